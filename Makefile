@@ -1,0 +1,63 @@
+# `make` alone says what there is.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+CARGO_TARGET_DIR ?= target
+FUZZ_SECONDS ?= 300
+
+# Where rustup puts cargo: a shell opened before the installation does not have it yet.
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+.PHONY: help demo test check fuzz bench install uninstall clean
+
+help:
+	@echo "make demo      build, then redis, iperf3 and a ping-pong over TCP and over Ropeway, in one table"
+	@echo "make test      every test there is, against real programs too; ends with one line of totals"
+	@echo "make check     quick: format, lints, unit tests, the rules of the house, documentation"
+	@echo "make fuzz      the randomized tests and the attackers, with new seeds, for FUZZ_SECONDS (now $(FUZZ_SECONDS))"
+	@echo "make bench     Ropeway against TCP, AF_UNIX and the limits of this machine"
+	@echo "make install   install under PREFIX (now $(PREFIX)); 'make uninstall' takes it away"
+	@echo "make clean     remove what was built"
+
+demo:
+	scripts/setup demo
+	cargo xtask demo
+
+test:
+	scripts/setup test
+	cargo xtask test
+
+check:
+	cargo fmt --all --check
+	cargo xtask tidy
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	cargo test --workspace --exclude ropeway-testkit --lib --bins --tests --quiet
+	cargo test -p ropeway-testkit --lib --quiet
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet
+
+fuzz:
+	cargo xtask test --for $(FUZZ_SECONDS) --suite unit --suite random --suite faults=hostile
+
+bench: build
+	$(CARGO_TARGET_DIR)/release/ropeway bench pingpong
+	$(CARGO_TARGET_DIR)/release/ropeway bench rate
+	$(CARGO_TARGET_DIR)/release/ropeway bench stream
+
+.PHONY: build
+build:
+	cargo build --release -p ropeway -p ropeway-preload
+
+install: build
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/ropeway
+	install -m 755 $(CARGO_TARGET_DIR)/release/ropeway $(DESTDIR)$(PREFIX)/bin/ropeway
+	install -m 644 $(CARGO_TARGET_DIR)/release/libropeway_preload.so $(DESTDIR)$(PREFIX)/lib/ropeway/libropeway_preload.so
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 docs/man/ropeway.1 $(DESTDIR)$(PREFIX)/share/man/man1/ropeway.1
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/ropeway $(DESTDIR)$(PREFIX)/lib/ropeway/libropeway_preload.so
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/ropeway.1
+	-rmdir $(DESTDIR)$(PREFIX)/lib/ropeway
+
+clean:
+	cargo clean

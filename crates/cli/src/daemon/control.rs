@@ -1,0 +1,172 @@
+//! The tools' side of the daemon's socket: where it is, whether it answers, what it says.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use ropeway_socket::rendezvous::os;
+use ropeway_socket::rendezvous::wire::{self, DaemonName, MAX_MESSAGE_BYTES, Message, WireError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+/// Overrides the daemon's abstract address (tests).
+pub const SOCKET_VAR: &str = "ROPEWAY_SOCKET";
+
+/// A daemon that does not answer within this time is stopped or broken.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    #[error("no daemon listens at @{0}; `ropeway daemon` starts it, `ropeway run` too")]
+    NotRunning(String),
+    #[error("@{name} belongs to user {uid}, not to you or root; stop that process, it is not your daemon")]
+    NotTrusted { name: String, uid: u32 },
+    #[error("the daemon at @{0} does not answer; is it stopped? (`kill -CONT` its pid, or kill it and start again)")]
+    Silent(String),
+    #[error("the daemon closed the connection: too many processes of this user, or it is just ending")]
+    Refused,
+    #[error(transparent)]
+    Wire(#[from] WireErrorText),
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// [`WireError`] as a standard error.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct WireErrorText(WireError);
+
+/// The abstract address of this user's daemon, without the leading zero byte.
+pub fn own_name() -> String {
+    match std::env::var(SOCKET_VAR) {
+        Ok(name) if !name.is_empty() => name,
+        _ => name_of(rustix::process::getuid().as_raw()),
+    }
+}
+
+fn name_of(uid: u32) -> String {
+    String::from_utf8_lossy(DaemonName::of(uid).bytes()).into_owned()
+}
+
+/// Every daemon that may serve this user's processes: his own, then root's.
+pub fn names() -> Vec<String> {
+    let mut names = vec![own_name()];
+    if std::env::var_os(SOCKET_VAR).is_none_or(|v| v.is_empty()) {
+        names.push(name_of(0));
+    }
+    names.dedup();
+    names
+}
+
+/// A packet socket and the address of `name`.
+pub fn socket_at(name: &str) -> io::Result<(OwnedFd, SocketAddrUnix)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    Ok((socket, SocketAddrUnix::new_abstract_name(name.as_bytes())?))
+}
+
+/// A process as the daemon lists it.
+#[derive(Debug)]
+pub struct Entry {
+    pub pid: u32,
+    pub uid: u32,
+    pub comm: String,
+    /// The socket table of its family.
+    pub table: Option<OwnedFd>,
+}
+
+/// A connection to a daemon.
+#[derive(Debug)]
+pub struct Control {
+    socket: OwnedFd,
+    name: String,
+}
+
+impl Control {
+    pub fn connect(name: &str) -> Result<Control, ControlError> {
+        let (socket, address) = socket_at(name)?;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => {}
+            Err(Errno::CONNREFUSED) => return Err(ControlError::NotRunning(name.into())),
+            // Its queue of new connections is full: nobody takes them.
+            Err(Errno::AGAIN) => return Err(ControlError::Silent(name.into())),
+            Err(error) => return Err(io::Error::from(error).into()),
+        }
+        let daemon = os::peer(socket.as_raw_fd()).map_err(io::Error::from_raw_os_error)?;
+        let me = rustix::process::getuid().as_raw();
+        // Root asks anyone's daemon.
+        if me != 0 && daemon.uid != me && daemon.uid != 0 {
+            return Err(ControlError::NotTrusted { name: name.into(), uid: daemon.uid });
+        }
+        Ok(Control { socket, name: name.into() })
+    }
+
+    /// Sends a request and returns the first answer.
+    pub fn ask(&self, request: &Message) -> Result<Message, ControlError> {
+        self.say(request)?;
+        Ok(self.hear()?.0)
+    }
+
+    pub fn list(&self) -> Result<Vec<Entry>, ControlError> {
+        self.say(&Message::List {})?;
+        let mut entries = Vec::new();
+        loop {
+            match self.hear()? {
+                (Message::Entry { pid, uid, comm }, table) => {
+                    let comm = String::from_utf8_lossy(wire::unpadded(&comm)).into_owned();
+                    entries.push(Entry { pid, uid, comm, table });
+                }
+                (Message::EndOfList {}, _) => return Ok(entries),
+                _ => return Err(ControlError::Refused),
+            }
+        }
+    }
+
+    /// Waits until the daemon has closed the connection, that is, until it is gone.
+    pub fn wait_for_end(&self) -> Result<(), ControlError> {
+        loop {
+            match self.hear() {
+                Ok(_) => {}
+                Err(ControlError::Refused) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn say(&self, message: &Message) -> Result<(), ControlError> {
+        let mut buf = [0; MAX_MESSAGE_BYTES];
+        match os::send(self.socket.as_raw_fd(), message.encode(&mut buf), None).map_err(Errno::from_raw_os_error) {
+            Ok(()) => Ok(()),
+            Err(Errno::PIPE | Errno::CONNRESET) => Err(ControlError::Refused),
+            Err(error) => Err(io::Error::from(error).into()),
+        }
+    }
+
+    fn hear(&self) -> Result<(Message, Option<OwnedFd>), ControlError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            let ready = match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&timeout)) {
+                Err(Errno::INTR) => continue,
+                other => other.map_err(io::Error::from)?,
+            };
+            if ready == 0 {
+                return Err(ControlError::Silent(self.name.clone()));
+            }
+            let mut buf = [0; MAX_MESSAGE_BYTES];
+            let received = match os::recv(self.socket.as_raw_fd(), &mut buf) {
+                Ok(received) => received,
+                Err(errno) if errno == Errno::CONNRESET.raw_os_error() => continue,
+                Err(errno) => return Err(io::Error::from_raw_os_error(errno).into()),
+            };
+            if received.len == 0 {
+                return Err(ControlError::Refused);
+            }
+            let bytes = buf.get(..received.len).unwrap_or(&[]);
+            let message = Message::decode(bytes).map_err(WireErrorText)?;
+            return Ok((message, received.fd.map(|fd| fd.into_owned())));
+        }
+    }
+}

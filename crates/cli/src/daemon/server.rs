@@ -1,0 +1,378 @@
+//! The event loop: accepts processes, reads their messages, sends what the registry answers.
+//!
+//! One thread, no timers: an idle daemon sleeps in `epoll_wait` for ever. Nothing a process does can block it: all
+//! sockets are non-blocking, a process that does not read gets its answers queued and is not read from meanwhile.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Instant, SystemTime};
+
+use ropeway_shm::sys;
+use ropeway_socket::reason::Reason;
+use ropeway_socket::rendezvous::os::{self, Credentials, Received};
+use ropeway_socket::rendezvous::wire::{self, MAILBOX_BYTES, MAX_MESSAGE_BYTES, Message};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+
+use super::checks::Client;
+use super::host::{Machine, sealed_memfd};
+use super::registry::{ClientId, Registration, Registry};
+use super::{memory, process};
+use crate::config::Config;
+
+/// Events taken from the kernel at once.
+const EVENTS: usize = 256;
+/// Messages read from one process before the next gets its turn.
+const READ_BATCH: usize = 64;
+/// A process with this many unread answers is not read from: what it may still be owed is bounded by what it registered.
+const QUEUE_HIGH: usize = 256;
+/// The listener's number among the connections' in the epoll set.
+const LISTENER: u64 = 0;
+
+struct Connection {
+    socket: OwnedFd,
+    peer: Credentials,
+    /// Said hello.
+    process: Option<Process>,
+    queue: VecDeque<(Message, Option<Rc<OwnedFd>>)>,
+    interest: EventFlags,
+}
+
+/// What a hello brought.
+struct Process {
+    comm: [u8; 16],
+    table: Option<Rc<OwnedFd>>,
+    mailbox: Rc<OwnedFd>,
+    /// Messages sent, as the mailbox counts them.
+    sent: u32,
+}
+
+pub struct Server {
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    /// False while the daemon has no descriptor for another connection.
+    accepting: bool,
+    uid: u32,
+    started: Instant,
+    connections: HashMap<ClientId, Connection>,
+    next_id: ClientId,
+    registry: Registry,
+    machine: Machine,
+    /// The configuration file that was last read, well or not.
+    config_seen: Option<(PathBuf, Option<SystemTime>)>,
+    config_error: bool,
+    stopping: bool,
+}
+
+impl Server {
+    /// Serves `listener`, a listening non-blocking packet socket.
+    pub fn new(listener: OwnedFd, config: Config) -> io::Result<Server> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        let limits = config.limits(memory::machine_total_bytes());
+        Ok(Server {
+            epoll,
+            listener,
+            accepting: true,
+            uid: rustix::process::geteuid().as_raw(),
+            started: Instant::now(),
+            connections: HashMap::new(),
+            next_id: LISTENER + 1,
+            config_seen: config.source.clone(),
+            // Pairs of two daemons in a row should not have the same number.
+            registry: Registry::new(config, limits, sys::random_u64() >> 1),
+            machine: Machine::open()?,
+            config_error: false,
+            stopping: false,
+        })
+    }
+
+    /// Runs until told to stop.
+    pub fn run(mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(EVENTS);
+        while !self.stopping {
+            events.clear();
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in events.drain(..) {
+                let (id, flags) = (event.data.u64(), event.flags);
+                if id == LISTENER {
+                    self.accept();
+                } else {
+                    self.handle(id, flags);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self) {
+        loop {
+            match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => self.welcome_connection(socket),
+                Err(Errno::AGAIN) => return,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return self.accept_more(false),
+                Err(_) => {} // the other side gave up meanwhile
+            }
+        }
+    }
+
+    /// Without a free descriptor the listener would wake the loop for ever; it is looked at again when somebody leaves.
+    fn accept_more(&mut self, accepting: bool) {
+        if self.accepting != accepting {
+            let flags = if accepting { EventFlags::IN } else { EventFlags::empty() };
+            if epoll::modify(&self.epoll, &self.listener, EventData::new_u64(LISTENER), flags).is_ok() {
+                self.accepting = accepting;
+            }
+        }
+    }
+
+    /// Keeps a new connection if its user may talk to this daemon and has not too many; else it is closed unheard.
+    fn welcome_connection(&mut self, socket: OwnedFd) {
+        let Ok(peer) = os::peer(socket.as_raw_fd()) else { return };
+        let allowed = self.uid == 0 || peer.uid == self.uid || peer.uid == 0;
+        let same_user = self.connections.values().filter(|c| c.peer.uid == peer.uid).count();
+        if !allowed || same_user >= self.registry.limits().processes {
+            return;
+        }
+        let id = self.next_id;
+        let interest = EventFlags::IN;
+        if epoll::add(&self.epoll, &socket, EventData::new_u64(id), interest).is_ok() {
+            self.next_id += 1;
+            self.connections.insert(id, Connection { socket, peer, process: None, queue: VecDeque::new(), interest });
+        }
+    }
+
+    fn handle(&mut self, id: ClientId, flags: EventFlags) {
+        if flags.intersects(EventFlags::OUT) {
+            self.flush(id);
+        }
+        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            self.read(id);
+        }
+        self.deliver();
+    }
+
+    fn read(&mut self, id: ClientId) {
+        for _ in 0..READ_BATCH {
+            let Some(connection) = self.connections.get(&id).filter(|c| c.queue.len() < QUEUE_HIGH) else { return };
+            let mut buf = [0; MAX_MESSAGE_BYTES];
+            let received = match os::recv(connection.socket.as_raw_fd(), &mut buf) {
+                Ok(Received { len: 0, .. }) => return self.disconnect(id),
+                Ok(received) => received,
+                Err(errno) if errno == Errno::AGAIN.raw_os_error() || errno == Errno::INTR.raw_os_error() => return,
+                Err(_) => return self.disconnect(id),
+            };
+            let message = buf.get(..received.len).map(Message::decode);
+            let attached = received.fd.map(|fd| fd.into_owned());
+            // A child of fork has a copy of its parent's descriptor; what it says is not the parent's word.
+            let genuine = received.sender.is_some_and(|sender| sender.pid == connection.peer.pid);
+            match message {
+                Some(Ok(message)) if genuine => {
+                    if !self.hear(id, message, attached) {
+                        self.registry.counts.malformed += 1;
+                        return self.disconnect(id);
+                    }
+                }
+                Some(Ok(_)) => self.registry.counts.malformed += 1,
+                _ => {
+                    self.registry.counts.malformed += 1;
+                    // In our version's words: its header tells another version why it is not served.
+                    let refusal = Message::Deny { token: 0, reason: Reason::DaemonUnavailable, retry: false };
+                    self.send(id, refusal, None);
+                    return self.disconnect(id);
+                }
+            }
+            self.deliver();
+        }
+    }
+
+    /// Acts on one message; false if it makes no sense from this connection now.
+    fn hear(&mut self, id: ClientId, message: Message, attached: Option<OwnedFd>) -> bool {
+        let Some(connection) = self.connections.get(&id) else { return true };
+        let is_process = connection.process.is_some();
+        match message {
+            Message::Hello { comm, profile, .. } if !is_process => self.hello(id, comm, &profile, attached),
+            Message::Register { token, cookie, fd, local, remote, tx, rx } if is_process => {
+                let registration = Registration { token, cookie, fd, local, remote, tx, rx };
+                self.registry.register(&mut self.machine, id, registration);
+                true
+            }
+            Message::Unregister { token } if is_process => {
+                self.registry.unregister(id, token);
+                true
+            }
+            Message::Adopt { token, cookie, fd } if is_process => {
+                self.registry.adopt(&mut self.machine, id, token, cookie, fd);
+                true
+            }
+            Message::StatusQuery {} => {
+                let mut counts = self.registry.counts();
+                counts.uptime_s = self.started.elapsed().as_secs();
+                let (pid, uid, config_error) = (std::process::id(), self.uid, self.config_error);
+                self.send(id, Message::Status { pid, uid, config_error, counts }, None);
+                true
+            }
+            Message::Stop {} => {
+                if !self.may_stop(id) {
+                    return false;
+                }
+                self.send(id, Message::Stopping {}, None);
+                self.stopping = true;
+                true
+            }
+            Message::List {} => self.list(id),
+            _ => false,
+        }
+    }
+
+    /// Only the user whose daemon this is, and root, may end it.
+    fn may_stop(&self, id: ClientId) -> bool {
+        self.connections.get(&id).is_some_and(|c| c.peer.uid == self.uid || c.peer.uid == 0)
+    }
+
+    fn hello(&mut self, id: ClientId, comm: [u8; 16], profile: &[u8], attached: Option<OwnedFd>) -> bool {
+        self.reload_config();
+        let Some(connection) = self.connections.get_mut(&id) else { return true };
+        let peer = connection.peer;
+        if self.uid != 0 && peer.uid != self.uid {
+            return false; // root may ask a user's daemon how it is, but its connections are not this daemon's business
+        }
+        // Out of descriptors or memory: the process stays on TCP and asks again.
+        let Ok(mailbox) = sealed_memfd("ropeway-mailbox", MAILBOX_BYTES) else { return false };
+        let program = process::program(peer.pid, wire::unpadded(&comm));
+        let profile = String::from_utf8_lossy(wire::unpadded(profile)).into_owned();
+        let settings = self.registry.config().settings(&profile, &program);
+        let table = attached.filter(|fd| os::sealed_against_shrinking(fd.as_raw_fd())).map(Rc::new);
+        let mailbox = Rc::new(mailbox);
+        let comm = wire::padded(program.comm.as_bytes());
+        connection.process = Some(Process { comm, table, mailbox: Rc::clone(&mailbox), sent: 0 });
+        let image = process::image(peer.pid);
+        let client = Client { pid: peer.pid, uid: peer.uid, program, image, ring_bytes: settings.ring_bytes };
+        self.registry.join(id, client);
+        self.send(id, Message::Welcome { settings }, Some(mailbox));
+        true
+    }
+
+    /// Names the processes that the asking user may see.
+    fn list(&mut self, id: ClientId) -> bool {
+        let Some(asking) = self.connections.get(&id).map(|c| c.peer.uid) else { return true };
+        let mut entries: Vec<_> = self
+            .connections
+            .values()
+            .filter(|c| asking == 0 || c.peer.uid == asking)
+            .filter_map(|c| {
+                let process = c.process.as_ref()?;
+                let entry = Message::Entry { pid: c.peer.pid, uid: c.peer.uid, comm: process.comm };
+                Some((entry, process.table.clone()))
+            })
+            .collect();
+        entries.push((Message::EndOfList {}, None));
+        for (message, table) in entries {
+            self.send(id, message, table);
+        }
+        true
+    }
+
+    /// Takes a changed configuration file over; a bad one leaves the former in force and shows in the status.
+    fn reload_config(&mut self) {
+        let changed = |path: &PathBuf| std::fs::metadata(path).ok().and_then(|m| m.modified().ok());
+        let now = Config::path().map(|path| {
+            let changed = changed(&path);
+            (path, changed)
+        });
+        if now == self.config_seen {
+            return;
+        }
+        self.config_seen = now;
+        match Config::load() {
+            Ok(config) => {
+                let limits = config.limits(memory::machine_total_bytes());
+                self.registry.reconfigure(config, limits);
+                self.config_error = false;
+            }
+            Err(error) => {
+                eprintln!("ropeway daemon: {error}; the former configuration stays in force");
+                self.config_error = true;
+            }
+        }
+    }
+
+    /// Sends everything the registry answered.
+    fn deliver(&mut self) {
+        while !self.registry.outbox.is_empty() {
+            for out in std::mem::take(&mut self.registry.outbox) {
+                self.send(out.to, out.message, out.segment);
+            }
+        }
+    }
+
+    fn send(&mut self, id: ClientId, message: Message, attach: Option<Rc<OwnedFd>>) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.queue.push_back((message, attach));
+            self.flush(id);
+        }
+    }
+
+    /// Sends what is queued for a connection as far as it takes it.
+    fn flush(&mut self, id: ClientId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        while let Some((message, attach)) = connection.queue.front() {
+            let mut buf = [0; MAX_MESSAGE_BYTES];
+            let bytes = message.encode(&mut buf);
+            let raw = attach.as_ref().map(|fd| fd.as_raw_fd());
+            match os::send(connection.socket.as_raw_fd(), bytes, raw).map_err(Errno::from_raw_os_error) {
+                Ok(()) => {
+                    connection.queue.pop_front();
+                    connection.announce();
+                }
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                // Too many descriptors are on their way to this user's processes: none of his reads.
+                Err(Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) => {
+                    let Some((message, _)) = connection.queue.pop_front() else { break };
+                    let Message::Grant { token, .. } = message else { continue };
+                    let denial = Message::Deny { token, reason: Reason::Limits, retry: true };
+                    connection.queue.push_front((denial, None));
+                }
+                Err(_) => return self.disconnect(id),
+            }
+        }
+        let wanted = match connection.queue.len() {
+            0 => EventFlags::IN,
+            n if n < QUEUE_HIGH => EventFlags::IN | EventFlags::OUT,
+            _ => EventFlags::OUT,
+        };
+        if wanted != connection.interest {
+            connection.interest = wanted;
+            if epoll::modify(&self.epoll, &connection.socket, EventData::new_u64(id), wanted).is_err() {
+                self.disconnect(id);
+            }
+        }
+    }
+
+    /// Closing the descriptor takes it out of the epoll set.
+    fn disconnect(&mut self, id: ClientId) {
+        if self.connections.remove(&id).is_some() {
+            self.registry.leave(id);
+            self.accept_more(true);
+        }
+    }
+}
+
+impl Connection {
+    /// Counts a sent message in the mailbox, after the message itself: what the page counts is in the queue.
+    fn announce(&mut self) {
+        if let Some(process) = &mut self.process {
+            process.sent = process.sent.wrapping_add(1);
+            // The page is the daemon's own memfd and stays writable; a failure would only delay the mail.
+            let _ = rustix::io::pwrite(&process.mailbox, &process.sent.to_ne_bytes(), 0);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The `ropeway` program: runs unmodified programs over shared memory, and shows what happens to their connections.
+//!
+//! Each subcommand has a module of its own; this file only names them. What does not live here: anything that runs inside
+//! a program (that is `libropeway_preload.so`).
+#![forbid(unsafe_code)]
+
+mod bench;
+mod cgroup;
+mod config;
+mod daemon;
+mod doctor;
+mod output;
+mod run;
+mod ss;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[derive(Parser, Debug)]
+#[command(name = "ropeway", version, about = "Moves the TCP connections of unmodified programs to shared memory")]
+#[command(max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    /// Run a program with its same-host TCP connections over shared memory
+    Run(run::Args),
+    /// Start, ask or stop the rendezvous daemon (`ropeway run` starts it by itself)
+    Daemon(daemon::Args),
+    /// List the connections of all programs that run under Ropeway
+    Ss(ss::Args),
+    /// Say whether this machine, or a program, can be accelerated, and if not why
+    Doctor(doctor::Args),
+    /// Measure Ropeway beside TCP, AF_UNIX and the limits of this machine
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Run(args) => run::main(args),
+        Command::Daemon(args) => daemon::main(&args),
+        Command::Ss(args) => ss::main(&args),
+        Command::Doctor(args) => doctor::main(&args),
+        Command::Bench(args) => bench::main(args),
+    }
+}

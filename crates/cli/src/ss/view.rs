@@ -1,0 +1,253 @@
+//! What `ropeway ss` prints: a table for people, JSON for programs.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::source::{Bytes, End};
+
+/// One line of output.
+#[derive(Debug, Serialize, PartialEq)]
+pub struct Row {
+    pid: u32,
+    /// All living processes that hold the socket.
+    pids: Vec<u32>,
+    program: String,
+    /// Null before the connection has registered.
+    local: Option<SocketAddr>,
+    remote: Option<SocketAddr>,
+    carrier: Directions<&'static str>,
+    reason: &'static str,
+    remote_reason: &'static str,
+    bytes: ByCarrier,
+    /// Bytes per second since the look before; absent at the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate: Option<Directions<u64>>,
+    /// Bytes in shared memory that the reader has not taken; null if the other end cannot be seen.
+    queue: Option<Directions<u64>>,
+    promotions: u32,
+    demotions: u32,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, PartialEq)]
+struct Directions<T> {
+    tx: T,
+    rx: T,
+}
+
+#[derive(Debug, Serialize, PartialEq)]
+struct ByCarrier {
+    tcp: SentReceived,
+    shm: SentReceived,
+}
+
+#[derive(Debug, Serialize, PartialEq)]
+struct SentReceived {
+    sent: u64,
+    received: u64,
+}
+
+/// What the former look saw, for the rates.
+#[derive(Debug, Default)]
+pub struct Former(HashMap<(u64, u32, u32), Bytes>);
+
+impl Former {
+    pub fn of(ends: &[End]) -> Former {
+        Former(ends.iter().map(|e| (e.key, e.bytes)).collect())
+    }
+}
+
+/// Rows for the ends, with rates against a former look.
+pub fn rows(ends: &[End], former: Option<(&Former, Duration)>) -> Vec<Row> {
+    let by_ends: HashMap<_, &End> = ends.iter().filter_map(|e| Some((e.ends?, e))).collect();
+    let carrier = |on_shm: bool| if on_shm { "shm" } else { "tcp" };
+    let row = |e: &End| {
+        let peer = e.ends.and_then(|(local, remote)| by_ends.get(&(remote, local)));
+        let rate = former.and_then(|(former, time)| {
+            let before = former.0.get(&e.key)?;
+            let per_second = |now: u64, then: u64| (now.saturating_sub(then) as f64 / time.as_secs_f64()) as u64;
+            Some(Directions {
+                tx: per_second(e.bytes.sent(), before.sent()),
+                rx: per_second(e.bytes.received(), before.received()),
+            })
+        });
+        Row {
+            pid: e.pids[0],
+            pids: e.pids.clone(),
+            program: e.program.clone(),
+            local: e.ends.map(|(local, _)| local),
+            remote: e.ends.map(|(_, remote)| remote),
+            carrier: Directions { tx: carrier(e.tx_on_shm), rx: carrier(e.rx_on_shm) },
+            reason: e.reason,
+            remote_reason: e.remote_reason,
+            bytes: ByCarrier {
+                tcp: SentReceived { sent: e.bytes.tcp_sent, received: e.bytes.tcp_received },
+                shm: SentReceived { sent: e.bytes.shm_sent, received: e.bytes.shm_received },
+            },
+            rate,
+            queue: peer.map(|peer| Directions {
+                tx: e.bytes.shm_sent.saturating_sub(peer.bytes.shm_received),
+                rx: peer.bytes.shm_sent.saturating_sub(e.bytes.shm_received),
+            }),
+            promotions: e.promotions,
+            demotions: e.demotions,
+        }
+    };
+    ends.iter().map(row).collect()
+}
+
+/// A table with columns as wide as their contents, in the manner of `ss`.
+pub fn table(rows: &[Row]) -> String {
+    let with_rates = rows.iter().any(|r| r.rate.is_some());
+    let mut head = vec!["Program", "Pid", "Local", "Peer", "Tx", "Rx", "Sent", "Received"];
+    if with_rates {
+        head.extend(["Sent/s", "Received/s"]);
+    }
+    head.extend(["Tx-Q", "Rx-Q", "Reason"]);
+    let cells = |r: &Row| {
+        let mut cells = vec![
+            r.program.clone(),
+            if r.pids.len() > 1 { format!("{}+{}", r.pid, r.pids.len() - 1) } else { r.pid.to_string() },
+            r.local.map_or("-".into(), |a| a.to_string()),
+            r.remote.map_or("-".into(), |a| a.to_string()),
+            r.carrier.tx.to_owned(),
+            r.carrier.rx.to_owned(),
+            short(r.bytes.tcp.sent + r.bytes.shm.sent),
+            short(r.bytes.tcp.received + r.bytes.shm.received),
+        ];
+        if with_rates {
+            let rate = |f: fn(&Directions<u64>) -> u64| r.rate.as_ref().map_or("-".into(), |rate| short(f(rate)));
+            cells.extend([rate(|d| d.tx), rate(|d| d.rx)]);
+        }
+        let queue = |f: fn(&Directions<u64>) -> u64| r.queue.as_ref().map_or("-".into(), |q| short(f(q)));
+        cells.extend([queue(|d| d.tx), queue(|d| d.rx), reasons(r)]);
+        cells
+    };
+    let lines: Vec<Vec<String>> =
+        std::iter::once(head.iter().map(|h| (*h).to_owned()).collect()).chain(rows.iter().map(cells)).collect();
+    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let mut text = String::new();
+    for line in &lines {
+        let padded: Vec<String> = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        text.push_str(padded.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Why a direction is on TCP, here and there; nothing when both are on shared memory.
+fn reasons(r: &Row) -> String {
+    let here = if r.carrier.tx == "shm" && r.carrier.rx == "shm" { "-" } else { r.reason };
+    match r.remote_reason {
+        "none" => here.to_owned(),
+        there => format!("{here} (peer: {there})"),
+    }
+}
+
+/// A number of bytes in at most six characters.
+fn short(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["", "K", "M", "G", "T"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 9999.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 || value >= 99.95 {
+        format!("{value:.0}{}", UNITS[unit])
+    } else {
+        format!("{value:.1}{}", UNITS[unit])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(pid: u32, program: &str, local: &str, remote: &str, on_shm: bool, bytes: Bytes) -> End {
+        End {
+            key: (1, pid, 1),
+            pids: vec![pid],
+            program: program.into(),
+            ends: Some((local.parse().unwrap(), remote.parse().unwrap())),
+            tx_on_shm: on_shm,
+            rx_on_shm: on_shm,
+            reason: if on_shm { "none" } else { "peer-not-registered" },
+            remote_reason: "none",
+            bytes,
+            promotions: u32::from(on_shm),
+            demotions: 0,
+        }
+    }
+
+    fn sample() -> Vec<End> {
+        let (server, client) = ("127.0.0.1:6379", "127.0.0.1:40000");
+        let sent = Bytes { tcp_sent: 100, shm_sent: 20_000, tcp_received: 10, shm_received: 5_000 };
+        let received = Bytes { tcp_sent: 10, shm_sent: 6_000, tcp_received: 100, shm_received: 19_000 };
+        vec![
+            end(7, "redis-cli", client, server, true, sent),
+            end(8, "redis-server", server, client, true, received),
+            end(8, "redis-server", server, "[::1]:5", false, Bytes::default()),
+        ]
+    }
+
+    #[test]
+    fn the_queue_is_what_the_other_end_has_not_taken() {
+        let rows = rows(&sample(), None);
+        assert_eq!(rows[0].queue, Some(Directions { tx: 1_000, rx: 1_000 }));
+        assert_eq!(rows[1].queue, Some(Directions { tx: 1_000, rx: 1_000 }));
+        assert_eq!(rows[2].queue, None, "its other end is not to be seen");
+    }
+
+    #[test]
+    fn the_table_lines_up() {
+        let text = table(&rows(&sample(), None));
+        let expected = "\
+Program       Pid  Local            Peer             Tx   Rx   Sent   Received  Tx-Q  Rx-Q  Reason
+redis-cli     7    127.0.0.1:40000  127.0.0.1:6379   shm  shm  19.6K  5010      1000  1000  -
+redis-server  8    127.0.0.1:6379   127.0.0.1:40000  shm  shm  6010   18.7K     1000  1000  -
+redis-server  8    127.0.0.1:6379   [::1]:5          tcp  tcp  0      0         -     -     peer-not-registered
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn ends_that_are_not_known_yet_are_a_dash() {
+        let mut ends = sample();
+        ends[2].ends = None;
+        ends[2].reason = "too-young";
+        let text = table(&rows(&ends, None));
+        assert!(text.contains("redis-server  8    -                -                tcp"), "{text}");
+    }
+
+    #[test]
+    fn rates_are_against_the_former_look() {
+        let mut ends = sample();
+        let former = Former::of(&ends[..1]);
+        ends[0].bytes.shm_sent += 3_000;
+        let rows = rows(&ends, Some((&former, Duration::from_millis(500))));
+        assert_eq!(rows[0].rate, Some(Directions { tx: 6_000, rx: 0 }));
+        assert_eq!(rows[1].rate, None, "not seen before");
+        assert!(table(&rows).contains("Sent/s"));
+    }
+
+    #[test]
+    fn numbers_stay_short() {
+        for (bytes, expected) in [(0, "0"), (9_999, "9999"), (10_000, "9.8K"), (1 << 20, "1024K"), (1 << 40, "1024G")] {
+            assert_eq!(short(bytes), expected);
+        }
+        assert_eq!(short(u64::MAX), "16777216T");
+    }
+
+    #[test]
+    fn json_has_one_object_per_end() {
+        let json = serde_json::to_value(rows(&sample(), None)).unwrap();
+        assert_eq!(json[0]["carrier"]["tx"], "shm");
+        assert_eq!(json[0]["bytes"]["shm"]["sent"], 20_000);
+        assert_eq!(json[2]["reason"], "peer-not-registered");
+        assert!(json[2]["queue"].is_null() && json[0].get("rate").is_none());
+    }
+}

@@ -1,0 +1,187 @@
+//! New processes that keep this program's memory: fork and what is built on it.
+//!
+//! The C library runs the handlers registered here in every `fork` of its own (also inside `forkpty`), in the child before
+//! anybody else's. It does not run them in `_Fork` and `clone`, whose hooks call the same steps; and it does
+//! not say that a fork failed, which the hook of `fork` sees.
+
+use crate::{exit, hook, lifecycle as descriptors, next, startup, thread, vfork};
+use core::ffi::{c_char, c_int, c_void};
+use libc::pid_t;
+use ropeway_shm::sys;
+use ropeway_socket::lifecycle;
+
+type Handler = extern "C" fn();
+
+/// Registers the handlers with the C library.
+pub fn register_handlers() {
+    let register = next::find_anywhere(c"__register_atfork");
+    if register.is_null() {
+        return;
+    }
+    // SAFETY: glibc's function of this name has this type. Without a library handle the handlers stay for ever; this
+    // library is never unloaded.
+    unsafe {
+        let register: unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int =
+            core::mem::transmute(register);
+        register(prepare, parent, child, core::ptr::null_mut());
+    }
+}
+
+extern "C" fn prepare() {
+    if !vfork::in_child() {
+        thread::this().fork_prepared.set(1);
+        lifecycle::fork_prepare();
+    }
+}
+
+extern "C" fn parent() {
+    if !vfork::in_child() {
+        lifecycle::fork_parent(false);
+    }
+}
+
+extern "C" fn child() {
+    if !vfork::in_child() {
+        thread::this().fork_prepared.set(0);
+        exit::after_fork_child();
+        lifecycle::fork_child();
+    }
+}
+
+/// After a function that forks inside itself returned -1: if it had come as far as the handlers and this still is the
+/// parent, there is no child.
+fn settle(r: c_int) -> c_int {
+    if thread::this().fork_prepared.replace(0) != 0 && r == -1 {
+        lifecycle::fork_parent(true);
+    }
+    r
+}
+
+/// What `clone` needs to start the program's function in a child of its own memory. The child has its own copy.
+struct Start {
+    function: *mut c_void,
+    arg: *mut c_void,
+}
+
+unsafe extern "C" fn start_in_child(start: *mut c_void) -> c_int {
+    child();
+    // SAFETY: `start` is the record in the copied frame of `clone`; the program vouches for its function.
+    unsafe {
+        let start = &*start.cast::<Start>();
+        let function: unsafe extern "C" fn(*mut c_void) -> c_int = core::mem::transmute(start.function);
+        function(start.arg)
+    }
+}
+
+/// True for clone flags that give the child a copy of the memory, as fork does.
+pub fn copies_memory(flags: usize) -> bool {
+    flags & libc::CLONE_VM as usize == 0
+}
+
+/// `call` makes a process as fork does, without running the C library's handlers.
+pub fn around(call: impl FnOnce() -> isize) -> isize {
+    prepare();
+    let r = call();
+    if r == 0 {
+        child();
+    } else {
+        thread::this().fork_prepared.set(0);
+        parent();
+        if r < 0 {
+            lifecycle::fork_parent(true);
+        }
+    }
+    r
+}
+
+/// Puts `/dev/null` behind descriptors 0 to 2.
+fn standard_descriptors_to_null() -> c_int {
+    // SAFETY: a C string.
+    let null = match unsafe { sys::open(c"/dev/null".as_ptr().cast(), libc::O_RDWR, 0) } {
+        Ok(fd) => fd as c_int,
+        Err(e) => return hook::fail(e) as c_int,
+    };
+    for fd in 0..=2 {
+        // SAFETY: no pointers.
+        unsafe { descriptors::dup2(null, fd) };
+    }
+    if null > 2 {
+        let _ = sys::close(null);
+    }
+    0
+}
+
+hooks! {
+    fn fork() -> pid_t as __fork {
+        thread::this().fork_prepared.set(0);
+        settle(next::fork())
+    }
+
+    fn _Fork() -> pid_t {
+        if !startup::active() {
+            return next::_Fork();
+        }
+        hook::answer_int(around(|| hook::result(next::_Fork() as isize)))
+    }
+
+    /// Made anew, because the C library's would end the parent past our hooks.
+    fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
+        if !startup::active() {
+            return next::daemon(nochdir, noclose);
+        }
+        match fork() {
+            -1 => return -1,
+            0 => {}
+            _ => exit::_exit(0),
+        }
+        if libc::setsid() == -1 {
+            return -1;
+        }
+        if nochdir == 0 {
+            // As the C library, which does not tell either.
+            let _ = libc::chdir(c"/".as_ptr());
+        }
+        if noclose == 0 { standard_descriptors_to_null() } else { 0 }
+    }
+
+    fn forkpty(master: *mut c_int, name: *mut c_char, termios: *const c_void, size: *const c_void) -> pid_t {
+        thread::this().fork_prepared.set(0);
+        let r = settle(next::forkpty(master, name, termios, size));
+        if r == 0 {
+            descriptors::standard_were_replaced();
+        }
+        r
+    }
+
+    fn login_tty(fd: c_int) -> c_int {
+        let r = next::login_tty(fd);
+        if r == 0 {
+            descriptors::standard_were_replaced();
+        }
+        r
+    }
+
+    fn clone(
+        function: *mut c_void, stack: *mut c_void, flags: c_int, arg: *mut c_void, ptid: usize, tls: usize, ctid: usize
+    ) -> c_int as __clone {
+        if !startup::active() || vfork::in_child() {
+            return next::clone(function, stack, flags, arg, ptid, tls, ctid);
+        }
+        if copies_memory(flags as usize) {
+            let mut start = Start { function, arg };
+            let entry = start_in_child as *mut c_void;
+            let start = (&raw mut start).cast();
+            return hook::answer_int(around(|| {
+                hook::result(next::clone(entry, stack, flags, start, ptid, tls, ctid) as isize)
+            }));
+        }
+        if flags & libc::CLONE_VFORK == 0 || flags & libc::CLONE_SETTLS != 0 {
+            return next::clone(function, stack, flags, arg, ptid, tls, ctid);
+        }
+        // As vfork, on a stack of the child's own: this thread, and its mark, wait for it.
+        vfork::before();
+        let r = next::clone(function, stack, flags, arg, ptid, tls, ctid);
+        vfork::after(0);
+        r
+    }
+}

@@ -1,0 +1,175 @@
+//! Messages: buffers with an address and control data, one or several at a call; descriptors that travel in them.
+
+use crate::hook::{answer, answer_int, result, tracked};
+use crate::lifecycle::connecting;
+use crate::next;
+use core::ffi::{c_int, c_uint};
+use libc::{MSG_DONTWAIT, MSG_FASTOPEN, MSG_WAITFORONE, cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
+use ropeway_shm::{guarded, sys};
+use ropeway_socket::fdtable::Handle;
+use ropeway_socket::iov::MAX_IOVECS;
+use ropeway_socket::reason::Reason;
+use ropeway_socket::{lifecycle, process, recv, send};
+
+/// True for a message that the kernel refuses, and shall.
+unsafe fn bad_message(msg: *const msghdr) -> bool {
+    // SAFETY: an address that a program can own, and so does (contract of the hooks).
+    !guarded::is_readable(msg as usize, size_of::<msghdr>()) || unsafe { (*msg).msg_iovlen } > MAX_IOVECS
+}
+
+/// True for a place of several messages, or a time, that no program can own.
+fn bad_messages(vec: *const mmsghdr, n: c_uint, timeout: *const timespec) -> bool {
+    !guarded::is_readable(vec as usize, n as usize * size_of::<mmsghdr>())
+        || !timeout.is_null() && !guarded::is_readable(timeout as usize, size_of::<timespec>())
+}
+
+/// Receives one message. `native` is used when the bytes are the kernel's, which then fills in the rest as well.
+unsafe fn receive(h: Handle, fd: c_int, msg: *mut msghdr, flags: c_int) -> isize {
+    // SAFETY: the program gave a valid message (contract of `recvmsg`).
+    unsafe {
+        if bad_message(msg) {
+            return result(next::recvmsg(fd, msg, flags));
+        }
+        let mut by_kernel = false;
+        let r = recv::recv(h, fd, (*msg).msg_iov, (*msg).msg_iovlen, flags, || {
+            by_kernel = true;
+            result(next::recvmsg(fd, msg, flags))
+        });
+        if r >= 0 && !by_kernel {
+            // TCP gives neither an address nor, unless asked by an option, control data.
+            (*msg).msg_namelen = 0;
+            (*msg).msg_controllen = 0;
+            (*msg).msg_flags = 0;
+        }
+        r
+    }
+}
+
+unsafe fn transmit(h: Handle, fd: c_int, msg: *const msghdr, flags: c_int) -> isize {
+    // SAFETY: the program gave a valid message (contract of `sendmsg`).
+    unsafe {
+        let native = || result(next::sendmsg(fd, msg, flags));
+        if bad_message(msg) {
+            return native();
+        }
+        let send = || send::send(h, fd, (*msg).msg_iov, (*msg).msg_iovlen, flags, native);
+        if flags & MSG_FASTOPEN != 0 { connecting(h, send) } else { send() }
+    }
+}
+
+/// Sockets of ours among the descriptors that a message to another process carries go back to TCP first: from now on
+/// somebody reads them whom Ropeway cannot see.
+#[cold]
+unsafe fn note_passed(msg: *const msghdr) {
+    // SAFETY: the program gave a valid message; the macros stay inside its control data.
+    unsafe {
+        let end = (*msg).msg_control as usize + (*msg).msg_controllen;
+        let mut header: *mut cmsghdr = libc::CMSG_FIRSTHDR(msg);
+        while !header.is_null() {
+            let data = libc::CMSG_DATA(header).cast::<c_int>();
+            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
+                let length = (*header).cmsg_len.min(end - header as usize);
+                for i in 0..length.saturating_sub(libc::CMSG_LEN(0) as usize) / size_of::<c_int>() {
+                    let passed = data.add(i).read_unaligned();
+                    if let Some(h) = tracked(passed) {
+                        lifecycle::leave(h, passed, Reason::FdPassed);
+                    }
+                }
+            }
+            header = libc::CMSG_NXTHDR(msg, header);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn look_for_passed(msg: *const msghdr) {
+    // SAFETY: the program gave a valid message; to an impossible address the kernel says EFAULT.
+    unsafe {
+        if process::started()
+            && guarded::is_readable(msg as usize, size_of::<msghdr>())
+            && (*msg).msg_controllen > 0
+            && guarded::is_readable((*msg).msg_control as usize, (*msg).msg_controllen)
+        {
+            note_passed(msg);
+        }
+    }
+}
+
+/// What a call on several messages returns: how many were moved, or the first one's error.
+fn total(done: c_uint, r: isize) -> c_int {
+    if done > 0 { done as c_int } else { answer_int(r) }
+}
+
+fn instant(after: *const timespec) -> Option<u64> {
+    if after.is_null() {
+        return None;
+    }
+    // SAFETY: the program gave a valid time.
+    let after = unsafe { *after };
+    Some(sys::monotonic_ns().saturating_add(after.tv_sec as u64 * 1_000_000_000 + after.tv_nsec as u64))
+}
+
+hooks! {
+    fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+        let Some(h) = tracked(fd) else { return next::recvmsg(fd, msg, flags) };
+        answer(receive(h, fd, msg, flags))
+    }
+
+    fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+        if let Some(h) = tracked(fd) {
+            return answer(transmit(h, fd, msg, flags));
+        }
+        look_for_passed(msg);
+        next::sendmsg(fd, msg, flags)
+    }
+
+    /// As the kernel: the time-out is looked at between messages only, and an error after the first message is left to
+    /// the next call.
+    fn recvmmsg(fd: c_int, vec: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
+        let Some(h) = tracked(fd).filter(|_| !bad_messages(vec, n, timeout)) else {
+            return next::recvmmsg(fd, vec, n, flags, timeout);
+        };
+        let until = instant(timeout);
+        let mut msg_flags = flags & !MSG_WAITFORONE;
+        let mut done = 0;
+        while done < n {
+            let entry = vec.add(done as usize);
+            let r = receive(h, fd, &raw mut (*entry).msg_hdr, msg_flags);
+            if r < 0 {
+                return total(done, r);
+            }
+            (*entry).msg_len = r as c_uint;
+            done += 1;
+            if flags & MSG_WAITFORONE != 0 {
+                msg_flags |= MSG_DONTWAIT;
+            }
+            if until.is_some_and(|until| sys::monotonic_ns() >= until) {
+                break;
+            }
+        }
+        done as c_int
+    }
+
+    fn sendmmsg(fd: c_int, vec: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
+        if bad_messages(vec, n, core::ptr::null()) {
+            return next::sendmmsg(fd, vec, n, flags);
+        }
+        let Some(h) = tracked(fd) else {
+            for i in 0..n {
+                look_for_passed(&raw const (*vec.add(i as usize)).msg_hdr);
+            }
+            return next::sendmmsg(fd, vec, n, flags);
+        };
+        let mut done = 0;
+        while done < n {
+            let entry = vec.add(done as usize);
+            let r = transmit(h, fd, &raw const (*entry).msg_hdr, flags);
+            if r < 0 {
+                return total(done, r);
+            }
+            (*entry).msg_len = r as c_uint;
+            done += 1;
+        }
+        done as c_int
+    }
+}

@@ -1,0 +1,213 @@
+//! `splice` between a socket and a pipe: by the kernel while the bytes are on TCP, by hand while they are on a ring.
+
+use crate::hook::{answer, result, tracked};
+use crate::{next, wait};
+use core::ffi::{c_int, c_uint};
+use core::mem::zeroed;
+use libc::{MSG_DONTWAIT, POLLERR, POLLHUP, POLLIN, POLLOUT, SPLICE_F_NONBLOCK, iovec, off_t, pollfd, size_t, ssize_t};
+use ropeway_shm::sys;
+use ropeway_socket::fdtable::Handle;
+use ropeway_socket::{recv, send, shadow};
+
+/// Bytes moved at a time through the stack of the caller.
+const CHUNK: usize = 32 * 1024;
+/// What fits into a pipe that `poll` calls writable.
+const SURE_ROOM: usize = libc::PIPE_BUF;
+
+const WAIT_FOR_EVER: c_int = -1;
+
+/// A call of the program.
+#[derive(Clone, Copy)]
+struct Call {
+    from: c_int,
+    to: c_int,
+    flags: c_uint,
+}
+
+impl Call {
+    unsafe fn native(self, n: size_t, more_flags: c_uint) -> isize {
+        let null = core::ptr::null_mut();
+        // SAFETY: no pointers.
+        result(unsafe { next::splice(self.from, null, self.to, null, n, self.flags | more_flags) })
+    }
+}
+
+hooks! {
+    fn splice(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, n: size_t, flags: c_uint) -> ssize_t {
+        let call = Call { from, to, flags };
+        match (tracked(from), tracked(to)) {
+            (Some(h), None) if from_at.is_null() && to_at.is_null() && is_pipe(to) => answer(out_of_socket(h, call, n)),
+            (None, Some(h)) if from_at.is_null() && to_at.is_null() && is_pipe(from) => answer(into_socket(h, call, n)),
+            // The kernel refuses everything else.
+            _ => next::splice(from, from_at, to, to_at, n, flags),
+        }
+    }
+}
+
+fn is_pipe(fd: c_int) -> bool {
+    // SAFETY: `status` is a valid place for the answer.
+    unsafe {
+        let mut status: libc::stat = zeroed();
+        let r = sys::syscall6(libc::SYS_fstat, fd as usize, (&raw mut status) as usize, 0, 0, 0, 0);
+        r == 0 && status.st_mode & libc::S_IFMT == libc::S_IFIFO
+    }
+}
+
+/// What the end of a pipe is ready for; waits unless `now`.
+fn pipe_events(fd: c_int, events: i16, now: bool) -> Result<i16, isize> {
+    let mut entry = pollfd { fd, events, revents: 0 };
+    // SAFETY: one valid entry.
+    match result(unsafe { next::poll(&mut entry, 1, if now { 0 } else { WAIT_FOR_EVER }) } as isize) {
+        r if r < 0 => Err(r),
+        _ => Ok(entry.revents),
+    }
+}
+
+fn is_nonblocking(fd: c_int) -> bool {
+    sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags as c_int & libc::O_NONBLOCK != 0)
+}
+
+/// Bytes that can be written to the pipe at once, when it is writable at all.
+fn room(pipe: c_int) -> usize {
+    let mut held: c_int = 0;
+    // SAFETY: a valid place for the answer.
+    let asked = unsafe { sys::ioctl(pipe, libc::FIONREAD, (&raw mut held) as usize) };
+    match sys::fcntl(pipe, libc::F_GETPIPE_SZ, 0) {
+        Ok(size) if asked.is_ok() && held == 0 => size.clamp(SURE_ROOM, CHUNK),
+        _ => SURE_ROOM,
+    }
+}
+
+/// As the kernel: waits for the first byte only, then takes what is there.
+unsafe fn out_of_socket(h: Handle, call: Call, n: size_t) -> isize {
+    let now = call.flags & SPLICE_F_NONBLOCK != 0 || is_nonblocking(call.to);
+    let mut buffer = [0u8; CHUNK];
+    let mut total = 0;
+    while total < n {
+        match pipe_events(call.to, POLLOUT, now || total > 0) {
+            Ok(events) if events & POLLERR != 0 && total == 0 => {
+                // Nobody reads the pipe: the kernel says so, with its signal.
+                // SAFETY: no pointers.
+                return unsafe { call.native(n, 0) };
+            }
+            Ok(POLLOUT) => {}
+            _ if total > 0 => break,
+            Ok(_) => return -(libc::EAGAIN as isize),
+            Err(e) => return e,
+        }
+        let iov = iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: room(call.to).min(n - total) };
+        let (flags, native_flags) = if total > 0 { (MSG_DONTWAIT, SPLICE_F_NONBLOCK) } else { (0, 0) };
+        // What the kernel moves is not seen here, so the hash of the first bytes ends.
+        h.sock().rx.prefix.stop();
+        let mut by_kernel = false;
+        // SAFETY: one entry within the buffer.
+        let r = unsafe {
+            recv::recv(h, call.from, &iov, 1, flags, || {
+                by_kernel = true;
+                // SPLICE_F_NONBLOCK speaks of the pipe only: a blocking socket without bytes would make the rest wait.
+                if total > 0 && shadow::queued(call.from).unwrap_or(0) == 0 {
+                    return -(libc::EAGAIN as isize);
+                }
+                call.native(n - total, native_flags)
+            })
+        };
+        if r <= 0 {
+            return if total > 0 { total as isize } else { r };
+        }
+        total += r as usize;
+        if by_kernel {
+            break;
+        }
+        write_all(call.to, &buffer[..r as usize]);
+    }
+    total as isize
+}
+
+/// There is room; only other writers of the same pipe can make this wait.
+fn write_all(pipe: c_int, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        // SAFETY: a valid buffer.
+        match unsafe { sys::write(pipe, bytes.as_ptr(), bytes.len()) } {
+            Ok(n) => bytes = &bytes[n..],
+            Err(libc::EAGAIN) => {
+                let _ = pipe_events(pipe, POLLOUT, false);
+            }
+            Err(libc::EINTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+unsafe fn into_socket(h: Handle, call: Call, n: size_t) -> isize {
+    let nothing = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
+    h.sock().tx.prefix.stop();
+    let mut by_kernel = false;
+    // SAFETY: one empty entry.
+    let r = unsafe {
+        send::send(h, call.to, &nothing, 1, 0, || {
+            by_kernel = true;
+            call.native(n, 0)
+        })
+    };
+    if by_kernel {
+        send::note_shortage(h.sock(), r, n);
+    }
+    if by_kernel || r < 0 {
+        return r;
+    }
+    let now = call.flags & SPLICE_F_NONBLOCK != 0 || is_nonblocking(call.from);
+    let mut buffer = [0u8; CHUNK];
+    let mut total = 0;
+    while total < n {
+        match pipe_events(call.from, POLLIN, now || total > 0) {
+            Ok(events) if events & POLLIN != 0 => {}
+            Ok(events) if events & POLLHUP != 0 => break,
+            _ if total > 0 => break,
+            Ok(_) => return -(libc::EAGAIN as isize),
+            Err(e) => return e,
+        }
+        // Bytes that have left the pipe cannot go back: there must be room for some before.
+        if is_nonblocking(call.to) && !socket_has_room(call.to, 0) {
+            return if total > 0 { total as isize } else { -(libc::EAGAIN as isize) };
+        }
+        // SAFETY: a valid buffer.
+        let got = match unsafe { sys::read(call.from, buffer.as_mut_ptr(), buffer.len().min(n - total)) } {
+            Ok(0) => break,
+            Ok(got) => got,
+            Err(_) if total > 0 => break,
+            Err(e) => return -(e as isize),
+        };
+        // SAFETY: bytes of the buffer.
+        match unsafe { send_all(h, call.to, &buffer[..got]) } {
+            Ok(()) => total += got,
+            Err(_) if total > 0 => break,
+            Err(e) => return e,
+        }
+    }
+    total as isize
+}
+
+fn socket_has_room(fd: c_int, timeout: c_int) -> bool {
+    let mut entry = pollfd { fd, events: POLLOUT, revents: 0 };
+    // SAFETY: one valid entry.
+    unsafe { wait::poll(&mut entry, 1, timeout) > 0 }
+}
+
+/// Sends everything, whatever the mode of the socket.
+unsafe fn send_all(h: Handle, fd: c_int, mut bytes: &[u8]) -> Result<(), isize> {
+    while !bytes.is_empty() {
+        let iov = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        // SAFETY: one entry that describes `bytes`; the closure makes the same call on the kernel.
+        let r =
+            unsafe { send::send(h, fd, &iov, 1, 0, || result(next::send(fd, bytes.as_ptr().cast(), bytes.len(), 0))) };
+        match r {
+            n if n >= 0 => bytes = &bytes[n as usize..],
+            r if r == -(libc::EAGAIN as isize) => {
+                socket_has_room(fd, WAIT_FOR_EVER);
+            }
+            r if r == -(libc::EINTR as isize) => {}
+            error => return Err(error),
+        }
+    }
+    Ok(())
+}

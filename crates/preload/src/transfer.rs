@@ -1,0 +1,52 @@
+//! Bytes that move between descriptors, or by themselves.
+
+use crate::hook::{answer, result, tracked};
+use crate::next;
+use core::ffi::c_int;
+use libc::{aiocb, off_t, sigevent, size_t, ssize_t};
+use ropeway_shm::guarded;
+use ropeway_socket::reason::Reason;
+use ropeway_socket::{lifecycle, send};
+
+/// The socket goes back to TCP, because `reason` works on the kernel's own stream.
+#[inline(always)]
+pub fn leave(fd: c_int, reason: Reason) {
+    if let Some(h) = tracked(fd) {
+        lifecycle::leave(h, fd, reason);
+    }
+}
+
+unsafe fn leave_for_aio(cb: *const aiocb) {
+    if guarded::is_readable(cb as usize, size_of::<aiocb>()) {
+        // SAFETY: the program gave a valid control block.
+        leave(unsafe { (*cb).aio_fildes }, Reason::AsyncIo);
+    }
+}
+
+hooks! {
+    fn sendfile(out: c_int, file: c_int, at: *mut off_t, n: size_t) -> ssize_t as sendfile64 {
+        match tracked(out) {
+            Some(h) if tracked(file).is_none() && (at.is_null() || guarded::is_readable(at as usize, size_of::<off_t>())) => {
+                answer(send::sendfile(h, out, file, at, n, || result(next::sendfile(out, file, at, n))))
+            }
+            _ => next::sendfile(out, file, at, n),
+        }
+    }
+
+    fn aio_read(cb: *mut aiocb) -> c_int as aio_read64 {
+        leave_for_aio(cb);
+        next::aio_read(cb)
+    }
+
+    fn aio_write(cb: *mut aiocb) -> c_int as aio_write64 {
+        leave_for_aio(cb);
+        next::aio_write(cb)
+    }
+
+    fn lio_listio(mode: c_int, list: *const *mut aiocb, n: c_int, event: *mut sigevent) -> c_int as lio_listio64 {
+        if guarded::is_readable(list as usize, n.max(0) as usize * size_of::<*mut aiocb>()) {
+            (0..n.max(0) as usize).for_each(|i| leave_for_aio(*list.add(i)));
+        }
+        next::lio_listio(mode, list, n, event)
+    }
+}

@@ -1,0 +1,142 @@
+//! Waiting on several descriptors.
+
+use crate::hook::{answer_int, result};
+use crate::lifecycle::following;
+use crate::{next, vfork};
+use core::ffi::c_int;
+use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+use ropeway_shm::{guarded, sys};
+use ropeway_socket::fdtable::{self, Kind};
+use ropeway_socket::{epoll, poll, process};
+
+/// False when none of the descriptors that a program waits for can be ours.
+#[inline(always)]
+fn following_any() -> bool {
+    process::started() && !vfork::in_child()
+}
+
+/// False when the kernel shall refuse what the program waits for.
+fn readable(fds: *const pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> bool {
+    guarded::is_readable(fds as usize, (n as usize).saturating_mul(size_of::<pollfd>()))
+        && (timeout.is_null() || guarded::is_readable(timeout as usize, size_of::<timespec>()))
+        && (mask.is_null() || guarded::is_readable(mask as usize, sys::SIGSET_BYTES))
+}
+
+/// As [`readable`], for the sets of select; `time` and `mask` by address and size.
+fn readable_sets(n: c_int, sets: [*mut fd_set; 3], others: [(usize, usize); 2]) -> bool {
+    let bytes = (n.max(0) as usize).div_ceil(64) * 8;
+    n >= 0
+        && sets.iter().all(|set| set.is_null() || guarded::is_readable(*set as usize, bytes))
+        && others.iter().all(|(at, size)| *at == 0 || guarded::is_readable(*at, *size))
+}
+
+#[inline(always)]
+fn is_set(ep: c_int) -> bool {
+    fdtable::lookup(ep).is_some_and(|h| h.kind() == Kind::Set) && !vfork::in_child()
+}
+
+fn note_set(ep: c_int) -> c_int {
+    if ep >= 0 && following() {
+        epoll::created(ep);
+    }
+    ep
+}
+
+hooks! {
+    fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int as __poll {
+        if !following_any() || !readable(fds, n, core::ptr::null(), core::ptr::null()) {
+            return next::poll(fds, n, timeout);
+        }
+        answer_int(poll::poll(fds, n as usize, timeout, || result(next::poll(fds, n, timeout) as isize)))
+    }
+
+    fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, room: size_t) -> c_int {
+        if room / size_of::<pollfd>() < n as usize { next::__poll_chk(fds, n, timeout, room) } else { poll(fds, n, timeout) }
+    }
+
+    fn ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+        if !following_any() || !readable(fds, n, timeout, mask) {
+            return next::ppoll(fds, n, timeout, mask);
+        }
+        answer_int(poll::ppoll(fds, n as usize, timeout, mask.cast(), || {
+            result(next::ppoll(fds, n, timeout, mask) as isize)
+        }))
+    }
+
+    fn __ppoll_chk(
+        fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t
+    ) -> c_int {
+        if room / size_of::<pollfd>() < n as usize {
+            return next::__ppoll_chk(fds, n, timeout, mask, room);
+        }
+        ppoll(fds, n, timeout, mask)
+    }
+
+    fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int as __select {
+        let time = (timeout as usize, size_of::<timeval>());
+        if !following_any() || !readable_sets(n, [r, w, e], [time, (0, 0)]) {
+            return next::select(n, r, w, e, timeout);
+        }
+        answer_int(poll::select(n, r.cast(), w.cast(), e.cast(), timeout, || {
+            result(next::select(n, r, w, e, timeout) as isize)
+        }))
+    }
+
+    fn pselect(
+        n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec, mask: *const sigset_t
+    ) -> c_int {
+        let others = [(timeout as usize, size_of::<timespec>()), (mask as usize, sys::SIGSET_BYTES)];
+        if !following_any() || !readable_sets(n, [r, w, e], others) {
+            return next::pselect(n, r, w, e, timeout, mask);
+        }
+        answer_int(poll::pselect(n, r.cast(), w.cast(), e.cast(), timeout, mask.cast(), || {
+            result(next::pselect(n, r, w, e, timeout, mask) as isize)
+        }))
+    }
+
+    fn epoll_create(size: c_int) -> c_int {
+        note_set(next::epoll_create(size))
+    }
+
+    fn epoll_create1(flags: c_int) -> c_int {
+        note_set(next::epoll_create1(flags))
+    }
+
+    fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+        let concerns_us = fdtable::lookup(ep).is_some() || fdtable::lookup(fd).is_some();
+        let bad_event = concerns_us && !event.is_null() && !guarded::is_readable(event as usize, size_of::<epoll_event>());
+        if !concerns_us || bad_event || vfork::in_child() {
+            return next::epoll_ctl(ep, op, fd, event);
+        }
+        answer_int(epoll::ctl(ep, op, fd, event, || result(next::epoll_ctl(ep, op, fd, event) as isize)))
+    }
+
+    fn epoll_wait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
+        if !is_set(ep) {
+            return next::epoll_wait(ep, events, max, timeout);
+        }
+        answer_int(epoll::wait(ep, events, max, timeout, core::ptr::null(), || {
+            result(next::epoll_wait(ep, events, max, timeout) as isize)
+        }))
+    }
+
+    fn epoll_pwait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int {
+        if !is_set(ep) {
+            return next::epoll_pwait(ep, events, max, timeout, mask);
+        }
+        answer_int(epoll::wait(ep, events, max, timeout, mask.cast(), || {
+            result(next::epoll_pwait(ep, events, max, timeout, mask) as isize)
+        }))
+    }
+
+    fn epoll_pwait2(
+        ep: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t
+    ) -> c_int {
+        if !is_set(ep) {
+            return next::epoll_pwait2(ep, events, max, timeout, mask);
+        }
+        answer_int(epoll::wait2(ep, events, max, timeout, mask.cast(), || {
+            result(next::epoll_pwait2(ep, events, max, timeout, mask) as isize)
+        }))
+    }
+}

@@ -1,0 +1,159 @@
+//! Calls that change what the whole process may do, or see.
+
+use crate::{lifecycle as descriptors, next, startup};
+use core::ffi::{c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use libc::{pid_t, rlimit};
+use ropeway_shm::{guarded, sys};
+use ropeway_socket::lifecycle;
+use ropeway_socket::reason::Reason;
+use ropeway_socket::{fdtable, process, stats};
+
+/// Why no socket of this process is promoted any more; 0 while some may be.
+static STOPPED: AtomicU32 = AtomicU32::new(0);
+/// A seccomp filter was installed: system calls that the program did not make itself could kill it.
+static FILTERED: AtomicBool = AtomicBool::new(false);
+
+/// Why every socket must stay on TCP, if it must.
+pub fn stopped() -> Option<Reason> {
+    match STOPPED.load(Ordering::Relaxed) {
+        0 => None,
+        code => Reason::from_code(code as u16),
+    }
+}
+
+/// True once a seccomp filter may forbid what Ropeway needs.
+pub fn filtered() -> bool {
+    FILTERED.load(Ordering::Relaxed)
+}
+
+/// Takes every socket back to TCP, those to come as well.
+pub fn stop(reason: Reason) {
+    if !descriptors::following() {
+        return;
+    }
+    STOPPED.store(reason.code() as u32, Ordering::Relaxed);
+    fdtable::for_each_in(0, c_uint::MAX, |fd, h| {
+        if h.is_sock() {
+            lifecycle::leave(h, fd, reason);
+        }
+    });
+}
+
+/// Before a seccomp filter: everything that Ropeway would do later is done now.
+fn before_filter() {
+    if descriptors::following() {
+        stop(Reason::Seccomp);
+        stats::write_at_exit();
+        FILTERED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// `fd` is a second way to what may be a socket of ours: by the kernel's cookie, the same one.
+pub fn leave_same_socket(fd: c_int, reason: Reason) {
+    let Some(cookie) = cookie(fd) else { return };
+    fdtable::for_each_in(0, c_uint::MAX, |ours, h| {
+        if h.is_sock() && ours != fd && cookie_of_record(h) == cookie {
+            lifecycle::leave(h, ours, reason);
+        }
+    });
+}
+
+fn cookie_of_record(h: fdtable::Handle) -> u64 {
+    h.sock().cookie.load(Ordering::Relaxed)
+}
+
+fn cookie(fd: c_int) -> Option<u64> {
+    let mut cookie = 0u64;
+    let mut len = size_of::<u64>() as u32;
+    // SAFETY: buffer and length are valid.
+    unsafe { sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, (&raw mut cookie).cast(), &mut len).ok()? };
+    Some(cookie)
+}
+
+/// What system call `nr` means for the whole process; called before it is made.
+pub fn before_system_call(nr: i64, operation: usize, program: usize) {
+    match nr {
+        libc::SYS_seccomp if operation == SECCOMP_SET_MODE_STRICT => before_filter(),
+        libc::SYS_seccomp if operation == SECCOMP_SET_MODE_FILTER && is_program(program) => before_filter(),
+        libc::SYS_io_uring_setup => stop(Reason::IoUring),
+        _ => {}
+    }
+}
+
+const SECCOMP_SET_MODE_STRICT: usize = 0;
+const SECCOMP_SET_MODE_FILTER: usize = 1;
+
+/// False for the address that programs give to learn whether the kernel knows filters: nothing is installed then.
+fn is_program(at: usize) -> bool {
+    guarded::is_readable(at, size_of::<libc::sock_fprog>())
+}
+
+/// True when this process may use io_uring, which works past every hook (`ROPEWAY_IO_URING=allow`). Otherwise programs are
+/// told that the kernel has none and use what they used before.
+pub fn io_uring_allowed() -> bool {
+    !startup::active() || startup::environment::find(b"ROPEWAY_IO_URING").is_some_and(|v| v.to_bytes() == b"allow")
+}
+
+fn at_rest(resource: c_uint) -> Option<sys::RaisingLimit> {
+    if resource == libc::RLIMIT_NOFILE && process::started() { sys::RaisingLimit::begin() } else { None }
+}
+
+hooks! {
+    /// A thread with a table of descriptors of its own: what a number means is no longer one thing in this process.
+    fn unshare(flags: c_int) -> c_int {
+        if flags & libc::CLONE_FILES != 0 {
+            stop(Reason::Fork);
+        }
+        next::unshare(flags)
+    }
+
+    fn prctl(option: c_int, b: usize, c: usize, d: usize, e: usize) -> c_int {
+        let strict = b == libc::SECCOMP_MODE_STRICT as usize;
+        if option == libc::PR_SET_SECCOMP && (strict || is_program(c)) {
+            before_filter();
+        }
+        next::prctl(option, b, c, d, e)
+    }
+
+    /// The limit of descriptors is raised for an instant when Ropeway makes one of its own: the program must neither see
+    /// that nor have its own change undone by it.
+    fn getrlimit(resource: c_uint, limit: *mut rlimit) -> c_int as getrlimit64 {
+        let _at_rest = at_rest(resource);
+        next::getrlimit(resource, limit)
+    }
+
+    fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int as setrlimit64 {
+        let _at_rest = at_rest(resource);
+        next::setrlimit(resource, limit)
+    }
+
+    fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int as prlimit64 {
+        let _at_rest = at_rest(resource);
+        next::prlimit(pid, resource, new, old)
+    }
+
+    fn io_uring_setup(entries: c_uint, params: *mut c_void) -> c_int {
+        if !io_uring_allowed() {
+            return -libc::ENOSYS;
+        }
+        stop(Reason::IoUring);
+        next::late::io_uring_setup(entries, params)
+    }
+
+    fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
+        if !io_uring_allowed() {
+            return -libc::ENOSYS;
+        }
+        stop(Reason::IoUring);
+        next::late::io_uring_queue_init(entries, ring, flags)
+    }
+
+    fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, params: *mut c_void) -> c_int {
+        if !io_uring_allowed() {
+            return -libc::ENOSYS;
+        }
+        stop(Reason::IoUring);
+        next::late::io_uring_queue_init_params(entries, ring, params)
+    }
+}

@@ -1,0 +1,118 @@
+//! Bells: what wakes a reader or writer of a ring that sleeps.
+//!
+//! A bell is a bound AF_UNIX datagram socket with a random abstract name. Its 64-bit id, which is its name, stands in
+//! the header of every ring that may ring it. Ringing never blocks: a full queue means that the bell is ringing already.
+//! No descriptor is ever passed, and a peer that names a wrong bell harms nobody: the sleeper looks at its rings again.
+
+use crate::sys;
+use libc::c_int;
+
+/// What a bell socket's abstract name starts with; sixteen hexadecimal digits of the id follow.
+const PREFIX: &[u8; 13] = b"ropeway-bell/";
+
+/// The tag that says "look at everything": used where no particular socket is meant.
+pub const TAG_ANY: u64 = u64::MAX;
+
+fn address(id: u64) -> (libc::sockaddr_un, u32) {
+    let mut name = [0u8; 29];
+    name[..13].copy_from_slice(PREFIX);
+    for (i, digit) in name[13..].iter_mut().enumerate() {
+        *digit = b"0123456789abcdef"[(id >> (60 - 4 * i)) as usize & 15];
+    }
+    sys::abstract_address(&name)
+}
+
+/// The receiving end of a bell: owned by one wait place of one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bell {
+    pub fd: c_int,
+    pub id: u64,
+}
+
+impl Bell {
+    /// Makes a bell. The descriptor is close-on-exec and moved to a high number.
+    pub fn create() -> sys::Result<Bell> {
+        /// Two draws of the same 64-bit number do not happen; a few tries cost nothing.
+        const TRIES: u32 = 4;
+        let fd = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)? as c_int;
+        for _ in 0..TRIES {
+            let id = sys::random_u64() | 1;
+            let (addr, len) = address(id);
+            // SAFETY: `addr` is a valid address of `len` bytes.
+            match unsafe { sys::bind(fd, (&raw const addr).cast(), len) } {
+                Ok(_) => return Ok(Bell { fd: sys::move_high(fd), id }),
+                Err(libc::EADDRINUSE) => continue,
+                Err(e) => {
+                    let _ = sys::close(fd);
+                    return Err(e);
+                }
+            }
+        }
+        let _ = sys::close(fd);
+        Err(libc::EADDRINUSE)
+    }
+
+    /// Takes one pending ring and returns its tag.
+    pub fn take(&self) -> Option<u64> {
+        let mut tag = [0u8; 8];
+        // SAFETY: `tag` is eight writable bytes; no address is asked for.
+        let got = unsafe {
+            sys::recvfrom(
+                self.fd,
+                tag.as_mut_ptr(),
+                8,
+                libc::MSG_DONTWAIT,
+                core::ptr::null_mut(),
+                core::ptr::null_mut(),
+            )
+        };
+        match got {
+            Ok(8) => Some(u64::from_ne_bytes(tag)),
+            Ok(_) => Some(TAG_ANY),
+            Err(_) => None,
+        }
+    }
+
+    pub fn close(self) {
+        let _ = sys::close(self.fd);
+    }
+}
+
+/// The socket that a process rings bells from: unbound, made on first use.
+pub fn create_ringer() -> sys::Result<c_int> {
+    let fd = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)? as c_int;
+    Ok(sys::move_high(fd))
+}
+
+/// Rings bell `id` with `tag` from the socket `from`. An error other than a bad `from` is no trouble: the bell rings
+/// already, or its owner is gone.
+pub fn ring(from: c_int, id: u64, tag: u64) -> sys::Result<()> {
+    match send(from, id, tag) {
+        Err(e @ (libc::EBADF | libc::ENOTSOCK)) => Err(e),
+        Err(libc::EAGAIN) => {
+            ring_apart(id, tag);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn send(from: c_int, id: u64, tag: u64) -> sys::Result<usize> {
+    let (addr, len) = address(id);
+    let bytes = tag.to_ne_bytes();
+    // SAFETY: buffer and address are valid for their lengths.
+    unsafe {
+        sys::sendto(from, bytes.as_ptr(), 8, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL, (&raw const addr).cast(), len)
+    }
+}
+
+/// Rings from a socket made for this one ring. EAGAIN has two meanings: that the bell's queue is full (it rings already),
+/// or that rings which other, stopped processes have not taken fill the send buffer of the usual socket. A fresh socket
+/// has room, and what it sent stays queued when it is closed.
+#[cold]
+fn ring_apart(id: u64, tag: u64) {
+    if let Ok(fd) = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) {
+        let _ = send(fd as c_int, id, tag);
+        let _ = sys::close(fd as c_int);
+    }
+}

@@ -1,0 +1,17 @@
+//! Shared memory for Ropeway: segments, rings, bells, process-shared locks and the shared table of sockets.
+//!
+//! This is the only crate with lock-free code. It knows nothing of TCP, of descriptors of the program or of the
+//! rendezvous; `docs/ring.md` states the layout and the rules.
+
+pub mod atomic;
+#[cfg(not(loom))]
+pub mod bell;
+pub mod cells;
+pub mod guarded;
+pub mod lock;
+pub mod ring;
+#[cfg(not(loom))]
+pub mod segment;
+pub mod sys;
+#[cfg(not(loom))]
+pub mod table;

@@ -1,0 +1,556 @@
+//! The table of sockets that a family of processes (a process and what it forks) shares.
+//!
+//! One record per open socket description, as in the kernel: `dup` and `fork` lead to the same record. The table lives in
+//! a sealed memfd, mapped at one address in the whole family; only its owners map it for writing. `ropeway ss` maps it
+//! read-only and reads it while its owners run, so every field that it shows is an atomic.
+//!
+//! What is *not* here: which descriptor number leads to which record (private to each process, `socket::fdtable`).
+
+mod sets;
+
+pub use sets::*;
+
+use crate::lock::Lock;
+use crate::ring::{Consumer, Producer};
+use crate::sys;
+use core::cell::UnsafeCell;
+use core::ptr;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+/// Sockets that one family can have open and tracked at a time; more stay on TCP (`table-full`).
+pub const MAX_SOCKS: u32 = 65_536;
+/// Processes that may own one socket and still be counted.
+pub const MAX_OWNERS: usize = 8;
+/// Epoll sets that one socket may be a member of and still be promoted.
+pub const MAX_MEMBERSHIPS: usize = 4;
+/// Checkpoints of the prefix hash: after 1, 2, 4 ... 256 bytes.
+pub const PREFIX_POINTS: usize = 9;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"ropeway1");
+
+/// What a record stands for.
+pub const CLASS_FREE: u32 = 0;
+/// A TCP socket that is not connected yet.
+pub const CLASS_FRESH: u32 = 1;
+/// A connected TCP socket.
+pub const CLASS_CONNECTED: u32 = 2;
+
+/// Carrier of the outgoing direction.
+pub const TX_TCP: u32 = 0;
+pub const TX_RING: u32 = 1;
+
+/// Carrier of the incoming direction.
+pub const RX_TCP: u32 = 0;
+/// The ring is offered; the writer may switch at any moment, so TCP is read by PEEK first.
+pub const RX_ATTACHED: u32 = 1;
+/// The writer has switched; bytes before the switch are still to be read from TCP.
+pub const RX_DRAIN: u32 = 2;
+pub const RX_RING: u32 = 3;
+
+/// How far a record has come on its way to a ring.
+pub const PAIR_NONE: u32 = 0;
+pub const PAIR_REGISTERED: u32 = 1;
+/// Mapped and stamped by this side.
+pub const PAIR_MAPPED: u32 = 2;
+/// Both ends have stamped.
+pub const PAIR_READY: u32 = 3;
+
+/// Flag bits of [`Sock::flags`].
+pub const FLAG_NONBLOCK: u32 = 1 << 0;
+/// Never promote (again); the local reason says why.
+pub const FLAG_PINNED: u32 = 1 << 1;
+/// The peer's FIN was seen on the shadow.
+pub const FLAG_PEER_FIN: u32 = 1 << 2;
+/// The connection is reset: errors are given as TCP gives them.
+pub const FLAG_RESET: u32 = 1 << 3;
+/// `shutdown(SHUT_WR)` was called here.
+pub const FLAG_SHUT_WR: u32 = 1 << 4;
+/// `shutdown(SHUT_RD)` was called here.
+pub const FLAG_SHUT_RD: u32 = 1 << 5;
+/// A wrapped poll, select or epoll wait has looked at this socket.
+pub const FLAG_WAITED: u32 = 1 << 6;
+/// More processes own it than can be counted.
+pub const FLAG_UNCOUNTED: u32 = 1 << 7;
+/// The time-outs and low-water mark below are known.
+pub const FLAG_TIMEOUTS_KNOWN: u32 = 1 << 8;
+/// `connect` has been called (and may still be under way).
+pub const FLAG_CONNECTING: u32 = 1 << 9;
+/// Strict mode found that this connection should have been promoted and was not.
+pub const FLAG_STRICT_FAIL: u32 = 1 << 10;
+
+/// A running hash over the first bytes of one direction, kept at powers of two.
+#[repr(C)]
+pub struct Prefix {
+    /// FNV-1a of the bytes so far.
+    state: AtomicU32,
+    /// Bytes hashed so far, at most 256; `u32::MAX / 2` and more: hashing was given up (two callers at once).
+    len: AtomicU32,
+    points: [AtomicU32; PREFIX_POINTS],
+}
+
+const FNV_BASIS: u32 = 0x811c_9dc5;
+const FNV_PRIME: u32 = 0x0100_0193;
+const PREFIX_BYTES: u32 = 256;
+
+impl Prefix {
+    fn reset(&self) {
+        self.state.store(FNV_BASIS, Ordering::Relaxed);
+        self.len.store(0, Ordering::Relaxed);
+    }
+
+    /// True while more bytes are wanted.
+    #[inline(always)]
+    pub fn wants(&self) -> bool {
+        self.len.load(Ordering::Relaxed) < PREFIX_BYTES
+    }
+
+    /// Adds bytes, in stream order.
+    pub fn add(&self, bytes: &[u8]) {
+        let mut len = self.len.load(Ordering::Relaxed);
+        let mut state = self.state.load(Ordering::Relaxed);
+        for &b in bytes {
+            if len >= PREFIX_BYTES {
+                break;
+            }
+            state = (state ^ b as u32).wrapping_mul(FNV_PRIME);
+            len += 1;
+            if len.is_power_of_two() {
+                self.points[len.trailing_zeros() as usize].store(state, Ordering::Relaxed);
+            }
+        }
+        self.state.store(state, Ordering::Relaxed);
+        self.len.store(len, Ordering::Relaxed);
+    }
+
+    /// Stops hashing: what was hashed so far stays valid.
+    pub fn stop(&self) {
+        let len = self.len.load(Ordering::Relaxed);
+        self.len.store(len | PREFIX_BYTES << 1, Ordering::Relaxed);
+    }
+
+    /// The checkpoints and how many bytes they cover.
+    pub fn snapshot(&self) -> ([u32; PREFIX_POINTS], u64) {
+        let len = self.len.load(Ordering::Relaxed) & ((PREFIX_BYTES << 1) - 1);
+        (core::array::from_fn(|i| self.points[i].load(Ordering::Relaxed)), len as u64)
+    }
+
+    /// Takes over what another keeper of the same stream knows (adoption).
+    pub fn restore(&self, points: &[u32; PREFIX_POINTS], len: u64) {
+        for (mine, theirs) in self.points.iter().zip(points) {
+            mine.store(*theirs, Ordering::Relaxed);
+        }
+        self.len.store(len.min(PREFIX_BYTES as u64) as u32 | PREFIX_BYTES << 1, Ordering::Relaxed);
+    }
+}
+
+/// Outgoing direction of a socket. Fields that are not atomic are protected by `lock`.
+#[repr(C, align(64))]
+pub struct Tx {
+    pub lock: Lock,
+    /// `TX_*`; changed under the lock, read anywhere.
+    pub phase: AtomicU32,
+    /// Calls that are sending on TCP right now.
+    pub inflight: AtomicU32,
+    producer: UnsafeCell<Producer>,
+    /// Bytes that the wrappers sent on TCP / wrote to rings.
+    pub tcp_bytes: AtomicU64,
+    pub ring_bytes: AtomicU64,
+    /// Sending calls on TCP, for lazy promotion.
+    pub calls: AtomicU32,
+    /// A write found the ring full since writability was reported last.
+    pub blocked: AtomicU32,
+    /// A waiter that does not block saw this progress of the reader (a hash), and when: `hash << 32 | time`.
+    pub stuck: AtomicU64,
+    /// When the shadow was looked at last, in ticks.
+    pub looked: AtomicU64,
+    pub prefix: Prefix,
+}
+
+/// Incoming direction of a socket.
+#[repr(C, align(64))]
+pub struct Rx {
+    pub lock: Lock,
+    /// `RX_*`; changed under the lock, read anywhere.
+    pub phase: AtomicU32,
+    /// Threads that are reading from, or waiting in, the kernel without the bell.
+    pub inflight: AtomicU32,
+    consumer: UnsafeCell<Consumer>,
+    /// TCP offset (of this socket's incoming stream) at which the ring begins.
+    pub switch_at: AtomicU64,
+    /// Bytes that the wrappers consumed from TCP / from rings.
+    pub tcp_bytes: AtomicU64,
+    pub ring_bytes: AtomicU64,
+    pub calls: AtomicU32,
+    /// The shadow reported an event that no call has looked at yet (epoll's token).
+    pub shadow_event: AtomicU32,
+    /// When the shadow was looked at last, in ticks.
+    pub looked: AtomicU64,
+    pub prefix: Prefix,
+}
+
+/// One socket.
+#[repr(C, align(64))]
+pub struct Sock {
+    /// `CLASS_*`.
+    pub class: AtomicU32,
+    /// Grows each time the record is used again; part of every handle.
+    pub generation: AtomicU32,
+    pub flags: AtomicU32,
+    /// `PAIR_*`.
+    pub pairing: AtomicU32,
+    /// Reason codes (`socket::reason`): why this end is not on a ring, and what the daemon said of the other end.
+    pub reason: AtomicU32,
+    pub remote_reason: AtomicU32,
+    /// Calls after which promotion is tried (again).
+    pub try_at: AtomicU32,
+    /// Times this connection was promoted and demoted, either direction.
+    pub promotions: AtomicU32,
+    pub demotions: AtomicU32,
+    /// Pending error for the next call, as TCP's sk_err.
+    pub error: AtomicI32,
+    /// Guards pairing, mapping and owner changes.
+    pub lock: Lock,
+    pub cookie: AtomicU64,
+    /// Mapped segment: address, size of its rings and our side. Valid in every owner.
+    pub seg_base: AtomicU64,
+    pub seg_ring_bytes: AtomicU32,
+    pub seg_side: AtomicU32,
+    /// SO_RCVTIMEO and SO_SNDTIMEO in microseconds (0: none), SO_RCVLOWAT in bytes.
+    pub rcvtimeo_us: AtomicU64,
+    pub sndtimeo_us: AtomicU64,
+    pub rcvlowat: AtomicU32,
+    /// Bytes already added to a process's totals.
+    pub folded: [AtomicU64; 4],
+    /// Addresses, IPv6 or v4-mapped, 16 bytes each as two words, and ports; for `ropeway ss` and registration.
+    pub local_ip: [AtomicU64; 2],
+    pub remote_ip: [AtomicU64; 2],
+    pub local_port: AtomicU32,
+    pub remote_port: AtomicU32,
+    /// Process numbers of the owners, 0 for a free entry.
+    pub owners: [AtomicU32; MAX_OWNERS],
+    /// Children being forked that have not entered themselves yet.
+    pub expected: AtomicU32,
+    next_free: AtomicU32,
+    pub tx: Tx,
+    pub rx: Rx,
+    /// The sets that it is a member of (`set_name`, 0 for a free entry), and the entries.
+    pub member_of: [AtomicU32; MAX_MEMBERSHIPS],
+    pub members: [Member; MAX_MEMBERSHIPS],
+}
+
+impl Sock {
+    /// The writer's cursor.
+    ///
+    /// # Safety
+    /// The caller holds `tx.lock` and keeps no other reference to it.
+    #[expect(clippy::mut_from_ref, reason = "the lock that protects it lives in shared memory")]
+    #[inline(always)]
+    pub unsafe fn producer(&self) -> &mut Producer {
+        // SAFETY: exclusive under the lock (contract).
+        unsafe { &mut *self.tx.producer.get() }
+    }
+
+    /// The reader's cursor.
+    ///
+    /// # Safety
+    /// The caller holds `rx.lock` and keeps no other reference to it.
+    #[expect(clippy::mut_from_ref, reason = "the lock that protects it lives in shared memory")]
+    #[inline(always)]
+    pub unsafe fn consumer(&self) -> &mut Consumer {
+        // SAFETY: exclusive under the lock (contract).
+        unsafe { &mut *self.rx.consumer.get() }
+    }
+
+    /// A copy of the reader's cursor, taken without the lock: good for a hint only.
+    #[inline(always)]
+    pub fn consumer_hint(&self) -> Consumer {
+        // SAFETY: plain integers inside the mapping; a torn value leads to a wrong hint, which callers allow for (cells
+        // are checked against the ring's size before use).
+        unsafe { ptr::read_volatile(self.rx.consumer.get()) }
+    }
+
+    pub fn has(&self, flag: u32) -> bool {
+        self.flags.load(Ordering::Acquire) & flag != 0
+    }
+
+    pub fn set(&self, flag: u32) {
+        self.flags.fetch_or(flag, Ordering::AcqRel);
+    }
+
+    pub fn clear(&self, flag: u32) {
+        self.flags.fetch_and(!flag, Ordering::AcqRel);
+    }
+
+    /// Brings a free record to its first state. Generation and lock words are kept.
+    fn reset(&self) {
+        for word in [&self.flags, &self.pairing, &self.reason, &self.remote_reason, &self.try_at] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&self.promotions, &self.demotions, &self.seg_ring_bytes, &self.seg_side, &self.expected] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&self.tx.phase, &self.tx.inflight, &self.tx.calls, &self.tx.blocked, &self.rx.phase] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&self.rx.inflight, &self.rx.calls, &self.rx.shadow_event, &self.local_port, &self.remote_port] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&self.cookie, &self.seg_base, &self.tx.tcp_bytes, &self.tx.ring_bytes, &self.tx.looked] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&self.tx.stuck, &self.rx.switch_at, &self.rx.tcp_bytes, &self.rx.ring_bytes, &self.rx.looked] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in self.folded.iter() {
+            word.store(0, Ordering::Relaxed);
+        }
+        for owner in &self.owners {
+            owner.store(0, Ordering::Relaxed);
+        }
+        self.member_of.iter().for_each(|set| set.store(0, Ordering::Relaxed));
+        self.members.iter().for_each(Member::reset);
+        self.error.store(0, Ordering::Relaxed);
+        self.lock.reset_private();
+        self.tx.lock.reset_private();
+        self.rx.lock.reset_private();
+        self.tx.prefix.reset();
+        self.rx.prefix.reset();
+        // SAFETY: the record is free: nobody else uses its cursors.
+        unsafe {
+            *self.producer() = Producer::default();
+            *self.consumer() = Consumer::default();
+        }
+    }
+}
+
+#[repr(C, align(64))]
+struct TableHeader {
+    magic: AtomicU64,
+    sock_bytes: AtomicU32,
+    max_socks: AtomicU32,
+    /// Records below this index have been used at least once.
+    used_socks: AtomicU32,
+    used_sets: AtomicU32,
+    /// Free list: `change count << 32 | index + 1`.
+    free: AtomicU64,
+}
+
+/// Where the parts of the table begin, behind its header.
+const SETS_AT: usize = 4096;
+const SOCKS_AT: usize = SETS_AT + MAX_SETS as usize * size_of::<Set>();
+const LISTS_AT: usize = SOCKS_AT + MAX_SOCKS as usize * size_of::<Sock>();
+const TABLE_BYTES: usize = LISTS_AT + MAX_SETS as usize * size_of::<Lists>();
+
+/// The mapped table. Copyable: an address that stays valid for the life of the process.
+#[derive(Clone, Copy)]
+pub struct Table {
+    base: *mut u8,
+}
+
+// SAFETY: the table consists of atomics, and of cells that are used under locks only.
+unsafe impl Send for Table {}
+// SAFETY: as above.
+unsafe impl Sync for Table {}
+
+impl Table {
+    /// Makes a new, empty table. Returns it with the memfd that backs it (to be shown to `ropeway ss`).
+    pub fn create() -> sys::Result<(Table, i32)> {
+        // SAFETY: a valid C string.
+        let fd = unsafe {
+            sys::memfd_create(c"ropeway-table".as_ptr().cast(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)? as i32
+        };
+        let mapped = sys::ftruncate(fd, TABLE_BYTES as libc::off_t)
+            .and_then(|_| {
+                let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+                sys::fcntl(fd, libc::F_ADD_SEALS, seals as usize)
+            })
+            .and_then(|_| map(fd, libc::PROT_READ | libc::PROT_WRITE));
+        let base = match mapped {
+            Ok(base) => base,
+            Err(e) => {
+                let _ = sys::close(fd);
+                return Err(e);
+            }
+        };
+        let table = Table { base };
+        table.header().sock_bytes.store(size_of::<Sock>() as u32, Ordering::Relaxed);
+        table.header().max_socks.store(MAX_SOCKS, Ordering::Relaxed);
+        table.header().magic.store(MAGIC, Ordering::Release);
+        Ok((table, sys::move_high(fd)))
+    }
+
+    /// The address of the mapping.
+    pub fn address(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// The table at an address.
+    ///
+    /// # Safety
+    /// [`Table::address`] gave it, in this process or in one that this one was forked from.
+    #[inline(always)]
+    pub unsafe fn from_address(base: *mut u8) -> Table {
+        Table { base }
+    }
+
+    fn header(&self) -> &TableHeader {
+        // SAFETY: the mapping begins with the header and is never removed.
+        unsafe { &*self.base.cast() }
+    }
+
+    /// The record with this index, which must be below [`MAX_SOCKS`].
+    #[inline(always)]
+    pub fn sock(&self, index: u32) -> &'static Sock {
+        debug_assert!(index < MAX_SOCKS);
+        // SAFETY: inside the mapping, which is never removed; records are atomics and locked cells.
+        unsafe { &*self.base.add(SOCKS_AT).cast::<Sock>().add(index as usize) }
+    }
+
+    pub fn used_socks(&self) -> u32 {
+        self.header().used_socks.load(Ordering::Acquire).min(MAX_SOCKS)
+    }
+
+    /// Takes a record, in its first state and of class `class`, owned by `pid`. None when the table is full.
+    pub fn allocate(&self, class: u32, pid: u32) -> Option<u32> {
+        let index = self.pop_free().or_else(|| {
+            let i = self.header().used_socks.fetch_add(1, Ordering::AcqRel);
+            if i >= MAX_SOCKS {
+                self.header().used_socks.store(MAX_SOCKS, Ordering::Release);
+                return None;
+            }
+            Some(i)
+        })?;
+        let sock = self.sock(index);
+        sock.reset();
+        sock.generation.fetch_add(1, Ordering::AcqRel);
+        sock.owners[0].store(pid, Ordering::Relaxed);
+        sock.class.store(class, Ordering::Release);
+        Some(index)
+    }
+
+    /// Gives a record back. The caller was its last owner and has unmapped its segment.
+    pub fn release(&self, index: u32) {
+        let sock = self.sock(index);
+        sock.class.store(CLASS_FREE, Ordering::Release);
+        let mut head = self.header().free.load(Ordering::Acquire);
+        loop {
+            sock.next_free.store(head as u32, Ordering::Relaxed);
+            let new = ((head >> 32).wrapping_add(1)) << 32 | (index as u64 + 1);
+            match self.header().free.compare_exchange(head, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    fn pop_free(&self) -> Option<u32> {
+        let mut head = self.header().free.load(Ordering::Acquire);
+        loop {
+            let index = (head as u32).checked_sub(1)?;
+            let next = self.sock(index).next_free.load(Ordering::Relaxed);
+            let new = ((head >> 32).wrapping_add(1)) << 32 | next as u64;
+            match self.header().free.compare_exchange(head, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(index),
+                Err(now) => head = now,
+            }
+        }
+    }
+}
+
+fn map(fd: i32, prot: i32) -> sys::Result<*mut u8> {
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing. NORESERVE: most of it is never used.
+    unsafe {
+        sys::mmap(ptr::null_mut(), TABLE_BYTES, prot, libc::MAP_SHARED | libc::MAP_NORESERVE, fd, 0)
+            .map(|a| a as *mut u8)
+    }
+}
+
+/// What `ropeway ss` shows of one connection: a copy, taken while its owners run.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    pub index: u32,
+    pub generation: u32,
+    pub owners: Vec<u32>,
+    pub local: ([u8; 16], u16),
+    pub remote: ([u8; 16], u16),
+    pub tx_on_ring: bool,
+    pub rx_on_ring: bool,
+    pub reason: u32,
+    pub remote_reason: u32,
+    pub cookie: u64,
+    /// Bytes sent on TCP, sent on rings, received on TCP, received on rings.
+    pub bytes: [u64; 4],
+    pub promotions: u32,
+    pub demotions: u32,
+}
+
+/// A read-only view of another family's table.
+pub struct Reader {
+    table: Table,
+}
+
+impl Reader {
+    /// Maps the table behind `fd` for reading, after checking that it is one and cannot shrink under us.
+    pub fn open(fd: std::os::fd::BorrowedFd<'_>) -> std::io::Result<Reader> {
+        use std::os::fd::AsRawFd;
+        let bad = |why: &'static str| std::io::Error::new(std::io::ErrorKind::InvalidData, why);
+        let raw = fd.as_raw_fd();
+        let seals = sys::fcntl(raw, libc::F_GET_SEALS, 0).map_err(std::io::Error::from_raw_os_error)? as i32;
+        if seals & libc::F_SEAL_SHRINK == 0 {
+            return Err(bad("the socket table is not sealed against shrinking"));
+        }
+        let length = std::fs::metadata(format!("/proc/self/fd/{raw}"))?.len();
+        if length < TABLE_BYTES as u64 {
+            return Err(bad("the socket table is shorter than this version's"));
+        }
+        let base = map(raw, libc::PROT_READ).map_err(std::io::Error::from_raw_os_error)?;
+        let reader = Reader { table: Table { base } };
+        let header = reader.table.header();
+        if header.magic.load(Ordering::Acquire) != MAGIC
+            || header.sock_bytes.load(Ordering::Relaxed) != size_of::<Sock>() as u32
+        {
+            return Err(bad("the socket table is of another version"));
+        }
+        Ok(reader)
+    }
+
+    /// Copies every connected socket's record.
+    pub fn connections(&self) -> Vec<Connection> {
+        (0..self.table.used_socks())
+            .filter_map(|index| {
+                let s = self.table.sock(index);
+                (s.class.load(Ordering::Acquire) == CLASS_CONNECTED).then(|| {
+                    let ip = |words: &[AtomicU64; 2]| {
+                        let mut out = [0u8; 16];
+                        out[..8].copy_from_slice(&words[0].load(Ordering::Relaxed).to_ne_bytes());
+                        out[8..].copy_from_slice(&words[1].load(Ordering::Relaxed).to_ne_bytes());
+                        out
+                    };
+                    Connection {
+                        index,
+                        generation: s.generation.load(Ordering::Relaxed),
+                        owners: s.owners.iter().map(|o| o.load(Ordering::Relaxed)).filter(|&p| p != 0).collect(),
+                        local: (ip(&s.local_ip), s.local_port.load(Ordering::Relaxed) as u16),
+                        remote: (ip(&s.remote_ip), s.remote_port.load(Ordering::Relaxed) as u16),
+                        tx_on_ring: s.tx.phase.load(Ordering::Relaxed) == TX_RING,
+                        rx_on_ring: s.rx.phase.load(Ordering::Relaxed) >= RX_DRAIN,
+                        reason: s.reason.load(Ordering::Relaxed),
+                        remote_reason: s.remote_reason.load(Ordering::Relaxed),
+                        cookie: s.cookie.load(Ordering::Relaxed),
+                        bytes: [&s.tx.tcp_bytes, &s.tx.ring_bytes, &s.rx.tcp_bytes, &s.rx.ring_bytes]
+                            .map(|b| b.load(Ordering::Relaxed)),
+                        promotions: s.promotions.load(Ordering::Relaxed),
+                        demotions: s.demotions.load(Ordering::Relaxed),
+                    }
+                })
+            })
+            .collect()
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // SAFETY: `open` made this mapping; nothing of it outlives the reader.
+        let _ = unsafe { sys::munmap(self.table.base.cast(), TABLE_BYTES) };
+    }
+}

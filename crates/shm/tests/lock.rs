@@ -1,0 +1,175 @@
+//! Locks that several processes share, and what happens when a holder dies.
+
+#![cfg(not(loom))]
+
+use ropeway_shm::lock::{Holder, Lock, Taken, holder};
+use ropeway_shm::sys;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+fn me() -> Holder {
+    holder(sys::getpid().unwrap() as u32, sys::gettid().unwrap() as u32)
+}
+
+/// A page that parent and children share.
+fn shared<T>() -> &'static T {
+    assert!(size_of::<T>() <= 4096);
+    // SAFETY: a new mapping of zeroes, a valid state of the atomics that the tests put there; never unmapped.
+    unsafe {
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        let page = sys::mmap(core::ptr::null_mut(), 4096, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0).unwrap();
+        &*(page as *const T)
+    }
+}
+
+/// Runs `f` in a child process, which ends when `f` does. Only async-signal-safe things may happen in `f`.
+fn child(f: impl FnOnce()) -> i32 {
+    // SAFETY: the child touches shared memory and makes plain system calls only.
+    match unsafe { libc::fork() } {
+        0 => {
+            f();
+            // SAFETY: ends the child without running anything of the test harness.
+            unsafe { libc::_exit(0) }
+        }
+        pid => pid,
+    }
+}
+
+fn reap(pid: i32) -> i32 {
+    let mut status = 0;
+    // SAFETY: `status` is writable.
+    unsafe { libc::waitpid(pid, &mut status, 0) };
+    status
+}
+
+#[test]
+fn threads_exclude_each_other() {
+    static LOCK: Lock = Lock::new();
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..20_000 {
+                    assert_eq!(LOCK.lock(me()), Taken::Clean);
+                    // Not atomic as a whole: only the lock makes it right.
+                    COUNT.store(COUNT.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    LOCK.unlock();
+                }
+            });
+        }
+    });
+    assert_eq!(COUNT.load(Ordering::Relaxed), 80_000);
+    assert_eq!(LOCK.owner(), 0);
+}
+
+#[test]
+fn a_lock_is_taken_over_from_a_process_that_was_killed() {
+    let lock: &Lock = shared();
+    let pid = child(|| {
+        lock.lock(me());
+        loop {
+            let _ = sys::sched_yield();
+        }
+    });
+    while lock.owner() == 0 {
+        std::thread::yield_now();
+    }
+    assert!(!lock.try_lock(me()), "its holder lives");
+    sys::kill(pid, libc::SIGKILL).unwrap();
+    reap(pid);
+    assert_eq!(lock.lock(me()), Taken::FromTheDead);
+    lock.unlock();
+    assert_eq!(lock.lock(me()), Taken::Clean, "once is enough");
+    lock.unlock();
+}
+
+/// The parent of a killed child may be the one that waits: the zombie stays until the wait is over.
+#[test]
+fn a_lock_is_taken_over_from_a_zombie() {
+    let lock: &Lock = shared();
+    let pid = child(|| {
+        lock.lock(me());
+    });
+    while lock.owner() == 0 {
+        std::thread::yield_now();
+    }
+    let start = Instant::now();
+    assert_eq!(lock.lock(me()), Taken::FromTheDead);
+    assert!(start.elapsed() < Duration::from_secs(5));
+    lock.unlock();
+    assert_eq!(reap(pid), 0);
+}
+
+#[test]
+fn a_lock_is_taken_over_from_a_thread_that_ended() {
+    static LOCK: Lock = Lock::new();
+    std::thread::spawn(|| assert_eq!(LOCK.lock(me()), Taken::Clean)).join().unwrap();
+    assert_eq!(LOCK.lock(me()), Taken::FromTheDead);
+    LOCK.unlock();
+}
+
+#[test]
+fn a_stopped_holder_keeps_its_lock() {
+    let lock: &Lock = shared();
+    let pid = child(|| {
+        lock.lock(me());
+        // SAFETY: stops this child until the parent lets it go on.
+        unsafe { libc::raise(libc::SIGSTOP) };
+        lock.unlock();
+    });
+    let mut status = 0;
+    // SAFETY: `status` is writable.
+    unsafe { libc::waitpid(pid, &mut status, libc::WUNTRACED) };
+    assert!(libc::WIFSTOPPED(status));
+    let waiter = std::thread::spawn(move || {
+        let taken = lock.lock(me());
+        lock.unlock();
+        taken
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!waiter.is_finished(), "a holder that is only stopped will go on");
+    sys::kill(pid, libc::SIGCONT).unwrap();
+    assert_eq!(waiter.join().unwrap(), Taken::Clean);
+    reap(pid);
+}
+
+#[test]
+fn of_many_waiters_exactly_one_takes_over() {
+    for _ in 0..20 {
+        let lock: &Lock = shared();
+        let pid = child(|| {
+            lock.lock(me());
+        });
+        while lock.owner() == 0 {
+            std::thread::yield_now();
+        }
+        let taken: Vec<Taken> = std::thread::scope(|scope| {
+            let waiters: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let taken = lock.lock(me());
+                        std::thread::yield_now();
+                        lock.unlock();
+                        taken
+                    })
+                })
+                .collect();
+            waiters.into_iter().map(|w| w.join().unwrap()).collect()
+        });
+        assert_eq!(taken.iter().filter(|t| **t == Taken::FromTheDead).count(), 1, "{taken:?}");
+        reap(pid);
+    }
+}
+
+#[test]
+fn threads_and_processes_are_told_from_those_that_are_gone() {
+    assert!(sys::thread_exists(sys::getpid().unwrap() as u32, sys::gettid().unwrap() as u32));
+    assert!(sys::thread_exists(1, 1), "of another user, perhaps: still there");
+    let pid = child(|| {}) as u32;
+    while sys::thread_exists(pid, pid) {
+        std::thread::yield_now();
+    }
+    assert!(sys::process_exists(pid), "a zombie still holds its number");
+    reap(pid as i32);
+    assert!(!sys::process_exists(pid));
+}

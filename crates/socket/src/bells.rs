@@ -1,0 +1,171 @@
+//! The bells of this process, and the socket it rings others from.
+//!
+//! A thread borrows a bell for one wait, so there are as many as threads that sleep at the same time, not as many as
+//! connections. Epoll sets keep one each (`epoll`).
+
+use crate::{fdtable, stats};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use ropeway_shm::bell::{self, Bell};
+use ropeway_shm::ring::{BELL_SLOTS, End, Ring};
+use ropeway_shm::sys;
+
+/// Bells for waiting threads. When all are out, a thread sleeps in short naps instead (`wait`).
+const POOL: usize = 32;
+
+const EMPTY: u32 = 0;
+const IDLE: u32 = 1;
+const BUSY: u32 = 2;
+
+struct Entry {
+    state: AtomicU32,
+    fd: AtomicI32,
+    id: AtomicU64,
+}
+
+static BELLS: [Entry; POOL] =
+    [const { Entry { state: AtomicU32::new(EMPTY), fd: AtomicI32::new(-1), id: AtomicU64::new(0) } }; POOL];
+
+static RINGER: AtomicI32 = AtomicI32::new(-1);
+
+/// A bell lent to a thread; give it back with [`put_back`].
+#[derive(Clone, Copy)]
+pub struct Lent {
+    pub bell: Bell,
+    entry: usize,
+}
+
+/// Borrows a bell. None when none is to be had: nap instead.
+pub fn borrow() -> Option<Lent> {
+    for (entry, e) in BELLS.iter().enumerate() {
+        if e.state.load(Ordering::Relaxed) == IDLE
+            && e.state.compare_exchange(IDLE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        {
+            let bell = Bell { fd: e.fd.load(Ordering::Relaxed), id: e.id.load(Ordering::Relaxed) };
+            if fdtable::is_internal(bell.fd) {
+                return Some(Lent { bell, entry });
+            }
+            // The program closed the number behind our back; it may be its own now.
+            e.state.store(EMPTY, Ordering::Release);
+        }
+        if e.state.load(Ordering::Relaxed) == EMPTY
+            && e.state.compare_exchange(EMPTY, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        {
+            match make() {
+                Some(bell) => {
+                    e.fd.store(bell.fd, Ordering::Relaxed);
+                    e.id.store(bell.id, Ordering::Relaxed);
+                    return Some(Lent { bell, entry });
+                }
+                None => {
+                    e.state.store(EMPTY, Ordering::Release);
+                    return None;
+                }
+            }
+        }
+    }
+    None
+}
+
+/// Makes a bell of its own for a wait place that keeps it.
+pub fn make() -> Option<Bell> {
+    let bell = Bell::create().ok()?;
+    fdtable::enter_internal(bell.fd);
+    Some(bell)
+}
+
+/// Gives a bell back. Rings that are still pending are taken out first.
+pub fn put_back(lent: Lent) {
+    drain(&lent.bell);
+    BELLS[lent.entry].state.store(IDLE, Ordering::Release);
+}
+
+/// Takes all pending rings.
+pub fn drain(bell: &Bell) {
+    // The queue of a bell is short (net.unix.max_dgram_qlen); this bound only stops a flood.
+    for _ in 0..64 {
+        if bell.take().is_none() {
+            return;
+        }
+    }
+}
+
+fn ringer() -> i32 {
+    let fd = RINGER.load(Ordering::Acquire);
+    if fd >= 0 && fdtable::is_internal(fd) { fd } else { make_ringer() }
+}
+
+#[cold]
+fn make_ringer() -> i32 {
+    let Ok(fd) = bell::create_ringer() else { return -1 };
+    fdtable::enter_internal(fd);
+    let old = RINGER.swap(fd, Ordering::AcqRel);
+    if old >= 0 && fdtable::is_internal(old) {
+        fdtable::remove(old);
+        let _ = sys::close(old);
+    }
+    fd
+}
+
+/// Rings one bell.
+pub fn ring_one(id: u64, tag: u64) {
+    if id != 0 && bell::ring(ringer(), id, tag).is_err() {
+        let _ = bell::ring(make_ringer(), id, tag);
+    }
+}
+
+/// Rings everybody who sleeps on `end` of `ring`.
+#[cold]
+pub fn ring_all(ring: &Ring, end: End) {
+    ring_these(ring.take_armed(end));
+}
+
+/// Rings everybody who is entered on `end` of `ring`, armed or not: after somebody died who may have owed a ring.
+#[cold]
+pub fn ring_everybody(ring: &Ring, end: End) {
+    ring_these(ring.take_all(end));
+}
+
+fn ring_these(bells: [(u64, u64); BELL_SLOTS]) {
+    for (id, tag) in bells {
+        if id != 0 {
+            ring_sleeper(id, tag);
+        }
+    }
+}
+
+/// Sleeps that this process has ended already, by bell: half of the bell's id above, the sleep's number below.
+static ENDED: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+/// Rings for one sleep. Whoever waits for many rings at once names its sleep in the upper half of the tag (neither 0 nor all
+/// ones): it looks at all of them when it wakes, and takes another number before it sleeps again, so it is rung once.
+fn ring_sleeper(id: u64, tag: u64) {
+    let sleep = tag >> 32;
+    let entry = &ENDED[id as usize % ENDED.len()];
+    let ended = id >> 32 << 32 | sleep;
+    let is_named = sleep != 0 && sleep != u32::MAX as u64;
+    if is_named && entry.load(Ordering::Acquire) == ended {
+        return;
+    }
+    stats::TOTALS.rung.fetch_add(1, Ordering::Relaxed);
+    ring_one(id, tag);
+    if is_named {
+        entry.store(ended, Ordering::Release);
+    }
+}
+
+/// In the child of fork: the parent's bells are the parent's.
+pub fn after_fork_child() {
+    for e in &BELLS {
+        if e.state.swap(EMPTY, Ordering::AcqRel) != EMPTY {
+            forget(e.fd.swap(-1, Ordering::Relaxed));
+        }
+    }
+    forget(RINGER.swap(-1, Ordering::AcqRel));
+}
+
+fn forget(fd: i32) {
+    if fd >= 0 && fdtable::is_internal(fd) {
+        fdtable::remove(fd);
+        let _ = sys::close(fd);
+    }
+}

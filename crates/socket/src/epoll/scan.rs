@@ -1,0 +1,466 @@
+//! Looking at the members of a set that are hot, and making them cold (`docs/readiness.md`, section 3).
+
+use super::member::{self, EDGE, ONESHOT};
+use super::sets::{self, Locked, Ref, TAG_WAKE};
+use crate::fdtable::{self, Handle};
+use crate::process;
+use crate::ready::{self, ALWAYS, Question, READ, WRITE};
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+use libc::epoll_event;
+use ropeway_shm::ring::End;
+use ropeway_shm::table::{
+    FLAG_PEER_FIN, FLAG_RESET, FLAG_SHUT_RD, FLAG_SHUT_WR, MAX_SOCKS, MEMBER_DISABLED, MEMBER_FRESH, MEMBER_GHOST,
+    MEMBER_HINT, MEMBER_TOKEN, MODE_SHADOW, Member, RX_TCP, Sock, TX_RING,
+};
+
+/// Fruitless rounds after which a hot member becomes cold. Looking once costs a few nanoseconds, ringing a bell and taking
+/// it several hundred times as much.
+const IDLE_ROUNDS: u32 = 256;
+/// Sockets that are looked at under one hold of the set's lock.
+const BATCH: usize = 64;
+/// A bell's queue that held so many rings may have had no room for more (`net.unix.max_dgram_qlen` is 10 at least).
+const FULL_BELL: u32 = 10;
+/// Rings taken in one go; this bound only stops a flood.
+const MOST_RINGS: u32 = 64;
+
+/// The program's array of events.
+pub struct Out {
+    events: *mut epoll_event,
+    room: usize,
+    pub n: usize,
+    /// A member is the kernel's again, which reports it next time it is asked.
+    pub ask_kernel: bool,
+    /// A member must be looked at again after so many nanoseconds, whatever wakes us.
+    pub again_ns: Option<u64>,
+    /// Marks the members that this wait has reported: one wait looks at a member several times.
+    stamp: u32,
+}
+
+/// Stamps given out so far.
+static STAMPS: AtomicU32 = AtomicU32::new(0);
+
+impl Out {
+    /// # Safety
+    /// `events` must have room for `room` entries while this is used.
+    pub unsafe fn new(events: *mut epoll_event, room: usize) -> Out {
+        let stamp = STAMPS.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        Out { events, room, n: 0, ask_kernel: false, again_ns: None, stamp }
+    }
+
+    /// True when this wait has reported the member already: a second event of one wait would be a lie once the program has
+    /// dealt with the first.
+    fn has(&self, m: &Member) -> bool {
+        self.n > 0 && m.stamp.load(Ordering::Relaxed) == self.stamp
+    }
+
+    pub fn left(&self) -> usize {
+        self.room - self.n
+    }
+
+    /// Where the next event goes; [`Out::left`] of them fit.
+    pub fn next(&self) -> *mut epoll_event {
+        self.events.wrapping_add(self.n)
+    }
+
+    pub fn push(&mut self, events: u32, data: u64) {
+        if self.left() > 0 {
+            // SAFETY: inside the program's array (contract of `new`); packed, so of any alignment.
+            unsafe { self.next().write_unaligned(epoll_event { events, u64: data }) };
+            self.n += 1;
+        }
+    }
+}
+
+/// A guess without locks whether a member has something to report; None if it wants nothing. The caller keeps the rings
+/// mapped.
+#[inline]
+fn hopeful(s: &Sock, m: &Member) -> Option<bool> {
+    let flags = m.flags.load(Ordering::SeqCst);
+    if m.mode.load(Ordering::Relaxed) != MODE_SHADOW || flags & (MEMBER_GHOST | MEMBER_DISABLED) != 0 {
+        return None;
+    }
+    if flags & (MEMBER_FRESH | MEMBER_TOKEN | MEMBER_HINT) != 0 {
+        return Some(true);
+    }
+    let events = m.events.load(Ordering::Relaxed);
+    let edge = events & EDGE != 0;
+    if !edge && s.flags.load(Ordering::Acquire) & (FLAG_RESET | FLAG_PEER_FIN | FLAG_SHUT_RD | FLAG_SHUT_WR) != 0 {
+        return Some(true);
+    }
+    let reads = events & READ != 0 && ready::maybe_readable(s, edge.then_some(m));
+    let writes = events & WRITE != 0 && (!edge || s.tx.blocked.load(Ordering::SeqCst) != 0) && ready::maybe_writable(s);
+    Some(reads || writes)
+}
+
+/// True while this process has the socket: only then are its rings mapped here.
+#[inline(always)]
+fn is_here(i: u32) -> bool {
+    process::local(i).fds.load(Ordering::SeqCst) > 0
+}
+
+/// True when a hot member may have something to report. Changes nothing.
+#[inline]
+pub fn anything(r: Ref) -> bool {
+    let _locked = r.lock();
+    let mut found = false;
+    r.lists().hot.for_each_from(0, |i| {
+        let s = process::table().sock(i);
+        found = is_here(i) && member::entries(s, r.name).any(|(_, m)| hopeful(s, m) == Some(true));
+        !found
+    });
+    found
+}
+
+/// Looks at all hot members, from where the last look stopped, and reports what is ready.
+pub fn look(r: Ref, out: &mut Out) {
+    let start = r.set.cursor.load(Ordering::Relaxed);
+    let rank = |i: u32| i.wrapping_sub(start) % MAX_SOCKS;
+    let mut from = start;
+    loop {
+        let (mut batch, mut n, mut rest) = ([0u32; BATCH], 0, None);
+        let locked = r.lock();
+        r.lists().hot.for_each_from(from, |i| {
+            if rank(i) < rank(from) {
+                return false;
+            }
+            if n == BATCH {
+                rest = Some(i);
+                return false;
+            }
+            if is_worth_a_closer_look(r, i) {
+                batch[n] = i;
+                n += 1;
+            }
+            true
+        });
+        drop(locked);
+        for &i in &batch[..n] {
+            if out.left() == 0 {
+                r.set.cursor.store(i, Ordering::Relaxed);
+                return;
+            }
+            let h = member::handle(i);
+            if !report(r, h, out) && is_tired(r, i) {
+                cool(r, h, out);
+            }
+        }
+        match rest {
+            Some(i) => from = i,
+            None => return,
+        }
+    }
+}
+
+/// The quick part of a look at a hot socket, without locks on it.
+#[inline]
+fn is_worth_a_closer_look(r: Ref, i: u32) -> bool {
+    let s = process::table().sock(i);
+    if !is_here(i) {
+        return false;
+    }
+    let mut wants = false;
+    for (_, m) in member::entries(s, r.name) {
+        match hopeful(s, m) {
+            Some(true) => return true,
+            Some(false) => wants = true,
+            None => {}
+        }
+    }
+    if !wants {
+        r.lists().hot.remove(i);
+        return false;
+    }
+    is_tired(r, i)
+}
+
+/// Counts a fruitless round; true when there were many.
+fn is_tired(r: Ref, i: u32) -> bool {
+    let s = process::table().sock(i);
+    member::entries(s, r.name).next().is_some_and(|(_, m)| {
+        let idle = m.idle.load(Ordering::Relaxed) + 1;
+        m.idle.store(idle, Ordering::Relaxed);
+        idle > IDLE_ROUNDS
+    })
+}
+
+/// Works out what the memberships of a socket have to report, exactly. True when one had.
+fn report(r: Ref, h: Handle, out: &mut Out) -> bool {
+    let s = h.sock();
+    let mut any = false;
+    for (e, m) in member::entries(s, r.name) {
+        if report_member(h, e, m, out) {
+            m.idle.store(0, Ordering::Relaxed);
+            any = true;
+        }
+    }
+    any
+}
+
+fn report_member(h: Handle, e: usize, m: &Member, out: &mut Out) -> bool {
+    const ASKS: u32 = MEMBER_FRESH | MEMBER_TOKEN | MEMBER_HINT;
+    let flags = m.flags.load(Ordering::Acquire);
+    if m.mode.load(Ordering::Acquire) != MODE_SHADOW || flags & (MEMBER_GHOST | MEMBER_DISABLED) != 0 || out.left() == 0
+    {
+        return false;
+    }
+    if out.has(m) {
+        return true;
+    }
+    let events = m.events.load(Ordering::Acquire);
+    let edge = events & EDGE != 0;
+    let asks = if flags & ASKS == 0 { 0 } else { m.flags.fetch_and(!ASKS, Ordering::AcqRel) & ASKS };
+    let fd = Some(m.fd.load(Ordering::Acquire)).filter(|fd| fdtable::leads_to(*fd, h));
+    let fresh = asks & MEMBER_FRESH != 0;
+    let mut a = ready::level(
+        h,
+        Question {
+            fd,
+            want: events,
+            hint: asks & (MEMBER_TOKEN | MEMBER_HINT) != 0,
+            token: asks & MEMBER_TOKEN != 0,
+            member: edge.then_some(m),
+            fresh,
+            needs_room: needs_room(h.sock(), events),
+        },
+    );
+    out.again_ns = out.again_ns.into_iter().chain(a.again_ns).min();
+    if m.mode.load(Ordering::Acquire) != MODE_SHADOW {
+        // Looking brought the socket back to TCP: the kernel, told so, reports what is there.
+        out.ask_kernel = true;
+        return false;
+    }
+    if fd.is_none() {
+        // Another process may look at the shadow.
+        m.flags.fetch_or(asks & (MEMBER_TOKEN | MEMBER_HINT), Ordering::AcqRel);
+    } else if a.hint && !edge {
+        m.flags.fetch_or(MEMBER_HINT, Ordering::AcqRel);
+    }
+    if edge && a.events & events & WRITE != 0 && unblock(h, e) {
+        a.news = true;
+    }
+    let mask = a.events & (events | ALWAYS);
+    if mask == 0 || edge && !fresh && !a.news {
+        return false;
+    }
+    if events & ONESHOT != 0 && m.flags.fetch_or(MEMBER_DISABLED, Ordering::AcqRel) & MEMBER_DISABLED != 0 {
+        return false;
+    }
+    out.push(mask, m.data.load(Ordering::Acquire));
+    m.stamp.store(out.stamp, Ordering::Relaxed);
+    true
+}
+
+/// Whether a member has something to report, without taking it: exact for a level-triggered member; an edge-triggered one
+/// of which the kernel has said something counts as ready if it could be.
+fn is_ready(r: Ref, h: Handle, m: &Member) -> bool {
+    const KERNEL: u32 = MEMBER_TOKEN | MEMBER_HINT;
+    let flags = m.flags.load(Ordering::Acquire);
+    if m.mode.load(Ordering::Acquire) != MODE_SHADOW || flags & (MEMBER_GHOST | MEMBER_DISABLED) != 0 {
+        return false;
+    }
+    let events = m.events.load(Ordering::Acquire);
+    let fd = Some(m.fd.load(Ordering::Acquire)).filter(|fd| fdtable::leads_to(*fd, h));
+    let asks =
+        if flags & KERNEL == 0 || fd.is_none() { 0 } else { m.flags.fetch_and(!KERNEL, Ordering::AcqRel) & KERNEL };
+    let (hint, fresh) = (asks != 0, flags & MEMBER_FRESH != 0);
+    let a = ready::level(h, Question { fd, want: events, hint, token: false, member: None, fresh, needs_room: false });
+    let mask = a.events & (events | ALWAYS);
+    let s = h.sock();
+    let news = || {
+        let written = s.tx.blocked.load(Ordering::SeqCst) != 0 && mask & WRITE != 0;
+        let _locked = r.lock();
+        asks & MEMBER_TOKEN != 0 || fresh || written || is_here(h.index()) && ready::maybe_readable(s, Some(m))
+    };
+    let ready = mask != 0 && (events & EDGE == 0 || news());
+    if ready || a.hint {
+        m.flags.fetch_or(asks, Ordering::AcqRel);
+    }
+    ready && m.mode.load(Ordering::Acquire) == MODE_SHADOW
+}
+
+/// There is room again after a send that found none: true for the first who sees it, who tells the other memberships.
+fn unblock(h: Handle, e: usize) -> bool {
+    let s = h.sock();
+    if s.tx.blocked.load(Ordering::SeqCst) == 0 || s.tx.blocked.swap(0, Ordering::SeqCst) == 0 {
+        return false;
+    }
+    for (other, m) in s.members.iter().enumerate() {
+        if other != e
+            && m.events.load(Ordering::Relaxed) & EDGE != 0
+            && let Some(r) = Ref::named(s.member_of[other].load(Ordering::Acquire))
+        {
+            m.flags.fetch_or(MEMBER_FRESH, Ordering::AcqRel);
+            r.lists().hot.insert(h.index());
+            r.wake();
+        }
+    }
+    true
+}
+
+/// Makes a socket cold in the set and looks once more. It stays hot when a ring has no place left for our bell, or when it
+/// must be looked at again soon.
+fn cool(r: Ref, h: Handle, out: &mut Out) {
+    let locked = r.lock();
+    r.lists().hot.remove(h.index());
+    let armed = arm(&locked, h, 0);
+    drop(locked);
+    fence(Ordering::SeqCst);
+    let others = out.again_ns.take();
+    if report(r, h, out) || !armed || out.again_ns.is_some() {
+        r.lists().hot.insert(h.index());
+    }
+    out.again_ns = out.again_ns.into_iter().chain(others).min();
+}
+
+/// Asks a socket's rings to ring for it; `sleep` is the number of the sleep that this is for, 0 for a cold member. False
+/// when a ring has no place left. A full barrier must follow before the next look.
+fn arm(locked: &Locked, h: Handle, sleep: u32) -> bool {
+    let (r, s) = (locked.r, h.sock());
+    let bell = r.set.bell_id.load(Ordering::Acquire);
+    let Some([(incoming, _), (outgoing, _)]) = sets::rings_of(h) else { return true };
+    let mut armed = true;
+    for (e, m) in member::entries(s, r.name) {
+        if m.mode.load(Ordering::Relaxed) != MODE_SHADOW || m.has(MEMBER_GHOST | MEMBER_DISABLED) {
+            continue;
+        }
+        let events = m.events.load(Ordering::Relaxed);
+        let tag = (sleep as u64) << 32 | member::number(h, e) as u64;
+        if events & READ != 0 && s.rx.phase.load(Ordering::Acquire) != RX_TCP {
+            armed &= ready::arm(&incoming, End::Reader, &m.rx_slot, bell, tag);
+        }
+        if events & WRITE != 0 && needs_room(s, events) && s.tx.phase.load(Ordering::Acquire) == TX_RING {
+            armed &= ready::arm(&outgoing, End::Writer, &m.tx_slot, bell, tag);
+        }
+    }
+    armed
+}
+
+/// Whether a member waits for room: an edge-triggered one does so only after a send that found none.
+fn needs_room(s: &Sock, events: u32) -> bool {
+    events & EDGE == 0 || s.tx.blocked.load(Ordering::SeqCst) != 0
+}
+
+/// True when no membership of a socket has anything to report, as far as that can be known without waiting. Under the set's
+/// lock.
+fn is_quiet(r: Ref, i: u32) -> bool {
+    let s = process::table().sock(i);
+    member::entries(s, r.name).all(|(_, m)| {
+        let Some(false) = hopeful(s, m) else { return m.mode.load(Ordering::Relaxed) != MODE_SHADOW || !wants(m) };
+        let events = m.events.load(Ordering::Relaxed);
+        let reads = events & READ != 0 && s.rx.phase.load(Ordering::Acquire) != RX_TCP;
+        let writes = events & WRITE != 0 && needs_room(s, events) && s.tx.phase.load(Ordering::Acquire) == TX_RING;
+        !writes && (!reads || events & EDGE != 0 || ready::surely_unreadable(s))
+    })
+}
+
+fn wants(m: &Member) -> bool {
+    !m.has(MEMBER_GHOST | MEMBER_DISABLED)
+}
+
+/// Arms all hot members for one sleep and calls `f` with those that may have something to report all the same. False when a
+/// ring had no place left for our bell.
+fn arm_all(r: Ref, mut f: impl FnMut(Handle)) -> bool {
+    let (mut batch, mut n) = ([0u32; BATCH], 0);
+    let sleep = r.next_sleep();
+    let mut armed = true;
+    let locked = r.lock();
+    r.lists().hot.for_each_from(0, |i| {
+        if is_here(i) {
+            armed &= arm(&locked, member::handle(i), sleep);
+        }
+        true
+    });
+    fence(Ordering::SeqCst);
+    r.lists().hot.for_each_from(0, |i| {
+        if is_here(i) && !is_quiet(r, i) {
+            batch[n] = i;
+            n += 1;
+        }
+        n < BATCH
+    });
+    drop(locked);
+    batch[..n].iter().for_each(|i| f(member::handle(*i)));
+    armed
+}
+
+/// Arms all hot members for the calling thread's sleep and looks at them once more. False when one could not be armed: the
+/// sleep must be short then.
+pub fn doze(r: Ref, out: &mut Out) -> bool {
+    arm_all(r, |h| {
+        report(r, h, out);
+    })
+}
+
+/// To be called when a wait returns. If somebody else relies on the kernel's view of the set, everything is armed, and the
+/// bell rings for what is left.
+pub fn leave(r: Ref) {
+    if r.set.nested.load(Ordering::SeqCst) == 0 {
+        if !r.others_sleep() {
+            return;
+        }
+        r.forget_dead_sleepers();
+    }
+    if hand_over(r) {
+        r.ring();
+    }
+}
+
+/// Arms everything. True when something is ready, or could not be armed.
+fn hand_over(r: Ref) -> bool {
+    let mut left = false;
+    let armed = arm_all(r, |h| {
+        left = left || member::entries(h.sock(), r.name).any(|(_, m)| is_ready(r, h, m));
+    });
+    left || !armed
+}
+
+/// Brings the kernel's view of a set that something else watches into line with its rings: readable exactly if a member
+/// is ready.
+pub fn settle(r: Ref) {
+    /// Each round takes what rang in the meantime.
+    const ROUNDS: u32 = 4;
+    if r.set.rings.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    let locked = r.lock();
+    locked.ensure_bell();
+    drop(locked);
+    for _ in 0..ROUNDS {
+        if hand_over(r) {
+            let rings = r.bell().is_some_and(|b| crate::shadow::poll(b.fd, libc::POLLIN) != 0);
+            if !rings {
+                r.ring();
+            }
+            return;
+        }
+        if !take_rings(r) {
+            return;
+        }
+    }
+}
+
+/// Takes what rang since, and makes hot what it was for. True when there was anything.
+pub fn take_rings(r: Ref) -> bool {
+    let Some(bell) = r.bell() else { return false };
+    let mut taken = 0;
+    let mut everything = false;
+    while taken < MOST_RINGS
+        && let Some(tag) = bell.take()
+    {
+        taken += 1;
+        // The upper half names the sleep, which is over now.
+        match member::at(tag as u32 as u64).filter(|_| tag < TAG_WAKE) {
+            Some((i, e)) => {
+                if process::table().sock(i).member_of[e].load(Ordering::Acquire) == r.name {
+                    process::table().sock(i).members[e].idle.store(0, Ordering::Relaxed);
+                    r.lists().hot.insert(i);
+                }
+            }
+            None => everything |= tag != TAG_WAKE,
+        }
+    }
+    if everything || taken >= FULL_BELL {
+        r.lists().hot.insert_all(&r.lists().promoted);
+    }
+    taken > 0
+}

@@ -1,0 +1,147 @@
+//! Which descriptor number of this process leads to which record of the shared table.
+//!
+//! One word per number, read by every hook first: 0 means "not ours", and the hook goes straight on to the C library.
+//! The table is private to the process and copied by fork, as the kernel's own.
+
+use crate::process;
+use core::sync::atomic::{AtomicU64, Ordering};
+use ropeway_shm::table::{Set, Sock};
+
+/// Descriptor numbers that can be tracked; higher ones stay on TCP.
+pub const MAX_FDS: usize = 1 << 20;
+
+static FDS: [AtomicU64; MAX_FDS] = [const { AtomicU64::new(0) }; MAX_FDS];
+
+const KIND_SHIFT: u32 = 56;
+const GENERATION_SHIFT: u32 = 32;
+const GENERATION_MASK: u64 = 0xff_ffff;
+
+/// What a descriptor leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
+pub enum Kind {
+    Sock = 1,
+    Set = 2,
+    /// One of our own descriptors: the program must neither use nor close it.
+    Internal = 3,
+}
+
+/// The word of a tracked descriptor: kind, generation and index of the record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Handle(u64);
+
+impl Handle {
+    pub fn new(kind: Kind, index: u32, generation: u32) -> Handle {
+        Handle((kind as u64) << KIND_SHIFT | (generation as u64 & GENERATION_MASK) << GENERATION_SHIFT | index as u64)
+    }
+
+    #[inline(always)]
+    pub fn kind(self) -> Kind {
+        match self.0 >> KIND_SHIFT {
+            1 => Kind::Sock,
+            2 => Kind::Set,
+            _ => Kind::Internal,
+        }
+    }
+
+    #[inline(always)]
+    pub fn is_sock(self) -> bool {
+        self.0 >> KIND_SHIFT == Kind::Sock as u64
+    }
+
+    #[inline(always)]
+    pub fn index(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// The record, for a handle of kind `Sock`.
+    #[inline(always)]
+    pub fn sock(self) -> &'static Sock {
+        debug_assert!(self.is_sock());
+        process::table().sock(self.index())
+    }
+
+    /// The record, for a handle of kind `Set`.
+    #[inline(always)]
+    pub fn set(self) -> &'static Set {
+        debug_assert_eq!(self.kind(), Kind::Set);
+        process::table().set(self.index())
+    }
+
+    /// A number under which the daemon knows this record: index and generation.
+    pub fn token(self) -> u64 {
+        self.0 & !(0xff << KIND_SHIFT)
+    }
+
+    /// The handle of a record known by its token.
+    pub fn from_token(token: u64) -> Handle {
+        Handle(token & !(0xff << KIND_SHIFT) | (Kind::Sock as u64) << KIND_SHIFT)
+    }
+
+    /// True while the record still is what the handle was made for.
+    pub fn is_current(self) -> bool {
+        self.sock().generation.load(Ordering::Acquire) as u64 & GENERATION_MASK
+            == self.0 >> GENERATION_SHIFT & GENERATION_MASK
+    }
+}
+
+#[inline(always)]
+fn slot(fd: i32) -> Option<&'static AtomicU64> {
+    FDS.get(fd as usize)
+}
+
+/// What `fd` leads to; None for anything that is not ours.
+#[inline(always)]
+pub fn lookup(fd: i32) -> Option<Handle> {
+    let word = slot(fd)?.load(Ordering::Acquire);
+    if word == 0 { None } else { Some(Handle(word)) }
+}
+
+/// What `fd` leads to, if that is a socket.
+#[inline(always)]
+pub fn sock(fd: i32) -> Option<Handle> {
+    lookup(fd).filter(|h| h.is_sock())
+}
+
+/// True while `fd` still leads to `h`.
+#[inline(always)]
+pub fn leads_to(fd: i32, h: Handle) -> bool {
+    slot(fd).is_some_and(|s| s.load(Ordering::Acquire) == h.0)
+}
+
+/// Enters a descriptor. Returns what stood there. False in the second place when the number is too high to track.
+pub fn enter(fd: i32, h: Handle) -> (Option<Handle>, bool) {
+    match slot(fd) {
+        Some(s) => {
+            let old = s.swap(h.0, Ordering::AcqRel);
+            (if old == 0 { None } else { Some(Handle(old)) }, true)
+        }
+        None => (None, false),
+    }
+}
+
+/// Takes a descriptor out and returns what it led to.
+pub fn remove(fd: i32) -> Option<Handle> {
+    let old = slot(fd)?.swap(0, Ordering::AcqRel);
+    if old == 0 { None } else { Some(Handle(old)) }
+}
+
+/// Marks one of our own descriptors.
+pub fn enter_internal(fd: i32) {
+    enter(fd, Handle::new(Kind::Internal, 0, 0));
+}
+
+/// True for one of our own descriptors.
+pub fn is_internal(fd: i32) -> bool {
+    lookup(fd).is_some_and(|h| h.kind() == Kind::Internal)
+}
+
+/// Calls `f` with every tracked descriptor in `first..=last`.
+pub fn for_each_in(first: u32, last: u32, mut f: impl FnMut(i32, Handle)) {
+    let top = process::highest_fd().min(last as i64);
+    for fd in first as i64..=top {
+        if let Some(h) = lookup(fd as i32) {
+            f(fd as i32, h);
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! Moving one direction of a connection between kernel TCP and its ring, at an exact byte.
+//!
+//! `docs/handover.md` states the protocol; the clause numbers in the comments are its. Everything here runs under the
+//! direction's process-shared lock, which the guards [`TxLock`] and [`RxLock`] hold.
+
+use crate::fdtable::Handle;
+use crate::reason::Reason;
+use crate::thread::Critical;
+use crate::{bells, epoll, settings, shadow, stats, thread};
+use core::sync::atomic::Ordering;
+use ropeway_shm::lock::Taken;
+use ropeway_shm::ring::{Consumer, End, Producer, Recovered, Ring, WriteStop, next_epoch};
+use ropeway_shm::segment::Pair;
+use ropeway_shm::sys;
+use ropeway_shm::table::{
+    FLAG_NONBLOCK, FLAG_PEER_FIN, FLAG_PINNED, FLAG_RESET, FLAG_SHUT_RD, FLAG_SHUT_WR, FLAG_WAITED, PAIR_READY,
+    RX_ATTACHED, RX_TCP, Sock, TX_RING, TX_TCP,
+};
+
+/// After this many returns to TCP a connection is left there (clause 6.3).
+const MAX_DEMOTIONS: u32 = 256;
+/// Calls that a demoted connection stays on TCP at first; doubled by each demotion, up to `BACKOFF_MAX_CALLS`.
+const BACKOFF_CALLS: u32 = 16;
+const BACKOFF_MAX_CALLS: u32 = 1 << 16;
+
+/// The pair that a socket is mapped to in this process.
+#[inline(always)]
+pub fn pair(s: &Sock) -> Option<Pair> {
+    let base = s.seg_base.load(Ordering::Acquire);
+    if base == 0 {
+        return None;
+    }
+    // SAFETY: `promote` stored the numbers of a mapping that every owner has; it is removed only when this process has
+    // no descriptor and no waiter left (lifecycle).
+    Some(unsafe {
+        Pair::from_parts(base, s.seg_ring_bytes.load(Ordering::Relaxed), s.seg_side.load(Ordering::Relaxed) as u8)
+    })
+}
+
+/// Calls made on TCP so far, both directions: the clock of lazy promotion and of back-off.
+pub fn calls(s: &Sock) -> u32 {
+    s.tx.calls.load(Ordering::Relaxed).wrapping_add(s.rx.calls.load(Ordering::Relaxed))
+}
+
+/// Remembers why a connection is on TCP.
+pub fn note_reason(s: &Sock, reason: Reason) {
+    s.reason.store(reason.code() as u32, Ordering::Relaxed);
+}
+
+/// Forbids promotion for good.
+pub fn pin(s: &Sock, reason: Reason) {
+    note_reason(s, reason);
+    s.set(FLAG_PINNED);
+}
+
+fn note_promoted(s: &Sock) {
+    s.promotions.fetch_add(1, Ordering::Relaxed);
+    stats::TOTALS.promoted.fetch_add(1, Ordering::Relaxed);
+    s.reason.store(Reason::None.code() as u32, Ordering::Relaxed);
+}
+
+fn note_demoted(s: &Sock, reason: Reason) {
+    note_reason(s, reason);
+    stats::count_reason(reason);
+    stats::TOTALS.demoted.fetch_add(1, Ordering::Relaxed);
+    let times = s.demotions.fetch_add(1, Ordering::Relaxed);
+    if settings::is_chaotic() {
+        return;
+    }
+    if times >= MAX_DEMOTIONS {
+        pin(s, Reason::ManyDemotions);
+    }
+    let wait = BACKOFF_CALLS.checked_shl(times).unwrap_or(BACKOFF_MAX_CALLS).min(BACKOFF_MAX_CALLS);
+    s.try_at.store(calls(s).wrapping_add(wait), Ordering::Relaxed);
+}
+
+/// True when the back-off after a demotion has passed.
+fn may_try(s: &Sock) -> bool {
+    settings::is_chaotic() || (calls(s).wrapping_sub(s.try_at.load(Ordering::Relaxed)) as i32) >= 0
+}
+
+/// The outgoing direction, locked.
+pub struct TxLock<'a> {
+    pub s: &'a Sock,
+    _critical: Critical,
+}
+
+/// Locks the outgoing direction; repairs it if the previous holder died (clause 7.2).
+#[inline]
+pub fn lock_tx(s: &Sock) -> TxLock<'_> {
+    let critical = Critical::enter();
+    if s.tx.lock.lock(thread::me()) == Taken::FromTheDead
+        && let Some(pair) = pair(s)
+    {
+        // SAFETY: under the lock just taken.
+        match pair.outgoing().recover_producer(unsafe { s.producer() }) {
+            Recovered::Nothing => {}
+            Recovered::Data(n) => {
+                s.tx.ring_bytes.fetch_add(n as u64, Ordering::Relaxed);
+            }
+            Recovered::Switch => s.tx.phase.store(TX_RING, Ordering::Release),
+        }
+        bells::ring_everybody(&pair.outgoing(), End::Reader);
+    }
+    TxLock { s, _critical: critical }
+}
+
+impl Drop for TxLock<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.s.tx.lock.unlock();
+    }
+}
+
+impl TxLock<'_> {
+    /// Ring and cursor, if this direction is on its ring.
+    #[inline]
+    pub fn ring(&mut self) -> Option<(Ring, &mut Producer)> {
+        if self.s.tx.phase.load(Ordering::Relaxed) != TX_RING {
+            return None;
+        }
+        self.any_ring()
+    }
+
+    /// Ring and cursor, whatever carrier is in use.
+    pub fn any_ring(&mut self) -> Option<(Ring, &mut Producer)> {
+        // SAFETY: the lock is held by `self`, which the reference borrows.
+        pair(self.s).map(|p| (p.outgoing(), unsafe { self.s.producer() }))
+    }
+
+    /// Clause 2.3: moves from TCP to the ring if the reader is attached and everything written so far is accounted for.
+    pub fn try_switch(&mut self, h: Handle, fd: i32) -> bool {
+        let s = self.s;
+        if s.pairing.load(Ordering::Acquire) != PAIR_READY
+            || s.flags.load(Ordering::Acquire) & (FLAG_PINNED | FLAG_SHUT_WR | FLAG_PEER_FIN | FLAG_RESET) != 0
+        {
+            return false;
+        }
+        let Some((ring, p)) = self.any_ring() else { return false };
+        let epoch = ring.offered();
+        if epoch == 0 || epoch != next_epoch(p.epoch) || s.tx.inflight.load(Ordering::Acquire) != 0 || !may_try(s) {
+            return false;
+        }
+        let at = s.tx.tcp_bytes.load(Ordering::Acquire);
+        match shadow::sent(fd) {
+            Some(sent) if sent == at => {}
+            Some(_) => {
+                pin(s, Reason::ForeignBytes);
+                return false;
+            }
+            None => return false,
+        }
+        if !epoll::can_follow(h) {
+            return false;
+        }
+        match ring.switch(p, epoch, at) {
+            Ok(()) => {
+                s.tx.phase.store(TX_RING, Ordering::Release);
+                s.tx.looked.store(sys::ticks(), Ordering::Relaxed);
+                note_promoted(s);
+                self.ring_reader(&ring);
+                epoll::carrier_changed(h);
+                true
+            }
+            Err(stop) => {
+                // The reader closed its offer before we took it: that epoch is over.
+                if stop == WriteStop::Closed {
+                    ring.leave(p);
+                } else {
+                    pin(s, Reason::RingCorrupt);
+                }
+                false
+            }
+        }
+    }
+
+    /// Wakes the reader if it asked for that.
+    #[inline]
+    pub fn ring_reader(&self, ring: &Ring) {
+        if ring.must_ring(End::Reader) {
+            bells::ring_all(ring, End::Reader);
+        }
+    }
+
+    /// Clause 3.1: the writer ends the ring; later bytes go over TCP.
+    pub fn demote(&mut self, h: Handle, fd: i32, reason: Reason) {
+        let s = self.s;
+        let Some((ring, p)) = self.ring() else { return };
+        if ring.close_writer(p) {
+            // First the phase: whoever sees that the epoch was left may offer the next one.
+            s.tx.phase.store(TX_TCP, Ordering::Release);
+            ring.leave(p);
+            // What follows on TCP may be too little for the kernel to wake a reader with a low-water mark.
+            self.ring_reader(&ring);
+            note_demoted(s, reason);
+            epoll::carrier_changed(h);
+        } else {
+            self.closed_by_reader(h, fd);
+        }
+    }
+
+    /// Clause 3.2: the reader ended the ring. If it wants its unread tail back on TCP, that goes first (clause 4).
+    pub fn closed_by_reader(&mut self, h: Handle, fd: i32) {
+        let s = self.s;
+        let Some((ring, p)) = self.any_ring() else { return };
+        if ring.accept_recall(p.epoch) {
+            shadow::copy_tail(s, &ring, p, fd);
+            ring.recall_done(p.epoch);
+        }
+        s.tx.phase.store(TX_TCP, Ordering::Release);
+        ring.leave(p);
+        note_demoted(s, Reason::PeerDemoted);
+        epoll::carrier_changed(h);
+    }
+
+    /// The ring holds nonsense: the connection cannot be continued.
+    pub fn corrupt(&mut self, h: Handle, fd: i32) {
+        self.s.tx.phase.store(TX_TCP, Ordering::Release);
+        break_connection(self.s, h, fd, Reason::RingCorrupt);
+    }
+}
+
+/// The incoming direction, locked.
+pub struct RxLock<'a> {
+    pub s: &'a Sock,
+    _critical: Critical,
+}
+
+#[inline]
+pub fn lock_rx(s: &Sock) -> RxLock<'_> {
+    let critical = Critical::enter();
+    if s.rx.lock.lock(thread::me()) == Taken::FromTheDead
+        && let Some(pair) = pair(s)
+    {
+        // SAFETY: under the lock just taken.
+        pair.incoming().recover_consumer(unsafe { s.consumer() });
+        bells::ring_everybody(&pair.incoming(), End::Writer);
+    }
+    RxLock { s, _critical: critical }
+}
+
+impl Drop for RxLock<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.s.rx.lock.unlock();
+    }
+}
+
+impl RxLock<'_> {
+    /// Ring and cursor, if this direction is attached to its ring.
+    #[inline]
+    pub fn ring(&mut self) -> Option<(Ring, &mut Consumer)> {
+        if self.s.rx.phase.load(Ordering::Relaxed) == RX_TCP {
+            return None;
+        }
+        self.any_ring()
+    }
+
+    pub fn any_ring(&mut self) -> Option<(Ring, &mut Consumer)> {
+        // SAFETY: the lock is held by `self`, which the reference borrows.
+        pair(self.s).map(|p| (p.incoming(), unsafe { self.s.consumer() }))
+    }
+
+    /// Clauses 2.1 and 2.2: offers the ring to the writer, at a call boundary of the reader.
+    pub fn try_attach(&mut self, h: Handle, fd: i32) -> bool {
+        let s = self.s;
+        let flags = s.flags.load(Ordering::Acquire);
+        if s.pairing.load(Ordering::Acquire) != PAIR_READY
+            || flags & (FLAG_PINNED | FLAG_SHUT_RD | FLAG_PEER_FIN | FLAG_RESET) != 0
+            || s.rx.inflight.load(Ordering::Acquire) != 0
+            || (flags & FLAG_NONBLOCK != 0 && flags & FLAG_WAITED == 0)
+            || !may_try(s)
+        {
+            return false;
+        }
+        let Some((ring, c)) = self.any_ring() else { return false };
+        if ring.left() != c.epoch {
+            return false;
+        }
+        match shadow::received(fd) {
+            Some(consumed) if consumed == s.rx.tcp_bytes.load(Ordering::Acquire) => {}
+            Some(_) => {
+                pin(s, Reason::ForeignBytes);
+                return false;
+            }
+            None => return false,
+        }
+        if !epoll::can_follow(h) {
+            return false;
+        }
+        let epoch = next_epoch(c.epoch);
+        s.rx.phase.store(RX_ATTACHED, Ordering::Release);
+        ring.offer(c, epoch);
+        note_promoted(s);
+        epoll::carrier_changed(h);
+        true
+    }
+
+    /// Clause 3.2: the reader ends the ring behind what was published, and will drain it.
+    pub fn demote(&mut self, h: Handle, fd: i32, reason: Reason) {
+        let s = self.s;
+        let Some((ring, c)) = self.ring() else { return };
+        if !ring.close_reader(c) {
+            return self.corrupt(h, fd);
+        }
+        note_reason(s, reason);
+        if ring.must_ring(End::Writer) {
+            bells::ring_all(&ring, End::Writer);
+        }
+    }
+
+    /// Clause 3.3: the end of the ring was reached; what follows comes over TCP.
+    pub fn closed(&mut self, h: Handle) {
+        let s = self.s;
+        s.rx.phase.store(RX_TCP, Ordering::Release);
+        s.rx.shadow_event.store(1, Ordering::Release);
+        let reason = Reason::from_code(s.reason.load(Ordering::Relaxed) as u16).filter(|r| *r != Reason::None);
+        note_demoted(s, reason.unwrap_or(Reason::PeerDemoted));
+        epoll::carrier_changed(h);
+    }
+
+    pub fn corrupt(&mut self, h: Handle, fd: i32) {
+        self.s.rx.phase.store(RX_TCP, Ordering::Release);
+        break_connection(self.s, h, fd, Reason::RingCorrupt);
+    }
+}
+
+/// Clause 5.4: bytes can no longer be attributed to a place in the stream. Both ends see a reset, never wrong bytes.
+pub fn break_connection(s: &Sock, h: Handle, fd: i32, reason: Reason) {
+    pin(s, reason);
+    stats::count_reason(reason);
+    s.set(FLAG_RESET);
+    s.error.store(libc::ECONNRESET, Ordering::Release);
+    shadow::abort(fd);
+    epoll::carrier_changed(h);
+}
+
+/// Clause 5.2: the peer's FIN was seen on the shadow. Decides between a good end and a reset, and moves what we send to
+/// TCP, so that the kernel tells us from now on if the peer dies.
+pub fn peer_fin(s: &Sock, h: Handle, fd: i32) {
+    let mut tx = lock_tx(s);
+    if s.has(FLAG_PEER_FIN) {
+        return;
+    }
+    s.set(FLAG_PEER_FIN);
+    let Some(pair) = pair(s) else { return };
+    let Some((ring, p)) = tx.ring() else { return };
+    if shadow::poll(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0 {
+        // A real reset: the kernel holds the error, and gives it to whoever asks next.
+        s.tx.phase.store(TX_TCP, Ordering::Release);
+        note_demoted(s, Reason::Reset);
+        epoll::carrier_changed(h);
+    } else if !pair.incoming().wr_shut() && !ring.drained(p) {
+        s.tx.phase.store(TX_TCP, Ordering::Release);
+        s.set(FLAG_RESET);
+        s.error.store(libc::ECONNRESET, Ordering::Release);
+        note_demoted(s, Reason::Reset);
+        epoll::carrier_changed(h);
+    } else {
+        tx.demote(h, fd, Reason::PeerClosed);
+    }
+}
+
+/// Clause 5.1: a writer looks at its shadow at least once per millisecond of sending.
+#[inline]
+pub fn time_to_look(s: &Sock) -> bool {
+    /// Half a millisecond at the usual clock rates; no need to be exact.
+    const LOOK_TICKS: u64 = 1 << 20;
+    let now = sys::ticks();
+    if now.wrapping_sub(s.tx.looked.load(Ordering::Relaxed)) < LOOK_TICKS {
+        return false;
+    }
+    s.tx.looked.store(now, Ordering::Relaxed);
+    true
+}
+
+/// Looks at the shadow for the peer's end. True when the peer is gone or has shut down.
+pub fn look_for_end(s: &Sock, h: Handle, fd: i32) -> bool {
+    let events = shadow::poll(fd, libc::POLLRDHUP);
+    if events & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) == 0 {
+        return false;
+    }
+    peer_fin(s, h, fd);
+    true
+}
+
+/// Clause 4: does what a leaving reader asked for, if it did. Called where our own side waits or returns from waiting.
+pub fn service_recall(s: &Sock, h: Handle, fd: i32) {
+    let Some(pair) = pair(s) else { return };
+    if s.tx.phase.load(Ordering::Acquire) != TX_RING || pair.outgoing().recall_asked() == 0 {
+        return;
+    }
+    let mut tx = lock_tx(s);
+    if let Some((ring, p)) = tx.ring()
+        && ring.recall_asked() == p.epoch
+    {
+        tx.closed_by_reader(h, fd);
+    }
+}
+
+/// Tests only: disturbs a promoted connection when chaos says so.
+#[inline]
+pub fn chaos(s: &Sock, h: Handle, fd: i32) {
+    if let Some(draw) = settings::chaos() {
+        disturb(s, h, fd, draw);
+    }
+}
+
+#[cold]
+fn disturb(s: &Sock, h: Handle, fd: i32, draw: u32) {
+    if draw & 1 == 0 {
+        lock_tx(s).demote(h, fd, Reason::Off);
+    } else {
+        lock_rx(s).demote(h, fd, Reason::Off);
+    }
+}

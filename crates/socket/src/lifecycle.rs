@@ -1,0 +1,482 @@
+//! The life of a tracked descriptor: created, duplicated, forked, passed on, closed.
+
+use crate::fdtable::{self, Handle, Kind};
+use crate::handover::{self, lock_rx, lock_tx, pair};
+use crate::process::{self, local};
+use crate::reason::Reason;
+use crate::rendezvous::client;
+use crate::thread::{self, Critical};
+use crate::{bells, epoll, machine, relay, shadow, stats, wait};
+use core::sync::atomic::{AtomicU32, Ordering};
+use ropeway_shm::ring::End;
+use ropeway_shm::sys;
+use ropeway_shm::table::{
+    CLASS_CONNECTED, CLASS_FREE, CLASS_FRESH, FLAG_CONNECTING, FLAG_NONBLOCK, FLAG_PINNED, FLAG_SHUT_RD, FLAG_SHUT_WR,
+    FLAG_UNCOUNTED, PAIR_NONE, PAIR_REGISTERED, RX_TCP, Sock,
+};
+
+/// How long a call that takes a socket out of Ropeway's hands waits for the peer to take an unread tail back.
+const RECALL_NS: u64 = 1_000_000_000;
+
+/// How many sockets this process has followed so far.
+static TRACKED: AtomicU32 = AtomicU32::new(0);
+/// After this many, records of processes that died are looked for.
+const REAP_EVERY: u32 = 1024;
+
+/// Gives back records whose owners have all died without closing (a process that exits or is killed closes nothing
+/// through us).
+#[cold]
+fn reap() {
+    let table = process::table();
+    let pid = process::pid();
+    for index in 0..table.used_socks() {
+        let s = table.sock(index);
+        let class = s.class.load(Ordering::Acquire);
+        let abandoned = class != CLASS_FREE
+            && local(index).fds.load(Ordering::Acquire) == 0
+            && s.owners.iter().all(|o| o.load(Ordering::Relaxed) != pid)
+            && !others_own(s, pid);
+        if abandoned && s.class.compare_exchange(class, CLASS_FREE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let h = Handle::new(Kind::Sock, index, s.generation.load(Ordering::Relaxed));
+            epoll::sock_gone(h);
+            table.release(index);
+        }
+    }
+}
+
+/// Follows a descriptor from now on. Nothing happens if the table is full: the socket stays on TCP.
+fn track(fd: i32, class: u32, nonblocking: bool) -> Option<Handle> {
+    if fd < 0 || !process::ready() {
+        return None;
+    }
+    let table = process::table();
+    if TRACKED.fetch_add(1, Ordering::Relaxed) % REAP_EVERY == REAP_EVERY - 1 {
+        reap();
+    }
+    let index = table.allocate(class, process::pid())?;
+    let s = table.sock(index);
+    if nonblocking {
+        s.set(FLAG_NONBLOCK);
+    }
+    local(index).fds.store(1, Ordering::Release);
+    local(index).keep_fd.store(0, Ordering::Relaxed);
+    let h = Handle::new(Kind::Sock, index, s.generation.load(Ordering::Relaxed));
+    let (old, entered) = fdtable::enter(fd, h);
+    if let Some(old) = old.filter(|o| o.is_sock()) {
+        // The number was closed behind our back (a raw system call): the old socket is gone already.
+        drop_reference(old, -1);
+    }
+    if !entered {
+        local(index).fds.store(0, Ordering::Relaxed);
+        table.release(index);
+        return None;
+    }
+    process::note_fd(fd);
+    Some(h)
+}
+
+/// After `socket`. Only TCP sockets are followed.
+pub fn socket_created(fd: i32, domain: i32, kind: i32, protocol: i32) {
+    let tcp = (domain == libc::AF_INET || domain == libc::AF_INET6)
+        && kind & 0xf == libc::SOCK_STREAM
+        && (protocol == 0 || protocol == libc::IPPROTO_TCP);
+    if tcp {
+        track(fd, CLASS_FRESH, kind & libc::SOCK_NONBLOCK != 0);
+    }
+}
+
+/// After `accept`: `listener` is what the listening descriptor leads to, if it is ours.
+pub fn accepted(listener: Option<Handle>, fd: i32, flags: i32) {
+    let tcp = match listener {
+        Some(h) => h.is_sock(),
+        None => is_tcp(fd),
+    };
+    if tcp && track(fd, CLASS_CONNECTED, flags & libc::SOCK_NONBLOCK != 0).is_some() {
+        stats::count_connection();
+    }
+}
+
+fn is_tcp(fd: i32) -> bool {
+    let mut protocol = 0i32;
+    let mut len = 4u32;
+    // SAFETY: buffer and length are valid.
+    let asked =
+        unsafe { sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, (&raw mut protocol).cast(), &mut len) };
+    asked.is_ok() && protocol == libc::IPPROTO_TCP
+}
+
+/// Around `connect`.
+pub fn connect(h: Handle, native: impl FnOnce() -> isize) -> isize {
+    let s = h.sock();
+    s.set(FLAG_CONNECTING);
+    let r = native();
+    let under_way = r == 0 || r == -(libc::EINPROGRESS as isize) || r == -(libc::EINTR as isize);
+    if under_way && s.class.compare_exchange(CLASS_FRESH, CLASS_CONNECTED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    {
+        stats::count_connection();
+    }
+    r
+}
+
+/// After `dup` and its relatives: `new` leads where `old` leads.
+pub fn duplicated(old: i32, new: i32) {
+    match fdtable::lookup(old) {
+        Some(h) if h.kind() != Kind::Internal => {
+            if h.is_sock() {
+                local(h.index()).fds.fetch_add(1, Ordering::AcqRel);
+            } else {
+                epoll::duplicated(h);
+            }
+            fdtable::enter(new, h);
+            process::note_fd(new);
+        }
+        _ => {}
+    }
+}
+
+/// Before a descriptor is closed in any way: takes it out of the table and settles what its end means. The kernel's own
+/// close must follow. For one of our own descriptors, `false`: it must not be closed.
+pub fn closing(fd: i32) -> bool {
+    if fdtable::is_internal(fd) {
+        return false;
+    }
+    match fdtable::remove(fd) {
+        Some(h) if h.is_sock() => {
+            epoll::descriptor_closing(h, fd);
+            drop_reference(h, fd);
+        }
+        Some(h) => epoll::set_closing(h, fd),
+        None => {}
+    }
+    true
+}
+
+/// `dup2` onto one of our own numbers: we give way, and make ourselves a new descriptor at the next need.
+pub fn give_way(fd: i32) {
+    if fdtable::is_internal(fd) {
+        fdtable::remove(fd);
+    }
+}
+
+/// The descriptor that a close kept open for threads that still wait on the socket.
+pub fn kept_fd(h: Handle) -> Option<i32> {
+    let kept = local(h.index()).keep_fd.load(Ordering::Acquire);
+    (kept > 0 && h.is_current()).then(|| kept - 1)
+}
+
+/// One descriptor fewer in this process. `fd` is still open, or -1 if it is gone already.
+fn drop_reference(h: Handle, fd: i32) {
+    let l = local(h.index());
+    if l.fds.fetch_sub(1, Ordering::AcqRel) > 1 {
+        return;
+    }
+    if fd >= 0 && wait::anybody_waits(h.index()) {
+        // As in the kernel: a call that is under way keeps the socket open until it returns.
+        if let Ok(kept) = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) {
+            let kept = sys::move_high(kept as i32);
+            fdtable::enter_internal(kept);
+            l.keep_fd.store(kept + 1, Ordering::Release);
+            if wait::anybody_waits(h.index()) {
+                return;
+            }
+            last_waiter_left(h);
+            return;
+        }
+    }
+    leave_sock(h, fd);
+}
+
+/// The last thread that waited on a socket has returned: if it was closed in the meantime, that is carried out now.
+pub fn last_waiter_left(h: Handle) {
+    let l = local(h.index());
+    if l.keep_fd.load(Ordering::Acquire) == 0 || l.fds.load(Ordering::Acquire) != 0 {
+        return;
+    }
+    let kept = l.keep_fd.swap(0, Ordering::AcqRel);
+    if kept > 0 {
+        leave_sock(h, kept - 1);
+        fdtable::remove(kept - 1);
+        let _ = sys::close(kept - 1);
+    }
+}
+
+/// This process has no descriptor of the socket any more.
+fn leave_sock(h: Handle, fd: i32) {
+    let s = h.sock();
+    let _critical = Critical::enter();
+    s.lock.lock(thread::me());
+    let last = remove_owner(s, process::pid());
+    if s.class.load(Ordering::Acquire) == CLASS_CONNECTED {
+        stats::fold(s);
+        if let Some(reason) = Reason::from_code(s.reason.load(Ordering::Relaxed) as u16).filter(|r| *r != Reason::None)
+        {
+            stats::count_reason(reason);
+        }
+    }
+    if s.pairing.compare_exchange(PAIR_REGISTERED, PAIR_NONE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        client::unregister(h.token());
+    }
+    if let Some(pair) = pair(s) {
+        if last {
+            if fd >= 0 && unread(s) > 0 {
+                shadow::linger_zero(fd);
+            }
+            pair.give_up();
+            pair.incoming().clear_bells(End::Reader);
+            pair.outgoing().clear_bells(End::Writer);
+        }
+        // Both directions' locks: a call of another thread that began before the descriptor was taken out has ended.
+        drop(lock_tx(s));
+        drop(lock_rx(s));
+        epoll::mapping_going(h);
+        if last {
+            s.seg_base.store(0, Ordering::Release);
+        }
+        // SAFETY: no descriptor and no waiter of this process leads here any more.
+        unsafe { pair.unmap() };
+    }
+    if last {
+        epoll::sock_gone(h);
+        s.lock.unlock();
+        process::table().release(h.index());
+    } else {
+        s.lock.unlock();
+    }
+}
+
+/// Unread bytes in the incoming ring.
+fn unread(s: &Sock) -> usize {
+    if s.rx.phase.load(Ordering::Acquire) == RX_TCP {
+        return 0;
+    }
+    let mut rx = lock_rx(s);
+    rx.ring().map_or(0, |(ring, c)| ring.unread(c).0)
+}
+
+/// Takes a process off the owners. True when none is left.
+fn remove_owner(s: &Sock, pid: u32) -> bool {
+    for owner in &s.owners {
+        let _ = owner.compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    !others_own(s, pid)
+}
+
+/// True while another living process owns the socket, or may.
+fn others_own(s: &Sock, pid: u32) -> bool {
+    if s.expected.load(Ordering::Acquire) != 0 || s.has(FLAG_UNCOUNTED) {
+        return true;
+    }
+    s.owners.iter().any(|owner| {
+        let other = owner.load(Ordering::Acquire);
+        if other == 0 || other == pid {
+            return false;
+        }
+        if sys::process_exists(other) {
+            return true;
+        }
+        let _ = owner.compare_exchange(other, 0, Ordering::AcqRel, Ordering::Relaxed);
+        false
+    })
+}
+
+/// True when this process is the only one that has the socket.
+pub fn sole_owner(s: &Sock) -> bool {
+    !others_own(s, process::pid())
+}
+
+/// Around `shutdown`.
+pub fn shutdown(h: Handle, fd: i32, how: i32, native: impl FnOnce() -> isize) -> isize {
+    let s = h.sock();
+    if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+        let mut tx = lock_tx(s);
+        if let Some(pair) = pair(s) {
+            pair.outgoing().set_wr_shut();
+        }
+        // The ring ends in good order; what is in it is read before the FIN (clause 5.3).
+        tx.demote(h, fd, Reason::HalfClosed);
+        s.set(FLAG_SHUT_WR);
+    }
+    if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+        s.set(FLAG_SHUT_RD);
+    }
+    let r = native();
+    if let Some(pair) = pair(s) {
+        bells::ring_all(&pair.incoming(), End::Reader);
+    }
+    r
+}
+
+/// Takes both directions back to TCP for good. The program goes on reading through Ropeway, so that the rest of the
+/// incoming ring is read from there first.
+pub fn pin(h: Handle, fd: i32, reason: Reason) {
+    let s = h.sock();
+    if !s.has(FLAG_PINNED) {
+        handover::pin(s, reason);
+    }
+    lock_tx(s).demote(h, fd, reason);
+    lock_rx(s).demote(h, fd, reason);
+}
+
+/// Takes both directions back to TCP for good before somebody reads the descriptor past Ropeway. An unread rest of the
+/// incoming ring goes back to the writer, which sends it over TCP (clause 4.1); if that cannot be, because the writer does
+/// not answer or has sent bytes over TCP behind it, a relay takes the descriptor's place (clause 4.2).
+pub fn leave(h: Handle, fd: i32, reason: Reason) {
+    pin(h, fd, reason);
+    let s = h.sock();
+    let Some(pair) = pair(s) else { return };
+    {
+        let mut rx = lock_rx(s);
+        let Some((ring, c)) = rx.ring() else { return };
+        let writer_is_there = ring.left() != c.epoch;
+        let answer = if ring.unread(c).0 == 0 {
+            Some(true)
+        } else if writer_is_there {
+            shadow::recall_and_wait(&ring, &pair.outgoing(), c, fd, RECALL_NS)
+        } else {
+            Some(false)
+        };
+        match answer {
+            Some(true) => return rx.closed(h),
+            Some(false) => {}
+            None => return rx.corrupt(h, fd),
+        }
+    }
+    // With other owners, the rest is theirs as much as ours: it stays for those who read through Ropeway.
+    if sole_owner(s) {
+        relay::take_over(h, fd);
+    }
+}
+
+/// Every descriptor of this process that leads to the socket leads to `replacement` from now on, past Ropeway.
+pub(crate) fn replace_descriptors(h: Handle, replacement: i32) {
+    fdtable::for_each_in(0, u32::MAX, |fd, other| {
+        if other == h {
+            let flags = sys::fcntl(fd, libc::F_GETFD, 0).unwrap_or(0);
+            if sys::dup2(replacement, fd).is_ok() {
+                let _ = sys::fcntl(fd, libc::F_SETFD, flags);
+                fdtable::remove(fd);
+                epoll::descriptor_closing(h, fd);
+                drop_reference(h, -1);
+            }
+        }
+    });
+}
+
+/// The descriptor's mode changed (fcntl, ioctl).
+pub fn set_nonblocking(h: Handle, on: bool) {
+    if on { h.sock().set(FLAG_NONBLOCK) } else { h.sock().clear(FLAG_NONBLOCK) }
+}
+
+fn for_each_sock(mut f: impl FnMut(u32, &'static Sock)) {
+    if !process::started() {
+        return;
+    }
+    let table = process::table();
+    for index in 0..table.used_socks() {
+        if local(index).fds.load(Ordering::Acquire) > 0 {
+            f(index, table.sock(index));
+        }
+    }
+}
+
+/// Before fork: every socket will have one owner more. Counted here, because the parent may close its own descriptor
+/// before the child has run at all.
+pub fn fork_prepare() {
+    for_each_sock(|_, s| {
+        // What was moved so far is the parent's.
+        stats::fold(s);
+        s.expected.fetch_add(1, Ordering::AcqRel);
+    });
+    epoll::fork_prepare();
+}
+
+/// After fork, in the parent.
+pub fn fork_parent(failed: bool) {
+    if failed {
+        for_each_sock(|_, s| {
+            s.expected.fetch_sub(1, Ordering::AcqRel);
+        });
+        epoll::fork_failed();
+    }
+}
+
+/// After fork, in the child.
+pub fn fork_child() {
+    process::after_fork_child();
+    thread::after_fork_child();
+    stats::after_fork_child();
+    client::after_fork_child();
+    bells::after_fork_child();
+    wait::after_fork_child();
+    epoll::after_fork_child();
+    machine::forget();
+    let pid = process::pid();
+    for_each_sock(|_, s| {
+        add_owner(s, pid);
+        s.expected.fetch_sub(1, Ordering::AcqRel);
+    });
+}
+
+pub(crate) fn add_owner(s: &Sock, pid: u32) {
+    let free = s.owners.iter().find(|o| o.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok());
+    if free.is_none() {
+        s.set(FLAG_UNCOUNTED);
+    }
+}
+
+/// Before another image is started in this process: descriptors that stay open leave Ropeway, the others lose this
+/// process as an owner.
+pub fn before_exec() {
+    let pid = process::pid();
+    each_descriptor(|fd, h, stays| {
+        if stays {
+            leave(h, fd, Reason::Exec);
+        } else {
+            let s = h.sock();
+            if remove_owner(s, pid) && unread(s) > 0 {
+                shadow::linger_zero(fd);
+            }
+        }
+    });
+    stats::write_at_exit();
+}
+
+/// The image could not be started: this process goes on.
+pub fn exec_failed() {
+    let pid = process::pid();
+    each_descriptor(|_, h, stays| {
+        if !stays {
+            add_owner(h.sock(), pid);
+        }
+    });
+    stats::not_exiting_after_all();
+}
+
+/// Before a child is started without fork (posix_spawn, system, popen): what it inherits is shared with an image that
+/// Ropeway cannot count.
+pub fn before_spawn() {
+    each_descriptor(|fd, h, stays| {
+        if stays {
+            leave(h, fd, Reason::Exec);
+        }
+    });
+}
+
+fn each_descriptor(mut f: impl FnMut(i32, Handle, bool)) {
+    fdtable::for_each_in(0, u32::MAX, |fd, h| {
+        if h.is_sock() && h.sock().class.load(Ordering::Acquire) == CLASS_CONNECTED {
+            let flags = sys::fcntl(fd, libc::F_GETFD, 0).unwrap_or(libc::FD_CLOEXEC as usize);
+            f(fd, h, flags as i32 & libc::FD_CLOEXEC == 0);
+        }
+    });
+}
+
+/// Before the process ends in an orderly way: the kernel closes everything next.
+pub fn at_exit() {
+    fdtable::for_each_in(0, u32::MAX, |fd, h| {
+        if h.is_sock() && unread(h.sock()) > 0 && sole_owner(h.sock()) {
+            shadow::linger_zero(fd);
+        }
+    });
+    stats::write_at_exit();
+}

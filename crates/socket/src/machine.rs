@@ -1,0 +1,116 @@
+//! What spinning depends on: how many processors there are for the two ends, and how well spinning went lately.
+
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use ropeway_shm::sys;
+
+/// Time-stamp counter ticks per microsecond, learnt once; see [`ticks_per_us`].
+static TICKS_PER_US: AtomicU64 = AtomicU64::new(0);
+/// Processors that this process may run on at the same time, 0 before it was looked at.
+static PROCESSORS: AtomicU32 = AtomicU32::new(0);
+/// How well spinning went lately: above 0 it pays.
+static SCORE: AtomicI32 = AtomicI32::new(0);
+
+const SCORE_MAX: i32 = 16;
+const SCORE_MIN: i32 = -24;
+
+/// Ticks of the time-stamp counter in a microsecond. Measured against the monotonic clock over at least 20 us.
+pub fn ticks_per_us() -> u64 {
+    match TICKS_PER_US.load(Ordering::Relaxed) {
+        0 => {
+            let (t0, n0) = (sys::ticks(), sys::monotonic_ns());
+            let n1 = loop {
+                let n = sys::monotonic_ns();
+                if n - n0 > 20_000 {
+                    break n;
+                }
+            };
+            let per = ((sys::ticks() - t0) * 1000 / (n1 - n0)).max(1);
+            TICKS_PER_US.store(per, Ordering::Relaxed);
+            per
+        }
+        per => per,
+    }
+}
+
+/// Processors that the two ends of a connection have between them: those online, cut by the cgroup's cpu.max. The
+/// affinity of this thread alone says nothing: an end pinned to one processor talks to an end on another. Two ends on the
+/// same one are found out by spinning that never pays.
+pub fn processors() -> u32 {
+    match PROCESSORS.load(Ordering::Relaxed) {
+        0 => {
+            let n = online().min(quota()).max(1);
+            PROCESSORS.store(n, Ordering::Relaxed);
+            n
+        }
+        n => n,
+    }
+}
+
+/// After fork: the quota may be another one.
+pub fn forget() {
+    PROCESSORS.store(0, Ordering::Relaxed);
+}
+
+/// Processors online, from a list such as `0-3,8`.
+fn online() -> u32 {
+    let mut text = [0u8; 256];
+    let n = read_file(c"/sys/devices/system/cpu/online".as_ptr().cast(), &mut text);
+    let line = text[..n].split(|b| *b == b'\n').next().unwrap_or(&[]);
+    line.split(|b| *b == b',').fold(0, |sum, range| {
+        let mut ends = range.split(|b| *b == b'-').map(number);
+        match (ends.next().flatten(), ends.next().flatten()) {
+            (Some(first), Some(last)) => sum + last.saturating_sub(first) as u32 + 1,
+            (Some(_), None) => sum + 1,
+            _ => sum,
+        }
+    })
+}
+
+/// Whole processors that the cgroup's quota allows (v2, the process's own group as it sees itself).
+fn quota() -> u32 {
+    let mut text = [0u8; 64];
+    let n = read_file(c"/sys/fs/cgroup/cpu.max".as_ptr().cast(), &mut text);
+    let mut words = text[..n].split(|b| b.is_ascii_whitespace());
+    match (words.next().and_then(number), words.next().and_then(number)) {
+        (Some(quota), Some(period)) if period > 0 => (quota / period) as u32,
+        _ => u32::MAX,
+    }
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    Some(digits.iter().fold(0u64, |v, d| v.saturating_mul(10).saturating_add((d - b'0') as u64)))
+}
+
+/// Reads the beginning of a small file. `path` is a C string.
+fn read_file(path: *const u8, out: &mut [u8]) -> usize {
+    // SAFETY: callers give C string literals; the buffer is writable for its length.
+    unsafe {
+        let Ok(fd) = sys::open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0) else { return 0 };
+        let n = sys::read(fd as i32, out.as_mut_ptr(), out.len()).unwrap_or(0);
+        let _ = sys::close(fd as i32);
+        n
+    }
+}
+
+/// How long to spin now, in ticks, when `most_us` is the configured limit.
+pub fn spin_ticks(most_ns: u32) -> u64 {
+    if most_ns == 0 || processors() < 2 {
+        return 0;
+    }
+    let most = most_ns as u64 * ticks_per_us() / 1000;
+    let score = SCORE.load(Ordering::Relaxed);
+    if score >= 0 { most } else { most >> ((-score / 2) as u32).min(20) }
+}
+
+/// Tells how long a wait took in the end: waits that a spin would have covered make the next ones spin.
+pub fn note_wait(ticks: u64, most_ns: u32) {
+    let covered = ticks < (2 * most_ns as u64 + 20_000) * ticks_per_us() / 1000;
+    let score = SCORE.load(Ordering::Relaxed);
+    let next = if covered { (score + 4).min(SCORE_MAX) } else { (score - 1).max(SCORE_MIN) };
+    if next != score {
+        SCORE.store(next, Ordering::Relaxed);
+    }
+}

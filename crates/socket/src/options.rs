@@ -1,0 +1,139 @@
+//! Options and queries of a tracked socket: what the kernel cannot answer alone once bytes are on a ring.
+
+use crate::fdtable::Handle;
+use crate::handover::{lock_rx, lock_tx};
+use crate::reason::Reason;
+use crate::{lifecycle, shadow};
+use core::sync::atomic::Ordering;
+use libc::{c_int, c_void, timeval};
+use ropeway_shm::ring::Consumer;
+use ropeway_shm::sys;
+use ropeway_shm::table::{FLAG_TIMEOUTS_KNOWN, RX_DRAIN, RX_RING, RX_TCP, Sock, TX_RING};
+
+fn learn_timeouts(s: &Sock, fd: i32) {
+    if s.has(FLAG_TIMEOUTS_KNOWN) {
+        return;
+    }
+    let time = |name: c_int| {
+        let mut t = timeval { tv_sec: 0, tv_usec: 0 };
+        let mut len = size_of::<timeval>() as u32;
+        // SAFETY: buffer and length are valid.
+        let _ = unsafe { sys::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut t).cast(), &mut len) };
+        t.tv_sec as u64 * 1_000_000 + t.tv_usec as u64
+    };
+    let mut lowat = 1i32;
+    let mut len = 4u32;
+    // SAFETY: buffer and length are valid.
+    let _ = unsafe { sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw mut lowat).cast(), &mut len) };
+    s.rcvtimeo_us.store(time(libc::SO_RCVTIMEO), Ordering::Relaxed);
+    s.sndtimeo_us.store(time(libc::SO_SNDTIMEO), Ordering::Relaxed);
+    s.rcvlowat.store(lowat.max(1) as u32, Ordering::Relaxed);
+    s.set(FLAG_TIMEOUTS_KNOWN);
+}
+
+/// SO_RCVTIMEO in microseconds, 0 for none.
+pub fn receive_timeout_us(s: &Sock, fd: i32) -> u64 {
+    learn_timeouts(s, fd);
+    s.rcvtimeo_us.load(Ordering::Relaxed)
+}
+
+/// SO_SNDTIMEO in microseconds, 0 for none.
+pub fn send_timeout_us(s: &Sock, fd: i32) -> u64 {
+    learn_timeouts(s, fd);
+    s.sndtimeo_us.load(Ordering::Relaxed)
+}
+
+/// SO_RCVLOWAT in bytes, at least 1.
+pub fn receive_low_water(s: &Sock, fd: i32) -> usize {
+    learn_timeouts(s, fd);
+    s.rcvlowat.load(Ordering::Relaxed) as usize
+}
+
+/// Options that only the kernel's own stream can honour, and why.
+fn needs_tcp(level: c_int, name: c_int) -> Option<Reason> {
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => Some(Reason::Zerocopy),
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => Some(Reason::PeekOffset),
+        (libc::IPPROTO_TCP, libc::TCP_ULP) => Some(Reason::Ktls),
+        (libc::IPPROTO_TCP, libc::TCP_REPAIR) => Some(Reason::Repair),
+        _ => None,
+    }
+}
+
+/// Around `setsockopt`.
+pub fn setsockopt(h: Handle, fd: i32, level: c_int, name: c_int, native: impl FnOnce() -> isize) -> isize {
+    if let Some(reason) = needs_tcp(level, name) {
+        lifecycle::leave(h, fd, reason);
+    }
+    let r = native();
+    if level == libc::SOL_SOCKET {
+        // Time-outs have two numbers each (32- and 64-bit time); any option of this level makes us ask again.
+        h.sock().clear(FLAG_TIMEOUTS_KNOWN);
+    }
+    r
+}
+
+/// Around `getsockopt`.
+///
+/// # Safety
+/// `value` must be what the program gave to `getsockopt`.
+pub unsafe fn getsockopt(
+    h: Handle,
+    fd: i32,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    native: impl FnOnce() -> isize,
+) -> isize {
+    if level == libc::IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE {
+        lifecycle::leave(h, fd, Reason::Zerocopy);
+    }
+    let r = native();
+    if r == 0 && level == libc::SOL_SOCKET && name == libc::SO_ERROR {
+        let pending = h.sock().error.swap(0, Ordering::AcqRel);
+        let value: *mut c_int = value.cast();
+        // SAFETY: the kernel has just written an int there.
+        unsafe {
+            if *value == 0 && pending != 0 {
+                *value = pending;
+            }
+        }
+    }
+    r
+}
+
+const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+
+/// FIONREAD: bytes that can be read now, across carriers. None: the kernel's answer is right.
+pub fn readable_bytes(h: Handle, fd: i32) -> Option<usize> {
+    let s = h.sock();
+    if s.rx.phase.load(Ordering::Acquire) == RX_TCP {
+        return None;
+    }
+    let mut rx = lock_rx(s);
+    let (ring, c) = rx.ring()?;
+    let (in_ring, end) = ring.unread(c);
+    let queued = || shadow::queued(fd).unwrap_or(0);
+    // A word at the end of the chain is its `CLOSED`: what TCP has behind it counts, too.
+    let closed = ring.pending_at(end);
+    let on_tcp = match s.rx.phase.load(Ordering::Relaxed) {
+        RX_RING if !closed => 0,
+        RX_DRAIN if !closed => {
+            let ahead = s.rx.switch_at.load(Ordering::Relaxed) - s.rx.tcp_bytes.load(Ordering::Relaxed);
+            queued().min(ahead as usize)
+        }
+        _ => queued(),
+    };
+    Some(in_ring + on_tcp)
+}
+
+/// SIOCOUTQ: bytes not yet taken by the other side, in the ring. None: the kernel's answer is right.
+pub fn unsent_bytes(h: Handle) -> Option<usize> {
+    let s = h.sock();
+    if s.tx.phase.load(Ordering::Acquire) != TX_RING {
+        return None;
+    }
+    let mut tx = lock_tx(s);
+    let (ring, p) = tx.ring()?;
+    Some(ring.unread(&Consumer::starting_at(ring.reader_stopped_at(p)?.0, p.epoch)).0)
+}

@@ -1,0 +1,387 @@
+//! `poll`, `ppoll`, `select` and `pselect` on descriptors some of which have their bytes on rings.
+//!
+//! Rings are looked at first, everything else by the kernel's own poll; while nothing is ready, a borrowed bell stands
+//! in both. What a socket is ready for is [`ready::level`]'s to say (`docs/readiness.md`).
+
+mod select;
+mod slots;
+
+pub use select::{pselect, select};
+
+use crate::fdtable::{self, Kind};
+use crate::ready::{self, ALWAYS, Answer, ENDING, NAP_NS, Question, READ, URGENT, WRITE};
+use crate::thread::{self, Signals};
+use crate::wait::{self, Deadline};
+use crate::{bells, epoll, machine, settings, stats};
+use core::sync::atomic::Ordering;
+use libc::{pollfd, timespec};
+use ropeway_shm::sys;
+use ropeway_shm::table::{FLAG_PEER_FIN, FLAG_SHUT_RD, FLAG_WAITED, RX_RING, Sock, TX_TCP};
+use slots::{FEW, Slot};
+
+/// A socket whose ring delivers has its shadow looked at this often.
+const LOOK_US: u64 = 50;
+/// While spinning, the kernel is asked this often.
+const SPIN_LOOK_US: u64 = 8;
+/// `poll`. `native` makes the program's own call on the kernel and returns its answer or -errno.
+///
+/// # Safety
+/// `fds` must point to `n` valid entries.
+pub unsafe fn poll(fds: *mut pollfd, n: usize, timeout_ms: i32, native: impl FnOnce() -> isize) -> isize {
+    let ns = (timeout_ms >= 0).then(|| timeout_ms as u64 * 1_000_000);
+    // SAFETY: passed on to the caller.
+    unsafe { watch(fds, n, ns, None, native) }
+}
+
+/// `ppoll`: `timeout` and `mask` (the kernel's signal set, one word) may be null.
+///
+/// # Safety
+/// `fds` must point to `n` valid entries, the other pointers must be null or valid.
+pub unsafe fn ppoll(
+    fds: *mut pollfd,
+    n: usize,
+    timeout: *const timespec,
+    mask: *const u64,
+    native: impl FnOnce() -> isize,
+) -> isize {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        match wait::time_of(timeout) {
+            Some(ns) => watch(fds, n, ns, mask.as_ref().copied(), native),
+            None => native(),
+        }
+    }
+}
+
+/// # Safety
+/// `fds` must point to `n` valid entries.
+unsafe fn watch(
+    fds: *mut pollfd,
+    n: usize,
+    ns: Option<u64>,
+    mask: Option<u64>,
+    native: impl FnOnce() -> isize,
+) -> isize {
+    if fds.is_null() || n > FEW && n as u64 > most_descriptors() {
+        return native();
+    }
+    // SAFETY: passed on to the caller; only this call uses the entries while it lasts.
+    let fds = unsafe { core::slice::from_raw_parts_mut(fds, n) };
+    match survey(fds) {
+        Found::Nothing => native(),
+        Found::Tcp if ns == Some(0) => native(),
+        Found::Tcp => {
+            let signals = thread::signals();
+            let mut native = Some(native);
+            slots::with(n, |slots, kernel| {
+                fill(fds, slots);
+                if slots::count_in(slots)
+                    && let Some(native) = native.take()
+                {
+                    return native();
+                }
+                Watch { fds, slots, kernel, signals }.run(ns, mask)
+            })
+            .unwrap_or(-(libc::ENOMEM as isize))
+        }
+        Found::Rings => {
+            let signals = thread::signals();
+            slots::with(n, |slots, kernel| {
+                fill(fds, slots);
+                Watch { fds, slots, kernel, signals }.run(ns, mask)
+            })
+            .unwrap_or(-(libc::ENOMEM as isize))
+        }
+    }
+}
+
+fn most_descriptors() -> u64 {
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is writable.
+    match unsafe { sys::prlimit(0, libc::RLIMIT_NOFILE, core::ptr::null(), &mut limit) } {
+        Ok(_) => limit.rlim_cur,
+        Err(_) => 0,
+    }
+}
+
+enum Found {
+    /// Nothing of ours.
+    Nothing,
+    /// Sockets of ours, all on TCP.
+    Tcp,
+    /// A socket on a ring, or a set that may hold one.
+    Rings,
+}
+
+fn survey(fds: &[pollfd]) -> Found {
+    let mut found = Found::Nothing;
+    for h in fds.iter().filter_map(|p| fdtable::lookup(p.fd)) {
+        match h.kind() {
+            Kind::Sock => {
+                let s = h.sock();
+                if !s.has(FLAG_WAITED) {
+                    s.set(FLAG_WAITED);
+                }
+                if ready::has_ring(s) {
+                    return Found::Rings;
+                }
+                found = Found::Tcp;
+            }
+            Kind::Set => {
+                epoll::watched(h);
+                if h.set().rings.load(Ordering::SeqCst) != 0 {
+                    return Found::Rings;
+                }
+            }
+            Kind::Internal => {}
+        }
+    }
+    found
+}
+
+fn fill(fds: &[pollfd], slots: &mut [Slot]) {
+    for (p, slot) in fds.iter().zip(slots) {
+        slot.h = fdtable::sock(p.fd);
+        slot.follow();
+        slot.is_set = slot.h.is_none() && fdtable::lookup(p.fd).is_some_and(|h| h.kind() == Kind::Set);
+    }
+}
+
+/// One call's entries: the program's, what we know of each, and what the kernel is asked (one place more, for the bell).
+struct Watch<'a> {
+    fds: &'a mut [pollfd],
+    slots: &'a mut [Slot],
+    kernel: &'a mut [pollfd],
+    signals: Signals,
+}
+
+impl Watch<'_> {
+    fn run(&mut self, ns: Option<u64>, mask: Option<u64>) -> isize {
+        let mut deadline: Option<Deadline> = None;
+        let mut spun = false;
+        loop {
+            match self.look() {
+                Ok(0) => {}
+                Ok(n) => return n as isize,
+                Err(e) => return -(e as isize),
+            }
+            if ns == Some(0) {
+                return 0;
+            }
+            let deadline = *deadline.get_or_insert_with(|| ns.map(|ns| sys::monotonic_ns().saturating_add(ns)));
+            if !spun && self.spin() {
+                spun = true;
+                continue;
+            }
+            spun = false;
+            match self.sleep(deadline, mask) {
+                Ok(()) => {}
+                Err(e) => return -(e as isize),
+            }
+            if deadline.is_some_and(|d| sys::monotonic_ns() >= d) {
+                return match self.look() {
+                    Ok(n) => n as isize,
+                    Err(e) => -(e as isize),
+                };
+            }
+        }
+    }
+
+    /// Fills in what is ready now, and says how many entries have something.
+    fn look(&mut self) -> sys::Result<usize> {
+        let (mut ready, mut ask_kernel) = (0, false);
+        for i in 0..self.fds.len() {
+            self.fds[i].revents = 0;
+            let Some(s) = self.slots[i].on_ring() else {
+                ask_kernel |= self.fds[i].fd >= 0;
+                continue;
+            };
+            let a = self.level(i, s, false);
+            self.fds[i].revents = self.told(i, a);
+            ready += (self.fds[i].revents != 0) as usize;
+            ask_kernel |= is_time(s);
+        }
+        if ready != 0 && !ask_kernel {
+            return Ok(ready);
+        }
+        self.ask(0);
+        let mut now = timespec { tv_sec: 0, tv_nsec: 0 };
+        let n = self.fds.len();
+        // SAFETY: the entries and the time are valid.
+        unsafe { sys::ppoll(self.kernel.as_mut_ptr(), n, &mut now, core::ptr::null(), sys::SIGSET_BYTES)? };
+        let mut ready = 0;
+        for i in 0..n {
+            let shown = self.kernel[i].revents;
+            match self.slots[i].on_ring() {
+                // The shadow has something: what that means is worked out with the ring.
+                Some(s) if shown != 0 => {
+                    let a = self.level(i, s, true);
+                    self.fds[i].revents = self.told(i, a);
+                }
+                Some(_) => {}
+                None => self.fds[i].revents = shown & (self.fds[i].events | ALWAYS as i16 | libc::POLLNVAL),
+            }
+            ready += (self.fds[i].revents != 0) as usize;
+        }
+        Ok(ready)
+    }
+
+    fn told(&self, i: usize, a: Answer) -> i16 {
+        (a.events & (self.want(i) | ALWAYS)) as i16
+    }
+
+    fn want(&self, i: usize) -> u32 {
+        self.fds[i].events as u16 as u32
+    }
+
+    fn level(&mut self, i: usize, s: &Sock, hint: bool) -> Answer {
+        let want = self.want(i);
+        let fd = self.slots[i].descriptor(self.fds[i].fd);
+        let partly_on_tcp = s.rx.phase.load(Ordering::Acquire) != RX_RING
+            || want & WRITE != 0 && s.tx.phase.load(Ordering::Acquire) == TX_TCP;
+        match self.slots[i].h {
+            Some(h) => ready::level(
+                h,
+                Question {
+                    fd,
+                    want,
+                    hint: hint || partly_on_tcp,
+                    token: false,
+                    member: None,
+                    fresh: false,
+                    needs_room: true,
+                },
+            ),
+            None => Answer::default(),
+        }
+    }
+
+    /// Writes down what the kernel is asked, with `bell` (0 for none) behind it.
+    fn ask(&mut self, bell: i32) {
+        for i in 0..self.fds.len() {
+            let (fd, events) = match self.slots[i].on_ring() {
+                None => (self.fds[i].fd, self.fds[i].events),
+                Some(s) => (self.slots[i].descriptor(self.fds[i].fd).unwrap_or(-1), shadow_events(s, self.want(i))),
+            };
+            self.kernel[i] = pollfd { fd, events, revents: 0 };
+        }
+        self.kernel[self.fds.len()] = pollfd { fd: bell, events: libc::POLLIN, revents: 0 };
+    }
+
+    /// Spins on the rings, and asks the kernel now and then. True when there is something to look at.
+    fn spin(&mut self) -> bool {
+        if self.fds.len() > FEW || !self.slots.iter().any(|slot| slot.on_ring().is_some()) {
+            return false;
+        }
+        let interval = SPIN_LOOK_US * machine::ticks_per_us();
+        let mut next = sys::ticks() + interval;
+        let signals = self.signals;
+        wait::spin(
+            || {
+                if self.may_be_ready() {
+                    return true;
+                }
+                let now = sys::ticks();
+                if (now.wrapping_sub(next) as i64) < 0 {
+                    return false;
+                }
+                next = now + interval;
+                !matches!(self.look(), Ok(0))
+            },
+            signals,
+        )
+    }
+
+    fn may_be_ready(&self) -> bool {
+        self.slots.iter().zip(self.fds.iter()).any(|(slot, p)| {
+            let want = p.events as u16 as u32;
+            slot.on_ring().is_some_and(|s| {
+                want & READ != 0 && ready::maybe_readable(s, None) || want & WRITE != 0 && ready::maybe_writable(s)
+            })
+        })
+    }
+
+    /// Arms every ring, counts itself in where there is none, and sleeps.
+    fn sleep(&mut self, deadline: Deadline, mask: Option<u64>) -> sys::Result<()> {
+        let lent = bells::borrow();
+        let mut armed = lent.is_some();
+        if let Some(lent) = &lent {
+            for (slot, p) in self.slots.iter().zip(self.fds.iter()) {
+                armed &= slot.arm(p.events as u16 as u32, lent.bell.id);
+            }
+        }
+        let mut again_ns = (!armed).then_some(NAP_NS);
+        let result = if !slots::count_in(self.slots) || self.anything_on_rings(&mut again_ns) {
+            Ok(())
+        } else {
+            let again = again_ns.map(|ns| sys::monotonic_ns() + ns);
+            let until = deadline.into_iter().chain(again).min();
+            self.sleep_until(lent.map_or(-1, |l| l.bell.fd), until, mask)
+        };
+        self.slots.iter_mut().for_each(Slot::settle);
+        if let Some(lent) = lent {
+            bells::put_back(lent);
+        }
+        result
+    }
+
+    /// After arming: exact. `again_ns` becomes the longest that a sleep may last.
+    fn anything_on_rings(&mut self, again_ns: &mut Option<u64>) -> bool {
+        (0..self.fds.len()).any(|i| {
+            let Some(s) = self.slots[i].on_ring() else { return false };
+            let a = self.level(i, s, false);
+            *again_ns = again_ns.iter().copied().chain(a.again_ns).min();
+            self.told(i, a) != 0
+        })
+    }
+
+    fn sleep_until(&mut self, bell: i32, until: Deadline, mask: Option<u64>) -> sys::Result<()> {
+        for (slot, p) in self.slots.iter().zip(self.fds.iter()) {
+            if slot.is_set
+                && let Some(h) = fdtable::lookup(p.fd).filter(|h| h.kind() == Kind::Set)
+            {
+                epoll::watched(h);
+            }
+        }
+        self.ask(bell);
+        let n = self.fds.len() + 1;
+        stats::TOTALS.slept.fetch_add(1, Ordering::Relaxed);
+        let start = sys::ticks();
+        let signals = self.signals;
+        let slept = wait::masked(
+            mask,
+            || signals.any(),
+            |mask| {
+                let mut left = until.map(wait::time_until);
+                wait::ppoll(&mut self.kernel[..n], left.as_mut(), mask)
+            },
+        );
+        machine::note_wait(sys::ticks().wrapping_sub(start), settings::spin_ns());
+        slept.map(|_| ())
+    }
+}
+
+/// True, and noted, when the shadow of a socket has not been looked at for a while.
+fn is_time(s: &Sock) -> bool {
+    let now = sys::ticks();
+    let due = now.wrapping_sub(s.rx.looked.load(Ordering::Relaxed)) > LOOK_US * machine::ticks_per_us();
+    if due {
+        s.rx.looked.store(now, Ordering::Relaxed);
+    }
+    due
+}
+
+/// What of a shadow can make a difference. What is known to have ended must not wake a wait that does not ask for it.
+fn shadow_events(s: &Sock, want: u32) -> i16 {
+    let mut events = (want & URGENT) as i16;
+    if want & READ != 0 {
+        events |= libc::POLLIN;
+    }
+    if !s.has(FLAG_PEER_FIN) && !s.has(FLAG_SHUT_RD) || want & ENDING != 0 {
+        events |= libc::POLLRDHUP;
+    }
+    if want & WRITE != 0 && s.tx.phase.load(Ordering::Acquire) == TX_TCP {
+        events |= libc::POLLOUT;
+    }
+    events
+}

@@ -1,0 +1,306 @@
+//! Lazy promotion: when to ask the rendezvous for a pair, and what to do with its answers.
+//!
+//! Everything happens at call boundaries of the program; nothing waits (handover, clause 1).
+
+use crate::fdtable::Handle;
+use crate::handover::{calls, note_reason, pair, pin};
+use crate::reason::Reason;
+use crate::rendezvous::client::{self, Register, Reply, Unavailable};
+use crate::rendezvous::wire::{Endpoint, Prefix};
+use crate::thread::{self, Critical};
+use crate::{lifecycle, process, settings, shadow};
+use core::sync::atomic::Ordering;
+use ropeway_shm::segment::{Pair, Stamps};
+use ropeway_shm::sys;
+use ropeway_shm::table::{
+    CLASS_CONNECTED, FLAG_PEER_FIN, FLAG_PINNED, FLAG_RESET, FLAG_SHUT_RD, FLAG_SHUT_WR, FLAG_STRICT_FAIL, MAX_SOCKS,
+    PAIR_MAPPED, PAIR_NONE, PAIR_READY, PAIR_REGISTERED, Sock,
+};
+
+/// Calls until a connection that could not register tries again.
+const RETRY_CALLS: u32 = 256;
+/// Calls until a registration that the daemon had no room for is repeated.
+const BUSY_CALLS: u32 = 8;
+/// Calls between two looks at whether the daemon that has our registration still lives.
+const DAEMON_LOOK_CALLS: u32 = 1024;
+/// Calls for which one end waits with a mapped half for the other end's stamp.
+const STAMP_PATIENCE_CALLS: u32 = 4096;
+
+/// To be called first by every sending and receiving call. True: the call must fail, see [`strict_failure`].
+#[inline]
+pub fn at_boundary(s: &Sock, h: Handle, fd: i32) -> bool {
+    if client::mail_waiting() {
+        read_mail();
+    }
+    let pairing = s.pairing.load(Ordering::Acquire);
+    if pairing == PAIR_READY {
+        return false;
+    }
+    progress(s, h, fd, pairing)
+}
+
+fn progress(s: &Sock, h: Handle, fd: i32, pairing: u32) -> bool {
+    let flags = s.flags.load(Ordering::Acquire);
+    if flags & FLAG_PINNED != 0 {
+        return flags & FLAG_STRICT_FAIL != 0;
+    }
+    if pairing == PAIR_MAPPED {
+        await_stamp(s);
+        return false;
+    }
+    let calls = calls(s);
+    if pairing == PAIR_REGISTERED {
+        if calls % DAEMON_LOOK_CALLS == DAEMON_LOOK_CALLS - 1 {
+            read_mail();
+        }
+        return false;
+    }
+    let due = (calls.wrapping_sub(s.try_at.load(Ordering::Relaxed)) as i32) >= 0
+        && (calls >= settings::promote_after_calls()
+            || s.tx.tcp_bytes.load(Ordering::Relaxed).max(s.rx.tcp_bytes.load(Ordering::Relaxed))
+                >= settings::promote_after_bytes());
+    if due {
+        consider(s, h, fd);
+    }
+    false
+}
+
+fn try_later(s: &Sock, reason: Reason) {
+    note_reason(s, reason);
+    s.try_at.store(calls(s).wrapping_add(RETRY_CALLS), Ordering::Relaxed);
+}
+
+/// Registers the connection if it can be promoted at all.
+#[cold]
+fn consider(s: &Sock, h: Handle, fd: i32) {
+    let _critical = Critical::enter();
+    if !s.lock.try_lock(thread::me()) {
+        return;
+    }
+    consider_locked(s, h, fd);
+    s.lock.unlock();
+}
+
+fn consider_locked(s: &Sock, h: Handle, fd: i32) {
+    let flags = s.flags.load(Ordering::Acquire);
+    if s.class.load(Ordering::Acquire) != CLASS_CONNECTED || s.pairing.load(Ordering::Acquire) != PAIR_NONE {
+        return;
+    }
+    if flags & (FLAG_PEER_FIN | FLAG_SHUT_RD | FLAG_SHUT_WR | FLAG_RESET) != 0 {
+        return try_later(s, Reason::HalfClosed);
+    }
+    if fd <= 2 {
+        return pin(s, Reason::StandardDescriptor);
+    }
+    if !lifecycle::sole_owner(s) {
+        return try_later(s, Reason::SharedOwners);
+    }
+    if s.tx.inflight.load(Ordering::Acquire) != 0 || s.rx.inflight.load(Ordering::Acquire) != 0 {
+        // Another thread is in the kernel with it: its bytes are not counted yet. Soon again.
+        s.try_at.store(calls(s).wrapping_add(1), Ordering::Relaxed);
+        return;
+    }
+    if !shadow::established(fd) {
+        return try_later(s, Reason::TooYoung);
+    }
+    let (Some(sent), Some(received)) = (shadow::sent(fd), shadow::received(fd)) else {
+        s.try_at.store(calls(s).wrapping_add(1), Ordering::Relaxed);
+        return;
+    };
+    if sent != s.tx.tcp_bytes.load(Ordering::Acquire) || received != s.rx.tcp_bytes.load(Ordering::Acquire) {
+        return pin(s, Reason::ForeignBytes);
+    }
+    let Some(registration) = describe(s, h, fd) else { return pin(s, Reason::UnsupportedOption) };
+    s.pairing.store(PAIR_REGISTERED, Ordering::Release);
+    match client::register(&registration) {
+        // What the daemon said of an earlier registration stays the reason until it says something else.
+        Ok(()) if s.remote_reason.load(Ordering::Relaxed) == 0 => note_reason(s, Reason::PeerNotRegistered),
+        Ok(()) => {}
+        Err(Unavailable::Full | Unavailable::Busy) => {
+            s.pairing.store(PAIR_NONE, Ordering::Release);
+            s.try_at.store(calls(s).wrapping_add(BUSY_CALLS), Ordering::Relaxed);
+        }
+        Err(Unavailable::NoDaemon | Unavailable::Lost) => {
+            s.pairing.store(PAIR_NONE, Ordering::Release);
+            try_later(s, Reason::DaemonUnavailable);
+        }
+    }
+}
+
+fn describe(s: &Sock, h: Handle, fd: i32) -> Option<Register> {
+    let (local, remote) = (address(fd, false)?, address(fd, true)?);
+    for (words, endpoint) in [(&s.local_ip, &local), (&s.remote_ip, &remote)] {
+        for (i, word) in words.iter().enumerate() {
+            let bytes: [u8; 8] = core::array::from_fn(|b| endpoint.addr[8 * i + b]);
+            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        }
+    }
+    s.local_port.store(local.port as u32, Ordering::Relaxed);
+    s.remote_port.store(remote.port as u32, Ordering::Relaxed);
+    let mut cookie = 0u64;
+    let mut len = 8u32;
+    // SAFETY: buffer and length are valid.
+    unsafe {
+        sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, (&raw mut cookie).cast(), &mut len).ok()?;
+    }
+    s.cookie.store(cookie, Ordering::Relaxed);
+    let prefix = |p: &ropeway_shm::table::Prefix| {
+        let (hash, len) = p.snapshot();
+        Prefix { hash, len }
+    };
+    Some(Register { token: h.token(), cookie, fd, local, remote, tx: prefix(&s.tx.prefix), rx: prefix(&s.rx.prefix) })
+}
+
+fn address(fd: i32, peer: bool) -> Option<Endpoint> {
+    let mut raw = [0u8; 128];
+    let mut len = raw.len() as u32;
+    // SAFETY: buffer and length are valid.
+    unsafe {
+        if peer {
+            sys::getpeername(fd, raw.as_mut_ptr().cast(), &mut len).ok()?;
+        } else {
+            sys::getsockname(fd, raw.as_mut_ptr().cast(), &mut len).ok()?;
+        }
+    }
+    Endpoint::from_sockaddr(&raw[..(len as usize).min(raw.len())])
+}
+
+/// Reads what the daemon sent.
+#[cold]
+pub fn read_mail() {
+    let _critical = Critical::enter();
+    client::poll(&mut |reply| match reply {
+        Reply::Granted { token, side, ring_bytes, fd, .. } => {
+            granted(token, side, ring_bytes, fd);
+            let _ = sys::close(fd);
+        }
+        Reply::Denied { token, reason, retry } => denied(token, reason, retry),
+        Reply::Adopted { token, tx, rx } => {
+            if let Some((s, _)) = ours(token) {
+                s.tx.prefix.restore(&tx.hash, tx.len);
+                s.rx.prefix.restore(&rx.hash, rx.len);
+            }
+        }
+        Reply::Lost => lost(),
+    });
+}
+
+/// The record that a token names, if it still is what was registered and this process still has it.
+fn ours(token: u64) -> Option<(&'static Sock, Handle)> {
+    let h = Handle::from_token(token);
+    if h.index() >= MAX_SOCKS || !process::started() || !h.is_current() {
+        return None;
+    }
+    (process::local(h.index()).fds.load(Ordering::Acquire) > 0).then(|| (h.sock(), h))
+}
+
+/// Takes one half of a pair: maps and stamps it. The descriptor stays the caller's.
+pub fn granted(token: u64, side: u8, ring_bytes: u32, fd: i32) {
+    let Ok(pair) = Pair::map(fd, ring_bytes, side) else {
+        if let Some((s, _)) = ours(token) {
+            s.pairing.store(PAIR_NONE, Ordering::Release);
+            try_later(s, Reason::Memory);
+        }
+        return;
+    };
+    let wanted = ours(token).filter(|(s, _)| {
+        s.pairing.load(Ordering::Acquire) == PAIR_REGISTERED && !s.has(FLAG_PINNED) && lifecycle::sole_owner(s)
+    });
+    let Some((s, _)) = wanted else {
+        pair.give_up();
+        // SAFETY: nobody else has seen this mapping.
+        unsafe { pair.unmap() };
+        if let Some((s, _)) = ours(token)
+            && s.pairing.load(Ordering::Acquire) == PAIR_REGISTERED
+        {
+            s.pairing.store(PAIR_NONE, Ordering::Release);
+            try_later(s, Reason::SharedOwners);
+        }
+        return;
+    };
+    s.seg_ring_bytes.store(pair.ring_bytes(), Ordering::Relaxed);
+    s.seg_side.store(pair.side() as u32, Ordering::Relaxed);
+    s.seg_base.store(pair.address(), Ordering::Release);
+    s.promotions.store(0, Ordering::Relaxed);
+    pair.stamp();
+    s.try_at.store(calls(s), Ordering::Relaxed);
+    s.pairing.store(PAIR_MAPPED, Ordering::Release);
+    await_stamp(s);
+}
+
+/// Clause 1.4: a half is void until both ends have stamped it.
+fn await_stamp(s: &Sock) {
+    let Some(pair) = pair(s) else { return };
+    match pair.stamps() {
+        Stamps::Both => {
+            s.remote_reason.store(0, Ordering::Relaxed);
+            let _ = s.pairing.compare_exchange(PAIR_MAPPED, PAIR_READY, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        Stamps::Waiting => {
+            let waited = calls(s).wrapping_sub(s.try_at.load(Ordering::Relaxed));
+            if waited > STAMP_PATIENCE_CALLS && waited < u32::MAX / 2 && pair.give_up() {
+                give_half_back(s);
+            }
+        }
+        Stamps::Void => give_half_back(s),
+    }
+}
+
+#[cold]
+fn give_half_back(s: &Sock) {
+    let _critical = Critical::enter();
+    if !s.lock.try_lock(thread::me()) {
+        return;
+    }
+    if s.pairing.load(Ordering::Acquire) == PAIR_MAPPED
+        && let Some(pair) = pair(s)
+    {
+        s.pairing.store(PAIR_NONE, Ordering::Release);
+        s.seg_base.store(0, Ordering::Release);
+        // SAFETY: a half that was never ready carried no bytes: only this function and `await_stamp` looked at it.
+        unsafe { pair.unmap() };
+        try_later(s, Reason::PeerNotRegistered);
+    }
+    s.lock.unlock();
+}
+
+fn denied(token: u64, reason: Reason, retry: bool) {
+    let Some((s, _)) = ours(token) else { return };
+    if s.pairing.compare_exchange(PAIR_REGISTERED, PAIR_NONE, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        return;
+    }
+    s.remote_reason.store(reason.code() as u32, Ordering::Relaxed);
+    if retry {
+        try_later(s, reason);
+    } else {
+        pin(s, reason);
+    }
+    if settings::strict() && !matches!(reason, Reason::Rule | Reason::Off | Reason::PeerNotRegistered) {
+        s.set(FLAG_PINNED | FLAG_STRICT_FAIL);
+    }
+}
+
+/// The daemon is gone: what it had not granted must be registered again.
+fn lost() {
+    if !process::started() {
+        return;
+    }
+    for index in 0..process::table().used_socks() {
+        if process::local(index).fds.load(Ordering::Relaxed) > 0 {
+            let s = process::table().sock(index);
+            let _ = s.pairing.compare_exchange(PAIR_REGISTERED, PAIR_NONE, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Strict mode: the call fails, and says why on standard error.
+#[cold]
+pub fn strict_failure(h: Handle) -> isize {
+    let reason = Reason::from_code(h.sock().reason.load(Ordering::Relaxed) as u16).unwrap_or(Reason::None);
+    let head = b"ropeway: strict mode: a connection that should have been promoted was not: ";
+    for part in [&head[..], reason.explain().as_bytes(), b"\n"] {
+        // SAFETY: the part is readable for its length.
+        let _ = unsafe { sys::write(2, part.as_ptr(), part.len()) };
+    }
+    -(libc::EPROTO as isize)
+}

@@ -1,0 +1,612 @@
+//! Receiving on a tracked socket: from the kernel with accounting, or from the ring, or across the switch between them.
+
+use crate::fdtable::Handle;
+use crate::handover::{self, RxLock, lock_rx};
+use crate::iov::{Cursor, MAX_IOVECS};
+use crate::options::readable_bytes;
+use crate::reason::Reason;
+use crate::send::still_leads;
+use crate::thread::{self, Signals};
+use crate::wait::{self, Deadline, Waiting, Woken};
+use crate::{bells, lifecycle, options, promote, shadow};
+use core::sync::atomic::Ordering;
+use libc::iovec;
+use ropeway_shm::ring::{End, Look};
+use ropeway_shm::sys;
+use ropeway_shm::table::{
+    FLAG_NONBLOCK, FLAG_PEER_FIN, FLAG_RESET, FLAG_SHUT_RD, RX_ATTACHED, RX_DRAIN, RX_RING, RX_TCP, Sock, TX_RING,
+};
+
+/// Bytes of TCP that a switch may lie ahead of what was consumed: more cannot be in flight.
+const MAX_AHEAD_BYTES: u64 = 1 << 31;
+
+/// Receives on a socket of ours. `native` makes the program's own call on the kernel and returns its answer or -errno.
+///
+/// # Safety
+/// `iov` must point to `n` valid entries with writable buffers, as for `recvmsg`.
+#[inline]
+pub unsafe fn recv(
+    h: Handle,
+    fd: i32,
+    iov: *const iovec,
+    n: usize,
+    flags: i32,
+    mut native: impl FnMut() -> isize,
+) -> isize {
+    let s = h.sock();
+    if promote::at_boundary(s, h, fd) {
+        return promote::strict_failure(h);
+    }
+    // With MSG_TRUNC the buffers are not written.
+    let drops = flags & libc::MSG_TRUNC != 0 && flags & libc::MSG_PEEK == 0;
+    // SAFETY: passed on to the caller.
+    let mut cursor = unsafe { if drops { Cursor::counting(iov, n) } else { Cursor::new(iov, n) } };
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        // Neither is part of the stream.
+        if flags & libc::MSG_OOB != 0 {
+            lifecycle::pin(h, fd, Reason::UrgentData);
+        }
+        return native();
+    }
+    if cursor.is_bad() {
+        // Before the kernel looks at the bytes, it looks for some: on the shadow there may never be any.
+        let may_block = s.rx.phase.load(Ordering::Acquire) != RX_TCP && n <= MAX_IOVECS;
+        return if may_block { -(libc::EFAULT as isize) } else { native() };
+    }
+    if s.rx.phase.load(Ordering::Acquire) == RX_TCP {
+        return over_tcp(h, fd, &mut cursor, flags, native);
+    }
+    over_ring(h, fd, &mut cursor, flags, native)
+}
+
+fn over_tcp(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, mut native: impl FnMut() -> isize) -> isize {
+    let s = h.sock();
+    let alone = {
+        let mut rx = lock_rx(s);
+        if s.rx.phase.load(Ordering::Relaxed) != RX_TCP || rx.try_attach(h, fd) {
+            drop(rx);
+            return over_ring(h, fd, cursor, flags, native);
+        }
+        if s.has(FLAG_RESET) && shadow::queued(fd).is_none_or(|n| n == 0) {
+            return -(s.error.swap(0, Ordering::AcqRel) as isize);
+        }
+        s.rx.inflight.fetch_add(1, Ordering::AcqRel) == 0
+    };
+    let r = native();
+    if r > 0 && flags & libc::MSG_PEEK == 0 {
+        note_tcp(s, cursor, r as usize, alone && flags & libc::MSG_TRUNC == 0);
+        acknowledge(s, fd);
+    }
+    s.rx.inflight.fetch_sub(1, Ordering::AcqRel);
+    s.rx.calls.fetch_add(1, Ordering::Relaxed);
+    if r == 0 && cursor.left() > 0 && !s.has(FLAG_PEER_FIN) {
+        // The kernel knows nothing of what the peer left unread in its ring.
+        handover::peer_fin(s, h, fd);
+        if s.has(FLAG_RESET) {
+            return -(s.error.swap(0, Ordering::AcqRel) as isize);
+        }
+    }
+    r
+}
+
+/// While only what we send is on a ring, no reply carries our acknowledgments any more: a peer with Nagle's algorithm
+/// would wait for the delayed one.
+fn acknowledge(s: &Sock, fd: i32) {
+    if s.tx.phase.load(Ordering::Relaxed) == TX_RING {
+        shadow::acknowledge_now(fd);
+    }
+}
+
+/// Accounts for `n` bytes that came from the kernel into the list at the cursor.
+fn note_tcp(s: &Sock, cursor: &Cursor, n: usize, in_order: bool) {
+    if s.rx.prefix.wants() {
+        if in_order {
+            // SAFETY: the kernel has just written these bytes into the program's buffers.
+            cursor.for_each(n.min(256), |p, len| s.rx.prefix.add(unsafe { core::slice::from_raw_parts(p, len) }));
+        } else {
+            s.rx.prefix.stop();
+        }
+    }
+    s.rx.tcp_bytes.fetch_add(n as u64, Ordering::AcqRel);
+}
+
+/// What one pass over the carriers gave.
+pub(crate) enum Pass {
+    /// The list is full.
+    Done,
+    /// Nothing more right now.
+    Empty,
+    /// This direction is on TCP (again).
+    Tcp,
+    /// The kernel says end of file, and the ring has nothing.
+    End,
+    Error(i32),
+    /// The descriptor no longer leads to this socket.
+    Gone,
+    /// The program's buffer is not there.
+    Fault,
+}
+
+/// How the bytes are wanted.
+#[derive(Clone, Copy)]
+struct Mode {
+    /// MSG_TRUNC: count and drop.
+    discard: bool,
+}
+
+fn take(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode) -> Pass {
+    let s = rx.s;
+    let pass = loop {
+        let phase = s.rx.phase.load(Ordering::Relaxed);
+        if phase == RX_TCP {
+            return Pass::Tcp;
+        }
+        if phase != RX_RING {
+            match take_tcp(rx, h, fd, cursor, mode) {
+                Some(pass) => break pass,
+                None => continue,
+            }
+        }
+        let Some((ring, c)) = rx.ring() else { return Pass::Tcp };
+        match ring.look(c) {
+            Look::Data { ptr, len } => {
+                let n = len.min(cursor.left());
+                if mode.discard {
+                    cursor.advance(n);
+                } else {
+                    let rest = *cursor;
+                    // SAFETY: `look` checked that the bytes lie inside the ring; the list is the program's.
+                    if unsafe { cursor.copy_in(ptr, n) }.is_none() {
+                        *cursor = rest;
+                        break Pass::Fault;
+                    }
+                }
+                ring.consume(c, n);
+                s.rx.ring_bytes.store(s.rx.ring_bytes.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
+                if cursor.left() == 0 {
+                    break Pass::Done;
+                }
+            }
+            Look::Empty => break Pass::Empty,
+            Look::Closed => rx.closed(h),
+            Look::Switch { .. } | Look::Corrupt => {
+                rx.corrupt(h, fd);
+                return Pass::Error(0);
+            }
+        }
+    };
+    if let Some((ring, c)) = rx.ring()
+        && ring.flush(c)
+    {
+        bells::ring_all(&ring, End::Writer);
+    }
+    pass
+}
+
+/// Clause 2.4: from attaching until the switch is passed, TCP is read by PEEK, the ring is looked at again, and no more
+/// than what lies before the switch is consumed. None: the phase changed, look again.
+fn take_tcp(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode) -> Option<Pass> {
+    let s = rx.s;
+    let attached = s.rx.phase.load(Ordering::Relaxed) == RX_ATTACHED;
+    let consumed = s.rx.tcp_bytes.load(Ordering::Relaxed);
+    let limit = if attached { usize::MAX } else { (s.rx.switch_at.load(Ordering::Relaxed) - consumed) as usize };
+    if limit == 0 {
+        s.rx.phase.store(RX_RING, Ordering::Release);
+        return None;
+    }
+    let most = cursor.left().min(limit);
+    if most == 0 {
+        return Some(Pass::Done);
+    }
+    let peeked = if mode.discard {
+        shadow::queued(fd).map_or(Err(libc::EAGAIN), |n| if n == 0 { Err(libc::EAGAIN) } else { Ok(n.min(most)) })
+    } else {
+        // SAFETY: the program's buffers, writable by the contract of `recv`.
+        unsafe { cursor.kernel_call(fd, most, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) }.map(|m| m.moved)
+    };
+    if attached && let Some(answer) = look_for_switch(rx, h, fd) {
+        return answer;
+    }
+    match peeked {
+        Ok(0) => Some(Pass::End),
+        Ok(n) => match shadow::discard(fd, n) {
+            Ok(n) => {
+                note_tcp(s, cursor, n, !mode.discard);
+                acknowledge(s, fd);
+                cursor.advance(n);
+                if cursor.left() == 0 { Some(Pass::Done) } else { None }
+            }
+            Err(e) => Some(Pass::Error(e)),
+        },
+        Err(libc::EAGAIN | libc::EINTR) => Some(Pass::Empty),
+        Err(e) => Some(Pass::Error(e)),
+    }
+}
+
+/// Looks at the ring while the writer has not been seen to switch. Some: do not use what was peeked.
+pub(crate) fn look_for_switch(rx: &mut RxLock, h: Handle, fd: i32) -> Option<Option<Pass>> {
+    let s = rx.s;
+    let Some((ring, c)) = rx.ring() else { return Some(Some(Pass::Tcp)) };
+    match ring.look(c) {
+        Look::Empty => None,
+        Look::Switch { at } => {
+            let consumed = s.rx.tcp_bytes.load(Ordering::Relaxed);
+            if at < consumed || at - consumed > MAX_AHEAD_BYTES {
+                rx.corrupt(h, fd);
+                return Some(Some(Pass::Error(0)));
+            }
+            ring.consume_switch(c);
+            s.rx.switch_at.store(at, Ordering::Relaxed);
+            s.rx.phase.store(RX_DRAIN, Ordering::Release);
+            Some(None)
+        }
+        Look::Closed => {
+            rx.closed(h);
+            Some(Some(Pass::Tcp))
+        }
+        Look::Data { .. } | Look::Corrupt => {
+            rx.corrupt(h, fd);
+            Some(Some(Pass::Error(0)))
+        }
+    }
+}
+
+/// Shows the list what is unread without consuming it, across carriers.
+fn peek(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Pass {
+    let s = rx.s;
+    loop {
+        let phase = s.rx.phase.load(Ordering::Relaxed);
+        if phase == RX_TCP {
+            return Pass::Tcp;
+        }
+        if phase == RX_ATTACHED
+            && let Some(answer) = look_for_switch(rx, h, fd)
+        {
+            match answer {
+                Some(pass) => return pass,
+                None => continue,
+            }
+        }
+        if phase == RX_ATTACHED || phase == RX_DRAIN {
+            let consumed = s.rx.tcp_bytes.load(Ordering::Relaxed);
+            let limit = if phase == RX_ATTACHED {
+                usize::MAX
+            } else {
+                (s.rx.switch_at.load(Ordering::Relaxed) - consumed) as usize
+            };
+            if limit > 0 {
+                let most = cursor.left().min(limit);
+                // SAFETY: the program's buffers, writable by the contract of `recv`.
+                let peeked = unsafe { cursor.kernel_call(fd, most, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) };
+                if phase == RX_ATTACHED && rx.ring().is_some_and(|(ring, c)| ring.pending(c)) {
+                    continue;
+                }
+                let peeked = peeked.map(|m| m.moved);
+                match peeked {
+                    Ok(0) => return Pass::End,
+                    Ok(n) => cursor.advance(n),
+                    Err(libc::EAGAIN | libc::EINTR) => return Pass::Empty,
+                    Err(e) => return Pass::Error(e),
+                }
+                if cursor.left() == 0 {
+                    return Pass::Done;
+                }
+                if phase == RX_ATTACHED || peeked.is_ok_and(|n| n < limit) {
+                    return Pass::Empty;
+                }
+            }
+        }
+        let Some((ring, c)) = rx.ring() else { return Pass::Tcp };
+        let there = ring.unread(c).0.min(cursor.left());
+        let (mut skip, mut shown) = (0, 0);
+        let mut more = true;
+        cursor.for_each(cursor.left(), |p, len| {
+            if more {
+                // SAFETY: a piece of the program's list.
+                let n = unsafe { ring.peek(c, skip, p, len) };
+                skip += n;
+                shown += n;
+                more = n == len;
+            }
+        });
+        cursor.advance(shown);
+        if cursor.left() == 0 {
+            return Pass::Done;
+        }
+        if shown < there {
+            return Pass::Fault;
+        }
+        if shown > 0 && phase == RX_RING && ring.pending_at(ring.unread(c).1) {
+            // The ring ends behind what was shown; TCP goes on from there.
+            // SAFETY: the program's buffers, writable by the contract of `recv`.
+            let more = unsafe { cursor.kernel_call(fd, cursor.left(), libc::MSG_PEEK | libc::MSG_DONTWAIT, false) };
+            cursor.advance(more.map_or(0, |m| m.moved));
+            return if cursor.left() == 0 { Pass::Done } else { Pass::Empty };
+        }
+        if shown == 0 && ring.look(c) == Look::Closed && phase == RX_RING {
+            rx.closed(h);
+            return Pass::Tcp;
+        }
+        return Pass::Empty;
+    }
+}
+
+fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl FnMut() -> isize) -> isize {
+    let s = h.sock();
+    let list = *cursor;
+    let total = list.left();
+    if total == 0 {
+        return over_ring_empty(s, h, fd, flags, native);
+    }
+    let peeking = flags & libc::MSG_PEEK != 0;
+    let target = if flags & libc::MSG_WAITALL != 0 { total } else { options::receive_low_water(s, fd).min(total) };
+    let mode = Mode { discard: flags & libc::MSG_TRUNC != 0 && !peeking };
+    let mut fd = fd;
+    let mut blocking: Option<Blocking> = None;
+    loop {
+        handover::chaos(s, h, fd);
+        let pass = {
+            let mut rx = lock_rx(s);
+            if !still_leads(&mut fd, h) {
+                Pass::Gone
+            } else if peeking {
+                *cursor = list;
+                peek(&mut rx, h, fd, cursor)
+            } else {
+                take(&mut rx, h, fd, cursor, mode)
+            }
+        };
+        let got = total - cursor.left();
+        match pass {
+            Pass::Done => return total as isize,
+            Pass::Gone => return if got > 0 { got as isize } else { -(libc::EBADF as isize) },
+            Pass::Fault => return if got > 0 { got as isize } else { -(libc::EFAULT as isize) },
+            Pass::Tcp if got == 0 => return over_tcp(h, fd, cursor, flags, native),
+            // A short answer is always right, and an urgent mark may lie where the ring ended.
+            Pass::Tcp if got >= target => return got as isize,
+            Pass::Tcp => match rest_over_tcp(h, fd, cursor, flags, total, target) {
+                Some(r) => return r,
+                None => continue,
+            },
+            Pass::End | Pass::Error(_) if got > 0 => {
+                keep_error(s, &pass);
+                return got as isize;
+            }
+            Pass::Error(e) if e != 0 => return -(e as isize),
+            Pass::Error(_) => return -(s.error.swap(0, Ordering::AcqRel) as isize),
+            Pass::End => {
+                handover::peer_fin(s, h, fd);
+                return -(s.error.swap(0, Ordering::AcqRel) as isize);
+            }
+            Pass::Empty => {}
+        }
+        if got >= target {
+            return got as isize;
+        }
+        if peeking && got > 0 && s.rx.phase.load(Ordering::Acquire) == RX_DRAIN && readable_bytes(h, fd) > Some(got) {
+            // The rest lies behind two changes of carrier: a peek shows no more than this at a time.
+            return got as isize;
+        }
+        if let Some(end) = look_at_end(s, h, fd, blocking.is_some()) {
+            match end {
+                // A peek consumes nothing, so looking again would show the same: what there is must do.
+                Ended::Again if peeking && got > 0 => return got as isize,
+                Ended::Again => continue,
+                Ended::With(r) => return if got > 0 { got as isize } else { r },
+            }
+        }
+        if flags & libc::MSG_DONTWAIT != 0 || s.has(FLAG_NONBLOCK) {
+            return if got > 0 { got as isize } else { -(libc::EAGAIN as isize) };
+        }
+        let b = blocking.get_or_insert_with(|| Blocking::new(s, h, fd));
+        match b.wait_for_bytes(s, h, fd, got, peeking) {
+            Woken::Look => {}
+            Woken::TimedOut => return if got > 0 { got as isize } else { -(libc::EAGAIN as isize) },
+            Woken::Interrupted => return if got > 0 { got as isize } else { -(libc::EINTR as isize) },
+        }
+    }
+}
+
+/// A receive of nothing: it succeeds as soon as there is something, or the end.
+fn over_ring_empty(s: &Sock, h: Handle, fd: i32, flags: i32, mut native: impl FnMut() -> isize) -> isize {
+    let mut blocking = None;
+    loop {
+        match readable_bytes(h, fd) {
+            None => return native(),
+            Some(0) => {}
+            Some(_) => return 0,
+        }
+        match look_at_end(s, h, fd, true) {
+            Some(Ended::With(r)) => return r,
+            // The ring has ended; so has the stream, or TCP will tell.
+            Some(Ended::Again) if s.rx.phase.load(Ordering::Acquire) == RX_RING => return native(),
+            _ => {}
+        }
+        if flags & libc::MSG_DONTWAIT != 0 || s.has(FLAG_NONBLOCK) {
+            return -(libc::EAGAIN as isize);
+        }
+        let b = blocking.get_or_insert_with(|| Blocking::new(s, h, fd));
+        match b.wait_for_bytes(s, h, fd, 0, false) {
+            Woken::Interrupted => return -(libc::EINTR as isize),
+            Woken::TimedOut => return -(libc::EAGAIN as isize),
+            Woken::Look => {}
+        }
+    }
+}
+
+/// An error found after bytes were delivered belongs to the next call.
+fn keep_error(s: &Sock, pass: &Pass) {
+    if let Pass::Error(e) = pass
+        && *e != 0
+    {
+        s.error.store(*e, Ordering::Release);
+        s.set(FLAG_RESET);
+    }
+}
+
+/// The rest of a receive whose beginning came from a ring that was closed in the middle. None: the direction is on a ring
+/// again.
+fn rest_over_tcp(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, total: usize, target: usize) -> Option<isize> {
+    let s = h.sock();
+    {
+        let _rx = lock_rx(s);
+        if s.rx.phase.load(Ordering::Relaxed) != RX_TCP {
+            return None;
+        }
+        s.rx.inflight.fetch_add(1, Ordering::AcqRel);
+    }
+    loop {
+        let got = total - cursor.left();
+        let wait = if got >= target { libc::MSG_DONTWAIT } else { 0 };
+        if cursor.left() == 0 || flags & libc::MSG_PEEK != 0 {
+            break;
+        }
+        // SAFETY: the program's buffers, writable by the contract of `recv`.
+        match unsafe {
+            cursor.kernel_call(fd, cursor.left(), flags & !libc::MSG_TRUNC & !libc::MSG_WAITALL | wait, false)
+        } {
+            Ok(m) if m.moved > 0 => {
+                note_tcp(s, cursor, m.moved, true);
+                cursor.advance(m.moved);
+            }
+            _ => break,
+        }
+    }
+    s.rx.inflight.fetch_sub(1, Ordering::AcqRel);
+    Some((total - cursor.left()) as isize)
+}
+
+enum Ended {
+    /// Something changed: look at the carriers again.
+    Again,
+    /// The stream ended with this answer.
+    With(isize),
+}
+
+/// The ring was empty: is that the end? Looks at the shadow when there is cause (clause 5.3: end of file on TCP is end
+/// of file only if the ring, looked at afterwards, is empty).
+fn look_at_end(s: &Sock, h: Handle, fd: i32, slept: bool) -> Option<Ended> {
+    /// A reader that never sleeps still learns of the end within this many ticks (some tens of microseconds).
+    const LOOK_TICKS: u64 = 1 << 17;
+    if s.has(FLAG_RESET) {
+        return Some(Ended::With(-(s.error.swap(0, Ordering::AcqRel) as isize)));
+    }
+    if s.has(FLAG_SHUT_RD) {
+        return Some(Ended::With(0));
+    }
+    let now = sys::ticks();
+    if !s.has(FLAG_PEER_FIN)
+        && !slept
+        && s.rx.shadow_event.load(Ordering::Acquire) == 0
+        && now.wrapping_sub(s.rx.looked.load(Ordering::Relaxed)) < LOOK_TICKS
+    {
+        return None;
+    }
+    s.rx.looked.store(now, Ordering::Relaxed);
+    s.rx.shadow_event.store(0, Ordering::Release);
+    let events = shadow::poll(fd, libc::POLLIN | libc::POLLRDHUP);
+    if events == 0 {
+        return None;
+    }
+    // Everything the peer did before the event is visible now: look at the queue, and then at the ring once more. Under the
+    // lock, so that no other reader takes anything in between.
+    let (queued, more) = {
+        let mut rx = lock_rx(s);
+        let queued = shadow::queued(fd).unwrap_or(0);
+        let more = match rx.ring() {
+            None => true,
+            Some((ring, c)) => ring.pending(c) || s.rx.phase.load(Ordering::Relaxed) != RX_RING,
+        };
+        (queued, more)
+    };
+    let ending = events & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
+    if more {
+        // Before the switch, TCP is read by the pass itself; a FIN there is found by its PEEK.
+        return (events & libc::POLLIN != 0 || ending).then_some(Ended::Again);
+    }
+    if events & libc::POLLERR == 0 && queued > 0 {
+        handover::break_connection(s, h, fd, Reason::ForeignBytes);
+        return Some(Ended::With(-(s.error.swap(0, Ordering::AcqRel) as isize)));
+    }
+    if !ending {
+        return None;
+    }
+    handover::peer_fin(s, h, fd);
+    if s.has(FLAG_RESET) {
+        return Some(Ended::With(-(s.error.swap(0, Ordering::AcqRel) as isize)));
+    }
+    let mut byte = 0u8;
+    // SAFETY: one writable byte. The queue is empty, so this only asks for the end or its error.
+    let end = unsafe {
+        sys::recvfrom(
+            fd,
+            &mut byte,
+            1,
+            libc::MSG_DONTWAIT | libc::MSG_PEEK,
+            core::ptr::null_mut(),
+            core::ptr::null_mut(),
+        )
+    };
+    match end {
+        Ok(0) => Some(Ended::With(0)),
+        Ok(_) | Err(libc::EAGAIN | libc::EINTR) => None,
+        Err(e) => Some(Ended::With(-(e as isize))),
+    }
+}
+
+/// A blocking receive that found nothing.
+struct Blocking {
+    deadline: Deadline,
+    signals: Signals,
+    /// For the rest of the call: close in another thread leaves us the socket.
+    _waiting: Waiting,
+}
+
+impl Blocking {
+    fn new(s: &Sock, h: Handle, fd: i32) -> Blocking {
+        let deadline = wait::deadline_after_us(options::receive_timeout_us(s, fd));
+        let signals = thread::signals();
+        let signals = if deadline.is_some() { signals.by_any_handler() } else { signals };
+        Blocking { deadline, signals, _waiting: wait::begin(h) }
+    }
+
+    /// Waits for the ring or the shadow. The call has `got` bytes so far. What WAITALL or a low-water mark has gathered is
+    /// consumed; only what was peeked is still there, and does not count.
+    fn wait_for_bytes(&mut self, s: &Sock, h: Handle, fd: i32, got: usize, peeking: bool) -> Woken {
+        let have = if peeking { got } else { 0 };
+        let Some(pair) = handover::pair(s) else { return Woken::Look };
+        // A call that has something to show for itself is never restarted.
+        let signals = if got > 0 { self.signals.by_any_handler() } else { self.signals };
+        let ring = pair.incoming();
+        // What stands at the cursor may be there already when peeking: then wait for the end of the ring to move.
+        let from = s.consumer_hint();
+        let (unread, end) = ring.unread(&from);
+        if have > 0 && unread > have {
+            return Woken::Look;
+        }
+        let changed = || {
+            let phase = s.rx.phase.load(Ordering::Acquire);
+            let c = s.consumer_hint();
+            phase == RX_TCP || c.at != from.at && have == 0 || ring.pending_at(end) || (have == 0 && ring.pending(&c))
+        };
+        if have > 0 && ring.pending_at(end) {
+            // Peeking across a ring that has ended: nothing rings when TCP brings more behind it.
+            return wait::nap(signals);
+        }
+        if wait::spin(changed, signals) {
+            return Woken::Look;
+        }
+        handover::service_recall(s, h, fd);
+        let drains =
+            s.rx.phase.load(Ordering::Acquire) == RX_DRAIN || s.rx.phase.load(Ordering::Acquire) == RX_ATTACHED;
+        // While peeked bytes stay in the kernel's queue, POLLIN would never let us sleep.
+        let events = if drains && have > 0 { libc::POLLRDHUP } else { libc::POLLIN | libc::POLLRDHUP };
+        let until = if drains && have > 0 { Some(sys::monotonic_ns() + 1_000_000) } else { self.deadline };
+        let woken = wait::sleep(&ring, End::Reader, wait::Shadow { fd, events }, until, signals, changed);
+        handover::service_recall(s, h, fd);
+        match woken {
+            Woken::TimedOut if self.deadline.is_none_or(|d| sys::monotonic_ns() < d) => Woken::Look,
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! Sending on a tracked socket: over the kernel with accounting, or into the ring.
+
+use crate::fdtable::{self, Handle};
+use crate::handover::{self, TxLock, lock_tx};
+use crate::iov::{self, Cursor};
+use crate::reason::Reason;
+use crate::thread::{self, Signals};
+use crate::wait::{self, Deadline, Waiting, Woken};
+use crate::{epoll, lifecycle, options, promote, shadow};
+use core::sync::atomic::Ordering;
+use libc::iovec;
+use ropeway_shm::ring::{End, WriteStop};
+use ropeway_shm::sys;
+use ropeway_shm::table::{FLAG_NONBLOCK, FLAG_RESET, Sock, TX_RING};
+
+/// Payload of one record of a large send. Publishing in pieces lets the reader copy out while we still copy in.
+const PIECE_BYTES: usize = 16 * 1024 - 8;
+/// A blocking writer that sees no progress of the reader for this long goes back to TCP, which buffers more
+/// (two ends that both send first must not deadlock).
+pub(crate) const NO_PROGRESS_NS: u64 = 10_000_000;
+
+/// Sends on a socket of ours. `native` makes the program's own call on the kernel and returns its answer or -errno.
+///
+/// # Safety
+/// `iov` must point to `n` valid entries with readable buffers, as for `sendmsg`.
+#[inline]
+pub unsafe fn send(
+    h: Handle,
+    fd: i32,
+    iov: *const iovec,
+    n: usize,
+    flags: i32,
+    mut native: impl FnMut() -> isize,
+) -> isize {
+    let s = h.sock();
+    if promote::at_boundary(s, h, fd) {
+        return promote::strict_failure(h);
+    }
+    if flags & libc::MSG_OOB != 0 {
+        lifecycle::pin(h, fd, Reason::UrgentData);
+        return over_tcp_only(s, native);
+    }
+    // SAFETY: passed on to the caller.
+    let list = unsafe { Cursor::new(iov, n) };
+    if list.is_bad() {
+        return native();
+    }
+    let mut cursor = list;
+    if s.tx.phase.load(Ordering::Acquire) == TX_RING {
+        if s.has(FLAG_RESET) {
+            return reset_error(s, flags);
+        }
+        return over_ring(h, fd, &mut cursor, flags, native);
+    }
+    over_tcp(h, fd, &list, flags, native)
+}
+
+/// The error of a send on a connection that was reset, as TCP gives it: once ECONNRESET, then EPIPE.
+fn reset_error(s: &Sock, flags: i32) -> isize {
+    let pending = s.error.swap(0, Ordering::AcqRel);
+    if pending != 0 {
+        return -(pending as isize);
+    }
+    if flags & libc::MSG_NOSIGNAL == 0 {
+        let me = thread::me();
+        let _ = sys::tgkill((me >> 32) as i32, me as u32 as i32, libc::SIGPIPE);
+    }
+    -(libc::EPIPE as isize)
+}
+
+fn over_tcp_only(s: &Sock, mut native: impl FnMut() -> isize) -> isize {
+    let r = native();
+    if r > 0 {
+        s.tx.tcp_bytes.fetch_add(r as u64, Ordering::AcqRel);
+    }
+    r
+}
+
+fn over_tcp(h: Handle, fd: i32, list: &Cursor, flags: i32, mut native: impl FnMut() -> isize) -> isize {
+    let s = h.sock();
+    let alone = {
+        let mut tx = lock_tx(s);
+        if s.has(FLAG_RESET) {
+            drop(tx);
+            return reset_error(s, flags);
+        }
+        if tx.ring().is_some() || tx.try_switch(h, fd) {
+            drop(tx);
+            let mut cursor = *list;
+            return over_ring(h, fd, &mut cursor, flags, native);
+        }
+        s.tx.inflight.fetch_add(1, Ordering::AcqRel) == 0
+    };
+    let r = native();
+    if r > 0 {
+        if s.tx.prefix.wants() {
+            hash_prefix(s, list, r as usize, alone);
+        }
+        s.tx.tcp_bytes.fetch_add(r as u64, Ordering::AcqRel);
+    }
+    note_shortage(s, r, list.left());
+    s.tx.inflight.fetch_sub(1, Ordering::AcqRel);
+    s.tx.calls.fetch_add(1, Ordering::Relaxed);
+    r
+}
+
+/// After a kernel call that was to send `wanted` bytes: a set in which the socket is edge-triggered must report room again.
+pub fn note_shortage(s: &Sock, r: isize, wanted: usize) {
+    if r == -(libc::EAGAIN as isize) || r >= 0 && (r as usize) < wanted {
+        s.tx.blocked.store(1, Ordering::Relaxed);
+    }
+}
+
+/// Feeds the hash of the first bytes. Two senders at once leave their order unknown: then hashing stops.
+fn hash_prefix(s: &Sock, list: &Cursor, n: usize, alone: bool) {
+    if !alone {
+        return s.tx.prefix.stop();
+    }
+    // SAFETY: the kernel has just read these bytes from the program's buffers.
+    list.for_each(n.min(256), |p, len| s.tx.prefix.add(unsafe { core::slice::from_raw_parts(p, len) }));
+}
+
+/// Why filling the ring stopped.
+enum Stop {
+    Done,
+    Full,
+    /// This direction is on TCP (again).
+    Tcp,
+    /// The descriptor no longer leads to this socket.
+    Gone,
+    Reset,
+    /// The program's buffer is not there.
+    Fault,
+}
+
+fn fill(tx: &mut TxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Stop {
+    let s = tx.s;
+    let Some((ring, p)) = tx.ring() else { return Stop::Tcp };
+    let before = cursor.left();
+    let stop = loop {
+        if cursor.left() == 0 {
+            break Stop::Done;
+        }
+        match ring.begin(p, 1, cursor.left().min(PIECE_BYTES)) {
+            Ok((dst, room)) => {
+                let rest = *cursor;
+                // SAFETY: `begin` gave `room` writable bytes; the program's buffers are its own.
+                let Some(n) = (unsafe { cursor.copy_out(dst, room) }) else {
+                    *cursor = rest;
+                    break Stop::Fault;
+                };
+                match ring.commit(p, n) {
+                    Ok(()) if ring.must_ring(End::Reader) => crate::bells::ring_all(&ring, End::Reader),
+                    Ok(()) => {}
+                    Err(stop) => {
+                        *cursor = rest;
+                        break stop_of(stop);
+                    }
+                }
+            }
+            Err(stop) => break stop_of(stop),
+        }
+    };
+    let moved = (before - cursor.left()) as u64;
+    s.tx.ring_bytes.store(s.tx.ring_bytes.load(Ordering::Relaxed) + moved, Ordering::Relaxed);
+    match stop {
+        Stop::Tcp => tx.closed_by_reader(h, fd),
+        Stop::Reset => tx.corrupt(h, fd),
+        _ => {}
+    }
+    stop
+}
+
+fn stop_of(stop: WriteStop) -> Stop {
+    match stop {
+        WriteStop::Full => Stop::Full,
+        WriteStop::Closed => Stop::Tcp,
+        WriteStop::Corrupt => Stop::Reset,
+    }
+}
+
+fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl FnMut() -> isize) -> isize {
+    let s = h.sock();
+    let total = cursor.left();
+    if total == 0 {
+        return 0;
+    }
+    let mut blocking: Option<Blocking> = None;
+    let mut fd = fd;
+    loop {
+        handover::chaos(s, h, fd);
+        if handover::time_to_look(s) {
+            handover::look_for_end(s, h, fd);
+        }
+        let stop = {
+            let mut tx = lock_tx(s);
+            if s.has(FLAG_RESET) {
+                Stop::Reset
+            } else if !still_leads(&mut fd, h) {
+                Stop::Gone
+            } else {
+                fill(&mut tx, h, fd, cursor)
+            }
+        };
+        let done = total - cursor.left();
+        match stop {
+            Stop::Done => return total as isize,
+            Stop::Gone => return if done > 0 { done as isize } else { -(libc::EBADF as isize) },
+            Stop::Reset => return if done > 0 { done as isize } else { reset_error(s, flags) },
+            Stop::Fault => return if done > 0 { done as isize } else { -(libc::EFAULT as isize) },
+            Stop::Tcp if done == 0 => return over_tcp(h, fd, cursor, flags, native),
+            Stop::Tcp => match rest_over_tcp(h, fd, cursor, flags, total) {
+                Some(r) => return r,
+                None => continue,
+            },
+            Stop::Full => {}
+        }
+        if flags & libc::MSG_DONTWAIT != 0 || s.has(FLAG_NONBLOCK) {
+            note_blocked(s, h);
+            // The reader may have made room before it could see the mark: nobody would tell us then.
+            if !writable_now(s) {
+                return if done > 0 { done as isize } else { -(libc::EAGAIN as isize) };
+            }
+            continue;
+        }
+        let b = blocking.get_or_insert_with(|| Blocking::new(s, h, fd));
+        match b.wait_for_room(s, h, fd, done > 0) {
+            Woken::Look => {}
+            Woken::TimedOut => return if done > 0 { done as isize } else { -(libc::EAGAIN as isize) },
+            Woken::Interrupted => return if done > 0 { done as isize } else { -(libc::EINTR as isize) },
+        }
+    }
+}
+
+/// True while the descriptor (or the one that close kept for waiters) leads to this socket; updates `fd`.
+pub(crate) fn still_leads(fd: &mut i32, h: Handle) -> bool {
+    fdtable::leads_to(*fd, h)
+        || lifecycle::kept_fd(h).is_some_and(|kept| {
+            *fd = kept;
+            true
+        })
+}
+
+/// Not all bytes found room: from now on room is an event for those who wait for it (`docs/readiness.md`, section 4).
+fn note_blocked(s: &Sock, h: Handle) {
+    s.tx.blocked.swap(1, Ordering::SeqCst);
+    epoll::send_blocked(h);
+}
+
+fn writable_now(s: &Sock) -> bool {
+    let mut tx = lock_tx(s);
+    match tx.ring() {
+        Some((ring, p)) => ring.writable(p),
+        None => true,
+    }
+}
+
+/// The rest of a send whose beginning went into a ring that was closed in the middle.
+///
+/// None: another thread has moved the direction to a ring again.
+fn rest_over_tcp(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, total: usize) -> Option<isize> {
+    let s = h.sock();
+    {
+        let mut tx = lock_tx(s);
+        if tx.ring().is_some() {
+            return None;
+        }
+        s.tx.inflight.fetch_add(1, Ordering::AcqRel);
+    }
+    while cursor.left() > 0 {
+        // SAFETY: the program's buffers, as in `send`. No SIGPIPE: part of the data was sent already.
+        match unsafe { cursor.kernel_call(fd, cursor.left(), flags | libc::MSG_NOSIGNAL, true) } {
+            Ok(m) => {
+                s.tx.tcp_bytes.fetch_add(m.moved as u64, Ordering::AcqRel);
+                cursor.advance(m.moved);
+                if m.moved < m.asked {
+                    // No room, a signal or a time-out: the call ends as it would have ended in the kernel.
+                    break;
+                }
+            }
+            Err(_) => break,
+        }
+    }
+    s.tx.inflight.fetch_sub(1, Ordering::AcqRel);
+    Some((total - cursor.left()) as isize)
+}
+
+/// A blocking send that found the ring full.
+struct Blocking {
+    /// For the rest of the call: close in another thread leaves us the socket.
+    _waiting: Waiting,
+    deadline: Deadline,
+    signals: Signals,
+    /// What the reader's progress was when it was looked at last (ring, kernel's send queue), and when that was.
+    progress: (u64, usize),
+    progress_at: u64,
+}
+
+impl Blocking {
+    fn new(s: &Sock, h: Handle, fd: i32) -> Blocking {
+        let deadline = wait::deadline_after_us(options::send_timeout_us(s, fd));
+        let signals = thread::signals();
+        Blocking {
+            _waiting: wait::begin(h),
+            deadline,
+            signals: if deadline.is_some() { signals.by_any_handler() } else { signals },
+            progress: (0, 0),
+            progress_at: 0,
+        }
+    }
+
+    fn wait_for_room(&mut self, s: &Sock, h: Handle, fd: i32, partial: bool) -> Woken {
+        let Some(pair) = handover::pair(s) else { return Woken::Look };
+        // A call that has something to show for itself is never restarted.
+        let signals = if partial { self.signals.by_any_handler() } else { self.signals };
+        let ring = pair.outgoing();
+        let seen = ring.progress();
+        let ready =
+            || ring.progress() != seen || ring.recall_asked() != 0 || s.tx.phase.load(Ordering::Acquire) != TX_RING;
+        if wait::spin(ready, signals) {
+            return Woken::Look;
+        }
+        let now = sys::monotonic_ns();
+        if seen != self.progress.0 || self.progress_at == 0 || now >= self.progress_at + NO_PROGRESS_NS {
+            // A reader that is still draining TCP before it comes to the ring makes progress, too.
+            let progress = (seen, shadow::unacknowledged(fd));
+            if progress != self.progress || self.progress_at == 0 {
+                self.progress = progress;
+                self.progress_at = now;
+            }
+        }
+        let patience = self.progress_at + NO_PROGRESS_NS;
+        if now >= patience {
+            lock_tx(s).demote(h, fd, Reason::NoProgress);
+            return Woken::Look;
+        }
+        let until = self.deadline.map_or(patience, |d| d.min(patience));
+        let also = wait::Shadow { fd, events: libc::POLLRDHUP };
+        let woken = wait::sleep(&ring, End::Writer, also, Some(until), signals, ready);
+        handover::look_for_end(s, h, fd);
+        match woken {
+            Woken::TimedOut if self.deadline.is_none_or(|d| sys::monotonic_ns() < d) => Woken::Look,
+            other => other,
+        }
+    }
+}
+
+/// Sends a file's bytes straight into cells (sendfile).
+///
+/// # Safety
+/// `offset` must be null or valid.
+pub unsafe fn sendfile(
+    h: Handle,
+    fd: i32,
+    file: i32,
+    offset: *mut libc::off64_t,
+    count: usize,
+    mut native: impl FnMut() -> isize,
+) -> isize {
+    let s = h.sock();
+    if promote::at_boundary(s, h, fd) {
+        return promote::strict_failure(h);
+    }
+    if !offset.is_null() && iov::is_bad(offset as usize, 8) {
+        return native();
+    }
+    if s.tx.phase.load(Ordering::Acquire) != TX_RING {
+        let mut tx = lock_tx(s);
+        if tx.ring().is_none() && !tx.try_switch(h, fd) {
+            // The bytes are not ours to hash: the prefix ends here.
+            s.tx.prefix.stop();
+            s.tx.inflight.fetch_add(1, Ordering::AcqRel);
+            drop(tx);
+            let r = native();
+            if r > 0 {
+                s.tx.tcp_bytes.fetch_add(r as u64, Ordering::AcqRel);
+            }
+            note_shortage(s, r, count);
+            s.tx.inflight.fetch_sub(1, Ordering::AcqRel);
+            s.tx.calls.fetch_add(1, Ordering::Relaxed);
+            return r;
+        }
+    }
+    file_into_ring(h, fd, file, offset, count)
+}
+
+fn file_into_ring(h: Handle, fd: i32, file: i32, offset: *mut libc::off64_t, count: usize) -> isize {
+    // A staging buffer on the stack: a file may be shorter than the room in the ring, and `pread` straight into cells
+    // would hold the lock over disk reads.
+    let mut buffer = [0u8; 16 * 1024];
+    let mut done = 0usize;
+    let mut position = if offset.is_null() {
+        // SAFETY: no pointers.
+        match unsafe { sys::syscall6(libc::SYS_lseek, file as usize, 0, libc::SEEK_CUR as usize, 0, 0, 0) } {
+            at if at >= 0 => at as i64,
+            error => return error,
+        }
+    } else {
+        // SAFETY: valid by contract.
+        unsafe { *offset }
+    };
+    while done < count {
+        let want = (count - done).min(buffer.len());
+        // SAFETY: the buffer is writable for its length.
+        let got = match unsafe { sys::pread(file, buffer.as_mut_ptr(), want, position) } {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(e) if done == 0 => return -(e as isize),
+            Err(_) => break,
+        };
+        let piece = iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: got };
+        // SAFETY: one entry with `got` readable bytes.
+        let r = unsafe {
+            send(h, fd, &piece, 1, 0, || {
+                sys::sendto(fd, buffer.as_ptr(), got, 0, core::ptr::null(), 0)
+                    .map_or_else(|e| -(e as isize), |n| n as isize)
+            })
+        };
+        if r <= 0 {
+            if done == 0 {
+                return r;
+            }
+            break;
+        }
+        done += r as usize;
+        position += r as i64;
+        if (r as usize) < got {
+            break;
+        }
+    }
+    if offset.is_null() {
+        // SAFETY: no pointers.
+        unsafe { sys::syscall6(libc::SYS_lseek, file as usize, position as usize, libc::SEEK_SET as usize, 0, 0, 0) };
+    } else {
+        // SAFETY: valid by contract.
+        unsafe { *offset = position };
+    }
+    done as isize
+}

@@ -1,0 +1,212 @@
+//! What the kernel says of the shadow, the TCP connection under every socket: its byte counters, its events, its end.
+
+use crate::bells;
+use core::ptr;
+use core::sync::atomic::Ordering;
+use ropeway_shm::ring::{Consumer, End, Look, Producer, Ring};
+use ropeway_shm::sys;
+use ropeway_shm::table::Sock;
+
+/// Offsets in `struct tcp_info` (linux/tcp.h), which the kernel only ever extends at its end.
+const INFO_BYTES_RECEIVED: usize = 128;
+const INFO_NOTSENT_BYTES: usize = 144;
+const INFO_BYTES_SENT: usize = 200;
+const INFO_BYTES_RETRANS: usize = 208;
+const INFO_BYTES: usize = 232;
+
+struct Info([u8; INFO_BYTES]);
+
+impl Info {
+    fn of(fd: i32) -> Option<Info> {
+        let mut info = Info([0; INFO_BYTES]);
+        let mut len = INFO_BYTES as u32;
+        // SAFETY: buffer and length are valid.
+        unsafe {
+            sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.0.as_mut_ptr().cast(), &mut len).ok()?;
+        }
+        // Kernels before 4.19 do not count; nothing is promoted there.
+        (len as usize >= INFO_BYTES_RETRANS + 8).then_some(info)
+    }
+
+    fn u64_at(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(core::array::from_fn(|i| self.0[at + i]))
+    }
+
+    fn u32_at(&self, at: usize) -> u32 {
+        u32::from_ne_bytes(core::array::from_fn(|i| self.0[at + i]))
+    }
+
+    /// TCP_ESTABLISHED is 1; the state is the first byte.
+    fn established(&self) -> bool {
+        self.0[0] == 1
+    }
+}
+
+/// Bytes given to the kernel for sending so far, sent or not. None when the kernel does not tell.
+pub fn sent(fd: i32) -> Option<u64> {
+    // One call: the kernel holds the socket while it fills the structure, so the numbers belong together.
+    let info = Info::of(fd)?;
+    let on_the_wire = info.u64_at(INFO_BYTES_SENT).checked_sub(info.u64_at(INFO_BYTES_RETRANS))?;
+    Some(on_the_wire + info.u32_at(INFO_NOTSENT_BYTES) as u64)
+}
+
+/// Bytes taken from the kernel so far. None when the kernel does not tell, the numbers move while we look, or the peer has
+/// sent its FIN (which the kernel may count as a byte).
+pub fn received(fd: i32) -> Option<u64> {
+    /// Bytes may arrive while we look; then once more.
+    const TRIES: u32 = 4;
+    for _ in 0..TRIES {
+        let info = Info::of(fd)?;
+        let before = info.u64_at(INFO_BYTES_RECEIVED);
+        let waiting = queued(fd)? as u64;
+        if Info::of(fd)?.u64_at(INFO_BYTES_RECEIVED) == before {
+            return before.checked_sub(waiting).filter(|_| info.established());
+        }
+    }
+    None
+}
+
+/// True for a connection in state ESTABLISHED.
+pub fn established(fd: i32) -> bool {
+    Info::of(fd).is_some_and(|info| info.established())
+}
+
+/// Bytes in the kernel's receive queue (FIONREAD).
+pub fn queued(fd: i32) -> Option<usize> {
+    let mut n = 0i32;
+    // SAFETY: `n` is writable.
+    unsafe { sys::ioctl(fd, libc::FIONREAD, &raw mut n as usize).ok()? };
+    Some(n.max(0) as usize)
+}
+
+/// Bytes in the kernel's send queue (SIOCOUTQ): sent or not, but not acknowledged.
+pub fn unacknowledged(fd: i32) -> usize {
+    let mut n = 0i32;
+    // SAFETY: `n` is writable.
+    let _ = unsafe { sys::ioctl(fd, libc::TIOCOUTQ, &raw mut n as usize) };
+    n.max(0) as usize
+}
+
+/// Events of the shadow right now; errors and hang-up are always told.
+pub fn poll(fd: i32, events: i16) -> i16 {
+    let mut p = libc::pollfd { fd, events, revents: 0 };
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: all pointers are valid.
+    match unsafe { sys::ppoll(&mut p, 1, &mut now, ptr::null(), sys::SIGSET_BYTES) } {
+        Ok(_) => p.revents,
+        Err(_) => 0,
+    }
+}
+
+/// Sends a pending acknowledgment at once, and the next few without delay.
+pub fn acknowledge_now(fd: i32) {
+    let on = 1i32;
+    // SAFETY: `on` is valid for reading.
+    let _ = unsafe { sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, (&raw const on).cast(), 4) };
+}
+
+/// Ends the connection in both directions at once, as a broken stream must not go on.
+pub fn abort(fd: i32) {
+    linger_zero(fd);
+    let _ = sys::shutdown(fd, libc::SHUT_RDWR);
+}
+
+/// The next close sends RST, as TCP does when bytes are left unread.
+pub fn linger_zero(fd: i32) {
+    let l = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: `l` is valid for reading.
+    unsafe {
+        let _ = sys::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const l).cast(),
+            size_of::<libc::linger>() as u32,
+        );
+    }
+}
+
+/// Discards `n` bytes from the kernel's receive queue, which a PEEK has just shown.
+pub fn discard(fd: i32, n: usize) -> sys::Result<usize> {
+    // SAFETY: with MSG_TRUNC, TCP drops bytes without writing to the buffer.
+    unsafe {
+        sys::recvfrom(fd, ptr::null_mut(), n, libc::MSG_TRUNC | libc::MSG_DONTWAIT, ptr::null_mut(), ptr::null_mut())
+    }
+}
+
+/// Sends all of a buffer over the kernel, waiting for room whatever the descriptor's mode is. False if the peer is gone.
+///
+/// # Safety
+/// `ptr` must be valid for `len` bytes.
+unsafe fn send_all(fd: i32, mut ptr: *const u8, mut len: usize) -> bool {
+    while len > 0 {
+        // SAFETY: the caller vouches for the buffer.
+        match unsafe { sys::sendto(fd, ptr, len, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT, ptr::null(), 0) } {
+            Ok(n) => {
+                // SAFETY: n <= len.
+                ptr = unsafe { ptr.add(n) };
+                len -= n;
+            }
+            Err(libc::EAGAIN) => {
+                let mut p = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+                // SAFETY: `p` is valid; no timeout: only the peer's kernel can make room, or end the connection.
+                let _ = unsafe { sys::ppoll(&mut p, 1, ptr::null_mut(), ptr::null(), sys::SIGSET_BYTES) };
+            }
+            Err(libc::EINTR) => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+/// Copies what the reader left unread in the ring onto TCP, before any later byte (handover, clause 4).
+pub fn copy_tail(s: &Sock, ring: &Ring, p: &mut Producer, fd: i32) {
+    let Some((at, off)) = ring.reader_stopped_at(p) else { return };
+    let mut c = Consumer::starting_at(at, p.epoch);
+    let mut skip = off;
+    // The ring is closed: its chain of records ends, and every step is checked. The count is taken once, so that a reader
+    // that goes on changing its ring gets no more than it holds.
+    let mut left = ring.unread(&c).0;
+    while left > 0
+        && let Look::Data { ptr, len } = ring.look(&mut c)
+    {
+        left = left.saturating_sub(len);
+        let jump = skip.min(len);
+        skip -= jump;
+        // SAFETY: `look` checked that the bytes lie inside the ring.
+        let sent = unsafe { send_all(fd, ptr.add(jump), len - jump) };
+        if !sent {
+            return;
+        }
+        s.tx.tcp_bytes.fetch_add((len - jump) as u64, Ordering::AcqRel);
+        s.tx.ring_bytes.fetch_sub((len - jump) as u64, Ordering::AcqRel);
+        ring.consume(&mut c, len);
+    }
+}
+
+/// Asks the writer to take the unread tail of our incoming ring back and waits for it, at most `most_ns` unless it has
+/// begun. True when it has done so; false when it will not. None: it began, and did not end.
+pub fn recall_and_wait(incoming: &Ring, outgoing: &Ring, c: &mut Consumer, fd: i32, most_ns: u64) -> Option<bool> {
+    /// An answer is a few hundred kilobytes to the kernel: a writer that needs longer has died over it.
+    const ANSWER_NS: u64 = 5_000_000_000;
+    incoming.recall(c);
+    bells::ring_all(incoming, End::Writer);
+    bells::ring_all(outgoing, End::Reader);
+    let until = sys::monotonic_ns() + most_ns;
+    while incoming.recalled() != c.epoch {
+        let gone = poll(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
+        if (gone || sys::monotonic_ns() > until) && incoming.recalled() != c.epoch && incoming.withdraw_recall(c.epoch)
+        {
+            return Some(false);
+        }
+        if sys::monotonic_ns() > until + ANSWER_NS {
+            return None;
+        }
+        // SAFETY: an empty poll is a sleep.
+        unsafe {
+            let mut moment = libc::timespec { tv_sec: 0, tv_nsec: 200_000 };
+            let _ = sys::ppoll(ptr::null_mut(), 0, &mut moment, ptr::null(), sys::SIGSET_BYTES);
+        }
+    }
+    Some(true)
+}

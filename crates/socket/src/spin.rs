@@ -1,0 +1,88 @@
+//! Spinning before sleeping: for how long, and how without keeping the processor from those who would end the wait.
+//!
+//! Two ends that share a processor cannot help each other by spinning, and wake-ups tend to bring them together (the
+//! scheduler puts a woken thread beside its waker). So after a spin that did not pay, later ones yield the processor
+//! between looks: the other end runs at once, both stay runnable, and the scheduler moves one of them to an idle
+//! processor. A yield that is away for long met a thread with work of its own: then the wait sleeps, and for a while waits
+//! sleep early.
+
+use crate::machine::{self, ticks_per_us};
+use crate::thread::Signals;
+use crate::{settings, stats};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use ropeway_shm::sys;
+
+/// Looks between two readings of the clock.
+const LOOKS: u32 = 16;
+/// Plain spinning before the first yield, and on a machine whose processors have other work.
+const PLAIN_US: u64 = 1;
+/// A yield that is away for longer met a thread with work of its own.
+const AWAY_US: u64 = 40;
+/// For how long waits then sleep early.
+const BUSY_US: u64 = 10_000;
+/// A gap this long between two looks means that the processor was taken away.
+const TAKEN_US: u64 = 20;
+
+/// The last spin of this process did not pay: yield between looks.
+static YIELD: AtomicBool = AtomicBool::new(false);
+/// Until when, in ticks, the processors have other work.
+static BUSY_UNTIL: AtomicU64 = AtomicU64::new(0);
+
+fn busy(now: u64) -> bool {
+    (BUSY_UNTIL.load(Ordering::Relaxed).wrapping_sub(now) as i64) > 0
+}
+
+/// How long a spin that begins now may last, in ticks; 0 for not at all.
+pub fn spin_budget() -> u64 {
+    let most = machine::spin_ticks(settings::spin_ns());
+    if most != 0 && busy(sys::ticks()) { PLAIN_US * ticks_per_us() } else { most }
+}
+
+/// Spins until `ready`, for as long as that has paid lately. True when `ready` came true.
+#[inline]
+pub fn spin(mut ready: impl FnMut() -> bool, signals: Signals) -> bool {
+    let budget = spin_budget();
+    if budget == 0 {
+        return ready();
+    }
+    let start = sys::ticks();
+    let us = ticks_per_us();
+    let mut last = start;
+    let mut yields = 0u32;
+    loop {
+        for _ in 0..LOOKS {
+            if ready() {
+                won(start, yields);
+                return true;
+            }
+            core::hint::spin_loop();
+        }
+        let now = sys::ticks();
+        let taken = now.wrapping_sub(last) > TAKEN_US * us;
+        if now.wrapping_sub(start) > budget || taken || signals.any() {
+            break;
+        }
+        last = now;
+        if YIELD.load(Ordering::Relaxed) && now.wrapping_sub(start) > PLAIN_US * us {
+            yields += 1;
+            let _ = sys::sched_yield();
+            last = sys::ticks();
+            if last.wrapping_sub(now) > AWAY_US * us {
+                BUSY_UNTIL.store(last + BUSY_US * us, Ordering::Relaxed);
+                break;
+            }
+        }
+    }
+    stats::TOTALS.spins_lost.fetch_add(1, Ordering::Relaxed);
+    YIELD.store(true, Ordering::Relaxed);
+    ready()
+}
+
+#[inline]
+fn won(start: u64, yields: u32) {
+    stats::TOTALS.spins_won.fetch_add(1, Ordering::Relaxed);
+    machine::note_wait(sys::ticks().wrapping_sub(start), settings::spin_ns());
+    if yields == 0 && YIELD.load(Ordering::Relaxed) {
+        YIELD.store(false, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,609 @@
+//! What epoll, poll and select say of sockets whose bytes are in rings, call by call.
+
+mod support;
+
+use ropeway_shm::sys;
+use ropeway_socket::{lifecycle, poll};
+use std::thread;
+use std::time::{Duration, Instant};
+use support::*;
+
+const PIN: i16 = libc::POLLIN;
+const POUT: i16 = libc::POLLOUT;
+const PRDHUP: i16 = libc::POLLRDHUP;
+
+/// Runs `f` while another thread does `later` after a moment in which `f` has gone to sleep.
+fn meanwhile<R>(later: impl FnOnce() + Send, f: impl FnOnce() -> R) -> R {
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(30));
+            later();
+        });
+        f()
+    })
+}
+
+#[test]
+fn level_triggered_members_are_reported_while_they_are_ready() {
+    let set = Set::new();
+    let (a, b) = warm_pair(&set, IN, 7);
+    assert_eq!(set.wait(0), []);
+    assert_eq!(a.send(b"0123456789"), 10);
+    assert_eq!(set.wait(0), [(IN, 7)]);
+    assert_eq!(set.wait(-1), [(IN, 7)]);
+    let mut four = [0u8; 4];
+    assert_eq!(b.recv(&mut four), 4);
+    assert_eq!(set.wait(0), [(IN, 7)], "six bytes are left");
+    assert_eq!(b.take(), 6);
+    assert_eq!(set.wait(0), []);
+    assert_eq!(set.wait(10), []);
+    set.modify(&b, IN | OUT, 8);
+    assert_eq!(set.wait(-1), [(OUT, 8)]);
+    set.modify(&b, 0, 9);
+    assert_eq!(a.send(b"x"), 1);
+    assert_eq!(set.wait(0), []);
+    assert!(b.on_rings());
+}
+
+#[test]
+fn a_sleeper_wakes_by_what_comes_through_the_ring() {
+    let set = Set::new();
+    let (a, b) = warm_pair(&set, IN, 1);
+    for round in 0..20 {
+        let got = meanwhile(|| assert_eq!(a.send(b"x"), 1), || set.wait(5000));
+        assert_eq!(got, [(IN, 1)], "round {round}");
+        assert_eq!(b.take(), 1);
+    }
+    assert!(b.on_rings());
+}
+
+#[test]
+fn an_edge_is_new_data_and_nothing_else() {
+    let set = Set::new();
+    let (a, b) = warm_pair(&set, IN | ET, 1);
+    while !set.wait(0).is_empty() {}
+    assert_eq!(a.send(b"01234"), 5);
+    assert_eq!(set.wait(0), [(IN, 1)]);
+    assert_eq!(set.wait(0), []);
+    let mut two = [0u8; 2];
+    assert_eq!(b.recv(&mut two), 2);
+    assert_eq!(set.wait(0), [], "reading a part is no edge");
+    assert_eq!(a.send(b"5678"), 4);
+    assert_eq!(set.wait(0), [(IN, 1)], "new data is, though old is unread");
+    assert_eq!(set.wait(0), []);
+    assert_eq!(meanwhile(|| assert_eq!(a.send(b"9"), 1), || set.wait(5000)), [(IN, 1)]);
+    set.modify(&b, IN | ET, 2);
+    assert_eq!(set.wait(0), [(IN, 2)], "armed again");
+    assert_eq!(set.wait(0), []);
+    assert_eq!(b.take(), 8);
+    set.modify(&b, IN | ET, 3);
+    assert_eq!(set.wait(0), []);
+    assert_eq!(meanwhile(|| assert_eq!(a.send(b"y"), 1), || set.wait(5000)), [(IN, 3)]);
+}
+
+#[test]
+fn room_is_an_edge_after_a_send_that_found_none() {
+    let set = Set::new();
+    let (a, b) = warm_pair(&set, IN | OUT | ET, 1);
+    while !set.wait(0).is_empty() {}
+    assert_eq!(b.send(b"x"), 1);
+    assert_eq!(set.wait(0), [], "a send that went through is no edge");
+    let mut sent = 1;
+    loop {
+        match b.send(&[0x5a; 1000]) {
+            n if n > 0 => sent += n as usize,
+            n => break assert_eq!(n, -(libc::EAGAIN as isize)),
+        }
+    }
+    assert_eq!(set.wait(0), [], "full");
+    let mut all = vec![0u8; sent];
+    let got = meanwhile(
+        || {
+            let mut at = 0;
+            while at < sent {
+                at += a.recv(&mut all[at..]) as usize;
+            }
+        },
+        || set.wait(5000),
+    );
+    assert_eq!(got, [(OUT, 1)]);
+    assert_eq!(a.send(b"y"), 1);
+    let both = set.wait(0);
+    assert!(both == [(IN | OUT, 1)], "an edge shows everything that is ready: {both:?}");
+    // The reader may have ended the ring meanwhile or not; no further edge either way.
+    assert_eq!(b.take(), 1);
+    assert_eq!(set.wait(5), []);
+}
+
+#[test]
+fn a_partial_send_waits_for_room_like_a_refused_one() {
+    let set = Set::new();
+    let (a, b) = warm_pair(&set, OUT | ET, 1);
+    while !set.wait(0).is_empty() {}
+    let big = vec![1u8; 1 << 20];
+    let sent = b.send(&big) as usize;
+    assert!(sent < big.len());
+    assert_eq!(set.wait(0), []);
+    let mut all = vec![0u8; sent];
+    let mut at = 0;
+    while at < sent {
+        at += a.recv(&mut all[at..]) as usize;
+    }
+    assert_eq!(set.wait(1000), [(OUT, 1)]);
+}
+
+#[test]
+fn a_oneshot_member_fires_once_until_it_is_armed_again() {
+    let set = Set::new();
+    let (a, b) = warm_pair(&set, IN, 1);
+    set.modify(&b, IN | ONESHOT, 2);
+    assert_eq!(a.send(b"0123"), 4);
+    assert_eq!(set.wait(0), [(IN, 2)]);
+    assert_eq!(set.wait(0), []);
+    assert_eq!(a.send(b"4"), 1);
+    assert_eq!(set.wait(10), []);
+    set.modify(&b, IN | ONESHOT, 3);
+    assert_eq!(set.wait(0), [(IN, 3)]);
+    assert_eq!(b.take(), 5);
+    set.modify(&b, IN | ONESHOT, 4);
+    assert_eq!(set.wait(0), []);
+    assert_eq!(meanwhile(|| assert_eq!(a.send(b"x"), 1), || set.wait(5000)), [(IN, 4)]);
+}
+
+#[test]
+fn a_oneshot_member_on_tcp_stays_fired_when_it_comes_onto_a_ring() {
+    let set = Set::new();
+    let (a, b) = connected();
+    b.nonblocking(true);
+    set.add(&b, IN | ONESHOT, 1);
+    assert_eq!(set.wait(0), []);
+    assert_eq!(a.send(b"x"), 1);
+    assert_eq!(set.wait(1000), [(IN, 1)], "by the kernel, under the program's own data");
+    assert_eq!(set.wait(0), []);
+    assert_eq!(b.take(), 1);
+    warm(&a, &b);
+    assert_eq!(a.send(b"x"), 1);
+    assert_eq!(set.wait(10), [], "fired is fired");
+    set.modify(&b, IN | ONESHOT, 2);
+    assert_eq!(set.wait(0), [(IN, 2)]);
+}
+
+#[test]
+fn deleting_and_adding_again_costs_no_event() {
+    let set = Set::new();
+    let (a, b) = warm_pair(&set, IN, 1);
+    for round in 0..50 {
+        assert_eq!(set.delete(&b), 0);
+        assert_eq!(set.delete(&b), -(libc::ENOENT as isize));
+        assert_eq!(set.ctl(libc::EPOLL_CTL_MOD, b.fd, IN, 0), -(libc::ENOENT as isize));
+        if round % 2 == 0 {
+            assert_eq!(a.send(b"x"), 1);
+            assert_eq!(set.wait(0), []);
+        }
+        set.add(&b, IN, round);
+        assert_eq!(set.ctl(libc::EPOLL_CTL_ADD, b.fd, IN, 0), -(libc::EEXIST as isize));
+        if round % 2 != 0 {
+            assert_eq!(a.send(b"x"), 1);
+        }
+        assert_eq!(set.wait(0), [(IN, round)]);
+        assert_eq!(b.take(), 1);
+    }
+}
+
+#[test]
+fn a_set_that_sleeps_in_the_kernel_alone_wakes_when_a_member_comes_onto_a_ring() {
+    for round in 0..10 {
+        let set = Set::new();
+        let (a, b) = connected();
+        let (c, d) = connected();
+        b.nonblocking(true);
+        set.add(&b, IN, 1);
+        set.add(&d, IN, 2);
+        assert_eq!(set.wait(0), []);
+        // Another thread than the one that waits reads, and so moves the socket.
+        let got = thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(20));
+                warm(&c, &d);
+                thread::sleep(Duration::from_millis(20));
+                assert_eq!(a.send(b"x"), 1);
+            });
+            loop {
+                let got = set.wait(5000);
+                if got.iter().any(|e| e.1 == 1) || got.is_empty() {
+                    return got;
+                }
+            }
+        });
+        assert_eq!(got, [(IN, 1)], "round {round}");
+        assert!(d.on_rings());
+        assert_eq!(
+            meanwhile(
+                || assert_eq!(c.send(b"x"), 1),
+                || loop {
+                    let got = set.wait(5000);
+                    if got != [(IN, 1)] {
+                        return got;
+                    }
+                    b.take();
+                }
+            ),
+            [(IN, 2)]
+        );
+    }
+}
+
+#[test]
+fn the_end_of_the_peer_is_told_as_tcp_tells_it() {
+    let set = Set::new();
+    let (a, b) = warm_pair(&set, IN | RDHUP, 1);
+    assert_eq!(a.send(b"last"), 4);
+    assert_eq!(a.shutdown(libc::SHUT_WR), 0);
+    rest();
+    assert_eq!(set.wait(0), [(IN | RDHUP, 1)]);
+    assert_eq!(b.take(), 4);
+    assert_eq!(set.wait(0), [(IN | RDHUP, 1)]);
+    set.modify(&b, IN, 2);
+    assert_eq!(set.wait(0), [(IN, 2)]);
+    set.modify(&b, RDHUP, 3);
+    assert_eq!(set.wait(0), [(RDHUP, 3)]);
+    assert_eq!(b.shutdown(libc::SHUT_WR), 0);
+    rest();
+    assert_eq!(set.wait(0), [(RDHUP | HUP, 3)]);
+}
+
+#[test]
+fn the_end_wakes_a_sleeper_once() {
+    let set = Set::new();
+    let (a, b) = warm_pair(&set, IN | RDHUP | ET, 1);
+    while !set.wait(0).is_empty() {}
+    assert_eq!(meanwhile(|| a.close(), || set.wait(5000)), [(IN | RDHUP, 1)]);
+    let mut byte = [0u8; 1];
+    assert_eq!(b.recv(&mut byte), 0);
+    assert_eq!(set.wait(20), []);
+}
+
+#[test]
+fn a_reset_is_told_until_its_error_was_taken() {
+    let set = Set::new();
+    let (a, b) = warm_pair(&set, IN, 1);
+    assert_eq!(b.send(b"unread"), 6);
+    assert_eq!(meanwhile(|| a.close(), || set.wait(5000)), [(IN | ERR | HUP, 1)]);
+    let mut byte = [0u8; 1];
+    assert_eq!(b.recv(&mut byte), -(libc::ECONNRESET as isize));
+    assert_eq!(set.wait(0), [(IN | HUP, 1)]);
+}
+
+#[test]
+fn one_event_at_a_time_reaches_every_member_and_the_kernels() {
+    let set = Set::new();
+    let pairs: Vec<_> = (0..6).map(|i| warm_pair(&set, IN, i)).collect();
+    let mut pipe = [0i32; 2];
+    // SAFETY: room for two descriptors.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    assert_eq!(set.ctl(libc::EPOLL_CTL_ADD, pipe[0], IN, 100), 0);
+    // SAFETY: one readable byte.
+    assert_eq!(unsafe { sys::write(pipe[1], b"x".as_ptr(), 1) }, Ok(1));
+    pairs.iter().for_each(|(a, _)| assert_eq!(a.send(b"x"), 1));
+    for ms in [0, 1000] {
+        let mut seen: Vec<u64> = (0..80).flat_map(|_| set.wait_max(1, ms)).map(|e| e.1).collect();
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen, [0, 1, 2, 3, 4, 5, 100]);
+    }
+    let all: Vec<u64> = set.wait(0).iter().map(|e| e.1).collect();
+    assert_eq!(all, [0, 1, 2, 3, 4, 5, 100]);
+    pipe.iter().for_each(|fd| assert!(sys::close(*fd).is_ok()));
+}
+
+#[test]
+fn one_socket_in_two_sets_has_an_edge_in_each() {
+    let (one, two) = (Set::new(), Set::new());
+    let (a, b) = connected();
+    b.nonblocking(true);
+    one.add(&b, IN | ET, 1);
+    two.add(&b, IN, 2);
+    assert_eq!((one.wait(0), two.wait(0)), (vec![], vec![]));
+    warm(&a, &b);
+    while !one.wait(0).is_empty() {}
+    assert_eq!(two.wait(0), []);
+    assert_eq!(a.send(b"data"), 4);
+    assert_eq!(one.wait(0), [(IN, 1)]);
+    assert_eq!(one.wait(0), []);
+    assert_eq!((two.wait(0), two.wait(0)), (vec![(IN, 2)], vec![(IN, 2)]));
+    assert_eq!(b.take(), 4);
+    drop(two);
+    assert_eq!(meanwhile(|| assert_eq!(a.send(b"more"), 4), || one.wait(5000)), [(IN, 1)]);
+}
+
+#[test]
+fn a_fifth_set_takes_the_socket_back_to_tcp() {
+    let sets: Vec<Set> = (0..5).map(|_| Set::new()).collect();
+    let (a, b) = warm_pair(&sets[0], IN, 0);
+    assert_eq!(a.send(b"x"), 1);
+    for (i, set) in sets.iter().enumerate().skip(1) {
+        thread::scope(|scope| {
+            // Leaving may need the other end, to take an unread rest back.
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    thread::sleep(Duration::from_millis(5));
+                    a.recv_flags(&mut [0u8; 1], libc::MSG_DONTWAIT);
+                    assert_eq!(a.send(b"x"), 1);
+                }
+            });
+            set.add(&b, IN, i as u64);
+        });
+    }
+    assert!(!b.on_rings());
+    rest();
+    for (i, set) in sets.iter().enumerate() {
+        assert_eq!(set.wait(1000), [(IN, i as u64)]);
+    }
+}
+
+#[test]
+fn a_nested_set_is_ready_exactly_while_a_member_is() {
+    let (inner, outer, outermost) = (Set::new(), Set::new(), Set::new());
+    let (a, b) = warm_pair(&inner, IN, 1);
+    assert_eq!(outer.ctl(libc::EPOLL_CTL_ADD, inner.ep, IN, 2), 0);
+    assert_eq!(outermost.ctl(libc::EPOLL_CTL_ADD, outer.ep, IN, 3), 0);
+    assert_eq!(outermost.wait(0), []);
+    assert_eq!(a.send(b"data"), 4);
+    assert_eq!(outermost.wait(1000), [(IN, 3)]);
+    assert_eq!(outer.wait(1000), [(IN, 2)]);
+    assert_eq!(inner.wait(0), [(IN, 1)]);
+    assert_eq!(poll_on(&[(outer.ep, PIN)], 1000), (1, vec![PIN]));
+    assert_eq!(b.take(), 4);
+    assert_eq!(outer.wait(0), []);
+    assert_eq!(poll_on(&[(inner.ep, PIN)], 0), (0, vec![0]));
+    assert_eq!(meanwhile(|| assert_eq!(a.send(b"x"), 1), || outermost.wait(5000)), [(IN, 3)]);
+    assert_eq!(inner.wait(0), [(IN, 1)]);
+    assert_eq!(b.take(), 1);
+    assert_eq!(meanwhile(|| assert_eq!(a.send(b"x"), 1), || poll_on(&[(outer.ep, PIN)], 5000)), (1, vec![PIN]));
+    assert_eq!(inner.wait(0), [(IN, 1)]);
+}
+
+#[test]
+fn of_three_threads_asleep_on_one_edge_one_wakes() {
+    let set = Set::new();
+    let (a, _b) = warm_pair(&set, IN | ET, 1);
+    while !set.wait(0).is_empty() {}
+    let woken: usize = thread::scope(|scope| {
+        let sleepers: Vec<_> = (0..3).map(|_| scope.spawn(|| set.wait(300).len())).collect();
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(a.send(b"x"), 1);
+        sleepers.into_iter().map(|s| s.join().expect("sleeper")).sum()
+    });
+    assert_eq!(woken, 1);
+}
+
+#[test]
+fn a_change_of_the_set_wakes_the_thread_that_sleeps_in_it() {
+    let set = Set::new();
+    let (a, b) = connected();
+    warm(&a, &b);
+    assert_eq!(a.send(b"x"), 1);
+    assert_eq!(meanwhile(|| set.add(&b, IN, 1), || set.wait(5000)), [(IN, 1)], "by add");
+    set.modify(&b, 0, 2);
+    assert_eq!(meanwhile(|| set.modify(&b, IN, 3), || set.wait(5000)), [(IN, 3)], "by modify");
+    assert_eq!(b.take(), 1);
+    assert_eq!(
+        meanwhile(|| assert_eq!((set.delete(&b), a.send(b"y")), (0, 1)), || set.wait(100)),
+        [],
+        "not after delete"
+    );
+}
+
+#[test]
+fn a_thread_that_leaves_hands_over_to_one_that_sleeps() {
+    let set = Set::new();
+    let (a, b) = warm_pair(&set, IN, 1);
+    let (c, d) = warm_pair(&set, IN, 2);
+    let seen = thread::scope(|scope| {
+        let sleeper = scope.spawn(|| set.wait_max(1, 5000));
+        thread::sleep(Duration::from_millis(30));
+        assert_eq!(a.send(b"x"), 1);
+        let first = sleeper.join().expect("sleeper");
+        let sleeper = scope.spawn(|| {
+            let got = set.wait_max(1, 5000);
+            b.take();
+            got
+        });
+        let second = sleeper.join().expect("sleeper");
+        // This thread takes one event and leaves; what comes then is the sleeper's.
+        let sleeper = scope.spawn(|| set.wait(5000));
+        thread::sleep(Duration::from_millis(30));
+        assert_eq!(set.wait_max(1, 0), []);
+        assert_eq!(c.send(b"y"), 1);
+        (first, second, sleeper.join().expect("sleeper"))
+    });
+    assert_eq!(seen, (vec![(IN, 1)], vec![(IN, 1)], vec![(IN, 2)]));
+    assert_eq!(d.take(), 1);
+}
+
+#[test]
+fn poll_tells_what_rings_hold_and_waits_for_it() {
+    let (a, b) = connected();
+    assert_eq!(poll_on(&[(b.fd, PIN)], 0), (0, vec![0]));
+    warm(&a, &b);
+    assert_eq!(poll_on(&[(b.fd, PIN | POUT | PRDHUP)], 0), (1, vec![POUT]));
+    let start = Instant::now();
+    assert_eq!(poll_on(&[(b.fd, PIN)], 30), (0, vec![0]));
+    assert!(start.elapsed() >= Duration::from_millis(30));
+    assert_eq!(a.send(b"0123"), 4);
+    assert_eq!(
+        poll_on(&[(b.fd, PIN), (-1, PIN), (b.fd, POUT), (899, PIN)], -1),
+        (3, vec![PIN, 0, POUT, libc::POLLNVAL])
+    );
+    assert_eq!(b.take(), 4);
+    for _ in 0..10 {
+        assert_eq!(meanwhile(|| assert_eq!(a.send(b"x"), 1), || poll_on(&[(b.fd, PIN)], 5000)), (1, vec![PIN]));
+        assert_eq!(b.take(), 1);
+    }
+    assert!(b.on_rings());
+    assert_eq!(meanwhile(|| assert_eq!(a.shutdown(libc::SHUT_WR), 0), || poll_on(&[(b.fd, PIN | PRDHUP)], 5000)).0, 1);
+    rest();
+    assert_eq!(poll_on(&[(b.fd, PIN | PRDHUP | POUT)], 0), (1, vec![PIN | PRDHUP | POUT]));
+}
+
+#[test]
+fn poll_waits_for_room_and_learns_that_the_reader_is_gone() {
+    let (a, b) = connected();
+    warm(&a, &b);
+    b.nonblocking(true);
+    let mut sent = 0;
+    while let n @ 1.. = b.send(&[1u8; 500]) {
+        sent += n as usize;
+    }
+    assert_eq!(poll_on(&[(b.fd, POUT)], 0), (0, vec![0]));
+    assert_eq!(poll_on(&[(b.fd, POUT)], 3), (0, vec![0]));
+    let mut all = vec![0u8; sent];
+    let got = meanwhile(|| assert!(a.recv_flags(&mut all, libc::MSG_WAITALL) > 0), || poll_on(&[(b.fd, POUT)], 5000));
+    assert_eq!(got, (1, vec![POUT]));
+    while b.send(&[1u8; 500]) > 0 {}
+    let (n, shown) = meanwhile(|| a.close(), || poll_on(&[(b.fd, POUT)], 5000));
+    assert_eq!((n, shown), (1, vec![POUT | libc::POLLERR | libc::POLLHUP]));
+}
+
+/// Both ends fill their rings before either reads: TCP has more room, so waiting for some must lead there.
+#[test]
+fn a_reader_that_stands_still_makes_room_on_tcp() {
+    for by_poll in [true, false] {
+        let set = Set::new();
+        let (a, b) = warm_pair(&set, IN, 1);
+        set.modify(&b, OUT, 1);
+        let piece = vec![1u8; 10_000];
+        let mut sent = 0;
+        while sent < 200_000 {
+            match b.send(&piece) {
+                n if n > 0 => sent += n as usize,
+                _ if by_poll => assert_eq!(poll_on(&[(b.fd, POUT)], 5000), (1, vec![POUT])),
+                _ => assert_eq!(set.wait(5000), [(OUT, 1)]),
+            }
+        }
+        let mut all = vec![0u8; sent];
+        assert_eq!(a.recv_flags(&mut all, libc::MSG_WAITALL), sent as isize);
+        assert!(all.iter().all(|byte| *byte == 1));
+    }
+}
+
+/// A server that sends files waits for edges on whichever carrier they fill.
+#[test]
+fn a_file_that_fills_one_carrier_after_the_other_gets_its_edges() {
+    let set = Set::new();
+    let (a, b) = warm_pair(&set, IN | OUT | RDHUP | ET, 1);
+    while !set.wait(0).is_empty() {}
+    const SIZE: usize = 12 << 20;
+    // SAFETY: a valid C string.
+    let file = unsafe { sys::memfd_create(c"file".as_ptr().cast(), libc::MFD_CLOEXEC) }.expect("memfd") as i32;
+    sys::ftruncate(file, SIZE as i64).expect("size");
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            // First nobody reads, so that the ring is given up.
+            thread::sleep(Duration::from_millis(40));
+            let mut all = vec![1u8; SIZE];
+            let got = a.recv_flags(&mut all, libc::MSG_WAITALL);
+            assert!(all.iter().all(|byte| *byte == 0));
+            got
+        });
+        let mut at = 0i64;
+        while at < SIZE as i64 {
+            let left = SIZE - at as usize;
+            let native = |at: &mut i64| {
+                let at = &raw mut *at as usize;
+                // SAFETY: `at` is valid.
+                unsafe { sys::syscall6(libc::SYS_sendfile, b.fd as usize, file as usize, at, left, 0, 0) }
+            };
+            let p = &raw mut at;
+            // SAFETY: `p` is valid, for the closure, too.
+            let sent = unsafe { ropeway_socket::send::sendfile(b.h, b.fd, file, p, left, || native(&mut *p)) };
+            if sent < left as isize {
+                let got = set.wait(5000);
+                assert!(got == [(OUT, 1)], "{got:?} after {at} bytes, the last call sent {sent}");
+            }
+        }
+        assert_eq!(reader.join().expect("reader"), SIZE as isize);
+    });
+    sys::close(file).expect("close");
+}
+
+#[test]
+fn poll_on_many_descriptors_and_on_pipes_beside() {
+    let pairs: Vec<_> = (0..80).map(|_| connected()).collect();
+    pairs.iter().for_each(|(a, b)| warm(a, b));
+    let mut pipe = [0i32; 2];
+    // SAFETY: room for two descriptors.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    let mut asked: Vec<(i32, i16)> = pairs.iter().map(|(_, b)| (b.fd, PIN)).collect();
+    asked.push((pipe[0], PIN));
+    assert_eq!(poll_on(&asked, 0).0, 0);
+    let (n, shown) = meanwhile(|| assert_eq!(pairs[77].0.send(b"x"), 1), || poll_on(&asked, 5000));
+    assert_eq!((n, shown[77]), (1, PIN));
+    assert_eq!(pairs[77].1.take(), 1);
+    // SAFETY: one readable byte.
+    let (n, shown) =
+        meanwhile(|| assert_eq!(unsafe { sys::write(pipe[1], b"x".as_ptr(), 1) }, Ok(1)), || poll_on(&asked, 5000));
+    assert_eq!((n, shown[80]), (1, PIN));
+    pipe.iter().for_each(|fd| assert!(sys::close(*fd).is_ok()));
+}
+
+#[test]
+fn select_fills_the_sets_and_leaves_the_rest_of_the_time() {
+    let (a, b) = connected();
+    warm(&a, &b);
+    let set = |fd: i32| {
+        let mut words = [0u64; 16];
+        words[fd as usize / 64] |= 1 << (fd % 64);
+        words
+    };
+    let select = |read: &mut [u64; 16], write: Option<&mut [u64; 16]>, ms: i64| {
+        let mut time = libc::timeval { tv_sec: ms / 1000, tv_usec: ms % 1000 * 1000 };
+        let write = write.map_or(std::ptr::null_mut(), |w| w.as_mut_ptr());
+        // SAFETY: sets of 1024 bits and a valid time; the kernel is not needed here.
+        let n = unsafe {
+            poll::select(b.fd + 1, read.as_mut_ptr(), write, std::ptr::null_mut(), &mut time, || unreachable!())
+        };
+        (n, time.tv_sec * 1000 + time.tv_usec / 1000)
+    };
+    let (mut r, mut w) = (set(b.fd), set(b.fd));
+    assert_eq!(select(&mut r, Some(&mut w), 0).0, 1);
+    assert_eq!((r, w), ([0; 16], set(b.fd)));
+    let mut r = set(b.fd);
+    assert_eq!(select(&mut r, None, 20), (0, 0));
+    assert_eq!(r, [0; 16]);
+    let mut r = set(b.fd);
+    let (n, left) = meanwhile(|| assert_eq!(a.send(b"x"), 1), || select(&mut r, None, 5000));
+    assert_eq!((n, r), (1, set(b.fd)));
+    assert!((2000..=4980).contains(&left), "{left} ms are left");
+}
+
+#[test]
+fn a_socket_closed_during_a_wait_is_gone_and_others_are_not() {
+    let set = Set::new();
+    let (a, b) = warm_pair(&set, IN, 1);
+    let (c, _d) = warm_pair(&set, IN, 2);
+    let got = meanwhile(
+        || {
+            b.close();
+            assert_eq!(c.send(b"x"), 1);
+        },
+        || set.wait(5000),
+    );
+    assert_eq!(got, [(IN, 2)]);
+    drop(a);
+}
+
+#[test]
+fn a_closed_number_whose_duplicate_lives_is_left_to_the_kernel() {
+    let set = Set::new();
+    let (a, b) = warm_pair(&set, IN, 1);
+    let copy = sys::dup(b.fd).expect("dup") as i32;
+    lifecycle::duplicated(b.fd, copy);
+    b.close();
+    assert_eq!(a.send(b"data"), 4);
+    assert_eq!(set.wait(1000), [(IN, 1)], "by the open file, under its old data");
+    lifecycle::closing(copy);
+    sys::close(copy).expect("close");
+    rest();
+    assert_eq!(set.wait(0), []);
+}

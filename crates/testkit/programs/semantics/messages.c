@@ -1,0 +1,375 @@
+/* Vectors and messages, their limits and fields; what bad pointers, descriptors and flags give. */
+#include "rw_test.h"
+
+#include <limits.h>
+#include <sys/sendfile.h>
+
+static char buffer[1 << 17];
+
+/* Cuts `length` bytes of `bytes` into `count` pieces of unequal sizes, some of them empty. */
+static void cut(struct iovec *parts, int count, char *bytes, size_t length)
+{
+    size_t at = 0;
+    for (int i = 0; i < count; i++) {
+        size_t size = i % 7 == 3 ? 0 : MIN_OF((size_t)(i * 37 % 90 + 1), length - at);
+        if (i == count - 1)
+            size = length - at;
+        parts[i] = (struct iovec) { bytes + at, size };
+        at += size;
+    }
+}
+
+CASE(vectors)
+{
+    struct iovec parts[64];
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE {
+        rw_fill(buffer, 2000, 1, 0);
+        cut(parts, 8, buffer, 1000);
+        T(writev(fd, parts, 8));
+        cut(parts, 64, buffer + 1000, 1000);
+        struct msghdr message = { .msg_iov = parts, .msg_iovlen = 64 };
+        T(sendmsg(fd, &message, 0));
+    }
+    rw_rest();
+    B_SIDE {
+        cut(parts, 30, buffer, 1500);
+        rw_bytes("scattered", buffer, T(readv(fd, parts, 30)));
+        cut(parts, 64, buffer + 1500, 3000);
+        struct msghdr message = { .msg_iov = parts, .msg_iovlen = 64 };
+        rw_bytes("scattered", buffer + 1500, T(recvmsg(fd, &message, 0)));
+        YES(rw_matches(buffer, 2000, 1, 0));
+    }
+}
+
+CASE(as_many_vectors_as_there_may_be)
+{
+    static struct iovec parts[IOV_MAX + 1];
+    volatile int minus = -1;
+    struct msghdr message = { .msg_iov = parts, .msg_iovlen = IOV_MAX };
+    rw_warm(fd, RW_BLOCK);
+    cut(parts, IOV_MAX, buffer, 60000);
+    parts[IOV_MAX] = (struct iovec) { buffer, 1 };
+    A_SIDE {
+        rw_fill(buffer, 60000, 2, 0);
+        T(writev(fd, parts, IOV_MAX));
+        T(sendmsg(fd, &message, 0));
+        T(writev(fd, parts, IOV_MAX + 1));
+        message.msg_iovlen = IOV_MAX + 1;
+        T(sendmsg(fd, &message, 0));
+    }
+    rw_rest();
+    B_SIDE {
+        T(readv(fd, parts, IOV_MAX + 1));
+        T(readv(fd, parts, minus));
+        long got = T(readv(fd, parts, IOV_MAX));
+        YES(rw_matches(buffer, (size_t)got, 2, 0));
+        message.msg_flags = 0;
+        got = T(recvmsg(fd, &message, MSG_WAITALL));
+        YES(rw_matches(buffer, (size_t)got, 2, 0));
+        message.msg_iovlen = IOV_MAX + 1;
+        T(recvmsg(fd, &message, 0));
+        T(recv(fd, buffer, 10, MSG_DONTWAIT));
+    }
+}
+
+CASE(many_messages_at_once)
+{
+    struct mmsghdr messages[6];
+    struct iovec parts[6][2];
+    rw_warm(fd, RW_BLOCK);
+    memset(messages, 0, sizeof messages);
+    for (int i = 0; i < 6; i++) {
+        parts[i][0] = (struct iovec) { buffer + 100 * i, 40 };
+        parts[i][1] = (struct iovec) { buffer + 100 * i + 40, 60 };
+        messages[i].msg_hdr.msg_iov = parts[i];
+        messages[i].msg_hdr.msg_iovlen = 2;
+    }
+    A_SIDE {
+        rw_fill(buffer, 600, 3, 0);
+        T(sendmmsg(fd, messages, 6, 0));
+        for (int i = 0; i < 6; i++)
+            rw_note("message %d: %u", i, messages[i].msg_len);
+        T(sendmmsg(fd, messages, 0, 0));
+        T(sendmmsg(fd, messages, 1, MSG_DONTWAIT));
+    }
+    rw_rest();
+    B_SIDE {
+        struct timespec bound = { 1, 0 };
+        T(recvmmsg(fd, messages, 4, 0, &bound));
+        for (int i = 0; i < 4; i++)
+            rw_note("message %d: %u flags %#x", i, messages[i].msg_len, messages[i].msg_hdr.msg_flags);
+        YES(rw_matches(buffer, 400, 3, 0));
+        T(recvmmsg(fd, messages, 6, MSG_WAITFORONE, NULL));
+        for (int i = 0; i < 3; i++)
+            rw_bytes("message", buffer + 100 * i, messages[i].msg_len);
+        T(recvmmsg(fd, messages, 6, MSG_DONTWAIT, NULL));
+        T(recvmmsg(fd, messages, 0, 0, NULL));
+    }
+    rw_rest();
+    A_SIDE {
+        T(send(fd, "short", 5, 0));
+        T(shutdown(fd, SHUT_WR));
+    }
+    rw_rest();
+    B_SIDE {
+        T(recvmmsg(fd, messages, 3, MSG_WAITFORONE, NULL));
+        for (int i = 0; i < 3; i++)
+            rw_note("message %d: %u", i, messages[i].msg_len);
+    }
+}
+
+CASE(fields_of_a_message)
+{
+    struct sockaddr_in from;
+    socklen_t from_length = sizeof from;
+    char control[128];
+    struct iovec part = { buffer, 100 };
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE {
+        struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+        T(sendto(fd, "first", 5, 0, (struct sockaddr *)&to, sizeof to));
+        struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_name = &to, .msg_namelen = sizeof to, .msg_flags = -1 };
+        memcpy(buffer, "second", 6);
+        part.iov_len = 6;
+        T(sendmsg(fd, &message, 0));
+    }
+    rw_rest();
+    B_SIDE {
+        memset(&from, 0xee, sizeof from);
+        rw_bytes("got", buffer, T(recvfrom(fd, buffer, 5, 0, (struct sockaddr *)&from, &from_length)));
+        rw_note("address of %u bytes, family %#x", from_length, from.sin_family);
+        struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_name = &from, .msg_namelen = sizeof from,
+            .msg_control = control, .msg_controllen = sizeof control, .msg_flags = -1 };
+        rw_bytes("got", buffer, T(recvmsg(fd, &message, 0)));
+        rw_note("name %u control %zu flags %#x", message.msg_namelen, message.msg_controllen, message.msg_flags);
+        T(recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC));
+        rw_note("name %u control %zu flags %#x", message.msg_namelen, message.msg_controllen, message.msg_flags);
+    }
+}
+
+/* The kernel answers EFAULT and takes no byte; a carrier in user space must not die instead. */
+CASE(bad_pointers)
+{
+    void *volatile null = NULL, *volatile kernel = (void *)0xffff800000000000u;
+    void *volatile hole = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *bad[] = { null, hole, kernel };
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE {
+        for (size_t i = 0; i < COUNT(bad); i++) {
+            struct iovec parts[2] = { { bad[i], 10 }, { buffer, 10 } };
+            T(send(fd, bad[i], 10, 0));
+            T(write(fd, bad[i], 10));
+            T(writev(fd, parts, 2));
+            T(writev(fd, bad[i], 2));
+            T(sendmsg(fd, bad[i], 0));
+        }
+        T(send(fd, "good", 4, 0));
+    }
+    rw_rest();
+    B_SIDE {
+        for (size_t i = 0; i < COUNT(bad); i++) {
+            struct iovec parts[2] = { { bad[i], 10 }, { buffer, 10 } };
+            struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2 };
+            T(recv(fd, bad[i], 10, 0));
+            T(recv(fd, bad[i], 10, MSG_PEEK));
+            T(read(fd, bad[i], 10));
+            T(readv(fd, parts, 2));
+            T(readv(fd, bad[i], 2));
+            T(recvmsg(fd, bad[i], 0));
+            T(recvmsg(fd, &message, 0));
+            T(ioctl(fd, FIONREAD, bad[i]));
+            T(poll(bad[i], 1, 0));
+            T(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, bad[i], sizeof(int)));
+        }
+        rw_bytes("untouched", buffer, T(recv(fd, buffer, 10, 0)));
+        T(recv(fd, hole, 10, MSG_DONTWAIT));
+    }
+}
+
+/* A buffer whose end is not there: what was sent in one piece arrives whole or not at all. */
+CASE(buffers_that_end_in_a_hole)
+{
+    char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *edge = pages + 4096 - 100;
+    MUST(mprotect(pages + 4096, 4096, PROT_NONE));
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE {
+        T(send(fd, edge, 200, 0));
+        T(send(fd, edge, 100, 0));
+        rw_fill(buffer, 2000, 4, 0);
+        T(send(fd, buffer, 2000, 0));
+    }
+    rw_rest();
+    B_SIDE {
+        T(recv(fd, buffer, 100, MSG_WAITALL));
+        T(recv(fd, edge, 2000, 0));
+        T(recv(fd, edge, 2000, MSG_PEEK));
+        long got = T(recv(fd, buffer, 2000, 0));
+        YES(rw_matches(buffer, (size_t)got, 4, 0));
+    }
+}
+
+CASE(bad_descriptors)
+{
+    int pipes[2], closed;
+    struct iovec part = { buffer, 1 };
+    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
+    rw_warm(fd, RW_BLOCK);
+    MUST(pipe(pipes));
+    closed = dup(fd);
+    MUST(close(closed));
+    int bad[] = { -1, closed, 1 << 20, pipes[1] };
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        T(send(bad[i], "x", 1, 0));
+        T(recv(bad[i], buffer, 1, MSG_DONTWAIT));
+        T(sendmsg(bad[i], &message, 0));
+        T(recvmsg(bad[i], &message, 0));
+        T(shutdown(bad[i], SHUT_RD));
+        T(read(bad[i], buffer, 1));
+        T(getpeername(bad[i], NULL, NULL));
+        T(sendfile(bad[i], pipes[0], NULL, 0));
+    }
+    T(close(-1));
+    T(close(closed));
+    T(close(closed));
+    T(dup(closed));
+    T(dup2(closed, closed));
+    T(write(closed, "x", 1));
+    rw_meet();
+    A_SIDE T(send(fd, "still", 5, 0));
+    B_SIDE rw_bytes("got", buffer, T(recv(fd, buffer, 10, 0)));
+}
+
+CASE(calls_for_files_only)
+{
+    struct iovec part = { buffer, 4 };
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE T(send(fd, "data", 4, 0));
+    rw_rest();
+    T(lseek(fd, 0, SEEK_CUR));
+    T(pwrite(fd, "x", 1, 0));
+    T(pread(fd, buffer, 1, 0));
+    T(preadv(fd, &part, 1, 0));
+    T(pwritev(fd, &part, 1, 5));
+    T(ftruncate(fd, 0));
+    rw_rest();
+    B_SIDE {
+        rw_note("an offset of -1 means none");
+        rw_bytes("got", buffer, T(preadv2(fd, &part, 1, -1, 0)));
+        T(preadv2(fd, &part, 1, -1, RWF_NOWAIT));
+        T(pwritev2(fd, &part, 1, -1, 0));
+    }
+    A_SIDE rw_bytes("echo", buffer, T(recv(fd, buffer, 10, 0)));
+}
+
+CASE(unusual_flags)
+{
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE {
+        T(send(fd, "a", 1, MSG_EOR));
+        T(send(fd, "b", 1, MSG_CONFIRM));
+        T(send(fd, "c", 1, MSG_DONTROUTE));
+        T(send(fd, "d", 1, 0x800000));
+        T(send(fd, "e", 1, MSG_PROXY));
+        T(send(fd, "f", 1, MSG_WAITALL));
+        T(send(fd, "g", 1, MSG_PEEK));
+        T(send(fd, "h", 1, MSG_BATCH));
+        T(send(fd, "i", 1, MSG_ERRQUEUE));
+    }
+    rw_rest();
+    B_SIDE {
+        T(recv(fd, buffer, 1, MSG_OOB));
+        T(recv(fd, buffer, 1, MSG_ERRQUEUE));
+        rw_bytes("got", buffer, T(recv(fd, buffer, 1, MSG_NOSIGNAL)));
+        rw_bytes("got", buffer, T(recv(fd, buffer, 1, MSG_WAITFORONE)));
+        rw_bytes("got", buffer, T(recv(fd, buffer, 1, 0x800000)));
+        rw_bytes("got", buffer, T(recv(fd, buffer, 6, MSG_EOR | MSG_WAITALL)));
+    }
+}
+
+CASE(lengths_beyond_reason)
+{
+    struct iovec parts[2] = { { buffer, SSIZE_MAX }, { buffer, SSIZE_MAX } };
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE T(send(fd, "data", 4, 0));
+    rw_rest();
+    B_SIDE {
+        T(readv(fd, parts, 2));
+        T(writev(fd, parts, 2));
+        parts[0].iov_len = 100;
+        rw_bytes("got", buffer, T(recv(fd, buffer, (size_t)INT_MAX + 100, MSG_DONTWAIT)));
+        T(recv(fd, buffer, SIZE_MAX, MSG_DONTWAIT));
+    }
+}
+
+/* Options and names that programs read back must look as before. */
+CASE(options_and_names)
+{
+    struct sockaddr_in mine, theirs;
+    socklen_t length = sizeof mine;
+    int value, on = 1;
+    struct tcp_info info;
+    rw_warm(fd, RW_BLOCK);
+    T(getsockname(fd, (struct sockaddr *)&mine, &length));
+    T(getpeername(fd, (struct sockaddr *)&theirs, &length));
+    rw_shared[rw_is_a ? 0 : 2] = mine.sin_port;
+    rw_shared[rw_is_a ? 1 : 3] = theirs.sin_port;
+    rw_meet();
+    YES(rw_shared[0] == rw_shared[3] && rw_shared[1] == rw_shared[2]);
+    YES(mine.sin_addr.s_addr == htonl(INADDR_LOOPBACK) && mine.sin_family == AF_INET && length == sizeof mine);
+#define SHOW(level, option)                                                                                                        \
+    length = sizeof value, value = -1;                                                                                             \
+    T(getsockopt(fd, level, option, &value, &length));                                                                             \
+    rw_note("%d in %u bytes", value, length)
+    SHOW(SOL_SOCKET, SO_TYPE);
+    SHOW(SOL_SOCKET, SO_PROTOCOL);
+    SHOW(SOL_SOCKET, SO_DOMAIN);
+    SHOW(SOL_SOCKET, SO_ACCEPTCONN);
+    SHOW(SOL_SOCKET, SO_ERROR);
+    SHOW(SOL_SOCKET, SO_RCVLOWAT);
+    SHOW(SOL_SOCKET, SO_KEEPALIVE);
+    T(setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on));
+    SHOW(SOL_SOCKET, SO_KEEPALIVE);
+    SHOW(IPPROTO_TCP, TCP_NODELAY);
+    value = 100000;
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &value, sizeof value));
+    SHOW(SOL_SOCKET, SO_RCVBUF);
+    value = 100000;
+    T(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &value, sizeof value));
+    SHOW(SOL_SOCKET, SO_SNDBUF);
+    T(setsockopt(fd, SOL_SOCKET, 9999, &value, sizeof value));
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &value, 1));
+#undef SHOW
+    length = sizeof info;
+    T(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length));
+    rw_note("state %d", info.tcpi_state);
+    rw_meet();
+    A_SIDE T(send(fd, "after", 5, 0));
+    B_SIDE rw_bytes("got", buffer, T(recv(fd, buffer, 10, 0)));
+}
+
+/* SO_PEEK_OFF makes every peek continue where the last one ended. */
+CASE(peek_offset)
+{
+    int offset = 0;
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE T(send(fd, "abcdefghij", 10, 0));
+    rw_rest();
+    B_SIDE {
+        T(setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof offset));
+        rw_bytes("peek", buffer, T(recv(fd, buffer, 3, MSG_PEEK)));
+        rw_bytes("peek", buffer, T(recv(fd, buffer, 3, MSG_PEEK)));
+        rw_bytes("read", buffer, T(recv(fd, buffer, 2, 0)));
+        rw_bytes("peek", buffer, T(recv(fd, buffer, 3, MSG_PEEK)));
+        rw_bytes("read", buffer, T(recv(fd, buffer, 20, 0)));
+    }
+    rw_rest();
+    A_SIDE T(send(fd, "klm", 3, 0));
+    rw_rest();
+    B_SIDE rw_bytes("read", buffer, T(recv(fd, buffer, 20, 0)));
+}
+
+RW_MAIN(ENTRY(vectors), ENTRY(as_many_vectors_as_there_may_be), ENTRY(many_messages_at_once), ENTRY(fields_of_a_message),
+    ENTRY(bad_pointers), ENTRY(buffers_that_end_in_a_hole), ENTRY(bad_descriptors), ENTRY(calls_for_files_only),
+    ENTRY(unusual_flags), ENTRY(lengths_beyond_reason), ENTRY(options_and_names), ENTRY(peek_offset))

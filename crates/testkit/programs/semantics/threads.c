@@ -1,0 +1,514 @@
+/* One socket, many threads: sharing both directions, closing under a waiter, cancelling one. */
+#include "rw_test.h"
+
+#include <sys/syscall.h>
+
+static char buffer[1 << 16];
+
+/* ---- sharing ---- */
+
+enum { RECORD = 48 };
+
+struct worker {
+    pthread_t thread;
+    int socket;
+    int index;
+    long records;       /* a writer's task */
+    long histogram[16]; /* a reader's harvest: bytes by value */
+    bool failed;
+};
+
+static void *write_records(void *argument)
+{
+    struct worker *self = argument;
+    char record[RECORD];
+    memset(record, self->index, sizeof record);
+    for (long i = 0; i < self->records && !self->failed; i++)
+        self->failed = rw_send_all(self->socket, record, sizeof record) != sizeof record;
+    return NULL;
+}
+
+static void *read_to_the_end(void *argument)
+{
+    struct worker *self = argument;
+    char piece[1000];
+    for (;;) {
+        ssize_t n = recv(self->socket, piece, sizeof piece, 0);
+        if (n < 0 && errno == EAGAIN) {
+            struct pollfd wait = { self->socket, POLLIN, 0 };
+            poll(&wait, 1, 1000);
+            continue;
+        }
+        if (n <= 0) {
+            self->failed = n < 0;
+            return NULL;
+        }
+        for (ssize_t i = 0; i < n; i++)
+            self->histogram[piece[i] & 15]++;
+    }
+}
+
+static void start(struct worker *workers, int count, void *(*body)(void *), long records)
+{
+    memset(workers, 0, sizeof *workers * (size_t)count);
+    for (int i = 0; i < count; i++) {
+        workers[i].socket = fd;
+        workers[i].index = i + 1;
+        workers[i].records = records;
+        MUST(-pthread_create(&workers[i].thread, NULL, body, &workers[i]));
+    }
+}
+
+static void finish_writers(struct worker *workers, int count)
+{
+    for (int i = 0; i < count; i++) {
+        pthread_join(workers[i].thread, NULL);
+        if (workers[i].failed)
+            rw_note("writer %d failed", i + 1);
+    }
+    T(shutdown(fd, SHUT_WR));
+}
+
+/* What all readers got together: so many bytes of each writer. Who got which is chance. */
+static void finish_readers(struct worker *workers, int count)
+{
+    long sum[16] = { 0 };
+    for (int i = 0; i < count; i++) {
+        pthread_join(workers[i].thread, NULL);
+        if (workers[i].failed)
+            rw_note("reader %d failed", i + 1);
+        for (int value = 0; value < 16; value++)
+            sum[value] += workers[i].histogram[value];
+    }
+    for (int value = 0; value < 16; value++)
+        if (sum[value])
+            rw_note("bytes of writer %d: %ld", value, sum[value]);
+}
+
+static void share(int writers, int readers, long records)
+{
+    struct worker writing[8], reading[8];
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE {
+        start(writing, writers, write_records, records);
+        finish_writers(writing, writers);
+    }
+    B_SIDE {
+        start(reading, readers, read_to_the_end, 0);
+        finish_readers(reading, readers);
+    }
+}
+
+CASE(many_writers)
+{
+    share(4, 1, 4000);
+}
+
+CASE(many_readers)
+{
+    share(1, 4, 16000);
+}
+
+CASE(many_writers_and_readers)
+{
+    share(4, 4, 4000);
+}
+
+CASE(both_directions_with_many_threads)
+{
+    struct worker writing[3], reading[3];
+    rw_warm(fd, RW_BLOCK);
+    start(reading, 3, read_to_the_end, 0);
+    start(writing, 3, write_records, 3000);
+    finish_writers(writing, 3);
+    finish_readers(reading, 3);
+}
+
+CASE(many_threads_without_blocking)
+{
+    struct worker writing[3], reading[3];
+    rw_nonblocking(fd, true);
+    rw_warm(fd, RW_POLL);
+    start(reading, 3, read_to_the_end, 0);
+    start(writing, 3, write_records, 2000);
+    finish_writers(writing, 3);
+    finish_readers(reading, 3);
+}
+
+static void *stream_in(void *unused)
+{
+    (void)unused;
+    rw_recv_stream(fd, rw_is_a ? 2 : 1, 8 << 20);
+    return NULL;
+}
+
+CASE(one_thread_for_each_direction)
+{
+    pthread_t reader;
+    rw_warm(fd, RW_BLOCK);
+    MUST(-pthread_create(&reader, NULL, stream_in, NULL));
+    /* The transcript's order must not depend on which of the two ends first: the writer says nothing. */
+    char piece[8192];
+    bool sent = true;
+    for (size_t at = 0; at < 8 << 20; at += sizeof piece) {
+        rw_fill(piece, sizeof piece, rw_is_a ? 1 : 2, at);
+        sent = sent && rw_send_all(fd, piece, sizeof piece) == sizeof piece;
+    }
+    pthread_join(reader, NULL);
+    YES(sent);
+}
+
+/* ---- acting on a socket while another thread waits on it ---- */
+
+static volatile pid_t waiter_id;
+
+struct waiter {
+    pthread_t thread;
+    void (*wait)(void);
+};
+
+static void *wait_in_thread(void *argument)
+{
+    waiter_id = (pid_t)syscall(SYS_gettid);
+    ((struct waiter *)argument)->wait();
+    return NULL;
+}
+
+static void start_waiter(struct waiter *waiter, void (*wait)(void))
+{
+    waiter->wait = wait;
+    waiter_id = 0;
+    MUST(-pthread_create(&waiter->thread, NULL, wait_in_thread, waiter));
+    while (!waiter_id)
+        rw_sleep_ms(1);
+    rw_wait_asleep(waiter_id);
+}
+
+static void wait_in_recv(void)
+{
+    rw_bytes("waiter got", buffer, T(recv(fd, buffer, 100, 0)));
+}
+
+static void wait_in_poll(void)
+{
+    struct pollfd wait = { fd, POLLIN, 0 };
+    T(poll(&wait, 1, 5000));
+    rw_note("waiter: %s", rw_poll_names(wait.revents));
+}
+
+static void wait_in_short_poll(void)
+{
+    struct pollfd wait = { fd, POLLIN, 0 };
+    T(poll(&wait, 1, 150));
+}
+
+static void wait_in_send(void)
+{
+    static char large[64 << 20];
+    signal(SIGPIPE, SIG_IGN);
+    ssize_t n = send(fd, large, sizeof large, 0);
+    YES(n > 0 && n < (ssize_t)sizeof large);
+    T(send(fd, "x", 1, 0));
+}
+
+static int set;
+
+static void wait_in_epoll(void)
+{
+    struct epoll_event event;
+    T(epoll_wait(set, &event, 1, 200));
+}
+
+/* The kernel lets a waiter finish on the connection it began with, whatever becomes of the number. */
+CASE(closed_while_a_thread_receives)
+{
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE {
+        struct waiter waiter;
+        start_waiter(&waiter, wait_in_recv);
+        T(close(fd));
+        rw_tell();
+        pthread_join(waiter.thread, NULL);
+        T(recv(fd, buffer, 10, 0));
+    }
+    A_SIDE {
+        rw_hear();
+        T(send(fd, "for the waiter", 14, 0));
+        rw_sleep_ms(30);
+        T(recv(fd, buffer, 10, 0));
+    }
+}
+
+CASE(number_given_away_while_a_thread_receives)
+{
+    int other = rw_another();
+    rw_nodelay(other);
+    rw_warm(fd, RW_BLOCK);
+    rw_warm(other, RW_BLOCK);
+    B_SIDE {
+        struct waiter waiter;
+        start_waiter(&waiter, wait_in_recv);
+        T(dup2(other, fd) == fd);
+        rw_meet();
+        rw_meet();
+        pthread_join(waiter.thread, NULL);
+        rw_bytes("by the number", buffer, T(recv(fd, buffer, 100, 0)));
+        T(recv(other, buffer, 100, MSG_DONTWAIT));
+    }
+    A_SIDE {
+        rw_meet();
+        T(send(other, "for the new one", 15, 0));
+        rw_sleep_ms(20);
+        T(send(fd, "for the waiter", 14, 0));
+        rw_meet();
+    }
+}
+
+CASE(closed_while_a_thread_polls)
+{
+    rw_warm(fd, RW_POLL);
+    B_SIDE {
+        struct waiter waiter;
+        start_waiter(&waiter, wait_in_poll);
+        T(close(fd));
+        rw_tell();
+        pthread_join(waiter.thread, NULL);
+    }
+    A_SIDE {
+        rw_hear();
+        T(send(fd, "wake", 4, 0));
+    }
+}
+
+CASE(closed_while_a_thread_polls_in_vain)
+{
+    rw_warm(fd, RW_POLL);
+    B_SIDE {
+        struct waiter waiter;
+        start_waiter(&waiter, wait_in_short_poll);
+        T(close(fd));
+        pthread_join(waiter.thread, NULL);
+    }
+    rw_rest();
+    A_SIDE T(recv(fd, buffer, 10, 0));
+}
+
+CASE(closed_while_a_thread_waits_on_a_set)
+{
+    struct epoll_event event = { .events = EPOLLIN };
+    set = (int)MUST(epoll_create1(0));
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    rw_warm_epoll(fd, set);
+    B_SIDE {
+        struct waiter waiter;
+        start_waiter(&waiter, wait_in_epoll);
+        T(close(fd));
+        rw_tell();
+        pthread_join(waiter.thread, NULL);
+    }
+    A_SIDE {
+        rw_hear();
+        T(recv(fd, buffer, 10, 0));
+    }
+}
+
+CASE(shut_down_while_a_thread_receives)
+{
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE {
+        struct waiter waiter;
+        start_waiter(&waiter, wait_in_recv);
+        int result = shutdown(fd, SHUT_RD);
+        pthread_join(waiter.thread, NULL);
+        YES(result == 0);
+        T(send(fd, "still", 5, 0));
+    }
+    A_SIDE rw_bytes("got", buffer, T(recv(fd, buffer, 10, 0)));
+}
+
+CASE(shut_down_both_ways_while_a_thread_polls)
+{
+    rw_warm(fd, RW_POLL);
+    B_SIDE {
+        struct waiter waiter;
+        start_waiter(&waiter, wait_in_poll);
+        int result = shutdown(fd, SHUT_RDWR);
+        pthread_join(waiter.thread, NULL);
+        YES(result == 0);
+    }
+    rw_rest();
+    A_SIDE T(recv(fd, buffer, 10, 0));
+}
+
+CASE(shut_down_while_a_thread_sends)
+{
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE {
+        struct waiter waiter;
+        start_waiter(&waiter, wait_in_send);
+        int result = shutdown(fd, SHUT_WR);
+        pthread_join(waiter.thread, NULL);
+        YES(result == 0);
+        rw_meet();
+    }
+    B_SIDE {
+        rw_meet();
+        ssize_t n;
+        do
+            n = recv(fd, buffer, sizeof buffer, 0);
+        while (n > 0);
+        rw_note("then %ld %s", (long)n, n < 0 ? rw_errno_name(errno) : "");
+    }
+}
+
+/* One thread sends on the socket on which another waits: the wait must not be disturbed, nor hold the sender up. */
+CASE(sending_while_another_thread_receives)
+{
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE {
+        struct waiter waiter;
+        start_waiter(&waiter, wait_in_recv);
+        for (int i = 0; i < 50; i++)
+            rw_send_all(fd, "0123456789", 10);
+        rw_meet();
+        rw_tell();
+        pthread_join(waiter.thread, NULL);
+    }
+    A_SIDE {
+        rw_bytes("got", buffer, (long)rw_recv_all(fd, buffer, 500));
+        rw_meet();
+        rw_hear();
+        T(send(fd, "at last", 7, 0));
+    }
+}
+
+/* ---- cancellation ---- */
+
+static volatile int cleaned;
+
+static void clean(void *unused)
+{
+    (void)unused;
+    cleaned++;
+}
+
+static void cancel_waiter(void (*wait)(void))
+{
+    struct waiter waiter;
+    void *result;
+    cleaned = 0;
+    start_waiter(&waiter, wait);
+    MUST(-pthread_cancel(waiter.thread));
+    pthread_join(waiter.thread, &result);
+    YES(result == PTHREAD_CANCELED);
+    rw_note("cleaned %d", cleaned);
+}
+
+#define CANCELLED_IN(name, call)                                                                                                   \
+    static void name(void)                                                                                                         \
+    {                                                                                                                              \
+        pthread_cleanup_push(clean, NULL);                                                                                         \
+        call;                                                                                                                      \
+        rw_note("never here");                                                                                                     \
+        pthread_cleanup_pop(0);                                                                                                    \
+    }
+CANCELLED_IN(cancelled_in_recv, recv(fd, buffer, 10, 0))
+CANCELLED_IN(cancelled_in_read, read(fd, buffer, 10))
+CANCELLED_IN(cancelled_in_poll, poll(&(struct pollfd) { fd, POLLIN, 0 }, 1, -1))
+CANCELLED_IN(cancelled_in_epoll, epoll_wait(set, &(struct epoll_event) { 0 }, 1, -1))
+CANCELLED_IN(cancelled_in_accept, accept(rw_listener, NULL, NULL))
+
+/* After every cancelled wait the socket must be as good as new: no lock left behind, no byte lost. */
+CASE(cancelled_while_receiving)
+{
+    void (*const waits[])(void) = { cancelled_in_recv, cancelled_in_read, cancelled_in_poll, cancelled_in_epoll };
+    struct epoll_event event = { .events = EPOLLIN };
+    set = (int)MUST(epoll_create1(0));
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    rw_warm_epoll(fd, set);
+    for (size_t i = 0; i < COUNT(waits); i++) {
+        B_SIDE cancel_waiter(waits[i]);
+        rw_meet();
+        A_SIDE T(send(fd, "after", 5, 0));
+        B_SIDE {
+            rw_bytes("got", buffer, T(recv(fd, buffer, 10, 0)));
+            T(send(fd, "well", 4, 0));
+        }
+        A_SIDE rw_bytes("got", buffer, T(recv(fd, buffer, 10, 0)));
+    }
+}
+
+CASE(cancelled_while_accepting)
+{
+    A_SIDE cancel_waiter(cancelled_in_accept);
+    rw_meet();
+    int other = rw_another();
+    rw_warm(other, RW_BLOCK);
+    A_SIDE T(send(other, "after", 5, 0));
+    B_SIDE rw_bytes("got", buffer, T(recv(other, buffer, 10, 0)));
+}
+
+static volatile size_t sent_before_cancel;
+
+static void send_without_end(void)
+{
+    static __thread char piece[30000];
+    for (;;) {
+        rw_fill(piece, sizeof piece, 5, sent_before_cancel);
+        sent_before_cancel += rw_send_all(fd, piece, sizeof piece);
+    }
+}
+
+/* What the peer has after the sender was cancelled in the middle is a beginning of the stream, whole up to where it ends. */
+CASE(cancelled_while_sending)
+{
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE {
+        cancel_waiter(send_without_end);
+        T(shutdown(fd, SHUT_WR));
+        rw_shared[0] = (long)sent_before_cancel;
+        rw_meet();
+        rw_bytes("got", buffer, T(recv(fd, buffer, 10, 0)));
+    }
+    B_SIDE {
+        rw_meet();
+        size_t at = 0;
+        bool right = true;
+        ssize_t n;
+        while ((n = recv(fd, buffer, sizeof buffer, 0)) > 0) {
+            right = right && rw_matches(buffer, (size_t)n, 5, at);
+            at += (size_t)n;
+        }
+        rw_note("then %ld", (long)n);
+        YES(right && at >= (size_t)rw_shared[0]);
+        T(send(fd, "fine", 4, 0));
+    }
+}
+
+CASE(cancellation_switched_off)
+{
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE {
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+        pthread_cancel(pthread_self());
+        rw_tell();
+        rw_bytes("got", buffer, T(recv(fd, buffer, 10, 0)));
+        struct pollfd wait = { fd, POLLIN, 0 };
+        T(poll(&wait, 1, 10));
+        T(send(fd, "fine", 4, 0));
+    }
+    A_SIDE {
+        rw_hear();
+        rw_wait_asleep(rw_pid_of(false));
+        T(send(fd, "data", 4, 0));
+        rw_bytes("got", buffer, T(recv(fd, buffer, 10, 0)));
+    }
+}
+
+RW_MAIN(ENTRY(many_writers), ENTRY(many_readers), ENTRY(many_writers_and_readers), ENTRY(both_directions_with_many_threads),
+    ENTRY(many_threads_without_blocking), ENTRY(one_thread_for_each_direction), ENTRY(closed_while_a_thread_receives),
+    ENTRY(number_given_away_while_a_thread_receives), ENTRY(closed_while_a_thread_polls), ENTRY(closed_while_a_thread_polls_in_vain),
+    ENTRY(closed_while_a_thread_waits_on_a_set), ENTRY(shut_down_while_a_thread_receives),
+    ENTRY(shut_down_both_ways_while_a_thread_polls), ENTRY(shut_down_while_a_thread_sends),
+    ENTRY(sending_while_another_thread_receives), ENTRY(cancelled_while_receiving), ENTRY(cancelled_while_accepting),
+    ENTRY(cancelled_while_sending), ENTRY(cancellation_switched_off))

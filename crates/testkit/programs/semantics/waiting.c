@@ -1,0 +1,379 @@
+/* Whether a call waits, for how long and for how much: O_NONBLOCK in all its spellings, time-outs, SO_RCVLOWAT. */
+#include "rw_test.h"
+
+static char buffer[1 << 18];
+
+/* Time-outs are checked within bounds: never early (less one tick), and late only by what a busy machine may add. */
+#define TICK_MS 5
+#define LATE_MS 1500
+#define WITHIN(took, ms) ((took) >= (ms) - TICK_MS && (took) <= (ms) + LATE_MS)
+
+static void set_timeout(int option, int ms)
+{
+    struct timeval bound = { ms / 1000, (ms % 1000) * 1000 };
+    T(setsockopt(fd, SOL_SOCKET, option, &bound, sizeof bound));
+}
+
+/* What a reader and a writer see while the socket does not wait, and when it does again. */
+static void observe_nonblocking(void)
+{
+    B_SIDE {
+        T(recv(fd, buffer, 10, 0));
+        T(read(fd, buffer, 10));
+        struct iovec part = { buffer, 10 };
+        T(readv(fd, &part, 1));
+        struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
+        T(recvmsg(fd, &message, 0));
+        T(recvfrom(fd, buffer, 10, MSG_PEEK, NULL, NULL));
+    }
+    rw_rest();
+    A_SIDE T(send(fd, "data", 4, 0));
+    rw_rest();
+    B_SIDE {
+        rw_bytes("got", buffer, T(recv(fd, buffer, 10, 0)));
+        T(recv(fd, buffer, 10, 0));
+    }
+}
+
+/* After the flag is gone the reader waits again. */
+static void observe_blocking(void)
+{
+    A_SIDE {
+        rw_hear();
+        rw_wait_asleep(rw_pid_of(false));
+        T(send(fd, "later", 5, 0));
+    }
+    B_SIDE {
+        rw_tell();
+        rw_bytes("waited for", buffer, T(recv(fd, buffer, 10, 0)));
+    }
+}
+
+CASE(nonblocking_by_fcntl)
+{
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE {
+        YES(!(fcntl(fd, F_GETFL) & O_NONBLOCK));
+        rw_nonblocking(fd, true);
+        YES(fcntl(fd, F_GETFL) & O_NONBLOCK);
+    }
+    observe_nonblocking();
+    B_SIDE rw_nonblocking(fd, false);
+    observe_blocking();
+}
+
+CASE(nonblocking_by_ioctl)
+{
+    int on = 1, off = 0;
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE {
+        T(ioctl(fd, FIONBIO, &on));
+        YES(fcntl(fd, F_GETFL) & O_NONBLOCK);
+    }
+    observe_nonblocking();
+    B_SIDE {
+        T(ioctl(fd, FIONBIO, &off));
+        YES(!(fcntl(fd, F_GETFL) & O_NONBLOCK));
+    }
+    observe_blocking();
+}
+
+CASE(nonblocking_by_ioctl_while_warm)
+{
+    int on = 1;
+    B_SIDE T(ioctl(fd, FIONBIO, &on));
+    rw_warm(fd, RW_POLL);
+    observe_nonblocking();
+    B_SIDE rw_nonblocking(fd, false);
+    observe_blocking();
+}
+
+/* The flag belongs to the open file, not to the number. */
+CASE(nonblocking_through_a_duplicate)
+{
+    rw_warm(fd, RW_BLOCK);
+    int copy = -1;
+    B_SIDE {
+        copy = (int)MUST(dup(fd));
+        rw_nonblocking(copy, true);
+        YES(fcntl(fd, F_GETFL) & O_NONBLOCK);
+    }
+    observe_nonblocking();
+    B_SIDE {
+        MUST(close(copy));
+        rw_nonblocking(fd, false);
+    }
+    observe_blocking();
+}
+
+/* One side makes its socket non-blocking at birth; accept hands no flag down. */
+CASE(nonblocking_from_birth)
+{
+    uint16_t port;
+    A_SIDE {
+        int listener = rw_listen(&port);
+        rw_shared[0] = port;
+        rw_meet();
+        fd = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+        YES(fcntl(fd, F_GETFL) & O_NONBLOCK);
+        YES(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+        rw_meet();
+        rw_nonblocking(listener, true);
+        T(accept(listener, NULL, NULL));
+        T(accept4(listener, NULL, NULL, 0x1000));
+    }
+    B_SIDE {
+        rw_meet();
+        struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)rw_shared[0]), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+        fd = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+        T(connect(fd, (struct sockaddr *)&to, sizeof to));
+        struct pollfd wait = { fd, POLLOUT, 0 };
+        T(poll(&wait, 1, 5000));
+        rw_meet();
+    }
+    rw_nodelay(fd);
+    rw_warm(fd, RW_POLL);
+    observe_nonblocking();
+    B_SIDE rw_nonblocking(fd, false);
+    observe_blocking();
+}
+
+CASE(receive_timeout)
+{
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE {
+        double start;
+        struct iovec part = { buffer, 10 };
+        struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
+        set_timeout(SO_RCVTIMEO, 40);
+#define TIMED(call)                                                                                                                \
+    start = rw_now_ms();                                                                                                           \
+    T(call);                                                                                                                       \
+    start = rw_now_ms() - start;                                                                                                   \
+    YES(WITHIN(start, 40))
+        TIMED(recv(fd, buffer, 10, 0));
+        TIMED(read(fd, buffer, 10));
+        TIMED(readv(fd, &part, 1));
+        TIMED(recvmsg(fd, &message, 0));
+        TIMED(recv(fd, buffer, 10, MSG_PEEK));
+#undef TIMED
+        start = rw_now_ms();
+        T(recv(fd, buffer, 10, MSG_DONTWAIT));
+        start = rw_now_ms() - start;
+        YES(start < 35);
+    }
+    rw_rest();
+    A_SIDE T(send(fd, "in time", 7, 0));
+    B_SIDE {
+        set_timeout(SO_RCVTIMEO, 3000);
+        rw_bytes("got", buffer, T(recv(fd, buffer, 10, 0)));
+    }
+    rw_rest();
+    A_SIDE T(send(fd, "some", 4, 0));
+    B_SIDE {
+        set_timeout(SO_RCVTIMEO, 60);
+        double start = rw_now_ms();
+        rw_bytes("part of it", buffer, T(recv(fd, buffer, 10, MSG_WAITALL)));
+        start = rw_now_ms() - start;
+        YES(WITHIN(start, 60));
+        T(recv(fd, buffer, 10, MSG_WAITALL));
+    }
+    rw_rest();
+    B_SIDE set_timeout(SO_RCVTIMEO, 0);
+    observe_blocking();
+}
+
+CASE(send_timeout)
+{
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE {
+        size_t total = 0;
+        ssize_t n;
+        double start;
+        set_timeout(SO_SNDTIMEO, 50);
+        rw_fill(buffer, sizeof buffer, 1, 0);
+        do {
+            start = rw_now_ms();
+            n = send(fd, buffer, sizeof buffer, 0);
+            start = rw_now_ms() - start;
+            total += n > 0 ? (size_t)n : 0;
+        } while (n > 0 && total < (64u << 20));
+        rw_note("the last send: %ld %s", (long)n, rw_errno_name(errno));
+        YES(WITHIN(start, 50));
+        rw_shared[0] = (long)total;
+        rw_meet();
+        rw_meet();
+        set_timeout(SO_SNDTIMEO, 5000);
+        T(send(fd, "end", 3, 0));
+    }
+    B_SIDE {
+        rw_meet();
+        long left = rw_shared[0];
+        while (left > 0) {
+            ssize_t n = recv(fd, buffer, MIN_OF(sizeof buffer, (size_t)left), 0);
+            if (n <= 0)
+                break;
+            left -= n;
+        }
+        rw_note("%ld bytes missing", left);
+        rw_meet();
+        rw_bytes("tail", buffer, T(recv(fd, buffer, 10, 0)));
+    }
+}
+
+CASE(low_water_mark)
+{
+    int mark = 100;
+    socklen_t length = sizeof mark;
+    struct pollfd wait = { fd, POLLIN, 0 };
+    rw_warm(fd, RW_POLL);
+    B_SIDE {
+        wait.fd = fd;
+        T(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
+        T(getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &mark, &length));
+        rw_note("mark %d", mark);
+    }
+    rw_rest();
+    A_SIDE rw_send_all(fd, buffer, 60);
+    rw_rest();
+    B_SIDE {
+        rw_note("60 of 100 there");
+        T(poll(&wait, 1, 20));
+        T(recv(fd, buffer, 25, 0));
+        T(recv(fd, buffer, 200, MSG_DONTWAIT));
+    }
+    rw_rest();
+    A_SIDE rw_send_all(fd, buffer, 99);
+    rw_rest();
+    B_SIDE {
+        rw_note("99 there");
+        T(poll(&wait, 1, 20));
+    }
+    rw_rest();
+    A_SIDE rw_send_all(fd, buffer, 1);
+    rw_rest();
+    B_SIDE {
+        T(poll(&wait, 1, 2000));
+        rw_note("%s", rw_poll_names(wait.revents));
+        T(recv(fd, buffer, 200, 0));
+        rw_note("a reader sleeps until the mark is reached");
+        rw_tell();
+        T(recv(fd, buffer, 200, 0));
+    }
+    A_SIDE {
+        rw_hear();
+        rw_wait_asleep(rw_pid_of(false));
+        rw_send_all(fd, buffer, 40);
+        rw_wait_asleep(rw_pid_of(false));
+        rw_send_all(fd, buffer, 70);
+    }
+    rw_rest();
+    A_SIDE {
+        rw_send_all(fd, buffer, 10);
+        T(shutdown(fd, SHUT_WR));
+    }
+    rw_rest();
+    B_SIDE {
+        rw_note("the end counts more than the mark");
+        T(poll(&wait, 1, 2000));
+        rw_note("%s", rw_poll_names(wait.revents));
+        T(recv(fd, buffer, 200, 0));
+        T(recv(fd, buffer, 200, 0));
+    }
+}
+
+/* A mark above what a small ring or a default receive buffer holds. */
+CASE(large_low_water_mark)
+{
+    enum { MARK = 200000, ALL = 230000 };
+    int mark = MARK;
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE T(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
+    rw_meet();
+    A_SIDE rw_send_stream(fd, 2, ALL);
+    B_SIDE {
+        struct pollfd wait = { fd, POLLIN, 0 };
+        T(poll(&wait, 1, 5000));
+        int waiting = 0;
+        ioctl(fd, FIONREAD, &waiting);
+        YES(waiting >= MARK);
+        ssize_t first = recv(fd, buffer, sizeof buffer, 0);
+        YES(first >= MARK);
+        mark = 1;
+        T(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
+        size_t rest = first > 0 ? rw_recv_all(fd, buffer + first, ALL - (size_t)first) : 0;
+        YES(rw_matches(buffer, (size_t)first + rest, 2, 0) && first + (long)rest == ALL);
+    }
+}
+
+/* Both ends send before either reads. TCP has room for this much between them; blocking senders must not wait for ever. */
+CASE(both_send_first)
+{
+    rw_warm(fd, RW_BLOCK);
+    rw_send_stream(fd, rw_is_a ? 3 : 4, 1 << 20);
+    rw_meet();
+    rw_recv_stream(fd, rw_is_a ? 4 : 3, 1 << 20);
+}
+
+CASE(both_send_first_in_one_call)
+{
+    enum { LARGE = 1 << 20 };
+    rw_warm(fd, RW_BLOCK);
+    char *large = malloc(LARGE);
+    rw_fill(large, LARGE, rw_is_a ? 3 : 4, 0);
+    T(send(fd, large, LARGE, 0));
+    rw_meet();
+    rw_recv_stream(fd, rw_is_a ? 4 : 3, LARGE);
+    free(large);
+}
+
+CASE(both_send_first_without_blocking)
+{
+    rw_nonblocking(fd, true);
+    rw_warm(fd, RW_POLL);
+    rw_send_stream(fd, rw_is_a ? 5 : 6, 1 << 20);
+    rw_meet();
+    rw_recv_stream(fd, rw_is_a ? 6 : 5, 1 << 20);
+}
+
+/* A reader that pauses in the middle: the sender may change its mind about the carrier, the bytes may not change. */
+CASE(slow_reader)
+{
+    enum { LARGE = 6 << 20 };
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE rw_send_stream(fd, 7, LARGE);
+    B_SIDE {
+        bool right = true;
+        size_t at = 0;
+        for (int i = 0; at < LARGE; i++) {
+            ssize_t n = recv(fd, buffer, 100000, 0);
+            if (n <= 0)
+                break;
+            right = right && rw_matches(buffer, (size_t)n, 7, at);
+            at += (size_t)n;
+            if (i < 6)
+                rw_sleep_ms(25);
+        }
+        YES(right && at == LARGE);
+    }
+    rw_rest();
+    B_SIDE T(send(fd, "thanks", 6, 0));
+    A_SIDE rw_bytes("got", buffer, T(recv(fd, buffer, 10, 0)));
+}
+
+CASE(slow_writer)
+{
+    rw_warm(fd, RW_BLOCK);
+    rw_fill(buffer, 4000, 8, 0);
+    A_SIDE for (int i = 0; i < 40; i++)
+    {
+        rw_send_all(fd, buffer + 100 * i, 100);
+        rw_sleep_ms(i % 3);
+    }
+    B_SIDE rw_recv_stream(fd, 8, 4000);
+}
+
+RW_MAIN(ENTRY(nonblocking_by_fcntl), ENTRY(nonblocking_by_ioctl), ENTRY(nonblocking_by_ioctl_while_warm),
+    ENTRY(nonblocking_through_a_duplicate), ENTRY_WITH(nonblocking_from_birth, RW_ALONE), ENTRY(receive_timeout), ENTRY(send_timeout),
+    ENTRY(low_water_mark), ENTRY(large_low_water_mark), ENTRY(both_send_first), ENTRY(both_send_first_in_one_call),
+    ENTRY(both_send_first_without_blocking), ENTRY(slow_reader), ENTRY(slow_writer))

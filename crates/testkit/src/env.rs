@@ -1,0 +1,162 @@
+//! Where things are: the workspace, the built artifacts, and C test programs compiled on demand.
+
+use std::ffi::OsStr;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Names the directory that holds `ropeway` and `libropeway_preload.so`; `cargo xtask test` sets it.
+pub const BIN_DIR_VAR: &str = "ROPEWAY_BIN_DIR";
+
+/// The root of the workspace.
+pub fn workspace_root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.ancestors().nth(2).expect("crates/testkit lies two levels below the workspace").to_path_buf()
+}
+
+/// The directory of the built artifacts: `$ROPEWAY_BIN_DIR`, else `release` beside the directory this test was built into.
+pub fn bin_dir() -> PathBuf {
+    if let Some(dir) = std::env::var_os(BIN_DIR_VAR) {
+        return PathBuf::from(dir);
+    }
+    target_dir().join("release")
+}
+
+/// Cargo's target directory, found from the place of the running executable (`<target>/<profile>/deps/<test>`, or
+/// `<target>/<profile>/<program>`).
+pub fn target_dir() -> PathBuf {
+    let exe = std::env::current_exe().expect("the running program has a path");
+    let profile = exe.ancestors().skip(1).find(|dir| dir.file_name() != Some(OsStr::new("deps")));
+    match profile.and_then(Path::parent) {
+        Some(dir) => dir.to_path_buf(),
+        None => workspace_root().join("target"),
+    }
+}
+
+/// The `ropeway` program.
+///
+/// # Panics
+/// When it has not been built; the message says how to build it.
+pub fn ropeway() -> PathBuf {
+    artifact("ropeway")
+}
+
+/// The preload library.
+///
+/// # Panics
+/// When it has not been built; the message says how to build it.
+pub fn preload() -> PathBuf {
+    artifact("libropeway_preload.so")
+}
+
+fn artifact(name: &str) -> PathBuf {
+    let path = bin_dir().join(name);
+    assert!(
+        path.is_file(),
+        "{} is not there: build it with `cargo build --release -p ropeway -p ropeway-preload` \
+         (`cargo xtask test` does it by itself), or name its directory in {BIN_DIR_VAR}",
+        path.display()
+    );
+    path
+}
+
+/// A C program of a test, compiled with `cc` when its text, flags or compiler changed since the last time.
+///
+/// ```no_run
+/// let echo = ropeway_testkit::env::CProgram::new("crates/testkit/programs/echo.c").build();
+/// let fixed = ropeway_testkit::env::CProgram::new("crates/testkit/programs/echo.c").compiler("musl-gcc").flag("-static").build();
+/// ```
+#[derive(Clone, Debug)]
+pub struct CProgram {
+    source: PathBuf,
+    compiler: String,
+    flags: Vec<String>,
+}
+
+impl CProgram {
+    /// A program from one source file, given relative to the workspace root.
+    pub fn new(source: impl AsRef<Path>) -> Self {
+        let flags = ["-std=gnu11", "-O2", "-g", "-Wall", "-pthread"].map(String::from).to_vec();
+        Self { source: workspace_root().join(source), compiler: "cc".into(), flags }
+    }
+
+    /// Another compiler than `cc`, for example `musl-gcc` or `c++`. Guard it with [`need_program!`](crate::need_program).
+    pub fn compiler(mut self, compiler: &str) -> Self {
+        self.compiler = compiler.into();
+        if compiler.ends_with("++") {
+            self.flags.retain(|flag| flag != "-std=gnu11");
+        }
+        self
+    }
+
+    /// One more flag, after the usual ones and after the source, so that libraries (`-ldl`) resolve.
+    pub fn flag(mut self, flag: &str) -> Self {
+        self.flags.push(flag.into());
+        self
+    }
+
+    /// Compiles the program and returns the path of the executable (or, with `-shared`, of the library).
+    ///
+    /// # Panics
+    /// When the source cannot be read or does not compile, with the compiler's own words.
+    pub fn build(&self) -> PathBuf {
+        let text = std::fs::read(&self.source).unwrap_or_else(|e| panic!("cannot read {}: {e}", self.source.display()));
+        let mut hasher = DefaultHasher::new();
+        (&text, &self.compiler, &self.flags).hash(&mut hasher);
+        let stem = self.source.file_stem().and_then(OsStr::to_str).expect("the source file has a name");
+        let dir = target_dir().join("testkit-programs");
+        let program = dir.join(format!("{stem}-{:016x}", hasher.finish()));
+        if program.is_file() {
+            return program;
+        }
+        std::fs::create_dir_all(&dir).unwrap_or_else(|e| panic!("cannot create {}: {e}", dir.display()));
+        // Tests run in parallel: each compiles to a name of its own and renames, so nobody runs a half-written file.
+        let temporary =
+            tempfile::Builder::new().prefix(stem).tempfile_in(&dir).expect("a temporary file").into_temp_path();
+        let output = Command::new(&self.compiler)
+            .arg("-o")
+            .arg(&temporary)
+            .arg(&self.source)
+            .args(&self.flags)
+            .output()
+            .unwrap_or_else(|e| panic!("cannot run {}: {e}", self.compiler));
+        assert!(
+            output.status.success(),
+            "{} does not compile with {}:\n{}",
+            self.source.display(),
+            self.compiler,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        temporary.persist(&program).expect("the compiled program can be renamed");
+        program
+    }
+}
+
+/// The path of a program in `PATH`, if it is installed.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    // Debian keeps servers in sbin, which is not in everybody's PATH.
+    let dirs = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    dirs.map(|dir| dir.join(name)).find(|candidate| is_executable(candidate))
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_workspace_root_holds_the_workspace() {
+        assert!(workspace_root().join("crates/testkit/Cargo.toml").is_file());
+    }
+
+    #[test]
+    fn a_program_in_path_is_found_and_an_absent_one_is_not() {
+        assert!(find_program("sh").is_some());
+        assert_eq!(find_program("no-such-program-anywhere"), None);
+    }
+}

@@ -1,0 +1,183 @@
+//! Processes that do not keep to the protocol, and processes that do not read.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ropeway_testkit::World;
+
+use crate::client::{Answer, Client, REQUEST, RESPONSE, VERSION, connection, cookie, hello, registration};
+use crate::{world, world_with};
+
+/// Runs a little program as `nobody` that holds `socket` under its own number and sends a hello and `registration` to the
+/// daemon. True if it was granted.
+pub fn register_as_nobody(world: &World, socket: &TcpStream, registration: &[u8]) -> bool {
+    const PROGRAM: &str = "\
+import socket, sys
+daemon = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+daemon.settimeout(10)
+daemon.connect('\\0' + sys.argv[1])
+for message in sys.argv[2:]:
+    daemon.send(bytes.fromhex(message))
+while True:
+    answer = daemon.recv(512)
+    if answer[3] != 2:
+        print(answer[3])
+        break
+";
+    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    // Inheritable for the instant of the spawn; the registration names the number it has here and there.
+    rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty()).expect("our descriptor");
+    let output = Command::new("python3")
+        .args(["-c", PROGRAM, world.socket(), &hex(&hello("")), &hex(registration)])
+        .uid(65534)
+        .gid(65534)
+        .output()
+        .expect("python3 runs");
+    rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC).expect("our descriptor");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout == b"5\n"
+}
+
+/// The daemon still does its work.
+fn assert_serves(world: &World) {
+    let (a, b) = connection("127.0.0.1:0", "127.0.0.1");
+    let client = Client::start(world);
+    client.register(1, &a, REQUEST, RESPONSE);
+    client.register(2, &b, RESPONSE, REQUEST);
+    assert_eq!(client.granted(1).0, client.granted(2).0);
+}
+
+fn status(world: &World, counter: &str) -> u64 {
+    let status = world.ropeway(&["daemon", "status"]).expect_success().stdout;
+    let line = status.lines().find_map(|line| line.strip_prefix(counter)?.trim().parse().ok());
+    line.unwrap_or_else(|| panic!("no {counter} in {status}"))
+}
+
+#[test]
+fn nonsense_ends_the_connection_and_nothing_else() {
+    let world = world();
+    let mut random = 0x9E37_79B9_7F4A_7C15u64;
+    let mut next = move || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    let (a, _b) = connection("127.0.0.1:0", "127.0.0.1");
+    let valid = registration(1, cookie(&a), &a, REQUEST, RESPONSE);
+    for round in 0..300 {
+        let client = if round % 2 == 0 { Client::connect(&world) } else { Client::start(&world) };
+        let mut message = valid.clone();
+        match round % 5 {
+            0 => message.iter_mut().for_each(|b| *b = next() as u8),
+            1 => message.truncate(next() as usize % message.len()),
+            2 => message.resize(10_000, 1),
+            3 => message[3] = next() as u8,
+            _ => message[2] = VERSION + 1 + (next() % 100) as u8,
+        }
+        if message.is_empty() {
+            continue; // an empty packet cannot be told from the end of the connection
+        }
+        // It may be closed before the second.
+        let _ = client.try_send(&message).and_then(|_| client.try_send(&message));
+    }
+    assert!(status(&world, "malformed") > 100);
+    assert_serves(&world);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while status(&world, "live_processes") > 0 {
+        assert!(Instant::now() < deadline, "connections are left behind");
+    }
+}
+
+#[test]
+fn another_version_is_answered_in_words_it_can_recognise() {
+    let world = world();
+    let client = Client::connect(&world);
+    let mut old = hello("");
+    old[2] = VERSION + 1;
+    client.send(&old);
+    // A message of the daemon's version, then the end.
+    assert!(matches!(client.next(Duration::from_secs(5)), Some(Some(Answer::Deny { .. }))));
+    assert!(matches!(client.next(Duration::from_secs(5)), Some(None)));
+}
+
+#[test]
+fn a_registration_before_the_hello_is_refused() {
+    let world = world();
+    let (a, _b) = connection("127.0.0.1:0", "127.0.0.1");
+    let client = Client::connect(&world);
+    client.register(1, &a, REQUEST, RESPONSE);
+    assert!(matches!(client.next(Duration::from_secs(5)), Some(None)));
+    assert_serves(&world);
+}
+
+#[test]
+fn a_child_does_not_speak_for_its_parent() {
+    let world = world();
+    let (a, b) = connection("127.0.0.1:0", "127.0.0.1");
+    let client = Client::start(&world);
+    client.register(1, &a, REQUEST, RESPONSE);
+    // `cat` writes the other end's registration into the inherited connection.
+    let inherited = client.socket.as_fd().try_clone_to_owned().expect("a descriptor");
+    let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(inherited).spawn().expect("cat runs");
+    let mut input = child.stdin.take().expect("a pipe");
+    input.write_all(&registration(2, cookie(&b), &b, RESPONSE, REQUEST)).expect("room in the pipe");
+    drop(input);
+    assert!(child.wait().expect("our child").success());
+    assert!(client.is_quiet());
+    assert!(status(&world, "malformed") >= 1);
+    client.register(2, &b, RESPONSE, REQUEST);
+    assert_eq!(client.granted(1).0, client.granted(2).0);
+}
+
+#[test]
+fn a_process_that_never_reads_delays_nobody() {
+    let world = world();
+    let (a, _b) = connection("127.0.0.1:0", "127.0.0.1");
+    let deaf = Client::start(&world);
+    // Each of these is answered by a refusal. At some point the daemon stops reading this process.
+    let refused = registration(1, 0, &a, REQUEST, RESPONSE);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut full_since: Option<Instant> = None;
+    while full_since.is_none_or(|since| since.elapsed() < Duration::from_millis(300)) {
+        match deaf.try_send(&refused) {
+            Ok(_) => full_since = None,
+            Err(rustix::io::Errno::AGAIN) => {
+                full_since.get_or_insert_with(Instant::now);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => panic!("{error}"),
+        }
+        assert!(Instant::now() < deadline, "the daemon queues without end");
+    }
+    assert_serves(&world);
+    // Once it reads, it is read again.
+    deaf.denied(1);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while deaf.try_send(&refused).is_err() {
+        deaf.denied(1);
+        assert!(Instant::now() < deadline);
+    }
+}
+
+#[test]
+fn connections_of_one_user_are_bounded() {
+    let world = world_with("[limits]\nprocesses = 5\n");
+    let mut clients: Vec<_> = (0..5).map(|_| Client::start(&world)).collect();
+    let refused = Client::connect(&world);
+    assert!(matches!(refused.next(Duration::from_secs(5)), Some(None)));
+    clients.pop();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let next = Client::connect(&world);
+        let _ = next.try_send(&hello(""));
+        if matches!(next.next(Duration::from_secs(5)), Some(Some(Answer::Welcome { .. }))) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "a place became free");
+    }
+}

@@ -1,0 +1,118 @@
+//! The built product starts, is found where it is installed, and moves one connection to shared memory and no more.
+
+use ropeway_testkit::env::{self, CProgram};
+use ropeway_testkit::proc::{Exit, Finished, Process, command};
+use ropeway_testkit::{Stats, World};
+use std::process::Command;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Far more calls than a connection makes before it is moved.
+const MESSAGES: &str = "20000";
+
+const BYTES: &str = "100";
+
+/// What the client alone sends: messages times bytes.
+const SENT_BYTES: u64 = 2_000_000;
+
+#[test]
+fn the_program_tells_how_to_use_it() {
+    let help = Process::spawn(command(env::ropeway(), ["--help"])).succeed(LIMIT);
+    for word in ["run", "ss", "doctor", "daemon", "bench"] {
+        assert!(help.stdout.contains(word), "{word} is not in: {}", help.stdout);
+    }
+}
+
+#[test]
+fn the_preload_resolves_all_its_symbols() {
+    let mut idle = Command::new("true");
+    idle.env("LD_PRELOAD", env::preload()).env("LD_BIND_NOW", "1");
+    // The dynamic linker says on standard error what it cannot load, and goes on.
+    assert_eq!(Process::spawn(idle).succeed(LIMIT).stderr, "");
+}
+
+#[test]
+fn run_passes_output_arguments_and_exit_code_through() {
+    let world = World::new();
+    let finished = world.spawn(command("sh", ["-c", "echo \"$1\"; echo err >&2; exit 7", "sh", "a b"])).wait(LIMIT);
+    let finished = finished.expect("it ends");
+    assert_eq!((finished.exit, finished.stdout.as_str(), finished.stderr.as_str()), (Exit::Code(7), "a b\n", "err\n"));
+}
+
+#[test]
+fn a_command_that_does_not_exist_is_an_error_that_names_it() {
+    let world = World::new();
+    let finished = world.spawn(Command::new("no-such-program-anywhere")).wait(LIMIT).expect("it ends");
+    assert_eq!(finished.exit, Exit::Code(127));
+    assert!(finished.stderr.contains("no-such-program-anywhere"), "{}", finished.stderr);
+}
+
+#[test]
+fn the_preload_is_found_where_make_install_puts_it() {
+    let world = World::new();
+    let (bin, lib) = (world.dir().join("bin"), world.dir().join("lib/ropeway"));
+    for (from, dir) in [(env::ropeway(), &bin), (env::preload(), &lib)] {
+        std::fs::create_dir_all(dir).expect("a directory in one's own");
+        std::fs::copy(&from, dir.join(from.file_name().expect("a file"))).expect("the product can be copied");
+    }
+    let mut run = command(bin.join("ropeway"), ["run", "--", "sh", "-c", "echo $LD_PRELOAD"]);
+    run.env(ropeway_testkit::DAEMON_SOCKET_VAR, world.socket()).env_remove("LD_PRELOAD");
+    let finished = Process::spawn(run).succeed(LIMIT);
+    assert_eq!(finished.stdout.trim(), lib.join("libropeway_preload.so").to_str().expect("UTF-8"));
+}
+
+/// Runs the echo pair, each end wrapped as told.
+fn echo(server: impl Fn(Command) -> Command, client: impl Fn(Command) -> Command) -> Finished {
+    let smoke = CProgram::new("crates/testkit/programs/smoke.c").build();
+    let server = Process::spawn(server(command(&smoke, ["serve", MESSAGES, BYTES])));
+    server.wait_for_output("\n", LIMIT);
+    let port = server.stdout().trim().trim_start_matches("port ").to_owned();
+    let finished = Process::spawn(client(command(&smoke, ["ask", &port, MESSAGES, BYTES]))).succeed(LIMIT);
+    server.succeed(LIMIT);
+    finished
+}
+
+#[test]
+fn the_echo_pair_works_without_ropeway() {
+    assert!(echo(|plain| plain, |plain| plain).stdout.contains("20000 messages came back"));
+}
+
+#[test]
+fn two_programs_under_ropeway_talk_over_shared_memory() {
+    let world = World::new();
+    let finished = echo(|server| world.strict_command(&server), |client| world.strict_command(&client));
+    assert!(finished.stdout.contains("20000 messages came back"));
+    let stats = world.stats();
+    assert_eq!(stats.len(), 2, "one line for each process: {stats:?}");
+    for Stats { connections, promoted, bytes, reasons, .. } in stats {
+        assert_eq!((connections, promoted > 0), (1, true), "{reasons:?}");
+        assert_eq!(bytes.tcp.sent + bytes.shm.sent, SENT_BYTES);
+        assert_eq!(bytes.tcp.received + bytes.shm.received, SENT_BYTES);
+        let on_shm = bytes.shm.sent.min(bytes.shm.received);
+        assert!(on_shm * 10 > SENT_BYTES * 9, "only {on_shm} bytes over shared memory: {reasons:?}");
+    }
+}
+
+#[test]
+fn one_end_alone_stays_on_tcp_and_says_why() {
+    let world = World::new();
+    echo(|server| world.command(&server), |plain| plain);
+    let stats = world.stats();
+    assert_eq!(stats.len(), 1);
+    assert_eq!((stats[0].promoted, stats[0].bytes.shm.sent), (0, 0));
+    assert_eq!(stats[0].bytes.tcp.sent, SENT_BYTES);
+    assert!(stats[0].reasons.contains_key("peer-not-registered"), "{:?}", stats[0].reasons);
+}
+
+#[test]
+fn the_daemon_starts_by_itself_tells_its_state_and_stops() {
+    let world = World::new();
+    assert!(!world.ropeway(&["daemon", "status"]).success(), "nobody started it yet");
+    world.spawn(Command::new("true")).succeed(LIMIT);
+    let status = world.ropeway(&["daemon", "status"]).expect_success();
+    let pid = world.daemon_pid().expect("it runs").to_string();
+    assert!(status.stdout.contains(&pid), "{pid} is not in: {}", status.stdout);
+    world.stop_daemon().expect_success();
+    assert_eq!(world.daemon_pid(), None);
+}

@@ -1,0 +1,51 @@
+//! The project's chores: `cargo xtask tidy | test | demo`. `make` calls them; `make help` lists what is worth calling.
+#![forbid(unsafe_code)]
+
+mod demo;
+mod figures;
+mod product;
+mod test;
+mod tidy;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const USAGE: &str = "\
+usage: cargo xtask <chore>
+
+  tidy                       the rules no compiler knows: arrows between crates, file sizes, where `unsafe` may stand,
+                             links in the documents, marks of unfinished work, paths of one machine
+  test [OPTIONS] [-- ARGS]   build ropeway and its preload, run every suite, print one table and the totals
+       --suite NAME[=PART]   only this suite, or its tests whose names contain PART; may be repeated (`--list` names them)
+       --list                name the suites and stop
+       --for SECONDS         again and again for so long, or until something fails
+       --limit SECONDS       the time limit of each suite instead of its own
+       -- ARGS               handed to the test programs: a part of a test's name, --nocapture, ...
+  demo                       the same unmodified programs over TCP and over Ropeway, in turn, in one table
+  figures [OPTIONS]          the table of speed, with the tools that people use; keeps the raw results in `results/`
+       --case NAME           only this case; may be repeated (`--list` names them)
+       --rounds N            rounds of each arm, instead of 5
+       --out DIR             keep the results there
+       --show DIR            measure nothing, print the table of these results
+       --list                name the cases and stop";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match args.split_first() {
+        Some((chore, rest)) if chore == "tidy" && rest.is_empty() => tidy::run(),
+        Some((chore, rest)) if chore == "test" => test::run(rest),
+        Some((chore, rest)) if chore == "demo" && rest.is_empty() => demo::run(),
+        Some((chore, rest)) if chore == "figures" => figures::run(rest),
+        _ => Err(USAGE.into()),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+    }
+}
