@@ -1,6 +1,6 @@
 //! Epoll sets that hold sockets on rings. `docs/readiness.md` is the specification.
 //!
-//! [`wait`] and [`ctl`] stand for the program's calls; the rest follows descriptors and carriers: [`carrier_changed`] is
+//! [`wait()`] and [`ctl()`] stand for the program's calls; the rest follows descriptors and carriers: [`carrier_changed`] is
 //! called by the handover, [`created`] to [`after_fork_child`] by the life of descriptors.
 
 mod ctl;
@@ -50,10 +50,10 @@ pub unsafe fn wait(
     unsafe { wait::wait(ep, events, max, Timeout { ns, coarse: true }, mask, native) }
 }
 
-/// `epoll_pwait2`: as [`wait`], with a time-out in nanoseconds; null waits for ever.
+/// `epoll_pwait2`: as [`wait()`], with a time-out in nanoseconds; null waits for ever.
 ///
 /// # Safety
-/// As for [`wait`]; `timeout` must be null or valid.
+/// As for [`wait()`]; `timeout` must be null or valid.
 pub unsafe fn wait2(
     ep: i32,
     events: *mut epoll_event,

@@ -46,7 +46,7 @@ pub unsafe fn ctl(ep: i32, op: i32, fd: i32, event: *mut epoll_event, native: im
 }
 
 /// # Safety
-/// As for [`ctl`].
+/// As for [`ctl()`].
 unsafe fn of_sock(
     r: Ref,
     op: i32,

@@ -51,10 +51,10 @@ enum Slept {
     TimedOut,
 }
 
-/// See [`super::wait`].
+/// See [`super::wait()`].
 ///
 /// # Safety
-/// As for [`super::wait`].
+/// As for [`super::wait()`].
 pub unsafe fn wait(
     ep: i32,
     events: *mut epoll_event,
