@@ -76,6 +76,7 @@ macro_rules! raw {
 }
 
 plain! {
+    pidfd_open(pid: c_int, flags: c_int) = SYS_pidfd_open;
     /// Closes a descriptor.
     close(fd: c_int) = SYS_close;
     dup(fd: c_int) = SYS_dup;
@@ -145,9 +146,19 @@ pub fn ticks() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// True while a process with this number exists (a zombie counts: its descriptors may not be closed yet).
+/// True while a process with this number may have descriptors. A zombie has none; only a pidfd tells it from a process that
+/// is still closing them.
 pub fn process_exists(pid: u32) -> bool {
-    kill(pid as c_int, 0) != Err(libc::ESRCH)
+    if kill(pid as c_int, 0) == Err(libc::ESRCH) {
+        return false;
+    }
+    let Ok(fd) = pidfd_open(pid as c_int, 0) else { return true };
+    let mut ended = libc::pollfd { fd: fd as c_int, events: libc::POLLIN, revents: 0 };
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: all pointers are valid.
+    let _ = unsafe { ppoll(&mut ended, 1, &mut now, core::ptr::null(), SIGSET_BYTES) };
+    let _ = close(fd as c_int);
+    ended.revents == 0
 }
 
 /// True while this thread of this process can run. A zombie cannot: whoever waits for a thread that was killed may be

@@ -166,10 +166,10 @@ fn threads_and_processes_are_told_from_those_that_are_gone() {
     assert!(sys::thread_exists(sys::getpid().unwrap() as u32, sys::gettid().unwrap() as u32));
     assert!(sys::thread_exists(1, 1), "of another user, perhaps: still there");
     let pid = child(|| {}) as u32;
-    while sys::thread_exists(pid, pid) {
+    while sys::thread_exists(pid, pid) || sys::process_exists(pid) {
         std::thread::yield_now();
     }
-    assert!(sys::process_exists(pid), "a zombie still holds its number");
     reap(pid as i32);
-    assert!(!sys::process_exists(pid));
+    assert!(!sys::process_exists(pid), "neither as a zombie nor after that");
+    assert!(sys::process_exists(sys::getpid().unwrap() as u32));
 }

@@ -4,6 +4,7 @@
 //! The table is private to the process and copied by fork, as the kernel's own.
 
 use crate::process;
+use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use ropeway_shm::table::{Set, Sock};
 
@@ -134,6 +135,17 @@ pub fn enter_internal(fd: i32) {
 /// True for one of our own descriptors.
 pub fn is_internal(fd: i32) -> bool {
     lookup(fd).is_some_and(|h| h.kind() == Kind::Internal)
+}
+
+/// A descriptor of this process that leads to a record. Looks at all of them: for rare occasions.
+pub fn descriptor_of(s: &Sock) -> Option<i32> {
+    let mut found = None;
+    for_each_in(0, u32::MAX, |fd, h| {
+        if h.is_sock() && ptr::eq(h.sock(), s) {
+            found = Some(fd);
+        }
+    });
+    found
 }
 
 /// Calls `f` with every tracked descriptor in `first..=last`.

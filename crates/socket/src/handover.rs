@@ -3,18 +3,18 @@
 //! `docs/handover.md` states the protocol; the clause numbers in the comments are its. Everything here runs under the
 //! direction's process-shared lock, which the guards [`TxLock`] and [`RxLock`] hold.
 
-use crate::fdtable::Handle;
+use crate::fdtable::{self, Handle};
 use crate::reason::Reason;
 use crate::thread::Critical;
 use crate::{bells, epoll, settings, shadow, stats, thread};
 use core::sync::atomic::Ordering;
 use ropeway_shm::lock::Taken;
-use ropeway_shm::ring::{Consumer, End, Producer, Recovered, Ring, WriteStop, next_epoch};
+use ropeway_shm::ring::{Consumer, End, Look, Producer, Recovered, Ring, WriteStop, next_epoch};
 use ropeway_shm::segment::Pair;
 use ropeway_shm::sys;
 use ropeway_shm::table::{
     FLAG_NONBLOCK, FLAG_PEER_FIN, FLAG_PINNED, FLAG_RESET, FLAG_SHUT_RD, FLAG_SHUT_WR, FLAG_WAITED, PAIR_READY,
-    RX_ATTACHED, RX_TCP, Sock, TX_RING, TX_TCP,
+    RX_ATTACHED, RX_DRAIN, RX_TCP, Sock, TX_RING, TX_TCP,
 };
 
 /// After this many returns to TCP a connection is left there (clause 6.3).
@@ -229,14 +229,12 @@ pub struct RxLock<'a> {
 #[inline]
 pub fn lock_rx(s: &Sock) -> RxLock<'_> {
     let critical = Critical::enter();
-    if s.rx.lock.lock(thread::me()) == Taken::FromTheDead
-        && let Some(pair) = pair(s)
-    {
-        // SAFETY: under the lock just taken.
-        pair.incoming().recover_consumer(unsafe { s.consumer() });
-        bells::ring_everybody(&pair.incoming(), End::Writer);
+    let taken = s.rx.lock.lock(thread::me());
+    let mut locked = RxLock { s, _critical: critical };
+    if taken == Taken::FromTheDead {
+        locked.recover();
     }
-    RxLock { s, _critical: critical }
+    locked
 }
 
 impl Drop for RxLock<'_> {
@@ -247,6 +245,25 @@ impl Drop for RxLock<'_> {
 }
 
 impl RxLock<'_> {
+    /// Completes what the previous holder, who died, had begun (clause 7.2).
+    #[cold]
+    fn recover(&mut self) {
+        let s = self.s;
+        let Some((ring, c)) = self.any_ring() else { return };
+        ring.recover_consumer(c);
+        let phase = s.rx.phase.load(Ordering::Relaxed);
+        if phase == RX_DRAIN && ring.look(c) == (Look::Switch { at: s.rx.switch_at.load(Ordering::Relaxed) }) {
+            ring.consume_switch(c);
+        }
+        if (phase == RX_ATTACHED || phase == RX_DRAIN)
+            && let Some(taken) = fdtable::descriptor_of(s).and_then(shadow::taken)
+        {
+            // It may have taken bytes that it did not live to count.
+            s.rx.tcp_bytes.store(taken, Ordering::Release);
+        }
+        bells::ring_everybody(&ring, End::Writer);
+    }
+
     /// Ring and cursor, if this direction is attached to its ring.
     #[inline]
     pub fn ring(&mut self) -> Option<(Ring, &mut Consumer)> {

@@ -1,24 +1,28 @@
 //! Receiving on a tracked socket: from the kernel with accounting, or from the ring, or across the switch between them.
 
+mod end;
+mod pass;
+
+pub use pass::look_for_switch;
+
 use crate::fdtable::Handle;
-use crate::handover::{self, RxLock, lock_rx};
+use crate::handover::{self, lock_rx};
 use crate::iov::{Cursor, MAX_IOVECS};
 use crate::options::readable_bytes;
 use crate::reason::Reason;
 use crate::send::still_leads;
 use crate::thread::{self, Signals};
 use crate::wait::{self, Deadline, Waiting, Woken};
-use crate::{bells, lifecycle, options, promote, shadow};
+use crate::{lifecycle, options, promote, shadow};
 use core::sync::atomic::Ordering;
+use end::{Ended, look_at_end};
 use libc::iovec;
-use ropeway_shm::ring::{End, Look};
+use pass::{Mode, Pass, peek, take};
+use ropeway_shm::ring::End;
 use ropeway_shm::sys;
 use ropeway_shm::table::{
-    FLAG_NONBLOCK, FLAG_PEER_FIN, FLAG_RESET, FLAG_SHUT_RD, RX_ATTACHED, RX_DRAIN, RX_RING, RX_TCP, Sock, TX_RING,
+    FLAG_NONBLOCK, FLAG_PEER_FIN, FLAG_RESET, RX_ATTACHED, RX_DRAIN, RX_RING, RX_TCP, Sock, TX_RING,
 };
-
-/// Bytes of TCP that a switch may lie ahead of what was consumed: more cannot be in flight.
-const MAX_AHEAD_BYTES: u64 = 1 << 31;
 
 /// Receives on a socket of ours. `native` makes the program's own call on the kernel and returns its answer or -errno.
 ///
@@ -108,227 +112,6 @@ fn note_tcp(s: &Sock, cursor: &Cursor, n: usize, in_order: bool) {
         }
     }
     s.rx.tcp_bytes.fetch_add(n as u64, Ordering::AcqRel);
-}
-
-/// What one pass over the carriers gave.
-pub(crate) enum Pass {
-    /// The list is full.
-    Done,
-    /// Nothing more right now.
-    Empty,
-    /// This direction is on TCP (again).
-    Tcp,
-    /// The kernel says end of file, and the ring has nothing.
-    End,
-    Error(i32),
-    /// The descriptor no longer leads to this socket.
-    Gone,
-    /// The program's buffer is not there.
-    Fault,
-}
-
-/// How the bytes are wanted.
-#[derive(Clone, Copy)]
-struct Mode {
-    /// MSG_TRUNC: count and drop.
-    discard: bool,
-}
-
-fn take(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode) -> Pass {
-    let s = rx.s;
-    let pass = loop {
-        let phase = s.rx.phase.load(Ordering::Relaxed);
-        if phase == RX_TCP {
-            return Pass::Tcp;
-        }
-        if phase != RX_RING {
-            match take_tcp(rx, h, fd, cursor, mode) {
-                Some(pass) => break pass,
-                None => continue,
-            }
-        }
-        let Some((ring, c)) = rx.ring() else { return Pass::Tcp };
-        match ring.look(c) {
-            Look::Data { ptr, len } => {
-                let n = len.min(cursor.left());
-                if mode.discard {
-                    cursor.advance(n);
-                } else {
-                    let rest = *cursor;
-                    // SAFETY: `look` checked that the bytes lie inside the ring; the list is the program's.
-                    if unsafe { cursor.copy_in(ptr, n) }.is_none() {
-                        *cursor = rest;
-                        break Pass::Fault;
-                    }
-                }
-                ring.consume(c, n);
-                s.rx.ring_bytes.store(s.rx.ring_bytes.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
-                if cursor.left() == 0 {
-                    break Pass::Done;
-                }
-            }
-            Look::Empty => break Pass::Empty,
-            Look::Closed => rx.closed(h),
-            Look::Switch { .. } | Look::Corrupt => {
-                rx.corrupt(h, fd);
-                return Pass::Error(0);
-            }
-        }
-    };
-    if let Some((ring, c)) = rx.ring()
-        && ring.flush(c)
-    {
-        bells::ring_all(&ring, End::Writer);
-    }
-    pass
-}
-
-/// Clause 2.4: from attaching until the switch is passed, TCP is read by PEEK, the ring is looked at again, and no more
-/// than what lies before the switch is consumed. None: the phase changed, look again.
-fn take_tcp(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode) -> Option<Pass> {
-    let s = rx.s;
-    let attached = s.rx.phase.load(Ordering::Relaxed) == RX_ATTACHED;
-    let consumed = s.rx.tcp_bytes.load(Ordering::Relaxed);
-    let limit = if attached { usize::MAX } else { (s.rx.switch_at.load(Ordering::Relaxed) - consumed) as usize };
-    if limit == 0 {
-        s.rx.phase.store(RX_RING, Ordering::Release);
-        return None;
-    }
-    let most = cursor.left().min(limit);
-    if most == 0 {
-        return Some(Pass::Done);
-    }
-    let peeked = if mode.discard {
-        shadow::queued(fd).map_or(Err(libc::EAGAIN), |n| if n == 0 { Err(libc::EAGAIN) } else { Ok(n.min(most)) })
-    } else {
-        // SAFETY: the program's buffers, writable by the contract of `recv`.
-        unsafe { cursor.kernel_call(fd, most, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) }.map(|m| m.moved)
-    };
-    if attached && let Some(answer) = look_for_switch(rx, h, fd) {
-        return answer;
-    }
-    match peeked {
-        Ok(0) => Some(Pass::End),
-        Ok(n) => match shadow::discard(fd, n) {
-            Ok(n) => {
-                note_tcp(s, cursor, n, !mode.discard);
-                acknowledge(s, fd);
-                cursor.advance(n);
-                if cursor.left() == 0 { Some(Pass::Done) } else { None }
-            }
-            Err(e) => Some(Pass::Error(e)),
-        },
-        Err(libc::EAGAIN | libc::EINTR) => Some(Pass::Empty),
-        Err(e) => Some(Pass::Error(e)),
-    }
-}
-
-/// Looks at the ring while the writer has not been seen to switch. Some: do not use what was peeked.
-pub(crate) fn look_for_switch(rx: &mut RxLock, h: Handle, fd: i32) -> Option<Option<Pass>> {
-    let s = rx.s;
-    let Some((ring, c)) = rx.ring() else { return Some(Some(Pass::Tcp)) };
-    match ring.look(c) {
-        Look::Empty => None,
-        Look::Switch { at } => {
-            let consumed = s.rx.tcp_bytes.load(Ordering::Relaxed);
-            if at < consumed || at - consumed > MAX_AHEAD_BYTES {
-                rx.corrupt(h, fd);
-                return Some(Some(Pass::Error(0)));
-            }
-            ring.consume_switch(c);
-            s.rx.switch_at.store(at, Ordering::Relaxed);
-            s.rx.phase.store(RX_DRAIN, Ordering::Release);
-            Some(None)
-        }
-        Look::Closed => {
-            rx.closed(h);
-            Some(Some(Pass::Tcp))
-        }
-        Look::Data { .. } | Look::Corrupt => {
-            rx.corrupt(h, fd);
-            Some(Some(Pass::Error(0)))
-        }
-    }
-}
-
-/// Shows the list what is unread without consuming it, across carriers.
-fn peek(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Pass {
-    let s = rx.s;
-    loop {
-        let phase = s.rx.phase.load(Ordering::Relaxed);
-        if phase == RX_TCP {
-            return Pass::Tcp;
-        }
-        if phase == RX_ATTACHED
-            && let Some(answer) = look_for_switch(rx, h, fd)
-        {
-            match answer {
-                Some(pass) => return pass,
-                None => continue,
-            }
-        }
-        if phase == RX_ATTACHED || phase == RX_DRAIN {
-            let consumed = s.rx.tcp_bytes.load(Ordering::Relaxed);
-            let limit = if phase == RX_ATTACHED {
-                usize::MAX
-            } else {
-                (s.rx.switch_at.load(Ordering::Relaxed) - consumed) as usize
-            };
-            if limit > 0 {
-                let most = cursor.left().min(limit);
-                // SAFETY: the program's buffers, writable by the contract of `recv`.
-                let peeked = unsafe { cursor.kernel_call(fd, most, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) };
-                if phase == RX_ATTACHED && rx.ring().is_some_and(|(ring, c)| ring.pending(c)) {
-                    continue;
-                }
-                let peeked = peeked.map(|m| m.moved);
-                match peeked {
-                    Ok(0) => return Pass::End,
-                    Ok(n) => cursor.advance(n),
-                    Err(libc::EAGAIN | libc::EINTR) => return Pass::Empty,
-                    Err(e) => return Pass::Error(e),
-                }
-                if cursor.left() == 0 {
-                    return Pass::Done;
-                }
-                if phase == RX_ATTACHED || peeked.is_ok_and(|n| n < limit) {
-                    return Pass::Empty;
-                }
-            }
-        }
-        let Some((ring, c)) = rx.ring() else { return Pass::Tcp };
-        let there = ring.unread(c).0.min(cursor.left());
-        let (mut skip, mut shown) = (0, 0);
-        let mut more = true;
-        cursor.for_each(cursor.left(), |p, len| {
-            if more {
-                // SAFETY: a piece of the program's list.
-                let n = unsafe { ring.peek(c, skip, p, len) };
-                skip += n;
-                shown += n;
-                more = n == len;
-            }
-        });
-        cursor.advance(shown);
-        if cursor.left() == 0 {
-            return Pass::Done;
-        }
-        if shown < there {
-            return Pass::Fault;
-        }
-        if shown > 0 && phase == RX_RING && ring.pending_at(ring.unread(c).1) {
-            // The ring ends behind what was shown; TCP goes on from there.
-            // SAFETY: the program's buffers, writable by the contract of `recv`.
-            let more = unsafe { cursor.kernel_call(fd, cursor.left(), libc::MSG_PEEK | libc::MSG_DONTWAIT, false) };
-            cursor.advance(more.map_or(0, |m| m.moved));
-            return if cursor.left() == 0 { Pass::Done } else { Pass::Empty };
-        }
-        if shown == 0 && ring.look(c) == Look::Closed && phase == RX_RING {
-            rx.closed(h);
-            return Pass::Tcp;
-        }
-        return Pass::Empty;
-    }
 }
 
 fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl FnMut() -> isize) -> isize {
@@ -474,84 +257,6 @@ fn rest_over_tcp(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, total: usi
     }
     s.rx.inflight.fetch_sub(1, Ordering::AcqRel);
     Some((total - cursor.left()) as isize)
-}
-
-enum Ended {
-    /// Something changed: look at the carriers again.
-    Again,
-    /// The stream ended with this answer.
-    With(isize),
-}
-
-/// The ring was empty: is that the end? Looks at the shadow when there is cause (clause 5.3: end of file on TCP is end
-/// of file only if the ring, looked at afterwards, is empty).
-fn look_at_end(s: &Sock, h: Handle, fd: i32, slept: bool) -> Option<Ended> {
-    /// A reader that never sleeps still learns of the end within this many ticks (some tens of microseconds).
-    const LOOK_TICKS: u64 = 1 << 17;
-    if s.has(FLAG_RESET) {
-        return Some(Ended::With(-(s.error.swap(0, Ordering::AcqRel) as isize)));
-    }
-    if s.has(FLAG_SHUT_RD) {
-        return Some(Ended::With(0));
-    }
-    let now = sys::ticks();
-    if !s.has(FLAG_PEER_FIN)
-        && !slept
-        && s.rx.shadow_event.load(Ordering::Acquire) == 0
-        && now.wrapping_sub(s.rx.looked.load(Ordering::Relaxed)) < LOOK_TICKS
-    {
-        return None;
-    }
-    s.rx.looked.store(now, Ordering::Relaxed);
-    s.rx.shadow_event.store(0, Ordering::Release);
-    let events = shadow::poll(fd, libc::POLLIN | libc::POLLRDHUP);
-    if events == 0 {
-        return None;
-    }
-    // Everything the peer did before the event is visible now: look at the queue, and then at the ring once more. Under the
-    // lock, so that no other reader takes anything in between.
-    let (queued, more) = {
-        let mut rx = lock_rx(s);
-        let queued = shadow::queued(fd).unwrap_or(0);
-        let more = match rx.ring() {
-            None => true,
-            Some((ring, c)) => ring.pending(c) || s.rx.phase.load(Ordering::Relaxed) != RX_RING,
-        };
-        (queued, more)
-    };
-    let ending = events & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
-    if more {
-        // Before the switch, TCP is read by the pass itself; a FIN there is found by its PEEK.
-        return (events & libc::POLLIN != 0 || ending).then_some(Ended::Again);
-    }
-    if events & libc::POLLERR == 0 && queued > 0 {
-        handover::break_connection(s, h, fd, Reason::ForeignBytes);
-        return Some(Ended::With(-(s.error.swap(0, Ordering::AcqRel) as isize)));
-    }
-    if !ending {
-        return None;
-    }
-    handover::peer_fin(s, h, fd);
-    if s.has(FLAG_RESET) {
-        return Some(Ended::With(-(s.error.swap(0, Ordering::AcqRel) as isize)));
-    }
-    let mut byte = 0u8;
-    // SAFETY: one writable byte. The queue is empty, so this only asks for the end or its error.
-    let end = unsafe {
-        sys::recvfrom(
-            fd,
-            &mut byte,
-            1,
-            libc::MSG_DONTWAIT | libc::MSG_PEEK,
-            core::ptr::null_mut(),
-            core::ptr::null_mut(),
-        )
-    };
-    match end {
-        Ok(0) => Some(Ended::With(0)),
-        Ok(_) | Err(libc::EAGAIN | libc::EINTR) => None,
-        Err(e) => Some(Ended::With(-(e as isize))),
-    }
 }
 
 /// A blocking receive that found nothing.

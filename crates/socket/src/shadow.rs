@@ -14,6 +14,10 @@ const INFO_BYTES_SENT: usize = 200;
 const INFO_BYTES_RETRANS: usize = 208;
 const INFO_BYTES: usize = 232;
 
+/// States of a connection (linux/tcp_states.h).
+const ESTABLISHED: u8 = 1;
+const CLOSED: u8 = 7;
+
 struct Info([u8; INFO_BYTES]);
 
 impl Info {
@@ -36,9 +40,15 @@ impl Info {
         u32::from_ne_bytes(core::array::from_fn(|i| self.0[at + i]))
     }
 
-    /// TCP_ESTABLISHED is 1; the state is the first byte.
-    fn established(&self) -> bool {
-        self.0[0] == 1
+    /// TCP_ESTABLISHED and its like (linux/tcp_states.h).
+    fn state(&self) -> u8 {
+        self.0[0]
+    }
+
+    fn fin_received(&self) -> bool {
+        /// CLOSE_WAIT, LAST_ACK, CLOSING.
+        const STATES: [u8; 3] = [8, 9, 11];
+        STATES.contains(&self.state())
     }
 }
 
@@ -50,17 +60,24 @@ pub fn sent(fd: i32) -> Option<u64> {
     Some(on_the_wire + info.u32_at(INFO_NOTSENT_BYTES) as u64)
 }
 
-/// Bytes taken from the kernel so far. None when the kernel does not tell, the numbers move while we look, or the peer has
-/// sent its FIN (which the kernel may count as a byte).
+/// Bytes taken from the kernel so far. None when the kernel does not tell, the numbers move while we look, or the connection
+/// is not established any more: no hand-over begins then.
 pub fn received(fd: i32) -> Option<u64> {
+    taken(fd).filter(|_| established(fd))
+}
+
+/// As [`received`], in any state in which the peer's FIN has come or can still come.
+pub fn taken(fd: i32) -> Option<u64> {
     /// Bytes may arrive while we look; then once more.
     const TRIES: u32 = 4;
     for _ in 0..TRIES {
-        let info = Info::of(fd)?;
+        let info = Info::of(fd).filter(|info| info.state() != CLOSED)?;
         let before = info.u64_at(INFO_BYTES_RECEIVED);
         let waiting = queued(fd)? as u64;
-        if Info::of(fd)?.u64_at(INFO_BYTES_RECEIVED) == before {
-            return before.checked_sub(waiting).filter(|_| info.established());
+        let now = Info::of(fd)?;
+        if now.u64_at(INFO_BYTES_RECEIVED) == before && now.state() == info.state() {
+            // The kernel counts the peer's FIN as a byte.
+            return before.checked_sub(waiting + info.fin_received() as u64);
         }
     }
     None
@@ -68,7 +85,7 @@ pub fn received(fd: i32) -> Option<u64> {
 
 /// True for a connection in state ESTABLISHED.
 pub fn established(fd: i32) -> bool {
-    Info::of(fd).is_some_and(|info| info.established())
+    Info::of(fd).is_some_and(|info| info.state() == ESTABLISHED)
 }
 
 /// Bytes in the kernel's receive queue (FIONREAD).

@@ -52,9 +52,13 @@ impl Ring {
         asked.compare_exchange(epoch, epoch | ACCEPTED, Ordering::SeqCst, Ordering::Acquire).is_ok()
     }
 
+    /// The epoch that the reader asks for and that nobody has begun to answer for; 0 for none.
     #[inline(always)]
     pub fn recall_asked(&self) -> u32 {
-        self.h().reader.recall.load(Ordering::Acquire)
+        match self.h().reader.recall.load(Ordering::Acquire) {
+            answered if answered & ACCEPTED != 0 => 0,
+            asked => asked,
+        }
     }
 
     /// The writer has copied the tail of `epoch` onto TCP.

@@ -1,0 +1,236 @@
+//! One pass of a receive over the carriers: what is there now, in the order of the stream (handover, clause 2.4).
+
+use super::{acknowledge, note_tcp};
+use crate::fdtable::Handle;
+use crate::handover::RxLock;
+use crate::iov::Cursor;
+use crate::{bells, shadow};
+use core::sync::atomic::Ordering;
+use ropeway_shm::ring::{End, Look};
+use ropeway_shm::table::{RX_ATTACHED, RX_DRAIN, RX_RING, RX_TCP};
+
+/// Bytes of TCP that a switch may lie ahead of what was consumed: more cannot be in flight.
+const MAX_AHEAD_BYTES: u64 = 1 << 31;
+
+/// What one pass over the carriers gave.
+pub enum Pass {
+    /// The list is full.
+    Done,
+    /// Nothing more right now.
+    Empty,
+    /// This direction is on TCP (again).
+    Tcp,
+    /// The kernel says end of file, and the ring has nothing.
+    End,
+    Error(i32),
+    /// The descriptor no longer leads to this socket.
+    Gone,
+    /// The program's buffer is not there.
+    Fault,
+}
+
+/// How the bytes are wanted.
+#[derive(Clone, Copy)]
+pub struct Mode {
+    /// MSG_TRUNC: count and drop.
+    pub discard: bool,
+}
+
+/// Takes what is there into the list.
+pub fn take(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode) -> Pass {
+    let s = rx.s;
+    let pass = loop {
+        let phase = s.rx.phase.load(Ordering::Relaxed);
+        if phase == RX_TCP {
+            return Pass::Tcp;
+        }
+        if phase != RX_RING {
+            match take_tcp(rx, h, fd, cursor, mode) {
+                Some(pass) => break pass,
+                None => continue,
+            }
+        }
+        let Some((ring, c)) = rx.ring() else { return Pass::Tcp };
+        match ring.look(c) {
+            Look::Data { ptr, len } => {
+                let n = len.min(cursor.left());
+                if mode.discard {
+                    cursor.advance(n);
+                } else {
+                    let rest = *cursor;
+                    // SAFETY: `look` checked that the bytes lie inside the ring; the list is the program's.
+                    if unsafe { cursor.copy_in(ptr, n) }.is_none() {
+                        *cursor = rest;
+                        break Pass::Fault;
+                    }
+                }
+                ring.consume(c, n);
+                s.rx.ring_bytes.store(s.rx.ring_bytes.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
+                if cursor.left() == 0 {
+                    break Pass::Done;
+                }
+            }
+            Look::Empty => break Pass::Empty,
+            Look::Closed => rx.closed(h),
+            Look::Switch { .. } | Look::Corrupt => {
+                rx.corrupt(h, fd);
+                return Pass::Error(0);
+            }
+        }
+    };
+    if let Some((ring, c)) = rx.ring()
+        && ring.flush(c)
+    {
+        bells::ring_all(&ring, End::Writer);
+    }
+    pass
+}
+
+/// Clause 2.4: from attaching until the switch is passed, TCP is read by PEEK, the ring is looked at again, and no more
+/// than what lies before the switch is consumed. None: the phase changed, look again.
+fn take_tcp(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode) -> Option<Pass> {
+    let s = rx.s;
+    let attached = s.rx.phase.load(Ordering::Relaxed) == RX_ATTACHED;
+    let consumed = s.rx.tcp_bytes.load(Ordering::Relaxed);
+    let limit = if attached { usize::MAX } else { (s.rx.switch_at.load(Ordering::Relaxed) - consumed) as usize };
+    if limit == 0 {
+        s.rx.phase.store(RX_RING, Ordering::Release);
+        return None;
+    }
+    let most = cursor.left().min(limit);
+    if most == 0 {
+        return Some(Pass::Done);
+    }
+    let peeked = if mode.discard {
+        shadow::queued(fd).map_or(Err(libc::EAGAIN), |n| if n == 0 { Err(libc::EAGAIN) } else { Ok(n.min(most)) })
+    } else {
+        // SAFETY: the program's buffers, writable by the contract of `recv`.
+        unsafe { cursor.kernel_call(fd, most, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) }.map(|m| m.moved)
+    };
+    if attached && let Some(answer) = look_for_switch(rx, h, fd) {
+        return answer;
+    }
+    match peeked {
+        Ok(0) => Some(Pass::End),
+        Ok(n) => match shadow::discard(fd, n) {
+            Ok(n) => {
+                note_tcp(s, cursor, n, !mode.discard);
+                acknowledge(s, fd);
+                cursor.advance(n);
+                if cursor.left() == 0 { Some(Pass::Done) } else { None }
+            }
+            Err(e) => Some(Pass::Error(e)),
+        },
+        Err(libc::EAGAIN | libc::EINTR) => Some(Pass::Empty),
+        Err(e) => Some(Pass::Error(e)),
+    }
+}
+
+/// Looks at the ring while the writer has not been seen to switch. Some: do not use what was peeked.
+pub fn look_for_switch(rx: &mut RxLock, h: Handle, fd: i32) -> Option<Option<Pass>> {
+    let s = rx.s;
+    let Some((ring, c)) = rx.ring() else { return Some(Some(Pass::Tcp)) };
+    match ring.look(c) {
+        Look::Empty => None,
+        Look::Switch { at } => {
+            let consumed = s.rx.tcp_bytes.load(Ordering::Relaxed);
+            if at < consumed || at - consumed > MAX_AHEAD_BYTES {
+                rx.corrupt(h, fd);
+                return Some(Some(Pass::Error(0)));
+            }
+            // In this order: whoever takes the lock over from the dead finds that the record was seen (clause 7.2).
+            s.rx.switch_at.store(at, Ordering::Relaxed);
+            s.rx.phase.store(RX_DRAIN, Ordering::Release);
+            ring.consume_switch(c);
+            Some(None)
+        }
+        Look::Closed => {
+            rx.closed(h);
+            Some(Some(Pass::Tcp))
+        }
+        Look::Data { .. } | Look::Corrupt => {
+            rx.corrupt(h, fd);
+            Some(Some(Pass::Error(0)))
+        }
+    }
+}
+
+/// Shows the list what is unread without consuming it, across carriers.
+pub fn peek(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Pass {
+    let s = rx.s;
+    loop {
+        let phase = s.rx.phase.load(Ordering::Relaxed);
+        if phase == RX_TCP {
+            return Pass::Tcp;
+        }
+        if phase == RX_ATTACHED
+            && let Some(answer) = look_for_switch(rx, h, fd)
+        {
+            match answer {
+                Some(pass) => return pass,
+                None => continue,
+            }
+        }
+        if phase == RX_ATTACHED || phase == RX_DRAIN {
+            let consumed = s.rx.tcp_bytes.load(Ordering::Relaxed);
+            let limit = if phase == RX_ATTACHED {
+                usize::MAX
+            } else {
+                (s.rx.switch_at.load(Ordering::Relaxed) - consumed) as usize
+            };
+            if limit > 0 {
+                let most = cursor.left().min(limit);
+                // SAFETY: the program's buffers, writable by the contract of `recv`.
+                let peeked = unsafe { cursor.kernel_call(fd, most, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) };
+                if phase == RX_ATTACHED && rx.ring().is_some_and(|(ring, c)| ring.pending(c)) {
+                    continue;
+                }
+                let peeked = peeked.map(|m| m.moved);
+                match peeked {
+                    Ok(0) => return Pass::End,
+                    Ok(n) => cursor.advance(n),
+                    Err(libc::EAGAIN | libc::EINTR) => return Pass::Empty,
+                    Err(e) => return Pass::Error(e),
+                }
+                if cursor.left() == 0 {
+                    return Pass::Done;
+                }
+                if phase == RX_ATTACHED || peeked.is_ok_and(|n| n < limit) {
+                    return Pass::Empty;
+                }
+            }
+        }
+        let Some((ring, c)) = rx.ring() else { return Pass::Tcp };
+        let there = ring.unread(c).0.min(cursor.left());
+        let (mut skip, mut shown) = (0, 0);
+        let mut more = true;
+        cursor.for_each(cursor.left(), |p, len| {
+            if more {
+                // SAFETY: a piece of the program's list.
+                let n = unsafe { ring.peek(c, skip, p, len) };
+                skip += n;
+                shown += n;
+                more = n == len;
+            }
+        });
+        cursor.advance(shown);
+        if cursor.left() == 0 {
+            return Pass::Done;
+        }
+        if shown < there {
+            return Pass::Fault;
+        }
+        if shown > 0 && phase == RX_RING && ring.pending_at(ring.unread(c).1) {
+            // The ring ends behind what was shown; TCP goes on from there.
+            // SAFETY: the program's buffers, writable by the contract of `recv`.
+            let more = unsafe { cursor.kernel_call(fd, cursor.left(), libc::MSG_PEEK | libc::MSG_DONTWAIT, false) };
+            cursor.advance(more.map_or(0, |m| m.moved));
+            return if cursor.left() == 0 { Pass::Done } else { Pass::Empty };
+        }
+        if shown == 0 && ring.look(c) == Look::Closed && phase == RX_RING {
+            rx.closed(h);
+            return Pass::Tcp;
+        }
+        return Pass::Empty;
+    }
+}
