@@ -20,9 +20,7 @@ use libc::iovec;
 use pass::{Mode, Pass, peek, take};
 use ropeway_shm::ring::End;
 use ropeway_shm::sys;
-use ropeway_shm::table::{
-    FLAG_NONBLOCK, FLAG_PEER_FIN, FLAG_RESET, RX_ATTACHED, RX_DRAIN, RX_RING, RX_TCP, Sock, TX_RING,
-};
+use ropeway_shm::table::{FLAG_NONBLOCK, FLAG_PEER_FIN, FLAG_RESET, RX_ATTACHED, RX_DRAIN, RX_TCP, Sock, TX_RING};
 
 /// Receives on a socket of ours. `native` makes the program's own call on the kernel and returns its answer or -errno.
 ///
@@ -201,9 +199,9 @@ fn over_ring_empty(s: &Sock, h: Handle, fd: i32, flags: i32, mut native: impl Fn
         }
         match look_at_end(s, h, fd, true) {
             Some(Ended::With(r)) => return r,
-            // The ring has ended; so has the stream, or TCP will tell.
-            Some(Ended::Again) if s.rx.phase.load(Ordering::Acquire) == RX_RING => return native(),
-            _ => {}
+            // Something came meanwhile; or the rings have nothing, and TCP has its end.
+            Some(Ended::Again) => return if readable_bytes(h, fd).unwrap_or(0) > 0 { 0 } else { native() },
+            None => {}
         }
         if flags & libc::MSG_DONTWAIT != 0 || s.has(FLAG_NONBLOCK) {
             return -(libc::EAGAIN as isize);

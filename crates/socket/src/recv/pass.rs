@@ -7,7 +7,7 @@ use crate::iov::Cursor;
 use crate::{bells, shadow};
 use core::sync::atomic::Ordering;
 use ropeway_shm::ring::{End, Look};
-use ropeway_shm::table::{RX_ATTACHED, RX_DRAIN, RX_RING, RX_TCP};
+use ropeway_shm::table::{RX_ATTACHED, RX_DRAIN, RX_RING, RX_TCP, Sock};
 
 /// Bytes of TCP that a switch may lie ahead of what was consumed: more cannot be in flight.
 const MAX_AHEAD_BYTES: u64 = 1 << 31;
@@ -91,10 +91,8 @@ pub fn take(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode
 fn take_tcp(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode) -> Option<Pass> {
     let s = rx.s;
     let attached = s.rx.phase.load(Ordering::Relaxed) == RX_ATTACHED;
-    let consumed = s.rx.tcp_bytes.load(Ordering::Relaxed);
-    let limit = if attached { usize::MAX } else { (s.rx.switch_at.load(Ordering::Relaxed) - consumed) as usize };
+    let limit = before_switch(s, if attached { RX_ATTACHED } else { RX_DRAIN });
     if limit == 0 {
-        s.rx.phase.store(RX_RING, Ordering::Release);
         return None;
     }
     let most = cursor.left().min(limit);
@@ -124,6 +122,18 @@ fn take_tcp(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode
         Err(libc::EAGAIN | libc::EINTR) => Some(Pass::Empty),
         Err(e) => Some(Pass::Error(e)),
     }
+}
+
+/// How many bytes may still come over TCP before the ring goes on. None are left: the direction is on the ring now.
+fn before_switch(s: &Sock, phase: u32) -> usize {
+    if phase == RX_ATTACHED {
+        return usize::MAX;
+    }
+    let left = s.rx.switch_at.load(Ordering::Relaxed) - s.rx.tcp_bytes.load(Ordering::Relaxed);
+    if left == 0 {
+        s.rx.phase.store(RX_RING, Ordering::Release);
+    }
+    left as usize
 }
 
 /// Looks at the ring while the writer has not been seen to switch. Some: do not use what was peeked.
@@ -160,77 +170,81 @@ pub fn peek(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Pass {
     let s = rx.s;
     loop {
         let phase = s.rx.phase.load(Ordering::Relaxed);
-        if phase == RX_TCP {
-            return Pass::Tcp;
+        match phase {
+            RX_TCP => return Pass::Tcp,
+            RX_RING => return peek_ring(rx, h, fd, cursor),
+            RX_ATTACHED => match look_for_switch(rx, h, fd) {
+                Some(Some(pass)) => return pass,
+                Some(None) => continue,
+                None => {}
+            },
+            _ => {}
         }
-        if phase == RX_ATTACHED
-            && let Some(answer) = look_for_switch(rx, h, fd)
-        {
-            match answer {
-                Some(pass) => return pass,
-                None => continue,
+        let limit = before_switch(s, phase);
+        if limit == 0 {
+            continue;
+        }
+        // SAFETY: the program's buffers, writable by the contract of `recv`.
+        let peeked = unsafe { cursor.kernel_call(fd, limit, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) };
+        if phase == RX_ATTACHED && rx.ring().is_some_and(|(ring, c)| ring.pending(c)) {
+            continue;
+        }
+        match peeked.map(|m| m.moved) {
+            Ok(0) => return Pass::End,
+            Ok(n) => {
+                cursor.advance(n);
+                return match cursor.left() {
+                    0 => Pass::Done,
+                    _ if n == limit => peek_ring(rx, h, fd, cursor),
+                    _ => Pass::Empty,
+                };
             }
+            Err(libc::EAGAIN | libc::EINTR) => return Pass::Empty,
+            Err(e) => return Pass::Error(e),
         }
-        if phase == RX_ATTACHED || phase == RX_DRAIN {
-            let consumed = s.rx.tcp_bytes.load(Ordering::Relaxed);
-            let limit = if phase == RX_ATTACHED {
-                usize::MAX
-            } else {
-                (s.rx.switch_at.load(Ordering::Relaxed) - consumed) as usize
-            };
-            if limit > 0 {
-                let most = cursor.left().min(limit);
-                // SAFETY: the program's buffers, writable by the contract of `recv`.
-                let peeked = unsafe { cursor.kernel_call(fd, most, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) };
-                if phase == RX_ATTACHED && rx.ring().is_some_and(|(ring, c)| ring.pending(c)) {
-                    continue;
-                }
-                let peeked = peeked.map(|m| m.moved);
-                match peeked {
-                    Ok(0) => return Pass::End,
-                    Ok(n) => cursor.advance(n),
-                    Err(libc::EAGAIN | libc::EINTR) => return Pass::Empty,
-                    Err(e) => return Pass::Error(e),
-                }
-                if cursor.left() == 0 {
-                    return Pass::Done;
-                }
-                if phase == RX_ATTACHED || peeked.is_ok_and(|n| n < limit) {
-                    return Pass::Empty;
-                }
-            }
+    }
+}
+
+/// Shows the list what the ring holds, and what TCP has behind a ring that has ended.
+fn peek_ring(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Pass {
+    let on_ring = rx.s.rx.phase.load(Ordering::Relaxed) == RX_RING;
+    let Some((ring, c)) = rx.ring() else { return Pass::Tcp };
+    let (unread, end) = ring.unread(c);
+    let there = unread.min(cursor.left());
+    let (mut shown, mut more) = (0, true);
+    cursor.for_each(there, |p, len| {
+        if more {
+            // SAFETY: a piece of the program's list.
+            let n = unsafe { ring.peek(c, shown, p, len) };
+            shown += n;
+            more = n == len;
         }
-        let Some((ring, c)) = rx.ring() else { return Pass::Tcp };
-        let there = ring.unread(c).0.min(cursor.left());
-        let (mut skip, mut shown) = (0, 0);
-        let mut more = true;
-        cursor.for_each(cursor.left(), |p, len| {
-            if more {
-                // SAFETY: a piece of the program's list.
-                let n = unsafe { ring.peek(c, skip, p, len) };
-                skip += n;
-                shown += n;
-                more = n == len;
-            }
-        });
-        cursor.advance(shown);
-        if cursor.left() == 0 {
-            return Pass::Done;
-        }
-        if shown < there {
-            return Pass::Fault;
-        }
-        if shown > 0 && phase == RX_RING && ring.pending_at(ring.unread(c).1) {
-            // The ring ends behind what was shown; TCP goes on from there.
-            // SAFETY: the program's buffers, writable by the contract of `recv`.
-            let more = unsafe { cursor.kernel_call(fd, cursor.left(), libc::MSG_PEEK | libc::MSG_DONTWAIT, false) };
-            cursor.advance(more.map_or(0, |m| m.moved));
-            return if cursor.left() == 0 { Pass::Done } else { Pass::Empty };
-        }
-        if shown == 0 && ring.look(c) == Look::Closed && phase == RX_RING {
-            rx.closed(h);
-            return Pass::Tcp;
-        }
+    });
+    cursor.advance(shown);
+    if cursor.left() == 0 {
+        return Pass::Done;
+    }
+    if shown < there {
+        return Pass::Fault;
+    }
+    if !on_ring || !ring.pending_at(end) {
         return Pass::Empty;
     }
+    if unread == 0 {
+        return match ring.look(c) {
+            Look::Closed => {
+                rx.closed(h);
+                Pass::Tcp
+            }
+            Look::Empty | Look::Data { .. } => Pass::Empty,
+            Look::Switch { .. } | Look::Corrupt => {
+                rx.corrupt(h, fd);
+                Pass::Error(0)
+            }
+        };
+    }
+    // SAFETY: the program's buffers, writable by the contract of `recv`.
+    let behind = unsafe { cursor.kernel_call(fd, cursor.left(), libc::MSG_PEEK | libc::MSG_DONTWAIT, false) };
+    cursor.advance(behind.map_or(0, |m| m.moved));
+    if cursor.left() == 0 { Pass::Done } else { Pass::Empty }
 }
