@@ -13,14 +13,14 @@ use crate::reason::Reason;
 use crate::send::still_leads;
 use crate::thread::{self, Signals};
 use crate::wait::{self, Deadline, Waiting, Woken};
-use crate::{lifecycle, options, promote, shadow};
+use crate::{lifecycle, options, promote, ready, shadow};
 use core::sync::atomic::Ordering;
 use end::{Ended, look_at_end};
 use libc::iovec;
 use pass::{Mode, Pass, peek, take};
 use ropeway_shm::ring::End;
 use ropeway_shm::sys;
-use ropeway_shm::table::{FLAG_NONBLOCK, FLAG_PEER_FIN, FLAG_RESET, RX_ATTACHED, RX_DRAIN, RX_TCP, Sock, TX_RING};
+use ropeway_shm::table::{FLAG_NONBLOCK, FLAG_PEER_FIN, FLAG_RESET, RX_DRAIN, RX_RING, RX_TCP, Sock, TX_RING};
 
 /// Receives on a socket of ours. `native` makes the program's own call on the kernel and returns its answer or -errno.
 ///
@@ -137,18 +137,26 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl F
                 take(&mut rx, h, fd, cursor, mode)
             }
         };
+        let pass = match pass {
+            Pass::Tcp => {
+                let got = total - cursor.left();
+                if got == 0 {
+                    return over_tcp(h, fd, cursor, flags, native);
+                }
+                // Bytes behind an urgent mark are for another call.
+                if peeking || shadow::at_mark(fd) {
+                    return got as isize;
+                }
+                rest_over_tcp(s, fd, cursor, mode)
+            }
+            pass => pass,
+        };
         let got = total - cursor.left();
         match pass {
             Pass::Done => return total as isize,
             Pass::Gone => return if got > 0 { got as isize } else { -(libc::EBADF as isize) },
             Pass::Fault => return if got > 0 { got as isize } else { -(libc::EFAULT as isize) },
-            Pass::Tcp if got == 0 => return over_tcp(h, fd, cursor, flags, native),
-            // A short answer is always right, and an urgent mark may lie where the ring ended.
-            Pass::Tcp if got >= target => return got as isize,
-            Pass::Tcp => match rest_over_tcp(h, fd, cursor, flags, total, target) {
-                Some(r) => return r,
-                None => continue,
-            },
+            Pass::Tcp => continue,
             Pass::End | Pass::Error(_) if got > 0 => {
                 keep_error(s, &pass);
                 return got as isize;
@@ -225,36 +233,37 @@ fn keep_error(s: &Sock, pass: &Pass) {
     }
 }
 
-/// The rest of a receive whose beginning came from a ring that was closed in the middle. None: the direction is on a ring
+/// Takes what TCP has behind a ring that ended in the middle of a receive, without waiting. `Tcp`: the direction is on a ring
 /// again.
-fn rest_over_tcp(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, total: usize, target: usize) -> Option<isize> {
-    let s = h.sock();
+fn rest_over_tcp(s: &Sock, fd: i32, cursor: &mut Cursor, mode: Mode) -> Pass {
     {
         let _rx = lock_rx(s);
         if s.rx.phase.load(Ordering::Relaxed) != RX_TCP {
-            return None;
+            return Pass::Tcp;
         }
         s.rx.inflight.fetch_add(1, Ordering::AcqRel);
     }
-    loop {
-        let got = total - cursor.left();
-        let wait = if got >= target { libc::MSG_DONTWAIT } else { 0 };
-        if cursor.left() == 0 || flags & libc::MSG_PEEK != 0 {
-            break;
+    let pass = loop {
+        if cursor.left() == 0 {
+            break Pass::Done;
         }
-        // SAFETY: the program's buffers, writable by the contract of `recv`.
-        match unsafe {
-            cursor.kernel_call(fd, cursor.left(), flags & !libc::MSG_TRUNC & !libc::MSG_WAITALL | wait, false)
-        } {
-            Ok(m) if m.moved > 0 => {
-                note_tcp(s, cursor, m.moved, true);
-                cursor.advance(m.moved);
+        let moved = if mode.discard {
+            shadow::discard(fd, cursor.left())
+        } else {
+            // SAFETY: the program's buffers, writable by the contract of `recv`.
+            unsafe { cursor.kernel_call(fd, cursor.left(), libc::MSG_DONTWAIT, false) }.map(|m| m.moved)
+        };
+        match moved {
+            Ok(0) => break Pass::End,
+            Ok(n) => {
+                note_tcp(s, cursor, n, !mode.discard);
+                cursor.advance(n);
             }
-            _ => break,
+            Err(e) => break Pass::stopped_by(e),
         }
-    }
+    };
     s.rx.inflight.fetch_sub(1, Ordering::AcqRel);
-    Some((total - cursor.left()) as isize)
+    pass
 }
 
 /// A blocking receive that found nothing.
@@ -280,7 +289,10 @@ impl Blocking {
         let Some(pair) = handover::pair(s) else { return Woken::Look };
         // A call that has something to show for itself is never restarted.
         let signals = if got > 0 { self.signals.by_any_handler() } else { self.signals };
-        let ring = pair.incoming();
+        let (ring, outgoing) = (pair.incoming(), pair.outgoing());
+        handover::service_recall(s, h, fd);
+        let asked = outgoing.recall_asked();
+        let phase = s.rx.phase.load(Ordering::Acquire);
         // What stands at the cursor may be there already when peeking: then wait for the end of the ring to move.
         let from = s.consumer_hint();
         let (unread, end) = ring.unread(&from);
@@ -288,9 +300,11 @@ impl Blocking {
             return Woken::Look;
         }
         let changed = || {
-            let phase = s.rx.phase.load(Ordering::Acquire);
+            if (s.rx.phase.load(Ordering::Acquire) == RX_TCP) != (phase == RX_TCP) || outgoing.recall_asked() != asked {
+                return true;
+            }
             let c = s.consumer_hint();
-            phase == RX_TCP || c.at != from.at && have == 0 || ring.pending_at(end) || (have == 0 && ring.pending(&c))
+            phase != RX_TCP && (c.at != from.at && have == 0 || ring.pending_at(end) || have == 0 && ring.pending(&c))
         };
         if have > 0 && ring.pending_at(end) {
             // Peeking across a ring that has ended: nothing rings when TCP brings more behind it.
@@ -299,12 +313,13 @@ impl Blocking {
         if wait::spin(changed, signals) {
             return Woken::Look;
         }
-        handover::service_recall(s, h, fd);
-        let drains =
-            s.rx.phase.load(Ordering::Acquire) == RX_DRAIN || s.rx.phase.load(Ordering::Acquire) == RX_ATTACHED;
-        // While peeked bytes stay in the kernel's queue, POLLIN would never let us sleep.
-        let events = if drains && have > 0 { libc::POLLRDHUP } else { libc::POLLIN | libc::POLLRDHUP };
-        let until = if drains && have > 0 { Some(sys::monotonic_ns() + 1_000_000) } else { self.deadline };
+        let on_tcp = phase != RX_RING;
+        // While peeked bytes stay in the kernel's queue, POLLIN would never let us sleep; and the kernel, which knows its own
+        // share of the bytes only, may never think them enough for the low-water mark.
+        let alone = on_tcp && (have > 0 || got > 0 && options::receive_low_water(s, fd) > 1);
+        let events = if on_tcp && have > 0 { libc::POLLRDHUP } else { libc::POLLIN | libc::POLLRDHUP };
+        let soon = alone.then(|| sys::monotonic_ns() + ready::NAP_NS);
+        let until = self.deadline.into_iter().chain(soon).min();
         let woken = wait::sleep(&ring, End::Reader, wait::Shadow { fd, events }, until, signals, changed);
         handover::service_recall(s, h, fd);
         match woken {

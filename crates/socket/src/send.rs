@@ -209,10 +209,23 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl F
             Stop::Reset => return if done > 0 { done as isize } else { reset_error(s, flags) },
             Stop::Fault => return if done > 0 { done as isize } else { -(libc::EFAULT as isize) },
             Stop::Tcp if done == 0 => return over_tcp(h, fd, cursor, flags, native),
-            Stop::Tcp => match rest_over_tcp(h, fd, cursor, flags, total) {
-                Some(r) => return r,
-                None => continue,
-            },
+            Stop::Tcp => {
+                match rest_over_tcp(s, fd, cursor, flags) {
+                    Rest::Full => {}
+                    Rest::OnRing => continue,
+                    Rest::Over => return (total - cursor.left()) as isize,
+                }
+                let done = total - cursor.left();
+                if flags & libc::MSG_DONTWAIT != 0 || s.has(FLAG_NONBLOCK) {
+                    note_shortage(s, 0, 1);
+                    return done as isize;
+                }
+                let b = blocking.get_or_insert_with(|| Blocking::new(s, h, fd));
+                if b.wait_for_tcp(fd) == Woken::Look {
+                    continue;
+                }
+                return done as isize;
+            }
             Stop::Full => {}
         }
         if flags & libc::MSG_DONTWAIT != 0 || s.has(FLAG_NONBLOCK) {
@@ -255,34 +268,49 @@ fn writable_now(s: &Sock) -> bool {
     }
 }
 
-/// The rest of a send whose beginning went into a ring that was closed in the middle.
-///
-/// None: another thread has moved the direction to a ring again.
-fn rest_over_tcp(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, total: usize) -> Option<isize> {
-    let s = h.sock();
+/// How sending the rest of a list over TCP ended.
+enum Rest {
+    /// All is sent, or no more will be.
+    Over,
+    Full,
+    /// Another thread has moved the direction to a ring again.
+    OnRing,
+}
+
+/// Sends what follows a ring that was closed in the middle of a send, without waiting.
+fn rest_over_tcp(s: &Sock, fd: i32, cursor: &mut Cursor, flags: i32) -> Rest {
     {
         let mut tx = lock_tx(s);
         if tx.ring().is_some() {
-            return None;
+            return Rest::OnRing;
         }
         s.tx.inflight.fetch_add(1, Ordering::AcqRel);
     }
-    while cursor.left() > 0 {
-        // SAFETY: the program's buffers, as in `send`. No SIGPIPE: part of the data was sent already.
-        match unsafe { cursor.kernel_call(fd, cursor.left(), flags | libc::MSG_NOSIGNAL, true) } {
+    let rest = loop {
+        if cursor.left() == 0 {
+            break Rest::Over;
+        }
+        // No SIGPIPE: part of the data was sent already.
+        let flags = flags | libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: the program's buffers, as in `send`.
+        match unsafe { cursor.kernel_call(fd, cursor.left(), flags, true) } {
             Ok(m) => {
                 s.tx.tcp_bytes.fetch_add(m.moved as u64, Ordering::AcqRel);
                 cursor.advance(m.moved);
-                if m.moved < m.asked {
-                    // No room, a signal or a time-out: the call ends as it would have ended in the kernel.
-                    break;
-                }
             }
-            Err(_) => break,
+            Err(libc::EAGAIN | libc::EINTR) => break Rest::Full,
+            Err(e) => {
+                if e != libc::EPIPE && e != libc::EFAULT {
+                    // The call has sent something: its error is for the next one.
+                    s.error.store(e, Ordering::Release);
+                    s.set(FLAG_RESET);
+                }
+                break Rest::Over;
+            }
         }
-    }
+    };
     s.tx.inflight.fetch_sub(1, Ordering::AcqRel);
-    Some((total - cursor.left()) as isize)
+    rest
 }
 
 /// A blocking send that found the ring full.
@@ -307,6 +335,12 @@ impl Blocking {
             progress: (0, 0),
             progress_at: 0,
         }
+    }
+
+    /// Waits for room in the kernel's send buffer, for a call that has sent something already.
+    fn wait_for_tcp(&mut self, fd: i32) -> Woken {
+        let mut room = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+        wait::poll_with_signals(&mut room, self.deadline, self.signals.by_any_handler())
     }
 
     fn wait_for_room(&mut self, s: &Sock, h: Handle, fd: i32, partial: bool) -> Woken {

@@ -96,6 +96,14 @@ pub fn queued(fd: i32) -> Option<usize> {
     Some(n.max(0) as usize)
 }
 
+/// True when the next byte of the kernel's receive queue is the one behind an urgent mark (SIOCATMARK).
+pub fn at_mark(fd: i32) -> bool {
+    const SIOCATMARK: usize = 0x8905;
+    let mut at = 0i32;
+    // SAFETY: `at` is writable.
+    unsafe { sys::ioctl(fd, SIOCATMARK as _, &raw mut at as usize) }.is_ok() && at != 0
+}
+
 /// Bytes in the kernel's send queue (SIOCOUTQ): sent or not, but not acknowledged.
 pub fn unacknowledged(fd: i32) -> usize {
     let mut n = 0i32;

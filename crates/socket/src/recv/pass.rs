@@ -29,6 +29,17 @@ pub enum Pass {
     Fault,
 }
 
+impl Pass {
+    /// What an error of the kernel means for a receive that does not wait.
+    pub fn stopped_by(e: i32) -> Pass {
+        match e {
+            libc::EAGAIN | libc::EINTR => Pass::Empty,
+            libc::EFAULT => Pass::Fault,
+            e => Pass::Error(e),
+        }
+    }
+}
+
 /// How the bytes are wanted.
 #[derive(Clone, Copy)]
 pub struct Mode {
@@ -117,10 +128,9 @@ fn take_tcp(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode
                 cursor.advance(n);
                 if cursor.left() == 0 { Some(Pass::Done) } else { None }
             }
-            Err(e) => Some(Pass::Error(e)),
+            Err(e) => Some(Pass::stopped_by(e)),
         },
-        Err(libc::EAGAIN | libc::EINTR) => Some(Pass::Empty),
-        Err(e) => Some(Pass::Error(e)),
+        Err(e) => Some(Pass::stopped_by(e)),
     }
 }
 
@@ -199,8 +209,7 @@ pub fn peek(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Pass {
                     _ => Pass::Empty,
                 };
             }
-            Err(libc::EAGAIN | libc::EINTR) => return Pass::Empty,
-            Err(e) => return Pass::Error(e),
+            Err(e) => return Pass::stopped_by(e),
         }
     }
 }
