@@ -277,6 +277,14 @@ impl Sock {
         self.flags.fetch_or(flag, Ordering::AcqRel);
     }
 
+    /// Keeps an error of the kernel's for the next call: this one has moved bytes, or was not the program's. 0 is none.
+    pub fn keep_error(&self, e: i32) {
+        if e != 0 {
+            self.error.store(e, Ordering::Release);
+            self.set(FLAG_RESET);
+        }
+    }
+
     pub fn clear(&self, flag: u32) {
         self.flags.fetch_and(!flag, Ordering::AcqRel);
     }

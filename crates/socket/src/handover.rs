@@ -346,8 +346,7 @@ impl RxLock<'_> {
 pub fn break_connection(s: &Sock, h: Handle, fd: i32, reason: Reason) {
     pin(s, reason);
     stats::count_reason(reason);
-    s.set(FLAG_RESET);
-    s.error.store(libc::ECONNRESET, Ordering::Release);
+    s.keep_error(libc::ECONNRESET);
     shadow::abort(fd);
     epoll::carrier_changed(h);
 }
@@ -369,8 +368,7 @@ pub fn peer_fin(s: &Sock, h: Handle, fd: i32) {
         epoll::carrier_changed(h);
     } else if !pair.incoming().wr_shut() && !ring.drained(p) {
         s.tx.phase.store(TX_TCP, Ordering::Release);
-        s.set(FLAG_RESET);
-        s.error.store(libc::ECONNRESET, Ordering::Release);
+        s.keep_error(libc::ECONNRESET);
         note_demoted(s, Reason::Reset);
         epoll::carrier_changed(h);
     } else {

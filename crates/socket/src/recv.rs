@@ -157,10 +157,11 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl F
             Pass::Gone => return if got > 0 { got as isize } else { -(libc::EBADF as isize) },
             Pass::Fault => return if got > 0 { got as isize } else { -(libc::EFAULT as isize) },
             Pass::Tcp => continue,
-            Pass::End | Pass::Error(_) if got > 0 => {
-                keep_error(s, &pass);
+            Pass::Error(e) if got > 0 => {
+                s.keep_error(e);
                 return got as isize;
             }
+            Pass::End if got > 0 => return got as isize,
             Pass::Error(e) if e != 0 => return -(e as isize),
             Pass::Error(_) => return -(s.error.swap(0, Ordering::AcqRel) as isize),
             Pass::End => {
@@ -220,16 +221,6 @@ fn over_ring_empty(s: &Sock, h: Handle, fd: i32, flags: i32, mut native: impl Fn
             Woken::TimedOut => return -(libc::EAGAIN as isize),
             Woken::Look => {}
         }
-    }
-}
-
-/// An error found after bytes were delivered belongs to the next call.
-fn keep_error(s: &Sock, pass: &Pass) {
-    if let Pass::Error(e) = pass
-        && *e != 0
-    {
-        s.error.store(*e, Ordering::Release);
-        s.set(FLAG_RESET);
     }
 }
 

@@ -301,9 +301,7 @@ fn rest_over_tcp(s: &Sock, fd: i32, cursor: &mut Cursor, flags: i32) -> Rest {
             Err(libc::EAGAIN | libc::EINTR) => break Rest::Full,
             Err(e) => {
                 if e != libc::EPIPE && e != libc::EFAULT {
-                    // The call has sent something: its error is for the next one.
-                    s.error.store(e, Ordering::Release);
-                    s.set(FLAG_RESET);
+                    s.keep_error(e);
                 }
                 break Rest::Over;
             }

@@ -159,11 +159,11 @@ pub fn discard(fd: i32, n: usize) -> sys::Result<usize> {
     }
 }
 
-/// Sends all of a buffer over the kernel, waiting for room whatever the descriptor's mode is. False if the peer is gone.
+/// Sends all of a buffer over the kernel, waiting for room whatever the descriptor's mode is.
 ///
 /// # Safety
 /// `ptr` must be valid for `len` bytes.
-unsafe fn send_all(fd: i32, mut ptr: *const u8, mut len: usize) -> bool {
+unsafe fn send_all(fd: i32, mut ptr: *const u8, mut len: usize) -> sys::Result<()> {
     while len > 0 {
         // SAFETY: the caller vouches for the buffer.
         match unsafe { sys::sendto(fd, ptr, len, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT, ptr::null(), 0) } {
@@ -178,10 +178,10 @@ unsafe fn send_all(fd: i32, mut ptr: *const u8, mut len: usize) -> bool {
                 let _ = unsafe { sys::ppoll(&mut p, 1, ptr::null_mut(), ptr::null(), sys::SIGSET_BYTES) };
             }
             Err(libc::EINTR) => {}
-            Err(_) => return false,
+            Err(e) => return Err(e),
         }
     }
-    true
+    Ok(())
 }
 
 /// Copies what the reader left unread in the ring onto TCP, before any later byte (handover, clause 4).
@@ -199,8 +199,8 @@ pub fn copy_tail(s: &Sock, ring: &Ring, p: &mut Producer, fd: i32) {
         let jump = skip.min(len);
         skip -= jump;
         // SAFETY: `look` checked that the bytes lie inside the ring.
-        let sent = unsafe { send_all(fd, ptr.add(jump), len - jump) };
-        if !sent {
+        if let Err(e) = unsafe { send_all(fd, ptr.add(jump), len - jump) } {
+            s.keep_error(e);
             return;
         }
         s.tx.tcp_bytes.fetch_add((len - jump) as u64, Ordering::AcqRel);

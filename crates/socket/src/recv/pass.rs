@@ -253,7 +253,11 @@ fn peek_ring(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Pass {
         };
     }
     // SAFETY: the program's buffers, writable by the contract of `recv`.
-    let behind = unsafe { cursor.kernel_call(fd, cursor.left(), libc::MSG_PEEK | libc::MSG_DONTWAIT, false) };
-    cursor.advance(behind.map_or(0, |m| m.moved));
-    if cursor.left() == 0 { Pass::Done } else { Pass::Empty }
+    match unsafe { cursor.kernel_call(fd, cursor.left(), libc::MSG_PEEK | libc::MSG_DONTWAIT, false) } {
+        Ok(behind) => {
+            cursor.advance(behind.moved);
+            if cursor.left() == 0 { Pass::Done } else { Pass::Empty }
+        }
+        Err(e) => Pass::stopped_by(e),
+    }
 }
