@@ -7,6 +7,7 @@ use crate::iov::Cursor;
 use crate::{bells, shadow};
 use core::sync::atomic::Ordering;
 use ropeway_shm::ring::{End, Look};
+use ropeway_shm::sys;
 use ropeway_shm::table::{RX_ATTACHED, RX_DRAIN, RX_RING, RX_TCP, Sock};
 
 /// Bytes of TCP that a switch may lie ahead of what was consumed: more cannot be in flight.
@@ -117,6 +118,7 @@ fn take_tcp(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode
         unsafe { cursor.kernel_call(fd, most, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) }.map(|m| m.moved)
     };
     if attached && let Some(answer) = look_for_switch(rx, h, fd) {
+        keep_error_of(s, peeked);
         return answer;
     }
     match peeked {
@@ -144,6 +146,15 @@ fn before_switch(s: &Sock, phase: u32) -> usize {
         s.rx.phase.store(RX_RING, Ordering::Release);
     }
     left as usize
+}
+
+/// The kernel tells the end of a broken connection once, also to a look whose bytes are not used.
+fn keep_error_of(s: &Sock, peeked: sys::Result<usize>) {
+    if let Err(e) = peeked
+        && let Pass::Error(e) = Pass::stopped_by(e)
+    {
+        s.keep_error(e);
+    }
 }
 
 /// Looks at the ring while the writer has not been seen to switch. Some: do not use what was peeked.
@@ -197,6 +208,7 @@ pub fn peek(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Pass {
         // SAFETY: the program's buffers, writable by the contract of `recv`.
         let peeked = unsafe { cursor.kernel_call(fd, limit, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) };
         if phase == RX_ATTACHED && rx.ring().is_some_and(|(ring, c)| ring.pending(c)) {
+            keep_error_of(s, peeked.map(|m| m.moved));
             continue;
         }
         match peeked.map(|m| m.moved) {
