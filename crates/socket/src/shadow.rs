@@ -192,9 +192,16 @@ pub fn copy_tail(s: &Sock, ring: &Ring, p: &mut Producer, fd: i32) {
     // The ring is closed: its chain of records ends, and every step is checked. The count is taken once, so that a reader
     // that goes on changing its ring gets no more than it holds.
     let mut left = ring.unread(&c).0;
-    while left > 0
-        && let Look::Data { ptr, len } = ring.look(&mut c)
-    {
+    while left > 0 {
+        let (ptr, len) = match ring.look(&mut c) {
+            Look::Data { ptr, len } => (ptr, len),
+            // The reader left before it saw that the ring had begun.
+            Look::Switch { .. } => {
+                ring.consume_switch(&mut c);
+                continue;
+            }
+            _ => return,
+        };
         left = left.saturating_sub(len);
         let jump = skip.min(len);
         skip -= jump;
