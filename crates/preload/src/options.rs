@@ -5,7 +5,7 @@ use crate::{next, transfer, vfork};
 use core::ffi::{c_int, c_void};
 use libc::socklen_t;
 use ropeway_socket::reason::Reason;
-use ropeway_socket::{lifecycle, options};
+use ropeway_socket::{handover, lifecycle, options, shadow};
 
 hooks! {
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
@@ -39,6 +39,8 @@ hooks! {
         let bytes = match request as u64 {
             libc::FIONREAD => options::readable_bytes(h, fd),
             libc::TIOCOUTQ => options::unsent_bytes(h),
+            // An urgent mark stands behind what the ring still holds.
+            shadow::SIOCATMARK if handover::unread(h.sock()) > 0 => Some(0),
             libc::FIONBIO => {
                 lifecycle::set_nonblocking(h, *number != 0);
                 None

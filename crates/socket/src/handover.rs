@@ -342,6 +342,14 @@ impl RxLock<'_> {
     }
 }
 
+/// Unread bytes in the incoming ring.
+pub fn unread(s: &Sock) -> usize {
+    if s.rx.phase.load(Ordering::Acquire) == RX_TCP {
+        return 0;
+    }
+    lock_rx(s).ring().map_or(0, |(ring, c)| ring.unread(c).0)
+}
+
 /// Clause 5.4: bytes can no longer be attributed to a place in the stream. Both ends see a reset, never wrong bytes.
 pub fn break_connection(s: &Sock, h: Handle, fd: i32, reason: Reason) {
     pin(s, reason);

@@ -1,7 +1,7 @@
 //! The life of a tracked descriptor: created, duplicated, forked, passed on, closed.
 
 use crate::fdtable::{self, Handle, Kind};
-use crate::handover::{self, lock_rx, lock_tx, pair};
+use crate::handover::{self, lock_rx, lock_tx, pair, unread};
 use crate::process::{self, local};
 use crate::reason::Reason;
 use crate::rendezvous::client;
@@ -12,7 +12,7 @@ use ropeway_shm::ring::End;
 use ropeway_shm::sys;
 use ropeway_shm::table::{
     CLASS_CONNECTED, CLASS_FREE, CLASS_FRESH, FLAG_CONNECTING, FLAG_NONBLOCK, FLAG_PINNED, FLAG_SHUT_RD, FLAG_SHUT_WR,
-    FLAG_UNCOUNTED, PAIR_NONE, PAIR_REGISTERED, RX_TCP, Sock,
+    FLAG_UNCOUNTED, PAIR_NONE, PAIR_REGISTERED, Sock,
 };
 
 /// How long a call that takes a socket out of Ropeway's hands waits for the peer to take an unread tail back.
@@ -242,15 +242,6 @@ fn leave_sock(h: Handle, fd: i32) {
     } else {
         s.lock.unlock();
     }
-}
-
-/// Unread bytes in the incoming ring.
-fn unread(s: &Sock) -> usize {
-    if s.rx.phase.load(Ordering::Acquire) == RX_TCP {
-        return 0;
-    }
-    let mut rx = lock_rx(s);
-    rx.ring().map_or(0, |(ring, c)| ring.unread(c).0)
 }
 
 /// Takes a process off the owners. True when none is left.

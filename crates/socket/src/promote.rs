@@ -21,6 +21,8 @@ use ropeway_shm::table::{
 const RETRY_CALLS: u32 = 256;
 /// Calls until a registration that the daemon had no room for is repeated.
 const BUSY_CALLS: u32 = 8;
+/// Calls until a connection is looked at again that several processes have: a server's child is often alone with it soon.
+const SHARED_CALLS: u32 = 32;
 /// Calls between two looks at whether the daemon that has our registration still lives.
 const DAEMON_LOOK_CALLS: u32 = 1024;
 /// Calls for which one end waits with a mapped half for the other end's stamp.
@@ -93,7 +95,9 @@ fn consider_locked(s: &Sock, h: Handle, fd: i32) {
         return pin(s, Reason::StandardDescriptor);
     }
     if !lifecycle::sole_owner(s) {
-        return try_later(s, Reason::SharedOwners);
+        note_reason(s, Reason::SharedOwners);
+        s.try_at.store(calls(s).wrapping_add(SHARED_CALLS), Ordering::Relaxed);
+        return;
     }
     if s.tx.inflight.load(Ordering::Acquire) != 0 || s.rx.inflight.load(Ordering::Acquire) != 0 {
         // Another thread is in the kernel with it: its bytes are not counted yet. Soon again.

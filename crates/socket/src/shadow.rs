@@ -14,6 +14,9 @@ const INFO_BYTES_SENT: usize = 200;
 const INFO_BYTES_RETRANS: usize = 208;
 const INFO_BYTES: usize = 232;
 
+/// Asks whether an urgent mark has been reached (asm-generic/sockios.h).
+pub const SIOCATMARK: u64 = 0x8905;
+
 /// States of a connection (linux/tcp_states.h).
 const ESTABLISHED: u8 = 1;
 const CLOSED: u8 = 7;
@@ -98,10 +101,9 @@ pub fn queued(fd: i32) -> Option<usize> {
 
 /// True when the next byte of the kernel's receive queue is the one behind an urgent mark (SIOCATMARK).
 pub fn at_mark(fd: i32) -> bool {
-    const SIOCATMARK: usize = 0x8905;
     let mut at = 0i32;
     // SAFETY: `at` is writable.
-    unsafe { sys::ioctl(fd, SIOCATMARK as _, &raw mut at as usize) }.is_ok() && at != 0
+    unsafe { sys::ioctl(fd, SIOCATMARK, &raw mut at as usize) }.is_ok() && at != 0
 }
 
 /// Bytes in the kernel's send queue (SIOCOUTQ): sent or not, but not acknowledged.

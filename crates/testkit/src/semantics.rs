@@ -100,30 +100,16 @@ const KNOWN_LIMITS: &[(&str, &str, &str, &str)] = &[
     ("programs", "fork_and_exec_of_a_program", "chaos", SHARED_TAIL),
     ("programs", "fork_and_exec_of_a_static_program", "warm", SHARED_TAIL),
     ("programs", "fork_and_exec_of_a_static_program", "chaos", SHARED_TAIL),
-    ("urgent", "byte_beside_the_stream", "warm", URGENT),
-    ("urgent", "byte_beside_the_stream", "chaos", URGENT),
-    ("stream", "many_sends_one_read", "chaos", SHORT),
-    ("urgent", "byte_in_the_stream", "warm", URGENT),
-    ("urgent", "byte_in_the_stream", "chaos", URGENT),
     ("threads", "closed_while_a_thread_polls", "warm", CLOSED_POLL),
     ("threads", "closed_while_a_thread_polls", "chaos", CLOSED_POLL),
     ("threads", "closed_while_a_thread_polls_in_vain", "warm", CLOSED_POLL),
     ("threads", "closed_while_a_thread_polls_in_vain", "chaos", CLOSED_POLL),
-    ("stream", "peek_and_counts_across_carriers", "chaos", ACROSS),
-    ("edges", "low_water_mark_in_a_set", "chaos", ACROSS),
-    ("numbers", "as_standard_input_and_output", "chaos", STANDARD),
-    ("processes", "shared_then_alone", "warm", ZOMBIE),
 ];
 
 const SHARED_TAIL: &str =
     "a forked child that execs reads a socket that its parent keeps, with bytes unread in the ring";
-const SHORT: &str = "a read ends where its ring ended, though TCP has more behind it";
-const URGENT: &str = "SIOCATMARK and the mark's place while bytes before it are unread in the ring";
 const CLOSED_POLL: &str =
     "poll says NVAL for a number that another thread closes meanwhile; ours says what the socket said";
-const ACROSS: &str = "peeks and marks across more than one change of carrier among the unread bytes";
-const STANDARD: &str = "a socket becomes descriptor 0 and 1 while it changes carriers";
-const ZOMBIE: &str = "an owner that was killed counts until its parent has waited for it";
 
 /// A compiled theme.
 #[derive(Debug)]
