@@ -329,6 +329,12 @@ impl RxLock<'_> {
     /// Clause 3.3: the end of the ring was reached; what follows comes over TCP.
     pub fn closed(&mut self, h: Handle) {
         let s = self.s;
+        // The writer may have to know that all of it was read, when this end is gone (clause 5.2).
+        if let Some((ring, c)) = self.any_ring()
+            && ring.skip_unread(c)
+        {
+            bells::ring_all(&ring, End::Writer);
+        }
         s.rx.phase.store(RX_TCP, Ordering::Release);
         s.rx.shadow_event.store(1, Ordering::Release);
         let reason = Reason::from_code(s.reason.load(Ordering::Relaxed) as u16).filter(|r| *r != Reason::None);
@@ -368,20 +374,22 @@ pub fn peer_fin(s: &Sock, h: Handle, fd: i32) {
     }
     s.set(FLAG_PEER_FIN);
     let Some(pair) = pair(s) else { return };
-    let Some((ring, p)) = tx.ring() else { return };
-    if shadow::poll(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0 {
-        // A real reset: the kernel holds the error, and gives it to whoever asks next.
-        s.tx.phase.store(TX_TCP, Ordering::Release);
-        note_demoted(s, Reason::Reset);
-        epoll::carrier_changed(h);
-    } else if !pair.incoming().wr_shut() && !ring.drained(p) {
-        s.tx.phase.store(TX_TCP, Ordering::Release);
-        s.keep_error(libc::ECONNRESET);
-        note_demoted(s, Reason::Reset);
-        epoll::carrier_changed(h);
-    } else {
-        tx.demote(h, fd, Reason::PeerClosed);
+    let on_ring = s.tx.phase.load(Ordering::Relaxed) == TX_RING;
+    let broken = shadow::poll(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0;
+    let Some((ring, p)) = tx.any_ring() else { return };
+    // A ring that was left before counts, too: TCP would have had its bytes unread.
+    let unread = p.epoch != 0 && !pair.incoming().wr_shut() && !ring.drained(p);
+    if !broken && !unread {
+        return tx.demote(h, fd, Reason::PeerClosed);
     }
+    if !broken {
+        s.keep_error(libc::ECONNRESET);
+    } // Else the kernel holds the error, and gives it to whoever asks next.
+    if on_ring {
+        s.tx.phase.store(TX_TCP, Ordering::Release);
+        note_demoted(s, Reason::Reset);
+    }
+    epoll::carrier_changed(h);
 }
 
 /// Clause 5.1: a writer looks at its shadow at least once per millisecond of sending.

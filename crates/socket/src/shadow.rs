@@ -55,10 +55,11 @@ impl Info {
     }
 }
 
-/// Bytes given to the kernel for sending so far, sent or not. None when the kernel does not tell.
+/// Bytes given to the kernel for sending so far, sent or not. None when the kernel does not tell, or the connection is not
+/// established any more: no hand-over begins then.
 pub fn sent(fd: i32) -> Option<u64> {
     // One call: the kernel holds the socket while it fills the structure, so the numbers belong together.
-    let info = Info::of(fd)?;
+    let info = Info::of(fd).filter(|info| info.state() == ESTABLISHED)?;
     let on_the_wire = info.u64_at(INFO_BYTES_SENT).checked_sub(info.u64_at(INFO_BYTES_RETRANS))?;
     Some(on_the_wire + info.u32_at(INFO_NOTSENT_BYTES) as u64)
 }

@@ -185,6 +185,16 @@ impl Ring {
         (bytes, at)
     }
 
+    /// Moves the cursor to where the ring ends: what is unread has gone another way. True when a sleeping writer must be rung.
+    pub fn skip_unread(&self, c: &mut Consumer) -> bool {
+        let (_, end) = self.unread(c);
+        c.len = 0;
+        in_order();
+        c.off = 0;
+        c.at.set(end);
+        self.flush_now(c)
+    }
+
     /// The first header behind the record at the cursor, and how many bytes of that record are unread: a header that was
     /// looked at once is not believed again.
     fn first_unseen(&self, c: &Consumer) -> (Position, usize) {
