@@ -33,26 +33,39 @@ fn can_bind(port: u16) -> bool {
             .map_or_else(|e| e.kind() != std::io::ErrorKind::AddrInUse, |_| true)
 }
 
+/// State of a socket that waits for a connection, and of one that both ends have closed, in `/proc/net/tcp`.
+const LISTEN: &str = "0A";
+const TIME_WAIT: &str = "06";
+
 /// Whether somebody listens on a TCP port in the network namespace of the process `pid`.
 pub fn is_listening(pid: u32, port: u16) -> bool {
+    any_socket(pid, port, |state| state == LISTEN)
+}
+
+/// Whether a connection that came in on a TCP port has an open descriptor, or bytes on their way, in the network namespace
+/// of the process `pid`.
+pub fn has_connections(pid: u32, port: u16) -> bool {
+    any_socket(pid, port, |state| state != LISTEN && state != TIME_WAIT)
+}
+
+fn any_socket(pid: u32, port: u16, is_meant: impl Fn(&str) -> bool) -> bool {
     ["tcp", "tcp6"].into_iter().any(|table| {
         let table = std::fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
-        table.lines().skip(1).any(|line| listening_port(line) == Some(port))
+        table.lines().skip(1).filter_map(port_and_state).any(|(local, state)| local == port && is_meant(state))
     })
 }
 
-/// The local port of a line of `/proc/net/tcp`, when that socket is in the LISTEN state.
-fn listening_port(line: &str) -> Option<u16> {
-    const LISTEN: &str = "0A";
+/// The local port and the state in a line of `/proc/net/tcp`.
+fn port_and_state(line: &str) -> Option<(u16, &str)> {
     let mut fields = line.split_ascii_whitespace();
     let (_, local_port) = fields.nth(1)?.rsplit_once(':')?;
-    let state = fields.nth(1)?;
-    (state == LISTEN).then(|| u16::from_str_radix(local_port, 16).ok()).flatten()
+    Some((u16::from_str_radix(local_port, 16).ok()?, fields.nth(1)?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpStream;
 
     #[test]
     fn ports_differ_and_can_be_bound() {
@@ -69,5 +82,19 @@ mod tests {
         assert!(is_listening(std::process::id(), port));
         drop(listener);
         assert!(!is_listening(std::process::id(), port));
+    }
+
+    #[test]
+    fn a_connection_is_seen_until_both_ends_are_closed() {
+        let (port, pid) = (free_port(), std::process::id());
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("a free port can be bound");
+        assert!(!has_connections(pid, port));
+        let client = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("somebody listens");
+        let (server, _) = listener.accept().expect("a client has connected");
+        assert!(has_connections(pid, port));
+        drop(client);
+        assert!(has_connections(pid, port));
+        drop(server);
+        assert!(!has_connections(pid, port));
     }
 }

@@ -163,6 +163,16 @@ impl Process {
         self.exit().is_none()
     }
 
+    /// Whether all its threads sleep.
+    pub fn is_asleep(&self) -> bool {
+        let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", self.pid())) else { return false };
+        tasks.flatten().all(|task| {
+            // The name, which stands before the state, may hold anything.
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+        })
+    }
+
     /// How it ended, if it did. It stays unreaped until it is dropped, so its pid keeps meaning this process.
     pub fn exit(&self) -> Option<Exit> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

@@ -1,7 +1,9 @@
 //! Real servers as the suites run them: their configuration, their users, their versions.
 
 use crate::env::{self, find_program, workspace_root};
+use crate::net;
 use crate::proc::{Exit, Finished, Process, command};
+use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -141,6 +143,20 @@ pub fn haproxy(dir: &Path, port: u16, backend: u16) -> Command {
     let mut cmd = Command::new(find_program("haproxy").expect("the caller has asked for haproxy"));
     cmd.arg("-db").arg("-f").arg(file);
     cmd
+}
+
+/// Ends HAProxy, which listens on `port`, in its orderly way (SIGTERM would end it where it stands), once its clients have
+/// gone and it has nothing to do. Version 2.6 reads freed memory if a change to its epoll set is pending when it ends, with
+/// or without Ropeway (mended in 2.7: "fd: always remove late updates when freeing fd_updt[]").
+///
+/// # Panics
+/// With what it printed, when it does not end, or badly.
+#[track_caller]
+pub fn stop_haproxy(haproxy: &Process, port: u16) {
+    let is_idle = || !net::has_connections(haproxy.pid(), port) && haproxy.is_asleep();
+    haproxy.wait_until("HAProxy has nothing to do", STOP_LIMIT, is_idle).unwrap_or_else(|e| panic!("{e}"));
+    haproxy.signal(Signal::USR1);
+    haproxy.succeed(STOP_LIMIT);
 }
 
 /// The programs of the newest PostgreSQL that Debian installed, which are not in `PATH`.

@@ -5,7 +5,6 @@ use ropeway_testkit::compat::{Case, Found, Side};
 use ropeway_testkit::proc::{Process, command};
 use ropeway_testkit::servers::{self, LOAD_LIMIT, START_LIMIT};
 use ropeway_testkit::{need_program, need_root, net};
-use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -96,9 +95,7 @@ fn haproxy_in_a_chroot_stands_between_wrk_and_nginx() {
     haproxy.wait_for_port(port, START_LIMIT);
     curl_fetches_everything(&curl, &nginx.root, case.dir(), port);
     wrk_finds_no_error(&wrk, port);
-    // Its orderly end; SIGTERM ends it where it stands.
-    haproxy.signal(Signal::USR1);
-    haproxy.succeed(START_LIMIT);
+    servers::stop_haproxy(&haproxy, port);
     servers::stop(&nginx.process);
     case.expect_shm(
         LONG_LIVED,
