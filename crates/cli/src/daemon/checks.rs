@@ -13,9 +13,11 @@ use super::diag::TcpSocket;
 use super::process::Image;
 use crate::config::Program;
 
-/// No pair takes more than this part of what its user's limit has left: the first connections get the rings they want,
-/// thousands get smaller ones instead of none.
-pub const LARGEST_SHARE: u64 = 256;
+/// This part of a user's limit is kept for the smallest rings: many thousands of connections get those instead of none.
+const SMALLEST_PART: u64 = 2;
+/// No larger pair takes more than this part of what the rest of the limit has left, so that sizes fall gently: by half for
+/// every 180 pairs or so.
+const LARGEST_SHARE: u64 = 256;
 
 /// What the registry asks of the machine.
 pub trait Host {
@@ -115,10 +117,10 @@ fn without_syn(acked: u64) -> u64 {
     acked.saturating_sub(1)
 }
 
-/// The ring that a pair gets when its user's limit has `left_bytes` left: what it wants, or less; `None` if not even the
-/// smallest fits.
-pub fn ring_within(wanted: u32, left_bytes: u64) -> Option<u32> {
-    let share = left_bytes / LARGEST_SHARE;
+/// The ring that a pair gets when its user's limit has `left_bytes` of `limit_bytes` left: what it wants, or less; `None`
+/// if not even the smallest fits.
+pub fn ring_within(wanted: u32, left_bytes: u64, limit_bytes: u64) -> Option<u32> {
+    let share = left_bytes.saturating_sub(limit_bytes / SMALLEST_PART) / LARGEST_SHARE;
     let mut ring_bytes = wanted;
     if pair_bytes(wanted) as u64 > share {
         // Three pages go to the header and the two spare cells.

@@ -314,8 +314,9 @@ impl Registry {
         let offers: Vec<Offer> = [a, b].iter().filter_map(|s| s.offer).collect();
         let wanted = offers.iter().map(|offer| offer.ring_bytes).max().unwrap_or(MIN_RING_BYTES);
         let fitting = |registry: &Self| {
-            let left = uids.map(|u| registry.limits.segment_bytes.saturating_sub(registry.used(u).segment_bytes));
-            ring_within(wanted, left[0].min(left[1]))
+            let limit = registry.limits.segment_bytes;
+            let left = uids.map(|u| limit.saturating_sub(registry.used(u).segment_bytes));
+            ring_within(wanted, left[0].min(left[1]), limit)
         };
         if fitting(self).is_none_or(|ring_bytes| ring_bytes < wanted) {
             self.audit_if_due(host);

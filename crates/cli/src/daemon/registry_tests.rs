@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use std::io;
 
 use crate::config::Program;
-use crate::daemon::checks::LARGEST_SHARE;
 use crate::daemon::diag::Counters;
 use crate::daemon::diag::TcpSocket;
 use ropeway_socket::rendezvous::wire::{CHECKPOINTS, Settings};
@@ -379,17 +378,47 @@ fn what_is_gone_is_forgotten_after_many_registrations() {
 
 #[test]
 fn rings_shrink_before_a_limit_refuses() {
-    assert_eq!(ring_within(512 << 10, 1 << 30), Some(512 << 10));
-    let shrunk = ring_within(512 << 10, 128 * MIB).unwrap();
-    assert!(pair_bytes(shrunk) as u64 <= 128 * MIB / LARGEST_SHARE && shrunk > 200 << 10, "{shrunk}");
-    assert_eq!(ring_within(512 << 10, MIB), Some(MIN_RING_BYTES));
-    assert_eq!(ring_within(MIN_RING_BYTES, 0), None);
-    let mut left = 1u64 << 30;
-    let mut pairs = 0;
-    while let Some(ring_bytes) = ring_within(512 << 10, left) {
+    let (limit, full) = (1u64 << 30, Settings::DEFAULT.ring_bytes);
+    let mut left = limit;
+    let mut sizes = Vec::new();
+    while let Some(ring_bytes) = ring_within(full, left, limit) {
         assert!(ropeway_shm::segment::valid_ring_bytes(ring_bytes));
         left -= pair_bytes(ring_bytes) as u64;
-        pairs += 1;
+        sizes.push(ring_bytes);
     }
-    assert!(pairs > 1500, "{pairs}");
+    assert!(sizes.is_sorted_by(|a, b| a >= b));
+    let full_ones = sizes.iter().filter(|size| **size == full).count();
+    assert!(full_ones as u64 * pair_bytes(full) as u64 >= limit / 5, "{full_ones} of full size");
+    assert!(sizes.len() > 12_000, "{} pairs", sizes.len());
+    assert!(left < pair_bytes(MIN_RING_BYTES) as u64, "{left} bytes unused");
+    assert_eq!(ring_within(MIN_RING_BYTES, 0, limit), None);
+    assert_eq!(ring_within(full, MIB, MIB), Some(MIN_RING_BYTES), "a small limit");
+}
+
+#[test]
+fn rings_grow_again_when_connections_go() {
+    const CROWD: u16 = 10_000;
+    let built_in = Config::built_in().limits(8 << 30);
+    let (mut machine, mut registry) = (Machine::new(), registry(built_in));
+    let pair = |registry: &mut Registry, machine: &mut Machine, n: u16| {
+        machine.connection_at(n);
+        registry.register(machine, 1, client_side(n));
+        registry.register(machine, 2, server_side(n));
+        let Message::Grant { ring_bytes, .. } = registry.outbox[0].message else {
+            panic!("{n}: {:?}", registry.outbox)
+        };
+        registry.outbox.clear();
+        ring_bytes
+    };
+    assert_eq!(pair(&mut registry, &mut machine, 0), Settings::DEFAULT.ring_bytes);
+    for n in 1..CROWD {
+        pair(&mut registry, &mut machine, n);
+    }
+    assert_eq!(pair(&mut registry, &mut machine, CROWD), MIN_RING_BYTES);
+    assert_eq!(registry.counts().live_pairs, u64::from(CROWD) + 1);
+    assert!(registry.counts().live_segment_bytes <= built_in.segment_bytes);
+    machine.sockets.clear();
+    machine.elapsed += AUDIT_PAUSE;
+    assert_eq!(pair(&mut registry, &mut machine, CROWD + 1), Settings::DEFAULT.ring_bytes);
+    assert_eq!(registry.counts().live_pairs, 1);
 }

@@ -56,15 +56,7 @@ fn ten_thousand_promoted_connections_need_few_descriptors_and_little_memory() {
         skip!("needs {} descriptors per process, the hard limit is {hard_limit} (ulimit -Hn)", CROWD + 200);
     }
     let world = World::new();
-    // As somebody with so many connections would configure it: with the default limit of a user's segments the rest would
-    // stay on TCP.
-    let config = world.dir().join("config.toml");
-    let text = "[profile.default]\nring_size = \"16 KiB\"\n[limits]\nsegment_bytes = \"2 GiB\"\n";
-    std::fs::write(&config, text).expect("one's own directory can be written");
     let over = Over::tested(&world);
-    let mut first = command::<&str>("true", []);
-    first.env("ROPEWAY_CONFIG", &config);
-    Process::spawn(over.command(first)).succeed(LIMIT);
     let port = net::free_port();
     let server = serve(over, port);
     let (idle, before) = (descriptors(server.pid()), resident(server.pid(), "RssShmem"));
