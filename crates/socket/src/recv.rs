@@ -117,7 +117,7 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl F
     let list = *cursor;
     let total = list.left();
     if total == 0 {
-        return over_ring_empty(s, h, fd, flags, native);
+        return over_ring_empty(h, fd, flags, native);
     }
     let peeking = flags & libc::MSG_PEEK != 0;
     let target = if flags & libc::MSG_WAITALL != 0 { total } else { options::receive_low_water(s, fd).min(total) };
@@ -197,31 +197,18 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl F
     }
 }
 
-/// A receive of nothing: it succeeds as soon as there is something, or the end.
-fn over_ring_empty(s: &Sock, h: Handle, fd: i32, flags: i32, mut native: impl FnMut() -> isize) -> isize {
-    let mut blocking = None;
-    loop {
-        match readable_bytes(h, fd) {
-            None => return native(),
-            Some(0) => {}
-            Some(_) => return 0,
-        }
-        match look_at_end(s, h, fd, true) {
-            Some(Ended::With(r)) => return r,
-            // Something came meanwhile; or the rings have nothing, and TCP has its end.
-            Some(Ended::Again) => return if readable_bytes(h, fd).unwrap_or(0) > 0 { 0 } else { native() },
-            None => {}
-        }
-        if flags & libc::MSG_DONTWAIT != 0 || s.has(FLAG_NONBLOCK) {
-            return -(libc::EAGAIN as isize);
-        }
-        let b = blocking.get_or_insert_with(|| Blocking::new(s, h, fd));
-        match b.wait_for_bytes(s, h, fd, 0, false) {
-            Woken::Interrupted => return -(libc::EINTR as isize),
-            Woken::TimedOut => return -(libc::EAGAIN as isize),
-            Woken::Look => {}
-        }
-    }
+/// A receive of nothing waits for what a look at one byte would wait for, and gives the same errors.
+fn over_ring_empty(h: Handle, fd: i32, flags: i32, mut native: impl FnMut() -> isize) -> isize {
+    let mut byte = 0u8;
+    let one = iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // SAFETY: one writable byte, which outlives the cursor.
+    let mut cursor = unsafe { Cursor::new(&one, 1) };
+    // The kernel's 0 is not the end of file: the program asks it for nothing. (A closure's type would contain itself.)
+    let natively: &mut dyn FnMut() -> isize = &mut || match native() {
+        0 => 1,
+        r => r,
+    };
+    over_ring(h, fd, &mut cursor, flags | libc::MSG_PEEK, natively).min(0)
 }
 
 /// Takes what TCP has behind a ring that ended in the middle of a receive, without waiting. `Tcp`: the direction is on a ring
