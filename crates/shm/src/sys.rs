@@ -95,6 +95,9 @@ plain! {
 }
 
 raw! {
+    sched_getaffinity(pid: c_int, size: usize, mask: *mut u64) = SYS_sched_getaffinity;
+    sched_setaffinity(pid: c_int, size: usize, mask: *const u64) = SYS_sched_setaffinity;
+    getcpu(cpu: *mut u32, node: *mut u32, unused: *mut c_void) = SYS_getcpu;
     read(fd: c_int, buf: *mut u8, len: usize) = SYS_read;
     write(fd: c_int, buf: *const u8, len: usize) = SYS_write;
     pread(fd: c_int, buf: *mut u8, len: usize, offset: off_t) = SYS_pread64;

@@ -172,12 +172,17 @@ pub fn ensure_running() -> Result<(), String> {
     Err(String::from_utf8_lossy(&output.stderr).trim().trim_start_matches("ropeway daemon: ").to_owned())
 }
 
+/// The first descriptor behind the standard ones.
+const FIRST_INHERITED: u32 = 3;
+
 /// Is the daemon until told to stop.
 fn serve(detach: bool) -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::load()?;
     if detach {
         // Fails only for a process that is a leader already, which is as good.
         let _ = rustix::process::setsid();
+        // Nor may it hold open what its starter had: pipes, locks. Nothing of its own is open yet.
+        let _ = ropeway_shm::sys::close_range(FIRST_INHERITED, u32::MAX, 0);
     }
     raise_descriptor_limit();
     let name = control::own_name();
