@@ -146,9 +146,18 @@ pub fn register(locked: &Locked, h: Handle, e: usize) -> sys::Result<()> {
     let m = &h.sock().members[e];
     let mode = mode_for(h.sock(), m);
     let mut event = registration(h, e, mode);
+    expect_tokens(locked, mode);
     control(locked, m, EPOLL_CTL_ADD, &mut event)?;
     settle_mode(locked, h, e, mode, event.events);
     Ok(())
+}
+
+/// Before the kernel is told of a member: it may report the token before whoever told it has returned, to a thread that
+/// waits natively and would hand it on to the program.
+fn expect_tokens(locked: &Locked, mode: u32) {
+    if matches!(mode, MODE_SHADOW | MODE_TOKEN) {
+        locked.r.set.tokens.store(1, Ordering::SeqCst);
+    }
 }
 
 fn control(locked: &Locked, m: &Member, op: i32, event: &mut epoll_event) -> sys::Result<()> {
@@ -172,6 +181,7 @@ pub fn sync(locked: &Locked, h: Handle, e: usize) -> sys::Result<()> {
         return Ok(());
     }
     let exclusive = m.events.load(Ordering::Relaxed) & EXCLUSIVE != 0 && now != mode;
+    expect_tokens(locked, mode);
     match (now, mode) {
         (_, MODE_NONE) => control(locked, m, EPOLL_CTL_DEL, &mut event)?,
         _ if exclusive => {
@@ -193,7 +203,6 @@ fn settle_mode(locked: &Locked, h: Handle, e: usize, mode: u32, events: u32) {
     let lists = locked.r.lists();
     match mode {
         MODE_SHADOW => {
-            locked.r.set.tokens.store(1, Ordering::Relaxed);
             locked.r.set.rings.store(1, Ordering::SeqCst);
             lists.promoted.insert(h.index());
             if before != MODE_SHADOW {
@@ -203,12 +212,7 @@ fn settle_mode(locked: &Locked, h: Handle, e: usize, mode: u32, events: u32) {
             }
         }
         MODE_NONE => release(locked, h, e),
-        _ => {
-            if mode == MODE_TOKEN {
-                locked.r.set.tokens.store(1, Ordering::SeqCst);
-            }
-            unlist(locked, h);
-        }
+        _ => unlist(locked, h),
     }
 }
 

@@ -497,6 +497,42 @@ CASE(changed_under_a_sleeper)
     }
 }
 
+/* Looks at the set again and again until it has something. */
+static void *look_for_data(void *argument)
+{
+    struct taker *self = argument;
+    struct epoll_event event = { .data.u64 = 0 };
+    do {
+        self->id = 1;
+        self->wakes = epoll_wait(self->chosen_set, &event, 1, 0);
+    } while (self->wakes == 0);
+    self->bytes = (long)event.data.u64;
+    return NULL;
+}
+
+/* A thread looks at the set while another adds a oneshot member that is ready: it gets the program's own word. */
+CASE(oneshot_added_under_a_look)
+{
+    rw_warm(fd, RW_POLL);
+    a_sends(fd, "x");
+    B_SIDE {
+        long right = 0;
+        for (int i = 1; i <= 250; i++) {
+            struct taker taker = { .chosen_set = (int)MUST(epoll_create1(0)) };
+            MUST(-pthread_create(&taker.thread, NULL, look_for_data, &taker));
+            while (!taker.id)
+                ;
+            struct epoll_event event = { .events = EPOLLIN | EPOLLONESHOT, .data.u64 = 1000 + (uint64_t)i };
+            MUST(epoll_ctl(taker.chosen_set, EPOLL_CTL_ADD, fd, &event));
+            pthread_join(taker.thread, NULL);
+            right += taker.wakes == 1 && taker.bytes == 1000 + i;
+            close(taker.chosen_set);
+        }
+        rw_note("right: %ld", right);
+        rw_expect(fd, 1);
+    }
+}
+
 /* ---- fork ---- */
 
 CASE(inherited_by_fork)
@@ -549,4 +585,5 @@ CASE(changed_by_a_child)
 RW_MAIN(ENTRY_WITH(made_before_the_connection, RW_ALONE), ENTRY(made_after_much_traffic), ENTRY_WITH(several_members, RW_ALONE),
     ENTRY(nested), ENTRY(set_in_a_poll), ENTRY(member_closed), ENTRY(member_closed_but_duplicated), ENTRY(both_numbers_in_the_set),
     ENTRY(in_two_sets), ENTRY(oneshot_shared_by_threads), ENTRY(edge_shared_by_threads), ENTRY(exclusive),
-    ENTRY(changed_under_a_sleeper), ENTRY(inherited_by_fork), ENTRY(changed_by_a_child))
+    ENTRY(changed_under_a_sleeper), ENTRY(oneshot_added_under_a_look), ENTRY(inherited_by_fork),
+    ENTRY(changed_by_a_child))
