@@ -42,7 +42,8 @@ pub const fn valid_ring_bytes(ring_bytes: u32) -> bool {
 /// First cache line of a segment.
 #[repr(C, align(64))]
 pub struct PairHeader {
-    /// Bit 0 and 1: that side has mapped its half and will use it. Bit 2: given up, nobody may stamp any more.
+    /// Bit 0 and 1: that side has mapped its half and will use it. Bit 2: given up, nobody may stamp any more. Bit 3: a side
+    /// has gone for good, and its socket may come back with another pair.
     stamps: AtomicU32,
 }
 
@@ -51,6 +52,7 @@ const _: () =
 
 const STAMP_BOTH: u32 = 3;
 const STAMP_VOID: u32 = 4;
+const STAMP_RETIRED: u32 = 8;
 
 /// What the stamps of a pair say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -155,6 +157,16 @@ impl Pair {
         } else {
             Stamps::Waiting
         }
+    }
+
+    /// Says that this side will not use the pair any more.
+    pub fn retire(&self) {
+        self.header().stamps.fetch_or(STAMP_RETIRED, Ordering::AcqRel);
+    }
+
+    /// True when the other side has gone for good (or this one).
+    pub fn is_retired(&self) -> bool {
+        self.header().stamps.load(Ordering::Acquire) & STAMP_RETIRED != 0
     }
 
     /// Gives the pair up unless both ends have stamped it. True when it is void now.

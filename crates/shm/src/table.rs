@@ -54,6 +54,8 @@ pub const PAIR_REGISTERED: u32 = 1;
 pub const PAIR_MAPPED: u32 = 2;
 /// Both ends have stamped.
 pub const PAIR_READY: u32 = 3;
+/// The other end has left for good: the pair is given back as soon as nobody uses it.
+pub const PAIR_LEFT: u32 = 4;
 
 /// Flag bits of [`Sock::flags`].
 pub const FLAG_NONBLOCK: u32 = 1 << 0;
@@ -77,6 +79,8 @@ pub const FLAG_TIMEOUTS_KNOWN: u32 = 1 << 8;
 pub const FLAG_CONNECTING: u32 = 1 << 9;
 /// Strict mode found that this connection should have been promoted and was not.
 pub const FLAG_STRICT_FAIL: u32 = 1 << 10;
+/// It came with this image, which does not know yet what happened on it before.
+pub const FLAG_INHERITED: u32 = 1 << 11;
 
 /// A running hash over the first bytes of one direction, kept at powers of two.
 #[repr(C)]
@@ -230,6 +234,8 @@ pub struct Sock {
     pub owners: [AtomicU32; MAX_OWNERS],
     /// Children being forked that have not entered themselves yet.
     pub expected: AtomicU32,
+    /// The owner that took it along into another image, where it is not counted here any more; 0 for none.
+    pub heir: AtomicU32,
     next_free: AtomicU32,
     pub tx: Tx,
     pub rx: Rx,
@@ -297,7 +303,7 @@ impl Sock {
         for word in [&self.promotions, &self.demotions, &self.seg_ring_bytes, &self.seg_side, &self.expected] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.tx.phase, &self.tx.inflight, &self.tx.calls, &self.tx.blocked, &self.rx.phase] {
+        for word in [&self.heir, &self.tx.phase, &self.tx.inflight, &self.tx.calls, &self.tx.blocked, &self.rx.phase] {
             word.store(0, Ordering::Relaxed);
         }
         for word in [&self.rx.inflight, &self.rx.calls, &self.rx.shadow_event, &self.local_port, &self.remote_port] {

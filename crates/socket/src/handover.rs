@@ -6,7 +6,7 @@
 use crate::fdtable::{self, Handle};
 use crate::reason::Reason;
 use crate::thread::Critical;
-use crate::{bells, epoll, settings, shadow, stats, thread};
+use crate::{bells, epoll, promote, settings, shadow, stats, thread};
 use core::sync::atomic::Ordering;
 use ropeway_shm::lock::Taken;
 use ropeway_shm::ring::{Consumer, End, Look, Producer, Recovered, Ring, WriteStop, next_epoch};
@@ -128,12 +128,23 @@ impl TxLock<'_> {
         pair(self.s).map(|p| (p.outgoing(), unsafe { self.s.producer() }))
     }
 
+    /// Before another pair: the cursor of the former one means nothing on it.
+    pub fn forget_ring(&mut self) {
+        // SAFETY: under the lock that `self` holds.
+        unsafe { *self.s.producer() = Producer::default() };
+        self.s.tx.blocked.store(0, Ordering::Relaxed);
+        self.s.tx.stuck.store(0, Ordering::Relaxed);
+    }
+
     /// Clause 2.3: moves from TCP to the ring if the reader is attached and everything written so far is accounted for.
     pub fn try_switch(&mut self, h: Handle, fd: i32) -> bool {
         let s = self.s;
         if s.pairing.load(Ordering::Acquire) != PAIR_READY
             || s.flags.load(Ordering::Acquire) & (FLAG_PINNED | FLAG_SHUT_WR | FLAG_PEER_FIN | FLAG_RESET) != 0
         {
+            return false;
+        }
+        if promote::peer_left(s) {
             return false;
         }
         let Some((ring, p)) = self.any_ring() else { return false };
@@ -278,6 +289,13 @@ impl RxLock<'_> {
         pair(self.s).map(|p| (p.incoming(), unsafe { self.s.consumer() }))
     }
 
+    /// Before another pair: the cursor of the former one means nothing on it.
+    pub fn forget_ring(&mut self) {
+        // SAFETY: under the lock that `self` holds.
+        unsafe { *self.s.consumer() = Consumer::default() };
+        self.s.rx.switch_at.store(0, Ordering::Relaxed);
+    }
+
     /// Clauses 2.1 and 2.2: offers the ring to the writer, at a call boundary of the reader.
     pub fn try_attach(&mut self, h: Handle, fd: i32) -> bool {
         let s = self.s;
@@ -287,6 +305,7 @@ impl RxLock<'_> {
             || s.rx.inflight.load(Ordering::Acquire) != 0
             || (flags & FLAG_NONBLOCK != 0 && flags & FLAG_WAITED == 0)
             || !may_try(s)
+            || promote::peer_left(s)
         {
             return false;
         }

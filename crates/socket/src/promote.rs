@@ -14,7 +14,7 @@ use ropeway_shm::segment::{Pair, Stamps};
 use ropeway_shm::sys;
 use ropeway_shm::table::{
     CLASS_CONNECTED, FLAG_PEER_FIN, FLAG_PINNED, FLAG_RESET, FLAG_SHUT_RD, FLAG_SHUT_WR, FLAG_STRICT_FAIL, MAX_SOCKS,
-    PAIR_MAPPED, PAIR_NONE, PAIR_READY, PAIR_REGISTERED, Sock,
+    PAIR_LEFT, PAIR_MAPPED, PAIR_NONE, PAIR_READY, PAIR_REGISTERED, Sock,
 };
 
 /// Calls until a connection that could not register tries again.
@@ -266,6 +266,17 @@ fn give_half_back(s: &Sock) {
         try_later(s, Reason::PeerNotRegistered);
     }
     s.lock.unlock();
+}
+
+/// True when the other end has left for good, in which case this end does not try its rings again. Called
+/// where a direction would move to them.
+pub(crate) fn peer_left(s: &Sock) -> bool {
+    let left = pair(s).is_some_and(|pair| pair.is_retired());
+    if left {
+        s.try_at.store(calls(s), Ordering::Relaxed);
+        let _ = s.pairing.compare_exchange(PAIR_READY, PAIR_LEFT, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    left
 }
 
 fn denied(token: u64, reason: Reason, retry: bool) {
