@@ -3,6 +3,8 @@
 //! An image that is started knows nothing of what this process holds on rings. Sockets that it will inherit go back to
 //! TCP before the call, unless the call is made by a child of vfork: then that happened before the vfork.
 
+use crate::image::{self, File};
+use crate::startup::environment::environment;
 use crate::{next, startup, transfer, vfork};
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
@@ -14,24 +16,26 @@ use ropeway_socket::reason::Reason;
 type Str = *const c_char;
 type Strs = *const *const c_char;
 
-/// The image is named by a descriptor, alone or together with a path.
-const BY_DESCRIPTOR: Str = core::ptr::null();
-
-/// Around a call that replaces this image by `path`, or by what a search for a bare name finds.
-fn replacing(path: Str, call: impl FnOnce() -> c_int) -> c_int {
-    if !startup::active() || vfork::in_child() || cannot_start(path) {
+/// Around a call that replaces this image.
+///
+/// # Safety
+/// `file` and `environment` must be what `execve` takes.
+unsafe fn replacing(file: File, environment: Strs, call: impl FnOnce() -> c_int) -> c_int {
+    if !startup::active() || vfork::in_child() || cannot_start(file) {
         return call();
     }
-    lifecycle::before_exec();
+    // SAFETY: passed on to the caller.
+    lifecycle::before_exec(|| unsafe { image::comes_with_us(file, environment) });
     let r = call();
     lifecycle::exec_failed();
     r
 }
 
 /// True for a file that certainly is no program: then nothing has to be given up. Programs try several places.
-fn cannot_start(path: Str) -> bool {
+fn cannot_start(file: File) -> bool {
+    let (File::Path(path) | File::Search(path)) = file else { return false };
     if !guarded::is_readable(path as usize, 1) {
-        return !path.is_null();
+        return true;
     }
     // SAFETY: a C string (contract of the exec functions).
     unsafe {
@@ -49,27 +53,27 @@ fn spawning() {
 
 hooks! {
     fn execve(path: Str, argv: Strs, envp: Strs) -> c_int {
-        replacing(path, || next::execve(path, argv, envp))
+        replacing(File::Path(path), envp, || next::execve(path, argv, envp))
     }
 
     fn execv(path: Str, argv: Strs) -> c_int {
-        replacing(path, || next::execv(path, argv))
+        replacing(File::Path(path), environment(), || next::execv(path, argv))
     }
 
     fn execvp(file: Str, argv: Strs) -> c_int {
-        replacing(file, || next::execvp(file, argv))
+        replacing(File::Search(file), environment(), || next::execvp(file, argv))
     }
 
     fn execvpe(file: Str, argv: Strs, envp: Strs) -> c_int {
-        replacing(file, || next::execvpe(file, argv, envp))
+        replacing(File::Search(file), envp, || next::execvpe(file, argv, envp))
     }
 
     fn fexecve(fd: c_int, argv: Strs, envp: Strs) -> c_int {
-        replacing(BY_DESCRIPTOR, || next::fexecve(fd, argv, envp))
+        replacing(File::Descriptor, envp, || next::fexecve(fd, argv, envp))
     }
 
     fn execveat(dir: c_int, path: Str, argv: Strs, envp: Strs, flags: c_int) -> c_int {
-        replacing(BY_DESCRIPTOR, || next::execveat(dir, path, argv, envp, flags))
+        replacing(File::Descriptor, envp, || next::execveat(dir, path, argv, envp, flags))
     }
 
     fn posix_spawn(

@@ -15,6 +15,7 @@ mod hook;
 mod exec;
 mod exit;
 mod fork;
+mod image;
 mod io;
 mod lifecycle;
 mod loading;

@@ -8,7 +8,7 @@ use ropeway_shm::{guarded, sys};
 use ropeway_socket::fdtable::{self, Handle, Kind};
 use ropeway_socket::reason::Reason;
 use ropeway_socket::rendezvous::client;
-use ropeway_socket::{lifecycle, process};
+use ropeway_socket::{adopt, lifecycle, process};
 
 /// True when this call may change what we know of descriptors.
 #[inline(always)]
@@ -47,6 +47,14 @@ fn note_new(fd: c_int) {
     if let Some(reason) = whole_process::stopped() {
         lifecycle::pin(h, fd, reason);
     }
+}
+
+/// At the start of an image: follows the connected sockets that it was given.
+pub fn note_inherited() {
+    adopt::each_inherited(|fd| {
+        adopt::inherited(fd);
+        note_new(fd);
+    });
 }
 
 /// After `old` was duplicated to `new`. Standard descriptors are used by the C library's own streams.

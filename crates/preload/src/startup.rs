@@ -1,6 +1,6 @@
 //! Start and end of the library: once per process, before the program and after it.
 
-use crate::{exit, fork, next, signals};
+use crate::{exit, fork, lifecycle, next, signals};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use ropeway_socket::{epoll, settings, thread, wait};
@@ -42,6 +42,7 @@ extern "C" fn start() {
     }
     fork::register_handlers();
     ACTIVE.store(true, Ordering::Release);
+    lifecycle::note_inherited();
 }
 
 extern "C" fn end() {
@@ -68,6 +69,12 @@ pub mod environment {
 
     unsafe extern "C" {
         static environ: *const *const c_char;
+    }
+
+    /// The environment as it is now, for an image that is not given another.
+    pub fn environment() -> *const *const c_char {
+        // SAFETY: the C library's own variable; the program may change it at any time, as it may for the C library.
+        unsafe { environ }
     }
 
     /// Room for all values together: one path of the longest kind and some short words.

@@ -13,7 +13,8 @@ mod wait;
 pub use ctl::ctl;
 pub use member::{carrier_changed, descriptor_closing, send_blocked, sock_gone};
 pub use sets::{
-    after_fork_child, can_follow, created, duplicated, fork_failed, fork_prepare, mapping_going, set_closing,
+    after_fork_child, can_follow, created, duplicated, fork_failed, fork_prepare, mapping_going, pair_going,
+    set_closing,
 };
 
 use crate::fdtable::Handle;

@@ -5,6 +5,7 @@
 //! state machine that `docs/handover.md` specifies; [`wait`] spins and sleeps; [`lifecycle`] follows descriptors;
 //! [`rendezvous`] talks to the daemon.
 
+pub mod adopt;
 pub mod bells;
 pub mod epoll;
 pub mod fdtable;

@@ -6,13 +6,13 @@ use crate::process::{self, local};
 use crate::reason::Reason;
 use crate::rendezvous::client;
 use crate::thread::{self, Critical};
-use crate::{bells, epoll, machine, relay, shadow, stats, wait};
+use crate::{adopt, bells, epoll, machine, relay, shadow, stats, wait};
 use core::sync::atomic::{AtomicU32, Ordering};
 use ropeway_shm::ring::End;
 use ropeway_shm::sys;
 use ropeway_shm::table::{
-    CLASS_CONNECTED, CLASS_FREE, CLASS_FRESH, FLAG_CONNECTING, FLAG_NONBLOCK, FLAG_PINNED, FLAG_SHUT_RD, FLAG_SHUT_WR,
-    FLAG_UNCOUNTED, PAIR_NONE, PAIR_REGISTERED, Sock,
+    CLASS_CONNECTED, CLASS_FREE, CLASS_FRESH, FLAG_CONNECTING, FLAG_INHERITED, FLAG_NONBLOCK, FLAG_PINNED,
+    FLAG_SHUT_RD, FLAG_SHUT_WR, FLAG_UNCOUNTED, PAIR_NONE, PAIR_REGISTERED, Sock,
 };
 
 /// How long a call that takes a socket out of Ropeway's hands waits for the peer to take an unread tail back.
@@ -96,7 +96,19 @@ pub fn accepted(listener: Option<Handle>, fd: i32, flags: i32) {
     }
 }
 
-fn is_tcp(fd: i32) -> bool {
+/// At the start of an image: a connected socket that it was given.
+pub(crate) fn inherited(fd: i32, cookie: u64) {
+    let nonblocking = sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags as i32 & libc::O_NONBLOCK != 0);
+    if let Some(h) = track(fd, CLASS_CONNECTED, nonblocking) {
+        let s = h.sock();
+        s.cookie.store(cookie, Ordering::Relaxed);
+        s.set(FLAG_INHERITED);
+        handover::note_reason(s, Reason::Exec);
+        stats::count_connection();
+    }
+}
+
+pub(crate) fn is_tcp(fd: i32) -> bool {
     let mut protocol = 0i32;
     let mut len = 4u32;
     // SAFETY: buffer and length are valid.
@@ -216,6 +228,9 @@ fn leave_sock(h: Handle, fd: i32) {
     if s.pairing.compare_exchange(PAIR_REGISTERED, PAIR_NONE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
         client::unregister(h.token());
     }
+    if !last {
+        adopt::leave_to_heir(h, fd);
+    }
     if let Some(pair) = pair(s) {
         if last {
             if fd >= 0 && unread(s) > 0 {
@@ -291,8 +306,8 @@ pub fn shutdown(h: Handle, fd: i32, how: i32, native: impl FnOnce() -> isize) ->
         s.set(FLAG_SHUT_RD);
     }
     let r = native();
-    if let Some(pair) = pair(s) {
-        bells::ring_all(&pair.incoming(), End::Reader);
+    if let Some((ring, _)) = lock_rx(s).any_ring() {
+        bells::ring_all(&ring, End::Reader);
     }
     r
 }
@@ -312,30 +327,45 @@ pub fn pin(h: Handle, fd: i32, reason: Reason) {
 /// incoming ring goes back to the writer, which sends it over TCP (clause 4.1); if that cannot be, because the writer does
 /// not answer or has sent bytes over TCP behind it, a relay takes the descriptor's place (clause 4.2).
 pub fn leave(h: Handle, fd: i32, reason: Reason) {
-    pin(h, fd, reason);
+    adopt::given_away(h);
+    take_back(h, fd, reason);
+}
+
+fn take_back(h: Handle, fd: i32, reason: Reason) {
     let s = h.sock();
-    let Some(pair) = pair(s) else { return };
-    {
-        let mut rx = lock_rx(s);
-        let Some((ring, c)) = rx.ring() else { return };
-        let writer_is_there = ring.left() != c.epoch;
-        let answer = if ring.unread(c).0 == 0 {
-            Some(true)
-        } else if writer_is_there {
-            shadow::recall_and_wait(&ring, &pair.outgoing(), c, fd, RECALL_NS)
-        } else {
-            Some(false)
-        };
-        match answer {
-            Some(true) => return rx.closed(h),
-            Some(false) => {}
-            None => return rx.corrupt(h, fd),
-        }
+    if !s.has(FLAG_PINNED) {
+        handover::pin(s, reason);
     }
+    // The incoming ring first: while ours is open, the peer waits where it can be asked for an unread rest.
+    let settled = give_rest_back(h, fd, reason);
+    lock_tx(s).demote(h, fd, reason);
     // With other owners, the rest is theirs as much as ours: it stays for those who read through Ropeway.
-    if sole_owner(s) {
+    if !settled && sole_owner(s) {
         relay::take_over(h, fd);
     }
+}
+
+/// Closes the incoming ring; true unless a rest stays in it that the writer does not take back.
+fn give_rest_back(h: Handle, fd: i32, reason: Reason) -> bool {
+    let s = h.sock();
+    let mut rx = lock_rx(s);
+    rx.demote(h, fd, reason);
+    let Some(pair) = pair(s) else { return true };
+    let Some((ring, c)) = rx.ring() else { return true };
+    let writer_is_there = ring.left() != c.epoch;
+    let answer = if ring.unread(c).0 == 0 {
+        Some(true)
+    } else if writer_is_there {
+        shadow::recall_and_wait(&ring, &pair.outgoing(), c, fd, RECALL_NS)
+    } else {
+        Some(false)
+    };
+    match answer {
+        Some(true) => rx.closed(h),
+        Some(false) => return false,
+        None => rx.corrupt(h, fd),
+    }
+    true
 }
 
 /// Every descriptor of this process that leads to the socket leads to `replacement` from now on, past Ropeway.
@@ -416,12 +446,18 @@ pub(crate) fn add_owner(s: &Sock, pid: u32) {
 }
 
 /// Before another image is started in this process: descriptors that stay open leave Ropeway, the others lose this
-/// process as an owner.
-pub fn before_exec() {
+/// process as an owner. `preloaded` says whether the image certainly comes with Ropeway, and may take them up.
+pub fn before_exec(preloaded: impl Fn() -> bool) {
     let pid = process::pid();
+    let mut answer = None;
     each_descriptor(|fd, h, stays| {
         if stays {
-            leave(h, fd, Reason::Exec);
+            let inheritable = *answer.get_or_insert_with(&preloaded) && adopt::may_be_inherited(h);
+            take_back(h, fd, Reason::Exec);
+            // Otherwise a relay has taken its place.
+            if fdtable::leads_to(fd, h) {
+                adopt::leave_to_next_image(h, fd, inheritable);
+            }
         } else {
             let s = h.sock();
             if remove_owner(s, pid) && unread(s) > 0 {
@@ -435,8 +471,10 @@ pub fn before_exec() {
 /// The image could not be started: this process goes on.
 pub fn exec_failed() {
     let pid = process::pid();
-    each_descriptor(|_, h, stays| {
-        if !stays {
+    each_descriptor(|fd, h, stays| {
+        if stays {
+            adopt::stay_with_this_image(h, fd);
+        } else {
             add_owner(h.sock(), pid);
         }
     });

@@ -3,18 +3,19 @@
 //! Everything happens at call boundaries of the program; nothing waits (handover, clause 1).
 
 use crate::fdtable::Handle;
-use crate::handover::{calls, note_reason, pair, pin};
+use crate::handover::{calls, lock_rx, lock_tx, note_reason, pair, pin};
 use crate::reason::Reason;
 use crate::rendezvous::client::{self, Register, Reply, Unavailable};
 use crate::rendezvous::wire::{Endpoint, Prefix};
 use crate::thread::{self, Critical};
-use crate::{lifecycle, process, settings, shadow};
+use crate::{adopt, epoll, lifecycle, process, settings, shadow, wait};
 use core::sync::atomic::Ordering;
+use ropeway_shm::ring::Look;
 use ropeway_shm::segment::{Pair, Stamps};
 use ropeway_shm::sys;
 use ropeway_shm::table::{
-    CLASS_CONNECTED, FLAG_PEER_FIN, FLAG_PINNED, FLAG_RESET, FLAG_SHUT_RD, FLAG_SHUT_WR, FLAG_STRICT_FAIL, MAX_SOCKS,
-    PAIR_LEFT, PAIR_MAPPED, PAIR_NONE, PAIR_READY, PAIR_REGISTERED, Sock,
+    CLASS_CONNECTED, FLAG_INHERITED, FLAG_PEER_FIN, FLAG_PINNED, FLAG_RESET, FLAG_SHUT_RD, FLAG_SHUT_WR,
+    FLAG_STRICT_FAIL, MAX_SOCKS, PAIR_LEFT, PAIR_MAPPED, PAIR_NONE, PAIR_READY, PAIR_REGISTERED, RX_ATTACHED, Sock,
 };
 
 /// Calls until a connection that could not register tries again.
@@ -50,6 +51,12 @@ fn progress(s: &Sock, h: Handle, fd: i32, pairing: u32) -> bool {
         await_stamp(s);
         return false;
     }
+    if pairing == PAIR_LEFT {
+        if is_time(s) {
+            give_left_pair_back(s, h, fd);
+        }
+        return false;
+    }
     let calls = calls(s);
     if pairing == PAIR_REGISTERED {
         if calls % DAEMON_LOOK_CALLS == DAEMON_LOOK_CALLS - 1 {
@@ -57,7 +64,7 @@ fn progress(s: &Sock, h: Handle, fd: i32, pairing: u32) -> bool {
         }
         return false;
     }
-    let due = (calls.wrapping_sub(s.try_at.load(Ordering::Relaxed)) as i32) >= 0
+    let due = is_time(s)
         && (calls >= settings::promote_after_calls()
             || s.tx.tcp_bytes.load(Ordering::Relaxed).max(s.rx.tcp_bytes.load(Ordering::Relaxed))
                 >= settings::promote_after_bytes());
@@ -67,7 +74,12 @@ fn progress(s: &Sock, h: Handle, fd: i32, pairing: u32) -> bool {
     false
 }
 
-fn try_later(s: &Sock, reason: Reason) {
+/// True when the pause that [`try_later`] or a demotion made is over.
+fn is_time(s: &Sock) -> bool {
+    (calls(s).wrapping_sub(s.try_at.load(Ordering::Relaxed)) as i32) >= 0
+}
+
+pub(crate) fn try_later(s: &Sock, reason: Reason) {
     note_reason(s, reason);
     s.try_at.store(calls(s).wrapping_add(RETRY_CALLS), Ordering::Relaxed);
 }
@@ -107,6 +119,10 @@ fn consider_locked(s: &Sock, h: Handle, fd: i32) {
     if !shadow::established(fd) {
         return try_later(s, Reason::TooYoung);
     }
+    if s.has(FLAG_INHERITED) {
+        let Some(cookie) = cookie(fd) else { return pin(s, Reason::Exec) };
+        return ask(s, Reason::Exec, || client::adopt(h.token(), cookie, fd));
+    }
     let (Some(sent), Some(received)) = (shadow::sent(fd), shadow::received(fd)) else {
         s.try_at.store(calls(s).wrapping_add(1), Ordering::Relaxed);
         return;
@@ -115,10 +131,15 @@ fn consider_locked(s: &Sock, h: Handle, fd: i32) {
         return pin(s, Reason::ForeignBytes);
     }
     let Some(registration) = describe(s, h, fd) else { return pin(s, Reason::UnsupportedOption) };
+    ask(s, Reason::PeerNotRegistered, || client::register(&registration));
+}
+
+/// Sends the daemon a question about the connection; `waiting` is the reason until it answers.
+fn ask(s: &Sock, waiting: Reason, send: impl FnOnce() -> Result<(), Unavailable>) {
     s.pairing.store(PAIR_REGISTERED, Ordering::Release);
-    match client::register(&registration) {
-        // What the daemon said of an earlier registration stays the reason until it says something else.
-        Ok(()) if s.remote_reason.load(Ordering::Relaxed) == 0 => note_reason(s, Reason::PeerNotRegistered),
+    match send() {
+        // What the daemon said earlier stays the reason until it says something else.
+        Ok(()) if s.remote_reason.load(Ordering::Relaxed) == 0 => note_reason(s, waiting),
         Ok(()) => {}
         Err(Unavailable::Full | Unavailable::Busy) => {
             s.pairing.store(PAIR_NONE, Ordering::Release);
@@ -131,7 +152,8 @@ fn consider_locked(s: &Sock, h: Handle, fd: i32) {
     }
 }
 
-fn describe(s: &Sock, h: Handle, fd: i32) -> Option<Register> {
+/// What the daemon must know of a connection.
+pub(crate) fn describe(s: &Sock, h: Handle, fd: i32) -> Option<Register> {
     let (local, remote) = (address(fd, false)?, address(fd, true)?);
     for (words, endpoint) in [(&s.local_ip, &local), (&s.remote_ip, &remote)] {
         for (i, word) in words.iter().enumerate() {
@@ -141,18 +163,22 @@ fn describe(s: &Sock, h: Handle, fd: i32) -> Option<Register> {
     }
     s.local_port.store(local.port as u32, Ordering::Relaxed);
     s.remote_port.store(remote.port as u32, Ordering::Relaxed);
-    let mut cookie = 0u64;
-    let mut len = 8u32;
-    // SAFETY: buffer and length are valid.
-    unsafe {
-        sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, (&raw mut cookie).cast(), &mut len).ok()?;
-    }
+    let cookie = cookie(fd)?;
     s.cookie.store(cookie, Ordering::Relaxed);
     let prefix = |p: &ropeway_shm::table::Prefix| {
         let (hash, len) = p.snapshot();
         Prefix { hash, len }
     };
     Some(Register { token: h.token(), cookie, fd, local, remote, tx: prefix(&s.tx.prefix), rx: prefix(&s.rx.prefix) })
+}
+
+/// `SO_COOKIE`: the kernel's own number for a socket, never used again.
+pub(crate) fn cookie(fd: i32) -> Option<u64> {
+    let mut cookie = 0u64;
+    let mut len = 8u32;
+    // SAFETY: buffer and length are valid.
+    unsafe { sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, (&raw mut cookie).cast(), &mut len).ok()? };
+    Some(cookie)
 }
 
 fn address(fd: i32, peer: bool) -> Option<Endpoint> {
@@ -179,10 +205,9 @@ pub fn read_mail() {
             let _ = sys::close(fd);
         }
         Reply::Denied { token, reason, retry } => denied(token, reason, retry),
-        Reply::Adopted { token, tx, rx } => {
+        Reply::Adopted { token, legacy } => {
             if let Some((s, _)) = ours(token) {
-                s.tx.prefix.restore(&tx.hash, tx.len);
-                s.rx.prefix.restore(&rx.hash, rx.len);
+                adopt::adopted(s, &legacy);
             }
         }
         Reply::Lost => lost(),
@@ -268,7 +293,7 @@ fn give_half_back(s: &Sock) {
     s.lock.unlock();
 }
 
-/// True when the other end has left for good, in which case this end does not try its rings again. Called
+/// True when the other end has left for good, in which case this end does not try its rings again (clause 1.5). Called
 /// where a direction would move to them.
 pub(crate) fn peer_left(s: &Sock) -> bool {
     let left = pair(s).is_some_and(|pair| pair.is_retired());
@@ -277,6 +302,61 @@ pub(crate) fn peer_left(s: &Sock) -> bool {
         let _ = s.pairing.compare_exchange(PAIR_READY, PAIR_LEFT, Ordering::AcqRel, Ordering::Relaxed);
     }
     left
+}
+
+/// Clause 1.5: unmaps a pair whose other end has left for good, as soon as both directions are on TCP again and no thread
+/// can be looking at it. The socket may then be paired anew.
+#[cold]
+fn give_left_pair_back(s: &Sock, h: Handle, fd: i32) {
+    let _critical = Critical::enter();
+    withdraw_offer(s, h, fd);
+    if !s.lock.try_lock(thread::me()) {
+        return;
+    }
+    let pair = pair(s).filter(|_| s.pairing.load(Ordering::Acquire) == PAIR_LEFT && lifecycle::sole_owner(s));
+    match pair {
+        Some(pair) if take_out_of_use(s, h, &pair) => {
+            // SAFETY: taken out of use. What may look at rings does so under one of the locks that were passed since, or
+            // is entered as a waiter, of which there are none.
+            unsafe { pair.unmap() };
+            s.pairing.store(PAIR_NONE, Ordering::Release);
+            s.try_at.store(calls(s), Ordering::Relaxed);
+        }
+        _ => try_later(s, Reason::PeerDemoted),
+    }
+    s.lock.unlock();
+}
+
+/// Nobody is there any more who could switch.
+fn withdraw_offer(s: &Sock, h: Handle, fd: i32) {
+    let mut rx = lock_rx(s);
+    if s.rx.phase.load(Ordering::Acquire) == RX_ATTACHED {
+        rx.demote(h, fd, Reason::PeerDemoted);
+        if rx.ring().is_some_and(|(ring, c)| ring.look(c) == Look::Closed) {
+            rx.closed(h);
+        }
+    }
+}
+
+/// False, and nothing is changed, while a direction is on its ring or a thread waits on one.
+fn take_out_of_use(s: &Sock, h: Handle, pair: &Pair) -> bool {
+    // No direction moves to a ring any more (`PAIR_LEFT`), so one that is found on TCP under its lock stays there.
+    let sends_on_tcp = lock_tx(s).ring().is_none();
+    let receives_on_tcp = lock_rx(s).ring().is_none();
+    if !sends_on_tcp || !receives_on_tcp {
+        return false;
+    }
+    s.seg_base.store(0, Ordering::SeqCst);
+    // A thread enters as a waiter, then looks for the pair: it finds none, or is found here.
+    core::sync::atomic::fence(Ordering::SeqCst);
+    if wait::anybody_waits(h.index()) {
+        s.seg_base.store(pair.address(), Ordering::SeqCst);
+        return false;
+    }
+    lock_tx(s).forget_ring();
+    lock_rx(s).forget_ring();
+    epoll::pair_going(h);
+    true
 }
 
 fn denied(token: u64, reason: Reason, retry: bool) {
@@ -290,7 +370,7 @@ fn denied(token: u64, reason: Reason, retry: bool) {
     } else {
         pin(s, reason);
     }
-    if settings::strict() && !matches!(reason, Reason::Rule | Reason::Off | Reason::PeerNotRegistered) {
+    if settings::strict() && !matches!(reason, Reason::Rule | Reason::Off | Reason::PeerNotRegistered | Reason::Exec) {
         s.set(FLAG_PINNED | FLAG_STRICT_FAIL);
     }
 }

@@ -56,7 +56,7 @@ reasons! {
     AsyncIo = 19, "async-io", "The program asked for signals on this socket (O_ASYNC, F_SETSIG).";
     IoUring = 20, "io-uring", "The process uses io_uring, which works past Ropeway.";
     FdPassed = 21, "fd-passed", "The descriptor was passed to another process over a UNIX socket.";
-    Exec = 22, "exec", "The socket went through exec into an image that had to adopt it.";
+    Exec = 22, "exec", "The socket came through exec, and it is not known that this process alone holds it.";
     Sockmap = 23, "sockmap", "The socket is in a BPF socket map.";
     PeekOffset = 24, "peek-offset", "The program set SO_PEEK_OFF.";
     Repair = 25, "repair", "The program uses TCP_REPAIR.";

@@ -195,6 +195,7 @@ pub fn copy_tail(s: &Sock, ring: &Ring, p: &mut Producer, fd: i32) {
     // The ring is closed: its chain of records ends, and every step is checked. The count is taken once, so that a reader
     // that goes on changing its ring gets no more than it holds.
     let mut left = ring.unread(&c).0;
+    s.tx.prefix.stop();
     while left > 0 {
         let (ptr, len) = match ring.look(&mut c) {
             Look::Data { ptr, len } => (ptr, len),

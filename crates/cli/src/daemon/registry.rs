@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ropeway_shm::segment::{MIN_RING_BYTES, pair_bytes};
 use ropeway_socket::reason::Reason;
-use ropeway_socket::rendezvous::wire::{Counts, Endpoint, Message, Prefix};
+use ropeway_socket::rendezvous::wire::{Counts, Endpoint, Legacy, Message, Prefix};
 
 use super::checks::{Claim, Client, FINAL, Host, RETRY, Refusal, Unpaired, owned, ring_within, same_bytes};
 use crate::config::{Config, Decision, Limits};
@@ -44,6 +44,17 @@ pub struct Registration {
     pub rx: Prefix,
 }
 
+/// What a process passed on to the next image of process `heir`.
+#[derive(Clone, Copy, Debug)]
+pub struct PassedOn {
+    pub heir: u32,
+    pub cookie: u64,
+    pub fd: i32,
+    pub local: Endpoint,
+    pub remote: Endpoint,
+    pub legacy: Legacy,
+}
+
 /// Waits for the other end.
 #[derive(Clone, Copy, Debug)]
 struct Offer {
@@ -52,8 +63,8 @@ struct Offer {
     ring_bytes: u32,
 }
 
-/// A socket the daemon has heard of: with an offer while it waits, without once granted, withdrawn, or kept so that the
-/// next image that holds it can adopt it.
+/// A socket the daemon has heard of: with an offer while it waits, with an heir after it was passed on, with neither once
+/// granted or withdrawn.
 #[derive(Debug)]
 struct Socket {
     ends: (Endpoint, Endpoint),
@@ -61,6 +72,8 @@ struct Socket {
     tx: Prefix,
     rx: Prefix,
     offer: Option<Offer>,
+    /// The process that may adopt it, once, and what it is told then.
+    heir: Option<(u32, Legacy)>,
 }
 
 /// A granted segment, charged until both sockets are gone or have a newer one.
@@ -134,7 +147,7 @@ impl Registry {
         self.members.insert(id, Member { client, tokens: HashMap::new() });
     }
 
-    /// A process is gone: what it offered is withdrawn; what it told of its sockets stays for adoption.
+    /// A process is gone: what it offered is withdrawn; what it passed on stays.
     pub fn leave(&mut self, id: ClientId) {
         let Some(member) = self.members.remove(&id) else { return };
         for cookie in member.tokens.into_values() {
@@ -156,18 +169,40 @@ impl Registry {
         self.withdraw(id, token);
     }
 
-    /// Answers what was last registered for a socket that the process holds now.
+    /// Keeps what the next image of a process must know of a socket, if the teller owned that and nobody else claims it.
+    pub fn pass_on(&mut self, host: &mut dyn Host, id: ClientId, passed: &PassedOn) {
+        let PassedOn { heir, cookie, fd, local, remote, legacy } = *passed;
+        let Some(Member { client, .. }) = self.members.get(&id) else { return };
+        let uid = client.uid;
+        if owned(host, client, &local, &remote, cookie, fd).is_err() {
+            return;
+        }
+        let known = self.sockets.get(&cookie);
+        let claimed = known.and_then(|s| s.offer).is_some_and(|offer| offer.client != id);
+        if claimed || known.is_none() && self.make_room(host, uid).is_err() {
+            return;
+        }
+        let heir = (heir != 0).then_some((heir, legacy));
+        self.keep(cookie, Socket { ends: (local, remote), uid, tx: legacy.tx, rx: legacy.rx, offer: None, heir });
+    }
+
+    /// Tells the heir of a socket what was passed on with it. It may come before the last of the former holders has left.
     pub fn adopt(&mut self, host: &mut dyn Host, id: ClientId, token: u64, cookie: u64, fd: i32) {
         let Some(Member { client, .. }) = self.members.get(&id) else { return };
-        let known = self.sockets.get(&cookie).ok_or((Reason::Exec, FINAL));
-        let answer = known.and_then(|socket| {
-            let (local, remote) = socket.ends;
-            owned(host, client, &local, &remote, cookie, fd).map(|_| (socket.tx, socket.rx))
-        });
+        let answer = match self.sockets.get_mut(&cookie) {
+            Some(socket) => {
+                let (local, remote) = socket.ends;
+                owned(host, client, &local, &remote, cookie, fd).and_then(|_| {
+                    let mine = socket.heir.take_if(|(heir, _)| *heir == client.pid);
+                    mine.map(|(_, legacy)| legacy).ok_or((Reason::Exec, RETRY))
+                })
+            }
+            None => Err((Reason::Exec, RETRY)),
+        };
         match answer {
-            Ok((tx, rx)) => {
+            Ok(legacy) => {
                 self.counts.adopted += 1;
-                self.outbox.push(Outgoing { to: id, message: Message::Adopted { token, tx, rx }, segment: None });
+                self.outbox.push(Outgoing { to: id, message: Message::Adopted { token, legacy }, segment: None });
             }
             Err(refusal) => self.deny(id, token, refusal),
         }
@@ -203,8 +238,9 @@ impl Registry {
         if !self.sockets.contains_key(&reg.cookie) {
             self.make_room(host, uid)?;
         }
+        let offer = Offer { client: id, token: reg.token, ring_bytes };
         let ends = (reg.local, reg.remote);
-        self.keep(uid, ends, id, reg, ring_bytes);
+        self.keep(reg.cookie, Socket { ends, uid, tx: reg.tx, rx: reg.rx, offer: Some(offer), heir: None });
         match self.by_ends.get(&(reg.remote, reg.local)) {
             Some(other) if self.sockets.get(other).is_some_and(|s| s.offer.is_some()) => {
                 let other = *other;
@@ -231,23 +267,24 @@ impl Registry {
         self.usage.get(&uid).copied().unwrap_or_default()
     }
 
-    fn keep(&mut self, uid: u32, ends: (Endpoint, Endpoint), id: ClientId, reg: &Registration, ring_bytes: u32) {
-        let offer = Offer { client: id, token: reg.token, ring_bytes };
-        let previous = self.forget(reg.cookie);
-        if let Some(displaced) = previous.and_then(|s| s.offer) {
+    fn keep(&mut self, cookie: u64, socket: Socket) {
+        let previous = self.forget(cookie);
+        if let Some(displaced) = previous.and_then(|s| s.offer).filter(|_| socket.offer.is_some()) {
             // Another process, or the same under another token, registered this very socket: the owners were miscounted.
             self.deny(displaced.client, displaced.token, (Reason::SharedOwners, RETRY));
         }
         // A 4-tuple used again: the former socket is gone, for the kernel has just confirmed this one.
-        if let Some(former) = self.by_ends.get(&ends).copied() {
+        if let Some(former) = self.by_ends.get(&socket.ends).copied() {
             self.forget(former);
         }
-        self.by_ends.insert(ends, reg.cookie);
-        if let Some(member) = self.members.get_mut(&id) {
-            member.tokens.insert(reg.token, reg.cookie);
+        self.by_ends.insert(socket.ends, cookie);
+        if let Some(offer) = socket.offer
+            && let Some(member) = self.members.get_mut(&offer.client)
+        {
+            member.tokens.insert(offer.token, cookie);
         }
-        self.usage.entry(uid).or_default().registrations += 1;
-        self.sockets.insert(reg.cookie, Socket { ends, uid, tx: reg.tx, rx: reg.rx, offer: Some(offer) });
+        self.usage.entry(socket.uid).or_default().registrations += 1;
+        self.sockets.insert(cookie, socket);
     }
 
     /// Drops all knowledge of a socket but the charge for its segment.

@@ -103,7 +103,11 @@ fn limits() -> Limits {
 }
 
 fn client(uid: u32) -> Client {
-    Client { pid: 5, uid, program: Program::default(), image: None, ring_bytes: Settings::DEFAULT.ring_bytes }
+    client_of(uid, 5)
+}
+
+fn client_of(uid: u32, pid: u32) -> Client {
+    Client { pid, uid, program: Program::default(), image: None, ring_bytes: Settings::DEFAULT.ring_bytes }
 }
 
 fn prefix(text: &str) -> Prefix {
@@ -294,22 +298,73 @@ fn of_two_processes_with_one_socket_the_last_wins() {
     assert_eq!(answers(&mut registry), [(3, 10, Reason::None), (2, 20, Reason::None)]);
 }
 
+/// The client's socket, passed on to the next image of process 5.
+fn passed_on() -> PassedOn {
+    let Registration { cookie, fd, local, remote, tx, rx, .. } = client_side(0);
+    PassedOn { heir: 5, cookie, fd, local, remote, legacy: Legacy { tx, rx, sent: 10, received: 7 } }
+}
+
+fn adopted(registry: &mut Registry) -> Legacy {
+    let answers: Vec<Message> = registry.outbox.drain(..).map(|out| out.message).collect();
+    let [Message::Adopted { legacy, .. }] = answers[..] else { panic!("{answers:?}") };
+    legacy
+}
+
 #[test]
-fn an_image_after_exec_adopts_what_the_former_registered() {
+fn an_image_after_exec_adopts_what_the_former_passed_on() {
     let (mut machine, mut registry) = (Machine::new(), registry(limits()));
     machine.connection();
     registry.adopt(&mut machine, 1, 77, 1, 3);
     assert_eq!(answers(&mut registry), [(1, 77, Reason::Exec)], "never heard of");
     registry.register(&mut machine, 1, client_side(0));
+    registry.pass_on(&mut machine, 1, &passed_on());
     registry.leave(1);
     registry.join(3, client(1000));
-    registry.join(4, client(1001));
-    registry.adopt(&mut machine, 3, 78, 1, 3);
+    registry.join(4, client_of(1001, 5));
     registry.adopt(&mut machine, 4, 79, 1, 3);
-    let Message::Adopted { token: 78, tx, rx } = registry.outbox[0].message else { panic!("{:?}", registry.outbox) };
-    assert_eq!((tx, rx), (client_side(0).tx, client_side(0).rx));
-    registry.outbox.remove(0);
     assert_eq!(answers(&mut registry), [(4, 79, Reason::NotOwner)]);
+    registry.adopt(&mut machine, 3, 78, 1, 3);
+    assert_eq!(adopted(&mut registry), passed_on().legacy);
+    registry.adopt(&mut machine, 3, 78, 1, 3);
+    assert_eq!(answers(&mut registry), [(3, 78, Reason::Exec)], "once");
+    registry.register(&mut machine, 3, client_side(0));
+    registry.register(&mut machine, 2, server_side(0));
+    assert_eq!(answers(&mut registry), [(3, 10, Reason::None), (2, 20, Reason::None)]);
+}
+
+#[test]
+fn only_the_heir_adopts_and_only_what_its_owner_passed_on() {
+    type Change = fn(&mut Machine, &mut Registry);
+    let cases: [Case<Change>; 5] = [
+        ("registered, not passed on", |m, r| r.register(m, 2, client_side(0)), Reason::Exec),
+        ("to another process", |m, r| r.pass_on(m, 1, &PassedOn { heir: 6, ..passed_on() }), Reason::Exec),
+        ("by somebody who does not own it", |m, r| r.pass_on(m, 4, &passed_on()), Reason::Exec),
+        (
+            "taken back",
+            |m, r| {
+                r.pass_on(m, 1, &passed_on());
+                r.pass_on(m, 1, &PassedOn { heir: 0, ..passed_on() });
+            },
+            Reason::Exec,
+        ),
+        (
+            "claimed by another process",
+            |m, r| {
+                r.register(m, 2, client_side(0));
+                r.pass_on(m, 1, &passed_on());
+            },
+            Reason::Exec,
+        ),
+    ];
+    for (case, change, expected) in cases {
+        let (mut machine, mut registry) = (Machine::new(), registry(limits()));
+        machine.connection();
+        registry.join(3, client(1000));
+        registry.join(4, client(1001));
+        change(&mut machine, &mut registry);
+        registry.adopt(&mut machine, 3, 77, 1, 3);
+        assert_eq!(answers(&mut registry), [(3, 77, expected)], "{case}");
+    }
 }
 
 #[test]

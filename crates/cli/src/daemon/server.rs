@@ -21,7 +21,7 @@ use rustix::net::SocketFlags;
 
 use super::checks::Client;
 use super::host::{Machine, sealed_memfd};
-use super::registry::{ClientId, Registration, Registry};
+use super::registry::{ClientId, PassedOn, Registration, Registry};
 use super::{memory, process};
 use crate::config::Config;
 
@@ -168,6 +168,8 @@ impl Server {
                 Ok(Received { len: 0, .. }) => return self.disconnect(id),
                 Ok(received) => received,
                 Err(errno) if errno == Errno::AGAIN.raw_os_error() || errno == Errno::INTR.raw_os_error() => return,
+                // It left answers unread. What it said before is still here.
+                Err(errno) if errno == Errno::CONNRESET.raw_os_error() => continue,
                 Err(_) => return self.disconnect(id),
             };
             let message = buf.get(..received.len).map(Message::decode);
@@ -211,6 +213,11 @@ impl Server {
             }
             Message::Adopt { token, cookie, fd } if is_process => {
                 self.registry.adopt(&mut self.machine, id, token, cookie, fd);
+                true
+            }
+            Message::PassOn { heir, cookie, fd, local, remote, legacy } if is_process => {
+                let passed = PassedOn { heir, cookie, fd, local, remote, legacy };
+                self.registry.pass_on(&mut self.machine, id, &passed);
                 true
             }
             Message::StatusQuery {} => {
@@ -341,7 +348,8 @@ impl Server {
                     let denial = Message::Deny { token, reason: Reason::Limits, retry: true };
                     connection.queue.push_front((denial, None));
                 }
-                Err(_) => return self.disconnect(id),
+                // It is gone, by exec perhaps: nothing can be told to it any more, but what it said is still to be read.
+                Err(_) => connection.queue.clear(),
             }
         }
         let wanted = match connection.queue.len() {

@@ -5,7 +5,7 @@ use crate::thread::{self, Critical};
 use crate::{bells, handover, lifecycle, process, ready};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use ropeway_shm::bell::Bell;
-use ropeway_shm::ring::End;
+use ropeway_shm::ring::{End, Position};
 use ropeway_shm::sys;
 use ropeway_shm::table::{FLAG_NONBLOCK, Lists, MAX_SETS, Set, set_name};
 
@@ -383,6 +383,18 @@ pub fn mapping_going(h: Handle) {
         if let Some(r) = Ref::named(name.load(Ordering::Acquire)) {
             drop(r.lock());
         }
+    }
+}
+
+/// The pair of a socket has been taken out of use: waits until nobody looks at it under a set's lock, and forgets what the
+/// memberships know of its rings.
+pub fn pair_going(h: Handle) {
+    for (name, m) in h.sock().member_of.iter().zip(&h.sock().members) {
+        let Some(r) = Ref::named(name.load(Ordering::Acquire)) else { continue };
+        let locked = r.lock();
+        super::member::give_slots_back(h, m);
+        m.set_edge(Position::default());
+        drop(locked);
     }
 }
 

@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, 
 use ropeway_shm::sys::{self, Errno};
 
 use super::os::{self, ReceivedFd};
-use super::wire::{self, DaemonName, Endpoint, MAX_MESSAGE_BYTES, Message, Prefix, Settings, Side, WireError};
+use super::wire::{self, DaemonName, Endpoint, Legacy, MAX_MESSAGE_BYTES, Message, Prefix, Settings, Side, WireError};
 use crate::reason::Reason;
 
 /// Pause after the daemon could not be reached: long enough to cost nothing, short enough that a restart is soon used.
@@ -68,8 +68,8 @@ pub enum Reply {
     Granted { token: u64, side: Side, pair_id: u64, ring_bytes: u32, fd: i32 },
     /// No. With `retry` the caller may register again later.
     Denied { token: u64, reason: Reason, retry: bool },
-    /// What was last registered for a socket that another image or process held before.
-    Adopted { token: u64, tx: Prefix, rx: Prefix },
+    /// What is known of a socket that another image held before.
+    Adopted { token: u64, legacy: Legacy },
     /// The connection to the daemon died: registrations that were not granted are gone and must be made again.
     Lost,
 }
@@ -160,8 +160,13 @@ pub fn register(reg: &Register) -> Result<(), Unavailable> {
     submit(&Message::Register { token, cookie, fd, local, remote, tx, rx })
 }
 
-/// Asks what was known of a socket that came by exec or from another process; [`Reply::Adopted`] or [`Reply::Denied`]
-/// answers.
+/// Tells what the next image of process `heir` (0: none after all) must know of a socket that it alone holds then.
+pub fn pass_on(heir: u32, socket: &Register, sent: u64, received: u64) -> Result<(), Unavailable> {
+    let Register { cookie, fd, local, remote, tx, rx, .. } = *socket;
+    submit(&Message::PassOn { heir, cookie, fd, local, remote, legacy: Legacy { tx, rx, sent, received } })
+}
+
+/// Asks what was known of a socket that came by exec; [`Reply::Adopted`] or [`Reply::Denied`] answers.
 pub fn adopt(token: u64, cookie: u64, fd: i32) -> Result<(), Unavailable> {
     submit(&Message::Adopt { token, cookie, fd })
 }
@@ -345,7 +350,7 @@ fn accept(message: Message, attached: Option<ReceivedFd>) -> Next {
             }
             match other {
                 Message::Deny { token, reason, retry } => Next::Reply(Reply::Denied { token, reason, retry }),
-                Message::Adopted { token, tx, rx } => Next::Reply(Reply::Adopted { token, tx, rx }),
+                Message::Adopted { token, legacy } => Next::Reply(Reply::Adopted { token, legacy }),
                 _ => Next::Inner,
             }
         }

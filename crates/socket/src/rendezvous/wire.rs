@@ -128,6 +128,16 @@ impl Prefix {
     }
 }
 
+/// What the holder of a socket must know of what happened on it before: the beginnings, and how many bytes the kernel had
+/// taken from, and given to, the former holders.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Legacy {
+    pub tx: Prefix,
+    pub rx: Prefix,
+    pub sent: u64,
+    pub received: u64,
+}
+
 /// What the daemon tells a process when they meet. Environment variables (`ROPEWAY_SPIN_US`, ...) go over these values;
 /// that is the preload's business.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -218,8 +228,11 @@ messages! {
     Deny = 6 { token: u64, reason: Reason, retry: bool }
     /// Process to daemon: an image started by exec, or a process that was handed the descriptor, asks what was known of it.
     Adopt = 7 { token: u64, cookie: u64, fd: i32 }
-    /// Daemon to process: the beginnings of both directions as they were last registered.
-    Adopted = 8 { token: u64, tx: Prefix, rx: Prefix }
+    /// Daemon to process: what the former holder said when it passed the socket on.
+    Adopted = 8 { token: u64, legacy: Legacy }
+    /// Process to daemon: from now on the process `heir` alone holds this socket, in the image that it runs next. 0: it
+    /// stays with the sender after all. There is no answer.
+    PassOn = 9 { heir: u32, cookie: u64, fd: i32, local: Endpoint, remote: Endpoint, legacy: Legacy }
     /// Tool to daemon: how are you?
     StatusQuery = 16 {}
     /// Daemon to tool.
@@ -373,6 +386,7 @@ macro_rules! records {
 }
 
 records! {
+    Legacy { tx: Prefix, rx: Prefix, sent: u64, received: u64 }
     Endpoint { addr: [u8; 16], port: u16 }
     Settings { spin_ns: u32, promote_after_calls: u32, promote_after_bytes: u64, ring_bytes: u32, flags: u32 }
 }

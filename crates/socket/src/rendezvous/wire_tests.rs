@@ -10,6 +10,7 @@ fn samples() -> Vec<Message> {
     let local = Endpoint::v4([127, 0, 0, 1], 6379);
     let remote = Endpoint::v6([0xfe; 16], 65535);
     let (tx, rx) = (filled_prefix(7, 300), filled_prefix(9, 0));
+    let legacy = Legacy { tx, rx, sent: u64::MAX, received: 4 };
     let counts = Counts { live_processes: 1, denied: u64::MAX, uptime_s: 3, ..Counts::default() };
     vec![
         Message::Hello { pid: 42, comm: padded(b"redis-server"), profile: padded(b"latency") },
@@ -19,7 +20,8 @@ fn samples() -> Vec<Message> {
         Message::Grant { token: 3, pair_id: 4, ring_bytes: 5, side: 1 },
         Message::Deny { token: 6, reason: Reason::OtherNetns, retry: true },
         Message::Adopt { token: 7, cookie: 8, fd: 9 },
-        Message::Adopted { token: 10, tx, rx },
+        Message::Adopted { token: 10, legacy },
+        Message::PassOn { heir: 11, cookie: 12, fd: 13, local, remote, legacy },
         Message::StatusQuery {},
         Message::Status { pid: 11, uid: 12, config_error: true, counts },
         Message::Stop {},

@@ -16,7 +16,9 @@
 //   sleep=MS         do nothing                    stdio=N          receive N bytes through fdopen and fread
 //   deepbind=LIB:N   receive N by read() of LIB, loaded with RTLD_DEEPBIND
 //   exec=PROG:N      run PROG, another build of this file, in a child: it takes the socket and receives N bytes
-//   take=FD:OFFSET   the current connection is descriptor FD, already received up to OFFSET
+//   take=FD:OFFSET   the current connection is descriptor FD, already received up to OFFSET; :OFFSET more, for what was sent
+//   image[=PROG]     another image of this program, or PROG, goes on with the connection and the steps that follow
+//   child[=PROG]     likewise in a child, after this process has closed the connection (childkeeps: which keeps it)
 //   salt=N           bytes sent from here on are another function of the offset; rsalt=N the same for bytes received
 //   sndbuf=N         size of each send, default 65536
 // Sizes take k, m, g.
@@ -265,7 +267,30 @@ static void do_exec(char *argument) {
 static void do_take(char *argument) {
     char *offset;
     conn = strtol(argument, &offset, 10);
-    received = strtoull(offset + 1, NULL, 10);
+    received = strtoull(offset + 1, &offset, 10);
+    if (*offset) sent = strtoull(offset + 1, NULL, 10);
+}
+
+static char **rest; // the steps that follow
+
+static void do_image(const char *program) {
+    char take[96], *arguments[64] = {"peer", take};
+    snprintf(take, sizeof take, "take=%d:%llu:%llu", conn, (unsigned long long)received, (unsigned long long)sent);
+    for (int i = 0; rest[i] && i < 60; i++) arguments[2 + i] = rest[i];
+    execv(*program ? program : "/proc/self/exe", arguments);
+    die("exec");
+}
+
+static void do_child(const char *program, int keeps) {
+    pid_t child = fork();
+    if (child == 0) {
+        do_image(program);
+    }
+    if (!keeps) close(conn);
+    int status;
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR) die("waitpid");
+    exit(WIFEXITED(status) ? WEXITSTATUS(status) : 4);
 }
 
 static void do_wait(void) {
@@ -300,6 +325,9 @@ static void step(char *name) {
     else if (!strcmp(name, "exec")) do_exec(value);
     else if (!strcmp(name, "cookie")) do_cookie();
     else if (!strcmp(name, "take")) do_take(value);
+    else if (!strcmp(name, "image")) do_image(value);
+    else if (!strcmp(name, "child")) do_child(value, 0);
+    else if (!strcmp(name, "childkeeps")) do_child(value, 1);
     else if (!strcmp(name, "salt")) out_salt = strtoull(value, NULL, 10);
     else if (!strcmp(name, "rsalt")) in_salt = strtoull(value, NULL, 10);
     else if (!strcmp(name, "sndbuf")) chunk = size_of(value);
@@ -312,6 +340,9 @@ static void step(char *name) {
 }
 
 int main(int argc, char **argv) {
-    for (int i = 1; i < argc; i++) step(argv[i]);
+    for (int i = 1; i < argc; i++) {
+        rest = argv + i + 1;
+        step(argv[i]);
+    }
     return 0;
 }

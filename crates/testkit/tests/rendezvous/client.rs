@@ -24,6 +24,7 @@ pub mod reason {
     pub const MISMATCH: u16 = 9;
     pub const SELF_CONNECT: u16 = 10;
     pub const SHARED_OWNERS: u16 = 11;
+    pub const EXEC: u16 = 22;
 }
 
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub enum Answer {
     Welcome { spin_ns: u32, promote_after_calls: u32, promote_after_bytes: u64, ring_bytes: u32, mailbox: OwnedFd },
     Grant { token: u64, pair_id: u64, ring_bytes: u32, side: u8, segment: OwnedFd },
     Deny { token: u64, reason: u16, retry: bool },
-    Adopted { token: u64, tx: Vec<u8>, rx: Vec<u8> },
+    Adopted { token: u64, legacy: Vec<u8> },
 }
 
 /// A connection to the daemon of a world.
@@ -245,7 +246,7 @@ fn parse(message: &[u8], fds: Vec<OwnedFd>) -> Answer {
             segment: attached.expect("the segment comes with the grant"),
         },
         (6, 11) => Answer::Deny { token: u64_at(0), reason: u16_at(8), retry: body[10] == 1 },
-        (8, 96) => Answer::Adopted { token: u64_at(0), tx: body[8..52].to_vec(), rx: body[52..].to_vec() },
+        (8, 112) => Answer::Adopted { token: u64_at(0), legacy: body[8..].to_vec() },
         (kind, length) => panic!("message of kind {kind} with {length} bytes"),
     }
 }

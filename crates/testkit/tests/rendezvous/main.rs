@@ -1,6 +1,7 @@
 //! The rendezvous daemon as processes see it: who is paired, who is refused and why, and what happens when it dies.
 
 mod abuse;
+mod adoption;
 mod client;
 mod life;
 mod pairing;

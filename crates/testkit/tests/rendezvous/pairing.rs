@@ -146,23 +146,37 @@ fn of_two_owners_the_one_that_registered_last_is_paired() {
 }
 
 #[test]
-fn what_an_image_registered_is_told_to_the_next() {
+fn what_an_image_passed_on_is_told_to_the_next_and_once() {
+    use std::os::fd::AsRawFd;
     let world = world();
     let (a, _b) = local();
+    let fd = a.as_raw_fd().cast_unsigned();
+    let (local, remote) = (a.local_addr().expect("connected"), a.peer_addr().expect("connected"));
+    let legacy = [prefix(REQUEST), prefix(RESPONSE), vec![7, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]].concat();
+    let pass_on = |heir: u32| {
+        let head = Message::new(9).u32(heir).u64(cookie(&a)).u32(fd).end(local).end(remote);
+        head.bytes(&legacy).finish()
+    };
+    let adopt = || Message::new(7).u64(9).u64(cookie(&a)).u32(fd).finish();
     let first = Client::start(&world);
     first.register(1, &a, REQUEST, RESPONSE);
-    assert!(first.is_quiet());
+    first.send(&adopt());
+    assert_eq!(first.denied(9), (reason::EXEC, true), "registered, but not passed on");
+    first.send(&pass_on(std::process::id() + 1));
+    first.send(&adopt());
+    assert_eq!(first.denied(9), (reason::EXEC, true), "for another process");
+    // A process that goes away leaves answers unread; what it said last counts all the same.
+    first.send(&registration(3, 0, &a, b"", b""));
+    first.send(&pass_on(std::process::id()));
     drop(first);
     let next = Client::start(&world);
-    use std::os::fd::AsRawFd;
-    let adopt = |cookie: u64| Message::new(7).u64(9).u64(cookie).u32(a.as_raw_fd().cast_unsigned()).finish();
-    next.send(&adopt(cookie(&a)));
+    next.send(&adopt());
     match next.answer() {
-        Answer::Adopted { token: 9, tx, rx } => assert_eq!((tx, rx), (prefix(REQUEST), prefix(RESPONSE))),
+        Answer::Adopted { token: 9, legacy: told } => assert_eq!(told, legacy),
         other => panic!("{other:?}"),
     }
-    next.send(&adopt(cookie(&a) + 1));
-    next.denied(9);
+    next.send(&adopt());
+    assert_eq!(next.denied(9), (reason::EXEC, true), "only once");
 }
 
 #[test]
