@@ -6,8 +6,12 @@
 //!
 //! What is *not* here: which descriptor number leads to which record (private to each process, `socket::fdtable`).
 
+mod prefix;
+mod reader;
 mod sets;
 
+pub use prefix::{PREFIX_POINTS, Prefix};
+pub use reader::{Connection, Reader};
 pub use sets::*;
 
 use crate::lock::Lock;
@@ -23,8 +27,6 @@ pub const MAX_SOCKS: u32 = 65_536;
 pub const MAX_OWNERS: usize = 8;
 /// Epoll sets that one socket may be a member of and still be promoted.
 pub const MAX_MEMBERSHIPS: usize = 4;
-/// Checkpoints of the prefix hash: after 1, 2, 4 ... 256 bytes.
-pub const PREFIX_POINTS: usize = 9;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ropeway1");
 
@@ -81,71 +83,6 @@ pub const FLAG_CONNECTING: u32 = 1 << 9;
 pub const FLAG_STRICT_FAIL: u32 = 1 << 10;
 /// It came with this image, which does not know yet what happened on it before.
 pub const FLAG_INHERITED: u32 = 1 << 11;
-
-/// A running hash over the first bytes of one direction, kept at powers of two.
-#[repr(C)]
-pub struct Prefix {
-    /// FNV-1a of the bytes so far.
-    state: AtomicU32,
-    /// Bytes hashed so far, at most 256; `u32::MAX / 2` and more: hashing was given up (two callers at once).
-    len: AtomicU32,
-    points: [AtomicU32; PREFIX_POINTS],
-}
-
-const FNV_BASIS: u32 = 0x811c_9dc5;
-const FNV_PRIME: u32 = 0x0100_0193;
-const PREFIX_BYTES: u32 = 256;
-
-impl Prefix {
-    fn reset(&self) {
-        self.state.store(FNV_BASIS, Ordering::Relaxed);
-        self.len.store(0, Ordering::Relaxed);
-    }
-
-    /// True while more bytes are wanted.
-    #[inline(always)]
-    pub fn wants(&self) -> bool {
-        self.len.load(Ordering::Relaxed) < PREFIX_BYTES
-    }
-
-    /// Adds bytes, in stream order.
-    pub fn add(&self, bytes: &[u8]) {
-        let mut len = self.len.load(Ordering::Relaxed);
-        let mut state = self.state.load(Ordering::Relaxed);
-        for &b in bytes {
-            if len >= PREFIX_BYTES {
-                break;
-            }
-            state = (state ^ b as u32).wrapping_mul(FNV_PRIME);
-            len += 1;
-            if len.is_power_of_two() {
-                self.points[len.trailing_zeros() as usize].store(state, Ordering::Relaxed);
-            }
-        }
-        self.state.store(state, Ordering::Relaxed);
-        self.len.store(len, Ordering::Relaxed);
-    }
-
-    /// Stops hashing: what was hashed so far stays valid.
-    pub fn stop(&self) {
-        let len = self.len.load(Ordering::Relaxed);
-        self.len.store(len | PREFIX_BYTES << 1, Ordering::Relaxed);
-    }
-
-    /// The checkpoints and how many bytes they cover.
-    pub fn snapshot(&self) -> ([u32; PREFIX_POINTS], u64) {
-        let len = self.len.load(Ordering::Relaxed) & ((PREFIX_BYTES << 1) - 1);
-        (core::array::from_fn(|i| self.points[i].load(Ordering::Relaxed)), len as u64)
-    }
-
-    /// Takes over what another keeper of the same stream knows (adoption).
-    pub fn restore(&self, points: &[u32; PREFIX_POINTS], len: u64) {
-        for (mine, theirs) in self.points.iter().zip(points) {
-            mine.store(*theirs, Ordering::Relaxed);
-        }
-        self.len.store(len.min(PREFIX_BYTES as u64) as u32 | PREFIX_BYTES << 1, Ordering::Relaxed);
-    }
-}
 
 /// Outgoing direction of a socket. Fields that are not atomic are protected by `lock`.
 #[repr(C, align(64))]
@@ -476,95 +413,5 @@ fn map(fd: i32, prot: i32) -> sys::Result<*mut u8> {
     unsafe {
         sys::mmap(ptr::null_mut(), TABLE_BYTES, prot, libc::MAP_SHARED | libc::MAP_NORESERVE, fd, 0)
             .map(|a| a as *mut u8)
-    }
-}
-
-/// What `ropeway ss` shows of one connection: a copy, taken while its owners run.
-#[derive(Clone, Debug)]
-pub struct Connection {
-    pub index: u32,
-    pub generation: u32,
-    pub owners: Vec<u32>,
-    pub local: ([u8; 16], u16),
-    pub remote: ([u8; 16], u16),
-    pub tx_on_ring: bool,
-    pub rx_on_ring: bool,
-    pub reason: u32,
-    pub remote_reason: u32,
-    pub cookie: u64,
-    /// Bytes sent on TCP, sent on rings, received on TCP, received on rings.
-    pub bytes: [u64; 4],
-    pub promotions: u32,
-    pub demotions: u32,
-}
-
-/// A read-only view of another family's table.
-pub struct Reader {
-    table: Table,
-}
-
-impl Reader {
-    /// Maps the table behind `fd` for reading, after checking that it is one and cannot shrink under us.
-    pub fn open(fd: std::os::fd::BorrowedFd<'_>) -> std::io::Result<Reader> {
-        use std::os::fd::AsRawFd;
-        let bad = |why: &'static str| std::io::Error::new(std::io::ErrorKind::InvalidData, why);
-        let raw = fd.as_raw_fd();
-        let seals = sys::fcntl(raw, libc::F_GET_SEALS, 0).map_err(std::io::Error::from_raw_os_error)? as i32;
-        if seals & libc::F_SEAL_SHRINK == 0 {
-            return Err(bad("the socket table is not sealed against shrinking"));
-        }
-        let length = std::fs::metadata(format!("/proc/self/fd/{raw}"))?.len();
-        if length < TABLE_BYTES as u64 {
-            return Err(bad("the socket table is shorter than this version's"));
-        }
-        let base = map(raw, libc::PROT_READ).map_err(std::io::Error::from_raw_os_error)?;
-        let reader = Reader { table: Table { base } };
-        let header = reader.table.header();
-        if header.magic.load(Ordering::Acquire) != MAGIC
-            || header.sock_bytes.load(Ordering::Relaxed) != size_of::<Sock>() as u32
-        {
-            return Err(bad("the socket table is of another version"));
-        }
-        Ok(reader)
-    }
-
-    /// Copies every connected socket's record.
-    pub fn connections(&self) -> Vec<Connection> {
-        (0..self.table.used_socks())
-            .filter_map(|index| {
-                let s = self.table.sock(index);
-                (s.class.load(Ordering::Acquire) == CLASS_CONNECTED).then(|| {
-                    let ip = |words: &[AtomicU64; 2]| {
-                        let mut out = [0u8; 16];
-                        out[..8].copy_from_slice(&words[0].load(Ordering::Relaxed).to_ne_bytes());
-                        out[8..].copy_from_slice(&words[1].load(Ordering::Relaxed).to_ne_bytes());
-                        out
-                    };
-                    Connection {
-                        index,
-                        generation: s.generation.load(Ordering::Relaxed),
-                        owners: s.owners.iter().map(|o| o.load(Ordering::Relaxed)).filter(|&p| p != 0).collect(),
-                        local: (ip(&s.local_ip), s.local_port.load(Ordering::Relaxed) as u16),
-                        remote: (ip(&s.remote_ip), s.remote_port.load(Ordering::Relaxed) as u16),
-                        tx_on_ring: s.tx.phase.load(Ordering::Relaxed) == TX_RING,
-                        rx_on_ring: s.rx.phase.load(Ordering::Relaxed) >= RX_DRAIN,
-                        reason: s.reason.load(Ordering::Relaxed),
-                        remote_reason: s.remote_reason.load(Ordering::Relaxed),
-                        cookie: s.cookie.load(Ordering::Relaxed),
-                        bytes: [&s.tx.tcp_bytes, &s.tx.ring_bytes, &s.rx.tcp_bytes, &s.rx.ring_bytes]
-                            .map(|b| b.load(Ordering::Relaxed)),
-                        promotions: s.promotions.load(Ordering::Relaxed),
-                        demotions: s.demotions.load(Ordering::Relaxed),
-                    }
-                })
-            })
-            .collect()
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        // SAFETY: `open` made this mapping; nothing of it outlives the reader.
-        let _ = unsafe { sys::munmap(self.table.base.cast(), TABLE_BYTES) };
     }
 }

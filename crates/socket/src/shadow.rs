@@ -154,6 +154,15 @@ pub fn linger_zero(fd: i32) {
     }
 }
 
+/// Looks for a byte in the kernel's receive queue: 1, or 0 at the end of the stream, or the connection's error, which the kernel
+/// tells once.
+pub fn peek_one(fd: i32) -> sys::Result<usize> {
+    let mut byte = 0u8;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+    // SAFETY: one writable byte; no address is asked for.
+    unsafe { sys::recvfrom(fd, &mut byte, 1, flags, ptr::null_mut(), ptr::null_mut()) }
+}
+
 /// Discards `n` bytes from the kernel's receive queue, which a PEEK has just shown.
 pub fn discard(fd: i32, n: usize) -> sys::Result<usize> {
     // SAFETY: with MSG_TRUNC, TCP drops bytes without writing to the buffer.

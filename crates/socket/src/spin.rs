@@ -4,7 +4,7 @@
 //! scheduler puts a woken thread beside its waker). So after a spin that did not pay, later ones yield the processor
 //! between looks: the other end runs at once, both stay runnable, and the scheduler moves one of them to an idle
 //! processor. That can take long, so a thread whose yields keep bringing what it waits for steps aside by itself
-//! ([`step_aside`]). A yield that is away for long met a thread with work of its own: then the wait sleeps, and for a while
+//! (`step_aside`). A yield that is away for long met a thread with work of its own: then the wait sleeps, and for a while
 //! waits sleep early.
 
 use crate::machine::{self, ticks_per_us};

@@ -21,9 +21,10 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/socket/src/ready.rs", "cursors of a ring, looked at under a direction's lock"),
     ("crates/socket/src/relay.rs", "forks without the C library, and relays bytes"),
     ("crates/socket/src/recv.rs", "the caller's buffers"),
+    ("crates/socket/src/recv/pass.rs", "the caller's buffers"),
     ("crates/socket/src/send.rs", "the caller's buffers"),
     // System calls with buffers: inside hooks the C library must not be called, and rustix does not know these.
-    ("crates/socket/src/machine.rs", "files of /sys without allocation"),
+    ("crates/socket/src/machine.rs", "files of /sys without allocation, the thread's processors"),
     ("crates/socket/src/options.rs", "getsockopt and setsockopt on behalf of the program"),
     ("crates/socket/src/rendezvous/os.rs", "packet sockets, a descriptor beside a message, the mailbox page"),
     ("crates/socket/src/shadow.rs", "TCP_INFO, FIONREAD, peeking and dropping on the shadow"),

@@ -67,19 +67,7 @@ pub fn look_at_end(s: &Sock, h: Handle, fd: i32, slept: bool) -> Option<Ended> {
     if s.has(FLAG_RESET) {
         return Some(Ended::With(-(s.error.swap(0, Ordering::AcqRel) as isize)));
     }
-    let mut byte = 0u8;
-    // SAFETY: one writable byte. The queue is empty, so this only asks for the end or its error.
-    let end = unsafe {
-        sys::recvfrom(
-            fd,
-            &mut byte,
-            1,
-            libc::MSG_DONTWAIT | libc::MSG_PEEK,
-            core::ptr::null_mut(),
-            core::ptr::null_mut(),
-        )
-    };
-    match end {
+    match shadow::peek_one(fd) {
         Ok(0) => Some(Ended::With(0)),
         Ok(_) | Err(libc::EAGAIN | libc::EINTR) => None,
         Err(e) => Some(Ended::With(-(e as isize))),
