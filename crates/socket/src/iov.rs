@@ -196,15 +196,11 @@ impl Cursor {
         }
     }
 
-    /// Sends or receives the next pieces with one kernel call, without moving the cursor.
-    ///
-    /// # Safety
-    /// As for the kernel call: buffers must be valid for its direction.
-    pub unsafe fn kernel_call(&self, fd: i32, most: usize, flags: i32, send: bool) -> sys::Result<Moved> {
-        let mut pieces = [iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; KERNEL_PIECES];
+    /// Describes up to `most` bytes from the cursor on in `pieces`: how many are used, and how many bytes they hold.
+    fn gather(&self, most: usize, pieces: &mut [iovec]) -> (usize, usize) {
         let mut c = *self;
         let (mut n, mut left) = (0, most);
-        while n < KERNEL_PIECES && left > 0 {
+        while n < pieces.len() && left > 0 {
             let (p, len) = c.piece();
             if len == 0 {
                 break;
@@ -215,12 +211,47 @@ impl Cursor {
             left -= step;
             n += 1;
         }
-        // SAFETY: an all-zero msghdr is valid.
-        let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
-        msg.msg_iov = pieces.as_mut_ptr();
-        msg.msg_iovlen = n;
+        (n, most - left)
+    }
+
+    /// Sends or receives the next pieces with one kernel call, without moving the cursor.
+    ///
+    /// # Safety
+    /// As for the kernel call: buffers must be valid for its direction.
+    pub unsafe fn kernel_call(&self, fd: i32, most: usize, flags: i32, send: bool) -> sys::Result<Moved> {
+        let mut pieces = NO_PIECES;
+        let (n, asked) = self.gather(most, &mut pieces);
+        let mut msg = message(&mut pieces[..n]);
         // SAFETY: passed on to the caller.
         let moved = unsafe { if send { sys::sendmsg(fd, &msg, flags) } else { sys::recvmsg(fd, &mut msg, flags) } }?;
-        Ok(Moved { moved, asked: most - left })
+        Ok(Moved { moved, asked })
     }
+
+    /// Shows `first` bytes of the kernel's receive queue at this cursor once more, and what follows them at another one: so
+    /// many bytes of the latter.
+    ///
+    /// # Safety
+    /// Buffers must be writable.
+    pub unsafe fn peek_around(&self, fd: i32, first: usize, then: &Cursor) -> sys::Result<usize> {
+        let mut pieces = NO_PIECES;
+        let (n, gathered) = self.gather(first, &mut pieces);
+        if gathered < first {
+            return Ok(0); // More pieces than we can name: the call shows less.
+        }
+        let (more, _) = then.gather(then.left(), &mut pieces[n..]);
+        let mut msg = message(&mut pieces[..n + more]);
+        // SAFETY: passed on to the caller.
+        let shown = unsafe { sys::recvmsg(fd, &mut msg, libc::MSG_PEEK | libc::MSG_DONTWAIT) }?;
+        Ok(shown.saturating_sub(first))
+    }
+}
+
+const NO_PIECES: [iovec; KERNEL_PIECES] = [iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; KERNEL_PIECES];
+
+fn message(pieces: &mut [iovec]) -> libc::msghdr {
+    // SAFETY: an all-zero msghdr is valid.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = pieces.as_mut_ptr();
+    msg.msg_iovlen = pieces.len();
+    msg
 }

@@ -8,7 +8,6 @@ pub use pass::look_for_switch;
 use crate::fdtable::Handle;
 use crate::handover::{self, lock_rx};
 use crate::iov::{Cursor, MAX_IOVECS};
-use crate::options::readable_bytes;
 use crate::reason::Reason;
 use crate::send::still_leads;
 use crate::thread::{self, Signals};
@@ -20,7 +19,7 @@ use libc::iovec;
 use pass::{Mode, Pass, peek, take};
 use ropeway_shm::ring::End;
 use ropeway_shm::sys;
-use ropeway_shm::table::{FLAG_NONBLOCK, FLAG_PEER_FIN, FLAG_RESET, RX_DRAIN, RX_RING, RX_TCP, Sock, TX_RING};
+use ropeway_shm::table::{FLAG_NONBLOCK, FLAG_PEER_FIN, FLAG_RESET, RX_RING, RX_TCP, Sock, TX_RING};
 
 /// Receives on a socket of ours. `native` makes the program's own call on the kernel and returns its answer or -errno.
 ///
@@ -173,14 +172,14 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl F
         if got >= target {
             return got as isize;
         }
-        if peeking && got > 0 && s.rx.phase.load(Ordering::Acquire) == RX_DRAIN && readable_bytes(h, fd) > Some(got) {
-            // The rest lies behind two changes of carrier: a peek shows no more than this at a time.
-            return got as isize;
-        }
         if let Some(end) = look_at_end(s, h, fd, blocking.is_some()) {
             match end {
-                // A peek consumes nothing, so looking again would show the same: what there is must do.
-                Ended::Again if peeking && got > 0 => return got as isize,
+                // A peek consumes nothing: looking again at once would show the same.
+                Ended::Again if peeking && got > 0 => {
+                    if shadow::poll(fd, libc::POLLRDHUP) != 0 {
+                        return got as isize;
+                    }
+                }
                 Ended::Again => continue,
                 Ended::With(r) => return if got > 0 { got as isize } else { r },
             }

@@ -193,7 +193,7 @@ pub fn peek(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Pass {
         let phase = s.rx.phase.load(Ordering::Relaxed);
         match phase {
             RX_TCP => return Pass::Tcp,
-            RX_RING => return peek_ring(rx, h, fd, cursor),
+            RX_RING => return peek_ring(rx, h, fd, cursor, None),
             RX_ATTACHED => match look_for_switch(rx, h, fd) {
                 Some(Some(pass)) => return pass,
                 Some(None) => continue,
@@ -214,10 +214,11 @@ pub fn peek(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Pass {
         match peeked.map(|m| m.moved) {
             Ok(0) => return Pass::End,
             Ok(n) => {
+                let list = *cursor;
                 cursor.advance(n);
                 return match cursor.left() {
                     0 => Pass::Done,
-                    _ if n == limit => peek_ring(rx, h, fd, cursor),
+                    _ if n == limit => peek_ring(rx, h, fd, cursor, Some((list, limit))),
                     _ => Pass::Empty,
                 };
             }
@@ -226,9 +227,9 @@ pub fn peek(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Pass {
     }
 }
 
-/// Shows the list what the ring holds, and what TCP has behind a ring that has ended.
-fn peek_ring(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Pass {
-    let on_ring = rx.s.rx.phase.load(Ordering::Relaxed) == RX_RING;
+/// Shows the list what the ring holds, and what TCP has behind a ring that has ended. `before`: so many bytes that come before
+/// the ring are still in the kernel's queue, and were shown there.
+fn peek_ring(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, before: Option<(Cursor, usize)>) -> Pass {
     let Some((ring, c)) = rx.ring() else { return Pass::Tcp };
     let (unread, end) = ring.unread(c);
     let there = unread.min(cursor.left());
@@ -248,10 +249,10 @@ fn peek_ring(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Pass {
     if shown < there {
         return Pass::Fault;
     }
-    if !on_ring || !ring.pending_at(end) {
+    if !ring.pending_at(end) {
         return Pass::Empty;
     }
-    if unread == 0 {
+    if unread == 0 && before.is_none() {
         return match ring.look(c) {
             Look::Closed => {
                 rx.closed(h);
@@ -265,9 +266,15 @@ fn peek_ring(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Pass {
         };
     }
     // SAFETY: the program's buffers, writable by the contract of `recv`.
-    match unsafe { cursor.kernel_call(fd, cursor.left(), libc::MSG_PEEK | libc::MSG_DONTWAIT, false) } {
-        Ok(behind) => {
-            cursor.advance(behind.moved);
+    let behind = unsafe {
+        match before {
+            Some((list, n)) => list.peek_around(fd, n, cursor),
+            None => cursor.kernel_call(fd, cursor.left(), libc::MSG_PEEK | libc::MSG_DONTWAIT, false).map(|m| m.moved),
+        }
+    };
+    match behind {
+        Ok(n) => {
+            cursor.advance(n);
             if cursor.left() == 0 { Pass::Done } else { Pass::Empty }
         }
         Err(e) => Pass::stopped_by(e),
