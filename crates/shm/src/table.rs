@@ -160,6 +160,8 @@ pub struct Sock {
     pub rcvtimeo_us: AtomicU64,
     pub sndtimeo_us: AtomicU64,
     pub rcvlowat: AtomicU32,
+    /// Bytes written to, and read from, rings of former pairs.
+    pub ring_before: [AtomicU64; 2],
     /// Bytes already added to a process's totals.
     pub folded: [AtomicU64; 4],
     /// Addresses, IPv6 or v4-mapped, 16 bytes each as two words, and ports; for `ropeway ss` and registration.
@@ -252,7 +254,7 @@ impl Sock {
         for word in [&self.tx.stuck, &self.rx.switch_at, &self.rx.tcp_bytes, &self.rx.ring_bytes, &self.rx.looked] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in self.folded.iter() {
+        for word in self.folded.iter().chain(&self.ring_before) {
             word.store(0, Ordering::Relaxed);
         }
         for owner in &self.owners {

@@ -124,7 +124,7 @@ pub fn inherited(fd: i32) {
     });
     match same {
         Some(other) => lifecycle::duplicated(other, fd),
-        None => lifecycle::inherited(fd, cookie),
+        None => lifecycle::inherited(fd),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::process::{self, local};
 use crate::reason::Reason;
 use crate::rendezvous::client;
 use crate::thread::{self, Critical};
-use crate::{adopt, bells, epoll, machine, relay, shadow, stats, wait};
+use crate::{adopt, bells, epoll, machine, promote, relay, shadow, stats, wait};
 use core::sync::atomic::{AtomicU32, Ordering};
 use ropeway_shm::ring::End;
 use ropeway_shm::sys;
@@ -58,6 +58,7 @@ fn track(fd: i32, class: u32, nonblocking: bool) -> Option<Handle> {
     if nonblocking {
         s.set(FLAG_NONBLOCK);
     }
+    s.cookie.store(promote::cookie(fd).unwrap_or(0), Ordering::Relaxed);
     local(index).fds.store(1, Ordering::Release);
     local(index).keep_fd.store(0, Ordering::Relaxed);
     let h = Handle::new(Kind::Sock, index, s.generation.load(Ordering::Relaxed));
@@ -97,11 +98,10 @@ pub fn accepted(listener: Option<Handle>, fd: i32, flags: i32) {
 }
 
 /// At the start of an image: a connected socket that it was given.
-pub(crate) fn inherited(fd: i32, cookie: u64) {
+pub(crate) fn inherited(fd: i32) {
     let nonblocking = sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags as i32 & libc::O_NONBLOCK != 0);
     if let Some(h) = track(fd, CLASS_CONNECTED, nonblocking) {
         let s = h.sock();
-        s.cookie.store(cookie, Ordering::Relaxed);
         s.set(FLAG_INHERITED);
         handover::note_reason(s, Reason::Exec);
         stats::count_connection();

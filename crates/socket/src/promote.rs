@@ -120,7 +120,7 @@ fn consider_locked(s: &Sock, h: Handle, fd: i32) {
         return try_later(s, Reason::TooYoung);
     }
     if s.has(FLAG_INHERITED) {
-        let Some(cookie) = cookie(fd) else { return pin(s, Reason::Exec) };
+        let cookie = s.cookie.load(Ordering::Relaxed);
         return ask(s, Reason::Exec, || client::adopt(h.token(), cookie, fd));
     }
     let (Some(sent), Some(received)) = (shadow::sent(fd), shadow::received(fd)) else {
@@ -163,8 +163,7 @@ pub(crate) fn describe(s: &Sock, h: Handle, fd: i32) -> Option<Register> {
     }
     s.local_port.store(local.port as u32, Ordering::Relaxed);
     s.remote_port.store(remote.port as u32, Ordering::Relaxed);
-    let cookie = cookie(fd)?;
-    s.cookie.store(cookie, Ordering::Relaxed);
+    let cookie = Some(s.cookie.load(Ordering::Relaxed)).filter(|cookie| *cookie != 0)?;
     let prefix = |p: &ropeway_shm::table::Prefix| {
         let (hash, len) = p.snapshot();
         Prefix { hash, len }
@@ -247,6 +246,9 @@ pub fn granted(token: u64, side: u8, ring_bytes: u32, fd: i32) {
         }
         return;
     };
+    for (before, bytes) in s.ring_before.iter().zip([&s.tx.ring_bytes, &s.rx.ring_bytes]) {
+        before.store(bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
     s.seg_ring_bytes.store(pair.ring_bytes(), Ordering::Relaxed);
     s.seg_side.store(pair.side() as u32, Ordering::Relaxed);
     s.seg_base.store(pair.address(), Ordering::Release);

@@ -20,6 +20,18 @@ pub struct TcpSocket {
     pub counters: Counters,
 }
 
+/// A TCP socket in the list of all that live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub cookie: u64,
+    pub local: Endpoint,
+    pub remote: Endpoint,
+    /// Bytes that arrived and the program has not taken; a FIN counts as one.
+    pub unread: u32,
+    /// Bytes that the program sent and the other end has not acknowledged.
+    pub unacknowledged: u32,
+}
+
 /// Bytes of the two directions since the connection was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -101,13 +113,16 @@ impl Diag {
 
     /// Cookies of all TCP sockets that live in this namespace.
     pub fn live_cookies(&mut self) -> io::Result<HashSet<u64>> {
-        let mut cookies = HashSet::new();
+        Ok(self.live_sockets()?.into_iter().map(|socket| socket.cookie).collect())
+    }
+
+    /// All TCP sockets that live in this namespace.
+    pub fn live_sockets(&mut self) -> io::Result<Vec<Listed>> {
+        let mut sockets = Vec::new();
         for family in [FAMILY_V4, FAMILY_V6] {
-            self.ask(family, LIVE_STATES, 0, &[0; 48], NLM_F_DUMP, &mut |body| {
-                cookies.extend(parse(body).map(|(_, cookie)| cookie));
-            })?;
+            self.ask(family, LIVE_STATES, 0, &[0; 48], NLM_F_DUMP, &mut |body| sockets.extend(listed(body)))?;
         }
-        Ok(cookies)
+        Ok(sockets)
     }
 
     /// Sends one request and hands every answer's body to `each`.
@@ -205,6 +220,25 @@ fn parse(body: &[u8]) -> Option<(TcpSocket, u64)> {
     Some((TcpSocket { established: state == TCP_ESTABLISHED, uid, inode, counters }, cookie))
 }
 
+/// `struct inet_diag_msg`: ends and queues.
+fn listed(body: &[u8]) -> Option<Listed> {
+    let family = *body.first()?;
+    let end = |port: usize, address: usize| {
+        let port = u16::from_be_bytes(*body.get(port..)?.first_chunk()?);
+        Some(match family {
+            FAMILY_V4 => Endpoint::v4(*body.get(address..)?.first_chunk()?, port),
+            _ => Endpoint::v6(*body.get(address..)?.first_chunk()?, port),
+        })
+    };
+    Some(Listed {
+        cookie: u64_at(body, 44)?,
+        local: end(4, 8)?,
+        remote: end(6, 24)?,
+        unread: u32_at(body, 56)?,
+        unacknowledged: u32_at(body, 60)?,
+    })
+}
+
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|b| u16::from_ne_bytes(*b))
 }
@@ -267,6 +301,23 @@ mod tests {
     }
 
     #[test]
+    fn live_sockets_are_listed_with_their_ends_and_queues() {
+        for (listen, connect) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1"), ("[::]:0", "127.0.0.1")] {
+            let (mut client, server) = pair(listen, connect);
+            client.write_all(&[1; 10]).unwrap();
+            server.peek(&mut [0; 10]).unwrap();
+            let all = Diag::open().unwrap().live_sockets().unwrap();
+            let [client, server] = [&client, &server].map(|socket| {
+                let (local, remote, cookie) = ends(socket);
+                let listed = *all.iter().find(|listed| listed.cookie == cookie).unwrap();
+                assert_eq!((listed.local, listed.remote), (local, remote), "{listen}");
+                listed
+            });
+            assert_eq!((client.unread, server.unread, server.unacknowledged), (0, 10, 0), "{listen}");
+        }
+    }
+
+    #[test]
     fn live_cookies_come_and_go_with_their_sockets() {
         let mut diag = Diag::open().unwrap();
         let pairs: Vec<_> =
@@ -286,6 +337,7 @@ mod tests {
         assert!(split_message(&[0; 16]).is_none(), "a length of zero would never end");
         for n in 0..DIAG_MSG {
             assert!(parse(&vec![1; n]).is_none());
+            assert!(n >= 64 || listed(&vec![1; n]).is_none());
         }
         let mut endless = vec![0; DIAG_MSG + 8];
         endless[DIAG_MSG] = 0; // an attribute of length 0

@@ -13,6 +13,7 @@ use ropeway_shm::table::{Connection, Reader};
 use ropeway_socket::reason::Reason;
 
 use crate::daemon::control::{self, Control, ControlError};
+use crate::daemon::diag::{Diag, Listed};
 
 /// One end of a connection, as its own process sees it.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,8 +23,12 @@ pub struct End {
     /// Living owners, at least one.
     pub pids: Vec<u32>,
     pub program: String,
-    /// Local and remote address; `None` before the connection has registered, when its process has had no reason to ask.
+    /// Local and remote address; `None` for a socket of another network namespace that has not registered.
     pub ends: Option<(SocketAddr, SocketAddr)>,
+    /// What the kernel holds of it; `None` for a socket of another network namespace.
+    pub kernel: Option<KernelQueues>,
+    /// Bytes sent and received on the rings of the present pair.
+    pub on_pair: [u64; 2],
     pub tx_on_shm: bool,
     pub rx_on_shm: bool,
     pub reason: &'static str,
@@ -31,6 +36,13 @@ pub struct End {
     pub bytes: Bytes,
     pub promotions: u32,
     pub demotions: u32,
+}
+
+/// Bytes in the kernel's two queues of a socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct KernelQueues {
+    pub unread: u64,
+    pub unacknowledged: u64,
 }
 
 /// Bytes since the connection was opened.
@@ -81,9 +93,12 @@ pub fn look() -> Seen {
         seen.anyone = true;
         add(&mut tables, table);
     }
+    // Without netlink (a sandbox) what has registered still has its addresses.
+    let listed = Diag::open().and_then(|mut diag| diag.live_sockets()).unwrap_or_default();
+    let kernel: HashMap<u64, Listed> = listed.into_iter().map(|socket| (socket.cookie, socket)).collect();
     for (inode, table) in &tables {
         match Reader::open(table.as_fd()) {
-            Ok(reader) => seen.ends.extend(reader.connections().into_iter().filter_map(|c| end(*inode, c))),
+            Ok(reader) => seen.ends.extend(reader.connections().into_iter().filter_map(|c| end(*inode, c, &kernel))),
             Err(error) => seen.problems.push(format!("a socket table cannot be read: {error}")),
         }
     }
@@ -115,20 +130,24 @@ fn tables_in_proc() -> Vec<OwnedFd> {
 }
 
 /// `None` if no owner lives: the record was left behind by a process that was killed.
-fn end(table: u64, c: Connection) -> Option<End> {
+fn end(table: u64, c: Connection, kernel: &HashMap<u64, Listed>) -> Option<End> {
     let comm = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();
     let pids: Vec<u32> = c.owners.into_iter().filter(|pid| comm(pid).is_some()).collect();
     let program = comm(pids.first()?)?.trim_end().to_owned();
     let [tcp_sent, shm_sent, tcp_received, shm_received] = c.bytes;
     let name = |code: u32| Reason::name_of(u16::try_from(code).unwrap_or(u16::MAX));
-    let ends = (c.remote.1 != 0).then(|| (address(c.local), address(c.remote)));
+    let registered = (c.remote.1 != 0).then(|| (address(c.local), address(c.remote)));
+    let kernel = kernel.get(&c.cookie);
+    let ends = kernel.map(|k| (address((k.local.addr, k.local.port)), address((k.remote.addr, k.remote.port))));
     // Not registered and nothing against it: it has not moved enough yet.
-    let too_young = ends.is_none() && c.reason == u32::from(Reason::None.code());
+    let too_young = registered.is_none() && c.reason == u32::from(Reason::None.code());
     Some(End {
         key: (table, c.index, c.generation),
         pids,
         program,
-        ends,
+        ends: ends.or(registered),
+        kernel: kernel.map(|k| KernelQueues { unread: k.unread.into(), unacknowledged: k.unacknowledged.into() }),
+        on_pair: c.on_pair,
         tx_on_shm: c.tx_on_ring,
         rx_on_shm: c.rx_on_ring,
         reason: if too_young { Reason::TooYoung.name() } else { name(c.reason) },

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+#[cfg(test)]
+use super::source::KernelQueues;
 use super::source::{Bytes, End};
 
 /// One line of output.
@@ -15,7 +17,7 @@ pub struct Row {
     /// All living processes that hold the socket.
     pids: Vec<u32>,
     program: String,
-    /// Null before the connection has registered.
+    /// Null for a socket of another network namespace that has not registered.
     local: Option<SocketAddr>,
     remote: Option<SocketAddr>,
     carrier: Directions<&'static str>,
@@ -25,8 +27,11 @@ pub struct Row {
     /// Bytes per second since the look before; absent at the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     rate: Option<Directions<u64>>,
-    /// Bytes in shared memory that the reader has not taken; null if the other end cannot be seen.
-    queue: Option<Directions<u64>>,
+    /// Bytes that arrived and the program has not taken, on both carriers; null if that cannot be known, because the other
+    /// end of the ring, or the kernel's socket, cannot be seen.
+    recv_q: Option<u64>,
+    /// Bytes that the program sent and the other end has not taken (shared memory) or acknowledged (TCP); null likewise.
+    send_q: Option<u64>,
     promotions: u32,
     demotions: u32,
 }
@@ -64,7 +69,7 @@ pub fn rows(ends: &[End], former: Option<(&Former, Duration)>) -> Vec<Row> {
     let by_ends: HashMap<_, &End> = ends.iter().filter_map(|e| Some((e.ends?, e))).collect();
     let carrier = |on_shm: bool| if on_shm { "shm" } else { "tcp" };
     let row = |e: &End| {
-        let peer = e.ends.and_then(|(local, remote)| by_ends.get(&(remote, local)));
+        let peer = e.ends.and_then(|(local, remote)| by_ends.get(&(remote, local)).copied());
         let rate = former.and_then(|(former, time)| {
             let before = former.0.get(&e.key)?;
             let per_second = |now: u64, then: u64| (now.saturating_sub(then) as f64 / time.as_secs_f64()) as u64;
@@ -87,10 +92,8 @@ pub fn rows(ends: &[End], former: Option<(&Former, Duration)>) -> Vec<Row> {
                 shm: SentReceived { sent: e.bytes.shm_sent, received: e.bytes.shm_received },
             },
             rate,
-            queue: peer.map(|peer| Directions {
-                tx: e.bytes.shm_sent.saturating_sub(peer.bytes.shm_received),
-                rx: peer.bytes.shm_sent.saturating_sub(e.bytes.shm_received),
-            }),
+            recv_q: e.kernel.and_then(|k| Some(k.unread + unread_in_ring(e, peer)?)),
+            send_q: e.kernel.and_then(|k| Some(k.unacknowledged + untaken_in_ring(e, peer)?)),
             promotions: e.promotions,
             demotions: e.demotions,
         }
@@ -98,18 +101,37 @@ pub fn rows(ends: &[End], former: Option<(&Former, Duration)>) -> Vec<Row> {
     ends.iter().map(row).collect()
 }
 
+/// Bytes in the incoming ring. One that this end has left is empty.
+fn unread_in_ring(e: &End, peer: Option<&End>) -> Option<u64> {
+    match peer {
+        Some(peer) => Some(peer.on_pair[0].saturating_sub(e.on_pair[1])),
+        None => (!e.rx_on_shm).then_some(0),
+    }
+}
+
+/// Bytes in the outgoing ring. One that this end has left may still hold some.
+fn untaken_in_ring(e: &End, peer: Option<&End>) -> Option<u64> {
+    match peer {
+        Some(peer) => Some(e.on_pair[0].saturating_sub(peer.on_pair[1])),
+        None => (!e.tx_on_shm && e.on_pair[0] == 0).then_some(0),
+    }
+}
+
 /// A table with columns as wide as their contents, in the manner of `ss`.
 pub fn table(rows: &[Row]) -> String {
     let with_rates = rows.iter().any(|r| r.rate.is_some());
-    let mut head = vec!["Program", "Pid", "Local", "Peer", "Tx", "Rx", "Sent", "Received"];
+    let mut head = vec!["Program", "Pid", "Recv-Q", "Send-Q", "Local", "Peer", "Tx", "Rx", "Sent", "Received"];
     if with_rates {
         head.extend(["Sent/s", "Received/s"]);
     }
-    head.extend(["Tx-Q", "Rx-Q", "Reason"]);
+    head.push("Reason");
+    let queue = |bytes: Option<u64>| bytes.map_or("-".into(), |n| n.to_string());
     let cells = |r: &Row| {
         let mut cells = vec![
             r.program.clone(),
             if r.pids.len() > 1 { format!("{}+{}", r.pid, r.pids.len() - 1) } else { r.pid.to_string() },
+            queue(r.recv_q),
+            queue(r.send_q),
             r.local.map_or("-".into(), |a| a.to_string()),
             r.remote.map_or("-".into(), |a| a.to_string()),
             r.carrier.tx.to_owned(),
@@ -121,8 +143,7 @@ pub fn table(rows: &[Row]) -> String {
             let rate = |f: fn(&Directions<u64>) -> u64| r.rate.as_ref().map_or("-".into(), |rate| short(f(rate)));
             cells.extend([rate(|d| d.tx), rate(|d| d.rx)]);
         }
-        let queue = |f: fn(&Directions<u64>) -> u64| r.queue.as_ref().map_or("-".into(), |q| short(f(q)));
-        cells.extend([queue(|d| d.tx), queue(|d| d.rx), reasons(r)]);
+        cells.push(reasons(r));
         cells
     };
     let lines: Vec<Vec<String>> =
@@ -178,6 +199,8 @@ mod tests {
             reason: if on_shm { "none" } else { "peer-not-registered" },
             remote_reason: "none",
             bytes,
+            kernel: Some(KernelQueues::default()),
+            on_pair: [bytes.shm_sent, bytes.shm_received],
             promotions: u32::from(on_shm),
             demotions: 0,
         }
@@ -195,32 +218,42 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_is_what_the_other_end_has_not_taken() {
-        let rows = rows(&sample(), None);
-        assert_eq!(rows[0].queue, Some(Directions { tx: 1_000, rx: 1_000 }));
-        assert_eq!(rows[1].queue, Some(Directions { tx: 1_000, rx: 1_000 }));
-        assert_eq!(rows[2].queue, None, "its other end is not to be seen");
+    fn queues_are_those_of_the_kernel_and_of_the_rings() {
+        let mut ends = sample();
+        ends[0].kernel = Some(KernelQueues { unread: 7, unacknowledged: 5 });
+        ends[2].kernel = Some(KernelQueues { unread: 3, unacknowledged: 0 });
+        // Bytes on the rings of a former pair are no part of this.
+        ends[1].on_pair[1] -= 500;
+        let queues = |ends: &[End]| -> Vec<_> { rows(ends, None).iter().map(|r| (r.recv_q, r.send_q)).collect() };
+        assert_eq!(queues(&ends), [(Some(1_007), Some(1_505)), (Some(1_500), Some(1_000)), (Some(3), Some(0))]);
+        assert_eq!(queues(&ends[1..])[0], (None, None), "the other end of the rings is not to be seen");
+        ends[1].tx_on_shm = false;
+        ends[1].rx_on_shm = false;
+        assert_eq!(queues(&ends[1..])[0], (Some(0), None), "nobody tells what is left in the ring");
+        ends[2].kernel = None;
+        assert_eq!(queues(&ends)[2], (None, None), "nor can the kernel's socket");
     }
 
     #[test]
     fn the_table_lines_up() {
         let text = table(&rows(&sample(), None));
         let expected = "\
-Program       Pid  Local            Peer             Tx   Rx   Sent   Received  Tx-Q  Rx-Q  Reason
-redis-cli     7    127.0.0.1:40000  127.0.0.1:6379   shm  shm  19.6K  5010      1000  1000  -
-redis-server  8    127.0.0.1:6379   127.0.0.1:40000  shm  shm  6010   18.7K     1000  1000  -
-redis-server  8    127.0.0.1:6379   [::1]:5          tcp  tcp  0      0         -     -     peer-not-registered
+Program       Pid  Recv-Q  Send-Q  Local            Peer             Tx   Rx   Sent   Received  Reason
+redis-cli     7    1000    1000    127.0.0.1:40000  127.0.0.1:6379   shm  shm  19.6K  5010      -
+redis-server  8    1000    1000    127.0.0.1:6379   127.0.0.1:40000  shm  shm  6010   18.7K     -
+redis-server  8    0       0       127.0.0.1:6379   [::1]:5          tcp  tcp  0      0         peer-not-registered
 ";
         assert_eq!(text, expected);
     }
 
     #[test]
-    fn ends_that_are_not_known_yet_are_a_dash() {
+    fn what_cannot_be_known_is_a_dash() {
         let mut ends = sample();
         ends[2].ends = None;
+        ends[2].kernel = None;
         ends[2].reason = "too-young";
         let text = table(&rows(&ends, None));
-        assert!(text.contains("redis-server  8    -                -                tcp"), "{text}");
+        assert!(text.contains("redis-server  8    -       -       -                -                tcp"), "{text}");
     }
 
     #[test]
@@ -248,6 +281,7 @@ redis-server  8    127.0.0.1:6379   [::1]:5          tcp  tcp  0      0         
         assert_eq!(json[0]["carrier"]["tx"], "shm");
         assert_eq!(json[0]["bytes"]["shm"]["sent"], 20_000);
         assert_eq!(json[2]["reason"], "peer-not-registered");
-        assert!(json[2]["queue"].is_null() && json[0].get("rate").is_none());
+        assert_eq!((&json[0]["recv_q"], &json[0]["send_q"]), (&1_000.into(), &1_000.into()));
+        assert!(json[0].get("rate").is_none());
     }
 }

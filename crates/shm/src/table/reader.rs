@@ -19,6 +19,8 @@ pub struct Connection {
     pub cookie: u64,
     /// Bytes sent on TCP, sent on rings, received on TCP, received on rings.
     pub bytes: [u64; 4],
+    /// Of those, bytes sent and received on the rings of the present pair.
+    pub on_pair: [u64; 2],
     pub promotions: u32,
     pub demotions: u32,
 }
@@ -65,6 +67,9 @@ impl Reader {
                         out[8..].copy_from_slice(&words[1].load(Ordering::Relaxed).to_ne_bytes());
                         out
                     };
+                    let on_pair = [&s.tx.ring_bytes, &s.rx.ring_bytes];
+                    let on_pair = on_pair.map(|bytes| bytes.load(Ordering::Relaxed));
+                    let former = s.ring_before.each_ref().map(|bytes| bytes.load(Ordering::Relaxed));
                     Connection {
                         index,
                         generation: s.generation.load(Ordering::Relaxed),
@@ -78,6 +83,7 @@ impl Reader {
                         cookie: s.cookie.load(Ordering::Relaxed),
                         bytes: [&s.tx.tcp_bytes, &s.tx.ring_bytes, &s.rx.tcp_bytes, &s.rx.ring_bytes]
                             .map(|b| b.load(Ordering::Relaxed)),
+                        on_pair: core::array::from_fn(|i| on_pair[i].saturating_sub(former[i])),
                         promotions: s.promotions.load(Ordering::Relaxed),
                         demotions: s.demotions.load(Ordering::Relaxed),
                     }

@@ -4,6 +4,7 @@ mod abuse;
 mod adoption;
 mod client;
 mod life;
+mod listing;
 mod pairing;
 
 use std::time::Duration;

@@ -1,0 +1,78 @@
+//! What `ropeway ss` says of a connection, from its first byte to its last.
+
+use ropeway_testkit::faults::{Over, Peer};
+use ropeway_testkit::{World, net};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// The line of a process's only connection.
+#[track_caller]
+fn row(world: &World, end: &Peer) -> Value {
+    let listed: Vec<Value> =
+        serde_json::from_str(&world.ropeway(&["ss", "--json"]).expect_success().stdout).expect("an array of objects");
+    let pid = end.process.pid();
+    listed.into_iter().find(|row| row["pid"] == pid).unwrap_or_else(|| panic!("process {pid} is not listed"))
+}
+
+/// Both ends' lines: the accepting end has so much unread, by this carrier; nothing waits the other way.
+#[track_caller]
+fn assert_unread(world: &World, port: u16, ends: [&Peer; 2], unread: u64, carrier: &str) -> [Value; 2] {
+    let queues = |row: &Value| (row["recv_q"].as_u64(), row["send_q"].as_u64());
+    // A ring is one queue with two ends; TCP's bytes leave the sender's queue when the other kernel has acknowledged them,
+    // which may take it a moment.
+    let unsent = if carrier == "shm" { unread } else { 0 };
+    let expected = [(Some(unread), Some(0)), (Some(0), Some(unsent))];
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let mut rows = ends.map(|end| row(world, end));
+    while rows.each_ref().map(queues) != expected && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+        rows = ends.map(|end| row(world, end));
+    }
+    assert_eq!(rows.each_ref().map(queues), expected, "{rows:#?}");
+    let [accepting, connecting] = rows;
+    let here = format!("127.0.0.1:{port}");
+    assert_eq!((&accepting["local"], &connecting["remote"]), (&here.clone().into(), &here.into()));
+    assert_eq!(accepting["remote"], connecting["local"], "{accepting:#}\n{connecting:#}");
+    assert!(!accepting["remote"].is_null());
+    assert_eq!(connecting["carrier"]["tx"], carrier, "{connecting:#}");
+    [accepting, connecting]
+}
+
+#[test]
+fn ends_and_queues_are_right_before_during_and_after_promotion() {
+    let world = World::new();
+    let port = net::free_port();
+    let accepting = ["wait", "recv=1000", "pong=200", "wait", "recv=1000", "stdio=0", "wait", "recv=700"];
+    let connecting = [
+        "send=1000",
+        "mark=young",
+        "wait",
+        "calm=200",
+        "send=1000",
+        "mark=promoted",
+        "wait",
+        "send=700",
+        "mark=pinned",
+        "wait",
+    ];
+    let (mut one, mut two) = Peer::pair(Over::Ropeway(&world), port, &accepting, &connecting);
+    one.reached("accept ");
+    two.reached("young ");
+    let young = assert_unread(&world, port, [&one, &two], 1000, "tcp");
+    assert!(young.iter().all(|row| row["reason"] == "too-young"), "{young:#?}");
+    one.go();
+    two.go();
+    two.reached("promoted ");
+    assert_unread(&world, port, [&one, &two], 1000, "shm");
+    // Opened as a stream, with nothing unread.
+    one.go();
+    one.reached("stdio ");
+    two.go();
+    two.reached("pinned ");
+    let [pinned, _] = assert_unread(&world, port, [&one, &two], 700, "tcp");
+    assert_eq!(pinned["reason"], "stdio", "{pinned:#}");
+    one.go();
+    two.go();
+    one.all_right();
+    two.all_right();
+}
