@@ -80,6 +80,22 @@ impl Cells {
         unsafe { &*self.0.add(i as usize * CELL_BYTES).cast::<AtomicU64>() }
     }
 
+    /// Has the processor fetch cell `i` for writing, without waiting for it. Any `i` will do.
+    #[inline(always)]
+    pub fn expect_write(&self, i: u32) {
+        let line = self.0.wrapping_add(i as usize * CELL_BYTES);
+        // SAFETY: a hint; it reads and writes nothing and raises no fault.
+        unsafe { core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_ET0 }>(line.cast()) }
+    }
+
+    /// Likewise for reading.
+    #[inline(always)]
+    pub fn expect_read(&self, i: u32) {
+        let line = self.0.wrapping_add(i as usize * CELL_BYTES);
+        // SAFETY: as in `expect_write`.
+        unsafe { core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(line.cast_const().cast()) }
+    }
+
     /// Where the payload of a record that starts at cell `i` begins.
     #[inline(always)]
     pub fn payload(&self, i: u32) -> *mut u8 {
@@ -112,6 +128,10 @@ impl Cells {
     pub fn header(&self, i: u32) -> &AtomicU64 {
         &self.0.headers[i as usize]
     }
+
+    pub fn expect_write(&self, _: u32) {}
+
+    pub fn expect_read(&self, _: u32) {}
 
     /// Eight bytes of payload. Naming them counts as writing them, so that loom finds every access that is not ordered
     /// by the ring's own words, reads included.

@@ -126,6 +126,10 @@ pub struct Rx {
     pub shadow_event: AtomicU32,
     /// When the shadow was looked at last, in ticks.
     pub looked: AtomicU64,
+    /// What had been sent on rings when a reader waited last, and how many short waits in a row went without a send: a stream
+    /// of small messages one way.
+    pub sent_before: AtomicU64,
+    pub short_waits: AtomicU32,
     pub prefix: Prefix,
 }
 
@@ -254,6 +258,8 @@ impl Sock {
         for word in [&self.tx.stuck, &self.rx.switch_at, &self.rx.tcp_bytes, &self.rx.ring_bytes, &self.rx.looked] {
             word.store(0, Ordering::Relaxed);
         }
+        self.rx.sent_before.store(0, Ordering::Relaxed);
+        self.rx.short_waits.store(0, Ordering::Relaxed);
         for word in self.folded.iter().chain(&self.ring_before) {
             word.store(0, Ordering::Relaxed);
         }

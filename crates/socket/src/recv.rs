@@ -12,7 +12,7 @@ use crate::reason::Reason;
 use crate::send::still_leads;
 use crate::thread::{self, Signals};
 use crate::wait::{self, Deadline, Waiting, Woken};
-use crate::{lifecycle, options, promote, ready, shadow};
+use crate::{lifecycle, machine, options, promote, ready, shadow};
 use core::sync::atomic::Ordering;
 use end::{Ended, look_at_end};
 use libc::iovec;
@@ -243,6 +243,49 @@ fn rest_over_tcp(s: &Sock, fd: i32, cursor: &mut Cursor, mode: Mode) -> Pass {
     pass
 }
 
+/// How a reader keeps its distance from a writer of many small messages: a reader that looks at every line as it is written
+/// takes it away from the writer each time, and both go at the pace of the cache lines between them. One that lags a little
+/// finds several messages at once.
+struct Pace {
+    start: u64,
+}
+
+impl Pace {
+    /// Waits in a row that were short, before the reader begins to lag.
+    const SHORT_WAITS: u32 = 8;
+    const SHORT_NS: u64 = 1_000;
+    /// By how much it lags.
+    const LAG_NS: u64 = 5_000;
+
+    fn begin(s: &Sock) -> Pace {
+        let mut start = sys::ticks();
+        let sent = s.tx.ring_bytes.load(Ordering::Relaxed);
+        if s.rx.sent_before.load(Ordering::Relaxed) != sent {
+            // It answers: then every moment counts.
+            s.rx.sent_before.store(sent, Ordering::Relaxed);
+            s.rx.short_waits.store(0, Ordering::Relaxed);
+        } else if s.rx.short_waits.load(Ordering::Relaxed) >= Pace::SHORT_WAITS {
+            let until = start + machine::ticks_per_us() * Pace::LAG_NS / 1000;
+            while start < until {
+                core::hint::spin_loop();
+                start = sys::ticks();
+            }
+        }
+        Pace { start }
+    }
+
+    fn end(self, s: &Sock) {
+        let short = machine::ticks_per_us() * Pace::SHORT_NS / 1000;
+        let waits = &s.rx.short_waits;
+        let now = if sys::ticks().wrapping_sub(self.start) < short {
+            (waits.load(Ordering::Relaxed) + 1).min(Pace::SHORT_WAITS)
+        } else {
+            0
+        };
+        waits.store(now, Ordering::Relaxed);
+    }
+}
+
 /// A blocking receive that found nothing.
 struct Blocking {
     deadline: Deadline,
@@ -287,9 +330,12 @@ impl Blocking {
             // Peeking across a ring that has ended: nothing rings when TCP brings more behind it.
             return wait::nap(signals);
         }
+        let pace = Pace::begin(s);
         if wait::spin(changed, signals) {
+            pace.end(s);
             return Woken::Look;
         }
+        s.rx.short_waits.store(0, Ordering::Relaxed);
         let on_tcp = phase != RX_RING;
         // While peeked bytes stay in the kernel's queue, POLLIN would never let us sleep; and the kernel, which knows its own
         // share of the bytes only, may never think them enough for the low-water mark.

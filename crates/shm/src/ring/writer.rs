@@ -127,6 +127,8 @@ impl Ring {
         self.cells.header(next).store(0, Ordering::Relaxed);
         self.put(p.head.cell, word(kind, p.epoch, len))?;
         p.head.cell = next;
+        // The next publication clears the header behind its record first. That line was the reader's a lap ago.
+        self.cells.expect_write(next + 1);
         Ok(())
     }
 

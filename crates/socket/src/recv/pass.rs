@@ -51,6 +51,7 @@ pub struct Mode {
 /// Takes what is there into the list.
 pub fn take(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode) -> Pass {
     let s = rx.s;
+    let mut in_a_row = false;
     let pass = loop {
         let phase = s.rx.phase.load(Ordering::Relaxed);
         if phase == RX_TCP {
@@ -65,6 +66,10 @@ pub fn take(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode
         let Some((ring, c)) = rx.ring() else { return Pass::Tcp };
         match ring.look(c) {
             Look::Data { ptr, len } => {
+                if in_a_row {
+                    ring.expect_more(c);
+                }
+                in_a_row = true;
                 let n = len.min(cursor.left());
                 if mode.discard {
                     cursor.advance(n);
