@@ -106,7 +106,7 @@ impl From<std::net::SocketAddr> for Endpoint {
     }
 }
 
-/// What one end knows of the beginning of one direction: `hash[i]` is 32-bit FNV-1a of the first `2^i` bytes and counts
+/// What one end knows of the beginning of one direction: `hash[i]` is a 32-bit hash (`ropeway_shm::table::Prefix`) of the first `2^i` bytes and counts
 /// only when `len >= 2^i`. `len` is how many first bytes were hashed (by `ropeway_shm::table::Prefix`); more than 256
 /// says no more than 256.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
