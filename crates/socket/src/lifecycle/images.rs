@@ -1,0 +1,134 @@
+//! What happens to sockets when the process forks, starts another image, or ends.
+
+use super::{leave, remove_owner, sole_owner, take_back};
+use crate::fdtable::{self, Handle};
+use crate::handover::unread;
+use crate::process::{self, local};
+use crate::reason::Reason;
+use crate::rendezvous::client;
+use crate::{adopt, bells, epoll, machine, shadow, stats, thread, wait};
+use core::sync::atomic::Ordering;
+use ropeway_shm::sys;
+use ropeway_shm::table::{CLASS_CONNECTED, FLAG_UNCOUNTED, Sock};
+
+fn for_each_sock(mut f: impl FnMut(u32, &'static Sock)) {
+    if !process::started() {
+        return;
+    }
+    let table = process::table();
+    for index in 0..table.used_socks() {
+        if local(index).fds.load(Ordering::Acquire) > 0 {
+            f(index, table.sock(index));
+        }
+    }
+}
+
+/// Before fork: every socket will have one owner more. Counted here, because the parent may close its own descriptor
+/// before the child has run at all.
+pub fn fork_prepare() {
+    for_each_sock(|_, s| {
+        // What was moved so far is the parent's.
+        stats::fold(s);
+        s.expected.fetch_add(1, Ordering::AcqRel);
+    });
+    epoll::fork_prepare();
+}
+
+/// After fork, in the parent.
+pub fn fork_parent(failed: bool) {
+    if failed {
+        for_each_sock(|_, s| {
+            s.expected.fetch_sub(1, Ordering::AcqRel);
+        });
+        epoll::fork_failed();
+    }
+}
+
+/// After fork, in the child.
+pub fn fork_child() {
+    process::after_fork_child();
+    thread::after_fork_child();
+    stats::after_fork_child();
+    client::after_fork_child();
+    bells::after_fork_child();
+    wait::after_fork_child();
+    epoll::after_fork_child();
+    machine::forget();
+    let pid = process::pid();
+    for_each_sock(|_, s| {
+        add_owner(s, pid);
+        s.expected.fetch_sub(1, Ordering::AcqRel);
+    });
+}
+
+pub(crate) fn add_owner(s: &Sock, pid: u32) {
+    let free = s.owners.iter().find(|o| o.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok());
+    if free.is_none() {
+        s.set(FLAG_UNCOUNTED);
+    }
+}
+
+/// Before another image is started in this process: descriptors that stay open leave Ropeway, the others lose this
+/// process as an owner. `preloaded` says whether the image certainly comes with Ropeway, and may take them up.
+pub fn before_exec(preloaded: impl Fn() -> bool) {
+    let pid = process::pid();
+    let mut answer = None;
+    each_descriptor(|fd, h, stays| {
+        if stays {
+            let inheritable = *answer.get_or_insert_with(&preloaded) && adopt::may_be_inherited(h);
+            take_back(h, fd, Reason::Exec);
+            // Otherwise a relay has taken its place.
+            if fdtable::leads_to(fd, h) {
+                adopt::leave_to_next_image(h, fd, inheritable);
+            }
+        } else {
+            let s = h.sock();
+            if remove_owner(s, pid) && unread(s) > 0 {
+                shadow::linger_zero(fd);
+            }
+        }
+    });
+    stats::write_at_exit();
+}
+
+/// The image could not be started: this process goes on.
+pub fn exec_failed() {
+    let pid = process::pid();
+    each_descriptor(|fd, h, stays| {
+        if stays {
+            adopt::stay_with_this_image(h, fd);
+        } else {
+            add_owner(h.sock(), pid);
+        }
+    });
+    stats::not_exiting_after_all();
+}
+
+/// Before a child is started without fork (posix_spawn, system, popen): what it inherits is shared with an image that
+/// Ropeway cannot count.
+pub fn before_spawn() {
+    each_descriptor(|fd, h, stays| {
+        if stays {
+            leave(h, fd, Reason::Exec);
+        }
+    });
+}
+
+fn each_descriptor(mut f: impl FnMut(i32, Handle, bool)) {
+    fdtable::for_each_in(0, u32::MAX, |fd, h| {
+        if h.is_sock() && h.sock().class.load(Ordering::Acquire) == CLASS_CONNECTED {
+            let flags = sys::fcntl(fd, libc::F_GETFD, 0).unwrap_or(libc::FD_CLOEXEC as usize);
+            f(fd, h, flags as i32 & libc::FD_CLOEXEC == 0);
+        }
+    });
+}
+
+/// Before the process ends in an orderly way: the kernel closes everything next.
+pub fn at_exit() {
+    fdtable::for_each_in(0, u32::MAX, |fd, h| {
+        if h.is_sock() && unread(h.sock()) > 0 && sole_owner(h.sock()) {
+            shadow::linger_zero(fd);
+        }
+    });
+    stats::write_at_exit();
+}
