@@ -319,12 +319,15 @@ fn a_reader_is_killed_at_every_instruction_across_a_wrap() {
 #[test]
 fn writers_are_killed_at_random_while_the_reader_runs() {
     const ROUNDS: u64 = 150;
+    /// Whether a kill hits is the scheduler's choice: some machines need many.
+    const MOST_ROUNDS: u64 = 4000;
     let (memory, page) = world(512, &[]);
     let mut numbers = Numbers::new(7);
-    let mut takeovers = 0;
+    let (mut rounds, mut takeovers) = (0, 0);
     let last = std::thread::scope(|scope| {
         let reader = scope.spawn(|| follow(memory.ring(), &page));
-        for round in 0..ROUNDS {
+        while rounds < ROUNDS || takeovers == 0 && rounds < MOST_ROUNDS {
+            rounds += 1;
             // SAFETY: the child makes system calls and touches shared memory only.
             let pid = unsafe { libc::fork() };
             if pid == 0 {
@@ -334,12 +337,13 @@ fn writers_are_killed_at_random_while_the_reader_runs() {
             }
             std::thread::sleep(Duration::from_micros(numbers.below(1500)));
             kill(pid);
-            takeovers += u64::from(write_numbered(&page, memory.ring(), round + 1 == ROUNDS));
+            takeovers += u64::from(write_numbered(&page, memory.ring(), false));
             reap(pid);
         }
+        write_numbered(&page, memory.ring(), true);
         reader.join().expect("the reader saw what it had to")
     });
-    println!("{last} records, {takeovers} of {ROUNDS} kills hit a holder of the lock");
+    println!("{last} records, {takeovers} of {rounds} kills hit a holder of the lock");
     assert!(takeovers > 0, "no kill hit a holder of the lock");
     assert!(last > ROUNDS);
 }
