@@ -134,7 +134,9 @@ fn connections_made_and_closed_leave_nothing_behind() {
     for (descriptors, segments) in left {
         assert!(descriptors <= kept.0 && segments <= kept.1, "left in the client: {left:?}, after a few: {kept:?}");
     }
-    let settled = server.wait_until("the footprint of before", Duration::from_secs(10), || footprint() == before);
+    // Less is well, too: before, the daemon may not have noticed the end of a client yet.
+    let no_more = || footprint().iter().zip(&before).all(|(now, then)| now.0 <= then.0 && now.1 <= then.1);
+    let settled = server.wait_until("the footprint of before", Duration::from_secs(10), no_more);
     settled.unwrap_or_else(|e| panic!("descriptors and segments: {before:?} before, {:?} after: {e}", footprint()));
     let grown = memory().saturating_sub(memory_before);
     assert!(grown < 2 << 20, "the server and the daemon grew by {grown} bytes over {cycles} connections");
