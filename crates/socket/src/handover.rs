@@ -289,6 +289,30 @@ impl RxLock<'_> {
         pair(self.s).map(|p| (p.incoming(), unsafe { self.s.consumer() }))
     }
 
+    /// Bytes that a receive would find now, across carriers; None while this direction is on TCP alone.
+    pub fn readable(&mut self, fd: i32) -> Option<usize> {
+        let s = self.s;
+        let (ring, c) = self.ring()?;
+        let (in_ring, end) = ring.unread(c);
+        let queued = || shadow::queued(fd).unwrap_or(0);
+        // A word at the end of the chain is its `CLOSED`: what TCP has behind it counts, too.
+        let closed = ring.pending_at(end);
+        Some(match s.rx.phase.load(Ordering::Relaxed) {
+            RX_ATTACHED => queued(),
+            RX_DRAIN => {
+                let ahead = (s.rx.switch_at.load(Ordering::Relaxed) - s.rx.tcp_bytes.load(Ordering::Relaxed)) as usize;
+                match queued() {
+                    // The ring's bytes come behind some that the kernel still has on their way.
+                    queued if queued < ahead => queued,
+                    queued if closed => queued + in_ring,
+                    _ => ahead + in_ring,
+                }
+            }
+            _ if closed => in_ring + queued(),
+            _ => in_ring,
+        })
+    }
+
     /// Before another pair: the cursor of the former one means nothing on it.
     pub fn forget_ring(&mut self) {
         // SAFETY: under the lock that `self` holds.

@@ -3,12 +3,12 @@
 use crate::fdtable::Handle;
 use crate::handover::{lock_rx, lock_tx};
 use crate::reason::Reason;
-use crate::{lifecycle, shadow};
+use crate::{lifecycle, recv};
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, timeval};
 use ropeway_shm::ring::Consumer;
 use ropeway_shm::sys;
-use ropeway_shm::table::{FLAG_TIMEOUTS_KNOWN, RX_DRAIN, RX_RING, RX_TCP, Sock, TX_RING};
+use ropeway_shm::table::{FLAG_TIMEOUTS_KNOWN, RX_ATTACHED, RX_TCP, Sock, TX_RING};
 
 fn learn_timeouts(s: &Sock, fd: i32) {
     if s.has(FLAG_TIMEOUTS_KNOWN) {
@@ -111,20 +111,11 @@ pub fn readable_bytes(h: Handle, fd: i32) -> Option<usize> {
         return None;
     }
     let mut rx = lock_rx(s);
-    let (ring, c) = rx.ring()?;
-    let (in_ring, end) = ring.unread(c);
-    let queued = || shadow::queued(fd).unwrap_or(0);
-    // A word at the end of the chain is its `CLOSED`: what TCP has behind it counts, too.
-    let closed = ring.pending_at(end);
-    let on_tcp = match s.rx.phase.load(Ordering::Relaxed) {
-        RX_RING if !closed => 0,
-        RX_DRAIN if !closed => {
-            let ahead = s.rx.switch_at.load(Ordering::Relaxed) - s.rx.tcp_bytes.load(Ordering::Relaxed);
-            queued().min(ahead as usize)
-        }
-        _ => queued(),
-    };
-    Some(in_ring + on_tcp)
+    if s.rx.phase.load(Ordering::Relaxed) == RX_ATTACHED {
+        // How far TCP goes is known only once the switch is seen.
+        let _ = recv::look_for_switch(&mut rx, h, fd);
+    }
+    rx.readable(fd)
 }
 
 /// SIOCOUTQ: bytes not yet taken by the other side, in the ring. None: the kernel's answer is right.

@@ -181,8 +181,7 @@ fn enough(s: &Sock, rx: &mut RxLock, front: Front, fd: Option<i32>, a: &mut Answ
     let Some((ring, c)) = rx.ring() else { return false };
     let (in_ring, end) = ring.unread(c);
     let split = front == Front::Tcp || ring.pending_at(end);
-    let on_tcp = if split { fd.and_then(shadow::queued).unwrap_or(0) } else { 0 };
-    let bytes = in_ring + on_tcp;
+    let bytes = fd.filter(|_| split).map_or(in_ring, |fd| rx.readable(fd).unwrap_or(0));
     a.again_ns = (split && bytes > 0 && bytes < low).then_some(NAP_NS);
     bytes >= low
 }
