@@ -8,13 +8,6 @@ pub const MAX_IOVECS: usize = 1024;
 /// Pieces handed to the kernel at a time when the rest of a list goes over TCP.
 const KERNEL_PIECES: usize = 64;
 
-/// What one kernel call moved, and what it was asked to move.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Moved {
-    pub moved: usize,
-    pub asked: usize,
-}
-
 /// True for an address range that no program can own: the kernel answers EFAULT without moving a byte. (Other bad
 /// addresses are found by touching them, see [`guarded`].)
 #[inline]
@@ -214,17 +207,16 @@ impl Cursor {
         (n, most - left)
     }
 
-    /// Sends or receives the next pieces with one kernel call, without moving the cursor.
+    /// Sends or receives the next pieces with one kernel call, without moving the cursor: how many bytes it moved.
     ///
     /// # Safety
     /// As for the kernel call: buffers must be valid for its direction.
-    pub unsafe fn kernel_call(&self, fd: i32, most: usize, flags: i32, send: bool) -> sys::Result<Moved> {
+    pub unsafe fn kernel_call(&self, fd: i32, most: usize, flags: i32, send: bool) -> sys::Result<usize> {
         let mut pieces = NO_PIECES;
-        let (n, asked) = self.gather(most, &mut pieces);
+        let (n, _) = self.gather(most, &mut pieces);
         let mut msg = message(&mut pieces[..n]);
         // SAFETY: passed on to the caller.
-        let moved = unsafe { if send { sys::sendmsg(fd, &msg, flags) } else { sys::recvmsg(fd, &mut msg, flags) } }?;
-        Ok(Moved { moved, asked })
+        unsafe { if send { sys::sendmsg(fd, &msg, flags) } else { sys::recvmsg(fd, &mut msg, flags) } }
     }
 
     /// Shows `first` bytes of the kernel's receive queue at this cursor once more, and what follows them at another one: so

@@ -228,7 +228,7 @@ fn rest_over_tcp(s: &Sock, fd: i32, cursor: &mut Cursor, mode: Mode) -> Pass {
             shadow::discard(fd, cursor.left())
         } else {
             // SAFETY: the program's buffers, writable by the contract of `recv`.
-            unsafe { cursor.kernel_call(fd, cursor.left(), libc::MSG_DONTWAIT, false) }.map(|m| m.moved)
+            unsafe { cursor.kernel_call(fd, cursor.left(), libc::MSG_DONTWAIT, false) }
         };
         match moved {
             Ok(0) => break Pass::End,
@@ -265,7 +265,9 @@ impl Pace {
             s.rx.sent_before.store(sent, Ordering::Relaxed);
             s.rx.short_waits.store(0, Ordering::Relaxed);
         } else if s.rx.short_waits.load(Ordering::Relaxed) >= Pace::SHORT_WAITS {
-            let until = start + machine::ticks_per_us() * Pace::LAG_NS / 1000;
+            let lag = machine::ticks_per_us() * Pace::LAG_NS / 1000;
+            // Where spinning is off or does not pay, a lag would keep the processor from the writer.
+            let until = if wait::spin_budget() >= lag { start + lag } else { start };
             while start < until {
                 core::hint::spin_loop();
                 start = sys::ticks();

@@ -294,9 +294,9 @@ fn rest_over_tcp(s: &Sock, fd: i32, cursor: &mut Cursor, flags: i32) -> Rest {
         let flags = flags | libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         // SAFETY: the program's buffers, as in `send`.
         match unsafe { cursor.kernel_call(fd, cursor.left(), flags, true) } {
-            Ok(m) => {
-                s.tx.tcp_bytes.fetch_add(m.moved as u64, Ordering::AcqRel);
-                cursor.advance(m.moved);
+            Ok(n) => {
+                s.tx.tcp_bytes.fetch_add(n as u64, Ordering::AcqRel);
+                cursor.advance(n);
             }
             Err(libc::EAGAIN | libc::EINTR) => break Rest::Full,
             Err(e) => {

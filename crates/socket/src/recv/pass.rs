@@ -120,7 +120,7 @@ fn take_tcp(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode
         shadow::queued(fd).map_or(Err(libc::EAGAIN), |n| if n == 0 { Err(libc::EAGAIN) } else { Ok(n.min(most)) })
     } else {
         // SAFETY: the program's buffers, writable by the contract of `recv`.
-        unsafe { cursor.kernel_call(fd, most, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) }.map(|m| m.moved)
+        unsafe { cursor.kernel_call(fd, most, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) }
     };
     if attached && let Some(answer) = look_for_switch(rx, h, fd) {
         keep_error_of(s, peeked);
@@ -213,10 +213,10 @@ pub fn peek(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Pass {
         // SAFETY: the program's buffers, writable by the contract of `recv`.
         let peeked = unsafe { cursor.kernel_call(fd, limit, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) };
         if phase == RX_ATTACHED && rx.ring().is_some_and(|(ring, c)| ring.pending(c)) {
-            keep_error_of(s, peeked.map(|m| m.moved));
+            keep_error_of(s, peeked);
             continue;
         }
-        match peeked.map(|m| m.moved) {
+        match peeked {
             Ok(0) => return Pass::End,
             Ok(n) => {
                 let list = *cursor;
@@ -274,7 +274,7 @@ fn peek_ring(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, before: O
     let behind = unsafe {
         match before {
             Some((list, n)) => list.peek_around(fd, n, cursor),
-            None => cursor.kernel_call(fd, cursor.left(), libc::MSG_PEEK | libc::MSG_DONTWAIT, false).map(|m| m.moved),
+            None => cursor.kernel_call(fd, cursor.left(), libc::MSG_PEEK | libc::MSG_DONTWAIT, false),
         }
     };
     match behind {
