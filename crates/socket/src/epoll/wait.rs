@@ -162,7 +162,7 @@ impl Wait {
         scan::look(self.r, &mut self.out);
         if due && !kernel_first {
             self.ask_kernel()?;
-        } else if self.out.n == 0 && (self.out.ask_kernel || !due && wait::spin_budget() != 0) {
+        } else if self.out.ask_kernel || self.out.n == 0 && !due && wait::spin_budget() != 0 {
             self.ask_kernel()?;
             if self.out.n == 0 {
                 scan::look(self.r, &mut self.out);

@@ -48,9 +48,10 @@ fn killed(over: Over, random: &mut Random, victim: Victim, scripts: [&[&str]; 2]
     (end, count < 1 << 30)
 }
 
-/// How a sender ends on TCP whose receiver had read everything at the moment of its death: a FIN comes, and a reset for what
-/// is sent after it. In a transfer over TCP the queues are never empty; a ring that the reader keeps up with often is.
-const READ_UP: &[&str] = &["EPIPE"];
+/// How an end finishes on TCP whose peer had read everything at the moment of its death: a FIN comes, which a reader takes for
+/// the end of the stream, and a reset for what is sent after it. In a transfer over TCP the queues are never empty; a ring
+/// that the reader keeps up with often is.
+const READ_UP: &[&str] = &["EPIPE", "eof"];
 
 /// Every way in which a survivor ends under Ropeway is one in which it ends on TCP, or one of `also`.
 fn same_end_as_on_tcp(test: &str, victim: Victim, scripts: [&[&str]; 2], step: &str, also: &[&str]) {
