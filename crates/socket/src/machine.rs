@@ -10,6 +10,17 @@ static PROCESSORS: AtomicU32 = AtomicU32::new(0);
 /// How well spinning went lately: above 0 it pays.
 static SCORE: AtomicI32 = AtomicI32::new(0);
 
+/// When the runnable threads of the machine were counted last, in ticks.
+static COUNTED_AT: AtomicU64 = AtomicU64::new(0);
+/// Counts in a row, about, that found more of them than processors.
+static CROWD: AtomicU32 = AtomicU32::new(0);
+
+/// Time from one count of the runnable threads to the next.
+const COUNT_US: u64 = 2_000;
+/// So many counts make a crowd: one alone may have met what runs for a moment.
+const CROWD_FROM: u32 = 2;
+const CROWD_MAX: u32 = 4;
+
 const SCORE_MAX: i32 = 16;
 const SCORE_MIN: i32 = -24;
 
@@ -64,6 +75,28 @@ fn online() -> u32 {
             _ => sum,
         }
     })
+}
+
+/// True while more threads want to run than there are processors: then a thread that spins keeps another from its work, which
+/// may be the very one it waits for. Counted now and then; a process that cannot see `/proc` never knows.
+pub fn is_crowded(now: u64) -> bool {
+    let last = COUNTED_AT.load(Ordering::Relaxed);
+    if now.wrapping_sub(last) > COUNT_US * ticks_per_us()
+        && COUNTED_AT.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    {
+        let crowd = CROWD.load(Ordering::Relaxed);
+        let next = if runnable() > processors() { (crowd + 1).min(CROWD_MAX) } else { crowd.saturating_sub(1) };
+        CROWD.store(next, Ordering::Relaxed);
+    }
+    CROWD.load(Ordering::Relaxed) >= CROWD_FROM
+}
+
+/// Threads of the whole machine that run or could run: the number before the slash in `/proc/loadavg`.
+fn runnable() -> u32 {
+    let mut text = [0u8; 64];
+    let n = read_file(c"/proc/loadavg".as_ptr().cast(), &mut text);
+    let words = text[..n].split(|b| *b == b' ').nth(3);
+    words.and_then(|w| w.split(|b| *b == b'/').next()).and_then(number).unwrap_or(0) as u32
 }
 
 /// Whole processors that the cgroup's quota allows (v2, the process's own group as it sees itself).

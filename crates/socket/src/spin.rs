@@ -17,8 +17,8 @@ use ropeway_shm::sys;
 const LOOKS: u32 = 16;
 /// Plain spinning before the first yield, and on a machine whose processors have other work.
 const PLAIN_US: u64 = 1;
-/// A yield that is away for longer met a thread with work of its own.
-const AWAY_US: u64 = 40;
+/// A yield that is away for longer, and did not bring what is waited for, met a thread with work of its own.
+const AWAY_US: u64 = 5;
 /// For how long waits then sleep early.
 const BUSY_US: u64 = 4_000;
 /// A gap this long between two looks means that the processor was taken away.
@@ -45,10 +45,25 @@ fn busy(now: u64) -> bool {
     (BUSY_UNTIL.load(Ordering::Relaxed).wrapping_sub(now) as i64) > 0
 }
 
+/// Others need the processors: spin little for a while.
+fn note_busy(now: u64) {
+    BUSY_UNTIL.store(now + BUSY_US * ticks_per_us(), Ordering::Relaxed);
+}
+
 /// How long a spin that begins now may last, in ticks; 0 for not at all.
 pub fn spin_budget() -> u64 {
     let most = machine::spin_ticks(settings::spin_ns());
-    if most != 0 && busy(sys::ticks()) { PLAIN_US * ticks_per_us() } else { most }
+    if most == 0 {
+        return 0;
+    }
+    let now = sys::ticks();
+    if machine::is_crowded(now) {
+        0
+    } else if busy(now) {
+        PLAIN_US * ticks_per_us()
+    } else {
+        most
+    }
 }
 
 /// Spins until `ready`, for as long as that has paid lately. True when `ready` came true.
@@ -72,6 +87,9 @@ pub fn spin(mut ready: impl FnMut() -> bool, signals: Signals) -> bool {
         }
         let now = sys::ticks();
         let taken = now.wrapping_sub(last) > TAKEN_US * us;
+        if taken {
+            note_busy(now);
+        }
         if now.wrapping_sub(start) > budget || taken || signals.any() {
             break;
         }
@@ -80,8 +98,8 @@ pub fn spin(mut ready: impl FnMut() -> bool, signals: Signals) -> bool {
             yields += 1;
             let _ = sys::sched_yield();
             last = sys::ticks();
-            if last.wrapping_sub(now) > AWAY_US * us {
-                BUSY_UNTIL.store(last + BUSY_US * us, Ordering::Relaxed);
+            if last.wrapping_sub(now) > AWAY_US * us && !ready() {
+                note_busy(last);
                 break;
             }
         }
