@@ -103,6 +103,7 @@ raw! {
     pread(fd: c_int, buf: *mut u8, len: usize, offset: off_t) = SYS_pread64;
     open(path: *const u8, flags: c_int, mode: u32) = SYS_open;
     recvfrom(fd: c_int, buf: *mut u8, len: usize, flags: c_int, addr: *mut c_void, alen: *mut u32) = SYS_recvfrom;
+    recvmmsg(fd: c_int, messages: *mut libc::mmsghdr, n: usize, flags: c_int, timeout: *mut libc::timespec) = SYS_recvmmsg;
     sendto(fd: c_int, buf: *const u8, len: usize, flags: c_int, addr: *const c_void, alen: u32) = SYS_sendto;
     recvmsg(fd: c_int, msg: *mut libc::msghdr, flags: c_int) = SYS_recvmsg;
     sendmsg(fd: c_int, msg: *const libc::msghdr, flags: c_int) = SYS_sendmsg;

@@ -5,7 +5,7 @@
 
 use crate::{fdtable, stats};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use ropeway_shm::bell::{self, Bell};
+use ropeway_shm::bell::{self, Bell, RINGS_AT_ONCE};
 use ropeway_shm::ring::{BELL_SLOTS, End, Ring};
 use ropeway_shm::sys;
 
@@ -81,9 +81,10 @@ pub fn put_back(lent: Lent) {
 
 /// Takes all pending rings.
 pub fn drain(bell: &Bell) {
+    let mut tags = [0; RINGS_AT_ONCE];
     // The queue of a bell is short (net.unix.max_dgram_qlen); this bound only stops a flood.
-    for _ in 0..64 {
-        if bell.take().is_none() {
+    for _ in 0..64 / RINGS_AT_ONCE {
+        if bell.take(&mut tags) < RINGS_AT_ONCE {
             return;
         }
     }

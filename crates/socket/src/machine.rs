@@ -12,14 +12,15 @@ static SCORE: AtomicI32 = AtomicI32::new(0);
 
 /// When the runnable threads of the machine were counted last, in ticks.
 static COUNTED_AT: AtomicU64 = AtomicU64::new(0);
-/// Counts in a row, about, that found more of them than processors.
+/// Rises with each count that found more of them than processors, falls with every other one.
 static CROWD: AtomicU32 = AtomicU32::new(0);
 
 /// Time from one count of the runnable threads to the next.
 const COUNT_US: u64 = 2_000;
-/// So many counts make a crowd: one alone may have met what runs for a moment.
-const CROWD_FROM: u32 = 2;
-const CROWD_MAX: u32 = 4;
+/// A single count may have met what runs for a moment; a crowd has thin moments.
+const CROWD_RISE: u32 = 2;
+const CROWD_FROM: u32 = 3;
+const CROWD_MAX: u32 = 10;
 
 const SCORE_MAX: i32 = 16;
 const SCORE_MIN: i32 = -24;
@@ -85,7 +86,8 @@ pub fn is_crowded(now: u64) -> bool {
         && COUNTED_AT.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     {
         let crowd = CROWD.load(Ordering::Relaxed);
-        let next = if runnable() > processors() { (crowd + 1).min(CROWD_MAX) } else { crowd.saturating_sub(1) };
+        let next =
+            if runnable() > processors() { (crowd + CROWD_RISE).min(CROWD_MAX) } else { crowd.saturating_sub(1) };
         CROWD.store(next, Ordering::Relaxed);
     }
     CROWD.load(Ordering::Relaxed) >= CROWD_FROM

@@ -147,6 +147,17 @@ fn fill(fds: &[pollfd], slots: &mut [Slot]) {
     }
 }
 
+/// What a look at the rings does about the kernel, which knows of descriptors without rings and of shadows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kernel {
+    /// Asks it, unless rings are ready and nothing else could be.
+    Ask,
+    /// Asks it only beside rings that are ready: without any, a sleep follows, which asks.
+    AsksLater,
+    /// It has just said that it has nothing.
+    HasNothing,
+}
+
 /// One call's entries: the program's, what we know of each, and what the kernel is asked (one place more, for the bell).
 struct Watch<'a> {
     fds: &'a mut [pollfd],
@@ -157,38 +168,38 @@ struct Watch<'a> {
 
 impl Watch<'_> {
     fn run(&mut self, ns: Option<u64>, mask: Option<u64>) -> isize {
+        match self.wait(ns, mask) {
+            Ok(n) => n as isize,
+            Err(e) => -(e as isize),
+        }
+    }
+
+    fn wait(&mut self, ns: Option<u64>, mask: Option<u64>) -> sys::Result<usize> {
         let mut deadline: Option<Deadline> = None;
         let mut spun = false;
+        let spins = ns != Some(0) && wait::spin_budget() != 0;
+        let mut kernel = if ns == Some(0) || spins { Kernel::Ask } else { Kernel::AsksLater };
         loop {
-            match self.look() {
-                Ok(0) => {}
-                Ok(n) => return n as isize,
-                Err(e) => return -(e as isize),
-            }
-            if ns == Some(0) {
-                return 0;
+            let ready = self.look(kernel)?;
+            if ready != 0 || ns == Some(0) {
+                return Ok(ready);
             }
             let deadline = *deadline.get_or_insert_with(|| ns.map(|ns| sys::monotonic_ns().saturating_add(ns)));
-            if !spun && self.spin() {
+            if spins && !spun && self.spin() {
                 spun = true;
+                kernel = Kernel::Ask;
                 continue;
             }
             spun = false;
-            match self.sleep(deadline, mask) {
-                Ok(()) => {}
-                Err(e) => return -(e as isize),
-            }
+            kernel = self.sleep(deadline, mask)?;
             if deadline.is_some_and(|d| sys::monotonic_ns() >= d) {
-                return match self.look() {
-                    Ok(n) => n as isize,
-                    Err(e) => -(e as isize),
-                };
+                return self.look(Kernel::Ask);
             }
         }
     }
 
     /// Fills in what is ready now, and says how many entries have something.
-    fn look(&mut self) -> sys::Result<usize> {
+    fn look(&mut self, kernel: Kernel) -> sys::Result<usize> {
         let (mut ready, mut ask_kernel) = (0, false);
         for i in 0..self.fds.len() {
             self.fds[i].revents = 0;
@@ -201,8 +212,11 @@ impl Watch<'_> {
             ready += (self.fds[i].revents != 0) as usize;
             ask_kernel |= is_time(s);
         }
-        if ready != 0 && !ask_kernel {
-            return Ok(ready);
+        match kernel {
+            Kernel::HasNothing => return Ok(ready),
+            Kernel::AsksLater if ready == 0 => return Ok(0),
+            _ if ready != 0 && !ask_kernel => return Ok(ready),
+            _ => {}
         }
         self.ask(0);
         let mut now = timespec { tv_sec: 0, tv_nsec: 0 };
@@ -286,7 +300,7 @@ impl Watch<'_> {
                     return false;
                 }
                 next = now + interval;
-                !matches!(self.look(), Ok(0))
+                !matches!(self.look(Kernel::Ask), Ok(0))
             },
             signals,
         )
@@ -301,8 +315,8 @@ impl Watch<'_> {
         })
     }
 
-    /// Arms every ring, counts itself in where there is none, and sleeps.
-    fn sleep(&mut self, deadline: Deadline, mask: Option<u64>) -> sys::Result<()> {
+    /// Arms every ring, counts itself in where there is none, and sleeps. Says what is known of the kernel then.
+    fn sleep(&mut self, deadline: Deadline, mask: Option<u64>) -> sys::Result<Kernel> {
         let lent = bells::borrow();
         let mut armed = lent.is_some();
         if let Some(lent) = &lent {
@@ -312,7 +326,7 @@ impl Watch<'_> {
         }
         let mut again_ns = (!armed).then_some(NAP_NS);
         let result = if !slots::count_in(self.slots) || self.anything_on_rings(&mut again_ns) {
-            Ok(())
+            Ok(Kernel::AsksLater)
         } else {
             let again = again_ns.map(|ns| sys::monotonic_ns() + ns);
             let until = deadline.into_iter().chain(again).min();
@@ -335,7 +349,7 @@ impl Watch<'_> {
         })
     }
 
-    fn sleep_until(&mut self, bell: i32, until: Deadline, mask: Option<u64>) -> sys::Result<()> {
+    fn sleep_until(&mut self, bell: i32, until: Deadline, mask: Option<u64>) -> sys::Result<Kernel> {
         for (slot, p) in self.slots.iter().zip(self.fds.iter()) {
             if slot.is_set
                 && let Some(h) = fdtable::lookup(p.fd).filter(|h| h.kind() == Kind::Set)
@@ -356,8 +370,14 @@ impl Watch<'_> {
                 wait::ppoll(&mut self.kernel[..n], left.as_mut(), mask)
             },
         );
-        machine::note_wait(sys::ticks().wrapping_sub(start), settings::spin_ns());
-        slept.map(|_| ())
+        let now = sys::ticks();
+        machine::note_wait(now.wrapping_sub(start), settings::spin_ns());
+        slept?;
+        if self.kernel[..n - 1].iter().any(|entry| entry.revents != 0) {
+            return Ok(Kernel::Ask);
+        }
+        self.slots.iter().filter_map(Slot::on_ring).for_each(|s| s.rx.looked.store(now, Ordering::Relaxed));
+        Ok(Kernel::HasNothing)
     }
 }
 

@@ -149,8 +149,12 @@ pub struct Numbers {
     /// Bit i: `words[i]` has been in use. Never cleared while the list is used: clearing would open an instant in which
     /// somebody who is about to sleep misses a number that has just been entered.
     summary: [AtomicU64; WORDS / 64],
+    /// Bit i: `summary[i]` has been in use. Never cleared either.
+    top: AtomicU64,
     words: [AtomicU64; WORDS],
 }
+
+const _: () = assert!(WORDS / 64 <= 64, "one word must do as the summary of the summary");
 
 impl Numbers {
     #[inline]
@@ -171,6 +175,10 @@ impl Numbers {
         let (s, bit) = Self::place(at as u32);
         if self.summary[s].load(Ordering::SeqCst) & bit == 0 {
             self.summary[s].fetch_or(bit, Ordering::SeqCst);
+        }
+        // Whoever set that bit may not have come to this one yet.
+        if self.top.load(Ordering::SeqCst) & 1 << s == 0 {
+            self.top.fetch_or(1 << s, Ordering::SeqCst);
         }
     }
 
@@ -208,7 +216,10 @@ impl Numbers {
     /// Calls `f` with the words of `from..to` that are not 0.
     #[inline]
     fn words_in(&self, from: usize, to: usize, f: &mut impl FnMut(usize, u64) -> bool) {
-        for s in from / 64..to.div_ceil(64) {
+        let mut used = self.top.load(Ordering::SeqCst) & u64::MAX << (from / 64);
+        while used != 0 {
+            let s = used.trailing_zeros() as usize;
+            used &= used - 1;
             let mut left = self.summary[s].load(Ordering::SeqCst);
             if s == from / 64 {
                 left &= u64::MAX << (from % 64);
@@ -233,6 +244,7 @@ impl Numbers {
             self.words[at].fetch_or(word, Ordering::SeqCst);
             let (s, bit) = Self::place(at as u32);
             self.summary[s].fetch_or(bit, Ordering::SeqCst);
+            self.top.fetch_or(1 << s, Ordering::SeqCst);
             true
         });
     }
@@ -243,6 +255,7 @@ impl Numbers {
             true
         });
         self.summary.iter().for_each(|s| s.store(0, Ordering::Relaxed));
+        self.top.store(0, Ordering::Relaxed);
     }
 }
 

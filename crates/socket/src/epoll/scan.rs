@@ -7,6 +7,7 @@ use crate::process;
 use crate::ready::{self, ALWAYS, Question, READ, WRITE};
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use libc::epoll_event;
+use ropeway_shm::bell::RINGS_AT_ONCE;
 use ropeway_shm::ring::End;
 use ropeway_shm::table::{
     FLAG_PEER_FIN, FLAG_RESET, FLAG_SHUT_RD, FLAG_SHUT_WR, MAX_SOCKS, MEMBER_DISABLED, MEMBER_FRESH, MEMBER_GHOST,
@@ -19,9 +20,9 @@ const IDLE_ROUNDS: u32 = 256;
 /// Sockets that are looked at under one hold of the set's lock.
 const BATCH: usize = 64;
 /// A bell's queue that held so many rings may have had no room for more (`net.unix.max_dgram_qlen` is 10 at least).
-const FULL_BELL: u32 = 10;
+const FULL_BELL: usize = 10;
 /// Rings taken in one go; this bound only stops a flood.
-const MOST_RINGS: u32 = 64;
+const MOST_RINGS: usize = 64;
 
 /// The program's array of events.
 pub struct Out {
@@ -188,7 +189,7 @@ fn report(r: Ref, h: Handle, out: &mut Out) -> bool {
     let s = h.sock();
     let mut any = false;
     for (e, m) in member::entries(s, r.name) {
-        if report_member(h, e, m, out) {
+        if report_member(r, h, e, m, out) {
             m.idle.store(0, Ordering::Relaxed);
             any = true;
         }
@@ -196,7 +197,7 @@ fn report(r: Ref, h: Handle, out: &mut Out) -> bool {
     any
 }
 
-fn report_member(h: Handle, e: usize, m: &Member, out: &mut Out) -> bool {
+fn report_member(r: Ref, h: Handle, e: usize, m: &Member, out: &mut Out) -> bool {
     const ASKS: u32 = MEMBER_FRESH | MEMBER_TOKEN | MEMBER_HINT;
     let flags = m.flags.load(Ordering::Acquire);
     if m.mode.load(Ordering::Acquire) != MODE_SHADOW || flags & (MEMBER_GHOST | MEMBER_DISABLED) != 0 || out.left() == 0
@@ -247,6 +248,8 @@ fn report_member(h: Handle, e: usize, m: &Member, out: &mut Out) -> bool {
     }
     out.push(mask, m.data.load(Ordering::Acquire));
     m.stamp.store(out.stamp, Ordering::Relaxed);
+    // What the kernel knew of the shadow then, it has said.
+    h.sock().rx.looked.store(r.set.looked.load(Ordering::Relaxed), Ordering::Relaxed);
     true
 }
 
@@ -357,16 +360,23 @@ fn wants(m: &Member) -> bool {
     !m.has(MEMBER_GHOST | MEMBER_DISABLED)
 }
 
-/// Arms all hot members for one sleep and calls `f` with those that may have something to report all the same. False when a
-/// ring had no place left for our bell.
-fn arm_all(r: Ref, mut f: impl FnMut(Handle)) -> bool {
+/// What came of arming all hot members of a set.
+pub struct Armed {
+    /// Every ring had a place for our bell.
+    pub all: bool,
+    /// No member looked as if it had something to report.
+    pub quiet: bool,
+}
+
+/// Arms all hot members for one sleep and calls `f` with those that may have something to report all the same.
+fn arm_all(r: Ref, mut f: impl FnMut(Handle)) -> Armed {
     let (mut batch, mut n) = ([0u32; BATCH], 0);
     let sleep = r.next_sleep();
-    let mut armed = true;
+    let mut all = true;
     let locked = r.lock();
     r.lists().hot.for_each_from(0, |i| {
         if is_here(i) {
-            armed &= arm(&locked, member::handle(i), sleep);
+            all &= arm(&locked, member::handle(i), sleep);
         }
         true
     });
@@ -380,12 +390,12 @@ fn arm_all(r: Ref, mut f: impl FnMut(Handle)) -> bool {
     });
     drop(locked);
     batch[..n].iter().for_each(|i| f(member::handle(*i)));
-    armed
+    Armed { all, quiet: n == 0 }
 }
 
-/// Arms all hot members for the calling thread's sleep and looks at them once more. False when one could not be armed: the
-/// sleep must be short then.
-pub fn doze(r: Ref, out: &mut Out) -> bool {
+/// Arms all hot members for the calling thread's sleep and looks at them once more. Unless all could be armed, the sleep must
+/// be short.
+pub fn doze(r: Ref, out: &mut Out) -> Armed {
     arm_all(r, |h| {
         report(r, h, out);
     })
@@ -411,7 +421,7 @@ fn hand_over(r: Ref) -> bool {
     let armed = arm_all(r, |h| {
         left = left || member::entries(h.sock(), r.name).any(|(_, m)| is_ready(r, h, m));
     });
-    left || !armed
+    left || !armed.all
 }
 
 /// Brings the kernel's view of a set that something else watches into line with its rings: readable exactly if a member
@@ -444,19 +454,24 @@ pub fn take_rings(r: Ref) -> bool {
     let Some(bell) = r.bell() else { return false };
     let mut taken = 0;
     let mut everything = false;
-    while taken < MOST_RINGS
-        && let Some(tag) = bell.take()
-    {
-        taken += 1;
-        // The upper half names the sleep, which is over now.
-        match member::at(tag as u32 as u64).filter(|_| tag < TAG_WAKE) {
-            Some((i, e)) => {
-                if process::table().sock(i).member_of[e].load(Ordering::Acquire) == r.name {
-                    process::table().sock(i).members[e].idle.store(0, Ordering::Relaxed);
-                    r.lists().hot.insert(i);
+    let mut tags = [0; RINGS_AT_ONCE];
+    while taken < MOST_RINGS {
+        let got = bell.take(&mut tags);
+        for tag in &tags[..got] {
+            // The upper half names the sleep, which is over now.
+            match member::at(*tag as u32 as u64).filter(|_| *tag < TAG_WAKE) {
+                Some((i, e)) => {
+                    if process::table().sock(i).member_of[e].load(Ordering::Acquire) == r.name {
+                        process::table().sock(i).members[e].idle.store(0, Ordering::Relaxed);
+                        r.lists().hot.insert(i);
+                    }
                 }
+                None => everything |= *tag != TAG_WAKE,
             }
-            None => everything |= tag != TAG_WAKE,
+        }
+        taken += got;
+        if got < RINGS_AT_ONCE {
+            break;
         }
     }
     if everything || taken >= FULL_BELL {

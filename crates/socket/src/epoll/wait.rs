@@ -132,7 +132,9 @@ impl Wait {
             if self.r.set.dirty.load(Ordering::Acquire) != 0 {
                 member::clean(self.r);
             }
-            if self.look(poll)? > 0 || poll {
+            // Before a sleep that will ask the kernel anyway, rings without news are no reason to ask it.
+            let news = poll || self.out.n > 0 || wait::spin_budget() != 0 || scan::anything(self.r);
+            if news && (self.look(poll)? > 0 || poll) {
                 return Ok(self.out.n);
             }
             let deadline = *deadline.get_or_insert_with(|| self.timeout.ns.map(|ns| sys::monotonic_ns() + ns));
@@ -191,13 +193,17 @@ impl Wait {
             return Ok(());
         }
         self.settle_inner();
-        self.r.set.rounds.store(0, Ordering::Relaxed);
-        self.r.set.looked.store(sys::ticks(), Ordering::Relaxed);
+        self.note_asked();
         let room = self.out.left().min(i32::MAX as usize) as i32;
         // SAFETY: the program's array has that room left (contract of `Out`).
         let got = unsafe { sys::epoll_pwait(self.ep, self.out.next(), room, 0, core::ptr::null(), sys::SIGSET_BYTES) }?;
         self.translate(got);
         Ok(())
+    }
+
+    fn note_asked(&self) {
+        self.r.set.rounds.store(0, Ordering::Relaxed);
+        self.r.set.looked.store(sys::ticks(), Ordering::Relaxed);
     }
 
     /// Works through `got` events that the kernel has put behind those reported so far: keeps the program's own, does what
@@ -296,13 +302,14 @@ impl Wait {
         let _sleeper = self.r.sleeper();
         for _ in 0..TRIES {
             self.out.again_ns = None;
-            if !scan::doze(self.r, &mut self.out) {
+            let armed = scan::doze(self.r, &mut self.out);
+            if !armed.all {
                 self.out.again_ns = Some(NAP_NS);
             }
             if self.out.n > 0 {
                 return Ok(Slept::Look);
             }
-            if !scan::anything(self.r) {
+            if armed.quiet || !scan::anything(self.r) {
                 break;
             }
             self.out.again_ns = Some(NAP_NS);
@@ -336,7 +343,7 @@ impl Wait {
         let got = slept?;
         if got > 0 {
             if !inner {
-                self.r.set.rounds.store(0, Ordering::Relaxed);
+                self.note_asked();
                 self.translate(got);
             }
         } else if deadline.is_some_and(|d| sys::monotonic_ns() >= d) {

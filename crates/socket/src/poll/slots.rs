@@ -126,9 +126,15 @@ pub fn count_in(slots: &mut [Slot]) -> bool {
 pub fn with<R>(n: usize, f: impl FnOnce(&mut [Slot], &mut [pollfd]) -> R) -> Option<R> {
     if n <= FEW {
         let mut slots = [const { MaybeUninit::<Slot>::uninit() }; FEW];
-        let mut kernel = [pollfd { fd: -1, events: 0, revents: 0 }; FEW + 1];
-        // SAFETY: room for `n` slots.
-        return Some(unsafe { run(slots.as_mut_ptr().cast(), n, &mut kernel[..=n], f) });
+        let mut kernel = [const { MaybeUninit::<pollfd>::uninit() }; FEW + 1];
+        for entry in &mut kernel[..=n] {
+            entry.write(pollfd { fd: -1, events: 0, revents: 0 });
+        }
+        // SAFETY: room for `n` slots; `n + 1` entries were written.
+        return Some(unsafe {
+            let kernel = core::slice::from_raw_parts_mut(kernel.as_mut_ptr().cast(), n + 1);
+            run(slots.as_mut_ptr().cast(), n, kernel, f)
+        });
     }
     let (slot_bytes, poll_bytes) = (n * size_of::<Slot>(), (n + 1) * size_of::<pollfd>());
     let len = slot_bytes + poll_bytes;

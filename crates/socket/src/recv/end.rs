@@ -18,8 +18,8 @@ pub enum Ended {
 /// The ring was empty: is that the end? Looks at the shadow when there is cause (clause 5.3: end of file on TCP is end
 /// of file only if the ring, looked at afterwards, is empty).
 pub fn look_at_end(s: &Sock, h: Handle, fd: i32, slept: bool) -> Option<Ended> {
-    /// A reader that never sleeps still learns of the end within this many ticks (some tens of microseconds).
-    const LOOK_TICKS: u64 = 1 << 17;
+    /// A reader that never sleeps still learns of the end within this many ticks (about a tenth of a millisecond).
+    const LOOK_TICKS: u64 = 1 << 18;
     if s.has(FLAG_RESET) {
         return Some(Ended::With(-(s.error.swap(0, Ordering::AcqRel) as isize)));
     }
