@@ -43,33 +43,51 @@ impl Prefix {
         let mut len = self.len.load(Ordering::Relaxed);
         let (mut state, mut partial) = (self.state.load(Ordering::Relaxed), self.partial.load(Ordering::Relaxed));
         let mut rest = &bytes[..bytes.len().min(PREFIX_BYTES.saturating_sub(len) as usize)];
+        if len == 0
+            && let Some((word, others)) = rest.split_first_chunk()
+        {
+            let word = u64::from_le_bytes(*word);
+            for n in [1, 2, 4] {
+                self.reach(n, 0, word & (u64::MAX >> (64 - 8 * n)));
+            }
+            state = mix(0, word);
+            len = WORD_BYTES as u32;
+            rest = others;
+            self.reach(len, state, 0);
+        }
         while let Some((&byte, others)) = rest.split_first() {
             let place = len as usize % WORD_BYTES;
-            match rest.split_first_chunk::<WORD_BYTES>() {
-                // The checkpoints inside the first word need its bytes one by one.
-                Some((word, others)) if place == 0 && len > 0 => {
-                    state = mix(state, u64::from_le_bytes(*word));
-                    len += WORD_BYTES as u32;
-                    rest = others;
+            // Whole words in one go, up to the next checkpoint.
+            let most = if place == 0 && len != 0 { (len + 1).next_power_of_two() - len } else { 0 };
+            let (words, _) = rest[..rest.len().min(most as usize)].as_chunks();
+            if words.is_empty() {
+                partial |= (byte as u64) << (8 * place);
+                len += 1;
+                rest = others;
+                if place == WORD_BYTES - 1 {
+                    state = mix(state, partial);
+                    partial = 0;
                 }
-                _ => {
-                    partial |= (byte as u64) << (8 * place);
-                    len += 1;
-                    rest = others;
-                    if place == WORD_BYTES - 1 {
-                        state = mix(state, partial);
-                        partial = 0;
-                    }
-                }
+            } else {
+                state = words.iter().fold(state, |state, word| mix(state, u64::from_le_bytes(*word)));
+                let n = words.len() * WORD_BYTES;
+                len += n as u32;
+                rest = &rest[n..];
             }
             if len.is_power_of_two() {
-                let hash = if partial == 0 { state } else { mix(state, partial) };
-                self.points[len.trailing_zeros() as usize].store((hash >> 32) as u32, Ordering::Relaxed);
+                self.reach(len, state, partial);
             }
         }
         self.state.store(state, Ordering::Relaxed);
         self.partial.store(partial, Ordering::Relaxed);
         self.len.store(len, Ordering::Relaxed);
+    }
+
+    /// Notes the checkpoint after `len` bytes.
+    #[inline(always)]
+    fn reach(&self, len: u32, state: u64, partial: u64) {
+        let hash = if partial == 0 { state } else { mix(state, partial) };
+        self.points[len.trailing_zeros() as usize].store((hash >> 32) as u32, Ordering::Relaxed);
     }
 
     /// Stops hashing: what was hashed so far stays valid.
