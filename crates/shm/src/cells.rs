@@ -84,8 +84,9 @@ impl Cells {
     #[inline(always)]
     pub fn expect_write(&self, i: u32) {
         let line = self.0.wrapping_add(i as usize * CELL_BYTES);
-        // SAFETY: a hint; it reads and writes nothing and raises no fault.
-        unsafe { core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_ET0 }>(line.cast()) }
+        // Not `_mm_prefetch`, which fetches for reading unless all of the crate is compiled for processors that know better.
+        // SAFETY: a hint; it reads and writes nothing and raises no fault. Processors that do not know it do nothing.
+        unsafe { core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags)) }
     }
 
     /// Likewise for reading.

@@ -159,6 +159,8 @@ pub struct Producer {
     soft: u32,
     /// Not 0: the record being written stands at cell 0 of the next lap, and its publication sends the reader there.
     wrap: u32,
+    /// Cell whose header has been cleared for the record that is being written, 0 for none.
+    cleared: u32,
 }
 
 /// Reader's cursor. All-zero is the state before the first epoch.

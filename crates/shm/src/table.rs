@@ -104,6 +104,9 @@ pub struct Tx {
     pub stuck: AtomicU64,
     /// When the shadow was looked at last, in ticks.
     pub looked: AtomicU64,
+    /// Sends since the other direction was looked at last, and what of its `ring_bytes` stood there then (`send::is_one_way`).
+    pub run: AtomicU32,
+    pub heard: AtomicU32,
     pub prefix: Prefix,
 }
 
@@ -256,6 +259,9 @@ impl Sock {
             word.store(0, Ordering::Relaxed);
         }
         for word in [&self.tx.stuck, &self.rx.switch_at, &self.rx.tcp_bytes, &self.rx.ring_bytes, &self.rx.looked] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&self.tx.run, &self.tx.heard] {
             word.store(0, Ordering::Relaxed);
         }
         self.rx.sent_before.store(0, Ordering::Relaxed);

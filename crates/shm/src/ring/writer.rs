@@ -36,6 +36,24 @@ impl Ring {
         Ok((self.cells.payload(cell), room.min(most)))
     }
 
+    /// To be called after [`Ring::begin`] by a writer whose reader is likely to be polling, with the length of the record. The
+    /// header behind it is cleared before the payload is written; as stores become visible in order, nothing is left to wait
+    /// for between the payload and its publication, and a reader that polls has no time to take their line away.
+    #[inline(always)]
+    pub fn expect_poll(&self, p: &mut Producer, len: usize) {
+        if p.wrap == 0 && cells_for(len) <= self.free_cells(p) {
+            self.clear(p, p.head.cell + cells_for(len));
+        }
+    }
+
+    /// Makes the header at `next` read 0, which it must before the record in front of it can be seen: the reader polls exactly
+    /// one word.
+    #[inline(always)]
+    fn clear(&self, p: &mut Producer, next: u32) {
+        self.cells.header(next).store(0, Ordering::Relaxed);
+        p.cleared = next;
+    }
+
     /// Publishes the `len` bytes written where [`Ring::begin`] said; none of them is no record.
     #[inline]
     pub fn commit(&self, p: &mut Producer, len: usize) -> Result<(), WriteStop> {
@@ -52,7 +70,7 @@ impl Ring {
         let need = cells_for(least.min((self.n as usize / 4 * CELL_BYTES).saturating_sub(HEADER_BYTES)));
         // A writer that has much to say does not creep through the last few cells: it waits for an eighth of the ring.
         let want = cells_for(most.min(self.n as usize * CELL_BYTES)).min(self.n / 8).max(need);
-        p.wrap = 0;
+        (p.wrap, p.cleared) = (0, 0);
         if p.head.cell.wrapping_sub(p.soft) >= SOFT_WRAP_CELLS && self.soft_wrap_pays(p, want)? {
             return Ok(self.reserve_wrapped(p));
         }
@@ -123,13 +141,25 @@ impl Ring {
             return Err(WriteStop::Corrupt); // The caller committed more than it had begun.
         }
         let next = p.head.cell + cells_for(len as usize);
-        // The next header must read 0 before this record can be seen: the reader polls exactly one word.
-        self.cells.header(next).store(0, Ordering::Relaxed);
+        if p.cleared != next {
+            self.clear(p, next);
+        }
         self.put(p.head.cell, word(kind, p.epoch, len))?;
         p.head.cell = next;
-        // The next publication clears the header behind its record first. That line was the reader's a lap ago.
-        self.cells.expect_write(next + 1);
         Ok(())
+    }
+
+    /// To be called by a writer that sends messages of about `len` bytes without waiting for answers: there are likely to be
+    /// more. The cells to come were the reader's a lap ago, and a publication waits for every line that was written.
+    #[inline(always)]
+    pub fn expect_next(&self, p: &Producer, len: usize) {
+        /// Far enough to hide a cache-line transfer behind the publication of this many small records.
+        const AHEAD_CELLS: u32 = 4;
+        /// Of longer messages only the beginning: the processor itself fetches ahead in what is written in order.
+        const MOST_CELLS: u32 = 32;
+        let cells = cells_for(len.min(MOST_CELLS as usize * CELL_BYTES));
+        let first = p.head.cell + cells.max(AHEAD_CELLS);
+        (first..first + cells).for_each(|cell| self.cells.expect_write(cell));
     }
 
     /// The record stands at cell 0 already; one swap at the head sends the reader there. A reader never finds a `WRAP`
