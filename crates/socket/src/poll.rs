@@ -12,7 +12,7 @@ use crate::fdtable::{self, Kind};
 use crate::ready::{self, ALWAYS, Answer, ENDING, NAP_NS, Question, READ, URGENT, WRITE};
 use crate::thread::{self, Signals};
 use crate::wait::{self, Deadline};
-use crate::{bells, epoll, machine, settings, stats};
+use crate::{bells, epoll, machine, settings, shadow, stats};
 use core::sync::atomic::Ordering;
 use libc::{pollfd, timespec};
 use ropeway_shm::sys;
@@ -180,9 +180,15 @@ impl Watch<'_> {
         let spins = ns != Some(0) && wait::spin_budget() != 0;
         let mut kernel = if ns == Some(0) || spins { Kernel::Ask } else { Kernel::AsksLater };
         loop {
-            let ready = self.look(kernel)?;
-            if ready != 0 || ns == Some(0) {
-                return Ok(ready);
+            if self.look(kernel)? != 0 {
+                // None is left when a number leads to something else now that is not ready: then the wait goes on.
+                let ready = self.look_for_closed();
+                if ready != 0 {
+                    return Ok(ready);
+                }
+            }
+            if ns == Some(0) {
+                return Ok(0);
             }
             let deadline = *deadline.get_or_insert_with(|| ns.map(|ns| sys::monotonic_ns().saturating_add(ns)));
             if spins && !spun && self.spin() {
@@ -193,9 +199,24 @@ impl Watch<'_> {
             spun = false;
             kernel = self.sleep(deadline, mask)?;
             if deadline.is_some_and(|d| sys::monotonic_ns() >= d) {
-                return self.look(Kernel::Ask);
+                self.look(Kernel::Ask)?;
+                return Ok(self.look_for_closed());
             }
         }
+    }
+
+    /// As the kernel does when a wait ends: looks up the numbers again, and says of one that leads elsewhere now what that is.
+    fn look_for_closed(&mut self) -> usize {
+        for i in 0..self.fds.len() {
+            if self.slots[i].on_ring().is_some()
+                && let Some(h) = self.slots[i].h
+                && !fdtable::leads_to(self.fds[i].fd, h)
+            {
+                (self.slots[i].h, self.slots[i].closed) = (None, true);
+                self.fds[i].revents = shadow::poll(self.fds[i].fd, self.fds[i].events);
+            }
+        }
+        self.fds.iter().filter(|entry| entry.revents != 0).count()
     }
 
     /// Fills in what is ready now, and says how many entries have something.

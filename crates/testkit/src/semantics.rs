@@ -101,18 +101,12 @@ const KNOWN_LIMITS: &[(&str, &str, &str, &str)] = &[
     ("programs", "fork_and_exec_of_a_static_program", "warm", SHARED_TAIL),
     ("programs", "fork_and_exec_of_a_static_program", "chaos", SHARED_TAIL),
     ("ends", "killed_peer_with_unread_data", "chaos", LATE_RESET),
-    ("threads", "closed_while_a_thread_polls", "warm", CLOSED_POLL),
-    ("threads", "closed_while_a_thread_polls", "chaos", CLOSED_POLL),
-    ("threads", "closed_while_a_thread_polls_in_vain", "warm", CLOSED_POLL),
-    ("threads", "closed_while_a_thread_polls_in_vain", "chaos", CLOSED_POLL),
 ];
 
 const SHARED_TAIL: &str =
     "a forked child that execs reads a socket that its parent keeps, with bytes unread in the ring";
 const LATE_RESET: &str =
     "poll shows the end of a peer that was killed over a ring that we had left, and the next call its reset";
-const CLOSED_POLL: &str =
-    "poll says NVAL for a number that another thread closes meanwhile; ours says what the socket said";
 
 /// A compiled theme.
 #[derive(Debug)]

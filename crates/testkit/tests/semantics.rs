@@ -184,6 +184,8 @@ semantics! {
         number_given_away_while_a_thread_receives,
         closed_while_a_thread_polls,
         closed_while_a_thread_polls_in_vain,
+        closed_while_a_thread_selects,
+        number_given_away_while_a_thread_polls,
         closed_while_a_thread_waits_on_a_set,
         shut_down_while_a_thread_receives,
         shut_down_both_ways_while_a_thread_polls,

@@ -1,6 +1,6 @@
 //! `select` and `pselect`, worked out as a poll.
 
-use super::slots::{self, FEW};
+use super::slots::{self, FEW, Slot};
 use super::{Found, Watch, fill, survey};
 use crate::{thread, wait};
 use core::mem::MaybeUninit;
@@ -10,9 +10,9 @@ use ropeway_shm::sys;
 /// What select's three questions are in terms of poll, in the order of its arguments (as the kernel has it).
 const ASKED: [i16; 3] = [libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM, libc::POLLPRI];
 const MEANT: [i16; 3] = [
-    libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR,
-    libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND | libc::POLLERR,
-    libc::POLLPRI,
+    libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL,
+    libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND | libc::POLLERR | libc::POLLNVAL,
+    libc::POLLPRI | libc::POLLNVAL,
 ];
 const WORD: usize = u64::BITS as usize;
 
@@ -117,8 +117,14 @@ unsafe fn watch(
             }
             ours = true;
             let answer = Watch { fds, slots, kernel, signals: thread::signals() }.run(ns, mask);
-            // SAFETY: passed on to the caller.
-            if answer < 0 { answer } else { unsafe { show(nfds as usize, sets, fds) } }
+            // Numbers that led nowhere are an error; one that was closed during the wait is ready for whatever was asked.
+            let is_bad = |(p, slot): (&pollfd, &Slot)| p.revents & libc::POLLNVAL != 0 && !slot.closed;
+            match answer {
+                0.. if fds.iter().zip(&*slots).any(is_bad) => -(libc::EBADF as isize),
+                // SAFETY: passed on to the caller.
+                0.. => unsafe { show(nfds as usize, sets, fds) },
+                _ => answer,
+            }
         })
     };
     let answer = with_entries(count, entries).flatten();
@@ -149,9 +155,6 @@ unsafe fn each(nfds: usize, sets: [*mut u64; 3], mut f: impl FnMut(i32, i16)) {
 /// # Safety
 /// As for [`select`].
 unsafe fn show(nfds: usize, sets: [*mut u64; 3], fds: &[pollfd]) -> isize {
-    if fds.iter().any(|p| p.revents & libc::POLLNVAL != 0) {
-        return -(libc::EBADF as isize);
-    }
     for set in sets.into_iter().filter(|set| !set.is_null()) {
         // SAFETY: inside the set (contract).
         (0..nfds.div_ceil(WORD)).for_each(|at| unsafe { *set.add(at) = 0 });

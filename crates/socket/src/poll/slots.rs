@@ -21,6 +21,8 @@ pub struct Slot {
     /// The socket, if it is one of ours.
     pub h: Option<Handle>,
     pub is_set: bool,
+    /// Another thread closed the number during the wait: the kernel is asked for whatever it leads to now.
+    pub closed: bool,
     /// Keeps the rings mapped from the first look at them on.
     waiting: Option<Waiting>,
     /// Counted in `rx.inflight`: the socket does not attach while we sleep in the kernel.

@@ -293,6 +293,57 @@ CASE(closed_while_a_thread_polls_in_vain)
     A_SIDE T(recv(fd, buffer, 10, 0));
 }
 
+static void wait_in_select(void)
+{
+    struct timeval limit = { 5, 0 };
+    fd_set in, out, other;
+    FD_ZERO(&in);
+    FD_ZERO(&out);
+    FD_ZERO(&other);
+    FD_SET(fd, &in);
+    FD_SET(fd, &other);
+    T(select(fd + 1, &in, &out, &other, &limit));
+    rw_note("waiter: %d %d %d", FD_ISSET(fd, &in), FD_ISSET(fd, &out), FD_ISSET(fd, &other));
+}
+
+CASE(closed_while_a_thread_selects)
+{
+    rw_warm(fd, RW_SELECT);
+    B_SIDE {
+        struct waiter waiter;
+        start_waiter(&waiter, wait_in_select);
+        T(close(fd));
+        rw_tell();
+        pthread_join(waiter.thread, NULL);
+    }
+    A_SIDE {
+        rw_hear();
+        T(send(fd, "wake", 4, 0));
+    }
+}
+
+/* The number leads to a pipe when the socket has news: the wait is the pipe's from then on. */
+CASE(number_given_away_while_a_thread_polls)
+{
+    rw_warm(fd, RW_POLL);
+    B_SIDE {
+        struct waiter waiter;
+        int ends[2];
+        MUST(pipe(ends));
+        start_waiter(&waiter, wait_in_poll);
+        MUST(dup2(ends[0], fd));
+        rw_tell();
+        rw_sleep_ms(30);
+        rw_note("the pipe's turn");
+        T(write(ends[1], "x", 1));
+        pthread_join(waiter.thread, NULL);
+    }
+    A_SIDE {
+        rw_hear();
+        T(send(fd, "wake", 4, 0));
+    }
+}
+
 CASE(closed_while_a_thread_waits_on_a_set)
 {
     struct epoll_event event = { .events = EPOLLIN };
@@ -508,6 +559,7 @@ CASE(cancellation_switched_off)
 RW_MAIN(ENTRY(many_writers), ENTRY(many_readers), ENTRY(many_writers_and_readers), ENTRY(both_directions_with_many_threads),
     ENTRY(many_threads_without_blocking), ENTRY(one_thread_for_each_direction), ENTRY(closed_while_a_thread_receives),
     ENTRY(number_given_away_while_a_thread_receives), ENTRY(closed_while_a_thread_polls), ENTRY(closed_while_a_thread_polls_in_vain),
+    ENTRY(closed_while_a_thread_selects), ENTRY(number_given_away_while_a_thread_polls),
     ENTRY(closed_while_a_thread_waits_on_a_set), ENTRY(shut_down_while_a_thread_receives),
     ENTRY(shut_down_both_ways_while_a_thread_polls), ENTRY(shut_down_while_a_thread_sends),
     ENTRY(sending_while_another_thread_receives), ENTRY(cancelled_while_receiving), ENTRY(cancelled_while_accepting),
