@@ -83,6 +83,8 @@ pub const FLAG_CONNECTING: u32 = 1 << 9;
 pub const FLAG_STRICT_FAIL: u32 = 1 << 10;
 /// It came with this image, which does not know yet what happened on it before.
 pub const FLAG_INHERITED: u32 = 1 << 11;
+/// We left a ring of which the peer had not read everything: should it die now, TCP would have reset the connection.
+pub const FLAG_LEFT_UNREAD: u32 = 1 << 12;
 
 /// Outgoing direction of a socket. Fields that are not atomic are protected by `lock`.
 #[repr(C, align(64))]

@@ -13,8 +13,8 @@ use ropeway_shm::ring::{Consumer, End, Look, Producer, Recovered, Ring, WriteSto
 use ropeway_shm::segment::Pair;
 use ropeway_shm::sys;
 use ropeway_shm::table::{
-    FLAG_NONBLOCK, FLAG_PEER_FIN, FLAG_PINNED, FLAG_RESET, FLAG_SHUT_RD, FLAG_SHUT_WR, FLAG_WAITED, PAIR_READY,
-    RX_ATTACHED, RX_DRAIN, RX_TCP, Sock, TX_RING, TX_TCP,
+    FLAG_LEFT_UNREAD, FLAG_NONBLOCK, FLAG_PEER_FIN, FLAG_PINNED, FLAG_RESET, FLAG_SHUT_RD, FLAG_SHUT_WR, FLAG_WAITED,
+    PAIR_READY, RX_ATTACHED, RX_DRAIN, RX_TCP, Sock, TX_RING, TX_TCP,
 };
 
 /// After this many returns to TCP a connection is left there (clause 6.3).
@@ -167,6 +167,7 @@ impl TxLock<'_> {
         match ring.switch(p, epoch, at) {
             Ok(()) => {
                 s.tx.phase.store(TX_RING, Ordering::Release);
+                s.clear(FLAG_LEFT_UNREAD);
                 s.tx.looked.store(sys::ticks(), Ordering::Relaxed);
                 note_promoted(s);
                 self.ring_reader(&ring);
@@ -185,6 +186,15 @@ impl TxLock<'_> {
         }
     }
 
+    /// On TCP: the ring that was left may have been read to its end since.
+    #[inline]
+    pub fn look_at_left(&mut self, h: Handle) {
+        if self.s.has(FLAG_LEFT_UNREAD) && self.any_ring().is_none_or(|(ring, p)| ring.drained(p)) {
+            self.s.clear(FLAG_LEFT_UNREAD);
+            epoll::carrier_changed(h);
+        }
+    }
+
     /// Wakes the reader if it asked for that.
     #[inline]
     pub fn ring_reader(&self, ring: &Ring) {
@@ -198,6 +208,7 @@ impl TxLock<'_> {
         let s = self.s;
         let Some((ring, p)) = self.ring() else { return };
         if ring.close_writer(p) {
+            note_left(s, &ring, p);
             // First the phase: whoever sees that the epoch was left may offer the next one.
             s.tx.phase.store(TX_TCP, Ordering::Release);
             ring.leave(p);
@@ -217,6 +228,8 @@ impl TxLock<'_> {
         if ring.accept_recall(p.epoch) {
             shadow::copy_tail(s, &ring, p, fd);
             ring.recall_done(p.epoch);
+        } else {
+            note_left(s, &ring, p);
         }
         s.tx.phase.store(TX_TCP, Ordering::Release);
         ring.leave(p);
@@ -228,6 +241,13 @@ impl TxLock<'_> {
     pub fn corrupt(&mut self, h: Handle, fd: i32) {
         self.s.tx.phase.store(TX_TCP, Ordering::Release);
         break_connection(self.s, h, fd, Reason::RingCorrupt);
+    }
+}
+
+/// Clause 5.2 for a ring that the writer leaves.
+fn note_left(s: &Sock, ring: &Ring, p: &mut Producer) {
+    if !ring.drained(p) {
+        s.set(FLAG_LEFT_UNREAD);
     }
 }
 
@@ -416,6 +436,7 @@ pub fn peer_fin(s: &Sock, h: Handle, fd: i32) {
         return;
     }
     s.set(FLAG_PEER_FIN);
+    s.clear(FLAG_LEFT_UNREAD);
     let Some(pair) = pair(s) else { return };
     let on_ring = s.tx.phase.load(Ordering::Relaxed) == TX_RING;
     let broken = shadow::poll(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0;

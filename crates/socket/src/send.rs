@@ -89,6 +89,7 @@ fn over_tcp(h: Handle, fd: i32, list: &Cursor, flags: i32, mut native: impl FnMu
             let mut cursor = *list;
             return over_ring(h, fd, &mut cursor, flags, native);
         }
+        tx.look_at_left(h);
         s.tx.inflight.fetch_add(1, Ordering::AcqRel) == 0
     };
     let r = native();

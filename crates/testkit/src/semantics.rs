@@ -100,13 +100,10 @@ const KNOWN_LIMITS: &[(&str, &str, &str, &str)] = &[
     ("programs", "fork_and_exec_of_a_program", "chaos", SHARED_TAIL),
     ("programs", "fork_and_exec_of_a_static_program", "warm", SHARED_TAIL),
     ("programs", "fork_and_exec_of_a_static_program", "chaos", SHARED_TAIL),
-    ("ends", "killed_peer_with_unread_data", "chaos", LATE_RESET),
 ];
 
 const SHARED_TAIL: &str =
     "a forked child that execs reads a socket that its parent keeps, with bytes unread in the ring";
-const LATE_RESET: &str =
-    "poll shows the end of a peer that was killed over a ring that we had left, and the next call its reset";
 
 /// A compiled theme.
 #[derive(Debug)]
