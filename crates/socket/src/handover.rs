@@ -3,6 +3,10 @@
 //! `docs/handover.md` states the protocol; the clause numbers in the comments are its. Everything here runs under the
 //! direction's process-shared lock, which the guards [`TxLock`] and [`RxLock`] hold.
 
+mod ends;
+
+pub use ends::{break_connection, look_for_end, peer_fin, time_to_look};
+
 use crate::fdtable::{self, Handle};
 use crate::reason::Reason;
 use crate::thread::Critical;
@@ -208,7 +212,7 @@ impl TxLock<'_> {
         let s = self.s;
         let Some((ring, p)) = self.ring() else { return };
         if ring.close_writer(p) {
-            note_left(s, &ring, p);
+            ends::note_left(s, &ring, p);
             // First the phase: whoever sees that the epoch was left may offer the next one.
             s.tx.phase.store(TX_TCP, Ordering::Release);
             ring.leave(p);
@@ -229,7 +233,7 @@ impl TxLock<'_> {
             shadow::copy_tail(s, &ring, p, fd);
             ring.recall_done(p.epoch);
         } else {
-            note_left(s, &ring, p);
+            ends::note_left(s, &ring, p);
         }
         s.tx.phase.store(TX_TCP, Ordering::Release);
         ring.leave(p);
@@ -241,13 +245,6 @@ impl TxLock<'_> {
     pub fn corrupt(&mut self, h: Handle, fd: i32) {
         self.s.tx.phase.store(TX_TCP, Ordering::Release);
         break_connection(self.s, h, fd, Reason::RingCorrupt);
-    }
-}
-
-/// Clause 5.2 for a ring that the writer leaves.
-fn note_left(s: &Sock, ring: &Ring, p: &mut Producer) {
-    if !ring.drained(p) {
-        s.set(FLAG_LEFT_UNREAD);
     }
 }
 
@@ -417,66 +414,6 @@ pub fn unread(s: &Sock) -> usize {
         return 0;
     }
     lock_rx(s).ring().map_or(0, |(ring, c)| ring.unread(c).0)
-}
-
-/// Clause 5.4: bytes can no longer be attributed to a place in the stream. Both ends see a reset, never wrong bytes.
-pub fn break_connection(s: &Sock, h: Handle, fd: i32, reason: Reason) {
-    pin(s, reason);
-    stats::count_reason(reason);
-    s.keep_error(libc::ECONNRESET);
-    shadow::abort(fd);
-    epoll::carrier_changed(h);
-}
-
-/// Clause 5.2: the peer's FIN was seen on the shadow. Decides between a good end and a reset, and moves what we send to
-/// TCP, so that the kernel tells us from now on if the peer dies.
-pub fn peer_fin(s: &Sock, h: Handle, fd: i32) {
-    let mut tx = lock_tx(s);
-    if s.has(FLAG_PEER_FIN) {
-        return;
-    }
-    s.set(FLAG_PEER_FIN);
-    s.clear(FLAG_LEFT_UNREAD);
-    let Some(pair) = pair(s) else { return };
-    let on_ring = s.tx.phase.load(Ordering::Relaxed) == TX_RING;
-    let broken = shadow::poll(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0;
-    let Some((ring, p)) = tx.any_ring() else { return };
-    // A ring that was left before counts, too: TCP would have had its bytes unread.
-    let unread = p.epoch != 0 && !pair.incoming().wr_shut() && !ring.drained(p);
-    if !broken && !unread {
-        return tx.demote(h, fd, Reason::PeerClosed);
-    }
-    if !broken {
-        s.keep_error(libc::ECONNRESET);
-    } // Else the kernel holds the error, and gives it to whoever asks next.
-    if on_ring {
-        s.tx.phase.store(TX_TCP, Ordering::Release);
-        note_demoted(s, Reason::Reset);
-    }
-    epoll::carrier_changed(h);
-}
-
-/// Clause 5.1: a writer looks at its shadow at least once per millisecond of sending.
-#[inline]
-pub fn time_to_look(s: &Sock) -> bool {
-    /// Half a millisecond at the usual clock rates; no need to be exact.
-    const LOOK_TICKS: u64 = 1 << 20;
-    let now = sys::ticks();
-    if now.wrapping_sub(s.tx.looked.load(Ordering::Relaxed)) < LOOK_TICKS {
-        return false;
-    }
-    s.tx.looked.store(now, Ordering::Relaxed);
-    true
-}
-
-/// Looks at the shadow for the peer's end. True when the peer is gone or has shut down.
-pub fn look_for_end(s: &Sock, h: Handle, fd: i32) -> bool {
-    let events = shadow::poll(fd, libc::POLLRDHUP);
-    if events & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) == 0 {
-        return false;
-    }
-    peer_fin(s, h, fd);
-    true
 }
 
 /// Clause 4: does what a leaving reader asked for, if it did. Called where our own side waits or returns from waiting.

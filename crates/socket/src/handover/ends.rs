@@ -1,0 +1,77 @@
+//! Ends of connections (clause 5): the peer's death or FIN as the shadow shows it, and what of it is a reset.
+
+use super::{lock_tx, note_demoted, pair, pin};
+use crate::fdtable::Handle;
+use crate::reason::Reason;
+use crate::{epoll, shadow, stats};
+use core::sync::atomic::Ordering;
+use ropeway_shm::ring::{Producer, Ring};
+use ropeway_shm::sys;
+use ropeway_shm::table::{FLAG_LEFT_UNREAD, FLAG_PEER_FIN, Sock, TX_RING, TX_TCP};
+
+/// Clause 5.4: bytes can no longer be attributed to a place in the stream. Both ends see a reset, never wrong bytes.
+pub fn break_connection(s: &Sock, h: Handle, fd: i32, reason: Reason) {
+    pin(s, reason);
+    stats::count_reason(reason);
+    s.keep_error(libc::ECONNRESET);
+    shadow::abort(fd);
+    epoll::carrier_changed(h);
+}
+
+/// Clause 5.2: the peer's FIN was seen on the shadow. Decides between a good end and a reset, and moves what we send to
+/// TCP, so that the kernel tells us from now on if the peer dies.
+pub fn peer_fin(s: &Sock, h: Handle, fd: i32) {
+    let mut tx = lock_tx(s);
+    if s.has(FLAG_PEER_FIN) {
+        return;
+    }
+    s.set(FLAG_PEER_FIN);
+    s.clear(FLAG_LEFT_UNREAD);
+    let Some(pair) = pair(s) else { return };
+    let on_ring = s.tx.phase.load(Ordering::Relaxed) == TX_RING;
+    let broken = shadow::poll(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0;
+    let Some((ring, p)) = tx.any_ring() else { return };
+    // A ring that was left before counts, too: TCP would have had its bytes unread.
+    let unread = p.epoch != 0 && !pair.incoming().wr_shut() && !ring.drained(p);
+    if !broken && !unread {
+        return tx.demote(h, fd, Reason::PeerClosed);
+    }
+    if !broken {
+        s.keep_error(libc::ECONNRESET);
+    } // Else the kernel holds the error, and gives it to whoever asks next.
+    if on_ring {
+        s.tx.phase.store(TX_TCP, Ordering::Release);
+        note_demoted(s, Reason::Reset);
+    }
+    epoll::carrier_changed(h);
+}
+
+/// Clause 5.1: a writer looks at its shadow at least once per millisecond of sending.
+#[inline]
+pub fn time_to_look(s: &Sock) -> bool {
+    /// Half a millisecond at the usual clock rates; no need to be exact.
+    const LOOK_TICKS: u64 = 1 << 20;
+    let now = sys::ticks();
+    if now.wrapping_sub(s.tx.looked.load(Ordering::Relaxed)) < LOOK_TICKS {
+        return false;
+    }
+    s.tx.looked.store(now, Ordering::Relaxed);
+    true
+}
+
+/// Looks at the shadow for the peer's end. True when the peer is gone or has shut down.
+pub fn look_for_end(s: &Sock, h: Handle, fd: i32) -> bool {
+    let events = shadow::poll(fd, libc::POLLRDHUP);
+    if events & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) == 0 {
+        return false;
+    }
+    peer_fin(s, h, fd);
+    true
+}
+
+/// Clause 5.2 for a ring that the writer leaves.
+pub(super) fn note_left(s: &Sock, ring: &Ring, p: &mut Producer) {
+    if !ring.drained(p) {
+        s.set(FLAG_LEFT_UNREAD);
+    }
+}
