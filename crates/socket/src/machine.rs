@@ -1,5 +1,6 @@
 //! What spinning depends on: how many processors there are for the two ends, and how well spinning went lately.
 
+use crate::fdtable;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use ropeway_shm::sys;
 
@@ -93,12 +94,35 @@ pub fn is_crowded(now: u64) -> bool {
     CROWD.load(Ordering::Relaxed) >= CROWD_FROM
 }
 
-/// Threads of the whole machine that run or could run: the number before the slash in `/proc/loadavg`.
+/// Threads of the whole machine that run or could run: the number before the slash in `/proc/loadavg`. 0 when that cannot be
+/// read.
 fn runnable() -> u32 {
     let mut text = [0u8; 64];
-    let n = read_file(c"/proc/loadavg".as_ptr().cast(), &mut text);
+    // SAFETY: the buffer is writable for its length.
+    let n = unsafe { sys::pread(loadavg(), text.as_mut_ptr(), text.len(), 0) }.unwrap_or(0);
     let words = text[..n].split(|b| *b == b' ').nth(3);
     words.and_then(|w| w.split(|b| *b == b'/').next()).and_then(number).unwrap_or(0) as u32
+}
+
+/// The file that is read so often stays open, out of the program's way: a number that comes and goes could be taken by another
+/// thread in between.
+fn loadavg() -> i32 {
+    static FILE: AtomicI32 = AtomicI32::new(-1);
+    let kept = FILE.load(Ordering::Acquire);
+    if kept >= 0 && fdtable::is_internal(kept) {
+        return kept;
+    }
+    // SAFETY: a C string.
+    let Ok(fd) = (unsafe { sys::open(c"/proc/loadavg".as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC, 0) }) else {
+        return -1;
+    };
+    let fd = sys::move_high(fd as i32);
+    fdtable::enter_internal(fd);
+    if FILE.compare_exchange(kept, fd, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        fdtable::remove(fd);
+        let _ = sys::close(fd);
+    }
+    FILE.load(Ordering::Acquire)
 }
 
 /// Whole processors that the cgroup's quota allows (v2, the process's own group as it sees itself).

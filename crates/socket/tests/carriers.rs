@@ -1,87 +1,19 @@
 //! Streams between two threads over one connection whose carriers change all the time: every byte must arrive once, in
 //! order. Replay a failure with `ROPEWAY_SEED=<seed> cargo test -p ropeway-socket --test carriers`.
 
-use ropeway_shm::segment::{MIN_RING_BYTES, pair_bytes};
-use ropeway_shm::sys;
-use ropeway_shm::table::PAIR_REGISTERED;
-use ropeway_socket::fdtable::{self, Handle};
+mod support;
+
 use ropeway_socket::reason::Reason;
-use ropeway_socket::{lifecycle, promote, recv, send, settings};
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use ropeway_socket::settings;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use support::{End, connected, within};
 
 /// Runs in which both directions of an end were on a ring for a while.
 static USED: AtomicU32 = AtomicU32::new(0);
 
-struct End {
-    fd: i32,
-    h: Handle,
-    _stream: TcpStream,
-}
-
-fn native(result: sys::Result<usize>) -> isize {
-    result.map_or_else(|e| -(e as isize), |n| n as isize)
-}
-
-impl End {
-    fn track(stream: TcpStream) -> End {
-        let fd = stream.as_raw_fd();
-        lifecycle::accepted(None, fd, 0);
-        let h = fdtable::sock(fd).expect("the socket is tracked");
-        End { fd, h, _stream: stream }
-    }
-
-    fn send(&self, bytes: &[u8], flags: i32) -> isize {
-        let v = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        // SAFETY: one entry that describes `bytes`; the closure makes the same call on the kernel.
-        unsafe {
-            send::send(self.h, self.fd, &v, 1, flags | libc::MSG_NOSIGNAL, || {
-                let flags = flags | libc::MSG_NOSIGNAL;
-                native(sys::sendto(self.fd, bytes.as_ptr(), bytes.len(), flags, std::ptr::null(), 0))
-            })
-        }
-    }
-
-    fn recv(&self, bytes: &mut [u8], flags: i32) -> isize {
-        let (ptr, len) = (bytes.as_mut_ptr(), bytes.len());
-        let v = libc::iovec { iov_base: ptr.cast(), iov_len: len };
-        // SAFETY: as in `send`.
-        unsafe {
-            recv::recv(self.h, self.fd, &v, 1, flags, || {
-                native(sys::recvfrom(self.fd, ptr, len, flags, std::ptr::null_mut(), std::ptr::null_mut()))
-            })
-        }
-    }
-
-    fn on_ring(&self) -> bool {
-        self.h.sock().tx.ring_bytes.load(Ordering::Relaxed) > 0
-            && self.h.sock().rx.ring_bytes.load(Ordering::Relaxed) > 0
-    }
-
-    fn close(self) {
-        lifecycle::closing(self.fd);
-    }
-}
-
-/// A connection whose ends share a pair, as the rendezvous would have arranged.
-fn connected() -> (End, End) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-    let a = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
-    let (b, _) = listener.accept().expect("accept");
-    let (a, b) = (End::track(a), End::track(b));
-    // SAFETY: a valid C string.
-    let fd = unsafe { sys::memfd_create(c"pair".as_ptr().cast(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-    let fd = fd.expect("memfd") as i32;
-    sys::ftruncate(fd, pair_bytes(MIN_RING_BYTES) as i64).expect("size");
-    sys::fcntl(fd, libc::F_ADD_SEALS, (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) as usize).expect("seal");
-    for (side, end) in [(0, &a), (1, &b)] {
-        end.h.sock().pairing.store(PAIR_REGISTERED, Ordering::Release);
-        promote::granted(end.h.token(), side, MIN_RING_BYTES, fd);
-    }
-    sys::close(fd).expect("close");
-    (a, b)
+fn has_used_rings(end: &End) -> bool {
+    [&end.h.sock().tx.ring_bytes, &end.h.sock().rx.ring_bytes].iter().all(|bytes| bytes.load(Ordering::Relaxed) > 0)
 }
 
 fn next(state: &mut u64) -> u64 {
@@ -102,7 +34,7 @@ fn write_stream(end: &End, salt: u64, total: u64, mut rng: u64) {
         let most = if next(&mut rng).is_multiple_of(4) { 40_000 } else { 200 };
         let n = (1 + next(&mut rng) % most).min(total - at);
         let bytes: Vec<u8> = (at..at + n).map(|i| byte(salt, i)).collect();
-        let sent = end.send(&bytes, 0);
+        let sent = end.send(&bytes);
         assert!(sent > 0, "send answered {sent} at {at}");
         at += sent as u64;
     }
@@ -118,7 +50,7 @@ fn read_stream(end: &End, salt: u64, total: u64, mut rng: u64) {
             1 if n as u64 <= total - at => libc::MSG_WAITALL,
             _ => 0,
         };
-        let got = end.recv(&mut buffer[..n], flags);
+        let got = end.recv_flags(&mut buffer[..n], flags);
         assert!(got > 0, "recv answered {got} at {at} of {total} (flags {flags:#x})");
         for (i, b) in buffer[..got as usize].iter().enumerate() {
             assert_eq!(*b, byte(salt, at + i as u64), "byte {} (flags {flags:#x})", at + i as u64);
@@ -150,28 +82,12 @@ fn run(seed: u64, total: u64) {
             "seed {seed}, {name}: {ring} bytes on rings, {tcp} on TCP, {up} promotions, {down} demotions, {reason}"
         );
     }
-    USED.fetch_add((a.on_ring() || b.on_ring()) as u32, Ordering::Relaxed);
-    assert_eq!(a.send(b"bye", 0), 3);
+    USED.fetch_add((has_used_rings(&a) || has_used_rings(&b)) as u32, Ordering::Relaxed);
+    assert_eq!(a.send(b"bye"), 3);
     a.close();
     let mut rest = [0u8; 16];
-    assert_eq!(b.recv(&mut rest, 0), 3, "what was sent before close arrives");
+    assert_eq!(b.recv(&mut rest), 3, "what was sent before close arrives");
     b.close();
-}
-
-/// A watchdog: a hang is a failure, too.
-fn within(limit: Duration, what: &str, f: impl FnOnce() + Send + 'static) {
-    let (done, finished) = std::sync::mpsc::channel();
-    let thread = std::thread::spawn(move || {
-        f();
-        let _ = done.send(());
-    });
-    match finished.recv_timeout(limit) {
-        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
-            eprintln!("{what}: no end after {limit:?}");
-            std::process::abort();
-        }
-        _ => thread.join().expect("the test thread"),
-    }
 }
 
 #[test]

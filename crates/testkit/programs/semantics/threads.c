@@ -264,12 +264,11 @@ CASE(number_given_away_while_a_thread_receives)
     }
 }
 
-CASE(closed_while_a_thread_polls)
+static void closed_during(void (*wait)(void))
 {
-    rw_warm(fd, RW_POLL);
     B_SIDE {
         struct waiter waiter;
-        start_waiter(&waiter, wait_in_poll);
+        start_waiter(&waiter, wait);
         T(close(fd));
         rw_tell();
         pthread_join(waiter.thread, NULL);
@@ -278,6 +277,12 @@ CASE(closed_while_a_thread_polls)
         rw_hear();
         T(send(fd, "wake", 4, 0));
     }
+}
+
+CASE(closed_while_a_thread_polls)
+{
+    rw_warm(fd, RW_POLL);
+    closed_during(wait_in_poll);
 }
 
 CASE(closed_while_a_thread_polls_in_vain)
@@ -309,17 +314,7 @@ static void wait_in_select(void)
 CASE(closed_while_a_thread_selects)
 {
     rw_warm(fd, RW_SELECT);
-    B_SIDE {
-        struct waiter waiter;
-        start_waiter(&waiter, wait_in_select);
-        T(close(fd));
-        rw_tell();
-        pthread_join(waiter.thread, NULL);
-    }
-    A_SIDE {
-        rw_hear();
-        T(send(fd, "wake", 4, 0));
-    }
+    closed_during(wait_in_select);
 }
 
 /* The number leads to a pipe when the socket has news: the wait is the pipe's from then on. */
