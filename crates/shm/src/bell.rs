@@ -69,13 +69,34 @@ impl Bell {
         let got = unsafe {
             sys::recvmmsg(self.fd, messages.as_mut_ptr(), RINGS_AT_ONCE, libc::MSG_DONTWAIT, core::ptr::null_mut())
         };
-        let got = got.unwrap_or(0).min(RINGS_AT_ONCE);
+        let got = match got {
+            Ok(n) => n.min(RINGS_AT_ONCE),
+            Err(libc::EAGAIN) => 0,
+            // The call that takes several is not allowed here, or not there.
+            Err(_) => return self.take_singly(tags),
+        };
         for (tag, message) in tags.iter_mut().zip(&messages[..got]) {
             if message.msg_len != 8 {
                 *tag = TAG_ANY;
             }
         }
         got
+    }
+
+    #[cold]
+    fn take_singly(&self, tags: &mut [u64; RINGS_AT_ONCE]) -> usize {
+        let (no_address, no_length) = (core::ptr::null_mut(), core::ptr::null_mut());
+        for (i, tag) in tags.iter_mut().enumerate() {
+            // SAFETY: eight writable bytes; no address is asked for.
+            let got =
+                unsafe { sys::recvfrom(self.fd, (&raw mut *tag).cast(), 8, libc::MSG_DONTWAIT, no_address, no_length) };
+            match got {
+                Ok(8) => {}
+                Ok(_) => *tag = TAG_ANY,
+                Err(_) => return i,
+            }
+        }
+        RINGS_AT_ONCE
     }
 
     pub fn close(self) {

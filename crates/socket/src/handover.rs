@@ -5,7 +5,7 @@
 
 mod ends;
 
-pub use ends::{break_connection, look_for_end, peer_fin, time_to_look};
+pub use ends::{break_connection, forget_left, look_for_end, peer_fin, time_to_look};
 
 use crate::fdtable::{self, Handle};
 use crate::reason::Reason;

@@ -326,6 +326,7 @@ pub fn pin(h: Handle, fd: i32, reason: Reason) {
     }
     lock_tx(s).demote(h, fd, reason);
     lock_rx(s).demote(h, fd, reason);
+    handover::forget_left(s, h);
 }
 
 /// Takes both directions back to TCP for good before somebody reads the descriptor past Ropeway. An unread rest of the
@@ -344,6 +345,7 @@ fn take_back(h: Handle, fd: i32, reason: Reason) {
     // The incoming ring first: while ours is open, the peer waits where it can be asked for an unread rest.
     let settled = give_rest_back(h, fd, reason);
     lock_tx(s).demote(h, fd, reason);
+    handover::forget_left(s, h);
     // With other owners, the rest is theirs as much as ours: it stays for those who read through Ropeway.
     if !settled && sole_owner(s) {
         relay::take_over(h, fd);

@@ -6,8 +6,9 @@ use ropeway_shm::sys;
 
 /// Time-stamp counter ticks per microsecond, learnt once; see [`ticks_per_us`].
 static TICKS_PER_US: AtomicU64 = AtomicU64::new(0);
-/// Processors that this process may run on at the same time, 0 before it was looked at.
+/// Processors that this process may run on at the same time, and those of the machine; 0 before they were looked at.
 static PROCESSORS: AtomicU32 = AtomicU32::new(0);
+static ONLINE: AtomicU32 = AtomicU32::new(0);
 /// How well spinning went lately: above 0 it pays.
 static SCORE: AtomicI32 = AtomicI32::new(0);
 
@@ -51,7 +52,9 @@ pub fn ticks_per_us() -> u64 {
 pub fn processors() -> u32 {
     match PROCESSORS.load(Ordering::Relaxed) {
         0 => {
-            let n = online().min(quota()).max(1);
+            let online = online();
+            let n = online.min(quota()).max(1);
+            ONLINE.store(online, Ordering::Relaxed);
             PROCESSORS.store(n, Ordering::Relaxed);
             n
         }
@@ -87,8 +90,11 @@ pub fn is_crowded(now: u64) -> bool {
         && COUNTED_AT.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     {
         let crowd = CROWD.load(Ordering::Relaxed);
-        let next =
-            if runnable() > processors() { (crowd + CROWD_RISE).min(CROWD_MAX) } else { crowd.saturating_sub(1) };
+        let next = if runnable() > ONLINE.load(Ordering::Relaxed) {
+            (crowd + CROWD_RISE).min(CROWD_MAX)
+        } else {
+            crowd.saturating_sub(1)
+        };
         CROWD.store(next, Ordering::Relaxed);
     }
     CROWD.load(Ordering::Relaxed) >= CROWD_FROM

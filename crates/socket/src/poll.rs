@@ -71,7 +71,6 @@ unsafe fn watch(
         Found::Nothing => native(),
         Found::Tcp if ns == Some(0) => native(),
         Found::Tcp => {
-            let signals = thread::signals();
             let mut native = Some(native);
             slots::with(n, |slots, kernel| {
                 fill(fds, slots);
@@ -80,18 +79,15 @@ unsafe fn watch(
                 {
                     return native();
                 }
-                Watch { fds, slots, kernel, signals }.run(ns, mask)
+                Watch::new(fds, slots, kernel).run(ns, mask)
             })
             .unwrap_or(-(libc::ENOMEM as isize))
         }
-        Found::Rings => {
-            let signals = thread::signals();
-            slots::with(n, |slots, kernel| {
-                fill(fds, slots);
-                Watch { fds, slots, kernel, signals }.run(ns, mask)
-            })
-            .unwrap_or(-(libc::ENOMEM as isize))
-        }
+        Found::Rings => slots::with(n, |slots, kernel| {
+            fill(fds, slots);
+            Watch::new(fds, slots, kernel).run(ns, mask)
+        })
+        .unwrap_or(-(libc::ENOMEM as isize)),
     }
 }
 
@@ -164,9 +160,15 @@ struct Watch<'a> {
     slots: &'a mut [Slot],
     kernel: &'a mut [pollfd],
     signals: Signals,
+    /// The first look is over.
+    has_looked: bool,
 }
 
-impl Watch<'_> {
+impl<'a> Watch<'a> {
+    fn new(fds: &'a mut [pollfd], slots: &'a mut [Slot], kernel: &'a mut [pollfd]) -> Watch<'a> {
+        Watch { fds, slots, kernel, signals: thread::signals(), has_looked: false }
+    }
+
     fn run(&mut self, ns: Option<u64>, mask: Option<u64>) -> isize {
         match self.wait(ns, mask) {
             Ok(n) => n as isize,
@@ -190,6 +192,7 @@ impl Watch<'_> {
             if ns == Some(0) {
                 return Ok(0);
             }
+            self.has_looked = true;
             let deadline = *deadline.get_or_insert_with(|| ns.map(|ns| sys::monotonic_ns().saturating_add(ns)));
             if spins && !spun && self.spin() {
                 spun = true;
@@ -212,7 +215,7 @@ impl Watch<'_> {
                 && let Some(h) = self.slots[i].h
                 && !fdtable::leads_to(self.fds[i].fd, h)
             {
-                (self.slots[i].h, self.slots[i].closed) = (None, true);
+                self.slots[i].h = None;
                 self.fds[i].revents = shadow::poll(self.fds[i].fd, self.fds[i].events);
             }
         }
@@ -338,6 +341,8 @@ impl Watch<'_> {
 
     /// Arms every ring, counts itself in where there is none, and sleeps. Says what is known of the kernel then.
     fn sleep(&mut self, deadline: Deadline, mask: Option<u64>) -> sys::Result<Kernel> {
+        // First, so that whatever receives over a ring then is armed, and nothing comes to one unarmed.
+        let followed = slots::count_in(self.slots);
         let lent = bells::borrow();
         let mut armed = lent.is_some();
         if let Some(lent) = &lent {
@@ -346,7 +351,7 @@ impl Watch<'_> {
             }
         }
         let mut again_ns = (!armed).then_some(NAP_NS);
-        let result = if !slots::count_in(self.slots) || self.anything_on_rings(&mut again_ns) {
+        let result = if !followed || self.anything_on_rings(&mut again_ns) {
             Ok(Kernel::AsksLater)
         } else {
             let again = again_ns.map(|ns| sys::monotonic_ns() + ns);

@@ -9,8 +9,8 @@ use core::sync::atomic::Ordering;
 use ropeway_shm::ring::{End, Look, Ring};
 use ropeway_shm::sys;
 use ropeway_shm::table::{
-    FLAG_LEFT_UNREAD, FLAG_PEER_FIN, FLAG_RESET, FLAG_SHUT_RD, FLAG_SHUT_WR, FLAG_TIMEOUTS_KNOWN, Member, RX_ATTACHED,
-    RX_RING, RX_TCP, Sock, TX_RING, TX_TCP,
+    FLAG_LEFT_UNREAD, FLAG_PEER_FIN, FLAG_PINNED, FLAG_RESET, FLAG_SHUT_RD, FLAG_SHUT_WR, FLAG_TIMEOUTS_KNOWN, Member,
+    RX_ATTACHED, RX_RING, RX_TCP, Sock, TX_RING, TX_TCP,
 };
 
 /// Event bits. Those of poll and of epoll are the same numbers.
@@ -24,12 +24,13 @@ pub const ERROR: u32 = libc::EPOLLERR as u32;
 pub const ALWAYS: u32 = HANGUP | ERROR;
 
 /// True while a ring decides, beside the kernel, what a socket is ready for: either direction is on one, or on its way to or
-/// from it, or its end was or may turn out to be a reset that the kernel knows nothing of.
+/// from it, or its end was or may turn out to be a reset that the kernel knows nothing of. One that has left for good is the
+/// kernel's alone: its process may not be allowed to ask for more any longer.
 #[inline(always)]
 pub fn has_ring(s: &Sock) -> bool {
     s.rx.phase.load(Ordering::SeqCst) != RX_TCP
         || s.tx.phase.load(Ordering::SeqCst) != TX_TCP
-        || s.flags.load(Ordering::SeqCst) & (FLAG_RESET | FLAG_LEFT_UNREAD) != 0
+        || matches!(s.flags.load(Ordering::SeqCst), f if f & (FLAG_RESET | FLAG_LEFT_UNREAD) != 0 && f & FLAG_PINNED == 0)
 }
 
 /// True when this process may touch the rings of `h` under one of its locks, or under the lock of a set that it is in:

@@ -98,7 +98,11 @@ pub fn spin(mut ready: impl FnMut() -> bool, signals: Signals) -> bool {
             yields += 1;
             let _ = sys::sched_yield();
             last = sys::ticks();
-            if last.wrapping_sub(now) > AWAY_US * us && !ready() {
+            if last.wrapping_sub(now) > AWAY_US * us {
+                if ready() {
+                    won(start, yields);
+                    return true;
+                }
                 note_busy(last);
                 break;
             }

@@ -133,7 +133,8 @@ impl Wait {
                 member::clean(self.r);
             }
             // Before a sleep that will ask the kernel anyway, rings without news are no reason to ask it.
-            let news = poll || self.out.n > 0 || wait::spin_budget() != 0 || scan::anything(self.r);
+            let news =
+                poll || self.out.n > 0 || self.out.ask_kernel || wait::spin_budget() != 0 || scan::anything(self.r);
             if news && (self.look(poll)? > 0 || poll) {
                 return Ok(self.out.n);
             }
@@ -144,7 +145,7 @@ impl Wait {
                 continue;
             }
             if self.sleep(deadline)? == Slept::TimedOut {
-                return Ok(0);
+                return Ok(self.out.n);
             }
             spun = false;
         }
@@ -342,7 +343,10 @@ impl Wait {
         machine::note_wait(sys::ticks().wrapping_sub(start), settings::spin_ns());
         let got = slept?;
         if got > 0 {
-            if !inner {
+            if inner {
+                // Nothing has been fetched yet.
+                self.out.ask_kernel = true;
+            } else {
                 self.note_asked();
                 self.translate(got);
             }

@@ -7,7 +7,7 @@ use crate::{epoll, shadow, stats};
 use core::sync::atomic::Ordering;
 use ropeway_shm::ring::{Producer, Ring};
 use ropeway_shm::sys;
-use ropeway_shm::table::{FLAG_LEFT_UNREAD, FLAG_PEER_FIN, Sock, TX_RING, TX_TCP};
+use ropeway_shm::table::{FLAG_LEFT_UNREAD, FLAG_PEER_FIN, FLAG_RESET, Sock, TX_RING, TX_TCP};
 
 /// Clause 5.4: bytes can no longer be attributed to a place in the stream. Both ends see a reset, never wrong bytes.
 pub fn break_connection(s: &Sock, h: Handle, fd: i32, reason: Reason) {
@@ -26,10 +26,13 @@ pub fn peer_fin(s: &Sock, h: Handle, fd: i32) {
         return;
     }
     s.set(FLAG_PEER_FIN);
-    s.clear(FLAG_LEFT_UNREAD);
-    let Some(pair) = pair(s) else { return };
     let on_ring = s.tx.phase.load(Ordering::Relaxed) == TX_RING;
+    if s.has(FLAG_LEFT_UNREAD) {
+        s.clear(FLAG_LEFT_UNREAD);
+        epoll::carrier_changed(h);
+    }
     let broken = shadow::poll(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0;
+    let Some(pair) = pair(s) else { return };
     let Some((ring, p)) = tx.any_ring() else { return };
     // A ring that was left before counts, too: TCP would have had its bytes unread.
     let unread = p.epoch != 0 && !pair.incoming().wr_shut() && !ring.drained(p);
@@ -67,6 +70,15 @@ pub fn look_for_end(s: &Sock, h: Handle, fd: i32) -> bool {
     }
     peer_fin(s, h, fd);
     true
+}
+
+/// A socket that has left for good is the kernel's alone, whatever a ring may hold yet.
+pub fn forget_left(s: &Sock, h: Handle) {
+    if s.flags.load(Ordering::Acquire) & (FLAG_LEFT_UNREAD | FLAG_RESET) != 0 {
+        let _locked = lock_tx(s);
+        s.clear(FLAG_LEFT_UNREAD);
+        epoll::carrier_changed(h);
+    }
 }
 
 /// Clause 5.2 for a ring that the writer leaves.

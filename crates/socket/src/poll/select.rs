@@ -1,8 +1,8 @@
 //! `select` and `pselect`, worked out as a poll.
 
-use super::slots::{self, FEW, Slot};
+use super::slots::{self, FEW};
 use super::{Found, Watch, fill, survey};
-use crate::{thread, wait};
+use crate::wait;
 use core::mem::MaybeUninit;
 use libc::{pollfd, timespec, timeval};
 use ropeway_shm::sys;
@@ -116,13 +116,14 @@ unsafe fn watch(
                 return native();
             }
             ours = true;
-            let answer = Watch { fds, slots, kernel, signals: thread::signals() }.run(ns, mask);
-            // Numbers that led nowhere are an error; one that was closed during the wait is ready for whatever was asked.
-            let is_bad = |(p, slot): (&pollfd, &Slot)| p.revents & libc::POLLNVAL != 0 && !slot.closed;
+            let mut watch = Watch::new(fds, slots, kernel);
+            let answer = watch.run(ns, mask);
+            // Numbers that lead nowhere are an error; one that is closed during the wait is ready for whatever was asked.
+            let is_bad = |p: &pollfd| p.revents & libc::POLLNVAL != 0;
             match answer {
-                0.. if fds.iter().zip(&*slots).any(is_bad) => -(libc::EBADF as isize),
+                0.. if !watch.has_looked && watch.fds.iter().any(is_bad) => -(libc::EBADF as isize),
                 // SAFETY: passed on to the caller.
-                0.. => unsafe { show(nfds as usize, sets, fds) },
+                0.. => unsafe { show(nfds as usize, sets, watch.fds) },
                 _ => answer,
             }
         })

@@ -21,8 +21,6 @@ pub struct Slot {
     /// The socket, if it is one of ours.
     pub h: Option<Handle>,
     pub is_set: bool,
-    /// Another thread closed the number during the wait: the kernel is asked for whatever it leads to now.
-    pub closed: bool,
     /// Keeps the rings mapped from the first look at them on.
     waiting: Option<Waiting>,
     /// Counted in `rx.inflight`: the socket does not attach while we sleep in the kernel.
@@ -105,18 +103,19 @@ impl Drop for Slot {
     }
 }
 
-/// Counts the caller in for every socket that has no ring. False when one has come to a ring in the meantime.
+/// Counts the caller in for every socket that receives over TCP: it stays there until the sleep is over. False when one has
+/// come to a ring that the caller does not follow yet.
 pub fn count_in(slots: &mut [Slot]) -> bool {
     let mut all = true;
-    for slot in slots.iter_mut().filter(|slot| slot.waiting.is_none() && !slot.counted) {
-        let Some(h) = slot.h else { continue };
+    for slot in slots.iter_mut().filter(|slot| !slot.counted) {
+        let Some(h) = slot.h.filter(|h| h.is_current()) else { continue };
         let s = h.sock();
         let rx = lock_rx(s);
-        if ready::has_ring(s) {
+        if slot.waiting.is_none() && ready::has_ring(s) {
             drop(rx);
             slot.follow();
             all = false;
-        } else {
+        } else if s.rx.phase.load(Ordering::Relaxed) == RX_TCP {
             s.rx.inflight.fetch_add(1, Ordering::AcqRel);
             slot.counted = true;
         }

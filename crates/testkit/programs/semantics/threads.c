@@ -330,7 +330,7 @@ CASE(number_given_away_while_a_thread_polls)
         rw_tell();
         rw_sleep_ms(30);
         rw_note("the pipe's turn");
-        T(write(ends[1], "x", 1));
+        MUST(write(ends[1], "x", 1));
         pthread_join(waiter.thread, NULL);
     }
     A_SIDE {

@@ -1,0 +1,74 @@
+//! Waits of a process that may not spin, as on one processor or among too many threads: every look that leads nowhere ends
+//! in a sleep, and every sleep in an answer.
+
+mod support;
+
+use ropeway_socket::settings;
+use std::io::{PipeReader, PipeWriter, Write, pipe};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+use support::{IN, Set, connected, poll_on, warm_pair, within};
+
+fn may_not_spin() {
+    settings::init(|name| if name == b"ROPEWAY_SPIN_US" { c"0".as_ptr().cast() } else { std::ptr::null() });
+}
+
+fn watched_pipe(set: &Set, data: u64) -> (PipeReader, PipeWriter) {
+    let (reader, writer) = pipe().expect("pipe");
+    assert_eq!(set.ctl(libc::EPOLL_CTL_ADD, reader.as_raw_fd(), IN, data), 0);
+    (reader, writer)
+}
+
+/// The processor time that the calling thread spends in `f`.
+fn cpu_time(f: impl FnOnce()) -> Duration {
+    let now = || {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` is writable.
+        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    };
+    let before = now();
+    f();
+    now() - before
+}
+
+#[test]
+fn a_set_inside_another_lets_it_sleep_and_tell() {
+    may_not_spin();
+    within(Duration::from_secs(20), "nested sets", || {
+        let (outer, inner) = (Set::new(), Set::new());
+        let (a, b) = warm_pair(&inner, IN, 7);
+        assert_eq!(outer.ctl(libc::EPOLL_CTL_ADD, inner.ep, IN, 1), 0);
+        let (_reader, mut writer) = watched_pipe(&outer, 2);
+        let began = Instant::now();
+        let busy = cpu_time(|| assert_eq!(outer.wait(100), []));
+        assert!(began.elapsed() >= Duration::from_millis(99), "it ended after {:?}", began.elapsed());
+        assert!(busy < Duration::from_millis(50), "{busy:?} of processor time in a sleep of 100 ms");
+        writer.write_all(b"x").expect("write");
+        assert_eq!(outer.wait(-1), [(IN, 2)]);
+        assert_eq!(a.send(b"x"), 1);
+        assert_eq!(outer.wait(-1), [(IN, 1), (IN, 2)]);
+        assert_eq!(inner.wait(-1), [(IN, 7)]);
+        assert_eq!(b.take(), 1);
+        assert_eq!(outer.wait(-1), [(IN, 2)]);
+    });
+}
+
+#[test]
+fn a_poll_sleeps_until_the_ring_or_the_kernel_has_news() {
+    may_not_spin();
+    within(Duration::from_secs(20), "poll", || {
+        let (a, b) = connected();
+        support::warm(&a, &b);
+        let (reader, mut writer) = pipe().expect("pipe");
+        let wait = |ms| poll_on(&[(b.fd, libc::POLLIN), (reader.as_raw_fd(), libc::POLLIN)], ms);
+        let busy = cpu_time(|| assert_eq!(wait(100), (0, vec![0, 0])));
+        assert!(busy < Duration::from_millis(50), "{busy:?} of processor time in a sleep of 100 ms");
+        assert_eq!(a.send(b"x"), 1);
+        assert_eq!(wait(-1), (1, vec![libc::POLLIN, 0]));
+        writer.write_all(b"x").expect("write");
+        assert_eq!(wait(-1), (2, vec![libc::POLLIN, libc::POLLIN]));
+        assert_eq!(b.take(), 1);
+        assert_eq!(wait(-1), (1, vec![0, libc::POLLIN]));
+    });
+}
