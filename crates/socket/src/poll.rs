@@ -79,13 +79,13 @@ unsafe fn watch(
                 {
                     return native();
                 }
-                Watch::new(fds, slots, kernel).run(ns, mask)
+                Watch::new(fds, slots, kernel).run(ns, mask, Kernel::AsksLater)
             })
             .unwrap_or(-(libc::ENOMEM as isize))
         }
         Found::Rings => slots::with(n, |slots, kernel| {
             fill(fds, slots);
-            Watch::new(fds, slots, kernel).run(ns, mask)
+            Watch::new(fds, slots, kernel).run(ns, mask, Kernel::AsksLater)
         })
         .unwrap_or(-(libc::ENOMEM as isize)),
     }
@@ -169,18 +169,19 @@ impl<'a> Watch<'a> {
         Watch { fds, slots, kernel, signals: thread::signals(), has_looked: false }
     }
 
-    fn run(&mut self, ns: Option<u64>, mask: Option<u64>) -> isize {
-        match self.wait(ns, mask) {
+    /// `first` is what the first look of a wait that may not spin does about the kernel.
+    fn run(&mut self, ns: Option<u64>, mask: Option<u64>, first: Kernel) -> isize {
+        match self.wait(ns, mask, first) {
             Ok(n) => n as isize,
             Err(e) => -(e as isize),
         }
     }
 
-    fn wait(&mut self, ns: Option<u64>, mask: Option<u64>) -> sys::Result<usize> {
+    fn wait(&mut self, ns: Option<u64>, mask: Option<u64>, first: Kernel) -> sys::Result<usize> {
         let mut deadline: Option<Deadline> = None;
         let mut spun = false;
         let spins = ns != Some(0) && wait::spin_budget() != 0;
-        let mut kernel = if ns == Some(0) || spins { Kernel::Ask } else { Kernel::AsksLater };
+        let mut kernel = if ns == Some(0) || spins { Kernel::Ask } else { first };
         loop {
             if self.look(kernel)? != 0 {
                 // None is left when a number leads to something else now that is not ready: then the wait goes on.

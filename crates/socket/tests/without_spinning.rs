@@ -3,7 +3,7 @@
 
 mod support;
 
-use ropeway_socket::settings;
+use ropeway_socket::{poll, settings};
 use std::io::{PipeReader, PipeWriter, Write, pipe};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -70,5 +70,29 @@ fn a_poll_sleeps_until_the_ring_or_the_kernel_has_news() {
         assert_eq!(wait(-1), (2, vec![libc::POLLIN, libc::POLLIN]));
         assert_eq!(b.take(), 1);
         assert_eq!(wait(-1), (1, vec![0, libc::POLLIN]));
+    });
+}
+
+#[test]
+fn a_select_on_a_number_that_leads_nowhere_is_an_error() {
+    may_not_spin();
+    within(Duration::from_secs(20), "select", || {
+        const NOWHERE: i32 = 1000;
+        let (a, b) = connected();
+        support::warm(&a, &b);
+        let mut set = [0u64; 16];
+        for fd in [b.fd, NOWHERE] {
+            set[fd as usize / 64] |= 1 << (fd % 64);
+        }
+        let mut limit = libc::timeval { tv_sec: 5, tv_usec: 0 };
+        let (set, none) = (set.as_mut_ptr(), std::ptr::null_mut());
+        // SAFETY: the set has room for all numbers below 1024; the time is valid.
+        let answer = unsafe {
+            poll::select(NOWHERE + 1, set, none, none, &mut limit, || {
+                panic!("a socket on rings is not the kernel's alone")
+            })
+        };
+        assert_eq!(answer, -(libc::EBADF as isize));
+        a.close();
     });
 }

@@ -1,7 +1,7 @@
 //! `select` and `pselect`, worked out as a poll.
 
 use super::slots::{self, FEW};
-use super::{Found, Watch, fill, survey};
+use super::{Found, Kernel, Watch, fill, survey};
 use crate::wait;
 use core::mem::MaybeUninit;
 use libc::{pollfd, timespec, timeval};
@@ -117,8 +117,9 @@ unsafe fn watch(
             }
             ours = true;
             let mut watch = Watch::new(fds, slots, kernel);
-            let answer = watch.run(ns, mask);
-            // Numbers that lead nowhere are an error; one that is closed during the wait is ready for whatever was asked.
+            // The first look asks, because numbers that lead nowhere are an error; one that is closed during the wait is ready
+            // for whatever was asked.
+            let answer = watch.run(ns, mask, Kernel::Ask);
             let is_bad = |p: &pollfd| p.revents & libc::POLLNVAL != 0;
             match answer {
                 0.. if !watch.has_looked && watch.fds.iter().any(is_bad) => -(libc::EBADF as isize),
