@@ -1,0 +1,115 @@
+//! Links: ways to move packets between engines.
+//!
+//! A link carries opaque packets to an [`Address`] and hands over those that arrive. It may lose, duplicate and reorder them; it never
+//! delivers a damaged one as whole if its medium has a checksum. It knows nothing of what the bytes mean: protocol types do not occur in
+//! this crate.
+//!
+//! The order of calls is free: [`Link::send`] and [`Link::receive`] never block; who wants to wait sleeps on [`Link::descriptor`].
+//! Wrappers (faults, packet capture, traces) are links around a link.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+
+/// Where packets go to and come from, in the terms of one kind of link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Address {
+    /// A UDP end point.
+    Udp(SocketAddr),
+    /// An Ethernet (MAC) address on the link's device.
+    Ether([u8; 6]),
+    /// A host of a simulated network.
+    Sim(u32),
+}
+
+/// The two ECN bits of IP (RFC 3168), or "not capable" on links without them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ecn {
+    #[default]
+    NotCapable,
+    Capable0,
+    Capable1,
+    /// A router on the way was congested (CE).
+    Congested,
+}
+
+/// What the packets of a batch are, for links that can let one kind overtake the other in the host's own queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Urgency {
+    /// Payload of long transfers.
+    #[default]
+    Bulk,
+    /// Acknowledgments, requests and short messages.
+    Urgent,
+}
+
+/// Packets for one destination, in order.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    pub to: Address,
+    /// One slice for each packet, none longer than [`Link::max_packet`]. Runs of equal length can go out as one segmented send.
+    pub packets: &'a [IoSlice<'a>],
+    pub urgency: Urgency,
+}
+
+/// One packet that arrived. The bytes are the link's and stay until the sink returns.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    pub from: Address,
+    pub ecn: Ecn,
+    pub bytes: &'a [u8],
+}
+
+/// A way to move packets.
+pub trait Link: Send {
+    /// A short name for people: `udp`, `packet`, `xdp`, `sim`, with the mode where there are several (`xdp copy`).
+    fn name(&self) -> String;
+
+    /// The address under which others reach this link.
+    fn local(&self) -> Address;
+
+    /// The longest packet in bytes that can be sent and received, without the link's own headers.
+    fn max_packet(&self) -> usize;
+
+    /// Hands packets to the medium without waiting, from the first on, and says how many it took; fewer than all means that its queue is
+    /// full. Errors that concern one destination (unreachable, refused) are counted, not returned: the protocol sees them as loss.
+    ///
+    /// # Errors
+    /// The link itself failed (device gone, descriptor invalid).
+    fn send(&mut self, batch: &Batch<'_>) -> io::Result<usize>;
+
+    /// Hands packets that have arrived to `sink`, about `limit` at most (a segmented arrival is never split), and says how many. 0: there is
+    /// none now.
+    ///
+    /// # Errors
+    /// The link itself failed.
+    fn receive(&mut self, limit: usize, sink: &mut dyn FnMut(Received<'_>)) -> io::Result<usize>;
+
+    /// Readable when there may be something to receive; `None` where nothing can be waited for (a simulated network).
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// What the link has counted since it was made. Never reset.
+    fn counters(&self) -> Counters;
+}
+
+/// Free-running counts of one link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    pub sent_packets: u64,
+    pub sent_bytes: u64,
+    /// System calls made to send.
+    pub send_calls: u64,
+    pub received_packets: u64,
+    pub received_bytes: u64,
+    /// System calls made to receive.
+    pub receive_calls: u64,
+    /// Packets that the medium refused for a reason of the destination (unreachable, refused, too long).
+    pub send_errors: u64,
+    /// Sends that found the host's queue full.
+    pub send_full: u64,
+    /// Packets that the kernel dropped because nobody took them in time.
+    pub receive_drops: u64,
+    /// Arrivals that are no packet of ours (truncated, wrong type, checksum).
+    pub receive_bad: u64,
+}
