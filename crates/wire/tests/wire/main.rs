@@ -1,0 +1,12 @@
+//! The packet formats: golden vectors, properties, mistakes, and the fuzz target on its seeds.
+
+mod golden;
+mod malformed;
+#[path = "../../../../fuzz/src/packets.rs"]
+mod packets;
+mod properties;
+mod seeds;
+mod vectors;
+mod wrong;
+
+use packets::owned;
