@@ -1,5 +1,7 @@
-//! The packet formats: golden vectors, properties, mistakes, and the fuzz target on its seeds.
+//! The packet formats: golden vectors, properties, mistakes, the Wireshark dissector, and the fuzz target on its seeds.
 
+mod capture;
+mod dissector;
 mod golden;
 mod malformed;
 #[path = "../../../../fuzz/src/packets.rs"]
