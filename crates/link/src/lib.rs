@@ -7,6 +7,12 @@
 //! The order of calls is free: [`Link::send`] and [`Link::receive`] never block; who wants to wait sleeps on [`Link::descriptor`].
 //! Wrappers (faults, packet capture, traces) are links around a link.
 
+mod faults;
+mod random;
+pub mod sim;
+
+pub use faults::{Faults, MOST_FLIPS, PER_MILLION};
+
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -87,6 +93,18 @@ pub trait Link: Send {
 
     /// Readable when there may be something to receive; `None` where nothing can be waited for (a simulated network).
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Packets of full length that the host keeps for this link for sure while nobody takes them: no gate should let more fly towards it.
+    /// `None`: not known.
+    fn receive_slots(&self) -> Option<usize> {
+        None
+    }
+
+    /// The next error that the network reported about packets to some destination (ICMP: unreachable, refused, too long), or `None`. Reports can be
+    /// forged by anybody on the way: take them as hints. Those that nobody fetches are dropped, oldest first.
+    fn take_error(&mut self) -> Option<(Address, io::Error)> {
+        None
+    }
 
     /// What the link has counted since it was made. Never reset.
     fn counters(&self) -> Counters;
