@@ -8,6 +8,7 @@
 //! Wrappers (faults, packet capture, traces) are links around a link.
 
 mod faults;
+pub mod memory;
 mod random;
 pub mod sim;
 
