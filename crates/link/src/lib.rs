@@ -11,6 +11,8 @@ mod faults;
 pub mod memory;
 mod random;
 pub mod sim;
+mod sys;
+pub mod udp;
 
 pub use faults::{Faults, MOST_FLIPS, PER_MILLION};
 
@@ -125,6 +127,8 @@ pub struct Counters {
     pub receive_calls: u64,
     /// Packets that the medium refused for a reason of the destination (unreachable, refused, too long).
     pub send_errors: u64,
+    /// Segmented sends that a path refused; their packets were sent again one by one, as all later ones there.
+    pub send_fallbacks: u64,
     /// Sends that found the host's queue full.
     pub send_full: u64,
     /// Packets that the kernel dropped because nobody took them in time.
