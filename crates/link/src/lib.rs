@@ -9,6 +9,7 @@
 
 mod faults;
 pub mod memory;
+pub mod packet;
 mod random;
 pub mod sim;
 mod sys;
@@ -123,7 +124,7 @@ pub struct Counters {
     pub send_calls: u64,
     pub received_packets: u64,
     pub received_bytes: u64,
-    /// System calls made to receive.
+    /// System calls made to receive; a link that reads from shared memory makes none.
     pub receive_calls: u64,
     /// Packets that the medium refused for a reason of the destination (unreachable, refused, too long).
     pub send_errors: u64,
@@ -131,7 +132,8 @@ pub struct Counters {
     pub send_fallbacks: u64,
     /// Sends that found the host's queue full.
     pub send_full: u64,
-    /// Packets that the kernel dropped because nobody took them in time.
+    /// Packets that the kernel dropped because nobody took them in time; those that travelled merged count as one. Kernels may tell with the next
+    /// arrival only.
     pub receive_drops: u64,
     /// Arrivals that are no packet of ours (truncated, wrong type, checksum).
     pub receive_bad: u64,

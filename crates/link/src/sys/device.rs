@@ -8,6 +8,18 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// A device's name in the form of the kernel's requests.
 pub type Name = [u8; libc::IFNAMSIZ];
 
+/// # Errors
+/// The name is empty or too long, or holds a zero.
+pub fn name(text: &str) -> io::Result<Name> {
+    let mut name = [0; libc::IFNAMSIZ];
+    // One byte at least is the closing zero.
+    if text.is_empty() || text.len() >= name.len() || text.contains('\0') {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{text:?} is no name of a network device")));
+    }
+    name[..text.len()].copy_from_slice(text.as_bytes());
+    Ok(name)
+}
+
 /// Asks for one thing about a device: the request's union afterwards.
 fn request(fd: BorrowedFd<'_>, code: u64, name: &Name) -> io::Result<[u8; 24]> {
     let mut request = [0u8; 40];
@@ -27,6 +39,16 @@ fn first_int(union: [u8; 24]) -> i32 {
 /// The longest payload of its frames.
 pub fn mtu(fd: BorrowedFd<'_>, name: &Name) -> io::Result<usize> {
     request(fd, libc::SIOCGIFMTU, name).map(|union| first_int(union).max(0) as usize)
+}
+
+pub fn index(fd: BorrowedFd<'_>, name: &Name) -> io::Result<u32> {
+    request(fd, libc::SIOCGIFINDEX, name).map(|union| first_int(union) as u32)
+}
+
+/// Kind of hardware (`ARPHRD_ETHER` and so on) and address.
+pub fn hardware_address(fd: BorrowedFd<'_>, name: &Name) -> io::Result<(u16, [u8; 6])> {
+    let union = request(fd, libc::SIOCGIFHWADDR, name)?;
+    Ok((u16::from_ne_bytes([union[0], union[1]]), union[2..8].try_into().expect("6 bytes")))
 }
 
 /// One address of a device.
@@ -86,5 +108,30 @@ unsafe fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
             }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn loopback_is_there_with_its_mtu() {
+        let found = addresses().expect("listed");
+        let loopback = found.iter().find(|entry| entry.address == IpAddr::from([127, 0, 0, 1])).expect("127.0.0.1");
+        assert!(loopback.is_loopback);
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        assert_eq!(loopback.device, name("lo").expect("a name"));
+        assert!(mtu(socket.as_fd(), &loopback.device).expect("an MTU") >= 1500);
+        assert_eq!(index(socket.as_fd(), &loopback.device).expect("an index"), 1);
+        assert_eq!(hardware_address(socket.as_fd(), &loopback.device).expect("one").1, [0; 6]);
+    }
+
+    #[test]
+    fn names_that_cannot_be_are_refused() {
+        assert!(["", "a\0b", "a-name-that-is-far-too-long"].iter().all(|text| name(text).is_err()));
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        assert!(mtu(socket.as_fd(), &name("no-such-dev").expect("a name")).is_err());
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod device;
 pub mod message;
+pub mod ring;
 
 use core::arch::asm;
 use std::io;
@@ -58,4 +59,31 @@ pub fn get_int(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> {
     let mut value = [0; 4];
     get_option(fd, level, name, &mut value)?;
     Ok(i32::from_ne_bytes(value))
+}
+
+/// One instruction of a classic BPF program, as the kernel takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Instruction {
+    pub code: u16,
+    pub jump_true: u8,
+    pub jump_false: u8,
+    pub k: u32,
+}
+
+/// Attaches a classic BPF program to a socket, in the place of one that was there.
+pub fn set_program(fd: BorrowedFd<'_>, level: i32, name: i32, program: &[Instruction]) -> io::Result<()> {
+    let too_long = |_| io::Error::from_raw_os_error(libc::EINVAL);
+    // `struct sock_fprog`: the number of instructions, padding, their address.
+    let len = u64::from(u16::try_from(program.len()).map_err(too_long)?);
+    let fprog = [len.to_ne_bytes(), (program.as_ptr() as u64).to_ne_bytes()].concat();
+    // The kernel reads the instructions, which are borrowed for the call, and keeps its own copy.
+    set_option(fd, level, name, &fprog)
+}
+
+/// Binds a socket to an address in the kernel's form.
+pub fn bind(fd: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
+    let args = [fd.as_raw_fd() as usize, address.as_ptr() as usize, address.len(), 0, 0, 0];
+    // SAFETY: the kernel reads so many bytes from there, which are borrowed for the call.
+    unsafe { syscall(libc::SYS_bind, args) }.map(drop)
 }
