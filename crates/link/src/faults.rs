@@ -41,6 +41,29 @@ impl Faults {
     }
 }
 
+/// What faults did to packets: of one direction of a cable, or of a wrapped link. Never reset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FaultCounters {
+    pub lost: u64,
+    pub duplicated: u64,
+    /// Held back for a while.
+    pub held: u64,
+    pub corrupted: u64,
+}
+
+impl FaultCounters {
+    /// Counts one packet's fate. A lost packet meets nothing else.
+    pub(crate) fn count(&mut self, fate: Fate) {
+        self.lost += u64::from(fate.lost);
+        if !fate.lost {
+            self.duplicated += u64::from(fate.duplicated);
+            self.held += u64::from(fate.held_ns > 0);
+            self.corrupted += u64::from(fate.corrupted);
+        }
+    }
+}
+
 /// What happens to one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fate {

@@ -7,16 +7,22 @@
 //! The order of calls is free: [`Link::send`] and [`Link::receive`] never block; who wants to wait sleeps on [`Link::descriptor`].
 //! Wrappers (faults, packet capture, traces) are links around a link.
 
+mod clock;
+pub mod fault;
 mod faults;
 pub mod memory;
 pub mod packet;
+pub mod pcap;
 mod random;
 pub mod sim;
 mod sys;
+pub mod trace;
 pub mod udp;
 
-pub use faults::{Faults, MOST_FLIPS, PER_MILLION};
+pub use clock::{Clock, since_now, wall_clock};
+pub use faults::{FaultCounters, Faults, MOST_FLIPS, PER_MILLION};
 
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -30,6 +36,16 @@ pub enum Address {
     Ether([u8; 6]),
     /// A host of a simulated network.
     Sim(u32),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Udp(address) => address.fmt(f),
+            Address::Ether([a, b, c, d, e, g]) => write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}"),
+            Address::Sim(host) => write!(f, "sim:{host}"),
+        }
+    }
 }
 
 /// The two ECN bits of IP (RFC 3168), or "not capable" on links without them.
@@ -112,6 +128,44 @@ pub trait Link: Send {
 
     /// What the link has counted since it was made. Never reset.
     fn counters(&self) -> Counters;
+}
+
+impl<L: Link + ?Sized> Link for Box<L> {
+    fn name(&self) -> String {
+        (**self).name()
+    }
+
+    fn local(&self) -> Address {
+        (**self).local()
+    }
+
+    fn max_packet(&self) -> usize {
+        (**self).max_packet()
+    }
+
+    fn send(&mut self, batch: &Batch<'_>) -> io::Result<usize> {
+        (**self).send(batch)
+    }
+
+    fn receive(&mut self, limit: usize, sink: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+        (**self).receive(limit, sink)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        (**self).descriptor()
+    }
+
+    fn receive_slots(&self) -> Option<usize> {
+        (**self).receive_slots()
+    }
+
+    fn take_error(&mut self) -> Option<(Address, io::Error)> {
+        (**self).take_error()
+    }
+
+    fn counters(&self) -> Counters {
+        (**self).counters()
+    }
 }
 
 /// Free-running counts of one link.

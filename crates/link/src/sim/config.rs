@@ -143,17 +143,6 @@ pub struct PortCounters {
     pub marked_packets: u64,
 }
 
-/// Counts of what one direction of a cable did to packets. Never reset.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CableCounters {
-    pub lost: u64,
-    pub duplicated: u64,
-    /// Held back for a while.
-    pub held: u64,
-    pub corrupted: u64,
-}
-
 /// Counts of the network as a whole. Never reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

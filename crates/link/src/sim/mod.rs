@@ -37,12 +37,10 @@ mod world;
 #[cfg(test)]
 mod tests;
 
-pub use config::{
-    CableCounters, Config, Direction, Framing, Host, NetworkCounters, PortCounters, SharedBuffer, Switch, Trunk,
-};
+pub use config::{Config, Direction, Framing, Host, NetworkCounters, PortCounters, SharedBuffer, Switch, Trunk};
 pub use link::SimLink;
 
-use crate::Faults;
+use crate::{FaultCounters, Faults};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use world::World;
 
@@ -168,7 +166,7 @@ impl Network {
         locked(&self.world).trunk_counters(switch)
     }
 
-    pub fn cable(&self, host: u32, direction: Direction) -> Option<CableCounters> {
+    pub fn cable(&self, host: u32, direction: Direction) -> Option<FaultCounters> {
         locked(&self.world).cable_counters(host, direction)
     }
 

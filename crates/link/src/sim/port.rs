@@ -1,10 +1,10 @@
 //! A queue and what sends from it: the output port of a switch, and a host's network card.
 
-use super::config::{CableCounters, PortCounters};
+use super::config::PortCounters;
 use super::frame::FrameId;
 use super::{NS_PER_S, Time};
-use crate::Faults;
 use crate::random::Random;
+use crate::{FaultCounters, Faults};
 use std::collections::VecDeque;
 
 /// The other end of a cable.
@@ -34,7 +34,7 @@ pub(super) struct Port {
     /// What the last transmission took beyond whole nanoseconds, in 1/rate of one: carried on, so that back-to-back frames keep the exact rate.
     rest: u64,
     pub counters: PortCounters,
-    pub cable: CableCounters,
+    pub cable: FaultCounters,
 }
 
 impl Port {
@@ -60,7 +60,7 @@ impl Port {
             stopped: false,
             rest: 0,
             counters: PortCounters::default(),
-            cable: CableCounters::default(),
+            cable: FaultCounters::default(),
         }
     }
 

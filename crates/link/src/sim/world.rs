@@ -3,9 +3,9 @@
 use super::config::{Config, Direction, Host, NetworkCounters, PortCounters};
 use super::frame::{Frame, FrameId, Frames};
 use super::port::{Place, Port};
-use super::{CableCounters, MOST_HOSTS, Time};
+use super::{MOST_HOSTS, Time};
 use crate::random::Random;
-use crate::{Counters, Ecn, Faults, Urgency, faults};
+use crate::{Counters, Ecn, FaultCounters, Faults, Urgency, faults};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -238,7 +238,7 @@ impl World {
         self.cable(number, direction).map(|id| self.ports[id.0 as usize].counters)
     }
 
-    pub fn cable_counters(&self, number: u32, direction: Direction) -> Option<CableCounters> {
+    pub fn cable_counters(&self, number: u32, direction: Direction) -> Option<FaultCounters> {
         self.cable(number, direction).map(|id| self.ports[id.0 as usize].cable)
     }
 
@@ -375,13 +375,10 @@ impl World {
         let fate = port.faults.draw(&mut port.random);
         let at = self.now + port.delay_ns;
         let to = port.to;
-        port.cable.lost += u64::from(fate.lost);
+        port.cable.count(fate);
         if fate.lost {
             return self.frames.remove(frame);
         }
-        port.cable.duplicated += u64::from(fate.duplicated);
-        port.cable.held += u64::from(fate.held_ns > 0);
-        port.cable.corrupted += u64::from(fate.corrupted);
         // The second copy is whole and in its place, whatever happens to the first.
         let copy = fate.duplicated.then(|| self.frames.copy(frame));
         if fate.corrupted {

@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn runs_end_before_what_cannot_be_sent() {
         assert_eq!(runs(&[100, 100, 1473, 100], 1472), [2]);
-        assert_eq!(runs(&[1473, 100], 1472), []);
+        assert!(runs(&[1473, 100], 1472).is_empty());
         assert_eq!(runs(&[100, 0, 100], 1472), [1]);
     }
 
