@@ -68,7 +68,7 @@ pub struct Initiator {
 
 /// Noise reads a message once. Who changes only the header of a copy of OPENED must not make the genuine one unreadable.
 struct Opened {
-    message_hash: Secret32,
+    message_hash: [u8; 32],
     header_hash: [u8; HEADER_HASH_BYTES],
     payload: Zeroizing<Vec<u8>>,
 }
@@ -103,7 +103,7 @@ impl Initiator {
             Some(opened) => opened,
             None => self.open(message, length)?,
         };
-        if opened.message_hash != message_hash(message) || opened.header_hash != header_hash(header) {
+        if opened.message_hash != kdf::hash(message) || opened.header_hash != header_hash(header) {
             self.opened = Some(opened);
             return Err(KeyError::Unknown);
         }
@@ -119,7 +119,7 @@ impl Initiator {
         self.noise.read_message(message, &mut inside).map_err(|_| KeyError::Unknown)?;
         let (hash, payload) = inside.split_at(HEADER_HASH_BYTES);
         Ok(Opened {
-            message_hash: message_hash(message),
+            message_hash: kdf::hash(message),
             header_hash: std::array::from_fn(|i| hash[i]),
             payload: Zeroizing::new(payload.to_vec()),
         })
@@ -199,12 +199,8 @@ fn room(needed: usize, out: &[u8]) -> Result<(), KeyError> {
 
 /// Noise covers what it was told before its first message; the header of the second is made later, so its hash goes inside.
 fn header_hash(header: &[u8]) -> [u8; HEADER_HASH_BYTES] {
-    let hash = kdf::derive(&[0; 32], b"ropeway 1 header", &[header]);
+    let hash = kdf::hash(header);
     std::array::from_fn(|i| hash[i])
-}
-
-fn message_hash(message: &[u8]) -> Secret32 {
-    kdf::derive(&[0; 32], b"ropeway 1 message", &[message])
 }
 
 /// The private ephemeral key: random bytes, the cluster key and what it is used for. So random bytes that come twice (a restored machine, a bad
