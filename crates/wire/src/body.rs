@@ -1,8 +1,8 @@
 //! A payload of any type, checked throughout: for whoever looks at whole packets (captures, traces, fuzzing) and for the slow types.
 
 use crate::{
-    AbortFields, Blocks, ConfirmFields, Content, CookieFields, FinFields, Flags, Malformed, OpenFields, OpenedFields,
-    RedirectFields, RefusedFields, RstFields, SynFields, Type, VersionFields,
+    AbortFields, Blocks, ConfirmFields, Content, CookieFields, FEATURE_KEYED, FinFields, Flags, Malformed, OpenFields,
+    OpenedFields, RedirectFields, RefusedFields, RstFields, SynFields, Type, VersionFields,
 };
 
 /// What a payload holds, by the type of its packet.
@@ -11,7 +11,8 @@ pub enum Body<'a> {
     Version(VersionFields<'a>),
     Syn(SynFields),
     Cookie(CookieFields),
-    Confirm(ConfirmFields<'a>),
+    /// With the OPEN inside it and the content of its early data; `None` with a key, which hides them.
+    Confirm(ConfirmFields<'a>, Option<(OpenFields<'a>, Content<'a>)>),
     Opened(OpenedFields<'a>),
     Refused(RefusedFields),
     Redirect(RedirectFields),
@@ -36,14 +37,18 @@ impl<'a> Body<'a> {
             Type::Version => Body::Version(VersionFields::parse(payload)?),
             Type::Syn => Body::Syn(SynFields::parse(payload)?),
             Type::Cookie => Body::Cookie(CookieFields::parse(payload)?),
-            Type::Confirm => Body::Confirm(ConfirmFields::parse(payload)?),
+            Type::Confirm => {
+                let confirm = ConfirmFields::parse(payload)?;
+                let keyed = confirm.syn.features & FEATURE_KEYED != 0;
+                Body::Confirm(confirm, if keyed { None } else { Some(parse_open(flags, confirm.rest)?) })
+            }
             Type::Opened => Body::Opened(OpenedFields::parse(payload)?),
             Type::Refused => Body::Refused(RefusedFields::parse(payload)?),
             Type::Redirect => Body::Redirect(RedirectFields::parse(payload)?),
             Type::Data => Body::Data(Content::parse(flags, payload)?),
             Type::Open => {
-                let open = OpenFields::parse(payload)?;
-                Body::Open(open, Content::parse(flags, open.early)?)
+                let (open, early) = parse_open(flags, payload)?;
+                Body::Open(open, early)
             }
             Type::Fin => Body::Fin(FinFields::parse(payload)?),
             Type::Abort => Body::Abort(AbortFields::parse(payload)?),
@@ -54,4 +59,9 @@ impl<'a> Body<'a> {
             Type::Rst => Body::Rst(RstFields::parse(payload)?),
         })
     }
+}
+
+fn parse_open(flags: Flags, payload: &[u8]) -> Result<(OpenFields<'_>, Content<'_>), Malformed> {
+    let open = OpenFields::parse(payload)?;
+    Ok((open, Content::parse(flags, open.early)?))
 }

@@ -25,7 +25,7 @@ pub enum ErrorCode {
     Key,
     /// No common version.
     Version,
-    /// The sender is the server of two crossing attempts: it waits for the other's CONFIRM.
+    /// Both ends opened at once, and the receiver of this is the server: it waits for the other's CONFIRM.
     Crossed,
     /// A number that has no name here. What carried it is over all the same, so it is no reason to drop the packet. Made by
     /// [`ErrorCode::from`] only, which keeps the numbers of all others out.
@@ -107,7 +107,7 @@ impl fmt::Display for ErrorCode {
             ErrorCode::Unknown => "the peer does not know this association; it may have been restarted",
             ErrorCode::Key => "the peer needs the cluster's key, or has another one",
             ErrorCode::Version => "the peer speaks no version of the protocol that is spoken here",
-            ErrorCode::Crossed => "both ends opened at once, and the peer waits for the other attempt",
+            ErrorCode::Crossed => "both ends opened at once; this end waits for the peer's attempt to succeed",
             ErrorCode::Other(number) => {
                 return write!(f, "the peer gave error code {number}, which has no meaning in this version");
             }

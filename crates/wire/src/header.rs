@@ -260,9 +260,36 @@ impl Header {
     #[must_use]
     #[inline]
     pub fn to_bytes(&self) -> [u8; CHANNEL_HEADER_BYTES] {
+        let mut raw = Raw { base: self.raw_base(), channel: RawChannel::default() };
+        if self.kind.has_channel() {
+            raw.channel = self.raw_channel();
+        }
+        transmute!(raw)
+    }
+
+    /// Writes the first [`Header::bytes`] of `out` and says how many these are.
+    ///
+    /// # Errors
+    /// `out` is shorter; nothing was written.
+    #[inline]
+    pub fn write(&self, out: &mut [u8]) -> Result<usize, NoRoom> {
+        // Straight into the caller's bytes: a copy of an array just made of small fields would wait for all of them to leave the store buffer.
+        if self.kind.has_channel() {
+            let (raw, _) = Raw::mut_from_prefix(out).map_err(|_| NoRoom)?;
+            raw.base = self.raw_base();
+            raw.channel = self.raw_channel();
+            Ok(CHANNEL_HEADER_BYTES)
+        } else {
+            let (raw, _) = RawBase::mut_from_prefix(out).map_err(|_| NoRoom)?;
+            *raw = self.raw_base();
+            Ok(BASE_HEADER_BYTES)
+        }
+    }
+
+    #[inline(always)]
+    fn raw_base(&self) -> RawBase {
         let version = if matches!(self.kind, Type::Version) { 0 } else { VERSION };
-        let (channel, back) = if self.kind.has_channel() { (self.channel, self.back) } else { (0, 0) };
-        let base = RawBase {
+        RawBase {
             version_and_type: version << 4 | self.kind as u8,
             flags: self.flags.0,
             length: self.length.into(),
@@ -274,25 +301,12 @@ impl Header {
             backlog: self.backlog.0,
             time: self.time.into(),
             echo: self.echo.into(),
-        };
-        transmute!(Raw { base, channel: RawChannel { channel: channel.into(), back: back.into() } })
+        }
     }
 
-    /// Writes the first [`Header::bytes`] of `out` and says how many these are.
-    ///
-    /// # Errors
-    /// `out` is shorter; nothing was written.
-    #[inline]
-    pub fn write(&self, out: &mut [u8]) -> Result<usize, NoRoom> {
-        let bytes = self.to_bytes();
-        if self.kind.has_channel() {
-            *out.first_chunk_mut().ok_or(NoRoom)? = bytes;
-            Ok(CHANNEL_HEADER_BYTES)
-        } else {
-            let (base, _) = bytes.split_first_chunk::<BASE_HEADER_BYTES>().ok_or(NoRoom)?;
-            *out.first_chunk_mut().ok_or(NoRoom)? = *base;
-            Ok(BASE_HEADER_BYTES)
-        }
+    #[inline(always)]
+    fn raw_channel(&self) -> RawChannel {
+        RawChannel { channel: self.channel.into(), back: self.back.into() }
     }
 }
 
@@ -321,7 +335,8 @@ struct RawChannel {
     back: U16,
 }
 
-#[derive(Clone, Copy, IntoBytes, Immutable, Unaligned)]
+/// All of a header with a channel.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Raw {
     base: RawBase,

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use ropeway_wire::{ErrorCode, Header, RstFields, Type};
 
 use super::Endpoint;
-use crate::association::Phase;
+use crate::association::{Association, Phase};
 use crate::time::Time;
 
 /// An association without channels is kept for so long after its last packet: the next channel then opens without a round trip.
@@ -44,24 +44,20 @@ impl Endpoint {
 
     /// Sees to it that the association is looked at when its earliest timer is due.
     pub(super) fn settle_timers(&mut self, now: Time, index: u32) {
-        let Some(association) = self.associations.get_mut(index as usize) else { return };
+        let Some(association) = self.associations.get(index as usize) else { return };
         let due = match &association.phase {
             Phase::Opening(attempt) => Some(attempt.retry_at.min(attempt.give_up_at)),
             Phase::Open => {
                 let drain_ns = self.arrivals.drain_ns(self.gate.charged_bytes());
                 [
                     association.ack_at,
-                    association.ask_at,
+                    // What is due already waits for `transmit`, not for time.
+                    association.ask_at.filter(|&at| at > now),
                     association.flush_at,
                     association.state_due_at(&self.config),
                     association.request_due_at(&self.config, drain_ns),
                     association.take_back_at(),
-                    Some(
-                        association
-                            .heard_at
-                            .max(association.pin_at)
-                            .after(self.config.keep_alive_ns.min(self.config.idle_limit_ns)),
-                    ),
+                    Some(self.idle_due_at(association)),
                 ]
                 .into_iter()
                 .flatten()
@@ -78,6 +74,18 @@ impl Endpoint {
             association.timer_at = Some(due);
             self.timers.push(Reverse((due, index)));
         }
+    }
+
+    /// When silence is next worth a look: a PIN, the end of an association without channels, or of a peer that is gone.
+    fn idle_due_at(&self, association: &Association) -> Time {
+        let mut due = association.heard_at.after(self.config.idle_limit_ns);
+        if association.is_opener {
+            due = due.min(association.heard_at.max(association.pin_at).after(self.config.keep_alive_ns));
+        }
+        if association.channel_count == 0 && !association.has_undelivered() {
+            due = due.min(association.heard_at.max(association.new_at).after(UNUSED_NS));
+        }
+        due
     }
 
     /// `false`: the association is gone.
