@@ -1,8 +1,9 @@
 //! The cluster's keys, and the text that holds them.
 //!
-//! One key per line, 64 hexadecimal digits; `#` begins a comment, empty lines are nothing. The first key is used to open associations,
-//! all are accepted, so that a key can be replaced without a stop: append the new one everywhere, then put it first everywhere, then
-//! remove the old one everywhere. Reading the file and its permissions is the caller's.
+//! One key per line, 64 hexadecimal digits; `#` begins a comment, empty lines are nothing. The first key is used to
+//! open associations, all are accepted, so that a key can be replaced without a stop: append the new one everywhere,
+//! then put it first everywhere, then remove the old one everywhere. Reading the file and its permissions is the
+//! caller's.
 
 use super::kdf::{self, Secret32};
 use std::fmt;
@@ -11,12 +12,12 @@ use zeroize::Zeroizing;
 /// Length of a key in bytes.
 pub const KEY_BYTES: usize = 32;
 
-/// Keys that may be accepted at once: the one in use and its successor, and room for two changes that overlap. Each costs a server a
-/// trial for every CONFIRM that no earlier key opens.
+/// Keys that may be accepted at once: the one in use and its successor, and room for two changes that overlap. Each
+/// costs a server a trial for every CONFIRM that no earlier key opens.
 pub const MOST_KEYS: usize = 4;
 
-/// Different bytes that a key must have. Of 32 random bytes fewer than this differ less than once in 10^14 files; what people type instead (one
-/// byte over and over, 0123456789abcdef four times, two words of ASCII) has fewer.
+/// Different bytes that a key must have. Of 32 random bytes fewer than this differ less than once in 10^14 files; what
+/// people type instead (one byte over and over, 0123456789abcdef four times, two words of ASCII) has fewer.
 const LEAST_DIFFERENT_BYTES: usize = 16;
 
 /// What every node of a cluster knows and nobody else does.
