@@ -210,7 +210,11 @@ impl Gate {
         let charged = full.min(backlog) + demand.asked_packets * demand.frame_bytes;
         let before = std::mem::replace(&mut sender.charged_bytes, charged);
         sender.demand = demand;
+        let suspect = sender.suspect;
         self.charged_bytes = self.charged_bytes + charged - before;
+        if suspect {
+            self.suspect_bytes = self.suspect_bytes + charged - before;
+        }
     }
 
     /// The association is gone.
