@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod core;
+mod ending;
 mod engine;
 mod error;
 mod helper;
@@ -18,4 +19,6 @@ pub use crate::core::LinkId;
 pub use crate::engine::{Engine, Options, Target};
 pub use crate::error::Error;
 pub use crate::readiness::{Interest, Watch};
+/// The links that an engine can be given.
+pub use ropeway_link as link;
 pub use ropeway_proto::{ChannelId, Config, Counters, ErrorCode, Mode, Readiness, config};
