@@ -1,7 +1,7 @@
 //! Memory shared with the kernel by an AF_XDP socket: the packet buffers, and the four rings in which they change hands.
 //!
-//! A buffer belongs to the kernel while its address is in the fill ring or the ring of sends, and to us while it comes out of the ring of arrivals or of
-//! completions, or was never given away. Each ring has one producer and one consumer.
+//! A buffer is the kernel's while its address is in the fill ring or the ring of sends; it is ours from when it comes out of the ring of arrivals or of
+//! completions until it goes back there. [`Memory`] keeps to that, so that its users need no care. Each ring has one producer and one consumer.
 
 use super::{get_option, set_int, set_option, syscall};
 use std::io;
@@ -49,13 +49,13 @@ impl Drop for Mapping {
 
 /// Packet buffers, one after the other.
 #[derive(Debug)]
-pub struct Buffers {
+struct Buffers {
     mapping: Mapping,
 }
 
 impl Buffers {
     /// Makes buffers and gives them to a socket.
-    pub fn new(fd: BorrowedFd<'_>, count: usize) -> io::Result<Buffers> {
+    fn new(fd: BorrowedFd<'_>, count: usize) -> io::Result<Buffers> {
         let mapping = Mapping::new(count * BUFFER_BYTES, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)?;
         // `struct xdp_umem_reg`: address, length; size of a buffer, headroom, flags, unused.
         let sizes = [BUFFER_BYTES as u32, 0, 0, 0];
@@ -77,7 +77,7 @@ impl Buffers {
     ///
     /// # Safety
     /// The buffer came out of the ring of arrivals and was not given back.
-    pub unsafe fn arrived(&self, at: u64, len: usize) -> Option<&[u8]> {
+    unsafe fn arrived(&self, at: u64, len: usize) -> Option<&[u8]> {
         // SAFETY: the buffer is ours, by the caller, so nobody writes to it.
         self.part(at, len).map(|start| unsafe { std::slice::from_raw_parts(start, len) })
     }
@@ -86,7 +86,7 @@ impl Buffers {
     ///
     /// # Safety
     /// The buffer is free: never given away, or out of the ring of completions.
-    pub unsafe fn free(&mut self, at: u64, len: usize) -> Option<&mut [u8]> {
+    unsafe fn free(&mut self, at: u64, len: usize) -> Option<&mut [u8]> {
         // SAFETY: the buffer is ours, by the caller, and borrowed with all others.
         self.part(at, len).map(|start| unsafe { std::slice::from_raw_parts_mut(start, len) })
     }
@@ -94,7 +94,7 @@ impl Buffers {
 
 /// The kinds of rings: their option, where they are mapped, and where their offsets stand in what the kernel tells.
 #[derive(Clone, Copy, Debug)]
-pub enum Kind {
+enum Kind {
     Arrivals,
     Sends,
     Fill,
@@ -126,24 +126,24 @@ impl Kind {
 }
 
 /// What an entry of a ring is: an address, or an address with a length.
-pub trait Entry: Copy {}
+trait Entry: Copy {}
 
 impl Entry for u64 {}
 
 /// `struct xdp_desc`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub struct Descriptor {
-    pub at: u64,
-    pub len: u32,
-    pub options: u32,
+struct Descriptor {
+    at: u64,
+    len: u32,
+    options: u32,
 }
 
 impl Entry for Descriptor {}
 
 /// A ring, seen from our end of it.
 #[derive(Debug)]
-pub struct Ring<T> {
+struct Ring<T> {
     mapping: Mapping,
     producer_at: usize,
     consumer_at: usize,
@@ -159,7 +159,7 @@ pub struct Ring<T> {
 
 impl<T: Entry> Ring<T> {
     /// Makes a ring of so many entries, a power of two.
-    pub fn new(fd: BorrowedFd<'_>, kind: Kind, entries: u32) -> io::Result<Ring<T>> {
+    fn new(fd: BorrowedFd<'_>, kind: Kind, entries: u32) -> io::Result<Ring<T>> {
         set_int(fd, SOL_XDP, kind.option(), entries as i32)?;
         // `struct xdp_mmap_offsets`: for each kind of ring producer, consumer, entries, flags.
         let mut offsets = [0; 128];
@@ -196,13 +196,13 @@ impl<T: Entry> Ring<T> {
     }
 
     /// Whether the kernel asks for a system call to go on.
-    pub fn needs_wakeup(&self) -> bool {
+    fn needs_wakeup(&self) -> bool {
         // Relaxed: set by the kernel before it stops, and looked at after the index was published.
         self.word(self.flags_at).load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
 
     /// Writes an entry, if there is room; the kernel sees it after [`Ring::publish`].
-    pub fn push(&mut self, entry: T) -> bool {
+    fn push(&mut self, entry: T) -> bool {
         if self.own.wrapping_sub(self.other) > self.mask {
             // Pairs with the kernel's release of what it has read.
             self.other = self.word(self.consumer_at).load(Ordering::Acquire);
@@ -217,13 +217,13 @@ impl<T: Entry> Ring<T> {
     }
 
     /// Shows the kernel what was written.
-    pub fn publish(&mut self) {
+    fn publish(&mut self) {
         // Pairs with the kernel's look at the producer's index.
         self.word(self.producer_at).store(self.own, Ordering::Release);
     }
 
     /// Reads the next entry, if there is one; it stays the kernel's to see as unread until [`Ring::release`].
-    pub fn pop(&mut self) -> Option<T> {
+    fn pop(&mut self) -> Option<T> {
         if self.own == self.other {
             // Pairs with the kernel's release of what it has written.
             self.other = self.word(self.producer_at).load(Ordering::Acquire);
@@ -238,13 +238,105 @@ impl<T: Entry> Ring<T> {
     }
 
     /// Gives the kernel back the room of what was read.
-    pub fn release(&mut self) {
+    fn release(&mut self) {
         // Pairs with the kernel's look at the consumer's index.
         self.word(self.consumer_at).store(self.own, Ordering::Release);
     }
 
     /// Entries that we wrote and the kernel has not taken yet.
-    pub fn untaken(&self) -> u32 {
+    fn untaken(&self) -> u32 {
         self.own.wrapping_sub(self.word(self.consumer_at).load(Ordering::Acquire))
+    }
+}
+
+/// Buffers and rings of one socket.
+#[derive(Debug)]
+pub struct Memory {
+    buffers: Buffers,
+    fill: Ring<u64>,
+    arrivals: Ring<Descriptor>,
+    sends: Ring<Descriptor>,
+    completions: Ring<u64>,
+    /// Buffers for frames to send that are ours now.
+    free: Vec<u64>,
+}
+
+/// The buffer that an address lies in: the kernel moves to where the frame begins, and back.
+fn buffer_of(at: u64) -> u64 {
+    at - at % BUFFER_BYTES as u64
+}
+
+impl Memory {
+    /// Gives a socket so many buffers for frames to come and to go, powers of two.
+    pub fn new(fd: BorrowedFd<'_>, receive_slots: u32, send_slots: u32) -> io::Result<Memory> {
+        let address = |buffer: u32| u64::from(buffer) * BUFFER_BYTES as u64;
+        let mut memory = Memory {
+            buffers: Buffers::new(fd, (receive_slots + send_slots) as usize)?,
+            fill: Ring::new(fd, Kind::Fill, receive_slots)?,
+            completions: Ring::new(fd, Kind::Completions, send_slots)?,
+            arrivals: Ring::new(fd, Kind::Arrivals, receive_slots)?,
+            sends: Ring::new(fd, Kind::Sends, send_slots)?,
+            free: (receive_slots..receive_slots + send_slots).map(address).collect(),
+        };
+        (0..receive_slots).for_each(|buffer| memory.give(address(buffer)));
+        memory.fill.publish();
+        Ok(memory)
+    }
+
+    /// Gives the kernel a buffer to fill.
+    fn give(&mut self, buffer: u64) {
+        let given = self.fill.push(buffer);
+        debug_assert!(given, "the ring has an entry for each buffer");
+    }
+
+    /// Looks at the next frame that arrived, if there is one. The kernel gets the buffer after [`Memory::done_receiving`].
+    pub fn take(&mut self, look: impl FnOnce(&[u8])) -> bool {
+        let Some(Descriptor { at, len, .. }) = self.arrivals.pop() else { return false };
+        // SAFETY: it just came out of the ring of arrivals, and goes back below. The kernel gives places in our buffers only; another would be
+        // an empty frame.
+        look(unsafe { self.buffers.arrived(at, len as usize) }.unwrap_or_default());
+        self.give(buffer_of(at));
+        true
+    }
+
+    /// Gives the kernel the buffers that were looked at, and says whether the driver waits for a call to go on.
+    pub fn done_receiving(&mut self) -> bool {
+        self.arrivals.release();
+        self.fill.publish();
+        self.fill.needs_wakeup()
+    }
+
+    /// Puts a frame of this length, at most a buffer's, into the ring of sends. `false`: there is no room. The kernel sees it after
+    /// [`Memory::publish_sends`].
+    pub fn send(&mut self, len: usize, write: impl FnOnce(&mut [u8])) -> bool {
+        if self.free.is_empty() {
+            self.reclaim();
+        }
+        let Some(buffer) = self.free.pop() else { return false };
+        // SAFETY: the buffer is in the list of free ones.
+        let Some(frame) = (unsafe { self.buffers.free(buffer, len) }) else { return false };
+        write(frame);
+        let sent = self.sends.push(Descriptor { at: buffer, len: len as u32, options: 0 });
+        if !sent {
+            self.free.push(buffer);
+        }
+        sent
+    }
+
+    pub fn publish_sends(&mut self) {
+        self.sends.publish();
+    }
+
+    /// Takes back the buffers of frames that are out.
+    pub fn reclaim(&mut self) {
+        while let Some(at) = self.completions.pop() {
+            self.free.push(buffer_of(at));
+        }
+        self.completions.release();
+    }
+
+    /// Frames in the ring of sends that the kernel has not taken, and waits for a call to take.
+    pub fn sends_to_kick(&self) -> usize {
+        if self.sends.needs_wakeup() { self.sends.untaken() as usize } else { 0 }
     }
 }

@@ -11,7 +11,7 @@
 mod program;
 
 use crate::packet::DEFAULT_ETHERTYPE;
-use crate::sys::xsk::{BUFFER_BYTES, Buffers, Descriptor, KERNEL_HEADROOM_BYTES, Kind, Ring, SOL_XDP};
+use crate::sys::xsk::{BUFFER_BYTES, KERNEL_HEADROOM_BYTES, Memory, SOL_XDP};
 use crate::sys::{self, bpf, device};
 use crate::{Address, Batch, Counters, Ecn, Link, Received};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -92,13 +92,7 @@ mod constant {
 /// Packets in Ethernet frames, past the kernel's network stack.
 #[derive(Debug)]
 pub struct XdpLink {
-    arrivals: Ring<Descriptor>,
-    fill: Ring<u64>,
-    sends: Ring<Descriptor>,
-    completions: Ring<u64>,
-    buffers: Buffers,
-    /// Buffers for frames to send that are ours now.
-    free: Vec<u64>,
+    memory: Memory,
     socket: OwnedFd,
     /// Keeps the program attached.
     _attachment: OwnedFd,
@@ -128,22 +122,10 @@ impl XdpLink {
         let max_packet = device::mtu(questions.as_fd(), &name)?.min(MOST_PACKET_BYTES);
         let slots = |slots: u32| slots.clamp(1, MOST_SLOTS).next_power_of_two();
         let (receive_slots, send_slots) = (slots(options.receive_slots), slots(options.send_slots));
-        let buffers = Buffers::new(fd, (receive_slots + send_slots) as usize)?;
-        let mut fill = Ring::new(fd, Kind::Fill, receive_slots)?;
-        let completions = Ring::new(fd, Kind::Completions, send_slots)?;
-        let arrivals = Ring::new(fd, Kind::Arrivals, receive_slots)?;
-        let sends = Ring::new(fd, Kind::Sends, send_slots)?;
-        let address = |buffer: u32| u64::from(buffer) * BUFFER_BYTES as u64;
-        (0..receive_slots).for_each(|buffer| assert!(fill.push(address(buffer)), "as many entries as buffers"));
-        fill.publish();
+        let memory = Memory::new(fd, receive_slots, send_slots)?;
         let (mode, attachment) = set_up(fd, index, options).map_err(|error| explained(error, options))?;
         Ok(XdpLink {
-            arrivals,
-            fill,
-            sends,
-            completions,
-            buffers,
-            free: (receive_slots..receive_slots + send_slots).map(address).collect(),
+            memory,
             _attachment: attachment,
             questions,
             mode,
@@ -163,29 +145,12 @@ impl XdpLink {
         self.mode
     }
 
-    /// A buffer for a frame to send, if there is one.
-    fn free_buffer(&mut self) -> Option<u64> {
-        if self.free.is_empty() {
-            self.reclaim();
-        }
-        self.free.pop()
-    }
-
-    /// Takes back the buffers of frames that are out.
-    fn reclaim(&mut self) {
-        while let Some(at) = self.completions.pop() {
-            // The kernel may give back the address where the frame began.
-            self.free.push(at - at % BUFFER_BYTES as u64);
-        }
-        self.completions.release();
-    }
-
     /// Lets the kernel send what is in the ring.
     fn kick(&mut self) -> io::Result<()> {
-        self.sends.publish();
-        let most = self.sends.untaken() as usize / FRAMES_PER_KICK + SPARE_KICKS;
+        self.memory.publish_sends();
+        let most = self.memory.sends_to_kick() / FRAMES_PER_KICK + SPARE_KICKS;
         for _ in 0..most {
-            if self.sends.untaken() == 0 || !self.sends.needs_wakeup() {
+            if self.memory.sends_to_kick() == 0 {
                 break;
             }
             self.counters.send_calls += 1;
@@ -193,32 +158,26 @@ impl XdpLink {
                 Ok(()) => {}
                 Err(error) => match error.raw_os_error() {
                     // It sent as many as it does at once; or completions have to be taken first.
-                    Some(libc::EAGAIN) => self.reclaim(),
+                    Some(libc::EAGAIN) => self.memory.reclaim(),
                     // The device is full or down: the frames stay where they are until the next call.
                     Some(libc::ENOBUFS | libc::EBUSY | libc::ENETDOWN | libc::EINTR) => break,
                     _ => return Err(error),
                 },
             }
         }
-        self.reclaim();
+        self.memory.reclaim();
         Ok(())
     }
 
     /// Puts one packet into the ring. `false`: there is no room.
     fn push(&mut self, to: [u8; 6], packet: &[u8]) -> bool {
-        let Some(at) = self.free_buffer() else { return false };
-        let len = HEADER_BYTES + packet.len();
-        // SAFETY: the buffer is in the list of free ones.
-        let frame = unsafe { self.buffers.free(at, len) }.expect("a packet fits into a buffer");
-        frame[..6].copy_from_slice(&to);
-        frame[6..12].copy_from_slice(&self.own);
-        frame[12..14].copy_from_slice(&self.ethertype.to_be_bytes());
-        frame[HEADER_BYTES..].copy_from_slice(packet);
-        let pushed = self.sends.push(Descriptor { at, len: len as u32, options: 0 });
-        if !pushed {
-            self.free.push(at);
-        }
-        pushed
+        let (own, ethertype) = (self.own, self.ethertype.to_be_bytes());
+        self.memory.send(HEADER_BYTES + packet.len(), |frame| {
+            frame[..6].copy_from_slice(&to);
+            frame[6..12].copy_from_slice(&own);
+            frame[12..14].copy_from_slice(&ethertype);
+            frame[HEADER_BYTES..].copy_from_slice(packet);
+        })
     }
 
     /// Now and then when there is nothing to receive: whether the device is still there, and with which MTU.
@@ -349,36 +308,31 @@ impl Link for XdpLink {
     }
 
     fn receive(&mut self, limit: usize, sink: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+        let XdpLink { memory, counters, own, max_packet, .. } = self;
         let (mut packets, mut looks) = (0, 0);
         // Frames that are not ours cost a look, and no more of them than there are buffers.
         let most_looks = limit.saturating_add(self.receive_slots);
-        while packets < limit
-            && looks < most_looks
-            && let Some(Descriptor { at, len, .. }) = self.arrivals.pop()
-        {
-            looks += 1;
-            // SAFETY: it just came out of the ring of arrivals, and goes back below.
-            let frame = unsafe { self.buffers.arrived(at, len as usize) }.unwrap_or_default();
-            match frame.split_at_checked(HEADER_BYTES) {
-                Some((header, bytes @ [_, ..])) if header[..6] == self.own && bytes.len() <= self.max_packet => {
+        while packets < limit && looks < most_looks {
+            let taken = memory.take(|frame| match frame.split_at_checked(HEADER_BYTES) {
+                Some((header, bytes @ [_, ..])) if header[..6] == *own && bytes.len() <= *max_packet => {
                     packets += 1;
-                    self.counters.received_packets += 1;
-                    self.counters.received_bytes += bytes.len() as u64;
+                    counters.received_packets += 1;
+                    counters.received_bytes += bytes.len() as u64;
                     let from = header[6..12].try_into().expect("6 bytes");
                     sink(Received { from: Address::Ether(from), ecn: Ecn::NotCapable, bytes });
                 }
-                _ => self.counters.receive_bad += 1,
+                _ => counters.receive_bad += 1,
+            });
+            if !taken {
+                break;
             }
-            // There is an entry for each buffer.
-            self.fill.push(at - at % BUFFER_BYTES as u64);
+            looks += 1;
         }
         if looks == 0 {
             self.check()?;
             return Ok(0);
         }
-        self.arrivals.release();
-        self.fill.publish();
-        if self.fill.needs_wakeup() {
+        if self.memory.done_receiving() {
             self.counters.receive_calls += 1;
             sys::wake_receiver(self.socket.as_fd());
         }
