@@ -7,6 +7,8 @@ pub mod atomic;
 #[cfg(not(loom))]
 pub mod bell;
 pub mod cells;
+#[cfg(not(loom))]
+pub mod fork;
 pub mod guarded;
 pub mod lock;
 pub mod ring;
