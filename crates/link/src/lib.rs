@@ -18,6 +18,7 @@ pub mod sim;
 mod sys;
 pub mod trace;
 pub mod udp;
+pub mod xdp;
 
 pub use clock::{Clock, since_now, wall_clock};
 pub use faults::{FaultCounters, Faults, MOST_FLIPS, PER_MILLION};
