@@ -17,6 +17,9 @@ use crate::readiness::{Interest, Watch};
 use crate::spin::{LOOKS_PER_YIELD, Spin, USUAL_SPIN_NS};
 use crate::wait::Subject;
 
+/// A sleeper is not woken for a timer that is earlier than its own by less than this: a wake-up costs the more.
+const TIMER_SLACK_NS: u64 = 200_000;
+
 /// How an engine is made.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -63,6 +66,8 @@ pub(crate) struct Inner {
     descriptors: Mutex<Arc<Vec<OwnedFd>>>,
     pub(crate) helper_condition: std::sync::Condvar,
     spin: Mutex<Spin>,
+    /// The helper's bound, when it polls for an event loop.
+    pub(crate) most_spin_ns: u64,
     origin: Instant,
     birthmark: Birthmark,
 }
@@ -100,7 +105,7 @@ impl Inner {
     }
 
     /// Between two looks of a thread that spins: lets those in that want the lock, which would otherwise never find it free.
-    fn give_way(&self, looks: u32) {
+    pub(crate) fn give_way(&self, looks: u32) {
         if looks.is_multiple_of(LOOKS_PER_YIELD) || self.contenders.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now();
         } else {
@@ -166,7 +171,12 @@ impl Inner {
 
     fn look_at_sleeper(&self, core: &mut Core) {
         match core.sleeps_until {
-            Some(until) if core.is_full() || core.endpoint.next_timeout().is_some_and(|at| at < until) => self.ring(),
+            Some(until)
+                if core.is_full()
+                    || core.endpoint.next_timeout().is_some_and(|at| at.after(TIMER_SLACK_NS) < until) =>
+            {
+                self.ring();
+            }
             None if core.helper_parked && core.poller == Poller::Nobody => {
                 core.helper_parked = false;
                 self.helper_condition.notify_one();
@@ -185,6 +195,7 @@ impl Engine {
         let seed = random_seed().map_err(Error::link("reading random bytes"))?;
         let node = options.node.unwrap_or_else(|| u64::from_be_bytes(seed[..8].try_into().unwrap_or_default()));
         let endpoint = Endpoint::new(options.config.clone(), node, options.steering, seed);
+        let spin = Spin::new(options.spin.as_nanos() as u64);
         let inner = Arc::new(Inner {
             core: Mutex::new(Core::new(endpoint)),
             contenders: AtomicU32::new(0),
@@ -192,7 +203,8 @@ impl Engine {
                 .map_err(|errno| Error::link("making an eventfd")(errno.into()))?,
             descriptors: Mutex::default(),
             helper_condition: std::sync::Condvar::new(),
-            spin: Mutex::new(Spin::new(options.spin.as_nanos() as u64)),
+            spin: Mutex::new(spin),
+            most_spin_ns: spin.most_ns(),
             origin: Instant::now(),
             birthmark: Birthmark::new().map_err(Error::link("making a page that forks wipe"))?,
         });
@@ -453,6 +465,13 @@ impl Engine {
         Ok(watch)
     }
 
+    /// Takes a watch out of use; its descriptor tells nothing any more.
+    pub fn unwatch(&self, watch: &Watch) {
+        if let Ok(inner) = self.inner() {
+            inner.lock().waiters.unwatch(watch);
+        }
+    }
+
     /// The peer's address, and the ports, local first.
     pub fn addresses(&self, channel: ChannelId) -> Option<(Address, u16, u16)> {
         let (path, local, remote) = self.inner().ok()?.lock().endpoint.addresses(channel)?;
@@ -508,7 +527,13 @@ impl Engine {
         let inner = self.inner()?;
         let mut core = inner.lock();
         let now = inner.now();
+        // A program that calls all the time takes care itself; one with a watch sleeps elsewhere, and the helper polls for it.
+        if core.poller == Poller::Helper && !core.waiters.has_watches() {
+            core.poller = Poller::Nobody;
+            inner.ring();
+        }
         if core.poller == Poller::Nobody {
+            core.left = core.left.wrapping_add(1);
             core.turn(now);
         }
         let result = act(&mut core, now);

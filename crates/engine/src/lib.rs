@@ -14,9 +14,11 @@ mod readiness;
 mod share;
 mod spin;
 mod wait;
+mod workers;
 
 pub use crate::core::LinkId;
 pub use crate::engine::{Engine, Options, Target};
 pub use crate::error::Error;
 pub use crate::readiness::{Interest, Watch};
+pub use crate::workers::{MOST_WORKERS, Port, Workers};
 pub use ropeway_proto::{ChannelId, Config, Counters, ErrorCode, Mode, Readiness, config};

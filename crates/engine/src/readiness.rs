@@ -26,6 +26,10 @@ impl Watch {
         Ok(Watch { fd: Arc::new(fd), interest })
     }
 
+    pub(crate) fn is(&self, other: &Watch) -> bool {
+        Arc::ptr_eq(&self.fd, &other.fd)
+    }
+
     /// Sets or clears it.
     pub(crate) fn set(&self, ready: bool) {
         if ready {

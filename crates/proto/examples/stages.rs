@@ -85,7 +85,8 @@ fn copy(world: &mut World, channel: ChannelId, out: &mut [u8], burst: usize) -> 
 }
 
 fn main() {
-    let argument = |place: usize, usual: usize| std::env::args().nth(place).map_or(usual, |text| text.parse().expect("a number"));
+    let argument =
+        |place: usize, usual: usize| std::env::args().nth(place).map_or(usual, |text| text.parse().expect("a number"));
     let (bytes, messages, burst) = (argument(1, 1472), argument(2, 100_000), argument(3, 8));
     let config = Config { packet_bytes: 1500, port_buffer_bytes: 1 << 20, ..Config::default() };
     let mut world = World {
@@ -118,5 +119,8 @@ fn main() {
     }
     let count = (messages / burst * burst) as f64;
     let each = spent.map(|ns| ns as f64 / count);
-    println!("{bytes} bytes, bursts of {burst}: send {:.0} ns, receive {:.0} ns, copy {:.0} ns each; {received} arrived", each[0], each[1], each[2]);
+    println!(
+        "{bytes} bytes, bursts of {burst}: send {:.0} ns, receive {:.0} ns, copy {:.0} ns each; {received} arrived",
+        each[0], each[1], each[2]
+    );
 }
