@@ -1,6 +1,7 @@
 //! What one turn of the event loop does, under the engine's lock: packets in, timers, packets out, events to who waits.
 
 use crate::path;
+use crate::share::Share;
 use crate::wait::{Subject, Waiters};
 use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
 use ropeway_proto::{Endpoint, Path, Time};
@@ -48,6 +49,7 @@ pub struct Core {
     pub helper_parked: bool,
     pub shut_down: bool,
     turns: u32,
+    share: Share,
     /// Hosts that the network said do not listen, by address: the next attempt to connect there fails early.
     unreachable: BTreeMap<Path, ()>,
 }
@@ -64,6 +66,7 @@ impl Core {
             helper_parked: false,
             shut_down: false,
             turns: 0,
+            share: Share::new(),
             unreachable: BTreeMap::new(),
         }
     }
@@ -101,6 +104,7 @@ impl Core {
         }
         let sends = self.endpoint.wants_to_transmit();
         if arrived || due || sends {
+            self.share.update(&mut self.endpoint, now);
             self.transmit(now);
             self.dispatch();
         }

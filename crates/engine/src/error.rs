@@ -19,7 +19,9 @@ pub enum Error {
     Failed(ErrorCode),
     #[error("the message has {message_bytes} bytes, the buffer fewer: the message stays, read it with a longer one")]
     TooShort { message_bytes: usize },
-    #[error("the message is longer than the {limit} bytes that the peer takes; send it in parts, or raise longest_message there")]
+    #[error(
+        "the message is longer than the {limit} bytes that the peer takes; send it in parts, or raise longest_message there"
+    )]
     TooLong { limit: u64 },
     #[error(transparent)]
     Listen(#[from] ListenError),

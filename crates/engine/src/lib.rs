@@ -11,6 +11,7 @@ mod error;
 mod helper;
 mod path;
 mod readiness;
+mod share;
 mod spin;
 mod wait;
 

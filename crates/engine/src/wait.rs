@@ -45,12 +45,6 @@ impl Waiters {
         self.waiting.get(&key).is_none_or(|waiter| waiter.woken)
     }
 
-    pub fn sleep_again(&mut self, key: u64) {
-        if let Some(waiter) = self.waiting.get_mut(&key) {
-            waiter.woken = false;
-        }
-    }
-
     /// Wakes those that wait for this.
     pub fn wake(&mut self, subject: Subject) {
         for waiter in self.waiting.values_mut().filter(|waiter| waiter.subject == subject) {
@@ -72,10 +66,6 @@ impl Waiters {
             waiter.woken = true;
             waiter.condition.notify_one();
         }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
     }
 
     pub fn watch(&mut self, subject: Subject, watch: Watch) {
