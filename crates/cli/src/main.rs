@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod boxes;
 mod cgroup;
 mod config;
 mod daemon;
@@ -35,6 +36,8 @@ enum Command {
     Ss(ss::Args),
     /// Say whether this machine, or a program, can be accelerated, and if not why
     Doctor(doctor::Args),
+    /// Make, use and take away a cluster in a box: hosts in network namespaces, joined by a switch
+    Box(boxes::Args),
     /// Measure Ropeway beside TCP, AF_UNIX and the limits of this machine
     Bench(bench::Args),
 }
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Command::Daemon(args) => daemon::main(&args),
         Command::Ss(args) => ss::main(&args),
         Command::Doctor(args) => doctor::main(&args),
+        Command::Box(args) => boxes::main(&args),
         Command::Bench(args) => bench::main(args),
     }
 }
