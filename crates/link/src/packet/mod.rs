@@ -12,12 +12,12 @@
 
 mod filter;
 
-pub use filter::{FieldMatch, MOST_ALTERNATIVES, Steering, Width};
+pub use filter::{FieldMatch, MOST_ALTERNATIVES};
 
 use crate::sys::message::{self, Outgoing, VECTOR};
 use crate::sys::ring::Ring;
 use crate::sys::{self, device};
-use crate::{Address, Batch, Counters, Ecn, Link, Received};
+use crate::{Address, Batch, Counters, Ecn, Link, Received, Steering};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -225,7 +225,7 @@ fn link_address(ethertype: u16, index: u32) -> [u8; constant::ADDRESS_BYTES] {
 fn join(fd: BorrowedFd<'_>, fanout: Fanout) -> io::Result<()> {
     let group = i32::from(fanout.group) | constant::FANOUT_CBPF << 16;
     sys::set_int(fd, libc::SOL_PACKET, constant::PACKET_FANOUT, group)?;
-    sys::set_program(fd, libc::SOL_PACKET, constant::PACKET_FANOUT_DATA, &filter::steering(fanout.steering))
+    sys::set_program(fd, libc::SOL_PACKET, constant::PACKET_FANOUT_DATA, &fanout.steering.program(None))
 }
 
 /// Sends packets as a message each and says how many the kernel took.
