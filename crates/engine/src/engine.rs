@@ -10,6 +10,7 @@ use ropeway_proto::{ChannelId, Config, ConnectError, Counters, Endpoint, ErrorCo
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use crate::control;
 use crate::core::{Core, LinkId, Poller};
 use crate::error::Error;
 use crate::helper;
@@ -54,6 +55,8 @@ pub struct Engine {
 /// The users' share of an engine: when it goes, the helper is told to end.
 struct Handle {
     inner: Arc<Inner>,
+    /// Where tools ask; `None` where there are no abstract addresses.
+    control: Option<String>,
 }
 
 pub(crate) struct Inner {
@@ -86,6 +89,7 @@ impl Drop for Handle {
         drop(core);
         self.inner.helper_condition.notify_all();
         self.inner.ring();
+        self.control.iter().for_each(|name| control::stop(name));
     }
 }
 
@@ -209,7 +213,8 @@ impl Engine {
             birthmark: Birthmark::new().map_err(Error::link("making a page that forks wipe"))?,
         });
         helper::start(inner.clone()).map_err(Error::link("starting the helper thread"))?;
-        Ok(Engine { handle: Arc::new(Handle { inner }) })
+        let control = control::start(Arc::downgrade(&inner)).ok();
+        Ok(Engine { handle: Arc::new(Handle { inner, control }) })
     }
 
     fn inner(&self) -> Result<&Inner, Error> {

@@ -5,6 +5,7 @@
 //! the calls that programs see (`ropeway-socket`, `libropeway`).
 #![forbid(unsafe_code)]
 
+pub mod control;
 mod core;
 mod engine;
 mod error;
