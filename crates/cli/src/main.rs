@@ -8,6 +8,7 @@ mod bench;
 mod boxes;
 mod cgroup;
 mod config;
+mod cp;
 mod daemon;
 mod doctor;
 mod output;
@@ -35,6 +36,8 @@ enum Command {
     Daemon(daemon::Args),
     /// List the connections of all programs that run under Ropeway
     Ss(ss::Args),
+    /// Copy files or standard input to another host, checked and resumable
+    Cp(cp::Args),
     /// Show and change the tunables of programs that use the wire protocol
     Tune(tune::Args),
     /// Say whether this machine, or a program, can be accelerated, and if not why
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::main(args),
         Command::Daemon(args) => daemon::main(&args),
         Command::Ss(args) => ss::main(&args),
+        Command::Cp(args) => cp::main(&args),
         Command::Tune(args) => tune::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Box(args) => boxes::main(&args),

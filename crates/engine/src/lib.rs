@@ -22,4 +22,6 @@ pub use crate::engine::{Engine, Options, Target};
 pub use crate::error::Error;
 pub use crate::readiness::{Interest, Watch};
 pub use crate::workers::{MOST_WORKERS, Port, Workers};
+/// The links that an engine can be given.
+pub use ropeway_link as link;
 pub use ropeway_proto::{ChannelId, Config, Counters, ErrorCode, Mode, Readiness, config};
