@@ -53,11 +53,13 @@ install: build
 	install -m 644 $(CARGO_TARGET_DIR)/release/libropeway_preload.so $(DESTDIR)$(PREFIX)/lib/ropeway/libropeway_preload.so
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 docs/man/ropeway.1 $(DESTDIR)$(PREFIX)/share/man/man1/ropeway.1
+	install -d $(DESTDIR)$(PREFIX)/share/ropeway
+	install -m 644 share/wireshark/ropeway.lua $(DESTDIR)$(PREFIX)/share/ropeway/ropeway.lua
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/ropeway $(DESTDIR)$(PREFIX)/lib/ropeway/libropeway_preload.so
-	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/ropeway.1
-	-rmdir $(DESTDIR)$(PREFIX)/lib/ropeway
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/ropeway.1 $(DESTDIR)$(PREFIX)/share/ropeway/ropeway.lua
+	-rmdir $(DESTDIR)$(PREFIX)/lib/ropeway $(DESTDIR)$(PREFIX)/share/ropeway
 
 clean:
 	cargo clean

@@ -13,6 +13,7 @@ mod doctor;
 mod output;
 mod run;
 mod ss;
+mod tune;
 
 use std::process::ExitCode;
 
@@ -34,6 +35,8 @@ enum Command {
     Daemon(daemon::Args),
     /// List the connections of all programs that run under Ropeway
     Ss(ss::Args),
+    /// Show and change the tunables of programs that use the wire protocol
+    Tune(tune::Args),
     /// Say whether this machine, or a program, can be accelerated, and if not why
     Doctor(doctor::Args),
     /// Make, use and take away a cluster in a box: hosts in network namespaces, joined by a switch
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::main(args),
         Command::Daemon(args) => daemon::main(&args),
         Command::Ss(args) => ss::main(&args),
+        Command::Tune(args) => tune::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Box(args) => boxes::main(&args),
         Command::Bench(args) => bench::main(args),

@@ -7,6 +7,25 @@
 //! The order of calls is free: [`Link::send`] and [`Link::receive`] never block; who wants to wait sleeps on [`Link::descriptor`].
 //! Wrappers (faults, packet capture, traces) are links around a link.
 
+mod clock;
+pub mod fault;
+mod faults;
+pub mod memory;
+pub mod packet;
+pub mod pcap;
+mod random;
+pub mod sim;
+mod steering;
+mod sys;
+pub mod trace;
+pub mod udp;
+pub mod xdp;
+
+pub use clock::{Clock, since_now, wall_clock};
+pub use faults::{FaultCounters, Faults, MOST_FLIPS, PER_MILLION};
+pub use steering::{Part, Steering, Width};
+
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -20,6 +39,16 @@ pub enum Address {
     Ether([u8; 6]),
     /// A host of a simulated network.
     Sim(u32),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Udp(address) => address.fmt(f),
+            Address::Ether([a, b, c, d, e, g]) => write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}"),
+            Address::Sim(host) => write!(f, "sim:{host}"),
+        }
+    }
 }
 
 /// The two ECN bits of IP (RFC 3168), or "not capable" on links without them.
@@ -88,8 +117,58 @@ pub trait Link: Send {
     /// Readable when there may be something to receive; `None` where nothing can be waited for (a simulated network).
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Packets of full length that the host keeps for this link for sure while nobody takes them: no gate should let more fly towards it.
+    /// `None`: not known.
+    fn receive_slots(&self) -> Option<usize> {
+        None
+    }
+
+    /// The next error that the network reported about packets to some destination (ICMP: unreachable, refused, too long), or `None`. Reports can be
+    /// forged by anybody on the way: take them as hints. Those that nobody fetches are dropped, oldest first.
+    fn take_error(&mut self) -> Option<(Address, io::Error)> {
+        None
+    }
+
     /// What the link has counted since it was made. Never reset.
     fn counters(&self) -> Counters;
+}
+
+impl<L: Link + ?Sized> Link for Box<L> {
+    fn name(&self) -> String {
+        (**self).name()
+    }
+
+    fn local(&self) -> Address {
+        (**self).local()
+    }
+
+    fn max_packet(&self) -> usize {
+        (**self).max_packet()
+    }
+
+    fn send(&mut self, batch: &Batch<'_>) -> io::Result<usize> {
+        (**self).send(batch)
+    }
+
+    fn receive(&mut self, limit: usize, sink: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+        (**self).receive(limit, sink)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        (**self).descriptor()
+    }
+
+    fn receive_slots(&self) -> Option<usize> {
+        (**self).receive_slots()
+    }
+
+    fn take_error(&mut self) -> Option<(Address, io::Error)> {
+        (**self).take_error()
+    }
+
+    fn counters(&self) -> Counters {
+        (**self).counters()
+    }
 }
 
 /// Free-running counts of one link.
@@ -102,13 +181,16 @@ pub struct Counters {
     pub send_calls: u64,
     pub received_packets: u64,
     pub received_bytes: u64,
-    /// System calls made to receive.
+    /// System calls made to receive; a link that reads from shared memory makes none.
     pub receive_calls: u64,
     /// Packets that the medium refused for a reason of the destination (unreachable, refused, too long).
     pub send_errors: u64,
+    /// Segmented sends that a path refused; their packets were sent again one by one, as all later ones there.
+    pub send_fallbacks: u64,
     /// Sends that found the host's queue full.
     pub send_full: u64,
-    /// Packets that the kernel dropped because nobody took them in time.
+    /// Packets that the kernel dropped because nobody took them in time; those that travelled merged count as one. Kernels may tell with the next
+    /// arrival only.
     pub receive_drops: u64,
     /// Arrivals that are no packet of ours (truncated, wrong type, checksum).
     pub receive_bad: u64,

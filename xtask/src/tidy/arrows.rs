@@ -12,11 +12,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("socket", &["shm", "engine"]),
     ("preload", &["socket", "shm"]),
     ("cli", &["socket", "shm", "engine", "measure", "archsim"]),
+    ("wire", &[]),
     ("testkit", &[]),
     // Chores drive the built artifacts with testkit's tools; they link nothing of the product.
     ("xtask", &["testkit"]),
     // Reserved.
-    ("wire", &[]),
     ("proto", &["wire"]),
     ("link", &[]),
     ("engine", &["proto", "link", "shm"]),

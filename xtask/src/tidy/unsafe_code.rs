@@ -30,6 +30,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/socket/src/shadow.rs", "TCP_INFO, FIONREAD, peeking and dropping on the shadow"),
     ("crates/socket/src/stats.rs", "writes the line of statistics at exit"),
     ("crates/socket/src/wait.rs", "ppoll on bell and shadow, signal masks"),
+    ("crates/link/src/sys/", "messages, options and devices of sockets, for engines inside hooks"),
     // What C hands over, or takes.
     ("crates/preload/src/", "every hook is a C function: its pointers are as good as the program that calls it"),
     ("crates/socket/src/settings.rs", "the environment, as C strings"),

@@ -1,0 +1,341 @@
+//! Plain Ethernet through a packet socket (`AF_PACKET`): lower latency than UDP, with the capability `CAP_NET_RAW`.
+//!
+//! A packet is the payload of an Ethernet frame of our own EtherType. Arrivals lie in a ring that the kernel fills and this process reads
+//! without system calls; they are handed over where they lie. Sends are `sendmsg` and `sendmmsg` past the host's queueing discipline. Network cards pad
+//! frames to 60 bytes: an arrival may be longer than what was sent (up to 46 bytes), so packets have to know their own length.
+//!
+//! Frames with a VLAN tag belong to the VLAN's own device and are no packets of this link; open that device to use them. So are frames for other
+//! hosts, which appear while somebody captures on the device.
+//!
+//! Several processes on a host each have a link with a filter ([`PacketLink::accept`]); several workers of one process share arrivals by a
+//! field of the packet ([`Fanout`]).
+
+mod filter;
+
+pub use filter::{FieldMatch, MOST_ALTERNATIVES};
+
+use crate::sys::message::{self, Outgoing, VECTOR};
+use crate::sys::ring::Ring;
+use crate::sys::{self, device};
+use crate::{Address, Batch, Counters, Ecn, Link, Received, Steering};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The EtherType that IEEE keeps for local experiments: used unless told otherwise.
+pub const DEFAULT_ETHERTYPE: u16 = 0x88b5;
+
+/// How a packet link is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The network device, by name.
+    pub device: String,
+    pub ethertype: u16,
+    /// Frames that the ring holds, at least. More survive a longer absence of this process; fewer stay in the cache.
+    pub receive_slots: usize,
+    /// Bytes that may wait in the device's queue, as the kernel counts them.
+    pub send_buffer_bytes: usize,
+    /// Send past the device's queueing discipline: faster, and no shaping set there applies.
+    pub bypass_queue: bool,
+    /// Take only packets to which one of these applies; all, if there is none.
+    pub accept: Vec<FieldMatch>,
+    /// Share arrivals with other links of this process.
+    pub fanout: Option<Fanout>,
+    /// The longest packet, if less than the device bears.
+    pub most_packet_bytes: Option<usize>,
+}
+
+/// A group of links among which the kernel spreads arrivals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fanout {
+    /// The group's number, the same for all members, and nobody else's in this network namespace.
+    pub group: u16,
+    /// The field that says which member: the first to join is 0, the next 1; modulo their number. When a member leaves, the last takes its number.
+    pub steering: Steering,
+}
+
+/// 2 MB at the usual MTU: survives 12 ms of absence at 1 Gbit/s.
+const USUAL_RECEIVE_SLOTS: usize = 1024;
+
+const USUAL_SEND_BUFFER_BYTES: usize = 256 << 10;
+
+impl Options {
+    pub fn new(device: impl Into<String>) -> Options {
+        Options {
+            device: device.into(),
+            ethertype: DEFAULT_ETHERTYPE,
+            receive_slots: USUAL_RECEIVE_SLOTS,
+            send_buffer_bytes: USUAL_SEND_BUFFER_BYTES,
+            bypass_queue: true,
+            accept: Vec::new(),
+            fanout: None,
+            most_packet_bytes: None,
+        }
+    }
+}
+
+/// The longest packet for which a ring is made: jumbo frames. Loopback's 64 KiB would make slots of which most stays unused.
+const MOST_PACKET_BYTES: usize = 9_216;
+
+/// Empty looks between two questions to the kernel whether something happened to the device: often enough that whoever sleeps on the descriptor is not
+/// woken in vain for long, seldom enough that spinning costs nothing.
+const LOOKS_PER_CHECK: u32 = 64;
+
+/// Checks between two questions for the device's MTU.
+const CHECKS_PER_MTU: u32 = 16;
+
+mod constant {
+    pub const PACKET_STATISTICS: i32 = 6;
+    pub const PACKET_FANOUT: i32 = 18;
+    pub const PACKET_QDISC_BYPASS: i32 = 20;
+    pub const PACKET_FANOUT_DATA: i32 = 22;
+    pub const FANOUT_CBPF: i32 = 6;
+    /// `sockaddr_ll`.
+    pub const ADDRESS_BYTES: usize = 20;
+}
+
+/// Packets in Ethernet frames.
+#[derive(Debug)]
+pub struct PacketLink {
+    ring: Ring,
+    socket: OwnedFd,
+    device: device::Name,
+    /// The address of a frame to send, but for its destination.
+    address: [u8; constant::ADDRESS_BYTES],
+    own: [u8; 6],
+    most_packet_bytes: usize,
+    max_packet: usize,
+    looks: u32,
+    checks: u32,
+    counters: Counters,
+}
+
+impl PacketLink {
+    /// # Errors
+    /// `CAP_NET_RAW` is missing, there is no such device, or it is not an Ethernet.
+    pub fn open(options: &Options) -> io::Result<PacketLink> {
+        let socket = open_socket()?;
+        let fd = socket.as_fd();
+        let (name, index) = find_device(fd, &options.device)?;
+        let (kind, own) = device::hardware_address(fd, &name)?;
+        if !matches!(kind, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
+            let what = format!("the device {} is not an Ethernet (its kind is {kind})", options.device);
+            return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+        }
+        let most_packet_bytes = options.most_packet_bytes.unwrap_or(MOST_PACKET_BYTES).clamp(1, MOST_PACKET_BYTES);
+        let max_packet = device::mtu(fd, &name)?.min(most_packet_bytes);
+        let ring = Ring::new(fd, options.receive_slots, max_packet)?;
+        sys::set_program(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::accepting(&options.accept)?)?;
+        let half = i32::try_from(options.send_buffer_bytes / 2).unwrap_or(i32::MAX);
+        sys::set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, half)?;
+        if options.bypass_queue {
+            sys::set_int(fd, libc::SOL_PACKET, constant::PACKET_QDISC_BYPASS, 1)?;
+        }
+        let address = link_address(options.ethertype, index);
+        sys::bind(fd, &address)?;
+        if let Some(fanout) = options.fanout {
+            join(fd, fanout)?;
+        }
+        Ok(PacketLink {
+            most_packet_bytes: most_packet_bytes.min(ring.packet_bytes()),
+            max_packet,
+            ring,
+            device: name,
+            address,
+            own,
+            looks: 0,
+            checks: 0,
+            counters: Counters::default(),
+            socket,
+        })
+    }
+
+    /// Takes from now on only packets to which one of these applies; all, if there is none. What already arrived stays.
+    ///
+    /// # Errors
+    /// There are more than [`MOST_ALTERNATIVES`].
+    pub fn accept(&mut self, alternatives: &[FieldMatch]) -> io::Result<()> {
+        let program = filter::accepting(alternatives)?;
+        sys::set_program(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+    }
+
+    /// Asks the device for its MTU, which may have changed.
+    fn refresh(&mut self) {
+        // A device that is down or gone says so when something is sent.
+        if let Ok(mtu) = device::mtu(self.socket.as_fd(), &self.device) {
+            self.max_packet = mtu.min(self.most_packet_bytes);
+        }
+    }
+
+    /// Now and then when there is nothing to receive: fetches the socket's error, which keeps the descriptor readable, and what changed.
+    fn check(&mut self) {
+        self.looks += 1;
+        if !self.looks.is_multiple_of(LOOKS_PER_CHECK) {
+            return;
+        }
+        self.checks += 1;
+        let error = sys::get_int(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR);
+        if !matches!(error, Ok(0)) || self.checks.is_multiple_of(CHECKS_PER_MTU) {
+            self.refresh();
+        }
+    }
+
+    /// Adds what the kernel dropped since it was last asked.
+    fn count_drops(&mut self) {
+        let mut statistics = [0; 8];
+        if sys::get_option(self.socket.as_fd(), libc::SOL_PACKET, constant::PACKET_STATISTICS, &mut statistics).is_ok()
+        {
+            let drops = u32::from_ne_bytes(statistics[4..].try_into().expect("4 bytes"));
+            self.counters.receive_drops += u64::from(drops);
+        }
+    }
+}
+
+fn open_socket() -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    // Without a protocol: nothing arrives until it is bound, ring and filter in place.
+    rustix::net::socket_with(AddressFamily::PACKET, SocketType::DGRAM, flags, None).map_err(|error| match error {
+        rustix::io::Errno::PERM | rustix::io::Errno::ACCESS => io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "a packet socket needs the capability CAP_NET_RAW: run as root, or allow it to this program (setcap cap_net_raw+ep)",
+        ),
+        other => other.into(),
+    })
+}
+
+fn find_device(fd: BorrowedFd<'_>, text: &str) -> io::Result<(device::Name, u32)> {
+    let name = device::name(text)?;
+    let index = device::index(fd, &name).map_err(|error| match error.raw_os_error() {
+        Some(libc::ENODEV) => io::Error::new(io::ErrorKind::NotFound, format!("there is no network device {text}")),
+        _ => error,
+    })?;
+    Ok((name, index))
+}
+
+/// A `sockaddr_ll` without the address itself.
+fn link_address(ethertype: u16, index: u32) -> [u8; constant::ADDRESS_BYTES] {
+    let mut address = [0; constant::ADDRESS_BYTES];
+    address[..2].copy_from_slice(&(libc::AF_PACKET as u16).to_ne_bytes());
+    address[2..4].copy_from_slice(&ethertype.to_be_bytes());
+    address[4..8].copy_from_slice(&index.to_ne_bytes());
+    address[11] = 6;
+    address
+}
+
+fn join(fd: BorrowedFd<'_>, fanout: Fanout) -> io::Result<()> {
+    let group = i32::from(fanout.group) | constant::FANOUT_CBPF << 16;
+    sys::set_int(fd, libc::SOL_PACKET, constant::PACKET_FANOUT, group)?;
+    sys::set_program(fd, libc::SOL_PACKET, constant::PACKET_FANOUT_DATA, &fanout.steering.program(None))
+}
+
+/// Sends packets as a message each and says how many the kernel took.
+fn send_each(fd: BorrowedFd<'_>, address: &[u8], packets: &[IoSlice<'_>]) -> io::Result<usize> {
+    if packets.len() == 1 {
+        return message::send_message(fd, address, &Outgoing { parts: packets, control: &[] }).map(|()| 1);
+    }
+    let mut messages = [Outgoing { parts: &[], control: &[] }; VECTOR];
+    for (message, parts) in messages.iter_mut().zip(packets.chunks(1)) {
+        message.parts = parts;
+    }
+    message::send_messages(fd, address, &messages[..packets.len()])
+}
+
+impl Link for PacketLink {
+    fn name(&self) -> String {
+        "packet".into()
+    }
+
+    fn local(&self) -> Address {
+        Address::Ether(self.own)
+    }
+
+    fn max_packet(&self) -> usize {
+        self.max_packet
+    }
+
+    fn receive_slots(&self) -> Option<usize> {
+        Some(self.ring.slots())
+    }
+
+    fn send(&mut self, batch: &Batch<'_>) -> io::Result<usize> {
+        let Address::Ether(to) = batch.to else {
+            self.counters.send_errors += batch.packets.len() as u64;
+            return Ok(batch.packets.len());
+        };
+        let mut address = self.address;
+        address[12..18].copy_from_slice(&to);
+        let mut done = 0;
+        while let rest @ [first, ..] = &batch.packets[done..] {
+            let fits = |len: usize| len > 0 && len <= self.max_packet;
+            if !fits(first.len()) {
+                self.counters.send_errors += 1;
+                done += 1;
+                continue;
+            }
+            let fitting = rest.iter().take(VECTOR).take_while(|packet| fits(packet.len())).count();
+            self.counters.send_calls += 1;
+            match send_each(self.socket.as_fd(), &address, &rest[..fitting]) {
+                Ok(count) => {
+                    self.counters.sent_packets += count as u64;
+                    self.counters.sent_bytes += rest[..count].iter().map(|packet| packet.len() as u64).sum::<u64>();
+                    done += count;
+                }
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN | libc::ENOBUFS) => {
+                        self.counters.send_full += 1;
+                        break;
+                    }
+                    Some(libc::EINTR) => {}
+                    // The device is down, or its MTU was lowered: for the protocol that is loss.
+                    Some(libc::ENETDOWN | libc::EMSGSIZE | libc::EINVAL) => {
+                        self.counters.send_errors += 1;
+                        done += 1;
+                        self.refresh();
+                    }
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(done)
+    }
+
+    fn receive(&mut self, limit: usize, sink: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+        let PacketLink { ring, counters, .. } = self;
+        let (mut packets, mut looks, mut losing) = (0, 0, false);
+        // Frames that are not ours cost a look, and no more of them than the ring holds.
+        let most_looks = limit.saturating_add(ring.slots());
+        while packets < limit && looks < most_looks {
+            looks += 1;
+            let taken = ring.take(|frame| {
+                losing |= frame.losing;
+                let ours = frame.packet_type == libc::PACKET_HOST && frame.vlan.unwrap_or(0) == 0;
+                if !ours || frame.truncated || frame.bytes.is_empty() {
+                    counters.receive_bad += 1;
+                    return;
+                }
+                packets += 1;
+                counters.received_packets += 1;
+                counters.received_bytes += frame.bytes.len() as u64;
+                sink(Received { from: Address::Ether(frame.from), ecn: Ecn::NotCapable, bytes: frame.bytes });
+            });
+            if !taken {
+                break;
+            }
+        }
+        if losing {
+            self.count_drops();
+        }
+        if packets == 0 {
+            self.check();
+        }
+        Ok(packets)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}

@@ -1,0 +1,100 @@
+//! What the network reports about packets that were sent: ICMP messages, which the kernel keeps in the socket's error queue.
+
+use super::{UdpLink, name};
+use crate::sys::message::{self, Incoming};
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+
+/// Reports kept for whoever asks. They are hints, and somebody on the way may make them up: the newest are worth most.
+const MOST_KEPT: usize = 64;
+
+/// Reports fetched in one go: more than any real trouble makes between two calls; a flood of forged ones costs no more than this.
+const MOST_FETCHED: usize = 64;
+
+/// Reports to be asked for.
+#[derive(Debug, Default)]
+pub(super) struct Reports {
+    kept: VecDeque<(SocketAddr, i32)>,
+    /// A report is told by its address and control messages; the packet that comes with it is not looked at.
+    incoming: Option<Box<Incoming>>,
+}
+
+impl Reports {
+    pub fn push(&mut self, to: SocketAddr, error: io::Error) {
+        let report = (name::plain(to), error.raw_os_error().unwrap_or(0));
+        // One for a burst of packets that all met the same.
+        if self.kept.back() == Some(&report) {
+            return;
+        }
+        if self.kept.len() >= MOST_KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(report);
+    }
+
+    pub fn take(&mut self) -> Option<(SocketAddr, io::Error)> {
+        let (to, code) = self.kept.pop_front()?;
+        Some((to, io::Error::from_raw_os_error(code)))
+    }
+}
+
+/// Error number and origin in a `sock_extended_err`.
+fn extended_error(control: &[u8]) -> Option<(i32, u8)> {
+    let is_error = |level, kind| {
+        matches!((level, kind), (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR))
+    };
+    let (_, _, value) = message::controls(control).find(|(level, kind, _)| is_error(*level, *kind))?;
+    let code = i32::from_ne_bytes(value.get(..4)?.try_into().ok()?);
+    Some((code, *value.get(4)?))
+}
+
+impl UdpLink {
+    /// Takes all reports out of the socket's error queue; while one is there, the descriptor stays readable.
+    pub(super) fn fetch_reports(&mut self) {
+        /// The least that keeps the kernel from treating the buffer as none.
+        const PACKET_BYTES: usize = 64;
+        let mut incoming = self.reports.incoming.take().unwrap_or_else(|| Box::new(Incoming::new(PACKET_BYTES)));
+        for _ in 0..MOST_FETCHED {
+            let Ok(1..) = incoming.receive(self.socket.as_fd(), 1, libc::MSG_ERRQUEUE) else { break };
+            let report = incoming.get(0);
+            let (Some(to), Some((code, origin))) = (name::address(report.name), extended_error(report.control)) else {
+                continue;
+            };
+            // Those of this host itself were the answer to a send.
+            if matches!(origin, libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6) {
+                self.reports.push(to, io::Error::from_raw_os_error(code));
+            }
+        }
+        self.reports.incoming = Some(incoming);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_are_bounded_and_a_burst_is_one() {
+        let mut reports = Reports::default();
+        let to = |port| SocketAddr::from(([10, 0, 0, 1], port));
+        for port in 0..100 {
+            (0..3).for_each(|_| reports.push(to(port), io::Error::from_raw_os_error(libc::ECONNREFUSED)));
+        }
+        let kept: Vec<u16> = std::iter::from_fn(|| reports.take()).map(|(to, _)| to.port()).collect();
+        assert_eq!(kept, (36..100).collect::<Vec<u16>>(), "the newest 64");
+    }
+
+    #[test]
+    fn an_extended_error_is_read_or_none() {
+        let mut control = [0; 64];
+        let mut error = [0; 16];
+        error[..4].copy_from_slice(&libc::ECONNREFUSED.to_ne_bytes());
+        error[4] = libc::SO_EE_ORIGIN_ICMP;
+        let end = message::push_control(&mut control, 0, libc::IPPROTO_IP, libc::IP_RECVERR, &error);
+        assert_eq!(extended_error(&control[..end]), Some((libc::ECONNREFUSED, libc::SO_EE_ORIGIN_ICMP)));
+        let end = message::push_control(&mut control, 0, libc::IPPROTO_IP, libc::IP_RECVERR, &error[..4]);
+        assert_eq!(extended_error(&control[..end]), None);
+    }
+}

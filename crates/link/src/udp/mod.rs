@@ -1,0 +1,264 @@
+//! UDP over IPv4 or IPv6: the link that needs no privileges.
+//!
+//! Many packets go out in one system call (`sendmmsg`), runs of equal length in one segmented send (GSO, `UDP_SEGMENT`); arrivals come in batches
+//! (`recvmmsg`) and merged (GRO, `UDP_GRO`). A path whose device cannot segment refuses at run time, whatever a probe said: it then gets
+//! single packets for good, and the batch is sent again. Packets are never fragmented, and path MTU reports, which anybody can forge, change nothing.
+//!
+//! What is not here: what the packets mean, which packet size the path really bears (who opens a connection proves it by padded packets), and when to
+//! try again after a full queue.
+
+mod errors;
+mod name;
+mod receive;
+mod send;
+
+#[cfg(test)]
+mod tests;
+
+use crate::sys::{self, device, message::Incoming};
+use crate::{Address, Batch, Counters, Link, Received, Steering};
+use errors::Reports;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use send::Paths;
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// How a UDP link is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The address to bind to; port 0 lets the kernel choose. A wildcard address works, but its packets may leave under any address of the host.
+    pub local: SocketAddr,
+    /// Bytes that the kernel may keep for us, as it counts them (more than the packets' own). Without `CAP_NET_ADMIN` the kernel caps it
+    /// at twice `net.core.rmem_max`; see [`Link::receive_slots`] for what it came to.
+    pub receive_buffer_bytes: usize,
+    /// Bytes that may wait in the host's queues, as the kernel counts them.
+    pub send_buffer_bytes: usize,
+    /// Mark packets as ECN capable, ECT(0).
+    pub ecn: bool,
+    /// Send runs of equal packets as one (GSO), where the kernel can.
+    pub segmentation: bool,
+    /// Take arrivals merged (GRO), where the kernel can.
+    pub aggregation: bool,
+    /// The longest packet, if less than the device bears.
+    pub most_packet_bytes: Option<usize>,
+    /// The kernel's priority of urgent packets, for queueing disciplines that look at it (`pfifo_fast`, `prio`); 0: none. It needs Linux 6.14, and is left
+    /// out where the kernel refuses it.
+    pub urgent_priority: u8,
+    /// Share the address with other links of this user.
+    pub group: Option<Group>,
+}
+
+/// A group of links with the same address, among which the kernel spreads arrivals. They are opened one after the other, by one process: the first is member 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    pub members: u32,
+    /// Which member a packet is for, modulo their number.
+    pub steering: Steering,
+}
+
+/// 4 MiB as the kernel counts: 1800 full packets of 1500 bytes, 14 times a port's buffer of a cheap switch.
+const USUAL_RECEIVE_BUFFER_BYTES: usize = 4 << 20;
+
+/// About three full segmented sends: the card always has one to go on with, and what is urgent waits for no more than that.
+const USUAL_SEND_BUFFER_BYTES: usize = 256 << 10;
+
+impl Options {
+    pub fn new(local: SocketAddr) -> Options {
+        Options {
+            local,
+            receive_buffer_bytes: USUAL_RECEIVE_BUFFER_BYTES,
+            send_buffer_bytes: USUAL_SEND_BUFFER_BYTES,
+            ecn: true,
+            segmentation: true,
+            aggregation: true,
+            most_packet_bytes: None,
+            urgent_priority: 0,
+            group: None,
+        }
+    }
+}
+
+/// The longest UDP payload: 65,535 bytes of IP packet or IPv6 payload, less the IPv4 and UDP headers. The few bytes more of IPv6 are not used.
+const MOST_PAYLOAD_BYTES: usize = 65_507;
+
+/// Where no device tells better: Ethernet.
+const USUAL_MTU: usize = 1500;
+
+const UDP_HEADER_BYTES: usize = 8;
+
+/// Constants that the libc crate does not have.
+mod constant {
+    /// `SO_RXQ_OVFL`: each arrival says how many were dropped before it.
+    pub const SO_RXQ_OVFL: i32 = 40;
+    pub const SOL_UDP: i32 = 17;
+    /// One IPv6 packet is never fragmented by its sender.
+    pub const IPV6_DONTFRAG: i32 = 62;
+}
+
+/// Packets over a UDP socket.
+#[derive(Debug)]
+pub struct UdpLink {
+    socket: OwnedFd,
+    local: SocketAddr,
+    max_packet: usize,
+    receive_slots: usize,
+    paths: Paths,
+    incoming: Incoming,
+    /// Messages that the last call took, and the most packets that were merged in one of them.
+    last_messages: usize,
+    last_merged: usize,
+    /// The kernel's running count of dropped arrivals, when it was last told.
+    drops_seen: u32,
+    reports: Reports,
+    counters: Counters,
+}
+
+impl UdpLink {
+    /// # Errors
+    /// The address is not this host's, the port is taken, or there are no descriptors left.
+    pub fn open(options: &Options) -> io::Result<UdpLink> {
+        let is_v4 = options.local.is_ipv4();
+        let family = if is_v4 { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+        let fd = socket.as_fd();
+        if is_v4 { set_ip_options(fd, options) } else { set_ipv6_options(fd, options) }?;
+        sys::set_int(fd, libc::SOL_SOCKET, constant::SO_RXQ_OVFL, 1)?;
+        let receive_buffer_bytes = set_buffers(fd, options)?;
+        let max_packet = max_packet(fd, options);
+        // Kernels before 5.0 and 4.18 know neither; single packets work everywhere.
+        let merges = options.aggregation && sys::set_int(fd, constant::SOL_UDP, libc::UDP_GRO, 1).is_ok();
+        let segments = options.segmentation && sys::get_int(fd, constant::SOL_UDP, libc::UDP_SEGMENT).is_ok();
+        if options.group.is_some() {
+            sys::set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        }
+        rustix::net::bind(fd, &options.local)?;
+        if let Some(group) = options.group {
+            let program = group.steering.program(Some(group.members));
+            sys::set_program(fd, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)?;
+        }
+        let local = SocketAddr::try_from(rustix::net::getsockname(fd)?)?;
+        // One byte more than a packet shows those that are too long.
+        let longest = if merges { MOST_PAYLOAD_BYTES.next_multiple_of(1 << 16) } else { max_packet + 1 };
+        Ok(UdpLink {
+            local: name::plain(local),
+            max_packet,
+            receive_slots: (receive_buffer_bytes / kernel_bytes(max_packet)).max(1),
+            paths: Paths::new(segments, options.urgent_priority),
+            incoming: Incoming::new(longest),
+            last_messages: 0,
+            last_merged: 1,
+            drops_seen: 0,
+            reports: Reports::default(),
+            counters: Counters::default(),
+            socket,
+        })
+    }
+
+    /// The address that the socket is bound to.
+    pub fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+}
+
+fn set_ip_options(fd: BorrowedFd<'_>, options: &Options) -> io::Result<()> {
+    let set = |name, value| sys::set_int(fd, libc::IPPROTO_IP, name, value);
+    if options.ecn {
+        set(libc::IP_TOS, name::ECT0)?;
+    }
+    set(libc::IP_RECVTOS, 1)?;
+    set(libc::IP_RECVERR, 1)?;
+    // Never fragmented, and no report from the network makes packets shorter.
+    set(libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
+}
+
+fn set_ipv6_options(fd: BorrowedFd<'_>, options: &Options) -> io::Result<()> {
+    let set = |name, value| sys::set_int(fd, libc::IPPROTO_IPV6, name, value);
+    // One address of each kind for one link: peers are known by it.
+    set(libc::IPV6_V6ONLY, 1)?;
+    if options.ecn {
+        set(libc::IPV6_TCLASS, name::ECT0)?;
+    }
+    set(libc::IPV6_RECVTCLASS, 1)?;
+    set(libc::IPV6_RECVERR, 1)?;
+    set(constant::IPV6_DONTFRAG, 1)?;
+    set(libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)
+}
+
+/// Sizes the socket's buffers as far as this process may, and returns what the one for arrivals came to.
+fn set_buffers(fd: BorrowedFd<'_>, options: &Options) -> io::Result<usize> {
+    let set = |force, plain, bytes: usize| {
+        // The kernel doubles what it is given, to have room for its own.
+        let half = i32::try_from(bytes / 2).unwrap_or(i32::MAX);
+        sys::set_int(fd, libc::SOL_SOCKET, force, half).or_else(|_| sys::set_int(fd, libc::SOL_SOCKET, plain, half))
+    };
+    set(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, options.receive_buffer_bytes)?;
+    set(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, options.send_buffer_bytes)?;
+    Ok(sys::get_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF)?.max(0) as usize)
+}
+
+/// What the kernel counts against the buffer for a packet of this length: its data with headers and the kernel's own notes, rounded up as
+/// its allocator does, and the packet's descriptor.
+fn kernel_bytes(packet_bytes: usize) -> usize {
+    /// Ethernet, IP and UDP headers, and room before them.
+    const HEADERS: usize = 128;
+    /// `struct skb_shared_info` and `struct sk_buff`.
+    const SHARED_INFO: usize = 320;
+    const DESCRIPTOR: usize = 256;
+    (packet_bytes + HEADERS + SHARED_INFO).next_power_of_two() + DESCRIPTOR
+}
+
+/// The longest packet that fits into a frame of the device that has the local address; for a wildcard address, of the smallest device.
+fn max_packet(fd: BorrowedFd<'_>, options: &Options) -> usize {
+    let ip = options.local.ip().to_canonical();
+    let configured = device::addresses().unwrap_or_default();
+    let is_ours = |entry: &&device::Configured| {
+        if ip.is_unspecified() { entry.is_up && !entry.is_loopback } else { entry.address == ip }
+    };
+    let whole_net = ip.is_loopback().then(|| configured.iter().find(|entry| entry.is_loopback)).flatten();
+    let ours = configured.iter().filter(is_ours).chain(whole_net);
+    let mtu = ours.filter_map(|entry| device::mtu(fd, &entry.device).ok()).min().unwrap_or(USUAL_MTU);
+    let headers = UDP_HEADER_BYTES + if matches!(ip, IpAddr::V4(_)) { 20 } else { 40 };
+    let most = options.most_packet_bytes.unwrap_or(MOST_PAYLOAD_BYTES).min(MOST_PAYLOAD_BYTES);
+    mtu.saturating_sub(headers).min(most).max(1)
+}
+
+impl Link for UdpLink {
+    fn name(&self) -> String {
+        "udp".into()
+    }
+
+    fn local(&self) -> Address {
+        Address::Udp(self.local)
+    }
+
+    fn max_packet(&self) -> usize {
+        self.max_packet
+    }
+
+    fn receive_slots(&self) -> Option<usize> {
+        Some(self.receive_slots)
+    }
+
+    fn send(&mut self, batch: &Batch<'_>) -> io::Result<usize> {
+        self.send_batch(batch)
+    }
+
+    fn receive(&mut self, limit: usize, sink: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+        self.receive_batch(limit, sink)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn take_error(&mut self) -> Option<(Address, io::Error)> {
+        let (to, error) = self.reports.take()?;
+        Some((Address::Udp(to), error))
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}

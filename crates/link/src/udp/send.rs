@@ -1,0 +1,314 @@
+//! Sending: how packets become messages, and what each refusal means.
+
+use super::name::Name;
+use super::{UdpLink, constant};
+use crate::sys::message::{self, Outgoing, VECTOR};
+use crate::{Address, Batch, Urgency};
+use std::collections::HashSet;
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+
+/// Packets in one segmented send: the kernel's limit until 6.10.
+const MOST_SEGMENTS: usize = 64;
+
+/// Bytes in one segmented send: with its headers it has to be an IP packet on the way to the device.
+const MOST_SEGMENTED_BYTES: usize = 65_487;
+
+/// Destinations known not to bear segmented sends, at most. When there are more, all are forgotten, and each costs one refusal again.
+const MOST_SINGLE_PATHS: usize = 4096;
+
+/// Room for the two control messages of a send.
+const SEND_CONTROL_BYTES: usize = 48;
+
+/// What is known of how destinations can be sent to.
+#[derive(Debug)]
+pub(super) struct Paths {
+    /// The kernel knows segmented sends.
+    segments: bool,
+    /// Destinations where it turned out that they do not work.
+    single: HashSet<IpAddr>,
+    /// 0: none, or the kernel refused it.
+    urgent_priority: u8,
+}
+
+impl Paths {
+    pub fn new(segments: bool, urgent_priority: u8) -> Paths {
+        Paths { segments, single: HashSet::new(), urgent_priority }
+    }
+
+    pub fn may_segment(&self, to: SocketAddr) -> bool {
+        self.segments && (self.single.is_empty() || !self.single.contains(&to.ip()))
+    }
+
+    fn refuse_segments(&mut self, to: SocketAddr) {
+        if self.single.len() >= MOST_SINGLE_PATHS {
+            self.single.clear();
+        }
+        self.single.insert(to.ip());
+    }
+
+    fn priority(&self, urgency: Urgency) -> u8 {
+        if urgency == Urgency::Urgent { self.urgent_priority } else { 0 }
+    }
+}
+
+/// Packets that go out as one message: one, or a run of equal length whose last may be shorter.
+#[derive(Clone, Copy)]
+struct Run {
+    packets: usize,
+    /// Of all but the last.
+    segment_bytes: usize,
+    bytes: usize,
+}
+
+/// The longest run at the beginning of `packets`, none of which is longer than `max_packet`; `None`: the first cannot be sent at all.
+fn first_run(packets: &[IoSlice<'_>], max_packet: usize, may_segment: bool) -> Option<Run> {
+    let segment_bytes = packets.first()?.len();
+    if segment_bytes == 0 || segment_bytes > max_packet {
+        return None;
+    }
+    let mut run = Run { packets: 1, segment_bytes, bytes: segment_bytes };
+    if !may_segment {
+        return Some(run);
+    }
+    for packet in packets[1..].iter().take(MOST_SEGMENTS - 1) {
+        let fits = packet.len() <= segment_bytes && run.bytes + packet.len() <= MOST_SEGMENTED_BYTES;
+        if packet.is_empty() || !fits {
+            break;
+        }
+        run.packets += 1;
+        run.bytes += packet.len();
+        if packet.len() < segment_bytes {
+            break;
+        }
+    }
+    Some(run)
+}
+
+/// Writes the control messages of a run and returns their length.
+fn write_control(control: &mut [u8; SEND_CONTROL_BYTES], run: Run, priority: u8) -> usize {
+    let mut end = 0;
+    if run.packets > 1 {
+        let size = (run.segment_bytes as u16).to_ne_bytes();
+        end = message::push_control(control, end, constant::SOL_UDP, libc::UDP_SEGMENT, &size);
+    }
+    if priority > 0 {
+        let value = i32::from(priority).to_ne_bytes();
+        end = message::push_control(control, end, libc::SOL_SOCKET, libc::SO_PRIORITY, &value);
+    }
+    end
+}
+
+/// The messages of one system call.
+struct Plan {
+    runs: [Run; VECTOR],
+    count: usize,
+}
+
+impl Plan {
+    /// The runs at the beginning of `packets`, of which `first` is the first.
+    fn new(packets: &[IoSlice<'_>], first: Run, max_packet: usize, may_segment: bool) -> Plan {
+        let mut plan = Plan { runs: [first; VECTOR], count: 1 };
+        let mut rest = &packets[first.packets..];
+        while plan.count < VECTOR
+            && let Some(run) = first_run(rest, max_packet, may_segment)
+        {
+            plan.runs[plan.count] = run;
+            plan.count += 1;
+            rest = &rest[run.packets..];
+        }
+        plan
+    }
+
+    fn runs(&self) -> &[Run] {
+        &self.runs[..self.count]
+    }
+
+    fn send(&self, socket: &impl AsFd, to: &Name, packets: &[IoSlice<'_>], priority: u8) -> io::Result<usize> {
+        if let [only] = self.runs() {
+            return send_run(*only, socket, to, packets, priority);
+        }
+        let mut controls = [[0; SEND_CONTROL_BYTES]; VECTOR];
+        let mut messages = [Outgoing { parts: &[], control: &[] }; VECTOR];
+        let mut rest = packets;
+        for ((run, control), message) in self.runs().iter().zip(&mut controls).zip(&mut messages) {
+            let (parts, after) = rest.split_at(run.packets);
+            let end = write_control(control, *run, priority);
+            *message = Outgoing { parts, control: &control[..end] };
+            rest = after;
+        }
+        message::send_messages(socket.as_fd(), to.bytes(), &messages[..self.count])
+    }
+}
+
+/// Sends one message: the usual case for short messages and for full segmented sends, without tables for many.
+fn send_run(run: Run, socket: &impl AsFd, to: &Name, packets: &[IoSlice<'_>], priority: u8) -> io::Result<usize> {
+    let mut control = [0; SEND_CONTROL_BYTES];
+    let end = write_control(&mut control, run, priority);
+    let message = Outgoing { parts: &packets[..run.packets], control: &control[..end] };
+    message::send_message(socket.as_fd(), to.bytes(), &message).map(|()| 1)
+}
+
+/// What to do after a refused message.
+enum Verdict {
+    /// Send what is left, in the way that is known to work now.
+    Again,
+    /// No more room.
+    Full,
+    /// This message will not go; the next one may.
+    Skip,
+}
+
+/// One call of [`UdpLink::send_batch`].
+struct Attempt {
+    to: SocketAddr,
+    /// Packets done with: sent, or refused for good.
+    done: usize,
+    /// The first packet that was already sent a second time after an error, which may have been left over from another destination.
+    retried_at: Option<usize>,
+    /// This attempt found out that the destination does not take segmented sends.
+    fell_back: bool,
+}
+
+impl UdpLink {
+    pub(super) fn send_batch(&mut self, batch: &Batch<'_>) -> io::Result<usize> {
+        let Some(to) = self.destination(batch.to) else {
+            self.counters.send_errors += batch.packets.len() as u64;
+            return Ok(batch.packets.len());
+        };
+        let name = Name::from(to);
+        let mut attempt = Attempt { to, done: 0, retried_at: None, fell_back: false };
+        while let rest @ [_, ..] = &batch.packets[attempt.done..] {
+            let priority = self.paths.priority(batch.urgency);
+            let may_segment = self.paths.may_segment(to);
+            let Some(first) = first_run(rest, self.max_packet, may_segment) else {
+                // Empty or too long: refused before the kernel sees it.
+                self.counters.send_errors += 1;
+                attempt.done += 1;
+                continue;
+            };
+            self.counters.send_calls += 1;
+            let result = if first.packets == rest.len() {
+                let sent = send_run(first, &self.socket, &name, rest, priority);
+                sent.inspect(|_| self.sent(&mut attempt, first))
+            } else {
+                let plan = Plan::new(rest, first, self.max_packet, may_segment);
+                let sent = plan.send(&self.socket, &name, rest, priority);
+                sent.inspect(|count| {
+                    plan.runs()[..*count].iter().for_each(|run| self.sent(&mut attempt, *run));
+                    if *count < plan.count {
+                        // What ended it was not said, and may have been a report, which would keep the descriptor readable.
+                        self.fetch_reports();
+                    }
+                })
+            };
+            match result {
+                Ok(_) => {}
+                Err(error) => match self.judge(&error, first, &mut attempt, priority)? {
+                    Verdict::Again => {}
+                    Verdict::Full => {
+                        self.counters.send_full += 1;
+                        break;
+                    }
+                    Verdict::Skip => {
+                        self.counters.send_errors += first.packets as u64;
+                        attempt.done += first.packets;
+                        self.reports.push(to, error);
+                    }
+                },
+            }
+        }
+        Ok(attempt.done)
+    }
+
+    /// The destination, if this socket can send there at all.
+    fn destination(&self, to: Address) -> Option<SocketAddr> {
+        match to {
+            Address::Udp(to) if to.is_ipv4() == self.local.is_ipv4() => Some(to),
+            _ => None,
+        }
+    }
+
+    fn sent(&mut self, attempt: &mut Attempt, run: Run) {
+        attempt.done += run.packets;
+        self.counters.sent_packets += run.packets as u64;
+        self.counters.sent_bytes += run.bytes as u64;
+    }
+
+    fn judge(&mut self, error: &io::Error, first: Run, attempt: &mut Attempt, priority: u8) -> io::Result<Verdict> {
+        let code = error.raw_os_error().unwrap_or(0);
+        match code {
+            // The socket's buffer is full; or the device's queue dropped it.
+            libc::EAGAIN | libc::ENOBUFS => Ok(Verdict::Full),
+            libc::EINTR => Ok(Verdict::Again),
+            libc::EBADF | libc::ENOTSOCK | libc::EFAULT => Err(io::Error::from_raw_os_error(code)),
+            libc::EINVAL if priority > 0 => {
+                // Before Linux 6.14 a message cannot have a priority of its own.
+                self.paths.urgent_priority = 0;
+                Ok(Verdict::Again)
+            }
+            // The device cannot segment, or not with checksums left to it; or the packets are too long for it, which the next attempt shows.
+            libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP if first.packets > 1 => {
+                self.paths.refuse_segments(attempt.to);
+                self.counters.send_fallbacks += 1;
+                attempt.fell_back = true;
+                Ok(Verdict::Again)
+            }
+            _ => {
+                if code == libc::EMSGSIZE && std::mem::take(&mut attempt.fell_back) {
+                    // So it was their length: segments of a fitting length may well pass.
+                    self.paths.single.remove(&attempt.to.ip());
+                }
+                // A report about an earlier packet to somebody else ends the next call, whatever that is: it has to be made again.
+                self.fetch_reports();
+                if attempt.retried_at == Some(attempt.done) {
+                    return Ok(Verdict::Skip);
+                }
+                attempt.retried_at = Some(attempt.done);
+                Ok(Verdict::Again)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(lens: &[usize], max_packet: usize) -> Vec<usize> {
+        let bytes = vec![0; 100_000];
+        let packets: Vec<IoSlice<'_>> = lens.iter().map(|len| IoSlice::new(&bytes[..*len])).collect();
+        let Some(first) = first_run(&packets, max_packet, true) else { return Vec::new() };
+        let plan = Plan::new(&packets, first, max_packet, true);
+        plan.runs().iter().map(|run| run.packets).collect()
+    }
+
+    #[test]
+    fn runs_are_of_equal_length_with_a_shorter_last() {
+        assert_eq!(runs(&[1000, 1000, 1000], 1472), [3]);
+        assert_eq!(runs(&[1000, 1000, 10, 1000], 1472), [3, 1]);
+        assert_eq!(runs(&[10, 1000, 1000], 1472), [1, 2]);
+        assert_eq!(runs(&[10, 10, 10, 9, 8], 1472), [4, 1]);
+    }
+
+    #[test]
+    fn runs_end_at_the_kernels_limits() {
+        assert_eq!(runs(&[1472; 100], 1472), [44, 44, 12], "64 KiB");
+        assert_eq!(runs(&[100; 130], 1472), [64, 64, 2], "64 segments");
+        assert_eq!(runs(&[60_000, 60_000], 65_507), [1, 1]);
+    }
+
+    #[test]
+    fn runs_end_before_what_cannot_be_sent() {
+        assert_eq!(runs(&[100, 100, 1473, 100], 1472), [2]);
+        assert!(runs(&[1473, 100], 1472).is_empty());
+        assert_eq!(runs(&[100, 0, 100], 1472), [1]);
+    }
+
+    #[test]
+    fn one_call_has_so_many_messages_at_most() {
+        let lens: Vec<usize> = (0..100).map(|n| 100 + n).collect();
+        assert_eq!(runs(&lens, 1472), [1; VECTOR]);
+    }
+}

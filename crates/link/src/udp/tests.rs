@@ -1,0 +1,211 @@
+use super::*;
+use crate::{Ecn, Urgency};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::IoSlice;
+use std::net::UdpSocket;
+
+fn open(options: impl FnOnce(&mut Options)) -> UdpLink {
+    let mut usual = Options::new("127.0.0.1:0".parse().expect("an address"));
+    options(&mut usual);
+    UdpLink::open(&usual).expect("a socket on loopback")
+}
+
+fn send(link: &mut UdpLink, to: SocketAddr, packets: &[&[u8]], urgency: Urgency) -> usize {
+    let packets: Vec<IoSlice<'_>> = packets.iter().map(|packet| IoSlice::new(packet)).collect();
+    link.send(&Batch { to: Address::Udp(to), packets: &packets, urgency }).expect("the socket works")
+}
+
+fn is_readable(link: &UdpLink, wait_s: i64) -> bool {
+    let descriptor = link.descriptor().expect("there is one");
+    let wait = Timespec { tv_sec: wait_s, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&wait)).expect("polls") == 1
+}
+
+/// Receives until so many packets were seen, or nothing came for long.
+fn receive(link: &mut UdpLink, count: usize) -> Vec<(Vec<u8>, Ecn)> {
+    let mut seen = Vec::new();
+    while seen.len() < count && is_readable(link, 5) {
+        link.receive(64, &mut |packet| seen.push((packet.bytes.to_vec(), packet.ecn))).expect("the socket works");
+    }
+    seen
+}
+
+#[test]
+fn a_run_of_equal_packets_is_one_send_and_arrives_as_it_was() {
+    let (mut a, mut b) = (open(|_| ()), open(|_| ()));
+    let packets: Vec<Vec<u8>> = (0..40).map(|n| vec![n; 1400]).chain([vec![99; 7]]).collect();
+    let slices: Vec<&[u8]> = packets.iter().map(Vec::as_slice).collect();
+    assert_eq!(send(&mut a, b.local_address(), &slices, Urgency::Bulk), 41);
+    let seen = receive(&mut b, 41);
+    assert_eq!(seen.iter().map(|(bytes, _)| bytes.as_slice()).collect::<Vec<_>>(), slices);
+    assert!(seen.iter().all(|(_, ecn)| *ecn == Ecn::Capable0));
+    let (a, b) = (a.counters(), b.counters());
+    assert_eq!((a.sent_packets, a.sent_bytes, a.send_calls), (41, 56_007, 1));
+    assert_eq!((b.received_packets, b.received_bytes), (41, 56_007));
+    assert!(b.receive_calls <= 4, "merged, or a few to a call: {b:?}");
+}
+
+#[test]
+fn without_offloads_single_packets_do_the_same() {
+    let plain =
+        |options: &mut Options| (options.segmentation, options.aggregation, options.ecn) = (false, false, false);
+    let (mut a, mut b) = (open(plain), open(plain));
+    assert_eq!(send(&mut a, b.local_address(), &[&[1; 100][..]; 50], Urgency::Bulk), 50);
+    let seen = receive(&mut b, 50);
+    assert_eq!(seen.len(), 50);
+    assert!(seen.iter().all(|(bytes, ecn)| *bytes == [1; 100] && *ecn == Ecn::NotCapable));
+    assert_eq!(a.counters().send_calls, 2, "32 and 18 messages");
+}
+
+/// A socket option that makes segmented sends fail with EINVAL while single packets pass: no checksum.
+fn refuse_segmentation(link: &UdpLink) {
+    sys::set_int(link.socket.as_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).expect("a plain option");
+}
+
+#[test]
+fn a_path_that_refuses_segments_gets_single_packets_for_good() {
+    let (mut a, mut b) = (open(|_| ()), open(|_| ()));
+    refuse_segmentation(&a);
+    for round in 0..2 {
+        assert_eq!(send(&mut a, b.local_address(), &[&[round; 500][..]; 10], Urgency::Bulk), 10);
+        assert_eq!(receive(&mut b, 10).len(), 10);
+    }
+    assert_eq!((a.counters().send_fallbacks, a.counters().sent_packets, a.counters().send_calls), (1, 20, 3));
+}
+
+#[test]
+fn packets_too_long_for_the_path_do_not_cost_it_its_segments() {
+    let (mut a, mut b) = (open(|_| ()), open(|_| ()));
+    // Loopback bears 65,507 bytes; the kernel refuses two of these as one send, and passes each alone.
+    assert_eq!(a.max_packet(), 65_507);
+    a.max_packet = 66_000;
+    assert_eq!(send(&mut a, b.local_address(), &[&[0; 65_508], &[1; 1000], &[2; 1000]], Urgency::Bulk), 3);
+    assert_eq!(receive(&mut b, 2).len(), 2);
+    assert_eq!((a.counters().send_errors, a.counters().sent_packets), (1, 2));
+    assert_eq!(a.counters().send_fallbacks, 0);
+    assert!(a.paths.may_segment(b.local_address()));
+}
+
+#[test]
+fn a_priority_of_its_own_is_sent_or_left_out_but_never_in_the_way() {
+    let (mut a, mut b) = (open(|options| options.urgent_priority = 6), open(|_| ()));
+    assert_eq!(send(&mut a, b.local_address(), &[&[1; 100], &[2; 100]], Urgency::Urgent), 2);
+    assert_eq!(receive(&mut b, 2).len(), 2);
+    assert_eq!(a.counters().send_errors, 0);
+}
+
+#[test]
+fn a_refused_destination_is_reported_and_nobody_else_suffers() {
+    for any in ["127.0.0.1:0", "[::1]:0"] {
+        let any: SocketAddr = any.parse().expect("an address");
+        let (mut a, mut b) = (open(|options| options.local = any), open(|options| options.local = any));
+        // Connected to somebody else: the kernel refuses all others, and no other test gets the port.
+        let elsewhere = UdpSocket::bind(any).expect("a socket");
+        elsewhere.connect(b.local_address()).expect("connected");
+        let nobody = elsewhere.local_addr().expect("an address");
+        assert_eq!(send(&mut a, nobody, &[&[1; 100]], Urgency::Bulk), 1);
+        // The report is pending: it fails the next system call, which is one to somebody else.
+        assert!(is_readable(&a, 5), "a report makes the descriptor readable");
+        assert_eq!(send(&mut a, b.local_address(), &[&[2; 100]], Urgency::Bulk), 1);
+        assert_eq!(receive(&mut b, 1).len(), 1);
+        let (to, error) = a.take_error().expect("a report");
+        assert_eq!((to, error.raw_os_error()), (Address::Udp(nobody), Some(libc::ECONNREFUSED)));
+        assert!(a.take_error().is_none() && !is_readable(&a, 0));
+        assert_eq!((a.counters().send_errors, a.counters().sent_packets), (0, 2));
+        // The same when the next call is a receive.
+        send(&mut a, nobody, &[&[1; 100]], Urgency::Bulk);
+        assert!(is_readable(&a, 5));
+        assert_eq!(a.receive(10, &mut |_| panic!("nothing was sent")).expect("works"), 0);
+        assert_eq!(a.take_error().expect("a report").0, Address::Udp(nobody));
+        assert!(!is_readable(&a, 0));
+    }
+}
+
+#[test]
+fn what_the_kernel_drops_is_counted() {
+    let (mut a, mut b) = (open(|_| ()), open(|options| options.receive_buffer_bytes = 16 << 10));
+    let slots = b.receive_slots().expect("known");
+    for _ in 0..100 {
+        send(&mut a, b.local_address(), &[&[1; 1000]], Urgency::Bulk);
+    }
+    let mut seen = 0;
+    while b.receive(64, &mut |_| seen += 1).expect("works") > 0 {}
+    assert!(seen < 100, "{seen} packets in 16 KiB");
+    assert!(seen >= slots, "{seen} seen of {slots} promised");
+    // The kernel tells with the next arrival.
+    send(&mut a, b.local_address(), &[&[2; 10]], Urgency::Bulk);
+    assert_eq!(receive(&mut b, 1).len(), 1);
+    assert_eq!(b.counters().receive_drops, 100 - seen as u64);
+}
+
+#[test]
+fn arrivals_that_cannot_be_packets_are_counted_and_left_out() {
+    for aggregation in [false, true] {
+        let mut link = open(|options| (options.most_packet_bytes, options.aggregation) = (Some(100), aggregation));
+        let stranger = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        for bytes in [&[1; 101][..], &[], &[2; 30_000], &[3; 100]] {
+            stranger.send_to(bytes, link.local_address()).expect("sent");
+        }
+        assert_eq!(receive(&mut link, 1), [(vec![3; 100], Ecn::NotCapable)]);
+        assert_eq!(link.counters().receive_bad, 3);
+    }
+}
+
+#[test]
+fn the_size_of_buffers_is_known() {
+    let buffer_bytes = |link: &UdpLink| {
+        // What an ordinary user asks for may be more than the system's limit allows.
+        sys::get_int(link.socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF).expect("an option") as usize
+    };
+    let link = open(|options| options.receive_buffer_bytes = 400 << 10);
+    // A packet of 64 KiB costs 128 KiB and its descriptor.
+    assert_eq!(link.receive_slots(), Some(buffer_bytes(&link) / (131_072 + 256)));
+    let link = open(|options| (options.receive_buffer_bytes, options.most_packet_bytes) = (400 << 10, Some(1472)));
+    assert_eq!(link.receive_slots(), Some(buffer_bytes(&link) / 2304));
+    assert_eq!(buffer_bytes(&link), 400 << 10);
+}
+
+#[test]
+fn all_of_loopbacks_net_and_wildcards_have_a_packet_size() {
+    assert_eq!(open(|options| options.local = "127.9.9.9:0".parse().expect("one")).max_packet(), 65_507);
+    assert_eq!(open(|options| options.local = "[::1]:0".parse().expect("one")).max_packet(), 65_488);
+    assert!((500..=65_507).contains(&open(|options| options.local = "0.0.0.0:0".parse().expect("one")).max_packet()));
+}
+
+#[test]
+fn addresses_that_are_not_ours_are_refused_with_the_reason() {
+    let error = UdpLink::open(&Options::new("192.0.2.1:0".parse().expect("one"))).expect_err("documentation only");
+    assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+}
+
+/// Members of a group get what is for them, and all of what is for nobody in particular and must meet.
+#[test]
+fn a_group_spreads_arrivals_by_a_part_of_the_packet() {
+    use crate::{Part, Steering, Width};
+    let part = |offset, mask, shift| Part { offset, width: Width::Four, mask, shift };
+    let steering = Steering { member: part(4, 0xfff0_0000, 20), otherwise: Some(part(8, 0xffff_ffff, 0)) };
+    let group = Some(Group { members: 3, steering });
+    let first = UdpLink::open(&Options { group, ..Options::new("127.0.0.1:0".parse().unwrap()) }).unwrap();
+    let local = first.local_address();
+    let others = [1, 2].map(|_| UdpLink::open(&Options { group, ..Options::new(local) }).unwrap());
+    let mut members: Vec<UdpLink> = std::iter::once(first).chain(others).collect();
+    let mut sender = UdpLink::open(&Options::new("127.0.0.1:0".parse().unwrap())).unwrap();
+    let cases: [(u32, u32, usize); 6] =
+        [(0, 9, 0), (1 << 20, 9, 1), (2 << 20, 9, 2), (4 << 20, 9, 1), (0xfff0_0000, 5, 2), (0xfff0_0000, 6, 0)];
+    for (steer, other, expected) in cases {
+        let mut bytes = [0; 64];
+        bytes[4..8].copy_from_slice(&steer.to_be_bytes());
+        bytes[8..12].copy_from_slice(&other.to_be_bytes());
+        let packets = [std::io::IoSlice::new(&bytes)];
+        let batch = Batch { to: Address::Udp(local), packets: &packets, urgency: crate::Urgency::Bulk };
+        assert_eq!(sender.send(&batch).unwrap(), 1);
+        let got = (0..200).find_map(|_| {
+            let got = members.iter_mut().position(|member| member.receive(8, &mut |_| ()).unwrap() > 0);
+            got.or_else(|| {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                None
+            })
+        });
+        assert_eq!(got, Some(expected), "{steer:x} {other}");
+    }
+}

@@ -1,0 +1,511 @@
+//! The state that two engines share: numbers, grants, round-trip time, timers (docs/protocol.md 4, 5, 8). The endpoint moves it; here are the sums that
+//! are the same wherever they are needed.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use ropeway_wire::{self as wire, ErrorCode, Flags, Header, Id, Type};
+
+use crate::config::{Config, GateMode};
+use crate::endpoint::Path;
+use crate::gate::Demand;
+use crate::received::{Received, WINDOW_PACKETS};
+use crate::rtt::Rtt;
+use crate::sent::Sent;
+use crate::statistics::{AssociationCounters, Limit, LimitTimes};
+use crate::time::{TICK_NS, Time};
+
+/// A lease is at least so many smoothed round-trip times.
+const LEASE_ROUND_TRIPS: u64 = 8;
+/// The receiver takes an unused grant back after so many leases: the sender's own clock has then run out for long.
+const TAKE_BACK_LEASES: u64 = 2;
+/// An echo older than this is not sent: the 16-bit clock turns over after 262 ms.
+const ECHO_LIMIT_NS: u64 = 100_000_000;
+/// After so many STATEs without an answer the peer is silent rather than slow.
+const SILENT_STATES: u32 = 2;
+/// Doublings of a timer: more would only overflow.
+const MOST_DOUBLINGS: u32 = 10;
+/// ABORTs for channels that were refused at once, waiting to be sent, at most; an OPEN beyond that counts as lost.
+pub const MOST_REFUSALS: usize = 64;
+
+/// An attempt to open, seen from the end that began it.
+#[derive(Debug)]
+pub struct Attempt {
+    pub nonce: u64,
+    pub destination_port: u16,
+    pub source_port: u16,
+    /// Once the server has answered: its cookie.
+    pub cookie: Option<wire::Cookie>,
+    pub give_up_at: Time,
+    pub retry_at: Time,
+    pub retry_ns: u64,
+    /// The other end's attempt crossed this one and wins: until then its CONFIRM is waited for.
+    pub yields_until: Option<Time>,
+    /// CONFIRM has been sent: the server may know channel 0.
+    pub confirmed: bool,
+    /// When the last SYN or CONFIRM left, for the first sample of the round-trip time; none when it was repeated.
+    pub asked_at: Option<Time>,
+}
+
+/// First repetition of a SYN or CONFIRM; each further one after twice the time.
+pub const FIRST_RETRY_NS: u64 = 10_000_000;
+
+impl Attempt {
+    pub fn new(nonce: u64, destination_port: u16, source_port: u16, give_up_at: Time, now: Time) -> Attempt {
+        Attempt {
+            nonce,
+            destination_port,
+            source_port,
+            cookie: None,
+            give_up_at,
+            retry_at: now,
+            retry_ns: FIRST_RETRY_NS,
+            yields_until: None,
+            confirmed: false,
+            asked_at: None,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub enum Phase {
+    Opening(Box<Attempt>),
+    Open,
+}
+
+#[derive(Debug)]
+pub struct Association {
+    pub id: Id,
+    pub peer: Id,
+    pub path: Path,
+    pub phase: Phase,
+    /// This end sent the SYN.
+    pub is_opener: bool,
+    /// The longest packet, fixed at open.
+    pub packet_bytes: usize,
+    /// What of that is payload.
+    pub payload_bytes: usize,
+    /// What the peer was told that it may send on each new channel.
+    pub own_window: u32,
+    /// And how long its messages may be.
+    pub own_longest: u32,
+    pub peer_window: u32,
+    pub peer_longest: u32,
+    pub peer_token: [u8; 16],
+
+    // Sending.
+    pub first_number: u64,
+    pub sent: Sent,
+    /// Numbers below this may be sent while the lease lasts.
+    pub limit: u64,
+    pub limit_at: Time,
+    /// Packets that may fly without a grant, while as fresh as a lease.
+    pub flight: u8,
+    pub flight_at: Time,
+    /// A busy period has begun and is not over.
+    pub busy: bool,
+    pub backlog_bytes: u64,
+    /// Numbers of channels with something queued and no credit for it.
+    pub blocked: BTreeSet<u16>,
+    /// Of these, the next one to ask credit for.
+    pub want_next: u16,
+    /// Channels with something queued and the credit for it.
+    pub round: VecDeque<u32>,
+    /// Of these, the ones whose next packet needs no grant.
+    pub ending: VecDeque<u32>,
+    /// Channels of the peer that were refused and of which nothing is kept but this.
+    pub refusals: VecDeque<(u16, ErrorCode)>,
+    /// Messages are queued that are to be dropped if they are not under way by then.
+    pub deadline_at: Option<Time>,
+    /// When a new number was last given out.
+    pub new_at: Time,
+    /// Nothing is kept back until this moment has passed.
+    pub flush: bool,
+    pub flush_at: Option<Time>,
+    /// Since when something is undelivered.
+    pub waiting_since: Time,
+    pub lease_ns: u64,
+    /// Lost packets are being repeated until everything below this number is acknowledged.
+    pub recovers_to: u64,
+    pub limit_kind: Limit,
+    pub limit_since: Time,
+    pub limit_times: LimitTimes,
+
+    // Receiving.
+    pub received: Received,
+    pub peer_backlog: u64,
+    /// Numbers below this have been granted.
+    pub granted: u64,
+    pub granted_at: Time,
+    pub arrivals_unacked: u16,
+    pub arrived_at: Time,
+    /// How long a number may be late before it is asked for.
+    pub reorder_ns: u64,
+    /// The acknowledgment as last released (`gate = esp`).
+    pub esp_ack: u64,
+    pub epoch: u64,
+    pub lost_unreported: u64,
+    pub arrived_unreported: u64,
+
+    // Control packets due.
+    pub ack_due: bool,
+    pub ack_at: Option<Time>,
+    pub ask_at: Option<Time>,
+    /// Ask also for what was granted and never seen.
+    pub ask_beyond: bool,
+    pub state_due: bool,
+    pub pin_due: bool,
+    /// Channels with a CREDIT or HOLD to say.
+    pub words: Vec<u32>,
+
+    // Time.
+    pub rtt: Rtt,
+    pub heard_at: Time,
+    pub peer_time: Option<(u16, Time)>,
+    pub timer_at: Option<Time>,
+    pub state_at: Time,
+    pub state_doublings: u32,
+    pub request_at: Time,
+    pub request_doublings: u32,
+    pub pin_at: Time,
+
+    /// Channels by number.
+    pub channels: BTreeMap<u16, u32>,
+    /// Where the search for a free number begins.
+    next_number: u16,
+
+    /// In the endpoint's queue of those with something to transmit.
+    pub ready: bool,
+    /// Something arrived in the batch at hand.
+    pub touched: bool,
+    pub counters: AssociationCounters,
+}
+
+impl Association {
+    pub fn new(
+        id: Id,
+        path: Path,
+        phase: Phase,
+        windows: (u32, u32),
+        first_number: u64,
+        config: &Config,
+        now: Time,
+    ) -> Association {
+        let is_opener = matches!(phase, Phase::Opening(_));
+        Association {
+            id,
+            peer: Id::default(),
+            path,
+            phase,
+            is_opener,
+            packet_bytes: 0,
+            payload_bytes: 0,
+            own_window: windows.0,
+            own_longest: windows.1,
+            peer_window: 0,
+            peer_longest: 0,
+            peer_token: [0; 16],
+            first_number,
+            sent: Sent::starting_at(first_number),
+            limit: first_number,
+            limit_at: now,
+            flight: 1,
+            flight_at: now,
+            busy: false,
+            backlog_bytes: 0,
+            blocked: BTreeSet::new(),
+            want_next: 0,
+            round: VecDeque::new(),
+            ending: VecDeque::new(),
+            refusals: VecDeque::new(),
+            deadline_at: None,
+            new_at: Time::ZERO,
+            flush: false,
+            flush_at: None,
+            waiting_since: now,
+            lease_ns: config.lease_ns,
+            recovers_to: first_number,
+            limit_kind: Limit::default(),
+            limit_since: now,
+            limit_times: LimitTimes::default(),
+            received: Received::starting_at(0),
+            peer_backlog: 0,
+            granted: 0,
+            granted_at: now,
+            arrivals_unacked: 0,
+            arrived_at: now,
+            reorder_ns: 0,
+            esp_ack: 0,
+            epoch: 0,
+            lost_unreported: 0,
+            arrived_unreported: 0,
+            ack_due: false,
+            ack_at: None,
+            ask_at: None,
+            ask_beyond: false,
+            state_due: false,
+            pin_due: false,
+            words: Vec::new(),
+            rtt: Rtt::assumed(config.round_trip_time_ns),
+            heard_at: now,
+            peer_time: None,
+            timer_at: None,
+            state_at: now,
+            state_doublings: 0,
+            request_at: now,
+            request_doublings: 0,
+            pin_at: now,
+            channels: BTreeMap::new(),
+            next_number: u16::from(!is_opener),
+            ready: false,
+            touched: false,
+            counters: AssociationCounters::default(),
+        }
+    }
+
+    pub fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open)
+    }
+
+    /// The parameters of both ends are known: from here on packets flow.
+    pub fn open(&mut self, peer: &wire::Parameters, packet_bytes: usize) {
+        self.phase = Phase::Open;
+        self.peer = peer.id;
+        self.peer_window = peer.window;
+        self.peer_longest = peer.longest_message;
+        self.peer_token = peer.reset_token;
+        self.set_packet_bytes(packet_bytes);
+        self.received = Received::starting_at(peer.first_number);
+        self.granted = peer.first_number;
+        self.esp_ack = peer.first_number;
+        self.lease_ns = self.lease_ns.max(LEASE_ROUND_TRIPS * self.rtt.smoothed_ns());
+    }
+
+    pub fn set_packet_bytes(&mut self, packet_bytes: usize) {
+        self.packet_bytes = packet_bytes;
+        self.payload_bytes = packet_bytes - wire::CHANNEL_HEADER_BYTES;
+    }
+
+    /// How many new numbers may be given out now.
+    pub fn allowance(&self, now: Time) -> u64 {
+        let next = self.sent.next();
+        let ahead = |limit: u64| (limit.wrapping_sub(next) as i64).max(0) as u64;
+        let granted = if self.has_lease(now) { ahead(self.limit) } else { 0 };
+        let fresh = now.since(self.flight_at) <= self.lease_ns;
+        let flight = if fresh { ahead(self.sent.una().wrapping_add(u64::from(self.flight))) } else { 0 };
+        let start = u64::from(!self.busy && self.sent.in_flight() == 0);
+        granted.max(flight).max(start).min(self.window())
+    }
+
+    /// How many new numbers the receiver's window has room for, whatever was granted.
+    pub fn window(&self) -> u64 {
+        (WINDOW_PACKETS - 1).saturating_sub(self.sent.in_flight())
+    }
+
+    fn has_lease(&self, now: Time) -> bool {
+        now.since(self.limit_at) <= self.lease_ns
+    }
+
+    /// Takes over the grant of an arriving header, whose `ack` has been expanded. Says whether the sender may now send more.
+    pub fn take_grant(&mut self, header: &Header, ack: u64, is_newest: bool, now: Time) -> bool {
+        let limit = ack.wrapping_add(u64::from(header.grant));
+        let before = self.limit;
+        let is_more = limit.wrapping_sub(self.limit) as i64 > 0;
+        if header.grant > 0 && (is_more || limit == self.limit || !self.has_lease(now)) {
+            (self.limit, self.limit_at) = (limit, now);
+        }
+        if is_newest {
+            (self.flight, self.flight_at) = (header.first_flight, now);
+        }
+        self.limit != before
+    }
+
+    /// Whether something has been handed over and is not known to be delivered.
+    pub fn has_undelivered(&self) -> bool {
+        self.sent.in_flight() > 0
+            || !self.round.is_empty()
+            || !self.ending.is_empty()
+            || !self.refusals.is_empty()
+            || !self.blocked.is_empty()
+    }
+
+    fn limit_now(&self, now: Time) -> Limit {
+        if !self.has_undelivered() {
+            Limit::Program
+        } else if self.state_doublings >= SILENT_STATES {
+            Limit::Silence
+        } else if self.recovers_to.wrapping_sub(self.sent.una()) as i64 > 0 {
+            Limit::Loss
+        } else if !self.round.is_empty() && self.allowance(now) == 0 {
+            Limit::Grant
+        } else if self.round.is_empty() && !self.blocked.is_empty() {
+            Limit::Reader
+        } else {
+            Limit::Program
+        }
+    }
+
+    /// What is waited for now, and how long for what altogether.
+    pub fn limits(&self, now: Time) -> (Limit, LimitTimes) {
+        let mut times = self.limit_times;
+        times.add(self.limit_kind, now.since(self.limit_since));
+        (self.limit_now(now), times)
+    }
+
+    /// Books the time since the last call under what was waited for then, and looks what is waited for now.
+    pub fn note_limit(&mut self, now: Time) {
+        self.limit_times.add(self.limit_kind, now.since(self.limit_since));
+        self.limit_kind = self.limit_now(now);
+        self.limit_since = now;
+    }
+
+    /// A header of the moment, for the packet with `number` or, if it consumes none, with the next.
+    pub fn header(&self, kind: Type, number: u64, first_flight: u8, config: &Config, now: Time) -> Header {
+        let mut header = Header::new(kind, self.peer);
+        header.number = number as u32;
+        let (ack, granted) = match config.gate_mode {
+            GateMode::Grants => (self.received.base(), self.granted),
+            GateMode::Esp => (self.esp_ack, self.esp_ack.wrapping_add(u64::from(config.window_packets))),
+        };
+        header.ack = ack as u32;
+        header.grant = (granted.wrapping_sub(ack) as i64).clamp(0, i64::from(u16::MAX)) as u16;
+        header.first_flight = first_flight;
+        header.backlog = wire::Backlog::from_bytes(self.backlog_bytes);
+        header.time = now.ticks();
+        if let Some((time, at)) = self.peer_time
+            && now.since(at) <= ECHO_LIMIT_NS
+        {
+            header.flags.insert(Flags::ECHO);
+            header.echo = time.wrapping_add((now.since(at) / TICK_NS) as u16);
+        }
+        header
+    }
+
+    /// A packet with the header of this moment has left: acknowledgment, grant and times are told.
+    pub fn said(&mut self, now: Time) {
+        self.ack_due = false;
+        self.ack_at = None;
+        self.arrivals_unacked = 0;
+        if self.outstanding_packets() > 0 {
+            self.granted_at = now;
+        }
+    }
+
+    /// Takes over the times of an arriving header.
+    pub fn take_time(&mut self, header: &Header, now: Time) {
+        if header.flags.contains(Flags::ECHO) {
+            let ticks = now.ticks().wrapping_sub(header.echo);
+            // An echo from the future is a clock that was stepped, or a lie.
+            if u64::from(ticks) * TICK_NS <= ECHO_LIMIT_NS * 2 {
+                self.rtt.sample((u64::from(ticks) * TICK_NS).max(TICK_NS / 2));
+            }
+        }
+        let is_newer = self
+            .peer_time
+            .is_none_or(|(time, at)| header.time.wrapping_sub(time) as i16 > 0 || now.since(at) > ECHO_LIMIT_NS);
+        if is_newer {
+            self.peer_time = Some((header.time, now));
+        }
+    }
+
+    pub fn frame_bytes(&self, config: &Config) -> u64 {
+        self.packet_bytes as u64 + u64::from(config.frame_overhead_bytes)
+    }
+
+    /// What this sender wants of the gate.
+    pub fn demand(&self, config: &Config) -> Demand {
+        let outstanding = self.outstanding_packets();
+        Demand {
+            outstanding_packets: outstanding,
+            asked_packets: u64::from(self.received.asked()),
+            backlog_bytes: self.peer_backlog,
+            wanted_packets: self.peer_backlog.div_ceil(self.payload_bytes as u64).saturating_sub(outstanding),
+            frame_bytes: self.frame_bytes(config),
+            overhead_bytes: self.frame_bytes(config) - self.payload_bytes as u64,
+            round_trip_ns: self.rtt.smoothed_ns(),
+        }
+    }
+
+    /// Granted and not seen.
+    pub fn outstanding_packets(&self) -> u64 {
+        (self.granted.wrapping_sub(self.received.next()) as i64).max(0) as u64
+    }
+
+    /// When an unused grant goes back.
+    pub fn take_back_at(&self) -> Option<Time> {
+        (self.outstanding_packets() > 0)
+            .then(|| self.granted_at.max(self.arrived_at).after(TAKE_BACK_LEASES * self.lease_ns))
+    }
+
+    /// When the sender asks whether its data arrived.
+    pub fn state_due_at(&self, config: &Config) -> Option<Time> {
+        if !self.has_undelivered() {
+            return None;
+        }
+        let timeout = (self.rtt.patience_ns().max(config.state_min_ns) << self.state_doublings.min(MOST_DOUBLINGS))
+            .min(config.timer_max_ns);
+        Some(self.waiting_since.max(self.heard_at).max(self.state_at).after(timeout))
+    }
+
+    /// When the receiver asks for what it misses, or has granted and never seen.
+    pub fn request_due_at(&self, config: &Config, drain_ns: u64) -> Option<Time> {
+        if self.received.missing() == 0 && self.outstanding_packets() == 0 {
+            return None;
+        }
+        let patience = (self.rtt.patience_ns() + drain_ns).max(config.request_min_ns);
+        let timeout = (patience << self.request_doublings.min(MOST_DOUBLINGS)).min(config.timer_max_ns);
+        Some(self.arrived_at.max(self.granted_at).max(self.request_at).after(timeout))
+    }
+
+    /// How long to wait before a number is asked for again.
+    pub fn again_ns(&self, config: &Config) -> u64 {
+        self.rtt.patience_ns().max(config.request_min_ns)
+    }
+
+    /// The channel of that number.
+    pub fn channel(&self, number: u16) -> Option<u32> {
+        self.channels.get(&number).copied()
+    }
+
+    pub fn channel_count(&self) -> usize {
+        self.channels.len()
+    }
+
+    pub fn attach(&mut self, number: u16, channel: u32) {
+        self.channels.insert(number, channel);
+    }
+
+    pub fn detach(&mut self, number: u16) {
+        self.channels.remove(&number);
+        self.blocked.remove(&number);
+    }
+
+    /// A free number of those that this end gives out: even ones belong to who sent the SYN. In turn, so that one is not used again soon.
+    pub fn free_number(&mut self, most: u16) -> Option<u16> {
+        if self.channels.len() >= usize::from(most) {
+            return None;
+        }
+        for _ in 0..=u16::MAX / 2 {
+            let number = self.next_number;
+            self.next_number = number.wrapping_add(2);
+            if !self.channels.contains_key(&number) {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// Why opening did not succeed, for the code of an answer.
+    pub fn attempt(&self) -> Option<&Attempt> {
+        match &self.phase {
+            Phase::Opening(attempt) => Some(attempt),
+            Phase::Open => None,
+        }
+    }
+
+    pub fn attempt_mut(&mut self) -> Option<&mut Box<Attempt>> {
+        match &mut self.phase {
+            Phase::Opening(attempt) => Some(attempt),
+            Phase::Open => None,
+        }
+    }
+}

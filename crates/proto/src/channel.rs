@@ -1,0 +1,121 @@
+//! A channel: one connection inside an association (docs/protocol.md 7). Queues and credit, both ways; nothing here knows of numbers, grants or time
+//! but the few it must remember.
+
+mod incoming;
+mod outgoing;
+
+use ropeway_wire::{ErrorCode, Mode};
+
+pub use incoming::{Incoming, Refused};
+pub use outgoing::{Outgoing, Unsent};
+
+/// Names a channel of one endpoint to its user. Never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChannelId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl ChannelId {
+    /// For callers that keep things in a table of their own: small and reused, unlike the whole.
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+}
+
+/// What can be done with a channel now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// The peer has taken (or refused: then `failed`) the channel.
+    pub opened: bool,
+    /// A read returns something other than "would block": bytes, a message, the end, or an error.
+    pub readable: bool,
+    /// A write of one byte, or of one message, returns something other than "would block".
+    pub writable: bool,
+    /// Everything written has been acknowledged.
+    pub drained: bool,
+    /// The peer will send no more, and all it sent has been read.
+    pub ended: bool,
+    pub failed: Option<ErrorCode>,
+}
+
+/// How far the opening of a channel has come, seen from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// The peer has not been heard about it.
+    Waiting,
+    Done,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Channel {
+    pub generation: u32,
+    /// The association's index.
+    pub association: u32,
+    /// The number on the wire; meaningless when `detached`.
+    pub number: u16,
+    pub mode: Mode,
+    pub local_port: u16,
+    pub remote_port: u16,
+    pub opening: Opening,
+    pub outgoing: Outgoing,
+    pub incoming: Incoming,
+    pub failed: Option<ErrorCode>,
+    /// The user has closed it: it goes when the wire is done with it.
+    pub released: bool,
+    /// The wire is done with it: it goes when the user is.
+    pub detached: bool,
+    /// It waits in a listener's queue.
+    pub queued_in: Option<u16>,
+    /// The user has been told that something changed and has not looked since.
+    pub announced: bool,
+    /// A CREDIT or HOLD for it is due.
+    pub credit_due: bool,
+    pub hold_due: bool,
+    /// It stands among the association's channels with such words.
+    pub has_words: bool,
+}
+
+impl Channel {
+    pub fn new(generation: u32, association: u32, number: u16, mode: Mode, ports: (u16, u16), window: u32) -> Channel {
+        Channel {
+            generation,
+            association,
+            number,
+            mode,
+            local_port: ports.0,
+            remote_port: ports.1,
+            opening: Opening::Waiting,
+            outgoing: Outgoing::default(),
+            incoming: Incoming::new(window),
+            failed: None,
+            released: false,
+            detached: false,
+            queued_in: None,
+            announced: false,
+            credit_due: false,
+            hold_due: false,
+            has_words: false,
+        }
+    }
+
+    pub fn readiness(&self, send_buffer_bytes: usize) -> Readiness {
+        let opened = self.opening == Opening::Done;
+        let ended = self.incoming.is_ended();
+        Readiness {
+            opened,
+            readable: self.failed.is_some() || ended || self.incoming.is_readable(self.mode),
+            writable: self.failed.is_some() || self.outgoing.is_finished() || self.outgoing.room(send_buffer_bytes) > 0,
+            drained: self.outgoing.is_drained(),
+            ended,
+            failed: self.failed,
+        }
+    }
+
+    /// Whether neither end will send on this channel again and everything was acknowledged: its number is free.
+    pub fn is_done(&self) -> bool {
+        let acknowledged = self.outgoing.unacked_packets() == 0 && self.outgoing.is_queue_empty();
+        acknowledged && (self.failed.is_some() || (self.outgoing.is_finished() && self.incoming.is_finished()))
+    }
+}

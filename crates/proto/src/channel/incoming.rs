@@ -1,0 +1,504 @@
+//! The receiving half of a channel: payloads in order, made into bytes or messages for the user, and the credit that lets more come.
+
+use std::collections::VecDeque;
+
+use ropeway_wire::{Content, Extent, Flags, MESSAGE_LENGTH_BYTES, Mode};
+
+use crate::pool::{Buffer, Pool, RECORD_PREFIX_BYTES};
+
+/// Why a payload was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// No memory now: as if it had been lost.
+    NoMemory,
+    /// It breaks a rule: more than the credit, or parts of messages that do not follow each other.
+    Violation,
+    /// It begins a message longer than this end takes.
+    TooLong,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    flags: Flags,
+    payload: Buffer,
+    /// What the packets in it counted against the credit: given back when all of it has been read.
+    credit_bytes: u64,
+}
+
+/// A message read so far into the user's buffer must fit as a whole; this says what does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooShort {
+    pub message_bytes: usize,
+}
+
+/// What has arrived in order and was not read.
+#[derive(Debug)]
+pub struct Incoming {
+    queue: VecDeque<Chunk>,
+    /// Credit used up so far: payload bytes, frames included, and one for each packet without any.
+    offset: u64,
+    /// Of that, read by the user.
+    consumed: u64,
+    /// The limit that the peer was last told.
+    limit: u64,
+    /// Whole messages in `queue`.
+    messages: u32,
+    /// Bytes still to come of a message whose first packet is here.
+    unfinished_bytes: u64,
+    /// The offset at which that message ends: credit up to there was asked for.
+    pub wanted: u64,
+    /// Memory set aside for a message longer than the window.
+    pub reserved_bytes: u64,
+    /// Stands in line for such memory.
+    pub reserving: bool,
+    fin: Option<Extent>,
+    /// The newest number delivered.
+    pub delivered: Option<u64>,
+}
+
+impl Incoming {
+    pub fn new(window: u32) -> Incoming {
+        Incoming {
+            queue: VecDeque::new(),
+            offset: 0,
+            consumed: 0,
+            limit: u64::from(window),
+            messages: 0,
+            unfinished_bytes: 0,
+            wanted: 0,
+            reserved_bytes: 0,
+            reserving: false,
+            fin: None,
+            delivered: None,
+        }
+    }
+
+    pub fn is_readable(&self, mode: Mode) -> bool {
+        match mode {
+            Mode::Stream => !self.queue.is_empty(),
+            Mode::Messages => self.messages > 0,
+        }
+    }
+
+    /// The peer will send no more, and everything has been read.
+    pub fn is_ended(&self) -> bool {
+        self.fin.is_some() && self.queue.is_empty()
+    }
+
+    /// The peer will send no more.
+    pub fn is_finished(&self) -> bool {
+        self.fin.is_some()
+    }
+
+    /// A message has begun and is not whole.
+    pub fn is_unfinished(&self) -> bool {
+        self.unfinished_bytes > 0
+    }
+
+    /// The peer has closed both ways: it reads nothing any more.
+    pub fn peer_is_gone(&self) -> bool {
+        self.fin == Some(Extent::Both)
+    }
+
+    pub fn finish(&mut self, extent: Extent) {
+        self.fin = Some(self.fin.map_or(extent, |before| if before == Extent::Both { before } else { extent }));
+    }
+
+    pub fn unread_bytes(&self) -> u64 {
+        self.offset - self.consumed
+    }
+
+    /// Bytes taken so far, with the lengths of messages.
+    pub fn received_bytes(&self) -> u64 {
+        self.offset
+    }
+
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Raises the limit towards what `window` allows beyond what was read; says it if that is worth a CREDIT.
+    pub fn raise_limit(&mut self, window: u64) -> bool {
+        let reach = self.consumed + window;
+        let worth = reach >= self.limit + window / 4;
+        if worth {
+            self.limit = reach;
+        }
+        worth
+    }
+
+    /// The message at hand fits the window but not the limit that was told: raises it, and says that it did.
+    pub fn raise_for_message(&mut self, window: u64) -> bool {
+        let worth = self.wanted > self.limit && self.wanted <= self.consumed + window;
+        if worth {
+            self.limit = self.consumed + window;
+        }
+        worth
+    }
+
+    /// Lets the message at hand come as a whole.
+    pub fn allow_message(&mut self) {
+        self.limit = self.limit.max(self.wanted);
+    }
+
+    /// The message for which memory was set aside has been read.
+    pub fn is_past_wanted(&self) -> bool {
+        self.consumed >= self.wanted
+    }
+
+    /// Bytes beyond `window` that the message at hand needs and has no promise for; 0: none.
+    pub fn shortage(&self, window: u64) -> u64 {
+        if self.wanted > self.limit && self.wanted > self.consumed + window { self.wanted - self.limit } else { 0 }
+    }
+
+    /// Takes a payload that is next in the channel's order.
+    pub fn take(
+        &mut self,
+        mode: Mode,
+        flags: Flags,
+        payload: &[u8],
+        longest: u64,
+        pool: &mut Pool,
+    ) -> Result<(), Refused> {
+        let step = self.check(mode, flags, payload, longest)?;
+        if self.must_keep(mode, payload) && !self.share(mode, flags, payload, pool) {
+            let mut buffer = pool.take().ok_or(Refused::NoMemory)?;
+            buffer.append(payload, pool.payload_bytes());
+            self.queue.push_back(Chunk { flags, payload: buffer, credit_bytes: credit_bytes(payload) });
+        }
+        self.account(step);
+        Ok(())
+    }
+
+    /// Counts a payload against the credit. `false`: there is nothing in it to keep.
+    fn must_keep(&mut self, mode: Mode, payload: &[u8]) -> bool {
+        let is_nothing = payload.is_empty() && mode == Mode::Stream;
+        self.offset += credit_bytes(payload);
+        self.consumed += u64::from(is_nothing);
+        !is_nothing
+    }
+
+    /// The same for a payload that has waited in a buffer, which is kept.
+    pub fn take_buffer(
+        &mut self,
+        mode: Mode,
+        flags: Flags,
+        buffer: Buffer,
+        longest: u64,
+        pool: &mut Pool,
+    ) -> Result<(), Refused> {
+        let step = match self.check(mode, flags, buffer.bytes(), longest) {
+            Ok(step) => step,
+            Err(refused) => {
+                pool.give(buffer);
+                return Err(refused);
+            }
+        };
+        if !self.must_keep(mode, buffer.bytes()) || self.share(mode, flags, buffer.bytes(), pool) {
+            pool.give(buffer);
+        } else {
+            let credit_bytes = credit_bytes(buffer.bytes());
+            self.queue.push_back(Chunk { flags, payload: buffer, credit_bytes });
+        }
+        self.account(step);
+        Ok(())
+    }
+
+    fn check(&self, mode: Mode, flags: Flags, payload: &[u8], longest: u64) -> Result<Step, Refused> {
+        if self.fin.is_some() || credit_bytes(payload) > self.limit.saturating_sub(self.offset) {
+            return Err(Refused::Violation);
+        }
+        match mode {
+            Mode::Stream if flags.intersects(message_flags()) => Err(Refused::Violation),
+            Mode::Stream => Ok(Step::default()),
+            Mode::Messages => self.step(flags, payload, longest),
+        }
+    }
+
+    fn account(&mut self, step: Step) {
+        self.messages += step.messages;
+        if step.message_bytes > 0 {
+            self.wanted = self.offset + step.unfinished_bytes;
+        }
+        self.unfinished_bytes = step.unfinished_bytes;
+    }
+
+    /// Short pieces share memory: a thousand single bytes, or empty messages, must not hold a thousand packets.
+    fn share(&mut self, mode: Mode, flags: Flags, payload: &[u8], pool: &Pool) -> bool {
+        let room = pool.payload_bytes();
+        let Some(last) = self.queue.back_mut() else { return false };
+        let joined = match mode {
+            Mode::Stream => {
+                last.payload.len() + payload.len() <= last.payload.append_room(room)
+                    && last.payload.append(payload, room) == payload.len()
+            }
+            Mode::Messages => join_messages(last, flags, payload, room),
+        };
+        if joined {
+            last.credit_bytes += credit_bytes(payload);
+        }
+        joined
+    }
+
+    /// What a payload of a message channel does to the message at hand.
+    fn step(&self, flags: Flags, payload: &[u8], longest: u64) -> Result<Step, Refused> {
+        let content = Content::parse(flags, payload).map_err(|_| Refused::Violation)?;
+        let between = self.unfinished_bytes == 0;
+        match content {
+            Content::Whole(_) if between => Ok(Step { messages: 1, ..Step::default() }),
+            Content::Records(records) if between => Ok(Step { messages: records.count() as u32, ..Step::default() }),
+            Content::First { length, bytes } if between => {
+                let length = u64::from(length);
+                if length > longest {
+                    return Err(Refused::TooLong);
+                }
+                Ok(Step { messages: 0, unfinished_bytes: length - bytes.len() as u64, message_bytes: length })
+            }
+            Content::Bytes(bytes) if (bytes.len() as u64) < self.unfinished_bytes => {
+                Ok(Step { unfinished_bytes: self.unfinished_bytes - bytes.len() as u64, ..Step::default() })
+            }
+            Content::Last(bytes) if !between && bytes.len() as u64 == self.unfinished_bytes => {
+                Ok(Step { messages: 1, ..Step::default() })
+            }
+            _ => Err(Refused::Violation),
+        }
+    }
+
+    /// Reads bytes of a stream.
+    pub fn read(&mut self, mut out: &mut [u8], pool: &mut Pool) -> usize {
+        let wanted = out.len();
+        while !out.is_empty()
+            && let Some(chunk) = self.queue.front_mut()
+        {
+            let count = chunk.payload.len().min(out.len());
+            let (head, tail) = out.split_at_mut(count);
+            head.copy_from_slice(&chunk.payload.bytes()[..count]);
+            chunk.payload.pull(count);
+            out = tail;
+            if chunk.payload.is_empty() {
+                self.drop_front(pool);
+            }
+        }
+        wanted - out.len()
+    }
+
+    fn drop_front(&mut self, pool: &mut Pool) {
+        if let Some(chunk) = self.queue.pop_front() {
+            self.consumed += chunk.credit_bytes;
+            pool.give(chunk.payload);
+        }
+    }
+
+    /// The length of the message that would be read next.
+    pub fn message_bytes(&self) -> Option<usize> {
+        if self.messages == 0 {
+            return None;
+        }
+        let chunk = self.queue.front()?;
+        match Content::parse(chunk.flags, chunk.payload.bytes()).ok()? {
+            Content::Records(mut records) => records.next().map(<[u8]>::len),
+            Content::First { length, .. } => Some(length as usize),
+            Content::Whole(bytes) | Content::Bytes(bytes) | Content::Last(bytes) => Some(bytes.len()),
+        }
+    }
+
+    /// Reads one message. It stays if `out` is too short for it.
+    pub fn read_message(&mut self, out: &mut [u8], pool: &mut Pool) -> Option<Result<usize, TooShort>> {
+        let message_bytes = self.message_bytes()?;
+        let Some(out) = out.get_mut(..message_bytes) else { return Some(Err(TooShort { message_bytes })) };
+        self.messages -= 1;
+        let chunk = self.queue.front_mut()?;
+        if chunk.flags.contains(Flags::RECORDS) {
+            let end = RECORD_PREFIX_BYTES + message_bytes;
+            out.copy_from_slice(&chunk.payload.bytes()[RECORD_PREFIX_BYTES..end]);
+            chunk.payload.pull(end);
+            if chunk.payload.is_empty() {
+                self.drop_front(pool);
+            }
+            return Some(Ok(message_bytes));
+        }
+        self.read_parts(out, pool);
+        Some(Ok(message_bytes))
+    }
+
+    fn read_parts(&mut self, mut out: &mut [u8], pool: &mut Pool) {
+        while let Some(chunk) = self.queue.front() {
+            let is_first_of_many = chunk.flags.contains(Flags::FIRST) && !chunk.flags.contains(Flags::LAST);
+            let bytes = &chunk.payload.bytes()[if is_first_of_many { MESSAGE_LENGTH_BYTES } else { 0 }..];
+            let (head, tail) = out.split_at_mut(bytes.len());
+            head.copy_from_slice(bytes);
+            out = tail;
+            let is_last = chunk.flags.contains(Flags::LAST);
+            self.drop_front(pool);
+            if is_last {
+                return;
+            }
+        }
+    }
+
+    /// Takes back the memory set aside for a long message, and says how much it was.
+    pub fn take_reservation(&mut self) -> u64 {
+        std::mem::take(&mut self.reserved_bytes)
+    }
+
+    /// Forgets everything unread.
+    pub fn clear(&mut self, pool: &mut Pool) {
+        self.queue.drain(..).for_each(|chunk| pool.give(chunk.payload));
+        self.consumed = self.offset;
+        (self.messages, self.unfinished_bytes, self.wanted) = (0, 0, 0);
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Step {
+    messages: u32,
+    unfinished_bytes: u64,
+    /// The length of a message that begins here.
+    message_bytes: u64,
+}
+
+fn message_flags() -> Flags {
+    whole() | Flags::RECORDS
+}
+
+/// The flags of a payload that is one message.
+fn whole() -> Flags {
+    Flags::FIRST | Flags::LAST
+}
+
+/// What a payload counts against its channel's credit (docs/protocol.md 2.8): at least one, or nothing would bound empty messages.
+fn credit_bytes(payload: &[u8]) -> u64 {
+    payload.len().max(1) as u64
+}
+
+/// Lets whole messages join those in `last`, which become records if they are not yet.
+fn join_messages(last: &mut Chunk, flags: Flags, payload: &[u8], room: usize) -> bool {
+    let is_whole = |flags: Flags| flags == whole();
+    let is_records = |flags: Flags| flags == Flags::RECORDS;
+    let kind = |flags: Flags| flags.intersection(message_flags());
+    let (held, new) = (kind(last.flags), kind(flags));
+    if !(is_whole(held) || is_records(held)) || !(is_whole(new) || is_records(new)) {
+        return false;
+    }
+    let prefix = if is_whole(held) { RECORD_PREFIX_BYTES } else { 0 };
+    let own = if is_whole(new) { RECORD_PREFIX_BYTES } else { 0 };
+    if prefix + last.payload.len() + own + payload.len() > room
+        || last.payload.len() + own + payload.len() > last.payload.append_room(room)
+    {
+        return false;
+    }
+    if is_whole(held) {
+        let length = last.payload.len() as u16;
+        last.payload.push(&length.to_be_bytes());
+        last.flags = Flags::RECORDS;
+    }
+    if is_whole(new) {
+        last.payload.append(&(payload.len() as u16).to_be_bytes(), room);
+    }
+    last.payload.append(payload, room);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Outgoing;
+    use super::*;
+
+    fn pools() -> (Pool, Pool) {
+        (Pool::new(100, 1 << 20), Pool::new(100, 1 << 20))
+    }
+
+    fn carry(outgoing: &mut Outgoing, incoming: &mut Incoming, mode: Mode, pool: &mut Pool) {
+        while let Some(unsent) = outgoing.pop() {
+            incoming.take(mode, unsent.flags, unsent.payload.bytes(), 1 << 20, pool).unwrap();
+        }
+    }
+
+    #[test]
+    fn messages_of_all_sizes_come_out_as_they_went_in() {
+        let (mut tx, mut rx) = pools();
+        let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::new(1 << 20));
+        let sizes = [0, 1, 50, 96, 97, 100, 101, 196, 197, 1000, 3, 3, 3];
+        for &size in &sizes {
+            assert!(outgoing.write_message(&vec![size as u8; size], false, 1 << 20, 100, &mut tx));
+        }
+        carry(&mut outgoing, &mut incoming, Mode::Messages, &mut rx);
+        let mut out = [0; 1000];
+        for &size in &sizes {
+            if size > 10 {
+                let short = incoming.read_message(&mut out[..10], &mut rx);
+                assert_eq!(short, Some(Err(TooShort { message_bytes: size })), "it stays");
+            }
+            assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(size)));
+            assert!(out[..size].iter().all(|&byte| byte == size as u8));
+        }
+        assert_eq!(incoming.read_message(&mut out, &mut rx), None);
+        assert_eq!((rx.in_use(), incoming.unread_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn single_bytes_of_a_stream_share_memory() {
+        let (_, mut rx) = pools();
+        let mut incoming = Incoming::new(1 << 20);
+        (0..1000).for_each(|_| incoming.take(Mode::Stream, Flags::NONE, b"x", 0, &mut rx).unwrap());
+        assert!(rx.in_use() <= 11, "{}", rx.in_use());
+        let mut out = [0; 2000];
+        assert_eq!(incoming.read(&mut out, &mut rx), 1000);
+        assert_eq!(rx.in_use(), 0);
+    }
+
+    #[test]
+    fn short_and_empty_messages_share_memory_and_use_up_credit() {
+        let (_, mut rx) = pools();
+        let mut incoming = Incoming::new(1000);
+        for _ in 0..400 {
+            incoming.take(Mode::Messages, whole(), b"", 10, &mut rx).unwrap();
+        }
+        incoming.take(Mode::Messages, Flags::RECORDS, b"\0\x01a\0\0", 10, &mut rx).unwrap();
+        incoming.take(Mode::Messages, whole(), b"b", 10, &mut rx).unwrap();
+        assert!(rx.in_use() <= 10, "{}", rx.in_use());
+        let left = 1000 - 400 - 5 - 1;
+        for _ in 0..left {
+            incoming.take(Mode::Messages, whole(), b"", 10, &mut rx).unwrap();
+        }
+        assert_eq!(incoming.take(Mode::Messages, whole(), b"", 10, &mut rx), Err(Refused::Violation));
+        let mut out = [0; 10];
+        (0..400).for_each(|_| assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(0))));
+        assert_eq!((incoming.read_message(&mut out, &mut rx), out[0]), (Some(Ok(1)), b'a'));
+        assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(0)));
+        assert_eq!((incoming.read_message(&mut out, &mut rx), out[0]), (Some(Ok(1)), b'b'));
+        (0..left).for_each(|_| assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(0))));
+        assert_eq!((rx.in_use(), incoming.unread_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn more_than_the_credit_and_wrong_frames_are_violations() {
+        let (_, mut rx) = pools();
+        let mut incoming = Incoming::new(10);
+        let take = |incoming: &mut Incoming, rx: &mut Pool, mode, flags, bytes: &[u8]| {
+            incoming.take(mode, flags, bytes, 1000, rx)
+        };
+        assert_eq!(take(&mut incoming, &mut rx, Mode::Stream, Flags::NONE, &[0; 11]), Err(Refused::Violation));
+        assert_eq!(take(&mut incoming, &mut rx, Mode::Stream, Flags::FIRST, &[0; 5]), Err(Refused::Violation));
+        assert_eq!(take(&mut incoming, &mut rx, Mode::Messages, Flags::LAST, &[0; 5]), Err(Refused::Violation));
+        assert_eq!(take(&mut incoming, &mut rx, Mode::Messages, Flags::NONE, &[0; 5]), Err(Refused::Violation));
+        assert_eq!(
+            take(&mut incoming, &mut rx, Mode::Messages, Flags::FIRST, &[0, 0, 255, 0, 1]),
+            Err(Refused::TooLong)
+        );
+        assert_eq!(rx.in_use(), 0);
+    }
+
+    #[test]
+    fn credit_is_renewed_in_quarters() {
+        let (_, mut rx) = pools();
+        let mut incoming = Incoming::new(400);
+        incoming.take(Mode::Stream, Flags::NONE, &[1; 100], 0, &mut rx).unwrap();
+        assert!(!incoming.raise_limit(400));
+        assert_eq!(incoming.read(&mut [0; 99], &mut rx), 99);
+        assert!(!incoming.raise_limit(400));
+        assert_eq!(incoming.read(&mut [0; 99], &mut rx), 1);
+        assert!(incoming.raise_limit(400));
+        assert_eq!(incoming.limit(), 500);
+    }
+}

@@ -1,0 +1,458 @@
+//! The sending half of a channel: what the user wrote, cut into payloads, small ones sharing a packet.
+
+use std::collections::VecDeque;
+
+use ropeway_wire::{AbortFields, Content, Extent, FinFields, Flags, OpenFields, Type};
+
+use crate::pool::{Buffer, Pool, RECORD_PREFIX_BYTES};
+use crate::time::Time;
+
+/// Length in front of a message of several packets.
+const MESSAGE_PREFIX_BYTES: usize = ropeway_wire::MESSAGE_LENGTH_BYTES;
+
+/// A payload that has no number yet.
+#[derive(Debug)]
+pub struct Unsent {
+    pub kind: Type,
+    pub flags: Flags,
+    pub payload: Buffer,
+    /// A message that is not under way by then is dropped.
+    deadline: Option<Time>,
+}
+
+impl Unsent {
+    /// Bytes of it that count against the channel's credit: the user's, with the lengths that frame them.
+    pub fn credit_bytes(&self) -> u64 {
+        match self.kind {
+            // At least one: see `Incoming`.
+            Type::Data => self.payload.len().max(1) as u64,
+            Type::Open => (self.payload.len() - OpenFields::BYTES) as u64,
+            _ => 0,
+        }
+    }
+
+    /// May go without a grant: closing must not wait behind other people's transfers.
+    pub fn is_exempt(&self) -> bool {
+        matches!(self.kind, Type::Fin | Type::Abort)
+    }
+}
+
+/// What is queued, what flies, what may.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    queue: VecDeque<Unsent>,
+    /// Payload bytes in `queue`.
+    queued_bytes: usize,
+    /// Payload bytes numbered and not acknowledged.
+    unacked_bytes: usize,
+    unacked_packets: u32,
+    /// The peer takes bytes up to this offset.
+    credit: u64,
+    /// Bytes numbered so far.
+    offset: u64,
+    /// The newest number, while it is not known to be acknowledged.
+    pub last_number: Option<u64>,
+    /// A FIN or ABORT is queued or sent: no data may follow.
+    finished: bool,
+    extent: Option<Extent>,
+    /// What of `queued_bytes` stands in the association's backlog.
+    pub counted_bytes: u64,
+    /// Stands among the association's channels that wait for credit.
+    pub counted_blocked: bool,
+    /// Messages dropped because their deadline passed.
+    pub expired_messages: u64,
+    /// In the association's round of channels with something to send.
+    pub scheduled: bool,
+    /// A full send buffer was seen: the user waits to be told of room.
+    pub starved: bool,
+    /// Small sends are never kept back to share a packet.
+    pub no_delay: bool,
+}
+
+impl Outgoing {
+    pub fn is_queue_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    pub fn is_drained(&self) -> bool {
+        self.queue.is_empty() && self.unacked_packets == 0
+    }
+
+    pub fn unacked_packets(&self) -> u32 {
+        self.unacked_packets
+    }
+
+    pub fn queued_bytes(&self) -> usize {
+        self.queued_bytes
+    }
+
+    pub fn unacked_bytes(&self) -> usize {
+        self.unacked_bytes
+    }
+
+    /// Bytes numbered so far, with the lengths of messages.
+    pub fn sent_bytes(&self) -> u64 {
+        self.offset
+    }
+
+    pub fn credit(&self) -> u64 {
+        self.credit
+    }
+
+    /// What the peer takes beyond what was sent.
+    pub fn credit_left(&self) -> u64 {
+        self.credit.saturating_sub(self.offset)
+    }
+
+    /// Raises the credit; `false` if that is no news.
+    pub fn raise_credit(&mut self, limit: u64) -> bool {
+        let news = limit > self.credit;
+        self.credit = self.credit.max(limit);
+        news
+    }
+
+    /// Room for the user's bytes below `limit` bytes queued and unacknowledged.
+    pub fn room(&self, limit: usize) -> usize {
+        limit.saturating_sub(self.queued_bytes + self.unacked_bytes)
+    }
+
+    /// What could be sent now if there were a grant: queued, and within the credit. At least a byte for each packet, so that empty messages count.
+    pub fn sendable_bytes(&self) -> u64 {
+        if self.queue.is_empty() || !self.front_has_credit() {
+            return 0;
+        }
+        let within = (self.queued_bytes as u64).min(self.credit - self.offset);
+        within.max(self.queue.len().min(1) as u64)
+    }
+
+    /// Whether the first queued packet fits below the credit.
+    pub fn front_has_credit(&self) -> bool {
+        self.queue.front().is_some_and(|unsent| self.offset + unsent.credit_bytes() <= self.credit)
+    }
+
+    /// Waits for the peer to read, not for the network.
+    pub fn is_blocked(&self) -> bool {
+        !self.queue.is_empty() && !self.front_has_credit()
+    }
+
+    pub fn front(&self) -> Option<&Unsent> {
+        self.queue.front()
+    }
+
+    /// Whether all that is queued is one packet with room for more.
+    pub fn is_one_partial(&self, payload_bytes: usize) -> bool {
+        self.queue.len() == 1
+            && self.queue[0].kind == Type::Data
+            && self.queue[0].payload.len() < payload_bytes - payload_bytes / 4
+    }
+
+    /// Takes the first payload to give it a number.
+    pub fn pop(&mut self) -> Option<Unsent> {
+        let unsent = self.queue.pop_front()?;
+        self.queued_bytes -= unsent.payload.len();
+        self.offset += unsent.credit_bytes();
+        self.unacked_bytes += unsent.payload.len();
+        self.unacked_packets += 1;
+        Some(unsent)
+    }
+
+    /// A packet of this channel was acknowledged.
+    pub fn acknowledged(&mut self, payload_bytes: usize) {
+        self.unacked_bytes -= payload_bytes;
+        self.unacked_packets -= 1;
+        if self.unacked_packets == 0 {
+            self.last_number = None;
+        }
+    }
+
+    fn push(&mut self, kind: Type, flags: Flags, payload: Buffer) {
+        self.queued_bytes += payload.len();
+        self.queue.push_back(Unsent { kind, flags, payload, deadline: None });
+    }
+
+    /// The earliest deadline of a queued message.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.queue.iter().filter_map(|unsent| unsent.deadline).min()
+    }
+
+    /// The last message that was queued, which shares no packet, is worth sending only until then.
+    pub fn set_deadline(&mut self, deadline: Time) {
+        for unsent in self.queue.iter_mut().rev() {
+            unsent.deadline = Some(deadline);
+            if unsent.flags.contains(Flags::FIRST) {
+                return;
+            }
+        }
+    }
+
+    /// Drops messages whose deadline has passed and that are not under way, and says how many.
+    pub fn expire(&mut self, now: Time, pool: &mut Pool) -> u64 {
+        let count = self.drop_messages(pool, |unsent| unsent.deadline.is_some_and(|deadline| deadline <= now));
+        self.expired_messages += count;
+        count
+    }
+
+    /// Drops all messages that are not under way, and says how many.
+    pub fn cancel(&mut self, pool: &mut Pool) -> u64 {
+        self.drop_messages(pool, |_| true)
+    }
+
+    fn drop_messages(&mut self, pool: &mut Pool, is_dropped: impl Fn(&Unsent) -> bool) -> u64 {
+        let mut count = 0;
+        // The rest of a message that has begun stays.
+        let mut dropping = false;
+        for unsent in std::mem::take(&mut self.queue) {
+            if unsent.kind == Type::Data && unsent.flags.intersects(Flags::FIRST | Flags::RECORDS) {
+                dropping = is_dropped(&unsent);
+                count += if dropping { messages_in(&unsent) } else { 0 };
+            }
+            if dropping && unsent.kind == Type::Data {
+                self.queued_bytes -= unsent.payload.len();
+                pool.give(unsent.payload);
+            } else {
+                self.queue.push_back(unsent);
+            }
+        }
+        count
+    }
+
+    /// Queues the packet that opens the channel. `false` without memory.
+    pub fn open(&mut self, fields: &OpenFields<'_>, pool: &mut Pool) -> bool {
+        let Some(mut payload) = pool.take() else { return false };
+        let mut bytes = [0; OpenFields::BYTES];
+        if (OpenFields { early: &[], ..*fields }).write(&mut bytes).is_err() {
+            pool.give(payload);
+            return false;
+        }
+        payload.append(&bytes, OpenFields::BYTES);
+        // A whole first message joins later, if it fits: see `Outgoing::write`.
+        self.push(Type::Open, Flags::NONE, payload);
+        true
+    }
+
+    /// Queues the end. Nothing may be written afterwards; a second end may follow that says more.
+    pub fn finish(&mut self, fields: FinFields, pool: &mut Pool) {
+        let mut bytes = [0; FinFields::BYTES];
+        let written = fields.write(&mut bytes).unwrap_or(0);
+        self.push(Type::Fin, Flags::NONE, pool.exactly(&bytes[..written]));
+        self.finished = true;
+        self.extent = Some(fields.extent);
+    }
+
+    /// How far the end that was queued or sent reaches.
+    pub fn extent(&self) -> Option<Extent> {
+        self.extent
+    }
+
+    /// Drops what has no number yet and queues an ABORT.
+    pub fn abort(&mut self, fields: AbortFields, pool: &mut Pool) {
+        self.drop_queue(pool);
+        let mut bytes = [0; AbortFields::BYTES];
+        let written = fields.write(&mut bytes).unwrap_or(0);
+        self.push(Type::Abort, Flags::NONE, pool.exactly(&bytes[..written]));
+    }
+
+    /// Forgets what has no number yet.
+    pub fn drop_queue(&mut self, pool: &mut Pool) {
+        self.queue.drain(..).for_each(|unsent| pool.give(unsent.payload));
+        self.queued_bytes = 0;
+        self.finished = true;
+    }
+
+    /// Begins anew on another association, before anything was written.
+    pub fn restart(&mut self, pool: &mut Pool) {
+        self.drop_queue(pool);
+        *self = Outgoing { no_delay: self.no_delay, starved: self.starved, ..Outgoing::default() };
+    }
+
+    /// The association is gone, and with it everything that waited for an acknowledgment.
+    pub fn forget_sent(&mut self) {
+        (self.unacked_bytes, self.unacked_packets, self.last_number) = (0, 0, None);
+    }
+
+    /// Appends bytes of a stream, as many as `limit` and memory allow, and says how many.
+    pub fn write(&mut self, bytes: &[u8], limit: usize, payload_bytes: usize, pool: &mut Pool) -> usize {
+        let mut rest = &bytes[..bytes.len().min(self.room(limit))];
+        let taken = rest.len();
+        if let Some(last) = self.queue.back_mut()
+            && matches!(last.kind, Type::Data | Type::Open)
+        {
+            let joined = last.payload.append(rest, payload_bytes);
+            self.queued_bytes += joined;
+            rest = &rest[joined..];
+        }
+        while !rest.is_empty() {
+            let Some(mut payload) = pool.take() else { break };
+            let count = payload.append(rest, payload_bytes);
+            rest = &rest[count..];
+            self.push(Type::Data, Flags::NONE, payload);
+        }
+        taken - rest.len()
+    }
+
+    /// Queues one whole message; `false` when there is no room for it now. A message longer than `limit` is taken when nothing else is queued. `alone`: it
+    /// shares no packet.
+    pub fn write_message(
+        &mut self,
+        bytes: &[u8],
+        alone: bool,
+        limit: usize,
+        payload_bytes: usize,
+        pool: &mut Pool,
+    ) -> bool {
+        if self.room(limit) < bytes.len().max(1)
+            && !(self.queued_bytes + self.unacked_bytes == 0 && bytes.len() >= limit)
+        {
+            return false;
+        }
+        if !alone && self.join_records(bytes, payload_bytes) {
+            return true;
+        }
+        if bytes.len() <= payload_bytes {
+            let Some(mut payload) = pool.take() else { return false };
+            payload.append(bytes, payload_bytes);
+            self.push(Type::Data, whole(), payload);
+            return true;
+        }
+        let packets = (bytes.len() + MESSAGE_PREFIX_BYTES).div_ceil(payload_bytes);
+        if pool.available() < packets {
+            return false;
+        }
+        let length = (bytes.len() as u32).to_be_bytes();
+        let mut rest = bytes;
+        let mut flags = Flags::FIRST;
+        while let Some(mut payload) = pool.take() {
+            if flags == Flags::FIRST {
+                payload.append(&length, payload_bytes);
+            }
+            let count = payload.append(rest, payload_bytes);
+            rest = &rest[count..];
+            if rest.is_empty() {
+                flags.insert(Flags::LAST);
+                self.push(Type::Data, flags, payload);
+                return true;
+            }
+            self.push(Type::Data, flags, payload);
+            flags = Flags::NONE;
+        }
+        // Not reached: the pool had `packets` buffers, and this is the only user of it meanwhile.
+        false
+    }
+
+    /// Lets a short message share the last queued packet, which holds whole messages too.
+    fn join_records(&mut self, bytes: &[u8], payload_bytes: usize) -> bool {
+        let Some(last) = self.queue.back_mut() else { return false };
+        let is_whole = last.flags == whole();
+        if last.kind != Type::Data || last.deadline.is_some() || !(is_whole || last.flags == Flags::RECORDS) {
+            return false;
+        }
+        let prefix = if is_whole { RECORD_PREFIX_BYTES } else { 0 };
+        let more = prefix + RECORD_PREFIX_BYTES + bytes.len();
+        if last.payload.len() + more > payload_bytes {
+            return false;
+        }
+        if is_whole {
+            let length = last.payload.len() as u16;
+            last.payload.push(&length.to_be_bytes());
+            last.flags = Flags::RECORDS;
+        }
+        last.payload.append(&(bytes.len() as u16).to_be_bytes(), payload_bytes);
+        last.payload.append(bytes, payload_bytes);
+        self.queued_bytes += more;
+        true
+    }
+}
+
+/// How many messages begin in a payload.
+fn messages_in(unsent: &Unsent) -> u64 {
+    match Content::parse(unsent.flags, unsent.payload.bytes()) {
+        Ok(Content::Records(records)) => records.count() as u64,
+        _ => 1,
+    }
+}
+
+/// The flags of a payload that is one message.
+fn whole() -> Flags {
+    Flags::FIRST | Flags::LAST
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    const PAYLOAD: usize = 100;
+
+    fn pool() -> Pool {
+        Pool::new(PAYLOAD, 1 << 20)
+    }
+
+    fn packets(outgoing: &mut Outgoing) -> Vec<(Flags, Vec<u8>)> {
+        std::iter::from_fn(|| outgoing.pop()).map(|unsent| (unsent.flags, unsent.payload.bytes().to_vec())).collect()
+    }
+
+    #[test]
+    fn a_stream_fills_packets() {
+        let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+        for _ in 0..25 {
+            assert_eq!(outgoing.write(b"0123456789", 10_000, PAYLOAD, &mut pool), 10);
+        }
+        let lengths: Vec<_> = packets(&mut outgoing).iter().map(|packet| packet.1.len()).collect();
+        assert_eq!(lengths, [100, 100, 50]);
+    }
+
+    #[test]
+    fn short_messages_share_a_packet_and_keep_their_boundaries() {
+        let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+        let messages: [&[u8]; 4] = [b"one", b"", b"three", &[7; 96]];
+        for message in messages {
+            assert!(outgoing.write_message(message, false, 10_000, PAYLOAD, &mut pool));
+        }
+        let packets = packets(&mut outgoing);
+        assert_eq!(packets.len(), 2);
+        let Ok(Content::Records(records)) = Content::parse(packets[0].0, &packets[0].1) else { panic!("{packets:?}") };
+        assert_eq!(records.collect::<Vec<_>>(), &messages[..3]);
+        assert_eq!(Content::parse(packets[1].0, &packets[1].1), Ok(Content::Whole(&[7; 96])));
+    }
+
+    #[test]
+    fn a_long_message_is_cut_and_says_its_length() {
+        let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+        let message: Vec<u8> = (0..250).collect();
+        assert!(outgoing.write_message(&message, false, 10_000, PAYLOAD, &mut pool));
+        let packets = packets(&mut outgoing);
+        let Ok(Content::First { length, bytes }) = Content::parse(packets[0].0, &packets[0].1) else { panic!() };
+        let whole: Vec<u8> = [bytes, &packets[1].1, &packets[2].1].concat();
+        assert_eq!((length, whole, packets[2].0), (250, message, Flags::LAST));
+    }
+
+    #[test]
+    fn messages_past_their_deadline_are_dropped_whole_unless_they_have_begun() {
+        let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+        let at = Time::from_nanos;
+        for (size, deadline) in [(250, Some(10)), (50, None), (250, Some(20)), (40, Some(5)), (30, None)] {
+            assert!(outgoing.write_message(&vec![size as u8; size], deadline.is_some(), 10_000, PAYLOAD, &mut pool));
+            deadline.into_iter().for_each(|deadline| outgoing.set_deadline(at(deadline)));
+        }
+        pool.give(outgoing.pop().unwrap().payload);
+        assert_eq!(outgoing.next_deadline(), Some(at(5)));
+        assert_eq!(outgoing.expire(at(15), &mut pool), 1, "the one of 40 bytes; the first has begun");
+        assert_eq!(outgoing.expire(at(25), &mut pool), 1, "the second of 250");
+        assert_eq!((outgoing.expired_messages, outgoing.queued_bytes()), (2, 154 + 50 + 30));
+        assert_eq!(outgoing.cancel(&mut pool), 2);
+        let lengths: Vec<_> = packets(&mut outgoing).iter().map(|packet| packet.1.len()).collect();
+        assert_eq!(lengths, [100, 54], "the rest of the first");
+    }
+
+    #[test]
+    fn a_full_buffer_takes_what_fits_and_an_oversized_message_goes_alone() {
+        let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+        assert_eq!(outgoing.write(&[1; 300], 250, PAYLOAD, &mut pool), 250);
+        assert_eq!(outgoing.write(&[1; 1], 250, PAYLOAD, &mut pool), 0);
+        let mut messages = Outgoing::default();
+        assert!(messages.write_message(&[1; 300], false, 250, PAYLOAD, &mut pool));
+        assert!(!messages.write_message(&[1; 3], false, 250, PAYLOAD, &mut pool));
+    }
+}

@@ -1,0 +1,226 @@
+//! What can be set. Every knob says its meaning, unit, default, range and cost in [`TUNABLES`]; the names are those that
+//! `ropeway tune` shows, and document 2's own come first ([2:5.1]).
+
+/// How the gate shares out the budget of the receiving host (docs/protocol.md 6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// In the order in which senders became active, a quantum each: document 2's.
+    #[default]
+    Fifo,
+    /// Who has the least left to send first, and every eighth quantum to who has waited longest.
+    Srpt,
+    /// Who has received the fewest bytes first.
+    Fair,
+}
+
+/// Who limits what flies towards a receiver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GateMode {
+    /// Grants out of one budget (docs/protocol.md 6).
+    #[default]
+    Grants,
+    /// Document 2's scheme: a constant window of `window` packets for every sender, and acknowledgments of all but one active sender held back.
+    Esp,
+}
+
+/// The settings of one endpoint. Plain values; [`Config::set`] checks ranges and knows the units.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Packets that one sender may have in flight towards us, 0 for no limit but the budget; with [`GateMode::Esp`] the constant window. `burst_length` [2:5.1].
+    pub window_packets: u16,
+    /// Packets that a sender may send without a grant when the host is idle. `initial_ack_burst_length` [2:5.1].
+    pub first_flight_packets: u8,
+    /// An acknowledgment is sent at the latest after this many packets. `packets_to_ack` [2:5.1].
+    pub packets_to_ack: u16,
+    /// Bytes that one channel keeps for sending.
+    pub send_buffer_bytes: u32,
+    /// Bytes that one channel keeps for reading.
+    pub receive_buffer_bytes: u32,
+    /// The round-trip time assumed before the first sample. `round_trip_time` [2:5.1].
+    pub round_trip_time_ns: u64,
+    pub gate_mode: GateMode,
+    pub order: Order,
+    /// Bytes that the last queue before this host holds: the gate never lets more fly.
+    pub port_buffer_bytes: u32,
+    /// Bytes of frame around each packet on the medium, for the gate's sums.
+    pub frame_overhead_bytes: u16,
+    /// How long a grant may be used, at least; 8 smoothed round-trip times if that is more.
+    pub lease_ns: u64,
+    /// The longest that an acknowledgment waits for company.
+    pub ack_delay_ns: u64,
+    /// The shortest time after which a sender with undelivered bytes asks (STATE).
+    pub state_min_ns: u64,
+    /// The shortest time after which a receiver asks again for what is missing (RRQ).
+    pub request_min_ns: u64,
+    /// Both timers double up to this.
+    pub timer_max_ns: u64,
+    /// How long a small send waits for others to share a packet with, when another packet left just before. 0: never.
+    pub coalesce_ns: u64,
+    /// How long an attempt to connect lasts.
+    pub connect_timeout_ns: u64,
+    /// Silence, while something is undelivered, after which the association is given up.
+    pub give_up_ns: u64,
+    /// Idle time after which the opening end sends PIN [1].
+    pub keep_alive_ns: u64,
+    /// Silence after which an idle association is freed [1].
+    pub idle_limit_ns: u64,
+    /// The longest message taken.
+    pub longest_message_bytes: u32,
+    /// Memory for everything received and not yet read, of the whole endpoint.
+    pub receive_memory_bytes: u64,
+    /// Memory for everything not yet acknowledged, of the whole endpoint.
+    pub send_memory_bytes: u64,
+    pub max_associations: u32,
+    /// Channels of one association.
+    pub max_channels: u16,
+    /// Longest packet this endpoint takes, in bytes.
+    pub packet_bytes: u16,
+    /// The number of each association's first packet; `None`: a random one, as it must be where strangers can send. For runs that are to see numbers go
+    /// round.
+    pub first_number: Option<u64>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            window_packets: 0,
+            first_flight_packets: 16,
+            packets_to_ack: 8,
+            send_buffer_bytes: 1 << 20,
+            receive_buffer_bytes: 1 << 20,
+            round_trip_time_ns: 200_000,
+            gate_mode: GateMode::Grants,
+            order: Order::Fifo,
+            port_buffer_bytes: 128 << 10,
+            frame_overhead_bytes: 46,
+            lease_ns: 10_000_000,
+            ack_delay_ns: 100_000,
+            state_min_ns: 2_000_000,
+            request_min_ns: 500_000,
+            timer_max_ns: 100_000_000,
+            coalesce_ns: 20_000,
+            connect_timeout_ns: 10_000_000_000,
+            give_up_ns: 10_000_000_000,
+            keep_alive_ns: 60_000_000_000,
+            idle_limit_ns: 300_000_000_000,
+            longest_message_bytes: 64 << 20,
+            receive_memory_bytes: 256 << 20,
+            send_memory_bytes: 256 << 20,
+            max_associations: 16_384,
+            max_channels: 16_384,
+            packet_bytes: 1472,
+            first_number: None,
+        }
+    }
+}
+
+/// One knob, as `ropeway tune` shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Tunable {
+    pub name: &'static str,
+    pub unit: &'static str,
+    pub least: u64,
+    pub most: u64,
+    /// What it does and what it costs.
+    pub about: &'static str,
+    get: fn(&Config) -> u64,
+    set: fn(&mut Config, u64),
+}
+
+macro_rules! tunables {
+    ($($name:literal, $unit:literal, $least:expr, $most:expr, $about:literal, $field:ident: $kind:ty $(, $scale:expr)?;)*) => {
+        /// All knobs that are numbers, in the order in which people are shown them.
+        pub const TUNABLES: &[Tunable] = &[$(Tunable {
+            name: $name, unit: $unit, least: $least, most: $most, about: $about,
+            get: |config| u64::from(config.$field) $(/ $scale)?,
+            // In range: Config::set has looked.
+            set: |config, value| config.$field = (value $(* $scale)?) as $kind,
+        }),*];
+    };
+}
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+const S: u64 = 1_000_000_000;
+
+tunables! {
+    "burst_length", "packets", 0, 4096, "in flight from one sender; 0: only the budget limits. With gate = esp the constant window w (21 in document 2). More: incast overruns the port", window_packets: u16;
+    "initial_ack_burst_length", "packets", 1, 64, "sent without a grant towards an idle host. More: short messages are faster, many at once overrun the port", first_flight_packets: u8;
+    "packets_to_ack", "packets", 1, 64, "an acknowledgment at the latest after this many (r_ACK). Fewer: more packets back; more: the sender may stall", packets_to_ack: u16;
+    "send_buffer", "bytes", 16384, 1 << 30, "kept per channel until acknowledged. Costs memory; too small stalls long paths", send_buffer_bytes: u32;
+    "receive_buffer", "bytes", 32768, 1 << 30, "kept per channel until read. Costs memory; too small stalls long paths", receive_buffer_bytes: u32;
+    "round_trip_time", "us", 1, 1_000_000, "assumed before the first sample. Too short: needless requests at the start", round_trip_time_ns: u64, US;
+    "port_buffer", "bytes", 16384, 1 << 30, "what the last switch port before this host can queue. Too large: drops under incast; too small: the line idles", port_buffer_bytes: u32;
+    "lease", "us", 1_000, 1_000_000, "how long a grant may be used. Longer: a stopped sender parks its grant longer", lease_ns: u64, US;
+    "ack_delay", "us", 0, 10_000, "how long the acknowledgment of a finished burst waits for data to ride on. Shorter: more packets", ack_delay_ns: u64, US;
+    "state_min", "us", 100, 1_000_000, "least time after which a sender asks whether its data arrived. Shorter: faster recovery of a lost last packet, more packets when the peer is slow to wake", state_min_ns: u64, US;
+    "request_min", "us", 50, 1_000_000, "least time after which a receiver asks again. Shorter: more needless copies when the sender is slow to wake", request_min_ns: u64, US;
+    "timer_max", "ms", 1, 10_000, "both timers double up to this", timer_max_ns: u64, MS;
+    "coalesce", "us", 0, 1_000, "how long a small send may wait to share a packet when another left just before. 0: never; longer: fewer packets, later messages", coalesce_ns: u64, US;
+    "connect_timeout", "ms", 10, 600_000, "how long an attempt to connect lasts", connect_timeout_ns: u64, MS;
+    "give_up", "ms", 100, 3_600_000, "silence with data undelivered after which the association ends", give_up_ns: u64, MS;
+    "keep_alive", "s", 1, 86_400, "idle time after which the opening end sends PIN", keep_alive_ns: u64, S;
+    "idle_limit", "s", 2, 86_400, "silence after which an idle association is freed", idle_limit_ns: u64, S;
+    "longest_message", "bytes", 1472, 1 << 31, "the longest message taken; longer ones are refused before they are sent", longest_message_bytes: u32;
+    "receive_memory", "bytes", 1 << 20, 1 << 40, "everything received and unread, over all channels", receive_memory_bytes: u64;
+    "send_memory", "bytes", 1 << 20, 1 << 40, "everything unacknowledged, over all channels", send_memory_bytes: u64;
+}
+
+/// Why a knob was not set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SetError {
+    #[error("there is no tunable `{0}`; `ropeway tune list` names them all")]
+    Unknown(String),
+    #[error("{name} takes {least} to {most} {unit}, not {value}")]
+    Range { name: &'static str, unit: &'static str, least: u64, most: u64, value: u64 },
+}
+
+impl Config {
+    /// The value of a knob in its unit.
+    pub fn get(&self, name: &str) -> Option<u64> {
+        TUNABLES.iter().find(|tunable| tunable.name == name).map(|tunable| (tunable.get)(self))
+    }
+
+    /// Sets a knob, given in its unit. It holds for what is decided from now on.
+    ///
+    /// # Errors
+    /// No knob has that name, or the value is out of its range.
+    pub fn set(&mut self, name: &str, value: u64) -> Result<(), SetError> {
+        let tunable =
+            TUNABLES.iter().find(|tunable| tunable.name == name).ok_or_else(|| SetError::Unknown(name.into()))?;
+        if !(tunable.least..=tunable.most).contains(&value) {
+            let &Tunable { name, unit, least, most, .. } = tunable;
+            return Err(SetError::Range { name, unit, least, most, value });
+        }
+        (tunable.set)(self, value);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_lies_in_its_range_and_survives_being_set() {
+        let mut config = Config::default();
+        for tunable in TUNABLES {
+            let value = config.get(tunable.name).unwrap();
+            assert!((tunable.least..=tunable.most).contains(&value), "{}: {value}", tunable.name);
+            config.set(tunable.name, value).unwrap();
+        }
+        assert_eq!(config, Config::default());
+    }
+
+    #[test]
+    fn the_bounds_of_every_knob_are_kept_and_named() {
+        let mut config = Config::default();
+        for tunable in TUNABLES {
+            config.set(tunable.name, tunable.most).unwrap();
+            assert_eq!(config.get(tunable.name), Some(tunable.most), "{}", tunable.name);
+            let error = config.set(tunable.name, tunable.most + 1).unwrap_err();
+            assert!(error.to_string().contains(tunable.name), "{error}");
+        }
+        assert!(config.set("burst", 1).unwrap_err().to_string().contains("ropeway tune list"));
+    }
+}

@@ -1,0 +1,438 @@
+//! One engine's end of the protocol: all its associations and channels, without I/O.
+//!
+//! Calls of four kinds, in any order but this one within a turn of an event loop: [`Endpoint::handle_packet`] for everything that arrived, then
+//! [`Endpoint::finish_batch`]; [`Endpoint::handle_timeout`] if [`Endpoint::next_timeout`] has passed; commands ([`Endpoint::connect`], [`Endpoint::send`], ...);
+//! then [`Endpoint::transmit`] until everything is out, and [`Endpoint::poll_event`] until there is none. The caller passes the time; it may stand
+//! still, and must not run backwards by more than a lease without costing speed.
+
+mod commands;
+mod counters;
+mod deliver;
+mod input;
+mod opening;
+mod output;
+mod statistics;
+mod timers;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use ropeway_wire::{ErrorCode, Id, Mode};
+use slab::Slab;
+
+use crate::association::Association;
+use crate::channel::{Channel, ChannelId, Opening};
+use crate::config::Config;
+use crate::crypto::token::Secret;
+use crate::gate::Gate;
+use crate::pool::Pool;
+use crate::random::Random;
+use crate::time::Time;
+
+pub use commands::{AcceptError, ConnectError, ListenError, RecvError, SendError};
+pub use counters::Counters;
+pub use output::Urgency;
+
+/// A way to a peer, in the caller's terms: which link, and which address there. The protocol compares and returns it, and proves that a peer receives under it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Path(pub [u8; Path::BYTES]);
+
+impl Path {
+    pub const BYTES: usize = 24;
+}
+
+/// Something that the user of an endpoint should look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The readiness of a channel may have changed.
+    Changed(ChannelId),
+    /// A channel waits to be accepted at this port.
+    Incoming(u16),
+}
+
+/// Who takes channels at a port.
+#[derive(Debug)]
+struct Listener {
+    mode: Mode,
+    backlog: usize,
+    queue: VecDeque<u32>,
+    /// The user has been told that something waits, and has not fetched that event.
+    announced: bool,
+}
+
+/// A CONFIRM that was answered: its cookie is spent, and the same CONFIRM again means that the answer was lost.
+#[derive(Clone, Copy, Debug)]
+struct Spent {
+    association: u32,
+    id: Id,
+    until: Time,
+}
+
+/// An answer that belongs to no association.
+#[derive(Debug)]
+struct Reply {
+    path: Path,
+    bytes: Vec<u8>,
+}
+
+/// Answers waiting for the link, at most; more are not made (whoever asked asks again).
+const MOST_REPLIES: usize = 1024;
+/// Events not fetched, of listeners and channels together: each is announced once until its user looks, so this bounds nothing a peer controls.
+const EVENTS_AT_FIRST: usize = 64;
+
+/// All associations and channels of one engine.
+pub struct Endpoint {
+    config: Config,
+    node: u64,
+    steering: u16,
+    random: Random,
+    secret: Secret,
+    associations: Slab<Association>,
+    /// How many owners each slot has had; the low bits are the generation in its id.
+    incarnations: Vec<u64>,
+    /// Open associations, and attempts, by where the peer is: the newest of each.
+    peers: BTreeMap<Path, u32>,
+    /// Older ones, by the peer's id: the peer was started anew, or several peers share a path.
+    elders: BTreeMap<(Path, Id), u32>,
+    channels: Slab<Channel>,
+    channel_generation: u32,
+    listeners: BTreeMap<u16, Listener>,
+    spent: BTreeMap<(Path, u64), Spent>,
+    /// The same, oldest first.
+    spent_order: VecDeque<(Path, u64)>,
+    gate: Gate,
+    tx_pool: Pool,
+    rx_pool: Pool,
+    /// Memory promised to messages longer than their channel's window, and who waits for some.
+    reserved_bytes: u64,
+    reservations: VecDeque<ChannelId>,
+    /// Associations with something to transmit.
+    ready: VecDeque<u32>,
+    /// Associations that something arrived for in the batch at hand.
+    touched: Vec<u32>,
+    replies: VecDeque<Reply>,
+    timers: BTreeSet<(Time, u32)>,
+    /// Since when the caller has looked at the clock in time: silence before that says nothing about the peers.
+    awake_at: Time,
+    events: VecDeque<Event>,
+    arrivals: Arrivals,
+    counters: Counters,
+    next_port: u16,
+}
+
+/// How fast payload arrives at this host, and from how many.
+#[derive(Clone, Copy, Debug, Default)]
+struct Arrivals {
+    epoch: u64,
+    epoch_at: Time,
+    senders_now: u64,
+    senders_before: u64,
+    rate_at: Time,
+    bytes: u64,
+    bytes_per_ms: u64,
+}
+
+/// The arrival rate is measured over at least this long.
+const RATE_WINDOW_NS: u64 = 1_000_000;
+
+impl Arrivals {
+    /// Notes `bytes` of payload; says whether the sender is new in this epoch.
+    fn note(&mut self, bytes: u64, now: Time, epoch_ns: u64) {
+        self.bytes += bytes;
+        let elapsed = now.since(self.rate_at);
+        if elapsed >= RATE_WINDOW_NS {
+            let rate = self.bytes * 1_000_000 / elapsed;
+            self.bytes_per_ms = if self.bytes_per_ms == 0 { rate } else { (self.bytes_per_ms * 3 + rate) / 4 };
+            (self.bytes, self.rate_at) = (0, now);
+        }
+        if now.since(self.epoch_at) >= epoch_ns {
+            let skipped = now.since(self.epoch_at) >= 2 * epoch_ns;
+            self.senders_before = if skipped { 0 } else { self.senders_now };
+            self.senders_now = 0;
+            self.epoch += 1;
+            self.epoch_at = now;
+        }
+    }
+
+    fn active(&self) -> u64 {
+        self.senders_now.max(self.senders_before)
+    }
+
+    /// How long `bytes` take at the rate seen lately.
+    fn drain_ns(&self, bytes: u64) -> u64 {
+        (bytes * 1_000_000).checked_div(self.bytes_per_ms).unwrap_or(0)
+    }
+}
+
+/// One channel may have this share of the free memory unread.
+const FREE_SHARE: u64 = 4;
+/// But always as much as this: some full packets.
+const LEAST_WINDOW_BYTES: u64 = 16 << 10;
+
+/// First port given to channels that name none, as TCP's.
+const FIRST_FREE_PORT: u16 = 49_152;
+
+impl Endpoint {
+    /// An endpoint whose ids carry `steering` and whose randomness comes from `seed`, which must not be used twice.
+    pub fn new(config: Config, node: u64, steering: u16, seed: [u8; 32]) -> Endpoint {
+        let mut random = Random::new(&seed);
+        let payload_bytes = usize::from(config.packet_bytes) - ropeway_wire::CHANNEL_HEADER_BYTES;
+        Endpoint {
+            node,
+            steering,
+            secret: Secret::new(random.bytes()),
+            random,
+            associations: Slab::new(),
+            incarnations: Vec::new(),
+            peers: BTreeMap::new(),
+            elders: BTreeMap::new(),
+            channels: Slab::new(),
+            channel_generation: 0,
+            listeners: BTreeMap::new(),
+            spent: BTreeMap::new(),
+            spent_order: VecDeque::new(),
+            gate: Gate::new(&config),
+            tx_pool: Pool::new(payload_bytes, config.send_memory_bytes),
+            rx_pool: Pool::new(payload_bytes, config.receive_memory_bytes),
+            reserved_bytes: 0,
+            reservations: VecDeque::new(),
+            ready: VecDeque::new(),
+            touched: Vec::new(),
+            replies: VecDeque::new(),
+            timers: BTreeSet::new(),
+            awake_at: Time::ZERO,
+            events: VecDeque::with_capacity(EVENTS_AT_FIRST),
+            // Associations begin in epoch 0.
+            arrivals: Arrivals { epoch: 1, ..Arrivals::default() },
+            counters: Counters::default(),
+            next_port: FIRST_FREE_PORT,
+            config,
+        }
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Takes over changed settings, for what is decided from now on. The packet size and the memory limits stay.
+    pub fn configure(&mut self, config: Config) {
+        let packet_bytes = self.config.packet_bytes;
+        self.gate.configure(&config);
+        self.config = Config { packet_bytes, ..config };
+    }
+
+    pub fn gate(&mut self) -> &mut Gate {
+        &mut self.gate
+    }
+
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.counters;
+        counters.gate = self.gate.counters();
+        counters.buffers_taken = self.tx_pool.taken + self.rx_pool.taken;
+        counters.buffers_allocated = self.tx_pool.allocated + self.rx_pool.allocated;
+        counters
+    }
+
+    /// What the last switch port before this host seems to queue, learned from losses: the delay in that queue when packets were lost, at the rate
+    /// of arrival. `None`: nothing was lost yet. An estimate to compare `port_buffer` with, which few people know.
+    pub fn port_buffer_estimate_bytes(&self) -> Option<u64> {
+        self.gate.port_estimate_bytes()
+    }
+
+    /// Packet buffers that are not free, sending and receiving: 0 when nothing is under way.
+    pub fn buffers_in_use(&self) -> (usize, usize) {
+        (self.tx_pool.in_use(), self.rx_pool.in_use())
+    }
+
+    /// Associations, and channels in them, that exist now.
+    pub fn sizes(&self) -> (usize, usize) {
+        (self.associations.len(), self.channels.len())
+    }
+
+    /// The next thing to look at.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        if let Event::Incoming(port) = event
+            && let Some(listener) = self.listeners.get_mut(&port)
+        {
+            listener.announced = false;
+        }
+        Some(event)
+    }
+
+    /// Tells the user of a change, once until the user looks. Nobody is told of channels that nobody has accepted, or that were closed.
+    fn announce(events: &mut VecDeque<Event>, channel: &mut Channel, index: u32) {
+        if channel.queued_in.is_some() || channel.released {
+            return;
+        }
+        if !std::mem::replace(&mut channel.announced, true) {
+            events.push_back(Event::Changed(ChannelId { index, generation: channel.generation }));
+        }
+    }
+
+    fn announce_channel(&mut self, index: u32) {
+        Endpoint::announce(&mut self.events, &mut self.channels[index as usize], index);
+    }
+
+    /// Puts an association into the queue of those with something to transmit.
+    fn make_ready(&mut self, index: u32) {
+        let association = &mut self.associations[index as usize];
+        if !std::mem::replace(&mut association.ready, true) {
+            self.ready.push_back(index);
+        }
+    }
+
+    fn touch(&mut self, index: u32) {
+        let association = &mut self.associations[index as usize];
+        if !std::mem::replace(&mut association.touched, true) {
+            self.touched.push(index);
+        }
+    }
+
+    /// A new entry in the table of associations. `None`: there are too many.
+    fn add_association(&mut self, make: impl FnOnce(Id) -> Association) -> Option<u32> {
+        let slot = self.associations.vacant_key();
+        if self.associations.len() as u64 >= u64::from(self.config.max_associations) || slot > usize::from(u16::MAX) {
+            return None;
+        }
+        if slot >= self.incarnations.len() {
+            self.incarnations.resize(slot + 1, 0);
+        }
+        let id = Id::new(self.steering, slot as u16, generation(self.incarnations[slot]));
+        Some(self.associations.insert(make(id)) as u32)
+    }
+
+    /// The association that receives under `id`.
+    fn find(&self, id: Id) -> Option<u32> {
+        let index = u32::from(id.slot());
+        self.associations.get(index as usize).filter(|association| association.id == id).map(|_| index)
+    }
+
+    /// The token by which a peer knows that the owner of `id` ended an association: of its slot's last owner with that generation.
+    fn reset_token(&self, id: Id) -> [u8; 16] {
+        let incarnation = self.incarnations.get(usize::from(id.slot())).copied().unwrap_or(0);
+        let behind = u64::from(generation(incarnation).wrapping_sub(id.generation()) % Id::GENERATIONS);
+        self.secret.reset_token(id.0, incarnation.saturating_sub(behind))
+    }
+
+    fn add_channel(&mut self, association: u32, number: u16, mode: Mode, ports: (u16, u16)) -> u32 {
+        self.channel_generation = self.channel_generation.wrapping_add(1);
+        let window = self.associations[association as usize].own_window;
+        let channel = Channel::new(self.channel_generation, association, number, mode, ports, window);
+        let index = self.channels.insert(channel) as u32;
+        self.associations[association as usize].attach(number, index);
+        index
+    }
+
+    /// What a peer is told that it may send on each new channel, and how long its messages may be.
+    fn windows(&self) -> (u32, u32) {
+        // A quarter of the buffer, the rest comes with the first CREDIT; and a message that does not fit into half the memory would never be whole.
+        let longest = u64::from(self.config.longest_message_bytes).min(self.rx_pool.limit_bytes() as u64 / 2);
+        (self.config.receive_buffer_bytes / 4, longest as u32)
+    }
+
+    /// What a channel may have unread now. It shrinks as memory runs out, so that a few slow readers do not use up all of it.
+    fn receive_window(&self) -> u64 {
+        let free = (self.rx_pool.available_bytes() as u64).saturating_sub(self.reserved_bytes);
+        u64::from(self.config.receive_buffer_bytes).min((free / FREE_SHARE).max(LEAST_WINDOW_BYTES))
+    }
+
+    fn channel_index(&self, id: ChannelId) -> Option<u32> {
+        let channel = self.channels.get(id.index as usize)?;
+        (channel.generation == id.generation && !channel.released).then_some(id.index)
+    }
+
+    /// Ends an association: its channels fail with `code`.
+    fn end_association(&mut self, index: u32, code: ErrorCode) {
+        let mut association = self.associations.remove(index as usize);
+        self.incarnations[index as usize] += 1;
+        if self.peers.get(&association.path) == Some(&index) {
+            self.peers.remove(&association.path);
+        }
+        let elder = (association.path, association.peer);
+        if self.elders.get(&elder) == Some(&index) {
+            self.elders.remove(&elder);
+        }
+        if let Some(at) = association.timer_at {
+            self.timers.remove(&(at, index));
+        }
+        self.gate.forget(index);
+        self.touched.retain(|&touched| touched != index);
+        self.ready.retain(|&ready| ready != index);
+        association.sent.clear(|packet| self.tx_pool.give(packet.payload));
+        association.received.clear(|held| self.rx_pool.give(held.payload));
+        for channel in association.channels.into_values() {
+            self.fail_channel(channel, code);
+        }
+        self.counters.associations_ended[usize::from(u16::from(code)).min(counters::LAST_CODE)] += 1;
+    }
+
+    /// A channel whose association is gone.
+    fn fail_channel(&mut self, index: u32, code: ErrorCode) {
+        let channel = &mut self.channels[index as usize];
+        channel.outgoing.drop_queue(&mut self.tx_pool);
+        channel.outgoing.forget_sent();
+        channel.outgoing.scheduled = false;
+        channel.detached = true;
+        // What arrived whole before the end can still be read; only then does the reader meet the error. That holds for who accepts it later as well.
+        channel.failed.get_or_insert(code);
+        channel.opening = Opening::Done;
+        let is_empty = !channel.incoming.is_readable(channel.mode) && !channel.incoming.is_finished();
+        self.release_reservation(index);
+        let channel = &self.channels[index as usize];
+        if channel.released || (channel.queued_in.is_some() && is_empty) {
+            self.free_channel(index);
+        } else {
+            self.announce_channel(index);
+        }
+    }
+
+    /// Removes a channel that neither the wire nor its user needs.
+    fn free_channel(&mut self, index: u32) {
+        self.release_reservation(index);
+        let mut channel = self.channels.remove(index as usize);
+        channel.incoming.clear(&mut self.rx_pool);
+        channel.outgoing.drop_queue(&mut self.tx_pool);
+        self.leave_listener(channel.queued_in, index);
+    }
+
+    fn leave_listener(&mut self, port: Option<u16>, index: u32) {
+        if let Some(listener) = port.and_then(|port| self.listeners.get_mut(&port)) {
+            listener.queue.retain(|&queued| queued != index);
+        }
+    }
+
+    /// Memory set aside for a long message of this channel goes to the next in line.
+    fn release_reservation(&mut self, index: u32) {
+        let incoming = &mut self.channels[index as usize].incoming;
+        let waited = std::mem::take(&mut incoming.reserving);
+        let bytes = incoming.take_reservation();
+        self.reserved_bytes -= bytes;
+        if bytes > 0 || waited {
+            self.grant_reservations();
+        }
+    }
+
+    /// Gives a channel's number back if both ends are through with it.
+    fn settle_channel(&mut self, index: u32) {
+        let channel = &mut self.channels[index as usize];
+        if channel.detached || !channel.is_done() {
+            return;
+        }
+        channel.detached = true;
+        let (number, released) = (channel.number, channel.released);
+        let association = &mut self.associations[channel.association as usize];
+        association.detach(number);
+        if std::mem::replace(&mut channel.outgoing.scheduled, false) {
+            association.round.retain(|&at| at != index);
+            association.ending.retain(|&at| at != index);
+        }
+        if released {
+            self.free_channel(index);
+        }
+    }
+}
+
+/// The part of an incarnation that an id has room for.
+fn generation(incarnation: u64) -> u8 {
+    (incarnation % u64::from(Id::GENERATIONS)) as u8
+}

@@ -1,0 +1,524 @@
+//! What the user of an endpoint asks for.
+
+use ropeway_wire::{ErrorCode, Extent, FinFields, Mode, OpenFields};
+
+use super::{Endpoint, Listener, Path};
+use crate::association::{Association, Attempt, Phase};
+use crate::channel::{Channel, ChannelId, Readiness, Unsent};
+use crate::time::Time;
+
+/// Longest queue of channels to accept: more is memory for peers that nobody serves.
+pub const MOST_BACKLOG: usize = 65_535;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ListenError {
+    #[error("port {0} is in use by another listener of this engine; choose another or close that one")]
+    InUse(u16),
+    #[error("all ports of this engine have listeners")]
+    NoPort,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AcceptError {
+    #[error("nothing waits to be accepted")]
+    WouldBlock,
+    #[error("nobody listens at port {0}")]
+    NotListening(u16),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    #[error("too many associations or channels; close some, or raise max_associations or max_channels")]
+    TooMany,
+    #[error("no memory to send with; raise send_memory or let transfers finish")]
+    NoMemory,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    #[error("no room to send now")]
+    WouldBlock,
+    #[error("this end has closed the channel for sending")]
+    Closed,
+    #[error("the message is longer than the {limit} bytes that the peer takes")]
+    TooLong { limit: u64 },
+    #[error("{0}")]
+    Failed(ErrorCode),
+    #[error("no such channel")]
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecvError {
+    #[error("nothing to read now")]
+    WouldBlock,
+    #[error("the message has {message_bytes} bytes and does not fit; it stays")]
+    TooShort { message_bytes: usize },
+    #[error("{0}")]
+    Failed(ErrorCode),
+    #[error("no such channel")]
+    Unknown,
+}
+
+impl Endpoint {
+    /// Takes channels of `mode` at `port` (0: one that is free), up to `backlog` waiting. Gives the port.
+    ///
+    /// # Errors
+    /// The port is taken, or there is none.
+    pub fn listen(&mut self, port: u16, mode: Mode, backlog: usize) -> Result<u16, ListenError> {
+        let port = match port {
+            0 => (super::FIRST_FREE_PORT..=u16::MAX)
+                .find(|port| !self.listeners.contains_key(port))
+                .ok_or(ListenError::NoPort)?,
+            port if self.listeners.contains_key(&port) => return Err(ListenError::InUse(port)),
+            port => port,
+        };
+        let backlog = backlog.clamp(1, MOST_BACKLOG);
+        self.listeners.insert(port, Listener { mode, backlog, queue: Default::default(), announced: false });
+        Ok(port)
+    }
+
+    /// Stops listening: channels that nobody accepted are reset.
+    pub fn unlisten(&mut self, port: u16) {
+        let Some(listener) = self.listeners.remove(&port) else { return };
+        for at in listener.queue {
+            self.channels[at as usize].queued_in = None;
+            self.channels[at as usize].released = true;
+            self.abort_channel(at, ErrorCode::Reset);
+            if self.channels[at as usize].detached {
+                self.free_channel(at);
+            }
+        }
+    }
+
+    /// Takes the channel that has waited longest.
+    ///
+    /// # Errors
+    /// There is none, or no listener.
+    pub fn accept(&mut self, port: u16) -> Result<ChannelId, AcceptError> {
+        let listener = self.listeners.get_mut(&port).ok_or(AcceptError::NotListening(port))?;
+        let index = listener.queue.pop_front().ok_or(AcceptError::WouldBlock)?;
+        let channel = &mut self.channels[index as usize];
+        channel.queued_in = None;
+        let id = ChannelId { index, generation: channel.generation };
+        let has_news =
+            channel.failed.is_some() || channel.incoming.is_finished() || channel.incoming.is_readable(channel.mode);
+        self.counters.channels_accepted += 1;
+        if has_news {
+            self.announce_channel(index);
+        }
+        Ok(id)
+    }
+
+    /// Whether somebody listens at `port`.
+    pub fn has_listener(&self, port: u16) -> bool {
+        self.listeners.contains_key(&port)
+    }
+
+    /// Whether [`Endpoint::accept`] would give a channel.
+    pub fn has_incoming(&self, port: u16) -> bool {
+        self.listeners.get(&port).is_some_and(|listener| !listener.queue.is_empty())
+    }
+
+    /// Opens a channel to `port` behind `path`. To a peer with whom there is an association it costs no round trip: data may be sent at once. Otherwise
+    /// nothing can be sent until [`Readiness::opened`].
+    ///
+    /// # Errors
+    /// A bound was reached.
+    pub fn connect(&mut self, now: Time, path: &Path, port: u16, mode: Mode) -> Result<ChannelId, ConnectError> {
+        let known = self.peers.get(path).copied();
+        let association = match known {
+            Some(index) => index,
+            None => self.begin_attempt(now, path, port).ok_or(ConnectError::TooMany)?,
+        };
+        let opened = self.open_channel(now, association, port, mode);
+        if opened.is_err() && self.associations[association as usize].channels.is_empty() && known.is_none() {
+            self.end_association(association, ErrorCode::Closed);
+        }
+        opened
+    }
+
+    fn open_channel(&mut self, now: Time, index: u32, port: u16, mode: Mode) -> Result<ChannelId, ConnectError> {
+        let source_port = self.free_port();
+        let most = self.config.max_channels;
+        let number = self.associations[index as usize].free_number(most).ok_or(ConnectError::TooMany)?;
+        let at = self.add_channel(index, number, mode, (source_port, port));
+        let fields = OpenFields { destination_port: port, source_port, mode, early: &[] };
+        let channel = &mut self.channels[at as usize];
+        channel.outgoing.raise_credit(u64::from(self.associations[index as usize].peer_window));
+        if !channel.outgoing.open(&fields, &mut self.tx_pool) {
+            self.associations[index as usize].detach(number);
+            self.free_channel(at);
+            return Err(ConnectError::NoMemory);
+        }
+        self.counters.channels_opened += 1;
+        if self.associations[index as usize].is_open() {
+            self.begin_waiting(now, index);
+            self.schedule_channel(at);
+        }
+        Ok(ChannelId { index: at, generation: self.channels[at as usize].generation })
+    }
+
+    fn free_port(&mut self) -> u16 {
+        let port = self.next_port;
+        self.next_port = if port == u16::MAX { super::FIRST_FREE_PORT } else { port + 1 };
+        port
+    }
+
+    fn begin_attempt(&mut self, now: Time, path: &Path, port: u16) -> Option<u32> {
+        let (nonce, first_number) = (self.random.next_u64(), self.first_number());
+        let give_up_at = now.after(self.config.connect_timeout_ns);
+        let attempt = Box::new(Attempt::new(nonce, port, self.next_port, give_up_at, now));
+        let (config, windows) = (self.config.clone(), self.windows());
+        let index = self.add_association(|id| {
+            Association::new(id, *path, Phase::Opening(attempt), windows, first_number, &config, now)
+        })?;
+        self.peers.insert(*path, index);
+        self.run_attempt(now, index);
+        self.settle_timers(now, index);
+        Some(index)
+    }
+
+    /// From now on something is undelivered, if nothing was before.
+    pub(super) fn begin_waiting(&mut self, now: Time, index: u32) {
+        let association = &mut self.associations[index as usize];
+        if !association.has_undelivered() {
+            association.waiting_since = now;
+        }
+    }
+
+    /// Hands bytes over to be sent: of a stream as many as there is room for, of messages all or none.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    pub fn send(&mut self, now: Time, id: ChannelId, bytes: &[u8]) -> Result<usize, SendError> {
+        self.send_bytes(now, id, bytes, None)
+    }
+
+    /// Like [`Endpoint::send`] for a message that is worth sending only until `deadline`: if it is not under way by then it is dropped, the drop is counted in
+    /// [`ChannelStatistics::expired_messages`](crate::ChannelStatistics), and the channel announced as changed. It shares no packet with others. Bytes of a
+    /// stream cannot be left out: there the deadline means nothing.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    pub fn send_until(&mut self, now: Time, id: ChannelId, bytes: &[u8], deadline: Time) -> Result<usize, SendError> {
+        self.send_bytes(now, id, bytes, Some(deadline))
+    }
+
+    /// Drops the messages of a channel that are not under way, and says how many. Of a stream nothing is dropped.
+    pub fn cancel(&mut self, id: ChannelId) -> u64 {
+        let Some(at) = self.channel_index(id) else { return 0 };
+        let channel = &mut self.channels[at as usize];
+        if channel.mode == Mode::Stream || channel.detached {
+            return 0;
+        }
+        let count = channel.outgoing.cancel(&mut self.tx_pool);
+        self.unschedule(at);
+        count
+    }
+
+    /// Drops what is past its deadline on the channels of an association, and looks for the next deadline.
+    pub(super) fn expire_messages(&mut self, now: Time, index: u32) {
+        let channels: Vec<u32> = self.associations[index as usize].channels.values().copied().collect();
+        let mut next: Option<Time> = None;
+        for at in channels {
+            let channel = &mut self.channels[at as usize];
+            if channel.outgoing.expire(now, &mut self.tx_pool) > 0 {
+                channel.outgoing.starved = false;
+                self.unschedule(at);
+                self.announce_channel(at);
+            }
+            next = [next, self.channels[at as usize].outgoing.next_deadline()].into_iter().flatten().min();
+        }
+        self.associations[index as usize].deadline_at = next;
+    }
+
+    fn send_bytes(
+        &mut self,
+        now: Time,
+        id: ChannelId,
+        bytes: &[u8],
+        deadline: Option<Time>,
+    ) -> Result<usize, SendError> {
+        let at = self.channel_index(id).ok_or(SendError::Unknown)?;
+        let channel = &mut self.channels[at as usize];
+        if let Some(code) = channel.failed {
+            return Err(SendError::Failed(code));
+        }
+        if channel.incoming.peer_is_gone() {
+            return Err(SendError::Failed(ErrorCode::Reset));
+        }
+        if channel.outgoing.is_finished() {
+            return Err(SendError::Closed);
+        }
+        let association = &mut self.associations[channel.association as usize];
+        if !association.is_open() {
+            channel.outgoing.starved = true;
+            return Err(SendError::WouldBlock);
+        }
+        let (limit, payload_bytes) = (self.config.send_buffer_bytes as usize, association.payload_bytes);
+        let taken = match channel.mode {
+            Mode::Stream => channel.outgoing.write(bytes, limit, payload_bytes, &mut self.tx_pool),
+            Mode::Messages => {
+                // A message that does not fit into half the memory might wait for ever.
+                let own = u64::from(self.config.longest_message_bytes).min(self.tx_pool.limit_bytes() as u64 / 2);
+                let most = u64::from(association.peer_longest).min(own);
+                if bytes.len() as u64 > most {
+                    return Err(SendError::TooLong { limit: most });
+                }
+                let alone = deadline.is_some();
+                if !channel.outgoing.write_message(bytes, alone, limit, payload_bytes, &mut self.tx_pool) {
+                    channel.outgoing.starved = true;
+                    return Err(SendError::WouldBlock);
+                }
+                if let Some(deadline) = deadline {
+                    channel.outgoing.set_deadline(deadline);
+                    let first = association.deadline_at.map_or(deadline, |at| at.min(deadline));
+                    association.deadline_at = Some(first);
+                }
+                bytes.len()
+            }
+        };
+        if taken == 0 && !bytes.is_empty() {
+            channel.outgoing.starved = true;
+            return Err(SendError::WouldBlock);
+        }
+        if !association.has_undelivered() {
+            association.waiting_since = now;
+        }
+        let index = channel.association;
+        self.schedule_channel(at);
+        if deadline.is_some() {
+            self.settle_timers(now, index);
+        }
+        Ok(taken)
+    }
+
+    /// Reads bytes of a stream, or one message. `None`: the peer has closed, and everything was read.
+    ///
+    /// # Errors
+    /// See [`RecvError`].
+    pub fn recv(&mut self, id: ChannelId, out: &mut [u8]) -> Result<Option<usize>, RecvError> {
+        let at = self.channel_index(id).ok_or(RecvError::Unknown)?;
+        let channel = &mut self.channels[at as usize];
+        channel.announced = false;
+        let count = match channel.mode {
+            Mode::Stream if channel.incoming.is_readable(Mode::Stream) => channel.incoming.read(out, &mut self.rx_pool),
+            Mode::Messages if channel.incoming.is_readable(Mode::Messages) => {
+                match channel.incoming.read_message(out, &mut self.rx_pool) {
+                    Some(Ok(count)) => count,
+                    Some(Err(short)) => return Err(RecvError::TooShort { message_bytes: short.message_bytes }),
+                    None => return Err(RecvError::WouldBlock),
+                }
+            }
+            _ => {
+                if channel.incoming.is_finished() {
+                    return Ok(None);
+                }
+                return Err(channel.failed.map_or(RecvError::WouldBlock, RecvError::Failed));
+            }
+        };
+        if channel.incoming.reserved_bytes > 0 && channel.incoming.is_past_wanted() {
+            self.release_reservation(at);
+        }
+        let window = self.receive_window();
+        let channel = &mut self.channels[at as usize];
+        if !channel.detached && !channel.incoming.is_finished() && channel.incoming.raise_limit(window) {
+            self.say_credit(at);
+        }
+        Ok(Some(count))
+    }
+
+    /// No more will be sent: the peer reads the end after everything before it.
+    ///
+    /// # Errors
+    /// The channel failed; it is unknown.
+    pub fn shutdown(&mut self, now: Time, id: ChannelId) -> Result<(), SendError> {
+        let at = self.channel_index(id).ok_or(SendError::Unknown)?;
+        if let Some(code) = self.channels[at as usize].failed {
+            return Err(SendError::Failed(code));
+        }
+        self.finish_channel(now, at, Extent::Write);
+        Ok(())
+    }
+
+    fn finish_channel(&mut self, now: Time, at: u32, extent: Extent) {
+        let channel = &mut self.channels[at as usize];
+        // An end that was sent before this end stopped reading as well is followed by one that says so, unless nothing can come any more.
+        let says_more = channel.outgoing.extent() == Some(Extent::Write)
+            && extent == Extent::Both
+            && !channel.incoming.is_finished();
+        if channel.outgoing.is_finished() && !says_more {
+            return;
+        }
+        channel.outgoing.finish(FinFields { extent }, &mut self.tx_pool);
+        let association = channel.association;
+        self.begin_waiting(now, association);
+        self.associations[association as usize].flush = true;
+        self.schedule_channel(at);
+    }
+
+    /// Gives the channel up: what was sent is still delivered, unread data is dropped (and then the peer's end is reset, as TCP does). The id is invalid afterwards.
+    pub fn close(&mut self, now: Time, id: ChannelId) {
+        let Some(at) = self.channel_index(id) else { return };
+        let channel = &mut self.channels[at as usize];
+        channel.released = true;
+        if channel.detached {
+            return self.free_channel(at);
+        }
+        let association = channel.association;
+        if !self.associations[association as usize].is_open() {
+            return self.withdraw(at);
+        }
+        if channel.failed.is_some() {
+            channel.incoming.clear(&mut self.rx_pool);
+        } else if channel.incoming.peer_is_gone() {
+            // It reads nothing any more, not even why.
+            channel.incoming.clear(&mut self.rx_pool);
+            self.finish_channel(now, at, Extent::Both);
+        } else if channel.incoming.unread_bytes() > 0 {
+            self.begin_waiting(now, association);
+            self.abort_channel(at, ErrorCode::Reset);
+        } else {
+            self.finish_channel(now, at, Extent::Both);
+        }
+        self.release_reservation(at);
+        self.settle_channel(at);
+    }
+
+    /// Ends the channel at once: what is queued is dropped, and the peer sees a reset.
+    pub fn abort(&mut self, now: Time, id: ChannelId) {
+        let Some(at) = self.channel_index(id) else { return };
+        let association = self.channels[at as usize].association;
+        self.channels[at as usize].released = true;
+        if self.channels[at as usize].detached {
+            return self.free_channel(at);
+        }
+        if !self.associations[association as usize].is_open() {
+            return self.withdraw(at);
+        }
+        self.begin_waiting(now, association);
+        self.abort_channel(at, ErrorCode::Reset);
+        self.settle_channel(at);
+    }
+
+    /// A channel whose association has not opened yet.
+    fn withdraw(&mut self, at: u32) {
+        let (index, number) = (self.channels[at as usize].association, self.channels[at as usize].number);
+        let association = &self.associations[index as usize];
+        let is_wanted = |at: &u32| !self.channels[*at as usize].released;
+        if !association.channels.values().any(is_wanted) {
+            // Should the server have opened it meanwhile, its OPENED is answered by a reset.
+            return self.end_association(index, ErrorCode::Closed);
+        }
+        if number == 0 && association.attempt().is_some_and(|attempt| attempt.confirmed) {
+            // The server may know it: it is reset when the association opens.
+            return;
+        }
+        self.associations[index as usize].detach(number);
+        self.free_channel(at);
+    }
+
+    /// What can be done with a channel now; looking at it lets the next change be announced. `None`: there is no such channel.
+    pub fn readiness(&mut self, id: ChannelId) -> Option<Readiness> {
+        let at = self.channel_index(id)?;
+        let channel = &mut self.channels[at as usize];
+        channel.announced = false;
+        let is_open = channel.detached || self.associations[channel.association as usize].is_open();
+        let mut readiness = channel.readiness(self.config.send_buffer_bytes as usize);
+        readiness.writable &= is_open || channel.failed.is_some();
+        if !readiness.writable {
+            channel.outgoing.starved = true;
+        }
+        Some(readiness)
+    }
+
+    /// Nothing of this channel waits for company any more: its user is about to wait for an answer.
+    pub fn flush(&mut self, id: ChannelId) {
+        let Some(at) = self.channel_index(id) else { return };
+        let channel = &self.channels[at as usize];
+        if !channel.outgoing.is_queue_empty() && !channel.detached {
+            let association = channel.association;
+            self.associations[association as usize].flush = true;
+            self.make_ready(association);
+        }
+    }
+
+    /// Whether small sends leave at once instead of sharing packets.
+    pub fn set_no_delay(&mut self, id: ChannelId, on: bool) {
+        if let Some(at) = self.channel_index(id) {
+            self.channels[at as usize].outgoing.no_delay = on;
+        }
+    }
+
+    /// The peer's path and the ports, local first.
+    pub fn addresses(&self, id: ChannelId) -> Option<(Path, u16, u16)> {
+        let channel = &self.channels[self.channel_index(id)? as usize];
+        let path = self
+            .associations
+            .get(channel.association as usize)
+            .map_or(Path([0; Path::BYTES]), |association| association.path);
+        Some((path, channel.local_port, channel.remote_port))
+    }
+
+    /// The length of the next whole message, if there is one.
+    pub fn message_bytes(&self, id: ChannelId) -> Option<usize> {
+        self.channels[self.channel_index(id)? as usize].incoming.message_bytes()
+    }
+
+    /// Ends everything in order: peers are told, all channels fail with `CLOSED`. Call [`Endpoint::transmit`] afterwards.
+    pub fn close_all(&mut self) {
+        let all: Vec<u32> = self.associations.iter().map(|(index, _)| index as u32).collect();
+        for index in all {
+            self.say_goodbye(index, ErrorCode::Closed);
+            self.end_association(index, ErrorCode::Closed);
+        }
+    }
+
+    /// Brings the sums over a channel's queue up to date and puts it into its association's round if it has something that may go.
+    pub(super) fn schedule_channel(&mut self, at: u32) {
+        let channel = &mut self.channels[at as usize];
+        if channel.detached {
+            return;
+        }
+        let index = channel.association;
+        let association = &mut self.associations[index as usize];
+        recount(association, channel);
+        if channel.outgoing.front_has_credit() && association.is_open() {
+            enter_round(association, channel, at);
+            self.make_ready(index);
+        }
+    }
+
+    pub(super) fn unschedule(&mut self, at: u32) {
+        let channel = &mut self.channels[at as usize];
+        if !channel.detached {
+            recount(&mut self.associations[channel.association as usize], channel);
+        }
+    }
+}
+
+/// Puts a channel that may send into its association's round, or among those whose next packet needs no grant.
+pub(super) fn enter_round(association: &mut Association, channel: &mut Channel, at: u32) {
+    if !std::mem::replace(&mut channel.outgoing.scheduled, true) {
+        let is_exempt = channel.outgoing.front().is_some_and(Unsent::is_exempt);
+        let line = if is_exempt { &mut association.ending } else { &mut association.round };
+        line.push_back(at);
+    }
+}
+
+/// The channel's part in its association's backlog, and whether it waits for its reader.
+pub(super) fn recount(association: &mut Association, channel: &mut Channel) {
+    let outgoing = &mut channel.outgoing;
+    let sendable = outgoing.sendable_bytes();
+    association.backlog_bytes = association.backlog_bytes + sendable - outgoing.counted_bytes;
+    outgoing.counted_bytes = sendable;
+    let blocked = outgoing.is_blocked();
+    if std::mem::replace(&mut outgoing.counted_blocked, blocked) != blocked {
+        if blocked {
+            association.blocked.insert(channel.number);
+        } else {
+            association.blocked.remove(&channel.number);
+        }
+    }
+}

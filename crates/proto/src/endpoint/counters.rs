@@ -1,0 +1,57 @@
+//! What an endpoint has counted.
+
+use ropeway_wire::Malformed;
+
+use crate::gate::GateCounters;
+
+/// Codes without a name are counted in the last place.
+pub const LAST_CODE: usize = 11;
+
+/// Counts since the endpoint was made; never reset. Each arrival that is not taken moves one of the `dropped` ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub packets_received: u64,
+    pub packets_sent: u64,
+    pub payload_received_bytes: u64,
+    pub payload_sent_bytes: u64,
+    pub dropped_malformed: [u64; Malformed::COUNT],
+    /// No association has that id.
+    pub dropped_unknown_id: u64,
+    /// The id exists, but the packet came from somewhere else.
+    pub dropped_foreign_path: u64,
+    /// Number or acknowledgment out of the window.
+    pub dropped_window: u64,
+    /// Seen before.
+    pub dropped_duplicate: u64,
+    /// Seen for a channel that does not exist any more.
+    pub dropped_channel: u64,
+    /// No memory to keep it.
+    pub dropped_memory: u64,
+    /// A cookie that is not ours, or too old.
+    pub dropped_cookie: u64,
+    /// An answer to something that was not asked.
+    pub dropped_unasked: u64,
+    /// A reset with a wrong token.
+    pub dropped_reset: u64,
+    /// Answers not made because too many waited already.
+    pub replies_suppressed: u64,
+    /// Channels ended because the peer broke a rule.
+    pub violations: u64,
+    pub channels_opened: u64,
+    pub channels_accepted: u64,
+    pub channels_refused: u64,
+    /// By error code; the last place is for codes without a name.
+    pub associations_ended: [u64; LAST_CODE + 1],
+    pub associations_opened: u64,
+    pub timeouts: u64,
+    /// Times that a timer ran out a second late: this process was stopped, or the clock set forward.
+    pub overslept: u64,
+    pub resent: u64,
+    pub requests_sent: u64,
+    pub lost: u64,
+    pub spurious_requests: u64,
+    pub states_sent: u64,
+    pub buffers_taken: u64,
+    pub buffers_allocated: u64,
+    pub gate: GateCounters,
+}

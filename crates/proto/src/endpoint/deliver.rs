@@ -1,0 +1,350 @@
+//! Numbered packets reach their channels, each channel in its own order (docs/protocol.md 7).
+
+use ropeway_wire::{AbortFields, ErrorCode, Extent, FinFields, Flags, Header, Mode, OpenFields, Packet, Type};
+
+use super::{Endpoint, Event};
+use crate::channel::{ChannelId, Opening, Refused};
+use crate::pool::Buffer;
+use crate::received::Held;
+
+/// What a packet brings.
+struct Brought<'a> {
+    kind: Type,
+    flags: Flags,
+    number: u64,
+    channel: u16,
+    payload: &'a [u8],
+}
+
+impl Endpoint {
+    /// Delivers a packet, and those that waited for it; or lets it wait for the one before it.
+    pub(super) fn deliver(&mut self, index: u32, number: u64, previous: Option<u64>, packet: &Packet<'_>) {
+        let header = &packet.header;
+        if let Some(previous) = previous {
+            self.hold(index, number, previous, header, packet.payload);
+            return;
+        }
+        let Header { kind, flags, channel, .. } = *header;
+        self.bring(index, &Brought { kind, flags, number, channel, payload: packet.payload });
+        let mut at = number;
+        while let Some((next, held)) = self.next_waiting(index, at) {
+            let Held { kind, flags, channel, payload } = held;
+            self.bring_buffer(index, kind, flags, next, channel, payload);
+            at = next;
+        }
+    }
+
+    fn next_waiting(&mut self, index: u32, number: u64) -> Option<(u64, Held)> {
+        self.associations.get_mut(index as usize)?.received.take_follower(number)
+    }
+
+    /// The number that this packet has to wait for.
+    pub(super) fn must_wait(&self, index: u32, number: u64, header: &Header) -> Option<u64> {
+        if header.back == 0 {
+            return None;
+        }
+        let association = &self.associations[index as usize];
+        let previous = number.wrapping_sub(u64::from(header.back));
+        // Below the base everything has arrived, and so has been delivered.
+        if (previous.wrapping_sub(association.received.base()) as i64) < 0 {
+            return None;
+        }
+        let delivered =
+            association.channel(header.channel).and_then(|channel| self.channels[channel as usize].incoming.delivered);
+        (delivered != Some(previous)).then_some(previous)
+    }
+
+    fn hold(&mut self, index: u32, number: u64, previous: u64, header: &Header, payload: &[u8]) {
+        let Some(buffer) = self.rx_pool.copy(payload) else {
+            // Not reached: the caller has looked that there is memory. The number counts as arrived, so the channel cannot go on.
+            self.counters.dropped_memory += 1;
+            return self.break_channel(index, header.channel, ErrorCode::Busy);
+        };
+        let held = Held { kind: header.kind, flags: header.flags, channel: header.channel, payload: buffer };
+        if let Err(held) = self.associations[index as usize].received.hold(number, previous, held) {
+            self.rx_pool.give(held.payload);
+            self.counters.violations += 1;
+            self.break_channel(index, header.channel, ErrorCode::Protocol);
+        }
+    }
+
+    /// The channel can never be whole again.
+    fn break_channel(&mut self, index: u32, channel: u16, code: ErrorCode) {
+        if let Some(at) = self.associations[index as usize].channel(channel) {
+            self.abort_channel(at, code);
+        }
+    }
+
+    fn bring_buffer(&mut self, index: u32, kind: Type, flags: Flags, number: u64, channel: u16, payload: Buffer) {
+        if kind == Type::Data {
+            self.bring_data(index, flags, number, channel, &[], Some(payload));
+            return;
+        }
+        self.bring(index, &Brought { kind, flags, number, channel, payload: payload.bytes() });
+        self.rx_pool.give(payload);
+    }
+
+    fn bring(&mut self, index: u32, brought: &Brought<'_>) {
+        let Brought { kind, flags, number, channel, payload } = *brought;
+        match kind {
+            Type::Open => self.bring_open(index, flags, number, channel, payload),
+            Type::Fin => self.bring_fin(index, number, channel, payload),
+            Type::Abort => self.bring_abort(index, number, channel, payload),
+            _ => self.bring_data(index, flags, number, channel, payload, None),
+        }
+    }
+
+    /// The channel that a numbered packet is for, with the number noted as delivered. `None`: it is gone.
+    fn recipient(&mut self, index: u32, number: u64, channel: u16) -> Option<u32> {
+        let Some(at) = self.associations[index as usize].channel(channel) else {
+            self.counters.dropped_channel += 1;
+            return None;
+        };
+        let channel = &mut self.channels[at as usize];
+        channel.incoming.delivered = Some(number);
+        if channel.opening != Opening::Done {
+            channel.opening = Opening::Done;
+            self.announce_channel(at);
+        }
+        Some(at)
+    }
+
+    fn bring_data(
+        &mut self,
+        index: u32,
+        flags: Flags,
+        number: u64,
+        channel: u16,
+        payload: &[u8],
+        buffer: Option<Buffer>,
+    ) {
+        let Some(at) = self.recipient(index, number, channel) else {
+            buffer.into_iter().for_each(|buffer| self.rx_pool.give(buffer));
+            return;
+        };
+        self.take_payload(at, flags, payload, buffer);
+    }
+
+    fn take_payload(&mut self, at: u32, flags: Flags, payload: &[u8], buffer: Option<Buffer>) {
+        let channel = &mut self.channels[at as usize];
+        if channel.released || channel.failed.is_some() {
+            buffer.into_iter().for_each(|buffer| self.rx_pool.give(buffer));
+            self.counters.dropped_channel += 1;
+            return;
+        }
+        let longest = u64::from(self.associations[channel.association as usize].own_longest);
+        let mode = channel.mode;
+        let result = match buffer {
+            // A buffer that waited is looked at in place and then kept.
+            Some(buffer) => channel.incoming.take_buffer(mode, flags, buffer, longest, &mut self.rx_pool),
+            None => channel.incoming.take(mode, flags, payload, longest, &mut self.rx_pool),
+        };
+        match result {
+            Ok(()) => {
+                self.after_arrival(at);
+                self.announce_channel(at);
+            }
+            Err(refused) => self.refuse_payload(at, refused),
+        }
+    }
+
+    /// Credit for the message at hand, where the window alone would not let it come.
+    fn after_arrival(&mut self, at: u32) {
+        let window = self.receive_window();
+        let channel = &mut self.channels[at as usize];
+        let id = ChannelId { index: at, generation: channel.generation };
+        if channel.incoming.shortage(window) > 0 && channel.incoming.reserved_bytes == 0 {
+            if std::mem::replace(&mut channel.incoming.reserving, true) {
+                return;
+            }
+            self.reservations.push_back(id);
+            self.grant_reservations();
+        } else if channel.incoming.raise_limit(window) || channel.incoming.raise_for_message(window) {
+            self.say_credit(at);
+        }
+    }
+
+    pub(super) fn say_credit(&mut self, at: u32) {
+        let channel = &mut self.channels[at as usize];
+        if channel.detached {
+            return;
+        }
+        channel.credit_due = true;
+        self.say_words(at);
+    }
+
+    /// A CREDIT or HOLD of this channel goes with the next control packet.
+    pub(super) fn say_words(&mut self, at: u32) {
+        let channel = &mut self.channels[at as usize];
+        let index = channel.association;
+        if !std::mem::replace(&mut channel.has_words, true) {
+            self.associations[index as usize].words.push(at);
+        }
+        self.make_ready(index);
+    }
+
+    /// Lets messages longer than their channel's window come, one after the other as memory allows: the first in the queue always gets
+    /// through, so two that do not fit together do not wait for each other.
+    pub(super) fn grant_reservations(&mut self) {
+        let window = self.receive_window();
+        while let Some(&id) = self.reservations.front() {
+            let waits = |at: &u32| {
+                let channel = &self.channels[*at as usize];
+                !channel.detached && channel.incoming.reserving
+            };
+            let Some(at) = self.channel_index(id).filter(waits) else {
+                self.reservations.pop_front();
+                continue;
+            };
+            let channel = &mut self.channels[at as usize];
+            let shortage = channel.incoming.shortage(window);
+            let fits =
+                self.reserved_bytes == 0 || self.reserved_bytes + shortage <= self.config.receive_memory_bytes / 2;
+            if shortage > 0 && !fits {
+                return;
+            }
+            self.reservations.pop_front();
+            channel.incoming.reserving = false;
+            channel.incoming.reserved_bytes = shortage;
+            self.reserved_bytes += shortage;
+            channel.incoming.allow_message();
+            self.say_credit(at);
+        }
+    }
+
+    fn refuse_payload(&mut self, at: u32, refused: Refused) {
+        match refused {
+            Refused::Violation => {
+                self.counters.violations += 1;
+                self.abort_channel(at, ErrorCode::Protocol);
+            }
+            Refused::TooLong => self.abort_channel(at, ErrorCode::TooLong),
+            // Its number was taken, so it cannot come again: memory was looked at before, and this is the last buffer gone meanwhile.
+            Refused::NoMemory => {
+                self.counters.dropped_memory += 1;
+                self.abort_channel(at, ErrorCode::Busy);
+            }
+        }
+    }
+
+    pub(super) fn bring_open(&mut self, index: u32, flags: Flags, number: u64, channel: u16, payload: &[u8]) {
+        let Ok(fields) = OpenFields::parse(payload) else {
+            self.counters.violations += 1;
+            return;
+        };
+        let association = &self.associations[index as usize];
+        let is_theirs = channel.is_multiple_of(2) != association.is_opener;
+        if !is_theirs || association.channel(channel).is_some() {
+            self.counters.violations += 1;
+            return;
+        }
+        let refused = if association.channel_count() >= usize::from(self.config.max_channels) {
+            Some(ErrorCode::Busy)
+        } else {
+            self.refusal(fields.destination_port, fields.mode)
+        };
+        if let Some(code) = refused {
+            // Nothing is kept of it but the answer: its number is free again when that has been acknowledged.
+            self.counters.channels_refused += 1;
+            self.associations[index as usize].refusals.push_back((channel, code));
+            self.make_ready(index);
+            return;
+        }
+        let at = self.add_channel(index, channel, fields.mode, (fields.destination_port, fields.source_port));
+        let peer_window = u64::from(self.associations[index as usize].peer_window);
+        let channel = &mut self.channels[at as usize];
+        channel.opening = Opening::Done;
+        channel.incoming.delivered = Some(number);
+        channel.outgoing.raise_credit(peer_window);
+        channel.queued_in = Some(fields.destination_port);
+        if let Some(listener) = self.listeners.get_mut(&fields.destination_port) {
+            listener.queue.push_back(at);
+            if !std::mem::replace(&mut listener.announced, true) {
+                self.events.push_back(Event::Incoming(fields.destination_port));
+            }
+        }
+        if !fields.early.is_empty() || flags.intersects(Flags::FIRST) {
+            self.take_payload(at, flags, fields.early, None);
+        }
+    }
+
+    /// Why a channel to `port` cannot be taken.
+    pub(super) fn refusal(&self, port: u16, mode: Mode) -> Option<ErrorCode> {
+        match self.listeners.get(&port) {
+            None => Some(ErrorCode::Refused),
+            Some(listener) if listener.mode != mode => Some(ErrorCode::Refused),
+            Some(listener) if listener.queue.len() >= listener.backlog => Some(ErrorCode::Busy),
+            Some(_) => None,
+        }
+    }
+
+    fn bring_fin(&mut self, index: u32, number: u64, channel: u16, payload: &[u8]) {
+        let Ok(fields) = FinFields::parse(payload) else {
+            self.counters.violations += 1;
+            return;
+        };
+        let Some(at) = self.recipient(index, number, channel) else { return };
+        let channel = &mut self.channels[at as usize];
+        if channel.incoming.is_unfinished() && channel.failed.is_none() {
+            // The end in the middle of a message.
+            return self.refuse_payload(at, Refused::Violation);
+        }
+        channel.incoming.finish(fields.extent);
+        if fields.extent == Extent::Both && channel.failed.is_none() {
+            self.end_unread(at);
+        }
+        self.announce_channel(at);
+        self.settle_channel(at);
+    }
+
+    /// The peer reads no more: what is queued for it is pointless, and so is waiting for the user to say that it was all. The user still reads what has
+    /// arrived ([0:3.4], the zombie).
+    fn end_unread(&mut self, at: u32) {
+        let channel = &mut self.channels[at as usize];
+        if !channel.outgoing.is_finished() {
+            channel.outgoing.drop_queue(&mut self.tx_pool);
+            channel.outgoing.finish(FinFields { extent: Extent::Write }, &mut self.tx_pool);
+            self.schedule_channel(at);
+        }
+    }
+
+    fn bring_abort(&mut self, index: u32, number: u64, channel: u16, payload: &[u8]) {
+        let Ok(AbortFields { code }) = AbortFields::parse(payload) else {
+            self.counters.violations += 1;
+            return;
+        };
+        let Some(at) = self.recipient(index, number, channel) else { return };
+        let channel = &mut self.channels[at as usize];
+        channel.failed.get_or_insert(code);
+        channel.outgoing.drop_queue(&mut self.tx_pool);
+        if let Some(port) = channel.queued_in.take() {
+            // Nobody has accepted it, and nobody will.
+            channel.released = true;
+            self.leave_listener(Some(port), at);
+        }
+        self.unschedule(at);
+        self.release_reservation(at);
+        self.announce_channel(at);
+        self.settle_channel(at);
+    }
+
+    /// Ends a channel from this side, at once: what is queued and unread is dropped.
+    pub(super) fn abort_channel(&mut self, at: u32, code: ErrorCode) {
+        let channel = &mut self.channels[at as usize];
+        if channel.detached || channel.failed.is_some() {
+            return;
+        }
+        channel.failed = Some(code);
+        channel.incoming.clear(&mut self.rx_pool);
+        if std::mem::replace(&mut channel.outgoing.scheduled, false) {
+            // Its line may be the one that waits for grants.
+            let association = &mut self.associations[channel.association as usize];
+            association.round.retain(|&other| other != at);
+            association.ending.retain(|&other| other != at);
+        }
+        channel.outgoing.abort(AbortFields { code }, &mut self.tx_pool);
+        self.release_reservation(at);
+        self.schedule_channel(at);
+        self.announce_channel(at);
+    }
+}

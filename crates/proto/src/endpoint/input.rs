@@ -1,0 +1,382 @@
+//! Packets in: to whom they belong, what their headers say, and the end of a batch.
+
+use ropeway_wire::{
+    AbortFields, Block, Blocks, ErrorCode, FinFields, Flags, Header, Malformed, OpenFields, Packet, RstFields, Type,
+    expand,
+};
+
+use super::{Endpoint, Path};
+use crate::association::{Association, MOST_REFUSALS};
+use crate::config::GateMode;
+use crate::crypto::token::same_token;
+use crate::received::Arrival;
+use crate::time::Time;
+
+/// The reorder window never grows beyond this share of the round-trip time.
+const REORDER_ROUND_TRIPS: u64 = 1;
+/// The share of the free memory that packets waiting for a lost one may have, of one association.
+const HELD_SHARE: usize = 4;
+/// It shrinks by this part with every batch that shows no reordering.
+const REORDER_DECAY: u64 = 256;
+
+impl Endpoint {
+    /// Takes one packet that arrived over `path`; `congested` if a router or gateway marked it. After the last of those that arrived
+    /// together comes [`Endpoint::finish_batch`].
+    pub fn handle_packet(&mut self, now: Time, path: &Path, congested: bool, bytes: &[u8]) {
+        self.counters.packets_received += 1;
+        let packet = match Packet::parse(bytes) {
+            Ok(packet) => packet,
+            Err(malformed) => return self.drop_malformed(path, malformed),
+        };
+        let result = match packet.header.kind {
+            Type::Version
+            | Type::Syn
+            | Type::Cookie
+            | Type::Confirm
+            | Type::Opened
+            | Type::Refused
+            | Type::Redirect => self.handle_opening(now, path, &packet),
+            Type::Rst => self.handle_rst(path, &packet),
+            _ => self.handle_association_packet(now, path, congested, &packet),
+        };
+        if let Err(malformed) = result {
+            self.counters.dropped_malformed[malformed.index()] += 1;
+        }
+    }
+
+    fn drop_malformed(&mut self, path: &Path, malformed: Malformed) {
+        self.counters.dropped_malformed[malformed.index()] += 1;
+        if let Malformed::UnknownVersion { syn: Some(syn), .. } = malformed {
+            self.reply_with(path, |out| syn.answer(&[ropeway_wire::VERSION], out).ok());
+        }
+    }
+
+    fn handle_rst(&mut self, path: &Path, packet: &Packet<'_>) -> Result<(), Malformed> {
+        let fields = RstFields::parse(packet.payload)?;
+        // Who keeps no state cannot know our id, and names its own, which we used.
+        let named = packet.header.destination;
+        let newest = self.peers.get(path).copied();
+        let newest = newest.filter(|&index| self.associations[index as usize].peer == named);
+        let stateless = newest.or_else(|| self.elders.get(&(*path, named)).copied());
+        let Some(index) = self.find(packet.header.destination).or(stateless) else {
+            self.counters.dropped_unknown_id += 1;
+            return Ok(());
+        };
+        let association = &self.associations[index as usize];
+        // Without the token anybody who guesses an id could end the association.
+        if !association.is_open() || association.path != *path || !same_token(&association.peer_token, &fields.token) {
+            self.counters.dropped_reset += 1;
+            return Ok(());
+        }
+        self.end_association(index, fields.code);
+        Ok(())
+    }
+
+    fn handle_association_packet(
+        &mut self,
+        now: Time,
+        path: &Path,
+        congested: bool,
+        packet: &Packet<'_>,
+    ) -> Result<(), Malformed> {
+        let header = &packet.header;
+        let Some(index) = self.find(header.destination).filter(|&index| self.associations[index as usize].is_open())
+        else {
+            self.counters.dropped_unknown_id += 1;
+            self.reply_reset(path, packet);
+            return Ok(());
+        };
+        if self.associations[index as usize].path != *path {
+            self.counters.dropped_foreign_path += 1;
+            return Ok(());
+        }
+        // A payload is checked as a whole before anything in the packet counts.
+        let blocks = match header.kind {
+            Type::Control | Type::State => Some(Blocks::parse(packet.payload)?),
+            Type::Open => OpenFields::parse(packet.payload).map(|_| None)?,
+            Type::Fin => FinFields::parse(packet.payload).map(|_| None)?,
+            Type::Abort => AbortFields::parse(packet.payload).map(|_| None)?,
+            _ => None,
+        };
+        let Some(number) = self.take_header(now, index, header) else {
+            self.counters.dropped_window += 1;
+            return Ok(());
+        };
+        self.associations[index as usize].counters.packets_received += 1;
+        if congested {
+            let round_trip_ns = self.associations[index as usize].rtt.smoothed_ns();
+            self.gate.observe(now, round_trip_ns, 0, 0, true);
+        }
+        self.touch(index);
+        match header.kind {
+            Type::State | Type::Pin => {
+                self.associations[index as usize].ack_due = true;
+                self.associations[index as usize].granted_at = now;
+                self.handle_blocks(index, blocks);
+            }
+            Type::Control => self.handle_blocks(index, blocks),
+            _ => self.handle_numbered(now, index, number, packet),
+        }
+        Ok(())
+    }
+
+    /// Takes over what every header says: acknowledgment, grant, times, backlog. Gives the full number; `None` if number or ack cannot be true.
+    pub(super) fn take_header(&mut self, now: Time, index: u32, header: &Header) -> Option<u64> {
+        let association = &mut self.associations[index as usize];
+        let number = expand(association.received.next(), header.number);
+        let ahead = number.wrapping_sub(association.received.base());
+        // Too far ahead; what lies behind is a repetition, and its acknowledgment may still be news.
+        if ahead > crate::received::WINDOW_PACKETS && ahead < u64::MAX / 2 {
+            return None;
+        }
+        let ack = expand(association.sent.una(), header.ack);
+        let (channels, pool, events) = (&mut self.channels, &mut self.tx_pool, &mut self.events);
+        let send_buffer = self.config.send_buffer_bytes as usize;
+        let mut settled = Vec::new();
+        let freed = association.sent.acknowledge(ack, |packet| {
+            if let Some(channel) = channels.get_mut(packet.owner as usize) {
+                channel.outgoing.acknowledged(packet.payload.len());
+                if channel.opening != crate::channel::Opening::Done {
+                    channel.opening = crate::channel::Opening::Done;
+                    Endpoint::announce(events, channel, packet.owner);
+                }
+                if channel.outgoing.unacked_packets() == 0 && channel.is_done() {
+                    settled.push(packet.owner);
+                }
+                let room = channel.outgoing.room(send_buffer);
+                let drained = channel.outgoing.is_drained();
+                if (channel.outgoing.starved && room >= send_buffer / 4)
+                    || (drained && (channel.released || channel.outgoing.is_finished()))
+                {
+                    channel.outgoing.starved = false;
+                    Endpoint::announce(events, channel, packet.owner);
+                }
+            }
+            pool.give(packet.payload);
+        })?;
+        association.heard_at = now;
+        association.take_time(header, now);
+        let is_newest = number.wrapping_sub(association.received.next()) as i64 >= 0;
+        let may_send = association.take_grant(header, ack, is_newest, now);
+        if freed > 0 || may_send {
+            association.state_doublings = 0;
+        }
+        if is_newest || header.kind == Type::State {
+            association.peer_backlog = header.backlog.to_bytes();
+        }
+        if association.sent.in_flight() == 0 && association.backlog_bytes == 0 {
+            association.busy = false;
+        }
+        association.note_limit(now);
+        let has_more = !association.round.is_empty() || !association.ending.is_empty();
+        let wants = has_more && (freed > 0 || may_send || is_newest);
+        if !header.kind.consumes_number() && association.received.learn_next(number, now) {
+            association.ask_at = Some(now);
+        }
+        if wants {
+            self.make_ready(index);
+        }
+        settled.into_iter().for_each(|channel| self.settle_channel(channel));
+        Some(number)
+    }
+
+    fn handle_blocks(&mut self, index: u32, blocks: Option<Blocks<'_>>) {
+        for block in blocks.into_iter().flatten() {
+            match block {
+                Block::Rrq(ranges) => {
+                    let association = &mut self.associations[index as usize];
+                    association.counters.requests_received += 1;
+                    let mut queued = 0;
+                    for (low, count) in ranges {
+                        let first = expand(association.sent.una(), low);
+                        queued += association.sent.request(first, count);
+                    }
+                    if queued > 0 {
+                        association.recovers_to = association.sent.next();
+                        self.make_ready(index);
+                    }
+                }
+                Block::Credit(number, limit) => self.handle_credit(index, number, limit),
+                // Not silence: `heard_at` has moved. Nothing else to do.
+                Block::Hold(_) => {}
+                Block::Want(number, limit) => self.handle_want(index, number, limit),
+            }
+        }
+    }
+
+    fn handle_credit(&mut self, index: u32, number: u16, limit: u64) {
+        let Some(channel) = self.associations[index as usize].channel(number) else { return };
+        if self.channels[channel as usize].outgoing.raise_credit(limit) {
+            self.associations[index as usize].state_doublings = 0;
+            self.schedule_channel(channel);
+        }
+    }
+
+    /// The peer waits for credit and knows only `limit`: say it again, or that there is none.
+    fn handle_want(&mut self, index: u32, number: u16, limit: u64) {
+        let Some(at) = self.associations[index as usize].channel(number) else { return };
+        let channel = &mut self.channels[at as usize];
+        if channel.incoming.limit() > limit {
+            channel.credit_due = true;
+        } else {
+            channel.hold_due = true;
+        }
+        self.say_words(at);
+    }
+
+    fn handle_numbered(&mut self, now: Time, index: u32, number: u64, packet: &Packet<'_>) {
+        let header = &packet.header;
+        // Memory first: a packet that cannot be kept has not arrived, and will be asked for again.
+        let previous = self.must_wait(index, number, header);
+        if !self.has_memory(index, previous, header) {
+            self.counters.dropped_memory += 1;
+            return;
+        }
+        let association = &mut self.associations[index as usize];
+        let highest_before = association.received.next();
+        let arrival = association.received.arrive(number, now);
+        let Arrival::New { late_by_ns, requested } = arrival else {
+            association.ack_due = true;
+            association.counters.duplicates += 1;
+            self.counters.dropped_duplicate += 1;
+            return;
+        };
+        association.arrived_unreported += 1;
+        association.arrived_at = now;
+        association.request_doublings = 0;
+        self.counters.payload_received_bytes += u64::from(header.length);
+        if let Some(late_ns) = late_by_ns
+            && !header.flags.contains(Flags::RTX)
+        {
+            // An original: it was late, not lost. Wait longer before asking, up to a round trip.
+            let most = REORDER_ROUND_TRIPS * association.rtt.smoothed_ns();
+            association.reorder_ns = association.reorder_ns.max(late_ns + late_ns / 4).min(most);
+            if requested {
+                association.counters.spurious_requests += 1;
+                self.counters.spurious_requests += 1;
+            }
+        }
+        let gap = number.wrapping_sub(highest_before);
+        if (gap as i64) > 0 {
+            association.ask_at = Some(association.ask_at.map_or(now, |at| at.min(now)));
+        }
+        self.arrivals.note(u64::from(header.length), now, self.config.lease_ns);
+        if association.epoch != self.arrivals.epoch {
+            association.epoch = self.arrivals.epoch;
+            self.arrivals.senders_now += 1;
+        }
+        Endpoint::note_for_ack(association, header, now, self.config.packets_to_ack, self.config.ack_delay_ns);
+        self.deliver(index, number, previous, packet);
+        let pool = &mut self.rx_pool;
+        self.associations[index as usize].received.advance(|held| pool.give(held.payload));
+    }
+
+    /// Whether a packet can be kept, or refused, if it is taken now.
+    fn has_memory(&self, index: u32, previous: Option<u64>, header: &Header) -> bool {
+        let association = &self.associations[index as usize];
+        let has_place = header.kind != Type::Open || association.refusals.len() < MOST_REFUSALS;
+        // What waits for a lost packet has used up no credit yet, so it has a bound of its own; a part of what is free, so that the lost packet always
+        // finds memory when it comes.
+        let free = self.rx_pool.available_bytes();
+        let share = (self.config.receive_buffer_bytes as usize).min(free / HELD_SHARE);
+        let may_wait = previous.is_none() || association.received.held_bytes() + usize::from(header.length) <= share;
+        has_place && may_wait && self.rx_pool.available() > 0
+    }
+
+    /// When this arrival must be acknowledged.
+    fn note_for_ack(association: &mut Association, header: &Header, now: Time, packets_to_ack: u16, ack_delay_ns: u64) {
+        association.arrivals_unacked += 1;
+        if association.arrivals_unacked >= packets_to_ack || header.flags.contains(Flags::RTX) {
+            association.ack_due = true;
+        } else if association.ack_at.is_none() {
+            association.ack_at = Some(now.after(ack_delay_ns));
+        }
+    }
+
+    /// To be called after the last packet of those that arrived together: gaps are asked for, acknowledgments and grants decided.
+    pub fn finish_batch(&mut self, now: Time) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for &index in &touched {
+            let association = &mut self.associations[index as usize];
+            association.touched = false;
+            let demand = association.demand(&self.config);
+            let round_trip_ns = association.rtt.smoothed_ns();
+            association.reorder_ns -= association.reorder_ns / REORDER_DECAY;
+            let arrived = std::mem::take(&mut association.arrived_unreported);
+            let lost = std::mem::take(&mut association.lost_unreported);
+            self.gate.observe(now, round_trip_ns, arrived, lost, false);
+            self.gate.report(index, demand, now);
+        }
+        match self.config.gate_mode {
+            GateMode::Grants => self.hand_out_grants(now),
+            GateMode::Esp => self.release_acks(&touched),
+        }
+        for &index in &touched {
+            self.settle_timers(now, index);
+        }
+        touched.clear();
+        // Keep the allocation.
+        if self.touched.is_empty() {
+            self.touched = touched;
+        }
+    }
+
+    pub(super) fn hand_out_grants(&mut self, now: Time) {
+        let (associations, ready) = (&mut self.associations, &mut self.ready);
+        let mut granted = Vec::new();
+        self.gate.distribute(now, |index, packets| {
+            let association = &mut associations[index as usize];
+            let from =
+                if association.outstanding_packets() > 0 { association.granted } else { association.received.next() };
+            association.granted = from.wrapping_add(packets);
+            association.granted_at = now;
+            association.ack_due = true;
+            if !std::mem::replace(&mut association.ready, true) {
+                ready.push_back(index);
+            }
+            granted.push(index);
+        });
+        for index in granted {
+            self.settle_timers(now, index);
+        }
+    }
+
+    /// `gate = esp`: of all senders that transmit, all but one have their acknowledgments held ([2:3.2.6]).
+    fn release_acks(&mut self, touched: &[u32]) {
+        let active = self.associations.iter().filter(|(_, association)| association.peer_backlog > 0).count() as u64;
+        let mut released = Vec::new();
+        for &index in touched {
+            let association = &mut self.associations[index as usize];
+            let due = association.ack_due || association.arrivals_unacked >= self.config.packets_to_ack;
+            let is_over = association.peer_backlog == 0;
+            if is_over {
+                released.push(index);
+            } else if due && association.received.base() != association.esp_ack {
+                association.ack_due = false;
+                self.gate.hold_ack(index, active, |index| released.push(index));
+            }
+        }
+        self.gate.release_acks(active, |index| released.push(index));
+        for index in released {
+            let association = &mut self.associations[index as usize];
+            association.esp_ack = association.received.base();
+            association.ack_due = true;
+            self.make_ready(index);
+        }
+    }
+
+    /// Tells who sent for an id that does not exist (any more). Never an answer to a reset, and never longer than what it answers.
+    pub(super) fn reply_reset(&mut self, path: &Path, packet: &Packet<'_>) {
+        let token = self.reset_token(packet.header.destination);
+        // The sender's own id is not in the packet: it finds itself by the token, which only the owner of the id could know.
+        if packet.bytes().len() < ropeway_wire::BASE_HEADER_BYTES + RstFields::BYTES {
+            return;
+        }
+        let fields = RstFields { token, code: ErrorCode::Unknown };
+        let header = Header { length: RstFields::BYTES as u16, ..Header::new(Type::Rst, packet.header.destination) };
+        self.reply_with(path, |out| {
+            let at = header.write(out).ok()?;
+            Some(at + fields.write(out.get_mut(at..)?).ok()?)
+        });
+    }
+}

@@ -1,0 +1,506 @@
+//! Opening an association (docs/protocol.md 3): three packets before data, and no memory at the server before the client has proved its address.
+
+use ropeway_wire::{
+    ConfirmFields, Cookie, CookieFields, ErrorCode, Flags, Header, Id, Malformed, OpenFields, OpenedFields, Packet,
+    Parameters, RefusedFields, SynFields, Type, VERSION, VersionFields,
+};
+
+use super::{Endpoint, Path, Spent};
+use crate::association::{Association, Attempt, FIRST_RETRY_NS, Phase};
+use crate::channel::Incoming;
+use crate::crypto::token::same_token;
+use crate::sent::Packet as SentPacket;
+use crate::time::Time;
+
+const MOST_RETRY_NS: u64 = 1_000_000_000;
+/// The end that stands back in a crossing waits so long for the other's CONFIRM before it tries again itself: the crossing SYN may have been
+/// lost on its way to a cookie, or forged.
+const YIELD_NS: u64 = 100_000_000;
+/// Spent cookies remembered, at most: who opens more than this within their life is refused as busy.
+const MOST_SPENT: usize = 65_536;
+/// Cookies are good for this long, and spent ones remembered.
+const COOKIE_NS: u64 = 3_000_000_000;
+/// A cookie's time of issue counts these.
+const COOKIE_TICK_NS: u64 = 1_000_000;
+
+impl Endpoint {
+    pub(super) fn handle_opening(&mut self, now: Time, path: &Path, packet: &Packet<'_>) -> Result<(), Malformed> {
+        let id = packet.header.destination;
+        match packet.header.kind {
+            Type::Syn => self.handle_syn(now, path, &SynFields::parse(packet.payload)?, packet.bytes().len()),
+            Type::Cookie => self.handle_cookie(now, path, id, &CookieFields::parse(packet.payload)?),
+            Type::Confirm => self.handle_confirm(now, path, packet, &ConfirmFields::parse(packet.payload)?)?,
+            Type::Opened => self.handle_opened(now, path, packet, &OpenedFields::parse(packet.payload)?)?,
+            Type::Refused => {
+                let fields = RefusedFields::parse(packet.payload)?;
+                self.handle_refused(now, path, id, fields.nonce, fields.code);
+            }
+            Type::Version => {
+                let fields = VersionFields::parse(packet.payload)?;
+                // We speak one version only, so whatever the peer lists is not enough.
+                self.handle_refused(now, path, id, fields.nonce, ErrorCode::Version);
+            }
+            // Only an engine that hosts others sends it; this one keeps to the address its user gave.
+            _ => self.counters.dropped_unasked += 1,
+        }
+        Ok(())
+    }
+
+    /// The attempt that an answer belongs to.
+    fn find_attempt(&mut self, path: &Path, id: Id, nonce: u64) -> Option<u32> {
+        let found = self.find(id).filter(|&index| {
+            let association = &self.associations[index as usize];
+            association.path == *path && association.attempt().is_some_and(|attempt| attempt.nonce == nonce)
+        });
+        if found.is_none() {
+            self.counters.dropped_unasked += 1;
+        }
+        found
+    }
+
+    fn refuse(&mut self, path: &Path, syn: &SynFields, code: ErrorCode) {
+        self.counters.channels_refused += 1;
+        let fields = RefusedFields { nonce: syn.nonce, code };
+        let header = Header { length: RefusedFields::BYTES as u16, ..Header::new(Type::Refused, syn.source) };
+        self.reply_with(path, |out| {
+            let at = header.write(out).ok()?;
+            Some(at + fields.write(out.get_mut(at..)?).ok()?)
+        });
+    }
+
+    fn handle_syn(&mut self, now: Time, path: &Path, syn: &SynFields, arrived_bytes: usize) {
+        if let Some(code) = self.refusal_of_port(syn.destination_port) {
+            return self.refuse(path, syn, code);
+        }
+        if self.is_crossing(now, path, syn) {
+            return self.refuse(path, syn, ErrorCode::Crossed);
+        }
+        let size = usize::from(syn.packet_size.min(self.config.packet_bytes));
+        // Never more than what came: nobody can turn us against a third party.
+        if size > arrived_bytes || size < ropeway_wire::MIN_PACKET_BYTES {
+            self.counters.dropped_malformed[Malformed::PacketSize.index()] += 1;
+            return;
+        }
+        let cookie = self.cookie(now_ticks(now), path, &SynFields { packet_size: size as u16, ..*syn });
+        let fields = CookieFields { nonce: syn.nonce, packet_size: size as u16, cookie };
+        let header = Header {
+            length: (size - ropeway_wire::BASE_HEADER_BYTES) as u16,
+            time: now.ticks(),
+            ..Header::new(Type::Cookie, syn.source)
+        };
+        self.reply_with(path, |out| {
+            let out = out.get_mut(..size)?;
+            out.fill(0);
+            let at = header.write(out).ok()?;
+            fields.write(out.get_mut(at..)?).ok()?;
+            Some(size)
+        });
+    }
+
+    /// Whether both ends are trying at once and this one, the lower of the two, is the client. If the other is, this end's attempt stands back.
+    fn is_crossing(&mut self, now: Time, path: &Path, syn: &SynFields) -> bool {
+        let node = self.node;
+        let Some(&index) = self.peers.get(path) else { return false };
+        let Some(attempt) = self.associations[index as usize].attempt_mut() else { return false };
+        if (node, attempt.source_port) < (syn.node, syn.source_port) {
+            return true;
+        }
+        attempt.yields_until = Some(now.after(YIELD_NS));
+        false
+    }
+
+    fn refusal_of_port(&self, port: u16) -> Option<ErrorCode> {
+        match self.listeners.get(&port) {
+            None => Some(ErrorCode::Refused),
+            Some(listener) if listener.queue.len() >= listener.backlog => Some(ErrorCode::Busy),
+            Some(_) => None,
+        }
+    }
+
+    /// The cookie for a SYN with the packet size accepted, issued at `ticks`.
+    fn cookie(&self, ticks: u32, path: &Path, syn: &SynFields) -> Cookie {
+        let mut fields = [0; SynFields::BYTES];
+        let written = syn.write(&mut fields).unwrap_or(0);
+        let mac = self.secret.cookie(ticks, &path.0, &fields[..written]);
+        let mut cookie = [0; 20];
+        cookie[..4].copy_from_slice(&ticks.to_be_bytes());
+        cookie[4..].copy_from_slice(&mac);
+        Cookie(cookie)
+    }
+
+    fn is_fresh_cookie(&self, now: Time, path: &Path, confirm: &ConfirmFields<'_>) -> bool {
+        let Some((ticks, _)) = confirm.cookie.0.split_first_chunk::<4>() else { return false };
+        let ticks = u32::from_be_bytes(*ticks);
+        let age_ns = u64::from(now_ticks(now).wrapping_sub(ticks)) * COOKIE_TICK_NS;
+        let expected = self.cookie(ticks, path, &confirm.syn);
+        let (expected, said) = (expected.0.last_chunk(), confirm.cookie.0.last_chunk());
+        expected.zip(said).is_some_and(|(expected, said)| same_token(expected, said)) && age_ns <= COOKIE_NS
+    }
+
+    fn handle_cookie(&mut self, now: Time, path: &Path, id: Id, fields: &CookieFields) {
+        let Some(index) = self.find_attempt(path, id, fields.nonce) else { return };
+        let most = self.config.packet_bytes;
+        let association = &mut self.associations[index as usize];
+        let asked_at = association.attempt().and_then(|attempt| attempt.asked_at);
+        if let Some(attempt) = association.attempt_mut() {
+            if attempt.cookie.is_some() || attempt.yields_until.is_some_and(|until| until > now) {
+                return;
+            }
+            attempt.cookie = Some(fields.cookie);
+            (attempt.retry_at, attempt.retry_ns, attempt.asked_at) = (now, FIRST_RETRY_NS, None);
+        }
+        association.set_packet_bytes(usize::from(fields.packet_size.min(most)));
+        if let Some(at) = asked_at {
+            association.rtt.sample(now.since(at));
+        }
+        self.run_attempt(now, index);
+        self.settle_timers(now, index);
+    }
+
+    /// Sends what an attempt has to say now, or ends it. `false`: it is over.
+    pub(super) fn run_attempt(&mut self, now: Time, index: u32) -> bool {
+        let jitter = self.random.next_u64();
+        let association = &mut self.associations[index as usize];
+        let id = association.id;
+        let Some(attempt) = association.attempt_mut() else { return true };
+        if now >= attempt.give_up_at {
+            self.counters.timeouts += 1;
+            self.end_association(index, ErrorCode::Timeout);
+            return false;
+        }
+        if now < attempt.retry_at {
+            return true;
+        }
+        // A sample of the round-trip time needs to know which of several questions was answered.
+        let is_first = attempt.retry_ns == FIRST_RETRY_NS;
+        attempt.asked_at = is_first.then_some(now);
+        attempt.retry_at = now.after(attempt.retry_ns + jitter % (attempt.retry_ns / 8));
+        attempt.retry_ns = (attempt.retry_ns * 2).min(MOST_RETRY_NS);
+        if attempt.yields_until.is_some_and(|until| until > now) {
+            return true;
+        }
+        let Attempt { nonce, destination_port, source_port, cookie, .. } = **attempt;
+        let path = association.path;
+        let syn = SynFields {
+            source: id,
+            nonce,
+            node: self.node,
+            destination_port,
+            source_port,
+            packet_size: self.config.packet_bytes,
+            lowest_version: VERSION,
+            highest_version: VERSION,
+            features: 0,
+        };
+        match cookie {
+            None => self.send_syn(&path, &syn, now),
+            Some(cookie) => self.send_confirm(now, index, &syn, cookie),
+        }
+        true
+    }
+
+    fn send_syn(&mut self, path: &Path, syn: &SynFields, now: Time) {
+        let size = usize::from(syn.packet_size);
+        let length = (size - ropeway_wire::BASE_HEADER_BYTES) as u16;
+        let header = Header { length, time: now.ticks(), ..Header::new(Type::Syn, Id::any(syn.destination_port)) };
+        self.reply_with(path, |out| {
+            let out = out.get_mut(..size)?;
+            let at = header.write(out).ok()?;
+            syn.write(out.get_mut(at..)?).ok()?;
+            Some(size)
+        });
+    }
+
+    fn parameters(&self, index: u32) -> Parameters {
+        let association = &self.associations[index as usize];
+        Parameters {
+            id: association.id,
+            first_number: association.first_number,
+            window: association.own_window,
+            longest_message: association.own_longest,
+            reset_token: self.reset_token(association.id),
+        }
+    }
+
+    fn send_confirm(&mut self, now: Time, index: u32, syn: &SynFields, cookie: Cookie) {
+        self.number_first_open(index);
+        let parameters = self.parameters(index);
+        let association = &self.associations[index as usize];
+        let (path, size) = (association.path, association.packet_bytes);
+        let Some(open) = association.sent.get(association.sent.una()) else { return };
+        let rest = open.payload.bytes().to_vec();
+        let syn = SynFields { packet_size: size as u16, ..*syn };
+        let fields = ConfirmFields { syn, cookie, parameters, rest: &rest };
+        self.reply_with(&path, |out| {
+            let length = fields.write(out.get_mut(ropeway_wire::BASE_HEADER_BYTES..)?).ok()?;
+            let header = Header {
+                length: length as u16,
+                time: now.ticks(),
+                ..Header::new(Type::Confirm, Id::any(syn.destination_port))
+            };
+            Some(header.write(out).ok()? + length)
+        });
+    }
+
+    /// The OPEN of channel 0 gets the first number: CONFIRM carries it. Channel 0 is the first that is left of those that were asked for meanwhile.
+    fn number_first_open(&mut self, index: u32) {
+        let association = &mut self.associations[index as usize];
+        if association.sent.in_flight() > 0 {
+            return;
+        }
+        let Some((number, owner)) = association.channels.pop_first() else { return };
+        association.attach(0, owner);
+        let channel = &mut self.channels[owner as usize];
+        debug_assert!(number == channel.number, "the table and the channel agree");
+        channel.number = 0;
+        let Some(unsent) = channel.outgoing.pop() else { return };
+        channel.outgoing.last_number = Some(association.sent.next());
+        association.sent.push(SentPacket {
+            kind: unsent.kind,
+            flags: Flags::NONE,
+            channel: channel.number,
+            back: 0,
+            owner,
+            payload: unsent.payload,
+            transmitted: true,
+            requested: false,
+        });
+        if let Some(attempt) = association.attempt_mut() {
+            attempt.confirmed = true;
+        }
+    }
+
+    fn handle_confirm(
+        &mut self,
+        now: Time,
+        path: &Path,
+        packet: &Packet<'_>,
+        confirm: &ConfirmFields<'_>,
+    ) -> Result<(), Malformed> {
+        if !self.is_fresh_cookie(now, path, confirm) {
+            self.counters.dropped_cookie += 1;
+            return Ok(());
+        }
+        let key = (*path, confirm.syn.nonce);
+        if let Some(&Spent { association, id, .. }) = self.spent.get(&key) {
+            // Our answer was lost.
+            if self.find(id) == Some(association) {
+                self.send_opened(now, association, confirm.syn.nonce);
+            }
+            return Ok(());
+        }
+        let open = OpenFields::parse(confirm.rest)?;
+        // Two CONFIRMs may cross even if the SYNs did not: the same end is the client.
+        if self.is_crossing(now, path, &confirm.syn) {
+            self.refuse(path, &confirm.syn, ErrorCode::Crossed);
+            return Ok(());
+        }
+        if let Some(code) = self.refusal(open.destination_port, open.mode) {
+            self.refuse(path, &confirm.syn, code);
+            return Ok(());
+        }
+        self.forget_spent(now);
+        let admitted = if self.spent.len() < MOST_SPENT { self.admit(now, path, confirm) } else { None };
+        let Some(index) = admitted else {
+            self.refuse(path, &confirm.syn, ErrorCode::Busy);
+            return Ok(());
+        };
+        let id = self.associations[index as usize].id;
+        self.spent.insert(key, Spent { association: index, id, until: now.after(COOKIE_NS) });
+        self.spent_order.push_back(key);
+        self.counters.associations_opened += 1;
+        let number = confirm.parameters.first_number;
+        // The window begins with this number, so it is in it, and new.
+        self.associations[index as usize].received.arrive(number, now);
+        self.bring_open(index, packet.header.flags, number, 0, confirm.rest);
+        self.send_opened(now, index, confirm.syn.nonce);
+        self.settle_timers(now, index);
+        Ok(())
+    }
+
+    fn forget_spent(&mut self, now: Time) {
+        while let Some(key) = self.spent_order.front()
+            && self.spent.get(key).is_none_or(|spent| spent.until <= now)
+        {
+            self.spent.remove(key);
+            self.spent_order.pop_front();
+        }
+    }
+
+    /// A new association for a client that has proved its address. An attempt of ours towards the same peer, which stood back, goes over into it.
+    fn admit(&mut self, now: Time, path: &Path, confirm: &ConfirmFields<'_>) -> Option<u32> {
+        let first_number = self.first_number();
+        let (config, windows) = (self.config.clone(), self.windows());
+        let index =
+            self.add_association(|id| Association::new(id, *path, Phase::Open, windows, first_number, &config, now))?;
+        self.associations[index as usize].open(&confirm.parameters, usize::from(confirm.syn.packet_size));
+        match self.peers.insert(*path, index) {
+            Some(before) if self.associations[before as usize].attempt().is_some() => {
+                self.move_channels(now, before, index);
+            }
+            Some(before) => self.doubt(before),
+            None => {}
+        }
+        Some(index)
+    }
+
+    /// A peer that opens a second association has probably lost the first: it is asked.
+    fn doubt(&mut self, index: u32) {
+        let association = &mut self.associations[index as usize];
+        association.state_due = true;
+        self.elders.insert((association.path, association.peer), index);
+        self.make_ready(index);
+    }
+
+    fn move_channels(&mut self, now: Time, from: u32, to: u32) {
+        let channels = std::mem::take(&mut self.associations[from as usize].channels);
+        for at in channels.into_values() {
+            let Some(number) = self.associations[to as usize].free_number(self.config.max_channels) else {
+                self.fail_channel(at, ErrorCode::Busy);
+                continue;
+            };
+            let window = self.associations[to as usize].peer_window;
+            self.associations[to as usize].attach(number, at);
+            let channel = &mut self.channels[at as usize];
+            let fields = OpenFields {
+                destination_port: channel.remote_port,
+                source_port: channel.local_port,
+                mode: channel.mode,
+                early: &[],
+            };
+            channel.outgoing.restart(&mut self.tx_pool);
+            channel.incoming = Incoming::new(self.associations[to as usize].own_window);
+            (channel.association, channel.number) = (to, number);
+            channel.outgoing.raise_credit(u64::from(window));
+            if !channel.outgoing.open(&fields, &mut self.tx_pool) {
+                self.associations[to as usize].detach(number);
+                self.fail_channel(at, ErrorCode::Busy);
+                continue;
+            }
+            self.begin_waiting(now, to);
+            self.schedule_channel(at);
+        }
+        self.end_association(from, ErrorCode::Closed);
+    }
+
+    fn send_opened(&mut self, now: Time, index: u32, nonce: u64) {
+        let mut parameters = [0; Parameters::BYTES];
+        // The first number stays what it was, however much has been acknowledged since.
+        let first = self.parameters(index);
+        if first.write(&mut parameters).is_err() {
+            return;
+        }
+        let first_flight = self.first_flight(index);
+        let association = &self.associations[index as usize];
+        let path = association.path;
+        let header = association.header(Type::Opened, first.first_number, first_flight, &self.config, now);
+        let fields = OpenedFields { nonce, rest: &parameters };
+        self.reply_with(&path, |out| {
+            let length = fields.write(out.get_mut(ropeway_wire::BASE_HEADER_BYTES..)?).ok()?;
+            Some(Header { length: length as u16, ..header }.write(out).ok()? + length)
+        });
+    }
+
+    fn handle_opened(
+        &mut self,
+        now: Time,
+        path: &Path,
+        packet: &Packet<'_>,
+        fields: &OpenedFields<'_>,
+    ) -> Result<(), Malformed> {
+        let (parameters, _) = Parameters::parse(fields.rest)?;
+        if self.find(packet.header.destination).is_none() {
+            // The attempt was given up meanwhile: the server must not wait for it.
+            self.counters.dropped_unknown_id += 1;
+            self.reply_reset(path, packet);
+            return Ok(());
+        }
+        let Some(index) = self.find_attempt(path, packet.header.destination, fields.nonce) else { return Ok(()) };
+        let association = &mut self.associations[index as usize];
+        let Some(asked_at) =
+            association.attempt().filter(|attempt| attempt.cookie.is_some()).map(|attempt| attempt.asked_at)
+        else {
+            self.counters.dropped_unasked += 1;
+            return Ok(());
+        };
+        if let Some(at) = asked_at {
+            association.rtt.sample(now.since(at));
+        }
+        let packet_bytes = association.packet_bytes;
+        association.open(&parameters, packet_bytes);
+        association.heard_at = now;
+        self.counters.associations_opened += 1;
+        if self.take_header(now, index, &packet.header).is_none() {
+            self.counters.dropped_window += 1;
+        }
+        let channels: Vec<u32> = self.associations[index as usize].channels.values().copied().collect();
+        for at in channels {
+            let channel = &mut self.channels[at as usize];
+            channel.outgoing.raise_credit(u64::from(parameters.window));
+            if channel.released {
+                // Closed while the server was being told of it.
+                self.abort_channel(at, ErrorCode::Reset);
+                continue;
+            }
+            self.begin_waiting(now, index);
+            self.schedule_channel(at);
+            self.announce_channel(at);
+        }
+        self.settle_timers(now, index);
+        Ok(())
+    }
+
+    fn handle_refused(&mut self, now: Time, path: &Path, id: Id, nonce: u64, code: ErrorCode) {
+        let Some(index) = self.find_attempt(path, id, nonce) else { return };
+        if code == ErrorCode::Crossed {
+            if let Some(attempt) = self.associations[index as usize].attempt_mut() {
+                attempt.yields_until = Some(now.after(YIELD_NS));
+            }
+            return;
+        }
+        if matches!(code, ErrorCode::Refused | ErrorCode::Busy) && self.retry_for_others(now, index, code) {
+            return;
+        }
+        self.end_association(index, code);
+    }
+
+    /// One port did not take us; channels to others behind the same path start a new attempt. `false`: there are none.
+    fn retry_for_others(&mut self, now: Time, index: u32, code: ErrorCode) -> bool {
+        let nonce = self.random.next_u64();
+        let channels = &self.channels;
+        let association = &mut self.associations[index as usize];
+        let Some(refused_port) = association.attempt().map(|attempt| attempt.destination_port) else { return false };
+        let is_other =
+            |at: &u32| channels[*at as usize].remote_port != refused_port && !channels[*at as usize].released;
+        let Some(next) = association.channels.values().copied().find(is_other) else { return false };
+        let refused: Vec<(u16, u32)> =
+            association.channels.iter().map(|(&number, &at)| (number, at)).filter(|(_, at)| !is_other(at)).collect();
+        if association.sent.in_flight() > 0 {
+            // Its OPEN is gone with the channel that it belonged to.
+            let first = association.first_number;
+            association.sent.clear(|packet| self.tx_pool.give(packet.payload));
+            association.sent = crate::sent::Sent::starting_at(first);
+        }
+        let (destination_port, source_port) = (channels[next as usize].remote_port, channels[next as usize].local_port);
+        if let Some(attempt) = association.attempt_mut() {
+            let give_up_at = attempt.give_up_at;
+            **attempt = Attempt::new(nonce, destination_port, source_port, give_up_at, now);
+        }
+        for (number, at) in refused {
+            self.associations[index as usize].detach(number);
+            self.fail_channel(at, code);
+        }
+        self.run_attempt(now, index);
+        self.settle_timers(now, index);
+        true
+    }
+
+    /// The number that an association's first packet gets.
+    pub(super) fn first_number(&mut self) -> u64 {
+        self.config.first_number.unwrap_or_else(|| self.random.next_u64())
+    }
+}
+
+fn now_ticks(now: Time) -> u32 {
+    (now.as_nanos() / COOKIE_TICK_NS) as u32
+}

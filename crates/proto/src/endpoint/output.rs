@@ -1,0 +1,381 @@
+//! Packets out: answers, control packets, what was asked for, and new data as far as grants go.
+
+use std::io::IoSlice;
+
+use ropeway_wire::{AbortFields, BASE_HEADER_BYTES, BlockWriter, CHANNEL_HEADER_BYTES, Flags, Header, Type};
+
+use super::commands::{enter_round, recount};
+use super::{Endpoint, MOST_REPLIES, Path, Reply};
+use crate::association::Association;
+use crate::channel::Channel;
+use crate::sent::{NOBODY, Packet};
+use crate::time::Time;
+
+/// Packets of one call of the sink: what one segmented send can carry.
+pub const BATCH_PACKETS: usize = 64;
+/// Longest control packet: header and about eighty ranges. More goes into the next.
+const CONTROL_BYTES: usize = 512;
+/// Channels looked at in vain before an association's turn ends; those that wait for company have a timer.
+const MOST_IDLE_CHANNELS: usize = 64;
+/// Up to so many packets of a burst go before bulk data in the host's own queue.
+const URGENT_PACKETS: usize = 2;
+
+/// Whether packets should overtake bulk data in the sending host's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    Bulk,
+    Urgent,
+}
+
+/// Takes packets for one path, in order, and says how many the link accepted.
+pub type Sink<'a> = dyn FnMut(&Path, Urgency, &[IoSlice<'_>]) -> usize + 'a;
+
+/// What came of an association's turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Finished,
+    More,
+    LinkFull,
+}
+
+impl Endpoint {
+    /// Hands everything that may be sent now to `sink`. `false`: the link was full, and there is more.
+    pub fn transmit(&mut self, now: Time, sink: &mut Sink<'_>) -> bool {
+        while let Some(reply) = self.replies.pop_front() {
+            if sink(&reply.path, Urgency::Urgent, &[IoSlice::new(&reply.bytes)]) == 0 {
+                self.replies.push_front(reply);
+                return false;
+            }
+            self.counters.packets_sent += 1;
+        }
+        while let Some(index) = self.ready.pop_front() {
+            match self.transmit_association(now, index, sink) {
+                Turn::Finished => self.associations[index as usize].ready = false,
+                Turn::More => self.ready.push_back(index),
+                Turn::LinkFull => {
+                    self.ready.push_front(index);
+                    return false;
+                }
+            }
+            self.settle_timers(now, index);
+        }
+        true
+    }
+
+    /// Whether [`Endpoint::transmit`] has anything to do.
+    pub fn wants_to_transmit(&self) -> bool {
+        !self.ready.is_empty() || !self.replies.is_empty()
+    }
+
+    fn transmit_association(&mut self, now: Time, index: u32, sink: &mut Sink<'_>) -> Turn {
+        if !self.associations[index as usize].is_open() {
+            return Turn::Finished;
+        }
+        let association = &self.associations[index as usize];
+        let asks = association.ask_at.is_some_and(|at| at <= now) || association.ask_beyond;
+        let first_flight = self.first_flight(index);
+        if asks || association.state_due || association.pin_due || !association.words.is_empty() {
+            if !self.transmit_control(now, index, first_flight, sink) {
+                return Turn::LinkFull;
+            }
+            let association = &self.associations[index as usize];
+            if !association.words.is_empty() || association.ask_at.is_some_and(|at| at <= now) {
+                return Turn::More;
+            }
+        }
+        let mut numbers = [0; BATCH_PACKETS];
+        let count = self.collect(now, index, &mut numbers);
+        if count > 0 {
+            return self.transmit_data(now, index, first_flight, &numbers[..count], sink);
+        }
+        if self.associations[index as usize].ack_due && !self.transmit_control(now, index, first_flight, sink) {
+            return Turn::LinkFull;
+        }
+        Turn::Finished
+    }
+
+    pub(super) fn first_flight(&self, index: u32) -> u8 {
+        let association = &self.associations[index as usize];
+        self.gate.first_flight(
+            self.arrivals.active(),
+            association.peer_backlog > 0,
+            association.frame_bytes(&self.config),
+        )
+    }
+
+    /// Numbers to send now: first those asked for, then new ones.
+    fn collect(&mut self, now: Time, index: u32, numbers: &mut [u64; BATCH_PACKETS]) -> usize {
+        let mut count = 0;
+        while count < BATCH_PACKETS
+            && let Some(number) = self.associations[index as usize].sent.take_requested()
+        {
+            numbers[count] = number;
+            count += 1;
+        }
+        self.collect_endings(now, index, numbers, &mut count);
+        let mut allowance = self.associations[index as usize].allowance(now);
+        // Channels looked at since the last one that had something: a whole round without any ends the search.
+        let mut idle = 0;
+        while count < BATCH_PACKETS && allowance > 0 {
+            let association = &mut self.associations[index as usize];
+            if idle > association.round.len().min(MOST_IDLE_CHANNELS) {
+                break;
+            }
+            let Some(at) = association.round.pop_front() else { break };
+            match self.next_of_channel(now, index, at) {
+                Some(number) => {
+                    numbers[count] = number;
+                    count += 1;
+                    idle = 0;
+                    allowance = self.associations[index as usize].allowance(now).min(allowance - 1);
+                }
+                None => idle += 1,
+            }
+        }
+        let association = &mut self.associations[index as usize];
+        if association.round.is_empty() {
+            association.flush = false;
+        }
+        association.note_limit(now);
+        count
+    }
+
+    /// What ends a channel, or refuses one, needs no grant: closing must not wait behind other people's transfers. The receiver's window bounds it all the
+    /// same.
+    fn collect_endings(&mut self, now: Time, index: u32, numbers: &mut [u64; BATCH_PACKETS], count: &mut usize) {
+        while *count < BATCH_PACKETS && self.associations[index as usize].window() > 0 {
+            let association = &mut self.associations[index as usize];
+            let number = if let Some((channel, code)) = association.refusals.pop_front() {
+                let mut bytes = [0; AbortFields::BYTES];
+                let written = AbortFields { code }.write(&mut bytes).unwrap_or(0);
+                let payload = self.tx_pool.exactly(&bytes[..written]);
+                // Nothing was ever sent on that channel from here, so nothing has to come before it.
+                let packet = Packet { channel, payload, ..Packet::new(Type::Abort, NOBODY) };
+                Some(number_packet(association, packet, now))
+            } else if let Some(at) = association.ending.pop_front() {
+                self.number_next(now, index, at)
+            } else {
+                return;
+            };
+            if let Some(number) = number {
+                numbers[*count] = number;
+                *count += 1;
+            }
+        }
+    }
+
+    /// Gives a number to the next payload of a channel that came up in the round, unless it waits for company.
+    fn next_of_channel(&mut self, now: Time, index: u32, at: u32) -> Option<u64> {
+        let association = &mut self.associations[index as usize];
+        let channel = &mut self.channels[at as usize];
+        let partial = !channel.outgoing.no_delay && channel.outgoing.is_one_partial(association.payload_bytes);
+        let hold_until = association.new_at.after(self.config.coalesce_ns);
+        if partial && !association.flush && association.sent.in_flight() > 0 && hold_until > now {
+            association.flush_at = Some(hold_until);
+            association.round.push_back(at);
+            return None;
+        }
+        self.number_next(now, index, at)
+    }
+
+    /// Gives a number to the next payload of a channel that has been taken out of its line, and puts it back if it has more.
+    fn number_next(&mut self, now: Time, index: u32, at: u32) -> Option<u64> {
+        let association = &mut self.associations[index as usize];
+        let channel = &mut self.channels[at as usize];
+        channel.outgoing.scheduled = false;
+        if !channel.outgoing.front_has_credit() {
+            return None;
+        }
+        let unsent = channel.outgoing.pop()?;
+        recount(association, channel);
+        if channel.outgoing.front_has_credit() {
+            enter_round(association, channel, at);
+        }
+        // Everything below `una` is acknowledged: the channel's last number counts only if it is not. The window keeps the distance within 16 bits.
+        let next = association.sent.next();
+        let back = channel.outgoing.last_number.map_or(0, |last| next.wrapping_sub(last) as u16);
+        channel.outgoing.last_number = Some(next);
+        let packet = Packet {
+            flags: unsent.flags,
+            channel: channel.number,
+            back,
+            payload: unsent.payload,
+            ..Packet::new(unsent.kind, at)
+        };
+        Some(number_packet(association, packet, now))
+    }
+
+    fn transmit_data(&mut self, now: Time, index: u32, first_flight: u8, numbers: &[u64], sink: &mut Sink<'_>) -> Turn {
+        let association = &mut self.associations[index as usize];
+        let template = association.header(Type::Data, 0, first_flight, &self.config, now);
+        for &number in numbers {
+            let Some(packet) = association.sent.get_mut(number) else { continue };
+            let mut flags = packet.flags;
+            flags.set(Flags::ECHO, template.flags.contains(Flags::ECHO));
+            flags.set(Flags::RTX, packet.transmitted);
+            let length = packet.payload.len() as u16;
+            let Packet { kind, channel, back, .. } = *packet;
+            let header = Header { kind, flags, length, number: number as u32, channel, back, ..template };
+            packet.payload.with_header(CHANNEL_HEADER_BYTES, |out| out.copy_from_slice(&header.to_bytes()));
+        }
+        let mut slices = [IoSlice::new(&[]); BATCH_PACKETS];
+        for (slice, &number) in slices.iter_mut().zip(numbers) {
+            if let Some(packet) = association.sent.get(number) {
+                *slice = IoSlice::new(packet.payload.packet(CHANNEL_HEADER_BYTES));
+            }
+        }
+        let urgency = if numbers.len() <= URGENT_PACKETS { Urgency::Urgent } else { Urgency::Bulk };
+        let accepted = sink(&association.path, urgency, &slices[..numbers.len()]).min(numbers.len());
+        for &number in &numbers[..accepted] {
+            if let Some(packet) = association.sent.get_mut(number) {
+                let again = std::mem::replace(&mut packet.transmitted, true);
+                association.counters.resent += u64::from(again);
+                self.counters.resent += u64::from(again);
+                self.counters.payload_sent_bytes += packet.payload.len() as u64;
+            }
+        }
+        association.sent.put_back(&numbers[accepted..]);
+        association.counters.packets_sent += accepted as u64;
+        self.counters.packets_sent += accepted as u64;
+        if accepted > 0 {
+            association.said(now);
+        }
+        if accepted < numbers.len() {
+            Turn::LinkFull
+        } else if numbers.len() == BATCH_PACKETS {
+            Turn::More
+        } else {
+            Turn::Finished
+        }
+    }
+
+    /// Sends one CONTROL, STATE or PIN with as many blocks as fit. `false`: the link was full, and everything stays due.
+    fn transmit_control(&mut self, now: Time, index: u32, first_flight: u8, sink: &mut Sink<'_>) -> bool {
+        let mut bytes = [0; CONTROL_BYTES];
+        let (head, body) = bytes.split_at_mut(BASE_HEADER_BYTES);
+        let mut blocks = BlockWriter::new(body);
+        self.write_requests(now, index, &mut blocks);
+        let words = self.write_words(index, &mut blocks);
+        let association = &mut self.associations[index as usize];
+        let kind = match (association.state_due, association.pin_due) {
+            (true, _) => Type::State,
+            (false, true) if blocks.is_empty() => Type::Pin,
+            _ => Type::Control,
+        };
+        if kind == Type::State {
+            write_wants(association, &self.channels, &mut blocks);
+        }
+        let length = blocks.len();
+        let number = association.sent.next();
+        let header =
+            Header { length: length as u16, ..association.header(kind, number, first_flight, &self.config, now) };
+        head.copy_from_slice(&header.to_bytes()[..BASE_HEADER_BYTES]);
+        if sink(&association.path, Urgency::Urgent, &[IoSlice::new(&bytes[..BASE_HEADER_BYTES + length])]) == 0 {
+            return false;
+        }
+        association.words.drain(..words);
+        association.counters.packets_sent += 1;
+        self.counters.packets_sent += 1;
+        match kind {
+            Type::State => {
+                association.state_due = false;
+                association.counters.states_sent += 1;
+                self.counters.states_sent += 1;
+            }
+            Type::Pin => association.pin_due = false,
+            _ => {}
+        }
+        association.said(now);
+        true
+    }
+
+    /// RRQ blocks for what is missing and due.
+    fn write_requests(&mut self, now: Time, index: u32, blocks: &mut BlockWriter<'_>) {
+        let association = &mut self.associations[index as usize];
+        let again_ns = association.again_ns(&self.config);
+        let asked_before = association.received.asked();
+        let mut requests = 0;
+        association.ask_at = association.received.ask(now, association.reorder_ns, again_ns, |first, count| {
+            let fits = blocks.rrq(first as u32, count);
+            requests += u64::from(fits);
+            fits
+        });
+        let lost = u64::from(association.received.asked().saturating_sub(asked_before));
+        association.lost_unreported += lost;
+        association.counters.lost += lost;
+        self.counters.lost += lost;
+        if std::mem::take(&mut association.ask_beyond) {
+            let count = association.outstanding_packets().min(u64::from(u16::MAX)) as u16;
+            if count > 0 && blocks.rrq(association.received.next() as u32, count) {
+                requests += 1;
+            }
+        }
+        association.counters.requests_sent += requests;
+        self.counters.requests_sent += requests;
+        if lost > 0 {
+            self.gate.note_overflow(association.rtt.queueing_ns(), self.arrivals.bytes_per_ms);
+            self.touch(index);
+        }
+    }
+
+    /// CREDIT and HOLD blocks; says how many of the channels in line are done with.
+    fn write_words(&mut self, index: u32, blocks: &mut BlockWriter<'_>) -> usize {
+        let association = &self.associations[index as usize];
+        for (done, &at) in association.words.iter().enumerate() {
+            let Some(channel) = self.channels.get_mut(at as usize).filter(|channel| channel.association == index)
+            else {
+                continue;
+            };
+            if channel.credit_due && !blocks.credit(channel.number, channel.incoming.limit()) {
+                return done;
+            }
+            channel.credit_due = false;
+            if channel.hold_due && !blocks.hold(channel.number) {
+                return done;
+            }
+            channel.hold_due = false;
+            channel.has_words = false;
+        }
+        association.words.len()
+    }
+
+    /// Makes an answer that belongs to no association.
+    pub(super) fn reply_with(&mut self, path: &Path, write: impl FnOnce(&mut [u8]) -> Option<usize>) {
+        if self.replies.len() >= MOST_REPLIES {
+            self.counters.replies_suppressed += 1;
+            return;
+        }
+        let mut bytes = vec![0; usize::from(self.config.packet_bytes)];
+        if let Some(length) = write(&mut bytes) {
+            bytes.truncate(length);
+            self.replies.push_back(Reply { path: *path, bytes });
+        }
+    }
+}
+
+/// Appends a packet to what has been sent, with the marks of the busy period. Fixed from here on.
+fn number_packet(association: &mut Association, mut packet: Packet, now: Time) -> u64 {
+    if association.sent.in_flight() == 0 {
+        association.waiting_since = now;
+    }
+    if !std::mem::replace(&mut association.busy, true) {
+        packet.flags.insert(Flags::TXS);
+    }
+    if association.backlog_bytes == 0 {
+        packet.flags.insert(Flags::TXF);
+    }
+    association.new_at = now;
+    association.sent.push(packet)
+}
+
+/// WANT blocks for channels that wait for credit: as many as fit, the others in turn with the next STATE.
+fn write_wants(association: &mut Association, channels: &slab::Slab<Channel>, blocks: &mut BlockWriter<'_>) {
+    let first = association.want_next;
+    for &number in association.blocked.range(first..).chain(association.blocked.range(..first)) {
+        let Some(channel) = association.channel(number).and_then(|at| channels.get(at as usize)) else { continue };
+        if !blocks.want(number, channel.outgoing.credit()) {
+            association.want_next = number;
+            return;
+        }
+    }
+}

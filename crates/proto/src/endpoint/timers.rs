@@ -1,0 +1,181 @@
+//! Time: which timer of an association is next, and what happens when one has run out (docs/protocol.md 8, 10).
+//!
+//! An association stands in the list of timers once at most, at a time not later than its earliest timer; when that comes the timers are looked at again.
+//! So nothing is moved in the list when traffic pushes a timer into the future, which it does with every packet.
+
+use ropeway_wire::{ErrorCode, Header, RstFields, Type};
+
+use super::Endpoint;
+use crate::association::{Association, Phase};
+use crate::time::Time;
+
+/// A timer that runs out so late says that nobody looked at the clock meanwhile: then silence is no proof against the peers.
+const OVERSLEPT_NS: u64 = 1_000_000_000;
+/// An association without channels is kept for so long after its last packet: the next channel then opens without a round trip.
+const UNUSED_NS: u64 = 60_000_000_000;
+
+impl Endpoint {
+    /// When [`Endpoint::handle_timeout`] wants to be called next; it may be called earlier.
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.timers.first().map(|&(at, _)| at)
+    }
+
+    /// Runs what is due.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.timers.first().is_some_and(|&(at, _)| now.since(at) >= OVERSLEPT_NS) {
+            // This process was stopped, or the clock was set forward: packets of that time may still wait to be read.
+            self.awake_at = now;
+            self.counters.overslept += 1;
+        }
+        while let Some(&(at, index)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.pop_first();
+            let Some(association) = self.associations.get_mut(index as usize) else { continue };
+            association.timer_at = None;
+            let is_alive = match association.phase {
+                Phase::Opening(_) => self.run_attempt(now, index),
+                Phase::Open => self.run_timers(now, index),
+            };
+            if is_alive {
+                self.settle_timers(now, index);
+            }
+        }
+        self.finish_batch(now);
+    }
+
+    /// Sees to it that the association is looked at when its earliest timer is due.
+    pub(super) fn settle_timers(&mut self, now: Time, index: u32) {
+        let Some(association) = self.associations.get(index as usize) else { return };
+        let due = match &association.phase {
+            Phase::Opening(attempt) => Some(attempt.retry_at.min(attempt.give_up_at)),
+            Phase::Open => {
+                let drain_ns = self.arrivals.drain_ns(self.gate.charged_bytes());
+                [
+                    association.ack_at,
+                    // What is due already waits for `transmit`, not for time.
+                    association.ask_at.filter(|&at| at > now),
+                    association.flush_at,
+                    association.deadline_at,
+                    association.state_due_at(&self.config),
+                    association.request_due_at(&self.config, drain_ns),
+                    association.take_back_at(),
+                    Some(self.idle_due_at(association)),
+                ]
+                .into_iter()
+                .flatten()
+                .min()
+            }
+        };
+        if association.ack_due || association.state_due || association.ask_at.is_some_and(|at| at <= now) {
+            self.make_ready(index);
+        }
+        let association = &mut self.associations[index as usize];
+        if let Some(due) = due
+            && association.timer_at.is_none_or(|at| at > due)
+        {
+            if let Some(at) = association.timer_at.replace(due) {
+                self.timers.remove(&(at, index));
+            }
+            self.timers.insert((due, index));
+        }
+    }
+
+    /// When silence is next worth a look: a PIN, the end of an association without channels, or of a peer that is gone.
+    fn idle_due_at(&self, association: &Association) -> Time {
+        let mut due = association.heard_at.max(self.awake_at).after(self.config.idle_limit_ns);
+        if association.is_opener {
+            due = due.min(association.heard_at.max(association.pin_at).after(self.config.keep_alive_ns));
+        }
+        if association.channels.is_empty() && !association.has_undelivered() {
+            due = due.min(association.heard_at.max(association.new_at).after(UNUSED_NS));
+        }
+        due
+    }
+
+    /// `false`: the association is gone.
+    fn run_timers(&mut self, now: Time, index: u32) -> bool {
+        if self.associations[index as usize].deadline_at.is_some_and(|at| at <= now) {
+            self.expire_messages(now, index);
+        }
+        let association = &mut self.associations[index as usize];
+        let silent_since = association.heard_at.max(association.waiting_since).max(self.awake_at);
+        if association.has_undelivered() && now.since(silent_since) >= self.config.give_up_ns {
+            self.counters.timeouts += 1;
+            self.end_association(index, ErrorCode::Timeout);
+            return false;
+        }
+        if now.since(association.heard_at.max(self.awake_at)) >= self.config.idle_limit_ns {
+            self.counters.timeouts += 1;
+            self.end_association(index, ErrorCode::Timeout);
+            return false;
+        }
+        if association.channels.is_empty()
+            && !association.has_undelivered()
+            && now.since(association.heard_at.max(association.new_at)) >= UNUSED_NS
+        {
+            self.say_goodbye(index, ErrorCode::Closed);
+            self.end_association(index, ErrorCode::Closed);
+            return false;
+        }
+        let mut acts = false;
+        if association.ack_at.is_some_and(|at| at <= now) {
+            association.ack_at = None;
+            association.ack_due |= association.arrivals_unacked > 0;
+            acts = true;
+        }
+        if association.flush_at.is_some_and(|at| at <= now) {
+            association.flush_at = None;
+            association.flush = !association.round.is_empty();
+            acts = true;
+        }
+        acts |= association.ask_at.is_some_and(|at| at <= now);
+        if association.state_due_at(&self.config).is_some_and(|at| at <= now) {
+            association.state_at = now;
+            association.state_doublings += 1;
+            association.state_due = true;
+            acts = true;
+        }
+        let drain_ns = self.arrivals.drain_ns(self.gate.charged_bytes());
+        if association.request_due_at(&self.config, drain_ns).is_some_and(|at| at <= now) {
+            association.request_at = now;
+            association.request_doublings += 1;
+            association.ask_beyond = true;
+            association.ask_at = Some(now);
+            acts = true;
+        }
+        if association.take_back_at().is_some_and(|at| at <= now) {
+            association.granted = association.received.next();
+            // What it wants it says again when it speaks again.
+            association.peer_backlog = 0;
+            association.counters.leases_expired += 1;
+            self.touch(index);
+        }
+        let association = &mut self.associations[index as usize];
+        if association.is_opener && now.since(association.heard_at.max(association.pin_at)) >= self.config.keep_alive_ns
+        {
+            association.pin_at = now;
+            association.pin_due = true;
+            acts = true;
+        }
+        if acts {
+            self.make_ready(index);
+        }
+        true
+    }
+
+    /// Tells the peer that the association is over.
+    pub(super) fn say_goodbye(&mut self, index: u32, code: ErrorCode) {
+        let association = &self.associations[index as usize];
+        if !association.is_open() {
+            return;
+        }
+        let (path, peer) = (association.path, association.peer);
+        let fields = RstFields { token: self.reset_token(association.id), code };
+        let header = Header { length: RstFields::BYTES as u16, ..Header::new(Type::Rst, peer) };
+        self.reply_with(&path, |out| {
+            let at = header.write(out).ok()?;
+            Some(at + fields.write(out.get_mut(at..)?).ok()?)
+        });
+    }
+}

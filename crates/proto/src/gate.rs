@@ -1,0 +1,558 @@
+//! The gate: how much may fly towards this host, and from whom (docs/protocol.md 6).
+//!
+//! One budget in bytes stands for what the last switch port before the host can queue. A grant charges it, an arrival releases it; who wants more than
+//! there is waits in a queue. The gate knows senders by the index of their association and keeps no packet; the endpoint tells it what each sender
+//! wants and sends what it grants. In [`GateMode::Esp`] it holds acknowledgments back instead, as document 2 did ([2:3.2.6]).
+
+use std::collections::VecDeque;
+
+use crate::config::{Config, GateMode, Order};
+use crate::time::Time;
+
+/// Senders that hold grants at least, if so many are active: one that is slow to answer must not idle the line.
+const HOLDERS: u64 = 8;
+/// A grant is an eighth of the budget (8 packets of 1500 bytes with a port of 128 KiB), up to one segmented send.
+const QUANTUM_MOST_PACKETS: u64 = 44;
+/// A sender that holds a grant and is silent for 2 round trips, at least for this long, is suspect.
+const SUSPECT_MIN_NS: u64 = 1_000_000;
+/// Suspects are looked for no more often than this.
+const SUSPECT_SCAN_NS: u64 = 250_000;
+/// The share of the budget that may be granted again against suspects.
+const SUSPECT_SHARE: u64 = 4;
+/// Under `srpt` every so many quanta one goes to who has waited longest.
+const SRPT_FIFO_EVERY: u64 = 8;
+/// The budget never falls below this.
+const BUDGET_FLOOR_BYTES: u64 = 16 << 10;
+/// The budget is this share of the port's buffer; the rest is for first flights, acknowledgments and other people's packets.
+const BUDGET_NUMERATOR: u64 = 3;
+const BUDGET_DENOMINATOR: u64 = 4;
+/// Loss is judged over this many round trips ...
+const EPOCH_ROUND_TRIPS: u64 = 8;
+/// ... of at least so many packets: a single loss among fewer says nothing.
+const EPOCH_LEAST_PACKETS: u64 = 100;
+/// A larger estimate of the port's buffer loses this part with every loss in a shorter queue.
+const ESTIMATE_FADES: u64 = 64;
+/// The share of first flights in the budget.
+const FIRST_FLIGHT_SHARE: u64 = 4;
+
+/// What one sender wants and holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Demand {
+    /// Packets that it may send and that have not been seen.
+    pub outstanding_packets: u64,
+    /// Missing packets that were asked for.
+    pub asked_packets: u64,
+    /// Bytes that it says it has not sent for the first time.
+    pub backlog_bytes: u64,
+    /// Packets that it could use beyond those outstanding.
+    pub wanted_packets: u64,
+    /// A full packet on the medium.
+    pub frame_bytes: u64,
+    /// What of that is not payload.
+    pub overhead_bytes: u64,
+    pub round_trip_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sender {
+    demand: Demand,
+    charged_bytes: u64,
+    heard_at: Time,
+    waiting: bool,
+    suspect: bool,
+    /// An acknowledgment of it is held back (`gate = esp`).
+    held: bool,
+    /// Bytes granted since the start, for the order `fair`.
+    served_bytes: u64,
+}
+
+/// What the gate has counted. Never reset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GateCounters {
+    pub grants: u64,
+    pub granted_packets: u64,
+    /// Times a sender wanted more than the budget had.
+    pub exhausted: u64,
+    /// Senders that became suspect.
+    pub suspects: u64,
+    /// Times the budget was cut for loss or congestion marks.
+    pub cuts: u64,
+    /// Acknowledgments held back (`gate = esp`).
+    pub acks_held: u64,
+}
+
+/// The admission control of one receiving host.
+#[derive(Debug)]
+pub struct Gate {
+    mode: GateMode,
+    order: Order,
+    /// What the budget grows back to.
+    limit_bytes: u64,
+    budget_bytes: u64,
+    /// The share of the budget that is this process's, where several share a host.
+    share_bytes: Option<u64>,
+    window_packets: u64,
+    first_flight_most: u64,
+    senders: Vec<Sender>,
+    /// Who wants more, in the order in which they asked.
+    waiting: VecDeque<u32>,
+    /// Whose acknowledgments are held back, oldest first.
+    held: VecDeque<u32>,
+    charged_bytes: u64,
+    suspect_bytes: u64,
+    scan_at: Time,
+    quanta: u64,
+    adaptation: Adaptation,
+    /// Under `fair`, what the last one served had been given: who joins does not get more than a turn for the time before.
+    fair_floor_bytes: u64,
+    port_estimate_bytes: Option<u64>,
+    counters: GateCounters,
+}
+
+/// Counts for the growth and the cuts of the budget.
+#[derive(Clone, Copy, Debug, Default)]
+struct Adaptation {
+    since: Time,
+    arrived: u64,
+    lost: u64,
+    cut_at: Option<Time>,
+    grown_at: Time,
+}
+
+impl Gate {
+    pub fn new(config: &Config) -> Gate {
+        let mut gate = Gate {
+            mode: config.gate_mode,
+            order: config.order,
+            limit_bytes: 0,
+            budget_bytes: 0,
+            share_bytes: None,
+            window_packets: 0,
+            first_flight_most: 0,
+            senders: Vec::new(),
+            waiting: VecDeque::new(),
+            held: VecDeque::new(),
+            charged_bytes: 0,
+            suspect_bytes: 0,
+            scan_at: Time::ZERO,
+            quanta: 0,
+            adaptation: Adaptation::default(),
+            fair_floor_bytes: 0,
+            port_estimate_bytes: None,
+            counters: GateCounters::default(),
+        };
+        gate.configure(config);
+        gate.budget_bytes = gate.limit_bytes;
+        gate
+    }
+
+    /// Takes over changed settings.
+    pub fn configure(&mut self, config: &Config) {
+        (self.mode, self.order) = (config.gate_mode, config.order);
+        self.limit_bytes =
+            (u64::from(config.port_buffer_bytes) * BUDGET_NUMERATOR / BUDGET_DENOMINATOR).max(BUDGET_FLOOR_BYTES);
+        self.budget_bytes =
+            if self.budget_bytes == 0 { self.limit_bytes } else { self.budget_bytes.min(self.limit_bytes) };
+        self.window_packets = u64::from(config.window_packets);
+        self.first_flight_most = u64::from(config.first_flight_packets);
+    }
+
+    /// The part of the host's budget that this process may hand out; `None`: all of it.
+    pub fn set_share(&mut self, bytes: Option<u64>) {
+        self.share_bytes = bytes;
+    }
+
+    pub fn counters(&self) -> GateCounters {
+        self.counters
+    }
+
+    pub fn budget_bytes(&self) -> u64 {
+        self.share_bytes.map_or(self.budget_bytes, |share| share.min(self.budget_bytes))
+    }
+
+    /// The budget before it is shared with other processes.
+    pub fn whole_budget_bytes(&self) -> u64 {
+        self.budget_bytes
+    }
+
+    /// The least that is of use: one grant.
+    pub fn quantum_bytes(&self) -> u64 {
+        let frame = self.senders.iter().map(|sender| sender.demand.frame_bytes).max().unwrap_or(0);
+        frame * self.quantum(frame)
+    }
+
+    pub fn charged_bytes(&self) -> u64 {
+        self.charged_bytes
+    }
+
+    /// Bytes that all senders together have said they still have to send: this process's demand on a shared budget.
+    pub fn demand_bytes(&self) -> u64 {
+        self.senders.iter().map(|sender| sender.demand.backlog_bytes + sender.charged_bytes).sum()
+    }
+
+    /// How many packets an idle sender may begin with, when `active` others have been heard lately; a sender `with_backlog` gets grants instead.
+    pub fn first_flight(&self, active: u64, with_backlog: bool, frame_bytes: u64) -> u8 {
+        if with_backlog && active > 1 {
+            return 0;
+        }
+        let each = self.budget_bytes() / FIRST_FLIGHT_SHARE / (active.max(1) * frame_bytes.max(1));
+        each.clamp(1, self.first_flight_most) as u8
+    }
+
+    fn sender(&mut self, index: u32) -> &mut Sender {
+        let index = index as usize;
+        if index >= self.senders.len() {
+            self.senders.resize(index + 1, Sender::default());
+        }
+        &mut self.senders[index]
+    }
+
+    /// Something arrived from a sender: what it now wants and holds.
+    pub fn report(&mut self, index: u32, demand: Demand, now: Time) {
+        let floor = self.fair_floor_bytes;
+        let sender = self.sender(index);
+        sender.heard_at = now;
+        let waiting = sender.waiting;
+        if std::mem::replace(&mut sender.suspect, false) {
+            let charged = sender.charged_bytes;
+            self.suspect_bytes -= charged;
+        }
+        self.set_demand(index, demand);
+        if demand.wanted_packets > 0 && !waiting && self.mode == GateMode::Grants {
+            let sender = self.sender(index);
+            sender.waiting = true;
+            sender.served_bytes = sender.served_bytes.max(floor);
+            self.waiting.push_back(index);
+        }
+    }
+
+    fn set_demand(&mut self, index: u32, demand: Demand) {
+        let sender = self.sender(index);
+        let full = demand.outstanding_packets * demand.frame_bytes;
+        let backlog = demand.backlog_bytes + demand.outstanding_packets * demand.overhead_bytes;
+        let charged = full.min(backlog) + demand.asked_packets * demand.frame_bytes;
+        let before = std::mem::replace(&mut sender.charged_bytes, charged);
+        sender.demand = demand;
+        let suspect = sender.suspect;
+        self.charged_bytes = self.charged_bytes + charged - before;
+        if suspect {
+            self.suspect_bytes = self.suspect_bytes + charged - before;
+        }
+    }
+
+    /// The association is gone.
+    pub fn forget(&mut self, index: u32) {
+        let sender = std::mem::take(self.sender(index));
+        self.charged_bytes -= sender.charged_bytes;
+        self.suspect_bytes -= if sender.suspect { sender.charged_bytes } else { 0 };
+        self.waiting.retain(|&waiting| waiting != index);
+        self.held.retain(|&held| held != index);
+    }
+
+    fn quantum(&self, frame_bytes: u64) -> u64 {
+        (self.budget_bytes() / (HOLDERS * frame_bytes.max(1))).clamp(1, QUANTUM_MOST_PACKETS)
+    }
+
+    /// What can be granted now, counting a part of what suspects hold as free.
+    fn free_bytes(&self) -> u64 {
+        let budget = self.budget_bytes();
+        (budget + self.suspect_bytes.min(budget / SUSPECT_SHARE)).saturating_sub(self.charged_bytes)
+    }
+
+    /// Hands out what is free: `grant(index, packets)` for each sender that gets some.
+    pub fn distribute(&mut self, now: Time, mut grant: impl FnMut(u32, u64)) {
+        if self.waiting.is_empty() || self.budget_bytes() == 0 {
+            return;
+        }
+        while let Some(place) = self.choose() {
+            let index = self.waiting[place];
+            let Sender { demand, .. } = *self.sender(index);
+            let mut packets = demand.wanted_packets.min(self.quantum(demand.frame_bytes));
+            if self.window_packets > 0 {
+                packets = packets.min(self.window_packets.saturating_sub(demand.outstanding_packets));
+            }
+            if packets == 0 {
+                self.leave_queue(place);
+                continue;
+            }
+            let cost = packets * demand.frame_bytes;
+            // A budget smaller than a quantum still lets one sender through.
+            if cost > self.free_bytes() && self.charged_bytes > 0 {
+                self.counters.exhausted += 1;
+                if self.find_suspects(now) && cost <= self.free_bytes() {
+                    continue;
+                }
+                return;
+            }
+            self.leave_queue(place);
+            let wanted_packets = demand.wanted_packets - packets;
+            let outstanding_packets = demand.outstanding_packets + packets;
+            self.set_demand(index, Demand { outstanding_packets, wanted_packets, ..demand });
+            self.fair_floor_bytes = self.sender(index).served_bytes;
+            self.sender(index).served_bytes += cost;
+            if wanted_packets > 0 {
+                self.sender(index).waiting = true;
+                self.waiting.push_back(index);
+            }
+            self.quanta += 1;
+            self.counters.grants += 1;
+            self.counters.granted_packets += packets;
+            grant(index, packets);
+        }
+    }
+
+    fn leave_queue(&mut self, place: usize) {
+        if let Some(index) = self.waiting.remove(place) {
+            self.sender(index).waiting = false;
+        }
+    }
+
+    /// The place in the queue of who is next.
+    fn choose(&self) -> Option<usize> {
+        let sender = |index: u32| &self.senders[index as usize];
+        let places = self.waiting.iter().enumerate();
+        match self.order {
+            Order::Srpt if !self.quanta.is_multiple_of(SRPT_FIFO_EVERY) => {
+                places.min_by_key(|&(_, &index)| sender(index).demand.backlog_bytes).map(|(place, _)| place)
+            }
+            Order::Fair => places.min_by_key(|&(_, &index)| sender(index).served_bytes).map(|(place, _)| place),
+            Order::Fifo | Order::Srpt => (!self.waiting.is_empty()).then_some(0),
+        }
+    }
+
+    /// Marks who holds grants and has been silent. Says whether that changed anything.
+    fn find_suspects(&mut self, now: Time) -> bool {
+        if now.since(self.scan_at) < SUSPECT_SCAN_NS {
+            return false;
+        }
+        self.scan_at = now;
+        let mut found = false;
+        for sender in &mut self.senders {
+            let patience = SUSPECT_MIN_NS.max(2 * sender.demand.round_trip_ns);
+            if sender.charged_bytes > 0 && !sender.suspect && now.since(sender.heard_at) > patience {
+                sender.suspect = true;
+                self.suspect_bytes += sender.charged_bytes;
+                self.counters.suspects += 1;
+                found = true;
+            }
+        }
+        if found {
+            // Nobody who is silent gets more; it comes back into the queue with its next word.
+            let senders = &mut self.senders;
+            self.waiting.retain(|&index| {
+                let sender = &mut senders[index as usize];
+                sender.waiting = !sender.suspect;
+                sender.waiting
+            });
+        }
+        found
+    }
+
+    /// Packets were found lost while the queues on their way delayed others by `queueing_ns`, and payload arrived at `bytes_per_ms`. The largest such
+    /// queue is the port's buffer; it fades, as losses happen for other reasons too.
+    pub fn note_overflow(&mut self, queueing_ns: u64, bytes_per_ms: u64) {
+        let queued = queueing_ns.saturating_mul(bytes_per_ms) / 1_000_000;
+        let before = self.port_estimate_bytes.unwrap_or(0);
+        self.port_estimate_bytes = Some(queued.max(before - before / ESTIMATE_FADES));
+    }
+
+    pub fn port_estimate_bytes(&self) -> Option<u64> {
+        self.port_estimate_bytes
+    }
+
+    /// Feeds the adaptation of the budget: packets that arrived, and that were found lost, and whether one carried a congestion mark.
+    pub fn observe(&mut self, now: Time, round_trip_ns: u64, arrived: u64, lost: u64, congested: bool) {
+        let state = &mut self.adaptation;
+        state.arrived += arrived;
+        state.lost += lost;
+        let over = now.since(state.since) >= EPOCH_ROUND_TRIPS * round_trip_ns
+            && state.arrived + state.lost >= EPOCH_LEAST_PACKETS;
+        let lossy = over && state.lost * 100 > state.arrived + state.lost;
+        if over {
+            (state.since, state.arrived, state.lost) = (now, 0, 0);
+        }
+        if (congested || lossy) && state.cut_at.is_none_or(|at| now.since(at) >= round_trip_ns) {
+            state.cut_at = Some(now);
+            state.grown_at = now;
+            let floor = self.floor_bytes();
+            self.budget_bytes = (self.budget_bytes * 7 / 10).max(floor).min(self.limit_bytes);
+            self.counters.cuts += 1;
+        } else if self.budget_bytes < self.limit_bytes && now.since(state.grown_at) >= round_trip_ns {
+            state.grown_at = now;
+            let frame = self.senders.iter().map(|sender| sender.demand.frame_bytes).max().unwrap_or(0);
+            self.budget_bytes = (self.budget_bytes + frame).min(self.limit_bytes);
+        }
+    }
+
+    /// One packet for each waiting sender, up to half the limit, and never less than the constant floor.
+    fn floor_bytes(&self) -> u64 {
+        let frames: u64 = self.waiting.iter().map(|&index| self.senders[index as usize].demand.frame_bytes).sum();
+        BUDGET_FLOOR_BYTES.max(frames.min(self.limit_bytes / 2))
+    }
+
+    /// `gate = esp`: an acknowledgment of `index` is due while `active` senders transmit. `release` is called for each that may go now.
+    pub fn hold_ack(&mut self, index: u32, active: u64, release: impl FnMut(u32)) {
+        if !std::mem::replace(&mut self.sender(index).held, true) {
+            self.held.push_back(index);
+            self.counters.acks_held += 1;
+        }
+        self.release_acks(active, release);
+    }
+
+    /// `gate = esp`: at most `active - 1` acknowledgments stay held.
+    pub fn release_acks(&mut self, active: u64, mut release: impl FnMut(u32)) {
+        while self.held.len() as u64 > active.saturating_sub(1) {
+            let Some(index) = self.held.pop_front() else { return };
+            self.sender(index).held = false;
+            release(index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAME: u64 = 1546;
+
+    fn demand(outstanding: u64, backlog_packets: u64) -> Demand {
+        Demand {
+            outstanding_packets: outstanding,
+            asked_packets: 0,
+            backlog_bytes: backlog_packets * 1444,
+            wanted_packets: backlog_packets.saturating_sub(outstanding),
+            frame_bytes: FRAME,
+            overhead_bytes: FRAME - 1444,
+            round_trip_ns: 100_000,
+        }
+    }
+
+    fn gate(order: Order) -> Gate {
+        Gate::new(&Config { order, ..Config::default() })
+    }
+
+    fn distribute(gate: &mut Gate, ns: u64) -> Vec<(u32, u64)> {
+        let mut grants = Vec::new();
+        gate.distribute(Time::from_nanos(ns), |index, packets| grants.push((index, packets)));
+        grants
+    }
+
+    #[test]
+    fn never_more_than_the_budget_is_granted_and_at_least_eight_hold() {
+        let mut gate = gate(Order::Fifo);
+        (0..32).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+        let grants = distribute(&mut gate, 0);
+        let holders: std::collections::BTreeSet<_> = grants.iter().map(|grant| grant.0).collect();
+        assert!(holders.len() >= 8, "{grants:?}");
+        assert!(gate.charged_bytes() <= gate.budget_bytes(), "{} of {}", gate.charged_bytes(), gate.budget_bytes());
+        assert_eq!(distribute(&mut gate, 0), []);
+    }
+
+    #[test]
+    fn arrivals_release_what_grants_charged() {
+        let mut gate = gate(Order::Fifo);
+        gate.report(0, demand(0, 4), Time::ZERO);
+        assert_eq!(distribute(&mut gate, 0), [(0, 4)]);
+        gate.report(0, demand(0, 0), Time::ZERO);
+        assert_eq!(gate.charged_bytes(), 0);
+    }
+
+    #[test]
+    fn short_backlogs_are_charged_by_their_bytes() {
+        let mut gate = gate(Order::Fifo);
+        for index in 0..300 {
+            let backlog_bytes = 64;
+            gate.report(index, Demand { wanted_packets: 1, backlog_bytes, ..demand(0, 0) }, Time::ZERO);
+        }
+        assert!(distribute(&mut gate, 0).len() > 200, "a short message does not cost a whole frame");
+    }
+
+    #[test]
+    fn srpt_serves_the_shortest_but_starves_nobody() {
+        let mut gate = gate(Order::Srpt);
+        let mut served = [0u64; 2];
+        for round in 0..100 {
+            // Nothing stays outstanding: what was granted has arrived, and both want more.
+            gate.report(0, demand(0, 1_000_000), Time::ZERO);
+            gate.report(1, demand(0, 1_000), Time::ZERO);
+            for (index, packets) in distribute(&mut gate, round) {
+                served[index as usize] += packets;
+            }
+        }
+        assert!(served[1] > 3 * served[0], "{served:?}");
+        assert!(served[0] > 0, "{served:?}");
+    }
+
+    #[test]
+    fn a_silent_holder_becomes_suspect_and_a_quarter_is_granted_again() {
+        let mut gate = gate(Order::Fifo);
+        (0..8).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+        distribute(&mut gate, 0);
+        let at = 3_000_000;
+        gate.report(9, demand(0, 1000), Time::from_nanos(at));
+        assert!(!distribute(&mut gate, at).is_empty(), "out of the suspects' quarter");
+        assert!(gate.counters().suspects >= 7);
+        assert!(gate.charged_bytes() <= gate.budget_bytes() * 5 / 4);
+    }
+
+    #[test]
+    fn a_suspect_that_waited_for_more_gets_none_until_it_speaks() {
+        let mut gate = gate(Order::Fifo);
+        (0..9).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+        distribute(&mut gate, 0);
+        let at = 3_000_000;
+        gate.report(0, demand(0, 1000), Time::from_nanos(at));
+        let grants = distribute(&mut gate, at);
+        assert!(grants.iter().all(|grant| grant.0 == 0), "{grants:?}");
+        for index in 1..9 {
+            gate.report(index, demand(2, 1000), Time::from_nanos(at + 1000));
+        }
+        (0..9).for_each(|index| gate.forget(index));
+        assert_eq!((gate.charged_bytes(), gate.suspect_bytes), (0, 0));
+    }
+
+    #[test]
+    fn who_joins_late_does_not_make_up_for_the_time_before() {
+        let mut gate = gate(Order::Fair);
+        for round in 0..1000 {
+            gate.report(0, demand(0, 1000), Time::ZERO);
+            distribute(&mut gate, round);
+        }
+        let mut served = [0u64; 2];
+        for round in 1000..1100 {
+            (0..2).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+            for (index, packets) in distribute(&mut gate, round) {
+                served[index as usize] += packets;
+            }
+        }
+        assert!(served[0].abs_diff(served[1]) * 10 < served[0], "{served:?}");
+    }
+
+    #[test]
+    fn loss_and_marks_cut_the_budget_once_a_round_trip_and_it_grows_back() {
+        let mut gate = gate(Order::Fifo);
+        let full = gate.budget_bytes();
+        gate.report(0, demand(0, 10), Time::ZERO);
+        gate.observe(Time::from_nanos(1_000_000), 100_000, 1, 0, true);
+        gate.observe(Time::from_nanos(1_050_000), 100_000, 1, 0, true);
+        assert_eq!(gate.budget_bytes(), full * 7 / 10);
+        for step in 0..30 {
+            gate.observe(Time::from_nanos(2_000_000 + step * 100_000), 100_000, 0, 0, false);
+        }
+        assert_eq!(gate.budget_bytes(), full);
+        gate.observe(Time::from_nanos(9_000_000), 100_000, 980, 20, false);
+        assert_eq!(gate.budget_bytes(), full * 7 / 10, "2 % loss");
+    }
+
+    #[test]
+    fn esp_holds_all_acknowledgments_but_one() {
+        let mut gate = gate(Order::Fifo);
+        let mut released = Vec::new();
+        for index in [4, 5, 6, 4, 7] {
+            gate.hold_ack(index, 4, |index| released.push(index));
+        }
+        assert_eq!(released, [4], "four active senders: three stay held");
+        gate.release_acks(1, |index| released.push(index));
+        assert_eq!(released, [4, 5, 6, 7]);
+    }
+}

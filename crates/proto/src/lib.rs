@@ -1,0 +1,30 @@
+//! The protocol of docs/protocol.md without I/O: associations and channels, the gate, loss, opening and closing, keys.
+//!
+//! An [`Endpoint`] is one engine's end of it. It sees no clock, no randomness but a seed, no thread and no socket: the caller passes the time and what
+//! arrived, and fetches what is to be sent. What does not live here: packet formats (`ropeway-wire`), moving packets (`ropeway-link`), waiting and
+//! threads (`ropeway-engine`).
+#![forbid(unsafe_code)]
+
+mod association;
+mod channel;
+pub mod config;
+pub mod crypto;
+mod endpoint;
+mod gate;
+mod pool;
+mod random;
+mod received;
+mod rtt;
+mod sent;
+mod statistics;
+mod time;
+
+pub use channel::{ChannelId, Readiness};
+pub use config::Config;
+pub use endpoint::{
+    AcceptError, ConnectError, Counters, Endpoint, Event, ListenError, Path, RecvError, SendError, Urgency,
+};
+pub use gate::{Gate, GateCounters};
+pub use ropeway_wire::{ErrorCode, Mode};
+pub use statistics::{AssociationCounters, AssociationStatistics, ChannelStatistics, Limit, LimitTimes};
+pub use time::Time;

@@ -1,0 +1,225 @@
+//! Packet memory: buffers of one size with room for headers in front, kept for the next use ([0:4.4]).
+//!
+//! A buffer is owned by whoever holds it and goes back with [`Pool::give`]. The pool keeps returned memory between a watermark and one and a half
+//! times that, so that a steady flow never asks the allocator; how often it had to is counted. Short payloads that have to be kept get exactly the memory
+//! they need: a peer that sends single bytes must not occupy a packet's memory with each.
+
+/// Room in front of a payload: channel header, counter of a key, and the length that a first record gets when a second one joins it.
+pub const HEADROOM_BYTES: usize = wire::CHANNEL_HEADER_BYTES + wire::COUNTER_BYTES + RECORD_PREFIX_BYTES;
+/// Length in front of a record.
+pub const RECORD_PREFIX_BYTES: usize = 2;
+
+use ropeway_wire as wire;
+
+/// Free buffers kept at first: a grant quantum for a few senders.
+const WATERMARK: usize = 256;
+/// A payload shorter than this share of a packet is kept in memory of its own size.
+const SHORT_SHARE: usize = 4;
+
+/// A piece of packet memory; the bytes from `start` to `end` are in use. The default has none.
+#[derive(Debug, Default)]
+pub struct Buffer {
+    memory: Box<[u8]>,
+    start: u32,
+    end: u32,
+}
+
+impl Buffer {
+    pub fn len(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.memory[self.start as usize..self.end as usize]
+    }
+
+    /// Appends as many of the bytes as fit below `limit` bytes in use, and says how many.
+    pub fn append(&mut self, bytes: &[u8], limit: usize) -> usize {
+        let end = self.end as usize;
+        let room = limit.saturating_sub(self.len()).min(self.memory.len() - end);
+        let count = bytes.len().min(room);
+        self.memory[end..end + count].copy_from_slice(&bytes[..count]);
+        self.end += count as u32;
+        count
+    }
+
+    /// How many bytes can be in use altogether if more are appended: pulling at the front makes no room at the end.
+    pub fn append_room(&self, limit: usize) -> usize {
+        limit.min(self.memory.len() - self.start as usize)
+    }
+
+    /// Takes bytes away at the front.
+    pub fn pull(&mut self, count: usize) {
+        self.start += count.min(self.len()) as u32;
+    }
+
+    /// Puts `prefix` in front. The headroom is dimensioned for every header there is.
+    pub fn push(&mut self, prefix: &[u8]) {
+        let start = self.start as usize - prefix.len();
+        self.memory[start..self.start as usize].copy_from_slice(prefix);
+        self.start = start as u32;
+    }
+
+    /// The packet that this payload becomes with a header of `header` bytes written in front, in place and without becoming part of the payload.
+    pub fn with_header(&mut self, header: usize, write: impl FnOnce(&mut [u8])) {
+        let start = self.start as usize - header;
+        write(&mut self.memory[start..self.start as usize]);
+    }
+
+    /// The bytes that `with_header` wrote, and the payload behind them.
+    pub fn packet(&self, header: usize) -> &[u8] {
+        &self.memory[self.start as usize - header..self.end as usize]
+    }
+}
+
+/// Where buffers come from.
+#[derive(Debug)]
+pub struct Pool {
+    free: Vec<Box<[u8]>>,
+    buffer_bytes: usize,
+    in_use: usize,
+    used_bytes: usize,
+    limit_bytes: usize,
+    /// Buffers handed out since the start.
+    pub taken: u64,
+    /// Of those, how many had to be allocated.
+    pub allocated: u64,
+}
+
+impl Pool {
+    /// Buffers for payloads up to `payload_bytes`, `limit_bytes` of memory altogether.
+    pub fn new(payload_bytes: usize, limit_bytes: u64) -> Pool {
+        let buffer_bytes = HEADROOM_BYTES + payload_bytes;
+        let limit_bytes = usize::try_from(limit_bytes).unwrap_or(usize::MAX).max(buffer_bytes);
+        Pool { free: Vec::new(), buffer_bytes, in_use: 0, used_bytes: 0, limit_bytes, taken: 0, allocated: 0 }
+    }
+
+    /// An empty buffer; `None` when all memory is in use.
+    pub fn take(&mut self) -> Option<Buffer> {
+        if self.available() == 0 {
+            return None;
+        }
+        let memory = self.free.pop().unwrap_or_else(|| {
+            self.allocated += 1;
+            vec![0; self.buffer_bytes].into_boxed_slice()
+        });
+        Some(self.hand_out(memory))
+    }
+
+    /// A copy of a payload that has to be kept, in no more memory than it needs; `None` when all memory is in use.
+    pub fn copy(&mut self, payload: &[u8]) -> Option<Buffer> {
+        if payload.len() < self.payload_bytes() / SHORT_SHARE {
+            return (self.available() > 0).then(|| self.exactly(payload));
+        }
+        let mut buffer = self.take()?;
+        buffer.append(payload, self.payload_bytes());
+        Some(buffer)
+    }
+
+    /// A copy of a few bytes that must not fail for want of memory: what ends a channel. There are no more than two for each channel.
+    pub fn exactly(&mut self, payload: &[u8]) -> Buffer {
+        self.allocated += 1;
+        let mut buffer = self.hand_out(vec![0; HEADROOM_BYTES + payload.len()].into_boxed_slice());
+        buffer.append(payload, payload.len());
+        buffer
+    }
+
+    fn hand_out(&mut self, memory: Box<[u8]>) -> Buffer {
+        self.in_use += 1;
+        self.taken += 1;
+        self.used_bytes += memory.len();
+        Buffer { memory, start: HEADROOM_BYTES as u32, end: HEADROOM_BYTES as u32 }
+    }
+
+    pub fn give(&mut self, buffer: Buffer) {
+        self.in_use -= 1;
+        self.used_bytes -= buffer.memory.len();
+        if buffer.memory.len() != self.buffer_bytes {
+            return;
+        }
+        let watermark = WATERMARK.max(self.in_use);
+        if self.free.len() >= watermark + watermark / 2 {
+            self.free.truncate(watermark);
+        }
+        self.free.push(buffer.memory);
+    }
+
+    /// Buffers handed out and not returned.
+    pub fn in_use(&self) -> usize {
+        self.in_use
+    }
+
+    /// How many more buffers could be handed out.
+    pub fn available(&self) -> usize {
+        self.available_bytes() / self.buffer_bytes
+    }
+
+    pub fn available_bytes(&self) -> usize {
+        self.limit_bytes.saturating_sub(self.used_bytes)
+    }
+
+    /// All the memory there is.
+    pub fn limit_bytes(&self) -> usize {
+        self.limit_bytes
+    }
+
+    /// A buffer's payload size.
+    pub fn payload_bytes(&self) -> usize {
+        self.buffer_bytes - HEADROOM_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_steady_flow_allocates_nothing() {
+        let mut pool = Pool::new(1472, 1 << 24);
+        for _ in 0..10_000 {
+            let burst: Vec<_> = (0..40).map(|_| pool.take().unwrap()).collect();
+            burst.into_iter().for_each(|buffer| pool.give(buffer));
+        }
+        assert_eq!(pool.in_use(), 0);
+        // [0:4.4]: more than 99.9 % of the allocations are avoided.
+        assert!(pool.allocated * 1000 <= pool.taken, "{} of {}", pool.allocated, pool.taken);
+    }
+
+    #[test]
+    fn memory_has_an_end_and_comes_back() {
+        let mut pool = Pool::new(100, 10 * (100 + HEADROOM_BYTES as u64));
+        let all: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        assert_eq!(all.len(), 10);
+        assert_eq!(pool.available(), 0);
+        all.into_iter().for_each(|buffer| pool.give(buffer));
+        assert!(pool.take().is_some());
+    }
+
+    #[test]
+    fn short_payloads_that_are_kept_take_little_memory() {
+        let mut pool = Pool::new(1000, 100 * (1000 + HEADROOM_BYTES as u64));
+        let all: Vec<_> = std::iter::from_fn(|| pool.copy(&[1; 10])).take(1000).collect();
+        assert_eq!(all.len(), 1000, "ten times as many as whole buffers");
+        assert_eq!(pool.copy(&[1; 900]).map(|buffer| buffer.len()), Some(900));
+        all.into_iter().for_each(|buffer| pool.give(buffer));
+        assert_eq!(pool.in_use(), 1);
+    }
+
+    #[test]
+    fn headers_are_pushed_and_pulled_without_moving_the_payload() {
+        let mut pool = Pool::new(100, 1 << 20);
+        let mut buffer = pool.take().unwrap();
+        assert_eq!(buffer.append(b"payload", 100), 7);
+        buffer.push(&[0, 7]);
+        assert_eq!(buffer.bytes(), b"\0\x07payload");
+        buffer.with_header(28, |header| header.fill(9));
+        assert_eq!(buffer.packet(28).len(), 28 + 9);
+        buffer.pull(2);
+        assert_eq!(buffer.bytes(), b"payload");
+        assert_eq!(buffer.append(&[1; 200], 100), 93);
+    }
+}

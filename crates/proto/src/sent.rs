@@ -1,0 +1,208 @@
+//! What has been sent and is not acknowledged, and what of it was asked for (docs/protocol.md 4).
+
+use std::collections::VecDeque;
+
+use crate::pool::Buffer;
+use ropeway_wire::{Flags, Type};
+
+/// A numbered packet, kept until it is acknowledged. Everything here is fixed at the first transmission but the last two.
+#[derive(Debug)]
+pub struct Packet {
+    pub kind: Type,
+    /// FIRST, LAST, RECORDS, TXS, TXF.
+    pub flags: Flags,
+    /// The channel's number on the wire.
+    pub channel: u16,
+    pub back: u16,
+    /// The channel's index in the endpoint, to credit the acknowledgment.
+    pub owner: u32,
+    pub payload: Buffer,
+    /// It was handed to the link at least once.
+    pub transmitted: bool,
+    /// It stands in the queue of packets to send again.
+    pub requested: bool,
+}
+
+/// The owner of packets that belong to no channel: refusals.
+pub const NOBODY: u32 = u32::MAX;
+
+impl Packet {
+    pub fn new(kind: Type, owner: u32) -> Packet {
+        Packet {
+            kind,
+            flags: Flags::NONE,
+            channel: 0,
+            back: 0,
+            owner,
+            payload: Buffer::default(),
+            transmitted: false,
+            requested: false,
+        }
+    }
+}
+
+/// Packets for which room is kept when nothing flies: bursts beyond that give their memory back.
+const QUIET_PACKETS: usize = 16;
+
+/// Numbers sent in one direction of an association.
+#[derive(Debug)]
+pub struct Sent {
+    /// The lowest number not acknowledged.
+    una: u64,
+    /// Packet i has number `una + i`.
+    packets: VecDeque<Packet>,
+    /// Numbers to send again, in the order of the requests; acknowledged ones are skipped when their turn comes.
+    requested: VecDeque<u64>,
+}
+
+impl Sent {
+    pub fn starting_at(first: u64) -> Sent {
+        Sent { una: first, packets: VecDeque::new(), requested: VecDeque::new() }
+    }
+
+    pub fn una(&self) -> u64 {
+        self.una
+    }
+
+    /// The number that the next new packet gets.
+    pub fn next(&self) -> u64 {
+        self.una.wrapping_add(self.packets.len() as u64)
+    }
+
+    pub fn in_flight(&self) -> u64 {
+        self.packets.len() as u64
+    }
+
+    /// Numbers a packet.
+    pub fn push(&mut self, packet: Packet) -> u64 {
+        self.packets.push_back(packet);
+        self.next().wrapping_sub(1)
+    }
+
+    pub fn get_mut(&mut self, number: u64) -> Option<&mut Packet> {
+        self.packets.get_mut(number.wrapping_sub(self.una) as usize)
+    }
+
+    pub fn get(&self, number: u64) -> Option<&Packet> {
+        self.packets.get(number.wrapping_sub(self.una) as usize)
+    }
+
+    /// Takes an acknowledgment of everything below `ack`, gives what it frees to `free`, and says how many packets that was. `None`: it acknowledges what was
+    /// never sent, or is so old that it cannot be told from that.
+    pub fn acknowledge(&mut self, ack: u64, mut free: impl FnMut(Packet)) -> Option<u64> {
+        let count = ack.wrapping_sub(self.una);
+        if count > self.packets.len() as u64 {
+            // An old acknowledgment is below `una` by no more than a window.
+            let behind = self.una.wrapping_sub(ack);
+            return (behind <= crate::received::WINDOW_PACKETS).then_some(0);
+        }
+        self.packets.drain(..count as usize).for_each(&mut free);
+        self.una = ack;
+        if self.packets.is_empty() {
+            self.requested.clear();
+            if self.packets.capacity() > QUIET_PACKETS {
+                self.packets.shrink_to(QUIET_PACKETS);
+                self.requested.shrink_to(QUIET_PACKETS);
+            }
+        }
+        Some(count)
+    }
+
+    /// The peer misses these numbers. What was never sent, is acknowledged or is already queued is passed over. Says how many were queued.
+    pub fn request(&mut self, first: u64, count: u16) -> u64 {
+        let mut queued = 0;
+        let begin = first.wrapping_sub(self.una);
+        // A range that begins below `una` has been overtaken by the acknowledgment.
+        let skip = if begin > u64::MAX / 2 { 0u64.wrapping_sub(begin) } else { 0 };
+        for offset in skip..u64::from(count) {
+            let number = first.wrapping_add(offset);
+            let Some(packet) = self.get_mut(number) else { break };
+            if packet.transmitted && !packet.requested {
+                packet.requested = true;
+                self.requested.push_back(number);
+                queued += 1;
+            }
+        }
+        queued
+    }
+
+    /// Takes the next number to send again out of the queue.
+    pub fn take_requested(&mut self) -> Option<u64> {
+        while let Some(number) = self.requested.pop_front() {
+            if let Some(packet) = self.get_mut(number)
+                && std::mem::replace(&mut packet.requested, false)
+            {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// The link did not take these: they go first next time.
+    pub fn put_back(&mut self, numbers: &[u64]) {
+        for &number in numbers.iter().rev() {
+            if let Some(packet) = self.get_mut(number)
+                && !std::mem::replace(&mut packet.requested, true)
+            {
+                self.requested.push_front(number);
+            }
+        }
+    }
+
+    /// Gives everything to `free`: the association ends.
+    pub fn clear(&mut self, free: impl FnMut(Packet)) {
+        self.una = self.next();
+        self.packets.drain(..).for_each(free);
+        self.requested.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::Pool;
+
+    fn sent(first: u64, count: usize) -> Sent {
+        let mut pool = Pool::new(16, 1 << 20);
+        let mut sent = Sent::starting_at(first);
+        for _ in 0..count {
+            sent.push(Packet {
+                kind: Type::Data,
+                flags: Flags::default(),
+                channel: 0,
+                back: 0,
+                owner: 0,
+                payload: pool.take().unwrap(),
+                transmitted: true,
+                requested: false,
+            });
+        }
+        sent
+    }
+
+    #[test]
+    fn acknowledgments_free_in_order_across_the_wrap() {
+        let mut sent = sent(u64::MAX - 1, 5);
+        assert_eq!(sent.acknowledge(1, |_| ()), Some(3));
+        assert_eq!(sent.acknowledge(u64::MAX, |_| ()), Some(0), "an old one");
+        assert_eq!(sent.acknowledge(4, |_| ()), None, "never sent");
+        assert_eq!((sent.una(), sent.next(), sent.in_flight()), (1, 3, 2));
+    }
+
+    #[test]
+    fn a_request_resends_only_what_was_sent_and_is_not_acknowledged() {
+        let mut sent = sent(10, 10);
+        sent.acknowledge(12, |_| ());
+        assert_eq!(sent.request(8, 6), 2, "12 and 13");
+        assert_eq!(sent.request(13, 1), 0, "already queued");
+        assert_eq!(sent.request(18, 600), 2, "18 and 19");
+        let mut order: Vec<_> = std::iter::from_fn(|| sent.take_requested()).collect();
+        sent.put_back(&order[1..]);
+        order.truncate(1);
+        order.extend(std::iter::from_fn(|| sent.take_requested()));
+        assert_eq!(order, [12, 13, 18, 19]);
+        assert_eq!(sent.request(13, 1), 1, "asked for again");
+        sent.acknowledge(20, |_| ());
+        assert_eq!(sent.take_requested(), None);
+    }
+}

@@ -1,0 +1,295 @@
+//! A small world in virtual time: endpoints on a switch whose ports have a rate and a buffer, with loss, duplication, reordering and damage.
+//!
+//! Deterministic from its seed. Everything that happens is an event at a time; endpoints are called as an event loop would call them.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+
+use ropeway_proto::{Config, Endpoint, Path, Time};
+
+/// Nanoseconds, for readable tests.
+pub const US: u64 = 1_000;
+pub const MS: u64 = 1_000_000;
+pub const S: u64 = 1_000_000_000;
+
+/// What the network does to packets.
+#[derive(Clone, Debug)]
+pub struct Net {
+    /// One way, without queueing.
+    pub delay_ns: u64,
+    /// Bits per second of every port; 0: no limit.
+    pub rate: u64,
+    /// Bytes that a port queues.
+    pub port_buffer: u64,
+    /// Of a million packets.
+    pub loss_ppm: u64,
+    pub duplication_ppm: u64,
+    pub reordering_ppm: u64,
+    pub corruption_ppm: u64,
+    /// Bytes on the medium around each packet.
+    pub overhead: u64,
+}
+
+impl Default for Net {
+    fn default() -> Net {
+        Net {
+            delay_ns: 20 * US,
+            rate: 0,
+            port_buffer: 128 << 10,
+            loss_ppm: 0,
+            duplication_ppm: 0,
+            reordering_ppm: 0,
+            corruption_ppm: 0,
+            overhead: 46,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Port {
+    free_at: u64,
+    pub drops: u64,
+    pub most_queued: u64,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Flying {
+    at: u64,
+    order: u64,
+    from: usize,
+    to: usize,
+    alias: u64,
+    bytes: Vec<u8>,
+}
+
+type Filter = Box<dyn FnMut(u64, usize, usize, &[u8]) -> bool>;
+
+pub struct World {
+    pub net: Net,
+    pub now: u64,
+    pub hosts: Vec<Endpoint>,
+    ports: Vec<Port>,
+    flying: BinaryHeap<Reverse<Flying>>,
+    order: u64,
+    random: u64,
+    /// Pairs that cannot reach each other.
+    pub cut: BTreeSet<(usize, usize)>,
+    /// Hosts that do nothing.
+    pub stopped: BTreeSet<usize>,
+    /// Called for each packet before it flies: false loses it.
+    pub filter: Option<Filter>,
+    pub packets: u64,
+    /// How far each host's clock is ahead of the world's.
+    skews: Vec<i64>,
+    /// Packets that hosts have sent so far.
+    pub sent_by: Vec<u64>,
+}
+
+pub fn path(host: usize) -> Path {
+    alias(host, 0)
+}
+
+/// One of many addresses of a host: what comes from `alias(a, n)` is answered to `alias(b, n)`.
+pub fn alias(host: usize, alias: u64) -> Path {
+    let mut bytes = [0; Path::BYTES];
+    bytes[..8].copy_from_slice(&(host as u64).to_be_bytes());
+    bytes[8..16].copy_from_slice(&alias.to_be_bytes());
+    Path(bytes)
+}
+
+fn host_of(path: &Path) -> (usize, u64) {
+    let word = |at: usize| u64::from_be_bytes(path.0[at..at + 8].try_into().unwrap());
+    (word(0) as usize, word(8))
+}
+
+impl World {
+    pub fn new(hosts: usize, net: Net, config: &Config, seed: u64) -> World {
+        World::of((0..hosts).map(|host| endpoint(host, config, seed)).collect(), net, seed)
+    }
+
+    pub fn of(hosts: Vec<Endpoint>, net: Net, seed: u64) -> World {
+        World {
+            skews: vec![0; hosts.len()],
+            sent_by: vec![0; hosts.len()],
+            net,
+            now: S,
+            ports: vec![Port::default(); hosts.len()],
+            hosts,
+            flying: BinaryHeap::new(),
+            order: 0,
+            random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+            cut: BTreeSet::new(),
+            stopped: BTreeSet::new(),
+            filter: None,
+            packets: 0,
+        }
+    }
+
+    pub fn time(&self) -> Time {
+        Time::from_nanos(self.now)
+    }
+
+    /// What the clock of a host says.
+    pub fn clock(&self, host: usize) -> Time {
+        Time::from_nanos(self.now.saturating_add_signed(self.skews[host]))
+    }
+
+    /// Sets a host's clock forward, or back.
+    pub fn step_clock(&mut self, host: usize, ns: i64) {
+        self.skews[host] += ns;
+    }
+
+    /// Puts another endpoint in the place of a host, as if its process had been started anew.
+    pub fn replace(&mut self, host: usize, endpoint: Endpoint) {
+        self.hosts[host] = endpoint;
+    }
+
+    fn wakes_at(&self, host: usize) -> Option<u64> {
+        let at = self.hosts[host].next_timeout()?.as_nanos();
+        Some(at.saturating_add_signed(-self.skews[host]))
+    }
+
+    pub fn drops(&self, host: usize) -> u64 {
+        self.ports[host].drops
+    }
+
+    pub fn most_queued(&self, host: usize) -> u64 {
+        self.ports[host].most_queued
+    }
+
+    pub fn random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    fn chance(&mut self, ppm: u64) -> bool {
+        ppm > 0 && self.random() % 1_000_000 < ppm
+    }
+
+    /// Lets a host say all it has to say.
+    pub fn flush(&mut self, host: usize) {
+        if self.stopped.contains(&host) || !self.hosts[host].wants_to_transmit() {
+            return;
+        }
+        let now = self.clock(host);
+        let mut out: Vec<((usize, u64), Vec<u8>)> = Vec::new();
+        self.hosts[host].transmit(now, &mut |path, _, packets| {
+            out.extend(packets.iter().map(|packet| (host_of(path), packet.to_vec())));
+            packets.len()
+        });
+        self.sent_by[host] += out.len() as u64;
+        for ((to, alias), bytes) in out {
+            self.launch(host, to, alias, bytes);
+        }
+    }
+
+    fn launch(&mut self, from: usize, to: usize, alias: u64, mut bytes: Vec<u8>) {
+        self.packets += 1;
+        if self.cut.contains(&(from, to)) || self.cut.contains(&(to, from)) || to >= self.hosts.len() {
+            return;
+        }
+        let now = self.now;
+        if self.filter.as_mut().is_some_and(|filter| !filter(now, from, to, &bytes)) || self.chance(self.net.loss_ppm) {
+            return;
+        }
+        if self.chance(self.net.corruption_ppm) && !bytes.is_empty() {
+            // Where the medium has a checksum, damage is loss; a few get through all the same.
+            let at = self.random() as usize % bytes.len();
+            bytes[at] ^= 1 << (self.random() % 8);
+        }
+        let copies = 1 + u64::from(self.chance(self.net.duplication_ppm));
+        for _ in 0..copies {
+            let Some(mut at) = self.through_port(to, bytes.len() as u64) else { continue };
+            if self.chance(self.net.reordering_ppm) {
+                at += self.random() % (5 * self.net.delay_ns + 1);
+            }
+            self.order += 1;
+            self.flying.push(Reverse(Flying { at, order: self.order, from, to, alias, bytes: bytes.clone() }));
+        }
+    }
+
+    /// When a packet leaves the port of `to`; `None`: the port's buffer is full.
+    fn through_port(&mut self, to: usize, bytes: u64) -> Option<u64> {
+        let arrives = self.now + self.net.delay_ns;
+        if self.net.rate == 0 {
+            return Some(arrives);
+        }
+        let port = &mut self.ports[to];
+        let size = bytes + self.net.overhead;
+        let waiting_ns = port.free_at.saturating_sub(arrives);
+        let queued = waiting_ns * self.net.rate / 8 / S;
+        port.most_queued = port.most_queued.max(queued);
+        if queued + size > self.net.port_buffer {
+            port.drops += 1;
+            return None;
+        }
+        port.free_at = port.free_at.max(arrives) + size * 8 * S / self.net.rate;
+        Some(port.free_at)
+    }
+
+    /// Until `end`, or until `done` says so; `done` is called after each step, and may use the endpoints. Says whether it was done.
+    pub fn run(&mut self, end: u64, mut done: impl FnMut(&mut World) -> bool) -> bool {
+        for host in 0..self.hosts.len() {
+            self.flush(host);
+        }
+        let (mut still, mut steps) = (self.now, 0);
+        while !done(self) {
+            steps = if still == self.now { steps + 1 } else { 0 };
+            still = self.now;
+            assert!(steps < 100_000, "time stands still at {still}");
+            for host in 0..self.hosts.len() {
+                self.flush(host);
+            }
+            let packet = self.flying.peek().map(|Reverse(flying)| flying.at);
+            let timer = (0..self.hosts.len())
+                .filter(|host| !self.stopped.contains(host))
+                .filter_map(|host| Some((self.wakes_at(host)?, host)))
+                .min();
+            let next = [packet, timer.map(|timer| timer.0)].into_iter().flatten().min();
+            let Some(next) = next.filter(|&next| next <= end) else {
+                self.now = end;
+                return done(self);
+            };
+            self.now = self.now.max(next);
+            self.arrivals();
+            for host in 0..self.hosts.len() {
+                if !self.stopped.contains(&host) && self.wakes_at(host).is_some_and(|at| at <= self.now) {
+                    let now = self.clock(host);
+                    self.hosts[host].handle_timeout(now);
+                    self.flush(host);
+                }
+            }
+        }
+        true
+    }
+
+    fn arrivals(&mut self) {
+        let mut reached = BTreeSet::new();
+        while self.flying.peek().is_some_and(|Reverse(flying)| flying.at <= self.now) {
+            let Some(Reverse(Flying { from, to, alias: name, bytes, .. })) = self.flying.pop() else { break };
+            if !self.stopped.contains(&to) {
+                let now = self.clock(to);
+                self.hosts[to].handle_packet(now, &alias(from, name), false, &bytes);
+                reached.insert(to);
+            }
+        }
+        for host in reached {
+            let now = self.clock(host);
+            self.hosts[host].finish_batch(now);
+            self.flush(host);
+        }
+    }
+}
+
+mod traffic;
+pub use traffic::*;
+
+pub fn endpoint(host: usize, config: &Config, seed: u64) -> Endpoint {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&seed.to_be_bytes());
+    key[8..16].copy_from_slice(&(host as u64).to_be_bytes());
+    Endpoint::new(config.clone(), host as u64 + 1, 1, key)
+}
