@@ -139,6 +139,10 @@ impl Leg {
     pub fn mac(self) -> [u8; 6] {
         [0x02, b'R', b'W', self.segment.number(), 0, self.number()]
     }
+
+    pub fn mac_text(self) -> String {
+        self.mac().map(|byte| format!("{byte:02x}")).join(":")
+    }
 }
 
 /// A queue that lets bytes out at a rate.

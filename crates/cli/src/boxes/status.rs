@@ -31,6 +31,7 @@ pub struct Port {
     pub segment: &'static str,
     /// The host's addresses at this port.
     pub addresses: [String; 2],
+    pub mac: String,
     /// Null if the port sends as fast as the processors can.
     pub rate_bits_per_s: Option<u64>,
     pub buffer_bytes: Option<u64>,
@@ -251,6 +252,7 @@ fn row(leg: Leg, link: &Link, parts: &Parts<'_>, faults: &[(Direction, Fault)], 
         host: leg.member.to_string(),
         segment: leg.segment.name(),
         addresses: [leg.v4().to_string(), leg.v6().to_string()],
+        mac: leg.mac_text(),
         rate_bits_per_s: rate(queue),
         buffer_bytes: queue.and_then(|q| q.options.limit),
         burst_bytes: queue.and_then(|q| q.options.burst),

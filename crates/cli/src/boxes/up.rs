@@ -149,10 +149,10 @@ fn cables(plan: &Plan) -> Vec<String> {
     let mtu = plan.mtu;
     let cable = |leg: &Leg| {
         let (port, device, namespace) = (leg.port(), leg.device(), Namespace::of(&plan.name, leg.member));
-        let mac = leg.mac().map(|byte| format!("{byte:02x}")).join(":");
         let mut lines = vec![
             format!(
-                "link add name {port} mtu {mtu} type veth peer name {device} mtu {mtu} address {mac} netns {}",
+                "link add name {port} mtu {mtu} type veth peer name {device} mtu {mtu} address {} netns {}",
+                leg.mac_text(),
                 namespace.name()
             ),
             format!("link set dev {port} up alias {}", leg.segment.name()),
