@@ -559,6 +559,10 @@ impl Engine {
             deadline.map(|at| Time::from_nanos(at.saturating_duration_since(inner.origin).as_nanos() as u64));
         let mut core = inner.lock();
         let mut now = inner.now();
+        if core.poller == Poller::Nobody && core.is_overdue(now) {
+            // A program that always finds something to read would never look at the links, and nobody would get a grant.
+            core.turn(now);
+        }
         let mut result = attempt(&mut core, now);
         if core.endpoint.wants_to_transmit() {
             core.transmit(now);
