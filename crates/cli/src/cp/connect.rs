@@ -12,6 +12,9 @@ use super::{CpError, USUAL_PORT};
 const ATTEMPT: Duration = Duration::from_secs(5);
 /// A connection whose peer says nothing for so long is given up, and tried again.
 const GIVE_UP_MS: u64 = 5_000;
+/// Who waits for data learns by this that the other end is gone, and not only slow.
+const KEEP_ALIVE_S: u64 = 2;
+const IDLE_LIMIT_S: u64 = 8;
 /// Memory for a long path: 4 MiB in flight are 1 Gbit/s over 32 ms.
 const BUFFER_BYTES: u64 = 4 << 20;
 
@@ -48,7 +51,14 @@ pub fn engine(local: SocketAddr) -> Result<(Engine, ropeway_engine::LinkId), Err
     let opening = |source| Error::Link { doing: "opening a UDP socket", source };
     let link = udp::UdpLink::open(&udp::Options::new(local)).map_err(opening)?;
     let mut config = Config { packet_bytes: u16::try_from(link.max_packet()).unwrap_or(u16::MAX), ..Config::default() };
-    for (name, value) in [("give_up", GIVE_UP_MS), ("send_buffer", BUFFER_BYTES), ("receive_buffer", BUFFER_BYTES)] {
+    let settings = [
+        ("give_up", GIVE_UP_MS),
+        ("keep_alive", KEEP_ALIVE_S),
+        ("idle_limit", IDLE_LIMIT_S),
+        ("send_buffer", BUFFER_BYTES),
+        ("receive_buffer", BUFFER_BYTES),
+    ];
+    for (name, value) in settings {
         // The values lie in the ranges, which a test of the protocol's crate keeps.
         let _ = config.set(name, value);
     }
