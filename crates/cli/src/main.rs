@@ -9,6 +9,7 @@ mod cgroup;
 mod config;
 mod daemon;
 mod doctor;
+mod key;
 mod output;
 mod run;
 mod ss;
@@ -35,6 +36,8 @@ enum Command {
     Ss(ss::Args),
     /// Say whether this machine, or a program, can be accelerated, and if not why
     Doctor(doctor::Args),
+    /// Make or check the cluster's key, without which no stranger joins, reads or resets
+    Key(key::Args),
     /// Measure Ropeway beside TCP, AF_UNIX and the limits of this machine
     Bench(bench::Args),
 }
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Command::Daemon(args) => daemon::main(&args),
         Command::Ss(args) => ss::main(&args),
         Command::Doctor(args) => doctor::main(&args),
+        Command::Key(args) => key::main(&args),
         Command::Bench(args) => bench::main(args),
     }
 }

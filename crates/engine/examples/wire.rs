@@ -101,7 +101,12 @@ fn run(link: &str, peer: &str, case: &str, seconds: f64) {
     let counters = engine.counters();
     println!(
         "sent {} packets, received {}, resent {}, states {}, lost {}, {:?}",
-        counters.packets_sent, counters.packets_received, counters.resent, counters.states_sent, counters.lost, engine.links()
+        counters.packets_sent,
+        counters.packets_received,
+        counters.resent,
+        counters.states_sent,
+        counters.lost,
+        engine.links()
     );
 }
 
