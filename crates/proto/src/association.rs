@@ -140,6 +140,10 @@ pub struct Association {
     pub arrived_at: Time,
     /// How long a number may be late before it is asked for.
     pub reorder_ns: u64,
+    /// Packets since the reorder window was last made smaller.
+    pub quiet_arrivals: u32,
+    /// The newest packet was not the last of its busy period.
+    pub peer_busy: bool,
     /// The acknowledgment as last released (`gate = esp`).
     pub esp_ack: u64,
     pub epoch: u64,
@@ -234,6 +238,8 @@ impl Association {
             arrivals_unacked: 0,
             arrived_at: now,
             reorder_ns: 0,
+            quiet_arrivals: 0,
+            peer_busy: false,
             esp_ack: 0,
             epoch: 0,
             lost_unreported: 0,
@@ -448,7 +454,9 @@ impl Association {
 
     /// When the receiver asks for what it misses, or has granted and never seen.
     pub fn request_due_at(&self, config: &Config, drain_ns: u64) -> Option<Time> {
-        if self.received.missing() == 0 && self.outstanding_packets() == 0 {
+        // A busy period whose sender has nothing more to send, and that is not over, has lost its end.
+        let lacks_end = self.peer_busy && self.peer_backlog == 0;
+        if self.received.missing() == 0 && self.outstanding_packets() == 0 && !lacks_end {
             return None;
         }
         let patience = (self.rtt.patience_ns() + drain_ns).max(config.request_min_ns);

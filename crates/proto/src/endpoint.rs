@@ -131,12 +131,19 @@ struct Arrivals {
     bytes_per_ms: u64,
 }
 
-/// The arrival rate is measured over at least this long.
+/// The arrival rate is measured over at least this long ...
 const RATE_WINDOW_NS: u64 = 1_000_000;
+/// ... and anew after so many times that without an arrival.
+const RATE_IDLE_WINDOWS: u64 = 4;
 
 impl Arrivals {
     /// Notes `bytes` of payload; says whether the sender is new in this epoch.
     fn note(&mut self, bytes: u64, now: Time, epoch_ns: u64) {
+        let elapsed = now.since(self.rate_at);
+        if elapsed >= RATE_WINDOW_NS * RATE_IDLE_WINDOWS {
+            // Nothing came for a while: that says nothing about how fast it can come.
+            (self.bytes, self.rate_at) = (0, now);
+        }
         self.bytes += bytes;
         let elapsed = now.since(self.rate_at);
         if elapsed >= RATE_WINDOW_NS {

@@ -12,12 +12,16 @@ use crate::crypto::token::same_token;
 use crate::received::Arrival;
 use crate::time::Time;
 
-/// The reorder window never grows beyond this share of the round-trip time.
-const REORDER_ROUND_TRIPS: u64 = 1;
+/// The reorder window never grows beyond this many round-trip times: what is later than that may as well be lost.
+const REORDER_ROUND_TRIPS: u64 = 4;
 /// The share of the free memory that packets waiting for a lost one may have, of one association.
 const HELD_SHARE: usize = 4;
-/// It shrinks by this part with every batch that shows no reordering.
-const REORDER_DECAY: u64 = 256;
+/// It shrinks by this part ...
+const REORDER_DECAY: u64 = 8;
+/// ... with every so many packets: rarely enough that a network which reorders one packet of a hundred keeps it where it is.
+const REORDER_DECAY_PACKETS: u32 = 1024;
+/// Below this there is no reordering.
+const REORDER_LEAST_NS: u64 = 1_000;
 
 impl Endpoint {
     /// Takes one packet that arrived over `path`; `congested` if a router or gateway marked it. After the last of those that arrived
@@ -256,6 +260,7 @@ impl Endpoint {
                 self.counters.spurious_requests += 1;
             }
         }
+        Endpoint::note_arrival(association, header, highest_before.wrapping_sub(number) as i64 <= 0);
         let gap = number.wrapping_sub(highest_before);
         if (gap as i64) > 0 {
             association.ask_at = Some(association.ask_at.map_or(now, |at| at.min(now)));
@@ -283,6 +288,21 @@ impl Endpoint {
         has_place && may_wait && self.rx_pool.available() > 0
     }
 
+    /// What a numbered packet says about the busy period and about reordering by having arrived.
+    fn note_arrival(association: &mut Association, header: &Header, is_newest: bool) {
+        if is_newest {
+            association.peer_busy = !header.flags.contains(Flags::TXF);
+        }
+        association.quiet_arrivals += 1;
+        if association.quiet_arrivals >= REORDER_DECAY_PACKETS {
+            association.quiet_arrivals = 0;
+            association.reorder_ns -= association.reorder_ns / REORDER_DECAY;
+            if association.reorder_ns < REORDER_LEAST_NS {
+                association.reorder_ns = 0;
+            }
+        }
+    }
+
     /// When this arrival must be acknowledged.
     fn note_for_ack(association: &mut Association, header: &Header, now: Time, packets_to_ack: u16, ack_delay_ns: u64) {
         association.arrivals_unacked += 1;
@@ -301,7 +321,6 @@ impl Endpoint {
             association.touched = false;
             let demand = association.demand(&self.config);
             let round_trip_ns = association.rtt.smoothed_ns();
-            association.reorder_ns -= association.reorder_ns / REORDER_DECAY;
             let arrived = std::mem::take(&mut association.arrived_unreported);
             let lost = std::mem::take(&mut association.lost_unreported);
             self.gate.observe(now, round_trip_ns, arrived, lost, false);

@@ -305,8 +305,10 @@ impl Endpoint {
         association.counters.lost += lost;
         self.counters.lost += lost;
         if std::mem::take(&mut association.ask_beyond) {
-            let count = association.outstanding_packets().min(u64::from(u16::MAX)) as u16;
-            if count > 0 && blocks.rrq(association.received.next() as u32, count) {
+            // What was granted; and the end of a busy period that flew without a grant. The sender repeats only what it has sent.
+            let granted = association.outstanding_packets().min(u64::from(u16::MAX)) as u16;
+            let count = granted.max(u16::from(self.config.first_flight_packets));
+            if blocks.rrq(association.received.next() as u32, count) {
                 requests += 1;
             }
         }
