@@ -7,7 +7,7 @@ mod outgoing;
 use ropeway_wire::{ErrorCode, Mode};
 
 pub use incoming::{Incoming, Refused};
-pub use outgoing::Outgoing;
+pub use outgoing::{Outgoing, Unsent};
 
 /// Names a channel of one endpoint to its user. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,6 +73,8 @@ pub struct Channel {
     /// A CREDIT or HOLD for it is due.
     pub credit_due: bool,
     pub hold_due: bool,
+    /// It stands among the association's channels with such words.
+    pub has_words: bool,
 }
 
 impl Channel {
@@ -94,6 +96,7 @@ impl Channel {
             announced: false,
             credit_due: false,
             hold_due: false,
+            has_words: false,
         }
     }
 

@@ -75,6 +75,9 @@ pub struct Config {
     pub max_channels: u16,
     /// Longest packet this endpoint takes, in bytes.
     pub packet_bytes: u16,
+    /// The number of each association's first packet; `None`: a random one, as it must be where strangers can send. For runs that are to see numbers go
+    /// round.
+    pub first_number: Option<u64>,
 }
 
 impl Default for Config {
@@ -106,6 +109,7 @@ impl Default for Config {
             max_associations: 16_384,
             max_channels: 16_384,
             packet_bytes: 1472,
+            first_number: None,
         }
     }
 }

@@ -11,15 +11,15 @@ mod deliver;
 mod input;
 mod opening;
 mod output;
+mod statistics;
 mod timers;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ropeway_wire::{ErrorCode, Id, Mode};
 use slab::Slab;
 
-use crate::association::{Association, NO_CHANNEL};
+use crate::association::Association;
 use crate::channel::{Channel, ChannelId, Opening};
 use crate::config::Config;
 use crate::crypto::token::Secret;
@@ -55,6 +55,8 @@ struct Listener {
     mode: Mode,
     backlog: usize,
     queue: VecDeque<u32>,
+    /// The user has been told that something waits, and has not fetched that event.
+    announced: bool,
 }
 
 /// A CONFIRM that was answered: its cookie is spent, and the same CONFIRM again means that the answer was lost.
@@ -87,12 +89,16 @@ pub struct Endpoint {
     associations: Slab<Association>,
     /// How many owners each slot has had; the low bits are the generation in its id.
     incarnations: Vec<u64>,
-    /// Open associations, and attempts, by where the peer is.
+    /// Open associations, and attempts, by where the peer is: the newest of each.
     peers: BTreeMap<Path, u32>,
+    /// Older ones, by the peer's id: the peer was started anew, or several peers share a path.
+    elders: BTreeMap<(Path, Id), u32>,
     channels: Slab<Channel>,
     channel_generation: u32,
     listeners: BTreeMap<u16, Listener>,
     spent: BTreeMap<(Path, u64), Spent>,
+    /// The same, oldest first.
+    spent_order: VecDeque<(Path, u64)>,
     gate: Gate,
     tx_pool: Pool,
     rx_pool: Pool,
@@ -104,7 +110,9 @@ pub struct Endpoint {
     /// Associations that something arrived for in the batch at hand.
     touched: Vec<u32>,
     replies: VecDeque<Reply>,
-    timers: BinaryHeap<Reverse<(Time, u32)>>,
+    timers: BTreeSet<(Time, u32)>,
+    /// Since when the caller has looked at the clock in time: silence before that says nothing about the peers.
+    awake_at: Time,
     events: VecDeque<Event>,
     arrivals: Arrivals,
     counters: Counters,
@@ -123,12 +131,19 @@ struct Arrivals {
     bytes_per_ms: u64,
 }
 
-/// The arrival rate is measured over at least this long.
+/// The arrival rate is measured over at least this long ...
 const RATE_WINDOW_NS: u64 = 1_000_000;
+/// ... and anew after so many times that without an arrival.
+const RATE_IDLE_WINDOWS: u64 = 4;
 
 impl Arrivals {
     /// Notes `bytes` of payload; says whether the sender is new in this epoch.
     fn note(&mut self, bytes: u64, now: Time, epoch_ns: u64) {
+        let elapsed = now.since(self.rate_at);
+        if elapsed >= RATE_WINDOW_NS * RATE_IDLE_WINDOWS {
+            // Nothing came for a while: that says nothing about how fast it can come.
+            (self.bytes, self.rate_at) = (0, now);
+        }
         self.bytes += bytes;
         let elapsed = now.since(self.rate_at);
         if elapsed >= RATE_WINDOW_NS {
@@ -151,9 +166,14 @@ impl Arrivals {
 
     /// How long `bytes` take at the rate seen lately.
     fn drain_ns(&self, bytes: u64) -> u64 {
-        if self.bytes_per_ms == 0 { 0 } else { bytes * 1_000_000 / self.bytes_per_ms }
+        (bytes * 1_000_000).checked_div(self.bytes_per_ms).unwrap_or(0)
     }
 }
+
+/// One channel may have this share of the free memory unread.
+const FREE_SHARE: u64 = 4;
+/// But always as much as this: some full packets.
+const LEAST_WINDOW_BYTES: u64 = 16 << 10;
 
 /// First port given to channels that name none, as TCP's.
 const FIRST_FREE_PORT: u16 = 49_152;
@@ -171,10 +191,12 @@ impl Endpoint {
             associations: Slab::new(),
             incarnations: Vec::new(),
             peers: BTreeMap::new(),
+            elders: BTreeMap::new(),
             channels: Slab::new(),
             channel_generation: 0,
             listeners: BTreeMap::new(),
             spent: BTreeMap::new(),
+            spent_order: VecDeque::new(),
             gate: Gate::new(&config),
             tx_pool: Pool::new(payload_bytes, config.send_memory_bytes),
             rx_pool: Pool::new(payload_bytes, config.receive_memory_bytes),
@@ -183,7 +205,8 @@ impl Endpoint {
             ready: VecDeque::new(),
             touched: Vec::new(),
             replies: VecDeque::new(),
-            timers: BinaryHeap::new(),
+            timers: BTreeSet::new(),
+            awake_at: Time::ZERO,
             events: VecDeque::with_capacity(EVENTS_AT_FIRST),
             // Associations begin in epoch 0.
             arrivals: Arrivals { epoch: 1, ..Arrivals::default() },
@@ -216,6 +239,12 @@ impl Endpoint {
         counters
     }
 
+    /// What the last switch port before this host seems to queue, learned from losses: the delay in that queue when packets were lost, at the rate
+    /// of arrival. `None`: nothing was lost yet. An estimate to compare `port_buffer` with, which few people know.
+    pub fn port_buffer_estimate_bytes(&self) -> Option<u64> {
+        self.gate.port_estimate_bytes()
+    }
+
     /// Packet buffers that are not free, sending and receiving: 0 when nothing is under way.
     pub fn buffers_in_use(&self) -> (usize, usize) {
         (self.tx_pool.in_use(), self.rx_pool.in_use())
@@ -228,10 +257,20 @@ impl Endpoint {
 
     /// The next thing to look at.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        let event = self.events.pop_front()?;
+        if let Event::Incoming(port) = event
+            && let Some(listener) = self.listeners.get_mut(&port)
+        {
+            listener.announced = false;
+        }
+        Some(event)
     }
 
+    /// Tells the user of a change, once until the user looks. Nobody is told of channels that nobody has accepted, or that were closed.
     fn announce(events: &mut VecDeque<Event>, channel: &mut Channel, index: u32) {
+        if channel.queued_in.is_some() || channel.released {
+            return;
+        }
         if !std::mem::replace(&mut channel.announced, true) {
             events.push_back(Event::Changed(ChannelId { index, generation: channel.generation }));
         }
@@ -284,15 +323,24 @@ impl Endpoint {
 
     fn add_channel(&mut self, association: u32, number: u16, mode: Mode, ports: (u16, u16)) -> u32 {
         self.channel_generation = self.channel_generation.wrapping_add(1);
-        let channel = Channel::new(self.channel_generation, association, number, mode, ports, self.initial_window());
+        let window = self.associations[association as usize].own_window;
+        let channel = Channel::new(self.channel_generation, association, number, mode, ports, window);
         let index = self.channels.insert(channel) as u32;
         self.associations[association as usize].attach(number, index);
         index
     }
 
-    /// What a peer may send on each new channel: a quarter of the buffer, the rest comes with the first CREDIT.
-    fn initial_window(&self) -> u32 {
-        self.config.receive_buffer_bytes / 4
+    /// What a peer is told that it may send on each new channel, and how long its messages may be.
+    fn windows(&self) -> (u32, u32) {
+        // A quarter of the buffer, the rest comes with the first CREDIT; and a message that does not fit into half the memory would never be whole.
+        let longest = u64::from(self.config.longest_message_bytes).min(self.rx_pool.limit_bytes() as u64 / 2);
+        (self.config.receive_buffer_bytes / 4, longest as u32)
+    }
+
+    /// What a channel may have unread now. It shrinks as memory runs out, so that a few slow readers do not use up all of it.
+    fn receive_window(&self) -> u64 {
+        let free = (self.rx_pool.available_bytes() as u64).saturating_sub(self.reserved_bytes);
+        u64::from(self.config.receive_buffer_bytes).min((free / FREE_SHARE).max(LEAST_WINDOW_BYTES))
     }
 
     fn channel_index(&self, id: ChannelId) -> Option<u32> {
@@ -307,27 +355,38 @@ impl Endpoint {
         if self.peers.get(&association.path) == Some(&index) {
             self.peers.remove(&association.path);
         }
+        let elder = (association.path, association.peer);
+        if self.elders.get(&elder) == Some(&index) {
+            self.elders.remove(&elder);
+        }
+        if let Some(at) = association.timer_at {
+            self.timers.remove(&(at, index));
+        }
         self.gate.forget(index);
         self.touched.retain(|&touched| touched != index);
         self.ready.retain(|&ready| ready != index);
         association.sent.clear(|packet| self.tx_pool.give(packet.payload));
         association.received.clear(|held| self.rx_pool.give(held.payload));
-        for channel in association.channels.into_iter().filter(|&channel| channel != NO_CHANNEL) {
+        for channel in association.channels.into_values() {
             self.fail_channel(channel, code);
         }
         self.counters.associations_ended[usize::from(u16::from(code)).min(counters::LAST_CODE)] += 1;
     }
 
-    /// A channel whose association is gone, or that ended without it.
+    /// A channel whose association is gone.
     fn fail_channel(&mut self, index: u32, code: ErrorCode) {
         let channel = &mut self.channels[index as usize];
         channel.outgoing.drop_queue(&mut self.tx_pool);
         channel.outgoing.forget_sent();
+        channel.outgoing.scheduled = false;
         channel.detached = true;
-        // What arrived whole before the end can still be read; only then does the reader meet the error.
+        // What arrived whole before the end can still be read; only then does the reader meet the error. That holds for who accepts it later as well.
         channel.failed.get_or_insert(code);
         channel.opening = Opening::Done;
-        if channel.released || channel.queued_in.is_some() {
+        let is_empty = !channel.incoming.is_readable(channel.mode) && !channel.incoming.is_finished();
+        self.release_reservation(index);
+        let channel = &self.channels[index as usize];
+        if channel.released || (channel.queued_in.is_some() && is_empty) {
             self.free_channel(index);
         } else {
             self.announce_channel(index);
@@ -336,14 +395,28 @@ impl Endpoint {
 
     /// Removes a channel that neither the wire nor its user needs.
     fn free_channel(&mut self, index: u32) {
+        self.release_reservation(index);
         let mut channel = self.channels.remove(index as usize);
         channel.incoming.clear(&mut self.rx_pool);
         channel.outgoing.drop_queue(&mut self.tx_pool);
-        self.reserved_bytes -= channel.incoming.reserved_bytes;
-        if let Some(listener) = channel.queued_in.and_then(|port| self.listeners.get_mut(&port)) {
+        self.leave_listener(channel.queued_in, index);
+    }
+
+    fn leave_listener(&mut self, port: Option<u16>, index: u32) {
+        if let Some(listener) = port.and_then(|port| self.listeners.get_mut(&port)) {
             listener.queue.retain(|&queued| queued != index);
         }
-        self.grant_reservations();
+    }
+
+    /// Memory set aside for a long message of this channel goes to the next in line.
+    fn release_reservation(&mut self, index: u32) {
+        let incoming = &mut self.channels[index as usize].incoming;
+        let waited = std::mem::take(&mut incoming.reserving);
+        let bytes = incoming.take_reservation();
+        self.reserved_bytes -= bytes;
+        if bytes > 0 || waited {
+            self.grant_reservations();
+        }
     }
 
     /// Gives a channel's number back if both ends are through with it.
@@ -353,8 +426,13 @@ impl Endpoint {
             return;
         }
         channel.detached = true;
-        let (association, number, released) = (channel.association, channel.number, channel.released);
-        self.associations[association as usize].detach(number);
+        let (number, released) = (channel.number, channel.released);
+        let association = &mut self.associations[channel.association as usize];
+        association.detach(number);
+        if std::mem::replace(&mut channel.outgoing.scheduled, false) {
+            association.round.retain(|&at| at != index);
+            association.ending.retain(|&at| at != index);
+        }
         if released {
             self.free_channel(index);
         }

@@ -30,6 +30,8 @@ const BUDGET_DENOMINATOR: u64 = 4;
 const EPOCH_ROUND_TRIPS: u64 = 8;
 /// ... of at least so many packets: a single loss among fewer says nothing.
 const EPOCH_LEAST_PACKETS: u64 = 100;
+/// A larger estimate of the port's buffer loses this part with every loss in a shorter queue.
+const ESTIMATE_FADES: u64 = 64;
 /// The share of first flights in the budget.
 const FIRST_FLIGHT_SHARE: u64 = 4;
 
@@ -101,6 +103,9 @@ pub struct Gate {
     scan_at: Time,
     quanta: u64,
     adaptation: Adaptation,
+    /// Under `fair`, what the last one served had been given: who joins does not get more than a turn for the time before.
+    fair_floor_bytes: u64,
+    port_estimate_bytes: Option<u64>,
     counters: GateCounters,
 }
 
@@ -132,6 +137,8 @@ impl Gate {
             scan_at: Time::ZERO,
             quanta: 0,
             adaptation: Adaptation::default(),
+            fair_floor_bytes: 0,
+            port_estimate_bytes: None,
             counters: GateCounters::default(),
         };
         gate.configure(config);
@@ -191,14 +198,19 @@ impl Gate {
 
     /// Something arrived from a sender: what it now wants and holds.
     pub fn report(&mut self, index: u32, demand: Demand, now: Time) {
+        let floor = self.fair_floor_bytes;
         let sender = self.sender(index);
         sender.heard_at = now;
-        let was_suspect = std::mem::replace(&mut sender.suspect, false);
-        let (before, waiting) = (sender.charged_bytes, sender.waiting);
-        self.suspect_bytes -= if was_suspect { before } else { 0 };
+        let waiting = sender.waiting;
+        if std::mem::replace(&mut sender.suspect, false) {
+            let charged = sender.charged_bytes;
+            self.suspect_bytes -= charged;
+        }
         self.set_demand(index, demand);
         if demand.wanted_packets > 0 && !waiting && self.mode == GateMode::Grants {
-            self.sender(index).waiting = true;
+            let sender = self.sender(index);
+            sender.waiting = true;
+            sender.served_bytes = sender.served_bytes.max(floor);
             self.waiting.push_back(index);
         }
     }
@@ -265,6 +277,7 @@ impl Gate {
             let wanted_packets = demand.wanted_packets - packets;
             let outstanding_packets = demand.outstanding_packets + packets;
             self.set_demand(index, Demand { outstanding_packets, wanted_packets, ..demand });
+            self.fair_floor_bytes = self.sender(index).served_bytes;
             self.sender(index).served_bytes += cost;
             if wanted_packets > 0 {
                 self.sender(index).waiting = true;
@@ -312,7 +325,28 @@ impl Gate {
                 found = true;
             }
         }
+        if found {
+            // Nobody who is silent gets more; it comes back into the queue with its next word.
+            let senders = &mut self.senders;
+            self.waiting.retain(|&index| {
+                let sender = &mut senders[index as usize];
+                sender.waiting = !sender.suspect;
+                sender.waiting
+            });
+        }
         found
+    }
+
+    /// Packets were found lost while the queues on their way delayed others by `queueing_ns`, and payload arrived at `bytes_per_ms`. The largest such
+    /// queue is the port's buffer; it fades, as losses happen for other reasons too.
+    pub fn note_overflow(&mut self, queueing_ns: u64, bytes_per_ms: u64) {
+        let queued = queueing_ns.saturating_mul(bytes_per_ms) / 1_000_000;
+        let before = self.port_estimate_bytes.unwrap_or(0);
+        self.port_estimate_bytes = Some(queued.max(before - before / ESTIMATE_FADES));
+    }
+
+    pub fn port_estimate_bytes(&self) -> Option<u64> {
+        self.port_estimate_bytes
     }
 
     /// Feeds the adaptation of the budget: packets that arrived, and that were found lost, and whether one carried a congestion mark.
@@ -448,6 +482,39 @@ mod tests {
         assert!(!distribute(&mut gate, at).is_empty(), "out of the suspects' quarter");
         assert!(gate.counters().suspects >= 7);
         assert!(gate.charged_bytes() <= gate.budget_bytes() * 5 / 4);
+    }
+
+    #[test]
+    fn a_suspect_that_waited_for_more_gets_none_until_it_speaks() {
+        let mut gate = gate(Order::Fifo);
+        (0..9).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+        distribute(&mut gate, 0);
+        let at = 3_000_000;
+        gate.report(0, demand(0, 1000), Time::from_nanos(at));
+        let grants = distribute(&mut gate, at);
+        assert!(grants.iter().all(|grant| grant.0 == 0), "{grants:?}");
+        for index in 1..9 {
+            gate.report(index, demand(2, 1000), Time::from_nanos(at + 1000));
+        }
+        (0..9).for_each(|index| gate.forget(index));
+        assert_eq!((gate.charged_bytes(), gate.suspect_bytes), (0, 0));
+    }
+
+    #[test]
+    fn who_joins_late_does_not_make_up_for_the_time_before() {
+        let mut gate = gate(Order::Fair);
+        for round in 0..1000 {
+            gate.report(0, demand(0, 1000), Time::ZERO);
+            distribute(&mut gate, round);
+        }
+        let mut served = [0u64; 2];
+        for round in 1000..1100 {
+            (0..2).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+            for (index, packets) in distribute(&mut gate, round) {
+                served[index as usize] += packets;
+            }
+        }
+        assert!(served[0].abs_diff(served[1]) * 10 < served[0], "{served:?}");
     }
 
     #[test]

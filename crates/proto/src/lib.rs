@@ -16,9 +16,9 @@ mod random;
 mod received;
 mod rtt;
 mod sent;
+mod statistics;
 mod time;
 
-pub use association::AssociationCounters;
 pub use channel::{ChannelId, Readiness};
 pub use config::Config;
 pub use endpoint::{
@@ -26,4 +26,5 @@ pub use endpoint::{
 };
 pub use gate::{Gate, GateCounters};
 pub use ropeway_wire::{ErrorCode, Mode};
+pub use statistics::{AssociationCounters, AssociationStatistics, ChannelStatistics, Limit, LimitTimes};
 pub use time::Time;

@@ -44,6 +44,8 @@ pub struct Counters {
     pub associations_ended: [u64; LAST_CODE + 1],
     pub associations_opened: u64,
     pub timeouts: u64,
+    /// Times that a timer ran out a second late: this process was stopped, or the clock set forward.
+    pub overslept: u64,
     pub resent: u64,
     pub requests_sent: u64,
     pub lost: u64,

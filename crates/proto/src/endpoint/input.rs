@@ -1,18 +1,27 @@
 //! Packets in: to whom they belong, what their headers say, and the end of a batch.
 
-use ropeway_wire::{Block, Blocks, ErrorCode, Flags, Header, Malformed, Packet, RstFields, Type, expand};
+use ropeway_wire::{
+    AbortFields, Block, Blocks, ErrorCode, FinFields, Flags, Header, Malformed, OpenFields, Packet, RstFields, Type,
+    expand,
+};
 
 use super::{Endpoint, Path};
-use crate::association::Association;
+use crate::association::{Association, MOST_REFUSALS};
 use crate::config::GateMode;
 use crate::crypto::token::same_token;
 use crate::received::Arrival;
 use crate::time::Time;
 
-/// The reorder window never grows beyond this share of the round-trip time.
-const REORDER_ROUND_TRIPS: u64 = 1;
-/// It shrinks by this part with every batch that shows no reordering.
-const REORDER_DECAY: u64 = 256;
+/// The reorder window never grows beyond this many round-trip times: what is later than that may as well be lost.
+const REORDER_ROUND_TRIPS: u64 = 4;
+/// The share of the free memory that packets waiting for a lost one may have, of one association.
+const HELD_SHARE: usize = 4;
+/// It shrinks by this part ...
+const REORDER_DECAY: u64 = 8;
+/// ... with every so many packets: rarely enough that a network which reorders one packet of a hundred keeps it where it is.
+const REORDER_DECAY_PACKETS: u32 = 1024;
+/// Below this there is no reordering.
+const REORDER_LEAST_NS: u64 = 1_000;
 
 impl Endpoint {
     /// Takes one packet that arrived over `path`; `congested` if a router or gateway marked it. After the last of those that arrived
@@ -49,8 +58,10 @@ impl Endpoint {
     fn handle_rst(&mut self, path: &Path, packet: &Packet<'_>) -> Result<(), Malformed> {
         let fields = RstFields::parse(packet.payload)?;
         // Who keeps no state cannot know our id, and names its own, which we used.
-        let stateless = self.peers.get(path).copied();
-        let stateless = stateless.filter(|&index| self.associations[index as usize].peer == packet.header.destination);
+        let named = packet.header.destination;
+        let newest = self.peers.get(path).copied();
+        let newest = newest.filter(|&index| self.associations[index as usize].peer == named);
+        let stateless = newest.or_else(|| self.elders.get(&(*path, named)).copied());
         let Some(index) = self.find(packet.header.destination).or(stateless) else {
             self.counters.dropped_unknown_id += 1;
             return Ok(());
@@ -83,9 +94,12 @@ impl Endpoint {
             self.counters.dropped_foreign_path += 1;
             return Ok(());
         }
-        // Blocks are checked as a whole before anything in the packet counts.
+        // A payload is checked as a whole before anything in the packet counts.
         let blocks = match header.kind {
             Type::Control | Type::State => Some(Blocks::parse(packet.payload)?),
+            Type::Open => OpenFields::parse(packet.payload).map(|_| None)?,
+            Type::Fin => FinFields::parse(packet.payload).map(|_| None)?,
+            Type::Abort => AbortFields::parse(packet.payload).map(|_| None)?,
             _ => None,
         };
         let Some(number) = self.take_header(now, index, header) else {
@@ -149,7 +163,6 @@ impl Endpoint {
         let is_newest = number.wrapping_sub(association.received.next()) as i64 >= 0;
         let may_send = association.take_grant(header, ack, is_newest, now);
         if freed > 0 || may_send {
-            association.progress_at = now;
             association.state_doublings = 0;
         }
         if is_newest || header.kind == Type::State {
@@ -158,7 +171,9 @@ impl Endpoint {
         if association.sent.in_flight() == 0 && association.backlog_bytes == 0 {
             association.busy = false;
         }
-        let wants = !association.round.is_empty() && (freed > 0 || may_send || is_newest);
+        association.note_limit(now);
+        let has_more = !association.round.is_empty() || !association.ending.is_empty();
+        let wants = has_more && (freed > 0 || may_send || is_newest);
         if !header.kind.consumes_number() && association.received.learn_next(number, now) {
             association.ask_at = Some(now);
         }
@@ -181,6 +196,7 @@ impl Endpoint {
                         queued += association.sent.request(first, count);
                     }
                     if queued > 0 {
+                        association.recovers_to = association.sent.next();
                         self.make_ready(index);
                     }
                 }
@@ -209,13 +225,14 @@ impl Endpoint {
         } else {
             channel.hold_due = true;
         }
-        self.associations[index as usize].words.push(at);
+        self.say_words(at);
     }
 
     fn handle_numbered(&mut self, now: Time, index: u32, number: u64, packet: &Packet<'_>) {
         let header = &packet.header;
-        // Memory first: a packet that cannot be kept has not arrived.
-        if self.rx_pool.available() == 0 && header.length > 0 {
+        // Memory first: a packet that cannot be kept has not arrived, and will be asked for again.
+        let previous = self.must_wait(index, number, header);
+        if !self.has_memory(index, previous, header) {
             self.counters.dropped_memory += 1;
             return;
         }
@@ -243,6 +260,7 @@ impl Endpoint {
                 self.counters.spurious_requests += 1;
             }
         }
+        Endpoint::note_arrival(association, header, highest_before.wrapping_sub(number) as i64 <= 0);
         let gap = number.wrapping_sub(highest_before);
         if (gap as i64) > 0 {
             association.ask_at = Some(association.ask_at.map_or(now, |at| at.min(now)));
@@ -253,9 +271,36 @@ impl Endpoint {
             self.arrivals.senders_now += 1;
         }
         Endpoint::note_for_ack(association, header, now, self.config.packets_to_ack, self.config.ack_delay_ns);
-        self.deliver(index, number, packet);
+        self.deliver(index, number, previous, packet);
         let pool = &mut self.rx_pool;
         self.associations[index as usize].received.advance(|held| pool.give(held.payload));
+    }
+
+    /// Whether a packet can be kept, or refused, if it is taken now.
+    fn has_memory(&self, index: u32, previous: Option<u64>, header: &Header) -> bool {
+        let association = &self.associations[index as usize];
+        let has_place = header.kind != Type::Open || association.refusals.len() < MOST_REFUSALS;
+        // What waits for a lost packet has used up no credit yet, so it has a bound of its own; a part of what is free, so that the lost packet always
+        // finds memory when it comes.
+        let free = self.rx_pool.available_bytes();
+        let share = (self.config.receive_buffer_bytes as usize).min(free / HELD_SHARE);
+        let may_wait = previous.is_none() || association.received.held_bytes() + usize::from(header.length) <= share;
+        has_place && may_wait && self.rx_pool.available() > 0
+    }
+
+    /// What a numbered packet says about the busy period and about reordering by having arrived.
+    fn note_arrival(association: &mut Association, header: &Header, is_newest: bool) {
+        if is_newest {
+            association.peer_busy = !header.flags.contains(Flags::TXF);
+        }
+        association.quiet_arrivals += 1;
+        if association.quiet_arrivals >= REORDER_DECAY_PACKETS {
+            association.quiet_arrivals = 0;
+            association.reorder_ns -= association.reorder_ns / REORDER_DECAY;
+            if association.reorder_ns < REORDER_LEAST_NS {
+                association.reorder_ns = 0;
+            }
+        }
     }
 
     /// When this arrival must be acknowledged.
@@ -276,7 +321,6 @@ impl Endpoint {
             association.touched = false;
             let demand = association.demand(&self.config);
             let round_trip_ns = association.rtt.smoothed_ns();
-            association.reorder_ns -= association.reorder_ns / REORDER_DECAY;
             let arrived = std::mem::take(&mut association.arrived_unreported);
             let lost = std::mem::take(&mut association.lost_unreported);
             self.gate.observe(now, round_trip_ns, arrived, lost, false);
@@ -341,7 +385,7 @@ impl Endpoint {
     }
 
     /// Tells who sent for an id that does not exist (any more). Never an answer to a reset, and never longer than what it answers.
-    fn reply_reset(&mut self, path: &Path, packet: &Packet<'_>) {
+    pub(super) fn reply_reset(&mut self, path: &Path, packet: &Packet<'_>) {
         let token = self.reset_token(packet.header.destination);
         // The sender's own id is not in the packet: it finds itself by the token, which only the owner of the id could know.
         if packet.bytes().len() < ropeway_wire::BASE_HEADER_BYTES + RstFields::BYTES {

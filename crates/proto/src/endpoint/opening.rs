@@ -6,14 +6,18 @@ use ropeway_wire::{
 };
 
 use super::{Endpoint, Path, Spent};
-use crate::association::{Association, Phase};
-use crate::received::Arrival;
+use crate::association::{Association, Attempt, FIRST_RETRY_NS, Phase};
+use crate::channel::Incoming;
+use crate::crypto::token::same_token;
 use crate::sent::Packet as SentPacket;
 use crate::time::Time;
 
-/// First repetition of a SYN or CONFIRM; each further one after twice the time.
-pub const FIRST_RETRY_NS: u64 = 10_000_000;
 const MOST_RETRY_NS: u64 = 1_000_000_000;
+/// The end that stands back in a crossing waits so long for the other's CONFIRM before it tries again itself: the crossing SYN may have been
+/// lost on its way to a cookie, or forged.
+const YIELD_NS: u64 = 100_000_000;
+/// Spent cookies remembered, at most: who opens more than this within their life is refused as busy.
+const MOST_SPENT: usize = 65_536;
 /// Cookies are good for this long, and spent ones remembered.
 const COOKIE_NS: u64 = 3_000_000_000;
 /// A cookie's time of issue counts these.
@@ -29,12 +33,12 @@ impl Endpoint {
             Type::Opened => self.handle_opened(now, path, packet, &OpenedFields::parse(packet.payload)?)?,
             Type::Refused => {
                 let fields = RefusedFields::parse(packet.payload)?;
-                self.handle_refused(path, id, fields.nonce, fields.code);
+                self.handle_refused(now, path, id, fields.nonce, fields.code);
             }
             Type::Version => {
                 let fields = VersionFields::parse(packet.payload)?;
                 // We speak one version only, so whatever the peer lists is not enough.
-                self.handle_refused(path, id, fields.nonce, ErrorCode::Version);
+                self.handle_refused(now, path, id, fields.nonce, ErrorCode::Version);
             }
             // Only an engine that hosts others sends it; this one keeps to the address its user gave.
             _ => self.counters.dropped_unasked += 1,
@@ -68,7 +72,7 @@ impl Endpoint {
         if let Some(code) = self.refusal_of_port(syn.destination_port) {
             return self.refuse(path, syn, code);
         }
-        if self.is_crossing(path, syn) {
+        if self.is_crossing(now, path, syn) {
             return self.refuse(path, syn, ErrorCode::Crossed);
         }
         let size = usize::from(syn.packet_size.min(self.config.packet_bytes));
@@ -94,14 +98,14 @@ impl Endpoint {
     }
 
     /// Whether both ends are trying at once and this one, the lower of the two, is the client. If the other is, this end's attempt stands back.
-    fn is_crossing(&mut self, path: &Path, syn: &SynFields) -> bool {
+    fn is_crossing(&mut self, now: Time, path: &Path, syn: &SynFields) -> bool {
         let node = self.node;
         let Some(&index) = self.peers.get(path) else { return false };
         let Some(attempt) = self.associations[index as usize].attempt_mut() else { return false };
         if (node, attempt.source_port) < (syn.node, syn.source_port) {
             return true;
         }
-        attempt.yields = true;
+        attempt.yields_until = Some(now.after(YIELD_NS));
         false
     }
 
@@ -129,8 +133,8 @@ impl Endpoint {
         let ticks = u32::from_be_bytes(*ticks);
         let age_ns = u64::from(now_ticks(now).wrapping_sub(ticks)) * COOKIE_TICK_NS;
         let expected = self.cookie(ticks, path, &confirm.syn);
-        let difference = expected.0.iter().zip(&confirm.cookie.0).fold(0, |sum, (a, b)| sum | (a ^ b));
-        difference == 0 && age_ns <= COOKIE_NS
+        let (expected, said) = (expected.0.last_chunk(), confirm.cookie.0.last_chunk());
+        expected.zip(said).is_some_and(|(expected, said)| same_token(expected, said)) && age_ns <= COOKIE_NS
     }
 
     fn handle_cookie(&mut self, now: Time, path: &Path, id: Id, fields: &CookieFields) {
@@ -139,7 +143,7 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         let asked_at = association.attempt().and_then(|attempt| attempt.asked_at);
         if let Some(attempt) = association.attempt_mut() {
-            if attempt.cookie.is_some() || attempt.yields {
+            if attempt.cookie.is_some() || attempt.yields_until.is_some_and(|until| until > now) {
                 return;
             }
             attempt.cookie = Some(fields.cookie);
@@ -172,16 +176,17 @@ impl Endpoint {
         attempt.asked_at = is_first.then_some(now);
         attempt.retry_at = now.after(attempt.retry_ns + jitter % (attempt.retry_ns / 8));
         attempt.retry_ns = (attempt.retry_ns * 2).min(MOST_RETRY_NS);
-        if attempt.yields {
+        if attempt.yields_until.is_some_and(|until| until > now) {
             return true;
         }
-        let (cookie, path) = (attempt.cookie, association.path);
+        let Attempt { nonce, destination_port, source_port, cookie, .. } = **attempt;
+        let path = association.path;
         let syn = SynFields {
             source: id,
-            nonce: attempt_nonce(association),
+            nonce,
             node: self.node,
-            destination_port: association.attempt().map_or(0, |attempt| attempt.destination_port),
-            source_port: association.attempt().map_or(0, |attempt| attempt.source_port),
+            destination_port,
+            source_port,
             packet_size: self.config.packet_bytes,
             lowest_version: VERSION,
             highest_version: VERSION,
@@ -210,9 +215,9 @@ impl Endpoint {
         let association = &self.associations[index as usize];
         Parameters {
             id: association.id,
-            first_number: association.sent.una(),
-            window: self.initial_window(),
-            longest_message: self.config.longest_message_bytes,
+            first_number: association.first_number,
+            window: association.own_window,
+            longest_message: association.own_longest,
             reset_token: self.reset_token(association.id),
         }
     }
@@ -237,16 +242,17 @@ impl Endpoint {
         });
     }
 
-    /// The OPEN of channel 0 gets the first number: CONFIRM carries it.
+    /// The OPEN of channel 0 gets the first number: CONFIRM carries it. Channel 0 is the first that is left of those that were asked for meanwhile.
     fn number_first_open(&mut self, index: u32) {
         let association = &mut self.associations[index as usize];
         if association.sent.in_flight() > 0 {
             return;
         }
-        let Some(owner) = association.channels.iter().copied().find(|&at| at != crate::association::NO_CHANNEL) else {
-            return;
-        };
+        let Some((number, owner)) = association.channels.pop_first() else { return };
+        association.attach(0, owner);
         let channel = &mut self.channels[owner as usize];
+        debug_assert!(number == channel.number, "the table and the channel agree");
+        channel.number = 0;
         let Some(unsent) = channel.outgoing.pop() else { return };
         channel.outgoing.last_number = Some(association.sent.next());
         association.sent.push(SentPacket {
@@ -259,6 +265,9 @@ impl Endpoint {
             transmitted: true,
             requested: false,
         });
+        if let Some(attempt) = association.attempt_mut() {
+            attempt.confirmed = true;
+        }
     }
 
     fn handle_confirm(
@@ -281,46 +290,71 @@ impl Endpoint {
             return Ok(());
         }
         let open = OpenFields::parse(confirm.rest)?;
+        // Two CONFIRMs may cross even if the SYNs did not: the same end is the client.
+        if self.is_crossing(now, path, &confirm.syn) {
+            self.refuse(path, &confirm.syn, ErrorCode::Crossed);
+            return Ok(());
+        }
         if let Some(code) = self.refusal(open.destination_port, open.mode) {
             self.refuse(path, &confirm.syn, code);
             return Ok(());
         }
-        let Some(index) = self.admit(now, path, confirm) else {
+        self.forget_spent(now);
+        let admitted = if self.spent.len() < MOST_SPENT { self.admit(now, path, confirm) } else { None };
+        let Some(index) = admitted else {
             self.refuse(path, &confirm.syn, ErrorCode::Busy);
             return Ok(());
         };
         let id = self.associations[index as usize].id;
-        self.spent.retain(|_, spent| spent.until > now);
         self.spent.insert(key, Spent { association: index, id, until: now.after(COOKIE_NS) });
+        self.spent_order.push_back(key);
         self.counters.associations_opened += 1;
         let number = confirm.parameters.first_number;
-        let arrival = self.associations[index as usize].received.arrive(number, now);
-        debug_assert!(matches!(arrival, Arrival::New { .. }), "the first number of a new association");
+        // The window begins with this number, so it is in it, and new.
+        self.associations[index as usize].received.arrive(number, now);
         self.bring_open(index, packet.header.flags, number, 0, confirm.rest);
         self.send_opened(now, index, confirm.syn.nonce);
         self.settle_timers(now, index);
         Ok(())
     }
 
+    fn forget_spent(&mut self, now: Time) {
+        while let Some(key) = self.spent_order.front()
+            && self.spent.get(key).is_none_or(|spent| spent.until <= now)
+        {
+            self.spent.remove(key);
+            self.spent_order.pop_front();
+        }
+    }
+
     /// A new association for a client that has proved its address. An attempt of ours towards the same peer, which stood back, goes over into it.
     fn admit(&mut self, now: Time, path: &Path, confirm: &ConfirmFields<'_>) -> Option<u32> {
-        let first_number = self.random.next_u64();
-        let config = self.config.clone();
-        let nonce = confirm.syn.nonce;
-        let index = self
-            .add_association(|id| Association::new(id, *path, Phase::Open, false, nonce, first_number, &config, now))?;
+        let first_number = self.first_number();
+        let (config, windows) = (self.config.clone(), self.windows());
+        let index =
+            self.add_association(|id| Association::new(id, *path, Phase::Open, windows, first_number, &config, now))?;
         self.associations[index as usize].open(&confirm.parameters, usize::from(confirm.syn.packet_size));
-        if let Some(attempt) = self.peers.insert(*path, index)
-            && self.associations[attempt as usize].attempt().is_some()
-        {
-            self.move_channels(now, attempt, index);
+        match self.peers.insert(*path, index) {
+            Some(before) if self.associations[before as usize].attempt().is_some() => {
+                self.move_channels(now, before, index);
+            }
+            Some(before) => self.doubt(before),
+            None => {}
         }
         Some(index)
     }
 
+    /// A peer that opens a second association has probably lost the first: it is asked.
+    fn doubt(&mut self, index: u32) {
+        let association = &mut self.associations[index as usize];
+        association.state_due = true;
+        self.elders.insert((association.path, association.peer), index);
+        self.make_ready(index);
+    }
+
     fn move_channels(&mut self, now: Time, from: u32, to: u32) {
         let channels = std::mem::take(&mut self.associations[from as usize].channels);
-        for at in channels.into_iter().filter(|&at| at != crate::association::NO_CHANNEL) {
+        for at in channels.into_values() {
             let Some(number) = self.associations[to as usize].free_number(self.config.max_channels) else {
                 self.fail_channel(at, ErrorCode::Busy);
                 continue;
@@ -334,8 +368,8 @@ impl Endpoint {
                 mode: channel.mode,
                 early: &[],
             };
-            channel.outgoing.drop_queue(&mut self.tx_pool);
-            channel.outgoing = Default::default();
+            channel.outgoing.restart(&mut self.tx_pool);
+            channel.incoming = Incoming::new(self.associations[to as usize].own_window);
             (channel.association, channel.number) = (to, number);
             channel.outgoing.raise_credit(u64::from(window));
             if !channel.outgoing.open(&fields, &mut self.tx_pool) {
@@ -375,6 +409,12 @@ impl Endpoint {
         fields: &OpenedFields<'_>,
     ) -> Result<(), Malformed> {
         let (parameters, _) = Parameters::parse(fields.rest)?;
+        if self.find(packet.header.destination).is_none() {
+            // The attempt was given up meanwhile: the server must not wait for it.
+            self.counters.dropped_unknown_id += 1;
+            self.reply_reset(path, packet);
+            return Ok(());
+        }
         let Some(index) = self.find_attempt(path, packet.header.destination, fields.nonce) else { return Ok(()) };
         let association = &mut self.associations[index as usize];
         let Some(asked_at) =
@@ -393,14 +433,15 @@ impl Endpoint {
         if self.take_header(now, index, &packet.header).is_none() {
             self.counters.dropped_window += 1;
         }
-        let channels: Vec<u32> = self.associations[index as usize]
-            .channels
-            .iter()
-            .copied()
-            .filter(|&at| at != crate::association::NO_CHANNEL)
-            .collect();
+        let channels: Vec<u32> = self.associations[index as usize].channels.values().copied().collect();
         for at in channels {
-            self.channels[at as usize].outgoing.raise_credit(u64::from(parameters.window));
+            let channel = &mut self.channels[at as usize];
+            channel.outgoing.raise_credit(u64::from(parameters.window));
+            if channel.released {
+                // Closed while the server was being told of it.
+                self.abort_channel(at, ErrorCode::Reset);
+                continue;
+            }
             self.begin_waiting(now, index);
             self.schedule_channel(at);
             self.announce_channel(at);
@@ -409,22 +450,57 @@ impl Endpoint {
         Ok(())
     }
 
-    fn handle_refused(&mut self, path: &Path, id: Id, nonce: u64, code: ErrorCode) {
+    fn handle_refused(&mut self, now: Time, path: &Path, id: Id, nonce: u64, code: ErrorCode) {
         let Some(index) = self.find_attempt(path, id, nonce) else { return };
         if code == ErrorCode::Crossed {
             if let Some(attempt) = self.associations[index as usize].attempt_mut() {
-                attempt.yields = true;
+                attempt.yields_until = Some(now.after(YIELD_NS));
             }
             return;
         }
+        if matches!(code, ErrorCode::Refused | ErrorCode::Busy) && self.retry_for_others(now, index, code) {
+            return;
+        }
         self.end_association(index, code);
+    }
+
+    /// One port did not take us; channels to others behind the same path start a new attempt. `false`: there are none.
+    fn retry_for_others(&mut self, now: Time, index: u32, code: ErrorCode) -> bool {
+        let nonce = self.random.next_u64();
+        let channels = &self.channels;
+        let association = &mut self.associations[index as usize];
+        let Some(refused_port) = association.attempt().map(|attempt| attempt.destination_port) else { return false };
+        let is_other =
+            |at: &u32| channels[*at as usize].remote_port != refused_port && !channels[*at as usize].released;
+        let Some(next) = association.channels.values().copied().find(is_other) else { return false };
+        let refused: Vec<(u16, u32)> =
+            association.channels.iter().map(|(&number, &at)| (number, at)).filter(|(_, at)| !is_other(at)).collect();
+        if association.sent.in_flight() > 0 {
+            // Its OPEN is gone with the channel that it belonged to.
+            let first = association.first_number;
+            association.sent.clear(|packet| self.tx_pool.give(packet.payload));
+            association.sent = crate::sent::Sent::starting_at(first);
+        }
+        let (destination_port, source_port) = (channels[next as usize].remote_port, channels[next as usize].local_port);
+        if let Some(attempt) = association.attempt_mut() {
+            let give_up_at = attempt.give_up_at;
+            **attempt = Attempt::new(nonce, destination_port, source_port, give_up_at, now);
+        }
+        for (number, at) in refused {
+            self.associations[index as usize].detach(number);
+            self.fail_channel(at, code);
+        }
+        self.run_attempt(now, index);
+        self.settle_timers(now, index);
+        true
+    }
+
+    /// The number that an association's first packet gets.
+    pub(super) fn first_number(&mut self) -> u64 {
+        self.config.first_number.unwrap_or_else(|| self.random.next_u64())
     }
 }
 
 fn now_ticks(now: Time) -> u32 {
     (now.as_nanos() / COOKIE_TICK_NS) as u32
-}
-
-fn attempt_nonce(association: &Association) -> u64 {
-    association.attempt().map_or(0, |attempt| attempt.nonce)
 }
