@@ -9,12 +9,14 @@ mod commands;
 mod counters;
 mod deliver;
 mod input;
+mod keyed_opening;
 mod opening;
 mod output;
 mod statistics;
 mod timers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use ropeway_wire::{ErrorCode, Id, Mode};
 use slab::Slab;
@@ -22,8 +24,10 @@ use slab::Slab;
 use crate::association::Association;
 use crate::channel::{Channel, ChannelId, Opening};
 use crate::config::Config;
+use crate::crypto::ClusterKeys;
 use crate::crypto::token::Secret;
 use crate::gate::Gate;
+use crate::keyed::{SealedBatch, Sealing};
 use crate::pool::Pool;
 use crate::random::Random;
 use crate::time::Time;
@@ -60,11 +64,13 @@ struct Listener {
 }
 
 /// A CONFIRM that was answered: its cookie is spent, and the same CONFIRM again means that the answer was lost.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Spent {
-    association: u32,
-    id: Id,
+    /// What it opened; nothing if it was refused.
+    opened: Option<(u32, Id)>,
     until: Time,
+    /// With a key, the answer byte for byte, until the client has been heard.
+    answer: Option<Box<[u8]>>,
 }
 
 /// An answer that belongs to no association.
@@ -86,6 +92,8 @@ pub struct Endpoint {
     steering: u16,
     random: Random,
     secret: Secret,
+    /// None: everybody is trusted.
+    keys: Option<Arc<ClusterKeys>>,
     associations: Slab<Association>,
     /// How many owners each slot has had; the low bits are the generation in its id.
     incarnations: Vec<u64>,
@@ -110,6 +118,9 @@ pub struct Endpoint {
     /// Associations that something arrived for in the batch at hand.
     touched: Vec<u32>,
     replies: VecDeque<Reply>,
+    /// Where packets are sealed, and where they are opened.
+    sealed: SealedBatch,
+    opened: Vec<u8>,
     timers: BTreeSet<(Time, u32)>,
     /// Since when the caller has looked at the clock in time: silence before that says nothing about the peers.
     awake_at: Time,
@@ -179,8 +190,20 @@ const LEAST_WINDOW_BYTES: u64 = 16 << 10;
 const FIRST_FREE_PORT: u16 = 49_152;
 
 impl Endpoint {
-    /// An endpoint whose ids carry `steering` and whose randomness comes from `seed`, which must not be used twice.
+    /// An endpoint without keys, which trusts all hosts and the network between them. Its ids carry `steering`, and its randomness comes from `seed`, which
+    /// must not be used twice.
     pub fn new(config: Config, node: u64, steering: u16, seed: [u8; 32]) -> Endpoint {
+        Endpoint::with_keys(config, node, steering, seed, None)
+    }
+
+    /// The same with `keys`: it talks only to who has one of them, and every association is sealed. It must never be used on two sides of a `fork`.
+    pub fn with_keys(
+        config: Config,
+        node: u64,
+        steering: u16,
+        seed: [u8; 32],
+        keys: Option<Arc<ClusterKeys>>,
+    ) -> Endpoint {
         let mut random = Random::new(&seed);
         let payload_bytes = usize::from(config.packet_bytes) - ropeway_wire::CHANNEL_HEADER_BYTES;
         Endpoint {
@@ -188,6 +211,7 @@ impl Endpoint {
             steering,
             secret: Secret::new(random.bytes()),
             random,
+            keys,
             associations: Slab::new(),
             incarnations: Vec::new(),
             peers: BTreeMap::new(),
@@ -205,6 +229,8 @@ impl Endpoint {
             ready: VecDeque::new(),
             touched: Vec::new(),
             replies: VecDeque::new(),
+            sealed: SealedBatch::default(),
+            opened: Vec::new(),
             timers: BTreeSet::new(),
             awake_at: Time::ZERO,
             events: VecDeque::with_capacity(EVENTS_AT_FIRST),
@@ -305,7 +331,11 @@ impl Endpoint {
             self.incarnations.resize(slot + 1, 0);
         }
         let id = Id::new(self.steering, slot as u16, generation(self.incarnations[slot]));
-        Some(self.associations.insert(make(id)) as u32)
+        let mut association = make(id);
+        if self.keys.is_some() {
+            association.sealing = Sealing::with_key();
+        }
+        Some(self.associations.insert(association) as u32)
     }
 
     /// The association that receives under `id`.

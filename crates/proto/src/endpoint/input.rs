@@ -94,6 +94,22 @@ impl Endpoint {
             self.counters.dropped_foreign_path += 1;
             return Ok(());
         }
+        if !self.associations[index as usize].sealing.is_keyed() {
+            return self.take_packet(now, index, congested, packet);
+        }
+        // Lent, as what is opened there is handed on while everything else may change.
+        let mut room = std::mem::take(&mut self.opened);
+        let result = match self.unseal(now, index, packet, &mut room) {
+            Some(opened) => self.take_packet(now, index, congested, &opened),
+            None => Ok(()),
+        };
+        self.opened = room;
+        result
+    }
+
+    /// A packet of an open association; if that has a key, opened.
+    fn take_packet(&mut self, now: Time, index: u32, congested: bool, packet: &Packet<'_>) -> Result<(), Malformed> {
+        let header = &packet.header;
         // A payload is checked as a whole before anything in the packet counts.
         let blocks = match header.kind {
             Type::Control | Type::State => Some(Blocks::parse(packet.payload)?),
