@@ -176,6 +176,7 @@ pub struct Association {
     pub timer_at: Option<Time>,
     pub state_at: Time,
     pub state_doublings: u32,
+    pub states_unanswered: u32,
     pub request_at: Time,
     pub request_doublings: u32,
     pub pin_at: Time,
@@ -266,6 +267,7 @@ impl Association {
             timer_at: None,
             state_at: now,
             state_doublings: 0,
+            states_unanswered: 0,
             request_at: now,
             request_doublings: 0,
             pin_at: now,
@@ -346,7 +348,7 @@ impl Association {
     fn limit_now(&self, now: Time) -> Limit {
         if !self.has_undelivered() {
             Limit::Program
-        } else if self.state_doublings >= SILENT_STATES {
+        } else if self.states_unanswered >= SILENT_STATES {
             Limit::Silence
         } else if self.recovers_to.wrapping_sub(self.sent.una()) as i64 > 0 {
             Limit::Loss

@@ -18,6 +18,9 @@ mod timers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use blake2::Blake2sMac;
+use blake2::digest::consts::U8;
+use blake2::digest::{KeyInit, Mac};
 use ropeway_wire::{ErrorCode, Id, Mode};
 use slab::Slab;
 
@@ -181,6 +184,8 @@ impl Arrivals {
     }
 }
 
+/// So many channels may have their initial window unread before memory runs out, at least.
+const INITIAL_WINDOWS: usize = 128;
 /// One channel may have this share of the free memory unread.
 const FREE_SHARE: u64 = 4;
 /// But always as much as this: some full packets.
@@ -240,6 +245,12 @@ impl Endpoint {
             next_port: FIRST_FREE_PORT,
             config,
         }
+    }
+
+    /// Makes cookies and reset tokens with a secret that outlives this process, 32 random bytes that nobody else knows: an engine that is started again with
+    /// the same secret can reset the associations of the one before. To be called before anything else.
+    pub fn set_secret(&mut self, secret: [u8; 32]) {
+        self.secret = Secret::new(secret);
     }
 
     pub fn config(&self) -> &Config {
@@ -328,7 +339,9 @@ impl Endpoint {
             return None;
         }
         if slot >= self.incarnations.len() {
-            self.incarnations.resize(slot + 1, 0);
+            // Not from 0: an engine that was started anew should not mistake packets for its predecessor for its own.
+            let random = &mut self.random;
+            self.incarnations.resize_with(slot + 1, || random.next_u64() >> 1);
         }
         let id = Id::new(self.steering, slot as u16, generation(self.incarnations[slot]));
         let mut association = make(id);
@@ -344,11 +357,12 @@ impl Endpoint {
         self.associations.get(index as usize).filter(|association| association.id == id).map(|_| index)
     }
 
-    /// The token by which a peer knows that the owner of `id` ended an association: of its slot's last owner with that generation.
-    fn reset_token(&self, id: Id) -> [u8; 16] {
-        let incarnation = self.incarnations.get(usize::from(id.slot())).copied().unwrap_or(0);
-        let behind = u64::from(generation(incarnation).wrapping_sub(id.generation()) % Id::GENERATIONS);
-        self.secret.reset_token(id.0, incarnation.saturating_sub(behind))
+    /// The token by which the peer behind `path` knows that the owner of `id` ended an association. It depends on nothing that is lost with this process but
+    /// the secret; and on the path, so that it is of no use to another peer that gets the same id later.
+    fn reset_token(&self, path: &Path, id: Id) -> [u8; 16] {
+        let mut hash = <Blake2sMac<U8> as KeyInit>::new(&Default::default());
+        hash.update(&path.0);
+        self.secret.reset_token(id.0, u64::from_be_bytes(hash.finalize().into_bytes().into()))
     }
 
     fn add_channel(&mut self, association: u32, number: u16, mode: Mode, ports: (u16, u16)) -> u32 {
@@ -362,9 +376,12 @@ impl Endpoint {
 
     /// What a peer is told that it may send on each new channel, and how long its messages may be.
     fn windows(&self) -> (u32, u32) {
-        // A quarter of the buffer, the rest comes with the first CREDIT; and a message that does not fit into half the memory would never be whole.
+        // A quarter of the buffer, the rest comes with the first CREDIT: what is promised to channels that do not exist yet cannot be taken back.
+        let few = (self.rx_pool.limit_bytes() / INITIAL_WINDOWS).max(LEAST_WINDOW_BYTES as usize);
+        let window = (self.config.receive_buffer_bytes / 4).min(u32::try_from(few).unwrap_or(u32::MAX));
+        // A message that does not fit into half the memory would never be whole.
         let longest = u64::from(self.config.longest_message_bytes).min(self.rx_pool.limit_bytes() as u64 / 2);
-        (self.config.receive_buffer_bytes / 4, longest as u32)
+        (window, longest as u32)
     }
 
     /// What a channel may have unread now. It shrinks as memory runs out, so that a few slow readers do not use up all of it.

@@ -84,12 +84,16 @@ impl Endpoint {
         packet: &Packet<'_>,
     ) -> Result<(), Malformed> {
         let header = &packet.header;
-        let Some(index) = self.find(header.destination).filter(|&index| self.associations[index as usize].is_open())
-        else {
+        let Some(index) = self.find(header.destination) else {
             self.counters.dropped_unknown_id += 1;
             self.reply_reset(path, packet);
             return Ok(());
         };
+        if !self.associations[index as usize].is_open() {
+            // The server speaks first, and its OPENED was lost or overtaken: it will be said again, and so will this.
+            self.counters.dropped_unasked += 1;
+            return Ok(());
+        }
         if self.associations[index as usize].path != *path {
             self.counters.dropped_foreign_path += 1;
             return Ok(());
@@ -175,6 +179,7 @@ impl Endpoint {
             pool.give(packet.payload);
         })?;
         association.heard_at = now;
+        association.states_unanswered = 0;
         association.take_time(header, now);
         let is_newest = number.wrapping_sub(association.received.next()) as i64 >= 0;
         let may_send = association.take_grant(header, ack, is_newest, now);
@@ -402,7 +407,7 @@ impl Endpoint {
 
     /// Tells who sent for an id that does not exist (any more). Never an answer to a reset, and never longer than what it answers.
     pub(super) fn reply_reset(&mut self, path: &Path, packet: &Packet<'_>) {
-        let token = self.reset_token(packet.header.destination);
+        let token = self.reset_token(path, packet.header.destination);
         // The sender's own id is not in the packet: it finds itself by the token, which only the owner of the id could know.
         if packet.bytes().len() < ropeway_wire::BASE_HEADER_BYTES + RstFields::BYTES {
             return;

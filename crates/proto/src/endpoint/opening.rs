@@ -218,7 +218,7 @@ impl Endpoint {
             first_number: association.first_number,
             window: association.own_window,
             longest_message: association.own_longest,
-            reset_token: self.reset_token(association.id),
+            reset_token: self.reset_token(&association.path, association.id),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use ropeway_wire::{AbortFields, BASE_HEADER_BYTES, BlockWriter, CHANNEL_HEADER_BYTES, Flags, Header, Type};
+use ropeway_wire::{AbortFields, BASE_HEADER_BYTES, BlockWriter, CHANNEL_HEADER_BYTES, Flags, Header, RstFields, Type};
 
 use super::commands::{enter_round, recount};
 use super::{Endpoint, MOST_REPLIES, Path, Reply};
@@ -280,6 +280,8 @@ impl Endpoint {
         };
         if kind == Type::State {
             write_wants(association, &self.channels, &mut blocks);
+            // An engine that does not know us (any more) answers with nothing longer than what it was asked with.
+            while blocks.len() < RstFields::BYTES && blocks.credit(0, 0) {}
         }
         let length = blocks.len();
         let number = association.sent.next();
@@ -304,6 +306,8 @@ impl Endpoint {
         match kind {
             Type::State => {
                 association.state_due = false;
+                association.states_unanswered += 1;
+                association.note_limit(now);
                 association.counters.states_sent += 1;
                 self.counters.states_sent += 1;
             }
