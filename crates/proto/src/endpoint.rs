@@ -210,7 +210,9 @@ impl Endpoint {
         keys: Option<Arc<ClusterKeys>>,
     ) -> Endpoint {
         let mut random = Random::new(&seed);
-        let payload_bytes = usize::from(config.packet_bytes) - ropeway_wire::CHANNEL_HEADER_BYTES;
+        let sealing = if keys.is_some() { Sealing::with_key() } else { Sealing::default() };
+        let header_bytes = ropeway_wire::CHANNEL_HEADER_BYTES + sealing.overhead_bytes;
+        let payload_bytes = usize::from(config.packet_bytes) - header_bytes;
         Endpoint {
             node,
             steering,

@@ -114,6 +114,10 @@ impl Endpoint {
     /// A packet of an open association; if that has a key, opened.
     fn take_packet(&mut self, now: Time, index: u32, congested: bool, packet: &Packet<'_>) -> Result<(), Malformed> {
         let header = &packet.header;
+        // Memory is cut for the packet size agreed on.
+        if packet.payload.len() > self.associations[index as usize].payload_bytes && header.kind.has_channel() {
+            return Err(Malformed::PayloadLength);
+        }
         // A payload is checked as a whole before anything in the packet counts.
         let blocks = match header.kind {
             Type::Control | Type::State => Some(Blocks::parse(packet.payload)?),

@@ -299,6 +299,9 @@ pub fn endpoint(host: usize, config: &Config, seed: u64) -> Endpoint {
 /// The test program `keyed` runs the tests of others once more, between hosts that have a key.
 pub const IS_KEYED: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"keyed");
 
+/// What of a packet of usual size is data.
+pub const PAYLOAD_BYTES: f64 = if IS_KEYED { 1424.0 } else { 1444.0 };
+
 /// Keys that are told apart by numbers.
 pub fn cluster_keys(numbers: &[u8]) -> ClusterKeys {
     let line = |&number: &u8| ClusterKey::new(std::array::from_fn(|at| number.wrapping_add(at as u8))).line();
