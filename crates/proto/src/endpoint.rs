@@ -184,12 +184,14 @@ impl Arrivals {
     }
 }
 
-/// So many channels may have their initial window unread before memory runs out, at least.
-const INITIAL_WINDOWS: usize = 128;
+/// So many channels can have their first window unread at the same time, at least, if memory has room for the least window of each.
+const INITIAL_WINDOWS: usize = 512;
+/// The share of the memory that is for first windows only.
+const FIRST_WINDOWS_SHARE: u64 = 4;
 /// One channel may have this share of the free memory unread.
 const FREE_SHARE: u64 = 4;
 /// But always as much as this: some full packets.
-const LEAST_WINDOW_BYTES: u64 = 16 << 10;
+const LEAST_WINDOW_BYTES: u64 = 32 << 10;
 
 /// First port given to channels that name none, as TCP's.
 const FIRST_FREE_PORT: u16 = 49_152;
@@ -287,6 +289,11 @@ impl Endpoint {
     /// Packet buffers that are not free, sending and receiving: 0 when nothing is under way.
     pub fn buffers_in_use(&self) -> (usize, usize) {
         (self.tx_pool.in_use(), self.rx_pool.in_use())
+    }
+
+    /// Bytes that peers may send beyond each channel's first window: 0 when there are no channels.
+    pub fn promised_bytes(&self) -> u64 {
+        self.rx_pool.promised_bytes
     }
 
     /// Associations, and channels in them, that exist now.
@@ -388,7 +395,8 @@ impl Endpoint {
 
     /// What a channel may have unread now. It shrinks as memory runs out, so that a few slow readers do not use up all of it.
     fn receive_window(&self) -> u64 {
-        let free = (self.rx_pool.available_bytes() as u64).saturating_sub(self.reserved_bytes);
+        let kept_back = self.rx_pool.limit_bytes() as u64 / FIRST_WINDOWS_SHARE;
+        let free = self.rx_pool.unpromised_bytes().saturating_sub(kept_back);
         u64::from(self.config.receive_buffer_bytes).min((free / FREE_SHARE).max(LEAST_WINDOW_BYTES))
     }
 
@@ -427,6 +435,7 @@ impl Endpoint {
         let channel = &mut self.channels[index as usize];
         channel.outgoing.drop_queue(&mut self.tx_pool);
         channel.outgoing.forget_sent();
+        channel.incoming.revoke(&mut self.rx_pool);
         channel.outgoing.scheduled = false;
         channel.detached = true;
         // What arrived whole before the end can still be read; only then does the reader meet the error. That holds for who accepts it later as well.
@@ -447,6 +456,7 @@ impl Endpoint {
         self.release_reservation(index);
         let mut channel = self.channels.remove(index as usize);
         channel.incoming.clear(&mut self.rx_pool);
+        channel.incoming.revoke(&mut self.rx_pool);
         channel.outgoing.drop_queue(&mut self.tx_pool);
         self.leave_listener(channel.queued_in, index);
     }

@@ -397,6 +397,7 @@ impl Endpoint {
                 early: &[],
             };
             channel.outgoing.restart(&mut self.tx_pool);
+            channel.incoming.revoke(&mut self.rx_pool);
             channel.incoming = Incoming::new(self.associations[to as usize].own_window);
             (channel.association, channel.number) = (to, number);
             channel.outgoing.raise_credit(u64::from(window));
