@@ -11,6 +11,7 @@ mod config;
 mod cp;
 mod daemon;
 mod doctor;
+mod key;
 mod output;
 mod run;
 mod ss;
@@ -44,6 +45,8 @@ enum Command {
     Doctor(doctor::Args),
     /// Make, use and take away a cluster in a box: hosts in network namespaces, joined by a switch
     Box(boxes::Args),
+    /// Make or check the cluster's key, without which no stranger joins, reads or resets
+    Key(key::Args),
     /// Measure Ropeway beside TCP, AF_UNIX and the limits of this machine
     Bench(bench::Args),
 }
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Command::Tune(args) => tune::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Box(args) => boxes::main(&args),
+        Command::Key(args) => key::main(&args),
         Command::Bench(args) => bench::main(args),
     }
 }

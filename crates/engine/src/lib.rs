@@ -10,6 +10,7 @@ mod core;
 mod engine;
 mod error;
 mod helper;
+pub mod key_file;
 mod path;
 mod readiness;
 mod share;
@@ -24,4 +25,5 @@ pub use crate::readiness::{Interest, Watch};
 pub use crate::workers::{MOST_WORKERS, Port, Workers};
 /// The links that an engine can be given.
 pub use ropeway_link as link;
+pub use ropeway_proto::crypto::{ClusterKey, ClusterKeys};
 pub use ropeway_proto::{ChannelId, Config, Counters, ErrorCode, Mode, Readiness, config};

@@ -8,6 +8,7 @@ use ropeway_wire::{self as wire, ErrorCode, Flags, Header, Id, Type};
 use crate::config::{Config, GateMode};
 use crate::endpoint::Path;
 use crate::gate::Demand;
+use crate::keyed::{Handshake, Sealing};
 use crate::received::{Received, WINDOW_PACKETS};
 use crate::rtt::Rtt;
 use crate::sent::Sent;
@@ -44,6 +45,10 @@ pub struct Attempt {
     pub confirmed: bool,
     /// When the last SYN or CONFIRM left, for the first sample of the round-trip time; none when it was repeated.
     pub asked_at: Option<Time>,
+    /// With a key, once CONFIRM has been sent.
+    pub handshake: Option<Handshake>,
+    /// With a key: a refusal that nothing proves. It is believed when nothing better has come until the end.
+    pub hint: Option<ErrorCode>,
 }
 
 /// First repetition of a SYN or CONFIRM; each further one after twice the time.
@@ -62,6 +67,8 @@ impl Attempt {
             yields_until: None,
             confirmed: false,
             asked_at: None,
+            handshake: None,
+            hint: None,
         }
     }
 }
@@ -84,6 +91,7 @@ pub struct Association {
     pub packet_bytes: usize,
     /// What of that is payload.
     pub payload_bytes: usize,
+    pub sealing: Sealing,
     /// What the peer was told that it may send on each new channel.
     pub own_window: u32,
     /// And how long its messages may be.
@@ -140,6 +148,10 @@ pub struct Association {
     pub arrived_at: Time,
     /// How long a number may be late before it is asked for.
     pub reorder_ns: u64,
+    /// Packets since the reorder window was last made smaller.
+    pub quiet_arrivals: u32,
+    /// The newest packet was not the last of its busy period.
+    pub peer_busy: bool,
     /// The acknowledgment as last released (`gate = esp`).
     pub esp_ack: u64,
     pub epoch: u64,
@@ -164,6 +176,7 @@ pub struct Association {
     pub timer_at: Option<Time>,
     pub state_at: Time,
     pub state_doublings: u32,
+    pub states_unanswered: u32,
     pub request_at: Time,
     pub request_doublings: u32,
     pub pin_at: Time,
@@ -199,6 +212,7 @@ impl Association {
             is_opener,
             packet_bytes: 0,
             payload_bytes: 0,
+            sealing: Sealing::default(),
             own_window: windows.0,
             own_longest: windows.1,
             peer_window: 0,
@@ -234,6 +248,8 @@ impl Association {
             arrivals_unacked: 0,
             arrived_at: now,
             reorder_ns: 0,
+            quiet_arrivals: 0,
+            peer_busy: false,
             esp_ack: 0,
             epoch: 0,
             lost_unreported: 0,
@@ -251,6 +267,7 @@ impl Association {
             timer_at: None,
             state_at: now,
             state_doublings: 0,
+            states_unanswered: 0,
             request_at: now,
             request_doublings: 0,
             pin_at: now,
@@ -282,7 +299,7 @@ impl Association {
 
     pub fn set_packet_bytes(&mut self, packet_bytes: usize) {
         self.packet_bytes = packet_bytes;
-        self.payload_bytes = packet_bytes - wire::CHANNEL_HEADER_BYTES;
+        self.payload_bytes = packet_bytes - wire::CHANNEL_HEADER_BYTES - self.sealing.overhead_bytes;
     }
 
     /// How many new numbers may be given out now.
@@ -331,7 +348,7 @@ impl Association {
     fn limit_now(&self, now: Time) -> Limit {
         if !self.has_undelivered() {
             Limit::Program
-        } else if self.state_doublings >= SILENT_STATES {
+        } else if self.states_unanswered >= SILENT_STATES {
             Limit::Silence
         } else if self.recovers_to.wrapping_sub(self.sent.una()) as i64 > 0 {
             Limit::Loss
@@ -388,6 +405,14 @@ impl Association {
         if self.outstanding_packets() > 0 {
             self.granted_at = now;
         }
+    }
+
+    /// The key may seal nothing more: what is due is never said. The peer's silence timer ends the association, then its silence ours.
+    pub fn fall_silent(&mut self) {
+        self.sealing.mute = true;
+        (self.ack_due, self.state_due, self.pin_due, self.ask_beyond) = (false, false, false, false);
+        (self.ack_at, self.ask_at, self.flush_at) = (None, None, None);
+        self.words.clear();
     }
 
     /// Takes over the times of an arriving header.
@@ -448,7 +473,9 @@ impl Association {
 
     /// When the receiver asks for what it misses, or has granted and never seen.
     pub fn request_due_at(&self, config: &Config, drain_ns: u64) -> Option<Time> {
-        if self.received.missing() == 0 && self.outstanding_packets() == 0 {
+        // A busy period whose sender has nothing more to send, and that is not over, has lost its end.
+        let lacks_end = self.peer_busy && self.peer_backlog == 0;
+        if self.received.missing() == 0 && self.outstanding_packets() == 0 && !lacks_end {
             return None;
         }
         let patience = (self.rtt.patience_ns() + drain_ns).max(config.request_min_ns);

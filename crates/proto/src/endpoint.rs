@@ -9,21 +9,28 @@ mod commands;
 mod counters;
 mod deliver;
 mod input;
+mod keyed_opening;
 mod opening;
 mod output;
 mod statistics;
 mod timers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
+use blake2::Blake2sMac;
+use blake2::digest::consts::U8;
+use blake2::digest::{KeyInit, Mac};
 use ropeway_wire::{ErrorCode, Id, Mode};
 use slab::Slab;
 
 use crate::association::Association;
 use crate::channel::{Channel, ChannelId, Opening};
 use crate::config::Config;
+use crate::crypto::ClusterKeys;
 use crate::crypto::token::Secret;
 use crate::gate::Gate;
+use crate::keyed::{SealedBatch, Sealing};
 use crate::pool::Pool;
 use crate::random::Random;
 use crate::time::Time;
@@ -60,11 +67,13 @@ struct Listener {
 }
 
 /// A CONFIRM that was answered: its cookie is spent, and the same CONFIRM again means that the answer was lost.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Spent {
-    association: u32,
-    id: Id,
+    /// What it opened; nothing if it was refused.
+    opened: Option<(u32, Id)>,
     until: Time,
+    /// With a key, the answer byte for byte, until the client has been heard.
+    answer: Option<Box<[u8]>>,
 }
 
 /// An answer that belongs to no association.
@@ -86,6 +95,8 @@ pub struct Endpoint {
     steering: u16,
     random: Random,
     secret: Secret,
+    /// None: everybody is trusted.
+    keys: Option<Arc<ClusterKeys>>,
     associations: Slab<Association>,
     /// How many owners each slot has had; the low bits are the generation in its id.
     incarnations: Vec<u64>,
@@ -110,6 +121,9 @@ pub struct Endpoint {
     /// Associations that something arrived for in the batch at hand.
     touched: Vec<u32>,
     replies: VecDeque<Reply>,
+    /// Where packets are sealed, and where they are opened.
+    sealed: SealedBatch,
+    opened: Vec<u8>,
     timers: BTreeSet<(Time, u32)>,
     /// Since when the caller has looked at the clock in time: silence before that says nothing about the peers.
     awake_at: Time,
@@ -131,12 +145,19 @@ struct Arrivals {
     bytes_per_ms: u64,
 }
 
-/// The arrival rate is measured over at least this long.
+/// The arrival rate is measured over at least this long ...
 const RATE_WINDOW_NS: u64 = 1_000_000;
+/// ... and anew after so many times that without an arrival.
+const RATE_IDLE_WINDOWS: u64 = 4;
 
 impl Arrivals {
     /// Notes `bytes` of payload; says whether the sender is new in this epoch.
     fn note(&mut self, bytes: u64, now: Time, epoch_ns: u64) {
+        let elapsed = now.since(self.rate_at);
+        if elapsed >= RATE_WINDOW_NS * RATE_IDLE_WINDOWS {
+            // Nothing came for a while: that says nothing about how fast it can come.
+            (self.bytes, self.rate_at) = (0, now);
+        }
         self.bytes += bytes;
         let elapsed = now.since(self.rate_at);
         if elapsed >= RATE_WINDOW_NS {
@@ -163,24 +184,43 @@ impl Arrivals {
     }
 }
 
+/// So many channels can have their first window unread at the same time, at least, if memory has room for the least window of each.
+const INITIAL_WINDOWS: usize = 512;
+/// The share of the memory that is for first windows only.
+const FIRST_WINDOWS_SHARE: u64 = 4;
 /// One channel may have this share of the free memory unread.
 const FREE_SHARE: u64 = 4;
 /// But always as much as this: some full packets.
-const LEAST_WINDOW_BYTES: u64 = 16 << 10;
+const LEAST_WINDOW_BYTES: u64 = 32 << 10;
 
 /// First port given to channels that name none, as TCP's.
 const FIRST_FREE_PORT: u16 = 49_152;
 
 impl Endpoint {
-    /// An endpoint whose ids carry `steering` and whose randomness comes from `seed`, which must not be used twice.
+    /// An endpoint without keys, which trusts all hosts and the network between them. Its ids carry `steering`, and its randomness comes from `seed`, which
+    /// must not be used twice.
     pub fn new(config: Config, node: u64, steering: u16, seed: [u8; 32]) -> Endpoint {
+        Endpoint::with_keys(config, node, steering, seed, None)
+    }
+
+    /// The same with `keys`: it talks only to who has one of them, and every association is sealed. It must never be used on two sides of a `fork`.
+    pub fn with_keys(
+        config: Config,
+        node: u64,
+        steering: u16,
+        seed: [u8; 32],
+        keys: Option<Arc<ClusterKeys>>,
+    ) -> Endpoint {
         let mut random = Random::new(&seed);
-        let payload_bytes = usize::from(config.packet_bytes) - ropeway_wire::CHANNEL_HEADER_BYTES;
+        let sealing = if keys.is_some() { Sealing::with_key() } else { Sealing::default() };
+        let header_bytes = ropeway_wire::CHANNEL_HEADER_BYTES + sealing.overhead_bytes;
+        let payload_bytes = usize::from(config.packet_bytes) - header_bytes;
         Endpoint {
             node,
             steering,
             secret: Secret::new(random.bytes()),
             random,
+            keys,
             associations: Slab::new(),
             incarnations: Vec::new(),
             peers: BTreeMap::new(),
@@ -198,6 +238,8 @@ impl Endpoint {
             ready: VecDeque::new(),
             touched: Vec::new(),
             replies: VecDeque::new(),
+            sealed: SealedBatch::default(),
+            opened: Vec::new(),
             timers: BTreeSet::new(),
             awake_at: Time::ZERO,
             events: VecDeque::with_capacity(EVENTS_AT_FIRST),
@@ -207,6 +249,12 @@ impl Endpoint {
             next_port: FIRST_FREE_PORT,
             config,
         }
+    }
+
+    /// Makes cookies and reset tokens with a secret that outlives this process, 32 random bytes that nobody else knows: an engine that is started again with
+    /// the same secret can reset the associations of the one before. To be called before anything else.
+    pub fn set_secret(&mut self, secret: [u8; 32]) {
+        self.secret = Secret::new(secret);
     }
 
     pub fn config(&self) -> &Config {
@@ -241,6 +289,11 @@ impl Endpoint {
     /// Packet buffers that are not free, sending and receiving: 0 when nothing is under way.
     pub fn buffers_in_use(&self) -> (usize, usize) {
         (self.tx_pool.in_use(), self.rx_pool.in_use())
+    }
+
+    /// Bytes that peers may send beyond each channel's first window: 0 when there are no channels.
+    pub fn promised_bytes(&self) -> u64 {
+        self.rx_pool.promised_bytes
     }
 
     /// Associations, and channels in them, that exist now.
@@ -295,10 +348,16 @@ impl Endpoint {
             return None;
         }
         if slot >= self.incarnations.len() {
-            self.incarnations.resize(slot + 1, 0);
+            // Not from 0: an engine that was started anew should not mistake packets for its predecessor for its own.
+            let random = &mut self.random;
+            self.incarnations.resize_with(slot + 1, || random.next_u64() >> 1);
         }
         let id = Id::new(self.steering, slot as u16, generation(self.incarnations[slot]));
-        Some(self.associations.insert(make(id)) as u32)
+        let mut association = make(id);
+        if self.keys.is_some() {
+            association.sealing = Sealing::with_key();
+        }
+        Some(self.associations.insert(association) as u32)
     }
 
     /// The association that receives under `id`.
@@ -307,11 +366,12 @@ impl Endpoint {
         self.associations.get(index as usize).filter(|association| association.id == id).map(|_| index)
     }
 
-    /// The token by which a peer knows that the owner of `id` ended an association: of its slot's last owner with that generation.
-    fn reset_token(&self, id: Id) -> [u8; 16] {
-        let incarnation = self.incarnations.get(usize::from(id.slot())).copied().unwrap_or(0);
-        let behind = u64::from(generation(incarnation).wrapping_sub(id.generation()) % Id::GENERATIONS);
-        self.secret.reset_token(id.0, incarnation.saturating_sub(behind))
+    /// The token by which the peer behind `path` knows that the owner of `id` ended an association. It depends on nothing that is lost with this process but
+    /// the secret; and on the path, so that it is of no use to another peer that gets the same id later.
+    fn reset_token(&self, path: &Path, id: Id) -> [u8; 16] {
+        let mut hash = <Blake2sMac<U8> as KeyInit>::new(&Default::default());
+        hash.update(&path.0);
+        self.secret.reset_token(id.0, u64::from_be_bytes(hash.finalize().into_bytes().into()))
     }
 
     fn add_channel(&mut self, association: u32, number: u16, mode: Mode, ports: (u16, u16)) -> u32 {
@@ -325,14 +385,18 @@ impl Endpoint {
 
     /// What a peer is told that it may send on each new channel, and how long its messages may be.
     fn windows(&self) -> (u32, u32) {
-        // A quarter of the buffer, the rest comes with the first CREDIT; and a message that does not fit into half the memory would never be whole.
+        // A quarter of the buffer, the rest comes with the first CREDIT: what is promised to channels that do not exist yet cannot be taken back.
+        let few = (self.rx_pool.limit_bytes() / INITIAL_WINDOWS).max(LEAST_WINDOW_BYTES as usize);
+        let window = (self.config.receive_buffer_bytes / 4).min(u32::try_from(few).unwrap_or(u32::MAX));
+        // A message that does not fit into half the memory would never be whole.
         let longest = u64::from(self.config.longest_message_bytes).min(self.rx_pool.limit_bytes() as u64 / 2);
-        (self.config.receive_buffer_bytes / 4, longest as u32)
+        (window, longest as u32)
     }
 
     /// What a channel may have unread now. It shrinks as memory runs out, so that a few slow readers do not use up all of it.
     fn receive_window(&self) -> u64 {
-        let free = (self.rx_pool.available_bytes() as u64).saturating_sub(self.reserved_bytes);
+        let kept_back = self.rx_pool.limit_bytes() as u64 / FIRST_WINDOWS_SHARE;
+        let free = self.rx_pool.unpromised_bytes().saturating_sub(kept_back);
         u64::from(self.config.receive_buffer_bytes).min((free / FREE_SHARE).max(LEAST_WINDOW_BYTES))
     }
 
@@ -371,6 +435,7 @@ impl Endpoint {
         let channel = &mut self.channels[index as usize];
         channel.outgoing.drop_queue(&mut self.tx_pool);
         channel.outgoing.forget_sent();
+        channel.incoming.revoke(&mut self.rx_pool);
         channel.outgoing.scheduled = false;
         channel.detached = true;
         // What arrived whole before the end can still be read; only then does the reader meet the error. That holds for who accepts it later as well.
@@ -391,6 +456,7 @@ impl Endpoint {
         self.release_reservation(index);
         let mut channel = self.channels.remove(index as usize);
         channel.incoming.clear(&mut self.rx_pool);
+        channel.incoming.revoke(&mut self.rx_pool);
         channel.outgoing.drop_queue(&mut self.tx_pool);
         self.leave_listener(channel.queued_in, index);
     }

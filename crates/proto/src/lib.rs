@@ -11,6 +11,7 @@ pub mod config;
 pub mod crypto;
 mod endpoint;
 mod gate;
+mod keyed;
 mod pool;
 mod random;
 mod received;

@@ -84,6 +84,8 @@ pub struct Pool {
     in_use: usize,
     used_bytes: usize,
     limit_bytes: usize,
+    /// What peers have been told that they may send, beyond the first window of each channel, and have not sent.
+    pub promised_bytes: u64,
     /// Buffers handed out since the start.
     pub taken: u64,
     /// Of those, how many had to be allocated.
@@ -95,7 +97,16 @@ impl Pool {
     pub fn new(payload_bytes: usize, limit_bytes: u64) -> Pool {
         let buffer_bytes = HEADROOM_BYTES + payload_bytes;
         let limit_bytes = usize::try_from(limit_bytes).unwrap_or(usize::MAX).max(buffer_bytes);
-        Pool { free: Vec::new(), buffer_bytes, in_use: 0, used_bytes: 0, limit_bytes, taken: 0, allocated: 0 }
+        Pool {
+            free: Vec::new(),
+            buffer_bytes,
+            in_use: 0,
+            used_bytes: 0,
+            limit_bytes,
+            promised_bytes: 0,
+            taken: 0,
+            allocated: 0,
+        }
     }
 
     /// An empty buffer; `None` when all memory is in use.
@@ -160,6 +171,11 @@ impl Pool {
 
     pub fn available_bytes(&self) -> usize {
         self.limit_bytes.saturating_sub(self.used_bytes)
+    }
+
+    /// What is neither in use nor promised.
+    pub fn unpromised_bytes(&self) -> u64 {
+        (self.available_bytes() as u64).saturating_sub(self.promised_bytes)
     }
 
     /// All the memory there is.

@@ -41,6 +41,10 @@ pub struct Incoming {
     consumed: u64,
     /// The limit that the peer was last told.
     limit: u64,
+    /// The first one.
+    initial: u64,
+    /// What of the limit stands among the promises of the pool.
+    promised: u64,
     /// Whole messages in `queue`.
     messages: u32,
     /// Bytes still to come of a message whose first packet is here.
@@ -63,6 +67,8 @@ impl Incoming {
             offset: 0,
             consumed: 0,
             limit: u64::from(window),
+            initial: u64::from(window),
+            promised: 0,
             messages: 0,
             unfinished_bytes: 0,
             wanted: 0,
@@ -118,27 +124,45 @@ impl Incoming {
     }
 
     /// Raises the limit towards what `window` allows beyond what was read; says it if that is worth a CREDIT.
-    pub fn raise_limit(&mut self, window: u64) -> bool {
+    pub fn raise_limit(&mut self, window: u64, pool: &mut Pool) -> bool {
         let reach = self.consumed + window;
         let worth = reach >= self.limit + window / 4;
         if worth {
-            self.limit = reach;
+            self.promise(reach, pool);
         }
         worth
     }
 
+    fn promise(&mut self, limit: u64, pool: &mut Pool) {
+        self.limit = self.limit.max(limit);
+        self.keep_promised(pool);
+    }
+
+    /// Brings the pool's sum up to date with `limit` and `offset`.
+    fn keep_promised(&mut self, pool: &mut Pool) {
+        let promised = (self.limit - self.initial).min(self.limit.saturating_sub(self.offset));
+        pool.promised_bytes = pool.promised_bytes + promised - self.promised;
+        self.promised = promised;
+    }
+
+    /// Nothing will come any more: what was promised is free.
+    pub fn revoke(&mut self, pool: &mut Pool) {
+        pool.promised_bytes -= std::mem::take(&mut self.promised);
+        self.initial = self.limit;
+    }
+
     /// The message at hand fits the window but not the limit that was told: raises it, and says that it did.
-    pub fn raise_for_message(&mut self, window: u64) -> bool {
+    pub fn raise_for_message(&mut self, window: u64, pool: &mut Pool) -> bool {
         let worth = self.wanted > self.limit && self.wanted <= self.consumed + window;
         if worth {
-            self.limit = self.consumed + window;
+            self.promise(self.consumed + window, pool);
         }
         worth
     }
 
     /// Lets the message at hand come as a whole.
-    pub fn allow_message(&mut self) {
-        self.limit = self.limit.max(self.wanted);
+    pub fn allow_message(&mut self, pool: &mut Pool) {
+        self.promise(self.wanted, pool);
     }
 
     /// The message for which memory was set aside has been read.
@@ -167,6 +191,7 @@ impl Incoming {
             self.queue.push_back(Chunk { flags, payload: buffer, credit_bytes: credit_bytes(payload) });
         }
         self.account(step);
+        self.keep_promised(pool);
         Ok(())
     }
 
@@ -201,6 +226,7 @@ impl Incoming {
             self.queue.push_back(Chunk { flags, payload: buffer, credit_bytes });
         }
         self.account(step);
+        self.keep_promised(pool);
         Ok(())
     }
 
@@ -494,11 +520,11 @@ mod tests {
         let (_, mut rx) = pools();
         let mut incoming = Incoming::new(400);
         incoming.take(Mode::Stream, Flags::NONE, &[1; 100], 0, &mut rx).unwrap();
-        assert!(!incoming.raise_limit(400));
+        assert!(!incoming.raise_limit(400, &mut rx));
         assert_eq!(incoming.read(&mut [0; 99], &mut rx), 99);
-        assert!(!incoming.raise_limit(400));
+        assert!(!incoming.raise_limit(400, &mut rx));
         assert_eq!(incoming.read(&mut [0; 99], &mut rx), 1);
-        assert!(incoming.raise_limit(400));
+        assert!(incoming.raise_limit(400, &mut rx));
         assert_eq!(incoming.limit(), 500);
     }
 }

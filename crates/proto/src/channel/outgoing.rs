@@ -174,9 +174,13 @@ impl Outgoing {
         self.queue.push_back(Unsent { kind, flags, payload, deadline: None });
     }
 
-    /// The earliest deadline of a queued message.
+    /// The earliest deadline of a message that is not under way.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.queue.iter().filter_map(|unsent| unsent.deadline).min()
+        self.queue
+            .iter()
+            .filter(|unsent| unsent.flags.contains(Flags::FIRST))
+            .filter_map(|unsent| unsent.deadline)
+            .min()
     }
 
     /// The last message that was queued, which shares no packet, is worth sending only until then.

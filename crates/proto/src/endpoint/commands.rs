@@ -323,7 +323,10 @@ impl Endpoint {
         }
         let window = self.receive_window();
         let channel = &mut self.channels[at as usize];
-        if !channel.detached && !channel.incoming.is_finished() && channel.incoming.raise_limit(window) {
+        if !channel.detached
+            && !channel.incoming.is_finished()
+            && channel.incoming.raise_limit(window, &mut self.rx_pool)
+        {
             self.say_credit(at);
         }
         Ok(Some(count))

@@ -159,7 +159,9 @@ impl Endpoint {
             }
             self.reservations.push_back(id);
             self.grant_reservations();
-        } else if channel.incoming.raise_limit(window) || channel.incoming.raise_for_message(window) {
+        } else if channel.incoming.raise_limit(window, &mut self.rx_pool)
+            || channel.incoming.raise_for_message(window, &mut self.rx_pool)
+        {
             self.say_credit(at);
         }
     }
@@ -207,7 +209,7 @@ impl Endpoint {
             channel.incoming.reserving = false;
             channel.incoming.reserved_bytes = shortage;
             self.reserved_bytes += shortage;
-            channel.incoming.allow_message();
+            channel.incoming.allow_message(&mut self.rx_pool);
             self.say_credit(at);
         }
     }
@@ -290,6 +292,7 @@ impl Endpoint {
             return self.refuse_payload(at, Refused::Violation);
         }
         channel.incoming.finish(fields.extent);
+        channel.incoming.revoke(&mut self.rx_pool);
         if fields.extent == Extent::Both && channel.failed.is_none() {
             self.end_unread(at);
         }
@@ -336,6 +339,7 @@ impl Endpoint {
         }
         channel.failed = Some(code);
         channel.incoming.clear(&mut self.rx_pool);
+        channel.incoming.revoke(&mut self.rx_pool);
         if std::mem::replace(&mut channel.outgoing.scheduled, false) {
             // Its line may be the one that waits for grants.
             let association = &mut self.associations[channel.association as usize];

@@ -12,12 +12,16 @@ use crate::crypto::token::same_token;
 use crate::received::Arrival;
 use crate::time::Time;
 
-/// The reorder window never grows beyond this share of the round-trip time.
-const REORDER_ROUND_TRIPS: u64 = 1;
+/// The reorder window never grows beyond this many round-trip times: what is later than that may as well be lost.
+const REORDER_ROUND_TRIPS: u64 = 4;
 /// The share of the free memory that packets waiting for a lost one may have, of one association.
 const HELD_SHARE: usize = 4;
-/// It shrinks by this part with every batch that shows no reordering.
-const REORDER_DECAY: u64 = 256;
+/// It shrinks by this part ...
+const REORDER_DECAY: u64 = 8;
+/// ... with every so many packets: rarely enough that a network which reorders one packet of a hundred keeps it where it is.
+const REORDER_DECAY_PACKETS: u32 = 1024;
+/// Below this there is no reordering.
+const REORDER_LEAST_NS: u64 = 1_000;
 
 impl Endpoint {
     /// Takes one packet that arrived over `path`; `congested` if a router or gateway marked it. After the last of those that arrived
@@ -80,15 +84,39 @@ impl Endpoint {
         packet: &Packet<'_>,
     ) -> Result<(), Malformed> {
         let header = &packet.header;
-        let Some(index) = self.find(header.destination).filter(|&index| self.associations[index as usize].is_open())
-        else {
+        let Some(index) = self.find(header.destination) else {
             self.counters.dropped_unknown_id += 1;
             self.reply_reset(path, packet);
             return Ok(());
         };
+        if !self.associations[index as usize].is_open() {
+            // The server speaks first, and its OPENED was lost or overtaken: it will be said again, and so will this.
+            self.counters.dropped_unasked += 1;
+            return Ok(());
+        }
         if self.associations[index as usize].path != *path {
             self.counters.dropped_foreign_path += 1;
             return Ok(());
+        }
+        if !self.associations[index as usize].sealing.is_keyed() {
+            return self.take_packet(now, index, congested, packet);
+        }
+        // Lent, as what is opened there is handed on while everything else may change.
+        let mut room = std::mem::take(&mut self.opened);
+        let result = match self.unseal(now, index, packet, &mut room) {
+            Some(opened) => self.take_packet(now, index, congested, &opened),
+            None => Ok(()),
+        };
+        self.opened = room;
+        result
+    }
+
+    /// A packet of an open association; if that has a key, opened.
+    fn take_packet(&mut self, now: Time, index: u32, congested: bool, packet: &Packet<'_>) -> Result<(), Malformed> {
+        let header = &packet.header;
+        // Memory is cut for the packet size agreed on.
+        if packet.payload.len() > self.associations[index as usize].payload_bytes && header.kind.has_channel() {
+            return Err(Malformed::PayloadLength);
         }
         // A payload is checked as a whole before anything in the packet counts.
         let blocks = match header.kind {
@@ -155,6 +183,7 @@ impl Endpoint {
             pool.give(packet.payload);
         })?;
         association.heard_at = now;
+        association.states_unanswered = 0;
         association.take_time(header, now);
         let is_newest = number.wrapping_sub(association.received.next()) as i64 >= 0;
         let may_send = association.take_grant(header, ack, is_newest, now);
@@ -256,6 +285,7 @@ impl Endpoint {
                 self.counters.spurious_requests += 1;
             }
         }
+        Endpoint::note_arrival(association, header, highest_before.wrapping_sub(number) as i64 <= 0);
         let gap = number.wrapping_sub(highest_before);
         if (gap as i64) > 0 {
             association.ask_at = Some(association.ask_at.map_or(now, |at| at.min(now)));
@@ -283,6 +313,21 @@ impl Endpoint {
         has_place && may_wait && self.rx_pool.available() > 0
     }
 
+    /// What a numbered packet says about the busy period and about reordering by having arrived.
+    fn note_arrival(association: &mut Association, header: &Header, is_newest: bool) {
+        if is_newest {
+            association.peer_busy = !header.flags.contains(Flags::TXF);
+        }
+        association.quiet_arrivals += 1;
+        if association.quiet_arrivals >= REORDER_DECAY_PACKETS {
+            association.quiet_arrivals = 0;
+            association.reorder_ns -= association.reorder_ns / REORDER_DECAY;
+            if association.reorder_ns < REORDER_LEAST_NS {
+                association.reorder_ns = 0;
+            }
+        }
+    }
+
     /// When this arrival must be acknowledged.
     fn note_for_ack(association: &mut Association, header: &Header, now: Time, packets_to_ack: u16, ack_delay_ns: u64) {
         association.arrivals_unacked += 1;
@@ -301,7 +346,6 @@ impl Endpoint {
             association.touched = false;
             let demand = association.demand(&self.config);
             let round_trip_ns = association.rtt.smoothed_ns();
-            association.reorder_ns -= association.reorder_ns / REORDER_DECAY;
             let arrived = std::mem::take(&mut association.arrived_unreported);
             let lost = std::mem::take(&mut association.lost_unreported);
             self.gate.observe(now, round_trip_ns, arrived, lost, false);
@@ -367,7 +411,7 @@ impl Endpoint {
 
     /// Tells who sent for an id that does not exist (any more). Never an answer to a reset, and never longer than what it answers.
     pub(super) fn reply_reset(&mut self, path: &Path, packet: &Packet<'_>) {
-        let token = self.reset_token(packet.header.destination);
+        let token = self.reset_token(path, packet.header.destination);
         // The sender's own id is not in the packet: it finds itself by the token, which only the owner of the id could know.
         if packet.bytes().len() < ropeway_wire::BASE_HEADER_BYTES + RstFields::BYTES {
             return;

@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use ropeway_wire::{AbortFields, BASE_HEADER_BYTES, BlockWriter, CHANNEL_HEADER_BYTES, Flags, Header, Type};
+use ropeway_wire::{AbortFields, BASE_HEADER_BYTES, BlockWriter, CHANNEL_HEADER_BYTES, Flags, Header, RstFields, Type};
 
 use super::commands::{enter_round, recount};
 use super::{Endpoint, MOST_REPLIES, Path, Reply};
@@ -69,6 +69,10 @@ impl Endpoint {
 
     fn transmit_association(&mut self, now: Time, index: u32, sink: &mut Sink<'_>) -> Turn {
         if !self.associations[index as usize].is_open() {
+            return Turn::Finished;
+        }
+        if self.associations[index as usize].sealing.is_mute() {
+            self.associations[index as usize].fall_silent();
             return Turn::Finished;
         }
         let association = &self.associations[index as usize];
@@ -219,13 +223,23 @@ impl Endpoint {
             packet.payload.with_header(CHANNEL_HEADER_BYTES, |out| out.copy_from_slice(&header.to_bytes()));
         }
         let mut slices = [IoSlice::new(&[]); BATCH_PACKETS];
-        for (slice, &number) in slices.iter_mut().zip(numbers) {
-            if let Some(packet) = association.sent.get(number) {
-                *slice = IoSlice::new(packet.payload.packet(CHANNEL_HEADER_BYTES));
+        let mut ready = numbers.len();
+        if let Some(session) = &mut association.sealing.session {
+            self.sealed.fill(now, session, &association.sent, numbers);
+            ready = self.sealed.len();
+            if ready < numbers.len() {
+                association.fall_silent();
+            }
+            slices.iter_mut().zip(self.sealed.packets()).for_each(|(slice, packet)| *slice = IoSlice::new(packet));
+        } else {
+            for (slice, &number) in slices.iter_mut().zip(numbers) {
+                if let Some(packet) = association.sent.get(number) {
+                    *slice = IoSlice::new(packet.payload.packet(CHANNEL_HEADER_BYTES));
+                }
             }
         }
         let urgency = if numbers.len() <= URGENT_PACKETS { Urgency::Urgent } else { Urgency::Bulk };
-        let accepted = sink(&association.path, urgency, &slices[..numbers.len()]).min(numbers.len());
+        let accepted = if ready > 0 { sink(&association.path, urgency, &slices[..ready]).min(ready) } else { 0 };
         for &number in &numbers[..accepted] {
             if let Some(packet) = association.sent.get_mut(number) {
                 let again = std::mem::replace(&mut packet.transmitted, true);
@@ -240,7 +254,7 @@ impl Endpoint {
         if accepted > 0 {
             association.said(now);
         }
-        if accepted < numbers.len() {
+        if accepted < ready {
             Turn::LinkFull
         } else if numbers.len() == BATCH_PACKETS {
             Turn::More
@@ -252,7 +266,9 @@ impl Endpoint {
     /// Sends one CONTROL, STATE or PIN with as many blocks as fit. `false`: the link was full, and everything stays due.
     fn transmit_control(&mut self, now: Time, index: u32, first_flight: u8, sink: &mut Sink<'_>) -> bool {
         let mut bytes = [0; CONTROL_BYTES];
-        let (head, body) = bytes.split_at_mut(BASE_HEADER_BYTES);
+        let association = &self.associations[index as usize];
+        let most = CONTROL_BYTES.min(association.packet_bytes) - association.sealing.overhead_bytes;
+        let (head, body) = bytes[..most].split_at_mut(BASE_HEADER_BYTES);
         let mut blocks = BlockWriter::new(body);
         self.write_requests(now, index, &mut blocks);
         let words = self.write_words(index, &mut blocks);
@@ -264,13 +280,24 @@ impl Endpoint {
         };
         if kind == Type::State {
             write_wants(association, &self.channels, &mut blocks);
+            // An engine that does not know us (any more) answers with nothing longer than what it was asked with.
+            while blocks.len() < RstFields::BYTES && blocks.credit(0, 0) {}
         }
         let length = blocks.len();
         let number = association.sent.next();
         let header =
             Header { length: length as u16, ..association.header(kind, number, first_flight, &self.config, now) };
         head.copy_from_slice(&header.to_bytes()[..BASE_HEADER_BYTES]);
-        if sink(&association.path, Urgency::Urgent, &[IoSlice::new(&bytes[..BASE_HEADER_BYTES + length])]) == 0 {
+        let mut packet = &bytes[..BASE_HEADER_BYTES + length];
+        if let Some(session) = &mut association.sealing.session {
+            let (header, payload) = packet.split_at(BASE_HEADER_BYTES);
+            let Ok(sealed) = self.sealed.one(now, session, header, payload) else {
+                association.fall_silent();
+                return true;
+            };
+            packet = sealed;
+        }
+        if sink(&association.path, Urgency::Urgent, &[IoSlice::new(packet)]) == 0 {
             return false;
         }
         association.words.drain(..words);
@@ -279,6 +306,8 @@ impl Endpoint {
         match kind {
             Type::State => {
                 association.state_due = false;
+                association.states_unanswered += 1;
+                association.note_limit(now);
                 association.counters.states_sent += 1;
                 self.counters.states_sent += 1;
             }
@@ -305,8 +334,10 @@ impl Endpoint {
         association.counters.lost += lost;
         self.counters.lost += lost;
         if std::mem::take(&mut association.ask_beyond) {
-            let count = association.outstanding_packets().min(u64::from(u16::MAX)) as u16;
-            if count > 0 && blocks.rrq(association.received.next() as u32, count) {
+            // What was granted; and the end of a busy period that flew without a grant. The sender repeats only what it has sent.
+            let granted = association.outstanding_packets().min(u64::from(u16::MAX)) as u16;
+            let count = granted.max(u16::from(self.config.first_flight_packets));
+            if blocks.rrq(association.received.next() as u32, count) {
                 requests += 1;
             }
         }
@@ -337,6 +368,15 @@ impl Endpoint {
             channel.has_words = false;
         }
         association.words.len()
+    }
+
+    /// The same for an answer that is there already.
+    pub(super) fn reply_bytes(&mut self, path: &Path, bytes: Box<[u8]>) {
+        if self.replies.len() >= MOST_REPLIES {
+            self.counters.replies_suppressed += 1;
+            return;
+        }
+        self.replies.push_back(Reply { path: *path, bytes: bytes.into_vec() });
     }
 
     /// Makes an answer that belongs to no association.

@@ -154,8 +154,13 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         if association.is_opener && now.since(association.heard_at.max(association.pin_at)) >= self.config.keep_alive_ns
         {
+            // A PIN is too short for a reset to answer it; the second in vain is a STATE.
+            if association.pin_at > association.heard_at {
+                association.state_due = true;
+            } else {
+                association.pin_due = true;
+            }
             association.pin_at = now;
-            association.pin_due = true;
             acts = true;
         }
         if acts {
@@ -171,7 +176,7 @@ impl Endpoint {
             return;
         }
         let (path, peer) = (association.path, association.peer);
-        let fields = RstFields { token: self.reset_token(association.id), code };
+        let fields = RstFields { token: self.reset_token(&path, association.id), code };
         let header = Header { length: RstFields::BYTES as u16, ..Header::new(Type::Rst, peer) };
         self.reply_with(&path, |out| {
             let at = header.write(out).ok()?;

@@ -5,7 +5,9 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
+use std::sync::Arc;
 
+use ropeway_proto::crypto::{ClusterKey, ClusterKeys};
 use ropeway_proto::{Config, Endpoint, Path, Time};
 
 /// Nanoseconds, for readable tests.
@@ -291,5 +293,19 @@ pub fn endpoint(host: usize, config: &Config, seed: u64) -> Endpoint {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_be_bytes());
     key[8..16].copy_from_slice(&(host as u64).to_be_bytes());
-    Endpoint::new(config.clone(), host as u64 + 1, 1, key)
+    Endpoint::with_keys(config.clone(), host as u64 + 1, 1, key, IS_KEYED.then(|| Arc::new(cluster_keys(&[1]))))
+}
+
+/// The test program `keyed` runs the tests of others once more, between hosts that have a key.
+pub const IS_KEYED: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"keyed");
+
+/// What of a packet of usual size is data.
+pub const PAYLOAD_BYTES: f64 = if IS_KEYED { 1424.0 } else { 1444.0 };
+
+/// Keys that are told apart by numbers.
+pub fn cluster_keys(numbers: &[u8]) -> ClusterKeys {
+    let line = |&number: &u8| ClusterKey::new(std::array::from_fn(|at| number.wrapping_add(at as u8))).line();
+    let lines: Vec<_> = numbers.iter().map(line).collect();
+    let text: String = lines.iter().map(|line| format!("{}\n", **line)).collect();
+    ClusterKeys::parse(&text).expect("keys of 32 different bytes")
 }

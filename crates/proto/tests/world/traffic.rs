@@ -188,7 +188,7 @@ pub fn close_all_channels(world: &mut World, ends: &[(usize, ChannelId)]) {
     }
     wait_for(world, 60 * S, "all channels are gone", |world| world.hosts.iter().all(|host| host.sizes().1 == 0));
     for host in &world.hosts {
-        assert_eq!(host.buffers_in_use(), (0, 0));
+        assert_eq!((host.buffers_in_use(), host.promised_bytes()), ((0, 0), 0));
     }
 }
 

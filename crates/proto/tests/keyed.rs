@@ -1,0 +1,13 @@
+//! What other test programs show of hosts that trust each other holds between hosts with a key as well: the same tests once more, and `world` gives a key to
+//! every host that they make.
+
+#[path = "closing.rs"]
+mod closing;
+#[path = "liveness.rs"]
+mod liveness;
+#[path = "loss.rs"]
+mod loss;
+#[path = "opening.rs"]
+mod opening;
+#[path = "transfer.rs"]
+mod transfer;
