@@ -245,3 +245,25 @@ fn a_large_box_comes_up_whole() {
     assert_eq!(super::received(&broadcast)[0], 1);
     assert!(cluster.port("h65").sent_packets >= before + 6);
 }
+
+#[test]
+fn the_documents_name_every_command_and_option() {
+    let page = include_str!("../../../../docs/man/ropeway.1").replace("\\-", "-");
+    let document = include_str!("../../../../docs/box.md");
+    let help = |args: &[&str]| {
+        Process::spawn(command(env::ropeway(), [&["box"], args, &["--help"]].concat())).succeed(LIMIT).stdout
+    };
+    let commands = ["up", "exec", "cut", "heal", "loss", "status", "list", "down"];
+    let all = help(&[]);
+    assert!(commands.iter().all(|name| all.contains(&format!("\n  {name} "))), "{all}");
+    for name in commands {
+        assert!(document.contains(&format!("`box {name}")), "{name}");
+        let help = help(&[name]);
+        let options = help.split_whitespace().filter(|word| word.starts_with("--") && *word != "--help");
+        for option in options.map(|word| word.trim_end_matches([',', '>', '.'])) {
+            assert!(page.contains(option), "{name}: {option} is not in the manual page");
+            assert!(document.contains(option), "{name}: {option} is not in docs/box.md");
+        }
+    }
+    assert!(page.contains(".SS ropeway box"));
+}
