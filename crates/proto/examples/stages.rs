@@ -4,6 +4,8 @@
 //! Sending goes as far as the packets that a link would be handed, receiving from the bytes that a link would hand over to the channel's queue, copying from there
 //! into the user's buffer. Two endpoints in one thread, so caches are warm: what the code costs, not what memory does.
 
+#![allow(clippy::disallowed_methods, reason = "it measures, and so reads a clock")]
+
 use ropeway_proto::{ChannelId, Config, Endpoint, Mode, Path, Time};
 use std::time::Instant;
 

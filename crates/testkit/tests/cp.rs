@@ -72,7 +72,7 @@ fn send(files: &Files, to: &str) -> Command {
 #[track_caller]
 fn receiver(cluster: &TestBox, files: &Files) -> Process {
     let receiver = cluster.spawn("h2", &receive(files, &format!("0.0.0.0:{PORT}")));
-    receiver.wait_until("it receives", LIMIT, || receiver.stderr().contains("receiving into"));
+    receiver.wait_until("it receives", LIMIT, || receiver.stderr().contains("receiving into")).expect("in time");
     receiver
 }
 
@@ -113,7 +113,7 @@ fn a_file_arrives_in_jumbo_frames_and_over_ipv6() {
     let cluster = TestBox::up(&["--hosts", "2", "--mtu", "9000"]);
     let files = Files::new(3_000_000);
     let _receiver = cluster.spawn("h2", &receive(&files, &format!("[::]:{PORT}")));
-    _receiver.wait_until("it receives", LIMIT, || _receiver.stderr().contains("receiving into"));
+    _receiver.wait_until("it receives", LIMIT, || _receiver.stderr().contains("receiving into")).expect("in time");
     let to = format!("[{}]:{PORT}", cluster.v6("h2"));
     cluster.run("h1", &send(&files, &to), LIMIT).expect_success();
     files.assert_arrived();
@@ -128,7 +128,7 @@ fn a_copy_waits_out_a_cut_and_goes_on() {
     let files = Files::new(12_000_000);
     let _receiver = receiver(&cluster, &files);
     let sender = cluster.spawn("h1", &send(&files, &peer(&cluster)));
-    sender.wait_until("some of it is there", LIMIT, || files.part_bytes() > 1_000_000);
+    sender.wait_until("some of it is there", LIMIT, || files.part_bytes() > 1_000_000).expect("in time");
     cluster.cut("h2");
     std::thread::sleep(Duration::from_secs(2));
     assert!(sender.is_running(), "a cut of two seconds is nothing to say");
@@ -144,7 +144,7 @@ fn a_receiver_that_was_killed_goes_on_where_it_was() {
     let files = Files::new(12_000_000);
     let first = receiver(&cluster, &files);
     let sender = cluster.spawn("h1", &send(&files, &peer(&cluster)));
-    sender.wait_until("some of it is there", LIMIT, || files.part_bytes() > 1_000_000);
+    sender.wait_until("some of it is there", LIMIT, || files.part_bytes() > 1_000_000).expect("in time");
     first.kill();
     let there = files.part_bytes();
     let _second = receiver(&cluster, &files);
@@ -160,7 +160,7 @@ fn a_sender_that_was_killed_is_no_matter_to_the_next() {
     let files = Files::new(12_000_000);
     let receiver = receiver(&cluster, &files);
     let sender = cluster.spawn("h1", &send(&files, &peer(&cluster)));
-    sender.wait_until("some of it is there", LIMIT, || files.part_bytes() > 1_000_000);
+    sender.wait_until("some of it is there", LIMIT, || files.part_bytes() > 1_000_000).expect("in time");
     sender.kill();
     let finished = cluster.run("h1", &send(&files, &peer(&cluster)), LIMIT).expect_success();
     files.assert_arrived();
