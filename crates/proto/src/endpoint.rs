@@ -12,15 +12,13 @@ mod input;
 mod keyed_opening;
 mod opening;
 mod output;
+mod resets;
 mod statistics;
 mod timers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use blake2::Blake2sMac;
-use blake2::digest::consts::U8;
-use blake2::digest::{KeyInit, Mac};
 use ropeway_wire::{ErrorCode, Id, Mode};
 use slab::Slab;
 
@@ -38,6 +36,8 @@ use crate::time::Time;
 pub use commands::{AcceptError, ConnectError, ListenError, RecvError, SendError};
 pub use counters::Counters;
 pub use output::Urgency;
+pub use resets::MOST_STARTS;
+use resets::{Incarnations, generation};
 
 /// A way to a peer, in the caller's terms: which link, and which address there. The protocol compares and returns it, and proves that a peer receives under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,8 +98,7 @@ pub struct Endpoint {
     /// None: everybody is trusted.
     keys: Option<Arc<ClusterKeys>>,
     associations: Slab<Association>,
-    /// How many owners each slot has had; the low bits are the generation in its id.
-    incarnations: Vec<u64>,
+    incarnations: Incarnations,
     /// Open associations, and attempts, by where the peer is: the newest of each.
     peers: BTreeMap<Path, u32>,
     /// Older ones, by the peer's id: the peer was started anew, or several peers share a path.
@@ -212,6 +211,7 @@ impl Endpoint {
         keys: Option<Arc<ClusterKeys>>,
     ) -> Endpoint {
         let mut random = Random::new(&seed);
+        let start = random.next_u64() as u32;
         let sealing = if keys.is_some() { Sealing::with_key() } else { Sealing::default() };
         let header_bytes = ropeway_wire::CHANNEL_HEADER_BYTES + sealing.overhead_bytes;
         let payload_bytes = usize::from(config.packet_bytes) - header_bytes;
@@ -222,7 +222,7 @@ impl Endpoint {
             random,
             keys,
             associations: Slab::new(),
-            incarnations: Vec::new(),
+            incarnations: Incarnations::new(start),
             peers: BTreeMap::new(),
             elders: BTreeMap::new(),
             channels: Slab::new(),
@@ -249,12 +249,6 @@ impl Endpoint {
             next_port: FIRST_FREE_PORT,
             config,
         }
-    }
-
-    /// Makes cookies and reset tokens with a secret that outlives this process, 32 random bytes that nobody else knows: an engine that is started again with
-    /// the same secret can reset the associations of the one before. To be called before anything else.
-    pub fn set_secret(&mut self, secret: [u8; 32]) {
-        self.secret = Secret::new(secret);
     }
 
     pub fn config(&self) -> &Config {
@@ -347,12 +341,7 @@ impl Endpoint {
         if self.associations.len() as u64 >= u64::from(self.config.max_associations) || slot > usize::from(u16::MAX) {
             return None;
         }
-        if slot >= self.incarnations.len() {
-            // Not from 0: an engine that was started anew should not mistake packets for its predecessor for its own.
-            let random = &mut self.random;
-            self.incarnations.resize_with(slot + 1, || random.next_u64() >> 1);
-        }
-        let id = Id::new(self.steering, slot as u16, generation(self.incarnations[slot]));
+        let id = Id::new(self.steering, slot as u16, generation(self.incarnations.of_slot(slot)));
         let mut association = make(id);
         if self.keys.is_some() {
             association.sealing = Sealing::with_key();
@@ -364,14 +353,6 @@ impl Endpoint {
     fn find(&self, id: Id) -> Option<u32> {
         let index = u32::from(id.slot());
         self.associations.get(index as usize).filter(|association| association.id == id).map(|_| index)
-    }
-
-    /// The token by which the peer behind `path` knows that the owner of `id` ended an association. It depends on nothing that is lost with this process but
-    /// the secret; and on the path, so that it is of no use to another peer that gets the same id later.
-    fn reset_token(&self, path: &Path, id: Id) -> [u8; 16] {
-        let mut hash = <Blake2sMac<U8> as KeyInit>::new(&Default::default());
-        hash.update(&path.0);
-        self.secret.reset_token(id.0, u64::from_be_bytes(hash.finalize().into_bytes().into()))
     }
 
     fn add_channel(&mut self, association: u32, number: u16, mode: Mode, ports: (u16, u16)) -> u32 {
@@ -408,7 +389,7 @@ impl Endpoint {
     /// Ends an association: its channels fail with `code`.
     fn end_association(&mut self, index: u32, code: ErrorCode) {
         let mut association = self.associations.remove(index as usize);
-        self.incarnations[index as usize] += 1;
+        self.incarnations.advance(index as usize);
         if self.peers.get(&association.path) == Some(&index) {
             self.peers.remove(&association.path);
         }
@@ -496,9 +477,4 @@ impl Endpoint {
             self.free_channel(index);
         }
     }
-}
-
-/// The part of an incarnation that an id has room for.
-fn generation(incarnation: u64) -> u8 {
-    (incarnation % u64::from(Id::GENERATIONS)) as u8
 }

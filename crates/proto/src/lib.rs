@@ -23,7 +23,7 @@ mod time;
 pub use channel::{ChannelId, Readiness};
 pub use config::Config;
 pub use endpoint::{
-    AcceptError, ConnectError, Counters, Endpoint, Event, ListenError, Path, RecvError, SendError, Urgency,
+    AcceptError, ConnectError, Counters, Endpoint, Event, ListenError, MOST_STARTS, Path, RecvError, SendError, Urgency,
 };
 pub use gate::{Gate, GateCounters};
 pub use ropeway_wire::{ErrorCode, Mode};

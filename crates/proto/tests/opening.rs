@@ -248,7 +248,7 @@ fn a_peer_that_was_started_anew_without_a_secret_is_given_up_after_silence() {
 fn a_peer_started_anew_with_its_secret_resets_its_old_associations_at_once() {
     let start = |world: &mut World, seed: u64| {
         let mut endpoint = endpoint(1, &Config::default(), seed);
-        endpoint.set_secret([7; 32]);
+        endpoint.set_secret([7; 32], seed as u32);
         endpoint.listen(7, Mode::Stream, 4).unwrap();
         world.replace(1, endpoint);
     };
@@ -271,7 +271,7 @@ fn a_peer_started_anew_with_its_secret_resets_its_old_associations_at_once() {
 fn a_client_started_anew_gets_in_and_its_old_association_is_doubted() {
     let secret = |host: usize, seed: u64| {
         let mut endpoint = endpoint(host, &Config::default(), seed);
-        endpoint.set_secret([host as u8; 32]);
+        endpoint.set_secret([host as u8; 32], seed as u32);
         endpoint
     };
     let mut world = World::of(vec![secret(0, 1), secret(1, 1)], Net::default(), 1);

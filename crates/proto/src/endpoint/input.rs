@@ -1,14 +1,10 @@
 //! Packets in: to whom they belong, what their headers say, and the end of a batch.
 
-use ropeway_wire::{
-    AbortFields, Block, Blocks, ErrorCode, FinFields, Flags, Header, Malformed, OpenFields, Packet, RstFields, Type,
-    expand,
-};
+use ropeway_wire::{AbortFields, Block, Blocks, FinFields, Flags, Header, Malformed, OpenFields, Packet, Type, expand};
 
 use super::{Endpoint, Path};
 use crate::association::{Association, MOST_REFUSALS};
 use crate::config::GateMode;
-use crate::crypto::token::same_token;
 use crate::received::Arrival;
 use crate::time::Time;
 
@@ -53,27 +49,6 @@ impl Endpoint {
         if let Malformed::UnknownVersion { syn: Some(syn), .. } = malformed {
             self.reply_with(path, |out| syn.answer(&[ropeway_wire::VERSION], out).ok());
         }
-    }
-
-    fn handle_rst(&mut self, path: &Path, packet: &Packet<'_>) -> Result<(), Malformed> {
-        let fields = RstFields::parse(packet.payload)?;
-        // Who keeps no state cannot know our id, and names its own, which we used.
-        let named = packet.header.destination;
-        let newest = self.peers.get(path).copied();
-        let newest = newest.filter(|&index| self.associations[index as usize].peer == named);
-        let stateless = newest.or_else(|| self.elders.get(&(*path, named)).copied());
-        let Some(index) = self.find(packet.header.destination).or(stateless) else {
-            self.counters.dropped_unknown_id += 1;
-            return Ok(());
-        };
-        let association = &self.associations[index as usize];
-        // Without the token anybody who guesses an id could end the association.
-        if !association.is_open() || association.path != *path || !same_token(&association.peer_token, &fields.token) {
-            self.counters.dropped_reset += 1;
-            return Ok(());
-        }
-        self.end_association(index, fields.code);
-        Ok(())
     }
 
     fn handle_association_packet(
@@ -407,20 +382,5 @@ impl Endpoint {
             association.ack_due = true;
             self.make_ready(index);
         }
-    }
-
-    /// Tells who sent for an id that does not exist (any more). Never an answer to a reset, and never longer than what it answers.
-    pub(super) fn reply_reset(&mut self, path: &Path, packet: &Packet<'_>) {
-        let token = self.reset_token(path, packet.header.destination);
-        // The sender's own id is not in the packet: it finds itself by the token, which only the owner of the id could know.
-        if packet.bytes().len() < ropeway_wire::BASE_HEADER_BYTES + RstFields::BYTES {
-            return;
-        }
-        let fields = RstFields { token, code: ErrorCode::Unknown };
-        let header = Header { length: RstFields::BYTES as u16, ..Header::new(Type::Rst, packet.header.destination) };
-        self.reply_with(path, |out| {
-            let at = header.write(out).ok()?;
-            Some(at + fields.write(out.get_mut(at..)?).ok()?)
-        });
     }
 }

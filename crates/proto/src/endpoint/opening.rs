@@ -211,14 +211,15 @@ impl Endpoint {
         });
     }
 
-    pub(super) fn parameters(&self, index: u32) -> Parameters {
+    pub(super) fn parameters(&mut self, index: u32) -> Parameters {
+        let reset_token = self.own_token(self.associations[index as usize].id);
         let association = &self.associations[index as usize];
         Parameters {
             id: association.id,
             first_number: association.first_number,
             window: association.own_window,
             longest_message: association.own_longest,
-            reset_token: self.reset_token(&association.path, association.id),
+            reset_token,
         }
     }
 
