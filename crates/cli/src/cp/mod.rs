@@ -21,7 +21,7 @@ pub const USUAL_PORT: u16 = 7447;
                         From standard input:    tar c . | ropeway cp - HOST --name work.tar"
 )]
 pub struct Args {
-    /// Files to send (`-` is standard input), then HOST[:PORT]; with --receive the directory to write into
+    /// Files to send (`-` is standard input), then `HOST[:PORT]`; with --receive the directory to write into
     #[arg(required = true)]
     paths: Vec<String>,
     /// Receive files into this directory
