@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use ropeway_link::{Address, Link};
+use ropeway_proto::crypto::ClusterKeys;
 use ropeway_proto::{ChannelId, Config, ConnectError, Counters, Endpoint, ErrorCode, Mode, Readiness, RecvError, Time};
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -31,11 +32,15 @@ pub struct Options {
     pub node: Option<u64>,
     /// What tells this engine from others that share its links' addresses (raw Ethernet); 12 bits, not 0xFFF.
     pub steering: u16,
+    /// The cluster's keys: everything is sealed, and nobody without one is talked to. `None`: all hosts and the network between them are trusted;
+    /// see [`crate::key_file::decide`] for who decides that.
+    pub keys: Option<Arc<ClusterKeys>>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { config: Config::default(), spin: Duration::from_nanos(USUAL_SPIN_NS), node: None, steering: 0 }
+        let spin = Duration::from_nanos(USUAL_SPIN_NS);
+        Options { config: Config::default(), spin, node: None, steering: 0, keys: None }
     }
 }
 
@@ -198,7 +203,7 @@ impl Engine {
     pub fn new(options: &Options) -> Result<Engine, Error> {
         let seed = random_seed().map_err(Error::link("reading random bytes"))?;
         let node = options.node.unwrap_or_else(|| u64::from_be_bytes(seed[..8].try_into().unwrap_or_default()));
-        let endpoint = Endpoint::new(options.config.clone(), node, options.steering, seed);
+        let endpoint = Endpoint::with_keys(options.config.clone(), node, options.steering, seed, options.keys.clone());
         let spin = Spin::new(options.spin.as_nanos() as u64);
         let inner = Arc::new(Inner {
             core: Mutex::new(Core::new(endpoint)),

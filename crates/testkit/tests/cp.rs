@@ -187,3 +187,39 @@ fn what_cannot_be_copied_is_said_clearly() {
     assert!(!missing.success() && missing.stderr.contains("/no/such/file"), "{}", missing.stderr);
     files.assert_arrived();
 }
+
+#[test]
+fn a_key_lets_those_who_have_it_copy_and_nobody_else() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "2"]);
+    let files = Files::new(1_000_000);
+    let key = |name: &str| {
+        let path = files.dir.path().join(name).display().to_string();
+        Process::spawn(command(env::ropeway(), ["key", "new", &path])).succeed(LIMIT);
+        path
+    };
+    let (key, other) = (key("key"), key("other"));
+    let with = |mut cmd: Command, key: &str| {
+        cmd.env("ROPEWAY_KEY_FILE", key);
+        cmd
+    };
+    let bind = format!("0.0.0.0:{PORT}");
+    let receiver = cluster.spawn("h2", &with(receive(&files, &bind), &key));
+    receiver.wait_until("it receives", LIMIT, || receiver.stderr().contains("receiving into")).expect("in time");
+    for wrong in [send(&files, &peer(&cluster)), with(send(&files, &peer(&cluster)), &other)] {
+        let refused = cluster.run("h1", &wrong, LIMIT);
+        println!("{}", refused.stderr);
+        assert!(!refused.success() && refused.stderr.contains("key"), "{}", refused.stderr);
+    }
+    cluster.run("h1", &with(send(&files, &peer(&cluster)), &key), LIMIT).expect_success();
+    files.assert_arrived();
+}
+
+#[test]
+fn between_hosts_somebody_must_have_decided_about_keys() {
+    let files = Files::new(10);
+    let mut undecided = send(&files, "192.0.2.1");
+    undecided.env_remove("ROPEWAY_TRUSTED").env_remove("ROPEWAY_KEY_FILE");
+    let finished = Process::spawn(undecided).wait(LIMIT).expect("in time");
+    assert!(!finished.success() && finished.stderr.contains("ropeway key new"), "{}", finished.stderr);
+}

@@ -1,12 +1,15 @@
 //! How the two ends find each other: a UDP port that is the Ropeway port as well.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ropeway_engine::key_file::{self, KeyError};
 use ropeway_engine::link::{Address, Link, udp};
-use ropeway_engine::{ChannelId, Config, Engine, Error, Mode, Options, Target};
+use ropeway_engine::{ChannelId, ClusterKeys, Config as Tunables, Engine, Error, Mode, Options, Target};
 
 use super::{CpError, USUAL_PORT};
+use crate::config::Config;
 
 /// How long one attempt to connect lasts.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -46,11 +49,21 @@ impl Connection {
     }
 }
 
+/// The keys for talking to, or listening at, that address. Within one host none is needed unless one was chosen.
+pub fn keys(address: IpAddr) -> Result<Option<Arc<ClusterKeys>>, CpError> {
+    let configured = Config::load().map_err(|error| CpError::Usage(error.to_string()))?.keys();
+    match key_file::decide(configured) {
+        Err(KeyError::Undecided) if address.is_loopback() => Ok(None),
+        other => other.map_err(CpError::Key),
+    }
+}
+
 /// An engine with one UDP link at `local`.
-pub fn engine(local: SocketAddr) -> Result<(Engine, ropeway_engine::LinkId), Error> {
+pub fn engine(local: SocketAddr, keys: Option<Arc<ClusterKeys>>) -> Result<(Engine, ropeway_engine::LinkId), Error> {
     let opening = |source| Error::Link { doing: "opening a UDP socket", source };
     let link = udp::UdpLink::open(&udp::Options::new(local)).map_err(opening)?;
-    let mut config = Config { packet_bytes: u16::try_from(link.max_packet()).unwrap_or(u16::MAX), ..Config::default() };
+    let mut config =
+        Tunables { packet_bytes: u16::try_from(link.max_packet()).unwrap_or(u16::MAX), ..Tunables::default() };
     let settings = [
         ("give_up", GIVE_UP_MS),
         ("keep_alive", KEEP_ALIVE_S),
@@ -62,7 +75,7 @@ pub fn engine(local: SocketAddr) -> Result<(Engine, ropeway_engine::LinkId), Err
         // The values lie in the ranges, which a test of the protocol's crate keeps.
         let _ = config.set(name, value);
     }
-    let engine = Engine::new(&Options { config, ..Options::default() })?;
+    let engine = Engine::new(&Options { config, keys, ..Options::default() })?;
     let id = engine.add_link(Box::new(link))?;
     Ok((engine, id))
 }
@@ -89,7 +102,8 @@ pub fn resolve(host: &str) -> Result<SocketAddr, CpError> {
 pub fn connect(peer: SocketAddr) -> Result<Connection, CpError> {
     let any: IpAddr = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let local = SocketAddr::new(any, 0);
-    let (engine, link) = engine(local).map_err(|source| CpError::Bind { address: local.to_string(), source })?;
+    let (engine, link) =
+        engine(local, keys(peer.ip())?).map_err(|source| CpError::Bind { address: local.to_string(), source })?;
     let target = Target { link, address: Address::Udp(peer) };
     let channel = engine
         .connect(target, peer.port(), Mode::Messages, Some(Instant::now() + ATTEMPT))

@@ -89,6 +89,8 @@ pub enum CpError {
     Bind { address: String, source: ropeway_engine::Error },
     #[error("{peer}: {source}; is `ropeway cp --receive DIR` running there, and may UDP to that port pass?")]
     Connect { peer: String, source: ropeway_engine::Error },
+    #[error(transparent)]
+    Key(ropeway_engine::key_file::KeyError),
     /// Worth another attempt: what has arrived stays there.
     #[error("the connection was lost: {0}")]
     Lost(ropeway_engine::Error),

@@ -42,7 +42,7 @@ pub fn run(bind: &str, options: &Options) -> Result<(), CpError> {
         CpError::Usage(format!("--bind takes ADDRESS:PORT, such as 0.0.0.0:7447 or [::]:7447, not {bind}"))
     })?;
     let failed = |source| CpError::Bind { address: local.to_string(), source };
-    let (engine, link) = connect::engine(local).map_err(failed)?;
+    let (engine, link) = connect::engine(local, connect::keys(local.ip())?).map_err(failed)?;
     // Port 0 was replaced by one that is free.
     let port = match engine.local(link) {
         Some(ropeway_engine::link::Address::Udp(address)) => address.port(),
