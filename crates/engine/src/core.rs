@@ -1,6 +1,7 @@
 //! What one turn of the event loop does, under the engine's lock: packets in, timers, packets out, events to who waits.
 
 use crate::path;
+use crate::share::Share;
 use crate::wait::{Subject, Waiters};
 use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
 use ropeway_proto::{Endpoint, Path, Time};
@@ -8,6 +9,8 @@ use std::collections::BTreeMap;
 
 /// Packets taken from one link in one turn: enough for a merged arrival of 64 KiB, few enough that answers do not wait.
 const ARRIVALS_PER_TURN: usize = 64;
+/// Calls that need not wait look at the links all the same when nobody has for so long: a few round trips of a fast network.
+const OVERDUE_NS: u64 = 20_000;
 /// A link that brought nothing lately is looked at every so many turns while another one is busy.
 const QUIET_LINK_EVERY: u32 = 8;
 
@@ -48,6 +51,8 @@ pub struct Core {
     pub helper_parked: bool,
     pub shut_down: bool,
     turns: u32,
+    turned_at: Time,
+    share: Share,
     /// Hosts that the network said do not listen, by address: the next attempt to connect there fails early.
     unreachable: BTreeMap<Path, ()>,
 }
@@ -64,6 +69,8 @@ impl Core {
             helper_parked: false,
             shut_down: false,
             turns: 0,
+            turned_at: Time::ZERO,
+            share: Share::new(),
             unreachable: BTreeMap::new(),
         }
     }
@@ -73,6 +80,11 @@ impl Core {
         let place = u8::try_from(self.members.len()).ok()?;
         self.members.push(Member { link, quiet: 0, full: false, failed: false });
         Some(LinkId(place))
+    }
+
+    /// The end: what is sent from now on is lost.
+    pub fn drop_links(&mut self) {
+        self.members.clear();
     }
 
     pub fn link(&self, id: LinkId) -> Option<&dyn Link> {
@@ -92,8 +104,14 @@ impl Core {
         path::encode(link.0, to)
     }
 
+    /// Whether the links have not been looked at for a while.
+    pub fn is_overdue(&self, now: Time) -> bool {
+        now.since(self.turned_at) >= OVERDUE_NS
+    }
+
     /// One turn. Says whether anything arrived or became due.
     pub fn turn(&mut self, now: Time) -> bool {
+        self.turned_at = now;
         let arrived = self.receive(now);
         let due = self.endpoint.next_timeout().is_some_and(|at| at <= now);
         if due {
@@ -101,6 +119,7 @@ impl Core {
         }
         let sends = self.endpoint.wants_to_transmit();
         if arrived || due || sends {
+            self.share.update(&mut self.endpoint, now);
             self.transmit(now);
             self.dispatch();
         }

@@ -22,14 +22,23 @@ pub fn start(inner: Arc<Inner>) -> io::Result<JoinHandle<()>> {
 
 fn run(inner: &Inner) {
     let mut core = inner.lock();
-    let (mut seen, mut ticks) = (core.left, 0);
+    let (mut seen, mut ticks, mut looks) = (core.left, 0, 0u32);
+    let mut spin_until = inner.now();
     while !core.shut_down {
         if core.poller == Poller::Nobody && core.left == seen {
             core.poller = Poller::Helper;
         }
         if core.poller == Poller::Helper {
             let now = inner.now();
-            if !core.turn(now) {
+            if core.turn(now) {
+                spin_until = now.after(if core.waiters.has_watches() { inner.most_spin_ns } else { 0 });
+            } else if now < spin_until {
+                // An event loop that just got something will soon cause more.
+                looks += 1;
+                drop(core);
+                inner.give_way(looks);
+                core = inner.lock();
+            } else {
                 core = inner.sleep_on_links(core, None);
             }
             seen = core.left;

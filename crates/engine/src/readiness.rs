@@ -79,6 +79,14 @@ impl Watch {
         Ok(Watch { shape: Shape::Socket(Arc::new(Stand::new()?)) })
     }
 
+    pub(crate) fn is(&self, other: &Watch) -> bool {
+        match (&self.shape, &other.shape) {
+            (Shape::Event { fd: one, .. }, Shape::Event { fd: another, .. }) => Arc::ptr_eq(one, another),
+            (Shape::Socket(one), Shape::Socket(another)) => Arc::ptr_eq(one, another),
+            _ => false,
+        }
+    }
+
     /// Brings it up to date.
     pub(crate) fn update(&self, reads: bool, writes: bool) {
         match &self.shape {

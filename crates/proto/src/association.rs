@@ -1,16 +1,18 @@
 //! The state that two engines share: numbers, grants, round-trip time, timers (docs/protocol.md 4, 5, 8). The endpoint moves it; here are the sums that
 //! are the same wherever they are needed.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use ropeway_wire::{self as wire, Flags, Header, Id, Type};
+use ropeway_wire::{self as wire, ErrorCode, Flags, Header, Id, Type};
 
 use crate::config::{Config, GateMode};
 use crate::endpoint::Path;
 use crate::gate::Demand;
-use crate::received::Received;
+use crate::keyed::{Handshake, Sealing};
+use crate::received::{Received, WINDOW_PACKETS};
 use crate::rtt::Rtt;
 use crate::sent::Sent;
+use crate::statistics::{AssociationCounters, Limit, LimitTimes};
 use crate::time::{TICK_NS, Time};
 
 /// A lease is at least so many smoothed round-trip times.
@@ -19,10 +21,12 @@ const LEASE_ROUND_TRIPS: u64 = 8;
 const TAKE_BACK_LEASES: u64 = 2;
 /// An echo older than this is not sent: the 16-bit clock turns over after 262 ms.
 const ECHO_LIMIT_NS: u64 = 100_000_000;
+/// After so many STATEs without an answer the peer is silent rather than slow.
+const SILENT_STATES: u32 = 2;
 /// Doublings of a timer: more would only overflow.
 const MOST_DOUBLINGS: u32 = 10;
-/// No entry in the table of channel numbers.
-pub const NO_CHANNEL: u32 = u32::MAX;
+/// ABORTs for channels that were refused at once, waiting to be sent, at most; an OPEN beyond that counts as lost.
+pub const MOST_REFUSALS: usize = 64;
 
 /// An attempt to open, seen from the end that began it.
 #[derive(Debug)]
@@ -35,10 +39,38 @@ pub struct Attempt {
     pub give_up_at: Time,
     pub retry_at: Time,
     pub retry_ns: u64,
-    /// The other end's attempt crossed this one and wins: wait for its CONFIRM.
-    pub yields: bool,
+    /// The other end's attempt crossed this one and wins: until then its CONFIRM is waited for.
+    pub yields_until: Option<Time>,
+    /// CONFIRM has been sent: the server may know channel 0.
+    pub confirmed: bool,
     /// When the last SYN or CONFIRM left, for the first sample of the round-trip time; none when it was repeated.
     pub asked_at: Option<Time>,
+    /// With a key, once CONFIRM has been sent.
+    pub handshake: Option<Handshake>,
+    /// With a key: a refusal that nothing proves. It is believed when nothing better has come until the end.
+    pub hint: Option<ErrorCode>,
+}
+
+/// First repetition of a SYN or CONFIRM; each further one after twice the time.
+pub const FIRST_RETRY_NS: u64 = 10_000_000;
+
+impl Attempt {
+    pub fn new(nonce: u64, destination_port: u16, source_port: u16, give_up_at: Time, now: Time) -> Attempt {
+        Attempt {
+            nonce,
+            destination_port,
+            source_port,
+            cookie: None,
+            give_up_at,
+            retry_at: now,
+            retry_ns: FIRST_RETRY_NS,
+            yields_until: None,
+            confirmed: false,
+            asked_at: None,
+            handshake: None,
+            hint: None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -47,46 +79,29 @@ pub enum Phase {
     Open,
 }
 
-/// Counts of one association. Never reset.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AssociationCounters {
-    pub packets_sent: u64,
-    pub packets_received: u64,
-    pub resent: u64,
-    pub requests_sent: u64,
-    pub requests_received: u64,
-    /// Numbers that were found missing.
-    pub lost: u64,
-    /// Originals that arrived after they had been asked for.
-    pub spurious_requests: u64,
-    pub duplicates: u64,
-    pub states_sent: u64,
-    pub leases_expired: u64,
-    /// Nanoseconds with something to send and nobody to wait for but: a grant, the reader, a lost packet.
-    pub grant_limited_ns: u64,
-    pub reader_limited_ns: u64,
-    pub loss_limited_ns: u64,
-}
-
 #[derive(Debug)]
 pub struct Association {
     pub id: Id,
     pub peer: Id,
     pub path: Path,
-    /// The port behind which the peer was reached, for the table of known peers.
     pub phase: Phase,
     /// This end sent the SYN.
     pub is_opener: bool,
-    pub nonce: u64,
     /// The longest packet, fixed at open.
     pub packet_bytes: usize,
     /// What of that is payload.
     pub payload_bytes: usize,
+    pub sealing: Sealing,
+    /// What the peer was told that it may send on each new channel.
+    pub own_window: u32,
+    /// And how long its messages may be.
+    pub own_longest: u32,
     pub peer_window: u32,
     pub peer_longest: u32,
     pub peer_token: [u8; 16],
 
     // Sending.
+    pub first_number: u64,
     pub sent: Sent,
     /// Numbers below this may be sent while the lease lasts.
     pub limit: u64,
@@ -97,10 +112,18 @@ pub struct Association {
     /// A busy period has begun and is not over.
     pub busy: bool,
     pub backlog_bytes: u64,
-    /// Channels with something queued and no credit for it.
-    pub blocked_channels: u32,
+    /// Numbers of channels with something queued and no credit for it.
+    pub blocked: BTreeSet<u16>,
+    /// Of these, the next one to ask credit for.
+    pub want_next: u16,
     /// Channels with something queued and the credit for it.
     pub round: VecDeque<u32>,
+    /// Of these, the ones whose next packet needs no grant.
+    pub ending: VecDeque<u32>,
+    /// Channels of the peer that were refused and of which nothing is kept but this.
+    pub refusals: VecDeque<(u16, ErrorCode)>,
+    /// Messages are queued that are to be dropped if they are not under way by then.
+    pub deadline_at: Option<Time>,
     /// When a new number was last given out.
     pub new_at: Time,
     /// Nothing is kept back until this moment has passed.
@@ -108,8 +131,12 @@ pub struct Association {
     pub flush_at: Option<Time>,
     /// Since when something is undelivered.
     pub waiting_since: Time,
-    pub progress_at: Time,
     pub lease_ns: u64,
+    /// Lost packets are being repeated until everything below this number is acknowledged.
+    pub recovers_to: u64,
+    pub limit_kind: Limit,
+    pub limit_since: Time,
+    pub limit_times: LimitTimes,
 
     // Receiving.
     pub received: Received,
@@ -121,6 +148,10 @@ pub struct Association {
     pub arrived_at: Time,
     /// How long a number may be late before it is asked for.
     pub reorder_ns: u64,
+    /// Packets since the reorder window was last made smaller.
+    pub quiet_arrivals: u32,
+    /// The newest packet was not the last of its busy period.
+    pub peer_busy: bool,
     /// The acknowledgment as last released (`gate = esp`).
     pub esp_ack: u64,
     pub epoch: u64,
@@ -129,6 +160,8 @@ pub struct Association {
 
     // Control packets due.
     pub ack_due: bool,
+    /// The peer has asked for it.
+    pub asked: bool,
     pub ack_at: Option<Time>,
     pub ask_at: Option<Time>,
     /// Ask also for what was granted and never seen.
@@ -145,13 +178,15 @@ pub struct Association {
     pub timer_at: Option<Time>,
     pub state_at: Time,
     pub state_doublings: u32,
+    pub states_unanswered: u32,
     pub request_at: Time,
     pub request_doublings: u32,
     pub pin_at: Time,
 
-    // Channels.
-    pub channels: Vec<u32>,
-    pub channel_count: u32,
+    /// Channels by number.
+    pub channels: BTreeMap<u16, u32>,
+    /// Where the search for a free number begins.
+    next_number: u16,
 
     /// In the endpoint's queue of those with something to transmit.
     pub ready: bool,
@@ -165,24 +200,27 @@ impl Association {
         id: Id,
         path: Path,
         phase: Phase,
-        is_opener: bool,
-        nonce: u64,
+        windows: (u32, u32),
         first_number: u64,
         config: &Config,
         now: Time,
     ) -> Association {
+        let is_opener = matches!(phase, Phase::Opening(_));
         Association {
             id,
             peer: Id::default(),
             path,
             phase,
             is_opener,
-            nonce,
             packet_bytes: 0,
             payload_bytes: 0,
+            sealing: Sealing::default(),
+            own_window: windows.0,
+            own_longest: windows.1,
             peer_window: 0,
             peer_longest: 0,
             peer_token: [0; 16],
+            first_number,
             sent: Sent::starting_at(first_number),
             limit: first_number,
             limit_at: now,
@@ -190,14 +228,21 @@ impl Association {
             flight_at: now,
             busy: false,
             backlog_bytes: 0,
-            blocked_channels: 0,
+            blocked: BTreeSet::new(),
+            want_next: 0,
             round: VecDeque::new(),
+            ending: VecDeque::new(),
+            refusals: VecDeque::new(),
+            deadline_at: None,
             new_at: Time::ZERO,
             flush: false,
             flush_at: None,
             waiting_since: now,
-            progress_at: now,
             lease_ns: config.lease_ns,
+            recovers_to: first_number,
+            limit_kind: Limit::default(),
+            limit_since: now,
+            limit_times: LimitTimes::default(),
             received: Received::starting_at(0),
             peer_backlog: 0,
             granted: 0,
@@ -205,11 +250,14 @@ impl Association {
             arrivals_unacked: 0,
             arrived_at: now,
             reorder_ns: 0,
+            quiet_arrivals: 0,
+            peer_busy: false,
             esp_ack: 0,
             epoch: 0,
             lost_unreported: 0,
             arrived_unreported: 0,
             ack_due: false,
+            asked: false,
             ack_at: None,
             ask_at: None,
             ask_beyond: false,
@@ -222,11 +270,12 @@ impl Association {
             timer_at: None,
             state_at: now,
             state_doublings: 0,
+            states_unanswered: 0,
             request_at: now,
             request_doublings: 0,
             pin_at: now,
-            channels: Vec::new(),
-            channel_count: 0,
+            channels: BTreeMap::new(),
+            next_number: u16::from(!is_opener),
             ready: false,
             touched: false,
             counters: AssociationCounters::default(),
@@ -253,7 +302,7 @@ impl Association {
 
     pub fn set_packet_bytes(&mut self, packet_bytes: usize) {
         self.packet_bytes = packet_bytes;
-        self.payload_bytes = packet_bytes - wire::CHANNEL_HEADER_BYTES;
+        self.payload_bytes = packet_bytes - wire::CHANNEL_HEADER_BYTES - self.sealing.overhead_bytes;
     }
 
     /// How many new numbers may be given out now.
@@ -264,7 +313,12 @@ impl Association {
         let fresh = now.since(self.flight_at) <= self.lease_ns;
         let flight = if fresh { ahead(self.sent.una().wrapping_add(u64::from(self.flight))) } else { 0 };
         let start = u64::from(!self.busy && self.sent.in_flight() == 0);
-        granted.max(flight).max(start)
+        granted.max(flight).max(start).min(self.window())
+    }
+
+    /// How many new numbers the receiver's window has room for, whatever was granted.
+    pub fn window(&self) -> u64 {
+        (WINDOW_PACKETS - 1).saturating_sub(self.sent.in_flight())
     }
 
     fn has_lease(&self, now: Time) -> bool {
@@ -276,7 +330,9 @@ impl Association {
         let limit = ack.wrapping_add(u64::from(header.grant));
         let before = self.limit;
         let is_more = limit.wrapping_sub(self.limit) as i64 > 0;
-        if header.grant > 0 && (is_more || limit == self.limit || !self.has_lease(now)) {
+        // A grant that comes when there is nothing to send is not kept: the receiver takes it back when it sees the end of the busy period.
+        let is_wanted = self.backlog_bytes > 0;
+        if header.grant > 0 && is_wanted && (is_more || limit == self.limit || !self.has_lease(now)) {
             (self.limit, self.limit_at) = (limit, now);
         }
         if is_newest {
@@ -287,7 +343,41 @@ impl Association {
 
     /// Whether something has been handed over and is not known to be delivered.
     pub fn has_undelivered(&self) -> bool {
-        self.sent.in_flight() > 0 || !self.round.is_empty() || self.blocked_channels > 0
+        self.sent.in_flight() > 0
+            || !self.round.is_empty()
+            || !self.ending.is_empty()
+            || !self.refusals.is_empty()
+            || !self.blocked.is_empty()
+    }
+
+    fn limit_now(&self, now: Time) -> Limit {
+        if !self.has_undelivered() {
+            Limit::Program
+        } else if self.states_unanswered >= SILENT_STATES {
+            Limit::Silence
+        } else if self.recovers_to.wrapping_sub(self.sent.una()) as i64 > 0 {
+            Limit::Loss
+        } else if !self.round.is_empty() && self.allowance(now) == 0 {
+            Limit::Grant
+        } else if self.round.is_empty() && !self.blocked.is_empty() {
+            Limit::Reader
+        } else {
+            Limit::Program
+        }
+    }
+
+    /// What is waited for now, and how long for what altogether.
+    pub fn limits(&self, now: Time) -> (Limit, LimitTimes) {
+        let mut times = self.limit_times;
+        times.add(self.limit_kind, now.since(self.limit_since));
+        (self.limit_now(now), times)
+    }
+
+    /// Books the time since the last call under what was waited for then, and looks what is waited for now.
+    pub fn note_limit(&mut self, now: Time) {
+        self.limit_times.add(self.limit_kind, now.since(self.limit_since));
+        self.limit_kind = self.limit_now(now);
+        self.limit_since = now;
     }
 
     /// A header of the moment, for the packet with `number` or, if it consumes none, with the next.
@@ -314,12 +404,20 @@ impl Association {
 
     /// A packet with the header of this moment has left: acknowledgment, grant and times are told.
     pub fn said(&mut self, now: Time) {
-        self.ack_due = false;
+        (self.ack_due, self.asked) = (false, false);
         self.ack_at = None;
         self.arrivals_unacked = 0;
         if self.outstanding_packets() > 0 {
             self.granted_at = now;
         }
+    }
+
+    /// The key may seal nothing more: what is due is never said. The peer's silence timer ends the association, then its silence ours.
+    pub fn fall_silent(&mut self) {
+        self.sealing.mute = true;
+        (self.ack_due, self.state_due, self.pin_due, self.ask_beyond) = (false, false, false, false);
+        (self.ack_at, self.ask_at, self.flush_at) = (None, None, None);
+        self.words.clear();
     }
 
     /// Takes over the times of an arriving header.
@@ -380,7 +478,9 @@ impl Association {
 
     /// When the receiver asks for what it misses, or has granted and never seen.
     pub fn request_due_at(&self, config: &Config, drain_ns: u64) -> Option<Time> {
-        if self.received.missing() == 0 && self.outstanding_packets() == 0 {
+        // A busy period whose sender has nothing more to send, and that is not over, has lost its end.
+        let lacks_end = self.peer_busy && self.peer_backlog == 0;
+        if self.received.missing() == 0 && self.outstanding_packets() == 0 && !lacks_end {
             return None;
         }
         let patience = (self.rtt.patience_ns() + drain_ns).max(config.request_min_ns);
@@ -395,31 +495,35 @@ impl Association {
 
     /// The channel of that number.
     pub fn channel(&self, number: u16) -> Option<u32> {
-        self.channels.get(usize::from(number)).copied().filter(|&channel| channel != NO_CHANNEL)
+        self.channels.get(&number).copied()
+    }
+
+    pub fn channel_count(&self) -> usize {
+        self.channels.len()
     }
 
     pub fn attach(&mut self, number: u16, channel: u32) {
-        let at = usize::from(number);
-        if at >= self.channels.len() {
-            self.channels.resize(at + 1, NO_CHANNEL);
-        }
-        self.channels[at] = channel;
-        self.channel_count += 1;
+        self.channels.insert(number, channel);
     }
 
     pub fn detach(&mut self, number: u16) {
-        if let Some(entry) = self.channels.get_mut(usize::from(number))
-            && *entry != NO_CHANNEL
-        {
-            *entry = NO_CHANNEL;
-            self.channel_count -= 1;
-        }
+        self.channels.remove(&number);
+        self.blocked.remove(&number);
     }
 
-    /// The lowest free number of those that this end gives out: even ones belong to who sent the SYN.
-    pub fn free_number(&self, most: u16) -> Option<u16> {
-        let first = u16::from(!self.is_opener);
-        (first..=u16::MAX).step_by(2).take(usize::from(most)).find(|&number| self.channel(number).is_none())
+    /// A free number of those that this end gives out: even ones belong to who sent the SYN. In turn, so that one is not used again soon.
+    pub fn free_number(&mut self, most: u16) -> Option<u16> {
+        if self.channels.len() >= usize::from(most) {
+            return None;
+        }
+        for _ in 0..=u16::MAX / 2 {
+            let number = self.next_number;
+            self.next_number = number.wrapping_add(2);
+            if !self.channels.contains_key(&number) {
+                return Some(number);
+            }
+        }
+        None
     }
 
     /// Why opening did not succeed, for the code of an answer.
@@ -430,7 +534,7 @@ impl Association {
         }
     }
 
-    pub fn attempt_mut(&mut self) -> Option<&mut Attempt> {
+    pub fn attempt_mut(&mut self) -> Option<&mut Box<Attempt>> {
         match &mut self.phase {
             Phase::Opening(attempt) => Some(attempt),
             Phase::Open => None,

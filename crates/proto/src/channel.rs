@@ -4,10 +4,11 @@
 mod incoming;
 mod outgoing;
 
+use crate::endpoint::Path;
 use ropeway_wire::{ErrorCode, Mode};
 
 pub use incoming::{Incoming, Refused};
-pub use outgoing::Outgoing;
+pub use outgoing::{Outgoing, Unsent};
 
 /// Names a channel of one endpoint to its user. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,7 +52,9 @@ pub enum Opening {
 #[derive(Debug)]
 pub struct Channel {
     pub generation: u32,
-    /// The association's index.
+    /// Where the peer is: known even after the association is gone.
+    pub path: Path,
+    /// The association's index; another's, it may be, when `detached`.
     pub association: u32,
     /// The number on the wire; meaningless when `detached`.
     pub number: u16,
@@ -75,12 +78,23 @@ pub struct Channel {
     /// A CREDIT or HOLD for it is due.
     pub credit_due: bool,
     pub hold_due: bool,
+    /// It stands among the association's channels with such words.
+    pub has_words: bool,
 }
 
 impl Channel {
-    pub fn new(generation: u32, association: u32, number: u16, mode: Mode, ports: (u16, u16), window: u32) -> Channel {
+    pub fn new(
+        generation: u32,
+        path: Path,
+        association: u32,
+        number: u16,
+        mode: Mode,
+        ports: (u16, u16),
+        window: u32,
+    ) -> Channel {
         Channel {
             generation,
+            path,
             association,
             number,
             mode,
@@ -97,6 +111,7 @@ impl Channel {
             reading_stopped: false,
             credit_due: false,
             hold_due: false,
+            has_words: false,
         }
     }
 

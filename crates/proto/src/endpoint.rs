@@ -9,21 +9,26 @@ mod commands;
 mod counters;
 mod deliver;
 mod input;
+mod keyed_opening;
 mod opening;
 mod output;
+mod resets;
+mod statistics;
 mod timers;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use ropeway_wire::{ErrorCode, Id, Mode};
 use slab::Slab;
 
-use crate::association::{Association, NO_CHANNEL};
+use crate::association::Association;
 use crate::channel::{Channel, ChannelId, Opening};
 use crate::config::Config;
+use crate::crypto::ClusterKeys;
 use crate::crypto::token::Secret;
 use crate::gate::Gate;
+use crate::keyed::{SealedBatch, Sealing};
 use crate::pool::Pool;
 use crate::random::Random;
 use crate::time::Time;
@@ -31,6 +36,8 @@ use crate::time::Time;
 pub use commands::{AcceptError, ConnectError, ListenError, RecvError, SendError};
 pub use counters::Counters;
 pub use output::Urgency;
+pub use resets::MOST_STARTS;
+use resets::{Incarnations, generation};
 
 /// A way to a peer, in the caller's terms: which link, and which address there. The protocol compares and returns it, and proves that a peer receives under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,14 +62,18 @@ struct Listener {
     mode: Mode,
     backlog: usize,
     queue: VecDeque<u32>,
+    /// The user has been told that something waits, and has not fetched that event.
+    announced: bool,
 }
 
 /// A CONFIRM that was answered: its cookie is spent, and the same CONFIRM again means that the answer was lost.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Spent {
-    association: u32,
-    id: Id,
+    /// What it opened; nothing if it was refused.
+    opened: Option<(u32, Id)>,
     until: Time,
+    /// With a key, the answer byte for byte, until the client has been heard.
+    answer: Option<Box<[u8]>>,
 }
 
 /// An answer that belongs to no association.
@@ -84,15 +95,20 @@ pub struct Endpoint {
     steering: u16,
     random: Random,
     secret: Secret,
+    /// None: everybody is trusted.
+    keys: Option<Arc<ClusterKeys>>,
     associations: Slab<Association>,
-    /// How many owners each slot has had; the low bits are the generation in its id.
-    incarnations: Vec<u64>,
-    /// Open associations, and attempts, by where the peer is.
+    incarnations: Incarnations,
+    /// Open associations, and attempts, by where the peer is: the newest of each.
     peers: BTreeMap<Path, u32>,
+    /// Older ones, by the peer's id: the peer was started anew, or several peers share a path.
+    elders: BTreeMap<(Path, Id), u32>,
     channels: Slab<Channel>,
     channel_generation: u32,
     listeners: BTreeMap<u16, Listener>,
     spent: BTreeMap<(Path, u64), Spent>,
+    /// The same, oldest first.
+    spent_order: VecDeque<(Path, u64)>,
     gate: Gate,
     tx_pool: Pool,
     rx_pool: Pool,
@@ -104,7 +120,12 @@ pub struct Endpoint {
     /// Associations that something arrived for in the batch at hand.
     touched: Vec<u32>,
     replies: VecDeque<Reply>,
-    timers: BinaryHeap<Reverse<(Time, u32)>>,
+    /// Where packets are sealed, and where they are opened.
+    sealed: SealedBatch,
+    opened: Vec<u8>,
+    timers: BTreeSet<(Time, u32)>,
+    /// Since when the caller has looked at the clock in time: silence before that says nothing about the peers.
+    awake_at: Time,
     events: VecDeque<Event>,
     arrivals: Arrivals,
     counters: Counters,
@@ -123,12 +144,19 @@ struct Arrivals {
     bytes_per_ms: u64,
 }
 
-/// The arrival rate is measured over at least this long.
+/// The arrival rate is measured over at least this long ...
 const RATE_WINDOW_NS: u64 = 1_000_000;
+/// ... and anew after so many times that without an arrival.
+const RATE_IDLE_WINDOWS: u64 = 4;
 
 impl Arrivals {
     /// Notes `bytes` of payload; says whether the sender is new in this epoch.
     fn note(&mut self, bytes: u64, now: Time, epoch_ns: u64) {
+        let elapsed = now.since(self.rate_at);
+        if elapsed >= RATE_WINDOW_NS * RATE_IDLE_WINDOWS {
+            // Nothing came for a while: that says nothing about how fast it can come.
+            (self.bytes, self.rate_at) = (0, now);
+        }
         self.bytes += bytes;
         let elapsed = now.since(self.rate_at);
         if elapsed >= RATE_WINDOW_NS {
@@ -151,30 +179,57 @@ impl Arrivals {
 
     /// How long `bytes` take at the rate seen lately.
     fn drain_ns(&self, bytes: u64) -> u64 {
-        if self.bytes_per_ms == 0 { 0 } else { bytes * 1_000_000 / self.bytes_per_ms }
+        (bytes * 1_000_000).checked_div(self.bytes_per_ms).unwrap_or(0)
     }
 }
+
+/// So many channels can have their first window unread at the same time, at least, if memory has room for the least window of each.
+const INITIAL_WINDOWS: usize = 512;
+/// The share of the memory that is for first windows only.
+const FIRST_WINDOWS_SHARE: u64 = 4;
+/// One channel may have this share of the free memory unread.
+const FREE_SHARE: u64 = 4;
+/// But always as much as this: some full packets.
+const LEAST_WINDOW_BYTES: u64 = 32 << 10;
 
 /// First port given to channels that name none, as TCP's.
 const FIRST_FREE_PORT: u16 = 49_152;
 
 impl Endpoint {
-    /// An endpoint whose ids carry `steering` and whose randomness comes from `seed`, which must not be used twice.
+    /// An endpoint without keys, which trusts all hosts and the network between them. Its ids carry `steering`, and its randomness comes from `seed`, which
+    /// must not be used twice.
     pub fn new(config: Config, node: u64, steering: u16, seed: [u8; 32]) -> Endpoint {
+        Endpoint::with_keys(config, node, steering, seed, None)
+    }
+
+    /// The same with `keys`: it talks only to who has one of them, and every association is sealed. It must never be used on two sides of a `fork`.
+    pub fn with_keys(
+        config: Config,
+        node: u64,
+        steering: u16,
+        seed: [u8; 32],
+        keys: Option<Arc<ClusterKeys>>,
+    ) -> Endpoint {
         let mut random = Random::new(&seed);
-        let payload_bytes = usize::from(config.packet_bytes) - ropeway_wire::CHANNEL_HEADER_BYTES;
+        let start = random.next_u64() as u32;
+        let sealing = if keys.is_some() { Sealing::with_key() } else { Sealing::default() };
+        let header_bytes = ropeway_wire::CHANNEL_HEADER_BYTES + sealing.overhead_bytes;
+        let payload_bytes = usize::from(config.packet_bytes) - header_bytes;
         Endpoint {
             node,
             steering,
             secret: Secret::new(random.bytes()),
             random,
+            keys,
             associations: Slab::new(),
-            incarnations: Vec::new(),
+            incarnations: Incarnations::new(start),
             peers: BTreeMap::new(),
+            elders: BTreeMap::new(),
             channels: Slab::new(),
             channel_generation: 0,
             listeners: BTreeMap::new(),
             spent: BTreeMap::new(),
+            spent_order: VecDeque::new(),
             gate: Gate::new(&config),
             tx_pool: Pool::new(payload_bytes, config.send_memory_bytes),
             rx_pool: Pool::new(payload_bytes, config.receive_memory_bytes),
@@ -183,7 +238,10 @@ impl Endpoint {
             ready: VecDeque::new(),
             touched: Vec::new(),
             replies: VecDeque::new(),
-            timers: BinaryHeap::new(),
+            sealed: SealedBatch::default(),
+            opened: Vec::new(),
+            timers: BTreeSet::new(),
+            awake_at: Time::ZERO,
             events: VecDeque::with_capacity(EVENTS_AT_FIRST),
             // Associations begin in epoch 0.
             arrivals: Arrivals { epoch: 1, ..Arrivals::default() },
@@ -216,9 +274,20 @@ impl Endpoint {
         counters
     }
 
+    /// What the last switch port before this host seems to queue, learned from losses: the delay in that queue when packets were lost, at the rate
+    /// of arrival. `None`: nothing was lost yet. An estimate to compare `port_buffer` with, which few people know.
+    pub fn port_buffer_estimate_bytes(&self) -> Option<u64> {
+        self.gate.port_estimate_bytes()
+    }
+
     /// Packet buffers that are not free, sending and receiving: 0 when nothing is under way.
     pub fn buffers_in_use(&self) -> (usize, usize) {
         (self.tx_pool.in_use(), self.rx_pool.in_use())
+    }
+
+    /// Bytes that peers may send beyond each channel's first window: 0 when there are no channels.
+    pub fn promised_bytes(&self) -> u64 {
+        self.rx_pool.promised_bytes
     }
 
     /// Associations, and channels in them, that exist now.
@@ -228,10 +297,20 @@ impl Endpoint {
 
     /// The next thing to look at.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        let event = self.events.pop_front()?;
+        if let Event::Incoming(port) = event
+            && let Some(listener) = self.listeners.get_mut(&port)
+        {
+            listener.announced = false;
+        }
+        Some(event)
     }
 
+    /// Tells the user of a change, once until the user looks. Nobody is told of channels that nobody has accepted, or that were closed.
     fn announce(events: &mut VecDeque<Event>, channel: &mut Channel, index: u32) {
+        if channel.queued_in.is_some() || channel.released {
+            return;
+        }
         if !std::mem::replace(&mut channel.announced, true) {
             events.push_back(Event::Changed(ChannelId { index, generation: channel.generation }));
         }
@@ -262,11 +341,12 @@ impl Endpoint {
         if self.associations.len() as u64 >= u64::from(self.config.max_associations) || slot > usize::from(u16::MAX) {
             return None;
         }
-        if slot >= self.incarnations.len() {
-            self.incarnations.resize(slot + 1, 0);
+        let id = Id::new(self.steering, slot as u16, generation(self.incarnations.of_slot(slot)));
+        let mut association = make(id);
+        if self.keys.is_some() {
+            association.sealing = Sealing::with_key();
         }
-        let id = Id::new(self.steering, slot as u16, generation(self.incarnations[slot]));
-        Some(self.associations.insert(make(id)) as u32)
+        Some(self.associations.insert(association) as u32)
     }
 
     /// The association that receives under `id`.
@@ -275,24 +355,31 @@ impl Endpoint {
         self.associations.get(index as usize).filter(|association| association.id == id).map(|_| index)
     }
 
-    /// The token by which a peer knows that the owner of `id` ended an association: of its slot's last owner with that generation.
-    fn reset_token(&self, id: Id) -> [u8; 16] {
-        let incarnation = self.incarnations.get(usize::from(id.slot())).copied().unwrap_or(0);
-        let behind = u64::from(generation(incarnation).wrapping_sub(id.generation()) % Id::GENERATIONS);
-        self.secret.reset_token(id.0, incarnation.saturating_sub(behind))
-    }
-
     fn add_channel(&mut self, association: u32, number: u16, mode: Mode, ports: (u16, u16)) -> u32 {
         self.channel_generation = self.channel_generation.wrapping_add(1);
-        let channel = Channel::new(self.channel_generation, association, number, mode, ports, self.initial_window());
+        let &Association { own_window, path, .. } = &self.associations[association as usize];
+        let generation = self.channel_generation;
+        let channel = Channel::new(generation, path, association, number, mode, ports, own_window);
         let index = self.channels.insert(channel) as u32;
         self.associations[association as usize].attach(number, index);
         index
     }
 
-    /// What a peer may send on each new channel: a quarter of the buffer, the rest comes with the first CREDIT.
-    fn initial_window(&self) -> u32 {
-        self.config.receive_buffer_bytes / 4
+    /// What a peer is told that it may send on each new channel, and how long its messages may be.
+    fn windows(&self) -> (u32, u32) {
+        // A quarter of the buffer, the rest comes with the first CREDIT: what is promised to channels that do not exist yet cannot be taken back.
+        let few = (self.rx_pool.limit_bytes() / INITIAL_WINDOWS).max(LEAST_WINDOW_BYTES as usize);
+        let window = (self.config.receive_buffer_bytes / 4).min(u32::try_from(few).unwrap_or(u32::MAX));
+        // A message that does not fit into half the memory would never be whole.
+        let longest = u64::from(self.config.longest_message_bytes).min(self.rx_pool.limit_bytes() as u64 / 2);
+        (window, longest as u32)
+    }
+
+    /// What a channel may have unread now. It shrinks as memory runs out, so that a few slow readers do not use up all of it.
+    fn receive_window(&self) -> u64 {
+        let kept_back = self.rx_pool.limit_bytes() as u64 / FIRST_WINDOWS_SHARE;
+        let free = self.rx_pool.unpromised_bytes().saturating_sub(kept_back);
+        u64::from(self.config.receive_buffer_bytes).min((free / FREE_SHARE).max(LEAST_WINDOW_BYTES))
     }
 
     fn channel_index(&self, id: ChannelId) -> Option<u32> {
@@ -303,31 +390,43 @@ impl Endpoint {
     /// Ends an association: its channels fail with `code`.
     fn end_association(&mut self, index: u32, code: ErrorCode) {
         let mut association = self.associations.remove(index as usize);
-        self.incarnations[index as usize] += 1;
+        self.incarnations.advance(index as usize);
         if self.peers.get(&association.path) == Some(&index) {
             self.peers.remove(&association.path);
+        }
+        let elder = (association.path, association.peer);
+        if self.elders.get(&elder) == Some(&index) {
+            self.elders.remove(&elder);
+        }
+        if let Some(at) = association.timer_at {
+            self.timers.remove(&(at, index));
         }
         self.gate.forget(index);
         self.touched.retain(|&touched| touched != index);
         self.ready.retain(|&ready| ready != index);
         association.sent.clear(|packet| self.tx_pool.give(packet.payload));
         association.received.clear(|held| self.rx_pool.give(held.payload));
-        for channel in association.channels.into_iter().filter(|&channel| channel != NO_CHANNEL) {
+        for channel in association.channels.into_values() {
             self.fail_channel(channel, code);
         }
         self.counters.associations_ended[usize::from(u16::from(code)).min(counters::LAST_CODE)] += 1;
     }
 
-    /// A channel whose association is gone, or that ended without it.
+    /// A channel whose association is gone.
     fn fail_channel(&mut self, index: u32, code: ErrorCode) {
         let channel = &mut self.channels[index as usize];
         channel.outgoing.drop_queue(&mut self.tx_pool);
         channel.outgoing.forget_sent();
+        channel.incoming.revoke(&mut self.rx_pool);
+        channel.outgoing.scheduled = false;
         channel.detached = true;
-        // What arrived whole before the end can still be read; only then does the reader meet the error.
+        // What arrived whole before the end can still be read; only then does the reader meet the error. That holds for who accepts it later as well.
         channel.failed.get_or_insert(code);
         channel.opening = Opening::Done;
-        if channel.released || channel.queued_in.is_some() {
+        let is_empty = !channel.incoming.is_readable(channel.mode) && !channel.incoming.is_finished();
+        self.release_reservation(index);
+        let channel = &self.channels[index as usize];
+        if channel.released || (channel.queued_in.is_some() && is_empty) {
             self.free_channel(index);
         } else {
             self.announce_channel(index);
@@ -336,14 +435,29 @@ impl Endpoint {
 
     /// Removes a channel that neither the wire nor its user needs.
     fn free_channel(&mut self, index: u32) {
+        self.release_reservation(index);
         let mut channel = self.channels.remove(index as usize);
         channel.incoming.clear(&mut self.rx_pool);
+        channel.incoming.revoke(&mut self.rx_pool);
         channel.outgoing.drop_queue(&mut self.tx_pool);
-        self.reserved_bytes -= channel.incoming.reserved_bytes;
-        if let Some(listener) = channel.queued_in.and_then(|port| self.listeners.get_mut(&port)) {
+        self.leave_listener(channel.queued_in, index);
+    }
+
+    fn leave_listener(&mut self, port: Option<u16>, index: u32) {
+        if let Some(listener) = port.and_then(|port| self.listeners.get_mut(&port)) {
             listener.queue.retain(|&queued| queued != index);
         }
-        self.grant_reservations();
+    }
+
+    /// Memory set aside for a long message of this channel goes to the next in line.
+    fn release_reservation(&mut self, index: u32) {
+        let incoming = &mut self.channels[index as usize].incoming;
+        let waited = std::mem::take(&mut incoming.reserving);
+        let bytes = incoming.take_reservation();
+        self.reserved_bytes -= bytes;
+        if bytes > 0 || waited {
+            self.grant_reservations();
+        }
     }
 
     /// Gives a channel's number back if both ends are through with it.
@@ -353,15 +467,15 @@ impl Endpoint {
             return;
         }
         channel.detached = true;
-        let (association, number, released) = (channel.association, channel.number, channel.released);
-        self.associations[association as usize].detach(number);
+        let (number, released) = (channel.number, channel.released);
+        let association = &mut self.associations[channel.association as usize];
+        association.detach(number);
+        if std::mem::replace(&mut channel.outgoing.scheduled, false) {
+            association.round.retain(|&at| at != index);
+            association.ending.retain(|&at| at != index);
+        }
         if released {
             self.free_channel(index);
         }
     }
-}
-
-/// The part of an incarnation that an id has room for.
-fn generation(incarnation: u64) -> u8 {
-    (incarnation % u64::from(Id::GENERATIONS)) as u8
 }

@@ -1,7 +1,8 @@
 //! Packet memory: buffers of one size with room for headers in front, kept for the next use ([0:4.4]).
 //!
 //! A buffer is owned by whoever holds it and goes back with [`Pool::give`]. The pool keeps returned memory between a watermark and one and a half
-//! times that, so that a steady flow never asks the allocator; how often it had to is counted.
+//! times that, so that a steady flow never asks the allocator; how often it had to is counted. Short payloads that have to be kept get exactly the memory
+//! they need: a peer that sends single bytes must not occupy a packet's memory with each.
 
 /// Room in front of a payload: channel header, counter of a key, and the length that a first record gets when a second one joins it.
 pub const HEADROOM_BYTES: usize = wire::CHANNEL_HEADER_BYTES + wire::COUNTER_BYTES + RECORD_PREFIX_BYTES;
@@ -12,9 +13,11 @@ use ropeway_wire as wire;
 
 /// Free buffers kept at first: a grant quantum for a few senders.
 const WATERMARK: usize = 256;
+/// A payload shorter than this share of a packet is kept in memory of its own size.
+const SHORT_SHARE: usize = 4;
 
-/// A piece of packet memory; the bytes from `start` to `end` are in use.
-#[derive(Debug)]
+/// A piece of packet memory; the bytes from `start` to `end` are in use. The default has none.
+#[derive(Debug, Default)]
 pub struct Buffer {
     memory: Box<[u8]>,
     start: u32,
@@ -79,7 +82,10 @@ pub struct Pool {
     free: Vec<Box<[u8]>>,
     buffer_bytes: usize,
     in_use: usize,
-    limit: usize,
+    used_bytes: usize,
+    limit_bytes: usize,
+    /// What peers have been told that they may send, beyond the first window of each channel, and have not sent.
+    pub promised_bytes: u64,
     /// Buffers handed out since the start.
     pub taken: u64,
     /// Of those, how many had to be allocated.
@@ -90,26 +96,62 @@ impl Pool {
     /// Buffers for payloads up to `payload_bytes`, `limit_bytes` of memory altogether.
     pub fn new(payload_bytes: usize, limit_bytes: u64) -> Pool {
         let buffer_bytes = HEADROOM_BYTES + payload_bytes;
-        let limit = usize::try_from(limit_bytes).unwrap_or(usize::MAX) / buffer_bytes;
-        Pool { free: Vec::new(), buffer_bytes, in_use: 0, limit: limit.max(1), taken: 0, allocated: 0 }
+        let limit_bytes = usize::try_from(limit_bytes).unwrap_or(usize::MAX).max(buffer_bytes);
+        Pool {
+            free: Vec::new(),
+            buffer_bytes,
+            in_use: 0,
+            used_bytes: 0,
+            limit_bytes,
+            promised_bytes: 0,
+            taken: 0,
+            allocated: 0,
+        }
     }
 
     /// An empty buffer; `None` when all memory is in use.
     pub fn take(&mut self) -> Option<Buffer> {
-        if self.in_use == self.limit {
+        if self.available() == 0 {
             return None;
         }
-        self.in_use += 1;
-        self.taken += 1;
         let memory = self.free.pop().unwrap_or_else(|| {
             self.allocated += 1;
             vec![0; self.buffer_bytes].into_boxed_slice()
         });
-        Some(Buffer { memory, start: HEADROOM_BYTES as u32, end: HEADROOM_BYTES as u32 })
+        Some(self.hand_out(memory))
+    }
+
+    /// A copy of a payload that has to be kept, in no more memory than it needs; `None` when all memory is in use.
+    pub fn copy(&mut self, payload: &[u8]) -> Option<Buffer> {
+        if payload.len() < self.payload_bytes() / SHORT_SHARE {
+            return (self.available() > 0).then(|| self.exactly(payload));
+        }
+        let mut buffer = self.take()?;
+        buffer.append(payload, self.payload_bytes());
+        Some(buffer)
+    }
+
+    /// A copy of a few bytes that must not fail for want of memory: what ends a channel. There are no more than two for each channel.
+    pub fn exactly(&mut self, payload: &[u8]) -> Buffer {
+        self.allocated += 1;
+        let mut buffer = self.hand_out(vec![0; HEADROOM_BYTES + payload.len()].into_boxed_slice());
+        buffer.append(payload, payload.len());
+        buffer
+    }
+
+    fn hand_out(&mut self, memory: Box<[u8]>) -> Buffer {
+        self.in_use += 1;
+        self.taken += 1;
+        self.used_bytes += memory.len();
+        Buffer { memory, start: HEADROOM_BYTES as u32, end: HEADROOM_BYTES as u32 }
     }
 
     pub fn give(&mut self, buffer: Buffer) {
         self.in_use -= 1;
+        self.used_bytes -= buffer.memory.len();
+        if buffer.memory.len() != self.buffer_bytes {
+            return;
+        }
         let watermark = WATERMARK.max(self.in_use);
         if self.free.len() >= watermark + watermark / 2 {
             self.free.truncate(watermark);
@@ -124,7 +166,21 @@ impl Pool {
 
     /// How many more buffers could be handed out.
     pub fn available(&self) -> usize {
-        self.limit - self.in_use
+        self.available_bytes() / self.buffer_bytes
+    }
+
+    pub fn available_bytes(&self) -> usize {
+        self.limit_bytes.saturating_sub(self.used_bytes)
+    }
+
+    /// What is neither in use nor promised.
+    pub fn unpromised_bytes(&self) -> u64 {
+        (self.available_bytes() as u64).saturating_sub(self.promised_bytes)
+    }
+
+    /// All the memory there is.
+    pub fn limit_bytes(&self) -> usize {
+        self.limit_bytes
     }
 
     /// A buffer's payload size.
@@ -157,6 +213,16 @@ mod tests {
         assert_eq!(pool.available(), 0);
         all.into_iter().for_each(|buffer| pool.give(buffer));
         assert!(pool.take().is_some());
+    }
+
+    #[test]
+    fn short_payloads_that_are_kept_take_little_memory() {
+        let mut pool = Pool::new(1000, 100 * (1000 + HEADROOM_BYTES as u64));
+        let all: Vec<_> = std::iter::from_fn(|| pool.copy(&[1; 10])).take(1000).collect();
+        assert_eq!(all.len(), 1000, "ten times as many as whole buffers");
+        assert_eq!(pool.copy(&[1; 900]).map(|buffer| buffer.len()), Some(900));
+        all.into_iter().for_each(|buffer| pool.give(buffer));
+        assert_eq!(pool.in_use(), 1);
     }
 
     #[test]

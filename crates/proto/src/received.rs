@@ -60,11 +60,16 @@ pub struct Received {
     missing: u32,
     /// Of the missing, how many have been asked for.
     asked: u32,
+    /// Memory of what waits.
+    held_bytes: usize,
 }
+
+/// Slots kept when nothing is missing: bursts beyond that give their memory back.
+const QUIET_SLOTS: usize = 16;
 
 impl Received {
     pub fn starting_at(first: u64) -> Received {
-        Received { base: first, next: first, slots: VecDeque::new(), missing: 0, asked: 0 }
+        Received { base: first, next: first, slots: VecDeque::new(), missing: 0, asked: 0, held_bytes: 0 }
     }
 
     pub fn base(&self) -> u64 {
@@ -77,6 +82,11 @@ impl Received {
 
     pub fn missing(&self) -> u32 {
         self.missing
+    }
+
+    /// Memory of the packets that wait for an earlier one.
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
     }
 
     /// Missing numbers that were asked for: they fly again, or should.
@@ -123,13 +133,16 @@ impl Received {
     pub fn hold(&mut self, number: u64, previous: u64, held: Held) -> Result<(), Held> {
         let (at, before) = (number.wrapping_sub(self.base), previous.wrapping_sub(self.base));
         let distance = number.wrapping_sub(previous);
-        // A previous number below the base was delivered when it came, and a slot has one follower: anything else is a lie.
-        if before >= at || self.slots.get(before as usize).is_none_or(|slot| slot.follower != 0) {
+        // A previous number below the base was delivered when it came, one that is here will not come again, and a slot has one follower: anything
+        // else is a lie.
+        let can_come = |slot: &Slot| slot.follower == 0 && !matches!(slot.state, State::Done);
+        if before >= at || !self.slots.get(before as usize).is_some_and(can_come) {
             return Err(held);
         }
         let (Ok(distance), Some(slot)) = (u16::try_from(distance), self.slots.get_mut(at as usize)) else {
             return Err(held);
         };
+        self.held_bytes += held.payload.len();
         slot.state = State::Held(Box::new(held));
         self.slots[before as usize].follower = distance;
         Ok(())
@@ -144,7 +157,10 @@ impl Received {
         }
         let slot = self.slots.get_mut((at + u64::from(distance)) as usize)?;
         match std::mem::replace(&mut slot.state, State::Done) {
-            State::Held(held) => Some((number.wrapping_add(u64::from(distance)), *held)),
+            State::Held(held) => {
+                self.held_bytes -= held.payload.len();
+                Some((number.wrapping_add(u64::from(distance)), *held))
+            }
             other => {
                 slot.state = other;
                 None
@@ -159,9 +175,13 @@ impl Received {
                 return;
             }
             if let Some(Slot { state: State::Held(held), .. }) = self.slots.pop_front() {
+                self.held_bytes -= held.payload.len();
                 orphan(*held);
             }
             self.base = self.base.wrapping_add(1);
+        }
+        if self.slots.capacity() > QUIET_SLOTS {
+            self.slots.shrink_to(QUIET_SLOTS);
         }
         self.base = self.next;
     }
@@ -189,10 +209,8 @@ impl Received {
                 _ => None,
             };
             if when.is_some_and(|when| when <= now) {
-                run = match run {
-                    Some((first, count)) if count < u16::MAX => Some((first, count + 1)),
-                    _ => Some((index, 1)),
-                };
+                // The window is smaller than a count can say.
+                run = run.map_or(Some((index, 1)), |(first, count)| Some((first, count + 1)));
                 continue;
             }
             if let Some((first, count)) = run.take()
@@ -205,10 +223,11 @@ impl Received {
         }
         if let Some((first, count)) = run
             && open
-            && ask(self.base.wrapping_add(first as u64), count)
         {
-            taken.push((first, count));
+            open = ask(self.base.wrapping_add(first as u64), count);
+            taken.extend(open.then_some((first, count)));
         }
+        let is_full = !open;
         for (first, count) in taken {
             for slot in self.slots.range_mut(first..first + usize::from(count)) {
                 if let State::Missing { asked, .. } = &mut slot.state {
@@ -219,7 +238,8 @@ impl Received {
             let again = now.after(again_ns);
             due = Some(due.map_or(again, |due| due.min(again)));
         }
-        due
+        // What did not fit is due still.
+        if is_full { Some(now) } else { due }
     }
 
     /// Gives everything that waits to `orphan`: the association ends.
@@ -229,7 +249,7 @@ impl Received {
                 orphan(*held);
             }
         }
-        (self.missing, self.asked, self.base) = (0, 0, self.next);
+        (self.missing, self.asked, self.held_bytes, self.base) = (0, 0, 0, self.next);
     }
 }
 
@@ -285,6 +305,36 @@ mod tests {
         received.arrive(1, at(0));
         assert_eq!(asked(&mut received, 49, 50, 100), []);
         assert_eq!(asked(&mut received, 50, 50, 100), [(0, 1)]);
+    }
+
+    #[test]
+    fn what_does_not_fit_into_a_request_stays_due() {
+        let mut received = Received::starting_at(0);
+        for number in [1, 3, 5, 7] {
+            received.arrive(number, at(0));
+        }
+        let mut room = 2;
+        let next = received.ask(at(10), 0, 100, |_, _| {
+            room -= 1;
+            room >= 0
+        });
+        assert_eq!((next, received.asked()), (Some(at(10)), 2));
+        assert_eq!(asked(&mut received, 10, 0, 100), [(4, 1), (6, 1)]);
+    }
+
+    #[test]
+    fn nothing_waits_for_a_packet_that_is_here() {
+        let mut pool = Pool::new(64, 1 << 20);
+        let mut received = Received::starting_at(0);
+        received.arrive(1, at(0));
+        received.arrive(2, at(0));
+        let held = Held {
+            kind: ropeway_wire::Type::Data,
+            flags: ropeway_wire::Flags::default(),
+            channel: 0,
+            payload: pool.take().unwrap(),
+        };
+        assert!(received.hold(2, 1, held).is_err());
     }
 
     #[test]

@@ -6,18 +6,20 @@ pub struct Rtt {
     smoothed_ns: u64,
     variation_ns: u64,
     least_ns: u64,
-    samples: u64,
+    latest_ns: u64,
+    /// Whether there has been a sample.
+    known: bool,
 }
 
 impl Rtt {
     pub fn assumed(ns: u64) -> Rtt {
-        Rtt { smoothed_ns: ns, variation_ns: ns / 2, least_ns: u64::MAX, samples: 0 }
+        Rtt { smoothed_ns: ns, variation_ns: ns / 2, least_ns: u64::MAX, latest_ns: ns, known: false }
     }
 
     pub fn sample(&mut self, ns: u64) {
         self.least_ns = self.least_ns.min(ns);
-        self.samples += 1;
-        if self.samples == 1 {
+        self.latest_ns = ns;
+        if !std::mem::replace(&mut self.known, true) {
             (self.smoothed_ns, self.variation_ns) = (ns, ns / 2);
             return;
         }
@@ -40,7 +42,12 @@ impl Rtt {
         self.smoothed_ns + 4 * self.variation_ns
     }
 
-    pub fn samples(&self) -> u64 {
-        self.samples
+    /// How much of the latest sample was spent in queues, as far as can be told.
+    pub fn queueing_ns(&self) -> u64 {
+        self.latest_ns.saturating_sub(self.least_ns())
+    }
+
+    pub fn variation_ns(&self) -> u64 {
+        self.variation_ns
     }
 }

@@ -23,6 +23,27 @@ pub struct Packet {
     pub requested: bool,
 }
 
+/// The owner of packets that belong to no channel: refusals.
+pub const NOBODY: u32 = u32::MAX;
+
+impl Packet {
+    pub fn new(kind: Type, owner: u32) -> Packet {
+        Packet {
+            kind,
+            flags: Flags::NONE,
+            channel: 0,
+            back: 0,
+            owner,
+            payload: Buffer::default(),
+            transmitted: false,
+            requested: false,
+        }
+    }
+}
+
+/// Packets for which room is kept when nothing flies: bursts beyond that give their memory back.
+const QUIET_PACKETS: usize = 16;
+
 /// Numbers sent in one direction of an association.
 #[derive(Debug)]
 pub struct Sent {
@@ -77,6 +98,13 @@ impl Sent {
         }
         self.packets.drain(..count as usize).for_each(&mut free);
         self.una = ack;
+        if self.packets.is_empty() {
+            self.requested.clear();
+            if self.packets.capacity() > QUIET_PACKETS {
+                self.packets.shrink_to(QUIET_PACKETS);
+                self.requested.shrink_to(QUIET_PACKETS);
+            }
+        }
         Some(count)
     }
 

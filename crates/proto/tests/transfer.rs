@@ -2,83 +2,15 @@
 
 mod world;
 
-use ropeway_proto::{ChannelId, Config, Mode, RecvError, SendError, Time};
-use world::{MS, Net, S, World, path};
-
-/// Opens a channel from host 0 to host 1 and returns both ends.
-fn pair(world: &mut World, mode: Mode) -> (ChannelId, ChannelId) {
-    world.hosts[1].listen(7, mode, 8).unwrap();
-    let now = world.time();
-    let client = world.hosts[0].connect(now, &path(1), 7, mode).unwrap();
-    let mut server = None;
-    let end = world.now + 20 * S;
-    let opened = world.run(end, |world| {
-        server = server.or_else(|| world.hosts[1].accept(7).ok());
-        server.is_some() && world.hosts[0].readiness(client).unwrap().opened
-    });
-    assert!(opened, "not opened: {:?} {:?}", world.hosts[0].readiness(client), world.hosts[1].counters());
-    (client, server.unwrap())
-}
-
-fn pattern(offset: u64) -> u8 {
-    (offset ^ (offset >> 8) ^ (offset >> 16)) as u8
-}
-
-/// Sends `total` bytes as a stream and checks each; returns how long it took.
-fn stream(
-    world: &mut World,
-    from: usize,
-    sender: ChannelId,
-    to: usize,
-    receiver: ChannelId,
-    total: u64,
-    limit_ns: u64,
-) -> u64 {
-    let (mut sent, mut received) = (0u64, 0u64);
-    let (begin, mut chunk, mut out) = (world.now, vec![0; 65_536], vec![0; 65_536]);
-    let done = world.run(begin + limit_ns, |world| {
-        let now = world.time();
-        while sent < total {
-            let count = chunk.len().min((total - sent) as usize);
-            (0..count).for_each(|index| chunk[index] = pattern(sent + index as u64));
-            match world.hosts[from].send(now, sender, &chunk[..count]) {
-                Ok(count) => sent += count as u64,
-                Err(SendError::WouldBlock) => break,
-                Err(error) => panic!("send: {error}"),
-            }
-        }
-        world.hosts[from].flush(sender);
-        loop {
-            match world.hosts[to].recv(receiver, &mut out) {
-                Ok(Some(count)) => {
-                    for (index, &byte) in out[..count].iter().enumerate() {
-                        assert_eq!(byte, pattern(received + index as u64), "byte {}", received + index as u64);
-                    }
-                    received += count as u64;
-                }
-                Ok(None) => panic!("the end at {received} of {total}"),
-                Err(RecvError::WouldBlock) => break,
-                Err(error) => panic!("recv: {error} at {received} of {total}"),
-            }
-        }
-        received == total
-    });
-    assert!(
-        done,
-        "{received} of {total} after {} ms: {:#?} {:#?}",
-        (world.now - begin) / MS,
-        world.hosts[from].counters(),
-        world.hosts[to].counters()
-    );
-    world.now - begin
-}
+use ropeway_proto::{Config, Mode, SendError};
+use world::{MS, Net, PAYLOAD_BYTES, S, World, pair, stream};
 
 #[test]
 fn a_stream_arrives_on_a_clean_network() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
-    stream(&mut world, 0, client, 1, server, 10_000_000, 10 * S);
-    stream(&mut world, 1, server, 0, client, 1_000_000, 10 * S);
+    stream(&mut world, (0, client), (1, server), 10_000_000, 10 * S);
+    stream(&mut world, (1, server), (0, client), 1_000_000, 10 * S);
     assert_eq!(world.hosts[0].counters().resent + world.hosts[1].counters().resent, 0);
 }
 
@@ -88,8 +20,8 @@ fn one_stream_fills_a_gigabit_port_without_a_drop() {
     let mut world = World::new(2, net, &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
     let total = 20_000_000;
-    let ns = stream(&mut world, 0, client, 1, server, total, 10 * S);
-    let share = (total * 8) as f64 / ns as f64 / (1444.0 / (1472.0 + 46.0));
+    let ns = stream(&mut world, (0, client), (1, server), total, 10 * S);
+    let share = (total * 8) as f64 / ns as f64 / (PAYLOAD_BYTES / (1472.0 + 46.0));
     println!(
         "share of the payload rate {share:.4}, most queued {}, {:?}",
         world.most_queued(1),
@@ -112,14 +44,14 @@ fn streams_arrive_over_bad_networks() {
         println!("seed {seed}: {net:?}");
         let mut world = World::new(2, net, &Config::default(), seed);
         let (client, server) = pair(&mut world, Mode::Stream);
-        let ns = stream(&mut world, 0, client, 1, server, 2_000_000, 20 * S);
+        let ns = stream(&mut world, (0, client), (1, server), 2_000_000, 20 * S);
         println!(
             "   {} ms, resent {}, spurious {}",
             ns / MS,
             world.hosts[0].counters().resent,
             world.hosts[1].counters().spurious_requests
         );
-        stream(&mut world, 1, server, 0, client, 200_000, 100 * S);
+        stream(&mut world, (1, server), (0, client), 200_000, 100 * S);
     }
 }
 
@@ -164,14 +96,13 @@ fn messages_keep_their_boundaries_over_bad_networks() {
 fn both_ends_see_the_end_and_nothing_is_left() {
     let mut world = World::new(2, Net { loss_ppm: 50_000, ..Net::default() }, &Config::default(), 3);
     for _ in 0..20 {
-        let now = world.time();
-        let _ = world.hosts[1].unlisten(7);
         let (client, server) = pair(&mut world, Mode::Stream);
-        stream(&mut world, 0, client, 1, server, 10_000, 10 * S);
+        stream(&mut world, (0, client), (1, server), 10_000, 10 * S);
+        let now = world.time();
         world.hosts[0].shutdown(now, client).unwrap();
         let end = world.now + 10 * S;
         assert!(world.run(end, |world| world.hosts[1].readiness(server).unwrap().ended));
-        stream(&mut world, 1, server, 0, client, 10_000, 10 * S);
+        stream(&mut world, (1, server), (0, client), 10_000, 10 * S);
         let now = world.time();
         world.hosts[1].close(now, server);
         let end = world.now + 10 * S;
@@ -186,5 +117,4 @@ fn both_ends_see_the_end_and_nothing_is_left() {
     }
     assert_eq!(world.hosts[0].buffers_in_use(), (0, 0));
     assert_eq!(world.hosts[1].buffers_in_use(), (0, 0));
-    let _ = Time::ZERO;
 }

@@ -21,6 +21,8 @@ pub enum Refused {
 struct Chunk {
     flags: Flags,
     payload: Buffer,
+    /// What the packets in it counted against the credit: given back when all of it has been read.
+    credit_bytes: u64,
 }
 
 /// A message read so far into the user's buffer must fit as a whole; this says what does not.
@@ -33,12 +35,16 @@ pub struct TooShort {
 #[derive(Debug)]
 pub struct Incoming {
     queue: VecDeque<Chunk>,
-    /// Payload bytes taken so far, frames included.
+    /// Credit used up so far: payload bytes, frames included, and one for each packet without any.
     offset: u64,
-    /// Of these, read by the user.
+    /// Of that, read by the user.
     consumed: u64,
     /// The limit that the peer was last told.
     limit: u64,
+    /// The first one.
+    initial: u64,
+    /// What of the limit stands among the promises of the pool.
+    promised: u64,
     /// Whole messages in `queue`.
     messages: u32,
     /// Bytes still to come of a message whose first packet is here.
@@ -47,6 +53,8 @@ pub struct Incoming {
     pub wanted: u64,
     /// Memory set aside for a message longer than the window.
     pub reserved_bytes: u64,
+    /// Stands in line for such memory.
+    pub reserving: bool,
     fin: Option<Extent>,
     /// The newest number delivered.
     pub delivered: Option<u64>,
@@ -59,10 +67,13 @@ impl Incoming {
             offset: 0,
             consumed: 0,
             limit: u64::from(window),
+            initial: u64::from(window),
+            promised: 0,
             messages: 0,
             unfinished_bytes: 0,
             wanted: 0,
             reserved_bytes: 0,
+            reserving: false,
             fin: None,
             delivered: None,
         }
@@ -85,6 +96,11 @@ impl Incoming {
         self.fin.is_some()
     }
 
+    /// A message has begun and is not whole.
+    pub fn is_unfinished(&self) -> bool {
+        self.unfinished_bytes > 0
+    }
+
     /// The peer has closed both ways: it reads nothing any more.
     pub fn peer_is_gone(&self) -> bool {
         self.fin == Some(Extent::Both)
@@ -98,32 +114,55 @@ impl Incoming {
         self.offset - self.consumed
     }
 
+    /// Bytes taken so far, with the lengths of messages.
+    pub fn received_bytes(&self) -> u64 {
+        self.offset
+    }
+
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
     /// Raises the limit towards what `window` allows beyond what was read; says it if that is worth a CREDIT.
-    pub fn raise_limit(&mut self, window: u64) -> bool {
+    pub fn raise_limit(&mut self, window: u64, pool: &mut Pool) -> bool {
         let reach = self.consumed + window;
         let worth = reach >= self.limit + window / 4;
         if worth {
-            self.limit = reach;
+            self.promise(reach, pool);
         }
         worth
     }
 
+    fn promise(&mut self, limit: u64, pool: &mut Pool) {
+        self.limit = self.limit.max(limit);
+        self.keep_promised(pool);
+    }
+
+    /// Brings the pool's sum up to date with `limit` and `offset`.
+    fn keep_promised(&mut self, pool: &mut Pool) {
+        let promised = (self.limit - self.initial).min(self.limit.saturating_sub(self.offset));
+        pool.promised_bytes = pool.promised_bytes + promised - self.promised;
+        self.promised = promised;
+    }
+
+    /// Nothing will come any more: what was promised is free.
+    pub fn revoke(&mut self, pool: &mut Pool) {
+        pool.promised_bytes -= std::mem::take(&mut self.promised);
+        self.initial = self.limit;
+    }
+
     /// The message at hand fits the window but not the limit that was told: raises it, and says that it did.
-    pub fn raise_for_message(&mut self, window: u64) -> bool {
+    pub fn raise_for_message(&mut self, window: u64, pool: &mut Pool) -> bool {
         let worth = self.wanted > self.limit && self.wanted <= self.consumed + window;
         if worth {
-            self.limit = self.consumed + window;
+            self.promise(self.consumed + window, pool);
         }
         worth
     }
 
     /// Lets the message at hand come as a whole.
-    pub fn allow_message(&mut self) {
-        self.limit = self.limit.max(self.wanted);
+    pub fn allow_message(&mut self, pool: &mut Pool) {
+        self.promise(self.wanted, pool);
     }
 
     /// The message for which memory was set aside has been read.
@@ -146,14 +185,22 @@ impl Incoming {
         pool: &mut Pool,
     ) -> Result<(), Refused> {
         let step = self.check(mode, flags, payload, longest)?;
-        let bytes = payload.len() as u64;
-        if !(payload.is_empty() && mode == Mode::Stream) && !self.share(mode, payload, pool) {
+        if self.must_keep(mode, payload) && !self.share(mode, flags, payload, pool) {
             let mut buffer = pool.take().ok_or(Refused::NoMemory)?;
             buffer.append(payload, pool.payload_bytes());
-            self.queue.push_back(Chunk { flags, payload: buffer });
+            self.queue.push_back(Chunk { flags, payload: buffer, credit_bytes: credit_bytes(payload) });
         }
-        self.account(bytes, step);
+        self.account(step);
+        self.keep_promised(pool);
         Ok(())
+    }
+
+    /// Counts a payload against the credit. `false`: there is nothing in it to keep.
+    fn must_keep(&mut self, mode: Mode, payload: &[u8]) -> bool {
+        let is_nothing = payload.is_empty() && mode == Mode::Stream;
+        self.offset += credit_bytes(payload);
+        self.consumed += u64::from(is_nothing);
+        !is_nothing
     }
 
     /// The same for a payload that has waited in a buffer, which is kept.
@@ -172,18 +219,19 @@ impl Incoming {
                 return Err(refused);
             }
         };
-        let bytes = buffer.len() as u64;
-        if (buffer.is_empty() && mode == Mode::Stream) || self.share(mode, buffer.bytes(), pool) {
+        if !self.must_keep(mode, buffer.bytes()) || self.share(mode, flags, buffer.bytes(), pool) {
             pool.give(buffer);
         } else {
-            self.queue.push_back(Chunk { flags, payload: buffer });
+            let credit_bytes = credit_bytes(buffer.bytes());
+            self.queue.push_back(Chunk { flags, payload: buffer, credit_bytes });
         }
-        self.account(bytes, step);
+        self.account(step);
+        self.keep_promised(pool);
         Ok(())
     }
 
     fn check(&self, mode: Mode, flags: Flags, payload: &[u8], longest: u64) -> Result<Step, Refused> {
-        if self.fin.is_some() || payload.len() as u64 > self.limit.saturating_sub(self.offset) {
+        if self.fin.is_some() || credit_bytes(payload) > self.limit.saturating_sub(self.offset) {
             return Err(Refused::Violation);
         }
         match mode {
@@ -193,8 +241,7 @@ impl Incoming {
         }
     }
 
-    fn account(&mut self, bytes: u64, step: Step) {
-        self.offset += bytes;
+    fn account(&mut self, step: Step) {
         self.messages += step.messages;
         if step.message_bytes > 0 {
             self.wanted = self.offset + step.unfinished_bytes;
@@ -202,14 +249,21 @@ impl Incoming {
         self.unfinished_bytes = step.unfinished_bytes;
     }
 
-    /// Short pieces of a stream share memory: a thousand single bytes must not hold a thousand packets.
-    fn share(&mut self, mode: Mode, payload: &[u8], pool: &Pool) -> bool {
+    /// Short pieces share memory: a thousand single bytes, or empty messages, must not hold a thousand packets.
+    fn share(&mut self, mode: Mode, flags: Flags, payload: &[u8], pool: &Pool) -> bool {
         let room = pool.payload_bytes();
-        mode == Mode::Stream
-            && self.queue.back_mut().is_some_and(|last| {
+        let Some(last) = self.queue.back_mut() else { return false };
+        let joined = match mode {
+            Mode::Stream => {
                 last.payload.len() + payload.len() <= last.payload.append_room(room)
                     && last.payload.append(payload, room) == payload.len()
-            })
+            }
+            Mode::Messages => join_messages(last, flags, payload, room),
+        };
+        if joined {
+            last.credit_bytes += credit_bytes(payload);
+        }
+        joined
     }
 
     /// What a payload of a message channel does to the message at hand.
@@ -251,9 +305,7 @@ impl Incoming {
                 self.drop_front(pool);
             }
         }
-        let count = wanted - out.len();
-        self.consumed += count as u64;
-        count
+        wanted - out.len()
     }
 
     /// The bytes of a stream that [`Incoming::read`] would give; they stay.
@@ -269,6 +321,7 @@ impl Incoming {
 
     fn drop_front(&mut self, pool: &mut Pool) {
         if let Some(chunk) = self.queue.pop_front() {
+            self.consumed += chunk.credit_bytes;
             pool.give(chunk.payload);
         }
     }
@@ -296,7 +349,6 @@ impl Incoming {
             let end = RECORD_PREFIX_BYTES + message_bytes;
             out.copy_from_slice(&chunk.payload.bytes()[RECORD_PREFIX_BYTES..end]);
             chunk.payload.pull(end);
-            self.consumed += end as u64;
             if chunk.payload.is_empty() {
                 self.drop_front(pool);
             }
@@ -313,13 +365,17 @@ impl Incoming {
             let (head, tail) = out.split_at_mut(bytes.len());
             head.copy_from_slice(bytes);
             out = tail;
-            self.consumed += chunk.payload.len() as u64;
             let is_last = chunk.flags.contains(Flags::LAST);
             self.drop_front(pool);
             if is_last {
                 return;
             }
         }
+    }
+
+    /// Takes back the memory set aside for a long message, and says how much it was.
+    pub fn take_reservation(&mut self) -> u64 {
+        std::mem::take(&mut self.reserved_bytes)
     }
 
     /// Forgets everything unread.
@@ -339,10 +395,45 @@ struct Step {
 }
 
 fn message_flags() -> Flags {
-    let mut flags = Flags::FIRST;
-    flags.insert(Flags::LAST);
-    flags.insert(Flags::RECORDS);
-    flags
+    whole() | Flags::RECORDS
+}
+
+/// The flags of a payload that is one message.
+fn whole() -> Flags {
+    Flags::FIRST | Flags::LAST
+}
+
+/// What a payload counts against its channel's credit (docs/protocol.md 2.8): at least one, or nothing would bound empty messages.
+fn credit_bytes(payload: &[u8]) -> u64 {
+    payload.len().max(1) as u64
+}
+
+/// Lets whole messages join those in `last`, which become records if they are not yet.
+fn join_messages(last: &mut Chunk, flags: Flags, payload: &[u8], room: usize) -> bool {
+    let is_whole = |flags: Flags| flags == whole();
+    let is_records = |flags: Flags| flags == Flags::RECORDS;
+    let kind = |flags: Flags| flags.intersection(message_flags());
+    let (held, new) = (kind(last.flags), kind(flags));
+    if !(is_whole(held) || is_records(held)) || !(is_whole(new) || is_records(new)) {
+        return false;
+    }
+    let prefix = if is_whole(held) { RECORD_PREFIX_BYTES } else { 0 };
+    let own = if is_whole(new) { RECORD_PREFIX_BYTES } else { 0 };
+    if prefix + last.payload.len() + own + payload.len() > room
+        || last.payload.len() + own + payload.len() > last.payload.append_room(room)
+    {
+        return false;
+    }
+    if is_whole(held) {
+        let length = last.payload.len() as u16;
+        last.payload.push(&length.to_be_bytes());
+        last.flags = Flags::RECORDS;
+    }
+    if is_whole(new) {
+        last.payload.append(&(payload.len() as u16).to_be_bytes(), room);
+    }
+    last.payload.append(payload, room);
+    true
 }
 
 #[cfg(test)]
@@ -366,7 +457,7 @@ mod tests {
         let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::new(1 << 20));
         let sizes = [0, 1, 50, 96, 97, 100, 101, 196, 197, 1000, 3, 3, 3];
         for &size in &sizes {
-            assert!(outgoing.write_message(&vec![size as u8; size], 1 << 20, 100, &mut tx));
+            assert!(outgoing.write_message(&vec![size as u8; size], false, 1 << 20, 100, &mut tx));
         }
         carry(&mut outgoing, &mut incoming, Mode::Messages, &mut rx);
         let mut out = [0; 1000];
@@ -396,6 +487,30 @@ mod tests {
     }
 
     #[test]
+    fn short_and_empty_messages_share_memory_and_use_up_credit() {
+        let (_, mut rx) = pools();
+        let mut incoming = Incoming::new(1000);
+        for _ in 0..400 {
+            incoming.take(Mode::Messages, whole(), b"", 10, &mut rx).unwrap();
+        }
+        incoming.take(Mode::Messages, Flags::RECORDS, b"\0\x01a\0\0", 10, &mut rx).unwrap();
+        incoming.take(Mode::Messages, whole(), b"b", 10, &mut rx).unwrap();
+        assert!(rx.in_use() <= 10, "{}", rx.in_use());
+        let left = 1000 - 400 - 5 - 1;
+        for _ in 0..left {
+            incoming.take(Mode::Messages, whole(), b"", 10, &mut rx).unwrap();
+        }
+        assert_eq!(incoming.take(Mode::Messages, whole(), b"", 10, &mut rx), Err(Refused::Violation));
+        let mut out = [0; 10];
+        (0..400).for_each(|_| assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(0))));
+        assert_eq!((incoming.read_message(&mut out, &mut rx), out[0]), (Some(Ok(1)), b'a'));
+        assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(0)));
+        assert_eq!((incoming.read_message(&mut out, &mut rx), out[0]), (Some(Ok(1)), b'b'));
+        (0..left).for_each(|_| assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(0))));
+        assert_eq!((rx.in_use(), incoming.unread_bytes()), (0, 0));
+    }
+
+    #[test]
     fn more_than_the_credit_and_wrong_frames_are_violations() {
         let (_, mut rx) = pools();
         let mut incoming = Incoming::new(10);
@@ -418,11 +533,11 @@ mod tests {
         let (_, mut rx) = pools();
         let mut incoming = Incoming::new(400);
         incoming.take(Mode::Stream, Flags::NONE, &[1; 100], 0, &mut rx).unwrap();
-        assert!(!incoming.raise_limit(400));
+        assert!(!incoming.raise_limit(400, &mut rx));
         assert_eq!(incoming.read(&mut [0; 99], &mut rx), 99);
-        assert!(!incoming.raise_limit(400));
+        assert!(!incoming.raise_limit(400, &mut rx));
         assert_eq!(incoming.read(&mut [0; 99], &mut rx), 1);
-        assert!(incoming.raise_limit(400));
+        assert!(incoming.raise_limit(400, &mut rx));
         assert_eq!(incoming.limit(), 500);
     }
 }

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
-use ropeway_wire::{FinFields, Flags, OpenFields, Type};
+use ropeway_wire::{AbortFields, Content, Extent, FinFields, Flags, OpenFields, Type};
 
 use crate::pool::{Buffer, Pool, RECORD_PREFIX_BYTES};
+use crate::time::Time;
 
 /// Length in front of a message of several packets.
 const MESSAGE_PREFIX_BYTES: usize = ropeway_wire::MESSAGE_LENGTH_BYTES;
@@ -15,13 +16,16 @@ pub struct Unsent {
     pub kind: Type,
     pub flags: Flags,
     pub payload: Buffer,
+    /// A message that is not under way by then is dropped.
+    deadline: Option<Time>,
 }
 
 impl Unsent {
     /// Bytes of it that count against the channel's credit: the user's, with the lengths that frame them.
     pub fn credit_bytes(&self) -> u64 {
         match self.kind {
-            Type::Data => self.payload.len() as u64,
+            // At least one: see `Incoming`.
+            Type::Data => self.payload.len().max(1) as u64,
             Type::Open => (self.payload.len() - OpenFields::BYTES) as u64,
             _ => 0,
         }
@@ -48,12 +52,15 @@ pub struct Outgoing {
     offset: u64,
     /// The newest number, while it is not known to be acknowledged.
     pub last_number: Option<u64>,
-    /// A FIN or ABORT is queued or sent: nothing may follow.
+    /// A FIN or ABORT is queued or sent: no data may follow.
     finished: bool,
+    extent: Option<Extent>,
     /// What of `queued_bytes` stands in the association's backlog.
     pub counted_bytes: u64,
     /// Stands among the association's channels that wait for credit.
     pub counted_blocked: bool,
+    /// Messages dropped because their deadline passed.
+    pub expired_messages: u64,
     /// In the association's round of channels with something to send.
     pub scheduled: bool,
     /// A full send buffer was seen: the user waits to be told of room.
@@ -83,8 +90,22 @@ impl Outgoing {
         self.queued_bytes
     }
 
+    pub fn unacked_bytes(&self) -> usize {
+        self.unacked_bytes
+    }
+
+    /// Bytes numbered so far, with the lengths of messages.
+    pub fn sent_bytes(&self) -> u64 {
+        self.offset
+    }
+
     pub fn credit(&self) -> u64 {
         self.credit
+    }
+
+    /// What the peer takes beyond what was sent.
+    pub fn credit_left(&self) -> u64 {
+        self.credit.saturating_sub(self.offset)
     }
 
     /// Raises the credit; `false` if that is no news.
@@ -150,7 +171,57 @@ impl Outgoing {
 
     fn push(&mut self, kind: Type, flags: Flags, payload: Buffer) {
         self.queued_bytes += payload.len();
-        self.queue.push_back(Unsent { kind, flags, payload });
+        self.queue.push_back(Unsent { kind, flags, payload, deadline: None });
+    }
+
+    /// The earliest deadline of a message that is not under way.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.queue
+            .iter()
+            .filter(|unsent| unsent.flags.contains(Flags::FIRST))
+            .filter_map(|unsent| unsent.deadline)
+            .min()
+    }
+
+    /// The last message that was queued, which shares no packet, is worth sending only until then.
+    pub fn set_deadline(&mut self, deadline: Time) {
+        for unsent in self.queue.iter_mut().rev() {
+            unsent.deadline = Some(deadline);
+            if unsent.flags.contains(Flags::FIRST) {
+                return;
+            }
+        }
+    }
+
+    /// Drops messages whose deadline has passed and that are not under way, and says how many.
+    pub fn expire(&mut self, now: Time, pool: &mut Pool) -> u64 {
+        let count = self.drop_messages(pool, |unsent| unsent.deadline.is_some_and(|deadline| deadline <= now));
+        self.expired_messages += count;
+        count
+    }
+
+    /// Drops all messages that are not under way, and says how many.
+    pub fn cancel(&mut self, pool: &mut Pool) -> u64 {
+        self.drop_messages(pool, |_| true)
+    }
+
+    fn drop_messages(&mut self, pool: &mut Pool, is_dropped: impl Fn(&Unsent) -> bool) -> u64 {
+        let mut count = 0;
+        // The rest of a message that has begun stays.
+        let mut dropping = false;
+        for unsent in std::mem::take(&mut self.queue) {
+            if unsent.kind == Type::Data && unsent.flags.intersects(Flags::FIRST | Flags::RECORDS) {
+                dropping = is_dropped(&unsent);
+                count += if dropping { messages_in(&unsent) } else { 0 };
+            }
+            if dropping && unsent.kind == Type::Data {
+                self.queued_bytes -= unsent.payload.len();
+                pool.give(unsent.payload);
+            } else {
+                self.queue.push_back(unsent);
+            }
+        }
+        count
     }
 
     /// Queues the packet that opens the channel. `false` without memory.
@@ -167,27 +238,26 @@ impl Outgoing {
         true
     }
 
-    /// Queues the end. Nothing may be written afterwards. `false` without memory.
-    pub fn finish(&mut self, fields: FinFields, pool: &mut Pool) -> bool {
-        let Some(mut payload) = pool.take() else { return false };
+    /// Queues the end. Nothing may be written afterwards; a second end may follow that says more.
+    pub fn finish(&mut self, fields: FinFields, pool: &mut Pool) {
         let mut bytes = [0; FinFields::BYTES];
         let written = fields.write(&mut bytes).unwrap_or(0);
-        payload.append(&bytes[..written], FinFields::BYTES);
-        self.push(Type::Fin, Flags::NONE, payload);
+        self.push(Type::Fin, Flags::NONE, pool.exactly(&bytes[..written]));
         self.finished = true;
-        true
+        self.extent = Some(fields.extent);
     }
 
-    /// Drops what has no number yet and queues an ABORT. `false` without memory.
-    pub fn abort(&mut self, fields: ropeway_wire::AbortFields, pool: &mut Pool) -> bool {
+    /// How far the end that was queued or sent reaches.
+    pub fn extent(&self) -> Option<Extent> {
+        self.extent
+    }
+
+    /// Drops what has no number yet and queues an ABORT.
+    pub fn abort(&mut self, fields: AbortFields, pool: &mut Pool) {
         self.drop_queue(pool);
-        let Some(mut payload) = pool.take() else { return false };
-        let mut bytes = [0; ropeway_wire::AbortFields::BYTES];
+        let mut bytes = [0; AbortFields::BYTES];
         let written = fields.write(&mut bytes).unwrap_or(0);
-        payload.append(&bytes[..written], bytes.len());
-        self.push(Type::Abort, Flags::NONE, payload);
-        self.finished = true;
-        true
+        self.push(Type::Abort, Flags::NONE, pool.exactly(&bytes[..written]));
     }
 
     /// Forgets what has no number yet.
@@ -195,6 +265,12 @@ impl Outgoing {
         self.queue.drain(..).for_each(|unsent| pool.give(unsent.payload));
         self.queued_bytes = 0;
         self.finished = true;
+    }
+
+    /// Begins anew on another association, before anything was written.
+    pub fn restart(&mut self, pool: &mut Pool) {
+        self.drop_queue(pool);
+        *self = Outgoing { no_delay: self.no_delay, starved: self.starved, ..Outgoing::default() };
     }
 
     /// The association is gone, and with it everything that waited for an acknowledgment.
@@ -222,14 +298,22 @@ impl Outgoing {
         taken - rest.len()
     }
 
-    /// Queues one whole message; `false` when there is no room for it now. A message longer than `limit` is taken when nothing else is queued.
-    pub fn write_message(&mut self, bytes: &[u8], limit: usize, payload_bytes: usize, pool: &mut Pool) -> bool {
+    /// Queues one whole message; `false` when there is no room for it now. A message longer than `limit` is taken when nothing else is queued. `alone`: it
+    /// shares no packet.
+    pub fn write_message(
+        &mut self,
+        bytes: &[u8],
+        alone: bool,
+        limit: usize,
+        payload_bytes: usize,
+        pool: &mut Pool,
+    ) -> bool {
         if self.room(limit) < bytes.len().max(1)
             && !(self.queued_bytes + self.unacked_bytes == 0 && bytes.len() >= limit)
         {
             return false;
         }
-        if self.join_records(bytes, payload_bytes) {
+        if !alone && self.join_records(bytes, payload_bytes) {
             return true;
         }
         if bytes.len() <= payload_bytes {
@@ -267,7 +351,7 @@ impl Outgoing {
     fn join_records(&mut self, bytes: &[u8], payload_bytes: usize) -> bool {
         let Some(last) = self.queue.back_mut() else { return false };
         let is_whole = last.flags == whole();
-        if last.kind != Type::Data || !(is_whole || last.flags == Flags::RECORDS) {
+        if last.kind != Type::Data || last.deadline.is_some() || !(is_whole || last.flags == Flags::RECORDS) {
             return false;
         }
         let prefix = if is_whole { RECORD_PREFIX_BYTES } else { 0 };
@@ -287,18 +371,22 @@ impl Outgoing {
     }
 }
 
+/// How many messages begin in a payload.
+fn messages_in(unsent: &Unsent) -> u64 {
+    match Content::parse(unsent.flags, unsent.payload.bytes()) {
+        Ok(Content::Records(records)) => records.count() as u64,
+        _ => 1,
+    }
+}
+
 /// The flags of a payload that is one message.
 fn whole() -> Flags {
-    let mut flags = Flags::FIRST;
-    flags.insert(Flags::LAST);
-    flags
+    Flags::FIRST | Flags::LAST
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ropeway_wire::Content;
-
     const PAYLOAD: usize = 100;
 
     fn pool() -> Pool {
@@ -324,7 +412,7 @@ mod tests {
         let (mut outgoing, mut pool) = (Outgoing::default(), pool());
         let messages: [&[u8]; 4] = [b"one", b"", b"three", &[7; 96]];
         for message in messages {
-            assert!(outgoing.write_message(message, 10_000, PAYLOAD, &mut pool));
+            assert!(outgoing.write_message(message, false, 10_000, PAYLOAD, &mut pool));
         }
         let packets = packets(&mut outgoing);
         assert_eq!(packets.len(), 2);
@@ -337,11 +425,29 @@ mod tests {
     fn a_long_message_is_cut_and_says_its_length() {
         let (mut outgoing, mut pool) = (Outgoing::default(), pool());
         let message: Vec<u8> = (0..250).collect();
-        assert!(outgoing.write_message(&message, 10_000, PAYLOAD, &mut pool));
+        assert!(outgoing.write_message(&message, false, 10_000, PAYLOAD, &mut pool));
         let packets = packets(&mut outgoing);
         let Ok(Content::First { length, bytes }) = Content::parse(packets[0].0, &packets[0].1) else { panic!() };
         let whole: Vec<u8> = [bytes, &packets[1].1, &packets[2].1].concat();
         assert_eq!((length, whole, packets[2].0), (250, message, Flags::LAST));
+    }
+
+    #[test]
+    fn messages_past_their_deadline_are_dropped_whole_unless_they_have_begun() {
+        let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+        let at = Time::from_nanos;
+        for (size, deadline) in [(250, Some(10)), (50, None), (250, Some(20)), (40, Some(5)), (30, None)] {
+            assert!(outgoing.write_message(&vec![size as u8; size], deadline.is_some(), 10_000, PAYLOAD, &mut pool));
+            deadline.into_iter().for_each(|deadline| outgoing.set_deadline(at(deadline)));
+        }
+        pool.give(outgoing.pop().unwrap().payload);
+        assert_eq!(outgoing.next_deadline(), Some(at(5)));
+        assert_eq!(outgoing.expire(at(15), &mut pool), 1, "the one of 40 bytes; the first has begun");
+        assert_eq!(outgoing.expire(at(25), &mut pool), 1, "the second of 250");
+        assert_eq!((outgoing.expired_messages, outgoing.queued_bytes()), (2, 154 + 50 + 30));
+        assert_eq!(outgoing.cancel(&mut pool), 2);
+        let lengths: Vec<_> = packets(&mut outgoing).iter().map(|packet| packet.1.len()).collect();
+        assert_eq!(lengths, [100, 54], "the rest of the first");
     }
 
     #[test]
@@ -350,7 +456,7 @@ mod tests {
         assert_eq!(outgoing.write(&[1; 300], 250, PAYLOAD, &mut pool), 250);
         assert_eq!(outgoing.write(&[1; 1], 250, PAYLOAD, &mut pool), 0);
         let mut messages = Outgoing::default();
-        assert!(messages.write_message(&[1; 300], 250, PAYLOAD, &mut pool));
-        assert!(!messages.write_message(&[1; 3], 250, PAYLOAD, &mut pool));
+        assert!(messages.write_message(&[1; 300], false, 250, PAYLOAD, &mut pool));
+        assert!(!messages.write_message(&[1; 3], false, 250, PAYLOAD, &mut pool));
     }
 }

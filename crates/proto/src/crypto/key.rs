@@ -124,13 +124,13 @@ pub struct KeyFileError {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    #[error("no key in it; `openssl rand -hex 32` prints one")]
+    #[error("no key in it; `ropeway key new` makes one")]
     Empty,
     #[error("a key is {} hexadecimal digits; this line has another length", 2 * KEY_BYTES)]
     Length,
     #[error("a key has only the digits 0 to 9 and a to f")]
     Digit,
-    #[error("this key is not random; `openssl rand -hex 32` prints one that is")]
+    #[error("this key is not random; `ropeway key new` makes one that is")]
     Weak,
     #[error("the same key is in line {first} already")]
     Repeated { first: usize },

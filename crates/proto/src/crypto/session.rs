@@ -7,6 +7,7 @@
 use super::cipher::{Keys, PacketKey};
 use super::kdf::Secret32;
 use super::window::{Stale, Window};
+use std::fmt;
 use std::ops::Range;
 
 pub use super::cipher::TAG_BYTES;
@@ -186,6 +187,13 @@ enum Which {
     Current,
     Former,
     Next,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Session { role, counters, .. } = self;
+        f.debug_struct("Session").field("role", role).field("counters", counters).finish_non_exhaustive()
+    }
 }
 
 impl Session {

@@ -27,6 +27,12 @@ impl Secret {
         }
     }
 
+    /// Makes reset tokens with a secret that outlives the engine; cookies die with it, as what remembers the spent ones does.
+    pub fn keep_resets(&mut self, seed: [u8; 32]) {
+        let seed = Zeroizing::new(seed);
+        self.resets = kdf::derive(&seed, b"ropeway 1 reset", &[]);
+    }
+
     /// The code of a cookie that is issued at `time` to whoever sends from `path` (link and addresses, as the link
     /// writes them) and said `fields`.
     pub fn cookie(&self, time: u32, path: &[u8], fields: &[u8]) -> [u8; TOKEN_BYTES] {

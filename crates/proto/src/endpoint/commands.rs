@@ -4,7 +4,7 @@ use ropeway_wire::{ErrorCode, Extent, FinFields, Mode, OpenFields};
 
 use super::{Endpoint, Listener, Path};
 use crate::association::{Association, Attempt, Phase};
-use crate::channel::{Channel, ChannelId, Readiness};
+use crate::channel::{Channel, ChannelId, Readiness, Unsent};
 use crate::time::Time;
 
 /// Longest queue of channels to accept: more is memory for peers that nobody serves.
@@ -74,7 +74,7 @@ impl Endpoint {
             port => port,
         };
         let backlog = backlog.clamp(1, MOST_BACKLOG);
-        self.listeners.insert(port, Listener { mode, backlog, queue: Default::default() });
+        self.listeners.insert(port, Listener { mode, backlog, queue: Default::default(), announced: false });
         Ok(port)
     }
 
@@ -85,7 +85,9 @@ impl Endpoint {
             self.channels[at as usize].queued_in = None;
             self.channels[at as usize].released = true;
             self.abort_channel(at, ErrorCode::Reset);
-            self.free_if_detached(at);
+            if self.channels[at as usize].detached {
+                self.free_channel(at);
+            }
         }
     }
 
@@ -98,8 +100,19 @@ impl Endpoint {
         let index = listener.queue.pop_front().ok_or(AcceptError::WouldBlock)?;
         let channel = &mut self.channels[index as usize];
         channel.queued_in = None;
+        let id = ChannelId { index, generation: channel.generation };
+        let has_news =
+            channel.failed.is_some() || channel.incoming.is_finished() || channel.incoming.is_readable(channel.mode);
         self.counters.channels_accepted += 1;
-        Ok(ChannelId { index, generation: channel.generation })
+        if has_news {
+            self.announce_channel(index);
+        }
+        Ok(id)
+    }
+
+    /// Whether somebody listens at `port`.
+    pub fn has_listener(&self, port: u16) -> bool {
+        self.listeners.contains_key(&port)
     }
 
     /// Whether [`Endpoint::accept`] would give a channel.
@@ -118,22 +131,29 @@ impl Endpoint {
             Some(index) => index,
             None => self.begin_attempt(now, path, port).ok_or(ConnectError::TooMany)?,
         };
+        let opened = self.open_channel(now, association, port, mode);
+        if opened.is_err() && self.associations[association as usize].channels.is_empty() && known.is_none() {
+            self.end_association(association, ErrorCode::Closed);
+        }
+        opened
+    }
+
+    fn open_channel(&mut self, now: Time, index: u32, port: u16, mode: Mode) -> Result<ChannelId, ConnectError> {
         let source_port = self.free_port();
-        let Some(number) = self.associations[association as usize].free_number(self.config.max_channels) else {
-            return Err(ConnectError::TooMany);
-        };
-        let at = self.add_channel(association, number, mode, (source_port, port));
+        let most = self.config.max_channels;
+        let number = self.associations[index as usize].free_number(most).ok_or(ConnectError::TooMany)?;
+        let at = self.add_channel(index, number, mode, (source_port, port));
         let fields = OpenFields { destination_port: port, source_port, mode, early: &[] };
         let channel = &mut self.channels[at as usize];
-        channel.outgoing.raise_credit(u64::from(self.associations[association as usize].peer_window));
+        channel.outgoing.raise_credit(u64::from(self.associations[index as usize].peer_window));
         if !channel.outgoing.open(&fields, &mut self.tx_pool) {
-            self.associations[association as usize].detach(number);
+            self.associations[index as usize].detach(number);
             self.free_channel(at);
             return Err(ConnectError::NoMemory);
         }
         self.counters.channels_opened += 1;
-        if self.associations[association as usize].is_open() {
-            self.begin_waiting(now, association);
+        if self.associations[index as usize].is_open() {
+            self.begin_waiting(now, index);
             self.schedule_channel(at);
         }
         Ok(ChannelId { index: at, generation: self.channels[at as usize].generation })
@@ -158,21 +178,12 @@ impl Endpoint {
     }
 
     fn begin_attempt(&mut self, now: Time, path: &Path, port: u16) -> Option<u32> {
-        let (nonce, first_number) = (self.random.next_u64(), self.random.next_u64());
-        let attempt = Attempt {
-            nonce,
-            destination_port: port,
-            source_port: self.next_port,
-            cookie: None,
-            give_up_at: now.after(self.config.connect_timeout_ns),
-            retry_at: now,
-            retry_ns: super::opening::FIRST_RETRY_NS,
-            yields: false,
-            asked_at: None,
-        };
-        let config = self.config.clone();
+        let (nonce, first_number) = (self.random.next_u64(), self.first_number());
+        let give_up_at = now.after(self.config.connect_timeout_ns);
+        let attempt = Box::new(Attempt::new(nonce, port, self.next_port, give_up_at, now));
+        let (config, windows) = (self.config.clone(), self.windows());
         let index = self.add_association(|id| {
-            Association::new(id, *path, Phase::Opening(Box::new(attempt)), true, nonce, first_number, &config, now)
+            Association::new(id, *path, Phase::Opening(attempt), windows, first_number, &config, now)
         })?;
         self.peers.insert(*path, index);
         self.run_attempt(now, index);
@@ -193,16 +204,64 @@ impl Endpoint {
     /// # Errors
     /// See [`SendError`].
     pub fn send(&mut self, now: Time, id: ChannelId, bytes: &[u8]) -> Result<usize, SendError> {
+        self.send_bytes(now, id, bytes, None)
+    }
+
+    /// Like [`Endpoint::send`] for a message that is worth sending only until `deadline`: if it is not under way by then it is dropped, the drop is counted in
+    /// [`ChannelStatistics::expired_messages`](crate::ChannelStatistics), and the channel announced as changed. It shares no packet with others. Bytes of a
+    /// stream cannot be left out: there the deadline means nothing.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    pub fn send_until(&mut self, now: Time, id: ChannelId, bytes: &[u8], deadline: Time) -> Result<usize, SendError> {
+        self.send_bytes(now, id, bytes, Some(deadline))
+    }
+
+    /// Drops the messages of a channel that are not under way, and says how many. Of a stream nothing is dropped.
+    pub fn cancel(&mut self, id: ChannelId) -> u64 {
+        let Some(at) = self.channel_index(id) else { return 0 };
+        let channel = &mut self.channels[at as usize];
+        if channel.mode == Mode::Stream || channel.detached {
+            return 0;
+        }
+        let count = channel.outgoing.cancel(&mut self.tx_pool);
+        self.unschedule(at);
+        count
+    }
+
+    /// Drops what is past its deadline on the channels of an association, and looks for the next deadline.
+    pub(super) fn expire_messages(&mut self, now: Time, index: u32) {
+        let channels: Vec<u32> = self.associations[index as usize].channels.values().copied().collect();
+        let mut next: Option<Time> = None;
+        for at in channels {
+            let channel = &mut self.channels[at as usize];
+            if channel.outgoing.expire(now, &mut self.tx_pool) > 0 {
+                channel.outgoing.starved = false;
+                self.unschedule(at);
+                self.announce_channel(at);
+            }
+            next = [next, self.channels[at as usize].outgoing.next_deadline()].into_iter().flatten().min();
+        }
+        self.associations[index as usize].deadline_at = next;
+    }
+
+    fn send_bytes(
+        &mut self,
+        now: Time,
+        id: ChannelId,
+        bytes: &[u8],
+        deadline: Option<Time>,
+    ) -> Result<usize, SendError> {
         let at = self.channel_index(id).ok_or(SendError::Unknown)?;
         let channel = &mut self.channels[at as usize];
         if let Some(code) = channel.failed {
             return Err(SendError::Failed(code));
         }
-        if channel.outgoing.is_finished() {
-            return Err(SendError::Closed);
-        }
         if channel.incoming.peer_is_gone() {
             return Err(SendError::Failed(ErrorCode::Reset));
+        }
+        if channel.outgoing.is_finished() {
+            return Err(SendError::Closed);
         }
         let association = &mut self.associations[channel.association as usize];
         if !association.is_open() {
@@ -213,14 +272,21 @@ impl Endpoint {
         let taken = match channel.mode {
             Mode::Stream => channel.outgoing.write(bytes, limit, payload_bytes, &mut self.tx_pool),
             Mode::Messages => {
-                let most = u64::from(association.peer_longest.min(self.config.longest_message_bytes));
+                // A message that does not fit into half the memory might wait for ever.
+                let own = u64::from(self.config.longest_message_bytes).min(self.tx_pool.limit_bytes() as u64 / 2);
+                let most = u64::from(association.peer_longest).min(own);
                 if bytes.len() as u64 > most {
                     return Err(SendError::TooLong { limit: most });
                 }
-                let taken = channel.outgoing.write_message(bytes, limit, payload_bytes, &mut self.tx_pool);
-                if !taken {
+                let alone = deadline.is_some();
+                if !channel.outgoing.write_message(bytes, alone, limit, payload_bytes, &mut self.tx_pool) {
                     channel.outgoing.starved = true;
                     return Err(SendError::WouldBlock);
+                }
+                if let Some(deadline) = deadline {
+                    channel.outgoing.set_deadline(deadline);
+                    let first = association.deadline_at.map_or(deadline, |at| at.min(deadline));
+                    association.deadline_at = Some(first);
                 }
                 bytes.len()
             }
@@ -232,7 +298,11 @@ impl Endpoint {
         if !association.has_undelivered() {
             association.waiting_since = now;
         }
+        let index = channel.association;
         self.schedule_channel(at);
+        if deadline.is_some() {
+            self.settle_timers(now, index);
+        }
         Ok(taken)
     }
 
@@ -260,15 +330,15 @@ impl Endpoint {
                 return Err(channel.failed.map_or(RecvError::WouldBlock, RecvError::Failed));
             }
         };
-        let window = u64::from(self.config.receive_buffer_bytes);
-        let reserved = channel.incoming.reserved_bytes;
-        if reserved > 0 && channel.incoming.is_past_wanted() {
-            channel.incoming.reserved_bytes = 0;
-            self.reserved_bytes -= reserved;
-            self.grant_reservations();
+        if channel.incoming.reserved_bytes > 0 && channel.incoming.is_past_wanted() {
+            self.release_reservation(at);
         }
+        let window = self.receive_window();
         let channel = &mut self.channels[at as usize];
-        if !channel.detached && !channel.incoming.is_finished() && channel.incoming.raise_limit(window) {
+        if !channel.detached
+            && !channel.incoming.is_finished()
+            && channel.incoming.raise_limit(window, &mut self.rx_pool)
+        {
             self.say_credit(at);
         }
         Ok(Some(count))
@@ -292,10 +362,14 @@ impl Endpoint {
     /// No more will be sent: the peer reads the end after everything before it.
     ///
     /// # Errors
-    /// [`SendError::WouldBlock`] without memory; the channel failed; it is unknown.
+    /// The channel failed; it is unknown.
     pub fn shutdown(&mut self, now: Time, id: ChannelId) -> Result<(), SendError> {
         let at = self.channel_index(id).ok_or(SendError::Unknown)?;
-        self.finish_channel(now, at, Extent::Write)
+        if let Some(code) = self.channels[at as usize].failed {
+            return Err(SendError::Failed(code));
+        }
+        self.finish_channel(now, at, Extent::Write);
+        Ok(())
     }
 
     /// The user wants to read no more than what has arrived: afterwards [`Endpoint::recv`] gives the end. The peer is not told.
@@ -305,22 +379,20 @@ impl Endpoint {
         self.announce_channel(at);
     }
 
-    fn finish_channel(&mut self, now: Time, at: u32, extent: Extent) -> Result<(), SendError> {
+    fn finish_channel(&mut self, now: Time, at: u32, extent: Extent) {
         let channel = &mut self.channels[at as usize];
-        if let Some(code) = channel.failed {
-            return Err(SendError::Failed(code));
+        // An end that was sent before this end stopped reading as well is followed by one that says so, unless nothing can come any more.
+        let says_more = channel.outgoing.extent() == Some(Extent::Write)
+            && extent == Extent::Both
+            && !channel.incoming.is_finished();
+        if channel.outgoing.is_finished() && !says_more {
+            return;
         }
-        if channel.outgoing.is_finished() {
-            return Ok(());
-        }
-        if !channel.outgoing.finish(FinFields { extent }, &mut self.tx_pool) {
-            return Err(SendError::WouldBlock);
-        }
+        channel.outgoing.finish(FinFields { extent }, &mut self.tx_pool);
         let association = channel.association;
         self.begin_waiting(now, association);
         self.associations[association as usize].flush = true;
         self.schedule_channel(at);
-        Ok(())
     }
 
     /// Gives the channel up: what was sent is still delivered, unread data is dropped (and then the peer's end is reset, as TCP does). The id is invalid afterwards.
@@ -331,14 +403,23 @@ impl Endpoint {
         if channel.detached {
             return self.free_channel(at);
         }
-        if !self.associations[channel.association as usize].is_open() {
+        let association = channel.association;
+        if !self.associations[association as usize].is_open() {
             return self.withdraw(at);
         }
-        if channel.incoming.unread_bytes() > 0 {
+        if channel.failed.is_some() {
+            channel.incoming.clear(&mut self.rx_pool);
+        } else if channel.incoming.peer_is_gone() {
+            // It reads nothing any more, not even why.
+            channel.incoming.clear(&mut self.rx_pool);
+            self.finish_channel(now, at, Extent::Both);
+        } else if channel.incoming.unread_bytes() > 0 {
+            self.begin_waiting(now, association);
             self.abort_channel(at, ErrorCode::Reset);
-        } else if self.finish_channel(now, at, Extent::Both).is_err() {
-            self.abort_channel(at, ErrorCode::Reset);
+        } else {
+            self.finish_channel(now, at, Extent::Both);
         }
+        self.release_reservation(at);
         self.settle_channel(at);
     }
 
@@ -358,20 +439,21 @@ impl Endpoint {
         self.settle_channel(at);
     }
 
-    /// A channel whose association never opened.
+    /// A channel whose association has not opened yet.
     fn withdraw(&mut self, at: u32) {
-        let (association, number) = (self.channels[at as usize].association, self.channels[at as usize].number);
-        self.associations[association as usize].detach(number);
+        let (index, number) = (self.channels[at as usize].association, self.channels[at as usize].number);
+        let association = &self.associations[index as usize];
+        let is_wanted = |at: &u32| !self.channels[*at as usize].released;
+        if !association.channels.values().any(is_wanted) {
+            // Should the server have opened it meanwhile, its OPENED is answered by a reset.
+            return self.end_association(index, ErrorCode::Closed);
+        }
+        if number == 0 && association.attempt().is_some_and(|attempt| attempt.confirmed) {
+            // The server may know it: it is reset when the association opens.
+            return;
+        }
+        self.associations[index as usize].detach(number);
         self.free_channel(at);
-        if self.associations[association as usize].channel_count == 0 {
-            self.end_association(association, ErrorCode::Closed);
-        }
-    }
-
-    fn free_if_detached(&mut self, at: u32) {
-        if self.channels.get(at as usize).is_some_and(|channel| channel.detached && channel.released) {
-            self.free_channel(at);
-        }
     }
 
     /// What can be done with a channel now; looking at it lets the next change be announced. `None`: there is no such channel.
@@ -406,16 +488,10 @@ impl Endpoint {
         }
     }
 
-    /// The peer's path, empty when the wire is done with the channel, and the ports, local first.
+    /// The peer's path and the ports, local first.
     pub fn addresses(&self, id: ChannelId) -> Option<(Path, u16, u16)> {
         let channel = &self.channels[self.channel_index(id)? as usize];
-        // By then its association's place may be another's.
-        let path = self
-            .associations
-            .get(channel.association as usize)
-            .filter(|_| !channel.detached)
-            .map_or(Path([0; Path::BYTES]), |association| association.path);
-        Some((path, channel.local_port, channel.remote_port))
+        Some((channel.path, channel.local_port, channel.remote_port))
     }
 
     /// The length of the next whole message, if there is one.
@@ -426,8 +502,8 @@ impl Endpoint {
     /// The longest message that can be sent on a channel: what the peer takes, and this end; 0 while it is being opened.
     pub fn longest_message(&self, id: ChannelId) -> Option<u64> {
         let channel = &self.channels[self.channel_index(id)? as usize];
-        let peer =
-            self.associations.get(channel.association as usize).map_or(0, |association| association.peer_longest);
+        let association = self.associations.get(channel.association as usize).filter(|_| !channel.detached);
+        let peer = association.map_or(0, |association| association.peer_longest);
         Some(u64::from(peer.min(self.config.longest_message_bytes)))
     }
 
@@ -462,9 +538,7 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         recount(association, channel);
         if channel.outgoing.front_has_credit() && association.is_open() {
-            if !std::mem::replace(&mut channel.outgoing.scheduled, true) {
-                association.round.push_back(at);
-            }
+            enter_round(association, channel, at);
             self.make_ready(index);
         }
     }
@@ -477,6 +551,15 @@ impl Endpoint {
     }
 }
 
+/// Puts a channel that may send into its association's round, or among those whose next packet needs no grant.
+pub(super) fn enter_round(association: &mut Association, channel: &mut Channel, at: u32) {
+    if !std::mem::replace(&mut channel.outgoing.scheduled, true) {
+        let is_exempt = channel.outgoing.front().is_some_and(Unsent::is_exempt);
+        let line = if is_exempt { &mut association.ending } else { &mut association.round };
+        line.push_back(at);
+    }
+}
+
 /// The channel's part in its association's backlog, and whether it waits for its reader.
 pub(super) fn recount(association: &mut Association, channel: &mut Channel) {
     let outgoing = &mut channel.outgoing;
@@ -484,6 +567,11 @@ pub(super) fn recount(association: &mut Association, channel: &mut Channel) {
     association.backlog_bytes = association.backlog_bytes + sendable - outgoing.counted_bytes;
     outgoing.counted_bytes = sendable;
     let blocked = outgoing.is_blocked();
-    let before = std::mem::replace(&mut outgoing.counted_blocked, blocked);
-    association.blocked_channels = association.blocked_channels + u32::from(blocked) - u32::from(before);
+    if std::mem::replace(&mut outgoing.counted_blocked, blocked) != blocked {
+        if blocked {
+            association.blocked.insert(channel.number);
+        } else {
+            association.blocked.remove(&channel.number);
+        }
+    }
 }

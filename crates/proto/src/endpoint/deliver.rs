@@ -1,6 +1,6 @@
 //! Numbered packets reach their channels, each channel in its own order (docs/protocol.md 7).
 
-use ropeway_wire::{AbortFields, ErrorCode, FinFields, Flags, Header, Mode, OpenFields, Packet, Type};
+use ropeway_wire::{AbortFields, ErrorCode, Extent, FinFields, Flags, Header, Mode, OpenFields, Packet, Type};
 
 use super::{Endpoint, Event};
 use crate::channel::{ChannelId, Opening, Refused};
@@ -18,9 +18,9 @@ struct Brought<'a> {
 
 impl Endpoint {
     /// Delivers a packet, and those that waited for it; or lets it wait for the one before it.
-    pub(super) fn deliver(&mut self, index: u32, number: u64, packet: &Packet<'_>) {
+    pub(super) fn deliver(&mut self, index: u32, number: u64, previous: Option<u64>, packet: &Packet<'_>) {
         let header = &packet.header;
-        if let Some(previous) = self.must_wait(index, number, header) {
+        if let Some(previous) = previous {
             self.hold(index, number, previous, header, packet.payload);
             return;
         }
@@ -39,7 +39,7 @@ impl Endpoint {
     }
 
     /// The number that this packet has to wait for.
-    fn must_wait(&self, index: u32, number: u64, header: &Header) -> Option<u64> {
+    pub(super) fn must_wait(&self, index: u32, number: u64, header: &Header) -> Option<u64> {
         if header.back == 0 {
             return None;
         }
@@ -55,16 +55,23 @@ impl Endpoint {
     }
 
     fn hold(&mut self, index: u32, number: u64, previous: u64, header: &Header, payload: &[u8]) {
-        let Some(mut buffer) = self.rx_pool.take() else {
-            // The number counts as arrived, so this cannot be undone: the caller has looked that there is memory.
+        let Some(buffer) = self.rx_pool.copy(payload) else {
+            // Not reached: the caller has looked that there is memory. The number counts as arrived, so the channel cannot go on.
             self.counters.dropped_memory += 1;
-            return;
+            return self.break_channel(index, header.channel, ErrorCode::Busy);
         };
-        buffer.append(payload, self.rx_pool.payload_bytes());
         let held = Held { kind: header.kind, flags: header.flags, channel: header.channel, payload: buffer };
         if let Err(held) = self.associations[index as usize].received.hold(number, previous, held) {
             self.rx_pool.give(held.payload);
             self.counters.violations += 1;
+            self.break_channel(index, header.channel, ErrorCode::Protocol);
+        }
+    }
+
+    /// The channel can never be whole again.
+    fn break_channel(&mut self, index: u32, channel: u16, code: ErrorCode) {
+        if let Some(at) = self.associations[index as usize].channel(channel) {
+            self.abort_channel(at, code);
         }
     }
 
@@ -73,9 +80,8 @@ impl Endpoint {
             self.bring_data(index, flags, number, channel, &[], Some(payload));
             return;
         }
-        let bytes = payload.bytes().to_vec();
+        self.bring(index, &Brought { kind, flags, number, channel, payload: payload.bytes() });
         self.rx_pool.give(payload);
-        self.bring(index, &Brought { kind, flags, number, channel, payload: &bytes });
     }
 
     fn bring(&mut self, index: u32, brought: &Brought<'_>) {
@@ -126,7 +132,7 @@ impl Endpoint {
             self.counters.dropped_channel += 1;
             return;
         }
-        let longest = u64::from(self.config.longest_message_bytes);
+        let longest = u64::from(self.associations[channel.association as usize].own_longest);
         let mode = channel.mode;
         let result = match buffer {
             // A buffer that waited is looked at in place and then kept.
@@ -144,16 +150,18 @@ impl Endpoint {
 
     /// Credit for the message at hand, where the window alone would not let it come.
     fn after_arrival(&mut self, at: u32) {
-        let window = u64::from(self.config.receive_buffer_bytes);
+        let window = self.receive_window();
         let channel = &mut self.channels[at as usize];
         let id = ChannelId { index: at, generation: channel.generation };
-        if channel.incoming.shortage(window) > 0
-            && channel.incoming.reserved_bytes == 0
-            && !self.reservations.contains(&id)
-        {
+        if channel.incoming.shortage(window) > 0 && channel.incoming.reserved_bytes == 0 {
+            if std::mem::replace(&mut channel.incoming.reserving, true) {
+                return;
+            }
             self.reservations.push_back(id);
             self.grant_reservations();
-        } else if channel.incoming.raise_limit(window) || channel.incoming.raise_for_message(window) {
+        } else if channel.incoming.raise_limit(window, &mut self.rx_pool)
+            || channel.incoming.raise_for_message(window, &mut self.rx_pool)
+        {
             self.say_credit(at);
         }
     }
@@ -164,17 +172,29 @@ impl Endpoint {
             return;
         }
         channel.credit_due = true;
+        self.say_words(at);
+    }
+
+    /// A CREDIT or HOLD of this channel goes with the next control packet.
+    pub(super) fn say_words(&mut self, at: u32) {
+        let channel = &mut self.channels[at as usize];
         let index = channel.association;
-        self.associations[index as usize].words.push(at);
+        if !std::mem::replace(&mut channel.has_words, true) {
+            self.associations[index as usize].words.push(at);
+        }
         self.make_ready(index);
     }
 
     /// Lets messages longer than their channel's window come, one after the other as memory allows: the first in the queue always gets
     /// through, so two that do not fit together do not wait for each other.
     pub(super) fn grant_reservations(&mut self) {
-        let window = u64::from(self.config.receive_buffer_bytes);
+        let window = self.receive_window();
         while let Some(&id) = self.reservations.front() {
-            let Some(at) = self.channel_index(id).filter(|&at| !self.channels[at as usize].detached) else {
+            let waits = |at: &u32| {
+                let channel = &self.channels[*at as usize];
+                !channel.detached && channel.incoming.reserving
+            };
+            let Some(at) = self.channel_index(id).filter(waits) else {
                 self.reservations.pop_front();
                 continue;
             };
@@ -186,9 +206,10 @@ impl Endpoint {
                 return;
             }
             self.reservations.pop_front();
+            channel.incoming.reserving = false;
             channel.incoming.reserved_bytes = shortage;
             self.reserved_bytes += shortage;
-            channel.incoming.allow_message();
+            channel.incoming.allow_message(&mut self.rx_pool);
             self.say_credit(at);
         }
     }
@@ -215,29 +236,34 @@ impl Endpoint {
         };
         let association = &self.associations[index as usize];
         let is_theirs = channel.is_multiple_of(2) != association.is_opener;
-        let too_many =
-            association.channel_count >= u32::from(self.config.max_channels) || channel / 2 >= self.config.max_channels;
         if !is_theirs || association.channel(channel).is_some() {
             self.counters.violations += 1;
             return;
         }
-        let code = if too_many { Some(ErrorCode::Busy) } else { self.refusal(fields.destination_port, fields.mode) };
+        let refused = if association.channel_count() >= usize::from(self.config.max_channels) {
+            Some(ErrorCode::Busy)
+        } else {
+            self.refusal(fields.destination_port, fields.mode)
+        };
+        if let Some(code) = refused {
+            // Nothing is kept of it but the answer: its number is free again when that has been acknowledged.
+            self.counters.channels_refused += 1;
+            self.associations[index as usize].refusals.push_back((channel, code));
+            self.make_ready(index);
+            return;
+        }
         let at = self.add_channel(index, channel, fields.mode, (fields.destination_port, fields.source_port));
         let peer_window = u64::from(self.associations[index as usize].peer_window);
         let channel = &mut self.channels[at as usize];
         channel.opening = Opening::Done;
         channel.incoming.delivered = Some(number);
         channel.outgoing.raise_credit(peer_window);
-        if let Some(code) = code {
-            channel.released = true;
-            self.counters.channels_refused += 1;
-            self.abort_channel(at, code);
-            return;
-        }
         channel.queued_in = Some(fields.destination_port);
         if let Some(listener) = self.listeners.get_mut(&fields.destination_port) {
             listener.queue.push_back(at);
-            self.events.push_back(Event::Incoming(fields.destination_port));
+            if !std::mem::replace(&mut listener.announced, true) {
+                self.events.push_back(Event::Incoming(fields.destination_port));
+            }
         }
         if !fields.early.is_empty() || flags.intersects(Flags::FIRST) {
             self.take_payload(at, flags, fields.early, None);
@@ -260,10 +286,29 @@ impl Endpoint {
             return;
         };
         let Some(at) = self.recipient(index, number, channel) else { return };
-        self.channels[at as usize].incoming.finish(fields.extent);
-        // The peer reads no more: what is queued for it would be dropped there.
+        let channel = &mut self.channels[at as usize];
+        if channel.incoming.is_unfinished() && channel.failed.is_none() {
+            // The end in the middle of a message.
+            return self.refuse_payload(at, Refused::Violation);
+        }
+        channel.incoming.finish(fields.extent);
+        channel.incoming.revoke(&mut self.rx_pool);
+        if fields.extent == Extent::Both && channel.failed.is_none() {
+            self.end_unread(at);
+        }
         self.announce_channel(at);
         self.settle_channel(at);
+    }
+
+    /// The peer reads no more: what is queued for it is pointless, and so is waiting for the user to say that it was all. The user still reads what has
+    /// arrived ([0:3.4], the zombie).
+    fn end_unread(&mut self, at: u32) {
+        let channel = &mut self.channels[at as usize];
+        if !channel.outgoing.is_finished() {
+            channel.outgoing.drop_queue(&mut self.tx_pool);
+            channel.outgoing.finish(FinFields { extent: Extent::Write }, &mut self.tx_pool);
+            self.schedule_channel(at);
+        }
     }
 
     fn bring_abort(&mut self, index: u32, number: u64, channel: u16, payload: &[u8]) {
@@ -275,11 +320,13 @@ impl Endpoint {
         let channel = &mut self.channels[at as usize];
         channel.failed.get_or_insert(code);
         channel.outgoing.drop_queue(&mut self.tx_pool);
-        self.unschedule(at);
-        if self.channels[at as usize].queued_in.is_some() {
+        if let Some(port) = channel.queued_in.take() {
             // Nobody has accepted it, and nobody will.
-            self.channels[at as usize].released = true;
+            channel.released = true;
+            self.leave_listener(Some(port), at);
         }
+        self.unschedule(at);
+        self.release_reservation(at);
         self.announce_channel(at);
         self.settle_channel(at);
     }
@@ -292,10 +339,15 @@ impl Endpoint {
         }
         channel.failed = Some(code);
         channel.incoming.clear(&mut self.rx_pool);
-        if !channel.outgoing.abort(AbortFields { code }, &mut self.tx_pool) {
-            // No memory even for this: the peer learns it when it sends, or by silence.
-            self.counters.dropped_memory += 1;
+        channel.incoming.revoke(&mut self.rx_pool);
+        if std::mem::replace(&mut channel.outgoing.scheduled, false) {
+            // Its line may be the one that waits for grants.
+            let association = &mut self.associations[channel.association as usize];
+            association.round.retain(|&other| other != at);
+            association.ending.retain(|&other| other != at);
         }
+        channel.outgoing.abort(AbortFields { code }, &mut self.tx_pool);
+        self.release_reservation(at);
         self.schedule_channel(at);
         self.announce_channel(at);
     }

@@ -1,18 +1,23 @@
 //! Packets in: to whom they belong, what their headers say, and the end of a batch.
 
-use ropeway_wire::{Block, Blocks, ErrorCode, Flags, Header, Malformed, Packet, RstFields, Type, expand};
+use ropeway_wire::{AbortFields, Block, Blocks, FinFields, Flags, Header, Malformed, OpenFields, Packet, Type, expand};
 
 use super::{Endpoint, Path};
-use crate::association::Association;
+use crate::association::{Association, MOST_REFUSALS};
 use crate::config::GateMode;
-use crate::crypto::token::same_token;
 use crate::received::Arrival;
 use crate::time::Time;
 
-/// The reorder window never grows beyond this share of the round-trip time.
-const REORDER_ROUND_TRIPS: u64 = 1;
-/// It shrinks by this part with every batch that shows no reordering.
-const REORDER_DECAY: u64 = 256;
+/// The reorder window never grows beyond this many round-trip times: what is later than that may as well be lost.
+const REORDER_ROUND_TRIPS: u64 = 4;
+/// The share of the free memory that packets waiting for a lost one may have, of one association.
+const HELD_SHARE: usize = 4;
+/// It shrinks by this part ...
+const REORDER_DECAY: u64 = 8;
+/// ... with every so many packets: rarely enough that a network which reorders one packet of a hundred keeps it where it is.
+const REORDER_DECAY_PACKETS: u32 = 1024;
+/// Below this there is no reordering.
+const REORDER_LEAST_NS: u64 = 1_000;
 
 impl Endpoint {
     /// Takes one packet that arrived over `path`; `congested` if a router or gateway marked it. After the last of those that arrived
@@ -46,25 +51,6 @@ impl Endpoint {
         }
     }
 
-    fn handle_rst(&mut self, path: &Path, packet: &Packet<'_>) -> Result<(), Malformed> {
-        let fields = RstFields::parse(packet.payload)?;
-        // Who keeps no state cannot know our id, and names its own, which we used.
-        let stateless = self.peers.get(path).copied();
-        let stateless = stateless.filter(|&index| self.associations[index as usize].peer == packet.header.destination);
-        let Some(index) = self.find(packet.header.destination).or(stateless) else {
-            self.counters.dropped_unknown_id += 1;
-            return Ok(());
-        };
-        let association = &self.associations[index as usize];
-        // Without the token anybody who guesses an id could end the association.
-        if !association.is_open() || association.path != *path || !same_token(&association.peer_token, &fields.token) {
-            self.counters.dropped_reset += 1;
-            return Ok(());
-        }
-        self.end_association(index, fields.code);
-        Ok(())
-    }
-
     fn handle_association_packet(
         &mut self,
         now: Time,
@@ -73,19 +59,46 @@ impl Endpoint {
         packet: &Packet<'_>,
     ) -> Result<(), Malformed> {
         let header = &packet.header;
-        let Some(index) = self.find(header.destination).filter(|&index| self.associations[index as usize].is_open())
-        else {
+        let Some(index) = self.find(header.destination) else {
             self.counters.dropped_unknown_id += 1;
             self.reply_reset(path, packet);
             return Ok(());
         };
+        if !self.associations[index as usize].is_open() {
+            // The server speaks first, and its OPENED was lost or overtaken: it will be said again, and so will this.
+            self.counters.dropped_unasked += 1;
+            return Ok(());
+        }
         if self.associations[index as usize].path != *path {
             self.counters.dropped_foreign_path += 1;
             return Ok(());
         }
-        // Blocks are checked as a whole before anything in the packet counts.
+        if !self.associations[index as usize].sealing.is_keyed() {
+            return self.take_packet(now, index, congested, packet);
+        }
+        // Lent, as what is opened there is handed on while everything else may change.
+        let mut room = std::mem::take(&mut self.opened);
+        let result = match self.unseal(now, index, packet, &mut room) {
+            Some(opened) => self.take_packet(now, index, congested, &opened),
+            None => Ok(()),
+        };
+        self.opened = room;
+        result
+    }
+
+    /// A packet of an open association; if that has a key, opened.
+    fn take_packet(&mut self, now: Time, index: u32, congested: bool, packet: &Packet<'_>) -> Result<(), Malformed> {
+        let header = &packet.header;
+        // Memory is cut for the packet size agreed on.
+        if packet.payload.len() > self.associations[index as usize].payload_bytes && header.kind.has_channel() {
+            return Err(Malformed::PayloadLength);
+        }
+        // A payload is checked as a whole before anything in the packet counts.
         let blocks = match header.kind {
             Type::Control | Type::State => Some(Blocks::parse(packet.payload)?),
+            Type::Open => OpenFields::parse(packet.payload).map(|_| None)?,
+            Type::Fin => FinFields::parse(packet.payload).map(|_| None)?,
+            Type::Abort => AbortFields::parse(packet.payload).map(|_| None)?,
             _ => None,
         };
         let Some(number) = self.take_header(now, index, header) else {
@@ -100,8 +113,9 @@ impl Endpoint {
         self.touch(index);
         match header.kind {
             Type::State | Type::Pin => {
-                self.associations[index as usize].ack_due = true;
-                self.associations[index as usize].granted_at = now;
+                let association = &mut self.associations[index as usize];
+                (association.ack_due, association.asked) = (true, true);
+                association.granted_at = now;
                 self.handle_blocks(index, blocks);
             }
             Type::Control => self.handle_blocks(index, blocks),
@@ -145,11 +159,11 @@ impl Endpoint {
             pool.give(packet.payload);
         })?;
         association.heard_at = now;
+        association.states_unanswered = 0;
         association.take_time(header, now);
         let is_newest = number.wrapping_sub(association.received.next()) as i64 >= 0;
         let may_send = association.take_grant(header, ack, is_newest, now);
         if freed > 0 || may_send {
-            association.progress_at = now;
             association.state_doublings = 0;
         }
         if is_newest || header.kind == Type::State {
@@ -158,7 +172,9 @@ impl Endpoint {
         if association.sent.in_flight() == 0 && association.backlog_bytes == 0 {
             association.busy = false;
         }
-        let wants = !association.round.is_empty() && (freed > 0 || may_send || is_newest);
+        association.note_limit(now);
+        let has_more = !association.round.is_empty() || !association.ending.is_empty();
+        let wants = has_more && (freed > 0 || may_send || is_newest);
         if !header.kind.consumes_number() && association.received.learn_next(number, now) {
             association.ask_at = Some(now);
         }
@@ -181,6 +197,7 @@ impl Endpoint {
                         queued += association.sent.request(first, count);
                     }
                     if queued > 0 {
+                        association.recovers_to = association.sent.next();
                         self.make_ready(index);
                     }
                 }
@@ -209,13 +226,14 @@ impl Endpoint {
         } else {
             channel.hold_due = true;
         }
-        self.associations[index as usize].words.push(at);
+        self.say_words(at);
     }
 
     fn handle_numbered(&mut self, now: Time, index: u32, number: u64, packet: &Packet<'_>) {
         let header = &packet.header;
-        // Memory first: a packet that cannot be kept has not arrived.
-        if self.rx_pool.available() == 0 && header.length > 0 {
+        // Memory first: a packet that cannot be kept has not arrived, and will be asked for again.
+        let previous = self.must_wait(index, number, header);
+        if !self.has_memory(index, previous, header) {
             self.counters.dropped_memory += 1;
             return;
         }
@@ -243,6 +261,7 @@ impl Endpoint {
                 self.counters.spurious_requests += 1;
             }
         }
+        Endpoint::note_arrival(association, header, highest_before.wrapping_sub(number) as i64 <= 0);
         let gap = number.wrapping_sub(highest_before);
         if (gap as i64) > 0 {
             association.ask_at = Some(association.ask_at.map_or(now, |at| at.min(now)));
@@ -253,9 +272,39 @@ impl Endpoint {
             self.arrivals.senders_now += 1;
         }
         Endpoint::note_for_ack(association, header, now, self.config.packets_to_ack, self.config.ack_delay_ns);
-        self.deliver(index, number, packet);
+        self.deliver(index, number, previous, packet);
         let pool = &mut self.rx_pool;
         self.associations[index as usize].received.advance(|held| pool.give(held.payload));
+    }
+
+    /// Whether a packet can be kept, or refused, if it is taken now.
+    fn has_memory(&self, index: u32, previous: Option<u64>, header: &Header) -> bool {
+        let association = &self.associations[index as usize];
+        let has_place = header.kind != Type::Open || association.refusals.len() < MOST_REFUSALS;
+        // What waits for a lost packet has used up no credit yet, so it has a bound of its own; a part of what is free, so that the lost packet always
+        // finds memory when it comes.
+        let free = self.rx_pool.available_bytes();
+        let share = (self.config.receive_buffer_bytes as usize).min(free / HELD_SHARE);
+        let may_wait = previous.is_none() || association.received.held_bytes() + usize::from(header.length) <= share;
+        has_place && may_wait && self.rx_pool.available() > 0
+    }
+
+    /// What a numbered packet says about the busy period and about reordering by having arrived.
+    fn note_arrival(association: &mut Association, header: &Header, is_newest: bool) {
+        if is_newest {
+            association.peer_busy = !header.flags.contains(Flags::TXF);
+            if !association.peer_busy {
+                association.granted = association.received.next();
+            }
+        }
+        association.quiet_arrivals += 1;
+        if association.quiet_arrivals >= REORDER_DECAY_PACKETS {
+            association.quiet_arrivals = 0;
+            association.reorder_ns -= association.reorder_ns / REORDER_DECAY;
+            if association.reorder_ns < REORDER_LEAST_NS {
+                association.reorder_ns = 0;
+            }
+        }
     }
 
     /// When this arrival must be acknowledged.
@@ -276,7 +325,6 @@ impl Endpoint {
             association.touched = false;
             let demand = association.demand(&self.config);
             let round_trip_ns = association.rtt.smoothed_ns();
-            association.reorder_ns -= association.reorder_ns / REORDER_DECAY;
             let arrived = std::mem::take(&mut association.arrived_unreported);
             let lost = std::mem::take(&mut association.lost_unreported);
             self.gate.observe(now, round_trip_ns, arrived, lost, false);
@@ -297,6 +345,10 @@ impl Endpoint {
     }
 
     pub(super) fn hand_out_grants(&mut self, now: Time) {
+        let drain_ns = self.arrivals.drain_ns(self.gate.charged_bytes());
+        let senders = self.associations.len() as u64;
+        let frame_bytes = u64::from(self.config.packet_bytes) + u64::from(self.config.frame_overhead_bytes);
+        self.gate.set_surroundings(drain_ns, senders, frame_bytes);
         let (associations, ready) = (&mut self.associations, &mut self.ready);
         let mut granted = Vec::new();
         self.gate.distribute(now, |index, packets| {
@@ -327,7 +379,8 @@ impl Endpoint {
             if is_over {
                 released.push(index);
             } else if due && association.received.base() != association.esp_ack {
-                association.ack_due = false;
+                // A question is answered at once, if only with the acknowledgment of before: silence would be taken for death.
+                association.ack_due = association.asked;
                 self.gate.hold_ack(index, active, |index| released.push(index));
             }
         }
@@ -338,20 +391,5 @@ impl Endpoint {
             association.ack_due = true;
             self.make_ready(index);
         }
-    }
-
-    /// Tells who sent for an id that does not exist (any more). Never an answer to a reset, and never longer than what it answers.
-    fn reply_reset(&mut self, path: &Path, packet: &Packet<'_>) {
-        let token = self.reset_token(packet.header.destination);
-        // The sender's own id is not in the packet: it finds itself by the token, which only the owner of the id could know.
-        if packet.bytes().len() < ropeway_wire::BASE_HEADER_BYTES + RstFields::BYTES {
-            return;
-        }
-        let fields = RstFields { token, code: ErrorCode::Unknown };
-        let header = Header { length: RstFields::BYTES as u16, ..Header::new(Type::Rst, packet.header.destination) };
-        self.reply_with(path, |out| {
-            let at = header.write(out).ok()?;
-            Some(at + fields.write(out.get_mut(at..)?).ok()?)
-        });
     }
 }

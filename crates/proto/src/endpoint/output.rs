@@ -2,17 +2,23 @@
 
 use std::io::IoSlice;
 
-use ropeway_wire::{BASE_HEADER_BYTES, BlockWriter, CHANNEL_HEADER_BYTES, Flags, Header, Type};
+use ropeway_wire::{
+    AbortFields, BASE_HEADER_BYTES, Backlog, BlockWriter, CHANNEL_HEADER_BYTES, Flags, Header, RstFields, Type,
+};
 
-use super::commands::recount;
+use super::commands::{enter_round, recount};
 use super::{Endpoint, MOST_REPLIES, Path, Reply};
-use crate::sent::Packet;
+use crate::association::Association;
+use crate::channel::Channel;
+use crate::sent::{NOBODY, Packet};
 use crate::time::Time;
 
 /// Packets of one call of the sink: what one segmented send can carry.
 pub const BATCH_PACKETS: usize = 64;
 /// Longest control packet: header and about eighty ranges. More goes into the next.
 const CONTROL_BYTES: usize = 512;
+/// Channels looked at in vain before an association's turn ends; those that wait for company have a timer.
+const MOST_IDLE_CHANNELS: usize = 64;
 /// Up to so many packets of a burst go before bulk data in the host's own queue.
 const URGENT_PACKETS: usize = 2;
 
@@ -67,6 +73,10 @@ impl Endpoint {
         if !self.associations[index as usize].is_open() {
             return Turn::Finished;
         }
+        if self.associations[index as usize].sealing.is_mute() {
+            self.associations[index as usize].fall_silent();
+            return Turn::Finished;
+        }
         let association = &self.associations[index as usize];
         let asks = association.ask_at.is_some_and(|at| at <= now) || association.ask_beyond;
         let first_flight = self.first_flight(index);
@@ -74,7 +84,8 @@ impl Endpoint {
             if !self.transmit_control(now, index, first_flight, sink) {
                 return Turn::LinkFull;
             }
-            if !self.associations[index as usize].words.is_empty() {
+            let association = &self.associations[index as usize];
+            if !association.words.is_empty() || association.ask_at.is_some_and(|at| at <= now) {
                 return Turn::More;
             }
         }
@@ -107,17 +118,22 @@ impl Endpoint {
             numbers[count] = number;
             count += 1;
         }
+        self.collect_endings(now, index, numbers, &mut count);
         let mut allowance = self.associations[index as usize].allowance(now);
         // Channels looked at since the last one that had something: a whole round without any ends the search.
         let mut idle = 0;
-        while count < BATCH_PACKETS && idle <= self.associations[index as usize].round.len() {
-            let Some(at) = self.associations[index as usize].round.pop_front() else { break };
-            match self.next_of_channel(now, index, at, allowance) {
+        while count < BATCH_PACKETS && allowance > 0 {
+            let association = &mut self.associations[index as usize];
+            if idle > association.round.len().min(MOST_IDLE_CHANNELS) {
+                break;
+            }
+            let Some(at) = association.round.pop_front() else { break };
+            match self.next_of_channel(now, index, at) {
                 Some(number) => {
                     numbers[count] = number;
                     count += 1;
                     idle = 0;
-                    allowance = self.associations[index as usize].allowance(now).min(allowance.saturating_sub(1));
+                    allowance = self.associations[index as usize].allowance(now).min(allowance - 1);
                 }
                 None => idle += 1,
             }
@@ -126,98 +142,127 @@ impl Endpoint {
         if association.round.is_empty() {
             association.flush = false;
         }
+        association.note_limit(now);
         count
     }
 
-    /// Gives a number to the next payload of a channel, if it may go; keeps the channel in the round if it has more.
-    fn next_of_channel(&mut self, now: Time, index: u32, at: u32, allowance: u64) -> Option<u64> {
+    /// What ends a channel, or refuses one, needs no grant: closing must not wait behind other people's transfers. The receiver's window bounds it all the
+    /// same.
+    fn collect_endings(&mut self, now: Time, index: u32, numbers: &mut [u64; BATCH_PACKETS], count: &mut usize) {
+        while *count < BATCH_PACKETS && self.associations[index as usize].window() > 0 {
+            let association = &mut self.associations[index as usize];
+            let number = if let Some((channel, code)) = association.refusals.pop_front() {
+                let mut bytes = [0; AbortFields::BYTES];
+                let written = AbortFields { code }.write(&mut bytes).unwrap_or(0);
+                let payload = self.tx_pool.exactly(&bytes[..written]);
+                // Nothing was ever sent on that channel from here, so nothing has to come before it.
+                let packet = Packet { channel, payload, ..Packet::new(Type::Abort, NOBODY) };
+                Some(number_packet(association, packet, now))
+            } else if let Some(at) = association.ending.pop_front() {
+                self.number_next(now, index, at)
+            } else {
+                return;
+            };
+            if let Some(number) = number {
+                numbers[*count] = number;
+                *count += 1;
+            }
+        }
+    }
+
+    /// Gives a number to the next payload of a channel that came up in the round, unless it waits for company.
+    fn next_of_channel(&mut self, now: Time, index: u32, at: u32) -> Option<u64> {
         let association = &mut self.associations[index as usize];
         let channel = &mut self.channels[at as usize];
-        if !channel.outgoing.front_has_credit() {
-            channel.outgoing.scheduled = false;
-            return None;
-        }
-        let is_exempt = channel.outgoing.front().is_some_and(|unsent| unsent.is_exempt());
         let partial = !channel.outgoing.no_delay && channel.outgoing.is_one_partial(association.payload_bytes);
         let hold_until = association.new_at.after(self.config.coalesce_ns);
-        if (allowance == 0 && !is_exempt)
-            || (partial && !association.flush && association.sent.in_flight() > 0 && hold_until > now)
-        {
-            if allowance > 0 {
-                association.flush_at = Some(hold_until);
-            }
+        if partial && !association.flush && association.sent.in_flight() > 0 && hold_until > now {
+            association.flush_at = Some(hold_until);
             association.round.push_back(at);
+            return None;
+        }
+        self.number_next(now, index, at)
+    }
+
+    /// Gives a number to the next payload of a channel that has been taken out of its line, and puts it back if it has more.
+    fn number_next(&mut self, now: Time, index: u32, at: u32) -> Option<u64> {
+        let association = &mut self.associations[index as usize];
+        let channel = &mut self.channels[at as usize];
+        channel.outgoing.scheduled = false;
+        if !channel.outgoing.front_has_credit() {
             return None;
         }
         let unsent = channel.outgoing.pop()?;
-        let number = association.sent.next();
-        let mut flags = unsent.flags;
-        if !std::mem::replace(&mut association.busy, true) {
-            flags.insert(Flags::TXS);
-        }
         recount(association, channel);
-        channel.outgoing.scheduled = channel.outgoing.front_has_credit();
-        if channel.outgoing.scheduled {
-            association.round.push_back(at);
+        if channel.outgoing.front_has_credit() {
+            enter_round(association, channel, at);
         }
-        if association.backlog_bytes == 0 {
-            flags.insert(Flags::TXF);
-        }
-        // Everything below `una` is acknowledged: the channel's last number counts only if it is not.
-        let back = channel.outgoing.last_number.map_or(0, |last| u16::try_from(number.wrapping_sub(last)).unwrap_or(0));
-        channel.outgoing.last_number = Some(number);
-        association.new_at = now;
+        // Everything below `una` is acknowledged: the channel's last number counts only if it is not. The window keeps the distance within 16 bits.
+        let next = association.sent.next();
+        let back = channel.outgoing.last_number.map_or(0, |last| next.wrapping_sub(last) as u16);
+        channel.outgoing.last_number = Some(next);
         let packet = Packet {
-            kind: unsent.kind,
-            flags,
+            flags: unsent.flags,
             channel: channel.number,
             back,
-            owner: at,
             payload: unsent.payload,
-            transmitted: false,
-            requested: false,
+            ..Packet::new(unsent.kind, at)
         };
-        Some(association.sent.push(packet))
+        Some(number_packet(association, packet, now))
     }
 
     fn transmit_data(&mut self, now: Time, index: u32, first_flight: u8, numbers: &[u64], sink: &mut Sink<'_>) -> Turn {
         let association = &mut self.associations[index as usize];
         let template = association.header(Type::Data, 0, first_flight, &self.config, now);
+        // What follows in the same batch has not left when this packet does: the receiver takes what is announced for what is still to come.
+        let new = |number: &u64| association.sent.get(*number).filter(|packet| !packet.transmitted);
+        let mut to_come = association.backlog_bytes
+            + numbers.iter().filter_map(new).map(|packet| packet.payload.len() as u64).sum::<u64>();
         for &number in numbers {
             let Some(packet) = association.sent.get_mut(number) else { continue };
+            to_come -= if packet.transmitted { 0 } else { packet.payload.len() as u64 };
+            let backlog = Backlog::from_bytes(to_come);
             let mut flags = packet.flags;
             flags.set(Flags::ECHO, template.flags.contains(Flags::ECHO));
             flags.set(Flags::RTX, packet.transmitted);
             let length = packet.payload.len() as u16;
             let Packet { kind, channel, back, .. } = *packet;
-            let header = Header { kind, flags, length, number: number as u32, channel, back, ..template };
+            let header = Header { kind, flags, length, number: number as u32, channel, back, backlog, ..template };
             packet.payload.with_header(CHANNEL_HEADER_BYTES, |out| out.copy_from_slice(&header.to_bytes()));
         }
         let mut slices = [IoSlice::new(&[]); BATCH_PACKETS];
-        let mut bytes = 0;
-        for (slice, &number) in slices.iter_mut().zip(numbers) {
-            if let Some(packet) = association.sent.get(number) {
-                *slice = IoSlice::new(packet.payload.packet(CHANNEL_HEADER_BYTES));
-                bytes += packet.payload.len() as u64;
+        let mut ready = numbers.len();
+        if let Some(session) = &mut association.sealing.session {
+            self.sealed.fill(now, session, &association.sent, numbers);
+            ready = self.sealed.len();
+            if ready < numbers.len() {
+                association.fall_silent();
+            }
+            slices.iter_mut().zip(self.sealed.packets()).for_each(|(slice, packet)| *slice = IoSlice::new(packet));
+        } else {
+            for (slice, &number) in slices.iter_mut().zip(numbers) {
+                if let Some(packet) = association.sent.get(number) {
+                    *slice = IoSlice::new(packet.payload.packet(CHANNEL_HEADER_BYTES));
+                }
             }
         }
         let urgency = if numbers.len() <= URGENT_PACKETS { Urgency::Urgent } else { Urgency::Bulk };
-        let accepted = sink(&association.path, urgency, &slices[..numbers.len()]).min(numbers.len());
+        let accepted = if ready > 0 { sink(&association.path, urgency, &slices[..ready]).min(ready) } else { 0 };
         for &number in &numbers[..accepted] {
             if let Some(packet) = association.sent.get_mut(number) {
                 let again = std::mem::replace(&mut packet.transmitted, true);
                 association.counters.resent += u64::from(again);
                 self.counters.resent += u64::from(again);
+                self.counters.payload_sent_bytes += packet.payload.len() as u64;
             }
         }
         association.sent.put_back(&numbers[accepted..]);
         association.counters.packets_sent += accepted as u64;
         self.counters.packets_sent += accepted as u64;
-        self.counters.payload_sent_bytes += bytes;
         if accepted > 0 {
             association.said(now);
         }
-        if accepted < numbers.len() {
+        if accepted < ready {
             Turn::LinkFull
         } else if numbers.len() == BATCH_PACKETS {
             Turn::More
@@ -229,7 +274,9 @@ impl Endpoint {
     /// Sends one CONTROL, STATE or PIN with as many blocks as fit. `false`: the link was full, and everything stays due.
     fn transmit_control(&mut self, now: Time, index: u32, first_flight: u8, sink: &mut Sink<'_>) -> bool {
         let mut bytes = [0; CONTROL_BYTES];
-        let (head, body) = bytes.split_at_mut(BASE_HEADER_BYTES);
+        let association = &self.associations[index as usize];
+        let most = CONTROL_BYTES.min(association.packet_bytes) - association.sealing.overhead_bytes;
+        let (head, body) = bytes[..most].split_at_mut(BASE_HEADER_BYTES);
         let mut blocks = BlockWriter::new(body);
         self.write_requests(now, index, &mut blocks);
         let words = self.write_words(index, &mut blocks);
@@ -241,13 +288,24 @@ impl Endpoint {
         };
         if kind == Type::State {
             write_wants(association, &self.channels, &mut blocks);
+            // An engine that does not know us (any more) answers with nothing longer than what it was asked with.
+            while blocks.len() < RstFields::BYTES && blocks.credit(0, 0) {}
         }
         let length = blocks.len();
         let number = association.sent.next();
         let header =
             Header { length: length as u16, ..association.header(kind, number, first_flight, &self.config, now) };
         head.copy_from_slice(&header.to_bytes()[..BASE_HEADER_BYTES]);
-        if sink(&association.path, Urgency::Urgent, &[IoSlice::new(&bytes[..BASE_HEADER_BYTES + length])]) == 0 {
+        let mut packet = &bytes[..BASE_HEADER_BYTES + length];
+        if let Some(session) = &mut association.sealing.session {
+            let (header, payload) = packet.split_at(BASE_HEADER_BYTES);
+            let Ok(sealed) = self.sealed.one(now, session, header, payload) else {
+                association.fall_silent();
+                return true;
+            };
+            packet = sealed;
+        }
+        if sink(&association.path, Urgency::Urgent, &[IoSlice::new(packet)]) == 0 {
             return false;
         }
         association.words.drain(..words);
@@ -256,6 +314,8 @@ impl Endpoint {
         match kind {
             Type::State => {
                 association.state_due = false;
+                association.states_unanswered += 1;
+                association.note_limit(now);
                 association.counters.states_sent += 1;
                 self.counters.states_sent += 1;
             }
@@ -282,14 +342,17 @@ impl Endpoint {
         association.counters.lost += lost;
         self.counters.lost += lost;
         if std::mem::take(&mut association.ask_beyond) {
-            let count = association.outstanding_packets().min(u64::from(u16::MAX)) as u16;
-            if count > 0 && blocks.rrq(association.received.next() as u32, count) {
+            // What was granted; and the end of a busy period that flew without a grant. The sender repeats only what it has sent.
+            let granted = association.outstanding_packets().min(u64::from(u16::MAX)) as u16;
+            let count = granted.max(u16::from(self.config.first_flight_packets));
+            if blocks.rrq(association.received.next() as u32, count) {
                 requests += 1;
             }
         }
         association.counters.requests_sent += requests;
         self.counters.requests_sent += requests;
         if lost > 0 {
+            self.gate.note_overflow(association.rtt.queueing_ns(), self.arrivals.bytes_per_ms);
             self.touch(index);
         }
     }
@@ -310,8 +373,18 @@ impl Endpoint {
                 return done;
             }
             channel.hold_due = false;
+            channel.has_words = false;
         }
         association.words.len()
+    }
+
+    /// The same for an answer that is there already.
+    pub(super) fn reply_bytes(&mut self, path: &Path, bytes: Box<[u8]>) {
+        if self.replies.len() >= MOST_REPLIES {
+            self.counters.replies_suppressed += 1;
+            return;
+        }
+        self.replies.push_back(Reply { path: *path, bytes: bytes.into_vec() });
     }
 
     /// Makes an answer that belongs to no association.
@@ -328,15 +401,34 @@ impl Endpoint {
     }
 }
 
-/// WANT blocks for channels that wait for credit.
-fn write_wants(
-    association: &crate::association::Association,
-    channels: &slab::Slab<crate::channel::Channel>,
-    blocks: &mut BlockWriter<'_>,
-) {
-    for &at in association.channels.iter().filter(|&&at| at != crate::association::NO_CHANNEL) {
-        let Some(channel) = channels.get(at as usize) else { continue };
-        if channel.outgoing.is_blocked() && !blocks.want(channel.number, channel.outgoing.credit()) {
+/// Appends a packet to what has been sent, with the marks of the busy period. Fixed from here on.
+fn number_packet(association: &mut Association, mut packet: Packet, now: Time) -> u64 {
+    if association.sent.in_flight() == 0 {
+        association.waiting_since = now;
+    }
+    if !std::mem::replace(&mut association.busy, true) {
+        packet.flags.insert(Flags::TXS);
+    }
+    let is_last = association.backlog_bytes == 0;
+    if is_last {
+        packet.flags.insert(Flags::TXF);
+    }
+    association.new_at = now;
+    let number = association.sent.push(packet);
+    if is_last {
+        // What is left of the grant goes back: the receiver sees the mark and charges it no longer.
+        association.limit = number.wrapping_add(1);
+    }
+    number
+}
+
+/// WANT blocks for channels that wait for credit: as many as fit, the others in turn with the next STATE.
+fn write_wants(association: &mut Association, channels: &slab::Slab<Channel>, blocks: &mut BlockWriter<'_>) {
+    let first = association.want_next;
+    for &number in association.blocked.range(first..).chain(association.blocked.range(..first)) {
+        let Some(channel) = association.channel(number).and_then(|at| channels.get(at as usize)) else { continue };
+        if !blocks.want(number, channel.outgoing.credit()) {
+            association.want_next = number;
             return;
         }
     }

@@ -1,9 +1,7 @@
 //! Time: which timer of an association is next, and what happens when one has run out (docs/protocol.md 8, 10).
 //!
-//! An association stands in the heap once at most, at a time not later than its earliest timer; when that comes the timers are looked at again. So
-//! nothing is moved in the heap when traffic pushes a timer into the future, which it does with every packet.
-
-use std::cmp::Reverse;
+//! An association stands in the list of timers once at most, at a time not later than its earliest timer; when that comes the timers are looked at again.
+//! So nothing is moved in the list when traffic pushes a timer into the future, which it does with every packet.
 
 use ropeway_wire::{ErrorCode, Header, RstFields, Type};
 
@@ -11,25 +9,29 @@ use super::Endpoint;
 use crate::association::{Association, Phase};
 use crate::time::Time;
 
+/// A timer that runs out so late says that nobody looked at the clock meanwhile: then silence is no proof against the peers.
+const OVERSLEPT_NS: u64 = 1_000_000_000;
 /// An association without channels is kept for so long after its last packet: the next channel then opens without a round trip.
 const UNUSED_NS: u64 = 60_000_000_000;
 
 impl Endpoint {
     /// When [`Endpoint::handle_timeout`] wants to be called next; it may be called earlier.
     pub fn next_timeout(&self) -> Option<Time> {
-        self.timers.peek().map(|&Reverse((at, _))| at)
+        self.timers.first().map(|&(at, _)| at)
     }
 
     /// Runs what is due.
     pub fn handle_timeout(&mut self, now: Time) {
-        while let Some(&Reverse((at, index))) = self.timers.peek()
+        if self.timers.first().is_some_and(|&(at, _)| now.since(at) >= OVERSLEPT_NS) {
+            // This process was stopped, or the clock was set forward: packets of that time may still wait to be read.
+            self.awake_at = now;
+            self.counters.overslept += 1;
+        }
+        while let Some(&(at, index)) = self.timers.first()
             && at <= now
         {
-            self.timers.pop();
+            self.timers.pop_first();
             let Some(association) = self.associations.get_mut(index as usize) else { continue };
-            if association.timer_at != Some(at) {
-                continue;
-            }
             association.timer_at = None;
             let is_alive = match association.phase {
                 Phase::Opening(_) => self.run_attempt(now, index),
@@ -54,6 +56,7 @@ impl Endpoint {
                     // What is due already waits for `transmit`, not for time.
                     association.ask_at.filter(|&at| at > now),
                     association.flush_at,
+                    association.deadline_at,
                     association.state_due_at(&self.config),
                     association.request_due_at(&self.config, drain_ns),
                     association.take_back_at(),
@@ -71,18 +74,20 @@ impl Endpoint {
         if let Some(due) = due
             && association.timer_at.is_none_or(|at| at > due)
         {
-            association.timer_at = Some(due);
-            self.timers.push(Reverse((due, index)));
+            if let Some(at) = association.timer_at.replace(due) {
+                self.timers.remove(&(at, index));
+            }
+            self.timers.insert((due, index));
         }
     }
 
     /// When silence is next worth a look: a PIN, the end of an association without channels, or of a peer that is gone.
     fn idle_due_at(&self, association: &Association) -> Time {
-        let mut due = association.heard_at.after(self.config.idle_limit_ns);
+        let mut due = association.heard_at.max(self.awake_at).after(self.config.idle_limit_ns);
         if association.is_opener {
             due = due.min(association.heard_at.max(association.pin_at).after(self.config.keep_alive_ns));
         }
-        if association.channel_count == 0 && !association.has_undelivered() {
+        if association.channels.is_empty() && !association.has_undelivered() {
             due = due.min(association.heard_at.max(association.new_at).after(UNUSED_NS));
         }
         due
@@ -90,18 +95,22 @@ impl Endpoint {
 
     /// `false`: the association is gone.
     fn run_timers(&mut self, now: Time, index: u32) -> bool {
+        if self.associations[index as usize].deadline_at.is_some_and(|at| at <= now) {
+            self.expire_messages(now, index);
+        }
         let association = &mut self.associations[index as usize];
-        let silent_since = association.heard_at.max(association.waiting_since);
+        let silent_since = association.heard_at.max(association.waiting_since).max(self.awake_at);
         if association.has_undelivered() && now.since(silent_since) >= self.config.give_up_ns {
             self.counters.timeouts += 1;
             self.end_association(index, ErrorCode::Timeout);
             return false;
         }
-        if now.since(association.heard_at) >= self.config.idle_limit_ns {
+        if now.since(association.heard_at.max(self.awake_at)) >= self.config.idle_limit_ns {
+            self.counters.timeouts += 1;
             self.end_association(index, ErrorCode::Timeout);
             return false;
         }
-        if association.channel_count == 0
+        if association.channels.is_empty()
             && !association.has_undelivered()
             && now.since(association.heard_at.max(association.new_at)) >= UNUSED_NS
         {
@@ -114,10 +123,13 @@ impl Endpoint {
             association.ack_at = None;
             association.ack_due |= association.arrivals_unacked > 0;
             acts = true;
+            // With `gate = esp` the end of the batch decides about it.
+            self.touch(index);
         }
+        let association = &mut self.associations[index as usize];
         if association.flush_at.is_some_and(|at| at <= now) {
             association.flush_at = None;
-            association.flush = true;
+            association.flush = !association.round.is_empty();
             acts = true;
         }
         acts |= association.ask_at.is_some_and(|at| at <= now);
@@ -145,8 +157,13 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         if association.is_opener && now.since(association.heard_at.max(association.pin_at)) >= self.config.keep_alive_ns
         {
+            // A PIN is too short for a reset to answer it; the second in vain is a STATE.
+            if association.pin_at > association.heard_at {
+                association.state_due = true;
+            } else {
+                association.pin_due = true;
+            }
             association.pin_at = now;
-            association.pin_due = true;
             acts = true;
         }
         if acts {
@@ -161,8 +178,8 @@ impl Endpoint {
         if !association.is_open() {
             return;
         }
-        let (path, peer) = (association.path, association.peer);
-        let fields = RstFields { token: self.reset_token(association.id), code };
+        let (path, peer, id) = (association.path, association.peer, association.id);
+        let fields = RstFields { token: self.own_token(id), code };
         let header = Header { length: RstFields::BYTES as u16, ..Header::new(Type::Rst, peer) };
         self.reply_with(&path, |out| {
             let at = header.write(out).ok()?;

@@ -5,7 +5,9 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
+use std::sync::Arc;
 
+use ropeway_proto::crypto::{ClusterKey, ClusterKeys};
 use ropeway_proto::{Config, Endpoint, Path, Time};
 
 /// Nanoseconds, for readable tests.
@@ -59,8 +61,11 @@ struct Flying {
     order: u64,
     from: usize,
     to: usize,
+    alias: u64,
     bytes: Vec<u8>,
 }
+
+type Filter = Box<dyn FnMut(u64, usize, usize, &[u8]) -> bool>;
 
 pub struct World {
     pub net: Net,
@@ -75,24 +80,40 @@ pub struct World {
     /// Hosts that do nothing.
     pub stopped: BTreeSet<usize>,
     /// Called for each packet before it flies: false loses it.
-    pub filter: Option<Box<dyn FnMut(u64, usize, usize, &[u8]) -> bool>>,
+    pub filter: Option<Filter>,
     pub packets: u64,
+    /// How far each host's clock is ahead of the world's.
+    skews: Vec<i64>,
+    /// Packets that hosts have sent so far.
+    pub sent_by: Vec<u64>,
 }
 
 pub fn path(host: usize) -> Path {
+    alias(host, 0)
+}
+
+/// One of many addresses of a host: what comes from `alias(a, n)` is answered to `alias(b, n)`.
+pub fn alias(host: usize, alias: u64) -> Path {
     let mut bytes = [0; Path::BYTES];
     bytes[..8].copy_from_slice(&(host as u64).to_be_bytes());
+    bytes[8..16].copy_from_slice(&alias.to_be_bytes());
     Path(bytes)
 }
 
-fn host_of(path: &Path) -> usize {
-    u64::from_be_bytes(path.0[..8].try_into().unwrap()) as usize
+fn host_of(path: &Path) -> (usize, u64) {
+    let word = |at: usize| u64::from_be_bytes(path.0[at..at + 8].try_into().unwrap());
+    (word(0) as usize, word(8))
 }
 
 impl World {
     pub fn new(hosts: usize, net: Net, config: &Config, seed: u64) -> World {
-        let hosts: Vec<_> = (0..hosts).map(|host| endpoint(host, config, seed)).collect();
+        World::of((0..hosts).map(|host| endpoint(host, config, seed)).collect(), net, seed)
+    }
+
+    pub fn of(hosts: Vec<Endpoint>, net: Net, seed: u64) -> World {
         World {
+            skews: vec![0; hosts.len()],
+            sent_by: vec![0; hosts.len()],
             net,
             now: S,
             ports: vec![Port::default(); hosts.len()],
@@ -109,6 +130,26 @@ impl World {
 
     pub fn time(&self) -> Time {
         Time::from_nanos(self.now)
+    }
+
+    /// What the clock of a host says.
+    pub fn clock(&self, host: usize) -> Time {
+        Time::from_nanos(self.now.saturating_add_signed(self.skews[host]))
+    }
+
+    /// Sets a host's clock forward, or back.
+    pub fn step_clock(&mut self, host: usize, ns: i64) {
+        self.skews[host] += ns;
+    }
+
+    /// Puts another endpoint in the place of a host, as if its process had been started anew.
+    pub fn replace(&mut self, host: usize, endpoint: Endpoint) {
+        self.hosts[host] = endpoint;
+    }
+
+    fn wakes_at(&self, host: usize) -> Option<u64> {
+        let at = self.hosts[host].next_timeout()?.as_nanos();
+        Some(at.saturating_add_signed(-self.skews[host]))
     }
 
     pub fn drops(&self, host: usize) -> u64 {
@@ -132,21 +173,22 @@ impl World {
 
     /// Lets a host say all it has to say.
     pub fn flush(&mut self, host: usize) {
-        if self.stopped.contains(&host) {
+        if self.stopped.contains(&host) || !self.hosts[host].wants_to_transmit() {
             return;
         }
-        let now = self.time();
-        let mut out: Vec<(usize, Vec<u8>)> = Vec::new();
+        let now = self.clock(host);
+        let mut out: Vec<((usize, u64), Vec<u8>)> = Vec::new();
         self.hosts[host].transmit(now, &mut |path, _, packets| {
             out.extend(packets.iter().map(|packet| (host_of(path), packet.to_vec())));
             packets.len()
         });
-        for (to, bytes) in out {
-            self.launch(host, to, bytes);
+        self.sent_by[host] += out.len() as u64;
+        for ((to, alias), bytes) in out {
+            self.launch(host, to, alias, bytes);
         }
     }
 
-    fn launch(&mut self, from: usize, to: usize, mut bytes: Vec<u8>) {
+    fn launch(&mut self, from: usize, to: usize, alias: u64, mut bytes: Vec<u8>) {
         self.packets += 1;
         if self.cut.contains(&(from, to)) || self.cut.contains(&(to, from)) || to >= self.hosts.len() {
             return;
@@ -167,7 +209,7 @@ impl World {
                 at += self.random() % (5 * self.net.delay_ns + 1);
             }
             self.order += 1;
-            self.flying.push(Reverse(Flying { at, order: self.order, from, to, bytes: bytes.clone() }));
+            self.flying.push(Reverse(Flying { at, order: self.order, from, to, alias, bytes: bytes.clone() }));
         }
     }
 
@@ -206,7 +248,7 @@ impl World {
             let packet = self.flying.peek().map(|Reverse(flying)| flying.at);
             let timer = (0..self.hosts.len())
                 .filter(|host| !self.stopped.contains(host))
-                .filter_map(|host| Some((self.hosts[host].next_timeout()?.as_nanos(), host)))
+                .filter_map(|host| Some((self.wakes_at(host)?, host)))
                 .min();
             let next = [packet, timer.map(|timer| timer.0)].into_iter().flatten().min();
             let Some(next) = next.filter(|&next| next <= end) else {
@@ -215,9 +257,9 @@ impl World {
             };
             self.now = self.now.max(next);
             self.arrivals();
-            let now = self.time();
             for host in 0..self.hosts.len() {
-                if !self.stopped.contains(&host) && self.hosts[host].next_timeout().is_some_and(|at| at <= now) {
+                if !self.stopped.contains(&host) && self.wakes_at(host).is_some_and(|at| at <= self.now) {
+                    let now = self.clock(host);
                     self.hosts[host].handle_timeout(now);
                     self.flush(host);
                 }
@@ -227,25 +269,43 @@ impl World {
     }
 
     fn arrivals(&mut self) {
-        let now = self.time();
         let mut reached = BTreeSet::new();
         while self.flying.peek().is_some_and(|Reverse(flying)| flying.at <= self.now) {
-            let Some(Reverse(Flying { from, to, bytes, .. })) = self.flying.pop() else { break };
+            let Some(Reverse(Flying { from, to, alias: name, bytes, .. })) = self.flying.pop() else { break };
             if !self.stopped.contains(&to) {
-                self.hosts[to].handle_packet(now, &path(from), false, &bytes);
+                let now = self.clock(to);
+                self.hosts[to].handle_packet(now, &alias(from, name), false, &bytes);
                 reached.insert(to);
             }
         }
         for host in reached {
+            let now = self.clock(host);
             self.hosts[host].finish_batch(now);
             self.flush(host);
         }
     }
 }
 
+mod traffic;
+pub use traffic::*;
+
 pub fn endpoint(host: usize, config: &Config, seed: u64) -> Endpoint {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_be_bytes());
     key[8..16].copy_from_slice(&(host as u64).to_be_bytes());
-    Endpoint::new(config.clone(), host as u64 + 1, 1, key)
+    Endpoint::with_keys(config.clone(), host as u64 + 1, 1, key, IS_KEYED.then(|| Arc::new(cluster_keys(&[1]))))
+}
+
+/// The test program `keyed` runs the tests of others once more, between hosts that have a key.
+pub const IS_KEYED: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"keyed");
+
+/// What of a packet of usual size is data.
+pub const PAYLOAD_BYTES: f64 = if IS_KEYED { 1424.0 } else { 1444.0 };
+
+/// Keys that are told apart by numbers.
+pub fn cluster_keys(numbers: &[u8]) -> ClusterKeys {
+    let line = |&number: &u8| ClusterKey::new(std::array::from_fn(|at| number.wrapping_add(at as u8))).line();
+    let lines: Vec<_> = numbers.iter().map(line).collect();
+    let text: String = lines.iter().map(|line| format!("{}\n", **line)).collect();
+    ClusterKeys::parse(&text).expect("keys of 32 different bytes")
 }

@@ -8,10 +8,11 @@ use super::address::{Address, PacketAddress};
 use super::claim::Claim;
 use super::environment::{self, Environment};
 use super::exit;
-use ropeway_engine::link::packet::{self, FieldMatch, PacketLink, Width};
+use ropeway_engine::key_file::{self, KeyError};
+use ropeway_engine::link::packet::{self, FieldMatch, PacketLink};
 use ropeway_engine::link::udp::{self, UdpLink};
-use ropeway_engine::link::{self, Link};
-use ropeway_engine::{Config, Engine, LinkId, Options};
+use ropeway_engine::link::{self, Link, Width};
+use ropeway_engine::{ClusterKeys, Config, Engine, LinkId, Options};
 use ropeway_shm::fork::Birthmark;
 use std::collections::BTreeMap;
 use std::io;
@@ -97,6 +98,8 @@ impl Drop for Home {
 /// Clients' engines are shared by what is reached through them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Reach {
+    Loopback4,
+    Loopback6,
     Ipv4,
     Ipv6,
     Device(String),
@@ -169,8 +172,15 @@ impl Process {
 /// It cannot be made: no privileges, no such device, no descriptors.
 pub fn to_reach(to: &Address) -> io::Result<(Arc<Home>, link::Address)> {
     let (reach, address) = match to {
-        Address::Udp(to) if to.is_ipv4() => (Reach::Ipv4, link::Address::Udp(*to)),
-        Address::Udp(to) => (Reach::Ipv6, link::Address::Udp(*to)),
+        Address::Udp(to) => {
+            let reach = match (to.is_ipv4(), to.ip().is_loopback()) {
+                (true, true) => Reach::Loopback4,
+                (true, false) => Reach::Ipv4,
+                (false, true) => Reach::Loopback6,
+                (false, false) => Reach::Ipv6,
+            };
+            (reach, link::Address::Udp(*to))
+        }
         Address::Packet(to) => (Reach::Device(to.device.clone()), link::Address::Ether(to.mac.unwrap_or_default())),
         Address::Sim { .. } => return Err(only_own_engines(to)),
     };
@@ -178,9 +188,13 @@ pub fn to_reach(to: &Address) -> io::Result<(Arc<Home>, link::Address)> {
     if let Some(home) = homes.clients.get(&reach) {
         return Ok((home.clone(), address));
     }
+    // Even towards loopback the socket is bound to no address: then its packets are as long as a listener that is bound to none takes.
+    let (any4, any6) = (IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED));
     let home = Home::ours(match &reach {
-        Reach::Ipv4 => over_udp(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0))?,
-        Reach::Ipv6 => over_udp(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0))?,
+        Reach::Loopback4 => over_udp(SocketAddr::new(any4, 0), true)?,
+        Reach::Loopback6 => over_udp(SocketAddr::new(any6, 0), true)?,
+        Reach::Ipv4 => over_udp(SocketAddr::new(any4, 0), false)?,
+        Reach::Ipv6 => over_udp(SocketAddr::new(any6, 0), false)?,
         Reach::Device(device) => over_packets(device, None)?,
     });
     homes.clients.insert(reach, home.clone());
@@ -208,7 +222,7 @@ pub fn to_listen(at: &Address) -> io::Result<(Arc<Home>, u16)> {
     let (place, port) = match (past, at) {
         (Some(place), _) => (place, at.port()),
         (None, Address::Udp(at)) => {
-            let place = over_udp(*at)?;
+            let place = over_udp(*at, at.ip().is_loopback())?;
             let local = place.engine.local(place.link);
             (place, if let Some(link::Address::Udp(local)) = local { local.port() } else { at.port() })
         }
@@ -227,9 +241,10 @@ fn only_own_engines(address: &Address) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, format!("{address} exists for an engine of your own only"))
 }
 
-fn over_udp(local: SocketAddr) -> io::Result<Place> {
+fn over_udp(local: SocketAddr, stays_here: bool) -> io::Result<Place> {
+    let keys = keys(stays_here)?;
     let link = UdpLink::open(&udp::Options::new(local))?;
-    make(Box::new(link), 0, String::new(), Vec::new())
+    make(Box::new(link), keys, 0, String::new(), Vec::new())
 }
 
 /// Over frames on `device`: those for this engine's ids, and those that open a connection to its port.
@@ -238,19 +253,35 @@ fn over_packets(device: &str, port: Option<(u16, Claim)>) -> io::Result<Place> {
     const ID_OFFSET: u32 = 4;
     const STEERING_BITS: u32 = 0xFFF0_0000;
     let field = |mask, value| FieldMatch { offset: ID_OFFSET, width: Width::Four, mask, value };
+    let keys = keys(false)?;
     let (steering, claim) = Claim::steering(device)?;
     let own = field(STEERING_BITS, u32::from(steering) << 20);
     let opening = port.as_ref().map(|(port, _)| field(0xFFFF_FFF0, STEERING_BITS | u32::from(*port) << 4));
     let accept = [Some(own), opening].into_iter().flatten().collect();
     let link = PacketLink::open(&packet::Options { accept, ..packet::Options::new(device) })?;
     let claims = [Some(claim), port.map(|(_, claim)| claim)].into_iter().flatten().collect();
-    make(Box::new(link), steering, device.into(), claims)
+    make(Box::new(link), keys, steering, device.into(), claims)
 }
 
-fn make(link: Box<dyn Link>, steering: u16, device: String, claims: Vec<Claim>) -> io::Result<Place> {
+/// The keys that the environment names. Within one host none is needed unless one was chosen.
+fn keys(stays_here: bool) -> io::Result<Option<Arc<ClusterKeys>>> {
+    match key_file::decide(None) {
+        Err(KeyError::Undecided) if stays_here => Ok(None),
+        other => other.map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error)),
+    }
+}
+
+fn make(
+    link: Box<dyn Link>,
+    keys: Option<Arc<ClusterKeys>>,
+    steering: u16,
+    device: String,
+    claims: Vec<Claim>,
+) -> io::Result<Place> {
     let Environment { spin, packet_bytes, config, .. } = environment::get()?;
     let packet_bytes = u16::try_from(link.max_packet().min(*packet_bytes)).unwrap_or(u16::MAX);
-    let mut options = Options { config: Config { packet_bytes, ..config.clone() }, steering, ..Options::default() };
+    let config = Config { packet_bytes, ..config.clone() };
+    let mut options = Options { config, keys, steering, ..Options::default() };
     if let Some(spin) = *spin {
         options.spin = spin;
     }

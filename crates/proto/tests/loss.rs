@@ -1,0 +1,263 @@
+//! Loss, reordering, damage and partitions: data arrives whole, in order and once, and as soon as the protocol promises.
+
+mod world;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use ropeway_proto::{Config, Mode};
+use world::*;
+
+/// Packet types as they stand in the first byte.
+const DATA: u8 = 0x17;
+const STATE: u8 = 0x1C;
+
+/// A round trip of the default network: nothing queues.
+const RTT: u64 = 40 * US;
+
+fn is_data(bytes: &[u8]) -> bool {
+    bytes[0] == DATA
+}
+
+/// Loses the first transmission of the data packets with these places in their order, and tells when each was lost.
+fn lose(world: &mut World, places: &'static [usize]) -> Rc<RefCell<Vec<u64>>> {
+    let (mut seen, lost) = (0, Rc::new(RefCell::new(Vec::new())));
+    let out = Rc::clone(&lost);
+    world.filter = Some(Box::new(move |now, from, _, bytes| {
+        if from != 0 || !is_data(bytes) || bytes[1] & 0x20 != 0 {
+            return true;
+        }
+        let is_lost = places.contains(&seen);
+        seen += 1;
+        if is_lost {
+            out.borrow_mut().push(now);
+        }
+        !is_lost
+    }));
+    lost
+}
+
+#[test]
+fn transfers_both_ways_survive_everything_at_once() {
+    for seed in 0..10 {
+        let net = Net {
+            loss_ppm: seed % 5 * 50_000,
+            duplication_ppm: 30_000,
+            reordering_ppm: 50_000,
+            corruption_ppm: 0,
+            ..Net::default()
+        };
+        let mut world = World::new(2, net, &Config::default(), seed);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        let (other, third) = open(&mut world, 1, 0, 8, Mode::Messages);
+        let mut flows = [
+            Flow::stream((0, client), (1, server), 500_000),
+            Flow::stream((1, server), (0, client), 300_000),
+            Flow::messages((1, other), (0, third), 5_000, 40),
+            Flow::messages((0, third), (1, other), 100, 400),
+        ];
+        carry(&mut world, &mut flows, 60 * S);
+        world.net.loss_ppm = 0;
+        close_all_channels(&mut world, &[(0, client), (1, server), (1, other), (0, third)]);
+    }
+}
+
+#[test]
+fn damage_ends_connections_at_worst_and_never_passes_where_a_checksum_stands() {
+    // With damaged packets that no checksum caught bytes may be wrong, so nothing is checked here but that both ends stay sane.
+    for seed in 0..10 {
+        let net = Net { corruption_ppm: 20_000, ..Net::default() };
+        let mut world = World::new(2, net, &Config::default(), seed);
+        world.hosts[1].listen(7, Mode::Stream, 8).unwrap();
+        let client = try_connect(&mut world, 0, 1, 7).unwrap();
+        let (mut server, mut bytes) = (None, vec![0; 10_000]);
+        let end = world.now + 5 * S;
+        world.run(end, |world| {
+            let now = world.time();
+            server = server.or_else(|| world.hosts[1].accept(7).ok());
+            let _ = world.hosts[0].send(now, client, &[7; 1000]);
+            if let Some(server) = server {
+                while world.hosts[1].recv(server, &mut bytes).is_ok_and(|count| count.is_some()) {}
+            }
+            world.packets > 3_000
+        });
+        for (host, channel) in [(0, Some(client)), (1, server)] {
+            let now = world.time();
+            channel.into_iter().for_each(|channel| world.hosts[host].abort(now, channel));
+        }
+        world.net.corruption_ppm = 0;
+        wait_for(&mut world, 700 * S, "all is given up or closed", |world| {
+            world.hosts.iter().all(|host| host.sizes().1 == 0 && host.buffers_in_use() == (0, 0))
+        });
+    }
+}
+
+#[test]
+fn a_packet_lost_in_the_middle_of_a_burst_is_there_again_within_a_round_trip() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    stream(&mut world, (0, client), (1, server), 100_000, S);
+    let lost = lose(&mut world, &[3]);
+    let begin = world.now;
+    stream(&mut world, (0, client), (1, server), 12 * 1444, S);
+    let lost = lost.borrow()[0];
+    // The packet behind it arrives half a round trip later and shows the gap; the request and the repetition take one more.
+    assert_eq!(world.now - lost, RTT / 2 + RTT, "from {begin}");
+    assert_eq!(world.hosts[0].counters().resent, 1);
+    assert_eq!(world.hosts[1].counters().spurious_requests, 0);
+}
+
+#[test]
+fn several_losses_of_one_burst_are_repaired_in_the_same_round_trip() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    stream(&mut world, (0, client), (1, server), 100_000, S);
+    let lost = lose(&mut world, &[1, 2, 5, 7]);
+    stream(&mut world, (0, client), (1, server), 12 * 1444, S);
+    assert_eq!(world.now - lost.borrow()[0], RTT / 2 + RTT);
+    assert_eq!(world.hosts[0].counters().resent, 4);
+}
+
+#[test]
+fn the_last_packet_of_a_burst_is_asked_for_when_the_request_timer_runs_out() {
+    let config = Config::default();
+    let mut world = World::new(2, Net::default(), &config, 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    // Long enough that the sender works with grants, so that the receiver knows what it has to expect.
+    stream(&mut world, (0, client), (1, server), 1_000_000, S);
+    let packets = 200;
+    let lost = lose(&mut world, &[199]);
+    let taken = stream(&mut world, (0, client), (1, server), packets * 1444, S);
+    let after = world.now - lost.borrow()[0];
+    // The timer is at its least here: srtt + 4 var + drain of what is outstanding is less than that.
+    let most = config.request_min_ns + 2 * RTT;
+    assert!(after <= most, "{after} ns after the loss, {taken} in all; promised {most}");
+    assert!(world.hosts[0].counters().states_sent == 0, "the receiver asked, not the sender");
+}
+
+#[test]
+fn a_lost_message_of_one_packet_is_noticed_by_the_state_timer() {
+    let config = Config::default();
+    let mut world = World::new(2, Net::default(), &config, 1);
+    let (client, server) = pair(&mut world, Mode::Messages);
+    let mut warm = [Flow::messages((0, client), (1, server), 10, 20)];
+    carry(&mut world, &mut warm, S);
+    pass(&mut world, 50 * MS);
+    let lost = lose(&mut world, &[0]);
+    let mut one = [Flow::messages((0, client), (1, server), 10, 1)];
+    let taken = carry(&mut world, &mut one, S);
+    assert_eq!(lost.borrow().len(), 1);
+    // STATE after its least time, the request for it half a round trip later, the repetition another round trip.
+    assert_eq!(taken, config.state_min_ns + RTT / 2 + RTT);
+    assert_eq!(world.hosts[0].counters().states_sent, 1);
+}
+
+#[test]
+fn a_cut_shorter_than_the_patience_costs_time_and_nothing_else() {
+    for (seed, cut_ns) in [(1, 5 * MS), (2, 500 * MS), (3, 5 * S)] {
+        let mut world = World::new(2, Net::default(), &Config::default(), seed);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        let mut flows =
+            [Flow::stream((0, client), (1, server), 3_000_000), Flow::stream((1, server), (0, client), 1_000_000)];
+        let half = |_: &World, flows: &[Flow]| flows[0].received > 500_000;
+        assert!(carry_until(&mut world, &mut flows, S, half));
+        world.cut.insert((0, 1));
+        pass(&mut world, cut_ns);
+        world.cut.clear();
+        let taken = carry(&mut world, &mut flows, 2 * S);
+        // Every timer is at most `timer_max`: that long after the cut the peers talk again.
+        assert!(taken < 200 * MS, "{taken} ns after {cut_ns} of silence");
+        close_all_channels(&mut world, &[(0, client), (1, server)]);
+    }
+}
+
+#[test]
+fn a_cut_in_one_direction_only_heals_as_well() {
+    for (loses, seed) in [(0, 1), (1, 2)] {
+        let mut world = World::new(2, Net::default(), &Config::default(), seed);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        let begin = world.now;
+        world.filter = Some(Box::new(move |now, from, _, _| from != loses || now > begin + S));
+        let taken = stream(&mut world, (0, client), (1, server), 200_000, 5 * S);
+        assert!((S..S + 300 * MS).contains(&taken), "{taken}");
+    }
+}
+
+#[test]
+fn who_reorders_is_soon_not_asked_for_what_is_only_late() {
+    let net = Net { reordering_ppm: 20_000, ..Net::default() };
+    let mut world = World::new(2, net, &Config::default(), 5);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    stream(&mut world, (0, client), (1, server), 3_000_000, 10 * S);
+    let (before, packets) = (world.hosts[1].counters().spurious_requests, world.sent_by[0]);
+    stream(&mut world, (0, client), (1, server), 20_000_000, 10 * S);
+    let spurious = world.hosts[1].counters().spurious_requests - before;
+    let packets = world.sent_by[0] - packets;
+    println!("adapting: {before}; then {spurious} of {packets} packets were asked for in vain");
+    assert!(spurious * 1000 <= packets, "{spurious} of {packets}");
+}
+
+#[test]
+fn nothing_is_resent_on_a_network_that_loses_nothing() {
+    for seed in 0..4 {
+        let net = Net { rate: 1_000_000_000, duplication_ppm: 10_000, ..Net::default() };
+        let mut world = World::new(2, net, &Config::default(), seed);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        let mut flows =
+            [Flow::stream((0, client), (1, server), 3_000_000), Flow::stream((1, server), (0, client), 3_000_000)];
+        carry(&mut world, &mut flows, 2 * S);
+        pass(&mut world, S);
+        let resent: u64 = world.hosts.iter().map(|host| host.counters().resent).sum();
+        assert_eq!(resent, 0);
+    }
+}
+
+#[test]
+fn an_idle_association_is_silent() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    stream(&mut world, (0, client), (1, server), 100_000, S);
+    pass(&mut world, S);
+    let before = world.packets;
+    pass(&mut world, 50 * S);
+    assert_eq!(world.packets, before);
+}
+
+#[test]
+fn numbers_go_round_at_32_and_at_64_bits() {
+    for first in [u64::MAX - 300, (1 << 32) - 300, (7 << 32) - 1, u64::MAX, u64::MAX - 1, 0] {
+        let config = Config { first_number: Some(first), ..Config::default() };
+        let net = Net { loss_ppm: 50_000, reordering_ppm: 20_000, duplication_ppm: 20_000, ..Net::default() };
+        let mut world = World::new(2, net, &config, first);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        let mut flows =
+            [Flow::stream((0, client), (1, server), 1_000_000), Flow::stream((1, server), (0, client), 1_000_000)];
+        carry(&mut world, &mut flows, 20 * S);
+        world.net.loss_ppm = 0;
+        close_all_channels(&mut world, &[(0, client), (1, server)]);
+    }
+}
+
+#[test]
+fn a_state_is_answered_at_once_even_with_nothing_to_say() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    pass(&mut world, 100 * MS);
+    // The acknowledgment is lost: the sender asks, and hears a round trip later that all is well.
+    let (mut asked, answered) = (None, Rc::new(RefCell::new(None)));
+    let out = Rc::clone(&answered);
+    let begin = world.now;
+    world.filter = Some(Box::new(move |now, from, _, bytes| {
+        if from == 0 && bytes[0] == STATE {
+            asked = Some(now);
+        }
+        if let Some(asked) = asked.filter(|_| from == 1) {
+            out.borrow_mut().get_or_insert(now - asked);
+        }
+        from == 0 || asked.is_some()
+    }));
+    stream(&mut world, (0, client), (1, server), 100, S);
+    wait_for(&mut world, S, "acknowledged", |world| world.hosts[0].readiness(client).unwrap().drained);
+    assert_eq!(*answered.borrow(), Some(RTT / 2));
+    assert!(world.now - begin < 5 * MS);
+}

@@ -1,0 +1,303 @@
+//! Opening: with loss of any packet, crossing attempts, full backlogs, restarted peers.
+
+mod world;
+
+use ropeway_proto::{AcceptError, ChannelId, Config, ErrorCode, Mode, RecvError, SendError};
+use world::*;
+
+const RTT: u64 = 40 * US;
+const TYPES: [(u8, &str); 4] = [(0x11, "SYN"), (0x12, "COOKIE"), (0x13, "CONFIRM"), (0x14, "OPENED")];
+
+fn listening(net: Net, seed: u64) -> World {
+    let mut world = World::new(2, net, &Config::default(), seed);
+    world.hosts[1].listen(7, Mode::Stream, 4).unwrap();
+    world
+}
+
+fn failed(world: &mut World, host: usize, channel: ChannelId) -> Option<ErrorCode> {
+    world.hosts[host].readiness(channel).unwrap().failed
+}
+
+fn is_open(world: &mut World, host: usize, channel: ChannelId) -> bool {
+    let readiness = world.hosts[host].readiness(channel).unwrap();
+    readiness.opened && readiness.failed.is_none()
+}
+
+/// Loses the first packets of a type.
+fn lose_first(world: &mut World, kind: u8, mut count: usize) {
+    world.filter = Some(Box::new(move |_, _, _, bytes| {
+        let is_lost = bytes[0] == kind && count > 0;
+        count -= usize::from(is_lost);
+        !is_lost
+    }));
+}
+
+#[test]
+fn opening_takes_two_round_trips_and_the_second_channel_none() {
+    let mut world = listening(Net::default(), 1);
+    let client = try_connect(&mut world, 0, 1, 7).unwrap();
+    let taken = wait_for(&mut world, S, "open", |world| is_open(world, 0, client));
+    assert_eq!(taken, 2 * RTT);
+    let second = try_connect(&mut world, 0, 1, 7).unwrap();
+    let now = world.time();
+    assert_eq!(world.hosts[0].send(now, second, b"at once"), Ok(7));
+    let begin = world.now;
+    wait_for(&mut world, S, "the first bytes are there", |world| {
+        while let Ok(id) = world.hosts[1].accept(7) {
+            if world.hosts[1].recv(id, &mut [0; 10]) == Ok(Some(7)) {
+                return true;
+            }
+        }
+        false
+    });
+    assert_eq!(world.now - begin, RTT / 2, "no round trip before the data");
+    assert_eq!(world.hosts[1].sizes(), (1, 2));
+}
+
+#[test]
+fn any_packet_of_the_opening_may_be_lost() {
+    for (kind, name) in TYPES {
+        for count in 1..4 {
+            let mut world = listening(Net::default(), count as u64);
+            lose_first(&mut world, kind, count);
+            let client = try_connect(&mut world, 0, 1, 7).unwrap();
+            let taken = wait_for(&mut world, S, name, |world| is_open(world, 0, client));
+            let least: u64 = (0..count).map(|turn| (10 * MS) << turn).sum();
+            assert!((least..least * 5 / 4 + RTT * 3).contains(&taken), "{count} x {name}: {taken}");
+            assert_eq!(world.hosts[1].sizes().0, 1, "{count} x {name}");
+            let server = world.hosts[1].accept(7).unwrap();
+            assert_eq!(world.hosts[1].accept(7), Err(AcceptError::WouldBlock), "{name}: one channel, not two");
+            stream(&mut world, (0, client), (1, server), 10_000, S);
+        }
+    }
+}
+
+#[test]
+fn a_lost_opened_is_made_good_whoever_speaks_first() {
+    // The server may send before the client knows that it is open; the client repeats its CONFIRM and is answered again.
+    for server_first in [true, false] {
+        let mut world = listening(Net::default(), 3);
+        lose_first(&mut world, 0x14, 2);
+        let client = try_connect(&mut world, 0, 1, 7).unwrap();
+        let mut server = None;
+        wait_for(&mut world, S, "accepted", |world| {
+            server = server.or_else(|| world.hosts[1].accept(7).ok());
+            server.is_some()
+        });
+        let server = server.unwrap();
+        assert!(!is_open(&mut world, 0, client));
+        let ends = ((0, client), (1, server));
+        let (from, to) = if server_first { (ends.1, ends.0) } else { ends };
+        stream(&mut world, from, to, 50_000, S);
+        stream(&mut world, to, from, 50_000, S);
+        close_all_channels(&mut world, &[(0, client), (1, server)]);
+    }
+}
+
+#[test]
+fn a_lost_opened_with_a_full_backlog_does_not_take_a_second_place() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 3);
+    world.hosts[1].listen(7, Mode::Stream, 1).unwrap();
+    lose_first(&mut world, 0x14, 2);
+    let client = try_connect(&mut world, 0, 1, 7).unwrap();
+    wait_for(&mut world, S, "open", |world| is_open(world, 0, client));
+    let late = try_connect(&mut world, 0, 1, 7).unwrap();
+    wait_for(&mut world, S, "refused", |world| failed(world, 0, late).is_some());
+    assert_eq!(failed(&mut world, 0, late), Some(ErrorCode::Busy), "the backlog is full");
+    let server = world.hosts[1].accept(7).unwrap();
+    stream(&mut world, (0, client), (1, server), 1000, S);
+    let third = try_connect(&mut world, 0, 1, 7).unwrap();
+    wait_for(&mut world, S, "open", |world| world.hosts[1].has_incoming(7));
+    assert_eq!(failed(&mut world, 0, third), None);
+}
+
+#[test]
+fn who_is_not_listened_for_is_told_so_at_once_and_takes_nobody_along() {
+    let mut world = listening(Net::default(), 1);
+    // With a key, only who has proved that he has it learns about ports.
+    let first = if IS_KEYED { 2 * RTT } else { RTT };
+    let nobody = try_connect(&mut world, 0, 1, 9).unwrap();
+    let other = try_connect(&mut world, 0, 1, 7).unwrap();
+    let taken = wait_for(&mut world, S, "refused", |world| failed(world, 0, nobody).is_some());
+    assert_eq!((failed(&mut world, 0, nobody), taken), (Some(ErrorCode::Refused), first));
+    wait_for(&mut world, S, "the other one is open", |world| is_open(world, 0, other));
+    let nobody = try_connect(&mut world, 0, 1, 9).unwrap();
+    let taken = wait_for(&mut world, S, "refused", |world| failed(world, 0, nobody).is_some());
+    assert_eq!((failed(&mut world, 0, nobody), taken), (Some(ErrorCode::Refused), RTT));
+    let now = world.time();
+    assert_eq!(world.hosts[0].send(now, nobody, b"x"), Err(SendError::Failed(ErrorCode::Refused)));
+    assert_eq!(world.hosts[0].recv(nobody, &mut [0; 1]), Err(RecvError::Failed(ErrorCode::Refused)));
+}
+
+#[test]
+fn the_other_mode_is_refused() {
+    let mut world = listening(Net::default(), 1);
+    let now = world.time();
+    let client = world.hosts[0].connect(now, &path(1), 7, Mode::Messages).unwrap();
+    wait_for(&mut world, S, "refused", |world| failed(world, 0, client).is_some());
+    assert_eq!(failed(&mut world, 0, client), Some(ErrorCode::Refused));
+}
+
+#[test]
+fn nobody_there_is_a_timeout_after_exactly_the_time_set() {
+    let mut world = listening(Net::default(), 1);
+    world.cut.insert((0, 1));
+    let client = try_connect(&mut world, 0, 1, 7).unwrap();
+    let taken = wait_for(&mut world, 20 * S, "failed", |world| failed(world, 0, client).is_some());
+    assert_eq!((failed(&mut world, 0, client), taken), (Some(ErrorCode::Timeout), 10 * S));
+    assert_eq!(world.hosts[0].sizes(), (0, 1));
+}
+
+#[test]
+fn crossing_attempts_make_one_association() {
+    for seed in 0..40 {
+        let net = Net {
+            loss_ppm: seed % 4 * 50_000,
+            reordering_ppm: seed % 3 * 200_000,
+            duplication_ppm: seed % 2 * 100_000,
+            ..Net::default()
+        };
+        let mut world = listening(net, seed);
+        world.hosts[0].listen(7, Mode::Stream, 4).unwrap();
+        let a = try_connect(&mut world, 0, 1, 7).unwrap();
+        // At the same moment, or so much later that other packets cross.
+        pass(&mut world, seed * 5 * US);
+        let b = try_connect(&mut world, 1, 0, 7).unwrap();
+        let mut accepted = [None, None];
+        wait_for(&mut world, 5 * S, "both are open", |world| {
+            for (host, accepted) in accepted.iter_mut().enumerate() {
+                *accepted = accepted.or_else(|| world.hosts[host].accept(7).ok());
+            }
+            accepted.iter().all(Option::is_some) && is_open(world, 0, a) && is_open(world, 1, b)
+        });
+        let [from_b, from_a] = accepted.map(Option::unwrap);
+        stream(&mut world, (0, a), (1, from_a), 20_000, 5 * S);
+        stream(&mut world, (1, b), (0, from_b), 20_000, 5 * S);
+        assert_eq!(world.hosts.iter().map(|host| host.sizes()).collect::<Vec<_>>(), [(1, 2), (1, 2)], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_forged_crossing_does_not_stop_an_attempt() {
+    // Host 2 says in host 1's name that it begins: host 0 stands back, and tries again when nothing comes of it.
+    let mut world = listening(Net::default(), 1);
+    let mut syn = None;
+    let mut other = World::new(2, Net::default(), &Config::default(), 2);
+    try_connect(&mut other, 1, 0, 9).unwrap();
+    let now = other.time();
+    other.hosts[1].transmit(now, &mut |_, _, packets| {
+        syn = Some(packets[0].to_vec());
+        1
+    });
+    world.hosts[0].listen(9, Mode::Stream, 4).unwrap();
+    let client = try_connect(&mut world, 0, 1, 7).unwrap();
+    let mut forged = syn.unwrap();
+    // The lower node wins: host 0 has node 1, so this one says node 0.
+    forged[36..44].fill(0);
+    let now = world.time();
+    world.hosts[0].handle_packet(now, &path(1), false, &forged);
+    let taken = wait_for(&mut world, S, "open all the same", |world| is_open(world, 0, client));
+    assert!(taken < 200 * MS, "{taken}");
+}
+
+#[test]
+fn closing_while_opening_leaves_nothing_at_either_end() {
+    for after in [0, RTT / 2, RTT, RTT + RTT / 2, 2 * RTT - 1, 2 * RTT] {
+        for others in [false, true] {
+            let mut world = listening(Net::default(), after);
+            let client = try_connect(&mut world, 0, 1, 7).unwrap();
+            let other = others.then(|| try_connect(&mut world, 0, 1, 7).unwrap());
+            pass(&mut world, after);
+            let now = world.time();
+            world.hosts[0].close(now, client);
+            pass(&mut world, 100 * MS);
+            let mut ends = Vec::new();
+            while let Ok(id) = world.hosts[1].accept(7) {
+                ends.push((1, id));
+            }
+            if let Some(other) = other {
+                assert!(is_open(&mut world, 0, other), "closed after {after}");
+                ends.push((0, other));
+            }
+            let now = world.time();
+            let _ = ends.iter().map(|&(host, id)| world.hosts[host].send(now, id, b"hello")).collect::<Vec<_>>();
+            close_all_channels(&mut world, &ends);
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_was_started_anew_without_a_secret_is_given_up_after_silence() {
+    let mut world = listening(Net::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    stream(&mut world, (0, client), (1, server), 200_000, S);
+    world.replace(1, endpoint(1, &Config::default(), 99));
+    world.hosts[1].listen(7, Mode::Stream, 4).unwrap();
+    let now = world.time();
+    world.hosts[0].send(now, client, &[1; 100]).unwrap();
+    world.hosts[0].flush(client);
+    let failure = |world: &mut World| failed(world, 0, client);
+    // Without a secret that outlives it the new process cannot prove anything: only silence ends the old association ...
+    pass(&mut world, 100 * MS);
+    assert_eq!(failure(&mut world), None);
+    let taken = wait_for(&mut world, 20 * S, "given up", |world| failed(world, 0, client).is_some());
+    assert!((9 * S..11 * S).contains(&taken), "{taken}");
+}
+
+#[test]
+fn a_peer_started_anew_with_its_secret_resets_its_old_associations_at_once() {
+    let start = |world: &mut World, seed: u64| {
+        let mut endpoint = endpoint(1, &Config::default(), seed);
+        endpoint.set_secret([7; 32], seed as u32);
+        endpoint.listen(7, Mode::Stream, 4).unwrap();
+        world.replace(1, endpoint);
+    };
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    start(&mut world, 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    stream(&mut world, (0, client), (1, server), 200_000, S);
+    pass(&mut world, MS);
+    start(&mut world, 2);
+    let now = world.time();
+    world.hosts[0].send(now, client, &[1; 100]).unwrap();
+    world.hosts[0].flush(client);
+    let taken = wait_for(&mut world, S, "reset", |world| failed(world, 0, client).is_some());
+    assert_eq!(failed(&mut world, 0, client), Some(ErrorCode::Unknown));
+    assert_eq!(taken, RTT);
+    let again = try_connect(&mut world, 0, 1, 7).unwrap();
+    wait_for(&mut world, S, "open", |world| is_open(world, 0, again));
+}
+
+#[test]
+fn a_client_started_anew_gets_in_and_its_old_association_is_doubted() {
+    let secret = |host: usize, seed: u64| {
+        let mut endpoint = endpoint(host, &Config::default(), seed);
+        endpoint.set_secret([host as u8; 32], seed as u32);
+        endpoint
+    };
+    let mut world = World::of(vec![secret(0, 1), secret(1, 1)], Net::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    stream(&mut world, (0, client), (1, server), 1000, S);
+    world.replace(0, secret(0, 2));
+    let again = try_connect(&mut world, 0, 1, 7).unwrap();
+    wait_for(&mut world, S, "open", |world| is_open(world, 0, again));
+    // The server only reads on the old one; without the doubt it would learn nothing for five minutes.
+    wait_for(&mut world, 10 * MS, "the old one has failed", |world| failed(world, 1, server).is_some());
+    assert_eq!(world.hosts[1].sizes().0, 1);
+    let now_server = world.hosts[1].accept(7).unwrap();
+    stream(&mut world, (0, again), (1, now_server), 1000, S);
+}
+
+#[test]
+fn the_limits_of_associations_and_channels_are_kept() {
+    let config = Config { max_associations: 3, max_channels: 5, ..Config::default() };
+    let mut world = World::new(2, Net::default(), &config, 1);
+    world.hosts[1].listen(7, Mode::Stream, 100).unwrap();
+    let now = world.time();
+    let open: Vec<_> =
+        (0..3).map(|name| world.hosts[0].connect(now, &alias(1, name), 7, Mode::Stream).unwrap()).collect();
+    assert!(world.hosts[0].connect(now, &alias(1, 3), 7, Mode::Stream).is_err());
+    wait_for(&mut world, S, "open", |world| open.iter().all(|&id| is_open(world, 0, id)));
+    (0..4).for_each(|_| assert!(world.hosts[0].connect(now, &alias(1, 0), 7, Mode::Stream).is_ok()));
+    assert!(world.hosts[0].connect(now, &alias(1, 0), 7, Mode::Stream).is_err());
+}
