@@ -325,14 +325,25 @@ impl Engine {
     /// # Errors
     /// A bound was reached.
     pub fn open(&self, to: Target, port: u16, mode: Mode) -> Result<ChannelId, Error> {
+        self.open_from(to, None, port, mode)
+    }
+
+    /// The same, from a port of the protocol that the caller has chosen: what the peer is told, and no more.
+    ///
+    /// # Errors
+    /// A bound was reached.
+    pub fn open_from(&self, to: Target, from: Option<u16>, port: u16, mode: Mode) -> Result<ChannelId, Error> {
         let inner = self.inner()?;
         let mut core = inner.lock();
         let now = inner.now();
         let path = Core::path(to.link, to.address);
         core.take_reports();
         core.was_unreachable(&path);
-        let channel =
-            core.endpoint.connect(now, &path, port, mode).map_err(|error: ConnectError| Error::from(error))?;
+        let opened = match from {
+            None => core.endpoint.connect(now, &path, port, mode),
+            Some(from) => core.endpoint.connect_from(now, &path, from, port, mode),
+        };
+        let channel = opened.map_err(|error: ConnectError| Error::from(error))?;
         inner.follow_up(&mut core, now);
         Ok(channel)
     }
@@ -342,7 +353,22 @@ impl Engine {
     /// # Errors
     /// It refused, nothing receives there, or the time is over.
     pub fn connect(&self, to: Target, port: u16, mode: Mode, deadline: Option<Instant>) -> Result<ChannelId, Error> {
-        let channel = self.open(to, port, mode)?;
+        self.connect_from(to, None, port, mode, deadline)
+    }
+
+    /// The same, from a port of the protocol that the caller has chosen.
+    ///
+    /// # Errors
+    /// As [`Engine::connect`].
+    pub fn connect_from(
+        &self,
+        to: Target,
+        from: Option<u16>,
+        port: u16,
+        mode: Mode,
+        deadline: Option<Instant>,
+    ) -> Result<ChannelId, Error> {
+        let channel = self.open_from(to, from, port, mode)?;
         let path = Core::path(to.link, to.address);
         let result = self.block(Subject::Channel(channel), deadline, |core, _| {
             core.take_reports();

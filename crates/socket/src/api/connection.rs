@@ -44,6 +44,15 @@ impl Limit {
     }
 }
 
+/// Over which engine somebody is reached, and as whom.
+pub struct Way {
+    pub home: Arc<Home>,
+    pub target: Target,
+    /// The port of the protocol that the peer is told; `None`: one of the engine's choice.
+    pub from: Option<u16>,
+    pub port: u16,
+}
+
 pub struct Connection {
     home: Arc<Home>,
     channel: ChannelId,
@@ -86,30 +95,24 @@ impl Connection {
     }
 
     /// Opens one and waits until the peer has taken it.
-    pub fn connect(
-        home: Arc<Home>,
-        target: Target,
-        port: u16,
-        mode: Mode,
-        deadline: Option<Instant>,
-    ) -> io::Result<Connection> {
-        let channel = home.engine().connect(target, port, mode, deadline)?;
-        Ok(Connection::opened(home, channel, target, port))
-    }
-
-    fn opened(home: Arc<Home>, channel: ChannelId, target: Target, port: u16) -> Connection {
-        // It may have failed already, and then there is nothing left to ask.
-        let local = home.engine().addresses(channel).map_or(0, |(_, local, _)| local);
-        let peer = home.name(target.address, port);
-        Connection::new(home, channel, peer, (local, port))
+    pub fn connect(way: Way, mode: Mode, deadline: Option<Instant>) -> io::Result<Connection> {
+        let channel = way.home.engine().connect_from(way.target, way.from, way.port, mode, deadline)?;
+        Ok(Connection::opened(way, channel))
     }
 
     /// Opens one and does not wait for the peer.
-    pub fn open(home: Arc<Home>, target: Target, port: u16, mode: Mode) -> io::Result<Connection> {
-        let channel = home.engine().open(target, port, mode)?;
-        let connection = Connection::opened(home, channel, target, port);
+    pub fn open(way: Way, mode: Mode) -> io::Result<Connection> {
+        let channel = way.home.engine().open_from(way.target, way.from, way.port, mode)?;
+        let connection = Connection::opened(way, channel);
         connection.set_nonblocking(true);
         Ok(connection)
+    }
+
+    fn opened(way: Way, channel: ChannelId) -> Connection {
+        // It may have failed already, and then there is nothing left to ask.
+        let local = way.home.engine().addresses(channel).map_or(0, |(_, local, _)| local);
+        let peer = way.home.name(way.target.address, way.port);
+        Connection::new(way.home, channel, peer, (local, way.port))
     }
 
     fn engine(&self) -> &Engine {
@@ -253,6 +256,8 @@ impl Connection {
         }
         if matches!(how, Shutdown::Write | Shutdown::Both) {
             self.engine().shutdown(self.channel).map_err(|error| self.send_error(error))?;
+            // Who waits for room waits in vain.
+            self.engine().wake(self.channel)?;
         }
         Ok(())
     }

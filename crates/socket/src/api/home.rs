@@ -8,16 +8,16 @@ use super::address::{Address, PacketAddress};
 use super::claim::Claim;
 use super::environment::{self, Environment};
 use super::exit;
+use super::per_process::PerProcess;
 use ropeway_engine::key_file::{self, KeyError};
 use ropeway_engine::link::packet::{self, FieldMatch, PacketLink};
 use ropeway_engine::link::udp::{self, UdpLink};
 use ropeway_engine::link::{self, Link, Width};
 use ropeway_engine::{ClusterKeys, Config, Engine, LinkId, Options};
-use ropeway_shm::fork::Birthmark;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
@@ -48,17 +48,19 @@ pub struct Home {
     place: Place,
     /// Made by this process on its own account: it sees to the end of it.
     is_ours: bool,
+    /// Its address belongs to a [`Binding`].
+    taken: AtomicBool,
 }
 
 impl Home {
     /// In somebody's own engine.
     pub fn of(engine: &Engine, link: LinkId) -> Arc<Home> {
         let place = Place { engine: engine.clone(), link, device: String::new(), claims: Arc::default() };
-        Arc::new(Home { place, is_ours: false })
+        Arc::new(Home { place, is_ours: false, taken: AtomicBool::new(false) })
     }
 
     fn ours(place: Place) -> Arc<Home> {
-        Arc::new(Home { place, is_ours: true })
+        Arc::new(Home { place, is_ours: true, taken: AtomicBool::new(false) })
     }
 
     pub fn engine(&self) -> &Engine {
@@ -80,6 +82,25 @@ impl Home {
         }
     }
 
+    /// Somebody's address on this link.
+    ///
+    /// # Errors
+    /// It is on another kind of link.
+    pub fn reach(&self, to: &Address) -> io::Result<link::Address> {
+        match (self.local(), to) {
+            (Some(link::Address::Udp(own)), Address::Udp(to)) if own.is_ipv4() == to.is_ipv4() => {
+                Ok(link::Address::Udp(*to))
+            }
+            (Some(link::Address::Ether(_)), Address::Packet(to)) if to.device == self.place.device => {
+                Ok(link::Address::Ether(to.mac.unwrap_or_default()))
+            }
+            _ => {
+                let what = format!("{to} cannot be reached from the address that was chosen to connect from");
+                Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+            }
+        }
+    }
+
     pub fn local(&self) -> Option<link::Address> {
         self.place.engine.local(self.place.link)
     }
@@ -88,10 +109,44 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         if self.is_ours
-            && let Some(process) = Process::existing()
+            && let Some(process) = PROCESS.get()
         {
             process.linger(self.place.clone());
         }
+    }
+}
+
+/// The right to an address of this host, and its port.
+pub struct Binding {
+    home: Arc<Home>,
+    port: u16,
+}
+
+impl Binding {
+    /// At a port of somebody's own engine.
+    pub fn of(engine: &Engine, link: LinkId, port: u16) -> Binding {
+        Binding { home: Home::of(engine, link), port }
+    }
+
+    fn new(home: Arc<Home>, port: u16) -> io::Result<Binding> {
+        if home.taken.swap(true, Ordering::AcqRel) {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("port {port} is in use by this process")));
+        }
+        Ok(Binding { home, port })
+    }
+
+    pub fn home(&self) -> &Arc<Home> {
+        &self.home
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for Binding {
+    fn drop(&mut self) {
+        self.home.taken.store(false, Ordering::Release);
     }
 }
 
@@ -105,9 +160,9 @@ enum Reach {
     Device(String),
 }
 
-/// What this process has. Leaked: a forked child leaves its parent's alone and makes its own.
+/// What this process has. A forked child leaves its parent's alone and makes its own.
+#[derive(Default)]
 struct Process {
-    birthmark: Birthmark,
     homes: Mutex<Homes>,
 }
 
@@ -120,24 +175,15 @@ struct Homes {
     lingered: u64,
 }
 
-static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+static PROCESS: PerProcess<Process> = PerProcess::new();
 
 impl Process {
-    /// That of this process, if it has one.
-    fn existing() -> Option<&'static Process> {
-        super::leaked::get(&PROCESS).filter(|process| !process.birthmark.is_inherited())
-    }
-
     fn get() -> io::Result<&'static Process> {
-        if let Some(process) = Process::existing() {
-            return Ok(process);
-        }
-        let fresh = Process { birthmark: Birthmark::new()?, homes: Mutex::default() };
-        let (process, was_first) = super::leaked::replace(&PROCESS, fresh, |old| old.birthmark.is_inherited());
-        if was_first {
+        let found = PROCESS.get_or_make(Process::default)?;
+        if found.is_first {
             exit::register();
         }
-        Ok(process)
+        Ok(found.value)
     }
 
     fn lock(&self) -> MutexGuard<'_, Homes> {
@@ -201,21 +247,21 @@ pub fn to_reach(to: &Address) -> io::Result<(Arc<Home>, link::Address)> {
     Ok((home, address))
 }
 
-/// The engine that listens at `at`, and the port.
+/// The right to `at`, with an engine there.
 ///
 /// # Errors
 /// The address is taken, or not this host's; or as [`to_reach`].
-pub fn to_listen(at: &Address) -> io::Result<(Arc<Home>, u16)> {
+pub fn to_listen(at: &Address) -> io::Result<Binding> {
     let process = Process::get()?;
     // Let go of after the lock, which the last user of a home needs.
     let mut present: Vec<Arc<Home>> = Vec::new();
     let mut homes = process.lock();
     homes.listening.retain(|home| home.strong_count() > 0);
     if at.port() != 0 {
-        // A listener was here before, and its connections still are.
+        // Somebody was here before, and his connections still are.
         present.extend(homes.listening.iter().filter_map(Weak::upgrade));
         if let Some(home) = present.iter().find(|home| home.place.is_at(at)) {
-            return Ok((home.clone(), at.port()));
+            return Binding::new(home.clone(), at.port());
         }
     }
     let past = homes.lingering.values().find(|place| at.port() != 0 && place.is_at(at)).cloned();
@@ -234,7 +280,7 @@ pub fn to_listen(at: &Address) -> io::Result<(Arc<Home>, u16)> {
     };
     let home = Home::ours(place);
     homes.listening.push(Arc::downgrade(&home));
-    Ok((home, port))
+    Binding::new(home, port)
 }
 
 fn only_own_engines(address: &Address) -> io::Error {
@@ -292,7 +338,7 @@ fn make(
 
 /// Closes everything and waits, for the linger time at most, until the peers have it.
 pub fn finish_all() {
-    let (Some(process), Ok(environment)) = (Process::existing(), environment::get()) else { return };
+    let (Some(process), Ok(environment)) = (PROCESS.get(), environment::get()) else { return };
     let mut present: Vec<Arc<Home>> = Vec::new();
     let homes = process.lock();
     present.extend(homes.clients.values().cloned());

@@ -2,8 +2,9 @@
 
 use super::address::{Address, ToAddresses};
 use super::common::connection_methods;
-use super::connection::Connection;
+use super::connection::{Connection, Way};
 use super::home::Home;
+use super::local::Local;
 use ropeway_engine::{Engine, Error, Mode, Target, Watch};
 use std::fmt;
 use std::io;

@@ -1,7 +1,7 @@
 //! What goes wrong, and what a program is told.
 
 use crate::{A_WHILE, SOON, connect, kind, pair, wait_until};
-use ropeway_socket::{Listener, Stream};
+use ropeway_socket::{Listener, Local, Stream};
 use std::io::{ErrorKind, Read, Write};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -111,4 +111,58 @@ fn accepting_ends_with_its_time() {
     assert_eq!(kind(listener.accept()), ErrorKind::WouldBlock);
     listener.set_nonblocking(true).unwrap();
     assert_eq!(kind(listener.accept()), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn an_address_that_was_taken_is_for_one_use_and_one_user() {
+    let local = Local::bind("127.0.0.1:0").unwrap();
+    let at = local.local_addr().unwrap();
+    assert_eq!(kind(Local::bind(&at)), ErrorKind::AddrInUse);
+    assert_eq!(kind(Listener::bind(&at)), ErrorKind::AddrInUse);
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap();
+    let mut client = Stream::connect_from(&local.with_port(77), &to, Some(SOON)).unwrap();
+    let (server, from) = listener.accept().unwrap();
+    assert_eq!((&from, client.local_addr().unwrap()), (&at, at.clone()));
+    assert_eq!(server.ports(), (to.port(), 77));
+    client.write_all(b"x").unwrap();
+    let other_kind = "[::1]:7".parse().unwrap();
+    assert_eq!(kind(Stream::connect_from(&local, &other_kind, None)), ErrorKind::InvalidInput);
+    let second = Listener::bind_to(&local, 8).unwrap();
+    assert_eq!(kind(Listener::bind_to(&local, 8)), ErrorKind::AddrInUse);
+    assert_eq!(second.local_addr().unwrap(), at);
+    drop(local);
+    assert_eq!(kind(Listener::bind(&at)), ErrorKind::AddrInUse, "it listens there");
+    drop(second);
+    Listener::bind(&at).unwrap();
+}
+
+#[test]
+fn closing_a_listener_wakes_who_waits_at_it() {
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    std::thread::scope(|scope| {
+        let waiting = [(); 2].map(|()| scope.spawn(|| kind(listener.accept())));
+        std::thread::sleep(A_WHILE);
+        listener.close();
+        for thread in waiting {
+            assert_eq!(thread.join().unwrap(), ErrorKind::NotConnected);
+        }
+    });
+    assert_eq!(kind(Stream::connect(listener.local_addr().unwrap())), ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn ending_a_direction_wakes_the_thread_that_waits_for_room_in_it() {
+    let (client, _server) = pair();
+    let mut writer = client.try_clone().unwrap();
+    let thread = std::thread::spawn(move || {
+        loop {
+            if let Err(error) = writer.write_all(&[0; 65536]) {
+                return error.kind();
+            }
+        }
+    });
+    std::thread::sleep(4 * A_WHILE);
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(thread.join().unwrap(), ErrorKind::BrokenPipe);
 }

@@ -140,4 +140,5 @@ fn an_engine_of_ones_own_serves_as_well() {
     server.read_exact(&mut buffer).unwrap();
     assert_eq!(&buffer, b"hello");
     assert_eq!(kind(Stream::connect(from)), ErrorKind::Unsupported);
+    assert_ne!(Listener::bind_on(&engines[1], links[1], 0, 10).unwrap().port(), 0);
 }
