@@ -70,6 +70,14 @@ macro_rules! connection_methods {
             self.connection.is_connected()
         }
 
+        /// Whether no more can be read: the peer has closed, or reading was ended here, and everything was read.
+        ///
+        /// # Errors
+        /// This end has aborted the connection.
+        pub fn is_ended(&self) -> io::Result<bool> {
+            self.connection.is_ended()
+        }
+
         /// Another handle of the same connection, with the same options. It ends with the last one.
         pub fn try_clone(&self) -> io::Result<Self> {
             Ok(Self { connection: self.connection.clone() })

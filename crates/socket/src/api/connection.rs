@@ -3,7 +3,7 @@
 use super::address::Address;
 use super::errors::{of_send, of_wait};
 use super::home::Home;
-use ropeway_engine::{ChannelId, Engine, Error, Interest, Mode, Target, Watch};
+use ropeway_engine::{ChannelId, Engine, Error, ErrorCode, Interest, Mode, Target, Watch};
 use std::io::{self, ErrorKind};
 use std::net::{Shutdown, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -96,8 +96,14 @@ impl Connection {
 
     /// Opens one and waits until the peer has taken it.
     pub fn connect(way: Way, mode: Mode, deadline: Option<Instant>) -> io::Result<Connection> {
-        let channel = way.home.engine().connect_from(way.target, way.from, way.port, mode, deadline)?;
-        Ok(Connection::opened(way, channel))
+        let engine = way.home.engine();
+        let connect = || engine.connect_from(way.target, way.from, way.port, mode, deadline);
+        let channel = match connect() {
+            // The peer's engine, which was known, has just gone; who is there now is asked anew.
+            Err(Error::Failed(ErrorCode::Closed)) => connect(),
+            other => other,
+        };
+        Ok(Connection::opened(way, channel?))
     }
 
     /// Opens one and does not wait for the peer.
@@ -177,6 +183,11 @@ impl Connection {
         self.engine().try_recv(self.channel, out).map_err(of_wait)
     }
 
+    /// Bytes of a stream that are there; they stay.
+    pub fn try_peek(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        self.engine().try_peek(self.channel, out).map_err(of_wait)
+    }
+
     /// Bytes of a stream; they stay.
     pub fn peek(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
         let deadline = self.read_limit.deadline();
@@ -228,22 +239,30 @@ impl Connection {
     pub fn next_message_bytes(&self) -> io::Result<Option<usize>> {
         let deadline = self.read_limit.deadline();
         loop {
-            if !self.is_nonblocking() {
-                let interest = Interest { read: true, write: false };
-                self.engine().wait(self.channel, interest, deadline).map_err(of_wait)?;
+            match self.try_next_message_bytes() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && !self.is_nonblocking() => {}
+                other => return other,
             }
-            if let Some(bytes) = self.engine().message_bytes(self.channel) {
-                return Ok(Some(bytes));
-            }
-            let readiness = self.engine().readiness(self.channel).ok_or(Error::Closed)?;
-            match readiness.failed {
-                _ if readiness.ended => return Ok(None),
-                Some(code) => return Err(Error::Failed(code).into()),
-                None if self.is_nonblocking() => return Err(ErrorKind::WouldBlock.into()),
-                // Another thread took it.
-                None => {}
-            }
+            let interest = Interest { read: true, write: false };
+            self.engine().wait(self.channel, interest, deadline).map_err(of_wait)?;
         }
+    }
+
+    /// The same, without waiting whatever the options say.
+    pub fn try_next_message_bytes(&self) -> io::Result<Option<usize>> {
+        // Looked at first: a message that comes in between is no end.
+        let readiness = self.engine().readiness(self.channel).ok_or(Error::Closed)?;
+        match (self.engine().message_bytes(self.channel), readiness.failed) {
+            (Some(bytes), _) => Ok(Some(bytes)),
+            (None, _) if readiness.ended => Ok(None),
+            (None, Some(code)) => Err(Error::Failed(code).into()),
+            (None, None) => Err(ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Whether the peer has closed, or reading was ended, and everything was read.
+    pub fn is_ended(&self) -> io::Result<bool> {
+        Ok(self.engine().readiness(self.channel).ok_or(Error::Closed)?.ended)
     }
 
     pub fn longest_message(&self) -> u64 {

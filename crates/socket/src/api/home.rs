@@ -204,8 +204,11 @@ impl Process {
         drop(homes);
         let wait = move || {
             place.engine.drain_all(deadline);
-            let last = self.lock().lingering.remove(&key);
+            let mut homes = self.lock();
+            let last = homes.lingering.remove(&key);
+            // Under the lock: who binds the address next finds either the place or the address free.
             drop((place, last));
+            drop(homes);
         };
         // Without a thread to spare, the exit of the process waits for it.
         let _ = std::thread::Builder::new().name("ropeway-linger".into()).spawn(wait);

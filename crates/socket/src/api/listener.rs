@@ -44,9 +44,9 @@ impl Entrance {
         self.binding.home().engine()
     }
 
-    fn accept(&self) -> io::Result<Connection> {
+    fn accept(&self, now: bool) -> io::Result<Connection> {
         loop {
-            let channel = if self.nonblocking.load(Ordering::Relaxed) {
+            let channel = if now || self.nonblocking.load(Ordering::Relaxed) {
                 self.engine().try_accept(self.port)
             } else {
                 self.engine().accept(self.port, self.limit.deadline())
@@ -134,7 +134,17 @@ macro_rules! listener {
             /// # Errors
             /// `WouldBlock`, if told not to wait, or not any longer.
             pub fn accept(&self) -> io::Result<($connection, Address)> {
-                let connection = $connection::of(self.entrance.accept()?);
+                let connection = $connection::of(self.entrance.accept(false)?);
+                let peer = connection.peer_addr()?;
+                Ok((connection, peer))
+            }
+
+            /// Takes a connection that is there, without waiting whatever the options say.
+            ///
+            /// # Errors
+            /// `WouldBlock`; it was closed.
+            pub fn try_accept(&self) -> io::Result<($connection, Address)> {
+                let connection = $connection::of(self.entrance.accept(true)?);
                 let peer = connection.peer_addr()?;
                 Ok((connection, peer))
             }

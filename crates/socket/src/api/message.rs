@@ -87,6 +87,14 @@ impl MessageSocket {
         self.connection.next_message_bytes()
     }
 
+    /// The same, without waiting whatever the options say.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or as [`MessageSocket::recv`].
+    pub fn try_next_len(&self) -> io::Result<Option<usize>> {
+        self.connection.try_next_message_bytes()
+    }
+
     /// The longest message that can be sent: what the peer takes, and this end. 0 while the connection is being opened.
     pub fn max_message_len(&self) -> u64 {
         self.connection.longest_message()

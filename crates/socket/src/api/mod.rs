@@ -20,6 +20,7 @@ mod per_process;
 mod stream;
 
 pub use address::{Address, PacketAddress, ParseAddressError, ToAddresses};
+pub use claim::Claim;
 pub use errors::details;
 pub use listener::{Incoming, IncomingMessages, Listener, MessageListener, USUAL_BACKLOG};
 pub use local::Local;

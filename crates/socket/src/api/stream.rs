@@ -31,6 +31,14 @@ impl Stream {
         Ok(self.connection.peek(out)?.unwrap_or(0))
     }
 
+    /// The same, without waiting whatever the options say.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or as a read.
+    pub fn try_peek(&self, out: &mut [u8]) -> io::Result<usize> {
+        Ok(self.connection.try_peek(out)?.unwrap_or(0))
+    }
+
     /// Reads what there is, without waiting whatever the options say.
     ///
     /// # Errors

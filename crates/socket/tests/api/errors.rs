@@ -166,3 +166,18 @@ fn ending_a_direction_wakes_the_thread_that_waits_for_room_in_it() {
     client.shutdown(std::net::Shutdown::Write).unwrap();
     assert_eq!(thread.join().unwrap(), ErrorKind::BrokenPipe);
 }
+
+#[test]
+fn who_listens_again_at_an_address_is_reached_at_once() {
+    let at = Listener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for round in 0..30 {
+        let listener = Listener::bind(&at).unwrap();
+        let mut client = Stream::connect(&at).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        let (mut server, _) = listener.accept().unwrap();
+        client.write_all(b"x").unwrap();
+        server.read_exact(&mut [0]).unwrap();
+        // Nobody is there between the rounds, and connections say so.
+        drop((listener, server));
+        assert_eq!(kind(Stream::connect(&at)), ErrorKind::ConnectionRefused, "round {round}");
+    }
+}

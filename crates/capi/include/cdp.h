@@ -1,0 +1,67 @@
+/*
+ * The calls of the Cyclops Datagram Protocol, document 0, section 4.6 (docs/sources.md), over Ropeway's protocol. Link with -lropeway.
+ *
+ * An address is a node's number and a port of it. Which node is where is said by the file that ROPEWAY_NODES names (/etc/ropeway/nodes if it is not set), a
+ * line "NODE ADDRESS" for each, with an IP address or, for plain Ethernet, a hardware address; or by ROPEWAY_NODES itself: 1=10.0.0.1,2=10.0.0.2.
+ *
+ * Connections carry datagrams: each cdp_recv gives what one cdp_send sent. They are not limited to one packet; ROPEWAY_CDP_LIMIT=1472 limits them to what the
+ * document's packets had room for. Failed calls set errno; ropeway_error() of ropeway.h has a sentence about why. Descriptors are no
+ * descriptors of the kernel and do not survive a fork; a forked child calls cdp_init again.
+ */
+#ifndef CDP_H
+#define CDP_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct cdp_sockaddr {
+	int node;
+	int port; /* 1 to 65535 */
+};
+
+/*
+ * Before all others, once: which node this is, and its network interfaces. The first is that of hardware addresses. `forward` must be 0: forwarding for
+ * other nodes is refused with EOPNOTSUPP. 0, or non-zero on failure.
+ */
+int cdp_init(int node_num, const char *ifv[], int ifi, int forward);
+
+/* A socket with an address: this node, and a port that no other socket of the node has. -1 on failure. */
+int cdp_socket(void);
+
+/* Closes it. What was sent is still delivered; what was not read is thrown away. 0, or non-zero on failure. */
+int cdp_close(int s);
+
+/* Gives it another port. The node must be this one. 0, or non-zero on failure. */
+int cdp_bind(int s, struct cdp_sockaddr *local_addr);
+
+/* 0, or non-zero on failure. */
+int cdp_listen(int s, int backlog);
+
+/*
+ * A connection that waits, as a socket of its own, and in `addr` (unless it is NULL) where it comes from (node -1: an address that ROPEWAY_NODES does not
+ * know). If there is none, it waits for one or, if `nonblocking` is not 0, fails with EAGAIN. -1 on failure.
+ */
+int cdp_accept(int s, struct cdp_sockaddr *addr, int nonblocking);
+
+/* Waits until the server has taken the connection. 0, or non-zero on failure. */
+int cdp_connect(int s, const struct cdp_sockaddr *remote_addr);
+
+/* Sends one datagram and returns its length. Negative on failure: EPIPE after the peer has closed. */
+int cdp_send(int s, const void *buf, size_t len);
+
+/*
+ * Receives one datagram and returns its length. If there is none, it waits for one or, if `nonblocking` is not 0, fails with EAGAIN. After the peer has closed, what it
+ * sent before is still received (the socket is a zombie), then it fails with ENOTCONN. If `len` is too short it fails with EMSGSIZE, and the datagram
+ * stays. Negative on failure. cdp_rcv is the name that the document's list has.
+ */
+int cdp_recv(int s, void *buf, size_t len, int nonblocking);
+int cdp_rcv(int s, void *buf, size_t len, int nonblocking);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
