@@ -58,6 +58,7 @@ impl Endpoint {
             waits_for,
             waited,
             counters: association.counters,
+            sealing: association.sealing.statistics(),
         }
     }
 }
