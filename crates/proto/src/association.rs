@@ -170,6 +170,8 @@ pub struct Association {
 
     // Control packets due.
     pub ack_due: bool,
+    /// The peer has asked for it.
+    pub asked: bool,
     pub ack_at: Option<Time>,
     pub ask_at: Option<Time>,
     /// Ask also for what was granted and never seen.
@@ -265,6 +267,7 @@ impl Association {
             lost_unreported: 0,
             arrived_unreported: 0,
             ack_due: false,
+            asked: false,
             ack_at: None,
             ask_at: None,
             ask_beyond: false,
@@ -337,7 +340,9 @@ impl Association {
         let limit = ack.wrapping_add(u64::from(header.grant));
         let before = self.limit;
         let is_more = limit.wrapping_sub(self.limit) as i64 > 0;
-        if header.grant > 0 && (is_more || limit == self.limit || !self.has_lease(now)) {
+        // A grant that comes when there is nothing to send is not kept: the receiver takes it back when it sees the end of the busy period.
+        let is_wanted = self.backlog_bytes > 0;
+        if header.grant > 0 && is_wanted && (is_more || limit == self.limit || !self.has_lease(now)) {
             (self.limit, self.limit_at) = (limit, now);
         }
         if is_newest {
@@ -409,7 +414,7 @@ impl Association {
 
     /// A packet with the header of this moment has left: acknowledgment, grant and times are told.
     pub fn said(&mut self, now: Time) {
-        self.ack_due = false;
+        (self.ack_due, self.asked) = (false, false);
         self.ack_at = None;
         self.arrivals_unacked = 0;
         if self.outstanding_packets() > 0 {

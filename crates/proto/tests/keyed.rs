@@ -4,11 +4,15 @@
 
 #[path = "closing.rs"]
 mod closing;
+#[path = "incast.rs"]
+mod incast;
 #[path = "liveness.rs"]
 mod liveness;
 #[path = "loss.rs"]
 mod loss;
 #[path = "opening.rs"]
 mod opening;
+#[path = "scale.rs"]
+mod scale;
 #[path = "transfer.rs"]
 mod transfer;

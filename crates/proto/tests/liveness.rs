@@ -168,7 +168,11 @@ fn a_stopped_host_that_holds_budget_stops_nobody_else() {
     let begin = world.now;
     carry_until(&mut world, &mut flows, 50 * MS, |_, _| false);
     let share = (others(&flows) - before) as f64 * 8.0 / (world.now - begin) as f64 / (PAYLOAD_BYTES / 1518.0);
-    println!("share of the line {share:.3} while one holder of grants is stopped");
+    println!(
+        "share of the line {share:.3} while one holder of grants is stopped, {} drops, {:?}",
+        world.drops(1),
+        world.hosts[1].counters().gate
+    );
     assert!(share > 0.95, "{share}");
     // It comes back before anybody has lost patience, and nothing is missing.
     pass(&mut world, 3 * S);

@@ -256,6 +256,7 @@ fn a_peer_started_anew_with_its_secret_resets_its_old_associations_at_once() {
     start(&mut world, 1);
     let (client, server) = pair(&mut world, Mode::Stream);
     stream(&mut world, (0, client), (1, server), 200_000, S);
+    pass(&mut world, MS);
     start(&mut world, 2);
     let now = world.time();
     world.hosts[0].send(now, client, &[1; 100]).unwrap();

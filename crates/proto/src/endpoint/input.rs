@@ -113,8 +113,9 @@ impl Endpoint {
         self.touch(index);
         match header.kind {
             Type::State | Type::Pin => {
-                self.associations[index as usize].ack_due = true;
-                self.associations[index as usize].granted_at = now;
+                let association = &mut self.associations[index as usize];
+                (association.ack_due, association.asked) = (true, true);
+                association.granted_at = now;
                 self.handle_blocks(index, blocks);
             }
             Type::Control => self.handle_blocks(index, blocks),
@@ -292,6 +293,9 @@ impl Endpoint {
     fn note_arrival(association: &mut Association, header: &Header, is_newest: bool) {
         if is_newest {
             association.peer_busy = !header.flags.contains(Flags::TXF);
+            if !association.peer_busy {
+                association.granted = association.received.next();
+            }
         }
         association.quiet_arrivals += 1;
         if association.quiet_arrivals >= REORDER_DECAY_PACKETS {
@@ -341,6 +345,10 @@ impl Endpoint {
     }
 
     pub(super) fn hand_out_grants(&mut self, now: Time) {
+        let drain_ns = self.arrivals.drain_ns(self.gate.charged_bytes());
+        let senders = self.associations.len() as u64;
+        let frame_bytes = u64::from(self.config.packet_bytes) + u64::from(self.config.frame_overhead_bytes);
+        self.gate.set_surroundings(drain_ns, senders, frame_bytes);
         let (associations, ready) = (&mut self.associations, &mut self.ready);
         let mut granted = Vec::new();
         self.gate.distribute(now, |index, packets| {
@@ -371,7 +379,8 @@ impl Endpoint {
             if is_over {
                 released.push(index);
             } else if due && association.received.base() != association.esp_ack {
-                association.ack_due = false;
+                // A question is answered at once, if only with the acknowledgment of before: silence would be taken for death.
+                association.ack_due = association.asked;
                 self.gate.hold_ack(index, active, |index| released.push(index));
             }
         }

@@ -2,7 +2,9 @@
 
 use std::io::IoSlice;
 
-use ropeway_wire::{AbortFields, BASE_HEADER_BYTES, BlockWriter, CHANNEL_HEADER_BYTES, Flags, Header, RstFields, Type};
+use ropeway_wire::{
+    AbortFields, BASE_HEADER_BYTES, Backlog, BlockWriter, CHANNEL_HEADER_BYTES, Flags, Header, RstFields, Type,
+};
 
 use super::commands::{enter_round, recount};
 use super::{Endpoint, MOST_REPLIES, Path, Reply};
@@ -212,14 +214,20 @@ impl Endpoint {
     fn transmit_data(&mut self, now: Time, index: u32, first_flight: u8, numbers: &[u64], sink: &mut Sink<'_>) -> Turn {
         let association = &mut self.associations[index as usize];
         let template = association.header(Type::Data, 0, first_flight, &self.config, now);
+        // What follows in the same batch has not left when this packet does: the receiver takes what is announced for what is still to come.
+        let new = |number: &u64| association.sent.get(*number).filter(|packet| !packet.transmitted);
+        let mut to_come = association.backlog_bytes
+            + numbers.iter().filter_map(new).map(|packet| packet.payload.len() as u64).sum::<u64>();
         for &number in numbers {
             let Some(packet) = association.sent.get_mut(number) else { continue };
+            to_come -= if packet.transmitted { 0 } else { packet.payload.len() as u64 };
+            let backlog = Backlog::from_bytes(to_come);
             let mut flags = packet.flags;
             flags.set(Flags::ECHO, template.flags.contains(Flags::ECHO));
             flags.set(Flags::RTX, packet.transmitted);
             let length = packet.payload.len() as u16;
             let Packet { kind, channel, back, .. } = *packet;
-            let header = Header { kind, flags, length, number: number as u32, channel, back, ..template };
+            let header = Header { kind, flags, length, number: number as u32, channel, back, backlog, ..template };
             packet.payload.with_header(CHANNEL_HEADER_BYTES, |out| out.copy_from_slice(&header.to_bytes()));
         }
         let mut slices = [IoSlice::new(&[]); BATCH_PACKETS];
@@ -401,11 +409,17 @@ fn number_packet(association: &mut Association, mut packet: Packet, now: Time) -
     if !std::mem::replace(&mut association.busy, true) {
         packet.flags.insert(Flags::TXS);
     }
-    if association.backlog_bytes == 0 {
+    let is_last = association.backlog_bytes == 0;
+    if is_last {
         packet.flags.insert(Flags::TXF);
     }
     association.new_at = now;
-    association.sent.push(packet)
+    let number = association.sent.push(packet);
+    if is_last {
+        // What is left of the grant goes back: the receiver sees the mark and charges it no longer.
+        association.limit = number.wrapping_add(1);
+    }
+    number
 }
 
 /// WANT blocks for channels that wait for credit: as many as fit, the others in turn with the next STATE.

@@ -123,7 +123,10 @@ impl Endpoint {
             association.ack_at = None;
             association.ack_due |= association.arrivals_unacked > 0;
             acts = true;
+            // With `gate = esp` the end of the batch decides about it.
+            self.touch(index);
         }
+        let association = &mut self.associations[index as usize];
         if association.flush_at.is_some_and(|at| at <= now) {
             association.flush_at = None;
             association.flush = !association.round.is_empty();
