@@ -4,6 +4,8 @@
 
 #[path = "closing.rs"]
 mod closing;
+#[path = "esp_bugs.rs"]
+mod esp_bugs;
 #[path = "incast.rs"]
 mod incast;
 #[path = "liveness.rs"]
@@ -12,6 +14,8 @@ mod liveness;
 mod loss;
 #[path = "opening.rs"]
 mod opening;
+#[path = "oracle.rs"]
+mod oracle;
 #[path = "scale.rs"]
 mod scale;
 #[path = "transfer.rs"]

@@ -251,8 +251,8 @@ fn a_state_is_answered_at_once_even_with_nothing_to_say() {
         if from == 0 && bytes[0] == STATE {
             asked = Some(now);
         }
-        if from == 1 && asked.is_some() {
-            out.borrow_mut().get_or_insert(now - asked.unwrap());
+        if let (1, Some(asked)) = (from, asked) {
+            out.borrow_mut().get_or_insert(now - asked);
         }
         from == 0 || asked.is_some()
     }));
