@@ -148,7 +148,8 @@ impl Core {
         if total > 0 {
             endpoint.finish_batch(now);
         }
-        total > 0
+        let refused = self.take_reports();
+        total > 0 || refused
     }
 
     /// Sends what may be sent.
@@ -191,25 +192,32 @@ impl Core {
         }
         let (read, write) = match subject {
             Subject::Port(port) => (self.endpoint.has_incoming(port), false),
+            Subject::Everything => (false, false),
             Subject::Channel(channel) => match self.endpoint.readiness(channel) {
                 Some(readiness) => (readiness.readable, readiness.writable),
                 None => (true, true),
             },
         };
         for watch in self.waiters.watches(subject) {
-            watch.set(watch.interest.read && read || watch.interest.write && write);
+            watch.update(read, write);
         }
     }
 
-    /// Reports from the network about destinations, as hints for who connects there.
-    pub fn take_reports(&mut self) {
+    /// Reports from the network about destinations, as hints for who connects there. Whether one ended an attempt.
+    pub fn take_reports(&mut self) -> bool {
+        let mut ended = false;
         for (place, member) in self.members.iter_mut().enumerate() {
-            while let Some((address, _)) = member.link.take_error() {
+            while let Some((address, error)) = member.link.take_error() {
+                let path = path::encode(place as u8, address);
+                if error.kind() == std::io::ErrorKind::ConnectionRefused {
+                    ended |= self.endpoint.refuse_unanswered(&path);
+                }
                 if self.unreachable.len() < 1024 {
-                    self.unreachable.insert(path::encode(place as u8, address), ());
+                    self.unreachable.insert(path, ());
                 }
             }
         }
+        ended
     }
 
     /// Whether the network reported that nobody receives at this path since the last question.

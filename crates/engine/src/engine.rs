@@ -60,6 +60,7 @@ pub struct Engine {
 /// The users' share of an engine: when it goes, the helper is told to end.
 struct Handle {
     inner: Arc<Inner>,
+    helper: Option<std::thread::JoinHandle<()>>,
     /// Where tools ask; `None` where there are no abstract addresses.
     control: Option<String>,
 }
@@ -83,6 +84,8 @@ pub(crate) struct Inner {
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.inner.birthmark.is_inherited() {
+            // The thread stayed with the parent; here there is nothing to let go of.
+            std::mem::forget(self.helper.take());
             return;
         }
         let mut core = self.inner.lock();
@@ -95,6 +98,10 @@ impl Drop for Handle {
         self.inner.helper_condition.notify_all();
         self.inner.ring();
         self.control.iter().for_each(|name| control::stop(name));
+        // Then the links are gone too, and their addresses free for others.
+        if let Some(helper) = self.helper.take() {
+            let _ = helper.join();
+        }
     }
 }
 
@@ -170,7 +177,7 @@ impl Inner {
     }
 
     /// After a command: sends what it made, tells who waits, and wakes a sleeper whose timeout is too late now.
-    fn follow_up(&self, core: &mut Core, now: Time) {
+    pub(crate) fn follow_up(&self, core: &mut Core, now: Time) {
         if core.endpoint.wants_to_transmit() {
             core.transmit(now);
         }
@@ -217,12 +224,12 @@ impl Engine {
             origin: Instant::now(),
             birthmark: Birthmark::new().map_err(Error::link("making a page that forks wipe"))?,
         });
-        helper::start(inner.clone()).map_err(Error::link("starting the helper thread"))?;
+        let helper = helper::start(inner.clone()).map_err(Error::link("starting the helper thread"))?;
         let control = control::start(Arc::downgrade(&inner)).ok();
-        Ok(Engine { handle: Arc::new(Handle { inner, control }) })
+        Ok(Engine { handle: Arc::new(Handle { inner, helper: Some(helper), control }) })
     }
 
-    fn inner(&self) -> Result<&Inner, Error> {
+    pub(crate) fn inner(&self) -> Result<&Inner, Error> {
         let inner = &*self.handle.inner;
         if inner.birthmark.is_inherited() { Err(Error::Forked) } else { Ok(inner) }
     }
@@ -416,6 +423,14 @@ impl Engine {
         })
     }
 
+    /// Looks at the bytes of a stream that a read would give now; they stay.
+    ///
+    /// # Errors
+    /// As [`Engine::try_recv`].
+    pub fn try_peek(&self, channel: ChannelId, out: &mut [u8]) -> Result<Option<usize>, Error> {
+        self.attempt(Subject::Channel(channel), |core, _| Ok(core.endpoint.peek(channel, out)?))
+    }
+
     /// Waits until the connection is ready for `interest`, or failed.
     ///
     /// # Errors
@@ -455,7 +470,8 @@ impl Engine {
     /// # Errors
     /// No descriptors left.
     pub fn watch(&self, channel: ChannelId, interest: Interest) -> Result<Watch, Error> {
-        self.watch_subject(Subject::Channel(channel), interest)
+        let watch = Watch::new(interest).map_err(Error::link("making an eventfd"))?;
+        self.watch_subject(Subject::Channel(channel), watch)
     }
 
     /// The same for a listener: readable while a connection waits.
@@ -463,12 +479,30 @@ impl Engine {
     /// # Errors
     /// No descriptors left.
     pub fn watch_port(&self, port: u16) -> Result<Watch, Error> {
-        self.watch_subject(Subject::Port(port), Interest { read: true, write: false })
+        let watch = Watch::new(Interest { read: true, write: false }).map_err(Error::link("making an eventfd"))?;
+        self.watch_subject(Subject::Port(port), watch)
     }
 
-    fn watch_subject(&self, subject: Subject, interest: Interest) -> Result<Watch, Error> {
+    /// A descriptor that polls as a socket's own: readable while a read, writable while a write would not have to wait.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn watch_like_socket(&self, channel: ChannelId) -> Result<Watch, Error> {
+        let watch = Watch::like_socket().map_err(Error::link("making a pair of sockets"))?;
+        self.watch_subject(Subject::Channel(channel), watch)
+    }
+
+    /// The same for a listener: readable while a connection waits, never writable.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn watch_port_like_socket(&self, port: u16) -> Result<Watch, Error> {
+        let watch = Watch::like_socket().map_err(Error::link("making a pair of sockets"))?;
+        self.watch_subject(Subject::Port(port), watch)
+    }
+
+    fn watch_subject(&self, subject: Subject, watch: Watch) -> Result<Watch, Error> {
         let inner = self.inner()?;
-        let watch = Watch::new(interest).map_err(Error::link("making an eventfd"))?;
         let mut core = inner.lock();
         core.waiters.watch(subject, watch.clone());
         core.refresh_watches(subject);
@@ -492,6 +526,11 @@ impl Engine {
     /// The length of the next whole message.
     pub fn message_bytes(&self, channel: ChannelId) -> Option<usize> {
         self.inner().ok()?.lock().endpoint.message_bytes(channel)
+    }
+
+    /// The longest message that can be sent on a connection; 0 while it is being opened.
+    pub fn longest_message(&self, channel: ChannelId) -> Option<u64> {
+        self.inner().ok()?.lock().endpoint.longest_message(channel)
     }
 
     /// Small sends leave at once.
@@ -553,7 +592,7 @@ impl Engine {
     }
 
     /// Calls `attempt` until it gives something, polling the links meanwhile or waiting for the thread that does.
-    fn block<T>(
+    pub(crate) fn block<T>(
         &self,
         subject: Subject,
         deadline: Option<Instant>,

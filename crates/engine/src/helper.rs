@@ -8,6 +8,7 @@ use crate::core::Poller;
 use crate::engine::Inner;
 use std::io;
 use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long the links may be left alone.
@@ -15,8 +16,8 @@ const TICK: Duration = Duration::from_millis(1);
 /// After so many ticks with the same caller polling the helper parks itself.
 const TICKS_TO_PARK: u32 = 16;
 
-pub fn start(inner: Arc<Inner>) -> io::Result<()> {
-    std::thread::Builder::new().name("ropeway".into()).stack_size(256 << 10).spawn(move || run(&inner)).map(drop)
+pub fn start(inner: Arc<Inner>) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("ropeway".into()).stack_size(256 << 10).spawn(move || run(&inner))
 }
 
 fn run(inner: &Inner) {

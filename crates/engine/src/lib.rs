@@ -7,6 +7,7 @@
 
 pub mod control;
 mod core;
+mod ending;
 mod engine;
 mod error;
 mod helper;

@@ -10,6 +10,8 @@ use std::sync::{Arc, Condvar};
 pub enum Subject {
     Channel(ChannelId),
     Port(u16),
+    /// Nothing that is announced.
+    Everything,
 }
 
 /// One waiting thread.
