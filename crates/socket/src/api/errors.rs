@@ -21,7 +21,7 @@ pub fn of_wait(error: Error) -> io::Error {
 /// Of a call that sends. The peer closed in order, or this end did: nobody will read it.
 pub fn of_send(error: Error, has_failed: bool) -> io::Error {
     match error {
-        Error::Closed => io::Error::new(ErrorKind::BrokenPipe, error),
+        Error::Closed | Error::Failed(ErrorCode::Closed) => io::Error::new(ErrorKind::BrokenPipe, error),
         Error::Failed(ErrorCode::Reset) if !has_failed => io::Error::new(ErrorKind::BrokenPipe, error),
         error => of_wait(error),
     }
