@@ -7,15 +7,12 @@ use ropeway_wire::{
 
 use super::keyed_opening::Answer;
 use super::{Endpoint, Path};
-use crate::association::{Association, Attempt, FIRST_RETRY_NS, Phase};
+use crate::association::{Association, Attempt, Crossed, FIRST_RETRY_NS, Phase};
 use crate::channel::Incoming;
 use crate::sent::Packet as SentPacket;
 use crate::time::Time;
 
 const MOST_RETRY_NS: u64 = 1_000_000_000;
-/// The end that stands back in a crossing waits so long for the other's CONFIRM before it tries again itself: the crossing SYN may have been
-/// lost on its way to a cookie, or forged.
-const YIELD_NS: u64 = 100_000_000;
 /// Spent cookies remembered, at most: who opens more than this within their life is refused as busy.
 const MOST_SPENT: usize = 65_536;
 /// Cookies are good for this long.
@@ -71,6 +68,9 @@ impl Endpoint {
     }
 
     fn handle_syn(&mut self, now: Time, path: &Path, syn: &SynFields, arrived_bytes: usize) {
+        if self.is_thrown_back(path, syn) {
+            return self.counters.dropped_unasked += 1;
+        }
         if (syn.features & FEATURE_KEYED != 0) != self.keys.is_some() {
             return self.refuse(path, syn, ErrorCode::Key);
         }
@@ -111,6 +111,14 @@ impl Endpoint {
         (self.node, attempt.source_port) < (syn.node, syn.source_port)
     }
 
+    /// Whether this is a SYN of our own for somebody else: who throws our packets back at us would have us talk to ourselves in his place. To our own address
+    /// we may talk.
+    fn is_thrown_back(&self, path: &Path, syn: &SynFields) -> bool {
+        let Some(own) = self.find(syn.source).map(|index| &self.associations[index as usize]) else { return false };
+        let is_ours = own.attempt().is_some_and(|attempt| attempt.nonce == syn.nonce);
+        is_ours && !(own.path == *path && self.own_paths.contains(path))
+    }
+
     fn refusal_of_port(&self, port: u16) -> Option<ErrorCode> {
         match self.listeners.get(&port) {
             None => Some(ErrorCode::Refused),
@@ -142,7 +150,7 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         let asked_at = association.attempt().and_then(|attempt| attempt.asked_at);
         if let Some(attempt) = association.attempt_mut() {
-            if attempt.cookie.is_some() || attempt.yields_until.is_some_and(|until| until > now) {
+            if attempt.cookie.is_some() {
                 return;
             }
             attempt.cookie = Some(fields.cookie);
@@ -176,9 +184,11 @@ impl Endpoint {
         attempt.asked_at = is_first.then_some(now);
         attempt.retry_at = now.after(attempt.retry_ns + jitter % (attempt.retry_ns / 8));
         attempt.retry_ns = (attempt.retry_ns * 2).min(MOST_RETRY_NS);
-        if attempt.yields_until.is_some_and(|until| until > now) {
+        if attempt.crossed == Crossed::LeavesOut {
+            attempt.crossed = Crossed::LeftOut;
             return true;
         }
+        attempt.crossed = Crossed::No;
         let Attempt { nonce, destination_port, source_port, cookie, .. } = **attempt;
         let path = association.path;
         let syn = SynFields {
@@ -298,6 +308,10 @@ impl Endpoint {
             }
             return Ok(());
         }
+        if self.is_thrown_back(path, &confirm.syn) {
+            self.counters.dropped_unasked += 1;
+            return Ok(());
+        }
         // Two CONFIRMs may cross even if the SYNs did not: the same end is the client.
         if self.is_crossing(path, &confirm.syn) {
             self.refuse(path, &confirm.syn, ErrorCode::Crossed);
@@ -363,7 +377,12 @@ impl Endpoint {
         let index =
             self.add_association(|id| Association::new(id, *path, Phase::Open, windows, first_number, &config, now))?;
         self.associations[index as usize].open(parameters, usize::from(syn.packet_size));
+        let is_own = |before: u32| {
+            self.associations[before as usize].attempt().is_some_and(|attempt| attempt.nonce == syn.nonce)
+        };
         match self.peers.insert(*path, index) {
+            // Ours to ourselves.
+            Some(before) if is_own(before) => {}
             Some(before) if self.associations[before as usize].attempt().is_some() => {
                 self.move_channels(now, before, index);
             }
@@ -499,8 +518,10 @@ impl Endpoint {
     fn handle_refused(&mut self, now: Time, path: &Path, id: Id, nonce: u64, code: ErrorCode) {
         let Some(index) = self.find_attempt(path, id, nonce) else { return };
         if code == ErrorCode::Crossed {
-            if let Some(attempt) = self.associations[index as usize].attempt_mut() {
-                attempt.yields_until = Some(now.after(YIELD_NS));
+            if let Some(attempt) = self.associations[index as usize].attempt_mut()
+                && attempt.crossed == Crossed::No
+            {
+                attempt.crossed = Crossed::LeavesOut;
             }
             return;
         }
