@@ -1,6 +1,7 @@
 //! What one turn of the event loop does, under the engine's lock: packets in, timers, packets out, events to who waits.
 
 use crate::path;
+use crate::share::Share;
 use crate::wait::{Subject, Waiters};
 use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
 use ropeway_proto::{Endpoint, Path, Time};
@@ -8,6 +9,8 @@ use std::collections::BTreeMap;
 
 /// Packets taken from one link in one turn: enough for a merged arrival of 64 KiB, few enough that answers do not wait.
 const ARRIVALS_PER_TURN: usize = 64;
+/// Calls that need not wait look at the links all the same when nobody has for so long: a few round trips of a fast network.
+const OVERDUE_NS: u64 = 20_000;
 /// A link that brought nothing lately is looked at every so many turns while another one is busy.
 const QUIET_LINK_EVERY: u32 = 8;
 
@@ -48,6 +51,8 @@ pub struct Core {
     pub helper_parked: bool,
     pub shut_down: bool,
     turns: u32,
+    turned_at: Time,
+    share: Share,
     /// Hosts that the network said do not listen, by address: the next attempt to connect there fails early.
     unreachable: BTreeMap<Path, ()>,
 }
@@ -64,6 +69,8 @@ impl Core {
             helper_parked: false,
             shut_down: false,
             turns: 0,
+            turned_at: Time::ZERO,
+            share: Share::new(),
             unreachable: BTreeMap::new(),
         }
     }
@@ -92,8 +99,14 @@ impl Core {
         path::encode(link.0, to)
     }
 
+    /// Whether the links have not been looked at for a while.
+    pub fn is_overdue(&self, now: Time) -> bool {
+        now.since(self.turned_at) >= OVERDUE_NS
+    }
+
     /// One turn. Says whether anything arrived or became due.
     pub fn turn(&mut self, now: Time) -> bool {
+        self.turned_at = now;
         let arrived = self.receive(now);
         let due = self.endpoint.next_timeout().is_some_and(|at| at <= now);
         if due {
@@ -101,6 +114,7 @@ impl Core {
         }
         let sends = self.endpoint.wants_to_transmit();
         if arrived || due || sends {
+            self.share.update(&mut self.endpoint, now);
             self.transmit(now);
             self.dispatch();
         }
@@ -134,7 +148,8 @@ impl Core {
         if total > 0 {
             endpoint.finish_batch(now);
         }
-        total > 0
+        let refused = self.take_reports();
+        total > 0 || refused
     }
 
     /// Sends what may be sent.
@@ -177,25 +192,32 @@ impl Core {
         }
         let (read, write) = match subject {
             Subject::Port(port) => (self.endpoint.has_incoming(port), false),
+            Subject::Everything => (false, false),
             Subject::Channel(channel) => match self.endpoint.readiness(channel) {
                 Some(readiness) => (readiness.readable, readiness.writable),
                 None => (true, true),
             },
         };
         for watch in self.waiters.watches(subject) {
-            watch.set(watch.interest.read && read || watch.interest.write && write);
+            watch.update(read, write);
         }
     }
 
-    /// Reports from the network about destinations, as hints for who connects there.
-    pub fn take_reports(&mut self) {
+    /// Reports from the network about destinations, as hints for who connects there. Whether one ended an attempt.
+    pub fn take_reports(&mut self) -> bool {
+        let mut ended = false;
         for (place, member) in self.members.iter_mut().enumerate() {
-            while let Some((address, _)) = member.link.take_error() {
+            while let Some((address, error)) = member.link.take_error() {
+                let path = path::encode(place as u8, address);
+                if error.kind() == std::io::ErrorKind::ConnectionRefused {
+                    ended |= self.endpoint.refuse_unanswered(&path);
+                }
                 if self.unreachable.len() < 1024 {
-                    self.unreachable.insert(path::encode(place as u8, address), ());
+                    self.unreachable.insert(path, ());
                 }
             }
         }
+        ended
     }
 
     /// Whether the network reported that nobody receives at this path since the last question.

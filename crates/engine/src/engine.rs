@@ -6,16 +6,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use ropeway_link::{Address, Link};
+use ropeway_proto::crypto::ClusterKeys;
 use ropeway_proto::{ChannelId, Config, ConnectError, Counters, Endpoint, ErrorCode, Mode, Readiness, RecvError, Time};
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use crate::control;
 use crate::core::{Core, LinkId, Poller};
 use crate::error::Error;
 use crate::helper;
 use crate::readiness::{Interest, Watch};
 use crate::spin::{LOOKS_PER_YIELD, Spin, USUAL_SPIN_NS};
 use crate::wait::Subject;
+
+/// A sleeper is not woken for a timer that is earlier than its own by less than this: a wake-up costs the more.
+const TIMER_SLACK_NS: u64 = 200_000;
 
 /// How an engine is made.
 #[derive(Clone, Debug)]
@@ -27,11 +32,15 @@ pub struct Options {
     pub node: Option<u64>,
     /// What tells this engine from others that share its links' addresses (raw Ethernet); 12 bits, not 0xFFF.
     pub steering: u16,
+    /// The cluster's keys: everything is sealed, and nobody without one is talked to. `None`: all hosts and the network between them are trusted;
+    /// see [`crate::key_file::decide`] for who decides that.
+    pub keys: Option<Arc<ClusterKeys>>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { config: Config::default(), spin: Duration::from_nanos(USUAL_SPIN_NS), node: None, steering: 0 }
+        let spin = Duration::from_nanos(USUAL_SPIN_NS);
+        Options { config: Config::default(), spin, node: None, steering: 0, keys: None }
     }
 }
 
@@ -51,6 +60,9 @@ pub struct Engine {
 /// The users' share of an engine: when it goes, the helper is told to end.
 struct Handle {
     inner: Arc<Inner>,
+    helper: Option<std::thread::JoinHandle<()>>,
+    /// Where tools ask; `None` where there are no abstract addresses.
+    control: Option<String>,
 }
 
 pub(crate) struct Inner {
@@ -63,6 +75,8 @@ pub(crate) struct Inner {
     descriptors: Mutex<Arc<Vec<OwnedFd>>>,
     pub(crate) helper_condition: std::sync::Condvar,
     spin: Mutex<Spin>,
+    /// The helper's bound, when it polls for an event loop.
+    pub(crate) most_spin_ns: u64,
     origin: Instant,
     birthmark: Birthmark,
 }
@@ -70,6 +84,8 @@ pub(crate) struct Inner {
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.inner.birthmark.is_inherited() {
+            // The thread stayed with the parent; here there is nothing to let go of.
+            std::mem::forget(self.helper.take());
             return;
         }
         let mut core = self.inner.lock();
@@ -81,6 +97,11 @@ impl Drop for Handle {
         drop(core);
         self.inner.helper_condition.notify_all();
         self.inner.ring();
+        self.control.iter().for_each(|name| control::stop(name));
+        // Then the links are gone too, and their addresses free for others.
+        if let Some(helper) = self.helper.take() {
+            let _ = helper.join();
+        }
     }
 }
 
@@ -100,7 +121,7 @@ impl Inner {
     }
 
     /// Between two looks of a thread that spins: lets those in that want the lock, which would otherwise never find it free.
-    fn give_way(&self, looks: u32) {
+    pub(crate) fn give_way(&self, looks: u32) {
         if looks.is_multiple_of(LOOKS_PER_YIELD) || self.contenders.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now();
         } else {
@@ -156,7 +177,7 @@ impl Inner {
     }
 
     /// After a command: sends what it made, tells who waits, and wakes a sleeper whose timeout is too late now.
-    fn follow_up(&self, core: &mut Core, now: Time) {
+    pub(crate) fn follow_up(&self, core: &mut Core, now: Time) {
         if core.endpoint.wants_to_transmit() {
             core.transmit(now);
         }
@@ -166,7 +187,12 @@ impl Inner {
 
     fn look_at_sleeper(&self, core: &mut Core) {
         match core.sleeps_until {
-            Some(until) if core.is_full() || core.endpoint.next_timeout().is_some_and(|at| at < until) => self.ring(),
+            Some(until)
+                if core.is_full()
+                    || core.endpoint.next_timeout().is_some_and(|at| at.after(TIMER_SLACK_NS) < until) =>
+            {
+                self.ring();
+            }
             None if core.helper_parked && core.poller == Poller::Nobody => {
                 core.helper_parked = false;
                 self.helper_condition.notify_one();
@@ -184,7 +210,8 @@ impl Engine {
     pub fn new(options: &Options) -> Result<Engine, Error> {
         let seed = random_seed().map_err(Error::link("reading random bytes"))?;
         let node = options.node.unwrap_or_else(|| u64::from_be_bytes(seed[..8].try_into().unwrap_or_default()));
-        let endpoint = Endpoint::new(options.config.clone(), node, options.steering, seed);
+        let endpoint = Endpoint::with_keys(options.config.clone(), node, options.steering, seed, options.keys.clone());
+        let spin = Spin::new(options.spin.as_nanos() as u64);
         let inner = Arc::new(Inner {
             core: Mutex::new(Core::new(endpoint)),
             contenders: AtomicU32::new(0),
@@ -192,15 +219,17 @@ impl Engine {
                 .map_err(|errno| Error::link("making an eventfd")(errno.into()))?,
             descriptors: Mutex::default(),
             helper_condition: std::sync::Condvar::new(),
-            spin: Mutex::new(Spin::new(options.spin.as_nanos() as u64)),
+            spin: Mutex::new(spin),
+            most_spin_ns: spin.most_ns(),
             origin: Instant::now(),
             birthmark: Birthmark::new().map_err(Error::link("making a page that forks wipe"))?,
         });
-        helper::start(inner.clone()).map_err(Error::link("starting the helper thread"))?;
-        Ok(Engine { handle: Arc::new(Handle { inner }) })
+        let helper = helper::start(inner.clone()).map_err(Error::link("starting the helper thread"))?;
+        let control = control::start(Arc::downgrade(&inner)).ok();
+        Ok(Engine { handle: Arc::new(Handle { inner, helper: Some(helper), control }) })
     }
 
-    fn inner(&self) -> Result<&Inner, Error> {
+    pub(crate) fn inner(&self) -> Result<&Inner, Error> {
         let inner = &*self.handle.inner;
         if inner.birthmark.is_inherited() { Err(Error::Forked) } else { Ok(inner) }
     }
@@ -394,6 +423,14 @@ impl Engine {
         })
     }
 
+    /// Looks at the bytes of a stream that a read would give now; they stay.
+    ///
+    /// # Errors
+    /// As [`Engine::try_recv`].
+    pub fn try_peek(&self, channel: ChannelId, out: &mut [u8]) -> Result<Option<usize>, Error> {
+        self.attempt(Subject::Channel(channel), |core, _| Ok(core.endpoint.peek(channel, out)?))
+    }
+
     /// Waits until the connection is ready for `interest`, or failed.
     ///
     /// # Errors
@@ -433,7 +470,8 @@ impl Engine {
     /// # Errors
     /// No descriptors left.
     pub fn watch(&self, channel: ChannelId, interest: Interest) -> Result<Watch, Error> {
-        self.watch_subject(Subject::Channel(channel), interest)
+        let watch = Watch::new(interest).map_err(Error::link("making an eventfd"))?;
+        self.watch_subject(Subject::Channel(channel), watch)
     }
 
     /// The same for a listener: readable while a connection waits.
@@ -441,16 +479,41 @@ impl Engine {
     /// # Errors
     /// No descriptors left.
     pub fn watch_port(&self, port: u16) -> Result<Watch, Error> {
-        self.watch_subject(Subject::Port(port), Interest { read: true, write: false })
+        let watch = Watch::new(Interest { read: true, write: false }).map_err(Error::link("making an eventfd"))?;
+        self.watch_subject(Subject::Port(port), watch)
     }
 
-    fn watch_subject(&self, subject: Subject, interest: Interest) -> Result<Watch, Error> {
+    /// A descriptor that polls as a socket's own: readable while a read, writable while a write would not have to wait.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn watch_like_socket(&self, channel: ChannelId) -> Result<Watch, Error> {
+        let watch = Watch::like_socket().map_err(Error::link("making a pair of sockets"))?;
+        self.watch_subject(Subject::Channel(channel), watch)
+    }
+
+    /// The same for a listener: readable while a connection waits, never writable.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn watch_port_like_socket(&self, port: u16) -> Result<Watch, Error> {
+        let watch = Watch::like_socket().map_err(Error::link("making a pair of sockets"))?;
+        self.watch_subject(Subject::Port(port), watch)
+    }
+
+    fn watch_subject(&self, subject: Subject, watch: Watch) -> Result<Watch, Error> {
         let inner = self.inner()?;
-        let watch = Watch::new(interest).map_err(Error::link("making an eventfd"))?;
         let mut core = inner.lock();
         core.waiters.watch(subject, watch.clone());
         core.refresh_watches(subject);
         Ok(watch)
+    }
+
+    /// Takes a watch out of use; its descriptor tells nothing any more.
+    pub fn unwatch(&self, watch: &Watch) {
+        if let Ok(inner) = self.inner() {
+            inner.lock().waiters.unwatch(watch);
+        }
     }
 
     /// The peer's address, and the ports, local first.
@@ -463,6 +526,11 @@ impl Engine {
     /// The length of the next whole message.
     pub fn message_bytes(&self, channel: ChannelId) -> Option<usize> {
         self.inner().ok()?.lock().endpoint.message_bytes(channel)
+    }
+
+    /// The longest message that can be sent on a connection; 0 while it is being opened.
+    pub fn longest_message(&self, channel: ChannelId) -> Option<u64> {
+        self.inner().ok()?.lock().endpoint.longest_message(channel)
     }
 
     /// Small sends leave at once.
@@ -508,7 +576,13 @@ impl Engine {
         let inner = self.inner()?;
         let mut core = inner.lock();
         let now = inner.now();
+        // A program that calls all the time takes care itself; one with a watch sleeps elsewhere, and the helper polls for it.
+        if core.poller == Poller::Helper && !core.waiters.has_watches() {
+            core.poller = Poller::Nobody;
+            inner.ring();
+        }
         if core.poller == Poller::Nobody {
+            core.left = core.left.wrapping_add(1);
             core.turn(now);
         }
         let result = act(&mut core, now);
@@ -518,7 +592,7 @@ impl Engine {
     }
 
     /// Calls `attempt` until it gives something, polling the links meanwhile or waiting for the thread that does.
-    fn block<T>(
+    pub(crate) fn block<T>(
         &self,
         subject: Subject,
         deadline: Option<Instant>,
@@ -529,6 +603,10 @@ impl Engine {
             deadline.map(|at| Time::from_nanos(at.saturating_duration_since(inner.origin).as_nanos() as u64));
         let mut core = inner.lock();
         let mut now = inner.now();
+        if core.poller == Poller::Nobody && core.is_overdue(now) {
+            // A program that always finds something to read would never look at the links, and nobody would get a grant.
+            core.turn(now);
+        }
         let mut result = attempt(&mut core, now);
         if core.endpoint.wants_to_transmit() {
             core.transmit(now);

@@ -5,19 +5,26 @@
 //! the calls that programs see (`ropeway-socket`, `libropeway`).
 #![forbid(unsafe_code)]
 
+pub mod control;
 mod core;
+mod ending;
 mod engine;
 mod error;
 mod helper;
 pub mod key_file;
 mod path;
 mod readiness;
+mod share;
 mod spin;
 mod wait;
+mod workers;
 
 pub use crate::core::LinkId;
 pub use crate::engine::{Engine, Options, Target};
 pub use crate::error::Error;
 pub use crate::readiness::{Interest, Watch};
+pub use crate::workers::{MOST_WORKERS, Port, Workers};
+/// The links that an engine can be given.
+pub use ropeway_link as link;
 pub use ropeway_proto::crypto::{ClusterKey, ClusterKeys};
 pub use ropeway_proto::{ChannelId, Config, Counters, ErrorCode, Mode, Readiness, config};

@@ -24,6 +24,10 @@ impl Spin {
         Spin { most_ns: if alone { 0 } else { most_ns }, failures: 0, waits: 0 }
     }
 
+    pub fn most_ns(&self) -> u64 {
+        self.most_ns
+    }
+
     pub fn budget_ns(&mut self) -> u64 {
         self.waits = self.waits.wrapping_add(1);
         if self.failures < MOST_FAILURES || self.waits.is_multiple_of(PROBE_EVERY) { self.most_ns } else { 0 }

@@ -10,6 +10,8 @@ use std::sync::{Arc, Condvar};
 pub enum Subject {
     Channel(ChannelId),
     Port(u16),
+    /// Nothing that is announced.
+    Everything,
 }
 
 /// One waiting thread.
@@ -72,8 +74,20 @@ impl Waiters {
         self.watches.entry(subject).or_default().push(watch);
     }
 
+    /// Whether some event loop waits for a descriptor of ours.
+    pub fn has_watches(&self) -> bool {
+        !self.watches.is_empty()
+    }
+
     pub fn watches(&self, subject: Subject) -> &[Watch] {
         self.watches.get(&subject).map_or(&[], Vec::as_slice)
+    }
+
+    pub fn unwatch(&mut self, watch: &Watch) {
+        self.watches.retain(|_, watches| {
+            watches.retain(|other| !other.is(watch));
+            !watches.is_empty()
+        });
     }
 
     pub fn forget(&mut self, subject: Subject) {

@@ -60,9 +60,9 @@ pub struct Config {
     pub connect_timeout_ns: u64,
     /// Silence, while something is undelivered, after which the association is given up.
     pub give_up_ns: u64,
-    /// Idle time after which the opening end sends PIN [1].
+    /// Idle time after which the opening end sends PIN (document 1).
     pub keep_alive_ns: u64,
-    /// Silence after which an idle association is freed [1].
+    /// Silence after which an idle association is freed (document 1).
     pub idle_limit_ns: u64,
     /// Age of a key at which the end that opened the association changes it, for both directions; the protocol's hour at most.
     pub key_age_ns: u64,

@@ -62,7 +62,7 @@ fn any_packet_of_the_opening_may_be_lost() {
             lose_first(&mut world, kind, count);
             let client = try_connect(&mut world, 0, 1, 7).unwrap();
             let taken = wait_for(&mut world, S, name, |world| is_open(world, 0, client));
-            let least: u64 = (0..count).map(|turn| 10 * MS << turn).sum();
+            let least: u64 = (0..count).map(|turn| (10 * MS) << turn).sum();
             assert!((least..least * 5 / 4 + RTT * 3).contains(&taken), "{count} x {name}: {taken}");
             assert_eq!(world.hosts[1].sizes().0, 1, "{count} x {name}");
             let server = world.hosts[1].accept(7).unwrap();

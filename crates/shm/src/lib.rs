@@ -6,6 +6,8 @@
 pub mod atomic;
 #[cfg(not(loom))]
 pub mod bell;
+#[cfg(not(loom))]
+pub mod board;
 pub mod cells;
 #[cfg(not(loom))]
 pub mod fork;

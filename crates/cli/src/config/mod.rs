@@ -18,7 +18,7 @@ use toml::Spanned;
 
 pub use rule::Program;
 use rule::{Action, Rule};
-use size::Size;
+pub use size::Size;
 
 /// Names another configuration file than the usual ones.
 pub const CONFIG_VAR: &str = "ROPEWAY_CONFIG";
