@@ -4,6 +4,7 @@
 
 pub mod endpoint;
 pub mod handshake;
+pub mod keyed;
 pub mod packets;
 pub mod ring;
 pub mod wire;
