@@ -5,13 +5,17 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod boxes;
 mod cgroup;
 mod config;
+mod cp;
 mod daemon;
 mod doctor;
+mod key;
 mod output;
 mod run;
 mod ss;
+mod tune;
 
 use std::process::ExitCode;
 
@@ -33,8 +37,16 @@ enum Command {
     Daemon(daemon::Args),
     /// List the connections of all programs that run under Ropeway
     Ss(ss::Args),
+    /// Copy files or standard input to another host, checked and resumable
+    Cp(cp::Args),
+    /// Show and change the tunables of programs that use the wire protocol
+    Tune(tune::Args),
     /// Say whether this machine, or a program, can be accelerated, and if not why
     Doctor(doctor::Args),
+    /// Make, use and take away a cluster in a box: hosts in network namespaces, joined by a switch
+    Box(boxes::Args),
+    /// Make or check the cluster's key, without which no stranger joins, reads or resets
+    Key(key::Args),
     /// Measure Ropeway beside TCP, AF_UNIX and the limits of this machine
     Bench(bench::Args),
 }
@@ -44,7 +56,11 @@ fn main() -> ExitCode {
         Command::Run(args) => run::main(args),
         Command::Daemon(args) => daemon::main(&args),
         Command::Ss(args) => ss::main(&args),
+        Command::Cp(args) => cp::main(&args),
+        Command::Tune(args) => tune::main(&args),
         Command::Doctor(args) => doctor::main(&args),
+        Command::Box(args) => boxes::main(&args),
+        Command::Key(args) => key::main(&args),
         Command::Bench(args) => bench::main(args),
     }
 }

@@ -13,9 +13,9 @@ use std::process::{Command, ExitCode};
 use crate::config::Config;
 use crate::daemon;
 
-const EXIT_ROPEWAY: u8 = 125;
-const EXIT_CANNOT_EXECUTE: u8 = 126;
-const EXIT_NOT_FOUND: u8 = 127;
+pub const EXIT_ROPEWAY: u8 = 125;
+pub const EXIT_CANNOT_EXECUTE: u8 = 126;
+pub const EXIT_NOT_FOUND: u8 = 127;
 
 const PRELOAD: &str = "libropeway_preload.so";
 

@@ -15,12 +15,15 @@ pub mod packet;
 pub mod pcap;
 mod random;
 pub mod sim;
+mod steering;
 mod sys;
 pub mod trace;
 pub mod udp;
+pub mod xdp;
 
 pub use clock::{Clock, since_now, wall_clock};
 pub use faults::{FaultCounters, Faults, MOST_FLIPS, PER_MILLION};
+pub use steering::{Part, Steering, Width};
 
 use std::fmt;
 use std::io::{self, IoSlice};

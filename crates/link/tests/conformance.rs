@@ -2,7 +2,7 @@
 
 mod support;
 
-use ropeway_link::{Address, Batch, Link, Received, Urgency, fault, memory, packet, pcap, sim, trace, udp};
+use ropeway_link::{Address, Batch, Link, Received, Urgency, fault, memory, packet, pcap, sim, trace, udp, xdp};
 use ropeway_testkit::skip;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::IoSlice;
@@ -347,6 +347,29 @@ fn packets_between_hosts(mtu: usize) -> Pair {
     }
 }
 
+fn frames_past_the_stack(mode: xdp::Mode) -> Pair {
+    let hosts = Hosts::new(1500);
+    let [a, b] = [0, 1].map(|end| {
+        let options = xdp::Options { mode, ..xdp::Options::new(DEVICE) };
+        hosts.on(end, || xdp::XdpLink::open(&options).expect("root may, and a veth pair can"))
+    });
+    // On the third host's behalf: a socket that only sends, from the side of `a`.
+    let stranger = hosts.on(0, || packet::PacketLink::open(&packet::Options::new(DEVICE)).expect("a socket"));
+    let stranger = std::sync::Mutex::new(stranger);
+    Pair {
+        a: Box::new(a),
+        b: Box::new(b),
+        nobody: Address::Ether([2, 0, 0, 0, 0, 99]),
+        settle: Box::new(|| ()),
+        disturb: Some(Box::new(move || {
+            let broadcast = Address::Ether([0xff; 6]);
+            send(&mut *stranger.lock().expect("alone"), broadcast, &[packet(100, 1), packet(200, 1)]) as u64
+        })),
+        merges: false,
+        _hosts: Some(hosts),
+    }
+}
+
 fn faulty(link: Box<dyn Link>) -> Box<dyn Link> {
     // Without faults; what they do is tested beside the wrapper.
     Box::new(fault::FaultLink::new(link, 1))
@@ -398,6 +421,8 @@ conformance!(udp_v4, support::reason_against_hosts(), udp_between_hosts(false));
 conformance!(udp_v6, support::reason_against_hosts(), udp_between_hosts(true));
 conformance!(packet_link, support::reason_against_hosts(), packets_between_hosts(1500));
 conformance!(packet_jumbo, support::reason_against_hosts(), packets_between_hosts(9000));
+conformance!(xdp_copy, support::reason_against_hosts(), frames_past_the_stack(xdp::Mode::Copy));
+conformance!(xdp_generic, support::reason_against_hosts(), frames_past_the_stack(xdp::Mode::CopyGeneric));
 conformance!(fault_sim, None, wrapped(simulated(), faulty));
 conformance!(fault_udp, None, wrapped(udp_on_loopback("127.0.0.1"), faulty));
 conformance!(pcap_memory, None, wrapped(in_memory(), captured));

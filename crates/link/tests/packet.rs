@@ -2,8 +2,9 @@
 
 mod support;
 
-use ropeway_link::packet::{Fanout, FieldMatch, Options, PacketLink, Steering, Width};
+use ropeway_link::packet::{Fanout, FieldMatch, Options, PacketLink};
 use ropeway_link::{Address, Batch, Link, Urgency};
+use ropeway_link::{Part, Steering, Width};
 use ropeway_testkit::skip;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -112,7 +113,8 @@ fn workers_get_the_packets_that_their_number_says() {
     need_hosts!();
     let hosts = Hosts::new(1500);
     let mut a = open(&hosts, 0, |_| ());
-    let steering = Steering { offset: 4, width: Width::Four, mask: 0xfff0_0000, shift: 20 };
+    let member = Part { offset: 4, width: Width::Four, mask: 0xfff0_0000, shift: 20 };
+    let steering = Steering { member, otherwise: None };
     let fanout = Some(Fanout { group: 77, steering });
     let mut workers = [0, 1, 2].map(|_| open(&hosts, 1, |options| options.fanout = fanout));
     let to = workers[0].local();

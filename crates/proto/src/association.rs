@@ -8,6 +8,7 @@ use ropeway_wire::{self as wire, ErrorCode, Flags, Header, Id, Type};
 use crate::config::{Config, GateMode};
 use crate::endpoint::Path;
 use crate::gate::Demand;
+use crate::keyed::{Handshake, Sealing};
 use crate::received::{Received, WINDOW_PACKETS};
 use crate::rtt::Rtt;
 use crate::sent::Sent;
@@ -27,6 +28,16 @@ const MOST_DOUBLINGS: u32 = 10;
 /// ABORTs for channels that were refused at once, waiting to be sent, at most; an OPEN beyond that counts as lost.
 pub const MOST_REFUSALS: usize = 64;
 
+/// What comes of the peer's word that two attempts have crossed. It may be a stranger's, so it costs a repetition now and then, and no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crossed {
+    No,
+    /// The next repetition is left out.
+    LeavesOut,
+    /// The last one was, so the next one is not.
+    LeftOut,
+}
+
 /// An attempt to open, seen from the end that began it.
 #[derive(Debug)]
 pub struct Attempt {
@@ -38,12 +49,16 @@ pub struct Attempt {
     pub give_up_at: Time,
     pub retry_at: Time,
     pub retry_ns: u64,
-    /// The other end's attempt crossed this one and wins: until then its CONFIRM is waited for.
-    pub yields_until: Option<Time>,
+    /// The other end's attempt has crossed this one, and wins.
+    pub crossed: Crossed,
     /// CONFIRM has been sent: the server may know channel 0.
     pub confirmed: bool,
     /// When the last SYN or CONFIRM left, for the first sample of the round-trip time; none when it was repeated.
     pub asked_at: Option<Time>,
+    /// With a key, once CONFIRM has been sent.
+    pub handshake: Option<Handshake>,
+    /// With a key: a refusal that nothing proves. It is believed when nothing better has come until the end.
+    pub hint: Option<ErrorCode>,
 }
 
 /// First repetition of a SYN or CONFIRM; each further one after twice the time.
@@ -59,9 +74,11 @@ impl Attempt {
             give_up_at,
             retry_at: now,
             retry_ns: FIRST_RETRY_NS,
-            yields_until: None,
+            crossed: Crossed::No,
             confirmed: false,
             asked_at: None,
+            handshake: None,
+            hint: None,
         }
     }
 }
@@ -84,6 +101,7 @@ pub struct Association {
     pub packet_bytes: usize,
     /// What of that is payload.
     pub payload_bytes: usize,
+    pub sealing: Sealing,
     /// What the peer was told that it may send on each new channel.
     pub own_window: u32,
     /// And how long its messages may be.
@@ -206,6 +224,7 @@ impl Association {
             is_opener,
             packet_bytes: 0,
             payload_bytes: 0,
+            sealing: Sealing::default(),
             own_window: windows.0,
             own_longest: windows.1,
             peer_window: 0,
@@ -293,7 +312,7 @@ impl Association {
 
     pub fn set_packet_bytes(&mut self, packet_bytes: usize) {
         self.packet_bytes = packet_bytes;
-        self.payload_bytes = packet_bytes - wire::CHANNEL_HEADER_BYTES;
+        self.payload_bytes = packet_bytes - wire::CHANNEL_HEADER_BYTES - self.sealing.overhead_bytes;
     }
 
     /// How many new numbers may be given out now.
@@ -401,6 +420,14 @@ impl Association {
         if self.outstanding_packets() > 0 {
             self.granted_at = now;
         }
+    }
+
+    /// The key may seal nothing more: what is due is never said. The peer's silence timer ends the association, then its silence ours.
+    pub fn fall_silent(&mut self) {
+        self.sealing.mute = true;
+        (self.ack_due, self.state_due, self.pin_due, self.ask_beyond) = (false, false, false, false);
+        (self.ack_at, self.ask_at, self.flush_at) = (None, None, None);
+        self.words.clear();
     }
 
     /// Takes over the times of an arriving header.

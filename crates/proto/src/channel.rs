@@ -34,7 +34,7 @@ pub struct Readiness {
     pub writable: bool,
     /// Everything written has been acknowledged.
     pub drained: bool,
-    /// The peer will send no more, and all it sent has been read.
+    /// No more will be read: the peer sends no more, or this end wants none, and what came has been read.
     pub ended: bool,
     pub failed: Option<ErrorCode>,
 }
@@ -70,6 +70,8 @@ pub struct Channel {
     pub queued_in: Option<u16>,
     /// The user has been told that something changed and has not looked since.
     pub announced: bool,
+    /// The user reads no more than what is here: then comes the end.
+    pub reading_stopped: bool,
     /// A CREDIT or HOLD for it is due.
     pub credit_due: bool,
     pub hold_due: bool,
@@ -94,6 +96,7 @@ impl Channel {
             detached: false,
             queued_in: None,
             announced: false,
+            reading_stopped: false,
             credit_due: false,
             hold_due: false,
             has_words: false,
@@ -102,10 +105,11 @@ impl Channel {
 
     pub fn readiness(&self, send_buffer_bytes: usize) -> Readiness {
         let opened = self.opening == Opening::Done;
-        let ended = self.incoming.is_ended();
+        let readable = self.incoming.is_readable(self.mode);
+        let ended = self.incoming.is_ended() || self.reading_stopped && !readable;
         Readiness {
             opened,
-            readable: self.failed.is_some() || ended || self.incoming.is_readable(self.mode),
+            readable: self.failed.is_some() || ended || readable,
             writable: self.failed.is_some() || self.outgoing.is_finished() || self.outgoing.room(send_buffer_bytes) > 0,
             drained: self.outgoing.is_drained(),
             ended,

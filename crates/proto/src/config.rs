@@ -60,10 +60,14 @@ pub struct Config {
     pub connect_timeout_ns: u64,
     /// Silence, while something is undelivered, after which the association is given up.
     pub give_up_ns: u64,
-    /// Idle time after which the opening end sends PIN [1].
+    /// Idle time after which the opening end sends PIN (document 1).
     pub keep_alive_ns: u64,
-    /// Silence after which an idle association is freed [1].
+    /// Silence after which an idle association is freed (document 1).
     pub idle_limit_ns: u64,
+    /// Age of a key at which the end that opened the association changes it, for both directions; the protocol's hour at most.
+    pub key_age_ns: u64,
+    /// Bytes that a key seals before that end changes it; the protocol's 64 GiB at most.
+    pub key_volume_bytes: u64,
     /// The longest message taken.
     pub longest_message_bytes: u32,
     /// Memory for everything received and not yet read, of the whole endpoint.
@@ -103,6 +107,8 @@ impl Default for Config {
             give_up_ns: 10_000_000_000,
             keep_alive_ns: 60_000_000_000,
             idle_limit_ns: 300_000_000_000,
+            key_age_ns: 3_600_000_000_000,
+            key_volume_bytes: 64 << 30,
             longest_message_bytes: 64 << 20,
             receive_memory_bytes: 256 << 20,
             send_memory_bytes: 256 << 20,
@@ -142,6 +148,7 @@ macro_rules! tunables {
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000_000_000;
+const MIB: u64 = 1 << 20;
 
 tunables! {
     "burst_length", "packets", 0, 4096, "in flight from one sender; 0: only the budget limits. With gate = esp the constant window w (21 in document 2). More: incast overruns the port", window_packets: u16;
@@ -161,6 +168,8 @@ tunables! {
     "give_up", "ms", 100, 3_600_000, "silence with data undelivered after which the association ends", give_up_ns: u64, MS;
     "keep_alive", "s", 1, 86_400, "idle time after which the opening end sends PIN", keep_alive_ns: u64, S;
     "idle_limit", "s", 2, 86_400, "silence after which an idle association is freed", idle_limit_ns: u64, S;
+    "key_age", "s", 2, 3_600, "with a key: the opening end changes it when it is this old, for what is opened from now on. Shorter: a key that gets out opens less of the past", key_age_ns: u64, S;
+    "key_volume", "MiB", 1, 65_536, "with a key: the opening end changes it when it has sealed so much, though not twice within 2 s", key_volume_bytes: u64, MIB;
     "longest_message", "bytes", 1472, 1 << 31, "the longest message taken; longer ones are refused before they are sent", longest_message_bytes: u32;
     "receive_memory", "bytes", 1 << 20, 1 << 40, "everything received and unread, over all channels", receive_memory_bytes: u64;
     "send_memory", "bytes", 1 << 20, 1 << 40, "everything unacknowledged, over all channels", send_memory_bytes: u64;

@@ -6,10 +6,12 @@
 //! * [`window`]: which packets have been opened already;
 //! * [`token`]: cookies and reset tokens, which need no association.
 //!
-//! Not here: where these bytes lie in a packet (`wire`), and when an association opens, closes or is given up. As everywhere in
-//! this crate, time and randomness are arguments. Whoever owns a [`Session`] must never use it, nor a copy of its memory, on two
-//! sides of a `fork`: both would seal with the same numbers. That is the engine's duty (section 11).
+//! Not here: where these bytes lie in a packet (`wire`), and when an association opens, closes or is given up. As
+//! everywhere in this crate, time and randomness are arguments. Whoever owns a [`Session`] must never use it, nor a
+//! copy of its memory, on two sides of a `fork`: both would seal with the same numbers. That is the engine's duty
+//! (section 11).
 
+mod cipher;
 pub mod handshake;
 mod kdf;
 pub mod key;

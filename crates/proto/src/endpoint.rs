@@ -9,24 +9,26 @@ mod commands;
 mod counters;
 mod deliver;
 mod input;
+mod keyed_opening;
 mod opening;
 mod output;
+mod resets;
 mod statistics;
 mod timers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
-use blake2::Blake2sMac;
-use blake2::digest::consts::U8;
-use blake2::digest::{KeyInit, Mac};
 use ropeway_wire::{ErrorCode, Id, Mode};
 use slab::Slab;
 
 use crate::association::Association;
 use crate::channel::{Channel, ChannelId, Opening};
 use crate::config::Config;
+use crate::crypto::ClusterKeys;
 use crate::crypto::token::Secret;
 use crate::gate::Gate;
+use crate::keyed::{SealedBatch, Sealing};
 use crate::pool::Pool;
 use crate::random::Random;
 use crate::time::Time;
@@ -34,6 +36,8 @@ use crate::time::Time;
 pub use commands::{AcceptError, ConnectError, ListenError, RecvError, SendError};
 pub use counters::Counters;
 pub use output::Urgency;
+pub use resets::MOST_STARTS;
+use resets::{Incarnations, generation};
 
 /// A way to a peer, in the caller's terms: which link, and which address there. The protocol compares and returns it, and proves that a peer receives under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,11 +67,13 @@ struct Listener {
 }
 
 /// A CONFIRM that was answered: its cookie is spent, and the same CONFIRM again means that the answer was lost.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Spent {
-    association: u32,
-    id: Id,
+    /// What it opened; nothing if it was refused.
+    opened: Option<(u32, Id)>,
     until: Time,
+    /// With a key, the answer byte for byte, until the client has been heard.
+    answer: Option<Box<[u8]>>,
 }
 
 /// An answer that belongs to no association.
@@ -89,9 +95,10 @@ pub struct Endpoint {
     steering: u16,
     random: Random,
     secret: Secret,
+    /// None: everybody is trusted.
+    keys: Option<Arc<ClusterKeys>>,
     associations: Slab<Association>,
-    /// How many owners each slot has had; the low bits are the generation in its id.
-    incarnations: Vec<u64>,
+    incarnations: Incarnations,
     /// Open associations, and attempts, by where the peer is: the newest of each.
     peers: BTreeMap<Path, u32>,
     /// Older ones, by the peer's id: the peer was started anew, or several peers share a path.
@@ -99,6 +106,8 @@ pub struct Endpoint {
     channels: Slab<Channel>,
     channel_generation: u32,
     listeners: BTreeMap<u16, Listener>,
+    /// Paths that lead back here.
+    own_paths: BTreeSet<Path>,
     spent: BTreeMap<(Path, u64), Spent>,
     /// The same, oldest first.
     spent_order: VecDeque<(Path, u64)>,
@@ -113,6 +122,9 @@ pub struct Endpoint {
     /// Associations that something arrived for in the batch at hand.
     touched: Vec<u32>,
     replies: VecDeque<Reply>,
+    /// Where packets are sealed, and where they are opened.
+    sealed: SealedBatch,
+    opened: Vec<u8>,
     timers: BTreeSet<(Time, u32)>,
     /// Since when the caller has looked at the clock in time: silence before that says nothing about the peers.
     awake_at: Time,
@@ -186,22 +198,39 @@ const LEAST_WINDOW_BYTES: u64 = 32 << 10;
 const FIRST_FREE_PORT: u16 = 49_152;
 
 impl Endpoint {
-    /// An endpoint whose ids carry `steering` and whose randomness comes from `seed`, which must not be used twice.
+    /// An endpoint without keys, which trusts all hosts and the network between them. Its ids carry `steering`, and its randomness comes from `seed`, which
+    /// must not be used twice.
     pub fn new(config: Config, node: u64, steering: u16, seed: [u8; 32]) -> Endpoint {
+        Endpoint::with_keys(config, node, steering, seed, None)
+    }
+
+    /// The same with `keys`: it talks only to who has one of them, and every association is sealed. It must never be used on two sides of a `fork`.
+    pub fn with_keys(
+        config: Config,
+        node: u64,
+        steering: u16,
+        seed: [u8; 32],
+        keys: Option<Arc<ClusterKeys>>,
+    ) -> Endpoint {
         let mut random = Random::new(&seed);
-        let payload_bytes = usize::from(config.packet_bytes) - ropeway_wire::CHANNEL_HEADER_BYTES;
+        let start = random.next_u64() as u32;
+        let sealing = if keys.is_some() { Sealing::with_key() } else { Sealing::default() };
+        let header_bytes = ropeway_wire::CHANNEL_HEADER_BYTES + sealing.overhead_bytes;
+        let payload_bytes = usize::from(config.packet_bytes) - header_bytes;
         Endpoint {
             node,
             steering,
             secret: Secret::new(random.bytes()),
             random,
+            keys,
             associations: Slab::new(),
-            incarnations: Vec::new(),
+            incarnations: Incarnations::new(start),
             peers: BTreeMap::new(),
             elders: BTreeMap::new(),
             channels: Slab::new(),
             channel_generation: 0,
             listeners: BTreeMap::new(),
+            own_paths: BTreeSet::new(),
             spent: BTreeMap::new(),
             spent_order: VecDeque::new(),
             gate: Gate::new(&config),
@@ -212,6 +241,8 @@ impl Endpoint {
             ready: VecDeque::new(),
             touched: Vec::new(),
             replies: VecDeque::new(),
+            sealed: SealedBatch::default(),
+            opened: Vec::new(),
             timers: BTreeSet::new(),
             awake_at: Time::ZERO,
             events: VecDeque::with_capacity(EVENTS_AT_FIRST),
@@ -223,10 +254,9 @@ impl Endpoint {
         }
     }
 
-    /// Makes cookies and reset tokens with a secret that outlives this process, 32 random bytes that nobody else knows: an engine that is started again with
-    /// the same secret can reset the associations of the one before. To be called before anything else.
-    pub fn set_secret(&mut self, secret: [u8; 32]) {
-        self.secret = Secret::new(secret);
+    /// What is sent over this path comes back to this endpoint: it may open channels to itself there.
+    pub fn add_own_path(&mut self, path: Path) {
+        self.own_paths.insert(path);
     }
 
     pub fn config(&self) -> &Config {
@@ -319,27 +349,18 @@ impl Endpoint {
         if self.associations.len() as u64 >= u64::from(self.config.max_associations) || slot > usize::from(u16::MAX) {
             return None;
         }
-        if slot >= self.incarnations.len() {
-            // Not from 0: an engine that was started anew should not mistake packets for its predecessor for its own.
-            let random = &mut self.random;
-            self.incarnations.resize_with(slot + 1, || random.next_u64() >> 1);
+        let id = Id::new(self.steering, slot as u16, generation(self.incarnations.of_slot(slot)));
+        let mut association = make(id);
+        if self.keys.is_some() {
+            association.sealing = Sealing::with_key();
         }
-        let id = Id::new(self.steering, slot as u16, generation(self.incarnations[slot]));
-        Some(self.associations.insert(make(id)) as u32)
+        Some(self.associations.insert(association) as u32)
     }
 
     /// The association that receives under `id`.
     fn find(&self, id: Id) -> Option<u32> {
         let index = u32::from(id.slot());
         self.associations.get(index as usize).filter(|association| association.id == id).map(|_| index)
-    }
-
-    /// The token by which the peer behind `path` knows that the owner of `id` ended an association. It depends on nothing that is lost with this process but
-    /// the secret; and on the path, so that it is of no use to another peer that gets the same id later.
-    fn reset_token(&self, path: &Path, id: Id) -> [u8; 16] {
-        let mut hash = <Blake2sMac<U8> as KeyInit>::new(&Default::default());
-        hash.update(&path.0);
-        self.secret.reset_token(id.0, u64::from_be_bytes(hash.finalize().into_bytes().into()))
     }
 
     fn add_channel(&mut self, association: u32, number: u16, mode: Mode, ports: (u16, u16)) -> u32 {
@@ -376,7 +397,7 @@ impl Endpoint {
     /// Ends an association: its channels fail with `code`.
     fn end_association(&mut self, index: u32, code: ErrorCode) {
         let mut association = self.associations.remove(index as usize);
-        self.incarnations[index as usize] += 1;
+        self.incarnations.advance(index as usize);
         if self.peers.get(&association.path) == Some(&index) {
             self.peers.remove(&association.path);
         }
@@ -464,9 +485,4 @@ impl Endpoint {
             self.free_channel(index);
         }
     }
-}
-
-/// The part of an incarnation that an id has room for.
-fn generation(incarnation: u64) -> u8 {
-    (incarnation % u64::from(Id::GENERATIONS)) as u8
 }

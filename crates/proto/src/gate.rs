@@ -190,6 +190,17 @@ impl Gate {
         self.share_bytes.map_or(self.budget_bytes, |share| share.min(self.budget_bytes))
     }
 
+    /// The budget before it is shared with other processes.
+    pub fn whole_budget_bytes(&self) -> u64 {
+        self.budget_bytes
+    }
+
+    /// The least that is of use: one grant.
+    pub fn quantum_bytes(&self) -> u64 {
+        let frame = self.senders.iter().map(|sender| sender.demand.frame_bytes).max().unwrap_or(0);
+        frame * self.quantum(frame)
+    }
+
     pub fn charged_bytes(&self) -> u64 {
         self.charged_bytes
     }
@@ -300,7 +311,7 @@ impl Gate {
 
     /// Hands out what is free: `grant(index, packets)` for each sender that gets some.
     pub fn distribute(&mut self, now: Time, mut grant: impl FnMut(u32, u64)) {
-        if self.waiting.is_empty() {
+        if self.waiting.is_empty() || self.budget_bytes() == 0 {
             return;
         }
         while let Some(place) = self.choose() {

@@ -11,6 +11,7 @@ pub mod config;
 pub mod crypto;
 mod endpoint;
 mod gate;
+mod keyed;
 mod pool;
 mod random;
 mod received;
@@ -22,9 +23,11 @@ mod time;
 pub use channel::{ChannelId, Readiness};
 pub use config::Config;
 pub use endpoint::{
-    AcceptError, ConnectError, Counters, Endpoint, Event, ListenError, Path, RecvError, SendError, Urgency,
+    AcceptError, ConnectError, Counters, Endpoint, Event, ListenError, MOST_STARTS, Path, RecvError, SendError, Urgency,
 };
 pub use gate::{Gate, GateCounters};
 pub use ropeway_wire::{ErrorCode, Mode};
-pub use statistics::{AssociationCounters, AssociationStatistics, ChannelStatistics, Limit, LimitTimes};
+pub use statistics::{
+    AssociationCounters, AssociationStatistics, ChannelStatistics, Limit, LimitTimes, SealingStatistics,
+};
 pub use time::Time;

@@ -320,9 +320,9 @@ fn a_clock_that_goes_back_changes_no_key_and_loses_no_packet() {
     assert_eq!(client.generation(), 1);
 }
 
-/// The trace oracle: a million packets over many keys, all with one payload, none of them with a key and a nonce that were
-/// used before. Seen from outside: equal keys and nonces would give equal bytes under the same header and payload, and two packets
-/// of one generation never have the same counter.
+/// The trace oracle: a million packets over many keys, all with one payload, none of them with a key and a nonce that
+/// were used before. Seen from outside: equal keys and nonces would give equal bytes under the same header and payload,
+/// and two packets of one generation never have the same counter.
 #[test]
 fn no_key_and_nonce_are_ever_used_twice() {
     const PACKETS: u64 = 1_000_000;

@@ -1,5 +1,5 @@
-//! Test vectors of section 9: what Rust makes, what the page says in another language, and what was committed are the same. Whoever changes a vector changes the
-//! protocol, and so its version.
+//! Test vectors of section 9: what Rust makes, what the page says in another language, and what was committed are the
+//! same. Whoever changes a vector changes the protocol, and so its version.
 
 use ropeway_proto::crypto::handshake::{CONFIRM_OVERHEAD_BYTES, OPENED_OVERHEAD_BYTES};
 use ropeway_proto::crypto::session::OVERHEAD_BYTES;

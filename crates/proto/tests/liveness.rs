@@ -167,7 +167,7 @@ fn a_stopped_host_that_holds_budget_stops_nobody_else() {
     let before = others(&flows);
     let begin = world.now;
     carry_until(&mut world, &mut flows, 50 * MS, |_, _| false);
-    let share = (others(&flows) - before) as f64 * 8.0 / (world.now - begin) as f64 / (1444.0 / 1518.0);
+    let share = (others(&flows) - before) as f64 * 8.0 / (world.now - begin) as f64 / (PAYLOAD_BYTES / 1518.0);
     println!(
         "share of the line {share:.3} while one holder of grants is stopped, {} drops, {:?}",
         world.drops(1),

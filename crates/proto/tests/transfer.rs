@@ -3,7 +3,7 @@
 mod world;
 
 use ropeway_proto::{Config, Mode, SendError};
-use world::{MS, Net, S, World, pair, stream};
+use world::{MS, Net, PAYLOAD_BYTES, S, World, pair, stream};
 
 #[test]
 fn a_stream_arrives_on_a_clean_network() {
@@ -21,7 +21,7 @@ fn one_stream_fills_a_gigabit_port_without_a_drop() {
     let (client, server) = pair(&mut world, Mode::Stream);
     let total = 20_000_000;
     let ns = stream(&mut world, (0, client), (1, server), total, 10 * S);
-    let share = (total * 8) as f64 / ns as f64 / (1444.0 / (1472.0 + 46.0));
+    let share = (total * 8) as f64 / ns as f64 / (PAYLOAD_BYTES / (1472.0 + 46.0));
     println!(
         "share of the payload rate {share:.4}, most queued {}, {:?}",
         world.most_queued(1),

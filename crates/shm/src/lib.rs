@@ -6,7 +6,11 @@
 pub mod atomic;
 #[cfg(not(loom))]
 pub mod bell;
+#[cfg(not(loom))]
+pub mod board;
 pub mod cells;
+#[cfg(not(loom))]
+pub mod fork;
 pub mod guarded;
 pub mod lock;
 pub mod ring;

@@ -19,7 +19,7 @@ const SENT_BYTES: u64 = 2_000_000;
 #[test]
 fn the_program_tells_how_to_use_it() {
     let help = Process::spawn(command(env::ropeway(), ["--help"])).succeed(LIMIT);
-    for word in ["run", "ss", "doctor", "daemon", "bench"] {
+    for word in ["run", "ss", "cp", "tune", "doctor", "daemon", "box", "key", "bench"] {
         assert!(help.stdout.contains(word), "{word} is not in: {}", help.stdout);
     }
 }

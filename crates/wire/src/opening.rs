@@ -3,7 +3,7 @@
 use crate::{BASE_HEADER_BYTES, ErrorCode, Id, MIN_PACKET_BYTES, Malformed, NoRoom, VERSION};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
 /// Bit of [`SynFields::features`]: the association is to have a key.
 pub const FEATURE_KEYED: u32 = 0x0000_0001;
@@ -61,6 +61,12 @@ impl SynFields {
     /// `out` is shorter.
     pub fn write(&self, out: &mut [u8]) -> Result<usize, NoRoom> {
         write_padded(&self.raw(), self.packet_size, out)
+    }
+
+    /// The fields alone, without padding: what a cookie covers, in SYN and in CONFIRM.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; SynFields::BYTES] {
+        transmute!(self.raw())
     }
 
     fn read(bytes: &[u8]) -> Result<(SynFields, &[u8]), Malformed> {

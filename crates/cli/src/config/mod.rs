@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use ropeway_engine::key_file::Choice;
 use ropeway_shm::segment::{MAX_RING_BYTES, MIN_RING_BYTES, valid_ring_bytes};
 use ropeway_socket::rendezvous::wire::{Endpoint, Settings};
 use serde::Deserialize;
@@ -17,7 +18,7 @@ use toml::Spanned;
 
 pub use rule::Program;
 use rule::{Action, Rule};
-use size::Size;
+pub use size::Size;
 
 /// Names another configuration file than the usual ones.
 pub const CONFIG_VAR: &str = "ROPEWAY_CONFIG";
@@ -81,6 +82,7 @@ pub struct Config {
     profiles: BTreeMap<String, Settings>,
     rules: Vec<Rule>,
     limits: FileLimits,
+    keys: Option<Choice>,
 }
 
 impl Config {
@@ -116,6 +118,7 @@ impl Config {
             profiles: profiles.map(|(name, settings)| (name.to_owned(), settings)).into(),
             rules: Vec::new(),
             limits: FileLimits::default(),
+            keys: None,
         }
     }
 
@@ -156,7 +159,8 @@ impl Config {
             line: text[..at].lines().count().max(1),
             what,
         };
-        let mut config = Config { limits: file.limits.unwrap_or_default(), ..Self::built_in() };
+        let keys = file.cluster.unwrap_or_default().keys(path).map_err(|(at, what)| wrong(at, what))?;
+        let mut config = Config { limits: file.limits.unwrap_or_default(), keys, ..Self::built_in() };
         for (name, given) in file.profile {
             let at = name.span().end;
             let name = name.into_inner();
@@ -211,6 +215,11 @@ impl Config {
         }
     }
 
+    /// What the file decides about the cluster's keys; the environment goes before it.
+    pub fn keys(&self) -> Option<Choice> {
+        self.keys.clone()
+    }
+
     /// The limits of the file over the defaults for a machine with this much memory.
     pub fn limits(&self, total_memory_bytes: u64) -> Limits {
         let default = Limits::for_memory(total_memory_bytes);
@@ -228,8 +237,34 @@ struct File {
     #[serde(default)]
     profile: BTreeMap<Spanned<String>, FileProfile>,
     limits: Option<FileLimits>,
+    cluster: Option<FileCluster>,
     #[serde(default)]
     rule: Vec<Rule>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileCluster {
+    key_file: Option<Spanned<PathBuf>>,
+    trusted: Option<Spanned<bool>>,
+}
+
+impl FileCluster {
+    /// The decision; an error comes with the place of the value in the text. A relative path begins where the configuration file lies.
+    fn keys(self, config: &Path) -> Result<Option<Choice>, (usize, String)> {
+        let trusted = self.trusted.filter(|trusted| *trusted.get_ref());
+        match (self.key_file, trusted) {
+            (Some(_), Some(trusted)) => {
+                Err((trusted.span().end, "`trusted` means no key, so it cannot stand beside `key_file`".into()))
+            }
+            (Some(path), None) => {
+                let dir = config.parent().unwrap_or(Path::new(""));
+                Ok(Some(Choice::File(dir.join(path.into_inner()))))
+            }
+            (None, Some(_)) => Ok(Some(Choice::Trusted)),
+            (None, None) => Ok(None),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

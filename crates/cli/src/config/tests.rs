@@ -107,3 +107,17 @@ fn the_documentation_states_the_defaults() {
         assert!(doc.contains(&expected), "docs/configuration.md lacks: {expected}");
     }
 }
+
+#[test]
+fn the_cluster_has_a_key_file_or_is_trusted_and_not_both() {
+    let keys = |text: &str| Config::parse(text, Path::new("/etc/ropeway/config.toml")).map(|config| config.keys());
+    assert_eq!(keys("").unwrap(), None, "not decided is not trusted");
+    assert_eq!(keys("[cluster]\ntrusted = false\n").unwrap(), None);
+    assert_eq!(keys("[cluster]\ntrusted = true\n").unwrap(), Some(Choice::Trusted));
+    let file = |path: &str| Some(Choice::File(path.into()));
+    assert_eq!(keys("[cluster]\nkey_file = '/k'\ntrusted = false\n").unwrap(), file("/k"));
+    assert_eq!(keys("[cluster]\nkey_file = 'key'\n").unwrap(), file("/etc/ropeway/key"), "beside the configuration");
+    let error = keys("[cluster]\nkey_file = 'key'\ntrusted = true\n").unwrap_err().to_string();
+    assert!(error.contains("line 3") && error.contains("`key_file`"), "{error}");
+    assert!(keys("[cluster]\nkey = 'x'\n").is_err(), "unknown keys are errors");
+}

@@ -1,9 +1,10 @@
 //! `ropeway ss`: the connections of all programs that run under Ropeway, with their carriers and reasons.
 //!
-//! [`source`] finds and reads the socket tables, [`view`] prints. Reading disturbs nobody: no process is stopped or asked.
+//! [`source`] finds and reads the socket tables, [`wire`] asks the engines of programs that use the wire protocol, [`view`] prints. Nobody is stopped.
 
 mod source;
 mod view;
+mod wire;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -39,12 +40,12 @@ fn show(args: &Args) -> io::Result<ExitCode> {
     let mut out = io::stdout().lock();
     let mut former: Option<(view::Former, Instant)> = None;
     loop {
-        let seen = source::look();
+        let (seen, wires) = (source::look(), wire::look());
         let now = Instant::now();
-        for problem in &seen.problems {
+        for problem in seen.problems.iter().chain(&wires.problems) {
             eprintln!("ropeway ss: {problem}");
         }
-        if !seen.anyone && !args.watch {
+        if !seen.anyone && wires.engines.is_empty() && !args.watch {
             eprintln!(
                 "ropeway ss: no program runs under Ropeway here, and no daemon; start one with `ropeway run -- CMD`"
             );
@@ -53,10 +54,16 @@ fn show(args: &Args) -> io::Result<ExitCode> {
         let since = former.as_ref().map(|(former, at)| (former, now.duration_since(*at)));
         let rows = view::rows(&seen.ends, since);
         if args.json {
-            writeln!(out, "{}", serde_json::to_string(&rows).map_err(io::Error::other)?)?;
+            let mut all: Vec<serde_json::Value> =
+                rows.iter().map(serde_json::to_value).collect::<Result<_, _>>().map_err(io::Error::other)?;
+            all.extend(wire::rows(&wires.engines));
+            writeln!(out, "{}", serde_json::Value::Array(all))?;
         } else {
             let clear = if args.watch && out.is_terminal() { CLEAR } else { "" };
-            write!(out, "{clear}{}", view::table(&rows))?;
+            let (carried, wires) = (view::table(&rows), wire::table(&wires.engines));
+            let carried = if rows.is_empty() && !wires.is_empty() { String::new() } else { carried };
+            let gap = if carried.is_empty() || wires.is_empty() { "" } else { "\n" };
+            write!(out, "{clear}{carried}{gap}{wires}")?;
         }
         out.flush()?;
         if !args.watch {

@@ -146,10 +146,15 @@ pub fn table(rows: &[Row]) -> String {
         cells.push(reasons(r));
         cells
     };
-    let lines: Vec<Vec<String>> =
-        std::iter::once(head.iter().map(|h| (*h).to_owned()).collect()).chain(rows.iter().map(cells)).collect();
+    columns(&head, rows.iter().map(cells).collect())
+}
+
+/// Lines under a head, with columns as wide as their contents.
+pub fn columns(head: &[&str], lines: Vec<Vec<String>>) -> String {
+    let head: Vec<String> = head.iter().map(|&title| title.to_owned()).collect();
+    let lines: Vec<Vec<String>> = std::iter::once(head).chain(lines).collect();
     let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
     let mut text = String::new();
     for line in &lines {
         let padded: Vec<String> = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
@@ -169,7 +174,7 @@ fn reasons(r: &Row) -> String {
 }
 
 /// A number of bytes in at most six characters.
-fn short(bytes: u64) -> String {
+pub fn short(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["", "K", "M", "G", "T"];
     let mut value = bytes as f64;
     let mut unit = 0;

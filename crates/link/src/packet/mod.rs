@@ -12,13 +12,13 @@
 
 mod filter;
 
-pub use filter::{FieldMatch, MOST_ALTERNATIVES, Steering, Width};
+pub use filter::{FieldMatch, MOST_ALTERNATIVES};
 
 use crate::sys::message::{self, Outgoing, VECTOR};
 use crate::sys::ring::Ring;
 use crate::sys::{self, device};
-use crate::{Address, Batch, Counters, Ecn, Link, Received};
-use std::io;
+use crate::{Address, Batch, Counters, Ecn, Link, Received, Steering};
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The EtherType that IEEE keeps for local experiments: used unless told otherwise.
@@ -225,7 +225,19 @@ fn link_address(ethertype: u16, index: u32) -> [u8; constant::ADDRESS_BYTES] {
 fn join(fd: BorrowedFd<'_>, fanout: Fanout) -> io::Result<()> {
     let group = i32::from(fanout.group) | constant::FANOUT_CBPF << 16;
     sys::set_int(fd, libc::SOL_PACKET, constant::PACKET_FANOUT, group)?;
-    sys::set_program(fd, libc::SOL_PACKET, constant::PACKET_FANOUT_DATA, &filter::steering(fanout.steering))
+    sys::set_program(fd, libc::SOL_PACKET, constant::PACKET_FANOUT_DATA, &fanout.steering.program(None))
+}
+
+/// Sends packets as a message each and says how many the kernel took.
+fn send_each(fd: BorrowedFd<'_>, address: &[u8], packets: &[IoSlice<'_>]) -> io::Result<usize> {
+    if packets.len() == 1 {
+        return message::send_message(fd, address, &Outgoing { parts: packets, control: &[] }).map(|()| 1);
+    }
+    let mut messages = [Outgoing { parts: &[], control: &[] }; VECTOR];
+    for (message, parts) in messages.iter_mut().zip(packets.chunks(1)) {
+        message.parts = parts;
+    }
+    message::send_messages(fd, address, &messages[..packets.len()])
 }
 
 impl Link for PacketLink {
@@ -260,13 +272,9 @@ impl Link for PacketLink {
                 done += 1;
                 continue;
             }
-            let mut messages = [Outgoing { parts: &[], control: &[] }; VECTOR];
             let fitting = rest.iter().take(VECTOR).take_while(|packet| fits(packet.len())).count();
-            for (message, parts) in messages.iter_mut().zip(rest.chunks(1)).take(fitting) {
-                message.parts = parts;
-            }
             self.counters.send_calls += 1;
-            match message::send_messages(self.socket.as_fd(), &address, &messages[..fitting]) {
+            match send_each(self.socket.as_fd(), &address, &rest[..fitting]) {
                 Ok(count) => {
                     self.counters.sent_packets += count as u64;
                     self.counters.sent_bytes += rest[..count].iter().map(|packet| packet.len() as u64).sum::<u64>();

@@ -31,15 +31,19 @@ pub fn send_messages(fd: BorrowedFd<'_>, to: &[u8], messages: &[Outgoing<'_>]) -
     }
     let fd = fd.as_raw_fd() as usize;
     let (at, flags) = (headers.as_mut_ptr() as usize, libc::MSG_DONTWAIT as usize);
-    // SAFETY: `count` headers were written; all they point to is borrowed for the call, and the kernel only reads it. One message alone
-    // goes the shorter way; its header is the first member of `mmsghdr`.
-    unsafe {
-        match count {
-            0 => Ok(0),
-            1 => syscall(libc::SYS_sendmsg, [fd, at, flags, 0, 0, 0]).map(|_| 1),
-            _ => syscall(libc::SYS_sendmmsg, [fd, at, count, flags, 0, 0]),
-        }
+    // SAFETY: `count` headers were written; all they point to is borrowed for the call, and the kernel only reads it.
+    unsafe { syscall(libc::SYS_sendmmsg, [fd, at, count, flags, 0, 0]) }
+}
+
+/// Sends one message, without waiting.
+pub fn send_message(fd: BorrowedFd<'_>, to: &[u8], message: &Outgoing<'_>) -> io::Result<()> {
+    if let (&[only], []) = (&message.parts, message.control) {
+        return send_bytes(fd, to, only);
     }
+    let header = outgoing_header(to, message);
+    let args = [fd.as_raw_fd() as usize, (&raw const header) as usize, libc::MSG_DONTWAIT as usize, 0, 0, 0];
+    // SAFETY: all that the header points to is borrowed for the call, and the kernel only reads it.
+    unsafe { syscall(libc::SYS_sendmsg, args) }.map(drop)
 }
 
 fn outgoing_header(to: &[u8], message: &Outgoing<'_>) -> libc::msghdr {
@@ -53,6 +57,15 @@ fn outgoing_header(to: &[u8], message: &Outgoing<'_>) -> libc::msghdr {
     header.msg_control = message.control.as_ptr().cast_mut().cast();
     header.msg_controllen = message.control.len();
     header
+}
+
+/// The same for a message of one part without control messages: the kernel has no header to take apart (60 of 1,060 ns for a round over loopback,
+/// `sendto` against `sendmsg`).
+fn send_bytes(fd: BorrowedFd<'_>, to: &[u8], bytes: &[u8]) -> io::Result<()> {
+    let flags = libc::MSG_DONTWAIT as usize;
+    let (at, name) = (bytes.as_ptr() as usize, to.as_ptr() as usize);
+    // SAFETY: both are borrowed for the call, with their lengths, and the kernel only reads them.
+    unsafe { syscall(libc::SYS_sendto, [fd.as_raw_fd() as usize, at, bytes.len(), flags, name, to.len()]) }.map(drop)
 }
 
 /// Buffers for messages that arrive, and what arrived last.

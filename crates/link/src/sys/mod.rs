@@ -1,13 +1,16 @@
 //! System calls that rustix does not have, with safe signatures, made without the C library: an engine may live in a process whose socket
 //! functions are the preload's.
 
+pub mod bpf;
 pub mod device;
 pub mod message;
+pub mod program;
 pub mod ring;
+pub mod xsk;
 
 use core::arch::asm;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("Ropeway runs on Linux on x86-64");
@@ -86,4 +89,28 @@ pub fn bind(fd: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
     let args = [fd.as_raw_fd() as usize, address.as_ptr() as usize, address.len(), 0, 0, 0];
     // SAFETY: the kernel reads so many bytes from there, which are borrowed for the call.
     unsafe { syscall(libc::SYS_bind, args) }.map(drop)
+}
+
+/// An AF_XDP socket: rustix does not know that family.
+pub fn xdp_socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: there are no pointers; the descriptor is new and ours.
+    unsafe {
+        let number = syscall(libc::SYS_socket, [libc::AF_XDP as usize, kind as usize, 0, 0, 0, 0])?;
+        Ok(OwnedFd::from_raw_fd(number as i32))
+    }
+}
+
+/// Lets the kernel go on with what lies in an AF_XDP socket's ring of sends.
+pub fn kick(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let args = [fd.as_raw_fd() as usize, 0, 0, libc::MSG_DONTWAIT as usize, 0, 0];
+    // SAFETY: an empty message at no address.
+    unsafe { syscall(libc::SYS_sendto, args) }.map(drop)
+}
+
+/// Lets the driver go on with what lies in an AF_XDP socket's fill ring.
+pub fn wake_receiver(fd: BorrowedFd<'_>) {
+    let args = [fd.as_raw_fd() as usize, 0, 0, libc::MSG_DONTWAIT as usize, 0, 0];
+    // SAFETY: no bytes are taken. It has no result: there is nothing to receive this way.
+    let _ = unsafe { syscall(libc::SYS_recvfrom, args) };
 }

@@ -16,7 +16,7 @@ mod send;
 mod tests;
 
 use crate::sys::{self, device, message::Incoming};
-use crate::{Address, Batch, Counters, Link, Received};
+use crate::{Address, Batch, Counters, Link, Received, Steering};
 use errors::Reports;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use send::Paths;
@@ -45,6 +45,16 @@ pub struct Options {
     /// The kernel's priority of urgent packets, for queueing disciplines that look at it (`pfifo_fast`, `prio`); 0: none. It needs Linux 6.14, and is left
     /// out where the kernel refuses it.
     pub urgent_priority: u8,
+    /// Share the address with other links of this user.
+    pub group: Option<Group>,
+}
+
+/// A group of links with the same address, among which the kernel spreads arrivals. They are opened one after the other, by one process: the first is member 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    pub members: u32,
+    /// Which member a packet is for, modulo their number.
+    pub steering: Steering,
 }
 
 /// 4 MiB as the kernel counts: 1800 full packets of 1500 bytes, 14 times a port's buffer of a cheap switch.
@@ -64,6 +74,7 @@ impl Options {
             aggregation: true,
             most_packet_bytes: None,
             urgent_priority: 0,
+            group: None,
         }
     }
 }
@@ -119,7 +130,14 @@ impl UdpLink {
         // Kernels before 5.0 and 4.18 know neither; single packets work everywhere.
         let merges = options.aggregation && sys::set_int(fd, constant::SOL_UDP, libc::UDP_GRO, 1).is_ok();
         let segments = options.segmentation && sys::get_int(fd, constant::SOL_UDP, libc::UDP_SEGMENT).is_ok();
+        if options.group.is_some() {
+            sys::set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        }
         rustix::net::bind(fd, &options.local)?;
+        if let Some(group) = options.group {
+            let program = group.steering.program(Some(group.members));
+            sys::set_program(fd, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)?;
+        }
         let local = SocketAddr::try_from(rustix::net::getsockname(fd)?)?;
         // One byte more than a packet shows those that are too long.
         let longest = if merges { MOST_PAYLOAD_BYTES.next_multiple_of(1 << 16) } else { max_packet + 1 };

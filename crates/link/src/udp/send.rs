@@ -86,37 +86,34 @@ fn first_run(packets: &[IoSlice<'_>], max_packet: usize, may_segment: bool) -> O
     Some(run)
 }
 
+/// Writes the control messages of a run and returns their length.
+fn write_control(control: &mut [u8; SEND_CONTROL_BYTES], run: Run, priority: u8) -> usize {
+    let mut end = 0;
+    if run.packets > 1 {
+        let size = (run.segment_bytes as u16).to_ne_bytes();
+        end = message::push_control(control, end, constant::SOL_UDP, libc::UDP_SEGMENT, &size);
+    }
+    if priority > 0 {
+        let value = i32::from(priority).to_ne_bytes();
+        end = message::push_control(control, end, libc::SOL_SOCKET, libc::SO_PRIORITY, &value);
+    }
+    end
+}
+
 /// The messages of one system call.
 struct Plan {
     runs: [Run; VECTOR],
     count: usize,
-    controls: [[u8; SEND_CONTROL_BYTES]; VECTOR],
-    control_lens: [usize; VECTOR],
 }
 
 impl Plan {
-    fn new(packets: &[IoSlice<'_>], max_packet: usize, may_segment: bool, priority: u8) -> Plan {
-        let mut plan = Plan {
-            runs: [Run { packets: 0, segment_bytes: 0, bytes: 0 }; VECTOR],
-            count: 0,
-            controls: [[0; SEND_CONTROL_BYTES]; VECTOR],
-            control_lens: [0; VECTOR],
-        };
-        let mut rest = packets;
+    /// The runs at the beginning of `packets`, of which `first` is the first.
+    fn new(packets: &[IoSlice<'_>], first: Run, max_packet: usize, may_segment: bool) -> Plan {
+        let mut plan = Plan { runs: [first; VECTOR], count: 1 };
+        let mut rest = &packets[first.packets..];
         while plan.count < VECTOR
             && let Some(run) = first_run(rest, max_packet, may_segment)
         {
-            let control = &mut plan.controls[plan.count];
-            let mut end = 0;
-            if run.packets > 1 {
-                let size = (run.segment_bytes as u16).to_ne_bytes();
-                end = message::push_control(control, end, constant::SOL_UDP, libc::UDP_SEGMENT, &size);
-            }
-            if priority > 0 {
-                let value = i32::from(priority).to_ne_bytes();
-                end = message::push_control(control, end, libc::SOL_SOCKET, libc::SO_PRIORITY, &value);
-            }
-            plan.control_lens[plan.count] = end;
             plan.runs[plan.count] = run;
             plan.count += 1;
             rest = &rest[run.packets..];
@@ -128,16 +125,29 @@ impl Plan {
         &self.runs[..self.count]
     }
 
-    fn send(&self, socket: &impl AsFd, to: &Name, packets: &[IoSlice<'_>]) -> io::Result<usize> {
+    fn send(&self, socket: &impl AsFd, to: &Name, packets: &[IoSlice<'_>], priority: u8) -> io::Result<usize> {
+        if let [only] = self.runs() {
+            return send_run(*only, socket, to, packets, priority);
+        }
+        let mut controls = [[0; SEND_CONTROL_BYTES]; VECTOR];
         let mut messages = [Outgoing { parts: &[], control: &[] }; VECTOR];
         let mut rest = packets;
-        for (n, run) in self.runs().iter().enumerate() {
+        for ((run, control), message) in self.runs().iter().zip(&mut controls).zip(&mut messages) {
             let (parts, after) = rest.split_at(run.packets);
-            messages[n] = Outgoing { parts, control: &self.controls[n][..self.control_lens[n]] };
+            let end = write_control(control, *run, priority);
+            *message = Outgoing { parts, control: &control[..end] };
             rest = after;
         }
         message::send_messages(socket.as_fd(), to.bytes(), &messages[..self.count])
     }
+}
+
+/// Sends one message: the usual case for short messages and for full segmented sends, without tables for many.
+fn send_run(run: Run, socket: &impl AsFd, to: &Name, packets: &[IoSlice<'_>], priority: u8) -> io::Result<usize> {
+    let mut control = [0; SEND_CONTROL_BYTES];
+    let end = write_control(&mut control, run, priority);
+    let message = Outgoing { parts: &packets[..run.packets], control: &control[..end] };
+    message::send_message(socket.as_fd(), to.bytes(), &message).map(|()| 1)
 }
 
 /// What to do after a refused message.
@@ -171,22 +181,30 @@ impl UdpLink {
         let mut attempt = Attempt { to, done: 0, retried_at: None, fell_back: false };
         while let rest @ [_, ..] = &batch.packets[attempt.done..] {
             let priority = self.paths.priority(batch.urgency);
-            let plan = Plan::new(rest, self.max_packet, self.paths.may_segment(to), priority);
-            let Some(first) = plan.runs().first().copied() else {
+            let may_segment = self.paths.may_segment(to);
+            let Some(first) = first_run(rest, self.max_packet, may_segment) else {
                 // Empty or too long: refused before the kernel sees it.
                 self.counters.send_errors += 1;
                 attempt.done += 1;
                 continue;
             };
             self.counters.send_calls += 1;
-            match plan.send(&self.socket, &name, rest) {
-                Ok(count) => {
-                    plan.runs()[..count].iter().for_each(|run| self.sent(&mut attempt, *run));
-                    if count < plan.count {
+            let result = if first.packets == rest.len() {
+                let sent = send_run(first, &self.socket, &name, rest, priority);
+                sent.inspect(|_| self.sent(&mut attempt, first))
+            } else {
+                let plan = Plan::new(rest, first, self.max_packet, may_segment);
+                let sent = plan.send(&self.socket, &name, rest, priority);
+                sent.inspect(|count| {
+                    plan.runs()[..*count].iter().for_each(|run| self.sent(&mut attempt, *run));
+                    if *count < plan.count {
                         // What ended it was not said, and may have been a report, which would keep the descriptor readable.
                         self.fetch_reports();
                     }
-                }
+                })
+            };
+            match result {
+                Ok(_) => {}
                 Err(error) => match self.judge(&error, first, &mut attempt, priority)? {
                     Verdict::Again => {}
                     Verdict::Full => {
@@ -261,7 +279,8 @@ mod tests {
     fn runs(lens: &[usize], max_packet: usize) -> Vec<usize> {
         let bytes = vec![0; 100_000];
         let packets: Vec<IoSlice<'_>> = lens.iter().map(|len| IoSlice::new(&bytes[..*len])).collect();
-        let plan = Plan::new(&packets, max_packet, true, 0);
+        let Some(first) = first_run(&packets, max_packet, true) else { return Vec::new() };
+        let plan = Plan::new(&packets, first, max_packet, true);
         plan.runs().iter().map(|run| run.packets).collect()
     }
 

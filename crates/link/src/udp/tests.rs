@@ -153,12 +153,16 @@ fn arrivals_that_cannot_be_packets_are_counted_and_left_out() {
 
 #[test]
 fn the_size_of_buffers_is_known() {
-    let link = open(|options| options.receive_buffer_bytes = 1 << 20);
-    let loopback = link.receive_slots().expect("known");
+    let buffer_bytes = |link: &UdpLink| {
+        // What an ordinary user asks for may be more than the system's limit allows.
+        sys::get_int(link.socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF).expect("an option") as usize
+    };
+    let link = open(|options| options.receive_buffer_bytes = 400 << 10);
     // A packet of 64 KiB costs 128 KiB and its descriptor.
-    assert_eq!(loopback, (1 << 20) / (131_072 + 256));
-    let link = open(|options| (options.receive_buffer_bytes, options.most_packet_bytes) = (1 << 20, Some(1472)));
-    assert_eq!(link.receive_slots(), Some((1 << 20) / 2304));
+    assert_eq!(link.receive_slots(), Some(buffer_bytes(&link) / (131_072 + 256)));
+    let link = open(|options| (options.receive_buffer_bytes, options.most_packet_bytes) = (400 << 10, Some(1472)));
+    assert_eq!(link.receive_slots(), Some(buffer_bytes(&link) / 2304));
+    assert_eq!(buffer_bytes(&link), 400 << 10);
 }
 
 #[test]
@@ -172,4 +176,36 @@ fn all_of_loopbacks_net_and_wildcards_have_a_packet_size() {
 fn addresses_that_are_not_ours_are_refused_with_the_reason() {
     let error = UdpLink::open(&Options::new("192.0.2.1:0".parse().expect("one"))).expect_err("documentation only");
     assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+}
+
+/// Members of a group get what is for them, and all of what is for nobody in particular and must meet.
+#[test]
+fn a_group_spreads_arrivals_by_a_part_of_the_packet() {
+    use crate::{Part, Steering, Width};
+    let part = |offset, mask, shift| Part { offset, width: Width::Four, mask, shift };
+    let steering = Steering { member: part(4, 0xfff0_0000, 20), otherwise: Some(part(8, 0xffff_ffff, 0)) };
+    let group = Some(Group { members: 3, steering });
+    let first = UdpLink::open(&Options { group, ..Options::new("127.0.0.1:0".parse().unwrap()) }).unwrap();
+    let local = first.local_address();
+    let others = [1, 2].map(|_| UdpLink::open(&Options { group, ..Options::new(local) }).unwrap());
+    let mut members: Vec<UdpLink> = std::iter::once(first).chain(others).collect();
+    let mut sender = UdpLink::open(&Options::new("127.0.0.1:0".parse().unwrap())).unwrap();
+    let cases: [(u32, u32, usize); 6] =
+        [(0, 9, 0), (1 << 20, 9, 1), (2 << 20, 9, 2), (4 << 20, 9, 1), (0xfff0_0000, 5, 2), (0xfff0_0000, 6, 0)];
+    for (steer, other, expected) in cases {
+        let mut bytes = [0; 64];
+        bytes[4..8].copy_from_slice(&steer.to_be_bytes());
+        bytes[8..12].copy_from_slice(&other.to_be_bytes());
+        let packets = [std::io::IoSlice::new(&bytes)];
+        let batch = Batch { to: Address::Udp(local), packets: &packets, urgency: crate::Urgency::Bulk };
+        assert_eq!(sender.send(&batch).unwrap(), 1);
+        let got = (0..200).find_map(|_| {
+            let got = members.iter_mut().position(|member| member.receive(8, &mut |_| ()).unwrap() > 0);
+            got.or_else(|| {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                None
+            })
+        });
+        assert_eq!(got, Some(expected), "{steer:x} {other}");
+    }
 }

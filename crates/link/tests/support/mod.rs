@@ -5,7 +5,9 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::Command;
+use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The device in each namespace.
@@ -34,13 +36,35 @@ pub fn ip(args: &str) {
     assert!(output.status.success(), "ip {args}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// All namespaces of ours begin with it; then comes the process that made them.
+const PREFIX: &str = "rwlink-";
+
+/// Deletes what processes left behind that were killed before they could.
+fn sweep() {
+    let Ok(namespaces) = std::fs::read_dir("/run/netns") else { return };
+    for entry in namespaces.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let maker = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        if maker.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            delete(&name);
+        }
+    }
+}
+
+fn delete(name: &str) {
+    // Not checked: whatever failed before is what should be reported.
+    let _ = Command::new("ip").args(["netns", "delete", name]).output();
+}
+
 impl Hosts {
     /// Makes them, with this MTU.
     pub fn new(mtu: usize) -> Hosts {
+        static SWEPT: Once = Once::new();
+        SWEPT.call_once(sweep);
         static COUNT: AtomicU32 = AtomicU32::new(0);
         // Relaxed: only that each number is used once matters.
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let names = ["a", "b"].map(|end| format!("rwlink-{}-{number}{end}", std::process::id()));
+        let names = ["a", "b"].map(|end| format!("{PREFIX}{}-{number}{end}", std::process::id()));
         let hosts = Hosts { names };
         let [a, b] = &hosts.names;
         hosts.names.iter().for_each(|name| ip(&format!("netns add {name}")));
@@ -74,10 +98,7 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        for name in &self.names {
-            // Not checked: whatever failed before is what should be reported.
-            let _ = Command::new("ip").args(["netns", "delete", name]).output();
-        }
+        self.names.iter().for_each(|name| delete(name));
     }
 }
 

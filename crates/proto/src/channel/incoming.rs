@@ -308,6 +308,17 @@ impl Incoming {
         wanted - out.len()
     }
 
+    /// The bytes of a stream that [`Incoming::read`] would give; they stay.
+    pub fn peek(&self, out: &mut [u8]) -> usize {
+        let mut filled = 0;
+        for chunk in &self.queue {
+            let count = chunk.payload.len().min(out.len() - filled);
+            out[filled..filled + count].copy_from_slice(&chunk.payload.bytes()[..count]);
+            filled += count;
+        }
+        filled
+    }
+
     fn drop_front(&mut self, pool: &mut Pool) {
         if let Some(chunk) = self.queue.pop_front() {
             self.consumed += chunk.credit_bytes;
@@ -469,6 +480,8 @@ mod tests {
         (0..1000).for_each(|_| incoming.take(Mode::Stream, Flags::NONE, b"x", 0, &mut rx).unwrap());
         assert!(rx.in_use() <= 11, "{}", rx.in_use());
         let mut out = [0; 2000];
+        assert_eq!((incoming.peek(&mut out[..300]), incoming.peek(&mut out)), (300, 1000));
+        assert!(out[..1000].iter().all(|&byte| byte == b'x'));
         assert_eq!(incoming.read(&mut out, &mut rx), 1000);
         assert_eq!(rx.in_use(), 0);
     }

@@ -1,8 +1,8 @@
 //! The handshake: `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`, one message each way (docs/protocol.md, section 9.2).
 //!
-//! The first message is opened with the cluster key alone, so a server spends no elliptic curve on a stranger; the second adds a fresh
-//! Diffie-Hellman secret, from which the [`Session`] gets its keys. Which bytes of CONFIRM and OPENED are covered is decided here:
-//! everything that is not in a message itself.
+//! The first message is opened with the cluster key alone, so a server spends no elliptic curve on a stranger; the
+//! second adds a fresh Diffie-Hellman secret, from which the [`Session`] gets its keys. Which bytes of CONFIRM and
+//! OPENED are covered is decided here: everything that is not in a message itself.
 
 use super::kdf::{self, Secret32};
 use super::key::{ClusterKey, ClusterKeys};
@@ -66,7 +66,8 @@ pub struct Initiator {
     opened: Option<Opened>,
 }
 
-/// Noise reads a message once. Who changes only the header of a copy of OPENED must not make the genuine one unreadable.
+/// Noise reads a message once. Who changes only the header of a copy of OPENED must not make the genuine one
+/// unreadable.
 struct Opened {
     message_hash: [u8; 32],
     header_hash: [u8; HEADER_HASH_BYTES],
@@ -83,13 +84,15 @@ impl Initiator {
         Self { noise, opened: None }
     }
 
-    /// The first message, with `payload` inside, and its length: [`CONFIRM_OVERHEAD_BYTES`] more. To be sent again as it is, never made again.
+    /// The first message, with `payload` inside, and its length: [`CONFIRM_OVERHEAD_BYTES`] more. To be sent again as
+    /// it is, never made again.
     pub fn write(&mut self, payload: &[u8], out: &mut [u8]) -> Result<usize, KeyError> {
         room(payload.len() + CONFIRM_OVERHEAD_BYTES, out)?;
         self.noise.write_message(payload, out).map_err(|_| KeyError::Order)
     }
 
-    /// Opens the second message, which came behind `header`. A message that does not open changes nothing: the right one may still come.
+    /// Opens the second message, which came behind `header`. A message that does not open changes nothing: the right
+    /// one may still come.
     pub fn read(
         &mut self,
         now_ns: u64,
@@ -133,8 +136,8 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// Opens the first message with one of `keys`. Keeps nothing if none of them does. `prologue`: what of CONFIRM precedes the message, header
-    /// included. `random`: never the same again.
+    /// Opens the first message with one of `keys`. Keeps nothing if none of them does. `prologue`: what of CONFIRM
+    /// precedes the message, header included. `random`: never the same again.
     pub fn read(
         keys: &ClusterKeys,
         prologue: &[u8],
@@ -162,8 +165,8 @@ impl Responder {
         self.key
     }
 
-    /// The second message, to be sent behind `header`, with `payload` inside, and its length: [`OPENED_OVERHEAD_BYTES`] more. To be sent again as
-    /// it is if the client repeats its own, never made again.
+    /// The second message, to be sent behind `header`, with `payload` inside, and its length: [`OPENED_OVERHEAD_BYTES`]
+    /// more. To be sent again as it is if the client repeats its own, never made again.
     pub fn write(
         mut self,
         now_ns: u64,
@@ -197,14 +200,15 @@ fn room(needed: usize, out: &[u8]) -> Result<(), KeyError> {
     }
 }
 
-/// Noise covers what it was told before its first message; the header of the second is made later, so its hash goes inside.
+/// Noise covers what it was told before its first message; the header of the second is made later, so its hash goes
+/// inside.
 fn header_hash(header: &[u8]) -> [u8; HEADER_HASH_BYTES] {
     let hash = kdf::hash(header);
     std::array::from_fn(|i| hash[i])
 }
 
-/// The private ephemeral key: random bytes, the cluster key and what it is used for. So random bytes that come twice (a restored machine, a bad
-/// source) give the same key only for the same messages.
+/// The private ephemeral key: random bytes, the cluster key and what it is used for. So random bytes that come twice (a
+/// restored machine, a bad source) give the same key only for the same messages.
 fn ephemeral(random: [u8; 32], psk: &Secret32, prologue: &[u8], message: &[u8]) -> Secret32 {
     let random = Zeroizing::new(random);
     let length = (prologue.len() as u64).to_be_bytes();

@@ -1,4 +1,5 @@
-//! Derived secrets: keyed BLAKE2s, a label for each use (docs/protocol.md, section 9.3). Nothing else in this crate hashes.
+//! Derived secrets: keyed BLAKE2s, a label for each use (docs/protocol.md, section 9.3). Nothing else in this crate
+//! hashes.
 
 use blake2::digest::consts::{U16, U32};
 use blake2::digest::{Digest, FixedOutput, KeyInit, Mac};
@@ -18,7 +19,8 @@ pub(super) fn derive(secret: &[u8; 32], label: &[u8], parts: &[&[u8]]) -> Secret
     out
 }
 
-/// A message authentication code of 16 bytes under `secret`. Not a prefix of [`derive`]'s result: the length is part of the function.
+/// A message authentication code of 16 bytes under `secret`. Not a prefix of [`derive()`]'s result: the length is part
+/// of the function.
 pub(super) fn mac(secret: &[u8; 32], parts: &[&[u8]]) -> Blake2sMac<U16> {
     let mut mac = keyed::<Blake2sMac<U16>>(secret);
     parts.iter().for_each(|part| Mac::update(&mut mac, part));

@@ -1,8 +1,9 @@
 //! The cluster's keys, and the text that holds them.
 //!
-//! One key per line, 64 hexadecimal digits; `#` begins a comment, empty lines are nothing. The first key is used to open associations,
-//! all are accepted, so that a key can be replaced without a stop: append the new one everywhere, then put it first everywhere, then
-//! remove the old one everywhere. Reading the file and its permissions is the caller's.
+//! One key per line, 64 hexadecimal digits; `#` begins a comment, empty lines are nothing. The first key is used to
+//! open associations, all are accepted, so that a key can be replaced without a stop: append the new one everywhere,
+//! then put it first everywhere, then remove the old one everywhere. Reading the file and its permissions is the
+//! caller's.
 
 use super::kdf::{self, Secret32};
 use std::fmt;
@@ -11,12 +12,12 @@ use zeroize::Zeroizing;
 /// Length of a key in bytes.
 pub const KEY_BYTES: usize = 32;
 
-/// Keys that may be accepted at once: the one in use and its successor, and room for two changes that overlap. Each costs a server a
-/// trial for every CONFIRM that no earlier key opens.
+/// Keys that may be accepted at once: the one in use and its successor, and room for two changes that overlap. Each
+/// costs a server a trial for every CONFIRM that no earlier key opens.
 pub const MOST_KEYS: usize = 4;
 
-/// Different bytes that a key must have. Of 32 random bytes fewer than this differ less than once in 10^14 files; what people type instead (one
-/// byte over and over, 0123456789abcdef four times, two words of ASCII) has fewer.
+/// Different bytes that a key must have. Of 32 random bytes fewer than this differ less than once in 10^14 files; what
+/// people type instead (one byte over and over, 0123456789abcdef four times, two words of ASCII) has fewer.
 const LEAST_DIFFERENT_BYTES: usize = 16;
 
 /// What every node of a cluster knows and nobody else does.
@@ -123,13 +124,13 @@ pub struct KeyFileError {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    #[error("no key in it; `openssl rand -hex 32` prints one")]
+    #[error("no key in it; `ropeway key new` makes one")]
     Empty,
     #[error("a key is {} hexadecimal digits; this line has another length", 2 * KEY_BYTES)]
     Length,
     #[error("a key has only the digits 0 to 9 and a to f")]
     Digit,
-    #[error("this key is not random; `openssl rand -hex 32` prints one that is")]
+    #[error("this key is not random; `ropeway key new` makes one that is")]
     Weak,
     #[error("the same key is in line {first} already")]
     Repeated { first: usize },

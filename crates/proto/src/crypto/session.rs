@@ -1,20 +1,19 @@
-//! One association's packet protection, both directions (docs/protocol.md, section 9.3 to 9.5): a counter for every packet, the
-//! replay window, and the change of keys.
+//! One association's packet protection, both directions (docs/protocol.md, section 9.3 to 9.5): a counter for every
+//! packet, the replay window, and the change of keys.
 //!
-//! Only the client begins a change of keys, in both directions at once; the server follows with its next packet. So the two ends are never
-//! more than one generation apart, one bit says which, and no packet is tried with two keys.
+//! Only the client begins a change of keys, in both directions at once; the server follows with its next packet. So the
+//! two ends are never more than one generation apart, one bit says which, and no packet is tried with two keys.
 
-use super::kdf::{self, Secret32};
+use super::cipher::{Keys, PacketKey};
+use super::kdf::Secret32;
 use super::window::{Stale, Window};
-use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
-use std::hint::black_box;
+use std::fmt;
 use std::ops::Range;
+
+pub use super::cipher::TAG_BYTES;
 
 /// Bytes between header and payload: the low half of the counter.
 pub const COUNTER_BYTES: usize = 4;
-
-/// Bytes behind the payload.
-pub const TAG_BYTES: usize = 16;
 
 /// What a sealed packet is longer than the same one without a key.
 pub const OVERHEAD_BYTES: usize = COUNTER_BYTES + TAG_BYTES;
@@ -29,27 +28,27 @@ const PHASE: u8 = 0x40;
 /// The longest payload that a header can say.
 const MOST_PAYLOAD_BYTES: usize = u16::MAX as usize;
 
-/// The client changes the keys when they are this old: what is read out of a stolen memory image or found for a single key opens
-/// at most this much of the past. A change costs some microseconds.
+/// The client changes the keys when they are this old: what is read out of a stolen memory image or found for a single
+/// key opens at most this much of the past. A change costs some microseconds.
 const CHANGE_AFTER_NS: u64 = 3600 * SECOND_NS;
 
-/// The client changes the keys when one of them has sealed this many blocks of 16 bytes (64 GiB; 14 s at 40 Gbit/s). An observer's
-/// chance to tell AES-GCM with `s` blocks from perfect encryption is at most s^2 / 2^129: 2^-65 here.
+/// The client changes the keys when one of them has sealed this many blocks of 16 bytes (64 GiB; 14 s at 40 Gbit/s). An
+/// observer's chance to tell AES-GCM with `s` blocks from perfect encryption is at most s^2 / 2^129: 2^-65 here.
 const CHANGE_AFTER_BLOCKS: u64 = 1 << 32;
 
-/// Nothing is sealed with one key beyond this many blocks, eight times the number above (2^-59): reached only if the peer did not follow a change
-/// for so long, and was sent to all the same.
+/// Nothing is sealed with one key beyond this many blocks, eight times the number above (2^-59): reached only if the
+/// peer did not follow a change for so long, and was sent to all the same.
 const MOST_BLOCKS: u64 = 1 << 35;
 
 /// The client does not begin a change sooner than this after the one before.
 const LEAST_BETWEEN_CHANGES_NS: u64 = 2 * SECOND_NS;
 
-/// The server does not follow one sooner than this after the one before. Less than the client's own bound, as the clocks differ and the
-/// network stretches and shrinks the time between.
+/// The server does not follow one sooner than this after the one before. Less than the client's own bound, as the
+/// clocks differ and the network stretches and shrinks the time between.
 const LEAST_BETWEEN_FOLLOWED_NS: u64 = SECOND_NS;
 
-/// How long packets under the former key are still opened after the first under the new one: longer than a packet is on its way.
-/// Never two former keys at once, by the bounds above.
+/// How long packets under the former key are still opened after the first under the new one: longer than a packet is on
+/// its way. Never two former keys at once, by the bounds above.
 const FORMER_KEY_NS: u64 = SECOND_NS;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -140,7 +139,8 @@ pub struct Counters {
     pub changes: u64,
 }
 
-/// Both directions of one association. Not `Clone`, and never to be used on two sides of a `fork`: no counter may seal two packets.
+/// Both directions of one association. Not `Clone`, and never to be used on two sides of a `fork`: no counter may seal
+/// two packets.
 pub struct Session {
     role: Role,
     limits: Limits,
@@ -164,13 +164,15 @@ struct Receiving {
     key: PacketKey,
     chain: Secret32,
     generation: u64,
-    /// The lowest counter that was opened with `key`. What was sealed with the former one lies below, with the next one above.
+    /// The counter that was first opened with `key`, 0 for the first of all keys. What was sealed with the former one
+    /// lies below, with the next one above.
     first: u64,
     blocks: u64,
     since_ns: u64,
     former: Option<Former>,
-    /// Made when first needed and kept, so that a stranger who sends the other phase costs no more than any other stranger.
-    next: Option<Box<Next>>,
+    /// Made when first needed and kept, so that a stranger who sends the other phase costs no more than any other
+    /// stranger.
+    next: Option<Box<Keys>>,
     window: Window,
 }
 
@@ -179,17 +181,19 @@ struct Former {
     until_ns: u64,
 }
 
-struct Next {
-    key: PacketKey,
-    chain: Secret32,
-}
-
 /// Which key opens a packet.
 #[derive(Clone, Copy)]
 enum Which {
     Current,
     Former,
     Next,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Session { role, counters, .. } = self;
+        f.debug_struct("Session").field("role", role).field("counters", counters).finish_non_exhaustive()
+    }
 }
 
 impl Session {
@@ -227,8 +231,8 @@ impl Session {
         self.send.generation
     }
 
-    /// Seals a packet: `header` (24 or 28 bytes, as it is to be sent, but for PHASE, which is set here), 4 bytes of counter, `payload` encrypted, 16
-    /// bytes of tag. Returns its length in `out`.
+    /// Seals a packet: `header` (24 or 28 bytes, as it is to be sent, but for PHASE, which is set here), 4 bytes of
+    /// counter, `payload` encrypted, 16 bytes of tag. Returns its length in `out`.
     pub fn seal(&mut self, now_ns: u64, header: &[u8], payload: &[u8], out: &mut [u8]) -> Result<usize, SealError> {
         let length = header.len() + payload.len() + OVERHEAD_BYTES;
         let out = out.get_mut(..length).ok_or(SealError::Room)?;
@@ -265,8 +269,9 @@ impl Session {
         Ok(())
     }
 
-    /// Opens a packet into `out` and returns the payload's length. `aad`: the packet up to its payload (header and 4 bytes of counter), `sealed`: the
-    /// rest, tag included, padding behind it removed. If it does not open, `out` holds nothing of use.
+    /// Opens a packet into `out` and returns the payload's length. `aad`: the packet up to its payload (header and 4
+    /// bytes of counter), `sealed`: the rest, tag included, padding behind it removed. If it does not open, `out` holds
+    /// nothing of use.
     pub fn open(&mut self, now_ns: u64, aad: &[u8], sealed: &[u8], out: &mut [u8]) -> Result<usize, OpenError> {
         let result = match sealed.split_last_chunk::<TAG_BYTES>() {
             None => Err(OpenError::Short),
@@ -281,7 +286,8 @@ impl Session {
         self.count(result)
     }
 
-    /// Opens a packet where it lies and says where in it the payload is. If it does not open, what is behind the header is of no use.
+    /// Opens a packet where it lies and says where in it the payload is. If it does not open, what is behind the header
+    /// is of no use.
     pub fn open_in_place(
         &mut self,
         now_ns: u64,
@@ -322,16 +328,15 @@ impl Session {
         }
         self.receive.window.commit(counter);
         match which {
-            Which::Current => self.receive.first = self.receive.first.min(counter),
-            Which::Former => {}
+            Which::Current | Which::Former => {}
             Which::Next => self.follow(now_ns, counter),
         }
         self.receive.blocks += blocks(in_out.len());
         Ok(())
     }
 
-    /// Section 9.5: a sender's phases follow each other in the order of its counters, so the counter says whether the other phase is
-    /// the former or the next one.
+    /// Section 9.5: a sender's phases follow each other in the order of its counters, so the counter says whether the
+    /// other phase is the former or the next one.
     fn which_key(&self, now_ns: u64, phase: u8, counter: u64) -> Result<Which, OpenError> {
         let receive = &self.receive;
         if phase == phase_bit(receive.generation) {
@@ -387,13 +392,13 @@ impl From<Stale> for OpenError {
 
 impl Sending {
     fn new(now_ns: u64, secret: &Secret32) -> Self {
-        let chain = next_secret(secret);
-        Self { key: PacketKey::new(secret), chain, generation: 0, counter: 0, blocks: 0, since_ns: now_ns }
+        let Keys { key, chain } = Keys::new(secret);
+        Self { key, chain, generation: 0, counter: 0, blocks: 0, since_ns: now_ns }
     }
 
     fn change(&mut self, now_ns: u64) {
-        let next = Next::new(&self.chain);
-        (self.key, self.chain) = (next.key, next.chain);
+        let Keys { key, chain } = Keys::new(&self.chain);
+        (self.key, self.chain) = (key, chain);
         self.generation += 1;
         self.blocks = 0;
         self.since_ns = now_ns;
@@ -402,9 +407,10 @@ impl Sending {
 
 impl Receiving {
     fn new(now_ns: u64, secret: &Secret32) -> Self {
+        let Keys { key, chain } = Keys::new(secret);
         Self {
-            key: PacketKey::new(secret),
-            chain: next_secret(secret),
+            key,
+            chain,
             generation: 0,
             first: 0,
             blocks: 0,
@@ -419,13 +425,13 @@ impl Receiving {
         match which {
             Which::Current => Some(&self.key),
             Which::Former => self.former.as_ref().map(|former| &*former.key),
-            Which::Next => Some(&self.next.get_or_insert_with(|| Box::new(Next::new(&self.chain))).key),
+            Which::Next => Some(&self.next.get_or_insert_with(|| Box::new(Keys::new(&self.chain))).key),
         }
     }
 
     fn change(&mut self, now_ns: u64, counter: u64) {
-        let next = self.next.take().unwrap_or_else(|| Box::new(Next::new(&self.chain)));
-        let Next { key, chain } = *next;
+        let next = self.next.take().unwrap_or_else(|| Box::new(Keys::new(&self.chain)));
+        let Keys { key, chain } = *next;
         let former = std::mem::replace(&mut self.key, key);
         self.former = Some(Former { key: Box::new(former), until_ns: now_ns.saturating_add(FORMER_KEY_NS) });
         self.chain = chain;
@@ -434,60 +440,6 @@ impl Receiving {
         self.blocks = 0;
         self.since_ns = now_ns;
     }
-}
-
-impl Next {
-    fn new(secret: &Secret32) -> Self {
-        Self { key: PacketKey::new(secret), chain: next_secret(secret) }
-    }
-}
-
-/// AES-256-GCM with the initialization vector that its nonces are made from.
-struct PacketKey {
-    aead: LessSafeKey,
-    iv: [u8; 12],
-}
-
-impl PacketKey {
-    fn new(secret: &Secret32) -> Self {
-        let iv = kdf::derive(secret, b"ropeway 1 iv", &[]);
-        let iv = std::array::from_fn(|i| iv[i]);
-        Self { aead: aead(&kdf::derive(secret, b"ropeway 1 key", &[])), iv }
-    }
-
-    /// The counter, over the last 8 bytes of the vector.
-    fn nonce(&self, counter: u64) -> Nonce {
-        let mut nonce = self.iv;
-        nonce[4..].iter_mut().zip(counter.to_be_bytes()).for_each(|(byte, counter)| *byte ^= counter);
-        Nonce::assume_unique_for_key(nonce)
-    }
-
-    fn seal(&self, counter: u64, aad: &[u8], payload: &mut [u8], tag: &mut [u8]) {
-        let sealed = self.aead.seal_in_place_separate_tag(self.nonce(counter), Aad::from(aad), payload);
-        tag.copy_from_slice(sealed.expect("GCM takes payloads of up to 64 GiB").as_ref());
-    }
-
-    fn open(&self, counter: u64, aad: &[u8], in_out: &mut [u8], tag: [u8; TAG_BYTES]) -> bool {
-        let (nonce, aad) = (self.nonce(counter), Aad::from(aad));
-        self.aead.open_in_place_separate_tag(nonce, aad, Tag::from(tag), in_out, 0..).is_ok()
-    }
-}
-
-impl Drop for PacketKey {
-    /// `ring` does not wipe its keys. A key of zeroes is written over this one; `black_box` keeps the compiler from seeing that nobody reads it.
-    fn drop(&mut self) {
-        self.aead = aead(&[0; 32]);
-        self.iv = [0; 12];
-        black_box(&self);
-    }
-}
-
-fn aead(key: &[u8; 32]) -> LessSafeKey {
-    LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).expect("a key of 32 bytes"))
-}
-
-fn next_secret(secret: &Secret32) -> Secret32 {
-    kdf::derive(secret, b"ropeway 1 next", &[])
 }
 
 fn phase_bit(generation: u64) -> u8 {

@@ -1,7 +1,8 @@
-//! Tokens that prove something to whoever made them, without any state: cookies and reset tokens (docs/protocol.md, sections 3 and 9.6).
+//! Tokens that prove something to whoever made them, without any state: cookies and reset tokens (docs/protocol.md,
+//! sections 3 and 9.6).
 //!
-//! Keyed BLAKE2s, the hash that the handshake uses already: some 0.3 us each, against which a faster one would be one more
-//! dependency for less than a tenth of what a SYN costs anyway.
+//! Keyed BLAKE2s, the hash that the handshake uses already: some 0.3 us each, against which a faster one would be one
+//! more dependency for less than a tenth of what a SYN costs anyway.
 
 use super::kdf::{self, Secret32};
 use blake2::digest::Mac;
@@ -26,7 +27,14 @@ impl Secret {
         }
     }
 
-    /// The code of a cookie that is issued at `time` to whoever sends from `path` (link and addresses, as the link writes them) and said `fields`.
+    /// Makes reset tokens with a secret that outlives the engine; cookies die with it, as what remembers the spent ones does.
+    pub fn keep_resets(&mut self, seed: [u8; 32]) {
+        let seed = Zeroizing::new(seed);
+        self.resets = kdf::derive(&seed, b"ropeway 1 reset", &[]);
+    }
+
+    /// The code of a cookie that is issued at `time` to whoever sends from `path` (link and addresses, as the link
+    /// writes them) and said `fields`.
     pub fn cookie(&self, time: u32, path: &[u8], fields: &[u8]) -> [u8; TOKEN_BYTES] {
         self.cookie_mac(time, path, fields).finalize().into_bytes().into()
     }
@@ -38,8 +46,9 @@ impl Secret {
 
     /// The token that resets the association which had `id` in its slot's `incarnation`.
     ///
-    /// A token is seen on the wire when it is used, so it must never be valid again: `incarnation` counts the slot's owners and does not wrap. Of an unknown id
-    /// the engine knows the generation, four bits; the slot knows the last owner with these.
+    /// A token is seen on the wire when it is used, so it must never be valid again: `incarnation` counts the slot's
+    /// owners and does not wrap. Of an unknown id the engine knows the generation, four bits; the slot knows the last
+    /// owner with these.
     pub fn reset_token(&self, id: u32, incarnation: u64) -> [u8; TOKEN_BYTES] {
         let parts: [&[u8]; 2] = [&id.to_be_bytes(), &incarnation.to_be_bytes()];
         kdf::mac(&self.resets, &parts).finalize().into_bytes().into()

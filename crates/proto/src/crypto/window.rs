@@ -1,12 +1,12 @@
 //! Which counters have been accepted: the replay window (docs/protocol.md, section 9.4).
 //!
-//! A ring of words in which the words ahead of the highest counter are cleared only as it moves on, the way of RFC 6479: moving costs
-//! nothing per counter that was skipped beyond the size of the ring. One word more than the width, so that the width holds wherever the highest
-//! counter lies in its word.
+//! A ring of words in which the words ahead of the highest counter are cleared only as it moves on, the way of RFC
+//! 6479: moving costs nothing per counter that was skipped beyond the size of the ring. One word more than the width,
+//! so that the width holds wherever the highest counter lies in its word.
 
-/// Counters below the highest accepted one that are still told apart. At 10 million packets a second (1472 bytes at 100 Gbit/s) that is
-/// 0.8 ms of reordering, several times what parallel paths or a batch held back by a driver make; what is later than that counts as
-/// lost and is sent again under a new counter. 1 KiB for each association.
+/// Counters below the highest accepted one that are still told apart. At 10 million packets a second (1472 bytes at 100
+/// Gbit/s) that is 0.8 ms of reordering, several times what parallel paths or a batch held back by a driver make; what
+/// is later than that counts as lost and is sent again under a new counter. 1 KiB for each association.
 pub const WIDTH: u64 = 8192;
 
 const WORDS: usize = (WIDTH / 64) as usize + 1;
@@ -128,7 +128,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_window_says_what_a_set_of_all_counters_says(start in prop_oneof![Just(0u64), 0..u64::MAX / 2], steps in prop::collection::vec(step(), 1..400)) {
+        fn the_window_says_what_a_set_of_all_counters_says(
+            start in prop_oneof![Just(0u64), 0..u64::MAX / 2],
+            steps in prop::collection::vec(step(), 1..400),
+        ) {
             let (mut window, mut oracle, mut highest) = (Window::default(), Oracle::default(), start);
             for step in std::iter::once(0).chain(steps) {
                 let counter = highest.saturating_add_signed(step);

@@ -159,6 +159,18 @@ impl Endpoint {
         Ok(ChannelId { index: at, generation: self.channels[at as usize].generation })
     }
 
+    /// The network says that nobody receives at `path`: a hint that anybody on the way can make up, so it ends only an attempt that nobody has answered yet.
+    /// Whether there was one.
+    pub fn refuse_unanswered(&mut self, path: &Path) -> bool {
+        let Some(&index) = self.peers.get(path) else { return false };
+        let attempt = self.associations[index as usize].attempt();
+        let unanswered = attempt.is_some_and(|attempt| attempt.cookie.is_none());
+        if unanswered {
+            self.end_association(index, ErrorCode::Refused);
+        }
+        unanswered
+    }
+
     fn free_port(&mut self) -> u16 {
         let port = self.next_port;
         self.next_port = if port == u16::MAX { super::FIRST_FREE_PORT } else { port + 1 };
@@ -312,7 +324,7 @@ impl Endpoint {
                 }
             }
             _ => {
-                if channel.incoming.is_finished() {
+                if channel.incoming.is_finished() || channel.reading_stopped {
                     return Ok(None);
                 }
                 return Err(channel.failed.map_or(RecvError::WouldBlock, RecvError::Failed));
@@ -332,6 +344,21 @@ impl Endpoint {
         Ok(Some(count))
     }
 
+    /// What [`Endpoint::recv`] would give of a stream; it stays. Messages have [`Endpoint::message_bytes`].
+    ///
+    /// # Errors
+    /// See [`RecvError`].
+    pub fn peek(&mut self, id: ChannelId, out: &mut [u8]) -> Result<Option<usize>, RecvError> {
+        let at = self.channel_index(id).ok_or(RecvError::Unknown)?;
+        let channel = &mut self.channels[at as usize];
+        channel.announced = false;
+        match channel.mode {
+            Mode::Stream if channel.incoming.is_readable(Mode::Stream) => Ok(Some(channel.incoming.peek(out))),
+            _ if channel.incoming.is_finished() || channel.reading_stopped => Ok(None),
+            _ => Err(channel.failed.map_or(RecvError::WouldBlock, RecvError::Failed)),
+        }
+    }
+
     /// No more will be sent: the peer reads the end after everything before it.
     ///
     /// # Errors
@@ -343,6 +370,13 @@ impl Endpoint {
         }
         self.finish_channel(now, at, Extent::Write);
         Ok(())
+    }
+
+    /// The user wants to read no more than what has arrived: afterwards [`Endpoint::recv`] gives the end. The peer is not told.
+    pub fn stop_reading(&mut self, id: ChannelId) {
+        let Some(at) = self.channel_index(id) else { return };
+        self.channels[at as usize].reading_stopped = true;
+        self.announce_channel(at);
     }
 
     fn finish_channel(&mut self, now: Time, at: u32, extent: Extent) {
@@ -454,12 +488,14 @@ impl Endpoint {
         }
     }
 
-    /// The peer's path and the ports, local first.
+    /// The peer's path, empty when the wire is done with the channel, and the ports, local first.
     pub fn addresses(&self, id: ChannelId) -> Option<(Path, u16, u16)> {
         let channel = &self.channels[self.channel_index(id)? as usize];
+        // By then its association's place may be another's.
         let path = self
             .associations
             .get(channel.association as usize)
+            .filter(|_| !channel.detached)
             .map_or(Path([0; Path::BYTES]), |association| association.path);
         Some((path, channel.local_port, channel.remote_port))
     }
@@ -467,6 +503,26 @@ impl Endpoint {
     /// The length of the next whole message, if there is one.
     pub fn message_bytes(&self, id: ChannelId) -> Option<usize> {
         self.channels[self.channel_index(id)? as usize].incoming.message_bytes()
+    }
+
+    /// The longest message that can be sent on a channel: what the peer takes, and this end; 0 while it is being opened.
+    pub fn longest_message(&self, id: ChannelId) -> Option<u64> {
+        let channel = &self.channels[self.channel_index(id)? as usize];
+        let peer =
+            self.associations.get(channel.association as usize).map_or(0, |association| association.peer_longest);
+        Some(u64::from(peer.min(self.config.longest_message_bytes)))
+    }
+
+    /// Closes every channel as [`Endpoint::close`] does, those that nobody accepted too: their users are gone.
+    pub fn close_channels(&mut self, now: Time) {
+        let ports: Vec<u16> = self.listeners.keys().copied().collect();
+        ports.into_iter().for_each(|port| self.unlisten(port));
+        let all: Vec<ChannelId> = self
+            .channels
+            .iter()
+            .map(|(index, channel)| ChannelId { index: index as u32, generation: channel.generation })
+            .collect();
+        all.into_iter().for_each(|id| self.close(now, id));
     }
 
     /// Ends everything in order: peers are told, all channels fail with `CLOSED`. Call [`Endpoint::transmit`] afterwards.

@@ -2,6 +2,7 @@
 
 use ropeway_wire::Malformed;
 
+use crate::crypto::{KeyError, OpenError};
 use crate::gate::GateCounters;
 
 /// Codes without a name are counted in the last place.
@@ -33,6 +34,10 @@ pub struct Counters {
     pub dropped_unasked: u64,
     /// A reset with a wrong token.
     pub dropped_reset: u64,
+    /// Packets of associations with a key that did not open, by [`OpenError::index`].
+    pub dropped_sealed: [u64; OpenError::ALL.len()],
+    /// Messages of the handshake that did not open, by [`KeyError::index`].
+    pub dropped_handshake: [u64; KeyError::COUNT],
     /// Answers not made because too many waited already.
     pub replies_suppressed: u64,
     /// Channels ended because the peer broke a rule.

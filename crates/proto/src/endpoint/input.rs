@@ -1,14 +1,10 @@
 //! Packets in: to whom they belong, what their headers say, and the end of a batch.
 
-use ropeway_wire::{
-    AbortFields, Block, Blocks, ErrorCode, FinFields, Flags, Header, Malformed, OpenFields, Packet, RstFields, Type,
-    expand,
-};
+use ropeway_wire::{AbortFields, Block, Blocks, FinFields, Flags, Header, Malformed, OpenFields, Packet, Type, expand};
 
 use super::{Endpoint, Path};
 use crate::association::{Association, MOST_REFUSALS};
 use crate::config::GateMode;
-use crate::crypto::token::same_token;
 use crate::received::Arrival;
 use crate::time::Time;
 
@@ -55,27 +51,6 @@ impl Endpoint {
         }
     }
 
-    fn handle_rst(&mut self, path: &Path, packet: &Packet<'_>) -> Result<(), Malformed> {
-        let fields = RstFields::parse(packet.payload)?;
-        // Who keeps no state cannot know our id, and names its own, which we used.
-        let named = packet.header.destination;
-        let newest = self.peers.get(path).copied();
-        let newest = newest.filter(|&index| self.associations[index as usize].peer == named);
-        let stateless = newest.or_else(|| self.elders.get(&(*path, named)).copied());
-        let Some(index) = self.find(packet.header.destination).or(stateless) else {
-            self.counters.dropped_unknown_id += 1;
-            return Ok(());
-        };
-        let association = &self.associations[index as usize];
-        // Without the token anybody who guesses an id could end the association.
-        if !association.is_open() || association.path != *path || !same_token(&association.peer_token, &fields.token) {
-            self.counters.dropped_reset += 1;
-            return Ok(());
-        }
-        self.end_association(index, fields.code);
-        Ok(())
-    }
-
     fn handle_association_packet(
         &mut self,
         now: Time,
@@ -97,6 +72,26 @@ impl Endpoint {
         if self.associations[index as usize].path != *path {
             self.counters.dropped_foreign_path += 1;
             return Ok(());
+        }
+        if !self.associations[index as usize].sealing.is_keyed() {
+            return self.take_packet(now, index, congested, packet);
+        }
+        // Lent, as what is opened there is handed on while everything else may change.
+        let mut room = std::mem::take(&mut self.opened);
+        let result = match self.unseal(now, index, packet, &mut room) {
+            Some(opened) => self.take_packet(now, index, congested, &opened),
+            None => Ok(()),
+        };
+        self.opened = room;
+        result
+    }
+
+    /// A packet of an open association; if that has a key, opened.
+    fn take_packet(&mut self, now: Time, index: u32, congested: bool, packet: &Packet<'_>) -> Result<(), Malformed> {
+        let header = &packet.header;
+        // Memory is cut for the packet size agreed on.
+        if packet.payload.len() > self.associations[index as usize].payload_bytes && header.kind.has_channel() {
+            return Err(Malformed::PayloadLength);
         }
         // A payload is checked as a whole before anything in the packet counts.
         let blocks = match header.kind {
@@ -396,20 +391,5 @@ impl Endpoint {
             association.ack_due = true;
             self.make_ready(index);
         }
-    }
-
-    /// Tells who sent for an id that does not exist (any more). Never an answer to a reset, and never longer than what it answers.
-    pub(super) fn reply_reset(&mut self, path: &Path, packet: &Packet<'_>) {
-        let token = self.reset_token(path, packet.header.destination);
-        // The sender's own id is not in the packet: it finds itself by the token, which only the owner of the id could know.
-        if packet.bytes().len() < ropeway_wire::BASE_HEADER_BYTES + RstFields::BYTES {
-            return;
-        }
-        let fields = RstFields { token, code: ErrorCode::Unknown };
-        let header = Header { length: RstFields::BYTES as u16, ..Header::new(Type::Rst, packet.header.destination) };
-        self.reply_with(path, |out| {
-            let at = header.write(out).ok()?;
-            Some(at + fields.write(out.get_mut(at..)?).ok()?)
-        });
     }
 }

@@ -1,27 +1,26 @@
 //! Opening an association (docs/protocol.md 3): three packets before data, and no memory at the server before the client has proved its address.
 
 use ropeway_wire::{
-    ConfirmFields, Cookie, CookieFields, ErrorCode, Flags, Header, Id, Malformed, OpenFields, OpenedFields, Packet,
-    Parameters, RefusedFields, SynFields, Type, VERSION, VersionFields,
+    ConfirmFields, Cookie, CookieFields, ErrorCode, FEATURE_KEYED, Flags, Header, Id, Malformed, OpenFields,
+    OpenedFields, Packet, Parameters, RefusedFields, SynFields, Type, VERSION, VersionFields,
 };
 
-use super::{Endpoint, Path, Spent};
-use crate::association::{Association, Attempt, FIRST_RETRY_NS, Phase};
+use super::keyed_opening::Answer;
+use super::{Endpoint, Path};
+use crate::association::{Association, Attempt, Crossed, FIRST_RETRY_NS, Phase};
 use crate::channel::Incoming;
-use crate::crypto::token::same_token;
 use crate::sent::Packet as SentPacket;
 use crate::time::Time;
 
 const MOST_RETRY_NS: u64 = 1_000_000_000;
-/// The end that stands back in a crossing waits so long for the other's CONFIRM before it tries again itself: the crossing SYN may have been
-/// lost on its way to a cookie, or forged.
-const YIELD_NS: u64 = 100_000_000;
 /// Spent cookies remembered, at most: who opens more than this within their life is refused as busy.
 const MOST_SPENT: usize = 65_536;
-/// Cookies are good for this long, and spent ones remembered.
+/// Cookies are good for this long.
 const COOKIE_NS: u64 = 3_000_000_000;
 /// A cookie's time of issue counts these.
 const COOKIE_TICK_NS: u64 = 1_000_000;
+/// Spent cookies are remembered for longer than they are good, however the clock's units fall.
+pub(super) const SPENT_NS: u64 = COOKIE_NS + 2 * COOKIE_TICK_NS;
 
 impl Endpoint {
     pub(super) fn handle_opening(&mut self, now: Time, path: &Path, packet: &Packet<'_>) -> Result<(), Malformed> {
@@ -58,7 +57,7 @@ impl Endpoint {
         found
     }
 
-    fn refuse(&mut self, path: &Path, syn: &SynFields, code: ErrorCode) {
+    pub(super) fn refuse(&mut self, path: &Path, syn: &SynFields, code: ErrorCode) {
         self.counters.channels_refused += 1;
         let fields = RefusedFields { nonce: syn.nonce, code };
         let header = Header { length: RefusedFields::BYTES as u16, ..Header::new(Type::Refused, syn.source) };
@@ -69,10 +68,17 @@ impl Endpoint {
     }
 
     fn handle_syn(&mut self, now: Time, path: &Path, syn: &SynFields, arrived_bytes: usize) {
-        if let Some(code) = self.refusal_of_port(syn.destination_port) {
+        if self.is_thrown_back(path, syn) {
+            return self.counters.dropped_unasked += 1;
+        }
+        if (syn.features & FEATURE_KEYED != 0) != self.keys.is_some() {
+            return self.refuse(path, syn, ErrorCode::Key);
+        }
+        // With a key, who asks learns about ports when he has proved that he has it.
+        if let Some(code) = self.refusal_of_port(syn.destination_port).filter(|_| self.keys.is_none()) {
             return self.refuse(path, syn, code);
         }
-        if self.is_crossing(now, path, syn) {
+        if self.is_crossing(path, syn) {
             return self.refuse(path, syn, ErrorCode::Crossed);
         }
         let size = usize::from(syn.packet_size.min(self.config.packet_bytes));
@@ -97,16 +103,20 @@ impl Endpoint {
         });
     }
 
-    /// Whether both ends are trying at once and this one, the lower of the two, is the client. If the other is, this end's attempt stands back.
-    fn is_crossing(&mut self, now: Time, path: &Path, syn: &SynFields) -> bool {
-        let node = self.node;
+    /// Whether both ends are trying at once and this one, the lower of the two, is the client. If the other is, this end's attempt goes on all the same: a SYN
+    /// proves nothing, and whoever forged one could stop it. It gives way to a CONFIRM with a good cookie, and for a while to the other's CROSSED.
+    fn is_crossing(&self, path: &Path, syn: &SynFields) -> bool {
         let Some(&index) = self.peers.get(path) else { return false };
-        let Some(attempt) = self.associations[index as usize].attempt_mut() else { return false };
-        if (node, attempt.source_port) < (syn.node, syn.source_port) {
-            return true;
-        }
-        attempt.yields_until = Some(now.after(YIELD_NS));
-        false
+        let Some(attempt) = self.associations[index as usize].attempt() else { return false };
+        (self.node, attempt.source_port) < (syn.node, syn.source_port)
+    }
+
+    /// Whether this is a SYN of our own for somebody else: who throws our packets back at us would have us talk to ourselves in his place. To our own address
+    /// we may talk.
+    fn is_thrown_back(&self, path: &Path, syn: &SynFields) -> bool {
+        let Some(own) = self.find(syn.source).map(|index| &self.associations[index as usize]) else { return false };
+        let is_ours = own.attempt().is_some_and(|attempt| attempt.nonce == syn.nonce);
+        is_ours && !(own.path == *path && self.own_paths.contains(path))
     }
 
     fn refusal_of_port(&self, port: u16) -> Option<ErrorCode> {
@@ -119,9 +129,7 @@ impl Endpoint {
 
     /// The cookie for a SYN with the packet size accepted, issued at `ticks`.
     fn cookie(&self, ticks: u32, path: &Path, syn: &SynFields) -> Cookie {
-        let mut fields = [0; SynFields::BYTES];
-        let written = syn.write(&mut fields).unwrap_or(0);
-        let mac = self.secret.cookie(ticks, &path.0, &fields[..written]);
+        let mac = self.secret.cookie(ticks, &path.0, &syn.to_bytes());
         let mut cookie = [0; 20];
         cookie[..4].copy_from_slice(&ticks.to_be_bytes());
         cookie[4..].copy_from_slice(&mac);
@@ -132,9 +140,8 @@ impl Endpoint {
         let Some((ticks, _)) = confirm.cookie.0.split_first_chunk::<4>() else { return false };
         let ticks = u32::from_be_bytes(*ticks);
         let age_ns = u64::from(now_ticks(now).wrapping_sub(ticks)) * COOKIE_TICK_NS;
-        let expected = self.cookie(ticks, path, &confirm.syn);
-        let (expected, said) = (expected.0.last_chunk(), confirm.cookie.0.last_chunk());
-        expected.zip(said).is_some_and(|(expected, said)| same_token(expected, said)) && age_ns <= COOKIE_NS
+        let Some(code) = confirm.cookie.0.last_chunk() else { return false };
+        age_ns <= COOKIE_NS && self.secret.verify_cookie(ticks, &path.0, &confirm.syn.to_bytes(), code)
     }
 
     fn handle_cookie(&mut self, now: Time, path: &Path, id: Id, fields: &CookieFields) {
@@ -143,7 +150,7 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         let asked_at = association.attempt().and_then(|attempt| attempt.asked_at);
         if let Some(attempt) = association.attempt_mut() {
-            if attempt.cookie.is_some() || attempt.yields_until.is_some_and(|until| until > now) {
+            if attempt.cookie.is_some() {
                 return;
             }
             attempt.cookie = Some(fields.cookie);
@@ -165,7 +172,8 @@ impl Endpoint {
         let Some(attempt) = association.attempt_mut() else { return true };
         if now >= attempt.give_up_at {
             self.counters.timeouts += 1;
-            self.end_association(index, ErrorCode::Timeout);
+            let code = attempt.hint.unwrap_or(ErrorCode::Timeout);
+            self.end_association(index, code);
             return false;
         }
         if now < attempt.retry_at {
@@ -176,9 +184,11 @@ impl Endpoint {
         attempt.asked_at = is_first.then_some(now);
         attempt.retry_at = now.after(attempt.retry_ns + jitter % (attempt.retry_ns / 8));
         attempt.retry_ns = (attempt.retry_ns * 2).min(MOST_RETRY_NS);
-        if attempt.yields_until.is_some_and(|until| until > now) {
+        if attempt.crossed == Crossed::LeavesOut {
+            attempt.crossed = Crossed::LeftOut;
             return true;
         }
+        attempt.crossed = Crossed::No;
         let Attempt { nonce, destination_port, source_port, cookie, .. } = **attempt;
         let path = association.path;
         let syn = SynFields {
@@ -190,7 +200,7 @@ impl Endpoint {
             packet_size: self.config.packet_bytes,
             lowest_version: VERSION,
             highest_version: VERSION,
-            features: 0,
+            features: if self.keys.is_some() { FEATURE_KEYED } else { 0 },
         };
         match cookie {
             None => self.send_syn(&path, &syn, now),
@@ -211,19 +221,23 @@ impl Endpoint {
         });
     }
 
-    fn parameters(&self, index: u32) -> Parameters {
+    pub(super) fn parameters(&mut self, index: u32) -> Parameters {
+        let reset_token = self.own_token(self.associations[index as usize].id);
         let association = &self.associations[index as usize];
         Parameters {
             id: association.id,
             first_number: association.first_number,
             window: association.own_window,
             longest_message: association.own_longest,
-            reset_token: self.reset_token(&association.path, association.id),
+            reset_token,
         }
     }
 
     fn send_confirm(&mut self, now: Time, index: u32, syn: &SynFields, cookie: Cookie) {
         self.number_first_open(index);
+        if self.keys.is_some() {
+            return self.send_keyed_confirm(now, index, syn, cookie);
+        }
         let parameters = self.parameters(index);
         let association = &self.associations[index as usize];
         let (path, size) = (association.path, association.packet_bytes);
@@ -281,60 +295,94 @@ impl Endpoint {
             self.counters.dropped_cookie += 1;
             return Ok(());
         }
-        let key = (*path, confirm.syn.nonce);
-        if let Some(&Spent { association, id, .. }) = self.spent.get(&key) {
+        if let Some(spent) = self.spent.get(&(*path, confirm.syn.nonce)) {
             // Our answer was lost.
-            if self.find(id) == Some(association) {
-                self.send_opened(now, association, confirm.syn.nonce);
+            let (opened, answer) = (spent.opened, spent.answer.clone());
+            if let Some(answer) = answer {
+                self.reply_bytes(path, answer);
+            } else if let Some((index, id)) = opened
+                && self.keys.is_none()
+                && self.find(id) == Some(index)
+            {
+                self.send_opened(now, index, confirm.syn.nonce);
             }
             return Ok(());
         }
-        let open = OpenFields::parse(confirm.rest)?;
+        if self.is_thrown_back(path, &confirm.syn) {
+            self.counters.dropped_unasked += 1;
+            return Ok(());
+        }
         // Two CONFIRMs may cross even if the SYNs did not: the same end is the client.
-        if self.is_crossing(now, path, &confirm.syn) {
+        if self.is_crossing(path, &confirm.syn) {
             self.refuse(path, &confirm.syn, ErrorCode::Crossed);
             return Ok(());
         }
-        if let Some(code) = self.refusal(open.destination_port, open.mode) {
-            self.refuse(path, &confirm.syn, code);
-            return Ok(());
+        if self.keys.is_some() {
+            return self.confirm_with_key(now, path, packet, confirm);
         }
-        self.forget_spent(now);
-        let admitted = if self.spent.len() < MOST_SPENT { self.admit(now, path, confirm) } else { None };
-        let Some(index) = admitted else {
-            self.refuse(path, &confirm.syn, ErrorCode::Busy);
-            return Ok(());
+        let taken = if self.has_room_for_spent(now) {
+            self.take_client(now, path, &confirm.syn, &confirm.parameters, packet.header.flags, confirm.rest)?
+        } else {
+            Err(ErrorCode::Busy)
         };
-        let id = self.associations[index as usize].id;
-        self.spent.insert(key, Spent { association: index, id, until: now.after(COOKIE_NS) });
-        self.spent_order.push_back(key);
-        self.counters.associations_opened += 1;
-        let number = confirm.parameters.first_number;
-        // The window begins with this number, so it is in it, and new.
-        self.associations[index as usize].received.arrive(number, now);
-        self.bring_open(index, packet.header.flags, number, 0, confirm.rest);
-        self.send_opened(now, index, confirm.syn.nonce);
-        self.settle_timers(now, index);
+        match taken {
+            Ok(index) => {
+                let id = self.associations[index as usize].id;
+                self.spend(now, path, confirm.syn.nonce, Some((index, id)), None);
+                self.send_opened(now, index, confirm.syn.nonce);
+                self.settle_timers(now, index);
+            }
+            Err(code) => self.refuse(path, &confirm.syn, code),
+        }
         Ok(())
     }
 
-    fn forget_spent(&mut self, now: Time) {
+    /// Opens an association for a client that has proved what it must, and brings the OPEN that came with it; or says why not.
+    pub(super) fn take_client(
+        &mut self,
+        now: Time,
+        path: &Path,
+        syn: &SynFields,
+        parameters: &Parameters,
+        flags: Flags,
+        open: &[u8],
+    ) -> Result<Result<u32, ErrorCode>, Malformed> {
+        let fields = OpenFields::parse(open)?;
+        if let Some(code) = self.refusal(fields.destination_port, fields.mode) {
+            return Ok(Err(code));
+        }
+        let Some(index) = self.admit(now, path, syn, parameters) else { return Ok(Err(ErrorCode::Busy)) };
+        self.counters.associations_opened += 1;
+        let number = parameters.first_number;
+        // The window begins with this number, so it is in it, and new.
+        self.associations[index as usize].received.arrive(number, now);
+        self.bring_open(index, flags, number, 0, open);
+        Ok(Ok(index))
+    }
+
+    pub(super) fn has_room_for_spent(&mut self, now: Time) -> bool {
         while let Some(key) = self.spent_order.front()
             && self.spent.get(key).is_none_or(|spent| spent.until <= now)
         {
             self.spent.remove(key);
             self.spent_order.pop_front();
         }
+        self.spent.len() < MOST_SPENT
     }
 
     /// A new association for a client that has proved its address. An attempt of ours towards the same peer, which stood back, goes over into it.
-    fn admit(&mut self, now: Time, path: &Path, confirm: &ConfirmFields<'_>) -> Option<u32> {
+    fn admit(&mut self, now: Time, path: &Path, syn: &SynFields, parameters: &Parameters) -> Option<u32> {
         let first_number = self.first_number();
         let (config, windows) = (self.config.clone(), self.windows());
         let index =
             self.add_association(|id| Association::new(id, *path, Phase::Open, windows, first_number, &config, now))?;
-        self.associations[index as usize].open(&confirm.parameters, usize::from(confirm.syn.packet_size));
+        self.associations[index as usize].open(parameters, usize::from(syn.packet_size));
+        let is_own = |before: u32| {
+            self.associations[before as usize].attempt().is_some_and(|attempt| attempt.nonce == syn.nonce)
+        };
         match self.peers.insert(*path, index) {
+            // Ours to ourselves.
+            Some(before) if is_own(before) => {}
             Some(before) if self.associations[before as usize].attempt().is_some() => {
                 self.move_channels(now, before, index);
             }
@@ -384,6 +432,12 @@ impl Endpoint {
         self.end_association(from, ErrorCode::Closed);
     }
 
+    pub(super) fn opened_header(&self, now: Time, index: u32) -> Header {
+        let association = &self.associations[index as usize];
+        let first_flight = self.first_flight(index);
+        association.header(Type::Opened, association.first_number, first_flight, &self.config, now)
+    }
+
     fn send_opened(&mut self, now: Time, index: u32, nonce: u64) {
         let mut parameters = [0; Parameters::BYTES];
         // The first number stays what it was, however much has been acknowledged since.
@@ -391,10 +445,8 @@ impl Endpoint {
         if first.write(&mut parameters).is_err() {
             return;
         }
-        let first_flight = self.first_flight(index);
-        let association = &self.associations[index as usize];
-        let path = association.path;
-        let header = association.header(Type::Opened, first.first_number, first_flight, &self.config, now);
+        let path = self.associations[index as usize].path;
+        let header = self.opened_header(now, index);
         let fields = OpenedFields { nonce, rest: &parameters };
         self.reply_with(&path, |out| {
             let length = fields.write(out.get_mut(ropeway_wire::BASE_HEADER_BYTES..)?).ok()?;
@@ -409,7 +461,6 @@ impl Endpoint {
         packet: &Packet<'_>,
         fields: &OpenedFields<'_>,
     ) -> Result<(), Malformed> {
-        let (parameters, _) = Parameters::parse(fields.rest)?;
         if self.find(packet.header.destination).is_none() {
             // The attempt was given up meanwhile: the server must not wait for it.
             self.counters.dropped_unknown_id += 1;
@@ -417,13 +468,26 @@ impl Endpoint {
             return Ok(());
         }
         let Some(index) = self.find_attempt(path, packet.header.destination, fields.nonce) else { return Ok(()) };
-        let association = &mut self.associations[index as usize];
+        let association = &self.associations[index as usize];
         let Some(asked_at) =
             association.attempt().filter(|attempt| attempt.cookie.is_some()).map(|attempt| attempt.asked_at)
         else {
             self.counters.dropped_unasked += 1;
             return Ok(());
         };
+        let parameters = if self.keys.is_none() {
+            Parameters::parse(fields.rest)?.0
+        } else {
+            match self.read_answer(now, index, packet, fields) {
+                Some(Answer::Opened(parameters)) => parameters,
+                Some(Answer::Refused(code)) => {
+                    self.refuse_attempt(now, index, code);
+                    return Ok(());
+                }
+                None => return Ok(()),
+            }
+        };
+        let association = &mut self.associations[index as usize];
         if let Some(at) = asked_at {
             association.rtt.sample(now.since(at));
         }
@@ -454,11 +518,21 @@ impl Endpoint {
     fn handle_refused(&mut self, now: Time, path: &Path, id: Id, nonce: u64, code: ErrorCode) {
         let Some(index) = self.find_attempt(path, id, nonce) else { return };
         if code == ErrorCode::Crossed {
-            if let Some(attempt) = self.associations[index as usize].attempt_mut() {
-                attempt.yields_until = Some(now.after(YIELD_NS));
+            if let Some(attempt) = self.associations[index as usize].attempt_mut()
+                && attempt.crossed == Crossed::No
+            {
+                attempt.crossed = Crossed::LeavesOut;
             }
             return;
         }
+        if self.keep_hint(index, code) {
+            return;
+        }
+        self.refuse_attempt(now, index, code);
+    }
+
+    /// The server does not take us.
+    fn refuse_attempt(&mut self, now: Time, index: u32, code: ErrorCode) {
         if matches!(code, ErrorCode::Refused | ErrorCode::Busy) && self.retry_for_others(now, index, code) {
             return;
         }

@@ -73,6 +73,10 @@ impl Endpoint {
         if !self.associations[index as usize].is_open() {
             return Turn::Finished;
         }
+        if self.associations[index as usize].sealing.is_mute() {
+            self.associations[index as usize].fall_silent();
+            return Turn::Finished;
+        }
         let association = &self.associations[index as usize];
         let asks = association.ask_at.is_some_and(|at| at <= now) || association.ask_beyond;
         let first_flight = self.first_flight(index);
@@ -227,13 +231,23 @@ impl Endpoint {
             packet.payload.with_header(CHANNEL_HEADER_BYTES, |out| out.copy_from_slice(&header.to_bytes()));
         }
         let mut slices = [IoSlice::new(&[]); BATCH_PACKETS];
-        for (slice, &number) in slices.iter_mut().zip(numbers) {
-            if let Some(packet) = association.sent.get(number) {
-                *slice = IoSlice::new(packet.payload.packet(CHANNEL_HEADER_BYTES));
+        let mut ready = numbers.len();
+        if let Some(session) = &mut association.sealing.session {
+            self.sealed.fill(now, session, &association.sent, numbers);
+            ready = self.sealed.len();
+            if ready < numbers.len() {
+                association.fall_silent();
+            }
+            slices.iter_mut().zip(self.sealed.packets()).for_each(|(slice, packet)| *slice = IoSlice::new(packet));
+        } else {
+            for (slice, &number) in slices.iter_mut().zip(numbers) {
+                if let Some(packet) = association.sent.get(number) {
+                    *slice = IoSlice::new(packet.payload.packet(CHANNEL_HEADER_BYTES));
+                }
             }
         }
         let urgency = if numbers.len() <= URGENT_PACKETS { Urgency::Urgent } else { Urgency::Bulk };
-        let accepted = sink(&association.path, urgency, &slices[..numbers.len()]).min(numbers.len());
+        let accepted = if ready > 0 { sink(&association.path, urgency, &slices[..ready]).min(ready) } else { 0 };
         for &number in &numbers[..accepted] {
             if let Some(packet) = association.sent.get_mut(number) {
                 let again = std::mem::replace(&mut packet.transmitted, true);
@@ -248,7 +262,7 @@ impl Endpoint {
         if accepted > 0 {
             association.said(now);
         }
-        if accepted < numbers.len() {
+        if accepted < ready {
             Turn::LinkFull
         } else if numbers.len() == BATCH_PACKETS {
             Turn::More
@@ -260,7 +274,9 @@ impl Endpoint {
     /// Sends one CONTROL, STATE or PIN with as many blocks as fit. `false`: the link was full, and everything stays due.
     fn transmit_control(&mut self, now: Time, index: u32, first_flight: u8, sink: &mut Sink<'_>) -> bool {
         let mut bytes = [0; CONTROL_BYTES];
-        let (head, body) = bytes.split_at_mut(BASE_HEADER_BYTES);
+        let association = &self.associations[index as usize];
+        let most = CONTROL_BYTES.min(association.packet_bytes) - association.sealing.overhead_bytes;
+        let (head, body) = bytes[..most].split_at_mut(BASE_HEADER_BYTES);
         let mut blocks = BlockWriter::new(body);
         self.write_requests(now, index, &mut blocks);
         let words = self.write_words(index, &mut blocks);
@@ -280,7 +296,16 @@ impl Endpoint {
         let header =
             Header { length: length as u16, ..association.header(kind, number, first_flight, &self.config, now) };
         head.copy_from_slice(&header.to_bytes()[..BASE_HEADER_BYTES]);
-        if sink(&association.path, Urgency::Urgent, &[IoSlice::new(&bytes[..BASE_HEADER_BYTES + length])]) == 0 {
+        let mut packet = &bytes[..BASE_HEADER_BYTES + length];
+        if let Some(session) = &mut association.sealing.session {
+            let (header, payload) = packet.split_at(BASE_HEADER_BYTES);
+            let Ok(sealed) = self.sealed.one(now, session, header, payload) else {
+                association.fall_silent();
+                return true;
+            };
+            packet = sealed;
+        }
+        if sink(&association.path, Urgency::Urgent, &[IoSlice::new(packet)]) == 0 {
             return false;
         }
         association.words.drain(..words);
@@ -351,6 +376,15 @@ impl Endpoint {
             channel.has_words = false;
         }
         association.words.len()
+    }
+
+    /// The same for an answer that is there already.
+    pub(super) fn reply_bytes(&mut self, path: &Path, bytes: Box<[u8]>) {
+        if self.replies.len() >= MOST_REPLIES {
+            self.counters.replies_suppressed += 1;
+            return;
+        }
+        self.replies.push_back(Reply { path: *path, bytes: bytes.into_vec() });
     }
 
     /// Makes an answer that belongs to no association.

@@ -2,17 +2,28 @@
 
 use super::{Endpoint, Path};
 use crate::association::Association;
-use crate::channel::ChannelId;
+use crate::channel::{Channel, ChannelId};
 use crate::statistics::{AssociationStatistics, ChannelStatistics};
 use crate::time::Time;
 
 impl Endpoint {
     /// A channel as it is now. `None`: there is no such channel.
     pub fn statistics(&self, now: Time, id: ChannelId) -> Option<ChannelStatistics> {
-        let channel = &self.channels[self.channel_index(id)? as usize];
+        Some(self.of_channel(now, &self.channels[self.channel_index(id)? as usize]))
+    }
+
+    /// All channels that have a user or wait to be accepted, in no particular order.
+    pub fn channel_statistics(&self, now: Time) -> impl Iterator<Item = ChannelStatistics> + '_ {
+        self.channels
+            .iter()
+            .filter(|(_, channel)| !channel.released)
+            .map(move |(_, channel)| self.of_channel(now, channel))
+    }
+
+    fn of_channel(&self, now: Time, channel: &Channel) -> ChannelStatistics {
         let association = (!channel.detached).then(|| self.associations.get(channel.association as usize)).flatten();
         let (outgoing, incoming) = (&channel.outgoing, &channel.incoming);
-        Some(ChannelStatistics {
+        ChannelStatistics {
             local_port: channel.local_port,
             remote_port: channel.remote_port,
             queued_bytes: outgoing.queued_bytes(),
@@ -23,7 +34,7 @@ impl Endpoint {
             received_bytes: incoming.received_bytes(),
             expired_messages: outgoing.expired_messages,
             association: association.map(|association| self.of_association(now, association)),
-        })
+        }
     }
 
     /// All associations, in no particular order.
@@ -58,6 +69,7 @@ impl Endpoint {
             waits_for,
             waited,
             counters: association.counters,
+            sealing: association.sealing.statistics(),
         }
     }
 }

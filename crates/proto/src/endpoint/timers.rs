@@ -178,8 +178,8 @@ impl Endpoint {
         if !association.is_open() {
             return;
         }
-        let (path, peer) = (association.path, association.peer);
-        let fields = RstFields { token: self.reset_token(&path, association.id), code };
+        let (path, peer, id) = (association.path, association.peer, association.id);
+        let fields = RstFields { token: self.own_token(id), code };
         let header = Header { length: RstFields::BYTES as u16, ..Header::new(Type::Rst, peer) };
         self.reply_with(&path, |out| {
             let at = header.write(out).ok()?;

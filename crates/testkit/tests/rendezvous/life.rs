@@ -142,7 +142,7 @@ fn an_unknown_profile_is_refused_with_the_names_there_are() {
 fn the_manual_page_names_every_option() {
     let page = include_str!("../../../../docs/man/ropeway.1").replace("\\-", "-");
     let world = World::new();
-    for command in ["run", "ss", "doctor", "daemon"] {
+    for command in ["run", "ss", "doctor", "daemon", "key"] {
         let help = world.ropeway(&[command, "--help"]).expect_success().stdout;
         let options = help.split_whitespace().filter(|w| w.starts_with("--") && *w != "--help");
         let options: Vec<&str> = options.map(|w| w.trim_end_matches([',', '>'])).collect();

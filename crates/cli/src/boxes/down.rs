@@ -1,0 +1,94 @@
+//! Takes a box away: its processes, then its namespaces, whatever is left of them.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use super::error::{Error, Result};
+use super::names::{self, BoxName, Found, Member, Namespace};
+use super::tools::{Tool, batch};
+use super::up;
+
+/// How long processes may take to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long the kernel may take to end them after SIGKILL.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+
+/// Takes away all that there is of a box, once nobody works on it any more.
+pub fn down(name: &BoxName) -> Result<()> {
+    let switch = Namespace::of(name, Member::Switch);
+    // Of a box whose `down` was killed the switch may be gone already: then nobody can be at work on it.
+    let _lock = switch.lock();
+    // Only now it is certain what there is.
+    remove(&names::find(name)?)
+}
+
+/// Takes away all boxes; one that resists does not keep the others.
+pub fn all() -> Result<()> {
+    let failures: Vec<Error> = names::boxes()?.iter().filter_map(|found| down(&found.name).err()).collect();
+    failures.into_iter().next().map_or(Ok(()), Err)
+}
+
+/// Takes away these parts of a box.
+pub fn remove(found: &Found) -> Result<()> {
+    let namespaces: Vec<Namespace> = found.members.iter().map(|member| found.namespace(*member)).collect();
+    end_processes(&namespaces);
+    let lines: Vec<String> = namespaces.iter().map(|namespace| format!("netns del {}", namespace.name())).collect();
+    let deleted = batch(Tool::Ip, None, &lines);
+    namespaces.iter().for_each(up::forget_files);
+    // Somebody else who took it away at the same time did what was wanted.
+    if namespaces.iter().all(|namespace| !namespace.path().exists()) { Ok(()) } else { deleted }
+}
+
+/// Ends the processes in these namespaces: a namespace lives as long as one of them does.
+fn end_processes(namespaces: &[Namespace]) {
+    let inodes: Vec<(u64, u64)> = namespaces.iter().filter_map(inode).collect();
+    for (signal, limit) in [(Signal::TERM, GRACE), (Signal::KILL, KILL_LIMIT)] {
+        let processes = processes_in(&inodes);
+        for process in &processes {
+            // It may just have ended by itself.
+            let _ = rustix::process::pidfd_send_signal(process, signal);
+        }
+        wait_for(&processes, Instant::now() + limit);
+    }
+}
+
+/// Device and inode, which are what tells one namespace from another.
+fn inode(namespace: &Namespace) -> Option<(u64, u64)> {
+    let meta = fs::metadata(namespace.path()).ok()?;
+    Some((meta.dev(), meta.ino()))
+}
+
+/// Descriptors, not numbers: a number may be given to a stranger between the look and the signal.
+fn processes_in(namespaces: &[(u64, u64)]) -> Vec<OwnedFd> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let own = rustix::process::getpid();
+    let others = pids.filter_map(Pid::from_raw).filter(|pid| *pid != own);
+    others.filter_map(|pid| process_in(pid, namespaces)).collect()
+}
+
+fn process_in(pid: Pid, namespaces: &[(u64, u64)]) -> Option<OwnedFd> {
+    let is_inside = || {
+        let meta = fs::metadata(format!("/proc/{}/ns/net", pid.as_raw_nonzero())).ok()?;
+        namespaces.contains(&(meta.dev(), meta.ino())).then_some(())
+    };
+    is_inside()?;
+    let process = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    // The descriptor is of whoever has the number now; only if that one is inside too is it the right one.
+    is_inside()?;
+    Some(process)
+}
+
+fn wait_for(processes: &[OwnedFd], deadline: Instant) {
+    for process in processes {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        // An interrupted wait is only a shorter one: whoever is left gets the next signal.
+        let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout));
+    }
+}

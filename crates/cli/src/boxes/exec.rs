@@ -1,0 +1,53 @@
+//! Becomes a program inside a host.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use ropeway_engine::key_file::{KEY_FILE_VAR, TRUSTED_VAR};
+
+use super::error::Result;
+use super::names::{Found, Member};
+use super::tools::{Tool, find_program};
+use crate::run::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND, EXIT_ROPEWAY};
+
+/// Replaces this process; returns only if that fails.
+pub fn exec(found: &Found, member: Member, command: &[OsString]) -> Result<ExitCode> {
+    let Some((program, _)) = command.split_first() else { return Ok(ExitCode::from(EXIT_ROPEWAY)) };
+    // `ip` would say it with a code of its own.
+    if let Err(error) = look_for(program) {
+        let is_absent = error.kind() == io::ErrorKind::NotFound;
+        let why = if is_absent { "no such program".into() } else { error.to_string() };
+        eprintln!("ropeway box exec: {}: {why}", program.display());
+        return Ok(ExitCode::from(if is_absent { EXIT_NOT_FOUND } else { EXIT_CANNOT_EXECUTE }));
+    }
+    let namespace = found.namespace(member);
+    let mut ip = Command::new(Tool::Ip.path()?);
+    // `ip netns exec` shows the program the namespace in /sys and the names of the hosts in /etc/hosts.
+    ip.args(["netns", "exec", namespace.name()]).args(command);
+    ip.env("ROPEWAY_BOX", found.name.to_string()).env("ROPEWAY_BOX_HOST", member.to_string());
+    // All hosts of a box are this one: unless a key was chosen, none is needed.
+    if [KEY_FILE_VAR, TRUSTED_VAR].iter().all(|name| std::env::var_os(name).is_none()) {
+        ip.env(TRUSTED_VAR, "1");
+    }
+    let error = ip.exec();
+    eprintln!("ropeway box exec: ip: {error}");
+    Ok(ExitCode::from(EXIT_ROPEWAY))
+}
+
+/// Looks for a program as exec does: by its path, or in PATH.
+fn look_for(program: &OsStr) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    if !program.as_bytes().contains(&b'/') {
+        return find_program(program, &[]).map(drop).ok_or_else(|| io::ErrorKind::NotFound.into());
+    }
+    let meta = Path::new(program).metadata()?;
+    if meta.is_file() && meta.permissions().mode() & 0o111 != 0 {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+}

@@ -1,0 +1,276 @@
+//! Makes a box: namespaces, cables, addresses, and at last the switch.
+
+use std::fmt::Write;
+use std::fs::{self, File};
+use std::io;
+
+use rustix::io::FdFlags;
+
+use super::error::{Error, Result};
+use super::names::{self, Member, Namespace};
+use super::netns::{self, Processor};
+use super::plan::{Leg, Plan, Segment};
+use super::switch::{self, uplink_in, uplink_out};
+use super::tools::{Tool, batch};
+use super::{down, offloads};
+
+/// Says on the loopback device of the switch that the box is complete: the last thing that `up` does.
+pub const COMPLETE: &str = "complete";
+
+/// The file that gives hosts their names.
+const HOSTS_FILE: &str = "hosts";
+
+/// Set before a namespace gets its devices, as they copy the defaults.
+const HOST_PARAMETERS: [(&str, &str); 3] = [
+    // Addresses are usable at once: nobody else can have them.
+    ("ipv6/conf/default/accept_dad", "0"),
+    // No router speaks here, and nobody need ask for one: the wire is quiet until a program sends.
+    ("ipv6/conf/default/accept_ra", "0"),
+    ("ipv6/conf/default/router_solicitations", "0"),
+];
+
+/// Several gateways share the connections, each connection keeps to one.
+const ROUTE_PARAMETERS: [(&str, &str); 2] =
+    [("ipv4/fib_multipath_hash_policy", "1"), ("ipv6/fib_multipath_hash_policy", "1")];
+
+const GATEWAY_PARAMETERS: [(&str, &str); 2] = [("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")];
+
+/// A switch has no address and says nothing of its own.
+const SWITCH_PARAMETERS: [(&str, &str); 2] =
+    [("ipv6/conf/all/disable_ipv6", "1"), ("ipv6/conf/default/disable_ipv6", "1")];
+
+/// Makes the box. One that cannot be completed is taken away again.
+pub fn up(plan: &Plan) -> Result<()> {
+    let switch = Namespace::of(&plan.name, Member::Switch);
+    if names::boxes()?.iter().any(|found| found.name == plan.name) {
+        return Err(Error::Exists { name: plan.name.to_string() });
+    }
+    // Of two that come at the same time, the kernel lets one have the name.
+    batch(Tool::Ip, None, &[format!("netns add {}", switch.name())])?;
+    let _lock = lock(&switch)?;
+    let made = make(plan, &switch);
+    if made.is_err()
+        && let Ok(found) = names::find(&plan.name)
+    {
+        // What failed first is what the user has to know.
+        let _ = down::remove(&found);
+    }
+    made
+}
+
+/// Keeps `down` away while the box is made. The programs that do the work inherit the lock: if this process is killed, one of them
+/// may go on for a while, and `down` waits for it.
+fn lock(switch: &Namespace) -> Result<File> {
+    let inheritable = || -> io::Result<File> {
+        let file = switch.lock()?;
+        rustix::io::fcntl_setfd(&file, FdFlags::empty())?;
+        Ok(file)
+    };
+    inheritable().map_err(Error::system(format!("lock {}", switch.path().display())))
+}
+
+fn make(plan: &Plan, switch: &Namespace) -> Result<()> {
+    if plan.delay.is_some() {
+        try_delay(switch)?;
+    }
+    let namespaces: Vec<_> = plan.members.iter().map(|member| Namespace::of(&plan.name, *member)).collect();
+    let adding: Vec<_> = namespaces.iter().map(|namespace| format!("netns add {}", namespace.name())).collect();
+    batch(Tool::Ip, None, &adding)?;
+    netns::inside(switch, || netns::set_parameters(&SWITCH_PARAMETERS))?;
+    for (member, namespace) in plan.members.iter().zip(&namespaces) {
+        prepare(plan, *member, namespace)?;
+    }
+    batch(Tool::Ip, Some(switch), &cables(plan))?;
+    for (member, namespace) in plan.members.iter().zip(&namespaces) {
+        batch(Tool::Ip, Some(namespace), &addresses(plan, *member))?;
+    }
+    if plan.wire_frames {
+        as_on_a_wire(plan, switch)?;
+    }
+    batch(Tool::Tc, Some(switch), &switch::commands(plan))?;
+    batch(Tool::Ip, Some(switch), &[format!("link set dev lo alias {COMPLETE}")])
+}
+
+/// Whether the kernel can delay frames, found out where it disturbs nobody.
+fn try_delay(switch: &Namespace) -> Result<()> {
+    let added = batch(Tool::Tc, Some(switch), &["qdisc add dev lo root netem delay 1ms".into()]);
+    match added {
+        Ok(()) => batch(Tool::Tc, Some(switch), &["qdisc del dev lo root".into()]),
+        // "Specified qdisc kind is unknown", "Unknown qdisc"
+        Err(Error::Tool { said, .. }) if said.contains("unknown") || said.contains("Unknown") => Err(Error::NoDelay),
+        Err(other) => Err(other),
+    }
+}
+
+/// What a host's namespace needs before it has devices.
+fn prepare(plan: &Plan, member: Member, namespace: &Namespace) -> Result<()> {
+    netns::inside(namespace, || {
+        netns::set_parameters(&HOST_PARAMETERS)?;
+        match member {
+            Member::Gateway(_) => netns::set_parameters(&GATEWAY_PARAMETERS),
+            _ if plan.has_gateways() => netns::set_parameters(&ROUTE_PARAMETERS),
+            _ => Ok(()),
+        }
+    })?;
+    let dir = namespace.etc();
+    let write = || {
+        fs::create_dir_all(&dir)?;
+        fs::write(dir.join(HOSTS_FILE), hosts_file(plan, member))
+    };
+    write().map_err(Error::system(format!("write {}/{HOSTS_FILE}", dir.display())))
+}
+
+/// Takes away what [`prepare`] wrote. Other files in that directory are somebody else's, and stay.
+pub fn forget_files(namespace: &Namespace) {
+    let dir = namespace.etc();
+    let _ = fs::remove_file(dir.join(HOSTS_FILE));
+    let _ = fs::remove_dir(dir);
+}
+
+/// Names and addresses as one host sees them: of a gateway, the leg in its own segment goes first, and is the one that the plain
+/// name means.
+fn hosts_file(plan: &Plan, member: Member) -> String {
+    let mut text = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost\n");
+    let own = plan.legs_of(member).next().map_or(Segment::Compute, |leg| leg.segment);
+    for other in &plan.members {
+        let mut legs: Vec<Leg> = plan.legs_of(*other).collect();
+        legs.sort_by_key(|leg| leg.segment != own);
+        for (index, leg) in legs.iter().enumerate() {
+            let name = other.to_string();
+            let names = match (index, leg.port() == name) {
+                (0, false) => format!("{name} {}", leg.port()),
+                (0, true) => name,
+                _ => leg.port(),
+            };
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{} {names}\n{} {names}", leg.v4(), leg.v6());
+        }
+    }
+    text
+}
+
+/// A pair of devices for each leg, one end in the switch, the other in the host; and one for each queue of a host.
+fn cables(plan: &Plan) -> Vec<String> {
+    let mtu = plan.mtu;
+    let cable = |leg: &Leg| {
+        let (port, device, namespace) = (leg.port(), leg.device(), Namespace::of(&plan.name, leg.member));
+        let mut lines = vec![
+            format!(
+                "link add name {port} mtu {mtu} type veth peer name {device} mtu {mtu} address {} netns {}",
+                leg.mac_text(),
+                namespace.name()
+            ),
+            format!("link set dev {port} up alias {}", leg.segment.name()),
+        ];
+        if plan.uplink.is_some() {
+            let (out, inside) = (uplink_out(&port), uplink_in(&port));
+            lines.push(format!("link add name {out} mtu {mtu} type veth peer name {inside} mtu {mtu}"));
+            lines.extend([out, inside].map(|device| format!("link set dev {device} up")));
+        }
+        lines
+    };
+    ["link set dev lo up".into()].into_iter().chain(plan.legs.iter().flat_map(cable)).collect()
+}
+
+/// Addresses and routes of a host.
+fn addresses(plan: &Plan, member: Member) -> Vec<String> {
+    let mut lines = vec!["link set dev lo up".to_owned()];
+    for leg in plan.legs_of(member) {
+        let device = leg.device();
+        lines.push(format!("link set dev {device} up"));
+        lines.push(format!("addr add {}/24 dev {device}", leg.v4()));
+        lines.push(format!("addr add {}/64 dev {device} nodad", leg.v6()));
+    }
+    let Member::Host(_) = member else { return lines };
+    let Some(own) = plan.legs_of(member).next().map(|leg| leg.segment) else { return lines };
+    let gateways: Vec<Leg> = plan.legs_in(own).filter(|leg| matches!(leg.member, Member::Gateway(_))).collect();
+    for other in Segment::ALL.into_iter().filter(|segment| *segment != own && !gateways.is_empty()) {
+        let hops = |address: &dyn Fn(&Leg) -> String| {
+            gateways.iter().map(|leg| format!(" nexthop via {}", address(leg))).collect::<String>()
+        };
+        lines.push(format!("route add {}{}", other.v4_net(), hops(&|leg| leg.v4().to_string())));
+        lines.push(format!("route add {}{}", other.v6_net(), hops(&|leg| leg.v6().to_string())));
+    }
+    lines
+}
+
+/// Frames of at most the MTU, which stay in order: all that arrive at a device are handled on one processor. Otherwise frames that
+/// a sender hands over on different processors overtake each other, and so do those that a port's timer sends.
+fn as_on_a_wire(plan: &Plan, switch: &Namespace) -> Result<()> {
+    let processors = Processor::all()?;
+    // In turn, so that hosts share them.
+    let of = |leg: &Leg| processors[usize::from(leg.number()) % processors.len()];
+    let in_switch = |leg: &Leg| {
+        let port = leg.port();
+        let queue = plan.uplink.map(|_| uplink_in(&port));
+        [Some(port), queue].into_iter().flatten().map(|device| (device, of(leg))).collect::<Vec<_>>()
+    };
+    let pinned: Vec<_> = plan.legs.iter().flat_map(in_switch).collect();
+    netns::inside(switch, || netns::pin_receiving(&pinned))?;
+    for member in &plan.members {
+        let legs: Vec<Leg> = plan.legs_of(*member).collect();
+        netns::inside(&Namespace::of(&plan.name, *member), || {
+            legs.iter().try_for_each(|leg| offloads::segment_in_software(leg.device()))?;
+            netns::pin_receiving(&legs.iter().map(|leg| (leg.device().to_owned(), of(leg))).collect::<Vec<_>>())
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::Options;
+    use super::*;
+
+    fn plan(gateways: u8) -> Plan {
+        let options = Options {
+            hosts: 4,
+            gateways,
+            io_hosts: None,
+            rate: None,
+            port_buffer_bytes: 131_072,
+            host_rate: None,
+            delay: None,
+            mtu: 9000,
+            wire_frames: false,
+        };
+        Plan::new(&"b".parse().unwrap(), &options).unwrap()
+    }
+
+    #[test]
+    fn a_cable_has_the_mtu_and_the_address_at_both_ends() {
+        let lines = cables(&plan(0));
+        assert_eq!(
+            lines[1..3],
+            [
+                "link add name h1 mtu 9000 type veth peer name eth0 mtu 9000 address 02:52:57:01:00:01 netns ropeway-b-h1",
+                "link set dev h1 up alias compute",
+            ]
+        );
+    }
+
+    #[test]
+    fn hosts_reach_the_other_segment_through_all_gateways() {
+        let lines = addresses(&plan(2), Member::Host(4));
+        assert!(lines.contains(&"addr add 10.0.2.4/24 dev eth0".into()), "{lines:#?}");
+        assert!(
+            lines.contains(&"route add 10.0.1.0/24 nexthop via 10.0.2.201 nexthop via 10.0.2.202".into()),
+            "{lines:#?}"
+        );
+        assert!(lines.contains(&"route add fd00:1::/64 nexthop via fd00:2::201 nexthop via fd00:2::202".into()));
+        assert!(!addresses(&plan(0), Member::Host(4)).iter().any(|line| line.starts_with("route")));
+        let gateway = addresses(&plan(2), Member::Gateway(1));
+        assert!(
+            gateway.contains(&"addr add 10.0.2.201/24 dev eth1".into()) && !gateway.iter().any(|l| l.contains("route"))
+        );
+    }
+
+    #[test]
+    fn the_plain_name_of_a_gateway_is_its_near_leg() {
+        let near = hosts_file(&plan(1), Member::Host(1));
+        assert!(near.contains("10.0.1.201 g1 g1-compute\n") && near.contains("fd00:2::201 g1-io\n"), "{near}");
+        let far = hosts_file(&plan(1), Member::Host(4));
+        assert!(far.contains("10.0.2.201 g1 g1-io\n") && far.contains("10.0.1.201 g1-compute\n"), "{far}");
+        assert!(far.contains("10.0.1.1 h1\nfd00:1::1 h1\n"), "{far}");
+    }
+}

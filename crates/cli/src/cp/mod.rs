@@ -1,0 +1,112 @@
+//! `ropeway cp`: copies files, or standard input, to another host over the wire protocol, checked and resumable. docs/cp.md describes it.
+//!
+//! [`receive`] is the end that writes files, [`send`] the one that reads them, [`frame`] what they say to each other, [`connect`] how they find each other.
+
+mod connect;
+mod frame;
+mod progress;
+mod receive;
+mod send;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// The port where `--receive` listens if none is named.
+pub const USUAL_PORT: u16 = 7447;
+
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "On the receiving host:  ropeway cp --receive DIR\nOn the sending host:    ropeway cp FILE... HOST[:PORT]\n\
+                        From standard input:    tar c . | ropeway cp - HOST --name work.tar"
+)]
+pub struct Args {
+    /// Files to send (`-` is standard input), then `HOST[:PORT]`; with --receive the directory to write into
+    #[arg(required = true)]
+    paths: Vec<String>,
+    /// Receive files into this directory
+    #[arg(long)]
+    receive: bool,
+    /// Receive from one sender, then leave
+    #[arg(long, requires = "receive")]
+    once: bool,
+    /// Address and port to receive at
+    #[arg(long, requires = "receive", default_value = "0.0.0.0:7447")]
+    bind: String,
+    /// Replace files that exist
+    #[arg(long, requires = "receive")]
+    force: bool,
+    /// The name that standard input gets at the other end
+    #[arg(long)]
+    name: Option<String>,
+    /// How long to go on trying when the connection is lost, in seconds
+    #[arg(long, default_value_t = 60)]
+    patience: u64,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+pub fn main(args: &Args) -> ExitCode {
+    let result = if args.receive { receiving(args) } else { sending(args) };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ropeway cp: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn receiving(args: &Args) -> Result<(), CpError> {
+    let [directory] = &args.paths[..] else {
+        return Err(CpError::Usage("--receive takes one directory, and nothing to send".into()));
+    };
+    let options =
+        receive::Options { directory: PathBuf::from(directory), once: args.once, force: args.force, quiet: args.quiet };
+    receive::run(&args.bind, &options)
+}
+
+fn sending(args: &Args) -> Result<(), CpError> {
+    let Some((to, sources)) = args.paths.split_last().filter(|(_, sources)| !sources.is_empty()) else {
+        return Err(CpError::Usage("name at least one file, and then the HOST[:PORT] that receives".into()));
+    };
+    let options =
+        send::Options { name: args.name.clone(), patience: Duration::from_secs(args.patience), quiet: args.quiet };
+    send::run(sources, to, &options)
+}
+
+/// Why a copy did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum CpError {
+    #[error("{0}; see `ropeway cp --help`")]
+    Usage(String),
+    #[error("{path}: {source}")]
+    File { path: String, source: std::io::Error },
+    #[error("cannot resolve {host}: {source}; give an address, or a name of /etc/hosts or the DNS")]
+    Resolve { host: String, source: std::io::Error },
+    #[error("cannot use {address}: {source}")]
+    Bind { address: String, source: ropeway_engine::Error },
+    #[error("{peer}: {source}; is `ropeway cp --receive DIR` running there, and may UDP to that port pass?")]
+    Connect { peer: String, source: ropeway_engine::Error },
+    #[error(transparent)]
+    Key(ropeway_engine::key_file::KeyError),
+    /// Worth another attempt: what has arrived stays there.
+    #[error("the connection was lost: {0}")]
+    Lost(ropeway_engine::Error),
+    #[error("the other end says: {0}")]
+    Refused(String),
+    #[error("the other end does not speak as `ropeway cp` does: {0}")]
+    Nonsense(&'static str),
+    #[error("{name} arrived damaged (its BLAKE3 hash differs); nothing was kept, send it again")]
+    Damaged { name: String },
+    #[error("{name} changed while it was sent; send it again")]
+    Changed { name: String },
+}
+
+impl CpError {
+    pub fn file(path: impl Into<String>) -> impl FnOnce(std::io::Error) -> CpError {
+        let path = path.into();
+        move |source| CpError::File { path, source }
+    }
+}

@@ -1,0 +1,245 @@
+//! The receiving end: writes below one directory, each file first under a name of its own, and under the real one when it is whole.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ropeway_engine::Mode;
+
+use super::CpError;
+use super::connect::{self, Connection};
+use super::frame::{End, Frame, Have, MOST_MESSAGE_BYTES, Offer, printable};
+use super::progress::Progress;
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub directory: PathBuf,
+    pub once: bool,
+    pub force: bool,
+    pub quiet: bool,
+}
+
+/// Behind the name of a file that is not whole yet.
+const PART: &str = ".ropeway-part";
+/// Senders that may wait.
+const BACKLOG: usize = 64;
+/// Longer than a lost connection is taken for a living one.
+const LOCK_PATIENCE: Duration = Duration::from_secs(12);
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+/// The longest name of a file that Linux takes, less what we put behind it.
+const MOST_NAME_BYTES: usize = 255 - PART.len();
+
+/// Receives until it is killed, or from one sender.
+pub fn run(bind: &str, options: &Options) -> Result<(), CpError> {
+    let meta = std::fs::metadata(&options.directory).map_err(CpError::file(options.directory.display().to_string()))?;
+    if !meta.is_dir() {
+        return Err(CpError::Usage(format!("{} is not a directory", options.directory.display())));
+    }
+    let local: SocketAddr = bind.parse().map_err(|_| {
+        CpError::Usage(format!("--bind takes ADDRESS:PORT, such as 0.0.0.0:7447 or [::]:7447, not {bind}"))
+    })?;
+    let failed = |source| CpError::Bind { address: local.to_string(), source };
+    let (engine, link) = connect::engine(local, connect::keys(local.ip())?).map_err(failed)?;
+    // Port 0 was replaced by one that is free.
+    let port = match engine.local(link) {
+        Some(ropeway_engine::link::Address::Udp(address)) => address.port(),
+        _ => local.port(),
+    };
+    engine.listen(port, Mode::Messages, BACKLOG).map_err(failed)?;
+    if !options.quiet {
+        eprintln!("ropeway cp: receiving into {} at {}:{port}", options.directory.display(), local.ip());
+    }
+    loop {
+        let channel = engine.accept(port, None).map_err(failed)?;
+        let connection = Connection { engine: engine.clone(), channel };
+        if options.once {
+            return serve(connection, options);
+        }
+        let options = options.clone();
+        std::thread::spawn(move || {
+            if let Err(error) = serve(connection, &options) {
+                eprintln!("ropeway cp: {error}");
+            }
+        });
+    }
+}
+
+/// Takes files until the sender has no more.
+fn serve(connection: Connection, options: &Options) -> Result<(), CpError> {
+    let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+    let result = loop {
+        match take_file(&connection, &mut buffer, options) {
+            Ok(true) => {}
+            Ok(false) => break Ok(()),
+            Err(error) => {
+                if let CpError::File { .. } | CpError::Refused(_) | CpError::Damaged { .. } = &error {
+                    let why =
+                        if matches!(error, CpError::Damaged { .. }) { "damaged".into() } else { error.to_string() };
+                    let _ = connection.send(&Frame::Refused(why).to_message());
+                }
+                break Err(error);
+            }
+        }
+    };
+    let _ = connection.finish();
+    result
+}
+
+/// Takes one file. `false`: there is none any more.
+fn take_file(connection: &Connection, buffer: &mut [u8], options: &Options) -> Result<bool, CpError> {
+    let Some(message) = connection.recv(buffer)? else { return Ok(false) };
+    let Frame::Offer(offer) = Frame::parse(message)? else {
+        return Err(CpError::Nonsense("something other than an offer"));
+    };
+    let target = options.directory.join(plain_name(&offer.name)?);
+    if target.exists() && !options.force {
+        return Err(CpError::Refused(format!(
+            "{} exists there; receive with --force to replace files",
+            printable(&offer.name)
+        )));
+    }
+    let part = part_of(&target);
+    let mut hasher = blake3::Hasher::new();
+    let (mut file, there) = open_part(&part, &offer, &mut hasher).map_err(CpError::file(part.display().to_string()))?;
+    let have = Have { bytes: there, hash: hasher.finalize().to_hex().to_string() };
+    connection.send(&Frame::Have(have).to_message())?;
+    let Some(message) = connection.recv(buffer)? else { return Err(CpError::Lost(ropeway_engine::Error::Closed)) };
+    let Frame::From(from) = Frame::parse(message)? else { return Err(CpError::Nonsense("no offset after an offer")) };
+    let offset = if from.offset == there { there } else { 0 };
+    if from.offset != offset {
+        return Err(CpError::Nonsense("an offset that was not offered"));
+    }
+    if offset == 0 {
+        hasher.reset();
+        file.set_len(0)
+            .and_then(|()| file.seek(SeekFrom::Start(0)))
+            .map_err(CpError::file(part.display().to_string()))?;
+    }
+    let progress = Progress::new(&printable(&offer.name), offer.size, offset, options.quiet);
+    let end = take_data(connection, buffer, &mut file, &mut hasher, &progress, &part)?;
+    let size = file.stream_position().map_err(CpError::file(part.display().to_string()))?;
+    if end.size != size || end.hash != hasher.finalize().to_hex().as_str() {
+        let _ = std::fs::remove_file(&part);
+        return Err(CpError::Damaged { name: printable(&offer.name) });
+    }
+    keep(&file, &part, &target, offer.mode).map_err(CpError::file(target.display().to_string()))?;
+    connection.send(&Frame::Done.to_message())?;
+    progress.finish(size);
+    Ok(true)
+}
+
+fn take_data(
+    connection: &Connection,
+    buffer: &mut [u8],
+    file: &mut File,
+    hasher: &mut blake3::Hasher,
+    progress: &Progress,
+    part: &Path,
+) -> Result<End, CpError> {
+    loop {
+        let Some(message) = connection.recv(buffer)? else { return Err(CpError::Lost(ropeway_engine::Error::Closed)) };
+        match Frame::parse(message)? {
+            Frame::Data(bytes) => {
+                file.write_all(bytes).map_err(CpError::file(part.display().to_string()))?;
+                hasher.update(bytes);
+                progress.advance(bytes.len() as u64);
+            }
+            Frame::End(end) => return Ok(end),
+            _ => return Err(CpError::Nonsense("something other than data")),
+        }
+    }
+}
+
+/// A name that leads nowhere but into the directory.
+fn plain_name(name: &str) -> Result<&str, CpError> {
+    let is_plain =
+        !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']) && name.len() <= MOST_NAME_BYTES;
+    if is_plain { Ok(name) } else { Err(CpError::Refused(format!("{} is no plain name of a file", printable(name)))) }
+}
+
+fn part_of(target: &Path) -> PathBuf {
+    let mut name = target.file_name().unwrap_or_default().to_owned();
+    name.push(PART);
+    target.with_file_name(name)
+}
+
+/// Opens what is there of a file, hashes it, and stands at its end. More than the sender has is of another file, and so is what comes from a pipe.
+fn open_part(part: &Path, offer: &Offer, hasher: &mut blake3::Hasher) -> io::Result<(File, u64)> {
+    let mut options = OpenOptions::new();
+    let mut file =
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(nofollow()).open(part)?;
+    lock(&file)?;
+    let there = file.metadata()?.len();
+    if offer.size.is_none_or(|size| there > size) {
+        file.set_len(0)?;
+        return Ok((file, 0));
+    }
+    let hashed = io::copy(&mut Read::by_ref(&mut file).take(there), hasher)?;
+    if hashed != there {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok((file, there))
+}
+
+/// Two senders of one name would write into one file. The other one may be this sender's lost connection, which is noticed soon.
+fn lock(file: &File) -> io::Result<()> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    while file.try_lock().is_err() {
+        if Instant::now() >= deadline {
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, "another sender is writing this file"));
+        }
+        std::thread::sleep(LOCK_PAUSE);
+    }
+    Ok(())
+}
+
+/// A link under the name of a part would lead out of the directory.
+fn nofollow() -> i32 {
+    rustix::fs::OFlags::NOFOLLOW.bits() as i32
+}
+
+fn keep(file: &File, part: &Path, target: &Path, mode: Option<u32>) -> io::Result<()> {
+    file.set_permissions(Permissions::from_mode(mode.unwrap_or(0o644) & 0o777))?;
+    file.sync_all()?;
+    std::fs::rename(part, target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        for name in ["", ".", "..", "a/b", "/etc/passwd", "a\0b", &"x".repeat(300)] {
+            assert!(plain_name(name).is_err(), "{name:?}");
+        }
+        for name in ["a", "a b", "..a", "ä"] {
+            assert_eq!(plain_name(name).unwrap(), name);
+        }
+    }
+
+    #[test]
+    fn what_is_there_is_hashed_and_what_cannot_be_of_this_file_is_dropped() {
+        let directory = std::env::temp_dir().join(format!("ropeway-cp-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let part = part_of(&directory.join("file"));
+        std::fs::write(&part, b"12345").unwrap();
+        let offer = |size| Offer { name: "file".into(), size, mode: None };
+        let mut hasher = blake3::Hasher::new();
+        let (file, there) = open_part(&part, &offer(Some(9)), &mut hasher).unwrap();
+        assert_eq!((there, hasher.finalize()), (5, blake3::hash(b"12345")));
+        let waiter = std::thread::spawn({
+            let (part, offer) = (part.clone(), offer(Some(9)));
+            move || open_part(&part, &offer, &mut blake3::Hasher::new()).map(|(_, there)| there)
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!waiter.is_finished(), "another sender has it");
+        drop(file);
+        assert_eq!(waiter.join().unwrap().unwrap(), 5);
+        assert_eq!(open_part(&part, &offer(Some(4)), &mut blake3::Hasher::new()).unwrap().1, 0);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}

@@ -1,0 +1,200 @@
+//! The sending end.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Stdin};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::CpError;
+use super::connect::{self, Connection};
+use super::frame::{self, End, Frame, From, Have, MOST_MESSAGE_BYTES, Offer};
+use super::progress::Progress;
+
+pub struct Options {
+    pub name: Option<String>,
+    pub patience: Duration,
+    pub quiet: bool,
+}
+
+/// Between two attempts to connect again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Sends all sources, connecting again as often as needed; a file that was begun goes on where it was.
+pub fn run(sources: &[String], to: &str, options: &Options) -> Result<(), CpError> {
+    let peer = connect::resolve(to)?;
+    if sources.iter().filter(|source| *source == "-").count() > 1 {
+        return Err(CpError::Usage("standard input can be sent once".into()));
+    }
+    // What cannot be read is said before anything is sent.
+    for source in sources.iter().filter(|source| *source != "-") {
+        let meta = std::fs::metadata(source).map_err(CpError::file(source))?;
+        if !meta.is_file() {
+            let what = io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "not a file; send directories as `tar c DIR | ropeway cp - HOST --name DIR.tar`",
+            );
+            return Err(CpError::File { path: source.clone(), source: what });
+        }
+    }
+    let mut connection = connect::connect(peer)?;
+    for source in sources {
+        let mut lost_at: Option<Instant> = None;
+        loop {
+            let result = if source == "-" {
+                send_input(&connection, io::stdin(), options)
+            } else {
+                send_file(&connection, source, options)
+            };
+            match result {
+                Ok(()) => break,
+                // What was read from a pipe cannot be read again.
+                Err(CpError::Lost(_)) if source != "-" => {
+                    let since = *lost_at.get_or_insert_with(Instant::now);
+                    connection = connect_again(peer, since + options.patience, options.quiet)?;
+                    lost_at = None;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    connection.finish()
+}
+
+fn connect_again(peer: std::net::SocketAddr, deadline: Instant, quiet: bool) -> Result<Connection, CpError> {
+    if !quiet {
+        eprintln!("ropeway cp: the connection was lost; trying again");
+    }
+    loop {
+        match connect::connect(peer) {
+            Err(CpError::Connect { .. }) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+            other => return other,
+        }
+    }
+}
+
+fn send_file(connection: &Connection, source: &str, options: &Options) -> Result<(), CpError> {
+    let failed = || CpError::file(source);
+    let mut file = File::open(source).map_err(failed())?;
+    let meta = file.metadata().map_err(failed())?;
+    let name = Path::new(source).file_name().map(|name| name.to_string_lossy().into_owned());
+    let name = name.ok_or_else(|| CpError::Usage(format!("{source} has no file name")))?;
+    let offer = Offer { name: name.clone(), size: Some(meta.len()), mode: Some(meta.permissions().mode() & 0o777) };
+    let have = offer_file(connection, offer)?;
+    let mut hasher = blake3::Hasher::new();
+    let mut offset = 0;
+    if have.bytes > 0 && have.bytes <= meta.len() {
+        hash_prefix(&mut file, have.bytes, &mut hasher).map_err(failed())?;
+        if hasher.finalize().to_hex().as_str() == have.hash {
+            offset = have.bytes;
+        } else {
+            hasher.reset();
+            file.seek(SeekFrom::Start(0)).map_err(failed())?;
+        }
+    }
+    connection.send(&Frame::From(From { offset }).to_message())?;
+    let progress = Progress::new(&name, Some(meta.len()), offset, options.quiet);
+    let size = offset + pump(connection, &mut file, &mut hasher, &progress).map_err(|error| error.of(source))?;
+    if size != meta.len() {
+        return Err(CpError::Changed { name });
+    }
+    conclude(connection, size, &hasher, &name)?;
+    progress.finish(size);
+    Ok(())
+}
+
+fn send_input(connection: &Connection, input: Stdin, options: &Options) -> Result<(), CpError> {
+    let name =
+        options.name.clone().ok_or_else(|| CpError::Usage("standard input needs a --name at the other end".into()))?;
+    offer_file(connection, Offer { name: name.clone(), size: None, mode: None })?;
+    connection.send(&Frame::From(From { offset: 0 }).to_message())?;
+    let (mut hasher, progress) = (blake3::Hasher::new(), Progress::new(&name, None, 0, options.quiet));
+    let size =
+        pump(connection, &mut input.lock(), &mut hasher, &progress).map_err(|error| error.of("standard input"))?;
+    conclude(connection, size, &hasher, &name)?;
+    progress.finish(size);
+    Ok(())
+}
+
+fn offer_file(connection: &Connection, offer: Offer) -> Result<Have, CpError> {
+    connection.send(&Frame::Offer(offer).to_message())?;
+    let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+    match answer(connection, &mut buffer)? {
+        Frame::Have(have) => Ok(have),
+        Frame::Refused(why) => Err(CpError::Refused(why)),
+        _ => Err(CpError::Nonsense("an offer was not answered")),
+    }
+}
+
+/// The next message; the end instead of one is a lost connection.
+fn answer<'a>(connection: &Connection, buffer: &'a mut [u8]) -> Result<Frame<'a>, CpError> {
+    let message = connection.recv(buffer)?;
+    Frame::parse(message.ok_or(CpError::Lost(ropeway_engine::Error::Closed))?)
+}
+
+fn hash_prefix(file: &mut File, bytes: u64, hasher: &mut blake3::Hasher) -> io::Result<()> {
+    let copied = io::copy(&mut file.take(bytes), hasher)?;
+    if copied == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// What can fail while data goes through.
+enum PumpError {
+    Read(io::Error),
+    Send(CpError),
+}
+
+impl PumpError {
+    fn of(self, source: &str) -> CpError {
+        match self {
+            PumpError::Read(error) => CpError::File { path: source.into(), source: error },
+            PumpError::Send(error) => error,
+        }
+    }
+}
+
+/// Sends all that `input` gives, and says how much.
+fn pump(
+    connection: &Connection,
+    input: &mut impl Read,
+    hasher: &mut blake3::Hasher,
+    progress: &Progress,
+) -> Result<u64, PumpError> {
+    let mut piece = frame::data();
+    let mut total = 0;
+    loop {
+        let count = read_full(input, &mut piece[1..]).map_err(PumpError::Read)?;
+        if count == 0 {
+            return Ok(total);
+        }
+        hasher.update(&piece[1..=count]);
+        connection.send(&piece[..=count]).map_err(PumpError::Send)?;
+        progress.advance(count as u64);
+        total += count as u64;
+    }
+}
+
+/// Fills the buffer as far as the input goes: a pipe gives little at a time.
+fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut at = 0;
+    while at < buffer.len() {
+        match input.read(&mut buffer[at..]) {
+            Ok(0) => break,
+            Ok(count) => at += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(at)
+}
+
+fn conclude(connection: &Connection, size: u64, hasher: &blake3::Hasher, name: &str) -> Result<(), CpError> {
+    let hash = hasher.finalize().to_hex().to_string();
+    connection.send(&Frame::End(End { size, hash }).to_message())?;
+    let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+    match answer(connection, &mut buffer)? {
+        Frame::Done => Ok(()),
+        Frame::Refused(why) if why == "damaged" => Err(CpError::Damaged { name: name.into() }),
+        Frame::Refused(why) => Err(CpError::Refused(why)),
+        _ => Err(CpError::Nonsense("the end of a file was not answered")),
+    }
+}

@@ -1,0 +1,190 @@
+//! `ropeway key`: makes the cluster's key, and says whether a key file can be used.
+//!
+//! What a key is, and how a key file is read, is the protocol's and the engine's; here are the words around it. No key is ever shown but the one that is made.
+
+use std::fs::OpenOptions;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use ropeway_engine::ClusterKey;
+use ropeway_engine::key_file::{self, Choice, KeyError};
+use rustix::fs::{FileType, Mode, fchmod, fstat};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::config::{Config, ConfigError};
+
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    /// Make a new random key: `ropeway key new FILE`, or `ropeway key new > FILE`, or `>> FILE` for the successor of a key in use
+    #[command(after_help = NEW_HELP)]
+    New {
+        /// The file to make, readable by you alone; it must not exist. Without it, the key goes to standard output
+        file: Option<PathBuf>,
+    },
+    /// Say whether the key file can be used
+    Check {
+        /// The file; without it, the one that programs would use here
+        file: Option<PathBuf>,
+    },
+}
+
+const NEW_HELP: &str = "\
+Every node of a cluster needs the same file, readable by its owner alone: copy it by a way that nobody else can read, such as scp. To replace a key \
+without a stop: append a new one to the file of every node and restart its programs one after the other; then move it to the first line everywhere and \
+restart; then remove the old one.";
+
+/// Of a file that is made: its owner reads and writes, nobody else anything.
+const OWNER_ONLY: u32 = 0o600;
+/// What it must not have.
+const OTHERS: u32 = 0o077;
+
+/// Why a command was not done.
+#[derive(Debug, thiserror::Error)]
+enum Problem {
+    #[error("cannot make {path}: {source}")]
+    Make { path: PathBuf, source: io::Error },
+    #[error("{path} exists. To add a second key to it: `ropeway key new >> {path}`")]
+    Exists { path: PathBuf },
+    #[error("cannot write the key: {0}")]
+    Write(io::Error),
+    #[error(
+        "standard output is a file with mode {mode:04o} and something in it, which others can reach. `chmod 600` it first; if it holds a key, that one is \
+         no secret any more"
+    )]
+    Open { mode: u32 },
+    #[error("no random numbers: {0}")]
+    Random(io::Error),
+    #[error(transparent)]
+    File(#[from] KeyError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+pub fn main(args: &Args) -> ExitCode {
+    let done = match &args.command {
+        Command::New { file: Some(path) } => make_file(path),
+        Command::New { file: None } => print(),
+        Command::Check { file } => check(file.as_deref()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("ropeway key: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn make_file(path: &Path) -> Result<(), Problem> {
+    let made = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(path);
+    let mut file = made.map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => Problem::Exists { path: path.to_owned() },
+        _ => Problem::Make { path: path.to_owned(), source },
+    })?;
+    write(&mut file)?;
+    file.sync_all().map_err(Problem::Write)
+}
+
+fn print() -> Result<(), Problem> {
+    let mut out = io::stdout().lock();
+    close_to_others(&out)?;
+    write(&mut out)?;
+    if out.is_terminal() {
+        eprintln!("ropeway key: this is shown once; `ropeway key new FILE` keeps it");
+    }
+    Ok(())
+}
+
+/// The shell has made the file with the permissions of any other: they are taken away before there is anything to read.
+fn close_to_others(out: impl AsFd) -> Result<(), Problem> {
+    let about = fstat(&out).map_err(|errno| Problem::Write(errno.into()))?;
+    let is_file = FileType::from_raw_mode(about.st_mode) == FileType::RegularFile;
+    let mode = about.st_mode & Mode::all().as_raw_mode();
+    if !is_file || mode & OTHERS == 0 {
+        return Ok(());
+    }
+    if about.st_size > 0 {
+        return Err(Problem::Open { mode });
+    }
+    fchmod(&out, Mode::from_raw_mode(OWNER_ONLY)).map_err(|errno| Problem::Write(errno.into()))
+}
+
+fn write(out: &mut impl Write) -> Result<(), Problem> {
+    let mut bytes = [0; 32];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        // Waits for the first randomness of a machine that has just started: a key must not be guessed from its start-up.
+        let more = getrandom(&mut bytes[filled..], GetRandomFlags::empty());
+        filled += more.map_err(|errno| Problem::Random(errno.into()))?;
+    }
+    let line = ClusterKey::new(bytes).line();
+    let written = out.write_all(line.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
+    written.map_err(Problem::Write)
+}
+
+fn check(file: Option<&Path>) -> Result<(), Problem> {
+    let choice = match file {
+        Some(path) => Some(Choice::File(path.to_owned())),
+        None => Choice::from_environment()?.or(Config::load()?.keys()),
+    };
+    let text = match choice.ok_or(KeyError::Undecided)? {
+        Choice::Trusted => "no key: all hosts and the network between them are trusted\n".to_owned(),
+        Choice::File(path) => {
+            let count = key_file::read(&path)?.iter().count();
+            let what = if count == 1 {
+                "one key".into()
+            } else {
+                format!("{count} keys; the first one opens, all are accepted")
+            };
+            format!("{}: {what}\n", path.display())
+        }
+    };
+    crate::output::show(&text).map_err(Problem::Write)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn mode(file: &File) -> u32 {
+        file.metadata().unwrap().permissions().mode() & 0o777
+    }
+
+    /// A file as a shell makes it, with something in it or nothing.
+    fn made_by_a_shell(name: &str, content: &[u8]) -> (PathBuf, File) {
+        let path = std::env::temp_dir().join(format!("ropeway-key-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        std::fs::write(&path, content).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let file = OpenOptions::new().append(true).open(&path).unwrap();
+        (path, file)
+    }
+
+    #[test]
+    fn a_file_that_is_still_empty_is_closed_to_others() {
+        let (path, file) = made_by_a_shell("empty", b"");
+        close_to_others(&file).unwrap();
+        assert_eq!(mode(&file), 0o600);
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_others_may_have_read_is_left_and_named() {
+        let (path, file) = made_by_a_shell("open", b"something\n");
+        let problem = close_to_others(&file).unwrap_err().to_string();
+        assert!(problem.contains("0644") && problem.contains("no secret any more"), "{problem}");
+        assert_eq!(mode(&file), 0o644);
+        std::fs::remove_file(path).unwrap();
+    }
+}

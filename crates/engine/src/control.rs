@@ -1,0 +1,325 @@
+//! How tools ask an engine and set its tunables: a stream socket at an abstract address, one line of JSON there, one back.
+//!
+//! The address is `ropeway-engine/UID/PID.N`; the tool finds engines in `/proc/net/unix`. A thread of its own answers, so that nothing of this is in the way of packets;
+//! it sleeps until somebody asks. Only the same user and root are answered. What is not here: what a tool prints.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Weak;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use ropeway_proto::config::{TUNABLES, Tunable};
+use ropeway_proto::{AssociationStatistics, ChannelStatistics, Config, Counters};
+use serde::{Deserialize, Serialize};
+
+use crate::engine::Inner;
+use crate::path;
+
+/// The beginning of every engine's address, before the user's number.
+pub const PREFIX: &str = "ropeway-engine/";
+/// A question is short.
+const MOST_QUESTION_BYTES: u64 = 4096;
+/// Who connects and says nothing is let go.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a tool asks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Question {
+    /// Everything that is known.
+    Show,
+    /// The tunables and their values.
+    Tunables,
+    /// Change one, given in its unit.
+    Set { name: String, value: u64 },
+}
+
+/// What an engine answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    Shown(Box<Shown>),
+    Tunables(Vec<Value>),
+    Set { before: u64 },
+    Error(String),
+}
+
+/// One tunable of a running engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Value {
+    pub name: String,
+    pub unit: String,
+    pub value: u64,
+    pub usual: u64,
+    pub least: u64,
+    pub most: u64,
+    pub about: String,
+}
+
+/// An engine as it is now.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Shown {
+    pub pid: u32,
+    pub program: String,
+    pub links: Vec<LinkShown>,
+    pub connections: Vec<ConnectionShown>,
+    pub counters: std::collections::BTreeMap<String, u64>,
+    /// Bytes of the gate's budget, and of these what is granted and has not arrived.
+    pub gate_budget_bytes: u64,
+    pub gate_charged_bytes: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LinkShown {
+    pub name: String,
+    pub local: String,
+    pub sent_packets: u64,
+    pub received_packets: u64,
+    pub send_full: u64,
+    pub receive_drops: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ConnectionShown {
+    pub link: String,
+    pub local: String,
+    pub peer: String,
+    pub local_port: u16,
+    pub remote_port: u16,
+    pub queued_bytes: u64,
+    pub unacked_bytes: u64,
+    pub unread_bytes: u64,
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+    pub round_trip_us: f64,
+    pub resent: u64,
+    pub lost: u64,
+    /// What its sending waits for now, and has waited for, in milliseconds: `program`, `grant`, `reader`, `loss`, `silence`.
+    pub waits_for: String,
+    pub waited_ms: std::collections::BTreeMap<String, f64>,
+}
+
+/// Starts to answer. Without an abstract address (a sandbox) the engine is not to be seen, and works all the same.
+pub(crate) fn start(inner: Weak<Inner>) -> io::Result<String> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let user = rustix::process::geteuid().as_raw();
+    let name = format!("{PREFIX}{user}/{}.{number}", std::process::id());
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+    let thread = std::thread::Builder::new().name("ropeway-control".into()).stack_size(256 << 10);
+    thread.spawn(move || serve(&listener, &inner))?;
+    Ok(name)
+}
+
+/// Ends the thread behind `name`: it wakes, and finds its engine gone.
+pub(crate) fn stop(name: &str) {
+    if let Ok(address) = SocketAddr::from_abstract_name(name) {
+        let _ = UnixStream::connect_addr(&address);
+    }
+}
+
+fn serve(listener: &UnixListener, inner: &Weak<Inner>) {
+    for stream in listener.incoming() {
+        let Some(inner) = inner.upgrade() else { return };
+        if inner.lock().shut_down {
+            return;
+        }
+        // Whoever goes away in the middle only harms itself.
+        let _ = stream.and_then(|stream| answer(&stream, &inner));
+    }
+}
+
+fn answer(stream: &UnixStream, inner: &Inner) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let asker = rustix::net::sockopt::socket_peercred(stream)?.uid;
+    if !asker.is_root() && asker != rustix::process::geteuid() {
+        return Ok(());
+    }
+    let mut line = String::new();
+    BufReader::new(io::Read::take(stream, MOST_QUESTION_BYTES)).read_line(&mut line)?;
+    let answer = match serde_json::from_str(&line) {
+        Ok(Question::Show) => Answer::Shown(Box::new(show(inner))),
+        Ok(Question::Tunables) => Answer::Tunables(tunables(inner.lock().endpoint.config())),
+        Ok(Question::Set { name, value }) => set(inner, &name, value),
+        Err(error) => Answer::Error(format!("not a question that this engine knows: {error}")),
+    };
+    let mut text = serde_json::to_string(&answer).map_err(io::Error::other)?;
+    text.push('\n');
+    let mut stream = stream;
+    stream.write_all(text.as_bytes())
+}
+
+fn tunables(config: &Config) -> Vec<Value> {
+    let usual = Config::default();
+    let value = |tunable: &Tunable| Value {
+        name: tunable.name.into(),
+        unit: tunable.unit.into(),
+        value: config.get(tunable.name).unwrap_or_default(),
+        usual: usual.get(tunable.name).unwrap_or_default(),
+        least: tunable.least,
+        most: tunable.most,
+        about: tunable.about.into(),
+    };
+    TUNABLES.iter().map(value).collect()
+}
+
+/// All tunables with their defaults, without asking anybody.
+pub fn usual_tunables() -> Vec<Value> {
+    tunables(&Config::default())
+}
+
+fn set(inner: &Inner, name: &str, value: u64) -> Answer {
+    let mut core = inner.lock();
+    let mut config = core.endpoint.config().clone();
+    let before = config.get(name).unwrap_or_default();
+    match config.set(name, value) {
+        Ok(()) => {
+            core.endpoint.configure(config);
+            Answer::Set { before }
+        }
+        Err(error) => Answer::Error(error.to_string()),
+    }
+}
+
+fn show(inner: &Inner) -> Shown {
+    let now = inner.now();
+    let mut core = inner.lock();
+    let links: Vec<LinkShown> = core
+        .links()
+        .map(|(_, link)| {
+            let counters = link.counters();
+            LinkShown {
+                name: link.name(),
+                local: link.local().to_string(),
+                sent_packets: counters.sent_packets,
+                received_packets: counters.received_packets,
+                send_full: counters.send_full,
+                receive_drops: counters.receive_drops,
+            }
+        })
+        .collect();
+    let statistics: Vec<ChannelStatistics> = core.endpoint.channel_statistics(now).collect();
+    let gate = core.endpoint.gate();
+    Shown {
+        pid: std::process::id(),
+        program: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().into(),
+        gate_budget_bytes: gate.budget_bytes(),
+        gate_charged_bytes: gate.charged_bytes(),
+        counters: counters(&core.endpoint.counters()),
+        connections: statistics.iter().map(|statistics| connection(statistics, &links)).collect(),
+        links,
+    }
+}
+
+fn connection(statistics: &ChannelStatistics, links: &[LinkShown]) -> ConnectionShown {
+    let association = statistics.association;
+    let place = association.and_then(|association| path::decode(&association.path));
+    let link = place.and_then(|(link, _)| links.get(link));
+    let waited = |association: &AssociationStatistics| {
+        let waited = association.waited;
+        let all = [
+            ("program", waited.program_ns),
+            ("grant", waited.grant_ns),
+            ("reader", waited.reader_ns),
+            ("loss", waited.loss_ns),
+            ("silence", waited.silence_ns),
+        ];
+        all.into_iter().map(|(name, ns)| (name.to_owned(), ns as f64 / 1e6)).collect()
+    };
+    ConnectionShown {
+        link: link.map_or_else(|| "-".into(), |link| link.name.clone()),
+        local: link.map_or_else(|| "-".into(), |link| link.local.clone()),
+        peer: place.map_or_else(|| "-".into(), |(_, address)| address.to_string()),
+        local_port: statistics.local_port,
+        remote_port: statistics.remote_port,
+        queued_bytes: statistics.queued_bytes as u64,
+        unacked_bytes: statistics.unacked_bytes as u64,
+        unread_bytes: statistics.unread_bytes,
+        sent_bytes: statistics.sent_bytes,
+        received_bytes: statistics.received_bytes,
+        round_trip_us: association.map_or(0.0, |association| association.round_trip_ns as f64 / 1e3),
+        resent: association.map_or(0, |association| association.counters.resent),
+        lost: association.map_or(0, |association| association.counters.lost),
+        waits_for: association
+            .map_or_else(|| "over".into(), |association| format!("{:?}", association.waits_for).to_lowercase()),
+        waited_ms: association.as_ref().map(waited).unwrap_or_default(),
+    }
+}
+
+/// The endpoint's counters by name, for people and for scripts.
+fn counters(counters: &Counters) -> std::collections::BTreeMap<String, u64> {
+    let named = [
+        ("packets_received", counters.packets_received),
+        ("packets_sent", counters.packets_sent),
+        ("payload_received_bytes", counters.payload_received_bytes),
+        ("payload_sent_bytes", counters.payload_sent_bytes),
+        ("dropped_malformed", counters.dropped_malformed.iter().sum()),
+        ("dropped_unknown_id", counters.dropped_unknown_id),
+        ("dropped_foreign_path", counters.dropped_foreign_path),
+        ("dropped_window", counters.dropped_window),
+        ("dropped_duplicate", counters.dropped_duplicate),
+        ("dropped_channel", counters.dropped_channel),
+        ("dropped_memory", counters.dropped_memory),
+        ("dropped_cookie", counters.dropped_cookie),
+        ("dropped_unasked", counters.dropped_unasked),
+        ("dropped_reset", counters.dropped_reset),
+        ("violations", counters.violations),
+        ("channels_opened", counters.channels_opened),
+        ("channels_accepted", counters.channels_accepted),
+        ("channels_refused", counters.channels_refused),
+        ("associations_opened", counters.associations_opened),
+        ("associations_ended", counters.associations_ended.iter().sum()),
+        ("timeouts", counters.timeouts),
+        ("resent", counters.resent),
+        ("requests_sent", counters.requests_sent),
+        ("lost", counters.lost),
+        ("spurious_requests", counters.spurious_requests),
+        ("states_sent", counters.states_sent),
+        ("buffers_taken", counters.buffers_taken),
+        ("buffers_allocated", counters.buffers_allocated),
+        ("gate_grants", counters.gate.grants),
+        ("gate_exhausted", counters.gate.exhausted),
+        ("gate_suspects", counters.gate.suspects),
+        ("gate_cuts", counters.gate.cuts),
+    ];
+    named.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+}
+
+/// Asks the engine at the abstract address `name`.
+///
+/// # Errors
+/// It is gone, does not answer, or is somebody else's.
+pub fn ask(name: &str, question: &Question) -> io::Result<Answer> {
+    let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut text = serde_json::to_string(question).map_err(io::Error::other)?;
+    text.push('\n');
+    stream.write_all(text.as_bytes())?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    if line.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the engine belongs to another user"));
+    }
+    serde_json::from_str(&line).map_err(io::Error::other)
+}
+
+/// The abstract addresses of all engines of this network namespace.
+///
+/// # Errors
+/// `/proc/net/unix` cannot be read.
+pub fn names() -> io::Result<Vec<String>> {
+    let text = std::fs::read_to_string("/proc/net/unix")?;
+    let mut names: Vec<String> = text
+        .lines()
+        .filter_map(|line| line.split_once('@'))
+        .map(|(_, name)| name.to_owned())
+        .filter(|name| name.starts_with(PREFIX))
+        .collect();
+    names.sort();
+    // Connections to an engine stand there under its name too.
+    names.dedup();
+    Ok(names)
+}

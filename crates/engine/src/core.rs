@@ -1,0 +1,227 @@
+//! What one turn of the event loop does, under the engine's lock: packets in, timers, packets out, events to who waits.
+
+use crate::path;
+use crate::share::Share;
+use crate::wait::{Subject, Waiters};
+use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
+use ropeway_proto::{Endpoint, Path, Time};
+use std::collections::BTreeMap;
+
+/// Packets taken from one link in one turn: enough for a merged arrival of 64 KiB, few enough that answers do not wait.
+const ARRIVALS_PER_TURN: usize = 64;
+/// Calls that need not wait look at the links all the same when nobody has for so long: a few round trips of a fast network.
+const OVERDUE_NS: u64 = 20_000;
+/// A link that brought nothing lately is looked at every so many turns while another one is busy.
+const QUIET_LINK_EVERY: u32 = 8;
+
+/// A link's place in its engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LinkId(pub(crate) u8);
+
+/// One link and what is known of it.
+struct Member {
+    link: Box<dyn Link>,
+    /// Turns since it last brought something.
+    quiet: u32,
+    /// It refused packets: wait until it takes some again.
+    full: bool,
+    /// It failed; kept so that places stay.
+    failed: bool,
+}
+
+/// Who polls the links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Poller {
+    Nobody,
+    Caller,
+    Helper,
+}
+
+/// Everything under the engine's lock.
+pub struct Core {
+    pub endpoint: Endpoint,
+    members: Vec<Member>,
+    pub waiters: Waiters,
+    pub poller: Poller,
+    /// Somebody sleeps on the links until then at the latest.
+    pub sleeps_until: Option<Time>,
+    /// Calls that have polled and left: the helper sees by it whether somebody takes care.
+    pub left: u64,
+    /// The helper sleeps until it is told that somebody left.
+    pub helper_parked: bool,
+    pub shut_down: bool,
+    turns: u32,
+    turned_at: Time,
+    share: Share,
+    /// Hosts that the network said do not listen, by address: the next attempt to connect there fails early.
+    unreachable: BTreeMap<Path, ()>,
+}
+
+impl Core {
+    pub fn new(endpoint: Endpoint) -> Core {
+        Core {
+            endpoint,
+            members: Vec::new(),
+            waiters: Waiters::default(),
+            poller: Poller::Nobody,
+            sleeps_until: None,
+            left: 0,
+            helper_parked: false,
+            shut_down: false,
+            turns: 0,
+            turned_at: Time::ZERO,
+            share: Share::new(),
+            unreachable: BTreeMap::new(),
+        }
+    }
+
+    /// At most 256 links: a path has one byte for the place.
+    pub fn add_link(&mut self, link: Box<dyn Link>) -> Option<LinkId> {
+        let place = u8::try_from(self.members.len()).ok()?;
+        self.members.push(Member { link, quiet: 0, full: false, failed: false });
+        Some(LinkId(place))
+    }
+
+    pub fn link(&self, id: LinkId) -> Option<&dyn Link> {
+        self.members.get(usize::from(id.0)).map(|member| &*member.link)
+    }
+
+    pub fn links(&self) -> impl Iterator<Item = (LinkId, &dyn Link)> {
+        self.members.iter().enumerate().map(|(place, member)| (LinkId(place as u8), &*member.link))
+    }
+
+    /// Whether a link waits for room to send.
+    pub fn is_full(&self) -> bool {
+        self.members.iter().any(|member| member.full)
+    }
+
+    pub fn path(link: LinkId, to: Address) -> Path {
+        path::encode(link.0, to)
+    }
+
+    /// Whether the links have not been looked at for a while.
+    pub fn is_overdue(&self, now: Time) -> bool {
+        now.since(self.turned_at) >= OVERDUE_NS
+    }
+
+    /// One turn. Says whether anything arrived or became due.
+    pub fn turn(&mut self, now: Time) -> bool {
+        self.turned_at = now;
+        let arrived = self.receive(now);
+        let due = self.endpoint.next_timeout().is_some_and(|at| at <= now);
+        if due {
+            self.endpoint.handle_timeout(now);
+        }
+        let sends = self.endpoint.wants_to_transmit();
+        if arrived || due || sends {
+            self.share.update(&mut self.endpoint, now);
+            self.transmit(now);
+            self.dispatch();
+        }
+        arrived || due
+    }
+
+    fn receive(&mut self, now: Time) -> bool {
+        self.turns = self.turns.wrapping_add(1);
+        let (endpoint, turns) = (&mut self.endpoint, self.turns);
+        let mut total = 0;
+        let several = self.members.len() > 1;
+        for (place, member) in self.members.iter_mut().enumerate() {
+            let rests = several && member.quiet > QUIET_LINK_EVERY && !turns.is_multiple_of(QUIET_LINK_EVERY);
+            if member.failed || rests {
+                continue;
+            }
+            let count = member.link.receive(ARRIVALS_PER_TURN, &mut |received| {
+                let path = path::encode(place as u8, received.from);
+                endpoint.handle_packet(now, &path, received.ecn == Ecn::Congested, received.bytes);
+            });
+            match count {
+                Ok(0) => member.quiet = member.quiet.saturating_add(1),
+                Ok(count) => {
+                    member.quiet = 0;
+                    total += count;
+                }
+                // The device is gone: what goes over this link times out.
+                Err(_) => member.failed = true,
+            }
+        }
+        if total > 0 {
+            endpoint.finish_batch(now);
+        }
+        let refused = self.take_reports();
+        total > 0 || refused
+    }
+
+    /// Sends what may be sent.
+    pub fn transmit(&mut self, now: Time) {
+        let members = &mut self.members;
+        members.iter_mut().for_each(|member| member.full = false);
+        self.endpoint.transmit(now, &mut |path, urgency, packets| {
+            let Some((place, to)) = path::decode(path) else { return packets.len() };
+            let Some(member) = members.get_mut(place).filter(|member| !member.failed) else { return packets.len() };
+            let urgency = match urgency {
+                ropeway_proto::Urgency::Urgent => Urgency::Urgent,
+                ropeway_proto::Urgency::Bulk => Urgency::Bulk,
+            };
+            match member.link.send(&Batch { to, packets, urgency }) {
+                Ok(count) => {
+                    member.full |= count < packets.len();
+                    count
+                }
+                Err(_) => {
+                    member.failed = true;
+                    packets.len()
+                }
+            }
+        });
+    }
+
+    /// Tells who waits what has changed.
+    pub fn dispatch(&mut self) {
+        while let Some(event) = self.endpoint.poll_event() {
+            let subject = Subject::from(event);
+            self.waiters.wake(subject);
+            self.refresh_watches(subject);
+        }
+    }
+
+    /// Brings the descriptors that tell of `subject` up to date.
+    pub fn refresh_watches(&mut self, subject: Subject) {
+        if self.waiters.watches(subject).is_empty() {
+            return;
+        }
+        let (read, write) = match subject {
+            Subject::Port(port) => (self.endpoint.has_incoming(port), false),
+            Subject::Everything => (false, false),
+            Subject::Channel(channel) => match self.endpoint.readiness(channel) {
+                Some(readiness) => (readiness.readable, readiness.writable),
+                None => (true, true),
+            },
+        };
+        for watch in self.waiters.watches(subject) {
+            watch.update(read, write);
+        }
+    }
+
+    /// Reports from the network about destinations, as hints for who connects there. Whether one ended an attempt.
+    pub fn take_reports(&mut self) -> bool {
+        let mut ended = false;
+        for (place, member) in self.members.iter_mut().enumerate() {
+            while let Some((address, error)) = member.link.take_error() {
+                let path = path::encode(place as u8, address);
+                if error.kind() == std::io::ErrorKind::ConnectionRefused {
+                    ended |= self.endpoint.refuse_unanswered(&path);
+                }
+                if self.unreachable.len() < 1024 {
+                    self.unreachable.insert(path, ());
+                }
+            }
+        }
+        ended
+    }
+
+    /// Whether the network reported that nobody receives at this path since the last question.
+    pub fn was_unreachable(&mut self, path: &Path) -> bool {
+        self.unreachable.remove(path).is_some()
+    }
+}

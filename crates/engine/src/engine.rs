@@ -1,0 +1,710 @@
+//! The engine as its users see it: calls that wait, and who polls while they do.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use ropeway_link::{Address, Link};
+use ropeway_proto::crypto::ClusterKeys;
+use ropeway_proto::{ChannelId, Config, ConnectError, Counters, Endpoint, ErrorCode, Mode, Readiness, RecvError, Time};
+use ropeway_shm::fork::Birthmark;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use crate::control;
+use crate::core::{Core, LinkId, Poller};
+use crate::error::Error;
+use crate::helper;
+use crate::readiness::{Interest, Watch};
+use crate::spin::{LOOKS_PER_YIELD, Spin, USUAL_SPIN_NS};
+use crate::wait::Subject;
+
+/// A sleeper is not woken for a timer that is earlier than its own by less than this: a wake-up costs the more.
+const TIMER_SLACK_NS: u64 = 200_000;
+
+/// How an engine is made.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub config: Config,
+    /// How long a call that waits polls before it sleeps. 0: it sleeps at once.
+    pub spin: Duration,
+    /// The node's number in the cluster; a random one if none is given.
+    pub node: Option<u64>,
+    /// What tells this engine from others that share its links' addresses (raw Ethernet); 12 bits, not 0xFFF.
+    pub steering: u16,
+    /// The cluster's keys: everything is sealed, and nobody without one is talked to. `None`: all hosts and the network between them are trusted;
+    /// see [`crate::key_file::decide`] for who decides that.
+    pub keys: Option<Arc<ClusterKeys>>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let spin = Duration::from_nanos(USUAL_SPIN_NS);
+        Options { config: Config::default(), spin, node: None, steering: 0, keys: None }
+    }
+}
+
+/// A peer: over which link, and under which address there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub link: LinkId,
+    pub address: Address,
+}
+
+/// An engine. Clones are the same engine; it ends with the last one.
+#[derive(Clone)]
+pub struct Engine {
+    handle: Arc<Handle>,
+}
+
+/// The users' share of an engine: when it goes, the helper is told to end.
+struct Handle {
+    inner: Arc<Inner>,
+    helper: Option<std::thread::JoinHandle<()>>,
+    /// Where tools ask; `None` where there are no abstract addresses.
+    control: Option<String>,
+}
+
+pub(crate) struct Inner {
+    core: Mutex<Core>,
+    /// Threads that wait for the lock.
+    contenders: AtomicU32,
+    /// Wakes who sleeps on the links.
+    doorbell: OwnedFd,
+    /// Copies of the links' descriptors, to sleep on without the lock.
+    descriptors: Mutex<Arc<Vec<OwnedFd>>>,
+    pub(crate) helper_condition: std::sync::Condvar,
+    spin: Mutex<Spin>,
+    /// The helper's bound, when it polls for an event loop.
+    pub(crate) most_spin_ns: u64,
+    origin: Instant,
+    birthmark: Birthmark,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.inner.birthmark.is_inherited() {
+            // The thread stayed with the parent; here there is nothing to let go of.
+            std::mem::forget(self.helper.take());
+            return;
+        }
+        let mut core = self.inner.lock();
+        let now = self.inner.now();
+        core.endpoint.close_all();
+        core.transmit(now);
+        core.shut_down = true;
+        core.waiters.wake_all();
+        drop(core);
+        self.inner.helper_condition.notify_all();
+        self.inner.ring();
+        self.control.iter().for_each(|name| control::stop(name));
+        // Then the links are gone too, and their addresses free for others.
+        if let Some(helper) = self.helper.take() {
+            let _ = helper.join();
+        }
+    }
+}
+
+impl Inner {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
+        // A panic inside the lock is a fault of ours; what it leaves behind is still consistent enough to say goodbye.
+        match self.core.try_lock() {
+            Ok(core) => core,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.contenders.fetch_add(1, Ordering::Relaxed);
+                let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+                self.contenders.fetch_sub(1, Ordering::Relaxed);
+                core
+            }
+        }
+    }
+
+    /// Between two looks of a thread that spins: lets those in that want the lock, which would otherwise never find it free.
+    pub(crate) fn give_way(&self, looks: u32) {
+        if looks.is_multiple_of(LOOKS_PER_YIELD) || self.contenders.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        Time::from_nanos(self.origin.elapsed().as_nanos() as u64)
+    }
+
+    pub(crate) fn ring(&self) {
+        let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+    }
+
+    /// Sleeps until a link has something, the doorbell rings, or `until`. The lock is not held meanwhile.
+    pub(crate) fn sleep_on_links<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        until: Option<Time>,
+    ) -> MutexGuard<'a, Core> {
+        let now = self.now();
+        let until = [until, core.endpoint.next_timeout()].into_iter().flatten().min();
+        let flags = if core.is_full() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        core.sleeps_until = Some(until.unwrap_or(Time::from_nanos(u64::MAX)));
+        drop(core);
+        let descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut fds: Vec<PollFd<'_>> = descriptors.iter().map(|fd| PollFd::new(fd, flags)).collect();
+        fds.push(PollFd::new(&self.doorbell, PollFlags::IN));
+        let timeout = until.map(|until| {
+            let ns = until.since(now);
+            Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ }
+        });
+        // An interrupted sleep is looked at like any other wake-up.
+        let _ = poll(&mut fds, timeout.as_ref());
+        if fds.last().is_some_and(|fd| !fd.revents().is_empty()) {
+            let _ = rustix::io::read(&self.doorbell, &mut [0u8; 8]);
+        }
+        let mut core = self.lock();
+        core.sleeps_until = None;
+        core
+    }
+
+    /// A caller that has polled goes: somebody else that waits takes over, or the helper after a while.
+    fn leave(&self, core: &mut Core) {
+        core.left = core.left.wrapping_add(1);
+        core.poller = Poller::Nobody;
+        core.waiters.wake_one();
+        if core.helper_parked {
+            core.helper_parked = false;
+            self.helper_condition.notify_one();
+        }
+    }
+
+    /// After a command: sends what it made, tells who waits, and wakes a sleeper whose timeout is too late now.
+    pub(crate) fn follow_up(&self, core: &mut Core, now: Time) {
+        if core.endpoint.wants_to_transmit() {
+            core.transmit(now);
+        }
+        core.dispatch();
+        self.look_at_sleeper(core);
+    }
+
+    fn look_at_sleeper(&self, core: &mut Core) {
+        match core.sleeps_until {
+            Some(until)
+                if core.is_full()
+                    || core.endpoint.next_timeout().is_some_and(|at| at.after(TIMER_SLACK_NS) < until) =>
+            {
+                self.ring();
+            }
+            None if core.helper_parked && core.poller == Poller::Nobody => {
+                core.helper_parked = false;
+                self.helper_condition.notify_one();
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Engine {
+    /// Starts an engine without links; [`Engine::add_link`] gives it some.
+    ///
+    /// # Errors
+    /// No descriptors, memory or thread left.
+    pub fn new(options: &Options) -> Result<Engine, Error> {
+        let seed = random_seed().map_err(Error::link("reading random bytes"))?;
+        let node = options.node.unwrap_or_else(|| u64::from_be_bytes(seed[..8].try_into().unwrap_or_default()));
+        let endpoint = Endpoint::with_keys(options.config.clone(), node, options.steering, seed, options.keys.clone());
+        let spin = Spin::new(options.spin.as_nanos() as u64);
+        let inner = Arc::new(Inner {
+            core: Mutex::new(Core::new(endpoint)),
+            contenders: AtomicU32::new(0),
+            doorbell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(|errno| Error::link("making an eventfd")(errno.into()))?,
+            descriptors: Mutex::default(),
+            helper_condition: std::sync::Condvar::new(),
+            spin: Mutex::new(spin),
+            most_spin_ns: spin.most_ns(),
+            origin: Instant::now(),
+            birthmark: Birthmark::new().map_err(Error::link("making a page that forks wipe"))?,
+        });
+        let helper = helper::start(inner.clone()).map_err(Error::link("starting the helper thread"))?;
+        let control = control::start(Arc::downgrade(&inner)).ok();
+        Ok(Engine { handle: Arc::new(Handle { inner, helper: Some(helper), control }) })
+    }
+
+    pub(crate) fn inner(&self) -> Result<&Inner, Error> {
+        let inner = &*self.handle.inner;
+        if inner.birthmark.is_inherited() { Err(Error::Forked) } else { Ok(inner) }
+    }
+
+    /// Gives the engine one more link. Packets longer than the configured `packet_bytes` are not used on it; it must bear that many.
+    ///
+    /// # Errors
+    /// There are 256 links already, or its descriptor cannot be copied.
+    pub fn add_link(&self, link: Box<dyn Link>) -> Result<LinkId, Error> {
+        let inner = self.inner()?;
+        let copy = link.descriptor().map(|fd| fd.try_clone_to_owned()).transpose();
+        let copy = copy.map_err(Error::link("copying the link's descriptor"))?;
+        let mut core = inner.lock();
+        let id = core.add_link(link).ok_or(Error::NoLink)?;
+        let mut descriptors = inner.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = Vec::with_capacity(descriptors.len() + 1);
+        for fd in descriptors.iter().map(AsFd::as_fd) {
+            all.push(fd.try_clone_to_owned().map_err(Error::link("copying a descriptor"))?);
+        }
+        all.extend(copy);
+        *descriptors = Arc::new(all);
+        drop(descriptors);
+        inner.ring();
+        Ok(id)
+    }
+
+    /// The local address of a link.
+    pub fn local(&self, link: LinkId) -> Option<Address> {
+        Some(self.inner().ok()?.lock().link(link)?.local())
+    }
+
+    /// Names, addresses and counters of all links.
+    pub fn links(&self) -> Vec<(LinkId, String, Address, ropeway_link::Counters)> {
+        let Ok(inner) = self.inner() else { return Vec::new() };
+        inner.lock().links().map(|(id, link)| (id, link.name(), link.local(), link.counters())).collect()
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.inner().map(|inner| inner.lock().endpoint.counters()).unwrap_or_default()
+    }
+
+    pub fn config(&self) -> Result<Config, Error> {
+        Ok(self.inner()?.lock().endpoint.config().clone())
+    }
+
+    /// Changes settings for what is decided from now on.
+    pub fn configure(&self, config: Config) -> Result<(), Error> {
+        self.inner()?.lock().endpoint.configure(config);
+        Ok(())
+    }
+
+    /// Takes connections at `port` (0: a free one), up to `backlog` waiting.
+    ///
+    /// # Errors
+    /// The port is taken.
+    pub fn listen(&self, port: u16, mode: Mode, backlog: usize) -> Result<u16, Error> {
+        Ok(self.inner()?.lock().endpoint.listen(port, mode, backlog)?)
+    }
+
+    pub fn unlisten(&self, port: u16) -> Result<(), Error> {
+        let inner = self.inner()?;
+        let mut core = inner.lock();
+        core.endpoint.unlisten(port);
+        core.waiters.forget(Subject::Port(port));
+        inner.follow_up(&mut core, inner.now());
+        inner.ring();
+        Ok(())
+    }
+
+    /// Waits for a connection at `port`.
+    ///
+    /// # Errors
+    /// The time is over, or nobody listens (any more).
+    pub fn accept(&self, port: u16, deadline: Option<Instant>) -> Result<ChannelId, Error> {
+        self.block(Subject::Port(port), deadline, |core, _| match core.endpoint.accept(port) {
+            Ok(channel) => Some(Ok(channel)),
+            Err(error) => fatal(error.into()),
+        })
+    }
+
+    /// Takes a waiting connection, if there is one.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`]; nobody listens.
+    pub fn try_accept(&self, port: u16) -> Result<ChannelId, Error> {
+        self.attempt(Subject::Port(port), |core, _| Ok(core.endpoint.accept(port)?))
+    }
+
+    /// Begins to open a connection and does not wait for the peer. To a peer that is known, data can be sent at once.
+    ///
+    /// # Errors
+    /// A bound was reached.
+    pub fn open(&self, to: Target, port: u16, mode: Mode) -> Result<ChannelId, Error> {
+        let inner = self.inner()?;
+        let mut core = inner.lock();
+        let now = inner.now();
+        let path = Core::path(to.link, to.address);
+        core.take_reports();
+        core.was_unreachable(&path);
+        let channel =
+            core.endpoint.connect(now, &path, port, mode).map_err(|error: ConnectError| Error::from(error))?;
+        inner.follow_up(&mut core, now);
+        Ok(channel)
+    }
+
+    /// Opens a connection and waits until the peer has taken it.
+    ///
+    /// # Errors
+    /// It refused, nothing receives there, or the time is over.
+    pub fn connect(&self, to: Target, port: u16, mode: Mode, deadline: Option<Instant>) -> Result<ChannelId, Error> {
+        let channel = self.open(to, port, mode)?;
+        let path = Core::path(to.link, to.address);
+        let result = self.block(Subject::Channel(channel), deadline, |core, _| {
+            core.take_reports();
+            let readiness = core.endpoint.readiness(channel)?;
+            match readiness.failed {
+                Some(code) => Some(Err(Error::Failed(code))),
+                None if readiness.opened => Some(Ok(())),
+                // Nothing is at that address, says the network, and nothing has answered.
+                None => core.was_unreachable(&path).then_some(Err(Error::Failed(ErrorCode::Refused))),
+            }
+        });
+        if let Err(error) = result {
+            self.abort(channel);
+            return Err(error);
+        }
+        Ok(channel)
+    }
+
+    /// Sends bytes of a stream (all of them, waiting for room as often as needed), or one message.
+    ///
+    /// # Errors
+    /// The connection ended, or the time is over; `sent` then says how many bytes of a stream were taken.
+    pub fn send_all(&self, channel: ChannelId, bytes: &[u8], deadline: Option<Instant>) -> Result<(), (usize, Error)> {
+        let mut sent = 0;
+        let result = self.block(Subject::Channel(channel), deadline, |core, now| {
+            loop {
+                match core.endpoint.send(now, channel, &bytes[sent..]) {
+                    Ok(count) => {
+                        sent += count;
+                        if sent == bytes.len() {
+                            return Some(Ok(()));
+                        }
+                    }
+                    Err(error) => return fatal(error.into()),
+                }
+            }
+        });
+        result.map_err(|error| (sent, error))
+    }
+
+    /// Sends what there is room for: bytes of a stream, or one message.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`]; the connection ended.
+    pub fn try_send(&self, channel: ChannelId, bytes: &[u8]) -> Result<usize, Error> {
+        self.attempt(Subject::Channel(channel), |core, now| Ok(core.endpoint.send(now, channel, bytes)?))
+    }
+
+    /// Waits for bytes of a stream or one message. `None`: the peer has closed, and everything was read.
+    ///
+    /// # Errors
+    /// The connection ended, or the time is over.
+    pub fn recv(&self, channel: ChannelId, out: &mut [u8], deadline: Option<Instant>) -> Result<Option<usize>, Error> {
+        let mut flushed = false;
+        self.block(Subject::Channel(channel), deadline, |core, _| match core.endpoint.recv(channel, out) {
+            Ok(count) => Some(Ok(count)),
+            Err(RecvError::WouldBlock) => {
+                // Whoever waits for an answer wants the question to leave.
+                if !std::mem::replace(&mut flushed, true) {
+                    core.endpoint.flush(channel);
+                }
+                None
+            }
+            Err(error) => Some(Err(error.into())),
+        })
+    }
+
+    /// Reads what there is.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`]; the connection ended.
+    pub fn try_recv(&self, channel: ChannelId, out: &mut [u8]) -> Result<Option<usize>, Error> {
+        self.attempt(Subject::Channel(channel), |core, _| {
+            core.endpoint.recv(channel, out).map_err(|error| {
+                if error == RecvError::WouldBlock {
+                    core.endpoint.flush(channel);
+                }
+                error.into()
+            })
+        })
+    }
+
+    /// Looks at the bytes of a stream that a read would give now; they stay.
+    ///
+    /// # Errors
+    /// As [`Engine::try_recv`].
+    pub fn try_peek(&self, channel: ChannelId, out: &mut [u8]) -> Result<Option<usize>, Error> {
+        self.attempt(Subject::Channel(channel), |core, _| Ok(core.endpoint.peek(channel, out)?))
+    }
+
+    /// Waits until the connection is ready for `interest`, or failed.
+    ///
+    /// # Errors
+    /// The time is over, or this end closed it.
+    pub fn wait(&self, channel: ChannelId, interest: Interest, deadline: Option<Instant>) -> Result<Readiness, Error> {
+        self.block(Subject::Channel(channel), deadline, |core, _| {
+            let Some(readiness) = core.endpoint.readiness(channel) else { return Some(Err(Error::Closed)) };
+            let is_ready = interest.read && readiness.readable
+                || interest.write && readiness.writable
+                || readiness.failed.is_some();
+            is_ready.then_some(Ok(readiness))
+        })
+    }
+
+    /// Waits until everything sent has been acknowledged.
+    ///
+    /// # Errors
+    /// The connection failed before, or the time is over.
+    pub fn drain(&self, channel: ChannelId, deadline: Option<Instant>) -> Result<(), Error> {
+        self.block(Subject::Channel(channel), deadline, |core, _| {
+            core.endpoint.flush(channel);
+            let Some(readiness) = core.endpoint.readiness(channel) else { return Some(Err(Error::Closed)) };
+            match readiness.failed {
+                Some(code) => Some(Err(Error::Failed(code))),
+                None => readiness.drained.then_some(Ok(())),
+            }
+        })
+    }
+
+    /// What can be done with a connection now; `None` when this end has closed it.
+    pub fn readiness(&self, channel: ChannelId) -> Option<Readiness> {
+        self.attempt(Subject::Channel(channel), |core, _| Ok(core.endpoint.readiness(channel))).ok().flatten()
+    }
+
+    /// A descriptor that is readable while `interest` is fulfilled, for event loops.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn watch(&self, channel: ChannelId, interest: Interest) -> Result<Watch, Error> {
+        let watch = Watch::new(interest).map_err(Error::link("making an eventfd"))?;
+        self.watch_subject(Subject::Channel(channel), watch)
+    }
+
+    /// The same for a listener: readable while a connection waits.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn watch_port(&self, port: u16) -> Result<Watch, Error> {
+        let watch = Watch::new(Interest { read: true, write: false }).map_err(Error::link("making an eventfd"))?;
+        self.watch_subject(Subject::Port(port), watch)
+    }
+
+    /// A descriptor that polls as a socket's own: readable while a read, writable while a write would not have to wait.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn watch_like_socket(&self, channel: ChannelId) -> Result<Watch, Error> {
+        let watch = Watch::like_socket().map_err(Error::link("making a pair of sockets"))?;
+        self.watch_subject(Subject::Channel(channel), watch)
+    }
+
+    /// The same for a listener: readable while a connection waits, never writable.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn watch_port_like_socket(&self, port: u16) -> Result<Watch, Error> {
+        let watch = Watch::like_socket().map_err(Error::link("making a pair of sockets"))?;
+        self.watch_subject(Subject::Port(port), watch)
+    }
+
+    fn watch_subject(&self, subject: Subject, watch: Watch) -> Result<Watch, Error> {
+        let inner = self.inner()?;
+        let mut core = inner.lock();
+        core.waiters.watch(subject, watch.clone());
+        core.refresh_watches(subject);
+        Ok(watch)
+    }
+
+    /// Takes a watch out of use; its descriptor tells nothing any more.
+    pub fn unwatch(&self, watch: &Watch) {
+        if let Ok(inner) = self.inner() {
+            inner.lock().waiters.unwatch(watch);
+        }
+    }
+
+    /// The peer's address, and the ports, local first.
+    pub fn addresses(&self, channel: ChannelId) -> Option<(Address, u16, u16)> {
+        let (path, local, remote) = self.inner().ok()?.lock().endpoint.addresses(channel)?;
+        let (_, address) = crate::path::decode(&path)?;
+        Some((address, local, remote))
+    }
+
+    /// The length of the next whole message.
+    pub fn message_bytes(&self, channel: ChannelId) -> Option<usize> {
+        self.inner().ok()?.lock().endpoint.message_bytes(channel)
+    }
+
+    /// The longest message that can be sent on a connection; 0 while it is being opened.
+    pub fn longest_message(&self, channel: ChannelId) -> Option<u64> {
+        self.inner().ok()?.lock().endpoint.longest_message(channel)
+    }
+
+    /// Small sends leave at once.
+    pub fn set_no_delay(&self, channel: ChannelId, on: bool) {
+        if let Ok(inner) = self.inner() {
+            inner.lock().endpoint.set_no_delay(channel, on);
+        }
+    }
+
+    /// No more will be sent; the peer reads the end.
+    ///
+    /// # Errors
+    /// The connection ended already.
+    pub fn shutdown(&self, channel: ChannelId) -> Result<(), Error> {
+        self.attempt(Subject::Channel(channel), |core, now| Ok(core.endpoint.shutdown(now, channel)?))
+    }
+
+    /// Gives a connection up; what was sent is still delivered while the engine lives.
+    pub fn close(&self, channel: ChannelId) {
+        self.end(channel, |core, now| core.endpoint.close(now, channel));
+    }
+
+    /// Ends a connection at once: the peer sees a reset.
+    pub fn abort(&self, channel: ChannelId) {
+        self.end(channel, |core, now| core.endpoint.abort(now, channel));
+    }
+
+    fn end(&self, channel: ChannelId, end: impl FnOnce(&mut Core, Time)) {
+        let Ok(inner) = self.inner() else { return };
+        let mut core = inner.lock();
+        let now = inner.now();
+        end(&mut core, now);
+        core.waiters.forget(Subject::Channel(channel));
+        inner.follow_up(&mut core, now);
+        if core.sleeps_until.is_some() {
+            // It may be this connection that the sleeper waits for.
+            inner.ring();
+        }
+    }
+
+    /// A command that never waits.
+    fn attempt<T>(&self, subject: Subject, act: impl FnOnce(&mut Core, Time) -> Result<T, Error>) -> Result<T, Error> {
+        let inner = self.inner()?;
+        let mut core = inner.lock();
+        let now = inner.now();
+        // A program that calls all the time takes care itself; one with a watch sleeps elsewhere, and the helper polls for it.
+        if core.poller == Poller::Helper && !core.waiters.has_watches() {
+            core.poller = Poller::Nobody;
+            inner.ring();
+        }
+        if core.poller == Poller::Nobody {
+            core.left = core.left.wrapping_add(1);
+            core.turn(now);
+        }
+        let result = act(&mut core, now);
+        inner.follow_up(&mut core, now);
+        core.refresh_watches(subject);
+        result
+    }
+
+    /// Calls `attempt` until it gives something, polling the links meanwhile or waiting for the thread that does.
+    pub(crate) fn block<T>(
+        &self,
+        subject: Subject,
+        deadline: Option<Instant>,
+        mut attempt: impl FnMut(&mut Core, Time) -> Option<Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let inner = self.inner()?;
+        let deadline =
+            deadline.map(|at| Time::from_nanos(at.saturating_duration_since(inner.origin).as_nanos() as u64));
+        let mut core = inner.lock();
+        let mut now = inner.now();
+        if core.poller == Poller::Nobody && core.is_overdue(now) {
+            // A program that always finds something to read would never look at the links, and nobody would get a grant.
+            core.turn(now);
+        }
+        let mut result = attempt(&mut core, now);
+        if core.endpoint.wants_to_transmit() {
+            core.transmit(now);
+        }
+        if result.is_none() {
+            (core, result) = self.wait_for(inner, core, subject, deadline, &mut attempt);
+            now = inner.now();
+        }
+        inner.follow_up(&mut core, now);
+        core.refresh_watches(subject);
+        result.unwrap_or(Err(Error::TimedOut))
+    }
+
+    fn wait_for<'a, T>(
+        &self,
+        inner: &'a Inner,
+        mut core: MutexGuard<'a, Core>,
+        subject: Subject,
+        deadline: Option<Time>,
+        attempt: &mut impl FnMut(&mut Core, Time) -> Option<Result<T, Error>>,
+    ) -> (MutexGuard<'a, Core>, Option<Result<T, Error>>) {
+        let spin_ns = inner.spin.lock().unwrap_or_else(PoisonError::into_inner).budget_ns();
+        let spin_until = inner.now().after(spin_ns);
+        let (mut looks, mut slept, mut polling) = (0u32, false, false);
+        loop {
+            if core.poller == Poller::Caller && !polling {
+                core = wait_beside(core, subject, inner.now(), deadline);
+            } else {
+                if core.poller == Poller::Helper {
+                    inner.ring();
+                }
+                (core.poller, polling) = (Poller::Caller, true);
+                let now = inner.now();
+                if !core.turn(now) {
+                    if now < spin_until {
+                        looks += 1;
+                        drop(core);
+                        inner.give_way(looks);
+                        core = inner.lock();
+                    } else {
+                        slept = true;
+                        core = inner.sleep_on_links(core, deadline);
+                        let now = inner.now();
+                        core.turn(now);
+                    }
+                }
+            }
+            let now = inner.now();
+            let result = attempt(&mut core, now);
+            if core.endpoint.wants_to_transmit() {
+                core.transmit(now);
+            }
+            let is_over = deadline.is_some_and(|deadline| now >= deadline) || core.shut_down;
+            if result.is_some() || is_over {
+                // Who was woken to take over and found its own matter settled passes that on.
+                if polling || core.poller == Poller::Nobody {
+                    inner.leave(&mut core);
+                }
+                if spin_ns > 0 {
+                    let mut spin = inner.spin.lock().unwrap_or_else(PoisonError::into_inner);
+                    if slept { spin.failed() } else { spin.succeeded() }
+                }
+                return (core, result);
+            }
+        }
+    }
+}
+
+/// Sleeps until the thread that polls says that `subject` changed, or that somebody has to take over.
+fn wait_beside<'a>(
+    mut core: MutexGuard<'a, Core>,
+    subject: Subject,
+    now: Time,
+    deadline: Option<Time>,
+) -> MutexGuard<'a, Core> {
+    let (key, condition) = core.waiters.add(subject);
+    let limit = deadline.map(|deadline| Duration::from_nanos(deadline.since(now)));
+    core = match limit {
+        Some(limit) => {
+            let waited = condition.wait_timeout_while(core, limit, |core| !core.waiters.is_woken(key));
+            waited.unwrap_or_else(PoisonError::into_inner).0
+        }
+        None => condition.wait_while(core, |core| !core.waiters.is_woken(key)).unwrap_or_else(PoisonError::into_inner),
+    };
+    core.waiters.remove(key);
+    core
+}
+
+/// Everything but "would block" ends a wait.
+fn fatal<T>(error: Error) -> Option<Result<T, Error>> {
+    match error {
+        Error::WouldBlock => None,
+        error => Some(Err(error)),
+    }
+}
+
+fn random_seed() -> std::io::Result<[u8; 32]> {
+    let mut seed = [0; 32];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut seed)?;
+    Ok(seed)
+}

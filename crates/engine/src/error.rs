@@ -1,0 +1,92 @@
+//! What can go wrong with a call, as a program should be told.
+
+use ropeway_proto::{AcceptError, ConnectError, ErrorCode, ListenError, RecvError, SendError};
+use std::io::{self, ErrorKind};
+
+/// Why a call did not succeed. [`io::Error::from`] gives the nearest of the operating system's kinds.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Only for calls that must not wait.
+    #[error("the call would have to wait")]
+    WouldBlock,
+    #[error("the time given for the call is over")]
+    TimedOut,
+    /// This end closed the connection, or the listener, before or during the call.
+    #[error("this end has closed the connection")]
+    Closed,
+    /// The other end, or the network, ended it.
+    #[error("the connection ended: {0}")]
+    Failed(ErrorCode),
+    #[error("the message has {message_bytes} bytes, the buffer fewer: the message stays, read it with a longer one")]
+    TooShort { message_bytes: usize },
+    #[error(
+        "the message is longer than the {limit} bytes that the peer takes; send it in parts, or raise longest_message there"
+    )]
+    TooLong { limit: u64 },
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("this process was forked from the one that made the connection; make new ones here")]
+    Forked,
+    #[error("there is no link of that kind; add one to the engine first")]
+    NoLink,
+    #[error("{doing}: {source}")]
+    Link { doing: &'static str, source: io::Error },
+}
+
+impl Error {
+    pub(crate) fn link(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::Link { doing, source }
+    }
+}
+
+impl From<SendError> for Error {
+    fn from(error: SendError) -> Error {
+        match error {
+            SendError::WouldBlock => Error::WouldBlock,
+            SendError::Closed | SendError::Unknown => Error::Closed,
+            SendError::TooLong { limit } => Error::TooLong { limit },
+            SendError::Failed(code) => Error::Failed(code),
+        }
+    }
+}
+
+impl From<RecvError> for Error {
+    fn from(error: RecvError) -> Error {
+        match error {
+            RecvError::WouldBlock => Error::WouldBlock,
+            RecvError::TooShort { message_bytes } => Error::TooShort { message_bytes },
+            RecvError::Failed(code) => Error::Failed(code),
+            RecvError::Unknown => Error::Closed,
+        }
+    }
+}
+
+impl From<AcceptError> for Error {
+    fn from(error: AcceptError) -> Error {
+        match error {
+            AcceptError::WouldBlock => Error::WouldBlock,
+            AcceptError::NotListening(_) => Error::Closed,
+        }
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        let kind = match &error {
+            Error::WouldBlock => ErrorKind::WouldBlock,
+            Error::TimedOut | Error::Failed(ErrorCode::Timeout) => ErrorKind::TimedOut,
+            Error::Closed => ErrorKind::NotConnected,
+            Error::Failed(ErrorCode::Refused | ErrorCode::Busy) => ErrorKind::ConnectionRefused,
+            Error::Failed(ErrorCode::Closed) => ErrorKind::ConnectionAborted,
+            Error::Failed(_) => ErrorKind::ConnectionReset,
+            Error::TooShort { .. } | Error::TooLong { .. } => ErrorKind::InvalidInput,
+            Error::Listen(_) => ErrorKind::AddrInUse,
+            Error::Connect(_) => ErrorKind::OutOfMemory,
+            Error::Forked | Error::NoLink => ErrorKind::Unsupported,
+            Error::Link { source, .. } => source.kind(),
+        };
+        io::Error::new(kind, error)
+    }
+}

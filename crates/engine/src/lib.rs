@@ -1,0 +1,30 @@
+//! The engine: joins the protocol, links and the threads of a program ([design](../../../docs/engine.md)).
+//!
+//! An engine lives inside a process. The thread that waits polls the links itself; when nobody waits, a helper thread keeps time and acknowledgments. This is
+//! where time and randomness enter. What does not live here: the protocol (`ropeway-proto`), how packets move (`ropeway-link`), and
+//! the calls that programs see (`ropeway-socket`, `libropeway`).
+#![forbid(unsafe_code)]
+
+pub mod control;
+mod core;
+mod ending;
+mod engine;
+mod error;
+mod helper;
+pub mod key_file;
+mod path;
+mod readiness;
+mod share;
+mod spin;
+mod wait;
+mod workers;
+
+pub use crate::core::LinkId;
+pub use crate::engine::{Engine, Options, Target};
+pub use crate::error::Error;
+pub use crate::readiness::{Interest, Watch};
+pub use crate::workers::{MOST_WORKERS, Port, Workers};
+/// The links that an engine can be given.
+pub use ropeway_link as link;
+pub use ropeway_proto::crypto::{ClusterKey, ClusterKeys};
+pub use ropeway_proto::{ChannelId, Config, Counters, ErrorCode, Mode, Readiness, config};

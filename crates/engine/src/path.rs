@@ -1,0 +1,76 @@
+//! How a link and an address there become the protocol's opaque path, and back.
+
+use ropeway_link::Address;
+use ropeway_proto::Path;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+const UDP4: u8 = 4;
+const UDP6: u8 = 6;
+const ETHER: u8 = 1;
+const SIM: u8 = 2;
+
+/// Layout: link, kind, port, address. An IPv6 scope is not part of it: a link-local address needs a link bound to its interface.
+pub fn encode(link: u8, address: Address) -> Path {
+    let mut bytes = [0; Path::BYTES];
+    bytes[0] = link;
+    match address {
+        Address::Udp(SocketAddr::V4(to)) => {
+            bytes[1] = UDP4;
+            bytes[2..4].copy_from_slice(&to.port().to_be_bytes());
+            bytes[4..8].copy_from_slice(&to.ip().octets());
+        }
+        Address::Udp(SocketAddr::V6(to)) => {
+            bytes[1] = UDP6;
+            bytes[2..4].copy_from_slice(&to.port().to_be_bytes());
+            bytes[4..20].copy_from_slice(&to.ip().octets());
+        }
+        Address::Ether(to) => {
+            bytes[1] = ETHER;
+            bytes[4..10].copy_from_slice(&to);
+        }
+        Address::Sim(host) => {
+            bytes[1] = SIM;
+            bytes[4..8].copy_from_slice(&host.to_be_bytes());
+        }
+    }
+    Path(bytes)
+}
+
+/// The link's place among the engine's, and the address.
+pub fn decode(path: &Path) -> Option<(usize, Address)> {
+    let bytes = &path.0;
+    let port = u16::from_be_bytes([bytes[2], bytes[3]]);
+    let address = match bytes[1] {
+        UDP4 => {
+            let ip: [u8; 4] = bytes[4..8].try_into().ok()?;
+            Address::Udp(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(ip)), port))
+        }
+        UDP6 => {
+            let ip: [u8; 16] = bytes[4..20].try_into().ok()?;
+            Address::Udp(SocketAddr::new(IpAddr::V6(Ipv6Addr::from(ip)), port))
+        }
+        ETHER => Address::Ether(bytes[4..10].try_into().ok()?),
+        SIM => Address::Sim(u32::from_be_bytes(bytes[4..8].try_into().ok()?)),
+        _ => return None,
+    };
+    Some((usize::from(bytes[0]), address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_address_comes_back() {
+        let all = [
+            Address::Udp("10.1.2.3:4567".parse().unwrap()),
+            Address::Udp("[fd00::1:2]:80".parse().unwrap()),
+            Address::Ether([1, 2, 3, 4, 5, 6]),
+            Address::Sim(77),
+        ];
+        for (link, address) in all.into_iter().enumerate() {
+            assert_eq!(decode(&encode(link as u8, address)), Some((link, address)));
+        }
+        assert_eq!(decode(&Path([0; Path::BYTES])), None);
+    }
+}

@@ -1,0 +1,137 @@
+//! Descriptors that become readable when a connection does something: for epoll, poll, mio.
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair, sockopt};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a descriptor should tell of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interest {
+    pub read: bool,
+    pub write: bool,
+}
+
+/// A descriptor that tells of a connection or a listener. What it says may be out of date in one direction: after it was ready, an operation may
+/// still find that it would have to wait.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    shape: Shape,
+}
+
+#[derive(Clone, Debug)]
+enum Shape {
+    /// Readable while the interest is fulfilled.
+    Event { fd: Arc<OwnedFd>, interest: Interest },
+    /// Readable while there is something to read, writable while there is room, as a socket's own descriptor.
+    Socket(Arc<Stand>),
+}
+
+/// A pair of sockets, of which the user polls the front. A byte from the back makes it readable; bytes that the back has not taken make it unwritable.
+#[derive(Debug)]
+struct Stand {
+    front: OwnedFd,
+    back: OwnedFd,
+    /// What the front says now. Changed under the engine's lock.
+    reads: AtomicBool,
+    writes: AtomicBool,
+}
+
+/// More than a quarter of the least buffer that a socket can have (4.5 KiB): from there on it is not writable.
+const FILLING_BYTES: usize = 2048;
+
+impl Stand {
+    fn new() -> io::Result<Stand> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (front, back) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // The kernel takes its least.
+        sockopt::set_socket_send_buffer_size(&front, 1)?;
+        Ok(Stand { front, back, reads: AtomicBool::new(false), writes: AtomicBool::new(true) })
+    }
+
+    /// None of these can fail for good: the buffers are ours, and hold what is put there.
+    fn show(&self, reads: bool, writes: bool) {
+        let mut bytes = [0; FILLING_BYTES];
+        if self.reads.swap(reads, Ordering::Relaxed) != reads {
+            let _ = match reads {
+                true => send(&self.back, &bytes[..1], SendFlags::NOSIGNAL).map(drop),
+                false => recv(&self.front, &mut bytes[..1], RecvFlags::empty()).map(drop),
+            };
+        }
+        if self.writes.swap(writes, Ordering::Relaxed) != writes {
+            let _ = match writes {
+                true => recv(&self.back, &mut bytes, RecvFlags::empty()).map(drop),
+                false => send(&self.front, &bytes, SendFlags::NOSIGNAL).map(drop),
+            };
+        }
+    }
+}
+
+impl Watch {
+    pub(crate) fn new(interest: Interest) -> io::Result<Watch> {
+        let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        Ok(Watch { shape: Shape::Event { fd, interest } })
+    }
+
+    pub(crate) fn is(&self, other: &Watch) -> bool {
+        match (&self.shape, &other.shape) {
+            (Shape::Event { fd, .. }, Shape::Event { fd: other, .. }) => Arc::ptr_eq(fd, other),
+            (Shape::Socket(stand), Shape::Socket(other)) => Arc::ptr_eq(stand, other),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn like_socket() -> io::Result<Watch> {
+        Ok(Watch { shape: Shape::Socket(Arc::new(Stand::new()?)) })
+    }
+
+    /// Brings it up to date.
+    pub(crate) fn update(&self, reads: bool, writes: bool) {
+        match &self.shape {
+            // Full cannot be: it is read before it is written again.
+            Shape::Event { fd, interest } if interest.read && reads || interest.write && writes => {
+                let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+            }
+            Shape::Event { fd, .. } => {
+                let _ = rustix::io::read(fd, &mut [0u8; 8]);
+            }
+            Shape::Socket(stand) => stand.show(reads, writes),
+        }
+    }
+}
+
+impl AsFd for Watch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.shape {
+            Shape::Event { fd, .. } => fd.as_fd(),
+            Shape::Socket(stand) => stand.front.as_fd(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    fn polled(watch: &Watch) -> PollFlags {
+        let mut fds = [PollFd::new(watch, PollFlags::IN | PollFlags::OUT)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
+        fds[0].revents()
+    }
+
+    #[test]
+    fn one_like_a_socket_shows_both_directions_in_every_order() {
+        let watch = Watch::like_socket().unwrap();
+        let all = [(true, true), (true, false), (false, false), (false, true)];
+        for (reads, writes) in all.into_iter().chain(all.into_iter().rev()).cycle().take(100) {
+            for _ in 0..3 {
+                watch.update(reads, writes);
+                let shown = polled(&watch);
+                assert_eq!((shown.contains(PollFlags::IN), shown.contains(PollFlags::OUT)), (reads, writes));
+            }
+        }
+    }
+}

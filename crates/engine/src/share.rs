@@ -1,0 +1,99 @@
+//! The part of the host's receive budget that this process may hand out, where several processes of a host receive over the network (docs/engine.md).
+
+use ropeway_proto::{Endpoint, Time};
+use ropeway_shm::board::{Board, Others};
+
+/// The board is written and read this often at most, and only while there is traffic.
+const UPDATE_NS: u64 = 500_000;
+/// What another process said longer ago counts for nothing: two leases, after which its grants are void too.
+const LEASES: u64 = 2;
+/// Where there are more processes than quanta they take turns of this length.
+const TURN_NS: u64 = 2_000_000;
+
+/// This process's place among those of the host.
+#[derive(Debug)]
+pub struct Share {
+    /// `None`: there is no board here (no `/dev/shm`), and this process takes the whole budget.
+    board: Option<Board>,
+    updated_at: Option<Time>,
+}
+
+impl Share {
+    pub fn new() -> Share {
+        Share { board: Board::open().ok(), updated_at: None }
+    }
+
+    /// Says what this process wants, and takes its share for the time until the next update.
+    pub fn update(&mut self, endpoint: &mut Endpoint, now: Time) {
+        let Some(board) = &self.board else { return };
+        if self.updated_at.is_some_and(|at| now.since(at) < UPDATE_NS) {
+            return;
+        }
+        self.updated_at = Some(now);
+        let fresh_ns = LEASES * endpoint.config().lease_ns;
+        let gate = endpoint.gate();
+        board.publish(gate.demand_bytes());
+        let others = board.others(fresh_ns);
+        let share = share(gate.whole_budget_bytes(), gate.quantum_bytes(), &others, now.as_nanos() / TURN_NS);
+        gate.set_share((!others.demands.is_empty()).then_some(share));
+    }
+}
+
+/// Everybody may have an equal part, and of what others do not want of theirs an equal part again. Never less than a quantum: where there are more processes than
+/// quanta they have one by turns.
+fn share(budget: u64, quantum: u64, others: &Others, turn: u64) -> u64 {
+    let count = others.demands.len() as u64 + 1;
+    if budget / count < quantum {
+        let at_once = (budget / quantum).max(1);
+        let rounds = count.div_ceil(at_once);
+        return if (others.before + turn).is_multiple_of(rounds) { quantum } else { 0 };
+    }
+    // Who wants less than an equal part of what is left gets that; we want all we can get, so we are served last.
+    let mut demands = others.demands.clone();
+    demands.sort_unstable();
+    let (mut left, mut sharers) = (budget, count);
+    for demand in demands {
+        left -= demand.min(left.div_ceil(sharers));
+        sharers -= 1;
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The shares of processes that want so much each, and know it of each other.
+    fn shares(budget: u64, quantum: u64, demands: &[u64], turn: u64) -> Vec<u64> {
+        let others = |own: usize| {
+            let mut demands = demands.to_vec();
+            demands.remove(own);
+            Others { demands, before: own as u64 }
+        };
+        (0..demands.len()).map(|own| share(budget, quantum, &others(own), turn)).collect()
+    }
+
+    #[test]
+    fn what_is_used_never_exceeds_the_budget() {
+        for demands in [vec![1000, 1000], vec![10, 1000], vec![10, 10], vec![1000, 1000, 1000], vec![5, 700, 1000, 20]]
+        {
+            let shares = shares(900, 12, &demands, 0);
+            let used: u64 = shares.iter().zip(&demands).map(|(share, demand)| share.min(demand)).sum();
+            assert!(used <= 900, "{demands:?} {shares:?}");
+        }
+        assert_eq!(shares(900, 12, &[1000, 1000], 0), [450, 450]);
+        assert_eq!(shares(900, 12, &[10, 1000], 0)[1], 890, "what the other does not want");
+    }
+
+    #[test]
+    fn more_processes_than_quanta_take_turns_and_nobody_is_left_out() {
+        let demands = vec![1000; 20];
+        let mut had = vec![0; 20];
+        for turn in 0..30 {
+            let shares = shares(90, 12, &demands, turn);
+            assert!(shares.iter().sum::<u64>() <= 90, "{shares:?}");
+            had.iter_mut().zip(&shares).for_each(|(had, share)| *had += share);
+        }
+        assert!(had.iter().all(|&bytes| bytes == had[0] && bytes > 0), "{had:?}");
+    }
+}

@@ -1,0 +1,134 @@
+//! Several engines as one: connections are spread over them and share nothing, so that each core can have its own (docs/engine.md).
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ropeway_link::{Address, Link};
+use ropeway_proto::{ChannelId, Mode};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::engine::{Engine, Options, Target};
+use crate::error::Error;
+use crate::readiness::Watch;
+
+/// More would not fit into the steering bits beside those of other processes, and no machine profits from more on one address.
+pub const MOST_WORKERS: usize = 64;
+
+/// Engines that listen together and among which connections are spread.
+#[derive(Clone)]
+pub struct Workers {
+    engines: Arc<[Engine]>,
+    next: Arc<AtomicUsize>,
+}
+
+/// A port that all workers listen at.
+pub struct Port {
+    workers: Workers,
+    port: u16,
+    next: AtomicUsize,
+}
+
+impl Workers {
+    /// `count` engines, each with the link that `link` makes for it. Their ids carry the steering `options.steering` + 0, 1, ..., by which a link shared by all
+    /// must tell whose packet it is.
+    ///
+    /// # Errors
+    /// A link or an engine could not be made; `count` is 0 or more than [`MOST_WORKERS`].
+    pub fn new(
+        options: &Options,
+        count: usize,
+        mut link: impl FnMut(usize) -> std::io::Result<Box<dyn Link>>,
+    ) -> Result<Workers, Error> {
+        if count == 0 || count > MOST_WORKERS {
+            return Err(Error::NoLink);
+        }
+        let engine = |worker: usize| {
+            let engine = Engine::new(&Options { steering: options.steering + worker as u16, ..options.clone() })?;
+            engine.add_link(link(worker).map_err(Error::link("making a worker's link"))?)?;
+            Ok(engine)
+        };
+        let engines: Result<Vec<Engine>, Error> = (0..count).map(engine).collect();
+        Ok(Workers { engines: engines?.into(), next: Arc::default() })
+    }
+
+    pub fn engines(&self) -> &[Engine] {
+        &self.engines
+    }
+
+    /// Listens at `port` in all workers.
+    ///
+    /// # Errors
+    /// The port is taken in one of them.
+    pub fn listen(&self, port: u16, mode: Mode, backlog: usize) -> Result<Port, Error> {
+        let each = backlog.div_ceil(self.engines.len());
+        for engine in &*self.engines {
+            engine.listen(port, mode, each)?;
+        }
+        Ok(Port { workers: self.clone(), port, next: AtomicUsize::new(0) })
+    }
+
+    /// Opens a connection in the next worker of the round.
+    ///
+    /// # Errors
+    /// As [`Engine::connect`].
+    pub fn connect(
+        &self,
+        to: Address,
+        port: u16,
+        mode: Mode,
+        deadline: Option<Instant>,
+    ) -> Result<(Engine, ChannelId), Error> {
+        let engine = &self.engines[self.next.fetch_add(1, Ordering::Relaxed) % self.engines.len()];
+        let link = crate::core::LinkId(0);
+        let channel = engine.connect(Target { link, address: to }, port, mode, deadline)?;
+        Ok((engine.clone(), channel))
+    }
+}
+
+impl Port {
+    /// Waits for a connection in any worker.
+    ///
+    /// # Errors
+    /// The time is over.
+    pub fn accept(&self, deadline: Option<Instant>) -> Result<(Engine, ChannelId), Error> {
+        loop {
+            // Another one first each time: no worker's queue is emptied at the cost of the others'.
+            let first = self.next.fetch_add(1, Ordering::Relaxed);
+            let engines = &self.workers.engines;
+            for place in (first..first + engines.len()).map(|place| place % engines.len()) {
+                match engines[place].try_accept(self.port) {
+                    Err(Error::WouldBlock) => {}
+                    other => return other.map(|channel| (engines[place].clone(), channel)),
+                }
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(Error::TimedOut);
+            }
+            self.sleep(left)?;
+        }
+    }
+
+    /// Watched only meanwhile: a watch that stays would have the helpers poll for it.
+    fn sleep(&self, limit: Option<Duration>) -> Result<(), Error> {
+        let engines = &self.workers.engines;
+        let watches: Result<Vec<Watch>, Error> = engines.iter().map(|engine| engine.watch_port(self.port)).collect();
+        let watches = watches?;
+        let limit = limit.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+        let fds = watches.iter().map(AsFd::as_fd);
+        let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let _ = poll(&mut fds, limit.as_ref());
+        engines.iter().zip(&watches).for_each(|(engine, watch)| engine.unwatch(watch));
+        Ok(())
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        for engine in &*self.workers.engines {
+            let _ = engine.unlisten(self.port);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What a program sees of an engine: connections over real links, from many threads.
+
+use ropeway_engine::{Engine, Error, ErrorCode, Interest, LinkId, Mode, Options, Target};
+use ropeway_link::udp::{self, UdpLink};
+use ropeway_link::{Address, memory};
+use std::time::{Duration, Instant};
+
+struct End {
+    engine: Engine,
+    link: LinkId,
+    address: Address,
+}
+
+impl End {
+    fn target(&self, to: &End) -> Target {
+        Target { link: self.link, address: to.address }
+    }
+}
+
+fn soon() -> Option<Instant> {
+    Some(Instant::now() + Duration::from_secs(20))
+}
+
+fn end(link: Box<dyn ropeway_link::Link>) -> End {
+    let engine = Engine::new(&Options::default()).unwrap();
+    let address = link.local();
+    let link = engine.add_link(link).unwrap();
+    End { engine, link, address }
+}
+
+/// Two ends over each kind of link that needs no privileges.
+fn pairs() -> Vec<(&'static str, End, End)> {
+    let (one, other) = memory::pair(memory::Config::default()).unwrap();
+    let udp = |local: &str| -> Box<dyn ropeway_link::Link> {
+        let options = udp::Options { most_packet_bytes: Some(1472), ..udp::Options::new(local.parse().unwrap()) };
+        Box::new(UdpLink::open(&options).unwrap())
+    };
+    vec![
+        ("memory", end(Box::new(one)), end(Box::new(other))),
+        ("udp4", end(udp("127.0.0.1:0")), end(udp("127.0.0.1:0"))),
+        ("udp6", end(udp("[::1]:0")), end(udp("[::1]:0"))),
+    ]
+}
+
+#[test]
+fn messages_go_back_and_forth() {
+    for (name, client, server) in pairs() {
+        server.engine.listen(7, Mode::Messages, 8).unwrap();
+        let echo = server.engine.clone();
+        let thread = std::thread::spawn(move || {
+            let channel = echo.accept(7, soon()).unwrap();
+            let mut buffer = vec![0; 100_000];
+            while let Some(count) = echo.recv(channel, &mut buffer, soon()).unwrap() {
+                echo.send_all(channel, &buffer[..count], soon()).unwrap();
+            }
+            echo.close(channel);
+        });
+        let channel = client.engine.connect(client.target(&server), 7, Mode::Messages, soon()).unwrap();
+        let mut buffer = vec![0; 100_000];
+        for size in [0, 1, 64, 1444, 1445, 50_000, 100_000].into_iter().cycle().take(700) {
+            let message: Vec<u8> = (0..size).map(|index| index as u8).collect();
+            client.engine.send_all(channel, &message, soon()).unwrap();
+            assert_eq!(client.engine.recv(channel, &mut buffer, soon()).unwrap(), Some(size), "{name}");
+            assert!(buffer[..size] == message[..], "{name}: {size} bytes");
+        }
+        client.engine.shutdown(channel).unwrap();
+        assert_eq!(client.engine.recv(channel, &mut buffer, soon()).unwrap(), None);
+        client.engine.close(channel);
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn streams_from_many_threads_share_one_engine() {
+    for (name, client, server) in pairs() {
+        server.engine.listen(7, Mode::Stream, 64).unwrap();
+        let sink = server.engine.clone();
+        let receivers = std::thread::spawn(move || {
+            let each: Vec<_> = (0..8)
+                .map(|_| {
+                    let (sink, channel) = (sink.clone(), sink.accept(7, soon()).unwrap());
+                    std::thread::spawn(move || {
+                        let (mut buffer, mut total, mut sum) = (vec![0; 65_536], 0u64, 0u64);
+                        while let Some(count) = sink.recv(channel, &mut buffer, soon()).unwrap() {
+                            for &byte in &buffer[..count] {
+                                assert_eq!(byte, (total ^ (total >> 8)) as u8);
+                                total += 1;
+                            }
+                            sum += 1;
+                        }
+                        sink.close(channel);
+                        (total, sum)
+                    })
+                })
+                .collect();
+            each.into_iter().map(|thread| thread.join().unwrap().0).collect::<Vec<_>>()
+        });
+        let senders: Vec<_> = (0..8)
+            .map(|_| {
+                let (engine, target) = (client.engine.clone(), client.target(&server));
+                std::thread::spawn(move || {
+                    let channel = engine.connect(target, 7, Mode::Stream, soon()).unwrap();
+                    let data: Vec<u8> = (0..2_000_000u64).map(|at| (at ^ (at >> 8)) as u8).collect();
+                    engine.send_all(channel, &data, soon()).map_err(|error| error.1).unwrap();
+                    engine.shutdown(channel).unwrap();
+                    engine.drain(channel, soon()).unwrap();
+                    engine.close(channel);
+                })
+            })
+            .collect();
+        senders.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(receivers.join().unwrap(), vec![2_000_000; 8], "{name}");
+    }
+}
+
+#[test]
+fn nobody_listening_is_refused_and_nobody_there_times_out() {
+    for (name, client, server) in pairs() {
+        let refused = client.engine.connect(client.target(&server), 9, Mode::Stream, soon());
+        assert!(matches!(refused, Err(Error::Failed(ErrorCode::Refused))), "{name}: {refused:?}");
+        if let Address::Udp(mut gone) = server.address {
+            drop(server);
+            // The port that was just given back is closed: the network says so.
+            let begin = Instant::now();
+            let result = client.engine.connect(
+                Target { link: client.link, address: Address::Udp(gone) },
+                9,
+                Mode::Stream,
+                soon(),
+            );
+            assert!(matches!(result, Err(Error::Failed(ErrorCode::Refused))), "{name}: {result:?}");
+            assert!(begin.elapsed() < Duration::from_secs(5));
+            gone.set_port(9);
+        }
+        let silent = Some(Instant::now() + Duration::from_millis(50));
+        let engine = Engine::new(&Options::default()).unwrap();
+        let (link, _other) = memory::pair(memory::Config::default()).unwrap();
+        let link = engine.add_link(Box::new(link)).unwrap();
+        let result = engine.connect(Target { link, address: Address::Sim(1) }, 9, Mode::Stream, silent);
+        assert!(matches!(result, Err(Error::TimedOut)), "{result:?}");
+    }
+}
+
+#[test]
+fn a_watch_tells_an_event_loop_of_arrivals() {
+    for (name, client, server) in pairs() {
+        server.engine.listen(7, Mode::Messages, 8).unwrap();
+        let listener = server.engine.watch_port(7).unwrap();
+        let channel = client.engine.connect(client.target(&server), 7, Mode::Messages, soon()).unwrap();
+        assert!(becomes_readable(&listener), "{name}");
+        let accepted = server.engine.try_accept(7).unwrap();
+        assert!(!is_readable(&listener), "{name}");
+        let watch = server.engine.watch(accepted, Interest { read: true, write: false }).unwrap();
+        assert!(!is_readable(&watch), "{name}");
+        for round in 0..50u8 {
+            client.engine.send_all(channel, &[round], soon()).unwrap();
+            assert!(becomes_readable(&watch), "{name}: round {round}");
+            let mut byte = [0];
+            assert_eq!(server.engine.try_recv(accepted, &mut byte).unwrap(), Some(1));
+            assert_eq!(byte[0], round);
+            assert!(matches!(server.engine.try_recv(accepted, &mut byte), Err(Error::WouldBlock)));
+            assert!(!is_readable(&watch), "{name}: round {round}");
+        }
+        client.engine.close(channel);
+        assert!(becomes_readable(&watch), "{name}: the end is news");
+    }
+}
+
+fn is_readable(watch: &ropeway_engine::Watch) -> bool {
+    ready_within(watch, Duration::ZERO)
+}
+
+fn becomes_readable(watch: &ropeway_engine::Watch) -> bool {
+    ready_within(watch, Duration::from_secs(10))
+}
+
+fn ready_within(watch: &ropeway_engine::Watch, limit: Duration) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: 0 };
+    let mut fds = [PollFd::new(watch, PollFlags::IN)];
+    poll(&mut fds, Some(&limit)).unwrap() > 0
+}

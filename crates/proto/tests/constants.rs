@@ -1,0 +1,25 @@
+//! The tunables stand in docs/protocol.md, section 10, as the code has them.
+
+use ropeway_proto::Config;
+use ropeway_proto::config::TUNABLES;
+
+fn table() -> String {
+    let config = Config::default();
+    let mut text = String::from("| name | default | unit | range | what it does, and costs |\n|---|---|---|---|---|\n");
+    for tunable in TUNABLES {
+        let value = config.get(tunable.name).unwrap();
+        let about = tunable.about;
+        text += &format!(
+            "| `{}` | {value} | {} | {} to {} | {about} |\n",
+            tunable.name, tunable.unit, tunable.least, tunable.most
+        );
+    }
+    text
+}
+
+#[test]
+fn the_specification_lists_every_tunable_with_its_default_and_range() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/protocol.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(text.contains(&table()), "section 10 of docs/protocol.md must hold:\n{}", table());
+}

@@ -1,0 +1,14 @@
+//! What other test programs show of hosts that trust each other holds between hosts with a key as well: the same tests once more, and `world` gives a key to
+//! every host that they make.
+#![allow(clippy::duplicate_mod, reason = "each of these files has the world that it has as a program of its own")]
+
+#[path = "closing.rs"]
+mod closing;
+#[path = "liveness.rs"]
+mod liveness;
+#[path = "loss.rs"]
+mod loss;
+#[path = "opening.rs"]
+mod opening;
+#[path = "transfer.rs"]
+mod transfer;

@@ -1,0 +1,299 @@
+//! Addresses as programs and people write them, and what they mean on the links of this process.
+
+use super::environment::{self, LinkChoice};
+use super::neighbor;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
+
+/// Where somebody listens, or is.
+///
+/// As text: `10.0.0.7:7000`, `[fd00::7]:7000` (UDP), `eth0/02:00:00:00:00:07:7000` (plain Ethernet: device of this host, address of the other one,
+/// port) and, to listen on a device, `eth0/*:7000`. Where `ROPEWAY_LINK=packet:eth0` is set, the device may be left out.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// Over UDP: address and port of the other end's link. Who listens there listens at the same port of the protocol.
+    Udp(SocketAddr),
+    /// Over plain Ethernet.
+    Packet(PacketAddress),
+    /// On a simulated network, or in memory: for engines of one's own.
+    Sim { host: u32, port: u16 },
+}
+
+/// An end on an Ethernet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PacketAddress {
+    /// This host's network device; empty: the one that `ROPEWAY_LINK` names.
+    pub device: String,
+    /// The hardware address; `None`, to listen: that of the device.
+    pub mac: Option<[u8; 6]>,
+    pub port: u16,
+}
+
+impl Address {
+    pub fn port(&self) -> u16 {
+        match self {
+            Address::Udp(address) => address.port(),
+            Address::Packet(address) => address.port,
+            Address::Sim { port, .. } => *port,
+        }
+    }
+
+    /// The same as the standard library has it, for UDP.
+    pub fn socket_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Address::Udp(address) => Some(*address),
+            Address::Packet(_) | Address::Sim { .. } => None,
+        }
+    }
+
+    /// What is meant by an address to listen at: a plain one means the default link.
+    pub(super) fn to_listen(&self) -> io::Result<Address> {
+        match (self, &environment::get()?.link) {
+            (Address::Udp(address), LinkChoice::Packet { device }) => {
+                Ok(Address::Packet(PacketAddress { device: device.clone(), mac: None, port: address.port() }))
+            }
+            (Address::Udp(address), LinkChoice::Udp) => Ok(Address::Udp(plain(*address))),
+            (Address::Sim { .. }, _) => Ok(self.clone()),
+            (Address::Packet(address), link) => {
+                Ok(Address::Packet(PacketAddress { mac: None, ..named(address, link)? }))
+            }
+        }
+    }
+
+    /// What is meant by an address to connect to.
+    pub(super) fn to_connect(&self) -> io::Result<Address> {
+        match (self, &environment::get()?.link) {
+            (Address::Udp(address), LinkChoice::Packet { device }) => {
+                let mac = Some(neighbor::hardware_address(address.ip(), device)?);
+                Ok(Address::Packet(PacketAddress { device: device.clone(), mac, port: address.port() }))
+            }
+            (Address::Udp(address), LinkChoice::Udp) => Ok(Address::Udp(reachable(plain(*address))?)),
+            (Address::Sim { .. }, _) => Ok(self.clone()),
+            (Address::Packet(PacketAddress { mac: None, .. }), _) => {
+                Err(invalid(format!("{self} says where to listen; to connect, name the other end's hardware address")))
+            }
+            (Address::Packet(address), link) => Ok(Address::Packet(named(address, link)?)),
+        }
+    }
+}
+
+fn invalid(what: String) -> io::Error {
+    io::Error::new(ErrorKind::InvalidInput, what)
+}
+
+/// IPv4 in IPv6's clothes is IPv4: links have one family.
+fn plain(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V4(ip) => SocketAddr::new(IpAddr::V4(ip), address.port()),
+        IpAddr::V6(_) => address,
+    }
+}
+
+fn reachable(address: SocketAddr) -> io::Result<SocketAddr> {
+    let ip = match address.ip() {
+        // As TCP does it: nowhere in particular is here. The answer comes from an address that says so.
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+            let what =
+                format!("{ip} means something else on every device; use an address that does not begin with fe80");
+            return Err(io::Error::new(ErrorKind::Unsupported, what));
+        }
+        _ => return Ok(address),
+    };
+    Ok(SocketAddr::new(ip, address.port()))
+}
+
+fn named(address: &PacketAddress, link: &LinkChoice) -> io::Result<PacketAddress> {
+    match (address.device.as_str(), link) {
+        ("", LinkChoice::Packet { device }) => Ok(PacketAddress { device: device.clone(), ..address.clone() }),
+        ("", LinkChoice::Udp) => {
+            Err(invalid(format!("{address} names no device: write eth0/{address}, or set ROPEWAY_LINK=packet:eth0")))
+        }
+        _ => Ok(address.clone()),
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Udp(address) => address.fmt(f),
+            Address::Packet(address) => address.fmt(f),
+            Address::Sim { host, port } => write!(f, "sim:{host}/{port}"),
+        }
+    }
+}
+
+impl fmt::Display for PacketAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.device.is_empty() {
+            write!(f, "{}/", self.device)?;
+        }
+        match self.mac {
+            Some([a, b, c, d, e, g]) => write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")?,
+            None => f.write_str("*")?,
+        }
+        write!(f, ":{}", self.port)
+    }
+}
+
+/// A text is not an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseAddressError {
+    text: String,
+}
+
+impl fmt::Display for ParseAddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "`{}` is no address: write 10.0.0.7:7000, [fd00::7]:7000, eth0/02:00:00:00:00:07:7000 or, to listen, eth0/*:7000",
+            self.text
+        )
+    }
+}
+
+impl std::error::Error for ParseAddressError {}
+
+impl FromStr for Address {
+    type Err = ParseAddressError;
+
+    fn from_str(text: &str) -> Result<Address, ParseAddressError> {
+        let packet = || parse_packet(text).map(Address::Packet);
+        text.parse().ok().map(Address::Udp).or_else(packet).ok_or_else(|| ParseAddressError { text: text.into() })
+    }
+}
+
+fn parse_packet(text: &str) -> Option<PacketAddress> {
+    let (device, rest) = text.split_once('/').unwrap_or(("", text));
+    let (mac, port) = rest.rsplit_once(':')?;
+    let mac = if mac == "*" { None } else { Some(parse_mac(mac)?) };
+    Some(PacketAddress { device: device.into(), mac, port: port.parse().ok()? })
+}
+
+/// Six pairs of hexadecimal digits with colons.
+pub(super) fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut mac {
+        let part =
+            parts.next().filter(|part| part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+        *byte = u8::from_str_radix(part, 16).ok()?;
+    }
+    parts.next().is_none().then_some(mac)
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Address {
+        Address::Udp(address)
+    }
+}
+
+impl From<PacketAddress> for Address {
+    fn from(address: PacketAddress) -> Address {
+        Address::Packet(address)
+    }
+}
+
+/// What can be meant as an address, or several: texts (host names are resolved), the standard library's addresses, and [`Address`].
+pub trait ToAddresses {
+    /// # Errors
+    /// It is no address, or its name is not known.
+    fn to_addresses(&self) -> io::Result<Vec<Address>>;
+}
+
+impl ToAddresses for str {
+    fn to_addresses(&self) -> io::Result<Vec<Address>> {
+        match self.parse::<Address>() {
+            Ok(address) => Ok(vec![address]),
+            // A name, then.
+            Err(error) if self.contains('/') => Err(invalid(error.to_string())),
+            Err(_) => Ok(self.to_socket_addrs()?.map(Address::Udp).collect()),
+        }
+    }
+}
+
+impl ToAddresses for String {
+    fn to_addresses(&self) -> io::Result<Vec<Address>> {
+        self.as_str().to_addresses()
+    }
+}
+
+impl ToAddresses for Address {
+    fn to_addresses(&self) -> io::Result<Vec<Address>> {
+        Ok(vec![self.clone()])
+    }
+}
+
+impl ToAddresses for [Address] {
+    fn to_addresses(&self) -> io::Result<Vec<Address>> {
+        Ok(self.to_vec())
+    }
+}
+
+impl<T: ToAddresses + ?Sized> ToAddresses for &T {
+    fn to_addresses(&self) -> io::Result<Vec<Address>> {
+        (**self).to_addresses()
+    }
+}
+
+macro_rules! as_the_standard_library {
+    ($($kind:ty),*) => {$(
+        impl ToAddresses for $kind {
+            fn to_addresses(&self) -> io::Result<Vec<Address>> {
+                Ok(self.to_socket_addrs()?.map(Address::Udp).collect())
+            }
+        }
+    )*};
+}
+
+as_the_standard_library!(
+    SocketAddr,
+    std::net::SocketAddrV4,
+    std::net::SocketAddrV6,
+    (IpAddr, u16),
+    (Ipv4Addr, u16),
+    (Ipv6Addr, u16),
+    (&str, u16),
+    (String, u16),
+    [SocketAddr]
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_come_back_as_they_were_written() {
+        for text in ["10.0.0.7:7000", "[fd00::7]:80", "eth0/02:00:00:00:00:ff:7000", "eth0.7/*:1", "*:7000"] {
+            let address: Address = text.parse().unwrap();
+            assert_eq!(address.to_string(), text);
+            assert_eq!(text.to_addresses().unwrap(), [address]);
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_with_examples() {
+        for text in ["", "eth0", "eth0/7000", "eth0/02:00:00:00:00:7000", "eth0/+2:00:00:00:00:01:1", "eth0/*:70000"] {
+            let error = text.parse::<Address>().unwrap_err().to_string();
+            assert!(error.contains("eth0/*:7000"), "{error}");
+        }
+        assert!("eth0/x:1".to_addresses().unwrap_err().to_string().contains("is no address"));
+    }
+
+    #[test]
+    fn names_are_resolved_and_nowhere_is_here() {
+        let local = "localhost:7000".to_addresses().unwrap();
+        assert!(local.iter().all(|address| address.socket_addr().unwrap().ip().is_loopback()), "{local:?}");
+        let here = Address::Udp("0.0.0.0:7".parse().unwrap()).to_connect().unwrap();
+        assert_eq!(here.to_string(), "127.0.0.1:7");
+        let mapped = Address::Udp("[::ffff:10.0.0.1]:7".parse().unwrap()).to_connect().unwrap();
+        assert_eq!(mapped.to_string(), "10.0.0.1:7");
+        let link_local = Address::Udp("[fe80::1]:7".parse().unwrap()).to_connect().unwrap_err();
+        assert_eq!(link_local.kind(), ErrorKind::Unsupported);
+        let nowhere = "*:7".parse::<Address>().unwrap().to_listen().unwrap_err().to_string();
+        assert!(nowhere.contains("ROPEWAY_LINK"), "{nowhere}");
+    }
+}

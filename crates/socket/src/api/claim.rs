@@ -1,0 +1,87 @@
+//! What processes on one network device must not share: ports, and the steering bits by which their packets are told apart. Each is claimed by the name of a
+//! UNIX socket without a file, which is unique in the network namespace, as the device is, and goes with its process.
+
+use std::io::{self, ErrorKind};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// Steering bits: 12, of which all ones mean whoever listens at a port.
+const STEERINGS: u16 = 0xFFF;
+/// Ports for who asks for any, as TCP's.
+const FIRST_FREE_PORT: u16 = 49_152;
+
+/// Something that no other process has while this one keeps it.
+#[derive(Debug)]
+pub struct Claim {
+    _socket: UnixDatagram,
+    port: Option<u16>,
+}
+
+impl Claim {
+    /// A port on `device`, 0 for any.
+    ///
+    /// # Errors
+    /// Somebody has it, or there is none left.
+    pub fn port(device: &str, port: u16) -> io::Result<(u16, Claim)> {
+        let ports = if port == 0 { FIRST_FREE_PORT..=u16::MAX } else { port..=port };
+        let found = first_free(device, "port", ports)?;
+        let (port, socket) = found.ok_or_else(|| {
+            let what = if port == 0 { "every port".into() } else { format!("port {port}") };
+            io::Error::new(ErrorKind::AddrInUse, format!("{what} on {device} is in use"))
+        })?;
+        Ok((port, Claim { _socket: socket, port: Some(port) }))
+    }
+
+    /// Steering bits on `device`.
+    ///
+    /// # Errors
+    /// None is left.
+    pub fn steering(device: &str) -> io::Result<(u16, Claim)> {
+        // Where to begin does not matter; processes that start together begin apart.
+        let begin = (std::process::id() % u32::from(STEERINGS)) as u16;
+        let found = first_free(device, "steering", (begin..STEERINGS).chain(0..begin))?;
+        let (steering, socket) = found.ok_or_else(|| {
+            let what = format!("{STEERINGS} engines use {device} already: no more can");
+            io::Error::new(ErrorKind::AddrInUse, what)
+        })?;
+        Ok((steering, Claim { _socket: socket, port: None }))
+    }
+
+    pub fn is_port(&self, port: u16) -> bool {
+        self.port == Some(port)
+    }
+}
+
+fn first_free(
+    device: &str,
+    what: &str,
+    numbers: impl IntoIterator<Item = u16>,
+) -> io::Result<Option<(u16, UnixDatagram)>> {
+    for number in numbers {
+        let name = SocketAddr::from_abstract_name(format!("ropeway/{device}/{what}/{number}"))?;
+        match UnixDatagram::bind_addr(&name) {
+            Ok(socket) => return Ok(Some((number, socket))),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_has_no_other_gets() {
+        let device = format!("test{}", std::process::id());
+        let (port, held) = Claim::port(&device, 0).unwrap();
+        assert!(port >= FIRST_FREE_PORT && held.is_port(port));
+        assert_eq!(Claim::port(&device, port).unwrap_err().kind(), ErrorKind::AddrInUse);
+        assert_ne!(Claim::port(&device, 0).unwrap().0, port);
+        drop(held);
+        assert_eq!(Claim::port(&device, port).unwrap().0, port);
+        let ((one, _a), (other, _b)) = (Claim::steering(&device).unwrap(), Claim::steering(&device).unwrap());
+        assert!(one != other && one < STEERINGS && other < STEERINGS);
+    }
+}

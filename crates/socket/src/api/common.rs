@@ -1,0 +1,195 @@
+//! What streams and message sockets have in common, written once.
+
+/// Methods of a type with a field `connection: Arc<Connection>`, whose connections carry `$mode`.
+macro_rules! connection_methods {
+    ($mode:expr) => {
+        /// Connects to the first address that answers.
+        ///
+        /// # Errors
+        /// `ConnectionRefused`: nobody listens there, or its queue is full. `TimedOut`: nobody answers.
+        pub fn connect(to: impl ToAddresses) -> io::Result<Self> {
+            super::common::first(to, |to| Self::connect_by(&to, None))
+        }
+
+        /// Connects, and gives up after `limit`.
+        ///
+        /// # Errors
+        /// As [`Self::connect`].
+        pub fn connect_timeout(to: &Address, limit: Duration) -> io::Result<Self> {
+            Self::connect_by(to, Instant::now().checked_add(limit))
+        }
+
+        fn connect_by(to: &Address, deadline: Option<Instant>) -> io::Result<Self> {
+            let (home, target, port) = super::common::target(to)?;
+            Connection::connect(home, target, port, $mode, deadline).map(Self::of)
+        }
+
+        /// Begins to connect and does not wait. The result is non-blocking; it becomes writable when [`Self::is_connected`] has news.
+        ///
+        /// # Errors
+        /// What can be known without the peer.
+        pub fn connect_nonblocking(to: &Address) -> io::Result<Self> {
+            let (home, target, port) = super::common::target(to)?;
+            Connection::open(home, target, port, $mode).map(Self::of)
+        }
+
+        /// Connects over an engine of one's own, to `port` of the engine that is at `target`.
+        ///
+        /// # Errors
+        /// As [`Self::connect`].
+        pub fn connect_on(engine: &Engine, target: Target, port: u16, limit: Option<Duration>) -> io::Result<Self> {
+            let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+            Connection::connect(Home::of(engine, target.link), target, port, $mode, deadline).map(Self::of)
+        }
+
+        pub(super) fn of(connection: Connection) -> Self {
+            Self { connection: Arc::new(connection) }
+        }
+
+        /// After [`Self::connect_nonblocking`]: whether the peer has taken the connection.
+        ///
+        /// # Errors
+        /// It refused, or did not answer in time.
+        pub fn is_connected(&self) -> io::Result<bool> {
+            self.connection.is_connected()
+        }
+
+        /// Another handle of the same connection, with the same options. It ends with the last one.
+        pub fn try_clone(&self) -> io::Result<Self> {
+            Ok(Self { connection: self.connection.clone() })
+        }
+
+        /// Where the other end's link is. Over UDP all connections of one engine share its port; together with [`Self::ports`] it is unique.
+        pub fn peer_addr(&self) -> io::Result<Address> {
+            Ok(self.connection.peer().clone())
+        }
+
+        /// Where this end's link is.
+        ///
+        /// # Errors
+        /// The process was forked.
+        pub fn local_addr(&self) -> io::Result<Address> {
+            self.connection.local()
+        }
+
+        /// The ports of the protocol, local first.
+        pub fn ports(&self) -> (u16, u16) {
+            self.connection.ports()
+        }
+
+        /// Ends one direction, or both. After `Write` the peer reads the end, after everything sent before; after `Read` this end does, after what has
+        /// arrived, and threads that wait for more return.
+        ///
+        /// # Errors
+        /// The connection has ended.
+        pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+            self.connection.shutdown(how)
+        }
+
+        /// Ends the connection at once, whatever handles there are: the peer sees a reset, and calls of this end fail.
+        pub fn abort(&self) {
+            self.connection.abort();
+        }
+
+        /// Waits until the peer's engine has acknowledged everything sent.
+        ///
+        /// # Errors
+        /// `TimedOut`; the connection failed before.
+        pub fn drain(&self, limit: Option<Duration>) -> io::Result<()> {
+            self.connection.drain(limit)
+        }
+
+        /// Calls that would wait fail with `WouldBlock` from now on.
+        pub fn set_nonblocking(&self, on: bool) -> io::Result<()> {
+            self.connection.set_nonblocking(on);
+            Ok(())
+        }
+
+        /// How long a read waits; it fails with `WouldBlock` then.
+        ///
+        /// # Errors
+        /// A limit of zero.
+        pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+            self.connection.read_limit.set(limit)
+        }
+
+        pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+            Ok(self.connection.read_limit.get())
+        }
+
+        /// How long a write waits; it fails with `WouldBlock` then, or says how much of a stream it took.
+        ///
+        /// # Errors
+        /// A limit of zero.
+        pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+            self.connection.write_limit.set(limit)
+        }
+
+        pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+            Ok(self.connection.write_limit.get())
+        }
+
+        /// Small sends leave at once instead of waiting some microseconds for others to share a packet with.
+        pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
+            self.connection.set_no_delay(on);
+            Ok(())
+        }
+
+        pub fn nodelay(&self) -> io::Result<bool> {
+            Ok(self.connection.no_delay())
+        }
+
+        /// What the end of the last handle does. `None`: it returns at once, and what was sent is delivered behind it. A limit: it waits that long for the
+        /// peer's acknowledgment. Zero: the connection is reset.
+        pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+            self.connection.set_linger(linger);
+            Ok(())
+        }
+
+        pub fn linger(&self) -> io::Result<Option<Duration>> {
+            Ok(self.connection.linger())
+        }
+
+        /// The error that ended the connection, if one did. Looking at it does not clear it.
+        pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+            Ok(self.connection.failure())
+        }
+
+        /// A descriptor for event loops (epoll, poll, mio, tokio's `AsyncFd`): readable and writable when this is. It says nothing after the last handle
+        /// is gone. Every call gives the same one.
+        ///
+        /// # Errors
+        /// No descriptors left.
+        pub fn watch(&self) -> io::Result<Watch> {
+            self.connection.watch()
+        }
+    };
+}
+
+pub(super) use connection_methods;
+
+use super::address::{Address, ToAddresses};
+use super::home::{self, Home};
+use ropeway_engine::Target;
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+
+/// The first success, or the last failure.
+pub(super) fn first<T>(of: impl ToAddresses, act: impl Fn(Address) -> io::Result<T>) -> io::Result<T> {
+    let mut result = Err(io::Error::new(ErrorKind::InvalidInput, "the name stands for no address"));
+    for address in of.to_addresses()? {
+        result = act(address);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+/// Over which engine `to` is reached, and where it is.
+pub(super) fn target(to: &Address) -> io::Result<(Arc<Home>, Target, u16)> {
+    let to = to.to_connect()?;
+    let (home, address) = home::to_reach(&to)?;
+    let target = Target { link: home.link(), address };
+    Ok((home, target, to.port()))
+}

@@ -1,0 +1,311 @@
+//! One end of a connection, as streams and message sockets share it: options, waiting, and what happens at its end.
+
+use super::address::Address;
+use super::errors::{of_send, of_wait};
+use super::home::Home;
+use ropeway_engine::{ChannelId, Engine, Error, Interest, Mode, Target, Watch};
+use std::io::{self, ErrorKind};
+use std::net::{Shutdown, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A time that is not limited, among nanoseconds.
+const NEVER: u64 = u64::MAX;
+
+/// A duration or none, changed by one thread while others look.
+#[derive(Debug)]
+pub struct Limit(AtomicU64);
+
+impl Default for Limit {
+    fn default() -> Limit {
+        Limit(AtomicU64::new(NEVER))
+    }
+}
+
+impl Limit {
+    pub fn get(&self) -> Option<Duration> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|&ns| ns != NEVER).map(Duration::from_nanos)
+    }
+
+    /// # Errors
+    /// Zero, as the standard library has it: it would mean not to wait at all, for which there is `set_nonblocking`.
+    pub fn set(&self, limit: Option<Duration>) -> io::Result<()> {
+        if limit == Some(Duration::ZERO) {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "a time limit of 0 is none; use set_nonblocking"));
+        }
+        let ns = limit.map_or(NEVER, |limit| u64::try_from(limit.as_nanos()).unwrap_or(NEVER));
+        self.0.store(ns, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        Instant::now().checked_add(self.get()?)
+    }
+}
+
+pub struct Connection {
+    home: Arc<Home>,
+    channel: ChannelId,
+    peer: Address,
+    /// Of the protocol, local first.
+    ports: (u16, u16),
+    nonblocking: AtomicBool,
+    no_delay: AtomicBool,
+    pub read_limit: Limit,
+    pub write_limit: Limit,
+    linger: Mutex<Option<Duration>>,
+    watch: OnceLock<Watch>,
+}
+
+impl Connection {
+    /// One that `accept` gave; `None` if it has ended since.
+    pub fn accepted(home: Arc<Home>, channel: ChannelId) -> Option<Connection> {
+        let known = home.engine().addresses(channel);
+        let peer = known.map(|(address, local, remote)| (home.name(address, remote), (local, remote)));
+        let Some((peer, ports)) = peer else {
+            home.engine().close(channel);
+            return None;
+        };
+        Some(Connection::new(home, channel, peer, ports))
+    }
+
+    fn new(home: Arc<Home>, channel: ChannelId, peer: Address, ports: (u16, u16)) -> Connection {
+        Connection {
+            home,
+            channel,
+            peer,
+            ports,
+            nonblocking: AtomicBool::new(false),
+            no_delay: AtomicBool::new(false),
+            read_limit: Limit::default(),
+            write_limit: Limit::default(),
+            linger: Mutex::new(None),
+            watch: OnceLock::new(),
+        }
+    }
+
+    /// Opens one and waits until the peer has taken it.
+    pub fn connect(
+        home: Arc<Home>,
+        target: Target,
+        port: u16,
+        mode: Mode,
+        deadline: Option<Instant>,
+    ) -> io::Result<Connection> {
+        let channel = home.engine().connect(target, port, mode, deadline)?;
+        Ok(Connection::opened(home, channel, target, port))
+    }
+
+    fn opened(home: Arc<Home>, channel: ChannelId, target: Target, port: u16) -> Connection {
+        // It may have failed already, and then there is nothing left to ask.
+        let local = home.engine().addresses(channel).map_or(0, |(_, local, _)| local);
+        let peer = home.name(target.address, port);
+        Connection::new(home, channel, peer, (local, port))
+    }
+
+    /// Opens one and does not wait for the peer.
+    pub fn open(home: Arc<Home>, target: Target, port: u16, mode: Mode) -> io::Result<Connection> {
+        let channel = home.engine().open(target, port, mode)?;
+        let connection = Connection::opened(home, channel, target, port);
+        connection.set_nonblocking(true);
+        Ok(connection)
+    }
+
+    fn engine(&self) -> &Engine {
+        self.home.engine()
+    }
+
+    pub fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Ordering::Relaxed)
+    }
+
+    pub fn set_nonblocking(&self, on: bool) {
+        self.nonblocking.store(on, Ordering::Relaxed);
+    }
+
+    pub fn no_delay(&self) -> bool {
+        self.no_delay.load(Ordering::Relaxed)
+    }
+
+    pub fn set_no_delay(&self, on: bool) {
+        self.no_delay.store(on, Ordering::Relaxed);
+        self.engine().set_no_delay(self.channel, on);
+    }
+
+    pub fn linger(&self) -> Option<Duration> {
+        *self.linger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn set_linger(&self, linger: Option<Duration>) {
+        *self.linger.lock().unwrap_or_else(PoisonError::into_inner) = linger;
+    }
+
+    pub fn peer(&self) -> &Address {
+        &self.peer
+    }
+
+    pub fn ports(&self) -> (u16, u16) {
+        self.ports
+    }
+
+    pub fn local(&self) -> io::Result<Address> {
+        let local = self.home.local().ok_or(Error::Forked)?;
+        match (self.home.name(local, self.ports.0), &self.peer) {
+            (Address::Udp(local), Address::Udp(peer)) if local.ip().is_unspecified() => {
+                Ok(Address::Udp(SocketAddr::new(source_towards(*peer)?, local.port())))
+            }
+            (local, _) => Ok(local),
+        }
+    }
+
+    /// Bytes of a stream, or one message; `None` at the end.
+    pub fn recv(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        let result = if self.is_nonblocking() {
+            self.engine().try_recv(self.channel, out)
+        } else {
+            self.engine().recv(self.channel, out, self.read_limit.deadline())
+        };
+        result.map_err(of_wait)
+    }
+
+    /// The same, without waiting whatever the options say.
+    pub fn try_recv(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        self.engine().try_recv(self.channel, out).map_err(of_wait)
+    }
+
+    /// Bytes of a stream; they stay.
+    pub fn peek(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        let deadline = self.read_limit.deadline();
+        loop {
+            let result = self.engine().try_peek(self.channel, out);
+            if !matches!(result, Err(Error::WouldBlock)) || self.is_nonblocking() {
+                return result.map_err(of_wait);
+            }
+            let interest = Interest { read: true, write: false };
+            self.engine().wait(self.channel, interest, deadline).map_err(of_wait)?;
+        }
+    }
+
+    /// Bytes of a stream, and how many were taken; or one message.
+    pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        let result = if self.is_nonblocking() {
+            self.engine().try_send(self.channel, bytes)
+        } else {
+            match self.engine().send_all(self.channel, bytes, self.write_limit.deadline()) {
+                Ok(()) => Ok(bytes.len()),
+                // What was taken counts; the next call meets the error.
+                Err((sent @ 1.., _)) => Ok(sent),
+                Err((0, error)) => Err(error),
+            }
+        };
+        result.map_err(|error| self.send_error(error))
+    }
+
+    /// The same, without waiting whatever the options say.
+    pub fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.engine().try_send(self.channel, bytes).map_err(|error| self.send_error(error))
+    }
+
+    fn send_error(&self, error: Error) -> io::Error {
+        let has_failed = || self.engine().readiness(self.channel).is_none_or(|readiness| readiness.failed.is_some());
+        match error {
+            Error::Failed(_) => of_send(error, has_failed()),
+            error => of_send(error, true),
+        }
+    }
+
+    /// Waits until the peer's engine has acknowledged everything sent.
+    pub fn drain(&self, limit: Option<Duration>) -> io::Result<()> {
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        Ok(self.engine().drain(self.channel, deadline)?)
+    }
+
+    /// Waits until a message is there, and says its length; `None` at the end.
+    pub fn next_message_bytes(&self) -> io::Result<Option<usize>> {
+        let deadline = self.read_limit.deadline();
+        loop {
+            if !self.is_nonblocking() {
+                let interest = Interest { read: true, write: false };
+                self.engine().wait(self.channel, interest, deadline).map_err(of_wait)?;
+            }
+            if let Some(bytes) = self.engine().message_bytes(self.channel) {
+                return Ok(Some(bytes));
+            }
+            let readiness = self.engine().readiness(self.channel).ok_or(Error::Closed)?;
+            match readiness.failed {
+                _ if readiness.ended => return Ok(None),
+                Some(code) => return Err(Error::Failed(code).into()),
+                None if self.is_nonblocking() => return Err(ErrorKind::WouldBlock.into()),
+                // Another thread took it.
+                None => {}
+            }
+        }
+    }
+
+    pub fn longest_message(&self) -> u64 {
+        self.engine().longest_message(self.channel).unwrap_or(0)
+    }
+
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        if matches!(how, Shutdown::Read | Shutdown::Both) {
+            self.engine().stop_reading(self.channel)?;
+        }
+        if matches!(how, Shutdown::Write | Shutdown::Both) {
+            self.engine().shutdown(self.channel).map_err(|error| self.send_error(error))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the peer has taken the connection; an error if it did not.
+    pub fn is_connected(&self) -> io::Result<bool> {
+        let readiness = self.engine().readiness(self.channel).ok_or(Error::Closed)?;
+        match readiness.failed {
+            Some(code) => Err(Error::Failed(code).into()),
+            None => Ok(readiness.opened),
+        }
+    }
+
+    /// The error that ended it, if one did.
+    pub fn failure(&self) -> Option<io::Error> {
+        let readiness = self.engine().readiness(self.channel)?;
+        readiness.failed.map(|code| Error::Failed(code).into())
+    }
+
+    pub fn watch(&self) -> io::Result<Watch> {
+        if let Some(watch) = self.watch.get() {
+            return Ok(watch.clone());
+        }
+        let fresh = self.engine().watch_like_socket(self.channel)?;
+        Ok(self.watch.get_or_init(|| fresh).clone())
+    }
+
+    /// Ends it at once: the peer sees a reset. What waits in other threads ends with an error.
+    pub fn abort(&self) {
+        self.engine().abort(self.channel);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        match self.linger() {
+            Some(Duration::ZERO) => self.engine().abort(self.channel),
+            // In order, but no longer than that: what is not acknowledged by then goes on by itself.
+            Some(limit) => {
+                let _ = self.engine().shutdown(self.channel);
+                let _ = self.drain(Some(limit));
+                self.engine().close(self.channel);
+            }
+            None => self.engine().close(self.channel),
+        }
+    }
+}
+
+/// The address of this host under which packets to `peer` leave. Nothing is sent.
+fn source_towards(peer: SocketAddr) -> io::Result<std::net::IpAddr> {
+    let any: std::net::IpAddr =
+        if peer.is_ipv4() { std::net::Ipv4Addr::UNSPECIFIED.into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(peer)?;
+    Ok(socket.local_addr()?.ip())
+}

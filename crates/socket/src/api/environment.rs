@@ -1,0 +1,133 @@
+//! What the environment says about the engines that this process makes by itself.
+//!
+//! `ROPEWAY_SPIN_US` means what it means to `ropeway run`: how long a wait spins before it sleeps. A variable that makes no sense fails every
+//! call that would have needed it, rather than being left out.
+
+use ropeway_engine::Config;
+use std::io::{self, ErrorKind};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// Longest spin that can be asked for: as the preload has it.
+const MOST_SPIN_US: u64 = 10_000;
+/// How long the end of a process, or of its last connection, waits for the peers' acknowledgments, unless told otherwise: long enough for a
+/// peer that is busy, short enough for somebody who waits for the prompt.
+const USUAL_LINGER: Duration = Duration::from_secs(5);
+/// A packet that every Ethernet bears, with IPv4 and UDP around it.
+pub const USUAL_PACKET_BYTES: usize = 1472;
+/// The protocol's least.
+const LEAST_PACKET_BYTES: usize = 256;
+/// The longest UDP payload.
+const MOST_PACKET_BYTES: usize = 65_507;
+
+/// Which link plain addresses mean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkChoice {
+    Udp,
+    Packet { device: String },
+}
+
+/// What was read from the environment.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    pub link: LinkChoice,
+    pub spin: Option<Duration>,
+    pub linger: Duration,
+    /// The longest packet that is tried.
+    pub packet_bytes: usize,
+    pub config: Config,
+}
+
+/// The environment of this process, read once.
+///
+/// # Errors
+/// A variable makes no sense.
+pub fn get() -> io::Result<&'static Environment> {
+    static ENVIRONMENT: OnceLock<Result<Environment, String>> = OnceLock::new();
+    let read =
+        ENVIRONMENT.get_or_init(|| parse(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into())));
+    read.as_ref().map_err(|what| io::Error::new(ErrorKind::InvalidInput, what.as_str()))
+}
+
+fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Environment, String> {
+    let number = |name: &str, least: u64, most: u64| match get(name).as_deref().map(str::trim) {
+        None | Some("") => Ok(None),
+        Some(text) => match text.parse::<u64>() {
+            Ok(value) if (least..=most).contains(&value) => Ok(Some(value)),
+            _ => Err(format!("{name} is a number from {least} to {most}, not `{text}`")),
+        },
+    };
+    let link = match get("ROPEWAY_LINK").as_deref() {
+        None | Some("" | "udp") => LinkChoice::Udp,
+        Some(text) => match text.strip_prefix("packet:") {
+            Some(device) if !device.is_empty() => LinkChoice::Packet { device: device.into() },
+            _ => return Err(format!("ROPEWAY_LINK is `udp` or `packet:DEVICE`, not `{text}`")),
+        },
+    };
+    let mut config = Config::default();
+    for setting in get("ROPEWAY_TUNE").unwrap_or_default().split(',').map(str::trim).filter(|text| !text.is_empty()) {
+        let value = setting.split_once('=').and_then(|(name, value)| Some((name.trim(), value.trim().parse().ok()?)));
+        let Some((name, value)) = value else {
+            return Err(format!("ROPEWAY_TUNE is name=number,name=number,...; `{setting}` is not"));
+        };
+        config.set(name, value).map_err(|error| format!("ROPEWAY_TUNE: {error}"))?;
+    }
+    let packet_bytes = number("ROPEWAY_PACKET_BYTES", LEAST_PACKET_BYTES as u64, MOST_PACKET_BYTES as u64)?;
+    Ok(Environment {
+        link,
+        spin: number("ROPEWAY_SPIN_US", 0, u64::MAX)?.map(|us| Duration::from_micros(us.min(MOST_SPIN_US))),
+        linger: number("ROPEWAY_LINGER_MS", 0, 3_600_000)?.map_or(USUAL_LINGER, Duration::from_millis),
+        packet_bytes: packet_bytes.map_or(USUAL_PACKET_BYTES, |bytes| bytes as usize),
+        config,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(all: &[(&str, &str)]) -> Result<Environment, String> {
+        parse(|name| all.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into()))
+    }
+
+    #[test]
+    fn nothing_said_means_the_defaults() {
+        let environment = parsed(&[]).unwrap();
+        assert_eq!(environment.link, LinkChoice::Udp);
+        assert_eq!((environment.spin, environment.linger), (None, USUAL_LINGER));
+        assert_eq!(environment.config, Config::default());
+    }
+
+    #[test]
+    fn everything_can_be_said() {
+        let environment = parsed(&[
+            ("ROPEWAY_LINK", "packet:eth0"),
+            ("ROPEWAY_SPIN_US", "99999"),
+            ("ROPEWAY_LINGER_MS", "10"),
+            ("ROPEWAY_PACKET_BYTES", "8972"),
+            ("ROPEWAY_TUNE", "burst_length=21, packets_to_ack = 10,"),
+        ])
+        .unwrap();
+        assert_eq!(environment.link, LinkChoice::Packet { device: "eth0".into() });
+        assert_eq!(environment.spin, Some(Duration::from_millis(10)));
+        assert_eq!((environment.linger, environment.packet_bytes), (Duration::from_millis(10), 8972));
+        assert_eq!((environment.config.window_packets, environment.config.packets_to_ack), (21, 10));
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        for (name, value) in [
+            ("ROPEWAY_LINK", "packet:"),
+            ("ROPEWAY_LINK", "tcp"),
+            ("ROPEWAY_SPIN_US", "-1"),
+            ("ROPEWAY_LINGER_MS", "long"),
+            ("ROPEWAY_PACKET_BYTES", "255"),
+            ("ROPEWAY_TUNE", "burst_length"),
+            ("ROPEWAY_TUNE", "burst=1"),
+            ("ROPEWAY_TUNE", "packets_to_ack=0"),
+        ] {
+            let error = parsed(&[(name, value)]).unwrap_err();
+            assert!(error.contains(name), "{error}");
+        }
+    }
+}

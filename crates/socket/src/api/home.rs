@@ -1,0 +1,278 @@
+//! Where connections live: the engines that this process makes by itself, one for each link.
+//!
+//! Clients share one engine for each address family or network device, with a port that the kernel chose; every address that somebody
+//! listens at has an engine of its own, which its accepted connections share. An engine whose last connection was dropped goes when its peers have
+//! acknowledged what was sent, or after the linger time; so does the process when it exits. A forked child begins with nothing.
+
+use super::address::{Address, PacketAddress};
+use super::claim::Claim;
+use super::environment::{self, Environment};
+use super::exit;
+use ropeway_engine::link::Width;
+use ropeway_engine::link::packet::{self, FieldMatch, PacketLink};
+use ropeway_engine::link::udp::{self, UdpLink};
+use ropeway_engine::link::{self, Link};
+use ropeway_engine::{Config, Engine, LinkId, Options};
+use ropeway_shm::fork::Birthmark;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::AtomicPtr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+/// An engine with its one link, and what holds its place on the host.
+#[derive(Clone)]
+struct Place {
+    engine: Engine,
+    link: LinkId,
+    /// The network device of a packet link; empty for UDP.
+    device: String,
+    claims: Arc<Vec<Claim>>,
+}
+
+impl Place {
+    fn is_at(&self, at: &Address) -> bool {
+        match (self.engine.local(self.link), at) {
+            (Some(link::Address::Udp(local)), Address::Udp(at)) => local == *at,
+            (Some(link::Address::Ether(_)), Address::Packet(at)) => {
+                self.device == at.device && self.claims.iter().any(|claim| claim.is_port(at.port))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A place that is in use.
+pub struct Home {
+    place: Place,
+    /// Made by this process on its own account: it sees to the end of it.
+    is_ours: bool,
+}
+
+impl Home {
+    /// In somebody's own engine.
+    pub fn of(engine: &Engine, link: LinkId) -> Arc<Home> {
+        let place = Place { engine: engine.clone(), link, device: String::new(), claims: Arc::default() };
+        Arc::new(Home { place, is_ours: false })
+    }
+
+    fn ours(place: Place) -> Arc<Home> {
+        Arc::new(Home { place, is_ours: true })
+    }
+
+    pub fn engine(&self) -> &Engine {
+        &self.place.engine
+    }
+
+    pub fn link(&self) -> LinkId {
+        self.place.link
+    }
+
+    /// An address on this link in the words of programs.
+    pub fn name(&self, address: link::Address, port: u16) -> Address {
+        match address {
+            link::Address::Udp(address) => Address::Udp(address),
+            link::Address::Ether(mac) => {
+                Address::Packet(PacketAddress { device: self.place.device.clone(), mac: Some(mac), port })
+            }
+            link::Address::Sim(host) => Address::Sim { host, port },
+        }
+    }
+
+    pub fn local(&self) -> Option<link::Address> {
+        self.place.engine.local(self.place.link)
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if self.is_ours
+            && let Some(process) = Process::existing()
+        {
+            process.linger(self.place.clone());
+        }
+    }
+}
+
+/// Clients' engines are shared by what is reached through them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reach {
+    Ipv4,
+    Ipv6,
+    Device(String),
+}
+
+/// What this process has. Leaked: a forked child leaves its parent's alone and makes its own.
+struct Process {
+    birthmark: Birthmark,
+    homes: Mutex<Homes>,
+}
+
+#[derive(Default)]
+struct Homes {
+    clients: BTreeMap<Reach, Arc<Home>>,
+    listening: Vec<Weak<Home>>,
+    /// Places without users whose peers have not acknowledged everything.
+    lingering: BTreeMap<u64, Place>,
+    lingered: u64,
+}
+
+static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+
+impl Process {
+    /// That of this process, if it has one.
+    fn existing() -> Option<&'static Process> {
+        super::leaked::get(&PROCESS).filter(|process| !process.birthmark.is_inherited())
+    }
+
+    fn get() -> io::Result<&'static Process> {
+        if let Some(process) = Process::existing() {
+            return Ok(process);
+        }
+        let fresh = Process { birthmark: Birthmark::new()?, homes: Mutex::default() };
+        let (process, was_first) = super::leaked::replace(&PROCESS, fresh, |old| old.birthmark.is_inherited());
+        if was_first {
+            exit::register();
+        }
+        Ok(process)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Homes> {
+        self.homes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps an engine until its peers have everything.
+    fn linger(&'static self, place: Place) {
+        let Ok(environment) = environment::get() else { return };
+        if place.engine.drain_all(Instant::now()) {
+            return;
+        }
+        let deadline = Instant::now() + environment.linger;
+        let mut homes = self.lock();
+        homes.lingered += 1;
+        let key = homes.lingered;
+        homes.lingering.insert(key, place.clone());
+        drop(homes);
+        let wait = move || {
+            place.engine.drain_all(deadline);
+            let last = self.lock().lingering.remove(&key);
+            drop((place, last));
+        };
+        // Without a thread to spare, the exit of the process waits for it.
+        let _ = std::thread::Builder::new().name("ropeway-linger".into()).spawn(wait);
+    }
+}
+
+/// The engine over which `to` is reached.
+///
+/// # Errors
+/// It cannot be made: no privileges, no such device, no descriptors.
+pub fn to_reach(to: &Address) -> io::Result<(Arc<Home>, link::Address)> {
+    let (reach, address) = match to {
+        Address::Udp(to) if to.is_ipv4() => (Reach::Ipv4, link::Address::Udp(*to)),
+        Address::Udp(to) => (Reach::Ipv6, link::Address::Udp(*to)),
+        Address::Packet(to) => (Reach::Device(to.device.clone()), link::Address::Ether(to.mac.unwrap_or_default())),
+        Address::Sim { .. } => return Err(only_own_engines(to)),
+    };
+    let mut homes = Process::get()?.lock();
+    if let Some(home) = homes.clients.get(&reach) {
+        return Ok((home.clone(), address));
+    }
+    let home = Home::ours(match &reach {
+        Reach::Ipv4 => over_udp(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0))?,
+        Reach::Ipv6 => over_udp(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0))?,
+        Reach::Device(device) => over_packets(device, None)?,
+    });
+    homes.clients.insert(reach, home.clone());
+    Ok((home, address))
+}
+
+/// The engine that listens at `at`, and the port.
+///
+/// # Errors
+/// The address is taken, or not this host's; or as [`to_reach`].
+pub fn to_listen(at: &Address) -> io::Result<(Arc<Home>, u16)> {
+    let process = Process::get()?;
+    // Let go of after the lock, which the last user of a home needs.
+    let mut present: Vec<Arc<Home>> = Vec::new();
+    let mut homes = process.lock();
+    homes.listening.retain(|home| home.strong_count() > 0);
+    if at.port() != 0 {
+        // A listener was here before, and its connections still are.
+        present.extend(homes.listening.iter().filter_map(Weak::upgrade));
+        if let Some(home) = present.iter().find(|home| home.place.is_at(at)) {
+            return Ok((home.clone(), at.port()));
+        }
+    }
+    let past = homes.lingering.values().find(|place| at.port() != 0 && place.is_at(at)).cloned();
+    let (place, port) = match (past, at) {
+        (Some(place), _) => (place, at.port()),
+        (None, Address::Udp(at)) => {
+            let place = over_udp(*at)?;
+            let local = place.engine.local(place.link);
+            (place, if let Some(link::Address::Udp(local)) = local { local.port() } else { at.port() })
+        }
+        (None, Address::Packet(at)) => {
+            let (port, claim) = Claim::port(&at.device, at.port)?;
+            (over_packets(&at.device, Some((port, claim)))?, port)
+        }
+        (None, Address::Sim { .. }) => return Err(only_own_engines(at)),
+    };
+    let home = Home::ours(place);
+    homes.listening.push(Arc::downgrade(&home));
+    Ok((home, port))
+}
+
+fn only_own_engines(address: &Address) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, format!("{address} exists for an engine of your own only"))
+}
+
+fn over_udp(local: SocketAddr) -> io::Result<Place> {
+    let link = UdpLink::open(&udp::Options::new(local))?;
+    make(Box::new(link), 0, String::new(), Vec::new())
+}
+
+/// Over frames on `device`: those for this engine's ids, and those that open a connection to its port.
+fn over_packets(device: &str, port: Option<(u16, Claim)>) -> io::Result<Place> {
+    /// Where a packet has its destination id (docs/protocol.md 2.1), and what steering takes of it.
+    const ID_OFFSET: u32 = 4;
+    const STEERING_BITS: u32 = 0xFFF0_0000;
+    let field = |mask, value| FieldMatch { offset: ID_OFFSET, width: Width::Four, mask, value };
+    let (steering, claim) = Claim::steering(device)?;
+    let own = field(STEERING_BITS, u32::from(steering) << 20);
+    let opening = port.as_ref().map(|(port, _)| field(0xFFFF_FFF0, STEERING_BITS | u32::from(*port) << 4));
+    let accept = [Some(own), opening].into_iter().flatten().collect();
+    let link = PacketLink::open(&packet::Options { accept, ..packet::Options::new(device) })?;
+    let claims = [Some(claim), port.map(|(_, claim)| claim)].into_iter().flatten().collect();
+    make(Box::new(link), steering, device.into(), claims)
+}
+
+fn make(link: Box<dyn Link>, steering: u16, device: String, claims: Vec<Claim>) -> io::Result<Place> {
+    let Environment { spin, packet_bytes, config, .. } = environment::get()?;
+    let packet_bytes = u16::try_from(link.max_packet().min(*packet_bytes)).unwrap_or(u16::MAX);
+    let mut options = Options { config: Config { packet_bytes, ..config.clone() }, steering, ..Options::default() };
+    if let Some(spin) = *spin {
+        options.spin = spin;
+    }
+    let engine = Engine::new(&options)?;
+    let link = engine.add_link(link)?;
+    Ok(Place { engine, link, device, claims: Arc::new(claims) })
+}
+
+/// Closes everything and waits, for the linger time at most, until the peers have it.
+pub fn finish_all() {
+    let (Some(process), Ok(environment)) = (Process::existing(), environment::get()) else { return };
+    let mut present: Vec<Arc<Home>> = Vec::new();
+    let homes = process.lock();
+    present.extend(homes.clients.values().cloned());
+    present.extend(homes.listening.iter().filter_map(Weak::upgrade));
+    let lingering: Vec<Engine> = homes.lingering.values().map(|place| place.engine.clone()).collect();
+    drop(homes);
+    let deadline = Instant::now() + environment.linger;
+    present.iter().map(|home| home.engine()).chain(&lingering).for_each(|engine| {
+        engine.finish(deadline);
+    });
+    // What still uses them ends with the process; the last user would have their threads end under it.
+    std::mem::forget((present, lingering));
+}

@@ -1,0 +1,70 @@
+//! From an IP address to the hardware address behind it, so that programs that know hosts by IP addresses run over plain Ethernet too. The kernel's
+//! neighbour table knows; where it does not yet, an empty datagram makes it ask.
+
+use super::address::parse_mac;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::time::{Duration, Instant};
+
+const TABLE: &str = "/proc/net/arp";
+/// The kernel asks three times, a second apart: whoever is there has answered the first.
+const PATIENCE: Duration = Duration::from_millis(1500);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The service that throws away what it gets.
+const DISCARD_PORT: u16 = 9;
+/// The entry is complete (`ATF_COM`).
+const COMPLETE: u32 = 0x2;
+
+/// # Errors
+/// The address is not on the device's network, nobody has it, or it is not IPv4.
+pub fn hardware_address(ip: IpAddr, device: &str) -> io::Result<[u8; 6]> {
+    let IpAddr::V4(ip) = ip.to_canonical() else {
+        let what =
+            format!("over {device}, {ip} cannot be looked up: use IPv4 or hardware addresses ({device}/02:..:7000)");
+        return Err(io::Error::new(ErrorKind::Unsupported, what));
+    };
+    if let Some(mac) = find(&std::fs::read_to_string(TABLE)?, ip, device) {
+        return Ok(mac);
+    }
+    // Refused, unreachable: whatever comes of it, the kernel has asked.
+    let _ = UdpSocket::bind("0.0.0.0:0")?.send_to(&[], (ip, DISCARD_PORT));
+    let begin = Instant::now();
+    while begin.elapsed() < PATIENCE {
+        if let Some(mac) = find(&std::fs::read_to_string(TABLE)?, ip, device) {
+            return Ok(mac);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    let what = format!("nobody on {device} has the address {ip} (it must be on that network, and not this host's own)");
+    Err(io::Error::new(ErrorKind::HostUnreachable, what))
+}
+
+fn find(table: &str, ip: Ipv4Addr, device: &str) -> Option<[u8; 6]> {
+    table.lines().skip(1).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [address, _kind, flags, mac, _mask, on] = fields[..] else { return None };
+        let flags = u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok()?;
+        let is_it = on == device && flags & COMPLETE != 0 && address.parse() == Ok(ip);
+        if is_it { parse_mac(mac) } else { None }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "IP address       HW type     Flags       HW address            Mask     Device
+10.0.0.2         0x1         0x2         02:00:00:00:00:02     *        eth0
+10.0.0.3         0x1         0x0         00:00:00:00:00:00     *        eth0
+10.0.0.2         0x1         0x6         02:00:00:00:00:99     *        eth1
+nonsense
+";
+
+    #[test]
+    fn complete_entries_of_the_device_are_found() {
+        assert_eq!(find(TABLE, Ipv4Addr::new(10, 0, 0, 2), "eth0"), Some([2, 0, 0, 0, 0, 2]));
+        assert_eq!(find(TABLE, Ipv4Addr::new(10, 0, 0, 2), "eth1"), Some([2, 0, 0, 0, 0, 0x99]));
+        assert_eq!(find(TABLE, Ipv4Addr::new(10, 0, 0, 3), "eth0"), None);
+        assert_eq!(find(TABLE, Ipv4Addr::new(10, 0, 0, 2), "eth2"), None);
+    }
+}

@@ -1,0 +1,163 @@
+//! What happens at the end of connections and processes, and in forked children.
+
+use crate::{SOON, kind, pair};
+use ropeway_socket::{Listener, Stream};
+use std::io::{ErrorKind, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// This test program again, as a process of its own that does `part`.
+fn another(part: &str, argument: &str) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "lifetime::a_part_for_another_process", "--nocapture", "--include-ignored"]);
+    command.env("ROPEWAY_TEST_PART", part).env("ROPEWAY_TEST_ARGUMENT", argument);
+    command.stdout(Stdio::null()).spawn().unwrap()
+}
+
+const BYTES: usize = 5_000_000;
+
+/// Run by other tests, in a process of its own; alone it has nothing to do.
+#[test]
+fn a_part_for_another_process() {
+    let Ok(part) = std::env::var("ROPEWAY_TEST_PART") else { return };
+    let to = std::env::var("ROPEWAY_TEST_ARGUMENT").unwrap();
+    match part.as_str() {
+        "write and exit" => {
+            let mut stream = Stream::connect(to.as_str()).unwrap();
+            stream.write_all(&vec![b'x'; BYTES]).unwrap();
+            std::process::exit(0);
+        }
+        "accept, answer and exit" => {
+            let listener = Listener::bind(to.as_str()).unwrap();
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; 5]).unwrap();
+            stream.write_all(&vec![b'y'; BYTES]).unwrap();
+            std::process::exit(0);
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_process_that_exits_delivers_what_it_wrote() {
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let mut child = another("write and exit", &listener.local_addr().unwrap().to_string());
+    let (mut stream, _) = listener.accept().unwrap();
+    // It is long through with writing when this end begins to read: its exit waits.
+    std::thread::sleep(Duration::from_millis(300));
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).unwrap();
+    assert_eq!(received.len(), BYTES);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_server_that_exits_delivers_what_it_wrote_and_others_see_the_end() {
+    let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut child = another("accept, answer and exit", &port.to_string());
+    let begin = std::time::Instant::now();
+    let mut stream = loop {
+        match Stream::connect(port) {
+            Ok(stream) => break stream,
+            // It is not up yet.
+            Err(error) => assert!(begin.elapsed() < SOON, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    stream.write_all(b"hello").unwrap();
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).unwrap();
+    assert_eq!(received.len(), BYTES);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn dropping_everything_delivers_in_the_background() {
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let mut client = Stream::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    server.write_all(&vec![1; 1_000_000]).unwrap();
+    // The last of its engine.
+    drop((listener, server));
+    let mut received = Vec::new();
+    client.read_to_end(&mut received).unwrap();
+    assert_eq!(received.len(), 1_000_000);
+}
+
+#[test]
+fn lingering_for_no_time_resets() {
+    let (mut client, server) = pair();
+    server.set_linger(Some(Duration::ZERO)).unwrap();
+    drop(server);
+    assert_eq!(kind(client.read(&mut [0])), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn lingering_waits_for_the_acknowledgment() {
+    let (mut client, mut server) = pair();
+    client.set_linger(Some(SOON)).unwrap();
+    client.write_all(&[7; 1000]).unwrap();
+    drop(client);
+    server.set_nonblocking(true).unwrap();
+    server.read_exact(&mut [0; 1000]).unwrap();
+}
+
+#[test]
+fn a_forked_child_is_told_that_a_connection_is_its_parents_and_makes_its_own() {
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap();
+    let (mut client, mut server) = crate::connect(&listener);
+    let child = || -> Result<(), String> {
+        let inherited = kind((&client).write(b"from the child"));
+        if inherited != ErrorKind::Unsupported {
+            return Err(format!("{inherited:?}"));
+        }
+        let mut own = Stream::connect(&to).map_err(|error| error.to_string())?;
+        own.write_all(b"child").map_err(|error| error.to_string())?;
+        own.drain(Some(SOON)).map_err(|error| error.to_string())
+    };
+    // SAFETY: the child uses memory and threads of its own, as any child of glibc may, and leaves without running this process's exit.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let code = match child() {
+            Ok(()) => 0,
+            Err(what) => {
+                eprintln!("in the child: {what}");
+                1
+            }
+        };
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(code) };
+    }
+    let (mut from_child, _) = listener.accept().unwrap();
+    let mut buffer = [0; 5];
+    from_child.read_exact(&mut buffer).unwrap();
+    assert_eq!(&buffer, b"child");
+    let mut status = 0;
+    // SAFETY: waits for our own child.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    assert_eq!(status, 0);
+    // The parent's connection never noticed.
+    client.write_all(b"still").unwrap();
+    server.read_exact(&mut buffer).unwrap();
+    assert_eq!(&buffer, b"still");
+}
+
+#[test]
+fn an_engine_of_ones_own_serves_as_well() {
+    use ropeway_socket::api::{Engine, Options, Target, link::memory};
+    let (one, other) = memory::pair(memory::Config::default()).unwrap();
+    let address = ropeway_socket::api::link::Link::local(&other);
+    let engines = [Engine::new(&Options::default()).unwrap(), Engine::new(&Options::default()).unwrap()];
+    let links = [engines[0].add_link(Box::new(one)).unwrap(), engines[1].add_link(Box::new(other)).unwrap()];
+    let listener = Listener::bind_on(&engines[1], links[1], 7000, 10).unwrap();
+    let mut client = Stream::connect_on(&engines[0], Target { link: links[0], address }, 7000, Some(SOON)).unwrap();
+    let (mut server, from) = listener.accept().unwrap();
+    assert_eq!(client.peer_addr().unwrap(), listener.local_addr().unwrap());
+    assert_eq!(from, client.local_addr().unwrap());
+    client.write_all(b"hello").unwrap();
+    let mut buffer = [0; 5];
+    server.read_exact(&mut buffer).unwrap();
+    assert_eq!(&buffer, b"hello");
+    assert_eq!(kind(Stream::connect(from)), ErrorKind::Unsupported);
+}

@@ -1,0 +1,274 @@
+//! Bytes in order, ends, halves and time limits.
+
+use crate::{A_WHILE, SOON, connect, kind, pair};
+use ropeway_socket::{Listener, Stream};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::thread;
+
+/// What a socket of either kind can do.
+trait Socket: Read + Write + Send {
+    fn shutdown(&self, how: Shutdown) -> std::io::Result<()>;
+    fn set_nonblocking(&self, on: bool) -> std::io::Result<()>;
+    fn set_read_timeout(&self, limit: Option<std::time::Duration>) -> std::io::Result<()>;
+}
+
+macro_rules! socket {
+    ($kind:ty) => {
+        impl Socket for $kind {
+            fn shutdown(&self, how: Shutdown) -> std::io::Result<()> {
+                <$kind>::shutdown(self, how)
+            }
+            fn set_nonblocking(&self, on: bool) -> std::io::Result<()> {
+                <$kind>::set_nonblocking(self, on)
+            }
+            fn set_read_timeout(&self, limit: Option<std::time::Duration>) -> std::io::Result<()> {
+                <$kind>::set_read_timeout(self, limit)
+            }
+        }
+    };
+}
+
+socket!(Stream);
+socket!(TcpStream);
+
+/// Runs a test over TCP, which says what is expected, and over Ropeway.
+fn over_both(test: impl Fn(&str, &mut dyn Socket, &mut dyn Socket)) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    test("tcp", &mut client, &mut server);
+    let (mut client, mut server) = pair();
+    test("ropeway", &mut client, &mut server);
+}
+
+#[test]
+fn bytes_arrive_in_order_and_then_the_end() {
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap();
+    let sent: Vec<u8> = (0..3_000_000u32).map(|at| (at ^ (at >> 11)) as u8).collect();
+    let expected = sent.clone();
+    let sender = thread::spawn(move || {
+        let mut stream = Stream::connect(to).unwrap();
+        stream.write_all(&sent).unwrap();
+        // Dropped without ado: what was written arrives all the same.
+    });
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).unwrap();
+    assert!(received == expected, "{} bytes", received.len());
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0, "the end stays the end");
+    sender.join().unwrap();
+}
+
+#[test]
+fn half_a_connection_goes_on_after_the_other_half_has_ended() {
+    over_both(|name, client, server| {
+        client.write_all(b"question").unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let mut text = String::new();
+        server.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "question", "{name}");
+        server.write_all(b"answer").unwrap();
+        server.shutdown(Shutdown::Write).unwrap();
+        text.clear();
+        client.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "answer", "{name}");
+        assert_eq!(kind(client.write(b"more")), ErrorKind::BrokenPipe, "{name}");
+    });
+}
+
+#[test]
+fn after_reading_was_ended_what_is_there_is_read_and_then_the_end() {
+    over_both(|name, client, server| {
+        server.write_all(b"here").unwrap();
+        client.set_read_timeout(Some(SOON)).unwrap();
+        let mut buffer = [0; 2];
+        client.read_exact(&mut buffer).unwrap();
+        client.shutdown(Shutdown::Read).unwrap();
+        client.read_exact(&mut buffer).unwrap();
+        assert_eq!(&buffer, b"re", "{name}");
+        assert_eq!(client.read(&mut buffer).unwrap(), 0, "{name}");
+        // The other direction is not touched.
+        client.write_all(b"still").unwrap();
+        let mut buffer = [0; 5];
+        server.read_exact(&mut buffer).unwrap();
+        assert_eq!(&buffer, b"still", "{name}");
+    });
+}
+
+#[test]
+fn ending_a_direction_wakes_the_thread_that_reads_it() {
+    let (client, _server) = pair();
+    let reader = client.try_clone().unwrap();
+    let (begun, begins) = std::sync::mpsc::channel();
+    let thread = thread::spawn(move || {
+        begun.send(()).unwrap();
+        (&reader).read(&mut [0; 10])
+    });
+    begins.recv().unwrap();
+    thread::sleep(A_WHILE);
+    client.shutdown(Shutdown::Read).unwrap();
+    assert_eq!(thread.join().unwrap().unwrap(), 0);
+}
+
+#[test]
+fn time_limits_end_a_wait_as_they_do_with_tcp() {
+    over_both(|name, client, server| {
+        client.set_read_timeout(Some(A_WHILE)).unwrap();
+        let begin = std::time::Instant::now();
+        assert_eq!(kind(client.read(&mut [0])), ErrorKind::WouldBlock, "{name}");
+        assert!(begin.elapsed() >= A_WHILE, "{name}");
+        assert_eq!(kind(client.set_read_timeout(Some(std::time::Duration::ZERO))), ErrorKind::InvalidInput, "{name}");
+        server.write_all(b"x").unwrap();
+        client.set_read_timeout(Some(SOON)).unwrap();
+        assert_eq!(client.read(&mut [0]).unwrap(), 1, "{name}");
+    });
+}
+
+#[test]
+fn a_write_that_nobody_reads_ends_with_its_time_and_says_how_much_it_took() {
+    let (mut client, mut server) = pair();
+    client.set_write_timeout(Some(A_WHILE)).unwrap();
+    let block = vec![7; 1 << 20];
+    let mut sent = 0;
+    let error = loop {
+        match client.write(&block) {
+            Ok(count) => sent += count,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    assert!(sent > 0);
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut received = Vec::new();
+    server.read_to_end(&mut received).unwrap();
+    assert_eq!(received.len(), sent);
+}
+
+#[test]
+fn calls_that_would_wait_say_so_when_told_not_to() {
+    over_both(|name, client, server| {
+        client.set_nonblocking(true).unwrap();
+        assert_eq!(kind(client.read(&mut [0])), ErrorKind::WouldBlock, "{name}");
+        let mut sent = 0;
+        loop {
+            match client.write(&[1; 65536]) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => panic!("{name}: {error}"),
+            }
+        }
+        assert!(sent > 0, "{name}");
+        // This end waits, as ever.
+        server.read_exact(&mut vec![0; sent.min(1 << 16)]).unwrap();
+    });
+}
+
+#[test]
+fn peeking_takes_nothing() {
+    let (mut client, mut server) = pair();
+    client.write_all(b"look").unwrap();
+    let mut buffer = [0; 8];
+    assert_eq!(server.peek(&mut buffer[..2]).unwrap(), 2);
+    crate::wait_until("all of it is there", || server.peek(&mut buffer).unwrap() == 4);
+    assert_eq!(&buffer[..4], b"look");
+    server.read_exact(&mut buffer[..4]).unwrap();
+    assert_eq!(&buffer[..4], b"look");
+    drop(client);
+    assert_eq!(server.peek(&mut buffer).unwrap(), 0);
+}
+
+#[test]
+fn buffered_readers_and_writers_work_on_references() {
+    let (client, server) = pair();
+    let echo = thread::spawn(move || {
+        let mut lines = BufReader::new(&server).lines();
+        while let Some(Ok(line)) = lines.next() {
+            writeln!(&server, "{}", line.to_uppercase()).unwrap();
+        }
+    });
+    let mut answers = BufReader::new(&client);
+    for round in 0..200 {
+        writeln!(&client, "line {round}").unwrap();
+        let mut answer = String::new();
+        answers.read_line(&mut answer).unwrap();
+        assert_eq!(answer, format!("LINE {round}\n"));
+    }
+    client.shutdown(Shutdown::Write).unwrap();
+    echo.join().unwrap();
+}
+
+#[test]
+fn many_threads_share_one_connection() {
+    const THREADS: usize = 8;
+    const EACH: usize = 200_000;
+    let (client, server) = pair();
+    let writers: Vec<_> = (0..THREADS)
+        .map(|number| {
+            let mut stream = client.try_clone().unwrap();
+            thread::spawn(move || {
+                for _ in 0..EACH / 1000 {
+                    stream.write_all(&[number as u8; 1000]).unwrap();
+                }
+            })
+        })
+        .collect();
+    let readers: Vec<_> = (0..THREADS)
+        .map(|_| {
+            let mut stream = server.try_clone().unwrap();
+            thread::spawn(move || {
+                let (mut counts, mut buffer) = ([0usize; THREADS], [0; 4096]);
+                loop {
+                    match stream.read(&mut buffer).unwrap() {
+                        0 => return counts,
+                        count => buffer[..count].iter().for_each(|&byte| counts[usize::from(byte)] += 1),
+                    }
+                }
+            })
+        })
+        .collect();
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut total = [0; THREADS];
+    for reader in readers {
+        for (sum, count) in total.iter_mut().zip(reader.join().unwrap()) {
+            *sum += count;
+        }
+    }
+    assert_eq!(total, [EACH; THREADS]);
+}
+
+#[test]
+fn addresses_say_where_both_ends_are() {
+    for local in ["127.0.0.1:0", "[::1]:0"] {
+        let listener = Listener::bind(local).unwrap();
+        let at = listener.local_addr().unwrap();
+        assert_eq!(at.port(), listener.port());
+        let (client, server) = connect(&listener);
+        assert_eq!(client.peer_addr().unwrap(), at);
+        assert_eq!(server.local_addr().unwrap(), at);
+        assert_eq!(server.peer_addr().unwrap(), client.local_addr().unwrap());
+        let (own, other) = client.ports();
+        assert_eq!(server.ports(), (other, own));
+        let (second, _server) = connect(&listener);
+        assert_ne!(second.ports(), client.ports());
+    }
+}
+
+#[test]
+fn an_iterator_accepts_and_a_name_is_resolved() {
+    let listener = Listener::bind("localhost:0").unwrap();
+    let port = listener.port();
+    let clients = thread::spawn(move || {
+        for number in 0..5u8 {
+            Stream::connect(("localhost", port)).unwrap().write_all(&[number]).unwrap();
+        }
+    });
+    for (expected, stream) in (0..5u8).zip(listener.incoming()) {
+        let mut byte = [0];
+        stream.unwrap().read_exact(&mut byte).unwrap();
+        assert_eq!(byte[0], expected);
+    }
+    clients.join().unwrap();
+}

@@ -1,0 +1,101 @@
+//! Clusters in a box: made, used and taken away; a switch that is honest about its buffers; cuts, losses and gateways.
+
+mod faults;
+mod honest;
+mod life;
+mod segments;
+mod wire;
+
+use std::time::{Duration, Instant};
+
+use ropeway_testkit::boxes::TestBox;
+use ropeway_testkit::env::CProgram;
+use ropeway_testkit::proc::{Finished, Process, command};
+use rustix::process::Signal;
+
+/// For everything that a program does in a box by itself.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// An EtherType for experiments, which no kernel knows.
+const UNKNOWN_TYPE: &str = "88b5";
+
+fn frames<'a>(args: impl IntoIterator<Item = &'a str>) -> std::process::Command {
+    command(CProgram::new("crates/testkit/programs/box/frames.c").build(), args)
+}
+
+/// Sends frames of an unknown type from a host's interface to the address of a port.
+#[track_caller]
+fn send_frames(cluster: &TestBox, from: &str, to: &str, count: usize) -> Finished {
+    let mac = cluster.port(to).mac;
+    cluster.run(from, &frames(["send", "eth0", &mac, UNKNOWN_TYPE, &count.to_string()]), LIMIT).expect_success()
+}
+
+/// Takes frames in a host, up to so many; ready when this returns.
+#[track_caller]
+fn receive_frames(cluster: &TestBox, host: &str, ether_type: &str, count: usize) -> Process {
+    let receiver = cluster.spawn(host, &frames(["receive", "eth0", ether_type, &count.to_string()]));
+    receiver.wait_for_output("ready", LIMIT);
+    receiver
+}
+
+/// What came once all that was expected is there: how many frames, how many of them after a later one, the longest's length.
+#[track_caller]
+fn received(receiver: &Process) -> [usize; 3] {
+    match receiver.wait(Duration::from_secs(20)) {
+        Ok(finished) => numbers(&finished.expect_success()),
+        // Not all came: how many did says more than that time is up.
+        Err(_) => received_by_now(receiver),
+    }
+}
+
+/// The same when nothing more is expected.
+#[track_caller]
+fn received_by_now(receiver: &Process) -> [usize; 3] {
+    receiver.signal(Signal::TERM);
+    numbers(&receiver.succeed(LIMIT))
+}
+
+/// The three numbers that `frames` says at its end.
+#[track_caller]
+fn numbers(finished: &Finished) -> [usize; 3] {
+    let said = &finished.stdout;
+    let numbers: Vec<usize> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    numbers.try_into().unwrap_or_else(|_| panic!("not three numbers: {said}"))
+}
+
+/// Waits for something that is seen only by looking.
+#[track_caller]
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not seen: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// TCP senders h2, h3, ... into h1, until the receiver has had enough or is dropped.
+struct Incast {
+    sink: Process,
+    _sources: Vec<Process>,
+}
+
+impl Incast {
+    #[track_caller]
+    fn start(cluster: &TestBox, senders: usize, seconds: f32, congestion_control: &str) -> Self {
+        const PORT: &str = "5001";
+        let incast = CProgram::new("crates/testkit/programs/box/incast.c").build();
+        let (count, seconds) = (senders.to_string(), seconds.to_string());
+        let sink = cluster.spawn("h1", &command(&incast, ["sink", PORT, &count, &seconds]));
+        sink.wait_for_output("ready", LIMIT);
+        let address = cluster.v4("h1").to_string();
+        let source = command(&incast, ["source", &address, PORT, congestion_control]);
+        let sources = (2..senders + 2).map(|host| cluster.spawn(&format!("h{host}"), &source)).collect();
+        Self { sink, _sources: sources }
+    }
+
+    /// What the receiver says at its end: bytes, rates.
+    #[track_caller]
+    fn end(&self) -> String {
+        self.sink.succeed(LIMIT).stdout.trim().replace("ready\n", "")
+    }
+}

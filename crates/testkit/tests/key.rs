@@ -1,0 +1,95 @@
+//! `ropeway key`: what it makes can be used, and nobody else can read it.
+
+use ropeway_testkit::World;
+use ropeway_testkit::env;
+use ropeway_testkit::proc::{Exit, Finished, Process, command};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What would decide for these tests.
+const VARIABLES: [&str; 4] = ["ROPEWAY_KEY_FILE", "ROPEWAY_TRUSTED", "XDG_CONFIG_HOME", "ROPEWAY_CONFIG"];
+
+/// What a shell that works in `home` makes of this line, in which `$0` is the program.
+fn shell(home: &Path, line: &str) -> Finished {
+    let ropeway = env::ropeway();
+    let mut sh = command("sh", ["-c", &format!("umask 022; {line}"), ropeway.to_str().expect("UTF-8")]);
+    for name in VARIABLES {
+        sh.env_remove(name);
+    }
+    sh.env("HOME", home).current_dir(home);
+    Process::spawn(sh).wait(LIMIT).expect("it ends")
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("it was made").permissions().mode() & 0o777
+}
+
+fn lines(path: &Path) -> Vec<String> {
+    fs::read_to_string(path).expect("it was made").lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_new_key_is_its_owners_alone_whoever_makes_the_file() {
+    let world = World::new();
+    let home = world.dir();
+    shell(home, "\"$0\" key new named && \"$0\" key new > redirected").expect_success();
+    let (named, redirected) = (home.join("named"), home.join("redirected"));
+    for path in [&named, &redirected] {
+        assert_eq!(mode(path), 0o600, "{}", path.display());
+        assert_eq!(lines(path).len(), 1);
+    }
+    assert_ne!(lines(&named), lines(&redirected));
+    assert_eq!(shell(home, "\"$0\" key check named").expect_success().stdout, "named: one key\n");
+}
+
+#[test]
+fn a_second_key_is_appended_and_never_replaces_the_first() {
+    let world = World::new();
+    let home = world.dir();
+    shell(home, "\"$0\" key new file").expect_success();
+    let first = lines(&home.join("file"));
+    let again = shell(home, "\"$0\" key new file");
+    assert!(!again.success() && again.stderr.contains(">> file"), "{}", again.stderr);
+    shell(home, "\"$0\" key new >> file").expect_success();
+    let both = lines(&home.join("file"));
+    assert_eq!((both.len(), &both[..1]), (2, &first[..]));
+    assert!(shell(home, "\"$0\" key check file").expect_success().stdout.contains("2 keys"));
+}
+
+#[test]
+fn a_file_that_others_can_read_is_neither_used_nor_added_to() {
+    let world = World::new();
+    let home = world.dir();
+    shell(home, "\"$0\" key new file && chmod 644 file").expect_success();
+    for line in ["\"$0\" key check file", "\"$0\" key new >> file"] {
+        let refused = shell(home, line);
+        assert_eq!(refused.exit, Exit::Code(1), "{line}");
+        assert!(refused.stderr.contains("0644") && refused.stderr.contains("chmod 600"), "{}", refused.stderr);
+        let key = &lines(&home.join("file"))[0];
+        assert!(!refused.stderr.contains(&key[..8]), "an error shows the key");
+    }
+    assert_eq!(lines(&home.join("file")).len(), 1);
+}
+
+#[test]
+fn which_file_is_used_is_said_by_the_environment_then_by_the_configuration() {
+    let world = World::new();
+    let home = world.dir();
+    let undecided = shell(home, "\"$0\" key check");
+    assert_eq!(undecided.exit, Exit::Code(1));
+    for word in ["ropeway key new", "ROPEWAY_KEY_FILE", "ROPEWAY_TRUSTED"] {
+        assert!(undecided.stderr.contains(word), "{word} is not in: {}", undecided.stderr);
+    }
+    shell(home, "mkdir -p .config/ropeway && \"$0\" key new .config/ropeway/key && \"$0\" key new other")
+        .expect_success();
+    fs::write(home.join(".config/ropeway/config.toml"), "[cluster]\nkey_file = 'key'\n").unwrap();
+    assert!(shell(home, "\"$0\" key check").expect_success().stdout.contains(".config/ropeway/key: one key"));
+    let other = shell(home, "ROPEWAY_KEY_FILE=other \"$0\" key check").expect_success();
+    assert!(other.stdout.starts_with("other: one key"), "{}", other.stdout);
+    let trusted = shell(home, "ROPEWAY_TRUSTED=1 \"$0\" key check").expect_success();
+    assert!(trusted.stdout.contains("trusted"), "{}", trusted.stdout);
+}
