@@ -14,6 +14,7 @@ mod helper;
 pub mod key_file;
 mod path;
 mod readiness;
+pub mod restart;
 mod share;
 mod spin;
 mod wait;
