@@ -251,7 +251,7 @@ fn a_state_is_answered_at_once_even_with_nothing_to_say() {
         if from == 0 && bytes[0] == STATE {
             asked = Some(now);
         }
-        if let (1, Some(asked)) = (from, asked) {
+        if let Some(asked) = asked.filter(|_| from == 1) {
             out.borrow_mut().get_or_insert(now - asked);
         }
         from == 0 || asked.is_some()
