@@ -373,20 +373,6 @@ impl Engine {
         Ok(channel)
     }
 
-    /// Between hosts with a key a refusal is not believed at once. Who waited for less time than an attempt has hears of it all the same.
-    fn with_hint(&self, channel: ChannelId, error: Error) -> Error {
-        let hint = || self.inner().ok()?.lock().endpoint.hint(channel);
-        if matches!(error, Error::TimedOut) { hint().map_or(error, Error::Failed) } else { error }
-    }
-
-    /// Takes over changed keys for what is opened from now on.
-    ///
-    /// # Errors
-    /// [`Error::Keyless`]: the engine was made without keys, and stays so.
-    pub fn replace_keys(&self, keys: Arc<ClusterKeys>) -> Result<(), Error> {
-        if self.inner()?.lock().endpoint.replace_keys(Some(keys)) { Ok(()) } else { Err(Error::Keyless) }
-    }
-
     /// Sends bytes of a stream (all of them, waiting for room as often as needed), or one message.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ mod engine;
 mod error;
 mod helper;
 pub mod key_file;
+mod keyed;
 mod path;
 mod readiness;
 pub mod restart;

@@ -6,6 +6,7 @@
 //! still, and must not run backwards by more than a lease without costing speed.
 
 mod commands;
+mod cookies;
 mod counters;
 mod deliver;
 mod input;

@@ -9,7 +9,7 @@ use ropeway_wire::{
 };
 use zeroize::Zeroizing;
 
-use super::{Endpoint, Path, Spent};
+use super::{Endpoint, Path};
 use crate::channel::ChannelId;
 use crate::crypto::handshake::{CONFIRM_OVERHEAD_BYTES, OPENED_OVERHEAD_BYTES};
 use crate::crypto::{ClusterKeys, Initiator, KeyError, Limits, Responder, Session};
@@ -199,20 +199,6 @@ impl Endpoint {
             change_after_blocks: self.config.key_volume_bytes / BLOCK_BYTES,
             ..Limits::default()
         }
-    }
-
-    /// Remembers that a cookie is spent, and what was answered.
-    pub(super) fn spend(
-        &mut self,
-        now: Time,
-        path: &Path,
-        nonce: u64,
-        opened: Option<(u32, Id)>,
-        answer: Option<Box<[u8]>>,
-    ) {
-        let key = (*path, nonce);
-        self.spent.insert(key, Spent { opened, until: now.after(super::opening::SPENT_NS), answer });
-        self.spent_order.push_back(key);
     }
 
     /// Opens a packet of an association with a key; counts it if it does not open.

@@ -13,15 +13,6 @@ use crate::sent::Packet as SentPacket;
 use crate::time::Time;
 
 const MOST_RETRY_NS: u64 = 1_000_000_000;
-/// Spent cookies remembered, at most: who opens more than this within their life is refused as busy.
-const MOST_SPENT: usize = 65_536;
-/// Cookies are good for this long.
-const COOKIE_NS: u64 = 3_000_000_000;
-/// A cookie's time of issue counts these.
-const COOKIE_TICK_NS: u64 = 1_000_000;
-/// Spent cookies are remembered for longer than they are good, however the clock's units fall.
-pub(super) const SPENT_NS: u64 = COOKIE_NS + 2 * COOKIE_TICK_NS;
-
 impl Endpoint {
     pub(super) fn handle_opening(&mut self, now: Time, path: &Path, packet: &Packet<'_>) -> Result<(), Malformed> {
         let id = packet.header.destination;
@@ -87,7 +78,7 @@ impl Endpoint {
             self.counters.dropped_malformed[Malformed::PacketSize.index()] += 1;
             return;
         }
-        let cookie = self.cookie(now_ticks(now), path, &SynFields { packet_size: size as u16, ..*syn });
+        let cookie = self.cookie(now, path, &SynFields { packet_size: size as u16, ..*syn });
         let fields = CookieFields { nonce: syn.nonce, packet_size: size as u16, cookie };
         let header = Header {
             length: (size - ropeway_wire::BASE_HEADER_BYTES) as u16,
@@ -125,23 +116,6 @@ impl Endpoint {
             Some(listener) if listener.queue.len() >= listener.backlog => Some(ErrorCode::Busy),
             Some(_) => None,
         }
-    }
-
-    /// The cookie for a SYN with the packet size accepted, issued at `ticks`.
-    fn cookie(&self, ticks: u32, path: &Path, syn: &SynFields) -> Cookie {
-        let mac = self.secret.cookie(ticks, &path.0, &syn.to_bytes());
-        let mut cookie = [0; 20];
-        cookie[..4].copy_from_slice(&ticks.to_be_bytes());
-        cookie[4..].copy_from_slice(&mac);
-        Cookie(cookie)
-    }
-
-    fn is_fresh_cookie(&self, now: Time, path: &Path, confirm: &ConfirmFields<'_>) -> bool {
-        let Some((ticks, _)) = confirm.cookie.0.split_first_chunk::<4>() else { return false };
-        let ticks = u32::from_be_bytes(*ticks);
-        let age_ns = u64::from(now_ticks(now).wrapping_sub(ticks)) * COOKIE_TICK_NS;
-        let Some(code) = confirm.cookie.0.last_chunk() else { return false };
-        age_ns <= COOKIE_NS && self.secret.verify_cookie(ticks, &path.0, &confirm.syn.to_bytes(), code)
     }
 
     fn handle_cookie(&mut self, now: Time, path: &Path, id: Id, fields: &CookieFields) {
@@ -360,16 +334,6 @@ impl Endpoint {
         Ok(Ok(index))
     }
 
-    pub(super) fn has_room_for_spent(&mut self, now: Time) -> bool {
-        while let Some(key) = self.spent_order.front()
-            && self.spent.get(key).is_none_or(|spent| spent.until <= now)
-        {
-            self.spent.remove(key);
-            self.spent_order.pop_front();
-        }
-        self.spent.len() < MOST_SPENT
-    }
-
     /// A new association for a client that has proved its address. An attempt of ours towards the same peer, which stood back, goes over into it.
     fn admit(&mut self, now: Time, path: &Path, syn: &SynFields, parameters: &Parameters) -> Option<u32> {
         let first_number = self.first_number();
@@ -574,8 +538,4 @@ impl Endpoint {
     pub(super) fn first_number(&mut self) -> u64 {
         self.config.first_number.unwrap_or_else(|| self.random.next_u64())
     }
-}
-
-fn now_ticks(now: Time) -> u32 {
-    (now.as_nanos() / COOKIE_TICK_NS) as u32
 }
