@@ -2,6 +2,7 @@
 //!
 //! LINK is `udp:ADDRESS:PORT` or `packet:DEVICE`, PEER is `ADDRESS:PORT` or a MAC address. Cases: `pingpong`, `stream`, `rate`.
 
+use ropeway_engine::key_file::Choice;
 use ropeway_engine::{ChannelId, Config, Engine, LinkId, Mode, Options, Target};
 use ropeway_link::packet::{self, PacketLink};
 use ropeway_link::udp::{self, UdpLink};
@@ -40,7 +41,10 @@ fn engine(link: &str) -> (Engine, LinkId) {
         let (name, value) = setting.split_once('=').expect("NAME=VALUE");
         config.set(name, value.parse().expect("a number")).expect("a tunable");
     }
-    let mut options = Options { config, ..Options::default() };
+    // ROPEWAY_KEY_FILE: how much a key costs.
+    let choice = Choice::from_environment().expect("keys");
+    let keys = choice.and_then(|choice| choice.load().expect("keys"));
+    let mut options = Options { config, keys, ..Options::default() };
     options.spin = spin.unwrap_or(options.spin);
     let engine = Engine::new(&options).expect("engine");
     let id = engine.add_link(link).expect("link");

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ropeway_proto::config::{TUNABLES, Tunable};
+use ropeway_proto::crypto::OpenError;
 use ropeway_proto::{AssociationStatistics, ChannelStatistics, Config, Counters};
 use serde::{Deserialize, Serialize};
 
@@ -96,6 +97,9 @@ pub struct ConnectionShown {
     pub round_trip_us: f64,
     pub resent: u64,
     pub lost: u64,
+    /// How often the key was changed; nothing where hosts are trusted.
+    #[serde(default)]
+    pub key_changes: Option<u64>,
     /// What its sending waits for now, and has waited for, in milliseconds: `program`, `grant`, `reader`, `loss`, `silence`.
     pub waits_for: String,
     pub waited_ms: std::collections::BTreeMap<String, f64>,
@@ -243,6 +247,7 @@ fn connection(statistics: &ChannelStatistics, links: &[LinkShown]) -> Connection
         round_trip_us: association.map_or(0.0, |association| association.round_trip_ns as f64 / 1e3),
         resent: association.map_or(0, |association| association.counters.resent),
         lost: association.map_or(0, |association| association.counters.lost),
+        key_changes: association.and_then(|association| association.sealing).map(|sealing| sealing.generation),
         waits_for: association
             .map_or_else(|| "over".into(), |association| format!("{:?}", association.waits_for).to_lowercase()),
         waited_ms: association.as_ref().map(waited).unwrap_or_default(),
@@ -266,6 +271,7 @@ fn counters(counters: &Counters) -> std::collections::BTreeMap<String, u64> {
         ("dropped_cookie", counters.dropped_cookie),
         ("dropped_unasked", counters.dropped_unasked),
         ("dropped_reset", counters.dropped_reset),
+        ("dropped_handshake", counters.dropped_handshake.iter().sum()),
         ("violations", counters.violations),
         ("channels_opened", counters.channels_opened),
         ("channels_accepted", counters.channels_accepted),
@@ -285,7 +291,9 @@ fn counters(counters: &Counters) -> std::collections::BTreeMap<String, u64> {
         ("gate_suspects", counters.gate.suspects),
         ("gate_cuts", counters.gate.cuts),
     ];
-    named.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+    let sealed = OpenError::NAMES.into_iter().zip(counters.dropped_sealed);
+    let sealed = sealed.map(|(name, count)| (format!("dropped_sealed_{}", name.replace('-', "_")), count));
+    named.into_iter().map(|(name, count)| (name.to_owned(), count)).chain(sealed).collect()
 }
 
 /// Asks the engine at the abstract address `name`.

@@ -16,6 +16,7 @@ use crate::core::{Core, LinkId, Poller};
 use crate::error::Error;
 use crate::helper;
 use crate::readiness::{Interest, Watch};
+use crate::restart;
 use crate::spin::{LOOKS_PER_YIELD, Spin, USUAL_SPIN_NS};
 use crate::wait::Subject;
 
@@ -35,12 +36,14 @@ pub struct Options {
     /// The cluster's keys: everything is sealed, and nobody without one is talked to. `None`: all hosts and the network between them are trusted;
     /// see [`crate::key_file::decide`] for who decides that.
     pub keys: Option<Arc<ClusterKeys>>,
+    /// The secret of engines that were here before, whose associations this one can then end.
+    pub secret: Option<Arc<restart::Secret>>,
 }
 
 impl Default for Options {
     fn default() -> Options {
         let spin = Duration::from_nanos(USUAL_SPIN_NS);
-        Options { config: Config::default(), spin, node: None, steering: 0, keys: None }
+        Options { config: Config::default(), spin, node: None, steering: 0, keys: None, secret: None }
     }
 }
 
@@ -79,6 +82,8 @@ pub(crate) struct Inner {
     pub(crate) most_spin_ns: u64,
     origin: Instant,
     birthmark: Birthmark,
+    /// Its file stays locked while the engine lives.
+    _secret: Option<Arc<restart::Secret>>,
 }
 
 impl Drop for Handle {
@@ -97,13 +102,13 @@ impl Drop for Handle {
         drop(core);
         self.inner.helper_condition.notify_all();
         self.inner.ring();
+        self.control.iter().for_each(|name| control::stop(name));
         if let Some(helper) = self.helper.take() {
             let _ = helper.join();
         }
         // Whoever still has a look at the rest: the links' addresses are free for others from now on.
         self.inner.lock().drop_links();
         *self.inner.descriptors.lock().unwrap_or_else(PoisonError::into_inner) = Arc::default();
-        self.control.iter().for_each(|name| control::stop(name));
     }
 }
 
@@ -212,7 +217,11 @@ impl Engine {
     pub fn new(options: &Options) -> Result<Engine, Error> {
         let seed = random_seed().map_err(Error::link("reading random bytes"))?;
         let node = options.node.unwrap_or_else(|| u64::from_be_bytes(seed[..8].try_into().unwrap_or_default()));
-        let endpoint = Endpoint::with_keys(options.config.clone(), node, options.steering, seed, options.keys.clone());
+        let mut endpoint =
+            Endpoint::with_keys(options.config.clone(), node, options.steering, seed, options.keys.clone());
+        if let Some(kept) = &options.secret {
+            endpoint.set_secret(*kept.secret, kept.start);
+        }
         let spin = Spin::new(options.spin.as_nanos() as u64);
         let inner = Arc::new(Inner {
             core: Mutex::new(Core::new(endpoint)),
@@ -225,6 +234,7 @@ impl Engine {
             most_spin_ns: spin.most_ns(),
             origin: Instant::now(),
             birthmark: Birthmark::new().map_err(Error::link("making a page that forks wipe"))?,
+            _secret: options.secret.clone(),
         });
         let helper = helper::start(inner.clone()).map_err(Error::link("starting the helper thread"))?;
         let control = control::start(Arc::downgrade(&inner)).ok();
@@ -245,7 +255,10 @@ impl Engine {
         let copy = link.descriptor().map(|fd| fd.try_clone_to_owned()).transpose();
         let copy = copy.map_err(Error::link("copying the link's descriptor"))?;
         let mut core = inner.lock();
+        let local = link.local();
         let id = core.add_link(link).ok_or(Error::NoLink)?;
+        // To its own address an engine may talk; elsewhere, what it said itself and comes back is somebody's mischief.
+        core.endpoint.add_own_path(Core::path(id, local));
         let mut descriptors = inner.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Vec::with_capacity(descriptors.len() + 1);
         for fd in descriptors.iter().map(AsFd::as_fd) {
@@ -381,6 +394,7 @@ impl Engine {
             }
         });
         if let Err(error) = result {
+            let error = self.with_hint(channel, error);
             self.abort(channel);
             return Err(error);
         }
@@ -731,7 +745,7 @@ fn fatal<T>(error: Error) -> Option<Result<T, Error>> {
     }
 }
 
-fn random_seed() -> std::io::Result<[u8; 32]> {
+pub(crate) fn random_seed() -> std::io::Result<[u8; 32]> {
     let mut seed = [0; 32];
     std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut seed)?;
     Ok(seed)

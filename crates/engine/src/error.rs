@@ -29,6 +29,8 @@ pub enum Error {
     Connect(#[from] ConnectError),
     #[error("this process was forked from the one that made the connection; make new ones here")]
     Forked,
+    #[error("this engine was made without keys, and cannot be given any")]
+    Keyless,
     #[error("there is no link of that kind; add one to the engine first")]
     NoLink,
     #[error("{doing}: {source}")]
@@ -84,7 +86,7 @@ impl From<Error> for io::Error {
             Error::TooShort { .. } | Error::TooLong { .. } => ErrorKind::InvalidInput,
             Error::Listen(_) => ErrorKind::AddrInUse,
             Error::Connect(_) => ErrorKind::OutOfMemory,
-            Error::Forked | Error::NoLink => ErrorKind::Unsupported,
+            Error::Forked | Error::NoLink | Error::Keyless => ErrorKind::Unsupported,
             Error::Link { source, .. } => source.kind(),
         };
         io::Error::new(kind, error)

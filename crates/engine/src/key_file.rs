@@ -39,15 +39,13 @@ pub enum Choice {
 pub enum KeyError {
     #[error("cannot read the key file {path}: {source}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("the key file {path} is not a file")]
+    #[error("{path} is not a file")]
     NotAFile { path: PathBuf },
     #[error(
-        "the key file {path} has mode {mode:04o}: others than its owner can reach it. `chmod 600` it, and make a new key if one of them may have read it"
+        "{path} has mode {mode:04o}: others than its owner can reach it. `chmod 600` it, and make a new one if one of them may have read it"
     )]
     Permissions { path: PathBuf, mode: u32 },
-    #[error(
-        "the key file {path} belongs to user {owner}; it must belong to the user of this program ({user}) or to root"
-    )]
+    #[error("{path} belongs to user {owner}; it must belong to the user of this program ({user}) or to root")]
     Owner { path: PathBuf, owner: u32, user: u32 },
     #[error("{path} has more than {MOST_FILE_BYTES} bytes, so it is no key file")]
     TooLong { path: PathBuf },
@@ -130,8 +128,8 @@ pub fn read(path: &Path) -> Result<ClusterKeys, KeyError> {
     ClusterKeys::parse(text).map_err(|source| KeyError::Content { path: path.to_owned(), source })
 }
 
-/// Asks the open file, not its name: what was looked at is what is read.
-fn check_owner(path: &Path, file: &File) -> Result<(), KeyError> {
+/// Whether others than its owner can have read the file or written it. Asks the open file, not its name: what was looked at is what is read.
+pub(crate) fn check_owner(path: &Path, file: &File) -> Result<(), KeyError> {
     let path = || path.to_owned();
     let about = file.metadata().map_err(|source| KeyError::Read { path: path(), source })?;
     if !about.is_file() {

@@ -28,6 +28,16 @@ const MOST_DOUBLINGS: u32 = 10;
 /// ABORTs for channels that were refused at once, waiting to be sent, at most; an OPEN beyond that counts as lost.
 pub const MOST_REFUSALS: usize = 64;
 
+/// What comes of the peer's word that two attempts have crossed. It may be a stranger's, so it costs a repetition now and then, and no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crossed {
+    No,
+    /// The next repetition is left out.
+    LeavesOut,
+    /// The last one was, so the next one is not.
+    LeftOut,
+}
+
 /// An attempt to open, seen from the end that began it.
 #[derive(Debug)]
 pub struct Attempt {
@@ -39,8 +49,8 @@ pub struct Attempt {
     pub give_up_at: Time,
     pub retry_at: Time,
     pub retry_ns: u64,
-    /// The other end's attempt crossed this one and wins: until then its CONFIRM is waited for.
-    pub yields_until: Option<Time>,
+    /// The other end's attempt has crossed this one, and wins.
+    pub crossed: Crossed,
     /// CONFIRM has been sent: the server may know channel 0.
     pub confirmed: bool,
     /// When the last SYN or CONFIRM left, for the first sample of the round-trip time; none when it was repeated.
@@ -64,7 +74,7 @@ impl Attempt {
             give_up_at,
             retry_at: now,
             retry_ns: FIRST_RETRY_NS,
-            yields_until: None,
+            crossed: Crossed::No,
             confirmed: false,
             asked_at: None,
             handshake: None,

@@ -6,6 +6,7 @@
 //! still, and must not run backwards by more than a lease without costing speed.
 
 mod commands;
+mod cookies;
 mod counters;
 mod deliver;
 mod input;
@@ -106,6 +107,8 @@ pub struct Endpoint {
     channels: Slab<Channel>,
     channel_generation: u32,
     listeners: BTreeMap<u16, Listener>,
+    /// Paths that lead back here.
+    own_paths: BTreeSet<Path>,
     spent: BTreeMap<(Path, u64), Spent>,
     /// The same, oldest first.
     spent_order: VecDeque<(Path, u64)>,
@@ -228,6 +231,7 @@ impl Endpoint {
             channels: Slab::new(),
             channel_generation: 0,
             listeners: BTreeMap::new(),
+            own_paths: BTreeSet::new(),
             spent: BTreeMap::new(),
             spent_order: VecDeque::new(),
             gate: Gate::new(&config),
@@ -249,6 +253,11 @@ impl Endpoint {
             next_port: FIRST_FREE_PORT,
             config,
         }
+    }
+
+    /// What is sent over this path comes back to this endpoint: it may open channels to itself there.
+    pub fn add_own_path(&mut self, path: Path) {
+        self.own_paths.insert(path);
     }
 
     pub fn config(&self) -> &Config {

@@ -5,8 +5,9 @@
 use std::fmt;
 
 use crate::crypto::session::OVERHEAD_BYTES;
-use crate::crypto::{Initiator, OpenError, SealError, Session};
+use crate::crypto::{Counters, Initiator, OpenError, SealError, Session};
 use crate::sent::Sent;
+use crate::statistics::SealingStatistics;
 use crate::time::Time;
 use ropeway_wire::{CHANNEL_HEADER_BYTES, Packet};
 
@@ -39,6 +40,12 @@ pub struct Sealing {
 impl Sealing {
     pub fn with_key() -> Sealing {
         Sealing { overhead_bytes: OVERHEAD_BYTES, ..Sealing::default() }
+    }
+
+    pub fn statistics(&self) -> Option<SealingStatistics> {
+        let session = self.session.as_ref()?;
+        let &Counters { sealed, opened, refused, .. } = session.counters();
+        Some(SealingStatistics { generation: session.generation(), sealed, opened, refused })
     }
 
     pub fn is_keyed(&self) -> bool {

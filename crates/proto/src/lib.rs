@@ -27,5 +27,7 @@ pub use endpoint::{
 };
 pub use gate::{Gate, GateCounters};
 pub use ropeway_wire::{ErrorCode, Mode};
-pub use statistics::{AssociationCounters, AssociationStatistics, ChannelStatistics, Limit, LimitTimes};
+pub use statistics::{
+    AssociationCounters, AssociationStatistics, ChannelStatistics, Limit, LimitTimes, SealingStatistics,
+};
 pub use time::Time;

@@ -1,6 +1,7 @@
 //! What is known about one connection: counts, and what its sending has waited for ("why is it slow"). Plain numbers; who shows them, and how, is not
 //! decided here.
 
+use crate::crypto::OpenError;
 use crate::endpoint::Path;
 
 /// Counts of one association. Never reset.
@@ -59,6 +60,17 @@ impl LimitTimes {
     }
 }
 
+/// What became of an association's packets under its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SealingStatistics {
+    /// How often the key that this end seals with was changed.
+    pub generation: u64,
+    pub sealed: u64,
+    pub opened: u64,
+    /// Packets that did not open, by [`OpenError::index`].
+    pub refused: [u64; OpenError::ALL.len()],
+}
+
 /// An association as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AssociationStatistics {
@@ -87,6 +99,8 @@ pub struct AssociationStatistics {
     pub waits_for: Limit,
     pub waited: LimitTimes,
     pub counters: AssociationCounters,
+    /// `None`: it has no key, or is not open.
+    pub sealing: Option<SealingStatistics>,
 }
 
 /// A channel as it is now, and the association that carries it.

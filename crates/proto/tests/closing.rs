@@ -239,3 +239,18 @@ fn a_message_longer_than_the_limit_is_refused_before_it_is_sent() {
     wait_for(&mut world, S, "it arrives", |world| world.hosts[1].recv(server, &mut out) == Ok(Some(10_000)));
     close_all_channels(&mut world, &[(0, client), (1, server)]);
 }
+
+#[test]
+fn an_end_behind_data_that_nobody_will_take_does_not_wait_for_credit() {
+    let config = Config { receive_buffer_bytes: 256 << 10, ..Config::default() };
+    let mut world = World::new(2, Net::default(), &config, 0);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    // One byte more than the first window; then the end; and then the news that the other end has closed.
+    close(&mut world, 1, server);
+    assert_eq!(send(&mut world, 0, client, &[0; 65_537]), Ok(65_537));
+    let now = world.time();
+    world.hosts[0].shutdown(now, client).unwrap();
+    pass(&mut world, 10 * MS);
+    close(&mut world, 0, client);
+    wait_empty(&mut world);
+}

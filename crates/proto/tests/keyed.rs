@@ -4,11 +4,19 @@
 
 #[path = "closing.rs"]
 mod closing;
+#[path = "esp_bugs.rs"]
+mod esp_bugs;
+#[path = "incast.rs"]
+mod incast;
 #[path = "liveness.rs"]
 mod liveness;
 #[path = "loss.rs"]
 mod loss;
 #[path = "opening.rs"]
 mod opening;
+#[path = "oracle.rs"]
+mod oracle;
+#[path = "scale.rs"]
+mod scale;
 #[path = "transfer.rs"]
 mod transfer;

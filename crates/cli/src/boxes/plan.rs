@@ -217,6 +217,10 @@ impl Plan {
         })
     }
 
+    pub fn has_gateways(&self) -> bool {
+        self.members.iter().any(|member| matches!(member, Member::Gateway(_)))
+    }
+
     pub fn legs_of(&self, member: Member) -> impl Iterator<Item = Leg> {
         self.legs.iter().copied().filter(move |leg| leg.member == member)
     }

@@ -21,16 +21,17 @@ pub const COMPLETE: &str = "complete";
 const HOSTS_FILE: &str = "hosts";
 
 /// Set before a namespace gets its devices, as they copy the defaults.
-const HOST_PARAMETERS: [(&str, &str); 5] = [
+const HOST_PARAMETERS: [(&str, &str); 3] = [
     // Addresses are usable at once: nobody else can have them.
     ("ipv6/conf/default/accept_dad", "0"),
     // No router speaks here, and nobody need ask for one: the wire is quiet until a program sends.
     ("ipv6/conf/default/accept_ra", "0"),
     ("ipv6/conf/default/router_solicitations", "0"),
-    // Several gateways share the connections, each connection keeps to one.
-    ("ipv4/fib_multipath_hash_policy", "1"),
-    ("ipv6/fib_multipath_hash_policy", "1"),
 ];
+
+/// Several gateways share the connections, each connection keeps to one.
+const ROUTE_PARAMETERS: [(&str, &str); 2] =
+    [("ipv4/fib_multipath_hash_policy", "1"), ("ipv6/fib_multipath_hash_policy", "1")];
 
 const GATEWAY_PARAMETERS: [(&str, &str); 2] = [("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")];
 
@@ -105,7 +106,11 @@ fn try_delay(switch: &Namespace) -> Result<()> {
 fn prepare(plan: &Plan, member: Member, namespace: &Namespace) -> Result<()> {
     netns::inside(namespace, || {
         netns::set_parameters(&HOST_PARAMETERS)?;
-        if matches!(member, Member::Gateway(_)) { netns::set_parameters(&GATEWAY_PARAMETERS) } else { Ok(()) }
+        match member {
+            Member::Gateway(_) => netns::set_parameters(&GATEWAY_PARAMETERS),
+            _ if plan.has_gateways() => netns::set_parameters(&ROUTE_PARAMETERS),
+            _ => Ok(()),
+        }
     })?;
     let dir = namespace.etc();
     let write = || {

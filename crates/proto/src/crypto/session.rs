@@ -120,6 +120,10 @@ impl OpenError {
     pub const ALL: [Self; 7] =
         [Self::Short, Self::Replayed, Self::TooOld, Self::FormerKey, Self::Change, Self::Forged, Self::Room];
 
+    /// The names of the kinds for lists of counters, each at its [`index`](OpenError::index).
+    pub const NAMES: [&'static str; Self::ALL.len()] =
+        ["short", "replayed", "too-old", "former-key", "change", "forged", "room"];
+
     /// The place of this kind among [`Counters::refused`].
     pub fn index(self) -> usize {
         self as usize

@@ -304,10 +304,23 @@ impl Endpoint {
     /// arrived ([0:3.4], the zombie).
     fn end_unread(&mut self, at: u32) {
         let channel = &mut self.channels[at as usize];
-        if !channel.outgoing.is_finished() {
-            channel.outgoing.drop_queue(&mut self.tx_pool);
-            channel.outgoing.finish(FinFields { extent: Extent::Write }, &mut self.tx_pool);
-            self.schedule_channel(at);
+        if channel.outgoing.is_finished() && channel.outgoing.is_queue_empty() {
+            return;
+        }
+        // An end that stands behind data without credit goes as well, and comes again: nobody will give that credit.
+        channel.outgoing.drop_queue(&mut self.tx_pool);
+        channel.outgoing.finish(FinFields { extent: Extent::Write }, &mut self.tx_pool);
+        self.leave_round(at);
+        self.schedule_channel(at);
+    }
+
+    /// The channel's next packet has changed its kind: it may stand in the wrong line.
+    fn leave_round(&mut self, at: u32) {
+        let channel = &mut self.channels[at as usize];
+        if !channel.detached && std::mem::replace(&mut channel.outgoing.scheduled, false) {
+            let association = &mut self.associations[channel.association as usize];
+            association.round.retain(|&other| other != at);
+            association.ending.retain(|&other| other != at);
         }
     }
 
@@ -340,13 +353,8 @@ impl Endpoint {
         channel.failed = Some(code);
         channel.incoming.clear(&mut self.rx_pool);
         channel.incoming.revoke(&mut self.rx_pool);
-        if std::mem::replace(&mut channel.outgoing.scheduled, false) {
-            // Its line may be the one that waits for grants.
-            let association = &mut self.associations[channel.association as usize];
-            association.round.retain(|&other| other != at);
-            association.ending.retain(|&other| other != at);
-        }
         channel.outgoing.abort(AbortFields { code }, &mut self.tx_pool);
+        self.leave_round(at);
         self.release_reservation(at);
         self.schedule_channel(at);
         self.announce_channel(at);

@@ -9,7 +9,7 @@ use ropeway_wire::{
 };
 use zeroize::Zeroizing;
 
-use super::{Endpoint, Path, Spent};
+use super::{Endpoint, Path};
 use crate::channel::ChannelId;
 use crate::crypto::handshake::{CONFIRM_OVERHEAD_BYTES, OPENED_OVERHEAD_BYTES};
 use crate::crypto::{ClusterKeys, Initiator, KeyError, Limits, Responder, Session};
@@ -201,20 +201,6 @@ impl Endpoint {
         }
     }
 
-    /// Remembers that a cookie is spent, and what was answered.
-    pub(super) fn spend(
-        &mut self,
-        now: Time,
-        path: &Path,
-        nonce: u64,
-        opened: Option<(u32, Id)>,
-        answer: Option<Box<[u8]>>,
-    ) {
-        let key = (*path, nonce);
-        self.spent.insert(key, Spent { opened, until: now.after(super::opening::SPENT_NS), answer });
-        self.spent_order.push_back(key);
-    }
-
     /// Opens a packet of an association with a key; counts it if it does not open.
     pub(super) fn unseal<'a>(
         &mut self,
@@ -271,3 +257,110 @@ fn write_answer(
 
 /// What stands in front of the second message in the payload of OPENED.
 const NONCE_BYTES: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::crypto::ClusterKey;
+    use ropeway_wire::Mode;
+
+    const PATHS: [Path; 2] = [Path([1; Path::BYTES]), Path([2; Path::BYTES])];
+    const MS: u64 = 1_000_000;
+
+    /// Two ends of one wire, and what they say to each other.
+    struct Pair {
+        ends: [Endpoint; 2],
+        now: Time,
+    }
+
+    impl Pair {
+        fn new() -> Pair {
+            let keys = Arc::new(ClusterKeys::one(ClusterKey::new(std::array::from_fn(|at| at as u8))));
+            let end = |number: u8| {
+                Endpoint::with_keys(Config::default(), u64::from(number), 1, [number; 32], Some(keys.clone()))
+            };
+            Pair { ends: [end(0), end(1)], now: Time::from_nanos(1_000_000_000) }
+        }
+
+        /// Until nobody has anything to say at this moment. Says how many packets each has sent.
+        fn talk(&mut self) -> [usize; 2] {
+            let mut sent = [0; 2];
+            for turn in 0.. {
+                assert!(turn < 10_000, "they never come to an end");
+                let mut is_quiet = true;
+                for from in 0..2 {
+                    let mut packets = Vec::new();
+                    self.ends[from].transmit(self.now, &mut |_, _, batch| {
+                        packets.extend(batch.iter().map(|packet| packet.to_vec()));
+                        batch.len()
+                    });
+                    sent[from] += packets.len();
+                    is_quiet &= packets.is_empty();
+                    for packet in packets {
+                        self.ends[1 - from].handle_packet(self.now, &PATHS[from], false, &packet);
+                    }
+                    self.ends[1 - from].finish_batch(self.now);
+                }
+                if is_quiet {
+                    break;
+                }
+            }
+            sent
+        }
+
+        fn wait(&mut self, ns: u64) -> [usize; 2] {
+            let (end, mut sent) = (self.now.after(ns), [0; 2]);
+            while self.now < end {
+                self.now = self.now.after(MS);
+                self.ends.iter_mut().for_each(|end| end.handle_timeout(self.now));
+                sent.iter_mut().zip(self.talk()).for_each(|(sum, more)| *sum += more);
+            }
+            sent
+        }
+
+        fn session(&mut self, end: usize) -> &mut Session {
+            let (_, association) = self.ends[end].associations.iter_mut().next().expect("an association");
+            association.sealing.session.as_mut().expect("it is open")
+        }
+    }
+
+    #[test]
+    fn an_end_whose_key_is_used_up_falls_silent_and_the_other_gives_it_up() {
+        let mut pair = Pair::new();
+        pair.ends[1].listen(7, Mode::Stream, 1).unwrap();
+        let client = pair.ends[0].connect(pair.now, &PATHS[1], 7, Mode::Stream).unwrap();
+        pair.talk();
+        let server = pair.ends[1].accept(7).unwrap();
+        // The server may seal a hundred packets more, and the client changes nothing before.
+        let limits = Limits { most_blocks: 100 * 90, ..Limits::default() };
+        pair.session(1).tighten(limits);
+        let mut sent = 0;
+        for _ in 0..30 {
+            let _ = pair.ends[1].send(pair.now, server, &[7; 30_000]);
+            sent += pair.wait(10 * MS)[1];
+        }
+        assert!((100..400).contains(&sent), "{sent}");
+        assert_eq!(pair.wait(1000 * MS)[1], 0, "silent for good");
+        assert!(!pair.ends[1].wants_to_transmit(), "and without a busy loop");
+        let _ = pair.ends[0].send(pair.now, client, b"are you there?");
+        pair.wait(11_000 * MS);
+        assert_eq!(pair.ends[0].readiness(client).unwrap().failed, Some(ErrorCode::Timeout));
+        pair.wait(11_000 * MS);
+        assert_eq!(pair.ends[1].readiness(server).unwrap().failed, Some(ErrorCode::Timeout));
+    }
+
+    #[test]
+    fn nothing_leaves_an_association_with_a_key_before_it_can_be_sealed() {
+        let mut pair = Pair::new();
+        pair.ends[1].listen(7, Mode::Stream, 1).unwrap();
+        pair.ends[0].connect(pair.now, &PATHS[1], 7, Mode::Stream).unwrap();
+        pair.talk();
+        let server = pair.ends[1].accept(7).unwrap();
+        for (_, association) in &mut pair.ends[1].associations {
+            association.sealing.session = None;
+        }
+        pair.ends[1].send(pair.now, server, &[7; 30_000]).unwrap();
+        assert_eq!(pair.wait(100 * MS)[1], 0);
+    }
+}

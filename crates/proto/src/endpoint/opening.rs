@@ -7,24 +7,12 @@ use ropeway_wire::{
 
 use super::keyed_opening::Answer;
 use super::{Endpoint, Path};
-use crate::association::{Association, Attempt, FIRST_RETRY_NS, Phase};
+use crate::association::{Association, Attempt, Crossed, FIRST_RETRY_NS, Phase};
 use crate::channel::Incoming;
 use crate::sent::Packet as SentPacket;
 use crate::time::Time;
 
 const MOST_RETRY_NS: u64 = 1_000_000_000;
-/// The end that stands back in a crossing waits so long for the other's CONFIRM before it tries again itself: the crossing SYN may have been
-/// lost on its way to a cookie, or forged.
-const YIELD_NS: u64 = 100_000_000;
-/// Spent cookies remembered, at most: who opens more than this within their life is refused as busy.
-const MOST_SPENT: usize = 65_536;
-/// Cookies are good for this long.
-const COOKIE_NS: u64 = 3_000_000_000;
-/// A cookie's time of issue counts these.
-const COOKIE_TICK_NS: u64 = 1_000_000;
-/// Spent cookies are remembered for longer than they are good, however the clock's units fall.
-pub(super) const SPENT_NS: u64 = COOKIE_NS + 2 * COOKIE_TICK_NS;
-
 impl Endpoint {
     pub(super) fn handle_opening(&mut self, now: Time, path: &Path, packet: &Packet<'_>) -> Result<(), Malformed> {
         let id = packet.header.destination;
@@ -71,6 +59,9 @@ impl Endpoint {
     }
 
     fn handle_syn(&mut self, now: Time, path: &Path, syn: &SynFields, arrived_bytes: usize) {
+        if self.is_thrown_back(path, syn) {
+            return self.counters.dropped_unasked += 1;
+        }
         if (syn.features & FEATURE_KEYED != 0) != self.keys.is_some() {
             return self.refuse(path, syn, ErrorCode::Key);
         }
@@ -87,7 +78,7 @@ impl Endpoint {
             self.counters.dropped_malformed[Malformed::PacketSize.index()] += 1;
             return;
         }
-        let cookie = self.cookie(now_ticks(now), path, &SynFields { packet_size: size as u16, ..*syn });
+        let cookie = self.cookie(now, path, &SynFields { packet_size: size as u16, ..*syn });
         let fields = CookieFields { nonce: syn.nonce, packet_size: size as u16, cookie };
         let header = Header {
             length: (size - ropeway_wire::BASE_HEADER_BYTES) as u16,
@@ -111,6 +102,14 @@ impl Endpoint {
         (self.node, attempt.source_port) < (syn.node, syn.source_port)
     }
 
+    /// Whether this is a SYN of our own for somebody else: who throws our packets back at us would have us talk to ourselves in his place. To our own address
+    /// we may talk.
+    fn is_thrown_back(&self, path: &Path, syn: &SynFields) -> bool {
+        let Some(own) = self.find(syn.source).map(|index| &self.associations[index as usize]) else { return false };
+        let is_ours = own.attempt().is_some_and(|attempt| attempt.nonce == syn.nonce);
+        is_ours && !(own.path == *path && self.own_paths.contains(path))
+    }
+
     fn refusal_of_port(&self, port: u16) -> Option<ErrorCode> {
         match self.listeners.get(&port) {
             None => Some(ErrorCode::Refused),
@@ -119,30 +118,13 @@ impl Endpoint {
         }
     }
 
-    /// The cookie for a SYN with the packet size accepted, issued at `ticks`.
-    fn cookie(&self, ticks: u32, path: &Path, syn: &SynFields) -> Cookie {
-        let mac = self.secret.cookie(ticks, &path.0, &syn.to_bytes());
-        let mut cookie = [0; 20];
-        cookie[..4].copy_from_slice(&ticks.to_be_bytes());
-        cookie[4..].copy_from_slice(&mac);
-        Cookie(cookie)
-    }
-
-    fn is_fresh_cookie(&self, now: Time, path: &Path, confirm: &ConfirmFields<'_>) -> bool {
-        let Some((ticks, _)) = confirm.cookie.0.split_first_chunk::<4>() else { return false };
-        let ticks = u32::from_be_bytes(*ticks);
-        let age_ns = u64::from(now_ticks(now).wrapping_sub(ticks)) * COOKIE_TICK_NS;
-        let Some(code) = confirm.cookie.0.last_chunk() else { return false };
-        age_ns <= COOKIE_NS && self.secret.verify_cookie(ticks, &path.0, &confirm.syn.to_bytes(), code)
-    }
-
     fn handle_cookie(&mut self, now: Time, path: &Path, id: Id, fields: &CookieFields) {
         let Some(index) = self.find_attempt(path, id, fields.nonce) else { return };
         let most = self.config.packet_bytes;
         let association = &mut self.associations[index as usize];
         let asked_at = association.attempt().and_then(|attempt| attempt.asked_at);
         if let Some(attempt) = association.attempt_mut() {
-            if attempt.cookie.is_some() || attempt.yields_until.is_some_and(|until| until > now) {
+            if attempt.cookie.is_some() {
                 return;
             }
             attempt.cookie = Some(fields.cookie);
@@ -176,9 +158,11 @@ impl Endpoint {
         attempt.asked_at = is_first.then_some(now);
         attempt.retry_at = now.after(attempt.retry_ns + jitter % (attempt.retry_ns / 8));
         attempt.retry_ns = (attempt.retry_ns * 2).min(MOST_RETRY_NS);
-        if attempt.yields_until.is_some_and(|until| until > now) {
+        if attempt.crossed == Crossed::LeavesOut {
+            attempt.crossed = Crossed::LeftOut;
             return true;
         }
+        attempt.crossed = Crossed::No;
         let Attempt { nonce, destination_port, source_port, cookie, .. } = **attempt;
         let path = association.path;
         let syn = SynFields {
@@ -298,6 +282,10 @@ impl Endpoint {
             }
             return Ok(());
         }
+        if self.is_thrown_back(path, &confirm.syn) {
+            self.counters.dropped_unasked += 1;
+            return Ok(());
+        }
         // Two CONFIRMs may cross even if the SYNs did not: the same end is the client.
         if self.is_crossing(path, &confirm.syn) {
             self.refuse(path, &confirm.syn, ErrorCode::Crossed);
@@ -346,16 +334,6 @@ impl Endpoint {
         Ok(Ok(index))
     }
 
-    pub(super) fn has_room_for_spent(&mut self, now: Time) -> bool {
-        while let Some(key) = self.spent_order.front()
-            && self.spent.get(key).is_none_or(|spent| spent.until <= now)
-        {
-            self.spent.remove(key);
-            self.spent_order.pop_front();
-        }
-        self.spent.len() < MOST_SPENT
-    }
-
     /// A new association for a client that has proved its address. An attempt of ours towards the same peer, which stood back, goes over into it.
     fn admit(&mut self, now: Time, path: &Path, syn: &SynFields, parameters: &Parameters) -> Option<u32> {
         let first_number = self.first_number();
@@ -363,7 +341,12 @@ impl Endpoint {
         let index =
             self.add_association(|id| Association::new(id, *path, Phase::Open, windows, first_number, &config, now))?;
         self.associations[index as usize].open(parameters, usize::from(syn.packet_size));
+        let is_own = |before: u32| {
+            self.associations[before as usize].attempt().is_some_and(|attempt| attempt.nonce == syn.nonce)
+        };
         match self.peers.insert(*path, index) {
+            // Ours to ourselves.
+            Some(before) if is_own(before) => {}
             Some(before) if self.associations[before as usize].attempt().is_some() => {
                 self.move_channels(now, before, index);
             }
@@ -499,8 +482,10 @@ impl Endpoint {
     fn handle_refused(&mut self, now: Time, path: &Path, id: Id, nonce: u64, code: ErrorCode) {
         let Some(index) = self.find_attempt(path, id, nonce) else { return };
         if code == ErrorCode::Crossed {
-            if let Some(attempt) = self.associations[index as usize].attempt_mut() {
-                attempt.yields_until = Some(now.after(YIELD_NS));
+            if let Some(attempt) = self.associations[index as usize].attempt_mut()
+                && attempt.crossed == Crossed::No
+            {
+                attempt.crossed = Crossed::LeavesOut;
             }
             return;
         }
@@ -553,8 +538,4 @@ impl Endpoint {
     pub(super) fn first_number(&mut self) -> u64 {
         self.config.first_number.unwrap_or_else(|| self.random.next_u64())
     }
-}
-
-fn now_ticks(now: Time) -> u32 {
-    (now.as_nanos() / COOKIE_TICK_NS) as u32
 }

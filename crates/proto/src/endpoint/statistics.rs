@@ -69,6 +69,7 @@ impl Endpoint {
             waits_for,
             waited,
             counters: association.counters,
+            sealing: association.sealing.statistics(),
         }
     }
 }

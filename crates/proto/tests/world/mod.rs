@@ -65,6 +65,7 @@ struct Flying {
     bytes: Vec<u8>,
 }
 
+pub type Attacker = Box<dyn FnMut(u64, usize, usize, &[u8]) -> Vec<(usize, usize, Vec<u8>)>>;
 type Filter = Box<dyn FnMut(u64, usize, usize, &[u8]) -> bool>;
 
 pub struct World {
@@ -81,6 +82,10 @@ pub struct World {
     pub stopped: BTreeSet<usize>,
     /// Called for each packet before it flies: false loses it.
     pub filter: Option<Filter>,
+    /// Sees each packet that is not lost by then, and says what flies in its place: from, to, bytes.
+    pub attacker: Option<Attacker>,
+    /// That no counter seals two packets.
+    pub counters: CounterOracle,
     pub packets: u64,
     /// How far each host's clock is ahead of the world's.
     skews: Vec<i64>,
@@ -124,6 +129,8 @@ impl World {
             cut: BTreeSet::new(),
             stopped: BTreeSet::new(),
             filter: None,
+            attacker: None,
+            counters: CounterOracle::default(),
             packets: 0,
         }
     }
@@ -188,13 +195,30 @@ impl World {
         }
     }
 
-    fn launch(&mut self, from: usize, to: usize, alias: u64, mut bytes: Vec<u8>) {
+    fn launch(&mut self, from: usize, to: usize, alias: u64, bytes: Vec<u8>) {
         self.packets += 1;
+        self.counters.note(from, to, alias, &bytes);
         if self.cut.contains(&(from, to)) || self.cut.contains(&(to, from)) || to >= self.hosts.len() {
             return;
         }
         let now = self.now;
-        if self.filter.as_mut().is_some_and(|filter| !filter(now, from, to, &bytes)) || self.chance(self.net.loss_ppm) {
+        if self.filter.as_mut().is_some_and(|filter| !filter(now, from, to, &bytes)) {
+            return;
+        }
+        let Some(mut attacker) = self.attacker.take() else { return self.fly(from, to, alias, bytes) };
+        for (from, to, bytes) in attacker(now, from, to, &bytes) {
+            self.fly(from, to, alias, bytes);
+        }
+        self.attacker = Some(attacker);
+    }
+
+    /// Puts a packet on its way, whoever made it.
+    pub fn inject(&mut self, from: usize, to: usize, bytes: &[u8]) {
+        self.fly(from, to, 0, bytes.to_vec());
+    }
+
+    fn fly(&mut self, from: usize, to: usize, alias: u64, mut bytes: Vec<u8>) {
+        if self.chance(self.net.loss_ppm) {
             return;
         }
         if self.chance(self.net.corruption_ppm) && !bytes.is_empty() {
@@ -286,18 +310,26 @@ impl World {
     }
 }
 
+mod counters;
+pub use counters::CounterOracle;
 mod traffic;
 pub use traffic::*;
 
 pub fn endpoint(host: usize, config: &Config, seed: u64) -> Endpoint {
+    endpoint_with(host, config, seed, if IS_KEYED { &[1] } else { &[] })
+}
+
+/// With these keys, or without any.
+pub fn endpoint_with(host: usize, config: &Config, seed: u64, keys: &[u8]) -> Endpoint {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_be_bytes());
     key[8..16].copy_from_slice(&(host as u64).to_be_bytes());
-    Endpoint::with_keys(config.clone(), host as u64 + 1, 1, key, IS_KEYED.then(|| Arc::new(cluster_keys(&[1]))))
+    let keys = (!keys.is_empty()).then(|| Arc::new(cluster_keys(keys)));
+    Endpoint::with_keys(config.clone(), host as u64 + 1, 1, key, keys)
 }
 
-/// The test program `keyed` runs the tests of others once more, between hosts that have a key.
-pub const IS_KEYED: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"keyed");
+/// The test program `keys` is about hosts that have a key, and `keyed` runs the tests of all others once more between such hosts.
+pub const IS_KEYED: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"keyed" | b"keys");
 
 /// What of a packet of usual size is data.
 pub const PAYLOAD_BYTES: f64 = if IS_KEYED { 1424.0 } else { 1444.0 };

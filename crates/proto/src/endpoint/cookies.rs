@@ -1,0 +1,64 @@
+//! Cookies (docs/protocol.md 3, 9.6): the proof that a client receives where it says it does, of which a server keeps nothing until it is used, and then for as
+//! long as it could be used again.
+
+use ropeway_wire::{ConfirmFields, Cookie, Id, SynFields};
+
+use super::{Endpoint, Path, Spent};
+use crate::time::Time;
+
+/// Spent cookies remembered, at most: who opens more than this within their life is refused as busy.
+const MOST_SPENT: usize = 65_536;
+/// Cookies are good for this long.
+const COOKIE_NS: u64 = 3_000_000_000;
+/// A cookie's time of issue counts these.
+const COOKIE_TICK_NS: u64 = 1_000_000;
+/// Spent cookies are remembered for longer than they are good, however the clock's units fall.
+const SPENT_NS: u64 = COOKIE_NS + 2 * COOKIE_TICK_NS;
+
+impl Endpoint {
+    /// The cookie for a SYN with the packet size accepted.
+    pub(super) fn cookie(&self, now: Time, path: &Path, syn: &SynFields) -> Cookie {
+        let ticks = now_ticks(now);
+        let mac = self.secret.cookie(ticks, &path.0, &syn.to_bytes());
+        let mut cookie = [0; 20];
+        cookie[..4].copy_from_slice(&ticks.to_be_bytes());
+        cookie[4..].copy_from_slice(&mac);
+        Cookie(cookie)
+    }
+
+    pub(super) fn is_fresh_cookie(&self, now: Time, path: &Path, confirm: &ConfirmFields<'_>) -> bool {
+        let Some((ticks, _)) = confirm.cookie.0.split_first_chunk::<4>() else { return false };
+        let ticks = u32::from_be_bytes(*ticks);
+        let age_ns = u64::from(now_ticks(now).wrapping_sub(ticks)) * COOKIE_TICK_NS;
+        let Some(code) = confirm.cookie.0.last_chunk() else { return false };
+        age_ns <= COOKIE_NS && self.secret.verify_cookie(ticks, &path.0, &confirm.syn.to_bytes(), code)
+    }
+
+    pub(super) fn has_room_for_spent(&mut self, now: Time) -> bool {
+        while let Some(key) = self.spent_order.front()
+            && self.spent.get(key).is_none_or(|spent| spent.until <= now)
+        {
+            self.spent.remove(key);
+            self.spent_order.pop_front();
+        }
+        self.spent.len() < MOST_SPENT
+    }
+
+    /// Remembers that a cookie is spent, and what was answered.
+    pub(super) fn spend(
+        &mut self,
+        now: Time,
+        path: &Path,
+        nonce: u64,
+        opened: Option<(u32, Id)>,
+        answer: Option<Box<[u8]>>,
+    ) {
+        let key = (*path, nonce);
+        self.spent.insert(key, Spent { opened, until: now.after(SPENT_NS), answer });
+        self.spent_order.push_back(key);
+    }
+}
+
+fn now_ticks(now: Time) -> u32 {
+    (now.as_nanos() / COOKIE_TICK_NS) as u32
+}
