@@ -40,6 +40,8 @@ struct sockaddr_ropeway {
 #define ROPEWAY_SO_MAX_MESSAGE 3 /* uint64_t, get: the longest message that can be sent */
 #define ROPEWAY_SO_NEXT_MESSAGE 4 /* uint64_t, get: the length of the next message; EAGAIN: none yet; ENODATA: none any more */
 #define ROPEWAY_SO_ENDED     5 /* int, get: the peer has closed and everything was read */
+#define ROPEWAY_SO_LOCAL_PORT 6 /* int, get: */
+#define ROPEWAY_SO_PEER_PORT 7 /* int, get: */
 
 /* A socket of type ROPEWAY_STREAM or ROPEWAY_MESSAGES. */
 int ropeway_socket(int type);

@@ -49,25 +49,25 @@ exports! {
     }
 
     fn ropeway_accept(s: c_int, from: *mut sockaddr, len: *mut socklen_t) -> c_int {
-        let (socket, peer) = SOCKETS.get(s)?.accept()?;
+        // Before a connection is taken that nobody could be told of.
+        memory::check_address(from, len)?;
+        let (socket, peer) = SOCKETS.get(s)?.accept(false)?;
         put_address(&address::write(&peer)?, from, len)?;
         SOCKETS.add(socket)
     }
 
     fn ropeway_connect(s: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
         let socket = SOCKETS.get(s)?;
-        socket.connect(&address::read(bytes(to.cast(), len as usize)?)?)?;
+        socket.connect(&address::read(bytes(to.cast(), len as usize)?)?, None)?;
         Ok(0)
     }
 
     fn ropeway_send(s: c_int, from: *const c_void, len: usize, flags: c_int) -> isize {
-        let connection = SOCKETS.get(s)?.connection()?;
-        Ok(connection.send(bytes(from, len)?, flags)? as isize)
+        Ok(SOCKETS.get(s)?.send(bytes(from, len)?, flags)? as isize)
     }
 
     fn ropeway_recv(s: c_int, to: *mut c_void, len: usize, flags: c_int) -> isize {
-        let connection = SOCKETS.get(s)?.connection()?;
-        Ok(connection.recv(bytes_mut(to, len)?, flags)? as isize)
+        Ok(SOCKETS.get(s)?.recv(bytes_mut(to, len)?, flags)?.unwrap_or(0) as isize)
     }
 
     fn ropeway_shutdown(s: c_int, how: c_int) -> c_int {
@@ -77,12 +77,12 @@ exports! {
 
     fn ropeway_drain(s: c_int, limit_ms: c_int) -> c_int {
         let limit = u64::try_from(limit_ms).ok().map(Duration::from_millis);
-        SOCKETS.get(s)?.connection()?.drain(limit)?;
+        SOCKETS.get(s)?.drain(limit)?;
         Ok(0)
     }
 
     fn ropeway_close(s: c_int) -> c_int {
-        SOCKETS.remove(s)?.close();
+        drop(SOCKETS.remove(s)?.close());
         Ok(0)
     }
 
@@ -117,7 +117,7 @@ exports! {
 
     fn ropeway_dial(to: *const c_char, kind: c_int) -> c_int {
         let socket = Socket::new(kind)?;
-        let begun = each(memory::text(to)?, |to| match socket.connect(to) {
+        let begun = each(memory::text(to)?, |to| match socket.connect(to, None) {
             Err(failure) if failure.errno == libc::EINPROGRESS => Ok(()),
             other => other,
         });

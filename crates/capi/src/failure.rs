@@ -1,6 +1,6 @@
 //! Why a call failed, as C is told: a number, and a sentence for people.
 
-use ropeway_socket::api::{Error, details};
+use ropeway_socket::api::{Error, ErrorCode, details};
 use std::ffi::c_int;
 use std::io::{self, ErrorKind};
 
@@ -8,11 +8,13 @@ use std::io::{self, ErrorKind};
 pub struct Failure {
     pub errno: c_int,
     pub text: String,
+    /// The process at the other end has left, and somebody else may be there by now.
+    pub peer_went: bool,
 }
 
 impl Failure {
     pub fn new(errno: c_int, text: impl Into<String>) -> Failure {
-        Failure { errno, text: text.into() }
+        Failure { errno, text: text.into(), peer_went: false }
     }
 }
 
@@ -20,7 +22,8 @@ pub type Outcome<T> = Result<T, Failure>;
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
-        Failure { errno: errno(&error), text: error.to_string() }
+        let peer_went = matches!(details(&error), Some(Error::Failed(ErrorCode::Closed)));
+        Failure { errno: errno(&error), text: error.to_string(), peer_went }
     }
 }
 

@@ -11,6 +11,5 @@ mod failure;
 mod guard;
 mod memory;
 mod options;
-
 mod socket;
 mod table;

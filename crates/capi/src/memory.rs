@@ -73,7 +73,7 @@ pub unsafe fn texts<'a>(at: *const *const c_char, count: usize) -> Outcome<Vec<&
 pub unsafe fn put<T>(at: *mut T, value: T) {
     if !at.is_null() {
         // SAFETY: not null, and what the caller vouches for.
-        unsafe { at.write(value) };
+        unsafe { at.write_unaligned(value) };
     }
 }
 
@@ -83,7 +83,7 @@ pub unsafe fn put<T>(at: *mut T, value: T) {
 /// `at` is null or points to one.
 pub unsafe fn get<T: Copy>(at: *const T, what: &str) -> Outcome<T> {
     // SAFETY: not null, and what the caller vouches for.
-    if at.is_null() { Err(fault(what)) } else { Ok(unsafe { at.read() }) }
+    if at.is_null() { Err(fault(what)) } else { Ok(unsafe { at.read_unaligned() }) }
 }
 
 /// Writes a value of changing length as the socket calls do: as much of it as there is room for, and how long it is.
@@ -99,6 +99,15 @@ pub unsafe fn put_sized(value: &[u8], at: *mut c_void, len: *mut libc::socklen_t
     // SAFETY: not null, or it could not have been read.
     unsafe { put(len, value.len() as libc::socklen_t) };
     Ok(())
+}
+
+/// What [`put_address`] would say about where it is to write.
+///
+/// # Safety
+/// As [`put_address`].
+pub unsafe fn check_address(at: *const libc::sockaddr, len: *const libc::socklen_t) -> Outcome<()> {
+    // SAFETY: the caller's contract.
+    if at.is_null() { Ok(()) } else { unsafe { get(len, "the length") }.map(drop) }
 }
 
 /// The same for an address that the program may not want at all.

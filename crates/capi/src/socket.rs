@@ -2,13 +2,13 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::table::Table;
-use ropeway_socket::api::Watch;
+use ropeway_socket::api::{Error, Watch, details};
 use ropeway_socket::{Address, Listener, Local, MessageListener, MessageSocket, Stream};
 use std::ffi::c_int;
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// All of this process.
 pub static SOCKETS: Table<Socket> = Table::new();
@@ -28,6 +28,9 @@ impl Kind {
         }
     }
 }
+
+/// How often a thread in `drain` looks whether another one has closed the socket, which does not end what it waits for.
+const DRAIN_LOOKS_EVERY: Duration = Duration::from_millis(50);
 
 /// A connection of either kind.
 pub enum Connection {
@@ -66,10 +69,14 @@ macro_rules! entrance {
 enum State {
     Fresh,
     Bound(Local),
-    /// A thread waits in `connect`.
-    Connecting,
+    /// A thread begins to connect; the address is that which was bound.
+    Opening(Option<Local>),
+    /// A thread waits in `connect` until the peer has taken this one.
+    Connecting(Option<Local>, Arc<Connection>),
     Listening(Arc<Entrance>),
     Connected(Arc<Connection>),
+    /// Calls that were under way when it was closed meet it like this.
+    Closed,
 }
 
 /// What can be set before there is a connection.
@@ -94,6 +101,14 @@ fn invalid(what: &str) -> Failure {
 
 fn not_connected() -> Failure {
     Failure::new(libc::ENOTCONN, "the socket is not connected")
+}
+
+fn closed() -> Failure {
+    Failure::new(libc::EBADF, "the socket was closed by another thread during the call")
+}
+
+fn being_opened() -> Failure {
+    Failure::new(libc::EALREADY, "the connection is being opened")
 }
 
 impl Socket {
@@ -143,11 +158,12 @@ impl Socket {
 
     /// Changes options, of the connection too if there is one.
     pub fn set_options(&self, change: impl FnOnce(&mut Options)) -> Outcome<()> {
+        // The state's lock before that of the options, as everywhere.
+        let state = self.state();
         let mut options = self.options.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut options);
-        let options = *options;
-        match &*self.state() {
-            State::Connected(connection) => apply(connection, &options),
+        match &*state {
+            State::Connected(connection) | State::Connecting(_, connection) => apply(connection, &options),
             State::Listening(entrance) => {
                 Ok(entrance!(&**entrance, one => one.set_accept_timeout(options.receive_limit))?)
             }
@@ -161,6 +177,7 @@ impl Socket {
         let mut state = self.state();
         match &*state {
             State::Fresh => *state = State::Bound(Local::bind(at)?),
+            State::Closed => return Err(closed()),
             _ => return Err(invalid("the socket has an address already")),
         }
         Ok(())
@@ -169,30 +186,50 @@ impl Socket {
     /// # Errors
     /// It is no socket to listen with.
     pub fn listen(&self, backlog: c_int) -> Outcome<()> {
-        // As the kernel has it: too little or too much is what comes nearest.
-        let backlog = usize::try_from(backlog).unwrap_or(0);
         let mut state = self.state();
-        let local = match &*state {
-            State::Bound(local) => local,
+        let entrance = match &*state {
+            State::Bound(local) => self.enter(local, backlog)?,
             State::Listening(_) => return Ok(()),
             State::Fresh => {
                 return Err(Failure::new(libc::EDESTADDRREQ, "bind the socket to an address before it listens there"));
             }
+            State::Closed => return Err(closed()),
             _ => return Err(invalid("the socket is connected")),
         };
+        *state = State::Listening(Arc::new(entrance));
+        Ok(())
+    }
+
+    /// Listens at an address that was taken for that.
+    ///
+    /// # Errors
+    /// The socket is in use.
+    pub fn listen_at(&self, at: &Address, backlog: c_int) -> Outcome<()> {
+        let mut state = self.state();
+        match &*state {
+            State::Fresh => *state = State::Listening(Arc::new(self.enter(&Local::bind(at)?, backlog)?)),
+            State::Closed => return Err(closed()),
+            _ => return Err(invalid("the socket is in use")),
+        }
+        Ok(())
+    }
+
+    fn enter(&self, local: &Local, backlog: c_int) -> Outcome<Entrance> {
+        // As the kernel has it: too little or too much is what comes nearest.
+        let backlog = usize::try_from(backlog).unwrap_or(0);
         let entrance = match self.kind {
             Kind::Stream => Entrance::Streams(Listener::bind_to(local, backlog)?),
             Kind::Messages => Entrance::Messages(MessageListener::bind_to(local, backlog)?),
         };
         entrance!(&entrance, one => one.set_nonblocking(self.is_nonblocking()))?;
         entrance!(&entrance, one => one.set_accept_timeout(self.options().receive_limit))?;
-        *state = State::Listening(Arc::new(entrance));
-        Ok(())
+        Ok(entrance)
     }
 
     fn entrance(&self) -> Outcome<Arc<Entrance>> {
         match &*self.state() {
             State::Listening(entrance) => Ok(entrance.clone()),
+            State::Closed => Err(closed()),
             _ => Err(invalid("the socket does not listen")),
         }
     }
@@ -200,6 +237,7 @@ impl Socket {
     pub fn connection(&self) -> Outcome<Arc<Connection>> {
         match &*self.state() {
             State::Connected(connection) => Ok(connection.clone()),
+            State::Closed => Err(closed()),
             _ => Err(not_connected()),
         }
     }
@@ -208,89 +246,130 @@ impl Socket {
         matches!(&*self.state(), State::Listening(_))
     }
 
-    /// A new socket for a connection that waits, and where it comes from.
+    /// Whether nothing was done with it yet.
+    pub fn is_fresh(&self) -> bool {
+        matches!(&*self.state(), State::Fresh)
+    }
+
+    fn is_closed(&self) -> bool {
+        matches!(&*self.state(), State::Closed)
+    }
+
+    /// What a call on the connection or the listener came to. One that ended because the socket was closed says that, and not what became of the connection.
+    fn unless_closed<T>(&self, result: Outcome<T>) -> Outcome<T> {
+        result.map_err(|failure| if self.is_closed() { closed() } else { failure })
+    }
+
+    /// A new socket for a connection that waits, and where it comes from. `now`: without waiting whatever the options say.
     ///
     /// # Errors
     /// `EAGAIN`; it does not listen (any more).
-    pub fn accept(&self) -> Outcome<(Socket, Address)> {
+    pub fn accept(&self, now: bool) -> Outcome<(Socket, Address)> {
         let entrance = self.entrance()?;
-        let (connection, peer) = match &*entrance {
-            Entrance::Streams(listener) => {
-                let (stream, peer) = listener.accept()?;
-                (Connection::Stream(stream), peer)
-            }
-            Entrance::Messages(listener) => {
-                let (socket, peer) = listener.accept()?;
-                (Connection::Messages(socket), peer)
-            }
+        /// The same for both kinds.
+        macro_rules! take {
+            ($listener:ident, $variant:ident) => {
+                if now { $listener.try_accept() } else { $listener.accept() }
+                    .map(|(connection, peer)| (Connection::$variant(connection), peer))
+            };
+        }
+        let taken = match &*entrance {
+            Entrance::Streams(listener) => take!(listener, Stream),
+            Entrance::Messages(listener) => take!(listener, Messages),
         };
+        let (connection, peer) = self.unless_closed(taken.map_err(Failure::from))?;
         let options = self.options();
         apply(&connection, &options)?;
         Ok((Socket::with(self.kind, State::Connected(Arc::new(connection)), options, false), peer))
     }
 
+    /// Connects, from the address that was bound if one was, or from `from`.
+    ///
     /// # Errors
     /// `EINPROGRESS`: it goes on by itself; the peer refused, is silent, or cannot be reached.
-    pub fn connect(&self, to: &Address) -> Outcome<()> {
-        let local = self.begin_to_connect()?;
-        let connected = self.try_connect(to, local.as_ref());
+    pub fn connect(&self, to: &Address, from: Option<&Local>) -> Outcome<()> {
+        let bound = self.begin_to_connect()?;
+        let from = from.or(bound.as_ref());
+        let deadline = self.options().send_limit.and_then(|limit| Instant::now().checked_add(limit));
+        let mut result = self.try_connect(to, from, deadline);
+        if matches!(&result, Err(failure) if failure.peer_went) {
+            // Its engine, which was known, has just gone; who is there now is asked anew.
+            result = self.try_connect(to, from, deadline);
+        }
         let mut state = self.state();
-        match connected {
+        if matches!(&*state, State::Closed) {
+            return Err(closed());
+        }
+        match result {
             Ok(connection) => {
-                *state = State::Connected(Arc::new(connection));
-                drop(state);
-                if self.is_nonblocking() {
-                    return Err(Failure::new(libc::EINPROGRESS, "the connection is being opened"));
-                }
-                Ok(())
+                connection!(&*connection, one => one.set_nonblocking(self.is_nonblocking()))?;
+                let is_open = matches!(&*state, State::Connecting(..));
+                *state = State::Connected(connection);
+                if is_open { Ok(()) } else { Err(Failure::new(libc::EINPROGRESS, "the connection is being opened")) }
             }
             Err(failure) => {
-                *state = local.map_or(State::Fresh, State::Bound);
+                *state = bound.map_or(State::Fresh, State::Bound);
                 Err(failure)
             }
         }
     }
 
-    /// Leaves word that this thread connects.
+    /// Leaves word that this thread connects, and says which address was bound.
     fn begin_to_connect(&self) -> Outcome<Option<Local>> {
         let mut state = self.state();
-        let connection = match &*state {
-            State::Fresh | State::Bound(_) => {
-                return Ok(match std::mem::replace(&mut *state, State::Connecting) {
-                    State::Bound(local) => Some(local),
-                    _ => None,
+        let bound = match &*state {
+            State::Fresh => None,
+            State::Bound(local) => Some(local.clone()),
+            State::Opening(_) | State::Connecting(..) => return Err(being_opened()),
+            State::Listening(_) => return Err(Failure::new(libc::EOPNOTSUPP, "the socket listens")),
+            State::Closed => return Err(closed()),
+            State::Connected(connection) => {
+                return Err(match connection!(&**connection, one => one.is_connected())? {
+                    true => Failure::new(libc::EISCONN, "the socket is connected"),
+                    false => being_opened(),
                 });
             }
-            State::Listening(_) => return Err(Failure::new(libc::EOPNOTSUPP, "the socket listens")),
-            State::Connecting => return Err(Failure::new(libc::EALREADY, "the connection is being opened")),
-            State::Connected(connection) => connection.clone(),
         };
-        drop(state);
-        Err(match connection!(&*connection, one => one.is_connected())? {
-            true => Failure::new(libc::EISCONN, "the socket is connected"),
-            false => Failure::new(libc::EALREADY, "the connection is being opened"),
-        })
+        *state = State::Opening(bound.clone());
+        Ok(bound)
     }
 
-    fn try_connect(&self, to: &Address, local: Option<&Local>) -> Outcome<Connection> {
+    /// Opens a connection and, unless the socket is told not to, waits until the peer has taken it; others can call that off by closing the socket.
+    fn try_connect(&self, to: &Address, from: Option<&Local>, deadline: Option<Instant>) -> Outcome<Arc<Connection>> {
         /// The same for both kinds.
         macro_rules! open {
             ($kind:ident) => {
-                match (self.is_nonblocking(), local, self.options().send_limit) {
-                    (true, None, _) => $kind::connect_nonblocking(to),
-                    (true, Some(local), _) => $kind::connect_nonblocking_from(local, to),
-                    (false, None, None) => $kind::connect(to),
-                    (false, None, Some(limit)) => $kind::connect_timeout(to, limit),
-                    (false, Some(local), limit) => $kind::connect_from(local, to, limit),
+                match from {
+                    None => $kind::connect_nonblocking(to),
+                    Some(local) => $kind::connect_nonblocking_from(local, to),
                 }?
             };
         }
-        let connection = match self.kind {
+        let connection = Arc::new(match self.kind {
             Kind::Stream => Connection::Stream(open!(Stream)),
             Kind::Messages => Connection::Messages(open!(MessageSocket)),
-        };
+        });
         apply(&connection, &self.options())?;
-        Ok(connection)
+        if self.is_nonblocking() {
+            return Ok(connection);
+        }
+        let mut state = self.state();
+        match &mut *state {
+            State::Closed => return Err(closed()),
+            State::Opening(bound) | State::Connecting(bound, _) => {
+                *state = State::Connecting(bound.take(), connection.clone());
+            }
+            _ => {}
+        }
+        drop(state);
+        let limit = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        match connection!(&*connection, one => one.wait_connected(limit)) {
+            Ok(()) => Ok(connection),
+            Err(error) => {
+                connection!(&*connection, one => one.abort());
+                Err(error.into())
+            }
+        }
     }
 
     /// # Errors
@@ -299,8 +378,12 @@ impl Socket {
         Ok(match &*self.state() {
             State::Bound(local) => local.local_addr()?,
             State::Listening(entrance) => entrance!(&**entrance, one => one.local_addr())?,
-            State::Connected(connection) => connection!(&**connection, one => one.local_addr())?,
-            State::Fresh | State::Connecting => return Err(invalid("the socket has no address yet")),
+            State::Connected(connection) | State::Connecting(_, connection) => {
+                connection!(&**connection, one => one.local_addr())?
+            }
+            State::Opening(Some(local)) => local.local_addr()?,
+            State::Closed => return Err(closed()),
+            State::Fresh | State::Opening(None) => return Err(invalid("the socket has no address yet")),
         })
     }
 
@@ -323,17 +406,57 @@ impl Socket {
         Ok(error.map_or(0, |error| Failure::from(error).errno))
     }
 
-    /// What `close` does beyond taking the handle away: threads that wait on this socket return.
-    pub fn close(self: Arc<Self>) {
-        let state = std::mem::replace(&mut *self.state(), State::Fresh);
+    /// # Errors
+    /// As [`Connection::send`]; it was closed meanwhile.
+    pub fn send(&self, bytes: &[u8], flags: c_int) -> Outcome<usize> {
+        let connection = self.connection()?;
+        self.unless_closed(connection.send(bytes, flags))
+    }
+
+    /// # Errors
+    /// As [`Connection::recv`]; it was closed meanwhile.
+    pub fn recv(&self, out: &mut [u8], flags: c_int) -> Outcome<Option<usize>> {
+        let connection = self.connection()?;
+        match self.unless_closed(connection.recv(out, flags))? {
+            // Closing ends the reading, which looks like the peer's end.
+            None | Some(0) if self.is_closed() => Err(closed()),
+            count => Ok(count),
+        }
+    }
+
+    /// # Errors
+    /// Not in time; it was closed meanwhile, or failed.
+    pub fn drain(&self, limit: Option<Duration>) -> Outcome<()> {
+        let connection = self.connection()?;
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let look = left.map_or(DRAIN_LOOKS_EVERY, |left| left.min(DRAIN_LOOKS_EVERY));
+            let result = connection!(&*connection, one => one.drain(Some(look)));
+            let is_only_a_look = left.is_none_or(|left| left > look);
+            match result {
+                Err(error) if is_only_a_look && !self.is_closed() && is_over(&error) => {}
+                result => return self.unless_closed(result.map_err(Failure::from)),
+            }
+        }
+    }
+
+    /// What `close` does beyond taking the handle away: threads that wait with this socket return. Gives the connection, for who has more to do with it.
+    pub fn close(&self) -> Option<Arc<Connection>> {
+        let state = std::mem::replace(&mut *self.state(), State::Closed);
         match state {
             State::Listening(entrance) => entrance!(&*entrance, one => one.close()),
-            // Alone it ends in order by itself; a thread that is in a call with it has a share of its own.
-            State::Connected(connection) if Arc::strong_count(&connection) > 1 => {
-                let _ = connection!(&*connection, one => one.shutdown(Shutdown::Both));
+            State::Connecting(_, connection) => connection!(&*connection, one => one.abort()),
+            State::Connected(connection) => {
+                // Alone it ends in order by itself; a thread that is in a call with it has a share of its own.
+                if Arc::strong_count(&connection) > 1 {
+                    let _ = connection!(&*connection, one => one.shutdown(Shutdown::Both));
+                }
+                return Some(connection);
             }
-            _ => {}
+            State::Fresh | State::Bound(_) | State::Opening(_) | State::Closed => {}
         }
+        None
     }
 }
 
@@ -358,10 +481,6 @@ impl Connection {
         Ok(connection!(self, one => one.shutdown(how))?)
     }
 
-    pub fn drain(&self, limit: Option<Duration>) -> Outcome<()> {
-        Ok(connection!(self, one => one.drain(limit))?)
-    }
-
     /// # Errors
     /// As `send`, of which `flags` are a part.
     pub fn send(&self, bytes: &[u8], flags: c_int) -> Outcome<usize> {
@@ -378,14 +497,14 @@ impl Connection {
     }
 
     /// # Errors
-    /// As `recv`, of which `flags` are a part.
-    pub fn recv(&self, out: &mut [u8], flags: c_int) -> Outcome<usize> {
+    /// As `recv`, of which `flags` are a part. `None`: no message follows.
+    pub fn recv(&self, out: &mut [u8], flags: c_int) -> Outcome<Option<usize>> {
         match self {
-            Connection::Stream(stream) => recv_stream(stream, out, flags),
+            Connection::Stream(stream) => recv_stream(stream, out, flags).map(Some),
             Connection::Messages(socket) => {
                 check_flags(flags, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_WAITALL)?;
                 let count = if flags & libc::MSG_DONTWAIT != 0 { socket.try_recv(out) } else { socket.recv(out) };
-                Ok(count?.unwrap_or(0))
+                Ok(count?)
             }
         }
     }
@@ -400,6 +519,23 @@ impl Connection {
         Ok(self.messages()?.try_next_len()?)
     }
 
+    /// Throws away the messages that were not read. With them a close would reset the connection, as it does with TCP, and what was sent before might be lost.
+    pub fn discard(&self) {
+        let Connection::Messages(socket) = self else { return };
+        let mut message = Vec::new();
+        while let Ok(Some(bytes)) = socket.try_next_len() {
+            message.resize(bytes.max(message.len()), 0);
+            if socket.try_recv(&mut message).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The ports of the protocol, local first.
+    pub fn ports(&self) -> (u16, u16) {
+        connection!(self, one => one.ports())
+    }
+
     /// Whether the peer has closed and everything was read.
     pub fn is_ended(&self) -> Outcome<bool> {
         Ok(connection!(self, one => one.is_ended())?)
@@ -411,6 +547,11 @@ impl Connection {
             Connection::Stream(_) => Err(Failure::new(libc::ENOPROTOOPT, "a stream has no messages")),
         }
     }
+}
+
+/// Whether it says that the time given is over, and no more than that.
+fn is_over(error: &std::io::Error) -> bool {
+    matches!(details(error), Some(Error::TimedOut))
 }
 
 fn check_flags(flags: c_int, known: c_int) -> Outcome<()> {

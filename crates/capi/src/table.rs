@@ -3,6 +3,7 @@
 
 use crate::failure::{Failure, Outcome};
 use ropeway_socket::api::PerProcess;
+use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -13,6 +14,8 @@ const INDEX_BITS: u32 = 20;
 const MOST: usize = 1 << INDEX_BITS;
 /// A place has this many handles in turn.
 const GENERATIONS: u32 = 1 << 10;
+/// Places that rest before one is used again: with their generations a handle comes back after 65,536 others at the earliest.
+const RESTING: usize = 64;
 
 /// Sockets of one kind, by handle. For a static variable.
 pub struct Table<T: 'static> {
@@ -21,7 +24,8 @@ pub struct Table<T: 'static> {
 
 struct Slots<T> {
     slots: Vec<Slot<T>>,
-    free: Vec<usize>,
+    /// Those that rest, the longest first.
+    free: VecDeque<usize>,
 }
 
 struct Slot<T> {
@@ -31,7 +35,7 @@ struct Slot<T> {
 
 impl<T> Default for Slots<T> {
     fn default() -> Slots<T> {
-        Slots { slots: Vec::new(), free: Vec::new() }
+        Slots { slots: Vec::new(), free: VecDeque::new() }
     }
 }
 
@@ -65,15 +69,19 @@ impl<T: Send + Sync> Table<T> {
     /// # Errors
     /// Too many, or no memory.
     pub fn add(&self, socket: T) -> Outcome<c_int> {
+        // Before the lock, so that one for which there is no place ends after it.
+        let socket = Some(Arc::new(socket));
         let table = self.slots.get_or_make(RwLock::default)?.value;
         let mut table = table.write().unwrap_or_else(PoisonError::into_inner);
-        let socket = Some(Arc::new(socket));
-        if let Some(index) = table.free.pop() {
+        let is_full = table.slots.len() == MOST;
+        if (is_full || table.free.len() > RESTING)
+            && let Some(index) = table.free.pop_front()
+        {
             let slot = &mut table.slots[index];
             slot.socket = socket;
             return Ok(handle(index, slot.generation));
         }
-        if table.slots.len() == MOST {
+        if is_full {
             return Err(Failure::new(libc::EMFILE, "this process has a million sockets of this kind"));
         }
         table.slots.push(Slot { generation: 0, socket });
@@ -101,7 +109,7 @@ impl<T: Send + Sync> Table<T> {
             let (index, slot) = table.slot(handle)?;
             slot.generation += 1;
             let socket = slot.socket.take();
-            table.free.push(index);
+            table.free.push_back(index);
             socket
         });
         found.ok_or_else(|| unknown(handle))
@@ -126,6 +134,18 @@ mod tests {
         assert_eq!(*TABLE.get(second).unwrap(), 2);
         for round in 0..3 * GENERATIONS {
             assert!(TABLE.add(round).unwrap() > 1 << 29);
+        }
+    }
+
+    #[test]
+    fn a_handle_does_not_come_back_soon() {
+        static TABLE: Table<u32> = Table::new();
+        let stale = TABLE.add(0).unwrap();
+        TABLE.remove(stale).unwrap();
+        for round in 0..GENERATIONS * RESTING as u32 {
+            let handle = TABLE.add(round).unwrap();
+            assert!(handle != stale && TABLE.get(stale).is_err());
+            TABLE.remove(handle).unwrap();
         }
     }
 }

@@ -350,6 +350,8 @@ impl Engine {
         let mut core = inner.lock();
         let now = inner.now();
         let path = Core::path(to.link, to.address);
+        // Whether the peer that is known there has left stands in what has arrived.
+        core.turn(now);
         core.take_reports();
         core.was_unreachable(&path);
         let opened = match from {
@@ -382,10 +384,22 @@ impl Engine {
         deadline: Option<Instant>,
     ) -> Result<ChannelId, Error> {
         let channel = self.open_from(to, from, port, mode)?;
+        if let Err(error) = self.wait_opened(channel, to, deadline) {
+            self.abort(channel);
+            return Err(error);
+        }
+        Ok(channel)
+    }
+
+    /// Waits until the peer at `to` has taken a connection that was opened to it.
+    ///
+    /// # Errors
+    /// As [`Engine::connect`]; this end has closed it meanwhile. A connection whose time is over goes on being opened.
+    pub fn wait_opened(&self, channel: ChannelId, to: Target, deadline: Option<Instant>) -> Result<(), Error> {
         let path = Core::path(to.link, to.address);
         let result = self.block(Subject::Channel(channel), deadline, |core, _| {
             core.take_reports();
-            let readiness = core.endpoint.readiness(channel)?;
+            let Some(readiness) = core.endpoint.readiness(channel) else { return Some(Err(Error::Closed)) };
             match readiness.failed {
                 Some(code) => Some(Err(Error::Failed(code))),
                 None if readiness.opened => Some(Ok(())),
@@ -393,12 +407,7 @@ impl Engine {
                 None => core.was_unreachable(&path).then_some(Err(Error::Failed(ErrorCode::Refused))),
             }
         });
-        if let Err(error) = result {
-            let error = self.with_hint(channel, error);
-            self.abort(channel);
-            return Err(error);
-        }
-        Ok(channel)
+        result.map_err(|error| self.with_hint(channel, error))
     }
 
     /// Sends bytes of a stream (all of them, waiting for room as often as needed), or one message.

@@ -6,10 +6,11 @@ pub mod calls;
 mod nodes;
 
 use crate::failure::{Failure, Outcome};
+use crate::socket::Socket;
 use crate::table::Table;
 use nodes::Nodes;
+use ropeway_socket::Local;
 use ropeway_socket::api::{Claim, PerProcess};
-use ropeway_socket::{Local, MessageListener, MessageSocket};
 use std::ffi::c_int;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -33,24 +34,17 @@ struct Cdp {
     nodes: Nodes,
     /// The most bytes of a message.
     limit: usize,
-    sockets: Table<Socket>,
+    sockets: Table<CdpSocket>,
     /// Where connections of this process come from.
     own: Mutex<Option<Local>>,
 }
 
 static CDP: PerProcess<OnceLock<Cdp>> = PerProcess::new();
 
-struct Socket {
+struct CdpSocket {
     /// The right to the port.
     claim: Mutex<(u16, Arc<Claim>)>,
-    state: Mutex<State>,
-}
-
-enum State {
-    Open,
-    Connecting,
-    Listening(Arc<MessageListener>),
-    Connected(Arc<MessageSocket>),
+    socket: Socket,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -101,7 +95,7 @@ impl Cdp {
 
     fn socket(&self) -> Outcome<c_int> {
         let claim = Mutex::new(self.claim(0)?);
-        self.sockets.add(Socket { claim, state: Mutex::new(State::Open) })
+        self.sockets.add(CdpSocket { claim, socket: Socket::new(libc::SOCK_SEQPACKET)? })
     }
 
     /// The address from which this node's connections come, taken when the first is opened.
@@ -122,7 +116,7 @@ impl Cdp {
             return Err(Failure::new(libc::EADDRNOTAVAIL, what));
         }
         let port = port(to.port)?;
-        if !matches!(&*lock(&socket.state), State::Open) {
+        if !socket.socket.is_fresh() {
             return Err(invalid("the socket is in use"));
         }
         let mut claim = lock(&socket.claim);
@@ -134,103 +128,51 @@ impl Cdp {
 
     fn listen(&self, s: c_int, backlog: c_int) -> Outcome<()> {
         let socket = self.sockets.get(s)?;
-        let mut state = lock(&socket.state);
-        if !matches!(&*state, State::Open) {
-            return Err(invalid("the socket is in use"));
-        }
         let port = lock(&socket.claim).0;
-        let local = Local::bind(self.nodes.at(self.node, port)?)?;
-        let backlog = usize::try_from(backlog).unwrap_or(0);
-        *state = State::Listening(Arc::new(MessageListener::bind_to(&local, backlog)?));
-        Ok(())
+        socket.socket.listen_at(&self.nodes.at(self.node, port)?, backlog)
     }
 
     fn accept(&self, s: c_int, nonblocking: bool) -> Outcome<(c_int, CdpAddress)> {
-        let socket = self.sockets.get(s)?;
-        let listener = match &*lock(&socket.state) {
-            State::Listening(listener) => listener.clone(),
-            _ => return Err(invalid("the socket does not listen")),
-        };
-        let (connection, peer) = if nonblocking { listener.try_accept()? } else { listener.accept()? };
-        let from = CdpAddress { node: self.nodes.node_of(&peer), port: c_int::from(connection.ports().1) };
+        let listener = self.sockets.get(s)?;
+        let (socket, peer) = listener.socket.accept(nonblocking)?;
+        let from = CdpAddress { node: self.nodes.node_of(&peer), port: c_int::from(socket.connection()?.ports().1) };
         // Its local port is the listener's, and the right to it is shared.
-        let claim = Mutex::new(lock(&socket.claim).clone());
-        let state = Mutex::new(State::Connected(Arc::new(connection)));
-        Ok((self.sockets.add(Socket { claim, state })?, from))
+        let claim = Mutex::new(lock(&listener.claim).clone());
+        Ok((self.sockets.add(CdpSocket { claim, socket })?, from))
     }
 
     fn connect(&self, s: c_int, to: CdpAddress) -> Outcome<()> {
         let socket = self.sockets.get(s)?;
-        match &mut *lock(&socket.state) {
-            state @ State::Open => *state = State::Connecting,
-            State::Connecting => return Err(Failure::new(libc::EALREADY, "the connection is being opened")),
-            State::Connected(_) => return Err(Failure::new(libc::EISCONN, "the socket is connected")),
-            State::Listening(_) => return Err(invalid("the socket listens")),
-        }
         let from = lock(&socket.claim).0;
-        let open = || -> Outcome<MessageSocket> {
-            let to = self.nodes.at(to.node, port(to.port)?)?;
-            Ok(MessageSocket::connect_from(&self.own()?.with_port(from), &to, None)?)
-        };
-        let (state, result) = match open() {
-            Ok(connection) => (State::Connected(Arc::new(connection)), Ok(())),
-            Err(failure) => (State::Open, Err(failure)),
-        };
-        *lock(&socket.state) = state;
-        result
-    }
-
-    fn connection(&self, s: c_int) -> Outcome<Arc<MessageSocket>> {
-        match &*lock(&self.sockets.get(s)?.state) {
-            State::Connected(connection) => Ok(connection.clone()),
-            _ => Err(Failure::new(libc::ENOTCONN, "the socket is not connected")),
-        }
+        let to = self.nodes.at(to.node, port(to.port)?)?;
+        socket.socket.connect(&to, Some(&self.own()?.with_port(from)))
     }
 
     fn send(&self, s: c_int, message: &[u8]) -> Outcome<c_int> {
-        let connection = self.connection(s)?;
+        let socket = self.sockets.get(s)?;
         if message.len() > self.limit {
             let what = format!("the message has {} bytes, and {LIMIT_VAR} allows {}", message.len(), self.limit);
             return Err(Failure::new(libc::EMSGSIZE, what));
         }
-        connection.send(message)?;
-        returned(message.len())
+        let count = returned(message.len())?;
+        socket.socket.send(message, 0)?;
+        Ok(count)
     }
 
     /// One message. A connection that the peer has closed gives what it sent before, and then an error: it is a zombie until this end closes it as well [0:4.1.3].
     fn recv(&self, s: c_int, out: &mut [u8], nonblocking: bool) -> Outcome<c_int> {
-        let connection = self.connection(s)?;
-        let count = if nonblocking { connection.try_recv(out)? } else { connection.recv(out)? };
+        let flags = if nonblocking { libc::MSG_DONTWAIT } else { 0 };
+        let count = self.sockets.get(s)?.socket.recv(out, flags)?;
         let ended = || Failure::new(libc::ENOTCONN, "the peer has closed the connection, and everything was read");
         returned(count.ok_or_else(ended)?)
     }
 
     fn close(&self, s: c_int) -> Outcome<()> {
-        let socket = self.sockets.remove(s)?;
-        match std::mem::replace(&mut *lock(&socket.state), State::Open) {
-            State::Listening(listener) => listener.close(),
-            State::Connected(connection) => {
-                if Arc::strong_count(&connection) > 1 {
-                    // Threads that wait with it return.
-                    let _ = connection.shutdown(std::net::Shutdown::Both);
-                }
-                discard(&connection);
-            }
-            State::Open | State::Connecting => {}
+        if let Some(connection) = self.sockets.remove(s)?.socket.close() {
+            // In the document a peer reads all that was sent before the close [1:3.5], whatever was not read here.
+            connection.discard();
         }
         Ok(())
-    }
-}
-
-/// Throws away what was not read. With it a close would reset the connection, as it does with TCP, and what was sent before might be lost; in the document the
-/// peer reads all of that [1:3.5].
-fn discard(connection: &MessageSocket) {
-    let mut message = Vec::new();
-    while let Ok(Some(bytes)) = connection.try_next_len() {
-        message.resize(bytes.max(message.len()), 0);
-        if connection.try_recv(&mut message).is_err() {
-            return;
-        }
     }
 }
 

@@ -71,7 +71,7 @@ static void pair(int type, int *client, int *server)
 static void misuse(void)
 {
 	struct sockaddr_in at = loopback(7), six = loopback(7);
-	char byte = 0;
+	char byte = 0, crooked[sizeof at + 1];
 	int strange[] = {-1, 0, 1, 3, 1 << 30, 0x7fffffff}, s, l, one = 1;
 	socklen_t length = sizeof at;
 	size_t i;
@@ -123,7 +123,14 @@ static void misuse(void)
 	FAILS(ropeway_dial("\xff\xfe", ROPEWAY_STREAM), EINVAL);
 	CHECK(ropeway_close(s) == 0);
 	FAILS(ropeway_close(s), EBADF);
-	/* The place is used again, the handle is not. */
+	/* Addresses lie where they lie. */
+	memcpy(crooked + 1, &at, sizeof at);
+	CHECK((s = ropeway_socket(ROPEWAY_MESSAGES)) > 0);
+	FAILS(ropeway_connect(s, as_any(crooked + 1), sizeof at), ECONNREFUSED);
+	CHECK(ropeway_getsockopt(s, SOL_SOCKET, SO_TYPE, crooked + 1, memcpy(crooked + 9, &length, sizeof length)) == 0);
+	FAILS(ropeway_bind(s, as_any(memset(crooked, 0xff, sizeof crooked)), sizeof crooked), EAFNOSUPPORT);
+	CHECK(ropeway_close(s) == 0);
+	/* The handle is not given again. */
 	CHECK((l = ropeway_socket(ROPEWAY_STREAM)) > 0 && l != s);
 	FAILS(ropeway_listen(s, 1), EBADF);
 	CHECK(ropeway_close(l) == 0);
@@ -144,16 +151,20 @@ static void streams(void)
 	struct sockaddr_in at, from;
 	socklen_t length = sizeof from;
 	char buffer[64];
-	int l = listener(ROPEWAY_STREAM, &at), client, server, type = 0, yes = 0;
+	int l = listener(ROPEWAY_STREAM, &at), client, server, type = 0, yes = 0, ports[2] = {0, 0};
 	socklen_t size = sizeof type;
 
 	CHECK(ropeway_getsockopt(l, SOL_SOCKET, SO_ACCEPTCONN, &yes, &size) == 0 && yes == 1);
 	CHECK((client = ropeway_socket(ROPEWAY_STREAM)) > 0);
 	CHECK(ropeway_connect(client, as_any(&at), sizeof at) == 0);
+	/* Nothing is taken that nobody could be told of. */
+	FAILS(ropeway_accept(l, as_any(&from), NULL), EFAULT);
 	CHECK((server = ropeway_accept(l, as_any(&from), &length)) > 0);
 	CHECK(length == sizeof from && from.sin_family == AF_INET && from.sin_addr.s_addr == htonl(INADDR_LOOPBACK));
 	CHECK(ropeway_getsockname(client, as_any(&at), &length) == 0 && memcmp(&at, &from, sizeof at) == 0);
 	FAILS(ropeway_connect(client, as_any(&at), sizeof at), EISCONN);
+	CHECK(ropeway_getsockopt(client, SOL_ROPEWAY, ROPEWAY_SO_LOCAL_PORT, &ports[0], &size) == 0 && ports[0] > 0);
+	CHECK(ropeway_getsockopt(server, SOL_ROPEWAY, ROPEWAY_SO_PEER_PORT, &ports[1], &size) == 0 && ports[0] == ports[1]);
 	CHECK(ropeway_getsockopt(client, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == ROPEWAY_STREAM && size == sizeof type);
 
 	CHECK(ropeway_send(client, "hello", 5, MSG_NOSIGNAL) == 5);
@@ -297,6 +308,13 @@ static void descriptors(void)
 	wait_for(client, POLLIN);
 	CHECK(ropeway_recv(client, &byte, 1, 0) == 0);
 	CHECK(ropeway_close(client) == 0 && ropeway_close(l) == 0);
+	/* Now nobody listens there. */
+	CHECK((client = ropeway_socket(ROPEWAY_STREAM | ROPEWAY_NONBLOCK)) > 0);
+	FAILS(ropeway_connect(client, as_any(&at), sizeof at), EINPROGRESS);
+	wait_for(client, POLLOUT);
+	CHECK(ropeway_getsockopt(client, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == ECONNREFUSED);
+	FAILS(ropeway_send(client, "x", 1, 0), ECONNREFUSED);
+	CHECK(ropeway_close(client) == 0);
 }
 
 static void texts(void)
@@ -321,44 +339,169 @@ static void texts(void)
 	CHECK(((unsigned char *)&address)[4] == 0x55);
 }
 
+/* A call that waits in a thread of its own, and what it came to. */
 struct waiting {
-	int s;
+	ssize_t (*call)(int s);
+	int s, number;
 	ssize_t result;
+	pthread_t thread;
 };
 
-static void *receive_one(void *argument)
+static ssize_t one_byte(int s)
 {
-	struct waiting *waiting = argument;
 	char byte;
 
-	waiting->result = ropeway_recv(waiting->s, &byte, 1, 0);
-	return NULL;
+	return ropeway_recv(s, &byte, 1, 0);
 }
 
-static void *accept_one(void *argument)
+static ssize_t one_connection(int s)
+{
+	return ropeway_accept(s, NULL, NULL);
+}
+
+static ssize_t what_nobody_reads(int s)
+{
+	static char block[1 << 20];
+	ssize_t count;
+
+	do {
+		count = ropeway_send(s, block, sizeof block, 0);
+	} while (count > 0);
+	return count;
+}
+
+static ssize_t the_rest(int s)
+{
+	return ropeway_drain(s, -1);
+}
+
+static struct sockaddr_in silent;
+
+static ssize_t to_nobody(int s)
+{
+	return ropeway_connect(s, as_any(&silent), sizeof silent);
+}
+
+static void *wait_there(void *argument)
 {
 	struct waiting *waiting = argument;
 
-	waiting->result = ropeway_accept(waiting->s, NULL, NULL);
+	errno = 0;
+	waiting->result = waiting->call(waiting->s);
+	waiting->number = errno;
 	return NULL;
 }
 
 static void closing_wakes(void)
 {
+	struct waiting all[] = {
+		{one_byte, 0, 0, 7, 0},
+		{one_byte, 0, 0, 7, 0},
+		{one_connection, 0, 0, 7, 0},
+		{one_connection, 0, 0, 7, 0},
+		{what_nobody_reads, 0, 0, 7, 0},
+		{what_nobody_reads, 0, 0, 7, 0},
+		{the_rest, 0, 0, 7, 0},
+		{to_nobody, 0, 0, 7, 0},
+	};
 	struct sockaddr_in at;
-	struct waiting receiver = {0, 7}, acceptor = {0, 7};
-	pthread_t threads[2];
-	int server;
+	socklen_t length = sizeof silent;
+	int udp = socket(AF_INET, SOCK_DGRAM, 0), peers[5], i;
+	const int count = sizeof all / sizeof *all;
 
-	pair(ROPEWAY_STREAM, &receiver.s, &server);
-	acceptor.s = listener(ROPEWAY_STREAM, &at);
-	CHECK(pthread_create(&threads[0], NULL, receive_one, &receiver) == 0);
-	CHECK(pthread_create(&threads[1], NULL, accept_one, &acceptor) == 0);
-	usleep(50000);
-	CHECK(ropeway_close(receiver.s) == 0 && ropeway_close(acceptor.s) == 0);
-	CHECK(pthread_join(threads[0], NULL) == 0 && pthread_join(threads[1], NULL) == 0);
-	CHECK(receiver.result <= 0 && acceptor.result == -1);
-	CHECK(ropeway_close(server) == 0);
+	/* Somebody who does not speak the protocol. */
+	silent = loopback(0);
+	CHECK(udp >= 0 && bind(udp, as_any(&silent), sizeof silent) == 0 && getsockname(udp, as_any(&silent), &length) == 0);
+	pair(ROPEWAY_STREAM, &all[0].s, &peers[0]);
+	pair(ROPEWAY_MESSAGES, &all[1].s, &peers[1]);
+	all[2].s = listener(ROPEWAY_STREAM, &at);
+	all[3].s = listener(ROPEWAY_MESSAGES, &at);
+	pair(ROPEWAY_STREAM, &all[4].s, &peers[2]);
+	pair(ROPEWAY_MESSAGES, &all[5].s, &peers[3]);
+	pair(ROPEWAY_STREAM, &all[6].s, &peers[4]);
+	CHECK(ropeway_setsockopt(all[6].s, SOL_ROPEWAY, ROPEWAY_SO_NONBLOCK, &count, sizeof count) == 0);
+	FAILS(what_nobody_reads(all[6].s), EAGAIN);
+	CHECK((all[7].s = ropeway_socket(ROPEWAY_STREAM)) > 0);
+	for (i = 0; i < count; i++)
+		CHECK(pthread_create(&all[i].thread, NULL, wait_there, &all[i]) == 0);
+	usleep(100000);
+	FAILS(ropeway_connect(all[7].s, as_any(&silent), sizeof silent), EALREADY);
+	for (i = 0; i < count; i++)
+		CHECK(ropeway_close(all[i].s) == 0);
+	for (i = 0; i < count; i++) {
+		CHECK(pthread_join(all[i].thread, NULL) == 0);
+		if (all[i].result != -1 || all[i].number != EBADF)
+			fprintf(stderr, "thread %d: %zd, errno %d\n", i, all[i].result, all[i].number);
+		CHECK(all[i].result == -1 && all[i].number == EBADF);
+	}
+	for (i = 0; i < 5; i++)
+		CHECK(ropeway_close(peers[i]) == 0);
+	CHECK(close(udp) == 0);
+}
+
+/* Many threads open, use and close the same few sockets: all calls succeed or say why not. */
+static int contested[4];
+
+static void *contest(void *argument)
+{
+	unsigned seed = (unsigned)(size_t)argument;
+	struct sockaddr_in at = loopback(9);
+	char bytes[100];
+	int round;
+
+	for (round = 0; round < 3000; round++) {
+		int *place = &contested[rand_r(&seed) % 4], s = __atomic_load_n(place, __ATOMIC_RELAXED);
+		ssize_t result;
+
+		errno = 0;
+		switch (rand_r(&seed) % 8) {
+		case 0:
+			result = ropeway_close(s);
+			break;
+		case 1:
+			result = ropeway_socket((rand_r(&seed) % 2 ? ROPEWAY_STREAM : ROPEWAY_MESSAGES) | ROPEWAY_NONBLOCK);
+			if (result > 0)
+				ropeway_close(__atomic_exchange_n(place, (int)result, __ATOMIC_RELAXED));
+			break;
+		case 2:
+			result = ropeway_connect(s, as_any(&at), sizeof at);
+			break;
+		case 3:
+			at = loopback(0);
+			result = ropeway_bind(s, as_any(&at), sizeof at);
+			at = loopback(9);
+			break;
+		case 4:
+			result = ropeway_listen(s, 2);
+			break;
+		case 5:
+			result = ropeway_accept(s, NULL, NULL);
+			if (result > 0)
+				ropeway_close((int)result);
+			break;
+		case 6:
+			result = ropeway_send(s, bytes, sizeof bytes, 0);
+			break;
+		default:
+			result = ropeway_recv(s, bytes, sizeof bytes, 0);
+			break;
+		}
+		CHECK(result >= -1 && (result >= 0 || ropeway_error()[0]));
+	}
+	return NULL;
+}
+
+static void contests(void)
+{
+	pthread_t threads[6];
+	size_t i;
+
+	for (i = 0; i < 6; i++)
+		CHECK(pthread_create(&threads[i], NULL, contest, (void *)(i + 1)) == 0);
+	for (i = 0; i < 6; i++)
+		CHECK(pthread_join(threads[i], NULL) == 0);
+	for (i = 0; i < 4; i++)
+		ropeway_close(contested[i]);
 }
 
 #define THREADS 8
@@ -441,6 +584,64 @@ static void forks(void)
 	CHECK(ropeway_close(client) == 0 && ropeway_close(server) == 0 && ropeway_close(l) == 0);
 }
 
+static volatile int is_over;
+
+static void *restless(void *argument)
+{
+	int s = *(int *)argument;
+	char message[64] = {0};
+
+	while (!is_over)
+		CHECK(ropeway_send(s, message, 64, 0) == 64 && ropeway_recv(s, message, 64, 0) == 64);
+	CHECK(ropeway_close(s) == 0);
+	return NULL;
+}
+
+static void *reflector(void *argument)
+{
+	int s = *(int *)argument, ended = 0;
+	socklen_t size = sizeof ended;
+	char message[64];
+	ssize_t count;
+
+	while ((count = ropeway_recv(s, message, 64, 0)) > 0)
+		CHECK(ropeway_send(s, message, (size_t)count, 0) == count);
+	CHECK(count == 0 && ropeway_getsockopt(s, SOL_ROPEWAY, ROPEWAY_SO_ENDED, &ended, &size) == 0 && ended);
+	CHECK(ropeway_close(s) == 0);
+	return NULL;
+}
+
+/* Children made while other threads are in the middle of calls. */
+static void forks_amid_calls(void)
+{
+	pthread_t threads[2];
+	int client, server, round;
+
+	pair(ROPEWAY_MESSAGES, &client, &server);
+	CHECK(pthread_create(&threads[0], NULL, restless, &client) == 0);
+	CHECK(pthread_create(&threads[1], NULL, reflector, &server) == 0);
+	for (round = 0; round < 20; round++) {
+		int status = -1;
+		pid_t child = fork();
+
+		CHECK(child >= 0);
+		if (child == 0) {
+			int own, other;
+			char byte = 0;
+
+			alarm(30);
+			FAILS(ropeway_send(client, &byte, 1, 0), EBADF);
+			pair(ROPEWAY_STREAM, &own, &other);
+			CHECK(ropeway_send(own, "x", 1, 0) == 1 && ropeway_recv(other, &byte, 1, 0) == 1);
+			CHECK(ropeway_close(own) == 0 && ropeway_close(other) == 0);
+			exit(0);
+		}
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+	}
+	is_over = 1;
+	CHECK(pthread_join(threads[0], NULL) == 0 && pthread_join(threads[1], NULL) == 0);
+}
+
 int main(void)
 {
 	misuse();
@@ -450,8 +651,10 @@ int main(void)
 	descriptors();
 	texts();
 	closing_wakes();
+	contests();
 	threads();
 	forks();
+	forks_amid_calls();
 	printf("all calls keep their word\n");
 	return 0;
 }

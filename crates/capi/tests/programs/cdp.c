@@ -163,7 +163,7 @@ static void *receive(void *argument)
 {
 	char byte;
 
-	return (void *)(long)cdp_recv(*(int *)argument, &byte, 1, 0);
+	return (void *)(long)(cdp_recv(*(int *)argument, &byte, 1, 0) < 0 ? -errno : 1);
 }
 
 static void closing_wakes(void)
@@ -178,7 +178,7 @@ static void closing_wakes(void)
 	CHECK(pthread_create(&thread, NULL, receive, &client) == 0);
 	usleep(50000);
 	CHECK(cdp_close(client) == 0);
-	CHECK(pthread_join(thread, &result) == 0 && (long)result < 0);
+	CHECK(pthread_join(thread, &result) == 0 && (long)result == -EBADF);
 	CHECK(cdp_close(server) == 0 && cdp_close(l) == 0);
 }
 

@@ -70,6 +70,14 @@ macro_rules! connection_methods {
             self.connection.is_connected()
         }
 
+        /// After [`Self::connect_nonblocking`]: waits until the peer has taken the connection, whatever the options say.
+        ///
+        /// # Errors
+        /// As [`Self::connect`]. `TimedOut` after `limit`; it goes on being opened. `NotConnected`: it was aborted meanwhile.
+        pub fn wait_connected(&self, limit: Option<Duration>) -> io::Result<()> {
+            self.connection.wait_connected(limit.and_then(|limit| Instant::now().checked_add(limit)))
+        }
+
         /// Whether no more can be read: the peer has closed, or reading was ended here, and everything was read.
         ///
         /// # Errors

@@ -290,6 +290,12 @@ impl Connection {
         }
     }
 
+    /// Waits until the peer has taken the connection.
+    pub fn wait_connected(&self, deadline: Option<Instant>) -> io::Result<()> {
+        let to = Target { link: self.home.link(), address: self.home.reach(&self.peer)? };
+        Ok(self.engine().wait_opened(self.channel, to, deadline)?)
+    }
+
     /// The error that ended it, if one did.
     pub fn failure(&self) -> Option<io::Error> {
         let readiness = self.engine().readiness(self.channel)?;

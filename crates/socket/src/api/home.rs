@@ -94,6 +94,7 @@ impl Home {
             (Some(link::Address::Ether(_)), Address::Packet(to)) if to.device == self.place.device => {
                 Ok(link::Address::Ether(to.mac.unwrap_or_default()))
             }
+            (Some(link::Address::Sim(_)), Address::Sim { host, .. }) => Ok(link::Address::Sim(*host)),
             _ => {
                 let what = format!("{to} cannot be reached from the address that was chosen to connect from");
                 Err(io::Error::new(io::ErrorKind::InvalidInput, what))

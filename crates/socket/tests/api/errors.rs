@@ -181,3 +181,23 @@ fn who_listens_again_at_an_address_is_reached_at_once() {
         assert_eq!(kind(Stream::connect(&at)), ErrorKind::ConnectionRefused, "round {round}");
     }
 }
+
+#[test]
+fn what_is_being_opened_can_be_waited_for_and_called_off() {
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let client = Stream::connect_nonblocking(&listener.local_addr().unwrap()).unwrap();
+    client.wait_connected(Some(SOON)).unwrap();
+    assert!(client.is_connected().unwrap());
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let client = Stream::connect_nonblocking(&silent.local_addr().unwrap().into()).unwrap();
+    assert_eq!(kind(client.wait_connected(Some(A_WHILE))), ErrorKind::TimedOut);
+    let waiter = client.try_clone().unwrap();
+    let thread = std::thread::spawn(move || kind(waiter.wait_connected(None)));
+    std::thread::sleep(A_WHILE);
+    client.abort();
+    assert_eq!(thread.join().unwrap(), ErrorKind::NotConnected);
+    drop(silent);
+    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let client = Stream::connect_nonblocking(&nobody.into()).unwrap();
+    assert_eq!(kind(client.wait_connected(Some(SOON))), ErrorKind::ConnectionRefused);
+}
