@@ -199,7 +199,10 @@ impl Core {
             Subject::Port(port) => (self.endpoint.has_incoming(port), false),
             Subject::Everything => (false, false),
             Subject::Channel(channel) => match self.endpoint.readiness(channel) {
-                Some(readiness) => (readiness.readable, readiness.writable),
+                // To a peer that is known one may write before it has taken the connection; but who polls wants to be told when it has.
+                Some(readiness) => {
+                    (readiness.readable, readiness.writable && (readiness.opened || readiness.failed.is_some()))
+                }
                 None => (true, true),
             },
         };

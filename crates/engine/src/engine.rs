@@ -144,7 +144,7 @@ impl Inner {
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }
 
-    /// Sleeps until a link has something, the doorbell rings, or `until`. The lock is not held meanwhile.
+    /// Sleeps until a link has something, the doorbell rings, or `until`. The lock is not held meanwhile. One thread at a time: a ring wakes one.
     pub(crate) fn sleep_on_links<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
@@ -692,7 +692,8 @@ impl Engine {
                 (core.poller, polling) = (Poller::Caller, true);
                 let now = inner.now();
                 if !core.turn(now) {
-                    if now < spin_until {
+                    // The helper, which was told to leave the links alone, may still sleep there: of two sleepers one could take the ring that is for the other.
+                    if now < spin_until || core.sleeps_until.is_some() {
                         looks += 1;
                         drop(core);
                         inner.give_way(looks);

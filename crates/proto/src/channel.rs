@@ -27,7 +27,7 @@ impl ChannelId {
 /// What can be done with a channel now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// The peer has taken (or refused: then `failed`) the channel.
+    /// The peer has taken (or refused: then `failed`) the channel. Not if the association ended before it did either.
     pub opened: bool,
     /// A read returns something other than "would block": bytes, a message, the end, or an error.
     pub readable: bool,

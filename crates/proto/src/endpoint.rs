@@ -24,7 +24,7 @@ use ropeway_wire::{ErrorCode, Id, Mode};
 use slab::Slab;
 
 use crate::association::Association;
-use crate::channel::{Channel, ChannelId, Opening};
+use crate::channel::{Channel, ChannelId};
 use crate::config::Config;
 use crate::crypto::ClusterKeys;
 use crate::crypto::token::Secret;
@@ -431,7 +431,6 @@ impl Endpoint {
         channel.detached = true;
         // What arrived whole before the end can still be read; only then does the reader meet the error. That holds for who accepts it later as well.
         channel.failed.get_or_insert(code);
-        channel.opening = Opening::Done;
         let is_empty = !channel.incoming.is_readable(channel.mode) && !channel.incoming.is_finished();
         self.release_reservation(index);
         let channel = &self.channels[index as usize];

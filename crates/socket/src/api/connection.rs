@@ -1,9 +1,9 @@
 //! One end of a connection, as streams and message sockets share it: options, waiting, and what happens at its end.
 
 use super::address::Address;
-use super::errors::{of_send, of_wait};
+use super::errors::{of_opening, of_send, of_wait};
 use super::home::Home;
-use ropeway_engine::{ChannelId, Engine, Error, ErrorCode, Interest, Mode, Target, Watch};
+use ropeway_engine::{ChannelId, Engine, Error, ErrorCode, Interest, Mode, Readiness, Target, Watch};
 use std::io::{self, ErrorKind};
 use std::net::{Shutdown, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -103,7 +103,7 @@ impl Connection {
             Err(Error::Failed(ErrorCode::Closed)) => connect(),
             other => other,
         };
-        Ok(Connection::opened(way, channel?))
+        Ok(Connection::opened(way, channel.map_err(of_opening)?))
     }
 
     /// Opens one and does not wait for the peer.
@@ -175,12 +175,12 @@ impl Connection {
         } else {
             self.engine().recv(self.channel, out, self.read_limit.deadline())
         };
-        result.map_err(of_wait)
+        result.map_err(|error| self.recv_error(error))
     }
 
     /// The same, without waiting whatever the options say.
     pub fn try_recv(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
-        self.engine().try_recv(self.channel, out).map_err(of_wait)
+        self.engine().try_recv(self.channel, out).map_err(|error| self.recv_error(error))
     }
 
     /// Bytes of a stream that are there; they stay.
@@ -222,11 +222,17 @@ impl Connection {
     }
 
     fn send_error(&self, error: Error) -> io::Error {
-        let has_failed = || self.engine().readiness(self.channel).is_none_or(|readiness| readiness.failed.is_some());
-        match error {
-            Error::Failed(_) => of_send(error, has_failed()),
-            error => of_send(error, true),
+        let Error::Failed(_) = error else { return of_send(error, true) };
+        match self.engine().readiness(self.channel) {
+            Some(readiness) if !readiness.opened => of_opening(error),
+            readiness => of_send(error, readiness.is_none_or(|readiness| readiness.failed.is_some())),
         }
+    }
+
+    fn recv_error(&self, error: Error) -> io::Error {
+        let Error::Failed(_) = error else { return of_wait(error) };
+        let was_opened = self.engine().readiness(self.channel).is_none_or(|readiness| readiness.opened);
+        if was_opened { of_wait(error) } else { of_opening(error) }
     }
 
     /// Waits until the peer's engine has acknowledged everything sent.
@@ -285,7 +291,7 @@ impl Connection {
     pub fn is_connected(&self) -> io::Result<bool> {
         let readiness = self.engine().readiness(self.channel).ok_or(Error::Closed)?;
         match readiness.failed {
-            Some(code) => Err(Error::Failed(code).into()),
+            Some(code) => Err(ended(&readiness, code)),
             None => Ok(readiness.opened),
         }
     }
@@ -293,13 +299,13 @@ impl Connection {
     /// Waits until the peer has taken the connection.
     pub fn wait_connected(&self, deadline: Option<Instant>) -> io::Result<()> {
         let to = Target { link: self.home.link(), address: self.home.reach(&self.peer)? };
-        Ok(self.engine().wait_opened(self.channel, to, deadline)?)
+        self.engine().wait_opened(self.channel, to, deadline).map_err(of_opening)
     }
 
     /// The error that ended it, if one did.
     pub fn failure(&self) -> Option<io::Error> {
         let readiness = self.engine().readiness(self.channel)?;
-        readiness.failed.map(|code| Error::Failed(code).into())
+        readiness.failed.map(|code| ended(&readiness, code))
     }
 
     pub fn watch(&self) -> io::Result<Watch> {
@@ -329,6 +335,11 @@ impl Drop for Connection {
             None => self.engine().close(self.channel),
         }
     }
+}
+
+/// Why a connection that stands so has ended.
+fn ended(readiness: &Readiness, code: ErrorCode) -> io::Error {
+    if readiness.opened { Error::Failed(code).into() } else { of_opening(Error::Failed(code)) }
 }
 
 /// The address of this host under which packets to `peer` leave. Nothing is sent.

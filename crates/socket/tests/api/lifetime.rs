@@ -142,3 +142,24 @@ fn an_engine_of_ones_own_serves_as_well() {
     assert_eq!(kind(Stream::connect(from)), ErrorKind::Unsupported);
     assert_ne!(Listener::bind_on(&engines[1], links[1], 0, 10).unwrap().port(), 0);
 }
+
+#[test]
+fn a_thread_that_waits_for_a_connection_is_woken_however_the_helper_stands() {
+    use ropeway_socket::api::{Engine, Options, link::memory};
+    let (one, _other) = memory::pair(memory::Config::default()).unwrap();
+    // Without spinning the thread that waits sleeps at once, while the one that slept before it wakes up.
+    let engine = Engine::new(&Options { spin: Duration::ZERO, ..Options::default() }).unwrap();
+    let link = engine.add_link(Box::new(one)).unwrap();
+    for _ in 0..200 {
+        // Nobody has called for a while: the helper sleeps on the links.
+        std::thread::sleep(Duration::from_millis(3));
+        let listener = std::sync::Arc::new(Listener::bind_on(&engine, link, 7000, 10).unwrap());
+        std::thread::sleep(Duration::from_millis(2));
+        let (told, heard) = std::sync::mpsc::channel();
+        let waiter = listener.clone();
+        std::thread::spawn(move || told.send(kind(waiter.accept().map(drop))));
+        std::thread::sleep(Duration::from_millis(1));
+        listener.close();
+        assert_eq!(heard.recv_timeout(SOON), Ok(ErrorKind::NotConnected));
+    }
+}
