@@ -45,7 +45,12 @@ bench: build
 
 .PHONY: build
 build:
-	cargo build --release -p ropeway -p ropeway-preload
+	cargo build --release -p ropeway -p ropeway-preload -p ropeway-capi
+
+# Programs link with libropeway.so, and ask at run time for the number that a new library, if they could not use it, would not have.
+LIBRARY = libropeway.so
+SONAME = $(LIBRARY).0
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 install: build
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/ropeway
@@ -55,10 +60,21 @@ install: build
 	install -m 644 docs/man/ropeway.1 $(DESTDIR)$(PREFIX)/share/man/man1/ropeway.1
 	install -d $(DESTDIR)$(PREFIX)/share/ropeway
 	install -m 644 share/wireshark/ropeway.lua $(DESTDIR)$(PREFIX)/share/ropeway/ropeway.lua
+	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/man/man3
+	install -m 644 crates/capi/include/ropeway.h crates/capi/include/cdp.h $(DESTDIR)$(PREFIX)/include
+	install -m 755 $(CARGO_TARGET_DIR)/release/libropeway_capi.so $(DESTDIR)$(PREFIX)/lib/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/$(LIBRARY)
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/capi/ropeway.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/ropeway.pc
+	chmod 644 $(DESTDIR)$(PREFIX)/lib/pkgconfig/ropeway.pc
+	install -m 644 docs/man/ropeway.3 docs/man/cdp.3 $(DESTDIR)$(PREFIX)/share/man/man3
+	if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig || true; fi
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/ropeway $(DESTDIR)$(PREFIX)/lib/ropeway/libropeway_preload.so
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/ropeway.1 $(DESTDIR)$(PREFIX)/share/ropeway/ropeway.lua
+	rm -f $(DESTDIR)$(PREFIX)/include/ropeway.h $(DESTDIR)$(PREFIX)/include/cdp.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/ropeway.pc
+	rm -f $(DESTDIR)$(PREFIX)/lib/$(LIBRARY) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man3/ropeway.3 $(DESTDIR)$(PREFIX)/share/man/man3/cdp.3
 	-rmdir $(DESTDIR)$(PREFIX)/lib/ropeway $(DESTDIR)$(PREFIX)/share/ropeway
 
 clean:

@@ -133,7 +133,7 @@ exports! {
     }
 
     fn ropeway_resolve(text: *const c_char, to: *mut sockaddr, len: *mut socklen_t) -> c_int {
-        let addresses = memory::text(text)?.to_addresses()?;
+        let addresses = addresses(memory::text(text)?)?;
         let first = addresses.first().ok_or_else(|| Failure::new(libc::ENOENT, "the name stands for no address"))?;
         put_sized(&address::write(first)?, to.cast(), len)?;
         Ok(0)
@@ -157,10 +157,18 @@ pub extern "C" fn ropeway_error() -> *const c_char {
     said()
 }
 
+/// What a text stands for. That a name is not known has no number of its own.
+fn addresses(text: &str) -> Outcome<Vec<Address>> {
+    text.to_addresses().map_err(Failure::from).map_err(|failure| match failure.errno {
+        libc::EIO => Failure::new(libc::ENOENT, failure.text),
+        _ => failure,
+    })
+}
+
 /// The first success, or the last failure.
 fn each(text: &str, mut act: impl FnMut(&Address) -> Outcome<()>) -> Outcome<()> {
     let mut result = Err(Failure::new(libc::ENOENT, "the name stands for no address"));
-    for address in text.to_addresses()? {
+    for address in addresses(text)? {
         result = act(&address);
         if result.is_ok() {
             break;

@@ -65,8 +65,8 @@ fn the_headers_are_c_and_c_plus_plus() {
         std::fs::write(&c, &text).expect("written");
         std::fs::write(&cpp, &text).expect("written");
         Library::build();
-        compile(&c, "cc", "-std=c11");
-        compile(&cpp, "c++", "-std=c++17");
+        compile(&c, "cc", "-std=c99");
+        compile(&cpp, "c++", "-std=c++98");
     }
 }
 

@@ -58,18 +58,20 @@ pub fn program(name: &str) -> PathBuf {
 
 /// An example, as strict as can be: people copy it.
 pub fn example(name: &str) -> PathBuf {
-    compile(&root().join(format!("examples/{name}.c")), "cc", "-std=c11")
+    compile(&root().join(format!("examples/{name}.c")), "cc", "-std=c99")
 }
 
 pub fn compile(source: &Path, compiler: &str, standard: &str) -> PathBuf {
     let library = Library::build();
     let name = source.file_name().and_then(|name| name.to_str()).expect("a name");
-    // An example and a test may have the same name.
-    let dir = source.parent().and_then(|dir| dir.file_name()).and_then(|name| name.to_str()).expect("a directory");
-    let name = format!("{dir}-{name}");
+    // What was written by a test goes with its directory; of the others, an example and a test may have the same name.
+    let (dir, name) = match source.strip_prefix(root()).ok().and_then(Path::parent).and_then(Path::to_str) {
+        Some(within) => (library.dir.as_path(), format!("{}-{name}", within.replace('/', "-"))),
+        None => (source.parent().expect("a directory"), name.to_owned()),
+    };
     // Compiled beside its place and renamed: nobody runs a half-written program.
-    let (out, temporary) =
-        (library.dir.join(format!("{name}.{compiler}")), library.dir.join(format!("{name}.{}", std::process::id())));
+    let out = dir.join(format!("{name}.{compiler}"));
+    let temporary = dir.join(format!("{name}.{}.{:?}", std::process::id(), std::thread::current().id()));
     let mut command =
         command(compiler, ["-Wall", "-Wextra", "-Werror", "-pedantic", standard, "-O1", "-g", "-pthread", "-o"]);
     command
