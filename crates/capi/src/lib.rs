@@ -7,6 +7,7 @@
 mod address;
 mod calls;
 mod cdp;
+mod connection;
 mod failure;
 mod guard;
 mod memory;

@@ -33,6 +33,31 @@ fn every_call_and_option_is_there() {
     }
 }
 
+/// Those between the fences of a page.
+fn blocks_of_c(page: &str) -> Vec<String> {
+    let mut blocks = Vec::new();
+    for rest in page.split("```c\n").skip(1) {
+        blocks.push(rest.split("```").next().unwrap_or_default().to_owned());
+    }
+    blocks
+}
+
+#[test]
+fn the_programs_of_the_page_compile() {
+    let text = std::fs::read_to_string(workspace_root().join("docs/api.md")).expect("readable");
+    let dir = tempfile::tempdir().expect("a directory");
+    let blocks = blocks_of_c(&text);
+    assert!(!blocks.is_empty());
+    for block in blocks {
+        let source = dir.path().join("page.c");
+        std::fs::write(&source, block).expect("written");
+        let mut cc = command("cc", ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", "-I"]);
+        cc.arg(workspace_root().join("crates/capi/include")).arg(&source);
+        let output = cc.output().expect("cc runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
 #[test]
 fn groff_has_nothing_to_complain_about() {
     need_program!("groff");

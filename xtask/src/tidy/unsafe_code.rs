@@ -33,7 +33,6 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/link/src/sys/", "messages, options and devices of sockets, for engines inside hooks"),
     // What C hands over, or takes.
     ("crates/capi/src/calls.rs", "exported functions: their pointers are as good as the program that calls them"),
-    ("crates/capi/src/cdp/calls.rs", "the same"),
     ("crates/capi/src/guard.rs", "errno"),
     ("crates/capi/src/memory.rs", "the program's buffers, texts and values"),
     ("crates/preload/src/", "every hook is a C function: its pointers are as good as the program that calls it"),

@@ -28,3 +28,8 @@ pub use message::MessageSocket;
 pub use per_process::{Found, PerProcess};
 pub use ropeway_engine::{Config, Engine, Error, ErrorCode, LinkId, Options, Target, Watch, link};
 pub use stream::Stream;
+
+/// Has the tests of the documentation run what stands on that page.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/api.md")]
+pub struct Page;
