@@ -61,6 +61,11 @@ impl Demand {
     fn is_some(&self) -> bool {
         self.outstanding_packets + self.wanted_packets > 0
     }
+
+    /// Nothing is to be charged or granted.
+    fn is_none(&self) -> bool {
+        self.outstanding_packets + self.wanted_packets + self.asked_packets == 0
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -75,6 +80,13 @@ struct Sender {
     held: bool,
     /// Bytes granted since the start, for the order `fair`.
     served_bytes: u64,
+}
+
+impl Sender {
+    /// Nothing is charged to it, and it waits for nothing.
+    fn is_at_rest(&self) -> bool {
+        self.demand.is_none() && self.charged_bytes == 0 && !self.waiting && !self.suspect
+    }
 }
 
 /// What the gate has counted. Never reset.
@@ -232,6 +244,10 @@ impl Gate {
         let floor = self.fair_floor_bytes;
         let sender = self.sender(index);
         sender.heard_at = now;
+        if demand.is_none() && sender.is_at_rest() {
+            sender.demand = demand;
+            return;
+        }
         let waiting = sender.waiting;
         if std::mem::replace(&mut sender.suspect, false) {
             let charged = sender.charged_bytes;
@@ -307,6 +323,11 @@ impl Gate {
         self.drain_ns = drain_ns;
         let idle = senders.saturating_sub(self.demanding);
         self.starters_bytes = (idle * frame_bytes).min(self.budget_bytes() / STARTERS_SHARE);
+    }
+
+    /// Whether anybody waits for a grant.
+    pub fn is_waited_at(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Hands out what is free: `grant(index, packets)` for each sender that gets some.
