@@ -82,6 +82,9 @@ impl Core {
     /// At most 256 links: a path has one byte for the place.
     pub fn add_link(&mut self, link: Box<dyn Link>) -> Option<LinkId> {
         let place = u8::try_from(self.members.len()).ok()?;
+        if let Some(slots) = link.receive_slots() {
+            self.endpoint.gate().add_receive_slots(slots as u64);
+        }
         self.members.push(Member { link, quiet: 0, full: false, failed: false });
         Some(LinkId(place))
     }

@@ -111,6 +111,12 @@ pub struct Gate {
     order: Order,
     /// What the budget grows back to.
     limit_bytes: u64,
+    /// What the tunable says of the port's buffer.
+    port_buffer_bytes: u64,
+    /// Frames that the host's links keep while nobody takes them.
+    receive_slots: u64,
+    /// A full packet of this endpoint on the medium.
+    frame_bytes: u64,
     budget_bytes: u64,
     /// The share of the budget that is this process's, where several share a host.
     share_bytes: Option<u64>,
@@ -154,6 +160,9 @@ impl Gate {
             mode: config.gate_mode,
             order: config.order,
             limit_bytes: 0,
+            port_buffer_bytes: 0,
+            receive_slots: u64::MAX,
+            frame_bytes: 0,
             budget_bytes: 0,
             share_bytes: None,
             window_packets: 0,
@@ -181,12 +190,24 @@ impl Gate {
     /// Takes over changed settings.
     pub fn configure(&mut self, config: &Config) {
         (self.mode, self.order) = (config.gate_mode, config.order);
-        self.limit_bytes =
-            (u64::from(config.port_buffer_bytes) * BUDGET_NUMERATOR / BUDGET_DENOMINATOR).max(BUDGET_FLOOR_BYTES);
-        self.budget_bytes =
-            if self.budget_bytes == 0 { self.limit_bytes } else { self.budget_bytes.min(self.limit_bytes) };
+        self.port_buffer_bytes = u64::from(config.port_buffer_bytes);
+        self.frame_bytes = u64::from(config.packet_bytes) + u64::from(config.frame_overhead_bytes);
+        self.set_limit();
         self.window_packets = u64::from(config.window_packets);
         self.first_flight_most = u64::from(config.first_flight_packets);
+    }
+
+    /// One more link, whose host keeps so many frames while nobody takes them: no more may fly, whatever the port could queue.
+    pub fn add_receive_slots(&mut self, slots: u64) {
+        self.receive_slots = self.receive_slots.min(slots);
+        self.set_limit();
+    }
+
+    fn set_limit(&mut self) {
+        let room = self.port_buffer_bytes.min(self.receive_slots.saturating_mul(self.frame_bytes));
+        self.limit_bytes = (room * BUDGET_NUMERATOR / BUDGET_DENOMINATOR).max(BUDGET_FLOOR_BYTES);
+        self.budget_bytes =
+            if self.budget_bytes == 0 { self.limit_bytes } else { self.budget_bytes.min(self.limit_bytes) };
     }
 
     /// The part of the host's budget that this process may hand out; `None`: all of it.
@@ -538,6 +559,16 @@ mod tests {
             gate.report(index, Demand { wanted_packets: 1, backlog_bytes, ..demand(0, 0) }, Time::ZERO);
         }
         assert!(distribute(&mut gate, 0).len() > 200, "a short message does not cost a whole frame");
+    }
+
+    #[test]
+    fn no_more_flies_than_the_host_keeps() {
+        let mut gate = gate(Order::Fifo);
+        let whole = gate.budget_bytes();
+        gate.add_receive_slots(1_000_000);
+        assert_eq!(gate.budget_bytes(), whole);
+        gate.add_receive_slots(40);
+        assert!(gate.budget_bytes() < 40 * 1600 && gate.budget_bytes() > 30 * 1400 && gate.budget_bytes() < whole);
     }
 
     #[test]
