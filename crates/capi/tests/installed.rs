@@ -1,6 +1,6 @@
 //! What `make install-library` puts where, as a program finds it that knows nothing but pkg-config.
 
-use ropeway_testkit::env::{target_dir, workspace_root};
+use ropeway_testkit::env::{target_dir, without_package, workspace_root};
 use ropeway_testkit::need_program;
 use ropeway_testkit::proc::{Process, command};
 use std::path::{Path, PathBuf};
@@ -22,6 +22,8 @@ fn make(target: &str, prefix: &Path) {
         .arg("DESTDIR=/")
         .current_dir(workspace_root())
         .env_remove("MAKEFLAGS");
+    // The one that the other tests built.
+    without_package(&mut make).env("CARGO_PROFILE_DEV_PANIC", "unwind");
     run(make);
 }
 

@@ -1,6 +1,6 @@
 //! The examples do what they say.
 
-use ropeway_testkit::env::target_dir;
+use ropeway_testkit::env::{target_dir, without_package};
 use ropeway_testkit::proc::{Process, command};
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,7 +14,12 @@ fn example(name: &str, args: &[&str]) -> Command {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let dir = BUILT.get_or_init(|| {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet", "--examples", "--target-dir"]);
+        without_package(&mut cargo).current_dir(env!("CARGO_MANIFEST_DIR")).args([
+            "build",
+            "--quiet",
+            "--examples",
+            "--target-dir",
+        ]);
         assert!(cargo.arg(target_dir()).status().expect("cargo runs").success(), "the examples do not build");
         target_dir().join("debug/examples")
     });

@@ -1,6 +1,6 @@
 //! Builds the library and programs in C that use it.
 
-use ropeway_testkit::env::target_dir;
+use ropeway_testkit::env::{target_dir, without_package};
 use ropeway_testkit::proc::command;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,9 +23,9 @@ impl Library {
             let dir = target_dir().join("capi-tests");
             std::fs::create_dir_all(&dir).expect("created");
             let mut cargo = Command::new(env!("CARGO"));
-            let only_what_is_linked =
-                ["rustc", "--quiet", "--package", "ropeway-capi", "--lib", "--crate-type", "cdylib"];
-            cargo.current_dir(root()).args(only_what_is_linked).arg("--target-dir").arg(target_dir());
+            // As it is installed, with panics that can be caught; so its crates are those that the tests have been built with already.
+            without_package(&mut cargo).current_dir(root()).env("CARGO_PROFILE_DEV_PANIC", "unwind");
+            cargo.args(["build", "--quiet", "--package", "ropeway-capi", "--lib", "--target-dir"]).arg(target_dir());
             assert!(cargo.status().expect("cargo runs").success(), "the library does not build");
             let built = target_dir().join("debug/libropeway_capi.so");
             for name in ["libropeway.so", "libropeway.so.0"] {
