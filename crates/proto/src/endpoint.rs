@@ -98,13 +98,14 @@ pub struct Endpoint {
     secret: Secret,
     /// None: everybody is trusted.
     keys: Option<Arc<ClusterKeys>>,
-    associations: Slab<Association>,
+    /// In memory of their own: a table that grows by doubling would keep room for as many again.
+    associations: Slab<Box<Association>>,
     incarnations: Incarnations,
     /// Open associations, and attempts, by where the peer is: the newest of each.
     peers: BTreeMap<Path, u32>,
     /// Older ones, by the peer's id: the peer was started anew, or several peers share a path.
     elders: BTreeMap<(Path, Id), u32>,
-    channels: Slab<Channel>,
+    channels: Slab<Box<Channel>>,
     channel_generation: u32,
     listeners: BTreeMap<u16, Listener>,
     /// Paths that lead back here.
@@ -362,7 +363,7 @@ impl Endpoint {
         if self.keys.is_some() {
             association.sealing = Sealing::with_key();
         }
-        Some(self.associations.insert(association) as u32)
+        Some(self.associations.insert(Box::new(association)) as u32)
     }
 
     /// The association that receives under `id`.
@@ -373,10 +374,10 @@ impl Endpoint {
 
     fn add_channel(&mut self, association: u32, number: u16, mode: Mode, ports: (u16, u16)) -> u32 {
         self.channel_generation = self.channel_generation.wrapping_add(1);
-        let &Association { own_window, path, .. } = &self.associations[association as usize];
+        let &Association { own_window, path, .. } = &*self.associations[association as usize];
         let generation = self.channel_generation;
         let channel = Channel::new(generation, path, association, number, mode, ports, own_window);
-        let index = self.channels.insert(channel) as u32;
+        let index = self.channels.insert(Box::new(channel)) as u32;
         self.associations[association as usize].attach(number, index);
         index
     }
