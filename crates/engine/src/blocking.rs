@@ -9,6 +9,7 @@ use crate::core::{Core, Poller};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::inner::Inner;
+use crate::spin::Pace;
 use crate::wait::{SOON_NS, Subject};
 
 /// A thread that waits.
@@ -22,8 +23,7 @@ struct Wait {
     aside: bool,
     /// It has slept on the links: spinning was in vain.
     slept: bool,
-    /// When it last offered the processor to others.
-    offered: Time,
+    pace: Pace,
 }
 
 impl Engine {
@@ -45,7 +45,8 @@ impl Engine {
         if result.is_none() {
             let deadline =
                 deadline.map(|at| Time::from_nanos(at.saturating_duration_since(inner.origin).as_nanos() as u64));
-            let wait = Wait { subject, since: now, deadline, polling: false, aside: false, slept: false, offered: now };
+            let pace = core.spin.pace(now);
+            let wait = Wait { subject, since: now, deadline, polling: false, aside: false, slept: false, pace };
             (core, now, result) = wait.run(inner, core, &mut attempt);
         }
         inner.follow_up(&mut core, now);
@@ -71,7 +72,7 @@ impl Wait {
             let now;
             if self.aside || core.poller == Poller::Caller && !self.polling {
                 self.aside = false;
-                core = self.sleep_beside(core, inner.now());
+                core = self.sleep_beside(inner, core, inner.now());
                 now = inner.now();
             } else {
                 (core, now) = self.poll(inner, core, spin_until);
@@ -109,10 +110,12 @@ impl Wait {
         }
         (core.poller, self.polling) = (Poller::Caller, true);
         let mut now = inner.now();
-        if !core.turn(now) {
+        if core.turn(now) {
+            core.spin.found(&self.pace, now);
+        } else {
             // The helper, which was told to leave the links alone, may still sleep there: of two sleepers one could take the ring that is for the other.
             if now < spin_until || core.sleeps_until.is_some() {
-                core = inner.give_way(core, now, &mut self.offered);
+                core = inner.give_way(core, now, &mut self.pace);
             } else {
                 self.slept = true;
                 core = inner.sleep_on_links(core, self.deadline);
@@ -124,8 +127,9 @@ impl Wait {
     }
 
     /// Sleeps until the thread that polls says that the subject changed, or that somebody has to take over.
-    fn sleep_beside<'a>(&self, mut core: MutexGuard<'a, Core>, now: Time) -> MutexGuard<'a, Core> {
+    fn sleep_beside<'a>(&self, inner: &Inner, mut core: MutexGuard<'a, Core>, now: Time) -> MutexGuard<'a, Core> {
         let (key, condition) = core.waiters.add(self.subject, self.since);
+        inner.note_beside(true);
         let is_asleep = |core: &mut Core| !core.waiters.is_woken(key);
         core = match self.deadline.map(|deadline| Duration::from_nanos(deadline.since(now))) {
             Some(limit) => {
@@ -133,6 +137,7 @@ impl Wait {
             }
             None => condition.wait_while(core, is_asleep).unwrap_or_else(PoisonError::into_inner),
         };
+        inner.note_beside(false);
         core.waiters.remove(key);
         core
     }

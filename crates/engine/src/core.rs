@@ -46,8 +46,6 @@ pub struct Core {
     pub poller: Poller,
     /// Somebody sleeps on the links until then at the latest.
     pub sleeps_until: Option<Time>,
-    /// Calls that have polled and left: the helper sees by it whether somebody takes care.
-    pub left: u64,
     /// The helper sleeps until it is told that somebody left.
     pub helper_parked: bool,
     pub shut_down: bool,
@@ -68,7 +66,6 @@ impl Core {
             waiters: Waiters::default(),
             poller: Poller::Nobody,
             sleeps_until: None,
-            left: 0,
             helper_parked: false,
             shut_down: false,
             spin,

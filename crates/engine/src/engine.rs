@@ -1,8 +1,7 @@
 //! The engine as its users see it: calls that wait, and who polls while they do.
 
 use std::os::fd::AsFd;
-use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use ropeway_link::{Address, Link};
@@ -78,9 +77,9 @@ impl Drop for Handle {
         core.endpoint.close_all();
         core.transmit(now);
         core.shut_down = true;
+        self.inner.wake_helper(&mut core);
         core.waiters.wake_all();
         drop(core);
-        self.inner.helper_condition.notify_all();
         self.inner.ring();
         self.control.iter().for_each(|name| control::stop(name));
         if let Some(helper) = self.helper.take() {
@@ -106,18 +105,10 @@ impl Engine {
             endpoint.set_secret(*kept.secret, kept.start);
         }
         let spin = Spin::new(options.spin.as_nanos() as u64);
-        let inner = Arc::new(Inner {
-            core: Mutex::new(Core::new(endpoint, spin)),
-            contenders: AtomicU32::new(0),
-            doorbell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                .map_err(|errno| Error::link("making an eventfd")(errno.into()))?,
-            descriptors: Mutex::default(),
-            helper_condition: std::sync::Condvar::new(),
-            most_spin_ns: spin.most_ns(),
-            origin: Instant::now(),
-            birthmark: Birthmark::new().map_err(Error::link("making a page that forks wipe"))?,
-            _secret: options.secret.clone(),
-        });
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| Error::link("making an eventfd")(errno.into()))?;
+        let birthmark = Birthmark::new().map_err(Error::link("making a page that forks wipe"))?;
+        let inner = Arc::new(Inner::new(options, Core::new(endpoint, spin), doorbell, birthmark));
         let helper = helper::start(inner.clone()).map_err(Error::link("starting the helper thread"))?;
         let control = control::start(Arc::downgrade(&inner)).ok();
         Ok(Engine { handle: Arc::new(Handle { inner, helper: Some(helper), control }) })
@@ -515,7 +506,7 @@ impl Engine {
             inner.ring();
         }
         if core.poller == Poller::Nobody {
-            core.left = core.left.wrapping_add(1);
+            inner.note_left();
             core.turn(now);
         }
         let result = act(&mut core, now);

@@ -4,17 +4,19 @@
 //! sleeps on the links like a caller would. While a call sleeps there itself, the helper is parked. So a process without traffic uses no processor time,
 //! and a program that computes between its calls still acknowledges within a millisecond or two.
 
-use crate::core::Poller;
+use crate::core::{Core, Poller};
 use crate::inner::Inner;
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long the links may be left alone.
 const TICK: Duration = Duration::from_millis(1);
-/// The same when other threads wait for something that may come meanwhile.
+/// The same when other threads wait for something that may come meanwhile ...
 const SHORT_TICK: Duration = Duration::from_micros(200);
+/// ... unless so many calls came and went since the last tick: they look at the links for all.
+const MANY_CALLS: u64 = 8;
 /// After so many ticks with the same caller polling the helper parks itself.
 const TICKS_TO_PARK: u32 = 16;
 
@@ -23,36 +25,56 @@ pub fn start(inner: Arc<Inner>) -> io::Result<JoinHandle<()>> {
 }
 
 fn run(inner: &Inner) {
-    let mut core = inner.lock();
-    let (mut seen, mut ticks) = (core.left, 0);
-    let (mut spin_until, mut offered) = (inner.now(), inner.now());
-    while !core.shut_down {
-        if core.poller == Poller::Nobody && core.left == seen {
-            core.poller = Poller::Helper;
-        }
-        if core.poller == Poller::Helper {
-            let now = inner.now();
-            if core.turn(now) {
-                spin_until = now.after(if core.waiters.has_watches() { inner.most_spin_ns } else { 0 });
-            } else if now < spin_until {
-                // An event loop that just got something will soon cause more.
-                core = inner.give_way(core, now, &mut offered);
-            } else {
-                core = inner.sleep_on_links(core, None);
-            }
-            seen = core.left;
+    let (mut seen, mut ticks) = (inner.left(), 0);
+    loop {
+        // Without the lock: callers that come and go are not to meet the helper there.
+        if inner.left() != seen {
+            let calls = inner.left().wrapping_sub(seen);
+            (seen, ticks) = (seen.wrapping_add(calls), 0);
+            inner.helper_rests(tick(inner, calls));
             continue;
         }
-        ticks = if core.left == seen { ticks + 1 } else { 0 };
-        seen = core.left;
-        core = if ticks >= TICKS_TO_PARK {
+        let mut core = inner.lock();
+        if core.shut_down {
+            return;
+        }
+        if core.poller == Poller::Nobody {
+            core.poller = Poller::Helper;
+            drop(take_care(inner, core));
+            seen = inner.left();
+            continue;
+        }
+        ticks += 1;
+        core.helper_parked = ticks >= TICKS_TO_PARK;
+        let parked = core.helper_parked;
+        drop(core);
+        if parked {
             ticks = 0;
-            core.helper_parked = true;
-            let woken = inner.helper_condition.wait_while(core, |core| core.helper_parked && !core.shut_down);
-            woken.unwrap_or_else(PoisonError::into_inner)
+            inner.helper_parks();
         } else {
-            let tick = if core.waiters.is_empty() { TICK } else { SHORT_TICK };
-            inner.helper_condition.wait_timeout(core, tick).unwrap_or_else(PoisonError::into_inner).0
-        };
+            inner.helper_rests(tick(inner, 0));
+        }
     }
+}
+
+fn tick(inner: &Inner, calls: u64) -> Duration {
+    if inner.is_waited_beside() && calls < MANY_CALLS { SHORT_TICK } else { TICK }
+}
+
+/// Polls and sleeps on the links until a caller does.
+fn take_care<'a>(inner: &'a Inner, mut core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
+    let mut spin_until = inner.now();
+    let mut pace = core.spin.pace(spin_until);
+    while core.poller == Poller::Helper && !core.shut_down {
+        let now = inner.now();
+        if core.turn(now) {
+            spin_until = now.after(if core.waiters.has_watches() { inner.most_spin_ns } else { 0 });
+        } else if now < spin_until {
+            // An event loop that just got something will soon cause more.
+            core = inner.give_way(core, now, &mut pace);
+        } else {
+            core = inner.sleep_on_links(core, None);
+        }
+    }
+    core
 }

@@ -1,39 +1,62 @@
 //! What the threads of one engine share: the lock, who polls, and how a thread sleeps on the links.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Instant;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 use ropeway_proto::Time;
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::core::{Core, Poller};
+use crate::engine::Options;
 use crate::restart;
-use crate::spin::YIELD_EVERY_NS;
+use crate::spin::Pace;
 
 /// A sleeper is not woken for a timer that is earlier than its own by less than this: a wake-up costs the more.
 const TIMER_SLACK_NS: u64 = 200_000;
 
 pub(crate) struct Inner {
-    pub(crate) core: Mutex<Core>,
+    core: Mutex<Core>,
     /// Threads that wait for the lock.
-    pub(crate) contenders: AtomicU32,
+    contenders: AtomicU32,
     /// Wakes who sleeps on the links.
     pub(crate) doorbell: OwnedFd,
     /// Copies of the links' descriptors, to sleep on without the lock.
     pub(crate) descriptors: Mutex<Arc<Vec<OwnedFd>>>,
-    pub(crate) helper_condition: std::sync::Condvar,
+    /// Calls that have polled and left: the helper sees by it whether somebody takes care.
+    left: AtomicU64,
+    /// Threads that sleep while another one polls.
+    beside: AtomicU32,
+    /// The helper thread, once it runs.
+    helper: OnceLock<Thread>,
     /// The helper's bound, when it polls for an event loop.
     pub(crate) most_spin_ns: u64,
     pub(crate) origin: Instant,
     pub(crate) birthmark: Birthmark,
     /// Its file stays locked while the engine lives.
-    pub(crate) _secret: Option<Arc<restart::Secret>>,
+    _secret: Option<Arc<restart::Secret>>,
 }
 
 impl Inner {
+    pub(crate) fn new(options: &Options, core: Core, doorbell: OwnedFd, birthmark: Birthmark) -> Inner {
+        Inner {
+            most_spin_ns: core.spin.most_ns(),
+            core: Mutex::new(core),
+            contenders: AtomicU32::new(0),
+            doorbell,
+            descriptors: Mutex::default(),
+            left: AtomicU64::new(0),
+            beside: AtomicU32::new(0),
+            helper: OnceLock::new(),
+            origin: Instant::now(),
+            birthmark,
+            _secret: options.secret.clone(),
+        }
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
         // A panic inside the lock is a fault of ours; what it leaves behind is still consistent enough to say goodbye.
         match self.core.try_lock() {
@@ -48,22 +71,68 @@ impl Inner {
         }
     }
 
-    /// Between two looks of a thread that spins and has last offered the processor to others at `offered`: lets those in that want the lock or the processor.
+    /// Between two looks of a thread that spins and offers the processor to others at some `pace`: lets those in that want the lock or the processor.
     /// Nobody else has a reason to touch the lock, and giving it back and taking it again at every look would cost as much as the look.
     pub(crate) fn give_way<'a>(
         &'a self,
         core: MutexGuard<'a, Core>,
         now: Time,
-        offered: &mut Time,
+        pace: &mut Pace,
     ) -> MutexGuard<'a, Core> {
-        if now.since(*offered) < YIELD_EVERY_NS && self.contenders.load(Ordering::Relaxed) == 0 {
+        if !pace.is_due(now) && self.contenders.load(Ordering::Relaxed) == 0 {
             std::hint::spin_loop();
             return core;
         }
-        *offered = now;
+        pace.yields(now);
         drop(core);
         std::thread::yield_now();
         self.lock()
+    }
+
+    // Relaxed, all of these: counts that say whether it is worth to take the lock.
+
+    pub(crate) fn left(&self) -> u64 {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_left(&self) {
+        self.left.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_waited_beside(&self) -> bool {
+        self.beside.load(Ordering::Relaxed) > 0
+    }
+
+    pub(crate) fn note_beside(&self, sleeps: bool) {
+        if sleeps {
+            self.beside.fetch_add(1, Ordering::Relaxed)
+        } else {
+            self.beside.fetch_sub(1, Ordering::Relaxed)
+        };
+    }
+
+    /// For the helper: sleeps for so long, or until it is woken.
+    pub(crate) fn helper_rests(&self, time: Duration) {
+        let _ = self.helper.set(std::thread::current());
+        std::thread::park_timeout(time);
+    }
+
+    /// The same without an end, once `helper_parked` is set.
+    pub(crate) fn helper_parks(&self) {
+        let _ = self.helper.set(std::thread::current());
+        loop {
+            let core = self.lock();
+            if !core.helper_parked || core.shut_down {
+                return;
+            }
+            drop(core);
+            std::thread::park();
+        }
+    }
+
+    pub(crate) fn wake_helper(&self, core: &mut Core) {
+        core.helper_parked = false;
+        self.helper.get().into_iter().for_each(Thread::unpark);
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -104,12 +173,11 @@ impl Inner {
 
     /// A caller that has polled goes: somebody else that waits takes over, or the helper after a while.
     pub(crate) fn leave(&self, core: &mut Core, now: Time) {
-        core.left = core.left.wrapping_add(1);
+        self.note_left();
         core.poller = Poller::Nobody;
         core.waiters.wake_one(now);
         if core.helper_parked {
-            core.helper_parked = false;
-            self.helper_condition.notify_one();
+            self.wake_helper(core);
         }
     }
 
@@ -129,8 +197,7 @@ impl Inner {
                 self.ring();
             }
             None if core.helper_parked && core.poller == Poller::Nobody => {
-                core.helper_parked = false;
-                self.helper_condition.notify_one();
+                self.wake_helper(core);
             }
             _ => {}
         }

@@ -1,13 +1,43 @@
 //! How long a waiting thread polls before it sleeps: no longer than a bound, and no longer than polling has paid off lately.
 
+use ropeway_proto::Time;
+
 /// Without a setting: about the cost of a sleep and a wake-up.
 pub const USUAL_SPIN_NS: u64 = 50_000;
 /// Failures in a row after which a thread stops spinning ...
 const MOST_FAILURES: u32 = 4;
 /// ... except every so many waits, to notice when it would pay again.
 const PROBE_EVERY: u32 = 32;
-/// A thread that spins offers the processor to others this often: rarer than the answers of a fast network come, as an offer may be taken.
-pub const YIELD_EVERY_NS: u64 = 10_000;
+/// A thread that spins offers the processor to others this often: rarer than the answers of a fast network come, as an offer may be taken ...
+const YIELD_EVERY_NS: u64 = 10_000;
+/// ... but soon when the last wait was ended by such an offer: the other end is on this processor.
+const YIELD_SOON_NS: u64 = 500;
+/// Waits in a row that a yield ended, before the thread leaves the processor to the other end: wake-ups tend to bring two ends together.
+const ASIDE_WAITS: u32 = 16;
+/// Time from one step aside to the next; doubled when the next one is due soon again.
+const ASIDE_NS: u64 = 2_000_000;
+const ASIDE_MOST_NS: u64 = 64_000_000;
+
+/// How often a thread that spins offers the processor to others.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    every_ns: u64,
+    offered: Time,
+    /// It did so right before the last look.
+    just_now: bool,
+}
+
+impl Pace {
+    /// Whether another offer is due.
+    pub fn is_due(&mut self, now: Time) -> bool {
+        self.just_now = false;
+        now.since(self.offered) >= self.every_ns
+    }
+
+    pub fn yields(&mut self, now: Time) {
+        (self.offered, self.just_now) = (now, true);
+    }
+}
 
 /// What polling has brought lately.
 #[derive(Clone, Copy, Debug)]
@@ -15,13 +45,24 @@ pub struct Spin {
     most_ns: u64,
     failures: u32,
     waits: u32,
+    /// Waits in a row that an offer of the processor ended.
+    by_yield: u32,
+    aside_at: Time,
+    aside_pause_ns: u64,
 }
 
 impl Spin {
     /// On one processor polling only keeps the peer from running.
     pub fn new(most_ns: u64) -> Spin {
         let alone = ropeway_shm::processors::usable() < 2;
-        Spin { most_ns: if alone { 0 } else { most_ns }, failures: 0, waits: 0 }
+        Spin {
+            most_ns: if alone { 0 } else { most_ns },
+            failures: 0,
+            waits: 0,
+            by_yield: 0,
+            aside_at: Time::ZERO,
+            aside_pause_ns: ASIDE_NS,
+        }
     }
 
     pub fn most_ns(&self) -> u64 {
@@ -31,6 +72,28 @@ impl Spin {
     pub fn budget_ns(&mut self) -> u64 {
         self.waits = self.waits.wrapping_add(1);
         if self.failures < MOST_FAILURES || self.waits.is_multiple_of(PROBE_EVERY) { self.most_ns } else { 0 }
+    }
+
+    /// How a wait that begins now offers the processor to others.
+    pub fn pace(&self, now: Time) -> Pace {
+        let every_ns = if self.by_yield > 0 { YIELD_SOON_NS } else { YIELD_EVERY_NS };
+        Pace { every_ns, offered: now, just_now: false }
+    }
+
+    /// A look brought something.
+    pub fn found(&mut self, pace: &Pace, now: Time) {
+        if !pace.just_now {
+            self.by_yield = 0;
+            return;
+        }
+        self.by_yield += 1;
+        let since_ns = now.since(self.aside_at);
+        if self.by_yield >= ASIDE_WAITS && since_ns >= self.aside_pause_ns {
+            let soon = since_ns < 4 * self.aside_pause_ns;
+            self.aside_pause_ns = if soon { (2 * self.aside_pause_ns).min(ASIDE_MOST_NS) } else { ASIDE_NS };
+            (self.aside_at, self.by_yield) = (now, 1);
+            ropeway_shm::processors::leave_current();
+        }
     }
 
     /// Polling brought what was waited for.
@@ -50,7 +113,7 @@ mod tests {
 
     #[test]
     fn spinning_that_never_pays_becomes_rare() {
-        let mut spin = Spin { most_ns: 1, failures: 0, waits: 0 };
+        let mut spin = Spin { most_ns: 1, ..Spin::new(0) };
         let spent: u64 = (0..320)
             .map(|_| {
                 let budget = spin.budget_ns();

@@ -73,11 +73,6 @@ impl Waiters {
         self.waiting.is_empty() && self.watches.is_empty()
     }
 
-    /// Whether any thread waits.
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
     /// Wakes one of those that may be served soon, so that it polls.
     pub fn wake_one(&mut self, now: Time) {
         let is_lively = |waiter: &&mut Waiter| !waiter.woken && now.since(waiter.since) < SOON_NS;

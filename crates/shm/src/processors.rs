@@ -1,4 +1,4 @@
-//! How many processors there are for two threads that help each other by running at the same time. No allocation, no locale: it is asked inside other programs'
+//! Processors: how many there are for two threads that help each other by running at the same time, and leaving one. No allocation, no locale: it is asked inside other programs'
 //! calls.
 
 use crate::sys;
@@ -21,6 +21,28 @@ pub fn online() -> u32 {
             _ => sum,
         }
     })
+}
+
+/// Moves the calling thread to another of the processors that it may run on, if there is one.
+pub fn leave_current() {
+    /// Room for 8192 processors: the kernel refuses less than it has.
+    const WORDS: usize = 128;
+    let mut mask = [0u64; WORDS];
+    let mut here = 0u32;
+    // SAFETY: the buffers are valid for their sizes; 0 is the calling thread.
+    unsafe {
+        let size = size_of_val(&mask);
+        let Ok(n) = sys::sched_getaffinity(0, size, mask.as_mut_ptr()) else { return };
+        if sys::getcpu(&mut here, core::ptr::null_mut(), core::ptr::null_mut()).is_err() || here as usize >= 8 * n {
+            return;
+        }
+        let (word, bit) = (here as usize / 64, 1u64 << (here % 64));
+        let mut others = mask;
+        others[word] &= !bit;
+        if others.iter().any(|w| *w != 0) && sys::sched_setaffinity(0, n, others.as_ptr()).is_ok() {
+            let _ = sys::sched_setaffinity(0, n, mask.as_ptr());
+        }
+    }
 }
 
 /// Whole processors that the cgroup's quota allows (v2, the process's own group as it sees itself).

@@ -116,28 +116,6 @@ fn loadavg() -> i32 {
     FILE.load(Ordering::Acquire)
 }
 
-/// Moves the calling thread to another of the processors that it may run on, if there is one.
-pub fn leave_processor() {
-    /// Room for 8192 processors: the kernel refuses less than it has.
-    const WORDS: usize = 128;
-    let mut mask = [0u64; WORDS];
-    let mut here = 0u32;
-    // SAFETY: the buffers are valid for their sizes; 0 is the calling thread.
-    unsafe {
-        let size = size_of_val(&mask);
-        let Ok(n) = sys::sched_getaffinity(0, size, mask.as_mut_ptr()) else { return };
-        if sys::getcpu(&mut here, core::ptr::null_mut(), core::ptr::null_mut()).is_err() || here as usize >= 8 * n {
-            return;
-        }
-        let (word, bit) = (here as usize / 64, 1u64 << (here % 64));
-        let mut others = mask;
-        others[word] &= !bit;
-        if others.iter().any(|w| *w != 0) && sys::sched_setaffinity(0, n, others.as_ptr()).is_ok() {
-            let _ = sys::sched_setaffinity(0, n, mask.as_ptr());
-        }
-    }
-}
-
 /// How long to spin now, in ticks, when `most_us` is the configured limit.
 pub fn spin_ticks(most_ns: u32) -> u64 {
     if most_ns == 0 || processors() < 2 {

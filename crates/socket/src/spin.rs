@@ -140,5 +140,5 @@ fn step_aside() {
     let next = if since_us < 4 * pause { (2 * pause).min(ASIDE_MOST_US) } else { ASIDE_US };
     ASIDE_PAUSE_US.store(next, Ordering::Relaxed);
     ASIDE_AT.store(now, Ordering::Relaxed);
-    machine::leave_processor();
+    ropeway_shm::processors::leave_current();
 }
