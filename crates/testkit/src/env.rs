@@ -60,6 +60,24 @@ fn artifact(name: &str) -> PathBuf {
     path
 }
 
+/// An example of a crate as a program for tests: built, if anything changed, as this test program was.
+///
+/// # Panics
+/// When it does not build, with cargo's own words.
+pub fn example(package: &str, name: &str) -> PathBuf {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace_root()).args(["build", "--quiet", "--package", package, "--example", name]);
+    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    if profile == "release" {
+        cargo.arg("--release");
+    }
+    let target = target_dir();
+    let output = cargo.arg("--target-dir").arg(&target).output().unwrap_or_else(|e| panic!("cannot run cargo: {e}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "the example {name} of {package} does not build:\n{said}");
+    target.join(profile).join("examples").join(name)
+}
+
 /// A C program of a test, compiled with `cc` when its text, flags or compiler changed since the last time.
 ///
 /// ```no_run
