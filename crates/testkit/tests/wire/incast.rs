@@ -39,8 +39,12 @@ fn incast(carrier: Carrier, senders: usize) {
         let one = |host| Waiting::sender(&cluster, &format!("h{host}"), &to, each, Mode::Stream, variables);
         (2..senders + 2).map(one).collect()
     };
-    let finish =
-        |all: &[Waiting]| -> f64 { all.iter().map(|one| one.result()["mbit_per_s"].as_f64().unwrap_or(0.0)).sum() };
+    // They share the port: all of them together have what the slowest has, as often as there are senders.
+    // They share the port: all of them together have what the slowest has, as often as there are senders.
+    let finish = |all: &[Waiting]| -> f64 {
+        let rate = |one: &Waiting| one.result()["mbit_per_s"].as_f64().expect("a rate");
+        all.iter().map(rate).fold(f64::INFINITY, f64::min) * senders as f64
+    };
 
     // They all start at once and send as soon as they are connected.
     finish(&start(&[]));
@@ -55,7 +59,7 @@ fn incast(carrier: Carrier, senders: usize) {
     let (first, connecting, later) = (cold.drops, connected.drops - cold.drops, warm.drops - connected.drops);
     let missed: u64 = cluster.ports().iter().map(|port| port.missed_packets).sum();
     println!(
-        "{carrier:?}, {senders} senders: about {rate:.0} Mbit/s; drops {first} of {} with first flights, {connecting} of SYNs, {later} after, {missed} missed",
+        "{carrier:?}, {senders} senders: {rate:.0} Mbit/s; drops {first} of {} with first flights, {connecting} of SYNs, {later} after, {missed} missed",
         first_flight_excess(senders as u64)
     );
     assert!(first <= first_flight_excess(senders as u64), "{first} drops: more than first flights can explain");
