@@ -251,6 +251,7 @@ impl Endpoint {
         for &number in &numbers[..accepted] {
             if let Some(packet) = association.sent.get_mut(number) {
                 let again = std::mem::replace(&mut packet.transmitted, true);
+                packet.sent_at = now;
                 association.counters.resent += u64::from(again);
                 self.counters.resent += u64::from(again);
                 self.counters.payload_sent_bytes += packet.payload.len() as u64;
