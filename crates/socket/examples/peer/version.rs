@@ -2,7 +2,6 @@
 
 use crate::wrong;
 use ropeway_socket::api::link::{Address, Batch, Counters, Link, Received};
-use std::borrow::Cow;
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::BorrowedFd;
@@ -37,18 +36,18 @@ impl VersionLink {
     }
 
     /// The packet with the one version in place of the other; the same in both directions.
-    fn translated<'a>(&self, packet: &'a [u8]) -> Cow<'a, [u8]> {
+    fn translated(&self, packet: &[u8]) -> Vec<u8> {
         let mut packet = packet.to_vec();
-        let Some(&first) = packet.first() else { return Cow::Owned(packet) };
+        let Some(&first) = packet.first() else { return packet };
         if first == VERSION {
             packet.iter_mut().skip(VERSION_LIST_AT).for_each(|version| *version = self.exchanged(*version));
-            return Cow::Owned(packet);
+            return packet;
         }
         packet[0] = self.exchanged(first >> 4) << 4 | first & 0xF;
         if first & 0xF == SYN && packet.len() >= SYN_VERSIONS.end {
             packet[SYN_VERSIONS].iter_mut().for_each(|version| *version = self.exchanged(*version));
         }
-        Cow::Owned(packet)
+        packet
     }
 }
 
@@ -66,7 +65,7 @@ impl Link for VersionLink {
     }
 
     fn send(&mut self, batch: &Batch<'_>) -> io::Result<usize> {
-        let packets: Vec<Cow<'_, [u8]>> = batch.packets.iter().map(|packet| self.translated(packet)).collect();
+        let packets: Vec<Vec<u8>> = batch.packets.iter().map(|packet| self.translated(packet)).collect();
         let slices: Vec<IoSlice<'_>> = packets.iter().map(|packet| IoSlice::new(packet)).collect();
         self.inner.send(&Batch { packets: &slices, ..*batch })
     }

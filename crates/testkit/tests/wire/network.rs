@@ -1,6 +1,6 @@
 //! A network that loses, that is cut and heals, with short and long frames: what arrives is right, and what cannot arrive is told in time.
 
-use crate::{Carrier, Mode, PORT, Waiting, engine_of, receiver, shaped};
+use crate::{Carrier, LIMIT, Mode, PORT, Waiting, engine_of, receiver, shaped};
 use ropeway_testkit::boxes::TestBox;
 use ropeway_testkit::need_box;
 use std::time::Duration;
@@ -87,7 +87,7 @@ fn a_long_cut_ends_a_connection_with_the_right_error_and_not_before_its_time() {
     const PATIENCE_S: f64 = 15.0;
     let _one = shaped();
     let cluster = TestBox::up(&["--hosts", "2", "--rate", "1gbit"]);
-    let tuned = [("ROPEWAY_TUNE", "give_up=1500")];
+    let tuned = [("ROPEWAY_TUNE", "give_up=1500,idle_limit=3")];
     for (carrier, mode) in CARRIERS.into_iter().zip([Mode::Stream, Mode::Messages, Mode::Stream]) {
         let receiver = receiver(&cluster, "h1", &carrier.at(PORT), mode, &tuned);
         let sender = Waiting::sender(&cluster, "h2", &carrier.to(&cluster.port("h1"), PORT), 0, mode, &tuned);
@@ -101,6 +101,10 @@ fn a_long_cut_ends_a_connection_with_the_right_error_and_not_before_its_time() {
         assert!(failure["error"].as_str().is_some_and(|text| text.contains("heard nothing for too long")), "{failure}");
         assert!(failure["seconds"].as_f64().is_some_and(|seconds| seconds >= GIVE_UP_S), "{failure}");
         assert!(took < GIVE_UP_S + PATIENCE_S, "{took} s");
+        // The other end has nothing that is not delivered: it learns of it when nothing was heard for too long.
+        receiver.process.wait_for_output("over", LIMIT);
+        let said = receiver.process.stdout();
+        assert!(said.contains("heard nothing for too long"), "{said}");
         cluster.heal("h1");
         // Both are still good for others.
         let again =
