@@ -2,6 +2,7 @@
 
 use crate::path;
 use crate::share::Share;
+use crate::spin::Spin;
 use crate::wait::{Subject, Waiters};
 use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
 use ropeway_proto::{Endpoint, Path, Time};
@@ -53,6 +54,8 @@ pub struct Core {
     /// The helper sleeps until it is told that somebody left.
     pub helper_parked: bool,
     pub shut_down: bool,
+    /// How long calls that wait poll before they sleep.
+    pub spin: Spin,
     turns: u32,
     turns_without_timers: u32,
     turned_at: Time,
@@ -62,7 +65,7 @@ pub struct Core {
 }
 
 impl Core {
-    pub fn new(endpoint: Endpoint) -> Core {
+    pub fn new(endpoint: Endpoint, spin: Spin) -> Core {
         Core {
             endpoint,
             members: Vec::new(),
@@ -72,6 +75,7 @@ impl Core {
             left: 0,
             helper_parked: false,
             shut_down: false,
+            spin,
             turns: 0,
             turns_without_timers: 0,
             turned_at: Time::ZERO,
@@ -83,6 +87,9 @@ impl Core {
     /// At most 256 links: a path has one byte for the place.
     pub fn add_link(&mut self, link: Box<dyn Link>) -> Option<LinkId> {
         let place = u8::try_from(self.members.len()).ok()?;
+        if let Some(slots) = link.receive_slots() {
+            self.endpoint.gate().add_receive_slots(slots as u64);
+        }
         self.members.push(Member { link, quiet: 0, full: false, failed: false });
         Some(LinkId(place))
     }
@@ -159,6 +166,13 @@ impl Core {
         total > 0 || refused
     }
 
+    /// Sends what may be sent, if there is anything.
+    pub fn transmit_wanted(&mut self, now: Time) {
+        if self.endpoint.wants_to_transmit() {
+            self.transmit(now);
+        }
+    }
+
     /// Sends what may be sent.
     pub fn transmit(&mut self, now: Time) {
         let members = &mut self.members;
@@ -186,6 +200,9 @@ impl Core {
     /// Tells who waits what has changed.
     pub fn dispatch(&mut self) {
         while let Some(event) = self.endpoint.poll_event() {
+            if self.waiters.is_idle() {
+                continue;
+            }
             let subject = Subject::from(event);
             self.waiters.wake(subject);
             self.refresh_watches(subject);
@@ -194,7 +211,7 @@ impl Core {
 
     /// Brings the descriptors that tell of `subject` up to date.
     pub fn refresh_watches(&mut self, subject: Subject) {
-        if self.waiters.watches(subject).is_empty() {
+        if !self.waiters.has_watches() || self.waiters.watches(subject).is_empty() {
             return;
         }
         let (read, write) = match subject {

@@ -5,12 +5,14 @@
 //! the calls that programs see (`ropeway-socket`, `libropeway`).
 #![forbid(unsafe_code)]
 
+mod blocking;
 pub mod control;
 mod core;
 mod ending;
 mod engine;
 mod error;
 mod helper;
+mod inner;
 pub mod key_file;
 mod keyed;
 mod path;
