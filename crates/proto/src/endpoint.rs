@@ -98,13 +98,14 @@ pub struct Endpoint {
     secret: Secret,
     /// None: everybody is trusted.
     keys: Option<Arc<ClusterKeys>>,
-    associations: Slab<Association>,
+    /// In memory of their own: a table that grows by doubling would keep room for as many again.
+    associations: Slab<Box<Association>>,
     incarnations: Incarnations,
     /// Open associations, and attempts, by where the peer is: the newest of each.
     peers: BTreeMap<Path, u32>,
     /// Older ones, by the peer's id: the peer was started anew, or several peers share a path.
     elders: BTreeMap<(Path, Id), u32>,
-    channels: Slab<Channel>,
+    channels: Slab<Box<Channel>>,
     channel_generation: u32,
     listeners: BTreeMap<u16, Listener>,
     /// Paths that lead back here.
@@ -362,7 +363,7 @@ impl Endpoint {
         if self.keys.is_some() {
             association.sealing = Sealing::with_key();
         }
-        Some(self.associations.insert(association) as u32)
+        Some(self.associations.insert(Box::new(association)) as u32)
     }
 
     /// The association that receives under `id`.
@@ -375,7 +376,7 @@ impl Endpoint {
         self.channel_generation = self.channel_generation.wrapping_add(1);
         let window = self.associations[association as usize].own_window;
         let channel = Channel::new(self.channel_generation, association, number, mode, ports, window);
-        let index = self.channels.insert(channel) as u32;
+        let index = self.channels.insert(Box::new(channel)) as u32;
         self.associations[association as usize].attach(number, index);
         index
     }
