@@ -105,7 +105,7 @@ impl Wait {
         spin_until: Time,
     ) -> (MutexGuard<'a, Core>, Time) {
         if core.poller == Poller::Helper {
-            inner.ring();
+            inner.ring_helper();
         }
         (core.poller, self.polling) = (Poller::Caller, true);
         let mut now = inner.now();

@@ -49,6 +49,8 @@ pub struct Core {
     pub poller: Poller,
     /// Somebody sleeps on the links until then at the latest.
     pub sleeps_until: Option<Time>,
+    /// Sleeps on the links begun so far: the last of them is the one that `sleeps_until` is about.
+    pub sleeps: u64,
     /// Calls that have polled and left: the helper sees by it whether somebody takes care.
     pub left: u64,
     /// The helper sleeps until it is told that somebody left.
@@ -72,6 +74,7 @@ impl Core {
             waiters: Waiters::default(),
             poller: Poller::Nobody,
             sleeps_until: None,
+            sleeps: 0,
             left: 0,
             helper_parked: false,
             shut_down: false,

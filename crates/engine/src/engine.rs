@@ -109,6 +109,8 @@ impl Engine {
             contenders: AtomicU32::new(0),
             doorbell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(|errno| Error::link("making an eventfd")(errno.into()))?,
+            helper_bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(|errno| Error::link("making an eventfd")(errno.into()))?,
             descriptors: Mutex::default(),
             helper_condition: std::sync::Condvar::new(),
             most_spin_ns: spin.most_ns(),
@@ -475,7 +477,7 @@ impl Engine {
         // A program that calls all the time takes care itself; one with a watch sleeps elsewhere, and the helper polls for it.
         if core.poller == Poller::Helper && !core.waiters.has_watches() {
             core.poller = Poller::Nobody;
-            inner.ring();
+            inner.ring_helper();
         }
         if core.poller == Poller::Nobody {
             core.left = core.left.wrapping_add(1);
