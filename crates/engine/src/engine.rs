@@ -83,10 +83,12 @@ impl Drop for Handle {
         self.inner.helper_condition.notify_all();
         self.inner.ring();
         self.control.iter().for_each(|name| control::stop(name));
-        // Then the links are gone too, and their addresses free for others.
         if let Some(helper) = self.helper.take() {
             let _ = helper.join();
         }
+        // Whoever still has a look at the rest: the links' addresses are free for others from now on.
+        self.inner.lock().drop_links();
+        *self.inner.descriptors.lock().unwrap_or_else(PoisonError::into_inner) = Arc::default();
     }
 }
 
@@ -220,14 +222,27 @@ impl Engine {
     /// # Errors
     /// A bound was reached.
     pub fn open(&self, to: Target, port: u16, mode: Mode) -> Result<ChannelId, Error> {
+        self.open_from(to, None, port, mode)
+    }
+
+    /// The same, from a port of the protocol that the caller has chosen: what the peer is told, and no more.
+    ///
+    /// # Errors
+    /// A bound was reached.
+    pub fn open_from(&self, to: Target, from: Option<u16>, port: u16, mode: Mode) -> Result<ChannelId, Error> {
         let inner = self.inner()?;
         let mut core = inner.lock();
         let now = inner.now();
         let path = Core::path(to.link, to.address);
+        // Whether the peer that is known there has left stands in what has arrived.
+        core.turn(now);
         core.take_reports();
         core.was_unreachable(&path);
-        let channel =
-            core.endpoint.connect(now, &path, port, mode).map_err(|error: ConnectError| Error::from(error))?;
+        let opened = match from {
+            None => core.endpoint.connect(now, &path, port, mode),
+            Some(from) => core.endpoint.connect_from(now, &path, from, port, mode),
+        };
+        let channel = opened.map_err(|error: ConnectError| Error::from(error))?;
         inner.follow_up(&mut core, now);
         Ok(channel)
     }
@@ -237,11 +252,38 @@ impl Engine {
     /// # Errors
     /// It refused, nothing receives there, or the time is over.
     pub fn connect(&self, to: Target, port: u16, mode: Mode, deadline: Option<Instant>) -> Result<ChannelId, Error> {
-        let channel = self.open(to, port, mode)?;
+        self.connect_from(to, None, port, mode, deadline)
+    }
+
+    /// The same, from a port of the protocol that the caller has chosen.
+    ///
+    /// # Errors
+    /// As [`Engine::connect`].
+    pub fn connect_from(
+        &self,
+        to: Target,
+        from: Option<u16>,
+        port: u16,
+        mode: Mode,
+        deadline: Option<Instant>,
+    ) -> Result<ChannelId, Error> {
+        let channel = self.open_from(to, from, port, mode)?;
+        if let Err(error) = self.wait_opened(channel, to, deadline) {
+            self.abort(channel);
+            return Err(error);
+        }
+        Ok(channel)
+    }
+
+    /// Waits until the peer at `to` has taken a connection that was opened to it.
+    ///
+    /// # Errors
+    /// As [`Engine::connect`]; this end has closed it meanwhile. A connection whose time is over goes on being opened.
+    pub fn wait_opened(&self, channel: ChannelId, to: Target, deadline: Option<Instant>) -> Result<(), Error> {
         let path = Core::path(to.link, to.address);
         let result = self.block(Subject::Channel(channel), deadline, |core, _| {
             core.take_reports();
-            let readiness = core.endpoint.readiness(channel)?;
+            let Some(readiness) = core.endpoint.readiness(channel) else { return Some(Err(Error::Closed)) };
             match readiness.failed {
                 Some(code) => Some(Err(Error::Failed(code))),
                 None if readiness.opened => Some(Ok(())),
@@ -249,12 +291,7 @@ impl Engine {
                 None => core.was_unreachable(&path).then_some(Err(Error::Failed(ErrorCode::Refused))),
             }
         });
-        if let Err(error) = result {
-            let error = self.with_hint(channel, error);
-            self.abort(channel);
-            return Err(error);
-        }
-        Ok(channel)
+        result.map_err(|error| self.with_hint(channel, error))
     }
 
     /// Sends bytes of a stream (all of them, waiting for room as often as needed), or one message.

@@ -24,7 +24,7 @@ use ropeway_wire::{ErrorCode, Id, Mode};
 use slab::Slab;
 
 use crate::association::Association;
-use crate::channel::{Channel, ChannelId, Opening};
+use crate::channel::{Channel, ChannelId};
 use crate::config::Config;
 use crate::crypto::ClusterKeys;
 use crate::crypto::token::Secret;
@@ -374,8 +374,9 @@ impl Endpoint {
 
     fn add_channel(&mut self, association: u32, number: u16, mode: Mode, ports: (u16, u16)) -> u32 {
         self.channel_generation = self.channel_generation.wrapping_add(1);
-        let window = self.associations[association as usize].own_window;
-        let channel = Channel::new(self.channel_generation, association, number, mode, ports, window);
+        let &Association { own_window, path, .. } = &*self.associations[association as usize];
+        let generation = self.channel_generation;
+        let channel = Channel::new(generation, path, association, number, mode, ports, own_window);
         let index = self.channels.insert(Box::new(channel)) as u32;
         self.associations[association as usize].attach(number, index);
         index
@@ -438,7 +439,6 @@ impl Endpoint {
         channel.detached = true;
         // What arrived whole before the end can still be read; only then does the reader meet the error. That holds for who accepts it later as well.
         channel.failed.get_or_insert(code);
-        channel.opening = Opening::Done;
         let is_empty = !channel.incoming.is_readable(channel.mode) && !channel.incoming.is_finished();
         self.release_reservation(index);
         let channel = &self.channels[index as usize];

@@ -126,20 +126,42 @@ impl Endpoint {
     /// # Errors
     /// A bound was reached.
     pub fn connect(&mut self, now: Time, path: &Path, port: u16, mode: Mode) -> Result<ChannelId, ConnectError> {
+        let source_port = self.free_port();
+        self.connect_from(now, path, source_port, port, mode)
+    }
+
+    /// The same from a port that the caller names, and sees to that it means something: the peer is told, nothing else depends on it.
+    ///
+    /// # Errors
+    /// A bound was reached.
+    pub fn connect_from(
+        &mut self,
+        now: Time,
+        path: &Path,
+        source_port: u16,
+        port: u16,
+        mode: Mode,
+    ) -> Result<ChannelId, ConnectError> {
+        let ports = (source_port, port);
         let known = self.peers.get(path).copied();
         let association = match known {
             Some(index) => index,
-            None => self.begin_attempt(now, path, port).ok_or(ConnectError::TooMany)?,
+            None => self.begin_attempt(now, path, ports).ok_or(ConnectError::TooMany)?,
         };
-        let opened = self.open_channel(now, association, port, mode);
+        let opened = self.open_channel(now, association, ports, mode);
         if opened.is_err() && self.associations[association as usize].channels.is_empty() && known.is_none() {
             self.end_association(association, ErrorCode::Closed);
         }
         opened
     }
 
-    fn open_channel(&mut self, now: Time, index: u32, port: u16, mode: Mode) -> Result<ChannelId, ConnectError> {
-        let source_port = self.free_port();
+    fn open_channel(
+        &mut self,
+        now: Time,
+        index: u32,
+        (source_port, port): (u16, u16),
+        mode: Mode,
+    ) -> Result<ChannelId, ConnectError> {
         let most = self.config.max_channels;
         let number = self.associations[index as usize].free_number(most).ok_or(ConnectError::TooMany)?;
         let at = self.add_channel(index, number, mode, (source_port, port));
@@ -177,10 +199,10 @@ impl Endpoint {
         port
     }
 
-    fn begin_attempt(&mut self, now: Time, path: &Path, port: u16) -> Option<u32> {
+    fn begin_attempt(&mut self, now: Time, path: &Path, (source_port, port): (u16, u16)) -> Option<u32> {
         let (nonce, first_number) = (self.random.next_u64(), self.first_number());
         let give_up_at = now.after(self.config.connect_timeout_ns);
-        let attempt = Box::new(Attempt::new(nonce, port, self.next_port, give_up_at, now));
+        let attempt = Box::new(Attempt::new(nonce, port, source_port, give_up_at, now));
         let (config, windows) = (self.config.clone(), self.windows());
         let index = self.add_association(|id| {
             Association::new(id, *path, Phase::Opening(attempt), windows, first_number, &config, now)
@@ -485,16 +507,10 @@ impl Endpoint {
         }
     }
 
-    /// The peer's path, empty when the wire is done with the channel, and the ports, local first.
+    /// The peer's path and the ports, local first.
     pub fn addresses(&self, id: ChannelId) -> Option<(Path, u16, u16)> {
         let channel = &self.channels[self.channel_index(id)? as usize];
-        // By then its association's place may be another's.
-        let path = self
-            .associations
-            .get(channel.association as usize)
-            .filter(|_| !channel.detached)
-            .map_or(Path([0; Path::BYTES]), |association| association.path);
-        Some((path, channel.local_port, channel.remote_port))
+        Some((channel.path, channel.local_port, channel.remote_port))
     }
 
     /// The length of the next whole message, if there is one.
@@ -505,8 +521,8 @@ impl Endpoint {
     /// The longest message that can be sent on a channel: what the peer takes, and this end; 0 while it is being opened.
     pub fn longest_message(&self, id: ChannelId) -> Option<u64> {
         let channel = &self.channels[self.channel_index(id)? as usize];
-        let peer =
-            self.associations.get(channel.association as usize).map_or(0, |association| association.peer_longest);
+        let association = self.associations.get(channel.association as usize).filter(|_| !channel.detached);
+        let peer = association.map_or(0, |association| association.peer_longest);
         Some(u64::from(peer.min(self.config.longest_message_bytes)))
     }
 
