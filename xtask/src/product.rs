@@ -1,14 +1,9 @@
 //! Builds what a user installs.
 
 use crate::Result;
-use std::process::Command;
 
 /// The cargo that runs this program, in the workspace.
-pub fn cargo() -> Command {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(ropeway_testkit::env::workspace_root());
-    cargo
-}
+pub use ropeway_testkit::env::cargo;
 
 /// Builds the `ropeway` program and its preload as a user gets them.
 pub fn build() -> Result<()> {

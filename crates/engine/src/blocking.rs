@@ -106,15 +106,14 @@ impl Wait {
         spin_until: Time,
     ) -> (MutexGuard<'a, Core>, Time) {
         if core.poller == Poller::Helper {
-            inner.ring();
+            inner.ring_helper();
         }
         (core.poller, self.polling) = (Poller::Caller, true);
         let mut now = inner.now();
         if core.turn(now) {
             core.spin.found(&self.pace, now);
         } else {
-            // The helper, which was told to leave the links alone, may still sleep there: of two sleepers one could take the ring that is for the other.
-            if now < spin_until || core.sleeps_until.is_some() {
+            if now < spin_until {
                 core = inner.give_way(core, now, &mut self.pace);
             } else {
                 self.slept = true;

@@ -10,6 +10,9 @@ use std::collections::BTreeMap;
 
 /// Packets taken from one link in one turn: enough for a merged arrival of 64 KiB, few enough that answers do not wait.
 const ARRIVALS_PER_TURN: usize = 64;
+/// Turns after each other in which timers wait because packets arrived: more may lie there, and it is no silence of a peer that nobody has looked at what it
+/// said. So many turns empty the usual ring of 1024 frames; a link that was idle begins with one.
+const MOST_TURNS_WITHOUT_TIMERS: u32 = 16;
 /// Calls that need not wait look at the links all the same when nobody has for so long: a few round trips of a fast network.
 const OVERDUE_NS: u64 = 20_000;
 /// A link that brought nothing lately is looked at every so many turns while another one is busy.
@@ -46,12 +49,15 @@ pub struct Core {
     pub poller: Poller,
     /// Somebody sleeps on the links until then at the latest.
     pub sleeps_until: Option<Time>,
+    /// Sleeps on the links begun so far: the last of them is the one that `sleeps_until` is about.
+    pub sleeps: u64,
     /// The helper sleeps until it is told that somebody left.
     pub helper_parked: bool,
     pub shut_down: bool,
     /// How long calls that wait poll before they sleep.
     pub spin: Spin,
     turns: u32,
+    turns_without_timers: u32,
     turned_at: Time,
     share: Share,
     /// Hosts that the network said do not listen, by address: the next attempt to connect there fails early.
@@ -66,10 +72,12 @@ impl Core {
             waiters: Waiters::default(),
             poller: Poller::Nobody,
             sleeps_until: None,
+            sleeps: 0,
             helper_parked: false,
             shut_down: false,
             spin,
             turns: 0,
+            turns_without_timers: 0,
             turned_at: Time::ZERO,
             share: Share::new(),
             unreachable: BTreeMap::new(),
@@ -118,7 +126,9 @@ impl Core {
         self.turned_at = now;
         let arrived = self.receive(now);
         let due = self.endpoint.next_timeout().is_some_and(|at| at <= now);
-        if due {
+        let puts_off = due && arrived && self.turns_without_timers < MOST_TURNS_WITHOUT_TIMERS;
+        self.turns_without_timers = if puts_off { self.turns_without_timers + 1 } else { 0 };
+        if due && !puts_off {
             self.endpoint.handle_timeout(now);
         }
         let sends = self.endpoint.wants_to_transmit();

@@ -105,10 +105,12 @@ impl Engine {
             endpoint.set_secret(*kept.secret, kept.start);
         }
         let spin = Spin::new(options.spin.as_nanos() as u64);
-        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|errno| Error::link("making an eventfd")(errno.into()))?;
+        let bell = || {
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(|errno| Error::link("making an eventfd")(errno.into()))
+        };
         let birthmark = Birthmark::new().map_err(Error::link("making a page that forks wipe"))?;
-        let inner = Arc::new(Inner::new(options, Core::new(endpoint, spin), doorbell, birthmark));
+        let inner = Arc::new(Inner::new(options, Core::new(endpoint, spin), [bell()?, bell()?], birthmark));
         let helper = helper::start(inner.clone()).map_err(Error::link("starting the helper thread"))?;
         let control = control::start(Arc::downgrade(&inner)).ok();
         Ok(Engine { handle: Arc::new(Handle { inner, helper: Some(helper), control }) })
@@ -503,7 +505,7 @@ impl Engine {
         // A program that calls all the time takes care itself; one with a watch sleeps elsewhere, and the helper polls for it.
         if core.poller == Poller::Helper && !core.waiters.has_watches() {
             core.poller = Poller::Nobody;
-            inner.ring();
+            inner.ring_helper();
         }
         if core.poller == Poller::Nobody {
             inner.note_left();

@@ -23,7 +23,9 @@ pub(crate) struct Inner {
     /// Threads that wait for the lock.
     contenders: AtomicU32,
     /// Wakes who sleeps on the links.
-    pub(crate) doorbell: OwnedFd,
+    doorbell: OwnedFd,
+    /// The helper's own: it may still sleep when a caller has taken the links over, and must not miss its bell because that caller heard it.
+    helper_bell: OwnedFd,
     /// Copies of the links' descriptors, to sleep on without the lock.
     pub(crate) descriptors: Mutex<Arc<Vec<OwnedFd>>>,
     /// Calls that have polled and left: the helper sees by it whether somebody takes care.
@@ -41,12 +43,18 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    pub(crate) fn new(options: &Options, core: Core, doorbell: OwnedFd, birthmark: Birthmark) -> Inner {
+    pub(crate) fn new(
+        options: &Options,
+        core: Core,
+        [doorbell, helper_bell]: [OwnedFd; 2],
+        birthmark: Birthmark,
+    ) -> Inner {
         Inner {
             most_spin_ns: core.spin.most_ns(),
             core: Mutex::new(core),
             contenders: AtomicU32::new(0),
             doorbell,
+            helper_bell,
             descriptors: Mutex::default(),
             left: AtomicU64::new(0),
             beside: AtomicU32::new(0),
@@ -141,6 +149,17 @@ impl Inner {
 
     pub(crate) fn ring(&self) {
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+        self.ring_helper();
+    }
+
+    /// What wakes who polls.
+    fn bell(&self, core: &Core) -> &OwnedFd {
+        if core.poller == Poller::Helper { &self.helper_bell } else { &self.doorbell }
+    }
+
+    /// Wakes the helper alone: its place is taken.
+    pub(crate) fn ring_helper(&self) {
+        let _ = rustix::io::write(&self.helper_bell, &1u64.to_ne_bytes());
     }
 
     /// Sleeps until a link has something, the doorbell rings, or `until`. The lock is not held meanwhile. One thread at a time: a ring wakes one.
@@ -152,11 +171,14 @@ impl Inner {
         let now = self.now();
         let until = [until, core.endpoint.next_timeout()].into_iter().flatten().min();
         let flags = if core.is_full() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        let bell = self.bell(&core);
+        core.sleeps += 1;
+        let own = core.sleeps;
         core.sleeps_until = Some(until.unwrap_or(Time::from_nanos(u64::MAX)));
         drop(core);
         let descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut fds: Vec<PollFd<'_>> = descriptors.iter().map(|fd| PollFd::new(fd, flags)).collect();
-        fds.push(PollFd::new(&self.doorbell, PollFlags::IN));
+        fds.push(PollFd::new(bell, PollFlags::IN));
         let timeout = until.map(|until| {
             let ns = until.since(now);
             Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ }
@@ -164,10 +186,13 @@ impl Inner {
         // An interrupted sleep is looked at like any other wake-up.
         let _ = poll(&mut fds, timeout.as_ref());
         if fds.last().is_some_and(|fd| !fd.revents().is_empty()) {
-            let _ = rustix::io::read(&self.doorbell, &mut [0u8; 8]);
+            let _ = rustix::io::read(bell, &mut [0u8; 8]);
         }
         let mut core = self.lock();
-        core.sleeps_until = None;
+        // Who took the place of a helper that slept may sleep in it by now.
+        if core.sleeps == own {
+            core.sleeps_until = None;
+        }
         core
     }
 
@@ -194,7 +219,7 @@ impl Inner {
                 if core.is_full()
                     || core.endpoint.next_timeout().is_some_and(|at| at.after(TIMER_SLACK_NS) < until) =>
             {
-                self.ring();
+                let _ = rustix::io::write(self.bell(core), &1u64.to_ne_bytes());
             }
             None if core.helper_parked && core.poller == Poller::Nobody => {
                 self.wake_helper(core);

@@ -180,3 +180,25 @@ fn ready_within(watch: &ropeway_engine::Watch, limit: Duration) -> bool {
     let mut fds = [PollFd::new(watch, PollFlags::IN)];
     poll(&mut fds, Some(&limit)).unwrap() > 0
 }
+
+#[test]
+fn a_helper_that_slept_when_its_place_was_taken_takes_it_again_when_the_caller_is_gone() {
+    // Whether the helper or the caller hears the bell first is up to the scheduler.
+    const ROUNDS: usize = 200;
+    for round in 0..ROUNDS {
+        let server = Engine::new(&Options { spin: Duration::ZERO, ..Options::default() }).unwrap();
+        // The helper looks, finds nothing, and sleeps.
+        std::thread::sleep(Duration::from_millis(2));
+        let link = UdpLink::open(&udp::Options::new("127.0.0.1:0".parse().unwrap())).unwrap();
+        let address = ropeway_link::Link::local(&link);
+        server.listen(7, Mode::Stream, 8).unwrap();
+        server.add_link(Box::new(link)).unwrap();
+        let nobody = server.accept(7, Some(Instant::now() + Duration::from_millis(1)));
+        assert!(matches!(nobody, Err(Error::TimedOut)), "{nobody:?}");
+        // From now on only the helper can answer.
+        let client = end(Box::new(UdpLink::open(&udp::Options::new("127.0.0.1:0".parse().unwrap())).unwrap()));
+        let deadline = Some(Instant::now() + Duration::from_secs(3));
+        let connected = client.engine.connect(Target { link: client.link, address }, 7, Mode::Stream, deadline);
+        assert!(connected.is_ok(), "round {round}: {connected:?}");
+    }
+}

@@ -447,6 +447,14 @@ impl Association {
         }
     }
 
+    /// What was sent after this moment of our clock had not reached the peer when it made this header, unless it overtook something. `None`: not known.
+    pub fn reached_by(header: &Header, now: Time) -> Option<Time> {
+        let ns = u64::from(now.ticks().wrapping_sub(header.echo)) * TICK_NS;
+        let is_known = header.flags.contains(Flags::ECHO) && ns <= ECHO_LIMIT_NS * 2;
+        // Both clocks were read in whole ticks.
+        is_known.then(|| Time::from_nanos(now.as_nanos().saturating_sub(ns)).after(2 * TICK_NS))
+    }
+
     pub fn frame_bytes(&self, config: &Config) -> u64 {
         self.packet_bytes as u64 + u64::from(config.frame_overhead_bytes)
     }

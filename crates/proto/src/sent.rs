@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 
 use crate::pool::Buffer;
+use crate::time::Time;
 use ropeway_wire::{Flags, Type};
 
-/// A numbered packet, kept until it is acknowledged. Everything here is fixed at the first transmission but the last two.
+/// A numbered packet, kept until it is acknowledged. Everything here is fixed at the first transmission but the last three.
 #[derive(Debug)]
 pub struct Packet {
     pub kind: Type,
@@ -19,6 +20,8 @@ pub struct Packet {
     pub payload: Buffer,
     /// It was handed to the link at least once.
     pub transmitted: bool,
+    /// When, the last time.
+    pub sent_at: Time,
     /// It stands in the queue of packets to send again.
     pub requested: bool,
 }
@@ -36,6 +39,7 @@ impl Packet {
             owner,
             payload: Buffer::default(),
             transmitted: false,
+            sent_at: Time::ZERO,
             requested: false,
         }
     }
@@ -88,8 +92,9 @@ impl Sent {
     }
 
     /// The link has taken this packet. Gives its payload's length, and whether it had been sent before.
-    pub fn took(&mut self, number: u64) -> Option<(usize, bool)> {
+    pub fn took(&mut self, number: u64, now: Time) -> Option<(usize, bool)> {
         let packet = self.get_mut(number)?;
+        packet.sent_at = now;
         let (bytes, again) = (packet.payload.len(), std::mem::replace(&mut packet.transmitted, true));
         self.unseen_bytes -= if again { 0 } else { bytes as u64 };
         Some((bytes, again))
@@ -130,8 +135,9 @@ impl Sent {
         Some(count)
     }
 
-    /// The peer misses these numbers. What was never sent, is acknowledged or is already queued is passed over. Says how many were queued.
-    pub fn request(&mut self, first: u64, count: u16) -> u64 {
+    /// The peer misses these numbers. What was never sent, is acknowledged or is already queued is passed over, and so is what was sent after `reached_by`: the
+    /// request crossed it. Says how many were queued.
+    pub fn request(&mut self, first: u64, count: u16, reached_by: Option<Time>) -> u64 {
         let mut queued = 0;
         let begin = first.wrapping_sub(self.una);
         // A range that begins below `una` has been overtaken by the acknowledgment.
@@ -139,7 +145,8 @@ impl Sent {
         for offset in skip..u64::from(count) {
             let number = first.wrapping_add(offset);
             let Some(packet) = self.get_mut(number) else { break };
-            if packet.transmitted && !packet.requested {
+            let has_crossed = reached_by.is_some_and(|reached_by| packet.sent_at > reached_by);
+            if packet.transmitted && !packet.requested && !has_crossed {
                 packet.requested = true;
                 self.requested.push_back(number);
                 queued += 1;
@@ -196,6 +203,7 @@ mod tests {
                 owner: 0,
                 payload: pool.take().unwrap(),
                 transmitted: true,
+                sent_at: Time::ZERO,
                 requested: false,
             });
         }
@@ -215,16 +223,25 @@ mod tests {
     fn a_request_resends_only_what_was_sent_and_is_not_acknowledged() {
         let mut sent = sent(10, 10);
         sent.acknowledge(12, |_| ());
-        assert_eq!(sent.request(8, 6), 2, "12 and 13");
-        assert_eq!(sent.request(13, 1), 0, "already queued");
-        assert_eq!(sent.request(18, 600), 2, "18 and 19");
+        assert_eq!(sent.request(8, 6, None), 2, "12 and 13");
+        assert_eq!(sent.request(13, 1, None), 0, "already queued");
+        assert_eq!(sent.request(18, 600, None), 2, "18 and 19");
         let mut order: Vec<_> = std::iter::from_fn(|| sent.take_requested()).collect();
         sent.put_back(&order[1..]);
         order.truncate(1);
         order.extend(std::iter::from_fn(|| sent.take_requested()));
         assert_eq!(order, [12, 13, 18, 19]);
-        assert_eq!(sent.request(13, 1), 1, "asked for again");
+        assert_eq!(sent.request(13, 1, None), 1, "asked for again");
         sent.acknowledge(20, |_| ());
         assert_eq!(sent.take_requested(), None);
+    }
+
+    #[test]
+    fn what_was_sent_after_the_peer_asked_is_not_sent_again() {
+        let mut sent = sent(10, 10);
+        (15..20).for_each(|number| sent.get_mut(number).unwrap().sent_at = Time::from_nanos(2000));
+        let asked_at = |ns| Some(Time::from_nanos(ns));
+        assert_eq!(sent.request(12, 600, asked_at(1999)), 3, "12 to 14");
+        assert_eq!(sent.request(12, 600, asked_at(2000)), 5, "15 to 19");
     }
 }

@@ -261,3 +261,54 @@ fn a_state_is_answered_at_once_even_with_nothing_to_say() {
     assert_eq!(*answered.borrow(), Some(RTT / 2));
     assert!(world.now - begin < 5 * MS);
 }
+
+#[test]
+fn a_request_that_crossed_what_it_asks_for_is_not_answered_with_a_copy() {
+    const BYTES: usize = 600_000;
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    stream(&mut world, (0, client), (1, server), 100_000, S);
+    let now = world.time();
+    assert_eq!(world.hosts[0].send(now, client, &vec![7; BYTES]), Ok(BYTES));
+    // What it sent last is under way, and the answer to that will find it stopped.
+    world.run(now.as_nanos() + 3 * RTT + RTT / 2, |_| false);
+    let (sent, asked) = (world.hosts[0].counters(), world.hosts[1].counters().requests_sent);
+
+    // The sender's process is not given a processor; what arrives for it waits in its socket.
+    let kept = Rc::new(RefCell::new(Vec::new()));
+    let out = Rc::clone(&kept);
+    let stopped_at = world.now;
+    world.filter = Some(Box::new(move |now, from, _, bytes| {
+        if from == 1 {
+            out.borrow_mut().push((now, bytes.to_vec()));
+        }
+        from != 1
+    }));
+    world.stopped.insert(0);
+    world.run(stopped_at + 4 * MS, |_| false);
+    assert!(world.hosts[1].counters().requests_sent > asked, "what was granted is asked for when it does not come");
+
+    // It takes the grant, and sends; then it comes to what was asked meanwhile.
+    world.stopped.clear();
+    world.filter = None;
+    let (grants, requests): (Vec<_>, Vec<_>) = kept.take().into_iter().partition(|(at, _)| *at < stopped_at + 2 * RTT);
+    assert!(!grants.is_empty() && !requests.is_empty(), "{} and {}", grants.len(), requests.len());
+    for waiting in [grants, requests] {
+        waiting.iter().for_each(|(_, bytes)| world.inject(1, 0, bytes));
+        let end = world.now + 2 * US;
+        world.run(end, |_| false);
+    }
+    let (mut arrived, mut buffer) = (0, vec![0; BYTES]);
+    let end = world.now + S;
+    let is_whole = world.run(end, |world| {
+        while let Ok(Some(count)) = world.hosts[1].recv(server, &mut buffer) {
+            assert!(buffer[..count].iter().all(|&byte| byte == 7));
+            arrived += count;
+        }
+        arrived == BYTES
+    });
+    assert!(is_whole, "{arrived} bytes of {BYTES}");
+    let after = world.hosts[0].counters();
+    assert!(after.packets_sent > sent.packets_sent, "it did send");
+    assert_eq!((after.resent, world.hosts[1].counters().dropped_duplicate), (sent.resent, 0), "nothing was lost");
+}

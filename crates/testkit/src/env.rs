@@ -71,6 +71,37 @@ fn artifact(name: &str) -> PathBuf {
     path
 }
 
+/// Cargo in the workspace, as whoever runs this program would start it by hand.
+pub fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace_root());
+    // What cargo tells this program about its own package makes build scripts that look at it (ring's) run again, and all that depends on them.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
+}
+
+/// An example of a crate as a program for tests: built, if anything changed, as this test program was.
+///
+/// # Panics
+/// When it does not build, with cargo's own words.
+pub fn example(package: &str, name: &str) -> PathBuf {
+    let (profile, target) = (if cfg!(debug_assertions) { "debug" } else { "release" }, target_dir());
+    let mut cargo = cargo();
+    cargo.args(["build", "--quiet", "--package", package, "--example", name]).arg("--target-dir").arg(&target);
+    if profile == "release" {
+        cargo.arg("--release");
+    }
+    let output = cargo.output().unwrap_or_else(|e| panic!("cannot run cargo: {e}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "the example {name} of {package} does not build:\n{said}");
+    target.join(profile).join("examples").join(name)
+}
+
 /// A C program of a test, compiled with `cc` when its text, flags or compiler changed since the last time.
 ///
 /// ```no_run

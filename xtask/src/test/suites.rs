@@ -59,6 +59,9 @@ const LIMITS: &[(&str, Duration)] = &[
     ("faults", Duration::from_secs(480)),
 ];
 
+/// Examples that suites run as programs, by their packages: built with the suite, so that its time limit is for its tests alone.
+const EXAMPLES: &[(&str, &str, &str)] = &[("wire", "ropeway-socket", "peer")];
+
 const TESTKIT: &str = "ropeway-testkit";
 
 const LOOM: &str = "loom";
@@ -132,7 +135,10 @@ pub fn build(suite: &Suite) -> Result<Vec<Program>> {
             ]
             .concat()
         }
-        Kind::Integration => build_tests(cargo().args(test_args(&["-p", TESTKIT, "--test", &suite.name])))?,
+        Kind::Integration => {
+            build_examples(&suite.name)?;
+            build_tests(cargo().args(test_args(&["-p", TESTKIT, "--test", &suite.name])))?
+        }
         Kind::Loom => loom_programs()?,
     };
     programs.iter_mut().for_each(|program| program.args.extend(suite.part.clone()));
@@ -150,6 +156,17 @@ fn build_tests(cargo: &mut Command) -> Result<Vec<Program>> {
         return Err("it does not build: see above".into());
     }
     Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(built_test).collect())
+}
+
+/// As `ropeway_testkit::env::example` will find them.
+fn build_examples(suite: &str) -> Result<()> {
+    for (_, package, example) in EXAMPLES.iter().filter(|(of, ..)| *of == suite) {
+        let status = cargo().args(["build", "-p", package, "--example", example]).status();
+        if !status.map_err(|e| format!("cannot run cargo: {e}"))?.success() {
+            return Err("it does not build: see above".into());
+        }
+    }
+    Ok(())
 }
 
 /// Tests named after loom: files of that name whole, and inside the crates only the tests with it in their path, because the others

@@ -116,9 +116,9 @@ impl Endpoint {
                 let association = &mut self.associations[index as usize];
                 (association.ack_due, association.asked) = (true, true);
                 association.granted_at = now;
-                self.handle_blocks(index, blocks);
+                self.handle_blocks(now, index, header, blocks);
             }
-            Type::Control => self.handle_blocks(index, blocks),
+            Type::Control => self.handle_blocks(now, index, header, blocks),
             _ => self.handle_numbered(now, index, number, packet),
         }
         Ok(())
@@ -185,16 +185,17 @@ impl Endpoint {
         Some(number)
     }
 
-    fn handle_blocks(&mut self, index: u32, blocks: Option<Blocks<'_>>) {
+    fn handle_blocks(&mut self, now: Time, index: u32, header: &Header, blocks: Option<Blocks<'_>>) {
         for block in blocks.into_iter().flatten() {
             match block {
                 Block::Rrq(ranges) => {
                     let association = &mut self.associations[index as usize];
                     association.counters.requests_received += 1;
+                    let reached_by = Association::reached_by(header, now);
                     let mut queued = 0;
                     for (low, count) in ranges {
                         let first = expand(association.sent.una(), low);
-                        queued += association.sent.request(first, count);
+                        queued += association.sent.request(first, count, reached_by);
                     }
                     if queued > 0 {
                         association.recovers_to = association.sent.next();

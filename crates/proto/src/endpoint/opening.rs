@@ -244,14 +244,10 @@ impl Endpoint {
         let Some(unsent) = channel.outgoing.pop() else { return };
         channel.outgoing.last_number = Some(association.sent.next());
         association.sent.push(SentPacket {
-            kind: unsent.kind,
-            flags: Flags::NONE,
             channel: channel.number,
-            back: 0,
-            owner,
             payload: unsent.payload,
             transmitted: true,
-            requested: false,
+            ..SentPacket::new(unsent.kind, owner)
         });
         if let Some(attempt) = association.attempt_mut() {
             attempt.confirmed = true;

@@ -259,7 +259,7 @@ impl Endpoint {
         let urgency = if numbers.len() <= URGENT_PACKETS { Urgency::Urgent } else { Urgency::Bulk };
         let accepted = if ready > 0 { sink(&association.path, urgency, &slices[..ready]).min(ready) } else { 0 };
         let (mut resent, mut bytes) = (0, 0);
-        for (length, again) in numbers[..accepted].iter().filter_map(|&number| association.sent.took(number)) {
+        for (length, again) in numbers[..accepted].iter().filter_map(|&number| association.sent.took(number, now)) {
             resent += u64::from(again);
             bytes += length as u64;
         }

@@ -1,9 +1,10 @@
 //! Cuts and losses: what passes, what does not, and what comes back.
 
 use ropeway_testkit::boxes::TestBox;
+use ropeway_testkit::incast::TcpIncast;
 use ropeway_testkit::need_box;
 
-use super::{Incast, UNKNOWN_TYPE, receive_frames, received, received_by_now, send_frames, until};
+use super::{UNKNOWN_TYPE, receive_frames, received, received_by_now, send_frames, until};
 
 #[test]
 fn nothing_passes_a_cut_in_either_direction_and_everything_after_it_is_healed() {
@@ -39,7 +40,7 @@ fn nothing_passes_a_cut_in_either_direction_and_everything_after_it_is_healed() 
 fn a_connection_stands_still_during_a_cut_and_goes_on_after_it() {
     need_box!();
     let cluster = TestBox::up(&["--hosts", "2", "--rate", "100mbit"]);
-    let _stream = Incast::start(&cluster, 1, 300.0, "cubic");
+    let _stream = TcpIncast::start(&cluster, 1, 300.0, "cubic");
     let sent = || cluster.port("h1").sent_bytes;
     until("bytes flow", || sent() > 1_000_000);
     cluster.cut("h2");

@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use ropeway_testkit::boxes::{Port, TestBox};
+use ropeway_testkit::incast::TcpIncast;
 use ropeway_testkit::proc::command;
 use ropeway_testkit::{need_box, need_program};
 
-use super::{Incast, LIMIT, UNKNOWN_TYPE, frames, receive_frames, received_by_now, until};
+use super::{LIMIT, UNKNOWN_TYPE, frames, receive_frames, received_by_now, until};
 
 /// What a frame takes on the line besides what the counters count: check sum, preamble, gap.
 const LINE_OVERHEAD_BYTES: u64 = 24;
@@ -34,7 +35,7 @@ fn overrun(senders: usize, rate: &str) {
     for _ in 0..ROUNDS {
         let start = Instant::now();
         let before = cluster.port("h1");
-        let incast = Incast::start(&cluster, senders, 2.0, "cubic");
+        let incast = TcpIncast::start(&cluster, senders, 2.0, "cubic");
         let said = incast.end();
         let after = cluster.port("h1");
         let (drops, missed) = (after.drops - before.drops, after.missed_packets - before.missed_packets);

@@ -72,30 +72,3 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
-
-/// TCP senders h2, h3, ... into h1, until the receiver has had enough or is dropped.
-struct Incast {
-    sink: Process,
-    _sources: Vec<Process>,
-}
-
-impl Incast {
-    #[track_caller]
-    fn start(cluster: &TestBox, senders: usize, seconds: f32, congestion_control: &str) -> Self {
-        const PORT: &str = "5001";
-        let incast = CProgram::new("crates/testkit/programs/box/incast.c").build();
-        let (count, seconds) = (senders.to_string(), seconds.to_string());
-        let sink = cluster.spawn("h1", &command(&incast, ["sink", PORT, &count, &seconds]));
-        sink.wait_for_output("ready", LIMIT);
-        let address = cluster.v4("h1").to_string();
-        let source = command(&incast, ["source", &address, PORT, congestion_control]);
-        let sources = (2..senders + 2).map(|host| cluster.spawn(&format!("h{host}"), &source)).collect();
-        Self { sink, _sources: sources }
-    }
-
-    /// What the receiver says at its end: bytes, rates.
-    #[track_caller]
-    fn end(&self) -> String {
-        self.sink.succeed(LIMIT).stdout.trim().replace("ready\n", "")
-    }
-}

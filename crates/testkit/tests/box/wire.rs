@@ -1,10 +1,11 @@
 //! What the switch does with frames: which ports they reach, in which order, how large they are.
 
 use ropeway_testkit::boxes::TestBox;
+use ropeway_testkit::incast::TcpIncast;
 use ropeway_testkit::need_box;
 use rustix::process::Signal;
 
-use super::{Incast, LIMIT, UNKNOWN_TYPE, frames, numbers, receive_frames, received, received_by_now, send_frames};
+use super::{LIMIT, UNKNOWN_TYPE, frames, numbers, receive_frames, received, received_by_now, send_frames};
 
 #[test]
 fn a_frame_of_an_unknown_type_reaches_the_port_of_its_address_and_no_other() {
@@ -39,7 +40,7 @@ fn longest_frame(options: &[&str]) -> usize {
     let cluster = TestBox::up(&[&["--hosts", "2"], options].concat());
     const ANY_TYPE: &str = "0003";
     let watch = receive_frames(&cluster, "h1", ANY_TYPE, 5000);
-    let incast = Incast::start(&cluster, 1, 3.0, "cubic");
+    let incast = TcpIncast::start(&cluster, 1, 3.0, "cubic");
     let [count, _, longest] = received(&watch);
     assert!(count > 500, "only {count} frames");
     incast.end();
@@ -65,7 +66,7 @@ fn with_a_rate_frames_stay_in_order() {
     // Senders, receiver, and the timers of the ports are at work on all processors at once.
     let watch = cluster.spawn("h1", &frames(["order", "eth0", COUNT]));
     watch.wait_for_output("ready", LIMIT);
-    let incast = Incast::start(&cluster, 4, 3.0, "cubic");
+    let incast = TcpIncast::start(&cluster, 4, 3.0, "cubic");
     incast.end();
     watch.signal(Signal::TERM);
     let [seen, flows, late] = numbers(&watch.succeed(LIMIT));
