@@ -34,7 +34,7 @@ pub type Sink<'a> = dyn FnMut(&Path, Urgency, &[IoSlice<'_>]) -> usize + 'a;
 
 /// What came of an association's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+pub(super) enum Turn {
     Finished,
     More,
     LinkFull,
@@ -80,8 +80,12 @@ impl Endpoint {
         let association = &self.associations[index as usize];
         let asks = association.ask_at.is_some_and(|at| at <= now) || association.ask_beyond;
         let first_flight = self.first_flight(index);
+        if association.routes.is_some() && !self.transmit_over_others(now, index, first_flight, sink) {
+            return Turn::LinkFull;
+        }
+        let association = &self.associations[index as usize];
         if asks || association.state_due || association.pin_due || !association.words.is_empty() {
-            if !self.transmit_control(now, index, first_flight, sink) {
+            if !self.transmit_control(now, index, first_flight, None, sink) {
                 return Turn::LinkFull;
             }
             let association = &self.associations[index as usize];
@@ -92,9 +96,12 @@ impl Endpoint {
         let mut numbers = [0; BATCH_PACKETS];
         let count = self.collect(now, index, &mut numbers);
         if count > 0 {
+            if self.associations[index as usize].routes.is_some() {
+                return self.transmit_spread(now, index, first_flight, &numbers[..count], sink);
+            }
             return self.transmit_data(now, index, first_flight, &numbers[..count], sink);
         }
-        if self.associations[index as usize].ack_due && !self.transmit_control(now, index, first_flight, sink) {
+        if self.associations[index as usize].ack_due && !self.transmit_control(now, index, first_flight, None, sink) {
             return Turn::LinkFull;
         }
         Turn::Finished
@@ -211,7 +218,14 @@ impl Endpoint {
         Some(number_packet(association, packet, now))
     }
 
-    fn transmit_data(&mut self, now: Time, index: u32, first_flight: u8, numbers: &[u64], sink: &mut Sink<'_>) -> Turn {
+    pub(super) fn transmit_data(
+        &mut self,
+        now: Time,
+        index: u32,
+        first_flight: u8,
+        numbers: &[u64],
+        sink: &mut Sink<'_>,
+    ) -> Turn {
         let association = &mut self.associations[index as usize];
         let template = association.header(Type::Data, 0, first_flight, &self.config, now);
         // What follows in the same batch has not left when this packet does: the receiver takes what is announced for what is still to come.
@@ -271,8 +285,16 @@ impl Endpoint {
         }
     }
 
-    /// Sends one CONTROL, STATE or PIN with as many blocks as fit. `false`: the link was full, and everything stays due.
-    fn transmit_control(&mut self, now: Time, index: u32, first_flight: u8, sink: &mut Sink<'_>) -> bool {
+    /// Sends one CONTROL, STATE or PIN with as many blocks as fit, over the path with the place `over` or the usual one. `false`: the link was full, and
+    /// everything stays due.
+    pub(super) fn transmit_control(
+        &mut self,
+        now: Time,
+        index: u32,
+        first_flight: u8,
+        over: Option<usize>,
+        sink: &mut Sink<'_>,
+    ) -> bool {
         let mut bytes = [0; CONTROL_BYTES];
         let association = &self.associations[index as usize];
         let most = CONTROL_BYTES.min(association.packet_bytes) - association.sealing.overhead_bytes;
@@ -281,6 +303,7 @@ impl Endpoint {
         self.write_requests(now, index, &mut blocks);
         let words = self.write_words(index, &mut blocks);
         let association = &mut self.associations[index as usize];
+        let path = association.control_path(over);
         let kind = match (association.state_due, association.pin_due) {
             (true, _) => Type::State,
             (false, true) if blocks.is_empty() => Type::Pin,
@@ -305,8 +328,11 @@ impl Endpoint {
             };
             packet = sealed;
         }
-        if sink(&association.path, Urgency::Urgent, &[IoSlice::new(packet)]) == 0 {
+        if sink(&path, Urgency::Urgent, &[IoSlice::new(packet)]) == 0 {
             return false;
+        }
+        if association.routes.is_some() && kind != Type::Control {
+            association.asked_over(&path, now, &self.config);
         }
         association.words.drain(..words);
         association.counters.packets_sent += 1;
@@ -332,7 +358,8 @@ impl Endpoint {
         let again_ns = association.again_ns(&self.config);
         let asked_before = association.received.asked();
         let mut requests = 0;
-        association.ask_at = association.received.ask(now, association.reorder_ns, again_ns, |first, count| {
+        let slow_from = association.slow_from(now, &self.config);
+        association.ask_at = association.received.ask(now, association.reorder_ns, again_ns, slow_from, |first, count| {
             let fits = blocks.rrq(first as u32, count);
             requests += u64::from(fits);
             fits

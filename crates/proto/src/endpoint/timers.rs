@@ -60,6 +60,7 @@ impl Endpoint {
                     association.state_due_at(&self.config),
                     association.request_due_at(&self.config, drain_ns),
                     association.take_back_at(),
+                    association.routes.as_ref().and_then(|routes| routes.due_at()),
                     Some(self.idle_due_at(association)),
                 ]
                 .into_iter()
@@ -118,6 +119,10 @@ impl Endpoint {
             self.end_association(index, ErrorCode::Closed);
             return false;
         }
+        if association.routes.is_some() {
+            self.run_routes(now, index);
+        }
+        let association = &mut self.associations[index as usize];
         let mut acts = false;
         if association.ack_at.is_some_and(|at| at <= now) {
             association.ack_at = None;
