@@ -24,7 +24,8 @@ mod time;
 pub use channel::{ChannelId, Readiness};
 pub use config::Config;
 pub use endpoint::{
-    AcceptError, ConnectError, Counters, Endpoint, Event, ListenError, MOST_STARTS, Path, RecvError, Route, SendError, Urgency,
+    AcceptError, ConnectError, Counters, Endpoint, Event, ListenError, MOST_STARTS, Path, RecvError, Route, SendError,
+    Urgency,
 };
 pub use gate::{Gate, GateCounters};
 pub use ropeway_wire::{ErrorCode, Mode, SHIM_BYTES, Shim};

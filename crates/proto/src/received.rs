@@ -207,7 +207,9 @@ impl Received {
         let slow_from = slow_from.map_or(usize::MAX, |number| number.wrapping_sub(self.base) as usize);
         for (index, slot) in self.slots.iter().enumerate() {
             let when = match slot.state {
-                State::Missing { since, asked: None } if index >= slow_from => Some(since.after(window_ns.max(again_ns))),
+                State::Missing { since, asked: None } if index >= slow_from => {
+                    Some(since.after(window_ns.max(again_ns)))
+                }
                 State::Missing { since, asked: None } => Some(since.after(window_ns)),
                 State::Missing { asked: Some(asked), .. } => Some(asked.after(again_ns)),
                 _ => None,

@@ -7,7 +7,7 @@ use world::*;
 
 /// A network between all hosts for each path.
 fn planes(world: &mut World, count: u64) {
-    (0..count).for_each(|number| drop(world.planes.insert(number, Plane::default())));
+    world.planes.extend((0..count).map(|number| (number, Plane::default())));
 }
 
 fn plane(world: &mut World, number: u64) -> &mut Plane {
@@ -117,15 +117,15 @@ fn all_paths_cut_and_healed_the_stream_goes_on() {
     for bonded in [false, true] {
         for healed in [0, 1] {
             let (mut world, client, server) = pair_over(2, bonded, GIGABIT);
-            let mut flow = Flow::stream((0, client), (1, server), 10_000_000);
+            let mut flow = Flow::stream((0, client), (1, server), 15_000_000);
             progress(&mut world, &mut flow, 3_000_000, S);
             (0..2).for_each(|number| plane(&mut world, number).is_cut = true);
             pass(&mut world, 3 * S);
             plane(&mut world, healed).is_cut = false;
             // Each STATE goes over another path, and they are `timer_max` apart at most.
-            let ns = progress(&mut world, &mut flow, 1, S);
-            println!("bonded {bonded}, healed {healed}: {} us", ns / US);
-            assert!(ns <= 2 * 100 * MS + FAILOVER_NS, "{} us", ns / US);
+            let ns = progress(&mut world, &mut flow, 3_000_000, S);
+            println!("bonded {bonded}, healed {healed}: three megabytes more after {} us", ns / US);
+            assert!(ns <= 2 * 100 * MS + FAILOVER_NS + 3 * 9 * MS, "{} us", ns / US);
             progress(&mut world, &mut flow, 3_000_000, S);
             // And the other one is found again too, by the questions that it is asked.
             plane(&mut world, 1 - healed).is_cut = false;
@@ -223,8 +223,8 @@ fn a_path_that_dies_between_cookie_and_answer_delays_the_opening_and_leaves_noth
         world.hosts[1].listen(7, Mode::Stream, 16).unwrap();
         let (now, routes) = (world.clock(0), routes(&world, 1, 2));
         let client = world.hosts[0].connect_over(now, &routes, false, 7, Mode::Stream).unwrap();
-        let half_ns = GIGABIT.delay_ns + 13 * US;
-        pass(&mut world, if lost == "CONFIRM" { 2 * half_ns } else { 3 * half_ns });
+        // SYN and COOKIE take 32 us each; then CONFIRM leaves, and is there some 20 us later.
+        pass(&mut world, if lost == "CONFIRM" { 50 * US } else { 75 * US });
         plane(&mut world, 0).is_cut = true;
         let ns = wait_for(&mut world, 2 * S, "it opens", |world| world.hosts[0].readiness(client).unwrap().opened);
         assert!(ns < 400 * MS, "{lost}: {} ms", ns / MS);
@@ -233,9 +233,18 @@ fn a_path_that_dies_between_cookie_and_answer_delays_the_opening_and_leaves_noth
             accepted.push(channel);
         }
         println!("{lost}: {} ms, accepted {}", ns / MS, accepted.len());
+        assert_eq!(accepted.len(), if lost == "CONFIRM" { 1 } else { 2 });
         let server = *accepted.last().expect("the last attempt is the one that opened");
         stream(&mut world, (0, client), (1, server), 100_000, S);
         stream(&mut world, (1, server), (0, client), 100_000, S);
+        plane(&mut world, 0).is_cut = false;
+        for &former in &accepted[..accepted.len() - 1] {
+            // Nobody has it at the other end, who says so when it is spoken to.
+            let now = world.clock(1);
+            world.hosts[1].send(now, former, &[0; 100]).unwrap();
+            wait_for(&mut world, S, "a reset", |world| world.hosts[1].readiness(former).unwrap().failed.is_some());
+            assert_eq!(world.hosts[1].readiness(former).unwrap().failed, Some(ErrorCode::Unknown));
+        }
     }
 }
 
@@ -288,7 +297,7 @@ fn both_ends_connect_over_all_paths_at_once_and_meet_in_one_association() {
     for bonded in [false, true] {
         let mut world = World::new(2, GIGABIT, &Config::default(), 6);
         planes(&mut world, 2);
-        (0..2).for_each(|host| drop(world.hosts[host].listen(7, Mode::Stream, 16).unwrap()));
+        (0..2).for_each(|host| assert_eq!(world.hosts[host].listen(7, Mode::Stream, 16), Ok(7)));
         let channels: Vec<ChannelId> = (0..2)
             .map(|host| {
                 let (now, routes) = (world.clock(host), routes(&world, 1 - host, 2));
@@ -344,7 +353,8 @@ fn a_stranger_cannot_add_a_path() {
 #[test]
 fn streams_arrive_over_bad_networks_that_come_and_go() {
     for seed in 0..12 {
-        let net = Net { loss_ppm: seed % 4 * 10_000, reordering_ppm: seed % 3 * 20_000, duplication_ppm: 10_000, ..GIGABIT };
+        let net =
+            Net { loss_ppm: seed % 4 * 10_000, reordering_ppm: seed % 3 * 20_000, duplication_ppm: 10_000, ..GIGABIT };
         let mut world = World::new(2, net, &Config::default(), seed);
         planes(&mut world, 3);
         let (client, server) = open_over(&mut world, 3, seed % 2 == 0);

@@ -1,8 +1,8 @@
 //! A payload of any type, checked throughout: for whoever looks at whole packets (captures, traces, fuzzing) and for the slow types.
 
 use crate::{
-    AbortFields, Blocks, ConfirmFields, Content, CookieFields, FEATURE_KEYED, FinFields, Flags, JoinFields, Malformed, OpenFields,
-    OpenedFields, RedirectFields, RefusedFields, RstFields, SynFields, Type, VersionFields,
+    AbortFields, Blocks, ConfirmFields, Content, CookieFields, FEATURE_KEYED, FinFields, Flags, JoinFields, Malformed,
+    OpenFields, OpenedFields, RedirectFields, RefusedFields, RstFields, SynFields, Type, VersionFields,
 };
 
 /// What a payload holds, by the type of its packet.

@@ -418,7 +418,11 @@ pub(crate) fn check_padding(payload: &[u8], packet_size: u16) -> Result<(), Malf
     if BASE_HEADER_BYTES + payload.len() == usize::from(packet_size) { Ok(()) } else { Err(Malformed::PacketSize) }
 }
 
-pub(crate) fn write_padded<T: IntoBytes + Immutable>(raw: &T, packet_size: u16, out: &mut [u8]) -> Result<usize, NoRoom> {
+pub(crate) fn write_padded<T: IntoBytes + Immutable>(
+    raw: &T,
+    packet_size: u16,
+    out: &mut [u8],
+) -> Result<usize, NoRoom> {
     let length = usize::from(packet_size).saturating_sub(BASE_HEADER_BYTES).max(size_of::<T>());
     let out = out.get_mut(..length).ok_or(NoRoom)?;
     let at = write(raw, out)?;

@@ -200,20 +200,13 @@ impl Endpoint {
         port
     }
 
-    fn begin_attempt(
-        &mut self,
-        now: Time,
-        routes: &[Route],
-        bonded: bool,
-        port: u16,
-    ) -> Result<u32, ConnectError> {
+    fn begin_attempt(&mut self, now: Time, routes: &[Route], bonded: bool, port: u16) -> Result<u32, ConnectError> {
         let (path, packet_bytes) = self.first_route(routes).ok_or(ConnectError::NoRoute)?;
         let (nonce, first_number) = (self.random.next_u64(), self.first_number());
         let give_up_at = now.after(self.config.connect_timeout_ns);
         let attempt = Box::new(Attempt::new(nonce, (port, self.next_port), packet_bytes, give_up_at, now));
         let (config, windows) = (self.config.clone(), self.windows());
-        let make =
-            |id| Association::new(id, path, Phase::Opening(attempt), windows, first_number, &config, now);
+        let make = |id| Association::new(id, path, Phase::Opening(attempt), windows, first_number, &config, now);
         let index = self.add_association(make).ok_or(ConnectError::TooMany)?;
         self.peers.insert(path, index);
         self.add_routes(now, index, routes, bonded);

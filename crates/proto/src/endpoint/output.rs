@@ -359,11 +359,12 @@ impl Endpoint {
         let asked_before = association.received.asked();
         let mut requests = 0;
         let slow_from = association.slow_from(now, &self.config);
-        association.ask_at = association.received.ask(now, association.reorder_ns, again_ns, slow_from, |first, count| {
-            let fits = blocks.rrq(first as u32, count);
-            requests += u64::from(fits);
-            fits
-        });
+        association.ask_at =
+            association.received.ask(now, association.reorder_ns, again_ns, slow_from, |first, count| {
+                let fits = blocks.rrq(first as u32, count);
+                requests += u64::from(fits);
+                fits
+            });
         let lost = u64::from(association.received.asked().saturating_sub(asked_before));
         association.lost_unreported += lost;
         association.counters.lost += lost;

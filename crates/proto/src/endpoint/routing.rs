@@ -225,7 +225,13 @@ impl Endpoint {
     }
 
     /// Questions and answers that belong to one path. `false`: a link was full.
-    pub(super) fn transmit_over_others(&mut self, now: Time, index: u32, first_flight: u8, sink: &mut Sink<'_>) -> bool {
+    pub(super) fn transmit_over_others(
+        &mut self,
+        now: Time,
+        index: u32,
+        first_flight: u8,
+        sink: &mut Sink<'_>,
+    ) -> bool {
         while let Some((place, is_question)) =
             self.associations[index as usize].routes.as_ref().and_then(|routes| routes.due())
         {
@@ -245,7 +251,14 @@ impl Endpoint {
     }
 
     /// A PIN over one path, to see whether it leads to the peer.
-    fn transmit_question(&mut self, now: Time, index: u32, first_flight: u8, place: usize, sink: &mut Sink<'_>) -> bool {
+    fn transmit_question(
+        &mut self,
+        now: Time,
+        index: u32,
+        first_flight: u8,
+        place: usize,
+        sink: &mut Sink<'_>,
+    ) -> bool {
         let association = &mut self.associations[index as usize];
         let path = association.control_path(Some(place));
         let number = association.sent.next();
@@ -309,7 +322,9 @@ impl Endpoint {
         sink: &mut Sink<'_>,
     ) -> Turn {
         let association = &mut self.associations[index as usize];
-        let Some(path) = association.routes.as_ref().map(|routes| routes.way(place).path) else { return Turn::Finished };
+        let Some(path) = association.routes.as_ref().map(|routes| routes.way(place).path) else {
+            return Turn::Finished;
+        };
         let usual = std::mem::replace(&mut association.path, path);
         let turn = self.transmit_data(now, index, first_flight, run, sink);
         let association = &mut self.associations[index as usize];

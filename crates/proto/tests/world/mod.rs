@@ -216,7 +216,9 @@ impl World {
 
     fn launch(&mut self, from: usize, to: usize, alias: u64, bytes: Vec<u8>) {
         self.packets += 1;
-        self.counters.note(from, to, alias, &bytes);
+        // One association may use all networks.
+        let seen_as = if self.planes.is_empty() { alias } else { 0 };
+        self.counters.note(from, to, seen_as, &bytes);
         if self.cut.contains(&(from, to)) || self.cut.contains(&(to, from)) || to >= self.hosts.len() {
             return;
         }
