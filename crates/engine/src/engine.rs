@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ropeway_link::{Address, Link};
 use ropeway_proto::crypto::ClusterKeys;
-use ropeway_proto::{ChannelId, Config, ConnectError, Counters, Endpoint, ErrorCode, Mode, Readiness, RecvError, Time};
+use ropeway_proto::{ChannelId, Config, Counters, Endpoint, ErrorCode, Mode, Readiness, RecvError, Time};
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -17,6 +17,8 @@ use crate::error::Error;
 use crate::helper;
 use crate::readiness::{Interest, Watch};
 use crate::restart;
+use crate::routes::{Routes, Way};
+use crate::shimmed;
 use crate::spin::{LOOKS_PER_YIELD, Spin, USUAL_SPIN_NS};
 use crate::wait::Subject;
 
@@ -29,8 +31,10 @@ pub struct Options {
     pub config: Config,
     /// How long a call that waits polls before it sleeps. 0: it sleeps at once.
     pub spin: Duration,
-    /// The node's number in the cluster; a random one if none is given.
+    /// The node's number in the cluster; a random one if none is given. Gateways know engines by it: one below 2^32 that no other engine has.
     pub node: Option<u64>,
+    /// Peers may be reached, and reach this engine, through gateways: the longest packet is shorter by what stands before it then.
+    pub gateways: bool,
     /// What tells this engine from others that share its links' addresses (raw Ethernet); 12 bits, not 0xFFF.
     pub steering: u16,
     /// The cluster's keys: everything is sealed, and nobody without one is talked to. `None`: all hosts and the network between them are trusted;
@@ -43,7 +47,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         let spin = Duration::from_nanos(USUAL_SPIN_NS);
-        Options { config: Config::default(), spin, node: None, steering: 0, keys: None, secret: None }
+        Options { config: Config::default(), spin, node: None, gateways: false, steering: 0, keys: None, secret: None }
     }
 }
 
@@ -215,14 +219,18 @@ impl Engine {
     pub fn new(options: &Options) -> Result<Engine, Error> {
         let seed = random_seed().map_err(Error::link("reading random bytes"))?;
         let node = options.node.unwrap_or_else(|| u64::from_be_bytes(seed[..8].try_into().unwrap_or_default()));
-        let mut endpoint =
-            Endpoint::with_keys(options.config.clone(), node, options.steering, seed, options.keys.clone());
+        let (mut config, mut known_as) = (options.config.clone(), None);
+        if options.gateways {
+            known_as = Some(options.node.and_then(|node| u32::try_from(node).ok()).ok_or(Error::NoNode)?);
+            config.packet_bytes -= shimmed::OVERHEAD_BYTES;
+        }
+        let mut endpoint = Endpoint::with_keys(config, node, options.steering, seed, options.keys.clone());
         if let Some(kept) = &options.secret {
             endpoint.set_secret(*kept.secret, kept.start);
         }
         let spin = Spin::new(options.spin.as_nanos() as u64);
         let inner = Arc::new(Inner {
-            core: Mutex::new(Core::new(endpoint)),
+            core: Mutex::new(Core::new(endpoint, known_as)),
             contenders: AtomicU32::new(0),
             doorbell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(|errno| Error::link("making an eventfd")(errno.into()))?,
@@ -336,14 +344,19 @@ impl Engine {
     /// # Errors
     /// A bound was reached.
     pub fn open(&self, to: Target, port: u16, mode: Mode) -> Result<ChannelId, Error> {
+        self.open_over(&Routes { ways: &[Way::Direct(to)], bonded: false }, port, mode)
+    }
+
+    /// The same over any of several ways, of which the first is the default ([docs](../../../docs/engine.md#routes)).
+    ///
+    /// # Errors
+    /// A bound was reached; there is no way, or one over a link that there is not; or through a gateway, and this engine was made without them.
+    pub fn open_over(&self, routes: &Routes<'_>, port: u16, mode: Mode) -> Result<ChannelId, Error> {
         let inner = self.inner()?;
         let mut core = inner.lock();
         let now = inner.now();
-        let path = Core::path(to.link, to.address);
         core.take_reports();
-        core.was_unreachable(&path);
-        let channel =
-            core.endpoint.connect(now, &path, port, mode).map_err(|error: ConnectError| Error::from(error))?;
+        let channel = core.connect(now, routes, port, mode)?;
         inner.follow_up(&mut core, now);
         Ok(channel)
     }
@@ -353,8 +366,23 @@ impl Engine {
     /// # Errors
     /// It refused, nothing receives there, or the time is over.
     pub fn connect(&self, to: Target, port: u16, mode: Mode, deadline: Option<Instant>) -> Result<ChannelId, Error> {
-        let channel = self.open(to, port, mode)?;
-        let path = Core::path(to.link, to.address);
+        self.connect_over(&Routes { ways: &[Way::Direct(to)], bonded: false }, port, mode, deadline)
+    }
+
+    /// The same over any of several ways.
+    ///
+    /// # Errors
+    /// As [`Engine::connect`] and [`Engine::open_over`].
+    pub fn connect_over(
+        &self,
+        routes: &Routes<'_>,
+        port: u16,
+        mode: Mode,
+        deadline: Option<Instant>,
+    ) -> Result<ChannelId, Error> {
+        let channel = self.open_over(routes, port, mode)?;
+        // Of several ways one that leads nowhere says nothing.
+        let only = if let [way] = routes.ways { Some(way.path()) } else { None };
         let result = self.block(Subject::Channel(channel), deadline, |core, _| {
             core.take_reports();
             let readiness = core.endpoint.readiness(channel)?;
@@ -362,7 +390,10 @@ impl Engine {
                 Some(code) => Some(Err(Error::Failed(code))),
                 None if readiness.opened => Some(Ok(())),
                 // Nothing is at that address, says the network, and nothing has answered.
-                None => core.was_unreachable(&path).then_some(Err(Error::Failed(ErrorCode::Refused))),
+                None => {
+                    let is_unreachable = only.is_some_and(|path| core.was_unreachable(&path));
+                    is_unreachable.then_some(Err(Error::Failed(ErrorCode::Refused)))
+                }
             }
         });
         if let Err(error) = result {
@@ -533,8 +564,7 @@ impl Engine {
     /// The peer's address, and the ports, local first.
     pub fn addresses(&self, channel: ChannelId) -> Option<(Address, u16, u16)> {
         let (path, local, remote) = self.inner().ok()?.lock().endpoint.addresses(channel)?;
-        let (_, address) = crate::path::decode(&path)?;
-        Some((address, local, remote))
+        Some((crate::path::decode(&path)?.address, local, remote))
     }
 
     /// The length of the next whole message.

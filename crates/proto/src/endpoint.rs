@@ -38,7 +38,7 @@ use crate::time::Time;
 
 pub use commands::{AcceptError, ConnectError, ListenError, RecvError, SendError};
 pub use counters::Counters;
-pub use output::Urgency;
+pub use output::{BATCH_PACKETS, Sink, Urgency};
 pub use resets::MOST_STARTS;
 use resets::{Incarnations, generation};
 pub use routing::Route;

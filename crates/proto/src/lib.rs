@@ -11,6 +11,7 @@ pub mod config;
 pub mod crypto;
 mod endpoint;
 mod gate;
+pub mod gateway;
 mod keyed;
 mod pool;
 mod random;
@@ -24,8 +25,8 @@ mod time;
 pub use channel::{ChannelId, Readiness};
 pub use config::Config;
 pub use endpoint::{
-    AcceptError, ConnectError, Counters, Endpoint, Event, ListenError, MOST_STARTS, Path, RecvError, Route, SendError,
-    Urgency,
+    AcceptError, BATCH_PACKETS, ConnectError, Counters, Endpoint, Event, ListenError, MOST_STARTS, Path, RecvError,
+    Route, SendError, Urgency,
 };
 pub use gate::{Gate, GateCounters};
 pub use ropeway_wire::{ErrorCode, Mode, SHIM_BYTES, Shim};
