@@ -22,5 +22,5 @@ pub use address::{Address, PacketAddress, ParseAddressError, ToAddresses};
 pub use errors::details;
 pub use listener::{Incoming, IncomingMessages, Listener, MessageListener, USUAL_BACKLOG};
 pub use message::MessageSocket;
-pub use ropeway_engine::{Config, Engine, Error, ErrorCode, LinkId, Options, Target, Watch, link};
+pub use ropeway_engine::{Config, Engine, Error, ErrorCode, LinkId, Options, Routes, Target, Watch, Way, link};
 pub use stream::Stream;
