@@ -16,7 +16,7 @@ use ropeway_proto::crypto::OpenError;
 use ropeway_proto::{AssociationStatistics, ChannelStatistics, Config, Counters};
 use serde::{Deserialize, Serialize};
 
-use crate::engine::Inner;
+use crate::inner::Inner;
 use crate::path;
 
 /// The beginning of every engine's address, before the user's number.

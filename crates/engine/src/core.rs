@@ -3,6 +3,7 @@
 use crate::path::{self, Place};
 use crate::share::Share;
 use crate::shimmed::Shimmed;
+use crate::spin::Spin;
 use crate::wait::{Subject, Waiters};
 use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
 use ropeway_proto::{Endpoint, Path, Time};
@@ -51,6 +52,8 @@ pub struct Core {
     /// The helper sleeps until it is told that somebody left.
     pub helper_parked: bool,
     pub shut_down: bool,
+    /// How long calls that wait poll before they sleep.
+    pub spin: Spin,
     turns: u32,
     turned_at: Time,
     share: Share,
@@ -62,7 +65,7 @@ pub struct Core {
 
 impl Core {
     /// `node`: the number under which gateways know this engine, if they do.
-    pub fn new(endpoint: Endpoint, node: Option<u32>) -> Core {
+    pub fn new(endpoint: Endpoint, spin: Spin, node: Option<u32>) -> Core {
         Core {
             shimmed: Shimmed::new(node),
             endpoint,
@@ -73,6 +76,7 @@ impl Core {
             left: 0,
             helper_parked: false,
             shut_down: false,
+            spin,
             turns: 0,
             turned_at: Time::ZERO,
             share: Share::new(),
@@ -83,6 +87,9 @@ impl Core {
     /// At most 256 links: a path has one byte for the place.
     pub fn add_link(&mut self, link: Box<dyn Link>) -> Option<LinkId> {
         let place = u8::try_from(self.members.len()).ok()?;
+        if let Some(slots) = link.receive_slots() {
+            self.endpoint.gate().add_receive_slots(slots as u64);
+        }
         self.members.push(Member { link, quiet: 0, full: false, failed: false });
         Some(LinkId(place))
     }
@@ -168,6 +175,13 @@ impl Core {
         total > 0 || refused
     }
 
+    /// Sends what may be sent, if there is anything.
+    pub fn transmit_wanted(&mut self, now: Time) {
+        if self.endpoint.wants_to_transmit() {
+            self.transmit(now);
+        }
+    }
+
     /// Sends what may be sent.
     pub fn transmit(&mut self, now: Time) {
         let (members, shimmed) = (&mut self.members, &mut self.shimmed);
@@ -199,6 +213,9 @@ impl Core {
     /// Tells who waits what has changed.
     pub fn dispatch(&mut self) {
         while let Some(event) = self.endpoint.poll_event() {
+            if self.waiters.is_idle() {
+                continue;
+            }
             let subject = Subject::from(event);
             self.waiters.wake(subject);
             self.refresh_watches(subject);
@@ -207,7 +224,7 @@ impl Core {
 
     /// Brings the descriptors that tell of `subject` up to date.
     pub fn refresh_watches(&mut self, subject: Subject) {
-        if self.waiters.watches(subject).is_empty() {
+        if !self.waiters.has_watches() || self.waiters.watches(subject).is_empty() {
             return;
         }
         let (read, write) = match subject {

@@ -1,29 +1,27 @@
 //! The engine as its users see it: calls that wait, and who polls while they do.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::os::fd::AsFd;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ropeway_link::{Address, Link};
 use ropeway_proto::crypto::ClusterKeys;
 use ropeway_proto::{ChannelId, Config, Counters, Endpoint, ErrorCode, Mode, Readiness, RecvError, Time};
 use ropeway_shm::fork::Birthmark;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::control;
 use crate::core::{Core, LinkId, Poller};
 use crate::error::Error;
 use crate::helper;
+use crate::inner::Inner;
 use crate::readiness::{Interest, Watch};
 use crate::restart;
 use crate::routes::{Routes, Way};
 use crate::shimmed;
-use crate::spin::{LOOKS_PER_YIELD, Spin, USUAL_SPIN_NS};
+use crate::spin::{Spin, USUAL_SPIN_NS};
 use crate::wait::Subject;
-
-/// A sleeper is not woken for a timer that is earlier than its own by less than this: a wake-up costs the more.
-const TIMER_SLACK_NS: u64 = 200_000;
 
 /// How an engine is made.
 #[derive(Clone, Debug)]
@@ -72,24 +70,6 @@ struct Handle {
     control: Option<String>,
 }
 
-pub(crate) struct Inner {
-    core: Mutex<Core>,
-    /// Threads that wait for the lock.
-    contenders: AtomicU32,
-    /// Wakes who sleeps on the links.
-    doorbell: OwnedFd,
-    /// Copies of the links' descriptors, to sleep on without the lock.
-    descriptors: Mutex<Arc<Vec<OwnedFd>>>,
-    pub(crate) helper_condition: std::sync::Condvar,
-    spin: Mutex<Spin>,
-    /// The helper's bound, when it polls for an event loop.
-    pub(crate) most_spin_ns: u64,
-    origin: Instant,
-    birthmark: Birthmark,
-    /// Its file stays locked while the engine lives.
-    _secret: Option<Arc<restart::Secret>>,
-}
-
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.inner.birthmark.is_inherited() {
@@ -114,103 +94,6 @@ impl Drop for Handle {
     }
 }
 
-impl Inner {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
-        // A panic inside the lock is a fault of ours; what it leaves behind is still consistent enough to say goodbye.
-        match self.core.try_lock() {
-            Ok(core) => core,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                self.contenders.fetch_add(1, Ordering::Relaxed);
-                let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-                self.contenders.fetch_sub(1, Ordering::Relaxed);
-                core
-            }
-        }
-    }
-
-    /// Between two looks of a thread that spins: lets those in that want the lock, which would otherwise never find it free.
-    pub(crate) fn give_way(&self, looks: u32) {
-        if looks.is_multiple_of(LOOKS_PER_YIELD) || self.contenders.load(Ordering::Relaxed) > 0 {
-            std::thread::yield_now();
-        } else {
-            std::hint::spin_loop();
-        }
-    }
-
-    pub(crate) fn now(&self) -> Time {
-        Time::from_nanos(self.origin.elapsed().as_nanos() as u64)
-    }
-
-    pub(crate) fn ring(&self) {
-        let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
-    }
-
-    /// Sleeps until a link has something, the doorbell rings, or `until`. The lock is not held meanwhile.
-    pub(crate) fn sleep_on_links<'a>(
-        &'a self,
-        mut core: MutexGuard<'a, Core>,
-        until: Option<Time>,
-    ) -> MutexGuard<'a, Core> {
-        let now = self.now();
-        let until = [until, core.endpoint.next_timeout()].into_iter().flatten().min();
-        let flags = if core.is_full() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        core.sleeps_until = Some(until.unwrap_or(Time::from_nanos(u64::MAX)));
-        drop(core);
-        let descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut fds: Vec<PollFd<'_>> = descriptors.iter().map(|fd| PollFd::new(fd, flags)).collect();
-        fds.push(PollFd::new(&self.doorbell, PollFlags::IN));
-        let timeout = until.map(|until| {
-            let ns = until.since(now);
-            Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ }
-        });
-        // An interrupted sleep is looked at like any other wake-up.
-        let _ = poll(&mut fds, timeout.as_ref());
-        if fds.last().is_some_and(|fd| !fd.revents().is_empty()) {
-            let _ = rustix::io::read(&self.doorbell, &mut [0u8; 8]);
-        }
-        let mut core = self.lock();
-        core.sleeps_until = None;
-        core
-    }
-
-    /// A caller that has polled goes: somebody else that waits takes over, or the helper after a while.
-    fn leave(&self, core: &mut Core) {
-        core.left = core.left.wrapping_add(1);
-        core.poller = Poller::Nobody;
-        core.waiters.wake_one();
-        if core.helper_parked {
-            core.helper_parked = false;
-            self.helper_condition.notify_one();
-        }
-    }
-
-    /// After a command: sends what it made, tells who waits, and wakes a sleeper whose timeout is too late now.
-    pub(crate) fn follow_up(&self, core: &mut Core, now: Time) {
-        if core.endpoint.wants_to_transmit() {
-            core.transmit(now);
-        }
-        core.dispatch();
-        self.look_at_sleeper(core);
-    }
-
-    fn look_at_sleeper(&self, core: &mut Core) {
-        match core.sleeps_until {
-            Some(until)
-                if core.is_full()
-                    || core.endpoint.next_timeout().is_some_and(|at| at.after(TIMER_SLACK_NS) < until) =>
-            {
-                self.ring();
-            }
-            None if core.helper_parked && core.poller == Poller::Nobody => {
-                core.helper_parked = false;
-                self.helper_condition.notify_one();
-            }
-            _ => {}
-        }
-    }
-}
-
 impl Engine {
     /// Starts an engine without links; [`Engine::add_link`] gives it some.
     ///
@@ -230,13 +113,12 @@ impl Engine {
         }
         let spin = Spin::new(options.spin.as_nanos() as u64);
         let inner = Arc::new(Inner {
-            core: Mutex::new(Core::new(endpoint, known_as)),
+            core: Mutex::new(Core::new(endpoint, spin, known_as)),
             contenders: AtomicU32::new(0),
             doorbell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(|errno| Error::link("making an eventfd")(errno.into()))?,
             descriptors: Mutex::default(),
             helper_condition: std::sync::Condvar::new(),
-            spin: Mutex::new(spin),
             most_spin_ns: spin.most_ns(),
             origin: Instant::now(),
             birthmark: Birthmark::new().map_err(Error::link("making a page that forks wipe"))?,
@@ -634,109 +516,6 @@ impl Engine {
         core.refresh_watches(subject);
         result
     }
-
-    /// Calls `attempt` until it gives something, polling the links meanwhile or waiting for the thread that does.
-    pub(crate) fn block<T>(
-        &self,
-        subject: Subject,
-        deadline: Option<Instant>,
-        mut attempt: impl FnMut(&mut Core, Time) -> Option<Result<T, Error>>,
-    ) -> Result<T, Error> {
-        let inner = self.inner()?;
-        let deadline =
-            deadline.map(|at| Time::from_nanos(at.saturating_duration_since(inner.origin).as_nanos() as u64));
-        let mut core = inner.lock();
-        let mut now = inner.now();
-        if core.poller == Poller::Nobody && core.is_overdue(now) {
-            // A program that always finds something to read would never look at the links, and nobody would get a grant.
-            core.turn(now);
-        }
-        let mut result = attempt(&mut core, now);
-        if core.endpoint.wants_to_transmit() {
-            core.transmit(now);
-        }
-        if result.is_none() {
-            (core, result) = self.wait_for(inner, core, subject, deadline, &mut attempt);
-            now = inner.now();
-        }
-        inner.follow_up(&mut core, now);
-        core.refresh_watches(subject);
-        result.unwrap_or(Err(Error::TimedOut))
-    }
-
-    fn wait_for<'a, T>(
-        &self,
-        inner: &'a Inner,
-        mut core: MutexGuard<'a, Core>,
-        subject: Subject,
-        deadline: Option<Time>,
-        attempt: &mut impl FnMut(&mut Core, Time) -> Option<Result<T, Error>>,
-    ) -> (MutexGuard<'a, Core>, Option<Result<T, Error>>) {
-        let spin_ns = inner.spin.lock().unwrap_or_else(PoisonError::into_inner).budget_ns();
-        let spin_until = inner.now().after(spin_ns);
-        let (mut looks, mut slept, mut polling) = (0u32, false, false);
-        loop {
-            if core.poller == Poller::Caller && !polling {
-                core = wait_beside(core, subject, inner.now(), deadline);
-            } else {
-                if core.poller == Poller::Helper {
-                    inner.ring();
-                }
-                (core.poller, polling) = (Poller::Caller, true);
-                let now = inner.now();
-                if !core.turn(now) {
-                    if now < spin_until {
-                        looks += 1;
-                        drop(core);
-                        inner.give_way(looks);
-                        core = inner.lock();
-                    } else {
-                        slept = true;
-                        core = inner.sleep_on_links(core, deadline);
-                        let now = inner.now();
-                        core.turn(now);
-                    }
-                }
-            }
-            let now = inner.now();
-            let result = attempt(&mut core, now);
-            if core.endpoint.wants_to_transmit() {
-                core.transmit(now);
-            }
-            let is_over = deadline.is_some_and(|deadline| now >= deadline) || core.shut_down;
-            if result.is_some() || is_over {
-                // Who was woken to take over and found its own matter settled passes that on.
-                if polling || core.poller == Poller::Nobody {
-                    inner.leave(&mut core);
-                }
-                if spin_ns > 0 {
-                    let mut spin = inner.spin.lock().unwrap_or_else(PoisonError::into_inner);
-                    if slept { spin.failed() } else { spin.succeeded() }
-                }
-                return (core, result);
-            }
-        }
-    }
-}
-
-/// Sleeps until the thread that polls says that `subject` changed, or that somebody has to take over.
-fn wait_beside<'a>(
-    mut core: MutexGuard<'a, Core>,
-    subject: Subject,
-    now: Time,
-    deadline: Option<Time>,
-) -> MutexGuard<'a, Core> {
-    let (key, condition) = core.waiters.add(subject);
-    let limit = deadline.map(|deadline| Duration::from_nanos(deadline.since(now)));
-    core = match limit {
-        Some(limit) => {
-            let waited = condition.wait_timeout_while(core, limit, |core| !core.waiters.is_woken(key));
-            waited.unwrap_or_else(PoisonError::into_inner).0
-        }
-        None => condition.wait_while(core, |core| !core.waiters.is_woken(key)).unwrap_or_else(PoisonError::into_inner),
-    };
-    core.waiters.remove(key);
-    core
 }
 
 /// Everything but "would block" ends a wait.

@@ -5,7 +5,7 @@
 //! and a program that computes between its calls still acknowledges within a millisecond or two.
 
 use crate::core::Poller;
-use crate::engine::Inner;
+use crate::inner::Inner;
 use std::io;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// How long the links may be left alone.
 const TICK: Duration = Duration::from_millis(1);
+/// The same when other threads wait for something that may come meanwhile.
+const SHORT_TICK: Duration = Duration::from_micros(200);
 /// After so many ticks with the same caller polling the helper parks itself.
 const TICKS_TO_PARK: u32 = 16;
 
@@ -22,8 +24,8 @@ pub fn start(inner: Arc<Inner>) -> io::Result<JoinHandle<()>> {
 
 fn run(inner: &Inner) {
     let mut core = inner.lock();
-    let (mut seen, mut ticks, mut looks) = (core.left, 0, 0u32);
-    let mut spin_until = inner.now();
+    let (mut seen, mut ticks) = (core.left, 0);
+    let (mut spin_until, mut offered) = (inner.now(), inner.now());
     while !core.shut_down {
         if core.poller == Poller::Nobody && core.left == seen {
             core.poller = Poller::Helper;
@@ -34,10 +36,7 @@ fn run(inner: &Inner) {
                 spin_until = now.after(if core.waiters.has_watches() { inner.most_spin_ns } else { 0 });
             } else if now < spin_until {
                 // An event loop that just got something will soon cause more.
-                looks += 1;
-                drop(core);
-                inner.give_way(looks);
-                core = inner.lock();
+                core = inner.give_way(core, now, &mut offered);
             } else {
                 core = inner.sleep_on_links(core, None);
             }
@@ -52,7 +51,8 @@ fn run(inner: &Inner) {
             let woken = inner.helper_condition.wait_while(core, |core| core.helper_parked && !core.shut_down);
             woken.unwrap_or_else(PoisonError::into_inner)
         } else {
-            inner.helper_condition.wait_timeout(core, TICK).unwrap_or_else(PoisonError::into_inner).0
+            let tick = if core.waiters.is_empty() { TICK } else { SHORT_TICK };
+            inner.helper_condition.wait_timeout(core, tick).unwrap_or_else(PoisonError::into_inner).0
         };
     }
 }

@@ -5,6 +5,7 @@
 //! the calls that programs see (`ropeway-socket`, `libropeway`).
 #![forbid(unsafe_code)]
 
+mod blocking;
 pub mod control;
 mod core;
 mod ending;
@@ -12,6 +13,7 @@ mod engine;
 mod error;
 pub mod gateway;
 mod helper;
+mod inner;
 pub mod key_file;
 mod keyed;
 mod path;

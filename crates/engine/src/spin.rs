@@ -6,8 +6,8 @@ pub const USUAL_SPIN_NS: u64 = 50_000;
 const MOST_FAILURES: u32 = 4;
 /// ... except every so many waits, to notice when it would pay again.
 const PROBE_EVERY: u32 = 32;
-/// Empty looks between two offers of the processor to others.
-pub const LOOKS_PER_YIELD: u32 = 32;
+/// A thread that spins offers the processor to others this often: rarer than the answers of a fast network come, as an offer may be taken.
+pub const YIELD_EVERY_NS: u64 = 10_000;
 
 /// What polling has brought lately.
 #[derive(Clone, Copy, Debug)]

@@ -1,9 +1,13 @@
 //! Who waits for what. Threads that wait while another one polls sleep on a condition of their own and are woken one by one.
 
 use crate::readiness::Watch;
-use ropeway_proto::{ChannelId, Event};
+use ropeway_proto::{ChannelId, Event, Time};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar};
+
+/// Who has waited for longer is not expected to be served next. It leaves polling to those that are, and is not woken for it: the thread that polled will be
+/// back before that pays, or the helper takes over.
+pub const SOON_NS: u64 = 1_000_000;
 
 /// What a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,6 +22,7 @@ pub enum Subject {
 #[derive(Debug)]
 pub struct Waiter {
     pub subject: Subject,
+    pub since: Time,
     pub condition: Arc<Condvar>,
     /// Set by whoever wakes it, so that a wake-up before it sleeps is not lost.
     pub woken: bool,
@@ -28,14 +33,16 @@ pub struct Waiter {
 pub struct Waiters {
     waiting: BTreeMap<u64, Waiter>,
     next: u64,
+    /// Threads woken because what they wait for changed, so far.
+    served: u64,
     watches: BTreeMap<Subject, Vec<Watch>>,
 }
 
 impl Waiters {
-    pub fn add(&mut self, subject: Subject) -> (u64, Arc<Condvar>) {
+    pub fn add(&mut self, subject: Subject, since: Time) -> (u64, Arc<Condvar>) {
         let condition = Arc::new(Condvar::new());
         self.next += 1;
-        self.waiting.insert(self.next, Waiter { subject, condition: condition.clone(), woken: false });
+        self.waiting.insert(self.next, Waiter { subject, since, condition: condition.clone(), woken: false });
         (self.next, condition)
     }
 
@@ -51,13 +58,30 @@ impl Waiters {
     pub fn wake(&mut self, subject: Subject) {
         for waiter in self.waiting.values_mut().filter(|waiter| waiter.subject == subject) {
             waiter.woken = true;
+            self.served += 1;
             waiter.condition.notify_one();
         }
     }
 
-    /// Wakes one, whatever it waits for: somebody has to poll.
-    pub fn wake_one(&mut self) {
-        if let Some(waiter) = self.waiting.values_mut().find(|waiter| !waiter.woken) {
+    /// Threads woken so far because what they wait for changed.
+    pub fn served(&self) -> u64 {
+        self.served
+    }
+
+    /// Whether nobody wants to know of anything.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.watches.is_empty()
+    }
+
+    /// Whether any thread waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Wakes one of those that may be served soon, so that it polls.
+    pub fn wake_one(&mut self, now: Time) {
+        let is_lively = |waiter: &&mut Waiter| !waiter.woken && now.since(waiter.since) < SOON_NS;
+        if let Some(waiter) = self.waiting.values_mut().rev().find(is_lively) {
             waiter.woken = true;
             waiter.condition.notify_one();
         }

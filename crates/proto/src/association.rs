@@ -1,10 +1,11 @@
 //! The state that two engines share: numbers, grants, round-trip time, timers (docs/protocol.md 4, 5, 8). The endpoint moves it; here are the sums that
 //! are the same wherever they are needed.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use ropeway_wire::{self as wire, ErrorCode, Flags, Header, Id, Type};
 
+use crate::channel::Numbers;
 use crate::config::{Config, GateMode};
 use crate::endpoint::Path;
 use crate::gate::Demand;
@@ -209,8 +210,7 @@ pub struct Association {
     pub request_doublings: u32,
     pub pin_at: Time,
 
-    /// Channels by number.
-    pub channels: BTreeMap<u16, u32>,
+    pub channels: Numbers,
     /// Where the search for a free number begins.
     next_number: u16,
 
@@ -301,7 +301,7 @@ impl Association {
             request_at: now,
             request_doublings: 0,
             pin_at: now,
-            channels: BTreeMap::new(),
+            channels: Numbers::default(),
             next_number: u16::from(!is_opener),
             ready: false,
             touched: false,
@@ -478,7 +478,11 @@ impl Association {
             outstanding_packets: outstanding,
             asked_packets: u64::from(self.received.asked()),
             backlog_bytes: self.peer_backlog,
-            wanted_packets: self.peer_backlog.div_ceil(self.payload_bytes as u64).saturating_sub(outstanding),
+            wanted_packets: match self.peer_backlog {
+                // Between short messages there is none, and a division costs as much as all the rest.
+                0 => 0,
+                backlog => backlog.div_ceil(self.payload_bytes as u64).saturating_sub(outstanding),
+            },
             frame_bytes: self.frame_bytes(config),
             overhead_bytes: self.frame_bytes(config) - self.payload_bytes as u64,
             round_trip_ns: self.rtt.smoothed_ns(),
@@ -507,13 +511,13 @@ impl Association {
     }
 
     /// When the receiver asks for what it misses, or has granted and never seen.
-    pub fn request_due_at(&self, config: &Config, drain_ns: u64) -> Option<Time> {
+    pub fn request_due_at(&self, config: &Config, drain_ns: impl FnOnce() -> u64) -> Option<Time> {
         // A busy period whose sender has nothing more to send, and that is not over, has lost its end.
         let lacks_end = self.peer_busy && self.peer_backlog == 0;
         if self.received.missing() == 0 && self.outstanding_packets() == 0 && !lacks_end {
             return None;
         }
-        let patience = (self.rtt.patience_ns() + drain_ns).max(config.request_min_ns);
+        let patience = (self.rtt.patience_ns() + drain_ns()).max(config.request_min_ns);
         let timeout = (patience << self.request_doublings.min(MOST_DOUBLINGS)).min(config.timer_max_ns);
         Some(self.arrived_at.max(self.granted_at).max(self.request_at).after(timeout))
     }
@@ -541,7 +545,7 @@ impl Association {
 
     /// The channel of that number.
     pub fn channel(&self, number: u16) -> Option<u32> {
-        self.channels.get(&number).copied()
+        self.channels.get(number)
     }
 
     pub fn channel_count(&self) -> usize {
@@ -553,7 +557,7 @@ impl Association {
     }
 
     pub fn detach(&mut self, number: u16) {
-        self.channels.remove(&number);
+        self.channels.remove(number);
         self.blocked.remove(&number);
     }
 
@@ -565,7 +569,7 @@ impl Association {
         for _ in 0..=u16::MAX / 2 {
             let number = self.next_number;
             self.next_number = number.wrapping_add(2);
-            if !self.channels.contains_key(&number) {
+            if !self.channels.contains(number) {
                 return Some(number);
             }
         }

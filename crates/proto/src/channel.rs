@@ -2,12 +2,14 @@
 //! but the few it must remember.
 
 mod incoming;
+mod numbers;
 mod outgoing;
 
 use ropeway_wire::{ErrorCode, Mode};
 
 pub use incoming::{Incoming, Refused};
-pub use outgoing::{Outgoing, Unsent};
+pub use numbers::Numbers;
+pub use outgoing::{Outgoing, Sendable, Unsent};
 
 /// Names a channel of one endpoint to its user. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,7 +70,7 @@ pub struct Channel {
     pub detached: bool,
     /// It waits in a listener's queue.
     pub queued_in: Option<u16>,
-    /// The user has been told that something changed and has not looked since.
+    /// An event about it waits to be fetched.
     pub announced: bool,
     /// The user reads no more than what is here: then comes the end.
     pub reading_stopped: bool,

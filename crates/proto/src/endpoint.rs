@@ -66,7 +66,7 @@ struct Listener {
     mode: Mode,
     backlog: usize,
     queue: VecDeque<u32>,
-    /// The user has been told that something waits, and has not fetched that event.
+    /// An event about it waits to be fetched.
     announced: bool,
 }
 
@@ -89,7 +89,7 @@ struct Reply {
 
 /// Answers waiting for the link, at most; more are not made (whoever asked asks again).
 const MOST_REPLIES: usize = 1024;
-/// Events not fetched, of listeners and channels together: each is announced once until its user looks, so this bounds nothing a peer controls.
+/// Events not fetched, of listeners and channels together: each stands in the queue once at most, so this bounds nothing a peer controls.
 const EVENTS_AT_FIRST: usize = 64;
 
 /// All associations and channels of one engine.
@@ -126,6 +126,8 @@ pub struct Endpoint {
     /// Associations that something arrived for in the batch at hand.
     touched: Vec<u32>,
     replies: VecDeque<Reply>,
+    /// Numbers of the batch that is being sent; kept for its memory.
+    numbers: Vec<u64>,
     /// Where packets are sealed, and where they are opened.
     sealed: SealedBatch,
     opened: Vec<u8>,
@@ -245,6 +247,7 @@ impl Endpoint {
             ready: VecDeque::new(),
             touched: Vec::new(),
             replies: VecDeque::new(),
+            numbers: Vec::new(),
             sealed: SealedBatch::default(),
             opened: Vec::new(),
             timers: BTreeSet::new(),
@@ -310,15 +313,19 @@ impl Endpoint {
     /// The next thing to look at.
     pub fn poll_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
-        if let Event::Incoming(port) = event
-            && let Some(listener) = self.listeners.get_mut(&port)
-        {
-            listener.announced = false;
-        }
+        let announced = match event {
+            Event::Incoming(port) => self.listeners.get_mut(&port).map(|listener| &mut listener.announced),
+            Event::Changed(id) => self
+                .channels
+                .get_mut(id.index as usize)
+                .filter(|channel| channel.generation == id.generation)
+                .map(|channel| &mut channel.announced),
+        };
+        announced.into_iter().for_each(|announced| *announced = false);
         Some(event)
     }
 
-    /// Tells the user of a change, once until the user looks. Nobody is told of channels that nobody has accepted, or that were closed.
+    /// Tells the user of a change, once until the event is fetched. Nobody is told of channels that nobody has accepted, or that were closed.
     fn announce(events: &mut VecDeque<Event>, channel: &mut Channel, index: u32) {
         if channel.queued_in.is_some() || channel.released {
             return;
@@ -419,7 +426,7 @@ impl Endpoint {
         self.ready.retain(|&ready| ready != index);
         association.sent.clear(|packet| self.tx_pool.give(packet.payload));
         association.received.clear(|held| self.rx_pool.give(held.payload));
-        for channel in association.channels.into_values() {
+        for channel in association.channels.indices() {
             self.fail_channel(channel, code);
         }
         self.counters.associations_ended[usize::from(u16::from(code)).min(counters::LAST_CODE)] += 1;

@@ -61,6 +61,11 @@ impl Demand {
     fn is_some(&self) -> bool {
         self.outstanding_packets + self.wanted_packets > 0
     }
+
+    /// Nothing is to be charged or granted.
+    fn is_none(&self) -> bool {
+        self.outstanding_packets + self.wanted_packets + self.asked_packets == 0
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -75,6 +80,13 @@ struct Sender {
     held: bool,
     /// Bytes granted since the start, for the order `fair`.
     served_bytes: u64,
+}
+
+impl Sender {
+    /// Nothing is charged to it, and it waits for nothing.
+    fn is_at_rest(&self) -> bool {
+        self.demand.is_none() && self.charged_bytes == 0 && !self.waiting && !self.suspect
+    }
 }
 
 /// What the gate has counted. Never reset.
@@ -99,6 +111,12 @@ pub struct Gate {
     order: Order,
     /// What the budget grows back to.
     limit_bytes: u64,
+    /// What the tunable says of the port's buffer.
+    port_buffer_bytes: u64,
+    /// Frames that the host's links keep while nobody takes them.
+    receive_slots: u64,
+    /// A full packet of this endpoint on the medium.
+    frame_bytes: u64,
     budget_bytes: u64,
     /// The share of the budget that is this process's, where several share a host.
     share_bytes: Option<u64>,
@@ -142,6 +160,9 @@ impl Gate {
             mode: config.gate_mode,
             order: config.order,
             limit_bytes: 0,
+            port_buffer_bytes: 0,
+            receive_slots: u64::MAX,
+            frame_bytes: 0,
             budget_bytes: 0,
             share_bytes: None,
             window_packets: 0,
@@ -169,12 +190,24 @@ impl Gate {
     /// Takes over changed settings.
     pub fn configure(&mut self, config: &Config) {
         (self.mode, self.order) = (config.gate_mode, config.order);
-        self.limit_bytes =
-            (u64::from(config.port_buffer_bytes) * BUDGET_NUMERATOR / BUDGET_DENOMINATOR).max(BUDGET_FLOOR_BYTES);
-        self.budget_bytes =
-            if self.budget_bytes == 0 { self.limit_bytes } else { self.budget_bytes.min(self.limit_bytes) };
+        self.port_buffer_bytes = u64::from(config.port_buffer_bytes);
+        self.frame_bytes = u64::from(config.packet_bytes) + u64::from(config.frame_overhead_bytes);
+        self.set_limit();
         self.window_packets = u64::from(config.window_packets);
         self.first_flight_most = u64::from(config.first_flight_packets);
+    }
+
+    /// One more link, whose host keeps so many frames while nobody takes them: no more may fly, whatever the port could queue.
+    pub fn add_receive_slots(&mut self, slots: u64) {
+        self.receive_slots = self.receive_slots.min(slots);
+        self.set_limit();
+    }
+
+    fn set_limit(&mut self) {
+        let room = self.port_buffer_bytes.min(self.receive_slots.saturating_mul(self.frame_bytes));
+        self.limit_bytes = (room * BUDGET_NUMERATOR / BUDGET_DENOMINATOR).max(BUDGET_FLOOR_BYTES);
+        self.budget_bytes =
+            if self.budget_bytes == 0 { self.limit_bytes } else { self.budget_bytes.min(self.limit_bytes) };
     }
 
     /// The part of the host's budget that this process may hand out; `None`: all of it.
@@ -232,6 +265,10 @@ impl Gate {
         let floor = self.fair_floor_bytes;
         let sender = self.sender(index);
         sender.heard_at = now;
+        if demand.is_none() && sender.is_at_rest() {
+            sender.demand = demand;
+            return;
+        }
         let waiting = sender.waiting;
         if std::mem::replace(&mut sender.suspect, false) {
             let charged = sender.charged_bytes;
@@ -307,6 +344,11 @@ impl Gate {
         self.drain_ns = drain_ns;
         let idle = senders.saturating_sub(self.demanding);
         self.starters_bytes = (idle * frame_bytes).min(self.budget_bytes() / STARTERS_SHARE);
+    }
+
+    /// Whether anybody waits for a grant.
+    pub fn is_waited_at(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Hands out what is free: `grant(index, packets)` for each sender that gets some.
@@ -517,6 +559,16 @@ mod tests {
             gate.report(index, Demand { wanted_packets: 1, backlog_bytes, ..demand(0, 0) }, Time::ZERO);
         }
         assert!(distribute(&mut gate, 0).len() > 200, "a short message does not cost a whole frame");
+    }
+
+    #[test]
+    fn no_more_flies_than_the_host_keeps() {
+        let mut gate = gate(Order::Fifo);
+        let whole = gate.budget_bytes();
+        gate.add_receive_slots(1_000_000);
+        assert_eq!(gate.budget_bytes(), whole);
+        gate.add_receive_slots(40);
+        assert!(gate.budget_bytes() < 40 * 1600 && gate.budget_bytes() > 30 * 1400 && gate.budget_bytes() < whole);
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl Pool {
 
     /// An empty buffer; `None` when all memory is in use.
     pub fn take(&mut self) -> Option<Buffer> {
-        if self.available() == 0 {
+        if self.is_exhausted() {
             return None;
         }
         let memory = self.free.pop().unwrap_or_else(|| {
@@ -124,7 +124,7 @@ impl Pool {
     /// A copy of a payload that has to be kept, in no more memory than it needs; `None` when all memory is in use.
     pub fn copy(&mut self, payload: &[u8]) -> Option<Buffer> {
         if payload.len() < self.payload_bytes() / SHORT_SHARE {
-            return (self.available() > 0).then(|| self.exactly(payload));
+            return (!self.is_exhausted()).then(|| self.exactly(payload));
         }
         let mut buffer = self.take()?;
         buffer.append(payload, self.payload_bytes());
@@ -162,6 +162,11 @@ impl Pool {
     /// Buffers handed out and not returned.
     pub fn in_use(&self) -> usize {
         self.in_use
+    }
+
+    /// Not one more buffer could be handed out.
+    pub fn is_exhausted(&self) -> bool {
+        self.available_bytes() < self.buffer_bytes
     }
 
     /// How many more buffers could be handed out.

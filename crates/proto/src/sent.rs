@@ -54,13 +54,15 @@ pub struct Sent {
     una: u64,
     /// Packet i has number `una + i`.
     packets: VecDeque<Packet>,
+    /// Payload of the packets that the link has not taken yet.
+    unseen_bytes: u64,
     /// Numbers to send again, in the order of the requests; acknowledged ones are skipped when their turn comes.
     requested: VecDeque<u64>,
 }
 
 impl Sent {
     pub fn starting_at(first: u64) -> Sent {
-        Sent { una: first, packets: VecDeque::new(), requested: VecDeque::new() }
+        Sent { una: first, packets: VecDeque::new(), unseen_bytes: 0, requested: VecDeque::new() }
     }
 
     pub fn una(&self) -> u64 {
@@ -78,8 +80,22 @@ impl Sent {
 
     /// Numbers a packet.
     pub fn push(&mut self, packet: Packet) -> u64 {
+        self.unseen_bytes += if packet.transmitted { 0 } else { packet.payload.len() as u64 };
         self.packets.push_back(packet);
         self.next().wrapping_sub(1)
+    }
+
+    /// Payload that has a number and was never handed to the link.
+    pub fn unseen_bytes(&self) -> u64 {
+        self.unseen_bytes
+    }
+
+    /// The link has taken this packet. Gives its payload's length, and whether it had been sent before.
+    pub fn took(&mut self, number: u64) -> Option<(usize, bool)> {
+        let packet = self.get_mut(number)?;
+        let (bytes, again) = (packet.payload.len(), std::mem::replace(&mut packet.transmitted, true));
+        self.unseen_bytes -= if again { 0 } else { bytes as u64 };
+        Some((bytes, again))
     }
 
     pub fn get_mut(&mut self, number: u64) -> Option<&mut Packet> {
@@ -99,7 +115,13 @@ impl Sent {
             let behind = self.una.wrapping_sub(ack);
             return (behind <= crate::received::WINDOW_PACKETS).then_some(0);
         }
-        self.packets.drain(..count as usize).for_each(&mut free);
+        if count == 0 {
+            return Some(0);
+        }
+        for packet in std::iter::from_fn(|| self.packets.pop_front()).take(count as usize) {
+            self.unseen_bytes -= if packet.transmitted { 0 } else { packet.payload.len() as u64 };
+            free(packet);
+        }
         self.una = ack;
         if self.packets.is_empty() {
             self.requested.clear();
@@ -163,7 +185,7 @@ impl Sent {
 
     /// Gives everything to `free`: the association ends.
     pub fn clear(&mut self, free: impl FnMut(Packet)) {
-        self.una = self.next();
+        (self.una, self.unseen_bytes) = (self.next(), 0);
         self.packets.drain(..).for_each(free);
         self.requested.clear();
     }

@@ -37,6 +37,15 @@ impl Unsent {
     }
 }
 
+/// What a channel has for its association's turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sendable {
+    Nothing,
+    /// It waits for the peer to read, not for the network.
+    Blocked,
+    Bytes(u64),
+}
+
 /// What is queued, what flies, what may.
 #[derive(Debug, Default)]
 pub struct Outgoing {
@@ -120,23 +129,14 @@ impl Outgoing {
         limit.saturating_sub(self.queued_bytes + self.unacked_bytes)
     }
 
-    /// What could be sent now if there were a grant: queued, and within the credit. At least a byte for each packet, so that empty messages count.
-    pub fn sendable_bytes(&self) -> u64 {
-        if self.queue.is_empty() || !self.front_has_credit() {
-            return 0;
+    /// What could be sent now if there were a grant: queued, and within the credit. At least a byte, so that an empty message counts.
+    pub fn sendable(&self) -> Sendable {
+        let Some(front) = self.queue.front() else { return Sendable::Nothing };
+        let left = self.credit_left();
+        if front.credit_bytes() > left {
+            return Sendable::Blocked;
         }
-        let within = (self.queued_bytes as u64).min(self.credit - self.offset);
-        within.max(self.queue.len().min(1) as u64)
-    }
-
-    /// Whether the first queued packet fits below the credit.
-    pub fn front_has_credit(&self) -> bool {
-        self.queue.front().is_some_and(|unsent| self.offset + unsent.credit_bytes() <= self.credit)
-    }
-
-    /// Waits for the peer to read, not for the network.
-    pub fn is_blocked(&self) -> bool {
-        !self.queue.is_empty() && !self.front_has_credit()
+        Sendable::Bytes((self.queued_bytes as u64).min(left).max(1))
     }
 
     pub fn front(&self) -> Option<&Unsent> {
@@ -150,7 +150,14 @@ impl Outgoing {
             && self.queue[0].payload.len() < payload_bytes - payload_bytes / 4
     }
 
-    /// Takes the first payload to give it a number.
+    /// Takes the first payload to give it a number, if the credit reaches.
+    pub fn pop_sendable(&mut self) -> Option<Unsent> {
+        let left = self.credit_left();
+        self.queue.front().filter(|unsent| unsent.credit_bytes() <= left)?;
+        self.pop()
+    }
+
+    /// Takes the first payload.
     pub fn pop(&mut self) -> Option<Unsent> {
         let unsent = self.queue.pop_front()?;
         self.queued_bytes -= unsent.payload.len();

@@ -4,7 +4,7 @@ use ropeway_wire::{ErrorCode, Extent, FinFields, Mode, OpenFields};
 
 use super::{Endpoint, Listener, Path, Route};
 use crate::association::{Association, Attempt, Phase};
-use crate::channel::{Channel, ChannelId, Readiness, Unsent};
+use crate::channel::{Channel, ChannelId, Readiness, Sendable, Unsent};
 use crate::time::Time;
 
 /// Longest queue of channels to accept: more is memory for peers that nobody serves.
@@ -255,7 +255,7 @@ impl Endpoint {
 
     /// Drops what is past its deadline on the channels of an association, and looks for the next deadline.
     pub(super) fn expire_messages(&mut self, now: Time, index: u32) {
-        let channels: Vec<u32> = self.associations[index as usize].channels.values().copied().collect();
+        let channels: Vec<u32> = self.associations[index as usize].channels.indices().collect();
         let mut next: Option<Time> = None;
         for at in channels {
             let channel = &mut self.channels[at as usize];
@@ -337,7 +337,6 @@ impl Endpoint {
     pub fn recv(&mut self, id: ChannelId, out: &mut [u8]) -> Result<Option<usize>, RecvError> {
         let at = self.channel_index(id).ok_or(RecvError::Unknown)?;
         let channel = &mut self.channels[at as usize];
-        channel.announced = false;
         let count = match channel.mode {
             Mode::Stream if channel.incoming.is_readable(Mode::Stream) => channel.incoming.read(out, &mut self.rx_pool),
             Mode::Messages if channel.incoming.is_readable(Mode::Messages) => {
@@ -375,7 +374,6 @@ impl Endpoint {
     pub fn peek(&mut self, id: ChannelId, out: &mut [u8]) -> Result<Option<usize>, RecvError> {
         let at = self.channel_index(id).ok_or(RecvError::Unknown)?;
         let channel = &mut self.channels[at as usize];
-        channel.announced = false;
         match channel.mode {
             Mode::Stream if channel.incoming.is_readable(Mode::Stream) => Ok(Some(channel.incoming.peek(out))),
             _ if channel.incoming.is_finished() || channel.reading_stopped => Ok(None),
@@ -467,8 +465,8 @@ impl Endpoint {
     fn withdraw(&mut self, at: u32) {
         let (index, number) = (self.channels[at as usize].association, self.channels[at as usize].number);
         let association = &self.associations[index as usize];
-        let is_wanted = |at: &u32| !self.channels[*at as usize].released;
-        if !association.channels.values().any(is_wanted) {
+        let is_wanted = |at: u32| !self.channels[at as usize].released;
+        if !association.channels.indices().any(is_wanted) {
             // Should the server have opened it meanwhile, its OPENED is answered by a reset.
             return self.end_association(index, ErrorCode::Closed);
         }
@@ -480,11 +478,10 @@ impl Endpoint {
         self.free_channel(at);
     }
 
-    /// What can be done with a channel now; looking at it lets the next change be announced. `None`: there is no such channel.
+    /// What can be done with a channel now. `None`: there is no such channel.
     pub fn readiness(&mut self, id: ChannelId) -> Option<Readiness> {
         let at = self.channel_index(id)?;
         let channel = &mut self.channels[at as usize];
-        channel.announced = false;
         let is_open = channel.detached || self.associations[channel.association as usize].is_open();
         let mut readiness = channel.readiness(self.config.send_buffer_bytes as usize);
         readiness.writable &= is_open || channel.failed.is_some();
@@ -566,8 +563,7 @@ impl Endpoint {
         }
         let index = channel.association;
         let association = &mut self.associations[index as usize];
-        recount(association, channel);
-        if channel.outgoing.front_has_credit() && association.is_open() {
+        if recount(association, channel) && association.is_open() {
             enter_round(association, channel, at);
             self.make_ready(index);
         }
@@ -590,13 +586,16 @@ pub(super) fn enter_round(association: &mut Association, channel: &mut Channel, 
     }
 }
 
-/// The channel's part in its association's backlog, and whether it waits for its reader.
-pub(super) fn recount(association: &mut Association, channel: &mut Channel) {
+/// Brings the channel's part in its association's backlog up to date, and whether it waits for its reader. Says whether it may send.
+pub(super) fn recount(association: &mut Association, channel: &mut Channel) -> bool {
     let outgoing = &mut channel.outgoing;
-    let sendable = outgoing.sendable_bytes();
+    let (sendable, blocked) = match outgoing.sendable() {
+        Sendable::Nothing => (0, false),
+        Sendable::Blocked => (0, true),
+        Sendable::Bytes(bytes) => (bytes, false),
+    };
     association.backlog_bytes = association.backlog_bytes + sendable - outgoing.counted_bytes;
     outgoing.counted_bytes = sendable;
-    let blocked = outgoing.is_blocked();
     if std::mem::replace(&mut outgoing.counted_blocked, blocked) != blocked {
         if blocked {
             association.blocked.insert(channel.number);
@@ -604,4 +603,5 @@ pub(super) fn recount(association: &mut Association, channel: &mut Channel) {
             association.blocked.remove(&channel.number);
         }
     }
+    sendable > 0
 }

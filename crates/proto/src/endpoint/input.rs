@@ -297,7 +297,7 @@ impl Endpoint {
         let free = self.rx_pool.available_bytes();
         let share = (self.config.receive_buffer_bytes as usize).min(free / HELD_SHARE);
         let may_wait = previous.is_none() || association.received.held_bytes() + usize::from(header.length) <= share;
-        has_place && may_wait && self.rx_pool.available() > 0
+        has_place && may_wait && !self.rx_pool.is_exhausted()
     }
 
     /// What a numbered packet says about the busy period and about reordering by having arrived.
@@ -356,12 +356,14 @@ impl Endpoint {
     }
 
     pub(super) fn hand_out_grants(&mut self, now: Time) {
+        if !self.gate.is_waited_at() {
+            return;
+        }
         let drain_ns = self.arrivals.drain_ns(self.gate.charged_bytes());
         let senders = self.associations.len() as u64;
         let frame_bytes = u64::from(self.config.packet_bytes) + u64::from(self.config.frame_overhead_bytes);
         self.gate.set_surroundings(drain_ns, senders, frame_bytes);
         let (associations, ready) = (&mut self.associations, &mut self.ready);
-        let mut granted = Vec::new();
         self.gate.distribute(now, |index, packets| {
             let association = &mut associations[index as usize];
             let from =
@@ -372,11 +374,7 @@ impl Endpoint {
             if !std::mem::replace(&mut association.ready, true) {
                 ready.push_back(index);
             }
-            granted.push(index);
         });
-        for index in granted {
-            self.settle_timers(now, index);
-        }
     }
 
     /// `gate = esp`: of all senders that transmit, all but one have their acknowledgments held ([2:3.2.6]).

@@ -373,7 +373,7 @@ impl Endpoint {
 
     fn move_channels(&mut self, now: Time, from: u32, to: u32) {
         let channels = std::mem::take(&mut self.associations[from as usize].channels);
-        for at in channels.into_values() {
+        for at in channels.indices() {
             let Some(number) = self.associations[to as usize].free_number(self.config.max_channels) else {
                 self.fail_channel(at, ErrorCode::Busy);
                 continue;
@@ -473,7 +473,7 @@ impl Endpoint {
         if self.take_header(now, index, &packet.header).is_none() {
             self.counters.dropped_window += 1;
         }
-        let channels: Vec<u32> = self.associations[index as usize].channels.values().copied().collect();
+        let channels: Vec<u32> = self.associations[index as usize].channels.indices().collect();
         for at in channels {
             let channel = &mut self.channels[at as usize];
             channel.outgoing.raise_credit(u64::from(parameters.window));
@@ -522,9 +522,8 @@ impl Endpoint {
         let Some(refused_port) = association.attempt().map(|attempt| attempt.destination_port) else { return false };
         let is_other =
             |at: &u32| channels[*at as usize].remote_port != refused_port && !channels[*at as usize].released;
-        let Some(next) = association.channels.values().copied().find(is_other) else { return false };
-        let refused: Vec<(u16, u32)> =
-            association.channels.iter().map(|(&number, &at)| (number, at)).filter(|(_, at)| !is_other(at)).collect();
+        let Some(next) = association.channels.indices().find(is_other) else { return false };
+        let refused: Vec<(u16, u32)> = association.channels.iter().filter(|(_, at)| !is_other(at)).collect();
         if association.sent.in_flight() > 0 {
             // Its OPEN is gone with the channel that it belonged to.
             let first = association.first_number;

@@ -15,6 +15,8 @@ use crate::time::Time;
 
 /// Packets of one call of the sink: what one segmented send can carry.
 pub const BATCH_PACKETS: usize = 64;
+/// What most turns have at most: clearing room for a whole batch would cost more than sending these.
+const FEW_PACKETS: usize = 4;
 /// Longest control packet: header and about eighty ranges. More goes into the next.
 const CONTROL_BYTES: usize = 512;
 /// Channels looked at in vain before an association's turn ends; those that wait for company have a timer.
@@ -51,15 +53,17 @@ impl Endpoint {
             self.counters.packets_sent += 1;
         }
         while let Some(index) = self.ready.pop_front() {
-            match self.transmit_association(now, index, sink) {
-                Turn::Finished => self.associations[index as usize].ready = false,
-                Turn::More => self.ready.push_back(index),
-                Turn::LinkFull => {
-                    self.ready.push_front(index);
-                    return false;
-                }
+            let turn = self.transmit_association(now, index, sink);
+            if turn == Turn::LinkFull {
+                self.ready.push_front(index);
+                self.arm_timers(now, index);
+                return false;
             }
-            self.settle_timers(now, index);
+            self.associations[index as usize].ready = false;
+            self.arm_timers(now, index);
+            if turn == Turn::More {
+                self.make_ready(index);
+            }
         }
         true
     }
@@ -93,13 +97,20 @@ impl Endpoint {
                 return Turn::More;
             }
         }
-        let mut numbers = [0; BATCH_PACKETS];
-        let count = self.collect(now, index, &mut numbers);
-        if count > 0 {
-            if self.associations[index as usize].routes.is_some() {
-                return self.transmit_spread(now, index, first_flight, &numbers[..count], sink);
+        let mut numbers = std::mem::take(&mut self.numbers);
+        self.collect(now, index, &mut numbers);
+        let turn = match numbers.len() {
+            0 => None,
+            _ if self.associations[index as usize].routes.is_some() => {
+                Some(self.transmit_spread(now, index, first_flight, &numbers, sink))
             }
-            return self.transmit_data(now, index, first_flight, &numbers[..count], sink);
+            1..=FEW_PACKETS => Some(self.transmit_data::<FEW_PACKETS>(now, index, first_flight, &numbers, sink)),
+            _ => Some(self.transmit_data::<BATCH_PACKETS>(now, index, first_flight, &numbers, sink)),
+        };
+        numbers.clear();
+        self.numbers = numbers;
+        if let Some(turn) = turn {
+            return turn;
         }
         if self.associations[index as usize].ack_due && !self.transmit_control(now, index, first_flight, None, sink) {
             return Turn::LinkFull;
@@ -116,20 +127,18 @@ impl Endpoint {
         )
     }
 
-    /// Numbers to send now: first those asked for, then new ones.
-    fn collect(&mut self, now: Time, index: u32, numbers: &mut [u64; BATCH_PACKETS]) -> usize {
-        let mut count = 0;
-        while count < BATCH_PACKETS
+    /// Numbers to send now, a batch at most: first those asked for, then new ones.
+    fn collect(&mut self, now: Time, index: u32, numbers: &mut Vec<u64>) {
+        while numbers.len() < BATCH_PACKETS
             && let Some(number) = self.associations[index as usize].sent.take_requested()
         {
-            numbers[count] = number;
-            count += 1;
+            numbers.push(number);
         }
-        self.collect_endings(now, index, numbers, &mut count);
+        self.collect_endings(now, index, numbers);
         let mut allowance = self.associations[index as usize].allowance(now);
         // Channels looked at since the last one that had something: a whole round without any ends the search.
         let mut idle = 0;
-        while count < BATCH_PACKETS && allowance > 0 {
+        while numbers.len() < BATCH_PACKETS && allowance > 0 {
             let association = &mut self.associations[index as usize];
             if idle > association.round.len().min(MOST_IDLE_CHANNELS) {
                 break;
@@ -137,8 +146,7 @@ impl Endpoint {
             let Some(at) = association.round.pop_front() else { break };
             match self.next_of_channel(now, index, at) {
                 Some(number) => {
-                    numbers[count] = number;
-                    count += 1;
+                    numbers.push(number);
                     idle = 0;
                     allowance = self.associations[index as usize].allowance(now).min(allowance - 1);
                 }
@@ -150,14 +158,16 @@ impl Endpoint {
             association.flush = false;
         }
         association.note_limit(now);
-        count
     }
 
     /// What ends a channel, or refuses one, needs no grant: closing must not wait behind other people's transfers. The receiver's window bounds it all the
     /// same.
-    fn collect_endings(&mut self, now: Time, index: u32, numbers: &mut [u64; BATCH_PACKETS], count: &mut usize) {
-        while *count < BATCH_PACKETS && self.associations[index as usize].window() > 0 {
+    fn collect_endings(&mut self, now: Time, index: u32, numbers: &mut Vec<u64>) {
+        while numbers.len() < BATCH_PACKETS {
             let association = &mut self.associations[index as usize];
+            if association.refusals.is_empty() && association.ending.is_empty() || association.window() == 0 {
+                return;
+            }
             let number = if let Some((channel, code)) = association.refusals.pop_front() {
                 let mut bytes = [0; AbortFields::BYTES];
                 let written = AbortFields { code }.write(&mut bytes).unwrap_or(0);
@@ -165,15 +175,10 @@ impl Endpoint {
                 // Nothing was ever sent on that channel from here, so nothing has to come before it.
                 let packet = Packet { channel, payload, ..Packet::new(Type::Abort, NOBODY) };
                 Some(number_packet(association, packet, now))
-            } else if let Some(at) = association.ending.pop_front() {
-                self.number_next(now, index, at)
             } else {
-                return;
+                association.ending.pop_front().and_then(|at| self.number_next(now, index, at))
             };
-            if let Some(number) = number {
-                numbers[*count] = number;
-                *count += 1;
-            }
+            numbers.extend(number);
         }
     }
 
@@ -196,12 +201,8 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         let channel = &mut self.channels[at as usize];
         channel.outgoing.scheduled = false;
-        if !channel.outgoing.front_has_credit() {
-            return None;
-        }
-        let unsent = channel.outgoing.pop()?;
-        recount(association, channel);
-        if channel.outgoing.front_has_credit() {
+        let unsent = channel.outgoing.pop_sendable()?;
+        if recount(association, channel) {
             enter_round(association, channel, at);
         }
         // Everything below `una` is acknowledged: the channel's last number counts only if it is not. The window keeps the distance within 16 bits.
@@ -218,7 +219,8 @@ impl Endpoint {
         Some(number_packet(association, packet, now))
     }
 
-    pub(super) fn transmit_data(
+    /// Sends the packets with these numbers, `MOST` at most.
+    pub(super) fn transmit_data<const MOST: usize>(
         &mut self,
         now: Time,
         index: u32,
@@ -229,9 +231,7 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         let template = association.header(Type::Data, 0, first_flight, &self.config, now);
         // What follows in the same batch has not left when this packet does: the receiver takes what is announced for what is still to come.
-        let new = |number: &u64| association.sent.get(*number).filter(|packet| !packet.transmitted);
-        let mut to_come = association.backlog_bytes
-            + numbers.iter().filter_map(new).map(|packet| packet.payload.len() as u64).sum::<u64>();
+        let mut to_come = association.backlog_bytes + association.sent.unseen_bytes();
         for &number in numbers {
             let Some(packet) = association.sent.get_mut(number) else { continue };
             to_come -= if packet.transmitted { 0 } else { packet.payload.len() as u64 };
@@ -242,9 +242,12 @@ impl Endpoint {
             let length = packet.payload.len() as u16;
             let Packet { kind, channel, back, .. } = *packet;
             let header = Header { kind, flags, length, number: number as u32, channel, back, backlog, ..template };
-            packet.payload.with_header(CHANNEL_HEADER_BYTES, |out| out.copy_from_slice(&header.to_bytes()));
+            packet.payload.with_header(CHANNEL_HEADER_BYTES, |out| {
+                // The headroom was made for it.
+                let _ = header.write(out);
+            });
         }
-        let mut slices = [IoSlice::new(&[]); BATCH_PACKETS];
+        let mut slices = [IoSlice::new(&[]); MOST];
         let mut ready = numbers.len();
         if let Some(session) = &mut association.sealing.session {
             self.sealed.fill(now, session, &association.sent, numbers);
@@ -262,14 +265,14 @@ impl Endpoint {
         }
         let urgency = if numbers.len() <= URGENT_PACKETS { Urgency::Urgent } else { Urgency::Bulk };
         let accepted = if ready > 0 { sink(&association.path, urgency, &slices[..ready]).min(ready) } else { 0 };
-        for &number in &numbers[..accepted] {
-            if let Some(packet) = association.sent.get_mut(number) {
-                let again = std::mem::replace(&mut packet.transmitted, true);
-                association.counters.resent += u64::from(again);
-                self.counters.resent += u64::from(again);
-                self.counters.payload_sent_bytes += packet.payload.len() as u64;
-            }
+        let (mut resent, mut bytes) = (0, 0);
+        for (length, again) in numbers[..accepted].iter().filter_map(|&number| association.sent.took(number)) {
+            resent += u64::from(again);
+            bytes += length as u64;
         }
+        association.counters.resent += resent;
+        self.counters.resent += resent;
+        self.counters.payload_sent_bytes += bytes;
         association.sent.put_back(&numbers[accepted..]);
         association.counters.packets_sent += accepted as u64;
         self.counters.packets_sent += accepted as u64;

@@ -151,11 +151,12 @@ impl Endpoint {
         let incarnation = self.incarnations.of_slot(index as usize);
         let association = &mut self.associations[index as usize];
         association.id = Id::new(association.id.steering(), association.id.slot(), generation(incarnation));
-        let channels: Vec<u32> = association.channels.values().copied().collect();
+        // CONFIRM carried its OPEN.
+        let opening = association.channels.get(0);
         let first_number = association.first_number;
         association.sent.clear(|packet| self.tx_pool.give(packet.payload));
         association.sent = Sent::starting_at(first_number);
-        let Some(&at) = channels.first() else { return };
+        let Some(at) = opening else { return };
         let channel = &mut self.channels[at as usize];
         let fields = ropeway_wire::OpenFields {
             destination_port: channel.remote_port,
@@ -166,7 +167,7 @@ impl Endpoint {
         channel.outgoing.restart(&mut self.tx_pool);
         if !channel.outgoing.open(&fields, &mut self.tx_pool) {
             // It can only be tried again without it.
-            self.associations[index as usize].channels.retain(|_, other| *other != at);
+            self.associations[index as usize].detach(0);
             self.fail_channel(at, ropeway_wire::ErrorCode::Busy);
         }
     }
@@ -326,7 +327,7 @@ impl Endpoint {
             return Turn::Finished;
         };
         let usual = std::mem::replace(&mut association.path, path);
-        let turn = self.transmit_data(now, index, first_flight, run, sink);
+        let turn = self.transmit_data::<BATCH_PACKETS>(now, index, first_flight, run, sink);
         let association = &mut self.associations[index as usize];
         association.path = usual;
         let (mut packets, mut bytes) = (0, 0);

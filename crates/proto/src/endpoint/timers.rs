@@ -44,42 +44,51 @@ impl Endpoint {
         self.finish_batch(now);
     }
 
-    /// Sees to it that the association is looked at when its earliest timer is due.
+    /// Sees to it that the association is looked at when its earliest timer is due. If it has something to transmit, the end of its turn sees to that.
     pub(super) fn settle_timers(&mut self, now: Time, index: u32) {
+        if self.associations.get(index as usize).is_some_and(|association| !association.ready) {
+            self.arm_timers(now, index);
+        }
+    }
+
+    /// The same at once.
+    pub(super) fn arm_timers(&mut self, now: Time, index: u32) {
         let Some(association) = self.associations.get(index as usize) else { return };
-        let due = match &association.phase {
-            Phase::Opening(attempt) => Some(attempt.retry_at.min(attempt.give_up_at)),
-            Phase::Open => {
-                let drain_ns = self.arrivals.drain_ns(self.gate.charged_bytes());
-                [
-                    association.ack_at,
-                    // What is due already waits for `transmit`, not for time.
-                    association.ask_at.filter(|&at| at > now),
-                    association.flush_at,
-                    association.deadline_at,
-                    association.state_due_at(&self.config),
-                    association.request_due_at(&self.config, drain_ns),
-                    association.take_back_at(),
-                    association.routes.as_ref().and_then(|routes| routes.due_at()),
-                    Some(self.idle_due_at(association)),
-                ]
-                .into_iter()
-                .flatten()
-                .min()
-            }
-        };
+        let due = self.due_at(association, now);
         if association.ack_due || association.state_due || association.ask_at.is_some_and(|at| at <= now) {
             self.make_ready(index);
         }
         let association = &mut self.associations[index as usize];
-        if let Some(due) = due
-            && association.timer_at.is_none_or(|at| at > due)
-        {
+        if association.timer_at.is_none_or(|at| at > due) {
             if let Some(at) = association.timer_at.replace(due) {
                 self.timers.remove(&(at, index));
             }
             self.timers.insert((due, index));
         }
+    }
+
+    /// When the earliest timer is due.
+    fn due_at(&self, association: &Association, now: Time) -> Time {
+        if let Phase::Opening(attempt) = &association.phase {
+            return attempt.retry_at.min(attempt.give_up_at);
+        }
+        let mut due = self.idle_due_at(association);
+        let mut by = |at: Option<Time>| due = at.map_or(due, |at| due.min(at));
+        by(association.ack_at);
+        // What is due already waits for `transmit`, not for time.
+        by(association.ask_at.filter(|&at| at > now));
+        by(association.flush_at);
+        by(association.deadline_at);
+        by(association.state_due_at(&self.config));
+        by(self.request_due_at(association));
+        by(association.take_back_at());
+        by(association.routes.as_ref().and_then(|routes| routes.due_at()));
+        due
+    }
+
+    fn request_due_at(&self, association: &Association) -> Option<Time> {
+        let drain_ns = || self.arrivals.drain_ns(self.gate.charged_bytes());
+        association.request_due_at(&self.config, drain_ns)
     }
 
     /// When silence is next worth a look: a PIN, the end of an association without channels, or of a peer that is gone.
@@ -144,14 +153,15 @@ impl Endpoint {
             association.state_due = true;
             acts = true;
         }
-        let drain_ns = self.arrivals.drain_ns(self.gate.charged_bytes());
-        if association.request_due_at(&self.config, drain_ns).is_some_and(|at| at <= now) {
+        if self.request_due_at(&self.associations[index as usize]).is_some_and(|at| at <= now) {
+            let association = &mut self.associations[index as usize];
             association.request_at = now;
             association.request_doublings += 1;
             association.ask_beyond = true;
             association.ask_at = Some(now);
             acts = true;
         }
+        let association = &mut self.associations[index as usize];
         if association.take_back_at().is_some_and(|at| at <= now) {
             association.granted = association.received.next();
             // What it wants it says again when it speaks again.

@@ -1,0 +1,138 @@
+//! Calls that wait: they poll the links themselves, or sleep beside the thread that does.
+
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ropeway_proto::Time;
+
+use crate::core::{Core, Poller};
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::inner::Inner;
+use crate::wait::{SOON_NS, Subject};
+
+/// A thread that waits.
+struct Wait {
+    subject: Subject,
+    since: Time,
+    deadline: Option<Time>,
+    /// It has the poll token.
+    polling: bool,
+    /// It leaves polling to others although nobody polls.
+    aside: bool,
+    /// It has slept on the links: spinning was in vain.
+    slept: bool,
+    /// When it last offered the processor to others.
+    offered: Time,
+}
+
+impl Engine {
+    /// Calls `attempt` until it gives something, polling the links meanwhile or waiting for the thread that does.
+    pub(crate) fn block<T>(
+        &self,
+        subject: Subject,
+        deadline: Option<Instant>,
+        mut attempt: impl FnMut(&mut Core, Time) -> Option<Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let inner = self.inner()?;
+        let mut core = inner.lock();
+        let mut now = inner.now();
+        if core.poller == Poller::Nobody && core.is_overdue(now) {
+            // A program that always finds something to read would never look at the links, and nobody would get a grant.
+            core.turn(now);
+        }
+        let mut result = attempt(&mut core, now);
+        if result.is_none() {
+            let deadline =
+                deadline.map(|at| Time::from_nanos(at.saturating_duration_since(inner.origin).as_nanos() as u64));
+            let wait = Wait { subject, since: now, deadline, polling: false, aside: false, slept: false, offered: now };
+            (core, now, result) = wait.run(inner, core, &mut attempt);
+        }
+        inner.follow_up(&mut core, now);
+        core.refresh_watches(subject);
+        result.unwrap_or(Err(Error::TimedOut))
+    }
+}
+
+impl Wait {
+    /// Waits, and gives back the lock, the time and what came of it: nothing if the deadline passed.
+    fn run<'a, T>(
+        mut self,
+        inner: &'a Inner,
+        mut core: MutexGuard<'a, Core>,
+        attempt: &mut impl FnMut(&mut Core, Time) -> Option<Result<T, Error>>,
+    ) -> (MutexGuard<'a, Core>, Time, Option<Result<T, Error>>) {
+        // What the first attempt made leaves before anybody sleeps.
+        core.transmit_wanted(self.since);
+        let spin_ns = core.spin.budget_ns();
+        let spin_until = self.since.after(spin_ns);
+        loop {
+            let served = core.waiters.served();
+            let now;
+            if self.aside || core.poller == Poller::Caller && !self.polling {
+                self.aside = false;
+                core = self.sleep_beside(core, inner.now());
+                now = inner.now();
+            } else {
+                (core, now) = self.poll(inner, core, spin_until);
+            }
+            let result = attempt(&mut core, now);
+            let is_over = self.deadline.is_some_and(|deadline| now >= deadline) || core.shut_down;
+            if result.is_some() || is_over {
+                // Who was woken to take over and found its own matter settled passes that on.
+                if self.polling || core.poller == Poller::Nobody {
+                    inner.leave(&mut core, now);
+                }
+                if spin_ns > 0 {
+                    if self.slept { core.spin.failed() } else { core.spin.succeeded() }
+                }
+                return (core, now, result);
+            }
+            core.transmit_wanted(now);
+            if self.polling && core.waiters.served() != served && now.since(self.since) >= SOON_NS {
+                // Others get something and this one does not: they poll better for themselves than being woken each time.
+                (self.polling, self.aside) = (false, true);
+                inner.leave(&mut core, now);
+            }
+        }
+    }
+
+    /// Looks at the links once, and spins or sleeps if they have nothing.
+    fn poll<'a>(
+        &mut self,
+        inner: &'a Inner,
+        mut core: MutexGuard<'a, Core>,
+        spin_until: Time,
+    ) -> (MutexGuard<'a, Core>, Time) {
+        if core.poller == Poller::Helper {
+            inner.ring();
+        }
+        (core.poller, self.polling) = (Poller::Caller, true);
+        let mut now = inner.now();
+        if !core.turn(now) {
+            if now < spin_until {
+                core = inner.give_way(core, now, &mut self.offered);
+            } else {
+                self.slept = true;
+                core = inner.sleep_on_links(core, self.deadline);
+                now = inner.now();
+                core.turn(now);
+            }
+        }
+        (core, now)
+    }
+
+    /// Sleeps until the thread that polls says that the subject changed, or that somebody has to take over.
+    fn sleep_beside<'a>(&self, mut core: MutexGuard<'a, Core>, now: Time) -> MutexGuard<'a, Core> {
+        let (key, condition) = core.waiters.add(self.subject, self.since);
+        let is_asleep = |core: &mut Core| !core.waiters.is_woken(key);
+        core = match self.deadline.map(|deadline| Duration::from_nanos(deadline.since(now))) {
+            Some(limit) => {
+                condition.wait_timeout_while(core, limit, is_asleep).unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => condition.wait_while(core, is_asleep).unwrap_or_else(PoisonError::into_inner),
+        };
+        core.waiters.remove(key);
+        core
+    }
+}
