@@ -21,7 +21,8 @@ const SERVER_PORT: u16 = 7460;
 fn apart(options: &[&str]) -> TestBox {
     let cluster = TestBox::up(&[&["--hosts", "4", "--gateways", "2"], options].concat());
     for gateway in ["g1", "g2"] {
-        let off = command("sysctl", ["-q", "-w", "net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0"]);
+        let off = "echo 0 > /proc/sys/net/ipv4/ip_forward && echo 0 > /proc/sys/net/ipv6/conf/all/forwarding";
+        let off = command("sh", ["-c", off]);
         cluster.run(gateway, &off, LIMIT).expect_success();
     }
     cluster
@@ -29,11 +30,23 @@ fn apart(options: &[&str]) -> TestBox {
 
 /// `ropeway gateway` in g1 or g2, for the nodes 1 (h1) and 3 (h3).
 fn gateway(cluster: &TestBox, host: &str) -> Process {
-    let side = |side: &str| cluster.port(&format!("{host}-{side}")).addresses.0;
-    let links = [("compute", "inner"), ("io", "outer")];
-    let links = links.map(|(segment, name)| format!("{name}=udp:{}:{GATEWAY_PORT}", side(segment)));
-    let routes =
-        [format!("1=inner/{}:{CLIENT_PORT}", cluster.v4("h1")), format!("3=outer/{}:{SERVER_PORT}", cluster.v4("h3"))];
+    let links = [udp_link(cluster, host, "compute"), udp_link(cluster, host, "io")];
+    gateway_between(cluster, host, &links, &[h1(cluster), h3(cluster)])
+}
+
+fn udp_link(cluster: &TestBox, host: &str, segment: &str) -> String {
+    format!("{segment}=udp:{}:{GATEWAY_PORT}", cluster.v4(&format!("{host}-{segment}")))
+}
+
+fn h1(cluster: &TestBox) -> String {
+    format!("1=compute/{}:{CLIENT_PORT}", cluster.v4("h1"))
+}
+
+fn h3(cluster: &TestBox) -> String {
+    format!("3=io/{}:{SERVER_PORT}", cluster.v4("h3"))
+}
+
+fn gateway_between(cluster: &TestBox, host: &str, links: &[String; 2], routes: &[String; 2]) -> Process {
     let mut cmd = command(env::ropeway(), ["gateway"]);
     cmd.args(links.iter().flat_map(|link| ["--link", link]));
     cmd.args(routes.iter().flat_map(|route| ["--route", route]));
@@ -86,12 +99,17 @@ fn receiver(cluster: &TestBox, files: &Files) -> Process {
     receiver
 }
 
+/// From h1 to h3 through g1 or g2.
 fn send(cluster: &TestBox, files: &Files) -> Command {
+    send_through(cluster, files, &["g1", "g2"])
+}
+
+fn send_through(cluster: &TestBox, files: &Files, gateways: &[&str]) -> Command {
     let source = files.dir.path().join("file").display().to_string();
     let mut send = command(env::ropeway(), ["cp", &source, &format!("@3:{SERVER_PORT}"), "--node", "1"]);
     send.args(["--bind", &format!("{}:{CLIENT_PORT}", cluster.v4("h1"))]);
-    for gateway in ["g1", "g2"] {
-        let address = cluster.port(&format!("{gateway}-compute")).addresses.0;
+    for gateway in gateways {
+        let address = cluster.v4(&format!("{gateway}-compute"));
         send.args(["--gateway", &format!("{address}:{GATEWAY_PORT}")]);
     }
     send
@@ -165,4 +183,25 @@ fn who_is_not_in_the_table_is_not_forwarded() {
     assert!(!refused.success(), "{}", refused.stderr);
     assert!(counted(&cluster, "g1", "dropped_stranger") > 0);
     assert_eq!(counted(&cluster, "g1", "forwarded"), 0);
+}
+
+#[test]
+fn a_copy_goes_through_two_gateways_with_plain_ethernet_between_them() {
+    need_box!();
+    let cluster = apart(&["--rate", "1gbit"]);
+    let mac = |host: &str| cluster.port(&format!("{host}-io")).mac;
+    let wire = "wire=packet:eth1".to_owned();
+    // h1 - UDP - g1 - Ethernet - g2 - UDP - h3. The Ethernet is that of h3 as well; IP does not know of what passes there.
+    let near = [udp_link(&cluster, "g1", "compute"), wire.clone()];
+    let far = [udp_link(&cluster, "g2", "io"), wire];
+    let _near = gateway_between(&cluster, "g1", &near, &[h1(&cluster), format!("3=wire/{}", mac("g2"))]);
+    let _far = gateway_between(&cluster, "g2", &far, &[h3(&cluster), format!("1=wire/{}", mac("g1"))]);
+    let files = Files::new(4_000_000);
+    let _receiver = receiver(&cluster, &files);
+    let sent = cluster.run("h1", &send_through(&cluster, &files, &["g1"]), LIMIT).expect_success();
+    println!("{}", sent.stderr);
+    files.assert_arrived();
+    for host in ["g1", "g2"] {
+        assert!(counted(&cluster, host, "forwarded_bytes") > files.bytes as u64, "{host}");
+    }
 }
