@@ -12,6 +12,7 @@ pub mod row;
 pub mod stored;
 mod tools;
 mod web;
+mod wire;
 
 use crate::Result;
 use bed::Bed;

@@ -20,7 +20,7 @@ pub struct Spin {
 impl Spin {
     /// On one processor polling only keeps the peer from running.
     pub fn new(most_ns: u64) -> Spin {
-        let alone = std::thread::available_parallelism().map_or(1, usize::from) < 2;
+        let alone = ropeway_shm::processors::usable() < 2;
         Spin { most_ns: if alone { 0 } else { most_ns }, failures: 0, waits: 0 }
     }
 

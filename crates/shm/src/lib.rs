@@ -13,6 +13,7 @@ pub mod cells;
 pub mod fork;
 pub mod guarded;
 pub mod lock;
+pub mod processors;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod segment;

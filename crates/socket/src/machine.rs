@@ -2,7 +2,7 @@
 
 use crate::fdtable;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use ropeway_shm::sys;
+use ropeway_shm::{processors, sys};
 
 /// Time-stamp counter ticks per microsecond, learnt once; see [`ticks_per_us`].
 static TICKS_PER_US: AtomicU64 = AtomicU64::new(0);
@@ -52,8 +52,8 @@ pub fn ticks_per_us() -> u64 {
 pub fn processors() -> u32 {
     match PROCESSORS.load(Ordering::Relaxed) {
         0 => {
-            let online = online();
-            let n = online.min(quota()).max(1);
+            let online = processors::online();
+            let n = processors::usable();
             ONLINE.store(online, Ordering::Relaxed);
             PROCESSORS.store(n, Ordering::Relaxed);
             n
@@ -65,21 +65,6 @@ pub fn processors() -> u32 {
 /// After fork: the quota may be another one.
 pub fn forget() {
     PROCESSORS.store(0, Ordering::Relaxed);
-}
-
-/// Processors online, from a list such as `0-3,8`.
-fn online() -> u32 {
-    let mut text = [0u8; 256];
-    let n = read_file(c"/sys/devices/system/cpu/online".as_ptr().cast(), &mut text);
-    let line = text[..n].split(|b| *b == b'\n').next().unwrap_or(&[]);
-    line.split(|b| *b == b',').fold(0, |sum, range| {
-        let mut ends = range.split(|b| *b == b'-').map(number);
-        match (ends.next().flatten(), ends.next().flatten()) {
-            (Some(first), Some(last)) => sum + last.saturating_sub(first) as u32 + 1,
-            (Some(_), None) => sum + 1,
-            _ => sum,
-        }
-    })
 }
 
 /// True while more threads want to run than there are processors: then a thread that spins keeps another from its work, which
@@ -107,7 +92,7 @@ fn runnable() -> u32 {
     // SAFETY: the buffer is writable for its length.
     let n = unsafe { sys::pread(loadavg(), text.as_mut_ptr(), text.len(), 0) }.unwrap_or(0);
     let words = text[..n].split(|b| *b == b' ').nth(3);
-    words.and_then(|w| w.split(|b| *b == b'/').next()).and_then(number).unwrap_or(0) as u32
+    words.and_then(|w| w.split(|b| *b == b'/').next()).and_then(processors::number).unwrap_or(0) as u32
 }
 
 /// The file that is read so often stays open, out of the program's way: a number that comes and goes could be taken by another
@@ -129,35 +114,6 @@ fn loadavg() -> i32 {
         let _ = sys::close(fd);
     }
     FILE.load(Ordering::Acquire)
-}
-
-/// Whole processors that the cgroup's quota allows (v2, the process's own group as it sees itself).
-fn quota() -> u32 {
-    let mut text = [0u8; 64];
-    let n = read_file(c"/sys/fs/cgroup/cpu.max".as_ptr().cast(), &mut text);
-    let mut words = text[..n].split(|b| b.is_ascii_whitespace());
-    match (words.next().and_then(number), words.next().and_then(number)) {
-        (Some(quota), Some(period)) if period > 0 => (quota / period) as u32,
-        _ => u32::MAX,
-    }
-}
-
-fn number(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    Some(digits.iter().fold(0u64, |v, d| v.saturating_mul(10).saturating_add((d - b'0') as u64)))
-}
-
-/// Reads the beginning of a small file. `path` is a C string.
-fn read_file(path: *const u8, out: &mut [u8]) -> usize {
-    // SAFETY: callers give C string literals; the buffer is writable for its length.
-    unsafe {
-        let Ok(fd) = sys::open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0) else { return 0 };
-        let n = sys::read(fd as i32, out.as_mut_ptr(), out.len()).unwrap_or(0);
-        let _ = sys::close(fd as i32);
-        n
-    }
 }
 
 /// Moves the calling thread to another of the processors that it may run on, if there is one.

@@ -2,7 +2,7 @@
 
 use super::bed::Bed;
 use super::row::Row;
-use super::{builtin, idle, tools, web};
+use super::{builtin, idle, tools, web, wire};
 use crate::Result;
 
 /// One case: some rows of the table, measured together.
@@ -55,7 +55,18 @@ pub const ALL: &[Case] = &[
     },
     Case { name: "busy", about: "four redis pairs at once", needs: REDIS, measure: tools::four_pairs },
     Case { name: "idle", about: "idle connections: CPU and memory", needs: &["python3"], measure: idle::measure },
+    Case { name: "wire-pingpong", about: "two hosts: 64-byte ping-pong", needs: BOX, measure: wire::pingpong },
+    Case { name: "wire-stream", about: "two hosts: one stream, unshaped", needs: BOX, measure: wire::stream },
+    Case { name: "wire-keyed", about: "two hosts: one stream with a key", needs: BOX, measure: wire::keyed },
+    Case { name: "wire-rate", about: "two hosts: 64-byte messages one way", needs: BOX, measure: wire::rate },
+    Case { name: "wire-port", about: "two hosts: one stream at 1 Gbit/s, 128 KiB", needs: BOX, measure: wire::port },
+    Case { name: "wire-messages", about: "two hosts: messages at 1 Gbit/s", needs: BOX, measure: wire::messages },
+    Case { name: "wire-incast", about: "2, 8 and 32 hosts send to one", needs: BOX, measure: wire::incast },
+    Case { name: "wire-beside", about: "one stream beside cubic flows", needs: BOX, measure: wire::beside },
 ];
+
+/// Those between hosts also need root.
+const BOX: &[&str] = &["ip", "tc", "taskset"];
 
 const REDIS: &[&str] = &["redis-server", "redis-benchmark"];
 

@@ -97,6 +97,15 @@ impl Row {
         }
     }
 
+    /// A row between hosts: nothing is preloaded, and the programs name their carrier themselves.
+    pub fn between_hosts(what: &str, (unit, better): (&str, Better), goal: Goal, rounds: Rounds) -> Self {
+        Self {
+            carried: "wire".to_owned(),
+            carried_as_needed: true,
+            ..Self::new(what, (unit, better), goal, rounds, (Needs::Preload, &Carried::default()))
+        }
+    }
+
     /// How many times better than the peer: the median of the ratios within each round.
     pub fn times(&self) -> Option<f64> {
         let ratios = self.tcp.iter().zip(&self.ropeway).map(|(tcp, ropeway)| match self.better {

@@ -1,0 +1,407 @@
+//! Cases between hosts: the engine over its links against the kernel's TCP and UDP and against the bare links, in boxes.
+//!
+//! All of them run one program, `crates/engine/examples/wire`, and measure what arrives, where it arrives. In the table the column "TCP" holds the peer that the
+//! row names.
+
+use super::bed::{Bed, Rounds};
+use super::row::{Better, Goal, Row, median};
+use crate::{Result, product};
+use ropeway_testkit::boxes::TestBox;
+use ropeway_testkit::env;
+use ropeway_testkit::proc::{Process, command};
+use serde_json::{Value, json};
+use std::process::Command;
+use std::time::Duration;
+
+/// A measurement of a second, with its start and its end.
+const LIMIT: Duration = Duration::from_secs(60);
+/// A server is there when its first client is: connections are tried again for longer than it takes to start.
+const START: Duration = Duration::from_millis(400);
+const SECONDS: &str = "1";
+/// Full frames of 1500 bytes on the medium, with preamble, gap, header and check sum.
+const FRAME_BYTES: f64 = 1538.0;
+/// What a full packet of the engine carries over UDP, and over raw Ethernet; TCP's segments with timestamps.
+const UDP_PAYLOAD: f64 = 1444.0;
+const PACKET_PAYLOAD: f64 = 1472.0;
+const TCP_PAYLOAD: f64 = 1448.0;
+/// The cable between the two hosts that goes through no switch.
+const DIRECT: &str = "direct0";
+const DIRECT_ADDRESSES: [&str; 2] = ["10.99.0.1", "10.99.0.2"];
+const DIRECT_MACS: [&str; 2] = ["02:52:57:0f:00:01", "02:52:57:0f:00:02"];
+const PORT: u16 = 7000;
+
+/// Some hosts, and the program that measures between them.
+struct Hosts<'a> {
+    bed: &'a Bed,
+    hosts: TestBox,
+    program: std::path::PathBuf,
+}
+
+/// What the program is told besides its arguments.
+type Environment = [(&'static str, &'static str)];
+
+impl<'a> Hosts<'a> {
+    fn up(bed: &'a Bed, options: &[&str]) -> Result<Self> {
+        let built = product::cargo().args(["build", "--release", "-p", "ropeway-engine", "--example", "wire"]).status();
+        if !built.is_ok_and(|status| status.success()) {
+            return Err("the example wire does not build: see above".into());
+        }
+        bed.note(&command("ropeway", [&["box", "up"], options].concat()));
+        let program = env::target_dir().join("release/examples/wire");
+        Ok(Self { bed, hosts: TestBox::up(options), program })
+    }
+
+    /// Two hosts with a veth pair between them: no switch, no rate.
+    fn direct(bed: &'a Bed) -> Result<Self> {
+        let hosts = Self::up(bed, &["--hosts", "2"])?;
+        let names = ["h1", "h2"].map(|host| hosts.hosts.namespace(host));
+        let [one, other] = &names;
+        ip(&["link", "add", DIRECT, "netns", one, "type", "veth", "peer", "name", DIRECT, "netns", other])?;
+        for ((name, address), mac) in names.iter().zip(DIRECT_ADDRESSES).zip(DIRECT_MACS) {
+            ip(&["-n", name, "link", "set", DIRECT, "address", mac])?;
+            ip(&["-n", name, "address", "add", &format!("{address}/24"), "dev", DIRECT])?;
+            ip(&["-n", name, "link", "set", DIRECT, "up"])?;
+        }
+        Ok(hosts)
+    }
+
+    fn address(&self, host: usize) -> String {
+        self.hosts.v4(&format!("h{host}")).to_string()
+    }
+
+    fn mac(&self, host: usize, direct: bool) -> String {
+        if direct { DIRECT_MACS[host - 1].to_owned() } else { self.hosts.port(&format!("h{host}")).mac }
+    }
+
+    /// What serves and what asks for it: the arguments for a carrier on a device of two hosts.
+    fn ends(&self, carrier: &str, direct: bool, server: usize, client: usize) -> (String, String, String) {
+        let device = if direct { DIRECT } else { "eth0" };
+        let address = |host: usize| if direct { DIRECT_ADDRESSES[host - 1].to_owned() } else { self.address(host) };
+        if carrier.ends_with("packet") {
+            (format!("{carrier}:{device}"), format!("{carrier}:{device}"), self.mac(server, direct))
+        } else {
+            let peer = format!("{}:{PORT}", address(server));
+            (format!("{carrier}:{peer}"), format!("{carrier}:{}:0", address(client)), peer)
+        }
+    }
+
+    fn program(&self, args: &[&str], cpu: Option<&str>, environment: &Environment) -> Command {
+        let mut program = match cpu {
+            Some(cpu) => {
+                let mut taskset = command("taskset", ["-c", cpu]);
+                taskset.arg(&self.program);
+                taskset
+            }
+            None => Command::new(&self.program),
+        };
+        program.args(args).envs(environment.iter().copied());
+        program
+    }
+
+    /// One measurement from host 1 to host 2, with the two ends on different processors.
+    fn measure(&self, carrier: &str, case: &[&str], direct: bool, environment: &Environment) -> Result<Value> {
+        let (local, from, peer) = self.ends(carrier, direct, 2, 1);
+        let server = self.hosts.spawn("h2", &self.program(&["serve", &local], Some("0"), environment));
+        std::thread::sleep(START);
+        let args = [&[case[0], &from, &peer], &case[1..], &["--seconds", SECONDS]].concat();
+        let client = self.program(&args, Some("1"), environment);
+        self.bed.note(&client);
+        let shown = self.hosts.run("h1", &client, LIMIT);
+        server.kill();
+        parse(&shown.stdout).map_err(|e| format!("{carrier} {case:?}: {e}: {}", shown.stderr).into()).inspect(
+            |value: &Value| self.bed.keep(json!({ "carrier": carrier, "environment": environment, "measured": value })),
+        )
+    }
+
+    /// A server in each of the hosts 2, 3, ..., which host 1 asks.
+    fn servers(&self, carrier: &str, count: usize) -> (Vec<Process>, String, String) {
+        let (mut processes, mut peers, mut own) = (Vec::new(), Vec::new(), String::new());
+        for host in 2..count + 2 {
+            let (local, from, peer) = self.ends(carrier, false, host, 1);
+            processes.push(self.hosts.spawn(&format!("h{host}"), &self.program(&["serve", &local], None, &[])));
+            peers.push(peer);
+            own = from;
+        }
+        std::thread::sleep(START);
+        (processes, own, peers.join(","))
+    }
+}
+
+fn ip(args: &[&str]) -> Result<()> {
+    let output = Command::new("ip").args(args).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("ip {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr)).into())
+}
+
+fn parse(stdout: &str) -> std::result::Result<Value, String> {
+    serde_json::from_str(stdout.trim()).map_err(|e| format!("no result ({e})"))
+}
+
+fn number(value: &Value, name: &str) -> f64 {
+    value[name].as_f64().unwrap_or(f64::NAN)
+}
+
+const US: (&str, Better) = ("us", Better::Less);
+
+/// 64-byte messages and answers over a veth pair.
+pub fn pingpong(bed: &Bed) -> Result<Vec<Row>> {
+    let hosts = Hosts::direct(bed)?;
+    let arms: [(&str, &Environment); 9] = [
+        ("raw-packet", &[]),
+        ("packet", SPINS),
+        ("tcp-spin", &[]),
+        ("raw-udp", &[]),
+        ("udp", SPINS),
+        ("tcp", &[]),
+        ("packet", &[("SPIN_US", "0")]),
+        ("packet", &[]),
+        ("udp", &[]),
+    ];
+    let mut figures: [Vec<f64>; 9] = Default::default();
+    for _ in 0..bed.rounds() {
+        for ((carrier, environment), figures) in arms.iter().zip(&mut figures) {
+            figures.push(number(&hosts.measure(carrier, &["pingpong"], true, environment)?, "one_way_us"));
+        }
+    }
+    let row = |what: &str, goal: Goal, peer: usize, ours: usize| {
+        Row::between_hosts(what, US, goal, Rounds { tcp: figures[peer].clone(), ropeway: figures[ours].clone() })
+    };
+    Ok(vec![
+        row("64-byte ping-pong, packet against the bare ring", Goal::OfLimit { at_most: 1.4, aim: 1.15 }, 0, 1),
+        row("the same against spinning TCP", Goal::Times { at_least: 1.0 / 0.45, aim: 4.0 }, 2, 1),
+        row("64-byte ping-pong, udp against a bare socket", Goal::OfLimit { at_most: 1.4, aim: 1.15 }, 3, 4),
+        row("blocking, spin off, packet against TCP", Goal::Times { at_least: 1.0, aim: 1.2 }, 5, 6),
+        row("blocking, default spin, packet against TCP", Goal::Times { at_least: 5.0, aim: 10.0 }, 5, 7),
+        row("blocking, default spin, udp against TCP", Goal::Times { at_least: 5.0, aim: 10.0 }, 5, 8),
+    ])
+}
+
+/// Polls as the peers that spin do: for ever.
+const SPINS: &Environment = &[("SPIN_US", "1000000")];
+
+const GBIT: (&str, Better) = ("Gbit/s", Better::More);
+/// Unshaped, the buffer that matters is the receiver's socket.
+const UNSHAPED: &Environment = &[("TUNE", "port_buffer=1048576")];
+
+/// One stream over a veth pair: as fast as the processors can.
+pub fn stream(bed: &Bed) -> Result<Vec<Row>> {
+    let hosts = Hosts::direct(bed)?;
+    let mut figures: [Vec<f64>; 3] = Default::default();
+    for _ in 0..bed.rounds() {
+        for (carrier, figures) in ["tcp", "udp", "packet"].iter().zip(&mut figures) {
+            figures.push(number(&hosts.measure(carrier, &["stream"], true, UNSHAPED)?, "gbit_per_s"));
+        }
+    }
+    let [tcp, udp, packet] = figures;
+    let row =
+        |what, goal, ours: Vec<f64>| Row::between_hosts(what, GBIT, goal, Rounds { tcp: tcp.clone(), ropeway: ours });
+    Ok(vec![
+        row("one stream, unshaped, udp against TCP cubic", Goal::Times { at_least: 1.8, aim: 2.4 }, udp),
+        row("one stream, unshaped, packet against TCP cubic", Goal::Times { at_least: 0.5, aim: 1.0 }, packet),
+    ])
+}
+
+/// The same with a key.
+pub fn keyed(bed: &Bed) -> Result<Vec<Row>> {
+    let hosts = Hosts::direct(bed)?;
+    let key = bed.dir("key")?.join("key");
+    let made = Command::new(env::ropeway()).args(["key", "new"]).arg(&key).output()?;
+    if !made.status.success() {
+        return Err(format!("ropeway key new: {}", String::from_utf8_lossy(&made.stderr)).into());
+    }
+    let key: &'static str = Box::leak(key.display().to_string().into_boxed_str());
+    let with_key: &'static Environment =
+        Box::leak(vec![("TUNE", "port_buffer=1048576"), ("ROPEWAY_KEY_FILE", key)].into_boxed_slice());
+    let mut rounds = Rounds::default();
+    for _ in 0..bed.rounds() {
+        rounds.tcp.push(number(&hosts.measure("udp", &["stream"], true, UNSHAPED)?, "gbit_per_s"));
+        rounds.ropeway.push(number(&hosts.measure("udp", &["stream"], true, with_key)?, "gbit_per_s"));
+    }
+    // Off and the cipher alone one after the other: docs/performance.md says what the cipher does.
+    Ok(vec![Row::between_hosts(
+        "one stream, udp, with a key against without",
+        GBIT,
+        Goal::Times { at_least: 0.43, aim: 0.5 },
+        rounds,
+    )])
+}
+
+/// Messages of 64 bytes, a send for each.
+pub fn rate(bed: &Bed) -> Result<Vec<Row>> {
+    let hosts = Hosts::direct(bed)?;
+    let mut rounds = Rounds::default();
+    for _ in 0..bed.rounds() {
+        let rate = |carrier, environment| -> Result<f64> {
+            Ok(number(&hosts.measure(carrier, &["messages"], true, environment)?, "millions_per_s"))
+        };
+        rounds.tcp.push(rate("raw-udp", &[])?);
+        rounds.ropeway.push(rate("udp", UNSHAPED)?);
+    }
+    let goal = Goal::Times { at_least: 10.0, aim: 20.0 };
+    Ok(vec![Row::between_hosts("64-byte messages one way, udp against UDP", ("M/s", Better::More), goal, rounds)])
+}
+
+/// What the port of the table has.
+const PORT_OPTIONS: [&str; 4] = ["--rate", "1gbit", "--port-buffer", "128KiB"];
+
+/// One stream into a port with 1 Gbit/s.
+pub fn port(bed: &Bed) -> Result<Vec<Row>> {
+    let hosts = Hosts::up(bed, &[&["--hosts", "2"], &PORT_OPTIONS[..]].concat())?;
+    let arms = [("tcp", TCP_PAYLOAD), ("udp", UDP_PAYLOAD), ("packet", PACKET_PAYLOAD)];
+    let (mut shares, mut drops): ([Vec<f64>; 3], [Vec<f64>; 3]) = Default::default();
+    for _ in 0..bed.rounds() {
+        for (arm, (carrier, payload)) in arms.iter().enumerate() {
+            let before = hosts.hosts.port("h2").drops;
+            let measured = hosts.measure(carrier, &["stream"], false, &[])?;
+            shares[arm].push(number(&measured, "gbit_per_s") * 100.0 * FRAME_BYTES / payload);
+            drops[arm].push((hosts.hosts.port("h2").drops - before) as f64);
+        }
+    }
+    bed.keep(json!({ "drops": { "tcp": drops[0], "udp": drops[1], "packet": drops[2] } }));
+    let share = |what, arm: usize| {
+        let rounds = Rounds { tcp: shares[0].clone(), ropeway: shares[arm].clone() };
+        Row::between_hosts(what, ("%", Better::More), Goal::Above { at_least: 98.0, aim: 99.5 }, rounds)
+    };
+    let lost = |what, arm: usize| {
+        let rounds = Rounds { tcp: drops[0].clone(), ropeway: drops[arm].clone() };
+        Row::between_hosts(what, ("drops", Better::Less), Goal::Below { at_most: 0.0, aim: 0.0 }, rounds)
+    };
+    Ok(vec![
+        share("one stream at 1 Gbit/s, udp, of the payload rate", 1),
+        lost("its drops at the port", 1),
+        share("one stream at 1 Gbit/s, packet, of the payload rate", 2),
+        lost("its drops at the port", 2),
+    ])
+}
+
+/// Sizes of messages, after figure 5.4 of document 0.
+const SIZES: [&str; 6] = ["8", "64", "256", "512", "1024", "1472"];
+
+/// Messages of document 0's sizes at 1 Gbit/s, a send for each.
+pub fn messages(bed: &Bed) -> Result<Vec<Row>> {
+    let hosts = Hosts::up(bed, &[&["--hosts", "2"], &PORT_OPTIONS[..]].concat())?;
+    let mut rows = Vec::new();
+    for size in SIZES {
+        let mut figures: [Vec<f64>; 4] = Default::default();
+        for _ in 0..bed.rounds() {
+            for (carrier, figures) in ["tcp", "raw-udp", "packet", "udp"].iter().zip(&mut figures) {
+                let measured = hosts.measure(carrier, &["messages", "--bytes", size], false, &[])?;
+                figures.push(number(&measured, "gbit_per_s"));
+            }
+        }
+        let row = |what: String, at_least: f64, peer: usize, ours: usize| {
+            let rounds = Rounds { tcp: figures[peer].clone(), ropeway: figures[ours].clone() };
+            Row::between_hosts(&what, GBIT, Goal::Times { at_least, aim: at_least }, rounds)
+        };
+        rows.push(row(format!("messages of {size} B at 1 Gbit/s, packet against TCP"), 1.0, 0, 2));
+        rows.push(row(format!("messages of {size} B, packet against UDP"), 1.0, 1, 2));
+        rows.push(row(format!("messages of {size} B, udp against TCP"), 1.0, 0, 3));
+        if size == "1472" {
+            rows.push(row(format!("messages of {size} B, udp against UDP"), 0.98, 1, 3));
+        }
+    }
+    Ok(rows)
+}
+
+/// Senders and bytes of the rounds, after figure 20 of document 2.
+const INCAST: [(usize, &str); 6] =
+    [(2, "65536"), (2, "1048576"), (8, "65536"), (8, "1048576"), (32, "65536"), (32, "262144")];
+
+/// Many send to one at once, and again when all have arrived.
+pub fn incast(bed: &Bed) -> Result<Vec<Row>> {
+    let most = INCAST.iter().map(|(senders, _)| senders).max().expect("some");
+    let count = (most + 1).to_string();
+    let hosts = Hosts::up(bed, &[&["--hosts", &count], &PORT_OPTIONS[..]].concat())?;
+    let mut rows = Vec::new();
+    for (senders, bytes) in INCAST {
+        let arms = [("tcp", TCP_PAYLOAD), ("udp", UDP_PAYLOAD), ("packet", PACKET_PAYLOAD)];
+        let (mut shares, mut tails, mut drops): ([Vec<f64>; 3], [Vec<f64>; 3], [Vec<f64>; 3]) = Default::default();
+        for _ in 0..bed.rounds() {
+            for (arm, (carrier, payload)) in arms.iter().enumerate() {
+                let (servers, own, peers) = hosts.servers(carrier, senders);
+                let before = hosts.hosts.port("h1").drops;
+                let client =
+                    hosts.program(&["rounds", &own, &peers, "--bytes", bytes, "--seconds", SECONDS], None, &[]);
+                bed.note(&client);
+                let shown = hosts.hosts.run("h1", &client, LIMIT);
+                servers.iter().for_each(|server| drop(server.kill()));
+                let measured = parse(&shown.stdout).map_err(|e| format!("{carrier}: {e}: {}", shown.stderr))?;
+                let dropped = (hosts.hosts.port("h1").drops - before) as f64;
+                let ideal_us = senders as f64 * bytes.parse::<f64>()? * 8.0 / 1e3 * FRAME_BYTES / payload;
+                shares[arm].push(number(&measured, "gbit_per_s") * 100.0 * FRAME_BYTES / payload);
+                tails[arm].push(number(&measured, "p99_us") / ideal_us);
+                drops[arm].push(dropped);
+                bed.keep(json!({ "carrier": carrier, "senders": senders, "drops": dropped, "measured": measured }));
+            }
+        }
+        let name = |carrier: &str| {
+            format!("{senders} senders of {} KiB at once, {carrier}", bytes.parse::<u64>().unwrap_or(0) >> 10)
+        };
+        for (arm, carrier) in [(1, "udp"), (2, "packet")] {
+            let pair = |values: &[Vec<f64>; 3]| Rounds { tcp: values[0].clone(), ropeway: values[arm].clone() };
+            let goal = Goal::Above { at_least: 97.0, aim: 99.0 };
+            rows.push(Row::between_hosts(&name(carrier), ("%", Better::More), goal, pair(&shares)));
+            let goal = Goal::Below { at_most: 1.1, aim: 1.03 };
+            rows.push(Row::between_hosts("its p99 completion, of the ideal", ("x", Better::Less), goal, pair(&tails)));
+            // One packet of each sender in the first flight.
+            let goal = Goal::Below { at_most: senders as f64, aim: 0.0 };
+            rows.push(Row::between_hosts("its drops at the port", ("drops", Better::Less), goal, pair(&drops)));
+        }
+    }
+    Ok(rows)
+}
+
+/// Ours beside cubic flows in one port.
+pub fn beside(bed: &Bed) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for flows in [1usize, 8] {
+        let hosts = Hosts::up(bed, &[&["--hosts", "3"], &PORT_OPTIONS[..]].concat())?;
+        let (mut rounds, mut losses) = (Rounds::default(), Rounds::default());
+        for _ in 0..bed.rounds() {
+            let (server, from, peer) = hosts.ends("udp", false, 2, 1);
+            let (tcp_server, tcp_from, tcp_peer) = hosts.ends("tcp", false, 2, 3);
+            let long = ["--seconds", "3"];
+            let ours = hosts.hosts.spawn("h2", &hosts.program(&["serve", &server], None, &[]));
+            let theirs = hosts.hosts.spawn("h2", &hosts.program(&["serve", &tcp_server], None, &[]));
+            std::thread::sleep(START);
+            let background: Vec<Process> = (0..flows)
+                .map(|_| {
+                    let flow = hosts.program(&[&["stream", &tcp_from, &tcp_peer], &long[..]].concat(), None, &[]);
+                    hosts.hosts.spawn("h3", &flow)
+                })
+                .collect();
+            let own = hosts.program(&[&["stream", &from, &peer], &long[..]].concat(), None, &[]);
+            bed.note(&own);
+            let shown = hosts.hosts.run("h1", &own, LIMIT);
+            let measured = parse(&shown.stdout).map_err(|e| format!("udp: {e}: {}", shown.stderr))?;
+            let mut sum = 0.0;
+            for flow in &background {
+                let finished = flow.wait(LIMIT)?;
+                let shown = parse(&finished.stdout).map_err(|e| format!("tcp: {e}: {}", finished.stderr))?;
+                sum += number(&shown, "gbit_per_s");
+            }
+            (drop(ours.kill()), drop(theirs.kill()));
+            // Each flow's fair share is an equal part.
+            let fair = (number(&measured, "gbit_per_s") + sum) / (flows + 1) as f64;
+            rounds.ropeway.push(number(&measured, "gbit_per_s") / fair);
+            rounds.tcp.push(sum / flows as f64 / fair);
+            let counters = &measured["counters"];
+            losses.ropeway.push(number(counters, "resent") * 100.0 / number(counters, "packets_sent"));
+            losses.tcp.push(f64::NAN);
+            bed.keep(json!({ "flows": flows, "ours": measured, "cubic_gbit_per_s": sum }));
+        }
+        let smaller = |rounds: &Rounds| -> Vec<f64> {
+            rounds.tcp.iter().zip(&rounds.ropeway).map(|(tcp, ours)| tcp.min(*ours)).collect()
+        };
+        let least = Rounds { tcp: rounds.tcp.clone(), ropeway: smaller(&rounds) };
+        bed.keep(json!({ "ours_of_fair": median(&rounds.ropeway), "cubic_of_fair": median(&rounds.tcp) }));
+        let goal = Goal::Above { at_least: 0.5, aim: 0.8 };
+        let what = format!("beside {flows} cubic flows at 1 Gbit/s: the smaller side, of its fair share");
+        rows.push(Row::between_hosts(&what, ("x", Better::More), goal, least));
+        let goal = Goal::Below { at_most: 2.0, aim: 1.0 };
+        rows.push(Row::between_hosts("our loss beside them", ("%", Better::Less), goal, losses));
+    }
+    Ok(rows)
+}
