@@ -1,6 +1,7 @@
 //! Engines that talk through gateways, and over several links, in real time: gateways die, links fail, and the stream goes on.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ropeway_engine::gateway::{self, Gateway, Limits, Neighbour};
@@ -8,7 +9,9 @@ use ropeway_engine::link::fault::FaultLink;
 use ropeway_engine::link::memory::{self, MemoryLink};
 use ropeway_engine::link::udp::{self, UdpLink};
 use ropeway_engine::link::{Address, Faults, Link, PER_MILLION};
-use ropeway_engine::{ChannelId, Config, Engine, Error, ErrorCode, LinkId, Mode, Options, Routes, Target, Way};
+use ropeway_engine::{
+    ChannelId, ClusterKey, ClusterKeys, Config, Engine, Error, ErrorCode, LinkId, Mode, Options, Routes, Target, Way,
+};
 
 const PORT: u16 = 7;
 /// For everything that takes no time on an idle machine.
@@ -21,9 +24,13 @@ fn deadline() -> Option<Instant> {
 }
 
 fn engine(node: u32, links: Vec<Box<dyn Link>>) -> (Engine, Vec<LinkId>) {
+    engine_with(None, node, links)
+}
+
+fn engine_with(keys: Option<Arc<ClusterKeys>>, node: u32, links: Vec<Box<dyn Link>>) -> (Engine, Vec<LinkId>) {
     let packet_bytes = links.iter().map(|link| link.max_packet()).min().expect("a link") as u16;
     let config = Config { packet_bytes, ..Config::default() };
-    let options = Options { config, node: Some(node.into()), gateways: true, ..Options::default() };
+    let options = Options { config, keys, node: Some(node.into()), gateways: true, ..Options::default() };
     let engine = Engine::new(&options).unwrap();
     let links = links.into_iter().map(|link| engine.add_link(link).unwrap()).collect();
     (engine, links)
@@ -75,6 +82,10 @@ struct Apart {
 
 impl Apart {
     fn new() -> Apart {
+        Apart::with(None)
+    }
+
+    fn with(keys: Option<Arc<ClusterKeys>>) -> Apart {
         // The first hub is the client's side, the second the server's; members 1 and 2 of both are the gateways'.
         let side = || {
             let mut members = memory::hub(3, memory::Config::default()).unwrap().into_iter();
@@ -83,8 +94,8 @@ impl Apart {
         let ([client, near_one, near_two], [server, far_one, far_two]) = (side(), side());
         let table = [(CLIENT, 0), (SERVER, 1)].map(|(node, link)| Neighbour { node, link, address: Address::Sim(0) });
         let gateways = [vec![near_one, far_one], vec![near_two, far_two]].map(|links| Running::start(links, &table));
-        let (client, link) = engine(CLIENT, vec![client]);
-        let (server, _) = engine(SERVER, vec![server]);
+        let (client, link) = engine_with(keys.clone(), CLIENT, vec![client]);
+        let (server, _) = engine_with(keys, SERVER, vec![server]);
         let way = |gateway| Way::Through(Target { link: link[0], address: Address::Sim(gateway) }, SERVER);
         Apart { client, server, gateways, ways: [way(1), way(2)] }
     }
@@ -124,7 +135,15 @@ fn carry(from: (&Engine, ChannelId), to: (&Engine, ChannelId), total: usize, at_
 
 #[test]
 fn a_stream_goes_on_through_the_other_gateway_when_one_dies() {
-    let mut apart = Apart::new();
+    goes_on(Apart::new());
+}
+
+#[test]
+fn with_a_key_as_well_of_which_gateways_know_nothing() {
+    goes_on(Apart::with(Some(Arc::new(ClusterKeys::one(ClusterKey::new(std::array::from_fn(|at| at as u8)))))));
+}
+
+fn goes_on(mut apart: Apart) {
     let (client, server) = apart.connect();
     let [first, second] = &mut apart.gateways;
     carry((&apart.client, client), (&apart.server, server), 8_000_000, || first.kill());
@@ -133,7 +152,7 @@ fn a_stream_goes_on_through_the_other_gateway_when_one_dies() {
     assert_eq!(apart.server.counters().associations_opened, 1);
     assert!(apart.client.counters().defaults_changed >= 1);
     carry((&apart.server, server), (&apart.client, client), 1_000_000, || ());
-    for gateway in [&apart.gateways[0], &apart.gateways[1]] {
+    for gateway in &apart.gateways {
         let counters = gateway.gateway.counters();
         assert!(counters.forwarded > 0 && counters.dropped() == counters.dropped_full, "{counters:?}");
     }

@@ -3,6 +3,8 @@
 //! Only associations for which there is a choice have this; for all others `Association::path` is everything. Paths that stand by carry repetitions and
 //! questions; bonded ones also share what is sent for the first time. Nothing is sent from here: the endpoint asks where to, and tells what came of it.
 
+use ropeway_wire::Type;
+
 use crate::endpoint::Path;
 use crate::time::Time;
 
@@ -225,7 +227,7 @@ impl Routes {
         good.min_by_key(|(_, way)| way.sent_bytes).map_or(self.default, |(place, _)| place)
     }
 
-    /// The path of packets that went over `last` before: another one if there is one that is good ([1], routing).
+    /// The path of packets that went over `last` before: another one if there is one that is good (document 1, routing).
     pub fn for_repeated(&self, last: usize) -> usize {
         let others = (1..self.ways.len()).map(|step| (last + step) % self.ways.len());
         others.into_iter().find(|&place| self.ways[place].condition == Condition::Good).unwrap_or(self.default)
@@ -297,13 +299,13 @@ impl Routes {
         changes
     }
 
-    /// The peer was heard over the path of the packet at hand. `asks`: by a question, which is answered there.
-    pub fn heard(&mut self, now: Time, asks: bool, patience_ns: u64) -> Changes {
+    /// The peer was heard over the path of the packet at hand, by one of this type. A question is answered there.
+    pub fn heard(&mut self, now: Time, kind: Type, patience_ns: u64) -> Changes {
         let (mut changes, place) = (Changes::default(), self.came_by);
         let default_heard_at = self.ways[self.default].heard_at;
         let way = &mut self.ways[place];
         way.heard_at = now;
-        way.answer_due |= asks && place != self.default;
+        way.answer_due |= matches!(kind, Type::State | Type::Pin) && place != self.default;
         let answered = way.asked_at.take();
         way.questions = 0;
         match way.condition {
@@ -325,8 +327,9 @@ impl Routes {
             }
         }
         let is_default_good = self.ways[self.default].condition == Condition::Good;
-        // Who asks over another path than the default, which is silent, has no answer there.
-        if place != self.default && (!is_default_good || asks && now.since(default_heard_at) > patience_ns) {
+        // Who has something undelivered and asks over another path than the default, which is silent, has no answer there.
+        let has_no_answer = kind == Type::State && now.since(default_heard_at) > patience_ns;
+        if place != self.default && (!is_default_good || has_no_answer) {
             self.default = place;
             self.ways[place].answer_due = false;
             changes.default_changed = true;
@@ -452,7 +455,7 @@ mod tests {
 
     fn hear(routes: &mut Routes, number: u8, ms: u64) -> Changes {
         assert!(routes.arrives(&path(number)));
-        routes.heard(at(ms), false, PATIENCE)
+        routes.heard(at(ms), Type::Data, PATIENCE)
     }
 
     #[test]
@@ -481,6 +484,23 @@ mod tests {
         assert_eq!(routes.due_at(), Some(at(315)));
         assert_eq!(hear(&mut routes, 0, 120).recovered, 1);
         assert_eq!((routes.default, routes.good()), (1, 3), "the default stays");
+    }
+
+    #[test]
+    fn only_a_state_over_another_path_than_a_silent_default_changes_it() {
+        let mut routes = three(false);
+        for (kind, ms, default) in
+            [(Type::Data, 10, 0), (Type::Pin, 10, 0), (Type::State, 1, 0), (Type::State, 10, 1), (Type::State, 11, 1)]
+        {
+            assert!(routes.arrives(&path(1)));
+            let before = routes.default;
+            assert_eq!(routes.heard(at(ms), kind, PATIENCE).default_changed, before != default, "{kind:?} at {ms}");
+            assert_eq!(routes.default, default);
+        }
+        // Questions are answered where they came, if that is not where everything goes.
+        assert!(routes.arrives(&path(2)));
+        routes.heard(at(11), Type::Pin, PATIENCE);
+        assert_eq!(routes.due(), Some((2, false)));
     }
 
     #[test]

@@ -183,7 +183,7 @@ impl Endpoint {
         } else if header.kind == Type::State {
             routes.delivered(number.wrapping_sub(1), now);
         }
-        let changes = routes.heard(now, asks, patience_ns);
+        let changes = routes.heard(now, header.kind, patience_ns);
         self.counters.note(changes);
         association.follow();
         if asks || changes != Changes::default() {
