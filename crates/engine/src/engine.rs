@@ -265,7 +265,7 @@ impl Engine {
         let channel = self.open_over(routes, port, mode)?;
         // Of several ways one that leads nowhere says nothing.
         let only = if let [way] = routes.ways { Some(way.path()) } else { None };
-        let result = self.block(Subject::Channel(channel), deadline, |core, _| {
+        let result = self.block(Subject::Channel(channel), deadline, |core, now| {
             core.take_reports();
             let readiness = core.endpoint.readiness(channel)?;
             match readiness.failed {
@@ -273,6 +273,9 @@ impl Engine {
                 None if readiness.opened => Some(Ok(())),
                 // Nothing is at that address, says the network, and nothing has answered.
                 None => {
+                    // Nor does it of a peer that is known, whatever the path: that one answers, or is silent.
+                    let is_open = |path| core.endpoint.statistics_of(now, &path).is_some_and(|peer| peer.is_open);
+                    let only = only.filter(|&path| !is_open(path));
                     let is_unreachable = only.is_some_and(|path| core.was_unreachable(&path));
                     is_unreachable.then_some(Err(Error::Failed(ErrorCode::Refused)))
                 }

@@ -1,7 +1,7 @@
 //! Engines that talk through gateways, and over several links, in real time: gateways die, links fail, and the stream goes on.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ropeway_engine::gateway::{self, Gateway, Limits, Neighbour};
@@ -18,6 +18,12 @@ const PORT: u16 = 7;
 const LIMIT: Duration = Duration::from_secs(30);
 const CLIENT: u32 = 1;
 const SERVER: u32 = 3;
+
+/// One test at a time: all engines of a host share its budget, and with more of them than quanta they take turns.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn deadline() -> Option<Instant> {
     Some(Instant::now() + LIMIT)
@@ -135,19 +141,28 @@ fn carry(from: (&Engine, ChannelId), to: (&Engine, ChannelId), total: usize, at_
 
 #[test]
 fn a_stream_goes_on_through_the_other_gateway_when_one_dies() {
+    let _alone = alone();
     goes_on(Apart::new());
 }
 
 #[test]
 fn with_a_key_as_well_of_which_gateways_know_nothing() {
+    let _alone = alone();
     goes_on(Apart::with(Some(Arc::new(ClusterKeys::one(ClusterKey::new(std::array::from_fn(|at| at as u8)))))));
 }
 
 fn goes_on(mut apart: Apart) {
     let (client, server) = apart.connect();
-    let [first, second] = &mut apart.gateways;
-    carry((&apart.client, client), (&apart.server, server), 8_000_000, || first.kill());
-    assert!(second.gateway.counters().forwarded > 2_000, "{:?}", second.gateway.counters());
+    let mut before = 0;
+    let gateways = &mut apart.gateways;
+    carry((&apart.client, client), (&apart.server, server), 8_000_000, || {
+        // The default is mostly the first one: on a busy machine its answer may have come too late.
+        gateways.sort_by_key(|running| std::cmp::Reverse(running.gateway.counters().forwarded));
+        before = gateways[1].gateway.counters().forwarded;
+        gateways[0].kill();
+    });
+    let after = apart.gateways[1].gateway.counters().forwarded;
+    assert!(after > before + 2_000, "{before} packets through the other one before, {after} then");
     // The same association: nobody has opened anything anew.
     assert_eq!(apart.server.counters().associations_opened, 1);
     assert!(apart.client.counters().defaults_changed >= 1);
@@ -160,6 +175,7 @@ fn goes_on(mut apart: Apart) {
 
 #[test]
 fn a_gateway_that_is_started_anew_is_used_again_as_it_keeps_nothing() {
+    let _alone = alone();
     let mut apart = Apart::new();
     let (client, server) = apart.connect();
     apart.gateways[0].kill();
@@ -173,6 +189,7 @@ fn a_gateway_that_is_started_anew_is_used_again_as_it_keeps_nothing() {
 
 #[test]
 fn what_a_gateway_has_counted_can_be_asked_for() {
+    let _alone = alone();
     let apart = Apart::new();
     let name = apart.gateways[0].gateway.tell().unwrap();
     let (client, server) = apart.connect();
@@ -185,6 +202,7 @@ fn what_a_gateway_has_counted_can_be_asked_for() {
 
 #[test]
 fn without_a_number_nobody_talks_through_gateways() {
+    let _alone = alone();
     let (one, _other) = memory::pair(memory::Config::default()).unwrap();
     let engine = Engine::new(&Options::default()).unwrap();
     let link = engine.add_link(boxed(one)).unwrap();
@@ -201,6 +219,7 @@ fn loopback(port: u16) -> UdpLink {
 
 #[test]
 fn two_bonded_links_share_a_stream_and_one_that_fails_is_left_out() {
+    let _alone = alone();
     // Links that do not reach each other crosswise: two networks.
     let config = memory::Config::default();
     let ((near_one, far_one), (near_two, far_two)) = (memory::pair(config).unwrap(), memory::pair(config).unwrap());
@@ -221,11 +240,17 @@ fn two_bonded_links_share_a_stream_and_one_that_fails_is_left_out() {
         faults.set_send(Faults::loss(PER_MILLION));
         faults.set_receive(Faults::loss(PER_MILLION));
     });
-    assert!(client.counters().paths_suspected >= 1, "{:?}", client.counters());
+    // On a fast machine that was all before two questions were in vain.
+    let begin = Instant::now();
+    while client.counters().paths_suspected == 0 {
+        assert!(begin.elapsed() < LIMIT, "{:?}", client.counters());
+        carry((&client, sending), (&server, receiving), 100_000, || ());
+    }
 }
 
 #[test]
 fn over_udp_a_dead_address_among_several_is_passed_over() {
+    let _alone = alone();
     let (near, far) = (loopback(0), loopback(0));
     let (Address::Udp(far_address), nobody) = (far.local(), {
         // Bound and gone: the network says that nobody is there.
