@@ -4,6 +4,12 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO_TARGET_DIR ?= target
 FUZZ_SECONDS ?= 300
+# How the library for programs in C is built.
+PROFILE ?= library
+# Programs are linked with the first name, and ask at run time for the second: its number goes up when they could not use the new library.
+LIBRARY := libropeway.so
+SONAME := $(LIBRARY).0
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 # Where rustup puts cargo: a shell opened before the installation does not have it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -16,7 +22,8 @@ help:
 	@echo "make check     quick: format, lints, unit tests, the rules of the house, documentation"
 	@echo "make fuzz      the randomized tests and the attackers, with new seeds, for FUZZ_SECONDS (now $(FUZZ_SECONDS))"
 	@echo "make bench     Ropeway against TCP, AF_UNIX and the limits of this machine"
-	@echo "make install   install under PREFIX (now $(PREFIX)); 'make uninstall' takes it away"
+	@echo "make install   install under PREFIX (now $(PREFIX)); 'make install-library': only the library for programs in C;"
+	@echo "               'make uninstall' takes all of it away"
 	@echo "make clean     remove what was built"
 
 demo:
@@ -43,11 +50,14 @@ bench: build
 	$(CARGO_TARGET_DIR)/release/ropeway bench rate
 	$(CARGO_TARGET_DIR)/release/ropeway bench stream
 
-.PHONY: build
+.PHONY: build build-library
 build:
 	cargo build --release -p ropeway -p ropeway-preload
 
-install: build
+build-library:
+	cargo build --profile $(PROFILE) --target-dir $(CARGO_TARGET_DIR) -p ropeway-capi
+
+install: build install-library
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/ropeway
 	install -m 755 $(CARGO_TARGET_DIR)/release/ropeway $(DESTDIR)$(PREFIX)/bin/ropeway
 	install -m 644 $(CARGO_TARGET_DIR)/release/libropeway_preload.so $(DESTDIR)$(PREFIX)/lib/ropeway/libropeway_preload.so
@@ -56,9 +66,24 @@ install: build
 	install -d $(DESTDIR)$(PREFIX)/share/ropeway
 	install -m 644 share/wireshark/ropeway.lua $(DESTDIR)$(PREFIX)/share/ropeway/ropeway.lua
 
+# For programs that are written for Ropeway: docs/api.md.
+.PHONY: install-library
+install-library: build-library
+	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/man/man3
+	install -m 644 crates/capi/include/ropeway.h crates/capi/include/cdp.h $(DESTDIR)$(PREFIX)/include
+	install -m 755 $(CARGO_TARGET_DIR)/$(patsubst dev,debug,$(PROFILE))/libropeway_capi.so $(DESTDIR)$(PREFIX)/lib/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/$(LIBRARY)
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/capi/ropeway.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/ropeway.pc
+	chmod 644 $(DESTDIR)$(PREFIX)/lib/pkgconfig/ropeway.pc
+	install -m 644 docs/man/ropeway.3 docs/man/cdp.3 $(DESTDIR)$(PREFIX)/share/man/man3
+	if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig || true; fi
+
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/ropeway $(DESTDIR)$(PREFIX)/lib/ropeway/libropeway_preload.so
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/ropeway.1 $(DESTDIR)$(PREFIX)/share/ropeway/ropeway.lua
+	rm -f $(DESTDIR)$(PREFIX)/include/ropeway.h $(DESTDIR)$(PREFIX)/include/cdp.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/ropeway.pc
+	rm -f $(DESTDIR)$(PREFIX)/lib/$(LIBRARY) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man3/ropeway.3 $(DESTDIR)$(PREFIX)/share/man/man3/cdp.3
 	-rmdir $(DESTDIR)$(PREFIX)/lib/ropeway $(DESTDIR)$(PREFIX)/share/ropeway
 
 clean:

@@ -110,7 +110,8 @@ impl Wait {
         (core.poller, self.polling) = (Poller::Caller, true);
         let mut now = inner.now();
         if !core.turn(now) {
-            if now < spin_until {
+            // The helper, which was told to leave the links alone, may still sleep there: of two sleepers one could take the ring that is for the other.
+            if now < spin_until || core.sleeps_until.is_some() {
                 core = inner.give_way(core, now, &mut self.offered);
             } else {
                 self.slept = true;

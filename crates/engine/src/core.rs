@@ -94,6 +94,11 @@ impl Core {
         Some(LinkId(place))
     }
 
+    /// The end: what is sent from now on is lost.
+    pub fn drop_links(&mut self) {
+        self.members.clear();
+    }
+
     pub fn link(&self, id: LinkId) -> Option<&dyn Link> {
         self.members.get(usize::from(id.0)).map(|member| &*member.link)
     }
@@ -231,7 +236,10 @@ impl Core {
             Subject::Port(port) => (self.endpoint.has_incoming(port), false),
             Subject::Everything => (false, false),
             Subject::Channel(channel) => match self.endpoint.readiness(channel) {
-                Some(readiness) => (readiness.readable, readiness.writable),
+                // To a peer that is known one may write before it has taken the connection; but who polls wants to be told when it has.
+                Some(readiness) => {
+                    (readiness.readable, readiness.writable && (readiness.opened || readiness.failed.is_some()))
+                }
                 None => (true, true),
             },
         };

@@ -19,6 +19,18 @@ impl Engine {
         let mut core = inner.lock();
         core.endpoint.stop_reading(channel);
         inner.follow_up(&mut core, inner.now());
+        drop(core);
+        self.wake(channel)
+    }
+
+    /// Has all threads that wait for something of this connection look again.
+    ///
+    /// # Errors
+    /// The process was forked.
+    pub fn wake(&self, channel: ChannelId) -> Result<(), Error> {
+        let inner = self.inner()?;
+        let mut core = inner.lock();
+        core.waiters.wake(Subject::Channel(channel));
         if core.sleeps_until.is_some() {
             // It may be this connection that the sleeper waits for.
             inner.ring();

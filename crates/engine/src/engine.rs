@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ropeway_link::{Address, Link};
 use ropeway_proto::crypto::ClusterKeys;
-use ropeway_proto::{ChannelId, Config, Counters, Endpoint, ErrorCode, Mode, Readiness, RecvError, Time};
+use ropeway_proto::{ChannelId, Config, Counters, Endpoint, ErrorCode, Mode, Path, Readiness, RecvError, Time};
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -87,10 +87,12 @@ impl Drop for Handle {
         self.inner.helper_condition.notify_all();
         self.inner.ring();
         self.control.iter().for_each(|name| control::stop(name));
-        // Then the links are gone too, and their addresses free for others.
         if let Some(helper) = self.helper.take() {
             let _ = helper.join();
         }
+        // Whoever still has a look at the rest: the links' addresses are free for others from now on.
+        self.inner.lock().drop_links();
+        *self.inner.descriptors.lock().unwrap_or_else(PoisonError::into_inner) = Arc::default();
     }
 }
 
@@ -226,7 +228,15 @@ impl Engine {
     /// # Errors
     /// A bound was reached.
     pub fn open(&self, to: Target, port: u16, mode: Mode) -> Result<ChannelId, Error> {
-        self.open_over(&Routes { ways: &[Way::Direct(to)], bonded: false }, port, mode)
+        self.open_from(to, None, port, mode)
+    }
+
+    /// The same, from a port of the protocol that the caller has chosen: what the peer is told, and no more.
+    ///
+    /// # Errors
+    /// A bound was reached.
+    pub fn open_from(&self, to: Target, from: Option<u16>, port: u16, mode: Mode) -> Result<ChannelId, Error> {
+        self.open_ways(&Routes { ways: &[Way::Direct(to)], bonded: false }, from, port, mode)
     }
 
     /// The same over any of several ways, of which the first is the default ([docs](../../../docs/engine.md#routes)).
@@ -234,11 +244,17 @@ impl Engine {
     /// # Errors
     /// A bound was reached; there is no way, or one over a link that there is not; or through a gateway, and this engine was made without them.
     pub fn open_over(&self, routes: &Routes<'_>, port: u16, mode: Mode) -> Result<ChannelId, Error> {
+        self.open_ways(routes, None, port, mode)
+    }
+
+    fn open_ways(&self, routes: &Routes<'_>, from: Option<u16>, port: u16, mode: Mode) -> Result<ChannelId, Error> {
         let inner = self.inner()?;
         let mut core = inner.lock();
         let now = inner.now();
+        // Whether the peer that is known there has left stands in what has arrived.
+        core.turn(now);
         core.take_reports();
-        let channel = core.connect(now, routes, port, mode)?;
+        let channel = core.connect(now, routes, from, port, mode)?;
         inner.follow_up(&mut core, now);
         Ok(channel)
     }
@@ -248,7 +264,7 @@ impl Engine {
     /// # Errors
     /// It refused, nothing receives there, or the time is over.
     pub fn connect(&self, to: Target, port: u16, mode: Mode, deadline: Option<Instant>) -> Result<ChannelId, Error> {
-        self.connect_over(&Routes { ways: &[Way::Direct(to)], bonded: false }, port, mode, deadline)
+        self.connect_from(to, None, port, mode, deadline)
     }
 
     /// The same over any of several ways.
@@ -265,9 +281,45 @@ impl Engine {
         let channel = self.open_over(routes, port, mode)?;
         // Of several ways one that leads nowhere says nothing.
         let only = if let [way] = routes.ways { Some(way.path()) } else { None };
+        if let Err(error) = self.wait_opened_over(channel, only, deadline) {
+            self.abort(channel);
+            return Err(error);
+        }
+        Ok(channel)
+    }
+
+    /// The same as [`Engine::connect`], from a port of the protocol that the caller has chosen.
+    ///
+    /// # Errors
+    /// As [`Engine::connect`].
+    pub fn connect_from(
+        &self,
+        to: Target,
+        from: Option<u16>,
+        port: u16,
+        mode: Mode,
+        deadline: Option<Instant>,
+    ) -> Result<ChannelId, Error> {
+        let channel = self.open_from(to, from, port, mode)?;
+        if let Err(error) = self.wait_opened(channel, to, deadline) {
+            self.abort(channel);
+            return Err(error);
+        }
+        Ok(channel)
+    }
+
+    /// Waits until the peer at `to` has taken a connection that was opened to it.
+    ///
+    /// # Errors
+    /// As [`Engine::connect`]; this end has closed it meanwhile. A connection whose time is over goes on being opened.
+    pub fn wait_opened(&self, channel: ChannelId, to: Target, deadline: Option<Instant>) -> Result<(), Error> {
+        self.wait_opened_over(channel, Some(Way::Direct(to).path()), deadline)
+    }
+
+    fn wait_opened_over(&self, channel: ChannelId, only: Option<Path>, deadline: Option<Instant>) -> Result<(), Error> {
         let result = self.block(Subject::Channel(channel), deadline, |core, now| {
             core.take_reports();
-            let readiness = core.endpoint.readiness(channel)?;
+            let Some(readiness) = core.endpoint.readiness(channel) else { return Some(Err(Error::Closed)) };
             match readiness.failed {
                 Some(code) => Some(Err(Error::Failed(code))),
                 None if readiness.opened => Some(Ok(())),
@@ -281,12 +333,7 @@ impl Engine {
                 }
             }
         });
-        if let Err(error) = result {
-            let error = self.with_hint(channel, error);
-            self.abort(channel);
-            return Err(error);
-        }
-        Ok(channel)
+        result.map_err(|error| self.with_hint(channel, error))
     }
 
     /// Sends bytes of a stream (all of them, waiting for room as often as needed), or one message.

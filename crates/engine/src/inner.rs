@@ -74,7 +74,7 @@ impl Inner {
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }
 
-    /// Sleeps until a link has something, the doorbell rings, or `until`. The lock is not held meanwhile.
+    /// Sleeps until a link has something, the doorbell rings, or `until`. The lock is not held meanwhile. One thread at a time: a ring wakes one.
     pub(crate) fn sleep_on_links<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,

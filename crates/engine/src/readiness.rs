@@ -75,16 +75,16 @@ impl Watch {
         Ok(Watch { shape: Shape::Event { fd, interest } })
     }
 
-    pub(crate) fn is(&self, other: &Watch) -> bool {
-        match (&self.shape, &other.shape) {
-            (Shape::Event { fd, .. }, Shape::Event { fd: other, .. }) => Arc::ptr_eq(fd, other),
-            (Shape::Socket(stand), Shape::Socket(other)) => Arc::ptr_eq(stand, other),
-            _ => false,
-        }
-    }
-
     pub(crate) fn like_socket() -> io::Result<Watch> {
         Ok(Watch { shape: Shape::Socket(Arc::new(Stand::new()?)) })
+    }
+
+    pub(crate) fn is(&self, other: &Watch) -> bool {
+        match (&self.shape, &other.shape) {
+            (Shape::Event { fd: one, .. }, Shape::Event { fd: another, .. }) => Arc::ptr_eq(one, another),
+            (Shape::Socket(one), Shape::Socket(another)) => Arc::ptr_eq(one, another),
+            _ => false,
+        }
     }
 
     /// Brings it up to date.

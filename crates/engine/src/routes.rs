@@ -42,7 +42,15 @@ pub struct Routes<'a> {
 }
 
 impl Core {
-    pub fn connect(&mut self, now: Time, routes: &Routes<'_>, port: u16, mode: Mode) -> Result<ChannelId, Error> {
+    /// `from`: the port that the peer is told; any if there is none.
+    pub fn connect(
+        &mut self,
+        now: Time,
+        routes: &Routes<'_>,
+        from: Option<u16>,
+        port: u16,
+        mode: Mode,
+    ) -> Result<ChannelId, Error> {
         let mut known = Vec::with_capacity(routes.ways.len());
         for way in routes.ways {
             let link = self.link(way.target().link).ok_or(Error::NoLink)?;
@@ -55,6 +63,9 @@ impl Core {
             let path = way.path();
             self.was_unreachable(&path);
             known.push(Route { path, packet_bytes });
+        }
+        if let (Some(from), [only]) = (from, &known[..]) {
+            return Ok(self.endpoint.connect_from(now, &only.path, from, port, mode)?);
         }
         Ok(self.endpoint.connect_over(now, &known, routes.bonded, port, mode)?)
     }

@@ -5,6 +5,7 @@ mod incoming;
 mod numbers;
 mod outgoing;
 
+use crate::endpoint::Path;
 use ropeway_wire::{ErrorCode, Mode};
 
 pub use incoming::{Incoming, Refused};
@@ -28,7 +29,7 @@ impl ChannelId {
 /// What can be done with a channel now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// The peer has taken (or refused: then `failed`) the channel.
+    /// The peer has taken (or refused: then `failed`) the channel. Not if the association ended before it did either.
     pub opened: bool,
     /// A read returns something other than "would block": bytes, a message, the end, or an error.
     pub readable: bool,
@@ -53,7 +54,9 @@ pub enum Opening {
 #[derive(Debug)]
 pub struct Channel {
     pub generation: u32,
-    /// The association's index.
+    /// Where the peer is: known even after the association is gone.
+    pub path: Path,
+    /// The association's index; another's, it may be, when `detached`.
     pub association: u32,
     /// The number on the wire; meaningless when `detached`.
     pub number: u16,
@@ -82,9 +85,18 @@ pub struct Channel {
 }
 
 impl Channel {
-    pub fn new(generation: u32, association: u32, number: u16, mode: Mode, ports: (u16, u16), window: u32) -> Channel {
+    pub fn new(
+        generation: u32,
+        path: Path,
+        association: u32,
+        number: u16,
+        mode: Mode,
+        ports: (u16, u16),
+        window: u32,
+    ) -> Channel {
         Channel {
             generation,
+            path,
             association,
             number,
             mode,

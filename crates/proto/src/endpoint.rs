@@ -26,7 +26,7 @@ use ropeway_wire::{ErrorCode, Id, Mode};
 use slab::Slab;
 
 use crate::association::Association;
-use crate::channel::{Channel, ChannelId, Opening};
+use crate::channel::{Channel, ChannelId};
 use crate::config::Config;
 use crate::crypto::ClusterKeys;
 use crate::crypto::token::Secret;
@@ -101,13 +101,14 @@ pub struct Endpoint {
     secret: Secret,
     /// None: everybody is trusted.
     keys: Option<Arc<ClusterKeys>>,
-    associations: Slab<Association>,
+    /// In memory of their own: a table that grows by doubling would keep room for as many again.
+    associations: Slab<Box<Association>>,
     incarnations: Incarnations,
     /// Open associations, and attempts, by where the peer is: the newest of each.
     peers: BTreeMap<Path, u32>,
     /// Older ones, by the peer's id: the peer was started anew, or several peers share a path.
     elders: BTreeMap<(Path, Id), u32>,
-    channels: Slab<Channel>,
+    channels: Slab<Box<Channel>>,
     channel_generation: u32,
     listeners: BTreeMap<u16, Listener>,
     /// Paths that lead back here.
@@ -365,7 +366,7 @@ impl Endpoint {
         if self.keys.is_some() {
             association.sealing = Sealing::with_key();
         }
-        Some(self.associations.insert(association) as u32)
+        Some(self.associations.insert(Box::new(association)) as u32)
     }
 
     /// The association that receives under `id`.
@@ -376,9 +377,10 @@ impl Endpoint {
 
     fn add_channel(&mut self, association: u32, number: u16, mode: Mode, ports: (u16, u16)) -> u32 {
         self.channel_generation = self.channel_generation.wrapping_add(1);
-        let window = self.associations[association as usize].own_window;
-        let channel = Channel::new(self.channel_generation, association, number, mode, ports, window);
-        let index = self.channels.insert(channel) as u32;
+        let &Association { own_window, path, .. } = &*self.associations[association as usize];
+        let generation = self.channel_generation;
+        let channel = Channel::new(generation, path, association, number, mode, ports, own_window);
+        let index = self.channels.insert(Box::new(channel)) as u32;
         self.associations[association as usize].attach(number, index);
         index
     }
@@ -442,7 +444,6 @@ impl Endpoint {
         channel.detached = true;
         // What arrived whole before the end can still be read; only then does the reader meet the error. That holds for who accepts it later as well.
         channel.failed.get_or_insert(code);
-        channel.opening = Opening::Done;
         let is_empty = !channel.incoming.is_readable(channel.mode) && !channel.incoming.is_finished();
         self.release_reservation(index);
         let channel = &self.channels[index as usize];

@@ -61,12 +61,18 @@ mod tests {
     fn there_is_one_at_least_and_pinning_changes_nothing() {
         let before = usable();
         assert!(before >= 1 && before <= online());
-        let mut one = rustix::thread::CpuSet::new();
-        let may = rustix::thread::sched_getaffinity(None).expect("affinity");
-        one.set((0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| may.is_set(*cpu)).expect("some processor"));
-        rustix::thread::sched_setaffinity(None, &one).expect("pinned");
+        let mut may = [0u64; 128];
+        // SAFETY: the buffers are as long as is said; 0 is the calling thread.
+        let pin = |mask: &[u64]| unsafe { sys::sched_setaffinity(0, size_of_val(mask), mask.as_ptr()) };
+        // SAFETY: the same.
+        let bytes = unsafe { sys::sched_getaffinity(0, size_of_val(&may), may.as_mut_ptr()) }.expect("affinity");
+        let words = bytes.div_ceil(8);
+        let first = may.iter().position(|word| *word != 0).expect("some processor");
+        let mut one = [0u64; 128];
+        one[first] = 1 << may[first].trailing_zeros();
+        pin(&one[..words]).expect("pinned");
         assert_eq!(usable(), before);
-        rustix::thread::sched_setaffinity(None, &may).expect("free again");
+        pin(&may[..words]).expect("free again");
     }
 
     #[test]

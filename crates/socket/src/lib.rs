@@ -34,5 +34,6 @@ pub mod thread;
 pub mod wait;
 
 pub use api::{
-    Address, Incoming, IncomingMessages, Listener, MessageListener, MessageSocket, PacketAddress, Stream, ToAddresses,
+    Address, Incoming, IncomingMessages, Listener, Local, MessageListener, MessageSocket, PacketAddress, Stream,
+    ToAddresses,
 };

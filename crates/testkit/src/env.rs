@@ -49,6 +49,17 @@ pub fn preload() -> PathBuf {
     artifact("libropeway_preload.so")
 }
 
+/// A command that runs cargo, or leads to it, without what the cargo that runs this test told it about its package: build scripts that look at that
+/// would run again at every turn, and with them all that depends on them.
+pub fn without_package(command: &mut Command) -> &mut Command {
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
 fn artifact(name: &str) -> PathBuf {
     let path = bin_dir().join(name);
     assert!(

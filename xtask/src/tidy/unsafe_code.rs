@@ -32,9 +32,12 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/socket/src/wait.rs", "ppoll on bell and shadow, signal masks"),
     ("crates/link/src/sys/", "messages, options and devices of sockets, for engines inside hooks"),
     // What C hands over, or takes.
+    ("crates/capi/src/calls.rs", "exported functions: their pointers are as good as the program that calls them"),
+    ("crates/capi/src/guard.rs", "errno"),
+    ("crates/capi/src/memory.rs", "the program's buffers, texts and values"),
     ("crates/preload/src/", "every hook is a C function: its pointers are as good as the program that calls it"),
     ("crates/socket/src/api/exit.rs", "a handler for the exit of the process"),
-    ("crates/socket/src/api/leaked.rs", "a value made once and never freed, behind an atomic pointer"),
+    ("crates/socket/src/api/per_process.rs", "a value made once and never freed, behind an atomic pointer"),
     ("crates/socket/src/settings.rs", "the environment, as C strings"),
     ("crates/socket/src/thread.rs", "a function kept in an atomic word"),
 ];

@@ -128,7 +128,23 @@ impl Endpoint {
     /// # Errors
     /// A bound was reached.
     pub fn connect(&mut self, now: Time, path: &Path, port: u16, mode: Mode) -> Result<ChannelId, ConnectError> {
-        self.connect_over(now, &[Route::new(*path, &self.config)], false, port, mode)
+        let source_port = self.free_port();
+        self.connect_from(now, path, source_port, port, mode)
+    }
+
+    /// The same from a port that the caller names, and sees to that it means something: the peer is told, nothing else depends on it.
+    ///
+    /// # Errors
+    /// A bound was reached.
+    pub fn connect_from(
+        &mut self,
+        now: Time,
+        path: &Path,
+        source_port: u16,
+        port: u16,
+        mode: Mode,
+    ) -> Result<ChannelId, ConnectError> {
+        self.connect_ports(now, &[Route::new(*path, &self.config)], false, (source_port, port), mode)
     }
 
     /// The same over any of several paths, of which the first is the default. `bonded`: what is sent for the first time is spread over all of them; otherwise the
@@ -144,23 +160,40 @@ impl Endpoint {
         port: u16,
         mode: Mode,
     ) -> Result<ChannelId, ConnectError> {
+        let source_port = self.free_port();
+        self.connect_ports(now, routes, bonded, (source_port, port), mode)
+    }
+
+    fn connect_ports(
+        &mut self,
+        now: Time,
+        routes: &[Route],
+        bonded: bool,
+        ports: (u16, u16),
+        mode: Mode,
+    ) -> Result<ChannelId, ConnectError> {
         let known = routes.iter().find_map(|route| self.peers.get(&route.path).copied());
         let association = match known {
             Some(index) => {
                 self.add_routes(now, index, routes, bonded);
                 index
             }
-            None => self.begin_attempt(now, routes, bonded, port)?,
+            None => self.begin_attempt(now, routes, bonded, ports)?,
         };
-        let opened = self.open_channel(now, association, port, mode);
+        let opened = self.open_channel(now, association, ports, mode);
         if opened.is_err() && self.associations[association as usize].channels.is_empty() && known.is_none() {
             self.end_association(association, ErrorCode::Closed);
         }
         opened
     }
 
-    fn open_channel(&mut self, now: Time, index: u32, port: u16, mode: Mode) -> Result<ChannelId, ConnectError> {
-        let source_port = self.free_port();
+    fn open_channel(
+        &mut self,
+        now: Time,
+        index: u32,
+        (source_port, port): (u16, u16),
+        mode: Mode,
+    ) -> Result<ChannelId, ConnectError> {
         let most = self.config.max_channels;
         let number = self.associations[index as usize].free_number(most).ok_or(ConnectError::TooMany)?;
         let at = self.add_channel(index, number, mode, (source_port, port));
@@ -200,11 +233,17 @@ impl Endpoint {
         port
     }
 
-    fn begin_attempt(&mut self, now: Time, routes: &[Route], bonded: bool, port: u16) -> Result<u32, ConnectError> {
+    fn begin_attempt(
+        &mut self,
+        now: Time,
+        routes: &[Route],
+        bonded: bool,
+        (source_port, port): (u16, u16),
+    ) -> Result<u32, ConnectError> {
         let (path, packet_bytes) = self.first_route(routes).ok_or(ConnectError::NoRoute)?;
         let (nonce, first_number) = (self.random.next_u64(), self.first_number());
         let give_up_at = now.after(self.config.connect_timeout_ns);
-        let attempt = Box::new(Attempt::new(nonce, (port, self.next_port), packet_bytes, give_up_at, now));
+        let attempt = Box::new(Attempt::new(nonce, (port, source_port), packet_bytes, give_up_at, now));
         let (config, windows) = (self.config.clone(), self.windows());
         let make = |id| Association::new(id, path, Phase::Opening(attempt), windows, first_number, &config, now);
         let index = self.add_association(make).ok_or(ConnectError::TooMany)?;
@@ -509,16 +548,10 @@ impl Endpoint {
         }
     }
 
-    /// The peer's path, empty when the wire is done with the channel, and the ports, local first.
+    /// The peer's path and the ports, local first.
     pub fn addresses(&self, id: ChannelId) -> Option<(Path, u16, u16)> {
         let channel = &self.channels[self.channel_index(id)? as usize];
-        // By then its association's place may be another's.
-        let path = self
-            .associations
-            .get(channel.association as usize)
-            .filter(|_| !channel.detached)
-            .map_or(Path([0; Path::BYTES]), |association| association.path);
-        Some((path, channel.local_port, channel.remote_port))
+        Some((channel.path, channel.local_port, channel.remote_port))
     }
 
     /// The length of the next whole message, if there is one.
@@ -529,8 +562,8 @@ impl Endpoint {
     /// The longest message that can be sent on a channel: what the peer takes, and this end; 0 while it is being opened.
     pub fn longest_message(&self, id: ChannelId) -> Option<u64> {
         let channel = &self.channels[self.channel_index(id)? as usize];
-        let peer =
-            self.associations.get(channel.association as usize).map_or(0, |association| association.peer_longest);
+        let association = self.associations.get(channel.association as usize).filter(|_| !channel.detached);
+        let peer = association.map_or(0, |association| association.peer_longest);
         Some(u64::from(peer.min(self.config.longest_message_bytes)))
     }
 

@@ -454,7 +454,7 @@ fn number_packet(association: &mut Association, mut packet: Packet, now: Time) -
 }
 
 /// WANT blocks for channels that wait for credit: as many as fit, the others in turn with the next STATE.
-fn write_wants(association: &mut Association, channels: &slab::Slab<Channel>, blocks: &mut BlockWriter<'_>) {
+fn write_wants(association: &mut Association, channels: &slab::Slab<Box<Channel>>, blocks: &mut BlockWriter<'_>) {
     let first = association.want_next;
     for &number in association.blocked.range(first..).chain(association.blocked.range(..first)) {
         let Some(channel) = association.channel(number).and_then(|at| channels.get(at as usize)) else { continue };

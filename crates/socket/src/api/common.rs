@@ -20,8 +20,7 @@ macro_rules! connection_methods {
         }
 
         fn connect_by(to: &Address, deadline: Option<Instant>) -> io::Result<Self> {
-            let (home, target, port) = super::common::target(to)?;
-            Connection::connect(home, target, port, $mode, deadline).map(Self::of)
+            Connection::connect(super::common::way(to)?, $mode, deadline).map(Self::of)
         }
 
         /// Begins to connect and does not wait. The result is non-blocking; it becomes writable when [`Self::is_connected`] has news.
@@ -29,8 +28,24 @@ macro_rules! connection_methods {
         /// # Errors
         /// What can be known without the peer.
         pub fn connect_nonblocking(to: &Address) -> io::Result<Self> {
-            let (home, target, port) = super::common::target(to)?;
-            Connection::open(home, target, port, $mode).map(Self::of)
+            Connection::open(super::common::way(to)?, $mode).map(Self::of)
+        }
+
+        /// Connects from an address that was taken before, and gives up after `limit`.
+        ///
+        /// # Errors
+        /// As [`Self::connect`].
+        pub fn connect_from(local: &Local, to: &Address, limit: Option<Duration>) -> io::Result<Self> {
+            let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+            Connection::connect(super::common::way_from(local, to)?, $mode, deadline).map(Self::of)
+        }
+
+        /// Begins to connect from an address that was taken before: [`Self::connect_nonblocking`].
+        ///
+        /// # Errors
+        /// What can be known without the peer.
+        pub fn connect_nonblocking_from(local: &Local, to: &Address) -> io::Result<Self> {
+            Connection::open(super::common::way_from(local, to)?, $mode).map(Self::of)
         }
 
         /// Connects over an engine of one's own, to `port` of the engine that is at `target`.
@@ -39,7 +54,8 @@ macro_rules! connection_methods {
         /// As [`Self::connect`].
         pub fn connect_on(engine: &Engine, target: Target, port: u16, limit: Option<Duration>) -> io::Result<Self> {
             let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
-            Connection::connect(Home::of(engine, target.link), target, port, $mode, deadline).map(Self::of)
+            let way = Way { home: Home::of(engine, target.link), target, from: None, port };
+            Connection::connect(way, $mode, deadline).map(Self::of)
         }
 
         pub(super) fn of(connection: Connection) -> Self {
@@ -52,6 +68,22 @@ macro_rules! connection_methods {
         /// It refused, or did not answer in time.
         pub fn is_connected(&self) -> io::Result<bool> {
             self.connection.is_connected()
+        }
+
+        /// After [`Self::connect_nonblocking`]: waits until the peer has taken the connection, whatever the options say.
+        ///
+        /// # Errors
+        /// As [`Self::connect`]. `TimedOut` after `limit`; it goes on being opened. `NotConnected`: it was aborted meanwhile.
+        pub fn wait_connected(&self, limit: Option<Duration>) -> io::Result<()> {
+            self.connection.wait_connected(limit.and_then(|limit| Instant::now().checked_add(limit)))
+        }
+
+        /// Whether no more can be read: the peer has closed, or reading was ended here, and everything was read.
+        ///
+        /// # Errors
+        /// This end has aborted the connection.
+        pub fn is_ended(&self) -> io::Result<bool> {
+            self.connection.is_ended()
         }
 
         /// Another handle of the same connection, with the same options. It ends with the last one.
@@ -169,10 +201,11 @@ macro_rules! connection_methods {
 pub(super) use connection_methods;
 
 use super::address::{Address, ToAddresses};
-use super::home::{self, Home};
+use super::connection::Way;
+use super::home;
+use super::local::Local;
 use ropeway_engine::Target;
 use std::io::{self, ErrorKind};
-use std::sync::Arc;
 
 /// The first success, or the last failure.
 pub(super) fn first<T>(of: impl ToAddresses, act: impl Fn(Address) -> io::Result<T>) -> io::Result<T> {
@@ -186,10 +219,19 @@ pub(super) fn first<T>(of: impl ToAddresses, act: impl Fn(Address) -> io::Result
     result
 }
 
-/// Over which engine `to` is reached, and where it is.
-pub(super) fn target(to: &Address) -> io::Result<(Arc<Home>, Target, u16)> {
+/// How `to` is reached.
+pub(super) fn way(to: &Address) -> io::Result<Way> {
     let to = to.to_connect()?;
     let (home, address) = home::to_reach(&to)?;
     let target = Target { link: home.link(), address };
-    Ok((home, target, to.port()))
+    Ok(Way { home, target, from: None, port: to.port() })
+}
+
+/// How `to` is reached from `local`.
+pub(super) fn way_from(local: &Local, to: &Address) -> io::Result<Way> {
+    let to = to.to_connect()?;
+    let home = local.binding.home().clone();
+    let address = home.reach(&to)?;
+    let target = Target { link: home.link(), address };
+    Ok(Way { home, target, from: local.port, port: to.port() })
 }

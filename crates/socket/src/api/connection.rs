@@ -1,9 +1,9 @@
 //! One end of a connection, as streams and message sockets share it: options, waiting, and what happens at its end.
 
 use super::address::Address;
-use super::errors::{of_send, of_wait};
+use super::errors::{of_opening, of_send, of_wait};
 use super::home::Home;
-use ropeway_engine::{ChannelId, Engine, Error, Interest, Mode, Target, Watch};
+use ropeway_engine::{ChannelId, Engine, Error, ErrorCode, Interest, Mode, Readiness, Target, Watch};
 use std::io::{self, ErrorKind};
 use std::net::{Shutdown, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -42,6 +42,15 @@ impl Limit {
     pub fn deadline(&self) -> Option<Instant> {
         Instant::now().checked_add(self.get()?)
     }
+}
+
+/// Over which engine somebody is reached, and as whom.
+pub struct Way {
+    pub home: Arc<Home>,
+    pub target: Target,
+    /// The port of the protocol that the peer is told; `None`: one of the engine's choice.
+    pub from: Option<u16>,
+    pub port: u16,
 }
 
 pub struct Connection {
@@ -86,30 +95,30 @@ impl Connection {
     }
 
     /// Opens one and waits until the peer has taken it.
-    pub fn connect(
-        home: Arc<Home>,
-        target: Target,
-        port: u16,
-        mode: Mode,
-        deadline: Option<Instant>,
-    ) -> io::Result<Connection> {
-        let channel = home.engine().connect(target, port, mode, deadline)?;
-        Ok(Connection::opened(home, channel, target, port))
-    }
-
-    fn opened(home: Arc<Home>, channel: ChannelId, target: Target, port: u16) -> Connection {
-        // It may have failed already, and then there is nothing left to ask.
-        let local = home.engine().addresses(channel).map_or(0, |(_, local, _)| local);
-        let peer = home.name(target.address, port);
-        Connection::new(home, channel, peer, (local, port))
+    pub fn connect(way: Way, mode: Mode, deadline: Option<Instant>) -> io::Result<Connection> {
+        let engine = way.home.engine();
+        let connect = || engine.connect_from(way.target, way.from, way.port, mode, deadline);
+        let channel = match connect() {
+            // The peer's engine, which was known, has just gone; who is there now is asked anew.
+            Err(Error::Failed(ErrorCode::Closed)) => connect(),
+            other => other,
+        };
+        Ok(Connection::opened(way, channel.map_err(of_opening)?))
     }
 
     /// Opens one and does not wait for the peer.
-    pub fn open(home: Arc<Home>, target: Target, port: u16, mode: Mode) -> io::Result<Connection> {
-        let channel = home.engine().open(target, port, mode)?;
-        let connection = Connection::opened(home, channel, target, port);
+    pub fn open(way: Way, mode: Mode) -> io::Result<Connection> {
+        let channel = way.home.engine().open_from(way.target, way.from, way.port, mode)?;
+        let connection = Connection::opened(way, channel);
         connection.set_nonblocking(true);
         Ok(connection)
+    }
+
+    fn opened(way: Way, channel: ChannelId) -> Connection {
+        // It may have failed already, and then there is nothing left to ask.
+        let local = way.home.engine().addresses(channel).map_or(0, |(_, local, _)| local);
+        let peer = way.home.name(way.target.address, way.port);
+        Connection::new(way.home, channel, peer, (local, way.port))
     }
 
     fn engine(&self) -> &Engine {
@@ -166,12 +175,17 @@ impl Connection {
         } else {
             self.engine().recv(self.channel, out, self.read_limit.deadline())
         };
-        result.map_err(of_wait)
+        result.map_err(|error| self.recv_error(error))
     }
 
     /// The same, without waiting whatever the options say.
     pub fn try_recv(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
-        self.engine().try_recv(self.channel, out).map_err(of_wait)
+        self.engine().try_recv(self.channel, out).map_err(|error| self.recv_error(error))
+    }
+
+    /// Bytes of a stream that are there; they stay.
+    pub fn try_peek(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        self.engine().try_peek(self.channel, out).map_err(of_wait)
     }
 
     /// Bytes of a stream; they stay.
@@ -208,11 +222,17 @@ impl Connection {
     }
 
     fn send_error(&self, error: Error) -> io::Error {
-        let has_failed = || self.engine().readiness(self.channel).is_none_or(|readiness| readiness.failed.is_some());
-        match error {
-            Error::Failed(_) => of_send(error, has_failed()),
-            error => of_send(error, true),
+        let Error::Failed(_) = error else { return of_send(error, true) };
+        match self.engine().readiness(self.channel) {
+            Some(readiness) if !readiness.opened => of_opening(error),
+            readiness => of_send(error, readiness.is_none_or(|readiness| readiness.failed.is_some())),
         }
+    }
+
+    fn recv_error(&self, error: Error) -> io::Error {
+        let Error::Failed(_) = error else { return of_wait(error) };
+        let was_opened = self.engine().readiness(self.channel).is_none_or(|readiness| readiness.opened);
+        if was_opened { of_wait(error) } else { of_opening(error) }
     }
 
     /// Waits until the peer's engine has acknowledged everything sent.
@@ -225,22 +245,30 @@ impl Connection {
     pub fn next_message_bytes(&self) -> io::Result<Option<usize>> {
         let deadline = self.read_limit.deadline();
         loop {
-            if !self.is_nonblocking() {
-                let interest = Interest { read: true, write: false };
-                self.engine().wait(self.channel, interest, deadline).map_err(of_wait)?;
+            match self.try_next_message_bytes() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && !self.is_nonblocking() => {}
+                other => return other,
             }
-            if let Some(bytes) = self.engine().message_bytes(self.channel) {
-                return Ok(Some(bytes));
-            }
-            let readiness = self.engine().readiness(self.channel).ok_or(Error::Closed)?;
-            match readiness.failed {
-                _ if readiness.ended => return Ok(None),
-                Some(code) => return Err(Error::Failed(code).into()),
-                None if self.is_nonblocking() => return Err(ErrorKind::WouldBlock.into()),
-                // Another thread took it.
-                None => {}
-            }
+            let interest = Interest { read: true, write: false };
+            self.engine().wait(self.channel, interest, deadline).map_err(of_wait)?;
         }
+    }
+
+    /// The same, without waiting whatever the options say.
+    pub fn try_next_message_bytes(&self) -> io::Result<Option<usize>> {
+        // Looked at first: a message that comes in between is no end.
+        let readiness = self.engine().readiness(self.channel).ok_or(Error::Closed)?;
+        match (self.engine().message_bytes(self.channel), readiness.failed) {
+            (Some(bytes), _) => Ok(Some(bytes)),
+            (None, _) if readiness.ended => Ok(None),
+            (None, Some(code)) => Err(Error::Failed(code).into()),
+            (None, None) => Err(ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Whether the peer has closed, or reading was ended, and everything was read.
+    pub fn is_ended(&self) -> io::Result<bool> {
+        Ok(self.engine().readiness(self.channel).ok_or(Error::Closed)?.ended)
     }
 
     pub fn longest_message(&self) -> u64 {
@@ -253,6 +281,8 @@ impl Connection {
         }
         if matches!(how, Shutdown::Write | Shutdown::Both) {
             self.engine().shutdown(self.channel).map_err(|error| self.send_error(error))?;
+            // Who waits for room waits in vain.
+            self.engine().wake(self.channel)?;
         }
         Ok(())
     }
@@ -261,15 +291,21 @@ impl Connection {
     pub fn is_connected(&self) -> io::Result<bool> {
         let readiness = self.engine().readiness(self.channel).ok_or(Error::Closed)?;
         match readiness.failed {
-            Some(code) => Err(Error::Failed(code).into()),
+            Some(code) => Err(ended(&readiness, code)),
             None => Ok(readiness.opened),
         }
+    }
+
+    /// Waits until the peer has taken the connection.
+    pub fn wait_connected(&self, deadline: Option<Instant>) -> io::Result<()> {
+        let to = Target { link: self.home.link(), address: self.home.reach(&self.peer)? };
+        self.engine().wait_opened(self.channel, to, deadline).map_err(of_opening)
     }
 
     /// The error that ended it, if one did.
     pub fn failure(&self) -> Option<io::Error> {
         let readiness = self.engine().readiness(self.channel)?;
-        readiness.failed.map(|code| Error::Failed(code).into())
+        readiness.failed.map(|code| ended(&readiness, code))
     }
 
     pub fn watch(&self) -> io::Result<Watch> {
@@ -299,6 +335,11 @@ impl Drop for Connection {
             None => self.engine().close(self.channel),
         }
     }
+}
+
+/// Why a connection that stands so has ended.
+fn ended(readiness: &Readiness, code: ErrorCode) -> io::Error {
+    if readiness.opened { Error::Failed(code).into() } else { of_opening(Error::Failed(code)) }
 }
 
 /// The address of this host under which packets to `peer` leave. Nothing is sent.

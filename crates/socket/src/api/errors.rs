@@ -18,6 +18,14 @@ pub fn of_wait(error: Error) -> io::Error {
     }
 }
 
+/// Of an attempt to connect. A peer that left while it was asked has not taken the connection; somebody else may be there next time.
+pub fn of_opening(error: Error) -> io::Error {
+    match error {
+        Error::Failed(ErrorCode::Closed) => io::Error::new(ErrorKind::ConnectionRefused, error),
+        error => error.into(),
+    }
+}
+
 /// Of a call that sends. The peer closed in order, or this end did: nobody will read it.
 pub fn of_send(error: Error, has_failed: bool) -> io::Error {
     match error {

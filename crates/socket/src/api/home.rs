@@ -8,16 +8,16 @@ use super::address::{Address, PacketAddress};
 use super::claim::Claim;
 use super::environment::{self, Environment};
 use super::exit;
-use ropeway_engine::link::Width;
+use super::per_process::PerProcess;
+use ropeway_engine::key_file::{self, KeyError};
 use ropeway_engine::link::packet::{self, FieldMatch, PacketLink};
 use ropeway_engine::link::udp::{self, UdpLink};
-use ropeway_engine::link::{self, Link};
-use ropeway_engine::{Config, Engine, LinkId, Options};
-use ropeway_shm::fork::Birthmark;
+use ropeway_engine::link::{self, Link, Width};
+use ropeway_engine::{ClusterKeys, Config, Engine, LinkId, Options};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
@@ -48,17 +48,19 @@ pub struct Home {
     place: Place,
     /// Made by this process on its own account: it sees to the end of it.
     is_ours: bool,
+    /// Its address belongs to a [`Binding`].
+    taken: AtomicBool,
 }
 
 impl Home {
     /// In somebody's own engine.
     pub fn of(engine: &Engine, link: LinkId) -> Arc<Home> {
         let place = Place { engine: engine.clone(), link, device: String::new(), claims: Arc::default() };
-        Arc::new(Home { place, is_ours: false })
+        Arc::new(Home { place, is_ours: false, taken: AtomicBool::new(false) })
     }
 
     fn ours(place: Place) -> Arc<Home> {
-        Arc::new(Home { place, is_ours: true })
+        Arc::new(Home { place, is_ours: true, taken: AtomicBool::new(false) })
     }
 
     pub fn engine(&self) -> &Engine {
@@ -80,6 +82,26 @@ impl Home {
         }
     }
 
+    /// Somebody's address on this link.
+    ///
+    /// # Errors
+    /// It is on another kind of link.
+    pub fn reach(&self, to: &Address) -> io::Result<link::Address> {
+        match (self.local(), to) {
+            (Some(link::Address::Udp(own)), Address::Udp(to)) if own.is_ipv4() == to.is_ipv4() => {
+                Ok(link::Address::Udp(*to))
+            }
+            (Some(link::Address::Ether(_)), Address::Packet(to)) if to.device == self.place.device => {
+                Ok(link::Address::Ether(to.mac.unwrap_or_default()))
+            }
+            (Some(link::Address::Sim(_)), Address::Sim { host, .. }) => Ok(link::Address::Sim(*host)),
+            _ => {
+                let what = format!("{to} cannot be reached from the address that was chosen to connect from");
+                Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+            }
+        }
+    }
+
     pub fn local(&self) -> Option<link::Address> {
         self.place.engine.local(self.place.link)
     }
@@ -88,24 +110,60 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         if self.is_ours
-            && let Some(process) = Process::existing()
+            && let Some(process) = PROCESS.get()
         {
             process.linger(self.place.clone());
         }
     }
 }
 
+/// The right to an address of this host, and its port.
+pub struct Binding {
+    home: Arc<Home>,
+    port: u16,
+}
+
+impl Binding {
+    /// At a port of somebody's own engine.
+    pub fn of(engine: &Engine, link: LinkId, port: u16) -> Binding {
+        Binding { home: Home::of(engine, link), port }
+    }
+
+    fn new(home: Arc<Home>, port: u16) -> io::Result<Binding> {
+        if home.taken.swap(true, Ordering::AcqRel) {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("port {port} is in use by this process")));
+        }
+        Ok(Binding { home, port })
+    }
+
+    pub fn home(&self) -> &Arc<Home> {
+        &self.home
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for Binding {
+    fn drop(&mut self) {
+        self.home.taken.store(false, Ordering::Release);
+    }
+}
+
 /// Clients' engines are shared by what is reached through them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Reach {
+    Loopback4,
+    Loopback6,
     Ipv4,
     Ipv6,
     Device(String),
 }
 
-/// What this process has. Leaked: a forked child leaves its parent's alone and makes its own.
+/// What this process has. A forked child leaves its parent's alone and makes its own.
+#[derive(Default)]
 struct Process {
-    birthmark: Birthmark,
     homes: Mutex<Homes>,
 }
 
@@ -118,24 +176,15 @@ struct Homes {
     lingered: u64,
 }
 
-static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+static PROCESS: PerProcess<Process> = PerProcess::new();
 
 impl Process {
-    /// That of this process, if it has one.
-    fn existing() -> Option<&'static Process> {
-        super::leaked::get(&PROCESS).filter(|process| !process.birthmark.is_inherited())
-    }
-
     fn get() -> io::Result<&'static Process> {
-        if let Some(process) = Process::existing() {
-            return Ok(process);
-        }
-        let fresh = Process { birthmark: Birthmark::new()?, homes: Mutex::default() };
-        let (process, was_first) = super::leaked::replace(&PROCESS, fresh, |old| old.birthmark.is_inherited());
-        if was_first {
+        let found = PROCESS.get_or_make(Process::default)?;
+        if found.is_first {
             exit::register();
         }
-        Ok(process)
+        Ok(found.value)
     }
 
     fn lock(&self) -> MutexGuard<'_, Homes> {
@@ -156,8 +205,11 @@ impl Process {
         drop(homes);
         let wait = move || {
             place.engine.drain_all(deadline);
-            let last = self.lock().lingering.remove(&key);
+            let mut homes = self.lock();
+            let last = homes.lingering.remove(&key);
+            // Under the lock: who binds the address next finds either the place or the address free.
             drop((place, last));
+            drop(homes);
         };
         // Without a thread to spare, the exit of the process waits for it.
         let _ = std::thread::Builder::new().name("ropeway-linger".into()).spawn(wait);
@@ -170,8 +222,15 @@ impl Process {
 /// It cannot be made: no privileges, no such device, no descriptors.
 pub fn to_reach(to: &Address) -> io::Result<(Arc<Home>, link::Address)> {
     let (reach, address) = match to {
-        Address::Udp(to) if to.is_ipv4() => (Reach::Ipv4, link::Address::Udp(*to)),
-        Address::Udp(to) => (Reach::Ipv6, link::Address::Udp(*to)),
+        Address::Udp(to) => {
+            let reach = match (to.is_ipv4(), to.ip().is_loopback()) {
+                (true, true) => Reach::Loopback4,
+                (true, false) => Reach::Ipv4,
+                (false, true) => Reach::Loopback6,
+                (false, false) => Reach::Ipv6,
+            };
+            (reach, link::Address::Udp(*to))
+        }
         Address::Packet(to) => (Reach::Device(to.device.clone()), link::Address::Ether(to.mac.unwrap_or_default())),
         Address::Sim { .. } => return Err(only_own_engines(to)),
     };
@@ -179,37 +238,41 @@ pub fn to_reach(to: &Address) -> io::Result<(Arc<Home>, link::Address)> {
     if let Some(home) = homes.clients.get(&reach) {
         return Ok((home.clone(), address));
     }
+    // Even towards loopback the socket is bound to no address: then its packets are as long as a listener that is bound to none takes.
+    let (any4, any6) = (IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED));
     let home = Home::ours(match &reach {
-        Reach::Ipv4 => over_udp(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0))?,
-        Reach::Ipv6 => over_udp(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0))?,
+        Reach::Loopback4 => over_udp(SocketAddr::new(any4, 0), true)?,
+        Reach::Loopback6 => over_udp(SocketAddr::new(any6, 0), true)?,
+        Reach::Ipv4 => over_udp(SocketAddr::new(any4, 0), false)?,
+        Reach::Ipv6 => over_udp(SocketAddr::new(any6, 0), false)?,
         Reach::Device(device) => over_packets(device, None)?,
     });
     homes.clients.insert(reach, home.clone());
     Ok((home, address))
 }
 
-/// The engine that listens at `at`, and the port.
+/// The right to `at`, with an engine there.
 ///
 /// # Errors
 /// The address is taken, or not this host's; or as [`to_reach`].
-pub fn to_listen(at: &Address) -> io::Result<(Arc<Home>, u16)> {
+pub fn to_listen(at: &Address) -> io::Result<Binding> {
     let process = Process::get()?;
     // Let go of after the lock, which the last user of a home needs.
     let mut present: Vec<Arc<Home>> = Vec::new();
     let mut homes = process.lock();
     homes.listening.retain(|home| home.strong_count() > 0);
     if at.port() != 0 {
-        // A listener was here before, and its connections still are.
+        // Somebody was here before, and his connections still are.
         present.extend(homes.listening.iter().filter_map(Weak::upgrade));
         if let Some(home) = present.iter().find(|home| home.place.is_at(at)) {
-            return Ok((home.clone(), at.port()));
+            return Binding::new(home.clone(), at.port());
         }
     }
     let past = homes.lingering.values().find(|place| at.port() != 0 && place.is_at(at)).cloned();
     let (place, port) = match (past, at) {
         (Some(place), _) => (place, at.port()),
         (None, Address::Udp(at)) => {
-            let place = over_udp(*at)?;
+            let place = over_udp(*at, at.ip().is_loopback())?;
             let local = place.engine.local(place.link);
             (place, if let Some(link::Address::Udp(local)) = local { local.port() } else { at.port() })
         }
@@ -221,16 +284,17 @@ pub fn to_listen(at: &Address) -> io::Result<(Arc<Home>, u16)> {
     };
     let home = Home::ours(place);
     homes.listening.push(Arc::downgrade(&home));
-    Ok((home, port))
+    Binding::new(home, port)
 }
 
 fn only_own_engines(address: &Address) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, format!("{address} exists for an engine of your own only"))
 }
 
-fn over_udp(local: SocketAddr) -> io::Result<Place> {
+fn over_udp(local: SocketAddr, stays_here: bool) -> io::Result<Place> {
+    let keys = keys(stays_here)?;
     let link = UdpLink::open(&udp::Options::new(local))?;
-    make(Box::new(link), 0, String::new(), Vec::new())
+    make(Box::new(link), keys, 0, String::new(), Vec::new())
 }
 
 /// Over frames on `device`: those for this engine's ids, and those that open a connection to its port.
@@ -239,19 +303,35 @@ fn over_packets(device: &str, port: Option<(u16, Claim)>) -> io::Result<Place> {
     const ID_OFFSET: u32 = 4;
     const STEERING_BITS: u32 = 0xFFF0_0000;
     let field = |mask, value| FieldMatch { offset: ID_OFFSET, width: Width::Four, mask, value };
+    let keys = keys(false)?;
     let (steering, claim) = Claim::steering(device)?;
     let own = field(STEERING_BITS, u32::from(steering) << 20);
     let opening = port.as_ref().map(|(port, _)| field(0xFFFF_FFF0, STEERING_BITS | u32::from(*port) << 4));
     let accept = [Some(own), opening].into_iter().flatten().collect();
     let link = PacketLink::open(&packet::Options { accept, ..packet::Options::new(device) })?;
     let claims = [Some(claim), port.map(|(_, claim)| claim)].into_iter().flatten().collect();
-    make(Box::new(link), steering, device.into(), claims)
+    make(Box::new(link), keys, steering, device.into(), claims)
 }
 
-fn make(link: Box<dyn Link>, steering: u16, device: String, claims: Vec<Claim>) -> io::Result<Place> {
+/// The keys that the environment names. Within one host none is needed unless one was chosen.
+fn keys(stays_here: bool) -> io::Result<Option<Arc<ClusterKeys>>> {
+    match key_file::decide(None) {
+        Err(KeyError::Undecided) if stays_here => Ok(None),
+        other => other.map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error)),
+    }
+}
+
+fn make(
+    link: Box<dyn Link>,
+    keys: Option<Arc<ClusterKeys>>,
+    steering: u16,
+    device: String,
+    claims: Vec<Claim>,
+) -> io::Result<Place> {
     let Environment { spin, packet_bytes, config, .. } = environment::get()?;
     let packet_bytes = u16::try_from(link.max_packet().min(*packet_bytes)).unwrap_or(u16::MAX);
-    let mut options = Options { config: Config { packet_bytes, ..config.clone() }, steering, ..Options::default() };
+    let config = Config { packet_bytes, ..config.clone() };
+    let mut options = Options { config, keys, steering, ..Options::default() };
     if let Some(spin) = *spin {
         options.spin = spin;
     }
@@ -262,7 +342,7 @@ fn make(link: Box<dyn Link>, steering: u16, device: String, claims: Vec<Claim>) 
 
 /// Closes everything and waits, for the linger time at most, until the peers have it.
 pub fn finish_all() {
-    let (Some(process), Ok(environment)) = (Process::existing(), environment::get()) else { return };
+    let (Some(process), Ok(environment)) = (PROCESS.get(), environment::get()) else { return };
     let mut present: Vec<Arc<Home>> = Vec::new();
     let homes = process.lock();
     present.extend(homes.clients.values().cloned());

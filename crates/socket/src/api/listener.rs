@@ -1,10 +1,10 @@
 //! Taking connections.
 
 use super::address::{Address, ToAddresses};
-use super::common::first;
 use super::connection::{Connection, Limit};
 use super::errors::of_wait;
-use super::home::{self, Home};
+use super::home::Binding;
+use super::local::Local;
 use super::message::MessageSocket;
 use super::stream::Stream;
 use ropeway_engine::{Engine, Error, LinkId, Mode, Watch};
@@ -19,61 +19,70 @@ pub const USUAL_BACKLOG: usize = 1024;
 
 /// A port at which connections of one kind are taken.
 struct Entrance {
-    home: Arc<Home>,
+    binding: Arc<Binding>,
     port: u16,
     nonblocking: AtomicBool,
     limit: Limit,
     watch: OnceLock<Watch>,
+    is_closed: AtomicBool,
 }
 
 impl Entrance {
-    fn bind(at: &Address, mode: Mode, backlog: usize) -> io::Result<Entrance> {
-        let (home, port) = home::to_listen(&at.to_listen()?)?;
-        Entrance::new(home, port, mode, backlog)
-    }
-
-    fn new(home: Arc<Home>, port: u16, mode: Mode, backlog: usize) -> io::Result<Entrance> {
-        let port = home.engine().listen(port, mode, backlog)?;
+    fn new(binding: Arc<Binding>, mode: Mode, backlog: usize) -> io::Result<Entrance> {
+        let port = binding.home().engine().listen(binding.port(), mode, backlog)?;
         Ok(Entrance {
-            home,
+            binding,
             port,
             nonblocking: AtomicBool::new(false),
             limit: Limit::default(),
             watch: OnceLock::new(),
+            is_closed: AtomicBool::new(false),
         })
     }
 
-    fn accept(&self) -> io::Result<Connection> {
+    fn engine(&self) -> &Engine {
+        self.binding.home().engine()
+    }
+
+    fn accept(&self, now: bool) -> io::Result<Connection> {
         loop {
-            let channel = if self.nonblocking.load(Ordering::Relaxed) {
-                self.home.engine().try_accept(self.port)
+            let channel = if now || self.nonblocking.load(Ordering::Relaxed) {
+                self.engine().try_accept(self.port)
             } else {
-                self.home.engine().accept(self.port, self.limit.deadline())
+                self.engine().accept(self.port, self.limit.deadline())
             };
             // One that ended while it waited has no address any more; nobody would miss it.
-            if let Some(connection) = Connection::accepted(self.home.clone(), channel.map_err(of_wait)?) {
+            let home = self.binding.home().clone();
+            if let Some(connection) = Connection::accepted(home, channel.map_err(of_wait)?) {
                 return Ok(connection);
             }
         }
     }
 
     fn local(&self) -> io::Result<Address> {
-        Ok(self.home.name(self.home.local().ok_or(Error::Forked)?, self.port))
+        let home = self.binding.home();
+        Ok(home.name(home.local().ok_or(Error::Forked)?, self.port))
+    }
+
+    fn close(&self) {
+        if !self.is_closed.swap(true, Ordering::AcqRel) {
+            // In a forked child it is the parent's.
+            let _ = self.engine().unlisten(self.port);
+        }
     }
 
     fn watch(&self) -> io::Result<Watch> {
         if let Some(watch) = self.watch.get() {
             return Ok(watch.clone());
         }
-        let fresh = self.home.engine().watch_port_like_socket(self.port)?;
+        let fresh = self.engine().watch_port_like_socket(self.port)?;
         Ok(self.watch.get_or_init(|| fresh).clone())
     }
 }
 
 impl Drop for Entrance {
     fn drop(&mut self) {
-        // In a forked child it is the parent's.
-        let _ = self.home.engine().unlisten(self.port);
+        self.close();
     }
 }
 
@@ -101,7 +110,15 @@ macro_rules! listener {
             /// # Errors
             /// As [`Self::bind`].
             pub fn bind_with_backlog(at: impl ToAddresses, backlog: usize) -> io::Result<Self> {
-                first(at, |at| Ok(Self { entrance: Entrance::bind(&at, $mode, backlog)? }))
+                Self::bind_to(&Local::bind(at)?, backlog)
+            }
+
+            /// Listens at an address that was taken before.
+            ///
+            /// # Errors
+            /// Somebody listens there.
+            pub fn bind_to(local: &Local, backlog: usize) -> io::Result<Self> {
+                Ok(Self { entrance: Entrance::new(local.binding.clone(), $mode, backlog)? })
             }
 
             /// Listens at `port` of an engine of one's own, which is reached under the address of `link`.
@@ -109,7 +126,7 @@ macro_rules! listener {
             /// # Errors
             /// `AddrInUse`.
             pub fn bind_on(engine: &Engine, link: LinkId, port: u16, backlog: usize) -> io::Result<Self> {
-                Ok(Self { entrance: Entrance::new(Home::of(engine, link), port, $mode, backlog)? })
+                Ok(Self { entrance: Entrance::new(Arc::new(Binding::of(engine, link, port)), $mode, backlog)? })
             }
 
             /// Waits for a connection, and says where it comes from.
@@ -117,7 +134,17 @@ macro_rules! listener {
             /// # Errors
             /// `WouldBlock`, if told not to wait, or not any longer.
             pub fn accept(&self) -> io::Result<($connection, Address)> {
-                let connection = $connection::of(self.entrance.accept()?);
+                let connection = $connection::of(self.entrance.accept(false)?);
+                let peer = connection.peer_addr()?;
+                Ok((connection, peer))
+            }
+
+            /// Takes a connection that is there, without waiting whatever the options say.
+            ///
+            /// # Errors
+            /// `WouldBlock`; it was closed.
+            pub fn try_accept(&self) -> io::Result<($connection, Address)> {
+                let connection = $connection::of(self.entrance.accept(true)?);
                 let peer = connection.peer_addr()?;
                 Ok((connection, peer))
             }
@@ -152,6 +179,11 @@ macro_rules! listener {
             /// A limit of zero.
             pub fn set_accept_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
                 self.entrance.limit.set(limit)
+            }
+
+            /// Ends it before it is dropped: connections that nobody has accepted are reset, and threads that wait in [`Self::accept`] get an error.
+            pub fn close(&self) {
+                self.entrance.close();
             }
 
             /// A descriptor for event loops: readable while a connection waits. Every call gives the same one.

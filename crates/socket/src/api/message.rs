@@ -2,8 +2,9 @@
 
 use super::address::{Address, ToAddresses};
 use super::common::connection_methods;
-use super::connection::Connection;
+use super::connection::{Connection, Way};
 use super::home::Home;
+use super::local::Local;
 use ropeway_engine::{Engine, Error, Mode, Target, Watch};
 use std::fmt;
 use std::io;
@@ -84,6 +85,14 @@ impl MessageSocket {
     /// As [`MessageSocket::recv`].
     pub fn next_len(&self) -> io::Result<Option<usize>> {
         self.connection.next_message_bytes()
+    }
+
+    /// The same, without waiting whatever the options say.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or as [`MessageSocket::recv`].
+    pub fn try_next_len(&self) -> io::Result<Option<usize>> {
+        self.connection.try_next_message_bytes()
     }
 
     /// The longest message that can be sent: what the peer takes, and this end. 0 while the connection is being opened.

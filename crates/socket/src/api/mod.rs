@@ -12,15 +12,24 @@ mod environment;
 mod errors;
 mod exit;
 mod home;
-mod leaked;
 mod listener;
+mod local;
 mod message;
 mod neighbor;
+mod per_process;
 mod stream;
 
 pub use address::{Address, PacketAddress, ParseAddressError, ToAddresses};
+pub use claim::Claim;
 pub use errors::details;
 pub use listener::{Incoming, IncomingMessages, Listener, MessageListener, USUAL_BACKLOG};
+pub use local::Local;
 pub use message::MessageSocket;
+pub use per_process::{Found, PerProcess};
 pub use ropeway_engine::{Config, Engine, Error, ErrorCode, LinkId, Options, Routes, Target, Watch, Way, link};
 pub use stream::Stream;
+
+/// Has the tests of the documentation run what stands on that page.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/api.md")]
+pub struct Page;

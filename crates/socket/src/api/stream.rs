@@ -2,8 +2,9 @@
 
 use super::address::{Address, ToAddresses};
 use super::common::connection_methods;
-use super::connection::Connection;
+use super::connection::{Connection, Way};
 use super::home::Home;
+use super::local::Local;
 use ropeway_engine::{Engine, Mode, Target, Watch};
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -28,6 +29,14 @@ impl Stream {
     /// As a read.
     pub fn peek(&self, out: &mut [u8]) -> io::Result<usize> {
         Ok(self.connection.peek(out)?.unwrap_or(0))
+    }
+
+    /// The same, without waiting whatever the options say.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or as a read.
+    pub fn try_peek(&self, out: &mut [u8]) -> io::Result<usize> {
+        Ok(self.connection.try_peek(out)?.unwrap_or(0))
     }
 
     /// Reads what there is, without waiting whatever the options say.

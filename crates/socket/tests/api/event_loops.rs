@@ -165,3 +165,16 @@ fn a_refusal_wakes_who_waits_for_a_connection_that_opens() {
     assert!(!events.is_empty());
     assert_eq!(kind(client.is_connected()), ErrorKind::ConnectionRefused);
 }
+
+#[test]
+fn who_opens_a_connection_to_a_peer_that_has_left_is_refused_and_then_taken_by_the_next() {
+    let at = Listener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for round in 0..10 {
+        let listener = Listener::bind(&at).unwrap();
+        let client = Stream::connect_nonblocking(&at).unwrap();
+        client.wait_connected(Some(SOON)).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        drop((listener.accept().unwrap(), listener));
+        let client = Stream::connect_nonblocking(&at).unwrap();
+        assert_eq!(kind(client.wait_connected(Some(SOON))), ErrorKind::ConnectionRefused, "round {round}");
+    }
+}

@@ -1,47 +1,15 @@
 //! What happens at the end of connections and processes, and in forked children.
 
+use crate::parts::{BYTES, another};
 use crate::{SOON, kind, pair};
 use ropeway_socket::{Listener, Stream};
 use std::io::{ErrorKind, Read, Write};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-
-/// This test program again, as a process of its own that does `part`.
-fn another(part: &str, argument: &str) -> Child {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "lifetime::a_part_for_another_process", "--nocapture", "--include-ignored"]);
-    command.env("ROPEWAY_TEST_PART", part).env("ROPEWAY_TEST_ARGUMENT", argument);
-    command.stdout(Stdio::null()).spawn().unwrap()
-}
-
-const BYTES: usize = 5_000_000;
-
-/// Run by other tests, in a process of its own; alone it has nothing to do.
-#[test]
-fn a_part_for_another_process() {
-    let Ok(part) = std::env::var("ROPEWAY_TEST_PART") else { return };
-    let to = std::env::var("ROPEWAY_TEST_ARGUMENT").unwrap();
-    match part.as_str() {
-        "write and exit" => {
-            let mut stream = Stream::connect(to.as_str()).unwrap();
-            stream.write_all(&vec![b'x'; BYTES]).unwrap();
-            std::process::exit(0);
-        }
-        "accept, answer and exit" => {
-            let listener = Listener::bind(to.as_str()).unwrap();
-            let (mut stream, _) = listener.accept().unwrap();
-            stream.read_exact(&mut [0; 5]).unwrap();
-            stream.write_all(&vec![b'y'; BYTES]).unwrap();
-            std::process::exit(0);
-        }
-        other => panic!("{other}"),
-    }
-}
 
 #[test]
 fn a_process_that_exits_delivers_what_it_wrote() {
     let listener = Listener::bind("127.0.0.1:0").unwrap();
-    let mut child = another("write and exit", &listener.local_addr().unwrap().to_string());
+    let mut child = another("write and exit", &listener.local_addr().unwrap().to_string(), &[]);
     let (mut stream, _) = listener.accept().unwrap();
     // It is long through with writing when this end begins to read: its exit waits.
     std::thread::sleep(Duration::from_millis(300));
@@ -54,7 +22,7 @@ fn a_process_that_exits_delivers_what_it_wrote() {
 #[test]
 fn a_server_that_exits_delivers_what_it_wrote_and_others_see_the_end() {
     let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut child = another("accept, answer and exit", &port.to_string());
+    let mut child = another("accept, answer and exit", &port.to_string(), &[]);
     let begin = std::time::Instant::now();
     let mut stream = loop {
         match Stream::connect(port) {
@@ -69,6 +37,18 @@ fn a_server_that_exits_delivers_what_it_wrote_and_others_see_the_end() {
     stream.read_to_end(&mut received).unwrap();
     assert_eq!(received.len(), BYTES);
     assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_client_that_has_come_and_gone_before_it_was_accepted_is_accepted_all_the_same() {
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap().to_string();
+    assert!(another("write a little and exit", &to, &[]).wait().unwrap().success());
+    listener.set_accept_timeout(Some(SOON)).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut received = String::new();
+    stream.read_to_string(&mut received).unwrap();
+    assert_eq!(received, "a little");
 }
 
 #[test]
@@ -160,4 +140,26 @@ fn an_engine_of_ones_own_serves_as_well() {
     server.read_exact(&mut buffer).unwrap();
     assert_eq!(&buffer, b"hello");
     assert_eq!(kind(Stream::connect(from)), ErrorKind::Unsupported);
+    assert_ne!(Listener::bind_on(&engines[1], links[1], 0, 10).unwrap().port(), 0);
+}
+
+#[test]
+fn a_thread_that_waits_for_a_connection_is_woken_however_the_helper_stands() {
+    use ropeway_socket::api::{Engine, Options, link::memory};
+    let (one, _other) = memory::pair(memory::Config::default()).unwrap();
+    // Without spinning the thread that waits sleeps at once, while the one that slept before it wakes up.
+    let engine = Engine::new(&Options { spin: Duration::ZERO, ..Options::default() }).unwrap();
+    let link = engine.add_link(Box::new(one)).unwrap();
+    for _ in 0..200 {
+        // Nobody has called for a while: the helper sleeps on the links.
+        std::thread::sleep(Duration::from_millis(3));
+        let listener = std::sync::Arc::new(Listener::bind_on(&engine, link, 7000, 10).unwrap());
+        std::thread::sleep(Duration::from_millis(2));
+        let (told, heard) = std::sync::mpsc::channel();
+        let waiter = listener.clone();
+        std::thread::spawn(move || told.send(kind(waiter.accept().map(drop))));
+        std::thread::sleep(Duration::from_millis(1));
+        listener.close();
+        assert_eq!(heard.recv_timeout(SOON), Ok(ErrorKind::NotConnected));
+    }
 }

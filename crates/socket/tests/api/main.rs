@@ -4,6 +4,7 @@ mod errors;
 mod event_loops;
 mod lifetime;
 mod messages;
+mod parts;
 mod streams;
 
 use ropeway_socket::{Listener, Stream};

@@ -1,0 +1,161 @@
+/*
+ * Ropeway's sockets between hosts. Link with -lropeway (pkg-config ropeway); ropeway(3) says more.
+ *
+ * The calls are those of BSD sockets, on handles of their own: a handle is a positive int, but no descriptor, and none of the kernel's calls takes it.
+ *
+ * Errors. Calls return -1 and set errno when they fail; ropeway_error() then has a sentence about why. Every call can fail with EBADF (no such socket in this
+ * process: closed, never opened, or opened before a fork; or another thread closed it during the call), EFAULT (a null pointer), ENOMEM, EMFILE,
+ * and ENOTRECOVERABLE (a fault in the library: please report it). What else it can fail with stands with each. A failed call has changed nothing,
+ * unless it says so. No call is interrupted by a signal (EINTR does not occur), and none sends one (a broken pipe is EPIPE, not SIGPIPE).
+ *
+ * Threads. All calls may be made from any thread, on the same socket too: several may send and receive at once, and a message is always whole. Closing a
+ * socket ends the calls that wait with it in other threads (EBADF). The library has threads of its own, with the signal mask of the thread whose call
+ * started them: the first to bind or connect. It may be loaded with dlopen; after dlclose it stays in memory, and its sockets open.
+ *
+ * fork. Sockets belong to the process that made them. In a forked child all of them are EBADF, also to close; the parent's go on. The child may
+ * open new ones. After exec there is nothing left of them.
+ *
+ * exit. exit(3), and the return from main, deliver what was sent: they wait up to ROPEWAY_LINGER_MS for the peers' acknowledgments. _exit and a killed process do not.
+ *
+ * Who may. Within one host nothing is needed. Between hosts both ends need the cluster's key (environment: ROPEWAY_KEY_FILE, made by `ropeway key new`), or the word
+ * that hosts and network are trusted (ROPEWAY_TRUSTED=1); with neither, bind and connect fail with EPERM.
+ */
+#ifndef ROPEWAY_H
+#define ROPEWAY_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Types of sockets. ROPEWAY_NONBLOCK may be or-ed to them. */
+#define ROPEWAY_STREAM   1     /* bytes in order, as SOCK_STREAM */
+#define ROPEWAY_MESSAGES 5     /* messages in order, of any length, each whole, as SOCK_SEQPACKET */
+#define ROPEWAY_NONBLOCK 04000 /* as SOCK_NONBLOCK */
+
+/*
+ * Addresses are sockaddr_in and sockaddr_in6 (a UDP port, which is the port of Ropeway's protocol as well), or this one: an end on an Ethernet, which needs
+ * CAP_NET_RAW. With ROPEWAY_LINK=packet:DEVICE in the environment, IP addresses mean the ends on that Ethernet.
+ */
+#define ROPEWAY_AF_ETHER 17
+struct sockaddr_ropeway {
+	sa_family_t sr_family;    /* ROPEWAY_AF_ETHER */
+	uint16_t sr_port;         /* in network byte order */
+	unsigned char sr_mac[6];  /* the other end's hardware address; zeros to listen */
+	char sr_device[16];       /* this host's network device, with a null byte behind it if there is room */
+};
+
+/* Options of level SOL_ROPEWAY. */
+#define SOL_ROPEWAY             0x5257
+#define ROPEWAY_SO_NONBLOCK     1 /* int, 0: calls that would wait fail with EAGAIN */
+#define ROPEWAY_SO_NODELAY      2 /* int, 0: small sends leave at once, instead of waiting up to 20 us for others; the same as TCP_NODELAY */
+#define ROPEWAY_SO_MAX_MESSAGE  3 /* uint64_t, get, bytes: the longest message that can be sent (64 MiB, unless the peer takes less); 0: not connected yet */
+#define ROPEWAY_SO_NEXT_MESSAGE 4 /* uint64_t, get, bytes: the next message's length. EAGAIN: none has come yet; ENODATA: none will */
+#define ROPEWAY_SO_ENDED        5 /* int, get: whether the peer has closed and everything was read */
+#define ROPEWAY_SO_LOCAL_PORT   6 /* int, get: the port of the protocol at this end, in host byte order; */
+#define ROPEWAY_SO_PEER_PORT    7 /* int, get: and at the other. With the addresses they name a connection: over UDP those of a process share a UDP port */
+
+/* A socket of type ROPEWAY_STREAM or ROPEWAY_MESSAGES. It waits (unless ROPEWAY_NONBLOCK), without limit. EPROTOTYPE: no such type. */
+int ropeway_socket(int type);
+
+/*
+ * Takes an address of this host, port 0 for any. It is free again when the socket and all connections that it accepted are closed. A client need not.
+ * EADDRINUSE; EADDRNOTAVAIL: not of this host; EINVAL: the socket has an address, or `length` does not fit the family; EAFNOSUPPORT; EPERM: no key
+ * (above), or no CAP_NET_RAW; ENODEV.
+ */
+int ropeway_bind(int s, const struct sockaddr *address, socklen_t length);
+
+/*
+ * Listens at the address that was bound; up to `backlog` connections wait to be accepted, and who comes then is refused. Below 1 means 1. EDESTADDRREQ: not bound;
+ * EINVAL: it is connected.
+ */
+int ropeway_listen(int s, int backlog);
+
+/*
+ * Takes a connection: a new handle, with the listener's options, but blocking. `from` may be NULL; else *length is its room, and becomes the address's length.
+ * Waits no longer than SO_RCVTIMEO. EAGAIN: none waits; EINVAL: it does not listen.
+ */
+int ropeway_accept(int s, struct sockaddr *from, socklen_t *length);
+
+/*
+ * Connects, from the address that was bound if one was. Waits no longer than SO_SNDTIMEO, and 10 s if that is not set. A non-blocking socket gets EINPROGRESS: its
+ * descriptor becomes writable when it is connected or has failed, and SO_ERROR says which. ECONNREFUSED: nobody listens there, or its queue is full;
+ * ETIMEDOUT: nobody answers; EHOSTUNREACH; EALREADY: it is being connected; EISCONN; EOPNOTSUPP: it listens; and as bind. After a failure it can be tried again
+ * with the same socket, unless it is non-blocking.
+ */
+int ropeway_connect(int s, const struct sockaddr *to, socklen_t length);
+
+/*
+ * Sends bytes of a stream and says how many were taken (all of them, unless the socket does not wait, or not that long), or one whole message.
+ * Flags: MSG_DONTWAIT; MSG_NOSIGNAL, MSG_MORE and MSG_EOR change nothing; others are EOPNOTSUPP. EAGAIN: no room, in time SO_SNDTIMEO; EPIPE: the peer has
+ * closed, or this end has ended sending; EMSGSIZE: longer than ROPEWAY_SO_MAX_MESSAGE; ENOTCONN; ECONNRESET; ETIMEDOUT: the peer has been silent for 10 s
+ * while something was not acknowledged.
+ */
+ssize_t ropeway_send(int s, const void *from, size_t length, int flags);
+
+/*
+ * Receives bytes of a stream, or one whole message, and says how many. 0: the peer has closed and everything was read, or an empty message
+ * (ROPEWAY_SO_ENDED tells them apart), or `length` is 0 and it is a stream. EMSGSIZE: the message is longer than `length`; it stays
+ * (ROPEWAY_SO_NEXT_MESSAGE says how long it is). EAGAIN: nothing there, in time SO_RCVTIMEO; ENOTCONN; ECONNRESET; ETIMEDOUT as for send.
+ * Flags: MSG_DONTWAIT, MSG_NOSIGNAL, MSG_WAITALL; MSG_PEEK for streams; others are EOPNOTSUPP.
+ */
+ssize_t ropeway_recv(int s, void *to, size_t length, int flags);
+
+/* Ends reading (SHUT_RD), sending (SHUT_WR: the peer reads the end) or both (SHUT_RDWR). ENOTCONN; EINVAL: no such `how`. */
+int ropeway_shutdown(int s, int how);
+
+/* Waits until the peer has acknowledged everything sent, `limit_ms` milliseconds at most (negative: as long as it takes). ETIMEDOUT; ENOTCONN; ECONNRESET. */
+int ropeway_drain(int s, int limit_ms);
+
+/*
+ * Closes. What was sent is still delivered, behind the program's back; with SO_LINGER, close waits for that as many seconds, and with 0 seconds it is a reset. If
+ * there is unread data, the peer sees a reset too, as with TCP.
+ */
+int ropeway_close(int s);
+
+/* This end's address, and the other's: as much as *length has room for; *length becomes the address's length. EINVAL: none yet; ENOTCONN. */
+int ropeway_getsockname(int s, struct sockaddr *name, socklen_t *length);
+int ropeway_getpeername(int s, struct sockaddr *name, socklen_t *length);
+
+/*
+ * SOL_SOCKET: SO_RCVTIMEO and SO_SNDTIMEO (struct timeval, zeros: no limit, the default), SO_LINGER (struct linger, default off), SO_REUSEADDR (int, changes
+ * nothing: addresses are free at once); get only: SO_ERROR (int; it is not cleared), SO_TYPE, SO_ACCEPTCONN. IPPROTO_TCP: TCP_NODELAY (int, 0). SOL_ROPEWAY: see
+ * above. They may be set at any time; accepted sockets begin with those of the listener. ENOPROTOOPT: no such option, or not for this type;
+ * EINVAL: the value is too short; EDOM: no time limit.
+ */
+int ropeway_getsockopt(int s, int level, int name, void *value, socklen_t *length);
+int ropeway_setsockopt(int s, int level, int name, const void *value, socklen_t length);
+
+/*
+ * A descriptor for poll, select, epoll and the like, level- and edge-triggered: readable and writable when the socket is, readable when a listener has a connection.
+ * Every call gives the same one; it belongs to the socket and goes with it. Do nothing else with it: no read, no write, no close. Readiness is a hint: after
+ * it a non-blocking call may still give EAGAIN. ENOTCONN: the socket neither listens nor connects yet; EMFILE.
+ */
+int ropeway_descriptor(int s);
+
+/*
+ * A socket that is connected to, or listens at, an address written as text: "host:7000", "[fd00::7]:7000", "eth0/02:00:00:00:00:07:7000"; to listen on
+ * a device, "eth0/" and a star in place of the hardware address. Of a name's addresses the first that works. Errors of all the calls they stand for; ENOENT, EINVAL: the
+ * text.
+ */
+int ropeway_dial(const char *address, int type);
+int ropeway_serve(const char *address, int type, int backlog);
+
+/*
+ * The same texts to and from addresses. struct sockaddr_storage has room for all; 64 bytes have room for every text. ENOSPC: `room` is too short.
+ */
+int ropeway_resolve(const char *text, struct sockaddr *address, socklen_t *length);
+int ropeway_format(const struct sockaddr *address, socklen_t length, char *text, size_t room);
+
+/* Why this thread's last call that failed did, "" if none has. Valid until the next one that fails, or the thread's end. Never NULL, not to be freed. */
+const char *ropeway_error(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

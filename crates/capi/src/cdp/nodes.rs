@@ -1,0 +1,132 @@
+//! Which node has which address.
+
+use crate::failure::{Failure, Outcome};
+use ropeway_socket::{Address, PacketAddress};
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
+
+/// A file of lines `NODE ADDRESS`, or the same inline: `1=10.0.0.1,2=10.0.0.2`.
+const NODES_VAR: &str = "ROPEWAY_NODES";
+const USUAL_FILE: &str = "/etc/ropeway/nodes";
+
+/// Where a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Ip(IpAddr),
+    Mac([u8; 6]),
+}
+
+/// All nodes.
+#[derive(Debug)]
+pub struct Nodes {
+    places: BTreeMap<c_int, Place>,
+    /// The device for hardware addresses.
+    device: String,
+}
+
+impl Nodes {
+    /// What the environment says, or the usual file.
+    ///
+    /// # Errors
+    /// There is nothing, or it is not understood.
+    pub fn read(device: &str) -> Outcome<Nodes> {
+        let said = std::env::var(NODES_VAR).ok().filter(|said| !said.is_empty());
+        let said = said.as_deref().unwrap_or(USUAL_FILE);
+        let text = if said.contains('/') {
+            std::fs::read_to_string(said).map_err(|error| {
+                let what =
+                    format!("cannot read {said}, which says where nodes are: {error} ({NODES_VAR} names another file)");
+                Failure::new(error.raw_os_error().unwrap_or(libc::EIO), what)
+            })?
+        } else {
+            said.replace(',', "\n").replace('=', " ")
+        };
+        Nodes::parse(&text, device).map_err(|what| Failure::new(libc::EINVAL, format!("{said}: {what}")))
+    }
+
+    fn parse(text: &str, device: &str) -> Result<Nodes, String> {
+        let mut places = BTreeMap::new();
+        for (number, line) in text.lines().enumerate() {
+            let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
+            let wrong =
+                || format!("line {}: write NODE ADDRESS, as in `7 10.0.0.7` or `7 02:00:00:00:00:07`", number + 1);
+            let (node, place) = match words[..] {
+                [] => continue,
+                [node, place] => (node.parse::<c_int>().map_err(|_| wrong())?, place),
+                _ => return Err(wrong()),
+            };
+            if places.insert(node, place_of(place).ok_or_else(wrong)?).is_some() {
+                return Err(format!("line {}: node {node} is there already", number + 1));
+            }
+        }
+        Ok(Nodes { places, device: device.into() })
+    }
+
+    /// The address of a port of a node.
+    ///
+    /// # Errors
+    /// Nobody knows the node.
+    pub fn at(&self, node: c_int, port: u16) -> Outcome<Address> {
+        let place = self.places.get(&node).ok_or_else(|| {
+            let what = format!("nobody says where node {node} is: give it a line in the file that {NODES_VAR} names");
+            Failure::new(libc::EHOSTUNREACH, what)
+        })?;
+        Ok(match *place {
+            Place::Ip(ip) => Address::Udp(SocketAddr::new(ip, port)),
+            Place::Mac(mac) => Address::Packet(PacketAddress { device: self.device.clone(), mac: Some(mac), port }),
+        })
+    }
+
+    /// Any port of this node.
+    ///
+    /// # Errors
+    /// It is not known.
+    pub fn own(&self, node: c_int) -> Outcome<Address> {
+        self.at(node, 0)
+    }
+
+    /// The node at an address; -1 if it is nobody's.
+    pub fn node_of(&self, address: &Address) -> c_int {
+        let place = match address {
+            Address::Udp(address) => Some(Place::Ip(address.ip())),
+            Address::Packet(address) => address.mac.map(Place::Mac),
+            Address::Sim { .. } => None,
+        };
+        self.places.iter().find(|(_, known)| Some(**known) == place).map_or(-1, |(node, _)| *node)
+    }
+}
+
+fn place_of(text: &str) -> Option<Place> {
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Some(Place::Ip(ip.to_canonical()));
+    }
+    match format!("{text}:1").parse() {
+        Ok(Address::Packet(PacketAddress { mac: Some(mac), .. })) => Some(Place::Mac(mac)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_found_by_number_and_by_address() {
+        let text = "# ours\n1 10.0.0.1\n2 fd00::2  # the second\n\n3 02:00:00:00:00:03\n";
+        let nodes = Nodes::parse(text, "eth0").unwrap();
+        for (node, expected) in [(1, "10.0.0.1:7"), (2, "[fd00::2]:7"), (3, "eth0/02:00:00:00:00:03:7")] {
+            let address = nodes.at(node, 7).unwrap();
+            assert_eq!((address.to_string().as_str(), nodes.node_of(&address)), (expected, node));
+        }
+        assert_eq!(nodes.at(4, 7).unwrap_err().errno, libc::EHOSTUNREACH);
+        assert_eq!(nodes.node_of(&"10.0.0.9:7".parse().unwrap()), -1);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named_by_its_line() {
+        for text in ["1", "1 10.0.0.1 more", "one 10.0.0.1", "1 host", "1 10.0.0.1\n1 10.0.0.2", "1 *"] {
+            assert!(Nodes::parse(text, "eth0").unwrap_err().starts_with("line "), "{text}");
+        }
+    }
+}

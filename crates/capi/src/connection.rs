@@ -1,0 +1,153 @@
+//! A connection as C has it: what `send` and `recv` mean with their flags, and what options ask of it.
+
+use crate::failure::{Failure, Outcome};
+use crate::socket::Options;
+use ropeway_socket::{MessageSocket, Stream};
+use std::ffi::c_int;
+use std::net::Shutdown;
+
+/// A connection of either kind.
+pub enum Connection {
+    Stream(Stream),
+    Messages(MessageSocket),
+}
+
+/// The same for both kinds.
+macro_rules! either {
+    ($which:expr, $type:ident :: { $a:ident | $b:ident }, $name:ident => $body:expr) => {
+        match $which {
+            $type::$a($name) => $body,
+            $type::$b($name) => $body,
+        }
+    };
+}
+
+macro_rules! connection {
+    ($which:expr, $name:ident => $body:expr) => {
+        either!($which, Connection::{ Stream | Messages }, $name => $body)
+    };
+}
+
+pub(crate) use {connection, either};
+
+impl Connection {
+    /// Brings its options up to date.
+    pub fn apply(&self, options: &Options) -> Outcome<()> {
+        connection!(self, one => {
+            one.set_read_timeout(options.receive_limit)?;
+            one.set_write_timeout(options.send_limit)?;
+            one.set_linger(options.linger)?;
+            one.set_nodelay(options.no_delay)?;
+        });
+        Ok(())
+    }
+
+    pub fn shutdown(&self, how: c_int) -> Outcome<()> {
+        let how = match how {
+            libc::SHUT_RD => Shutdown::Read,
+            libc::SHUT_WR => Shutdown::Write,
+            libc::SHUT_RDWR => Shutdown::Both,
+            _ => return Err(Failure::new(libc::EINVAL, "shutdown takes SHUT_RD, SHUT_WR or SHUT_RDWR")),
+        };
+        Ok(connection!(self, one => one.shutdown(how))?)
+    }
+
+    /// # Errors
+    /// As `send`, of which `flags` are a part.
+    pub fn send(&self, bytes: &[u8], flags: c_int) -> Outcome<usize> {
+        // No signal is ever sent; whether more follows is of no interest here.
+        let known = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE | libc::MSG_EOR;
+        check_flags(flags, known)?;
+        let now = flags & libc::MSG_DONTWAIT != 0;
+        Ok(match self {
+            Connection::Stream(stream) if now => stream.try_write(bytes)?,
+            Connection::Stream(stream) => std::io::Write::write(&mut &*stream, bytes)?,
+            Connection::Messages(socket) if now => socket.try_send(bytes).map(|()| bytes.len())?,
+            Connection::Messages(socket) => socket.send(bytes).map(|()| bytes.len())?,
+        })
+    }
+
+    /// # Errors
+    /// As `recv`, of which `flags` are a part. `None`: no message follows.
+    pub fn recv(&self, out: &mut [u8], flags: c_int) -> Outcome<Option<usize>> {
+        match self {
+            Connection::Stream(stream) => recv_stream(stream, out, flags).map(Some),
+            Connection::Messages(socket) => {
+                check_flags(flags, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_WAITALL)?;
+                let count = if flags & libc::MSG_DONTWAIT != 0 { socket.try_recv(out) } else { socket.recv(out) };
+                Ok(count?)
+            }
+        }
+    }
+
+    /// The longest message, for those of messages.
+    pub fn max_message(&self) -> Outcome<u64> {
+        Ok(self.messages()?.max_message_len())
+    }
+
+    /// The length of the next message, which is there; `None` at the end.
+    pub fn next_message(&self) -> Outcome<Option<usize>> {
+        Ok(self.messages()?.try_next_len()?)
+    }
+
+    /// Throws away the messages that were not read. With them a close would reset the connection, as it does with TCP, and what was sent before might be lost.
+    pub fn discard(&self) {
+        let Connection::Messages(socket) = self else { return };
+        let mut message = Vec::new();
+        while let Ok(Some(bytes)) = socket.try_next_len() {
+            message.resize(bytes.max(message.len()), 0);
+            if socket.try_recv(&mut message).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The ports of the protocol, local first.
+    pub fn ports(&self) -> (u16, u16) {
+        connection!(self, one => one.ports())
+    }
+
+    /// Whether the peer has closed and everything was read.
+    pub fn is_ended(&self) -> Outcome<bool> {
+        Ok(connection!(self, one => one.is_ended())?)
+    }
+
+    fn messages(&self) -> Outcome<&MessageSocket> {
+        match self {
+            Connection::Messages(socket) => Ok(socket),
+            Connection::Stream(_) => Err(Failure::new(libc::ENOPROTOOPT, "a stream has no messages")),
+        }
+    }
+}
+
+fn check_flags(flags: c_int, known: c_int) -> Outcome<()> {
+    match flags & !known {
+        0 => Ok(()),
+        other => Err(Failure::new(libc::EOPNOTSUPP, format!("the flags {other:#x} have no meaning here"))),
+    }
+}
+
+fn recv_stream(stream: &Stream, out: &mut [u8], flags: c_int) -> Outcome<usize> {
+    check_flags(flags, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_PEEK | libc::MSG_WAITALL)?;
+    let (peek, now) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_DONTWAIT != 0);
+    let whole = flags & libc::MSG_WAITALL != 0 && !peek && !now;
+    let mut filled = 0;
+    loop {
+        let result = match (peek, now) {
+            (true, true) => stream.try_peek(out),
+            (true, false) => stream.peek(out),
+            (false, true) => stream.try_read(out),
+            (false, false) => std::io::Read::read(&mut &*stream, &mut out[filled..]),
+        };
+        match result {
+            // What is there counts; the next call meets the error.
+            Err(_) if filled > 0 => return Ok(filled),
+            Err(error) => return Err(error.into()),
+            Ok(count) => filled += count,
+            // The end, or all that was wanted.
+        }
+        if !whole || filled == out.len() || matches!(result, Ok(0)) {
+            return Ok(filled);
+        }
+    }
+}

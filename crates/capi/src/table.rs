@@ -1,0 +1,151 @@
+//! Handles: small in number, positive, unlike any descriptor, and not given again soon, so that one that was closed is an error and not somebody else's
+//! socket. A forked child begins with none.
+
+use crate::failure::{Failure, Outcome};
+use ropeway_socket::api::PerProcess;
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Handles have this bit: descriptors of the kernel do not get so far.
+const MARK: c_int = 1 << 30;
+const INDEX_BITS: u32 = 20;
+/// Sockets of a process.
+const MOST: usize = 1 << INDEX_BITS;
+/// A place has this many handles in turn.
+const GENERATIONS: u32 = 1 << 10;
+/// Places that rest before one is used again: with their generations a handle comes back after 65,536 others at the earliest.
+const RESTING: usize = 64;
+
+/// Sockets of one kind, by handle. For a static variable.
+pub struct Table<T: 'static> {
+    slots: PerProcess<RwLock<Slots<T>>>,
+}
+
+struct Slots<T> {
+    slots: Vec<Slot<T>>,
+    /// Those that rest, the longest first.
+    free: VecDeque<usize>,
+}
+
+struct Slot<T> {
+    generation: u32,
+    socket: Option<Arc<T>>,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Slots<T> {
+        Slots { slots: Vec::new(), free: VecDeque::new() }
+    }
+}
+
+fn handle(index: usize, generation: u32) -> c_int {
+    MARK | ((generation % GENERATIONS) << INDEX_BITS) as c_int | index as c_int
+}
+
+fn unknown(handle: c_int) -> Failure {
+    let what =
+        format!("there is no socket {handle} in this process: it was closed, never opened, or opened before a fork");
+    Failure::new(libc::EBADF, what)
+}
+
+impl<T> Slots<T> {
+    fn slot(&mut self, handle: c_int) -> Option<(usize, &mut Slot<T>)> {
+        let index = handle as usize & (MOST - 1);
+        let slot = self.slots.get_mut(index)?;
+        is_of(slot, handle, index).then_some((index, slot))
+    }
+}
+
+fn is_of<T>(slot: &Slot<T>, given: c_int, index: usize) -> bool {
+    slot.socket.is_some() && handle(index, slot.generation) == given
+}
+
+impl<T: Send + Sync> Table<T> {
+    pub const fn new() -> Table<T> {
+        Table { slots: PerProcess::new() }
+    }
+
+    /// # Errors
+    /// Too many, or no memory.
+    pub fn add(&self, socket: T) -> Outcome<c_int> {
+        // Before the lock, so that one for which there is no place ends after it.
+        let socket = Some(Arc::new(socket));
+        let table = self.slots.get_or_make(RwLock::default)?.value;
+        let mut table = table.write().unwrap_or_else(PoisonError::into_inner);
+        let is_full = table.slots.len() == MOST;
+        if (is_full || table.free.len() > RESTING)
+            && let Some(index) = table.free.pop_front()
+        {
+            let slot = &mut table.slots[index];
+            slot.socket = socket;
+            return Ok(handle(index, slot.generation));
+        }
+        if is_full {
+            return Err(Failure::new(libc::EMFILE, "this process has a million sockets of this kind"));
+        }
+        table.slots.push(Slot { generation: 0, socket });
+        Ok(handle(table.slots.len() - 1, 0))
+    }
+
+    /// # Errors
+    /// It is none.
+    pub fn get(&self, handle: c_int) -> Outcome<Arc<T>> {
+        let found = self.slots.get().and_then(|table| {
+            let table = table.read().unwrap_or_else(PoisonError::into_inner);
+            let index = handle as usize & (MOST - 1);
+            table.slots.get(index).filter(|slot| is_of(slot, handle, index))?.socket.clone()
+        });
+        found.ok_or_else(|| unknown(handle))
+    }
+
+    /// Takes it out: the handle is none from now on.
+    ///
+    /// # Errors
+    /// It was none.
+    pub fn remove(&self, handle: c_int) -> Outcome<Arc<T>> {
+        let found = self.slots.get().and_then(|table| {
+            let mut table = table.write().unwrap_or_else(PoisonError::into_inner);
+            let (index, slot) = table.slot(handle)?;
+            slot.generation += 1;
+            let socket = slot.socket.take();
+            table.free.push_back(index);
+            socket
+        });
+        found.ok_or_else(|| unknown(handle))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_handle_is_none_even_when_its_place_is_used_again() {
+        static TABLE: Table<u32> = Table::new();
+        for strange in [0, -1, 3, MARK, c_int::MAX, c_int::MIN] {
+            assert_eq!(TABLE.get(strange).unwrap_err().errno, libc::EBADF);
+            assert_eq!(TABLE.remove(strange).unwrap_err().errno, libc::EBADF);
+        }
+        let first = TABLE.add(1).unwrap();
+        assert_eq!((*TABLE.get(first).unwrap(), *TABLE.remove(first).unwrap()), (1, 1));
+        let second = TABLE.add(2).unwrap();
+        assert!(first != second && TABLE.get(first).is_err() && TABLE.remove(first).is_err());
+        assert_eq!(*TABLE.get(second).unwrap(), 2);
+        for round in 0..3 * GENERATIONS {
+            assert!(TABLE.add(round).unwrap() > 1 << 29);
+        }
+    }
+
+    #[test]
+    fn a_handle_does_not_come_back_soon() {
+        static TABLE: Table<u32> = Table::new();
+        let stale = TABLE.add(0).unwrap();
+        TABLE.remove(stale).unwrap();
+        for round in 0..GENERATIONS * RESTING as u32 {
+            let handle = TABLE.add(round).unwrap();
+            assert!(handle != stale && TABLE.get(stale).is_err());
+            TABLE.remove(handle).unwrap();
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The library as programs in C have it: compiled against its headers, linked with it, run as processes of their own.
+
+mod support;
+
+use ropeway_testkit::proc::{Process, command};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+use support::{Library, compile, example, program, root};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn run(command: Command) -> String {
+    let finished = Process::spawn(command).wait(LIMIT).unwrap_or_else(|error| panic!("{error}"));
+    assert!(finished.success(), "{finished:?}");
+    finished.stdout
+}
+
+#[test]
+fn every_call_keeps_its_word() {
+    let library = Library::build();
+    assert_eq!(run(library.command(&program("calls"), &[])), "all calls keep their word\n");
+}
+
+#[test]
+fn a_program_may_load_the_library_and_let_go_of_it() {
+    let library = Library::build();
+    let program = program("load");
+    let path = library.path();
+    assert_eq!(run(library.command(&program, &[path.to_str().expect("UTF-8")])), "loaded and let go\n");
+}
+
+#[test]
+fn the_calls_of_document_0_keep_theirs() {
+    let library = Library::build();
+    let cdp = program("cdp");
+    let nodes = "1=127.0.0.1,2=127.0.0.2";
+    let mut command = library.command(&cdp, &[]);
+    command.env("ROPEWAY_NODES", nodes);
+    assert_eq!(run(command), "all nine calls keep their word\n");
+}
+
+#[test]
+fn the_limit_of_document_0_is_kept_when_it_is_asked_for() {
+    let library = Library::build();
+    let dir = tempfile::tempdir().expect("a directory");
+    let nodes = dir.path().join("nodes");
+    std::fs::write(&nodes, "# where nodes are\n1 127.0.0.1\n2 127.0.0.2\n").expect("written");
+    // The longest datagram of the program but for the one about the limit has 5000 bytes.
+    let text =
+        std::fs::read_to_string(root().join("tests/programs/cdp.c")).expect("readable").replace("5000]", "1000]");
+    let source = dir.path().join("cdp.c");
+    std::fs::write(&source, text).expect("written");
+    let mut command = library.command(&compile(&source, "cc", "-std=gnu11"), &[]);
+    command.env("ROPEWAY_NODES", &nodes).env("ROPEWAY_CDP_LIMIT", "1472");
+    assert_eq!(run(command), "all nine calls keep their word\n");
+}
+
+#[test]
+fn the_headers_are_c_and_c_plus_plus() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for header in ["ropeway.h", "cdp.h"] {
+        let text = format!("#include <{header}>\n#include <{header}>\nint main() {{ return 0; }}\n");
+        let (c, cpp) = (dir.path().join(format!("{header}.c")), dir.path().join(format!("{header}.cpp")));
+        std::fs::write(&c, &text).expect("written");
+        std::fs::write(&cpp, &text).expect("written");
+        Library::build();
+        compile(&c, "cc", "-std=c99");
+        compile(&cpp, "c++", "-std=c++98");
+    }
+}
+
+#[test]
+fn an_echo_comes_back() {
+    let library = Library::build();
+    let echo = example("echo");
+    let server = Process::spawn(library.command(&echo, &["serve", "127.0.0.1:0"]));
+    server.wait_for_output("\n", LIMIT);
+    let line = server.stdout();
+    let address = line.trim().strip_prefix("listening at ").expect("an address").to_owned();
+    for text in ["hello", "once more"] {
+        assert_eq!(run(library.command(&echo, &["say", &address, text])), format!("{text}\n"));
+    }
+}
+
+fn free_address() -> String {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+    socket.local_addr().expect("an address").to_string()
+}
+
+/// Until the server is up nobody is at its port.
+fn run_when_it_is_up(mut client: impl FnMut() -> Command) -> String {
+    let begin = std::time::Instant::now();
+    loop {
+        let finished = Process::spawn(client()).wait(LIMIT).unwrap_or_else(|error| panic!("{error}"));
+        if finished.success() {
+            return finished.stdout;
+        }
+        assert!(begin.elapsed() < LIMIT, "{finished:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_file_is_copied() {
+    let library = Library::build();
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| -> PathBuf { dir.path().join(name) };
+    let content: Vec<u8> = (0..3_000_000u32).map(|at| (at ^ (at >> 9)) as u8).collect();
+    std::fs::write(path("here"), &content).expect("written");
+    let (copy, address) = (example("copy"), free_address());
+    let (here, there) = (path("here"), path("there"));
+    let receiver = Process::spawn(library.command(&copy, &["receive", &address, there.to_str().expect("UTF-8")]));
+    run_when_it_is_up(|| library.command(&copy, &["send", here.to_str().expect("UTF-8"), &address]));
+    let finished = receiver.wait(LIMIT).unwrap_or_else(|error| panic!("{error}"));
+    assert!(finished.success() && finished.stderr.contains("100 %"), "{finished:?}");
+    assert!(std::fs::read(path("there")).expect("there") == content);
+}
+
+#[test]
+fn messages_go_to_and_fro_and_their_times_are_told() {
+    let library = Library::build();
+    let (pingpong, address) = (example("pingpong"), free_address());
+    for size in ["0", "64", "20000"] {
+        let server = Process::spawn(library.command(&pingpong, &["serve", &address]));
+        let told = run_when_it_is_up(|| library.command(&pingpong, &["measure", &address, size, "300"]));
+        assert!(told.starts_with(&format!("300 messages of {size} bytes")) && told.contains("p99.9 "), "{told}");
+        assert!(server.wait(LIMIT).is_ok_and(|finished| finished.success()));
+    }
+}
+
+#[test]
+fn nodes_of_document_0_talk() {
+    let library = Library::build();
+    let cdp = example("cdp");
+    let node = |args: &[&str]| {
+        let mut command = library.command(&cdp, args);
+        command.env("ROPEWAY_NODES", "1=127.0.0.1,2=127.0.0.2");
+        command
+    };
+    let server = Process::spawn(node(&["1", "lo"]));
+    server.wait_for_output("listening\n", LIMIT);
+    run(node(&["2", "lo", "some", "words"]));
+    let finished = server.wait(LIMIT).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(finished.stdout, "listening\nfrom node 2\nsome\nwords\n", "{finished:?}");
+}
+
+#[test]
+fn only_what_the_headers_declare_is_exported() {
+    let library = Library::build();
+    let output = command("nm", ["-D", "--defined-only", "--format=posix"]).arg(library.path()).output().expect("nm");
+    let exported: Vec<String> = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| line.split(' ').next().map(String::from))
+        .collect();
+    let declared: String = ["ropeway.h", "cdp.h"]
+        .map(|name| std::fs::read_to_string(root().join("include").join(name)).expect("there"))
+        .concat();
+    assert!(!exported.is_empty(), "{output:?}");
+    for name in &exported {
+        assert!(declared.contains(&format!("{name}(")), "{name} is exported and not declared");
+    }
+    let functions = declared.split([' ', '*', '\n']).filter_map(|word| word.split_once('(')).map(|(name, _)| name);
+    for name in functions.filter(|name| name.starts_with("ropeway_") || name.starts_with("cdp_")) {
+        assert!(exported.iter().any(|exported| exported == name), "{name} is not exported");
+    }
+}

@@ -1,0 +1,663 @@
+/* What ropeway.h promises, call by call, inside one process; the test program of crates/capi/tests/c.rs. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <ropeway.h>
+
+#define CHECK(condition)                                                                                                  \
+	do {                                                                                                              \
+		errno = 0;                                                                                                \
+		if (!(condition)) {                                                                                       \
+			fprintf(stderr, "%s:%d: %s (errno %d, %s)\n", __FILE__, __LINE__, #condition, errno, ropeway_error()); \
+			exit(1);                                                                                          \
+		}                                                                                                         \
+	} while (0)
+
+/* The call fails with this number, and has something to say about it. */
+#define FAILS(call, number) CHECK((call) == -1 && errno == (number) && strlen(ropeway_error()) > 4)
+
+static struct sockaddr *as_any(void *address)
+{
+	return address;
+}
+
+static struct sockaddr_in loopback(int port)
+{
+	struct sockaddr_in address;
+
+	memset(&address, 0, sizeof address);
+	address.sin_family = AF_INET;
+	address.sin_port = htons((uint16_t)port);
+	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	return address;
+}
+
+static int listener(int type, struct sockaddr_in *at)
+{
+	socklen_t length = sizeof *at;
+	int s = ropeway_socket(type);
+
+	*at = loopback(0);
+	CHECK(s > 0);
+	CHECK(ropeway_bind(s, as_any(at), sizeof *at) == 0);
+	CHECK(ropeway_listen(s, 16) == 0);
+	CHECK(ropeway_getsockname(s, as_any(at), &length) == 0);
+	CHECK(length == sizeof *at && ntohs(at->sin_port) != 0);
+	return s;
+}
+
+static void pair(int type, int *client, int *server)
+{
+	struct sockaddr_in at;
+	int l = listener(type, &at);
+
+	CHECK((*client = ropeway_socket(type)) > 0);
+	CHECK(ropeway_connect(*client, as_any(&at), sizeof at) == 0);
+	CHECK((*server = ropeway_accept(l, NULL, NULL)) > 0);
+	CHECK(ropeway_close(l) == 0);
+}
+
+static void misuse(void)
+{
+	struct sockaddr_in at = loopback(7), six = loopback(7);
+	char byte = 0, crooked[sizeof at + 1];
+	int strange[] = {-1, 0, 1, 3, 1 << 30, 0x7fffffff}, s, l, one = 1;
+	socklen_t length = sizeof at;
+	size_t i;
+
+	for (i = 0; i < sizeof strange / sizeof *strange; i++) {
+		int h = strange[i];
+
+		FAILS(ropeway_bind(h, as_any(&at), sizeof at), EBADF);
+		FAILS(ropeway_listen(h, 1), EBADF);
+		FAILS(ropeway_accept(h, NULL, NULL), EBADF);
+		FAILS(ropeway_connect(h, as_any(&at), sizeof at), EBADF);
+		FAILS(ropeway_send(h, &byte, 1, 0), EBADF);
+		FAILS(ropeway_recv(h, &byte, 1, 0), EBADF);
+		FAILS(ropeway_shutdown(h, SHUT_RDWR), EBADF);
+		FAILS(ropeway_drain(h, 0), EBADF);
+		FAILS(ropeway_close(h), EBADF);
+		FAILS(ropeway_getsockname(h, as_any(&at), &length), EBADF);
+		FAILS(ropeway_getpeername(h, as_any(&at), &length), EBADF);
+		FAILS(ropeway_getsockopt(h, SOL_SOCKET, SO_ERROR, &one, &length), EBADF);
+		FAILS(ropeway_setsockopt(h, SOL_SOCKET, SO_ERROR, &one, sizeof one), EBADF);
+		FAILS(ropeway_descriptor(h), EBADF);
+	}
+	FAILS(ropeway_socket(77), EPROTOTYPE);
+	CHECK((s = ropeway_socket(ROPEWAY_STREAM)) > 0);
+	FAILS(ropeway_send(s, &byte, 1, 0), ENOTCONN);
+	FAILS(ropeway_recv(s, &byte, 1, 0), ENOTCONN);
+	FAILS(ropeway_shutdown(s, SHUT_WR), ENOTCONN);
+	FAILS(ropeway_descriptor(s), ENOTCONN);
+	FAILS(ropeway_accept(s, NULL, NULL), EINVAL);
+	FAILS(ropeway_listen(s, 1), EDESTADDRREQ);
+	FAILS(ropeway_getsockname(s, as_any(&at), &length), EINVAL);
+	FAILS(ropeway_bind(s, NULL, sizeof at), EFAULT);
+	FAILS(ropeway_bind(s, as_any(&at), 1), EINVAL);
+	FAILS(ropeway_bind(s, as_any(&at), sizeof at - 1), EINVAL);
+	six.sin_family = AF_INET6;
+	FAILS(ropeway_bind(s, as_any(&six), sizeof six), EINVAL);
+	six.sin_family = 99;
+	FAILS(ropeway_bind(s, as_any(&six), sizeof six), EAFNOSUPPORT);
+	FAILS(ropeway_connect(s, NULL, 0), EINVAL);
+	FAILS(ropeway_setsockopt(s, 1234, 5678, &one, sizeof one), ENOPROTOOPT);
+	FAILS(ropeway_getsockopt(s, 1234, 5678, &one, &length), ENOPROTOOPT);
+	FAILS(ropeway_setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &one, sizeof one), EINVAL);
+	FAILS(ropeway_setsockopt(s, IPPROTO_TCP, TCP_NODELAY, NULL, sizeof one), EFAULT);
+	FAILS(ropeway_setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, 1), EINVAL);
+	FAILS(ropeway_getsockopt(s, SOL_SOCKET, SO_TYPE, &one, NULL), EFAULT);
+	FAILS(ropeway_getsockopt(s, SOL_SOCKET, SO_TYPE, NULL, &length), EFAULT);
+	FAILS(ropeway_resolve(NULL, as_any(&at), &length), EFAULT);
+	FAILS(ropeway_resolve("nonsense", as_any(&at), &length), EINVAL);
+	FAILS(ropeway_dial("\xff\xfe", ROPEWAY_STREAM), EINVAL);
+	CHECK(ropeway_close(s) == 0);
+	FAILS(ropeway_close(s), EBADF);
+	/* Addresses lie where they lie. */
+	memcpy(crooked + 1, &at, sizeof at);
+	CHECK((s = ropeway_socket(ROPEWAY_MESSAGES)) > 0);
+	FAILS(ropeway_connect(s, as_any(crooked + 1), sizeof at), ECONNREFUSED);
+	CHECK(ropeway_getsockopt(s, SOL_SOCKET, SO_TYPE, crooked + 1, memcpy(crooked + 9, &length, sizeof length)) == 0);
+	FAILS(ropeway_bind(s, as_any(memset(crooked, 0xff, sizeof crooked)), sizeof crooked), EAFNOSUPPORT);
+	CHECK(ropeway_close(s) == 0);
+	/* The handle is not given again. */
+	CHECK((l = ropeway_socket(ROPEWAY_STREAM)) > 0 && l != s);
+	FAILS(ropeway_listen(s, 1), EBADF);
+	CHECK(ropeway_close(l) == 0);
+	l = listener(ROPEWAY_STREAM, &at);
+	CHECK((s = ropeway_socket(ROPEWAY_STREAM)) > 0);
+	FAILS(ropeway_bind(s, as_any(&at), sizeof at), EADDRINUSE);
+	FAILS(ropeway_connect(l, as_any(&at), sizeof at), EOPNOTSUPP);
+	FAILS(ropeway_send(l, &byte, 1, 0), ENOTCONN);
+	CHECK(ropeway_close(l) == 0);
+	FAILS(ropeway_connect(s, as_any(&at), sizeof at), ECONNREFUSED);
+	CHECK(ropeway_bind(s, as_any(&at), sizeof at) == 0);
+	FAILS(ropeway_bind(s, as_any(&at), sizeof at), EINVAL);
+	CHECK(ropeway_close(s) == 0);
+}
+
+static void streams(void)
+{
+	struct sockaddr_in at, from;
+	socklen_t length = sizeof from;
+	char buffer[64];
+	int l = listener(ROPEWAY_STREAM, &at), client, server, type = 0, yes = 0, ports[2] = {0, 0};
+	socklen_t size = sizeof type;
+
+	CHECK(ropeway_getsockopt(l, SOL_SOCKET, SO_ACCEPTCONN, &yes, &size) == 0 && yes == 1);
+	CHECK((client = ropeway_socket(ROPEWAY_STREAM)) > 0);
+	CHECK(ropeway_connect(client, as_any(&at), sizeof at) == 0);
+	/* Nothing is taken that nobody could be told of. */
+	FAILS(ropeway_accept(l, as_any(&from), NULL), EFAULT);
+	CHECK((server = ropeway_accept(l, as_any(&from), &length)) > 0);
+	CHECK(length == sizeof from && from.sin_family == AF_INET && from.sin_addr.s_addr == htonl(INADDR_LOOPBACK));
+	CHECK(ropeway_getsockname(client, as_any(&at), &length) == 0 && memcmp(&at, &from, sizeof at) == 0);
+	FAILS(ropeway_connect(client, as_any(&at), sizeof at), EISCONN);
+	CHECK(ropeway_getsockopt(client, SOL_ROPEWAY, ROPEWAY_SO_LOCAL_PORT, &ports[0], &size) == 0 && ports[0] > 0);
+	CHECK(ropeway_getsockopt(server, SOL_ROPEWAY, ROPEWAY_SO_PEER_PORT, &ports[1], &size) == 0 && ports[0] == ports[1]);
+	CHECK(ropeway_getsockopt(client, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == ROPEWAY_STREAM && size == sizeof type);
+
+	CHECK(ropeway_send(client, "hello", 5, MSG_NOSIGNAL) == 5);
+	CHECK(ropeway_recv(server, buffer, 2, MSG_WAITALL) == 2 && memcmp(buffer, "he", 2) == 0);
+	CHECK(ropeway_recv(server, buffer, 3, MSG_PEEK) == 3 && memcmp(buffer, "llo", 3) == 0);
+	CHECK(ropeway_recv(server, buffer, sizeof buffer, 0) == 3 && memcmp(buffer, "llo", 3) == 0);
+	FAILS(ropeway_recv(server, buffer, sizeof buffer, MSG_DONTWAIT), EAGAIN);
+	FAILS(ropeway_recv(server, buffer, sizeof buffer, MSG_DONTWAIT | MSG_PEEK), EAGAIN);
+	FAILS(ropeway_recv(server, buffer, sizeof buffer, MSG_OOB), EOPNOTSUPP);
+	FAILS(ropeway_send(server, buffer, 1, MSG_OOB), EOPNOTSUPP);
+	FAILS(ropeway_recv(server, NULL, 1, 0), EFAULT);
+	FAILS(ropeway_send(server, NULL, 1, 0), EFAULT);
+	FAILS(ropeway_recv(server, buffer, (size_t)-1, 0), EINVAL);
+	CHECK(ropeway_recv(server, NULL, 0, 0) == 0 && ropeway_send(server, NULL, 0, 0) == 0);
+
+	CHECK(ropeway_send(client, "the rest", 8, 0) == 8);
+	CHECK(ropeway_drain(client, 20000) == 0);
+	FAILS(ropeway_shutdown(client, 77), EINVAL);
+	CHECK(ropeway_shutdown(client, SHUT_WR) == 0);
+	FAILS(ropeway_send(client, "x", 1, 0), EPIPE);
+	CHECK(ropeway_recv(server, buffer, sizeof buffer, MSG_WAITALL) == 8);
+	CHECK(ropeway_recv(server, buffer, sizeof buffer, 0) == 0);
+	CHECK(ropeway_getsockopt(server, SOL_ROPEWAY, ROPEWAY_SO_ENDED, &yes, &size) == 0 && yes == 1);
+	CHECK(ropeway_send(server, "bye", 3, 0) == 3);
+	CHECK(ropeway_close(server) == 0);
+	CHECK(ropeway_recv(client, buffer, sizeof buffer, MSG_WAITALL) == 3);
+	CHECK(ropeway_close(client) == 0 && ropeway_close(l) == 0);
+}
+
+static void messages(void)
+{
+	char *big = malloc(300000), *copy = malloc(300000), buffer[100];
+	int client, server, ended = 7;
+	socklen_t size;
+	uint64_t bytes = 0;
+
+	CHECK(big && copy);
+	memset(big, 'x', 300000);
+	pair(ROPEWAY_MESSAGES, &client, &server);
+	size = sizeof bytes;
+	CHECK(ropeway_getsockopt(client, SOL_ROPEWAY, ROPEWAY_SO_MAX_MESSAGE, &bytes, &size) == 0 && bytes >= 300000);
+	FAILS(ropeway_getsockopt(server, SOL_ROPEWAY, ROPEWAY_SO_NEXT_MESSAGE, &bytes, &size), EAGAIN);
+	CHECK(ropeway_send(client, big, 300000, 0) == 300000);
+	CHECK(ropeway_send(client, "", 0, 0) == 0);
+	CHECK(ropeway_send(client, "last", 4, MSG_EOR) == 4);
+	FAILS(ropeway_recv(server, buffer, sizeof buffer, 0), EMSGSIZE);
+	CHECK(ropeway_getsockopt(server, SOL_ROPEWAY, ROPEWAY_SO_NEXT_MESSAGE, &bytes, &size) == 0 && bytes == 300000);
+	CHECK(ropeway_recv(server, copy, 300000, 0) == 300000 && memcmp(big, copy, 300000) == 0);
+	FAILS(ropeway_recv(server, buffer, sizeof buffer, MSG_PEEK), EOPNOTSUPP);
+	CHECK(ropeway_recv(server, buffer, sizeof buffer, 0) == 0);
+	size = sizeof ended;
+	CHECK(ropeway_getsockopt(server, SOL_ROPEWAY, ROPEWAY_SO_ENDED, &ended, &size) == 0 && ended == 0);
+	CHECK(ropeway_recv(server, buffer, sizeof buffer, 0) == 4 && memcmp(buffer, "last", 4) == 0);
+	CHECK(ropeway_close(client) == 0);
+	CHECK(ropeway_recv(server, buffer, sizeof buffer, 0) == 0);
+	CHECK(ropeway_getsockopt(server, SOL_ROPEWAY, ROPEWAY_SO_ENDED, &ended, &size) == 0 && ended == 1);
+	size = sizeof bytes;
+	FAILS(ropeway_getsockopt(server, SOL_ROPEWAY, ROPEWAY_SO_NEXT_MESSAGE, &bytes, &size), ENODATA);
+	CHECK(ropeway_close(server) == 0);
+	free(big);
+	free(copy);
+}
+
+static void limits_and_options(void)
+{
+	struct timeval limit = {0, 30000}, shown = {0, 0};
+	struct linger linger = {1, 0}, lingers = {0, 0};
+	struct timespec begin, end;
+	char byte = 0;
+	int client, server, on = 1, is = 0, l;
+	socklen_t size = sizeof shown;
+	struct sockaddr_in at;
+
+	pair(ROPEWAY_STREAM, &client, &server);
+	CHECK(ropeway_setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0);
+	CHECK(ropeway_getsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &shown, &size) == 0 && shown.tv_usec == 30000);
+	clock_gettime(CLOCK_MONOTONIC, &begin);
+	FAILS(ropeway_recv(client, &byte, 1, 0), EAGAIN);
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	CHECK((end.tv_sec - begin.tv_sec) * 1000000000L + (end.tv_nsec - begin.tv_nsec) >= 30000000L);
+	limit.tv_usec = 1000000;
+	FAILS(ropeway_setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), EDOM);
+	limit.tv_usec = 0;
+	CHECK(ropeway_setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0);
+	size = sizeof is;
+	CHECK(ropeway_setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0);
+	CHECK(ropeway_getsockopt(client, SOL_ROPEWAY, ROPEWAY_SO_NODELAY, &is, &size) == 0 && is == 1);
+	CHECK(ropeway_setsockopt(client, SOL_ROPEWAY, ROPEWAY_SO_NONBLOCK, &on, sizeof on) == 0);
+	CHECK(ropeway_getsockopt(client, SOL_ROPEWAY, ROPEWAY_SO_NONBLOCK, &is, &size) == 0 && is == 1);
+	FAILS(ropeway_recv(client, &byte, 1, 0), EAGAIN);
+	CHECK(ropeway_getsockopt(client, SOL_SOCKET, SO_ERROR, &is, &size) == 0 && is == 0);
+	CHECK(ropeway_setsockopt(server, SOL_SOCKET, SO_LINGER, &linger, sizeof linger) == 0);
+	size = sizeof lingers;
+	CHECK(ropeway_getsockopt(server, SOL_SOCKET, SO_LINGER, &lingers, &size) == 0 && lingers.l_onoff == 1 && lingers.l_linger == 0);
+	/* No time to linger: the peer sees a reset. */
+	CHECK(ropeway_close(server) == 0);
+	on = 0;
+	CHECK(ropeway_setsockopt(client, SOL_ROPEWAY, ROPEWAY_SO_NONBLOCK, &on, sizeof on) == 0);
+	FAILS(ropeway_recv(client, &byte, 1, 0), ECONNRESET);
+	size = sizeof is;
+	CHECK(ropeway_getsockopt(client, SOL_SOCKET, SO_ERROR, &is, &size) == 0 && is == ECONNRESET);
+	CHECK(ropeway_close(client) == 0);
+	l = listener(ROPEWAY_STREAM, &at);
+	limit.tv_usec = 30000;
+	CHECK(ropeway_setsockopt(l, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0);
+	FAILS(ropeway_accept(l, NULL, NULL), EAGAIN);
+	CHECK(ropeway_close(l) == 0);
+}
+
+static void wait_for(int s, short events)
+{
+	struct pollfd fd = {ropeway_descriptor(s), events, 0};
+
+	CHECK(fd.fd >= 0);
+	CHECK(poll(&fd, 1, 20000) == 1 && (fd.revents & events));
+}
+
+static void descriptors(void)
+{
+	struct sockaddr_in at;
+	struct pollfd fd;
+	char byte;
+	int l = listener(ROPEWAY_STREAM, &at), client, server, error = 7;
+	socklen_t size = sizeof error;
+
+	CHECK((client = ropeway_socket(ROPEWAY_STREAM | ROPEWAY_NONBLOCK)) > 0);
+	FAILS(ropeway_connect(client, as_any(&at), sizeof at), EINPROGRESS);
+	wait_for(client, POLLOUT);
+	CHECK(ropeway_getsockopt(client, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0);
+	FAILS(ropeway_connect(client, as_any(&at), sizeof at), EISCONN);
+	wait_for(l, POLLIN);
+	CHECK((server = ropeway_accept(l, NULL, NULL)) > 0);
+	fd.fd = ropeway_descriptor(client);
+	fd.events = POLLIN | POLLOUT;
+	CHECK(poll(&fd, 1, 20000) == 1 && fd.revents == POLLOUT);
+	CHECK(ropeway_send(server, "x", 1, 0) == 1);
+	wait_for(client, POLLIN);
+	CHECK(ropeway_recv(client, &byte, 1, 0) == 1);
+	CHECK(poll(&fd, 1, 0) == 1 && fd.revents == POLLOUT);
+	CHECK(ropeway_close(server) == 0);
+	wait_for(client, POLLIN);
+	CHECK(ropeway_recv(client, &byte, 1, 0) == 0);
+	CHECK(ropeway_close(client) == 0 && ropeway_close(l) == 0);
+	/* Now nobody listens there. */
+	CHECK((client = ropeway_socket(ROPEWAY_STREAM | ROPEWAY_NONBLOCK)) > 0);
+	FAILS(ropeway_connect(client, as_any(&at), sizeof at), EINPROGRESS);
+	wait_for(client, POLLOUT);
+	CHECK(ropeway_getsockopt(client, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == ECONNREFUSED);
+	FAILS(ropeway_send(client, "x", 1, 0), ECONNREFUSED);
+	CHECK(ropeway_close(client) == 0);
+}
+
+static void texts(void)
+{
+	struct sockaddr_storage address;
+	struct sockaddr_ropeway *ether = (struct sockaddr_ropeway *)&address;
+	socklen_t length = sizeof address;
+	char text[64];
+
+	CHECK(ropeway_resolve("eth0/02:00:00:00:00:07:7000", as_any(&address), &length) == 0);
+	CHECK(length == sizeof *ether && ether->sr_family == ROPEWAY_AF_ETHER && ntohs(ether->sr_port) == 7000);
+	CHECK(memcmp(ether->sr_mac, "\x02\0\0\0\0\x07", 6) == 0 && strcmp(ether->sr_device, "eth0") == 0);
+	CHECK(ropeway_format(as_any(&address), length, text, sizeof text) == 0);
+	CHECK(strcmp(text, "eth0/02:00:00:00:00:07:7000") == 0);
+	FAILS(ropeway_format(as_any(&address), length, text, 10), ENOSPC);
+	length = sizeof address;
+	CHECK(ropeway_resolve("[::1]:80", as_any(&address), &length) == 0 && length == sizeof(struct sockaddr_in6));
+	/* As with the socket calls: what there is room for, and how much it would be. */
+	length = 4;
+	memset(&address, 0x55, sizeof address);
+	CHECK(ropeway_resolve("1.2.3.4:5", as_any(&address), &length) == 0 && length == sizeof(struct sockaddr_in));
+	CHECK(((unsigned char *)&address)[4] == 0x55);
+}
+
+/* A call that waits in a thread of its own, and what it came to. */
+struct waiting {
+	ssize_t (*call)(int s);
+	int s, number;
+	ssize_t result;
+	pthread_t thread;
+};
+
+static ssize_t one_byte(int s)
+{
+	char byte;
+
+	return ropeway_recv(s, &byte, 1, 0);
+}
+
+static ssize_t one_connection(int s)
+{
+	return ropeway_accept(s, NULL, NULL);
+}
+
+static ssize_t what_nobody_reads(int s)
+{
+	static char block[1 << 20];
+	ssize_t count;
+
+	do {
+		count = ropeway_send(s, block, sizeof block, 0);
+	} while (count > 0);
+	return count;
+}
+
+static ssize_t the_rest(int s)
+{
+	return ropeway_drain(s, -1);
+}
+
+static struct sockaddr_in silent;
+
+static ssize_t to_nobody(int s)
+{
+	return ropeway_connect(s, as_any(&silent), sizeof silent);
+}
+
+static void *wait_there(void *argument)
+{
+	struct waiting *waiting = argument;
+
+	errno = 0;
+	waiting->result = waiting->call(waiting->s);
+	waiting->number = errno;
+	return NULL;
+}
+
+static void closing_wakes(void)
+{
+	struct waiting all[] = {
+		{one_byte, 0, 0, 7, 0},
+		{one_byte, 0, 0, 7, 0},
+		{one_connection, 0, 0, 7, 0},
+		{one_connection, 0, 0, 7, 0},
+		{what_nobody_reads, 0, 0, 7, 0},
+		{what_nobody_reads, 0, 0, 7, 0},
+		{the_rest, 0, 0, 7, 0},
+		{to_nobody, 0, 0, 7, 0},
+	};
+	struct sockaddr_in at;
+	socklen_t length = sizeof silent;
+	int udp = socket(AF_INET, SOCK_DGRAM, 0), peers[5], i;
+	const int count = sizeof all / sizeof *all;
+
+	/* Somebody who does not speak the protocol. */
+	silent = loopback(0);
+	CHECK(udp >= 0 && bind(udp, as_any(&silent), sizeof silent) == 0 && getsockname(udp, as_any(&silent), &length) == 0);
+	pair(ROPEWAY_STREAM, &all[0].s, &peers[0]);
+	pair(ROPEWAY_MESSAGES, &all[1].s, &peers[1]);
+	all[2].s = listener(ROPEWAY_STREAM, &at);
+	all[3].s = listener(ROPEWAY_MESSAGES, &at);
+	pair(ROPEWAY_STREAM, &all[4].s, &peers[2]);
+	pair(ROPEWAY_MESSAGES, &all[5].s, &peers[3]);
+	pair(ROPEWAY_STREAM, &all[6].s, &peers[4]);
+	CHECK(ropeway_setsockopt(all[6].s, SOL_ROPEWAY, ROPEWAY_SO_NONBLOCK, &count, sizeof count) == 0);
+	/* The peer takes some of it into its memory. */
+	do {
+		FAILS(what_nobody_reads(all[6].s), EAGAIN);
+	} while (ropeway_drain(all[6].s, 100) == 0);
+	CHECK((all[7].s = ropeway_socket(ROPEWAY_STREAM)) > 0);
+	for (i = 0; i < count; i++)
+		CHECK(pthread_create(&all[i].thread, NULL, wait_there, &all[i]) == 0);
+	usleep(100000);
+	FAILS(ropeway_connect(all[7].s, as_any(&silent), sizeof silent), EALREADY);
+	for (i = 0; i < count; i++)
+		CHECK(ropeway_close(all[i].s) == 0);
+	for (i = 0; i < count; i++) {
+		CHECK(pthread_join(all[i].thread, NULL) == 0);
+		if (all[i].result != -1 || all[i].number != EBADF)
+			fprintf(stderr, "thread %d: %zd, errno %d\n", i, all[i].result, all[i].number);
+		CHECK(all[i].result == -1 && all[i].number == EBADF);
+	}
+	for (i = 0; i < 5; i++)
+		CHECK(ropeway_close(peers[i]) == 0);
+	CHECK(close(udp) == 0);
+}
+
+/* Many threads open, use and close the same few sockets: all calls succeed or say why not. */
+static int contested[4];
+
+static void *contest(void *argument)
+{
+	unsigned seed = (unsigned)(size_t)argument;
+	struct sockaddr_in at = loopback(9);
+	char bytes[100];
+	int round;
+
+	for (round = 0; round < 3000; round++) {
+		int *place = &contested[rand_r(&seed) % 4], s = __atomic_load_n(place, __ATOMIC_RELAXED);
+		ssize_t result;
+
+		errno = 0;
+		switch (rand_r(&seed) % 8) {
+		case 0:
+			result = ropeway_close(s);
+			break;
+		case 1:
+			result = ropeway_socket((rand_r(&seed) % 2 ? ROPEWAY_STREAM : ROPEWAY_MESSAGES) | ROPEWAY_NONBLOCK);
+			if (result > 0)
+				ropeway_close(__atomic_exchange_n(place, (int)result, __ATOMIC_RELAXED));
+			break;
+		case 2:
+			result = ropeway_connect(s, as_any(&at), sizeof at);
+			break;
+		case 3:
+			at = loopback(0);
+			result = ropeway_bind(s, as_any(&at), sizeof at);
+			at = loopback(9);
+			break;
+		case 4:
+			result = ropeway_listen(s, 2);
+			break;
+		case 5:
+			result = ropeway_accept(s, NULL, NULL);
+			if (result > 0)
+				ropeway_close((int)result);
+			break;
+		case 6:
+			result = ropeway_send(s, bytes, sizeof bytes, 0);
+			break;
+		default:
+			result = ropeway_recv(s, bytes, sizeof bytes, 0);
+			break;
+		}
+		CHECK(result >= -1 && (result >= 0 || ropeway_error()[0]));
+	}
+	return NULL;
+}
+
+static void contests(void)
+{
+	pthread_t threads[6];
+	size_t i;
+
+	for (i = 0; i < 6; i++)
+		CHECK(pthread_create(&threads[i], NULL, contest, (void *)(i + 1)) == 0);
+	for (i = 0; i < 6; i++)
+		CHECK(pthread_join(threads[i], NULL) == 0);
+	for (i = 0; i < 4; i++)
+		ropeway_close(contested[i]);
+}
+
+#define THREADS 8
+#define ROUNDS 2000
+
+static void *hammer(void *argument)
+{
+	int s = *(int *)argument, round;
+	char message[64];
+
+	for (round = 0; round < ROUNDS; round++) {
+		CHECK(ropeway_send(s, message, (size_t)(round % 60) + 1, 0) > 0);
+		CHECK(ropeway_recv(s, message, sizeof message, 0) > 0);
+	}
+	return NULL;
+}
+
+static void *answer(void *argument)
+{
+	int s = *(int *)argument, round;
+	char message[64];
+
+	for (round = 0; round < ROUNDS; round++) {
+		ssize_t count = ropeway_recv(s, message, sizeof message, 0);
+
+		CHECK(count > 0 && ropeway_send(s, message, (size_t)count, 0) == count);
+	}
+	return NULL;
+}
+
+/* Many threads on one connection: whole messages, as many as were sent. */
+static void threads(void)
+{
+	pthread_t all[2 * THREADS];
+	int client, server, i;
+
+	pair(ROPEWAY_MESSAGES, &client, &server);
+	for (i = 0; i < THREADS; i++) {
+		CHECK(pthread_create(&all[i], NULL, hammer, &client) == 0);
+		CHECK(pthread_create(&all[THREADS + i], NULL, answer, &server) == 0);
+	}
+	for (i = 0; i < 2 * THREADS; i++)
+		CHECK(pthread_join(all[i], NULL) == 0);
+	CHECK(ropeway_close(client) == 0 && ropeway_close(server) == 0);
+}
+
+static void forks(void)
+{
+	struct sockaddr_in at;
+	char byte = 'x';
+	int l = listener(ROPEWAY_STREAM, &at), client, server, status = -1;
+	pid_t child;
+
+	CHECK((client = ropeway_socket(ROPEWAY_STREAM)) > 0);
+	CHECK(ropeway_connect(client, as_any(&at), sizeof at) == 0);
+	CHECK((server = ropeway_accept(l, NULL, NULL)) > 0);
+	child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		int own;
+
+		FAILS(ropeway_send(client, &byte, 1, 0), EBADF);
+		FAILS(ropeway_close(client), EBADF);
+		CHECK((own = ropeway_socket(ROPEWAY_STREAM)) > 0);
+		CHECK(ropeway_connect(own, as_any(&at), sizeof at) == 0);
+		CHECK(ropeway_send(own, "child", 5, 0) == 5);
+		/* Not closed: the exit delivers it. */
+		exit(0);
+	}
+	{
+		int from_child = ropeway_accept(l, NULL, NULL);
+		char text[5];
+
+		CHECK(from_child > 0 && ropeway_recv(from_child, text, 5, MSG_WAITALL) == 5 && memcmp(text, "child", 5) == 0);
+		CHECK(ropeway_recv(from_child, text, 5, 0) == 0);
+		CHECK(ropeway_close(from_child) == 0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(ropeway_send(client, &byte, 1, 0) == 1 && ropeway_recv(server, &byte, 1, 0) == 1);
+	CHECK(ropeway_close(client) == 0 && ropeway_close(server) == 0 && ropeway_close(l) == 0);
+}
+
+static volatile int is_over;
+
+static void *restless(void *argument)
+{
+	int s = *(int *)argument;
+	char message[64] = {0};
+
+	while (!is_over)
+		CHECK(ropeway_send(s, message, 64, 0) == 64 && ropeway_recv(s, message, 64, 0) == 64);
+	CHECK(ropeway_close(s) == 0);
+	return NULL;
+}
+
+static void *reflector(void *argument)
+{
+	int s = *(int *)argument, ended = 0;
+	socklen_t size = sizeof ended;
+	char message[64];
+	ssize_t count;
+
+	while ((count = ropeway_recv(s, message, 64, 0)) > 0)
+		CHECK(ropeway_send(s, message, (size_t)count, 0) == count);
+	CHECK(count == 0 && ropeway_getsockopt(s, SOL_ROPEWAY, ROPEWAY_SO_ENDED, &ended, &size) == 0 && ended);
+	CHECK(ropeway_close(s) == 0);
+	return NULL;
+}
+
+/* Children made while other threads are in the middle of calls. */
+static void forks_amid_calls(void)
+{
+	pthread_t threads[2];
+	int client, server, round;
+
+	pair(ROPEWAY_MESSAGES, &client, &server);
+	CHECK(pthread_create(&threads[0], NULL, restless, &client) == 0);
+	CHECK(pthread_create(&threads[1], NULL, reflector, &server) == 0);
+	for (round = 0; round < 20; round++) {
+		int status = -1;
+		pid_t child = fork();
+
+		CHECK(child >= 0);
+		if (child == 0) {
+			int own, other;
+			char byte = 0;
+
+			alarm(30);
+			FAILS(ropeway_send(client, &byte, 1, 0), EBADF);
+			pair(ROPEWAY_STREAM, &own, &other);
+			CHECK(ropeway_send(own, "x", 1, 0) == 1 && ropeway_recv(other, &byte, 1, 0) == 1);
+			CHECK(ropeway_close(own) == 0 && ropeway_close(other) == 0);
+			exit(0);
+		}
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+	}
+	is_over = 1;
+	CHECK(pthread_join(threads[0], NULL) == 0 && pthread_join(threads[1], NULL) == 0);
+}
+
+int main(void)
+{
+	misuse();
+	streams();
+	messages();
+	limits_and_options();
+	descriptors();
+	texts();
+	closing_wakes();
+	contests();
+	threads();
+	forks();
+	forks_amid_calls();
+	printf("all calls keep their word\n");
+	return 0;
+}

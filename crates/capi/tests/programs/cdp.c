@@ -1,0 +1,234 @@
+/* What cdp.h promises, inside one process; the test program of crates/capi/tests/c.rs. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cdp.h>
+#include <ropeway.h>
+
+#define CHECK(condition)                                                                                                  \
+	do {                                                                                                              \
+		errno = 0;                                                                                                \
+		if (!(condition)) {                                                                                       \
+			fprintf(stderr, "%s:%d: %s (errno %d, %s)\n", __FILE__, __LINE__, #condition, errno, ropeway_error()); \
+			exit(1);                                                                                          \
+		}                                                                                                         \
+	} while (0)
+
+#define FAILS(call, number) CHECK((call) < 0 && errno == (number) && strlen(ropeway_error()) > 4)
+
+static const char *interfaces[] = {"lo"};
+
+/* Free on this machine, as far as the test can know. */
+static struct cdp_sockaddr server_at(int port)
+{
+	struct cdp_sockaddr at = {1, port};
+
+	return at;
+}
+
+static int listener(int *port)
+{
+	int s = cdp_socket();
+
+	CHECK(s >= 0);
+	for (*port = 20000 + (int)(getpid() % 20000); *port < 65000; ++*port) {
+		struct cdp_sockaddr at = server_at(*port);
+
+		if (cdp_bind(s, &at) == 0 && cdp_listen(s, 4) == 0)
+			return s;
+	}
+	CHECK(!"no port is free");
+	return -1;
+}
+
+static void before_init(void)
+{
+	const char *strange[] = {"no-such-interface"};
+
+	FAILS(cdp_socket(), ENETDOWN);
+	FAILS(cdp_send(1, "x", 1), ENETDOWN);
+	/* To forward for others is refused, and said to be. */
+	CHECK(cdp_init(1, interfaces, 1, 1) != 0 && errno == EOPNOTSUPP && strstr(ropeway_error(), "forward"));
+	CHECK(cdp_init(1, interfaces, 0, 0) != 0 && errno == EINVAL);
+	CHECK(cdp_init(1, interfaces, -1, 0) != 0 && errno == EINVAL);
+	CHECK(cdp_init(1, NULL, 1, 0) != 0 && errno == EFAULT);
+	CHECK(cdp_init(1, strange, 1, 0) != 0 && errno == ENODEV);
+	CHECK(cdp_init(77, interfaces, 1, 0) != 0 && errno == EHOSTUNREACH);
+	CHECK(cdp_init(1, interfaces, 1, 0) == 0);
+	CHECK(cdp_init(1, interfaces, 1, 0) != 0 && errno == EALREADY);
+}
+
+static void misuse(void)
+{
+	struct cdp_sockaddr elsewhere = {2, 5000}, nowhere = {99, 5000}, zero = {1, 0};
+	char byte;
+	int s;
+
+	FAILS(cdp_bind(7, &elsewhere), EBADF);
+	FAILS(cdp_listen(7, 1), EBADF);
+	FAILS(cdp_accept(7, NULL, 1), EBADF);
+	FAILS(cdp_connect(7, &elsewhere), EBADF);
+	FAILS(cdp_send(7, &byte, 1), EBADF);
+	FAILS(cdp_recv(7, &byte, 1, 1), EBADF);
+	FAILS(cdp_close(7), EBADF);
+	CHECK((s = cdp_socket()) >= 0);
+	FAILS(cdp_bind(s, NULL), EFAULT);
+	FAILS(cdp_bind(s, &elsewhere), EADDRNOTAVAIL);
+	FAILS(cdp_bind(s, &zero), EINVAL);
+	FAILS(cdp_connect(s, NULL), EFAULT);
+	FAILS(cdp_connect(s, &nowhere), EHOSTUNREACH);
+	FAILS(cdp_send(s, &byte, 1), ENOTCONN);
+	FAILS(cdp_recv(s, &byte, 1, 0), ENOTCONN);
+	FAILS(cdp_accept(s, NULL, 1), EINVAL);
+	CHECK(cdp_close(s) == 0);
+	FAILS(cdp_close(s), EBADF);
+}
+
+static void conversation(void)
+{
+	struct cdp_sockaddr from = {0, 0}, at, taken;
+	char big[5000], buffer[5000];
+	int port, l = listener(&port), client, server, other;
+
+	at = server_at(port);
+	CHECK((other = cdp_socket()) >= 0);
+	taken = at;
+	FAILS(cdp_bind(other, &taken), EADDRINUSE);
+	FAILS(cdp_accept(l, &from, 1), EAGAIN);
+	CHECK((client = cdp_socket()) >= 0);
+	CHECK(cdp_connect(client, &at) == 0);
+	FAILS(cdp_connect(client, &at), EISCONN);
+	CHECK((server = cdp_accept(l, &from, 0)) >= 0 && server != l);
+	CHECK(from.node == 1 && from.port >= 49152);
+	/* Two connections of a node differ by their ports. */
+	CHECK(cdp_connect(other, &at) == 0);
+	{
+		struct cdp_sockaddr second;
+		int s = cdp_accept(l, &second, 0);
+
+		CHECK(s >= 0 && second.node == 1 && second.port != from.port);
+		CHECK(cdp_close(s) == 0 && cdp_close(other) == 0);
+	}
+	/* What one call sends the other receives, whatever its length. */
+	memset(big, 'b', sizeof big);
+	FAILS(cdp_recv(server, buffer, sizeof buffer, 1), EAGAIN);
+	CHECK(cdp_send(client, "one", 3) == 3 && cdp_send(client, "", 0) == 0 && cdp_send(client, big, sizeof big) == sizeof big);
+	CHECK(cdp_recv(server, buffer, sizeof buffer, 0) == 3 && memcmp(buffer, "one", 3) == 0);
+	CHECK(cdp_rcv(server, buffer, sizeof buffer, 0) == 0);
+	FAILS(cdp_recv(server, buffer, 10, 0), EMSGSIZE);
+	CHECK(cdp_recv(server, buffer, sizeof buffer, 0) == sizeof big && memcmp(big, buffer, sizeof big) == 0);
+	CHECK(cdp_send(server, "back", 4) == 4 && cdp_recv(client, buffer, sizeof buffer, 0) == 4);
+	/* A zombie: the peer has closed, and with something unread; what it sent before is still here. */
+	CHECK(cdp_send(server, "never read", 10) == 10);
+	CHECK(cdp_send(client, "left", 4) == 4 && cdp_send(client, "over", 4) == 4);
+	CHECK(cdp_close(client) == 0);
+	usleep(50000);
+	CHECK(cdp_recv(server, buffer, sizeof buffer, 0) == 4 && memcmp(buffer, "left", 4) == 0);
+	CHECK(cdp_recv(server, buffer, sizeof buffer, 1) == 4 && memcmp(buffer, "over", 4) == 0);
+	FAILS(cdp_recv(server, buffer, sizeof buffer, 0), ENOTCONN);
+	FAILS(cdp_recv(server, buffer, sizeof buffer, 1), ENOTCONN);
+	FAILS(cdp_send(server, "x", 1), EPIPE);
+	CHECK(cdp_close(server) == 0);
+	CHECK(cdp_close(l) == 0);
+	CHECK((client = cdp_socket()) >= 0);
+	FAILS(cdp_connect(client, &at), ECONNREFUSED);
+	CHECK(cdp_close(client) == 0);
+}
+
+static void backlog(void)
+{
+	struct cdp_sockaddr at;
+	int port, l = listener(&port), clients[5], i;
+
+	at = server_at(port);
+	for (i = 0; i < 5; i++)
+		CHECK((clients[i] = cdp_socket()) >= 0);
+	for (i = 0; i < 4; i++)
+		CHECK(cdp_connect(clients[i], &at) == 0);
+	FAILS(cdp_connect(clients[4], &at), ECONNREFUSED);
+	CHECK((i = cdp_accept(l, NULL, 0)) >= 0 && cdp_close(i) == 0);
+	/* The same socket may try again. */
+	CHECK(cdp_connect(clients[4], &at) == 0);
+	for (i = 0; i < 5; i++)
+		CHECK(cdp_close(clients[i]) == 0);
+	CHECK(cdp_close(l) == 0);
+}
+
+static void *receive(void *argument)
+{
+	char byte;
+
+	return (void *)(long)(cdp_recv(*(int *)argument, &byte, 1, 0) < 0 ? -errno : 1);
+}
+
+static void closing_wakes(void)
+{
+	struct cdp_sockaddr at;
+	void *result = NULL;
+	pthread_t thread;
+	int port, l = listener(&port), client = cdp_socket(), server;
+
+	at = server_at(port);
+	CHECK(cdp_connect(client, &at) == 0 && (server = cdp_accept(l, NULL, 0)) >= 0);
+	CHECK(pthread_create(&thread, NULL, receive, &client) == 0);
+	usleep(50000);
+	CHECK(cdp_close(client) == 0);
+	CHECK(pthread_join(thread, &result) == 0 && (long)result == -EBADF);
+	CHECK(cdp_close(server) == 0 && cdp_close(l) == 0);
+}
+
+/* Another node, in a process of its own. */
+static void between_nodes(void)
+{
+	struct cdp_sockaddr from = {0, 0}, at;
+	char buffer[100];
+	int port, l = listener(&port), s, status = -1;
+	pid_t child = fork();
+
+	at = server_at(port);
+	CHECK(child >= 0);
+	if (child == 0) {
+		struct cdp_sockaddr own = {2, 1234};
+
+		FAILS(cdp_socket(), ENETDOWN);
+		CHECK(cdp_init(2, interfaces, 1, 0) == 0);
+		CHECK((s = cdp_socket()) >= 0 && cdp_bind(s, &own) == 0);
+		CHECK(cdp_connect(s, &at) == 0);
+		CHECK(cdp_send(s, "from node 2", 11) == 11);
+		exit(0);
+	}
+	CHECK((s = cdp_accept(l, &from, 0)) >= 0 && from.node == 2 && from.port == 1234);
+	CHECK(cdp_recv(s, buffer, sizeof buffer, 0) == 11 && memcmp(buffer, "from node 2", 11) == 0);
+	FAILS(cdp_recv(s, buffer, sizeof buffer, 0), ENOTCONN);
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(cdp_close(s) == 0 && cdp_close(l) == 0);
+}
+
+int main(void)
+{
+	before_init();
+	misuse();
+	conversation();
+	backlog();
+	closing_wakes();
+	between_nodes();
+	if (getenv("ROPEWAY_CDP_LIMIT")) {
+		struct cdp_sockaddr at;
+		char big[1473];
+		int port, l = listener(&port), s = cdp_socket();
+
+		at = server_at(port);
+		CHECK(cdp_connect(s, &at) == 0);
+		memset(big, 0, sizeof big);
+		FAILS(cdp_send(s, big, 1473), EMSGSIZE);
+		CHECK(cdp_send(s, big, 1472) == 1472);
+		CHECK(cdp_close(s) == 0 && cdp_close(l) == 0);
+	}
+	printf("all nine calls keep their word\n");
+	return 0;
+}

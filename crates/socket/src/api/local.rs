@@ -1,0 +1,49 @@
+//! Addresses of this host that are taken before it is settled what for.
+
+use super::address::{Address, ToAddresses};
+use super::common::first;
+use super::home::{self, Binding};
+use ropeway_engine::Error;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+/// An address of this host, to listen at or to connect from. It is taken until this, and what uses it, is gone.
+#[derive(Clone)]
+pub struct Local {
+    pub(super) binding: Arc<Binding>,
+    /// The port of the protocol that peers are told; `None`: one of the engine's choice.
+    pub(super) port: Option<u16>,
+}
+
+impl Local {
+    /// Takes the first address that is free. Port 0 takes one that is free.
+    ///
+    /// # Errors
+    /// `AddrInUse`, `AddrNotAvailable`; `PermissionDenied`, as [`Listener::bind`](super::Listener::bind).
+    pub fn bind(at: impl ToAddresses) -> io::Result<Local> {
+        first(at, |at| {
+            let binding = Arc::new(home::to_listen(&at.to_listen()?)?);
+            Ok(Local { binding, port: None })
+        })
+    }
+
+    /// The same, for connections of which peers are told that they come from this port of the protocol.
+    #[must_use]
+    pub fn with_port(&self, port: u16) -> Local {
+        Local { binding: self.binding.clone(), port: Some(port) }
+    }
+
+    /// # Errors
+    /// The process was forked.
+    pub fn local_addr(&self) -> io::Result<Address> {
+        let home = self.binding.home();
+        Ok(home.name(home.local().ok_or(Error::Forked)?, self.binding.port()))
+    }
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Local").field("address", &self.local_addr().ok()).field("port", &self.port).finish()
+    }
+}

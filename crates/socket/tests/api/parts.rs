@@ -1,0 +1,95 @@
+//! What other tests do in processes of their own: to exit there, or under another environment.
+
+use crate::kind;
+use ropeway_socket::{Listener, Stream};
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+
+pub const BYTES: usize = 5_000_000;
+
+/// This test program again, as a process of its own that does `part`.
+pub fn another(part: &str, argument: &str, environment: &[(&str, &str)]) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "parts::a_part_for_another_process", "--nocapture"]);
+    command.env("ROPEWAY_TEST_PART", part).env("ROPEWAY_TEST_ARGUMENT", argument);
+    command.env_remove("ROPEWAY_KEY_FILE").env_remove("ROPEWAY_TRUSTED").envs(environment.iter().copied());
+    command.stdout(Stdio::null()).spawn().unwrap()
+}
+
+/// Run by other tests, in a process of its own; alone it has nothing to do.
+#[test]
+fn a_part_for_another_process() {
+    let Ok(part) = std::env::var("ROPEWAY_TEST_PART") else { return };
+    let argument = std::env::var("ROPEWAY_TEST_ARGUMENT").unwrap();
+    match part.as_str() {
+        "write and exit" => {
+            let mut stream = Stream::connect(argument.as_str()).unwrap();
+            stream.write_all(&vec![b'x'; BYTES]).unwrap();
+            std::process::exit(0);
+        }
+        "write a little and exit" => {
+            Stream::connect(argument.as_str()).unwrap().write_all(b"a little").unwrap();
+            std::process::exit(0);
+        }
+        "accept, answer and exit" => {
+            let listener = Listener::bind(argument.as_str()).unwrap();
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; 5]).unwrap();
+            stream.write_all(&vec![b'y'; BYTES]).unwrap();
+            std::process::exit(0);
+        }
+        "talk to oneself" => {
+            let listener = Listener::bind(argument.as_str()).unwrap();
+            let (mut client, mut server) = crate::connect(&listener);
+            client.write_all(b"hello").unwrap();
+            server.read_exact(&mut [0; 5]).unwrap();
+        }
+        "fail to listen" => {
+            let (address, expected) = argument.split_once(' ').unwrap();
+            assert_eq!(format!("{:?}", kind(Listener::bind(address))), expected);
+        }
+        other => panic!("{other}"),
+    }
+}
+
+fn succeeds(part: &str, argument: &str, environment: &[(&str, &str)]) {
+    assert!(another(part, argument, environment).wait().unwrap().success(), "{part} {argument} {environment:?}");
+}
+
+#[test]
+fn between_hosts_a_key_or_the_word_that_none_is_needed_is_asked_for() {
+    succeeds("fail to listen", "0.0.0.0:0 PermissionDenied", &[]);
+    succeeds("talk to oneself", "127.0.0.1:0", &[]);
+    succeeds("talk to oneself", "0.0.0.0:0", &[("ROPEWAY_TRUSTED", "1")]);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("key");
+    std::fs::write(&file, "00112233445566778899aabbccddeeff0f1e2d3c4b5a69788796a5b4c3d2e1f0\n").unwrap();
+    let file = file.to_str().unwrap();
+    let permit = |mode| std::fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    permit(0o644);
+    succeeds("fail to listen", "0.0.0.0:0 PermissionDenied", &[("ROPEWAY_KEY_FILE", file)]);
+    permit(0o600);
+    for address in ["0.0.0.0:0", "127.0.0.1:0"] {
+        succeeds("talk to oneself", address, &[("ROPEWAY_KEY_FILE", file)]);
+    }
+}
+
+#[test]
+fn what_is_not_on_this_host_cannot_be_listened_at() {
+    let trusted = [("ROPEWAY_TRUSTED", "1")];
+    succeeds("fail to listen", "192.0.2.1:0 AddrNotAvailable", &trusted);
+    let may = std::process::Command::new("unshare").args(["-n", "true"]).status().is_ok_and(|status| status.success());
+    let expected = if may { "NotFound" } else { "PermissionDenied" };
+    succeeds("fail to listen", &format!("no-such-device/*:7000 {expected}"), &trusted);
+}
+
+#[test]
+fn an_environment_without_sense_fails_what_would_have_needed_it() {
+    for (name, value) in [("ROPEWAY_TUNE", "no_such_thing=1"), ("ROPEWAY_LINK", "pigeon"), ("ROPEWAY_SPIN_US", "much")]
+    {
+        succeeds("fail to listen", "127.0.0.1:0 InvalidInput", &[(name, value)]);
+    }
+    let all =
+        [("ROPEWAY_TUNE", "send_buffer=65536,coalesce=0"), ("ROPEWAY_SPIN_US", "0"), ("ROPEWAY_PACKET_BYTES", "512")];
+    succeeds("talk to oneself", "127.0.0.1:0", &all);
+}

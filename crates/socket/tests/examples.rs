@@ -1,0 +1,85 @@
+//! The examples do what they say.
+
+use ropeway_testkit::env::{target_dir, without_package};
+use ropeway_testkit::proc::{Process, command};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Cargo builds examples beside tests only when nobody says which targets he wants.
+fn example(name: &str, args: &[&str]) -> Command {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let dir = BUILT.get_or_init(|| {
+        let mut cargo = Command::new(env!("CARGO"));
+        without_package(&mut cargo).current_dir(env!("CARGO_MANIFEST_DIR")).args([
+            "build",
+            "--quiet",
+            "--examples",
+            "--target-dir",
+        ]);
+        assert!(cargo.arg(target_dir()).status().expect("cargo runs").success(), "the examples do not build");
+        target_dir().join("debug/examples")
+    });
+    command(dir.join(name), args)
+}
+
+fn run(command: Command) -> String {
+    Process::spawn(command).wait(LIMIT).unwrap_or_else(|error| panic!("{error}")).expect_success().stdout
+}
+
+/// Until the server is up nobody is at its port.
+fn run_when_it_is_up(client: impl Fn() -> Command) -> String {
+    let begin = Instant::now();
+    loop {
+        let finished = Process::spawn(client()).wait(LIMIT).unwrap_or_else(|error| panic!("{error}"));
+        if finished.success() {
+            return finished.stdout;
+        }
+        assert!(begin.elapsed() < LIMIT, "{finished:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn free_address() -> String {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+    socket.local_addr().expect("an address").to_string()
+}
+
+#[test]
+fn an_echo_comes_back() {
+    let server = Process::spawn(example("echo", &["serve", "127.0.0.1:0"]));
+    server.wait_for_output("\n", LIMIT);
+    let line = server.stdout();
+    let address = line.trim().strip_prefix("listening at ").expect("an address").to_owned();
+    for text in ["hello", "once more"] {
+        assert_eq!(run(example("echo", &["say", &address, text])), format!("{text}\n"));
+    }
+}
+
+#[test]
+fn a_file_is_copied() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
+    let content: Vec<u8> = (0..3_000_000u32).map(|at| (at ^ (at >> 9)) as u8).collect();
+    std::fs::write(path("here"), &content).expect("written");
+    let address = free_address();
+    let receiver = Process::spawn(example("copy", &["receive", &address, &path("there")]));
+    run_when_it_is_up(|| example("copy", &["send", &path("here"), &address]));
+    let finished = receiver.wait(LIMIT).unwrap_or_else(|error| panic!("{error}")).expect_success();
+    assert!(finished.stderr.contains("100 %"), "{finished:?}");
+    assert!(std::fs::read(path("there")).expect("there") == content);
+}
+
+#[test]
+fn messages_go_to_and_fro_and_their_times_are_told() {
+    let address = free_address();
+    for size in ["0", "64", "20000"] {
+        let server = Process::spawn(example("pingpong", &["serve", &address]));
+        let told = run_when_it_is_up(|| example("pingpong", &["measure", &address, size, "300"]));
+        assert!(told.starts_with(&format!("300 messages of {size} bytes")) && told.contains("p99.9 "), "{told}");
+        server.wait(LIMIT).unwrap_or_else(|error| panic!("{error}")).expect_success();
+    }
+}
