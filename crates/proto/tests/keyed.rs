@@ -16,8 +16,6 @@ mod loss;
 mod opening;
 #[path = "oracle.rs"]
 mod oracle;
-#[path = "routes.rs"]
-mod routes;
 #[path = "scale.rs"]
 mod scale;
 #[path = "transfer.rs"]
