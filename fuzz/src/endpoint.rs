@@ -3,7 +3,7 @@
 //! The input is a script: each step is an operation byte and what it needs of the bytes behind it. Most steps make a packet that is nearly right, as random
 //! bytes would hardly ever pass the first checks: numbers, acknowledgments and channels are near the true ones, and what they say is the script's.
 
-use ropeway_proto::{Config, Counters, Endpoint, Event, Mode, Path, Time};
+use ropeway_proto::{Config, Counters, Endpoint, Event, MOST_PATHS, Mode, Path, Time};
 
 const ME: Path = Path([1; Path::BYTES]);
 /// What the memory of an endpoint may grow to: `Config` below, and the bounds of what is counted in packets.
@@ -47,6 +47,9 @@ struct Known {
     /// The next number to the endpoint, and the lowest not received from it.
     next: u64,
     ack: u64,
+    /// The endpoint's reset token, with which a peer can add paths; and the cookie that it was last given for one.
+    token: [u8; 16],
+    cookie: [u8; 20],
 }
 
 fn config() -> Config {
@@ -80,7 +83,9 @@ pub fn endpoint(script: &[u8]) -> Counters {
         match operation % 16 {
             0..=8 => {
                 let packet = packet(&mut script, &mut known, operation);
-                endpoint.handle_packet(Time::from_nanos(now), &ME, operation & 0x80 != 0, &packet);
+                // Over the first path, or over another one, which may have been added.
+                let path = if operation & 0x60 == 0x60 { Path([2 + (operation >> 4 & 1); Path::BYTES]) } else { ME };
+                endpoint.handle_packet(Time::from_nanos(now), &path, operation & 0x80 != 0, &packet);
             }
             9 => endpoint.finish_batch(Time::from_nanos(now)),
             10 => {
@@ -100,6 +105,11 @@ pub fn endpoint(script: &[u8]) -> Counters {
                 } else {
                     endpoint.abort(Time::from_nanos(now), channel);
                 }
+            }
+            15 if operation & 0x40 != 0 => {
+                let (path, packet) = join(&mut script, &known);
+                endpoint.handle_packet(Time::from_nanos(now), &path, false, &packet);
+                drain(&mut endpoint, now, &mut known);
             }
             _ => drain(&mut endpoint, now, &mut known),
         }
@@ -137,6 +147,8 @@ pub fn raw<'a>(packets: impl Iterator<Item = &'a [u8]>) {
 fn check(endpoint: &Endpoint) {
     let (sending, receiving) = endpoint.buffers_in_use();
     assert!(sending + receiving < MOST_BUFFERS * 16, "{sending} and {receiving} buffers");
+    let paths = endpoint.association_statistics(Time::ZERO).map(|association| association.paths).max();
+    assert!(paths.is_none_or(|paths| paths <= MOST_PATHS), "{paths:?} paths");
     let (associations, channels) = endpoint.sizes();
     assert!(associations <= 8 && channels <= 8 * 64 + 64, "{associations} associations, {channels} channels");
 }
@@ -146,6 +158,9 @@ fn drain(endpoint: &mut Endpoint, now: u64, known: &mut Known) {
     endpoint.finish_batch(Time::from_nanos(now));
     endpoint.transmit(Time::from_nanos(now), &mut |_, _, packets| {
         for packet in packets {
+            if packet[0] == 0x1F && packet[HEADER_BYTES] == 1 {
+                known.cookie.copy_from_slice(&packet[HEADER_BYTES + 12..HEADER_BYTES + 32]);
+            }
             let low = u32::from_be_bytes(packet[8..12].try_into().unwrap());
             if (7..=10).contains(&(packet[0] & 15)) {
                 let number = known.ack.wrapping_add_signed(i64::from(low.wrapping_sub(known.ack as u32) as i32));
@@ -212,7 +227,28 @@ fn open(endpoint: &mut Endpoint, script: &mut Script<'_>, now: u64, known: &mut 
     let parameters = &opened[HEADER_BYTES + 8..];
     known.id = u32::from_be_bytes(parameters[..4].try_into().unwrap());
     known.ack = u64::from_be_bytes(parameters[4..12].try_into().unwrap());
+    known.token.copy_from_slice(&parameters[20..36]);
     known.next = known.next.wrapping_add(1);
+}
+
+/// One step of adding a path, over any of many, with a proof that is mostly right.
+fn join(script: &mut Script<'_>, known: &Known) -> (Path, Vec<u8>) {
+    let (step, number, bend) = (script.byte() % 5, script.byte() % 16, script.byte());
+    let mut fields = vec![step, bend & 1, 2, 0];
+    fields.extend_from_slice(&[number; 8]);
+    fields.extend_from_slice(if step == 0 { &[0; 20] } else { &known.cookie });
+    let proof = ropeway_proto::crypto::token::join_proof(&known.token, &fields);
+    fields.extend_from_slice(&proof);
+    if step < 2 {
+        fields.resize(512 - HEADER_BYTES, 0);
+    }
+    if bend & 0x30 == 0x30 {
+        let at = usize::from(script.byte()) % fields.len();
+        fields[at] ^= script.byte();
+    }
+    let mut packet = header(0x1F, 0, known.id, fields.len(), 0, 0);
+    packet.extend_from_slice(&fields);
+    (Path([number + 1; Path::BYTES]), packet)
 }
 
 fn header(kind: u8, flags: u8, id: u32, length: usize, number: u64, ack: u64) -> Vec<u8> {

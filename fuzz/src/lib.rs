@@ -3,6 +3,7 @@
 //! need neither nightly nor libFuzzer.
 
 pub mod endpoint;
+pub mod gateway;
 pub mod handshake;
 pub mod keyed;
 pub mod packets;

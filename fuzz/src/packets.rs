@@ -53,7 +53,7 @@ fn accepted(header: Header, payload: &Payload, bytes: &[u8]) {
 
 /// Types with bytes that receivers ignore.
 fn has_reserved(kind: Type) -> bool {
-    matches!(kind, Type::Syn | Type::Cookie | Type::Confirm | Type::Redirect | Type::Open | Type::Fin)
+    matches!(kind, Type::Syn | Type::Cookie | Type::Confirm | Type::Redirect | Type::Open | Type::Fin | Type::Join)
 }
 
 fn refused(data: &[u8], reason: Malformed) {

@@ -18,7 +18,7 @@ local ETHERTYPE = 0x88B5
 local ANY_STEERING = 0xFFF
 
 local TYPES = {
-    [0] = "VERSION", "SYN", "COOKIE", "CONFIRM", "OPENED", "REFUSED", "REDIRECT", "DATA", "OPEN", "FIN", "ABORT", "CONTROL", "STATE", "PIN", "RST",
+    [0] = "VERSION", "SYN", "COOKIE", "CONFIRM", "OPENED", "REFUSED", "REDIRECT", "DATA", "OPEN", "FIN", "ABORT", "CONTROL", "STATE", "PIN", "RST", "JOIN",
 }
 local TYPE = {}
 for number, name in pairs(TYPES) do TYPE[name] = number end
@@ -28,6 +28,8 @@ local ERROR_CODES = {
 }
 local MODES = { [0] = "stream", "messages" }
 local EXTENTS = { [0] = "no more data from here", "no more data either way" }
+local JOIN_STEPS = { [0] = "ask", "cookie", "prove", "done" }
+local JOIN_USES = { [0] = "stands by", "bonded" }
 local FAMILIES = { [4] = "UDP/IPv4", [6] = "UDP/IPv6" }
 local RRQ, CREDIT, HOLD, WANT = 1, 2, 3, 4
 local BLOCKS = { "RRQ", "CREDIT", "HOLD", "WANT" }
@@ -92,6 +94,9 @@ define("parameters.first_number", ProtoField.uint64, "First number", base.DEC)
 define("parameters.window", ProtoField.uint32, "Window in bytes", base.DEC)
 define("parameters.longest_message", ProtoField.uint32, "Longest message in bytes", base.DEC)
 define("reset_token", ProtoField.bytes, "Reset token")
+define("join.step", ProtoField.uint8, "Step", base.DEC, JOIN_STEPS)
+define("join.use", ProtoField.uint8, "Use of the path", base.DEC, JOIN_USES)
+define("join.proof", ProtoField.bytes, "Proof")
 define("noise", ProtoField.bytes, "Noise message")
 define("error_code", ProtoField.uint16, "Error code", base.DEC, ERROR_CODES)
 define("redirect.family", ProtoField.uint16, "Family", base.DEC, FAMILIES)
@@ -416,6 +421,22 @@ dissect[TYPE.RST] = function(payload, _, tree, pinfo)
     if payload:len() ~= 18 then return malformed("payload_length", tree, pinfo) end
     tree:add(field["reset_token"], payload(0, 16))
     add_error_code(payload(16, 2), tree, pinfo)
+end
+
+dissect[TYPE.JOIN] = function(payload, _, tree, pinfo)
+    if payload:len() < 48 then return malformed("payload_length", tree, pinfo) end
+    tree:add(field["join.step"], payload(0, 1))
+    tree:add(field["join.use"], payload(1, 1))
+    tree:add(field["packet_size"], payload(2, 2))
+    tree:add(field["nonce"], payload(4, 8))
+    dissect_cookie(payload, 12, tree)
+    tree:add(field["join.proof"], payload(32, 16))
+    local step, use = payload(0, 1):uint(), payload(1, 1):uint()
+    pinfo.cols.info:append(", " .. named(JOIN_STEPS, step))
+    if not JOIN_STEPS[step] or not JOIN_USES[use] then return malformed("field_value", tree, pinfo) end
+    if payload(2, 2):uint() < MIN_PACKET_BYTES then return malformed("packet_size", tree, pinfo) end
+    if step < 2 then return dissect_padded(payload, 48, payload(2, 2):uint(), tree, pinfo) end
+    if payload:len() > 48 then return malformed("payload_length", tree, pinfo) end
 end
 
 -- Packets ----------------------------------------------------------------------------------------------------------------------------

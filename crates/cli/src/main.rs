@@ -11,6 +11,7 @@ mod config;
 mod cp;
 mod daemon;
 mod doctor;
+mod gateway;
 mod key;
 mod output;
 mod run;
@@ -39,6 +40,8 @@ enum Command {
     Ss(ss::Args),
     /// Copy files or standard input to another host, checked and resumable
     Cp(cp::Args),
+    /// Forward packets between hosts that do not reach each other
+    Gateway(gateway::Args),
     /// Show and change the tunables of programs that use the wire protocol
     Tune(tune::Args),
     /// Say whether this machine, or a program, can be accelerated, and if not why
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Command::Daemon(args) => daemon::main(&args),
         Command::Ss(args) => ss::main(&args),
         Command::Cp(args) => cp::main(&args),
+        Command::Gateway(args) => gateway::main(&args),
         Command::Tune(args) => tune::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Box(args) => boxes::main(&args),

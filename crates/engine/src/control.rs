@@ -10,6 +10,7 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use ropeway_link::Link;
 use ropeway_proto::config::{TUNABLES, Tunable};
 use ropeway_proto::crypto::OpenError;
 use ropeway_proto::{AssociationStatistics, ChannelStatistics, Config, Counters};
@@ -82,6 +83,20 @@ pub struct LinkShown {
     pub receive_drops: u64,
 }
 
+impl LinkShown {
+    pub(crate) fn of(link: &dyn Link) -> LinkShown {
+        let counters = link.counters();
+        LinkShown {
+            name: link.name(),
+            local: link.local().to_string(),
+            sent_packets: counters.sent_packets,
+            received_packets: counters.received_packets,
+            send_full: counters.send_full,
+            receive_drops: counters.receive_drops,
+        }
+    }
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ConnectionShown {
     pub link: String,
@@ -97,6 +112,11 @@ pub struct ConnectionShown {
     pub round_trip_us: f64,
     pub resent: u64,
     pub lost: u64,
+    /// Paths there are to the peer, and of these the ones that carry packets.
+    #[serde(default)]
+    pub paths: u64,
+    #[serde(default)]
+    pub good_paths: u64,
     /// How often the key was changed; nothing where hosts are trusted.
     #[serde(default)]
     pub key_changes: Option<u64>,
@@ -191,20 +211,7 @@ fn set(inner: &Inner, name: &str, value: u64) -> Answer {
 fn show(inner: &Inner) -> Shown {
     let now = inner.now();
     let mut core = inner.lock();
-    let links: Vec<LinkShown> = core
-        .links()
-        .map(|(_, link)| {
-            let counters = link.counters();
-            LinkShown {
-                name: link.name(),
-                local: link.local().to_string(),
-                sent_packets: counters.sent_packets,
-                received_packets: counters.received_packets,
-                send_full: counters.send_full,
-                receive_drops: counters.receive_drops,
-            }
-        })
-        .collect();
+    let links: Vec<LinkShown> = core.links().map(|(_, link)| LinkShown::of(link)).collect();
     let statistics: Vec<ChannelStatistics> = core.endpoint.channel_statistics(now).collect();
     let gate = core.endpoint.gate();
     Shown {
@@ -221,7 +228,7 @@ fn show(inner: &Inner) -> Shown {
 fn connection(statistics: &ChannelStatistics, links: &[LinkShown]) -> ConnectionShown {
     let association = statistics.association;
     let place = association.and_then(|association| path::decode(&association.path));
-    let link = place.and_then(|(link, _)| links.get(link));
+    let link = place.and_then(|place| links.get(place.link));
     let waited = |association: &AssociationStatistics| {
         let waited = association.waited;
         let all = [
@@ -236,7 +243,15 @@ fn connection(statistics: &ChannelStatistics, links: &[LinkShown]) -> Connection
     ConnectionShown {
         link: link.map_or_else(|| "-".into(), |link| link.name.clone()),
         local: link.map_or_else(|| "-".into(), |link| link.local.clone()),
-        peer: place.map_or_else(|| "-".into(), |(_, address)| address.to_string()),
+        peer: place.map_or_else(
+            || "-".into(),
+            |place| match place.node {
+                None => place.address.to_string(),
+                Some(node) => format!("@{node} through {}", place.address),
+            },
+        ),
+        paths: association.map_or(0, |association| association.paths as u64),
+        good_paths: association.map_or(0, |association| association.good_paths as u64),
         local_port: statistics.local_port,
         remote_port: statistics.remote_port,
         queued_bytes: statistics.queued_bytes as u64,
@@ -271,6 +286,11 @@ fn counters(counters: &Counters) -> std::collections::BTreeMap<String, u64> {
         ("dropped_cookie", counters.dropped_cookie),
         ("dropped_unasked", counters.dropped_unasked),
         ("dropped_reset", counters.dropped_reset),
+        ("dropped_join", counters.dropped_join),
+        ("paths_joined", counters.paths_joined),
+        ("paths_suspected", counters.paths_suspected),
+        ("paths_recovered", counters.paths_recovered),
+        ("defaults_changed", counters.defaults_changed),
         ("dropped_handshake", counters.dropped_handshake.iter().sum()),
         ("violations", counters.violations),
         ("channels_opened", counters.channels_opened),
@@ -319,12 +339,17 @@ pub fn ask(name: &str, question: &Question) -> io::Result<Answer> {
 /// # Errors
 /// `/proc/net/unix` cannot be read.
 pub fn names() -> io::Result<Vec<String>> {
+    names_with(PREFIX)
+}
+
+/// The abstract addresses that begin with `prefix`.
+pub(crate) fn names_with(prefix: &str) -> io::Result<Vec<String>> {
     let text = std::fs::read_to_string("/proc/net/unix")?;
     let mut names: Vec<String> = text
         .lines()
         .filter_map(|line| line.split_once('@'))
         .map(|(_, name)| name.to_owned())
-        .filter(|name| name.starts_with(PREFIX))
+        .filter(|name| name.starts_with(prefix))
         .collect();
     names.sort();
     // Connections to an engine stand there under its name too.

@@ -1,7 +1,8 @@
 //! What one turn of the event loop does, under the engine's lock: packets in, timers, packets out, events to who waits.
 
-use crate::path;
+use crate::path::{self, Place};
 use crate::share::Share;
+use crate::shimmed::Shimmed;
 use crate::spin::Spin;
 use crate::wait::{Subject, Waiters};
 use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
@@ -60,13 +61,17 @@ pub struct Core {
     turns_without_timers: u32,
     turned_at: Time,
     share: Share,
+    /// For packets to and from nodes behind gateways.
+    shimmed: Shimmed,
     /// Hosts that the network said do not listen, by address: the next attempt to connect there fails early.
     unreachable: BTreeMap<Path, ()>,
 }
 
 impl Core {
-    pub fn new(endpoint: Endpoint, spin: Spin) -> Core {
+    /// `node`: the number under which gateways know this engine, if they do.
+    pub fn new(endpoint: Endpoint, spin: Spin, node: Option<u32>) -> Core {
         Core {
+            shimmed: Shimmed::new(node),
             endpoint,
             members: Vec::new(),
             waiters: Waiters::default(),
@@ -107,6 +112,11 @@ impl Core {
         self.members.iter().enumerate().map(|(place, member)| (LinkId(place as u8), &*member.link))
     }
 
+    /// Whether gateways know this engine.
+    pub fn has_node(&self) -> bool {
+        self.shimmed.has_node()
+    }
+
     /// Whether a link waits for room to send.
     pub fn is_full(&self) -> bool {
         self.members.iter().any(|member| member.full)
@@ -142,7 +152,7 @@ impl Core {
 
     fn receive(&mut self, now: Time) -> bool {
         self.turns = self.turns.wrapping_add(1);
-        let (endpoint, turns) = (&mut self.endpoint, self.turns);
+        let (endpoint, turns, shimmed) = (&mut self.endpoint, self.turns, &self.shimmed);
         let mut total = 0;
         let several = self.members.len() > 1;
         for (place, member) in self.members.iter_mut().enumerate() {
@@ -151,8 +161,14 @@ impl Core {
                 continue;
             }
             let count = member.link.receive(ARRIVALS_PER_TURN, &mut |received| {
+                let congested = received.ecn == Ecn::Congested;
+                if shimmed.may_precede(received.bytes)
+                    && let Some((path, marked, packet)) = shimmed.take(place as u8, &received)
+                {
+                    return endpoint.handle_packet(now, &path, congested || marked, packet);
+                }
                 let path = path::encode(place as u8, received.from);
-                endpoint.handle_packet(now, &path, received.ecn == Ecn::Congested, received.bytes);
+                endpoint.handle_packet(now, &path, congested, received.bytes);
             });
             match count {
                 Ok(0) => member.quiet = member.quiet.saturating_add(1),
@@ -180,16 +196,20 @@ impl Core {
 
     /// Sends what may be sent.
     pub fn transmit(&mut self, now: Time) {
-        let members = &mut self.members;
+        let (members, shimmed) = (&mut self.members, &mut self.shimmed);
         members.iter_mut().for_each(|member| member.full = false);
         self.endpoint.transmit(now, &mut |path, urgency, packets| {
-            let Some((place, to)) = path::decode(path) else { return packets.len() };
-            let Some(member) = members.get_mut(place).filter(|member| !member.failed) else { return packets.len() };
+            let Some(Place { link, address: to, node }) = path::decode(path) else { return packets.len() };
+            let Some(member) = members.get_mut(link).filter(|member| !member.failed) else { return packets.len() };
             let urgency = match urgency {
                 ropeway_proto::Urgency::Urgent => Urgency::Urgent,
                 ropeway_proto::Urgency::Bulk => Urgency::Bulk,
             };
-            match member.link.send(&Batch { to, packets, urgency }) {
+            let sent = match node {
+                None => member.link.send(&Batch { to, packets, urgency }),
+                Some(node) => shimmed.send(&mut *member.link, (to, node), packets, urgency),
+            };
+            match sent {
                 Ok(count) => {
                     member.full |= count < packets.len();
                     count

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ropeway_link::{Address, Link};
 use ropeway_proto::crypto::ClusterKeys;
-use ropeway_proto::{ChannelId, Config, ConnectError, Counters, Endpoint, ErrorCode, Mode, Readiness, RecvError, Time};
+use ropeway_proto::{ChannelId, Config, Counters, Endpoint, ErrorCode, Mode, Path, Readiness, RecvError, Time};
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -17,6 +17,8 @@ use crate::helper;
 use crate::inner::Inner;
 use crate::readiness::{Interest, Watch};
 use crate::restart;
+use crate::routes::{Routes, Way};
+use crate::shimmed;
 use crate::spin::{Spin, USUAL_SPIN_NS};
 use crate::wait::Subject;
 
@@ -26,8 +28,10 @@ pub struct Options {
     pub config: Config,
     /// How long a call that waits polls before it sleeps. 0: it sleeps at once.
     pub spin: Duration,
-    /// The node's number in the cluster; a random one if none is given.
+    /// The node's number in the cluster; a random one if none is given. Gateways know engines by it: one below 2^32 that no other engine has.
     pub node: Option<u64>,
+    /// Peers may be reached, and reach this engine, through gateways: the longest packet is shorter by what stands before it then.
+    pub gateways: bool,
     /// What tells this engine from others that share its links' addresses (raw Ethernet); 12 bits, not 0xFFF.
     pub steering: u16,
     /// The cluster's keys: everything is sealed, and nobody without one is talked to. `None`: all hosts and the network between them are trusted;
@@ -40,7 +44,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         let spin = Duration::from_nanos(USUAL_SPIN_NS);
-        Options { config: Config::default(), spin, node: None, steering: 0, keys: None, secret: None }
+        Options { config: Config::default(), spin, node: None, gateways: false, steering: 0, keys: None, secret: None }
     }
 }
 
@@ -99,8 +103,12 @@ impl Engine {
     pub fn new(options: &Options) -> Result<Engine, Error> {
         let seed = random_seed().map_err(Error::link("reading random bytes"))?;
         let node = options.node.unwrap_or_else(|| u64::from_be_bytes(seed[..8].try_into().unwrap_or_default()));
-        let mut endpoint =
-            Endpoint::with_keys(options.config.clone(), node, options.steering, seed, options.keys.clone());
+        let (mut config, mut known_as) = (options.config.clone(), None);
+        if options.gateways {
+            known_as = Some(options.node.and_then(|node| u32::try_from(node).ok()).ok_or(Error::NoNode)?);
+            config.packet_bytes -= shimmed::OVERHEAD_BYTES;
+        }
+        let mut endpoint = Endpoint::with_keys(config, node, options.steering, seed, options.keys.clone());
         if let Some(kept) = &options.secret {
             endpoint.set_secret(*kept.secret, kept.start);
         }
@@ -110,7 +118,7 @@ impl Engine {
                 .map_err(|errno| Error::link("making an eventfd")(errno.into()))
         };
         let birthmark = Birthmark::new().map_err(Error::link("making a page that forks wipe"))?;
-        let inner = Arc::new(Inner::new(options, Core::new(endpoint, spin), [bell()?, bell()?], birthmark));
+        let inner = Arc::new(Inner::new(options, Core::new(endpoint, spin, known_as), [bell()?, bell()?], birthmark));
         let helper = helper::start(inner.clone()).map_err(Error::link("starting the helper thread"))?;
         let control = control::start(Arc::downgrade(&inner)).ok();
         Ok(Engine { handle: Arc::new(Handle { inner, helper: Some(helper), control }) })
@@ -221,19 +229,25 @@ impl Engine {
     /// # Errors
     /// A bound was reached.
     pub fn open_from(&self, to: Target, from: Option<u16>, port: u16, mode: Mode) -> Result<ChannelId, Error> {
+        self.open_ways(&Routes { ways: &[Way::Direct(to)], bonded: false }, from, port, mode)
+    }
+
+    /// The same over any of several ways, of which the first is the default ([docs](../../../docs/engine.md#routes)).
+    ///
+    /// # Errors
+    /// A bound was reached; there is no way, or one over a link that there is not; or through a gateway, and this engine was made without them.
+    pub fn open_over(&self, routes: &Routes<'_>, port: u16, mode: Mode) -> Result<ChannelId, Error> {
+        self.open_ways(routes, None, port, mode)
+    }
+
+    fn open_ways(&self, routes: &Routes<'_>, from: Option<u16>, port: u16, mode: Mode) -> Result<ChannelId, Error> {
         let inner = self.inner()?;
         let mut core = inner.lock();
         let now = inner.now();
-        let path = Core::path(to.link, to.address);
         // Whether the peer that is known there has left stands in what has arrived.
         core.turn(now);
         core.take_reports();
-        core.was_unreachable(&path);
-        let opened = match from {
-            None => core.endpoint.connect(now, &path, port, mode),
-            Some(from) => core.endpoint.connect_from(now, &path, from, port, mode),
-        };
-        let channel = opened.map_err(|error: ConnectError| Error::from(error))?;
+        let channel = core.connect(now, routes, from, port, mode)?;
         inner.follow_up(&mut core, now);
         Ok(channel)
     }
@@ -246,7 +260,28 @@ impl Engine {
         self.connect_from(to, None, port, mode, deadline)
     }
 
-    /// The same, from a port of the protocol that the caller has chosen.
+    /// The same over any of several ways.
+    ///
+    /// # Errors
+    /// As [`Engine::connect`] and [`Engine::open_over`].
+    pub fn connect_over(
+        &self,
+        routes: &Routes<'_>,
+        port: u16,
+        mode: Mode,
+        deadline: Option<Instant>,
+    ) -> Result<ChannelId, Error> {
+        let channel = self.open_over(routes, port, mode)?;
+        // Of several ways one that leads nowhere says nothing.
+        let only = if let [way] = routes.ways { Some(way.path()) } else { None };
+        if let Err(error) = self.wait_opened_over(channel, only, deadline) {
+            self.abort(channel);
+            return Err(error);
+        }
+        Ok(channel)
+    }
+
+    /// The same as [`Engine::connect`], from a port of the protocol that the caller has chosen.
     ///
     /// # Errors
     /// As [`Engine::connect`].
@@ -271,15 +306,24 @@ impl Engine {
     /// # Errors
     /// As [`Engine::connect`]; this end has closed it meanwhile. A connection whose time is over goes on being opened.
     pub fn wait_opened(&self, channel: ChannelId, to: Target, deadline: Option<Instant>) -> Result<(), Error> {
-        let path = Core::path(to.link, to.address);
-        let result = self.block(Subject::Channel(channel), deadline, |core, _| {
+        self.wait_opened_over(channel, Some(Way::Direct(to).path()), deadline)
+    }
+
+    fn wait_opened_over(&self, channel: ChannelId, only: Option<Path>, deadline: Option<Instant>) -> Result<(), Error> {
+        let result = self.block(Subject::Channel(channel), deadline, |core, now| {
             core.take_reports();
             let Some(readiness) = core.endpoint.readiness(channel) else { return Some(Err(Error::Closed)) };
             match readiness.failed {
                 Some(code) => Some(Err(Error::Failed(code))),
                 None if readiness.opened => Some(Ok(())),
                 // Nothing is at that address, says the network, and nothing has answered.
-                None => core.was_unreachable(&path).then_some(Err(Error::Failed(ErrorCode::Refused))),
+                None => {
+                    // Nor does it of a peer that is known, whatever the path: that one answers, or is silent.
+                    let is_open = |path| core.endpoint.statistics_of(now, &path).is_some_and(|peer| peer.is_open);
+                    let only = only.filter(|&path| !is_open(path));
+                    let is_unreachable = only.is_some_and(|path| core.was_unreachable(&path));
+                    is_unreachable.then_some(Err(Error::Failed(ErrorCode::Refused)))
+                }
             }
         });
         result.map_err(|error| self.with_hint(channel, error))
@@ -445,8 +489,7 @@ impl Engine {
     /// The peer's address, and the ports, local first.
     pub fn addresses(&self, channel: ChannelId) -> Option<(Address, u16, u16)> {
         let (path, local, remote) = self.inner().ok()?.lock().endpoint.addresses(channel)?;
-        let (_, address) = crate::path::decode(&path)?;
-        Some((address, local, remote))
+        Some((crate::path::decode(&path)?.address, local, remote))
     }
 
     /// The length of the next whole message.

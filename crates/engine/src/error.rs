@@ -33,6 +33,8 @@ pub enum Error {
     Keyless,
     #[error("there is no link of that kind; add one to the engine first")]
     NoLink,
+    #[error("who talks through gateways needs a number below 2^32 that they know it by (Options::node and gateways)")]
+    NoNode,
     #[error("{doing}: {source}")]
     Link { doing: &'static str, source: io::Error },
 }
@@ -86,7 +88,7 @@ impl From<Error> for io::Error {
             Error::TooShort { .. } | Error::TooLong { .. } => ErrorKind::InvalidInput,
             Error::Listen(_) => ErrorKind::AddrInUse,
             Error::Connect(_) => ErrorKind::OutOfMemory,
-            Error::Forked | Error::NoLink | Error::Keyless => ErrorKind::Unsupported,
+            Error::Forked | Error::NoLink | Error::NoNode | Error::Keyless => ErrorKind::Unsupported,
             Error::Link { source, .. } => source.kind(),
         };
         io::Error::new(kind, error)

@@ -1,4 +1,4 @@
-//! How a link and an address there become the protocol's opaque path, and back.
+//! How a link, an address there and a node behind it become the protocol's opaque path, and back.
 
 use ropeway_link::Address;
 use ropeway_proto::Path;
@@ -8,6 +8,27 @@ const UDP4: u8 = 4;
 const UDP6: u8 = 6;
 const ETHER: u8 = 1;
 const SIM: u8 = 2;
+/// With the kind: the address is a gateway's, and the last four bytes name the node behind it.
+const BEHIND: u8 = 0x80;
+const NODE_AT: usize = 20;
+
+/// Where packets go to and come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The link's place among the engine's.
+    pub link: usize,
+    pub address: Address,
+    /// The node behind the gateway at that address.
+    pub node: Option<u32>,
+}
+
+/// The path to a node behind a gateway.
+pub fn behind(link: u8, gateway: Address, node: u32) -> Path {
+    let mut path = encode(link, gateway);
+    path.0[1] |= BEHIND;
+    path.0[NODE_AT..].copy_from_slice(&node.to_be_bytes());
+    path
+}
 
 /// Layout: link, kind, port, address. An IPv6 scope is not part of it: a link-local address needs a link bound to its interface.
 pub fn encode(link: u8, address: Address) -> Path {
@@ -36,11 +57,13 @@ pub fn encode(link: u8, address: Address) -> Path {
     Path(bytes)
 }
 
-/// The link's place among the engine's, and the address.
-pub fn decode(path: &Path) -> Option<(usize, Address)> {
+/// What [`encode`] or [`behind`] made it of.
+pub fn decode(path: &Path) -> Option<Place> {
     let bytes = &path.0;
+    let is_behind = bytes[1] & BEHIND != 0;
+    let node = is_behind.then(|| u32::from_be_bytes([bytes[20], bytes[21], bytes[22], bytes[23]]));
     let port = u16::from_be_bytes([bytes[2], bytes[3]]);
-    let address = match bytes[1] {
+    let address = match bytes[1] & !BEHIND {
         UDP4 => {
             let ip: [u8; 4] = bytes[4..8].try_into().ok()?;
             Address::Udp(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(ip)), port))
@@ -53,7 +76,7 @@ pub fn decode(path: &Path) -> Option<(usize, Address)> {
         SIM => Address::Sim(u32::from_be_bytes(bytes[4..8].try_into().ok()?)),
         _ => return None,
     };
-    Some((usize::from(bytes[0]), address))
+    Some(Place { link: usize::from(bytes[0]), address, node })
 }
 
 #[cfg(test)]
@@ -69,7 +92,12 @@ mod tests {
             Address::Sim(77),
         ];
         for (link, address) in all.into_iter().enumerate() {
-            assert_eq!(decode(&encode(link as u8, address)), Some((link, address)));
+            assert_eq!(decode(&encode(link as u8, address)), Some(Place { link, address, node: None }));
+            for node in [0, 17, u32::MAX] {
+                let path = behind(link as u8, address, node);
+                assert_eq!(decode(&path), Some(Place { link, address, node: Some(node) }));
+                assert!(path != encode(link as u8, address));
+            }
         }
         assert_eq!(decode(&Path([0; Path::BYTES])), None);
     }

@@ -11,6 +11,7 @@ use crate::endpoint::Path;
 use crate::gate::Demand;
 use crate::keyed::{Handshake, Sealing};
 use crate::received::{Received, WINDOW_PACKETS};
+use crate::routes::Routes;
 use crate::rtt::Rtt;
 use crate::sent::Sent;
 use crate::statistics::{AssociationCounters, Limit, LimitTimes};
@@ -58,6 +59,10 @@ pub struct Attempt {
     pub asked_at: Option<Time>,
     /// With a key, once CONFIRM has been sent.
     pub handshake: Option<Handshake>,
+    /// The longest packet that every path bears, as far as this end knows.
+    pub packet_bytes: u16,
+    /// With several paths: how often CONFIRM has been sent over this one.
+    pub confirms: u32,
     /// With a key: a refusal that nothing proves. It is believed when nothing better has come until the end.
     pub hint: Option<ErrorCode>,
 }
@@ -66,8 +71,16 @@ pub struct Attempt {
 pub const FIRST_RETRY_NS: u64 = 10_000_000;
 
 impl Attempt {
-    pub fn new(nonce: u64, destination_port: u16, source_port: u16, give_up_at: Time, now: Time) -> Attempt {
+    pub fn new(
+        nonce: u64,
+        (destination_port, source_port): (u16, u16),
+        packet_bytes: u16,
+        give_up_at: Time,
+        now: Time,
+    ) -> Attempt {
         Attempt {
+            packet_bytes,
+            confirms: 0,
             nonce,
             destination_port,
             source_port,
@@ -94,7 +107,10 @@ pub enum Phase {
 pub struct Association {
     pub id: Id,
     pub peer: Id,
+    /// Where everything goes for which there is no choice.
     pub path: Path,
+    /// `None`: there is one path, and so never a choice.
+    pub routes: Option<Box<Routes>>,
     pub phase: Phase,
     /// This end sent the SYN.
     pub is_opener: bool,
@@ -220,6 +236,7 @@ impl Association {
             id,
             peer: Id::default(),
             path,
+            routes: None,
             phase,
             is_opener,
             packet_bytes: 0,
@@ -427,6 +444,9 @@ impl Association {
         self.sealing.mute = true;
         (self.ack_due, self.state_due, self.pin_due, self.ask_beyond) = (false, false, false, false);
         (self.ack_at, self.ask_at, self.flush_at) = (None, None, None);
+        if let Some(routes) = &mut self.routes {
+            routes.fall_silent();
+        }
         self.words.clear();
     }
 
@@ -513,6 +533,22 @@ impl Association {
     /// How long to wait before a number is asked for again.
     pub fn again_ns(&self, config: &Config) -> u64 {
         self.rtt.patience_ns().max(config.request_min_ns)
+    }
+
+    /// Whether packets may come over `path`.
+    pub fn has_path(&self, path: &Path) -> bool {
+        self.path == *path || self.routes.as_ref().is_some_and(|routes| routes.place(path).is_some())
+    }
+
+    /// All paths of it.
+    pub fn paths(&self) -> impl Iterator<Item = Path> + '_ {
+        let several = self.routes.iter().flat_map(|routes| routes.paths());
+        std::iter::once(self.path).chain(several)
+    }
+
+    /// How long an answer over any path may take before somebody asks after it.
+    pub fn question_ns(&self, config: &Config) -> u64 {
+        self.rtt.patience_ns().max(config.state_min_ns)
     }
 
     /// The channel of that number.

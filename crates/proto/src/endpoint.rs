@@ -10,10 +10,12 @@ mod cookies;
 mod counters;
 mod deliver;
 mod input;
+mod joining;
 mod keyed_opening;
 mod opening;
 mod output;
 mod resets;
+mod routing;
 mod statistics;
 mod timers;
 
@@ -36,9 +38,10 @@ use crate::time::Time;
 
 pub use commands::{AcceptError, ConnectError, ListenError, RecvError, SendError};
 pub use counters::Counters;
-pub use output::Urgency;
+pub use output::{BATCH_PACKETS, Sink, Urgency};
 pub use resets::MOST_STARTS;
 use resets::{Incarnations, generation};
+pub use routing::Route;
 
 /// A way to a peer, in the caller's terms: which link, and which address there. The protocol compares and returns it, and proves that a peer receives under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -408,12 +411,14 @@ impl Endpoint {
     fn end_association(&mut self, index: u32, code: ErrorCode) {
         let mut association = self.associations.remove(index as usize);
         self.incarnations.advance(index as usize);
-        if self.peers.get(&association.path) == Some(&index) {
-            self.peers.remove(&association.path);
-        }
-        let elder = (association.path, association.peer);
-        if self.elders.get(&elder) == Some(&index) {
-            self.elders.remove(&elder);
+        for path in association.paths() {
+            if self.peers.get(&path) == Some(&index) {
+                self.peers.remove(&path);
+            }
+            let elder = (path, association.peer);
+            if self.elders.get(&elder) == Some(&index) {
+                self.elders.remove(&elder);
+            }
         }
         if let Some(at) = association.timer_at {
             self.timers.remove(&(at, index));

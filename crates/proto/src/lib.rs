@@ -11,10 +11,12 @@ pub mod config;
 pub mod crypto;
 mod endpoint;
 mod gate;
+pub mod gateway;
 mod keyed;
 mod pool;
 mod random;
 mod received;
+mod routes;
 mod rtt;
 mod sent;
 mod statistics;
@@ -23,10 +25,12 @@ mod time;
 pub use channel::{ChannelId, Readiness};
 pub use config::Config;
 pub use endpoint::{
-    AcceptError, ConnectError, Counters, Endpoint, Event, ListenError, MOST_STARTS, Path, RecvError, SendError, Urgency,
+    AcceptError, BATCH_PACKETS, ConnectError, Counters, Endpoint, Event, ListenError, MOST_STARTS, Path, RecvError,
+    Route, SendError, Urgency,
 };
 pub use gate::{Gate, GateCounters};
-pub use ropeway_wire::{ErrorCode, Mode};
+pub use ropeway_wire::{ErrorCode, Mode, SHIM_BYTES, Shim};
+pub use routes::MOST_PATHS;
 pub use statistics::{
     AssociationCounters, AssociationStatistics, ChannelStatistics, Limit, LimitTimes, SealingStatistics,
 };

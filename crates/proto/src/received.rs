@@ -186,13 +186,15 @@ impl Received {
         self.base = self.next;
     }
 
-    /// Ranges of missing numbers to ask for now: those known missing for `window_ns`, and those asked for `again_ns` ago. Calls `ask(first, count)` until that
-    /// says false; what it took counts as asked. Returns when the next one will be due.
+    /// Ranges of missing numbers to ask for now: those known missing for `window_ns`, and those asked for `again_ns` ago. Numbers from `slow_from` on may be under
+    /// way over a slower path, and get `again_ns` from the start. Calls `ask(first, count)` until that says false; what it took counts as asked. Returns when
+    /// the next one will be due.
     pub fn ask(
         &mut self,
         now: Time,
         window_ns: u64,
         again_ns: u64,
+        slow_from: Option<u64>,
         mut ask: impl FnMut(u64, u16) -> bool,
     ) -> Option<Time> {
         if self.missing == 0 {
@@ -202,8 +204,12 @@ impl Received {
         let mut run: Option<(usize, u16)> = None;
         let mut taken = Vec::new();
         let mut open = true;
+        let slow_from = slow_from.map_or(usize::MAX, |number| number.wrapping_sub(self.base) as usize);
         for (index, slot) in self.slots.iter().enumerate() {
             let when = match slot.state {
+                State::Missing { since, asked: None } if index >= slow_from => {
+                    Some(since.after(window_ns.max(again_ns)))
+                }
                 State::Missing { since, asked: None } => Some(since.after(window_ns)),
                 State::Missing { asked: Some(asked), .. } => Some(asked.after(again_ns)),
                 _ => None,
@@ -267,7 +273,7 @@ mod tests {
 
     fn asked(received: &mut Received, now: u64, window: u64, again: u64) -> Vec<(u64, u16)> {
         let mut ranges = Vec::new();
-        received.ask(at(now), window, again, |first, count| {
+        received.ask(at(now), window, again, None, |first, count| {
             ranges.push((first, count));
             true
         });
@@ -308,13 +314,32 @@ mod tests {
     }
 
     #[test]
+    fn what_may_come_over_a_slower_path_is_waited_for() {
+        let mut received = Received::starting_at(0);
+        for number in [1, 3, 5] {
+            received.arrive(number, at(0));
+        }
+        let mut ranges = Vec::new();
+        let mut ask = |now: u64| {
+            ranges.clear();
+            let next = received.ask(at(now), 10, 100, Some(2), |first, count| {
+                ranges.push((first, count));
+                true
+            });
+            (ranges.clone(), next)
+        };
+        assert_eq!(ask(10), (vec![(0, 1)], Some(at(100))));
+        assert_eq!(ask(100), (vec![(2, 1), (4, 1)], Some(at(110))));
+    }
+
+    #[test]
     fn what_does_not_fit_into_a_request_stays_due() {
         let mut received = Received::starting_at(0);
         for number in [1, 3, 5, 7] {
             received.arrive(number, at(0));
         }
         let mut room = 2;
-        let next = received.ask(at(10), 0, 100, |_, _| {
+        let next = received.ask(at(10), 0, 100, None, |_, _| {
             room -= 1;
             room >= 0
         });

@@ -24,6 +24,8 @@ pub struct Packet {
     pub sent_at: Time,
     /// It stands in the queue of packets to send again.
     pub requested: bool,
+    /// Over which of the association's paths it went last.
+    pub path: u8,
 }
 
 /// The owner of packets that belong to no channel: refusals.
@@ -41,6 +43,7 @@ impl Packet {
             transmitted: false,
             sent_at: Time::ZERO,
             requested: false,
+            path: 0,
         }
     }
 }
@@ -155,6 +158,15 @@ impl Sent {
         queued
     }
 
+    /// Over which paths those of these numbers that are not acknowledged went last.
+    pub fn paths_of(&self, first: u64, count: u16) -> impl Iterator<Item = u8> + '_ {
+        let begin = first.wrapping_sub(self.una);
+        let (begin, skip) = if begin > u64::MAX / 2 { (0, 0u64.wrapping_sub(begin)) } else { (begin, 0) };
+        let count = u64::from(count).saturating_sub(skip).min(self.in_flight());
+        let packets = self.packets.iter().skip(begin as usize).take(count as usize);
+        packets.filter(|packet| packet.transmitted).map(|packet| packet.path)
+    }
+
     /// Takes the next number to send again out of the queue.
     pub fn take_requested(&mut self) -> Option<u64> {
         while let Some(number) = self.requested.pop_front() {
@@ -205,6 +217,7 @@ mod tests {
                 transmitted: true,
                 sent_at: Time::ZERO,
                 requested: false,
+                path: 0,
             });
         }
         sent

@@ -74,7 +74,11 @@ pub struct SealingStatistics {
 /// An association as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AssociationStatistics {
+    /// The default one, if there are several.
     pub path: Path,
+    /// Paths there are, and of these the ones that carry packets.
+    pub paths: usize,
+    pub good_paths: usize,
     pub is_open: bool,
     /// This end began it.
     pub is_opener: bool,

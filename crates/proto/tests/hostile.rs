@@ -29,8 +29,20 @@ fn every_seed_of_endpoint_passes() {
     }
     assert!(seeds >= 8, "only {seeds} seeds in {}", dir.display());
     println!("{counted:?}");
-    let Counted { malformed, window, channel, duplicate, violations, refused, resent, requests, accepted, ended } =
-        counted;
+    let Counted {
+        malformed,
+        window,
+        channel,
+        duplicate,
+        violations,
+        refused,
+        resent,
+        requests,
+        accepted,
+        ended,
+        joined,
+        bad_joins,
+    } = counted;
     for (what, count) in [
         ("malformed", malformed),
         ("window", window),
@@ -42,6 +54,8 @@ fn every_seed_of_endpoint_passes() {
         ("requests", requests),
         ("accepted", accepted),
         ("reset", ended),
+        ("a join", joined),
+        ("a bad join", bad_joins),
     ] {
         assert!(count > 0, "no script came to {what}: the seeds do not reach what they are for");
     }
@@ -60,6 +74,8 @@ struct Counted {
     requests: u64,
     accepted: u64,
     ended: u64,
+    joined: u64,
+    bad_joins: u64,
 }
 
 impl Counted {
@@ -73,6 +89,8 @@ impl Counted {
         self.resent += counters.resent;
         self.requests += counters.requests_sent;
         self.accepted += counters.channels_accepted;
+        self.joined += counters.paths_joined;
+        self.bad_joins += counters.dropped_join;
         // Code CLOSED is how each script ends.
         self.ended += counters.associations_ended[1..].iter().sum::<u64>();
     }

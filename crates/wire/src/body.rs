@@ -1,8 +1,8 @@
 //! A payload of any type, checked throughout: for whoever looks at whole packets (captures, traces, fuzzing) and for the slow types.
 
 use crate::{
-    AbortFields, Blocks, ConfirmFields, Content, CookieFields, FEATURE_KEYED, FinFields, Flags, Malformed, OpenFields,
-    OpenedFields, RedirectFields, RefusedFields, RstFields, SynFields, Type, VersionFields,
+    AbortFields, Blocks, ConfirmFields, Content, CookieFields, FEATURE_KEYED, FinFields, Flags, JoinFields, Malformed,
+    OpenFields, OpenedFields, RedirectFields, RefusedFields, RstFields, SynFields, Type, VersionFields,
 };
 
 /// What a payload holds, by the type of its packet.
@@ -25,6 +25,7 @@ pub enum Body<'a> {
     State(Blocks<'a>),
     Pin,
     Rst(RstFields),
+    Join(JoinFields),
 }
 
 impl<'a> Body<'a> {
@@ -57,6 +58,7 @@ impl<'a> Body<'a> {
             Type::Pin if payload.is_empty() => Body::Pin,
             Type::Pin => return Err(Malformed::PayloadLength),
             Type::Rst => Body::Rst(RstFields::parse(payload)?),
+            Type::Join => Body::Join(JoinFields::parse(payload)?),
         })
     }
 }

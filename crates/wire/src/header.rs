@@ -26,11 +26,13 @@ pub enum Type {
     State = 12,
     Pin = 13,
     Rst = 14,
+    /// One more path for an association.
+    Join = 15,
 }
 
 impl Type {
     /// All types; each stands at its number.
-    pub const ALL: [Type; 15] = [
+    pub const ALL: [Type; 16] = [
         Type::Version,
         Type::Syn,
         Type::Cookie,
@@ -46,6 +48,7 @@ impl Type {
         Type::State,
         Type::Pin,
         Type::Rst,
+        Type::Join,
     ];
 
     /// The type with that number, if there is one.
@@ -69,7 +72,8 @@ impl Type {
         matches!(self, Type::Data | Type::Open | Type::Fin | Type::Abort)
     }
 
-    /// Whether such a packet is sealed if its association has a key. RST is not: an engine sends it when it no longer has a key.
+    /// Whether such a packet is sealed if its association has a key. RST is not: an engine sends it when it no longer has a key. Nor is JOIN,
+    /// which carries a proof of its own.
     #[must_use]
     #[inline]
     pub const fn is_sealed(self) -> bool {
@@ -95,6 +99,7 @@ impl Type {
             Type::State => "STATE",
             Type::Pin => "PIN",
             Type::Rst => "RST",
+            Type::Join => "JOIN",
         }
     }
 }

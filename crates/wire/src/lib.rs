@@ -34,6 +34,7 @@ mod code;
 mod content;
 mod header;
 mod id;
+mod join;
 mod malformed;
 mod number;
 mod opening;
@@ -48,6 +49,7 @@ pub use code::ErrorCode;
 pub use content::{Content, MESSAGE_LENGTH_BYTES, RECORD_LENGTH_BYTES, RecordWriter, Records, append_record};
 pub use header::{Flags, Header, Type};
 pub use id::Id;
+pub use join::{JoinFields, JoinStep};
 pub use malformed::{Malformed, NoRoom, UnknownSyn};
 pub use number::expand;
 pub use opening::{

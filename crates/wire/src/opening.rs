@@ -410,15 +410,19 @@ fn read_nonce(payload: &[u8]) -> Result<(u64, &[u8]), Malformed> {
     Ok((nonce.get(), rest))
 }
 
-fn check_packet_size(packet_size: u16) -> Result<(), Malformed> {
+pub(crate) fn check_packet_size(packet_size: u16) -> Result<(), Malformed> {
     if usize::from(packet_size) < MIN_PACKET_BYTES { Err(Malformed::PacketSize) } else { Ok(()) }
 }
 
-fn check_padding(payload: &[u8], packet_size: u16) -> Result<(), Malformed> {
+pub(crate) fn check_padding(payload: &[u8], packet_size: u16) -> Result<(), Malformed> {
     if BASE_HEADER_BYTES + payload.len() == usize::from(packet_size) { Ok(()) } else { Err(Malformed::PacketSize) }
 }
 
-fn write_padded<T: IntoBytes + Immutable>(raw: &T, packet_size: u16, out: &mut [u8]) -> Result<usize, NoRoom> {
+pub(crate) fn write_padded<T: IntoBytes + Immutable>(
+    raw: &T,
+    packet_size: u16,
+    out: &mut [u8],
+) -> Result<usize, NoRoom> {
     let length = usize::from(packet_size).saturating_sub(BASE_HEADER_BYTES).max(size_of::<T>());
     let out = out.get_mut(..length).ok_or(NoRoom)?;
     let at = write(raw, out)?;

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use ropeway_engine::key_file::{self, KeyError};
 use ropeway_engine::link::{Address, Link, udp};
-use ropeway_engine::{ChannelId, ClusterKeys, Config as Tunables, Engine, Error, Mode, Options, Target};
+use ropeway_engine::{
+    ChannelId, ClusterKeys, Config as Tunables, Engine, Error, LinkId, Mode, Options, Routes, Target, Way,
+};
 
 use super::{CpError, USUAL_PORT};
 use crate::config::Config;
@@ -58,8 +60,8 @@ pub fn keys(address: IpAddr) -> Result<Option<Arc<ClusterKeys>>, CpError> {
     }
 }
 
-/// An engine with one UDP link at `local`.
-pub fn engine(local: SocketAddr, keys: Option<Arc<ClusterKeys>>) -> Result<(Engine, ropeway_engine::LinkId), Error> {
+/// An engine with one UDP link at `local`; gateways know it as `node`.
+pub fn engine(local: SocketAddr, node: Option<u32>, keys: Option<Arc<ClusterKeys>>) -> Result<(Engine, LinkId), Error> {
     let opening = |source| Error::Link { doing: "opening a UDP socket", source };
     let link = udp::UdpLink::open(&udp::Options::new(local)).map_err(opening)?;
     let mut config =
@@ -75,7 +77,8 @@ pub fn engine(local: SocketAddr, keys: Option<Arc<ClusterKeys>>) -> Result<(Engi
         // The values lie in the ranges, which a test of the protocol's crate keeps.
         let _ = config.set(name, value);
     }
-    let engine = Engine::new(&Options { config, keys, ..Options::default() })?;
+    let options = Options { config, keys, node: node.map(u64::from), gateways: node.is_some(), ..Options::default() };
+    let engine = Engine::new(&options)?;
     let id = engine.add_link(Box::new(link))?;
     Ok((engine, id))
 }
@@ -98,17 +101,70 @@ pub fn resolve(host: &str) -> Result<SocketAddr, CpError> {
     with_port.to_socket_addrs().map_err(failed)?.next().ok_or_else(none)
 }
 
-/// Connects to a receiver.
-pub fn connect(peer: SocketAddr) -> Result<Connection, CpError> {
-    let any: IpAddr = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let local = SocketAddr::new(any, 0);
-    let (engine, link) =
-        engine(local, keys(peer.ip())?).map_err(|source| CpError::Bind { address: local.to_string(), source })?;
-    let target = Target { link, address: Address::Udp(peer) };
-    let channel = engine
-        .connect(target, peer.port(), Mode::Messages, Some(Instant::now() + ATTEMPT))
-        .map_err(|source| CpError::Connect { peer: peer.to_string(), source })?;
-    Ok(Connection { engine, channel })
+/// A receiver, and how it is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its own address, or those of gateways.
+    addresses: Vec<SocketAddr>,
+    /// Its number behind the gateways.
+    node: Option<u32>,
+    port: u16,
+}
+
+impl Peer {
+    /// `HOST[:PORT]`, or with gateways `@NODE[:PORT]`.
+    pub fn parse(text: &str, gateways: &[String]) -> Result<Peer, CpError> {
+        let Some(node) = text.strip_prefix('@') else {
+            if !gateways.is_empty() {
+                return Err(CpError::Usage("through gateways the receiver is named by its number, as @3".into()));
+            }
+            let address = resolve(text)?;
+            return Ok(Peer { addresses: vec![address], node: None, port: address.port() });
+        };
+        let wrong = || CpError::Usage(format!("@NODE[:PORT] takes numbers, as @3 or @3:{USUAL_PORT}, not {text}"));
+        let (node, port) = match node.split_once(':') {
+            Some((node, port)) => (node, port.parse().map_err(|_| wrong())?),
+            None => (node, USUAL_PORT),
+        };
+        let node = Some(node.parse().map_err(|_| wrong())?);
+        if gateways.is_empty() {
+            return Err(CpError::Usage(format!("{text} is reached through gateways; name some with --gateway")));
+        }
+        let address = |text: &String| {
+            let wrong = || CpError::Usage(format!("--gateway takes ADDRESS:PORT, not {text}"));
+            text.parse().map_err(|_| wrong())
+        };
+        let addresses = gateways.iter().map(address).collect::<Result<_, _>>()?;
+        Ok(Peer { addresses, node, port })
+    }
+
+    /// Connects to it from the address `bind`, as the node `own`.
+    pub fn connect(&self, bind: Option<SocketAddr>, own: Option<u32>) -> Result<Connection, CpError> {
+        let first = self.addresses[0];
+        let any: IpAddr = if first.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let local = bind.unwrap_or(SocketAddr::new(any, 0));
+        let failed = |source| CpError::Bind { address: local.to_string(), source };
+        let (engine, link) = engine(local, own, keys(first.ip())?).map_err(failed)?;
+        let way = |&address: &SocketAddr| {
+            let target = Target { link, address: Address::Udp(address) };
+            self.node.map_or(Way::Direct(target), |node| Way::Through(target, node))
+        };
+        let ways: Vec<Way> = self.addresses.iter().map(way).collect();
+        let (routes, deadline) = (Routes { ways: &ways, bonded: false }, Some(Instant::now() + ATTEMPT));
+        let channel = engine
+            .connect_over(&routes, self.port, Mode::Messages, deadline)
+            .map_err(|source| CpError::Connect { peer: self.to_string(), source })?;
+        Ok(Connection { engine, channel })
+    }
+}
+
+impl std::fmt::Display for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.node {
+            None => write!(f, "{}", self.addresses[0]),
+            Some(node) => write!(f, "@{node}:{}", self.port),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -132,5 +188,17 @@ mod tests {
             );
         }
         assert!(matches!(resolve("no.such.host.invalid"), Err(CpError::Resolve { .. })));
+    }
+
+    #[test]
+    fn a_receiver_behind_gateways_is_named_by_its_number() {
+        let gateways = ["10.0.1.201:7700".to_owned(), "10.0.1.202:7700".to_owned()];
+        let peer = Peer::parse("@3", &gateways).unwrap();
+        assert_eq!((peer.addresses.len(), peer.node, peer.port), (2, Some(3), USUAL_PORT));
+        assert_eq!(Peer::parse("@3:99", &gateways).unwrap().to_string(), "@3:99");
+        for (text, gateways) in [("@3", &[][..]), ("@x", &gateways), ("@3:x", &gateways), ("10.0.0.1", &gateways)] {
+            assert!(matches!(Peer::parse(text, gateways), Err(CpError::Usage(_))), "{text}");
+        }
+        assert!(matches!(Peer::parse("@3", &["10.0.1.201".to_owned()]), Err(CpError::Usage(_))));
     }
 }

@@ -8,6 +8,7 @@ mod progress;
 mod receive;
 mod send;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,7 +22,7 @@ pub const USUAL_PORT: u16 = 7447;
                         From standard input:    tar c . | ropeway cp - HOST --name work.tar"
 )]
 pub struct Args {
-    /// Files to send (`-` is standard input), then `HOST[:PORT]`; with --receive the directory to write into
+    /// Files to send (`-` is standard input), then `HOST[:PORT]` or `@NODE[:PORT]`; with --receive the directory to write into
     #[arg(required = true)]
     paths: Vec<String>,
     /// Receive files into this directory
@@ -30,9 +31,15 @@ pub struct Args {
     /// Receive from one sender, then leave
     #[arg(long, requires = "receive")]
     once: bool,
-    /// Address and port to receive at
-    #[arg(long, requires = "receive", default_value = "0.0.0.0:7447")]
-    bind: String,
+    /// Address and port to receive at (0.0.0.0:7447 if none is given), or to send from
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    bind: Option<String>,
+    /// The number by which gateways know this host, at the address of --bind
+    #[arg(long)]
+    node: Option<u32>,
+    /// A gateway on the way to @NODE; several take turns, and over for each other
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "receive", requires_all = ["node", "bind"])]
+    gateway: Vec<String>,
     /// Replace files that exist
     #[arg(long, requires = "receive")]
     force: bool,
@@ -64,7 +71,8 @@ fn receiving(args: &Args) -> Result<(), CpError> {
     };
     let options =
         receive::Options { directory: PathBuf::from(directory), once: args.once, force: args.force, quiet: args.quiet };
-    receive::run(&args.bind, &options)
+    let bind = bind(args)?.unwrap_or(SocketAddr::from(([0, 0, 0, 0], USUAL_PORT)));
+    receive::run(bind, args.node, &options)
 }
 
 fn sending(args: &Args) -> Result<(), CpError> {
@@ -73,7 +81,17 @@ fn sending(args: &Args) -> Result<(), CpError> {
     };
     let options =
         send::Options { name: args.name.clone(), patience: Duration::from_secs(args.patience), quiet: args.quiet };
-    send::run(sources, to, &options)
+    let from = send::From { bind: bind(args)?, node: args.node, to: connect::Peer::parse(to, &args.gateway)? };
+    send::run(sources, &from, &options)
+}
+
+fn bind(args: &Args) -> Result<Option<SocketAddr>, CpError> {
+    let address = |text: &String| {
+        let wrong =
+            || CpError::Usage(format!("--bind takes ADDRESS:PORT, such as 0.0.0.0:7447 or [::]:7447, not {text}"));
+        text.parse().map_err(|_| wrong())
+    };
+    args.bind.as_ref().map(address).transpose()
 }
 
 /// Why a copy did not succeed.

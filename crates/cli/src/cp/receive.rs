@@ -33,16 +33,13 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 const MOST_NAME_BYTES: usize = 255 - PART.len();
 
 /// Receives until it is killed, or from one sender.
-pub fn run(bind: &str, options: &Options) -> Result<(), CpError> {
+pub fn run(local: SocketAddr, node: Option<u32>, options: &Options) -> Result<(), CpError> {
     let meta = std::fs::metadata(&options.directory).map_err(CpError::file(options.directory.display().to_string()))?;
     if !meta.is_dir() {
         return Err(CpError::Usage(format!("{} is not a directory", options.directory.display())));
     }
-    let local: SocketAddr = bind.parse().map_err(|_| {
-        CpError::Usage(format!("--bind takes ADDRESS:PORT, such as 0.0.0.0:7447 or [::]:7447, not {bind}"))
-    })?;
     let failed = |source| CpError::Bind { address: local.to_string(), source };
-    let (engine, link) = connect::engine(local, connect::keys(local.ip())?).map_err(failed)?;
+    let (engine, link) = connect::engine(local, node, connect::keys(local.ip())?).map_err(failed)?;
     // Port 0 was replaced by one that is free.
     let port = match engine.local(link) {
         Some(ropeway_engine::link::Address::Udp(address)) => address.port(),

@@ -2,13 +2,14 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Stdin};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::CpError;
-use super::connect::{self, Connection};
-use super::frame::{self, End, Frame, From, Have, MOST_MESSAGE_BYTES, Offer};
+use super::connect::{Connection, Peer};
+use super::frame::{self, End, Frame, Have, MOST_MESSAGE_BYTES, Offer};
 use super::progress::Progress;
 
 pub struct Options {
@@ -17,12 +18,24 @@ pub struct Options {
     pub quiet: bool,
 }
 
+/// From where, and to whom.
+pub struct From {
+    pub bind: Option<SocketAddr>,
+    pub node: Option<u32>,
+    pub to: Peer,
+}
+
+impl From {
+    fn connect(&self) -> Result<Connection, CpError> {
+        self.to.connect(self.bind, self.node)
+    }
+}
+
 /// Between two attempts to connect again.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Sends all sources, connecting again as often as needed; a file that was begun goes on where it was.
-pub fn run(sources: &[String], to: &str, options: &Options) -> Result<(), CpError> {
-    let peer = connect::resolve(to)?;
+pub fn run(sources: &[String], from: &From, options: &Options) -> Result<(), CpError> {
     if sources.iter().filter(|source| *source == "-").count() > 1 {
         return Err(CpError::Usage("standard input can be sent once".into()));
     }
@@ -37,7 +50,7 @@ pub fn run(sources: &[String], to: &str, options: &Options) -> Result<(), CpErro
             return Err(CpError::File { path: source.clone(), source: what });
         }
     }
-    let mut connection = connect::connect(peer)?;
+    let mut connection = from.connect()?;
     for source in sources {
         let mut lost_at: Option<Instant> = None;
         loop {
@@ -51,7 +64,9 @@ pub fn run(sources: &[String], to: &str, options: &Options) -> Result<(), CpErro
                 // What was read from a pipe cannot be read again.
                 Err(CpError::Lost(_)) if source != "-" => {
                     let since = *lost_at.get_or_insert_with(Instant::now);
-                    connection = connect_again(peer, since + options.patience, options.quiet)?;
+                    // Its engine has the address that the next one wants.
+                    drop(connection);
+                    connection = connect_again(from, since + options.patience, options.quiet)?;
                     lost_at = None;
                 }
                 Err(error) => return Err(error),
@@ -61,12 +76,12 @@ pub fn run(sources: &[String], to: &str, options: &Options) -> Result<(), CpErro
     connection.finish()
 }
 
-fn connect_again(peer: std::net::SocketAddr, deadline: Instant, quiet: bool) -> Result<Connection, CpError> {
+fn connect_again(from: &From, deadline: Instant, quiet: bool) -> Result<Connection, CpError> {
     if !quiet {
         eprintln!("ropeway cp: the connection was lost; trying again");
     }
     loop {
-        match connect::connect(peer) {
+        match from.connect() {
             Err(CpError::Connect { .. }) if Instant::now() < deadline => std::thread::sleep(PAUSE),
             other => return other,
         }
@@ -92,7 +107,7 @@ fn send_file(connection: &Connection, source: &str, options: &Options) -> Result
             file.seek(SeekFrom::Start(0)).map_err(failed())?;
         }
     }
-    connection.send(&Frame::From(From { offset }).to_message())?;
+    connection.send(&Frame::From(frame::From { offset }).to_message())?;
     let progress = Progress::new(&name, Some(meta.len()), offset, options.quiet);
     let size = offset + pump(connection, &mut file, &mut hasher, &progress).map_err(|error| error.of(source))?;
     if size != meta.len() {
@@ -107,7 +122,7 @@ fn send_input(connection: &Connection, input: Stdin, options: &Options) -> Resul
     let name =
         options.name.clone().ok_or_else(|| CpError::Usage("standard input needs a --name at the other end".into()))?;
     offer_file(connection, Offer { name: name.clone(), size: None, mode: None })?;
-    connection.send(&Frame::From(From { offset: 0 }).to_message())?;
+    connection.send(&Frame::From(frame::From { offset: 0 }).to_message())?;
     let (mut hasher, progress) = (blake3::Hasher::new(), Progress::new(&name, None, 0, options.quiet));
     let size =
         pump(connection, &mut input.lock(), &mut hasher, &progress).map_err(|error| error.of("standard input"))?;

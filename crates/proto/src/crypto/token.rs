@@ -60,6 +60,13 @@ impl Secret {
     }
 }
 
+/// What proves, to who has the reset token `token`, that `said` is the word of who was told it (docs/protocol.md 2.10).
+pub fn join_proof(token: &[u8; TOKEN_BYTES], said: &[u8]) -> [u8; TOKEN_BYTES] {
+    let mut key = Zeroizing::new([0; 32]);
+    key[..TOKEN_BYTES].copy_from_slice(token);
+    kdf::mac(&key, &[b"ropeway 1 join", said]).finalize().into_bytes().into()
+}
+
 /// Whether two tokens are the same; takes the same time wherever they differ.
 pub fn same_token(a: &[u8; TOKEN_BYTES], b: &[u8; TOKEN_BYTES]) -> bool {
     // `black_box`: so that the loop is not turned into one that stops at the first difference.

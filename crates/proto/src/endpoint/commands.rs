@@ -2,7 +2,7 @@
 
 use ropeway_wire::{ErrorCode, Extent, FinFields, Mode, OpenFields};
 
-use super::{Endpoint, Listener, Path};
+use super::{Endpoint, Listener, Path, Route};
 use crate::association::{Association, Attempt, Phase};
 use crate::channel::{Channel, ChannelId, Readiness, Sendable, Unsent};
 use crate::time::Time;
@@ -32,6 +32,8 @@ pub enum ConnectError {
     TooMany,
     #[error("no memory to send with; raise send_memory or let transfers finish")]
     NoMemory,
+    #[error("no route to the peer was given, or none bears the shortest packets")]
+    NoRoute,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -142,11 +144,41 @@ impl Endpoint {
         port: u16,
         mode: Mode,
     ) -> Result<ChannelId, ConnectError> {
-        let ports = (source_port, port);
-        let known = self.peers.get(path).copied();
+        self.connect_ports(now, &[Route::new(*path, &self.config)], false, (source_port, port), mode)
+    }
+
+    /// The same over any of several paths, of which the first is the default. `bonded`: what is sent for the first time is spread over all of them; otherwise the
+    /// others carry repetitions, and everything when the default fails. To a peer that is known, paths that are new to it are added.
+    ///
+    /// # Errors
+    /// A bound was reached, or there is no route.
+    pub fn connect_over(
+        &mut self,
+        now: Time,
+        routes: &[Route],
+        bonded: bool,
+        port: u16,
+        mode: Mode,
+    ) -> Result<ChannelId, ConnectError> {
+        let source_port = self.free_port();
+        self.connect_ports(now, routes, bonded, (source_port, port), mode)
+    }
+
+    fn connect_ports(
+        &mut self,
+        now: Time,
+        routes: &[Route],
+        bonded: bool,
+        ports: (u16, u16),
+        mode: Mode,
+    ) -> Result<ChannelId, ConnectError> {
+        let known = routes.iter().find_map(|route| self.peers.get(&route.path).copied());
         let association = match known {
-            Some(index) => index,
-            None => self.begin_attempt(now, path, ports).ok_or(ConnectError::TooMany)?,
+            Some(index) => {
+                self.add_routes(now, index, routes, bonded);
+                index
+            }
+            None => self.begin_attempt(now, routes, bonded, ports)?,
         };
         let opened = self.open_channel(now, association, ports, mode);
         if opened.is_err() && self.associations[association as usize].channels.is_empty() && known.is_none() {
@@ -186,7 +218,9 @@ impl Endpoint {
     pub fn refuse_unanswered(&mut self, path: &Path) -> bool {
         let Some(&index) = self.peers.get(path) else { return false };
         let attempt = self.associations[index as usize].attempt();
-        let unanswered = attempt.is_some_and(|attempt| attempt.cookie.is_none());
+        // Over another path it may still be reached.
+        let has_others = self.associations[index as usize].routes.is_some();
+        let unanswered = attempt.is_some_and(|attempt| attempt.cookie.is_none()) && !has_others;
         if unanswered {
             self.end_association(index, ErrorCode::Refused);
         }
@@ -199,18 +233,25 @@ impl Endpoint {
         port
     }
 
-    fn begin_attempt(&mut self, now: Time, path: &Path, (source_port, port): (u16, u16)) -> Option<u32> {
+    fn begin_attempt(
+        &mut self,
+        now: Time,
+        routes: &[Route],
+        bonded: bool,
+        (source_port, port): (u16, u16),
+    ) -> Result<u32, ConnectError> {
+        let (path, packet_bytes) = self.first_route(routes).ok_or(ConnectError::NoRoute)?;
         let (nonce, first_number) = (self.random.next_u64(), self.first_number());
         let give_up_at = now.after(self.config.connect_timeout_ns);
-        let attempt = Box::new(Attempt::new(nonce, port, source_port, give_up_at, now));
+        let attempt = Box::new(Attempt::new(nonce, (port, source_port), packet_bytes, give_up_at, now));
         let (config, windows) = (self.config.clone(), self.windows());
-        let index = self.add_association(|id| {
-            Association::new(id, *path, Phase::Opening(attempt), windows, first_number, &config, now)
-        })?;
-        self.peers.insert(*path, index);
+        let make = |id| Association::new(id, path, Phase::Opening(attempt), windows, first_number, &config, now);
+        let index = self.add_association(make).ok_or(ConnectError::TooMany)?;
+        self.peers.insert(path, index);
+        self.add_routes(now, index, routes, bonded);
         self.run_attempt(now, index);
         self.settle_timers(now, index);
-        Some(index)
+        Ok(index)
     }
 
     /// From now on something is undelivered, if nothing was before.

@@ -18,8 +18,13 @@ const SPENT_NS: u64 = COOKIE_NS + 2 * COOKIE_TICK_NS;
 impl Endpoint {
     /// The cookie for a SYN with the packet size accepted.
     pub(super) fn cookie(&self, now: Time, path: &Path, syn: &SynFields) -> Cookie {
+        self.cookie_of(now, path, &syn.to_bytes())
+    }
+
+    /// The cookie for who says `fields` and can be reached over `path`. Fields of different uses have different lengths.
+    pub(super) fn cookie_of(&self, now: Time, path: &Path, fields: &[u8]) -> Cookie {
         let ticks = now_ticks(now);
-        let mac = self.secret.cookie(ticks, &path.0, &syn.to_bytes());
+        let mac = self.secret.cookie(ticks, &path.0, fields);
         let mut cookie = [0; 20];
         cookie[..4].copy_from_slice(&ticks.to_be_bytes());
         cookie[4..].copy_from_slice(&mac);
@@ -27,11 +32,16 @@ impl Endpoint {
     }
 
     pub(super) fn is_fresh_cookie(&self, now: Time, path: &Path, confirm: &ConfirmFields<'_>) -> bool {
-        let Some((ticks, _)) = confirm.cookie.0.split_first_chunk::<4>() else { return false };
+        self.is_fresh(now, path, &confirm.syn.to_bytes(), &confirm.cookie)
+    }
+
+    /// Whether it is the cookie for `fields` and `path`, and not too old.
+    pub(super) fn is_fresh(&self, now: Time, path: &Path, fields: &[u8], cookie: &Cookie) -> bool {
+        let Some((ticks, _)) = cookie.0.split_first_chunk::<4>() else { return false };
         let ticks = u32::from_be_bytes(*ticks);
         let age_ns = u64::from(now_ticks(now).wrapping_sub(ticks)) * COOKIE_TICK_NS;
-        let Some(code) = confirm.cookie.0.last_chunk() else { return false };
-        age_ns <= COOKIE_NS && self.secret.verify_cookie(ticks, &path.0, &confirm.syn.to_bytes(), code)
+        let Some(code) = cookie.0.last_chunk() else { return false };
+        age_ns <= COOKIE_NS && self.secret.verify_cookie(ticks, &path.0, fields, code)
     }
 
     pub(super) fn has_room_for_spent(&mut self, now: Time) -> bool {

@@ -34,6 +34,16 @@ pub struct Counters {
     pub dropped_unasked: u64,
     /// A reset with a wrong token.
     pub dropped_reset: u64,
+    /// A JOIN without a good proof or cookie, or one that nobody waits for.
+    pub dropped_join: u64,
+    /// Paths added to associations that were open.
+    pub paths_joined: u64,
+    /// Paths that did not answer while the peer was heard over another one.
+    pub paths_suspected: u64,
+    /// Of these, the ones that did later.
+    pub paths_recovered: u64,
+    /// Times that an association changed its default path.
+    pub defaults_changed: u64,
     /// Packets of associations with a key that did not open, by [`OpenError::index`].
     pub dropped_sealed: [u64; OpenError::ALL.len()],
     /// Messages of the handshake that did not open, by [`KeyError::index`].

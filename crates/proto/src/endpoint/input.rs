@@ -37,6 +37,7 @@ impl Endpoint {
             | Type::Refused
             | Type::Redirect => self.handle_opening(now, path, &packet),
             Type::Rst => self.handle_rst(path, &packet),
+            Type::Join => self.handle_join(now, path, &packet),
             _ => self.handle_association_packet(now, path, congested, &packet),
         };
         if let Err(malformed) = result {
@@ -69,7 +70,9 @@ impl Endpoint {
             self.counters.dropped_unasked += 1;
             return Ok(());
         }
-        if self.associations[index as usize].path != *path {
+        let association = &mut self.associations[index as usize];
+        let is_known = association.routes.as_mut().map_or(association.path == *path, |routes| routes.arrives(path));
+        if !is_known {
             self.counters.dropped_foreign_path += 1;
             return Ok(());
         }
@@ -106,6 +109,9 @@ impl Endpoint {
             return Ok(());
         };
         self.associations[index as usize].counters.packets_received += 1;
+        if self.associations[index as usize].routes.is_some() {
+            self.note_path(now, index, header, number);
+        }
         if congested {
             let round_trip_ns = self.associations[index as usize].rtt.smoothed_ns();
             self.gate.observe(now, round_trip_ns, 0, 0, true);
@@ -195,6 +201,9 @@ impl Endpoint {
                     let mut queued = 0;
                     for (low, count) in ranges {
                         let first = expand(association.sent.una(), low);
+                        if association.routes.is_some() {
+                            Endpoint::note_lost(association, &self.config, &mut self.counters, now, (first, count));
+                        }
                         queued += association.sent.request(first, count, reached_by);
                     }
                     if queued > 0 {
@@ -251,8 +260,10 @@ impl Endpoint {
         association.arrived_at = now;
         association.request_doublings = 0;
         self.counters.payload_received_bytes += u64::from(header.length);
+        let is_slower_path = association.routes.as_ref().is_some_and(|routes| !routes.is_late(number));
         if let Some(late_ns) = late_by_ns
             && !header.flags.contains(Flags::RTX)
+            && !is_slower_path
         {
             // An original: it was late, not lost. Wait longer before asking, up to a round trip.
             let most = REORDER_ROUND_TRIPS * association.rtt.smoothed_ns();

@@ -40,7 +40,7 @@ impl Endpoint {
     fn find_attempt(&mut self, path: &Path, id: Id, nonce: u64) -> Option<u32> {
         let found = self.find(id).filter(|&index| {
             let association = &self.associations[index as usize];
-            association.path == *path && association.attempt().is_some_and(|attempt| attempt.nonce == nonce)
+            association.has_path(path) && association.attempt().is_some_and(|attempt| attempt.nonce == nonce)
         });
         if found.is_none() {
             self.counters.dropped_unasked += 1;
@@ -120,8 +120,8 @@ impl Endpoint {
 
     fn handle_cookie(&mut self, now: Time, path: &Path, id: Id, fields: &CookieFields) {
         let Some(index) = self.find_attempt(path, id, fields.nonce) else { return };
-        let most = self.config.packet_bytes;
         let association = &mut self.associations[index as usize];
+        let most = association.attempt().map_or(self.config.packet_bytes, |attempt| attempt.packet_bytes);
         let asked_at = association.attempt().and_then(|attempt| attempt.asked_at);
         if let Some(attempt) = association.attempt_mut() {
             if attempt.cookie.is_some() {
@@ -130,6 +130,7 @@ impl Endpoint {
             attempt.cookie = Some(fields.cookie);
             (attempt.retry_at, attempt.retry_ns, attempt.asked_at) = (now, FIRST_RETRY_NS, None);
         }
+        association.settle_on(path);
         association.set_packet_bytes(usize::from(fields.packet_size.min(most)));
         if let Some(at) = asked_at {
             association.rtt.sample(now.since(at));
@@ -142,7 +143,6 @@ impl Endpoint {
     pub(super) fn run_attempt(&mut self, now: Time, index: u32) -> bool {
         let jitter = self.random.next_u64();
         let association = &mut self.associations[index as usize];
-        let id = association.id;
         let Some(attempt) = association.attempt_mut() else { return true };
         if now >= attempt.give_up_at {
             self.counters.timeouts += 1;
@@ -163,15 +163,20 @@ impl Endpoint {
             return true;
         }
         attempt.crossed = Crossed::No;
-        let Attempt { nonce, destination_port, source_port, cookie, .. } = **attempt;
-        let path = association.path;
+        if !is_first && association.routes.is_some() {
+            self.try_another_path(index);
+        }
+        let association = &mut self.associations[index as usize];
+        let (id, path) = (association.id, association.path);
+        let Some(attempt) = association.attempt() else { return true };
+        let Attempt { nonce, destination_port, source_port, cookie, packet_bytes, .. } = *attempt;
         let syn = SynFields {
             source: id,
             nonce,
             node: self.node,
             destination_port,
             source_port,
-            packet_size: self.config.packet_bytes,
+            packet_size: packet_bytes,
             lowest_version: VERSION,
             highest_version: VERSION,
             features: if self.keys.is_some() { FEATURE_KEYED } else { 0 },
@@ -344,6 +349,7 @@ impl Endpoint {
             // Ours to ourselves.
             Some(before) if is_own(before) => {}
             Some(before) if self.associations[before as usize].attempt().is_some() => {
+                self.inherit_routes(now, before, index);
                 self.move_channels(now, before, index);
             }
             Some(before) => self.doubt(before),
@@ -453,6 +459,10 @@ impl Endpoint {
         }
         let packet_bytes = association.packet_bytes;
         association.open(&parameters, packet_bytes);
+        association.settle_on(path);
+        if let Some(routes) = &mut association.routes {
+            routes.opened(path, now);
+        }
         association.heard_at = now;
         self.counters.associations_opened += 1;
         if self.take_header(now, index, &packet.header).is_none() {
@@ -517,8 +527,8 @@ impl Endpoint {
         }
         let (destination_port, source_port) = (channels[next as usize].remote_port, channels[next as usize].local_port);
         if let Some(attempt) = association.attempt_mut() {
-            let give_up_at = attempt.give_up_at;
-            **attempt = Attempt::new(nonce, destination_port, source_port, give_up_at, now);
+            let Attempt { give_up_at, packet_bytes, .. } = **attempt;
+            **attempt = Attempt::new(nonce, (destination_port, source_port), packet_bytes, give_up_at, now);
         }
         for (number, at) in refused {
             self.associations[index as usize].detach(number);

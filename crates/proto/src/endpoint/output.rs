@@ -36,7 +36,7 @@ pub type Sink<'a> = dyn FnMut(&Path, Urgency, &[IoSlice<'_>]) -> usize + 'a;
 
 /// What came of an association's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+pub(super) enum Turn {
     Finished,
     More,
     LinkFull,
@@ -84,8 +84,12 @@ impl Endpoint {
         let association = &self.associations[index as usize];
         let asks = association.ask_at.is_some_and(|at| at <= now) || association.ask_beyond;
         let first_flight = self.first_flight(index);
+        if association.routes.is_some() && !self.transmit_over_others(now, index, first_flight, sink) {
+            return Turn::LinkFull;
+        }
+        let association = &self.associations[index as usize];
         if asks || association.state_due || association.pin_due || !association.words.is_empty() {
-            if !self.transmit_control(now, index, first_flight, sink) {
+            if !self.transmit_control(now, index, first_flight, None, sink) {
                 return Turn::LinkFull;
             }
             let association = &self.associations[index as usize];
@@ -97,6 +101,9 @@ impl Endpoint {
         self.collect(now, index, &mut numbers);
         let turn = match numbers.len() {
             0 => None,
+            _ if self.associations[index as usize].routes.is_some() => {
+                Some(self.transmit_spread(now, index, first_flight, &numbers, sink))
+            }
             1..=FEW_PACKETS => Some(self.transmit_data::<FEW_PACKETS>(now, index, first_flight, &numbers, sink)),
             _ => Some(self.transmit_data::<BATCH_PACKETS>(now, index, first_flight, &numbers, sink)),
         };
@@ -105,7 +112,7 @@ impl Endpoint {
         if let Some(turn) = turn {
             return turn;
         }
-        if self.associations[index as usize].ack_due && !self.transmit_control(now, index, first_flight, sink) {
+        if self.associations[index as usize].ack_due && !self.transmit_control(now, index, first_flight, None, sink) {
             return Turn::LinkFull;
         }
         Turn::Finished
@@ -213,7 +220,7 @@ impl Endpoint {
     }
 
     /// Sends the packets with these numbers, `MOST` at most.
-    fn transmit_data<const MOST: usize>(
+    pub(super) fn transmit_data<const MOST: usize>(
         &mut self,
         now: Time,
         index: u32,
@@ -281,8 +288,16 @@ impl Endpoint {
         }
     }
 
-    /// Sends one CONTROL, STATE or PIN with as many blocks as fit. `false`: the link was full, and everything stays due.
-    fn transmit_control(&mut self, now: Time, index: u32, first_flight: u8, sink: &mut Sink<'_>) -> bool {
+    /// Sends one CONTROL, STATE or PIN with as many blocks as fit, over the path with the place `over` or the usual one. `false`: the link was full, and
+    /// everything stays due.
+    pub(super) fn transmit_control(
+        &mut self,
+        now: Time,
+        index: u32,
+        first_flight: u8,
+        over: Option<usize>,
+        sink: &mut Sink<'_>,
+    ) -> bool {
         let mut bytes = [0; CONTROL_BYTES];
         let association = &self.associations[index as usize];
         let most = CONTROL_BYTES.min(association.packet_bytes) - association.sealing.overhead_bytes;
@@ -291,6 +306,7 @@ impl Endpoint {
         self.write_requests(now, index, &mut blocks);
         let words = self.write_words(index, &mut blocks);
         let association = &mut self.associations[index as usize];
+        let path = association.control_path(over);
         let kind = match (association.state_due, association.pin_due) {
             (true, _) => Type::State,
             (false, true) if blocks.is_empty() => Type::Pin,
@@ -315,8 +331,11 @@ impl Endpoint {
             };
             packet = sealed;
         }
-        if sink(&association.path, Urgency::Urgent, &[IoSlice::new(packet)]) == 0 {
+        if sink(&path, Urgency::Urgent, &[IoSlice::new(packet)]) == 0 {
             return false;
+        }
+        if association.routes.is_some() && kind != Type::Control {
+            association.asked_over(&path, now, &self.config);
         }
         association.words.drain(..words);
         association.counters.packets_sent += 1;
@@ -342,11 +361,13 @@ impl Endpoint {
         let again_ns = association.again_ns(&self.config);
         let asked_before = association.received.asked();
         let mut requests = 0;
-        association.ask_at = association.received.ask(now, association.reorder_ns, again_ns, |first, count| {
-            let fits = blocks.rrq(first as u32, count);
-            requests += u64::from(fits);
-            fits
-        });
+        let slow_from = association.slow_from(now, &self.config);
+        association.ask_at =
+            association.received.ask(now, association.reorder_ns, again_ns, slow_from, |first, count| {
+                let fits = blocks.rrq(first as u32, count);
+                requests += u64::from(fits);
+                fits
+            });
         let lost = u64::from(association.received.asked().saturating_sub(asked_before));
         association.lost_unreported += lost;
         association.counters.lost += lost;

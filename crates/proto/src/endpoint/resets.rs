@@ -126,7 +126,7 @@ impl Endpoint {
         // Without the token anybody who guesses an id could end the association.
         let found = meant.find(|&index| {
             let association = &self.associations[index as usize];
-            let is_theirs = association.is_open() && association.path == *path;
+            let is_theirs = association.is_open() && association.has_path(path);
             is_theirs && same_token(&association.peer_token, &fields.token)
         });
         match found {

@@ -52,6 +52,8 @@ impl Endpoint {
         let (waits_for, waited) = association.limits(now);
         AssociationStatistics {
             path: association.path,
+            paths: association.routes.as_ref().map_or(1, |routes| routes.len()),
+            good_paths: association.routes.as_ref().map_or(1, |routes| routes.good()),
             is_open: association.is_open(),
             is_opener: association.is_opener,
             channels: association.channel_count(),

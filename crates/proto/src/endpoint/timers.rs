@@ -82,6 +82,7 @@ impl Endpoint {
         by(association.state_due_at(&self.config));
         by(self.request_due_at(association));
         by(association.take_back_at());
+        by(association.routes.as_ref().and_then(|routes| routes.due_at()));
         due
     }
 
@@ -127,6 +128,10 @@ impl Endpoint {
             self.end_association(index, ErrorCode::Closed);
             return false;
         }
+        if association.routes.is_some() {
+            self.run_routes(now, index);
+        }
+        let association = &mut self.associations[index as usize];
         let mut acts = false;
         if association.ack_at.is_some_and(|at| at <= now) {
             association.ack_at = None;

@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
 use ropeway_proto::crypto::{ClusterKey, ClusterKeys};
@@ -14,6 +14,21 @@ use ropeway_proto::{Config, Endpoint, Path, Time};
 pub const US: u64 = 1_000;
 pub const MS: u64 = 1_000_000;
 pub const S: u64 = 1_000_000_000;
+
+/// What is different on one of several networks between the hosts: that of the addresses with its number as alias.
+#[derive(Clone, Debug, Default)]
+pub struct Plane {
+    /// Besides that of the net.
+    pub delay_ns: u64,
+    pub loss_ppm: u64,
+    /// Longest packet that passes; 0: any.
+    pub most_bytes: usize,
+    pub is_cut: bool,
+    /// Each packet arrives with a congestion mark.
+    pub marks: bool,
+    /// Packets that were sent into it.
+    pub packets: u64,
+}
 
 /// What the network does to packets.
 #[derive(Clone, Debug)]
@@ -63,6 +78,7 @@ struct Flying {
     to: usize,
     alias: u64,
     bytes: Vec<u8>,
+    congested: bool,
 }
 
 pub type Attacker = Box<dyn FnMut(u64, usize, usize, &[u8]) -> Vec<(usize, usize, Vec<u8>)>>;
@@ -78,6 +94,8 @@ pub struct World {
     random: u64,
     /// Pairs that cannot reach each other.
     pub cut: BTreeSet<(usize, usize)>,
+    /// By alias; others are as the net is.
+    pub planes: BTreeMap<u64, Plane>,
     /// Hosts that do nothing.
     pub stopped: BTreeSet<usize>,
     /// Called for each packet before it flies: false loses it.
@@ -127,6 +145,7 @@ impl World {
             order: 0,
             random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
             cut: BTreeSet::new(),
+            planes: BTreeMap::new(),
             stopped: BTreeSet::new(),
             filter: None,
             attacker: None,
@@ -197,7 +216,9 @@ impl World {
 
     fn launch(&mut self, from: usize, to: usize, alias: u64, bytes: Vec<u8>) {
         self.packets += 1;
-        self.counters.note(from, to, alias, &bytes);
+        // One association may use all networks.
+        let seen_as = if self.planes.is_empty() { alias } else { 0 };
+        self.counters.note(from, to, seen_as, &bytes);
         if self.cut.contains(&(from, to)) || self.cut.contains(&(to, from)) || to >= self.hosts.len() {
             return;
         }
@@ -218,6 +239,14 @@ impl World {
     }
 
     fn fly(&mut self, from: usize, to: usize, alias: u64, mut bytes: Vec<u8>) {
+        let plane = self.planes.get_mut(&alias).map(|plane| {
+            plane.packets += 1;
+            plane.clone()
+        });
+        let Plane { delay_ns, loss_ppm, most_bytes, is_cut, marks, .. } = plane.unwrap_or_default();
+        if is_cut || (most_bytes > 0 && bytes.len() > most_bytes) || self.chance(loss_ppm) {
+            return;
+        }
         if self.chance(self.net.loss_ppm) {
             return;
         }
@@ -233,7 +262,9 @@ impl World {
                 at += self.random() % (5 * self.net.delay_ns + 1);
             }
             self.order += 1;
-            self.flying.push(Reverse(Flying { at, order: self.order, from, to, alias, bytes: bytes.clone() }));
+            at += delay_ns;
+            let bytes = bytes.clone();
+            self.flying.push(Reverse(Flying { at, order: self.order, from, to, alias, bytes, congested: marks }));
         }
     }
 
@@ -295,10 +326,12 @@ impl World {
     fn arrivals(&mut self) {
         let mut reached = BTreeSet::new();
         while self.flying.peek().is_some_and(|Reverse(flying)| flying.at <= self.now) {
-            let Some(Reverse(Flying { from, to, alias: name, bytes, .. })) = self.flying.pop() else { break };
+            let Some(Reverse(Flying { from, to, alias: name, bytes, congested, .. })) = self.flying.pop() else {
+                break;
+            };
             if !self.stopped.contains(&to) {
                 let now = self.clock(to);
-                self.hosts[to].handle_packet(now, &alias(from, name), false, &bytes);
+                self.hosts[to].handle_packet(now, &alias(from, name), congested, &bytes);
                 reached.insert(to);
             }
         }
@@ -329,7 +362,7 @@ pub fn endpoint_with(host: usize, config: &Config, seed: u64, keys: &[u8]) -> En
 }
 
 /// The test program `keys` is about hosts that have a key, and `keyed` runs the tests of all others once more between such hosts.
-pub const IS_KEYED: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"keyed" | b"keys");
+pub const IS_KEYED: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"keyed" | b"keyed_routes" | b"keys");
 
 /// What of a packet of usual size is data.
 pub const PAYLOAD_BYTES: f64 = if IS_KEYED { 1424.0 } else { 1444.0 };

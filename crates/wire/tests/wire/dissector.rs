@@ -271,6 +271,17 @@ impl Expected {
                 self.bytes("reset_token", token);
                 self.code(*code);
             }
+            Payload::Join(fields) => {
+                self.add("join.step", fields.step as u8);
+                self.add("join.use", u8::from(fields.bonded));
+                self.add("packet_size", fields.packet_size);
+                self.nonce(fields.nonce);
+                self.cookie(fields.cookie);
+                self.bytes("join.proof", &fields.proof);
+                if fields.step.is_padded() {
+                    self.padding(fields.packet_size, JoinFields::BYTES);
+                }
+            }
         }
     }
 

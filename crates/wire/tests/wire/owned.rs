@@ -24,6 +24,7 @@ pub enum Payload {
     State(Vec<Entry>),
     Pin,
     Rst { token: [u8; 16], code: ErrorCode },
+    Join(JoinFields),
 }
 
 /// What an OPEN says.
@@ -79,6 +80,7 @@ impl Payload {
             Payload::State(_) => Type::State,
             Payload::Pin => Type::Pin,
             Payload::Rst { .. } => Type::Rst,
+            Payload::Join(_) => Type::Join,
         }
     }
 
@@ -126,6 +128,7 @@ impl Payload {
             Payload::Control(entries) | Payload::State(entries) => write_entries(entries, out),
             Payload::Pin => Ok(0),
             Payload::Rst { token, code } => RstFields { token: *token, code: *code }.write(out),
+            Payload::Join(fields) => fields.write(out),
         }
     }
 }
@@ -225,6 +228,7 @@ fn owned(body: Body<'_>) -> Payload {
         Body::State(blocks) => Payload::State(entries(blocks)),
         Body::Pin => Payload::Pin,
         Body::Rst(fields) => Payload::Rst { token: fields.token, code: fields.code },
+        Body::Join(fields) => Payload::Join(fields),
     }
 }
 

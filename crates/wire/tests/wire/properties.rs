@@ -146,7 +146,21 @@ fn payload() -> impl Strategy<Value = Payload> {
         entries().prop_map(Payload::State),
         Just(Payload::Pin),
         (any::<[u8; 16]>(), code()).prop_map(|(token, code)| Payload::Rst { token, code }),
+        join().prop_map(Payload::Join),
     ]
+}
+
+fn join() -> impl Strategy<Value = JoinFields> {
+    let step = prop_oneof![Just(JoinStep::Ask), Just(JoinStep::Cookie), Just(JoinStep::Prove), Just(JoinStep::Done)];
+    let rest = (any::<bool>(), MIN_PACKET_BYTES as u16..=u16::MAX, any::<u64>(), cookie(), any::<[u8; 16]>());
+    (step, rest).prop_map(|(step, (bonded, packet_size, nonce, cookie, proof))| JoinFields {
+        step,
+        bonded,
+        packet_size,
+        nonce,
+        cookie,
+        proof,
+    })
 }
 
 /// The header as it must come back: what belongs to the payload is the payload's, and without a channel there is none.

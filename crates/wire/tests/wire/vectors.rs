@@ -213,7 +213,15 @@ fn rest() -> Vec<Vector> {
         packet("STATE", to_client(Type::State), Payload::State(vec![Entry::Want(5, 65_536)])),
         packet("PIN", to_client(Type::Pin), Payload::Pin),
         packet("RST", Header::new(Type::Rst, SERVER), Payload::Rst { token: CLIENT_TOKEN, code: ErrorCode::Unknown }),
+        packet("JOIN", Header::new(Type::Join, SERVER), Payload::Join(join(JoinStep::Ask, false))),
+        packet("JOIN, the cookie back", Header::new(Type::Join, SERVER), Payload::Join(join(JoinStep::Prove, true))),
     ]
+}
+
+fn join(step: JoinStep, bonded: bool) -> JoinFields {
+    let cookie = if step == JoinStep::Ask { Cookie([0; 20]) } else { COOKIE };
+    let proof = *b"proof-for-server";
+    JoinFields { step, bonded, packet_size: 256, nonce: NONCE, cookie, proof }
 }
 
 fn around() -> Vec<Vector> {

@@ -55,7 +55,6 @@ fn headers() -> Vec<Wrong> {
             bytes.truncate(255)
         }),
         wrong("a shim with a SYN's type bits", "SYN of version 2", Malformed::UnexpectedShim, |bytes| bytes[0] = 0xF1),
-        wrong("type 15", "PIN", Malformed::UnknownType(15), |bytes| bytes[0] = 0x1F),
         wrong("VERSION in a version", "VERSION", Malformed::UnknownType(0), |bytes| bytes[0] = 0x10),
         wrong("no channel", "FIN", Malformed::ChannelHeaderMissing, |bytes| bytes.truncate(27)),
         wrong("a byte too few", "DATA of a stream", Malformed::LengthBeyondPacket, |bytes| {
@@ -117,6 +116,11 @@ fn payloads() -> Vec<Wrong> {
         wrong("a block that ends early", "STATE", block, |bytes| resize(bytes, BASE, 11)),
         wrong("a PIN with a payload", "PIN", length, |bytes| resize(bytes, BASE, 1)),
         wrong("an RST without token", "RST", length, |bytes| resize(bytes, BASE, 2)),
+        wrong("a JOIN without proof", "JOIN, the cookie back", length, |bytes| resize(bytes, BASE, 32)),
+        wrong("a JOIN of step 4", "JOIN, the cookie back", value, |bytes| bytes[BASE] = 4),
+        wrong("a JOIN of use 2", "JOIN", value, |bytes| bytes[BASE + 1] = 2),
+        wrong("a JOIN without padding", "JOIN", Malformed::PacketSize, |bytes| resize(bytes, BASE, 48)),
+        wrong("a padded end of a JOIN", "JOIN, the cookie back", length, |bytes| resize(bytes, BASE, 49)),
     ]
 }
 

@@ -1,0 +1,174 @@
+//! A gateway's links and nodes, as the command line and a file name them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use ropeway_engine::gateway::Neighbour;
+use ropeway_engine::link::packet::{self, PacketLink};
+use ropeway_engine::link::udp::{self, UdpLink};
+use ropeway_engine::link::{Address, Link};
+use serde::Deserialize;
+
+use crate::config::Size;
+
+/// Why a table cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    #[error("cannot read {path}: {source}")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{path}: {source}")]
+    Syntax { path: PathBuf, source: Box<toml::de::Error> },
+    #[error("a link is NAME=udp:ADDRESS:PORT or NAME=packet:DEVICE, not {0}")]
+    Link(String),
+    #[error(
+        "a route is NODE=NAME/ADDRESS, with a number, the name of a link, and ADDRESS:PORT or an Ethernet address, not {0}"
+    )]
+    Route(String),
+    #[error("there is no link {link}, over which node {node} is said to be; --link names links")]
+    NoLink { node: u32, link: String },
+    #[error("{address} of node {node} is no address of the link {link}")]
+    Kind { node: u32, link: String, address: String },
+    #[error("cannot open the link {name}: {source}")]
+    Open { name: String, source: std::io::Error },
+}
+
+/// Links by name, and nodes.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    /// `udp:ADDRESS:PORT` or `packet:DEVICE`, by name.
+    #[serde(default)]
+    links: BTreeMap<String, String>,
+    /// `NAME/ADDRESS`, by node.
+    #[serde(default)]
+    routes: BTreeMap<String, String>,
+    pub queue: Option<Size>,
+    pub mark: Option<Size>,
+}
+
+impl Table {
+    pub fn read(path: &Path) -> Result<Table, TableError> {
+        let path = path.to_owned();
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(source) => return Err(TableError::Read { path, source }),
+        };
+        toml::from_str(&text).map_err(|source| TableError::Syntax { path, source: Box::new(source) })
+    }
+
+    /// What the command line says.
+    pub fn add(&mut self, links: &[String], routes: &[String]) -> Result<(), TableError> {
+        for text in links {
+            let (name, link) = text.split_once('=').ok_or_else(|| TableError::Link(text.clone()))?;
+            self.links.insert(name.into(), link.into());
+        }
+        for text in routes {
+            let (node, place) = text.split_once('=').ok_or_else(|| TableError::Route(text.clone()))?;
+            self.routes.insert(node.into(), place.into());
+        }
+        Ok(())
+    }
+
+    /// Where the nodes are. Links are numbered in the order of their names.
+    pub fn neighbours(&self) -> Result<Vec<Neighbour>, TableError> {
+        let neighbour = |(node, place): (&String, &String)| {
+            let wrong = || TableError::Route(format!("{node}={place}"));
+            let (name, address) = place.split_once('/').ok_or_else(wrong)?;
+            let node: u32 = node.parse().map_err(|_| wrong())?;
+            let parsed = parse_address(address).ok_or_else(wrong)?;
+            let missing = || TableError::NoLink { node, link: name.into() };
+            let link = self.links.keys().position(|known| known == name).ok_or_else(missing)?;
+            let is_udp = self.links[name].starts_with("udp:");
+            if is_udp != matches!(parsed, Address::Udp(_)) {
+                return Err(TableError::Kind { node, link: name.into(), address: address.into() });
+            }
+            Ok(Neighbour { node, link, address: parsed })
+        };
+        self.routes.iter().map(neighbour).collect()
+    }
+
+    /// Opens the links, in the order of their names.
+    pub fn open(&self) -> Result<Vec<Box<dyn Link>>, TableError> {
+        let open = |(name, text): (&String, &String)| {
+            let wrong = || TableError::Link(format!("{name}={text}"));
+            let failed = |source| TableError::Open { name: name.clone(), source };
+            Ok(match text.split_once(':') {
+                Some(("udp", local)) => {
+                    let local = local.parse().map_err(|_| wrong())?;
+                    Box::new(UdpLink::open(&udp::Options::new(local)).map_err(failed)?) as Box<dyn Link>
+                }
+                Some(("packet", device)) if !device.is_empty() => {
+                    let accept = vec![with_shim()];
+                    let options = packet::Options { accept, ..packet::Options::new(device) };
+                    Box::new(PacketLink::open(&options).map_err(failed)?)
+                }
+                _ => return Err(wrong()),
+            })
+        };
+        self.links.iter().map(open).collect()
+    }
+}
+
+/// A gateway takes frames with a shim only: others are for engines of its host.
+fn with_shim() -> packet::FieldMatch {
+    packet::FieldMatch { offset: 0, width: ropeway_engine::link::Width::One, mask: 0xF0, value: 0xF0 }
+}
+
+fn parse_address(text: &str) -> Option<Address> {
+    if let Ok(address) = text.parse() {
+        return Some(Address::Udp(address));
+    }
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut mac {
+        *byte = parts.next().filter(|part| part.len() == 2).and_then(|part| u8::from_str_radix(part, 16).ok())?;
+    }
+    parts.next().is_none().then_some(Address::Ether(mac))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(links: &[&str], routes: &[&str]) -> Result<Vec<Neighbour>, TableError> {
+        let owned = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+        let mut table = Table::default();
+        table.add(&owned(links), &owned(routes))?;
+        table.neighbours()
+    }
+
+    #[test]
+    fn nodes_are_behind_the_links_that_their_routes_name() {
+        let links = ["b=packet:eth1", "a=udp:10.0.1.201:7700"];
+        let neighbours = table(&links, &["1=a/10.0.1.1:7447", "3=b/02:52:57:02:00:03"]).unwrap();
+        let address = Address::Udp("10.0.1.1:7447".parse().unwrap());
+        assert_eq!(neighbours[0], Neighbour { node: 1, link: 0, address });
+        assert_eq!(neighbours[1], Neighbour { node: 3, link: 1, address: Address::Ether([2, 0x52, 0x57, 2, 0, 3]) });
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_named() {
+        let links = ["a=udp:10.0.1.201:7700"];
+        for (route, named) in [
+            ("1=c/10.0.1.1:7447", "no link c"),
+            ("1=a/02:52:57:02:00:03", "no address of the link a"),
+            ("1=a", "1=a"),
+            ("x=a/10.0.1.1:7447", "x=a"),
+            ("1=a/10.0.1.1", "1=a/10.0.1.1"),
+            ("4294967296=a/10.0.1.1:1", "4294967296"),
+            ("1", "not 1"),
+        ] {
+            let error = table(&links, &[route]).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+        assert!(table(&["a"], &[]).unwrap_err().to_string().contains("NAME=udp"));
+    }
+
+    #[test]
+    fn a_file_says_the_same() {
+        let text = "queue = \"64 KiB\"\n[links]\na = \"udp:10.0.1.201:7700\"\n[routes]\n1 = \"a/10.0.1.1:7447\"\n";
+        let table: Table = toml::from_str(text).unwrap();
+        assert_eq!((table.neighbours().unwrap().len(), table.queue), (1, Some(Size(65_536))));
+        assert!(toml::from_str::<Table>("[nodes]\n").is_err());
+    }
+}

@@ -1,0 +1,264 @@
+//! A gateway over links: one thread that forwards what arrives, and one that tells what it has counted (docs/engine.md, Gateways).
+//!
+//! What is forwarded, and where to, is `ropeway_proto::gateway`'s to say.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
+use ropeway_proto::gateway::{Forwarder, TableError};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use serde::{Deserialize, Serialize};
+
+use crate::control::LinkShown;
+use crate::error::Error;
+use crate::path;
+
+pub use ropeway_proto::gateway::{GatewayCounters, Limits};
+
+/// The beginning of every gateway's abstract address, before the user's number.
+pub const PREFIX: &str = "ropeway-gateway/";
+/// Packets taken from one link in one turn.
+const ARRIVALS_PER_TURN: usize = 64;
+/// Who asks and does not listen is let go.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why there is no gateway.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    #[error(transparent)]
+    Table(#[from] TableError),
+    #[error("node {node} is behind link {link}, and there are only {links}")]
+    NoLink { node: u32, link: usize, links: usize },
+    #[error("a gateway has at most 256 links")]
+    TooManyLinks,
+    #[error(transparent)]
+    Engine(#[from] Error),
+}
+
+/// Where a node is: itself, or the next gateway before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    pub node: u32,
+    /// The link's place in the list.
+    pub link: usize,
+    pub address: Address,
+}
+
+/// A gateway as it is now.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Shown {
+    pub pid: u32,
+    pub links: Vec<LinkShown>,
+    pub counters: BTreeMap<String, u64>,
+    pub waiting_packets: u64,
+    pub waiting_bytes: u64,
+}
+
+struct State {
+    links: Vec<Box<dyn Link>>,
+    forwarder: Forwarder,
+}
+
+struct Inner {
+    state: Mutex<State>,
+    descriptors: Vec<OwnedFd>,
+    doorbell: OwnedFd,
+    stop: AtomicBool,
+}
+
+/// A gateway. Clones are the same one.
+#[derive(Clone)]
+pub struct Gateway {
+    inner: Arc<Inner>,
+}
+
+impl Gateway {
+    /// Between `links`, for the nodes of `table`.
+    ///
+    /// # Errors
+    /// A table that cannot be meant, or no descriptors left.
+    pub fn new(links: Vec<Box<dyn Link>>, table: &[Neighbour], limits: Limits) -> Result<Gateway, GatewayError> {
+        if u8::try_from(links.len()).is_err() {
+            return Err(GatewayError::TooManyLinks);
+        }
+        if let Some(&Neighbour { node, link, .. }) = table.iter().find(|neighbour| neighbour.link >= links.len()) {
+            return Err(GatewayError::NoLink { node, link, links: links.len() });
+        }
+        let paths: Vec<_> = table
+            .iter()
+            .map(|neighbour| (neighbour.node, path::encode(neighbour.link as u8, neighbour.address)))
+            .collect();
+        let forwarder = Forwarder::new(&paths, limits)?;
+        let copies: io::Result<Vec<OwnedFd>> =
+            links.iter().filter_map(|link| link.descriptor()).map(|fd| fd.try_clone_to_owned()).collect();
+        let descriptors = copies.map_err(Error::link("copying a link's descriptor"))?;
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| Error::link("making an eventfd")(errno.into()))?;
+        let state = Mutex::new(State { links, forwarder });
+        Ok(Gateway { inner: Arc::new(Inner { state, descriptors, doorbell, stop: AtomicBool::new(false) }) })
+    }
+
+    /// Forwards until [`Gateway::stop`]; then it may be called again.
+    ///
+    /// # Errors
+    /// A link failed: its device is gone.
+    pub fn run(&self) -> Result<(), Error> {
+        while !self.inner.stop.swap(false, Ordering::AcqRel) {
+            let (arrived, is_empty) = self.inner.lock().turn().map_err(Error::link("forwarding"))?;
+            if arrived == 0 {
+                self.inner.sleep(is_empty);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends [`Gateway::run`]. What waits stays.
+    pub fn stop(&self) {
+        self.inner.stop.store(true, Ordering::Release);
+        let _ = rustix::io::write(&self.inner.doorbell, &1u64.to_ne_bytes());
+    }
+
+    pub fn counters(&self) -> GatewayCounters {
+        self.inner.lock().forwarder.counters()
+    }
+
+    /// What tools are told.
+    pub fn shown(&self) -> Shown {
+        self.inner.shown()
+    }
+
+    /// Tells what was counted to whoever connects to the abstract address that this returns, if he is this user or root; without an abstract address (a sandbox) the
+    /// gateway is not to be seen, and works all the same.
+    ///
+    /// # Errors
+    /// No address or no thread.
+    pub fn tell(&self) -> io::Result<String> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let user = rustix::process::geteuid().as_raw();
+        let name = format!("{PREFIX}{user}/{}.{number}", std::process::id());
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        let inner = Arc::downgrade(&self.inner);
+        std::thread::Builder::new().name("ropeway-control".into()).spawn(move || answer_all(&listener, &inner))?;
+        Ok(name)
+    }
+}
+
+fn answer_all(listener: &UnixListener, inner: &Weak<Inner>) {
+    for stream in listener.incoming() {
+        let Some(inner) = inner.upgrade() else { return };
+        // Whoever goes away in the middle only harms itself.
+        let _ = stream.and_then(|mut stream| {
+            stream.set_write_timeout(Some(PATIENCE))?;
+            let asker = rustix::net::sockopt::socket_peercred(&stream)?.uid;
+            if !asker.is_root() && asker != rustix::process::geteuid() {
+                return Ok(());
+            }
+            let text = serde_json::to_string(&inner.shown()).map_err(io::Error::other)?;
+            stream.write_all(text.as_bytes())
+        });
+    }
+}
+
+/// Asks the gateway at the abstract address `name`.
+///
+/// # Errors
+/// It is gone, does not answer, or is somebody else's.
+pub fn ask(name: &str) -> io::Result<Shown> {
+    let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    if text.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the gateway belongs to another user"));
+    }
+    serde_json::from_str(&text).map_err(io::Error::other)
+}
+
+/// The abstract addresses of all gateways of this network namespace.
+///
+/// # Errors
+/// `/proc/net/unix` cannot be read.
+pub fn names() -> io::Result<Vec<String>> {
+    crate::control::names_with(PREFIX)
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until something arrives, a link that was full takes more, or somebody stops it.
+    fn sleep(&self, is_empty: bool) {
+        let flags = if is_empty { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
+        let mut fds: Vec<PollFd<'_>> = self.descriptors.iter().map(|fd| PollFd::new(fd, flags)).collect();
+        fds.push(PollFd::from_borrowed_fd(self.doorbell.as_fd(), PollFlags::IN));
+        // An interrupted sleep is looked at like any other wake-up.
+        let _ = poll(&mut fds, None);
+        if fds.last().is_some_and(|fd| !fd.revents().is_empty()) {
+            let _ = rustix::io::read(&self.doorbell, &mut [0u8; 8]);
+        }
+    }
+
+    fn shown(&self) -> Shown {
+        let state = self.lock();
+        let (packets, bytes) = state.forwarder.waiting();
+        Shown {
+            pid: std::process::id(),
+            links: state.links.iter().map(|link| LinkShown::of(&**link)).collect(),
+            counters: named(&state.forwarder.counters()),
+            waiting_packets: packets as u64,
+            waiting_bytes: bytes as u64,
+        }
+    }
+}
+
+impl State {
+    /// Takes what has arrived and sends what the links take. How many arrived, and whether nothing waits.
+    fn turn(&mut self) -> io::Result<(usize, bool)> {
+        let State { links, forwarder } = self;
+        let mut arrived = 0;
+        for (place, link) in links.iter_mut().enumerate() {
+            arrived += link.receive(ARRIVALS_PER_TURN, &mut |received| {
+                let from = path::encode(place as u8, received.from);
+                forwarder.take(&from, received.ecn == Ecn::Congested, received.bytes);
+            })?;
+            // Reports about neighbours say nothing that a gateway could act on.
+            while link.take_error().is_some() {}
+        }
+        let mut failure = None;
+        let is_empty = forwarder.transmit(&mut |path, _, packets| {
+            let Some(to) = path::decode(path) else { return packets.len() };
+            let batch = Batch { to: to.address, packets, urgency: Urgency::Bulk };
+            links[to.link].send(&batch).unwrap_or_else(|error| {
+                failure = Some(error);
+                packets.len()
+            })
+        });
+        failure.map_or(Ok((arrived, is_empty)), Err)
+    }
+}
+
+fn named(counters: &GatewayCounters) -> BTreeMap<String, u64> {
+    let all = [
+        ("received", counters.received),
+        ("forwarded", counters.forwarded),
+        ("forwarded_bytes", counters.forwarded_bytes),
+        ("marked", counters.marked),
+        ("dropped_stranger", counters.dropped_stranger),
+        ("dropped_shim", counters.dropped_shim),
+        ("dropped_malformed", counters.dropped_malformed),
+        ("dropped_hops", counters.dropped_hops),
+        ("dropped_no_route", counters.dropped_no_route),
+        ("dropped_returning", counters.dropped_returning),
+        ("dropped_full", counters.dropped_full),
+    ];
+    all.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+}

@@ -1,0 +1,312 @@
+//! What a gateway does with packets, without I/O (docs/protocol.md 12.4): which are forwarded, where to, and what waits. It knows nodes and their addresses, and of
+//! connections nothing: any gateway between two nodes can be replaced by any other at any moment.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::IoSlice;
+
+use ropeway_wire::{Packet, SHIM_BYTES, Shim};
+
+use crate::endpoint::{BATCH_PACKETS, Path, Sink, Urgency};
+
+/// Nodes in the table, at most: as many as a large cluster has, and a bound for what a wrong file can ask for.
+pub const MOST_NODES: usize = 65_536;
+/// Packets that wait for one neighbour, at most, however short: each costs more than its bytes.
+const MOST_WAITING_PACKETS: usize = 4096;
+/// Buffers kept for packets to come.
+const SPARE_BUFFERS: usize = 1024;
+
+/// Bounds of the queue towards each neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes that wait; what comes then is dropped.
+    pub queue_bytes: usize,
+    /// With so many bytes waiting packets are marked (CE).
+    pub mark_bytes: usize,
+}
+
+impl Default for Limits {
+    /// About what a port of a switch queues, and marks long before it is full: a receiver's budget is 3/4 of such a port.
+    fn default() -> Limits {
+        Limits { queue_bytes: 256 << 10, mark_bytes: 64 << 10 }
+    }
+}
+
+/// Counts since the gateway was made; never reset. What has come in was forwarded, waits, or moved one of the `dropped` ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GatewayCounters {
+    pub received: u64,
+    pub forwarded: u64,
+    pub forwarded_bytes: u64,
+    /// Of these, the ones marked here.
+    pub marked: u64,
+    /// Not from a neighbour of the table.
+    pub dropped_stranger: u64,
+    /// No shim, or one with unknown bits.
+    pub dropped_shim: u64,
+    /// No packet of this version behind the shim.
+    pub dropped_malformed: u64,
+    pub dropped_hops: u64,
+    /// The destination is not in the table.
+    pub dropped_no_route: u64,
+    /// It would go back where it came from.
+    pub dropped_returning: u64,
+    /// The queue towards the neighbour was full.
+    pub dropped_full: u64,
+}
+
+impl GatewayCounters {
+    pub fn dropped(&self) -> u64 {
+        self.dropped_stranger
+            + self.dropped_shim
+            + self.dropped_malformed
+            + self.dropped_hops
+            + self.dropped_no_route
+            + self.dropped_returning
+            + self.dropped_full
+    }
+}
+
+/// Why there is no gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    #[error("node {0} is in the table twice")]
+    Twice(u32),
+    #[error("there are more than {MOST_NODES} nodes in the table")]
+    TooMany,
+    #[error("a gateway needs at least two neighbours; name more nodes")]
+    TooFew,
+}
+
+/// The queue towards one neighbour.
+#[derive(Debug)]
+struct Output {
+    to: Path,
+    waiting: VecDeque<Vec<u8>>,
+    waiting_bytes: usize,
+}
+
+/// A forwarder between the neighbours of its table.
+#[derive(Debug)]
+pub struct Forwarder {
+    /// Places in `outputs` by node.
+    nodes: BTreeMap<u32, usize>,
+    outputs: Vec<Output>,
+    neighbours: BTreeSet<Path>,
+    limits: Limits,
+    spare: Vec<Vec<u8>>,
+    counters: GatewayCounters,
+}
+
+impl Forwarder {
+    /// With a table of nodes and the neighbours through which they are reached: themselves, or gateways before them.
+    ///
+    /// # Errors
+    /// A table that cannot be meant.
+    pub fn new(table: &[(u32, Path)], limits: Limits) -> Result<Forwarder, TableError> {
+        if table.len() > MOST_NODES {
+            return Err(TableError::TooMany);
+        }
+        let neighbours: BTreeSet<Path> = table.iter().map(|&(_, path)| path).collect();
+        if neighbours.len() < 2 {
+            return Err(TableError::TooFew);
+        }
+        let places: BTreeMap<Path, usize> = neighbours.iter().copied().zip(0..).collect();
+        let mut nodes = BTreeMap::new();
+        for (node, path) in table {
+            if nodes.insert(*node, places[path]).is_some() {
+                return Err(TableError::Twice(*node));
+            }
+        }
+        let output = |&to: &Path| Output { to, waiting: VecDeque::new(), waiting_bytes: 0 };
+        let outputs = neighbours.iter().map(output).collect();
+        Ok(Forwarder { nodes, outputs, neighbours, limits, spare: Vec::new(), counters: GatewayCounters::default() })
+    }
+
+    pub fn counters(&self) -> GatewayCounters {
+        self.counters
+    }
+
+    /// Packets and bytes that wait.
+    pub fn waiting(&self) -> (usize, usize) {
+        let sums = self.outputs.iter().map(|output| (output.waiting.len(), output.waiting_bytes));
+        sums.fold((0, 0), |(packets, bytes), (more, longer)| (packets + more, bytes + longer))
+    }
+
+    /// Takes one packet that arrived from `from`; `congested` if the network below marked it.
+    pub fn take(&mut self, from: &Path, congested: bool, bytes: &[u8]) {
+        self.counters.received += 1;
+        if let Err(counter) = self.queue(from, congested, bytes) {
+            *counter(&mut self.counters) += 1;
+        }
+    }
+
+    /// `Err`: the counter of why not.
+    fn queue(
+        &mut self,
+        from: &Path,
+        congested: bool,
+        bytes: &[u8],
+    ) -> Result<(), fn(&mut GatewayCounters) -> &mut u64> {
+        // Who is not in the table has no business here: nobody sends through us to third parties.
+        if !self.neighbours.contains(from) {
+            return Err(|counters| &mut counters.dropped_stranger);
+        }
+        let Ok((shim, packet)) = Shim::parse(bytes) else { return Err(|counters| &mut counters.dropped_shim) };
+        if Packet::parse(packet).is_err() {
+            return Err(|counters| &mut counters.dropped_malformed);
+        }
+        let Some(hops) = shim.hops.checked_sub(1) else { return Err(|counters| &mut counters.dropped_hops) };
+        let Some(&place) = self.nodes.get(&shim.destination) else {
+            return Err(|counters| &mut counters.dropped_no_route);
+        };
+        let output = &mut self.outputs[place];
+        if output.to == *from {
+            return Err(|counters| &mut counters.dropped_returning);
+        }
+        let is_full = output.waiting_bytes + bytes.len() > self.limits.queue_bytes;
+        if is_full || output.waiting.len() >= MOST_WAITING_PACKETS {
+            return Err(|counters| &mut counters.dropped_full);
+        }
+        let is_marked = output.waiting_bytes >= self.limits.mark_bytes;
+        self.counters.marked += u64::from(is_marked);
+        let shim = Shim { congested: shim.congested || congested || is_marked, hops, ..shim };
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.clear();
+        buffer.extend_from_slice(&shim.to_bytes());
+        buffer.extend_from_slice(&bytes[SHIM_BYTES..]);
+        output.waiting_bytes += buffer.len();
+        output.waiting.push_back(buffer);
+        Ok(())
+    }
+
+    /// Hands what waits to `sink`, for each neighbour as far as its link takes it. `false`: some still waits.
+    pub fn transmit(&mut self, sink: &mut Sink<'_>) -> bool {
+        let mut is_empty = true;
+        for output in &mut self.outputs {
+            while !output.waiting.is_empty() {
+                let mut slices = [IoSlice::new(&[]); BATCH_PACKETS];
+                let count = output.waiting.len().min(BATCH_PACKETS);
+                slices.iter_mut().zip(&output.waiting).for_each(|(slice, packet)| *slice = IoSlice::new(packet));
+                let accepted = sink(&output.to, Urgency::Bulk, &slices[..count]).min(count);
+                for packet in output.waiting.drain(..accepted) {
+                    output.waiting_bytes -= packet.len();
+                    self.counters.forwarded += 1;
+                    self.counters.forwarded_bytes += packet.len() as u64;
+                    if self.spare.len() < SPARE_BUFFERS {
+                        self.spare.push(packet);
+                    }
+                }
+                if accepted < count {
+                    is_empty = false;
+                    break;
+                }
+            }
+        }
+        is_empty
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ropeway_wire::{Header, Id, Type};
+
+    const A: Path = Path([1; Path::BYTES]);
+    const B: Path = Path([2; Path::BYTES]);
+
+    fn forwarder(limits: Limits) -> Forwarder {
+        Forwarder::new(&[(1, A), (2, B), (3, B)], limits).unwrap()
+    }
+
+    fn packet(shim: Shim, payload: usize) -> Vec<u8> {
+        let header = Header { length: payload as u16, ..Header::new(Type::Control, Id(0x0010_0010)) };
+        [&shim.to_bytes()[..], &header.to_bytes()[..24], &vec![7; payload]].concat()
+    }
+
+    const SHIM: Shim = Shim { congested: false, hops: 3, destination: 2, source: 1 };
+
+    fn sent(forwarder: &mut Forwarder) -> Vec<(Path, Vec<u8>)> {
+        let mut out = Vec::new();
+        forwarder.transmit(&mut |path, _, packets| {
+            out.extend(packets.iter().map(|packet| (*path, packet.to_vec())));
+            packets.len()
+        });
+        out
+    }
+
+    #[test]
+    fn a_packet_goes_to_its_node_with_one_hop_less_and_is_otherwise_the_same() {
+        let mut forwarder = forwarder(Limits::default());
+        forwarder.take(&A, false, &packet(SHIM, 10));
+        forwarder.take(&A, true, &packet(Shim { destination: 3, ..SHIM }, 10));
+        forwarder.take(&B, false, &packet(Shim { destination: 1, source: 2, congested: true, hops: 1 }, 10));
+        let expected = [
+            (A, packet(Shim { destination: 1, source: 2, congested: true, hops: 0 }, 10)),
+            (B, packet(Shim { hops: 2, ..SHIM }, 10)),
+            (B, packet(Shim { hops: 2, destination: 3, congested: true, ..SHIM }, 10)),
+        ];
+        assert_eq!(sent(&mut forwarder), expected);
+    }
+
+    #[test]
+    fn what_is_not_well_formed_or_has_no_place_to_go_is_dropped_and_counted() {
+        let mut forwarder = forwarder(Limits::default());
+        let good = packet(SHIM, 10);
+        let mut other_version = good.clone();
+        other_version[SHIM_BYTES] = 0x2B;
+        let mut unknown_bit = good.clone();
+        unknown_bit[0] |= 2;
+        forwarder.take(&Path([9; Path::BYTES]), false, &good);
+        for bytes in [&good[SHIM_BYTES..], &unknown_bit, &good[..SHIM_BYTES - 1], &[]] {
+            forwarder.take(&A, false, bytes);
+        }
+        for bytes in [&good[..SHIM_BYTES], &good[..good.len() - 1], &other_version, &[&good[..12], &good[..]].concat()]
+        {
+            forwarder.take(&A, false, bytes);
+        }
+        forwarder.take(&A, false, &packet(Shim { hops: 0, ..SHIM }, 0));
+        forwarder.take(&A, false, &packet(Shim { destination: 4, ..SHIM }, 0));
+        forwarder.take(&B, false, &packet(Shim { destination: 3, source: 2, ..SHIM }, 0));
+        assert_eq!(sent(&mut forwarder), []);
+        let GatewayCounters {
+            dropped_stranger,
+            dropped_shim,
+            dropped_malformed,
+            dropped_hops,
+            dropped_no_route,
+            dropped_returning,
+            ..
+        } = forwarder.counters();
+        let counted =
+            [dropped_stranger, dropped_shim, dropped_malformed, dropped_hops, dropped_no_route, dropped_returning];
+        assert_eq!(counted, [1, 4, 4, 1, 1, 1]);
+    }
+
+    #[test]
+    fn a_queue_marks_before_it_is_full_and_drops_when_it_is() {
+        let bytes = packet(SHIM, 964).len();
+        assert_eq!(bytes, 1000);
+        let mut forwarder = forwarder(Limits { queue_bytes: 10_000, mark_bytes: 4_000 });
+        (0..15).for_each(|_| forwarder.take(&A, false, &packet(SHIM, 964)));
+        forwarder.take(&B, false, &packet(Shim { destination: 1, source: 2, ..SHIM }, 964));
+        assert_eq!((forwarder.waiting(), forwarder.counters().dropped_full), ((11, 11_000), 5));
+        // A link that takes three keeps nobody else waiting.
+        let mut taken = [0, 0];
+        assert!(!forwarder.transmit(&mut |path, _, packets| {
+            let count = if *path == A { packets.len() } else { packets.len().min(3usize.saturating_sub(taken[1])) };
+            taken[usize::from(*path == B)] += count;
+            count
+        }));
+        assert_eq!((taken, forwarder.waiting()), ([1, 3], (7, 7_000)));
+        let marks: Vec<bool> = sent(&mut forwarder).iter().map(|(_, bytes)| bytes[0] == 0xF1).collect();
+        assert_eq!(marks, [false, true, true, true, true, true, true]);
+        assert_eq!(forwarder.counters().marked, 6);
+    }
+
+    #[test]
+    fn tables_that_cannot_be_meant_are_refused() {
+        let refused = |table: &[(u32, Path)]| Forwarder::new(table, Limits::default()).err();
+        assert_eq!(refused(&[(1, A), (1, B)]), Some(TableError::Twice(1)));
+        assert_eq!(refused(&[(1, A), (2, A)]), Some(TableError::TooFew));
+    }
+}

@@ -1,0 +1,207 @@
+//! Gateways between two segments of a box, whose kernels forward nothing: a copy goes through them, and goes on when one is killed.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use ropeway_testkit::boxes::TestBox;
+use ropeway_testkit::env;
+use ropeway_testkit::need_box;
+use ropeway_testkit::proc::{Process, command};
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+const LIMIT: Duration = Duration::from_secs(90);
+const GATEWAY_PORT: u16 = 7700;
+const CLIENT_PORT: u16 = 7461;
+const SERVER_PORT: u16 = 7460;
+
+/// h1 and h2 in one segment, h3 and h4 in the other, g1 and g2 between them.
+fn apart(options: &[&str]) -> TestBox {
+    let cluster = TestBox::up(&[&["--hosts", "4", "--gateways", "2"], options].concat());
+    for gateway in ["g1", "g2"] {
+        let off = "echo 0 > /proc/sys/net/ipv4/ip_forward && echo 0 > /proc/sys/net/ipv6/conf/all/forwarding";
+        let off = command("sh", ["-c", off]);
+        cluster.run(gateway, &off, LIMIT).expect_success();
+    }
+    cluster
+}
+
+/// `ropeway gateway` in g1 or g2, for the nodes 1 (h1) and 3 (h3).
+fn gateway(cluster: &TestBox, host: &str) -> Process {
+    let links = [udp_link(cluster, host, "compute"), udp_link(cluster, host, "io")];
+    gateway_between(cluster, host, &links, &[h1(cluster), h3(cluster)])
+}
+
+fn udp_link(cluster: &TestBox, host: &str, segment: &str) -> String {
+    format!("{segment}=udp:{}:{GATEWAY_PORT}", cluster.v4(&format!("{host}-{segment}")))
+}
+
+fn h1(cluster: &TestBox) -> String {
+    format!("1=compute/{}:{CLIENT_PORT}", cluster.v4("h1"))
+}
+
+fn h3(cluster: &TestBox) -> String {
+    format!("3=io/{}:{SERVER_PORT}", cluster.v4("h3"))
+}
+
+fn gateway_between(cluster: &TestBox, host: &str, links: &[String; 2], routes: &[String; 2]) -> Process {
+    let mut cmd = command(env::ropeway(), ["gateway"]);
+    cmd.args(links.iter().flat_map(|link| ["--link", link]));
+    cmd.args(routes.iter().flat_map(|route| ["--route", route]));
+    let process = cluster.spawn(host, &cmd);
+    process.wait_until("it forwards", LIMIT, || process.stderr().contains("forwarding for 2 nodes")).expect("in time");
+    process
+}
+
+/// What the gateway in a host has counted.
+fn counted(cluster: &TestBox, host: &str, name: &str) -> u64 {
+    let shown = cluster.run(host, &command(env::ropeway(), ["gateway", "--show", "--json"]), LIMIT).expect_success();
+    let shown: Value = serde_json::from_str(&shown.stdout).expect("JSON");
+    shown[0]["counters"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {shown}"))
+}
+
+struct Files {
+    dir: TempDir,
+    bytes: usize,
+}
+
+impl Files {
+    fn new(bytes: usize) -> Files {
+        let dir = TempDir::new().expect("a temporary directory");
+        let contents: Vec<u8> = (0..bytes).map(|at| (at ^ at >> 8 ^ at >> 16) as u8).collect();
+        std::fs::create_dir(dir.path().join("to")).expect("a directory");
+        std::fs::write(dir.path().join("file"), contents).expect("a file");
+        Files { dir, bytes }
+    }
+
+    fn target(&self) -> PathBuf {
+        self.dir.path().join("to")
+    }
+
+    fn part_bytes(&self) -> u64 {
+        std::fs::metadata(self.target().join("file.ropeway-part")).map_or(0, |meta| meta.len())
+    }
+
+    #[track_caller]
+    fn assert_arrived(&self) {
+        let there = std::fs::read(self.target().join("file")).expect("the file arrived");
+        assert!(there == std::fs::read(self.dir.path().join("file")).expect("the file"), "other bytes");
+    }
+}
+
+fn receiver(cluster: &TestBox, files: &Files) -> Process {
+    let (target, bind) = (files.target().display().to_string(), format!("0.0.0.0:{SERVER_PORT}"));
+    let receive = command(env::ropeway(), ["cp", "--receive", &target, "--bind", &bind, "--node", "3"]);
+    let receiver = cluster.spawn("h3", &receive);
+    receiver.wait_until("it receives", LIMIT, || receiver.stderr().contains("receiving into")).expect("in time");
+    receiver
+}
+
+/// From h1 to h3 through g1 or g2.
+fn send(cluster: &TestBox, files: &Files) -> Command {
+    send_through(cluster, files, &["g1", "g2"])
+}
+
+fn send_through(cluster: &TestBox, files: &Files, gateways: &[&str]) -> Command {
+    let source = files.dir.path().join("file").display().to_string();
+    let mut send = command(env::ropeway(), ["cp", &source, &format!("@3:{SERVER_PORT}"), "--node", "1"]);
+    send.args(["--bind", &format!("{}:{CLIENT_PORT}", cluster.v4("h1"))]);
+    for gateway in gateways {
+        let address = cluster.v4(&format!("{gateway}-compute"));
+        send.args(["--gateway", &format!("{address}:{GATEWAY_PORT}")]);
+    }
+    send
+}
+
+#[test]
+fn a_copy_goes_on_through_the_other_gateway_when_one_is_killed_and_back_when_that_one_is() {
+    need_box!();
+    let cluster = apart(&["--rate", "100mbit"]);
+    let first = gateway(&cluster, "g1");
+    let second = gateway(&cluster, "g2");
+    let files = Files::new(24_000_000);
+    let receiver = receiver(&cluster, &files);
+    let sender = cluster.spawn("h1", &send(&cluster, &files));
+    sender.wait_until("a part is there", LIMIT, || files.part_bytes() > 4_000_000).expect("in time");
+    assert!(counted(&cluster, "g1", "forwarded_bytes") > 4_000_000, "the first one is the default");
+    first.signal(Signal::KILL);
+    first.wait(LIMIT).expect("killed");
+    let then = files.part_bytes();
+    sender.wait_until("it goes on", LIMIT, || files.part_bytes() > then + 4_000_000).expect("in time");
+    let by_second = counted(&cluster, "g2", "forwarded_bytes");
+    assert!(by_second > 3_000_000, "only {by_second} bytes through the second");
+    // Another process in the place of the first: it need not know anything.
+    let again = gateway(&cluster, "g1");
+    second.signal(Signal::KILL);
+    second.wait(LIMIT).expect("killed");
+    let sent = sender.succeed(LIMIT);
+    files.assert_arrived();
+    println!("{}", sent.stderr);
+    // One and the same connection, all the way.
+    assert!(!sent.stderr.contains("lost") && !receiver.stderr().contains("lost"), "{}", sent.stderr);
+    let by_again = counted(&cluster, "g1", "forwarded_bytes");
+    println!(
+        "{then} bytes when the first was killed; {by_second} through the second by half; {by_again} through the first again"
+    );
+    assert!(by_again > 4_000_000 && by_again < files.bytes as u64, "{by_again} bytes through the first again");
+    for reason in ["stranger", "shim", "malformed", "hops", "no_route", "returning"] {
+        assert_eq!(counted(&cluster, "g1", &format!("dropped_{reason}")), 0, "{reason}");
+    }
+    drop(again);
+}
+
+#[test]
+fn a_copy_begins_when_the_first_gateway_is_not_there_and_says_so_when_none_is() {
+    need_box!();
+    let cluster = apart(&[]);
+    let files = Files::new(1_000_000);
+    let _receiver = receiver(&cluster, &files);
+    let none = cluster.run("h1", &send(&cluster, &files), LIMIT);
+    assert!(!none.success() && none.stderr.contains("@3"), "{}", none.stderr);
+    let _second = gateway(&cluster, "g2");
+    cluster.run("h1", &send(&cluster, &files), LIMIT).expect_success();
+    files.assert_arrived();
+}
+
+#[test]
+fn who_is_not_in_the_table_is_not_forwarded() {
+    need_box!();
+    let cluster = apart(&[]);
+    let _gateways = ["g1", "g2"].map(|host| gateway(&cluster, host));
+    let files = Files::new(1000);
+    let _receiver = receiver(&cluster, &files);
+    // h1 under another port than the gateways know, and so nobody they know.
+    let mut stranger = command(env::ropeway(), ["cp"]);
+    let known = format!("{}:{CLIENT_PORT}", cluster.v4("h1"));
+    let other = format!("{}:{}", cluster.v4("h1"), CLIENT_PORT + 1);
+    let args: Vec<String> =
+        send(&cluster, &files).get_args().skip(1).map(|arg| arg.to_string_lossy().replace(&known, &other)).collect();
+    stranger.args(args);
+    let refused = cluster.run("h1", &stranger, LIMIT);
+    assert!(!refused.success(), "{}", refused.stderr);
+    assert!(counted(&cluster, "g1", "dropped_stranger") > 0);
+    assert_eq!(counted(&cluster, "g1", "forwarded"), 0);
+}
+
+#[test]
+fn a_copy_goes_through_two_gateways_with_plain_ethernet_between_them() {
+    need_box!();
+    let cluster = apart(&["--rate", "1gbit"]);
+    let mac = |host: &str| cluster.port(&format!("{host}-io")).mac;
+    let wire = "wire=packet:eth1".to_owned();
+    // h1 - UDP - g1 - Ethernet - g2 - UDP - h3. The Ethernet is that of h3 as well; IP does not know of what passes there.
+    let near = [udp_link(&cluster, "g1", "compute"), wire.clone()];
+    let far = [udp_link(&cluster, "g2", "io"), wire];
+    let _near = gateway_between(&cluster, "g1", &near, &[h1(&cluster), format!("3=wire/{}", mac("g2"))]);
+    let _far = gateway_between(&cluster, "g2", &far, &[h3(&cluster), format!("1=wire/{}", mac("g1"))]);
+    let files = Files::new(4_000_000);
+    let _receiver = receiver(&cluster, &files);
+    let sent = cluster.run("h1", &send_through(&cluster, &files, &["g1"]), LIMIT).expect_success();
+    println!("{}", sent.stderr);
+    files.assert_arrived();
+    for host in ["g1", "g2"] {
+        assert!(counted(&cluster, host, "forwarded_bytes") > files.bytes as u64, "{host}");
+    }
+}

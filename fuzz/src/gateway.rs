@@ -1,0 +1,74 @@
+//! A gateway whose neighbours, and others, send anything.
+
+use ropeway_proto::gateway::{Forwarder, GatewayCounters, Limits};
+use ropeway_proto::{Path, SHIM_BYTES, Shim};
+use std::collections::VecDeque;
+
+const LIMITS: Limits = Limits { queue_bytes: 4096, mark_bytes: 1024 };
+
+fn path(number: u8) -> Path {
+    Path([number; Path::BYTES])
+}
+
+/// The neighbour of each node.
+const TABLE: [(u32, u8); 4] = [(1, 1), (2, 2), (3, 2), (17, 3)];
+
+/// A script of packets: from whom (one byte), how long (two), the bytes. Nothing is forwarded but what came from a neighbour, is well formed and has hops left;
+/// nothing is changed but hops and mark; and all that came is accounted for.
+pub fn gateway(script: &[u8]) -> GatewayCounters {
+    let table = TABLE.map(|(node, number)| (node, path(number)));
+    let mut forwarder = Forwarder::new(&table, LIMITS).expect("a good table");
+    // What may leave towards each neighbour: in the order in which it came.
+    let mut came: Vec<VecDeque<(u8, Vec<u8>)>> = vec![VecDeque::new(); 256];
+    let mut rest = script;
+    while let [from, high, low, tail @ ..] = rest {
+        let length = usize::from(u16::from_be_bytes([high & 0x07, *low])).min(tail.len());
+        let (bytes, after) = tail.split_at(length);
+        rest = after;
+        let number = from & 0x07;
+        forwarder.take(&path(number), from & 0x40 != 0, bytes);
+        if let Ok((shim, _)) = Shim::parse(bytes)
+            && let Some((_, to)) = TABLE.iter().find(|(node, _)| *node == shim.destination)
+        {
+            came[usize::from(*to)].push_back((number, bytes.to_vec()));
+        }
+        let (packets, waiting_bytes) = forwarder.waiting();
+        assert!(waiting_bytes <= 3 * LIMITS.queue_bytes && packets <= waiting_bytes);
+        // Now and then links take some.
+        if from & 0x80 != 0 {
+            let most = usize::from(high >> 3);
+            let mut taken = 0;
+            forwarder.transmit(&mut |to, _, packets| {
+                let count = packets.len().min(most - taken);
+                taken += count;
+                packets[..count].iter().for_each(|packet| check(to, packet, &mut came));
+                count
+            });
+        }
+    }
+    forwarder.transmit(&mut |to, _, packets| {
+        packets.iter().for_each(|packet| check(to, packet, &mut came));
+        packets.len()
+    });
+    let counters = forwarder.counters();
+    assert_eq!(forwarder.waiting(), (0, 0));
+    assert_eq!(counters.received, counters.forwarded + counters.dropped());
+    counters
+}
+
+fn check(to: &Path, packet: &[u8], came: &mut [VecDeque<(u8, Vec<u8>)>]) {
+    let (shim, inside) = Shim::parse(packet).expect("a shim");
+    let queue = &mut came[usize::from(to.0[0])];
+    loop {
+        // Some were dropped on the way.
+        let (from, before) = queue.pop_front().expect("it came in before");
+        let (was, inside_before) = Shim::parse(&before).expect("a shim");
+        let is_it = inside == inside_before && was.hops == shim.hops.wrapping_add(1);
+        if is_it && (was.destination, was.source) == (shim.destination, shim.source) && (1..=3).contains(&from) {
+            assert!(path(from) != *to, "back where it came from");
+            assert!(shim.congested || !was.congested, "a mark does not go away");
+            assert_eq!(packet.len(), inside.len() + SHIM_BYTES);
+            return;
+        }
+    }
+}
