@@ -126,6 +126,11 @@ impl Core {
         path::encode(link.0, to)
     }
 
+    /// When [`Core::turn`] has something to do even if nothing arrives.
+    pub fn next_timeout(&self) -> Option<Time> {
+        [self.endpoint.next_timeout(), self.share.turn_at()].into_iter().flatten().min()
+    }
+
     /// Whether the links have not been looked at for a while.
     pub fn is_overdue(&self, now: Time) -> bool {
         now.since(self.turned_at) >= OVERDUE_NS
@@ -135,7 +140,8 @@ impl Core {
     pub fn turn(&mut self, now: Time) -> bool {
         self.turned_at = now;
         let arrived = self.receive(now);
-        let due = self.endpoint.next_timeout().is_some_and(|at| at <= now);
+        let may_grant = self.share.take_turn(&mut self.endpoint, now);
+        let due = may_grant || self.endpoint.next_timeout().is_some_and(|at| at <= now);
         let puts_off = due && arrived && self.turns_without_timers < MOST_TURNS_WITHOUT_TIMERS;
         self.turns_without_timers = if puts_off { self.turns_without_timers + 1 } else { 0 };
         if due && !puts_off {

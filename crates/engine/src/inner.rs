@@ -169,7 +169,7 @@ impl Inner {
         until: Option<Time>,
     ) -> MutexGuard<'a, Core> {
         let now = self.now();
-        let until = [until, core.endpoint.next_timeout()].into_iter().flatten().min();
+        let until = [until, core.next_timeout()].into_iter().flatten().min();
         let flags = if core.is_full() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let bell = self.bell(&core);
         core.sleeps += 1;
@@ -215,10 +215,7 @@ impl Inner {
 
     fn look_at_sleeper(&self, core: &mut Core) {
         match core.sleeps_until {
-            Some(until)
-                if core.is_full()
-                    || core.endpoint.next_timeout().is_some_and(|at| at.after(TIMER_SLACK_NS) < until) =>
-            {
+            Some(until) if core.is_full() || core.next_timeout().is_some_and(|at| at.after(TIMER_SLACK_NS) < until) => {
                 let _ = rustix::io::write(self.bell(core), &1u64.to_ne_bytes());
             }
             None if core.helper_parked && core.poller == Poller::Nobody => {

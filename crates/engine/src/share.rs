@@ -16,11 +16,13 @@ pub struct Share {
     /// `None`: there is no board here (no `/dev/shm`), and this process takes the whole budget.
     board: Option<Board>,
     updated_at: Option<Time>,
+    /// When the turn of this process begins, which may grant nothing until then.
+    turn_at: Option<Time>,
 }
 
 impl Share {
     pub fn new() -> Share {
-        Share { board: Board::open().ok(), updated_at: None }
+        Share { board: Board::open().ok(), updated_at: None, turn_at: None }
     }
 
     /// Says what this process wants, and takes its share for the time until the next update.
@@ -29,14 +31,48 @@ impl Share {
         if self.updated_at.is_some_and(|at| now.since(at) < UPDATE_NS) {
             return;
         }
-        self.updated_at = Some(now);
+        (self.updated_at, self.turn_at) = (Some(now), None);
         let fresh_ns = LEASES * endpoint.config().lease_ns;
         let gate = endpoint.gate();
         board.publish(gate.demand_bytes());
         let others = board.others(fresh_ns);
-        let share = share(gate.whole_budget_bytes(), gate.quantum_bytes(), &others, now.as_nanos() / TURN_NS);
+        // All processes of the host count the same turns.
+        let clock = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let clock_ns = clock.tv_sec as u64 * 1_000_000_000 + clock.tv_nsec as u64;
+        let (budget, quantum, turn) = (gate.whole_budget_bytes(), gate.quantum_bytes(), clock_ns / TURN_NS);
+        let share = share(budget, quantum, &others, turn);
         gate.set_share((!others.demands.is_empty()).then_some(share));
+        if share == 0 && gate.is_waited_at() {
+            let turns = turns_until_own(budget, quantum, &others, turn);
+            self.turn_at = Some(now.after(turns * TURN_NS - clock_ns % TURN_NS));
+        }
     }
+
+    /// Nothing else may happen until then: somebody waits for a grant, and has said so.
+    pub fn turn_at(&self) -> Option<Time> {
+        self.turn_at
+    }
+
+    /// The turn of this process has come, or it is time to look whether the others have gone.
+    pub fn take_turn(&mut self, endpoint: &mut Endpoint, now: Time) -> bool {
+        let is_due = self.turn_at.is_some_and(|at| at <= now);
+        if is_due {
+            self.updated_at = None;
+            self.update(endpoint, now);
+        }
+        is_due
+    }
+}
+
+/// In how many turns this process has its own, where they take turns.
+fn turns_until_own(budget: u64, quantum: u64, others: &Others, turn: u64) -> u64 {
+    let rounds = rounds(budget, quantum, others);
+    rounds - (others.before + turn) % rounds
+}
+
+/// How many turns it takes until everybody has had one.
+fn rounds(budget: u64, quantum: u64, others: &Others) -> u64 {
+    (others.demands.len() as u64 + 1).div_ceil((budget / quantum.max(1)).max(1))
 }
 
 /// Everybody may have an equal part, and of what others do not want of theirs an equal part again. Never less than a quantum: where there are more processes than
@@ -44,9 +80,7 @@ impl Share {
 fn share(budget: u64, quantum: u64, others: &Others, turn: u64) -> u64 {
     let count = others.demands.len() as u64 + 1;
     if budget / count < quantum {
-        let at_once = (budget / quantum).max(1);
-        let rounds = count.div_ceil(at_once);
-        return if (others.before + turn).is_multiple_of(rounds) { quantum } else { 0 };
+        return if (others.before + turn).is_multiple_of(rounds(budget, quantum, others)) { quantum } else { 0 };
     }
     // Who wants less than an equal part of what is left gets that; we want all we can get, so we are served last.
     let mut demands = others.demands.clone();
@@ -83,6 +117,19 @@ mod tests {
         }
         assert_eq!(shares(900, 12, &[1000, 1000], 0), [450, 450]);
         assert_eq!(shares(900, 12, &[10, 1000], 0)[1], 890, "what the other does not want");
+    }
+
+    #[test]
+    fn who_has_no_turn_knows_when_it_comes() {
+        for (own, turn) in (0..20).flat_map(|own| (0..30).map(move |turn| (own, turn))) {
+            let others = Others { demands: vec![1000; 19], before: own };
+            if share(90, 12, &others, turn) == 0 {
+                let next = turn + turns_until_own(90, 12, &others, turn);
+                assert!(
+                    (turn + 1..next).all(|turn| share(90, 12, &others, turn) == 0) && share(90, 12, &others, next) > 0
+                );
+            }
+        }
     }
 
     #[test]

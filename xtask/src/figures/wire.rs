@@ -250,7 +250,7 @@ const PORT_OPTIONS: [&str; 4] = ["--rate", "1gbit", "--port-buffer", "128KiB"];
 pub fn port(bed: &Bed) -> Result<Vec<Row>> {
     let hosts = Hosts::up(bed, &[&["--hosts", "2"], &PORT_OPTIONS[..]].concat())?;
     let arms = [("tcp", TCP_PAYLOAD), ("udp", UDP_PAYLOAD), ("packet", PACKET_PAYLOAD)];
-    let (mut shares, mut drops): ([Vec<f64>; 3], [Vec<f64>; 3]) = Default::default();
+    let [mut shares, mut drops]: [ByCarrier; 2] = Default::default();
     for _ in 0..bed.rounds() {
         for (arm, (carrier, payload)) in arms.iter().enumerate() {
             let before = hosts.hosts.port("h2").drops;
@@ -305,6 +305,9 @@ pub fn messages(bed: &Bed) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// Round by round: TCP, udp, packet.
+type ByCarrier = [Vec<f64>; 3];
+
 /// Senders and bytes of the rounds, after figure 20 of document 2.
 const INCAST: [(usize, &str); 6] =
     [(2, "65536"), (2, "1048576"), (8, "65536"), (8, "1048576"), (32, "65536"), (32, "262144")];
@@ -317,7 +320,7 @@ pub fn incast(bed: &Bed) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (senders, bytes) in INCAST {
         let arms = [("tcp", TCP_PAYLOAD), ("udp", UDP_PAYLOAD), ("packet", PACKET_PAYLOAD)];
-        let (mut shares, mut tails, mut drops): ([Vec<f64>; 3], [Vec<f64>; 3], [Vec<f64>; 3]) = Default::default();
+        let [mut shares, mut tails, mut drops]: [ByCarrier; 3] = Default::default();
         for _ in 0..bed.rounds() {
             for (arm, (carrier, payload)) in arms.iter().enumerate() {
                 let (servers, own, peers) = hosts.servers(carrier, senders);
@@ -340,7 +343,7 @@ pub fn incast(bed: &Bed) -> Result<Vec<Row>> {
             format!("{senders} senders of {} KiB at once, {carrier}", bytes.parse::<u64>().unwrap_or(0) >> 10)
         };
         for (arm, carrier) in [(1, "udp"), (2, "packet")] {
-            let pair = |values: &[Vec<f64>; 3]| Rounds { tcp: values[0].clone(), ropeway: values[arm].clone() };
+            let pair = |values: &ByCarrier| Rounds { tcp: values[0].clone(), ropeway: values[arm].clone() };
             let goal = Goal::Above { at_least: 97.0, aim: 99.0 };
             rows.push(Row::between_hosts(&name(carrier), ("%", Better::More), goal, pair(&shares)));
             let goal = Goal::Below { at_most: 1.1, aim: 1.03 };
@@ -382,7 +385,7 @@ pub fn beside(bed: &Bed) -> Result<Vec<Row>> {
                 let shown = parse(&finished.stdout).map_err(|e| format!("tcp: {e}: {}", finished.stderr))?;
                 sum += number(&shown, "gbit_per_s");
             }
-            (drop(ours.kill()), drop(theirs.kill()));
+            drop([ours.kill(), theirs.kill()]);
             // Each flow's fair share is an equal part.
             let fair = (number(&measured, "gbit_per_s") + sum) / (flows + 1) as f64;
             rounds.ropeway.push(number(&measured, "gbit_per_s") / fair);
