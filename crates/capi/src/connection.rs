@@ -6,6 +6,9 @@ use ropeway_socket::{MessageSocket, Stream};
 use std::ffi::c_int;
 use std::net::Shutdown;
 
+/// What [`Connection::discard`] throws away at most: more than can have been unread when it began.
+const MOST_DISCARDED_BYTES: usize = 64 << 20;
+
 /// A connection of either kind.
 pub enum Connection {
     Stream(Stream),
@@ -93,8 +96,11 @@ impl Connection {
     /// Throws away the messages that were not read. With them a close would reset the connection, as it does with TCP, and what was sent before might be lost.
     pub fn discard(&self) {
         let Connection::Messages(socket) = self else { return };
-        let mut message = Vec::new();
+        let (mut message, mut left) = (Vec::new(), MOST_DISCARDED_BYTES);
         while let Ok(Some(bytes)) = socket.try_next_len() {
+            // A peer that goes on sending is not waited for.
+            let Some(rest) = left.checked_sub(bytes + 1) else { return };
+            left = rest;
             message.resize(bytes.max(message.len()), 0);
             if socket.try_recv(&mut message).is_err() {
                 return;

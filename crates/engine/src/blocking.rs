@@ -63,8 +63,8 @@ impl Wait {
         mut core: MutexGuard<'a, Core>,
         attempt: &mut impl FnMut(&mut Core, Time) -> Option<Result<T, Error>>,
     ) -> (MutexGuard<'a, Core>, Time, Option<Result<T, Error>>) {
-        // What the first attempt made leaves before anybody sleeps.
-        core.transmit_wanted(self.since);
+        // What the first attempt made leaves before anybody sleeps, and who sleeps on the links must know of its timers.
+        inner.follow_up(&mut core, self.since);
         let spin_ns = core.spin.budget_ns();
         let spin_until = self.since.after(spin_ns);
         loop {
@@ -89,7 +89,7 @@ impl Wait {
                 }
                 return (core, now, result);
             }
-            core.transmit_wanted(now);
+            inner.follow_up(&mut core, now);
             if self.polling && core.waiters.served() != served && now.since(self.since) >= SOON_NS {
                 // Others get something and this one does not: they poll better for themselves than being woken each time.
                 (self.polling, self.aside) = (false, true);
@@ -112,6 +112,7 @@ impl Wait {
         let mut now = inner.now();
         if core.turn(now) {
             core.spin.found(&self.pace, now);
+            core = inner.let_in(core);
         } else {
             if now < spin_until {
                 core = inner.give_way(core, now, &mut self.pace);

@@ -139,21 +139,27 @@ impl Core {
     /// One turn. Says whether anything arrived or became due.
     pub fn turn(&mut self, now: Time) -> bool {
         self.turned_at = now;
-        let arrived = self.receive(now);
+        // First, so that what arrives is granted out of it.
         let may_grant = self.share.take_turn(&mut self.endpoint, now);
-        let due = may_grant || self.endpoint.next_timeout().is_some_and(|at| at <= now);
+        let arrived = self.receive(now);
+        if may_grant && !arrived {
+            self.endpoint.finish_batch(now);
+        }
+        let due = self.endpoint.next_timeout().is_some_and(|at| at <= now);
         let puts_off = due && arrived && self.turns_without_timers < MOST_TURNS_WITHOUT_TIMERS;
         self.turns_without_timers = if puts_off { self.turns_without_timers + 1 } else { 0 };
         if due && !puts_off {
             self.endpoint.handle_timeout(now);
         }
         let sends = self.endpoint.wants_to_transmit();
-        if arrived || due || sends {
-            self.share.update(&mut self.endpoint, now);
+        if arrived || due || may_grant || sends {
+            if self.share.update(&mut self.endpoint, now) {
+                self.endpoint.finish_batch(now);
+            }
             self.transmit(now);
             self.dispatch();
         }
-        arrived || due
+        arrived || due || may_grant
     }
 
     fn receive(&mut self, now: Time) -> bool {

@@ -245,8 +245,11 @@ impl Engine {
         let mut core = inner.lock();
         let now = inner.now();
         // Whether the peer that is known there has left stands in what has arrived.
-        core.turn(now);
-        core.take_reports();
+        let arrived = core.turn(now);
+        if (core.take_reports() || arrived) && core.sleeps_until.is_some() {
+            // What was for the sleeper has been taken away from under it.
+            inner.ring();
+        }
         let channel = core.connect(now, routes, from, port, mode)?;
         inner.follow_up(&mut core, now);
         Ok(channel)
@@ -311,7 +314,10 @@ impl Engine {
 
     fn wait_opened_over(&self, channel: ChannelId, only: Option<Path>, deadline: Option<Instant>) -> Result<(), Error> {
         let result = self.block(Subject::Channel(channel), deadline, |core, now| {
-            core.take_reports();
+            if core.take_reports() {
+                // It may have ended what another thread waits for.
+                core.dispatch();
+            }
             let Some(readiness) = core.endpoint.readiness(channel) else { return Some(Err(Error::Closed)) };
             match readiness.failed {
                 Some(code) => Some(Err(Error::Failed(code))),

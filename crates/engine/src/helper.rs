@@ -41,7 +41,6 @@ fn run(inner: &Inner) {
         if core.poller == Poller::Nobody {
             core.poller = Poller::Helper;
             drop(take_care(inner, core));
-            seen = inner.left();
             continue;
         }
         ticks += 1;
@@ -68,6 +67,7 @@ fn take_care<'a>(inner: &'a Inner, mut core: MutexGuard<'a, Core>) -> MutexGuard
     while core.poller == Poller::Helper && !core.shut_down {
         let now = inner.now();
         if core.turn(now) {
+            core = inner.let_in(core);
             spin_until = now.after(if core.waiters.has_watches() { inner.most_spin_ns } else { 0 });
         } else if now < spin_until {
             // An event loop that just got something will soon cause more.

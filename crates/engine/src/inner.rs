@@ -66,17 +66,26 @@ impl Inner {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
-        // A panic inside the lock is a fault of ours; what it leaves behind is still consistent enough to say goodbye.
         match self.core.try_lock() {
             Ok(core) => core,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::Poisoned(poisoned)) => self.after_panic(poisoned),
             Err(TryLockError::WouldBlock) => {
                 self.contenders.fetch_add(1, Ordering::Relaxed);
-                let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+                let core = self.core.lock().unwrap_or_else(|poisoned| self.after_panic(poisoned));
                 self.contenders.fetch_sub(1, Ordering::Relaxed);
                 core
             }
         }
+    }
+
+    /// A panic inside the lock is a fault of ours, and where panics are caught the engine goes on: nobody may wait for the thread that polled.
+    #[cold]
+    fn after_panic<'a>(&'a self, poisoned: PoisonError<MutexGuard<'a, Core>>) -> MutexGuard<'a, Core> {
+        let mut core = poisoned.into_inner();
+        core.poller = Poller::Nobody;
+        self.wake_helper(&mut core);
+        self.core.clear_poison();
+        core
     }
 
     /// Between two looks of a thread that spins and offers the processor to others at some `pace`: lets those in that want the lock or the processor.
@@ -92,6 +101,16 @@ impl Inner {
             return core;
         }
         pace.yields(now);
+        drop(core);
+        std::thread::yield_now();
+        self.lock()
+    }
+
+    /// After a look that brought something: what was brought may be for somebody who waits for the lock.
+    pub(crate) fn let_in<'a>(&'a self, core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
+        if self.contenders.load(Ordering::Relaxed) == 0 {
+            return core;
+        }
         drop(core);
         std::thread::yield_now();
         self.lock()

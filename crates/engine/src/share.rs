@@ -25,11 +25,14 @@ impl Share {
         Share { board: Board::open().ok(), updated_at: None, turn_at: None }
     }
 
-    /// Says what this process wants, and takes its share for the time until the next update.
-    pub fn update(&mut self, endpoint: &mut Endpoint, now: Time) {
-        let Some(board) = &self.board else { return };
-        if self.updated_at.is_some_and(|at| now.since(at) < UPDATE_NS) {
-            return;
+    /// Says what this process wants, and takes its share for the time until the next update. Whether it may now grant more than before.
+    pub fn update(&mut self, endpoint: &mut Endpoint, now: Time) -> bool {
+        let Some(board) = &self.board else { return false };
+        let before = endpoint.gate().budget_bytes();
+        // Who is refused everything needs to know until when.
+        let is_shut_out = before == 0 && self.turn_at.is_none() && endpoint.gate().is_waited_at();
+        if !is_shut_out && self.updated_at.is_some_and(|at| now.since(at) < UPDATE_NS) {
+            return false;
         }
         (self.updated_at, self.turn_at) = (Some(now), None);
         let fresh_ns = LEASES * endpoint.config().lease_ns;
@@ -46,6 +49,7 @@ impl Share {
             let turns = turns_until_own(budget, quantum, &others, turn);
             self.turn_at = Some(now.after(turns * TURN_NS - clock_ns % TURN_NS));
         }
+        gate.budget_bytes() > before
     }
 
     /// Nothing else may happen until then: somebody waits for a grant, and has said so.
@@ -58,7 +62,7 @@ impl Share {
         let is_due = self.turn_at.is_some_and(|at| at <= now);
         if is_due {
             self.updated_at = None;
-            self.update(endpoint, now);
+            let _ = self.update(endpoint, now);
         }
         is_due
     }

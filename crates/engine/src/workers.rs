@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ropeway_link::{Address, Link};
+use ropeway_link::udp::{self, UdpLink};
+use ropeway_link::{Address, Link, Part, Steering, Width};
 use ropeway_proto::{ChannelId, Mode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -15,6 +16,12 @@ use crate::readiness::Watch;
 
 /// More would not fit into the steering bits beside those of other processes, and no machine profits from more on one address.
 pub const MOST_WORKERS: usize = 64;
+
+/// Where a packet says which worker it is for (docs/protocol.md 2.1, 2.3): the steering bits of the destination; of a packet that opens an association, the nonce.
+const BY_ID: Steering = Steering {
+    member: Part { offset: 4, width: Width::Four, mask: 0xFFF0_0000, shift: 20 },
+    otherwise: Some(Part { offset: 32, width: Width::Four, mask: u32::MAX, shift: 0 }),
+};
 
 /// Engines that listen together and among which connections are spread.
 #[derive(Clone)]
@@ -51,6 +58,24 @@ impl Workers {
         };
         let engines: Result<Vec<Engine>, Error> = (0..count).map(engine).collect();
         Ok(Workers { engines: engines?.into(), next: Arc::default() })
+    }
+
+    /// The same over UDP: a socket for each worker, all at the address of `udp`, among which the kernel spreads what arrives: packets of open associations by the id that they
+    /// are for, and those that open one by its nonce, so that all of an attempt meet the same engine.
+    ///
+    /// # Errors
+    /// As [`Workers::new`].
+    pub fn over_udp(options: &Options, count: usize, udp: &udp::Options) -> Result<Workers, Error> {
+        let group = udp::Group { members: count as u32, steering: BY_ID };
+        let mut local = udp.local;
+        // The address is theirs alone, so the numbers may begin at 0: the kernel takes them modulo the members.
+        Workers::new(&Options { steering: 0, ..options.clone() }, count, |_| {
+            let link = UdpLink::open(&udp::Options { local, group: Some(group), ..udp.clone() })?;
+            if let Address::Udp(bound) = link.local() {
+                local = bound;
+            }
+            Ok(Box::new(link))
+        })
     }
 
     pub fn engines(&self) -> &[Engine] {

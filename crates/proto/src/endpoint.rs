@@ -407,18 +407,22 @@ impl Endpoint {
         (channel.generation == id.generation && !channel.released).then_some(id.index)
     }
 
+    /// The association does not use this path any more.
+    fn forget_path(&mut self, path: &Path, peer: Id, index: u32) {
+        if self.peers.get(path) == Some(&index) {
+            self.peers.remove(path);
+        }
+        if self.elders.get(&(*path, peer)) == Some(&index) {
+            self.elders.remove(&(*path, peer));
+        }
+    }
+
     /// Ends an association: its channels fail with `code`.
     fn end_association(&mut self, index: u32, code: ErrorCode) {
         let mut association = self.associations.remove(index as usize);
         self.incarnations.advance(index as usize);
         for path in association.paths() {
-            if self.peers.get(&path) == Some(&index) {
-                self.peers.remove(&path);
-            }
-            let elder = (path, association.peer);
-            if self.elders.get(&elder) == Some(&index) {
-                self.elders.remove(&elder);
-            }
+            self.forget_path(&path, association.peer, index);
         }
         if let Some(at) = association.timer_at {
             self.timers.remove(&(at, index));

@@ -152,23 +152,23 @@ impl Routes {
         true
     }
 
-    /// A path that the peer has proved to be one of its own. `None`: there are too many. A suspected one makes room.
-    pub fn admit(&mut self, path: Path, now: Time) -> Option<usize> {
-        let place = match self.place(&path) {
-            Some(place) => place,
+    /// A path that the peer has proved to be one of its own, and the one that made room for it if there are as many as can be: a suspected one. `None`: there is none.
+    pub fn admit(&mut self, path: Path, now: Time) -> Option<(usize, Option<Path>)> {
+        let (place, replaced) = match self.place(&path) {
+            Some(place) => (place, None),
             None if self.ways.len() < MOST_PATHS => {
                 self.ways.push(Way::new(path, Condition::Unjoined, now));
-                self.ways.len() - 1
+                (self.ways.len() - 1, None)
             }
             None => {
                 let suspect = |way: &Way| way.condition == Condition::Suspect;
                 let place = (0..self.ways.len()).find(|&at| at != self.default && suspect(&self.ways[at]))?;
-                self.ways[place] = Way::new(path, Condition::Unjoined, now);
-                place
+                let replaced = std::mem::replace(&mut self.ways[place], Way::new(path, Condition::Unjoined, now));
+                (place, Some(replaced.path))
             }
         };
         self.join(place, now);
-        Some(place)
+        Some((place, replaced))
     }
 
     /// Both ends know the path.
@@ -585,7 +585,7 @@ mod tests {
             assert_eq!(routes.admit(path(number), at(0)).is_some(), usize::from(number) < MOST_PATHS);
         }
         routes.ways[3].suspect(at(1));
-        assert_eq!(routes.admit(path(99), at(2)), Some(3));
+        assert_eq!(routes.admit(path(99), at(2)), Some((3, Some(path(3)))));
         assert_eq!(routes.len(), MOST_PATHS);
     }
 }

@@ -97,6 +97,29 @@ fn a_receiver_that_lives_but_does_not_read_is_never_given_up() {
 }
 
 #[test]
+fn a_lost_credit_is_asked_for_even_if_nothing_else_was_under_way() {
+    const WINDOW: usize = 32 << 10;
+    let config = Config { receive_buffer_bytes: 4 * WINDOW as u32, ..Config::default() };
+    let mut world = World::new(2, Net::default(), &config, 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let now = world.time();
+    assert_eq!(world.hosts[0].send(now, client, &[1; WINDOW]), Ok(WINDOW));
+    world.hosts[0].flush(client);
+    // All of it arrives and uses the credit up; the timers of that time run out.
+    pass(&mut world, S);
+    world.cut.insert((1, 0));
+    let mut out = vec![0; 2 * WINDOW];
+    assert_eq!(world.hosts[1].recv(server, &mut out), Ok(Some(WINDOW)));
+    pass(&mut world, MS);
+    world.cut.clear();
+    let now = world.time();
+    assert_eq!(world.hosts[0].send(now, client, &[2; 1000]), Ok(1000));
+    world.hosts[0].flush(client);
+    let taken = wait_for(&mut world, S, "the rest", |world| world.hosts[1].recv(server, &mut out) == Ok(Some(1000)));
+    assert!(taken < 20 * MS, "{taken}");
+}
+
+#[test]
 fn a_slow_reader_stalls_its_own_channel_only() {
     let mut world = World::new(3, Net { rate: 1_000_000_000, ..Net::default() }, &Config::default(), 1);
     let (slow, slow_end) = open(&mut world, 0, 1, 7, Mode::Stream);

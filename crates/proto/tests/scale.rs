@@ -5,27 +5,34 @@
 mod world;
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicIsize, Ordering};
+use std::cell::Cell;
 use std::time::Instant;
 
 use ropeway_proto::{Config, Mode};
 use world::*;
 
-/// Counts what is allocated, of the whole process: each test of this file has it to itself (see `alone`).
+/// Counts what is allocated by the thread at hand: a world lives in one, and other tests run beside it.
 struct Counting;
 
-static ALLOCATED_BYTES: AtomicIsize = AtomicIsize::new(0);
+thread_local! {
+    static ALLOCATED_BYTES: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(bytes: isize) {
+    // A thread that ends has nothing more to count.
+    let _ = ALLOCATED_BYTES.try_with(|allocated| allocated.set(allocated.get() + bytes));
+}
 
 // SAFETY: everything is passed on to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATED_BYTES.fetch_add(layout.size() as isize, Ordering::Relaxed);
+        count(layout.size() as isize);
         // SAFETY: the caller's promises are passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        ALLOCATED_BYTES.fetch_sub(layout.size() as isize, Ordering::Relaxed);
+        count(-(layout.size() as isize));
         // SAFETY: the caller's promises are passed on.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -34,19 +41,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
 fn allocated() -> isize {
-    ALLOCATED_BYTES.load(Ordering::Relaxed)
+    ALLOCATED_BYTES.get()
 }
 
 #[test]
 fn ten_thousand_channels_of_one_association() {
-    let _alone = alone();
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     world.hosts[1].listen(7, Mode::Stream, 20_000).unwrap();
     let first = try_connect(&mut world, 0, 1, 7).unwrap();
@@ -81,7 +81,6 @@ fn ten_thousand_channels_of_one_association() {
 
 #[test]
 fn ten_thousand_associations_and_what_an_idle_one_costs() {
-    let _alone = alone();
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     world.hosts[1].listen(7, Mode::Stream, 20_000).unwrap();
     // What the tests' oracle remembers is not the endpoints'.
@@ -128,7 +127,6 @@ fn ten_thousand_associations_and_what_an_idle_one_costs() {
 
 #[test]
 fn a_burst_gives_its_memory_back() {
-    let _alone = alone();
     let mut world = World::new(2, Net { loss_ppm: 50_000, ..Net::default() }, &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
     stream(&mut world, (0, client), (1, server), 10_000, S);

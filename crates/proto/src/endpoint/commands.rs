@@ -363,9 +363,8 @@ impl Endpoint {
         }
         let index = channel.association;
         self.schedule_channel(at);
-        if deadline.is_some() {
-            self.settle_timers(now, index);
-        }
+        // Without credit nothing is transmitted, and yet somebody has to ask for it.
+        self.settle_timers(now, index);
         Ok(taken)
     }
 

@@ -96,11 +96,23 @@ impl Endpoint {
         let first = association.path;
         let was_known = association.has_path(path);
         let routes = association.routes.get_or_insert_with(|| Box::new(Routes::new(first, fields.bonded, now)));
-        let Some(place) = routes.place(path).or_else(|| routes.admit(*path, now)) else { return false };
-        if routes.way(place).condition == Condition::Unjoined {
-            routes.join(place, now);
-        }
+        let replaced = match routes.place(path) {
+            Some(place) => {
+                if routes.way(place).condition == Condition::Unjoined {
+                    routes.join(place, now);
+                }
+                None
+            }
+            None => {
+                let Some((_, replaced)) = routes.admit(*path, now) else { return false };
+                replaced
+            }
+        };
         routes.set_bonded(fields.bonded);
+        let peer = association.peer;
+        if let Some(old) = replaced {
+            self.forget_path(&old, peer, index);
+        }
         self.peers.entry(*path).or_insert(index);
         self.counters.paths_joined += u64::from(!was_known);
         self.say_join(index, path, JoinFields { step: JoinStep::Done, ..fields });

@@ -38,7 +38,8 @@ impl Endpoint {
                 Phase::Open => self.run_timers(now, index),
             };
             if is_alive {
-                self.settle_timers(now, index);
+                // At once: if its link is full its turn may not come for long.
+                self.arm_timers(now, index);
             }
         }
         self.finish_batch(now);
