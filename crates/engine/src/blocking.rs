@@ -37,6 +37,7 @@ impl Engine {
         let inner = self.inner()?;
         let mut core = inner.lock();
         let mut now = inner.now();
+        core.renew_reads();
         if core.poller == Poller::Nobody && core.is_overdue(now) {
             // A program that always finds something to read would never look at the links, and nobody would get a grant.
             core.turn(now);

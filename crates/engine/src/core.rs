@@ -6,7 +6,7 @@ use crate::shimmed::Shimmed;
 use crate::spin::Spin;
 use crate::wait::{Subject, Waiters};
 use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
-use ropeway_proto::{Endpoint, Path, Time};
+use ropeway_proto::{ChannelId, Endpoint, Path, Time};
 use std::collections::BTreeMap;
 
 /// Packets taken from one link in one turn: enough for a merged arrival of 64 KiB, few enough that answers do not wait.
@@ -14,6 +14,8 @@ const ARRIVALS_PER_TURN: usize = 64;
 /// Turns after each other in which timers wait because packets arrived: more may lie there, and it is no silence of a peer that nobody has looked at what it
 /// said. So many turns empty the usual ring of 1024 frames; a link that was idle begins with one.
 const MOST_TURNS_WITHOUT_TIMERS: u32 = 16;
+/// Reads of what is there already that need not look at the clock: as many short messages as three packets hold.
+const MOST_READS_AT_HAND: u32 = 64;
 /// Calls that need not wait look at the links all the same when nobody has for so long: a few round trips of a fast network.
 const OVERDUE_NS: u64 = 20_000;
 /// A link that brought nothing lately is looked at every so many turns while another one is busy.
@@ -60,6 +62,8 @@ pub struct Core {
     turns: u32,
     turns_without_timers: u32,
     turned_at: Time,
+    /// So many reads may find what is here already before the clock and the links are looked at again.
+    reads_at_hand: u32,
     share: Share,
     /// For packets to and from nodes behind gateways.
     shimmed: Shimmed,
@@ -84,6 +88,7 @@ impl Core {
             turns: 0,
             turns_without_timers: 0,
             turned_at: Time::ZERO,
+            reads_at_hand: 0,
             share: Share::new(),
             unreachable: BTreeMap::new(),
         }
@@ -129,6 +134,20 @@ impl Core {
     /// When [`Core::turn`] has something to do even if nothing arrives.
     pub fn next_timeout(&self) -> Option<Time> {
         [self.endpoint.next_timeout(), self.share.turn_at()].into_iter().flatten().min()
+    }
+
+    /// Reads what has arrived already, if nothing else is to be done; afterwards there may be credit to tell. For short messages the clock would cost as much as all the rest.
+    pub fn read_at_hand(&mut self, channel: ChannelId, out: &mut [u8]) -> Option<Option<usize>> {
+        self.reads_at_hand = self.reads_at_hand.checked_sub(1)?;
+        if self.waiters.has_watches() || self.endpoint.wants_to_transmit() {
+            return None;
+        }
+        self.endpoint.recv(channel, out).ok()
+    }
+
+    /// The clock and, if it is time, the links are being looked at.
+    pub fn renew_reads(&mut self) {
+        self.reads_at_hand = MOST_READS_AT_HAND;
     }
 
     /// Whether the links have not been looked at for a while.

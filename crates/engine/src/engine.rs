@@ -370,6 +370,15 @@ impl Engine {
     /// # Errors
     /// The connection ended, or the time is over.
     pub fn recv(&self, channel: ChannelId, out: &mut [u8], deadline: Option<Instant>) -> Result<Option<usize>, Error> {
+        let inner = self.inner()?;
+        let mut core = inner.lock();
+        if let Some(count) = core.read_at_hand(channel, out) {
+            if core.endpoint.wants_to_transmit() {
+                inner.follow_up(&mut core, inner.now());
+            }
+            return Ok(count);
+        }
+        drop(core);
         let mut flushed = false;
         self.block(Subject::Channel(channel), deadline, |core, _| match core.endpoint.recv(channel, out) {
             Ok(count) => Some(Ok(count)),

@@ -15,7 +15,7 @@ use crate::engine::Options;
 use crate::restart;
 use crate::spin::Pace;
 
-/// A sleeper is not woken for a timer that is earlier than its own by less than this: a wake-up costs the more.
+/// A sleeper is not woken for a timer that is earlier than its own by less than this: a wake-up costs the more. And the helper sleeps for as long at least.
 const TIMER_SLACK_NS: u64 = 200_000;
 
 pub(crate) struct Inner {
@@ -188,7 +188,11 @@ impl Inner {
         until: Option<Time>,
     ) -> MutexGuard<'a, Core> {
         let now = self.now();
-        let until = [until, core.next_timeout()].into_iter().flatten().min();
+        let mut until = [until, core.next_timeout()].into_iter().flatten().min();
+        if core.poller == Poller::Helper {
+            // A flood of small sends sets a timer every 20 us, and makes it needless as often: the next call does what is due.
+            until = until.map(|until| until.max(now.after(TIMER_SLACK_NS)));
+        }
         let flags = if core.is_full() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let bell = self.bell(&core);
         core.sleeps += 1;

@@ -595,7 +595,12 @@ impl Endpoint {
         }
         let index = channel.association;
         let association = &mut self.associations[index as usize];
-        if recount(association, channel) && association.is_open() {
+        // Such a packet goes when it is full, flushed or late, or when something is acknowledged: until then looking at it again is in vain.
+        let waits_for_company = channel.outgoing.scheduled
+            && association.flush_at.is_some()
+            && !channel.outgoing.no_delay
+            && channel.outgoing.is_one_partial(association.payload_bytes);
+        if recount(association, channel) && association.is_open() && !waits_for_company {
             enter_round(association, channel, at);
             self.make_ready(index);
         }
