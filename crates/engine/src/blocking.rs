@@ -38,6 +38,7 @@ impl Engine {
         let mut core = inner.lock();
         let mut now = inner.now();
         core.renew_reads();
+        inner.relieve_helper(&mut core);
         if core.poller == Poller::Nobody && core.is_overdue(now) {
             // A program that always finds something to read would never look at the links, and nobody would get a grant.
             core.turn(now);
@@ -110,6 +111,7 @@ impl Wait {
             inner.ring_helper();
         }
         (core.poller, self.polling) = (Poller::Caller, true);
+        inner.note_polled(true);
         let mut now = inner.now();
         if core.turn(now) {
             core.spin.found(&self.pace, now);

@@ -16,6 +16,8 @@ const ARRIVALS_PER_TURN: usize = 64;
 const MOST_TURNS_WITHOUT_TIMERS: u32 = 16;
 /// Reads of what is there already that need not look at the clock: as many short messages as three packets hold.
 const MOST_READS_AT_HAND: u32 = 64;
+/// How often the helper is told whether a timer is due soon.
+const HURRY_CHECK_NS: u64 = 50_000;
 /// Calls that need not wait look at the links all the same when nobody has for so long: a few round trips of a fast network.
 const OVERDUE_NS: u64 = 20_000;
 /// A link that brought nothing lately is looked at every so many turns while another one is busy.
@@ -64,6 +66,7 @@ pub struct Core {
     turned_at: Time,
     /// So many reads may find what is here already before the clock and the links are looked at again.
     reads_at_hand: u32,
+    hurry_checked_at: Time,
     share: Share,
     /// For packets to and from nodes behind gateways.
     shimmed: Shimmed,
@@ -89,6 +92,7 @@ impl Core {
             turns_without_timers: 0,
             turned_at: Time::ZERO,
             reads_at_hand: 0,
+            hurry_checked_at: Time::ZERO,
             share: Share::new(),
             unreachable: BTreeMap::new(),
         }
@@ -143,6 +147,15 @@ impl Core {
             return None;
         }
         self.endpoint.recv(channel, out).ok()
+    }
+
+    /// Whether to look again how soon the next timer is due: no more often than the helper could make use of.
+    pub fn is_time_to_check_hurry(&mut self, now: Time) -> bool {
+        let is_time = now.since(self.hurry_checked_at) >= HURRY_CHECK_NS;
+        if is_time {
+            self.hurry_checked_at = now;
+        }
+        is_time
     }
 
     /// The clock and, if it is time, the links are being looked at.

@@ -373,6 +373,7 @@ impl Engine {
         let inner = self.inner()?;
         let mut core = inner.lock();
         if let Some(count) = core.read_at_hand(channel, out) {
+            inner.relieve_helper(&mut core);
             if core.endpoint.wants_to_transmit() {
                 inner.follow_up(&mut core, inner.now());
             }
@@ -560,13 +561,8 @@ impl Engine {
         let inner = self.inner()?;
         let mut core = inner.lock();
         let now = inner.now();
-        // A program that calls all the time takes care itself; one with a watch sleeps elsewhere, and the helper polls for it.
-        if core.poller == Poller::Helper && !core.waiters.has_watches() {
-            core.poller = Poller::Nobody;
-            inner.ring_helper();
-        }
+        inner.relieve_helper(&mut core);
         if core.poller == Poller::Nobody {
-            inner.note_left();
             core.turn(now);
         }
         let result = act(&mut core, now);

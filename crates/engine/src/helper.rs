@@ -13,10 +13,12 @@ use std::time::Duration;
 
 /// How long the links may be left alone.
 const TICK: Duration = Duration::from_millis(1);
-/// The same when other threads wait for something that may come meanwhile ...
+/// The same when a timer is due before that, or other threads wait for something that may come meanwhile ...
 const SHORT_TICK: Duration = Duration::from_micros(200);
 /// ... unless so many calls came and went since the last tick: they look at the links for all.
 const MANY_CALLS: u64 = 8;
+/// After so many in a tick the next one, which does what is due, is never far.
+const FLOOD_CALLS: u64 = 100;
 /// After so many ticks with the same caller polling the helper parks itself.
 const TICKS_TO_PARK: u32 = 16;
 
@@ -34,6 +36,11 @@ fn run(inner: &Inner) {
             inner.helper_rests(tick(inner, calls));
             continue;
         }
+        if inner.is_polled() && ticks < TICKS_TO_PARK {
+            ticks += 1;
+            inner.helper_rests(TICK);
+            continue;
+        }
         let mut core = inner.lock();
         if core.shut_down {
             return;
@@ -43,21 +50,19 @@ fn run(inner: &Inner) {
             drop(take_care(inner, core));
             continue;
         }
-        ticks += 1;
-        core.helper_parked = ticks >= TICKS_TO_PARK;
-        let parked = core.helper_parked;
+        // The same caller has polled for long, and may sleep: it says when it leaves.
+        core.helper_parked = true;
+        ticks = 0;
         drop(core);
-        if parked {
-            ticks = 0;
-            inner.helper_parks();
-        } else {
-            inner.helper_rests(tick(inner, 0));
-        }
+        inner.helper_parks();
     }
 }
 
 fn tick(inner: &Inner, calls: u64) -> Duration {
-    if inner.is_waited_beside() && calls < MANY_CALLS { SHORT_TICK } else { TICK }
+    let is_awaited = inner.is_waited_beside() && calls < MANY_CALLS;
+    let is_urgent = inner.is_in_a_hurry() && calls < FLOOD_CALLS;
+    // Who polls now does it for all.
+    if (is_awaited || is_urgent) && !inner.is_polled() { SHORT_TICK } else { TICK }
 }
 
 /// Polls and sleeps on the links until a caller does.

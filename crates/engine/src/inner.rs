@@ -1,7 +1,7 @@
 //! What the threads of one engine share: the lock, who polls, and how a thread sleeps on the links.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use crate::core::{Core, Poller};
 use crate::engine::Options;
 use crate::restart;
 use crate::spin::Pace;
+use crate::wait::SOON_NS;
 
 /// A sleeper is not woken for a timer that is earlier than its own by less than this: a wake-up costs the more. And the helper sleeps for as long at least.
 const TIMER_SLACK_NS: u64 = 200_000;
@@ -32,6 +33,10 @@ pub(crate) struct Inner {
     left: AtomicU64,
     /// Threads that sleep while another one polls.
     beside: AtomicU32,
+    /// The last call left a timer behind that is due soon.
+    hurry: AtomicBool,
+    /// A caller polls.
+    polled: AtomicBool,
     /// The helper thread, once it runs.
     helper: OnceLock<Thread>,
     /// The helper's bound, when it polls for an event loop.
@@ -58,6 +63,8 @@ impl Inner {
             descriptors: Mutex::default(),
             left: AtomicU64::new(0),
             beside: AtomicU32::new(0),
+            hurry: AtomicBool::new(false),
+            polled: AtomicBool::new(false),
             helper: OnceLock::new(),
             origin: Instant::now(),
             birthmark,
@@ -83,6 +90,7 @@ impl Inner {
     fn after_panic<'a>(&'a self, poisoned: PoisonError<MutexGuard<'a, Core>>) -> MutexGuard<'a, Core> {
         let mut core = poisoned.into_inner();
         core.poller = Poller::Nobody;
+        self.note_polled(false);
         self.wake_helper(&mut core);
         self.core.clear_poison();
         core
@@ -122,8 +130,31 @@ impl Inner {
         self.left.load(Ordering::Relaxed)
     }
 
+    /// Under the lock, so that nobody else counts meanwhile.
     pub(crate) fn note_left(&self) {
-        self.left.fetch_add(1, Ordering::Relaxed);
+        self.left.store(self.left().wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// A program that calls all the time takes care itself; one with a watch sleeps elsewhere, and the helper polls for it.
+    pub(crate) fn relieve_helper(&self, core: &mut Core) {
+        self.note_left();
+        if core.poller == Poller::Helper && !core.waiters.has_watches() {
+            core.poller = Poller::Nobody;
+            self.ring_helper();
+        }
+    }
+
+    pub(crate) fn is_polled(&self) -> bool {
+        self.polled.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_polled(&self, polled: bool) {
+        self.polled.store(polled, Ordering::Relaxed);
+    }
+
+    /// A timer is due before the helper would look.
+    pub(crate) fn is_in_a_hurry(&self) -> bool {
+        self.hurry.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_waited_beside(&self) -> bool {
@@ -222,6 +253,7 @@ impl Inner {
     /// A caller that has polled goes: somebody else that waits takes over, or the helper after a while.
     pub(crate) fn leave(&self, core: &mut Core, now: Time) {
         self.note_left();
+        self.note_polled(false);
         core.poller = Poller::Nobody;
         core.waiters.wake_one(now);
         if core.helper_parked {
@@ -233,10 +265,13 @@ impl Inner {
     pub(crate) fn follow_up(&self, core: &mut Core, now: Time) {
         core.transmit_wanted(now);
         core.dispatch();
-        self.look_at_sleeper(core);
+        self.look_at_sleeper(core, now);
     }
 
-    fn look_at_sleeper(&self, core: &mut Core) {
+    fn look_at_sleeper(&self, core: &mut Core, now: Time) {
+        if core.is_time_to_check_hurry(now) {
+            self.hurry.store(core.next_timeout().is_some_and(|at| at.since(now) < SOON_NS), Ordering::Relaxed);
+        }
         match core.sleeps_until {
             Some(until) if core.is_full() || core.next_timeout().is_some_and(|at| at.after(TIMER_SLACK_NS) < until) => {
                 let _ = rustix::io::write(self.bell(core), &1u64.to_ne_bytes());

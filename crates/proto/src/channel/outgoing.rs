@@ -7,6 +7,8 @@ use ropeway_wire::{AbortFields, Content, Extent, FinFields, Flags, OpenFields, T
 use crate::pool::{Buffer, Pool, RECORD_PREFIX_BYTES};
 use crate::time::Time;
 
+/// So many packets of small sends leave at once, however soon the next one follows.
+const COMPANY_PACKETS: usize = 8;
 /// Length in front of a message of several packets.
 const MESSAGE_PREFIX_BYTES: usize = ropeway_wire::MESSAGE_LENGTH_BYTES;
 
@@ -145,9 +147,20 @@ impl Outgoing {
 
     /// Whether all that is queued is one packet with room for more.
     pub fn is_one_partial(&self, payload_bytes: usize) -> bool {
-        self.queue.len() == 1
-            && self.queue[0].kind == Type::Data
-            && self.queue[0].payload.len() < payload_bytes - payload_bytes / 4
+        self.queue.len() == 1 && self.ends_partial(payload_bytes)
+    }
+
+    /// Whether it is one packet with room for more, or a few of short messages of which the last has: what follows soon can leave in the same call.
+    pub fn is_small_batch(&self, payload_bytes: usize) -> bool {
+        let is_shared = |unsent: &Unsent| unsent.flags == Flags::RECORDS;
+        (self.queue.len() == 1 || self.queue.len() < COMPANY_PACKETS && self.queue.front().is_some_and(is_shared))
+            && self.ends_partial(payload_bytes)
+    }
+
+    fn ends_partial(&self, payload_bytes: usize) -> bool {
+        self.queue
+            .back()
+            .is_some_and(|unsent| unsent.kind == Type::Data && unsent.payload.len() < payload_bytes - payload_bytes / 4)
     }
 
     /// Takes the first payload to give it a number, if the credit reaches.

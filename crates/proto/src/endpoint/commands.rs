@@ -599,7 +599,7 @@ impl Endpoint {
         let waits_for_company = channel.outgoing.scheduled
             && association.flush_at.is_some()
             && !channel.outgoing.no_delay
-            && channel.outgoing.is_one_partial(association.payload_bytes);
+            && channel.outgoing.is_small_batch(association.payload_bytes);
         if recount(association, channel) && association.is_open() && !waits_for_company {
             enter_round(association, channel, at);
             self.make_ready(index);

@@ -186,7 +186,13 @@ impl Endpoint {
     fn next_of_channel(&mut self, now: Time, index: u32, at: u32) -> Option<u64> {
         let association = &mut self.associations[index as usize];
         let channel = &mut self.channels[at as usize];
-        let partial = !channel.outgoing.no_delay && channel.outgoing.is_one_partial(association.payload_bytes);
+        // Full packets in front of a partial one wait with it: it decides when all of what was written is there. But not once the batch has begun.
+        let payload_bytes = association.payload_bytes;
+        let partial = !channel.outgoing.no_delay
+            && match association.new_at == now {
+                true => channel.outgoing.is_one_partial(payload_bytes),
+                false => channel.outgoing.is_small_batch(payload_bytes),
+            };
         let hold_until = association.new_at.after(self.config.coalesce_ns);
         if partial && !association.flush && association.sent.in_flight() > 0 && hold_until > now {
             association.flush_at = Some(hold_until);
