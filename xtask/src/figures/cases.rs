@@ -56,7 +56,12 @@ pub const ALL: &[Case] = &[
     Case { name: "busy", about: "four redis pairs at once", needs: REDIS, measure: tools::four_pairs },
     Case { name: "idle", about: "idle connections: CPU and memory", needs: &["python3"], measure: idle::measure },
     Case { name: "wire-pingpong", about: "two hosts: 64-byte ping-pong", needs: BOX, measure: wire::pingpong },
-    Case { name: "wire-stream", about: "two hosts: one stream, unshaped", needs: BOX, measure: wire::stream },
+    Case {
+        name: "wire-stream",
+        about: "two hosts: one stream, unshaped",
+        needs: &["ip", "tc", "taskset", "iperf3"],
+        measure: wire::stream,
+    },
     Case { name: "wire-keyed", about: "two hosts: one stream with a key", needs: BOX, measure: wire::keyed },
     Case { name: "wire-rate", about: "two hosts: 64-byte messages one way", needs: BOX, measure: wire::rate },
     Case { name: "wire-port", about: "two hosts: one stream at 1 Gbit/s, 128 KiB", needs: BOX, measure: wire::port },
