@@ -53,7 +53,8 @@ fn both_families_carry_connections_by_name() {
     let cluster = TestBox::up(&["--hosts", "2", "--rate", "1gbit"]);
     for (family, address) in [("AF_INET", cluster.v4("h2").to_string()), ("AF_INET6", cluster.v6("h2").to_string())] {
         let server = format!(
-            "import socket\ns = socket.socket(socket.{family})\ns.bind(('', 7000))\ns.listen()\n\
+            "import socket\ns = socket.socket(socket.{family})\n\
+             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\ns.bind(('', 7000))\ns.listen()\n\
              c, who = s.accept()\nc.sendall(who[0].encode())"
         );
         let client = format!(
