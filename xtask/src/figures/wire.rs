@@ -105,7 +105,7 @@ impl<'a> Hosts<'a> {
         std::thread::sleep(START);
         let args = [&[case[0], &from, &peer], &case[1..], &["--seconds", SECONDS]].concat();
         let client = self.program(&args, Some("1"), environment);
-        self.bed.note(&client);
+        self.bed.note(&command("wire", &args));
         let shown = self.hosts.run("h1", &client, LIMIT);
         server.kill();
         parse(&shown.stdout).map_err(|e| format!("{carrier} {case:?}: {e}: {}", shown.stderr).into()).inspect(
@@ -125,6 +125,11 @@ impl<'a> Hosts<'a> {
         std::thread::sleep(START);
         (processes, own, peers.join(","))
     }
+}
+
+/// The same command line without the place of the program.
+fn named(client: &Command) -> Command {
+    command("wire", client.get_args())
 }
 
 fn ip(args: &[&str]) -> Result<()> {
@@ -356,7 +361,7 @@ pub fn incast(bed: &Bed) -> Result<Vec<Row>> {
                 let before = hosts.hosts.port("h1").drops;
                 let client =
                     hosts.program(&["rounds", &own, &peers, "--bytes", bytes, "--seconds", SECONDS], None, &[]);
-                bed.note(&client);
+                bed.note(&named(&client));
                 let shown = hosts.hosts.run("h1", &client, LIMIT);
                 servers.iter().for_each(|server| drop(server.kill()));
                 let measured = parse(&shown.stdout).map_err(|e| format!("{carrier}: {e}: {}", shown.stderr))?;
@@ -405,7 +410,7 @@ pub fn beside(bed: &Bed) -> Result<Vec<Row>> {
                 })
                 .collect();
             let own = hosts.program(&[&["stream", &from, &peer], &long[..]].concat(), None, &[]);
-            bed.note(&own);
+            bed.note(&named(&own));
             let shown = hosts.hosts.run("h1", &own, LIMIT);
             let measured = parse(&shown.stdout).map_err(|e| format!("udp: {e}: {}", shown.stderr))?;
             let mut sum = 0.0;
