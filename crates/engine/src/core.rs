@@ -174,7 +174,8 @@ impl Core {
         // First, so that what arrives is granted out of it.
         let may_grant = self.share.take_turn(&mut self.endpoint, now);
         let arrived = self.receive(now);
-        if may_grant && !arrived {
+        if may_grant {
+            // Whatever arrived or not: who waits has waited for this turn.
             self.endpoint.finish_batch(now);
         }
         let due = self.endpoint.next_timeout().is_some_and(|at| at <= now);

