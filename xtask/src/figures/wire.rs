@@ -211,10 +211,10 @@ pub fn stream(bed: &Bed) -> Result<Vec<Row>> {
             &iperf3,
             &udp,
         ),
-        row("the same against TCP cubic, sends of 256 KiB", Goal::Times { at_least: 0.8, aim: 1.0 }, &tcp, &udp),
+        row("the same against TCP cubic, sends of 256 KiB", Goal::Times { at_least: 1.0, aim: 1.0 }, &tcp, &udp),
         row(
             "one stream, unshaped, packet against the same TCP",
-            Goal::Times { at_least: 0.2, aim: 0.5 },
+            Goal::Times { at_least: 1.0, aim: 1.0 },
             &tcp,
             &packet,
         ),
@@ -250,11 +250,11 @@ pub fn keyed(bed: &Bed) -> Result<Vec<Row>> {
         rounds.tcp.push(number(&hosts.measure("udp", &["stream"], true, UNSHAPED)?, "gbit_per_s"));
         rounds.ropeway.push(number(&hosts.measure("udp", &["stream"], true, with_key)?, "gbit_per_s"));
     }
-    // Off and the cipher alone one after the other: docs/performance.md says what the cipher does.
+    // 0.8 and 0.95 of what 30 Gbit/s without a key and the cipher alone at 53 give one after the other.
     Ok(vec![Row::between_hosts(
         "one stream, udp, with a key against without",
         GBIT,
-        Goal::Times { at_least: 0.43, aim: 0.5 },
+        Goal::Times { at_least: 0.51, aim: 0.6 },
         rounds,
     )])
 }
