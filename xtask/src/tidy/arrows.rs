@@ -22,7 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("engine", &["proto", "link", "shm"]),
     ("capi", &["socket"]),
     ("fabric", &["socket", "engine"]),
-    ("measure", &["socket", "engine"]),
+    ("measure", &["socket", "engine", "shm"]),
     ("archsim", &["measure"]),
 ];
 
