@@ -72,15 +72,23 @@ fn counted(reason: Malformed) {
     assert!(reason.index() < Malformed::COUNT && !reason.name().is_empty() && !reason.to_string().is_empty());
 }
 
+/// RECORDS as they may be: of whole messages, and with the end of one in front, the beginning of one behind, or both.
+fn record_flags() -> [Flags; 4] {
+    [Flags::NONE, Flags::FIRST, Flags::LAST, Flags::FIRST | Flags::LAST].map(|flags| flags | Flags::RECORDS)
+}
+
 /// The parts that have a `parse` of their own: what they give out after it are pieces of what went in.
 fn anything_as_a_payload(payload: &[u8]) {
     if let Ok(blocks) = Blocks::parse(payload) {
         let entries: usize = blocks.map(|block| if let Block::Rrq(ranges) = block { ranges.count() } else { 1 }).sum();
         assert!(entries <= payload.len() / 2);
     }
-    if let Ok(records) = Records::parse(payload) {
-        let bytes: usize = records.map(|message| RECORD_LENGTH_BYTES + message.len()).sum();
-        assert_eq!(bytes, payload.len());
+    for flags in record_flags() {
+        if let Ok(records) = Records::parse(payload, flags) {
+            let parts = records.end().into_iter().chain(records.beginning().map(|beginning| beginning.bytes));
+            let bytes: usize = parts.chain(records).map(|message| RECORD_LENGTH_BYTES + message.len()).sum();
+            assert_eq!(bytes, payload.len());
+        }
     }
     if let Ok((parameters, rest)) = Parameters::parse(payload) {
         let mut out = [0; Parameters::BYTES];
@@ -88,7 +96,9 @@ fn anything_as_a_payload(payload: &[u8]) {
         assert_eq!([&out, rest].concat(), payload);
     }
     for kind in Type::ALL {
-        for flags in [Flags::NONE, Flags::FIRST, Flags::FIRST | Flags::LAST, Flags::LAST, Flags::RECORDS] {
+        for flags in
+            [Flags::NONE, Flags::FIRST, Flags::FIRST | Flags::LAST, Flags::LAST].into_iter().chain(record_flags())
+        {
             if let Err(reason) = Body::parse(kind, flags, payload) {
                 counted(reason);
             }

@@ -50,7 +50,7 @@ local FLAGS = {
     { "flags.txf", "TXF: the send queue is empty after", 0x02 },
     { "flags.first", "FIRST: begins a message", 0x04 },
     { "flags.last", "LAST: ends a message", 0x08 },
-    { "flags.records", "RECORDS: whole messages", 0x10 },
+    { "flags.records", "RECORDS: messages behind each other", 0x10 },
     { "flags.rtx", "RTX: sent before", 0x20 },
     { "flags.phase", "PHASE: key phase", 0x40 },
     { "flags.echo", "ECHO: the echo field is valid", 0x80 },
@@ -143,12 +143,11 @@ local MALFORMED = {
     length_beyond_packet = "The length in the header is more than what arrived",
     channel_header_missing = "Of a type with a channel, but too short to name one",
     seal_missing = "Too short for counter, payload and tag",
-    flags_exclude = "RECORDS together with FIRST or LAST",
     payload_length = "The payload is shorter or longer than what its type holds",
     packet_size = "Padded to another size than the one it names, or names one that is too small",
     field_value = "A field has a value that does not exist",
     block = "A block of an unknown kind, without entries, or with entries that do not fit or cannot be",
-    record = "Records that do not fill the payload exactly",
+    record = "Records that do not fill the payload exactly, or are not what the flags say",
     message_length = "The length of a message is missing, or no more than what its first packet carries",
     shim = "A gateway's shim with unknown bits",
 }
@@ -209,18 +208,23 @@ end
 local function dissect_content(payload, at, flags, tree, pinfo)
     local length = payload:len() - at
     if flags.records then
-        if flags.first or flags.last then return malformed("flags_exclude", tree, pinfo) end
+        -- With LAST the first record is the end of a message, with FIRST the last one is the beginning of one, and longer than what is here.
+        local ends, begun = flags.last, false
         if length == 0 then return malformed("record", tree, pinfo) end
         while at < payload:len() do
             if payload:len() - at < 2 then return malformed("record", tree, pinfo) end
-            local bytes = payload(at, 2):uint()
-            if payload:len() - at - 2 < bytes then return malformed("record", tree, pinfo) end
-            local record = tree:add(field["record"], payload(at, 2 + bytes))
-            record:append_text(" of " .. bytes .. " bytes")
+            local bytes, here = payload(at, 2):uint(), payload:len() - at - 2
+            if ends and (bytes == 0 or here < bytes) then return malformed("record", tree, pinfo) end
+            begun = here < bytes
+            if begun and (not flags.first or here == 0) then return malformed("record", tree, pinfo) end
+            if not begun then here = bytes end
+            local record = tree:add(field["record"], payload(at, 2 + here))
+            record:append_text((ends and " that ends a message, " or " of ") .. bytes .. " bytes" .. (begun and ", which go on" or ""))
             record:add(field["record.length"], payload(at, 2))
-            add_bytes(record, "data", payload, at + 2, bytes)
-            at = at + 2 + bytes
+            add_bytes(record, "data", payload, at + 2, here)
+            at, ends = at + 2 + here, false
         end
+        if flags.first and not begun then return malformed("record", tree, pinfo) end
         return nil
     end
     if flags.first and not flags.last then

@@ -57,6 +57,11 @@ impl Buffer {
         self.start += count.min(self.len()) as u32;
     }
 
+    /// Takes bytes away at the end.
+    pub fn cut(&mut self, count: usize) {
+        self.end -= count.min(self.len()) as u32;
+    }
+
     /// Puts `prefix` in front. The headroom is dimensioned for every header there is.
     pub fn push(&mut self, prefix: &[u8]) {
         let start = self.start as usize - prefix.len();

@@ -175,6 +175,34 @@ fn two_messages_that_do_not_fit_the_memory_together_come_one_after_the_other() {
 }
 
 #[test]
+fn messages_longer_than_the_window_come_though_each_begins_in_the_last_packet_of_the_one_before() {
+    // The reader takes a message only when nothing else can happen: then the next one stands begun behind it.
+    let config = Config { receive_buffer_bytes: 16 << 10, longest_message_bytes: 4 << 20, ..Config::default() };
+    for seed in 0..4 {
+        let mut world = World::new(2, Net { rate: 1_000_000_000, ..Net::default() }, &config, seed);
+        let (client, server) = pair(&mut world, Mode::Messages);
+        let sizes = [60_000usize, 17_000, 65_535, 20, 16_400, 3 << 20, 16_384, 40_000, 14_440, 50_001];
+        let (mut sent, mut received) = (0, 0);
+        let mut out = vec![0; 4 << 20];
+        while received < sizes.len() * 3 {
+            let now = world.clock(0);
+            while sent < sizes.len() * 3
+                && world.hosts[0].send(now, client, &vec![sent as u8; sizes[sent % sizes.len()]]).is_ok()
+            {
+                sent += 1;
+            }
+            world.hosts[0].flush(client);
+            pass(&mut world, 100 * MS);
+            let count = world.hosts[1].recv(server, &mut out).unwrap_or_else(|e| panic!("message {received}: {e}"));
+            assert_eq!(count, Some(sizes[received % sizes.len()]), "message {received}");
+            assert!(out[..sizes[received % sizes.len()]].iter().all(|&byte| byte == received as u8));
+            received += 1;
+        }
+        close_all_channels(&mut world, &[(0, client), (1, server)]);
+    }
+}
+
+#[test]
 fn a_stopped_host_that_holds_budget_stops_nobody_else() {
     let net = Net { rate: 1_000_000_000, ..Net::default() };
     let mut world = World::new(4, net, &Config::default(), 1);

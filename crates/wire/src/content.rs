@@ -19,22 +19,19 @@ pub enum Content<'a> {
     First { length: u32, bytes: &'a [u8] },
     /// LAST: the end of a message.
     Last(&'a [u8]),
-    /// RECORDS: whole messages.
+    /// RECORDS: whole messages; with LAST, behind the end of one that began before; with FIRST, in front of one that ends later.
     Records(Records<'a>),
 }
 
 impl<'a> Content<'a> {
     /// # Errors
-    /// Flags that exclude each other, a length of a message that is missing or no more than what is here, records that do not fill the payload.
+    /// A length of a message that is missing or no more than what is here, records that do not fill the payload or are not what the flags say.
     #[inline]
     pub fn parse(flags: Flags, payload: &'a [u8]) -> Result<Content<'a>, Malformed> {
         let first = flags.contains(Flags::FIRST);
         let last = flags.contains(Flags::LAST);
         if flags.contains(Flags::RECORDS) {
-            if first || last {
-                return Err(Malformed::FlagsExclude);
-            }
-            return Records::parse(payload).map(Content::Records);
+            return Records::parse(payload, flags).map(Content::Records);
         }
         match (first, last) {
             (false, false) => Ok(Content::Bytes(payload)),
@@ -53,25 +50,71 @@ impl<'a> Content<'a> {
     }
 }
 
-/// The messages of a RECORDS payload, in order. Checked as a whole when made; at least one.
+/// What a RECORDS payload holds, in order: the end of a message, whole messages (the iterator), the beginning of one. Checked as a whole when made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records<'a> {
+    end: Option<&'a [u8]>,
     rest: &'a [u8],
+    beginning: Option<Beginning<'a>>,
+}
+
+/// The first part of a message behind whole ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beginning<'a> {
+    /// Of the whole message: more than is here.
+    pub length: u16,
+    pub bytes: &'a [u8],
 }
 
 impl<'a> Records<'a> {
     /// # Errors
-    /// There is no record, or the last one does not end where the payload ends.
+    /// There is no record; the last one does not end where the payload ends, or, with FIRST, does; nothing of a message is here that ends or begins.
     #[inline]
-    pub fn parse(payload: &'a [u8]) -> Result<Records<'a>, Malformed> {
+    pub fn parse(payload: &'a [u8], flags: Flags) -> Result<Records<'a>, Malformed> {
         let mut rest = payload;
-        loop {
-            let Some((_, after)) = split_record(rest) else { return Err(Malformed::Record) };
-            if after.is_empty() {
-                return Ok(Records { rest: payload });
+        let end = match flags.contains(Flags::LAST) {
+            true => {
+                let (end, after) = split_record(rest).filter(|(end, _)| !end.is_empty()).ok_or(Malformed::Record)?;
+                rest = after;
+                Some(end)
             }
-            rest = after;
+            false => None,
+        };
+        let whole = rest;
+        // The end of a message may be all there is; otherwise there is a record.
+        let may_be_done = |rest: &[u8]| rest.is_empty() && !flags.contains(Flags::FIRST);
+        if end.is_some() && may_be_done(rest) {
+            return Ok(Records { end, rest, beginning: None });
         }
+        while let Some((_, after)) = split_record(rest) {
+            rest = after;
+            if may_be_done(rest) {
+                return Ok(Records { end, rest: whole, beginning: None });
+            }
+        }
+        match rest.split_first_chunk::<RECORD_LENGTH_BYTES>() {
+            // Longer than what is here: it did not split.
+            Some((length, bytes)) if flags.contains(Flags::FIRST) && !bytes.is_empty() => Ok(Records {
+                end,
+                rest: &whole[..whole.len() - rest.len()],
+                beginning: Some(Beginning { length: u16::from_be_bytes(*length), bytes }),
+            }),
+            _ => Err(Malformed::Record),
+        }
+    }
+
+    /// The last part of a message that began in an earlier packet.
+    #[must_use]
+    #[inline]
+    pub fn end(&self) -> Option<&'a [u8]> {
+        self.end
+    }
+
+    /// The first part of a message that goes on in the next packet.
+    #[must_use]
+    #[inline]
+    pub fn beginning(&self) -> Option<Beginning<'a>> {
+        self.beginning
     }
 }
 
@@ -129,6 +172,21 @@ impl<'a> RecordWriter<'a> {
         true
     }
 
+    /// Appends the first part of a message of `length` bytes, which must be more than these, and these at least one; nothing fits behind it. `false`, and nothing
+    /// changes, if it does not fit.
+    #[inline]
+    pub fn begin(&mut self, length: u16, part: &[u8]) -> bool {
+        debug_assert!(!part.is_empty() && part.len() < usize::from(length), "a part of a message");
+        let Some((head, rest)) = self.out[self.used..].split_first_chunk_mut::<RECORD_LENGTH_BYTES>() else {
+            return false;
+        };
+        let Some(room) = rest.get_mut(..part.len()) else { return false };
+        *head = length.to_be_bytes();
+        room.copy_from_slice(part);
+        self.used += RECORD_LENGTH_BYTES + part.len();
+        true
+    }
+
     /// Bytes written so far, those that were there before included.
     #[must_use]
     #[inline]
@@ -164,7 +222,7 @@ mod tests {
         assert!(writer.push(b"one") && writer.push(b"") && writer.push(b"abc"));
         assert!(!writer.push(b""), "two bytes do not fit any more");
         assert_eq!(writer.len(), 12);
-        let records = Records::parse(&out).unwrap();
+        let records = Records::parse(&out, Flags::RECORDS).unwrap();
         assert_eq!(records.collect::<Vec<_>>(), [&b"one"[..], b"", b"abc"]);
 
         let mut grown = Vec::new();
@@ -188,9 +246,35 @@ mod tests {
     #[test]
     fn records_fill_the_payload_exactly() {
         for bad in [&[][..], &[0], &[0, 1], &[0, 1, 7, 0], &[0, 1, 7, 0, 2, 8]] {
-            assert_eq!(Records::parse(bad), Err(Malformed::Record), "{bad:?}");
+            assert_eq!(Records::parse(bad, Flags::RECORDS), Err(Malformed::Record), "{bad:?}");
         }
-        assert_eq!(Records::parse(&[0, 0]).unwrap().count(), 1, "an empty message is one");
+        assert_eq!(Records::parse(&[0, 0], Flags::RECORDS).unwrap().count(), 1, "an empty message is one");
+    }
+
+    #[test]
+    fn messages_may_end_and_begin_around_whole_ones() {
+        let (begins, ends) = (Flags::RECORDS | Flags::FIRST, Flags::RECORDS | Flags::LAST);
+        let beginning = |length, bytes| Some(Beginning { length, bytes });
+        let parts = |bytes, flags| {
+            Records::parse(bytes, flags).map(|records| (records.end(), records.count(), records.beginning()))
+        };
+        assert_eq!(parts(b"\0\x02en", ends), Ok((Some(&b"en"[..]), 0, None)));
+        assert_eq!(parts(b"\0\x02en\0\x01a", ends), Ok((Some(&b"en"[..]), 1, None)));
+        assert_eq!(parts(b"\0\x01a\0\0\0\x05be", begins), Ok((None, 2, beginning(5, b"be"))));
+        assert_eq!(parts(b"\0\x05be", begins), Ok((None, 0, beginning(5, b"be"))));
+        assert_eq!(parts(b"\0\x01e\0\x05be", begins | ends), Ok((Some(&b"e"[..]), 0, beginning(5, b"be"))));
+        for (bad, flags) in [
+            (&b"\0\0"[..], ends),       // the end of a message without a byte of it
+            (b"\0\x03en", ends),        // an end that goes on
+            (b"\0\x02en\0\x02a", ends), // a record that goes on, without FIRST
+            (b"\0\x01a", begins),       // nothing begins
+            (b"\0\x01a\0\x05", begins), // a beginning without a byte of it
+            (b"\0\x01a\0", begins),     // half a length
+            (b"", begins),
+            (b"\0\x01e", begins | ends),
+        ] {
+            assert_eq!(parts(bad, flags), Err(Malformed::Record), "{bad:?} {flags:?}");
+        }
     }
 
     #[test]
@@ -203,7 +287,7 @@ mod tests {
         assert_eq!(Content::parse(first, b"\0\0\0"), Err(Malformed::MessageLength));
         assert_eq!(Content::parse(first, b"\0\0\0\x01x"), Err(Malformed::MessageLength), "it would have been LAST too");
         for both in [records | first, records | last, records | first | last] {
-            assert_eq!(Content::parse(both, b"\0\0"), Err(Malformed::FlagsExclude));
+            assert_eq!(Content::parse(both, b"\0\0"), Err(Malformed::Record), "nothing ends or begins");
         }
     }
 }

@@ -46,7 +46,9 @@ pub use blocks::{Block, BlockWriter, Blocks, Ranges};
 pub use body::Body;
 pub use channel::{AbortFields, Extent, FinFields, Mode, OpenFields, RstFields};
 pub use code::ErrorCode;
-pub use content::{Content, MESSAGE_LENGTH_BYTES, RECORD_LENGTH_BYTES, RecordWriter, Records, append_record};
+pub use content::{
+    Beginning, Content, MESSAGE_LENGTH_BYTES, RECORD_LENGTH_BYTES, RecordWriter, Records, append_record,
+};
 pub use header::{Flags, Header, Type};
 pub use id::Id;
 pub use join::{JoinFields, JoinStep};

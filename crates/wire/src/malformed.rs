@@ -22,8 +22,6 @@ pub enum Malformed {
     SealMissing,
     #[error("of a type that is never sealed, where only sealed packets are expected")]
     NeverSealed,
-    #[error("RECORDS together with FIRST or LAST")]
-    FlagsExclude,
     #[error("the payload is shorter or longer than what its type holds")]
     PayloadLength,
     #[error("padded to another size than the one it names, or names one that is too small")]
@@ -32,7 +30,7 @@ pub enum Malformed {
     FieldValue,
     #[error("a block of an unknown kind, without entries, or with entries that do not fit or cannot be")]
     Block,
-    #[error("records that do not fill the payload exactly")]
+    #[error("records that do not fill the payload exactly, or are not what the flags say")]
     Record,
     #[error("the length of a message is missing, or no more than what its first packet carries")]
     MessageLength,
@@ -45,7 +43,7 @@ impl Malformed {
     pub const COUNT: usize = Malformed::NAMES.len();
 
     /// The names of the reasons for lists of counters, each at its [`index`](Malformed::index).
-    pub const NAMES: [&'static str; 16] = [
+    pub const NAMES: [&'static str; 15] = [
         "truncated",
         "unknown-version",
         "unexpected-shim",
@@ -54,7 +52,6 @@ impl Malformed {
         "channel-header-missing",
         "seal-missing",
         "never-sealed",
-        "flags-exclude",
         "payload-length",
         "packet-size",
         "field-value",
@@ -76,14 +73,13 @@ impl Malformed {
             Malformed::ChannelHeaderMissing => 5,
             Malformed::SealMissing => 6,
             Malformed::NeverSealed => 7,
-            Malformed::FlagsExclude => 8,
-            Malformed::PayloadLength => 9,
-            Malformed::PacketSize => 10,
-            Malformed::FieldValue => 11,
-            Malformed::Block => 12,
-            Malformed::Record => 13,
-            Malformed::MessageLength => 14,
-            Malformed::Shim => 15,
+            Malformed::PayloadLength => 8,
+            Malformed::PacketSize => 9,
+            Malformed::FieldValue => 10,
+            Malformed::Block => 11,
+            Malformed::Record => 12,
+            Malformed::MessageLength => 13,
+            Malformed::Shim => 14,
         }
     }
 
@@ -149,7 +145,6 @@ mod tests {
             Malformed::ChannelHeaderMissing,
             Malformed::SealMissing,
             Malformed::NeverSealed,
-            Malformed::FlagsExclude,
             Malformed::PayloadLength,
             Malformed::PacketSize,
             Malformed::FieldValue,

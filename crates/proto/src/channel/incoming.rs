@@ -49,10 +49,12 @@ pub struct Incoming {
     messages: u32,
     /// Bytes still to come of a message whose first packet is here.
     unfinished_bytes: u64,
-    /// The offset at which that message ends: credit up to there was asked for.
-    pub wanted: u64,
-    /// Memory set aside for a message longer than the window.
-    pub reserved_bytes: u64,
+    /// The offset at which that message ends, and that of the packet which brings its end if others stand behind it there: credit up to there was asked for.
+    message_end: u64,
+    wanted: u64,
+    /// Memory set aside for a message longer than the window, and the offset at which that message ends.
+    reserved_bytes: u64,
+    reserved_until: u64,
     /// Stands in line for such memory.
     pub reserving: bool,
     fin: Option<Extent>,
@@ -71,8 +73,10 @@ impl Incoming {
             promised: 0,
             messages: 0,
             unfinished_bytes: 0,
+            message_end: 0,
             wanted: 0,
             reserved_bytes: 0,
+            reserved_until: 0,
             reserving: false,
             fin: None,
             delivered: None,
@@ -160,14 +164,19 @@ impl Incoming {
         worth
     }
 
-    /// Lets the message at hand come as a whole.
-    pub fn allow_message(&mut self, pool: &mut Pool) {
+    /// Lets the message at hand come as a whole, in memory that was set aside.
+    pub fn allow_message(&mut self, reserved_bytes: u64, pool: &mut Pool) {
+        (self.reserved_bytes, self.reserved_until) = (reserved_bytes, self.message_end);
         self.promise(self.wanted, pool);
     }
 
+    pub fn has_reservation(&self) -> bool {
+        self.reserved_bytes > 0
+    }
+
     /// The message for which memory was set aside has been read.
-    pub fn is_past_wanted(&self) -> bool {
-        self.consumed >= self.wanted
+    pub fn is_past_reserved(&self) -> bool {
+        self.has_reservation() && self.consumed >= self.reserved_until
     }
 
     /// Bytes beyond `window` that the message at hand needs and has no promise for; 0: none.
@@ -190,7 +199,7 @@ impl Incoming {
             buffer.append(payload, pool.payload_bytes());
             self.queue.push_back(Chunk { flags, payload: buffer, credit_bytes: credit_bytes(payload) });
         }
-        self.account(step);
+        self.account(step, pool.payload_bytes() as u64);
         self.keep_promised(pool);
         Ok(())
     }
@@ -225,7 +234,7 @@ impl Incoming {
             let credit_bytes = credit_bytes(buffer.bytes());
             self.queue.push_back(Chunk { flags, payload: buffer, credit_bytes });
         }
-        self.account(step);
+        self.account(step, pool.payload_bytes() as u64);
         self.keep_promised(pool);
         Ok(())
     }
@@ -241,10 +250,11 @@ impl Incoming {
         }
     }
 
-    fn account(&mut self, step: Step) {
+    fn account(&mut self, step: Step, company_bytes: u64) {
         self.messages += step.messages;
         if step.message_bytes > 0 {
-            self.wanted = self.offset + step.unfinished_bytes;
+            self.message_end = self.offset + step.unfinished_bytes;
+            self.wanted = self.message_end + company_bytes;
         }
         self.unfinished_bytes = step.unfinished_bytes;
     }
@@ -272,7 +282,21 @@ impl Incoming {
         let between = self.unfinished_bytes == 0;
         match content {
             Content::Whole(_) if between => Ok(Step { messages: 1, ..Step::default() }),
-            Content::Records(records) if between => Ok(Step { messages: records.count() as u32, ..Step::default() }),
+            Content::Records(records) => {
+                let end_bytes = records.end().map_or(0, <[u8]>::len) as u64;
+                if end_bytes != self.unfinished_bytes {
+                    return Err(Refused::Violation);
+                }
+                let ended = u32::from(end_bytes > 0);
+                let (message_bytes, here) = records
+                    .beginning()
+                    .map_or((0, 0), |beginning| (u64::from(beginning.length), beginning.bytes.len() as u64));
+                if message_bytes > longest {
+                    return Err(Refused::TooLong);
+                }
+                let messages = ended + records.count() as u32;
+                Ok(Step { messages, unfinished_bytes: message_bytes - here, message_bytes })
+            }
             Content::First { length, bytes } if between => {
                 let length = u64::from(length);
                 if length > longest {
@@ -337,7 +361,10 @@ impl Incoming {
             return chunk.payload.bytes().first_chunk().map(|length| usize::from(u16::from_be_bytes(*length)));
         }
         match Content::parse(chunk.flags, chunk.payload.bytes()).ok()? {
-            Content::Records(mut records) => records.next().map(<[u8]>::len),
+            Content::Records(mut records) => {
+                let beginning = records.beginning().map(|beginning| usize::from(beginning.length));
+                records.next().map(<[u8]>::len).or(beginning)
+            }
             Content::First { length, .. } => Some(length as usize),
             Content::Whole(bytes) | Content::Bytes(bytes) | Content::Last(bytes) => Some(bytes.len()),
         }
@@ -349,31 +376,53 @@ impl Incoming {
         let Some(out) = out.get_mut(..message_bytes) else { return Some(Err(TooShort { message_bytes })) };
         self.messages -= 1;
         let chunk = self.queue.front_mut()?;
-        if chunk.flags.contains(Flags::RECORDS) {
+        if chunk.flags.contains(Flags::RECORDS) && RECORD_PREFIX_BYTES + message_bytes <= chunk.payload.len() {
             let end = RECORD_PREFIX_BYTES + message_bytes;
             out.copy_from_slice(&chunk.payload.bytes()[RECORD_PREFIX_BYTES..end]);
-            chunk.payload.pull(end);
-            if chunk.payload.is_empty() {
-                self.drop_front(pool);
-            }
+            self.pull_record(end, pool);
             return Some(Ok(message_bytes));
         }
         self.read_parts(out, pool);
         Some(Ok(message_bytes))
     }
 
-    fn read_parts(&mut self, mut out: &mut [u8], pool: &mut Pool) {
-        while let Some(chunk) = self.queue.front() {
-            let is_first_of_many = chunk.flags.contains(Flags::FIRST) && !chunk.flags.contains(Flags::LAST);
-            let bytes = &chunk.payload.bytes()[if is_first_of_many { MESSAGE_LENGTH_BYTES } else { 0 }..];
-            let (head, tail) = out.split_at_mut(bytes.len());
-            head.copy_from_slice(bytes);
-            out = tail;
-            let is_last = chunk.flags.contains(Flags::LAST);
+    /// Takes a record away from the first chunk, and the chunk if that was all of it.
+    fn pull_record(&mut self, bytes: usize, pool: &mut Pool) {
+        let Some(chunk) = self.queue.front_mut() else { return };
+        chunk.payload.pull(bytes);
+        // Not only with the whole chunk: what stands behind may be the beginning of a message that needs this credit to come.
+        let read_bytes = (bytes as u64).min(chunk.credit_bytes);
+        chunk.credit_bytes -= read_bytes;
+        self.consumed += read_bytes;
+        if chunk.payload.is_empty() {
             self.drop_front(pool);
-            if is_last {
-                return;
+        }
+    }
+
+    fn read_parts(&mut self, mut out: &mut [u8], pool: &mut Pool) {
+        let mut is_first = true;
+        while let Some(chunk) = self.queue.front_mut() {
+            let (first, last) = (chunk.flags.contains(Flags::FIRST), chunk.flags.contains(Flags::LAST));
+            let is_records = chunk.flags.contains(Flags::RECORDS);
+            let prefix = match is_records {
+                true => RECORD_PREFIX_BYTES,
+                false if first && !last => MESSAGE_LENGTH_BYTES,
+                false => 0,
+            };
+            let bytes = &chunk.payload.bytes()[prefix..];
+            // All of the payload, but for the end of a message in front of others.
+            let count = bytes.len().min(out.len());
+            let (head, tail) = out.split_at_mut(count);
+            head.copy_from_slice(&bytes[..count]);
+            out = tail;
+            let is_end = if is_records { !is_first } else { last };
+            is_first = false;
+            if !is_end {
+                self.drop_front(pool);
+                continue;
             }
+            chunk.flags.remove(Flags::LAST);
+            return self.pull_record(prefix + count, pool);
         }
     }
 

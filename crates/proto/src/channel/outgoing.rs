@@ -9,6 +9,10 @@ use crate::time::Time;
 
 /// So many packets of small sends leave at once, however soon the next one follows.
 const COMPANY_PACKETS: usize = 8;
+/// A message at least this share of a packet long may begin in what is left of one: shorter ones would save less than the work costs.
+const BEGINNING_SHARE: usize = 8;
+/// Fewer bytes of a message than this are not worth beginning with.
+const LEAST_BEGINNING_BYTES: usize = 32;
 /// Length in front of a message of several packets.
 const MESSAGE_PREFIX_BYTES: usize = ropeway_wire::MESSAGE_LENGTH_BYTES;
 
@@ -30,6 +34,16 @@ impl Unsent {
             Type::Data => self.payload.len().max(1) as u64,
             Type::Open => (self.payload.len() - OpenFields::BYTES) as u64,
             _ => 0,
+        }
+    }
+
+    /// Whether a message that has begun goes on behind this, if one did (`before`) in front of it.
+    fn leaves_begun(&self, before: bool) -> bool {
+        let (first, last) = (self.flags.contains(Flags::FIRST), self.flags.contains(Flags::LAST));
+        match self.flags.contains(Flags::RECORDS) {
+            true => first,
+            false if first || last => !last,
+            false => before,
         }
     }
 
@@ -78,6 +92,8 @@ pub struct Outgoing {
     pub starved: bool,
     /// Small sends are never kept back to share a packet.
     pub no_delay: bool,
+    /// The packet numbered last ended in the middle of a message.
+    begun: bool,
 }
 
 impl Outgoing {
@@ -177,6 +193,7 @@ impl Outgoing {
         self.offset += unsent.credit_bytes();
         self.unacked_bytes += unsent.payload.len();
         self.unacked_packets += 1;
+        self.begun = unsent.leaves_begun(self.begun);
         Some(unsent)
     }
 
@@ -228,8 +245,18 @@ impl Outgoing {
     fn drop_messages(&mut self, pool: &mut Pool, is_dropped: impl Fn(&Unsent) -> bool) -> u64 {
         let mut count = 0;
         // The rest of a message that has begun stays.
-        let mut dropping = false;
-        for unsent in std::mem::take(&mut self.queue) {
+        let (mut begun, mut dropping) = (self.begun, false);
+        for mut unsent in std::mem::take(&mut self.queue) {
+            if begun && unsent.kind == Type::Data {
+                begun = !unsent.flags.contains(Flags::LAST);
+                if unsent.flags.contains(Flags::RECORDS) && is_dropped(&unsent) {
+                    dropping = true;
+                    count += messages_in(&unsent);
+                    self.queued_bytes -= unsent.keep_end();
+                }
+                self.queue.push_back(unsent);
+                continue;
+            }
             if unsent.kind == Type::Data && unsent.flags.intersects(Flags::FIRST | Flags::RECORDS) {
                 dropping = is_dropped(&unsent);
                 count += if dropping { messages_in(&unsent) } else { 0 };
@@ -318,8 +345,7 @@ impl Outgoing {
         taken - rest.len()
     }
 
-    /// Queues one whole message; `false` when there is no room for it now. A message longer than `limit` is taken when nothing else is queued. `alone`: it
-    /// shares no packet.
+    /// Queues one whole message, which shares packets with others unless it goes `alone`; `false` when there is no room for it now. A message longer than `limit` is taken when nothing else is queued.
     pub fn write_message(
         &mut self,
         bytes: &[u8],
@@ -336,6 +362,11 @@ impl Outgoing {
         if !alone && self.join_records(bytes, payload_bytes) {
             return true;
         }
+        let begun = if alone { 0 } else { self.begin_in_rest(bytes, payload_bytes, pool) };
+        if begun > 0 {
+            self.append_parts(&bytes[begun..], Flags::NONE, payload_bytes, pool);
+            return true;
+        }
         if bytes.len() <= payload_bytes {
             let Some(mut payload) = pool.take() else { return false };
             payload.append(bytes, payload_bytes);
@@ -346,9 +377,13 @@ impl Outgoing {
         if pool.available() < packets {
             return false;
         }
-        let length = (bytes.len() as u32).to_be_bytes();
-        let mut rest = bytes;
-        let mut flags = Flags::FIRST;
+        self.append_parts(bytes, Flags::FIRST, payload_bytes, pool);
+        true
+    }
+
+    /// Queues what is left of a message in packets of its own, for which the pool has memory: FIRST if all of it is left.
+    fn append_parts(&mut self, mut rest: &[u8], mut flags: Flags, payload_bytes: usize, pool: &mut Pool) {
+        let length = (rest.len() as u32).to_be_bytes();
         while let Some(mut payload) = pool.take() {
             if flags == Flags::FIRST {
                 payload.append(&length, payload_bytes);
@@ -357,44 +392,91 @@ impl Outgoing {
             rest = &rest[count..];
             if rest.is_empty() {
                 flags.insert(Flags::LAST);
-                self.push(Type::Data, flags, payload);
-                return true;
+                return self.push(Type::Data, flags, payload);
             }
             self.push(Type::Data, flags, payload);
             flags = Flags::NONE;
         }
-        // Not reached: the pool had `packets` buffers, and this is the only user of it meanwhile.
-        false
+        debug_assert!(false, "whoever asks for parts has looked for memory, and nobody else takes it meanwhile");
     }
 
-    /// Lets a short message share the last queued packet, which holds whole messages too.
+    /// Lets a short message share the last queued packet.
     fn join_records(&mut self, bytes: &[u8], payload_bytes: usize) -> bool {
-        let Some(last) = self.queue.back_mut() else { return false };
-        let is_whole = last.flags == whole();
-        if last.kind != Type::Data || last.deadline.is_some() || !(is_whole || last.flags == Flags::RECORDS) {
-            return false;
-        }
-        let prefix = if is_whole { RECORD_PREFIX_BYTES } else { 0 };
-        let more = prefix + RECORD_PREFIX_BYTES + bytes.len();
+        let Some(last) = self.queue.back_mut().filter(|last| last.may_be_shared()) else { return false };
+        let more = last.prefix_to_share() + RECORD_PREFIX_BYTES + bytes.len();
         if last.payload.len() + more > payload_bytes {
             return false;
         }
-        if is_whole {
-            let length = last.payload.len() as u16;
-            last.payload.push(&length.to_be_bytes());
-            last.flags = Flags::RECORDS;
-        }
+        last.become_records();
         last.payload.append(&(bytes.len() as u16).to_be_bytes(), payload_bytes);
         last.payload.append(bytes, payload_bytes);
         self.queued_bytes += more;
         true
+    }
+
+    /// Lets a message begin in what is left of the last queued packet, if there is memory for the rest too; says how many of its bytes did.
+    fn begin_in_rest(&mut self, bytes: &[u8], payload_bytes: usize, pool: &Pool) -> usize {
+        let Ok(length) = u16::try_from(bytes.len()) else { return 0 };
+        let Some(last) = self.queue.back_mut().filter(|last| last.may_be_shared()) else { return 0 };
+        let used = last.prefix_to_share() + RECORD_PREFIX_BYTES + last.payload.len();
+        let room = payload_bytes.saturating_sub(used);
+        let rest = bytes.len().saturating_sub(room);
+        if bytes.len() < payload_bytes / BEGINNING_SHARE
+            || room < LEAST_BEGINNING_BYTES
+            || pool.available() < rest.div_ceil(payload_bytes)
+        {
+            return 0;
+        }
+        let before = last.payload.len();
+        last.become_records();
+        last.payload.append(&length.to_be_bytes(), payload_bytes);
+        let begun = last.payload.append(bytes, payload_bytes);
+        last.flags.insert(Flags::FIRST);
+        self.queued_bytes += last.payload.len() - before;
+        begun
+    }
+}
+
+impl Unsent {
+    /// Another message may stand behind what is in it: messages, or the end of one.
+    fn may_be_shared(&self) -> bool {
+        let (records, last) = (self.flags.contains(Flags::RECORDS), self.flags.contains(Flags::LAST));
+        let ends_open = records && self.flags.contains(Flags::FIRST);
+        self.kind == Type::Data && self.deadline.is_none() && (records || last) && !ends_open
+    }
+
+    /// Bytes that it grows by when it becomes a run of records.
+    fn prefix_to_share(&self) -> usize {
+        if self.flags.contains(Flags::RECORDS) { 0 } else { RECORD_PREFIX_BYTES }
+    }
+
+    /// Makes a whole message, or the end of one, the first of a run of records.
+    fn become_records(&mut self) {
+        if self.flags.contains(Flags::RECORDS) {
+            return;
+        }
+        let length = self.payload.len() as u16;
+        self.payload.push(&length.to_be_bytes());
+        self.flags = match self.flags.contains(Flags::FIRST) {
+            true => Flags::RECORDS,
+            false => Flags::RECORDS | Flags::LAST,
+        };
+    }
+
+    /// Cuts off what stands behind the end of a message, and says how many bytes that was.
+    fn keep_end(&mut self) -> usize {
+        let length = self.payload.bytes().first_chunk().map_or(0, |length| usize::from(u16::from_be_bytes(*length)));
+        let cut = self.payload.len().saturating_sub(RECORD_PREFIX_BYTES + length);
+        self.payload.cut(cut);
+        self.flags = Flags::RECORDS | Flags::LAST;
+        cut
     }
 }
 
 /// How many messages begin in a payload.
 fn messages_in(unsent: &Unsent) -> u64 {
     match Content::parse(unsent.flags, unsent.payload.bytes()) {
-        Ok(Content::Records(records)) => records.count() as u64,
+        Ok(Content::Records(records)) => u64::from(records.beginning().is_some()) + records.count() as u64,
         _ => 1,
     }
 }
@@ -430,15 +512,63 @@ mod tests {
     #[test]
     fn short_messages_share_a_packet_and_keep_their_boundaries() {
         let (mut outgoing, mut pool) = (Outgoing::default(), pool());
-        let messages: [&[u8]; 4] = [b"one", b"", b"three", &[7; 96]];
+        let messages: [&[u8]; 5] = [b"one", b"", b"three", &[5; 60], &[7; 96]];
         for message in messages {
             assert!(outgoing.write_message(message, false, 10_000, PAYLOAD, &mut pool));
         }
         let packets = packets(&mut outgoing);
         assert_eq!(packets.len(), 2);
         let Ok(Content::Records(records)) = Content::parse(packets[0].0, &packets[0].1) else { panic!("{packets:?}") };
-        assert_eq!(records.collect::<Vec<_>>(), &messages[..3]);
-        assert_eq!(Content::parse(packets[1].0, &packets[1].1), Ok(Content::Whole(&[7; 96])));
+        assert_eq!(records.collect::<Vec<_>>(), &messages[..4]);
+        assert_eq!(
+            Content::parse(packets[1].0, &packets[1].1),
+            Ok(Content::Whole(&[7; 96])),
+            "too little is left to begin it"
+        );
+    }
+
+    #[test]
+    fn messages_fill_packets_whatever_their_size() {
+        let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+        for size in [101, 57, 60, 200, 13] {
+            assert!(outgoing.write_message(&vec![size as u8; size], false, 10_000, PAYLOAD, &mut pool));
+        }
+        let packets = packets(&mut outgoing);
+        let kinds: Vec<_> = packets.iter().map(|packet| (packet.0, packet.1.len())).collect();
+        let (first, last, records) = (Flags::FIRST, Flags::LAST, Flags::RECORDS);
+        // 101 as 96 + 5; 57; 60 as 32 + 28; 200 as 68 + 100 + 32; 13.
+        let both = records | first | last;
+        assert_eq!(kinds, [(first, 100), (both, 100), (both, 100), (Flags::NONE, 100), (records | last, 49)]);
+        let parts: Vec<_> = packets[1..].iter().map(|(flags, bytes)| Content::parse(*flags, bytes).unwrap()).collect();
+        let shares: Vec<_> = parts
+            .iter()
+            .filter_map(|part| match part {
+                Content::Records(records) => Some((
+                    records.end().map(<[u8]>::len),
+                    records.map(<[u8]>::len).collect::<Vec<_>>(),
+                    records.beginning().map(|beginning| (beginning.length, beginning.bytes.len())),
+                )),
+                _ => None,
+            })
+            .collect();
+        let expected =
+            [(Some(5), vec![57], Some((60, 32))), (Some(28), vec![], Some((200, 68))), (Some(32), vec![13], None)];
+        assert_eq!(shares, expected);
+    }
+
+    #[test]
+    fn messages_given_up_leave_the_rest_of_one_that_is_under_way() {
+        let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+        for size in [101, 57, 60, 13] {
+            assert!(outgoing.write_message(&vec![size as u8; size], false, 10_000, PAYLOAD, &mut pool));
+        }
+        pool.give(outgoing.pop().unwrap().payload);
+        assert_eq!(outgoing.cancel(&mut pool), 3, "all but the first, which has begun");
+        let packets = packets(&mut outgoing);
+        assert_eq!(outgoing.queued_bytes(), 0);
+        let [(flags, bytes)] = &packets[..] else { panic!("{packets:?}") };
+        let Ok(Content::Records(records)) = Content::parse(*flags, bytes) else { panic!("{packets:?}") };
+        assert_eq!((records.end().map(<[u8]>::len), records.count(), records.beginning()), (Some(5), 0, None));
     }
 
     #[test]

@@ -391,8 +391,12 @@ impl Endpoint {
                 return Err(channel.failed.map_or(RecvError::WouldBlock, RecvError::Failed));
             }
         };
-        if channel.incoming.reserved_bytes > 0 && channel.incoming.is_past_wanted() {
+        if channel.incoming.is_past_reserved() {
             self.release_reservation(at);
+            if !self.channels[at as usize].incoming.is_finished() {
+                // The next message may have begun meanwhile and need memory too.
+                self.after_arrival(at);
+            }
         }
         let window = self.receive_window();
         let channel = &mut self.channels[at as usize];

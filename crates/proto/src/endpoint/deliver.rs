@@ -149,11 +149,11 @@ impl Endpoint {
     }
 
     /// Credit for the message at hand, where the window alone would not let it come.
-    fn after_arrival(&mut self, at: u32) {
+    pub(super) fn after_arrival(&mut self, at: u32) {
         let window = self.receive_window();
         let channel = &mut self.channels[at as usize];
         let id = ChannelId { index: at, generation: channel.generation };
-        if channel.incoming.shortage(window) > 0 && channel.incoming.reserved_bytes == 0 {
+        if channel.incoming.shortage(window) > 0 && !channel.incoming.has_reservation() {
             if std::mem::replace(&mut channel.incoming.reserving, true) {
                 return;
             }
@@ -207,9 +207,8 @@ impl Endpoint {
             }
             self.reservations.pop_front();
             channel.incoming.reserving = false;
-            channel.incoming.reserved_bytes = shortage;
             self.reserved_bytes += shortage;
-            channel.incoming.allow_message(&mut self.rx_pool);
+            channel.incoming.allow_message(shortage, &mut self.rx_pool);
             self.say_credit(at);
         }
     }

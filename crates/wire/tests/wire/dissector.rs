@@ -162,11 +162,17 @@ impl Expected {
                 self.add("message_length", length);
                 self.bytes("data", bytes);
             }
-            Carried::Records(messages) => messages.iter().for_each(|message| {
-                self.add("record.length", message.len());
-                self.bytes("data", message);
-            }),
+            Carried::Records(messages) => messages.iter().for_each(|message| self.record(message.len(), message)),
+            Carried::Shared { end, whole, beginning } => {
+                end.iter().chain(whole).for_each(|message| self.record(message.len(), message));
+                beginning.iter().for_each(|(length, part)| self.record(usize::from(*length), part));
+            }
         }
+    }
+
+    fn record(&mut self, length: usize, bytes: &[u8]) {
+        self.add("record.length", length);
+        self.bytes("data", bytes);
     }
 
     fn open(&mut self, open: &Open) {

@@ -48,9 +48,18 @@ pub enum Opening {
 pub enum Carried {
     Bytes(Vec<u8>),
     Whole(Vec<u8>),
-    First { length: u32, bytes: Vec<u8> },
+    First {
+        length: u32,
+        bytes: Vec<u8>,
+    },
     Last(Vec<u8>),
     Records(Vec<Vec<u8>>),
+    /// RECORDS with LAST, FIRST or both: an end, whole messages, and a beginning with the length of its whole.
+    Shared {
+        end: Option<Vec<u8>>,
+        whole: Vec<Vec<u8>>,
+        beginning: Option<(u16, Vec<u8>)>,
+    },
 }
 
 /// One entry of a block.
@@ -149,6 +158,12 @@ impl Carried {
             Carried::First { .. } => Flags::FIRST,
             Carried::Last(_) => Flags::LAST,
             Carried::Records(_) => Flags::RECORDS,
+            Carried::Shared { end, beginning, .. } => {
+                let mut flags = Flags::RECORDS;
+                end.iter().for_each(|_| flags.insert(Flags::LAST));
+                beginning.iter().for_each(|_| flags.insert(Flags::FIRST));
+                flags
+            }
         }
     }
 
@@ -159,6 +174,12 @@ impl Carried {
             Carried::Records(messages) => {
                 let mut writer = RecordWriter::new(out);
                 let fit = messages.iter().all(|message| writer.push(message));
+                return fit.then_some(writer.len()).ok_or(NoRoom);
+            }
+            Carried::Shared { end, whole, beginning } => {
+                let mut writer = RecordWriter::new(out);
+                let fit = end.iter().chain(whole).all(|message| writer.push(message));
+                let fit = fit && beginning.iter().all(|(length, bytes)| writer.begin(*length, bytes));
                 return fit.then_some(writer.len()).ok_or(NoRoom);
             }
         };
@@ -243,7 +264,15 @@ fn carried(content: Content<'_>) -> Carried {
         Content::Whole(bytes) => Carried::Whole(bytes.to_vec()),
         Content::First { length, bytes } => Carried::First { length, bytes: bytes.to_vec() },
         Content::Last(bytes) => Carried::Last(bytes.to_vec()),
-        Content::Records(records) => Carried::Records(records.map(<[u8]>::to_vec).collect()),
+        Content::Records(records) => {
+            let end = records.end().map(<[u8]>::to_vec);
+            let beginning = records.beginning().map(|beginning| (beginning.length, beginning.bytes.to_vec()));
+            let whole = records.map(<[u8]>::to_vec).collect();
+            match (&end, &beginning) {
+                (None, None) => Carried::Records(whole),
+                _ => Carried::Shared { end, whole, beginning },
+            }
+        }
     }
 }
 

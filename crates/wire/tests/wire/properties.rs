@@ -79,6 +79,14 @@ fn parameters() -> impl Strategy<Value = Parameters> {
     )
 }
 
+fn shared() -> impl Strategy<Value = Carried> {
+    let part = || vec(any::<u8>(), 1..40);
+    let beginning = (part(), 1..1000u16).prop_map(|(bytes, more)| (bytes.len() as u16 + more, bytes));
+    (proptest::option::of(part()), vec(bytes(), 0..20), proptest::option::of(beginning))
+        .prop_filter("what has neither is RECORDS", |(end, _, beginning)| end.is_some() || beginning.is_some())
+        .prop_map(|(end, whole, beginning)| Carried::Shared { end, whole, beginning })
+}
+
 fn carried() -> impl Strategy<Value = Carried> {
     let first = (bytes(), 1..=u32::MAX / 2)
         .prop_map(|(bytes, more)| Carried::First { length: bytes.len() as u32 + more, bytes });
@@ -88,6 +96,7 @@ fn carried() -> impl Strategy<Value = Carried> {
         first,
         bytes().prop_map(Carried::Last),
         vec(bytes(), 1..20).prop_map(Carried::Records),
+        shared(),
     ]
 }
 

@@ -186,6 +186,15 @@ fn data() -> Vec<Vector> {
         ),
         packet("DATA, the last of a message", inner, Payload::Data(Carried::Last(b"tail".to_vec()))),
         packet("DATA, records", inner, Payload::Data(Carried::Records(vec![b"a".to_vec(), vec![], b"bcd".to_vec()]))),
+        packet(
+            "DATA, end and beginning",
+            inner,
+            Payload::Data(Carried::Shared {
+                end: Some(b"tail".to_vec()),
+                whole: vec![b"a".to_vec()],
+                beginning: Some((5, b"he".to_vec())),
+            }),
+        ),
         packet("OPEN", opening, Payload::Open(open(Carried::Records(vec![b"early".to_vec()])))),
         packet(
             "OPEN without early data",

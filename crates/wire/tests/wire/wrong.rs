@@ -94,7 +94,10 @@ fn payloads() -> Vec<Wrong> {
     let (length, value, block) = (Malformed::PayloadLength, Malformed::FieldValue, Malformed::Block);
     let (message, record) = (Malformed::MessageLength, Malformed::Record);
     vec![
-        wrong("RECORDS and LAST", "DATA, records", Malformed::FlagsExclude, |bytes| bytes[FLAGS] |= Flags::LAST.0),
+        wrong("records without a beginning", "DATA, records", record, |bytes| bytes[FLAGS] |= Flags::FIRST.0),
+        wrong("records that end an empty part", "DATA, end and beginning", record, |bytes| {
+            bytes[CHANNEL + 1] = 0;
+        }),
         wrong("records that end early", "DATA, records", record, |bytes| resize(bytes, CHANNEL, 9)),
         wrong("records without a record", "DATA, records", record, |bytes| resize(bytes, CHANNEL, 0)),
         wrong("a message without length", "DATA, the first of a message", message, |bytes| resize(bytes, CHANNEL, 3)),
