@@ -20,7 +20,7 @@ const MANY_CALLS: u64 = 8;
 /// After so many in a tick the next one, which does what is due, is never far.
 const FLOOD_CALLS: u64 = 100;
 /// After so many ticks with the same caller polling the helper parks itself.
-const TICKS_TO_PARK: u32 = 16;
+const TICKS_TO_PARK: u32 = 4;
 
 pub fn start(inner: Arc<Inner>) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("ropeway".into()).stack_size(256 << 10).spawn(move || run(&inner))

@@ -19,6 +19,8 @@ use crate::time::{TICK_NS, Time};
 
 /// A lease is at least so many smoothed round-trip times.
 const LEASE_ROUND_TRIPS: u64 = 8;
+/// Who only waits for its turn asks after so many times the usual patience.
+const TURN_PATIENCE: u64 = 4;
 /// The receiver takes an unused grant back after so many leases: the sender's own clock has then run out for long.
 const TAKE_BACK_LEASES: u64 = 2;
 /// An echo older than this is not sent: the 16-bit clock turns over after 262 ms.
@@ -513,8 +515,11 @@ impl Association {
         if !self.has_undelivered() {
             return None;
         }
-        let timeout = (self.rtt.patience_ns().max(config.state_min_ns) << self.state_doublings.min(MOST_DOUBLINGS))
-            .min(config.timer_max_ns);
+        // Among many senders a turn takes long, and the receiver asks for what it granted and does not see. Where there are several paths the question is also
+        // how a dead one is found out.
+        let is_in_line = !self.round.is_empty() && self.routes.is_none();
+        let patience_ns = self.rtt.patience_ns().max(config.state_min_ns) * if is_in_line { TURN_PATIENCE } else { 1 };
+        let timeout = (patience_ns << self.state_doublings.min(MOST_DOUBLINGS)).min(config.timer_max_ns);
         Some(self.waiting_since.max(self.heard_at).max(self.state_at).after(timeout))
     }
 

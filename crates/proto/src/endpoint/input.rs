@@ -4,7 +4,7 @@ use ropeway_wire::{AbortFields, Block, Blocks, FinFields, Flags, Header, Malform
 
 use super::{Endpoint, Path};
 use crate::association::{Association, MOST_REFUSALS};
-use crate::config::GateMode;
+use crate::config::{Config, GateMode};
 use crate::received::Arrival;
 use crate::time::Time;
 
@@ -18,6 +18,10 @@ const REORDER_DECAY: u64 = 8;
 const REORDER_DECAY_PACKETS: u32 = 1024;
 /// Below this there is no reordering.
 const REORDER_LEAST_NS: u64 = 1_000;
+/// What is acknowledged to a sender that waits for a grant, which can carry it, is so many times as much as usual ...
+const RIDE_PACKETS: u16 = 4;
+/// ... and as late.
+const RIDE_DELAY: u64 = 40;
 
 impl Endpoint {
     /// Takes one packet that arrived over `path`; `congested` if a router or gateway marked it. After the last of those that arrived
@@ -283,7 +287,7 @@ impl Endpoint {
             association.epoch = self.arrivals.epoch;
             self.arrivals.senders_now += 1;
         }
-        Endpoint::note_for_ack(association, header, now, self.config.packets_to_ack, self.config.ack_delay_ns);
+        Endpoint::note_for_ack(association, header, now, &self.config);
         self.deliver(index, number, previous, packet);
         let pool = &mut self.rx_pool;
         self.associations[index as usize].received.advance(|held| pool.give(held.payload));
@@ -320,12 +324,16 @@ impl Endpoint {
     }
 
     /// When this arrival must be acknowledged.
-    fn note_for_ack(association: &mut Association, header: &Header, now: Time, packets_to_ack: u16, ack_delay_ns: u64) {
+    fn note_for_ack(association: &mut Association, header: &Header, now: Time, config: &Config) {
         association.arrivals_unacked += 1;
-        if association.arrivals_unacked >= packets_to_ack || header.flags.contains(Flags::RTX) {
+        // A sender with more to come will get a grant: the acknowledgment rides on that.
+        let is_granted_soon = association.peer_backlog > 0 && config.gate_mode == GateMode::Grants;
+        let (packets, delay) = if is_granted_soon { (RIDE_PACKETS, RIDE_DELAY) } else { (1, 1) };
+        if association.arrivals_unacked >= config.packets_to_ack * packets || header.flags.contains(Flags::RTX) {
             association.ack_due = true;
-        } else if association.ack_at.is_none() {
-            association.ack_at = Some(now.after(ack_delay_ns));
+        } else {
+            let at = now.after(config.ack_delay_ns * delay);
+            association.ack_at = Some(association.ack_at.map_or(at, |earlier| earlier.min(at)));
         }
     }
 
