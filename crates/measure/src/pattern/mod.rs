@@ -1,9 +1,12 @@
 //! What the ranks of a trial do. Each pattern is written once, generic over the transport, in a file of its own; every rank of a trial calls [`run`] with the same
 //! [`Trial`] and gets the series that it measured itself (most ranks of most patterns: none).
 
+mod catalogue;
 mod flood;
 mod pingpong;
 mod stream;
+
+pub use catalogue::{Entry, Parameter, Usual, catalogue, lacks_ranks, name, named, parameters};
 
 use serde::{Deserialize, Serialize};
 

@@ -19,6 +19,8 @@ use crate::transport::Transport;
 pub enum Place {
     /// A process of this host.
     Here,
+    /// A process of this host, beside ranks of others that reach it at this address.
+    Near { address: String },
     /// A host of a `ropeway box`.
     Box { name: String, host: String },
     /// A host that ssh reaches under that name; `address`: where the other ranks reach it.
@@ -31,13 +33,13 @@ impl Place {
         match self {
             Place::Here => "127.0.0.1",
             Place::Box { host, .. } => host,
-            Place::Ssh { address, .. } => address,
+            Place::Near { address } | Place::Ssh { address, .. } => address,
         }
     }
 
     fn name(&self, rank: usize) -> String {
         match self {
-            Place::Here => format!("rank {rank}"),
+            Place::Here | Place::Near { .. } => format!("rank {rank}"),
             Place::Box { host, .. } | Place::Ssh { host, .. } => format!("rank {rank} on {host}"),
         }
     }
@@ -106,7 +108,7 @@ impl Launch {
         line.extend(rank);
         let mut command = match place {
             Place::Ssh { host, .. } => self.over_ssh(host, preloaded),
-            Place::Here | Place::Box { .. } => {
+            Place::Here | Place::Near { .. } | Place::Box { .. } => {
                 let mut command = Command::new(line[0]);
                 command.args(&line[1..]);
                 command
