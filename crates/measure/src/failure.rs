@@ -14,6 +14,8 @@ pub enum Failure {
     Closed { peer: Rank },
     #[error("a message of {expected} bytes from rank {peer} arrived damaged: {what}")]
     Damaged { peer: Rank, expected: usize, what: &'static str },
+    #[error("cannot reach rank {peer} at {address}: {cause}")]
+    Unreachable { peer: Rank, address: String, cause: io::Error },
     #[error("cannot {what}: {cause}")]
     System { what: &'static str, cause: io::Error },
     #[error("{0}")]

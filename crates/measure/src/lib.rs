@@ -2,14 +2,24 @@
 //!
 //! * [`transport`]: one small interface for everything that moves messages between ranks 0..n-1.
 //! * [`pattern`]: what the ranks do, written once, generic over the transport.
+//! * [`ranks`]: the processes or threads that the ranks are, on one host or several.
+//! * [`run`]: the coordinator's work: which trials, in which order, for how long.
+//! * [`floor`]: the limits of the machine, measured beside the transports.
+//! * [`carried`]: what carried the bytes of a preloaded run.
+//! * [`machine`]: what figures are measured on.
 //! * [`record`]: the result file, JSON Lines with every raw sample.
 //!
 //! What does not live here: arguments and help (`ropeway bench` in `cli`), the programs that are started on other hosts.
 #![forbid(unsafe_code)]
 
+pub mod carried;
 pub mod failure;
+pub mod floor;
+pub mod machine;
 pub mod pattern;
+pub mod ranks;
 pub mod record;
+pub mod run;
 pub mod transport;
 
 pub use failure::Failure;

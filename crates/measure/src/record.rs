@@ -23,6 +23,8 @@ pub enum Line {
     Warning { text: String },
     /// Everything that was asked for has been tried.
     End { trials: u64, failed: u64, seconds: f64 },
+    /// What carried the bytes of a preloaded transport, over all its trials: said when its programs have ended.
+    Carried { transport: String, carried: serde_json::Value },
 }
 
 /// What is needed to judge the figures of a run.
@@ -118,6 +120,12 @@ impl Series {
     pub fn samples(metric: Metric, batch: u32, values: Vec<f64>) -> Series {
         Series { metric, batch, values: Values::Samples(values) }
     }
+
+    /// All samples in their order if a file can hold them, else how often each came.
+    pub fn compact(metric: Metric, batch: u32, values: Vec<f64>) -> Series {
+        let values = if values.len() <= MOST_SAMPLES { Values::Samples(values) } else { Values::count(&values) };
+        Series { metric, batch, values }
+    }
 }
 
 /// The raw values of a series, in the metric's unit.
@@ -128,6 +136,24 @@ pub enum Values {
     Samples(Vec<f64>),
     /// (value, how often), ascending, of a trial that ran for a duration: values keep three significant digits, the order in time is lost.
     Counts(Vec<(f64, u64)>),
+}
+
+/// A series of more samples than this is kept as counts: as text, this many are a third of a megabyte.
+const MOST_SAMPLES: usize = 16384;
+
+impl Values {
+    /// Three significant digits of each value, and how often it came.
+    fn count(samples: &[f64]) -> Values {
+        let rounded = samples.iter().map(|value| {
+            let scale = 10f64.powf(2.0 - value.abs().log10().floor());
+            // Of 0 there are no digits.
+            if scale.is_finite() { (value * scale).round() / scale } else { *value }
+        });
+        let mut sorted: Vec<f64> = rounded.collect();
+        sorted.sort_by(f64::total_cmp);
+        let counts = sorted.chunk_by(|a, b| a == b).map(|equal| (equal[0], equal.len() as u64));
+        Values::Counts(counts.collect())
+    }
 }
 
 /// What is measured.
@@ -197,6 +223,14 @@ impl Metric {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_samples_become_counts_of_three_digits() {
+        let values: Vec<f64> = (0..MOST_SAMPLES + 1).map(|i| 1234.5 + (i % 2) as f64 * 1000.0).collect();
+        let Values::Counts(counts) = Series::compact(Metric::OneWay, 1, values).values else { panic!("counts") };
+        assert_eq!(counts, [(1230.0, 8193), (2230.0, 8192)]);
+        assert_eq!(Values::count(&[0.0, 0.001234]), Values::Counts(vec![(0.0, 1), (0.00123, 1)]));
+    }
 
     #[test]
     fn a_line_is_what_the_manual_shows() {

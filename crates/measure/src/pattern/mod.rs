@@ -1,7 +1,12 @@
 //! What the ranks of a trial do. Each pattern is written once, generic over the transport, in a file of its own; every rank of a trial calls [`run`] with the same
 //! [`Trial`] and gets the series that it measured itself (most ranks of most patterns: none).
 
+mod catalogue;
+mod flood;
 mod pingpong;
+mod stream;
+
+pub use catalogue::{Entry, Parameter, Usual, catalogue, lacks_ranks, name, named, parameters};
 
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +43,10 @@ pub enum Bound {
 pub enum Pattern {
     /// A message goes from rank 0 to rank 1 and back, `batch` times a sample.
     PingPong { batch: u32 },
+    /// Rank 0 sends to rank 1 without a pause.
+    Stream,
+    /// The same, of small messages that are counted.
+    Flood,
 }
 
 /// Does this rank's part of the trial.
@@ -45,5 +54,7 @@ pub fn run<T: Transport>(transport: &mut T, trial: &Trial) -> Result<Vec<Series>
     transport.barrier()?;
     match trial.pattern {
         Pattern::PingPong { batch } => pingpong::run(transport, trial, batch),
+        Pattern::Stream => stream::run(transport, trial),
+        Pattern::Flood => flood::run(transport, trial),
     }
 }

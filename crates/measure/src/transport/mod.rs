@@ -1,6 +1,11 @@
 //! Channels between ranks 0..n-1: one small interface for everything that moves messages ([2:2.4.2]).
 
+pub mod kind;
 pub mod memory;
+mod streams;
+pub mod tcp;
+pub mod udp;
+pub mod unix;
 
 use crate::Failure;
 
@@ -47,7 +52,7 @@ pub trait Transport {
     /// reliable): nothing came.
     fn wait_any(&mut self) -> Result<Option<Rank>, Failure>;
 
-    /// Returns when every rank has called it. Reliable on every transport.
+    /// Returns when every rank has called it. Reliable on every transport. What an unreliable one still holds of before is lost.
     fn barrier(&mut self) -> Result<(), Failure>;
 
     /// Makes a new connection to that rank, uses it once each way and closes it; the other rank calls this too. For transports that have connections.

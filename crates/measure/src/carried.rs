@@ -30,8 +30,8 @@ struct Directions {
     received: u64,
 }
 
-/// The sum over the processes of one round.
-#[derive(Debug, Default, Clone, Serialize)]
+/// The sum over the ranks of one transport.
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub struct Carried {
     /// Processes that wrote statistics.
     pub processes: u64,
@@ -64,16 +64,6 @@ impl Carried {
             }
         }
         Ok(sum)
-    }
-
-    pub fn add(&mut self, other: &Carried) {
-        self.processes += other.processes;
-        self.promoted += other.promoted;
-        self.tcp_bytes += other.tcp_bytes;
-        self.shm_bytes += other.shm_bytes;
-        for (reason, count) in &other.reasons {
-            *self.reasons.entry(reason.clone()).or_default() += count;
-        }
     }
 
     fn shm_part(&self) -> f64 {

@@ -1,0 +1,203 @@
+//! The coordinator's end of one rank: a process that we have started, or a connection of one that something else has. Nothing here waits without a deadline.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::control::{LONGEST_LINE_BYTES, Order, Reply, say};
+
+/// One rank, as the coordinator sees it. Its process is killed when it is dropped.
+#[derive(Debug)]
+pub struct Member {
+    /// For messages: `rank 1`, `rank 1 on h2`.
+    pub name: String,
+    input: Option<Sink>,
+    output: OwnedFd,
+    unread: Vec<u8>,
+    child: Option<Child>,
+    /// Where its standard error goes.
+    errors: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+struct Sink(OwnedFd);
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::write(&self.0, bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Why a rank cannot take part any more, or a trial gave nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    #[error("{name} ended with {status}{said}")]
+    Died { name: String, status: String, said: String },
+    #[error("{name} is gone{said}")]
+    Gone { name: String, said: String },
+    #[error("{name} gave no answer within {limit:?}{said}")]
+    Late { name: String, limit: Duration, said: String },
+    #[error("{name} said something that is no answer: {text:?}{said}")]
+    Nonsense { name: String, text: String, said: String },
+    #[error("{name}: {reason}")]
+    Failed { name: String, reason: String },
+    #[error("{0}")]
+    Start(String),
+    #[error("broken off")]
+    BrokenOff,
+}
+
+impl Fault {
+    /// What stands behind the others when several ranks fail: a rank that died makes its peers fail, and not the other way round.
+    pub(super) fn weight(&self) -> u8 {
+        match self {
+            Fault::BrokenOff => 5,
+            Fault::Died { .. } => 4,
+            Fault::Gone { .. } | Fault::Nonsense { .. } | Fault::Start(_) => 3,
+            Fault::Failed { .. } => 2,
+            Fault::Late { .. } => 1,
+        }
+    }
+}
+
+impl Member {
+    /// `output` is what the rank writes to us, `input` what it reads.
+    pub fn new(name: String, input: OwnedFd, output: OwnedFd) -> Member {
+        Member { name, input: Some(Sink(input)), output, unread: Vec::new(), child: None, errors: None }
+    }
+
+    /// The process behind it, and the file that has its standard error.
+    pub fn with_child(mut self, child: Child, errors: PathBuf) -> Member {
+        self.child = Some(child);
+        self.errors = Some(errors);
+        self
+    }
+
+    pub fn tell(&mut self, order: &Order) -> Result<(), Fault> {
+        let told = match &mut self.input {
+            Some(input) => say(input, order),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
+        };
+        told.map_err(|_| self.gone())
+    }
+
+    /// Descriptor that becomes readable when there may be something to [`Member::heard`].
+    pub fn fd(&self) -> &OwnedFd {
+        &self.output
+    }
+
+    /// Reads what is there, which [`Member::fd`] said; the next answer if it is whole.
+    pub fn heard(&mut self) -> Result<Option<Reply>, Fault> {
+        let mut piece = [0u8; 65536];
+        match rustix::io::read(&self.output, &mut piece) {
+            Ok(0) => return Err(self.gone()),
+            Ok(n) => self.unread.extend_from_slice(&piece[..n]),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return Err(self.gone()),
+        }
+        self.waiting()
+    }
+
+    /// The next answer of those that have been read.
+    pub fn waiting(&mut self) -> Result<Option<Reply>, Fault> {
+        loop {
+            let Some(end) = self.unread.iter().position(|&b| b == b'\n') else {
+                return match self.unread.len() {
+                    0..=LONGEST_LINE_BYTES => Ok(None),
+                    _ => Err(self.nonsense("a line without an end")),
+                };
+            };
+            let line: Vec<u8> = self.unread.drain(..=end).collect();
+            match serde_json::from_slice(&line) {
+                Ok(reply) => return Ok(Some(reply)),
+                // A login shell's greeting, for example.
+                Err(_) if line.first() != Some(&b'{') => {}
+                Err(_) => return Err(self.nonsense(&String::from_utf8_lossy(&line))),
+            }
+        }
+    }
+
+    fn nonsense(&self, text: &str) -> Fault {
+        let text: String = text.trim().chars().take(120).collect();
+        Fault::Nonsense { name: self.name.clone(), text, said: self.said() }
+    }
+
+    pub fn late(&self, limit: Duration) -> Fault {
+        Fault::Late { name: self.name.clone(), limit, said: self.said() }
+    }
+
+    /// Its output has ended: how did it?
+    fn gone(&mut self) -> Fault {
+        /// Between the end of a process's output and its own.
+        const ENDING: Duration = Duration::from_millis(200);
+        let status = self.child.as_mut().and_then(|child| wait(child, ENDING));
+        let (name, said) = (self.name.clone(), self.said());
+        match status {
+            Some(status) => Fault::Died { name, status: status.to_string(), said },
+            None => Fault::Gone { name, said },
+        }
+    }
+
+    /// The last line that it wrote to its standard error, in brackets.
+    fn said(&self) -> String {
+        let text = self.errors.as_ref().and_then(|path| fs::read(path).ok()).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        match text.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
+            Some(line) => format!(" ({line})"),
+            None => String::new(),
+        }
+    }
+
+    /// Tells it to end and waits a while for it; true if it ended well.
+    pub fn leave(mut self, limit: Duration) -> bool {
+        let told = self.tell(&Order::Bye).is_ok();
+        self.input = None;
+        told && self.child.as_mut().is_none_or(|child| wait(child, limit).is_some_and(|status| status.success()))
+    }
+}
+
+fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+            _ => return None,
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.input = None;
+        if let Some(child) = &mut self.child {
+            // An ended child is only reaped; `ropeway run` and `ropeway box exec` become the rank by exec, so that the child is the rank itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Waits until one of these has something to say, or has ended; false when the time is over or a signal came.
+pub(super) fn wait_for_any<'a>(members: impl Iterator<Item = &'a Member>, deadline: Instant) -> bool {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+    let mut fds: Vec<PollFd> =
+        members.map(|member| PollFd::from_borrowed_fd(member.output.as_fd(), PollFlags::IN)).collect();
+    matches!(poll(&mut fds, Some(&timeout)), Ok(n) if n > 0)
+}
+
+/// Whether this one has something to say, or has ended.
+pub(super) fn can_be_heard(member: &Member) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut [PollFd::new(&member.output, PollFlags::IN)], Some(&now)), Ok(1))
+}

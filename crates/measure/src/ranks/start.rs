@@ -1,0 +1,204 @@
+//! Starts ranks: processes of this host, of the hosts of a box, or of others over ssh; or threads, whose transport is there already.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirBuilder, File};
+use std::io::{self, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::member::{Fault, Member};
+use super::serve;
+use crate::transport::Transport;
+
+/// Where a rank runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A process of this host.
+    Here,
+    /// A process of this host, beside ranks of others that reach it at this address.
+    Near { address: String },
+    /// A host of a `ropeway box`.
+    Box { name: String, host: String },
+    /// A host that ssh reaches under that name; `address`: where the other ranks reach it.
+    Ssh { host: String, address: String },
+}
+
+impl Place {
+    /// The name or address at which other ranks reach it.
+    pub fn address(&self) -> &str {
+        match self {
+            Place::Here => "127.0.0.1",
+            Place::Box { host, .. } => host,
+            Place::Near { address } | Place::Ssh { address, .. } => address,
+        }
+    }
+
+    fn name(&self, rank: usize) -> String {
+        match self {
+            Place::Here | Place::Near { .. } => format!("rank {rank}"),
+            Place::Box { host, .. } | Place::Ssh { host, .. } => format!("rank {rank} on {host}"),
+        }
+    }
+
+    /// Whether its clock and its processors are those of this host.
+    pub fn is_this_machine(&self) -> bool {
+        !matches!(self, Place::Ssh { .. })
+    }
+}
+
+/// How ranks are started.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    /// The `ropeway` program of this host, and of the hosts of a box.
+    pub program: PathBuf,
+    /// What is started on other hosts in its place; may have arguments.
+    pub remote_command: String,
+    /// The program that reaches other hosts, `ssh`.
+    pub ssh: OsString,
+    /// One for each rank.
+    pub places: Vec<Place>,
+}
+
+/// Name of the statistics file of preloaded ranks in the scratch directory.
+pub const STATS: &str = "stats";
+
+impl Launch {
+    /// Starts one rank. `preloaded`: under `ropeway run`.
+    pub fn start(&self, rank: usize, preloaded: bool, scratch: &Scratch) -> Result<Member, Fault> {
+        let Some(place) = self.places.get(rank) else {
+            return Err(Fault::Start(format!("there is no place for rank {rank}")));
+        };
+        let mut command = self.command(place, preloaded, &scratch.path);
+        let errors = scratch.path.join(format!("rank-{rank}"));
+        let cannot =
+            |what: &str, error: io::Error| Fault::Start(format!("cannot {what} for {}: {error}", place.name(rank)));
+        let stderr = File::create(&errors).map_err(|e| cannot("make a temporary file", e))?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr);
+        let started = command.spawn();
+        let mut child = started.map_err(|e| cannot(&format!("start {}", command.get_program().display()), e))?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(cannot("make pipes", io::ErrorKind::BrokenPipe.into()));
+        };
+        Ok(Member::new(place.name(rank), OwnedFd::from(input), OwnedFd::from(output)).with_child(child, errors))
+    }
+
+    fn command(&self, place: &Place, preloaded: bool, scratch: &Path) -> Command {
+        let own = self.program.as_os_str();
+        let rank = ["bench", "rank"].map(OsStr::new);
+        let stats = scratch.join(STATS);
+        let mut line: Vec<&OsStr> = Vec::new();
+        if let Place::Box { name, host } = place {
+            line.extend([
+                own,
+                OsStr::new("box"),
+                OsStr::new("--name"),
+                OsStr::new(name),
+                OsStr::new("exec"),
+                OsStr::new(host),
+            ]);
+        }
+        if preloaded && place.is_this_machine() {
+            line.extend([own, OsStr::new("run"), OsStr::new("--stats"), stats.as_os_str(), OsStr::new("--")]);
+        }
+        line.push(own);
+        line.extend(rank);
+        let mut command = match place {
+            Place::Ssh { host, .. } => self.over_ssh(host, preloaded),
+            Place::Here | Place::Near { .. } | Place::Box { .. } => {
+                let mut command = Command::new(line[0]);
+                command.args(&line[1..]);
+                command
+            }
+        };
+        if !preloaded {
+            // Asked for plain TCP: also when this program itself was started under `ropeway run`.
+            command.env("ROPEWAY", "off");
+        }
+        command
+    }
+
+    /// No questions: nobody could answer them.
+    fn over_ssh(&self, host: &str, preloaded: bool) -> Command {
+        let remote = &self.remote_command;
+        let line = match preloaded {
+            true => format!("exec {remote} run -- {remote} bench rank --devices"),
+            false => format!("exec env ROPEWAY=off {remote} bench rank --devices"),
+        };
+        let mut command = Command::new(&self.ssh);
+        command.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-T", "--", host, &line]);
+        command
+    }
+}
+
+/// Runs ranks as threads of this process: one for each of these ends.
+pub fn threads<T: Transport + Send + 'static>(ends: Vec<T>) -> Result<Vec<Member>, Fault> {
+    let cannot = |error: io::Error| Fault::Start(format!("cannot start a rank as a thread: {error}"));
+    let mut members = Vec::new();
+    for (rank, end) in ends.into_iter().enumerate() {
+        let (ours, theirs) = UnixStream::pair().map_err(cannot)?;
+        let (input, output) = (theirs.try_clone().map_err(cannot)?, theirs);
+        let work = move || {
+            // What it could say about an error, nobody would hear: the coordinator has gone.
+            let _ = serve::serve_open(end, BufReader::new(input), output);
+        };
+        std::thread::Builder::new().name(format!("rank {rank}")).spawn(work).map_err(cannot)?;
+        let input = ours.try_clone().map_err(cannot)?;
+        members.push(Member::new(format!("rank {rank}"), input.into(), ours.into()));
+    }
+    Ok(members)
+}
+
+/// A private directory that goes when the ranks have ended.
+#[derive(Debug)]
+pub struct Scratch {
+    pub path: PathBuf,
+}
+
+impl Scratch {
+    pub fn new() -> Result<Scratch, Fault> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // Relaxed: only uniqueness matters.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("ropeway-bench-{}-{number}", std::process::id()));
+        let made = DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|e| Fault::Start(format!("cannot make the temporary directory {}: {e}", path.display())))?;
+        Ok(Scratch { path })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(place: Place, preloaded: bool) -> String {
+        let launch = Launch {
+            program: "/bin/ropeway".into(),
+            remote_command: "/opt/ropeway".into(),
+            ssh: "ssh".into(),
+            places: Vec::new(),
+        };
+        let command = launch.command(&place, preloaded, Path::new("/tmp/x"));
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_rank_is_started_where_it_belongs() {
+        assert_eq!(line(Place::Here, false), "/bin/ropeway bench rank");
+        assert_eq!(line(Place::Here, true), "/bin/ropeway run --stats /tmp/x/stats -- /bin/ropeway bench rank");
+        let in_a_box = Place::Box { name: "b".into(), host: "h2".into() };
+        assert_eq!(line(in_a_box, false), "/bin/ropeway box --name b exec h2 /bin/ropeway bench rank");
+        let far = Place::Ssh { host: "me@far".into(), address: "far".into() };
+        assert!(line(far, false).ends_with("-T -- me@far exec env ROPEWAY=off /opt/ropeway bench rank --devices"));
+    }
+}

@@ -1,0 +1,239 @@
+//! Every transport by the name that a user gives it, and what opens it.
+//!
+//! A new transport needs a variant of [`Kind`] with its line in [`KINDS`], a variant of [`Pending`], and an arm in [`listen`] and in [`Pending::connect`]; nothing else names transports.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::streams::Manner;
+use super::{Rank, Transport, tcp, udp, unix};
+use crate::Failure;
+
+/// The transports that there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Tcp,
+    TcpSpin,
+    Udp,
+    UdpSpin,
+    Unix,
+    UnixSpin,
+    Ropeway,
+    RopewaySpin,
+    CacheLine,
+    Memcpy,
+}
+
+/// What there is to say about one of them.
+#[derive(Debug, Clone, Copy)]
+pub struct About {
+    pub kind: Kind,
+    pub name: &'static str,
+    /// What older versions called it.
+    pub old_name: Option<&'static str>,
+    pub about: &'static str,
+    /// What may follow the name and a colon; empty: nothing.
+    pub options: &'static str,
+}
+
+const fn about(kind: Kind, name: &'static str, options: &'static str, about: &'static str) -> About {
+    About { kind, name, old_name: None, about, options }
+}
+
+const fn renamed(of: About, old_name: &'static str) -> About {
+    About { old_name: Some(old_name), ..of }
+}
+
+/// All of them, in the order in which help shows them.
+pub const KINDS: &[About] = &[
+    renamed(about(Kind::Tcp, "tcp", "CONGESTION", "TCP of the kernel, blocking send and recv"), "tcp-blocking"),
+    renamed(
+        about(Kind::TcpSpin, "tcp-spin", "CONGESTION", "TCP of the kernel, calls repeated until they succeed"),
+        "tcp-spinning",
+    ),
+    about(Kind::Udp, "udp", "", "UDP of the kernel, blocking; counts what is lost"),
+    about(Kind::UdpSpin, "udp-spin", "", "UDP of the kernel, calls repeated until they succeed"),
+    about(Kind::Unix, "unix", "DIRECTORY", "AF_UNIX stream, blocking; one host"),
+    about(Kind::UnixSpin, "unix-spin", "DIRECTORY", "AF_UNIX stream, calls repeated until they succeed; one host"),
+    about(Kind::Ropeway, "ropeway", "", "the program of tcp, unchanged, under `ropeway run`"),
+    renamed(
+        about(Kind::RopewaySpin, "ropeway-spin", "", "the program of tcp-spin, unchanged, under `ropeway run`"),
+        "ropeway-spinning",
+    ),
+    about(Kind::CacheLine, "cache-line", "", "limit of the machine: two processors hand a cache line to and fro"),
+    about(Kind::Memcpy, "memcpy", "", "limit of the machine: one processor copies blocks that stay in its cache"),
+];
+
+impl Kind {
+    pub fn about(self) -> &'static About {
+        KINDS.iter().find(|about| about.kind == self).unwrap_or(&KINDS[0])
+    }
+
+    /// A limit of the machine: measured by the coordinator itself, without ranks.
+    pub fn is_floor(self) -> bool {
+        matches!(self, Kind::CacheLine | Kind::Memcpy)
+    }
+
+    /// Whether its ranks are started under `ropeway run`.
+    pub fn is_preloaded(self) -> bool {
+        matches!(self, Kind::Ropeway | Kind::RopewaySpin)
+    }
+}
+
+/// A transport as the user asked for it: `tcp`, `tcp:bbr`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    pub kind: Kind,
+    /// What stood behind the colon.
+    pub options: String,
+}
+
+impl Spec {
+    pub fn plain(kind: Kind) -> Spec {
+        Spec { kind, options: String::new() }
+    }
+
+    /// Reads a list such as `tcp,tcp:bbr,udp`. A comma in front of `name=` continues the options of the one before.
+    pub fn list(text: &str) -> Result<Vec<Spec>, String> {
+        let mut joined: Vec<String> = Vec::new();
+        for part in text.split(',') {
+            let continues = part.split_once('=').is_some_and(|(name, _)| !name.contains(':'));
+            match joined.last_mut() {
+                Some(last) if continues => {
+                    last.push(',');
+                    last.push_str(part);
+                }
+                _ => joined.push(part.trim().to_owned()),
+            }
+        }
+        joined.iter().map(|part| part.parse()).collect()
+    }
+}
+
+impl FromStr for Spec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Spec, String> {
+        let (name, options) = text.split_once(':').unwrap_or((text, ""));
+        let Some(about) = KINDS.iter().find(|about| about.name == name || about.old_name == Some(name)) else {
+            let names: Vec<&str> = KINDS.iter().map(|about| about.name).collect();
+            return Err(format!("there is no transport {name:?}; there are: {}", names.join(", ")));
+        };
+        if !options.is_empty() && about.options.is_empty() {
+            return Err(format!("the transport {name} takes no options, such as {options:?}"));
+        }
+        Ok(Spec { kind: about.kind, options: options.to_owned() })
+    }
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.about().name)?;
+        if self.options.is_empty() { Ok(()) } else { write!(f, ":{}", self.options) }
+    }
+}
+
+/// What a rank is told about the transport that it opens.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Setting {
+    /// Written as [`Spec`].
+    pub transport: String,
+    pub rank: Rank,
+    pub ranks: usize,
+    /// Name or address at which the other ranks reach this one's host.
+    pub host: String,
+    /// Longest wait for a peer.
+    pub patience_ms: u64,
+    /// See [`tcp::Pending::connect`].
+    pub joins_small_sends: bool,
+}
+
+/// A rank's transport that can be reached, and waits to be told where the others are.
+#[derive(Debug)]
+pub enum Pending {
+    Tcp(tcp::Pending),
+    Udp(udp::Pending),
+    Unix(unix::Pending),
+}
+
+/// What is done with a transport once it is open: a trait and not a closure, because it is compiled for each transport.
+pub trait Visitor {
+    type Output;
+    fn visit<T: Transport>(self, transport: T) -> Self::Output;
+}
+
+/// Makes the end points of a rank.
+pub fn listen(setting: &Setting) -> Result<Pending, Failure> {
+    let spec: Spec = setting.transport.parse().map_err(Failure::Unsupported)?;
+    match spec.kind {
+        Kind::Tcp | Kind::TcpSpin | Kind::Ropeway | Kind::RopewaySpin => tcp::listen(&setting.host).map(Pending::Tcp),
+        Kind::Udp | Kind::UdpSpin => udp::listen(&setting.host, setting.ranks).map(Pending::Udp),
+        Kind::Unix | Kind::UnixSpin => {
+            let directory = (!spec.options.is_empty()).then(|| PathBuf::from(&spec.options));
+            unix::listen(directory.as_deref()).map(Pending::Unix)
+        }
+        Kind::CacheLine | Kind::Memcpy => Err(Failure::Unsupported(format!("{spec} has no ranks"))),
+    }
+}
+
+impl Pending {
+    /// Where the other ranks reach this one.
+    pub fn address(&self) -> &str {
+        match self {
+            Pending::Tcp(pending) => pending.address(),
+            Pending::Udp(pending) => pending.address(),
+            Pending::Unix(pending) => pending.address(),
+        }
+    }
+
+    /// Joins the ranks, whose addresses stand in their order, and hands the transport to the visitor.
+    pub fn connect<V: Visitor>(
+        self,
+        setting: &Setting,
+        addresses: &[String],
+        visitor: V,
+    ) -> Result<V::Output, Failure> {
+        let spec: Spec = setting.transport.parse().map_err(Failure::Unsupported)?;
+        let spins = matches!(spec.kind, Kind::TcpSpin | Kind::UdpSpin | Kind::UnixSpin | Kind::RopewaySpin);
+        let patience = Duration::from_millis(setting.patience_ms);
+        let manner = Manner { name: spec.kind.about().name, spins, patience };
+        let rank = setting.rank;
+        Ok(match self {
+            Pending::Tcp(pending) => {
+                let congestion = (!spec.options.is_empty()).then_some(spec.options.as_str());
+                visitor.visit(pending.connect(manner, rank, addresses, congestion, setting.joins_small_sends)?)
+            }
+            Pending::Udp(pending) => visitor.visit(pending.connect(manner, rank, addresses)?),
+            Pending::Unix(pending) => visitor.visit(pending.connect(manner, rank, addresses)?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read_with_options_that_have_commas() {
+        let specs = Spec::list("tcp,tcp:bbr,unix:/tmp/a,b=1,udp").expect("a list");
+        let texts: Vec<String> = specs.iter().map(Spec::to_string).collect();
+        assert_eq!(texts, ["tcp", "tcp:bbr", "unix:/tmp/a,b=1", "udp"]);
+    }
+
+    #[test]
+    fn old_names_mean_the_new_ones() {
+        assert_eq!("tcp-spinning".parse(), Ok(Spec::plain(Kind::TcpSpin)));
+        assert_eq!("tcp-blocking".parse::<Spec>().map(|spec| spec.to_string()), Ok("tcp".to_owned()));
+    }
+
+    #[test]
+    fn what_there_is_not_is_refused_with_what_there_is() {
+        let error = "tpc".parse::<Spec>().expect_err("no such transport");
+        assert!(error.contains("tpc") && error.contains("tcp-spin") && error.contains("memcpy"), "{error}");
+        assert!("udp:fast".parse::<Spec>().expect_err("no options").contains("no options"));
+    }
+}
