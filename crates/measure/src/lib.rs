@@ -3,13 +3,17 @@
 //! * [`transport`]: one small interface for everything that moves messages between ranks 0..n-1.
 //! * [`pattern`]: what the ranks do, written once, generic over the transport.
 //! * [`record`]: the result file, JSON Lines with every raw sample.
+//! * [`stats`]: quantiles, intervals, warnings, comparisons; when to stop.
+//! * [`random`]: numbers from a seed.
 //!
 //! What does not live here: arguments and help (`ropeway bench` in `cli`), the programs that are started on other hosts.
 #![forbid(unsafe_code)]
 
 pub mod failure;
 pub mod pattern;
+pub mod random;
 pub mod record;
+pub mod stats;
 pub mod transport;
 
 pub use failure::Failure;
