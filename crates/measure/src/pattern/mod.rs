@@ -43,7 +43,9 @@ pub enum Pattern {
 /// Does this rank's part of the trial.
 pub fn run<T: Transport>(transport: &mut T, trial: &Trial) -> Result<Vec<Series>, Failure> {
     transport.barrier()?;
-    match trial.pattern {
+    let measured = match trial.pattern {
         Pattern::PingPong { batch } => pingpong::run(transport, trial, batch),
-    }
+    };
+    transport.rest();
+    measured
 }

@@ -1,6 +1,7 @@
 //! Channels between ranks 0..n-1: one small interface for everything that moves messages ([2:2.4.2]).
 
 pub mod memory;
+pub mod sim;
 
 use crate::Failure;
 
@@ -49,6 +50,9 @@ pub trait Transport {
 
     /// Returns when every rank has called it. Reliable on every transport.
     fn barrier(&mut self) -> Result<(), Failure>;
+
+    /// The rank's part of a trial is over: it calls nothing but `barrier` next, whenever that is. Only simulated time needs to know.
+    fn rest(&mut self) {}
 
     /// Makes a new connection to that rank, uses it once each way and closes it; the other rank calls this too. For transports that have connections.
     fn reconnect(&mut self, _peer: Rank) -> Result<(), Failure> {
