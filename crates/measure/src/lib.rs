@@ -3,6 +3,7 @@
 //! * [`transport`]: one small interface for everything that moves messages between ranks 0..n-1.
 //! * [`pattern`]: what the ranks do, written once, generic over the transport.
 //! * [`record`]: the result file, JSON Lines with every raw sample.
+//! * [`model`]: LogGP and P-LogP, fitted to what their patterns measured.
 //! * [`stats`]: quantiles, intervals, warnings, comparisons; when to stop.
 //! * [`random`]: numbers from a seed.
 //!
@@ -10,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod failure;
+pub mod model;
 pub mod pattern;
 pub mod random;
 pub mod record;

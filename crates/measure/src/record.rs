@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::{LogGp, PLogP};
+
 /// Goes up when a reader of the old form would misread the new one.
 pub const FORMAT: u32 = 1;
 
@@ -23,6 +25,8 @@ pub enum Line {
     Warning { text: String },
     /// Everything that was asked for has been tried.
     End { trials: u64, failed: u64, seconds: f64 },
+    /// Parameters of a model, fitted to the trials of one transport.
+    Fit(Fit),
 }
 
 /// What is needed to judge the figures of a run.
@@ -103,6 +107,22 @@ pub struct Failed {
     pub case: Case,
     pub round: u32,
     pub reason: String,
+}
+
+/// What a model says about a transport.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Fit {
+    pub transport: String,
+    pub ranks: usize,
+    pub model: Fitted,
+}
+
+/// The models that can be fitted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fitted {
+    LogGp(LogGp),
+    PLogP(PLogP),
 }
 
 /// Samples of one quantity.

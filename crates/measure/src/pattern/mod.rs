@@ -1,7 +1,11 @@
 //! What the ranks of a trial do. Each pattern is written once, generic over the transport, in a file of its own; every rank of a trial calls [`run`] with the same
 //! [`Trial`] and gets the series that it measured itself (most ranks of most patterns: none).
 
+mod loggp;
+mod noise;
 mod pingpong;
+mod plogp;
+mod prtt;
 
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +42,14 @@ pub enum Bound {
 pub enum Pattern {
     /// A message goes from rank 0 to rank 1 and back, `batch` times a sample.
     PingPong { batch: u32 },
+    /// Parametrized round trips between ranks 0 and 1, with so many messages in a row.
+    #[serde(rename = "loggp")]
+    LogGp { messages: u32 },
+    /// Round trips, gap and the time of calls, with so many messages in a row.
+    #[serde(rename = "plogp")]
+    PLogP { messages: u32 },
+    /// Fixed work again and again, in rank 0 alone.
+    Noise { quantum_ns: u64 },
 }
 
 /// Does this rank's part of the trial.
@@ -45,6 +57,9 @@ pub fn run<T: Transport>(transport: &mut T, trial: &Trial) -> Result<Vec<Series>
     transport.barrier()?;
     let measured = match trial.pattern {
         Pattern::PingPong { batch } => pingpong::run(transport, trial, batch),
+        Pattern::LogGp { messages } => loggp::run(transport, trial, messages),
+        Pattern::PLogP { messages } => plogp::run(transport, trial, messages),
+        Pattern::Noise { quantum_ns } => noise::run(transport, trial, quantum_ns),
     };
     transport.rest();
     measured

@@ -213,11 +213,21 @@ impl Sim {
         (0..count).map(move |step| (from + step) % ranks)
     }
 
-    fn take(&mut self, from: Rank) -> Vec<u8> {
-        let message = self.shared.turn(self.rank).take(from, self.rank, self.now.get());
-        let overhead = self.noisy(self.parameters.receive_overhead.of(message.len()));
+    /// Receives the oldest message of that rank, of which there is one; its length.
+    fn take(&mut self, from: Rank, into: &mut [u8], whole: bool) -> Result<usize, Failure> {
+        let mut world = self.shared.turn(self.rank);
+        let message = world.take(from, self.rank, self.now.get());
+        let length = message.len();
+        let fits = if whole { length == into.len() } else { length <= into.len() };
+        if fits {
+            into[..length].copy_from_slice(&message);
+        }
+        world.recycle(message);
+        drop(world);
+        let overhead = self.noisy(self.parameters.receive_overhead.of(length));
         self.spend(overhead);
-        message
+        let what = if whole { "another length" } else { "larger than the buffer" };
+        if fits { Ok(length) } else { Err(Failure::Damaged { peer: from, expected: into.len(), what }) }
     }
 
     /// Why a wait can have no end.
@@ -282,15 +292,14 @@ impl Transport for Sim {
         self.interface_free = taken_up + self.noisy(self.parameters.gap_ns(bytes.len()));
         self.queued.push_back(taken_up);
         if let Some(arrival) = self.arrival(to, bytes.len(), taken_up) {
-            self.shared.turn(self.rank).launch(self.rank, to, arrival, bytes.to_vec());
+            self.shared.turn(self.rank).launch(self.rank, to, arrival, bytes);
         }
         Ok(())
     }
 
     fn receive(&mut self, from: Rank, into: &mut [u8]) -> Result<bool, Failure> {
         let Some(from) = self.wait_for(Wants::From(from))? else { return Ok(false) };
-        let message = self.take(from);
-        fill(into, &message, from).map(|()| true)
+        self.take(from, into, true).map(|_| true)
     }
 
     fn try_receive(&mut self, from: Rank, into: &mut [u8]) -> Result<bool, Failure> {
@@ -303,18 +312,12 @@ impl Transport for Sim {
             self.spend(picos(self.parameters.poll_ns));
             return if closed { Err(Failure::Closed { peer: from }) } else { Ok(false) };
         }
-        let message = self.take(from);
-        fill(into, &message, from).map(|()| true)
+        self.take(from, into, true).map(|_| true)
     }
 
     fn receive_some(&mut self, from: Rank, into: &mut [u8]) -> Result<usize, Failure> {
         let Some(from) = self.wait_for(Wants::From(from))? else { return Ok(0) };
-        let message = self.take(from);
-        let Some(start) = into.get_mut(..message.len()) else {
-            return Err(Failure::Damaged { peer: from, expected: into.len(), what: "larger than the buffer" });
-        };
-        start.copy_from_slice(&message);
-        Ok(message.len())
+        self.take(from, into, false)
     }
 
     fn wait_any(&mut self) -> Result<Option<Rank>, Failure> {
@@ -347,12 +350,4 @@ impl Transport for Sim {
     fn compute(&mut self, ns: u64) {
         self.spend(ns.saturating_mul(1_000));
     }
-}
-
-fn fill(into: &mut [u8], message: &[u8], from: Rank) -> Result<(), Failure> {
-    if into.len() != message.len() {
-        return Err(Failure::Damaged { peer: from, expected: into.len(), what: "another length" });
-    }
-    into.copy_from_slice(message);
-    Ok(())
 }

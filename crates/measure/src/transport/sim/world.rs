@@ -11,6 +11,9 @@ use crate::transport::Rank;
 /// Virtual time in picoseconds: 213 days of them, and parts of a nanosecond per byte are not rounded away.
 pub type Picos = u64;
 
+/// Messages whose memory is kept.
+const MOST_SPARE: usize = 64;
+
 pub fn picos(ns: f64) -> Picos {
     (ns * 1e3).round() as Picos
 }
@@ -71,6 +74,8 @@ pub struct World {
     channels: Vec<Channel>,
     /// On the way, by (arrival at the port, from, to, number).
     flying: BTreeMap<(Picos, Rank, Rank, u64), Vec<u8>>,
+    /// Memory of messages that were received, for those to come: fresh memory of large messages costs more than their copies.
+    spare: Vec<Vec<u8>>,
     /// When each receiver's port has passed on what it has.
     port_free: Vec<Picos>,
     /// Whose turn it is; None while all rest.
@@ -86,6 +91,7 @@ impl World {
             stalled: vec![false; ranks],
             channels: (0..ranks * ranks).map(|_| Channel::default()).collect(),
             flying: BTreeMap::new(),
+            spare: Vec::new(),
             port_free: vec![0; ranks],
             running: Some(0),
         }
@@ -114,8 +120,10 @@ impl World {
     }
 
     /// A message leaves for that rank's port.
-    pub fn launch(&mut self, from: Rank, to: Rank, arrival: Picos, bytes: Vec<u8>) {
+    pub fn launch(&mut self, from: Rank, to: Rank, arrival: Picos, message: &[u8]) {
         let reliable = self.parameters.reliable;
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.extend_from_slice(message);
         let channel = self.channel_mut(from, to);
         let number = channel.sent;
         channel.sent += 1;
@@ -148,6 +156,14 @@ impl World {
             *wake = Some(self.clocks[from].max(now));
         }
         message
+    }
+
+    /// Takes back the memory of a message that was received.
+    pub fn recycle(&mut self, mut message: Vec<u8>) {
+        if self.spare.len() < MOST_SPARE {
+            message.clear();
+            self.spare.push(message);
+        }
     }
 
     /// This rank runs no further before `wake` or what it wants; whose turn it is afterwards is in `running`.
