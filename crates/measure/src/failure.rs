@@ -20,6 +20,10 @@ pub enum Failure {
     System { what: &'static str, cause: io::Error },
     #[error("{0}")]
     Unsupported(String),
+    #[error(
+        "rank {rank} waits for {waits_for}, and all other ranks wait or have finished: the pattern would never end"
+    )]
+    Deadlock { rank: Rank, waits_for: String },
 }
 
 impl Failure {

@@ -8,6 +8,9 @@
 //! * [`carried`]: what carried the bytes of a preloaded run.
 //! * [`machine`]: what figures are measured on.
 //! * [`record`]: the result file, JSON Lines with every raw sample.
+//! * [`model`]: LogGP and P-LogP, fitted to what their patterns measured.
+//! * [`stats`]: quantiles, intervals, warnings, comparisons; when to stop.
+//! * [`random`]: numbers from a seed.
 //!
 //! What does not live here: arguments and help (`ropeway bench` in `cli`), the programs that are started on other hosts.
 #![forbid(unsafe_code)]
@@ -16,10 +19,13 @@ pub mod carried;
 pub mod failure;
 pub mod floor;
 pub mod machine;
+pub mod model;
 pub mod pattern;
+pub mod random;
 pub mod ranks;
 pub mod record;
 pub mod run;
+pub mod stats;
 pub mod transport;
 
 pub use failure::Failure;

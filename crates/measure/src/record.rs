@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::{LogGp, PLogP};
+
 /// Goes up when a reader of the old form would misread the new one.
 pub const FORMAT: u32 = 1;
 
@@ -25,6 +27,8 @@ pub enum Line {
     End { trials: u64, failed: u64, seconds: f64 },
     /// What carried the bytes of a preloaded transport, over all its trials: said when its programs have ended.
     Carried { transport: String, carried: serde_json::Value },
+    /// Parameters of a model, fitted to the trials of one transport.
+    Fit(Fit),
 }
 
 /// What is needed to judge the figures of a run.
@@ -105,6 +109,22 @@ pub struct Failed {
     pub case: Case,
     pub round: u32,
     pub reason: String,
+}
+
+/// What a model says about a transport.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Fit {
+    pub transport: String,
+    pub ranks: usize,
+    pub model: Fitted,
+}
+
+/// The models that can be fitted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fitted {
+    LogGp(LogGp),
+    PLogP(PLogP),
 }
 
 /// Samples of one quantity.

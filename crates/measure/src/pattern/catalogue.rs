@@ -105,6 +105,9 @@ pub fn name(pattern: &Pattern) -> &'static str {
         Pattern::PingPong { .. } => "pingpong",
         Pattern::Stream => "stream",
         Pattern::Flood => "rate",
+        Pattern::LogGp { .. } => "loggp",
+        Pattern::PLogP { .. } => "plogp",
+        Pattern::Noise { .. } => "noise",
     }
 }
 

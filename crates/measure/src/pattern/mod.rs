@@ -7,6 +7,10 @@ mod pingpong;
 mod stream;
 
 pub use catalogue::{Entry, Parameter, Usual, catalogue, lacks_ranks, name, named, parameters};
+mod loggp;
+mod noise;
+mod plogp;
+mod prtt;
 
 use serde::{Deserialize, Serialize};
 
@@ -47,14 +51,27 @@ pub enum Pattern {
     Stream,
     /// The same, of small messages that are counted.
     Flood,
+    /// Parametrized round trips between ranks 0 and 1, with so many messages in a row.
+    #[serde(rename = "loggp")]
+    LogGp { messages: u32 },
+    /// Round trips, gap and the time of calls, with so many messages in a row.
+    #[serde(rename = "plogp")]
+    PLogP { messages: u32 },
+    /// Fixed work again and again, in rank 0 alone.
+    Noise { quantum_ns: u64 },
 }
 
 /// Does this rank's part of the trial.
 pub fn run<T: Transport>(transport: &mut T, trial: &Trial) -> Result<Vec<Series>, Failure> {
     transport.barrier()?;
-    match trial.pattern {
+    let measured = match trial.pattern {
         Pattern::PingPong { batch } => pingpong::run(transport, trial, batch),
         Pattern::Stream => stream::run(transport, trial),
         Pattern::Flood => flood::run(transport, trial),
-    }
+        Pattern::LogGp { messages } => loggp::run(transport, trial, messages),
+        Pattern::PLogP { messages } => plogp::run(transport, trial, messages),
+        Pattern::Noise { quantum_ns } => noise::run(transport, trial, quantum_ns),
+    };
+    transport.rest();
+    measured
 }

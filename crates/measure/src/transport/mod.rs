@@ -2,6 +2,7 @@
 
 pub mod kind;
 pub mod memory;
+pub mod sim;
 mod streams;
 pub mod tcp;
 pub mod udp;
@@ -54,6 +55,9 @@ pub trait Transport {
 
     /// Returns when every rank has called it. Reliable on every transport. What an unreliable one still holds of before is lost.
     fn barrier(&mut self) -> Result<(), Failure>;
+
+    /// The rank's part of a trial is over: it calls nothing but `barrier` next, whenever that is. Only simulated time needs to know.
+    fn rest(&mut self) {}
 
     /// Makes a new connection to that rank, uses it once each way and closes it; the other rank calls this too. For transports that have connections.
     fn reconnect(&mut self, _peer: Rank) -> Result<(), Failure> {

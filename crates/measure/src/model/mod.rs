@@ -1,0 +1,74 @@
+//! Models of communication, fitted to what their patterns measured ([2:6.3]): LogGP (L, o, g, G) and P-LogP (L, and g(s), o_s(s), o_r(s) as functions of the size).
+//!
+//! Who measures runs [`loggp::trials`] or [`plogp::trials`] as cases of their own, in as many rounds as wanted, and gives everything that one transport's rank 0
+//! measured to `fit`. What does not live here: the patterns (`pattern`), simulated networks to test against (`transport::sim`).
+
+mod lines;
+pub mod loggp;
+pub mod plogp;
+mod points;
+#[cfg(test)]
+mod tests;
+
+pub use loggp::LogGp;
+pub use plogp::PLogP;
+pub use points::FitFailure;
+
+use serde::{Deserialize, Serialize};
+
+/// Sizes that show both the constants and the slopes, with enough of them on either side of the usual switches for each to be found.
+pub const SIZES: &[usize] = &[
+    1,
+    64,
+    256,
+    1 << 10,
+    2 << 10,
+    4 << 10,
+    8 << 10,
+    16 << 10,
+    32 << 10,
+    64 << 10,
+    96 << 10,
+    128 << 10,
+    192 << 10,
+    256 << 10,
+];
+
+/// Messages in a row: enough that what the first and last do differently is small.
+pub const MESSAGES: u32 = 16;
+
+/// Between two sizes the network changes the way in which it carries messages.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ProtocolSwitch {
+    /// The largest measured size of the old way, and the smallest of the new.
+    pub after: u64,
+    pub before: u64,
+    /// Relative change of the one-way time at the new size: what the new way takes against what the old would have taken.
+    pub one_way_change: f64,
+    /// The same of the gap between messages.
+    pub gap_change: f64,
+}
+
+/// How far measured values lie from the model's, relative to the model's.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Residual {
+    pub size: u64,
+    pub one_way: f64,
+    pub gap: f64,
+}
+
+/// From which relative residual on a model is said to fit badly.
+const BAD_FIT: f64 = 0.05;
+
+fn warn_of_residuals(residuals: &[Residual], warnings: &mut Vec<String>) {
+    let worst = |residual: &Residual| residual.one_way.abs().max(residual.gap.abs());
+    if let Some(residual) = residuals.iter().max_by(|a, b| worst(a).total_cmp(&worst(b)))
+        && worst(residual) > BAD_FIT
+    {
+        warnings.push(format!(
+            "the model misses what was measured by up to {:.0} % (at {} bytes): predictions from it are no better than that",
+            100.0 * worst(residual),
+            residual.size
+        ));
+    }
+}

@@ -1,0 +1,149 @@
+//! Parametrized round trips, PRTT(n, d, s): rank 0 sends n messages of s bytes with a pause d between them, rank 1 answers the last with one of the same size
+//! ([2:6.3.2], after Hoefler, Lichei and Rehm 2007). All clocks read are rank 0's, so that no two clocks have to agree.
+
+use super::{Bound, Trial};
+use crate::Failure;
+use crate::transport::{Rank, Transport};
+
+/// What the first byte of a round's first message says to rank 1.
+const SINGLE: u8 = 1;
+const BURST: u8 = 2;
+const LAST: u8 = 3;
+
+/// Readings that a time of its own is divided by, where it is too short for one.
+const READINGS: u32 = 32;
+
+/// Rounds before the pause is chosen, and whose median chooses it.
+const FIRST_LOOKS: usize = 9;
+
+/// Rank 0's side.
+pub struct Prober<'a, T> {
+    pub transport: &'a mut T,
+    pub message: Vec<u8>,
+    pub back: Vec<u8>,
+    /// n.
+    messages: u32,
+}
+
+/// Checks what the patterns made of PRTTs need.
+pub fn check<T: Transport>(transport: &T, messages: u32, name: &str) -> Result<(), Failure> {
+    if transport.ranks() < 2 {
+        return Err(Failure::Unsupported(format!("{name} needs two ranks")));
+    }
+    if !transport.is_reliable() {
+        let lossy = transport.name();
+        return Err(Failure::Unsupported(format!("{name} counts on every message; {lossy} may lose some")));
+    }
+    if messages < 2 {
+        return Err(Failure::Unsupported(format!("{name} needs at least 2 messages in a row")));
+    }
+    Ok(())
+}
+
+/// Rank 1's side: answers until rank 0 is done.
+pub fn answer<T: Transport>(transport: &mut T, size: usize, messages: u32) -> Result<(), Failure> {
+    const ASKER: Rank = 0;
+    let mut message = vec![0u8; size.max(1)];
+    loop {
+        transport.receive(ASKER, &mut message)?;
+        let mark = message[0];
+        let more = if mark == BURST { messages - 1 } else { 0 };
+        for _ in 0..more {
+            transport.receive(ASKER, &mut message)?;
+        }
+        transport.send(ASKER, &message)?;
+        if mark == LAST {
+            return Ok(());
+        }
+    }
+}
+
+impl<'a, T: Transport> Prober<'a, T> {
+    pub fn new(transport: &'a mut T, size: usize, messages: u32) -> Prober<'a, T> {
+        let message = vec![0u8; size.max(1)];
+        Prober { transport, back: message.clone(), message, messages }
+    }
+
+    /// PRTT(1, 0, s) in nanoseconds.
+    pub fn single(&mut self) -> Result<f64, Failure> {
+        self.message[0] = SINGLE;
+        let start = self.transport.now_ns();
+        self.transport.send(1, &self.message)?;
+        self.transport.receive(1, &mut self.back)?;
+        Ok((self.transport.now_ns() - start) as f64)
+    }
+
+    /// PRTT(n, d, s) in nanoseconds.
+    pub fn burst(&mut self, pause_ns: u64) -> Result<f64, Failure> {
+        self.message[0] = BURST;
+        let start = self.transport.now_ns();
+        for _ in 1..self.messages {
+            self.transport.send(1, &self.message)?;
+            if pause_ns > 0 {
+                self.transport.compute(pause_ns);
+            }
+        }
+        self.transport.send(1, &self.message)?;
+        self.transport.receive(1, &mut self.back)?;
+        Ok((self.transport.now_ns() - start) as f64)
+    }
+
+    /// What each message after the first adds.
+    pub fn each_further(&self, burst_ns: f64, single_ns: f64) -> f64 {
+        (burst_ns - single_ns) / f64::from(self.messages - 1)
+    }
+
+    /// Warms up, and finds a pause in which the network surely becomes idle: a round trip, or twice the gap where that is longer.
+    pub fn warm_up(&mut self, trial: &Trial) -> Result<u64, Failure> {
+        let until = self.transport.now_ns() + trial.warm_up_ns;
+        let (mut singles, mut gaps) = (Vec::new(), Vec::new());
+        while singles.len() < FIRST_LOOKS || self.transport.now_ns() < until {
+            let single = self.single()?;
+            let burst = self.burst(0)?;
+            singles.push(single);
+            gaps.push(self.each_further(burst, single));
+        }
+        let middle = |values: &[f64]| crate::stats::median(&values[values.len() - FIRST_LOOKS..]).unwrap_or(0.0);
+        Ok(middle(&singles).max(2.0 * middle(&gaps)).ceil() as u64)
+    }
+
+    /// What a pause really takes, and what a reading of the clock does.
+    pub fn pause_and_clock_ns(&mut self, pause_ns: u64) -> (f64, f64) {
+        let start = self.transport.now_ns();
+        for _ in 0..READINGS {
+            self.transport.compute(pause_ns);
+        }
+        let paused = self.transport.now_ns();
+        for _ in 1..READINGS {
+            std::hint::black_box(self.transport.now_ns());
+        }
+        let read = self.transport.now_ns();
+        let each = |from: u64, to: u64| (to - from) as f64 / f64::from(READINGS);
+        let clock = each(paused, read);
+        (each(start, paused) - clock / f64::from(READINGS), clock)
+    }
+
+    /// Calls `sample` as often or as long as the trial says, then lets rank 1 go.
+    pub fn repeat(
+        mut self,
+        bound: Bound,
+        mut sample: impl FnMut(&mut Self) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let start = self.transport.now_ns();
+        let mut taken = 0u32;
+        loop {
+            let go_on = match bound {
+                Bound::Samples(count) => taken < count,
+                Bound::DurationNs(ns) => self.transport.now_ns() - start < ns,
+            };
+            if !go_on {
+                break;
+            }
+            sample(&mut self)?;
+            taken += 1;
+        }
+        self.message[0] = LAST;
+        self.transport.send(1, &self.message)?;
+        self.transport.receive(1, &mut self.back).map(drop)
+    }
+}
