@@ -208,6 +208,10 @@ pub enum Metric {
     Noise,
     /// Instructions of a stage.
     Instructions,
+    /// Payload that arrived at all ranks together, in one step.
+    TotalGoodput,
+    /// Half of a round trip while bulk flows run.
+    LoadedOneWay,
 }
 
 /// Which of two values is better.
@@ -222,8 +226,9 @@ impl Metric {
     pub fn unit(self) -> &'static str {
         use Metric::*;
         match self {
-            OneWay | RoundTrip | Response | Completion | SendOverhead | ReceiveOverhead | Gap | Noise => "ns",
-            Goodput => "bytes/s",
+            OneWay | RoundTrip | Response | Completion | SendOverhead | ReceiveOverhead | Gap | Noise
+            | LoadedOneWay => "ns",
+            Goodput | TotalGoodput => "bytes/s",
             MessageRate | ConnectionRate => "1/s",
             Loss | Fairness | Overlap => "",
             Instructions => "instructions",
@@ -234,8 +239,8 @@ impl Metric {
         use Metric::*;
         match self {
             OneWay | RoundTrip | Response | Completion | Loss | SendOverhead | ReceiveOverhead | Gap | Noise
-            | Instructions => Better::Less,
-            Goodput | MessageRate | ConnectionRate | Fairness | Overlap => Better::More,
+            | Instructions | LoadedOneWay => Better::Less,
+            Goodput | TotalGoodput | MessageRate | ConnectionRate | Fairness | Overlap => Better::More,
         }
     }
 }

@@ -35,7 +35,7 @@ pub trait Transport {
         usize::MAX
     }
 
-    /// Sends one message; returns when the bytes may be changed again.
+    /// Sends one message; returns when the bytes may be changed again. Two ranks that send to each other at the same time both get on: who has to wait for room takes in what arrives meanwhile.
     fn send(&mut self, to: Rank, bytes: &[u8]) -> Result<(), Failure>;
 
     /// Fills `into` with the next message from that rank, whose length the receiver knows (as a stream's receiver must). `false` (never where the transport is
@@ -67,6 +67,11 @@ pub trait Transport {
     /// Sets a tunable of the transport in this rank, by the name that `ropeway tune list` shows.
     fn tune(&mut self, name: &str, _value: f64) -> Result<(), Failure> {
         Err(Failure::Unsupported(format!("{} has no tunable {name}", self.name())))
+    }
+
+    /// What [`Transport::tune`] would change; `None`: there is no such tunable.
+    fn tuned(&self, _name: &str) -> Option<f64> {
+        None
     }
 
     /// The rank's clock in nanoseconds: CLOCK_MONOTONIC, or simulated time. Costs about 25 ns on real transports.
