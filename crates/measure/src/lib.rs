@@ -3,6 +3,8 @@
 //! * [`transport`]: one small interface for everything that moves messages between ranks 0..n-1.
 //! * [`pattern`]: what the ranks do, written once, generic over the transport.
 //! * [`record`]: the result file, JSON Lines with every raw sample.
+//! * [`results`]: what such files say: cases, comparisons, tables.
+//! * [`plot`] and [`report`]: figures and the page that are made from them.
 //!
 //! What does not live here: arguments and help (`ropeway bench` in `cli`), the programs that are started on other hosts.
 #![forbid(unsafe_code)]
@@ -11,5 +13,7 @@ pub mod failure;
 pub mod pattern;
 pub mod record;
 pub mod transport;
+
+pub mod results;
 
 pub use failure::Failure;
