@@ -14,6 +14,8 @@ pub mod pattern;
 pub mod record;
 pub mod transport;
 
+pub mod plot;
+pub mod report;
 pub mod results;
 
 pub use failure::Failure;

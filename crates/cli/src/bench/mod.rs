@@ -14,6 +14,7 @@ mod pair;
 mod patterns;
 mod plan;
 mod report;
+mod results;
 mod samples;
 mod worker;
 
@@ -40,6 +41,8 @@ enum Command {
     Stream(Options),
     /// Small messages in one direction: one send() each, received in pieces of up to 64 KiB
     Rate(Options),
+    #[command(flatten)]
+    Results(results::Command),
     /// Describe the machine as --json does, and measure nothing
     Machine,
     /// One of the two measured processes (started by the commands above)
@@ -93,6 +96,7 @@ fn cpu_pair(text: &str) -> Result<(usize, usize), String> {
 /// Runs the command. Exit code 1: a row that was asked for could not be measured, or the result could not be written.
 pub fn main(args: Args) -> ExitCode {
     let done = match args.command {
+        Command::Results(command) => return results::main(command),
         Command::Pingpong(options) => compare(Pattern::Pingpong, options),
         Command::Stream(options) => compare(Pattern::Stream, options),
         Command::Rate(options) => compare(Pattern::Rate, options),

@@ -274,6 +274,7 @@ impl Parser {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
 
     const RUN: &str = r#"{"line":"run","format":1,"command":["ropeway","bench"],"seed":1,"started_unix_s":1,"ropeway_version":"0","commit":null,"hosts":[]}"#;
     const MEASURED: &str = r#"{"line":"measured","transport":"tcp","pattern":"pingpong","size":64,"ranks":2,"rank":0,"round":0,"at_ns":1,"series":[{"metric":"one-way","batch":1,"values":{"samples":[3500.0,3612.5]}}]}"#;
@@ -342,7 +343,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default() })]
 
         #[test]
         fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
@@ -351,12 +352,12 @@ mod tests {
 
         #[test]
         fn a_file_with_flipped_bytes_keeps_its_other_lines(at in 0usize..10_000, byte in any::<u8>(), cut in 0usize..10_000) {
-            let whole = format!("{RUN}\n{MEASURED}\n{MEASURED}\n{END}\n");
+            let whole = format!("{RUN}\n{MEASURED}\n{MEASURED}\n{MEASURED}\n{END}\n");
             let mut bytes = whole.clone().into_bytes();
             let at = at % bytes.len();
             bytes[at] = byte;
             if let Ok(runs) = parse("fuzz", &bytes[..]) {
-                // A newline in the place of a byte makes two damaged lines of one; at least one of two equal lines stays.
+                // Without the newline between them, two lines are damaged; one of three stays.
                 prop_assert!(runs.iter().map(|run| run.measured.len()).sum::<usize>() >= 1);
             }
             let _ = parse("fuzz", &bytes[..cut % bytes.len()]);
