@@ -11,6 +11,8 @@
 //! * [`model`]: LogGP and P-LogP, fitted to what their patterns measured.
 //! * [`stats`]: quantiles, intervals, warnings, comparisons; when to stop.
 //! * [`random`]: numbers from a seed.
+//! * [`results`]: what such files say: cases, comparisons, tables.
+//! * [`plot`] and [`report`]: figures and the page that are made from them.
 //!
 //! What does not live here: arguments and help (`ropeway bench` in `cli`), the programs that are started on other hosts.
 #![forbid(unsafe_code)]
@@ -27,5 +29,9 @@ pub mod record;
 pub mod run;
 pub mod stats;
 pub mod transport;
+
+pub mod plot;
+pub mod report;
+pub mod results;
 
 pub use failure::Failure;

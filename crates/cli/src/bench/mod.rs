@@ -5,6 +5,7 @@
 
 mod options;
 mod rank;
+mod results;
 mod sizes;
 mod table;
 mod watch;
@@ -33,6 +34,8 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    #[command(flatten)]
+    Results(results::Command),
     /// Describe the machine as results do, and measure nothing
     Machine,
     /// One of the measured processes (started by the coordinator)
@@ -46,6 +49,7 @@ const EXIT_INTERRUPTED: u8 = 130;
 /// Runs the command. Exit code 1: something that was asked for could not be measured, or the result could not be written.
 pub fn main(args: Args) -> ExitCode {
     let done = match (args.command, args.measure) {
+        (Some(Command::Results(command)), _) => return results::main(command),
         (Some(Command::Machine), _) => print_json(&describe()).map(|()| ExitCode::SUCCESS),
         (Some(Command::Rank(args)), _) => rank::main(&args).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string()),
         (None, Some(options)) => measure(&options),

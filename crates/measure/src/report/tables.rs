@@ -1,0 +1,189 @@
+//! Tables of the page: what stands where for whoever wants the numbers.
+
+use std::fmt::Write;
+
+use super::panels::{Cell, Layout, Panel, Variable};
+use super::{figures, reference, words};
+use crate::plot::svg::escape;
+use crate::results::{group, units};
+
+/// Columns of a table; of more sizes, so many are chosen, and the list of all figures has the others.
+const MOST_COLUMNS: usize = 8;
+
+/// A table that may be wider than the screen scrolls inside its own box, also by the keyboard.
+pub fn scrolling(label: &str, table: &str) -> String {
+    format!("<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{}\">{table}</div>", escape(label))
+}
+
+/// Transports as rows, values of the panel's variable as columns.
+pub fn summary(panel: &Panel) -> String {
+    let variable = match &panel.layout {
+        Layout::Line(variable) => variable.clone(),
+        Layout::Single => Variable::Size,
+        Layout::Plane(..) => return best_of_planes(panel),
+    };
+    let columns = figures::chosen(&panel.columns, MOST_COLUMNS);
+    let mut table = format!(
+        "<table><caption>{}, medians with 95 % intervals</caption><thead><tr><th scope=\"col\">transport</th>",
+        escape(&panel.title())
+    );
+    for x in &columns {
+        let heading = match &panel.layout {
+            Layout::Single => panel
+                .rows
+                .first()
+                .and_then(|row| row.cells.first())
+                .map_or_else(String::new, |cell| group::describe(&cell.case)),
+            _ => variable.text(*x),
+        };
+        let _ = write!(table, "<th scope=\"col\">{}</th>", escape(&heading));
+    }
+    table += "</tr></thead><tbody>";
+    for row in &panel.rows {
+        let _ = write!(table, "<tr><th scope=\"row\">{}</th>", name(&row.transport, row.number));
+        for x in &columns {
+            table +=
+                &row.cell(*x).map_or_else(|| "<td class=\"none\">not measured</td>".into(), |cell| value(panel, cell));
+        }
+        table += "</tr>";
+    }
+    table += "</tbody></table>";
+    scrolling(&panel.title(), &table)
+}
+
+/// A transport's name behind its colour.
+pub fn name(transport: &str, number: usize) -> String {
+    let colour = number % crate::plot::palette::COLOURS;
+    format!("<span class=\"chip c{colour}\"></span>{}", escape(transport))
+}
+
+/// Median, interval, and how it stands to the first transport.
+fn value(panel: &Panel, cell: &Cell) -> String {
+    let (s, unit) = (&cell.summary, panel.metric.unit());
+    let scale = units::scale(s.median, unit);
+    let interval = [s.low, s.high].map(|value| units::number(value / scale.divide_by)).join("\u{2009}–\u{2009}");
+    let against = words::against_first(panel.metric, cell);
+    let against =
+        against.map(|(text, class)| format!("<span class=\"ratio {class}\">{text}</span>")).unwrap_or_default();
+    let note = escape(&words::cell_note(panel.metric, cell));
+    let median = units::value(s.median, unit);
+    format!("<td title=\"{note}\"><b>{median}</b><span class=\"interval\">{interval}</span>{against}</td>")
+}
+
+/// The best pair of parameters of each transport.
+fn best_of_planes(panel: &Panel) -> String {
+    let Layout::Plane(x, y) = &panel.layout else { return String::new() };
+    let mut table = format!(
+        "<table><caption>{}, best of the plane</caption><thead><tr><th scope=\"col\">transport</th><th scope=\"col\">{}</th>\
+         <th scope=\"col\">{}</th><th scope=\"col\">median</th></tr></thead><tbody>",
+        escape(&panel.title()),
+        escape(x.name()),
+        escape(y.name())
+    );
+    for row in &panel.rows {
+        let median = |cell: &&Cell| cell.summary.median;
+        let best = match panel.metric.better() {
+            crate::record::Better::Less => row.cells.iter().min_by(|a, b| median(a).total_cmp(&median(b))),
+            crate::record::Better::More => row.cells.iter().max_by(|a, b| median(a).total_cmp(&median(b))),
+        };
+        let Some(best) = best else { continue };
+        let (across, up) = (units::number(x.of(&best.case)), units::number(y.of(&best.case)));
+        let name = name(&row.transport, row.number);
+        let _ =
+            write!(table, "<tr><th scope=\"row\">{name}</th><td>{across}</td><td>{up}</td>{}</tr>", value(panel, best));
+    }
+    scrolling(&panel.title(), &(table + "</tbody></table>"))
+}
+
+/// Everything about every case of a panel, folded away.
+pub fn details(panel: &Panel) -> String {
+    let headings =
+        ["transport", "case", "samples", "rounds", "median", "95 % interval", "p99", "least", "greatest", "outliers"];
+    let mut table = format!("<table class=\"all\"><caption>{}, all cases</caption><thead><tr>", escape(&panel.title()));
+    for heading in headings {
+        let _ = write!(table, "<th scope=\"col\">{heading}</th>");
+    }
+    table += "</tr></thead><tbody>";
+    for row in &panel.rows {
+        for cell in &row.cells {
+            let (s, value) = (&cell.summary, |value: f64| units::value(value, panel.metric.unit()));
+            let interval = format!("{} to {}", value(s.low), value(s.high));
+            let fields = [
+                escape(&group::describe(&cell.case)),
+                s.n.to_string(),
+                cell.side.rounds.len().to_string(),
+                value(s.median),
+                interval,
+                value(s.p99),
+                value(s.min),
+                value(s.max),
+                s.outliers.to_string(),
+            ];
+            let _ = write!(
+                table,
+                "<tr><th scope=\"row\">{}</th><td>{}</td></tr>",
+                name(&row.transport, row.number),
+                fields.join("</td><td>")
+            );
+        }
+    }
+    let table = scrolling(&format!("{}, all cases", panel.title()), &(table + "</tbody></table>"));
+    format!("<details><summary>All figures of this panel</summary>{table}</details>")
+}
+
+/// Printed values for a panel, with where they stand.
+pub fn printed(panel: &Panel) -> String {
+    let rows: String = reference::of(&panel.pattern, panel.metric)
+        .map(|r| {
+            let size = r.size.map_or_else(|| "not said".to_owned(), units::bytes);
+            let fields = [size, r.printed.to_owned(), format!("{} {}", r.source, r.figure)].map(|text| escape(&text));
+            format!("<tr><th scope=\"row\">{}</th><td>{}</td></tr>", escape(r.system), fields.join("</td><td>"))
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let table = format!(
+        "<table class=\"all\"><caption>Printed in the source documents</caption><thead><tr><th scope=\"col\">system</th>\
+         <th scope=\"col\">size</th><th scope=\"col\">value</th><th scope=\"col\">source</th></tr></thead><tbody>{rows}</tbody></table>"
+    );
+    scrolling("Printed values", &table)
+}
+
+/// The first table of the page: for each pattern the ends of its axis, transports as columns.
+pub fn glance(panels: &[Panel], transports: &[String]) -> String {
+    let mut table = String::from(
+        "<table><caption>Medians, and how they stand to the first transport</caption><thead><tr><th scope=\"col\">case</th>",
+    );
+    for (number, transport) in transports.iter().enumerate() {
+        let _ = write!(table, "<th scope=\"col\">{}</th>", name(transport, number));
+    }
+    table += "</tr></thead><tbody>";
+    // The metrics of a pattern are in the order of their weight: the first one says most.
+    for of_pattern in panels.chunk_by(|a, b| a.pattern == b.pattern) {
+        let panel = &of_pattern[0];
+        if matches!(panel.layout, Layout::Plane(..)) {
+            continue;
+        }
+        for x in figures::chosen(&panel.columns, 2) {
+            let what = match &panel.layout {
+                Layout::Line(variable) => format!(", {}", variable.text(x)),
+                _ => String::new(),
+            };
+            let (title, name) = (words::pattern(&panel.pattern).0, units::metric_name(panel.metric));
+            let _ = write!(
+                table,
+                "<tr><th scope=\"row\">{}{}<span class=\"interval\">{name}, {}</span></th>",
+                escape(&title),
+                escape(&what),
+                words::direction(panel.metric)
+            );
+            for transport in transports {
+                let cell = panel.rows.iter().find(|row| row.transport == *transport).and_then(|row| row.cell(x));
+                table += &cell.map_or_else(|| "<td class=\"none\">not measured</td>".into(), |cell| value(panel, cell));
+            }
+            table += "</tr>";
+        }
+    }
+    scrolling("At a glance", &(table + "</tbody></table>"))
+}
