@@ -1,6 +1,8 @@
 //! Channels between ranks 0..n-1: one small interface for everything that moves messages ([2:2.4.2]).
 
 pub mod memory;
+pub mod mpi;
+pub mod wire;
 
 use crate::Failure;
 
