@@ -19,7 +19,7 @@ fn launch(launcher: &str, options: &[&str], part: &str, cache: &Path) -> Output 
     let mut command = Command::new("timeout");
     command.args(["120", launcher]).args(options);
     command.arg(std::env::current_exe().expect("this program"));
-    command.args(["--ignored", "--exact", "a_rank", "--nocapture"]);
+    command.args(["--exact", "a_rank", "--nocapture"]);
     command.env(PART_VAR, part).env("XDG_CACHE_HOME", cache);
     // The rest of the machine may be busy: ranks that wait give way.
     command.env("OMPI_MCA_mpi_yield_when_idle", "1");
@@ -76,12 +76,14 @@ fn without_a_launcher_the_error_says_how_to_start() {
     assert!(error.to_string().contains("mpirun -n 2"), "{error}");
 }
 
+/// What a rank does that a test above has started; the launcher's own test is that its ranks have said what they did.
 #[test]
-#[ignore = "a rank, started by the tests above"]
 fn a_rank() {
-    match std::env::var(PART_VAR).expect("which part").as_str() {
-        "silence" => keep_silent(),
-        _ => measure_patterns(),
+    match std::env::var(PART_VAR).as_deref() {
+        Ok("silence") => keep_silent(),
+        Ok(_) => measure_patterns(),
+        // Among the tests it is none.
+        Err(_) => {}
     }
 }
 
