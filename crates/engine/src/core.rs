@@ -286,7 +286,7 @@ impl Core {
         }
         let (read, write) = match subject {
             Subject::Port(port) => (self.endpoint.has_incoming(port), false),
-            Subject::Everything => (false, false),
+            Subject::Everything | Subject::AnyChannel => (false, false),
             Subject::Channel(channel) => match self.endpoint.readiness(channel) {
                 // To a peer that is known one may write before it has taken the connection; but who polls wants to be told when it has.
                 Some(readiness) => {

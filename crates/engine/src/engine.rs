@@ -431,6 +431,28 @@ impl Engine {
         })
     }
 
+    /// Waits until one of these connections can be read, failed, or was closed at this end, and gives its place among them. Looks from place `first` on, so that a caller that goes round passes
+    /// nobody over.
+    ///
+    /// # Errors
+    /// The time is over.
+    pub fn wait_any(&self, channels: &[ChannelId], first: usize, deadline: Option<Instant>) -> Result<usize, Error> {
+        let mut flushed = false;
+        self.block(Subject::AnyChannel, deadline, |core, _| {
+            let mut places = (0..channels.len()).map(|step| (first + step) % channels.len());
+            let is_ready = |core: &mut Core, place: usize| {
+                let readiness = core.endpoint.readiness(channels[place]);
+                readiness.is_none_or(|readiness| readiness.readable || readiness.failed.is_some())
+            };
+            let found = places.find(|&place| is_ready(core, place));
+            if found.is_none() && !std::mem::replace(&mut flushed, true) {
+                // As in `recv`: questions leave before anybody waits for answers.
+                channels.iter().for_each(|&channel| core.endpoint.flush(channel));
+            }
+            found.map(Ok)
+        })
+    }
+
     /// Waits until everything sent has been acknowledged.
     ///
     /// # Errors

@@ -16,6 +16,8 @@ pub enum Subject {
     Port(u16),
     /// Nothing that is announced.
     Everything,
+    /// Any of the channels.
+    AnyChannel,
 }
 
 /// One waiting thread.
@@ -56,7 +58,8 @@ impl Waiters {
 
     /// Wakes those that wait for this.
     pub fn wake(&mut self, subject: Subject) {
-        for waiter in self.waiting.values_mut().filter(|waiter| waiter.subject == subject) {
+        let any = if let Subject::Channel(_) = subject { Subject::AnyChannel } else { subject };
+        for waiter in self.waiting.values_mut().filter(|waiter| waiter.subject == subject || waiter.subject == any) {
             waiter.woken = true;
             self.served += 1;
             waiter.condition.notify_one();

@@ -202,3 +202,38 @@ fn a_helper_that_slept_when_its_place_was_taken_takes_it_again_when_the_caller_i
         assert!(connected.is_ok(), "round {round}: {connected:?}");
     }
 }
+
+#[test]
+fn whoever_waits_for_any_of_several_is_told_which_and_passes_nobody_over() {
+    for (name, client, server) in pairs() {
+        server.engine.listen(7, Mode::Messages, 8).unwrap();
+        let opened: Vec<_> = (0..3)
+            .map(|_| {
+                let there = client.engine.connect(client.target(&server), 7, Mode::Messages, soon()).unwrap();
+                (there, server.engine.accept(7, soon()).unwrap())
+            })
+            .collect();
+        let here: Vec<_> = opened.iter().map(|pair| pair.1).collect();
+        let in_vain = server.engine.wait_any(&here, 0, Some(Instant::now() + Duration::from_millis(20)));
+        assert!(matches!(in_vain, Err(Error::TimedOut)), "{name}");
+
+        let (engine, there) = (client.engine.clone(), opened[1].0);
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            engine.send_all(there, b"late", None).unwrap();
+        });
+        assert_eq!(server.engine.wait_any(&here, 0, soon()).unwrap(), 1, "{name}: it sleeps until then");
+        thread.join().unwrap();
+        for (there, _) in &opened {
+            client.engine.send_all(*there, b"more", None).unwrap();
+            client.engine.drain(*there, soon()).unwrap();
+        }
+        let served: Vec<usize> = (0..3).map(|first| server.engine.wait_any(&here, first, soon()).unwrap()).collect();
+        assert_eq!(served, [0, 1, 2], "{name}");
+
+        client.engine.abort(opened[2].0);
+        let mut buffer = [0; 8];
+        while !matches!(server.engine.recv(here[2], &mut buffer, soon()), Err(Error::Failed(_)) | Ok(None)) {}
+        assert_eq!(server.engine.wait_any(&here, 2, soon()).unwrap(), 2, "{name}: an end is news too");
+    }
+}

@@ -22,7 +22,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("engine", &["proto", "link", "shm"]),
     ("capi", &["socket"]),
     ("fabric", &["socket", "engine"]),
-    ("measure", &["socket", "engine", "shm"]),
+    ("measure", &["socket", "engine", "shm", "mpi"]),
+    ("mpi", &[]),
     ("archsim", &["measure"]),
 ];
 

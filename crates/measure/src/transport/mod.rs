@@ -2,11 +2,13 @@
 
 pub mod kind;
 pub mod memory;
+pub mod mpi;
 pub mod sim;
 mod streams;
 pub mod tcp;
 pub mod udp;
 pub mod unix;
+pub mod wire;
 
 use crate::Failure;
 
