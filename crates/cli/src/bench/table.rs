@@ -5,7 +5,7 @@ use std::fmt;
 
 use ropeway_measure::carried::Carried;
 use ropeway_measure::machine;
-use ropeway_measure::record::{Better, Case, Host, Line, Metric, Series, Values};
+use ropeway_measure::record::{Better, Case, Fit, Host, Line, Metric, Series, Values};
 use ropeway_measure::run::{self, Plan};
 use ropeway_measure::transport::kind::Spec;
 use serde::Serialize;
@@ -30,6 +30,9 @@ pub struct Table {
     commit: Option<String>,
     load_1min_after: Option<f64>,
     notes: Vec<String>,
+    /// Models of the transports, where the pattern is one's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    fits: Vec<Fit>,
     rows: Vec<Row>,
     #[serde(skip)]
     better: Better,
@@ -108,6 +111,7 @@ impl Table {
             commit: run::commit(),
             load_1min_after: None,
             notes,
+            fits: Vec::new(),
             better: Better::Less,
             metric: None,
             transports: plan.transports.clone(),
@@ -131,6 +135,7 @@ impl Table {
                     row.carried = carried.clone();
                 }
             }
+            Line::Fit(fit) => self.fits.push(fit.clone()),
             Line::End { .. } => {}
         }
     }

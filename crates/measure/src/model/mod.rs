@@ -14,7 +14,12 @@ pub use loggp::LogGp;
 pub use plogp::PLogP;
 pub use points::FitFailure;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+
+use crate::pattern::Pattern;
+use crate::record::{Fit, Fitted, Line, Measured};
 
 /// Sizes that show both the constants and the slopes, with enough of them on either side of the usual switches for each to be found.
 pub const SIZES: &[usize] = &[
@@ -36,6 +41,35 @@ pub const SIZES: &[usize] = &[
 
 /// Messages in a row: enough that what the first and last do differently is small.
 pub const MESSAGES: u32 = 16;
+
+/// Whether a model is fitted to what this pattern measures.
+pub fn is_fitted(pattern: &Pattern) -> bool {
+    matches!(pattern, Pattern::LogGp { .. } | Pattern::PLogP { .. })
+}
+
+/// A model of each transport, or a warning that says why there is none, of everything that a run measured under the patterns of models.
+pub fn fits(measured: &[Measured]) -> Vec<Line> {
+    let mut transports: BTreeMap<(&str, &str), Vec<Measured>> = BTreeMap::new();
+    for of_rank in measured {
+        transports.entry((&of_rank.case.transport, &of_rank.case.pattern)).or_default().push(of_rank.clone());
+    }
+    let mut lines = Vec::new();
+    for ((transport, pattern), measured) in transports {
+        let ranks = measured.first().map_or(2, |first| first.case.ranks);
+        let fitted = match pattern {
+            "loggp" => loggp::fit(&measured).map(|model| (model.warnings.clone(), Fitted::LogGp(model))),
+            _ => plogp::fit(&measured).map(|model| (model.warnings.clone(), Fitted::PLogP(model))),
+        };
+        match fitted {
+            Ok((warnings, model)) => {
+                lines.push(Line::Fit(Fit { transport: transport.to_owned(), ranks, model }));
+                lines.extend(warnings.into_iter().map(|text| Line::Warning { text: format!("{transport}: {text}") }));
+            }
+            Err(failure) => lines.push(Line::Warning { text: format!("{transport}: no {pattern} model: {failure}") }),
+        }
+    }
+    lines
+}
 
 /// Between two sizes the network changes the way in which it carries messages.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -10,12 +10,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::floor;
 use crate::machine;
+use crate::model;
 use crate::pattern::{Bound, Pattern, Trial};
 use crate::ranks::group::{BrokenOff, Group};
 use crate::ranks::member::Fault;
-use crate::ranks::start::{Launch, Place, Scratch};
+use crate::ranks::start::{Launch, Place, Scratch, threads};
 use crate::record::{Case, FORMAT, Failed, Host, Line, Measured, Run, Series};
-use crate::transport::kind::{Setting, Spec};
+use crate::transport::kind::{Kind, Setting, Spec};
+use crate::transport::sim::{self, SimParameters};
 use enough::Enough;
 
 /// What is to be measured.
@@ -84,6 +86,7 @@ pub fn run(plan: &Plan, observer: &mut dyn Observer, broken_off: BrokenOff) -> R
         began: Instant::now(),
         arms: Vec::new(),
         enough: Enough::new(plan.stop.precision),
+        modelled: Vec::new(),
         outcome: Outcome { trials: 0, failed: 0, broken_off: false },
         next_trial: 0,
     };
@@ -100,6 +103,8 @@ struct Running<'a> {
     began: Instant,
     arms: Vec<Arm>,
     enough: Enough,
+    /// What patterns measured to which a model is fitted at the end.
+    modelled: Vec<Measured>,
     outcome: Outcome,
     /// Makes the seeds of trials different.
     next_trial: u64,
@@ -220,15 +225,11 @@ impl Running<'_> {
                     let cpu = plan.cpus.as_ref().and_then(|cpus| cpus.get(rank).copied());
                     self.enough.note(point_index, arm, &series);
                     let case = case(&spec, point, plan.ranks);
-                    self.observer.line(&Line::Measured(Measured {
-                        case,
-                        rank,
-                        round,
-                        at_ns,
-                        cpu,
-                        carried: None,
-                        series,
-                    }))?;
+                    let measured = Measured { case, rank, round, at_ns, cpu, carried: None, series };
+                    if model::is_fitted(&point.pattern) {
+                        self.modelled.push(measured.clone());
+                    }
+                    self.observer.line(&Line::Measured(measured))?;
                 }
                 Ok(())
             }
@@ -296,6 +297,9 @@ impl Running<'_> {
                 self.observer.line(&Line::Carried { transport: arm.spec.to_string(), carried })?;
             }
         }
+        for line in model::fits(&self.modelled) {
+            self.observer.line(&line)?;
+        }
         if self.outcome.broken_off {
             let text = "broken off: what was measured until then is here".to_owned();
             self.observer.line(&Line::Warning { text })?;
@@ -329,25 +333,43 @@ impl Arm {
 
 /// Starts and joins the ranks of a transport.
 fn open(plan: &Plan, spec: &Spec, broken_off: BrokenOff) -> Result<Group, Fault> {
+    if spec.kind == Kind::Sim {
+        return open_simulated(plan, spec, broken_off);
+    }
     let scratch = Scratch::new()?;
     let preloaded = spec.kind.is_preloaded();
     let members: Result<Vec<_>, Fault> =
         (0..plan.ranks).map(|rank| plan.launch.start(rank, preloaded, &scratch)).collect();
     let mut group = Group::assemble(members?, Some(scratch), STARTING, broken_off)?;
-    let settings: Vec<Setting> = (0..plan.ranks)
-        .map(|rank| Setting {
-            transport: spec.to_string(),
-            rank,
-            ranks: plan.ranks,
-            host: plan.launch.places[rank].address().to_owned(),
-            patience_ms: plan.patience.as_millis() as u64,
-            joins_small_sends: plan.joins_small_sends,
-        })
-        .collect();
+    let settings: Vec<Setting> = (0..plan.ranks).map(|rank| setting(plan, spec, rank)).collect();
     let cpus: Vec<Option<usize>> =
         (0..plan.ranks).map(|rank| plan.cpus.as_ref().and_then(|cpus| cpus.get(rank).copied())).collect();
     group.open(&settings, &cpus, STARTING + plan.patience, broken_off)?;
     Ok(group)
+}
+
+/// The ranks of a simulated network are threads: time is virtual, and nothing of the machine counts.
+fn open_simulated(plan: &Plan, spec: &Spec, broken_off: BrokenOff) -> Result<Group, Fault> {
+    let start = |error: String| Fault::Start(format!("{spec}: {error}"));
+    let mut parameters: SimParameters = spec.options.parse().map_err(|e: sim::ParseError| start(e.to_string()))?;
+    parameters.seed ^= plan.seed;
+    let ends = sim::ranks(plan.ranks, &parameters).map_err(|failure| start(failure.to_string()))?;
+    let mut group = Group::assemble(threads(ends)?, None, STARTING, broken_off)?;
+    let setting = |rank| setting(plan, spec, rank);
+    let settings: Vec<Setting> = (0..plan.ranks).map(setting).collect();
+    group.open(&settings, &vec![None; plan.ranks], STARTING, broken_off)?;
+    Ok(group)
+}
+
+fn setting(plan: &Plan, spec: &Spec, rank: usize) -> Setting {
+    Setting {
+        transport: spec.to_string(),
+        rank,
+        ranks: plan.ranks,
+        host: plan.launch.places[rank].address().to_owned(),
+        patience_ms: plan.patience.as_millis() as u64,
+        joins_small_sends: plan.joins_small_sends,
+    }
 }
 
 /// The machines of the ranks (one where all are the same), and what is known of their clocks.

@@ -3,14 +3,16 @@
 //! A new transport needs a variant of [`Kind`] with its line in [`KINDS`], a variant of [`Pending`], and an arm in [`listen`] and in [`Pending::connect`]; nothing else names transports.
 
 use std::fmt;
+use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::mpi::OverMpi;
 use super::streams::Manner;
-use super::{Rank, Transport, tcp, udp, unix};
+use super::{Rank, Transport, tcp, udp, unix, wire};
 use crate::Failure;
 
 /// The transports that there are.
@@ -24,6 +26,10 @@ pub enum Kind {
     UnixSpin,
     Ropeway,
     RopewaySpin,
+    RopewayUdp,
+    RopewayPacket,
+    Mpi,
+    Sim,
     CacheLine,
     Memcpy,
 }
@@ -63,6 +69,25 @@ pub const KINDS: &[About] = &[
     renamed(
         about(Kind::RopewaySpin, "ropeway-spin", "", "the program of tcp-spin, unchanged, under `ropeway run`"),
         "ropeway-spinning",
+    ),
+    about(
+        Kind::RopewayUdp,
+        "ropeway-udp",
+        "NAME=VALUE,..",
+        "Ropeway's own protocol over UDP; with any tunable, spin=MICROSECONDS or key=FILE",
+    ),
+    about(
+        Kind::RopewayPacket,
+        "ropeway-packet",
+        "DEVICE,NAME=VALUE,..",
+        "the same over raw Ethernet frames on DEVICE (usually eth0); needs CAP_NET_RAW",
+    ),
+    about(Kind::Mpi, "mpi", "", "the MPI that is installed: ranks are started by its mpirun"),
+    about(
+        Kind::Sim,
+        "sim",
+        "NAME=VALUE,..",
+        "a simulated network in virtual time, such as sim:L=5us,o=1us,g=2us,G=1ns",
     ),
     about(Kind::CacheLine, "cache-line", "", "limit of the machine: two processors hand a cache line to and fro"),
     about(Kind::Memcpy, "memcpy", "", "limit of the machine: one processor copies blocks that stay in its cache"),
@@ -153,11 +178,12 @@ pub struct Setting {
 }
 
 /// A rank's transport that can be reached, and waits to be told where the others are.
-#[derive(Debug)]
 pub enum Pending {
     Tcp(tcp::Pending),
     Udp(udp::Pending),
     Unix(unix::Pending),
+    Wire(Box<wire::Pending>, String),
+    Mpi,
 }
 
 /// What is done with a transport once it is open: a trait and not a closure, because it is compiled for each transport.
@@ -176,7 +202,12 @@ pub fn listen(setting: &Setting) -> Result<Pending, Failure> {
             let directory = (!spec.options.is_empty()).then(|| PathBuf::from(&spec.options));
             unix::listen(directory.as_deref()).map(Pending::Unix)
         }
-        Kind::CacheLine | Kind::Memcpy => Err(Failure::Unsupported(format!("{spec} has no ranks"))),
+        Kind::RopewayUdp | Kind::RopewayPacket => {
+            let (pending, address) = wire::listen(wire_options(&spec, setting)?)?;
+            Ok(Pending::Wire(Box::new(pending), address))
+        }
+        Kind::Mpi => Ok(Pending::Mpi),
+        Kind::Sim | Kind::CacheLine | Kind::Memcpy => Err(Failure::Unsupported(format!("{spec} has no ranks"))),
     }
 }
 
@@ -187,6 +218,9 @@ impl Pending {
             Pending::Tcp(pending) => pending.address(),
             Pending::Udp(pending) => pending.address(),
             Pending::Unix(pending) => pending.address(),
+            Pending::Wire(_, address) => address,
+            // The launcher has joined the ranks.
+            Pending::Mpi => "",
         }
     }
 
@@ -209,9 +243,46 @@ impl Pending {
             }
             Pending::Udp(pending) => visitor.visit(pending.connect(manner, rank, addresses)?),
             Pending::Unix(pending) => visitor.visit(pending.connect(manner, rank, addresses)?),
+            Pending::Wire(pending, _) => visitor.visit(pending.connect(addresses)?),
+            Pending::Mpi => visitor.visit(OverMpi::begin(patience)?),
         })
     }
 }
+
+/// What stands behind the colon of a transport over Ropeway's protocol: a device first where it needs one, then tunables and `spin` and `key`.
+fn wire_options(spec: &Spec, setting: &Setting) -> Result<wire::Options, Failure> {
+    let wrong = |text: &str| Failure::Unsupported(format!("{spec}: `{text}` is no NAME=NUMBER"));
+    let mut parts = spec.options.split(',').filter(|part| !part.is_empty()).peekable();
+    let over = match spec.kind {
+        Kind::RopewayPacket => {
+            let device = parts.next_if(|part| !part.contains('=')).unwrap_or(USUAL_DEVICE);
+            wire::Over::Packet(device.to_owned())
+        }
+        _ => {
+            let resolved =
+                (setting.host.as_str(), 0).to_socket_addrs().map_err(Failure::system("find my own address"))?;
+            let Some(address) = resolved.into_iter().next() else {
+                return Err(Failure::Unsupported(format!("the name {} has no address", setting.host)));
+            };
+            wire::Over::Udp(address)
+        }
+    };
+    let mut options = wire::Options::new(over, setting.rank, setting.ranks);
+    options.patience = Duration::from_millis(setting.patience_ms);
+    for part in parts {
+        let (name, value) = part.split_once('=').ok_or_else(|| wrong(part))?;
+        let number = || value.parse::<f64>().ok().filter(|number| *number >= 0.0).ok_or_else(|| wrong(part));
+        match name {
+            "key" => options.key_file = Some(PathBuf::from(value)),
+            "spin" => options.spin = Duration::from_secs_f64(number()? / 1e6),
+            _ => options.tunables.push((name.to_owned(), number()?)),
+        }
+    }
+    Ok(options)
+}
+
+/// The device of raw frames unless the user names one: what hosts of a box have.
+const USUAL_DEVICE: &str = "eth0";
 
 #[cfg(test)]
 mod tests {
