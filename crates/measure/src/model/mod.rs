@@ -14,7 +14,11 @@ pub use loggp::LogGp;
 pub use plogp::PLogP;
 pub use points::FitFailure;
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
+
+use crate::record::{Fit, Fitted, Measured};
 
 /// Sizes that show both the constants and the slopes, with enough of them on either side of the usual switches for each to be found.
 pub const SIZES: &[usize] = &[
@@ -47,6 +51,24 @@ pub struct ProtocolSwitch {
     pub one_way_change: f64,
     /// The same of the gap between messages.
     pub gap_change: f64,
+}
+
+/// Fits every model whose pattern was measured, for each transport: what a coordinator writes at the end of a run, or its reasons why not.
+pub fn fit_all(measured: &[Measured]) -> Vec<(String, Result<Fit, FitFailure>)> {
+    let patterns = [loggp::PATTERN, plogp::PATTERN];
+    let of_models = measured.iter().filter(|one| one.rank == 0 && patterns.contains(&one.case.pattern.as_str()));
+    let groups: BTreeSet<(&str, &str)> =
+        of_models.map(|one| (one.case.transport.as_str(), one.case.pattern.as_str())).collect();
+    let fit = |(transport, pattern): (&str, &str)| {
+        let own: Vec<Measured> = measured.iter().filter(|one| one.case.transport == transport).cloned().collect();
+        let ranks = own.iter().find(|one| one.case.pattern == pattern).map_or(0, |one| one.case.ranks);
+        let model = match pattern {
+            loggp::PATTERN => loggp::fit(&own).map(Fitted::LogGp),
+            _ => plogp::fit(&own).map(Fitted::PLogP),
+        };
+        (transport.to_owned(), model.map(|model| Fit { transport: transport.to_owned(), ranks, model }))
+    };
+    groups.into_iter().map(fit).collect()
 }
 
 /// How far measured values lie from the model's, relative to the model's.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::pattern::{self, Bound, Trial};
-use crate::record::{Case, Measured};
+use crate::record::{Case, Line, Measured};
 use crate::stats::Estimate;
 use crate::transport::Transport;
 use crate::transport::sim::{self, Sim, SimParameters};
@@ -207,6 +207,25 @@ fn a_processor_that_is_slower_than_the_network_is_said() {
         "{:?}",
         found.warnings
     );
+}
+
+#[test]
+fn every_transport_has_its_fits_and_files_keep_them() {
+    let trials = loggp::trials(FEW_SIZES, Bound::Samples(30), 0, 1);
+    let mut all = measure("noise=5%", loggp::PATTERN, &trials, 2);
+    let mut others = all.clone();
+    others.iter_mut().for_each(|one| one.case.transport = "other".into());
+    all.append(&mut others);
+    let trials = plogp::trials(FEW_SIZES, Bound::Samples(30), 0, 1);
+    all.extend(measure("model=plogp,noise=5%,g=2us+1ns/B", plogp::PATTERN, &trials, 2));
+    let fits = fit_all(&all);
+    let names: Vec<&str> = fits.iter().map(|(transport, _)| transport.as_str()).collect();
+    assert_eq!(names, ["other", "sim", "sim"]);
+    for (_, fit) in fits {
+        let line = Line::Fit(fit.expect("a fit"));
+        let text = serde_json::to_string(&line).expect("JSON");
+        assert_eq!(serde_json::from_str::<Line>(&text).expect("a line"), line, "{text}");
+    }
 }
 
 #[test]

@@ -54,13 +54,12 @@ pub enum Pattern {
 
 /// Does this rank's part of the trial.
 pub fn run<T: Transport>(transport: &mut T, trial: &Trial) -> Result<Vec<Series>, Failure> {
-    transport.barrier()?;
-    let measured = match trial.pattern {
+    let measured = transport.barrier().and_then(|()| match trial.pattern {
         Pattern::PingPong { batch } => pingpong::run(transport, trial, batch),
         Pattern::LogGp { messages } => loggp::run(transport, trial, messages),
         Pattern::PLogP { messages } => plogp::run(transport, trial, messages),
         Pattern::Noise { quantum_ns } => noise::run(transport, trial, quantum_ns),
-    };
+    });
     transport.rest();
     measured
 }

@@ -100,15 +100,15 @@ impl Shared {
 
     /// This rank's turn, the first time and whenever it has it already.
     fn turn(&self, rank: Rank) -> MutexGuard<'_, World> {
-        self.wait(self.lock(), rank)
+        let mut world = self.lock();
+        world.resume(rank);
+        self.wait(world, rank)
     }
 
     /// Gives the turn away until `wake`, or until what is wanted is there.
     fn pause(&self, rank: Rank, clock: Picos, wants: Wants, wake: Option<Picos>) -> MutexGuard<'_, World> {
-        let mut world = self.lock();
-        if wants != Wants::Barrier {
-            world = self.wait(world, rank);
-        }
+        // Who joins a barrier changes nothing for ranks that have not come to it yet.
+        let mut world = if wants == Wants::Barrier { self.lock() } else { self.turn(rank) };
         world.pause(rank, clock, wants, wake);
         self.announce(&world);
         self.wait(world, rank)

@@ -252,3 +252,12 @@ fn trials_follow_each_other_on_one_network() {
     let Values::Samples(samples) = &measured[0][0].values else { panic!("samples") };
     assert_eq!(samples.len(), 25);
 }
+
+#[test]
+fn who_has_rested_may_go_on_without_a_barrier() {
+    let mut ends = ranks(1, &SimParameters::default()).expect("a network");
+    ends[0].rest();
+    ends[0].send(0, &[1]).expect("sent");
+    let mut message = [0u8];
+    assert!(ends[0].receive(0, &mut message).expect("received") && message == [1]);
+}
