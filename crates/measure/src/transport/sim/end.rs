@@ -322,6 +322,8 @@ impl Transport for Sim {
 
     fn wait_any(&mut self) -> Result<Option<Rank>, Failure> {
         let found = self.wait_for(Wants::Any)?;
+        // Also when there is one at once: who looks again and again without receiving must let time pass for the others.
+        self.spend(picos(self.parameters.poll_ns));
         if let Some(from) = found {
             self.next = from + 1;
         }

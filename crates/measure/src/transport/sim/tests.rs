@@ -230,6 +230,27 @@ fn nobody_is_passed_over() {
 }
 
 #[test]
+fn who_looks_again_and_again_does_not_stop_time() {
+    let looks = together(EXACT, 3, |end| {
+        match end.rank() {
+            0 => {}
+            1 => end.send(0, &[1]).expect("sent"),
+            _ => {
+                end.compute(50_000);
+                end.send(0, &[2]).expect("sent");
+            }
+        }
+        // Rank 0 leaves the message of rank 1 where it is, and waits for that of rank 2.
+        let mut looks = 0;
+        while end.rank() == 0 && end.wait_any().expect("no failure") != Some(2) {
+            looks += 1;
+        }
+        looks
+    });
+    assert!((100..2_000).contains(&looks[0]), "{looks:?}");
+}
+
+#[test]
 fn trials_follow_each_other_on_one_network() {
     let trial = |size| Trial {
         pattern: Pattern::PingPong { batch: 4 },
