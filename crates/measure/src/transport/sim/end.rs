@@ -338,6 +338,24 @@ impl Transport for Sim {
         if stalled { Err(self.hopeless(Wants::Barrier)) } else { Ok(()) }
     }
 
+    /// Two messages of a handshake, and one each way.
+    fn reconnect(&mut self, peer: Rank) -> Result<(), Failure> {
+        if !self.parameters.reliable {
+            return Err(Failure::Unsupported("sim has connections only where it is reliable".to_owned()));
+        }
+        let mut message = [0u8; 1];
+        for _ in 0..2 {
+            if self.rank < peer {
+                self.send(peer, &message)?;
+                self.receive(peer, &mut message)?;
+            } else {
+                self.receive(peer, &mut message)?;
+                self.send(peer, &message)?;
+            }
+        }
+        Ok(())
+    }
+
     fn rest(&mut self) {
         let mut world = self.shared.turn(self.rank);
         world.rest(self.rank, self.now.get());

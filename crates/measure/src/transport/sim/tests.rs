@@ -251,6 +251,15 @@ fn who_looks_again_and_again_does_not_stop_time() {
 }
 
 #[test]
+fn a_connection_takes_two_round_trips() {
+    let times = together(EXACT, 2, |end| {
+        end.reconnect(1 - end.rank()).expect("a connection");
+        end.now_ns()
+    });
+    assert_eq!(times, [28_000, 22_000]);
+}
+
+#[test]
 fn trials_follow_each_other_on_one_network() {
     let trial = |size| Trial {
         pattern: Pattern::PingPong { batch: 4 },
