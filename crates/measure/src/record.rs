@@ -127,6 +127,16 @@ pub enum Fitted {
     PLogP(PLogP),
 }
 
+impl Fitted {
+    /// What whoever uses the model should know.
+    pub fn warnings(&self) -> &[String] {
+        match self {
+            Fitted::LogGp(model) => &model.warnings,
+            Fitted::PLogP(model) => &model.warnings,
+        }
+    }
+}
+
 /// Samples of one quantity.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Series {

@@ -70,8 +70,16 @@ pub fn fit(measured: &[Measured]) -> Result<LogGp, FitFailure> {
     let residuals = residuals(&curves, &round_trips, &gaps);
     let mut warnings = bound_by_overhead(&gaps, &overheads);
     warn_of_residuals(&residuals, &mut warnings);
+    let pieces: Vec<Piece> = curves.iter().map(Curves::piece).collect();
+    if pieces[0].latency_ns.value < 0.0 {
+        warnings.push(
+            "L is negative: calls that send return after the message has left, so that two of them are longer than its whole way; believe the sum L + 2 o only, \
+             or P-LogP"
+                .to_owned(),
+        );
+    }
     let switches = curves.windows(2).map(|pair| pair[0].switch_to(&pair[1])).collect();
-    Ok(LogGp { pieces: curves.iter().map(Curves::piece).collect(), switches, residuals, warnings })
+    Ok(LogGp { pieces, switches, residuals, warnings })
 }
 
 /// The lines of one piece.

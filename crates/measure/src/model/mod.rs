@@ -14,7 +14,7 @@ pub use loggp::LogGp;
 pub use plogp::PLogP;
 pub use points::FitFailure;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
@@ -42,35 +42,6 @@ pub const SIZES: &[usize] = &[
 /// Messages in a row: enough that what the first and last do differently is small.
 pub const MESSAGES: u32 = 16;
 
-/// Whether a model is fitted to what this pattern measures.
-pub fn is_fitted(pattern: &Pattern) -> bool {
-    matches!(pattern, Pattern::LogGp { .. } | Pattern::PLogP { .. })
-}
-
-/// A model of each transport, or a warning that says why there is none, of everything that a run measured under the patterns of models.
-pub fn fits(measured: &[Measured]) -> Vec<Line> {
-    let mut transports: BTreeMap<(&str, &str), Vec<Measured>> = BTreeMap::new();
-    for of_rank in measured {
-        transports.entry((&of_rank.case.transport, &of_rank.case.pattern)).or_default().push(of_rank.clone());
-    }
-    let mut lines = Vec::new();
-    for ((transport, pattern), measured) in transports {
-        let ranks = measured.first().map_or(2, |first| first.case.ranks);
-        let fitted = match pattern {
-            "loggp" => loggp::fit(&measured).map(|model| (model.warnings.clone(), Fitted::LogGp(model))),
-            _ => plogp::fit(&measured).map(|model| (model.warnings.clone(), Fitted::PLogP(model))),
-        };
-        match fitted {
-            Ok((warnings, model)) => {
-                lines.push(Line::Fit(Fit { transport: transport.to_owned(), ranks, model }));
-                lines.extend(warnings.into_iter().map(|text| Line::Warning { text: format!("{transport}: {text}") }));
-            }
-            Err(failure) => lines.push(Line::Warning { text: format!("{transport}: no {pattern} model: {failure}") }),
-        }
-    }
-    lines
-}
-
 /// Between two sizes the network changes the way in which it carries messages.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ProtocolSwitch {
@@ -81,6 +52,46 @@ pub struct ProtocolSwitch {
     pub one_way_change: f64,
     /// The same of the gap between messages.
     pub gap_change: f64,
+}
+
+/// Whether a model is fitted to what this pattern measures.
+pub fn is_fitted(pattern: &Pattern) -> bool {
+    matches!(pattern, Pattern::LogGp { .. } | Pattern::PLogP { .. })
+}
+
+/// What a coordinator writes at the end of a run: the models of all transports, with what there is to warn of, or why there are none.
+pub fn lines(measured: &[Measured]) -> Vec<Line> {
+    let warning = |text: String| Line::Warning { text };
+    let mut lines = Vec::new();
+    for (transport, fitted) in fit_all(measured) {
+        match fitted {
+            Ok(fit) => {
+                let warnings = fit.model.warnings().iter().map(|text| warning(format!("{transport}: {text}")));
+                lines.extend(warnings.collect::<Vec<_>>());
+                lines.push(Line::Fit(fit));
+            }
+            Err(failure) => lines.push(warning(format!("{transport}: no model: {failure}"))),
+        }
+    }
+    lines
+}
+
+/// Fits every model whose pattern was measured, for each transport: what a coordinator writes at the end of a run, or its reasons why not.
+pub fn fit_all(measured: &[Measured]) -> Vec<(String, Result<Fit, FitFailure>)> {
+    let patterns = [loggp::PATTERN, plogp::PATTERN];
+    let of_models = measured.iter().filter(|one| one.rank == 0 && patterns.contains(&one.case.pattern.as_str()));
+    let groups: BTreeSet<(&str, &str)> =
+        of_models.map(|one| (one.case.transport.as_str(), one.case.pattern.as_str())).collect();
+    let fit = |(transport, pattern): (&str, &str)| {
+        let own: Vec<Measured> = measured.iter().filter(|one| one.case.transport == transport).cloned().collect();
+        let ranks = own.iter().find(|one| one.case.pattern == pattern).map_or(0, |one| one.case.ranks);
+        let model = match pattern {
+            loggp::PATTERN => loggp::fit(&own).map(Fitted::LogGp),
+            _ => plogp::fit(&own).map(Fitted::PLogP),
+        };
+        (transport.to_owned(), model.map(|model| Fit { transport: transport.to_owned(), ranks, model }))
+    };
+    groups.into_iter().map(fit).collect()
 }
 
 /// How far measured values lie from the model's, relative to the model's.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::lines::Point;
-use crate::record::{Measured, Metric, Values};
+use crate::record::{Measured, Metric};
 use crate::stats::{CONFIDENCE, Estimate, Rounds, normal_quantile};
 
 /// Why there is no fit.
@@ -59,18 +59,13 @@ impl<'a> BySize<'a> {
         if sizes.len() < FEWEST_SIZES {
             return Err(FitFailure::FewSizes { sizes: sizes.len() });
         }
-        for rounds in sizes.values_mut() {
-            rounds.sort_by_key(|one| one.round);
-        }
         Ok(BySize { sizes })
     }
 
     /// The median of a metric at each size.
     pub fn medians(&self, metric: Metric) -> Result<Vec<Sized>, FitFailure> {
         let median = |(size, rounds): (&u64, &Vec<&Measured>)| {
-            let series = rounds.iter().flat_map(|one| one.series.iter().filter(|series| series.metric == metric));
-            let values: Vec<&Values> = series.map(|series| &series.values).collect();
-            let rounds = Rounds::of(values);
+            let rounds = Rounds::of_measured(rounds.iter().copied(), metric);
             let few = || FitFailure::FewSamples { size: *size };
             let value = rounds.ordered().median().ok_or_else(few)?;
             let interval = rounds.interval(0.5, CONFIDENCE).0.ok_or_else(few)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::pattern::{self, Bound, Trial};
-use crate::record::{Case, Measured};
+use crate::record::{Case, Line, Measured};
 use crate::stats::Estimate;
 use crate::transport::Transport;
 use crate::transport::sim::{self, Sim, SimParameters};
@@ -149,6 +149,7 @@ fn intervals_of_loggp_cover_the_truth_in_nine_of_ten_runs() {
             (piece.gap_per_byte_ns, 1.0),
         ]
     });
+    println!("L, o, g, G: {hits:?} of 200");
     assert!(hits.iter().all(|hits| *hits >= 180), "L, o, g, G: {hits:?} of 200");
 }
 
@@ -167,6 +168,7 @@ fn intervals_of_plogp_cover_the_truth_in_nine_of_ten_runs() {
         }
         all
     });
+    println!("L, then g, o_s, o_r by size: {hits:?} of 200");
     assert!(hits.iter().all(|hits| *hits >= 180), "L, then g, o_s, o_r by size: {hits:?} of 200");
 }
 
@@ -175,8 +177,8 @@ fn a_protocol_switch_is_found_at_its_size_and_nowhere_else() {
     let base = "L=5us,o=1us,g=2us,G=1ns,noise=5%";
     let (mut right, mut alarms, runs) = (0, 0, 20);
     for seed in 0..runs {
-        alarms += u32::from(!loggp(&format!("{base},seed={seed}"), SIZES, 40).switches.is_empty());
-        let found = loggp(&format!("{base},switch=32Ki,switch-delay=15us,seed={seed}"), SIZES, 40);
+        alarms += u32::from(!loggp(&format!("{base},seed={seed}"), SIZES, 25).switches.is_empty());
+        let found = loggp(&format!("{base},switch=32Ki,switch-delay=15us,seed={seed}"), SIZES, 25);
         right += u32::from(matches!(found.switches[..], [ProtocolSwitch { after: 16_384, before: 32_768, .. }]));
     }
     assert!(right >= 19 && alarms <= 1, "{right} right, {alarms} false, of {runs}");
@@ -205,6 +207,25 @@ fn a_processor_that_is_slower_than_the_network_is_said() {
         "{:?}",
         found.warnings
     );
+}
+
+#[test]
+fn every_transport_has_its_fits_and_files_keep_them() {
+    let trials = loggp::trials(FEW_SIZES, Bound::Samples(30), 0, 1);
+    let mut all = measure("noise=5%", loggp::PATTERN, &trials, 2);
+    let mut others = all.clone();
+    others.iter_mut().for_each(|one| one.case.transport = "other".into());
+    all.append(&mut others);
+    let trials = plogp::trials(FEW_SIZES, Bound::Samples(30), 0, 1);
+    all.extend(measure("model=plogp,noise=5%,g=2us+1ns/B", plogp::PATTERN, &trials, 2));
+    let fits = fit_all(&all);
+    let names: Vec<&str> = fits.iter().map(|(transport, _)| transport.as_str()).collect();
+    assert_eq!(names, ["other", "sim", "sim"]);
+    for (_, fit) in fits {
+        let line = Line::Fit(fit.expect("a fit"));
+        let text = serde_json::to_string(&line).expect("JSON");
+        assert_eq!(serde_json::from_str::<Line>(&text).expect("a line"), line, "{text}");
+    }
 }
 
 #[test]

@@ -109,9 +109,14 @@ pub enum Pattern {
 pub fn run<T: Transport>(transport: &mut T, trial: &Trial) -> Result<Vec<Series>, Failure> {
     // A message of nothing is none on most transports.
     let trial = &Trial { size: trial.size.max(1), ..trial.clone() };
-    check(transport, trial)?;
-    transport.barrier()?;
-    let measured = match &trial.pattern {
+    let measured =
+        check(transport, trial).and_then(|()| transport.barrier()).and_then(|()| take_part(transport, trial));
+    transport.rest();
+    measured
+}
+
+fn take_part<T: Transport>(transport: &mut T, trial: &Trial) -> Result<Vec<Series>, Failure> {
+    match &trial.pattern {
         Pattern::PingPong { batch } => pingpong::run(transport, trial, *batch),
         Pattern::Bidirectional { messages, ahead } => bidirectional::run(transport, trial, *messages, *ahead),
         Pattern::OneOne { messages } => one_one::run(transport, trial, *messages),
@@ -133,9 +138,7 @@ pub fn run<T: Transport>(transport: &mut T, trial: &Trial) -> Result<Vec<Series>
         Pattern::LogGp { messages } => loggp::run(transport, trial, *messages),
         Pattern::PLogP { messages } => plogp::run(transport, trial, *messages),
         Pattern::Noise { quantum_ns } => noise::run(transport, trial, *quantum_ns),
-    };
-    transport.rest();
-    measured
+    }
 }
 
 /// Whether the transport can carry the trial at all; every rank finds the same.

@@ -147,3 +147,57 @@ impl<'a, T: Transport> Prober<'a, T> {
         self.transport.receive(1, &mut self.back).map(drop)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::pattern::{self, Bound, Pattern, Trial};
+    use crate::record::{Metric, Series, Values};
+    use crate::transport::memory;
+
+    fn measure(pattern: Pattern, ranks: usize, bound: Bound) -> Vec<Vec<Series>> {
+        let trial = Trial { pattern, size: 64, bound, warm_up_ns: 10_000, seed: 1 };
+        std::thread::scope(|scope| {
+            let work = |mut end| {
+                let trial = &trial;
+                scope.spawn(move || pattern::run(&mut end, trial).expect("no failure"))
+            };
+            let threads: Vec<_> = memory::ranks(ranks).into_iter().map(work).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        })
+    }
+
+    #[test]
+    fn rank_0_has_a_series_of_each_quantity() {
+        use Metric::{Gap, ReceiveOverhead, RoundTrip, SendOverhead};
+        let patterns = [
+            (Pattern::LogGp { messages: 4 }, vec![RoundTrip, Gap, SendOverhead]),
+            (Pattern::PLogP { messages: 4 }, vec![RoundTrip, Gap, SendOverhead, ReceiveOverhead]),
+        ];
+        for (pattern, metrics) in patterns {
+            let measured = measure(pattern, 3, Bound::Samples(12));
+            assert!(measured[1].is_empty() && measured[2].is_empty());
+            assert_eq!(measured[0].iter().map(|series| series.metric).collect::<Vec<_>>(), metrics);
+            for series in &measured[0] {
+                let Values::Samples(samples) = &series.values else { panic!("samples") };
+                assert!(samples.len() == 12 && samples.iter().all(|ns| ns.is_finite()), "{series:?}");
+            }
+            let Values::Samples(round_trips) = &measured[0][0].values else { panic!("samples") };
+            assert!(round_trips.iter().all(|ns| *ns > 0.0));
+        }
+    }
+
+    #[test]
+    fn a_trial_of_a_duration_ends() {
+        let measured = measure(Pattern::LogGp { messages: 2 }, 2, Bound::DurationNs(1_000_000));
+        assert!(matches!(&measured[0][0].values, Values::Samples(samples) if !samples.is_empty()));
+    }
+
+    #[test]
+    fn one_rank_alone_is_refused() {
+        for pattern in [Pattern::LogGp { messages: 4 }, Pattern::PLogP { messages: 4 }] {
+            let trial = Trial { pattern, size: 1, bound: Bound::Samples(1), warm_up_ns: 0, seed: 1 };
+            let failure = pattern::run(&mut memory::ranks(1).remove(0), &trial).expect_err("refused");
+            assert!(failure.to_string().contains("two ranks"), "{failure}");
+        }
+    }
+}

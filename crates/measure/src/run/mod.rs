@@ -297,7 +297,7 @@ impl Running<'_> {
                 self.observer.line(&Line::Carried { transport: arm.spec.to_string(), carried })?;
             }
         }
-        for line in model::fits(&self.modelled) {
+        for line in model::lines(&self.modelled) {
             self.observer.line(&line)?;
         }
         if self.outcome.broken_off {

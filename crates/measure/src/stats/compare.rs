@@ -32,7 +32,7 @@ pub struct Comparison {
     pub times_better: Estimate,
     /// Rounds that the ratio comes from.
     pub rounds: usize,
-    /// Probability that a round of B is better than one of A, minus that of the opposite (Cliff's delta): 1 where B always is.
+    /// Part of the rounds in which B was better minus that in which A was; of rounds of different runs, of all pairs (Cliff's delta). 1 where B always is.
     pub effect: f64,
     pub verdict: Verdict,
     /// The verdict in words.
@@ -59,8 +59,7 @@ pub fn compare_paired(rounds: &[(f64, f64)], sides: Sides<'_>) -> Option<Compari
     let logs: Vec<f64> = usable.iter().map(|(a, b)| log_better(*a, *b, sides.better)).collect();
     let ordered = Ordered::of(&logs);
     let interval = sign_interval(&ordered, sides.confidence);
-    let (a, b): (Vec<f64>, Vec<f64>) = usable.into_iter().unzip();
-    let effect = effect(&a, &b, sides.better);
+    let effect = logs.iter().filter(|log| **log != 0.0).map(|log| log.signum()).sum::<f64>() / logs.len().max(1) as f64;
     let fewest = samples_needed(0.5, sides.confidence) as usize;
     conclude(ordered.median()?, interval, logs.len(), fewest, effect, sides)
 }
@@ -71,7 +70,10 @@ pub fn compare_unpaired(a: &[f64], b: &[f64], sides: Sides<'_>) -> Option<Compar
     let pairs = a.iter().flat_map(|a| b.iter().map(|b| log_better(*a, *b, sides.better)));
     let ordered = Ordered::of(&pairs.collect::<Vec<f64>>());
     let interval = mann_whitney_interval(&ordered, a.len() as f64, b.len() as f64, sides.confidence);
-    let effect = effect(&a, &b, sides.better);
+    let effect = match sides.better {
+        Better::Less => cliffs_delta(&b, &a),
+        Better::More => cliffs_delta(&a, &b),
+    };
     conclude(ordered.median()?, interval, a.len().min(b.len()), FEWEST_UNPAIRED, effect, sides)
 }
 
@@ -128,13 +130,6 @@ fn log_better(a: f64, b: f64, better: Better) -> f64 {
     match better {
         Better::Less => (a / b).ln(),
         Better::More => (b / a).ln(),
-    }
-}
-
-fn effect(a: &[f64], b: &[f64], better: Better) -> f64 {
-    match better {
-        Better::Less => cliffs_delta(b, a),
-        Better::More => cliffs_delta(a, b),
     }
 }
 
@@ -247,6 +242,8 @@ fn digits(value: f64) -> String {
 mod tests {
     use super::*;
     use crate::random::Random;
+    use crate::record::Values;
+    use crate::stats::{Rounds, summarize};
 
     const SIDES: Sides<'static> =
         Sides { a: "tcp", b: "ropeway", better: Better::Less, negligible: NEGLIGIBLE, confidence: 0.95 };
@@ -270,10 +267,10 @@ mod tests {
             "{}",
             found.text
         );
-        assert!(found.effect > 0.7 && found.times_better.interval.expect("an interval").contains(2.0));
+        assert!(found.effect == 1.0 && found.times_better.interval.expect("an interval").contains(2.0));
         let swapped = compare_paired(&rounds(1, 12, 0.5, 0.03), SIDES).expect("rounds");
         assert_eq!(swapped.verdict, Verdict::Worse);
-        assert!(swapped.text.starts_with("tcp is ") && swapped.effect < -0.7, "{}", swapped.text);
+        assert!(swapped.text.starts_with("tcp is ") && swapped.effect == -1.0, "{}", swapped.text);
     }
 
     #[test]
@@ -314,6 +311,41 @@ mod tests {
         assert_eq!(found.verdict, Verdict::Better);
         assert!(found.times_better.interval.expect("an interval").contains(3.0), "{found:?}");
         assert!(matches!(compare_unpaired(&a[..2], &b[..2], SIDES).expect("rounds").verdict, Verdict::TooNoisy { .. }));
+    }
+
+    #[test]
+    fn intervals_of_ratios_cover_the_truth() {
+        let (mut paired, mut unpaired) = (0, 0);
+        for seed in 0..400 {
+            let mut random = Random::new(seed);
+            // Skewed, as times are.
+            let mut value = |middle: f64| middle * (1.0 + 0.1 * random.exponential());
+            let rounds: Vec<(f64, f64)> = (0..9).map(|_| (value(2.0), value(1.0))).collect();
+            let (a, b): (Vec<f64>, Vec<f64>) = rounds.iter().copied().unzip();
+            let contains = |found: Option<Comparison>| {
+                i32::from(found.expect("rounds").times_better.interval.expect("an interval").contains(2.0))
+            };
+            paired += contains(compare_paired(&rounds, SIDES));
+            unpaired += contains(compare_unpaired(&a, &b, SIDES));
+        }
+        assert!(paired >= 372 && unpaired >= 372, "{paired} and {unpaired} of 400");
+    }
+
+    #[test]
+    fn two_summaries_are_compared_by_their_intervals() {
+        let mut random = Random::new(6);
+        let mut summary = |middle: f64| {
+            let values = (0..8).map(|_| (0..50).map(|_| middle + random.exponential()).collect());
+            let rounds: Vec<Values> = values.map(Values::Samples).collect();
+            summarize(&Rounds::of(&rounds)).expect("values")
+        };
+        let (slow, fast, same) = (summary(200.0), summary(100.0), summary(100.0));
+        let found = compare_summaries(&slow, &fast, SIDES).expect("medians");
+        assert_eq!((found.verdict, found.effect), (Verdict::Better, 1.0));
+        let interval = found.times_better.interval.expect("an interval");
+        assert!(interval.contains(200.7 / 100.7) && interval.confidence < 0.95, "{interval:?}");
+        let found = compare_summaries(&same, &fast, SIDES).expect("medians");
+        assert!(matches!(found.verdict, Verdict::NoDifference { within } if within < 0.01), "{found:?}");
     }
 
     #[test]

@@ -4,9 +4,11 @@
 //! The number of samples below the quantile is counted block by block. Its variance between blocks of independent samples is binomial; what it is beyond that
 //! widens the ranks that enclose the quantile. No distribution is assumed, and histograms, which have lost the order within a round, still have their rounds.
 
+use std::collections::BTreeMap;
+
 use super::interval::{Interval, quantile_ranks};
 use super::{Ordered, normal_quantile, student_quantile};
-use crate::record::Values;
+use crate::record::{Measured, Metric, Values};
 
 /// Blocks of each round's samples: few enough that each is longer than what lets neighbours be alike, enough for a variance.
 const BLOCKS: [usize; 2] = [24, 12];
@@ -17,10 +19,10 @@ const SHORTEST_BLOCK: usize = 4;
 /// Probability of taking independent samples for dependent ones, for each of the tests. The price is an interval that is a little too wide.
 const FALSE_ALARM: f64 = 0.01;
 
-/// One quantity of one case, in the order in which it was measured.
+/// One quantity of one case, in the order in which it was measured. A round has one series, or one of each rank that measured at the same time.
 #[derive(Debug, Clone)]
 pub struct Rounds<'a> {
-    rounds: Vec<&'a Values>,
+    rounds: Vec<Vec<&'a Values>>,
     ordered: Ordered,
 }
 
@@ -34,10 +36,32 @@ struct Spread {
 }
 
 impl<'a> Rounds<'a> {
+    /// Rounds of which each has one series.
     pub fn of(rounds: impl IntoIterator<Item = &'a Values>) -> Rounds<'a> {
-        let rounds: Vec<&Values> = rounds.into_iter().filter(|values| !is_empty(values)).collect();
-        let ordered = Ordered::of_values(rounds.iter().copied());
-        Rounds { rounds, ordered }
+        Rounds::of_ranks(rounds.into_iter().map(|values| vec![values]))
+    }
+
+    /// Rounds with the series of all ranks that measured in them.
+    pub fn of_ranks(rounds: impl IntoIterator<Item = Vec<&'a Values>>) -> Rounds<'a> {
+        let mut all = Vec::new();
+        for mut round in rounds {
+            round.retain(|values| !is_empty(values));
+            if !round.is_empty() {
+                all.push(round);
+            }
+        }
+        let ordered = Ordered::of_values(all.iter().flatten().copied());
+        Rounds { rounds: all, ordered }
+    }
+
+    /// What a case's ranks measured of this metric, put together by the number of the round.
+    pub fn of_measured(measured: impl IntoIterator<Item = &'a Measured>, metric: Metric) -> Rounds<'a> {
+        let mut rounds: BTreeMap<u32, Vec<&Values>> = BTreeMap::new();
+        for one in measured {
+            let series = one.series.iter().filter(|series| series.metric == metric);
+            rounds.entry(one.round).or_default().extend(series.map(|series| &series.values));
+        }
+        Rounds::of_ranks(rounds.into_values())
     }
 
     pub fn count(&self) -> usize {
@@ -49,17 +73,21 @@ impl<'a> Rounds<'a> {
         &self.ordered
     }
 
-    pub fn each(&self) -> impl Iterator<Item = &'a Values> + '_ {
-        self.rounds.iter().copied()
+    /// The median of each round, for comparisons.
+    pub fn medians(&self) -> Vec<f64> {
+        self.rounds.iter().filter_map(|round| Ordered::of_values(round.iter().copied()).median()).collect()
     }
 
-    /// All samples in the order of time, where there is one.
+    /// All samples in the order of time, where there is one. Ranks of a round measured side by side: their samples are taken in turn.
     pub fn in_time(&self) -> Option<Vec<f64>> {
         let mut all = Vec::new();
-        for values in &self.rounds {
-            match values {
-                Values::Samples(samples) => all.extend(samples.iter().copied().filter(|value| value.is_finite())),
-                Values::Counts(_) => return None,
+        for round in &self.rounds {
+            let ranks: Vec<&[f64]> = round.iter().map(|values| samples(values)).collect::<Option<_>>()?;
+            let longest = ranks.iter().map(|rank| rank.len()).max().unwrap_or(0);
+            for i in 0..longest {
+                for rank in &ranks {
+                    all.extend(piece(rank, i, longest).iter().filter(|value| value.is_finite()));
+                }
             }
         }
         Some(all)
@@ -101,20 +129,24 @@ impl<'a> Rounds<'a> {
 
     /// The ways of cutting the samples into blocks of (samples, of them below).
     fn blockings(&self, split: &Split) -> Vec<Vec<(f64, f64)>> {
-        let rounds: Vec<(f64, f64)> = self.rounds.iter().map(|values| split.count(values)).collect();
+        let sum = |a: (f64, f64), b: (f64, f64)| (a.0 + b.0, a.1 + b.1);
         let mut all = Vec::new();
         for blocks in BLOCKS {
             let each = blocks.div_ceil(self.rounds.len());
-            let cut: Option<Vec<&[f64]>> = self.rounds.iter().map(|values| samples(values)).collect();
-            let Some(cut) = cut.filter(|cut| each > 1 && cut.iter().all(|round| round.len() >= each * SHORTEST_BLOCK))
-            else {
+            let long = |values: &&Values| samples(values).is_some_and(|samples| samples.len() >= each * SHORTEST_BLOCK);
+            if each < 2 || !self.rounds.iter().flatten().all(long) {
                 continue;
+            }
+            // Ranks of a round share its luck at any moment: their pieces of the same time are one block.
+            let block = |round: &Vec<&Values>, i: usize| {
+                let ranks = round.iter().filter_map(|values| samples(values));
+                ranks.map(|rank| split.count_samples(piece(rank, i, each))).fold((0.0, 0.0), sum)
             };
-            let pieces = cut.iter().flat_map(|round| (0..each).map(move |i| piece(round, i, each)));
-            all.push(pieces.map(|piece| split.count_samples(piece)).collect());
+            all.push(self.rounds.iter().flat_map(|round| (0..each).map(move |i| block(round, i))).collect());
         }
-        if rounds.len() > 1 {
-            all.push(rounds);
+        if self.rounds.len() > 1 {
+            let round = |round: &Vec<&Values>| round.iter().map(|values| split.count(values)).fold((0.0, 0.0), sum);
+            all.push(self.rounds.iter().map(round).collect());
         }
         all
     }
@@ -122,9 +154,9 @@ impl<'a> Rounds<'a> {
     /// Whether a sample below the quantile is followed by another such more often than chance makes it.
     fn neighbours_are_alike(&self, split: &Split) -> bool {
         let (mut products, mut squares, mut pairs) = (0.0, 0.0, 0u64);
-        for round in self.rounds.iter().filter_map(|values| samples(values)) {
+        for series in self.rounds.iter().flatten().filter_map(|values| samples(values)) {
             let mut before = None;
-            for value in round.iter().filter(|value| value.is_finite()) {
+            for value in series.iter().filter(|value| value.is_finite()) {
                 let deviation = split.below(*value) - split.q;
                 squares += deviation * deviation;
                 if let Some(before) = before {
@@ -285,6 +317,33 @@ mod tests {
         let values: Vec<Values> = [0.0, 3.0, 1.0, 2.0, 6.0, 4.0, 2.0].into_iter().map(round).collect();
         let (interval, dependent) = Rounds::of(&values).interval(0.5, 0.95);
         assert!(dependent && interval.is_some_and(|interval| interval.high - interval.low > 2.0), "{interval:?}");
+    }
+
+    #[test]
+    fn ranks_that_measure_together_are_one_round() {
+        let (covered, alike) = {
+            let mut random = Random::new(5);
+            let (mut hits, mut alike) = (0, 0);
+            for _ in 0..200 {
+                // Eight ranks that see the same luck: eight times the samples, and no more is known.
+                let round = |random: &mut Random| -> Vec<Values> {
+                    let level = random.normal();
+                    let rank = |random: &mut Random| (0..30).map(|_| level + 0.1 * random.normal()).collect();
+                    (0..8).map(|_| Values::Samples(rank(random))).collect()
+                };
+                let rounds: Vec<Vec<Values>> = (0..15).map(|_| round(&mut random)).collect();
+                let rounds = Rounds::of_ranks(rounds.iter().map(|ranks| ranks.iter().collect()));
+                let (interval, dependent) = rounds.interval(0.5, 0.95);
+                hits += i32::from(interval.is_none_or(|interval| interval.contains(0.0)));
+                alike += i32::from(dependent);
+            }
+            (hits, alike)
+        };
+        assert!(covered >= 180 && alike == 200, "{covered}, alike {alike}");
+        let ranks = [Values::Samples(vec![1.0, 3.0]), Values::Samples(vec![2.0, 2.0, 4.0, 4.0])];
+        let rounds = Rounds::of_ranks([ranks.iter().collect()]);
+        assert_eq!(rounds.in_time(), Some(vec![2.0, 1.0, 2.0, 4.0, 3.0, 4.0]));
+        assert_eq!((rounds.count(), rounds.medians()), (1, vec![2.5]));
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::{CONFIDENCE, ChangePoint, Interval, Ordered, Rounds, Trend, change_point, trend};
-use crate::record::Values;
 
 /// A value found from samples.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -53,9 +52,8 @@ const FENCE: f64 = 3.0;
 /// value is far from the bulk.
 const NARROWEST: f64 = 0.01;
 
-/// Puts the rounds of one case together. `rounds`: the values of one quantity, round by round. None without a value.
-pub fn summarize<'a>(rounds: impl IntoIterator<Item = &'a Values>) -> Option<Summary> {
-    let rounds = Rounds::of(rounds);
+/// Puts the rounds of one quantity of one case together. None without a value.
+pub fn summarize(rounds: &Rounds<'_>) -> Option<Summary> {
     let ordered = rounds.ordered();
     let estimate = |q: f64| {
         let (interval, dependent) = rounds.interval(q, CONFIDENCE);
@@ -152,9 +150,10 @@ fn figure(value: f64, unit: &str) -> String {
 mod tests {
     use super::*;
     use crate::random::Random;
+    use crate::record::Values;
 
     fn one(samples: Vec<f64>) -> Summary {
-        summarize(&[Values::Samples(samples)]).expect("values")
+        summarize(&Rounds::of(&[Values::Samples(samples)])).expect("values")
     }
 
     #[test]
@@ -188,16 +187,24 @@ mod tests {
     }
 
     #[test]
+    fn a_million_independent_samples_raise_no_alarm() {
+        let mut random = Random::new(9);
+        let samples: Vec<f64> = (0..1_000_000).map(|_| 100.0 + random.exponential()).collect();
+        let summary = one(samples);
+        assert!(!summary.dependent && summary.trend.is_none() && summary.p999.interval.is_some());
+    }
+
+    #[test]
     fn too_few_samples_are_said() {
         let few = one(vec![1.0, 2.0, 3.0]);
         assert!(few.median.interval.is_none() && few.warnings("ns")[0].contains("too few samples"));
-        assert_eq!(summarize(&[]), None);
+        assert_eq!(summarize(&Rounds::of(&[])), None);
     }
 
     #[test]
     fn samples_and_histograms_of_rounds_are_put_together() {
         let rounds = [Values::Samples(vec![1.0, 2.0]), Values::Counts(vec![(3.0, 2), (4.0, 1)])];
-        let summary = summarize(&rounds).expect("values");
+        let summary = summarize(&Rounds::of(&rounds)).expect("values");
         assert_eq!((summary.count, summary.rounds, summary.median.value), (5, 2, 3.0));
     }
 }

@@ -100,15 +100,15 @@ impl Shared {
 
     /// This rank's turn, the first time and whenever it has it already.
     fn turn(&self, rank: Rank) -> MutexGuard<'_, World> {
-        self.wait(self.lock(), rank)
+        let mut world = self.lock();
+        world.resume(rank);
+        self.wait(world, rank)
     }
 
     /// Gives the turn away until `wake`, or until what is wanted is there.
     fn pause(&self, rank: Rank, clock: Picos, wants: Wants, wake: Option<Picos>) -> MutexGuard<'_, World> {
-        let mut world = self.lock();
-        if wants != Wants::Barrier {
-            world = self.wait(world, rank);
-        }
+        // Who joins a barrier changes nothing for ranks that have not come to it yet.
+        let mut world = if wants == Wants::Barrier { self.lock() } else { self.turn(rank) };
         world.pause(rank, clock, wants, wake);
         self.announce(&world);
         self.wait(world, rank)
@@ -322,6 +322,8 @@ impl Transport for Sim {
 
     fn wait_any(&mut self) -> Result<Option<Rank>, Failure> {
         let found = self.wait_for(Wants::Any)?;
+        // Also when there is one at once: who looks again and again without receiving must let time pass for the others.
+        self.spend(picos(self.parameters.poll_ns));
         if let Some(from) = found {
             self.next = from + 1;
         }
@@ -334,6 +336,24 @@ impl Transport for Sim {
         drop(world);
         self.until(clock);
         if stalled { Err(self.hopeless(Wants::Barrier)) } else { Ok(()) }
+    }
+
+    /// Two messages of a handshake, and one each way.
+    fn reconnect(&mut self, peer: Rank) -> Result<(), Failure> {
+        if !self.parameters.reliable {
+            return Err(Failure::Unsupported("sim has connections only where it is reliable".to_owned()));
+        }
+        let mut message = [0u8; 1];
+        for _ in 0..2 {
+            if self.rank < peer {
+                self.send(peer, &message)?;
+                self.receive(peer, &mut message)?;
+            } else {
+                self.receive(peer, &mut message)?;
+                self.send(peer, &message)?;
+            }
+        }
+        Ok(())
     }
 
     fn rest(&mut self) {

@@ -2,7 +2,7 @@
 //!
 //! Time is virtual. Every rank is a thread with a clock of its own; only one runs at any moment, and whoever looks at the network does so when no other rank can
 //! still act before that moment. The same parameters and seed therefore give the same times, to the picosecond, on every machine. How long messages take is in
-//! [`parameters`]; the order of events in [`world`].
+//! `parameters.rs`; the order of events in `world.rs`.
 //!
 //! What does not live here: Ropeway's own protocol in a simulated network (`ropeway sim`, the link `sim`).
 

@@ -43,7 +43,7 @@ pub struct SimParameters {
     pub outliers: Option<Outliers>,
     /// Another protocol for large messages.
     pub switch: Option<Switch>,
-    /// What reading the clock takes, and a look for a message that is not there. Not 0: a loop that only looks must end.
+    /// What reading the clock takes, and asking which rank has sent something, or for a message that is not there. Not 0: a loop that only looks must end.
     pub clock_ns: f64,
     pub poll_ns: f64,
     pub seed: u64,

@@ -230,6 +230,36 @@ fn nobody_is_passed_over() {
 }
 
 #[test]
+fn who_looks_again_and_again_does_not_stop_time() {
+    let looks = together(EXACT, 3, |end| {
+        match end.rank() {
+            0 => {}
+            1 => end.send(0, &[1]).expect("sent"),
+            _ => {
+                end.compute(50_000);
+                end.send(0, &[2]).expect("sent");
+            }
+        }
+        // Rank 0 leaves the message of rank 1 where it is, and waits for that of rank 2.
+        let mut looks = 0;
+        while end.rank() == 0 && end.wait_any().expect("no failure") != Some(2) {
+            looks += 1;
+        }
+        looks
+    });
+    assert!((100..2_000).contains(&looks[0]), "{looks:?}");
+}
+
+#[test]
+fn a_connection_takes_two_round_trips() {
+    let times = together(EXACT, 2, |end| {
+        end.reconnect(1 - end.rank()).expect("a connection");
+        end.now_ns()
+    });
+    assert_eq!(times, [28_000, 22_000]);
+}
+
+#[test]
 fn trials_follow_each_other_on_one_network() {
     let trial = |size| Trial {
         pattern: Pattern::PingPong { batch: 4 },
@@ -251,4 +281,13 @@ fn trials_follow_each_other_on_one_network() {
     let measured = together(EXACT, 2, |end| pattern::run(end, &timed).expect("a trial"));
     let Values::Samples(samples) = &measured[0][0].values else { panic!("samples") };
     assert_eq!(samples.len(), 25);
+}
+
+#[test]
+fn who_has_rested_may_go_on_without_a_barrier() {
+    let mut ends = ranks(1, &SimParameters::default()).expect("a network");
+    ends[0].rest();
+    ends[0].send(0, &[1]).expect("sent");
+    let mut message = [0u8];
+    assert!(ends[0].receive(0, &mut message).expect("received") && message == [1]);
 }

@@ -185,6 +185,16 @@ impl World {
         self.leave(rank, State::Resting);
     }
 
+    /// A rank that rested goes on without a barrier.
+    pub fn resume(&mut self, rank: Rank) {
+        if self.states[rank] == State::Resting {
+            self.states[rank] = State::Runnable;
+            if self.running.is_none() {
+                self.schedule();
+            }
+        }
+    }
+
     /// This rank is no more.
     pub fn gone(&mut self, rank: Rank) {
         self.leave(rank, State::Gone);
