@@ -212,7 +212,7 @@ fn ranges(panel: &Panel) -> Ranges {
         description: format!(
             "The {name} of each transport from the least sample to the greatest ones, with the median and its 95 % interval."
         ),
-        axis: y_axis(panel, &format!("{name}: least, median with its interval, and high end")),
+        axis: y_axis(panel, name),
         unit: panel.metric.unit(),
         rows: rows.collect(),
     }
