@@ -72,7 +72,7 @@ fn lines(panel: &Panel, variable: &Variable, references: bool) -> Lines {
 fn printed(panel: &Panel) -> Vec<Mark> {
     let of_panel = reference::of(&panel.pattern, panel.metric);
     let marks = of_panel.filter_map(|reference| {
-        let name = format!("{} {}", reference.system, reference.source);
+        let name = format!("{} {}", reference.source, reference.system);
         let note = format!("{name}: {}", reference.printed);
         Some(Mark { name, x: reference.size? as f64, y: reference.value, note })
     });
