@@ -112,7 +112,7 @@ impl Heat {
             (left, top + 12.0),
             Anchor::Start,
             "m",
-            &fitted(&format!("{}; the ring is the best", self.label), right - left),
+            &fitted(&format!("{}; the dot is the best", self.label), right - left),
         );
         let (from, to) = (units::value(low, self.unit), units::value(high, self.unit));
         let start = left + text_width(&from) + 8.0;

@@ -75,7 +75,8 @@ impl Lines {
         let mut top = heading(&mut svg, canvas) + 4.0;
         let marks: Vec<(char, &Mark)> = ('A'..='Z').zip(self.marks.iter().take(MOST_MARKS)).collect();
         top += self.legend(&mut svg, canvas, top, &marks);
-        svg.text((12.0, top + 12.0), Anchor::Start, "m", &fitted(&self.y_label(), canvas.width - 24.0));
+        // The label of the y axis stands above it: a reader need not turn the head.
+        svg.text((12.0, top + 12.0), Anchor::Start, "m", &fitted(&self.y.label, canvas.width - 24.0));
         let frame = self.frame(canvas, top + 24.0);
         self.grid(&mut svg, &frame, canvas);
         for curve in &self.curves {
@@ -110,11 +111,6 @@ impl Lines {
         let left = labels.fold(30.0, f64::max) + 16.0;
         let bottom = top + (canvas.width * 0.45).max(220.0);
         Frame { left, right: canvas.width - 22.0, top, bottom, x, y }
-    }
-
-    /// The label of the y axis, which stands above it: a reader need not turn the head.
-    fn y_label(&self) -> String {
-        self.y.label.clone()
     }
 
     fn grid(&self, svg: &mut Svg, frame: &Frame, canvas: &Canvas) {

@@ -118,16 +118,17 @@ pub fn circle(x: f64, y: f64, r: f64) -> String {
 }
 
 /// Colours from low to high that stay in order for everybody, in light and in dark: stops of cividis (Nuñez, Anderton and Renslow, 2018).
-const RAMP: [(u8, u8, u8); 9] = [
-    (0, 34, 78),
-    (18, 53, 112),
-    (59, 73, 108),
-    (87, 93, 109),
+const RAMP: [(u8, u8, u8); 10] = [
+    (0, 32, 77),
+    (0, 51, 111),
+    (57, 72, 107),
+    (87, 92, 109),
     (112, 113, 115),
-    (138, 134, 120),
-    (165, 156, 116),
-    (195, 179, 105),
-    (254, 232, 56),
+    (138, 135, 121),
+    (166, 157, 117),
+    (196, 181, 108),
+    (228, 207, 91),
+    (255, 234, 70),
 ];
 
 /// The colour at a part from 0 to 1 of the ramp.

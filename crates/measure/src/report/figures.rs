@@ -72,7 +72,7 @@ fn lines(panel: &Panel, variable: &Variable, references: bool) -> Lines {
 fn printed(panel: &Panel) -> Vec<Mark> {
     let of_panel = reference::of(&panel.pattern, panel.metric);
     let marks = of_panel.filter_map(|reference| {
-        let name = format!("{} {}", reference.system, reference.source);
+        let name = format!("{} {}", reference.source, reference.system);
         let note = format!("{name}: {}", reference.printed);
         Some(Mark { name, x: reference.size? as f64, y: reference.value, note })
     });
@@ -212,7 +212,7 @@ fn ranges(panel: &Panel) -> Ranges {
         description: format!(
             "The {name} of each transport from the least sample to the greatest ones, with the median and its 95 % interval."
         ),
-        axis: y_axis(panel, &format!("{name}: least, median with its interval, and high end")),
+        axis: y_axis(panel, name),
         unit: panel.metric.unit(),
         rows: rows.collect(),
     }

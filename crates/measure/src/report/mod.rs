@@ -1,6 +1,6 @@
 //! Result files as one page of HTML that needs nothing else, and the figures that belong to them.
 //!
-//! [`panels`] decides what is put next to what, [`figures`] and [`tables`] show it, [`page`] puts the whole together, [`reference`] has the values that are
+//! [`mod@panels`] decides what is put next to what, [`figures`] and `tables` show it, [`mod@page`] puts the whole together, [`mod@reference`] has the values that are
 //! printed in the source documents. No name from a file reaches the page without passing [`crate::plot::svg::escape`].
 
 pub mod figures;

@@ -29,7 +29,8 @@ pub struct Options {
 /// Makes the page.
 pub fn page(results: &[Results], options: &Options) -> String {
     let order = Order::new(results, options.baseline.as_deref());
-    let panels = panels(results, &order);
+    let mut panels = panels(results, &order);
+    panels.sort_by_key(|panel| words::place(&panel.pattern));
     let title = options.title.as_deref().unwrap_or("Interconnects, measured by ropeway bench");
     let mut body = Page { html: String::new(), figures: 0, references: options.references };
     body.head(title, results, &panels, &order);
@@ -43,12 +44,13 @@ pub fn page(results: &[Results], options: &Options) -> String {
         body.pattern(number, of_pattern);
     }
     body.section("how", "How it was measured", &(machines(results) + &runs(results) + READING));
-    let (light, dark) = (palette::variables(&palette::LIGHT), palette::variables(&palette::DARK));
+    let light = palette::variables(&palette::LIGHT) + "--better:#1a7f37;--worse:#b3261e;--panel:#f6f8fa;";
+    let dark = palette::variables(&palette::DARK) + "--better:#5fd38a;--worse:#ff8f80;--panel:#1c2027;";
     let figures = palette::style(|name| format!("var(--{name})"), "inherit");
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\"><title>{}</title>\n<style>:root{{{light}}}\
-         @media screen and (prefers-color-scheme:dark){{:root{{{dark}--better:#5fd38a;--worse:#ff8f80;--panel:#1c2027}}}}\n{STYLE}{figures}</style></head>\n\
+         @media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n{STYLE}{figures}</style></head>\n\
          <body><main>{}</main></body></html>\n",
         escape(title),
         body.html

@@ -108,6 +108,8 @@ pub struct Panel {
     pub columns: Vec<f64>,
     /// In the page's order of transports.
     pub rows: Vec<Row>,
+    /// Cases of the pattern that gave nothing at least once, with their transports.
+    pub failed: Vec<Case>,
 }
 
 /// A transport in a panel.
@@ -139,6 +141,17 @@ impl Panel {
     }
 }
 
+impl Panel {
+    /// Whether this transport was tried at this place of the line, and failed.
+    pub fn has_failed(&self, transport: &str, x: f64) -> bool {
+        let at = |case: &Case| match &self.layout {
+            Layout::Line(variable) => variable.of(case) == x,
+            Layout::Single | Layout::Plane(..) => true,
+        };
+        self.failed.iter().any(|case| case.transport == transport && at(case))
+    }
+}
+
 impl Row {
     pub fn cell(&self, x: f64) -> Option<&Cell> {
         self.cells.iter().find(|cell| cell.x.total_cmp(&x).is_eq())
@@ -149,7 +162,12 @@ impl Row {
 pub fn panels(results: &[Results], order: &Order) -> Vec<Panel> {
     let groups = groups(results);
     let alike = |a: &Group<'_>, b: &Group<'_>| (&a.case.pattern, a.metric) == (&b.case.pattern, b.metric);
-    groups.chunk_by(alike).flat_map(|groups| split(groups, order)).collect()
+    let mut panels: Vec<Panel> = groups.chunk_by(alike).flat_map(|groups| split(groups, order)).collect();
+    for panel in &mut panels {
+        let failed = results.iter().flat_map(|results| &results.failed).map(|failed| &failed.case);
+        panel.failed = failed.filter(|case| case.pattern == panel.pattern).cloned().collect();
+    }
+    panels
 }
 
 /// Panels of one pattern and metric.
@@ -229,6 +247,7 @@ fn panel(groups: &[&Group<'_>], layout: &Layout, common: &[Variable], order: &Or
         layout: layout.clone(),
         columns,
         rows,
+        failed: Vec::new(),
     };
     judge(&mut panel);
     panel
@@ -260,7 +279,10 @@ mod tests {
     use super::*;
     use crate::results::group::tests::measured;
 
-    fn panels_of(cases: &[(&str, u64, &[(&str, f64)])]) -> Vec<Panel> {
+    /// Transport, size and parameters.
+    type Tried<'a> = (&'a str, u64, &'a [(&'a str, f64)]);
+
+    fn panels_of(cases: &[Tried<'_>]) -> Vec<Panel> {
         let mut results = Results::default();
         for (transport, size, parameters) in cases {
             let mut one = measured(transport, *size, 0, Metric::Goodput, vec![1.0, 2.0]);

@@ -13,7 +13,7 @@ pub struct Reference {
     /// Patterns of today that measure the same.
     pub patterns: &'static [&'static str],
     pub metric: Metric,
-    /// Bytes of a message; `None` where the text does not say, and the value is listed but not drawn.
+    /// Bytes of a message, where the value is drawn; `None` where the text does not say, and the value is only listed.
     pub size: Option<u64>,
     /// In the metric's unit.
     pub value: f64,
@@ -68,23 +68,23 @@ const fn bytes_per_s(figure: &'static str, system: &'static str, (value, printed
 
 /// All of them, by document.
 pub const REFERENCES: &[Reference] = &[
-    goodput("[0:5.2.2]", "figure 5.4", "CDP, Gigabit Ethernet", STREAM, Some(1472), (884, "884 Mbps")),
-    goodput("[0:5.2.2]", "figure 5.4", "UDP, Gigabit Ethernet", STREAM, Some(1472), (920, "920 Mbps")),
-    goodput("[0:5.2.2]", "figure 5.4", "TCP, Gigabit Ethernet", STREAM, Some(1472), (927, "927 Mbps")),
-    goodput("[1:5.2]", "figure 8", "CDP, Gigabit Ethernet", STREAM, Some(1472), (615, "615 Mbps")),
-    goodput("[1:5.2]", "figure 8", "UDP, Gigabit Ethernet", STREAM, Some(1472), (630, "630 Mbps")),
-    goodput("[1:5.2]", "figure 8", "TCP, Gigabit Ethernet", STREAM, Some(1472), (666, "666 Mbps")),
-    goodput("[2:6.5.1]", "figure 19", "ESP, one sender", ONE_ONE, KB_256, (838, "838 MBit/s")),
-    goodput("[2:6.5.1]", "figure 19", "TCP with TSO, one sender", ONE_ONE, KB_128, (833, "833 MBit/s")),
-    goodput("[2:6.5.1]", "figure 19", "TCP without TSO, one sender", ONE_ONE, KB_65, (756, "756 MBit/s")),
-    goodput("[2:6.5.2]", "figure 20", "ESP, two senders", INCAST, KB_256, (887, "887 MBit/s")),
-    goodput("[2:6.5.2]", "figure 20", "TCP, two senders", INCAST, KB_65, (787, "787 MBit/s")),
+    goodput("[0:5.2.2]", "figure 5.4", "CDP, Gigabit Ethernet", STREAM, Some(1472), (884, "884 Mbps at 1472 bytes")),
+    goodput("[0:5.2.2]", "figure 5.4", "UDP, Gigabit Ethernet", STREAM, Some(1472), (920, "920 Mbps at 1472 bytes")),
+    goodput("[0:5.2.2]", "figure 5.4", "TCP, Gigabit Ethernet", STREAM, Some(1472), (927, "927 Mbps at 1472 bytes")),
+    goodput("[1:5.2]", "figure 8", "CDP, Gigabit Ethernet", STREAM, Some(1472), (615, "615 Mbps at 1472 bytes")),
+    goodput("[1:5.2]", "figure 8", "UDP, Gigabit Ethernet", STREAM, Some(1472), (630, "630 Mbps at 1472 bytes")),
+    goodput("[1:5.2]", "figure 8", "TCP, Gigabit Ethernet", STREAM, Some(1472), (666, "666 Mbps at 1472 bytes")),
+    goodput("[2:6.5.1]", "figure 19", "ESP, one sender", ONE_ONE, KB_256, (838, "838 MBit/s at 256 kB")),
+    goodput("[2:6.5.1]", "figure 19", "TCP with TSO, one sender", ONE_ONE, KB_128, (833, "833 MBit/s at 128 kB")),
+    goodput("[2:6.5.1]", "figure 19", "TCP without TSO, one sender", ONE_ONE, KB_65, (756, "756 MBit/s at 65 kB")),
+    goodput("[2:6.5.2]", "figure 20", "ESP, two senders", INCAST, KB_256, (887, "887 MBit/s at 256 kB")),
+    goodput("[2:6.5.2]", "figure 20", "TCP, two senders", INCAST, KB_65, (787, "787 MBit/s at 65 kB")),
     goodput("[2:6.5.2]", "figure 20", "TCP, two senders, very large messages", INCAST, None, (500, "about 500 MBit/s")),
-    one_way("[4:6]", "figure 9", "SCI SOCKET, Opteron", Some(1), (2310, "2.31 µs")),
-    one_way("[4:6]", "figure 9", "SCI SOCKET, Opteron, least", Some(1), (2260, "2.26 µs")),
-    one_way("[4:6]", "figure 9", "SCI SOCKET, Athlon", Some(1), (3190, "3.19 µs")),
-    one_way("[4:6]", "figure 9", "SCI SOCKET, Athlon, least", Some(1), (2900, "2.90 µs")),
-    one_way("[4:6]", "text", "Sockets Direct Protocol over InfiniBand", Some(2), (28_000, "28 µs")),
+    one_way("[4:6]", "figure 9", "SCI SOCKET, Opteron", Some(1), (2310, "2.31 µs for 1 byte")),
+    one_way("[4:6]", "figure 9", "SCI SOCKET, Opteron, least", Some(1), (2260, "2.26 µs for 1 byte")),
+    one_way("[4:6]", "figure 9", "SCI SOCKET, Athlon", Some(1), (3190, "3.19 µs for 1 byte")),
+    one_way("[4:6]", "figure 9", "SCI SOCKET, Athlon, least", Some(1), (2900, "2.90 µs for 1 byte")),
+    one_way("[4:6]", "text", "Sockets Direct Protocol over InfiniBand", Some(2), (28_000, "28 µs for 2 bytes")),
     one_way("[4:6]", "figure 10", "SCI user sockets, Netperf", None, (2450, "203800 transactions/s, 2.45 µs")),
     one_way("[4:6]", "figure 10", "Gigabit Ethernet, Netperf", None, (23_200, "21400 transactions/s, 23.2 µs")),
     bytes_per_s("figure 11", "SCI sockets, Opteron", (186e6, "186 MB/s")),

@@ -42,8 +42,7 @@ pub fn summary(panel: &Panel) -> String {
     for row in &panel.rows {
         let _ = write!(table, "<tr><th scope=\"row\">{}</th>", name(&row.transport, row.number));
         for x in &columns {
-            table +=
-                &row.cell(*x).map_or_else(|| "<td class=\"none\">not measured</td>".into(), |cell| value(panel, cell));
+            table += &row.cell(*x).map_or_else(|| missing(panel, &row.transport, *x), |cell| value(panel, cell));
         }
         table += "</tr>";
     }
@@ -55,6 +54,12 @@ pub fn summary(panel: &Panel) -> String {
 pub fn name(transport: &str, number: usize) -> String {
     let colour = number % crate::plot::palette::COLOURS;
     format!("<span class=\"chip c{colour}\"></span>{}", escape(transport))
+}
+
+/// A place in the table without a value, and why.
+fn missing(panel: &Panel, transport: &str, x: f64) -> String {
+    let why = if panel.has_failed(transport, x) { "failed" } else { "not measured" };
+    format!("<td class=\"none\">{why}</td>")
 }
 
 /// Median, interval, and how it stands to the first transport.
@@ -135,8 +140,8 @@ pub fn details(panel: &Panel) -> String {
 pub fn printed(panel: &Panel) -> String {
     let rows: String = reference::of(&panel.pattern, panel.metric)
         .map(|r| {
-            let size = r.size.map_or_else(|| "not said".to_owned(), units::bytes);
-            let fields = [size, r.printed.to_owned(), format!("{} {}", r.source, r.figure)].map(|text| escape(&text));
+            let size = r.size.map_or_else(|| "not drawn".to_owned(), units::bytes);
+            let fields = [r.printed.to_owned(), format!("{} {}", r.source, r.figure), size].map(|text| escape(&text));
             format!("<tr><th scope=\"row\">{}</th><td>{}</td></tr>", escape(r.system), fields.join("</td><td>"))
         })
         .collect();
@@ -145,7 +150,7 @@ pub fn printed(panel: &Panel) -> String {
     }
     let table = format!(
         "<table class=\"all\"><caption>Printed in the source documents</caption><thead><tr><th scope=\"col\">system</th>\
-         <th scope=\"col\">size</th><th scope=\"col\">value</th><th scope=\"col\">source</th></tr></thead><tbody>{rows}</tbody></table>"
+         <th scope=\"col\">printed</th><th scope=\"col\">source</th><th scope=\"col\">drawn at</th></tr></thead><tbody>{rows}</tbody></table>"
     );
     scrolling("Printed values", &table)
 }
@@ -180,7 +185,7 @@ pub fn glance(panels: &[Panel], transports: &[String]) -> String {
             );
             for transport in transports {
                 let cell = panel.rows.iter().find(|row| row.transport == *transport).and_then(|row| row.cell(x));
-                table += &cell.map_or_else(|| "<td class=\"none\">not measured</td>".into(), |cell| value(panel, cell));
+                table += &cell.map_or_else(|| missing(panel, transport, x), |cell| value(panel, cell));
             }
             table += "</tr>";
         }

@@ -5,36 +5,45 @@ use crate::plot::heat::Heat;
 use crate::record::{Better, Metric};
 use crate::results::{group, units};
 
-/// What a pattern measures. A pattern that is not in this list is shown by its name alone.
+/// Patterns as they are shown: in this order, with a title and what is measured.
+const PATTERNS: &[(&str, &str, &str)] = &[
+    (
+        "pingpong",
+        "Ping-pong",
+        "A message goes to and fro between two ranks; half of the round trip is shown. Nothing queues.",
+    ),
+    ("flood", "Flood", "Small messages follow each other as fast as they can be sent."),
+    ("stream", "Stream", "One rank sends without a pause, the other receives."),
+    ("bidirectional", "Bidirectional", "Two ranks send to each other at the same time."),
+    ("one-one", "One to one", "Ranks are paired at random and all pairs send at once: the effective bisection."),
+    ("one-many", "One to many", "One rank sends to all others."),
+    ("many-one", "Many to one (incast)", "All ranks send to one at the same time, and wait for its answer."),
+    ("all-to-all", "All to all", "Every rank sends to every other."),
+    (
+        "request-response",
+        "Request and response",
+        "Requests are answered, several of them under way; times count from the moment at which a request was due.",
+    ),
+    ("connection-rate", "Connections", "Connections are made, used once and closed."),
+    ("overlap", "Overlap", "How much computation hides behind a transfer."),
+    ("background", "Background load", "Short messages while bulk data flows."),
+    ("search", "Parameter search", "One transfer for each pair of two tunables."),
+    ("noise", "Noise", "Fixed work, again and again: what the machine itself adds."),
+    ("loggp", "LogGP", "Messages with delays between them, from which the parameters of the LogGP model are taken."),
+    ("plogp", "P-LogP", "What a message of a size costs the sender, the receiver, and those behind it."),
+];
+
+/// The title of a pattern and what it measures. A pattern that is not in the list is shown by its name alone.
 pub fn pattern(name: &str) -> (String, &'static str) {
-    let (title, what) = match name {
-        "pingpong" => (
-            "Ping-pong",
-            "A message goes to and fro between two ranks; half of the round trip is shown. Nothing queues.",
-        ),
-        "flood" => ("Flood", "Small messages follow each other as fast as they can be sent."),
-        "stream" => ("Stream", "One rank sends without a pause, the other receives."),
-        "bidirectional" => ("Bidirectional", "Two ranks send to each other at the same time."),
-        "one-one" => ("One to one", "Ranks are paired at random and all pairs send at once: the effective bisection."),
-        "one-many" => ("One to many", "One rank sends to all others."),
-        "many-one" => ("Many to one (incast)", "All ranks send to one at the same time, and wait for its answer."),
-        "all-to-all" => ("All to all", "Every rank sends to every other."),
-        "request-response" => (
-            "Request and response",
-            "Requests are answered, several of them under way; times count from the moment at which a request was due.",
-        ),
-        "connection-rate" => ("Connections", "Connections are made, used once and closed."),
-        "overlap" => ("Overlap", "How much computation hides behind a transfer."),
-        "background" => ("Background load", "Short messages while bulk data flows."),
-        "search" => ("Parameter search", "One transfer for each pair of two tunables."),
-        "noise" => ("Noise", "Fixed work, again and again: what the machine itself adds."),
-        "loggp" => {
-            ("LogGP", "Messages with delays between them, from which the parameters of the LogGP model are taken.")
-        }
-        "plogp" => ("P-LogP", "What a message of a size costs the sender, the receiver, and those behind it."),
-        other => return (other.to_owned(), ""),
-    };
-    (title.to_owned(), what)
+    match PATTERNS.iter().find(|(known, ..)| *known == name) {
+        Some((_, title, what)) => ((*title).to_owned(), what),
+        None => (name.to_owned(), ""),
+    }
+}
+
+/// Where a pattern stands on the page; those that are not in the list come last.
+pub fn place(name: &str) -> usize {
+    PATTERNS.iter().position(|(known, ..)| *known == name).unwrap_or(PATTERNS.len())
 }
 
 /// All that is known about a case, in a line.

@@ -116,10 +116,13 @@ fn same_runs(a: &[Results], b: &[Results]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.run.is_some() && id(a) == id(b))
 }
 
+/// Something that a run says about where its figures come from.
+type Fact = fn(&Results) -> Vec<String>;
+
 /// What differs between the machines and programs of the two sides.
 fn differences(a: &Selected, b: &Selected) -> Vec<String> {
     let mut found = Vec::new();
-    let facts: [(&str, fn(&Results) -> Vec<String>); 7] = [
+    let facts: [(&str, Fact); 7] = [
         ("the machines differ", |r| hosts(r, |host| format!("{} ({})", host.name, host.cpu_model))),
         ("the kernels differ", |r| hosts(r, |host| host.kernel.clone())),
         ("the clock sources differ", |r| hosts(r, |host| host.clock_source.clone())),

@@ -1,5 +1,5 @@
 //! From result files to figures that can be compared: reading ([`read`]), gathering trials into cases ([`group`]), what a case's samples say ([`summary`]),
-//! two sides against each other ([`compare`]), and tables for other programs ([`csv`]).
+//! two sides against each other ([`mod@compare`]), and tables for other programs ([`csv`]).
 //!
 //! What does not live here: how figures are drawn (`plot`) and the page (`report`). The form of the files is [`crate::record`]'s.
 
