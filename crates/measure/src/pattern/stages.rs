@@ -20,7 +20,7 @@ const BUILD: &str = "build it with `cargo build --release -p ropeway-proto --exa
 /// Messages that are counted: beyond some hundred the mean does not change any more.
 const MESSAGES: u32 = 2_000;
 
-/// A stage of [1]: from the message to packets, from packets to the channel's queue, from there to the user.
+/// A stage of document 1: from the message to packets, from packets to the channel's queue, from there to the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
