@@ -52,11 +52,21 @@ pub enum Order {
 #[serde(tag = "reply", rename_all = "kebab-case")]
 pub enum Reply {
     Hello(Hello),
-    Clock { ns: u64 },
-    Listening { address: String },
+    Clock {
+        ns: u64,
+    },
+    Listening {
+        address: String,
+    },
     Ready,
-    Measured { series: Vec<Series> },
-    Failed { reason: String },
+    Measured {
+        series: Vec<Series>,
+    },
+    /// `refused`: nothing was begun, and the rank is as good as before.
+    Failed {
+        reason: String,
+        refused: bool,
+    },
 }
 
 /// Who is there. A rank of another version says at least `control` and `version`.
