@@ -274,3 +274,28 @@ fn hosts_of_a_box_are_measured_from_one_to_the_other() {
         assert!(row(&report, transport)["figure"]["median"].as_f64().expect("a figure") > 0.0);
     }
 }
+
+#[test]
+fn ranks_of_other_hosts_are_reached_by_ssh() {
+    let world = World::new();
+    // In place of ssh: greets like a login shell, then runs the last argument, the command, here.
+    let ssh = world.dir().join("ssh");
+    std::fs::write(&ssh, "#!/bin/sh\necho Welcome to this host\nfor command; do :; done\nexec sh -c \"$command\"\n")
+        .expect("a file");
+    std::fs::set_permissions(&ssh, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("one's own file");
+    let ropeway = ropeway_testkit::env::ropeway();
+    let out = world.dir().join("x.jsonl");
+    let [ssh, ropeway, out] = [&ssh, &ropeway, &out].map(|path| path.to_str().expect("a path"));
+    let far = ["--hosts", "far=localhost,local=127.0.0.1", "--ssh", ssh, "--remote-command", ropeway];
+    let args = ["pingpong", "--transport", "tcp,udp", "--rounds", "1", "--seconds", "0.1", "--out", out];
+    let finished = bench(&world, &[&args[..], &far[..]].concat()).expect_success();
+    assert!(finished.stdout.contains("tcp") && finished.stdout.contains("udp"), "{}", finished.stdout);
+    let run = &lines(out)[0];
+    assert_eq!(run["hosts"].as_array().map(Vec::len), Some(2), "{run}");
+    let offset = |side: usize| run["clock_offsets_ns"][1][side].as_f64().expect("a bound");
+    assert!(offset(0) <= 0.0 && offset(1) >= 0.0, "both have one clock: {run}");
+    let missing =
+        ["pingpong", "--transport", "tcp", "--hosts", "a,b", "--ssh", ssh, "--remote-command", "/nowhere/ropeway"];
+    let finished = bench(&world, &missing);
+    assert!(!finished.success() && finished.stderr.contains("/nowhere/ropeway"), "{}", finished.stderr);
+}

@@ -51,7 +51,7 @@ pub enum Order {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "kebab-case")]
 pub enum Reply {
-    Hello(Hello),
+    Hello(Box<Hello>),
     Clock {
         ns: u64,
     },

@@ -262,7 +262,7 @@ mod tests {
     fn another_version_is_refused() {
         let (a, mut b) = std::os::unix::net::UnixStream::pair().expect("a pair");
         let hello = Hello { version: "0.0.1".into(), ..Hello::plain() };
-        super::super::control::say(&mut b, &Reply::Hello(hello)).expect("said");
+        super::super::control::say(&mut b, &Reply::Hello(Box::new(hello))).expect("said");
         let member = Member::new("rank 0 on far".into(), a.try_clone().expect("a copy").into(), a.into());
         let fault = Group::assemble(vec![member], None, LIMIT, &|| false).expect_err("refused").to_string();
         assert!(

@@ -59,7 +59,7 @@ fn serve_with(
     mut input: impl BufRead,
     mut output: impl Write,
 ) -> io::Result<()> {
-    say(&mut output, &Reply::Hello(hello))?;
+    say(&mut output, &Reply::Hello(Box::new(hello)))?;
     let mut opened: Option<Setting> = None;
     loop {
         let reply = match hear(&mut input)? {

@@ -25,6 +25,9 @@ pub trait Stream: Read + Write + AsFd + AsRawFd + Sized {
 /// A blocking call of a sender gives up after this long to see whether its receiver waits for the same.
 const SEND_STALLED: Duration = Duration::from_millis(5);
 
+/// Taken in at a time from each rank.
+const SCRATCH_BYTES: usize = 256 << 10;
+
 /// How the streams of a transport behave.
 #[derive(Debug, Clone)]
 pub struct Manner {
@@ -45,6 +48,8 @@ pub struct Streams<S: Stream> {
     next: Rank,
     /// A sender has been blocked while somebody sent to it: from then on it receives while it sends, until the next barrier.
     both_ways: bool,
+    /// Where [`Streams::take_in`] receives.
+    scratch: Vec<u8>,
     /// For barriers alone, so that they are no messages: rank 0 has one to each other rank, which has one to rank 0.
     barriers: Vec<(Rank, S)>,
     remaking: Remaking<S>,
@@ -99,7 +104,7 @@ pub fn join<S: Stream>(
         }
     }
     let remaking = Remaking { listener, addresses: addresses.to_vec(), early: Vec::new() };
-    Ok(Streams { manner, rank, peers, next: 0, both_ways: false, barriers, remaking })
+    Ok(Streams { manner, rank, peers, next: 0, both_ways: false, scratch: vec![0; SCRATCH_BYTES], barriers, remaking })
 }
 
 /// What a connection is for; said in its first bytes.
@@ -229,18 +234,22 @@ impl<S: Stream> Streams<S> {
     #[cold]
     fn send_and_receive(&mut self, to: Rank, mut bytes: &[u8]) -> Result<(), Failure> {
         let patience = self.manner.patience;
-        let mut end = Instant::now() + patience;
+        let mut since = Instant::now();
+        // A blocking call has waited for it; who spins comes here at once, and as a rule only needs a little more time.
+        let mut stalled = !self.manner.spins || self.both_ways;
         while !bytes.is_empty() {
-            let received = self.take_in()?;
+            let received = stalled && self.take_in()?;
             self.both_ways |= received;
             let stream = &self.peer(to)?.stream;
             match send(stream.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) {
-                Ok(n) => (bytes, end) = (&bytes[n..], Instant::now() + patience),
+                Ok(n) => (bytes, since) = (&bytes[n..], Instant::now()),
                 Err(nix::errno::Errno::EINTR) => {}
                 Err(nix::errno::Errno::EAGAIN) => {
-                    if Instant::now() >= end {
+                    let waited = since.elapsed();
+                    if waited >= patience {
                         return Err(Failure::Silent { peer: to, limit: patience });
                     }
+                    stalled |= waited >= SEND_STALLED;
                     if !received && !self.manner.spins {
                         self.wait_for_room(to)?;
                     }
@@ -267,24 +276,20 @@ impl<S: Stream> Streams<S> {
 
     /// Moves what has arrived from any rank into our memory, so that its sender can go on. True if there was something.
     fn take_in(&mut self) -> Result<bool, Failure> {
-        /// At a time of each rank.
-        const PIECE_BYTES: usize = 256 << 10;
         let mut some = false;
         for from in 0..self.peers.len() {
             let Some(peer) = self.peers[from].as_mut() else { continue };
-            some |= peer.take_in(PIECE_BYTES, from, self.manner.patience)? > 0;
+            some |= peer.take_in(&mut self.scratch, from, self.manner.patience)? > 0;
         }
         Ok(some)
     }
 }
 
 impl<S: Stream> Peer<S> {
-    /// Receives up to `most` bytes that are there into `early`.
-    fn take_in(&mut self, most: usize, from: Rank, patience: Duration) -> Result<usize, Failure> {
-        let before = self.early.len();
-        self.early.resize(before + most, 0);
-        let got = recv(self.stream.as_raw_fd(), &mut self.early[before..], MsgFlags::MSG_DONTWAIT);
-        self.early.truncate(before + *got.as_ref().unwrap_or(&0));
+    /// Receives what is there into `early`, no more than `scratch` holds.
+    fn take_in(&mut self, scratch: &mut [u8], from: Rank, patience: Duration) -> Result<usize, Failure> {
+        let got = recv(self.stream.as_raw_fd(), scratch, MsgFlags::MSG_DONTWAIT);
+        self.early.extend_from_slice(&scratch[..*got.as_ref().unwrap_or(&0)]);
         match got {
             // Who only sends need not fail because somebody else has gone; who wants to receive from it will learn it.
             Ok(n) => Ok(n),
@@ -358,7 +363,9 @@ impl<S: Stream> Transport for Streams<S> {
             return Ok(false);
         }
         if peer.early.len() < into.len() {
-            peer.take_in(into.len() - peer.early.len(), from, patience)?;
+            // Not more: what follows may never be asked for.
+            let missing = into.len() - peer.early.len();
+            peer.take_in(&mut into[..missing], from, patience)?;
         }
         if peer.early.len() < into.len() {
             return Ok(false);
@@ -440,7 +447,8 @@ impl<S: Stream> Transport for Streams<S> {
         through(stream.write_all(&byte))?;
         // The one that connected closes first.
         match stream.read(&mut byte) {
-            Ok(_) => Ok(()),
+            Ok(0) => Ok(()),
+            Ok(_) => Err(Failure::Damaged { peer, expected: 0, what: "bytes after the last" }),
             Err(e) => Err(failed(e, peer, patience)),
         }
     }
