@@ -3,7 +3,7 @@
 //! [`order`] says in which order, [`enough`] when to stop. What does not live here: arguments, tables, progress bars (an [`Observer`] is told what happens).
 
 pub mod enough;
-mod order;
+pub mod order;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
