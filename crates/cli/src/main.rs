@@ -51,7 +51,7 @@ enum Command {
     /// Make or check the cluster's key, without which no stranger joins, reads or resets
     Key(key::Args),
     /// Measure Ropeway beside TCP, AF_UNIX and the limits of this machine
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
 }
 
 fn main() -> ExitCode {
@@ -65,6 +65,6 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::main(&args),
         Command::Box(args) => boxes::main(&args),
         Command::Key(args) => key::main(&args),
-        Command::Bench(args) => bench::main(args),
+        Command::Bench(args) => bench::main(*args),
     }
 }

@@ -1,7 +1,8 @@
 //! `ropeway bench`: every row of every pattern is measured, what it says can be trusted, and it leaves nothing running.
 
 use ropeway_testkit::World;
-use ropeway_testkit::proc::{Finished, Process};
+use ropeway_testkit::proc::{Exit, Finished, Process};
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -38,8 +39,9 @@ fn row<'a>(report: &'a Value, transport: &str) -> &'a Value {
 #[test]
 fn every_pattern_measures_every_transport_of_the_kernel() {
     let world = World::new();
-    let transports = ["tcp-blocking", "tcp-spinning", "unix"];
-    for pattern in ["pingpong", "stream", "rate"] {
+    let all = ["tcp", "tcp-spin", "unix", "unix-spin", "udp", "udp-spin"];
+    // A datagram does not hold the usual message of a stream.
+    for (pattern, transports) in [("pingpong", &all[..]), ("stream", &all[..4]), ("rate", &all[..])] {
         let report = report(&world, pattern, &transports.join(","));
         for transport in transports {
             let row = row(&report, transport);
@@ -57,8 +59,8 @@ fn the_limits_of_the_machine_are_measured() {
         ropeway_testkit::skip!("needs two cores: a cache line is handed from one to the other");
     }
     let world = World::new();
-    let line = report(&world, "pingpong", "tcp-spinning,cache-line");
-    let times_better = row(&line, "cache-line")["times_better_than"]["tcp-spinning"].as_f64().expect("a ratio");
+    let line = report(&world, "pingpong", "tcp-spin,cache-line");
+    let times_better = row(&line, "cache-line")["times_better_than"]["tcp-spin"].as_f64().expect("a ratio");
     assert!(times_better > 1.0, "a system call cannot be faster than a cache line: {times_better}");
     assert!(row(&report(&world, "stream", "memcpy"), "memcpy")["figure"]["median"].as_f64().expect("a figure") > 0.0);
 }
@@ -69,7 +71,7 @@ fn the_tcp_program_is_carried_by_shared_memory_under_ropeway() {
     for pattern in ["pingpong", "stream", "rate"] {
         let report = report(&world, pattern, "ropeway");
         let carried = &row(&report, "ropeway")["carried"];
-        assert_eq!(carried["processes"], 4, "two workers in each of two rounds: {carried}");
+        assert_eq!(carried["processes"], 2, "two ranks, for all rounds: {carried}");
         let [shm, tcp] = ["shm_bytes", "tcp_bytes"].map(|name| carried[name].as_u64().expect("a count"));
         assert!(shm > tcp, "{pattern} stayed on TCP: {carried}");
     }
@@ -83,31 +85,217 @@ fn what_cannot_be_measured_is_refused_with_the_reason() {
         assert!(!finished.success(), "{args:?} was accepted");
         assert!(finished.stderr.contains(reason), "{args:?}: {}", finished.stderr);
     };
-    refused(&["pingpong", "--pin", "0,0"], "two different CPU");
+    refused(&["pingpong", "--pin", "0,0"], "different CPU numbers");
     refused(&["pingpong", "--pin", "0,100000"], "100000");
     refused(&["rate", "--transport", "cache-line"], "no rate measurement");
     refused(&["stream", "--seconds", "0"], "above 0");
+    refused(&["pingpnog"], "pingpong, stream, rate");
+    refused(&["pingpong", "--transport", "tpc"], "tcp-spin");
+    refused(&["pingpong", "--size", "0"], "out of range");
+    refused(&["pingpong", "--size", "4Gi"], "out of range");
+    refused(&["pingpong", "--ranks", "1"], "2 ranks at least");
+    refused(&["pingpong", "--ranks", "0"], "1..=512");
+    refused(&["pingpong", "--set", "bath=1"], "bath");
+    refused(&["pingpong", "--hosts", "local"], "two hosts");
+    refused(&["pingpong", "--out", "/nowhere/x.jsonl"], "/nowhere/x.jsonl");
+    refused(&["pingpong", "--transport", "tcp:nonsense", "--rounds", "1"], "congestion control nonsense");
+    refused(&["pingpong", "--transport", "udp", "--size", "64Ki", "--rounds", "1"], "at most 65503 bytes");
+    refused(&["pingpong", "--transport", "tcp", "--hosts", "a,b", "--ssh", "/nowhere/ssh"], "/nowhere/ssh");
+    refused(&["pingpong", "--transport", "tcp", "--box=nobox", "--rounds", "1"], "nobox");
 }
 
 #[test]
-fn the_workers_end_with_the_program() {
+fn sizes_are_interleaved_and_every_sample_is_kept() {
     let world = World::new();
-    let args = ["bench", "pingpong", "--transport", "tcp-spinning", "--seconds", "30"];
-    let bench = Process::spawn(world.ropeway_command(&args));
+    let out = world.dir().join("x.jsonl");
+    let out = out.to_str().expect("a path");
+    let args = [
+        "pingpong",
+        "--transport",
+        "tcp,unix",
+        "--size",
+        "1..4",
+        "--rounds",
+        "3",
+        "--seconds",
+        "0.02",
+        "--seed",
+        "5",
+        "--csv",
+    ];
+    let finished = bench(&world, &[&args[..], &["--out", out]].concat()).expect_success();
+    assert_eq!(finished.stdout.lines().count(), 1 + 2 * 3, "{}", finished.stdout);
+    assert_eq!(finished.stderr, "", "nothing but complaints on a pipe");
+    let lines = lines(out);
+    assert_eq!((lines[0]["line"].as_str(), lines[0]["seed"].as_u64()), (Some("run"), Some(5)));
+    assert_eq!(lines.last().expect("lines")["line"], "end");
+    let trials: Vec<&Value> = lines.iter().filter(|line| line["line"] == "measured").collect();
+    assert_eq!(trials.len(), 2 * 3 * 3);
+    let transport = |trial: &Value| trial["transport"].as_str().expect("a name").to_owned();
+    for (place, pair) in trials.chunks(2).enumerate() {
+        assert_eq!((&pair[0]["size"], &pair[0]["round"]), (&pair[1]["size"], &pair[1]["round"]), "next to each other");
+        let first = if place / 3 % 2 == 0 { "tcp" } else { "unix" };
+        assert_eq!(transport(pair[0]), first, "to and fro");
+        assert!(pair[0]["series"][0]["values"]["samples"].as_array().is_some_and(|samples| !samples.is_empty()));
+    }
+}
+
+/// The lines of a result file.
+fn lines(path: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).expect("a result file");
+    text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+}
+
+/// A long measurement of two ranks; what happens to them, the test decides.
+fn long_run(world: &World, more: &[&str]) -> (Process, Vec<u32>) {
+    let args = ["bench", "pingpong", "--seconds", "30", "--rounds", "1", "--patience", "1"];
+    let bench = Process::spawn(world.ropeway_command(&[&args[..], more].concat()));
     let children = || {
         let listed = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", bench.pid())).unwrap_or_default();
         listed.split_ascii_whitespace().map(|pid| pid.parse::<u32>().expect("a pid")).collect::<Vec<_>>()
     };
-    bench.wait_until("two workers run", LIMIT, || children().len() == 2).unwrap_or_else(|e| panic!("{e}"));
-    let workers = children();
-    bench.signal(rustix::process::Signal::KILL);
+    // In the middle of a trial both have used the processor.
+    let used = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let ticks = stat
+            .rsplit_once(") ")
+            .map(|(_, rest)| rest.split(' ').skip(11).take(2).filter_map(|t| t.parse::<u64>().ok()).sum());
+        ticks.unwrap_or(0u64) >= 20
+    };
+    bench
+        .wait_until("two ranks work", LIMIT, || children().len() == 2 && children().iter().all(used))
+        .unwrap_or_else(|e| panic!("{e}"));
+    let ranks = children();
+    (bench, ranks)
+}
+
+fn wait_until_gone(ranks: &[u32]) {
     let gone = |pid: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
     };
     let deadline = Instant::now() + Duration::from_secs(5);
-    while !workers.iter().all(gone) {
-        assert!(Instant::now() < deadline, "a worker outlived the killed program: {workers:?}");
+    while !ranks.iter().all(gone) {
+        assert!(Instant::now() < deadline, "a rank outlived the program: {ranks:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(pid as i32).expect("a pid");
+    rustix::process::kill_process(pid, signal).expect("a signal for a child of our child");
+}
+
+#[test]
+fn the_ranks_end_with_the_program() {
+    let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let world = World::new();
+    let (bench, ranks) = long_run(&world, &["--transport", "tcp-spin"]);
+    bench.signal(Signal::KILL);
+    wait_until_gone(&ranks);
+}
+
+#[test]
+fn a_rank_that_dies_ends_the_run_with_an_error_that_names_it() {
+    let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let world = World::new();
+    for transport in ["tcp", "tcp-spin", "unix", "udp"] {
+        let out = world.dir().join(transport);
+        let out = out.to_str().expect("a path");
+        let (bench, ranks) = long_run(&world, &["--transport", transport, "--out", out]);
+        signal(ranks[1], Signal::KILL);
+        let finished = bench.wait(LIMIT).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(finished.exit, Exit::Code(1));
+        assert!(finished.stderr.contains("rank 1 ended with signal: 9"), "{transport}: {}", finished.stderr);
+        wait_until_gone(&ranks);
+        let kinds: Vec<String> =
+            lines(out).iter().map(|line| line["line"].as_str().unwrap_or_default().to_owned()).collect();
+        assert_eq!(kinds, ["run", "failed", "end"], "{transport}");
+    }
+}
+
+#[test]
+fn a_rank_that_hangs_is_found_out_and_ended() {
+    let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let world = World::new();
+    let (bench, ranks) = long_run(&world, &["--transport", "tcp"]);
+    signal(ranks[0], Signal::STOP);
+    let finished = bench.wait(LIMIT).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(finished.exit, Exit::Code(1));
+    assert!(finished.stderr.contains("rank 0 did not answer within 1s"), "{}", finished.stderr);
+    assert!(finished.elapsed < Duration::from_secs(20), "{:?}", finished.elapsed);
+    wait_until_gone(&ranks);
+}
+
+#[test]
+fn what_was_measured_before_a_ctrl_c_is_kept() {
+    let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let world = World::new();
+    let out = world.dir().join("x.jsonl");
+    let out = out.to_str().expect("a path");
+    let args = ["bench", "pingpong", "--transport", "unix", "--seconds", "0.1", "--rounds", "1000", "--out", out];
+    let bench = Process::spawn(world.ropeway_command(&args));
+    let measured = || std::fs::read_to_string(out).unwrap_or_default().lines().count() >= 3;
+    bench.wait_until("two trials are in the file", LIMIT, measured).unwrap_or_else(|e| panic!("{e}"));
+    bench.signal(Signal::INT);
+    let finished = bench.wait(LIMIT).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(finished.exit, Exit::Code(130));
+    assert!(finished.stdout.contains("unix") && finished.stdout.contains("broken off"), "{}", finished.stdout);
+    let lines = lines(out);
+    assert!(lines.iter().filter(|line| line["line"] == "measured").count() >= 2);
+    assert_eq!(lines.last().expect("lines")["line"], "warning");
+}
+
+#[test]
+fn a_budget_and_a_precision_end_a_run() {
+    let world = World::new();
+    let args = ["rate", "--transport", "unix", "--seconds", "0.05", "--budget", "1s", "--json"];
+    let finished = bench(&world, &args).expect_success();
+    assert!(finished.elapsed < Duration::from_secs(10), "{:?}", finished.elapsed);
+    let args = ["pingpong", "--transport", "memcpy,unix", "--seconds", "0.02", "--precision", "90%", "--budget", "20s"];
+    assert!(!bench(&world, &args).success(), "memcpy has no ping-pong");
+    let args =
+        ["pingpong", "--transport", "unix", "--seconds", "0.02", "--precision", "99%", "--rounds", "400", "--json"];
+    let report: Value = serde_json::from_str(&bench(&world, &args).expect_success().stdout).expect("JSON");
+    let rounds = report["rounds"].as_u64().expect("a number");
+    assert!((6..400).contains(&rounds), "six rounds are the fewest that bound a median: {rounds}");
+}
+
+#[test]
+fn hosts_of_a_box_are_measured_from_one_to_the_other() {
+    ropeway_testkit::need_box!();
+    let world = World::new();
+    let cluster = ropeway_testkit::boxes::TestBox::up(&["--hosts", "2"]);
+    let in_box = format!("--box={}", cluster.name());
+    let args = ["pingpong", "--transport", "tcp,udp", &in_box, "--seconds", "0.1", "--rounds", "2", "--json"];
+    let finished = bench(&world, &args).expect_success();
+    let report: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    for transport in ["tcp", "udp"] {
+        assert!(row(&report, transport)["figure"]["median"].as_f64().expect("a figure") > 0.0);
+    }
+}
+
+#[test]
+fn ranks_of_other_hosts_are_reached_by_ssh() {
+    let world = World::new();
+    // In place of ssh: greets like a login shell, then runs the last argument, the command, here.
+    let ssh = world.dir().join("ssh");
+    std::fs::write(&ssh, "#!/bin/sh\necho Welcome to this host\nfor command; do :; done\nexec sh -c \"$command\"\n")
+        .expect("a file");
+    std::fs::set_permissions(&ssh, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("one's own file");
+    let ropeway = ropeway_testkit::env::ropeway();
+    let out = world.dir().join("x.jsonl");
+    let [ssh, ropeway, out] = [&ssh, &ropeway, &out].map(|path| path.to_str().expect("a path"));
+    let far = ["--hosts", "far=localhost,local=127.0.0.1", "--ssh", ssh, "--remote-command", ropeway];
+    let args = ["pingpong", "--transport", "tcp,udp", "--rounds", "1", "--seconds", "0.1", "--out", out];
+    let finished = bench(&world, &[&args[..], &far[..]].concat()).expect_success();
+    assert!(finished.stdout.contains("tcp") && finished.stdout.contains("udp"), "{}", finished.stdout);
+    let run = &lines(out)[0];
+    assert_eq!(run["hosts"].as_array().map(Vec::len), Some(2), "{run}");
+    let offset = |side: usize| run["clock_offsets_ns"][1][side].as_f64().expect("a bound");
+    assert!(offset(0) <= 0.0 && offset(1) >= 0.0, "both have one clock: {run}");
+    let missing =
+        ["pingpong", "--transport", "tcp", "--hosts", "a,b", "--ssh", ssh, "--remote-command", "/nowhere/ropeway"];
+    let finished = bench(&world, &missing);
+    assert!(!finished.success() && finished.stderr.contains("/nowhere/ropeway"), "{}", finished.stderr);
 }

@@ -26,7 +26,7 @@ pub fn pingpong(bed: &Bed) -> Result<Vec<Row>> {
     };
     let rows = vec![
         against("1-byte ping-pong against the cache line", Goal::OfLimit { at_most: 2.8, aim: 1.7 }, "cache-line")?,
-        against("1-byte ping-pong against spinning TCP", Goal::Times { at_least: 8.0, aim: 16.0 }, "tcp-spinning")?,
+        against("1-byte ping-pong against spinning TCP", Goal::Times { at_least: 8.0, aim: 16.0 }, "tcp-spin")?,
     ];
     bed.keep(report);
     Ok(rows)
@@ -35,7 +35,7 @@ pub fn pingpong(bed: &Bed) -> Result<Vec<Row>> {
 /// 8-byte messages in one direction.
 pub fn rate(bed: &Bed) -> Result<Vec<Row>> {
     let report = measure(bed, "rate")?;
-    let rounds = Rounds { tcp: figures(&report, "tcp-blocking")?, ropeway: figures(&report, "ropeway")? };
+    let rounds = Rounds { tcp: figures(&report, "tcp")?, ropeway: figures(&report, "ropeway")? };
     let goal = Goal::Above { at_least: 10.0, aim: 20.0 };
     let row = Row::new(
         "8-byte messages, one send() each",

@@ -51,12 +51,22 @@ pub enum Order {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "kebab-case")]
 pub enum Reply {
-    Hello(Hello),
-    Clock { ns: u64 },
-    Listening { address: String },
+    Hello(Box<Hello>),
+    Clock {
+        ns: u64,
+    },
+    Listening {
+        address: String,
+    },
     Ready,
-    Measured { series: Vec<Series> },
-    Failed { reason: String },
+    Measured {
+        series: Vec<Series>,
+    },
+    /// `refused`: nothing was begun, and the rank is as good as before.
+    Failed {
+        reason: String,
+        refused: bool,
+    },
 }
 
 /// Who is there. A rank of another version says at least `control` and `version`.

@@ -169,7 +169,8 @@ impl Group {
                     continue;
                 }
                 match self.members[rank].heard() {
-                    Ok(Some(Reply::Failed { reason })) => {
+                    Ok(Some(Reply::Failed { reason, refused: true })) => faults.push((rank, Fault::Refused(reason))),
+                    Ok(Some(Reply::Failed { reason, refused: false })) => {
                         faults.push((rank, Fault::Failed { name: self.members[rank].name.clone(), reason }));
                     }
                     Ok(reply) => replies[rank] = reply,
@@ -178,6 +179,14 @@ impl Group {
             }
             if !faults.is_empty() {
                 deadline = deadline.min(Instant::now() + AFTER_A_FAULT);
+            }
+        }
+        if faults.len() < self.members.len() {
+            // Refused by some and begun by others: the others wait in vain.
+            for (rank, fault) in &mut faults {
+                if let Fault::Refused(reason) = fault {
+                    *fault = Fault::Failed { name: self.members[*rank].name.clone(), reason: std::mem::take(reason) };
+                }
             }
         }
         // Of equals, the first; a Ctrl-C ends the ranks as well.
@@ -253,7 +262,7 @@ mod tests {
     fn another_version_is_refused() {
         let (a, mut b) = std::os::unix::net::UnixStream::pair().expect("a pair");
         let hello = Hello { version: "0.0.1".into(), ..Hello::plain() };
-        super::super::control::say(&mut b, &Reply::Hello(hello)).expect("said");
+        super::super::control::say(&mut b, &Reply::Hello(Box::new(hello))).expect("said");
         let member = Member::new("rank 0 on far".into(), a.try_clone().expect("a copy").into(), a.into());
         let fault = Group::assemble(vec![member], None, LIMIT, &|| false).expect_err("refused").to_string();
         assert!(

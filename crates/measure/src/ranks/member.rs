@@ -50,6 +50,9 @@ pub enum Fault {
     Nonsense { name: String, text: String, said: String },
     #[error("{name}: {reason}")]
     Failed { name: String, reason: String },
+    /// All ranks refused the trial before they began it: they are as good as before.
+    #[error("{0}")]
+    Refused(String),
     #[error("{0}")]
     Start(String),
     #[error("broken off")]
@@ -63,7 +66,7 @@ impl Fault {
             Fault::BrokenOff => 5,
             Fault::Died { .. } => 4,
             Fault::Gone { .. } | Fault::Nonsense { .. } | Fault::Start(_) => 3,
-            Fault::Failed { .. } => 2,
+            Fault::Failed { .. } | Fault::Refused(_) => 2,
             Fault::Late { .. } => 1,
         }
     }

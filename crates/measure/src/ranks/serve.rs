@@ -59,7 +59,7 @@ fn serve_with(
     mut input: impl BufRead,
     mut output: impl Write,
 ) -> io::Result<()> {
-    say(&mut output, &Reply::Hello(hello))?;
+    say(&mut output, &Reply::Hello(Box::new(hello)))?;
     let mut opened: Option<Setting> = None;
     loop {
         let reply = match hear(&mut input)? {
@@ -70,14 +70,14 @@ fn serve_with(
                     opened = Some(setting);
                     Reply::Listening { address }
                 }
-                Err(reason) => Reply::Failed { reason },
+                Err(reason) => Reply::Failed { reason, refused: false },
             },
             Some(Order::Connect { addresses }) => {
                 let Some(setting) = opened else { return Err(out_of_turn()) };
                 let working = Working { input: &mut input, output: &mut output };
                 return match opener.connect(&setting, &addresses, working) {
                     Ok(worked) => worked,
-                    Err(failure) => say(&mut output, &Reply::Failed { reason: failure.to_string() }),
+                    Err(failure) => say(&mut output, &failed(&failure)),
                 };
             }
             Some(Order::Trial(_)) => return Err(out_of_turn()),
@@ -124,10 +124,15 @@ fn measure<T: Transport>(transport: &mut T, trial: &Trial) -> Reply {
     let most = transport.largest_message();
     if trial.size > most {
         let name = transport.name();
-        return Reply::Failed { reason: format!("a message of {name} has at most {most} bytes, not {}", trial.size) };
+        let reason = format!("a message of {name} has at most {most} bytes, not {}", trial.size);
+        return Reply::Failed { reason, refused: true };
     }
     match pattern::run(transport, trial) {
         Ok(series) => Reply::Measured { series },
-        Err(failure) => Reply::Failed { reason: failure.to_string() },
+        Err(failure) => failed(&failure),
     }
+}
+
+fn failed(failure: &Failure) -> Reply {
+    Reply::Failed { reason: failure.to_string(), refused: matches!(failure, Failure::Unsupported(_)) }
 }

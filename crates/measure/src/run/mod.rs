@@ -3,7 +3,7 @@
 //! [`order`] says in which order, [`enough`] when to stop. What does not live here: arguments, tables, progress bars (an [`Observer`] is told what happens).
 
 pub mod enough;
-mod order;
+pub mod order;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -95,7 +95,6 @@ pub fn run(plan: &Plan, observer: &mut dyn Observer, broken_off: BrokenOff) -> R
     running.end()
 }
 
-/// What a case has while the run goes on.
 struct Running<'a> {
     plan: &'a Plan,
     observer: &'a mut dyn Observer,
@@ -117,6 +116,8 @@ struct Arm {
     group: Option<Group>,
     faults_in_a_row: u32,
     given_up: bool,
+    /// Points that its ranks have refused, and would refuse again.
+    refused: Vec<usize>,
 }
 
 /// A transport whose ranks fail so often one after the other is left out from then on.
@@ -132,7 +133,8 @@ impl Running<'_> {
         let (mut hosts, mut clock_offsets_ns) = (Vec::new(), Vec::new());
         for spec in &self.plan.transports {
             self.observer.progress(0.0, self.time_left(0), &format!("starting {spec}"));
-            let mut arm = Arm { spec: spec.clone(), group: None, faults_in_a_row: 0, given_up: false };
+            let mut arm =
+                Arm { spec: spec.clone(), group: None, faults_in_a_row: 0, given_up: false, refused: Vec::new() };
             if !spec.kind.is_floor() && !(self.broken_off)() {
                 match open(self.plan, spec, self.broken_off) {
                     Ok(group) => arm.group = Some(group),
@@ -200,7 +202,7 @@ impl Running<'_> {
     fn trial(&mut self, arm: usize, point_index: usize, round: u32) -> Result<(), String> {
         let plan = self.plan;
         let point = &plan.points[point_index];
-        if self.arms[arm].given_up {
+        if self.arms[arm].given_up || self.arms[arm].refused.contains(&point_index) {
             return Ok(());
         }
         let (done, left) = self.progress(round);
@@ -236,6 +238,10 @@ impl Running<'_> {
             Err(Fault::BrokenOff) => {
                 self.outcome.trials -= 1;
                 Ok(())
+            }
+            Err(Fault::Refused(reason)) => {
+                self.arms[arm].refused.push(point_index);
+                self.failed(&spec, point, round, reason)
             }
             Err(fault) => {
                 self.failed(&spec, point, round, fault.to_string())?;

@@ -25,6 +25,9 @@ pub trait Stream: Read + Write + AsFd + AsRawFd + Sized {
 /// A blocking call of a sender gives up after this long to see whether its receiver waits for the same.
 const SEND_STALLED: Duration = Duration::from_millis(5);
 
+/// Taken in at a time from each rank.
+const SCRATCH_BYTES: usize = 256 << 10;
+
 /// How the streams of a transport behave.
 #[derive(Debug, Clone)]
 pub struct Manner {
@@ -45,6 +48,10 @@ pub struct Streams<S: Stream> {
     next: Rank,
     /// A sender has been blocked while somebody sent to it: from then on it receives while it sends, until the next barrier.
     both_ways: bool,
+    /// Where [`Streams::take_in`] receives.
+    scratch: Vec<u8>,
+    /// For barriers alone, so that they are no messages: rank 0 has one to each other rank, which has one to rank 0.
+    barriers: Vec<(Rank, S)>,
     remaking: Remaking<S>,
 }
 
@@ -77,27 +84,50 @@ pub fn join<S: Stream>(
         stream.set_timeouts(manner.patience, SEND_STALLED).map_err(Failure::system("set up a connection"))?;
         Ok(Some(Peer { stream, early: Vec::new() }))
     };
+    let mut barriers = Vec::new();
+    let for_barriers = |stream: S| -> Result<S, Failure> {
+        // Nothing is measured there: whoever waits sleeps.
+        stream.set_timeouts(manner.patience, manner.patience).map_err(Failure::system("set up a connection"))?;
+        Ok(stream)
+    };
     for (peer, address) in addresses.iter().enumerate().skip(rank + 1) {
-        peers[peer] = settled(call(rank, peer, address)?)?;
+        peers[peer] = settled(call(rank, peer, address, Purpose::Messages)?)?;
+        if rank == 0 {
+            barriers.push((peer, for_barriers(call(rank, peer, address, Purpose::Barriers)?)?));
+        }
     }
-    for _ in 0..rank {
-        let (peer, stream) = answer::<S>(&listener, rank, manner.patience)?;
-        peers[peer] = settled(stream)?;
+    let expected = if rank == 0 { 0 } else { rank + 1 };
+    for _ in 0..expected {
+        match answer::<S>(&listener, rank, manner.patience)? {
+            (peer, Purpose::Messages, stream) => peers[peer] = settled(stream)?,
+            (peer, Purpose::Barriers, stream) => barriers.push((peer, for_barriers(stream)?)),
+        }
     }
     let remaking = Remaking { listener, addresses: addresses.to_vec(), early: Vec::new() };
-    Ok(Streams { manner, rank, peers, next: 0, both_ways: false, remaking })
+    Ok(Streams { manner, rank, peers, next: 0, both_ways: false, scratch: vec![0; SCRATCH_BYTES], barriers, remaking })
 }
 
+/// What a connection is for; said in its first bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Messages,
+    Barriers,
+}
+
+/// Beside the number of the rank that connects.
+const FOR_BARRIERS: u32 = 1 << 31;
+
 /// Connects and says who one is.
-fn call<S: Stream>(rank: Rank, peer: Rank, address: &str) -> Result<S, Failure> {
+fn call<S: Stream>(rank: Rank, peer: Rank, address: &str, purpose: Purpose) -> Result<S, Failure> {
     let unreachable = |cause: io::Error| Failure::Unreachable { peer, address: address.to_owned(), cause };
     let mut stream = S::connect(address).map_err(unreachable)?;
-    stream.write_all(&(rank as u32).to_le_bytes()).map_err(unreachable)?;
+    let mark = if purpose == Purpose::Barriers { FOR_BARRIERS } else { 0 };
+    stream.write_all(&(rank as u32 | mark).to_le_bytes()).map_err(unreachable)?;
     Ok(stream)
 }
 
 /// Accepts a connection and learns whose it is: one of the ranks below.
-fn answer<S: Stream>(listener: &S::Listener, rank: Rank, patience: Duration) -> Result<(Rank, S), Failure> {
+fn answer<S: Stream>(listener: &S::Listener, rank: Rank, patience: Duration) -> Result<(Rank, Purpose, S), Failure> {
     let waiting = Failure::system("accept a connection");
     if !readable([listener.as_fd()].into_iter(), Some(patience)).map_err(waiting)?.contains(&true) {
         return Err(Failure::Silent { peer: rank.saturating_sub(1), limit: patience });
@@ -106,8 +136,10 @@ fn answer<S: Stream>(listener: &S::Listener, rank: Rank, patience: Duration) -> 
     stream.set_timeouts(patience, patience).map_err(Failure::system("set up a connection"))?;
     let mut who = [0; 4];
     stream.read_exact(&mut who).map_err(Failure::system("learn which rank has connected"))?;
-    match u32::from_le_bytes(who) as usize {
-        peer if peer < rank => Ok((peer, stream)),
+    let who = u32::from_le_bytes(who);
+    let purpose = if who & FOR_BARRIERS == 0 { Purpose::Messages } else { Purpose::Barriers };
+    match (who & !FOR_BARRIERS) as usize {
+        peer if peer < rank => Ok((peer, purpose, stream)),
         peer => Err(Failure::Damaged { peer, expected: 4, what: "the number of a rank that does not connect here" }),
     }
 }
@@ -202,18 +234,22 @@ impl<S: Stream> Streams<S> {
     #[cold]
     fn send_and_receive(&mut self, to: Rank, mut bytes: &[u8]) -> Result<(), Failure> {
         let patience = self.manner.patience;
-        let mut end = Instant::now() + patience;
+        let mut since = Instant::now();
+        // A blocking call has waited for it; who spins comes here at once, and as a rule only needs a little more time.
+        let mut stalled = !self.manner.spins || self.both_ways;
         while !bytes.is_empty() {
-            let received = self.take_in()?;
+            let received = stalled && self.take_in()?;
             self.both_ways |= received;
             let stream = &self.peer(to)?.stream;
             match send(stream.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) {
-                Ok(n) => (bytes, end) = (&bytes[n..], Instant::now() + patience),
+                Ok(n) => (bytes, since) = (&bytes[n..], Instant::now()),
                 Err(nix::errno::Errno::EINTR) => {}
                 Err(nix::errno::Errno::EAGAIN) => {
-                    if Instant::now() >= end {
+                    let waited = since.elapsed();
+                    if waited >= patience {
                         return Err(Failure::Silent { peer: to, limit: patience });
                     }
+                    stalled |= waited >= SEND_STALLED;
                     if !received && !self.manner.spins {
                         self.wait_for_room(to)?;
                     }
@@ -240,24 +276,20 @@ impl<S: Stream> Streams<S> {
 
     /// Moves what has arrived from any rank into our memory, so that its sender can go on. True if there was something.
     fn take_in(&mut self) -> Result<bool, Failure> {
-        /// At a time of each rank.
-        const PIECE_BYTES: usize = 256 << 10;
         let mut some = false;
         for from in 0..self.peers.len() {
             let Some(peer) = self.peers[from].as_mut() else { continue };
-            some |= peer.take_in(PIECE_BYTES, from, self.manner.patience)? > 0;
+            some |= peer.take_in(&mut self.scratch, from, self.manner.patience)? > 0;
         }
         Ok(some)
     }
 }
 
 impl<S: Stream> Peer<S> {
-    /// Receives up to `most` bytes that are there into `early`.
-    fn take_in(&mut self, most: usize, from: Rank, patience: Duration) -> Result<usize, Failure> {
-        let before = self.early.len();
-        self.early.resize(before + most, 0);
-        let got = recv(self.stream.as_raw_fd(), &mut self.early[before..], MsgFlags::MSG_DONTWAIT);
-        self.early.truncate(before + *got.as_ref().unwrap_or(&0));
+    /// Receives what is there into `early`, no more than `scratch` holds.
+    fn take_in(&mut self, scratch: &mut [u8], from: Rank, patience: Duration) -> Result<usize, Failure> {
+        let got = recv(self.stream.as_raw_fd(), scratch, MsgFlags::MSG_DONTWAIT);
+        self.early.extend_from_slice(&scratch[..*got.as_ref().unwrap_or(&0)]);
         match got {
             // Who only sends need not fail because somebody else has gone; who wants to receive from it will learn it.
             Ok(n) => Ok(n),
@@ -331,7 +363,9 @@ impl<S: Stream> Transport for Streams<S> {
             return Ok(false);
         }
         if peer.early.len() < into.len() {
-            peer.take_in(into.len() - peer.early.len(), from, patience)?;
+            // Not more: what follows may never be asked for.
+            let missing = into.len() - peer.early.len();
+            peer.take_in(&mut into[..missing], from, patience)?;
         }
         if peer.early.len() < into.len() {
             return Ok(false);
@@ -353,13 +387,16 @@ impl<S: Stream> Transport for Streams<S> {
         let order: Vec<Rank> = order.into_iter().filter(|rank| self.peers[*rank].is_some()).collect();
         let here = |peers: &[Option<Peer<S>>], rank: Rank| peers[rank].as_ref().is_some_and(|p| !p.early.is_empty());
         let silent = Failure::Silent { peer: order.first().copied().unwrap_or(self.rank), limit: self.manner.patience };
-        let mut found = order.iter().copied().find(|rank| here(&self.peers, *rank));
+        // What came early is as good as what the kernel holds, and no better: it may be a part of a message.
+        let early = order.iter().any(|rank| here(&self.peers, *rank));
+        let limit = if early || self.manner.spins { None } else { Some(self.manner.patience) };
+        let mut found = None;
         let mut spin = Spin::new();
         while found.is_none() {
             let streams = order.iter().filter_map(|rank| self.peers[*rank].as_ref()).map(|peer| peer.stream.as_fd());
-            let limit = (!self.manner.spins).then_some(self.manner.patience);
             let ready = readable(streams, limit).map_err(Failure::system("wait for a message"))?;
-            found = order.iter().zip(ready).find_map(|(rank, ready)| ready.then_some(*rank));
+            let mut both = order.iter().zip(ready);
+            found = both.find_map(|(rank, ready)| (ready || here(&self.peers, *rank)).then_some(*rank));
             match found {
                 None if self.manner.spins => spin.turn(order[0], self.manner.patience)?,
                 None => return Err(silent),
@@ -372,15 +409,18 @@ impl<S: Stream> Transport for Streams<S> {
 
     fn barrier(&mut self) -> Result<(), Failure> {
         self.both_ways = false;
+        let patience = self.manner.patience;
         let mut byte = [0u8];
+        let done = |peer: Rank, done: io::Result<()>| done.map_err(|error| failed(error, peer, patience));
+        // Rank 0 hears from all before it answers any.
         if self.rank == 0 {
-            for peer in 1..self.ranks() {
-                self.receive(peer, &mut byte)?;
-            }
-            return (1..self.ranks()).try_for_each(|peer| self.send(peer, &byte));
+            self.barriers.iter_mut().try_for_each(|(peer, stream)| done(*peer, stream.read_exact(&mut byte)))?;
         }
-        self.send(0, &byte)?;
-        self.receive(0, &mut byte).map(drop)
+        self.barriers.iter_mut().try_for_each(|(peer, stream)| done(*peer, stream.write_all(&byte)))?;
+        if self.rank != 0 {
+            self.barriers.iter_mut().try_for_each(|(peer, stream)| done(*peer, stream.read_exact(&mut byte)))?;
+        }
+        Ok(())
     }
 
     fn reconnect(&mut self, peer: Rank) -> Result<(), Failure> {
@@ -389,7 +429,7 @@ impl<S: Stream> Transport for Streams<S> {
         let through = |done: io::Result<()>| done.map_err(|error| failed(error, peer, patience));
         if peer > self.rank {
             let address = self.remaking.addresses.get(peer).cloned().unwrap_or_default();
-            let mut stream: S = call(self.rank, peer, &address)?;
+            let mut stream: S = call(self.rank, peer, &address, Purpose::Messages)?;
             through(stream.set_timeouts(patience, patience))?;
             return through(stream.read_exact(&mut byte));
         }
@@ -397,7 +437,7 @@ impl<S: Stream> Transport for Streams<S> {
         let mut stream = match waiting {
             Some(place) => self.remaking.early.swap_remove(place).1,
             None => loop {
-                let (rank, stream) = answer::<S>(&self.remaking.listener, self.rank, patience)?;
+                let (rank, _, stream) = answer::<S>(&self.remaking.listener, self.rank, patience)?;
                 if rank == peer {
                     break stream;
                 }
@@ -407,7 +447,8 @@ impl<S: Stream> Transport for Streams<S> {
         through(stream.write_all(&byte))?;
         // The one that connected closes first.
         match stream.read(&mut byte) {
-            Ok(_) => Ok(()),
+            Ok(0) => Ok(()),
+            Ok(_) => Err(Failure::Damaged { peer, expected: 0, what: "bytes after the last" }),
             Err(e) => Err(failed(e, peer, patience)),
         }
     }
