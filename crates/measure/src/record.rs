@@ -222,6 +222,8 @@ pub enum Metric {
     TotalGoodput,
     /// Half of a round trip while bulk flows run.
     LoadedOneWay,
+    /// Part of the windows of messages whose loss shows only by silence.
+    TimerNeeded,
 }
 
 /// Which of two values is better.
@@ -240,7 +242,7 @@ impl Metric {
             | LoadedOneWay => "ns",
             Goodput | TotalGoodput => "bytes/s",
             MessageRate | ConnectionRate => "1/s",
-            Loss | Fairness | Overlap => "",
+            Loss | Fairness | Overlap | TimerNeeded => "",
             Instructions => "instructions",
         }
     }
@@ -249,7 +251,7 @@ impl Metric {
         use Metric::*;
         match self {
             OneWay | RoundTrip | Response | Completion | Loss | SendOverhead | ReceiveOverhead | Gap | Noise
-            | Instructions | LoadedOneWay => Better::Less,
+            | Instructions | LoadedOneWay | TimerNeeded => Better::Less,
             Goodput | TotalGoodput | MessageRate | ConnectionRate | Fairness | Overlap => Better::More,
         }
     }

@@ -7,6 +7,7 @@ mod options;
 mod rank;
 mod results;
 mod sizes;
+mod suite;
 mod table;
 mod watch;
 
@@ -36,6 +37,8 @@ pub struct Args {
 enum Command {
     #[command(flatten)]
     Results(results::Command),
+    /// Measure many things one after the other, and make one page of them
+    Suite(suite::Args),
     /// Describe the machine as results do, and measure nothing
     Machine,
     /// One of the measured processes (started by the coordinator)
@@ -50,6 +53,7 @@ const EXIT_INTERRUPTED: u8 = 130;
 pub fn main(args: Args) -> ExitCode {
     let done = match (args.command, args.measure) {
         (Some(Command::Results(command)), _) => return results::main(command),
+        (Some(Command::Suite(args)), _) => suite::main(&args),
         (Some(Command::Machine), _) => print_json(&describe()).map(|()| ExitCode::SUCCESS),
         (Some(Command::Rank(args)), _) => rank::main(&args).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string()),
         (None, Some(options)) => measure(&options),

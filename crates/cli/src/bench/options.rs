@@ -9,7 +9,7 @@ use ropeway_measure::pattern::{self, Bound, Pattern};
 use ropeway_measure::ranks::start::{Launch, Place};
 use ropeway_measure::run::{Plan, Point, Stop};
 use ropeway_measure::transport::kind::{KINDS, Kind, Spec};
-use ropeway_measure::{floor, machine};
+use ropeway_measure::{floor, machine, model};
 
 use super::sizes;
 
@@ -39,9 +39,9 @@ pub struct Options {
     /// Stop when the interval of every median is as narrow as this, such as 2%
     #[arg(long, value_name = "PART", value_parser = part)]
     precision: Option<f64>,
-    /// Set a parameter of the pattern (may be given several times)
-    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = parameter)]
-    parameters: Vec<(String, f64)>,
+    /// Set a parameter of the pattern (may be given several times); a list or a range such as 1..32 or 0..100/10 measures all of its values
+    #[arg(long = "set", value_name = "NAME=VALUES", value_parser = parameter)]
+    parameters: Vec<(String, Values)>,
     /// Run the ranks in the hosts h1, h2, ... of a `ropeway box`
     #[arg(long = "box", value_name = "NAME", num_args = 0..=1, default_missing_value = "box", require_equals = true)]
     in_box: Option<String>,
@@ -123,10 +123,17 @@ fn part(text: &str) -> Result<f64, String> {
     value.filter(|part| *part > 0.0 && *part < 1.0).ok_or_else(|| "give a part above 0, such as 2% or 0.02".to_owned())
 }
 
-fn parameter(text: &str) -> Result<(String, f64), String> {
-    let parsed = text.split_once('=').and_then(|(name, value)| Some((name.to_owned(), value.parse().ok()?)));
-    parsed.ok_or_else(|| format!("{text:?} is no parameter: give NAME=NUMBER"))
+fn parameter(text: &str) -> Result<(String, Values), String> {
+    let (name, values) = text.split_once('=').ok_or_else(|| format!("{text:?} is no parameter: give NAME=NUMBER"))?;
+    Ok((name.trim().to_owned(), Values(sizes::numbers(values)?)))
 }
+
+/// What a parameter is to be set to, one after the other.
+#[derive(Debug, Clone)]
+struct Values(Vec<f64>);
+
+/// Most combinations of sizes and parameters: a day is too long to wait for more than that by mistake.
+const MOST_POINTS: usize = 16_384;
 
 /// Processors in the order of ranks.
 #[derive(Debug, Clone)]
@@ -168,6 +175,15 @@ fn usual_transports(pattern: &Pattern) -> Vec<Spec> {
         _ => &[Kind::Tcp, Kind::TcpSpin, Kind::Unix, Kind::Ropeway],
     };
     kinds.iter().copied().map(Spec::plain).collect()
+}
+
+/// The same between hosts. Raw frames only where the name of the device is known.
+fn between_hosts(places: &[Place]) -> Vec<Spec> {
+    let mut kinds = vec![Kind::Tcp, Kind::TcpSpin, Kind::RopewayUdp];
+    if places.iter().all(|place| matches!(place, Place::Box { .. })) {
+        kinds.push(Kind::RopewayPacket);
+    }
+    kinds.into_iter().map(Spec::plain).collect()
 }
 
 /// Fewest round trips per sample of a ping-pong; all transports use the same number so that their p99 mean the same.
@@ -232,21 +248,55 @@ impl Options {
 
     /// One for each size.
     fn points(&self, name: &str) -> Result<Vec<Point>, String> {
-        let mut given: BTreeMap<String, f64> = self.parameters.iter().cloned().collect();
         let entry = pattern::catalogue().iter().find(|entry| entry.name == name);
+        let mut given = self.combinations()?;
         if entry.is_some_and(|entry| entry.parameters.iter().any(|parameter| parameter.name == "batch")) {
-            given.entry("batch".to_owned()).or_insert_with(|| batch_for_clock(machine::clock_cost_ns()));
+            let batch = batch_for_clock(machine::clock_cost_ns());
+            given.iter_mut().for_each(|given| {
+                given.entry("batch".to_owned()).or_insert(batch);
+            });
         }
-        let sizes = match &self.size {
-            Some(text) => sizes::parse(text)?,
-            None => vec![entry.map_or(1, |entry| entry.size)],
+        given.retain(|given| name != "search" || !pattern::search::stalls(given));
+        let sizes = match (&self.size, name) {
+            (Some(text), _) => sizes::parse(text)?,
+            (None, "loggp" | "plogp") => model::SIZES.to_vec(),
+            (None, _) => vec![entry.map_or(1, |entry| entry.size)],
         };
-        let points = sizes.into_iter().map(|size| {
-            let pattern = pattern::named(name, size, &given)?;
-            let parameters = pattern::parameters(&pattern);
-            Ok(Point { name: name.to_owned(), pattern, size, parameters })
+        if given.len() * sizes.len() > MOST_POINTS {
+            return Err(format!("there are more than {MOST_POINTS} combinations of sizes and parameters: give fewer"));
+        }
+        let points = sizes.into_iter().flat_map(|size| {
+            given.iter().map(move |given| {
+                let pattern = pattern::named(name, size, given)?;
+                let parameters = pattern::parameters(&pattern);
+                Ok(Point { name: name.to_owned(), pattern, size, parameters })
+            })
         });
-        points.collect()
+        let points: Vec<Point> = points.collect::<Result<_, String>>()?;
+        match points.is_empty() {
+            true => Err(
+                "no combination of these parameters can be measured: a window must not be smaller than packets_to_ack"
+                    .to_owned(),
+            ),
+            false => Ok(points),
+        }
+    }
+
+    /// Every parameter with each of its values, in all combinations; one without any where nothing is set.
+    fn combinations(&self) -> Result<Vec<BTreeMap<String, f64>>, String> {
+        let mut all: Vec<BTreeMap<String, f64>> = vec![BTreeMap::new()];
+        for (name, Values(values)) in &self.parameters {
+            if all.len() * values.len() > MOST_POINTS {
+                return Err(format!("there are more than {MOST_POINTS} combinations of parameters: give fewer"));
+            }
+            let with = |given: &BTreeMap<String, f64>, value: f64| {
+                let mut given = given.clone();
+                given.insert(name.clone(), value);
+                given
+            };
+            all = all.iter().flat_map(|given| values.iter().map(|value| with(given, *value))).collect();
+        }
+        Ok(all)
     }
 
     fn rank_count(&self, name: &str) -> Result<usize, String> {
@@ -274,9 +324,12 @@ impl Options {
     }
 
     fn chosen_transports(&self, pattern: &Pattern, places: &[Place], two_cpus: bool) -> Result<Vec<Spec>, String> {
-        let one_host = places.iter().all(|place| *place == Place::Here);
+        let one_host = places.iter().all(Place::is_one_host);
         if self.transports.is_empty() {
-            let mut usual = usual_transports(pattern);
+            let mut usual = match places.iter().all(Place::is_one_host) {
+                true => usual_transports(pattern),
+                false => between_hosts(places),
+            };
             // Without two processors the row could only say what the note says already; between hosts there is neither AF_UNIX nor a shared cache.
             usual.retain(|spec| match spec.kind {
                 Kind::CacheLine => two_cpus && one_host,

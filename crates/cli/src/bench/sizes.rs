@@ -1,4 +1,4 @@
-//! Message sizes as people write them: `64`, `1,64,1Ki`, `1..1Mi`.
+//! Message sizes and other numbers as people write them: `64`, `1,64,1Ki`, `1..1Mi`.
 
 /// Largest message that can be asked for.
 pub const LARGEST: u64 = 1 << 30;
@@ -48,6 +48,35 @@ fn one(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Most numbers of a range.
+const MOST_NUMBERS: f64 = 16_384.0;
+
+/// Reads a list of numbers and of ranges, `FROM..TO` or `FROM..TO/STEP`, both ends included.
+pub fn numbers(text: &str) -> Result<Vec<f64>, String> {
+    let wrong = |part: &str| format!("{part:?} is no number and no range: give 8, or 1..32, or 0..100/10");
+    let number = |text: &str| text.trim().parse::<f64>().ok().filter(|number| number.is_finite());
+    let mut numbers = Vec::new();
+    for part in text.split(',') {
+        let Some((from, rest)) = part.split_once("..") else {
+            numbers.push(number(part).ok_or_else(|| wrong(part))?);
+            continue;
+        };
+        let (to, step) = rest.split_once('/').unwrap_or((rest, "1"));
+        let range = number(from).zip(number(to)).zip(number(step));
+        let Some(((from, to), step)) = range.filter(|((from, to), step)| *step > 0.0 && from <= to) else {
+            return Err(wrong(part));
+        };
+        // The last one, although the sum of many steps falls short of it by an error of rounding.
+        let count = ((to - from) / step + 1e-9).floor() + 1.0;
+        if count > MOST_NUMBERS {
+            return Err(format!("{part:?} has more than {MOST_NUMBERS} numbers"));
+        }
+        // Multiplied and not added up, so that the last one is exact.
+        numbers.extend((0..count as u32).map(|place| from + f64::from(place) * step));
+    }
+    Ok(numbers)
+}
+
 /// A size as short as it can be written.
 pub fn short(bytes: u64) -> String {
     for (unit, factor) in [("Gi", 1u64 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)] {
@@ -61,6 +90,15 @@ pub fn short(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_lists_and_ranges() {
+        assert_eq!(numbers("8"), Ok(vec![8.0]));
+        assert_eq!(numbers("1..4,8,0..1/0.5"), Ok(vec![1.0, 2.0, 3.0, 4.0, 8.0, 0.0, 0.5, 1.0]));
+        for bad in ["", "w", "1..", "3..1", "1..2/0", "1..2/-1", "0..1e9", "nan..3"] {
+            assert!(numbers(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn lists_and_ranges_are_read() {

@@ -217,6 +217,13 @@ const ENTRIES: &[Entry] = &[
         parameters: &[number("quantum", "nanoseconds of a piece of work", 100_000.0, 1_000.0, 1e9)],
     },
     Entry {
+        name: "tail-loss",
+        about: "part of the windows of messages whose loss shows only by silence; for transports that lose messages",
+        ranks: 2,
+        size: 64,
+        parameters: &[number("window", "messages of a window", 8.0, 1.0, 4096.0)],
+    },
+    Entry {
         name: "stages",
         about: "instructions of each stage of Ropeway's protocol for a message (needs valgrind, and no network)",
         ranks: 1,
@@ -279,6 +286,7 @@ pub fn named(name: &str, size: usize, given: &BTreeMap<String, f64>) -> Result<P
             Pattern::Search(super::search::Point { messages, settings })
         }
         "overhead" => Pattern::Overhead,
+        "tail-loss" => Pattern::TailLoss { window: value("window") as u32 },
         "loggp" => Pattern::LogGp { messages },
         "plogp" => Pattern::PLogP { messages },
         "noise" => Pattern::Noise { quantum_ns: value("quantum") as u64 },
@@ -319,6 +327,7 @@ pub fn parameters(pattern: &Pattern) -> BTreeMap<String, f64> {
         | Pattern::Connections { messages: count }
         | Pattern::LogGp { messages: count }
         | Pattern::PLogP { messages: count } => of(&[messages(count)]),
+        Pattern::TailLoss { window } => of(&[("window", f64::from(*window))]),
         Pattern::Noise { quantum_ns } => of(&[("quantum", *quantum_ns as f64)]),
         Pattern::RequestResponse(load) => {
             let pace = match load.pace {
@@ -362,6 +371,7 @@ pub fn name(pattern: &Pattern) -> &'static str {
         Pattern::Background(_) => "background",
         Pattern::Search(_) => "search",
         Pattern::Overhead => "overhead",
+        Pattern::TailLoss { .. } => "tail-loss",
         Pattern::LogGp { .. } => "loggp",
         Pattern::PLogP { .. } => "plogp",
         Pattern::Noise { .. } => "noise",

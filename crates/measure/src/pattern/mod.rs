@@ -25,6 +25,7 @@ mod rounds;
 pub mod search;
 pub mod stages;
 mod stream;
+pub mod tail_loss;
 #[cfg(test)]
 mod testing;
 
@@ -103,6 +104,8 @@ pub enum Pattern {
     Overhead,
     /// Instructions of the stages of Ropeway's protocol, or of one of them.
     Stages { burst: u32, stage: Option<stages::Stage> },
+    /// Rank 0 sends windows of messages to rank 1, some of which get lost.
+    TailLoss { window: u32 },
 }
 
 /// Does this rank's part of the trial.
@@ -133,6 +136,7 @@ fn take_part<T: Transport>(transport: &mut T, trial: &Trial) -> Result<Vec<Serie
             0 => stages::run(trial, *burst, *stage),
             _ => Ok(Vec::new()),
         },
+        Pattern::TailLoss { window } => tail_loss::run(transport, trial, *window),
         Pattern::Stream => stream::run(transport, trial),
         Pattern::Flood => flood::run(transport, trial),
         Pattern::LogGp { messages } => loggp::run(transport, trial, *messages),

@@ -37,6 +37,11 @@ impl Place {
         }
     }
 
+    /// Whether ranks there share memory and loopback with this process.
+    pub fn is_one_host(&self) -> bool {
+        *self == Place::Here
+    }
+
     fn name(&self, rank: usize) -> String {
         match self {
             Place::Here | Place::Near { .. } => format!("rank {rank}"),

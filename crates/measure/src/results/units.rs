@@ -96,6 +96,7 @@ pub fn metric_name(metric: Metric) -> &'static str {
         Instructions => "instructions",
         TotalGoodput => "goodput of all",
         LoadedOneWay => "one-way time beside bulk",
+        TimerNeeded => "part that needs a timer",
     }
 }
 
