@@ -2,6 +2,7 @@
 //!
 //! Every part is a `ropeway bench` of its own, whose command line anybody can repeat; a part that fails costs no other. Boxes are made for the parts that need them and taken down again.
 
+mod formula;
 mod parts;
 
 use std::fs;
@@ -127,8 +128,14 @@ fn measure(args: &Args, part: &Part) -> Result<bool, LeftOut> {
         .stdin(Stdio::null())
         .status()
         .map_err(|e| LeftOut(format!("cannot start myself: {e}")))?;
+    if part.name == parts::TIMER_NEEDED {
+        formula::write(&args.out.join(FORMULA)).map_err(LeftOut)?;
+    }
     Ok(status.success())
 }
+
+/// Result file of what the document's formula gives.
+const FORMULA: &str = "timer-needed-formula.jsonl";
 
 /// The arguments of a part.
 fn line(args: &Args, part: &Part, in_box: Option<&str>) -> Vec<String> {
@@ -212,8 +219,8 @@ impl Drop for TestBox {
 /// Makes the page of all result files that are there.
 fn report(args: &Args) -> Result<PathBuf, String> {
     let page = args.out.join("report.html");
-    let files: Vec<PathBuf> =
-        args.suite.parts().iter().map(|part| file(&args.out, part)).filter(|path| path.exists()).collect();
+    let parts = args.suite.parts().iter().map(|part| file(&args.out, part));
+    let files: Vec<PathBuf> = parts.chain([args.out.join(FORMULA)]).filter(|path| path.exists()).collect();
     let mut command = Command::new(own().map_err(|LeftOut(why)| why)?);
     command.args(["bench", "report"]).args(&files).arg("--out").arg(&page);
     if args.suite == Suite::Figures {
@@ -237,6 +244,16 @@ mod tests {
         for part in [Suite::Quick, Suite::Full, Suite::Figures].into_iter().flat_map(Suite::parts) {
             assert!(pattern::catalogue().iter().any(|entry| entry.name == part.pattern), "{}", part.name);
             Spec::list(part.transports).unwrap_or_else(|e| panic!("{}: {e}", part.name));
+        }
+    }
+
+    #[test]
+    fn the_formula_stands_beside_what_is_simulated() {
+        let part = parts::FIGURES.iter().find(|part| part.name == parts::TIMER_NEEDED).expect("the part");
+        let windows: Vec<String> = parts::TIMER_WINDOWS.iter().map(u32::to_string).collect();
+        assert!(part.arguments.contains(&format!("window={} ", windows.join(","))));
+        for percent in parts::TIMER_LOSSES_PERCENT {
+            assert!(part.transports.contains(&format!("loss={percent}%,")));
         }
     }
 

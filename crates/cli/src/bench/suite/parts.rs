@@ -252,6 +252,13 @@ pub const FULL: &[Part] = &[
     ),
 ];
 
+/// The part beside whose simulation stands the formula of the document.
+pub const TIMER_NEEDED: &str = "timer-needed";
+
+/// Of the formula: the losses and windows that are simulated too.
+pub const TIMER_LOSSES_PERCENT: &[u32] = &[1, 10, 30];
+pub const TIMER_WINDOWS: &[u32] = &[1, 2, 4, 8, 16, 32];
+
 /// The figures of the documents, with today's transports.
 pub const FIGURES: &[Part] = &[
     part(
@@ -263,7 +270,7 @@ pub const FIGURES: &[Part] = &[
         "--size 1,8,64,256,512,1Ki,1472 --seconds 0.2",
     ),
     part(
-        "timer-needed",
+        TIMER_NEEDED,
         "[2:6.1.1] figure 11: how often a loss needs the request timer, by simulation",
         At::Anywhere,
         "tail-loss",
@@ -341,13 +348,5 @@ pub const FIGURES: &[Part] = &[
         "stream",
         "tcp,ropeway",
         "--size 64,256,1Ki,4Ki,16Ki,64Ki,256Ki --seconds 0.1",
-    ),
-    part(
-        "stages",
-        "cost of each stage for a message of 1472 bytes, in instructions",
-        At::Anywhere,
-        "stages",
-        "tcp",
-        "--rounds 1",
     ),
 ];
