@@ -13,6 +13,8 @@ pub mod cells;
 pub mod fork;
 pub mod guarded;
 pub mod lock;
+#[cfg(not(loom))]
+pub mod pipe;
 pub mod processors;
 pub mod ring;
 #[cfg(not(loom))]
