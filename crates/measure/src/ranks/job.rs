@@ -110,7 +110,7 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         /// For ranks whose coordinator is gone to end, and their launcher after them.
-        const BY_THEMSELVES: Duration = Duration::from_secs(1);
+        const BY_THEMSELVES: Duration = Duration::from_secs(2);
         /// For the launcher to end the ranks that did not: those that were stopped, for example.
         const BY_THE_LAUNCHER: Duration = Duration::from_secs(5);
         if wait(&mut self.child, BY_THEMSELVES).is_some() {
@@ -261,11 +261,11 @@ mod tests {
     }
 
     #[test]
-    fn a_launcher_that_ends_early_gives_its_last_line() {
+    fn a_launcher_that_ends_early_gives_its_last_sentence() {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().expect("a directory");
         let mpirun = directory.path().join("mpirun");
-        let script = "#!/bin/sh\necho 'no slots' >&2\necho '-----' >&2\nexit 3\n";
+        let script = "#!/bin/sh\nprintf '%s\\n' warned ----- 'no' 'slots' ----- >&2\nexit 3\n";
         std::fs::write(&mpirun, script).expect("a script");
         std::fs::set_permissions(&mpirun, std::fs::Permissions::from_mode(0o755)).expect("executable");
         let mpirun = mpirun.to_str().expect("a path");

@@ -173,13 +173,20 @@ impl Member {
     }
 }
 
-/// The last line of a file that says something (Open MPI frames its sentences with dashes), in brackets.
+/// The last line of a file, in brackets; or the last sentence, where it stands on several lines between dashes, as Open MPI's do.
 pub(super) fn last_line(path: &Path) -> String {
     let text = fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
-    match text.lines().rev().map(str::trim).find(|line| line.contains(char::is_alphanumeric)) {
-        Some(line) => format!(" ({line})"),
-        None => String::new(),
+    let is_frame = |line: &&str| line.chars().all(|letter| letter == '-');
+    let mut lines = text.lines().rev().map(str::trim).filter(|line| !line.is_empty()).peekable();
+    let mut said: Vec<&str> = match lines.peek().is_some_and(is_frame) {
+        true => lines.skip_while(is_frame).take_while(|line| !is_frame(line)).collect(),
+        false => lines.take(1).collect(),
+    };
+    said.reverse();
+    match said.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", said.join(" ")),
     }
 }
 

@@ -16,21 +16,30 @@ pub struct OverMpi {
 }
 
 impl OverMpi {
-    /// Joins the job, of so many ranks, in which the launcher has said this to be `rank`. Calls that wait give up after `patience`.
+    /// Joins the job; the launcher says which rank this is. Calls that wait give up after `patience`.
     ///
     /// # Errors
-    /// No launcher started this process, there is no `mpicc`, it is of another MPI than the launcher, or MPI fails.
-    pub fn begin(patience: Duration, rank: Rank, ranks: usize) -> Result<OverMpi, Failure> {
+    /// No launcher started this process, there is no `mpicc`, or MPI fails.
+    pub fn begin(patience: Duration) -> Result<OverMpi, Failure> {
         let mpi = Mpi::begin(patience).map_err(|error| Failure::Unsupported(error.to_string()))?;
-        if (mpi.rank(), mpi.size()) != (rank, ranks) {
+        Ok(OverMpi { mpi, patience })
+    }
+
+    /// The same where the launcher has said this to be `rank` of so many.
+    ///
+    /// # Errors
+    /// As [`OverMpi::begin`]; or MPI says otherwise.
+    pub fn begin_as(patience: Duration, rank: Rank, ranks: usize) -> Result<OverMpi, Failure> {
+        let over = OverMpi::begin(patience)?;
+        if (over.rank(), over.ranks()) != (rank, ranks) {
             return Err(Failure::Unsupported(format!(
                 "MPI takes this for rank {} of {} where the launcher has started rank {rank} of {ranks}: the launcher and the compiler belong to \
                  different MPIs; name those of one with --mpirun and ROPEWAY_MPICC",
-                mpi.rank(),
-                mpi.size()
+                over.rank(),
+                over.ranks()
             )));
         }
-        Ok(OverMpi { mpi, patience })
+        Ok(over)
     }
 
     /// What MPI says of itself, in one line.
