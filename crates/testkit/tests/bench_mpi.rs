@@ -64,7 +64,7 @@ fn ranks_of_mpich_are_started_and_measure() {
 fn processes_with(text: &str) -> Vec<u32> {
     let all = std::fs::read_dir("/proc")
         .expect("a directory")
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let has = |pid: &u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&line).contains(text)
@@ -88,7 +88,7 @@ fn ranks_end_with_the_program(mpirun: &str) {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             let fields = stat
                 .rsplit_once(") ")
-                .map(|(_, rest)| rest.split(' ').skip(11).take(2).filter_map(|t| t.parse().ok()).sum());
+                .map(|(_, rest)| rest.split(' ').skip(11).take(2).filter_map(|t| t.parse::<u64>().ok()).sum());
             fields.unwrap_or(0u64) >= 50
         };
         bench
