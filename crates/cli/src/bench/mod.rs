@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Subcommand;
+use ropeway_measure::ranks::job;
 use ropeway_measure::{machine, run};
 use serde_json::json;
 
@@ -41,6 +42,12 @@ enum Command {
     Suite(suite::Args),
     /// Describe the machine as results do, and measure nothing
     Machine,
+    /// Compile ahead what transport mpi needs of this machine's MPI, and print where it is
+    MpiShim {
+        /// The program that starts its ranks
+        #[arg(long, value_name = "COMMAND", default_value = options::MPIRUN)]
+        mpirun: String,
+    },
     /// One of the measured processes (started by the coordinator)
     #[command(hide = true)]
     Rank(rank::Args),
@@ -55,6 +62,10 @@ pub fn main(args: Args) -> ExitCode {
         (Some(Command::Results(command)), _) => return results::main(command),
         (Some(Command::Suite(args)), _) => suite::main(&args),
         (Some(Command::Machine), _) => print_json(&describe()).map(|()| ExitCode::SUCCESS),
+        (Some(Command::MpiShim { mpirun }), _) => job::build_shim(&mpirun).map(|shim| {
+            println!("{}", shim.display());
+            ExitCode::SUCCESS
+        }),
         (Some(Command::Rank(args)), _) => rank::main(&args).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string()),
         (None, Some(options)) => measure(&options),
         (None, None) => Err("name a pattern; `ropeway bench --help` lists them".to_owned()),
@@ -67,6 +78,12 @@ pub fn main(args: Args) -> ExitCode {
 
 /// Measures what was asked for and shows it.
 fn measure(options: &Options) -> Result<ExitCode, String> {
+    match job::launched() {
+        Some((0, size)) => return Err(under_a_launcher(size)),
+        // One sentence is enough.
+        Some(_) => return Ok(ExitCode::FAILURE),
+        None => {}
+    }
     let plan = options.plan()?;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -91,6 +108,13 @@ fn measure(options: &Options) -> Result<ExitCode, String> {
         run::Outcome { failed, .. } if failed > 0 || !table.complete() => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,
     })
+}
+
+fn under_a_launcher(size: usize) -> String {
+    format!(
+        "a launcher (mpirun, srun) has started this {size} times, but it starts its ranks itself: for MPI leave the launcher away and say \
+         `--transport mpi` (`--mpirun` names another launcher), for other transports between hosts `--hosts`"
+    )
 }
 
 /// The machine, with what else belongs to a figure.

@@ -54,6 +54,9 @@ pub struct Options {
     /// The program that reaches other hosts
     #[arg(long, value_name = "PROGRAM", default_value = "ssh")]
     ssh: OsString,
+    /// The program that starts the ranks of transport mpi; may have arguments
+    #[arg(long, value_name = "COMMAND", default_value = MPIRUN)]
+    mpirun: String,
     /// The processors of the ranks, in their order [default: a core for each, if there are enough]
     #[arg(long, value_name = "LIST", value_parser = cpu_list)]
     pin: Option<CpuList>,
@@ -73,6 +76,9 @@ pub struct Options {
     #[arg(long)]
     pub json: bool,
 }
+
+/// The launcher of the MPI that is the system's.
+pub const MPIRUN: &str = "mpirun";
 
 /// Most ranks of a run.
 const MOST_RANKS: i64 = 512;
@@ -236,6 +242,7 @@ impl Options {
                 program: std::env::current_exe().map_err(|e| format!("cannot find my own path: {e}"))?,
                 remote_command: self.remote_command.clone(),
                 ssh: self.ssh.clone(),
+                mpirun: self.mpirun.clone(),
                 places,
             },
             patience: Duration::from_secs_f64(self.patience),

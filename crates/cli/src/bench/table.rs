@@ -438,6 +438,7 @@ mod tests {
             launch: ropeway_measure::ranks::start::Launch {
                 program: "x".into(),
                 remote_command: String::new(),
+                mpirun: String::new(),
                 ssh: "ssh".into(),
                 places: Vec::new(),
             },

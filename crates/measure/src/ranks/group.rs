@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::control::{Hello, Order, Reply};
+use super::job::Job;
 use super::member::{Fault, Member, can_be_heard, wait_for_any};
 use super::start::{STATS, Scratch};
 use crate::pattern::Trial;
@@ -26,7 +27,8 @@ pub struct Group {
     members: Vec<Member>,
     /// Of the ranks that said what machine they run on.
     pub hosts: Vec<Host>,
-    // After the members: it goes when they have ended.
+    // After the members: these go when they have ended.
+    job: Option<Job>,
     scratch: Option<Scratch>,
 }
 
@@ -34,15 +36,16 @@ pub struct Group {
 pub type BrokenOff<'a> = &'a dyn Fn() -> bool;
 
 impl Group {
-    /// Waits until all ranks have said who they are.
+    /// Waits until all ranks have said who they are. Those that something else has numbered are put in that order.
     pub fn assemble(
         members: Vec<Member>,
         scratch: Option<Scratch>,
         limit: Duration,
         broken_off: BrokenOff,
     ) -> Result<Group, Fault> {
-        let mut group = Group { members, hosts: Vec::new(), scratch };
+        let mut group = Group { members, hosts: Vec::new(), job: None, scratch };
         let replies = group.gather(limit, broken_off)?;
+        let mut numbers = Vec::new();
         for (member, reply) in group.members.iter().zip(replies) {
             let Reply::Hello(hello) = reply else { return Err(unexpected(member)) };
             if !hello.fits() {
@@ -55,9 +58,14 @@ impl Group {
                     Hello::plain().control
                 )));
             }
-            group.hosts.extend(hello.host);
+            numbers.push((hello.rank, hello.host));
         }
-        Ok(group)
+        group.in_order(numbers)
+    }
+
+    /// With the launcher that has started the ranks, which ends after them.
+    pub fn with_job(self, job: Job) -> Group {
+        Group { job: Some(job), ..self }
     }
 
     /// Opens the transport in all ranks. `settings` and `cpus` are by rank.
@@ -133,11 +141,41 @@ impl Group {
 
     /// Ends the ranks; the file with the statistics of preloaded ones, which goes with what is returned beside it.
     pub fn leave(self) -> (Option<PathBuf>, Option<Scratch>) {
-        let Group { members, scratch, .. } = self;
+        let Group { mut members, scratch, job, .. } = self;
+        if let Some(job) = job {
+            for member in &mut members {
+                // One that has failed is gone already.
+                let _ = member.tell(&Order::Bye);
+            }
+            // The members stay until then: a rank whose coordinator is gone ends at once, and not as it should.
+            job.leave(LEAVING);
+        }
         for member in members {
             member.leave(LEAVING);
         }
         (scratch.as_ref().map(|scratch| scratch.path.join(STATS)), scratch)
+    }
+
+    /// Puts the members in the order of these numbers, if they have some.
+    fn in_order(mut self, told: Vec<(Option<usize>, Option<Host>)>) -> Result<Group, Fault> {
+        let mut numbered = Vec::new();
+        for (place, (member, (number, host))) in std::mem::take(&mut self.members).into_iter().zip(told).enumerate() {
+            numbered.push((number.unwrap_or(place), number.is_some(), member, host));
+        }
+        numbered.sort_by_key(|(rank, ..)| *rank);
+        for (place, (rank, is_told, mut member, host)) in numbered.into_iter().enumerate() {
+            if rank != place {
+                return Err(Fault::Start(format!(
+                    "the launcher has numbered a rank {rank} where {place} was expected: is it the one of this MPI?"
+                )));
+            }
+            if is_told {
+                member.name = format!("rank {rank}");
+            }
+            self.members.push(member);
+            self.hosts.extend(host);
+        }
+        Ok(self)
     }
 
     fn tell_all(&mut self, order: &Order) -> Result<(), Fault> {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -85,6 +85,12 @@ impl Member {
         self
     }
 
+    /// The same for a rank that is not our child: the file that has what its launcher wrote.
+    pub fn with_errors(mut self, errors: PathBuf) -> Member {
+        self.errors = Some(errors);
+        self
+    }
+
     pub fn tell(&mut self, order: &Order) -> Result<(), Fault> {
         let told = match &mut self.input {
             Some(input) => say(input, order),
@@ -143,6 +149,10 @@ impl Member {
         /// Between the end of a process's output and its own.
         const ENDING: Duration = Duration::from_millis(200);
         let status = self.child.as_mut().and_then(|child| wait(child, ENDING));
+        if self.child.is_none() && self.errors.is_some() {
+            // Its launcher says what became of it.
+            std::thread::sleep(ENDING);
+        }
         let (name, said) = (self.name.clone(), self.said());
         match status {
             Some(status) => Fault::Died { name, status: status.to_string(), said },
@@ -152,12 +162,7 @@ impl Member {
 
     /// The last line that it wrote to its standard error, in brackets.
     fn said(&self) -> String {
-        let text = self.errors.as_ref().and_then(|path| fs::read(path).ok()).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        match text.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
-            Some(line) => format!(" ({line})"),
-            None => String::new(),
-        }
+        self.errors.as_deref().map(last_line).unwrap_or_default()
     }
 
     /// Tells it to end and waits a while for it; true if it ended well.
@@ -168,7 +173,24 @@ impl Member {
     }
 }
 
-fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+/// The last line of a file, in brackets; or the last sentence, where it stands on several lines between dashes, as Open MPI's do.
+pub(super) fn last_line(path: &Path) -> String {
+    let text = fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let is_frame = |line: &&str| line.chars().all(|letter| letter == '-');
+    let mut lines = text.lines().rev().map(str::trim).filter(|line| !line.is_empty()).peekable();
+    let mut said: Vec<&str> = match lines.peek().is_some_and(is_frame) {
+        true => lines.skip_while(is_frame).take_while(|line| !is_frame(line)).collect(),
+        false => lines.take(1).collect(),
+    };
+    said.reverse();
+    match said.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", said.join(" ")),
+    }
+}
+
+pub(super) fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let deadline = Instant::now() + limit;
     loop {
         match child.try_wait() {

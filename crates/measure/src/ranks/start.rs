@@ -64,6 +64,8 @@ pub struct Launch {
     pub remote_command: String,
     /// The program that reaches other hosts, `ssh`.
     pub ssh: OsString,
+    /// The program that starts the ranks of an MPI job, `mpirun`; may have arguments.
+    pub mpirun: String,
     /// One for each rank.
     pub places: Vec<Place>,
 }
@@ -190,6 +192,7 @@ mod tests {
             program: "/bin/ropeway".into(),
             remote_command: "/opt/ropeway".into(),
             ssh: "ssh".into(),
+            mpirun: "mpirun".into(),
             places: Vec::new(),
         };
         let command = launch.command(&place, preloaded, Path::new("/tmp/x"));

@@ -13,6 +13,7 @@ use crate::machine;
 use crate::model;
 use crate::pattern::{Bound, Pattern, Trial};
 use crate::ranks::group::{BrokenOff, Group};
+use crate::ranks::job;
 use crate::ranks::member::Fault;
 use crate::ranks::start::{Launch, Place, Scratch, threads};
 use crate::record::{Case, FORMAT, Failed, Host, Line, Measured, Run, Series};
@@ -342,16 +343,36 @@ fn open(plan: &Plan, spec: &Spec, broken_off: BrokenOff) -> Result<Group, Fault>
     if spec.kind == Kind::Sim {
         return open_simulated(plan, spec, broken_off);
     }
-    let scratch = Scratch::new()?;
-    let preloaded = spec.kind.is_preloaded();
-    let members: Result<Vec<_>, Fault> =
-        (0..plan.ranks).map(|rank| plan.launch.start(rank, preloaded, &scratch)).collect();
-    let mut group = Group::assemble(members?, Some(scratch), STARTING, broken_off)?;
+    let mut group = match spec.kind {
+        Kind::Mpi => launch_job(plan, broken_off)?,
+        kind => launch(plan, kind.is_preloaded(), broken_off)?,
+    };
     let settings: Vec<Setting> = (0..plan.ranks).map(|rank| setting(plan, spec, rank)).collect();
     let cpus: Vec<Option<usize>> =
         (0..plan.ranks).map(|rank| plan.cpus.as_ref().and_then(|cpus| cpus.get(rank).copied())).collect();
     group.open(&settings, &cpus, STARTING + plan.patience, broken_off)?;
     Ok(group)
+}
+
+/// Starts the ranks ourselves.
+fn launch(plan: &Plan, preloaded: bool, broken_off: BrokenOff) -> Result<Group, Fault> {
+    let scratch = Scratch::new()?;
+    let members: Result<Vec<_>, Fault> =
+        (0..plan.ranks).map(|rank| plan.launch.start(rank, preloaded, &scratch)).collect();
+    Group::assemble(members?, Some(scratch), STARTING, broken_off)
+}
+
+/// Has them started by `mpirun`.
+fn launch_job(plan: &Plan, broken_off: BrokenOff) -> Result<Group, Fault> {
+    if plan.launch.places.iter().any(|place| *place != Place::Here) {
+        let text = "the transport mpi is measured between ranks of this host only: leave --hosts and --box away";
+        return Err(Fault::Start(text.to_owned()));
+    }
+    let scratch = Scratch::new()?;
+    let Launch { mpirun, program, .. } = &plan.launch;
+    let start = job::Start { mpirun, program, ranks: plan.ranks };
+    let (members, job) = job::start(&start, &scratch, STARTING, broken_off)?;
+    Ok(Group::assemble(members, Some(scratch), STARTING, broken_off)?.with_job(job))
 }
 
 /// The ranks of a simulated network are threads: time is virtual, and nothing of the machine counts.

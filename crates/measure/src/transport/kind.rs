@@ -244,7 +244,7 @@ impl Pending {
             Pending::Udp(pending) => visitor.visit(pending.connect(manner, rank, addresses)?),
             Pending::Unix(pending) => visitor.visit(pending.connect(manner, rank, addresses)?),
             Pending::Wire(pending, _) => visitor.visit(pending.connect(addresses)?),
-            Pending::Mpi => visitor.visit(OverMpi::begin(patience)?),
+            Pending::Mpi => visitor.visit(OverMpi::begin_as(patience, rank, setting.ranks)?),
         })
     }
 }

@@ -25,6 +25,23 @@ impl OverMpi {
         Ok(OverMpi { mpi, patience })
     }
 
+    /// The same where the launcher has said this to be `rank` of so many.
+    ///
+    /// # Errors
+    /// As [`OverMpi::begin`]; or MPI says otherwise.
+    pub fn begin_as(patience: Duration, rank: Rank, ranks: usize) -> Result<OverMpi, Failure> {
+        let over = OverMpi::begin(patience)?;
+        if (over.rank(), over.ranks()) != (rank, ranks) {
+            return Err(Failure::Unsupported(format!(
+                "MPI takes this for rank {} of {} where the launcher has started rank {rank} of {ranks}: the launcher and the compiler belong to \
+                 different MPIs; name those of one with --mpirun and ROPEWAY_MPICC",
+                over.rank(),
+                over.ranks()
+            )));
+        }
+        Ok(over)
+    }
+
     /// What MPI says of itself, in one line.
     pub fn version(&self) -> Result<String, Failure> {
         self.mpi.version().map_err(|error| self.failure(error))

@@ -1,0 +1,149 @@
+//! `ropeway bench` with the transport `mpi`: the ranks of Open MPI and of MPICH measure, end with their coordinator, and what is missing is said.
+
+use ropeway_testkit::World;
+use ropeway_testkit::proc::{Exit, Finished, Process};
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// One measurement at a time: ranks of MPI spin.
+static CORES: Mutex<()> = Mutex::new(());
+
+fn bench(world: &World, args: &[&str], env: &[(&str, &str)]) -> Finished {
+    let args: Vec<&str> = std::iter::once("bench").chain(args.iter().copied()).collect();
+    let mut command = world.ropeway_command(&args);
+    command.envs(env.iter().copied());
+    Process::spawn(command).wait(LIMIT).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn ranks_are_started_and_measure(mpirun: &str) {
+    let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let world = World::new();
+    // The shim is compiled by all ranks at once.
+    let cache = world.dir().join("cache");
+    let env = [("XDG_CACHE_HOME", cache.to_str().expect("a path"))];
+    let args =
+        ["pingpong", "--transport", "mpi,tcp", "--mpirun", mpirun, "--seconds", "0.1", "--rounds", "2", "--json"];
+    let finished = bench(&world, &args, &env).expect_success();
+    let report: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    let row = |name: &str| report["rows"].as_array().and_then(|rows| rows.iter().find(|row| row["transport"] == name));
+    for transport in ["mpi", "tcp"] {
+        let figure = row(transport).and_then(|row| row["figure"]["median"].as_f64());
+        assert!(figure.is_some_and(|figure| figure > 0.0), "{transport}: {report}");
+    }
+    let shim = bench(&world, &["mpi-shim", "--mpirun", mpirun], &env).expect_success();
+    assert!(std::path::Path::new(shim.stdout.trim()).is_file(), "{}", shim.stdout);
+    assert_eq!(std::fs::read_dir(cache.join("ropeway")).expect("a directory").count(), 1, "one shim, and nothing else");
+    // A compiler that does not work.
+    let broken = [env[0], ("ROPEWAY_MPICC", "/nowhere/mpicc")];
+    let finished = bench(&world, &args, &broken);
+    assert_eq!(finished.exit, Exit::Code(1));
+    assert!(
+        finished.stderr.contains("no MPI compiler") && finished.stderr.contains("/nowhere/mpicc"),
+        "{}",
+        finished.stderr
+    );
+}
+
+#[test]
+fn ranks_of_open_mpi_are_started_and_measure() {
+    ropeway_testkit::need_program!("mpirun.openmpi", "mpicc.openmpi");
+    ranks_are_started_and_measure("mpirun.openmpi");
+}
+
+#[test]
+fn ranks_of_mpich_are_started_and_measure() {
+    ropeway_testkit::need_program!("mpirun.mpich", "mpicc.mpich");
+    ranks_are_started_and_measure("mpirun.mpich");
+}
+
+/// Processes whose command line has this text.
+fn processes_with(text: &str) -> Vec<u32> {
+    let all = std::fs::read_dir("/proc")
+        .expect("a directory")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let has = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(text)
+    };
+    all.filter(has).collect()
+}
+
+fn ranks_end_with_the_program(mpirun: &str) {
+    let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let world = World::new();
+    for victim in ["the coordinator", "a rank"] {
+        let args = ["bench", "pingpong", "--transport", "mpi", "--mpirun", mpirun, "--seconds", "30", "--rounds", "1"];
+        let bench = Process::spawn(world.ropeway_command(&args));
+        // Ranks and launcher alike have the path of the socket in their command lines.
+        let socket = format!("ropeway-bench-{}-0/control", bench.pid());
+        let ranks = || -> Vec<u32> {
+            let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            processes_with(&socket).into_iter().filter(|pid| name(pid).trim() == "ropeway").collect()
+        };
+        let busy = |pid: &u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let fields = stat
+                .rsplit_once(") ")
+                .map(|(_, rest)| rest.split(' ').skip(11).take(2).filter_map(|t| t.parse::<u64>().ok()).sum());
+            fields.unwrap_or(0u64) >= 50
+        };
+        bench
+            .wait_until("two ranks work", LIMIT, || ranks().len() == 2 && ranks().iter().all(busy))
+            .unwrap_or_else(|e| panic!("{e}"));
+        if victim == "a rank" {
+            let pid = Pid::from_raw(ranks()[0] as i32).expect("a pid");
+            rustix::process::kill_process(pid, Signal::KILL).expect("a signal for a rank");
+            let finished = bench.wait(LIMIT).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(finished.exit, Exit::Code(1));
+            assert!(finished.stderr.contains("is gone"), "{}", finished.stderr);
+        } else {
+            bench.signal(Signal::KILL);
+        }
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !processes_with(&socket).is_empty() {
+            assert!(Instant::now() < deadline, "{victim} was killed, and these live on: {:?}", processes_with(&socket));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn ranks_of_open_mpi_end_with_the_program() {
+    ropeway_testkit::need_program!("mpirun.openmpi", "mpicc.openmpi");
+    ranks_end_with_the_program("mpirun.openmpi");
+}
+
+#[test]
+fn ranks_of_mpich_end_with_the_program() {
+    ropeway_testkit::need_program!("mpirun.mpich", "mpicc.mpich");
+    ranks_end_with_the_program("mpirun.mpich");
+}
+
+#[test]
+fn without_a_launcher_the_error_says_what_to_install() {
+    let world = World::new();
+    for args in [&["pingpong", "--transport", "mpi", "--rounds", "1"][..], &["mpi-shim"]] {
+        let finished = bench(&world, &[args, &["--mpirun", "/nowhere/mpirun"]].concat(), &[]);
+        assert_eq!(finished.exit, Exit::Code(1));
+        let said = &finished.stderr;
+        assert!(
+            said.contains("cannot start /nowhere/mpirun") && said.contains("apt-get install openmpi-bin"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn under_a_launcher_the_error_says_what_to_do_and_says_it_once() {
+    let world = World::new();
+    for (rank, says) in [("0", true), ("1", false)] {
+        let env = [("OMPI_COMM_WORLD_RANK", rank), ("OMPI_COMM_WORLD_SIZE", "2")];
+        let finished = bench(&world, &["pingpong", "--transport", "tcp"], &env);
+        assert_eq!(finished.exit, Exit::Code(1));
+        assert_eq!(finished.stderr.contains("leave the launcher away"), says, "{}", finished.stderr);
+    }
+}
