@@ -7,7 +7,7 @@ use ropeway_measure::transport::kind::{self, Setting, Visitor};
 use ropeway_measure::transport::{Rank, Transport};
 
 /// All that can be opened without privileges and without other programs.
-const NAMES: [&str; 7] = ["tcp", "tcp-spin", "tcp:cubic", "udp", "udp-spin", "unix", "unix-spin"];
+const NAMES: [&str; 9] = ["tcp", "tcp-spin", "tcp:cubic", "udp", "udp-spin", "unix", "unix-spin", "shm", "shm-spin"];
 
 const PATIENCE_MS: u64 = 2000;
 
@@ -198,7 +198,7 @@ impl Part for Turns {
 
 #[test]
 fn nobody_is_passed_over() {
-    for name in ["unix", "unix-spin"] {
+    for name in ["unix", "unix-spin", "shm", "shm-spin"] {
         among(name, 4, Turns);
     }
 }

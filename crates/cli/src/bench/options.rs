@@ -176,8 +176,9 @@ pub fn catalogues() -> String {
 /// The transports that say most about a pattern.
 fn usual_transports(pattern: &Pattern) -> Vec<Spec> {
     let kinds: &[Kind] = match pattern {
-        Pattern::PingPong { .. } => &[Kind::Tcp, Kind::TcpSpin, Kind::Unix, Kind::Ropeway, Kind::CacheLine],
-        Pattern::Stream => &[Kind::Tcp, Kind::TcpSpin, Kind::Unix, Kind::Ropeway, Kind::Memcpy],
+        Pattern::PingPong { .. } => &[Kind::Tcp, Kind::TcpSpin, Kind::Unix, Kind::Ropeway, Kind::Shm, Kind::CacheLine],
+        Pattern::Stream => &[Kind::Tcp, Kind::TcpSpin, Kind::Unix, Kind::Ropeway, Kind::Shm, Kind::Memcpy],
+        Pattern::Flood => &[Kind::Tcp, Kind::TcpSpin, Kind::Unix, Kind::Ropeway, Kind::Shm],
         _ => &[Kind::Tcp, Kind::TcpSpin, Kind::Unix, Kind::Ropeway],
     };
     kinds.iter().copied().map(Spec::plain).collect()
@@ -337,10 +338,10 @@ impl Options {
                 true => usual_transports(pattern),
                 false => between_hosts(places),
             };
-            // Without two processors the row could only say what the note says already; between hosts there is neither AF_UNIX nor a shared cache.
+            // Without two processors the row could only say what the note says already; between hosts there is neither AF_UNIX nor shared memory.
             usual.retain(|spec| match spec.kind {
                 Kind::CacheLine => two_cpus && one_host,
-                Kind::Unix | Kind::Memcpy => one_host,
+                Kind::Unix | Kind::Shm | Kind::Memcpy => one_host,
                 _ => true,
             });
             return Ok(usual);

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::mpi::OverMpi;
 use super::streams::Manner;
-use super::{Rank, Transport, tcp, udp, unix, wire};
+use super::{Rank, Transport, shm, tcp, udp, unix, wire};
 use crate::Failure;
 
 /// The transports that there are.
@@ -32,6 +32,8 @@ pub enum Kind {
     Sim,
     CacheLine,
     Memcpy,
+    Shm,
+    ShmSpin,
 }
 
 /// What there is to say about one of them.
@@ -65,6 +67,8 @@ pub const KINDS: &[About] = &[
     about(Kind::UdpSpin, "udp-spin", "", "UDP of the kernel, calls repeated until they succeed"),
     about(Kind::Unix, "unix", "DIRECTORY", "AF_UNIX stream, blocking; one host"),
     about(Kind::UnixSpin, "unix-spin", "DIRECTORY", "AF_UNIX stream, calls repeated until they succeed; one host"),
+    about(Kind::Shm, "shm", "", "Ropeway's rings in shared memory, used directly; polls 50 us, then sleeps; one host"),
+    about(Kind::ShmSpin, "shm-spin", "", "the same, polled until something comes; one host"),
     about(Kind::Ropeway, "ropeway", "", "the program of tcp, unchanged, under `ropeway run`"),
     renamed(
         about(Kind::RopewaySpin, "ropeway-spin", "", "the program of tcp-spin, unchanged, under `ropeway run`"),
@@ -184,6 +188,8 @@ pub enum Pending {
     Unix(unix::Pending),
     Wire(Box<wire::Pending>, String),
     Mpi,
+    /// What joins the ranks that will share memory.
+    Shm(unix::Pending),
 }
 
 /// What is done with a transport once it is open: a trait and not a closure, because it is compiled for each transport.
@@ -207,6 +213,7 @@ pub fn listen(setting: &Setting) -> Result<Pending, Failure> {
             Ok(Pending::Wire(Box::new(pending), address))
         }
         Kind::Mpi => Ok(Pending::Mpi),
+        Kind::Shm | Kind::ShmSpin => unix::listen(None).map(Pending::Shm),
         Kind::Sim | Kind::CacheLine | Kind::Memcpy => Err(Failure::Unsupported(format!("{spec} has no ranks"))),
     }
 }
@@ -217,7 +224,7 @@ impl Pending {
         match self {
             Pending::Tcp(pending) => pending.address(),
             Pending::Udp(pending) => pending.address(),
-            Pending::Unix(pending) => pending.address(),
+            Pending::Unix(pending) | Pending::Shm(pending) => pending.address(),
             Pending::Wire(_, address) => address,
             // The launcher has joined the ranks.
             Pending::Mpi => "",
@@ -232,7 +239,8 @@ impl Pending {
         visitor: V,
     ) -> Result<V::Output, Failure> {
         let spec: Spec = setting.transport.parse().map_err(Failure::Unsupported)?;
-        let spins = matches!(spec.kind, Kind::TcpSpin | Kind::UdpSpin | Kind::UnixSpin | Kind::RopewaySpin);
+        let spins =
+            matches!(spec.kind, Kind::TcpSpin | Kind::UdpSpin | Kind::UnixSpin | Kind::RopewaySpin | Kind::ShmSpin);
         let patience = Duration::from_millis(setting.patience_ms);
         let manner = Manner { name: spec.kind.about().name, spins, patience };
         let rank = setting.rank;
@@ -245,6 +253,7 @@ impl Pending {
             Pending::Unix(pending) => visitor.visit(pending.connect(manner, rank, addresses)?),
             Pending::Wire(pending, _) => visitor.visit(pending.connect(addresses)?),
             Pending::Mpi => visitor.visit(OverMpi::begin_as(patience, rank, setting.ranks)?),
+            Pending::Shm(pending) => visitor.visit(shm::connect(pending, manner, rank, addresses)?),
         })
     }
 }

@@ -10,6 +10,8 @@ pub mod udp;
 pub mod unix;
 pub mod wire;
 
+pub mod shm;
+
 use crate::Failure;
 
 /// Number of a rank: 0..n.

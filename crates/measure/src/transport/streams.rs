@@ -205,6 +205,11 @@ fn failed(error: io::Error, peer: Rank, patience: Duration) -> Failure {
 }
 
 impl<S: Stream> Streams<S> {
+    /// The stream to that rank; none to oneself.
+    pub(super) fn stream(&self, rank: Rank) -> Option<&S> {
+        Some(&self.peers.get(rank)?.as_ref()?.stream)
+    }
+
     fn peer(&mut self, rank: Rank) -> Result<&mut Peer<S>, Failure> {
         let own = self.rank;
         self.peers
