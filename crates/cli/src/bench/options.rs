@@ -30,7 +30,7 @@ pub struct Options {
     /// Length of one trial, in seconds, after a warm-up of 0.15 s
     #[arg(long, default_value_t = 0.5, value_parser = seconds)]
     seconds: f64,
-    /// Trials of each case [default: 5; with --budget or --precision as many as it takes]
+    /// Trials of each case [default: 6; with --budget or --precision as many as it takes]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: Option<u32>,
     /// Stop after this time, such as 30s or 5m; one round is made in any case
@@ -89,8 +89,8 @@ const LONGEST_TRIAL_S: f64 = 60.0;
 /// Before samples count. Long enough for caches, TCP's window and the hand-over to shared memory (which needs some calls and one exchange with the daemon); the same for every transport.
 const WARM_UP: Duration = Duration::from_millis(150);
 
-/// Trials of each case when nothing else says when to stop.
-const USUAL_ROUNDS: u32 = 5;
+/// Trials of each case when nothing else says when to stop: the fewest that give a median an interval.
+const USUAL_ROUNDS: u32 = 6;
 
 /// The same where something else does; only bounds the file.
 const MOST_ROUNDS: u32 = 10_000;

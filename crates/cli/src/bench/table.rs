@@ -1,16 +1,19 @@
-//! What a person reads at the end of a run: a row for each transport, or, of several sizes, a row for each size; and the same as JSON and CSV.
+//! What a person reads at the end of a run: a row for each case, the models that were fitted, and what is to be known; and the same as JSON and CSV.
+//!
+//! Statistics are those of `ropeway_measure::stats`; [`text`] is the form for terminals.
+
+mod text;
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use ropeway_measure::carried::Carried;
 use ropeway_measure::machine;
-use ropeway_measure::record::{Better, Case, Fit, Host, Line, Metric, Series, Values};
+use ropeway_measure::record::{Case, Fit, Host, Line, Metric, Series};
+use ropeway_measure::results::group::same_but_transport;
 use ropeway_measure::run::{self, Plan};
+use ropeway_measure::stats::{CONFIDENCE, Interval, NEGLIGIBLE, Ordered, Sides, compare_paired, quantile_interval};
 use ropeway_measure::transport::kind::Spec;
 use serde::Serialize;
-
-use super::sizes::short;
 
 /// Everything that a run found, by rows.
 #[derive(Debug, Serialize)]
@@ -35,22 +38,24 @@ pub struct Table {
     fits: Vec<Fit>,
     rows: Vec<Row>,
     #[serde(skip)]
-    better: Better,
-    #[serde(skip)]
     metric: Option<Metric>,
     #[serde(skip)]
     transports: Vec<Spec>,
 }
 
-/// One transport with one size.
+/// One case.
 #[derive(Debug, Serialize)]
 struct Row {
-    transport: String,
-    size: u64,
-    /// Median, least and greatest of the rounds' figures, in the table's unit.
+    #[serde(flatten)]
+    case: Case,
+    /// Of the rounds' figures, in the table's unit.
     figure: Option<Spread>,
     /// Median over the rounds of the 99th percentile; of times only.
     p99: Option<f64>,
+    /// The same of 99.9 %; of the completion of what several ranks do together, of which the last one counts.
+    p999: Option<f64>,
+    /// Jain's index over the peers.
+    fairness: Option<f64>,
     /// Part of the messages that was lost; of unreliable transports.
     loss: Option<f64>,
     /// How many times better than the named peer (above 1: this row is better): the median of the ratios within each round, because a virtual machine may be moved to other cores between two
@@ -67,6 +72,8 @@ struct Spread {
     median: f64,
     min: f64,
     max: f64,
+    /// Of the median; needs six rounds.
+    interval: Option<Interval>,
 }
 
 #[derive(Debug, Serialize)]
@@ -75,6 +82,8 @@ struct Round {
     round: u32,
     figure: f64,
     p99: Option<f64>,
+    p999: Option<f64>,
+    fairness: Option<f64>,
     loss: Option<f64>,
 }
 
@@ -84,23 +93,27 @@ impl Table {
         if plan.cpus.is_none() && plan.launch.places.iter().all(|place| place.is_this_machine()) {
             notes.push("there are fewer processors than ranks: they share them, and nothing is pinned".to_owned());
         }
-        let row = |transport: &Spec, size: u64| Row {
-            transport: transport.to_string(),
-            size,
+        let row = |case: Case| Row {
+            case,
             figure: None,
             p99: None,
+            p999: None,
+            fairness: None,
             loss: None,
             times_better_than: BTreeMap::new(),
             carried: None,
             failures: Vec::new(),
             rounds: Vec::new(),
         };
-        let sizes: Vec<u64> = plan.points.iter().map(|point| point.size as u64).collect();
+        let mut sizes: Vec<u64> = plan.points.iter().map(|point| point.size as u64).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let cases = |point| plan.transports.iter().map(move |spec| run::case(spec, point, plan.ranks));
         Table {
             schema: 2,
             pattern: plan.points.first().map_or_else(String::new, |point| point.name.clone()),
             unit: "",
-            rows: sizes.iter().flat_map(|size| plan.transports.iter().map(|spec| row(spec, *size))).collect(),
+            rows: plan.points.iter().flat_map(cases).map(row).collect(),
             sizes,
             ranks: plan.ranks,
             rounds: 0,
@@ -112,7 +125,6 @@ impl Table {
             load_1min_after: None,
             notes,
             fits: Vec::new(),
-            better: Better::Less,
             metric: None,
             transports: plan.transports.clone(),
         }
@@ -131,7 +143,7 @@ impl Table {
             Line::Warning { text } => self.notes.push(text.clone()),
             Line::Carried { transport, carried } => {
                 let carried = serde_json::from_value::<Carried>(carried.clone()).ok();
-                for row in self.rows.iter_mut().filter(|row| row.transport == *transport) {
+                for row in self.rows.iter_mut().filter(|row| row.case.transport == *transport) {
                     row.carried = carried.clone();
                 }
             }
@@ -141,7 +153,7 @@ impl Table {
     }
 
     fn row(&mut self, case: &Case) -> Option<&mut Row> {
-        self.rows.iter_mut().find(|row| row.transport == case.transport && row.size == case.size)
+        self.rows.iter_mut().find(|row| row.case == *case)
     }
 
     /// The first series of a pattern is what it is about.
@@ -150,22 +162,25 @@ impl Table {
         let metric = *self.metric.get_or_insert(main.metric);
         let Some(main) = series.iter().find(|series| series.metric == metric) else { return };
         let scale = scale(metric);
-        (self.unit, self.better) = (scale.1, metric.better());
-        let loss = series.iter().find(|series| series.metric == Metric::Loss).and_then(|s| mean(&s.values));
+        self.unit = scale.1;
+        let mean_of = |metric: Metric| {
+            let found = series.iter().find(|series| series.metric == metric)?;
+            Ordered::of_values([&found.values]).mean()
+        };
+        let (fairness, loss) = (mean_of(Metric::Fairness), mean_of(Metric::Loss));
+        let ordered = Ordered::of_values([&main.values]);
         let is_time = scale.1 == "us";
         // Times by their median; of what flows in a time, the whole counts.
-        let figure = if is_time { quantile(&main.values, 0.5) } else { mean(&main.values) };
-        let p99 = if is_time { quantile(&main.values, 0.99) } else { None };
+        let figure = if is_time { ordered.median() } else { ordered.mean() };
+        let tail = |q: f64, wanted: bool| ordered.quantile(q).filter(|_| wanted).map(|value| value * scale.0);
+        let (p99, p999) = (tail(0.99, is_time), tail(0.999, metric == Metric::Completion));
         let too_short = "the trial was too short: not one sample was taken";
         self.rounds = self.rounds.max(round + 1);
         let Some(row) = self.row(case) else { return };
         match figure {
             // What other ranks measured of the same trial stands in the result file.
             Some(_) if row.rounds.last().is_some_and(|last| last.round == round) => {}
-            Some(figure) => {
-                let p99 = p99.map(|p99| p99 * scale.0);
-                row.rounds.push(Round { round, figure: figure * scale.0, p99, loss });
-            }
+            Some(figure) => row.rounds.push(Round { round, figure: figure * scale.0, p99, p999, fairness, loss }),
             None => row.failures.push(too_short.to_owned()),
         }
     }
@@ -173,13 +188,12 @@ impl Table {
     pub fn finish(mut self) -> Table {
         for row in &mut self.rows {
             let figures: Vec<f64> = row.rounds.iter().map(|r| r.figure).collect();
-            row.figure = median(&figures).map(|median| Spread {
-                median,
-                min: figures.iter().copied().fold(f64::INFINITY, f64::min),
-                max: figures.iter().copied().fold(0.0, f64::max),
-            });
-            row.p99 = median(&row.rounds.iter().filter_map(|r| r.p99).collect::<Vec<_>>());
-            row.loss = median(&row.rounds.iter().filter_map(|r| r.loss).collect::<Vec<_>>());
+            row.figure = spread(&Ordered::of(&figures));
+            let median = |of: fn(&Round) -> Option<f64>| {
+                Ordered::of(&row.rounds.iter().filter_map(of).collect::<Vec<f64>>()).median()
+            };
+            (row.p99, row.p999) = (median(|r| r.p99), median(|r| r.p999));
+            (row.fairness, row.loss) = (median(|r| r.fairness), median(|r| r.loss));
         }
         self.compare_rows();
         self.load_1min_after = machine::load_1min();
@@ -192,39 +206,42 @@ impl Table {
     }
 
     fn compare_rows(&mut self) {
-        let figures: Vec<(String, u64, BTreeMap<u32, f64>)> = self
-            .rows
-            .iter()
-            .map(|row| (row.transport.clone(), row.size, row.rounds.iter().map(|r| (r.round, r.figure)).collect()))
-            .collect();
-        for row in &mut self.rows {
-            for (peer, _, theirs) in
-                figures.iter().filter(|(peer, size, _)| *peer != row.transport && *size == row.size)
-            {
-                let ratio = |own: &Round| {
-                    let theirs = theirs.get(&own.round)?;
-                    Some(if self.better == Better::Less { theirs / own.figure } else { own.figure / theirs })
-                };
-                if let Some(times) = median(&row.rounds.iter().filter_map(ratio).collect::<Vec<_>>()) {
-                    row.times_better_than.insert(peer.clone(), times);
-                }
+        let Some(metric) = self.metric else { return };
+        let mut found = Vec::new();
+        for (number, row) in self.rows.iter().enumerate() {
+            for peer in self.rows.iter().filter(|peer| peer.is_peer_of(row)) {
+                let times = row.times_better_than(peer, metric);
+                found.extend(times.map(|times| (number, peer.case.transport.clone(), times)));
             }
+        }
+        for (number, peer, times) in found {
+            self.rows[number].times_better_than.insert(peer, times);
         }
     }
 
     /// The medians, a line for each row.
     pub fn csv(&self) -> String {
-        let mut text = "pattern,transport,size_bytes,unit,median,min,max,p99,loss,rounds,failures\n".to_owned();
-        for row in &self.rows {
-            let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
-            let [median, min, max] =
-                [|f: Spread| f.median, |f: Spread| f.min, |f: Spread| f.max].map(|f| number(row.figure.map(f)));
-            let (p99, loss) = (number(row.p99), number(row.loss));
-            let (transport, rounds, failures) = (quoted(&row.transport), row.rounds.len(), row.failures.len());
-            text.push_str(&format!(
-                "{},{transport},{},{},{median},{min},{max},{p99},{loss},{rounds},{failures}\n",
-                self.pattern, row.size, self.unit
-            ));
+        let columns = "pattern,transport,size_bytes,parameters,unit,median,low,high,min,max,p99,p999,fairness,loss,rounds,failures";
+        let mut text = format!("{columns}\n");
+        for Row { case, figure, p99, p999, fairness, loss, rounds, failures, .. } in &self.rows {
+            let interval = figure.and_then(|figure| figure.interval);
+            let numbers = [
+                figure.map(|figure| figure.median),
+                interval.map(|interval| interval.low),
+                interval.map(|interval| interval.high),
+                figure.map(|figure| figure.min),
+                figure.map(|figure| figure.max),
+                *p99,
+                *p999,
+                *fairness,
+                *loss,
+            ];
+            let numbers = numbers.map(|number| number.map_or_else(String::new, |number| number.to_string())).join(",");
+            let parameters: Vec<String> =
+                case.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            let (pattern, transport, parameters) = (&case.pattern, quoted(&case.transport), parameters.join(";"));
+            let (size, unit, rounds, failures) = (case.size, self.unit, rounds.len(), failures.len());
+            text.push_str(&format!("{pattern},{transport},{size},{parameters},{unit},{numbers},{rounds},{failures}\n"));
         }
         text
     }
@@ -233,10 +250,31 @@ impl Table {
     fn peers(&self) -> Vec<&Spec> {
         let measured = |spec: &Spec| {
             let name = spec.to_string();
-            self.rows.iter().any(|row| row.transport == name && row.figure.is_some())
+            self.rows.iter().any(|row| row.case.transport == name && row.figure.is_some())
         };
         self.transports.iter().filter(|spec| !spec.kind.is_preloaded() && measured(spec)).collect()
     }
+}
+
+impl Row {
+    /// Whether both are the same case of different transports.
+    fn is_peer_of(&self, other: &Row) -> bool {
+        self.case.transport != other.case.transport && same_but_transport(&self.case, &other.case)
+    }
+
+    fn times_better_than(&self, peer: &Row, metric: Metric) -> Option<f64> {
+        let theirs: BTreeMap<u32, f64> = peer.rounds.iter().map(|r| (r.round, r.figure)).collect();
+        let both = |own: &Round| Some((*theirs.get(&own.round)?, own.figure));
+        let pairs: Vec<(f64, f64)> = self.rounds.iter().filter_map(both).collect();
+        let (a, b) = (peer.case.transport.as_str(), self.case.transport.as_str());
+        let sides = Sides { a, b, metric, negligible: NEGLIGIBLE, confidence: CONFIDENCE };
+        compare_paired(&pairs, sides).map(|found| found.times_better.value)
+    }
+}
+
+fn spread(figures: &Ordered) -> Option<Spread> {
+    let interval = quantile_interval(figures, 0.5, CONFIDENCE);
+    Some(Spread { median: figures.median()?, min: figures.min()?, max: figures.max()?, interval })
 }
 
 /// A field of CSV; options of a transport may have commas.
@@ -254,160 +292,6 @@ fn scale(metric: Metric) -> (f64, &'static str) {
     }
 }
 
-/// The value below which the fraction `q` of the samples lies.
-fn quantile(values: &Values, q: f64) -> Option<f64> {
-    let rank = |count: u64| ((count as f64 * q).ceil() as u64).max(1);
-    match values {
-        Values::Samples(samples) => {
-            let mut sorted = samples.clone();
-            sorted.sort_by(f64::total_cmp);
-            sorted.get(rank(sorted.len() as u64) as usize - 1).copied()
-        }
-        Values::Counts(counts) => {
-            let rank = rank(counts.iter().map(|(_, count)| count).sum());
-            let mut seen = 0;
-            let found = counts.iter().find(|(_, count)| {
-                seen += count;
-                seen >= rank
-            });
-            found.map(|(value, _)| *value)
-        }
-    }
-}
-
-fn mean(values: &Values) -> Option<f64> {
-    let (sum, count) = match values {
-        Values::Samples(samples) => (samples.iter().sum::<f64>(), samples.len() as f64),
-        Values::Counts(counts) => counts
-            .iter()
-            .fold((0.0, 0.0), |(sum, all), (value, count)| (sum + value * *count as f64, all + *count as f64)),
-    };
-    (count > 0.0).then(|| sum / count)
-}
-
-/// The middle of some values (the mean of the two middle ones if their number is even). None without values.
-fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => None,
-        n if n % 2 == 1 => Some(sorted[middle]),
-        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
-    }
-}
-
-impl fmt::Display for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.write_head(f)?;
-        match self.sizes.len() {
-            0 | 1 => self.write_transports(f),
-            _ => self.write_sizes(f),
-        }
-    }
-}
-
-/// Width of a column of figures.
-const WIDTH: usize = 16;
-
-impl Table {
-    fn write_head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match &self.sizes[..] {
-            [size] => format!("{size}-byte messages"),
-            sizes => format!("{} sizes", sizes.len()),
-        };
-        let cpus = match &self.cpus {
-            Some(cpus) => format!("on CPUs {}", cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
-            None => "not pinned".to_owned(),
-        };
-        writeln!(f, "{}: {what}, {} ranks, {} rounds in turn, {cpus}", self.pattern, self.ranks, self.rounds)?;
-        if let Some(machine) = &self.machine {
-            writeln!(f, "{}, {} CPUs, {}", machine.cpu_model, machine.cpus.len(), machine.kernel)?;
-        }
-        self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))
-    }
-
-    /// One row for each transport, with ratios, and what the words mean.
-    fn write_transports(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match (self.metric, self.unit) {
-            (Some(Metric::OneWay), unit) => format!("one way, {unit}"),
-            (_, "M/s") => "M messages/s".to_owned(),
-            (_, unit) => unit.to_owned(),
-        };
-        write!(f, "\n{:<17}{what:>14}{:>22}", "", "min .. max")?;
-        if self.unit == "us" {
-            write!(f, "{:>10}", "p99")?;
-        }
-        for peer in self.peers() {
-            write!(f, "{:>WIDTH$}", column(peer, 1.0).0)?;
-        }
-        writeln!(f)?;
-        self.rows.iter().try_for_each(|row| self.write_row(f, row))?;
-        writeln!(f, "\nFigures are medians over the rounds, ratios are medians of the ratios within each round.")?;
-        writeln!(f, "x PEER: how many times better than PEER; / cache-line: how many times the limit of the machine.")
-    }
-
-    fn write_row(&self, f: &mut fmt::Formatter<'_>, row: &Row) -> fmt::Result {
-        write!(f, "{:<17}", row.transport)?;
-        match row.figure {
-            Some(figure) => {
-                write!(f, "{:>14.3}{:>22}", figure.median, format!("{:.3} .. {:.3}", figure.min, figure.max))?;
-                if self.unit == "us" {
-                    write!(f, "{:>10}", row.p99.map_or_else(String::new, |p99| format!("{p99:.3}")))?;
-                }
-                for peer in self.peers() {
-                    let times = row.times_better_than.get(&peer.to_string()).map(|&times| column(peer, times).1);
-                    write!(f, "{:>WIDTH$}", times.map_or_else(String::new, |times| format!("{times:.2}")))?;
-                }
-            }
-            None => write!(f, "  not measured")?,
-        }
-        if let Some(loss) = row.loss.filter(|loss| *loss > 0.0) {
-            write!(f, "  {:.2} % lost", loss * 100.0)?;
-        }
-        if let Some(carried) = &row.carried {
-            write!(f, "  {carried}")?;
-        }
-        if let Some(failure) = row.failures.last() {
-            let trials = row.failures.len() + row.rounds.len();
-            write!(f, "  ({} of {trials} trials failed: {failure})", row.failures.len())?;
-        }
-        writeln!(f)
-    }
-
-    /// One row for each size, a column for each transport.
-    fn write_sizes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\n{:>8}", self.unit)?;
-        self.transports.iter().try_for_each(|spec| write!(f, "{:>WIDTH$}", spec.to_string()))?;
-        writeln!(f)?;
-        for size in &self.sizes {
-            write!(f, "{:>8}", short(*size))?;
-            for row in self.rows.iter().filter(|row| row.size == *size) {
-                let figure = row.figure.map_or_else(|| "failed".to_owned(), |figure| format!("{:.3}", figure.median));
-                write!(f, "{figure:>WIDTH$}")?;
-            }
-            writeln!(f)?;
-        }
-        for row in self.rows.iter().filter(|row| row.size == self.sizes[0]) {
-            if let Some(carried) = &row.carried {
-                writeln!(f, "{}: {carried}", row.transport)?;
-            }
-        }
-        writeln!(
-            f,
-            "\nFigures are medians over the rounds; --csv and --json have their spread, --out has every sample."
-        )
-    }
-}
-
-/// Heading and value of a column: against the cache line how much *longer* a row takes, else how many times *better* it is.
-fn column(peer: &Spec, times_better: f64) -> (String, f64) {
-    match peer.kind {
-        ropeway_measure::transport::kind::Kind::CacheLine => (format!("/ {peer}"), 1.0 / times_better),
-        _ => (format!("x {peer}"), times_better),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -418,7 +302,11 @@ mod tests {
     }
 
     fn table(transports: &str, sizes: &[u64]) -> Table {
-        let plan = Plan {
+        Table::new(&plan(transports, sizes))
+    }
+
+    fn plan(transports: &str, sizes: &[u64]) -> Plan {
+        Plan {
             transports: Spec::list(transports).expect("transports"),
             points: sizes
                 .iter()
@@ -445,8 +333,7 @@ mod tests {
             patience: std::time::Duration::ZERO,
             joins_small_sends: false,
             command: Vec::new(),
-        };
-        Table::new(&plan)
+        }
     }
 
     fn measured(transport: &str, size: u64, round: u32, metric: Metric, value: f64) -> Line {
@@ -468,16 +355,16 @@ mod tests {
     #[test]
     fn ratios_say_better_for_latency_and_for_throughput() {
         let latency = two_rows(Metric::OneWay, [&[20_000.0; 3], &[1_000.0, 500.0, 2_000.0]]);
-        assert_eq!(latency.rows[1].times_better_than["tcp"], 20.0);
+        assert!((latency.rows[1].times_better_than["tcp"] - 20.0).abs() < 1e-9);
         let stream = two_rows(Metric::Goodput, [&[100.0], &[400.0]]);
-        assert_eq!(stream.rows[1].times_better_than["tcp"], 4.0);
-        assert_eq!(stream.rows[0].times_better_than["ropeway"], 0.25);
+        assert!((stream.rows[1].times_better_than["tcp"] - 4.0).abs() < 1e-9);
+        assert!((stream.rows[0].times_better_than["ropeway"] - 0.25).abs() < 1e-9);
     }
 
     #[test]
     fn ratios_are_made_within_a_round() {
         let moved = two_rows(Metric::OneWay, [&[10.0, 1_000.0, 1_000.0], &[5.0, 500.0, 500.0]]);
-        assert_eq!(moved.rows[1].times_better_than["tcp"], 2.0);
+        assert!((moved.rows[1].times_better_than["tcp"] - 2.0).abs() < 1e-9);
     }
 
     #[test]
@@ -500,17 +387,53 @@ mod tests {
         let row = |size: &str| text.lines().find(|line| line.trim_start().starts_with(size)).expect("a row").to_owned();
         assert!(row("8").contains("1.500") && row("8").contains("failed"), "{text}");
         assert!(row("1Ki").contains("2.500"), "{text}");
-        assert_eq!(table.csv().lines().nth(1), Some("p,tcp,8,us,1.5,1.5,1.5,1.5,,1,0"));
+        assert_eq!(table.csv().lines().nth(1), Some("p,tcp,8,,us,1.5,,,1.5,1.5,1.5,,,,1,0"));
     }
 
     #[test]
-    fn quantiles_are_those_of_samples_and_of_counts() {
-        let samples = Values::Samples(vec![4.0, 2.0, 2.0, 100.0]);
-        let counts = Values::Counts(vec![(2.0, 2), (4.0, 1), (100.0, 1)]);
-        for values in [samples, counts] {
-            assert_eq!([0.5, 0.75, 0.99].map(|q| quantile(&values, q)), [Some(2.0), Some(4.0), Some(100.0)]);
-            assert_eq!(mean(&values), Some(27.0));
+    fn cases_that_differ_in_a_parameter_are_different_rows() {
+        let mut plan = plan("tcp", &[8, 8]);
+        for (outstanding, point) in [1.0, 4.0].into_iter().zip(&mut plan.points) {
+            point.parameters.insert("outstanding".into(), outstanding);
         }
-        assert_eq!((quantile(&Values::Samples(vec![]), 0.5), mean(&Values::Counts(vec![]))), (None, None));
+        let mut table = Table::new(&plan);
+        for (outstanding, value) in [(1.0, 1500.0), (4.0, 2500.0)] {
+            let mut line = measured("tcp", 8, 0, Metric::RoundTrip, value);
+            let Line::Measured(one) = &mut line else { panic!("measured") };
+            one.case.parameters.insert("outstanding".into(), outstanding);
+            table.add(&line);
+        }
+        let table = table.finish();
+        let figures: Vec<f64> = table.rows.iter().filter_map(|row| Some(row.figure?.median)).collect();
+        assert_eq!(figures, [1.5, 2.5]);
+        let text = table.to_string();
+        assert!(text.contains("outstanding 1") && text.contains("outstanding 4"), "{text}");
+        assert!(table.csv().contains("p,tcp,8,outstanding=4,us,2.5"), "{}", table.csv());
+    }
+
+    #[test]
+    fn six_rounds_give_the_median_an_interval() {
+        let few = two_rows(Metric::OneWay, [&[1_000.0; 5], &[1_000.0; 5]]);
+        assert!(few.rows[0].figure.is_some_and(|figure| figure.interval.is_none()));
+        assert!(few.to_string().contains("min .. max"), "{few}");
+        let values = [1_000.0, 2_000.0, 3_000.0, 4_000.0, 5_000.0, 6_000.0];
+        let enough = two_rows(Metric::OneWay, [&values, &values]);
+        let interval = enough.rows[0].figure.and_then(|figure| figure.interval).expect("an interval");
+        assert_eq!((interval.low, interval.high), (1.0, 6.0));
+        assert!(enough.to_string().contains("95 % interval"), "{enough}");
+    }
+
+    #[test]
+    fn what_comes_beside_the_figure_stands_in_its_row() {
+        let mut table = table("tcp", &[8]);
+        let series =
+            [(Metric::Completion, vec![1_000.0, 9_000.0]), (Metric::Fairness, vec![0.9]), (Metric::Loss, vec![0.25])];
+        let series = series.map(|(metric, values)| Series::samples(metric, 1, values)).to_vec();
+        let case = case("tcp", 8);
+        table.add(&Line::Measured(Measured { case, rank: 0, round: 0, at_ns: 0, cpu: None, carried: None, series }));
+        let text = table.finish().to_string();
+        for part in ["p99.9 9.000", "fairness 0.900", "25.00 % lost"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 }

@@ -80,8 +80,9 @@ fn printed(panel: &Panel) -> Vec<Mark> {
 }
 
 fn point(panel: &Panel, cell: &Cell) -> Point {
-    let s = &cell.summary;
-    Point { x: cell.x, y: s.median, band: Some((s.low, s.high)), note: words::cell_note(panel.metric, cell) }
+    let median = cell.side.summary.median;
+    let band = median.interval.map(|interval| (interval.low, interval.high));
+    Point { x: cell.x, y: median.value, band, note: words::cell_note(panel.metric, cell) }
 }
 
 fn x_axis(panel: &Panel, variable: &Variable) -> Axis {
@@ -99,7 +100,7 @@ fn y_axis(panel: &Panel, label: &str) -> Axis {
 /// The same over the 99th percentile, where there are samples enough for one.
 fn high_percentile(panel: &Panel) -> Option<Figure> {
     let Layout::Line(variable) = &panel.layout else { return None };
-    let enough = |cell: &&Cell| cell.summary.n >= FEWEST_FOR_P99 && cell.x.is_finite();
+    let enough = |cell: &&Cell| cell.side.summary.count >= FEWEST_FOR_P99 && cell.x.is_finite();
     let name = units::metric_name(panel.metric);
     let note = |cell: &Cell| words::cell_note(panel.metric, cell);
     let curve = |row: &super::panels::Row| Curve {
@@ -109,7 +110,7 @@ fn high_percentile(panel: &Panel) -> Option<Figure> {
             .cells
             .iter()
             .filter(enough)
-            .map(|cell| Point { x: cell.x, y: cell.summary.p99, band: None, note: note(cell) })
+            .map(|cell| Point { x: cell.x, y: cell.side.summary.p99.value, band: None, note: note(cell) })
             .collect(),
         dots: true,
     };
@@ -145,8 +146,8 @@ pub fn chosen(values: &[f64], most: usize) -> Vec<f64> {
 
 fn tail(panel: &Panel, x: f64) -> Option<Figure> {
     let cells = panel.rows.iter().filter_map(|row| Some((row, row.cell(x)?)));
-    let cells: Vec<_> = cells.filter(|(_, cell)| cell.summary.n >= FEWEST_FOR_P99).collect();
-    let most = cells.iter().map(|(_, cell)| cell.summary.n).max()?;
+    let cells: Vec<_> = cells.filter(|(_, cell)| cell.side.summary.count >= FEWEST_FOR_P99).collect();
+    let most = cells.iter().map(|(_, cell)| cell.side.summary.count).max()?;
     let curves = cells.iter().map(|(row, cell)| Curve {
         name: row.transport.clone(),
         number: row.number,
@@ -176,20 +177,22 @@ fn tail(panel: &Panel, x: f64) -> Option<Figure> {
 }
 
 fn tail_points(cell: &Cell) -> Vec<Point> {
-    let least = 1.0 / cell.summary.n as f64;
+    let least = 1.0 / cell.side.summary.count as f64;
     let parts: Vec<f64> = (0..=TAIL_POINTS).map(|step| least.powf(step as f64 / TAIL_POINTS as f64)).collect();
-    let quantiles = cell.side.all.quantiles(&parts.iter().map(|part| 1.0 - part).collect::<Vec<f64>>());
-    let points = parts.into_iter().zip(quantiles);
-    points.map(|(part, value)| Point { x: value, y: part, band: None, note: String::new() }).collect()
+    let point = |part: f64| {
+        let value = cell.side.all.quantile(1.0 - part)?;
+        Some(Point { x: value, y: part, band: None, note: String::new() })
+    };
+    parts.into_iter().filter_map(point).collect()
 }
 
 fn ranges(panel: &Panel) -> Ranges {
     let rows = panel.rows.iter().flat_map(|row| {
         row.cells.iter().map(|cell| {
-            let s = &cell.summary;
-            let further = if is_time(panel.metric) && s.n >= FEWEST_FOR_P99 {
-                let p999 = cell.side.all.quantile(0.999).filter(|_| s.n >= 10 * FEWEST_FOR_P99);
-                std::iter::once(("p99", s.p99)).chain(p999.map(|value| ("p99.9", value))).collect()
+            let s = &cell.side.summary;
+            let further = if is_time(panel.metric) && s.count >= FEWEST_FOR_P99 {
+                let p999 = (s.count >= 10 * FEWEST_FOR_P99).then_some(s.p999.value);
+                std::iter::once(("p99", s.p99.value)).chain(p999.map(|value| ("p99.9", value))).collect()
             } else {
                 vec![("max", s.max)]
             };
@@ -197,9 +200,10 @@ fn ranges(panel: &Panel) -> Ranges {
                 name: row.transport.clone(),
                 number: row.number,
                 min: s.min,
-                median: s.median,
-                low: s.low,
-                high: s.high,
+                median: s.median.value,
+                // Without an interval there is no bar.
+                low: s.median.interval.map_or(s.median.value, |interval| interval.low),
+                high: s.median.interval.map_or(s.median.value, |interval| interval.high),
                 further,
                 note: words::cell_note(panel.metric, cell),
             }
@@ -234,7 +238,7 @@ fn plane(panel: &Panel, cells: &[Cell], x: &Variable, y: &Variable) -> Option<Fi
     let index = |side: &Side, value: f64| side.values.iter().position(|other| *other == value);
     let placed = cells.iter().filter_map(|cell| {
         let place = (index(&across, x.of(&cell.case))?, index(&up, y.of(&cell.case))?);
-        Some((place.0, place.1, cell.summary.median))
+        Some((place.0, place.1, cell.side.summary.median.value))
     });
     let (transport, name) = (&first.case.transport, units::metric_name(panel.metric));
     let mut heat = Heat {

@@ -59,8 +59,8 @@ pub fn page(results: &[Results], options: &Options) -> String {
 
 /// How to read the page, once.
 const READING: &str = "<h3>How to read it</h3><ul>\
-    <li>Every figure is a median; the range behind it is the median's 95 % interval, from order statistics, without an assumption about the distribution. Bands and bars in figures are the same interval.</li>\
-    <li>Ratios are those to the first transport, from trials that ran next to each other where there are five rounds or more. “The same” means within 2 %; “not sure” means that the interval holds both directions.</li>\
+    <li>Every figure is a median; the range behind it is the median's 95 % interval, from order statistics, without an assumption about the distribution, and wider where rounds or neighbours in time differ. Too few samples have none. Bands and bars in figures are the same interval.</li>\
+    <li>Ratios are those to the first transport, from trials that ran next to each other; fewer than six rounds show no difference. “Within” says how large a difference can be at most; “not sure” means that the interval holds both directions.</li>\
     <li>Outliers (further from the quartiles than three times their distance) are counted and kept.</li>\
     <li>Lines of many samples are thinned out for drawing alone.</li></ul>";
 
@@ -76,7 +76,7 @@ impl Page {
         let started = results.iter().filter_map(|results| results.run.as_ref()).map(|run| run.started_unix_s).min();
         let started = started.map(|at| format!("{}, ", words::moment(at))).unwrap_or_default();
         let cells = panels.iter().flat_map(|panel| &panel.rows).flat_map(|row| &row.cells);
-        let samples = cells.fold(0u64, |sum, cell| sum.saturating_add(cell.summary.n));
+        let samples = cells.fold(0u64, |sum, cell| sum.saturating_add(cell.side.summary.count));
         let _ = write!(
             self.html,
             "<header><h1>{}</h1><p class=\"lead\">{started}{}, {}, {}</p>",

@@ -7,7 +7,7 @@ use crate::record::{Case, Metric};
 use crate::results::group::{Group, groups, same_but_transport};
 use crate::results::read::Results;
 use crate::results::select::transports;
-use crate::results::summary::{self, Side, Summary, Verdict};
+use crate::results::summary::{self, Side, Verdict};
 use crate::results::units;
 
 /// A parameter with at least so many values can span a plane with another one.
@@ -127,7 +127,6 @@ pub struct Cell {
     pub case: Case,
     /// The value of the line's variable; 0 in a single case.
     pub x: f64,
-    pub summary: Summary,
     pub side: Side,
     /// Against the first transport.
     pub verdict: Option<Verdict>,
@@ -254,14 +253,11 @@ fn panel(groups: &[&Group<'_>], layout: &Layout, common: &[Variable], order: &Or
 }
 
 fn cell(group: &Group<'_>, layout: &Layout) -> Option<Cell> {
-    let all = group.distribution();
     let x = match layout {
         Layout::Line(variable) => variable.of(group.case),
         Layout::Single | Layout::Plane(..) => 0.0,
     };
-    let summary = all.summary()?;
-    let side = Side { all, rounds: group.medians_by_round() };
-    Some(Cell { case: group.case.clone(), x, summary, side, verdict: None })
+    Some(Cell { case: group.case.clone(), x, side: Side::of(group)?, verdict: None })
 }
 
 /// Compares every transport with the panel's first.
@@ -270,7 +266,7 @@ fn judge(panel: &mut Panel) {
     let Some((first, others)) = panel.rows.split_first_mut() else { return };
     for cell in others.iter_mut().flat_map(|row| &mut row.cells) {
         let base = first.cells.iter().find(|base| same_but_transport(&base.case, &cell.case));
-        cell.verdict = base.and_then(|base| summary::compare(&base.side, &cell.side, metric, true));
+        cell.verdict = base.map(|base| summary::compare(&base.side, &cell.side, metric, true));
     }
 }
 

@@ -64,14 +64,16 @@ fn missing(panel: &Panel, transport: &str, x: f64) -> String {
 
 /// Median, interval, and how it stands to the first transport.
 fn value(panel: &Panel, cell: &Cell) -> String {
-    let (s, unit) = (&cell.summary, panel.metric.unit());
-    let scale = units::scale(s.median, unit);
-    let interval = [s.low, s.high].map(|value| units::number(value / scale.divide_by)).join("\u{2009}–\u{2009}");
-    let against = words::against_first(panel.metric, cell);
+    let (median, unit) = (cell.side.summary.median, panel.metric.unit());
+    let scale = units::scale(median.value, unit);
+    let interval = median.interval.map_or_else(String::new, |interval| {
+        [interval.low, interval.high].map(|value| units::number(value / scale.divide_by)).join("\u{2009}–\u{2009}")
+    });
+    let against = words::against_first(cell);
     let against =
         against.map(|(text, class)| format!("<span class=\"ratio {class}\">{text}</span>")).unwrap_or_default();
     let note = escape(&words::cell_note(panel.metric, cell));
-    let median = units::value(s.median, unit);
+    let median = units::value(median.value, unit);
     format!("<td title=\"{note}\"><b>{median}</b><span class=\"interval\">{interval}</span>{against}</td>")
 }
 
@@ -86,7 +88,7 @@ fn best_of_planes(panel: &Panel) -> String {
         escape(y.name())
     );
     for row in &panel.rows {
-        let median = |cell: &&Cell| cell.summary.median;
+        let median = |cell: &&Cell| cell.side.summary.median.value;
         let best = match panel.metric.better() {
             crate::record::Better::Less => row.cells.iter().min_by(|a, b| median(a).total_cmp(&median(b))),
             crate::record::Better::More => row.cells.iter().max_by(|a, b| median(a).total_cmp(&median(b))),
@@ -111,18 +113,18 @@ pub fn details(panel: &Panel) -> String {
     table += "</tr></thead><tbody>";
     for row in &panel.rows {
         for cell in &row.cells {
-            let (s, value) = (&cell.summary, |value: f64| units::value(value, panel.metric.unit()));
-            let interval = format!("{} to {}", value(s.low), value(s.high));
+            let (s, value) = (&cell.side.summary, |value: f64| units::value(value, panel.metric.unit()));
+            let interval = words::interval(panel.metric, s);
             let fields = [
                 escape(&group::describe(&cell.case)),
-                s.n.to_string(),
-                cell.side.rounds.len().to_string(),
-                value(s.median),
+                s.count.to_string(),
+                s.rounds.to_string(),
+                value(s.median.value),
                 interval,
-                value(s.p99),
+                value(s.p99.value),
                 value(s.min),
                 value(s.max),
-                s.outliers.to_string(),
+                s.outliers.count().to_string(),
             ];
             let _ = write!(
                 table,

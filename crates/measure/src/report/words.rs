@@ -4,6 +4,7 @@ use super::panels::{Cell, Panel, Variable};
 use crate::plot::heat::Heat;
 use crate::record::{Better, Metric};
 use crate::results::{group, units};
+use crate::stats::{Summary, Verdict};
 
 /// Patterns as they are shown: in this order, with a title and what is measured.
 const PATTERNS: &[(&str, &str, &str)] = &[
@@ -48,21 +49,27 @@ pub fn place(name: &str) -> usize {
 
 /// All that is known about a case, in a line.
 pub fn cell_note(metric: Metric, cell: &Cell) -> String {
-    let s = &cell.summary;
+    let s = &cell.side.summary;
     let value = |value: f64| units::value(value, metric.unit());
-    let outliers = if s.outliers == 0 { String::new() } else { format!(", {} outliers", s.outliers) };
+    let outliers = if s.outliers.count() == 0 { String::new() } else { format!(", {} outliers", s.outliers.count()) };
     format!(
-        "{}, {}: median {} ({} to {}), p99 {}, least {}, greatest {}; {} samples{outliers}",
+        "{}, {}: median {} ({}), p99 {}, least {}, greatest {}; {} samples{outliers}",
         cell.case.transport,
         group::describe(&cell.case),
-        value(s.median),
-        value(s.low),
-        value(s.high),
-        value(s.p99),
+        value(s.median.value),
+        interval(metric, s),
+        value(s.p99.value),
         value(s.min),
         value(s.max),
-        s.n
+        s.count
     )
+}
+
+/// The interval of a median.
+pub fn interval(metric: Metric, summary: &Summary) -> String {
+    let value = |value: f64| units::value(value, metric.unit());
+    let found = summary.median.interval;
+    found.map_or_else(|| "no interval".to_owned(), |found| format!("{} to {}", value(found.low), value(found.high)))
 }
 
 /// What a figure with lines shows, with the ends of each line.
@@ -71,7 +78,11 @@ pub fn line_description(panel: &Panel, variable: &Variable) -> String {
     let ends = panel.rows.iter().filter_map(|row| {
         let (first, last) = (row.cells.first()?, row.cells.last()?);
         let value = |cell: &Cell| {
-            format!("{} at {}", units::value(cell.summary.median, panel.metric.unit()), variable.text(cell.x))
+            format!(
+                "{} at {}",
+                units::value(cell.side.summary.median.value, panel.metric.unit()),
+                variable.text(cell.x)
+            )
         };
         Some(format!("{}: {}, {}.", row.transport, value(first), value(last)))
     });
@@ -89,23 +100,15 @@ pub fn plane_description(heat: &Heat) -> String {
 }
 
 /// How a value stands to that of the first transport, with the class that colours it.
-pub fn against_first(metric: Metric, cell: &Cell) -> Option<(String, &'static str)> {
-    use crate::results::summary::Judgement;
-    let verdict = cell.verdict.as_ref()?;
-    let times = verdict.times_better(metric.better());
-    let shown = |times: f64| {
-        if times.is_finite() {
-            format!("{}×", if times < 10.0 { format!("{times:.2}") } else { units::number(times) })
-        } else {
-            "endlessly".into()
-        }
-    };
-    Some(match verdict.judgement {
-        Judgement::Better => (format!("{} better", shown(times)), "better"),
-        Judgement::Worse => (format!("{} worse", shown(1.0 / times)), "worse"),
-        Judgement::Same => ("the same".to_owned(), "same"),
-        Judgement::Open if times.is_finite() => (format!("{}, not sure", shown(times)), "open"),
-        Judgement::Open => ("no ratio".to_owned(), "open"),
+pub fn against_first(cell: &Cell) -> Option<(String, &'static str)> {
+    let Some(found) = &cell.verdict.as_ref()?.comparison else { return Some(("no ratio".to_owned(), "open")) };
+    let shown = |times: f64| format!("{}×", if times < 10.0 { format!("{times:.2}") } else { units::number(times) });
+    let times = found.times_better.value;
+    Some(match found.verdict {
+        Verdict::Better => (format!("{} better", shown(times)), "better"),
+        Verdict::Worse => (format!("{} worse", shown(1.0 / times)), "worse"),
+        Verdict::NoDifference { within } => (format!("within {} %", units::number(100.0 * within)), "same"),
+        Verdict::TooNoisy { .. } => (format!("{}, not sure", shown(times)), "open"),
     })
 }
 

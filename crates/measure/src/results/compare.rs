@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use super::group::{Group, describe, groups, same_but_transport};
 use super::read::Results;
 use super::select::Selected;
-use super::summary::{self, Side, Summary, Verdict};
-use crate::record::{Better, Case, Metric};
+use super::summary::{self, Side, Verdict};
+use crate::record::{Case, Metric};
+use crate::stats::{self, Summary};
 
 /// What comparing two sides found.
 #[derive(Debug, Clone)]
@@ -38,9 +39,8 @@ pub struct Row {
 impl Row {
     /// How much worse B is, as a part (0.05: 5 %), when that is shown; else 0.
     pub fn shown_loss(&self) -> f64 {
-        match (self.verdict.judgement, self.metric.better()) {
-            (summary::Judgement::Worse, Better::Less) => self.verdict.ratio - 1.0,
-            (summary::Judgement::Worse, Better::More) => 1.0 / self.verdict.ratio - 1.0,
+        match &self.verdict.comparison {
+            Some(found) if found.verdict == stats::Verdict::Worse => 1.0 / found.times_better.value - 1.0,
             _ => 0.0,
         }
     }
@@ -96,16 +96,15 @@ fn name(group: &Group<'_>, across: bool) -> String {
 }
 
 fn row(a: &Group<'_>, b: &Group<'_>, across: bool, paired: bool) -> Option<Row> {
-    let side = |group: &Group<'_>| Side { all: group.distribution(), rounds: group.medians_by_round() };
-    let (of_a, of_b) = (side(a), side(b));
-    let verdict = summary::compare(&of_a, &of_b, a.metric, paired)?;
+    let (of_a, of_b) = (Side::of(a)?, Side::of(b)?);
+    let verdict = summary::compare(&of_a, &of_b, a.metric, paired);
     let transport = if across { String::new() } else { format!("{}, ", a.case.transport) };
     Some(Row {
         pattern: a.case.pattern.clone(),
         case: transport + &describe(a.case),
         metric: a.metric,
-        a: of_a.all.summary()?,
-        b: of_b.all.summary()?,
+        a: of_a.summary,
+        b: of_b.summary,
         verdict,
     })
 }
@@ -214,8 +213,8 @@ mod tests {
         let (a, b) = (selected(run("6", 1), Some("tcp"), &figures), selected(run("6", 1), Some("ropeway"), &figures));
         let comparison = compare(&a, &b);
         assert_eq!(comparison.rows.len(), 1);
-        assert_eq!(comparison.rows[0].verdict.basis, summary::Basis::PairedRounds(6));
-        assert_eq!(comparison.rows[0].verdict.judgement, summary::Judgement::Better);
+        let found = comparison.rows[0].verdict.comparison.as_ref().expect("rounds");
+        assert_eq!((found.rounds, found.verdict), (6, stats::Verdict::Better));
         assert_eq!(comparison.only_a, ["pingpong: 8 B (one-way time)"]);
         assert_eq!(comparison.warnings, [""; 0]);
     }

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use super::group::{Group, Part};
 use super::read::Results;
+use super::summary::Side;
 use crate::record::{Case, Values};
 
 /// Writes one line for each sample, or for each pair of a value and its count.
@@ -34,17 +35,19 @@ pub fn samples(out: &mut impl Write, results: &[Results], groups: &[Group<'_>]) 
     Ok(())
 }
 
-/// Writes one line for each case and metric. `low` and `high` bound the median's 95 % interval.
+/// Writes one line for each case and metric. `low` and `high` bound the median's 95 % interval; they are empty where it has none.
 pub fn summaries(out: &mut impl Write, groups: &[Group<'_>]) -> io::Result<()> {
     writeln!(
         out,
         "pattern,transport,size_bytes,ranks,parameters,metric,unit,samples,rounds,median,low,high,p99,min,max,outliers"
     )?;
     for group in groups {
-        let Some(s) = group.distribution().summary() else { continue };
-        let (case, metric, rounds) = (case_fields(group.case), metric_fields(group), group.medians_by_round().len());
-        let figures = [s.median, s.low, s.high, s.p99, s.min, s.max].map(|value| value.to_string()).join(",");
-        writeln!(out, "{case},{metric},{},{rounds},{figures},{}", s.n, s.outliers)?;
+        let Some(Side { summary: s, .. }) = Side::of(group) else { continue };
+        let (case, metric) = (case_fields(group.case), metric_fields(group));
+        let (low, high) = s.median.interval.map(|interval| (interval.low, interval.high)).unzip();
+        let figures = [Some(s.median.value), low, high, Some(s.p99.value), Some(s.min), Some(s.max)];
+        let figures = figures.map(|value| value.map_or_else(String::new, |value| value.to_string())).join(",");
+        writeln!(out, "{case},{metric},{},{},{figures},{}", s.count, s.rounds, s.outliers.count())?;
     }
     Ok(())
 }

@@ -4,7 +4,6 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::read::Results;
-use super::summary::Distribution;
 use crate::record::{Case, Metric, Values};
 
 /// All that was measured of one case in one metric.
@@ -41,23 +40,6 @@ pub fn groups(results: &[Results]) -> Vec<Group<'_>> {
         }
     }
     found.into_iter().map(|(Key { case, metric }, parts)| Group { case, metric, parts }).collect()
-}
-
-impl Group<'_> {
-    /// All values, whichever trial and rank they are of.
-    pub fn distribution(&self) -> Distribution {
-        Distribution::of(self.parts.iter().map(|part| part.values))
-    }
-
-    /// The median of each round, all ranks together: what trials next to each other may be compared by.
-    pub fn medians_by_round(&self) -> BTreeMap<(usize, u32), f64> {
-        let mut rounds: BTreeMap<(usize, u32), Vec<&Values>> = BTreeMap::new();
-        for part in &self.parts {
-            rounds.entry((part.run, part.round)).or_default().push(part.values);
-        }
-        let median = |values: Vec<&Values>| Distribution::of(values.into_iter()).quantile(0.5);
-        rounds.into_iter().filter_map(|(round, values)| Some((round, median(values)?))).collect()
-    }
 }
 
 /// Whether two cases differ in their transport alone.
@@ -148,6 +130,7 @@ pub mod tests {
         let groups = groups(&runs);
         let found: Vec<_> = groups.iter().map(|group| (describe(group.case), group.parts.len())).collect();
         assert_eq!(found, [("8 B".into(), 3), ("64 B".into(), 3), ("64 B, w 2".to_owned(), 1)]);
-        assert_eq!(groups[1].medians_by_round().into_values().collect::<Vec<_>>(), [0.0, 1.0, 2.0]);
+        let medians = crate::results::summary::Side::of(&groups[1]).expect("values").medians;
+        assert_eq!(medians.into_values().collect::<Vec<_>>(), [0.0, 1.0, 2.0]);
     }
 }

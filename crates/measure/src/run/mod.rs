@@ -427,7 +427,8 @@ pub fn commit() -> Option<String> {
     std::env::var("ROPEWAY_COMMIT").ok().or(option_env!("ROPEWAY_COMMIT").map(str::to_owned))
 }
 
-fn case(spec: &Spec, point: &Point, ranks: usize) -> Case {
+/// The case of a transport's trials at a point.
+pub fn case(spec: &Spec, point: &Point, ranks: usize) -> Case {
     Case {
         transport: spec.to_string(),
         pattern: point.name.clone(),

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Estimate, Interval, Ordered, Summary, normal_quantile, quantile_ranks, samples_needed};
-use crate::record::Better;
+use crate::record::{Better, Metric};
 
 /// Differences up to this are called none, unless somebody sets another limit.
 pub const NEGLIGIBLE: f64 = 0.03;
@@ -19,7 +19,8 @@ const MOST_PAIRS: usize = 1 << 20;
 pub struct Sides<'a> {
     pub a: &'a str,
     pub b: &'a str,
-    pub better: Better,
+    /// Says which of two values is better, and what that is called.
+    pub metric: Metric,
     /// Relative difference up to which nobody cares.
     pub negligible: f64,
     pub confidence: f64,
@@ -56,7 +57,7 @@ pub enum Verdict {
 /// Compares rounds that ran next to each other: (A, B) of each round, such as their medians. None without a pair of positive numbers.
 pub fn compare_paired(rounds: &[(f64, f64)], sides: Sides<'_>) -> Option<Comparison> {
     let usable: Vec<(f64, f64)> = rounds.iter().copied().filter(|(a, b)| is_ratio(*a) && is_ratio(*b)).collect();
-    let logs: Vec<f64> = usable.iter().map(|(a, b)| log_better(*a, *b, sides.better)).collect();
+    let logs: Vec<f64> = usable.iter().map(|(a, b)| log_better(*a, *b, sides.metric.better())).collect();
     let ordered = Ordered::of(&logs);
     let interval = sign_interval(&ordered, sides.confidence);
     let effect = logs.iter().filter(|log| **log != 0.0).map(|log| log.signum()).sum::<f64>() / logs.len().max(1) as f64;
@@ -67,10 +68,10 @@ pub fn compare_paired(rounds: &[(f64, f64)], sides: Sides<'_>) -> Option<Compari
 /// Compares rounds of different runs: each A with each B (Hodges and Lehmann's estimate, with the interval of Mann and Whitney's test).
 pub fn compare_unpaired(a: &[f64], b: &[f64], sides: Sides<'_>) -> Option<Comparison> {
     let (a, b) = (usable(a), usable(b));
-    let pairs = a.iter().flat_map(|a| b.iter().map(|b| log_better(*a, *b, sides.better)));
+    let pairs = a.iter().flat_map(|a| b.iter().map(|b| log_better(*a, *b, sides.metric.better())));
     let ordered = Ordered::of(&pairs.collect::<Vec<f64>>());
     let interval = mann_whitney_interval(&ordered, a.len() as f64, b.len() as f64, sides.confidence);
-    let effect = match sides.better {
+    let effect = match sides.metric.better() {
         Better::Less => cliffs_delta(&b, &a),
         Better::More => cliffs_delta(&a, &b),
     };
@@ -83,7 +84,7 @@ pub fn compare_summaries(a: &Summary, b: &Summary, sides: Sides<'_>) -> Option<C
     if !is_ratio(a.median.value) || !is_ratio(b.median.value) {
         return None;
     }
-    let log = |a: f64, b: f64| log_better(a, b, sides.better);
+    let log = |a: f64, b: f64| log_better(a, b, sides.metric.better());
     let ends = |a: Interval, b: Interval| {
         let all = [log(a.low, b.high), log(a.high, b.low), log(a.low, b.low), log(a.high, b.high)];
         let (low, high) =
@@ -99,7 +100,16 @@ pub fn compare_summaries(a: &Summary, b: &Summary, sides: Sides<'_>) -> Option<C
 
 /// Probability that a value of `b` is above one of `a`, minus that of the opposite.
 pub fn cliffs_delta(a: &[f64], b: &[f64]) -> f64 {
-    let (a, b) = (Ordered::of(a), Ordered::of(b));
+    delta(&Ordered::of(a), &Ordered::of(b))
+}
+
+/// How often a value of B is better than one of A, of all pairs; ties are half. 0.5: no difference.
+pub fn superiority(a: &Ordered, b: &Ordered, better: Better) -> f64 {
+    let above = (1.0 + delta(a, b)) / 2.0;
+    if better == Better::More { above } else { 1.0 - above }
+}
+
+fn delta(a: &Ordered, b: &Ordered) -> f64 {
     if a.is_empty() || b.is_empty() {
         return 0.0;
     }
@@ -193,9 +203,9 @@ fn words(verdict: Verdict, times: Estimate, rounds: usize, sides: Sides<'_>) -> 
     let Sides { a, b, .. } = sides;
     let range = |interval: Interval| format!("{} to {}", digits(interval.low), digits(interval.high));
     match (verdict, times.interval) {
-        (Verdict::Better, Some(interval)) => by_how_much(b, a, interval, sides.better),
+        (Verdict::Better, Some(interval)) => by_how_much(b, a, interval, sides.metric),
         (Verdict::Worse, Some(Interval { low, high, confidence })) => {
-            by_how_much(a, b, Interval { low: 1.0 / high, high: 1.0 / low, confidence }, sides.better)
+            by_how_much(a, b, Interval { low: 1.0 / high, high: 1.0 / low, confidence }, sides.metric)
         }
         (Verdict::NoDifference { within }, _) => {
             format!("no difference between {a} and {b} larger than {} %", digits(100.0 * within))
@@ -214,17 +224,27 @@ fn words(verdict: Verdict, times: Estimate, rounds: usize, sides: Sides<'_>) -> 
 }
 
 /// `x` is the better one; the interval says how many times.
-fn by_how_much(x: &str, y: &str, times: Interval, better: Better) -> String {
+fn by_how_much(x: &str, y: &str, times: Interval, metric: Metric) -> String {
+    let word = word(metric);
     let percent = |ratio: f64| digits(100.0 * (ratio - 1.0));
-    match (better, times.high < 1.5) {
-        (Better::Less, true) => format!("{x} is {} to {} % faster than {y}", percent(times.low), percent(times.high)),
+    match (metric.better(), times.high < 1.5) {
+        (Better::Less, true) => format!("{x} is {} to {} % {word} than {y}", percent(times.low), percent(times.high)),
         (Better::Less, false) => {
-            format!("{x} is {} to {} times faster than {y}", digits(times.low), digits(times.high))
+            format!("{x} is {} to {} times {word} than {y}", digits(times.low), digits(times.high))
         }
         (Better::More, true) => format!("{x} has {} to {} % more than {y}", percent(times.low), percent(times.high)),
         (Better::More, false) => {
             format!("{x} has {} to {} times as much as {y}", digits(times.low), digits(times.high))
         }
+    }
+}
+
+/// What less is called where less is better.
+fn word(metric: Metric) -> &'static str {
+    match metric {
+        Metric::SendOverhead | Metric::ReceiveOverhead | Metric::Instructions => "cheaper",
+        Metric::Loss | Metric::Noise => "better",
+        _ => "faster",
     }
 }
 
@@ -246,7 +266,7 @@ mod tests {
     use crate::stats::{Rounds, summarize};
 
     const SIDES: Sides<'static> =
-        Sides { a: "tcp", b: "ropeway", better: Better::Less, negligible: NEGLIGIBLE, confidence: 0.95 };
+        Sides { a: "tcp", b: "ropeway", metric: Metric::OneWay, negligible: NEGLIGIBLE, confidence: 0.95 };
 
     /// Rounds of A and B whose luck they share: it moves both by tens of percent, and their ratio little.
     fn rounds(seed: u64, count: usize, times: f64, noise: f64) -> Vec<(f64, f64)> {
@@ -275,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_better_when_it_is_more() {
-        let sides = Sides { better: Better::More, ..SIDES };
+        let sides = Sides { metric: Metric::Goodput, ..SIDES };
         let found = compare_paired(&rounds(1, 12, 1.0 / 1.2, 0.01), sides).expect("rounds");
         assert_eq!(found.verdict, Verdict::Better);
         assert!(found.text.starts_with("ropeway has ") && found.text.contains(" % more than tcp"), "{}", found.text);

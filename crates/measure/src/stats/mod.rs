@@ -17,6 +17,7 @@ mod trend;
 pub use change::{ChangePoint, change_point};
 pub use compare::{
     Comparison, NEGLIGIBLE, Sides, Verdict, cliffs_delta, compare_paired, compare_summaries, compare_unpaired,
+    superiority,
 };
 pub use histogram::Durations;
 pub use interval::{Interval, quantile_interval, quantile_ranks, samples_needed};

@@ -73,6 +73,11 @@ impl<'a> Rounds<'a> {
         &self.ordered
     }
 
+    /// The same, where the rounds are not needed any more.
+    pub fn into_ordered(self) -> Ordered {
+        self.ordered
+    }
+
     /// The median of each round, for comparisons.
     pub fn medians(&self) -> Vec<f64> {
         self.rounds.iter().filter_map(|round| Ordered::of_values(round.iter().copied()).median()).collect()

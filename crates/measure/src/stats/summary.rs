@@ -80,6 +80,12 @@ pub fn summarize(rounds: &Rounds<'_>) -> Option<Summary> {
     })
 }
 
+impl Outliers {
+    pub fn count(&self) -> u64 {
+        self.below.saturating_add(self.above)
+    }
+}
+
 impl Summary {
     /// What whoever believes the figures should know and can do. `unit`: of the values, such as `ns`.
     pub fn warnings(&self, unit: &str) -> Vec<String> {

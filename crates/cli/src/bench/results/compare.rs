@@ -77,16 +77,16 @@ fn text(comparison: &Comparison) -> String {
 }
 
 fn table(text: &mut String, rows: &[Row]) {
-    let mut lines = vec![["", "A", "B", "P", "B is"].map(str::to_owned)];
+    let mut lines = vec![["", "A", "B", "P", "verdict"].map(str::to_owned)];
     for row in rows {
         let value = |value: f64| units::value(value, row.metric.unit());
         let superiority = format!("{:.0} %", 100.0 * row.verdict.superiority);
         lines.push([
             plain(&row.case),
-            value(row.a.median),
-            value(row.b.median),
+            value(row.a.median.value),
+            value(row.b.median.value),
             superiority,
-            row.verdict.words(row.metric),
+            row.verdict.words().to_owned(),
         ]);
     }
     let widths: Vec<usize> =
