@@ -8,6 +8,7 @@ use std::time::Duration;
 use ropeway_measure::pattern::{self, Bound, Pattern};
 use ropeway_measure::ranks::start::{Launch, Place};
 use ropeway_measure::run::{Plan, Point, Stop};
+use ropeway_measure::stats::Precision;
 use ropeway_measure::transport::kind::{KINDS, Kind, Spec};
 use ropeway_measure::{floor, machine, model};
 
@@ -36,9 +37,12 @@ pub struct Options {
     /// Stop after this time, such as 30s or 5m; one round is made in any case
     #[arg(long, value_name = "TIME", value_parser = duration)]
     budget: Option<Duration>,
-    /// Stop when the interval of every median is as narrow as this, such as 2%
+    /// Stop when every median is known to plus or minus this part, such as 2%
     #[arg(long, value_name = "PART", value_parser = part)]
     precision: Option<f64>,
+    /// Ask the same of the 99th percentile
+    #[arg(long, requires = "precision")]
+    tail: bool,
     /// Set a parameter of the pattern (may be given several times); a list or a range such as 1..32 or 0..100/10 measures all of its values
     #[arg(long = "set", value_name = "NAME=VALUES", value_parser = parameter)]
     parameters: Vec<(String, Values)>,
@@ -235,7 +239,9 @@ impl Options {
                     _ => MOST_ROUNDS,
                 }),
                 budget: self.budget,
-                precision: self.precision,
+                precision: self
+                    .precision
+                    .map(|relative| Precision { p99: self.tail, ..Precision::of_median(relative) }),
             },
             seed: self.seed.map_or_else(random, Ok)?,
             cpus,

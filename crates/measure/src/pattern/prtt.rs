@@ -197,7 +197,7 @@ mod tests {
         for pattern in [Pattern::LogGp { messages: 4 }, Pattern::PLogP { messages: 4 }] {
             let trial = Trial { pattern, size: 1, bound: Bound::Samples(1), warm_up_ns: 0, seed: 1 };
             let failure = pattern::run(&mut memory::ranks(1).remove(0), &trial).expect_err("refused");
-            assert!(failure.to_string().contains("two ranks"), "{failure}");
+            assert!(failure.to_string().contains("2 ranks"), "{failure}");
         }
     }
 }

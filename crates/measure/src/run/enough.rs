@@ -1,109 +1,110 @@
-//! When enough is known: the figure of each round is one draw, and the interval of their median is taken from their order.
+//! What the rounds of each case gave: when enough is known of it, and what its figures should be warned of.
 
 use std::collections::BTreeMap;
 
-use crate::record::{Series, Values};
+use crate::record::{Metric, Series, Values};
+use crate::stats::{Decision, Precision, Rounds, Stopping, summarize};
 
-/// What the rounds of each case gave.
+/// What the cases of a run gave, by point and arm.
 pub struct Enough {
-    precision: Option<f64>,
-    /// By point and arm.
-    figures: BTreeMap<(usize, usize), Vec<f64>>,
+    precision: Option<Precision>,
+    cases: BTreeMap<(usize, usize), Known>,
+}
+
+/// The rounds of one case.
+struct Known {
+    metric: Metric,
+    rounds: Vec<Values>,
+    stopping: Option<Stopping>,
+    is_enough: bool,
+}
+
+/// Warnings of one case, for whoever knows its name.
+pub struct Warnings {
+    pub point: usize,
+    pub arm: usize,
+    pub metric: Metric,
+    pub texts: Vec<String>,
 }
 
 impl Enough {
     /// Without a precision nothing is ever enough.
-    pub fn new(precision: Option<f64>) -> Enough {
-        Enough { precision, figures: BTreeMap::new() }
+    pub fn new(precision: Option<Precision>) -> Enough {
+        Enough { precision, cases: BTreeMap::new() }
     }
 
     /// Takes what a trial gave; the first series is what the case is about.
     pub fn note(&mut self, point: usize, arm: usize, series: &[Series]) {
-        let median = series.first().and_then(|series| median_of(&series.values));
-        self.figures.entry((point, arm)).or_default().extend(median);
-    }
-
-    /// Whether every arm is known well enough at this point: they are measured together or not at all, because only rounds in which all were measured make ratios.
-    pub fn of(&self, point: usize) -> bool {
-        let Some(precision) = self.precision else { return false };
-        let mut arms = self.figures.range((point, 0)..=(point, usize::MAX)).map(|(_, figures)| figures).peekable();
-        arms.peek().is_some() && arms.all(|figures| is_narrow(figures, precision))
-    }
-}
-
-/// Whether the interval of the median is no wider than this part of it.
-fn is_narrow(figures: &[f64], precision: f64) -> bool {
-    let mut sorted = figures.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let Some(from_each_end) = left_out(sorted.len()) else { return false };
-    let (low, high) = (sorted[from_each_end], sorted[sorted.len() - 1 - from_each_end]);
-    high - low <= precision * sorted[sorted.len() / 2].abs()
-}
-
-/// How many values may be left out at each end so that the rest covers the median in 95 of 100 cases; none for too few values.
-fn left_out(count: usize) -> Option<usize> {
-    /// At each end.
-    const MISSED: f64 = 0.025;
-    // The probability that at most k of `count` draws fall below the median.
-    let mut term = 0.5f64.powi(count as i32);
-    let mut sum = term;
-    let mut k = 0;
-    while sum <= MISSED {
-        k += 1;
-        term *= (count - k + 1) as f64 / k as f64;
-        sum += term;
-    }
-    k.checked_sub(1)
-}
-
-/// The middle value.
-pub fn median_of(values: &Values) -> Option<f64> {
-    match values {
-        Values::Samples(samples) => {
-            let mut sorted = samples.clone();
-            sorted.sort_by(f64::total_cmp);
-            sorted.get(sorted.len() / 2).copied()
+        let Some(first) = series.first() else { return };
+        let stopping = self.precision.map(Stopping::new);
+        let known = self.cases.entry((point, arm)).or_insert_with(|| Known {
+            metric: first.metric,
+            rounds: Vec::new(),
+            stopping,
+            is_enough: false,
+        });
+        if known.metric == first.metric {
+            known.rounds.push(first.values.clone());
         }
-        Values::Counts(counts) => {
-            let total: u64 = counts.iter().map(|(_, count)| count).sum();
-            let mut before = 0;
-            let middle = counts.iter().find(|(_, count)| {
-                before += count;
-                before > total / 2
-            });
-            middle.map(|(value, _)| *value)
+    }
+
+    /// To be asked once after each round: whether every arm is known well enough at this point. They are measured together or not at all, because only rounds in which all were measured make
+    /// ratios.
+    pub fn of(&mut self, point: usize) -> bool {
+        let mut all = false;
+        for (_, known) in self.cases.range_mut((point, 0)..=(point, usize::MAX)) {
+            let Some(stopping) = &mut known.stopping else { return false };
+            if !known.is_enough {
+                known.is_enough = stopping.decide(&Rounds::of(&known.rounds)) == Decision::Enough;
+            }
+            if !known.is_enough {
+                return false;
+            }
+            all = true;
         }
+        all
+    }
+
+    /// What whoever believes the figures should know: drifts and jumps.
+    pub fn warnings(&self) -> Vec<Warnings> {
+        let of_case = |((point, arm), known): (&(usize, usize), &Known)| {
+            let summary = summarize(&Rounds::of(&known.rounds))?;
+            // Too few rounds for an interval were asked for: the table shows it.
+            let is_unsteady = summary.trend.is_some() || summary.change_point.is_some();
+            let texts = if is_unsteady { summary.warnings(known.metric.unit()) } else { Vec::new() };
+            (!texts.is_empty()).then_some(Warnings { point: *point, arm: *arm, metric: known.metric, texts })
+        };
+        self.cases.iter().filter_map(of_case).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Metric;
 
-    #[test]
-    fn the_interval_is_that_of_the_tables() {
-        // 95 % of the median: from 6 draws on, all of them; of 10 the second to the ninth; of 20 the sixth to the fifteenth.
-        assert_eq!([5, 6, 9, 10, 20].map(left_out), [None, Some(0), Some(1), Some(1), Some(5)]);
+    fn series(value: f64) -> [Series; 1] {
+        [Series::samples(Metric::OneWay, 1, vec![value])]
     }
 
     #[test]
     fn all_arms_must_be_known() {
-        let mut enough = Enough::new(Some(0.1));
-        let series = |value| [Series::samples(Metric::OneWay, 1, vec![value])];
-        for round in 0..6 {
-            enough.note(0, 0, &series(100.0 + f64::from(round)));
-            assert_eq!(enough.of(0), round == 5);
+        let mut enough = Enough::new(Some(Precision::of_median(0.1)));
+        let mut known = Vec::new();
+        for round in 0..20 {
+            enough.note(0, 0, &series(100.0 + f64::from(round % 3)));
+            known.push(enough.of(0));
         }
+        assert!(!known[4], "fewer than six rounds");
+        assert!(known[19]);
         enough.note(0, 1, &series(50.0));
         assert!(!enough.of(0));
         assert!(!enough.of(1), "nothing was measured");
     }
 
     #[test]
-    fn the_median_of_counts_is_that_of_their_samples() {
-        assert_eq!(median_of(&Values::Counts(vec![(1.0, 2), (5.0, 3)])), Some(5.0));
-        assert_eq!(median_of(&Values::Samples(vec![5.0, 1.0, 3.0])), Some(3.0));
-        assert_eq!(median_of(&Values::Samples(vec![])), None);
+    fn nothing_is_enough_where_no_precision_was_asked_for() {
+        let mut enough = Enough::new(None);
+        (0..50).for_each(|_| enough.note(0, 0, &series(1.0)));
+        assert!(!enough.of(0));
     }
 }

@@ -17,6 +17,8 @@ use crate::ranks::job;
 use crate::ranks::member::Fault;
 use crate::ranks::start::{Launch, Place, Scratch, threads};
 use crate::record::{Case, FORMAT, Failed, Host, Line, Measured, Run, Series};
+use crate::results::units::metric_name;
+use crate::stats::Precision;
 use crate::transport::kind::{Kind, Setting, Spec};
 use crate::transport::sim::{self, SimParameters};
 use enough::Enough;
@@ -58,8 +60,8 @@ pub struct Point {
 pub struct Stop {
     pub rounds: u32,
     pub budget: Option<Duration>,
-    /// Largest width of the interval of a median, relative to it.
-    pub precision: Option<f64>,
+    /// How well the median of each case, and its p99 when asked, must be known.
+    pub precision: Option<Precision>,
 }
 
 /// Who is told what happens.
@@ -124,6 +126,9 @@ struct Arm {
 /// A transport whose ranks fail so often one after the other is left out from then on.
 const MOST_FAULTS_IN_A_ROW: u32 = 2;
 
+/// Cases whose drifts and jumps are told at the end of a run.
+const MOST_WARNINGS: usize = 5;
+
 /// For ranks to start and to answer, besides the time that the work itself takes: a busy machine, a far host.
 const STARTING: Duration = Duration::from_secs(20);
 
@@ -187,7 +192,7 @@ impl Running<'_> {
         let sizes: Vec<String> = open.iter().map(|point| self.plan.points[*point].size.to_string()).collect();
         let text = format!(
             "the median is not known to {} % at these sizes: {}; allow more rounds or a larger budget",
-            precision * 100.0,
+            precision.relative * 100.0,
             sizes.join(", ")
         );
         self.observer.line(&Line::Warning { text })
@@ -292,6 +297,25 @@ impl Running<'_> {
         plan.stop.budget.map_or(by_trials, |budget| budget.saturating_sub(self.began.elapsed()).min(by_trials))
     }
 
+    /// Drifts and jumps, of a few cases: who is told of all learns to read none.
+    fn warn_of_unsteady_cases(&mut self) -> Result<(), String> {
+        let unsteady = self.enough.warnings();
+        for case in unsteady.iter().take(MOST_WARNINGS) {
+            let (arm, point) = (&self.plan.transports[case.arm], &self.plan.points[case.point]);
+            let name = format!("{arm}, {} of {} bytes ({})", point.name, point.size, metric_name(case.metric));
+            for text in &case.texts {
+                self.observer.line(&Line::Warning { text: format!("{name}: {text}") })?;
+            }
+        }
+        let more = unsteady.len().saturating_sub(MOST_WARNINGS);
+        match more {
+            0 => Ok(()),
+            more => self.observer.line(&Line::Warning {
+                text: format!("{more} more cases drift or jump"),
+            }),
+        }
+    }
+
     /// Ends the ranks and the result.
     fn end(mut self) -> Result<Outcome, String> {
         self.outcome.broken_off |= (self.broken_off)();
@@ -307,6 +331,7 @@ impl Running<'_> {
         for line in model::lines(&self.modelled) {
             self.observer.line(&line)?;
         }
+        self.warn_of_unsteady_cases()?;
         if self.outcome.broken_off {
             let text = "broken off: what was measured until then is here".to_owned();
             self.observer.line(&Line::Warning { text })?;
