@@ -310,9 +310,7 @@ impl Running<'_> {
         let more = unsteady.len().saturating_sub(MOST_WARNINGS);
         match more {
             0 => Ok(()),
-            more => self.observer.line(&Line::Warning {
-                text: format!("{more} more cases drift or jump"),
-            }),
+            more => self.observer.line(&Line::Warning { text: format!("{more} more cases drift or jump") }),
         }
     }
 
