@@ -125,7 +125,9 @@ fn sizes_are_interleaved_and_every_sample_is_kept() {
     ];
     let finished = bench(&world, &[&args[..], &["--out", out]].concat()).expect_success();
     assert_eq!(finished.stdout.lines().count(), 1 + 2 * 3, "{}", finished.stdout);
-    assert_eq!(finished.stderr, "", "nothing but complaints on a pipe");
+    // Of times that drifted or jumped: the machine may be busy. No progress bar.
+    let complains = |line: &str| line.starts_with("ropeway bench: ") && !line.contains(['\r', '\u{1b}']);
+    assert!(finished.stderr.lines().all(complains), "nothing but complaints on a pipe: {}", finished.stderr);
     let lines = lines(out);
     assert_eq!((lines[0]["line"].as_str(), lines[0]["seed"].as_u64()), (Some("run"), Some(5)));
     assert_eq!(lines.last().expect("lines")["line"], "end");

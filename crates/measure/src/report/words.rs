@@ -13,7 +13,7 @@ const PATTERNS: &[(&str, &str, &str)] = &[
         "Ping-pong",
         "A message goes to and fro between two ranks; half of the round trip is shown. Nothing queues.",
     ),
-    ("flood", "Flood", "Small messages follow each other as fast as they can be sent."),
+    ("rate", "Message rate", "Small messages follow each other as fast as they can be sent, one call each."),
     ("stream", "Stream", "One rank sends without a pause, the other receives."),
     ("bidirectional", "Bidirectional", "Two ranks send to each other at the same time."),
     ("one-one", "One to one", "Ranks are paired at random and all pairs send at once: the effective bisection."),
@@ -25,10 +25,17 @@ const PATTERNS: &[(&str, &str, &str)] = &[
         "Request and response",
         "Requests are answered, several of them under way; times count from the moment at which a request was due.",
     ),
-    ("connection-rate", "Connections", "Connections are made, used once and closed."),
+    ("connections", "Connections", "Connections are made, used once and closed."),
     ("overlap", "Overlap", "How much computation hides behind a transfer."),
     ("background", "Background load", "Short messages while bulk data flows."),
     ("search", "Parameter search", "One transfer for each pair of two tunables."),
+    ("overhead", "Overhead", "The time inside the calls that send and receive."),
+    (
+        "tail-loss",
+        "Losses that need a timer",
+        "Windows of messages of which some get lost: the part in which no later message tells of it.",
+    ),
+    ("stages", "Stages", "Instructions of each stage of Ropeway's protocol."),
     ("noise", "Noise", "Fixed work, again and again: what the machine itself adds."),
     ("loggp", "LogGP", "Messages with delays between them, from which the parameters of the LogGP model are taken."),
     ("plogp", "P-LogP", "What a message of a size costs the sender, the receiver, and those behind it."),
@@ -138,6 +145,13 @@ pub fn moment(unix_s: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_pattern_has_words() {
+        for entry in crate::pattern::catalogue() {
+            assert!(PATTERNS.iter().any(|(known, ..)| *known == entry.name), "{}", entry.name);
+        }
+    }
 
     #[test]
     fn moments_are_dates() {

@@ -258,6 +258,21 @@ mod tests {
     }
 
     #[test]
+    fn what_was_measured_at_different_places_is_told_apart_by_the_transports() {
+        for suite in [Suite::Quick, Suite::Full, Suite::Figures] {
+            let parts = suite.parts();
+            for (one, other) in parts.iter().flat_map(|one| parts.iter().map(move |other| (one, other))) {
+                if one.pattern != other.pattern || one.at == other.at {
+                    continue;
+                }
+                let specs = Spec::list(one.transports).expect("a list");
+                let both = Spec::list(other.transports).expect("a list").into_iter().find(|spec| specs.contains(spec));
+                assert_eq!(both, None, "{} and {} would be one line of a figure", one.name, other.name);
+            }
+        }
+    }
+
+    #[test]
     fn names_of_parts_are_files_of_their_own() {
         for suite in [Suite::Quick, Suite::Full, Suite::Figures] {
             let mut names: Vec<&str> = suite.parts().iter().map(|part| part.name).collect();
