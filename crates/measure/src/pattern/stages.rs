@@ -113,29 +113,4 @@ mod tests {
         let error = count(OsStr::new("valgrind"), Path::new("/bin/true"), Stage::Send, 1472, 8).expect_err("no stages");
         assert!(error.to_string().contains("cargo build --release -p ropeway-proto"), "{error}");
     }
-
-    #[test]
-    fn every_stage_costs_some_hundred_instructions_and_more_for_longer_messages() {
-        ropeway_testkit::need_program!("valgrind");
-        if let Err(reason) = find_program() {
-            ropeway_testkit::skip!("{reason}");
-        }
-        let trial = |size| Trial {
-            pattern: super::super::Pattern::Stages { burst: 8, stage: None },
-            size,
-            bound: super::super::Bound::Samples(1),
-            warm_up_ns: 0,
-            seed: 0,
-        };
-        let [short, long] = [64, 1472].map(|size| run(&trial(size), 8, None).expect("counted"));
-        for (short, long) in short.iter().zip(&long) {
-            let of = |series: &Series| match &series.values {
-                crate::record::Values::Samples(values) => values[0],
-                values => panic!("{values:?}"),
-            };
-            assert!((20.0..100_000.0).contains(&of(long)), "{long:?}");
-            assert!(of(short) <= of(long), "{short:?} and {long:?}");
-        }
-        assert_eq!(long.len(), Stage::ALL.len());
-    }
 }
