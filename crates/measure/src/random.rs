@@ -11,7 +11,7 @@ impl Random {
         Random { state: seed }
     }
 
-    /// A generator of its own for one of several users of a seed, such as a rank.
+    /// A generator of its own for one of several users of a seed, such as a rank or a step.
     pub fn for_user(seed: u64, user: u64) -> Random {
         let mut random = Random::new(seed ^ user.wrapping_add(1).wrapping_mul(0xD134_2543_DE82_EF95));
         random.next_u64();

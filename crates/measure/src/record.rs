@@ -4,9 +4,10 @@
 
 use std::collections::BTreeMap;
 
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{LogGp, PLogP};
+use crate::model::{LogGp, PLogP, loggp, plogp};
 
 /// Goes up when a reader of the old form would misread the new one.
 pub const FORMAT: u32 = 1;
@@ -96,9 +97,6 @@ pub struct Measured {
     /// CPU that the rank was bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<usize>,
-    /// What carried the bytes of a preloaded run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub carried: Option<serde_json::Value>,
     pub series: Vec<Series>,
 }
 
@@ -128,6 +126,14 @@ pub enum Fitted {
 }
 
 impl Fitted {
+    /// The pattern that measures what the model is fitted to.
+    pub fn pattern(&self) -> &'static str {
+        match self {
+            Fitted::LogGp(_) => loggp::PATTERN,
+            Fitted::PLogP(_) => plogp::PATTERN,
+        }
+    }
+
     /// What whoever uses the model should know.
     pub fn warnings(&self) -> &[String] {
         match self {
@@ -171,18 +177,28 @@ pub enum Values {
 /// A series of more samples than this is kept as counts: as text, this many are a third of a megabyte.
 const MOST_SAMPLES: usize = 16384;
 
+/// Significant decimal digits that a value keeps where only counts are.
+const DIGITS: u8 = 3;
+
+/// A histogram counts whole numbers; values are in nanoseconds or more, so that of smaller ones three digits are kept as well.
+const FRACTIONS: f64 = 1000.0;
+
 impl Values {
-    /// Three significant digits of each value, and how often it came.
+    /// The middles of an HDR histogram's classes, and how many values are in each.
     fn count(samples: &[f64]) -> Values {
-        let rounded = samples.iter().map(|value| {
-            let scale = 10f64.powf(2.0 - value.abs().log10().floor());
-            // Of 0 there are no digits.
-            if scale.is_finite() { (value * scale).round() / scale } else { *value }
-        });
-        let mut sorted: Vec<f64> = rounded.collect();
-        sorted.sort_by(f64::total_cmp);
-        let counts = sorted.chunk_by(|a, b| a == b).map(|equal| (equal[0], equal.len() as u64));
-        Values::Counts(counts.collect())
+        let mut histogram = Histogram::<u64>::new(DIGITS).expect("the library has histograms of three digits");
+        for value in samples {
+            // A negative value, which no duration is, counts as 0. The histogram grows with the range; what is too long even for that counts as the longest.
+            let value = (value * FRACTIONS).round() as u64;
+            if histogram.record(value).is_err() {
+                histogram.saturating_record(value);
+            }
+        }
+        let middle =
+            |value| (histogram.lowest_equivalent(value) as f64 + histogram.highest_equivalent(value) as f64) / 2.0;
+        let classes =
+            histogram.iter_recorded().map(|class| (middle(class.value_iterated_to()), class.count_at_value()));
+        Values::Counts(classes.map(|(value, count)| (value / FRACTIONS, count)).collect())
     }
 }
 
@@ -265,8 +281,9 @@ mod tests {
     fn many_samples_become_counts_of_three_digits() {
         let values: Vec<f64> = (0..MOST_SAMPLES + 1).map(|i| 1234.5 + (i % 2) as f64 * 1000.0).collect();
         let Values::Counts(counts) = Series::compact(Metric::OneWay, 1, values).values else { panic!("counts") };
-        assert_eq!(counts, [(1230.0, 8193), (2230.0, 8192)]);
-        assert_eq!(Values::count(&[0.0, 0.001234]), Values::Counts(vec![(0.0, 1), (0.00123, 1)]));
+        let [(low, 8193), (high, 8192)] = counts[..] else { panic!("{counts:?}") };
+        assert!((low / 1234.5 - 1.0).abs() < 1e-3 && (high / 2234.5 - 1.0).abs() < 1e-3, "{low} {high}");
+        assert_eq!(Values::count(&[0.0, 0.123]), Values::Counts(vec![(0.0, 1), (0.123, 1)]));
     }
 
     #[test]
@@ -279,7 +296,7 @@ mod tests {
             parameters: BTreeMap::new(),
         };
         let series = vec![Series::samples(Metric::OneWay, 16, vec![3500.0, 3612.5])];
-        let line = Line::Measured(Measured { case, rank: 0, round: 0, at_ns: 1, cpu: Some(1), carried: None, series });
+        let line = Line::Measured(Measured { case, rank: 0, round: 0, at_ns: 1, cpu: Some(1), series });
         let text = r#"{"line":"measured","transport":"tcp","pattern":"pingpong","size":64,"ranks":2,"parameters":{},"rank":0,"round":0,"at_ns":1,"cpu":1,"series":[{"metric":"one-way","batch":16,"values":{"samples":[3500.0,3612.5]}}]}"#;
         assert_eq!(serde_json::to_string(&line).expect("a line"), text);
         assert_eq!(serde_json::from_str::<Line>(text).expect("a line"), line);

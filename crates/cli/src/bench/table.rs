@@ -339,7 +339,7 @@ mod tests {
     fn measured(transport: &str, size: u64, round: u32, metric: Metric, value: f64) -> Line {
         let series = vec![Series::samples(metric, 1, vec![value])];
         let case = case(transport, size);
-        Line::Measured(Measured { case, rank: 0, round, at_ns: 0, cpu: None, carried: None, series })
+        Line::Measured(Measured { case, rank: 0, round, at_ns: 0, cpu: None, series })
     }
 
     fn two_rows(metric: Metric, rounds: [&[f64]; 2]) -> Table {
@@ -430,7 +430,7 @@ mod tests {
             [(Metric::Completion, vec![1_000.0, 9_000.0]), (Metric::Fairness, vec![0.9]), (Metric::Loss, vec![0.25])];
         let series = series.map(|(metric, values)| Series::samples(metric, 1, values)).to_vec();
         let case = case("tcp", 8);
-        table.add(&Line::Measured(Measured { case, rank: 0, round: 0, at_ns: 0, cpu: None, carried: None, series }));
+        table.add(&Line::Measured(Measured { case, rank: 0, round: 0, at_ns: 0, cpu: None, series }));
         let text = table.finish().to_string();
         for part in ["p99.9 9.000", "fairness 0.900", "25.00 % lost"] {
             assert!(text.contains(part), "{part}: {text}");

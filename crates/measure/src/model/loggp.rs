@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::lines::{Line, breaks};
 use super::points::{BySize, FitFailure, Sized, points};
-use super::{MESSAGES, ProtocolSwitch, Residual, warn_of_residuals};
-use crate::pattern::{Bound, Pattern, Trial};
+use super::{ProtocolSwitch, Residual, warn_of_residuals};
 use crate::record::{Measured, Metric};
 use crate::stats::Estimate;
 
@@ -40,12 +39,6 @@ pub struct Piece {
     pub gap_ns: Estimate,
     /// G.
     pub gap_per_byte_ns: Estimate,
-}
-
-/// One trial for each size, all of which [`fit`] needs.
-pub fn trials(sizes: &[usize], bound: Bound, warm_up_ns: u64, seed: u64) -> Vec<Trial> {
-    let pattern = Pattern::LogGp { messages: MESSAGES };
-    sizes.iter().map(|size| Trial { pattern: pattern.clone(), size: *size, bound, warm_up_ns, seed }).collect()
 }
 
 /// Fits what one transport's trials measured; other patterns and ranks are passed over.

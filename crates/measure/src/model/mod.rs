@@ -1,6 +1,6 @@
 //! Models of communication, fitted to what their patterns measured ([2:6.3]): LogGP (L, o, g, G) and P-LogP (L, and g(s), o_s(s), o_r(s) as functions of the size).
 //!
-//! Who measures runs [`loggp::trials`] or [`plogp::trials`] as cases of their own, in as many rounds as wanted, and gives everything that one transport's rank 0
+//! Who measures runs the patterns `loggp` or `plogp` at some sizes, in as many rounds as wanted, and gives everything that one transport's rank 0
 //! measured to `fit`. What does not live here: the patterns (`pattern`), simulated networks to test against (`transport::sim`).
 
 mod lines;
@@ -18,7 +18,6 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::pattern::Pattern;
 use crate::record::{Fit, Fitted, Line, Measured};
 
 /// Sizes that show both the constants and the slopes, with enough of them on either side of the usual switches for each to be found.
@@ -54,9 +53,9 @@ pub struct ProtocolSwitch {
     pub gap_change: f64,
 }
 
-/// Whether a model is fitted to what this pattern measures.
-pub fn is_fitted(pattern: &Pattern) -> bool {
-    matches!(pattern, Pattern::LogGp { .. } | Pattern::PLogP { .. })
+/// Whether a model is fitted to what the pattern of this name measures.
+pub fn is_fitted(pattern: &str) -> bool {
+    [loggp::PATTERN, plogp::PATTERN].contains(&pattern)
 }
 
 /// What a coordinator writes at the end of a run: the models of all transports, with what there is to warn of, or why there are none.
@@ -78,8 +77,7 @@ pub fn lines(measured: &[Measured]) -> Vec<Line> {
 
 /// Fits every model whose pattern was measured, for each transport: what a coordinator writes at the end of a run, or its reasons why not.
 pub fn fit_all(measured: &[Measured]) -> Vec<(String, Result<Fit, FitFailure>)> {
-    let patterns = [loggp::PATTERN, plogp::PATTERN];
-    let of_models = measured.iter().filter(|one| one.rank == 0 && patterns.contains(&one.case.pattern.as_str()));
+    let of_models = measured.iter().filter(|one| one.rank == 0 && is_fitted(&one.case.pattern));
     let groups: BTreeSet<(&str, &str)> =
         of_models.map(|one| (one.case.transport.as_str(), one.case.pattern.as_str())).collect();
     let fit = |(transport, pattern): (&str, &str)| {

@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::lines::{Line, breaks, estimate};
 use super::points::{BySize, FitFailure, Sized, points};
-use super::{MESSAGES, ProtocolSwitch, Residual, warn_of_residuals};
-use crate::pattern::{Bound, Pattern, Trial};
+use super::{ProtocolSwitch, Residual, warn_of_residuals};
 use crate::record::{Measured, Metric};
 use crate::stats::Estimate;
 
@@ -37,12 +36,6 @@ pub struct AtSize {
     pub receive_overhead_ns: Estimate,
     /// Half of the round trip that was measured.
     pub one_way_ns: Estimate,
-}
-
-/// One trial for each size, all of which [`fit`] needs.
-pub fn trials(sizes: &[usize], bound: Bound, warm_up_ns: u64, seed: u64) -> Vec<Trial> {
-    let pattern = Pattern::PLogP { messages: MESSAGES };
-    sizes.iter().map(|size| Trial { pattern: pattern.clone(), size: *size, bound, warm_up_ns, seed }).collect()
 }
 
 /// Fits what one transport's trials measured; other patterns and ranks are passed over.

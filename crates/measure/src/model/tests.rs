@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::pattern::{self, Bound, Trial};
+use crate::pattern::{self, Bound, Pattern, Trial};
 use crate::record::{Case, Line, Measured};
 use crate::stats::Estimate;
 use crate::transport::Transport;
@@ -25,7 +25,7 @@ fn measure(text: &str, pattern_name: &str, trials: &[Trial], rounds: u32) -> Vec
             };
             let at_ns = end.now_ns();
             let series = pattern::run(&mut end, trial).expect("a trial");
-            all.push(Measured { case, rank: end.rank(), round, at_ns, cpu: None, carried: None, series });
+            all.push(Measured { case, rank: end.rank(), round, at_ns, cpu: None, series });
         }
         all
     };
@@ -35,15 +35,29 @@ fn measure(text: &str, pattern_name: &str, trials: &[Trial], rounds: u32) -> Vec
     })
 }
 
+fn trials_of(pattern: Pattern, sizes: &[usize], samples: u32) -> Vec<Trial> {
+    let trial = |size: &usize| Trial {
+        pattern: pattern.clone(),
+        size: *size,
+        bound: Bound::Samples(samples),
+        warm_up_ns: 0,
+        seed: 1,
+    };
+    sizes.iter().map(trial).collect()
+}
+
+const LOGGP: Pattern = Pattern::LogGp { messages: MESSAGES };
+const PLOGP: Pattern = Pattern::PLogP { messages: MESSAGES };
+
 const FEW_SIZES: &[usize] = &[1, 1 << 10, 4 << 10, 16 << 10, 64 << 10];
 
 fn loggp(text: &str, sizes: &[usize], samples: u32) -> LogGp {
-    let trials = loggp::trials(sizes, Bound::Samples(samples), 0, 1);
+    let trials = trials_of(LOGGP, sizes, samples);
     loggp::fit(&measure(text, loggp::PATTERN, &trials, 1)).expect("a fit")
 }
 
 fn plogp(text: &str, sizes: &[usize], samples: u32) -> PLogP {
-    let trials = plogp::trials(sizes, Bound::Samples(samples), 0, 1);
+    let trials = trials_of(PLOGP, sizes, samples);
     plogp::fit(&measure(text, plogp::PATTERN, &trials, 1)).expect("a fit")
 }
 
@@ -211,12 +225,12 @@ fn a_processor_that_is_slower_than_the_network_is_said() {
 
 #[test]
 fn every_transport_has_its_fits_and_files_keep_them() {
-    let trials = loggp::trials(FEW_SIZES, Bound::Samples(30), 0, 1);
+    let trials = trials_of(LOGGP, FEW_SIZES, 30);
     let mut all = measure("noise=5%", loggp::PATTERN, &trials, 2);
     let mut others = all.clone();
     others.iter_mut().for_each(|one| one.case.transport = "other".into());
     all.append(&mut others);
-    let trials = plogp::trials(FEW_SIZES, Bound::Samples(30), 0, 1);
+    let trials = trials_of(PLOGP, FEW_SIZES, 30);
     all.extend(measure("model=plogp,noise=5%,g=2us+1ns/B", plogp::PATTERN, &trials, 2));
     let fits = fit_all(&all);
     let names: Vec<&str> = fits.iter().map(|(transport, _)| transport.as_str()).collect();
@@ -231,10 +245,10 @@ fn every_transport_has_its_fits_and_files_keep_them() {
 #[test]
 fn what_cannot_be_fitted_says_why() {
     assert_eq!(loggp::fit(&[]), Err(FitFailure::Nothing { pattern: "loggp" }));
-    let trials = loggp::trials(&[1, 2], Bound::Samples(20), 0, 1);
+    let trials = trials_of(LOGGP, &[1, 2], 20);
     let two = measure("", loggp::PATTERN, &trials, 1);
     assert_eq!(loggp::fit(&two), Err(FitFailure::FewSizes { sizes: 2 }));
-    let trials = loggp::trials(&[1, 2, 3], Bound::Samples(3), 0, 1);
+    let trials = trials_of(LOGGP, &[1, 2, 3], 3);
     let mut few = measure("", loggp::PATTERN, &trials, 1);
     assert_eq!(loggp::fit(&few), Err(FitFailure::FewSamples { size: 1 }));
     few[1].case.transport = "tcp".into();

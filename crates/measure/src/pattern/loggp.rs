@@ -6,22 +6,16 @@
 //! o (2i + j) + L i + X j, of which o and L cannot be told apart ([2:6.3.3]). What is called o here is o + X: what the caller's processor does for a message.
 
 use super::Trial;
-use super::prtt::{Prober, answer, check};
+use super::prtt::{self, Prober};
 use crate::Failure;
 use crate::record::{Metric, Series};
 use crate::transport::Transport;
 
 pub fn run<T: Transport>(transport: &mut T, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
-    check(transport, messages, "loggp")?;
-    match transport.rank() {
-        0 => ask(transport, trial, messages),
-        1 => answer(transport, trial.size, messages).map(|()| Vec::new()),
-        _ => Ok(Vec::new()),
-    }
+    prtt::run(transport, trial, messages, "loggp", ask)
 }
 
-fn ask<T: Transport>(transport: &mut T, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
-    let mut prober = Prober::new(transport, trial.size, messages);
+fn ask<T: Transport>(mut prober: Prober<T>, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
     let pause = prober.warm_up(trial)?;
     let (paused_ns, _) = prober.pause_and_clock_ns(pause);
     let (mut round_trips, mut gaps, mut overheads) = (Vec::new(), Vec::new(), Vec::new());

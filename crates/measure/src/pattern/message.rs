@@ -63,12 +63,7 @@ pub fn receive<T: Transport>(
     into: &mut [u8],
     expected: u64,
 ) -> Result<Option<u64>, Failure> {
-    loop {
-        let arrived = transport.receive(from, into);
-        if let Some(judged) = judge(transport.is_reliable(), arrived, from, into, expected) {
-            return judged;
-        }
-    }
+    next(transport, T::receive, from, into, expected)
 }
 
 /// The same, without waiting.
@@ -78,8 +73,20 @@ pub fn take<T: Transport>(
     into: &mut [u8],
     expected: u64,
 ) -> Result<Option<u64>, Failure> {
+    next(transport, T::try_receive, from, into, expected)
+}
+
+/// Takes what comes until it is news.
+#[inline]
+fn next<T: Transport>(
+    transport: &mut T,
+    get: impl Fn(&mut T, Rank, &mut [u8]) -> Result<bool, Failure>,
+    from: Rank,
+    into: &mut [u8],
+    expected: u64,
+) -> Result<Option<u64>, Failure> {
     loop {
-        let arrived = transport.try_receive(from, into);
+        let arrived = get(transport, from, into);
         if let Some(judged) = judge(transport.is_reliable(), arrived, from, into, expected) {
             return judged;
         }

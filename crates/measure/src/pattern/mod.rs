@@ -6,7 +6,6 @@ pub mod background;
 mod bidirectional;
 mod catalogue;
 mod connections;
-mod draw;
 mod flood;
 mod flow;
 mod incast;
@@ -28,8 +27,6 @@ mod stream;
 pub mod tail_loss;
 #[cfg(test)]
 mod testing;
-
-pub(crate) use draw::Draw;
 
 pub use catalogue::{Entry, Parameter, Usual, catalogue, lacks_ranks, name, named, parameters};
 

@@ -2,9 +2,9 @@
 //!
 //! Each step draws other pairs from the seed; the first of each pair sends to the second. With an odd number of ranks one has a rest.
 
-use super::draw::Draw;
 use super::{Trial, flow, message, rounds};
 use crate::Failure;
+use crate::random::Random;
 use crate::record::{Metric, Series};
 use crate::transport::{Rank, Transport};
 
@@ -51,8 +51,7 @@ pub fn run<T: Transport>(transport: &mut T, trial: &Trial, messages: u32) -> Res
 /// Who sends to whom in this step.
 fn pairs(seed: u64, step: u64, ranks: usize) -> Vec<(Rank, Rank)> {
     let mut order: Vec<Rank> = (0..ranks).collect();
-    // Far apart in the sequence of the generator, whatever the seed.
-    Draw::new(seed ^ step.wrapping_mul(0xD134_2543_DE82_EF95)).shuffle(&mut order);
+    Random::for_user(seed, step).shuffle(&mut order);
     order.as_chunks().0.iter().map(|&[from, to]| (from, to)).collect()
 }
 

@@ -1,5 +1,6 @@
 //! Latency: a message goes to and fro between ranks 0 and 1, and half of the round trip is reported. Nothing queues: only one message is ever under way.
 
+use super::limit::{Limit, Phase};
 use super::{Bound, Trial};
 use crate::Failure;
 use crate::record::{Metric, Series};
@@ -24,18 +25,14 @@ const EMPTY_WAITS: u32 = 200;
 
 fn ask<T: Transport>(transport: &mut T, trial: &Trial, batch: u32) -> Result<Vec<Series>, Failure> {
     let mut trips = Trips::new(trial.size);
-    let warm_until = transport.now_ns() + trial.warm_up_ns;
-    while transport.now_ns() < warm_until {
+    let mut samples = Samples::new(trial.bound, batch);
+    let mut limit = Limit::new(trial, transport.now_ns());
+    while limit.phase(transport.now_ns()) == Phase::Warm {
         trips.one(transport)?;
     }
-    let mut samples = Samples::new(trial.bound, batch);
     let (mut all, mut lost) = (0u64, 0u64);
     let mut then = transport.now_ns();
-    let end = match trial.bound {
-        Bound::Samples(_) => u64::MAX,
-        Bound::DurationNs(ns) => then + ns,
-    };
-    while samples.has_room() && then < end {
+    while samples.has_room() && limit.phase(then) != Phase::Over {
         let mut missed = 0;
         for _ in 0..batch {
             missed += u64::from(!trips.one(transport)?);
@@ -46,6 +43,8 @@ fn ask<T: Transport>(transport: &mut T, trial: &Trial, batch: u32) -> Result<Vec
             samples.add((now - then) as f64 / f64::from(2 * batch));
         }
         (all, lost) = (all + u64::from(batch), lost + missed);
+        // Also one whose trips were lost, so that a dead network ends a trial.
+        limit.count(1);
         then = now;
     }
     trips.end(transport)?;

@@ -4,22 +4,16 @@
 //! As LogGP's o, these are what the caller sees: work that the kernel does for the message in an interrupt or on another processor is in none of them.
 
 use super::Trial;
-use super::prtt::{Prober, answer, check};
+use super::prtt::{self, Prober};
 use crate::Failure;
 use crate::record::{Metric, Series};
 use crate::transport::Transport;
 
 pub fn run<T: Transport>(transport: &mut T, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
-    check(transport, messages, "plogp")?;
-    match transport.rank() {
-        0 => ask(transport, trial, messages),
-        1 => answer(transport, trial.size, messages).map(|()| Vec::new()),
-        _ => Ok(Vec::new()),
-    }
+    prtt::run(transport, trial, messages, "plogp", ask)
 }
 
-fn ask<T: Transport>(transport: &mut T, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
-    let mut prober = Prober::new(transport, trial.size, messages);
+fn ask<T: Transport>(mut prober: Prober<T>, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
     // Twice, so that the answer has come even when it is late.
     let pause = 2 * prober.warm_up(trial)?;
     let (_, clock_ns) = prober.pause_and_clock_ns(pause);

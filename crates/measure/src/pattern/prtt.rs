@@ -3,6 +3,7 @@
 
 use super::{Bound, Trial};
 use crate::Failure;
+use crate::record::Series;
 use crate::transport::{Rank, Transport};
 
 /// What the first byte of a round's first message says to rank 1.
@@ -25,8 +26,24 @@ pub struct Prober<'a, T> {
     messages: u32,
 }
 
+/// A rank's part of the trial `name`; rank 0 asks.
+pub fn run<T: Transport>(
+    transport: &mut T,
+    trial: &Trial,
+    messages: u32,
+    name: &str,
+    ask: impl FnOnce(Prober<T>, &Trial, u32) -> Result<Vec<Series>, Failure>,
+) -> Result<Vec<Series>, Failure> {
+    check(transport, messages, name)?;
+    match transport.rank() {
+        0 => ask(Prober::new(transport, trial.size, messages), trial, messages),
+        1 => answer(transport, trial.size, messages).map(|()| Vec::new()),
+        _ => Ok(Vec::new()),
+    }
+}
+
 /// Checks what the patterns made of PRTTs need.
-pub fn check<T: Transport>(transport: &T, messages: u32, name: &str) -> Result<(), Failure> {
+fn check<T: Transport>(transport: &T, messages: u32, name: &str) -> Result<(), Failure> {
     if transport.ranks() < 2 {
         return Err(Failure::Unsupported(format!("{name} needs two ranks")));
     }
@@ -41,7 +58,7 @@ pub fn check<T: Transport>(transport: &T, messages: u32, name: &str) -> Result<(
 }
 
 /// Rank 1's side: answers until rank 0 is done.
-pub fn answer<T: Transport>(transport: &mut T, size: usize, messages: u32) -> Result<(), Failure> {
+fn answer<T: Transport>(transport: &mut T, size: usize, messages: u32) -> Result<(), Failure> {
     const ASKER: Rank = 0;
     let mut message = vec![0u8; size.max(1)];
     loop {

@@ -6,7 +6,7 @@ use super::panels::{Order, Panel, panels};
 use super::{figures, tables, words};
 use crate::plot::svg::escape;
 use crate::plot::{Figure, NARROW, WIDE, palette};
-use crate::record::{Host, Run};
+use crate::record::{Fit, Host, Run};
 use crate::results::read::Results;
 use crate::results::{group, units};
 
@@ -41,7 +41,8 @@ pub fn page(results: &[Results], options: &Options) -> String {
     }
     body.doubts(results);
     for (number, of_pattern) in panels.chunk_by(|a, b| a.pattern == b.pattern).enumerate() {
-        body.pattern(number, of_pattern);
+        let fits = results.iter().flat_map(|results| &results.fits);
+        body.pattern(number, of_pattern, fits.filter(|fit| fit.model.pattern() == of_pattern[0].pattern));
     }
     body.section("how", "How it was measured", &(machines(results) + &runs(results) + READING));
     let light = palette::variables(&palette::LIGHT) + "--better:#1a7f37;--worse:#b3261e;--panel:#f6f8fa;";
@@ -125,9 +126,10 @@ impl Page {
         }
     }
 
-    fn pattern(&mut self, number: usize, panels: &[Panel]) {
+    fn pattern<'a>(&mut self, number: usize, panels: &[Panel], fits: impl Iterator<Item = &'a Fit>) {
         let (title, what) = words::pattern(&panels[0].pattern);
         let mut content = if what.is_empty() { String::new() } else { format!("<p>{}</p>", escape(what)) };
+        content.extend(fits.map(tables::fit));
         for panel in panels {
             let _ = write!(content, "<h3>{}</h3>", escape(&panel_title(panel)));
             for figure in figures::all(panel, self.references) {
@@ -279,8 +281,10 @@ fn command_line(command: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Failed, Metric, Values};
+    use crate::model::{PLogP, plogp};
+    use crate::record::{Failed, Fitted, Metric, Values};
     use crate::results::group::tests::measured;
+    use crate::stats::Estimate;
 
     #[test]
     fn names_with_markup_stay_text() {
@@ -315,6 +319,26 @@ mod tests {
         let html = page(&[results], &Options { references: true, ..Options::default() });
         assert!(!html.contains("NaN") && !html.contains("inf "), "a value that is no number is in the page");
         assert!(page(&[], &Options::default()).contains("no samples"));
+    }
+
+    #[test]
+    fn a_fitted_model_stands_with_its_pattern() {
+        let mut one = measured("tcp<", 8, 0, Metric::Gap, vec![1.0; 20]);
+        one.case.pattern = plogp::PATTERN.into();
+        let estimate = |value| Estimate { value, interval: None };
+        let at = plogp::AtSize {
+            bytes: 8,
+            gap_ns: estimate(700.0),
+            send_overhead_ns: estimate(300.0),
+            receive_overhead_ns: estimate(200.0),
+            one_way_ns: estimate(4_000.0),
+        };
+        let (switches, residuals, warnings) = (vec![], vec![], vec!["L is <odd>".into()]);
+        let model = PLogP { latency_ns: estimate(3_300.0), sizes: vec![at], switches, residuals, warnings };
+        let fits = vec![Fit { transport: "tcp<".into(), ranks: 2, model: Fitted::PLogP(model) }];
+        let html = page(&[Results { measured: vec![one], fits, ..Results::default() }], &Options::default());
+        assert!(html.contains("P-LogP of tcp&lt;, L = 3.3 µs"), "{html}");
+        assert!(html.contains("<td>700 ns</td>") && html.contains("<li>L is &lt;odd&gt;</li>"), "{html}");
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::fmt::Write;
 use super::panels::{Cell, Layout, Panel, Variable};
 use super::{figures, reference, words};
 use crate::plot::svg::escape;
+use crate::record::Fit;
+use crate::results::fits::{self, Table};
 use crate::results::{group, units};
 
 /// Columns of a table; of more sizes, so many are chosen, and the list of all figures has the others.
@@ -136,6 +138,27 @@ pub fn details(panel: &Panel) -> String {
     }
     let table = scrolling(&format!("{}, all cases", panel.title()), &(table + "</tbody></table>"));
     format!("<details><summary>All figures of this panel</summary>{table}</details>")
+}
+
+/// A fitted model.
+pub fn fit(fit: &Fit) -> String {
+    let Table { title, headings, rows, notes } = fits::table(fit);
+    let cells = |tag: &str, texts: &[&str]| -> String {
+        texts.iter().map(|text| format!("<{tag}>{}</{}>", escape(text), &tag[..2])).collect()
+    };
+    let mut table = format!(
+        "<table class=\"all\"><caption>{}, with 95 % intervals</caption><thead><tr>{}</tr></thead><tbody>",
+        escape(&title),
+        cells("th scope=\"col\"", &headings)
+    );
+    for row in &rows {
+        let row: Vec<&str> = row.iter().map(String::as_str).collect();
+        let (sizes, values) = row.split_at(1);
+        let _ = write!(table, "<tr>{}{}</tr>", cells("th scope=\"row\"", sizes), cells("td", values));
+    }
+    let notes: String = notes.iter().map(|note| format!("<li>{}</li>", escape(note))).collect();
+    let notes = if notes.is_empty() { notes } else { format!("<ul>{notes}</ul>") };
+    scrolling(&title, &(table + "</tbody></table>")) + &notes
 }
 
 /// Printed values for a panel, with where they stand.

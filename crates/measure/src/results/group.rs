@@ -114,7 +114,7 @@ pub mod tests {
             parameters: BTreeMap::new(),
         };
         let series = vec![Series::samples(metric, 1, samples)];
-        Measured { case, rank: 0, round, at_ns: 0, cpu: None, carried: None, series }
+        Measured { case, rank: 0, round, at_ns: 0, cpu: None, series }
     }
 
     #[test]

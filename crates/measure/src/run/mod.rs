@@ -1,9 +1,8 @@
 //! The coordinator's work: opens a group of ranks for each transport, and runs the cases in rounds until enough is known.
 //!
-//! [`order`] says in which order, [`enough`] when to stop. What does not live here: arguments, tables, progress bars (an [`Observer`] is told what happens).
+//! [`enough`] says when to stop. What does not live here: arguments, tables, progress bars (an [`Observer`] is told what happens).
 
 pub mod enough;
-pub mod order;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -12,6 +11,7 @@ use crate::floor;
 use crate::machine;
 use crate::model;
 use crate::pattern::{Bound, Pattern, Trial};
+use crate::random::Random;
 use crate::ranks::group::{BrokenOff, Group};
 use crate::ranks::job;
 use crate::ranks::member::Fault;
@@ -171,9 +171,9 @@ impl Running<'_> {
     fn rounds(&mut self) -> Result<(), String> {
         let mut open: Vec<usize> = (0..self.plan.points.len()).collect();
         for round in 0..self.plan.stop.rounds {
-            order::shuffle(&mut open, self.plan.seed ^ u64::from(round));
+            Random::for_user(self.plan.seed, u64::from(round)).shuffle(&mut open);
             for &point in &open {
-                for arm in order::to_and_fro(self.arms.len(), round) {
+                for arm in to_and_fro(self.arms.len(), round) {
                     if self.is_over(round) {
                         return Ok(());
                     }
@@ -220,7 +220,7 @@ impl Running<'_> {
             bound: plan.bound,
             warm_up_ns: plan.warm_up.as_nanos() as u64,
             // The same for all transports of a round.
-            seed: order::mixed(plan.seed ^ (u64::from(round) << 32) ^ point_index as u64),
+            seed: Random::for_user(plan.seed, u64::from(round) << 32 | point_index as u64).next_u64(),
         };
         let at_ns = self.began.elapsed().as_nanos() as u64;
         self.outcome.trials += 1;
@@ -233,8 +233,8 @@ impl Running<'_> {
                     let cpu = plan.cpus.as_ref().and_then(|cpus| cpus.get(rank).copied());
                     self.enough.note(point_index, arm, &series);
                     let case = case(&spec, point, plan.ranks);
-                    let measured = Measured { case, rank, round, at_ns, cpu, carried: None, series };
-                    if model::is_fitted(&point.pattern) {
+                    let measured = Measured { case, rank, round, at_ns, cpu, series };
+                    if model::is_fitted(&measured.case.pattern) {
                         self.modelled.push(measured.clone());
                     }
                     self.observer.line(&Line::Measured(measured))?;
@@ -359,6 +359,15 @@ impl Arm {
         // A rank that waits in vain for another says so itself after its patience; this is for one that hangs.
         group.trial(trial, plan.warm_up + planned * 2 + plan.patience * 2 + STARTING / 4, broken_off)
     }
+}
+
+/// A B C in even rounds, C B A in odd ones: nobody always comes after the same other.
+fn to_and_fro(count: usize, round: u32) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    if round % 2 == 1 {
+        order.reverse();
+    }
+    order
 }
 
 /// Starts and joins the ranks of a transport.

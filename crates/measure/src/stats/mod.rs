@@ -5,11 +5,9 @@
 
 mod change;
 mod compare;
-mod histogram;
 mod interval;
 mod ordered;
 mod rounds;
-mod schedule;
 mod stopping;
 mod summary;
 mod trend;
@@ -19,11 +17,9 @@ pub use compare::{
     Comparison, NEGLIGIBLE, Sides, Verdict, cliffs_delta, compare_paired, compare_summaries, compare_unpaired,
     superiority,
 };
-pub use histogram::Durations;
 pub use interval::{Interval, quantile_interval, quantile_ranks, samples_needed};
 pub use ordered::Ordered;
 pub use rounds::Rounds;
-pub use schedule::OpenLoop;
 pub use stopping::{Decision, Precision, Stopping};
 pub use summary::{Estimate, Outliers, Summary, summarize};
 pub use trend::{Trend, theil_sen, trend};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{Rank, Transport, monotonic_ns};
 use crate::Failure;
-use crate::pattern::Draw;
+use crate::random::Random;
 
 /// Who waits longer than this waits for something that will not come, unless told otherwise.
 const USUAL_PATIENCE: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ pub struct Memory {
     next: Rank,
     patience: Duration,
     /// Part of the messages that get lost, and what chooses them; `None`: the channels are reliable.
-    loss: Option<(f64, Draw)>,
+    loss: Option<(f64, Random)>,
 }
 
 /// A barrier whose wait ends although somebody never comes.
@@ -60,7 +60,7 @@ impl Meeting {
 pub fn lossy_ranks(count: usize, part: f64, seed: u64) -> Vec<Memory> {
     let mut ends = ranks(count);
     for (rank, end) in ends.iter_mut().enumerate() {
-        end.loss = Some((part, Draw::new(seed.wrapping_add(rank as u64))));
+        end.loss = Some((part, Random::for_user(seed, rank as u64)));
     }
     ends
 }

@@ -1,5 +1,6 @@
 //! Channels between ranks 0..n-1: one small interface for everything that moves messages ([2:2.4.2]).
 
+mod early;
 pub mod kind;
 pub mod memory;
 pub mod mpi;

@@ -19,6 +19,7 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
+use super::early::Early;
 use super::streams::{Manner, readable};
 use super::unix::{self, Unix};
 use super::{Rank, Transport, monotonic_ns};
@@ -55,8 +56,7 @@ pub struct Shm {
 
 struct Peer {
     pipe: Pipe,
-    /// What was read before anybody asked for it: the beginning of a message that was not whole, or what came while we were sending.
-    early: Vec<u8>,
+    early: Early,
 }
 
 /// Joins the ranks: the lower one of two makes their segment.
@@ -93,7 +93,7 @@ fn offer(stream: Option<&UnixStream>, doorbell: &Rc<Doorbell>) -> io::Result<Pee
     let mut beside = SendAncillaryBuffer::new(&mut space);
     beside.push(SendAncillaryMessage::ScmRights(&segment));
     sendmsg(stream.ok_or_else(not_joined)?, &[IoSlice::new(&[0])], &mut beside, SendFlags::NOSIGNAL)?;
-    Ok(Peer { pipe, early: Vec::new() })
+    Ok(Peer { pipe, early: Early::default() })
 }
 
 /// Receives the descriptor of a segment and opens it.
@@ -109,7 +109,7 @@ fn take_offer(stream: Option<&UnixStream>, doorbell: &Rc<Doorbell>) -> io::Resul
     match segment {
         Some(segment) => {
             let pipe = Pipe::open(segment.as_fd(), DEFAULT_RING_BYTES, doorbell)?;
-            Ok(Peer { pipe, early: Vec::new() })
+            Ok(Peer { pipe, early: Early::default() })
         }
         None if got.bytes == 0 => Err(io::ErrorKind::UnexpectedEof.into()),
         None => Err(io::Error::other("the other rank sent no descriptor")),
@@ -256,7 +256,7 @@ impl Shm {
         for peer in self.peers.iter_mut().flatten() {
             // Who only sends need not fail because somebody else has gone; who wants to receive from it will learn it.
             let got = peer.pipe.try_read(&mut self.scratch).unwrap_or(0);
-            peer.early.extend_from_slice(&self.scratch[..got]);
+            peer.early.keep(&self.scratch[..got]);
             some |= got > 0;
         }
         some
@@ -271,15 +271,6 @@ fn failed(how: Broken, peer: Rank) -> Failure {
 }
 
 impl Peer {
-    /// Takes up to `into.len()` of the bytes that came early.
-    #[cold]
-    fn take_early(&mut self, into: &mut [u8]) -> usize {
-        let n = into.len().min(self.early.len());
-        into[..n].copy_from_slice(&self.early[..n]);
-        self.early.drain(..n);
-        n
-    }
-
     fn has_something(&self) -> bool {
         !self.early.is_empty() || self.pipe.has_news()
     }
@@ -318,7 +309,7 @@ impl Transport for Shm {
 
     fn receive(&mut self, from: Rank, into: &mut [u8]) -> Result<bool, Failure> {
         let peer = self.peer(from)?;
-        let mut filled = if peer.early.is_empty() { 0 } else { peer.take_early(into) };
+        let mut filled = peer.early.take(into);
         while filled < into.len() {
             filled += self.read(from, &mut into[filled..])?;
         }
@@ -328,25 +319,21 @@ impl Transport for Shm {
     fn try_receive(&mut self, from: Rank, into: &mut [u8]) -> Result<bool, Failure> {
         let peer = self.peer(from)?;
         // Not more than is missing: what follows may never be asked for.
-        let missing = into.len().saturating_sub(peer.early.len());
+        let missing = peer.early.missing(into.len());
         let got = peer.pipe.try_read(&mut into[..missing]).map_err(|how| failed(how, from))?;
         if peer.early.is_empty() && got == into.len() {
             return Ok(true);
         }
-        peer.early.extend_from_slice(&into[..got]);
-        if peer.early.len() < into.len() {
-            return Ok(false);
-        }
-        peer.take_early(into);
-        Ok(true)
+        peer.early.keep(&into[..got]);
+        Ok(peer.early.take_whole(into))
     }
 
     fn receive_some(&mut self, from: Rank, into: &mut [u8]) -> Result<usize, Failure> {
         let peer = self.peer(from)?;
-        if !peer.early.is_empty() {
-            return Ok(peer.take_early(into));
+        match peer.early.take(into) {
+            0 => self.read(from, into),
+            early => Ok(early),
         }
-        self.read(from, into)
     }
 
     fn wait_any(&mut self) -> Result<Option<Rank>, Failure> {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv, send};
 
+use super::early::Early;
 use super::{Rank, Transport, monotonic_ns};
 use crate::Failure;
 
@@ -57,8 +58,7 @@ pub struct Streams<S: Stream> {
 
 struct Peer<S> {
     stream: S,
-    /// What was received before anybody asked for it: the beginning of a message that was not whole, or what came while we were sending.
-    early: Vec<u8>,
+    early: Early,
 }
 
 /// What [`Transport::reconnect`] needs.
@@ -82,7 +82,7 @@ pub fn join<S: Stream>(
         settle(&stream).map_err(Failure::system("set the options of a connection"))?;
         stream.set_nonblocking(manner.spins).map_err(Failure::system("set up a connection"))?;
         stream.set_timeouts(manner.patience, SEND_STALLED).map_err(Failure::system("set up a connection"))?;
-        Ok(Some(Peer { stream, early: Vec::new() }))
+        Ok(Some(Peer { stream, early: Early::default() }))
     };
     let mut barriers = Vec::new();
     let for_barriers = |stream: S| -> Result<S, Failure> {
@@ -294,22 +294,13 @@ impl<S: Stream> Peer<S> {
     /// Receives what is there into `early`, no more than `scratch` holds.
     fn take_in(&mut self, scratch: &mut [u8], from: Rank, patience: Duration) -> Result<usize, Failure> {
         let got = recv(self.stream.as_raw_fd(), scratch, MsgFlags::MSG_DONTWAIT);
-        self.early.extend_from_slice(&scratch[..*got.as_ref().unwrap_or(&0)]);
+        self.early.keep(&scratch[..*got.as_ref().unwrap_or(&0)]);
         match got {
             // Who only sends need not fail because somebody else has gone; who wants to receive from it will learn it.
             Ok(n) => Ok(n),
             Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EINTR) => Ok(0),
             Err(errno) => Err(failed(errno.into(), from, patience)),
         }
-    }
-
-    /// Takes up to `into.len()` of the bytes that came early.
-    #[cold]
-    fn take_early(&mut self, into: &mut [u8]) -> usize {
-        let n = into.len().min(self.early.len());
-        into[..n].copy_from_slice(&self.early[..n]);
-        self.early.drain(..n);
-        n
     }
 }
 
@@ -347,7 +338,7 @@ impl<S: Stream> Transport for Streams<S> {
 
     fn receive(&mut self, from: Rank, into: &mut [u8]) -> Result<bool, Failure> {
         let peer = self.peer(from)?;
-        let mut filled = if peer.early.is_empty() { 0 } else { peer.take_early(into) };
+        let mut filled = peer.early.take(into);
         while filled < into.len() {
             filled += self.read(from, &mut into[filled..])?;
         }
@@ -361,30 +352,26 @@ impl<S: Stream> Transport for Streams<S> {
             match recv(peer.stream.as_raw_fd(), into, MsgFlags::MSG_DONTWAIT) {
                 Ok(0) => return Err(Failure::Closed { peer: from }),
                 Ok(n) if n == into.len() => return Ok(true),
-                Ok(n) => peer.early.extend_from_slice(&into[..n]),
+                Ok(n) => peer.early.keep(&into[..n]),
                 Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EINTR) => {}
                 Err(errno) => return Err(failed(errno.into(), from, patience)),
             }
             return Ok(false);
         }
-        if peer.early.len() < into.len() {
+        let missing = peer.early.missing(into.len());
+        if missing > 0 {
             // Not more: what follows may never be asked for.
-            let missing = into.len() - peer.early.len();
             peer.take_in(&mut into[..missing], from, patience)?;
         }
-        if peer.early.len() < into.len() {
-            return Ok(false);
-        }
-        peer.take_early(into);
-        Ok(true)
+        Ok(peer.early.take_whole(into))
     }
 
     fn receive_some(&mut self, from: Rank, into: &mut [u8]) -> Result<usize, Failure> {
         let peer = self.peer(from)?;
-        if !peer.early.is_empty() {
-            return Ok(peer.take_early(into));
+        match peer.early.take(into) {
+            0 => self.read(from, into),
+            early => Ok(early),
         }
-        self.read(from, into)
     }
 
     fn wait_any(&mut self) -> Result<Option<Rank>, Failure> {

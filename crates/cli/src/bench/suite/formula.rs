@@ -45,5 +45,5 @@ fn value(percent: u32, window: u32) -> Line {
     };
     let probability = tail_loss::expected(f64::from(percent) / 100.0, window);
     let series = vec![Series::samples(Metric::TimerNeeded, 1, vec![probability])];
-    Line::Measured(Measured { case, rank: 1, round: 0, at_ns: 0, cpu: None, carried: None, series })
+    Line::Measured(Measured { case, rank: 1, round: 0, at_ns: 0, cpu: None, series })
 }
