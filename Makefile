@@ -34,12 +34,16 @@ test:
 	scripts/setup test
 	cargo xtask test
 
-check:
+check: lint
+	cargo test --workspace --exclude ropeway-testkit --lib --bins --tests --quiet
+	cargo test -p ropeway-testkit --lib --quiet
+
+# What reads the code and runs none of it.
+.PHONY: lint
+lint:
 	cargo fmt --all --check
 	cargo xtask tidy
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
-	cargo test --workspace --exclude ropeway-testkit --lib --bins --tests --quiet
-	cargo test -p ropeway-testkit --lib --quiet
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet
 
 fuzz:

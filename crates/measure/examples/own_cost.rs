@@ -11,7 +11,7 @@ use ropeway_measure::machine::{choose_cpus, pin};
 use ropeway_measure::pattern::{self, Bound, Pattern, Trial};
 use ropeway_measure::record::Values;
 use ropeway_measure::transport::Transport;
-use ropeway_measure::transport::kind::{self, Setting, Visitor};
+use ropeway_measure::transport::kind::{self, Setting};
 
 const BATCH: u32 = 16;
 const SAMPLES: usize = 2000;
@@ -61,17 +61,11 @@ fn by_hand(cpus: &[usize]) -> f64 {
     middle(samples)
 }
 
-struct Part<'a>(&'a Trial);
-
-impl Visitor for Part<'_> {
-    type Output = Option<Vec<f64>>;
-
-    fn visit<T: Transport>(self, mut transport: T) -> Option<Vec<f64>> {
-        let series = pattern::run(&mut transport, self.0).expect("a trial");
-        match series.into_iter().next()?.values {
-            Values::Samples(samples) => Some(samples),
-            Values::Counts(_) => None,
-        }
+/// A rank's part of the trial.
+fn part(transport: &mut dyn Transport, trial: &Trial) -> Option<Vec<f64>> {
+    match pattern::run(transport, trial).expect("a trial").into_iter().next()?.values {
+        Values::Samples(samples) => Some(samples),
+        Values::Counts(_) => None,
     }
 }
 
@@ -94,7 +88,8 @@ fn by_the_crate(cpus: &[usize]) -> f64 {
             let (addresses, trial) = (&addresses, &trial);
             scope.spawn(move || {
                 pin(cpus[rank]).expect("a processor");
-                pending.connect(&setting(rank), addresses, Part(trial)).expect("two ranks")
+                let mut transport = pending.connect(&setting(rank), addresses).expect("two ranks");
+                part(&mut *transport, trial)
             })
         });
         let ranks: Vec<_> = ranks.collect();

@@ -1,7 +1,7 @@
 //! Measures interconnects: transports x patterns give raw samples, statistics say what they mean, reports show it ([how](../../../docs/measuring.md)).
 //!
 //! * [`transport`]: one small interface for everything that moves messages between ranks 0..n-1.
-//! * [`pattern`]: what the ranks do, written once, generic over the transport.
+//! * [`pattern`]: what the ranks do, written once, for every transport.
 //! * [`ranks`]: the processes or threads that the ranks are, on one host or several.
 //! * [`run`]: the coordinator's work: which trials, in which order, for how long.
 //! * [`floor`]: the limits of the machine, measured beside the transports.

@@ -125,7 +125,7 @@ fn first_sentence(source: &Path) -> String {
 /// Builds the programs of a suite.
 pub fn build(suite: &Suite) -> Result<Vec<Program>> {
     let mut programs = match suite.kind {
-        Kind::Doc => vec![doc_program()],
+        Kind::Doc => doc_programs(),
         // All that testkit's suites, which have rows of their own, leave out.
         Kind::Unit => {
             let others = ["--workspace", "--exclude", TESTKIT, "--lib", "--bins", "--tests"];
@@ -176,7 +176,7 @@ fn loom_programs() -> Result<Vec<Program>> {
     // A directory of its own, or every change between with and without loom would build the world anew.
     cargo.env("CARGO_TARGET_DIR", env::target_dir().join(LOOM)).env("RUSTFLAGS", "--cfg loom");
     let crates = LOOM_CRATES.iter().flat_map(|name| ["-p", name]);
-    let chosen: Vec<&str> = ["--release", "--lib", "--tests"].into_iter().chain(crates).collect();
+    let chosen: Vec<&str> = ["--lib", "--tests"].into_iter().chain(crates).collect();
     let mut programs = build_tests(cargo.args(test_args(&chosen)))?;
     for program in programs.iter_mut().filter(|program| !program.name.contains(LOOM)) {
         program.args.push(LOOM.into());
@@ -184,11 +184,14 @@ fn loom_programs() -> Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// Examples are compiled and run by rustdoc, which only cargo can start.
-fn doc_program() -> Program {
-    let cargo = cargo();
-    let args = ["test", "--workspace", "--doc", "--"].map(String::from).into();
-    Program { name: "doc".into(), path: cargo.get_program().into(), args, dir: env::workspace_root() }
+/// Examples are compiled and run by rustdoc, which only cargo can start. Those of testkit apart: with it, the others would be built with features that no other suite has.
+fn doc_programs() -> Vec<Program> {
+    let program = |name: &str, chosen: &[&str]| {
+        let cargo = cargo();
+        let args = [&["test", "--doc"], chosen, &["--"]].concat().into_iter().map(String::from).collect();
+        Program { name: name.into(), path: cargo.get_program().into(), args, dir: env::workspace_root() }
+    };
+    vec![program("doc", &["--workspace", "--exclude", TESTKIT]), program("doc/testkit", &["-p", TESTKIT])]
 }
 
 /// A line of cargo's JSON messages, as far as it is read here.

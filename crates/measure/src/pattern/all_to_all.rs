@@ -6,7 +6,7 @@ use crate::record::{Metric, Series};
 use crate::transport::Transport;
 
 /// `messages`: exchanges of all with all in a step.
-pub fn run<T: Transport>(transport: &mut T, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
+pub fn run(transport: &mut dyn Transport, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
     let mut bytes = vec![0; trial.size];
     let (mut completion_ns, mut goodput, mut loss) = (Vec::new(), Vec::new(), Vec::new());
     let (rank, ranks) = (transport.rank(), transport.ranks());

@@ -86,7 +86,7 @@ impl Step<'_> {
     }
 }
 
-pub fn run<T: Transport>(transport: &mut T, trial: &Trial, bulk: Bulk) -> Result<Vec<Series>, Failure> {
+pub fn run(transport: &mut dyn Transport, trial: &Trial, bulk: Bulk) -> Result<Vec<Series>, Failure> {
     let (mut short, mut long) = (vec![0; trial.size], vec![0; bulk.bytes]);
     let (mut alone, mut beside, mut goodput, mut lost) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let flows = bulk.flows(transport.ranks());
@@ -129,7 +129,7 @@ pub fn run<T: Transport>(transport: &mut T, trial: &Trial, bulk: Bulk) -> Result
     ]))
 }
 
-fn ask_beside<T: Transport>(transport: &mut T, step: &mut Step<'_>) -> Result<Vec<f64>, Failure> {
+fn ask_beside(transport: &mut dyn Transport, step: &mut Step<'_>) -> Result<Vec<f64>, Failure> {
     // Each who takes bulk says so when all its flows run.
     step.takers().into_iter().try_for_each(|taker| message::hear(transport, taker, step.word()).map(drop))?;
     let taken = ask(transport, step, true)?;
@@ -141,7 +141,7 @@ fn ask_beside<T: Transport>(transport: &mut T, step: &mut Step<'_>) -> Result<Ve
 }
 
 /// Half of each round trip in nanoseconds; what was lost has none.
-fn ask<T: Transport>(transport: &mut T, step: &mut Step<'_>, beside: bool) -> Result<Vec<f64>, Failure> {
+fn ask(transport: &mut dyn Transport, step: &mut Step<'_>, beside: bool) -> Result<Vec<f64>, Failure> {
     let first = step.first(beside);
     let mut halves = Vec::with_capacity(step.bulk.messages as usize);
     for number in first..first + u64::from(step.bulk.messages) {
@@ -158,7 +158,7 @@ fn ask<T: Transport>(transport: &mut T, step: &mut Step<'_>, beside: bool) -> Re
 }
 
 /// Answers the short messages that come alone.
-fn answer<T: Transport>(transport: &mut T, step: &mut Step<'_>) -> Result<(), Failure> {
+fn answer(transport: &mut dyn Transport, step: &mut Step<'_>) -> Result<(), Failure> {
     let end = step.first(true);
     let (mut next, mut quiets) = (step.first(false), 0);
     while next < end && quiets < message::QUIETS {
@@ -174,7 +174,7 @@ fn answer<T: Transport>(transport: &mut T, step: &mut Step<'_>) -> Result<(), Fa
 }
 
 /// Takes a bulk message before each short one, and gives the rate of the bulk.
-fn answer_after_bulk<T: Transport>(transport: &mut T, step: &mut Step<'_>) -> Result<Option<f64>, Failure> {
+fn answer_after_bulk(transport: &mut dyn Transport, step: &mut Step<'_>) -> Result<Option<f64>, Failure> {
     let first = step.first(true);
     let end = first + u64::from(step.bulk.messages);
     let start_ns = transport.now_ns();
@@ -197,7 +197,7 @@ fn answer_after_bulk<T: Transport>(transport: &mut T, step: &mut Step<'_>) -> Re
 }
 
 /// Sends bulk until its receiver says stop.
-fn pour<T: Transport>(transport: &mut T, step: &mut Step<'_>, to: Rank) -> Result<(), Failure> {
+fn pour(transport: &mut dyn Transport, step: &mut Step<'_>, to: Rank) -> Result<(), Failure> {
     let mut quiets = 0;
     let mut number = step.first_bulk();
     message::send(transport, to, step.long, number)?;
@@ -214,7 +214,7 @@ fn pour<T: Transport>(transport: &mut T, step: &mut Step<'_>, to: Rank) -> Resul
 }
 
 /// The next answer to a bulk message, if it was not lost.
-fn verdict<T: Transport>(transport: &mut T, from: Rank) -> Result<Option<u8>, Failure> {
+fn verdict(transport: &mut dyn Transport, from: Rank) -> Result<Option<u8>, Failure> {
     let mut answer = [GO_ON];
     loop {
         match transport.receive(from, &mut answer) {
@@ -236,7 +236,7 @@ struct Flow {
 }
 
 /// Takes bulk, and answers short messages in rank 1, whichever comes; gives the rate of the bulk.
-fn drain<T: Transport>(transport: &mut T, step: &mut Step<'_>, froms: &[Rank]) -> Result<Option<f64>, Failure> {
+fn drain(transport: &mut dyn Transport, step: &mut Step<'_>, froms: &[Rank]) -> Result<Option<f64>, Failure> {
     let next = step.first_bulk();
     let flow = |from: &Rank| Flow { from: *from, next, arrived: 0, is_stopped: false, is_over: false };
     let mut flows: Vec<Flow> = froms.iter().map(flow).collect();
@@ -298,7 +298,7 @@ struct Short {
 }
 
 impl Short {
-    fn answer<T: Transport>(&mut self, transport: &mut T, step: &mut Step<'_>) -> Result<bool, Failure> {
+    fn answer(&mut self, transport: &mut dyn Transport, step: &mut Step<'_>) -> Result<bool, Failure> {
         let Some(number) = message::take(transport, ASKER, step.short, self.next)? else { return Ok(false) };
         message::send(transport, ASKER, step.short, number)?;
         (self.next, self.since_ns) = (number + 1, transport.now_ns());

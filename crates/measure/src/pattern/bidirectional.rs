@@ -6,7 +6,7 @@ use crate::record::{Metric, Series};
 use crate::transport::Transport;
 
 /// `ahead`: messages that a rank may have sent more than it has received.
-pub fn run<T: Transport>(transport: &mut T, trial: &Trial, messages: u32, ahead: u32) -> Result<Vec<Series>, Failure> {
+pub fn run(transport: &mut dyn Transport, trial: &Trial, messages: u32, ahead: u32) -> Result<Vec<Series>, Failure> {
     let (mut out, mut into) = (vec![0; trial.size], vec![0; trial.size]);
     let (mut goodput, mut loss) = (Vec::new(), Vec::new());
     rounds::each(transport, trial, 1, |transport, round| {

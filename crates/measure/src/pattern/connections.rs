@@ -6,7 +6,7 @@ use crate::record::{Metric, Series};
 use crate::transport::Transport;
 
 /// `messages`: connections of a step.
-pub fn run<T: Transport>(transport: &mut T, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
+pub fn run(transport: &mut dyn Transport, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
     let mut rate = Vec::new();
     rounds::each(transport, trial, 1, |transport, round| {
         let rank = transport.rank();

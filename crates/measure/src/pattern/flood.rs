@@ -8,6 +8,6 @@ use crate::transport::Transport;
 /// What a receiver of many small messages gives the kernel to fill.
 const RECEIVE_BYTES: usize = 64 << 10;
 
-pub fn run<T: Transport>(transport: &mut T, trial: &Trial) -> Result<Vec<Series>, Failure> {
+pub fn run(transport: &mut dyn Transport, trial: &Trial) -> Result<Vec<Series>, Failure> {
     stream::one_way(transport, trial, Metric::MessageRate, RECEIVE_BYTES)
 }

@@ -37,19 +37,13 @@ pub fn rate(count: u64, ns: u64) -> f64 {
 }
 
 /// Sends messages `first`, `first + 1` and so on.
-pub fn send<T: Transport>(
-    transport: &mut T,
-    to: Rank,
-    bytes: &mut [u8],
-    first: u64,
-    count: u32,
-) -> Result<(), Failure> {
+pub fn send(transport: &mut dyn Transport, to: Rank, bytes: &mut [u8], first: u64, count: u32) -> Result<(), Failure> {
     (first..first + u64::from(count)).try_for_each(|number| message::send(transport, to, bytes, number))
 }
 
 /// Receives what [`send`] sends.
-pub fn receive<T: Transport>(
-    transport: &mut T,
+pub fn receive(
+    transport: &mut dyn Transport,
     from: Rank,
     into: &mut [u8],
     first: u64,
@@ -72,8 +66,8 @@ pub fn receive<T: Transport>(
 }
 
 /// Sends to a peer that sends as much at the same time, never more than `ahead` messages before it has received.
-pub fn exchange<T: Transport>(
-    transport: &mut T,
+pub fn exchange(
+    transport: &mut dyn Transport,
     peer: Rank,
     [out, into]: [&mut [u8]; 2],
     first: u64,

@@ -42,7 +42,7 @@ struct Client {
     sent_ns: u64,
 }
 
-pub fn many_one<T: Transport>(transport: &mut T, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
+pub fn many_one(transport: &mut dyn Transport, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
     let mut measured = Measured::default();
     let mut bytes = vec![0; trial.size];
     rounds::each(transport, trial, messages as usize, |transport, round| {
@@ -73,7 +73,7 @@ pub fn many_one<T: Transport>(transport: &mut T, trial: &Trial, messages: u32) -
 }
 
 /// Takes messages from all clients and answers them, until each client has sent its last, or all are quiet.
-fn serve<T: Transport>(transport: &mut T, bytes: &mut [u8], first: u64, messages: u32) -> Result<Vec<Client>, Failure> {
+fn serve(transport: &mut dyn Transport, bytes: &mut [u8], first: u64, messages: u32) -> Result<Vec<Client>, Failure> {
     let end = first + u64::from(messages);
     let mut clients =
         vec![Client { next: first, arrived: 0, last_ns: transport.now_ns(), sent_ns: 0 }; transport.ranks()];
@@ -98,7 +98,7 @@ fn serve<T: Transport>(transport: &mut T, bytes: &mut [u8], first: u64, messages
     Ok(clients)
 }
 
-pub fn one_many<T: Transport>(transport: &mut T, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
+pub fn one_many(transport: &mut dyn Transport, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
     let mut measured = Measured::default();
     let mut bytes = vec![0; trial.size];
     rounds::each(transport, trial, messages as usize, |transport, round| {
@@ -130,8 +130,8 @@ pub fn one_many<T: Transport>(transport: &mut T, trial: &Trial, messages: u32) -
 }
 
 /// Sends messages to all clients, the next one to each that has answered the last.
-fn spread<T: Transport>(
-    transport: &mut T,
+fn spread(
+    transport: &mut dyn Transport,
     bytes: &mut [u8],
     first: u64,
     messages: u32,
@@ -140,7 +140,7 @@ fn spread<T: Transport>(
     let end = first + u64::from(messages);
     let mut clients = vec![Client { next: first, arrived: 0, last_ns: 0, sent_ns: 0 }; transport.ranks()];
     clients[0].next = end;
-    let mut ask = |transport: &mut T, to: Rank, client: &mut Client| {
+    let mut ask = |transport: &mut dyn Transport, to: Rank, client: &mut Client| {
         client.sent_ns = transport.now_ns();
         message::send(transport, to, bytes, client.next)
     };

@@ -11,11 +11,11 @@ use crate::Failure;
 use crate::record::{Metric, Series};
 use crate::transport::Transport;
 
-pub fn run<T: Transport>(transport: &mut T, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
+pub fn run(transport: &mut dyn Transport, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
     prtt::run(transport, trial, messages, "loggp", ask)
 }
 
-fn ask<T: Transport>(mut prober: Prober<T>, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
+fn ask(mut prober: Prober, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
     let pause = prober.warm_up(trial)?;
     let (paused_ns, _) = prober.pause_and_clock_ns(pause);
     let (mut round_trips, mut gaps, mut overheads) = (Vec::new(), Vec::new(), Vec::new());

@@ -51,36 +51,31 @@ fn read(bytes: &[u8], expected: u64) -> Option<u64> {
 }
 
 /// Sends message `number`.
-pub fn send<T: Transport>(transport: &mut T, to: Rank, bytes: &mut [u8], number: u64) -> Result<(), Failure> {
+pub fn send(transport: &mut dyn Transport, to: Rank, bytes: &mut [u8], number: u64) -> Result<(), Failure> {
     write(bytes, number);
     transport.send(to, bytes)
 }
 
 /// Waits for message `expected`, or a later one where those between may have been lost, and gives its number. `None`: nothing came for the time in which a lost message would have.
-pub fn receive<T: Transport>(
-    transport: &mut T,
+pub fn receive(
+    transport: &mut dyn Transport,
     from: Rank,
     into: &mut [u8],
     expected: u64,
 ) -> Result<Option<u64>, Failure> {
-    next(transport, T::receive, from, into, expected)
+    next(transport, |transport, from, into| transport.receive(from, into), from, into, expected)
 }
 
 /// The same, without waiting.
-pub fn take<T: Transport>(
-    transport: &mut T,
-    from: Rank,
-    into: &mut [u8],
-    expected: u64,
-) -> Result<Option<u64>, Failure> {
-    next(transport, T::try_receive, from, into, expected)
+pub fn take(transport: &mut dyn Transport, from: Rank, into: &mut [u8], expected: u64) -> Result<Option<u64>, Failure> {
+    next(transport, |transport, from, into| transport.try_receive(from, into), from, into, expected)
 }
 
 /// Takes what comes until it is news.
 #[inline]
-fn next<T: Transport>(
-    transport: &mut T,
-    get: impl Fn(&mut T, Rank, &mut [u8]) -> Result<bool, Failure>,
+fn next(
+    transport: &mut dyn Transport,
+    get: impl Fn(&mut dyn Transport, Rank, &mut [u8]) -> Result<bool, Failure>,
     from: Rank,
     into: &mut [u8],
     expected: u64,
@@ -94,7 +89,7 @@ fn next<T: Transport>(
 }
 
 /// What came from a rank that has nothing to say any more. Where messages may be late or sent again it is thrown away, so that `wait_any` can tell of others; elsewhere it is of the next step.
-pub fn pass_over<T: Transport>(transport: &mut T, from: Rank) -> Result<(), Failure> {
+pub fn pass_over(transport: &mut dyn Transport, from: Rank) -> Result<(), Failure> {
     if transport.is_reliable() {
         return Ok(());
     }
@@ -129,7 +124,7 @@ fn judge(
 }
 
 /// Tells another rank a value, so that it arrives whatever gets lost.
-pub fn tell<T: Transport>(transport: &mut T, to: Rank, step: u64, value: u64) -> Result<(), Failure> {
+pub fn tell(transport: &mut dyn Transport, to: Rank, step: u64, value: u64) -> Result<(), Failure> {
     let mut word = [0; CONTROL];
     for (place, part) in word.chunks_exact_mut(WORD).zip([CONTROL_TAG, step, value]) {
         place.copy_from_slice(&part.to_le_bytes());
@@ -139,7 +134,7 @@ pub fn tell<T: Transport>(transport: &mut T, to: Rank, step: u64, value: u64) ->
 }
 
 /// Waits for the value that the other rank tells for this step.
-pub fn hear<T: Transport>(transport: &mut T, from: Rank, step: u64) -> Result<u64, Failure> {
+pub fn hear(transport: &mut dyn Transport, from: Rank, step: u64) -> Result<u64, Failure> {
     let mut word = [0; CONTROL];
     let since_ns = transport.now_ns();
     loop {
@@ -155,7 +150,7 @@ pub fn hear<T: Transport>(transport: &mut T, from: Rank, step: u64) -> Result<u6
 }
 
 /// Whether the other rank has told something for this step, of one that tells nothing else now.
-pub fn has_heard<T: Transport>(transport: &mut T, from: Rank, step: u64) -> Result<bool, Failure> {
+pub fn has_heard(transport: &mut dyn Transport, from: Rank, step: u64) -> Result<bool, Failure> {
     let mut word = [0; CONTROL];
     loop {
         let arrived = transport.try_receive(from, &mut word);

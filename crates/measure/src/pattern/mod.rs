@@ -1,4 +1,4 @@
-//! What the ranks of a trial do. Each pattern is written once, generic over the transport, in a file of its own; every rank of a trial calls [`run`] with the same
+//! What the ranks of a trial do. Each pattern is written once, for every transport, in a file of its own; every rank of a trial calls [`run`] with the same
 //! [`Trial`] and gets the series that it measured itself (most ranks of most patterns: none).
 
 mod all_to_all;
@@ -106,7 +106,7 @@ pub enum Pattern {
 }
 
 /// Does this rank's part of the trial.
-pub fn run<T: Transport>(transport: &mut T, trial: &Trial) -> Result<Vec<Series>, Failure> {
+pub fn run(transport: &mut dyn Transport, trial: &Trial) -> Result<Vec<Series>, Failure> {
     // A message of nothing is none on most transports.
     let trial = &Trial { size: trial.size.max(1), ..trial.clone() };
     let measured =
@@ -115,7 +115,7 @@ pub fn run<T: Transport>(transport: &mut T, trial: &Trial) -> Result<Vec<Series>
     measured
 }
 
-fn take_part<T: Transport>(transport: &mut T, trial: &Trial) -> Result<Vec<Series>, Failure> {
+fn take_part(transport: &mut dyn Transport, trial: &Trial) -> Result<Vec<Series>, Failure> {
     match &trial.pattern {
         Pattern::PingPong { batch } => pingpong::run(transport, trial, *batch),
         Pattern::Bidirectional { messages, ahead } => bidirectional::run(transport, trial, *messages, *ahead),
@@ -143,7 +143,7 @@ fn take_part<T: Transport>(transport: &mut T, trial: &Trial) -> Result<Vec<Serie
 }
 
 /// Whether the transport can carry the trial at all; every rank finds the same.
-fn check<T: Transport>(transport: &T, trial: &Trial) -> Result<(), Failure> {
+fn check(transport: &dyn Transport, trial: &Trial) -> Result<(), Failure> {
     if let Some(why) = catalogue::lacks_ranks(&trial.pattern, transport.ranks()) {
         return Err(Failure::Unsupported(why));
     }

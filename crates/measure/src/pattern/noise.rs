@@ -9,7 +9,7 @@ use crate::transport::Transport;
 /// Steps of work whose time the clock must have moved for.
 const MOST_STEPS: u64 = 1 << 36;
 
-pub fn run<T: Transport>(transport: &mut T, trial: &Trial, quantum_ns: u64) -> Result<Vec<Series>, Failure> {
+pub fn run(transport: &mut dyn Transport, trial: &Trial, quantum_ns: u64) -> Result<Vec<Series>, Failure> {
     if transport.name() == "sim" {
         return Err(Failure::Unsupported(
             "noise is the host's own; the clock of sim does not run while it works".to_owned(),
@@ -48,7 +48,7 @@ pub fn run<T: Transport>(transport: &mut T, trial: &Trial, quantum_ns: u64) -> R
 }
 
 /// How many steps take about one quantum, at the speed of the least disturbed of some tries.
-fn steps_of<T: Transport>(transport: &mut T, quantum_ns: u64) -> Result<u64, Failure> {
+fn steps_of(transport: &mut dyn Transport, quantum_ns: u64) -> Result<u64, Failure> {
     let mut steps = 64;
     while steps < MOST_STEPS {
         let tries = (0..5).map(|_| {

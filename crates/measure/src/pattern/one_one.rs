@@ -8,7 +8,7 @@ use crate::random::Random;
 use crate::record::{Metric, Series};
 use crate::transport::{Rank, Transport};
 
-pub fn run<T: Transport>(transport: &mut T, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
+pub fn run(transport: &mut dyn Transport, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
     let mut bytes = vec![0; trial.size];
     let (mut of_pair, mut of_all, mut loss) = (Vec::new(), Vec::new(), Vec::new());
     rounds::each(transport, trial, 1, |transport, round| {

@@ -17,7 +17,7 @@ const MOST_SETTLE_NS: u64 = 100_000_000;
 /// First steps in which the time that a message takes is learnt.
 const LEARNING: u64 = 3;
 
-pub fn run<T: Transport>(transport: &mut T, trial: &Trial) -> Result<Vec<Series>, Failure> {
+pub fn run(transport: &mut dyn Transport, trial: &Trial) -> Result<Vec<Series>, Failure> {
     let mut bytes = vec![0; trial.size];
     let (mut send_ns, mut receive_ns, mut lost) = (Vec::new(), Vec::new(), Vec::new());
     let mut settle_ns = SETTLE_NS;

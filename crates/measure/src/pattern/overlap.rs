@@ -17,7 +17,7 @@ const PEER: Rank = 1;
 /// Transfers of a step: alone, and beside the computation.
 const TRANSFERS: u64 = 2;
 
-pub fn run<T: Transport>(transport: &mut T, trial: &Trial, polling: bool) -> Result<Vec<Series>, Failure> {
+pub fn run(transport: &mut dyn Transport, trial: &Trial, polling: bool) -> Result<Vec<Series>, Failure> {
     let mut bytes = vec![0; trial.size];
     let (mut overlap, mut alone_ns, mut lost) = (Vec::new(), Vec::new(), Vec::new());
     rounds::each(transport, trial, 1, |transport, round| {
@@ -44,8 +44,8 @@ pub fn run<T: Transport>(transport: &mut T, trial: &Trial, polling: bool) -> Res
 }
 
 /// The times of the transfer, of the computation, and of both together; `None` if a message was lost.
-fn ask<T: Transport>(
-    transport: &mut T,
+fn ask(
+    transport: &mut dyn Transport,
     bytes: &mut [u8],
     first: u64,
     polling: bool,
@@ -82,7 +82,7 @@ fn ask<T: Transport>(
     Ok(is_whole.then_some([transfer_ns, computed_ns - alone_ns, both_ns]))
 }
 
-fn answer<T: Transport>(transport: &mut T, bytes: &mut [u8], first: u64) -> Result<(), Failure> {
+fn answer(transport: &mut dyn Transport, bytes: &mut [u8], first: u64) -> Result<(), Failure> {
     let (mut next, mut quiets) = (first, 0);
     while next < first + TRANSFERS && quiets < message::QUIETS {
         match message::receive(transport, 0, bytes, next)? {

@@ -9,7 +9,7 @@ use crate::transport::{Rank, Transport};
 /// What rank 0 writes into the first byte of the last message; other ranks leave then.
 const LAST: u8 = 0xFF;
 
-pub fn run<T: Transport>(transport: &mut T, trial: &Trial, batch: u32) -> Result<Vec<Series>, Failure> {
+pub fn run(transport: &mut dyn Transport, trial: &Trial, batch: u32) -> Result<Vec<Series>, Failure> {
     match transport.rank() {
         0 => ask(transport, trial, batch),
         1 => answer(transport, trial).map(|()| Vec::new()),
@@ -23,7 +23,7 @@ const FAREWELLS: u32 = 10;
 /// An answerer on an unreliable transport ends after so many waits in a row in which nothing came.
 const EMPTY_WAITS: u32 = 200;
 
-fn ask<T: Transport>(transport: &mut T, trial: &Trial, batch: u32) -> Result<Vec<Series>, Failure> {
+fn ask(transport: &mut dyn Transport, trial: &Trial, batch: u32) -> Result<Vec<Series>, Failure> {
     let mut trips = Trips::new(trial.size);
     let mut samples = Samples::new(trial.bound, batch);
     let mut limit = Limit::new(trial, transport.now_ns());
@@ -70,13 +70,13 @@ impl Trips {
 
     /// One trip; false: it was lost.
     #[inline]
-    fn one<T: Transport>(&mut self, transport: &mut T) -> Result<bool, Failure> {
+    fn one(&mut self, transport: &mut dyn Transport) -> Result<bool, Failure> {
         self.mark = if self.mark == LAST - 1 { 0 } else { self.mark + 1 };
         self.trip(transport, self.mark)
     }
 
     #[inline]
-    fn trip<T: Transport>(&mut self, transport: &mut T, mark: u8) -> Result<bool, Failure> {
+    fn trip(&mut self, transport: &mut dyn Transport, mark: u8) -> Result<bool, Failure> {
         // The last byte first: of a message of one byte, both are the same.
         let end = self.sent.len() - 1;
         self.sent[end] = mark;
@@ -94,7 +94,7 @@ impl Trips {
         Ok(false)
     }
 
-    fn end<T: Transport>(&mut self, transport: &mut T) -> Result<(), Failure> {
+    fn end(&mut self, transport: &mut dyn Transport) -> Result<(), Failure> {
         for _ in 0..FAREWELLS {
             if self.trip(transport, LAST)? {
                 break;
@@ -145,7 +145,7 @@ impl Samples {
     }
 }
 
-fn answer<T: Transport>(transport: &mut T, trial: &Trial) -> Result<(), Failure> {
+fn answer(transport: &mut dyn Transport, trial: &Trial) -> Result<(), Failure> {
     const ASKER: Rank = 0;
     let mut message = vec![0u8; trial.size.max(1)];
     let mut empty = 0;

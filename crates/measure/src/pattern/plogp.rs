@@ -9,11 +9,11 @@ use crate::Failure;
 use crate::record::{Metric, Series};
 use crate::transport::Transport;
 
-pub fn run<T: Transport>(transport: &mut T, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
+pub fn run(transport: &mut dyn Transport, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
     prtt::run(transport, trial, messages, "plogp", ask)
 }
 
-fn ask<T: Transport>(mut prober: Prober<T>, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
+fn ask(mut prober: Prober, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
     // Twice, so that the answer has come even when it is late.
     let pause = 2 * prober.warm_up(trial)?;
     let (_, clock_ns) = prober.pause_and_clock_ns(pause);
@@ -38,7 +38,7 @@ fn ask<T: Transport>(mut prober: Prober<T>, trial: &Trial, messages: u32) -> Res
 }
 
 /// How long a send and a receive keep their caller when neither has to wait.
-fn calls<T: Transport>(prober: &mut Prober<'_, T>, pause_ns: u64) -> Result<(f64, f64), Failure> {
+fn calls(prober: &mut Prober, pause_ns: u64) -> Result<(f64, f64), Failure> {
     let Prober { transport, message, back, .. } = prober;
     // Any mark of a round that is one message.
     message[0] = 0;

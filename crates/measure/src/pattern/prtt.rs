@@ -18,8 +18,8 @@ const READINGS: u32 = 32;
 const FIRST_LOOKS: usize = 9;
 
 /// Rank 0's side.
-pub struct Prober<'a, T> {
-    pub transport: &'a mut T,
+pub struct Prober<'a> {
+    pub transport: &'a mut dyn Transport,
     pub message: Vec<u8>,
     pub back: Vec<u8>,
     /// n.
@@ -27,12 +27,12 @@ pub struct Prober<'a, T> {
 }
 
 /// A rank's part of the trial `name`; rank 0 asks.
-pub fn run<T: Transport>(
-    transport: &mut T,
+pub fn run(
+    transport: &mut dyn Transport,
     trial: &Trial,
     messages: u32,
     name: &str,
-    ask: impl FnOnce(Prober<T>, &Trial, u32) -> Result<Vec<Series>, Failure>,
+    ask: impl FnOnce(Prober, &Trial, u32) -> Result<Vec<Series>, Failure>,
 ) -> Result<Vec<Series>, Failure> {
     check(transport, messages, name)?;
     match transport.rank() {
@@ -43,7 +43,7 @@ pub fn run<T: Transport>(
 }
 
 /// Checks what the patterns made of PRTTs need.
-fn check<T: Transport>(transport: &T, messages: u32, name: &str) -> Result<(), Failure> {
+fn check(transport: &dyn Transport, messages: u32, name: &str) -> Result<(), Failure> {
     if transport.ranks() < 2 {
         return Err(Failure::Unsupported(format!("{name} needs two ranks")));
     }
@@ -58,7 +58,7 @@ fn check<T: Transport>(transport: &T, messages: u32, name: &str) -> Result<(), F
 }
 
 /// Rank 1's side: answers until rank 0 is done.
-fn answer<T: Transport>(transport: &mut T, size: usize, messages: u32) -> Result<(), Failure> {
+fn answer(transport: &mut dyn Transport, size: usize, messages: u32) -> Result<(), Failure> {
     const ASKER: Rank = 0;
     let mut message = vec![0u8; size.max(1)];
     loop {
@@ -75,8 +75,8 @@ fn answer<T: Transport>(transport: &mut T, size: usize, messages: u32) -> Result
     }
 }
 
-impl<'a, T: Transport> Prober<'a, T> {
-    pub fn new(transport: &'a mut T, size: usize, messages: u32) -> Prober<'a, T> {
+impl<'a> Prober<'a> {
+    pub fn new(transport: &'a mut dyn Transport, size: usize, messages: u32) -> Prober<'a> {
         let message = vec![0u8; size.max(1)];
         Prober { transport, back: message.clone(), message, messages }
     }

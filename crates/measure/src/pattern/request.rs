@@ -35,7 +35,7 @@ pub enum Pace {
     Rate(f64),
 }
 
-pub fn run<T: Transport>(transport: &mut T, trial: &Trial, load: Load) -> Result<Vec<Series>, Failure> {
+pub fn run(transport: &mut dyn Transport, trial: &Trial, load: Load) -> Result<Vec<Series>, Failure> {
     let mut request = vec![0; trial.size];
     let mut answer = vec![0; load.answer];
     let (mut taken_ns, mut rate, mut loss) = (Vec::new(), Vec::new(), Vec::new());
@@ -67,8 +67,8 @@ pub fn run<T: Transport>(transport: &mut T, trial: &Trial, load: Load) -> Result
 }
 
 /// Answers every client in turn, until each has asked its last, or all are quiet.
-fn serve<T: Transport>(
-    transport: &mut T,
+fn serve(
+    transport: &mut dyn Transport,
     [request, answer]: [&mut [u8]; 2],
     first: u64,
     messages: u32,
@@ -113,9 +113,9 @@ impl Client {
         Client { sent: first, next: first, end: first + u64::from(messages), since_ns, taken_ns, last_ns: 0 }
     }
 
-    fn closed<T: Transport>(
+    fn closed(
         &mut self,
-        transport: &mut T,
+        transport: &mut dyn Transport,
         [request, answer]: [&mut [u8]; 2],
         outstanding: u64,
     ) -> Result<(), Failure> {
@@ -133,9 +133,9 @@ impl Client {
         Ok(())
     }
 
-    fn open<T: Transport>(
+    fn open(
         &mut self,
-        transport: &mut T,
+        transport: &mut dyn Transport,
         [request, answer]: [&mut [u8]; 2],
         interval_ns: f64,
     ) -> Result<(), Failure> {

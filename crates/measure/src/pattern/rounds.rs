@@ -17,22 +17,22 @@ pub struct Round {
 }
 
 /// Calls `act` in all ranks until the trial is over; a step gives `samples` samples.
-pub fn each<T: Transport>(
-    transport: &mut T,
+pub fn each(
+    transport: &mut dyn Transport,
     trial: &Trial,
     samples: usize,
-    act: impl FnMut(&mut T, Round) -> Result<(), Failure>,
+    act: impl FnMut(&mut dyn Transport, Round) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     each_after(0, transport, trial, samples, act)
 }
 
 /// The same, with so many steps before the warm-up in which the ranks learn what they need to know.
-pub fn each_after<T: Transport>(
+pub fn each_after(
     learning: u64,
-    transport: &mut T,
+    transport: &mut dyn Transport,
     trial: &Trial,
     samples: usize,
-    mut act: impl FnMut(&mut T, Round) -> Result<(), Failure>,
+    mut act: impl FnMut(&mut dyn Transport, Round) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut limit = Limit::new(trial, transport.now_ns());
     for number in 0.. {
@@ -63,7 +63,7 @@ pub fn each_after<T: Transport>(
 }
 
 /// What rank 0 says.
-fn agree<T: Transport>(transport: &mut T, step: u64, phase: Phase) -> Result<Phase, Failure> {
+fn agree(transport: &mut dyn Transport, step: u64, phase: Phase) -> Result<Phase, Failure> {
     const PHASES: [Phase; 3] = [Phase::Warm, Phase::Counted, Phase::Over];
     if transport.rank() == 0 {
         (1..transport.ranks()).try_for_each(|rank| message::tell(transport, rank, step, phase as u64))?;

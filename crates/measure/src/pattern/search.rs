@@ -29,7 +29,7 @@ pub fn stalls(settings: &BTreeMap<String, f64>) -> bool {
     }
 }
 
-pub fn run<T: Transport>(transport: &mut T, trial: &Trial, point: &Point) -> Result<Vec<Series>, Failure> {
+pub fn run(transport: &mut dyn Transport, trial: &Trial, point: &Point) -> Result<Vec<Series>, Failure> {
     let before: Vec<(&String, Option<f64>)> = point.settings.keys().map(|name| (name, transport.tuned(name))).collect();
     point.settings.iter().try_for_each(|(name, value)| transport.tune(name, *value))?;
     let measured = one_way(transport, trial, point.messages);
@@ -40,7 +40,7 @@ pub fn run<T: Transport>(transport: &mut T, trial: &Trial, point: &Point) -> Res
     measured
 }
 
-fn one_way<T: Transport>(transport: &mut T, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
+fn one_way(transport: &mut dyn Transport, trial: &Trial, messages: u32) -> Result<Vec<Series>, Failure> {
     let mut bytes = vec![0; trial.size];
     let (mut goodput, mut loss) = (Vec::new(), Vec::new());
     rounds::each(transport, trial, 1, |transport, round| {

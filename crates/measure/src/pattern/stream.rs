@@ -26,13 +26,13 @@ const ENOUGH: [u8; 1] = [1];
 /// A sender that has not been told to end so long after the planned time gives up.
 const OVERTIME_NS: u64 = 10_000_000_000;
 
-pub fn run<T: Transport>(transport: &mut T, trial: &Trial) -> Result<Vec<Series>, Failure> {
+pub fn run(transport: &mut dyn Transport, trial: &Trial) -> Result<Vec<Series>, Failure> {
     one_way(transport, trial, Metric::Goodput, trial.size)
 }
 
 /// Sends and receives in pieces of up to `receive_bytes`; samples are those of `metric`, which is a rate of bytes or of messages.
-pub(super) fn one_way<T: Transport>(
-    transport: &mut T,
+pub(super) fn one_way(
+    transport: &mut dyn Transport,
     trial: &Trial,
     metric: Metric,
     receive_bytes: usize,
@@ -51,7 +51,7 @@ fn planned_ns(bound: Bound) -> u64 {
     }
 }
 
-fn send<T: Transport>(transport: &mut T, trial: &Trial) -> Result<(), Failure> {
+fn send(transport: &mut dyn Transport, trial: &Trial) -> Result<(), Failure> {
     let mut message = Message::new(trial.size);
     let give_up = transport.now_ns() + trial.warm_up_ns + planned_ns(trial.bound) + OVERTIME_NS;
     let per_look = (BYTES_PER_LOOK * 8 / message.bytes.len() as u64).clamp(1, u64::from(CALLS_PER_LOOK));
@@ -100,8 +100,8 @@ impl Message {
     }
 }
 
-fn receive<T: Transport>(
-    transport: &mut T,
+fn receive(
+    transport: &mut dyn Transport,
     trial: &Trial,
     metric: Metric,
     receive_bytes: usize,

@@ -19,7 +19,7 @@ pub fn expected(p: f64, w: u32) -> f64 {
     }
 }
 
-pub fn run<T: Transport>(transport: &mut T, trial: &Trial, window: u32) -> Result<Vec<Series>, Failure> {
+pub fn run(transport: &mut dyn Transport, trial: &Trial, window: u32) -> Result<Vec<Series>, Failure> {
     let mut bytes = vec![0; trial.size];
     let mut needed = Vec::new();
     rounds::each(transport, trial, 1, |transport, round| {
@@ -43,8 +43,8 @@ pub fn run<T: Transport>(transport: &mut T, trial: &Trial, window: u32) -> Resul
 }
 
 /// Receives a window; whether something is missing of which no later message tells.
-fn lacks_only_its_end<T: Transport>(
-    transport: &mut T,
+fn lacks_only_its_end(
+    transport: &mut dyn Transport,
     bytes: &mut [u8],
     first: u64,
     window: u32,

@@ -5,8 +5,8 @@ use std::io::{self, BufRead, Write};
 use super::control::{Hello, Order, Reply, hear, say};
 use crate::Failure;
 use crate::machine;
-use crate::pattern::{self, Trial};
-use crate::transport::kind::{self, Pending, Setting, Visitor};
+use crate::pattern;
+use crate::transport::kind::{self, Pending, Setting};
 use crate::transport::{Transport, monotonic_ns};
 
 /// Serves as a rank that opens its transport by name. Returns when it is told to end, or when the input ends.
@@ -17,7 +17,7 @@ pub fn serve(input: impl BufRead, output: impl Write, devices: bool, rank: Optio
 }
 
 /// Serves as a rank whose transport is there already: a thread among threads.
-pub fn serve_open<T: Transport>(transport: T, input: impl BufRead, output: impl Write) -> io::Result<()> {
+pub fn serve_open(transport: Box<dyn Transport>, input: impl BufRead, output: impl Write) -> io::Result<()> {
     serve_with(Open(transport), Hello::plain(), input, output)
 }
 
@@ -25,7 +25,7 @@ pub fn serve_open<T: Transport>(transport: T, input: impl BufRead, output: impl 
 trait Opener {
     /// Makes the end points and returns the address.
     fn listen(&mut self, setting: &Setting) -> Result<String, Failure>;
-    fn connect<V: Visitor>(self, setting: &Setting, addresses: &[String], visitor: V) -> Result<V::Output, Failure>;
+    fn connect(self, setting: &Setting, addresses: &[String]) -> Result<Box<dyn Transport>, Failure>;
 }
 
 struct ByName(Option<Pending>);
@@ -35,21 +35,21 @@ impl Opener for ByName {
         Ok(self.0.insert(kind::listen(setting)?).address().to_owned())
     }
 
-    fn connect<V: Visitor>(self, setting: &Setting, addresses: &[String], visitor: V) -> Result<V::Output, Failure> {
+    fn connect(self, setting: &Setting, addresses: &[String]) -> Result<Box<dyn Transport>, Failure> {
         let pending = self.0.ok_or_else(|| Failure::Unsupported("told to connect before it listens".to_owned()))?;
-        pending.connect(setting, addresses, visitor)
+        pending.connect(setting, addresses)
     }
 }
 
-struct Open<T>(T);
+struct Open(Box<dyn Transport>);
 
-impl<T: Transport> Opener for Open<T> {
+impl Opener for Open {
     fn listen(&mut self, _setting: &Setting) -> Result<String, Failure> {
         Ok(String::new())
     }
 
-    fn connect<V: Visitor>(self, _setting: &Setting, _addresses: &[String], visitor: V) -> Result<V::Output, Failure> {
-        Ok(visitor.visit(self.0))
+    fn connect(self, _setting: &Setting, _addresses: &[String]) -> Result<Box<dyn Transport>, Failure> {
+        Ok(self.0)
     }
 }
 
@@ -74,9 +74,8 @@ fn serve_with(
             },
             Some(Order::Connect { addresses }) => {
                 let Some(setting) = opened else { return Err(out_of_turn()) };
-                let working = Working { input: &mut input, output: &mut output };
-                return match opener.connect(&setting, &addresses, working) {
-                    Ok(worked) => worked,
+                return match opener.connect(&setting, &addresses) {
+                    Ok(mut transport) => work(&mut *transport, input, output),
                     Err(failure) => say(&mut output, &failed(&failure)),
                 };
             }
@@ -97,39 +96,20 @@ fn open(opener: &mut impl Opener, setting: &Setting, cpu: Option<usize>) -> Resu
     opener.listen(setting).map_err(|failure| failure.to_string())
 }
 
-/// A rank with its transport open.
-struct Working<'a, I, O> {
-    input: &'a mut I,
-    output: &'a mut O,
-}
-
-impl<I: BufRead, O: Write> Visitor for Working<'_, I, O> {
-    type Output = io::Result<()>;
-
-    fn visit<T: Transport>(self, mut transport: T) -> io::Result<()> {
-        say(self.output, &Reply::Ready)?;
-        loop {
-            let reply = match hear(self.input)? {
-                None | Some(Order::Bye) => return Ok(()),
-                Some(Order::Clock) => Reply::Clock { ns: monotonic_ns() },
-                Some(Order::Trial(trial)) => measure(&mut transport, &trial),
-                Some(Order::Open { .. } | Order::Connect { .. }) => return Err(out_of_turn()),
-            };
-            say(self.output, &reply)?;
-        }
-    }
-}
-
-fn measure<T: Transport>(transport: &mut T, trial: &Trial) -> Reply {
-    let most = transport.largest_message();
-    if trial.size > most {
-        let name = transport.name();
-        let reason = format!("a message of {name} has at most {most} bytes, not {}", trial.size);
-        return Reply::Failed { reason, refused: true };
-    }
-    match pattern::run(transport, trial) {
-        Ok(series) => Reply::Measured { series },
-        Err(failure) => failed(&failure),
+/// Does the trials of a rank whose transport is open.
+fn work(transport: &mut dyn Transport, mut input: impl BufRead, mut output: impl Write) -> io::Result<()> {
+    say(&mut output, &Reply::Ready)?;
+    loop {
+        let reply = match hear(&mut input)? {
+            None | Some(Order::Bye) => return Ok(()),
+            Some(Order::Clock) => Reply::Clock { ns: monotonic_ns() },
+            Some(Order::Trial(trial)) => {
+                let measured = pattern::run(transport, &trial);
+                measured.map_or_else(|failure| failed(&failure), |series| Reply::Measured { series })
+            }
+            Some(Order::Open { .. } | Order::Connect { .. }) => return Err(out_of_turn()),
+        };
+        say(&mut output, &reply)?;
     }
 }
 

@@ -150,7 +150,7 @@ pub fn threads<T: Transport + Send + 'static>(ends: Vec<T>) -> Result<Vec<Member
         let (input, output) = (theirs.try_clone().map_err(cannot)?, theirs);
         let work = move || {
             // What it could say about an error, nobody would hear: the coordinator has gone.
-            let _ = serve::serve_open(end, BufReader::new(input), output);
+            let _ = serve::serve_open(Box::new(end), BufReader::new(input), output);
         };
         std::thread::Builder::new().name(format!("rank {rank}")).spawn(work).map_err(cannot)?;
         let input = ours.try_clone().map_err(cannot)?;

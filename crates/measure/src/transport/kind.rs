@@ -192,12 +192,6 @@ pub enum Pending {
     Shm(unix::Pending),
 }
 
-/// What is done with a transport once it is open: a trait and not a closure, because it is compiled for each transport.
-pub trait Visitor {
-    type Output;
-    fn visit<T: Transport>(self, transport: T) -> Self::Output;
-}
-
 /// Makes the end points of a rank.
 pub fn listen(setting: &Setting) -> Result<Pending, Failure> {
     let spec: Spec = setting.transport.parse().map_err(Failure::Unsupported)?;
@@ -231,13 +225,8 @@ impl Pending {
         }
     }
 
-    /// Joins the ranks, whose addresses stand in their order, and hands the transport to the visitor.
-    pub fn connect<V: Visitor>(
-        self,
-        setting: &Setting,
-        addresses: &[String],
-        visitor: V,
-    ) -> Result<V::Output, Failure> {
+    /// Joins the ranks, whose addresses stand in their order.
+    pub fn connect(self, setting: &Setting, addresses: &[String]) -> Result<Box<dyn Transport>, Failure> {
         let spec: Spec = setting.transport.parse().map_err(Failure::Unsupported)?;
         let spins =
             matches!(spec.kind, Kind::TcpSpin | Kind::UdpSpin | Kind::UnixSpin | Kind::RopewaySpin | Kind::ShmSpin);
@@ -247,13 +236,13 @@ impl Pending {
         Ok(match self {
             Pending::Tcp(pending) => {
                 let congestion = (!spec.options.is_empty()).then_some(spec.options.as_str());
-                visitor.visit(pending.connect(manner, rank, addresses, congestion, setting.joins_small_sends)?)
+                Box::new(pending.connect(manner, rank, addresses, congestion, setting.joins_small_sends)?)
             }
-            Pending::Udp(pending) => visitor.visit(pending.connect(manner, rank, addresses)?),
-            Pending::Unix(pending) => visitor.visit(pending.connect(manner, rank, addresses)?),
-            Pending::Wire(pending, _) => visitor.visit(pending.connect(addresses)?),
-            Pending::Mpi => visitor.visit(OverMpi::begin_as(patience, rank, setting.ranks)?),
-            Pending::Shm(pending) => visitor.visit(shm::connect(pending, manner, rank, addresses)?),
+            Pending::Udp(pending) => Box::new(pending.connect(manner, rank, addresses)?),
+            Pending::Unix(pending) => Box::new(pending.connect(manner, rank, addresses)?),
+            Pending::Wire(pending, _) => Box::new(pending.connect(addresses)?),
+            Pending::Mpi => Box::new(OverMpi::begin_as(patience, rank, setting.ranks)?),
+            Pending::Shm(pending) => Box::new(shm::connect(pending, manner, rank, addresses)?),
         })
     }
 }
