@@ -3,6 +3,7 @@
 //! Every case runs in a process of its own under a [`guard`], so that a case that fails or is interrupted leaves nothing running and costs
 //! no other case. What a case measured stays as one JSON file in `results/<date>-<commit>/`; the table is made from those files alone.
 
+mod agreement;
 mod bed;
 mod builtin;
 pub mod cases;

@@ -79,9 +79,48 @@ pub struct Case {
     /// Bytes of a message.
     pub size: u64,
     pub ranks: usize,
+    #[serde(default, skip_serializing_if = "Site::is_here")]
+    pub site: Site,
     /// What else the pattern was told, such as `outstanding` or `w`.
     #[serde(default)]
     pub parameters: BTreeMap<String, f64>,
+}
+
+/// Between what ranks a case was measured: the same transport is something else on one host and between two.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Site {
+    /// Processes of one host, or threads.
+    #[default]
+    Here,
+    /// Hosts of a box: network namespaces of one machine.
+    Box,
+    /// Hosts.
+    Hosts,
+}
+
+impl Site {
+    fn is_here(&self) -> bool {
+        *self == Site::Here
+    }
+
+    /// For programs, and on command lines.
+    pub fn key(self) -> &'static str {
+        match self {
+            Site::Here => "here",
+            Site::Box => "box",
+            Site::Hosts => "hosts",
+        }
+    }
+
+    /// For people, behind a name; nothing of one host.
+    pub fn words(self) -> &'static str {
+        match self {
+            Site::Here => "",
+            Site::Box => "in a box",
+            Site::Hosts => "between hosts",
+        }
+    }
 }
 
 /// What one rank measured in one trial.
@@ -114,6 +153,8 @@ pub struct Failed {
 pub struct Fit {
     pub transport: String,
     pub ranks: usize,
+    #[serde(default, skip_serializing_if = "Site::is_here")]
+    pub site: Site,
     pub model: Fitted,
 }
 
@@ -293,6 +334,7 @@ mod tests {
             pattern: "pingpong".into(),
             size: 64,
             ranks: 2,
+            site: Site::Here,
             parameters: BTreeMap::new(),
         };
         let series = vec![Series::samples(Metric::OneWay, 16, vec![3500.0, 3612.5])];

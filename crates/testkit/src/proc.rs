@@ -352,6 +352,17 @@ fn shown(stdout: &str, stderr: &str) -> String {
         .concat()
 }
 
+/// Processes whose command line has this text; its words end with `\0`.
+pub fn with_command_line(text: &str) -> Vec<u32> {
+    let all = std::fs::read_dir("/proc").into_iter().flatten();
+    let all = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let has = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(text)
+    };
+    all.filter(has).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

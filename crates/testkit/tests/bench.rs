@@ -4,6 +4,7 @@ use ropeway_testkit::World;
 use ropeway_testkit::proc::{Exit, Finished, Process};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -99,7 +100,7 @@ fn what_cannot_be_measured_is_refused_with_the_reason() {
     refused(&["pingpong", "--hosts", "local"], "two hosts");
     refused(&["pingpong", "--out", "/nowhere/x.jsonl"], "/nowhere/x.jsonl");
     refused(&["pingpong", "--transport", "tcp:nonsense", "--rounds", "1"], "congestion control nonsense");
-    refused(&["pingpong", "--transport", "udp", "--size", "64Ki", "--rounds", "1"], "at most 65503 bytes");
+    refused(&["pingpong", "--transport", "udp", "--size", "64Ki", "--rounds", "1"], "65503 bytes at most");
     refused(&["pingpong", "--transport", "tcp", "--hosts", "a,b", "--ssh", "/nowhere/ssh"], "/nowhere/ssh");
     refused(&["pingpong", "--transport", "tcp", "--box=nobox", "--rounds", "1"], "nobox");
 }
@@ -277,14 +278,19 @@ fn hosts_of_a_box_are_measured_from_one_to_the_other() {
     }
 }
 
+/// A program of this test.
+fn script(world: &World, name: &str, text: &str) -> PathBuf {
+    let path = world.dir().join(name);
+    std::fs::write(&path, format!("#!/bin/sh\n{text}")).expect("a file");
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("one's own file");
+    path
+}
+
 #[test]
 fn ranks_of_other_hosts_are_reached_by_ssh() {
     let world = World::new();
     // In place of ssh: greets like a login shell, then runs the last argument, the command, here.
-    let ssh = world.dir().join("ssh");
-    std::fs::write(&ssh, "#!/bin/sh\necho Welcome to this host\nfor command; do :; done\nexec sh -c \"$command\"\n")
-        .expect("a file");
-    std::fs::set_permissions(&ssh, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("one's own file");
+    let ssh = script(&world, "ssh", "echo Welcome to this host\nfor command; do :; done\nexec sh -c \"$command\"\n");
     let ropeway = ropeway_testkit::env::ropeway();
     let out = world.dir().join("x.jsonl");
     let [ssh, ropeway, out] = [&ssh, &ropeway, &out].map(|path| path.to_str().expect("a path"));
@@ -300,4 +306,80 @@ fn ranks_of_other_hosts_are_reached_by_ssh() {
         ["pingpong", "--transport", "tcp", "--hosts", "a,b", "--ssh", ssh, "--remote-command", "/nowhere/ropeway"];
     let finished = bench(&world, &missing);
     assert!(!finished.success() && finished.stderr.contains("/nowhere/ropeway"), "{}", finished.stderr);
+}
+
+/// A server of the real ssh for one test, and a client that asks nothing and knows it.
+fn real_ssh(world: &World, sshd: &Path) -> (Process, PathBuf) {
+    let port = ropeway_testkit::net::free_port();
+    let dir = world.dir().display().to_string();
+    for key in ["host", "user"] {
+        let mut keygen = ropeway_testkit::proc::command("ssh-keygen", ["-q", "-t", "ed25519", "-N", "", "-f"]);
+        keygen.arg(world.dir().join(key));
+        Process::spawn(keygen).wait(LIMIT).unwrap_or_else(|e| panic!("{e}")).expect_success();
+    }
+    // Where sshd of Debian keeps nothing, and does not start without.
+    std::fs::create_dir_all("/run/sshd").expect("root's own directory");
+    let options = [
+        format!("Port={port}"),
+        "ListenAddress=127.0.0.1".into(),
+        format!("HostKey={dir}/host"),
+        format!("AuthorizedKeysFile={dir}/user.pub"),
+        "StrictModes=no".into(),
+        "PermitRootLogin=yes".into(),
+        "UsePAM=no".into(),
+    ];
+    let mut server = ropeway_testkit::proc::command(sshd, ["-D", "-e", "-f", "/dev/null"]);
+    server.args(options.iter().flat_map(|option| ["-o", option]));
+    let server = Process::spawn(server);
+    server.wait_for_port(port, LIMIT);
+    let client = format!(
+        "exec ssh -F /dev/null -p {port} -i {dir}/user -o IdentitiesOnly=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile={dir}/known -o LogLevel=ERROR \"$@\"\n"
+    );
+    (server, script(world, "ssh", &client))
+}
+
+#[test]
+fn ranks_behind_a_real_ssh_measure_and_end_with_the_program() {
+    ropeway_testkit::need_root!();
+    ropeway_testkit::need_program!("sshd", "ssh", "ssh-keygen");
+    let world = World::new();
+    let (_server, ssh) = real_ssh(&world, &ropeway_testkit::env::find_program("sshd").expect("just seen"));
+    let ropeway = ropeway_testkit::env::ropeway();
+    let [ssh, ropeway] = [&ssh, &ropeway].map(|path| path.to_str().expect("a path"));
+    let far = ["--hosts", "127.0.0.1,localhost", "--ssh", ssh, "--remote-command", ropeway];
+    let args = ["pingpong", "--transport", "tcp,ropeway-udp", "--rounds", "1", "--seconds", "0.1", "--json"];
+    let finished = bench(&world, &[&args[..], &far].concat()).expect_success();
+    let report: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    for transport in ["tcp", "ropeway-udp"] {
+        assert!(row(&report, transport)["figure"]["median"].as_f64().is_some_and(|figure| figure > 0.0), "{report}");
+    }
+    // Killed in the middle of a trial.
+    let long = ["bench", "pingpong", "--transport", "tcp-spin", "--rounds", "1", "--seconds", "60"];
+    let bench = Process::spawn(world.ropeway_command(&[&long[..], &far].concat()));
+    let ranks = || ropeway_testkit::proc::with_command_line("bench\0rank\0--devices");
+    bench.wait_until("two ranks are there", LIMIT, || ranks().len() == 2).unwrap_or_else(|e| panic!("{e}"));
+    std::thread::sleep(Duration::from_millis(500));
+    bench.signal(Signal::KILL);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !ranks().is_empty() {
+        assert!(Instant::now() < deadline, "the coordinator was killed, and these live on: {:?}", ranks());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn instructions_of_the_stages_are_counted() {
+    ropeway_testkit::need_program!("valgrind");
+    let world = World::new();
+    let stages = ropeway_testkit::env::example("ropeway-proto", "stages");
+    let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let args = ["bench", "stages", "--transport", "tcp", "--size", "64,1472", "--rounds", "1", "--json"];
+    let mut command = world.ropeway_command(&args);
+    command.env("ROPEWAY_STAGES", stages);
+    let finished = Process::spawn(command).wait(LIMIT).unwrap_or_else(|e| panic!("{e}")).expect_success();
+    let report: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    let medians: Vec<f64> =
+        report["rows"].as_array().expect("rows").iter().filter_map(|row| row["figure"]["median"].as_f64()).collect();
+    // Some hundred for each message at least, and more for longer ones: their bytes are copied.
+    assert!(medians.len() == 2 && medians[0] > 100.0 && medians[1] > medians[0], "{report}");
 }

@@ -1,7 +1,7 @@
 //! `ropeway bench` with the transport `mpi`: the ranks of Open MPI and of MPICH measure, end with their coordinator, and what is missing is said.
 
 use ropeway_testkit::World;
-use ropeway_testkit::proc::{Exit, Finished, Process};
+use ropeway_testkit::proc::{Exit, Finished, Process, with_command_line};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use std::sync::Mutex;
@@ -60,29 +60,17 @@ fn ranks_of_mpich_are_started_and_measure() {
     ranks_are_started_and_measure("mpirun.mpich");
 }
 
-/// Processes whose command line has this text.
-fn processes_with(text: &str) -> Vec<u32> {
-    let all = std::fs::read_dir("/proc")
-        .expect("a directory")
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    let has = |pid: &u32| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains(text)
-    };
-    all.filter(has).collect()
-}
-
 fn ranks_end_with_the_program(mpirun: &str) {
     let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let world = World::new();
     for victim in ["the coordinator", "a rank"] {
         let args = ["bench", "pingpong", "--transport", "mpi", "--mpirun", mpirun, "--seconds", "30", "--rounds", "1"];
         let bench = Process::spawn(world.ropeway_command(&args));
-        // Ranks and launcher alike have the path of the socket in their command lines.
-        let socket = format!("ropeway-bench-{}-0/control", bench.pid());
+        // Ranks and launcher alike are told where the coordinator is; no other test has any now.
+        let of_the_job = || with_command_line("--control\0");
         let ranks = || -> Vec<u32> {
             let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            processes_with(&socket).into_iter().filter(|pid| name(pid).trim() == "ropeway").collect()
+            of_the_job().into_iter().filter(|pid| name(pid).trim() == "ropeway").collect()
         };
         let busy = |pid: &u32| {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -104,8 +92,8 @@ fn ranks_end_with_the_program(mpirun: &str) {
             bench.signal(Signal::KILL);
         }
         let deadline = Instant::now() + Duration::from_secs(20);
-        while !processes_with(&socket).is_empty() {
-            assert!(Instant::now() < deadline, "{victim} was killed, and these live on: {:?}", processes_with(&socket));
+        while !of_the_job().is_empty() {
+            assert!(Instant::now() < deadline, "{victim} was killed, and these live on: {:?}", of_the_job());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -121,6 +109,57 @@ fn ranks_of_open_mpi_end_with_the_program() {
 fn ranks_of_mpich_end_with_the_program() {
     ropeway_testkit::need_program!("mpirun.mpich", "mpicc.mpich");
     ranks_end_with_the_program("mpirun.mpich");
+}
+
+/// One launcher for all transports; `meet`: as if the ranks were on other hosts.
+fn a_launcher_starts_the_ranks_of_every_transport(launcher: &str, meet: &[&str]) {
+    let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let world = World::new();
+    let result = world.dir().join("result.jsonl");
+    let ropeway = world.ropeway_command(&[]).get_program().to_str().expect("a path").to_owned();
+    let mut args =
+        vec!["pingpong", "--transport", "tcp,ropeway,ropeway-udp,mpi", "--launcher", launcher, "--seconds", "0.1"];
+    args.extend(["--rounds", "2", "--json", "--out", result.to_str().expect("a path"), "--remote-command", &ropeway]);
+    let report = bench(&world, &[&args, meet].concat(), &[]).expect_success();
+    let report: Value = serde_json::from_str(&report.stdout).expect("JSON");
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 4, "{report}");
+    assert!(rows.iter().all(|row| row["figure"]["median"].as_f64().is_some_and(|figure| figure > 0.0)), "{report}");
+    // The statistics of preloaded ranks are files, and on this host only.
+    let lines = std::fs::read_to_string(&result).expect("a result");
+    let line = |what: &str| lines.lines().find(|line| line.contains(what));
+    assert_eq!(line(r#""line":"carried""#).is_some(), meet.is_empty(), "{lines:.2000}");
+    assert_eq!(line(r#""site":"hosts""#).is_some(), !meet.is_empty());
+    let run: Value = serde_json::from_str(lines.lines().next().expect("a head")).expect("JSON");
+    assert_eq!(run["hosts"].as_array().map(Vec::len), Some(if meet.is_empty() { 1 } else { 2 }));
+}
+
+#[test]
+fn open_mpi_starts_the_ranks_of_every_transport() {
+    ropeway_testkit::need_program!("mpirun.openmpi", "mpicc.openmpi");
+    a_launcher_starts_the_ranks_of_every_transport("mpirun.openmpi", &[]);
+    a_launcher_starts_the_ranks_of_every_transport("mpirun.openmpi", &["--meet", "127.0.0.1"]);
+}
+
+#[test]
+fn mpich_starts_the_ranks_of_every_transport() {
+    ropeway_testkit::need_program!("mpirun.mpich", "mpicc.mpich");
+    a_launcher_starts_the_ranks_of_every_transport("mpirun.mpich", &[]);
+    a_launcher_starts_the_ranks_of_every_transport("mpirun.mpich", &["--meet", "localhost"]);
+}
+
+#[test]
+fn a_launcher_that_keeps_the_environment_back_is_told_apart_from_one_that_fails() {
+    let world = World::new();
+    let args = ["pingpong", "--transport", "tcp", "--rounds", "1", "--launcher"];
+    // A launcher that drops its arguments for the number of ranks, and starts one.
+    let script = world.dir().join("launcher");
+    std::fs::write(&script, "#!/bin/sh\nshift 2\nunset ROPEWAY_BENCH_TOKEN\nexec \"$@\"\n").expect("a script");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).expect("executable");
+    let finished = bench(&world, &[&args[..], &[script.to_str().expect("a path")]].concat(), &[]);
+    assert_eq!(finished.exit, Exit::Code(1));
+    assert!(finished.stderr.contains("does not hand its environment on"), "{}", finished.stderr);
 }
 
 #[test]
@@ -144,6 +183,6 @@ fn under_a_launcher_the_error_says_what_to_do_and_says_it_once() {
         let env = [("OMPI_COMM_WORLD_RANK", rank), ("OMPI_COMM_WORLD_SIZE", "2")];
         let finished = bench(&world, &["pingpong", "--transport", "tcp"], &env);
         assert_eq!(finished.exit, Exit::Code(1));
-        assert_eq!(finished.stderr.contains("leave the launcher away"), says, "{}", finished.stderr);
+        assert_eq!(finished.stderr.contains("--launcher"), says, "{}", finished.stderr);
     }
 }

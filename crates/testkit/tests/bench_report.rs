@@ -356,7 +356,7 @@ fn figures_and_tables_are_written() {
     assert!(svg.starts_with("<svg") && svg.contains("<desc") && !svg.contains("<script"));
     let table = plot(&["--csv"]).expect_success().stdout;
     assert_eq!(table.lines().count(), 1 + 4 * 4, "{table}");
-    assert!(table.starts_with("pattern,transport,size_bytes,ranks,parameters,metric,unit,samples"), "{table}");
+    assert!(table.starts_with("pattern,transport,size_bytes,ranks,site,parameters,metric,unit,samples"), "{table}");
     let samples = plot(&["--csv", "samples", "--where", "size=64", "--where", "transport=tcp"]).expect_success().stdout;
     assert_eq!(samples.lines().count(), 1 + 6 * 200);
     let several = plot(&["--kind", "distribution"]);

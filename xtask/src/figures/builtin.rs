@@ -48,6 +48,15 @@ pub fn rate(bed: &Bed) -> Result<Vec<Row>> {
     Ok(vec![row])
 }
 
+/// The figure of one round of kernel TCP.
+pub fn of_tcp(bed: &Bed, args: &[&str]) -> Result<f64> {
+    let options = ["--transport", "tcp", "--rounds", "1", "--seconds", "1", "--json"];
+    let report = bench(bed, &[&["bench"], args, &options].concat())?;
+    let figure = figures(&report, "tcp")?.first().copied();
+    bed.keep(report);
+    figure.ok_or_else(|| "ropeway bench has no figure".into())
+}
+
 fn measure(bed: &Bed, pattern: &str) -> Result<Value> {
     let rounds = bed.rounds().to_string();
     bench(bed, &["bench", pattern, "--json", "--seconds", ROUND_SECONDS, "--rounds", &rounds])

@@ -2,7 +2,7 @@
 
 use super::bed::Bed;
 use super::row::Row;
-use super::{builtin, idle, tools, web, wire};
+use super::{agreement, builtin, idle, tools, web, wire};
 use crate::Result;
 
 /// One case: some rows of the table, measured together.
@@ -55,6 +55,18 @@ pub const ALL: &[Case] = &[
     },
     Case { name: "busy", about: "four redis pairs at once", needs: REDIS, measure: tools::four_pairs },
     Case { name: "idle", about: "idle connections: CPU and memory", needs: &["python3"], measure: idle::measure },
+    Case {
+        name: "agree-sockperf",
+        about: "ropeway bench and sockperf measure the same TCP",
+        needs: &["sockperf", "taskset"],
+        measure: agreement::sockperf,
+    },
+    Case {
+        name: "agree-iperf3",
+        about: "ropeway bench and iperf3 measure the same TCP",
+        needs: &["iperf3"],
+        measure: agreement::iperf3,
+    },
     Case { name: "wire-pingpong", about: "two hosts: 64-byte ping-pong", needs: BOX, measure: wire::pingpong },
     Case {
         name: "wire-stream",

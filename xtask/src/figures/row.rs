@@ -25,6 +25,8 @@ pub enum Goal {
     Above { at_least: f64, aim: f64 },
     /// A figure of this size or less, whatever TCP does.
     Below { at_most: f64, aim: f64 },
+    /// The peer's figure, as near as this part of it.
+    Same { within: f64 },
 }
 
 /// What must have happened under Ropeway for the figure to mean anything.
@@ -98,9 +100,18 @@ impl Row {
     }
 
     /// A row between hosts: nothing is preloaded, and the programs name their carrier themselves.
-    pub fn between_hosts(what: &str, (unit, better): (&str, Better), goal: Goal, rounds: Rounds) -> Self {
+    pub fn between_hosts(what: &str, unit: (&str, Better), goal: Goal, rounds: Rounds) -> Self {
+        Self::of_carrier("wire", what, unit, goal, rounds)
+    }
+
+    /// A row of which both figures are of kernel TCP.
+    pub fn of_tcp(what: &str, unit: (&str, Better), goal: Goal, rounds: Rounds) -> Self {
+        Self::of_carrier("TCP", what, unit, goal, rounds)
+    }
+
+    fn of_carrier(carrier: &str, what: &str, (unit, better): (&str, Better), goal: Goal, rounds: Rounds) -> Self {
         Self {
-            carried: "wire".to_owned(),
+            carried: carrier.to_owned(),
             carried_as_needed: true,
             ..Self::new(what, (unit, better), goal, rounds, (Needs::Preload, &Carried::default()))
         }
@@ -127,6 +138,9 @@ impl Row {
             Goal::Above { at_least, aim } => reached(median(&self.ropeway), at_least, aim),
             Goal::Below { at_most, aim } => reached(negative(median(&self.ropeway)), -at_most, -aim),
             Goal::OfLimit { at_most, aim } => reached(negative(self.times().map(|times| 1.0 / times)), -at_most, -aim),
+            Goal::Same { within } => {
+                reached(negative(self.times().map(|times| times.ln().abs())), -within.ln_1p(), 0.0)
+            }
         };
         if self.carried_as_needed { verdict } else { Verdict::Short }
     }
@@ -142,6 +156,7 @@ impl Row {
             Goal::OfLimit { at_most, aim } => (format!("<= {at_most} x"), format!("{aim} x")),
             Goal::Above { at_least, aim } => (format!("{at_least} {}", self.unit), format!("{aim} {}", self.unit)),
             Goal::Below { at_most, aim } => (format!("<= {at_most} {}", self.unit), format!("{aim} {}", self.unit)),
+            Goal::Same { within } => (format!("+- {} %", within * 100.0), "1 x".to_owned()),
         };
         let times = match (self.goal, self.times()) {
             (_, None) => "-".to_owned(),

@@ -47,21 +47,22 @@ const SOCKPERF_ROUNDS: u32 = 3;
 /// sockperf's default: blocking sockets, 14-byte messages, the mean of half the round trip. By default it has also room for
 /// little more than a million messages a second, and ends with an error beyond; a rate that nothing reaches gives it more.
 pub fn sockperf(bed: &Bed) -> Result<Vec<Row>> {
-    let address = |port: u16| ["--tcp".to_owned(), "-i".to_owned(), HOST.to_owned(), "-p".to_owned(), port.to_string()];
-    let pair = Pair::start(bed, |port| {
-        let mut server = command("sockperf", ["server"]);
-        server.args(address(port));
-        Ok(server)
-    })?;
+    let pair = Pair::start(bed, |port| Ok(sockperf_server(port)))?;
     let rounds = bed.some_in_turn(SOCKPERF_ROUNDS, |arm| {
-        let mut client = command("sockperf", ["ping-pong"]);
-        client.args(address(pair.port(arm))).args(["-t", "1", "--mps=5000000"]);
-        let output = bed.client(arm, &client)?.stdout;
+        let output = bed.client(arm, &sockperf_client(pair.port(arm)))?.stdout;
         number_after(&output, "Latency is ")
     })?;
     pair.stop(bed);
     let goal = Goal::Times { at_least: 8.0, aim: 20.0 };
     Ok(vec![Row::new("sockperf ping-pong --tcp", ("us", Better::Less), goal, rounds, (Needs::Shm, &bed.carried()))])
+}
+
+pub fn sockperf_server(port: u16) -> Command {
+    command("sockperf", ["server", "--tcp", "-i", HOST, "-p", &port.to_string()])
+}
+
+pub fn sockperf_client(port: u16) -> Command {
+    command("sockperf", ["ping-pong", "--tcp", "-i", HOST, "-p", &port.to_string(), "-t", "1", "--mps=5000000"])
 }
 
 pub fn iperf3(bed: &Bed) -> Result<Vec<Row>> {
@@ -79,11 +80,11 @@ fn iperf3_with(bed: &Bed, what: &str, options: &[&str], goal: Goal) -> Result<Ve
     Ok(vec![Row::new(what, ("Gbit/s", Better::More), goal, rounds, (Needs::Shm, &bed.carried()))])
 }
 
-fn iperf3_server(port: u16) -> Result<Command> {
+pub fn iperf3_server(port: u16) -> Result<Command> {
     Ok(command("iperf3", ["-s", "-B", HOST, "-p", &port.to_string()]))
 }
 
-fn iperf3_client(bed: &Bed, arm: Arm, port: u16, options: &[&str]) -> Result<f64> {
+pub fn iperf3_client(bed: &Bed, arm: Arm, port: u16, options: &[&str]) -> Result<f64> {
     let mut client = command("iperf3", ["-c", HOST, "-p", &port.to_string(), "-t", "1", "-J"]);
     client.args(options);
     let output = bed.client(arm, &client)?.stdout;

@@ -4,7 +4,8 @@ use ropeway_testkit::skip::Skip;
 
 /// A test that may skip in CI: its suite, the start of its name, and why. Everything else that skips there fails the run: the
 /// machine was to have all it needs.
-const ALLOWED_IN_CI: &[(&str, &str, &str)] = &[];
+const ALLOWED_IN_CI: &[(&str, &str, &str)] =
+    &[("bench", "ranks_behind_a_real_ssh", "scripts/setup does not install sshd: it would open a port of the machine")];
 
 /// Whether this skip may stand in CI.
 pub fn allowed_in_ci(skip: &Skip) -> bool {

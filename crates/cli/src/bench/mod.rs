@@ -112,8 +112,8 @@ fn measure(options: &Options) -> Result<ExitCode, String> {
 
 fn under_a_launcher(size: usize) -> String {
     format!(
-        "a launcher (mpirun, srun) has started this {size} times, but it starts its ranks itself: for MPI leave the launcher away and say \
-         `--transport mpi` (`--mpirun` names another launcher), for other transports between hosts `--hosts`"
+        "a launcher (mpirun, srun) has started this {size} times, but it is to start the ranks, and this program once: instead of `mpirun ARGUMENTS \
+         ropeway bench ...` say `ropeway bench ... --launcher \"mpirun ARGUMENTS\"`, with --ranks, and --meet if some are on other hosts"
     )
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ropeway_measure::pattern::{self, Bound, Pattern};
-use ropeway_measure::ranks::start::{Launch, Place};
+use ropeway_measure::ranks::start::{Launch, Launcher, Place};
 use ropeway_measure::run::{Plan, Point, Stop};
 use ropeway_measure::stats::Precision;
 use ropeway_measure::transport::kind::{KINDS, Kind, Spec};
@@ -61,6 +61,12 @@ pub struct Options {
     /// The program that starts the ranks of transport mpi; may have arguments
     #[arg(long, value_name = "COMMAND", default_value = MPIRUN)]
     mpirun: String,
+    /// Have the ranks of every transport started by this command, such as mpirun or srun; may have arguments
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["in_box", "hosts", "mpirun"])]
+    launcher: Option<String>,
+    /// Name or address of this host for ranks that the launcher starts on others
+    #[arg(long, value_name = "ADDRESS", requires = "launcher")]
+    meet: Option<String>,
     /// The processors of the ranks, in their order [default: a core for each, if there are enough]
     #[arg(long, value_name = "LIST", value_parser = cpu_list)]
     pin: Option<CpuList>,
@@ -250,6 +256,7 @@ impl Options {
                 remote_command: self.remote_command.clone(),
                 ssh: self.ssh.clone(),
                 mpirun: self.mpirun.clone(),
+                launcher: self.launcher.clone().map(|command| Launcher { command, meet: self.meet.clone() }),
                 places,
             },
             patience: Duration::from_secs_f64(self.patience),
@@ -327,6 +334,9 @@ impl Options {
         if let Some(name) = &self.in_box {
             let host = |rank: usize| Place::Box { name: name.clone(), host: format!("h{}", rank + 1) };
             return Ok((0..ranks).map(host).collect());
+        }
+        if self.meet.is_some() {
+            return Ok(vec![Place::Chosen; ranks]);
         }
         if self.hosts.is_empty() {
             return Ok(vec![Place::Here; ranks]);

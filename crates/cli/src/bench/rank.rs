@@ -1,6 +1,7 @@
 //! A rank: an ordinary program that does what the coordinator says. It cannot outlive it.
 
 use std::io;
+use std::os::fd::AsFd;
 
 use ropeway_measure::ranks::{job, serve};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -10,16 +11,17 @@ pub struct Args {
     /// Tell what the network devices of this host do in place of the processor
     #[arg(long)]
     devices: bool,
-    /// Join the coordinator at this address, unix:PATH, instead of standard input and output
-    #[arg(long, value_name = "ADDRESS")]
+    /// Join the coordinator at this address, instead of standard input and output
+    #[arg(long, value_name = "HOST:PORT")]
     control: Option<String>,
 }
 
 pub fn main(args: &Args) -> io::Result<()> {
-    // On this host at once; elsewhere at the end of the input, which a trial in progress delays for as long as it lasts.
+    // Of what started it here; between that and the coordinator may be others, such as ssh.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if let Some(address) = &args.control {
         return job::join(address, args.devices);
     }
+    job::end_with(io::stdin().as_fd().try_clone_to_owned()?)?;
     serve::serve(io::stdin().lock(), io::stdout().lock(), args.devices, None)
 }

@@ -108,7 +108,8 @@ impl Table {
         let mut sizes: Vec<u64> = plan.points.iter().map(|point| point.size as u64).collect();
         sizes.sort_unstable();
         sizes.dedup();
-        let cases = |point| plan.transports.iter().map(move |spec| run::case(spec, point, plan.ranks));
+        let cases =
+            |point| plan.transports.iter().map(move |spec| run::case(spec, point, plan.ranks, &plan.launch.places));
         Table {
             schema: 2,
             pattern: plan.points.first().map_or_else(String::new, |point| point.name.clone()),
@@ -295,10 +296,17 @@ fn scale(metric: Metric) -> (f64, &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ropeway_measure::record::{Failed, Measured};
+    use ropeway_measure::record::{Failed, Measured, Site};
 
     fn case(transport: &str, size: u64) -> Case {
-        Case { transport: transport.into(), pattern: "p".into(), size, ranks: 2, parameters: BTreeMap::new() }
+        Case {
+            transport: transport.into(),
+            pattern: "p".into(),
+            size,
+            ranks: 2,
+            site: Site::Here,
+            parameters: BTreeMap::new(),
+        }
     }
 
     fn table(transports: &str, sizes: &[u64]) -> Table {
@@ -327,6 +335,7 @@ mod tests {
                 program: "x".into(),
                 remote_command: String::new(),
                 mpirun: String::new(),
+                launcher: None,
                 ssh: "ssh".into(),
                 places: Vec::new(),
             },

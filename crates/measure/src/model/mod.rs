@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::{Fit, Fitted, Line, Measured};
+use crate::record::{Fit, Fitted, Line, Measured, Site};
 
 /// Sizes that show both the constants and the slopes, with enough of them on either side of the usual switches for each to be found.
 pub const SIZES: &[usize] = &[
@@ -82,12 +82,13 @@ pub fn fit_all(measured: &[Measured]) -> Vec<(String, Result<Fit, FitFailure>)> 
         of_models.map(|one| (one.case.transport.as_str(), one.case.pattern.as_str())).collect();
     let fit = |(transport, pattern): (&str, &str)| {
         let own: Vec<Measured> = measured.iter().filter(|one| one.case.transport == transport).cloned().collect();
-        let ranks = own.iter().find(|one| one.case.pattern == pattern).map_or(0, |one| one.case.ranks);
+        let first = own.iter().find(|one| one.case.pattern == pattern);
+        let (ranks, site) = first.map_or((0, Site::Here), |one| (one.case.ranks, one.case.site));
         let model = match pattern {
             loggp::PATTERN => loggp::fit(&own).map(Fitted::LogGp),
             _ => plogp::fit(&own).map(Fitted::PLogP),
         };
-        (transport.to_owned(), model.map(|model| Fit { transport: transport.to_owned(), ranks, model }))
+        (transport.to_owned(), model.map(|model| Fit { transport: transport.to_owned(), ranks, site, model }))
     };
     groups.into_iter().map(fit).collect()
 }

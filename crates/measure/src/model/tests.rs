@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::pattern::{self, Bound, Pattern, Trial};
-use crate::record::{Case, Line, Measured};
+use crate::record::{Case, Line, Measured, Site};
 use crate::stats::Estimate;
 use crate::transport::Transport;
 use crate::transport::sim::{self, Sim, SimParameters};
@@ -21,6 +21,7 @@ fn measure(text: &str, pattern_name: &str, trials: &[Trial], rounds: u32) -> Vec
                 pattern: pattern_name.into(),
                 size: trial.size as u64,
                 ranks: 2,
+                site: Site::Here,
                 parameters: BTreeMap::new(),
             };
             let at_ns = end.now_ns();

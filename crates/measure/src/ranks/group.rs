@@ -68,6 +68,11 @@ impl Group {
         Group { job: Some(job), ..self }
     }
 
+    /// Where other ranks reach that one, if it has said so itself.
+    pub fn address(&self, rank: usize) -> Option<&str> {
+        self.members.get(rank)?.address()
+    }
+
     /// Opens the transport in all ranks. `settings` and `cpus` are by rank.
     pub fn open(
         &mut self,

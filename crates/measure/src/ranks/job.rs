@@ -1,24 +1,28 @@
-//! Ranks that a launcher starts: all of a job at once by `mpirun`, and each joins its coordinator at an AF_UNIX socket in a directory that only their user can enter.
+//! Ranks that a launcher starts, all of a job at once: `mpirun`, `srun`. Each joins its coordinator over TCP, and shows that it is of this job.
 //!
 //! Both sides are here: the coordinator's [`start`], and [`join`], which a rank calls. What does not live here: MPI itself (`ropeway-mpi`), and what ranks do once they have joined ([`super::serve`]).
+//!
+//! A rank's first words on its connection are the job's token, which it has from its environment: other users of the hosts see the command line, with the coordinator's address, but not that.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use ropeway_mpi::shim::{self, Launcher};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustix::process::{Pid, Signal, getpid, kill_process};
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::group::BrokenOff;
 use super::member::{Fault, Member, last_line, wait};
 use super::serve;
-use super::start::Scratch;
+use super::start::{STATS, Scratch};
 
 /// The launcher of a job, which runs as long as its ranks do. It is ended when this is dropped.
 #[derive(Debug)]
@@ -30,20 +34,27 @@ pub struct Job {
 #[derive(Debug, Clone, Copy)]
 pub struct Start<'a> {
     /// The launcher, with arguments of the user's.
-    pub mpirun: &'a str,
-    /// The `ropeway` program.
-    pub program: &'a Path,
+    pub launcher: &'a str,
+    /// How `ropeway` is started where the ranks run; may have arguments.
+    pub program: &'a OsStr,
     pub ranks: usize,
+    /// Under `ropeway run`.
+    pub preloaded: bool,
+    /// Name or address of this host for ranks of others; `None`: all run here.
+    pub meet: Option<&'a str>,
 }
 
-/// Socket in the scratch directory at which the ranks join.
-const SOCKET: &str = "control";
-
 /// File in the scratch directory with what the launcher and its ranks write to standard error.
-const ERRORS: &str = "mpirun";
+const ERRORS: &str = "launcher";
 
-/// In front of a socket's path in an address of the control.
-const UNIX: &str = "unix:";
+/// Where ranks find the token.
+const TOKEN_VAR: &str = "ROPEWAY_BENCH_TOKEN";
+
+/// As hexadecimal digits, 128 bits.
+const TOKEN_BYTES: usize = 32;
+
+/// Connections that have not said the token yet, besides those of the ranks: of more, the oldest is closed.
+const MOST_STRANGERS: usize = 16;
 
 /// Starts a job and waits until all of its ranks have joined. They are in no order yet: their first words say who they are.
 pub fn start(
@@ -52,42 +63,37 @@ pub fn start(
     limit: Duration,
     broken_off: BrokenOff,
 ) -> Result<(Vec<Member>, Job), Fault> {
+    let Start { launcher, ranks, .. } = *start;
     let cannot = |what: &str, error: io::Error| Fault::Start(format!("cannot {what}: {error}"));
-    let (socket, errors) = (scratch.path.join(SOCKET), scratch.path.join(ERRORS));
-    let listener = UnixListener::bind(&socket)
-        .map_err(|e| cannot(&format!("make the socket {} for the ranks", socket.display()), e))?;
+    let errors = scratch.path.join(ERRORS);
+    let host = start.meet.unwrap_or("127.0.0.1");
+    let mut door = Door::open(host).map_err(|e| cannot(&format!("wait for ranks at {host}"), e))?;
+    let address = door.address().map_err(|e| cannot("make a socket for the ranks", e))?;
     let stderr = File::create(&errors).map_err(|e| cannot("make a temporary file", e))?;
-    let mut command = command(start, flavour(start.mpirun)?, &socket)?;
-    // Nobody types for the ranks, and they print nothing; they measure the MPI as it is, without Ropeway.
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).env("ROPEWAY", "off");
-    let child = command.spawn().map_err(|e| no_launcher(start.mpirun, &e))?;
+    let mut command = command(start, flavour(launcher)?, &address, &scratch.path)?;
+    // Nobody types for the ranks, and they print nothing; the launcher itself is carried by nothing but the kernel.
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+    command.env("ROPEWAY", "off").env(TOKEN_VAR, &door.token);
+    let child = command.spawn().map_err(|e| no_launcher(launcher, &e))?;
     let mut job = Job { child };
     let deadline = Instant::now() + limit;
     let mut members = Vec::new();
-    while members.len() < start.ranks {
+    while members.len() < ranks {
         if broken_off() {
             return Err(Fault::BrokenOff);
         }
         if let Some(status) = job.ended() {
             let said = last_line(&errors);
-            return Err(Fault::Start(format!(
-                "{} ended with {status} before its ranks had joined{said}",
-                start.mpirun
-            )));
+            return Err(Fault::Start(format!("{launcher} ended with {status} before its ranks had joined{said}")));
         }
         if Instant::now() >= deadline {
             let (came, said) = (members.len(), last_line(&errors));
-            let ranks = start.ranks;
-            return Err(Fault::Start(format!(
-                "only {came} of {ranks} ranks of {} came in {limit:?}{said}",
-                start.mpirun
-            )));
+            return Err(Fault::Start(format!("only {came} of {ranks} ranks of {launcher} came in {limit:?}{said}")));
         }
-        if is_ready(listener.as_fd(), PollFlags::IN, Some(LOOK_AGAIN)) {
-            let (stream, _) = listener.accept().map_err(|e| cannot("take a rank in", e))?;
+        for (stream, from) in door.admit(LOOK_AGAIN).map_err(|e| cannot("take a rank in", e))? {
             let input = stream.try_clone().map_err(|e| cannot("take a rank in", e))?;
-            let member = Member::new("a rank of mpirun".to_owned(), OwnedFd::from(input), OwnedFd::from(stream));
-            members.push(member.with_errors(errors.clone()));
+            let member = Member::new(format!("a rank of {launcher}"), OwnedFd::from(input), OwnedFd::from(stream));
+            members.push(member.with_errors(errors.clone()).with_address(from.ip().to_string()));
         }
     }
     Ok((members, job))
@@ -95,6 +101,89 @@ pub fn start(
 
 /// Between two looks for whether the launcher has ended while ranks are waited for.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Where ranks knock.
+struct Door {
+    host: String,
+    listener: TcpListener,
+    token: String,
+    /// Those that have not said the whole token yet, the oldest first.
+    strangers: Vec<Stranger>,
+}
+
+struct Stranger {
+    stream: TcpStream,
+    from: SocketAddr,
+    said: Vec<u8>,
+}
+
+impl Door {
+    fn open(host: &str) -> io::Result<Door> {
+        let mut secret = [0; TOKEN_BYTES / 2];
+        getrandom(&mut secret, GetRandomFlags::empty())?;
+        let token = format!("{:032x}", u128::from_ne_bytes(secret));
+        let listener = TcpListener::bind((host, 0))?;
+        listener.set_nonblocking(true)?;
+        Ok(Door { host: host.to_owned(), listener, token, strangers: Vec::new() })
+    }
+
+    fn address(&self) -> io::Result<String> {
+        let port = self.listener.local_addr()?.port();
+        Ok(if self.host.contains(':') { format!("[{}]:{port}", self.host) } else { format!("{}:{port}", self.host) })
+    }
+
+    /// Those who have said the token since the last time; waits so long for somebody to say something.
+    fn admit(&mut self, limit: Duration) -> io::Result<Vec<(TcpStream, SocketAddr)>> {
+        let fds = self.strangers.iter().map(|stranger| stranger.stream.as_fd()).chain([self.listener.as_fd()]);
+        wait_for(fds, PollFlags::IN, Some(limit));
+        match self.listener.accept() {
+            Ok((stream, from)) => {
+                stream.set_nonblocking(true)?;
+                if self.strangers.len() >= MOST_STRANGERS {
+                    self.strangers.remove(0);
+                }
+                self.strangers.push(Stranger { stream, from, said: Vec::new() });
+            }
+            // None is there, or it has left again.
+            Err(e) if is_passing(e.kind()) => {}
+            Err(e) => return Err(e),
+        }
+        let mut admitted = Vec::new();
+        for mut stranger in std::mem::take(&mut self.strangers) {
+            match stranger.listen(self.token.as_bytes()) {
+                Some(true) => admitted.push((stranger.stream, stranger.from)),
+                Some(false) => {}
+                None => self.strangers.push(stranger),
+            }
+        }
+        admitted
+            .iter()
+            .try_for_each(|(stream, _)| stream.set_nonblocking(false).and_then(|()| stream.set_nodelay(true)))?;
+        Ok(admitted)
+    }
+}
+
+fn is_passing(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted)
+}
+
+impl Stranger {
+    /// Whether it is of this job; `None`: it has not said enough yet.
+    fn listen(&mut self, token: &[u8]) -> Option<bool> {
+        let mut word = [0; TOKEN_BYTES];
+        match self.stream.read(&mut word[self.said.len()..]) {
+            Ok(0) => return Some(false),
+            Ok(n) => {
+                let from = self.said.len();
+                self.said.extend_from_slice(&word[from..from + n]);
+            }
+            Err(e) if is_passing(e.kind()) => {}
+            Err(_) => return Some(false),
+        }
+        // A guess is worth one connection: how long the comparison takes tells nothing of use.
+        (self.said.len() == TOKEN_BYTES).then(|| self.said == token)
+    }
+}
 
 impl Job {
     /// Waits until the launcher has ended by itself, which it does when its ranks have; it is ended after the limit.
@@ -130,21 +219,48 @@ impl Drop for Job {
 /// Serves as a rank that a launcher has started, for the coordinator at this address.
 ///
 /// # Errors
-/// The address is none, or nobody is there.
+/// The address is none, nobody is there, or no token was given.
 pub fn join(address: &str, devices: bool) -> io::Result<()> {
-    let Some(path) = address.strip_prefix(UNIX) else {
-        return Err(io::Error::other(format!("{address:?} is no address of a coordinator: give unix:PATH")));
-    };
-    let stream = UnixStream::connect(path)
-        .map_err(|e| io::Error::other(format!("cannot reach the coordinator at {address}: {e}")))?;
+    let token = std::env::var(TOKEN_VAR).map_err(|_| {
+        io::Error::other(format!("{TOKEN_VAR} is not set: the launcher does not hand its environment on to the ranks"))
+    })?;
+    let mut stream = connect(address).map_err(|e| {
+        io::Error::other(format!(
+            "cannot reach the coordinator at {address}: {e}; ranks on other hosts need --meet with the address of the host where the program was started"
+        ))
+    })?;
+    stream.write_all(token.as_bytes())?;
     end_with(stream.try_clone()?)?;
     serve::serve(BufReader::new(stream.try_clone()?), stream, devices, own_rank())
 }
 
-/// Ends this process as soon as the coordinator is gone, in the middle of a trial as well. The coordinator stays until the ranks that it said goodbye to have ended.
-fn end_with(stream: UnixStream) -> io::Result<()> {
+/// With system calls that no preloaded library sees: the control is no part of what is measured.
+fn connect(address: &str) -> io::Result<TcpStream> {
+    /// Before the kernel asks whether a silent coordinator's host is still there, and between further questions.
+    const KEEP_ALIVE: Duration = Duration::from_secs(10);
+    let mut failure = io::ErrorKind::AddrNotAvailable.into();
+    for address in std::net::ToSocketAddrs::to_socket_addrs(address)? {
+        let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => {
+                sockopt::set_tcp_nodelay(&socket, true)?;
+                sockopt::set_socket_keepalive(&socket, true)?;
+                sockopt::set_tcp_keepidle(&socket, KEEP_ALIVE)?;
+                sockopt::set_tcp_keepintvl(&socket, KEEP_ALIVE)?;
+                return Ok(socket.into());
+            }
+            Err(error) => failure = error.into(),
+        }
+    }
+    Err(failure)
+}
+
+/// Ends this process as soon as nobody is left at the other end of a socket or pipe, in the middle of a trial as well. The coordinator stays until the ranks that it said goodbye to have ended.
+pub fn end_with(coordinator: impl AsFd + Send + 'static) -> io::Result<()> {
     let watch = move || {
-        while !is_ready(stream.as_fd(), PollFlags::RDHUP, None) {}
+        // The end of a pipe is told unasked.
+        while !wait_for([coordinator.as_fd()].into_iter(), PollFlags::RDHUP, None) {}
         // Not `exit`: that would run what MPI does at the end, in a thread that MPI does not know.
         let _ = kill_process(getpid(), Signal::KILL);
     };
@@ -172,16 +288,16 @@ fn number_of(names: &[&str]) -> Option<usize> {
 ///
 /// # Errors
 /// There is no such launcher, or its MPI has no compiler that works.
-pub fn build_shim(mpirun: &str) -> Result<PathBuf, String> {
-    let launcher = flavour(mpirun).map_err(|fault| fault.to_string())?;
+pub fn build_shim(launcher: &str) -> Result<PathBuf, String> {
+    let launcher = flavour(launcher).map_err(|fault| fault.to_string())?;
     shim::build(launcher).map_err(|error| error.to_string())
 }
 
 /// Whose launcher this is, by what it says of its version.
-fn flavour(mpirun: &str) -> Result<Launcher, Fault> {
-    let (program, _) = words(mpirun)?;
+fn flavour(launcher: &str) -> Result<Launcher, Fault> {
+    let (program, _) = words(launcher)?;
     let said = Command::new(&program).arg("--version").stdin(Stdio::null()).output();
-    let said = said.map_err(|e| no_launcher(mpirun, &e))?;
+    let said = said.map_err(|e| no_launcher(launcher, &e))?;
     Ok(flavour_of(&String::from_utf8_lossy(&said.stdout)))
 }
 
@@ -195,43 +311,64 @@ fn flavour_of(version: &str) -> Launcher {
     }
 }
 
-fn command(start: &Start, launcher: Launcher, socket: &Path) -> Result<Command, Fault> {
-    let (program, arguments) = words(start.mpirun)?;
+fn command(start: &Start, launcher: Launcher, address: &str, scratch: &Path) -> Result<Command, Fault> {
+    let (program, arguments) = words(start.launcher)?;
     let mut command = Command::new(program);
     command.args(arguments).arg("-n").arg(start.ranks.to_string());
     if launcher == Launcher::OpenMpi {
         // Ranks bind themselves, to the processors that those of other transports have too; and there may be more of them than cores.
-        command.args(["--bind-to", "none", "--oversubscribe"]);
+        command.args(["--bind-to", "none", "--oversubscribe", "-x", TOKEN_VAR]);
         if rustix::process::geteuid().is_root() {
             command.arg("--allow-run-as-root");
         }
     }
-    let mut address = OsString::from(UNIX);
-    address.push(socket);
-    command.arg(start.program).args(["bench", "rank", "--control"]).arg(address);
+    let ropeway: Vec<&OsStr> = match start.meet {
+        // A command with arguments is the user's.
+        Some(_) => start.program.to_str().unwrap_or_default().split_ascii_whitespace().map(OsStr::new).collect(),
+        None => vec![start.program],
+    };
+    match start.preloaded {
+        true => {
+            command.args(["env", "-u", "ROPEWAY"]).args(&ropeway).arg("run");
+            if start.meet.is_none() {
+                command.arg("--stats").arg(scratch.join(STATS));
+            }
+            command.arg("--");
+        }
+        // Asked for as it is without us.
+        false => {
+            command.args(["env", "ROPEWAY=off"]);
+        }
+    }
+    command.args(&ropeway).args(["bench", "rank"]);
+    if start.meet.is_some() {
+        command.arg("--devices");
+    }
+    command.arg("--control").arg(address);
     Ok(command)
 }
 
 /// A launcher and its own arguments.
-fn words(mpirun: &str) -> Result<(String, Vec<String>), Fault> {
-    let mut words = mpirun.split_ascii_whitespace().map(str::to_owned);
+fn words(launcher: &str) -> Result<(String, Vec<String>), Fault> {
+    let mut words = launcher.split_ascii_whitespace().map(str::to_owned);
     match words.next() {
         Some(program) => Ok((program, words.collect())),
-        None => Err(Fault::Start("--mpirun names no program: give one, such as mpirun.mpich".to_owned())),
+        None => Err(Fault::Start("the launcher names no program: give one, such as mpirun.mpich".to_owned())),
     }
 }
 
-fn no_launcher(mpirun: &str, error: &io::Error) -> Fault {
+fn no_launcher(launcher: &str, error: &io::Error) -> Fault {
     Fault::Start(format!(
-        "cannot start {mpirun}: {error}. The transport mpi needs an MPI: install one (Debian: apt-get install openmpi-bin libopenmpi-dev, \
-         or mpich libmpich-dev), or name its launcher with --mpirun"
+        "cannot start {launcher}: {error}. The transport mpi needs an MPI: install one (Debian: apt-get install openmpi-bin libopenmpi-dev, \
+         or mpich libmpich-dev), or name its launcher with --mpirun; --launcher names one that starts the ranks of every transport"
     ))
 }
 
-/// Whether one of these happened within the limit.
-fn is_ready(fd: BorrowedFd, what: PollFlags, limit: Option<Duration>) -> bool {
+/// Waits until one of these happened to one of these; false when the limit passed without.
+fn wait_for<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>, what: PollFlags, limit: Option<Duration>) -> bool {
     let limit = limit.map(|limit| Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() });
-    matches!(poll(&mut [PollFd::from_borrowed_fd(fd, what)], limit.as_ref()), Ok(1))
+    let mut fds: Vec<PollFd> = fds.map(|fd| PollFd::from_borrowed_fd(fd, what)).collect();
+    matches!(poll(&mut fds, limit.as_ref()), Ok(n) if n > 0)
 }
 
 #[cfg(test)]
@@ -248,31 +385,79 @@ mod tests {
 
     #[test]
     fn the_launcher_keeps_its_own_arguments() {
-        let start = Start { mpirun: "mpirun -x A=b", program: Path::new("/bin/ropeway"), ranks: 3 };
-        let line = |launcher| {
-            let command = command(&start, launcher, Path::new("/tmp/x/control")).expect("a command");
+        let line = |start: &Start, launcher| {
+            let command = command(start, launcher, "10.0.0.1:99", Path::new("/tmp/x")).expect("a command");
             let words = std::iter::once(command.get_program()).chain(command.get_args());
             words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
         };
-        let rank = "/bin/ropeway bench rank --control unix:/tmp/x/control";
-        assert_eq!(line(Launcher::Mpich), format!("mpirun -x A=b -n 3 {rank}"));
-        assert!(line(Launcher::OpenMpi).starts_with("mpirun -x A=b -n 3 --bind-to none --oversubscribe"));
+        let program = OsStr::new("/bin/ropeway");
+        let here = Start { launcher: "mpirun -x A=b", program, ranks: 3, preloaded: false, meet: None };
+        let rank = "/bin/ropeway bench rank --control 10.0.0.1:99";
+        assert_eq!(line(&here, Launcher::Mpich), format!("mpirun -x A=b -n 3 env ROPEWAY=off {rank}"));
+        assert!(
+            line(&here, Launcher::OpenMpi)
+                .starts_with("mpirun -x A=b -n 3 --bind-to none --oversubscribe -x ROPEWAY_BENCH_TOKEN")
+        );
+        let preloaded = Start { preloaded: true, ..here };
+        let stats = "mpirun -x A=b -n 3 env -u ROPEWAY /bin/ropeway run --stats /tmp/x/stats --";
+        assert_eq!(line(&preloaded, Launcher::Mpich), format!("{stats} {rank}"));
+        let far = Start { meet: Some("10.0.0.1"), program: OsStr::new("nice ropeway"), launcher: "srun", ..preloaded };
+        let rank = "nice ropeway bench rank --devices --control 10.0.0.1:99";
+        assert_eq!(line(&far, Launcher::Unknown), format!("srun -n 3 env -u ROPEWAY nice ropeway run -- {rank}"));
         assert!(words(" ").is_err());
+    }
+
+    /// A launcher that is this script.
+    fn launcher(directory: &Path, script: &str) -> String {
+        use std::os::unix::fs::PermissionsExt;
+        let path = directory.join("launcher");
+        std::fs::write(&path, format!("#!/bin/sh\n{script}")).expect("a script");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("executable");
+        path.to_str().expect("a path").to_owned()
+    }
+
+    fn two_ranks(launcher: &str) -> Result<(Vec<Member>, Job), Fault> {
+        let scratch = Scratch::new().expect("a directory");
+        let program = OsStr::new("/bin/true");
+        let asked = Start { launcher, program, ranks: 2, preloaded: false, meet: None };
+        start(&asked, &scratch, Duration::from_secs(20), &|| false)
     }
 
     #[test]
     fn a_launcher_that_ends_early_gives_its_last_sentence() {
-        use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().expect("a directory");
-        let mpirun = directory.path().join("mpirun");
-        let script = "#!/bin/sh\nprintf '%s\\n' warned ----- 'no' 'slots' ----- >&2\nexit 3\n";
-        std::fs::write(&mpirun, script).expect("a script");
-        std::fs::set_permissions(&mpirun, std::fs::Permissions::from_mode(0o755)).expect("executable");
-        let mpirun = mpirun.to_str().expect("a path");
-        let scratch = Scratch::new().expect("a directory");
-        let asked = Start { mpirun, program: Path::new("/bin/true"), ranks: 2 };
-        let error = start(&asked, &scratch, Duration::from_secs(20), &|| false).expect_err("it ends");
-        let text = error.to_string();
+        let script = "printf '%s\\n' warned ----- 'no' 'slots' ----- >&2\nexit 3\n";
+        let text = two_ranks(&launcher(directory.path(), script)).expect_err("it ends").to_string();
         assert!(text.contains("exit status: 3 before") && text.contains("(no slots)"), "{text}");
+    }
+
+    #[test]
+    fn only_ranks_of_the_job_are_admitted() {
+        let mut door = Door::open("127.0.0.1").expect("a socket");
+        let address = door.address().expect("an address");
+        let mut came = |mut words: Vec<&[u8]>| {
+            let mut stream = TcpStream::connect(&address).expect("a connection");
+            let mut admitted = Vec::new();
+            let end = Instant::now() + Duration::from_millis(300);
+            while Instant::now() < end && admitted.is_empty() {
+                if let Some(word) = words.pop() {
+                    stream.write_all(word).expect("said");
+                }
+                admitted = door.admit(Duration::from_millis(20)).expect("a socket that listens");
+            }
+            (admitted.len(), door.token.clone(), stream, door.strangers.len())
+        };
+        let (none, token, silent, strangers) = came(vec![]);
+        assert_eq!((none, strangers), (0, 1), "who says nothing waits");
+        let wrong = "0".repeat(TOKEN_BYTES);
+        assert_eq!(came(vec![wrong.as_bytes()]).0, 0, "a guess");
+        let (first, second) = token.as_bytes().split_at(5);
+        assert_eq!(came(vec![second, first]).0, 1, "in two pieces");
+        drop(silent);
+        assert_eq!(came(vec![token.as_bytes()]).3, 0, "those who left are forgotten");
+        // A crowd that says nothing keeps nobody out.
+        let crowd: Vec<_> = (0..3 * MOST_STRANGERS).map(|_| came(vec![b"x"]).2).take(2).collect();
+        assert_eq!(came(vec![token.as_bytes()]).0, 1);
+        drop(crowd);
     }
 }

@@ -20,6 +20,8 @@ pub struct Member {
     output: OwnedFd,
     unread: Vec<u8>,
     child: Option<Child>,
+    /// Where other ranks reach its host, if that is known of it.
+    address: Option<String>,
     /// Where its standard error goes.
     errors: Option<PathBuf>,
 }
@@ -75,7 +77,7 @@ impl Fault {
 impl Member {
     /// `output` is what the rank writes to us, `input` what it reads.
     pub fn new(name: String, input: OwnedFd, output: OwnedFd) -> Member {
-        Member { name, input: Some(Sink(input)), output, unread: Vec::new(), child: None, errors: None }
+        Member { name, input: Some(Sink(input)), output, unread: Vec::new(), child: None, address: None, errors: None }
     }
 
     /// The process behind it, and the file that has its standard error.
@@ -89,6 +91,16 @@ impl Member {
     pub fn with_errors(mut self, errors: PathBuf) -> Member {
         self.errors = Some(errors);
         self
+    }
+
+    /// Its host is the one at that address.
+    pub fn with_address(mut self, address: String) -> Member {
+        self.address = Some(address);
+        self
+    }
+
+    pub fn address(&self) -> Option<&str> {
+        self.address.as_deref()
     }
 
     pub fn tell(&mut self, order: &Order) -> Result<(), Fault> {
@@ -168,7 +180,7 @@ impl Member {
     /// Tells it to end and waits a while for it; true if it ended well.
     pub fn leave(mut self, limit: Duration) -> bool {
         let told = self.tell(&Order::Bye).is_ok();
-        self.input = None;
+        // Its input stays open until then: a rank whose coordinator is gone ends at once, and not as it should.
         told && self.child.as_mut().is_none_or(|child| wait(child, limit).is_some_and(|status| status.success()))
     }
 }

@@ -25,6 +25,8 @@ pub enum Place {
     Box { name: String, host: String },
     /// A host that ssh reaches under that name; `address`: where the other ranks reach it.
     Ssh { host: String, address: String },
+    /// A host of the launcher's choice, perhaps another one; it is known when the rank has joined.
+    Chosen,
 }
 
 impl Place {
@@ -34,6 +36,7 @@ impl Place {
             Place::Here => "127.0.0.1",
             Place::Box { host, .. } => host,
             Place::Near { address } | Place::Ssh { address, .. } => address,
+            Place::Chosen => "",
         }
     }
 
@@ -44,14 +47,14 @@ impl Place {
 
     fn name(&self, rank: usize) -> String {
         match self {
-            Place::Here | Place::Near { .. } => format!("rank {rank}"),
+            Place::Here | Place::Near { .. } | Place::Chosen => format!("rank {rank}"),
             Place::Box { host, .. } | Place::Ssh { host, .. } => format!("rank {rank} on {host}"),
         }
     }
 
     /// Whether its clock and its processors are those of this host.
     pub fn is_this_machine(&self) -> bool {
-        !matches!(self, Place::Ssh { .. })
+        !matches!(self, Place::Ssh { .. } | Place::Chosen)
     }
 }
 
@@ -64,10 +67,21 @@ pub struct Launch {
     pub remote_command: String,
     /// The program that reaches other hosts, `ssh`.
     pub ssh: OsString,
-    /// The program that starts the ranks of an MPI job, `mpirun`; may have arguments.
+    /// The program that starts the ranks of transport mpi, `mpirun`, unless a launcher starts all; may have arguments.
     pub mpirun: String,
+    /// Starts the ranks of every transport in our place.
+    pub launcher: Option<Launcher>,
     /// One for each rank.
     pub places: Vec<Place>,
+}
+
+/// A program that starts all ranks at once, such as `mpirun` or `srun`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launcher {
+    /// May have arguments.
+    pub command: String,
+    /// Name or address of this host for ranks that it starts on others; `None`: it starts none there.
+    pub meet: Option<String>,
 }
 
 /// Name of the statistics file of preloaded ranks in the scratch directory.
@@ -115,7 +129,7 @@ impl Launch {
         line.extend(rank);
         let mut command = match place {
             Place::Ssh { host, .. } => self.over_ssh(host, preloaded),
-            Place::Here | Place::Near { .. } | Place::Box { .. } => {
+            Place::Here | Place::Near { .. } | Place::Box { .. } | Place::Chosen => {
                 let mut command = Command::new(line[0]);
                 command.args(&line[1..]);
                 command
@@ -193,6 +207,7 @@ mod tests {
             remote_command: "/opt/ropeway".into(),
             ssh: "ssh".into(),
             mpirun: "mpirun".into(),
+            launcher: None,
             places: Vec::new(),
         };
         let command = launch.command(&place, preloaded, Path::new("/tmp/x"));

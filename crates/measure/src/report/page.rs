@@ -30,7 +30,7 @@ pub struct Options {
 pub fn page(results: &[Results], options: &Options) -> String {
     let order = Order::new(results, options.baseline.as_deref());
     let mut panels = panels(results, &order);
-    panels.sort_by_key(|panel| words::place(&panel.pattern));
+    panels.sort_by_key(|panel| (words::place(&panel.pattern), panel.site));
     let title = options.title.as_deref().unwrap_or("Interconnects, measured by ropeway bench");
     let mut body = Page { html: String::new(), figures: 0, references: options.references };
     body.head(title, results, &panels, &order);
@@ -40,9 +40,13 @@ pub fn page(results: &[Results], options: &Options) -> String {
         body.section("glance", "At a glance", &tables::glance(&panels, order.names()));
     }
     body.doubts(results);
-    for (number, of_pattern) in panels.chunk_by(|a, b| a.pattern == b.pattern).enumerate() {
+    for (number, of_pattern) in panels.chunk_by(Panel::stands_with).enumerate() {
         let fits = results.iter().flat_map(|results| &results.fits);
-        body.pattern(number, of_pattern, fits.filter(|fit| fit.model.pattern() == of_pattern[0].pattern));
+        body.pattern(
+            number,
+            of_pattern,
+            fits.filter(|fit| (fit.model.pattern(), fit.site) == (&of_pattern[0].pattern, of_pattern[0].site)),
+        );
     }
     body.section("how", "How it was measured", &(machines(results) + &runs(results) + READING));
     let light = palette::variables(&palette::LIGHT) + "--better:#1a7f37;--worse:#b3261e;--panel:#f6f8fa;";
@@ -87,8 +91,8 @@ impl Page {
             count(samples as usize, "sample")
         );
         self.html += "<nav aria-label=\"Sections\"><ul><li><a href=\"#glance\">At a glance</a></li>";
-        for (number, of_pattern) in panels.chunk_by(|a, b| a.pattern == b.pattern).enumerate() {
-            let title = escape(&words::pattern(&of_pattern[0].pattern).0);
+        for (number, of_pattern) in panels.chunk_by(Panel::stands_with).enumerate() {
+            let title = escape(&words::section(&of_pattern[0]));
             let _ = write!(self.html, "<li><a href=\"#pattern-{number}\">{title}</a></li>");
         }
         self.html += "<li><a href=\"#how\">How it was measured</a></li></ul></nav></header>";
@@ -127,7 +131,7 @@ impl Page {
     }
 
     fn pattern<'a>(&mut self, number: usize, panels: &[Panel], fits: impl Iterator<Item = &'a Fit>) {
-        let (title, what) = words::pattern(&panels[0].pattern);
+        let (title, what) = (words::section(&panels[0]), words::pattern(&panels[0].pattern).1);
         let mut content = if what.is_empty() { String::new() } else { format!("<p>{}</p>", escape(what)) };
         content.extend(fits.map(tables::fit));
         for panel in panels {
@@ -282,7 +286,7 @@ fn command_line(command: &[String]) -> String {
 mod tests {
     use super::*;
     use crate::model::{PLogP, plogp};
-    use crate::record::{Failed, Fitted, Metric, Values};
+    use crate::record::{Failed, Fitted, Metric, Site, Values};
     use crate::results::group::tests::measured;
     use crate::stats::Estimate;
 
@@ -335,7 +339,7 @@ mod tests {
         };
         let (switches, residuals, warnings) = (vec![], vec![], vec!["L is <odd>".into()]);
         let model = PLogP { latency_ns: estimate(3_300.0), sizes: vec![at], switches, residuals, warnings };
-        let fits = vec![Fit { transport: "tcp<".into(), ranks: 2, model: Fitted::PLogP(model) }];
+        let fits = vec![Fit { transport: "tcp<".into(), ranks: 2, site: Site::Here, model: Fitted::PLogP(model) }];
         let html = page(&[Results { measured: vec![one], fits, ..Results::default() }], &Options::default());
         assert!(html.contains("P-LogP of tcp&lt;, L = 3.3 µs"), "{html}");
         assert!(html.contains("<td>700 ns</td>") && html.contains("<li>L is &lt;odd&gt;</li>"), "{html}");

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use crate::plot::scale::Quantity;
-use crate::record::{Case, Metric};
+use crate::record::{Case, Metric, Site};
 use crate::results::group::{Group, groups, same_but_transport};
 use crate::results::read::Results;
 use crate::results::select::transports;
@@ -100,6 +100,7 @@ pub enum Layout {
 #[derive(Debug, Clone)]
 pub struct Panel {
     pub pattern: String,
+    pub site: Site,
     pub metric: Metric,
     /// What all cases have in common, as far as other panels of the pattern have something else.
     pub common: String,
@@ -133,10 +134,16 @@ pub struct Cell {
 }
 
 impl Panel {
-    /// Pattern, metric and what is common, for people.
+    /// Whether they stand in one section: pattern and site are the same.
+    pub fn stands_with(&self, other: &Panel) -> bool {
+        (&self.pattern, self.site) == (&other.pattern, other.site)
+    }
+
+    /// Pattern, metric, what is common and where, for people.
     pub fn title(&self) -> String {
-        let common = if self.common.is_empty() { String::new() } else { format!(", {}", self.common) };
-        format!("{}: {}{common}", self.pattern, units::metric_name(self.metric))
+        let what = [self.common.as_str(), self.site.words()].into_iter().filter(|words| !words.is_empty());
+        let what: String = what.map(|words| format!(", {words}")).collect();
+        format!("{}: {}{what}", self.pattern, units::metric_name(self.metric))
     }
 }
 
@@ -160,11 +167,14 @@ impl Row {
 /// The panels of some runs, by pattern and metric.
 pub fn panels(results: &[Results], order: &Order) -> Vec<Panel> {
     let groups = groups(results);
-    let alike = |a: &Group<'_>, b: &Group<'_>| (&a.case.pattern, a.metric) == (&b.case.pattern, b.metric);
+    let alike = |a: &Group<'_>, b: &Group<'_>| {
+        (&a.case.pattern, a.case.site, a.metric) == (&b.case.pattern, b.case.site, b.metric)
+    };
     let mut panels: Vec<Panel> = groups.chunk_by(alike).flat_map(|groups| split(groups, order)).collect();
     for panel in &mut panels {
         let failed = results.iter().flat_map(|results| &results.failed).map(|failed| &failed.case);
-        panel.failed = failed.filter(|case| case.pattern == panel.pattern).cloned().collect();
+        panel.failed =
+            failed.filter(|case| (&case.pattern, case.site) == (&panel.pattern, panel.site)).cloned().collect();
     }
     panels
 }
@@ -241,6 +251,7 @@ fn panel(groups: &[&Group<'_>], layout: &Layout, common: &[Variable], order: &Or
     columns.dedup_by(|a, b| a.total_cmp(b).is_eq());
     let mut panel = Panel {
         pattern: first.case.pattern.clone(),
+        site: first.case.site,
         metric: first.metric,
         common: words.join(", "),
         layout: layout.clone(),

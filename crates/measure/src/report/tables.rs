@@ -190,7 +190,7 @@ pub fn glance(panels: &[Panel], transports: &[String]) -> String {
     }
     table += "</tr></thead><tbody>";
     // The metrics of a pattern are in the order of their weight: the first one says most.
-    for of_pattern in panels.chunk_by(|a, b| a.pattern == b.pattern) {
+    for of_pattern in panels.chunk_by(Panel::stands_with) {
         let panel = &of_pattern[0];
         if matches!(panel.layout, Layout::Plane(..)) {
             continue;
@@ -200,7 +200,7 @@ pub fn glance(panels: &[Panel], transports: &[String]) -> String {
                 Layout::Line(variable) => format!(", {}", variable.text(x)),
                 _ => String::new(),
             };
-            let (title, name) = (words::pattern(&panel.pattern).0, units::metric_name(panel.metric));
+            let (title, name) = (words::section(panel), units::metric_name(panel.metric));
             let _ = write!(
                 table,
                 "<tr><th scope=\"row\">{}{}<span class=\"interval\">{name}, {}</span></th>",

@@ -2,7 +2,7 @@
 
 use super::panels::{Cell, Panel, Variable};
 use crate::plot::heat::Heat;
-use crate::record::{Better, Metric};
+use crate::record::{Better, Metric, Site};
 use crate::results::{group, units};
 use crate::stats::{Summary, Verdict};
 
@@ -46,6 +46,15 @@ pub fn pattern(name: &str) -> (String, &'static str) {
     match PATTERNS.iter().find(|(known, ..)| *known == name) {
         Some((_, title, what)) => ((*title).to_owned(), what),
         None => (name.to_owned(), ""),
+    }
+}
+
+/// The title of a panel's section: the pattern, and where it was measured if that was not on one host.
+pub fn section(panel: &Panel) -> String {
+    let title = pattern(&panel.pattern).0;
+    match panel.site {
+        Site::Here => title,
+        site => format!("{title} {}", site.words()),
     }
 }
 

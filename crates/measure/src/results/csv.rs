@@ -11,7 +11,7 @@ use crate::record::{Case, Values};
 pub fn samples(out: &mut impl Write, results: &[Results], groups: &[Group<'_>]) -> io::Result<()> {
     writeln!(
         out,
-        "source,pattern,transport,size_bytes,ranks,parameters,metric,unit,rank,round,at_ns,batch,index,value,count"
+        "source,pattern,transport,size_bytes,ranks,site,parameters,metric,unit,rank,round,at_ns,batch,index,value,count"
     )?;
     for group in groups {
         let (case, metric) = (case_fields(group.case), metric_fields(group));
@@ -39,7 +39,7 @@ pub fn samples(out: &mut impl Write, results: &[Results], groups: &[Group<'_>]) 
 pub fn summaries(out: &mut impl Write, groups: &[Group<'_>]) -> io::Result<()> {
     writeln!(
         out,
-        "pattern,transport,size_bytes,ranks,parameters,metric,unit,samples,rounds,median,low,high,p99,min,max,outliers"
+        "pattern,transport,size_bytes,ranks,site,parameters,metric,unit,samples,rounds,median,low,high,p99,min,max,outliers"
     )?;
     for group in groups {
         let Some(Side { summary: s, .. }) = Side::of(group) else { continue };
@@ -55,7 +55,7 @@ pub fn summaries(out: &mut impl Write, groups: &[Group<'_>]) -> io::Result<()> {
 fn case_fields(case: &Case) -> String {
     let parameters: Vec<String> = case.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let (pattern, transport) = (field(&case.pattern), field(&case.transport));
-    format!("{pattern},{transport},{},{},{}", case.size, case.ranks, field(&parameters.join(";")))
+    format!("{pattern},{transport},{},{},{},{}", case.size, case.ranks, case.site.key(), field(&parameters.join(";")))
 }
 
 fn metric_fields(group: &Group<'_>) -> String {

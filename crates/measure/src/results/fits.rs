@@ -83,6 +83,7 @@ fn estimate(estimate: &Estimate, per: &str) -> String {
 mod tests {
     use super::*;
     use crate::model::loggp::Piece;
+    use crate::record::Site;
     use crate::stats::Interval;
 
     #[test]
@@ -104,7 +105,7 @@ mod tests {
         let switch = ProtocolSwitch { after: 4096, before: 8192, one_way_change: 0.1, gap_change: -0.2 };
         let model =
             LogGp { pieces: vec![piece, next], switches: vec![switch], residuals: vec![], warnings: vec!["w".into()] };
-        let shown = table(&Fit { transport: "tcp".into(), ranks: 2, model: Fitted::LogGp(model) });
+        let shown = table(&Fit { transport: "tcp".into(), ranks: 2, site: Site::Here, model: Fitted::LogGp(model) });
         assert_eq!(shown.rows.len(), 2);
         assert_eq!(shown.rows[0][..2], ["1 B to 4 KiB", "5 µs (4.5 to 5.5)"]);
         assert_eq!(shown.rows[0][3..], ["0 ns/B", "1.5 µs (1.35 to 1.65)", "0.8 ns/B (0.72 to 0.88)"]);

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::read::Results;
-use crate::record::{Case, Metric, Values};
+use crate::record::{Case, Metric, Site, Values};
 
 /// All that was measured of one case in one metric.
 #[derive(Debug, Clone)]
@@ -26,7 +26,7 @@ pub struct Part<'a> {
     pub values: &'a Values,
 }
 
-/// The groups of some runs, ordered by pattern, metric, parameters, ranks, size and transport.
+/// The groups of some runs, ordered by pattern, site, metric, parameters, ranks, size and transport.
 pub fn groups(results: &[Results]) -> Vec<Group<'_>> {
     let mut found: BTreeMap<Key<'_>, Vec<Part<'_>>> = BTreeMap::new();
     for (run, results) in results.iter().enumerate() {
@@ -44,20 +44,23 @@ pub fn groups(results: &[Results]) -> Vec<Group<'_>> {
 
 /// Whether two cases differ in their transport alone.
 pub fn same_but_transport(a: &Case, b: &Case) -> bool {
-    (&a.pattern, a.size, a.ranks) == (&b.pattern, b.size, b.ranks) && same_parameters(a, b)
+    (&a.pattern, a.site, a.size, a.ranks) == (&b.pattern, b.site, b.size, b.ranks) && same_parameters(a, b)
 }
 
 fn same_parameters(a: &Case, b: &Case) -> bool {
     compare_parameters(a, b).is_eq()
 }
 
-/// What a case is besides transport and pattern, such as `64 B, 4 ranks, w 16`; two ranks are not worth a word.
+/// What a case is besides transport and pattern, such as `64 B, 4 ranks, w 16, in a box`; two ranks on one host are not worth a word.
 pub fn describe(case: &Case) -> String {
     let mut words = vec![super::units::bytes(case.size)];
     if case.ranks != 2 {
         words.push(format!("{} ranks", case.ranks));
     }
     words.extend(case.parameters.iter().map(|(name, value)| format!("{name} {}", super::units::number(*value))));
+    if case.site != Site::Here {
+        words.push(case.site.words().to_owned());
+    }
     words.join(", ")
 }
 
@@ -71,6 +74,7 @@ impl Ord for Key<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
         let (a, b) = (self.case, other.case);
         (a.pattern.cmp(&b.pattern))
+            .then(a.site.cmp(&b.site))
             .then(self.metric.cmp(&other.metric))
             .then_with(|| compare_parameters(a, b))
             .then_with(|| (a.ranks, a.size, &a.transport).cmp(&(b.ranks, b.size, &b.transport)))
@@ -111,6 +115,7 @@ pub mod tests {
             pattern: "pingpong".into(),
             size,
             ranks: 2,
+            site: Site::Here,
             parameters: BTreeMap::new(),
         };
         let series = vec![Series::samples(metric, 1, samples)];

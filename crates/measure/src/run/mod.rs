@@ -5,6 +5,7 @@
 pub mod enough;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::floor;
@@ -15,8 +16,8 @@ use crate::random::Random;
 use crate::ranks::group::{BrokenOff, Group};
 use crate::ranks::job;
 use crate::ranks::member::Fault;
-use crate::ranks::start::{Launch, Place, Scratch, threads};
-use crate::record::{Case, FORMAT, Failed, Host, Line, Measured, Run, Series};
+use crate::ranks::start::{Launch, Launcher, Place, Scratch, threads};
+use crate::record::{Case, FORMAT, Failed, Host, Line, Measured, Run, Series, Site};
 use crate::results::units::metric_name;
 use crate::stats::Precision;
 use crate::transport::kind::{Kind, Setting, Spec};
@@ -232,7 +233,7 @@ impl Running<'_> {
                 for (rank, series) in ranks.into_iter().enumerate().filter(|(_, series)| !series.is_empty()) {
                     let cpu = plan.cpus.as_ref().and_then(|cpus| cpus.get(rank).copied());
                     self.enough.note(point_index, arm, &series);
-                    let case = case(&spec, point, plan.ranks);
+                    let case = case(&spec, point, plan.ranks, &plan.launch.places);
                     let measured = Measured { case, rank, round, at_ns, cpu, series };
                     if model::is_fitted(&measured.case.pattern) {
                         self.modelled.push(measured.clone());
@@ -270,7 +271,7 @@ impl Running<'_> {
 
     fn failed(&mut self, spec: &Spec, point: &Point, round: u32, reason: String) -> Result<(), String> {
         self.outcome.failed += 1;
-        let case = case(spec, point, self.plan.ranks);
+        let case = case(spec, point, self.plan.ranks, &self.plan.launch.places);
         self.observer.line(&Line::Failed(Failed { case, round, reason }))
     }
 
@@ -317,10 +318,12 @@ impl Running<'_> {
     /// Ends the ranks and the result.
     fn end(mut self) -> Result<Outcome, String> {
         self.outcome.broken_off |= (self.broken_off)();
+        // Of ranks elsewhere nothing is known: their statistics stay there.
+        let is_known = self.plan.launch.places.iter().all(Place::is_this_machine);
         for arm in std::mem::take(&mut self.arms) {
             let Some(group) = arm.group else { continue };
             let (stats, _scratch) = group.leave();
-            if let (true, Some(path)) = (arm.spec.kind.is_preloaded(), stats) {
+            if let (true, Some(path)) = (arm.spec.kind.is_preloaded() && is_known, stats) {
                 let carried = crate::carried::Carried::from_stats(&path)?;
                 let carried = serde_json::to_value(carried).map_err(|e| e.to_string())?;
                 self.observer.line(&Line::Carried { transport: arm.spec.to_string(), carried })?;
@@ -375,11 +378,12 @@ fn open(plan: &Plan, spec: &Spec, broken_off: BrokenOff) -> Result<Group, Fault>
     if spec.kind == Kind::Sim {
         return open_simulated(plan, spec, broken_off);
     }
-    let mut group = match spec.kind {
-        Kind::Mpi => launch_job(plan, broken_off)?,
-        kind => launch(plan, kind.is_preloaded(), broken_off)?,
+    let mut group = match (spec.kind, &plan.launch.launcher) {
+        (Kind::Mpi, None) => launch_mpi(plan, broken_off)?,
+        (kind, None) => launch(plan, kind.is_preloaded(), broken_off)?,
+        (kind, Some(launcher)) => launch_job(plan, launcher, kind.is_preloaded(), broken_off)?,
     };
-    let settings: Vec<Setting> = (0..plan.ranks).map(|rank| setting(plan, spec, rank)).collect();
+    let settings: Vec<Setting> = (0..plan.ranks).map(|rank| setting(plan, spec, rank, &group)).collect();
     let cpus: Vec<Option<usize>> =
         (0..plan.ranks).map(|rank| plan.cpus.as_ref().and_then(|cpus| cpus.get(rank).copied())).collect();
     group.open(&settings, &cpus, STARTING + plan.patience, broken_off)?;
@@ -394,15 +398,23 @@ fn launch(plan: &Plan, preloaded: bool, broken_off: BrokenOff) -> Result<Group, 
     Group::assemble(members?, Some(scratch), STARTING, broken_off)
 }
 
-/// Has them started by `mpirun`.
-fn launch_job(plan: &Plan, broken_off: BrokenOff) -> Result<Group, Fault> {
+/// Has those of the transport mpi started by `mpirun`, which they cannot be without.
+fn launch_mpi(plan: &Plan, broken_off: BrokenOff) -> Result<Group, Fault> {
     if plan.launch.places.iter().any(|place| *place != Place::Here) {
-        let text = "the transport mpi is measured between ranks of this host only: leave --hosts and --box away";
+        let text = "the ranks of transport mpi are started by mpirun, not over ssh or in a box: give --launcher and --meet in place of --hosts";
         return Err(Fault::Start(text.to_owned()));
     }
+    let launcher = Launcher { command: plan.launch.mpirun.clone(), meet: None };
+    launch_job(plan, &launcher, false, broken_off)
+}
+
+/// Has all ranks started by a launcher.
+fn launch_job(plan: &Plan, launcher: &Launcher, preloaded: bool, broken_off: BrokenOff) -> Result<Group, Fault> {
     let scratch = Scratch::new()?;
-    let Launch { mpirun, program, .. } = &plan.launch;
-    let start = job::Start { mpirun, program, ranks: plan.ranks };
+    let Launch { program, remote_command, .. } = &plan.launch;
+    let meet = launcher.meet.as_deref();
+    let program = if meet.is_some() { OsStr::new(remote_command) } else { program.as_os_str() };
+    let start = job::Start { launcher: &launcher.command, program, ranks: plan.ranks, preloaded, meet };
     let (members, job) = job::start(&start, &scratch, STARTING, broken_off)?;
     Ok(Group::assemble(members, Some(scratch), STARTING, broken_off)?.with_job(job))
 }
@@ -414,18 +426,17 @@ fn open_simulated(plan: &Plan, spec: &Spec, broken_off: BrokenOff) -> Result<Gro
     parameters.seed ^= plan.seed;
     let ends = sim::ranks(plan.ranks, &parameters).map_err(|failure| start(failure.to_string()))?;
     let mut group = Group::assemble(threads(ends)?, None, STARTING, broken_off)?;
-    let setting = |rank| setting(plan, spec, rank);
-    let settings: Vec<Setting> = (0..plan.ranks).map(setting).collect();
+    let settings: Vec<Setting> = (0..plan.ranks).map(|rank| setting(plan, spec, rank, &group)).collect();
     group.open(&settings, &vec![None; plan.ranks], STARTING, broken_off)?;
     Ok(group)
 }
 
-fn setting(plan: &Plan, spec: &Spec, rank: usize) -> Setting {
+fn setting(plan: &Plan, spec: &Spec, rank: usize, group: &Group) -> Setting {
     Setting {
         transport: spec.to_string(),
         rank,
         ranks: plan.ranks,
-        host: plan.launch.places[rank].address().to_owned(),
+        host: group.address(rank).unwrap_or(plan.launch.places[rank].address()).to_owned(),
         patience_ms: plan.patience.as_millis() as u64,
         joins_small_sends: plan.joins_small_sends,
     }
@@ -460,12 +471,24 @@ pub fn commit() -> Option<String> {
 }
 
 /// The case of a transport's trials at a point.
-pub fn case(spec: &Spec, point: &Point, ranks: usize) -> Case {
+pub fn case(spec: &Spec, point: &Point, ranks: usize, places: &[Place]) -> Case {
     Case {
         transport: spec.to_string(),
         pattern: point.name.clone(),
         size: point.size as u64,
         ranks,
+        site: site(places),
         parameters: point.parameters.clone(),
+    }
+}
+
+/// Limits of the machine and simulated networks, which have no ranks, stand with the transports beside which they are shown.
+fn site(places: &[Place]) -> Site {
+    if places.iter().all(Place::is_one_host) {
+        Site::Here
+    } else if places.iter().all(|place| matches!(place, Place::Box { .. })) {
+        Site::Box
+    } else {
+        Site::Hosts
     }
 }

@@ -24,7 +24,7 @@ pub struct Args {
     /// Only this metric, such as one-way or goodput
     #[arg(long, value_parser = metric)]
     metric: Option<Metric>,
-    /// Only cases in which this holds (repeat the option): transport=NAME, size=BYTES, ranks=N, or a parameter, such as w=16
+    /// Only cases in which this holds (repeat the option): transport=NAME, size=BYTES, ranks=N, site=here|box|hosts, or a parameter, such as w=16
     #[arg(long = "where", value_name = "NAME=VALUE", value_parser = condition)]
     conditions: Vec<(String, String)>,
     /// What is drawn
@@ -98,6 +98,7 @@ fn wanted(args: &Args, measured: &mut Measured) -> bool {
 fn holds(case: &Case, name: &str, value: &str) -> bool {
     let variable = match name {
         "transport" => return case.transport == value,
+        "site" => return case.site.key() == value,
         "size" => Variable::Size,
         "ranks" => Variable::Ranks,
         name => Variable::Parameter(name.to_owned()),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use ropeway_measure::pattern::tail_loss;
-use ropeway_measure::record::{Case, FORMAT, Line, Measured, Metric, Run, Series};
+use ropeway_measure::record::{Case, FORMAT, Line, Measured, Metric, Run, Series, Site};
 
 use super::parts::{TIMER_LOSSES_PERCENT, TIMER_WINDOWS};
 
@@ -41,6 +41,7 @@ fn value(percent: u32, window: u32) -> Line {
         pattern: "tail-loss".to_owned(),
         size: SIZE,
         ranks: RANKS,
+        site: Site::Here,
         parameters: BTreeMap::from([("window".to_owned(), f64::from(window))]),
     };
     let probability = tail_loss::expected(f64::from(percent) / 100.0, window);

@@ -258,11 +258,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_at_different_places_is_told_apart_by_the_transports() {
+    fn boxes_with_different_ports_are_told_apart_by_the_transports() {
+        let in_box = |part: &Part| matches!(part.at, At::Direct(_) | At::Port(_));
         for suite in [Suite::Quick, Suite::Full, Suite::Figures] {
             let parts = suite.parts();
             for (one, other) in parts.iter().flat_map(|one| parts.iter().map(move |other| (one, other))) {
-                if one.pattern != other.pattern || one.at == other.at {
+                if one.pattern != other.pattern || one.at == other.at || in_box(one) != in_box(other) {
                     continue;
                 }
                 let specs = Spec::list(one.transports).expect("a list");
