@@ -39,7 +39,8 @@ pub fn iperf3(bed: &Bed) -> Result<Vec<Row>> {
     let options = ["-l", "128K", "-A", &PROCESSORS.join(",")];
     let rounds = bed.in_turn(|arm| match arm {
         Arm::Tcp => iperf3_client(bed, arm, port, &options),
-        Arm::Ropeway => builtin::of_tcp(bed, OURS),
+        // In GB/s.
+        Arm::Ropeway => Ok(8.0 * builtin::of_tcp(bed, OURS)?),
     })?;
     server.stop();
     Ok(vec![Row::of_tcp(
