@@ -2,10 +2,11 @@
 
 use super::bed::{Arm, Bed};
 use super::builtin;
-use super::row::{Better, Goal, Row};
-use super::tools::{iperf3_client, iperf3_server, number_after, sockperf_client, sockperf_server};
+use super::row::{Better, Goal, Row, median};
+use super::tools::{iperf3_report, iperf3_server, number_after, sockperf_client, sockperf_server};
 use crate::Result;
 use ropeway_testkit::proc::command;
+use serde_json::Value;
 use std::process::Command;
 
 /// The processors of client and server, as `ropeway bench` chooses them on two.
@@ -31,14 +32,14 @@ pub fn sockperf(bed: &Bed) -> Result<Vec<Row>> {
     )])
 }
 
-/// One stream, written in pieces of 128 KiB.
+/// One stream, written in pieces of 128 KiB: the median over slices of time after a warm-up, as `ropeway bench` says it.
 pub fn iperf3(bed: &Bed) -> Result<Vec<Row>> {
     const OURS: &[&str] = &["stream", "--size", "128Ki"];
     let port = bed.port();
     let server = bed.server(Arm::Tcp, &iperf3_server(port)?, port)?;
-    let options = ["-l", "128K", "-A", &PROCESSORS.join(",")];
+    let options = ["-l", "128K", "-A", &PROCESSORS.join(","), "-O", "1", "-i", "0.1"];
     let rounds = bed.in_turn(|arm| match arm {
-        Arm::Tcp => iperf3_client(bed, arm, port, &options),
+        Arm::Tcp => median_of_intervals(&iperf3_report(bed, arm, port, &options)?),
         // In GB/s.
         Arm::Ropeway => Ok(8.0 * builtin::of_tcp(bed, OURS)?),
     })?;
@@ -49,6 +50,14 @@ pub fn iperf3(bed: &Bed) -> Result<Vec<Row>> {
         Goal::Same { within: 0.1 },
         rounds,
     )])
+}
+
+/// In Gbit/s, without those of the warm-up.
+fn median_of_intervals(report: &Value) -> Result<f64> {
+    let intervals = report["intervals"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let counted = intervals.iter().map(|interval| &interval["sum"]).filter(|sum| sum["omitted"] == false);
+    let rates: Vec<f64> = counted.filter_map(|sum| sum["bits_per_second"].as_f64()).collect();
+    Ok(median(&rates).ok_or("iperf3's report has no intervals")? / 1e9)
 }
 
 /// On one processor.
