@@ -352,15 +352,16 @@ fn shown(stdout: &str, stderr: &str) -> String {
         .concat()
 }
 
-/// Processes whose command line has this text; its words end with `\0`.
+/// The command line of a process, each word of it ending with `\0`; empty when there is no such process.
+pub fn command_line_of(pid: u32) -> String {
+    String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()).into_owned()
+}
+
+/// All processes whose command line has this text.
 pub fn with_command_line(text: &str) -> Vec<u32> {
     let all = std::fs::read_dir("/proc").into_iter().flatten();
     let all = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    let has = |pid: &u32| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains(text)
-    };
-    all.filter(has).collect()
+    all.filter(|pid| command_line_of(*pid).contains(text)).collect()
 }
 
 #[cfg(test)]

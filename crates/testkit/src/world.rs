@@ -1,7 +1,7 @@
 //! One private world per test: a rendezvous daemon, a file of statistics and a temporary directory that nobody else uses.
 
 use crate::env;
-use crate::proc::{Finished, Process, command};
+use crate::proc::{self, Finished, Process, command};
 use crate::stats::{ByDirection, Stats, parse_stats};
 use rustix::process::{Pid, Signal};
 use std::path::{Path, PathBuf};
@@ -153,6 +153,12 @@ impl World {
         };
         let pid = self.processes().into_iter().find(is_daemon)?;
         Some(pid.as_raw_nonzero().get().unsigned_abs())
+    }
+
+    /// The processes of this world whose command line has this text; its words end with `\0`.
+    pub fn processes_with(&self, text: &str) -> Vec<u32> {
+        let pids = self.processes().into_iter().map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
+        pids.filter(|pid| proc::command_line_of(*pid).contains(text)).collect()
     }
 
     /// All processes whose environment carries this world's name.

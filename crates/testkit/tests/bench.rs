@@ -344,7 +344,9 @@ fn ranks_behind_a_real_ssh_measure_and_end_with_the_program() {
     ropeway_testkit::need_program!("sshd", "ssh", "ssh-keygen");
     let world = World::new();
     let (_server, ssh) = real_ssh(&world, &ropeway_testkit::env::find_program("sshd").expect("just seen"));
-    let ropeway = ropeway_testkit::env::ropeway();
+    // A name by which the ranks of this test are known.
+    let ropeway = world.dir().join("ropeway");
+    std::os::unix::fs::symlink(ropeway_testkit::env::ropeway(), &ropeway).expect("a link");
     let [ssh, ropeway] = [&ssh, &ropeway].map(|path| path.to_str().expect("a path"));
     let far = ["--hosts", "127.0.0.1,localhost", "--ssh", ssh, "--remote-command", ropeway];
     let args = ["pingpong", "--transport", "tcp,ropeway-udp", "--rounds", "1", "--seconds", "0.1", "--json"];
@@ -355,8 +357,10 @@ fn ranks_behind_a_real_ssh_measure_and_end_with_the_program() {
     }
     // Killed in the middle of a trial.
     let long = ["bench", "pingpong", "--transport", "tcp-spin", "--rounds", "1", "--seconds", "60"];
+    let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let bench = Process::spawn(world.ropeway_command(&[&long[..], &far].concat()));
-    let ranks = || ropeway_testkit::proc::with_command_line("bench\0rank\0--devices");
+    let rank = format!("{ropeway}\0bench\0rank\0");
+    let ranks = || ropeway_testkit::proc::with_command_line(&rank);
     bench.wait_until("two ranks are there", LIMIT, || ranks().len() == 2).unwrap_or_else(|e| panic!("{e}"));
     std::thread::sleep(Duration::from_millis(500));
     bench.signal(Signal::KILL);

@@ -1,7 +1,7 @@
-//! `ropeway bench` with the transport `mpi`: the ranks of Open MPI and of MPICH measure, end with their coordinator, and what is missing is said.
+//! `ropeway bench` with the transport `mpi`, and with a launcher for all transports: the ranks of Open MPI and of MPICH measure, end with their coordinator, and what is missing is said.
 
 use ropeway_testkit::World;
-use ropeway_testkit::proc::{Exit, Finished, Process, with_command_line};
+use ropeway_testkit::proc::{Exit, Finished, Process};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use std::sync::Mutex;
@@ -66,8 +66,8 @@ fn ranks_end_with_the_program(mpirun: &str) {
     for victim in ["the coordinator", "a rank"] {
         let args = ["bench", "pingpong", "--transport", "mpi", "--mpirun", mpirun, "--seconds", "30", "--rounds", "1"];
         let bench = Process::spawn(world.ropeway_command(&args));
-        // Ranks and launcher alike are told where the coordinator is; no other test has any now.
-        let of_the_job = || with_command_line("--control\0");
+        // Ranks and launcher alike are told where the coordinator is.
+        let of_the_job = || world.processes_with("--control\0");
         let ranks = || -> Vec<u32> {
             let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             of_the_job().into_iter().filter(|pid| name(pid).trim() == "ropeway").collect()
@@ -150,6 +150,7 @@ fn mpich_starts_the_ranks_of_every_transport() {
 
 #[test]
 fn a_launcher_that_keeps_the_environment_back_is_told_apart_from_one_that_fails() {
+    let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let world = World::new();
     let args = ["pingpong", "--transport", "tcp", "--rounds", "1", "--launcher"];
     // A launcher that drops its arguments for the number of ranks, and starts one.

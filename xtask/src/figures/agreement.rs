@@ -2,15 +2,17 @@
 
 use super::bed::{Arm, Bed};
 use super::builtin;
-use super::row::{Better, Goal, Row, median};
-use super::tools::{iperf3_report, iperf3_server, number_after, sockperf_client, sockperf_server};
+use super::row::{Better, Goal, Row};
+use super::tools::{iperf3_client, iperf3_server, number_after, sockperf_client, sockperf_server};
 use crate::Result;
 use ropeway_testkit::proc::command;
-use serde_json::Value;
 use std::process::Command;
 
-/// The processors of client and server, as `ropeway bench` chooses them on two.
+/// The processors of client and server.
 const PROCESSORS: [&str; 2] = ["0", "1"];
+
+/// The same for `ropeway bench`.
+const PIN: [&str; 2] = ["--pin", "0,1"];
 
 /// Half of a round trip of as many bytes as sockperf sends, every trip timed alone: the medians of both.
 pub fn sockperf(bed: &Bed) -> Result<Vec<Row>> {
@@ -21,7 +23,7 @@ pub fn sockperf(bed: &Bed) -> Result<Vec<Row>> {
         Arm::Tcp => {
             number_after(&bed.client(arm, &on(PROCESSORS[0], sockperf_client(port)))?.stdout, "percentile 50.000 =")
         }
-        Arm::Ropeway => builtin::of_tcp(bed, OURS),
+        Arm::Ropeway => builtin::of_tcp(bed, &[OURS, &PIN].concat()),
     })?;
     server.stop();
     Ok(vec![Row::of_tcp(
@@ -32,16 +34,16 @@ pub fn sockperf(bed: &Bed) -> Result<Vec<Row>> {
     )])
 }
 
-/// One stream, written in pieces of 128 KiB: the median over slices of time after a warm-up, as `ropeway bench` says it.
+/// One stream, written in pieces of 128 KiB: the mean after a warm-up, of both.
 pub fn iperf3(bed: &Bed) -> Result<Vec<Row>> {
     const OURS: &[&str] = &["stream", "--size", "128Ki"];
     let port = bed.port();
     let server = bed.server(Arm::Tcp, &iperf3_server(port)?, port)?;
-    let options = ["-l", "128K", "-A", &PROCESSORS.join(","), "-O", "1", "-i", "0.1"];
+    let options = ["-l", "128K", "-A", &PROCESSORS.join(","), "-O", "1"];
     let rounds = bed.in_turn(|arm| match arm {
-        Arm::Tcp => median_of_intervals(&iperf3_report(bed, arm, port, &options)?),
+        Arm::Tcp => iperf3_client(bed, arm, port, &options),
         // In GB/s.
-        Arm::Ropeway => Ok(8.0 * builtin::of_tcp(bed, OURS)?),
+        Arm::Ropeway => Ok(8.0 * builtin::of_tcp(bed, &[OURS, &PIN].concat())?),
     })?;
     server.stop();
     Ok(vec![Row::of_tcp(
@@ -50,14 +52,6 @@ pub fn iperf3(bed: &Bed) -> Result<Vec<Row>> {
         Goal::Same { within: 0.1 },
         rounds,
     )])
-}
-
-/// In Gbit/s, without those of the warm-up.
-fn median_of_intervals(report: &Value) -> Result<f64> {
-    let intervals = report["intervals"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let counted = intervals.iter().map(|interval| &interval["sum"]).filter(|sum| sum["omitted"] == false);
-    let rates: Vec<f64> = counted.filter_map(|sum| sum["bits_per_second"].as_f64()).collect();
-    Ok(median(&rates).ok_or("iperf3's report has no intervals")? / 1e9)
 }
 
 /// On one processor.

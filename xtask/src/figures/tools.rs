@@ -84,16 +84,13 @@ pub fn iperf3_server(port: u16) -> Result<Command> {
     Ok(command("iperf3", ["-s", "-B", HOST, "-p", &port.to_string()]))
 }
 
-fn iperf3_client(bed: &Bed, arm: Arm, port: u16, options: &[&str]) -> Result<f64> {
-    let received = &iperf3_report(bed, arm, port, options)?["end"]["sum_received"]["bits_per_second"];
-    Ok(received.as_f64().ok_or("iperf3's report has no sum_received")? / 1e9)
-}
-
-pub fn iperf3_report(bed: &Bed, arm: Arm, port: u16, options: &[&str]) -> Result<Value> {
+pub fn iperf3_client(bed: &Bed, arm: Arm, port: u16, options: &[&str]) -> Result<f64> {
     let mut client = command("iperf3", ["-c", HOST, "-p", &port.to_string(), "-t", "1", "-J"]);
     client.args(options);
     let output = bed.client(arm, &client)?.stdout;
-    Ok(serde_json::from_str(&output).map_err(|e| format!("iperf3 did not print JSON: {e}"))?)
+    let report: Value = serde_json::from_str(&output).map_err(|e| format!("iperf3 did not print JSON: {e}"))?;
+    let received = &report["end"]["sum_received"]["bits_per_second"];
+    Ok(received.as_f64().ok_or("iperf3's report has no sum_received")? / 1e9)
 }
 
 pub fn redis_c1(bed: &Bed) -> Result<Vec<Row>> {

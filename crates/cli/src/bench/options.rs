@@ -64,7 +64,7 @@ pub struct Options {
     /// Have the ranks of every transport started by this command, such as mpirun or srun; may have arguments
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["in_box", "hosts", "mpirun"])]
     launcher: Option<String>,
-    /// Name or address of this host for ranks that the launcher starts on others
+    /// Address of this host at which ranks that the launcher starts on others reach it; chooses the network that is measured
     #[arg(long, value_name = "ADDRESS", requires = "launcher")]
     meet: Option<String>,
     /// The processors of the ranks, in their order [default: a core for each, if there are enough]

@@ -19,7 +19,7 @@ fn ask(mut prober: Prober, trial: &Trial, messages: u32) -> Result<Vec<Series>, 
     let pause = prober.warm_up(trial)?;
     let (paused_ns, _) = prober.pause_and_clock_ns(pause);
     let (mut round_trips, mut gaps, mut overheads) = (Vec::new(), Vec::new(), Vec::new());
-    prober.repeat(trial.bound, |prober| {
+    prober.repeat(trial, |prober| {
         let single = prober.single()?;
         let burst = prober.burst(0)?;
         let spread = prober.burst(pause)?;

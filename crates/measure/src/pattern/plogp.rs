@@ -19,7 +19,7 @@ fn ask(mut prober: Prober, trial: &Trial, messages: u32) -> Result<Vec<Series>, 
     let (_, clock_ns) = prober.pause_and_clock_ns(pause);
     let (mut round_trips, mut gaps) = (Vec::new(), Vec::new());
     let (mut sends, mut receives) = (Vec::new(), Vec::new());
-    prober.repeat(trial.bound, |prober| {
+    prober.repeat(trial, |prober| {
         let single = prober.single()?;
         let burst = prober.burst(0)?;
         let (send, receive) = calls(prober, pause)?;

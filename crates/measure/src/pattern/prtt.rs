@@ -1,7 +1,8 @@
 //! Parametrized round trips, PRTT(n, d, s): rank 0 sends n messages of s bytes with a pause d between them, rank 1 answers the last with one of the same size
 //! ([2:6.3.2], after Hoefler, Lichei and Rehm 2007). All clocks read are rank 0's, so that no two clocks have to agree.
 
-use super::{Bound, Trial};
+use super::Trial;
+use super::limit::{Limit, Phase};
 use crate::Failure;
 use crate::record::Series;
 use crate::transport::{Rank, Transport};
@@ -76,7 +77,7 @@ fn answer(transport: &mut dyn Transport, size: usize, messages: u32) -> Result<(
 }
 
 impl<'a> Prober<'a> {
-    pub fn new(transport: &'a mut dyn Transport, size: usize, messages: u32) -> Prober<'a> {
+    fn new(transport: &'a mut dyn Transport, size: usize, messages: u32) -> Prober<'a> {
         let message = vec![0u8; size.max(1)];
         Prober { transport, back: message.clone(), message, messages }
     }
@@ -143,21 +144,14 @@ impl<'a> Prober<'a> {
     /// Calls `sample` as often or as long as the trial says, then lets rank 1 go.
     pub fn repeat(
         mut self,
-        bound: Bound,
+        trial: &Trial,
         mut sample: impl FnMut(&mut Self) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let start = self.transport.now_ns();
-        let mut taken = 0u32;
-        loop {
-            let go_on = match bound {
-                Bound::Samples(count) => taken < count,
-                Bound::DurationNs(ns) => self.transport.now_ns() - start < ns,
-            };
-            if !go_on {
-                break;
-            }
+        // The warm-up, which chose the pause, is over.
+        let mut limit = Limit::new(&Trial { warm_up_ns: 0, ..trial.clone() }, self.transport.now_ns());
+        while limit.phase(self.transport.now_ns()) != Phase::Over {
             sample(&mut self)?;
-            taken += 1;
+            limit.count(1);
         }
         self.message[0] = LAST;
         self.transport.send(1, &self.message)?;

@@ -68,7 +68,7 @@ impl Group {
         Group { job: Some(job), ..self }
     }
 
-    /// Where other ranks reach that one, if it has said so itself.
+    /// Where other ranks reach that one, as far as its connection to us shows it.
     pub fn address(&self, rank: usize) -> Option<&str> {
         self.members.get(rank)?.address()
     }

@@ -7,7 +7,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -53,7 +53,7 @@ const TOKEN_VAR: &str = "ROPEWAY_BENCH_TOKEN";
 /// As hexadecimal digits, 128 bits.
 const TOKEN_BYTES: usize = 32;
 
-/// Connections that have not said the token yet, besides those of the ranks: of more, the oldest is closed.
+/// Connections that have not said the token yet, besides those that the ranks may be: of more, the oldest is closed.
 const MOST_STRANGERS: usize = 16;
 
 /// Starts a job and waits until all of its ranks have joined. They are in no order yet: their first words say who they are.
@@ -66,8 +66,7 @@ pub fn start(
     let Start { launcher, ranks, .. } = *start;
     let cannot = |what: &str, error: io::Error| Fault::Start(format!("cannot {what}: {error}"));
     let errors = scratch.path.join(ERRORS);
-    let host = start.meet.unwrap_or("127.0.0.1");
-    let mut door = Door::open(host).map_err(|e| cannot(&format!("wait for ranks at {host}"), e))?;
+    let door = Door::open(start.meet, ranks)?;
     let address = door.address().map_err(|e| cannot("make a socket for the ranks", e))?;
     let stderr = File::create(&errors).map_err(|e| cannot("make a temporary file", e))?;
     let mut command = command(start, flavour(launcher)?, &address, &scratch.path)?;
@@ -76,26 +75,7 @@ pub fn start(
     command.env("ROPEWAY", "off").env(TOKEN_VAR, &door.token);
     let child = command.spawn().map_err(|e| no_launcher(launcher, &e))?;
     let mut job = Job { child };
-    let deadline = Instant::now() + limit;
-    let mut members = Vec::new();
-    while members.len() < ranks {
-        if broken_off() {
-            return Err(Fault::BrokenOff);
-        }
-        if let Some(status) = job.ended() {
-            let said = last_line(&errors);
-            return Err(Fault::Start(format!("{launcher} ended with {status} before its ranks had joined{said}")));
-        }
-        if Instant::now() >= deadline {
-            let (came, said) = (members.len(), last_line(&errors));
-            return Err(Fault::Start(format!("only {came} of {ranks} ranks of {launcher} came in {limit:?}{said}")));
-        }
-        for (stream, from) in door.admit(LOOK_AGAIN).map_err(|e| cannot("take a rank in", e))? {
-            let input = stream.try_clone().map_err(|e| cannot("take a rank in", e))?;
-            let member = Member::new(format!("a rank of {launcher}"), OwnedFd::from(input), OwnedFd::from(stream));
-            members.push(member.with_errors(errors.clone()).with_address(from.ip().to_string()));
-        }
-    }
+    let members = job.joined(start, door, &errors, limit, broken_off)?;
     Ok((members, job))
 }
 
@@ -104,11 +84,12 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Where ranks knock.
 struct Door {
-    host: String,
     listener: TcpListener,
     token: String,
     /// Those that have not said the whole token yet, the oldest first.
     strangers: Vec<Stranger>,
+    /// Of more, the oldest is sent away.
+    most_strangers: usize,
 }
 
 struct Stranger {
@@ -118,36 +99,32 @@ struct Stranger {
 }
 
 impl Door {
-    fn open(host: &str) -> io::Result<Door> {
+    /// For so many ranks, at that name or address of this host; `None`: for ranks of this host alone.
+    fn open(meet: Option<&str>, ranks: usize) -> Result<Door, Fault> {
+        let host = meet.unwrap_or("127.0.0.1");
+        let cannot = |error: io::Error| Fault::Start(format!("cannot wait for ranks at {host}: {error}"));
         let mut secret = [0; TOKEN_BYTES / 2];
-        getrandom(&mut secret, GetRandomFlags::empty())?;
+        getrandom(&mut secret, GetRandomFlags::empty()).map_err(|error| cannot(error.into()))?;
         let token = format!("{:032x}", u128::from_ne_bytes(secret));
-        let listener = TcpListener::bind((host, 0))?;
-        listener.set_nonblocking(true)?;
-        Ok(Door { host: host.to_owned(), listener, token, strangers: Vec::new() })
+        let listener = TcpListener::bind((host, 0)).map_err(cannot)?;
+        listener.set_nonblocking(true).map_err(cannot)?;
+        let is_name = host.parse::<IpAddr>().is_err() && host != "localhost";
+        if is_name && listener.local_addr().map_err(cannot)?.ip().is_loopback() {
+            return Err(Fault::Start(format!(
+                "this host knows its own name {host} as an address that no other host reaches: give an address after --meet"
+            )));
+        }
+        Ok(Door { listener, token, strangers: Vec::new(), most_strangers: MOST_STRANGERS + ranks })
     }
 
     fn address(&self) -> io::Result<String> {
-        let port = self.listener.local_addr()?.port();
-        Ok(if self.host.contains(':') { format!("[{}]:{port}", self.host) } else { format!("{}:{port}", self.host) })
+        self.listener.local_addr().map(|address| address.to_string())
     }
 
     /// Those who have said the token since the last time; waits so long for somebody to say something.
     fn admit(&mut self, limit: Duration) -> io::Result<Vec<(TcpStream, SocketAddr)>> {
         let fds = self.strangers.iter().map(|stranger| stranger.stream.as_fd()).chain([self.listener.as_fd()]);
         wait_for(fds, PollFlags::IN, Some(limit));
-        match self.listener.accept() {
-            Ok((stream, from)) => {
-                stream.set_nonblocking(true)?;
-                if self.strangers.len() >= MOST_STRANGERS {
-                    self.strangers.remove(0);
-                }
-                self.strangers.push(Stranger { stream, from, said: Vec::new() });
-            }
-            // None is there, or it has left again.
-            Err(e) if is_passing(e.kind()) => {}
-            Err(e) => return Err(e),
-        }
         let mut admitted = Vec::new();
         for mut stranger in std::mem::take(&mut self.strangers) {
             match stranger.listen(self.token.as_bytes()) {
@@ -155,6 +132,18 @@ impl Door {
                 Some(false) => {}
                 None => self.strangers.push(stranger),
             }
+        }
+        match self.listener.accept() {
+            Ok((stream, from)) => {
+                stream.set_nonblocking(true)?;
+                if self.strangers.len() >= self.most_strangers {
+                    self.strangers.remove(0);
+                }
+                self.strangers.push(Stranger { stream, from, said: Vec::new() });
+            }
+            // None is there, or it has left again.
+            Err(e) if is_passing(e.kind()) => {}
+            Err(e) => return Err(e),
         }
         admitted
             .iter()
@@ -186,6 +175,42 @@ impl Stranger {
 }
 
 impl Job {
+    /// Waits until all ranks have come in. The door is closed before a job that failed is ended: who stands there learns it.
+    fn joined(
+        &mut self,
+        start: &Start,
+        mut door: Door,
+        errors: &Path,
+        limit: Duration,
+        broken_off: BrokenOff,
+    ) -> Result<Vec<Member>, Fault> {
+        let Start { launcher, ranks, .. } = *start;
+        let cannot = |error: io::Error| Fault::Start(format!("cannot take a rank in: {error}"));
+        let deadline = Instant::now() + limit;
+        let mut members = Vec::new();
+        while members.len() < ranks {
+            if broken_off() {
+                return Err(Fault::BrokenOff);
+            }
+            if let Some(status) = self.ended() {
+                let said = last_line(errors);
+                return Err(Fault::Start(format!("{launcher} ended with {status} before its ranks had joined{said}")));
+            }
+            if Instant::now() >= deadline {
+                let (came, said) = (members.len(), last_line(errors));
+                return Err(Fault::Start(format!(
+                    "only {came} of {ranks} ranks of {launcher} came in {limit:?}{said}"
+                )));
+            }
+            for (stream, from) in door.admit(LOOK_AGAIN).map_err(cannot)? {
+                let input = stream.try_clone().map_err(cannot)?;
+                let member = Member::new(format!("a rank of {launcher}"), OwnedFd::from(input), OwnedFd::from(stream));
+                members.push(member.with_errors(errors.to_owned()).with_address(from.ip().to_string()));
+            }
+        }
+        Ok(members)
+    }
+
     /// Waits until the launcher has ended by itself, which it does when its ranks have; it is ended after the limit.
     pub fn leave(mut self, limit: Duration) {
         wait(&mut self.child, limit);
@@ -241,9 +266,9 @@ fn connect(address: &str) -> io::Result<TcpStream> {
     let mut failure = io::ErrorKind::AddrNotAvailable.into();
     for address in std::net::ToSocketAddrs::to_socket_addrs(address)? {
         let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
-        let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        match rustix::net::connect(&socket, &address) {
-            Ok(()) => {
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        match socket.and_then(|socket| rustix::net::connect(&socket, &address).map(|()| socket)) {
+            Ok(socket) => {
                 sockopt::set_tcp_nodelay(&socket, true)?;
                 sockopt::set_socket_keepalive(&socket, true)?;
                 sockopt::set_tcp_keepidle(&socket, KEEP_ALIVE)?;
@@ -295,10 +320,23 @@ pub fn build_shim(launcher: &str) -> Result<PathBuf, String> {
 
 /// Whose launcher this is, by what it says of its version.
 fn flavour(launcher: &str) -> Result<Launcher, Fault> {
+    /// One that does not know the question may do anything, for as long as it likes.
+    const ASKING: Duration = Duration::from_secs(5);
     let (program, _) = words(launcher)?;
-    let said = Command::new(&program).arg("--version").stdin(Stdio::null()).output();
-    let said = said.map_err(|e| no_launcher(launcher, &e))?;
-    Ok(flavour_of(&String::from_utf8_lossy(&said.stdout)))
+    let mut command = Command::new(&program);
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(|e| no_launcher(launcher, &e))?;
+    if wait(&mut child, ASKING).is_none() {
+        let _ = child.kill();
+        let _ = child.wait();
+        return Ok(Launcher::Unknown);
+    }
+    let mut said = Vec::new();
+    if let Some(output) = &mut child.stdout {
+        // What it has started may keep the pipe open.
+        output.take(VERSION_BYTES).read_to_end(&mut said).map_err(|e| no_launcher(launcher, &e))?;
+    }
+    Ok(flavour_of(&String::from_utf8_lossy(&said)))
 }
 
 fn flavour_of(version: &str) -> Launcher {
@@ -347,6 +385,9 @@ fn command(start: &Start, launcher: Launcher, address: &str, scratch: &Path) -> 
     command.arg("--control").arg(address);
     Ok(command)
 }
+
+/// More than any launcher says of its version.
+const VERSION_BYTES: u64 = 16 << 10;
 
 /// A launcher and its own arguments.
 fn words(launcher: &str) -> Result<(String, Vec<String>), Fault> {
@@ -431,33 +472,52 @@ mod tests {
         assert!(text.contains("exit status: 3 before") && text.contains("(no slots)"), "{text}");
     }
 
+    fn connection(door: &Door) -> TcpStream {
+        TcpStream::connect(door.address().expect("an address")).expect("a connection")
+    }
+
+    /// How many come in within a moment.
+    fn admitted(door: &mut Door) -> usize {
+        (0..40).map(|_| door.admit(Duration::from_millis(5)).expect("a socket that listens").len()).sum()
+    }
+
     #[test]
     fn only_ranks_of_the_job_are_admitted() {
-        let mut door = Door::open("127.0.0.1").expect("a socket");
-        let address = door.address().expect("an address");
-        let mut came = |mut words: Vec<&[u8]>| {
-            let mut stream = TcpStream::connect(&address).expect("a connection");
-            let mut admitted = Vec::new();
-            let end = Instant::now() + Duration::from_millis(300);
-            while Instant::now() < end && admitted.is_empty() {
-                if let Some(word) = words.pop() {
-                    stream.write_all(word).expect("said");
-                }
-                admitted = door.admit(Duration::from_millis(20)).expect("a socket that listens");
-            }
-            (admitted.len(), door.token.clone(), stream, door.strangers.len())
+        let mut door = Door::open(None, 4).expect("a socket");
+        let token = door.token.clone();
+        let say = |stream: &mut TcpStream, word: &str| stream.write_all(word.as_bytes()).expect("said");
+        let mut silent = connection(&door);
+        assert_eq!((admitted(&mut door), door.strangers.len()), (0, 1), "who says nothing waits");
+        say(&mut connection(&door), &"0".repeat(TOKEN_BYTES));
+        assert_eq!((admitted(&mut door), door.strangers.len()), (0, 1), "who guesses is sent away");
+        say(&mut silent, &token[..5]);
+        assert_eq!(admitted(&mut door), 0);
+        say(&mut silent, &token[5..]);
+        assert_eq!((admitted(&mut door), door.strangers.len()), (1, 0), "in two pieces");
+    }
+
+    #[test]
+    fn a_crowd_of_strangers_keeps_no_rank_out() {
+        let mut door = Door::open(None, 20).expect("a socket");
+        let token = door.token.clone();
+        let knock = |door: &mut Door, count: usize| -> Vec<TcpStream> {
+            let streams = (0..count).map(|_| connection(door)).collect();
+            (0..count).for_each(|_| assert!(door.admit(Duration::from_millis(100)).expect("it listens").is_empty()));
+            streams
         };
-        let (none, token, silent, strangers) = came(vec![]);
-        assert_eq!((none, strangers), (0, 1), "who says nothing waits");
-        let wrong = "0".repeat(TOKEN_BYTES);
-        assert_eq!(came(vec![wrong.as_bytes()]).0, 0, "a guess");
-        let (first, second) = token.as_bytes().split_at(5);
-        assert_eq!(came(vec![second, first]).0, 1, "in two pieces");
-        drop(silent);
-        assert_eq!(came(vec![token.as_bytes()]).3, 0, "those who left are forgotten");
-        // A crowd that says nothing keeps nobody out.
-        let crowd: Vec<_> = (0..3 * MOST_STRANGERS).map(|_| came(vec![b"x"]).2).take(2).collect();
-        assert_eq!(came(vec![token.as_bytes()]).0, 1);
-        drop(crowd);
+        let _crowd = knock(&mut door, 3 * MOST_STRANGERS);
+        // All knock before the first has the processor to say the token.
+        let mut ranks = knock(&mut door, 20);
+        assert_eq!(door.strangers.len(), 20 + MOST_STRANGERS);
+        ranks.iter_mut().for_each(|rank| rank.write_all(token.as_bytes()).expect("said"));
+        assert_eq!(admitted(&mut door), 20);
+    }
+
+    #[test]
+    fn a_launcher_that_does_not_answer_is_one_of_an_unknown_kind() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let asked = Instant::now();
+        assert_eq!(flavour(&launcher(directory.path(), "exec sleep 60\n")), Ok(Launcher::Unknown));
+        assert!(asked.elapsed() < Duration::from_secs(30));
     }
 }

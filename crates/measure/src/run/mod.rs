@@ -109,7 +109,7 @@ struct Running<'a> {
     /// What patterns measured to which a model is fitted at the end.
     modelled: Vec<Measured>,
     outcome: Outcome,
-    /// Makes the seeds of trials different.
+    /// Of those that the plan has, for whoever waits.
     next_trial: u64,
 }
 
@@ -159,8 +159,13 @@ impl Running<'_> {
         if hosts.is_empty() {
             hosts.push(machine::describe(false));
         }
+        let is_one_host = hosts.len() > 1 && hosts.windows(2).all(|pair| pair[0].name == pair[1].name);
         let head = head(self.plan, hosts, clock_offsets_ns);
         self.observer.line(&Line::Run(head))?;
+        if is_one_host && site(&self.plan.launch.places) == Site::Hosts {
+            let text = "all ranks run on one host: these are no figures between hosts; tell the launcher to spread them, such as mpirun --map-by node".to_owned();
+            self.observer.line(&Line::Warning { text })?;
+        }
         for (spec, fault) in faults {
             for point in &self.plan.points {
                 self.failed(&spec, point, 0, fault.to_string())?;
@@ -484,7 +489,8 @@ pub fn case(spec: &Spec, point: &Point, ranks: usize, places: &[Place]) -> Case 
 
 /// Limits of the machine and simulated networks, which have no ranks, stand with the transports beside which they are shown.
 fn site(places: &[Place]) -> Site {
-    if places.iter().all(Place::is_one_host) {
+    let is_one_ssh_host = matches!(places, [Place::Ssh { host, .. }, others @ ..] if others.iter().all(|other| matches!(other, Place::Ssh { host: same, .. } if same == host)));
+    if is_one_ssh_host || places.iter().all(Place::is_one_host) {
         Site::Here
     } else if places.iter().all(|place| matches!(place, Place::Box { .. })) {
         Site::Box

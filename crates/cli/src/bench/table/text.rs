@@ -12,6 +12,9 @@ use super::{Row, Spread, Table};
 /// Width of a column of figures.
 const WIDTH: usize = 16;
 
+/// Width of the column with the names of transports.
+const NAME: usize = 17;
+
 /// Width of a cell with a figure and how far its interval reaches.
 const CELL: usize = 20;
 
@@ -75,17 +78,20 @@ impl Table {
             (_, unit) => unit.to_owned(),
         };
         let mut figures = rows.iter().filter_map(|row| row.figure);
-        let known = figures.all(|figure| figure.interval.is_some());
+        let known = figures.clone().next().is_some() && figures.all(|figure| figure.interval.is_some());
         let range = if known { "95 % interval" } else { "min .. max" };
-        write!(f, "\n{:<17}{what:>14}{range:>22}", label.unwrap_or_default())?;
+        let name = self.name_width(label);
+        write!(f, "\n{:<name$}{what:>14}{range:>22}", label.unwrap_or_default())?;
         if self.unit == "us" {
             write!(f, "{:>10}", "p99")?;
         }
         for peer in self.peers() {
-            write!(f, "{:>WIDTH$}", column(peer, 1.0).0)?;
+            let heading = column(peer, 1.0).0;
+            let width = room(WIDTH, &heading);
+            write!(f, "{heading:>width$}")?;
         }
         writeln!(f)?;
-        rows.iter().try_for_each(|row| self.write_row(f, row, known))?;
+        rows.iter().try_for_each(|row| self.write_row(f, row, known, name))?;
         if label.is_some_and(|_| !std::ptr::eq(rows.as_ptr_range().end, self.rows.as_ptr_range().end)) {
             return Ok(());
         }
@@ -96,8 +102,14 @@ impl Table {
         writeln!(f, "x PEER: how many times better than PEER; / cache-line: how many times the limit of the machine.")
     }
 
-    fn write_row(&self, f: &mut fmt::Formatter<'_>, row: &Row, intervals: bool) -> fmt::Result {
-        write!(f, "{:<17}", row.case.transport)?;
+    /// Width of the column with the names of the transports, under that label.
+    fn name_width(&self, label: Option<&str>) -> usize {
+        let names = self.rows.iter().map(|row| row.case.transport.as_str());
+        names.chain(label).map(|name| room(NAME, name)).max().unwrap_or(NAME)
+    }
+
+    fn write_row(&self, f: &mut fmt::Formatter<'_>, row: &Row, intervals: bool, name: usize) -> fmt::Result {
+        write!(f, "{:<name$}", row.case.transport)?;
         match row.figure {
             Some(Spread { median, min, max, interval }) => {
                 let (low, high) = interval.filter(|_| intervals).map_or((min, max), |i| (i.low, i.high));
@@ -107,7 +119,8 @@ impl Table {
                 }
                 for peer in self.peers() {
                     let times = row.times_better_than.get(&peer.to_string()).map(|&times| column(peer, times).1);
-                    write!(f, "{:>WIDTH$}", times.map_or_else(String::new, |times| format!("{times:.2}")))?;
+                    let width = room(WIDTH, &column(peer, 1.0).0);
+                    write!(f, "{:>width$}", times.map_or_else(String::new, |times| format!("{times:.2}")))?;
                 }
             }
             None => write!(f, "  not measured")?,
@@ -136,12 +149,15 @@ impl Table {
         let labels: Vec<String> = points.iter().map(|rows| self.label(&rows[0].case)).collect();
         let width = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0).max(8);
         write!(f, "\n{:>width$}", self.unit)?;
-        self.transports.iter().try_for_each(|spec| write!(f, "{:>CELL$}", spec.to_string()))?;
+        let names: Vec<String> = self.transports.iter().map(Spec::to_string).collect();
+        let cells: Vec<usize> = names.iter().map(|name| room(CELL, name)).collect();
+        names.iter().zip(&cells).try_for_each(|(name, width)| write!(f, "{name:>width$}"))?;
         writeln!(f)?;
         for (rows, label) in points.iter().zip(labels) {
             write!(f, "{label:>width$}")?;
-            rows.iter()
-                .try_for_each(|row| write!(f, "{:>CELL$}", row.figure.map_or_else(|| "failed".to_owned(), cell)))?;
+            for (row, width) in rows.iter().zip(&cells) {
+                write!(f, "{:>width$}", row.figure.map_or_else(|| "failed".to_owned(), cell))?;
+            }
             writeln!(f)?;
         }
         for row in points[0] {
@@ -155,6 +171,11 @@ impl Table {
              --csv and --json have their spread, --out has every sample."
         )
     }
+}
+
+/// The width of a column for this text, with a gap to the next one.
+fn room(usual: usize, text: &str) -> usize {
+    usual.max(text.chars().count() + 2)
 }
 
 /// `1.500 ±2.1 %`.
