@@ -21,8 +21,9 @@ struct Wait {
     polling: bool,
     /// It leaves polling to others although nobody polls.
     aside: bool,
-    /// It has slept on the links: spinning was in vain.
-    slept: bool,
+    /// What it may spin for, from the last arrival on: of a message in many packets each may be answered by the other end, and the next one comes soon.
+    spin_ns: u64,
+    spin_until: Time,
     pace: Pace,
 }
 
@@ -48,7 +49,9 @@ impl Engine {
             let deadline =
                 deadline.map(|at| Time::from_nanos(at.saturating_duration_since(inner.origin).as_nanos() as u64));
             let pace = core.spin.pace(now);
-            let wait = Wait { subject, since: now, deadline, polling: false, aside: false, slept: false, pace };
+            let spin_ns = core.spin.budget_ns();
+            let spin_until = now.after(spin_ns);
+            let wait = Wait { subject, since: now, deadline, polling: false, aside: false, spin_ns, spin_until, pace };
             (core, now, result) = wait.run(inner, core, &mut attempt);
         }
         inner.follow_up(&mut core, now);
@@ -67,8 +70,6 @@ impl Wait {
     ) -> (MutexGuard<'a, Core>, Time, Option<Result<T, Error>>) {
         // What the first attempt made leaves before anybody sleeps, and who sleeps on the links must know of its timers.
         inner.follow_up(&mut core, self.since);
-        let spin_ns = core.spin.budget_ns();
-        let spin_until = self.since.after(spin_ns);
         loop {
             let served = core.waiters.served();
             let now;
@@ -77,7 +78,7 @@ impl Wait {
                 core = self.sleep_beside(inner, core, inner.now());
                 now = inner.now();
             } else {
-                (core, now) = self.poll(inner, core, spin_until);
+                (core, now) = self.poll(inner, core);
             }
             let result = attempt(&mut core, now);
             let is_over = self.deadline.is_some_and(|deadline| now >= deadline) || core.shut_down;
@@ -85,9 +86,6 @@ impl Wait {
                 // Who was woken to take over and found its own matter settled passes that on.
                 if self.polling || core.poller == Poller::Nobody {
                     inner.leave(&mut core, now);
-                }
-                if spin_ns > 0 {
-                    if self.slept { core.spin.failed() } else { core.spin.succeeded() }
                 }
                 return (core, now, result);
             }
@@ -101,12 +99,7 @@ impl Wait {
     }
 
     /// Looks at the links once, and spins or sleeps if they have nothing.
-    fn poll<'a>(
-        &mut self,
-        inner: &'a Inner,
-        mut core: MutexGuard<'a, Core>,
-        spin_until: Time,
-    ) -> (MutexGuard<'a, Core>, Time) {
+    fn poll<'a>(&mut self, inner: &'a Inner, mut core: MutexGuard<'a, Core>) -> (MutexGuard<'a, Core>, Time) {
         if core.poller == Poller::Helper {
             inner.ring_helper();
         }
@@ -115,16 +108,22 @@ impl Wait {
         let mut now = inner.now();
         if core.turn(now) {
             core.spin.found(&self.pace, now);
-            core = inner.let_in(core);
-        } else {
-            if now < spin_until {
-                core = inner.give_way(core, now, &mut self.pace);
-            } else {
-                self.slept = true;
-                core = inner.sleep_on_links(core, self.deadline);
-                now = inner.now();
-                core.turn(now);
+            if core.arrived_at == now && self.spin_ns > 0 {
+                core.spin.succeeded();
+                self.spin_until = now.after(self.spin_ns);
             }
+            core = inner.let_in(core);
+        } else if now < self.spin_until {
+            core = inner.give_way(core, now, &mut self.pace);
+        } else {
+            if self.spin_ns > 0 {
+                core.spin.failed();
+            }
+            core = inner.sleep_on_links(core, self.deadline);
+            now = inner.now();
+            core.turn(now);
+            self.spin_ns = core.spin.budget_ns();
+            self.spin_until = now.after(self.spin_ns);
         }
         (core, now)
     }

@@ -61,6 +61,8 @@ pub struct Core {
     pub shut_down: bool,
     /// How long calls that wait poll before they sleep.
     pub spin: Spin,
+    /// When the links brought something last.
+    pub arrived_at: Time,
     turns: u32,
     turns_without_timers: u32,
     turned_at: Time,
@@ -88,6 +90,7 @@ impl Core {
             helper_parked: false,
             shut_down: false,
             spin,
+            arrived_at: Time::ZERO,
             turns: 0,
             turns_without_timers: 0,
             turned_at: Time::ZERO,
@@ -174,6 +177,9 @@ impl Core {
         // First, so that what arrives is granted out of it.
         let may_grant = self.share.take_turn(&mut self.endpoint, now);
         let arrived = self.receive(now);
+        if arrived {
+            self.arrived_at = now;
+        }
         if may_grant {
             // Whatever arrived or not: who waits has waited for this turn.
             self.endpoint.finish_batch(now);

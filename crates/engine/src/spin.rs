@@ -8,6 +8,8 @@ pub const USUAL_SPIN_NS: u64 = 50_000;
 const MOST_FAILURES: u32 = 4;
 /// ... except every so many waits, to notice when it would pay again.
 const PROBE_EVERY: u32 = 32;
+/// ... for so many times the bound: the other end may be asleep as well, and answer only after it was woken. Two that sleep would else never find out that both would do better.
+const PROBE_TIMES: u64 = 3;
 /// A thread that spins offers the processor to others this often: rarer than the answers of a fast network come, as an offer may be taken ...
 const YIELD_EVERY_NS: u64 = 10_000;
 /// ... but soon when the last wait was ended by such an offer: the other end is on this processor.
@@ -71,7 +73,11 @@ impl Spin {
 
     pub fn budget_ns(&mut self) -> u64 {
         self.waits = self.waits.wrapping_add(1);
-        if self.failures < MOST_FAILURES || self.waits.is_multiple_of(PROBE_EVERY) { self.most_ns } else { 0 }
+        match self.failures < MOST_FAILURES {
+            true => self.most_ns,
+            false if self.waits.is_multiple_of(PROBE_EVERY) => PROBE_TIMES * self.most_ns,
+            false => 0,
+        }
     }
 
     /// How a wait that begins now offers the processor to others.
@@ -123,7 +129,7 @@ mod tests {
                 budget
             })
             .sum();
-        assert!(spent <= 4 + 10, "{spent}");
+        assert!(spent <= 4 + 10 * PROBE_TIMES, "{spent}");
         spin.succeeded();
         assert_eq!(spin.budget_ns(), 1);
     }
