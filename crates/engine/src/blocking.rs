@@ -49,7 +49,7 @@ impl Engine {
             let deadline =
                 deadline.map(|at| Time::from_nanos(at.saturating_duration_since(inner.origin).as_nanos() as u64));
             let pace = core.spin.pace(now);
-            let spin_ns = core.spin.budget_ns();
+            let spin_ns = core.spin.budget_ns(now);
             let spin_until = now.after(spin_ns);
             let wait = Wait { subject, since: now, deadline, polling: false, aside: false, spin_ns, spin_until, pace };
             (core, now, result) = wait.run(inner, core, &mut attempt);
@@ -110,6 +110,9 @@ impl Wait {
             core.spin.found(&self.pace, now);
             if core.arrived_at == now && self.spin_ns > 0 {
                 core.spin.succeeded();
+                if core.spin.is_crowded(now) {
+                    self.spin_ns = 0;
+                }
                 self.spin_until = now.after(self.spin_ns);
             }
             core = inner.let_in(core);
@@ -122,7 +125,7 @@ impl Wait {
             core = inner.sleep_on_links(core, self.deadline);
             now = inner.now();
             core.turn(now);
-            self.spin_ns = core.spin.budget_ns();
+            self.spin_ns = core.spin.budget_ns(now);
             self.spin_until = now.after(self.spin_ns);
         }
         (core, now)

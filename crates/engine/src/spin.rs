@@ -1,6 +1,7 @@
 //! How long a waiting thread polls before it sleeps: no longer than a bound, and no longer than polling has paid off lately.
 
 use ropeway_proto::Time;
+use ropeway_shm::processors::{self, Crowd};
 
 /// Without a setting: about the cost of a sleep and a wake-up.
 pub const USUAL_SPIN_NS: u64 = 50_000;
@@ -45,6 +46,10 @@ impl Pace {
 #[derive(Clone, Copy, Debug)]
 pub struct Spin {
     most_ns: u64,
+    /// Processors of the machine, and whether more threads want to run than that.
+    online: u32,
+    crowd: Crowd,
+    counted_at: Time,
     failures: u32,
     waits: u32,
     /// Waits in a row that an offer of the processor ended.
@@ -56,9 +61,12 @@ pub struct Spin {
 impl Spin {
     /// On one processor polling only keeps the peer from running.
     pub fn new(most_ns: u64) -> Spin {
-        let alone = ropeway_shm::processors::usable() < 2;
+        let alone = processors::usable() < 2;
         Spin {
             most_ns: if alone { 0 } else { most_ns },
+            online: processors::online(),
+            crowd: Crowd::default(),
+            counted_at: Time::ZERO,
             failures: 0,
             waits: 0,
             by_yield: 0,
@@ -71,13 +79,26 @@ impl Spin {
         self.most_ns
     }
 
-    pub fn budget_ns(&mut self) -> u64 {
+    /// How long a wait that begins now, or goes on after a sleep, may spin from the last arrival on.
+    pub fn budget_ns(&mut self, now: Time) -> u64 {
         self.waits = self.waits.wrapping_add(1);
+        if self.is_crowded(now) {
+            return 0;
+        }
         match self.failures < MOST_FAILURES {
             true => self.most_ns,
             false if self.waits.is_multiple_of(PROBE_EVERY) => PROBE_TIMES * self.most_ns,
             false => 0,
         }
+    }
+
+    /// Whether a thread that spins keeps others from their work. Counted now and then.
+    pub fn is_crowded(&mut self, now: Time) -> bool {
+        if self.most_ns > 0 && now.since(self.counted_at) >= Crowd::COUNT_NS {
+            self.counted_at = now;
+            self.crowd = self.crowd.after(processors::runnable(), self.online);
+        }
+        self.crowd.is_there()
     }
 
     /// How a wait that begins now offers the processor to others.
@@ -98,7 +119,7 @@ impl Spin {
             let soon = since_ns < 4 * self.aside_pause_ns;
             self.aside_pause_ns = if soon { (2 * self.aside_pause_ns).min(ASIDE_MOST_NS) } else { ASIDE_NS };
             (self.aside_at, self.by_yield) = (now, 1);
-            ropeway_shm::processors::leave_current();
+            processors::leave_current();
         }
     }
 
@@ -122,7 +143,7 @@ mod tests {
         let mut spin = Spin { most_ns: 1, ..Spin::new(0) };
         let spent: u64 = (0..320)
             .map(|_| {
-                let budget = spin.budget_ns();
+                let budget = spin.budget_ns(Time::ZERO);
                 if budget > 0 {
                     spin.failed();
                 }
@@ -131,6 +152,6 @@ mod tests {
             .sum();
         assert!(spent <= 4 + 10 * PROBE_TIMES, "{spent}");
         spin.succeeded();
-        assert_eq!(spin.budget_ns(), 1);
+        assert_eq!(spin.budget_ns(Time::ZERO), 1);
     }
 }

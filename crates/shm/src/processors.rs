@@ -45,6 +45,46 @@ pub fn leave_current() {
     }
 }
 
+/// How sure it is that more threads want to run than there are processors: then a thread that spins keeps another from its work, which may be the very one it waits for. Made of counts now and then:
+/// a single one may have met what runs for a moment, and a crowd has thin moments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Crowd {
+    /// Rises with each count that found more of them, falls with every other one.
+    pub level: u32,
+}
+
+impl Crowd {
+    /// Time from one count to the next.
+    pub const COUNT_NS: u64 = 2_000_000;
+    const RISE: u32 = 2;
+    const FROM: u32 = 3;
+    const MOST: u32 = 10;
+
+    /// After another count.
+    pub fn after(self, runnable: u32, online: u32) -> Crowd {
+        let level =
+            if runnable > online { (self.level + Self::RISE).min(Self::MOST) } else { self.level.saturating_sub(1) };
+        Crowd { level }
+    }
+
+    pub fn is_there(self) -> bool {
+        self.level >= Self::FROM
+    }
+}
+
+/// Threads of the whole machine that run or could run. 0 when `/proc` cannot be read.
+pub fn runnable() -> u32 {
+    let mut text = [0u8; 64];
+    let n = read_file(c"/proc/loadavg".as_ptr().cast(), &mut text);
+    runnable_in(&text[..n])
+}
+
+/// The number before the slash in `/proc/loadavg`; 0 where there is none.
+pub fn runnable_in(loadavg: &[u8]) -> u32 {
+    let words = loadavg.split(|b| *b == b' ').nth(3);
+    words.and_then(|w| w.split(|b| *b == b'/').next()).and_then(number).unwrap_or(0) as u32
+}
+
 /// Whole processors that the cgroup's quota allows (v2, the process's own group as it sees itself).
 fn quota() -> u32 {
     let mut text = [0u8; 64];
@@ -95,6 +135,20 @@ mod tests {
         pin(&one[..words]).expect("pinned");
         assert_eq!(usable(), before);
         pin(&may[..words]).expect("free again");
+    }
+
+    #[test]
+    fn a_crowd_is_what_several_counts_have_found() {
+        assert_eq!(runnable_in(b"0.10 0.20 0.30 3/180 4242\n"), 3);
+        assert_eq!((runnable_in(b""), runnable_in(b"0.1 0.2 0.3 x/1 2")), (0, 0));
+        let counts =
+            |crowd: Crowd, counts: &[u32]| counts.iter().fold(crowd, |crowd, runnable| crowd.after(*runnable, 2));
+        let once = counts(Crowd::default(), &[2, 9]);
+        assert!(!once.is_there());
+        let crowd = counts(once, &[9, 9, 9, 9]);
+        assert!(crowd.is_there() && counts(crowd, &[1, 9, 1, 9]).is_there());
+        assert!(!counts(crowd, &[1; 10]).is_there());
+        assert!(runnable() >= 1, "this thread runs");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::fdtable;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use ropeway_shm::processors::Crowd;
 use ropeway_shm::{processors, sys};
 
 /// Time-stamp counter ticks per microsecond, learnt once; see [`ticks_per_us`].
@@ -14,15 +15,8 @@ static SCORE: AtomicI32 = AtomicI32::new(0);
 
 /// When the runnable threads of the machine were counted last, in ticks.
 static COUNTED_AT: AtomicU64 = AtomicU64::new(0);
-/// Rises with each count that found more of them than processors, falls with every other one.
+/// The level of the [`Crowd`] that the counts have found.
 static CROWD: AtomicU32 = AtomicU32::new(0);
-
-/// Time from one count of the runnable threads to the next.
-const COUNT_US: u64 = 2_000;
-/// A single count may have met what runs for a moment; a crowd has thin moments.
-const CROWD_RISE: u32 = 2;
-const CROWD_FROM: u32 = 3;
-const CROWD_MAX: u32 = 10;
 
 const SCORE_MAX: i32 = 16;
 const SCORE_MIN: i32 = -24;
@@ -71,28 +65,22 @@ pub fn forget() {
 /// may be the very one it waits for. Counted now and then; a process that cannot see `/proc` never knows.
 pub fn is_crowded(now: u64) -> bool {
     let last = COUNTED_AT.load(Ordering::Relaxed);
-    if now.wrapping_sub(last) > COUNT_US * ticks_per_us()
+    let mut crowd = Crowd { level: CROWD.load(Ordering::Relaxed) };
+    if now.wrapping_sub(last) > Crowd::COUNT_NS / 1000 * ticks_per_us()
         && COUNTED_AT.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     {
-        let crowd = CROWD.load(Ordering::Relaxed);
-        let next = if runnable() > ONLINE.load(Ordering::Relaxed) {
-            (crowd + CROWD_RISE).min(CROWD_MAX)
-        } else {
-            crowd.saturating_sub(1)
-        };
-        CROWD.store(next, Ordering::Relaxed);
+        crowd = crowd.after(runnable(), ONLINE.load(Ordering::Relaxed));
+        CROWD.store(crowd.level, Ordering::Relaxed);
     }
-    CROWD.load(Ordering::Relaxed) >= CROWD_FROM
+    crowd.is_there()
 }
 
-/// Threads of the whole machine that run or could run: the number before the slash in `/proc/loadavg`. 0 when that cannot be
-/// read.
+/// Threads of the whole machine that run or could run. 0 when that cannot be read.
 fn runnable() -> u32 {
     let mut text = [0u8; 64];
     // SAFETY: the buffer is writable for its length.
     let n = unsafe { sys::pread(loadavg(), text.as_mut_ptr(), text.len(), 0) }.unwrap_or(0);
-    let words = text[..n].split(|b| *b == b' ').nth(3);
-    words.and_then(|w| w.split(|b| *b == b'/').next()).and_then(processors::number).unwrap_or(0) as u32
+    processors::runnable_in(&text[..n])
 }
 
 /// The file that is read so often stays open, out of the program's way: a number that comes and goes could be taken by another
