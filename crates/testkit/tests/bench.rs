@@ -308,6 +308,26 @@ fn ranks_of_other_hosts_are_reached_by_ssh() {
     assert!(!finished.success() && finished.stderr.contains("/nowhere/ropeway"), "{}", finished.stderr);
 }
 
+#[test]
+fn the_program_is_brought_to_where_it_is_not() {
+    let world = World::new();
+    let home = world.dir().join("home");
+    std::fs::create_dir(&home).expect("a directory");
+    // In place of ssh: another host is another home.
+    let ssh = script(&world, "ssh", &format!("for line; do :; done\ncd {} && exec sh -c \"$line\"\n", home.display()));
+    let far = ["--hosts", "far=localhost,local=127.0.0.1", "--ssh", ssh.to_str().expect("a path"), "--copy"];
+    let args = ["pingpong", "--transport", "tcp,ropeway", "--rounds", "1", "--seconds", "0.1"];
+    for _ in 0..2 {
+        bench(&world, &[&args[..], &far].concat()).expect_success();
+        let builds: Vec<_> = std::fs::read_dir(home.join(".cache/ropeway")).expect("a directory").flatten().collect();
+        assert_eq!(builds.len(), 1, "{builds:?}");
+        assert_eq!(std::fs::read_dir(builds[0].path()).expect("a directory").count(), 2, "the program and its library");
+    }
+    std::fs::remove_dir_all(&home).expect("one's own directory");
+    let finished = bench(&world, &[&args[..], &far].concat());
+    assert!(!finished.success() && finished.stderr.contains("cannot copy"), "{}", finished.stderr);
+}
+
 /// A server of the real ssh for one test, and a client that asks nothing and knows it.
 fn real_ssh(world: &World, sshd: &Path) -> (Process, PathBuf) {
     let port = ropeway_testkit::net::free_port();

@@ -84,7 +84,8 @@ fn measure(options: &Options) -> Result<ExitCode, String> {
         Some(_) => return Ok(ExitCode::FAILURE),
         None => {}
     }
-    let plan = options.plan()?;
+    let mut plan = options.plan()?;
+    options.bring_program(&mut plan)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // The second one ends the program at once.

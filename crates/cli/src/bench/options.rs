@@ -1,11 +1,12 @@
 //! The arguments of a measurement, and the plan that they make.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ropeway_measure::pattern::{self, Bound, Pattern};
+use ropeway_measure::ranks::copy::Copies;
 use ropeway_measure::ranks::start::{Launch, Launcher, Place};
 use ropeway_measure::run::{Plan, Point, Stop};
 use ropeway_measure::stats::Precision;
@@ -13,6 +14,7 @@ use ropeway_measure::transport::kind::{KINDS, Kind, Spec};
 use ropeway_measure::{floor, machine, model};
 
 use super::sizes;
+use crate::run::preload_path;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -55,6 +57,9 @@ pub struct Options {
     /// How `ropeway` is started on the other hosts
     #[arg(long, value_name = "COMMAND", default_value = "ropeway")]
     remote_command: String,
+    /// Copy this program to the other hosts first, into .cache/ropeway of the user's home, and start it there
+    #[arg(long, requires = "hosts", conflicts_with = "remote_command")]
+    copy: bool,
     /// The program that reaches other hosts
     #[arg(long, value_name = "PROGRAM", default_value = "ssh")]
     ssh: OsString,
@@ -218,6 +223,24 @@ fn batch_for_clock(clock_ns: f64) -> f64 {
 }
 
 impl Options {
+    /// Brings the program to the other hosts of the plan, if that was asked for.
+    pub fn bring_program(&self, plan: &mut Plan) -> Result<(), String> {
+        if !self.copy {
+            return Ok(());
+        }
+        let copies =
+            Copies::of(&plan.launch.program, &preload_path()?).map_err(|e| format!("cannot copy myself: {e}"))?;
+        let hosts = plan.launch.places.iter().filter_map(|place| match place {
+            Place::Ssh { host, .. } => Some(host.as_str()),
+            _ => None,
+        });
+        for host in hosts.collect::<BTreeSet<&str>>() {
+            copies.bring(&self.ssh, host).map_err(|fault| fault.to_string())?;
+        }
+        plan.launch.remote_command = copies.command();
+        Ok(())
+    }
+
     /// What these arguments ask for.
     pub fn plan(&self) -> Result<Plan, String> {
         let name = self.pattern.as_deref().unwrap_or_default();

@@ -149,10 +149,15 @@ impl Launch {
             true => format!("exec {remote} run -- {remote} bench rank --devices"),
             false => format!("exec env ROPEWAY=off {remote} bench rank --devices"),
         };
-        let mut command = Command::new(&self.ssh);
-        command.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-T", "--", host, &line]);
-        command
+        ssh_to(&self.ssh, host, &line)
     }
+}
+
+/// What runs a line on that host.
+pub(super) fn ssh_to(ssh: &OsStr, host: &str, line: &str) -> Command {
+    let mut command = Command::new(ssh);
+    command.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-T", "--", host, line]);
+    command
 }
 
 /// Runs ranks as threads of this process: one for each of these ends.

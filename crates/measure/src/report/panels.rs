@@ -25,9 +25,11 @@ impl Order {
             let place = match name.as_str() {
                 name if Some(name) == baseline => 0,
                 "tcp" => 1,
-                name if name.starts_with("tcp") => 2,
-                name if name.starts_with("ropeway") => 4,
-                _ => 3,
+                // With a congestion control: it blocks as plain TCP does.
+                name if name.starts_with("tcp:") => 2,
+                name if name.starts_with("tcp") => 3,
+                name if name.starts_with("ropeway") => 5,
+                _ => 4,
             };
             (place, name.clone())
         });
@@ -309,6 +311,22 @@ mod tests {
         assert_eq!(rows, [("tcp", 1), ("unix", 1), ("ropeway", 2)]);
         assert!(found[0].rows[2].cell(64.0).is_some_and(|cell| cell.verdict.is_some()));
         assert!(found[0].rows[2].cell(8.0).is_some_and(|cell| cell.verdict.is_none()));
+    }
+
+    #[test]
+    fn sites_have_panels_of_their_own_and_blocking_tcp_comes_first() {
+        let mut results = Results::default();
+        for (transport, site) in [("tcp-spin:cubic", Site::Box), ("tcp:cubic", Site::Box), ("tcp:cubic", Site::Here)] {
+            let mut one = measured(transport, 8, 0, Metric::OneWay, vec![1.0, 2.0]);
+            one.case.site = site;
+            results.measured.push(one);
+        }
+        let results = [results];
+        let [here, in_a_box] = &panels(&results, &Order::new(&results, None))[..] else { panic!("two panels") };
+        assert_eq!((here.site, in_a_box.site, here.rows.len()), (Site::Here, Site::Box, 1));
+        assert!(!here.stands_with(in_a_box) && in_a_box.title().ends_with(", in a box"));
+        let rows: Vec<&str> = in_a_box.rows.iter().map(|row| row.transport.as_str()).collect();
+        assert_eq!(rows, ["tcp:cubic", "tcp-spin:cubic"]);
     }
 
     #[test]

@@ -33,6 +33,12 @@ pub struct Args {
     /// How `ropeway` is started on the other hosts
     #[arg(long, value_name = "COMMAND", default_value = "ropeway")]
     remote_command: String,
+    /// Copy this program to the other hosts first, and start it there
+    #[arg(long, requires = "hosts", conflicts_with = "remote_command")]
+    copy: bool,
+    /// The program that reaches other hosts
+    #[arg(long, value_name = "PROGRAM", default_value = "ssh")]
+    ssh: String,
     /// Rounds of each part, in place of 6
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
@@ -160,7 +166,11 @@ fn line(args: &Args, part: &Part, in_box: Option<&str>) -> Vec<String> {
             }
         }
         (At::Direct(_), None, Some(hosts)) => {
-            words.extend(["--hosts", hosts, "--remote-command", &args.remote_command].map(str::to_owned));
+            words.extend(["--hosts", hosts, "--ssh", &args.ssh].map(str::to_owned));
+            match args.copy {
+                true => words.push("--copy".to_owned()),
+                false => words.extend(["--remote-command", &args.remote_command].map(str::to_owned)),
+            }
         }
         _ => {}
     }
