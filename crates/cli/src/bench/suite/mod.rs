@@ -50,7 +50,7 @@ enum Suite {
     Quick,
     /// Every pattern over the transports to which it means something; about ten minutes
     Full,
-    /// The figures of the source documents, with today's transports beside the printed values; about six minutes
+    /// The figures of the source documents, with today's transports beside the printed values; about nine minutes
     Figures,
 }
 
