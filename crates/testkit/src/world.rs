@@ -147,9 +147,9 @@ impl World {
         // A `ropeway run` that has not become its program yet is no daemon.
         let is_daemon = |pid: &Pid| {
             let of = format!("/proc/{}", pid.as_raw_nonzero());
-            let arguments = std::fs::read(format!("{of}/cmdline")).unwrap_or_default();
+            let arguments = proc::command_line_of(pid.as_raw_nonzero().get().unsigned_abs());
             let is_ropeway = std::fs::read_link(format!("{of}/exe")).is_ok_and(|exe| exe == program);
-            is_ropeway && arguments.split(|byte| *byte == 0).nth(1) == Some(b"daemon".as_slice())
+            is_ropeway && arguments.split('\0').nth(1) == Some("daemon")
         };
         let pid = self.processes().into_iter().find(is_daemon)?;
         Some(pid.as_raw_nonzero().get().unsigned_abs())
@@ -212,6 +212,11 @@ mod tests {
         let mut sleep = command("sleep", ["60"]);
         sleep.env(DAEMON_SOCKET_VAR, world.socket());
         let process = Process::spawn(sleep);
+        // A program that has just begun shows no environment yet.
+        let shows = || !world.processes().is_empty();
+        process
+            .wait_until("it shows its environment", Duration::from_secs(10), shows)
+            .unwrap_or_else(|e| panic!("{e}"));
         let pids: Vec<u32> = world.processes().iter().map(|p| p.as_raw_nonzero().get().unsigned_abs()).collect();
         assert_eq!(pids, [process.pid()]);
         assert!(other.processes().is_empty());

@@ -240,6 +240,13 @@ mod tests {
     }
 
     #[test]
+    fn what_is_to_be_the_same_may_differ_either_way() {
+        let verdict = |ours: f64| row(Better::More, Goal::Same { within: 0.1 }, &[100.0], &[ours], 99).verdict();
+        assert_eq!([95.0, 105.0, 100.0].map(verdict), [Verdict::Pass, Verdict::Pass, Verdict::Aim]);
+        assert_eq!([85.0, 115.0].map(verdict), [Verdict::Short; 2]);
+    }
+
+    #[test]
     fn limits_from_above_and_below() {
         let of_limit = Goal::OfLimit { at_most: 2.8, aim: 1.7 };
         assert_eq!(row(Better::Less, of_limit, &[0.1], &[0.2], 99).verdict(), Verdict::Pass);

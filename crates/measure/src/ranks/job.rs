@@ -331,12 +331,14 @@ fn flavour(launcher: &str) -> Result<Launcher, Fault> {
         let _ = child.wait();
         return Ok(Launcher::Unknown);
     }
-    let mut said = Vec::new();
-    if let Some(output) = &mut child.stdout {
-        // What it has started may keep the pipe open.
-        output.take(VERSION_BYTES).read_to_end(&mut said).map_err(|e| no_launcher(launcher, &e))?;
+    let (mut said, mut length) = (vec![0; VERSION_BYTES], 0);
+    // What it said is in the pipe. Whom it has started may keep that open: nobody waits for its end.
+    if let Some(output) = &mut child.stdout
+        && wait_for([output.as_fd()].into_iter(), PollFlags::IN, Some(Duration::ZERO))
+    {
+        length = output.read(&mut said).map_err(|e| no_launcher(launcher, &e))?;
     }
-    Ok(flavour_of(&String::from_utf8_lossy(&said)))
+    Ok(flavour_of(&String::from_utf8_lossy(&said[..length])))
 }
 
 fn flavour_of(version: &str) -> Launcher {
@@ -387,7 +389,7 @@ fn command(start: &Start, launcher: Launcher, address: &str, scratch: &Path) -> 
 }
 
 /// More than any launcher says of its version.
-const VERSION_BYTES: u64 = 16 << 10;
+const VERSION_BYTES: usize = 16 << 10;
 
 /// A launcher and its own arguments.
 fn words(launcher: &str) -> Result<(String, Vec<String>), Fault> {
@@ -518,6 +520,9 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let asked = Instant::now();
         assert_eq!(flavour(&launcher(directory.path(), "exec sleep 60\n")), Ok(Launcher::Unknown));
-        assert!(asked.elapsed() < Duration::from_secs(30));
+        // One that leaves somebody behind with its output.
+        let leaves = launcher(directory.path(), "sleep 30 &\necho 'mpirun (Open MPI) 4.1.4'\n");
+        assert_eq!(flavour(&leaves), Ok(Launcher::OpenMpi));
+        assert!(asked.elapsed() < Duration::from_secs(25));
     }
 }
