@@ -23,6 +23,8 @@ fn launch(launcher: &str, options: &[&str], part: &str, cache: &Path) -> Output 
     command.env(PART_VAR, part).env("XDG_CACHE_HOME", cache);
     // The rest of the machine may be busy: ranks that wait give way.
     command.env("OMPI_MCA_mpi_yield_when_idle", "1");
+    // Jobs that begin and end at the same time take each other's directory away where they share one.
+    command.env("OMPI_MCA_orte_tmpdir_base", cache);
     command.output().expect("timeout is installed")
 }
 

@@ -25,6 +25,8 @@ pub enum Launcher {
     OpenMpi,
     /// MPICH, and those that come from it: they share the variables.
     Mpich,
+    /// Starts the ranks of whatever MPI was built with its support.
+    Slurm,
     Unknown,
 }
 
@@ -35,7 +37,7 @@ pub fn launcher() -> Option<Launcher> {
         ("OMPI_COMM_WORLD_RANK", Launcher::OpenMpi),
         ("PMI_RANK", Launcher::Mpich),
         ("PMIX_RANK", Launcher::Unknown),
-        ("SLURM_PROCID", Launcher::Unknown),
+        ("SLURM_PROCID", Launcher::Slurm),
     ];
     SIGNS.into_iter().find(|(name, _)| env::var_os(name).is_some()).map(|(_, launcher)| launcher)
 }
@@ -62,7 +64,7 @@ fn find_compiler(launcher: Launcher, named: Option<OsString>) -> Result<Compiler
     let usual: &[&str] = match launcher {
         Launcher::OpenMpi => &["mpicc.openmpi", "mpicc"],
         Launcher::Mpich => &["mpicc.mpich", "mpicc"],
-        Launcher::Unknown => &["mpicc"],
+        Launcher::Slurm | Launcher::Unknown => &["mpicc"],
     };
     let names: Vec<OsString> = match named.filter(|name| !name.is_empty()) {
         Some(name) => vec![name],

@@ -36,6 +36,7 @@ pub mod random;
 pub mod semantics;
 pub mod servers;
 pub mod skip;
+pub mod slurm;
 mod stats;
 mod world;
 

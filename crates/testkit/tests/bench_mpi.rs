@@ -2,6 +2,7 @@
 
 use ropeway_testkit::World;
 use ropeway_testkit::proc::{Exit, Finished, Process};
+use ropeway_testkit::slurm::Slurm;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use std::sync::Mutex;
@@ -146,6 +147,34 @@ fn mpich_starts_the_ranks_of_every_transport() {
     ropeway_testkit::need_program!("mpirun.mpich", "mpicc.mpich");
     a_launcher_starts_the_ranks_of_every_transport("mpirun.mpich", &[]);
     a_launcher_starts_the_ranks_of_every_transport("mpirun.mpich", &["--meet", "localhost"]);
+}
+
+#[test]
+fn srun_starts_the_ranks_of_every_transport_within_an_allocation() {
+    ropeway_testkit::need_program!("munged", "slurmctld", "slurmd", "srun", "mpicc.openmpi");
+    let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let world = World::new();
+    let slurm = Slurm::start(&world, 2);
+    let args = ["bench", "pingpong", "--transport", "tcp,ropeway,ropeway-udp,mpi", "--launcher", "srun --mpi=pmix"];
+    let within = |allocation: &[&str], more: &[&str]| {
+        let ropeway = world.ropeway_command(&[]).get_program().to_str().expect("a path").to_owned();
+        let line = [allocation, &[&ropeway], &args, more].concat();
+        let mut command = ropeway_testkit::proc::command(line[0], &line[1..]);
+        slurm.join(&mut command);
+        // srun starts what it finds, of whichever MPI it is.
+        command.env("ROPEWAY_MPICC", "mpicc.openmpi").env(ropeway_testkit::DAEMON_SOCKET_VAR, world.socket());
+        Process::spawn(command)
+    };
+    let short = ["--seconds", "0.1", "--rounds", "2", "--json"];
+    let salloc = ["salloc", "--quiet", "-n", "2"];
+    let finished = within(&salloc, &short).wait(LIMIT).unwrap_or_else(|e| panic!("{e}")).expect_success();
+    let report: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 4, "{report}");
+    assert!(rows.iter().all(|row| row["figure"]["median"].as_f64().is_some_and(|figure| figure > 0.0)), "{report}");
+    let outside = within(&[], &short).wait(LIMIT).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(outside.exit, Exit::Code(1));
+    assert!(outside.stderr.contains("salloc -N 2 ropeway bench"), "{}", outside.stderr);
 }
 
 #[test]

@@ -22,7 +22,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use super::group::BrokenOff;
 use super::member::{Fault, Member, last_line, wait};
 use super::serve;
-use super::start::{STATS, Scratch};
+use super::start::{Scratch, rank_line};
 
 /// The launcher of a job, which runs as long as its ranks do. It is ended when this is dropped.
 #[derive(Debug)]
@@ -69,7 +69,14 @@ pub fn start(
     let door = Door::open(start.meet, ranks)?;
     let address = door.address().map_err(|e| cannot("make a socket for the ranks", e))?;
     let stderr = File::create(&errors).map_err(|e| cannot("make a temporary file", e))?;
-    let mut command = command(start, flavour(launcher)?, &address, &scratch.path)?;
+    let flavour = flavour(launcher)?;
+    if flavour == Launcher::Slurm && std::env::var_os("SLURM_JOB_ID").is_none() {
+        return Err(Fault::Start(format!(
+            "outside of an allocation {launcher} would put the ranks of each transport on hosts of their own: \
+             run all of it in one, such as `salloc -N 2 ropeway bench ...`"
+        )));
+    }
+    let mut command = command(start, flavour, &address, &scratch.path)?;
     // Nobody types for the ranks, and they print nothing; the launcher itself is carried by nothing but the kernel.
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
     command.env("ROPEWAY", "off").env(TOKEN_VAR, &door.token);
@@ -346,6 +353,8 @@ fn flavour_of(version: &str) -> Launcher {
         Launcher::OpenMpi
     } else if version.contains("HYDRA") {
         Launcher::Mpich
+    } else if version.starts_with("slurm") {
+        Launcher::Slurm
     } else {
         Launcher::Unknown
     }
@@ -355,35 +364,34 @@ fn command(start: &Start, launcher: Launcher, address: &str, scratch: &Path) -> 
     let (program, arguments) = words(start.launcher)?;
     let mut command = Command::new(program);
     command.args(arguments).arg("-n").arg(start.ranks.to_string());
-    if launcher == Launcher::OpenMpi {
-        // Ranks bind themselves, to the processors that those of other transports have too; and there may be more of them than cores.
-        command.args(["--bind-to", "none", "--oversubscribe", "-x", TOKEN_VAR]);
-        if rustix::process::geteuid().is_root() {
-            command.arg("--allow-run-as-root");
+    // Ranks bind themselves, to the processors that those of other transports have too.
+    match launcher {
+        Launcher::OpenMpi => {
+            // There may be more of them than cores.
+            command.args(["--bind-to", "none", "--oversubscribe", "-x", TOKEN_VAR]);
+            if rustix::process::geteuid().is_root() {
+                command.arg("--allow-run-as-root");
+            }
+            // Jobs that begin and end at the same time take each other's directory away where they share one. On other hosts ours is not.
+            if start.meet.is_none() {
+                command.env("OMPI_MCA_orte_tmpdir_base", scratch);
+            }
         }
+        // The ranks of all transports have the same processors: one step of the allocation for each, all at once.
+        Launcher::Slurm => drop(command.args(["--overlap", "--cpu-bind=none"])),
+        Launcher::Mpich | Launcher::Unknown => {}
     }
-    let ropeway: Vec<&OsStr> = match start.meet {
+    let program: Vec<&OsStr> = match start.meet {
         // A command with arguments is the user's.
         Some(_) => start.program.to_str().unwrap_or_default().split_ascii_whitespace().map(OsStr::new).collect(),
         None => vec![start.program],
     };
     match start.preloaded {
-        true => {
-            command.args(["env", "-u", "ROPEWAY"]).args(&ropeway).arg("run");
-            if start.meet.is_none() {
-                command.arg("--stats").arg(scratch.join(STATS));
-            }
-            command.arg("--");
-        }
+        true => command.args(["env", "-u", "ROPEWAY"]),
         // Asked for as it is without us.
-        false => {
-            command.args(["env", "ROPEWAY=off"]);
-        }
-    }
-    command.args(&ropeway).args(["bench", "rank"]);
-    if start.meet.is_some() {
-        command.arg("--devices");
-    }
+        false => command.args(["env", "ROPEWAY=off"]),
+    };
+    command.args(rank_line(&program, start.preloaded, start.meet.is_none().then_some(scratch)));
     command.arg("--control").arg(address);
     Ok(command)
 }
@@ -423,7 +431,8 @@ mod tests {
         assert_eq!(flavour_of("mpirun (Open MPI) 4.1.4\n"), Launcher::OpenMpi);
         assert_eq!(flavour_of("mpirun.openmpi (OpenRTE) 4.1.4\n"), Launcher::OpenMpi);
         assert_eq!(flavour_of("HYDRA build details:\n    Version: 4.0.2\n"), Launcher::Mpich);
-        assert_eq!(flavour_of("slurm 22.05.8\n"), Launcher::Unknown);
+        assert_eq!(flavour_of("slurm 22.05.8\n"), Launcher::Slurm);
+        assert_eq!(flavour_of("prun 2.1\n"), Launcher::Unknown);
     }
 
     #[test]
@@ -446,7 +455,9 @@ mod tests {
         assert_eq!(line(&preloaded, Launcher::Mpich), format!("{stats} {rank}"));
         let far = Start { meet: Some("10.0.0.1"), program: OsStr::new("nice ropeway"), launcher: "srun", ..preloaded };
         let rank = "nice ropeway bench rank --devices --control 10.0.0.1:99";
-        assert_eq!(line(&far, Launcher::Unknown), format!("srun -n 3 env -u ROPEWAY nice ropeway run -- {rank}"));
+        let far_line = format!("env -u ROPEWAY nice ropeway run -- {rank}");
+        assert_eq!(line(&far, Launcher::Unknown), format!("srun -n 3 {far_line}"));
+        assert_eq!(line(&far, Launcher::Slurm), format!("srun -n 3 --overlap --cpu-bind=none {far_line}"));
         assert!(words(" ").is_err());
     }
 
@@ -521,8 +532,11 @@ mod tests {
         let asked = Instant::now();
         assert_eq!(flavour(&launcher(directory.path(), "exec sleep 60\n")), Ok(Launcher::Unknown));
         // One that leaves somebody behind with its output.
-        let leaves = launcher(directory.path(), "sleep 30 &\necho 'mpirun (Open MPI) 4.1.4'\n");
-        assert_eq!(flavour(&leaves), Ok(Launcher::OpenMpi));
+        let left = directory.path().join("left");
+        let script = format!("sleep 60 &\necho $! > {}\necho 'mpirun (Open MPI) 4.1.4'\n", left.display());
+        assert_eq!(flavour(&launcher(directory.path(), &script)), Ok(Launcher::OpenMpi));
         assert!(asked.elapsed() < Duration::from_secs(25));
+        let pid = std::fs::read_to_string(left).expect("its number").trim().parse().ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a number"), Signal::KILL).expect("it sleeps still");
     }
 }

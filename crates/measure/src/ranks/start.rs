@@ -109,28 +109,17 @@ impl Launch {
 
     fn command(&self, place: &Place, preloaded: bool, scratch: &Path) -> Command {
         let own = self.program.as_os_str();
-        let rank = ["bench", "rank"].map(OsStr::new);
-        let stats = scratch.join(STATS);
-        let mut line: Vec<&OsStr> = Vec::new();
-        if let Place::Box { name, host } = place {
-            line.extend([
-                own,
-                OsStr::new("box"),
-                OsStr::new("--name"),
-                OsStr::new(name),
-                OsStr::new("exec"),
-                OsStr::new(host),
-            ]);
-        }
-        if preloaded && place.is_this_machine() {
-            line.extend([own, OsStr::new("run"), OsStr::new("--stats"), stats.as_os_str(), OsStr::new("--")]);
-        }
-        line.push(own);
-        line.extend(rank);
         let mut command = match place {
             Place::Ssh { host, .. } => self.over_ssh(host, preloaded),
-            Place::Here | Place::Near { .. } | Place::Box { .. } | Place::Chosen => {
-                let mut command = Command::new(line[0]);
+            Place::Box { name, host } => {
+                let mut command = Command::new(own);
+                command.args(["box", "--name", name, "exec", host]);
+                command.args(rank_line(&[own], preloaded, Some(scratch)));
+                command
+            }
+            Place::Here | Place::Near { .. } | Place::Chosen => {
+                let line = rank_line(&[own], preloaded, Some(scratch));
+                let mut command = Command::new(&line[0]);
                 command.args(&line[1..]);
                 command
             }
@@ -144,13 +133,29 @@ impl Launch {
 
     /// No questions: nobody could answer them.
     fn over_ssh(&self, host: &str, preloaded: bool) -> Command {
-        let remote = &self.remote_command;
-        let line = match preloaded {
-            true => format!("exec {remote} run -- {remote} bench rank --devices"),
-            false => format!("exec env ROPEWAY=off {remote} bench rank --devices"),
-        };
-        ssh_to(&self.ssh, host, &line)
+        let line = rank_line(&[OsStr::new(&self.remote_command)], preloaded, None).join(OsStr::new(" "));
+        let without = if preloaded { "" } else { "env ROPEWAY=off " };
+        ssh_to(&self.ssh, host, &format!("exec {without}{}", line.display()))
     }
+}
+
+/// What starts a rank, and its arguments. `program`: how `ropeway` is started there; `preloaded`: under `ropeway run`; `scratch`: of ranks on this host, which leave their statistics there.
+pub(super) fn rank_line(program: &[&OsStr], preloaded: bool, scratch: Option<&Path>) -> Vec<OsString> {
+    let mut line: Vec<OsString> = program.iter().map(OsString::from).collect();
+    if preloaded {
+        line.push("run".into());
+        if let Some(scratch) = scratch {
+            line.extend(["--stats".into(), scratch.join(STATS).into()]);
+        }
+        line.push("--".into());
+        line.extend(program.iter().map(OsString::from));
+    }
+    line.extend(["bench", "rank"].map(OsString::from));
+    if scratch.is_none() {
+        // Only of other hosts it is not known which network devices they have.
+        line.push("--devices".into());
+    }
+    line
 }
 
 /// What runs a line on that host.
@@ -227,6 +232,7 @@ mod tests {
         let in_a_box = Place::Box { name: "b".into(), host: "h2".into() };
         assert_eq!(line(in_a_box, false), "/bin/ropeway box --name b exec h2 /bin/ropeway bench rank");
         let far = Place::Ssh { host: "me@far".into(), address: "far".into() };
+        assert!(line(far.clone(), true).ends_with("exec /opt/ropeway run -- /opt/ropeway bench rank --devices"));
         assert!(line(far, false).ends_with("-T -- me@far exec env ROPEWAY=off /opt/ropeway bench rank --devices"));
     }
 }

@@ -113,9 +113,9 @@ impl Table {
         match row.figure {
             Some(Spread { median, min, max, interval }) => {
                 let (low, high) = interval.filter(|_| intervals).map_or((min, max), |i| (i.low, i.high));
-                write!(f, "{median:>14.3}{:>22}", format!("{low:.3} .. {high:.3}"))?;
+                write!(f, "{:>14}{:>22}", digits(median), format!("{} .. {}", digits(low), digits(high)))?;
                 if self.unit == "us" {
-                    write!(f, "{:>10}", row.p99.map_or_else(String::new, |p99| format!("{p99:.3}")))?;
+                    write!(f, "{:>10}", row.p99.map_or_else(String::new, digits))?;
                 }
                 for peer in self.peers() {
                     let times = row.times_better_than.get(&peer.to_string()).map(|&times| column(peer, times).1);
@@ -178,13 +178,19 @@ fn room(usual: usize, text: &str) -> usize {
     usual.max(text.chars().count() + 2)
 }
 
+/// Three decimals; what would have no digit of its own among them, in powers of ten.
+fn digits(value: f64) -> String {
+    let has_digits = value == 0.0 || value.abs() >= 0.01;
+    if has_digits { format!("{value:.3}") } else { format!("{value:.2e}") }
+}
+
 /// `1.500 ±2.1 %`.
 fn cell(figure: Spread) -> String {
-    let Some(interval) = figure.interval else { return format!("{:.3}", figure.median) };
+    let Some(interval) = figure.interval else { return digits(figure.median) };
     let farther = (interval.high - figure.median).max(figure.median - interval.low);
     let percent = if farther == 0.0 { 0.0 } else { 100.0 * farther / figure.median.abs() };
     let decimals = usize::from(percent < 10.0);
-    format!("{:.3} ±{percent:.decimals$} %", figure.median)
+    format!("{} ±{percent:.decimals$} %", digits(figure.median))
 }
 
 /// Heading and value of a column: against the cache line how much *longer* a row takes, else how many times *better* it is.
