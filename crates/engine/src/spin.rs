@@ -17,6 +17,8 @@ const YIELD_EVERY_NS: u64 = 10_000;
 const YIELD_SOON_NS: u64 = 500;
 /// Waits in a row that a yield ended, before the thread leaves the processor to the other end: wake-ups tend to bring two ends together.
 const ASIDE_WAITS: u32 = 16;
+/// While nobody is seen to wait for a processor, counts are so much rarer: one takes as long as some messages.
+const RARE_COUNTS: u64 = 4;
 /// Time from one step aside to the next; doubled when the next one is due soon again.
 const ASIDE_NS: u64 = 2_000_000;
 const ASIDE_MOST_NS: u64 = 64_000_000;
@@ -94,7 +96,8 @@ impl Spin {
 
     /// Whether a thread that spins keeps others from their work. Counted now and then.
     pub fn is_crowded(&mut self, now: Time) -> bool {
-        if self.most_ns > 0 && now.since(self.counted_at) >= Crowd::COUNT_NS {
+        let pause_ns = Crowd::COUNT_NS * if self.crowd == Crowd::default() { RARE_COUNTS } else { 1 };
+        if self.most_ns > 0 && now.since(self.counted_at) >= pause_ns {
             self.counted_at = now;
             self.crowd = self.crowd.after(processors::runnable(), self.online);
         }

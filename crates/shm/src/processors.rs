@@ -57,7 +57,7 @@ impl Crowd {
     /// Time from one count to the next.
     pub const COUNT_NS: u64 = 2_000_000;
     const RISE: u32 = 2;
-    const FROM: u32 = 3;
+    const FROM: u32 = 5;
     const MOST: u32 = 10;
 
     /// After another count.
