@@ -142,6 +142,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn counts_are_rare_while_nobody_waits_for_a_processor() {
+        let mut spin = Spin { most_ns: 1, ..Spin::new(0) };
+        let [soon, late] = [1, RARE_COUNTS].map(|count| Time::from_nanos(count * Crowd::COUNT_NS));
+        spin.is_crowded(soon);
+        assert_eq!(spin.counted_at, Time::ZERO);
+        spin.is_crowded(late);
+        assert_eq!(spin.counted_at, late);
+        (spin.crowd, spin.counted_at) = (Crowd { level: 1 }, Time::ZERO);
+        spin.is_crowded(soon);
+        assert_eq!(spin.counted_at, soon);
+    }
+
+    #[test]
     fn spinning_that_never_pays_becomes_rare() {
         let mut spin = Spin { most_ns: 1, ..Spin::new(0) };
         let spent: u64 = (0..320)
