@@ -96,7 +96,7 @@ impl Spin {
 
     /// Whether a thread that spins keeps others from their work. Counted now and then.
     pub fn is_crowded(&mut self, now: Time) -> bool {
-        let pause_ns = Crowd::COUNT_NS * if self.crowd == Crowd::default() { RARE_COUNTS } else { 1 };
+        let pause_ns = Crowd::COUNT_NS * if self.crowd.is_over() { RARE_COUNTS } else { 1 };
         if self.most_ns > 0 && now.since(self.counted_at) >= pause_ns {
             self.counted_at = now;
             self.crowd = self.crowd.after(processors::runnable(), self.online);

@@ -54,10 +54,13 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Time from one count to the next.
+    /// Time from one count to the next, at least.
     pub const COUNT_NS: u64 = 2_000_000;
+    /// More than one, so that thin moments do not end it.
     const RISE: u32 = 2;
+    /// Three counts: two in a row meet a helper and a thread of the kernel often enough to put a good part of short waits to sleep.
     const FROM: u32 = 5;
+    /// Six counts that find no more of them end the longest.
     const MOST: u32 = 10;
 
     /// After another count.
@@ -65,6 +68,11 @@ impl Crowd {
         let level =
             if runnable > online { (self.level + Self::RISE).min(Self::MOST) } else { self.level.saturating_sub(1) };
         Crowd { level }
+    }
+
+    /// No count of late has found more threads than processors.
+    pub fn is_over(self) -> bool {
+        self.level == 0
     }
 
     pub fn is_there(self) -> bool {
@@ -143,11 +151,12 @@ mod tests {
         assert_eq!((runnable_in(b""), runnable_in(b"0.1 0.2 0.3 x/1 2")), (0, 0));
         let counts =
             |crowd: Crowd, counts: &[u32]| counts.iter().fold(crowd, |crowd, runnable| crowd.after(*runnable, 2));
-        let once = counts(Crowd::default(), &[2, 9]);
-        assert!(!once.is_there());
-        let crowd = counts(once, &[9, 9, 9, 9]);
+        let twice = counts(Crowd::default(), &[2, 9, 9]);
+        assert!(!twice.is_there() && !twice.is_over() && counts(twice, &[9]).is_there());
+        let crowd = counts(twice, &[9; 9]);
         assert!(crowd.is_there() && counts(crowd, &[1, 9, 1, 9]).is_there());
-        assert!(!counts(crowd, &[1; 10]).is_there());
+        assert!(counts(crowd, &[1; 5]).is_there() && !counts(crowd, &[1; 6]).is_there());
+        assert!(counts(crowd, &[1; 10]).is_over());
         assert!(runnable() >= 1, "this thread runs");
     }
 

@@ -1,7 +1,7 @@
 //! Test support: drives the built `ropeway` program, its preload library and unmodified programs from outside, as a user does.
 //!
 //! What lives here: where the artifacts are ([`mod@env`]), processes that cannot outlive their test ([`proc`]), ports ([`net`]),
-//! one private rendezvous per test ([`World`]), clusters in a box ([`boxes`]), TCP to compare them with ([`incast`]), the line of figures a process leaves behind ([`Stats`]), and skips that are
+//! one private rendezvous per test ([`World`]), clusters in a box ([`boxes`]), one of Slurm ([`slurm`]), TCP to compare them with ([`incast`]), the line of figures a process leaves behind ([`Stats`]), and skips that are
 //! counted ([`skip!`](macro@skip)). What does not: anything that links the crates under test. The suites are in `crates/testkit/tests`,
 //! one file (or directory) per suite; `cargo xtask test` finds them by itself.
 //!

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::env::find_program;
 use crate::net::free_port;
 use crate::proc::{Process, command};
-use crate::world::World;
+use crate::world::{DAEMON_SOCKET_VAR, World};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Slurm {
     configuration: PathBuf,
-    // In the order in which they end: slurmd tells slurmctld, and both ask munged who that is.
+    // Their own order: each works only while those behind it do.
     _daemons: [Process; 3],
 }
 
@@ -34,7 +34,8 @@ impl Slurm {
         fs::write(&configuration, configure(&dir, port, processors)).expect("a file");
         let daemon = |name: &str| {
             let mut daemon = command(find_program(name).expect("it is installed"), ["-D"]);
-            daemon.env("SLURM_CONF", &configuration);
+            // Who starts the steps leaves the daemon's group, but not the world.
+            daemon.env("SLURM_CONF", &configuration).env(DAEMON_SOCKET_VAR, world.socket());
             Process::spawn(daemon)
         };
         let slurmctld = daemon("slurmctld");
@@ -51,8 +52,12 @@ impl Slurm {
         slurm
     }
 
-    /// Makes a command speak to this cluster.
+    /// Makes a command speak to this cluster, and to no other that this process may run in.
     pub fn join(&self, command: &mut Command) {
+        let inherited = std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"SLURM"));
+        inherited.for_each(|(name, _)| {
+            command.env_remove(name);
+        });
         command.env("SLURM_CONF", &self.configuration);
     }
 }

@@ -112,6 +112,16 @@ fn ranks_of_mpich_end_with_the_program() {
     ranks_end_with_the_program("mpirun.mpich");
 }
 
+/// The report of a run in which so many transports were measured.
+#[track_caller]
+fn measured(finished: &Finished, transports: usize) -> Value {
+    let report: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), transports, "{report}");
+    assert!(rows.iter().all(|row| row["figure"]["median"].as_f64().is_some_and(|figure| figure > 0.0)), "{report}");
+    report
+}
+
 /// One launcher for all transports; `meet`: as if the ranks were on other hosts.
 fn a_launcher_starts_the_ranks_of_every_transport(launcher: &str, meet: &[&str]) {
     let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -122,10 +132,7 @@ fn a_launcher_starts_the_ranks_of_every_transport(launcher: &str, meet: &[&str])
         vec!["pingpong", "--transport", "tcp,ropeway,ropeway-udp,mpi", "--launcher", launcher, "--seconds", "0.1"];
     args.extend(["--rounds", "2", "--json", "--out", result.to_str().expect("a path"), "--remote-command", &ropeway]);
     let report = bench(&world, &[&args, meet].concat(), &[]).expect_success();
-    let report: Value = serde_json::from_str(&report.stdout).expect("JSON");
-    let rows = report["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), 4, "{report}");
-    assert!(rows.iter().all(|row| row["figure"]["median"].as_f64().is_some_and(|figure| figure > 0.0)), "{report}");
+    measured(&report, 4);
     // The statistics of preloaded ranks are files, and on this host only.
     let lines = std::fs::read_to_string(&result).expect("a result");
     let line = |what: &str| lines.lines().find(|line| line.contains(what));
@@ -151,30 +158,56 @@ fn mpich_starts_the_ranks_of_every_transport() {
 
 #[test]
 fn srun_starts_the_ranks_of_every_transport_within_an_allocation() {
-    ropeway_testkit::need_program!("munged", "slurmctld", "slurmd", "srun", "mpicc.openmpi");
+    ropeway_testkit::need_program!("munged", "slurmctld", "slurmd", "srun", "salloc", "sinfo", "mpicc.openmpi");
     let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let world = World::new();
     let slurm = Slurm::start(&world, 2);
-    let args = ["bench", "pingpong", "--transport", "tcp,ropeway,ropeway-udp,mpi", "--launcher", "srun --mpi=pmix"];
-    let within = |allocation: &[&str], more: &[&str]| {
+    let bench = |allocation: &[&str], transports: &str| {
         let ropeway = world.ropeway_command(&[]).get_program().to_str().expect("a path").to_owned();
-        let line = [allocation, &[&ropeway], &args, more].concat();
+        let args =
+            ["bench", "pingpong", "--launcher", "srun --mpi=pmix", "--seconds", "0.1", "--rounds", "2", "--json"];
+        let line = [allocation, &[&ropeway], &args, &["--transport", transports]].concat();
         let mut command = ropeway_testkit::proc::command(line[0], &line[1..]);
         slurm.join(&mut command);
         // srun starts what it finds, of whichever MPI it is.
         command.env("ROPEWAY_MPICC", "mpicc.openmpi").env(ropeway_testkit::DAEMON_SOCKET_VAR, world.socket());
-        Process::spawn(command)
+        Process::spawn(command).wait(LIMIT).unwrap_or_else(|e| panic!("{e}"))
     };
-    let short = ["--seconds", "0.1", "--rounds", "2", "--json"];
     let salloc = ["salloc", "--quiet", "-n", "2"];
-    let finished = within(&salloc, &short).wait(LIMIT).unwrap_or_else(|e| panic!("{e}")).expect_success();
-    let report: Value = serde_json::from_str(&finished.stdout).expect("JSON");
-    let rows = report["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), 4, "{report}");
-    assert!(rows.iter().all(|row| row["figure"]["median"].as_f64().is_some_and(|figure| figure > 0.0)), "{report}");
-    let outside = within(&[], &short).wait(LIMIT).unwrap_or_else(|e| panic!("{e}"));
+    measured(&bench(&salloc, "tcp,ropeway,ropeway-udp,mpi").expect_success(), 4);
+    // One transport is a job of its own; several would be on hosts of their own.
+    measured(&bench(&[], "tcp").expect_success(), 1);
+    let outside = bench(&[], "tcp,unix");
     assert_eq!(outside.exit, Exit::Code(1));
     assert!(outside.stderr.contains("salloc -N 2 ropeway bench"), "{}", outside.stderr);
+}
+
+/// A launcher that is this script; its first two arguments are the number of ranks.
+fn script(world: &World, text: &str) -> String {
+    let script = world.dir().join("launcher");
+    std::fs::write(&script, format!("#!/bin/sh\nshift 2\n{text}\n")).expect("a script");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).expect("executable");
+    script.to_str().expect("a path").to_owned()
+}
+
+#[test]
+fn ranks_of_transports_on_different_hosts_are_warned_of() {
+    ropeway_testkit::need_root!();
+    ropeway_testkit::need_program!("unshare");
+    let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let world = World::new();
+    // Each job has a host of its own, by name.
+    let rank = r#"PMI_RANK=$rank unshare --uts sh -c 'hostname "job$0"; exec "$@"' $$ "$@""#;
+    let launcher = script(&world, &format!("for rank in 0 1; do {rank} & done; wait"));
+    let ropeway = world.ropeway_command(&[]).get_program().to_str().expect("a path").to_owned();
+    let args = ["pingpong", "--transport", "tcp,unix", "--rounds", "1", "--seconds", "0.1", "--json"];
+    let far = ["--meet", "127.0.0.1", "--remote-command", &ropeway, "--launcher", &launcher];
+    let finished = bench(&world, &[&args[..], &far].concat(), &[]);
+    assert!(finished.stderr.contains("the ranks of tcp run on job"), "{}", finished.stderr);
+    let one = ["pingpong", "--transport", "tcp", "--rounds", "1", "--seconds", "0.1", "--json"];
+    let finished = bench(&world, &[&one[..], &far].concat(), &[]).expect_success();
+    assert!(!finished.stderr.contains("the ranks of"), "{}", finished.stderr);
 }
 
 #[test]
@@ -182,12 +215,8 @@ fn a_launcher_that_keeps_the_environment_back_is_told_apart_from_one_that_fails(
     let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let world = World::new();
     let args = ["pingpong", "--transport", "tcp", "--rounds", "1", "--launcher"];
-    // A launcher that drops its arguments for the number of ranks, and starts one.
-    let script = world.dir().join("launcher");
-    std::fs::write(&script, "#!/bin/sh\nshift 2\nunset ROPEWAY_BENCH_TOKEN\nexec \"$@\"\n").expect("a script");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&script, mode).expect("executable");
-    let finished = bench(&world, &[&args[..], &[script.to_str().expect("a path")]].concat(), &[]);
+    let launcher = script(&world, "unset ROPEWAY_BENCH_TOKEN\nexec \"$@\"");
+    let finished = bench(&world, &[&args[..], &[&launcher]].concat(), &[]);
     assert_eq!(finished.exit, Exit::Code(1));
     assert!(finished.stderr.contains("does not hand its environment on"), "{}", finished.stderr);
 }

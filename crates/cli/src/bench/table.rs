@@ -368,7 +368,6 @@ mod tests {
         let stream = two_rows(Metric::Goodput, [&[100.0], &[400.0]]);
         assert!((stream.rows[1].times_better_than["tcp"] - 4.0).abs() < 1e-9);
         assert!((stream.rows[0].times_better_than["ropeway"] - 0.25).abs() < 1e-9);
-        assert!(stream.to_string().contains("1.00e-7"), "a small figure has digits: {stream}");
     }
 
     #[test]

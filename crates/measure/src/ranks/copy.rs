@@ -11,7 +11,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use super::member::{Fault, last_line, wait};
-use super::start::{Scratch, ssh_to};
+use super::start::{scratch, ssh_to};
 
 /// For a host that is reached through a slow line.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -60,8 +60,8 @@ impl Copies {
 /// Runs a line on the host; what it said when it failed. `input`: what it reads.
 fn run(ssh: &OsStr, host: &str, line: &str, input: Option<&Path>) -> Result<Result<(), String>, Fault> {
     let cannot = |what: &str, error: io::Error| Fault::Start(format!("cannot {what}: {error}"));
-    let scratch = Scratch::new()?;
-    let errors = scratch.path.join("ssh");
+    let scratch = scratch()?;
+    let errors = scratch.path().join("ssh");
     let mut command = ssh_to(ssh, host, line);
     command.stdin(match input {
         Some(path) => Stdio::from(File::open(path).map_err(|e| cannot(&format!("read {}", path.display()), e))?),

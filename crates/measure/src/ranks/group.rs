@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
+
 use super::control::{Hello, Order, Reply};
 use super::job::Job;
 use super::member::{Fault, Member, can_be_heard, wait_for_any};
-use super::start::{STATS, Scratch};
+use super::start::STATS;
 use crate::pattern::Trial;
 use crate::record::{Host, Series};
 use crate::transport::kind::Setting;
@@ -29,7 +31,7 @@ pub struct Group {
     pub hosts: Vec<Host>,
     // After the members: these go when they have ended.
     job: Option<Job>,
-    scratch: Option<Scratch>,
+    scratch: Option<TempDir>,
 }
 
 /// What is asked while the group waits: whether to break off.
@@ -39,7 +41,7 @@ impl Group {
     /// Waits until all ranks have said who they are. Those that something else has numbered are put in that order.
     pub fn assemble(
         members: Vec<Member>,
-        scratch: Option<Scratch>,
+        scratch: Option<TempDir>,
         limit: Duration,
         broken_off: BrokenOff,
     ) -> Result<Group, Fault> {
@@ -145,7 +147,7 @@ impl Group {
     }
 
     /// Ends the ranks; the file with the statistics of preloaded ones, which goes with what is returned beside it.
-    pub fn leave(self) -> (Option<PathBuf>, Option<Scratch>) {
+    pub fn leave(self) -> (Option<PathBuf>, Option<TempDir>) {
         let Group { mut members, scratch, job, .. } = self;
         if let Some(job) = job {
             for member in &mut members {
@@ -158,7 +160,7 @@ impl Group {
         for member in members {
             member.leave(LEAVING);
         }
-        (scratch.as_ref().map(|scratch| scratch.path.join(STATS)), scratch)
+        (scratch.as_ref().map(|scratch| scratch.path().join(STATS)), scratch)
     }
 
     /// Puts the members in the order of these numbers, if they have some.

@@ -22,7 +22,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use super::group::BrokenOff;
 use super::member::{Fault, Member, last_line, wait};
 use super::serve;
-use super::start::{Scratch, rank_line};
+use super::start::rank_line;
 
 /// The launcher of a job, which runs as long as its ranks do. It is ended when this is dropped.
 #[derive(Debug)]
@@ -59,24 +59,18 @@ const MOST_STRANGERS: usize = 16;
 /// Starts a job and waits until all of its ranks have joined. They are in no order yet: their first words say who they are.
 pub fn start(
     start: &Start,
-    scratch: &Scratch,
+    scratch: &Path,
     limit: Duration,
     broken_off: BrokenOff,
 ) -> Result<(Vec<Member>, Job), Fault> {
     let Start { launcher, ranks, .. } = *start;
     let cannot = |what: &str, error: io::Error| Fault::Start(format!("cannot {what}: {error}"));
-    let errors = scratch.path.join(ERRORS);
+    let errors = scratch.join(ERRORS);
     let door = Door::open(start.meet, ranks)?;
     let address = door.address().map_err(|e| cannot("make a socket for the ranks", e))?;
     let stderr = File::create(&errors).map_err(|e| cannot("make a temporary file", e))?;
     let flavour = flavour(launcher)?;
-    if flavour == Launcher::Slurm && std::env::var_os("SLURM_JOB_ID").is_none() {
-        return Err(Fault::Start(format!(
-            "outside of an allocation {launcher} would put the ranks of each transport on hosts of their own: \
-             run all of it in one, such as `salloc -N 2 ropeway bench ...`"
-        )));
-    }
-    let mut command = command(start, flavour, &address, &scratch.path)?;
+    let mut command = command(start, flavour, &address, scratch)?;
     // Nobody types for the ranks, and they print nothing; the launcher itself is carried by nothing but the kernel.
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
     command.env("ROPEWAY", "off").env(TOKEN_VAR, &door.token);
@@ -307,7 +301,7 @@ fn own_rank() -> Option<usize> {
 
 /// How many processes the launcher has started of which this is one, and its number among them; `None`: no launcher did, or only one.
 pub fn launched() -> Option<(usize, usize)> {
-    // What SLURM sets for a batch script names the job's size otherwise: that script is one process.
+    // What Slurm sets for a batch script names the job's size otherwise: that script is one process.
     let size = number_of(&["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])?;
     Some((own_rank()?, size)).filter(|_| size > 1)
 }
@@ -323,6 +317,26 @@ fn number_of(names: &[&str]) -> Option<usize> {
 pub fn build_shim(launcher: &str) -> Result<PathBuf, String> {
     let launcher = flavour(launcher).map_err(|fault| fault.to_string())?;
     shim::build(launcher).map_err(|error| error.to_string())
+}
+
+/// Whether this launcher starts several jobs, one for each transport, on the same hosts.
+///
+/// # Errors
+/// It would not, or there is no such launcher.
+pub fn can_share_hosts(launcher: &str) -> Result<(), Fault> {
+    let (_, arguments) = words(launcher)?;
+    if flavour(launcher)? != Launcher::Slurm || is_in_allocation(&arguments) {
+        return Ok(());
+    }
+    Err(Fault::Start(format!(
+        "outside of an allocation {launcher} would put the ranks of each transport on hosts of their own: run all of it in one, such as \
+         `salloc -N 2 ropeway bench ...`, or name one with --jobid"
+    )))
+}
+
+/// Whether srun with these arguments starts a step of an allocation that is there already.
+fn is_in_allocation(arguments: &[String]) -> bool {
+    std::env::var_os("SLURM_JOB_ID").is_some() || arguments.iter().any(|argument| argument.starts_with("--jobid"))
 }
 
 /// Whose launcher this is, by what it says of its version.
@@ -360,10 +374,16 @@ fn flavour_of(version: &str) -> Launcher {
     }
 }
 
+/// Where Open MPI makes a directory for its jobs.
+const OPEN_MPI_BASE: &str = "OMPI_MCA_orte_tmpdir_base";
+
+/// Options of srun that say which nodes of the allocation a step has.
+const CHOICE_OF_NODES: [&str; 6] = ["-w", "--nodelist", "-x", "--exclude", "-r", "--relative"];
+
 fn command(start: &Start, launcher: Launcher, address: &str, scratch: &Path) -> Result<Command, Fault> {
     let (program, arguments) = words(start.launcher)?;
     let mut command = Command::new(program);
-    command.args(arguments).arg("-n").arg(start.ranks.to_string());
+    command.args(&arguments).arg("-n").arg(start.ranks.to_string());
     // Ranks bind themselves, to the processors that those of other transports have too.
     match launcher {
         Launcher::OpenMpi => {
@@ -373,12 +393,21 @@ fn command(start: &Start, launcher: Launcher, address: &str, scratch: &Path) -> 
                 command.arg("--allow-run-as-root");
             }
             // Jobs that begin and end at the same time take each other's directory away where they share one. On other hosts ours is not.
-            if start.meet.is_none() {
-                command.env("OMPI_MCA_orte_tmpdir_base", scratch);
+            if start.meet.is_none() && std::env::var_os(OPEN_MPI_BASE).is_none() {
+                command.env(OPEN_MPI_BASE, scratch);
             }
         }
-        // The ranks of all transports have the same processors: one step of the allocation for each, all at once.
-        Launcher::Slurm => drop(command.args(["--overlap", "--cpu-bind=none"])),
+        Launcher::Slurm => {
+            // The ranks of all transports have the same processors, and there may be more of them: one step of the allocation for each, all at once.
+            command.args(["--overlap", "--overcommit", "--cpu-bind=none"]);
+            let chooses = |argument: &String| CHOICE_OF_NODES.iter().any(|option| argument.starts_with(option));
+            if is_in_allocation(&arguments) && !arguments.iter().any(chooses) {
+                // Otherwise a step is put on nodes that have none yet.
+                command.arg("--relative=0");
+            }
+            // A batch script that was given no environment would keep the token from the ranks.
+            command.env_remove("SLURM_EXPORT_ENV");
+        }
         Launcher::Mpich | Launcher::Unknown => {}
     }
     let program: Vec<&OsStr> = match start.meet {
@@ -431,7 +460,8 @@ mod tests {
         assert_eq!(flavour_of("mpirun (Open MPI) 4.1.4\n"), Launcher::OpenMpi);
         assert_eq!(flavour_of("mpirun.openmpi (OpenRTE) 4.1.4\n"), Launcher::OpenMpi);
         assert_eq!(flavour_of("HYDRA build details:\n    Version: 4.0.2\n"), Launcher::Mpich);
-        assert_eq!(flavour_of("slurm 22.05.8\n"), Launcher::Slurm);
+        assert_eq!(flavour_of("slurm-wlm 22.05.8\n"), Launcher::Slurm);
+        assert_eq!(flavour_of("slurm 23.11.4\n"), Launcher::Slurm);
         assert_eq!(flavour_of("prun 2.1\n"), Launcher::Unknown);
     }
 
@@ -457,7 +487,11 @@ mod tests {
         let rank = "nice ropeway bench rank --devices --control 10.0.0.1:99";
         let far_line = format!("env -u ROPEWAY nice ropeway run -- {rank}");
         assert_eq!(line(&far, Launcher::Unknown), format!("srun -n 3 {far_line}"));
-        assert_eq!(line(&far, Launcher::Slurm), format!("srun -n 3 --overlap --cpu-bind=none {far_line}"));
+        let step = "-n 3 --overlap --overcommit --cpu-bind=none";
+        let within = Start { launcher: "srun --jobid=7", ..far };
+        assert_eq!(line(&within, Launcher::Slurm), format!("srun --jobid=7 {step} --relative=0 {far_line}"));
+        let chosen = Start { launcher: "srun --jobid=7 -w a,b", ..far };
+        assert_eq!(line(&chosen, Launcher::Slurm), format!("srun --jobid=7 -w a,b {step} {far_line}"));
         assert!(words(" ").is_err());
     }
 
@@ -471,10 +505,10 @@ mod tests {
     }
 
     fn two_ranks(launcher: &str) -> Result<(Vec<Member>, Job), Fault> {
-        let scratch = Scratch::new().expect("a directory");
+        let scratch = tempfile::tempdir().expect("a directory");
         let program = OsStr::new("/bin/true");
         let asked = Start { launcher, program, ranks: 2, preloaded: false, meet: None };
-        start(&asked, &scratch, Duration::from_secs(20), &|| false)
+        start(&asked, scratch.path(), Duration::from_secs(20), &|| false)
     }
 
     #[test]

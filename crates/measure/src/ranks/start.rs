@@ -1,14 +1,14 @@
 //! Starts ranks: processes of this host, of the hosts of a box, or of others over ssh; or threads, whose transport is there already.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io::{self, BufReader};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+
+use tempfile::TempDir;
 
 use super::member::{Fault, Member};
 use super::serve;
@@ -89,12 +89,12 @@ pub const STATS: &str = "stats";
 
 impl Launch {
     /// Starts one rank. `preloaded`: under `ropeway run`.
-    pub fn start(&self, rank: usize, preloaded: bool, scratch: &Scratch) -> Result<Member, Fault> {
+    pub fn start(&self, rank: usize, preloaded: bool, scratch: &Path) -> Result<Member, Fault> {
         let Some(place) = self.places.get(rank) else {
             return Err(Fault::Start(format!("there is no place for rank {rank}")));
         };
-        let mut command = self.command(place, preloaded, &scratch.path);
-        let errors = scratch.path.join(format!("rank-{rank}"));
+        let mut command = self.command(place, preloaded, scratch);
+        let errors = scratch.join(format!("rank-{rank}"));
         let cannot =
             |what: &str, error: io::Error| Fault::Start(format!("cannot {what} for {}: {error}", place.name(rank)));
         let stderr = File::create(&errors).map_err(|e| cannot("make a temporary file", e))?;
@@ -184,27 +184,9 @@ pub fn threads<T: Transport + Send + 'static>(ends: Vec<T>) -> Result<Vec<Member
 }
 
 /// A private directory that goes when the ranks have ended.
-#[derive(Debug)]
-pub struct Scratch {
-    pub path: PathBuf,
-}
-
-impl Scratch {
-    pub fn new() -> Result<Scratch, Fault> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Relaxed: only uniqueness matters.
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("ropeway-bench-{}-{number}", std::process::id()));
-        let made = DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|e| Fault::Start(format!("cannot make the temporary directory {}: {e}", path.display())))?;
-        Ok(Scratch { path })
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.path);
-    }
+pub fn scratch() -> Result<TempDir, Fault> {
+    let made = tempfile::Builder::new().prefix("ropeway-bench-").tempdir();
+    made.map_err(|e| Fault::Start(format!("cannot make a directory in {}: {e}", std::env::temp_dir().display())))
 }
 
 #[cfg(test)]

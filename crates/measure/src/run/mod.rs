@@ -1,11 +1,11 @@
 //! The coordinator's work: opens a group of ranks for each transport, and runs the cases in rounds until enough is known.
 //!
-//! [`enough`] says when to stop. What does not live here: arguments, tables, progress bars (an [`Observer`] is told what happens).
+//! [`opening`] has the ranks started, [`enough`] says when to stop. What does not live here: arguments, tables, progress bars (an [`Observer`] is told what happens).
 
 pub mod enough;
+pub mod opening;
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::floor;
@@ -16,13 +16,13 @@ use crate::random::Random;
 use crate::ranks::group::{BrokenOff, Group};
 use crate::ranks::job;
 use crate::ranks::member::Fault;
-use crate::ranks::start::{Launch, Launcher, Place, Scratch, threads};
+use crate::ranks::start::{Launch, Place};
 use crate::record::{Case, FORMAT, Failed, Host, Line, Measured, Run, Series, Site};
 use crate::results::units::metric_name;
 use crate::stats::Precision;
-use crate::transport::kind::{Kind, Setting, Spec};
-use crate::transport::sim::{self, SimParameters};
+use crate::transport::kind::Spec;
 use enough::Enough;
+use opening::open;
 
 /// What is to be measured.
 #[derive(Debug, Clone)]
@@ -136,6 +136,9 @@ const STARTING: Duration = Duration::from_secs(20);
 impl Running<'_> {
     /// Starts the ranks of all transports and says whose figures these will be.
     fn assemble(&mut self) -> Result<(), String> {
+        if let (Some(launcher), [_, _, ..]) = (&self.plan.launch.launcher, &*self.plan.transports) {
+            job::can_share_hosts(&launcher.command).map_err(|fault| fault.to_string())?;
+        }
         let mut faults = Vec::new();
         let (mut hosts, mut clock_offsets_ns) = (Vec::new(), Vec::new());
         for spec in &self.plan.transports {
@@ -166,12 +169,29 @@ impl Running<'_> {
             let text = "all ranks run on one host: these are no figures between hosts; tell the launcher to spread them, such as mpirun --map-by node".to_owned();
             self.observer.line(&Line::Warning { text })?;
         }
+        if let Some(text) = self.different_hosts() {
+            self.observer.line(&Line::Warning { text })?;
+        }
         for (spec, fault) in faults {
             for point in &self.plan.points {
                 self.failed(&spec, point, 0, fault.to_string())?;
             }
         }
         Ok(())
+    }
+
+    /// What to say if a launcher has not put the ranks of all transports on the same hosts.
+    fn different_hosts(&self) -> Option<String> {
+        let hosts_of = |arm: &Arm| {
+            let names = arm.group.as_ref()?.hosts.iter().map(|host| host.name.as_str());
+            Some((arm.spec.to_string(), names.collect::<Vec<_>>().join(", ")))
+        };
+        let mut all = self.arms.iter().filter_map(hosts_of);
+        let (first, usual) = all.next()?;
+        let (other, hosts) = all.find(|(_, hosts)| *hosts != usual)?;
+        Some(format!(
+            "the ranks of {first} run on {usual}, those of {other} on {hosts}: their ratios tell hosts apart, and not transports; tell the launcher which hosts to take"
+        ))
     }
 
     fn rounds(&mut self) -> Result<(), String> {
@@ -376,75 +396,6 @@ fn to_and_fro(count: usize, round: u32) -> Vec<usize> {
         order.reverse();
     }
     order
-}
-
-/// Starts and joins the ranks of a transport.
-fn open(plan: &Plan, spec: &Spec, broken_off: BrokenOff) -> Result<Group, Fault> {
-    if spec.kind == Kind::Sim {
-        return open_simulated(plan, spec, broken_off);
-    }
-    let mut group = match (spec.kind, &plan.launch.launcher) {
-        (Kind::Mpi, None) => launch_mpi(plan, broken_off)?,
-        (kind, None) => launch(plan, kind.is_preloaded(), broken_off)?,
-        (kind, Some(launcher)) => launch_job(plan, launcher, kind.is_preloaded(), broken_off)?,
-    };
-    let settings: Vec<Setting> = (0..plan.ranks).map(|rank| setting(plan, spec, rank, &group)).collect();
-    let cpus: Vec<Option<usize>> =
-        (0..plan.ranks).map(|rank| plan.cpus.as_ref().and_then(|cpus| cpus.get(rank).copied())).collect();
-    group.open(&settings, &cpus, STARTING + plan.patience, broken_off)?;
-    Ok(group)
-}
-
-/// Starts the ranks ourselves.
-fn launch(plan: &Plan, preloaded: bool, broken_off: BrokenOff) -> Result<Group, Fault> {
-    let scratch = Scratch::new()?;
-    let members: Result<Vec<_>, Fault> =
-        (0..plan.ranks).map(|rank| plan.launch.start(rank, preloaded, &scratch)).collect();
-    Group::assemble(members?, Some(scratch), STARTING, broken_off)
-}
-
-/// Has those of the transport mpi started by `mpirun`, which they cannot be without.
-fn launch_mpi(plan: &Plan, broken_off: BrokenOff) -> Result<Group, Fault> {
-    if plan.launch.places.iter().any(|place| *place != Place::Here) {
-        let text = "the ranks of transport mpi are started by mpirun, not over ssh or in a box: give --launcher and --meet in place of --hosts";
-        return Err(Fault::Start(text.to_owned()));
-    }
-    let launcher = Launcher { command: plan.launch.mpirun.clone(), meet: None };
-    launch_job(plan, &launcher, false, broken_off)
-}
-
-/// Has all ranks started by a launcher.
-fn launch_job(plan: &Plan, launcher: &Launcher, preloaded: bool, broken_off: BrokenOff) -> Result<Group, Fault> {
-    let scratch = Scratch::new()?;
-    let Launch { program, remote_command, .. } = &plan.launch;
-    let meet = launcher.meet.as_deref();
-    let program = if meet.is_some() { OsStr::new(remote_command) } else { program.as_os_str() };
-    let start = job::Start { launcher: &launcher.command, program, ranks: plan.ranks, preloaded, meet };
-    let (members, job) = job::start(&start, &scratch, STARTING, broken_off)?;
-    Ok(Group::assemble(members, Some(scratch), STARTING, broken_off)?.with_job(job))
-}
-
-/// The ranks of a simulated network are threads: time is virtual, and nothing of the machine counts.
-fn open_simulated(plan: &Plan, spec: &Spec, broken_off: BrokenOff) -> Result<Group, Fault> {
-    let start = |error: String| Fault::Start(format!("{spec}: {error}"));
-    let mut parameters: SimParameters = spec.options.parse().map_err(|e: sim::ParseError| start(e.to_string()))?;
-    parameters.seed ^= plan.seed;
-    let ends = sim::ranks(plan.ranks, &parameters).map_err(|failure| start(failure.to_string()))?;
-    let mut group = Group::assemble(threads(ends)?, None, STARTING, broken_off)?;
-    let settings: Vec<Setting> = (0..plan.ranks).map(|rank| setting(plan, spec, rank, &group)).collect();
-    group.open(&settings, &vec![None; plan.ranks], STARTING, broken_off)?;
-    Ok(group)
-}
-
-fn setting(plan: &Plan, spec: &Spec, rank: usize, group: &Group) -> Setting {
-    Setting {
-        transport: spec.to_string(),
-        rank,
-        ranks: plan.ranks,
-        host: group.address(rank).unwrap_or(plan.launch.places[rank].address()).to_owned(),
-        patience_ms: plan.patience.as_millis() as u64,
-        joins_small_sends: plan.joins_small_sends,
-    }
 }
 
 /// The machines of the ranks (one where all are the same), and what is known of their clocks.

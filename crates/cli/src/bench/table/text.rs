@@ -126,7 +126,7 @@ impl Table {
             None => write!(f, "  not measured")?,
         }
         if let Some(p999) = row.p999 {
-            write!(f, "  p99.9 {p999:.3}")?;
+            write!(f, "  p99.9 {}", digits(p999))?;
         }
         if let Some(fairness) = row.fairness {
             write!(f, "  fairness {fairness:.3}")?;
@@ -178,9 +178,11 @@ fn room(usual: usize, text: &str) -> usize {
     usual.max(text.chars().count() + 2)
 }
 
-/// Three decimals; what would have no digit of its own among them, in powers of ten.
+/// Three decimals; what would have fewer than two digits of its own among them, in powers of ten.
 fn digits(value: f64) -> String {
-    let has_digits = value == 0.0 || value.abs() >= 0.01;
+    /// Smaller figures are what rounding left of nothing.
+    const NOTHING: f64 = 1e-12;
+    let has_digits = value.abs() < NOTHING || value.abs() >= 0.01;
     if has_digits { format!("{value:.3}") } else { format!("{value:.2e}") }
 }
 
@@ -213,4 +215,15 @@ fn write_fit(f: &mut fmt::Formatter<'_>, table: &fits::Table) -> fmt::Result {
         writeln!(f, "  {}", cells.join("   ").trim_end())?;
     }
     table.notes.iter().try_for_each(|note| writeln!(f, "  {note}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::digits;
+
+    #[test]
+    fn small_figures_have_digits() {
+        let shown = [0.0, 1e-17, 0.01, 0.0099, -0.002, 1e-7, 12.3456].map(digits);
+        assert_eq!(shown, ["0.000", "0.000", "0.010", "9.90e-3", "-2.00e-3", "1.00e-7", "12.346"]);
+    }
 }
