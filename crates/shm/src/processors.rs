@@ -58,7 +58,7 @@ impl Crowd {
     pub const COUNT_NS: u64 = 2_000_000;
     /// More than one, so that thin moments do not end it.
     const RISE: u32 = 2;
-    /// Three counts: two in a row meet a helper and a thread of the kernel often enough to put a good part of short waits to sleep.
+    /// Three counts: two in a row can both have met a helper or a thread of the kernel, which run for a moment.
     const FROM: u32 = 5;
     /// Six counts that find no more of them end the longest.
     const MOST: u32 = 10;

@@ -71,6 +71,15 @@ impl World {
         self.dir.path()
     }
 
+    /// A program of this test, a shell script in the world's directory.
+    pub fn script(&self, name: &str, text: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.dir().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{text}")).expect("a file");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("one's own file");
+        path
+    }
+
     /// The directory, opened to every user of the machine.
     pub fn open_dir(&self) -> &Path {
         use std::os::unix::fs::PermissionsExt;

@@ -278,19 +278,11 @@ fn hosts_of_a_box_are_measured_from_one_to_the_other() {
     }
 }
 
-/// A program of this test.
-fn script(world: &World, name: &str, text: &str) -> PathBuf {
-    let path = world.dir().join(name);
-    std::fs::write(&path, format!("#!/bin/sh\n{text}")).expect("a file");
-    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("one's own file");
-    path
-}
-
 #[test]
 fn ranks_of_other_hosts_are_reached_by_ssh() {
     let world = World::new();
     // In place of ssh: greets like a login shell, then runs the last argument, the command, here.
-    let ssh = script(&world, "ssh", "echo Welcome to this host\nfor command; do :; done\nexec sh -c \"$command\"\n");
+    let ssh = world.script("ssh", "echo Welcome to this host\nfor command; do :; done\nexec sh -c \"$command\"\n");
     let ropeway = ropeway_testkit::env::ropeway();
     let out = world.dir().join("x.jsonl");
     let [ssh, ropeway, out] = [&ssh, &ropeway, &out].map(|path| path.to_str().expect("a path"));
@@ -314,7 +306,7 @@ fn the_program_is_brought_to_where_it_is_not() {
     let home = world.dir().join("home");
     std::fs::create_dir(&home).expect("a directory");
     // In place of ssh: another host is another home.
-    let ssh = script(&world, "ssh", &format!("for line; do :; done\ncd {} && exec sh -c \"$line\"\n", home.display()));
+    let ssh = world.script("ssh", &format!("for line; do :; done\ncd {} && exec sh -c \"$line\"\n", home.display()));
     let far = ["--hosts", "far=localhost,local=127.0.0.1", "--ssh", ssh.to_str().expect("a path"), "--copy"];
     let args = ["pingpong", "--transport", "tcp,ropeway", "--rounds", "1", "--seconds", "0.1"];
     for _ in 0..2 {
@@ -355,7 +347,7 @@ fn real_ssh(world: &World, sshd: &Path) -> (Process, PathBuf) {
     let client = format!(
         "exec ssh -F /dev/null -p {port} -i {dir}/user -o IdentitiesOnly=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile={dir}/known -o LogLevel=ERROR \"$@\"\n"
     );
-    (server, script(world, "ssh", &client))
+    (server, world.script("ssh", &client))
 }
 
 #[test]

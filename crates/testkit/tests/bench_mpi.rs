@@ -112,14 +112,13 @@ fn ranks_of_mpich_end_with_the_program() {
     ranks_end_with_the_program("mpirun.mpich");
 }
 
-/// The report of a run in which so many transports were measured.
+/// Checks that so many transports were measured.
 #[track_caller]
-fn measured(finished: &Finished, transports: usize) -> Value {
+fn assert_measured(finished: &Finished, transports: usize) {
     let report: Value = serde_json::from_str(&finished.stdout).expect("JSON");
     let rows = report["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), transports, "{report}");
     assert!(rows.iter().all(|row| row["figure"]["median"].as_f64().is_some_and(|figure| figure > 0.0)), "{report}");
-    report
 }
 
 /// One launcher for all transports; `meet`: as if the ranks were on other hosts.
@@ -131,8 +130,7 @@ fn a_launcher_starts_the_ranks_of_every_transport(launcher: &str, meet: &[&str])
     let mut args =
         vec!["pingpong", "--transport", "tcp,ropeway,ropeway-udp,mpi", "--launcher", launcher, "--seconds", "0.1"];
     args.extend(["--rounds", "2", "--json", "--out", result.to_str().expect("a path"), "--remote-command", &ropeway]);
-    let report = bench(&world, &[&args, meet].concat(), &[]).expect_success();
-    measured(&report, 4);
+    assert_measured(&bench(&world, &[&args, meet].concat(), &[]).expect_success(), 4);
     // The statistics of preloaded ranks are files, and on this host only.
     let lines = std::fs::read_to_string(&result).expect("a result");
     let line = |what: &str| lines.lines().find(|line| line.contains(what));
@@ -174,21 +172,18 @@ fn srun_starts_the_ranks_of_every_transport_within_an_allocation() {
         Process::spawn(command).wait(LIMIT).unwrap_or_else(|e| panic!("{e}"))
     };
     let salloc = ["salloc", "--quiet", "-n", "2"];
-    measured(&bench(&salloc, "tcp,ropeway,ropeway-udp,mpi").expect_success(), 4);
+    assert_measured(&bench(&salloc, "tcp,ropeway,ropeway-udp,mpi").expect_success(), 4);
     // One transport is a job of its own; several would be on hosts of their own.
-    measured(&bench(&[], "tcp").expect_success(), 1);
+    assert_measured(&bench(&[], "tcp").expect_success(), 1);
     let outside = bench(&[], "tcp,unix");
     assert_eq!(outside.exit, Exit::Code(1));
     assert!(outside.stderr.contains("salloc -N 2 ropeway bench"), "{}", outside.stderr);
 }
 
 /// A launcher that is this script; its first two arguments are the number of ranks.
-fn script(world: &World, text: &str) -> String {
-    let script = world.dir().join("launcher");
-    std::fs::write(&script, format!("#!/bin/sh\nshift 2\n{text}\n")).expect("a script");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&script, mode).expect("executable");
-    script.to_str().expect("a path").to_owned()
+fn launcher(world: &World, text: &str) -> String {
+    let path = world.script("launcher", &format!("shift 2\n{text}\n"));
+    path.to_str().expect("a path").to_owned()
 }
 
 #[test]
@@ -199,7 +194,7 @@ fn ranks_of_transports_on_different_hosts_are_warned_of() {
     let world = World::new();
     // Each job has a host of its own, by name.
     let rank = r#"PMI_RANK=$rank unshare --uts sh -c 'hostname "job$0"; exec "$@"' $$ "$@""#;
-    let launcher = script(&world, &format!("for rank in 0 1; do {rank} & done; wait"));
+    let launcher = launcher(&world, &format!("for rank in 0 1; do {rank} & done; wait"));
     let ropeway = world.ropeway_command(&[]).get_program().to_str().expect("a path").to_owned();
     let args = ["pingpong", "--transport", "tcp,unix", "--rounds", "1", "--seconds", "0.1", "--json"];
     let far = ["--meet", "127.0.0.1", "--remote-command", &ropeway, "--launcher", &launcher];
@@ -215,7 +210,7 @@ fn a_launcher_that_keeps_the_environment_back_is_told_apart_from_one_that_fails(
     let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let world = World::new();
     let args = ["pingpong", "--transport", "tcp", "--rounds", "1", "--launcher"];
-    let launcher = script(&world, "unset ROPEWAY_BENCH_TOKEN\nexec \"$@\"");
+    let launcher = launcher(&world, "unset ROPEWAY_BENCH_TOKEN\nexec \"$@\"");
     let finished = bench(&world, &[&args[..], &[&launcher]].concat(), &[]);
     assert_eq!(finished.exit, Exit::Code(1));
     assert!(finished.stderr.contains("does not hand its environment on"), "{}", finished.stderr);
