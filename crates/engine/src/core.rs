@@ -139,8 +139,8 @@ impl Core {
     }
 
     /// When [`Core::turn`] has something to do even if nothing arrives.
-    pub fn next_timeout(&self) -> Option<Time> {
-        [self.endpoint.next_timeout(), self.share.turn_at()].into_iter().flatten().min()
+    pub fn next_timeout(&mut self, now: Time) -> Option<Time> {
+        [self.endpoint.next_timeout(now), self.share.turn_at()].into_iter().flatten().min()
     }
 
     /// Reads what has arrived already, if nothing else is to be done; afterwards there may be credit to tell. For short messages the clock would cost as much as all the rest.
@@ -184,10 +184,10 @@ impl Core {
             // Whatever arrived or not: who waits has waited for this turn.
             self.endpoint.finish_batch(now);
         }
-        let due = self.endpoint.next_timeout().is_some_and(|at| at <= now);
-        let puts_off = due && arrived && self.turns_without_timers < MOST_TURNS_WITHOUT_TIMERS;
+        let puts_off = arrived && self.turns_without_timers < MOST_TURNS_WITHOUT_TIMERS;
         self.turns_without_timers = if puts_off { self.turns_without_timers + 1 } else { 0 };
-        if due && !puts_off {
+        let due = !puts_off && self.endpoint.next_timeout(now).is_some_and(|at| at <= now);
+        if due {
             self.endpoint.handle_timeout(now);
         }
         let sends = self.endpoint.wants_to_transmit();
@@ -195,7 +195,7 @@ impl Core {
             if self.share.update(&mut self.endpoint, now) {
                 self.endpoint.finish_batch(now);
             }
-            self.transmit(now);
+            self.transmit_wanted(now);
             self.dispatch();
         }
         arrived || due || may_grant

@@ -219,7 +219,7 @@ impl Inner {
         until: Option<Time>,
     ) -> MutexGuard<'a, Core> {
         let now = self.now();
-        let mut until = [until, core.next_timeout()].into_iter().flatten().min();
+        let mut until = [until, core.next_timeout(now)].into_iter().flatten().min();
         if core.poller == Poller::Helper {
             // A flood of small sends sets a timer every 20 us, and makes it needless as often: the next call does what is due.
             until = until.map(|until| until.max(now.after(TIMER_SLACK_NS)));
@@ -270,10 +270,13 @@ impl Inner {
 
     fn look_at_sleeper(&self, core: &mut Core, now: Time) {
         if core.is_time_to_check_hurry(now) {
-            self.hurry.store(core.next_timeout().is_some_and(|at| at.since(now) < SOON_NS), Ordering::Relaxed);
+            self.hurry.store(core.next_timeout(now).is_some_and(|at| at.since(now) < SOON_NS), Ordering::Relaxed);
         }
-        match core.sleeps_until {
-            Some(until) if core.is_full() || core.next_timeout().is_some_and(|at| at.after(TIMER_SLACK_NS) < until) => {
+        let sleeps_until = core.sleeps_until;
+        let mut is_too_late =
+            |until| core.is_full() || core.next_timeout(now).is_some_and(|at| at.after(TIMER_SLACK_NS) < until);
+        match sleeps_until {
+            Some(until) if is_too_late(until) => {
                 let _ = rustix::io::write(self.bell(core), &1u64.to_ne_bytes());
             }
             None if core.helper_parked && core.poller == Poller::Nobody => {

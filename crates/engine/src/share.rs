@@ -2,6 +2,7 @@
 
 use ropeway_proto::{Endpoint, Time};
 use ropeway_shm::board::{Board, Others};
+use ropeway_shm::sys::monotonic_ns;
 
 /// The board is written and read this often at most, and only while there is traffic.
 const UPDATE_NS: u64 = 500_000;
@@ -40,8 +41,7 @@ impl Share {
         board.publish(gate.demand_bytes());
         let others = board.others(fresh_ns);
         // All processes of the host count the same turns.
-        let clock = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let clock_ns = clock.tv_sec as u64 * 1_000_000_000 + clock.tv_nsec as u64;
+        let clock_ns = monotonic_ns();
         let (budget, quantum, turn) = (gate.whole_budget_bytes(), gate.quantum_bytes(), clock_ns / TURN_NS);
         let share = share(budget, quantum, &others, turn);
         gate.set_share((!others.demands.is_empty()).then_some(share));

@@ -23,6 +23,7 @@ pub enum Subject {
 /// One waiting thread.
 #[derive(Debug)]
 pub struct Waiter {
+    key: u64,
     pub subject: Subject,
     pub since: Time,
     pub condition: Arc<Condvar>,
@@ -33,7 +34,8 @@ pub struct Waiter {
 /// All that wait.
 #[derive(Debug, Default)]
 pub struct Waiters {
-    waiting: BTreeMap<u64, Waiter>,
+    /// In the order in which they began. Few, and every arrival looks through them.
+    waiting: Vec<Waiter>,
     next: u64,
     /// Threads woken because what they wait for changed, so far.
     served: u64,
@@ -44,22 +46,22 @@ impl Waiters {
     pub fn add(&mut self, subject: Subject, since: Time) -> (u64, Arc<Condvar>) {
         let condition = Arc::new(Condvar::new());
         self.next += 1;
-        self.waiting.insert(self.next, Waiter { subject, since, condition: condition.clone(), woken: false });
+        self.waiting.push(Waiter { key: self.next, subject, since, condition: condition.clone(), woken: false });
         (self.next, condition)
     }
 
     pub fn remove(&mut self, key: u64) {
-        self.waiting.remove(&key);
+        self.waiting.retain(|waiter| waiter.key != key);
     }
 
     pub fn is_woken(&self, key: u64) -> bool {
-        self.waiting.get(&key).is_none_or(|waiter| waiter.woken)
+        self.waiting.iter().find(|waiter| waiter.key == key).is_none_or(|waiter| waiter.woken)
     }
 
     /// Wakes those that wait for this.
     pub fn wake(&mut self, subject: Subject) {
         let any = if let Subject::Channel(_) = subject { Subject::AnyChannel } else { subject };
-        for waiter in self.waiting.values_mut().filter(|waiter| waiter.subject == subject || waiter.subject == any) {
+        for waiter in self.waiting.iter_mut().filter(|waiter| waiter.subject == subject || waiter.subject == any) {
             waiter.woken = true;
             self.served += 1;
             waiter.condition.notify_one();
@@ -79,14 +81,14 @@ impl Waiters {
     /// Wakes one of those that may be served soon, so that it polls.
     pub fn wake_one(&mut self, now: Time) {
         let is_lively = |waiter: &&mut Waiter| !waiter.woken && now.since(waiter.since) < SOON_NS;
-        if let Some(waiter) = self.waiting.values_mut().rev().find(is_lively) {
+        if let Some(waiter) = self.waiting.iter_mut().rev().find(is_lively) {
             waiter.woken = true;
             waiter.condition.notify_one();
         }
     }
 
     pub fn wake_all(&mut self) {
-        for waiter in self.waiting.values_mut() {
+        for waiter in &mut self.waiting {
             waiter.woken = true;
             waiter.condition.notify_one();
         }

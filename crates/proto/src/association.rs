@@ -220,6 +220,8 @@ pub struct Association {
     pub ready: bool,
     /// Something arrived in the batch at hand.
     pub touched: bool,
+    /// Its earliest timer may have changed since it was looked up.
+    pub unsettled: bool,
     pub counters: AssociationCounters,
 }
 
@@ -307,6 +309,7 @@ impl Association {
             next_number: u16::from(!is_opener),
             ready: false,
             touched: false,
+            unsettled: false,
             counters: AssociationCounters::default(),
         }
     }

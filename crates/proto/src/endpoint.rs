@@ -126,6 +126,8 @@ pub struct Endpoint {
     ready: VecDeque<u32>,
     /// Associations that something arrived for in the batch at hand.
     touched: Vec<u32>,
+    /// Associations whose earliest timer may have changed.
+    unsettled: Vec<u32>,
     replies: VecDeque<Reply>,
     /// Numbers of the batch that is being sent; kept for its memory.
     numbers: Vec<u64>,
@@ -247,6 +249,7 @@ impl Endpoint {
             reservations: VecDeque::new(),
             ready: VecDeque::new(),
             touched: Vec::new(),
+            unsettled: Vec::new(),
             replies: VecDeque::new(),
             numbers: Vec::new(),
             sealed: SealedBatch::default(),

@@ -14,6 +14,8 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::sys::monotonic_ns;
+
 /// Processes with a slot; more get the smallest share there is.
 pub const SLOTS: usize = 64;
 /// A slot whose owner died may be taken over; alive is who wrote within this time, or still exists.
@@ -110,7 +112,7 @@ impl Board {
     }
 
     fn take_slot(&self) -> Option<usize> {
-        let now = now_ns();
+        let now = monotonic_ns();
         let is_free = |slot: &Slot| {
             let pid = slot.pid.load(Ordering::Acquire);
             let quiet = now.saturating_sub(slot.written_ns.load(Ordering::Acquire)) > ABANDONED_NS;
@@ -128,13 +130,13 @@ impl Board {
     pub fn publish(&self, demand_bytes: u64) {
         if let Some(slot) = self.own.map(|own| &self.slots()[own]) {
             slot.demand_bytes.store(demand_bytes, Ordering::Relaxed);
-            slot.written_ns.store(now_ns(), Ordering::Release);
+            slot.written_ns.store(monotonic_ns(), Ordering::Release);
         }
     }
 
     /// What the others want, as said within the last `fresh_ns`.
     pub fn others(&self, fresh_ns: u64) -> Others {
-        let now = now_ns();
+        let now = monotonic_ns();
         let own = self.own.unwrap_or(SLOTS);
         let mut others = Others::default();
         for (place, slot) in self.slots().iter().enumerate().filter(|&(place, _)| place != own) {
@@ -167,13 +169,6 @@ fn exists(pid: u32) -> bool {
     // SAFETY: signal 0 only asks.
     let result = unsafe { libc::kill(pid as libc::pid_t, 0) };
     result == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
-}
-
-fn now_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the structure and nothing else.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(test)]

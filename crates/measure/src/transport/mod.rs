@@ -14,6 +14,8 @@ pub mod wire;
 pub mod shm;
 
 use crate::Failure;
+/// The clock of all trials: the same for all processes of a host.
+pub use ropeway_shm::sys::monotonic_ns;
 
 /// Number of a rank: 0..n.
 pub type Rank = usize;
@@ -89,10 +91,4 @@ pub trait Transport {
             std::hint::spin_loop();
         }
     }
-}
-
-/// CLOCK_MONOTONIC in nanoseconds; the same clock for all processes of a host.
-pub fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

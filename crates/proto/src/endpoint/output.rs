@@ -56,11 +56,11 @@ impl Endpoint {
             let turn = self.transmit_association(now, index, sink);
             if turn == Turn::LinkFull {
                 self.ready.push_front(index);
-                self.arm_timers(now, index);
+                self.settle_timers(now, index);
                 return false;
             }
             self.associations[index as usize].ready = false;
-            self.arm_timers(now, index);
+            self.settle_timers(now, index);
             if turn == Turn::More {
                 self.make_ready(index);
             }

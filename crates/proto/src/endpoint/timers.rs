@@ -1,7 +1,8 @@
 //! Time: which timer of an association is next, and what happens when one has run out (docs/protocol.md 8, 10).
 //!
 //! An association stands in the list of timers once at most, at a time not later than its earliest timer; when that comes the timers are looked at again.
-//! So nothing is moved in the list when traffic pushes a timer into the future, which it does with every packet.
+//! So nothing is moved in the list when traffic pushes a timer into the future, which it does with every packet. And it enters the list only when somebody asks
+//! what is due next: not on the way of a packet or an answer.
 
 use ropeway_wire::{ErrorCode, Header, RstFields, Type};
 
@@ -16,12 +17,16 @@ const UNUSED_NS: u64 = 60_000_000_000;
 
 impl Endpoint {
     /// When [`Endpoint::handle_timeout`] wants to be called next; it may be called earlier.
-    pub fn next_timeout(&self) -> Option<Time> {
+    pub fn next_timeout(&mut self, now: Time) -> Option<Time> {
+        while let Some(index) = self.unsettled.pop() {
+            self.arm_timers(now, index);
+        }
         self.timers.first().map(|&(at, _)| at)
     }
 
     /// Runs what is due.
     pub fn handle_timeout(&mut self, now: Time) {
+        let _ = self.next_timeout(now);
         if self.timers.first().is_some_and(|&(at, _)| now.since(at) >= OVERSLEPT_NS) {
             // This process was stopped, or the clock was set forward: packets of that time may still wait to be read.
             self.awake_at = now;
@@ -38,28 +43,28 @@ impl Endpoint {
                 Phase::Open => self.run_timers(now, index),
             };
             if is_alive {
-                // At once: if its link is full its turn may not come for long.
-                self.arm_timers(now, index);
+                self.settle_timers(now, index);
             }
         }
         self.finish_batch(now);
     }
 
-    /// Sees to it that the association is looked at when its earliest timer is due. If it has something to transmit, the end of its turn sees to that.
+    /// Sees to it that what is due now is transmitted, and that the association is looked at when its earliest timer is due.
     pub(super) fn settle_timers(&mut self, now: Time, index: u32) {
-        if self.associations.get(index as usize).is_some_and(|association| !association.ready) {
-            self.arm_timers(now, index);
+        let Some(association) = self.associations.get_mut(index as usize) else { return };
+        if !std::mem::replace(&mut association.unsettled, true) {
+            self.unsettled.push(index);
         }
-    }
-
-    /// The same at once.
-    pub(super) fn arm_timers(&mut self, now: Time, index: u32) {
-        let Some(association) = self.associations.get(index as usize) else { return };
-        let due = self.due_at(association, now);
         if association.ack_due || association.state_due || association.ask_at.is_some_and(|at| at <= now) {
             self.make_ready(index);
         }
+    }
+
+    fn arm_timers(&mut self, now: Time, index: u32) {
+        let Some(association) = self.associations.get(index as usize) else { return };
+        let due = self.due_at(association, now);
         let association = &mut self.associations[index as usize];
+        association.unsettled = false;
         if association.timer_at.is_none_or(|at| at > due) {
             if let Some(at) = association.timer_at.replace(due) {
                 self.timers.remove(&(at, index));

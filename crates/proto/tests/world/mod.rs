@@ -173,8 +173,10 @@ impl World {
         self.hosts[host] = endpoint;
     }
 
-    fn wakes_at(&self, host: usize) -> Option<u64> {
-        let at = self.hosts[host].next_timeout()?.as_nanos();
+    /// When the host's earliest timer is due.
+    pub fn wakes_at(&mut self, host: usize) -> Option<u64> {
+        let now = self.clock(host);
+        let at = self.hosts[host].next_timeout(now)?.as_nanos();
         Some(at.saturating_add_signed(-self.skews[host]))
     }
 
@@ -301,11 +303,9 @@ impl World {
                 self.flush(host);
             }
             let packet = self.flying.peek().map(|Reverse(flying)| flying.at);
-            let timer = (0..self.hosts.len())
-                .filter(|host| !self.stopped.contains(host))
-                .filter_map(|host| Some((self.wakes_at(host)?, host)))
-                .min();
-            let next = [packet, timer.map(|timer| timer.0)].into_iter().flatten().min();
+            let running: Vec<usize> = (0..self.hosts.len()).filter(|host| !self.stopped.contains(host)).collect();
+            let timer = running.into_iter().filter_map(|host| self.wakes_at(host)).min();
+            let next = [packet, timer].into_iter().flatten().min();
             let Some(next) = next.filter(|&next| next <= end) else {
                 self.now = end;
                 return done(self);
