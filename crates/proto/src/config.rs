@@ -42,6 +42,8 @@ pub struct Config {
     pub order: Order,
     /// Bytes that the last queue before this host holds: the gate never lets more fly.
     pub port_buffer_bytes: u32,
+    /// Ports of lines faster than 1 Gbit/s are taken to hold as many times that as the line is faster, but no more than this many times.
+    pub port_buffer_most_times: u16,
     /// Bytes of frame around each packet on the medium, for the gate's sums.
     pub frame_overhead_bytes: u16,
     /// How long a grant may be used, at least; 8 smoothed round-trip times if that is more.
@@ -96,6 +98,7 @@ impl Default for Config {
             gate_mode: GateMode::Grants,
             order: Order::Fifo,
             port_buffer_bytes: 128 << 10,
+            port_buffer_most_times: 8,
             frame_overhead_bytes: 46,
             lease_ns: 10_000_000,
             ack_delay_ns: 100_000,
@@ -157,7 +160,8 @@ tunables! {
     "send_buffer", "bytes", 16384, 1 << 30, "kept per channel until acknowledged. Costs memory; too small stalls long paths", send_buffer_bytes: u32;
     "receive_buffer", "bytes", 32768, 1 << 30, "kept per channel until read. Costs memory; too small stalls long paths", receive_buffer_bytes: u32;
     "round_trip_time", "us", 1, 1_000_000, "assumed before the first sample. Too short: needless requests at the start", round_trip_time_ns: u64, US;
-    "port_buffer", "bytes", 16384, 1 << 30, "what the last switch port before this host can queue. Too large: drops under incast; too small: the line idles", port_buffer_bytes: u32;
+    "port_buffer", "bytes", 16384, 1 << 30, "what the last switch port before this host can queue, at 1 Gbit/s. Too large: drops under incast; too small: the line idles", port_buffer_bytes: u32;
+    "port_buffer_most_times", "times", 1, 64, "ports of faster lines are taken to queue as many times that as Gbit/s arrive, up to this. 1: port_buffer is what every port has", port_buffer_most_times: u16;
     "lease", "us", 1_000, 1_000_000, "how long a grant may be used. Longer: a stopped sender parks its grant longer", lease_ns: u64, US;
     "ack_delay", "us", 0, 10_000, "how long the acknowledgment of a finished burst waits for data to ride on. Shorter: more packets", ack_delay_ns: u64, US;
     "state_min", "us", 100, 1_000_000, "least time after which a sender asks whether its data arrived. Shorter: faster recovery of a lost last packet, more packets when the peer is slow to wake", state_min_ns: u64, US;

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use ropeway_wire::{ErrorCode, Id, Mode};
 use slab::Slab;
 
+use crate::arrivals::Arrivals;
 use crate::association::Association;
 use crate::channel::{Channel, ChannelId};
 use crate::config::Config;
@@ -143,57 +144,6 @@ pub struct Endpoint {
     next_port: u16,
 }
 
-/// How fast payload arrives at this host, and from how many.
-#[derive(Clone, Copy, Debug, Default)]
-struct Arrivals {
-    epoch: u64,
-    epoch_at: Time,
-    senders_now: u64,
-    senders_before: u64,
-    rate_at: Time,
-    bytes: u64,
-    bytes_per_ms: u64,
-}
-
-/// The arrival rate is measured over at least this long ...
-const RATE_WINDOW_NS: u64 = 1_000_000;
-/// ... and anew after so many times that without an arrival.
-const RATE_IDLE_WINDOWS: u64 = 4;
-
-impl Arrivals {
-    /// Notes `bytes` of payload; says whether the sender is new in this epoch.
-    fn note(&mut self, bytes: u64, now: Time, epoch_ns: u64) {
-        let elapsed = now.since(self.rate_at);
-        if elapsed >= RATE_WINDOW_NS * RATE_IDLE_WINDOWS {
-            // Nothing came for a while: that says nothing about how fast it can come.
-            (self.bytes, self.rate_at) = (0, now);
-        }
-        self.bytes += bytes;
-        let elapsed = now.since(self.rate_at);
-        if elapsed >= RATE_WINDOW_NS {
-            let rate = self.bytes * 1_000_000 / elapsed;
-            self.bytes_per_ms = if self.bytes_per_ms == 0 { rate } else { (self.bytes_per_ms * 3 + rate) / 4 };
-            (self.bytes, self.rate_at) = (0, now);
-        }
-        if now.since(self.epoch_at) >= epoch_ns {
-            let skipped = now.since(self.epoch_at) >= 2 * epoch_ns;
-            self.senders_before = if skipped { 0 } else { self.senders_now };
-            self.senders_now = 0;
-            self.epoch += 1;
-            self.epoch_at = now;
-        }
-    }
-
-    fn active(&self) -> u64 {
-        self.senders_now.max(self.senders_before)
-    }
-
-    /// How long `bytes` take at the rate seen lately.
-    fn drain_ns(&self, bytes: u64) -> u64 {
-        (bytes * 1_000_000).checked_div(self.bytes_per_ms).unwrap_or(0)
-    }
-}
-
 /// So many channels can have their first window unread at the same time, at least, if memory has room for the least window of each.
 const INITIAL_WINDOWS: usize = 512;
 /// The share of the memory that is for first windows only.
@@ -258,7 +208,7 @@ impl Endpoint {
             awake_at: Time::ZERO,
             events: VecDeque::with_capacity(EVENTS_AT_FIRST),
             // Associations begin in epoch 0.
-            arrivals: Arrivals { epoch: 1, ..Arrivals::default() },
+            arrivals: Arrivals::new(),
             counters: Counters::default(),
             next_port: FIRST_FREE_PORT,
             config,

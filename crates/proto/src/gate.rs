@@ -6,12 +6,13 @@
 
 use std::collections::VecDeque;
 
+use crate::arrivals::Line;
 use crate::config::{Config, GateMode, Order};
 use crate::time::Time;
 
 /// Senders that hold grants at least, if so many are active: one that is slow to answer must not idle the line.
 const HOLDERS: u64 = 8;
-/// A grant is an eighth of the budget (8 packets of 1500 bytes with a port of 128 KiB), up to one segmented send.
+/// A grant is an eighth of the budget without the pipe (8 packets of 1500 bytes with a port of 128 KiB), up to one segmented send.
 const QUANTUM_MOST_PACKETS: u64 = 44;
 /// A sender that holds a grant and is silent for 2 round trips, at least for this long, is suspect.
 const SUSPECT_MIN_NS: u64 = 1_000_000;
@@ -30,10 +31,16 @@ const BUDGET_FLOOR_BYTES: u64 = 16 << 10;
 /// The budget is this share of the port's buffer; the rest is for first flights, acknowledgments and other people's packets.
 const BUDGET_NUMERATOR: u64 = 3;
 const BUDGET_DENOMINATOR: u64 = 4;
+/// Payload of a line of 1 Gbit/s, for which the tunable stands. Ports of faster lines have larger buffers.
+const PORT_LINE_BYTES_PER_MS: u64 = 125_000;
+/// A pipe that holds less than this share of the port's buffer is not counted.
+const SHORT_PIPE_SHARE: u64 = 8;
 /// Loss is judged over this many round trips ...
 const EPOCH_ROUND_TRIPS: u64 = 8;
 /// ... of at least so many packets: a single loss among fewer says nothing.
 const EPOCH_LEAST_PACKETS: u64 = 100;
+/// Until the first cut the budget grows towards its limit by this part each round trip, and not by a packet.
+const UNCUT_GROWTH_SHARE: u64 = 16;
 /// A larger estimate of the port's buffer loses this part with every loss in a shorter queue.
 const ESTIMATE_FADES: u64 = 64;
 /// The share of first flights in the budget.
@@ -111,8 +118,12 @@ pub struct Gate {
     order: Order,
     /// What the budget grows back to.
     limit_bytes: u64,
-    /// What the tunable says of the port's buffer.
+    /// What the tunable says of the port's buffer, and how many times as much ports of faster lines are taken to have at most.
     port_buffer_bytes: u64,
+    port_buffer_most_times: u64,
+    line: Line,
+    /// What of the limit stands for the port, and not for what lies before it.
+    port_share_bytes: u64,
     /// Frames that the host's links keep while nobody takes them.
     receive_slots: u64,
     /// A full packet of this endpoint on the medium.
@@ -161,6 +172,9 @@ impl Gate {
             order: config.order,
             limit_bytes: 0,
             port_buffer_bytes: 0,
+            port_buffer_most_times: 1,
+            line: Line::default(),
+            port_share_bytes: 0,
             receive_slots: u64::MAX,
             frame_bytes: 0,
             budget_bytes: 0,
@@ -183,7 +197,6 @@ impl Gate {
             counters: GateCounters::default(),
         };
         gate.configure(config);
-        gate.budget_bytes = gate.limit_bytes;
         gate
     }
 
@@ -191,6 +204,7 @@ impl Gate {
     pub fn configure(&mut self, config: &Config) {
         (self.mode, self.order) = (config.gate_mode, config.order);
         self.port_buffer_bytes = u64::from(config.port_buffer_bytes);
+        self.port_buffer_most_times = u64::from(config.port_buffer_most_times);
         self.frame_bytes = u64::from(config.packet_bytes) + u64::from(config.frame_overhead_bytes);
         self.set_limit();
         self.window_packets = u64::from(config.window_packets);
@@ -203,11 +217,29 @@ impl Gate {
         self.set_limit();
     }
 
+    /// What is known of the way here has changed, perhaps.
+    pub fn set_line(&mut self, line: Line) {
+        if self.line != line {
+            self.line = line;
+            self.set_limit();
+        }
+    }
+
     fn set_limit(&mut self) {
-        let room = self.port_buffer_bytes.min(self.receive_slots.saturating_mul(self.frame_bytes));
-        self.limit_bytes = (room * BUDGET_NUMERATOR / BUDGET_DENOMINATOR).max(BUDGET_FLOOR_BYTES);
-        self.budget_bytes =
-            if self.budget_bytes == 0 { self.limit_bytes } else { self.budget_bytes.min(self.limit_bytes) };
+        let share = |bytes: u64| bytes / BUDGET_DENOMINATOR * BUDGET_NUMERATOR;
+        let least = self.port_buffer_bytes;
+        let scaled = least * self.line.bytes_per_ms / PORT_LINE_BYTES_PER_MS;
+        // Where it has been seen to overflow, what was seen then.
+        let most = self.port_estimate_bytes.unwrap_or(u64::MAX).min(least * self.port_buffer_most_times);
+        let port_bytes = scaled.min(most).max(least);
+        // Grants that are given all at once come back all at once: a short pipe is no room for them.
+        let pipe_bytes = self.line.pipe_bytes().saturating_sub(port_bytes / SHORT_PIPE_SHARE);
+        let slots_bytes = self.receive_slots.saturating_mul(self.frame_bytes);
+        self.port_share_bytes = share(port_bytes);
+        let room = (self.port_share_bytes + pipe_bytes).min(share(slots_bytes)).max(BUDGET_FLOOR_BYTES);
+        let is_first = std::mem::replace(&mut self.limit_bytes, room) == 0;
+        // It grows as `observe` lets it: more room that is granted at once is used at once.
+        self.budget_bytes = if is_first { room } else { self.budget_bytes.min(room) };
     }
 
     /// The part of the host's budget that this process may hand out; `None`: all of it.
@@ -309,7 +341,8 @@ impl Gate {
     }
 
     fn quantum(&self, frame_bytes: u64) -> u64 {
-        (self.budget_bytes() / (HOLDERS * frame_bytes.max(1))).clamp(1, QUANTUM_MOST_PACKETS)
+        let bytes = self.budget_bytes().min(self.port_share_bytes);
+        (bytes / (HOLDERS * frame_bytes.max(1))).clamp(1, QUANTUM_MOST_PACKETS)
     }
 
     /// Packets that one sender may hold: an equal share among those who want or hold something, of which eight at most are counted. Should it fall silent,
@@ -320,7 +353,10 @@ impl Gate {
             Order::Srpt if self.demanding > 1 => budget - budget / SRPT_REST,
             _ => budget / self.demanding.clamp(1, HOLDERS),
         } / frame_bytes.max(1);
-        let most = share.max(self.quantum(frame_bytes));
+        let quantum = self.quantum(frame_bytes);
+        // Grants are whole quanta, and what the pipe adds to a share is often less than one.
+        let most =
+            if budget > self.port_share_bytes { share.max(1).next_multiple_of(quantum) } else { share.max(quantum) };
         if self.window_packets > 0 { most.min(self.window_packets) } else { most }
     }
 
@@ -448,6 +484,7 @@ impl Gate {
         let queued = queueing_ns.saturating_mul(bytes_per_ms) / 1_000_000;
         let before = self.port_estimate_bytes.unwrap_or(0);
         self.port_estimate_bytes = Some(queued.max(before - before / ESTIMATE_FADES));
+        self.set_limit();
     }
 
     pub fn port_estimate_bytes(&self) -> Option<u64> {
@@ -474,7 +511,9 @@ impl Gate {
         } else if self.budget_bytes < self.limit_bytes && now.since(state.grown_at) >= round_trip_ns {
             state.grown_at = now;
             let frame = self.senders.iter().map(|sender| sender.demand.frame_bytes).max().unwrap_or(0);
-            self.budget_bytes = (self.budget_bytes + frame).min(self.limit_bytes);
+            // Nothing has been lost yet: as far as is known there is room.
+            let more = if state.cut_at.is_none() { self.budget_bytes / UNCUT_GROWTH_SHARE } else { 0 };
+            self.budget_bytes = (self.budget_bytes + more.max(frame)).min(self.limit_bytes);
         }
     }
 

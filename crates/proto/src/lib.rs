@@ -5,6 +5,7 @@
 //! threads (`ropeway-engine`).
 #![forbid(unsafe_code)]
 
+mod arrivals;
 mod association;
 mod channel;
 pub mod config;

@@ -37,6 +37,11 @@ impl Rtt {
         self.least_ns.min(self.smoothed_ns)
     }
 
+    /// The least sample; 0 before the first.
+    pub fn known_least_ns(&self) -> u64 {
+        if self.known { self.least_ns } else { 0 }
+    }
+
     /// How long an answer may reasonably take: smoothed + 4 x variation.
     pub fn patience_ns(&self) -> u64 {
         self.smoothed_ns + 4 * self.variation_ns

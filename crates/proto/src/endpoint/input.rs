@@ -282,11 +282,8 @@ impl Endpoint {
         if (gap as i64) > 0 {
             association.ask_at = Some(association.ask_at.map_or(now, |at| at.min(now)));
         }
-        self.arrivals.note(u64::from(header.length), now, self.config.lease_ns);
-        if association.epoch != self.arrivals.epoch {
-            association.epoch = self.arrivals.epoch;
-            self.arrivals.senders_now += 1;
-        }
+        let (bytes, round_trip_ns) = (u64::from(header.length), association.rtt.known_least_ns());
+        self.arrivals.note(bytes, &mut association.epoch, round_trip_ns, now, self.config.lease_ns);
         Endpoint::note_for_ack(association, header, now, &self.config);
         self.deliver(index, number, previous, packet);
         let pool = &mut self.rx_pool;
@@ -372,6 +369,7 @@ impl Endpoint {
         let senders = self.associations.len() as u64;
         let frame_bytes = u64::from(self.config.packet_bytes) + u64::from(self.config.frame_overhead_bytes);
         self.gate.set_surroundings(drain_ns, senders, frame_bytes);
+        self.gate.set_line(self.arrivals.line());
         let (associations, ready) = (&mut self.associations, &mut self.ready);
         self.gate.distribute(now, |index, packets| {
             let association = &mut associations[index as usize];

@@ -389,7 +389,7 @@ impl Endpoint {
         association.counters.requests_sent += requests;
         self.counters.requests_sent += requests;
         if lost > 0 {
-            self.gate.note_overflow(association.rtt.queueing_ns(), self.arrivals.bytes_per_ms);
+            self.gate.note_overflow(association.rtt.queueing_ns(), self.arrivals.bytes_per_ms());
             self.touch(index);
         }
     }

@@ -94,8 +94,8 @@ pub const QUICK: &[Part] = &[
 
 /// Between hosts: the kernel's and Ropeway's own.
 const WIRE: &str = "tcp:cubic,tcp-spin:cubic,udp,ropeway-udp,ropeway-packet";
-/// Large messages without a switch: UDP takes 64 KiB at most, and no port's buffer is the limit.
-const BULK: &str = "tcp:cubic,tcp-spin:cubic,ropeway-udp:port_buffer=1048576,ropeway-packet:port_buffer=1048576";
+/// Large messages: UDP takes 64 KiB at most.
+const BULK: &str = "tcp:cubic,tcp-spin:cubic,ropeway-udp,ropeway-packet";
 /// The same without those that spin: more ranks than processors.
 const CROWDED: &str = "tcp:cubic,ropeway-udp,ropeway-packet";
 

@@ -1,0 +1,161 @@
+//! What arrives at this endpoint as a whole: from how many senders, how fast, and over what line.
+
+use crate::time::Time;
+
+/// The arrival rate is measured over at least this long ...
+const WINDOW_NS: u64 = 1_000_000;
+/// ... and anew after so many times that without an arrival.
+const IDLE_WINDOWS: u64 = 4;
+/// The line's rate is measured over this long, pauses included: what piled up while this host looked away must not be taken for a faster line.
+const PERIOD_NS: u64 = 16_000_000;
+
+/// The way of packets to this host, as far as arrivals tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Line {
+    /// Payload that has arrived in a millisecond, on average, for some time.
+    pub bytes_per_ms: u64,
+    /// The least round trip of the nearest of those who sent it lately: without queues. 0: not known.
+    pub round_trip_ns: u64,
+}
+
+impl Line {
+    /// What is on its way and stands in no queue.
+    pub fn pipe_bytes(&self) -> u64 {
+        self.bytes_per_ms.saturating_mul(self.round_trip_ns) / 1_000_000
+    }
+}
+
+/// Sums over the arrivals of late.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrivals {
+    /// Counted up from lease to lease: who was heard in this one has its number.
+    epoch: u64,
+    epoch_at: Time,
+    senders_now: u64,
+    senders_before: u64,
+    window_at: Time,
+    bytes: u64,
+    bytes_per_ms: u64,
+    period_at: Time,
+    period_bytes: u64,
+    /// The rate in the last period that is over.
+    period_rate: u64,
+    least_round_trip_ns: u64,
+    line: Line,
+}
+
+impl Arrivals {
+    pub fn new() -> Arrivals {
+        Arrivals {
+            epoch: 1,
+            epoch_at: Time::ZERO,
+            senders_now: 0,
+            senders_before: 0,
+            window_at: Time::ZERO,
+            bytes: 0,
+            bytes_per_ms: 0,
+            period_at: Time::ZERO,
+            period_bytes: 0,
+            period_rate: 0,
+            least_round_trip_ns: u64::MAX,
+            line: Line::default(),
+        }
+    }
+
+    /// Notes `bytes` of payload from a sender that was last heard in `epoch`, at least `round_trip_ns` away.
+    pub fn note(&mut self, bytes: u64, epoch: &mut u64, round_trip_ns: u64, now: Time, epoch_ns: u64) {
+        if now.since(self.window_at) >= WINDOW_NS * IDLE_WINDOWS {
+            // Nothing came for a while: that says nothing about how fast it can come.
+            (self.bytes, self.window_at) = (0, now);
+        }
+        self.bytes += bytes;
+        let elapsed = now.since(self.window_at);
+        if elapsed >= WINDOW_NS {
+            let rate = self.bytes * 1_000_000 / elapsed;
+            self.bytes_per_ms = if self.bytes_per_ms == 0 { rate } else { (self.bytes_per_ms * 3 + rate) / 4 };
+            (self.bytes, self.window_at) = (0, now);
+        }
+        self.period_bytes += bytes;
+        self.least_round_trip_ns = self.least_round_trip_ns.min(round_trip_ns);
+        let elapsed = now.since(self.period_at);
+        if elapsed >= PERIOD_NS {
+            self.end_period(elapsed);
+            self.period_at = now;
+        }
+        if now.since(self.epoch_at) >= epoch_ns {
+            let skipped = now.since(self.epoch_at) >= 2 * epoch_ns;
+            self.senders_before = if skipped { 0 } else { self.senders_now };
+            self.senders_now = 0;
+            self.epoch += 1;
+            self.epoch_at = now;
+        }
+        self.senders_now += u64::from(std::mem::replace(epoch, self.epoch) != self.epoch);
+    }
+
+    fn end_period(&mut self, elapsed_ns: u64) {
+        let rate = std::mem::take(&mut self.period_bytes) * 1_000_000 / elapsed_ns;
+        let before = std::mem::replace(&mut self.period_rate, rate);
+        self.line = Line {
+            bytes_per_ms: rate.min(before),
+            round_trip_ns: std::mem::replace(&mut self.least_round_trip_ns, u64::MAX),
+        };
+    }
+
+    /// Senders heard within the last lease.
+    pub fn active(&self) -> u64 {
+        self.senders_now.max(self.senders_before)
+    }
+
+    /// Payload that has arrived in a millisecond lately.
+    pub fn bytes_per_ms(&self) -> u64 {
+        self.bytes_per_ms
+    }
+
+    pub fn line(&self) -> Line {
+        self.line
+    }
+
+    /// How long `bytes` take at the rate seen lately.
+    pub fn drain_ns(&self, bytes: u64) -> u64 {
+        (bytes * 1_000_000).checked_div(self.bytes_per_ms).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A packet each 12 us from `begin_ms` on, read when this host looks: at once, but for the first `away_ms` of every ten.
+    fn after(arrivals: &mut Arrivals, begin_ms: u64, away_ms: u64) -> Line {
+        let mut epoch = 0;
+        for packet in 0..50_000 {
+            let arrives_us = begin_ms * 1000 + packet * 12;
+            let phase_us = arrives_us % 10_000;
+            let read_us = if phase_us < away_ms * 1000 { arrives_us - phase_us + away_ms * 1000 } else { arrives_us };
+            arrivals.note(1416, &mut epoch, 50_000, Time::from_nanos(read_us * 1000), 10_000_000);
+        }
+        arrivals.line()
+    }
+
+    #[test]
+    fn a_steady_rate_is_believed_after_a_while_and_a_backlog_is_not() {
+        let mut arrivals = Arrivals::new();
+        let steady = after(&mut arrivals, 100, 0);
+        assert!((115_000..=119_000).contains(&steady.bytes_per_ms), "{steady:?}");
+        assert_eq!(steady.round_trip_ns, 50_000);
+        for away_ms in [1, 2, 5, 9] {
+            let stalling = after(&mut arrivals, 1_000 * away_ms, away_ms);
+            assert!((90_000..=119_000).contains(&stalling.bytes_per_ms), "{stalling:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_counted_twice_within_a_lease() {
+        let (mut arrivals, mut epochs) = (Arrivals::new(), [0; 3]);
+        for step in 0..9u64 {
+            let now = Time::from_nanos(1_000_000_000 + step * 1_000_000);
+            arrivals.note(100, &mut epochs[step as usize % 3], 50_000, now, 10_000_000);
+        }
+        assert_eq!(arrivals.active(), 3);
+    }
+}

@@ -1,0 +1,57 @@
+//! Lines that are not those of a rack with 1 Gbit/s: long ones and fast ones, filled without being told what they are.
+
+mod world;
+
+use ropeway_proto::{Config, Mode};
+use world::*;
+
+/// Room for what a long or fast line holds.
+fn config() -> Config {
+    Config { send_buffer_bytes: 8 << 20, receive_buffer_bytes: 8 << 20, ..Config::default() }
+}
+
+/// Goodput of `senders` after `warm_up`, of the payload rate, and drops at the receiver's port.
+fn goodput(net: Net, senders: usize, warm_up: u64, time: u64) -> (f64, u64) {
+    let line = net.rate as f64 * PAYLOAD_BYTES / 1518.0;
+    let mut world = World::new(senders + 1, net, &config(), 1);
+    let mut flows: Vec<_> = (1..=senders)
+        .map(|from| {
+            let (client, server) = open(&mut world, from, 0, 7, Mode::Stream);
+            Flow::stream((from, client), (0, server), 1 << 40)
+        })
+        .collect();
+    carry_until(&mut world, &mut flows, warm_up, |_, _| false);
+    let received = |flows: &[Flow]| flows.iter().map(|flow| flow.received).sum::<u64>();
+    let (before, begin) = (received(&flows), world.now);
+    carry_until(&mut world, &mut flows, time, |_, _| false);
+    let rate = (received(&flows) - before) as f64 * 8.0 * 1e9 / (world.now - begin) as f64;
+    println!("{:.4} of the payload rate, {} drops", rate / line, world.drops(0));
+    (rate / line, world.drops(0))
+}
+
+#[test]
+fn a_long_line_is_filled_although_its_port_has_little_buffer() {
+    let net = || Net { rate: 1_000_000_000, delay_ns: 2 * MS, ..Net::default() };
+    for senders in [1, 8] {
+        let (share, drops) = goodput(net(), senders, 4 * S, S);
+        assert!(share > 0.95, "{senders} senders: {share}");
+        assert_eq!(drops, 0, "{senders} senders");
+    }
+}
+
+#[test]
+fn a_fast_line_is_filled_and_its_larger_port_not_overrun() {
+    let net = || Net { rate: 10_000_000_000, port_buffer: 1 << 20, ..Net::default() };
+    for senders in [1, 16] {
+        let (share, drops) = goodput(net(), senders, 200 * MS, 50 * MS);
+        assert!(share > 0.95, "{senders} senders: {share}");
+        assert_eq!(drops, 0, "{senders} senders");
+    }
+}
+
+#[test]
+fn a_fast_line_with_the_port_of_a_slow_one_is_found_out() {
+    let net = Net { rate: 10_000_000_000, ..Net::default() };
+    let (share, _) = goodput(net, 8, 200 * MS, 50 * MS);
+    assert!(share > 0.9, "{share}");
+}
