@@ -33,31 +33,41 @@ impl Engine {
         &self,
         subject: Subject,
         deadline: Option<Instant>,
-        mut attempt: impl FnMut(&mut Core, Time) -> Option<Result<T, Error>>,
+        attempt: impl FnMut(&mut Core, Time) -> Option<Result<T, Error>>,
     ) -> Result<T, Error> {
         let inner = self.inner()?;
-        let mut core = inner.lock();
-        let mut now = inner.now();
-        core.renew_reads();
-        inner.relieve_helper(&mut core);
-        if core.poller == Poller::Nobody && core.is_overdue(now) {
-            // A program that always finds something to read would never look at the links, and nobody would get a grant.
-            core.turn(now);
-        }
-        let mut result = attempt(&mut core, now);
-        if result.is_none() {
-            let deadline =
-                deadline.map(|at| Time::from_nanos(at.saturating_duration_since(inner.origin).as_nanos() as u64));
-            let pace = core.spin.pace(now);
-            let spin_ns = core.spin.budget_ns(now);
-            let spin_until = now.after(spin_ns);
-            let wait = Wait { subject, since: now, deadline, polling: false, aside: false, spin_ns, spin_until, pace };
-            (core, now, result) = wait.run(inner, core, &mut attempt);
-        }
-        inner.follow_up(&mut core, now);
-        core.refresh_watches(subject);
-        result.unwrap_or(Err(Error::TimedOut))
+        block_locked(inner, inner.lock(), subject, deadline, attempt)
     }
+}
+
+/// The same for who has the lock already.
+pub(crate) fn block_locked<'a, T>(
+    inner: &'a Inner,
+    mut core: MutexGuard<'a, Core>,
+    subject: Subject,
+    deadline: Option<Instant>,
+    mut attempt: impl FnMut(&mut Core, Time) -> Option<Result<T, Error>>,
+) -> Result<T, Error> {
+    let mut now = inner.now();
+    core.renew_calls();
+    inner.relieve_helper(&mut core);
+    if core.poller == Poller::Nobody && core.is_overdue(now) {
+        // A program that always finds something to read would never look at the links, and nobody would get a grant.
+        core.turn(now);
+    }
+    let mut result = attempt(&mut core, now);
+    if result.is_none() {
+        let deadline =
+            deadline.map(|at| Time::from_nanos(at.saturating_duration_since(inner.origin).as_nanos() as u64));
+        let pace = core.spin.pace(now);
+        let spin_ns = core.spin.budget_ns(now);
+        let spin_until = now.after(spin_ns);
+        let wait = Wait { subject, since: now, deadline, polling: false, aside: false, spin_ns, spin_until, pace };
+        (core, now, result) = wait.run(inner, core, &mut attempt);
+    }
+    inner.follow_up(&mut core, now);
+    core.refresh_watches(subject);
+    result.unwrap_or(Err(Error::TimedOut))
 }
 
 impl Wait {

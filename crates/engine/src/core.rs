@@ -14,8 +14,8 @@ const ARRIVALS_PER_TURN: usize = 64;
 /// Turns after each other in which timers wait because packets arrived: more may lie there, and it is no silence of a peer that nobody has looked at what it
 /// said. So many turns empty the usual ring of 1024 frames; a link that was idle begins with one.
 const MOST_TURNS_WITHOUT_TIMERS: u32 = 16;
-/// Reads of what is there already that need not look at the clock: as many short messages as three packets hold.
-const MOST_READS_AT_HAND: u32 = 64;
+/// Calls for what is there already that need not look at the clock: as many short messages as three packets hold.
+const MOST_CALLS_AT_HAND: u32 = 64;
 /// How often the helper is told whether a timer is due soon.
 const HURRY_CHECK_NS: u64 = 50_000;
 /// Calls that need not wait look at the links all the same when nobody has for so long: a few round trips of a fast network.
@@ -66,8 +66,8 @@ pub struct Core {
     turns: u32,
     turns_without_timers: u32,
     turned_at: Time,
-    /// So many reads may find what is here already before the clock and the links are looked at again.
-    reads_at_hand: u32,
+    /// So many calls may do with what is here already before the clock and the links are looked at again.
+    calls_at_hand: u32,
     hurry_checked_at: Time,
     share: Share,
     /// For packets to and from nodes behind gateways.
@@ -94,7 +94,7 @@ impl Core {
             turns: 0,
             turns_without_timers: 0,
             turned_at: Time::ZERO,
-            reads_at_hand: 0,
+            calls_at_hand: 0,
             hurry_checked_at: Time::ZERO,
             share: Share::new(),
             unreachable: BTreeMap::new(),
@@ -145,11 +145,21 @@ impl Core {
 
     /// Reads what has arrived already, if nothing else is to be done; afterwards there may be credit to tell. For short messages the clock would cost as much as all the rest.
     pub fn read_at_hand(&mut self, channel: ChannelId, out: &mut [u8]) -> Option<Option<usize>> {
-        self.reads_at_hand = self.reads_at_hand.checked_sub(1)?;
+        self.calls_at_hand = self.calls_at_hand.checked_sub(1)?;
         if self.waiters.has_watches() || self.endpoint.wants_to_transmit() {
             return None;
         }
         self.endpoint.recv(channel, out).ok()
+    }
+
+    /// Adds a short message to those that are kept back, if nothing else is to be done: the clock would cost as much as all the rest. Says whether they are kept back
+    /// no longer.
+    pub fn send_at_hand(&mut self, channel: ChannelId, message: &[u8]) -> Option<bool> {
+        self.calls_at_hand = self.calls_at_hand.checked_sub(1)?;
+        if self.waiters.has_watches() || self.endpoint.wants_to_transmit() {
+            return None;
+        }
+        self.endpoint.send_joining(channel, message)
     }
 
     /// Whether to look again how soon the next timer is due: no more often than the helper could make use of.
@@ -162,8 +172,8 @@ impl Core {
     }
 
     /// The clock and, if it is time, the links are being looked at.
-    pub fn renew_reads(&mut self) {
-        self.reads_at_hand = MOST_READS_AT_HAND;
+    pub fn renew_calls(&mut self) {
+        self.calls_at_hand = MOST_CALLS_AT_HAND;
     }
 
     /// Whether the links have not been looked at for a while.

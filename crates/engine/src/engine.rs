@@ -10,6 +10,7 @@ use ropeway_proto::{ChannelId, Config, Counters, Endpoint, ErrorCode, Mode, Path
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::blocking::block_locked;
 use crate::control;
 use crate::core::{Core, LinkId, Poller};
 use crate::error::Error;
@@ -340,8 +341,13 @@ impl Engine {
     /// # Errors
     /// The connection ended, or the time is over; `sent` then says how many bytes of a stream were taken.
     pub fn send_all(&self, channel: ChannelId, bytes: &[u8], deadline: Option<Instant>) -> Result<(), (usize, Error)> {
+        let inner = self.inner().map_err(|error| (0, error))?;
+        let mut core = inner.lock();
+        if inner.joins(&mut core, channel, bytes) {
+            return Ok(());
+        }
         let mut sent = 0;
-        let result = self.block(Subject::Channel(channel), deadline, |core, now| {
+        let result = block_locked(inner, core, Subject::Channel(channel), deadline, |core, now| {
             loop {
                 match core.endpoint.send(now, channel, &bytes[sent..]) {
                     Ok(count) => {
@@ -379,18 +385,19 @@ impl Engine {
             }
             return Ok(count);
         }
-        drop(core);
         let mut flushed = false;
-        self.block(Subject::Channel(channel), deadline, |core, _| match core.endpoint.recv(channel, out) {
-            Ok(count) => Some(Ok(count)),
-            Err(RecvError::WouldBlock) => {
-                // Whoever waits for an answer wants the question to leave.
-                if !std::mem::replace(&mut flushed, true) {
-                    core.endpoint.flush(channel);
+        block_locked(inner, core, Subject::Channel(channel), deadline, |core, _| {
+            match core.endpoint.recv(channel, out) {
+                Ok(count) => Some(Ok(count)),
+                Err(RecvError::WouldBlock) => {
+                    // Whoever waits for an answer wants the question to leave.
+                    if !std::mem::replace(&mut flushed, true) {
+                        core.endpoint.flush(channel);
+                    }
+                    None
                 }
-                None
+                Err(error) => Some(Err(error.into())),
             }
-            Err(error) => Some(Err(error.into())),
         })
     }
 

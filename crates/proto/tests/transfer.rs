@@ -3,7 +3,7 @@
 mod world;
 
 use ropeway_proto::{Config, Mode, SendError};
-use world::{MS, Net, PAYLOAD_BYTES, S, World, pair, stream};
+use world::{MS, Net, PAYLOAD_BYTES, S, US, World, pair, pass, stream, wait_for};
 
 #[test]
 fn a_stream_arrives_on_a_clean_network() {
@@ -89,6 +89,56 @@ fn messages_keep_their_boundaries_over_bad_networks() {
             world.hosts[0].counters(),
             world.hosts[1].counters()
         );
+    }
+}
+
+#[test]
+fn messages_that_join_others_arrive_like_those_that_do_not() {
+    // Over a fast network they wait for company, over a slow one for grants; over a bad one for both, and for what was lost.
+    let slow = Net { rate: 1_000_000_000, ..Net::default() };
+    let bad = Net { loss_ppm: 20_000, reordering_ppm: 20_000, ..slow.clone() };
+    for (net, waits) in [(Net::default(), 0), (slow, 0), (bad, 100 * US)] {
+        let mut world = World::new(2, net, &Config::default(), 1);
+        let (client, server) = pair(&mut world, Mode::Messages);
+        let (mut joined, mut due, mut received, mut buffer) = (0, 0, 0u64, [0; 200]);
+        let mut receive = |world: &mut World| {
+            while let Ok(Some(count)) = world.hosts[1].recv(server, &mut buffer) {
+                assert_eq!(count as u64, received % 120 + 8);
+                assert_eq!(u64::from_be_bytes(buffer[..8].try_into().unwrap()), received);
+                received += 1;
+            }
+        };
+        let mut message = [0; 200];
+        for number in 0..50_000u64 {
+            message[..8].copy_from_slice(&number.to_be_bytes());
+            let message = &message[..(number % 120 + 8) as usize];
+            match world.hosts[0].send_joining(client, message) {
+                Some(is_due) => {
+                    joined += 1;
+                    due += u64::from(is_due);
+                }
+                None => {
+                    wait_for(&mut world, S, "room", |world| {
+                        let now = world.time();
+                        receive(world);
+                        world.hosts[0].send(now, client, message).is_ok()
+                    });
+                }
+            }
+            if number % 64 == 0 {
+                pass(&mut world, waits + US);
+            }
+        }
+        wait_for(&mut world, 10 * S, "all to be delivered", |world| {
+            receive(world);
+            world.hosts[0].readiness(client).unwrap().drained
+        });
+        receive(&mut world);
+        assert_eq!(received, 50_000);
+        assert!(joined > 25_000 && due > 0, "{joined} joined, {due} were due then");
+        let now = world.time();
+        world.hosts[0].abort(now, client);
+        assert_eq!(world.hosts[0].send_joining(client, &message), None);
     }
 }
 

@@ -401,7 +401,7 @@ impl Outgoing {
     }
 
     /// Lets a short message share the last queued packet.
-    fn join_records(&mut self, bytes: &[u8], payload_bytes: usize) -> bool {
+    pub fn join_records(&mut self, bytes: &[u8], payload_bytes: usize) -> bool {
         let Some(last) = self.queue.back_mut().filter(|last| last.may_be_shared()) else { return false };
         let more = last.prefix_to_share() + RECORD_PREFIX_BYTES + bytes.len();
         if last.payload.len() + more > payload_bytes {

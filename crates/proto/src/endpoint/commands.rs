@@ -5,6 +5,7 @@ use ropeway_wire::{ErrorCode, Extent, FinFields, Mode, OpenFields};
 use super::{Endpoint, Listener, Path, Route};
 use crate::association::{Association, Attempt, Phase};
 use crate::channel::{Channel, ChannelId, Readiness, Sendable, Unsent};
+use crate::statistics::Limit;
 use crate::time::Time;
 
 /// Longest queue of channels to accept: more is memory for peers that nobody serves.
@@ -268,6 +269,31 @@ impl Endpoint {
     /// See [`SendError`].
     pub fn send(&mut self, now: Time, id: ChannelId, bytes: &[u8]) -> Result<usize, SendError> {
         self.send_bytes(now, id, bytes, None)
+    }
+
+    /// Adds a short message to a packet that is kept back. `None`: there is no such packet, or no room in it; use [`Endpoint::send`]. Otherwise whether it
+    /// is kept back no longer, and the next [`Endpoint::transmit`] sends it: if not, nothing is due that was not before, so that the time does not matter.
+    pub fn send_joining(&mut self, id: ChannelId, message: &[u8]) -> Option<bool> {
+        let at = self.channel_index(id)?;
+        let channel = &mut self.channels[at as usize];
+        if channel.detached {
+            return None;
+        }
+        let association = &mut self.associations[channel.association as usize];
+        let most = channel.outgoing.room(self.config.send_buffer_bytes as usize).min(association.peer_longest as usize);
+        // What has ended, or carries no messages, has no packet that others may join.
+        if message.len() > most
+            || !is_kept_back(association, channel)
+            || !channel.outgoing.join_records(message, association.payload_bytes)
+        {
+            return None;
+        }
+        if is_kept_back(association, channel) {
+            recount(association, channel);
+            return Some(false);
+        }
+        self.schedule_channel(at);
+        Some(true)
     }
 
     /// Like [`Endpoint::send`] for a message that is worth sending only until `deadline`: if it is not under way by then it is dropped, the drop is counted in
@@ -599,12 +625,8 @@ impl Endpoint {
         }
         let index = channel.association;
         let association = &mut self.associations[index as usize];
-        // Such a packet goes when it is full, flushed or late, or when something is acknowledged: until then looking at it again is in vain.
-        let waits_for_company = channel.outgoing.scheduled
-            && association.flush_at.is_some()
-            && !channel.outgoing.no_delay
-            && channel.outgoing.is_small_batch(association.payload_bytes);
-        if recount(association, channel) && association.is_open() && !waits_for_company {
+        let waits = is_kept_back(association, channel);
+        if recount(association, channel) && association.is_open() && !waits {
             enter_round(association, channel, at);
             self.make_ready(index);
         }
@@ -616,6 +638,17 @@ impl Endpoint {
             recount(&mut self.associations[channel.association as usize], channel);
         }
     }
+}
+
+/// What is queued waits for a grant; or it is a packet that goes when it is full, flushed or late, or when something is acknowledged. Until then looking at it again is
+/// in vain.
+fn is_kept_back(association: &Association, channel: &Channel) -> bool {
+    let waits_for_company = || {
+        association.flush_at.is_some()
+            && !channel.outgoing.no_delay
+            && channel.outgoing.is_small_batch(association.payload_bytes)
+    };
+    channel.outgoing.scheduled && (association.limit_kind == Limit::Grant || waits_for_company())
 }
 
 /// Puts a channel that may send into its association's round, or among those whose next packet needs no grant.
