@@ -27,7 +27,7 @@ pub use steering::{Part, Steering, Width};
 
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 /// Where packets go to and come from, in the terms of one kind of link.
@@ -49,6 +49,18 @@ impl fmt::Display for Address {
             Address::Sim(host) => write!(f, "sim:{host}"),
         }
     }
+}
+
+/// The IP addresses of this network namespace, each with the name of its device.
+///
+/// # Errors
+/// The kernel does not tell.
+pub fn local_addresses() -> io::Result<Vec<(String, IpAddr)>> {
+    let name = |device: [u8; 16]| {
+        let name = device.split(|&byte| byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(name).into_owned()
+    };
+    Ok(sys::device::addresses()?.into_iter().map(|found| (name(found.device), found.address)).collect())
 }
 
 /// The two ECN bits of IP (RFC 3168), or "not capable" on links without them.
