@@ -339,6 +339,65 @@ fn two_networks_are_bonded_and_one_that_is_cut_is_left_out() {
 }
 
 #[test]
+fn a_stream_goes_through_a_gateway_behind_a_gateway() {
+    need_box!();
+    let cluster = apart(&["--rate", "1gbit"]);
+    let files = Files::new(4_000_000);
+    // h1 - g1 - g2 - h2: that h1, h2 and both gateways are at one switch is not said.
+    let node = |number: u16, name: &str, addresses: &[(&str, &str)], gateway: &str| {
+        let addresses: Vec<String> =
+            addresses.iter().map(|(network, port)| format!("{network} = \"{}\"", cluster.v4(port))).collect();
+        let addresses = addresses.join(", ");
+        format!("[[node]]\nnumber = {number}\nname = \"{name}\"\naddresses = {{ {addresses} }}\n{gateway}\n")
+    };
+    let gateway = format!("gateway = {GATEWAY_PORT}");
+    let text = [
+        "trusted = true\n".to_owned(),
+        node(1, "node1", &[("front", "h1")], ""),
+        node(2, "node2", &[("back", "h2")], ""),
+        node(11, "near", &[("front", "g1-compute"), ("middle", "g1-io")], &gateway),
+        node(12, "far", &[("middle", "g2-io"), ("back", "g2-compute")], &gateway),
+    ];
+    let description = files.dir.path().join("cluster.toml");
+    std::fs::write(&description, text.concat()).expect("written");
+    let gateways = ["g1", "g2"].map(|host| {
+        let process = cluster.spawn(host, &member(&description, env::ropeway(), &["gateway"]));
+        process.wait_until("it forwards", LIMIT, || process.stderr().contains("for 3 nodes")).expect("in time");
+        process
+    });
+    let copy = env::example("ropeway-socket", "copy");
+    let [sender, receiver] = copies(&cluster, &description, &copy, [("h1", "node1"), ("h2", "node2")], &files);
+    sender.succeed(LIMIT);
+    receiver.succeed(LIMIT);
+    files.assert_arrived();
+    let by_each = forwarded(&cluster);
+    assert!(by_each.iter().all(|&bytes| bytes > files.bytes as u64), "{by_each:?}");
+    drop(gateways);
+}
+
+#[test]
+fn a_neighbour_is_reached_by_name_over_plain_ethernet_too() {
+    need_box!();
+    let cluster = apart(&["--rate", "1gbit"]);
+    let files = Files::new(4_000_000);
+    let description = described(&cluster, files.dir.path(), "");
+    let copy = env::example("ropeway-socket", "copy");
+    let over_ethernet = |args: &[&str]| {
+        let mut command = member(&description, &copy, args);
+        command.env("ROPEWAY_LINK", "packet:eth0");
+        command
+    };
+    let (source, target) = (files.dir.path().join("file").display().to_string(), files.copy().display().to_string());
+    let receiver = cluster.spawn("h2", &over_ethernet(&["receive", "node2:7000", &target]));
+    receiver.wait_until("it listens", LIMIT, || files.copy().exists()).expect("in time");
+    cluster.run("h1", &over_ethernet(&["send", &source, "node2:7000"]), LIMIT).expect_success();
+    receiver.succeed(LIMIT);
+    files.assert_arrived();
+    let behind = cluster.run("h1", &over_ethernet(&["send", &source, "node3:7000"]), LIMIT);
+    assert!(!behind.success() && behind.stderr.contains("ROPEWAY_LINK"), "{behind:?}");
+}
+
+#[test]
 fn datagrams_of_document_0_go_through_nodes_that_forward() {
     need_box!();
     need_program!("cc");
