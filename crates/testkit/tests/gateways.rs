@@ -132,7 +132,8 @@ fn a_copy_goes_on_through_the_other_gateway_when_one_is_killed_and_back_when_tha
     let cluster = apart(&["--rate", "100mbit"]);
     let first = gateway(&cluster, "g1");
     let second = gateway(&cluster, "g2");
-    let files = Files::new(24_000_000);
+    // 3 s of the line: on a busy machine it takes more than one until a gateway is there again.
+    let files = Files::new(36_000_000);
     let receiver = receiver(&cluster, &files);
     let sender = cluster.spawn("h1", &send(&cluster, &files));
     sender.wait_until("a part is there", LIMIT, || files.part_bytes() > 4_000_000).expect("in time");
@@ -324,15 +325,17 @@ fn so_does_one_of_a_program_in_c_over_ipv6() {
 fn two_networks_are_bonded_and_one_that_is_cut_is_left_out() {
     need_box!();
     let cluster = apart(&["--rate", "100mbit"]);
-    let files = Files::new(24_000_000);
+    let files = Files::new(60_000_000);
     let description = described(&cluster, files.dir.path(), "bonded = true");
     let copy = env::example("ropeway-socket", "copy");
     let [sender, receiver] = copies(&cluster, &description, &copy, [("g1", "g1"), ("g2", "g2")], &files);
-    sender.wait_until("half is there", LIMIT, || files.copied_bytes() > 12_000_000).expect("in time");
-    let sent = ["g1-compute", "g1-io"].map(|port| cluster.port(port).received_bytes);
+    sender.wait_until("a part is there", LIMIT, || files.copied_bytes() > 12_000_000).expect("in time");
+    let sent: Vec<u64> =
+        cluster.ports().iter().filter(|port| port.host == "g1").map(|port| port.received_bytes).collect();
     println!("{sent:?} bytes over each network");
-    assert!(sent.iter().all(|&bytes| bytes > 4_000_000), "{sent:?}");
+    assert!(sent.len() == 2 && sent.iter().all(|&bytes| bytes > 3_000_000), "{sent:?}");
     cluster.cut("g1-io");
+    assert!(sender.is_running(), "too fast to be cut");
     sender.succeed(LIMIT);
     receiver.succeed(LIMIT);
     files.assert_arrived();
