@@ -63,6 +63,23 @@ pub fn local_addresses() -> io::Result<Vec<(String, IpAddr)>> {
     Ok(sys::device::addresses()?.into_iter().map(|found| (name(found.device), found.address)).collect())
 }
 
+/// The hardware addresses of this network namespace's devices, each with the device's name, in the order of the names. Several devices may have the same.
+pub fn local_hardware_addresses() -> Vec<(String, [u8; 6])> {
+    let mac = |text: String| {
+        let bytes: Option<Vec<u8>> = text.trim().split(':').map(|part| u8::from_str_radix(part, 16).ok()).collect();
+        bytes?.try_into().ok().filter(|mac| *mac != [0; 6])
+    };
+    let devices = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    let mut found: Vec<(String, [u8; 6])> = devices
+        .filter_map(|device| {
+            let address = std::fs::read_to_string(device.path().join("address")).ok().and_then(mac)?;
+            Some((device.file_name().to_string_lossy().into_owned(), address))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
 /// The two ECN bits of IP (RFC 3168), or "not capable" on links without them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ecn {

@@ -401,6 +401,33 @@ fn a_neighbour_is_reached_by_name_over_plain_ethernet_too() {
 }
 
 #[test]
+fn nodes_may_be_known_by_their_hardware_addresses_alone() {
+    need_box!();
+    need_program!("cc");
+    let cluster = TestBox::up(&["--hosts", "2", "--rate", "1gbit"]);
+    let files = Files::new(4_000_000);
+    let node = |number: u16, host: &str| {
+        let mac = cluster.port(host).mac;
+        format!("[[node]]\nnumber = {number}\nname = \"node{number}\"\naddresses = {{ wire = \"{mac}\" }}\n")
+    };
+    let description = files.dir.path().join("cluster.toml");
+    std::fs::write(&description, ["trusted = true\n".to_owned(), node(1, "h1"), node(2, "h2")].concat())
+        .expect("written");
+    let copy = env::example("ropeway-socket", "copy");
+    let [sender, receiver] = copies(&cluster, &description, &copy, [("h1", "node1"), ("h2", "node2")], &files);
+    sender.succeed(LIMIT);
+    receiver.succeed(LIMIT);
+    files.assert_arrived();
+    let program = c_program("crates/testkit/programs/box/nodes.c");
+    let port = SERVER_PORT.to_string();
+    let receiver = cluster.spawn("h2", &member(&description, &program, &["receive", "2", &port]));
+    receiver.wait_for_output("listening as 2", LIMIT);
+    cluster.spawn("h1", &member(&description, &program, &["send", "1", "2", &port, "1000"])).succeed(LIMIT);
+    let received = receiver.succeed(LIMIT).stdout;
+    assert!(received.contains("from 1\n") && received.ends_with("total 1000\n"), "{received}");
+}
+
+#[test]
 fn datagrams_of_document_0_go_through_nodes_that_forward() {
     need_box!();
     need_program!("cc");

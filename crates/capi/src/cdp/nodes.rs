@@ -140,7 +140,12 @@ impl Nodes {
             (Nodes::Listed { places, device }, _) => (places, device),
             (Nodes::Described(_), Address::Node { node, .. }) => return c_int::try_from(*node).unwrap_or(-1),
             (Nodes::Described(cluster), address) => {
-                let known = address.socket_addr().and_then(|address| cluster.at(address.ip()));
+                let known = match address {
+                    Address::Packet(address) => {
+                        address.mac.and_then(|mac| cluster.at_place(cluster::Place::Ether(mac)))
+                    }
+                    address => address.socket_addr().and_then(|address| cluster.at(address.ip())),
+                };
                 return known.map_or(-1, |node| node.number.into());
             }
         };

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Cluster, ClusterError, Node};
+use super::{Cluster, ClusterError, Node, Place};
 use crate::key_file::Choice;
 
 /// The longest name of a node: what a label of DNS has room for.
@@ -31,7 +31,7 @@ struct File {
 struct FileNode {
     number: Spanned<u16>,
     name: Spanned<String>,
-    addresses: Spanned<BTreeMap<Spanned<String>, Spanned<IpAddr>>>,
+    addresses: Spanned<BTreeMap<Spanned<String>, Spanned<String>>>,
     gateway: Option<Spanned<u16>>,
 }
 
@@ -53,35 +53,40 @@ impl Cluster {
         let (number_at, name_at, addresses_at) =
             (given.number.span().end, given.name.span().end, given.addresses.span().start + 1);
         let (number, name) = (given.number.into_inner(), given.name.into_inner());
-        let place = self.nodes.len();
+        let node_at = self.nodes.len();
         if number == 0 {
             return Err((number_at, "nodes are numbered from 1 to 65535".into()));
         }
-        if self.by_number.insert(number, place).is_some() {
+        if self.by_number.insert(number, node_at).is_some() {
             return Err((number_at, format!("there is another node {number}; give each a number of its own")));
         }
         check_name(&name).map_err(|what| (name_at, what))?;
-        if self.by_name.insert(name.clone(), place).is_some() {
+        if self.by_name.insert(name.clone(), node_at).is_some() {
             return Err((name_at, format!("there is another node `{name}`; give each a name of its own")));
         }
         let mut addresses = BTreeMap::new();
         for (network, address) in given.addresses.into_inner() {
             let at = address.span().end;
-            let address = address.into_inner().to_canonical();
-            check_address(address).map_err(|what| (at, what))?;
-            if self.by_address.keys().any(|other| other.is_ipv4() != address.is_ipv4()) {
+            let place = place_of(address.get_ref()).map_err(|what| (at, what))?;
+            let (is_ether, is_v4) = kind(place);
+            let others = self.nodes.iter().filter_map(|node| node.addresses.get(network.get_ref()));
+            if others.map(|other| kind(*other).0).any(|other| other != is_ether) {
+                let what = format!(
+                    "{place} is of another kind than the addresses before it on `{}`: one network has IP addresses or hardware addresses",
+                    network.get_ref()
+                );
+                return Err((at, what));
+            }
+            if self.by_address.keys().any(|other| !is_ether && !kind(*other).0 && kind(*other).1 != is_v4) {
+                return Err((at, format!("{place} is of another kind than those before it: use IPv4 or IPv6 in all")));
+            }
+            if self.by_address.insert(place, node_at).is_some() {
                 return Err((
                     at,
-                    format!("{address} is of another kind than those before it: use IPv4 or IPv6 in all"),
+                    format!("{place} is there already; every address belongs to one node and one network"),
                 ));
             }
-            if self.by_address.insert(address, place).is_some() {
-                return Err((
-                    at,
-                    format!("{address} is there already; every address belongs to one node and one network"),
-                ));
-            }
-            addresses.insert(network.into_inner(), address);
+            addresses.insert(network.into_inner(), place);
         }
         if addresses.is_empty() {
             return Err((
@@ -94,8 +99,11 @@ impl Cluster {
             if *gateway.get_ref() == 0 {
                 return Err((at, "a gateway forwards at a UDP port of its own, from 1 to 65535".into()));
             }
-            if addresses.len() < LEAST_NETWORKS_OF_GATEWAY {
-                return Err((at, format!("`{name}` is on one network only: a gateway joins two at least")));
+            if addresses.values().filter(|place| !kind(**place).0).count() < LEAST_NETWORKS_OF_GATEWAY {
+                return Err((
+                    at,
+                    format!("`{name}` has one IP address only: a gateway joins two IP networks at least"),
+                ));
             }
         }
         let gateway = given.gateway.map(Spanned::into_inner);
@@ -159,10 +167,38 @@ fn check_name(name: &str) -> Result<(), String> {
     ))
 }
 
-fn check_address(address: IpAddr) -> Result<(), String> {
+/// Whether it is a hardware address, and whether it is one of IPv4.
+fn kind(place: Place) -> (bool, bool) {
+    match place {
+        Place::Ip(ip) => (false, ip.is_ipv4()),
+        Place::Ether(_) => (true, false),
+    }
+}
+
+fn place_of(text: &str) -> Result<Place, String> {
+    if let Some(mac) = mac_of(text) {
+        let is_of_one = mac != [0; 6] && mac[0] & 1 == 0;
+        return if is_of_one { Ok(Place::Ether(mac)) } else { Err(format!("{text} is not the address of one host")) };
+    }
+    let Ok(address) = text.parse::<IpAddr>() else {
+        return Err(format!("`{text}` is neither an IP address nor a hardware address (02:00:00:00:00:07)"));
+    };
+    let address = address.to_canonical();
     let is_link_local = matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local());
     if address.is_unspecified() || address.is_multicast() || is_link_local {
         return Err(format!("{address} is not the address of one host everywhere in the cluster"));
     }
-    Ok(())
+    Ok(Place::Ip(address))
+}
+
+/// Six pairs of hexadecimal digits with colons.
+fn mac_of(text: &str) -> Option<[u8; 6]> {
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut mac {
+        let part =
+            parts.next().filter(|part| part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+        *byte = u8::from_str_radix(part, 16).ok()?;
+    }
+    parts.next().is_none().then_some(mac)
 }

@@ -10,9 +10,12 @@ mod ways;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt;
 use std::io::{self, Read};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+
+use ropeway_link::Address;
 
 use crate::key_file::Choice;
 
@@ -52,6 +55,23 @@ pub enum ClusterError {
     NoGateway { path: PathBuf, name: String },
 }
 
+/// Where a node is on a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    Ip(IpAddr),
+    /// A hardware address: the network is one Ethernet, and no gateways forward there.
+    Ether([u8; 6]),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Place::Ip(ip) => ip.fmt(f),
+            Place::Ether(mac) => Address::Ether(mac).fmt(f),
+        }
+    }
+}
+
 /// A host of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
@@ -59,9 +79,27 @@ pub struct Node {
     pub number: u16,
     pub name: String,
     /// By the network's name.
-    pub addresses: BTreeMap<String, IpAddr>,
+    pub addresses: BTreeMap<String, Place>,
     /// The UDP port at which it forwards between its networks.
     pub gateway: Option<u16>,
+}
+
+impl Node {
+    /// Its IP addresses with the names of their networks, in the order of these.
+    pub fn ips(&self) -> impl Iterator<Item = (&str, IpAddr)> {
+        self.addresses.iter().filter_map(|(network, place)| match place {
+            Place::Ip(ip) => Some((network.as_str(), *ip)),
+            Place::Ether(_) => None,
+        })
+    }
+
+    /// Its hardware addresses likewise.
+    pub fn hardware_addresses(&self) -> impl Iterator<Item = (&str, [u8; 6])> {
+        self.addresses.iter().filter_map(|(network, place)| match place {
+            Place::Ip(_) => None,
+            Place::Ether(mac) => Some((network.as_str(), *mac)),
+        })
+    }
 }
 
 /// A cluster, as its file describes it.
@@ -72,7 +110,7 @@ pub struct Cluster {
     /// Places in `nodes`.
     by_number: BTreeMap<u16, usize>,
     by_name: BTreeMap<String, usize>,
-    by_address: BTreeMap<IpAddr, usize>,
+    by_address: BTreeMap<Place, usize>,
     bonded: bool,
     keys: Option<Choice>,
 }
@@ -125,9 +163,14 @@ impl Cluster {
         self.by_name.get(name).map(|&place| &self.nodes[place])
     }
 
-    /// The node that has an address.
+    /// The node that has an IP address.
     pub fn at(&self, address: IpAddr) -> Option<&Node> {
-        self.by_address.get(&address.to_canonical()).map(|&place| &self.nodes[place])
+        self.at_place(Place::Ip(address.to_canonical()))
+    }
+
+    /// The node that has an address of either kind.
+    pub fn at_place(&self, place: Place) -> Option<&Node> {
+        self.by_address.get(&place).map(|&place| &self.nodes[place])
     }
 
     /// Whether what is sent is spread over all networks that two nodes share.
@@ -163,15 +206,17 @@ impl Cluster {
         match std::env::var(NODE_VAR).ok().filter(|said| !said.is_empty()) {
             Some(said) => self.meant_by(&said).map(Some),
             None => {
-                let own = ropeway_link::local_addresses().map_err(ClusterError::Addresses)?;
-                self.with_one_of(own.into_iter().map(|(_, address)| address))
+                let ips = ropeway_link::local_addresses().map_err(ClusterError::Addresses)?;
+                let ips = ips.into_iter().map(|(_, address)| Place::Ip(address.to_canonical()));
+                let macs = ropeway_link::local_hardware_addresses().into_iter().map(|(_, mac)| Place::Ether(mac));
+                self.with_one_of(ips.chain(macs))
             }
         }
     }
 
-    fn with_one_of(&self, addresses: impl Iterator<Item = IpAddr>) -> Result<Option<&Node>, ClusterError> {
+    fn with_one_of(&self, places: impl Iterator<Item = Place>) -> Result<Option<&Node>, ClusterError> {
         let mut found: Option<&Node> = None;
-        for node in addresses.filter_map(|address| self.at(address)) {
+        for node in places.filter_map(|place| self.at_place(place)) {
             if let Some(first) = found.filter(|first| first.number != node.number) {
                 let (first, second) = (first.name.clone(), node.name.clone());
                 return Err(ClusterError::SeveralNodes { path: self.path.clone(), first, second });

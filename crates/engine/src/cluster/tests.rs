@@ -72,8 +72,8 @@ fn nodes_are_found_by_number_name_and_address() {
 fn a_host_is_the_node_that_has_its_address() {
     let cluster = parse(APART).unwrap();
     let with = |addresses: &[&str]| {
-        let addresses: Vec<IpAddr> = addresses.iter().map(|address| address.parse().unwrap()).collect();
-        cluster.with_one_of(addresses.into_iter()).map(|node| node.map(|node| node.number))
+        let places: Vec<Place> = addresses.iter().map(|address| Place::Ip(address.parse().unwrap())).collect();
+        cluster.with_one_of(places.into_iter()).map(|node| node.map(|node| node.number))
     };
     assert_eq!(with(&["127.0.0.1", "10.0.1.201", "10.0.2.201"]).unwrap(), Some(201));
     assert_eq!(with(&["127.0.0.1"]).unwrap(), None);
@@ -157,11 +157,25 @@ fn packets_reach_whatever_the_ways_promise_and_no_way_is_longer_than_packets_may
                 let Address::Udp(next) = host.address else { panic!("all is UDP here") };
                 at = if next.port() == 0 { Hop::Direct(next.ip()) } else { Hop::Through(next) };
             }
-            assert_eq!(at, Hop::Direct(*target.addresses.values().next().unwrap()));
+            assert_eq!(at, Hop::Direct(target.ips().next().unwrap().1));
         }
     }
     let too_far = cluster.ways(cluster.named("n1"), cluster.named("n6").unwrap()).unwrap_err().to_string();
     assert!(too_far.contains("no way from n1 to n6"), "{too_far}");
+}
+
+#[test]
+fn an_ethernet_is_a_way_where_no_ip_network_is_shared() {
+    let mac = |number: u16| format!("wire = \"02:00:00:00:00:{number:02x}\"");
+    let both = |number: u16| format!("a = \"10.0.0.{number}\", {}", mac(number));
+    let cluster = parse(&[node(1, &both(1), ""), node(2, &both(2), ""), node(3, &mac(3), "")].concat()).unwrap();
+    let [first, third] = [1, 3].map(|last| [2, 0, 0, 0, 0, last]);
+    assert_eq!(hops(&cluster, "n1", "n2"), [direct("10.0.0.2")]);
+    assert_eq!(hops(&cluster, "n1", "n3"), [Hop::Ether(first, third)]);
+    assert_eq!(hops(&cluster, "n3", "n1"), [Hop::Ether(third, first)]);
+    assert_eq!(cluster.at_place(Place::Ether(third)).unwrap().number, 3);
+    let stranger = cluster.ways(None, cluster.named("n3").unwrap()).unwrap_err().to_string();
+    assert!(stranger.contains("no node"), "{stranger}");
 }
 
 #[test]
@@ -190,7 +204,11 @@ fn what_cannot_be_meant_is_named_with_its_line() {
         (with(&node(3, "a = \"10.0.0.3\", a = \"10.0.0.4\"", "")), "line 14", "duplicate"),
         (with(&node(3, "", "")), "line 14", "no address"),
         (with(&node(3, "a = \"10.0.0.3\", b = \"10.0.1.3\"", "")), "line 14", "network `b`"),
-        (with(&node(3, "a = \"10.0.0.3\"", "gateway = 7700")), "line 15", "one network only"),
+        (with(&node(3, "a = \"10.0.0.3\"", "gateway = 7700")), "line 15", "two IP networks"),
+        (with(&node(3, "a = \"02:00:00:00:00:03\"", "")), "line 14", "another kind"),
+        (with(&node(3, "b = \"03:00:00:00:00:03\"", "")), "line 14", "one host"),
+        (with(&node(3, "b = \"02:00:00:00:00:3\"", "")), "line 14", "hardware address"),
+        (with(&node(3, "a = \"10.0.0.3\", b = \"02:00:00:00:00:03\"", "gateway = 7")), "line 15", "two IP networks"),
         (with(&node(3, "a = \"10.0.0.3\", b = \"10.0.1.3\"", "gateway = 0")), "line 15", "port"),
     ];
     for (text, line, what) in cases {

@@ -17,6 +17,8 @@ use crate::shimmed::MOST_HOPS;
 pub enum Hop {
     /// An address of its own.
     Direct(IpAddr),
+    /// An address of its own on an Ethernet, where the one who sends has the first of the two.
+    Ether([u8; 6], [u8; 6]),
     /// A gateway's.
     Through(SocketAddr),
 }
@@ -29,10 +31,9 @@ pub struct Forwarding {
     pub hosts: Vec<Host>,
 }
 
-/// The networks that two nodes share, and the second one's addresses there.
+/// The IP networks that two nodes share, and the second one's addresses there.
 fn shared<'a>(one: &'a Node, other: &'a Node) -> impl Iterator<Item = (&'a str, IpAddr)> {
-    let is_shared = |(network, _): &(&'a String, &IpAddr)| one.addresses.contains_key(*network);
-    other.addresses.iter().filter(is_shared).map(|(network, address)| (network.as_str(), *address))
+    other.ips().filter(|(network, _)| one.addresses.contains_key(*network))
 }
 
 fn share_one(one: &Node, other: &Node) -> bool {
@@ -75,21 +76,34 @@ impl Cluster {
         near.into_iter().filter(|(_, steps)| Some(*steps) == least).map(|(gateway, _)| gateway).collect()
     }
 
-    /// The ways from a node to another one, of which the first is the default. A host that is none of the nodes (`None`) tries all addresses.
+    /// The ways from a node to another one, of which the first is the default: all IP networks that they share; or, where there is none, one Ethernet; or gateways. A
+    /// host that is none of the nodes (`None`) tries all addresses.
     ///
     /// # Errors
     /// There is no way.
     pub fn ways(&self, from: Option<&Node>, to: &Node) -> Result<Vec<Hop>, ClusterError> {
-        let Some(from) = from else { return Ok(to.addresses.values().copied().map(Hop::Direct).collect()) };
+        let no_way = |from: &str| {
+            let (path, from, to) = (self.path.clone(), from.to_owned(), to.name.clone());
+            Err(ClusterError::NoWay { path, from, to })
+        };
+        let Some(from) = from else {
+            let ways: Vec<Hop> = to.ips().map(|(_, address)| Hop::Direct(address)).collect();
+            return if ways.is_empty() { no_way("this host, which is no node") } else { Ok(ways) };
+        };
         let mut ways: Vec<Hop> = shared(from, to).map(|(_, address)| Hop::Direct(address)).collect();
         if from.number == to.number {
             ways.truncate(1);
         }
         if ways.is_empty() {
+            let beside = |(network, own)| {
+                to.hardware_addresses().find(|(other, _)| *other == network).map(|(_, peer)| Hop::Ether(own, peer))
+            };
+            ways.extend(from.hardware_addresses().find_map(beside));
+        }
+        if ways.is_empty() {
             let mut gateways = self.next_gateways(from, to);
             if gateways.is_empty() {
-                let (path, from, to) = (self.path.clone(), from.name.clone(), to.name.clone());
-                return Err(ClusterError::NoWay { path, from, to });
+                return no_way(&from.name);
             }
             // Not everybody's default is the same gateway; but that of two nodes is the same in both directions.
             let first = (usize::from(from.number) + usize::from(to.number)) % gateways.len();
@@ -109,7 +123,7 @@ impl Cluster {
         let Some(port) = gateway.gateway else {
             return Err(ClusterError::NoGateway { path: self.path.clone(), name: gateway.name.clone() });
         };
-        let links = gateway.addresses.values().map(|address| SocketAddr::new(*address, port)).collect();
+        let links = gateway.ips().map(|(_, address)| SocketAddr::new(address, port)).collect();
         // Gateways beside each other hand on to different ones, so that the end of one is the end of one way only.
         let rank = self.gateways().take_while(|other| other.number != gateway.number).count();
         let host = |node: &Node| {
@@ -120,7 +134,7 @@ impl Cluster {
                     at(gateway, next.get(rank.checked_rem(next.len())?)?)?
                 }
             };
-            let link = gateway.addresses.keys().position(|known| known == network)?;
+            let link = gateway.ips().position(|(known, _)| known == network)?;
             Some(Host { number: node.number, link, address: Address::Udp(address) })
         };
         let others = self.nodes.iter().filter(|node| node.number != gateway.number);

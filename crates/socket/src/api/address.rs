@@ -76,7 +76,11 @@ impl Address {
                 Ok(Address::Packet(PacketAddress { device: device.clone(), mac, port: address.port() }))
             }
             (Address::Udp(address), LinkChoice::Udp) => Ok(Address::Udp(reachable(plain(*address))?)),
-            (Address::Sim { .. }, _) | (Address::Node { .. }, LinkChoice::Udp) => Ok(self.clone()),
+            (Address::Sim { .. }, _) => Ok(self.clone()),
+            (Address::Node { node, port }, LinkChoice::Udp) => match cluster::ways_to(*node)?.first() {
+                Some(&Hop::Ether(own, peer)) => Ok(on_ethernet(own, Some(peer), *port)?),
+                _ => Ok(self.clone()),
+            },
             (Address::Node { node, port }, LinkChoice::Packet { device }) => beside(*node, *port, device)?.to_connect(),
             (Address::Packet(PacketAddress { mac: None, .. }), _) => {
                 Err(invalid(format!("{self} says where to listen; to connect, name the other end's hardware address")))
@@ -89,7 +93,10 @@ impl Address {
 /// Where this node listens, if it is the one that is meant.
 fn own_node(node: u32, port: u16) -> io::Result<Address> {
     match cluster::own()? {
-        Some(own) if u32::from(own.number) == node => Ok(Address::Udp(SocketAddr::new(cluster::own_ip()?, port))),
+        Some(own) if u32::from(own.number) == node => match (own.ips().next(), own.hardware_addresses().next()) {
+            (None, Some((_, mac))) => on_ethernet(mac, None, port),
+            _ => Ok(Address::Udp(SocketAddr::new(cluster::own_ip()?, port))),
+        },
         own => {
             let whose = own.map_or("this host is no node of the cluster".into(), |own| format!("this is {}", own.name));
             let what = format!("one listens at node {node} on that host, and {whose}");
@@ -98,10 +105,16 @@ fn own_node(node: u32, port: u16) -> io::Result<Address> {
     }
 }
 
+/// An end of the Ethernet on which this host has the address `own`.
+fn on_ethernet(own: [u8; 6], mac: Option<[u8; 6]>, port: u16) -> io::Result<Address> {
+    Ok(Address::Packet(PacketAddress { device: cluster::device_of(own)?, mac, port }))
+}
+
 /// The IP address of a node on a network of this one's, for frames on a device.
 fn beside(node: u32, port: u16, device: &str) -> io::Result<Address> {
     match cluster::ways_to(node)?.first() {
         Some(Hop::Direct(ip)) => Ok(Address::Udp(SocketAddr::new(*ip, port))),
+        Some(&Hop::Ether(own, peer)) => on_ethernet(own, Some(peer), port),
         _ => {
             let what = format!(
                 "node {node} is behind gateways, which are reached over UDP: unset ROPEWAY_LINK=packet:{device}"

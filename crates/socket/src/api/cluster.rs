@@ -5,12 +5,12 @@ use super::per_process::PerProcess;
 use ropeway_engine::cluster::{ClusterError, Forwarding, Hop, NODE_VAR};
 use ropeway_engine::gateway::{Gateway, Limits};
 use ropeway_engine::link::udp::{self, UdpLink};
-use ropeway_engine::link::{Link, local_addresses};
+use ropeway_engine::link::{self, Link, local_addresses, local_hardware_addresses};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::OnceLock;
 
-pub use ropeway_engine::cluster::{CLUSTER_VAR, Cluster, Node};
+pub use ropeway_engine::cluster::{CLUSTER_VAR, Cluster, Node, Place};
 
 /// The number of the node that this process is, once that is settled; `None`: it is none of the cluster's.
 static OWN: PerProcess<OnceLock<Option<u16>>> = PerProcess::new();
@@ -89,14 +89,28 @@ pub(super) fn ways_to(number: u32) -> io::Result<Vec<Hop>> {
     cluster.ways(own()?, node.ok_or_else(missing)?).map_err(of_cluster)
 }
 
+/// This host's device that has a hardware address of the cluster's.
+///
+/// # Errors
+/// It has none.
+pub(super) fn device_of(mac: [u8; 6]) -> io::Result<String> {
+    let found = local_hardware_addresses().into_iter().find(|(_, known)| *known == mac);
+    let missing = || {
+        let what =
+            format!("no device of this host has the address {} that the cluster has for it", link::Address::Ether(mac));
+        io::Error::new(ErrorKind::NotFound, what)
+    };
+    found.map(|(device, _)| device).ok_or_else(missing)
+}
+
 /// The address at which this node has its sockets: its only one, or all of its host.
 pub(super) fn own_ip() -> io::Result<IpAddr> {
-    let is_v4 = get()?.and_then(|cluster| cluster.nodes().first()).and_then(|node| node.addresses.values().next());
-    let any = match is_v4.is_none_or(IpAddr::is_ipv4) {
+    let first = get()?.and_then(|cluster| cluster.nodes().iter().find_map(|node| node.ips().next()));
+    let any = match first.is_none_or(|(_, address)| address.is_ipv4()) {
         true => IpAddr::from(Ipv4Addr::UNSPECIFIED),
         false => IpAddr::from(Ipv6Addr::UNSPECIFIED),
     };
-    let mut addresses = own()?.into_iter().flat_map(|node| node.addresses.values().copied());
+    let mut addresses = own()?.into_iter().flat_map(Node::ips).map(|(_, address)| address);
     let first = addresses.next();
     Ok(first.filter(|_| addresses.next().is_none()).unwrap_or(any))
 }
@@ -177,13 +191,13 @@ mod tests {
 
     fn three_networks() -> (Forwarding, Node) {
         let networks = [("a", "10.0.1.9"), ("b", "10.0.2.9"), ("c", "10.0.3.9")];
-        let addresses: BTreeMap<String, IpAddr> =
-            networks.iter().map(|(name, address)| ((*name).to_owned(), ip(address))).collect();
+        let addresses: BTreeMap<String, Place> =
+            networks.iter().map(|(name, address)| ((*name).to_owned(), Place::Ip(ip(address)))).collect();
         let host = |number, link, address: &str| {
             let address = Address::Udp(std::net::SocketAddr::new(ip(address), 0));
             Host { number, link, address }
         };
-        let links = addresses.values().map(|address| std::net::SocketAddr::new(*address, 7700)).collect();
+        let links = networks.iter().map(|(_, address)| std::net::SocketAddr::new(ip(address), 7700)).collect();
         let hosts = vec![host(1, 0, "10.0.1.1"), host(2, 1, "10.0.2.2"), host(3, 2, "10.0.3.3")];
         (Forwarding { links, hosts }, Node { number: 9, name: "n9".into(), addresses, gateway: Some(7700) })
     }

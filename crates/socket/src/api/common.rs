@@ -289,6 +289,8 @@ fn to_node(
         };
         ways.push(match hop {
             Hop::Direct(ip) => ropeway_engine::Way::Direct(target(SocketAddr::new(ip, port))?),
+            // It is an address of its own by now: `Address::to_connect`.
+            Hop::Ether(..) => continue,
             Hop::Through(gateway) => ropeway_engine::Way::Through(target(gateway)?, engine_number(host, port)),
         });
     }
