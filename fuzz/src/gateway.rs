@@ -13,11 +13,21 @@ fn path(number: u8) -> Path {
 /// The neighbour of each node.
 const TABLE: [(u32, u8); 4] = [(1, 1), (2, 2), (3, 2), (17, 3)];
 
+/// A host, and its neighbour.
+const HOST: (u16, u8) = (5, 3);
+
+/// The neighbour for a node: of its own, or its host's.
+fn neighbour(node: u32) -> Option<u8> {
+    let is_of_host = node >> 16 == u32::from(HOST.0) && node as u16 != 0;
+    let own = TABLE.iter().find(|(known, _)| *known == node).map(|(_, to)| *to);
+    own.or(is_of_host.then_some(HOST.1))
+}
+
 /// A script of packets: from whom (one byte), how long (two), the bytes. Nothing is forwarded but what came from a neighbour, is well formed and has hops left;
 /// nothing is changed but hops and mark; and all that came is accounted for.
 pub fn gateway(script: &[u8]) -> GatewayCounters {
     let table = TABLE.map(|(node, number)| (node, path(number)));
-    let mut forwarder = Forwarder::new(&table, LIMITS).expect("a good table");
+    let mut forwarder = Forwarder::with_hosts(&table, &[(HOST.0, path(HOST.1))], LIMITS).expect("a good table");
     // What may leave towards each neighbour: in the order in which it came.
     let mut came: Vec<VecDeque<(u8, Vec<u8>)>> = vec![VecDeque::new(); 256];
     let mut rest = script;
@@ -28,9 +38,9 @@ pub fn gateway(script: &[u8]) -> GatewayCounters {
         let number = from & 0x07;
         forwarder.take(&path(number), from & 0x40 != 0, bytes);
         if let Ok((shim, _)) = Shim::parse(bytes)
-            && let Some((_, to)) = TABLE.iter().find(|(node, _)| *node == shim.destination)
+            && let Some(to) = neighbour(shim.destination)
         {
-            came[usize::from(*to)].push_back((number, bytes.to_vec()));
+            came[usize::from(to)].push_back((number, bytes.to_vec()));
         }
         let (packets, waiting_bytes) = forwarder.waiting();
         assert!(waiting_bytes <= 3 * LIMITS.queue_bytes && packets <= waiting_bytes);

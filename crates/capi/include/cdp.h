@@ -3,6 +3,8 @@
  *
  * An address is a node's number and a port of it. Which node is where is said by the file that ROPEWAY_NODES names (/etc/ropeway/nodes if it is not set), a
  * line "NODE ADDRESS" for each, with an IP address or, for plain Ethernet, a hardware address; or by ROPEWAY_NODES itself: 1=10.0.0.1,2=10.0.0.2.
+ * If it is not set and there is a description of the cluster (ROPEWAY_CLUSTER, or /etc/ropeway/cluster.toml), that says it, and connections to nodes on other networks go
+ * through the nodes that it names as gateways.
  *
  * Connections carry datagrams: each cdp_recv gives what one cdp_send sent. They are not limited to one packet; ROPEWAY_CDP_LIMIT=1472 limits them to what the
  * document's packets had room for.
@@ -27,9 +29,11 @@ struct cdp_sockaddr {
 };
 
 /*
- * Before all others, once: which node this is, and its network interfaces. The first is that of hardware addresses. `forward` must be 0: forwarding for
- * other nodes is refused with EOPNOTSUPP. 0, or non-zero on failure. ENODEV: no such interface; EHOSTUNREACH: nobody says where this node is; EINVAL: no
- * interface, or the file is not understood; EALREADY: it was called before; and what opening the file fails with.
+ * Before all others, once: which node this is, and its network interfaces. The first is that of hardware addresses. With `forward` other than 0 the node
+ * forwards packets between the networks that these interfaces are on, in a thread of this process, until the process ends: that needs two interfaces at least, and a
+ * description of the cluster in which the node is a gateway. 0, or non-zero on failure. ENODEV: no such interface; EHOSTUNREACH: nobody says where this node is;
+ * EINVAL: no interface, or the file is not understood, or says that this node does not forward between them; EADDRINUSE: another process of the node forwards;
+ * EALREADY: it was called before; and what opening the file fails with.
  */
 int cdp_init(int node_num, const char *ifv[], int ifi, int forward);
 
@@ -49,8 +53,8 @@ int cdp_bind(int s, struct cdp_sockaddr *local_addr);
 int cdp_listen(int s, int backlog);
 
 /*
- * A connection that waits, as a socket of its own, and in `addr` (unless it is NULL) where it comes from (node -1: an address that ROPEWAY_NODES does not
- * know). If there is none, it waits for one or, if `nonblocking` is not 0, fails with EAGAIN. -1 on failure. EINVAL: it does not listen.
+ * A connection that waits, as a socket of its own, and in `addr` (unless it is NULL) where it comes from (node -1: an address that nobody says whose it
+ * is). If there is none, it waits for one or, if `nonblocking` is not 0, fails with EAGAIN. -1 on failure. EINVAL: it does not listen.
  */
 int cdp_accept(int s, struct cdp_sockaddr *addr, int nonblocking);
 

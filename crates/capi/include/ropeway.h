@@ -17,8 +17,11 @@
  *
  * exit. exit(3), and the return from main, deliver what was sent: they wait up to ROPEWAY_LINGER_MS for the peers' acknowledgments. _exit and a killed process do not.
  *
+ * Clusters. With a description of the cluster (ROPEWAY_CLUSTER) a node's name is an address, and connections to it go over all networks that both ends
+ * share, or through gateways, of which any may fail.
+ *
  * Who may. Within one host nothing is needed. Between hosts both ends need the cluster's key (environment: ROPEWAY_KEY_FILE, made by `ropeway key new`), or the word
- * that hosts and network are trusted (ROPEWAY_TRUSTED=1); with neither, bind and connect fail with EPERM.
+ * that hosts and network are trusted (ROPEWAY_TRUSTED=1); the cluster's description may say the same; with neither, bind and connect fail with EPERM.
  */
 #ifndef ROPEWAY_H
 #define ROPEWAY_H
@@ -47,6 +50,17 @@ struct sockaddr_ropeway {
 	uint16_t sr_port;         /* in network byte order */
 	unsigned char sr_mac[6];  /* the other end's hardware address; zeros to listen */
 	char sr_device[16];       /* this host's network device, with a null byte behind it if there is room */
+};
+
+/*
+ * And this one: a node of the cluster whose description ROPEWAY_CLUSTER names (/etc/ropeway/cluster.toml if it is not set and exists; docs/configuration.md).
+ * Connections go over the networks and through the gateways that it says. Peers behind gateways have such an address, too.
+ */
+#define ROPEWAY_AF_NODE 0x5257
+struct sockaddr_ropeway_node {
+	sa_family_t sn_family; /* ROPEWAY_AF_NODE */
+	uint16_t sn_port;      /* in network byte order */
+	uint32_t sn_node;      /* the node's number, in host byte order */
 };
 
 /* Options of level SOL_ROPEWAY. */
@@ -88,6 +102,12 @@ int ropeway_accept(int s, struct sockaddr *from, socklen_t *length);
  * with the same socket, unless it is non-blocking.
  */
 int ropeway_connect(int s, const struct sockaddr *to, socklen_t length);
+
+/*
+ * The same to an address written as text, as for ropeway_dial below: the first of a name's addresses that works. Errors of both; of a non-blocking socket the
+ * first address is the only one that is tried.
+ */
+int ropeway_connect_to(int s, const char *address);
 
 /*
  * Sends bytes of a stream and says how many were taken (all of them, unless the socket does not wait, or not that long), or one whole message.
@@ -139,7 +159,8 @@ int ropeway_descriptor(int s);
 
 /*
  * A socket that is connected to, or listens at, an address written as text: "host:7000", "[fd00::7]:7000", "eth0/02:00:00:00:00:07:7000"; to listen on
- * a device, "eth0/" and a star in place of the hardware address. Of a name's addresses the first that works. Errors of all the calls they stand for; ENOENT, EINVAL: the
+ * a device, "eth0/" and a star in place of the hardware address; a node of the cluster by its name, which goes before those of hosts, or its number, as
+ * "node3:7000" and "@3:7000". Of a name's addresses the first that works. Errors of all the calls they stand for; ENOENT, EINVAL: the
  * text.
  */
 int ropeway_dial(const char *address, int type);

@@ -1,4 +1,5 @@
-//! Addresses in the form of the socket calls: `sockaddr_in`, `sockaddr_in6`, and `sockaddr_ropeway` (ropeway.h) for plain Ethernet.
+//! Addresses in the form of the socket calls: `sockaddr_in`, `sockaddr_in6`, and of ropeway.h `sockaddr_ropeway` for plain Ethernet and
+//! `sockaddr_ropeway_node` for nodes of a cluster.
 
 use crate::failure::{Failure, Outcome};
 use ropeway_socket::{Address, PacketAddress};
@@ -9,6 +10,10 @@ const IN6_BYTES: usize = size_of::<libc::sockaddr_in6>();
 /// Family, port, six bytes of address, 16 of the device's name.
 const ETHER_BYTES: usize = 26;
 const DEVICE: std::ops::Range<usize> = 10..26;
+/// The family of nodes: the number of ropeway.h, far from those of the kernel.
+const AF_NODE: i32 = 0x5257;
+/// Family, port, four bytes of number.
+const NODE_BYTES: usize = 8;
 
 fn bad(what: impl Into<String>) -> Failure {
     Failure::new(libc::EINVAL, what)
@@ -21,9 +26,11 @@ pub fn read(bytes: &[u8]) -> Outcome<Address> {
         Some(libc::AF_INET) => (libc::AF_INET, IN_BYTES),
         Some(libc::AF_INET6) => (libc::AF_INET6, IN6_BYTES),
         Some(libc::AF_PACKET) => (libc::AF_PACKET, ETHER_BYTES),
+        Some(AF_NODE) => (AF_NODE, NODE_BYTES),
         Some(family) => {
-            let what =
-                format!("addresses of family {family} are not known; AF_INET, AF_INET6 and ROPEWAY_AF_ETHER are");
+            let what = format!(
+                "addresses of family {family} are not known; AF_INET, AF_INET6, ROPEWAY_AF_ETHER and ROPEWAY_AF_NODE are"
+            );
             return Err(Failure::new(libc::EAFNOSUPPORT, what));
         }
         None => return Err(bad("an address of no length")),
@@ -42,6 +49,10 @@ pub fn read(bytes: &[u8]) -> Outcome<Address> {
             let ip: [u8; 16] = array(8..24).try_into().unwrap_or_default();
             let scope = u32::from_ne_bytes(array(24..28).try_into().unwrap_or_default());
             Address::Udp(SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, scope)))
+        }
+        AF_NODE => {
+            let node = u32::from_ne_bytes(array(4..8).try_into().unwrap_or_default());
+            Address::Node { node, port }
         }
         _ => {
             let mac: [u8; 6] = array(4..10).try_into().unwrap_or_default();
@@ -78,6 +89,10 @@ pub fn write(address: &Address) -> Outcome<Vec<u8>> {
             bytes.extend(&name[..name.len().min(DEVICE.len() - 1)]);
             bytes.resize(ETHER_BYTES, 0);
         }
+        Address::Node { node, port } => {
+            begin(AF_NODE, *port);
+            bytes.extend(node.to_ne_bytes());
+        }
         Address::Sim { .. } => {
             return Err(Failure::new(libc::EAFNOSUPPORT, "C knows no addresses of simulated networks"));
         }
@@ -91,7 +106,7 @@ mod tests {
 
     #[test]
     fn addresses_survive_the_form_of_c() {
-        for text in ["10.1.2.3:4567", "[fd00::7]:80", "eth0/02:00:00:00:00:07:7000", "averylongdevice/*:1"] {
+        for text in ["10.1.2.3:4567", "[fd00::7]:80", "eth0/02:00:00:00:00:07:7000", "averylongdevice/*:1", "@3:7000"] {
             let address: Address = text.parse().unwrap();
             assert_eq!(read(&write(&address).unwrap()).unwrap(), address);
         }

@@ -62,6 +62,12 @@ exports! {
         Ok(0)
     }
 
+    fn ropeway_connect_to(s: c_int, to: *const c_char) -> c_int {
+        let socket = SOCKETS.get(s)?;
+        each(memory::text(to)?, |to| socket.connect(to, None))?;
+        Ok(0)
+    }
+
     fn ropeway_send(s: c_int, from: *const c_void, len: usize, flags: c_int) -> isize {
         Ok(SOCKETS.get(s)?.send(bytes(from, len)?, flags)? as isize)
     }
@@ -165,12 +171,12 @@ fn addresses(text: &str) -> Outcome<Vec<Address>> {
     })
 }
 
-/// The first success, or the last failure.
+/// The first success, or the last failure. One that goes on by itself is the last.
 fn each(text: &str, mut act: impl FnMut(&Address) -> Outcome<()>) -> Outcome<()> {
     let mut result = Err(Failure::new(libc::ENOENT, "the name stands for no address"));
     for address in addresses(text)? {
         result = act(&address);
-        if result.is_ok() {
+        if !matches!(&result, Err(failure) if failure.errno != libc::EINPROGRESS) {
             break;
         }
     }

@@ -145,6 +145,48 @@ fn nodes_of_document_0_talk() {
     assert_eq!(finished.stdout, "listening\nfrom node 2\nsome\nwords\n", "{finished:?}");
 }
 
+/// Nodes 1 and 2 on this host, by name.
+fn cluster(dir: &std::path::Path) -> PathBuf {
+    let node = |number: u8| {
+        format!("[[node]]\nnumber = {number}\nname = \"node{number}\"\naddresses = {{ lan = \"127.0.0.{number}\" }}\n")
+    };
+    let path = dir.join("cluster.toml");
+    std::fs::write(&path, format!("trusted = true\n{}{}", node(1), node(2))).expect("written");
+    path
+}
+
+#[test]
+fn nodes_of_a_cluster_are_addresses() {
+    let library = Library::build();
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = cluster(dir.path());
+    let echo = example("echo");
+    let as_node = |node: &str, args: &[&str]| {
+        let mut command = library.command(&echo, args);
+        command.env("ROPEWAY_CLUSTER", &path).env("ROPEWAY_NODE", node);
+        command
+    };
+    let server = Process::spawn(as_node("node1", &["serve", "node1:0"]));
+    server.wait_for_output("\n", LIMIT);
+    let line = server.stdout();
+    let port = line.trim().strip_prefix("listening at 127.0.0.1:").expect("an address of node 1").to_owned();
+    for name in ["node1", "@1"] {
+        assert_eq!(run(as_node("2", &["say", &format!("{name}:{port}"), "hello"])), "hello\n");
+    }
+    let elsewhere = Process::spawn(as_node("2", &["serve", "node1:0"])).wait(LIMIT).expect("in time");
+    assert!(!elsewhere.success() && elsewhere.stderr.contains("this is node2"), "{elsewhere:?}");
+}
+
+#[test]
+fn nodes_of_document_0_are_those_of_the_cluster() {
+    let library = Library::build();
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = cluster(dir.path());
+    let mut calls = library.command(&program("cdp"), &[]);
+    calls.env("ROPEWAY_CLUSTER", &path).env("CDP_OF_CLUSTER", "1");
+    assert_eq!(run(calls), "all nine calls keep their word\n");
+}
+
 #[test]
 fn only_what_the_headers_declare_is_exported() {
     let library = Library::build();

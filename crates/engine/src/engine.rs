@@ -233,15 +233,13 @@ impl Engine {
         self.open_ways(&Routes { ways: &[Way::Direct(to)], bonded: false }, from, port, mode)
     }
 
-    /// The same over any of several ways, of which the first is the default ([docs](../../../docs/engine.md#routes)).
-    ///
-    /// # Errors
-    /// A bound was reached; there is no way, or one over a link that there is not; or through a gateway, and this engine was made without them.
-    pub fn open_over(&self, routes: &Routes<'_>, port: u16, mode: Mode) -> Result<ChannelId, Error> {
-        self.open_ways(routes, None, port, mode)
-    }
-
-    fn open_ways(&self, routes: &Routes<'_>, from: Option<u16>, port: u16, mode: Mode) -> Result<ChannelId, Error> {
+    pub(crate) fn open_ways(
+        &self,
+        routes: &Routes<'_>,
+        from: Option<u16>,
+        port: u16,
+        mode: Mode,
+    ) -> Result<ChannelId, Error> {
         let inner = self.inner()?;
         let mut core = inner.lock();
         let now = inner.now();
@@ -262,27 +260,6 @@ impl Engine {
     /// It refused, nothing receives there, or the time is over.
     pub fn connect(&self, to: Target, port: u16, mode: Mode, deadline: Option<Instant>) -> Result<ChannelId, Error> {
         self.connect_from(to, None, port, mode, deadline)
-    }
-
-    /// The same over any of several ways.
-    ///
-    /// # Errors
-    /// As [`Engine::connect`] and [`Engine::open_over`].
-    pub fn connect_over(
-        &self,
-        routes: &Routes<'_>,
-        port: u16,
-        mode: Mode,
-        deadline: Option<Instant>,
-    ) -> Result<ChannelId, Error> {
-        let channel = self.open_over(routes, port, mode)?;
-        // Of several ways one that leads nowhere says nothing.
-        let only = if let [way] = routes.ways { Some(way.path()) } else { None };
-        if let Err(error) = self.wait_opened_over(channel, only, deadline) {
-            self.abort(channel);
-            return Err(error);
-        }
-        Ok(channel)
     }
 
     /// The same as [`Engine::connect`], from a port of the protocol that the caller has chosen.
@@ -310,10 +287,16 @@ impl Engine {
     /// # Errors
     /// As [`Engine::connect`]; this end has closed it meanwhile. A connection whose time is over goes on being opened.
     pub fn wait_opened(&self, channel: ChannelId, to: Target, deadline: Option<Instant>) -> Result<(), Error> {
-        self.wait_opened_over(channel, Some(Way::Direct(to).path()), deadline)
+        self.wait_opened_by(channel, Some(Way::Direct(to).path()), deadline)
     }
 
-    fn wait_opened_over(&self, channel: ChannelId, only: Option<Path>, deadline: Option<Instant>) -> Result<(), Error> {
+    /// `only`: the path, if there is no other.
+    pub(crate) fn wait_opened_by(
+        &self,
+        channel: ChannelId,
+        only: Option<Path>,
+        deadline: Option<Instant>,
+    ) -> Result<(), Error> {
         let result = self.block(Subject::Channel(channel), deadline, |core, now| {
             if core.take_reports() {
                 // It may have ended what another thread waits for.
@@ -533,8 +516,7 @@ impl Engine {
 
     /// The peer's address, and the ports, local first.
     pub fn addresses(&self, channel: ChannelId) -> Option<(Address, u16, u16)> {
-        let (path, local, remote) = self.inner().ok()?.lock().endpoint.addresses(channel)?;
-        Some((crate::path::decode(&path)?.address, local, remote))
+        self.way_of(channel).map(|(way, local, remote)| (way.target().address, local, remote))
     }
 
     /// The length of the next whole message.

@@ -3,7 +3,8 @@
 //! What is forwarded, and where to, is `ropeway_proto::gateway`'s to say.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
+use std::net;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -12,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
+use ropeway_proto::Shim;
 use ropeway_proto::gateway::{Forwarder, TableError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use serde::{Deserialize, Serialize};
@@ -36,6 +38,8 @@ pub enum GatewayError {
     Table(#[from] TableError),
     #[error("node {node} is behind link {link}, and there are only {links}")]
     NoLink { node: u32, link: usize, links: usize },
+    #[error("node {0} has port 0: gateways know an engine by a port of its own")]
+    NoPort(u32),
     #[error("a gateway has at most 256 links")]
     TooManyLinks,
     #[error(transparent)]
@@ -49,6 +53,25 @@ pub struct Neighbour {
     /// The link's place in the list.
     pub link: usize,
     pub address: Address,
+}
+
+/// Where a host is with all its engines, whose numbers [`engine_number`] makes: itself, at port 0 (each engine has its own), or the next gateway before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Host {
+    pub number: u16,
+    /// The link's place in the list.
+    pub link: usize,
+    pub address: Address,
+}
+
+/// The number of the engine at a UDP port of a host.
+pub fn engine_number(host: u16, port: u16) -> u32 {
+    u32::from(host) << 16 | u32::from(port)
+}
+
+/// The host and the UDP port of which [`engine_number`] made a number.
+pub fn host_and_port(number: u32) -> (u16, u16) {
+    ((number >> 16) as u16, number as u16)
 }
 
 /// A gateway as it is now.
@@ -85,17 +108,35 @@ impl Gateway {
     /// # Errors
     /// A table that cannot be meant, or no descriptors left.
     pub fn new(links: Vec<Box<dyn Link>>, table: &[Neighbour], limits: Limits) -> Result<Gateway, GatewayError> {
+        Gateway::with_hosts(links, table, &[], limits)
+    }
+
+    /// The same for all engines of `hosts` as well.
+    ///
+    /// # Errors
+    /// As [`Gateway::new`].
+    pub fn with_hosts(
+        links: Vec<Box<dyn Link>>,
+        table: &[Neighbour],
+        hosts: &[Host],
+        limits: Limits,
+    ) -> Result<Gateway, GatewayError> {
         if u8::try_from(links.len()).is_err() {
             return Err(GatewayError::TooManyLinks);
         }
-        if let Some(&Neighbour { node, link, .. }) = table.iter().find(|neighbour| neighbour.link >= links.len()) {
+        let places = table.iter().map(|neighbour| (neighbour.node, neighbour.link));
+        let places_of_hosts = hosts.iter().map(|host| (u32::from(host.number), host.link));
+        if let Some((node, link)) = places.chain(places_of_hosts).find(|&(_, link)| link >= links.len()) {
             return Err(GatewayError::NoLink { node, link, links: links.len() });
         }
-        let paths: Vec<_> = table
-            .iter()
-            .map(|neighbour| (neighbour.node, path::encode(neighbour.link as u8, neighbour.address)))
-            .collect();
-        let forwarder = Forwarder::new(&paths, limits)?;
+        let has_no_port = |neighbour: &&Neighbour| matches!(neighbour.address, Address::Udp(to) if to.port() == 0);
+        if let Some(neighbour) = table.iter().find(has_no_port) {
+            return Err(GatewayError::NoPort(neighbour.node));
+        }
+        let path = |link: usize, address| path::encode(link as u8, address);
+        let nodes: Vec<_> = table.iter().map(|row| (row.node, path(row.link, row.address))).collect();
+        let hosts: Vec<_> = hosts.iter().map(|row| (row.number, path(row.link, row.address))).collect();
+        let forwarder = Forwarder::with_hosts(&nodes, &hosts, limits)?;
         let copies: io::Result<Vec<OwnedFd>> =
             links.iter().filter_map(|link| link.descriptor()).map(|fd| fd.try_clone_to_owned()).collect();
         let descriptors = copies.map_err(Error::link("copying a link's descriptor"))?;
@@ -227,7 +268,10 @@ impl State {
         let mut arrived = 0;
         for (place, link) in links.iter_mut().enumerate() {
             arrived += link.receive(ARRIVALS_PER_TURN, &mut |received| {
-                let from = path::encode(place as u8, received.from);
+                let mut from = path::encode(place as u8, received.from);
+                if !forwarder.has_neighbour(&from) {
+                    from = path::of_host(&from);
+                }
                 forwarder.take(&from, received.ecn == Ecn::Congested, received.bytes);
             })?;
             // Reports about neighbours say nothing that a gateway could act on.
@@ -236,14 +280,35 @@ impl State {
         let mut failure = None;
         let is_empty = forwarder.transmit(&mut |path, _, packets| {
             let Some(to) = path::decode(path) else { return packets.len() };
-            let batch = Batch { to: to.address, packets, urgency: Urgency::Bulk };
-            links[to.link].send(&batch).unwrap_or_else(|error| {
+            let link = &mut *links[to.link];
+            let sent = match to.address {
+                Address::Udp(host) if host.port() == 0 => send_to_engines(link, host, packets),
+                to => link.send(&Batch { to, packets, urgency: Urgency::Bulk }),
+            };
+            sent.unwrap_or_else(|error| {
                 failure = Some(error);
                 packets.len()
             })
         });
         failure.map_or(Ok((arrived, is_empty)), Err)
     }
+}
+
+/// Sends each packet to the port of `host` that stands in the lower half of its destination; how many were taken.
+fn send_to_engines(link: &mut dyn Link, host: net::SocketAddr, packets: &[IoSlice<'_>]) -> io::Result<usize> {
+    let port = |packet: &IoSlice<'_>| Shim::parse(packet).map_or(0, |(shim, _)| host_and_port(shim.destination).1);
+    let mut sent = 0;
+    while let Some(first) = packets.get(sent) {
+        let port_of_run = port(first);
+        let run = packets[sent..].iter().take_while(|packet| port(packet) == port_of_run).count();
+        let to = Address::Udp(net::SocketAddr::new(host.ip(), port_of_run));
+        let count = link.send(&Batch { to, packets: &packets[sent..sent + run], urgency: Urgency::Bulk })?;
+        sent += count;
+        if count < run {
+            break;
+        }
+    }
+    Ok(sent)
 }
 
 fn named(counters: &GatewayCounters) -> BTreeMap<String, u64> {

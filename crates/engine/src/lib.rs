@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod blocking;
+pub mod cluster;
 pub mod control;
 mod core;
 mod ending;

@@ -11,6 +11,7 @@ const SIM: u8 = 2;
 /// With the kind: the address is a gateway's, and the last four bytes name the node behind it.
 const BEHIND: u8 = 0x80;
 const NODE_AT: usize = 20;
+const PORT_AT: std::ops::Range<usize> = 2..4;
 
 /// Where packets go to and come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,15 @@ pub fn encode(link: u8, address: Address) -> Path {
     Path(bytes)
 }
 
+/// The host of an address whatever its port: over UDP port 0.
+pub fn of_host(path: &Path) -> Path {
+    let mut host = *path;
+    if matches!(host.0[1] & !BEHIND, UDP4 | UDP6) {
+        host.0[PORT_AT].fill(0);
+    }
+    host
+}
+
 /// What [`encode`] or [`behind`] made it of.
 pub fn decode(path: &Path) -> Option<Place> {
     let bytes = &path.0;
@@ -93,6 +103,11 @@ mod tests {
         ];
         for (link, address) in all.into_iter().enumerate() {
             assert_eq!(decode(&encode(link as u8, address)), Some(Place { link, address, node: None }));
+            let host = match address {
+                Address::Udp(to) => Address::Udp(SocketAddr::new(to.ip(), 0)),
+                other => other,
+            };
+            assert_eq!(of_host(&encode(link as u8, address)), encode(link as u8, host));
             for node in [0, 17, u32::MAX] {
                 let path = behind(link as u8, address, node);
                 assert_eq!(decode(&path), Some(Place { link, address, node: Some(node) }));

@@ -1,12 +1,17 @@
 //! The ways to a peer as users of an engine say them: direct, or through a gateway (docs/protocol.md 12).
 
+use std::time::Instant;
+
 use ropeway_proto::{ChannelId, Mode, Path, Route, Time};
 
-use crate::core::Core;
-use crate::engine::Target;
+use crate::core::{Core, LinkId};
+use crate::engine::{Engine, Target};
 use crate::error::Error;
 use crate::path;
 use crate::shimmed::OVERHEAD_BYTES;
+
+/// Ways that an association uses, at most.
+pub(crate) const MOST_WAYS: usize = ropeway_proto::MOST_PATHS;
 
 /// One way to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +23,8 @@ pub enum Way {
 }
 
 impl Way {
-    fn target(&self) -> Target {
+    /// Where packets go: the peer itself, or the gateway.
+    pub fn target(&self) -> Target {
         let (Way::Direct(target) | Way::Through(target, _)) = *self;
         target
     }
@@ -28,6 +34,13 @@ impl Way {
             Way::Direct(to) => path::encode(to.link.0, to.address),
             Way::Through(to, node) => path::behind(to.link.0, to.address, node),
         }
+    }
+
+    /// What [`Way::path`] made the path of.
+    fn of(path: &Path) -> Option<Way> {
+        let place = path::decode(path)?;
+        let target = Target { link: LinkId(u8::try_from(place.link).ok()?), address: place.address };
+        Some(place.node.map_or(Way::Direct(target), |node| Way::Through(target, node)))
     }
 }
 
@@ -39,6 +52,88 @@ pub struct Routes<'a> {
     /// What is sent for the first time is spread over all of them, in equal shares: links of one rate. Otherwise the others carry repetitions, and everything when the
     /// default fails.
     pub bonded: bool,
+}
+
+impl Routes<'_> {
+    /// Of several ways one that leads nowhere says nothing.
+    fn only(&self) -> Option<Path> {
+        if let [way] = self.ways { Some(way.path()) } else { None }
+    }
+}
+
+impl Engine {
+    /// Begins to open a connection over any of several ways, of which the first is the default ([docs](../../../docs/engine.md#routes)).
+    ///
+    /// # Errors
+    /// A bound was reached; there is no way, or one over a link that there is not; or through a gateway, and this engine was made without them.
+    pub fn open_over(&self, routes: &Routes<'_>, port: u16, mode: Mode) -> Result<ChannelId, Error> {
+        self.open_ways(routes, None, port, mode)
+    }
+
+    /// The same from a port of the protocol that the caller has chosen, the first of the two; `None`: one of the engine's choice.
+    ///
+    /// # Errors
+    /// As [`Engine::open_over`].
+    pub fn open_over_from(
+        &self,
+        routes: &Routes<'_>,
+        (from, port): (Option<u16>, u16),
+        mode: Mode,
+    ) -> Result<ChannelId, Error> {
+        self.open_ways(routes, from, port, mode)
+    }
+
+    /// Opens a connection over any of several ways, and waits until the peer has taken it.
+    ///
+    /// # Errors
+    /// As [`Engine::connect`] and [`Engine::open_over`].
+    pub fn connect_over(
+        &self,
+        routes: &Routes<'_>,
+        port: u16,
+        mode: Mode,
+        deadline: Option<Instant>,
+    ) -> Result<ChannelId, Error> {
+        self.connect_over_from(routes, (None, port), mode, deadline)
+    }
+
+    /// The same from a port of the protocol that the caller has chosen, the first of the two; `None`: one of the engine's choice.
+    ///
+    /// # Errors
+    /// As [`Engine::connect_over`].
+    pub fn connect_over_from(
+        &self,
+        routes: &Routes<'_>,
+        ports: (Option<u16>, u16),
+        mode: Mode,
+        deadline: Option<Instant>,
+    ) -> Result<ChannelId, Error> {
+        let channel = self.open_over_from(routes, ports, mode)?;
+        if let Err(error) = self.wait_opened_over(channel, routes, deadline) {
+            self.abort(channel);
+            return Err(error);
+        }
+        Ok(channel)
+    }
+
+    /// Waits until the peer has taken a connection that was opened over these ways.
+    ///
+    /// # Errors
+    /// As [`Engine::wait_opened`].
+    pub fn wait_opened_over(
+        &self,
+        channel: ChannelId,
+        routes: &Routes<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<(), Error> {
+        self.wait_opened_by(channel, routes.only(), deadline)
+    }
+
+    /// The way to the peer of a connection when it was opened, and the ports, local first.
+    pub fn way_of(&self, channel: ChannelId) -> Option<(Way, u16, u16)> {
+        let (path, local, remote) = self.inner().ok()?.lock().endpoint.addresses(channel)?;
+        Some((Way::of(&path)?, local, remote))
+    }
 }
 
 impl Core {
@@ -64,9 +159,6 @@ impl Core {
             self.was_unreachable(&path);
             known.push(Route { path, packet_bytes });
         }
-        if let (Some(from), [only]) = (from, &known[..]) {
-            return Ok(self.endpoint.connect_from(now, &only.path, from, port, mode)?);
-        }
-        Ok(self.endpoint.connect_over(now, &known, routes.bonded, port, mode)?)
+        Ok(self.endpoint.connect_over_from(now, &known, routes.bonded, (from, port), mode)?)
     }
 }

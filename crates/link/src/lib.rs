@@ -27,7 +27,7 @@ pub use steering::{Part, Steering, Width};
 
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 /// Where packets go to and come from, in the terms of one kind of link.
@@ -49,6 +49,35 @@ impl fmt::Display for Address {
             Address::Sim(host) => write!(f, "sim:{host}"),
         }
     }
+}
+
+/// The IP addresses of this network namespace, each with the name of its device.
+///
+/// # Errors
+/// The kernel does not tell.
+pub fn local_addresses() -> io::Result<Vec<(String, IpAddr)>> {
+    let name = |device: [u8; 16]| {
+        let name = device.split(|&byte| byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(name).into_owned()
+    };
+    Ok(sys::device::addresses()?.into_iter().map(|found| (name(found.device), found.address)).collect())
+}
+
+/// The hardware addresses of this network namespace's devices, each with the device's name, in the order of the names. Several devices may have the same.
+pub fn local_hardware_addresses() -> Vec<(String, [u8; 6])> {
+    let mac = |text: String| {
+        let bytes: Option<Vec<u8>> = text.trim().split(':').map(|part| u8::from_str_radix(part, 16).ok()).collect();
+        bytes?.try_into().ok().filter(|mac| *mac != [0; 6])
+    };
+    let devices = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    let mut found: Vec<(String, [u8; 6])> = devices
+        .filter_map(|device| {
+            let address = std::fs::read_to_string(device.path().join("address")).ok().and_then(mac)?;
+            Some((device.file_name().to_string_lossy().into_owned(), address))
+        })
+        .collect();
+    found.sort();
+    found
 }
 
 /// The two ECN bits of IP (RFC 3168), or "not capable" on links without them.

@@ -71,6 +71,8 @@ impl GatewayCounters {
 pub enum TableError {
     #[error("node {0} is in the table twice")]
     Twice(u32),
+    #[error("host {0} is in the table twice")]
+    HostTwice(u16),
     #[error("there are more than {MOST_NODES} nodes in the table")]
     TooMany,
     #[error("a gateway needs at least two neighbours; name more nodes")]
@@ -90,6 +92,8 @@ struct Output {
 pub struct Forwarder {
     /// Places in `outputs` by node.
     nodes: BTreeMap<u32, usize>,
+    /// The same for whole hosts, each of which has the nodes with its number in their upper half.
+    hosts: BTreeMap<u16, usize>,
     outputs: Vec<Output>,
     neighbours: BTreeSet<Path>,
     limits: Limits,
@@ -103,10 +107,24 @@ impl Forwarder {
     /// # Errors
     /// A table that cannot be meant.
     pub fn new(table: &[(u32, Path)], limits: Limits) -> Result<Forwarder, TableError> {
-        if table.len() > MOST_NODES {
+        Forwarder::with_hosts(table, &[], limits)
+    }
+
+    /// The same with hosts besides: each stands for all nodes that have its number in their upper 16 bits, and in the lower ones anything but 0. What the
+    /// lower half says is for whoever hands the packets on to know.
+    ///
+    /// # Errors
+    /// A table that cannot be meant.
+    pub fn with_hosts(
+        table: &[(u32, Path)],
+        table_of_hosts: &[(u16, Path)],
+        limits: Limits,
+    ) -> Result<Forwarder, TableError> {
+        if table.len() + table_of_hosts.len() > MOST_NODES {
             return Err(TableError::TooMany);
         }
-        let neighbours: BTreeSet<Path> = table.iter().map(|&(_, path)| path).collect();
+        let paths_of_hosts = table_of_hosts.iter().map(|&(_, path)| path);
+        let neighbours: BTreeSet<Path> = table.iter().map(|&(_, path)| path).chain(paths_of_hosts).collect();
         if neighbours.len() < 2 {
             return Err(TableError::TooFew);
         }
@@ -117,9 +135,27 @@ impl Forwarder {
                 return Err(TableError::Twice(*node));
             }
         }
+        let mut hosts = BTreeMap::new();
+        for (host, path) in table_of_hosts {
+            if hosts.insert(*host, places[path]).is_some() {
+                return Err(TableError::HostTwice(*host));
+            }
+        }
         let output = |&to: &Path| Output { to, waiting: VecDeque::new(), waiting_bytes: 0 };
         let outputs = neighbours.iter().map(output).collect();
-        Ok(Forwarder { nodes, outputs, neighbours, limits, spare: Vec::new(), counters: GatewayCounters::default() })
+        let (spare, counters) = (Vec::new(), GatewayCounters::default());
+        Ok(Forwarder { nodes, hosts, outputs, neighbours, limits, spare, counters })
+    }
+
+    /// Whether the table has a neighbour at this path.
+    pub fn has_neighbour(&self, path: &Path) -> bool {
+        self.neighbours.contains(path)
+    }
+
+    /// The place of a node's neighbour in `outputs`.
+    fn place(&self, node: u32) -> Option<usize> {
+        let of_host = || self.hosts.get(&((node >> 16) as u16)).filter(|_| node as u16 != 0);
+        self.nodes.get(&node).or_else(of_host).copied()
     }
 
     pub fn counters(&self) -> GatewayCounters {
@@ -156,7 +192,7 @@ impl Forwarder {
             return Err(|counters| &mut counters.dropped_malformed);
         }
         let Some(hops) = shim.hops.checked_sub(1) else { return Err(|counters| &mut counters.dropped_hops) };
-        let Some(&place) = self.nodes.get(&shim.destination) else {
+        let Some(place) = self.place(shim.destination) else {
             return Err(|counters| &mut counters.dropped_no_route);
         };
         let output = &mut self.outputs[place];
@@ -304,9 +340,26 @@ mod tests {
     }
 
     #[test]
+    fn a_host_stands_for_all_nodes_with_its_number_but_those_of_their_own() {
+        let hosts = [(7, B), (8, A)];
+        let mut forwarder = Forwarder::with_hosts(&[(7 << 16 | 3, A)], &hosts, Limits::default()).unwrap();
+        let from = 8 << 16 | 1;
+        let to = |destination| packet(Shim { destination, source: from, ..SHIM }, 10);
+        for destination in [7 << 16 | 1, 7 << 16 | 0xFFFF, 7 << 16, 9 << 16 | 1, 7, 7 << 16 | 3] {
+            forwarder.take(&A, false, &to(destination));
+        }
+        let less = |packet: Vec<u8>| (B, [&[packet[0], 2], &packet[2..]].concat());
+        assert_eq!(sent(&mut forwarder), [less(to(7 << 16 | 1)), less(to(7 << 16 | 0xFFFF))]);
+        let counters = forwarder.counters();
+        assert_eq!((counters.dropped_no_route, counters.dropped_returning), (3, 1));
+    }
+
+    #[test]
     fn tables_that_cannot_be_meant_are_refused() {
         let refused = |table: &[(u32, Path)]| Forwarder::new(table, Limits::default()).err();
         assert_eq!(refused(&[(1, A), (1, B)]), Some(TableError::Twice(1)));
         assert_eq!(refused(&[(1, A), (2, A)]), Some(TableError::TooFew));
+        let twice = Forwarder::with_hosts(&[(1, A)], &[(1, B), (1, A)], Limits::default());
+        assert_eq!(twice.err(), Some(TableError::HostTwice(1)));
     }
 }

@@ -15,7 +15,7 @@ fn step(from: u8, taken: u8, shim: Shim, packet: &[u8]) -> Vec<u8> {
 }
 
 fn steps() -> impl Strategy<Value = Vec<u8>> {
-    let node = || prop_oneof![Just(1u32), Just(2), Just(3), Just(17), Just(4)];
+    let node = || prop_oneof![Just(1u32), Just(2), Just(3), Just(17), Just(4), Just(5 << 16), Just(5 << 16 | 7)];
     let shim = (any::<bool>(), 0u8..4, node(), node());
     let one = (any::<u8>(), 0u8..32, shim, prop::collection::vec(any::<u8>(), 0..600), 0u8..4);
     let one = one.prop_map(|(from, taken, (congested, hops, destination, source), payload, damage)| {

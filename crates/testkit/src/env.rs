@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// Names the directory that holds `ropeway` and `libropeway_preload.so`; `cargo xtask test` sets it.
 pub const BIN_DIR_VAR: &str = "ROPEWAY_BIN_DIR";
@@ -100,6 +101,33 @@ pub fn example(package: &str, name: &str) -> PathBuf {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "the example {name} of {package} does not build:\n{said}");
     target.join(profile).join("examples").join(name)
+}
+
+/// The library for programs in C, built if anything changed: a directory with it under the names that it is installed with.
+///
+/// # Panics
+/// When it does not build.
+pub fn c_library() -> PathBuf {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    let build = || {
+        let (target, mut cargo) = (target_dir(), cargo());
+        // As it is installed, with panics that can be caught; so its crates are those that the tests have been built with already.
+        cargo.env("CARGO_PROFILE_DEV_PANIC", "unwind");
+        cargo.args(["build", "--quiet", "--package", "ropeway-capi", "--lib", "--target-dir"]).arg(&target);
+        assert!(cargo.status().expect("cargo runs").success(), "the library does not build");
+        let dir = target.join("capi-tests");
+        std::fs::create_dir_all(&dir).expect("created");
+        let built = target.join("debug/libropeway_capi.so");
+        for name in ["libropeway.so", "libropeway.so.0"] {
+            // Another test program may be doing the same: whoever is last has the same link.
+            let temporary = dir.join(format!("{name}.{}", std::process::id()));
+            let _ = std::fs::remove_file(&temporary);
+            std::os::unix::fs::symlink(&built, &temporary).expect("a link");
+            std::fs::rename(&temporary, dir.join(name)).expect("renamed");
+        }
+        dir
+    };
+    DIR.get_or_init(build).clone()
 }
 
 /// A C program of a test, compiled with `cc` when its text, flags or compiler changed since the last time.

@@ -60,7 +60,10 @@ const LIMITS: &[(&str, Duration)] = &[
 ];
 
 /// Examples that suites run as programs, by their packages: built with the suite, so that its time limit is for its tests alone.
-const EXAMPLES: &[(&str, &str, &str)] = &[("wire", "ropeway-socket", "peer")];
+const EXAMPLES: &[(&str, &str, &str)] = &[("wire", "ropeway-socket", "peer"), ("gateways", "ropeway-socket", "copy")];
+
+/// Suites with programs in C that use the library, which is built with them likewise.
+const WITH_LIBRARY: &[&str] = &["gateways"];
 
 const TESTKIT: &str = "ropeway-testkit";
 
@@ -165,6 +168,9 @@ fn build_examples(suite: &str) -> Result<()> {
         if !status.map_err(|e| format!("cannot run cargo: {e}"))?.success() {
             return Err("it does not build: see above".into());
         }
+    }
+    if WITH_LIBRARY.contains(&suite) {
+        env::c_library();
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The sockets of document 0 ([0:4.6]): addresses are numbers of nodes and ports, connections carry messages, and there are nine calls.
 //!
-//! What the document leaves open is decided as cdp.h says. What is not here: forwarding by nodes in between, which `cdp_init` refuses.
+//! What the document leaves open is decided as cdp.h says. What is not here: how nodes in between forward, which is a gateway's matter
+//! (`ropeway_socket::api::cluster`).
 
 pub mod calls;
 mod nodes;
@@ -57,10 +58,6 @@ fn invalid(what: impl Into<String>) -> Failure {
 
 /// Settles who this node is.
 fn init(node: c_int, interfaces: &[&str], forward: c_int) -> Outcome<()> {
-    if forward != 0 {
-        let what = "this node cannot forward packets for others: that is not part of Ropeway yet; call cdp_init with forward = 0";
-        return Err(Failure::new(libc::EOPNOTSUPP, what));
-    }
     let Some(device) = interfaces.first() else {
         return Err(invalid("cdp_init needs at least one interface"));
     };
@@ -73,13 +70,21 @@ fn init(node: c_int, interfaces: &[&str], forward: c_int) -> Outcome<()> {
     }
     let nodes = Nodes::read(device)?;
     nodes.own(node)?;
+    let already = || Failure::new(libc::EALREADY, "cdp_init has been called in this process");
+    if CDP.get().is_some_and(|place| place.get().is_some()) {
+        return Err(already());
+    }
     let limit = match std::env::var(LIMIT_VAR) {
         Err(_) => usize::MAX,
         Ok(text) => text.parse().map_err(|_| invalid(format!("{LIMIT_VAR} is a number of bytes, not `{text}`")))?,
     };
+    nodes.settle(node)?;
+    if forward != 0 {
+        nodes.forward(interfaces)?;
+    }
     let cdp = Cdp { node, nodes, limit, sockets: Table::new(), own: Mutex::new(None) };
     let place = CDP.get_or_make(OnceLock::new)?.value;
-    place.set(cdp).map_err(|_| Failure::new(libc::EALREADY, "cdp_init has been called in this process"))
+    place.set(cdp).map_err(|_| already())
 }
 
 impl Cdp {

@@ -1,6 +1,7 @@
 //! Which node has which address.
 
 use crate::failure::{Failure, Outcome};
+use ropeway_socket::api::cluster::{self, CLUSTER_VAR, Cluster};
 use ropeway_socket::{Address, PacketAddress};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -12,37 +13,77 @@ const USUAL_FILE: &str = "/etc/ropeway/nodes";
 
 /// Where a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub enum Place {
     Ip(IpAddr),
     Mac([u8; 6]),
 }
 
 /// All nodes.
 #[derive(Debug)]
-pub struct Nodes {
-    places: BTreeMap<c_int, Place>,
-    /// The device for hardware addresses.
-    device: String,
+pub enum Nodes {
+    Listed {
+        places: BTreeMap<c_int, Place>,
+        /// The device for hardware addresses.
+        device: String,
+    },
+    /// Those of the cluster's description, with the ways to them.
+    Described(&'static Cluster),
 }
 
 impl Nodes {
-    /// What the environment says, or the usual file.
+    /// What the environment says, the cluster's description, or the usual file.
     ///
     /// # Errors
     /// There is nothing, or it is not understood.
     pub fn read(device: &str) -> Outcome<Nodes> {
         let said = std::env::var(NODES_VAR).ok().filter(|said| !said.is_empty());
+        if said.is_none()
+            && let Some(cluster) = cluster::get()?
+        {
+            return Ok(Nodes::Described(cluster));
+        }
         let said = said.as_deref().unwrap_or(USUAL_FILE);
         let text = if said.contains('/') {
             std::fs::read_to_string(said).map_err(|error| {
-                let what =
-                    format!("cannot read {said}, which says where nodes are: {error} ({NODES_VAR} names another file)");
+                let what = format!(
+                    "cannot read {said}, which says where nodes are: {error} ({NODES_VAR} names another file, {CLUSTER_VAR} the description of a cluster)"
+                );
                 Failure::new(error.raw_os_error().unwrap_or(libc::EIO), what)
             })?
         } else {
             said.replace(',', "\n").replace('=', " ")
         };
         Nodes::parse(&text, device).map_err(|what| Failure::new(libc::EINVAL, format!("{said}: {what}")))
+    }
+
+    /// Takes the part of a node.
+    ///
+    /// # Errors
+    /// The process has another one already.
+    pub fn settle(&self, node: c_int) -> Outcome<()> {
+        if let Nodes::Described(_) = self {
+            cluster::settle(u16::try_from(node).unwrap_or_default())?;
+        }
+        Ok(())
+    }
+
+    /// Forwards between interfaces for the other nodes.
+    ///
+    /// # Errors
+    /// There are not two, or nobody says what is behind them.
+    pub fn forward(&self, interfaces: &[&str]) -> Outcome<()> {
+        if interfaces.len() < 2 {
+            return Err(Failure::new(libc::EINVAL, "a node that forwards needs two interfaces at least"));
+        }
+        match self {
+            Nodes::Described(_) => Ok(cluster::forward(interfaces)?),
+            Nodes::Listed { .. } => {
+                let what = format!(
+                    "to forward, a node must know which networks there are: describe the cluster in a file that {CLUSTER_VAR} names, and unset {NODES_VAR}"
+                );
+                Err(Failure::new(libc::EINVAL, what))
+            }
+        }
     }
 
     fn parse(text: &str, device: &str) -> Result<Nodes, String> {
@@ -60,7 +101,7 @@ impl Nodes {
                 return Err(format!("line {}: node {node} is there already", number + 1));
             }
         }
-        Ok(Nodes { places, device: device.into() })
+        Ok(Nodes::Listed { places, device: device.into() })
     }
 
     /// The address of a port of a node.
@@ -68,13 +109,20 @@ impl Nodes {
     /// # Errors
     /// Nobody knows the node.
     pub fn at(&self, node: c_int, port: u16) -> Outcome<Address> {
-        let place = self.places.get(&node).ok_or_else(|| {
-            let what = format!("nobody says where node {node} is: give it a line in the file that {NODES_VAR} names");
-            Failure::new(libc::EHOSTUNREACH, what)
-        })?;
-        Ok(match *place {
+        let unknown =
+            |how: String| Failure::new(libc::EHOSTUNREACH, format!("nobody says where node {node} is: {how}"));
+        let (places, device) = match self {
+            Nodes::Listed { places, device } => (places, device),
+            Nodes::Described(cluster) => {
+                let known = u16::try_from(node).ok().and_then(|number| cluster.node(number));
+                let missing = || unknown(format!("give it a [[node]] in {}", cluster.path().display()));
+                return Ok(Address::Node { node: known.ok_or_else(missing)?.number.into(), port });
+            }
+        };
+        let missing = || unknown(format!("give it a line in the file that {NODES_VAR} names"));
+        Ok(match *places.get(&node).ok_or_else(missing)? {
             Place::Ip(ip) => Address::Udp(SocketAddr::new(ip, port)),
-            Place::Mac(mac) => Address::Packet(PacketAddress { device: self.device.clone(), mac: Some(mac), port }),
+            Place::Mac(mac) => Address::Packet(PacketAddress { device: device.clone(), mac: Some(mac), port }),
         })
     }
 
@@ -88,12 +136,25 @@ impl Nodes {
 
     /// The node at an address; -1 if it is nobody's.
     pub fn node_of(&self, address: &Address) -> c_int {
+        let (places, _) = match (self, address) {
+            (Nodes::Listed { places, device }, _) => (places, device),
+            (Nodes::Described(_), Address::Node { node, .. }) => return c_int::try_from(*node).unwrap_or(-1),
+            (Nodes::Described(cluster), address) => {
+                let known = match address {
+                    Address::Packet(address) => {
+                        address.mac.and_then(|mac| cluster.at_place(cluster::Place::Ether(mac)))
+                    }
+                    address => address.socket_addr().and_then(|address| cluster.at(address.ip())),
+                };
+                return known.map_or(-1, |node| node.number.into());
+            }
+        };
         let place = match address {
             Address::Udp(address) => Some(Place::Ip(address.ip())),
             Address::Packet(address) => address.mac.map(Place::Mac),
-            Address::Sim { .. } => None,
+            Address::Sim { .. } | Address::Node { .. } => None,
         };
-        self.places.iter().find(|(_, known)| Some(**known) == place).map_or(-1, |(node, _)| *node)
+        places.iter().find(|(_, known)| Some(**known) == place).map_or(-1, |(node, _)| *node)
     }
 }
 

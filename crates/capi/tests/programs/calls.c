@@ -321,6 +321,7 @@ static void texts(void)
 {
 	struct sockaddr_storage address;
 	struct sockaddr_ropeway *ether = (struct sockaddr_ropeway *)&address;
+	struct sockaddr_ropeway_node *node = (struct sockaddr_ropeway_node *)&address;
 	socklen_t length = sizeof address;
 	char text[64];
 
@@ -331,12 +332,43 @@ static void texts(void)
 	CHECK(strcmp(text, "eth0/02:00:00:00:00:07:7000") == 0);
 	FAILS(ropeway_format(as_any(&address), length, text, 10), ENOSPC);
 	length = sizeof address;
+	CHECK(ropeway_resolve("@3:7000", as_any(&address), &length) == 0 && length == sizeof *node);
+	CHECK(node->sn_family == ROPEWAY_AF_NODE && ntohs(node->sn_port) == 7000 && node->sn_node == 3);
+	CHECK(ropeway_format(as_any(&address), length, text, sizeof text) == 0 && strcmp(text, "@3:7000") == 0);
+	length = sizeof address;
 	CHECK(ropeway_resolve("[::1]:80", as_any(&address), &length) == 0 && length == sizeof(struct sockaddr_in6));
 	/* As with the socket calls: what there is room for, and how much it would be. */
 	length = 4;
 	memset(&address, 0x55, sizeof address);
 	CHECK(ropeway_resolve("1.2.3.4:5", as_any(&address), &length) == 0 && length == sizeof(struct sockaddr_in));
 	CHECK(((unsigned char *)&address)[4] == 0x55);
+}
+
+/* Connecting by text, with a socket that has its options already. */
+static void connecting_by_text(void)
+{
+	struct sockaddr_in at;
+	char text[64];
+	int l = listener(ROPEWAY_MESSAGES, &at), client, server;
+
+	CHECK(ropeway_format(as_any(&at), sizeof at, text, sizeof text) == 0);
+	FAILS(ropeway_connect_to(7, text), EBADF);
+	CHECK((client = ropeway_socket(ROPEWAY_MESSAGES)) > 0);
+	FAILS(ropeway_connect_to(client, NULL), EFAULT);
+	FAILS(ropeway_connect_to(client, "nonsense"), EINVAL);
+	/* There is no description of a cluster here. */
+	FAILS(ropeway_connect_to(client, "@3:7000"), EINVAL);
+	CHECK(strstr(ropeway_error(), "ROPEWAY_CLUSTER"));
+	CHECK(ropeway_connect_to(client, text) == 0);
+	FAILS(ropeway_connect_to(client, text), EISCONN);
+	CHECK((server = ropeway_accept(l, NULL, NULL)) > 0);
+	CHECK(ropeway_send(client, "hello", 5, 0) == 5 && ropeway_recv(server, text, sizeof text, 0) == 5);
+	CHECK(ropeway_close(client) == 0 && ropeway_close(server) == 0);
+	CHECK((client = ropeway_socket(ROPEWAY_MESSAGES | ROPEWAY_NONBLOCK)) > 0);
+	CHECK(ropeway_format(as_any(&at), sizeof at, text, sizeof text) == 0);
+	FAILS(ropeway_connect_to(client, text), EINPROGRESS);
+	wait_for(client, POLLOUT);
+	CHECK(ropeway_close(client) == 0 && ropeway_close(l) == 0);
 }
 
 /* A call that waits in a thread of its own, and what it came to. */
@@ -653,6 +685,7 @@ int main(void)
 	limits_and_options();
 	descriptors();
 	texts();
+	connecting_by_text();
 	closing_wakes();
 	contests();
 	threads();

@@ -48,12 +48,14 @@ static int listener(int *port)
 
 static void before_init(void)
 {
-	const char *strange[] = {"no-such-interface"};
+	const char *strange[] = {"no-such-interface"}, *twice[] = {"lo", "lo"};
 
 	FAILS(cdp_socket(), ENETDOWN);
 	FAILS(cdp_send(1, "x", 1), ENETDOWN);
-	/* To forward for others is refused, and said to be. */
-	CHECK(cdp_init(1, interfaces, 1, 1) != 0 && errno == EOPNOTSUPP && strstr(ropeway_error(), "forward"));
+	/* To forward takes two networks, and somebody who says what they are. */
+	CHECK(cdp_init(1, interfaces, 1, 1) != 0 && errno == EINVAL && strstr(ropeway_error(), "two interfaces"));
+	CHECK(cdp_init(1, twice, 2, 1) != 0 && errno == EINVAL);
+	CHECK(strstr(ropeway_error(), getenv("CDP_OF_CLUSTER") ? "is no gateway" : "ROPEWAY_CLUSTER"));
 	CHECK(cdp_init(1, interfaces, 0, 0) != 0 && errno == EINVAL);
 	CHECK(cdp_init(1, interfaces, -1, 0) != 0 && errno == EINVAL);
 	CHECK(cdp_init(1, NULL, 1, 0) != 0 && errno == EFAULT);

@@ -1,6 +1,6 @@
 //! Builds the library and programs in C that use it.
 
-use ropeway_testkit::env::{target_dir, without_package};
+use ropeway_testkit::env;
 use ropeway_testkit::proc::command;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,24 +19,7 @@ pub struct Library {
 impl Library {
     pub fn build() -> &'static Library {
         static LIBRARY: OnceLock<Library> = OnceLock::new();
-        LIBRARY.get_or_init(|| {
-            let dir = target_dir().join("capi-tests");
-            std::fs::create_dir_all(&dir).expect("created");
-            let mut cargo = Command::new(env!("CARGO"));
-            // As it is installed, with panics that can be caught; so its crates are those that the tests have been built with already.
-            without_package(&mut cargo).current_dir(root()).env("CARGO_PROFILE_DEV_PANIC", "unwind");
-            cargo.args(["build", "--quiet", "--package", "ropeway-capi", "--lib", "--target-dir"]).arg(target_dir());
-            assert!(cargo.status().expect("cargo runs").success(), "the library does not build");
-            let built = target_dir().join("debug/libropeway_capi.so");
-            for name in ["libropeway.so", "libropeway.so.0"] {
-                // Another test program may be doing the same: whoever is last has the same link.
-                let temporary = dir.join(format!("{name}.{}", std::process::id()));
-                let _ = std::fs::remove_file(&temporary);
-                std::os::unix::fs::symlink(&built, &temporary).expect("a link");
-                std::fs::rename(&temporary, dir.join(name)).expect("renamed");
-            }
-            Library { dir }
-        })
+        LIBRARY.get_or_init(|| Library { dir: env::c_library() })
     }
 
     pub fn path(&self) -> PathBuf {
@@ -46,7 +29,12 @@ impl Library {
     /// A program that finds the library.
     pub fn command(&self, program: &Path, args: &[&str]) -> Command {
         let mut command = command(program, args);
-        command.env("LD_LIBRARY_PATH", &self.dir).env_remove("ROPEWAY_NODES").env_remove("ROPEWAY_CDP_LIMIT");
+        command
+            .env("LD_LIBRARY_PATH", &self.dir)
+            .env_remove("ROPEWAY_NODES")
+            .env_remove("ROPEWAY_CDP_LIMIT")
+            .env_remove("ROPEWAY_CLUSTER")
+            .env_remove("ROPEWAY_NODE");
         command
     }
 }

@@ -7,14 +7,18 @@ mod table;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ropeway_engine::gateway::{self, Gateway, GatewayError, Limits, Shown};
+use ropeway_engine::cluster::{Cluster, ClusterError};
+use ropeway_engine::gateway::{self, Gateway, GatewayError, Host, Limits, Neighbour, Shown};
+use ropeway_engine::link::Link;
+use ropeway_engine::link::udp::{self, UdpLink};
 
 use crate::config::Size;
 use table::{Table, TableError};
 
 #[derive(clap::Args, Debug)]
 #[command(after_help = "ropeway gateway --link inner=udp:10.0.1.201:7700 --link outer=udp:10.0.2.201:7700 \\\n    \
-                  --route 1=inner/10.0.1.1:7447 --route 3=outer/10.0.2.3:7447")]
+                  --route 1=inner/10.0.1.1:7447 --route 3=outer/10.0.2.3:7447\n\
+                  ropeway gateway --cluster /etc/ropeway/cluster.toml")]
 pub struct Args {
     /// A link: its name, and `udp:ADDRESS:PORT` or `packet:DEVICE`
     #[arg(long, value_name = "NAME=LINK")]
@@ -25,6 +29,12 @@ pub struct Args {
     /// A file with `[links]`, `[routes]`, `queue` and `mark`; what the command line says comes on top
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// The description of the cluster, which says it all; without any of these the one that ROPEWAY_CLUSTER names, or /etc/ropeway/cluster.toml
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["link", "route", "config"])]
+    cluster: Option<PathBuf>,
+    /// Which of the cluster's nodes this is [default: ROPEWAY_NODE, or the one that has an address of this host]
+    #[arg(long, value_name = "NUMBER|NAME", conflicts_with_all = ["link", "route", "config"])]
+    node: Option<String>,
     /// Bytes that wait for one neighbour, at most [default: 256 KiB]
     #[arg(long, value_name = "SIZE")]
     queue: Option<Size>,
@@ -32,7 +42,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE")]
     mark: Option<Size>,
     /// Show what the gateways of this network namespace have counted, and leave
-    #[arg(long, conflicts_with_all = ["link", "route", "config", "queue", "mark"])]
+    #[arg(long, conflicts_with_all = ["link", "route", "config", "cluster", "node", "queue", "mark"])]
     show: bool,
     /// With --show: as JSON
     #[arg(long, requires = "show")]
@@ -56,24 +66,68 @@ enum Error {
     #[error(transparent)]
     Table(#[from] TableError),
     #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    #[error("nothing says what to forward between: name --link and --route, or a --cluster")]
+    Nothing,
+    #[error("{0}: this host has the address of none of its nodes; say with --node which it is")]
+    NoNode(PathBuf),
+    #[error("cannot receive at {address}, where the cluster has this gateway: {source}")]
+    Open { address: std::net::SocketAddr, source: std::io::Error },
+    #[error(transparent)]
     Gateway(#[from] GatewayError),
     #[error(transparent)]
     Engine(#[from] ropeway_engine::Error),
 }
 
-fn forward(args: &Args) -> Result<(), Error> {
+/// Between what, and for whom.
+struct Plan {
+    links: Vec<Box<dyn Link>>,
+    neighbours: Vec<Neighbour>,
+    hosts: Vec<Host>,
+    queue: Option<Size>,
+    mark: Option<Size>,
+}
+
+/// What the command line says, with the file that it names.
+fn planned(args: &Args) -> Result<Plan, Error> {
+    if args.link.is_empty() && args.route.is_empty() && args.config.is_none() {
+        return planned_by_cluster(args);
+    }
     let mut table = match &args.config {
         Some(path) => Table::read(path)?,
         None => Table::default(),
     };
     table.add(&args.link, &args.route)?;
-    let (queue, mark) = (args.queue.or(table.queue), args.mark.or(table.mark));
+    let (neighbours, links) = (table.neighbours()?, table.open()?);
+    Ok(Plan { links, neighbours, hosts: Vec::new(), queue: table.queue, mark: table.mark })
+}
+
+fn planned_by_cluster(args: &Args) -> Result<Plan, Error> {
+    let cluster = match &args.cluster {
+        Some(path) => Cluster::read(path)?,
+        None => Cluster::from_environment()?.ok_or(Error::Nothing)?,
+    };
+    let node = match &args.node {
+        Some(said) => cluster.meant_by(said)?,
+        None => cluster.here()?.ok_or_else(|| Error::NoNode(cluster.path().to_owned()))?,
+    };
+    let forwarding = cluster.forwarding(node)?;
+    let open = |address| match UdpLink::open(&udp::Options::new(address)) {
+        Ok(link) => Ok(Box::new(link) as Box<dyn Link>),
+        Err(source) => Err(Error::Open { address, source }),
+    };
+    let links = forwarding.links.into_iter().map(open).collect::<Result<_, _>>()?;
+    Ok(Plan { links, neighbours: Vec::new(), hosts: forwarding.hosts, queue: None, mark: None })
+}
+
+fn forward(args: &Args) -> Result<(), Error> {
+    let Plan { links, neighbours, hosts, queue, mark } = planned(args)?;
+    let (queue, mark) = (args.queue.or(queue), args.mark.or(mark));
     let usual = Limits::default();
     let queue_bytes = queue.map_or(usual.queue_bytes, |size| size.0 as usize);
     let mark_bytes = mark.map_or(queue_bytes / 4, |size| size.0 as usize);
-    let (neighbours, links) = (table.neighbours()?, table.open()?);
-    let (nodes, count) = (neighbours.len(), links.len());
-    let gateway = Gateway::new(links, &neighbours, Limits { queue_bytes, mark_bytes })?;
+    let (nodes, count) = (neighbours.len() + hosts.len(), links.len());
+    let gateway = Gateway::with_hosts(links, &neighbours, &hosts, Limits { queue_bytes, mark_bytes })?;
     if let Err(error) = gateway.tell() {
         eprintln!("ropeway gateway: cannot be asked what it has counted: {error}");
     }

@@ -161,7 +161,22 @@ impl Endpoint {
         port: u16,
         mode: Mode,
     ) -> Result<ChannelId, ConnectError> {
-        let source_port = self.free_port();
+        self.connect_over_from(now, routes, bonded, (None, port), mode)
+    }
+
+    /// The same from a port that the caller names, first of the two; `None`: any.
+    ///
+    /// # Errors
+    /// As [`Endpoint::connect_over`].
+    pub fn connect_over_from(
+        &mut self,
+        now: Time,
+        routes: &[Route],
+        bonded: bool,
+        (source_port, port): (Option<u16>, u16),
+        mode: Mode,
+    ) -> Result<ChannelId, ConnectError> {
+        let source_port = source_port.unwrap_or_else(|| self.free_port());
         self.connect_ports(now, routes, bonded, (source_port, port), mode)
     }
 

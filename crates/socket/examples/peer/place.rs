@@ -92,9 +92,11 @@ pub fn connect(to: &str) -> io::Result<Connection> {
             Address::Udp(to) => link::Address::Udp(*to),
             Address::Packet(to) => link::Address::Ether(to.mac.unwrap_or_default()),
             Address::Sim { host, .. } => link::Address::Sim(*host),
+            Address::Node { .. } => return Err(wrong("an engine of our own knows no nodes")),
         };
-        (engine, Target { link, address: target })
+        Ok((engine, Target { link, address: target }))
     });
+    let own = own.transpose()?;
     let limit = Some(CONNECT_LIMIT);
     Ok(match (is_set("PEER_MESSAGES"), own) {
         (false, None) => Connection::Stream(Stream::connect(address)?),
@@ -118,7 +120,7 @@ fn own_engine(address: &Address, listens: bool) -> io::Result<Option<(Engine, Li
         Address::Udp(at) if listens => Box::new(UdpLink::open(&udp::Options::new(*at))?),
         Address::Udp(_) => Box::new(UdpLink::open(&udp::Options::new(([0, 0, 0, 0], 0).into()))?),
         Address::Packet(at) => Box::new(PacketLink::open(&packet::Options::new(&at.device))?),
-        Address::Sim { .. } => return Err(wrong("no such link between processes")),
+        Address::Sim { .. } | Address::Node { .. } => return Err(wrong("no such link between processes")),
     };
     if let Some(reorder) = reorder {
         link = Box::new(reordering(link, &reorder)?);

@@ -1,7 +1,9 @@
 //! Addresses as programs and people write them, and what they mean on the links of this process.
 
+use super::cluster;
 use super::environment::{self, LinkChoice};
 use super::neighbor;
+use ropeway_engine::cluster::Hop;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -10,7 +12,8 @@ use std::str::FromStr;
 /// Where somebody listens, or is.
 ///
 /// As text: `10.0.0.7:7000`, `[fd00::7]:7000` (UDP), `eth0/02:00:00:00:00:07:7000` (plain Ethernet: device of this host, address of the other one,
-/// port) and, to listen on a device, `eth0/*:7000`. Where `ROPEWAY_LINK=packet:eth0` is set, the device may be left out.
+/// port) and, to listen on a device, `eth0/*:7000`. Where `ROPEWAY_LINK=packet:eth0` is set, the device may be left out. `@3:7000` is node 3 of the cluster, as
+/// is its name (`node3:7000`) for whoever takes [texts](ToAddresses).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// Over UDP: address and port of the other end's link. Who listens there listens at the same port of the protocol.
@@ -19,6 +22,8 @@ pub enum Address {
     Packet(PacketAddress),
     /// On a simulated network, or in memory: for engines of one's own.
     Sim { host: u32, port: u16 },
+    /// A node of the cluster, reached as its description says; or, of a connection through gateways over an engine of one's own, what they know that engine by.
+    Node { node: u32, port: u16 },
 }
 
 /// An end on an Ethernet.
@@ -36,7 +41,7 @@ impl Address {
         match self {
             Address::Udp(address) => address.port(),
             Address::Packet(address) => address.port,
-            Address::Sim { port, .. } => *port,
+            Address::Sim { port, .. } | Address::Node { port, .. } => *port,
         }
     }
 
@@ -44,7 +49,7 @@ impl Address {
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         match self {
             Address::Udp(address) => Some(*address),
-            Address::Packet(_) | Address::Sim { .. } => None,
+            Address::Packet(_) | Address::Sim { .. } | Address::Node { .. } => None,
         }
     }
 
@@ -56,6 +61,7 @@ impl Address {
             }
             (Address::Udp(address), LinkChoice::Udp) => Ok(Address::Udp(plain(*address))),
             (Address::Sim { .. }, _) => Ok(self.clone()),
+            (Address::Node { node, port }, _) => own_node(*node, *port)?.to_listen(),
             (Address::Packet(address), link) => {
                 Ok(Address::Packet(PacketAddress { mac: None, ..named(address, link)? }))
             }
@@ -71,10 +77,49 @@ impl Address {
             }
             (Address::Udp(address), LinkChoice::Udp) => Ok(Address::Udp(reachable(plain(*address))?)),
             (Address::Sim { .. }, _) => Ok(self.clone()),
+            (Address::Node { node, port }, LinkChoice::Udp) => match cluster::ways_to(*node)?.first() {
+                Some(&Hop::Ether(own, peer)) => Ok(on_ethernet(own, Some(peer), *port)?),
+                _ => Ok(self.clone()),
+            },
+            (Address::Node { node, port }, LinkChoice::Packet { device }) => beside(*node, *port, device)?.to_connect(),
             (Address::Packet(PacketAddress { mac: None, .. }), _) => {
                 Err(invalid(format!("{self} says where to listen; to connect, name the other end's hardware address")))
             }
             (Address::Packet(address), link) => Ok(Address::Packet(named(address, link)?)),
+        }
+    }
+}
+
+/// Where this node listens, if it is the one that is meant.
+fn own_node(node: u32, port: u16) -> io::Result<Address> {
+    match cluster::own()? {
+        Some(own) if u32::from(own.number) == node => match (own.ips().next(), own.hardware_addresses().next()) {
+            (None, Some((_, mac))) => on_ethernet(mac, None, port),
+            _ => Ok(Address::Udp(SocketAddr::new(cluster::own_ip()?, port))),
+        },
+        own => {
+            let whose = own.map_or("this host is no node of the cluster".into(), |own| format!("this is {}", own.name));
+            let what = format!("one listens at node {node} on that host, and {whose}");
+            Err(io::Error::new(ErrorKind::AddrNotAvailable, what))
+        }
+    }
+}
+
+/// An end of the Ethernet on which this host has the address `own`.
+fn on_ethernet(own: [u8; 6], mac: Option<[u8; 6]>, port: u16) -> io::Result<Address> {
+    Ok(Address::Packet(PacketAddress { device: cluster::device_of(own)?, mac, port }))
+}
+
+/// The IP address of a node on a network of this one's, for frames on a device.
+fn beside(node: u32, port: u16, device: &str) -> io::Result<Address> {
+    match cluster::ways_to(node)?.first() {
+        Some(Hop::Direct(ip)) => Ok(Address::Udp(SocketAddr::new(*ip, port))),
+        Some(&Hop::Ether(own, peer)) => on_ethernet(own, Some(peer), port),
+        _ => {
+            let what = format!(
+                "node {node} is behind gateways, which are reached over UDP: unset ROPEWAY_LINK=packet:{device}"
+            );
+            Err(io::Error::new(ErrorKind::Unsupported, what))
         }
     }
 }
@@ -122,6 +167,7 @@ impl fmt::Display for Address {
             Address::Udp(address) => address.fmt(f),
             Address::Packet(address) => address.fmt(f),
             Address::Sim { host, port } => write!(f, "sim:{host}/{port}"),
+            Address::Node { node, port } => write!(f, "@{node}:{port}"),
         }
     }
 }
@@ -149,7 +195,7 @@ impl fmt::Display for ParseAddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "`{}` is no address: write 10.0.0.7:7000, [fd00::7]:7000, eth0/02:00:00:00:00:07:7000 or, to listen, eth0/*:7000",
+            "`{}` is no address: write 10.0.0.7:7000, [fd00::7]:7000, eth0/02:00:00:00:00:07:7000, a node as @7:7000 or, to listen, eth0/*:7000",
             self.text
         )
     }
@@ -161,9 +207,14 @@ impl FromStr for Address {
     type Err = ParseAddressError;
 
     fn from_str(text: &str) -> Result<Address, ParseAddressError> {
-        let packet = || parse_packet(text).map(Address::Packet);
-        text.parse().ok().map(Address::Udp).or_else(packet).ok_or_else(|| ParseAddressError { text: text.into() })
+        let others = || parse_node(text).or_else(|| parse_packet(text).map(Address::Packet));
+        text.parse().ok().map(Address::Udp).or_else(others).ok_or_else(|| ParseAddressError { text: text.into() })
     }
+}
+
+fn parse_node(text: &str) -> Option<Address> {
+    let (node, port) = text.strip_prefix('@')?.split_once(':')?;
+    Some(Address::Node { node: node.parse().ok()?, port: port.parse().ok()? })
 }
 
 fn parse_packet(text: &str) -> Option<PacketAddress> {
@@ -197,7 +248,8 @@ impl From<PacketAddress> for Address {
     }
 }
 
-/// What can be meant as an address, or several: texts (host names are resolved), the standard library's addresses, and [`Address`].
+/// What can be meant as an address, or several: texts (names of the cluster's nodes, and of hosts, are resolved), the standard library's addresses, and
+/// [`Address`].
 pub trait ToAddresses {
     /// # Errors
     /// It is no address, or its name is not known.
@@ -209,9 +261,37 @@ impl ToAddresses for str {
         match self.parse::<Address>() {
             Ok(address) => Ok(vec![address]),
             // A name, then.
-            Err(error) if self.contains('/') => Err(invalid(error.to_string())),
-            Err(_) => Ok(self.to_socket_addrs()?.map(Address::Udp).collect()),
+            Err(error) if self.contains(['/', '@']) => Err(invalid(error.to_string())),
+            Err(_) => {
+                let parts = self.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse().ok()?)));
+                let node = parts.map(|(name, port)| named_node(name, port)).transpose()?.flatten();
+                match node {
+                    Some(node) => Ok(vec![node]),
+                    None => Ok(self.to_socket_addrs()?.map(Address::Udp).collect()),
+                }
+            }
         }
+    }
+}
+
+/// The node of the cluster that has that name.
+fn named_node(name: &str, port: u16) -> io::Result<Option<Address>> {
+    let node = cluster::get()?.and_then(|cluster| cluster.named(name));
+    Ok(node.map(|node| Address::Node { node: node.number.into(), port }))
+}
+
+impl ToAddresses for (&str, u16) {
+    fn to_addresses(&self) -> io::Result<Vec<Address>> {
+        match named_node(self.0, self.1)? {
+            Some(node) => Ok(vec![node]),
+            None => Ok(self.to_socket_addrs()?.map(Address::Udp).collect()),
+        }
+    }
+}
+
+impl ToAddresses for (String, u16) {
+    fn to_addresses(&self) -> io::Result<Vec<Address>> {
+        (self.0.as_str(), self.1).to_addresses()
     }
 }
 
@@ -256,8 +336,6 @@ as_the_standard_library!(
     (IpAddr, u16),
     (Ipv4Addr, u16),
     (Ipv6Addr, u16),
-    (&str, u16),
-    (String, u16),
     [SocketAddr]
 );
 
@@ -267,7 +345,8 @@ mod tests {
 
     #[test]
     fn addresses_come_back_as_they_were_written() {
-        for text in ["10.0.0.7:7000", "[fd00::7]:80", "eth0/02:00:00:00:00:ff:7000", "eth0.7/*:1", "*:7000"] {
+        for text in ["10.0.0.7:7000", "[fd00::7]:80", "eth0/02:00:00:00:00:ff:7000", "eth0.7/*:1", "*:7000", "@3:7000"]
+        {
             let address: Address = text.parse().unwrap();
             assert_eq!(address.to_string(), text);
             assert_eq!(text.to_addresses().unwrap(), [address]);
@@ -276,7 +355,16 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_refused_with_examples() {
-        for text in ["", "eth0", "eth0/7000", "eth0/02:00:00:00:00:7000", "eth0/+2:00:00:00:00:01:1", "eth0/*:70000"] {
+        for text in [
+            "",
+            "eth0",
+            "eth0/7000",
+            "eth0/02:00:00:00:00:7000",
+            "eth0/+2:00:00:00:00:01:1",
+            "eth0/*:70000",
+            "@x:7",
+            "@3",
+        ] {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains("eth0/*:7000"), "{error}");
         }

@@ -54,8 +54,24 @@ macro_rules! connection_methods {
         /// As [`Self::connect`].
         pub fn connect_on(engine: &Engine, target: Target, port: u16, limit: Option<Duration>) -> io::Result<Self> {
             let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
-            let way = Way { home: Home::of(engine, target.link), target, from: None, port };
+            let way = Way::direct(Home::of(engine, target.link), target.address, (None, port));
             Connection::connect(way, $mode, deadline).map(Self::of)
+        }
+
+        /// The same over any of several ways, of which the first is the default: further addresses of the engine, or gateways before it
+        /// ([docs](../../../../docs/engine.md#routes)). Behind gateways, [`Self::peer_addr`] is [`Address::Node`].
+        ///
+        /// # Errors
+        /// As [`Self::connect`]. `InvalidInput`: there is no way; `Unsupported`: one is over a link that the engine has not, or through a gateway and it was made
+        /// without `gateways`.
+        pub fn connect_over(
+            engine: &Engine,
+            routes: &Routes<'_>,
+            port: u16,
+            limit: Option<Duration>,
+        ) -> io::Result<Self> {
+            let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+            Connection::connect(super::common::way_over(engine, routes, port)?, $mode, deadline).map(Self::of)
         }
 
         pub(super) fn of(connection: Connection) -> Self {
@@ -91,12 +107,13 @@ macro_rules! connection_methods {
             Ok(Self { connection: self.connection.clone() })
         }
 
-        /// Where the other end's link is. Over UDP all connections of one engine share its port; together with [`Self::ports`] it is unique.
+        /// Where the other end's link is; behind gateways, which node it is. Over UDP all connections of one engine share its port; together with [`Self::ports`] it
+        /// is unique.
         pub fn peer_addr(&self) -> io::Result<Address> {
             Ok(self.connection.peer().clone())
         }
 
-        /// Where this end's link is.
+        /// Where this end's link is; of several, that of the first way.
         ///
         /// # Errors
         /// The process was forked.
@@ -201,11 +218,16 @@ macro_rules! connection_methods {
 pub(super) use connection_methods;
 
 use super::address::{Address, ToAddresses};
+use super::cluster;
 use super::connection::Way;
-use super::home;
+use super::home::{self, Home};
 use super::local::Local;
-use ropeway_engine::Target;
+use ropeway_engine::cluster::Hop;
+use ropeway_engine::gateway::engine_number;
+use ropeway_engine::{Engine, Routes, Target, link};
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// The first success, or the last failure.
 pub(super) fn first<T>(of: impl ToAddresses, act: impl Fn(Address) -> io::Result<T>) -> io::Result<T> {
@@ -222,16 +244,59 @@ pub(super) fn first<T>(of: impl ToAddresses, act: impl Fn(Address) -> io::Result
 /// How `to` is reached.
 pub(super) fn way(to: &Address) -> io::Result<Way> {
     let to = to.to_connect()?;
+    if let Address::Node { node, port } = to {
+        return to_node(home::of_node, node, (None, port));
+    }
     let (home, address) = home::to_reach(&to)?;
-    let target = Target { link: home.link(), address };
-    Ok(Way { home, target, from: None, port: to.port() })
+    Ok(Way::direct(home, address, (None, to.port())))
 }
 
 /// How `to` is reached from `local`.
 pub(super) fn way_from(local: &Local, to: &Address) -> io::Result<Way> {
     let to = to.to_connect()?;
     let home = local.binding.home().clone();
+    if let Address::Node { node, port } = to {
+        return to_node(|| Ok(home), node, (local.port, port));
+    }
     let address = home.reach(&to)?;
-    let target = Target { link: home.link(), address };
-    Ok(Way { home, target, from: local.port, port: to.port() })
+    Ok(Way::direct(home, address, (local.port, to.port())))
+}
+
+/// How the peer behind `routes` is reached over an engine of one's own.
+pub(super) fn way_over(engine: &Engine, routes: &Routes<'_>, port: u16) -> io::Result<Way> {
+    let none = || io::Error::new(ErrorKind::InvalidInput, "there is no way to the peer: name one at least");
+    let first = routes.ways.first().ok_or_else(none)?;
+    let home = Home::of(engine, first.target().link);
+    let peer = home.name_of_peer(first, port);
+    Ok(Way { home, ways: routes.ways.to_vec(), bonded: routes.bonded, peer, from: None, port })
+}
+
+/// How a node of the cluster is reached.
+fn to_node(
+    home: impl FnOnce() -> io::Result<Arc<Home>>,
+    node: u32,
+    (from, port): (Option<u16>, u16),
+) -> io::Result<Way> {
+    let hops = cluster::ways_to(node)?;
+    let home = home()?;
+    let bonded = cluster::get()?.is_some_and(|cluster| cluster.is_bonded());
+    let host = u16::try_from(node).unwrap_or_default();
+    let mut ways = Vec::with_capacity(hops.len());
+    for hop in hops {
+        let target = |to: SocketAddr| {
+            let address: link::Address = home.reach(&Address::Udp(to))?;
+            Ok::<_, io::Error>(Target { link: home.link(), address })
+        };
+        ways.push(match hop {
+            Hop::Direct(ip) => ropeway_engine::Way::Direct(target(SocketAddr::new(ip, port))?),
+            // It is an address of its own by now: `Address::to_connect`.
+            Hop::Ether(..) => continue,
+            Hop::Through(gateway) => ropeway_engine::Way::Through(target(gateway)?, engine_number(host, port)),
+        });
+    }
+    let peer = match ways.first() {
+        Some(ropeway_engine::Way::Direct(target)) => home.name(target.address, port),
+        _ => Address::Node { node, port },
+    };
+    Ok(Way { home, ways, bonded, peer, from, port })
 }

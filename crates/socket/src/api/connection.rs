@@ -3,7 +3,7 @@
 use super::address::Address;
 use super::errors::{of_opening, of_send, of_wait};
 use super::home::Home;
-use ropeway_engine::{ChannelId, Engine, Error, ErrorCode, Interest, Mode, Readiness, Target, Watch};
+use ropeway_engine::{ChannelId, Engine, Error, ErrorCode, Interest, Mode, Readiness, Routes, Target, Watch, link};
 use std::io::{self, ErrorKind};
 use std::net::{Shutdown, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,18 +44,38 @@ impl Limit {
     }
 }
 
-/// Over which engine somebody is reached, and as whom.
+/// Over which engine somebody is reached, how, and as whom.
 pub struct Way {
     pub home: Arc<Home>,
-    pub target: Target,
+    /// The first is the default.
+    pub ways: Vec<ropeway_engine::Way>,
+    /// What is sent is spread over all of them.
+    pub bonded: bool,
+    /// The other end, in the words of programs.
+    pub peer: Address,
     /// The port of the protocol that the peer is told; `None`: one of the engine's choice.
     pub from: Option<u16>,
     pub port: u16,
 }
 
+impl Way {
+    /// The one way to an address; of the ports the first is the one that the peer is told.
+    pub fn direct(home: Arc<Home>, address: link::Address, (from, port): (Option<u16>, u16)) -> Way {
+        let ways = vec![ropeway_engine::Way::Direct(Target { link: home.link(), address })];
+        let peer = home.name(address, port);
+        Way { home, ways, bonded: false, peer, from, port }
+    }
+
+    fn routes(&self) -> Routes<'_> {
+        Routes { ways: &self.ways, bonded: self.bonded }
+    }
+}
+
 pub struct Connection {
     home: Arc<Home>,
     channel: ChannelId,
+    /// As it was opened; of one that was accepted, the way back.
+    ways: Vec<ropeway_engine::Way>,
     peer: Address,
     /// Of the protocol, local first.
     ports: (u16, u16),
@@ -70,19 +90,25 @@ pub struct Connection {
 impl Connection {
     /// One that `accept` gave; `None` if it has ended since.
     pub fn accepted(home: Arc<Home>, channel: ChannelId) -> Option<Connection> {
-        let known = home.engine().addresses(channel);
-        let peer = known.map(|(address, local, remote)| (home.name(address, remote), (local, remote)));
-        let Some((peer, ports)) = peer else {
+        let known = home.engine().way_of(channel);
+        let peer = known.map(|(way, local, remote)| (way, home.name_of_peer(&way, remote), (local, remote)));
+        let Some((way, peer, ports)) = peer else {
             home.engine().close(channel);
             return None;
         };
-        Some(Connection::new(home, channel, peer, ports))
+        Some(Connection::new((home, channel), vec![way], peer, ports))
     }
 
-    fn new(home: Arc<Home>, channel: ChannelId, peer: Address, ports: (u16, u16)) -> Connection {
+    fn new(
+        (home, channel): (Arc<Home>, ChannelId),
+        ways: Vec<ropeway_engine::Way>,
+        peer: Address,
+        ports: (u16, u16),
+    ) -> Connection {
         Connection {
             home,
             channel,
+            ways,
             peer,
             ports,
             nonblocking: AtomicBool::new(false),
@@ -97,7 +123,7 @@ impl Connection {
     /// Opens one and waits until the peer has taken it.
     pub fn connect(way: Way, mode: Mode, deadline: Option<Instant>) -> io::Result<Connection> {
         let engine = way.home.engine();
-        let connect = || engine.connect_from(way.target, way.from, way.port, mode, deadline);
+        let connect = || engine.connect_over_from(&way.routes(), (way.from, way.port), mode, deadline);
         let channel = match connect() {
             // The peer's engine, which was known, has just gone; who is there now is asked anew.
             Err(Error::Failed(ErrorCode::Closed)) => connect(),
@@ -108,7 +134,7 @@ impl Connection {
 
     /// Opens one and does not wait for the peer.
     pub fn open(way: Way, mode: Mode) -> io::Result<Connection> {
-        let channel = way.home.engine().open_from(way.target, way.from, way.port, mode)?;
+        let channel = way.home.engine().open_over_from(&way.routes(), (way.from, way.port), mode)?;
         let connection = Connection::opened(way, channel);
         connection.set_nonblocking(true);
         Ok(connection)
@@ -117,8 +143,7 @@ impl Connection {
     fn opened(way: Way, channel: ChannelId) -> Connection {
         // It may have failed already, and then there is nothing left to ask.
         let local = way.home.engine().addresses(channel).map_or(0, |(_, local, _)| local);
-        let peer = way.home.name(way.target.address, way.port);
-        Connection::new(way.home, channel, peer, (local, way.port))
+        Connection::new((way.home, channel), way.ways, way.peer, (local, way.port))
     }
 
     fn engine(&self) -> &Engine {
@@ -159,10 +184,12 @@ impl Connection {
     }
 
     pub fn local(&self) -> io::Result<Address> {
-        let local = self.home.local().ok_or(Error::Forked)?;
-        match (self.home.name(local, self.ports.0), &self.peer) {
-            (Address::Udp(local), Address::Udp(peer)) if local.ip().is_unspecified() => {
-                Ok(Address::Udp(SocketAddr::new(source_towards(*peer)?, local.port())))
+        let first = self.ways.first().map(|way| way.target());
+        let link = first.map_or(self.home.link(), |first| first.link);
+        let local = self.engine().local(link).ok_or(Error::Forked)?;
+        match (self.home.name(local, self.ports.0), first.map(|first| first.address)) {
+            (Address::Udp(local), Some(link::Address::Udp(to))) if local.ip().is_unspecified() => {
+                Ok(Address::Udp(SocketAddr::new(source_towards(to)?, local.port())))
             }
             (local, _) => Ok(local),
         }
@@ -298,8 +325,8 @@ impl Connection {
 
     /// Waits until the peer has taken the connection.
     pub fn wait_connected(&self, deadline: Option<Instant>) -> io::Result<()> {
-        let to = Target { link: self.home.link(), address: self.home.reach(&self.peer)? };
-        self.engine().wait_opened(self.channel, to, deadline).map_err(of_opening)
+        let routes = Routes { ways: &self.ways, bonded: false };
+        self.engine().wait_opened_over(self.channel, &routes, deadline).map_err(of_opening)
     }
 
     /// The error that ended it, if one did.

@@ -16,7 +16,7 @@ const USUAL_LINGER: Duration = Duration::from_secs(5);
 /// A packet that every Ethernet bears, with IPv4 and UDP around it.
 pub const USUAL_PACKET_BYTES: usize = 1472;
 /// The protocol's least.
-const LEAST_PACKET_BYTES: usize = 256;
+pub const LEAST_PACKET_BYTES: usize = 256;
 /// The longest UDP payload.
 const MOST_PACKET_BYTES: usize = 65_507;
 

@@ -6,20 +6,25 @@
 
 use super::address::{Address, PacketAddress};
 use super::claim::Claim;
-use super::environment::{self, Environment};
+use super::cluster;
+use super::environment::{self, Environment, LEAST_PACKET_BYTES};
 use super::exit;
 use super::per_process::PerProcess;
+use ropeway_engine::gateway::{engine_number, host_and_port};
 use ropeway_engine::key_file::{self, KeyError};
 use ropeway_engine::link::packet::{self, FieldMatch, PacketLink};
 use ropeway_engine::link::udp::{self, UdpLink};
 use ropeway_engine::link::{self, Link, Width};
-use ropeway_engine::{ClusterKeys, Config, Engine, LinkId, Options};
+use ropeway_engine::{ClusterKeys, Config, Engine, LinkId, Options, Way};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
+
+/// What stands before a packet that goes through gateways (docs/protocol.md 2.9).
+const SHIM_BYTES: usize = 12;
 
 /// An engine with its one link, and what holds its place on the host.
 #[derive(Clone)]
@@ -79,6 +84,16 @@ impl Home {
                 Address::Packet(PacketAddress { device: self.place.device.clone(), mac: Some(mac), port })
             }
             link::Address::Sim(host) => Address::Sim { host, port },
+        }
+    }
+
+    /// The other end of a connection in the words of programs.
+    pub fn name_of_peer(&self, way: &Way, port: u16) -> Address {
+        match *way {
+            Way::Direct(target) => self.name(target.address, port),
+            // Of engines that processes make by themselves the number says the node as well.
+            Way::Through(_, number) if self.is_ours => Address::Node { node: host_and_port(number).0.into(), port },
+            Way::Through(_, node) => Address::Node { node, port },
         }
     }
 
@@ -159,6 +174,8 @@ enum Reach {
     Ipv4,
     Ipv6,
     Device(String),
+    /// Nodes of the cluster, by whatever way.
+    Nodes,
 }
 
 /// What this process has. A forked child leaves its parent's alone and makes its own.
@@ -232,23 +249,39 @@ pub fn to_reach(to: &Address) -> io::Result<(Arc<Home>, link::Address)> {
             (reach, link::Address::Udp(*to))
         }
         Address::Packet(to) => (Reach::Device(to.device.clone()), link::Address::Ether(to.mac.unwrap_or_default())),
-        Address::Sim { .. } => return Err(only_own_engines(to)),
+        Address::Sim { .. } | Address::Node { .. } => return Err(only_own_engines(to)),
     };
+    Ok((client(reach)?, address))
+}
+
+/// The engine from which nodes of the cluster are reached.
+///
+/// # Errors
+/// As [`to_reach`].
+pub fn of_node() -> io::Result<Arc<Home>> {
+    client(Reach::Nodes)
+}
+
+fn client(reach: Reach) -> io::Result<Arc<Home>> {
     let mut homes = Process::get()?.lock();
     if let Some(home) = homes.clients.get(&reach) {
-        return Ok((home.clone(), address));
+        return Ok(home.clone());
     }
     // Even towards loopback the socket is bound to no address: then its packets are as long as a listener that is bound to none takes.
     let (any4, any6) = (IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED));
     let home = Home::ours(match &reach {
-        Reach::Loopback4 => over_udp(SocketAddr::new(any4, 0), true)?,
-        Reach::Loopback6 => over_udp(SocketAddr::new(any6, 0), true)?,
-        Reach::Ipv4 => over_udp(SocketAddr::new(any4, 0), false)?,
-        Reach::Ipv6 => over_udp(SocketAddr::new(any6, 0), false)?,
+        Reach::Loopback4 => over_udp(SocketAddr::new(any4, 0), true, false)?,
+        Reach::Loopback6 => over_udp(SocketAddr::new(any6, 0), true, false)?,
+        Reach::Ipv4 => over_udp(SocketAddr::new(any4, 0), false, false)?,
+        Reach::Ipv6 => over_udp(SocketAddr::new(any6, 0), false, false)?,
         Reach::Device(device) => over_packets(device, None)?,
+        Reach::Nodes => {
+            let own = cluster::own_ip()?;
+            over_udp(SocketAddr::new(own, 0), own.is_loopback(), true)?
+        }
     });
     homes.clients.insert(reach, home.clone());
-    Ok((home, address))
+    Ok(home)
 }
 
 /// The right to `at`, with an engine there.
@@ -272,7 +305,9 @@ pub fn to_listen(at: &Address) -> io::Result<Binding> {
     let (place, port) = match (past, at) {
         (Some(place), _) => (place, at.port()),
         (None, Address::Udp(at)) => {
-            let place = over_udp(*at, at.ip().is_loopback())?;
+            let stays_here = at.ip().is_loopback();
+            let is_node = !stays_here || cluster::get()?.is_some_and(|cluster| cluster.at(at.ip()).is_some());
+            let place = over_udp(*at, stays_here, is_node)?;
             let local = place.engine.local(place.link);
             (place, if let Some(link::Address::Udp(local)) = local { local.port() } else { at.port() })
         }
@@ -280,7 +315,7 @@ pub fn to_listen(at: &Address) -> io::Result<Binding> {
             let (port, claim) = Claim::port(&at.device, at.port)?;
             (over_packets(&at.device, Some((port, claim)))?, port)
         }
-        (None, Address::Sim { .. }) => return Err(only_own_engines(at)),
+        (None, Address::Sim { .. } | Address::Node { .. }) => return Err(only_own_engines(at)),
     };
     let home = Home::ours(place);
     homes.listening.push(Arc::downgrade(&home));
@@ -291,10 +326,18 @@ fn only_own_engines(address: &Address) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, format!("{address} exists for an engine of your own only"))
 }
 
-fn over_udp(local: SocketAddr, stays_here: bool) -> io::Result<Place> {
+/// `is_node`: gateways may bring packets for it, if there are any.
+fn over_udp(local: SocketAddr, stays_here: bool, is_node: bool) -> io::Result<Place> {
     let keys = keys(stays_here)?;
     let link = UdpLink::open(&udp::Options::new(local))?;
-    make(Box::new(link), keys, 0, String::new(), Vec::new())
+    let mut options = Options { keys, ..Options::default() };
+    let has_gateways = is_node && cluster::get()?.is_some_and(|cluster| cluster.has_gateways());
+    let own = if has_gateways { cluster::own()? } else { None };
+    if let (Some(own), link::Address::Udp(local)) = (own, link.local()) {
+        options.node = Some(engine_number(own.number, local.port()).into());
+        options.gateways = true;
+    }
+    make(Box::new(link), options, String::new(), Vec::new())
 }
 
 /// Over frames on `device`: those for this engine's ids, and those that open a connection to its port.
@@ -310,28 +353,32 @@ fn over_packets(device: &str, port: Option<(u16, Claim)>) -> io::Result<Place> {
     let accept = [Some(own), opening].into_iter().flatten().collect();
     let link = PacketLink::open(&packet::Options { accept, ..packet::Options::new(device) })?;
     let claims = [Some(claim), port.map(|(_, claim)| claim)].into_iter().flatten().collect();
-    make(Box::new(link), keys, steering, device.into(), claims)
+    make(Box::new(link), Options { keys, steering, ..Options::default() }, device.into(), claims)
 }
 
-/// The keys that the environment names. Within one host none is needed unless one was chosen.
+/// The keys that the environment names, or the cluster's description. Within one host none is needed unless one was chosen, and the cluster's is not for
+/// users who cannot read it.
 fn keys(stays_here: bool) -> io::Result<Option<Arc<ClusterKeys>>> {
-    match key_file::decide(None) {
+    let of_cluster = cluster::get()?.and_then(|cluster| cluster.keys());
+    let is_chosen = key_file::Choice::from_environment().is_ok_and(|choice| choice.is_some());
+    match key_file::decide(of_cluster) {
         Err(KeyError::Undecided) if stays_here => Ok(None),
+        Err(KeyError::Read { source, .. })
+            if stays_here && !is_chosen && source.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            Ok(None)
+        }
         other => other.map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error)),
     }
 }
 
-fn make(
-    link: Box<dyn Link>,
-    keys: Option<Arc<ClusterKeys>>,
-    steering: u16,
-    device: String,
-    claims: Vec<Claim>,
-) -> io::Result<Place> {
+fn make(link: Box<dyn Link>, options: Options, device: String, claims: Vec<Claim>) -> io::Result<Place> {
     let Environment { spin, packet_bytes, config, .. } = environment::get()?;
-    let packet_bytes = u16::try_from(link.max_packet().min(*packet_bytes)).unwrap_or(u16::MAX);
+    // What gateways need before a packet is taken off its length.
+    let least = if options.gateways { LEAST_PACKET_BYTES + SHIM_BYTES } else { LEAST_PACKET_BYTES };
+    let packet_bytes = u16::try_from(link.max_packet().min((*packet_bytes).max(least))).unwrap_or(u16::MAX);
     let config = Config { packet_bytes, ..config.clone() };
-    let mut options = Options { config, keys, steering, ..Options::default() };
+    let mut options = Options { config, ..options };
     if let Some(spin) = *spin {
         options.spin = spin;
     }

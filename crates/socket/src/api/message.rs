@@ -5,7 +5,7 @@ use super::common::connection_methods;
 use super::connection::{Connection, Way};
 use super::home::Home;
 use super::local::Local;
-use ropeway_engine::{Engine, Error, Mode, Target, Watch};
+use ropeway_engine::{Engine, Error, Mode, Routes, Target, Watch};
 use std::fmt;
 use std::io;
 use std::net::Shutdown;

@@ -6,6 +6,7 @@
 
 mod address;
 mod claim;
+pub mod cluster;
 mod common;
 mod connection;
 mod environment;

@@ -5,6 +5,7 @@ mod event_loops;
 mod lifetime;
 mod messages;
 mod parts;
+mod routes;
 mod streams;
 
 use ropeway_socket::{Listener, Stream};

@@ -4,6 +4,7 @@ use crate::kind;
 use ropeway_socket::{Listener, Stream};
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
 pub const BYTES: usize = 5_000_000;
 
@@ -12,7 +13,8 @@ pub fn another(part: &str, argument: &str, environment: &[(&str, &str)]) -> Chil
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "parts::a_part_for_another_process", "--nocapture"]);
     command.env("ROPEWAY_TEST_PART", part).env("ROPEWAY_TEST_ARGUMENT", argument);
-    command.env_remove("ROPEWAY_KEY_FILE").env_remove("ROPEWAY_TRUSTED").envs(environment.iter().copied());
+    command.env_remove("ROPEWAY_KEY_FILE").env_remove("ROPEWAY_TRUSTED");
+    command.env_remove("ROPEWAY_CLUSTER").env_remove("ROPEWAY_NODE").envs(environment.iter().copied());
     command.stdout(Stdio::null()).spawn().unwrap()
 }
 
@@ -44,11 +46,44 @@ fn a_part_for_another_process() {
             client.write_all(b"hello").unwrap();
             server.read_exact(&mut [0; 5]).unwrap();
         }
+        "serve a node" => {
+            let listener = Listener::bind(argument.as_str()).unwrap();
+            let (mut stream, peer) = listener.accept().unwrap();
+            assert!(peer.to_string().starts_with("@2:"), "{peer}");
+            stream.read_exact(&mut vec![0; BYTES]).unwrap();
+            stream.write_all(b"all").unwrap();
+            stream.read_exact(&mut [0; 3]).unwrap();
+        }
+        "talk to a node" => {
+            let mut stream = connect_when_it_is_up(&argument);
+            assert_eq!(stream.peer_addr().unwrap().to_string(), argument.replace("node", "@"));
+            assert!(stream.local_addr().unwrap().to_string().starts_with("127.0.0.2:"), "{stream:?}");
+            stream.write_all(&vec![b'x'; BYTES]).unwrap();
+            stream.read_exact(&mut [0; 3]).unwrap();
+            stream.write_all(b"bye").unwrap();
+        }
+        "fail to reach a node" => {
+            let (address, expected) = argument.split_once(' ').unwrap();
+            let error = Stream::connect(address).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
         "fail to listen" => {
             let (address, expected) = argument.split_once(' ').unwrap();
             assert_eq!(format!("{:?}", kind(Listener::bind(address))), expected);
         }
         other => panic!("{other}"),
+    }
+}
+
+/// Behind gateways nobody says that nobody is there: who comes too early waits, and asks again.
+fn connect_when_it_is_up(address: &str) -> Stream {
+    let begin = Instant::now();
+    loop {
+        match Stream::connect(address) {
+            Ok(stream) => return stream,
+            Err(error) if begin.elapsed() > crate::SOON => panic!("{error}"),
+            Err(_) => {}
+        }
     }
 }
 

@@ -1,0 +1,224 @@
+//! The cluster that this process belongs to, as its description says (docs/configuration.md, The cluster file): which node this is, how others are reached
+//! from here, and forwarding for them. The description itself is `ropeway_engine::cluster`'s.
+
+use super::per_process::PerProcess;
+use ropeway_engine::cluster::{ClusterError, Forwarding, Hop, NODE_VAR};
+use ropeway_engine::gateway::{Gateway, Limits};
+use ropeway_engine::link::udp::{self, UdpLink};
+use ropeway_engine::link::{self, Link, local_addresses, local_hardware_addresses};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::OnceLock;
+
+pub use ropeway_engine::cluster::{CLUSTER_VAR, Cluster, Node, Place};
+
+/// The number of the node that this process is, once that is settled; `None`: it is none of the cluster's.
+static OWN: PerProcess<OnceLock<Option<u16>>> = PerProcess::new();
+
+/// Networks that a node forwards between, at least.
+const LEAST_NETWORKS: usize = 2;
+
+fn invalid(what: String) -> io::Error {
+    io::Error::new(ErrorKind::InvalidInput, what)
+}
+
+pub(super) fn of_cluster(error: ClusterError) -> io::Error {
+    let kind = match error {
+        ClusterError::NoWay { .. } => ErrorKind::HostUnreachable,
+        _ => ErrorKind::InvalidInput,
+    };
+    io::Error::new(kind, error.to_string())
+}
+
+/// The cluster of the file that `ROPEWAY_CLUSTER` names, or of the usual one. It is read once; `None`: there is none.
+///
+/// # Errors
+/// The file cannot be used.
+pub fn get() -> io::Result<Option<&'static Cluster>> {
+    static CLUSTER: OnceLock<Result<Option<Cluster>, String>> = OnceLock::new();
+    let read = CLUSTER.get_or_init(|| Cluster::from_environment().map_err(|error| error.to_string()));
+    read.as_ref().map(Option::as_ref).map_err(|what| invalid(what.clone()))
+}
+
+/// The cluster, where one is needed for `what`.
+pub(super) fn needed(what: &str) -> io::Result<&'static Cluster> {
+    let missing = || invalid(format!("{what} needs the description of a cluster: name the file in {CLUSTER_VAR}"));
+    get()?.ok_or_else(missing)
+}
+
+/// The node that this process is: the one that was [settled](settle), that `ROPEWAY_NODE` names, or that has an address of this host.
+///
+/// # Errors
+/// The file cannot be used, or does not say.
+pub fn own() -> io::Result<Option<&'static Node>> {
+    let Some(cluster) = get()? else { return Ok(None) };
+    let place = OWN.get_or_make(OnceLock::new)?.value;
+    let number = match place.get() {
+        Some(number) => *number,
+        None => {
+            let here = cluster.here().map_err(of_cluster)?;
+            *place.get_or_init(|| here.map(|node| node.number))
+        }
+    };
+    Ok(number.and_then(|number| cluster.node(number)))
+}
+
+/// Says which node this process is, before its first socket.
+///
+/// # Errors
+/// There is no such node, or it is another one already.
+pub fn settle(number: u16) -> io::Result<&'static Node> {
+    let cluster = needed("to be a node")?;
+    let missing = || invalid(format!("{} has no node {number}", cluster.path().display()));
+    let node = cluster.node(number).ok_or_else(missing)?;
+    let settled = OWN.get_or_make(OnceLock::new)?.value.get_or_init(|| Some(number));
+    match settled {
+        Some(settled) if *settled == number => Ok(node),
+        _ => Err(invalid(format!(
+            "this process is not {}: it has had sockets as another node, or {NODE_VAR} says so",
+            node.name
+        ))),
+    }
+}
+
+/// The ways from here to a node.
+pub(super) fn ways_to(number: u32) -> io::Result<Vec<Hop>> {
+    let cluster = needed("to reach a node by its number")?;
+    let node = u16::try_from(number).ok().and_then(|number| cluster.node(number));
+    let missing = || invalid(format!("{} has no node {number}", cluster.path().display()));
+    cluster.ways(own()?, node.ok_or_else(missing)?).map_err(of_cluster)
+}
+
+/// This host's device that has a hardware address of the cluster's.
+///
+/// # Errors
+/// It has none.
+pub(super) fn device_of(mac: [u8; 6]) -> io::Result<String> {
+    let found = local_hardware_addresses().into_iter().find(|(_, known)| *known == mac);
+    let missing = || {
+        let what =
+            format!("no device of this host has the address {} that the cluster has for it", link::Address::Ether(mac));
+        io::Error::new(ErrorKind::NotFound, what)
+    };
+    found.map(|(device, _)| device).ok_or_else(missing)
+}
+
+/// The address at which this node has its sockets: its only one, or all of its host.
+pub(super) fn own_ip() -> io::Result<IpAddr> {
+    let first = get()?.and_then(|cluster| cluster.nodes().iter().find_map(|node| node.ips().next()));
+    let any = match first.is_none_or(|(_, address)| address.is_ipv4()) {
+        true => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        false => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+    };
+    let mut addresses = own()?.into_iter().flat_map(Node::ips).map(|(_, address)| address);
+    let first = addresses.next();
+    Ok(first.filter(|_| addresses.next().is_none()).unwrap_or(any))
+}
+
+/// Makes this process forward between those networks of its node that are on these interfaces, at the node's gateway port, until it ends or one of the
+/// devices goes.
+///
+/// # Errors
+/// The node is no gateway, or not on two networks there; the port is taken, or this host has not the addresses.
+pub fn forward(interfaces: &[&str]) -> io::Result<()> {
+    let cluster = needed("to forward for other nodes")?;
+    let missing = || {
+        let what = format!("this host is no node of {}, so it cannot forward for others", cluster.path().display());
+        invalid(format!("{what}; say which it is with {NODE_VAR}"))
+    };
+    let node = own()?.ok_or_else(missing)?;
+    let mut forwarding = cluster.forwarding(node).map_err(of_cluster)?;
+    keep_those_on(&mut forwarding, node, interfaces, &local_addresses()?)?;
+    let open = |address| Ok(Box::new(UdpLink::open(&udp::Options::new(address))?) as Box<dyn Link>);
+    let links = forwarding.links.iter().copied().map(open).collect::<io::Result<Vec<_>>>()?;
+    let gateway = Gateway::with_hosts(links, &[], &forwarding.hosts, Limits::default())
+        .map_err(|error| invalid(error.to_string()))?;
+    // Without an abstract address it is not to be seen, and works all the same.
+    let _ = gateway.tell();
+    let run = move || {
+        // A device is gone: what went over it finds other gateways.
+        let _ = gateway.run();
+    };
+    std::thread::Builder::new().name("ropeway-gateway".into()).spawn(run)?;
+    Ok(())
+}
+
+/// Leaves those networks out that are on other interfaces.
+fn keep_those_on(
+    forwarding: &mut Forwarding,
+    node: &Node,
+    interfaces: &[&str],
+    present: &[(String, IpAddr)],
+) -> io::Result<()> {
+    let is_on = |interface: &str, address: IpAddr| {
+        present.iter().any(|(device, known)| device == interface && known.to_canonical() == address)
+    };
+    for interface in interfaces {
+        if !forwarding.links.iter().any(|link| is_on(interface, link.ip())) {
+            return Err(invalid(format!(
+                "{interface} has none of the addresses that {} has in the cluster",
+                node.name
+            )));
+        }
+    }
+    let is_kept: Vec<bool> =
+        forwarding.links.iter().map(|link| interfaces.iter().any(|interface| is_on(interface, link.ip()))).collect();
+    let count = is_kept.iter().filter(|is_kept| **is_kept).count();
+    if count < LEAST_NETWORKS {
+        let what =
+            format!("to forward, {} needs interfaces on {LEAST_NETWORKS} of its networks, and got {count}", node.name);
+        return Err(invalid(what));
+    }
+    forwarding.hosts.retain(|host| is_kept[host.link]);
+    for host in &mut forwarding.hosts {
+        host.link = is_kept[..host.link].iter().filter(|is_kept| **is_kept).count();
+    }
+    let mut kept = is_kept.iter();
+    forwarding.links.retain(|_| *kept.next().unwrap_or(&false));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ropeway_engine::gateway::Host;
+    use ropeway_engine::link::Address;
+    use std::collections::BTreeMap;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn three_networks() -> (Forwarding, Node) {
+        let networks = [("a", "10.0.1.9"), ("b", "10.0.2.9"), ("c", "10.0.3.9")];
+        let addresses: BTreeMap<String, Place> =
+            networks.iter().map(|(name, address)| ((*name).to_owned(), Place::Ip(ip(address)))).collect();
+        let host = |number, link, address: &str| {
+            let address = Address::Udp(std::net::SocketAddr::new(ip(address), 0));
+            Host { number, link, address }
+        };
+        let links = networks.iter().map(|(_, address)| std::net::SocketAddr::new(ip(address), 7700)).collect();
+        let hosts = vec![host(1, 0, "10.0.1.1"), host(2, 1, "10.0.2.2"), host(3, 2, "10.0.3.3")];
+        (Forwarding { links, hosts }, Node { number: 9, name: "n9".into(), addresses, gateway: Some(7700) })
+    }
+
+    #[test]
+    fn networks_on_other_interfaces_are_left_out() {
+        let (whole, node) = three_networks();
+        let present: Vec<(String, IpAddr)> =
+            [("eth0", "10.0.1.9"), ("eth1", "10.0.2.9"), ("eth2", "10.0.3.9"), ("lo", "127.0.0.1")]
+                .iter()
+                .map(|(device, address)| ((*device).to_owned(), ip(address)))
+                .collect();
+        let kept = |interfaces: &[&str]| {
+            let mut forwarding = whole.clone();
+            keep_those_on(&mut forwarding, &node, interfaces, &present).map(|()| forwarding)
+        };
+        assert_eq!(kept(&["eth0", "eth1", "eth2"]).unwrap(), whole);
+        let two = kept(&["eth2", "eth0"]).unwrap();
+        assert_eq!((&two.links[..], two.hosts.len()), (&[whole.links[0], whole.links[2]][..], 2));
+        assert_eq!((two.hosts[1].number, two.hosts[1].link), (3, 1));
+        assert!(kept(&["eth0"]).unwrap_err().to_string().contains("got 1"));
+        assert!(kept(&["eth0", "lo"]).unwrap_err().to_string().starts_with("lo has none"));
+    }
+}
