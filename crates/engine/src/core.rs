@@ -6,7 +6,7 @@ use crate::shimmed::Shimmed;
 use crate::spin::Spin;
 use crate::wait::{Subject, Waiters};
 use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
-use ropeway_proto::{ChannelId, Endpoint, Path, Time};
+use ropeway_proto::{ChannelId, Endpoint, Joined, Path, Time};
 use std::collections::BTreeMap;
 
 /// Packets taken from one link in one turn: enough for a merged arrival of 64 KiB, few enough that answers do not wait.
@@ -152,13 +152,12 @@ impl Core {
         self.endpoint.recv(channel, out).ok()
     }
 
-    /// Adds a short message to those that are kept back, if nothing else is to be done: the clock would cost as much as all the rest. Says whether they are kept back
-    /// no longer.
-    pub fn send_at_hand(&mut self, channel: ChannelId, message: &[u8]) -> Option<bool> {
-        self.calls_at_hand = self.calls_at_hand.checked_sub(1)?;
-        if self.waiters.has_watches() || self.endpoint.wants_to_transmit() {
-            return None;
+    /// Adds a short message to those that are kept back, if nothing else is to be done: the clock would cost as much as all the rest.
+    pub fn send_at_hand(&mut self, channel: ChannelId, message: &[u8]) -> Joined {
+        if self.calls_at_hand == 0 || self.waiters.has_watches() || self.endpoint.wants_to_transmit() {
+            return Joined::Refused;
         }
+        self.calls_at_hand -= 1;
         self.endpoint.send_joining(channel, message)
     }
 
@@ -194,10 +193,15 @@ impl Core {
             // Whatever arrived or not: who waits has waited for this turn.
             self.endpoint.finish_batch(now);
         }
-        let puts_off = arrived && self.turns_without_timers < MOST_TURNS_WITHOUT_TIMERS;
+        // What arrivals did to the timers is looked up now and then while there are many, and else when there are none.
+        let is_busy = arrived && !self.turns.is_multiple_of(MOST_TURNS_WITHOUT_TIMERS);
+        let due = match is_busy {
+            true => self.endpoint.is_timer_due(now),
+            false => self.endpoint.next_timeout(now).is_some_and(|at| at <= now),
+        };
+        let puts_off = due && arrived && self.turns_without_timers < MOST_TURNS_WITHOUT_TIMERS;
         self.turns_without_timers = if puts_off { self.turns_without_timers + 1 } else { 0 };
-        let due = !puts_off && self.endpoint.next_timeout(now).is_some_and(|at| at <= now);
-        if due {
+        if due && !puts_off {
             self.endpoint.handle_timeout(now);
         }
         let sends = self.endpoint.wants_to_transmit();
@@ -205,7 +209,7 @@ impl Core {
             if self.share.update(&mut self.endpoint, now) {
                 self.endpoint.finish_batch(now);
             }
-            self.transmit_wanted(now);
+            self.transmit(now);
             self.dispatch();
         }
         arrived || due || may_grant

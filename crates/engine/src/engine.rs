@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ropeway_link::{Address, Link};
 use ropeway_proto::crypto::ClusterKeys;
-use ropeway_proto::{ChannelId, Config, Counters, Endpoint, ErrorCode, Mode, Path, Readiness, RecvError, Time};
+use ropeway_proto::{ChannelId, Config, Counters, Endpoint, ErrorCode, Joined, Mode, Path, Readiness, RecvError, Time};
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -326,8 +326,13 @@ impl Engine {
     pub fn send_all(&self, channel: ChannelId, bytes: &[u8], deadline: Option<Instant>) -> Result<(), (usize, Error)> {
         let inner = self.inner().map_err(|error| (0, error))?;
         let mut core = inner.lock();
-        if inner.joins(&mut core, channel, bytes) {
-            return Ok(());
+        match core.send_at_hand(channel, bytes) {
+            Joined::Refused => {}
+            Joined::KeptBack => return Ok(()),
+            Joined::Due => {
+                inner.follow_up(&mut core, inner.now());
+                return Ok(());
+            }
         }
         let mut sent = 0;
         let result = block_locked(inner, core, Subject::Channel(channel), deadline, |core, now| {

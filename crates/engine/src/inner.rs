@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use ropeway_proto::{ChannelId, Time};
+use ropeway_proto::Time;
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -259,15 +259,6 @@ impl Inner {
         if core.helper_parked {
             self.wake_helper(core);
         }
-    }
-
-    /// Whether a short message could join others that are kept back.
-    pub(crate) fn joins(&self, core: &mut Core, channel: ChannelId, message: &[u8]) -> bool {
-        let joined = core.send_at_hand(channel, message);
-        if joined == Some(true) {
-            self.follow_up(core, self.now());
-        }
-        joined.is_some()
     }
 
     /// After a command: sends what it made, tells who waits, and wakes a sleeper whose timeout is too late now.

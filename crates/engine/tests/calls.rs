@@ -71,6 +71,27 @@ fn messages_go_back_and_forth() {
 }
 
 #[test]
+fn what_was_sent_arrives_although_its_sender_never_calls_again() {
+    // Whatever the last of them waits for: company, a grant, or nothing.
+    for count in [1, 2, 3, 40, 200, 5_000u64] {
+        for (name, client, server) in pairs() {
+            server.engine.listen(7, Mode::Messages, 4).unwrap();
+            let there = client.engine.connect(client.target(&server), 7, Mode::Messages, soon()).unwrap();
+            let back = server.engine.accept(7, soon()).unwrap();
+            for number in 0..count {
+                client.engine.send_all(there, &number.to_be_bytes(), soon()).map_err(|error| error.1).unwrap();
+            }
+            let mut message = [0; 8];
+            for number in 0..count {
+                let received = server.engine.recv(back, &mut message, soon());
+                assert_eq!(received.ok(), Some(Some(8)), "{name}: {number} of {count}");
+                assert_eq!(u64::from_be_bytes(message), number, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
 fn streams_from_many_threads_share_one_engine() {
     for (name, client, server) in pairs() {
         server.engine.listen(7, Mode::Stream, 64).unwrap();

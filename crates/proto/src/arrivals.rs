@@ -40,7 +40,7 @@ pub struct Arrivals {
     period_bytes: u64,
     /// The rate in the last period that is over.
     period_rate: u64,
-    least_round_trip_ns: u64,
+    least_round_trip_ns: Option<u64>,
     line: Line,
 }
 
@@ -57,13 +57,13 @@ impl Arrivals {
             period_at: Time::ZERO,
             period_bytes: 0,
             period_rate: 0,
-            least_round_trip_ns: u64::MAX,
+            least_round_trip_ns: None,
             line: Line::default(),
         }
     }
 
-    /// Notes `bytes` of payload from a sender that was last heard in `epoch`, at least `round_trip_ns` away.
-    pub fn note(&mut self, bytes: u64, epoch: &mut u64, round_trip_ns: u64, now: Time, epoch_ns: u64) {
+    /// Notes `bytes` of payload from a sender that was last heard in `epoch`, at least `round_trip_ns` away, if that is known.
+    pub fn note(&mut self, bytes: u64, epoch: &mut u64, round_trip_ns: Option<u64>, now: Time, epoch_ns: u64) {
         if now.since(self.window_at) >= WINDOW_NS * IDLE_WINDOWS {
             // Nothing came for a while: that says nothing about how fast it can come.
             (self.bytes, self.window_at) = (0, now);
@@ -76,7 +76,9 @@ impl Arrivals {
             (self.bytes, self.window_at) = (0, now);
         }
         self.period_bytes += bytes;
-        self.least_round_trip_ns = self.least_round_trip_ns.min(round_trip_ns);
+        if let Some(ns) = round_trip_ns {
+            self.least_round_trip_ns = Some(self.least_round_trip_ns.map_or(ns, |least| least.min(ns)));
+        }
         let elapsed = now.since(self.period_at);
         if elapsed >= PERIOD_NS {
             self.end_period(elapsed);
@@ -93,12 +95,15 @@ impl Arrivals {
     }
 
     fn end_period(&mut self, elapsed_ns: u64) {
-        let rate = std::mem::take(&mut self.period_bytes) * 1_000_000 / elapsed_ns;
+        let bytes = std::mem::take(&mut self.period_bytes);
+        let round_trip_ns = self.least_round_trip_ns.take().unwrap_or(self.line.round_trip_ns);
+        if elapsed_ns >= 2 * PERIOD_NS {
+            // Mostly a pause, which is no slow line.
+            return;
+        }
+        let rate = bytes * 1_000_000 / elapsed_ns;
         let before = std::mem::replace(&mut self.period_rate, rate);
-        self.line = Line {
-            bytes_per_ms: rate.min(before),
-            round_trip_ns: std::mem::replace(&mut self.least_round_trip_ns, u64::MAX),
-        };
+        self.line = Line { bytes_per_ms: rate.min(before), round_trip_ns };
     }
 
     /// Senders heard within the last lease.
@@ -132,7 +137,7 @@ mod tests {
             let arrives_us = begin_ms * 1000 + packet * 12;
             let phase_us = arrives_us % 10_000;
             let read_us = if phase_us < away_ms * 1000 { arrives_us - phase_us + away_ms * 1000 } else { arrives_us };
-            arrivals.note(1416, &mut epoch, 50_000, Time::from_nanos(read_us * 1000), 10_000_000);
+            arrivals.note(1416, &mut epoch, Some(50_000), Time::from_nanos(read_us * 1000), 10_000_000);
         }
         arrivals.line()
     }
@@ -154,7 +159,7 @@ mod tests {
         let (mut arrivals, mut epochs) = (Arrivals::new(), [0; 3]);
         for step in 0..9u64 {
             let now = Time::from_nanos(1_000_000_000 + step * 1_000_000);
-            arrivals.note(100, &mut epochs[step as usize % 3], 50_000, now, 10_000_000);
+            arrivals.note(100, &mut epochs[step as usize % 3], Some(50_000), now, 10_000_000);
         }
         assert_eq!(arrivals.active(), 3);
     }

@@ -16,6 +16,7 @@ mod opening;
 mod output;
 mod resets;
 mod routing;
+mod sending;
 mod statistics;
 mod timers;
 
@@ -37,12 +38,13 @@ use crate::pool::Pool;
 use crate::random::Random;
 use crate::time::Time;
 
-pub use commands::{AcceptError, ConnectError, ListenError, RecvError, SendError};
+pub use commands::{AcceptError, ConnectError, ListenError, RecvError};
 pub use counters::Counters;
 pub use output::{BATCH_PACKETS, Sink, Urgency};
 pub use resets::MOST_STARTS;
 use resets::{Incarnations, generation};
 pub use routing::Route;
+pub use sending::{Joined, SendError};
 
 /// A way to a peer, in the caller's terms: which link, and which address there. The protocol compares and returns it, and proves that a peer receives under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -383,6 +385,7 @@ impl Endpoint {
         self.gate.forget(index);
         self.touched.retain(|&touched| touched != index);
         self.ready.retain(|&ready| ready != index);
+        self.unsettled.retain(|&unsettled| unsettled != index);
         association.sent.clear(|packet| self.tx_pool.give(packet.payload));
         association.received.clear(|held| self.rx_pool.give(held.payload));
         for channel in association.channels.indices() {

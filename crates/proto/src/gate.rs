@@ -31,7 +31,7 @@ const BUDGET_FLOOR_BYTES: u64 = 16 << 10;
 /// The budget is this share of the port's buffer; the rest is for first flights, acknowledgments and other people's packets.
 const BUDGET_NUMERATOR: u64 = 3;
 const BUDGET_DENOMINATOR: u64 = 4;
-/// Payload of a line of 1 Gbit/s, for which the tunable stands. Ports of faster lines have larger buffers.
+/// What a line of 1 Gbit/s, for which the tunable stands, would carry in a millisecond without frames around it. Ports of faster lines have larger buffers.
 const PORT_LINE_BYTES_PER_MS: u64 = 125_000;
 /// A pipe that holds less than this share of the port's buffer is not counted.
 const SHORT_PIPE_SHARE: u64 = 8;
@@ -39,8 +39,10 @@ const SHORT_PIPE_SHARE: u64 = 8;
 const EPOCH_ROUND_TRIPS: u64 = 8;
 /// ... of at least so many packets: a single loss among fewer says nothing.
 const EPOCH_LEAST_PACKETS: u64 = 100;
-/// Until the first cut the budget grows towards its limit by this part each round trip, and not by a packet.
+/// While nothing was cut lately the budget grows towards its limit by this part each round trip, and not by a packet.
 const UNCUT_GROWTH_SHARE: u64 = 16;
+/// So long after the last cut a larger port is thought possible again.
+const CUT_MEMORY_NS: u64 = 10_000_000_000;
 /// A larger estimate of the port's buffer loses this part with every loss in a shorter queue.
 const ESTIMATE_FADES: u64 = 64;
 /// The share of first flights in the budget.
@@ -163,6 +165,8 @@ struct Adaptation {
     lost: u64,
     cut_at: Option<Time>,
     grown_at: Time,
+    /// Where the port's part is taken to end since it was cut.
+    cut_port_bytes: Option<u64>,
 }
 
 impl Gate {
@@ -229,11 +233,15 @@ impl Gate {
         let share = |bytes: u64| bytes / BUDGET_DENOMINATOR * BUDGET_NUMERATOR;
         let least = self.port_buffer_bytes;
         let scaled = least * self.line.bytes_per_ms / PORT_LINE_BYTES_PER_MS;
-        // Where it has been seen to overflow, what was seen then.
-        let most = self.port_estimate_bytes.unwrap_or(u64::MAX).min(least * self.port_buffer_most_times);
+        // Not beyond what was cut lately; and other processes of this host may not know how fast the line is.
+        let most_times = if self.share_bytes.is_some() { 1 } else { self.port_buffer_most_times };
+        let most = self.adaptation.cut_port_bytes.unwrap_or(u64::MAX).min(least * most_times);
         let port_bytes = scaled.min(most).max(least);
         // Grants that are given all at once come back all at once: a short pipe is no room for them.
-        let pipe_bytes = self.line.pipe_bytes().saturating_sub(port_bytes / SHORT_PIPE_SHARE);
+        let pipe_bytes = match self.share_bytes {
+            None => self.line.pipe_bytes().saturating_sub(port_bytes / SHORT_PIPE_SHARE),
+            Some(_) => 0,
+        };
         let slots_bytes = self.receive_slots.saturating_mul(self.frame_bytes);
         self.port_share_bytes = share(port_bytes);
         let room = (self.port_share_bytes + pipe_bytes).min(share(slots_bytes)).max(BUDGET_FLOOR_BYTES);
@@ -244,7 +252,10 @@ impl Gate {
 
     /// The part of the host's budget that this process may hand out; `None`: all of it.
     pub fn set_share(&mut self, bytes: Option<u64>) {
-        self.share_bytes = bytes;
+        let before = std::mem::replace(&mut self.share_bytes, bytes);
+        if before.is_some() != bytes.is_some() {
+            self.set_limit();
+        }
     }
 
     pub fn counters(&self) -> GateCounters {
@@ -484,7 +495,6 @@ impl Gate {
         let queued = queueing_ns.saturating_mul(bytes_per_ms) / 1_000_000;
         let before = self.port_estimate_bytes.unwrap_or(0);
         self.port_estimate_bytes = Some(queued.max(before - before / ESTIMATE_FADES));
-        self.set_limit();
     }
 
     pub fn port_estimate_bytes(&self) -> Option<u64> {
@@ -493,6 +503,11 @@ impl Gate {
 
     /// Feeds the adaptation of the budget: packets that arrived, and that were found lost, and whether one carried a congestion mark.
     pub fn observe(&mut self, now: Time, round_trip_ns: u64, arrived: u64, lost: u64, congested: bool) {
+        if self.adaptation.cut_at.is_some_and(|at| now.since(at) >= CUT_MEMORY_NS) {
+            (self.adaptation.cut_at, self.adaptation.cut_port_bytes) = (None, None);
+            self.set_limit();
+        }
+        let estimate_bytes = self.port_estimate_bytes;
         let state = &mut self.adaptation;
         state.arrived += arrived;
         state.lost += lost;
@@ -505,13 +520,16 @@ impl Gate {
         if (congested || lossy) && state.cut_at.is_none_or(|at| now.since(at) >= round_trip_ns) {
             state.cut_at = Some(now);
             state.grown_at = now;
+            // Lost at a queue that was seen, or at one that nobody saw.
+            state.cut_port_bytes = Some(estimate_bytes.unwrap_or(0));
             let floor = self.floor_bytes();
             self.budget_bytes = (self.budget_bytes * 7 / 10).max(floor).min(self.limit_bytes);
             self.counters.cuts += 1;
+            self.set_limit();
         } else if self.budget_bytes < self.limit_bytes && now.since(state.grown_at) >= round_trip_ns {
             state.grown_at = now;
             let frame = self.senders.iter().map(|sender| sender.demand.frame_bytes).max().unwrap_or(0);
-            // Nothing has been lost yet: as far as is known there is room.
+            // Nothing was lost lately: as far as is known there is room.
             let more = if state.cut_at.is_none() { self.budget_bytes / UNCUT_GROWTH_SHARE } else { 0 };
             self.budget_bytes = (self.budget_bytes + more.max(frame)).min(self.limit_bytes);
         }

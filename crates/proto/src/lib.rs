@@ -26,8 +26,8 @@ mod time;
 pub use channel::{ChannelId, Readiness};
 pub use config::Config;
 pub use endpoint::{
-    AcceptError, BATCH_PACKETS, ConnectError, Counters, Endpoint, Event, ListenError, MOST_STARTS, Path, RecvError,
-    Route, SendError, Urgency,
+    AcceptError, BATCH_PACKETS, ConnectError, Counters, Endpoint, Event, Joined, ListenError, MOST_STARTS, Path,
+    RecvError, Route, SendError, Urgency,
 };
 pub use gate::{Gate, GateCounters};
 pub use ropeway_wire::{ErrorCode, Mode, SHIM_BYTES, Shim};

@@ -37,9 +37,9 @@ impl Rtt {
         self.least_ns.min(self.smoothed_ns)
     }
 
-    /// The least sample; 0 before the first.
-    pub fn known_least_ns(&self) -> u64 {
-        if self.known { self.least_ns } else { 0 }
+    /// The least sample, if there has been one.
+    pub fn known_least_ns(&self) -> Option<u64> {
+        self.known.then_some(self.least_ns)
     }
 
     /// How long an answer may reasonably take: smoothed + 4 x variation.

@@ -2,7 +2,7 @@
 
 mod world;
 
-use ropeway_proto::{Config, Mode, SendError};
+use ropeway_proto::{Config, Joined, Mode, SendError};
 use world::{MS, Net, PAYLOAD_BYTES, S, US, World, pair, pass, stream, wait_for};
 
 #[test]
@@ -113,11 +113,9 @@ fn messages_that_join_others_arrive_like_those_that_do_not() {
             message[..8].copy_from_slice(&number.to_be_bytes());
             let message = &message[..(number % 120 + 8) as usize];
             match world.hosts[0].send_joining(client, message) {
-                Some(is_due) => {
-                    joined += 1;
-                    due += u64::from(is_due);
-                }
-                None => {
+                Joined::KeptBack => joined += 1,
+                Joined::Due => due += 1,
+                Joined::Refused => {
                     wait_for(&mut world, S, "room", |world| {
                         let now = world.time();
                         receive(world);
@@ -135,10 +133,10 @@ fn messages_that_join_others_arrive_like_those_that_do_not() {
         });
         receive(&mut world);
         assert_eq!(received, 50_000);
-        assert!(joined > 25_000 && due > 0, "{joined} joined, {due} were due then");
+        assert!(joined > 25_000 && due > 0, "{joined} joined, {due} were due with that");
         let now = world.time();
         world.hosts[0].abort(now, client);
-        assert_eq!(world.hosts[0].send_joining(client, &message), None);
+        assert_eq!(world.hosts[0].send_joining(client, &message), Joined::Refused);
     }
 }
 

@@ -2,10 +2,10 @@
 
 use ropeway_wire::{ErrorCode, Extent, FinFields, Mode, OpenFields};
 
+use super::sending::{SendError, is_kept_back};
 use super::{Endpoint, Listener, Path, Route};
 use crate::association::{Association, Attempt, Phase};
 use crate::channel::{Channel, ChannelId, Readiness, Sendable, Unsent};
-use crate::statistics::Limit;
 use crate::time::Time;
 
 /// Longest queue of channels to accept: more is memory for peers that nobody serves.
@@ -35,20 +35,6 @@ pub enum ConnectError {
     NoMemory,
     #[error("no route to the peer was given, or none bears the shortest packets")]
     NoRoute,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SendError {
-    #[error("no room to send now")]
-    WouldBlock,
-    #[error("this end has closed the channel for sending")]
-    Closed,
-    #[error("the message is longer than the {limit} bytes that the peer takes")]
-    TooLong { limit: u64 },
-    #[error("{0}")]
-    Failed(ErrorCode),
-    #[error("no such channel")]
-    Unknown,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -276,137 +262,6 @@ impl Endpoint {
         if !association.has_undelivered() {
             association.waiting_since = now;
         }
-    }
-
-    /// Hands bytes over to be sent: of a stream as many as there is room for, of messages all or none.
-    ///
-    /// # Errors
-    /// See [`SendError`].
-    pub fn send(&mut self, now: Time, id: ChannelId, bytes: &[u8]) -> Result<usize, SendError> {
-        self.send_bytes(now, id, bytes, None)
-    }
-
-    /// Adds a short message to a packet that is kept back. `None`: there is no such packet, or no room in it; use [`Endpoint::send`]. Otherwise whether it
-    /// is kept back no longer, and the next [`Endpoint::transmit`] sends it: if not, nothing is due that was not before, so that the time does not matter.
-    pub fn send_joining(&mut self, id: ChannelId, message: &[u8]) -> Option<bool> {
-        let at = self.channel_index(id)?;
-        let channel = &mut self.channels[at as usize];
-        if channel.detached {
-            return None;
-        }
-        let association = &mut self.associations[channel.association as usize];
-        let most = channel.outgoing.room(self.config.send_buffer_bytes as usize).min(association.peer_longest as usize);
-        // What has ended, or carries no messages, has no packet that others may join.
-        if message.len() > most
-            || !is_kept_back(association, channel)
-            || !channel.outgoing.join_records(message, association.payload_bytes)
-        {
-            return None;
-        }
-        if is_kept_back(association, channel) {
-            recount(association, channel);
-            return Some(false);
-        }
-        self.schedule_channel(at);
-        Some(true)
-    }
-
-    /// Like [`Endpoint::send`] for a message that is worth sending only until `deadline`: if it is not under way by then it is dropped, the drop is counted in
-    /// [`ChannelStatistics::expired_messages`](crate::ChannelStatistics), and the channel announced as changed. It shares no packet with others. Bytes of a
-    /// stream cannot be left out: there the deadline means nothing.
-    ///
-    /// # Errors
-    /// See [`SendError`].
-    pub fn send_until(&mut self, now: Time, id: ChannelId, bytes: &[u8], deadline: Time) -> Result<usize, SendError> {
-        self.send_bytes(now, id, bytes, Some(deadline))
-    }
-
-    /// Drops the messages of a channel that are not under way, and says how many. Of a stream nothing is dropped.
-    pub fn cancel(&mut self, id: ChannelId) -> u64 {
-        let Some(at) = self.channel_index(id) else { return 0 };
-        let channel = &mut self.channels[at as usize];
-        if channel.mode == Mode::Stream || channel.detached {
-            return 0;
-        }
-        let count = channel.outgoing.cancel(&mut self.tx_pool);
-        self.unschedule(at);
-        count
-    }
-
-    /// Drops what is past its deadline on the channels of an association, and looks for the next deadline.
-    pub(super) fn expire_messages(&mut self, now: Time, index: u32) {
-        let channels: Vec<u32> = self.associations[index as usize].channels.indices().collect();
-        let mut next: Option<Time> = None;
-        for at in channels {
-            let channel = &mut self.channels[at as usize];
-            if channel.outgoing.expire(now, &mut self.tx_pool) > 0 {
-                channel.outgoing.starved = false;
-                self.unschedule(at);
-                self.announce_channel(at);
-            }
-            next = [next, self.channels[at as usize].outgoing.next_deadline()].into_iter().flatten().min();
-        }
-        self.associations[index as usize].deadline_at = next;
-    }
-
-    fn send_bytes(
-        &mut self,
-        now: Time,
-        id: ChannelId,
-        bytes: &[u8],
-        deadline: Option<Time>,
-    ) -> Result<usize, SendError> {
-        let at = self.channel_index(id).ok_or(SendError::Unknown)?;
-        let channel = &mut self.channels[at as usize];
-        if let Some(code) = channel.failed {
-            return Err(SendError::Failed(code));
-        }
-        if channel.incoming.peer_is_gone() {
-            return Err(SendError::Failed(ErrorCode::Reset));
-        }
-        if channel.outgoing.is_finished() {
-            return Err(SendError::Closed);
-        }
-        let association = &mut self.associations[channel.association as usize];
-        if !association.is_open() {
-            channel.outgoing.starved = true;
-            return Err(SendError::WouldBlock);
-        }
-        let (limit, payload_bytes) = (self.config.send_buffer_bytes as usize, association.payload_bytes);
-        let taken = match channel.mode {
-            Mode::Stream => channel.outgoing.write(bytes, limit, payload_bytes, &mut self.tx_pool),
-            Mode::Messages => {
-                // A message that does not fit into half the memory might wait for ever.
-                let own = u64::from(self.config.longest_message_bytes).min(self.tx_pool.limit_bytes() as u64 / 2);
-                let most = u64::from(association.peer_longest).min(own);
-                if bytes.len() as u64 > most {
-                    return Err(SendError::TooLong { limit: most });
-                }
-                let alone = deadline.is_some();
-                if !channel.outgoing.write_message(bytes, alone, limit, payload_bytes, &mut self.tx_pool) {
-                    channel.outgoing.starved = true;
-                    return Err(SendError::WouldBlock);
-                }
-                if let Some(deadline) = deadline {
-                    channel.outgoing.set_deadline(deadline);
-                    let first = association.deadline_at.map_or(deadline, |at| at.min(deadline));
-                    association.deadline_at = Some(first);
-                }
-                bytes.len()
-            }
-        };
-        if taken == 0 && !bytes.is_empty() {
-            channel.outgoing.starved = true;
-            return Err(SendError::WouldBlock);
-        }
-        if !association.has_undelivered() {
-            association.waiting_since = now;
-        }
-        let index = channel.association;
-        self.schedule_channel(at);
-        // Without credit nothing is transmitted, and yet somebody has to ask for it.
-        self.settle_timers(now, index);
-        Ok(taken)
     }
 
     /// Reads bytes of a stream, or one message. `None`: the peer has closed, and everything was read.
@@ -653,17 +508,6 @@ impl Endpoint {
             recount(&mut self.associations[channel.association as usize], channel);
         }
     }
-}
-
-/// What is queued waits for a grant; or it is a packet that goes when it is full, flushed or late, or when something is acknowledged. Until then looking at it again is
-/// in vain.
-fn is_kept_back(association: &Association, channel: &Channel) -> bool {
-    let waits_for_company = || {
-        association.flush_at.is_some()
-            && !channel.outgoing.no_delay
-            && channel.outgoing.is_small_batch(association.payload_bytes)
-    };
-    channel.outgoing.scheduled && (association.limit_kind == Limit::Grant || waits_for_company())
 }
 
 /// Puts a channel that may send into its association's round, or among those whose next packet needs no grant.

@@ -24,6 +24,11 @@ impl Endpoint {
         self.timers.first().map(|&(at, _)| at)
     }
 
+    /// Whether a timer is due of those that [`Endpoint::next_timeout`] has looked up.
+    pub fn is_timer_due(&self, now: Time) -> bool {
+        self.timers.first().is_some_and(|&(at, _)| at <= now)
+    }
+
     /// Runs what is due.
     pub fn handle_timeout(&mut self, now: Time) {
         let _ = self.next_timeout(now);
@@ -81,8 +86,8 @@ impl Endpoint {
         let mut due = self.idle_due_at(association);
         let mut by = |at: Option<Time>| due = at.map_or(due, |at| due.min(at));
         by(association.ack_at);
-        // What is due already waits for `transmit`, not for time.
-        by(association.ask_at.filter(|&at| at > now));
+        // What is due already waits for `transmit`, not for time; unless it became due since anybody looked.
+        by(association.ask_at.filter(|&at| at > now || !association.ready));
         by(association.flush_at);
         by(association.deadline_at);
         by(association.state_due_at(&self.config));
