@@ -5,9 +5,10 @@
 //! this crate.
 //!
 //! The order of calls is free: [`Link::send`] and [`Link::receive`] never block; who wants to wait sleeps on [`Link::descriptor`].
-//! Wrappers (faults, packet capture, traces) are links around a link.
+//! Wrappers (faults, packet capture, traces) are links around a link. A [delay line](delay) is none: it carries other people's frames.
 
 mod clock;
+pub mod delay;
 pub mod fault;
 mod faults;
 pub mod memory;

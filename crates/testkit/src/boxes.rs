@@ -83,9 +83,26 @@ pub struct Port {
     pub loss_to_host_percent: f64,
 }
 
-#[derive(Deserialize)]
-struct Status {
-    ports: Vec<Port>,
+/// A box, as `ropeway box status --json` prints it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Status {
+    /// `netem` or `delay-line`, if there is a delay.
+    pub delay_by: Option<String>,
+    /// While it lives.
+    pub delay_line: Option<DelayLine>,
+    pub ports: Vec<Port>,
+}
+
+/// What the process that delays says of itself.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct DelayLine {
+    pub pid: i32,
+    pub frames: u64,
+    pub waiting: u64,
+    pub passed: u64,
+    pub dropped: u64,
+    pub late_mean_us: f64,
+    pub late_most_us: f64,
 }
 
 #[derive(Deserialize)]
@@ -185,12 +202,17 @@ impl TestBox {
         self.ropeway(&["loss", host, share]).expect_success();
     }
 
+    /// The box as it is now.
+    #[track_caller]
+    pub fn status(&self) -> Status {
+        let printed = self.ropeway(&["status", "--json"]).expect_success().stdout;
+        serde_json::from_str(&printed).unwrap_or_else(|e| panic!("{e} in: {printed}"))
+    }
+
     /// All ports as they are now.
     #[track_caller]
     pub fn ports(&self) -> Vec<Port> {
-        let printed = self.ropeway(&["status", "--json"]).expect_success().stdout;
-        let status: Status = serde_json::from_str(&printed).unwrap_or_else(|e| panic!("{e} in: {printed}"));
-        status.ports
+        self.status().ports
     }
 
     /// One port as it is now; that of a host has the host's name.

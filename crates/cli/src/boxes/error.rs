@@ -34,8 +34,13 @@ pub enum Error {
     #[error("box `{name}` has no host or port `{port}`; it has {there}")]
     NoPort { name: String, port: String, there: String },
 
-    #[error("--delay needs the queueing discipline netem (CONFIG_NET_SCH_NETEM), which this kernel does not have")]
-    NoDelay,
+    #[error(
+        "without the queueing discipline netem (CONFIG_NET_SCH_NETEM), which this kernel does not have, a process delays the frames: {0}"
+    )]
+    NotWithoutNetem(String),
+
+    #[error("the delay line, which stands in for this kernel's missing netem, does not start: {said}")]
+    NoDelayLine { said: String },
 
     #[error("`{command}` failed: {said}{hint}")]
     Tool { command: String, said: String, hint: &'static str },

@@ -1,9 +1,10 @@
 //! `ropeway box`: a cluster in a box, network namespaces joined by a switch with real rates and buffers.
 //!
 //! [`plan`] works out what a box consists of, [`switch`] writes the commands that make a switch of a namespace, [`up`] and [`down`]
-//! make it and take it away, [`status`] reads what is there, [`exec`] runs programs inside. A box has no daemon and no file:
-//! all of it is in the kernel, where [`names`] finds it again. docs/box.md says what is honest about it and what is not.
+//! make it and take it away, [`status`] reads what is there, [`exec`] runs programs inside. A box has no daemon (but on a kernel without
+//! netem the process of [`delay`]) and no file: all of it is in the kernel, where [`names`] finds it again. docs/box.md says what is honest about it and what is not.
 
+mod delay;
 mod down;
 mod error;
 mod exec;
@@ -83,6 +84,9 @@ enum Command {
         #[arg(long)]
         all: bool,
     },
+    /// The process that delays frames, which `up` starts
+    #[command(hide = true)]
+    DelayLine(delay::Args),
 }
 
 #[derive(clap::Args, Debug)]
@@ -99,7 +103,8 @@ struct Up {
     /// The rate of each host's own interface; without it hosts send to the switch as fast as the processors can
     #[arg(long, value_name = "RATE", requires = "rate")]
     host_rate: Option<Rate>,
-    /// How long each frame is under way between two hosts, besides its time on the line, like 50us
+    /// How long each frame is under way between two hosts, besides its time on the line, like 50us; by the kernel's netem, or by a process
+    /// of the box where the kernel has none, which is less exact and takes fewer frames (`status` says which)
     #[arg(long, value_name = "TIME")]
     delay: Option<Delay>,
     /// The largest payload of a frame, in bytes
@@ -145,6 +150,7 @@ pub fn main(args: &Args) -> ExitCode {
         Command::Status { .. } => ("status", 1),
         Command::List { .. } => ("list", 1),
         Command::Down { .. } => ("down", 1),
+        Command::DelayLine(args) => return delay::run(args),
     };
     run(args).unwrap_or_else(|error| {
         eprintln!("ropeway box {verb}: {error}");
@@ -180,7 +186,7 @@ fn run(args: &Args) -> Result<ExitCode> {
             let status = status::status(&found)?;
             show(&if *json { to_json(&status)? } else { status::table(&status) })?;
         }
-        Command::Up(_) | Command::List { .. } | Command::Down { .. } => {}
+        Command::Up(_) | Command::List { .. } | Command::Down { .. } | Command::DelayLine(_) => {}
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,8 @@
-//! Switches off what makes a host hand frames larger than the MTU to its interface, through ethtool's netlink interface.
+//! Switches off what makes a host hand frames larger than the MTU to its interface, or frames without their check sums, through ethtool's
+//! netlink interface.
 //!
-//! Programs and TCP may still make large segments; the kernel then cuts them into frames before they leave the host, as an
-//! interface without that ability has it do. Message layouts: `linux/ethtool_netlink.h`, `linux/genetlink.h`.
+//! Programs and TCP may still make large segments; the kernel then cuts them into frames before they leave the host, and computes
+//! the check sums of TCP and UDP, as an interface without these abilities has it do. Message layouts: `linux/ethtool_netlink.h`, `linux/genetlink.h`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,6 +17,11 @@ fn takes_large_segments(ability: &str) -> bool {
     let segments =
         ability.starts_with("tx-") && ability.ends_with("-segmentation") && ability != "tx-generic-segmentation";
     segments || ability == "tx-gso-list"
+}
+
+/// Whether an ability lets an interface take frames whose check sum it is to compute.
+fn takes_partial_checksums(ability: &str) -> bool {
+    ability.starts_with("tx-checksum-")
 }
 
 const NLMSG_ERROR: u16 = 2;
@@ -49,18 +55,18 @@ const ATTRIBUTE_HEADER: usize = 4;
 /// Answers are some hundred bytes.
 const REPLY_BYTES: usize = 16 * 1024;
 
-/// Makes a device of the calling thread's namespace send frames of at most its MTU.
-pub fn segment_in_software(device: &str) -> Result<()> {
+/// Makes a device of the calling thread's namespace send frames of at most its MTU, and if asked with their check sums.
+pub fn switch_off(device: &str, checksums_too: bool) -> Result<()> {
     let change = || -> io::Result<()> {
         let mut netlink = Netlink::open()?;
         let family = netlink.family("ethtool")?;
         let answer = netlink.request(family, ETHTOOL_MSG_FEATURES_GET, &header(device, 0))?;
         // Those of this kernel, whatever its version.
         let mut names = active_features(&answer);
-        names.retain(|name| takes_large_segments(name));
+        names.retain(|name| takes_large_segments(name) || checksums_too && takes_partial_checksums(name));
         netlink.request(family, ETHTOOL_MSG_FEATURES_SET, &features_off(device, &names)).map(drop)
     };
-    change().map_err(Error::system(format!("switch off the segmentation offloads of {device}")))
+    change().map_err(Error::system(format!("switch off the offloads of {device}")))
 }
 
 /// The attribute that names the device.
@@ -219,6 +225,8 @@ mod tests {
         for name in ["tx-generic-segmentation", "tx-scatter-gather", "tx-checksum-ip-generic", "rx-gro"] {
             assert!(!takes_large_segments(name), "{name}");
         }
+        assert!(takes_partial_checksums("tx-checksum-ip-generic") && takes_partial_checksums("tx-checksum-sctp"));
+        assert!(!takes_partial_checksums("rx-checksum") && !takes_partial_checksums("tx-scatter-gather"));
     }
 
     #[test]

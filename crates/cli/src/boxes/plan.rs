@@ -161,11 +161,69 @@ impl Shape {
     }
 }
 
-/// A delay in front of a port, with room for all frames that can be under way.
+/// How long frames are under way, and what keeps them so long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DelayLine {
-    pub delay: Duration,
-    pub limit_frames: u64,
+pub struct Delayed {
+    pub time: Duration,
+    pub by: Mechanism,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mechanism {
+    /// The kernel's netem in front of each port, with room for all frames that can be under way.
+    Netem { limit_frames: u64 },
+    /// A process, at the same place.
+    Line(Line),
+}
+
+/// What the process that delays has to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The number of the first port of the switch, from which those of the others follow.
+    pub first_port: u32,
+    /// The number of the device at which it sees the frames for that port, likewise.
+    pub first_device: u32,
+    pub mtu: u32,
+    /// Room for so many frames, of all ports together.
+    pub frames: u64,
+}
+
+impl Line {
+    /// Far above the numbers that a namespace gives by itself, and apart from each other.
+    const FIRST_PORT: u32 = 1 << 20;
+    const FIRST_DEVICE: u32 = 1 << 21;
+    /// The most memory of a delay line, which is the kernel's and taken beforehand.
+    const MOST_BYTES: u64 = 256 << 20;
+    /// What the process takes in a second: 290,000 were seen on a slow machine that had other work.
+    const FRAMES_PER_S: u64 = 300_000;
+    /// There is always room for a burst.
+    const LEAST_FRAMES: u64 = 1024;
+    /// What the kernel writes beside a frame in its slot.
+    const SLOT_OVERHEAD_BYTES: u32 = 128;
+
+    /// Refused where a single port's line carries more than the process can take, or more within the delay than there is room for.
+    fn new(delay: Duration, mtu: u32, port: Option<Shape>) -> Result<Line> {
+        let most = Self::MOST_BYTES / u64::from(mtu + Self::SLOT_OVERHEAD_BYTES);
+        let frame = u64::from(mtu + HEADER_BYTES + LINE_OVERHEAD_BYTES);
+        let on_one_line = |time: Duration| port.map_or(0, |shape| shape.rate.bytes_in(time) / frame);
+        let (in_a_second, in_delay) = (on_one_line(Duration::from_secs(1)), on_one_line(delay));
+        if in_a_second > Self::FRAMES_PER_S {
+            return Err(Error::NotWithoutNetem(format!(
+                "it takes about {} of them in a second, and one port carries {in_a_second} at this rate; make --rate smaller or \
+                 --mtu larger",
+                Self::FRAMES_PER_S
+            )));
+        }
+        if in_delay > most {
+            return Err(Error::NotWithoutNetem(format!(
+                "it has room for {most} of them, and one port carries {in_delay} at this rate within {delay:?}; make --delay or \
+                 --rate smaller"
+            )));
+        }
+        let wanted = (delay.as_nanos() * u128::from(Self::FRAMES_PER_S) / 1_000_000_000) as u64;
+        let frames = (wanted + Self::LEAST_FRAMES).min(most);
+        Ok(Line { first_port: Self::FIRST_PORT, first_device: Self::FIRST_DEVICE, mtu, frames })
+    }
 }
 
 /// A box, ready to be made.
@@ -179,7 +237,7 @@ pub struct Plan {
     pub port: Option<Shape>,
     /// Of each host's own interface.
     pub uplink: Option<Shape>,
-    pub delay: Option<DelayLine>,
+    pub delay: Option<Delayed>,
     /// Whether no frame is larger than the MTU, because hosts segment what they send by themselves.
     pub wire_frames: bool,
 }
@@ -212,9 +270,24 @@ impl Plan {
             mtu: options.mtu,
             port: options.rate.map(|rate| Shape::new(rate, buffer, options.mtu)),
             uplink: options.host_rate.map(|rate| Shape::new(rate, host_queue, options.mtu)),
-            delay: options.delay.map(|Delay(delay)| delay_line(delay, options)),
+            delay: options.delay.map(|Delay(time)| Delayed { time, by: netem(time, options) }),
             wire_frames: options.wire_frames || options.rate.is_some(),
         })
+    }
+
+    /// The same with a process that delays, for a kernel that cannot.
+    pub fn without_netem(self) -> Result<Plan> {
+        let Some(Delayed { time, .. }) = self.delay else { return Ok(self) };
+        let by = Mechanism::Line(Line::new(time, self.mtu, self.port)?);
+        Ok(Plan { delay: Some(Delayed { time, by }), wire_frames: true, ..self })
+    }
+
+    /// The process that delays, if there is to be one.
+    pub fn line(&self) -> Option<Line> {
+        match self.delay?.by {
+            Mechanism::Line(line) => Some(line),
+            Mechanism::Netem { .. } => None,
+        }
     }
 
     pub fn has_gateways(&self) -> bool {
@@ -244,12 +317,12 @@ fn io_hosts(options: &Options) -> Result<u8> {
     }
 }
 
-fn delay_line(delay: Duration, options: &Options) -> DelayLine {
+fn netem(delay: Duration, options: &Options) -> Mechanism {
     // All hosts may send to one port.
     let fastest = options.host_rate.or(options.rate).map_or(0, |rate| rate.bytes_in(delay));
     let limit_frames = (fastest * u64::from(options.hosts) / MIN_FRAME_BYTES).max(MIN_DELAY_QUEUE_FRAMES);
     // The kernel counts in 32 bits.
-    DelayLine { delay, limit_frames: limit_frames.min(u64::from(u32::MAX)) }
+    Mechanism::Netem { limit_frames: limit_frames.min(u64::from(u32::MAX)) }
 }
 
 #[cfg(test)]
@@ -298,7 +371,7 @@ mod tests {
         addresses.sort();
         addresses.dedup();
         assert_eq!(addresses.len(), count);
-        assert!(plan.legs.iter().all(|leg| leg.port().len() + "-up".len() <= 15), "names of devices have 15 letters");
+        assert!(plan.legs.iter().all(|leg| leg.port().len() + "-dly".len() <= 15), "names of devices have 15 letters");
     }
 
     #[test]
@@ -330,11 +403,29 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_line_has_room_for_what_is_under_way() {
+    fn a_delay_has_room_for_what_is_under_way() {
         let delayed = Options { delay: Some("1ms".parse().unwrap()), ..options(32, 0) };
-        let line = plan(&delayed).unwrap().delay.unwrap();
+        let by = |options: &Options| plan(options).unwrap().delay.unwrap().by;
         // 125,000 bytes a host in a millisecond, 32 hosts, frames of 64 bytes.
-        assert_eq!(line.limit_frames, 62_500);
-        assert_eq!(plan(&Options { rate: None, ..delayed }).unwrap().delay.unwrap().limit_frames, 1000);
+        assert_eq!(by(&delayed), Mechanism::Netem { limit_frames: 62_500 });
+        assert_eq!(by(&Options { rate: None, ..delayed }), Mechanism::Netem { limit_frames: 1000 });
+    }
+
+    #[test]
+    fn a_process_that_delays_has_bounded_memory_and_refuses_what_exceeds_it() {
+        let with = |delay: &str| Options { delay: Some(delay.parse().unwrap()), ..options(2, 0) };
+        let frames = |options: &Options| plan(options)?.without_netem().map(|plan| plan.line().unwrap().frames);
+        assert_eq!(frames(&with("10ms")).unwrap(), 3_000 + 1_024);
+        assert_eq!(frames(&with("1s")).unwrap(), (256 << 20) / (1500 + 128));
+        let refused = frames(&with("3s")).unwrap_err().to_string();
+        assert!(refused.contains("CONFIG_NET_SCH_NETEM") && refused.contains("within 3s"), "{refused}");
+        let fast = |mtu| Options { rate: Some("10gbit".parse().unwrap()), mtu, ..with("1ms") };
+        let refused = frames(&fast(1500)).unwrap_err().to_string();
+        assert!(refused.contains("carries 812743 at this rate; make --rate smaller"), "{refused}");
+        frames(&fast(9000)).unwrap();
+        frames(&Options { rate: Some("100mbit".parse().unwrap()), ..with("10s") }).unwrap();
+        frames(&Options { rate: None, ..with("10s") }).unwrap();
+        let free = plan(&Options { rate: None, ..with("1ms") }).unwrap();
+        assert!(!free.wire_frames && free.without_netem().unwrap().wire_frames);
     }
 }

@@ -6,11 +6,12 @@ use std::fs;
 
 use serde::{Deserialize, Serialize};
 
+use super::delay::{self, Report};
 use super::error::{Error, Result};
 use super::names::{Found, Member};
 use super::netns;
 use super::plan::{Leg, Segment};
-use super::switch::{Direction, Fault, JUMP_IF_AT_LEAST, show_filters, uplink_out};
+use super::switch::{Direction, Fault, JUMP_IF_AT_LEAST, delay_in, show_filters, uplink_out};
 use super::tools::{Tool, ask, ask_all};
 use super::units::{Rate, Share};
 use super::up::COMPLETE;
@@ -20,7 +21,20 @@ use super::up::COMPLETE;
 pub struct Status {
     pub name: String,
     pub mtu_bytes: u32,
+    /// What delays frames, if anything does.
+    pub delay_by: Option<DelayBy>,
+    /// What the delay line says; null if there is none, or it does not live any more.
+    pub delay_line: Option<Report>,
     pub ports: Vec<Port>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+pub enum DelayBy {
+    /// The kernel.
+    Netem,
+    /// A process.
+    DelayLine,
 }
 
 /// A port of the switch: the end of a host's cable. "Sent" goes to the host, "received" comes from it. Counters never go back.
@@ -218,6 +232,7 @@ pub fn status(found: &Found) -> Result<Status> {
         let in_host = in_hosts.get(&leg.member).and_then(|devices| devices.get(leg.device())).copied().unwrap_or(0);
         let of = |device: &str, kind: &str| qdiscs.iter().find(|q| q.dev == device && q.kind == kind);
         let parts = Parts {
+            line: by_name.get(delay_in(&port).as_str()).copied(),
             queue: of(&port, "tbf"),
             delay: of(&port, "netem"),
             filters: of(&port, "clsact"),
@@ -226,11 +241,19 @@ pub fn status(found: &Found) -> Result<Status> {
         ports.push(row(*leg, link, &parts, faults, in_host));
     }
     let mtu_bytes = legs.first().and_then(|leg| by_name.get(leg.port().as_str())).map_or(0, |link| link.mtu);
-    Ok(Status { name: found.name.to_string(), mtu_bytes, ports })
+    let has_line = legs.iter().any(|leg| by_name.contains_key(delay_in(&leg.port()).as_str()));
+    let delay_by = match ports.iter().any(|port| port.delay_us.is_some()) {
+        true if has_line => Some(DelayBy::DelayLine),
+        true => Some(DelayBy::Netem),
+        false => None,
+    };
+    let delay_line = if has_line { delay::ask(&switch)? } else { None };
+    Ok(Status { name: found.name.to_string(), mtu_bytes, delay_by, delay_line, ports })
 }
 
-/// The queueing disciplines of a port.
+/// The queueing disciplines of a port, and the device of the delay line.
 struct Parts<'a> {
+    line: Option<&'a Link>,
     queue: Option<&'a Qdisc>,
     delay: Option<&'a Qdisc>,
     filters: Option<&'a Qdisc>,
@@ -238,7 +261,9 @@ struct Parts<'a> {
 }
 
 fn row(leg: Leg, link: &Link, parts: &Parts<'_>, faults: &[(Direction, Fault)], dropped_in_host: u64) -> Port {
-    let Parts { queue, delay, filters, uplink } = parts;
+    let Parts { line, queue, delay, filters, uplink } = parts;
+    let by_netem = delay.and_then(|q| q.options.delay.as_ref()).map(|netem| netem.delay * 1e6);
+    let by_line = || line.and_then(|link| link.ifalias.parse::<u64>().ok()).map(|ns| ns as f64 / 1e3);
     let rate = |qdisc: &Option<&Qdisc>| qdisc.and_then(|q| q.options.rate).map(|bytes_per_s| bytes_per_s * 8);
     let loss = |of: Direction| {
         let share = faults.iter().find_map(|(direction, fault)| match fault {
@@ -257,7 +282,7 @@ fn row(leg: Leg, link: &Link, parts: &Parts<'_>, faults: &[(Direction, Fault)], 
         buffer_bytes: queue.and_then(|q| q.options.limit),
         burst_bytes: queue.and_then(|q| q.options.burst),
         host_rate_bits_per_s: rate(uplink),
-        delay_us: delay.and_then(|q| q.options.delay.as_ref()).map(|d| d.delay * 1e6),
+        delay_us: by_netem.or_else(by_line),
         queue_bytes: queue.map_or(0, |q| q.backlog),
         queue_packets: queue.map_or(0, |q| q.qlen),
         drops: queue.map_or(0, |q| q.drops),
@@ -296,12 +321,15 @@ pub fn table(status: &Status) -> String {
         let rate = |bits: Option<u64>| bits.map(|bits_per_s| Rate { bits_per_s }.to_string());
         let buffer = port.buffer_bytes.map(|bytes| format!(", port buffer {bytes} bytes"));
         let host = rate(port.host_rate_bits_per_s).map(|rate| format!(", hosts' own rate {rate}"));
-        let delay = port.delay_us.map(|us| format!(", delay {us} us"));
+        let by = if status.delay_by == Some(DelayBy::Netem) { "netem" } else { "delay line" };
+        let delay = port.delay_us.map(|us| format!(", delay {us} us ({by})"));
         let (rate, buffer) = (or(rate(port.rate_bits_per_s), "none"), or(buffer, ""));
         // Writing to a string does not fail.
         let _ = write!(text, ", rate {rate}{buffer}{}{}", or(host, ""), or(delay, ""));
     }
-    text.push_str("\n\n");
+    text.push('\n');
+    text.push_str(&delay_line(status));
+    text.push('\n');
     let head = ["PORT", "SEGMENT", "ADDRESS", "QUEUE", "DROPS", "SENT", "RECEIVED", "LOST", "MISSED", "STATE"];
     let mut rows = vec![head.map(String::from)];
     rows.extend(status.ports.iter().map(|port| {
@@ -331,6 +359,25 @@ pub fn table(status: &Status) -> String {
         text.push('\n');
     }
     text
+}
+
+/// What the process that delays has done, or that it is gone.
+fn delay_line(status: &Status) -> String {
+    match (status.delay_by, &status.delay_line) {
+        (Some(DelayBy::DelayLine), Some(report)) => {
+            let Report { pid, frames, waiting, passed, dropped, late_mean_us, late_most_us } = report;
+            format!(
+                "delay line: process {pid}, {waiting} of at most {frames} frames under way, {passed} passed, {dropped} dropped, \
+                 late by {late_mean_us:.0} us on average and {late_most_us:.0} us at most\n"
+            )
+        }
+        (Some(DelayBy::DelayLine), None) => format!(
+            "delay line: its process has ended, or does not answer: NO FRAME PASSES BETWEEN HOSTS; `ropeway box down --name {}` \
+             takes the box away, `up` makes it anew\n",
+            status.name
+        ),
+        _ => String::new(),
+    }
 }
 
 fn state(port: &Port) -> String {
@@ -374,7 +421,7 @@ mod tests {
         );
         let faults: Vec<_> = loss.iter().filter_map(|f| Some((Direction::ToHost, fault(f)?))).collect();
         let leg = Leg { member: Member::Host(1), segment: Segment::Compute };
-        let parts = Parts { queue: Some(&queue), delay: None, filters: Some(&filters), uplink: None };
+        let parts = Parts { line: None, queue: Some(&queue), delay: None, filters: Some(&filters), uplink: None };
         let port = row(leg, &link, &parts, &faults, 10);
         assert_eq!((port.rate_bits_per_s, port.buffer_bytes), (Some(1_000_000_000), Some(131_072)));
         assert_eq!((port.queue_bytes, port.queue_packets, port.drops), (1514, 1, 7));
@@ -382,9 +429,36 @@ mod tests {
         assert_eq!((port.cut, port.loss_from_host_percent, port.loss_to_host_percent), (false, 0.0, 1.0));
         assert_eq!(state(&port), "loss 1% to the host");
         assert_eq!(port.addresses, ["10.0.1.1", "fd00:1::1"]);
-        let status = Status { name: "b".into(), mtu_bytes: 1500, ports: vec![port] };
-        let table = table(&status);
-        assert!(table.starts_with("box b: MTU 1500, rate 1gbit, port buffer 131072 bytes\n\nPORT"), "{table}");
+        let status = Status { name: "b".into(), mtu_bytes: 1500, delay_by: None, delay_line: None, ports: vec![port] };
+        let shown = table(&status);
+        assert!(shown.starts_with("box b: MTU 1500, rate 1gbit, port buffer 131072 bytes\n\nPORT"), "{shown}");
+    }
+
+    #[test]
+    fn a_delay_line_that_is_gone_says_so() {
+        let link: Link = parsed(
+            r#"{"ifname":"h1","mtu":1500,"stats64":{"rx":{"bytes":0,"packets":0,"dropped":0},"tx":{"bytes":0,"packets":0,"dropped":1}}}"#,
+        );
+        let line: Link = parsed(
+            r#"{"ifname":"h1-dly","mtu":1500,"ifalias":"5000000",
+                "stats64":{"rx":{"bytes":0,"packets":0,"dropped":0},"tx":{"bytes":0,"packets":0,"dropped":2}}}"#,
+        );
+        let leg = Leg { member: Member::Host(1), segment: Segment::Compute };
+        let parts = Parts { line: Some(&line), queue: None, delay: None, filters: None, uplink: None };
+        let port = row(leg, &link, &parts, &[], 4);
+        assert_eq!((port.delay_us, port.missed_packets), (Some(5000.0), 5));
+        let delay_by = Some(DelayBy::DelayLine);
+        let gone = Status { name: "b".into(), mtu_bytes: 1500, delay_by, delay_line: None, ports: vec![port] };
+        let shown = table(&gone);
+        assert!(shown.contains(", delay 5000 us (delay line)\ndelay line: its process has ended"), "{shown}");
+        assert!(shown.contains("`ropeway box down --name b`"), "{shown}");
+        let (late_mean_us, late_most_us) = (8.4, 100.0);
+        let report = Report { pid: 7, frames: 9, waiting: 1, passed: 5, dropped: 2, late_mean_us, late_most_us };
+        let shown = table(&Status { delay_line: Some(report), ..gone });
+        assert!(
+            shown.contains("process 7, 1 of at most 9 frames under way, 5 passed, 2 dropped, late by 8 us"),
+            "{shown}"
+        );
     }
 
     #[test]

@@ -9,11 +9,13 @@
 //!    and addresses that nobody has), and the frame itself is consumed. The copy belongs to no socket. That is the
 //!    point of it: a kernel counts what its sockets have under way, and a frame that belonged to one until it has left the
 //!    port's queue would hold its sender back as no switch can;
-//! 4. on the way out of that port: `cut` and `loss` again, then the delay, then the queue with the port's rate and buffer.
+//! 4. on the way out of that port: `cut` and `loss` again, then the delay, then the queue with the port's rate and buffer. Where a process
+//!    delays frames ([`delay`](super::delay)), the copies go to a device `PORT-dly` instead, where it sees them, and enter the way out of
+//!    the port when the process sends them there.
 //!
 //! Frames are looked at up to their Ethernet addresses and no further, so any protocol passes.
 
-use super::plan::{DelayLine, LINE_OVERHEAD_BYTES, Leg, Plan, Segment, Shape};
+use super::plan::{Delayed, LINE_OVERHEAD_BYTES, Leg, Mechanism, Plan, Segment, Shape};
 use super::units::Share;
 
 /// Order of the filters at a port.
@@ -49,6 +51,16 @@ pub fn uplink_out(port: &str) -> String {
     format!("{port}-up")
 }
 
+/// The device on which the process that delays sees the frames for a port.
+pub fn delay_in(port: &str) -> String {
+    format!("{port}-dly")
+}
+
+/// The other end of its pair, which nobody uses: no other kind of device is in every kernel.
+pub fn delay_end(port: &str) -> String {
+    format!("{port}-end")
+}
+
 /// All that makes the devices of the switch's namespace a switch.
 pub fn commands(plan: &Plan) -> Vec<String> {
     let segments = Segment::ALL.map(|segment| plan.legs_in(segment).collect::<Vec<Leg>>());
@@ -60,6 +72,12 @@ fn port(plan: &Plan, leg: Leg, segment: &[Leg]) -> Vec<String> {
     let port = leg.port();
     let mut lines = queues(&port, plan.delay, plan.port);
     lines.push(format!("qdisc add dev {port} clsact"));
+    if plan.line().is_some() {
+        let seen = delay_in(&port);
+        lines.push(format!("qdisc add dev {seen} clsact"));
+        // The process has its copy by then, and this namespace's own IP is not to get one.
+        lines.push(Fault::Cut.set(&seen, Direction::FromHost));
+    }
     let arrives = match plan.uplink {
         None => port,
         Some(shape) => {
@@ -71,18 +89,21 @@ fn port(plan: &Plan, leg: Leg, segment: &[Leg]) -> Vec<String> {
             inside
         }
     };
-    lines.extend(table(&arrives, leg, segment));
+    lines.extend(table(plan, &arrives, leg, segment));
     lines
 }
 
 /// Rate and buffer of a port, behind the delay: the same frames in the same order as with the delay on the cable.
-fn queues(port: &str, delay: Option<DelayLine>, shape: Option<Shape>) -> Vec<String> {
-    let line = |line: DelayLine| {
-        let (ns, frames) = (line.delay.as_nanos(), line.limit_frames);
-        format!("qdisc add dev {port} root handle 1: netem delay {ns}ns limit {frames}")
-    };
-    let parent = if delay.is_some() { "parent 1:1" } else { "root" };
-    delay.map(line).into_iter().chain(shape.map(|shape| queue(port, parent, shape))).collect()
+fn queues(port: &str, delay: Option<Delayed>, shape: Option<Shape>) -> Vec<String> {
+    let netem = delay.and_then(|Delayed { time, by }| match by {
+        Mechanism::Netem { limit_frames } => {
+            let ns = time.as_nanos();
+            Some(format!("qdisc add dev {port} root handle 1: netem delay {ns}ns limit {limit_frames}"))
+        }
+        Mechanism::Line(_) => None,
+    });
+    let parent = if netem.is_some() { "parent 1:1" } else { "root" };
+    netem.into_iter().chain(shape.map(|shape| queue(port, parent, shape))).collect()
 }
 
 fn queue(device: &str, parent: &str, shape: Shape) -> String {
@@ -99,16 +120,21 @@ fn filter(device: &str, preference: u32) -> String {
 }
 
 /// Where the frames of one leg go.
-fn table(device: &str, leg: Leg, segment: &[Leg]) -> Vec<String> {
+fn table(plan: &Plan, device: &str, leg: Leg, segment: &[Leg]) -> Vec<String> {
+    let copy_to = |other: &Leg| match plan.line() {
+        None => format!("action mirred egress mirror dev {}", other.port()),
+        Some(_) => format!("action mirred ingress mirror dev {}", delay_in(&other.port())),
+    };
     let others: Vec<Leg> = segment.iter().copied().filter(|other| *other != leg).collect();
     let known = filter(device, preference::KNOWN);
     let mut lines = vec![format!("{known} handle 1: u32 divisor {BUCKETS}")];
     lines.extend(others.iter().map(|other| {
         let [a, b, c, d, e, f] = other.mac();
-        let (port, key) = (other.port(), [c, d, e, f].map(|byte| format!("{byte:02x}")).concat());
+        let key = [c, d, e, f].map(|byte| format!("{byte:02x}")).concat();
         format!(
             "{known} u32 ht 1:{f:x}: match u16 0x{a:02x}{b:02x} 0xffff at -14 match u32 0x{key} 0xffffffff at -12 \
-             action mirred egress mirror dev {port} {CONSUMED}"
+             {} {CONSUMED}",
+            copy_to(other)
         )
     }));
     lines.push(format!("{known} u32 ht 800: {ANY} hashkey mask 0x000000ff at -12 link 1:"));
@@ -117,9 +143,7 @@ fn table(device: &str, leg: Leg, segment: &[Leg]) -> Vec<String> {
     lines.extend(pieces.iter().enumerate().map(|(index, piece)| {
         let last = if index + 1 == pieces.len() { CONSUMED } else { "continue" };
         let end = |at: usize| if at + 1 == piece.len() { last } else { "pipe" };
-        let actions = piece.iter().enumerate();
-        let actions =
-            actions.map(|(at, other)| format!("action mirred egress mirror dev {} {}", other.port(), end(at)));
+        let actions = piece.iter().enumerate().map(|(at, other)| format!("{} {}", copy_to(other), end(at)));
         format!("{flood} u32 {ANY} {}", actions.collect::<Vec<_>>().join(" "))
     }));
     lines
@@ -283,10 +307,27 @@ mod tests {
         assert!(lines.iter().any(|line| line.contains("dev h1-in ingress") && line.contains("mirror dev h2")));
     }
 
+    fn delayed(by: Mechanism) -> Plan {
+        Plan { delay: Some(Delayed { time: std::time::Duration::from_micros(50), by }), ..plan(2, 0) }
+    }
+
+    #[test]
+    fn where_a_process_delays_it_gets_the_copies() {
+        let lines = commands(&delayed(Mechanism::Netem { limit_frames: 1 }).without_netem().unwrap());
+        let mirrors: Vec<_> = lines.iter().filter(|line| line.contains("mirror")).collect();
+        assert!(
+            mirrors.iter().any(|line| line.ends_with("action mirred ingress mirror dev h2-dly trap")),
+            "{mirrors:#?}"
+        );
+        assert!(mirrors.iter().all(|line| line.contains("ingress mirror dev h") && line.contains("-dly trap")));
+        assert!(lines.contains(&"qdisc add dev h1-dly clsact".into()), "{lines:#?}");
+        assert!(lines.contains(&Fault::Cut.set("h1-dly", Direction::FromHost)), "{lines:#?}");
+        assert!(lines[0].starts_with("qdisc add dev h1 root handle 2: tbf"), "{lines:#?}");
+    }
+
     #[test]
     fn a_delay_stands_before_the_queue() {
-        let delay = DelayLine { delay: std::time::Duration::from_micros(50), limit_frames: 1000 };
-        let lines = commands(&Plan { delay: Some(delay), ..plan(2, 0) });
+        let lines = commands(&delayed(Mechanism::Netem { limit_frames: 1000 }));
         assert_eq!(lines[0], "qdisc add dev h1 root handle 1: netem delay 50000ns limit 1000");
         assert!(lines[1].starts_with("qdisc add dev h1 parent 1:1 handle 2: tbf"), "{lines:#?}");
     }

@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 use std::fs::{self, File};
-use std::io;
 
 use rustix::io::FdFlags;
 
@@ -10,9 +9,9 @@ use super::error::{Error, Result};
 use super::names::{self, Member, Namespace};
 use super::netns::{self, Processor};
 use super::plan::{Leg, Plan, Segment};
-use super::switch::{self, uplink_in, uplink_out};
+use super::switch::{self, delay_end, delay_in, uplink_in, uplink_out};
 use super::tools::{Tool, batch};
-use super::{down, offloads};
+use super::{delay, down, offloads};
 
 /// Says on the loopback device of the switch that the box is complete: the last thing that `up` does.
 pub const COMPLETE: &str = "complete";
@@ -47,8 +46,8 @@ pub fn up(plan: &Plan) -> Result<()> {
     }
     // Of two that come at the same time, the kernel lets one have the name.
     batch(Tool::Ip, None, &[format!("netns add {}", switch.name())])?;
-    let _lock = lock(&switch)?;
-    let made = make(plan, &switch);
+    let lock = lock(&switch)?;
+    let made = make(plan, &switch, &lock);
     if made.is_err()
         && let Ok(found) = names::find(&plan.name)
     {
@@ -61,18 +60,21 @@ pub fn up(plan: &Plan) -> Result<()> {
 /// Keeps `down` away while the box is made. The programs that do the work inherit the lock: if this process is killed, one of them
 /// may go on for a while, and `down` waits for it.
 fn lock(switch: &Namespace) -> Result<File> {
-    let inheritable = || -> io::Result<File> {
-        let file = switch.lock()?;
-        rustix::io::fcntl_setfd(&file, FdFlags::empty())?;
-        Ok(file)
-    };
-    inheritable().map_err(Error::system(format!("lock {}", switch.path().display())))
+    let file = switch.lock().map_err(Error::system(format!("lock {}", switch.path().display())))?;
+    inherit(&file, true)?;
+    Ok(file)
 }
 
-fn make(plan: &Plan, switch: &Namespace) -> Result<()> {
-    if plan.delay.is_some() {
-        try_delay(switch)?;
-    }
+fn inherit(file: &File, yes: bool) -> Result<()> {
+    let flags = if yes { FdFlags::empty() } else { FdFlags::CLOEXEC };
+    rustix::io::fcntl_setfd(file, flags).map_err(Error::system("have a lock inherited or not"))
+}
+
+fn make(plan: &Plan, switch: &Namespace, lock: &File) -> Result<()> {
+    let plan = &match plan.delay {
+        Some(_) if !has_netem(switch)? => plan.clone().without_netem()?,
+        _ => plan.clone(),
+    };
     let namespaces: Vec<_> = plan.members.iter().map(|member| Namespace::of(&plan.name, *member)).collect();
     let adding: Vec<_> = namespaces.iter().map(|namespace| format!("netns add {}", namespace.name())).collect();
     batch(Tool::Ip, None, &adding)?;
@@ -88,16 +90,22 @@ fn make(plan: &Plan, switch: &Namespace) -> Result<()> {
         as_on_a_wire(plan, switch)?;
     }
     batch(Tool::Tc, Some(switch), &switch::commands(plan))?;
+    if let (Some(line), Some(delayed)) = (plan.line(), plan.delay) {
+        // The one program that is still there afterwards, when `down` is not to wait for it.
+        inherit(lock, false)?;
+        delay::start(switch, &line, delayed.time)?;
+        inherit(lock, true)?;
+    }
     batch(Tool::Ip, Some(switch), &[format!("link set dev lo alias {COMPLETE}")])
 }
 
 /// Whether the kernel can delay frames, found out where it disturbs nobody.
-fn try_delay(switch: &Namespace) -> Result<()> {
+fn has_netem(switch: &Namespace) -> Result<bool> {
     let added = batch(Tool::Tc, Some(switch), &["qdisc add dev lo root netem delay 1ms".into()]);
     match added {
-        Ok(()) => batch(Tool::Tc, Some(switch), &["qdisc del dev lo root".into()]),
+        Ok(()) => batch(Tool::Tc, Some(switch), &["qdisc del dev lo root".into()]).map(|()| true),
         // "Specified qdisc kind is unknown", "Unknown qdisc"
-        Err(Error::Tool { said, .. }) if said.contains("unknown") || said.contains("Unknown") => Err(Error::NoDelay),
+        Err(Error::Tool { said, .. }) if said.contains("unknown") || said.contains("Unknown") => Ok(false),
         Err(other) => Err(other),
     }
 }
@@ -149,14 +157,16 @@ fn hosts_file(plan: &Plan, member: Member) -> String {
     text
 }
 
-/// A pair of devices for each leg, one end in the switch, the other in the host; and one for each queue of a host.
+/// A pair of devices for each leg, one end in the switch, the other in the host; one for each queue of a host; and one for each port to
+/// which a process delays frames.
 fn cables(plan: &Plan) -> Vec<String> {
     let mtu = plan.mtu;
-    let cable = |leg: &Leg| {
+    let cable = |(number, leg): (u32, &Leg)| {
         let (port, device, namespace) = (leg.port(), leg.device(), Namespace::of(&plan.name, leg.member));
+        let index = plan.line().map_or(String::new(), |line| format!("index {} ", line.first_port + number));
         let mut lines = vec![
             format!(
-                "link add name {port} mtu {mtu} type veth peer name {device} mtu {mtu} address {} netns {}",
+                "link add name {port} {index}mtu {mtu} type veth peer name {device} mtu {mtu} address {} netns {}",
                 leg.mac_text(),
                 namespace.name()
             ),
@@ -167,9 +177,16 @@ fn cables(plan: &Plan) -> Vec<String> {
             lines.push(format!("link add name {out} mtu {mtu} type veth peer name {inside} mtu {mtu}"));
             lines.extend([out, inside].map(|device| format!("link set dev {device} up")));
         }
+        if let (Some(line), Some(delayed)) = (plan.line(), plan.delay) {
+            let (seen, end, index) = (delay_in(&port), delay_end(&port), line.first_device + number);
+            lines.push(format!("link add name {seen} index {index} mtu {mtu} type veth peer name {end}"));
+            // What `status` shows, whether the process lives or not.
+            lines.push(format!("link set dev {seen} up alias {}", delayed.time.as_nanos()));
+            lines.push(format!("link set dev {end} up"));
+        }
         lines
     };
-    ["link set dev lo up".into()].into_iter().chain(plan.legs.iter().flat_map(cable)).collect()
+    ["link set dev lo up".into()].into_iter().chain((0..).zip(&plan.legs).flat_map(cable)).collect()
 }
 
 /// Addresses and routes of a host.
@@ -210,7 +227,7 @@ fn as_on_a_wire(plan: &Plan, switch: &Namespace) -> Result<()> {
     for member in &plan.members {
         let legs: Vec<Leg> = plan.legs_of(*member).collect();
         netns::inside(&Namespace::of(&plan.name, *member), || {
-            legs.iter().try_for_each(|leg| offloads::segment_in_software(leg.device()))?;
+            legs.iter().try_for_each(|leg| offloads::switch_off(leg.device(), plan.line().is_some()))?;
             netns::pin_receiving(&legs.iter().map(|leg| (leg.device().to_owned(), of(leg))).collect::<Vec<_>>())
         })?;
     }
@@ -219,7 +236,9 @@ fn as_on_a_wire(plan: &Plan, switch: &Namespace) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::Options;
+    use std::time::Duration;
+
+    use super::super::plan::{Delayed, Mechanism, Options};
     use super::*;
 
     fn plan(gateways: u8) -> Plan {
@@ -247,6 +266,20 @@ mod tests {
                 "link set dev h1 up alias compute",
             ]
         );
+    }
+
+    #[test]
+    fn a_process_that_delays_finds_its_devices_by_their_numbers() {
+        let delay = Delayed { time: Duration::from_millis(5), by: Mechanism::Netem { limit_frames: 1 } };
+        let plan = Plan { delay: Some(delay), ..plan(1) }.without_netem().unwrap();
+        let (lines, line) = (cables(&plan), plan.line().unwrap());
+        for (number, port) in (0..).zip(["h1", "h2", "h3", "h4", "g1-compute", "g1-io"]) {
+            let cable = format!("link add name {port} index {} mtu 9000 type veth", line.first_port + number);
+            assert!(lines.iter().any(|line| line.starts_with(&cable)), "{lines:#?}");
+            let pair = format!("link add name {port}-dly index {} mtu 9000 type", line.first_device + number);
+            assert!(lines.iter().any(|line| line.starts_with(&pair)), "{lines:#?}");
+            assert!(lines.contains(&format!("link set dev {port}-dly up alias 5000000")), "{lines:#?}");
+        }
     }
 
     #[test]

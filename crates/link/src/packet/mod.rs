@@ -308,7 +308,7 @@ impl Link for PacketLink {
             looks += 1;
             let taken = ring.take(|frame| {
                 losing |= frame.losing;
-                let ours = frame.packet_type == libc::PACKET_HOST && frame.vlan.unwrap_or(0) == 0;
+                let ours = frame.packet_type == libc::PACKET_HOST && frame.vlan() == 0;
                 if !ours || frame.truncated || frame.bytes.is_empty() {
                     counters.receive_bad += 1;
                     return;

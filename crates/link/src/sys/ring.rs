@@ -6,6 +6,7 @@ use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Bytes before the packet in a slot: the kernel's header, the sender's address, and 16 for a link header, which it keeps clear.
 pub const HEADROOM_BYTES: usize = 80;
@@ -28,15 +29,24 @@ const STATUS_KERNEL: u32 = 0;
 const STATUS_USER: u32 = 1;
 const STATUS_LOSING: u32 = 4;
 const STATUS_VLAN_VALID: u32 = 16;
+const STATUS_VLAN_TYPE_VALID: u32 = 64;
+
+/// IEEE 802.1Q, which tags are of unless the kernel says otherwise.
+const USUAL_VLAN_TYPE: u16 = 0x8100;
 
 /// `struct tpacket2_hdr`: status, length, captured length (4 each), offset of the link header, of the packet (2 each), seconds, nanoseconds
 /// (4 each), VLAN tag and type (2 each), 4 unused.
 mod at {
     pub const LEN: usize = 4;
     pub const CAPTURED: usize = 8;
-    pub const NET: usize = 14;
+    /// Where a socket without link headers (`SOCK_DGRAM`) has the packet.
+    pub const LINK: usize = 12;
+    pub const SECONDS: usize = 16;
+    pub const NANOSECONDS: usize = 20;
     pub const VLAN_TCI: usize = 24;
-    /// The `sockaddr_ll` after the header: its packet type, its address.
+    pub const VLAN_TYPE: usize = 26;
+    /// The `sockaddr_ll` after the header: the number of its device, its packet type, its address.
+    pub const DEVICE: usize = 32 + 4;
     pub const PACKET_TYPE: usize = 32 + 10;
     pub const ADDRESS: usize = 32 + 12;
 }
@@ -47,13 +57,25 @@ pub struct Frame<'a> {
     pub from: [u8; 6],
     /// `PACKET_HOST` and so on.
     pub packet_type: u8,
-    /// The number of the VLAN in the tag that the device took off; 0 is a tag with a priority alone.
-    pub vlan: Option<u16>,
+    /// The device at which it was seen.
+    pub device: u32,
+    /// When, since 1970.
+    pub seen: Duration,
+    /// The VLAN tag that was taken off the frame, as it stood there.
+    pub tag: Option<[u8; 4]>,
     /// The kernel dropped frames since it was last asked for how many.
     pub losing: bool,
     /// The packet does not end with `bytes`.
     pub truncated: bool,
+    /// With the link header if the socket wants it (`SOCK_RAW`).
     pub bytes: &'a [u8],
+}
+
+impl Frame<'_> {
+    /// The number of the VLAN in the tag; 0 is a tag with a priority alone, or none.
+    pub fn vlan(&self) -> u16 {
+        self.tag.map_or(0, |[_, _, high, low]| u16::from_be_bytes([high, low]) & 0xfff)
+    }
 }
 
 /// A ring of slots.
@@ -109,27 +131,47 @@ impl Ring {
     /// Looks at the next frame, if there is one, and gives its slot back.
     #[inline]
     pub fn take(&mut self, look: impl FnOnce(Frame<'_>)) -> bool {
-        // SAFETY: all slots lie in the mapping; the status word is aligned, as they are, and shared with the kernel only atomically.
-        let (slot, status_word) = unsafe {
-            let slot = self.base.add(self.block_at + self.in_block * self.slot_bytes);
-            (slot, AtomicU32::from_ptr(slot.cast()))
-        };
+        let Some(frame) = self.first() else { return false };
+        look(frame);
+        self.release();
+        true
+    }
+
+    /// The next frame, which stays.
+    #[inline]
+    pub fn first(&self) -> Option<Frame<'_>> {
         // Pairs with the kernel's barrier between filling the slot and setting its status.
-        let status = status_word.load(Ordering::Acquire);
+        let status = self.status().load(Ordering::Acquire);
         if status & STATUS_USER == 0 {
-            return false;
+            return None;
         }
+        let slot = self.slot();
         for line in 1..=PREFETCHED_LINES.min(self.slot_bytes / SLOT_ALIGNMENT - 1) {
             // SAFETY: a hint, about memory inside the slot.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(slot.add(line * SLOT_ALIGNMENT).cast()) };
         }
-        // SAFETY: the kernel leaves the slot alone until its status says that it is the kernel's again.
+        // SAFETY: the slot lies in the mapping, and the kernel leaves it alone until its status says that it is the kernel's again,
+        // for which `release` needs `self` whole.
         let bytes = unsafe { std::slice::from_raw_parts(slot, self.slot_bytes) };
-        look(frame(bytes, status));
+        Some(frame(bytes, status))
+    }
+
+    /// Gives back the slot of the frame that [`first`](Self::first) shows. Only after it has shown one: any other slot is the kernel's.
+    #[inline]
+    pub fn release(&mut self) {
         // Pairs with the kernel's look at the status before it fills the slot.
-        status_word.store(STATUS_KERNEL, Ordering::Release);
+        self.status().store(STATUS_KERNEL, Ordering::Release);
         self.advance();
-        true
+    }
+
+    fn slot(&self) -> *mut u8 {
+        // SAFETY: all slots lie in the mapping.
+        unsafe { self.base.add(self.block_at + self.in_block * self.slot_bytes) }
+    }
+
+    fn status(&self) -> &AtomicU32 {
+        // SAFETY: the word is aligned, as slots are, lives as long as the mapping, and is shared with the kernel only atomically.
+        unsafe { AtomicU32::from_ptr(self.slot().cast()) }
     }
 
     fn advance(&mut self) {
@@ -145,14 +187,23 @@ impl Ring {
 }
 
 /// Reads what the kernel wrote into a slot. Offsets that lead out of it, which the kernel never writes, make an empty packet.
+#[inline]
 fn frame(slot: &[u8], status: u32) -> Frame<'_> {
     let u16_at = |at: usize| u16::from_ne_bytes([slot[at], slot[at + 1]]);
     let u32_at = |at: usize| u32::from_ne_bytes(slot[at..at + 4].try_into().expect("4 bytes"));
-    let (start, captured) = (usize::from(u16_at(at::NET)), u32_at(at::CAPTURED) as usize);
+    let (start, captured) = (usize::from(u16_at(at::LINK)), u32_at(at::CAPTURED) as usize);
+    let tag = || {
+        let has_type = status & STATUS_VLAN_TYPE_VALID != 0;
+        let kind = if has_type { u16_at(at::VLAN_TYPE) } else { USUAL_VLAN_TYPE };
+        let ([a, b], [c, d]) = (kind.to_be_bytes(), u16_at(at::VLAN_TCI).to_be_bytes());
+        [a, b, c, d]
+    };
     Frame {
         from: slot[at::ADDRESS..at::ADDRESS + 6].try_into().expect("6 bytes"),
         packet_type: slot[at::PACKET_TYPE],
-        vlan: (status & STATUS_VLAN_VALID != 0).then(|| u16_at(at::VLAN_TCI) & 0xfff),
+        device: u32_at(at::DEVICE),
+        seen: Duration::new(u32_at(at::SECONDS).into(), 0) + Duration::from_nanos(u32_at(at::NANOSECONDS).into()),
+        tag: (status & STATUS_VLAN_VALID != 0).then(tag),
         losing: status & STATUS_LOSING != 0,
         truncated: u32_at(at::LEN) as usize != captured,
         bytes: slot.get(start..start.saturating_add(captured)).unwrap_or_default(),
@@ -163,5 +214,45 @@ impl Drop for Ring {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's own, and nothing borrows from it any more. It cannot fail for a whole mapping.
         let _ = unsafe { syscall(libc::SYS_munmap, [self.base as usize, self.mapped_bytes, 0, 0, 0, 0]) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A slot as the kernel fills it for a frame of six bytes, seen at device 5 with a tag of VLAN 7 and priority 1.
+    fn slot() -> Vec<u8> {
+        let mut slot = vec![0; 128];
+        let mut put = |at: usize, bytes: &[u8]| slot[at..at + bytes.len()].copy_from_slice(bytes);
+        put(at::LEN, &6_u32.to_ne_bytes());
+        put(at::CAPTURED, &6_u32.to_ne_bytes());
+        put(at::LINK, &100_u16.to_ne_bytes());
+        put(at::SECONDS, &3_u32.to_ne_bytes());
+        put(at::NANOSECONDS, &4_u32.to_ne_bytes());
+        put(at::VLAN_TCI, &0x2007_u16.to_ne_bytes());
+        put(at::VLAN_TYPE, &0x88a8_u16.to_ne_bytes());
+        put(at::DEVICE, &5_u32.to_ne_bytes());
+        put(100, b"packet");
+        slot
+    }
+
+    #[test]
+    fn a_slot_says_what_came_when_and_where() {
+        let slot = slot();
+        let plain = frame(&slot, STATUS_USER);
+        assert_eq!((plain.bytes, plain.device, plain.seen), (&b"packet"[..], 5, Duration::new(3, 4)));
+        assert_eq!((plain.tag, plain.vlan(), plain.truncated, plain.losing), (None, 0, false, false));
+        let usual = frame(&slot, STATUS_USER | STATUS_VLAN_VALID);
+        assert_eq!((usual.tag, usual.vlan()), (Some([0x81, 0x00, 0x20, 0x07]), 7));
+        let other = frame(&slot, STATUS_USER | STATUS_VLAN_VALID | STATUS_VLAN_TYPE_VALID);
+        assert_eq!((other.tag, other.vlan()), (Some([0x88, 0xa8, 0x20, 0x07]), 7));
+    }
+
+    #[test]
+    fn a_slot_that_leads_out_of_itself_is_empty() {
+        let mut slot = slot();
+        slot[at::CAPTURED..at::CAPTURED + 4].copy_from_slice(&u32::MAX.to_ne_bytes());
+        assert_eq!(frame(&slot, STATUS_USER).bytes, b"");
     }
 }

@@ -1,5 +1,6 @@
 //! Clusters in a box: made, used and taken away; a switch that is honest about its buffers; cuts, losses and gateways.
 
+mod delay;
 mod faults;
 mod honest;
 mod life;
