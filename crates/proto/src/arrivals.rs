@@ -8,6 +8,8 @@ const WINDOW_NS: u64 = 1_000_000;
 const IDLE_WINDOWS: u64 = 4;
 /// The line's rate is measured over this long, pauses included: what piled up while this host looked away must not be taken for a faster line.
 const PERIOD_NS: u64 = 16_000_000;
+/// What is known of it loses this part with each such time in which less arrived.
+const LINE_FADES: u64 = 16;
 
 /// The way of packets to this host, as far as arrivals tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,12 +18,14 @@ pub struct Line {
     pub bytes_per_ms: u64,
     /// The least round trip of the nearest of those who sent it lately: without queues. 0: not known.
     pub round_trip_ns: u64,
+    /// Payload that has arrived in the last such time.
+    pub latest_bytes: u64,
 }
 
 impl Line {
-    /// What is on its way and stands in no queue.
+    /// What is on its way and stands in no queue: no more than came out of it lately, or after a pause all of it would be asked for at once.
     pub fn pipe_bytes(&self) -> u64 {
-        self.bytes_per_ms.saturating_mul(self.round_trip_ns) / 1_000_000
+        (self.bytes_per_ms.saturating_mul(self.round_trip_ns) / 1_000_000).min(self.latest_bytes)
     }
 }
 
@@ -41,6 +45,9 @@ pub struct Arrivals {
     /// The rate in the last period that is over.
     period_rate: u64,
     least_round_trip_ns: Option<u64>,
+    /// The round trip at hand, and what arrived in it.
+    trip_at: Time,
+    trip_bytes: u64,
     line: Line,
 }
 
@@ -58,6 +65,8 @@ impl Arrivals {
             period_bytes: 0,
             period_rate: 0,
             least_round_trip_ns: None,
+            trip_at: Time::ZERO,
+            trip_bytes: 0,
             line: Line::default(),
         }
     }
@@ -75,6 +84,12 @@ impl Arrivals {
             self.bytes_per_ms = if self.bytes_per_ms == 0 { rate } else { (self.bytes_per_ms * 3 + rate) / 4 };
             (self.bytes, self.window_at) = (0, now);
         }
+        let elapsed = now.since(self.trip_at);
+        if elapsed >= self.line.round_trip_ns {
+            self.line.latest_bytes = if elapsed < 2 * self.line.round_trip_ns { self.trip_bytes } else { 0 };
+            (self.trip_at, self.trip_bytes) = (now, 0);
+        }
+        self.trip_bytes += bytes;
         self.period_bytes += bytes;
         if let Some(ns) = round_trip_ns {
             self.least_round_trip_ns = Some(self.least_round_trip_ns.map_or(ns, |least| least.min(ns)));
@@ -102,8 +117,11 @@ impl Arrivals {
             return;
         }
         let rate = bytes * 1_000_000 / elapsed_ns;
-        let before = std::mem::replace(&mut self.period_rate, rate);
-        self.line = Line { bytes_per_ms: rate.min(before), round_trip_ns };
+        let sustained = rate.min(std::mem::replace(&mut self.period_rate, rate));
+        // Whoever sends less than the line bears says little about it.
+        let known = self.line.bytes_per_ms;
+        let bytes_per_ms = sustained.max(known - known / LINE_FADES);
+        self.line = Line { bytes_per_ms, round_trip_ns, ..self.line };
     }
 
     /// Senders heard within the last lease.

@@ -39,8 +39,6 @@ const SHORT_PIPE_SHARE: u64 = 8;
 const EPOCH_ROUND_TRIPS: u64 = 8;
 /// ... of at least so many packets: a single loss among fewer says nothing.
 const EPOCH_LEAST_PACKETS: u64 = 100;
-/// While nothing was cut lately the budget grows towards its limit by this part each round trip, and not by a packet.
-const UNCUT_GROWTH_SHARE: u64 = 16;
 /// So long after the last cut a larger port is thought possible again.
 const CUT_MEMORY_NS: u64 = 10_000_000_000;
 /// A larger estimate of the port's buffer loses this part with every loss in a shorter queue.
@@ -245,9 +243,10 @@ impl Gate {
         let slots_bytes = self.receive_slots.saturating_mul(self.frame_bytes);
         self.port_share_bytes = share(port_bytes);
         let room = (self.port_share_bytes + pipe_bytes).min(share(slots_bytes)).max(BUDGET_FLOOR_BYTES);
-        let is_first = std::mem::replace(&mut self.limit_bytes, room) == 0;
-        // It grows as `observe` lets it: more room that is granted at once is used at once.
-        self.budget_bytes = if is_first { room } else { self.budget_bytes.min(room) };
+        // What was cut stays cut, and grows back in its own time.
+        let is_whole = self.budget_bytes == self.limit_bytes;
+        self.limit_bytes = room;
+        self.budget_bytes = if is_whole { room } else { self.budget_bytes.min(room) };
     }
 
     /// The part of the host's budget that this process may hand out; `None`: all of it.
@@ -529,9 +528,7 @@ impl Gate {
         } else if self.budget_bytes < self.limit_bytes && now.since(state.grown_at) >= round_trip_ns {
             state.grown_at = now;
             let frame = self.senders.iter().map(|sender| sender.demand.frame_bytes).max().unwrap_or(0);
-            // Nothing was lost lately: as far as is known there is room.
-            let more = if state.cut_at.is_none() { self.budget_bytes / UNCUT_GROWTH_SHARE } else { 0 };
-            self.budget_bytes = (self.budget_bytes + more.max(frame)).min(self.limit_bytes);
+            self.budget_bytes = (self.budget_bytes + frame).min(self.limit_bytes);
         }
     }
 

@@ -55,3 +55,23 @@ fn a_fast_line_with_the_port_of_a_slow_one_is_found_out() {
     let (share, _) = goodput(net, 8, 200 * MS, 50 * MS);
     assert!(share > 0.9, "{share}");
 }
+
+#[test]
+fn stray_losses_and_late_packets_make_no_line_slow() {
+    let net = Net { rate: 10_000_000_000, port_buffer: 1 << 20, loss_ppm: 50, reordering_ppm: 500, ..Net::default() };
+    let (share, _) = goodput(net, 4, 200 * MS, 50 * MS);
+    assert!(share > 0.9, "{share}");
+}
+
+#[test]
+fn a_long_line_is_known_after_a_pause() {
+    let net = Net { rate: 1_000_000_000, delay_ns: 2 * MS, ..Net::default() };
+    let mut world = World::new(2, net, &config(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let first = stream(&mut world, (0, client), (1, server), 20_000_000, 10 * S);
+    pass(&mut world, S);
+    let second = stream(&mut world, (0, client), (1, server), 20_000_000, 10 * S);
+    println!("{first}, and after a pause {second} ns, {} drops", world.drops(1));
+    assert!(second < first, "{first} {second}");
+    assert_eq!(world.drops(1), 0);
+}
