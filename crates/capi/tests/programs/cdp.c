@@ -53,9 +53,11 @@ static void before_init(void)
 	FAILS(cdp_socket(), ENETDOWN);
 	FAILS(cdp_send(1, "x", 1), ENETDOWN);
 	/* To forward takes two networks, and somebody who says what they are. */
-	CHECK(cdp_init(1, interfaces, 1, 1) != 0 && errno == EINVAL && strstr(ropeway_error(), "two interfaces"));
+	CHECK(cdp_init(1, interfaces, 1, 1) != 0 && errno == EINVAL && strstr(ropeway_error(), "2 interfaces"));
 	CHECK(cdp_init(1, twice, 2, 1) != 0 && errno == EINVAL);
 	CHECK(strstr(ropeway_error(), getenv("CDP_OF_CLUSTER") ? "is no gateway" : "ROPEWAY_CLUSTER"));
+	/* What fails changes nothing: below this is node 1. */
+	CHECK(cdp_init(2, twice, 2, 1) != 0 && errno == EINVAL);
 	CHECK(cdp_init(1, interfaces, 0, 0) != 0 && errno == EINVAL);
 	CHECK(cdp_init(1, interfaces, -1, 0) != 0 && errno == EINVAL);
 	CHECK(cdp_init(1, NULL, 1, 0) != 0 && errno == EFAULT);
