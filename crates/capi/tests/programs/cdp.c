@@ -46,6 +46,15 @@ static int listener(int *port)
 	return -1;
 }
 
+/* Whether it was this one that succeeded. */
+static void *one_of_several(void *arg)
+{
+	int failed = cdp_init(1, interfaces, 1, 0) == 0 ? 0 : errno;
+
+	CHECK(failed == 0 || failed == EALREADY);
+	return failed ? arg : interfaces;
+}
+
 static void before_init(void)
 {
 	const char *strange[] = {"no-such-interface"}, *twice[] = {"lo", "lo"};
@@ -63,7 +72,19 @@ static void before_init(void)
 	CHECK(cdp_init(1, NULL, 1, 0) != 0 && errno == EFAULT);
 	CHECK(cdp_init(1, strange, 1, 0) != 0 && errno == ENODEV);
 	CHECK(cdp_init(77, interfaces, 1, 0) != 0 && errno == EHOSTUNREACH);
-	CHECK(cdp_init(1, interfaces, 1, 0) == 0);
+	{
+		pthread_t threads[4];
+		void *result;
+		int t, succeeded = 0;
+
+		for (t = 0; t < 4; t++)
+			CHECK(pthread_create(&threads[t], NULL, one_of_several, NULL) == 0);
+		for (t = 0; t < 4; t++) {
+			CHECK(pthread_join(threads[t], &result) == 0);
+			succeeded += result != NULL;
+		}
+		CHECK(succeeded == 1);
+	}
 	CHECK(cdp_init(1, interfaces, 1, 0) != 0 && errno == EALREADY);
 }
 

@@ -242,6 +242,7 @@ fn a_file_that_is_named_must_exist_and_the_usual_one_need_not() {
     let missing = read(Some(&path), Path::new("/nowhere")).unwrap_err().to_string();
     assert!(missing.contains(path.to_str().unwrap()) && missing.contains(CLUSTER_VAR), "{missing}");
     std::fs::write(&path, APART).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
     assert_eq!(read(None, &path).unwrap().unwrap().path(), path);
     assert!(read(Some(&path), Path::new("/nowhere")).unwrap().is_some());
     assert!(read(Some(Path::new("off")), &path).unwrap().is_none());
