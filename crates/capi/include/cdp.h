@@ -33,7 +33,7 @@ struct cdp_sockaddr {
  * forwards packets between the networks that these interfaces are on, in a thread of this process, until the process ends: that needs two interfaces at least, and a
  * description of the cluster in which the node is a gateway. 0, or non-zero on failure. ENODEV: no such interface; EHOSTUNREACH: nobody says where this node is;
  * EINVAL: no interface, or the file is not understood, or says that this node does not forward between them; EADDRINUSE: another process of the node forwards;
- * EALREADY: it was called before; and what opening the file fails with.
+ * EALREADY: it was called before; and what opening the file fails with. A call that fails changes nothing.
  */
 int cdp_init(int node_num, const char *ifv[], int ifi, int forward);
 

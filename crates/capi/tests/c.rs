@@ -152,6 +152,7 @@ fn cluster(dir: &std::path::Path) -> PathBuf {
     };
     let path = dir.join("cluster.toml");
     std::fs::write(&path, format!("trusted = true\n{}{}", node(1), node(2))).expect("written");
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644)).expect("it is ours");
     path
 }
 

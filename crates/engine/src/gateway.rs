@@ -22,6 +22,7 @@ use crate::control::LinkShown;
 use crate::error::Error;
 use crate::path;
 
+pub use crate::shimmed::OVERHEAD_BYTES;
 pub use ropeway_proto::gateway::{GatewayCounters, Limits};
 
 /// The beginning of every gateway's abstract address, before the user's number.

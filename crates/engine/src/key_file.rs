@@ -3,12 +3,11 @@
 //! What a key is, and what a line of the file may be, is the protocol's (`ropeway_proto::crypto::key`); here the file is opened, and refused when others than
 //! its owner could have read it or written it.
 
+use crate::trusted_file::{self, Distrust};
 use ropeway_proto::crypto::{ClusterKeys, KeyFileError};
-use rustix::fs::OFlags;
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -22,8 +21,6 @@ pub const TRUSTED_VAR: &str = "ROPEWAY_TRUSTED";
 const MOST_FILE_BYTES: usize = 16 << 10;
 /// What a mode must not have: anything for the group and for others.
 const OTHERS: u32 = 0o077;
-const PERMISSIONS: u32 = 0o7777;
-const ROOT: u32 = 0;
 
 /// What somebody decided about keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,8 +112,7 @@ pub fn decide(configured: Option<Choice>) -> Result<Option<Arc<ClusterKeys>>, Ke
 /// See [`KeyError`].
 pub fn read(path: &Path) -> Result<ClusterKeys, KeyError> {
     let failed = |source| KeyError::Read { path: path.to_owned(), source };
-    // Without waiting: a pipe in place of the file must be an error, not a program that hangs.
-    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path).map_err(failed)?;
+    let file = trusted_file::open(path).map_err(failed)?;
     check_owner(path, &file)?;
     // One allocation of its final size, so that no copy is left behind where the text grew.
     let mut bytes = Zeroizing::new(Vec::with_capacity(MOST_FILE_BYTES + 1));
@@ -128,21 +124,17 @@ pub fn read(path: &Path) -> Result<ClusterKeys, KeyError> {
     ClusterKeys::parse(text).map_err(|source| KeyError::Content { path: path.to_owned(), source })
 }
 
-/// Whether others than its owner can have read the file or written it. Asks the open file, not its name: what was looked at is what is read.
+/// Whether others than its owner can have read the file or written it.
 pub(crate) fn check_owner(path: &Path, file: &File) -> Result<(), KeyError> {
-    let path = || path.to_owned();
-    let about = file.metadata().map_err(|source| KeyError::Read { path: path(), source })?;
-    if !about.is_file() {
-        return Err(KeyError::NotAFile { path: path() });
-    }
-    if about.mode() & OTHERS != 0 {
-        return Err(KeyError::Permissions { path: path(), mode: about.mode() & PERMISSIONS });
-    }
-    let user = rustix::process::geteuid().as_raw();
-    if about.uid() != user && about.uid() != ROOT {
-        return Err(KeyError::Owner { path: path(), owner: about.uid(), user });
-    }
-    Ok(())
+    trusted_file::check(file, OTHERS).map_err(|distrust| {
+        let path = path.to_owned();
+        match distrust {
+            Distrust::Metadata(source) => KeyError::Read { path, source },
+            Distrust::NotAFile => KeyError::NotAFile { path },
+            Distrust::Permissions { mode } => KeyError::Permissions { path, mode },
+            Distrust::Owner { owner, user } => KeyError::Owner { path, owner, user },
+        }
+    })
 }
 
 #[cfg(test)]

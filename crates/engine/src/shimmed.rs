@@ -70,5 +70,5 @@ impl Shimmed {
     }
 }
 
-/// What a shim takes of the longest packet.
+/// What a shim takes of the longest packet (docs/protocol.md 2.9).
 pub const OVERHEAD_BYTES: u16 = SHIM_BYTES as u16;

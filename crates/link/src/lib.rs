@@ -64,12 +64,20 @@ pub fn local_addresses() -> io::Result<Vec<(String, IpAddr)>> {
     Ok(sys::device::addresses()?.into_iter().map(|found| (name(found.device), found.address)).collect())
 }
 
+/// The hardware address that a text is: six pairs of hexadecimal digits with colons.
+pub fn hardware_address(text: &str) -> Option<[u8; 6]> {
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut mac {
+        let is_pair = |part: &&str| part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit());
+        *byte = u8::from_str_radix(parts.next().filter(is_pair)?, 16).ok()?;
+    }
+    parts.next().is_none().then_some(mac)
+}
+
 /// The hardware addresses of this network namespace's devices, each with the device's name, in the order of the names. Several devices may have the same.
 pub fn local_hardware_addresses() -> Vec<(String, [u8; 6])> {
-    let mac = |text: String| {
-        let bytes: Option<Vec<u8>> = text.trim().split(':').map(|part| u8::from_str_radix(part, 16).ok()).collect();
-        bytes?.try_into().ok().filter(|mac| *mac != [0; 6])
-    };
+    let mac = |text: String| hardware_address(text.trim()).filter(|mac| *mac != [0; 6]);
     let devices = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     let mut found: Vec<(String, [u8; 6])> = devices
         .filter_map(|device| {
@@ -224,4 +232,25 @@ pub struct Counters {
     pub receive_drops: u64,
     /// Arrivals that are no packet of ours (truncated, wrong type, checksum).
     pub receive_bad: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hardware_address_is_six_pairs_of_digits_and_nothing_else() {
+        assert_eq!(hardware_address("02:00:00:00:0a:fF"), Some([2, 0, 0, 0, 10, 255]));
+        for text in [
+            "",
+            "02:00:00:00:00",
+            "02:00:00:00:00:01:02",
+            "2:0:0:0:0:1",
+            "+2:00:00:00:00:01",
+            " 02:00:00:00:00:01",
+            "02-00-00-00-00-01",
+        ] {
+            assert_eq!(hardware_address(text), None, "{text}");
+        }
+    }
 }

@@ -237,8 +237,14 @@ fn described_by(address_of: &dyn Fn(&str) -> IpAddr, dir: &Path, first: &str) ->
         text += &format!("addresses = {{ compute = \"{compute}\", io = \"{io}\" }}\n");
     }
     let path = dir.join("cluster.toml");
-    std::fs::write(&path, text).expect("written");
+    describe(&path, &text);
     path
+}
+
+/// Writes the description of a cluster, so that nobody else can write it whatever the umask.
+fn describe(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("written");
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o644)).expect("it is ours");
 }
 
 /// A command of a member of the cluster.
@@ -362,7 +368,7 @@ fn a_stream_goes_through_a_gateway_behind_a_gateway() {
         node(12, "far", &[("middle", "g2-io"), ("back", "g2-compute")], &gateway),
     ];
     let description = files.dir.path().join("cluster.toml");
-    std::fs::write(&description, text.concat()).expect("written");
+    describe(&description, &text.concat());
     let gateways = ["g1", "g2"].map(|host| {
         let process = cluster.spawn(host, &member(&description, env::ropeway(), &["gateway"]));
         process.wait_until("it forwards", LIMIT, || process.stderr().contains("for 3 nodes")).expect("in time");
@@ -411,8 +417,7 @@ fn nodes_may_be_known_by_their_hardware_addresses_alone() {
         format!("[[node]]\nnumber = {number}\nname = \"node{number}\"\naddresses = {{ wire = \"{mac}\" }}\n")
     };
     let description = files.dir.path().join("cluster.toml");
-    std::fs::write(&description, ["trusted = true\n".to_owned(), node(1, "h1"), node(2, "h2")].concat())
-        .expect("written");
+    describe(&description, &["trusted = true\n".to_owned(), node(1, "h1"), node(2, "h2")].concat());
     let copy = env::example("ropeway-socket", "copy");
     let [sender, receiver] = copies(&cluster, &description, &copy, [("h1", "node1"), ("h2", "node2")], &files);
     sender.succeed(LIMIT);

@@ -40,7 +40,15 @@ struct Cdp {
     own: Mutex<Option<Local>>,
 }
 
-static CDP: PerProcess<OnceLock<Cdp>> = PerProcess::new();
+/// What a process has of it.
+#[derive(Default)]
+struct Settled {
+    /// Held by a `cdp_init`: of several at once one succeeds, and the others change nothing.
+    init: Mutex<()>,
+    cdp: OnceLock<Cdp>,
+}
+
+static CDP: PerProcess<Settled> = PerProcess::new();
 
 struct CdpSocket {
     /// The right to the port.
@@ -56,7 +64,7 @@ fn invalid(what: impl Into<String>) -> Failure {
     Failure::new(libc::EINVAL, what)
 }
 
-/// Settles who this node is.
+/// Settles who this node is. What can fail comes first: a call that fails changes nothing.
 fn init(node: c_int, interfaces: &[&str], forward: c_int) -> Outcome<()> {
     let Some(device) = interfaces.first() else {
         return Err(invalid("cdp_init needs at least one interface"));
@@ -71,25 +79,28 @@ fn init(node: c_int, interfaces: &[&str], forward: c_int) -> Outcome<()> {
     let nodes = Nodes::read(device)?;
     nodes.own(node)?;
     let already = || Failure::new(libc::EALREADY, "cdp_init has been called in this process");
-    if CDP.get().is_some_and(|place| place.get().is_some()) {
+    let settled = CDP.get_or_make(Settled::default)?.value;
+    let _init = lock(&settled.init);
+    if settled.cdp.get().is_some() {
         return Err(already());
     }
     let limit = match std::env::var(LIMIT_VAR) {
         Err(_) => usize::MAX,
         Ok(text) => text.parse().map_err(|_| invalid(format!("{LIMIT_VAR} is a number of bytes, not `{text}`")))?,
     };
+    let forwarder = if forward != 0 { Some(nodes.forwarder(node, interfaces)?) } else { None };
     nodes.settle(node)?;
-    if forward != 0 {
-        nodes.forward(interfaces)?;
-    }
     let cdp = Cdp { node, nodes, limit, sockets: Table::new(), own: Mutex::new(None) };
-    let place = CDP.get_or_make(OnceLock::new)?.value;
-    place.set(cdp).map_err(|_| already())
+    settled.cdp.set(cdp).map_err(|_| already())?;
+    if let Some(forwarder) = forwarder {
+        forwarder.start();
+    }
+    Ok(())
 }
 
 impl Cdp {
     fn get() -> Outcome<&'static Cdp> {
-        let cdp = CDP.get().and_then(OnceLock::get);
+        let cdp = CDP.get().and_then(|settled| settled.cdp.get());
         cdp.ok_or_else(|| Failure::new(libc::ENETDOWN, "call cdp_init first (in a forked child once more)"))
     }
 

@@ -1,22 +1,15 @@
 //! Which node has which address.
 
 use crate::failure::{Failure, Outcome};
-use ropeway_socket::api::cluster::{self, CLUSTER_VAR, Cluster};
+use ropeway_socket::api::cluster::{self, CLUSTER_VAR, Cluster, Forwarder, LEAST_NETWORKS_OF_GATEWAY, Node, Place};
 use ropeway_socket::{Address, PacketAddress};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// A file of lines `NODE ADDRESS`, or the same inline: `1=10.0.0.1,2=10.0.0.2`.
 const NODES_VAR: &str = "ROPEWAY_NODES";
 const USUAL_FILE: &str = "/etc/ropeway/nodes";
-
-/// Where a node is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    Ip(IpAddr),
-    Mac([u8; 6]),
-}
 
 /// All nodes.
 #[derive(Debug)]
@@ -67,16 +60,17 @@ impl Nodes {
         Ok(())
     }
 
-    /// Forwards between interfaces for the other nodes.
+    /// What a node needs to forward between interfaces for the others.
     ///
     /// # Errors
-    /// There are not two, or nobody says what is behind them.
-    pub fn forward(&self, interfaces: &[&str]) -> Outcome<()> {
-        if interfaces.len() < 2 {
-            return Err(Failure::new(libc::EINVAL, "a node that forwards needs two interfaces at least"));
+    /// There are too few, or nobody says what is behind them.
+    pub fn forwarder(&self, node: c_int, interfaces: &[&str]) -> Outcome<Forwarder> {
+        if interfaces.len() < LEAST_NETWORKS_OF_GATEWAY {
+            let what = format!("a node that forwards needs {LEAST_NETWORKS_OF_GATEWAY} interfaces at least");
+            return Err(Failure::new(libc::EINVAL, what));
         }
         match self {
-            Nodes::Described(_) => Ok(cluster::forward(interfaces)?),
+            Nodes::Described(cluster) => Ok(Forwarder::prepare(cluster, described(cluster, node)?, interfaces)?),
             Nodes::Listed { .. } => {
                 let what = format!(
                     "to forward, a node must know which networks there are: describe the cluster in a file that {CLUSTER_VAR} names, and unset {NODES_VAR}"
@@ -97,7 +91,7 @@ impl Nodes {
                 [node, place] => (node.parse::<c_int>().map_err(|_| wrong())?, place),
                 _ => return Err(wrong()),
             };
-            if places.insert(node, place_of(place).ok_or_else(wrong)?).is_some() {
+            if places.insert(node, place.parse().map_err(|_| wrong())?).is_some() {
                 return Err(format!("line {}: node {node} is there already", number + 1));
             }
         }
@@ -109,20 +103,16 @@ impl Nodes {
     /// # Errors
     /// Nobody knows the node.
     pub fn at(&self, node: c_int, port: u16) -> Outcome<Address> {
-        let unknown =
-            |how: String| Failure::new(libc::EHOSTUNREACH, format!("nobody says where node {node} is: {how}"));
         let (places, device) = match self {
             Nodes::Listed { places, device } => (places, device),
             Nodes::Described(cluster) => {
-                let known = u16::try_from(node).ok().and_then(|number| cluster.node(number));
-                let missing = || unknown(format!("give it a [[node]] in {}", cluster.path().display()));
-                return Ok(Address::Node { node: known.ok_or_else(missing)?.number.into(), port });
+                return Ok(Address::Node { node: described(cluster, node)?.number.into(), port });
             }
         };
-        let missing = || unknown(format!("give it a line in the file that {NODES_VAR} names"));
+        let missing = || unknown(node, &format!("a line in the file that {NODES_VAR} names"));
         Ok(match *places.get(&node).ok_or_else(missing)? {
             Place::Ip(ip) => Address::Udp(SocketAddr::new(ip, port)),
-            Place::Mac(mac) => Address::Packet(PacketAddress { device: device.clone(), mac: Some(mac), port }),
+            Place::Ether(mac) => Address::Packet(PacketAddress { device: device.clone(), mac: Some(mac), port }),
         })
     }
 
@@ -141,9 +131,7 @@ impl Nodes {
             (Nodes::Described(_), Address::Node { node, .. }) => return c_int::try_from(*node).unwrap_or(-1),
             (Nodes::Described(cluster), address) => {
                 let known = match address {
-                    Address::Packet(address) => {
-                        address.mac.and_then(|mac| cluster.at_place(cluster::Place::Ether(mac)))
-                    }
+                    Address::Packet(address) => address.mac.and_then(|mac| cluster.at_place(Place::Ether(mac))),
                     address => address.socket_addr().and_then(|address| cluster.at(address.ip())),
                 };
                 return known.map_or(-1, |node| node.number.into());
@@ -151,21 +139,20 @@ impl Nodes {
         };
         let place = match address {
             Address::Udp(address) => Some(Place::Ip(address.ip())),
-            Address::Packet(address) => address.mac.map(Place::Mac),
+            Address::Packet(address) => address.mac.map(Place::Ether),
             Address::Sim { .. } | Address::Node { .. } => None,
         };
         places.iter().find(|(_, known)| Some(**known) == place).map_or(-1, |(node, _)| *node)
     }
 }
 
-fn place_of(text: &str) -> Option<Place> {
-    if let Ok(ip) = text.parse::<IpAddr>() {
-        return Some(Place::Ip(ip.to_canonical()));
-    }
-    match format!("{text}:1").parse() {
-        Ok(Address::Packet(PacketAddress { mac: Some(mac), .. })) => Some(Place::Mac(mac)),
-        _ => None,
-    }
+fn described(cluster: &Cluster, node: c_int) -> Outcome<&Node> {
+    let known = u16::try_from(node).ok().and_then(|number| cluster.node(number));
+    known.ok_or_else(|| unknown(node, &format!("a [[node]] in {}", cluster.path().display())))
+}
+
+fn unknown(node: c_int, needed: &str) -> Failure {
+    Failure::new(libc::EHOSTUNREACH, format!("nobody says where node {node} is: give it {needed}"))
 }
 
 #[cfg(test)]
@@ -186,7 +173,15 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_named_by_its_line() {
-        for text in ["1", "1 10.0.0.1 more", "one 10.0.0.1", "1 host", "1 10.0.0.1\n1 10.0.0.2", "1 *"] {
+        for text in [
+            "1",
+            "1 10.0.0.1 more",
+            "one 10.0.0.1",
+            "1 host",
+            "1 10.0.0.1\n1 10.0.0.2",
+            "1 *",
+            "1 eth0/02:00:00:00:00:03",
+        ] {
             assert!(Nodes::parse(text, "eth0").unwrap_err().starts_with("line "), "{text}");
         }
     }

@@ -46,6 +46,15 @@ static int listener(int *port)
 	return -1;
 }
 
+/* Whether it was this one that succeeded. */
+static void *one_of_several(void *arg)
+{
+	int failed = cdp_init(1, interfaces, 1, 0) == 0 ? 0 : errno;
+
+	CHECK(failed == 0 || failed == EALREADY);
+	return failed ? arg : interfaces;
+}
+
 static void before_init(void)
 {
 	const char *strange[] = {"no-such-interface"}, *twice[] = {"lo", "lo"};
@@ -53,15 +62,29 @@ static void before_init(void)
 	FAILS(cdp_socket(), ENETDOWN);
 	FAILS(cdp_send(1, "x", 1), ENETDOWN);
 	/* To forward takes two networks, and somebody who says what they are. */
-	CHECK(cdp_init(1, interfaces, 1, 1) != 0 && errno == EINVAL && strstr(ropeway_error(), "two interfaces"));
+	CHECK(cdp_init(1, interfaces, 1, 1) != 0 && errno == EINVAL && strstr(ropeway_error(), "2 interfaces"));
 	CHECK(cdp_init(1, twice, 2, 1) != 0 && errno == EINVAL);
 	CHECK(strstr(ropeway_error(), getenv("CDP_OF_CLUSTER") ? "is no gateway" : "ROPEWAY_CLUSTER"));
+	/* What fails changes nothing: below this is node 1. */
+	CHECK(cdp_init(2, twice, 2, 1) != 0 && errno == EINVAL);
 	CHECK(cdp_init(1, interfaces, 0, 0) != 0 && errno == EINVAL);
 	CHECK(cdp_init(1, interfaces, -1, 0) != 0 && errno == EINVAL);
 	CHECK(cdp_init(1, NULL, 1, 0) != 0 && errno == EFAULT);
 	CHECK(cdp_init(1, strange, 1, 0) != 0 && errno == ENODEV);
 	CHECK(cdp_init(77, interfaces, 1, 0) != 0 && errno == EHOSTUNREACH);
-	CHECK(cdp_init(1, interfaces, 1, 0) == 0);
+	{
+		pthread_t threads[4];
+		void *result;
+		int t, succeeded = 0;
+
+		for (t = 0; t < 4; t++)
+			CHECK(pthread_create(&threads[t], NULL, one_of_several, NULL) == 0);
+		for (t = 0; t < 4; t++) {
+			CHECK(pthread_join(threads[t], &result) == 0);
+			succeeded += result != NULL;
+		}
+		CHECK(succeeded == 1);
+	}
 	CHECK(cdp_init(1, interfaces, 1, 0) != 0 && errno == EALREADY);
 }
 

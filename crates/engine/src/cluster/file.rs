@@ -7,13 +7,11 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Cluster, ClusterError, Node, Place};
+use super::{Cluster, ClusterError, LEAST_NETWORKS_OF_GATEWAY, Node, Place};
 use crate::key_file::Choice;
 
 /// The longest name of a node: what a label of DNS has room for.
 const MOST_NAME_BYTES: usize = 63;
-/// With two networks there is something to forward between.
-const LEAST_NETWORKS_OF_GATEWAY: usize = 2;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -35,6 +33,15 @@ struct FileNode {
     gateway: Option<Spanned<u16>>,
 }
 
+/// Of what kinds the addresses are that were seen so far.
+#[derive(Default)]
+struct Kinds {
+    /// Whether a network has hardware addresses.
+    by_network: BTreeMap<String, bool>,
+    /// Whether all IP addresses are of IPv4.
+    is_v4: Option<bool>,
+}
+
 /// What is wrong, and at which byte of the text.
 type Wrong = (usize, String);
 
@@ -49,7 +56,7 @@ impl Cluster {
         })
     }
 
-    fn add(&mut self, given: FileNode) -> Result<(), Wrong> {
+    fn add(&mut self, given: FileNode, kinds: &mut Kinds) -> Result<(), Wrong> {
         let (number_at, name_at, addresses_at) =
             (given.number.span().end, given.name.span().end, given.addresses.span().start + 1);
         let (number, name) = (given.number.into_inner(), given.name.into_inner());
@@ -68,16 +75,17 @@ impl Cluster {
         for (network, address) in given.addresses.into_inner() {
             let at = address.span().end;
             let place = place_of(address.get_ref()).map_err(|what| (at, what))?;
-            let (is_ether, is_v4) = kind(place);
-            let others = self.nodes.iter().filter_map(|node| node.addresses.get(network.get_ref()));
-            if others.map(|other| kind(*other).0).any(|other| other != is_ether) {
+            let is_ether = matches!(place, Place::Ether(_));
+            if *kinds.by_network.entry(network.get_ref().clone()).or_insert(is_ether) != is_ether {
                 let what = format!(
                     "{place} is of another kind than the addresses before it on `{}`: one network has IP addresses or hardware addresses",
                     network.get_ref()
                 );
                 return Err((at, what));
             }
-            if self.by_address.keys().any(|other| !is_ether && !kind(*other).0 && kind(*other).1 != is_v4) {
+            if let Place::Ip(ip) = place
+                && *kinds.is_v4.get_or_insert(ip.is_ipv4()) != ip.is_ipv4()
+            {
                 return Err((at, format!("{place} is of another kind than those before it: use IPv4 or IPv6 in all")));
             }
             if self.by_address.insert(place, node_at).is_some() {
@@ -99,7 +107,7 @@ impl Cluster {
             if *gateway.get_ref() == 0 {
                 return Err((at, "a gateway forwards at a UDP port of its own, from 1 to 65535".into()));
             }
-            if addresses.values().filter(|place| !kind(**place).0).count() < LEAST_NETWORKS_OF_GATEWAY {
+            if addresses.values().filter(|place| matches!(place, Place::Ip(_))).count() < LEAST_NETWORKS_OF_GATEWAY {
                 return Err((
                     at,
                     format!("`{name}` has one IP address only: a gateway joins two IP networks at least"),
@@ -134,13 +142,14 @@ impl File {
             bonded: self.bonded,
             keys,
         };
+        let mut kinds = Kinds::default();
         // Who is alone on a network is mostly a mistake in its name.
         let mut members: BTreeMap<String, (usize, usize)> = BTreeMap::new();
         for node in self.node {
             for network in node.addresses.get_ref().keys() {
                 members.entry(network.get_ref().clone()).or_insert((0, network.span().end)).0 += 1;
             }
-            cluster.add(node)?;
+            cluster.add(node, &mut kinds)?;
         }
         if cluster.nodes.is_empty() {
             return Err((0, "there is no node: each is a table [[node]] with number, name and addresses".into()));
@@ -159,7 +168,8 @@ impl File {
 fn check_name(name: &str) -> Result<(), String> {
     let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let begins = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic());
-    if begins && name.len() <= MOST_NAME_BYTES && name.bytes().all(is_known) && name != "localhost" {
+    if begins && name.len() <= MOST_NAME_BYTES && name.bytes().all(is_known) && !name.eq_ignore_ascii_case("localhost")
+    {
         return Ok(());
     }
     Err(format!(
@@ -167,38 +177,16 @@ fn check_name(name: &str) -> Result<(), String> {
     ))
 }
 
-/// Whether it is a hardware address, and whether it is one of IPv4.
-fn kind(place: Place) -> (bool, bool) {
-    match place {
-        Place::Ip(ip) => (false, ip.is_ipv4()),
-        Place::Ether(_) => (true, false),
-    }
-}
-
 fn place_of(text: &str) -> Result<Place, String> {
-    if let Some(mac) = mac_of(text) {
-        let is_of_one = mac != [0; 6] && mac[0] & 1 == 0;
-        return if is_of_one { Ok(Place::Ether(mac)) } else { Err(format!("{text} is not the address of one host")) };
-    }
-    let Ok(address) = text.parse::<IpAddr>() else {
-        return Err(format!("`{text}` is neither an IP address nor a hardware address (02:00:00:00:00:07)"));
+    let place = text.parse::<Place>().map_err(|error| error.to_string())?;
+    let is_of_one = match place {
+        Place::Ether(mac) => mac != [0; 6] && mac[0] & 1 == 0,
+        Place::Ip(ip) => {
+            let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+            !ip.is_unspecified() && !ip.is_multicast() && !is_link_local
+        }
     };
-    let address = address.to_canonical();
-    let is_link_local = matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local());
-    if address.is_unspecified() || address.is_multicast() || is_link_local {
-        return Err(format!("{address} is not the address of one host everywhere in the cluster"));
-    }
-    Ok(Place::Ip(address))
-}
-
-/// Six pairs of hexadecimal digits with colons.
-fn mac_of(text: &str) -> Option<[u8; 6]> {
-    let mut mac = [0; 6];
-    let mut parts = text.split(':');
-    for byte in &mut mac {
-        let part =
-            parts.next().filter(|part| part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
-        *byte = u8::from_str_radix(part, 16).ok()?;
-    }
-    parts.next().is_none().then_some(mac)
+    is_of_one
+        .then_some(place)
+        .ok_or_else(|| format!("{place} is not the address of one host everywhere in the cluster"))
 }

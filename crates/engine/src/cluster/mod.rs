@@ -11,13 +11,16 @@ mod ways;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
+use std::fs::File;
 use std::io::{self, Read};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
-use ropeway_link::Address;
+use ropeway_link::{Address, hardware_address};
 
 use crate::key_file::Choice;
+use crate::trusted_file::{self, Distrust};
 
 pub use ways::{Forwarding, Hop};
 
@@ -29,6 +32,10 @@ const USUAL_FILE: &str = "/etc/ropeway/cluster.toml";
 const OFF: &str = "off";
 /// Room for the most nodes that there can be, with comments. A longer file is another file.
 const MOST_FILE_BYTES: u64 = 32 << 20;
+/// What a mode must not have: the file may say that all are trusted, or name the key.
+const OTHERS_WRITE: u32 = 0o022;
+/// With two networks there is something to forward between.
+pub const LEAST_NETWORKS_OF_GATEWAY: usize = 2;
 
 /// Why a description cannot be used, or does not say what is asked. The text names the file.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +44,16 @@ pub enum ClusterError {
         "cannot read the cluster file {path}: {source}; mend it, or name another one in {CLUSTER_VAR} (`{OFF}`: none)"
     )]
     Read { path: PathBuf, source: io::Error },
+    #[error("{path} is not a file, so it cannot be the cluster file")]
+    NotAFile { path: PathBuf },
+    #[error(
+        "{path} has mode {mode:04o}: others than its owner can write it, and it says whom to trust. See whether somebody has changed it, and `chmod go-w` it"
+    )]
+    Permissions { path: PathBuf, mode: u32 },
+    #[error(
+        "{path} belongs to user {owner}, and it says whom to trust: it must belong to root or to the user of this program ({user}). See what it says, and `chown` it"
+    )]
+    Owner { path: PathBuf, owner: u32, user: u32 },
     #[error("{path}: {source}")]
     Syntax { path: PathBuf, source: Box<toml::de::Error> },
     #[error("{path}, line {line}: {what}")]
@@ -69,6 +86,20 @@ impl fmt::Display for Place {
             Place::Ip(ip) => ip.fmt(f),
             Place::Ether(mac) => Address::Ether(mac).fmt(f),
         }
+    }
+}
+
+/// A text is no address of a node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is neither an IP address nor a hardware address (02:00:00:00:00:07)")]
+pub struct ParsePlaceError(String);
+
+impl FromStr for Place {
+    type Err = ParsePlaceError;
+
+    fn from_str(text: &str) -> Result<Place, ParsePlaceError> {
+        let ip = || text.parse().ok().map(|ip: IpAddr| Place::Ip(ip.to_canonical()));
+        hardware_address(text).map(Place::Ether).or_else(ip).ok_or_else(|| ParsePlaceError(text.into()))
     }
 }
 
@@ -128,17 +159,38 @@ impl Cluster {
         match said.filter(|said| !said.is_empty()) {
             Some(said) if said == OFF => Ok(None),
             Some(said) => Cluster::read(Path::new(&said)).map(Some),
-            None if usual.exists() => Cluster::read(usual).map(Some),
-            None => Ok(None),
+            // One that cannot be opened for another reason may be there, and say something.
+            None => match trusted_file::open(usual) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                opened => Cluster::read_opened(usual, opened).map(Some),
+            },
         }
+    }
+
+    /// Whether the environment names a file: if not, there is the usual one or none.
+    pub fn is_named() -> bool {
+        std::env::var_os(CLUSTER_VAR).is_some_and(|said| !said.is_empty())
     }
 
     /// # Errors
     /// See [`ClusterError`].
     pub fn read(path: &Path) -> Result<Cluster, ClusterError> {
+        Cluster::read_opened(path, trusted_file::open(path))
+    }
+
+    fn read_opened(path: &Path, opened: io::Result<File>) -> Result<Cluster, ClusterError> {
         let failed = |source| ClusterError::Read { path: path.to_owned(), source };
+        let file = opened.map_err(failed)?;
+        trusted_file::check(&file, OTHERS_WRITE).map_err(|distrust| {
+            let path = path.to_owned();
+            match distrust {
+                Distrust::Metadata(source) => ClusterError::Read { path, source },
+                Distrust::NotAFile => ClusterError::NotAFile { path },
+                Distrust::Permissions { mode } => ClusterError::Permissions { path, mode },
+                Distrust::Owner { owner, user } => ClusterError::Owner { path, owner, user },
+            }
+        })?;
         let mut text = String::new();
-        let file = std::fs::File::open(path).map_err(failed)?;
         file.take(MOST_FILE_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
         if text.len() as u64 > MOST_FILE_BYTES {
             return Err(failed(io::Error::new(io::ErrorKind::FileTooLarge, "it is longer than any cluster needs")));
@@ -203,8 +255,13 @@ impl Cluster {
     /// # Errors
     /// There is no such node, or the addresses are those of several.
     pub fn here(&self) -> Result<Option<&Node>, ClusterError> {
-        match std::env::var(NODE_VAR).ok().filter(|said| !said.is_empty()) {
-            Some(said) => self.meant_by(&said).map(Some),
+        self.here_as(std::env::var_os(NODE_VAR))
+    }
+
+    fn here_as(&self, said: Option<OsString>) -> Result<Option<&Node>, ClusterError> {
+        match said.filter(|said| !said.is_empty()) {
+            // No name has characters that stand for what is no text.
+            Some(said) => self.meant_by(&said.to_string_lossy()).map(Some),
             None => {
                 let ips = ropeway_link::local_addresses().map_err(ClusterError::Addresses)?;
                 let ips = ips.into_iter().map(|(_, address)| Place::Ip(address.to_canonical()));

@@ -2,6 +2,9 @@ use super::*;
 use crate::gateway::Host;
 use crate::key_file::Choice;
 use ropeway_link::Address;
+use std::fs::Permissions;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 
 /// Two segments, and two gateways between them.
@@ -197,6 +200,7 @@ fn what_cannot_be_meant_is_named_with_its_line() {
         (with(&node(3, "a = \"10.0.0.3\"", "").replace("n3", "10.0.0.3")), "line 13", "no name"),
         (with(&node(3, "a = \"10.0.0.3\"", "").replace("n3", "a:b")), "line 13", "no name"),
         (with(&node(3, "a = \"10.0.0.3\"", "").replace("n3", "localhost")), "line 13", "no name"),
+        (with(&node(3, "a = \"10.0.0.3\"", "").replace("n3", "LocalHost")), "line 13", "no name"),
         (with(&node(3, "a = \"10.0.0.2\"", "")), "line 14", "there already"),
         (with(&node(3, "a = \"fd00::3\"", "")), "line 14", "another kind"),
         (with(&node(3, "a = \"0.0.0.0\"", "")), "line 14", "not the address"),
@@ -238,10 +242,77 @@ fn a_file_that_is_named_must_exist_and_the_usual_one_need_not() {
     let missing = read(Some(&path), Path::new("/nowhere")).unwrap_err().to_string();
     assert!(missing.contains(path.to_str().unwrap()) && missing.contains(CLUSTER_VAR), "{missing}");
     std::fs::write(&path, APART).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
     assert_eq!(read(None, &path).unwrap().unwrap().path(), path);
     assert!(read(Some(&path), Path::new("/nowhere")).unwrap().is_some());
     assert!(read(Some(Path::new("off")), &path).unwrap().is_none());
     assert!(read(Some(Path::new("")), &path).unwrap().is_some());
     std::fs::write(&path, [0xff, 0xfe]).unwrap();
     assert!(read(None, &path).unwrap_err().to_string().contains("UTF-8"));
+}
+
+#[test]
+fn a_file_that_others_can_write_is_not_believed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cluster.toml");
+    std::fs::write(&path, APART).unwrap();
+    for mode in [0o600, 0o400, 0o644, 0o444, 0o755] {
+        std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        assert!(Cluster::read(&path).is_ok(), "{mode:o}");
+    }
+    for mode in [0o620, 0o602, 0o664, 0o646, 0o666, 0o777] {
+        std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        for read in [Cluster::read(&path).map(Some), Cluster::from_variable(None, &path)] {
+            let error = read.unwrap_err();
+            assert!(matches!(error, ClusterError::Permissions { mode: said, .. } if said == mode), "{error:?}");
+            let said = error.to_string();
+            assert!(said.contains(path.to_str().unwrap()) && said.contains("chmod go-w"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_file_of_another_user_is_not_believed() {
+    // Nobody else can give a file away.
+    ropeway_testkit::need_root!();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cluster.toml");
+    std::fs::write(&path, APART).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+    chown(&path, Some(12_345), None).unwrap();
+    let error = Cluster::read(&path).unwrap_err();
+    assert!(matches!(error, ClusterError::Owner { owner: 12_345, .. }) && error.to_string().contains("12345"));
+}
+
+#[test]
+fn what_is_no_file_is_refused_and_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    for path in [&pipe, dir.path()] {
+        assert!(matches!(Cluster::read(path), Err(ClusterError::NotAFile { .. })), "{path:?}");
+    }
+}
+
+#[test]
+fn only_a_usual_file_that_does_not_exist_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(Cluster::from_variable(None, &dir.path().join("nothing")).unwrap().is_none());
+    // What is behind a directory that cannot be searched, or behind something else, is not known: not to be there is not the same.
+    let around = dir.path().join("around");
+    symlink(&around, &around).unwrap();
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    for path in [around, dir.path().join("file/cluster.toml")] {
+        let error = Cluster::from_variable(None, &path).unwrap_err();
+        assert!(matches!(error, ClusterError::Read { .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn a_node_that_is_named_by_no_text_is_no_node() {
+    let cluster = parse(APART).unwrap();
+    assert_eq!(cluster.here_as(Some("h1".into())).unwrap().unwrap().number, 1);
+    let error = cluster.here_as(Some(OsString::from_vec(vec![b'h', 0xff]))).unwrap_err();
+    assert!(matches!(error, ClusterError::NoSuchNode { .. }), "{error:?}");
 }

@@ -4,6 +4,7 @@ use super::cluster;
 use super::environment::{self, LinkChoice};
 use super::neighbor;
 use ropeway_engine::cluster::Hop;
+use ropeway_engine::link::hardware_address;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -220,20 +221,8 @@ fn parse_node(text: &str) -> Option<Address> {
 fn parse_packet(text: &str) -> Option<PacketAddress> {
     let (device, rest) = text.split_once('/').unwrap_or(("", text));
     let (mac, port) = rest.rsplit_once(':')?;
-    let mac = if mac == "*" { None } else { Some(parse_mac(mac)?) };
+    let mac = if mac == "*" { None } else { Some(hardware_address(mac)?) };
     Some(PacketAddress { device: device.into(), mac, port: port.parse().ok()? })
-}
-
-/// Six pairs of hexadecimal digits with colons.
-pub(super) fn parse_mac(text: &str) -> Option<[u8; 6]> {
-    let mut mac = [0; 6];
-    let mut parts = text.split(':');
-    for byte in &mut mac {
-        let part =
-            parts.next().filter(|part| part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
-        *byte = u8::from_str_radix(part, 16).ok()?;
-    }
-    parts.next().is_none().then_some(mac)
 }
 
 impl From<SocketAddr> for Address {
@@ -274,8 +263,11 @@ impl ToAddresses for str {
     }
 }
 
-/// The node of the cluster that has that name.
+/// The node of the cluster that has that name. What no node can be called needs no cluster.
 fn named_node(name: &str, port: u16) -> io::Result<Option<Address>> {
+    if name.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost") {
+        return Ok(None);
+    }
     let node = cluster::get()?.and_then(|cluster| cluster.named(name));
     Ok(node.map(|node| Address::Node { node: node.number.into(), port }))
 }

@@ -9,14 +9,13 @@ use ropeway_engine::link::{self, Link, local_addresses, local_hardware_addresses
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::OnceLock;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 
-pub use ropeway_engine::cluster::{CLUSTER_VAR, Cluster, Node, Place};
+pub use ropeway_engine::cluster::{CLUSTER_VAR, Cluster, LEAST_NETWORKS_OF_GATEWAY, Node, Place};
 
 /// The number of the node that this process is, once that is settled; `None`: it is none of the cluster's.
 static OWN: PerProcess<OnceLock<Option<u16>>> = PerProcess::new();
-
-/// Networks that a node forwards between, at least.
-const LEAST_NETWORKS: usize = 2;
 
 fn invalid(what: String) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, what)
@@ -38,6 +37,18 @@ pub fn get() -> io::Result<Option<&'static Cluster>> {
     static CLUSTER: OnceLock<Result<Option<Cluster>, String>> = OnceLock::new();
     let read = CLUSTER.get_or_init(|| Cluster::from_environment().map_err(|error| error.to_string()));
     read.as_ref().map(Option::as_ref).map_err(|what| invalid(what.clone()))
+}
+
+/// The cluster, for what stays on this host and may do without: a usual file that cannot be used is nobody's business there. One that is named is.
+///
+/// # Errors
+/// The file that `ROPEWAY_CLUSTER` names cannot be used.
+pub(super) fn on_loopback() -> io::Result<Option<&'static Cluster>> {
+    unless_usual(get(), Cluster::is_named())
+}
+
+fn unless_usual<T>(read: io::Result<Option<T>>, is_named: bool) -> io::Result<Option<T>> {
+    if is_named { read } else { Ok(read.unwrap_or_default()) }
 }
 
 /// The cluster, where one is needed for `what`.
@@ -75,7 +86,7 @@ pub fn settle(number: u16) -> io::Result<&'static Node> {
     match settled {
         Some(settled) if *settled == number => Ok(node),
         _ => Err(invalid(format!(
-            "this process is not {}: it has had sockets as another node, or {NODE_VAR} says so",
+            "this process is not {}: it has had sockets as another node, or as none of the cluster's",
             node.name
         ))),
     }
@@ -119,28 +130,67 @@ pub(super) fn own_ip() -> io::Result<IpAddr> {
 /// devices goes.
 ///
 /// # Errors
-/// The node is no gateway, or not on two networks there; the port is taken, or this host has not the addresses.
+/// As [`Forwarder::prepare`]; or this process is no node.
 pub fn forward(interfaces: &[&str]) -> io::Result<()> {
     let cluster = needed("to forward for other nodes")?;
     let missing = || {
         let what = format!("this host is no node of {}, so it cannot forward for others", cluster.path().display());
         invalid(format!("{what}; say which it is with {NODE_VAR}"))
     };
-    let node = own()?.ok_or_else(missing)?;
-    let mut forwarding = cluster.forwarding(node).map_err(of_cluster)?;
-    keep_those_on(&mut forwarding, node, interfaces, &local_addresses()?)?;
-    let open = |address| Ok(Box::new(UdpLink::open(&udp::Options::new(address))?) as Box<dyn Link>);
-    let links = forwarding.links.iter().copied().map(open).collect::<io::Result<Vec<_>>>()?;
-    let gateway = Gateway::with_hosts(links, &[], &forwarding.hosts, Limits::default())
-        .map_err(|error| invalid(error.to_string()))?;
-    // Without an abstract address it is not to be seen, and works all the same.
-    let _ = gateway.tell();
-    let run = move || {
-        // A device is gone: what went over it finds other gateways.
-        let _ = gateway.run();
-    };
-    std::thread::Builder::new().name("ropeway-gateway".into()).spawn(run)?;
+    Forwarder::prepare(cluster, own()?.ok_or_else(missing)?, interfaces)?.start();
     Ok(())
+}
+
+/// Everything that forwarding needs, which [`Forwarder::start`] cannot fail for want of any more. Dropped, it leaves nothing behind.
+#[derive(Debug)]
+pub struct Forwarder {
+    go: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Forwarder {
+    /// For those networks of a node that are on these interfaces.
+    ///
+    /// # Errors
+    /// The node is no gateway, or not on two networks there; the port is taken, or this host has not the addresses.
+    pub fn prepare(cluster: &Cluster, node: &Node, interfaces: &[&str]) -> io::Result<Forwarder> {
+        let mut forwarding = cluster.forwarding(node).map_err(of_cluster)?;
+        keep_those_on(&mut forwarding, node, interfaces, &local_addresses()?)?;
+        let open = |address| Ok(Box::new(UdpLink::open(&udp::Options::new(address))?) as Box<dyn Link>);
+        let links = forwarding.links.iter().copied().map(open).collect::<io::Result<Vec<_>>>()?;
+        let gateway = Gateway::with_hosts(links, &[], &forwarding.hosts, Limits::default())
+            .map_err(|error| invalid(error.to_string()))?;
+        let (go, told) = channel();
+        let run = move || {
+            if told.recv().is_err() {
+                return;
+            }
+            // Without an abstract address it is not to be seen, and works all the same.
+            let _ = gateway.tell();
+            // A device is gone: what went over it finds other gateways.
+            let _ = gateway.run();
+        };
+        let thread = std::thread::Builder::new().name("ropeway-gateway".into()).spawn(run)?;
+        Ok(Forwarder { go: Some(go), thread: Some(thread) })
+    }
+
+    pub fn start(mut self) {
+        if let Some(go) = self.go.take() {
+            // The thread waits for it, and for nothing else.
+            let _ = go.send(());
+        }
+        self.thread = None;
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        self.go = None;
+        // So that its ports are free afterwards.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }
 
 /// Leaves those networks out that are on other interfaces.
@@ -164,10 +214,11 @@ fn keep_those_on(
     let is_kept: Vec<bool> =
         forwarding.links.iter().map(|link| interfaces.iter().any(|interface| is_on(interface, link.ip()))).collect();
     let count = is_kept.iter().filter(|is_kept| **is_kept).count();
-    if count < LEAST_NETWORKS {
-        let what =
-            format!("to forward, {} needs interfaces on {LEAST_NETWORKS} of its networks, and got {count}", node.name);
-        return Err(invalid(what));
+    if count < LEAST_NETWORKS_OF_GATEWAY {
+        return Err(invalid(format!(
+            "to forward, {} needs interfaces on {LEAST_NETWORKS_OF_GATEWAY} of its networks, and got {count}",
+            node.name
+        )));
     }
     forwarding.hosts.retain(|host| is_kept[host.link]);
     for host in &mut forwarding.hosts {
@@ -200,6 +251,16 @@ mod tests {
         let links = networks.iter().map(|(_, address)| std::net::SocketAddr::new(ip(address), 7700)).collect();
         let hosts = vec![host(1, 0, "10.0.1.1"), host(2, 1, "10.0.2.2"), host(3, 2, "10.0.3.3")];
         (Forwarding { links, hosts }, Node { number: 9, name: "n9".into(), addresses, gateway: Some(7700) })
+    }
+
+    #[test]
+    fn on_loopback_a_usual_file_that_cannot_be_used_is_done_without() {
+        let failed = || Err::<Option<()>, _>(invalid("mend it".into()));
+        assert!(unless_usual(failed(), false).unwrap().is_none());
+        assert!(unless_usual(failed(), true).is_err(), "somebody named it");
+        for is_named in [false, true] {
+            assert_eq!(unless_usual(Ok(Some(())), is_named).unwrap(), Some(()));
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One end of a connection, as streams and message sockets share it: options, waiting, and what happens at its end.
 
 use super::address::Address;
-use super::errors::{of_opening, of_send, of_wait};
+use super::errors::{of_send, of_wait};
 use super::home::Home;
 use ropeway_engine::{ChannelId, Engine, Error, ErrorCode, Interest, Mode, Readiness, Routes, Target, Watch, link};
 use std::io::{self, ErrorKind};
@@ -129,7 +129,8 @@ impl Connection {
             Err(Error::Failed(ErrorCode::Closed)) => connect(),
             other => other,
         };
-        Ok(Connection::opened(way, channel.map_err(of_opening)?))
+        let channel = channel.map_err(|error| way.home.of_opening(error))?;
+        Ok(Connection::opened(way, channel))
     }
 
     /// Opens one and does not wait for the peer.
@@ -251,7 +252,7 @@ impl Connection {
     fn send_error(&self, error: Error) -> io::Error {
         let Error::Failed(_) = error else { return of_send(error, true) };
         match self.engine().readiness(self.channel) {
-            Some(readiness) if !readiness.opened => of_opening(error),
+            Some(readiness) if !readiness.opened => self.home.of_opening(error),
             readiness => of_send(error, readiness.is_none_or(|readiness| readiness.failed.is_some())),
         }
     }
@@ -259,7 +260,7 @@ impl Connection {
     fn recv_error(&self, error: Error) -> io::Error {
         let Error::Failed(_) = error else { return of_wait(error) };
         let was_opened = self.engine().readiness(self.channel).is_none_or(|readiness| readiness.opened);
-        if was_opened { of_wait(error) } else { of_opening(error) }
+        if was_opened { of_wait(error) } else { self.home.of_opening(error) }
     }
 
     /// Waits until the peer's engine has acknowledged everything sent.
@@ -318,7 +319,7 @@ impl Connection {
     pub fn is_connected(&self) -> io::Result<bool> {
         let readiness = self.engine().readiness(self.channel).ok_or(Error::Closed)?;
         match readiness.failed {
-            Some(code) => Err(ended(&readiness, code)),
+            Some(code) => Err(self.ended(&readiness, code)),
             None => Ok(readiness.opened),
         }
     }
@@ -326,13 +327,19 @@ impl Connection {
     /// Waits until the peer has taken the connection.
     pub fn wait_connected(&self, deadline: Option<Instant>) -> io::Result<()> {
         let routes = Routes { ways: &self.ways, bonded: false };
-        self.engine().wait_opened_over(self.channel, &routes, deadline).map_err(of_opening)
+        self.engine().wait_opened_over(self.channel, &routes, deadline).map_err(|error| self.home.of_opening(error))
     }
 
     /// The error that ended it, if one did.
     pub fn failure(&self) -> Option<io::Error> {
         let readiness = self.engine().readiness(self.channel)?;
-        readiness.failed.map(|code| ended(&readiness, code))
+        readiness.failed.map(|code| self.ended(&readiness, code))
+    }
+
+    /// Why a connection that stands so has ended.
+    fn ended(&self, readiness: &Readiness, code: ErrorCode) -> io::Error {
+        let error = Error::Failed(code);
+        if readiness.opened { error.into() } else { self.home.of_opening(error) }
     }
 
     pub fn watch(&self) -> io::Result<Watch> {
@@ -362,11 +369,6 @@ impl Drop for Connection {
             None => self.engine().close(self.channel),
         }
     }
-}
-
-/// Why a connection that stands so has ended.
-fn ended(readiness: &Readiness, code: ErrorCode) -> io::Error {
-    if readiness.opened { Error::Failed(code).into() } else { of_opening(Error::Failed(code)) }
 }
 
 /// The address of this host under which packets to `peer` leave. Nothing is sent.

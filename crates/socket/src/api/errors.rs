@@ -1,11 +1,46 @@
 //! Errors of the engine as the standard library's sockets would give them.
 
 use ropeway_engine::{Error, ErrorCode};
+use std::fmt;
 use std::io::{self, ErrorKind};
 
 /// The engine's account of an error of this crate's sockets, where there is one.
 pub fn details(error: &io::Error) -> Option<&Error> {
-    error.get_ref()?.downcast_ref()
+    let inner = error.get_ref()?;
+    inner.downcast_ref().or_else(|| Some(&inner.downcast_ref::<Keyless>()?.error))
+}
+
+/// An end without a key was not let in, or not heard, and why it had none.
+#[derive(Debug)]
+struct Keyless {
+    error: Error,
+    why: String,
+}
+
+impl fmt::Display for Keyless {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}. This end has no key: {}", self.error, self.why)
+    }
+}
+
+impl std::error::Error for Keyless {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+/// Of an attempt to connect by an end that did without a key, for the reason that is given.
+pub fn of_opening_without_key(error: Error, why: &str) -> io::Error {
+    let may_be_why = matches!(error, Error::TimedOut | Error::Failed(ErrorCode::Key | ErrorCode::Timeout));
+    let plain = of_opening(error);
+    if !may_be_why {
+        return plain;
+    }
+    let kind = plain.kind();
+    match plain.downcast::<Error>() {
+        Ok(error) => io::Error::new(kind, Keyless { error, why: why.into() }),
+        Err(plain) => plain,
+    }
 }
 
 /// Of a call that could have waited: when its time is over, it says what TCP's do on Linux.

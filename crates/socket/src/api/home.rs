@@ -8,23 +8,21 @@ use super::address::{Address, PacketAddress};
 use super::claim::Claim;
 use super::cluster;
 use super::environment::{self, Environment, LEAST_PACKET_BYTES};
+use super::errors::{of_opening, of_opening_without_key};
 use super::exit;
 use super::per_process::PerProcess;
-use ropeway_engine::gateway::{engine_number, host_and_port};
+use ropeway_engine::gateway::{OVERHEAD_BYTES, engine_number, host_and_port};
 use ropeway_engine::key_file::{self, KeyError};
 use ropeway_engine::link::packet::{self, FieldMatch, PacketLink};
 use ropeway_engine::link::udp::{self, UdpLink};
 use ropeway_engine::link::{self, Link, Width};
-use ropeway_engine::{ClusterKeys, Config, Engine, LinkId, Options, Way};
+use ropeway_engine::{ClusterKeys, Config, Engine, Error, LinkId, Options, Way};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
-
-/// What stands before a packet that goes through gateways (docs/protocol.md 2.9).
-const SHIM_BYTES: usize = 12;
 
 /// An engine with its one link, and what holds its place on the host.
 #[derive(Clone)]
@@ -34,6 +32,14 @@ struct Place {
     /// The network device of a packet link; empty for UDP.
     device: String,
     claims: Arc<Vec<Claim>>,
+    /// Why it does without the cluster's key, if there may be one.
+    keyless: Option<Arc<str>>,
+}
+
+/// The keys of an engine, or why it does without.
+struct Keys {
+    keys: Option<Arc<ClusterKeys>>,
+    keyless: Option<Arc<str>>,
 }
 
 impl Place {
@@ -60,7 +66,8 @@ pub struct Home {
 impl Home {
     /// In somebody's own engine.
     pub fn of(engine: &Engine, link: LinkId) -> Arc<Home> {
-        let place = Place { engine: engine.clone(), link, device: String::new(), claims: Arc::default() };
+        let place =
+            Place { engine: engine.clone(), link, device: String::new(), claims: Arc::default(), keyless: None };
         Arc::new(Home { place, is_ours: false, taken: AtomicBool::new(false) })
     }
 
@@ -74,6 +81,14 @@ impl Home {
 
     pub fn link(&self) -> LinkId {
         self.place.link
+    }
+
+    /// What an attempt to connect from here ended with, for programs.
+    pub fn of_opening(&self, error: Error) -> io::Error {
+        match &self.place.keyless {
+            Some(why) => of_opening_without_key(error, why),
+            None => of_opening(error),
+        }
     }
 
     /// An address on this link in the words of programs.
@@ -306,7 +321,7 @@ pub fn to_listen(at: &Address) -> io::Result<Binding> {
         (Some(place), _) => (place, at.port()),
         (None, Address::Udp(at)) => {
             let stays_here = at.ip().is_loopback();
-            let is_node = !stays_here || cluster::get()?.is_some_and(|cluster| cluster.at(at.ip()).is_some());
+            let is_node = !stays_here || cluster::on_loopback()?.is_some_and(|cluster| cluster.at(at.ip()).is_some());
             let place = over_udp(*at, stays_here, is_node)?;
             let local = place.engine.local(place.link);
             (place, if let Some(link::Address::Udp(local)) = local { local.port() } else { at.port() })
@@ -328,7 +343,7 @@ fn only_own_engines(address: &Address) -> io::Error {
 
 /// `is_node`: gateways may bring packets for it, if there are any.
 fn over_udp(local: SocketAddr, stays_here: bool, is_node: bool) -> io::Result<Place> {
-    let keys = keys(stays_here)?;
+    let Keys { keys, keyless } = keys(stays_here)?;
     let link = UdpLink::open(&udp::Options::new(local))?;
     let mut options = Options { keys, ..Options::default() };
     let has_gateways = is_node && cluster::get()?.is_some_and(|cluster| cluster.has_gateways());
@@ -337,7 +352,7 @@ fn over_udp(local: SocketAddr, stays_here: bool, is_node: bool) -> io::Result<Pl
         options.node = Some(engine_number(own.number, local.port()).into());
         options.gateways = true;
     }
-    make(Box::new(link), options, String::new(), Vec::new())
+    Ok(Place { keyless, ..make(Box::new(link), options, String::new(), Vec::new())? })
 }
 
 /// Over frames on `device`: those for this engine's ids, and those that open a connection to its port.
@@ -346,7 +361,7 @@ fn over_packets(device: &str, port: Option<(u16, Claim)>) -> io::Result<Place> {
     const ID_OFFSET: u32 = 4;
     const STEERING_BITS: u32 = 0xFFF0_0000;
     let field = |mask, value| FieldMatch { offset: ID_OFFSET, width: Width::Four, mask, value };
-    let keys = keys(false)?;
+    let Keys { keys, .. } = keys(false)?;
     let (steering, claim) = Claim::steering(device)?;
     let own = field(STEERING_BITS, u32::from(steering) << 20);
     let opening = port.as_ref().map(|(port, _)| field(0xFFFF_FFF0, STEERING_BITS | u32::from(*port) << 4));
@@ -358,24 +373,27 @@ fn over_packets(device: &str, port: Option<(u16, Claim)>) -> io::Result<Place> {
 
 /// The keys that the environment names, or the cluster's description. Within one host none is needed unless one was chosen, and the cluster's is not for
 /// users who cannot read it.
-fn keys(stays_here: bool) -> io::Result<Option<Arc<ClusterKeys>>> {
-    let of_cluster = cluster::get()?.and_then(|cluster| cluster.keys());
+fn keys(stays_here: bool) -> io::Result<Keys> {
+    let cluster = if stays_here { cluster::on_loopback()? } else { cluster::get()? };
+    let of_cluster = cluster.and_then(|cluster| cluster.keys());
+    let without = |why: Option<String>| Ok(Keys { keys: None, keyless: why.map(Arc::from) });
     let is_chosen = key_file::Choice::from_environment().is_ok_and(|choice| choice.is_some());
     match key_file::decide(of_cluster) {
-        Err(KeyError::Undecided) if stays_here => Ok(None),
-        Err(KeyError::Read { source, .. })
+        Err(KeyError::Undecided) if stays_here => without(cluster::get().err().map(|error| error.to_string())),
+        Err(KeyError::Read { path, source })
             if stays_here && !is_chosen && source.kind() == io::ErrorKind::PermissionDenied =>
         {
-            Ok(None)
+            without(Some(KeyError::Read { path, source }.to_string()))
         }
-        other => other.map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error)),
+        Ok(keys) => Ok(Keys { keys, keyless: None }),
+        Err(error) => Err(io::Error::new(io::ErrorKind::PermissionDenied, error)),
     }
 }
 
 fn make(link: Box<dyn Link>, options: Options, device: String, claims: Vec<Claim>) -> io::Result<Place> {
     let Environment { spin, packet_bytes, config, .. } = environment::get()?;
     // What gateways need before a packet is taken off its length.
-    let least = if options.gateways { LEAST_PACKET_BYTES + SHIM_BYTES } else { LEAST_PACKET_BYTES };
+    let least = if options.gateways { LEAST_PACKET_BYTES + usize::from(OVERHEAD_BYTES) } else { LEAST_PACKET_BYTES };
     let packet_bytes = u16::try_from(link.max_packet().min((*packet_bytes).max(least))).unwrap_or(u16::MAX);
     let config = Config { packet_bytes, ..config.clone() };
     let mut options = Options { config, ..options };
@@ -384,7 +402,7 @@ fn make(link: Box<dyn Link>, options: Options, device: String, claims: Vec<Claim
     }
     let engine = Engine::new(&options)?;
     let link = engine.add_link(link)?;
-    Ok(Place { engine, link, device, claims: Arc::new(claims) })
+    Ok(Place { engine, link, device, claims: Arc::new(claims), keyless: None })
 }
 
 /// Closes everything and waits, for the linger time at most, until the peers have it.

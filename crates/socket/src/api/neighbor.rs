@@ -1,7 +1,7 @@
 //! From an IP address to the hardware address behind it, so that programs that know hosts by IP addresses run over plain Ethernet too. The kernel's
 //! neighbour table knows; where it does not yet, an empty datagram makes it ask.
 
-use super::address::parse_mac;
+use ropeway_engine::link;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ fn find(table: &str, ip: Ipv4Addr, device: &str) -> Option<[u8; 6]> {
         let [address, _kind, flags, mac, _mask, on] = fields[..] else { return None };
         let flags = u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok()?;
         let is_it = on == device && flags & COMPLETE != 0 && address.parse() == Ok(ip);
-        if is_it { parse_mac(mac) } else { None }
+        if is_it { link::hardware_address(mac) } else { None }
     })
 }
 

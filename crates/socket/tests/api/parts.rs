@@ -1,8 +1,9 @@
 //! What other tests do in processes of their own: to exit there, or under another environment.
 
 use crate::kind;
-use ropeway_socket::{Listener, Stream};
+use ropeway_socket::{Address, Listener, Stream, ToAddresses};
 use std::io::{Read, Write};
+use std::net::ToSocketAddrs;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -10,12 +11,17 @@ pub const BYTES: usize = 5_000_000;
 
 /// This test program again, as a process of its own that does `part`.
 pub fn another(part: &str, argument: &str, environment: &[(&str, &str)]) -> Child {
+    command(part, argument, environment).spawn().unwrap()
+}
+
+pub fn command(part: &str, argument: &str, environment: &[(&str, &str)]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "parts::a_part_for_another_process", "--nocapture"]);
     command.env("ROPEWAY_TEST_PART", part).env("ROPEWAY_TEST_ARGUMENT", argument);
     command.env_remove("ROPEWAY_KEY_FILE").env_remove("ROPEWAY_TRUSTED");
     command.env_remove("ROPEWAY_CLUSTER").env_remove("ROPEWAY_NODE").envs(environment.iter().copied());
-    command.stdout(Stdio::null()).spawn().unwrap()
+    command.stdout(Stdio::null());
+    command
 }
 
 /// Run by other tests, in a process of its own; alone it has nothing to do.
@@ -66,6 +72,13 @@ fn a_part_for_another_process() {
             let (address, expected) = argument.split_once(' ').unwrap();
             let error = Stream::connect(address).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
+        }
+        "resolve" => {
+            let (name, port) = argument.rsplit_once(':').unwrap();
+            let expected = (name, port.parse::<u16>().unwrap()).to_socket_addrs().unwrap().next().unwrap();
+            for found in [argument.to_addresses(), (name, expected.port()).to_addresses()] {
+                assert_eq!(found.unwrap()[0], Address::Udp(expected));
+            }
         }
         "fail to listen" => {
             let (address, expected) = argument.split_once(' ').unwrap();

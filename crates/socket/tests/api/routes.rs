@@ -1,9 +1,10 @@
 //! Several ways to a peer: over engines of one's own, and by the description of a cluster.
 
-use crate::parts::{BYTES, another};
+use crate::parts::{BYTES, another, command};
 use crate::{SOON, kind, wait_until};
 use ropeway_engine::cluster::Cluster;
 use ropeway_engine::gateway::{Gateway, Host, Limits, Neighbour, engine_number};
+use ropeway_engine::key_file;
 use ropeway_engine::link::memory::{self, MemoryLink};
 use ropeway_engine::link::udp::{self, UdpLink};
 use ropeway_engine::link::{self, Link};
@@ -13,7 +14,9 @@ use std::fs::Permissions;
 use std::io::{ErrorKind, Read, Write};
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const PORT: u16 = 7;
 const CLIENT: u32 = 1;
@@ -150,6 +153,7 @@ fn cluster_in(dir: &Path, first: &str, port: u16) -> (PathBuf, Cluster) {
     let text = [format!("{first}\n"), node(2, "near"), node(3, "far"), gateway(201), gateway(202)].concat();
     let path = dir.join("cluster.toml");
     std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
     let cluster = Cluster::read(&path).unwrap();
     (path, cluster)
 }
@@ -225,9 +229,38 @@ fn mistakes_with_a_cluster_are_said() {
     refused("node2:7 cannot read the key file", &as_node("2"));
     refused("@3:7 ROPEWAY_CLUSTER", &[("ROPEWAY_CLUSTER", "off")]);
     refused("127.0.0.1:7 cannot read the cluster file", &[("ROPEWAY_CLUSTER", "/nowhere/cluster.toml")]);
+    // What no node can be called is nobody's in the cluster.
+    for address in ["localhost:7", "10.0.0.1:7", "Localhost:80"] {
+        let resolved = another("resolve", address, &[("ROPEWAY_CLUSTER", "/nowhere/cluster.toml")]).wait().unwrap();
+        assert!(resolved.success(), "{address}");
+    }
     refused("node2:7 packet:lo", &[("ROPEWAY_CLUSTER", path), ("ROPEWAY_NODE", "3"), ("ROPEWAY_LINK", "packet:lo")]);
     std::fs::write(path, "colour = 1\n").unwrap();
     refused("127.0.0.1:7 line 1", &[("ROPEWAY_CLUSTER", path)]);
+}
+
+#[test]
+fn who_may_not_read_the_clusters_key_is_told_when_a_key_is_missed_on_loopback() {
+    // Root's key, and another user.
+    ropeway_testkit::need_root!();
+    const NOBODY: u32 = 65_534;
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("key");
+    std::fs::write(&key, "00112233445566778899aabbccddeeff0f1e2d3c4b5a69788796a5b4c3d2e1f0\n").unwrap();
+    let (path, _) = cluster_in(dir.path(), "key_file = \"key\"", 7700);
+    for (path, mode) in [(dir.path(), 0o755), (key.as_path(), 0o600)] {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+    let environment = [("ROPEWAY_CLUSTER", path.to_str().unwrap())];
+    let keys = Some(Arc::new(key_file::read(&key).unwrap()));
+    let engine = Engine::new(&Options { keys, ..Options::default() }).unwrap();
+    let link = UdpLink::open(&udp::Options::new("127.0.0.1:0".parse().unwrap())).unwrap();
+    let link::Address::Udp(address) = link.local() else { panic!("it is UDP") };
+    let link = engine.add_link(Box::new(link)).unwrap();
+    let _listener = Listener::bind_on(&engine, link, address.port(), 1).unwrap();
+    let expected = format!("{address} cannot read the key file");
+    let said = command("fail to reach a node", &expected, &environment).uid(NOBODY).gid(NOBODY).status();
+    assert!(said.unwrap().success());
 }
 
 #[test]
