@@ -116,7 +116,7 @@ impl DelayLine {
     pub fn pass(&mut self, now: Duration) -> Option<Duration> {
         for _ in 0..MOST_FRAMES_AT_ONCE {
             let frame = self.ring.first()?;
-            let (due, limit) = (frame.seen + self.delay, now + self.delay + CLOCK_STEP);
+            let (due, limit) = (frame.seen() + self.delay, now + self.delay + CLOCK_STEP);
             if due > now && due < limit {
                 return Some(due - now);
             }

@@ -59,8 +59,8 @@ pub struct Frame<'a> {
     pub packet_type: u8,
     /// The device at which it was seen.
     pub device: u32,
-    /// When, since 1970.
-    pub seen: Duration,
+    /// When, since 1970: seconds and nanoseconds.
+    seen: [u32; 2],
     /// The VLAN tag that was taken off the frame, as it stood there.
     pub tag: Option<[u8; 4]>,
     /// The kernel dropped frames since it was last asked for how many.
@@ -72,6 +72,12 @@ pub struct Frame<'a> {
 }
 
 impl Frame<'_> {
+    /// When it was seen, since 1970.
+    pub fn seen(&self) -> Duration {
+        let [seconds, nanoseconds] = self.seen;
+        Duration::from_secs(seconds.into()) + Duration::from_nanos(nanoseconds.into())
+    }
+
     /// The number of the VLAN in the tag; 0 is a tag with a priority alone, or none.
     pub fn vlan(&self) -> u16 {
         self.tag.map_or(0, |[_, _, high, low]| u16::from_be_bytes([high, low]) & 0xfff)
@@ -202,7 +208,7 @@ fn frame(slot: &[u8], status: u32) -> Frame<'_> {
         from: slot[at::ADDRESS..at::ADDRESS + 6].try_into().expect("6 bytes"),
         packet_type: slot[at::PACKET_TYPE],
         device: u32_at(at::DEVICE),
-        seen: Duration::new(u32_at(at::SECONDS).into(), 0) + Duration::from_nanos(u32_at(at::NANOSECONDS).into()),
+        seen: [u32_at(at::SECONDS), u32_at(at::NANOSECONDS)],
         tag: (status & STATUS_VLAN_VALID != 0).then(tag),
         losing: status & STATUS_LOSING != 0,
         truncated: u32_at(at::LEN) as usize != captured,
@@ -241,7 +247,7 @@ mod tests {
     fn a_slot_says_what_came_when_and_where() {
         let slot = slot();
         let plain = frame(&slot, STATUS_USER);
-        assert_eq!((plain.bytes, plain.device, plain.seen), (&b"packet"[..], 5, Duration::new(3, 4)));
+        assert_eq!((plain.bytes, plain.device, plain.seen()), (&b"packet"[..], 5, Duration::new(3, 4)));
         assert_eq!((plain.tag, plain.vlan(), plain.truncated, plain.losing), (None, 0, false, false));
         let usual = frame(&slot, STATUS_USER | STATUS_VLAN_VALID);
         assert_eq!((usual.tag, usual.vlan()), (Some([0x81, 0x00, 0x20, 0x07]), 7));
