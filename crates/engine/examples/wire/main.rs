@@ -5,7 +5,7 @@
 //! wire CASE CARRIER:LOCAL PEER[,PEER...] [--bytes N] [--seconds S]
 //! ```
 //! Carriers: `udp:ADDRESS:PORT` and `packet:DEVICE` are engines; `tcp:ADDRESS:PORT` is a blocking socket, `tcp-spin:` one that polls; `raw-udp:ADDRESS:PORT` and
-//! `raw-packet:DEVICE` are the floor under the engines: the same links without a protocol (`pingpong` and `messages` only). A PEER is `ADDRESS:PORT` or a MAC address.
+//! `raw-packet:DEVICE` are the floor under the engines: the same links without a protocol (`pingpong` and `messages` only); `raw-udp-batch:` sends 64 messages a call (`sendmmsg`). A PEER is `ADDRESS:PORT` or a MAC address.
 //!
 //! Cases: `pingpong` (messages and answers), `stream` (one direction, sends of 256 KiB), `messages` (one direction, a send for each), `rounds` (asks all peers for
 //! so many bytes each and waits for all: an incast). Each prints one line of JSON. Environment: `SPIN_US`; `TUNE=NAME=VALUE,...`; `ROPEWAY_KEY_FILE`; `CONGESTION` for TCP
@@ -53,8 +53,8 @@ fn open(text: &str) -> Box<dyn Carrier> {
     match name {
         "udp" | "packet" => Box::new(engine::Engines::open(name, local)),
         "tcp" | "tcp-spin" => Box::new(tcp::Tcp::new(local, name == "tcp-spin")),
-        "raw-udp" | "raw-packet" => Box::new(raw::Raw::open(name, local)),
-        _ => panic!("there is no carrier {name}: udp, packet, tcp, tcp-spin, raw-udp, raw-packet"),
+        "raw-udp" | "raw-udp-batch" | "raw-packet" => Box::new(raw::Raw::open(name, local)),
+        _ => panic!("there is no carrier {name}: udp, packet, tcp, tcp-spin, raw-udp, raw-udp-batch, raw-packet"),
     }
 }
 

@@ -2,7 +2,9 @@
 
 use crate::{Carrier, Connection, Kind};
 use ropeway_link::packet::{self, PacketLink};
+use ropeway_link::udp::{self, UdpLink};
 use ropeway_link::{Address, Batch, Link, Urgency};
+use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice};
 use std::net::UdpSocket;
 use std::sync::Mutex;
@@ -11,6 +13,8 @@ use std::time::{Duration, Instant};
 /// The end of a flood is said again so often until it is answered.
 const END_AGAIN: Duration = Duration::from_millis(20);
 const MOST_BYTES: usize = 2048;
+/// Datagrams of one `sendmmsg`.
+const BATCH: usize = 64;
 
 /// One connection each way is all it is for.
 pub struct Raw {
@@ -25,6 +29,67 @@ pub fn mac(text: &str) -> [u8; 6] {
 enum Datagrams {
     Udp(UdpSocket),
     Packet(Box<PacketLink>, Option<Address>),
+    Batches(Box<Batches>),
+}
+
+/// A UDP socket with `sendmmsg` and `recvmmsg`, a datagram for each message.
+struct Batches {
+    link: UdpLink,
+    to: Option<Address>,
+    waiting: Vec<Vec<u8>>,
+    waits: usize,
+    arrived: Vec<u8>,
+    /// Ends of the datagrams in `arrived` that were not looked at, and where the first begins.
+    ends: VecDeque<usize>,
+    at: usize,
+}
+
+impl Batches {
+    fn open(local: &str) -> Batches {
+        let options = udp::Options::new(local.parse().expect("an address"));
+        let options = udp::Options { segmentation: false, aggregation: false, ..options };
+        let link = UdpLink::open(&options).expect("a UDP socket");
+        let waiting = vec![Vec::new(); BATCH];
+        Batches { link, to: None, waiting, waits: 0, arrived: Vec::new(), ends: VecDeque::new(), at: 0 }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.waiting[self.waits].clear();
+        self.waiting[self.waits].extend_from_slice(bytes);
+        self.waits += 1;
+        if self.waits == BATCH {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        let packets: Vec<_> = self.waiting[..self.waits].iter().map(|bytes| IoSlice::new(bytes)).collect();
+        let mut done = 0;
+        while done < packets.len() {
+            let batch = Batch { to: self.to.expect("connected"), packets: &packets[done..], urgency: Urgency::Bulk };
+            done += self.link.send(&batch).expect("the link works");
+        }
+        self.waits = 0;
+    }
+
+    fn receive(&mut self, into: &mut [u8; MOST_BYTES]) -> Option<usize> {
+        if self.ends.is_empty() {
+            self.flush();
+            self.arrived.clear();
+            self.at = 0;
+            let Batches { link, to, arrived, ends, .. } = self;
+            let mut keep = |packet: ropeway_link::Received<'_>| {
+                to.get_or_insert(packet.from);
+                arrived.extend_from_slice(packet.bytes);
+                ends.push_back(arrived.len());
+            };
+            link.receive(BATCH, &mut keep).expect("the link works");
+        }
+        let end = self.ends.pop_front()?;
+        let bytes = &self.arrived[std::mem::replace(&mut self.at, end)..end];
+        into[..bytes.len()].copy_from_slice(bytes);
+        Some(bytes.len())
+    }
 }
 
 impl Raw {
@@ -33,6 +98,8 @@ impl Raw {
             let socket = UdpSocket::bind(local).expect("an address");
             socket.set_nonblocking(true).expect("non-blocking");
             Datagrams::Udp(socket)
+        } else if name == "raw-udp-batch" {
+            Datagrams::Batches(Box::new(Batches::open(local)))
         } else {
             Datagrams::Packet(Box::new(PacketLink::open(&packet::Options::new(local)).expect("a packet socket")), None)
         };
@@ -65,6 +132,7 @@ impl Carrier for Raw {
         match &mut datagrams {
             Datagrams::Udp(socket) => socket.connect(peer).expect("an address"),
             Datagrams::Packet(_, to) => *to = Some(Address::Ether(mac(peer))),
+            Datagrams::Batches(batches) => batches.to = Some(Address::Udp(peer.parse().expect("an address"))),
         }
         Box::new(Flow { datagrams, early: None, answer: None })
     }
@@ -85,6 +153,7 @@ impl Datagrams {
                 let batch = Batch { to: to.expect("connected"), packets: &packets, urgency: Urgency::Urgent };
                 while link.send(&batch).expect("the link works") == 0 {}
             }
+            Datagrams::Batches(batches) => batches.send(bytes),
         }
     }
 
@@ -111,6 +180,7 @@ impl Datagrams {
                 link.receive(1, &mut keep).expect("the link works");
                 length
             }
+            Datagrams::Batches(batches) => batches.receive(into),
         }
     }
 }
