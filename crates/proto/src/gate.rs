@@ -163,8 +163,6 @@ struct Adaptation {
     lost: u64,
     cut_at: Option<Time>,
     grown_at: Time,
-    /// Where the port's part is taken to end since it was cut.
-    cut_port_bytes: Option<u64>,
 }
 
 impl Gate {
@@ -231,9 +229,10 @@ impl Gate {
         let share = |bytes: u64| bytes / BUDGET_DENOMINATOR * BUDGET_NUMERATOR;
         let least = self.port_buffer_bytes;
         let scaled = least * self.line.bytes_per_ms / PORT_LINE_BYTES_PER_MS;
-        // Not beyond what was cut lately; and other processes of this host may not know how fast the line is.
+        // After a cut not beyond the queue that was seen to overflow, if one was; and other processes of this host may not know how fast the line is.
         let most_times = if self.share_bytes.is_some() { 1 } else { self.port_buffer_most_times };
-        let most = self.adaptation.cut_port_bytes.unwrap_or(u64::MAX).min(least * most_times);
+        let seen = self.adaptation.cut_at.map_or(u64::MAX, |_| self.port_estimate_bytes.unwrap_or(0));
+        let most = seen.min(least * most_times);
         let port_bytes = scaled.min(most).max(least);
         // Grants that are given all at once come back all at once: a short pipe is no room for them.
         let pipe_bytes = match self.share_bytes {
@@ -503,10 +502,9 @@ impl Gate {
     /// Feeds the adaptation of the budget: packets that arrived, and that were found lost, and whether one carried a congestion mark.
     pub fn observe(&mut self, now: Time, round_trip_ns: u64, arrived: u64, lost: u64, congested: bool) {
         if self.adaptation.cut_at.is_some_and(|at| now.since(at) >= CUT_MEMORY_NS) {
-            (self.adaptation.cut_at, self.adaptation.cut_port_bytes) = (None, None);
+            self.adaptation.cut_at = None;
             self.set_limit();
         }
-        let estimate_bytes = self.port_estimate_bytes;
         let state = &mut self.adaptation;
         state.arrived += arrived;
         state.lost += lost;
@@ -519,8 +517,6 @@ impl Gate {
         if (congested || lossy) && state.cut_at.is_none_or(|at| now.since(at) >= round_trip_ns) {
             state.cut_at = Some(now);
             state.grown_at = now;
-            // Lost at a queue that was seen, or at one that nobody saw.
-            state.cut_port_bytes = Some(estimate_bytes.unwrap_or(0));
             let floor = self.floor_bytes();
             self.budget_bytes = (self.budget_bytes * 7 / 10).max(floor).min(self.limit_bytes);
             self.counters.cuts += 1;
