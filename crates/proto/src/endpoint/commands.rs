@@ -2,7 +2,7 @@
 
 use ropeway_wire::{ErrorCode, Extent, FinFields, Mode, OpenFields};
 
-use super::sending::{SendError, is_kept_back};
+use super::sending::{SendError, is_kept_back, longest_message};
 use super::{Endpoint, Listener, Path, Route};
 use crate::association::{Association, Attempt, Phase};
 use crate::channel::{Channel, ChannelId, Readiness, Sendable, Unsent};
@@ -462,8 +462,7 @@ impl Endpoint {
     pub fn longest_message(&self, id: ChannelId) -> Option<u64> {
         let channel = &self.channels[self.channel_index(id)? as usize];
         let association = self.associations.get(channel.association as usize).filter(|_| !channel.detached);
-        let peer = association.map_or(0, |association| association.peer_longest);
-        Some(u64::from(peer.min(self.config.longest_message_bytes)))
+        Some(association.map_or(0, |association| longest_message(association, &self.config, &self.tx_pool)))
     }
 
     /// Closes every channel as [`Endpoint::close`] does, those that nobody accepted too: their users are gone.

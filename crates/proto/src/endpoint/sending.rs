@@ -168,7 +168,7 @@ impl Endpoint {
 }
 
 /// The longest message that may be sent: one that does not fit into half the memory might wait for ever.
-fn longest_message(association: &Association, config: &Config, pool: &Pool) -> u64 {
+pub(super) fn longest_message(association: &Association, config: &Config, pool: &Pool) -> u64 {
     let own = u64::from(config.longest_message_bytes).min(pool.limit_bytes() as u64 / 2);
     u64::from(association.peer_longest).min(own)
 }
