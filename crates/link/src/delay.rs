@@ -17,20 +17,17 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::steering::Width;
-use crate::sys;
 use crate::sys::message::{self, Outgoing};
 use crate::sys::program::{JGE, RET, WHOLE, jump, load, plain};
 use crate::sys::ring::{Frame, Ring};
+use crate::sys::{self, packet};
 
-const SO_SNDBUFFORCE: i32 = 32;
-const PACKET_STATISTICS: i32 = 6;
 const PACKET_IGNORE_OUTGOING: i32 = 23;
 /// All protocols.
 const ETH_P_ALL: u16 = 3;
+const ALL_DEVICES: u32 = 0;
 /// Where a filter finds the number of a frame's device: SKF_AD_OFF + SKF_AD_IFINDEX.
 const DEVICE: u32 = (-0x1000_i32 + 8) as u32;
-/// `sockaddr_ll`.
-const ADDRESS_BYTES: usize = 20;
 /// Two Ethernet addresses, after which a tag stands.
 const ADDRESSES_BYTES: usize = 12;
 /// A VLAN tag on top of the longest frame.
@@ -99,9 +96,9 @@ impl DelayLine {
             [load(Width::Four, DEVICE), jump(JGE, options.first_from, 0, 1), plain(RET, WHOLE), plain(RET, 0)];
         sys::set_program(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
         sys::set_int(fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)?;
-        sys::set_int(fd, libc::SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER_BYTES)?;
+        sys::set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER_BYTES)?;
         let ring = Ring::new(fd, options.frames, options.mtu + TAG_BYTES)?;
-        sys::bind(fd, &link_address(0))?;
+        sys::bind(fd, &packet::link_address(ETH_P_ALL, ALL_DEVICES))?;
         let Options { first_from, first_to, delay, .. } = *options;
         Ok(DelayLine { ring, socket, first_from, first_to, delay, counters: Counters::default() })
     }
@@ -139,12 +136,9 @@ impl DelayLine {
 
     /// What it has counted since it was made.
     pub fn counters(&mut self) -> Counters {
-        let mut statistics = [0; 8];
-        // The kernel begins anew after each answer.
-        if sys::get_option(self.socket.as_fd(), libc::SOL_PACKET, PACKET_STATISTICS, &mut statistics).is_ok() {
-            let number = |at: usize| u64::from(u32::from_ne_bytes([0, 1, 2, 3].map(|byte| statistics[at + byte])));
-            self.counters.arrived += number(0);
-            self.counters.dropped += number(4);
+        if let Ok((arrived, dropped)) = packet::statistics(self.socket.as_fd()) {
+            self.counters.arrived += arrived;
+            self.counters.dropped += dropped;
         }
         self.counters
     }
@@ -152,7 +146,7 @@ impl DelayLine {
 
 /// Sends a frame from a device; `false` if the kernel does not take it.
 fn send(fd: BorrowedFd<'_>, device: u32, frame: &Frame<'_>) -> bool {
-    let address = link_address(device);
+    let address = packet::link_address(ETH_P_ALL, device);
     let tag = frame.tag.unwrap_or_default();
     let (addresses, rest) = frame.bytes.split_at(ADDRESSES_BYTES.min(frame.bytes.len()));
     let (whole, tagged) = ([IoSlice::new(frame.bytes)], [addresses, &tag[..], rest].map(IoSlice::new));
@@ -165,13 +159,4 @@ fn send(fd: BorrowedFd<'_>, device: u32, frame: &Frame<'_>) -> bool {
             sent => return sent.is_ok(),
         }
     }
-}
-
-/// The address of a device, or of all (0).
-fn link_address(device: u32) -> [u8; ADDRESS_BYTES] {
-    let mut address = [0; ADDRESS_BYTES];
-    address[..2].copy_from_slice(&(libc::AF_PACKET as u16).to_ne_bytes());
-    address[2..4].copy_from_slice(&ETH_P_ALL.to_be_bytes());
-    address[4..8].copy_from_slice(&device.to_ne_bytes());
-    address
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use ropeway_engine::gateway::Neighbour;
 use ropeway_engine::link::packet::{self, PacketLink};
 use ropeway_engine::link::udp::{self, UdpLink};
-use ropeway_engine::link::{Address, Link};
+use ropeway_engine::link::{Address, Link, hardware_address};
 use serde::Deserialize;
 
 use crate::config::Size;
@@ -115,15 +115,7 @@ fn with_shim() -> packet::FieldMatch {
 }
 
 fn parse_address(text: &str) -> Option<Address> {
-    if let Ok(address) = text.parse() {
-        return Some(Address::Udp(address));
-    }
-    let mut mac = [0; 6];
-    let mut parts = text.split(':');
-    for byte in &mut mac {
-        *byte = parts.next().filter(|part| part.len() == 2).and_then(|part| u8::from_str_radix(part, 16).ok())?;
-    }
-    parts.next().is_none().then_some(Address::Ether(mac))
+    text.parse().ok().map(Address::Udp).or_else(|| hardware_address(text).map(Address::Ether))
 }
 
 #[cfg(test)]

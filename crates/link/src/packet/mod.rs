@@ -16,7 +16,7 @@ pub use filter::{FieldMatch, MOST_ALTERNATIVES};
 
 use crate::sys::message::{self, Outgoing, VECTOR};
 use crate::sys::ring::Ring;
-use crate::sys::{self, device};
+use crate::sys::{self, device, packet};
 use crate::{Address, Batch, Counters, Ecn, Link, Received, Steering};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -84,13 +84,10 @@ const LOOKS_PER_CHECK: u32 = 64;
 const CHECKS_PER_MTU: u32 = 16;
 
 mod constant {
-    pub const PACKET_STATISTICS: i32 = 6;
     pub const PACKET_FANOUT: i32 = 18;
     pub const PACKET_QDISC_BYPASS: i32 = 20;
     pub const PACKET_FANOUT_DATA: i32 = 22;
     pub const FANOUT_CBPF: i32 = 6;
-    /// `sockaddr_ll`.
-    pub const ADDRESS_BYTES: usize = 20;
 }
 
 /// Packets in Ethernet frames.
@@ -100,7 +97,7 @@ pub struct PacketLink {
     socket: OwnedFd,
     device: device::Name,
     /// The address of a frame to send, but for its destination.
-    address: [u8; constant::ADDRESS_BYTES],
+    address: [u8; packet::ADDRESS_BYTES],
     own: [u8; 6],
     most_packet_bytes: usize,
     max_packet: usize,
@@ -130,7 +127,7 @@ impl PacketLink {
         if options.bypass_queue {
             sys::set_int(fd, libc::SOL_PACKET, constant::PACKET_QDISC_BYPASS, 1)?;
         }
-        let address = link_address(options.ethertype, index);
+        let address = packet::link_address(options.ethertype, index);
         sys::bind(fd, &address)?;
         if let Some(fanout) = options.fanout {
             join(fd, fanout)?;
@@ -181,11 +178,8 @@ impl PacketLink {
 
     /// Adds what the kernel dropped since it was last asked.
     fn count_drops(&mut self) {
-        let mut statistics = [0; 8];
-        if sys::get_option(self.socket.as_fd(), libc::SOL_PACKET, constant::PACKET_STATISTICS, &mut statistics).is_ok()
-        {
-            let drops = u32::from_ne_bytes(statistics[4..].try_into().expect("4 bytes"));
-            self.counters.receive_drops += u64::from(drops);
+        if let Ok((_, drops)) = packet::statistics(self.socket.as_fd()) {
+            self.counters.receive_drops += drops;
         }
     }
 }
@@ -210,16 +204,6 @@ fn find_device(fd: BorrowedFd<'_>, text: &str) -> io::Result<(device::Name, u32)
         _ => error,
     })?;
     Ok((name, index))
-}
-
-/// A `sockaddr_ll` without the address itself.
-fn link_address(ethertype: u16, index: u32) -> [u8; constant::ADDRESS_BYTES] {
-    let mut address = [0; constant::ADDRESS_BYTES];
-    address[..2].copy_from_slice(&(libc::AF_PACKET as u16).to_ne_bytes());
-    address[2..4].copy_from_slice(&ethertype.to_be_bytes());
-    address[4..8].copy_from_slice(&index.to_ne_bytes());
-    address[11] = 6;
-    address
 }
 
 fn join(fd: BorrowedFd<'_>, fanout: Fanout) -> io::Result<()> {

@@ -4,6 +4,7 @@
 pub mod bpf;
 pub mod device;
 pub mod message;
+pub mod packet;
 pub mod program;
 pub mod ring;
 pub mod xsk;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ropeway_engine::key_file::{self, Choice};
 use ropeway_engine::link::packet::{self, PacketLink};
 use ropeway_engine::link::udp::{self, UdpLink};
-use ropeway_engine::link::{Address, Link};
+use ropeway_engine::link::{Address, Link, hardware_address};
 use ropeway_engine::{ChannelId, Config, Engine, Error, ErrorCode, LinkId, Mode, Target};
 
 use super::{Rank, Transport, monotonic_ns};
@@ -134,9 +134,7 @@ fn parse(text: &str) -> Option<Address> {
     if let Some(address) = text.strip_prefix(UDP) {
         return address.parse().ok().map(Address::Udp);
     }
-    let parts: Vec<u8> =
-        text.strip_prefix(PACKET)?.split(':').map(|part| u8::from_str_radix(part, 16).ok()).collect::<Option<_>>()?;
-    parts.try_into().ok().map(Address::Ether)
+    hardware_address(text.strip_prefix(PACKET)?).map(Address::Ether)
 }
 
 impl Pending {

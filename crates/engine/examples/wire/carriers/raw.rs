@@ -22,8 +22,7 @@ pub struct Raw {
 }
 
 pub fn mac(text: &str) -> [u8; 6] {
-    let bytes: Vec<u8> = text.split(':').map(|byte| u8::from_str_radix(byte, 16).expect("a MAC address")).collect();
-    bytes.try_into().expect("six bytes")
+    ropeway_link::hardware_address(text).expect("a MAC address")
 }
 
 enum Datagrams {
