@@ -1,11 +1,8 @@
 //! What arrives at this endpoint as a whole: from how many senders, how fast, and over what line.
 
+use crate::rate::Rate;
 use crate::time::Time;
 
-/// The arrival rate is measured over at least this long ...
-const WINDOW_NS: u64 = 1_000_000;
-/// ... and anew after so many times that without an arrival.
-const IDLE_WINDOWS: u64 = 4;
 /// The line's rate is measured over this long, pauses included: what piled up while this host looked away must not be taken for a faster line.
 const PERIOD_NS: u64 = 16_000_000;
 /// What is known of it loses this part with each such time in which less arrived.
@@ -37,9 +34,7 @@ pub struct Arrivals {
     epoch_at: Time,
     senders_now: u64,
     senders_before: u64,
-    window_at: Time,
-    bytes: u64,
-    bytes_per_ms: u64,
+    bytes: Rate,
     period_at: Time,
     period_bytes: u64,
     /// The rate in the last period that is over.
@@ -58,9 +53,7 @@ impl Arrivals {
             epoch_at: Time::ZERO,
             senders_now: 0,
             senders_before: 0,
-            window_at: Time::ZERO,
-            bytes: 0,
-            bytes_per_ms: 0,
+            bytes: Rate::default(),
             period_at: Time::ZERO,
             period_bytes: 0,
             period_rate: 0,
@@ -73,17 +66,7 @@ impl Arrivals {
 
     /// Notes `bytes` of payload from a sender that was last heard in `epoch`, at least `round_trip_ns` away, if that is known.
     pub fn note(&mut self, bytes: u64, epoch: &mut u64, round_trip_ns: Option<u64>, now: Time, epoch_ns: u64) {
-        if now.since(self.window_at) >= WINDOW_NS * IDLE_WINDOWS {
-            // Nothing came for a while: that says nothing about how fast it can come.
-            (self.bytes, self.window_at) = (0, now);
-        }
-        self.bytes += bytes;
-        let elapsed = now.since(self.window_at);
-        if elapsed >= WINDOW_NS {
-            let rate = self.bytes * 1_000_000 / elapsed;
-            self.bytes_per_ms = if self.bytes_per_ms == 0 { rate } else { (self.bytes_per_ms * 3 + rate) / 4 };
-            (self.bytes, self.window_at) = (0, now);
-        }
+        self.bytes.note(bytes, now);
         let elapsed = now.since(self.trip_at);
         if elapsed >= self.line.round_trip_ns {
             self.line.latest_bytes = if elapsed < 2 * self.line.round_trip_ns { self.trip_bytes } else { 0 };
@@ -131,7 +114,7 @@ impl Arrivals {
 
     /// Payload that has arrived in a millisecond lately.
     pub fn bytes_per_ms(&self) -> u64 {
-        self.bytes_per_ms
+        self.bytes.per_ms()
     }
 
     pub fn line(&self) -> Line {
@@ -140,7 +123,7 @@ impl Arrivals {
 
     /// How long `bytes` take at the rate seen lately.
     pub fn drain_ns(&self, bytes: u64) -> u64 {
-        (bytes * 1_000_000).checked_div(self.bytes_per_ms).unwrap_or(0)
+        (bytes * 1_000_000).checked_div(self.bytes_per_ms()).unwrap_or(0)
     }
 }
 

@@ -7,9 +7,10 @@ use ropeway_wire::{self as wire, ErrorCode, Flags, Header, Id, Type};
 
 use crate::channel::Numbers;
 use crate::config::{Config, GateMode};
-use crate::endpoint::Path;
+use crate::endpoint::{BATCH_PACKETS, Path};
 use crate::gate::Demand;
 use crate::keyed::{Handshake, Sealing};
+use crate::rate::Rate;
 use crate::received::{Received, WINDOW_PACKETS};
 use crate::routes::Routes;
 use crate::rtt::Rtt;
@@ -31,6 +32,11 @@ const SILENT_STATES: u32 = 2;
 const MOST_DOUBLINGS: u32 = 10;
 /// ABORTs for channels that were refused at once, waiting to be sent, at most; an OPEN beyond that counts as lost.
 pub const MOST_REFUSALS: usize = 64;
+
+/// One call sends what goes in this time at the rate of late: a link may be busy with all of it before the first packet of it is on its way ...
+const BATCH_NS: u64 = 50_000;
+/// ... but no fewer packets, as each call has its price.
+const LEAST_BATCH_PACKETS: u64 = 4;
 
 /// What comes of the peer's word that two attempts have crossed. It may be a stranger's, so it costs a repetition now and then, and no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +141,8 @@ pub struct Association {
     /// Numbers below this may be sent while the lease lasts.
     pub limit: u64,
     pub limit_at: Time,
+    /// Packets acknowledged.
+    pub acked: Rate,
     /// Packets that may fly without a grant, while as fresh as a lease.
     pub flight: u8,
     pub flight_at: Time,
@@ -254,6 +262,7 @@ impl Association {
             first_number,
             sent: Sent::starting_at(first_number),
             limit: first_number,
+            acked: Rate::default(),
             limit_at: now,
             flight: 1,
             flight_at: now,
@@ -351,6 +360,14 @@ impl Association {
     /// How many new numbers the receiver's window has room for, whatever was granted.
     pub fn window(&self) -> u64 {
         (WINDOW_PACKETS - 1).saturating_sub(self.sent.in_flight())
+    }
+
+    /// So many packets may leave in one call.
+    pub fn batch_packets(&self) -> usize {
+        match self.acked.per_ms() {
+            0 => BATCH_PACKETS,
+            per_ms => (per_ms * BATCH_NS / 1_000_000).clamp(LEAST_BATCH_PACKETS, BATCH_PACKETS as u64) as usize,
+        }
     }
 
     fn has_lease(&self, now: Time) -> bool {

@@ -16,6 +16,7 @@ pub mod gateway;
 mod keyed;
 mod pool;
 mod random;
+mod rate;
 mod received;
 mod routes;
 mod rtt;

@@ -168,6 +168,9 @@ impl Endpoint {
             }
             pool.give(packet.payload);
         })?;
+        if freed > 0 {
+            association.acked.note(freed, now);
+        }
         association.heard_at = now;
         association.states_unanswered = 0;
         association.take_time(header, now);

@@ -129,7 +129,8 @@ impl Endpoint {
 
     /// Numbers to send now, a batch at most: first those asked for, then new ones.
     fn collect(&mut self, now: Time, index: u32, numbers: &mut Vec<u64>) {
-        while numbers.len() < BATCH_PACKETS
+        let most = self.associations[index as usize].batch_packets();
+        while numbers.len() < most
             && let Some(number) = self.associations[index as usize].sent.take_requested()
         {
             numbers.push(number);
@@ -138,7 +139,7 @@ impl Endpoint {
         let mut allowance = self.associations[index as usize].allowance(now);
         // Channels looked at since the last one that had something: a whole round without any ends the search.
         let mut idle = 0;
-        while numbers.len() < BATCH_PACKETS && allowance > 0 {
+        while numbers.len() < most && allowance > 0 {
             let association = &mut self.associations[index as usize];
             if idle > association.round.len().min(MOST_IDLE_CHANNELS) {
                 break;
@@ -287,7 +288,7 @@ impl Endpoint {
         }
         if accepted < ready {
             Turn::LinkFull
-        } else if numbers.len() == BATCH_PACKETS {
+        } else if numbers.len() >= association.batch_packets() {
             Turn::More
         } else {
             Turn::Finished

@@ -310,7 +310,7 @@ impl Endpoint {
             }
             left = rest;
         }
-        if numbers.len() == BATCH_PACKETS { Turn::More } else { Turn::Finished }
+        if numbers.len() >= self.associations[index as usize].batch_packets() { Turn::More } else { Turn::Finished }
     }
 
     /// Packets that go over the same path.
