@@ -23,6 +23,9 @@ use crate::shimmed;
 use crate::spin::{Spin, USUAL_SPIN_NS};
 use crate::wait::Subject;
 
+/// So long a message that is longer than the send buffer waits for room when nothing becomes of it: then it is kept as a whole, and its sender can do something else.
+const REST_PATIENCE: Duration = Duration::from_millis(10);
+
 /// How an engine is made.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -335,19 +338,30 @@ impl Engine {
             }
         }
         let mut sent = 0;
-        let result = block_locked(inner, core, Subject::Channel(channel), deadline, |core, now| {
-            loop {
-                match core.endpoint.send(now, channel, &bytes[sent..]) {
-                    Ok(count) => {
-                        sent += count;
-                        if sent == bytes.len() {
-                            return Some(Ok(()));
-                        }
-                    }
-                    Err(error) => return fatal(error.into()),
-                }
-            }
+        let mut result = block_locked(inner, core, Subject::Channel(channel), deadline, |core, now| {
+            hand_over(inner, core, now, channel, bytes, &mut sent).or_else(|| {
+                // A message that is longer than the send buffer: what follows has its own time.
+                (sent > 0 && core.endpoint.is_owed(channel)).then_some(Err(Error::WouldBlock))
+            })
         });
+        while let Err(Error::WouldBlock) = result {
+            let (before, patience) = (sent, Instant::now() + REST_PATIENCE);
+            let until = deadline.map_or(patience, |deadline| deadline.min(patience));
+            result = block_locked(inner, inner.lock(), Subject::Channel(channel), Some(until), |core, now| {
+                hand_over(inner, core, now, channel, bytes, &mut sent)
+            });
+            if let Err(Error::TimedOut) = result {
+                let is_over = sent == before || deadline.is_some_and(|deadline| deadline <= until);
+                result = match is_over {
+                    // A message is sent as a whole, and there is memory for it.
+                    true => self.attempt(Subject::Channel(channel), |core, _| {
+                        sent += core.endpoint.send_rest(channel, &bytes[sent..]);
+                        Ok(())
+                    }),
+                    false => Err(Error::WouldBlock),
+                };
+            }
+        }
         result.map_err(|error| (sent, error))
     }
 
@@ -373,10 +387,16 @@ impl Engine {
             }
             return Ok(count);
         }
-        let mut flushed = false;
-        block_locked(inner, core, Subject::Channel(channel), deadline, |core, _| {
-            match core.endpoint.recv(channel, out) {
-                Ok(count) => Some(Ok(count)),
+        let (mut flushed, mut taken) = (false, 0);
+        let result = block_locked(inner, core, Subject::Channel(channel), deadline, |core, _| {
+            match core.endpoint.recv_partly(channel, out, &mut taken) {
+                Ok(count) => {
+                    if std::mem::take(&mut taken) > 0 {
+                        // Who waits for the next message could not read it meanwhile.
+                        core.dispatch();
+                    }
+                    Some(Ok(count))
+                }
                 Err(RecvError::WouldBlock) => {
                     // Whoever waits for an answer wants the question to leave.
                     if !std::mem::replace(&mut flushed, true) {
@@ -386,7 +406,13 @@ impl Engine {
                 }
                 Err(error) => Some(Err(error.into())),
             }
-        })
+        });
+        if taken > 0 {
+            let mut core = inner.lock();
+            core.endpoint.put_back(channel, &out[..taken]);
+            core.dispatch();
+        }
+        result
     }
 
     /// Reads what there is.
@@ -585,6 +611,31 @@ impl Engine {
         inner.follow_up(&mut core, now);
         core.refresh_watches(subject);
         result
+    }
+}
+
+/// Hands over what there is room for, from `sent` on.
+fn hand_over(
+    inner: &Inner,
+    core: &mut Core,
+    mut now: Time,
+    channel: ChannelId,
+    bytes: &[u8],
+    sent: &mut usize,
+) -> Option<Result<(), Error>> {
+    loop {
+        match core.endpoint.send_part(now, channel, bytes, *sent) {
+            Ok(count) => *sent += count,
+            Err(error) => return fatal(error.into()),
+        }
+        if *sent == bytes.len() {
+            return Some(Ok(()));
+        }
+        if core.endpoint.is_owed(channel) {
+            // The first part of a message is under way while the next one is copied.
+            now = inner.now();
+            core.turn(now);
+        }
     }
 }
 

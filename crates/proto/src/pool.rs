@@ -91,6 +91,8 @@ pub struct Pool {
     limit_bytes: usize,
     /// What peers have been told that they may send, beyond the first window of each channel, and have not sent.
     pub promised_bytes: u64,
+    /// Buffers that are kept for the rest of messages of which a part was taken.
+    pub owed: usize,
     /// Buffers handed out since the start.
     pub taken: u64,
     /// Of those, how many had to be allocated.
@@ -109,6 +111,7 @@ impl Pool {
             used_bytes: 0,
             limit_bytes,
             promised_bytes: 0,
+            owed: 0,
             taken: 0,
             allocated: 0,
         }
@@ -116,14 +119,16 @@ impl Pool {
 
     /// An empty buffer; `None` when all memory is in use.
     pub fn take(&mut self) -> Option<Buffer> {
-        if self.is_exhausted() {
-            return None;
-        }
+        (!self.is_exhausted()).then(|| self.take_anyway())
+    }
+
+    /// An empty buffer for what has had memory before: the rest of a message of which a part was taken, or what a reader puts back.
+    pub fn take_anyway(&mut self) -> Buffer {
         let memory = self.free.pop().unwrap_or_else(|| {
             self.allocated += 1;
             vec![0; self.buffer_bytes].into_boxed_slice()
         });
-        Some(self.hand_out(memory))
+        self.hand_out(memory)
     }
 
     /// A copy of a payload that has to be kept, in no more memory than it needs; `None` when all memory is in use.
@@ -180,7 +185,7 @@ impl Pool {
     }
 
     pub fn available_bytes(&self) -> usize {
-        self.limit_bytes.saturating_sub(self.used_bytes)
+        self.limit_bytes.saturating_sub(self.used_bytes + self.owed * self.buffer_bytes)
     }
 
     /// What is neither in use nor promised.

@@ -31,6 +31,14 @@ pub struct TooShort {
     pub message_bytes: usize,
 }
 
+/// A message whose reader takes it as it comes.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    message_bytes: usize,
+    /// What the packets counted against the credit that the reader has got.
+    credit_bytes: u64,
+}
+
 /// What has arrived in order and was not read.
 #[derive(Debug)]
 pub struct Incoming {
@@ -57,6 +65,8 @@ pub struct Incoming {
     reserved_until: u64,
     /// Stands in line for such memory.
     pub reserving: bool,
+    /// The first message, of which a reader has the beginning: nobody else can read.
+    taken: Option<Taken>,
     fin: Option<Extent>,
     /// The newest number delivered.
     pub delivered: Option<u64>,
@@ -78,6 +88,7 @@ impl Incoming {
             reserved_bytes: 0,
             reserved_until: 0,
             reserving: false,
+            taken: None,
             fin: None,
             delivered: None,
         }
@@ -86,7 +97,7 @@ impl Incoming {
     pub fn is_readable(&self, mode: Mode) -> bool {
         match mode {
             Mode::Stream => !self.queue.is_empty(),
-            Mode::Messages => self.messages > 0,
+            Mode::Messages => self.messages > 0 && self.taken.is_none(),
         }
     }
 
@@ -352,7 +363,7 @@ impl Incoming {
 
     /// The length of the message that would be read next.
     pub fn message_bytes(&self) -> Option<usize> {
-        if self.messages == 0 {
+        if self.messages == 0 || self.taken.is_some() {
             return None;
         }
         let chunk = self.queue.front()?;
@@ -382,7 +393,7 @@ impl Incoming {
             self.pull_record(end, pool);
             return Some(Ok(message_bytes));
         }
-        self.read_parts(out, pool);
+        self.read_parts(out, true, pool);
         Some(Ok(message_bytes))
     }
 
@@ -399,8 +410,57 @@ impl Incoming {
         }
     }
 
-    fn read_parts(&mut self, mut out: &mut [u8], pool: &mut Pool) {
-        let mut is_first = true;
+    /// Moves what is here of the first message into `out`, behind the `taken` bytes of it that this reader has; `true` once that is all of it. Nothing of a message that
+    /// shares its first packet with others, or does not fit.
+    pub fn take_part(&mut self, out: &mut [u8], taken: &mut usize, pool: &mut Pool) -> bool {
+        let is_first = *taken == 0;
+        let state = if is_first { self.begin_taking(out.len()) } else { self.taken };
+        let Some(state) = state else { return false };
+        let Some(out) = out.get_mut(*taken..state.message_bytes) else { return false };
+        let consumed_before = self.consumed;
+        *taken += self.read_parts(out, is_first, pool);
+        let is_whole = *taken == state.message_bytes;
+        self.messages -= u32::from(is_whole);
+        let credit_bytes = state.credit_bytes + self.consumed - consumed_before;
+        self.taken = (!is_whole).then_some(Taken { credit_bytes, ..state });
+        is_whole
+    }
+
+    /// The first message, if it is one that can be taken as it comes and nobody else is taking it.
+    fn begin_taking(&self, room: usize) -> Option<Taken> {
+        let first = self.queue.front().filter(|_| self.taken.is_none())?;
+        match Content::parse(first.flags, first.payload.bytes()) {
+            Ok(Content::First { length, .. }) if length as usize <= room => {
+                Some(Taken { message_bytes: length as usize, credit_bytes: 0 })
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes back what a reader has of a message.
+    pub fn put_back(&mut self, bytes: &[u8], pool: &mut Pool) {
+        let Some(Taken { message_bytes, credit_bytes }) = self.taken.take() else { return };
+        let room = pool.payload_bytes();
+        let mut chunks = Vec::new();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let mut chunk = Chunk { flags: Flags::NONE, payload: pool.take_anyway(), credit_bytes: 0 };
+            if chunks.is_empty() {
+                chunk.flags = Flags::FIRST;
+                chunk.credit_bytes = credit_bytes;
+                chunk.payload.append(&(message_bytes as u32).to_be_bytes(), room);
+            }
+            let count = chunk.payload.append(rest, room);
+            rest = &rest[count..];
+            chunks.push(chunk);
+        }
+        self.consumed -= credit_bytes;
+        chunks.into_iter().rev().for_each(|chunk| self.queue.push_front(chunk));
+    }
+
+    /// Moves what is here of a message into `out`, from its first packet or a later one on, and says how much that is.
+    fn read_parts(&mut self, out: &mut [u8], mut is_first: bool, pool: &mut Pool) -> usize {
+        let mut filled = 0;
         while let Some(chunk) = self.queue.front_mut() {
             let (first, last) = (chunk.flags.contains(Flags::FIRST), chunk.flags.contains(Flags::LAST));
             let is_records = chunk.flags.contains(Flags::RECORDS);
@@ -411,19 +471,19 @@ impl Incoming {
             };
             let bytes = &chunk.payload.bytes()[prefix..];
             // All of the payload, but for the end of a message in front of others.
-            let count = bytes.len().min(out.len());
-            let (head, tail) = out.split_at_mut(count);
-            head.copy_from_slice(&bytes[..count]);
-            out = tail;
+            let count = bytes.len().min(out.len() - filled);
+            out[filled..filled + count].copy_from_slice(&bytes[..count]);
+            filled += count;
             let is_end = if is_records { !is_first } else { last };
             is_first = false;
-            if !is_end {
-                self.drop_front(pool);
-                continue;
+            if is_end {
+                chunk.flags.remove(Flags::LAST);
+                self.pull_record(prefix + count, pool);
+                break;
             }
-            chunk.flags.remove(Flags::LAST);
-            return self.pull_record(prefix + count, pool);
+            self.drop_front(pool);
         }
+        filled
     }
 
     /// Takes back the memory set aside for a long message, and says how much it was.
@@ -435,7 +495,7 @@ impl Incoming {
     pub fn clear(&mut self, pool: &mut Pool) {
         self.queue.drain(..).for_each(|chunk| pool.give(chunk.payload));
         self.consumed = self.offset;
-        (self.messages, self.unfinished_bytes, self.wanted) = (0, 0, 0);
+        (self.messages, self.unfinished_bytes, self.wanted, self.taken) = (0, 0, 0, None);
     }
 }
 
@@ -510,7 +570,7 @@ mod tests {
         let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::new(1 << 20));
         let sizes = [0, 1, 50, 96, 97, 100, 101, 196, 197, 1000, 3, 3, 3];
         for &size in &sizes {
-            assert!(outgoing.write_message(&vec![size as u8; size], false, 1 << 20, 100, &mut tx));
+            assert!(outgoing.write_message(&vec![size as u8; size], false, 1 << 20, 100, &mut tx).is_some());
         }
         carry(&mut outgoing, &mut incoming, Mode::Messages, &mut rx);
         let mut out = [0; 1000];

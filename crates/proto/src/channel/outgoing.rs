@@ -13,6 +13,8 @@ const COMPANY_PACKETS: usize = 8;
 const BEGINNING_SHARE: usize = 8;
 /// Fewer bytes of a message than this are not worth beginning with.
 const LEAST_BEGINNING_BYTES: usize = 32;
+/// A long message is taken in parts of so many packets, as many as one segmented send has: the first are under way while the last are copied.
+const PART_PACKETS: usize = 44;
 /// Length in front of a message of several packets.
 const MESSAGE_PREFIX_BYTES: usize = ropeway_wire::MESSAGE_LENGTH_BYTES;
 
@@ -68,6 +70,9 @@ pub struct Outgoing {
     queue: VecDeque<Unsent>,
     /// Payload bytes in `queue`.
     queued_bytes: usize,
+    /// Bytes to come of the last message, which is being taken in parts, and the packets that the pool keeps for them.
+    owed_bytes: usize,
+    owed_packets: usize,
     /// Payload bytes numbered and not acknowledged.
     unacked_bytes: usize,
     unacked_packets: u32,
@@ -117,6 +122,15 @@ impl Outgoing {
         self.queued_bytes
     }
 
+    pub fn owed_bytes(&self) -> u64 {
+        self.owed_bytes as u64
+    }
+
+    /// The rest of a message is to come before anything else can be written.
+    pub fn is_owed(&self) -> bool {
+        self.owed_bytes > 0
+    }
+
     pub fn unacked_bytes(&self) -> usize {
         self.unacked_bytes
     }
@@ -154,7 +168,7 @@ impl Outgoing {
         if front.credit_bytes() > left {
             return Sendable::Blocked;
         }
-        Sendable::Bytes((self.queued_bytes as u64).min(left).max(1))
+        Sendable::Bytes(((self.queued_bytes + self.owed_bytes) as u64).min(left).max(1))
     }
 
     pub fn front(&self) -> Option<&Unsent> {
@@ -244,6 +258,10 @@ impl Outgoing {
 
     fn drop_messages(&mut self, pool: &mut Pool, is_dropped: impl Fn(&Unsent) -> bool) -> u64 {
         let mut count = 0;
+        if self.is_owed() {
+            // The last message could not be told from one that has begun.
+            return 0;
+        }
         // The rest of a message that has begun stays.
         let (mut begun, mut dropping) = (self.begun, false);
         for mut unsent in std::mem::take(&mut self.queue) {
@@ -310,7 +328,8 @@ impl Outgoing {
     /// Forgets what has no number yet.
     pub fn drop_queue(&mut self, pool: &mut Pool) {
         self.queue.drain(..).for_each(|unsent| pool.give(unsent.payload));
-        self.queued_bytes = 0;
+        (self.queued_bytes, self.owed_bytes) = (0, 0);
+        self.keep_owed(0, pool);
         self.finished = true;
     }
 
@@ -345,7 +364,8 @@ impl Outgoing {
         taken - rest.len()
     }
 
-    /// Queues one whole message, which shares packets with others unless it goes `alone`; `false` when there is no room for it now. A message longer than `limit` is taken when nothing else is queued.
+    /// Queues one message, which shares packets with others unless it goes `alone`, and says how much of it: of a long one a part, and
+    /// [`Outgoing::write_rest`] takes what is owed. `None` when there is no room for all of it now. A message longer than `limit` is taken when nothing else is queued.
     pub fn write_message(
         &mut self,
         bytes: &[u8],
@@ -353,51 +373,82 @@ impl Outgoing {
         limit: usize,
         payload_bytes: usize,
         pool: &mut Pool,
-    ) -> bool {
-        if self.room(limit) < bytes.len().max(1)
-            && !(self.queued_bytes + self.unacked_bytes == 0 && bytes.len() >= limit)
-        {
-            return false;
+    ) -> Option<usize> {
+        let has_room = self.room(limit) >= bytes.len().max(1)
+            || self.queued_bytes + self.unacked_bytes == 0 && bytes.len() >= limit;
+        if self.is_owed() || !has_room {
+            return None;
         }
         if !alone && self.join_records(bytes, payload_bytes) {
-            return true;
+            return Some(bytes.len());
         }
         let begun = if alone { 0 } else { self.begin_in_rest(bytes, payload_bytes, pool) };
         if begun > 0 {
-            self.append_parts(&bytes[begun..], Flags::NONE, payload_bytes, pool);
-            return true;
+            self.owed_bytes = bytes.len() - begun;
+            self.append_parts(&bytes[begun..], Flags::NONE, usize::MAX, payload_bytes, pool);
+            return Some(bytes.len());
         }
         if bytes.len() <= payload_bytes {
-            let Some(mut payload) = pool.take() else { return false };
+            let mut payload = pool.take()?;
             payload.append(bytes, payload_bytes);
             self.push(Type::Data, whole(), payload);
-            return true;
+            return Some(bytes.len());
         }
         let packets = (bytes.len() + MESSAGE_PREFIX_BYTES).div_ceil(payload_bytes);
         if pool.available() < packets {
-            return false;
+            return None;
         }
-        self.append_parts(bytes, Flags::FIRST, payload_bytes, pool);
-        true
+        self.owed_bytes = bytes.len();
+        let most_packets = if alone { usize::MAX } else { PART_PACKETS };
+        let taken = self.append_parts(bytes, Flags::FIRST, most_packets, payload_bytes, pool);
+        self.keep_owed(self.owed_bytes.div_ceil(payload_bytes), pool);
+        Some(taken)
     }
 
-    /// Queues what is left of a message in packets of its own, for which the pool has memory: FIRST if all of it is left.
-    fn append_parts(&mut self, mut rest: &[u8], mut flags: Flags, payload_bytes: usize, pool: &mut Pool) {
-        let length = (rest.len() as u32).to_be_bytes();
-        while let Some(mut payload) = pool.take() {
+    /// Queues the next part of a message of which some is owed, and says how much that was.
+    pub fn write_rest(&mut self, rest: &[u8], payload_bytes: usize, pool: &mut Pool) -> usize {
+        let taken = self.append_parts(rest, Flags::NONE, PART_PACKETS, payload_bytes, pool);
+        self.keep_owed(self.owed_bytes.div_ceil(payload_bytes), pool);
+        taken
+    }
+
+    /// Whether the next part of a message would go beyond what this end keeps of a channel.
+    pub fn must_rest_wait(&self, limit: usize, payload_bytes: usize) -> bool {
+        self.room(limit) < self.owed_bytes.min(PART_PACKETS * payload_bytes)
+            && self.queued_bytes + self.unacked_bytes > 0
+    }
+
+    fn keep_owed(&mut self, packets: usize, pool: &mut Pool) {
+        pool.owed = pool.owed + packets - std::mem::replace(&mut self.owed_packets, packets);
+    }
+
+    /// Queues what is owed of a message in packets of its own, FIRST if that is all of it, and says how many bytes these hold. Memory was looked for when it began.
+    fn append_parts(
+        &mut self,
+        bytes: &[u8],
+        mut flags: Flags,
+        most_packets: usize,
+        payload_bytes: usize,
+        pool: &mut Pool,
+    ) -> usize {
+        let mut rest = &bytes[..bytes.len().min(self.owed_bytes)];
+        let given = rest.len();
+        for _ in 0..most_packets {
+            if rest.is_empty() {
+                break;
+            }
+            let mut payload = pool.take_anyway();
             if flags == Flags::FIRST {
-                payload.append(&length, payload_bytes);
+                payload.append(&(self.owed_bytes as u32).to_be_bytes(), payload_bytes);
             }
             let count = payload.append(rest, payload_bytes);
             rest = &rest[count..];
-            if rest.is_empty() {
-                flags.insert(Flags::LAST);
-                return self.push(Type::Data, flags, payload);
-            }
+            self.owed_bytes -= count;
+            flags.set(Flags::LAST, self.owed_bytes == 0);
             self.push(Type::Data, flags, payload);
             flags = Flags::NONE;
         }
-        debug_assert!(false, "whoever asks for parts has looked for memory, and nobody else takes it meanwhile");
+        given - rest.len()
     }
 
     /// Lets a short message share the last queued packet.
@@ -514,7 +565,7 @@ mod tests {
         let (mut outgoing, mut pool) = (Outgoing::default(), pool());
         let messages: [&[u8]; 5] = [b"one", b"", b"three", &[5; 60], &[7; 96]];
         for message in messages {
-            assert!(outgoing.write_message(message, false, 10_000, PAYLOAD, &mut pool));
+            assert!(outgoing.write_message(message, false, 10_000, PAYLOAD, &mut pool).is_some());
         }
         let packets = packets(&mut outgoing);
         assert_eq!(packets.len(), 2);
@@ -531,7 +582,7 @@ mod tests {
     fn messages_fill_packets_whatever_their_size() {
         let (mut outgoing, mut pool) = (Outgoing::default(), pool());
         for size in [101, 57, 60, 200, 13] {
-            assert!(outgoing.write_message(&vec![size as u8; size], false, 10_000, PAYLOAD, &mut pool));
+            assert!(outgoing.write_message(&vec![size as u8; size], false, 10_000, PAYLOAD, &mut pool).is_some());
         }
         let packets = packets(&mut outgoing);
         let kinds: Vec<_> = packets.iter().map(|packet| (packet.0, packet.1.len())).collect();
@@ -560,7 +611,7 @@ mod tests {
     fn messages_given_up_leave_the_rest_of_one_that_is_under_way() {
         let (mut outgoing, mut pool) = (Outgoing::default(), pool());
         for size in [101, 57, 60, 13] {
-            assert!(outgoing.write_message(&vec![size as u8; size], false, 10_000, PAYLOAD, &mut pool));
+            assert!(outgoing.write_message(&vec![size as u8; size], false, 10_000, PAYLOAD, &mut pool).is_some());
         }
         pool.give(outgoing.pop().unwrap().payload);
         assert_eq!(outgoing.cancel(&mut pool), 3, "all but the first, which has begun");
@@ -575,7 +626,7 @@ mod tests {
     fn a_long_message_is_cut_and_says_its_length() {
         let (mut outgoing, mut pool) = (Outgoing::default(), pool());
         let message: Vec<u8> = (0..250).collect();
-        assert!(outgoing.write_message(&message, false, 10_000, PAYLOAD, &mut pool));
+        assert!(outgoing.write_message(&message, false, 10_000, PAYLOAD, &mut pool).is_some());
         let packets = packets(&mut outgoing);
         let Ok(Content::First { length, bytes }) = Content::parse(packets[0].0, &packets[0].1) else { panic!() };
         let whole: Vec<u8> = [bytes, &packets[1].1, &packets[2].1].concat();
@@ -587,7 +638,11 @@ mod tests {
         let (mut outgoing, mut pool) = (Outgoing::default(), pool());
         let at = Time::from_nanos;
         for (size, deadline) in [(250, Some(10)), (50, None), (250, Some(20)), (40, Some(5)), (30, None)] {
-            assert!(outgoing.write_message(&vec![size as u8; size], deadline.is_some(), 10_000, PAYLOAD, &mut pool));
+            assert!(
+                outgoing
+                    .write_message(&vec![size as u8; size], deadline.is_some(), 10_000, PAYLOAD, &mut pool)
+                    .is_some()
+            );
             deadline.into_iter().for_each(|deadline| outgoing.set_deadline(at(deadline)));
         }
         pool.give(outgoing.pop().unwrap().payload);
@@ -606,7 +661,7 @@ mod tests {
         assert_eq!(outgoing.write(&[1; 300], 250, PAYLOAD, &mut pool), 250);
         assert_eq!(outgoing.write(&[1; 1], 250, PAYLOAD, &mut pool), 0);
         let mut messages = Outgoing::default();
-        assert!(messages.write_message(&[1; 300], false, 250, PAYLOAD, &mut pool));
-        assert!(!messages.write_message(&[1; 3], false, 250, PAYLOAD, &mut pool));
+        assert!(messages.write_message(&[1; 300], false, 250, PAYLOAD, &mut pool).is_some());
+        assert!(messages.write_message(&[1; 3], false, 250, PAYLOAD, &mut pool).is_none());
     }
 }

@@ -287,7 +287,58 @@ impl Endpoint {
                 return Err(channel.failed.map_or(RecvError::WouldBlock, RecvError::Failed));
             }
         };
-        if channel.incoming.is_past_reserved() {
+        self.after_read(at);
+        Ok(Some(count))
+    }
+
+    /// Like [`Endpoint::recv`], for who waits: what has arrived of a long message that is not whole is moved into `out` meanwhile, and `taken`, 0 at first, counts it. Until the
+    /// message is whole, or was put back ([`Endpoint::put_back`]), nobody else can read from the channel.
+    ///
+    /// # Errors
+    /// See [`RecvError`].
+    pub fn recv_partly(
+        &mut self,
+        id: ChannelId,
+        out: &mut [u8],
+        taken: &mut usize,
+    ) -> Result<Option<usize>, RecvError> {
+        let at = self.channel_index(id).ok_or(RecvError::Unknown)?;
+        let channel = &mut self.channels[at as usize];
+        let incoming = &mut channel.incoming;
+        if *taken == 0 && (channel.mode == Mode::Stream || incoming.is_readable(Mode::Messages)) {
+            return self.recv(id, out);
+        }
+        let before = *taken;
+        let is_whole = incoming.take_part(out, taken, &mut self.rx_pool);
+        if is_whole || *taken > before {
+            self.after_read(at);
+        }
+        if is_whole {
+            self.announce_readable(at);
+            return Ok(Some(*taken));
+        }
+        // What would be said if nothing had been taken.
+        self.recv(id, &mut [])
+    }
+
+    /// Gives back what [`Endpoint::recv_partly`] has taken of a message, for who does not wait for the rest.
+    pub fn put_back(&mut self, id: ChannelId, taken: &[u8]) {
+        let Some(at) = self.channel_index(id) else { return };
+        self.channels[at as usize].incoming.put_back(taken, &mut self.rx_pool);
+        self.announce_readable(at);
+    }
+
+    /// Others may have waited until a message was read.
+    fn announce_readable(&mut self, at: u32) {
+        let channel = &self.channels[at as usize];
+        if channel.incoming.is_readable(channel.mode) {
+            self.announce_channel(at);
+        }
+    }
+
+    /// Something was read: there is room for more.
+    fn after_read(&mut self, at: u32) {
+        if self.channels[at as usize].incoming.is_past_reserved() {
             self.release_reservation(at);
             if !self.channels[at as usize].incoming.is_finished() {
                 // The next message may have begun meanwhile and need memory too.
@@ -302,7 +353,6 @@ impl Endpoint {
         {
             self.say_credit(at);
         }
-        Ok(Some(count))
     }
 
     /// What [`Endpoint::recv`] would give of a stream; it stays. Messages have [`Endpoint::message_bytes`].
@@ -322,11 +372,14 @@ impl Endpoint {
     /// No more will be sent: the peer reads the end after everything before it.
     ///
     /// # Errors
-    /// The channel failed; it is unknown.
+    /// The channel failed; it is unknown; a part of a message is to come.
     pub fn shutdown(&mut self, now: Time, id: ChannelId) -> Result<(), SendError> {
         let at = self.channel_index(id).ok_or(SendError::Unknown)?;
         if let Some(code) = self.channels[at as usize].failed {
             return Err(SendError::Failed(code));
+        }
+        if self.channels[at as usize].outgoing.is_owed() {
+            return Err(SendError::WouldBlock);
         }
         self.finish_channel(now, at, Extent::Write);
         Ok(())
@@ -373,7 +426,7 @@ impl Endpoint {
             // It reads nothing any more, not even why.
             channel.incoming.clear(&mut self.rx_pool);
             self.finish_channel(now, at, Extent::Both);
-        } else if channel.incoming.unread_bytes() > 0 {
+        } else if channel.incoming.unread_bytes() > 0 || channel.outgoing.is_owed() {
             self.begin_waiting(now, association);
             self.abort_channel(at, ErrorCode::Reset);
         } else {
@@ -521,13 +574,15 @@ pub(super) fn enter_round(association: &mut Association, channel: &mut Channel, 
 /// Brings the channel's part in its association's backlog up to date, and whether it waits for its reader. Says whether it may send.
 pub(super) fn recount(association: &mut Association, channel: &mut Channel) -> bool {
     let outgoing = &mut channel.outgoing;
-    let (sendable, blocked) = match outgoing.sendable() {
-        Sendable::Nothing => (0, false),
-        Sendable::Blocked => (0, true),
-        Sendable::Bytes(bytes) => (bytes, false),
+    let sendable = outgoing.sendable();
+    let blocked = sendable == Sendable::Blocked;
+    let to_come = match sendable {
+        Sendable::Nothing => outgoing.owed_bytes().min(outgoing.credit_left()),
+        Sendable::Blocked => 0,
+        Sendable::Bytes(bytes) => bytes,
     };
-    association.backlog_bytes = association.backlog_bytes + sendable - outgoing.counted_bytes;
-    outgoing.counted_bytes = sendable;
+    association.backlog_bytes = association.backlog_bytes + to_come - outgoing.counted_bytes;
+    outgoing.counted_bytes = to_come;
     if std::mem::replace(&mut outgoing.counted_blocked, blocked) != blocked {
         if blocked {
             association.blocked.insert(channel.number);
@@ -535,5 +590,5 @@ pub(super) fn recount(association: &mut Association, channel: &mut Channel) -> b
             association.blocked.remove(&channel.number);
         }
     }
-    sendable > 0
+    matches!(sendable, Sendable::Bytes(_))
 }

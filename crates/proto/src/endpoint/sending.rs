@@ -42,14 +42,62 @@ impl Endpoint {
     /// # Errors
     /// See [`SendError`].
     pub fn send(&mut self, now: Time, id: ChannelId, bytes: &[u8]) -> Result<usize, SendError> {
-        self.send_bytes(now, id, bytes, None)
+        let sent = self.send_bytes(now, id, bytes, None)?;
+        Ok(sent + self.send_rest(id, &bytes[sent..]))
+    }
+
+    /// Like [`Endpoint::send`] for bytes of which `sent` were taken before; but of a long message only a part may be taken: the caller transmits, and goes on until all of it
+    /// was. `WouldBlock` then says that as much as this end keeps of a channel is under way; [`Endpoint::send_rest`] takes the rest all the same. Nobody else can write on the
+    /// channel meanwhile.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    pub fn send_part(&mut self, now: Time, id: ChannelId, bytes: &[u8], sent: usize) -> Result<usize, SendError> {
+        let rest = &bytes[sent..];
+        let Some((at, payload_bytes)) = self.owed_channel(id).filter(|_| sent > 0) else {
+            return self.send_bytes(now, id, rest, None);
+        };
+        let outgoing = &mut self.channels[at as usize].outgoing;
+        if outgoing.must_rest_wait(self.config.send_buffer_bytes as usize, payload_bytes) {
+            outgoing.starved = true;
+            return Err(SendError::WouldBlock);
+        }
+        Ok(self.take_rest(id, rest).unwrap_or(0))
+    }
+
+    /// Takes all the rest of a message of which [`Endpoint::send_part`] has taken a part, and says how much that was.
+    pub fn send_rest(&mut self, id: ChannelId, rest: &[u8]) -> usize {
+        let mut sent = 0;
+        while let Some(count) = self.take_rest(id, &rest[sent..]).filter(|&count| count > 0) {
+            sent += count;
+        }
+        sent
+    }
+
+    /// Whether only a part of a message was taken.
+    pub fn is_owed(&self, id: ChannelId) -> bool {
+        self.channel_index(id).is_some_and(|at| self.channels[at as usize].outgoing.is_owed())
+    }
+
+    /// The channel's place, if the rest of a message is to come on it, and how much a packet of it holds.
+    fn owed_channel(&self, id: ChannelId) -> Option<(u32, usize)> {
+        let at = self.channel_index(id)?;
+        let channel = Some(&self.channels[at as usize]).filter(|channel| channel.outgoing.is_owed())?;
+        Some((at, self.associations[channel.association as usize].payload_bytes))
+    }
+
+    fn take_rest(&mut self, id: ChannelId, rest: &[u8]) -> Option<usize> {
+        let (at, payload_bytes) = self.owed_channel(id)?;
+        let count = self.channels[at as usize].outgoing.write_rest(rest, payload_bytes, &mut self.tx_pool);
+        self.schedule_channel(at);
+        Some(count)
     }
 
     /// Adds a short message to a packet that is kept back, if there is one with room for it. It takes no time, as nothing becomes due that was not before.
     pub fn send_joining(&mut self, id: ChannelId, message: &[u8]) -> Joined {
         let Some(at) = self.channel_index(id) else { return Joined::Refused };
         let channel = &mut self.channels[at as usize];
-        if channel.detached {
+        if channel.detached || channel.outgoing.is_owed() {
             return Joined::Refused;
         }
         let association = &mut self.associations[channel.association as usize];
@@ -140,16 +188,17 @@ impl Endpoint {
                     return Err(SendError::TooLong { limit: most });
                 }
                 let alone = deadline.is_some();
-                if !channel.outgoing.write_message(bytes, alone, limit, payload_bytes, &mut self.tx_pool) {
+                let taken = channel.outgoing.write_message(bytes, alone, limit, payload_bytes, &mut self.tx_pool);
+                let Some(taken) = taken else {
                     channel.outgoing.starved = true;
                     return Err(SendError::WouldBlock);
-                }
+                };
                 if let Some(deadline) = deadline {
                     channel.outgoing.set_deadline(deadline);
                     let first = association.deadline_at.map_or(deadline, |at| at.min(deadline));
                     association.deadline_at = Some(first);
                 }
-                bytes.len()
+                taken
             }
         };
         if taken == 0 && !bytes.is_empty() {
