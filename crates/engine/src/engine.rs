@@ -572,7 +572,11 @@ impl Engine {
     /// # Errors
     /// The connection ended already.
     pub fn shutdown(&self, channel: ChannelId) -> Result<(), Error> {
-        self.attempt(Subject::Channel(channel), |core, now| Ok(core.endpoint.shutdown(now, channel)?))
+        // Another thread may be in the middle of a message.
+        self.block(Subject::Channel(channel), None, |core, now| match core.endpoint.shutdown(now, channel) {
+            Ok(()) => Some(Ok(())),
+            Err(error) => fatal(error.into()),
+        })
     }
 
     /// Gives a connection up; what was sent is still delivered while the engine lives.

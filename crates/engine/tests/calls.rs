@@ -258,3 +258,134 @@ fn whoever_waits_for_any_of_several_is_told_which_and_passes_nobody_over() {
         assert_eq!(server.engine.wait_any(&here, 2, soon()).unwrap(), 2, "{name}: an end is news too");
     }
 }
+
+/// What a long message is made of, so that none can be taken for another.
+fn long_message(number: u8, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|place| (place / 1000) as u8 ^ number).collect()
+}
+
+#[test]
+fn long_messages_of_several_threads_on_one_channel_stay_whole() {
+    const EACH: u8 = 6;
+    for (name, client, server) in pairs() {
+        server.engine.listen(7, Mode::Messages, 4).unwrap();
+        let there = client.engine.connect(client.target(&server), 7, Mode::Messages, soon()).unwrap();
+        let back = server.engine.accept(7, soon()).unwrap();
+        // Longer than what is kept of a channel: their senders wait in the middle.
+        let bytes = |number: u8| 1_500_000 + 100_000 * usize::from(number);
+        std::thread::scope(|scope| {
+            let senders: Vec<_> = (0..3)
+                .map(|sender| {
+                    let engine = &client.engine;
+                    scope.spawn(move || {
+                        for number in (0..EACH).map(|round| round * 3 + sender) {
+                            let message = long_message(number, bytes(number));
+                            engine.send_all(there, &message, soon()).map_err(|error| error.1).unwrap();
+                        }
+                    })
+                })
+                .collect();
+            let readers: Vec<_> = (0..2)
+                .map(|_| {
+                    let engine = &server.engine;
+                    scope.spawn(move || {
+                        let (mut out, mut seen) = (vec![0; 4_000_000], Vec::new());
+                        while let Some(count) = engine.recv(back, &mut out, soon()).unwrap() {
+                            assert!(out[..count] == long_message(out[0], count)[..], "{name}: {count} bytes");
+                            assert_eq!(count, bytes(out[0]), "{name}");
+                            seen.push(out[0]);
+                        }
+                        seen
+                    })
+                })
+                .collect();
+            senders.into_iter().for_each(|sender| sender.join().unwrap());
+            client.engine.shutdown(there).unwrap();
+            let mut seen: Vec<u8> = readers.into_iter().flat_map(|reader| reader.join().unwrap()).collect();
+            seen.sort_unstable();
+            assert_eq!(seen, (0..3 * EACH).collect::<Vec<_>>(), "{name}");
+        });
+    }
+}
+
+#[test]
+fn a_reader_that_gives_up_in_the_middle_of_a_message_leaves_it_to_the_next_call() {
+    for (name, client, server) in pairs() {
+        server.engine.listen(7, Mode::Messages, 4).unwrap();
+        let there = client.engine.connect(client.target(&server), 7, Mode::Messages, soon()).unwrap();
+        let back = server.engine.accept(7, soon()).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..8 {
+                    let message = long_message(number, 8_000_000);
+                    client.engine.send_all(there, &message, soon()).map_err(|error| error.1).unwrap();
+                }
+            });
+            let (mut out, mut late) = (vec![0; 8_000_000], 0);
+            for number in 0..8 {
+                let count = loop {
+                    let until = Instant::now() + Duration::from_micros(300);
+                    match server.engine.recv(back, &mut out, Some(until)) {
+                        Err(Error::TimedOut) => late += 1,
+                        other => break other.unwrap(),
+                    }
+                    out[..1000].fill(0xEE);
+                };
+                assert_eq!(count, Some(8_000_000), "{name}");
+                assert!(out == long_message(number, 8_000_000), "{name}: message {number}");
+            }
+            assert!(late > 0, "{name}");
+        });
+    }
+}
+
+#[test]
+fn a_message_longer_than_the_buffers_waits_for_nobody_who_does_not_read() {
+    for (name, client, server) in pairs() {
+        server.engine.listen(7, Mode::Messages, 4).unwrap();
+        let there = client.engine.connect(client.target(&server), 7, Mode::Messages, soon()).unwrap();
+        let back = server.engine.accept(7, soon()).unwrap();
+        // Both ends send first: should one wait for the other to read, neither would come to it.
+        let message = long_message(1, 24_000_000);
+        std::thread::scope(|scope| {
+            for (engine, channel) in [(&client.engine, there), (&server.engine, back)] {
+                let message = &message;
+                scope.spawn(move || {
+                    for _ in 0..2 {
+                        engine.send_all(channel, message, soon()).map_err(|error| error.1).unwrap();
+                        let mut out = vec![0; message.len()];
+                        assert_eq!(engine.recv(channel, &mut out, soon()).unwrap(), Some(message.len()), "{name}");
+                        assert!(out == *message, "{name}");
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn the_end_waits_for_a_message_that_another_thread_hands_over() {
+    for (name, client, server) in pairs() {
+        server.engine.listen(7, Mode::Messages, 4).unwrap();
+        let there = client.engine.connect(client.target(&server), 7, Mode::Messages, soon()).unwrap();
+        let back = server.engine.accept(7, soon()).unwrap();
+        let message = long_message(3, 16_000_000);
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| client.engine.send_all(there, &message, soon()).map_err(|error| error.1));
+            let end = scope.spawn(|| {
+                // Whether it comes before the message, into it or behind it.
+                std::thread::sleep(Duration::from_micros(500));
+                client.engine.shutdown(there).unwrap();
+            });
+            let mut out = vec![0; message.len()];
+            match server.engine.recv(back, &mut out, soon()).unwrap() {
+                Some(count) => {
+                    assert!(count == message.len() && out == message, "{name}");
+                    sender.join().unwrap().unwrap();
+                }
+                None => assert!(matches!(sender.join().unwrap(), Err(Error::Closed)), "{name}"),
+            }
+            end.join().unwrap();
+        });
+    }
+}

@@ -623,6 +623,30 @@ mod tests {
     }
 
     #[test]
+    fn memory_for_the_rest_of_a_message_is_kept_until_it_is_taken_or_the_channel_ends() {
+        for ends in [false, true] {
+            let (mut outgoing, mut pool) = (Outgoing::default(), Pool::new(PAYLOAD, 200 * PAYLOAD as u64));
+            let (message, before) = (vec![7; 100 * PAYLOAD], pool.available());
+            let mut taken = outgoing.write_message(&message, false, 1 << 20, PAYLOAD, &mut pool).unwrap();
+            assert_eq!(pool.in_use(), PART_PACKETS);
+            assert_eq!(pool.available(), before - 101, "no other channel gets it");
+            assert_eq!(outgoing.write_message(b"other", false, 1 << 20, PAYLOAD, &mut pool), None);
+            if ends {
+                outgoing.drop_queue(&mut pool);
+                assert_eq!((pool.available(), outgoing.is_owed()), (before, false));
+                continue;
+            }
+            while outgoing.is_owed() {
+                taken += outgoing.write_rest(&message[taken..], PAYLOAD, &mut pool);
+            }
+            assert_eq!((taken, pool.in_use(), pool.owed), (message.len(), 101, 0));
+            let flags: Vec<_> = packets(&mut outgoing).iter().map(|packet| packet.0).collect();
+            assert_eq!(flags.iter().filter(|&&flags| flags != Flags::NONE).count(), 2);
+            assert_eq!((flags[0], flags[100]), (Flags::FIRST, Flags::LAST));
+        }
+    }
+
+    #[test]
     fn a_long_message_is_cut_and_says_its_length() {
         let (mut outgoing, mut pool) = (Outgoing::default(), pool());
         let message: Vec<u8> = (0..250).collect();

@@ -378,7 +378,9 @@ impl Endpoint {
         if let Some(code) = self.channels[at as usize].failed {
             return Err(SendError::Failed(code));
         }
-        if self.channels[at as usize].outgoing.is_owed() {
+        let outgoing = &mut self.channels[at as usize].outgoing;
+        if outgoing.is_owed() {
+            outgoing.starved = true;
             return Err(SendError::WouldBlock);
         }
         self.finish_channel(now, at, Extent::Write);
