@@ -1,0 +1,133 @@
+//! Long messages that are handed over, and taken, in parts.
+
+mod world;
+
+use ropeway_proto::{Config, ErrorCode, Mode, RecvError, SendError};
+use world::{MS, Net, S, World, pair, wait_for};
+
+/// One of several users of a channel, who waits for a message and has a part of it, perhaps.
+struct Reader {
+    out: Vec<u8>,
+    taken: usize,
+}
+
+fn message(number: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|place| (number + place / 7) as u8).collect()
+}
+
+#[test]
+fn messages_in_parts_arrive_whole_and_in_order_whoever_takes_them() {
+    let sizes = [2_000_000, 1, 70_000, 1_500_000, 0, 200_000, 5, 64_000];
+    let messages: Vec<_> = sizes.iter().enumerate().map(|(number, &bytes)| message(number, bytes)).collect();
+    for seed in 0..6 {
+        let net = Net { loss_ppm: seed * 15_000, reordering_ppm: 10_000, rate: 1_000_000_000, ..Net::default() };
+        println!("seed {seed}: {net:?}");
+        let mut world = World::new(2, net, &Config::default(), seed);
+        let (client, server) = pair(&mut world, Mode::Messages);
+        let mut readers = [0; 2].map(|_| Reader { out: vec![0; 2_000_000], taken: 0 });
+        let (mut number, mut sent, mut received, mut put_back) = (0, 0, 0, 0);
+        let end = world.now + 20 * S;
+        let done = world.run(end, |world| {
+            let now = world.time();
+            while let Some(message) = messages.get(number) {
+                match world.hosts[0].send_part(now, client, message, sent) {
+                    Ok(count) => sent += count,
+                    Err(SendError::WouldBlock) => break,
+                    Err(error) => panic!("{error}"),
+                }
+                if sent == message.len() {
+                    (number, sent) = (number + 1, 0);
+                } else if world.random().is_multiple_of(2) {
+                    break;
+                }
+            }
+            world.hosts[0].flush(client);
+            // The first reader that finds something keeps it, or gives it back now and then; the other one must not get in between.
+            for reader in &mut readers {
+                match world.hosts[1].recv_partly(server, &mut reader.out, &mut reader.taken) {
+                    Ok(Some(count)) => {
+                        assert!(reader.out[..count] == messages[received][..], "message {received}");
+                        (received, reader.taken) = (received + 1, 0);
+                    }
+                    Err(RecvError::WouldBlock) => {}
+                    other => panic!("{other:?}"),
+                }
+                if reader.taken > 0 && world.random().is_multiple_of(64) {
+                    let taken = std::mem::take(&mut reader.taken);
+                    world.hosts[1].put_back(server, &reader.out[..taken]);
+                    put_back += 1;
+                    reader.out[..taken].fill(0xEE);
+                }
+            }
+            assert!(readers.iter().filter(|reader| reader.taken > 0).count() <= 1);
+            received == messages.len()
+        });
+        assert!(done, "{number} sent, {received} received");
+        assert!(put_back > 10, "{put_back}");
+    }
+}
+
+#[test]
+fn until_all_of_a_message_was_handed_over_nobody_else_can_write() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Messages);
+    let (long, now) = (message(0, 200_000), world.time());
+    let mut sent = world.hosts[0].send_part(now, client, &long, 0).unwrap();
+    assert!(sent > 0 && sent < long.len() && world.hosts[0].is_owed(client));
+    assert_eq!(world.hosts[0].send_part(now, client, b"other", 0), Err(SendError::WouldBlock));
+    assert_eq!(world.hosts[0].send(now, client, b"other"), Err(SendError::WouldBlock));
+    assert_eq!(world.hosts[0].shutdown(now, client), Err(SendError::WouldBlock));
+    assert_eq!(world.hosts[0].cancel(client), 0);
+    // What there is of it arrives meanwhile, and is no message.
+    world::pass(&mut world, 20 * MS);
+    let (mut out, mut taken) = (vec![0; 200_000], 0);
+    assert_eq!(world.hosts[1].recv(server, &mut out), Err(RecvError::WouldBlock));
+    assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut taken), Err(RecvError::WouldBlock));
+    assert!(taken > 0 && taken <= sent, "{taken} of {sent}");
+    sent += world.hosts[0].send_rest(client, &long[sent..]);
+    assert_eq!(sent, long.len());
+    let now = world.time();
+    world.hosts[0].send(now, client, b"other").unwrap();
+    world.hosts[0].shutdown(now, client).unwrap();
+    wait_for(&mut world, S, "the rest", |world| {
+        world.hosts[1].recv_partly(server, &mut out, &mut taken) == Ok(Some(200_000))
+    });
+    assert!(out == long);
+    wait_for(&mut world, S, "the next message", |world| world.hosts[1].recv(server, &mut out) == Ok(Some(5)));
+    wait_for(&mut world, S, "the end", |world| world.hosts[1].recv(server, &mut out) == Ok(None));
+}
+
+#[test]
+fn a_message_that_its_sender_does_not_finish_is_a_reset_for_who_has_a_part_of_it() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Messages);
+    let now = world.time();
+    world.hosts[0].send_part(now, client, &message(0, 200_000), 0).unwrap();
+    world::pass(&mut world, 20 * MS);
+    let (mut out, mut taken) = (vec![0; 200_000], 0);
+    assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut taken), Err(RecvError::WouldBlock));
+    assert!(taken > 0);
+    let now = world.time();
+    world.hosts[0].close(now, client);
+    world::pass(&mut world, 20 * MS);
+    let failed = Err(RecvError::Failed(ErrorCode::Reset));
+    assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut taken), failed);
+    world.hosts[1].put_back(server, &out[..taken]);
+    assert_eq!(world.hosts[1].recv(server, &mut out), failed);
+}
+
+#[test]
+fn what_was_put_back_counts_as_unread_when_the_reader_closes() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Messages);
+    let now = world.time();
+    world.hosts[0].send_part(now, client, &message(0, 200_000), 0).unwrap();
+    world::pass(&mut world, 20 * MS);
+    let (mut out, mut taken) = (vec![0; 200_000], 0);
+    assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut taken), Err(RecvError::WouldBlock));
+    world.hosts[1].put_back(server, &out[..taken]);
+    let now = world.time();
+    world.hosts[1].close(now, server);
+    world::pass(&mut world, 20 * MS);
+    assert_eq!(world.hosts[0].readiness(client).and_then(|readiness| readiness.failed), Some(ErrorCode::Reset));
+}
