@@ -56,7 +56,8 @@ pub(crate) fn block_locked<'a, T>(
         core.turn(now);
     }
     let mut result = attempt(&mut core, now);
-    if result.is_none() {
+    let waits = result.is_none();
+    if waits {
         let deadline =
             deadline.map(|at| Time::from_nanos(at.saturating_duration_since(inner.origin).as_nanos() as u64));
         let pace = core.spin.pace(now);
@@ -66,6 +67,10 @@ pub(crate) fn block_locked<'a, T>(
         (core, now, result) = wait.run(inner, core, &mut attempt);
     }
     inner.follow_up(&mut core, now);
+    if !waits {
+        // What the call before has left: an answer leaves before anything else is done about the question.
+        core.finish(now);
+    }
     core.refresh_watches(subject);
     result.unwrap_or(Err(Error::TimedOut))
 }
@@ -79,6 +84,7 @@ impl Wait {
         attempt: &mut impl FnMut(&mut Core, Time) -> Option<Result<T, Error>>,
     ) -> (MutexGuard<'a, Core>, Time, Option<Result<T, Error>>) {
         // What the first attempt made leaves before anybody sleeps, and who sleeps on the links must know of its timers.
+        core.finish(self.since);
         inner.follow_up(&mut core, self.since);
         loop {
             let served = core.waiters.served();
@@ -99,6 +105,7 @@ impl Wait {
                 }
                 return (core, now, result);
             }
+            core.finish(now);
             inner.follow_up(&mut core, now);
             if self.polling && core.waiters.served() != served && now.since(self.since) >= SOON_NS {
                 // Others get something and this one does not: they poll better for themselves than being woken each time.
@@ -116,7 +123,7 @@ impl Wait {
         (core.poller, self.polling) = (Poller::Caller, true);
         inner.note_polled(true);
         let mut now = inner.now();
-        if core.turn(now) {
+        if core.turn_for_message(now) {
             core.spin.found(&self.pace, now);
             if core.arrived_at == now && self.spin_ns > 0 {
                 core.spin.succeeded();

@@ -182,12 +182,37 @@ impl Core {
 
     /// One turn. Says whether anything arrived or became due.
     pub fn turn(&mut self, now: Time) -> bool {
-        self.turned_at = now;
         // First, so that what arrives is granted out of it.
         let may_grant = self.share.take_turn(&mut self.endpoint, now);
         let arrived = self.receive(now);
+        self.end_turn(now, arrived, may_grant)
+    }
+
+    /// A turn for who waits for a message: if nothing else has come, whatever else is to be done is left to [`Core::finish`].
+    pub fn turn_for_message(&mut self, now: Time) -> bool {
+        let may_grant = self.share.take_turn(&mut self.endpoint, now);
+        let arrived = self.receive(now);
+        if arrived && !may_grant && self.endpoint.may_finish_later() {
+            (self.turned_at, self.arrived_at) = (now, now);
+            return true;
+        }
+        self.end_turn(now, arrived, may_grant)
+    }
+
+    /// Does what [`Core::turn_for_message`] has left.
+    pub fn finish(&mut self, now: Time) {
+        if self.endpoint.has_open_batch() {
+            self.end_turn(now, true, false);
+        }
+    }
+
+    fn end_turn(&mut self, now: Time, arrived: bool, may_grant: bool) -> bool {
+        self.turned_at = now;
         if arrived {
             self.arrived_at = now;
+        }
+        if arrived || self.endpoint.has_open_batch() {
+            self.endpoint.finish_batch(now);
         }
         if may_grant {
             // Whatever arrived or not: who waits has waited for this turn.
@@ -244,9 +269,6 @@ impl Core {
                 // The device is gone: what goes over this link times out.
                 Err(_) => member.failed = true,
             }
-        }
-        if total > 0 {
-            endpoint.finish_batch(now);
         }
         let refused = self.take_reports();
         total > 0 || refused

@@ -270,6 +270,7 @@ impl Inner {
 
     fn look_at_sleeper(&self, core: &mut Core, now: Time) {
         if core.is_time_to_check_hurry(now) {
+            core.finish(now);
             self.hurry.store(core.next_timeout(now).is_some_and(|at| at.since(now) < SOON_NS), Ordering::Relaxed);
         }
         let sleeps_until = core.sleeps_until;

@@ -337,6 +337,26 @@ impl Endpoint {
         }
     }
 
+    /// Whether packets have arrived for which [`Endpoint::finish_batch`] was not called.
+    pub fn has_open_batch(&self) -> bool {
+        !self.touched.is_empty()
+    }
+
+    /// Whether [`Endpoint::finish_batch`] can be called a little later, as nobody waits for what comes of it: the ends of short messages have arrived, and nothing is missing.
+    pub fn may_finish_later(&self) -> bool {
+        let wants_nothing = |&index: &u32| {
+            let association = &self.associations[index as usize];
+            association.peer_backlog == 0
+                && !association.ack_due
+                && association.ask_at.is_none()
+                && association.lost_unreported == 0
+        };
+        self.touched.len() <= 1
+            && self.touched.iter().all(wants_nothing)
+            && !self.gate.is_waited_at()
+            && !self.wants_to_transmit()
+    }
+
     /// To be called after the last packet of those that arrived together: gaps are asked for, acknowledgments and grants decided.
     pub fn finish_batch(&mut self, now: Time) {
         let mut touched = std::mem::take(&mut self.touched);
