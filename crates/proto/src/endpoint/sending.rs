@@ -54,9 +54,8 @@ impl Endpoint {
     /// See [`SendError`].
     pub fn send_part(&mut self, now: Time, id: ChannelId, bytes: &[u8], sent: usize) -> Result<usize, SendError> {
         let rest = &bytes[sent..];
-        let Some((at, payload_bytes)) = self.owed_channel(id).filter(|_| sent > 0) else {
-            return self.send_bytes(now, id, rest, None);
-        };
+        let owed = if sent > 0 { self.owed_channel(id) } else { None };
+        let Some((at, payload_bytes)) = owed else { return self.send_bytes(now, id, rest, None) };
         let outgoing = &mut self.channels[at as usize].outgoing;
         if outgoing.must_rest_wait(self.config.send_buffer_bytes as usize, payload_bytes) {
             outgoing.starved = true;
