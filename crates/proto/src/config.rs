@@ -157,7 +157,7 @@ tunables! {
     "burst_length", "packets", 0, 4096, "in flight from one sender; 0: only the budget limits. With gate = esp the constant window w (21 in document 2). More: incast overruns the port", window_packets: u16;
     "initial_ack_burst_length", "packets", 1, 64, "sent without a grant towards an idle host. More: short messages are faster, many at once overrun the port", first_flight_packets: u8;
     "packets_to_ack", "packets", 1, 64, "an acknowledgment at the latest after this many (r_ACK). Fewer: more packets back; more: the sender may stall", packets_to_ack: u16;
-    "send_buffer", "bytes", 16384, 1 << 30, "kept per channel until acknowledged. Costs memory; too small stalls long paths", send_buffer_bytes: u32;
+    "send_buffer", "bytes", 16384, 1 << 30, "kept per channel until acknowledged; who sends more waits. Costs memory; too small stalls long paths", send_buffer_bytes: u32;
     "receive_buffer", "bytes", 32768, 1 << 30, "kept per channel until read. Costs memory; too small stalls long paths", receive_buffer_bytes: u32;
     "round_trip_time", "us", 1, 1_000_000, "assumed before the first sample. Too short: needless requests at the start", round_trip_time_ns: u64, US;
     "port_buffer", "bytes", 16384, 1 << 30, "what the last switch port before this host can queue, at 1 Gbit/s. Too large: drops under incast; too small: the line idles", port_buffer_bytes: u32;
