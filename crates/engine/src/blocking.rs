@@ -56,6 +56,8 @@ pub(crate) fn block_locked<'a, T>(
         core.turn(now);
     }
     let mut result = attempt(&mut core, now);
+    // What takes long looks at the links, and at the clock, itself.
+    now = now.max(core.turned_at());
     let waits = result.is_none();
     if waits {
         let deadline =
@@ -97,6 +99,7 @@ impl Wait {
                 (core, now) = self.poll(inner, core);
             }
             let result = attempt(&mut core, now);
+            let now = now.max(core.turned_at());
             let is_over = self.deadline.is_some_and(|deadline| now >= deadline) || core.shut_down;
             if result.is_some() || is_over {
                 // Who was woken to take over and found its own matter settled passes that on.

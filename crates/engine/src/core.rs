@@ -180,6 +180,11 @@ impl Core {
         now.since(self.turned_at) >= OVERDUE_NS
     }
 
+    /// When the links were looked at last.
+    pub fn turned_at(&self) -> Time {
+        self.turned_at
+    }
+
     /// One turn. Says whether anything arrived or became due.
     pub fn turn(&mut self, now: Time) -> bool {
         // First, so that what arrives is granted out of it.

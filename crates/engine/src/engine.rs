@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use ropeway_link::{Address, Link};
 use ropeway_proto::crypto::ClusterKeys;
-use ropeway_proto::{ChannelId, Config, Counters, Endpoint, ErrorCode, Joined, Mode, Path, Readiness, RecvError, Time};
+use ropeway_proto::{
+    ChannelId, Config, Counters, Endpoint, ErrorCode, Joined, Mode, Part, Path, Readiness, RecvError, Time,
+};
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -23,8 +25,8 @@ use crate::shimmed;
 use crate::spin::{Spin, USUAL_SPIN_NS};
 use crate::wait::Subject;
 
-/// So long a message that is longer than the send buffer waits for room when nothing becomes of it: then it is kept as a whole, and its sender can do something else.
-const REST_PATIENCE: Duration = Duration::from_millis(10);
+/// So long a message that is longer than the send buffer waits for room while nothing of it is acknowledged: then it is kept as a whole, and its sender can do something else.
+const REST_PATIENCE: Duration = Duration::from_millis(100);
 
 /// How an engine is made.
 #[derive(Clone, Debug)]
@@ -337,32 +339,53 @@ impl Engine {
                 return Ok(());
             }
         }
-        let mut sent = 0;
+        let mut sent = Sent::default();
         let mut result = block_locked(inner, core, Subject::Channel(channel), deadline, |core, now| {
-            hand_over(inner, core, now, channel, bytes, &mut sent).or_else(|| {
-                // A message that is longer than the send buffer: what follows has its own time.
-                (sent > 0 && core.endpoint.is_owed(channel)).then_some(Err(Error::WouldBlock))
-            })
+            // Of a message that is longer than the send buffer the rest has its own time.
+            hand_over(inner, core, now, channel, bytes, &mut sent)
+                .or_else(|| sent.is_part.then_some(Err(Error::WouldBlock)))
         });
-        while let Err(Error::WouldBlock) = result {
-            let (before, patience) = (sent, Instant::now() + REST_PATIENCE);
-            let until = deadline.map_or(patience, |deadline| deadline.min(patience));
-            result = block_locked(inner, inner.lock(), Subject::Channel(channel), Some(until), |core, now| {
-                hand_over(inner, core, now, channel, bytes, &mut sent)
-            });
-            if let Err(Error::TimedOut) = result {
-                let is_over = sent == before || deadline.is_some_and(|deadline| deadline <= until);
-                result = match is_over {
-                    // A message is sent as a whole, and there is memory for it.
-                    true => self.attempt(Subject::Channel(channel), |core, _| {
-                        sent += core.endpoint.send_rest(channel, &bytes[sent..]);
-                        Ok(())
-                    }),
-                    false => Err(Error::WouldBlock),
-                };
-            }
+        if matches!(result, Err(Error::WouldBlock)) {
+            result = self.send_rest(inner, channel, bytes, &mut sent, deadline);
         }
-        result.map_err(|error| (sent, error))
+        // A message is sent as a whole or not at all.
+        result.map_err(|error| (if sent.is_part { 0 } else { sent.bytes }, error))
+    }
+
+    /// Hands over the rest of a message as there is room for it; all of it when nothing moves any more, or the time is over: there is memory for it.
+    fn send_rest(
+        &self,
+        inner: &Inner,
+        channel: ChannelId,
+        bytes: &[u8],
+        sent: &mut Sent,
+        deadline: Option<Instant>,
+    ) -> Result<(), Error> {
+        let mut acknowledged = 0;
+        loop {
+            let patience = Instant::now() + REST_PATIENCE;
+            let until = deadline.map_or(patience, |deadline| deadline.min(patience));
+            let result = block_locked(inner, inner.lock(), Subject::Channel(channel), Some(until), |core, now| {
+                hand_over(inner, core, now, channel, bytes, sent)
+            });
+            if !matches!(result, Err(Error::TimedOut)) {
+                return result;
+            }
+            let before = acknowledged;
+            acknowledged = sent.bytes.saturating_sub(inner.lock().endpoint.unacknowledged_bytes(channel));
+            if acknowledged > before && deadline.is_none_or(|deadline| deadline > until) {
+                continue;
+            }
+            return self.attempt(Subject::Channel(channel), |core, now| {
+                sent.bytes += core.endpoint.send_rest(now, channel, &bytes[sent.bytes..]);
+                if sent.bytes == bytes.len() {
+                    return Ok(());
+                }
+                // The channel has ended meanwhile, and says how.
+                let ended = core.endpoint.send_part(now, channel, bytes, sent.bytes);
+                Err(ended.map_or_else(Error::from, |_| Error::Closed))
+            });
+        }
     }
 
     /// Sends what there is room for: bytes of a stream, or one message.
@@ -387,16 +410,10 @@ impl Engine {
             }
             return Ok(count);
         }
-        let (mut flushed, mut taken) = (false, 0);
+        let (mut flushed, mut part) = (false, Part::default());
         let result = block_locked(inner, core, Subject::Channel(channel), deadline, |core, _| {
-            match core.endpoint.recv_partly(channel, out, &mut taken) {
-                Ok(count) => {
-                    if std::mem::take(&mut taken) > 0 {
-                        // Who waits for the next message could not read it meanwhile.
-                        core.dispatch();
-                    }
-                    Some(Ok(count))
-                }
+            match core.endpoint.recv_partly(channel, out, &mut part) {
+                Ok(count) => Some(Ok(count)),
                 Err(RecvError::WouldBlock) => {
                     // Whoever waits for an answer wants the question to leave.
                     if !std::mem::replace(&mut flushed, true) {
@@ -407,10 +424,14 @@ impl Engine {
                 Err(error) => Some(Err(error.into())),
             }
         });
-        if taken > 0 {
+        if part.is_begun {
             let mut core = inner.lock();
-            core.endpoint.put_back(channel, &out[..taken]);
+            if !matches!(result, Ok(Some(_))) {
+                core.endpoint.put_back(channel, &out[..part.bytes]);
+            }
+            // Whoever waits for what comes behind it could not read meanwhile, and may poll the links by now.
             core.dispatch();
+            inner.wake_sleeper(&core);
         }
         result
     }
@@ -572,11 +593,7 @@ impl Engine {
     /// # Errors
     /// The connection ended already.
     pub fn shutdown(&self, channel: ChannelId) -> Result<(), Error> {
-        // Another thread may be in the middle of a message.
-        self.block(Subject::Channel(channel), None, |core, now| match core.endpoint.shutdown(now, channel) {
-            Ok(()) => Some(Ok(())),
-            Err(error) => fatal(error.into()),
-        })
+        self.attempt(Subject::Channel(channel), |core, now| Ok(core.endpoint.shutdown(now, channel)?))
     }
 
     /// Gives a connection up; what was sent is still delivered while the engine lives.
@@ -618,6 +635,14 @@ impl Engine {
     }
 }
 
+/// How far a call has come that sends.
+#[derive(Default)]
+struct Sent {
+    bytes: usize,
+    /// They are a part of a message.
+    is_part: bool,
+}
+
 /// Hands over what there is room for, from `sent` on.
 fn hand_over(
     inner: &Inner,
@@ -625,20 +650,27 @@ fn hand_over(
     mut now: Time,
     channel: ChannelId,
     bytes: &[u8],
-    sent: &mut usize,
+    sent: &mut Sent,
 ) -> Option<Result<(), Error>> {
     loop {
-        match core.endpoint.send_part(now, channel, bytes, *sent) {
-            Ok(count) => *sent += count,
+        match core.endpoint.send_part(now, channel, bytes, sent.bytes) {
+            Ok(count) => sent.bytes += count,
             Err(error) => return fatal(error.into()),
         }
-        if *sent == bytes.len() {
+        if sent.bytes == bytes.len() {
             return Some(Ok(()));
         }
-        if core.endpoint.is_owed(channel) {
+        sent.is_part = core.endpoint.is_owed(channel);
+        if sent.is_part {
             // The first part of a message is under way while the next one is copied.
             now = inner.now();
-            core.turn(now);
+            if core.turn(now) {
+                // It may have taken what another thread sleeps for.
+                inner.wake_sleeper(core);
+            }
+            if inner.is_contended() {
+                return None;
+            }
         }
     }
 }

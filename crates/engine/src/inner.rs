@@ -104,7 +104,7 @@ impl Inner {
         now: Time,
         pace: &mut Pace,
     ) -> MutexGuard<'a, Core> {
-        if !pace.is_due(now) && self.contenders.load(Ordering::Relaxed) == 0 {
+        if !pace.is_due(now) && !self.is_contended() {
             std::hint::spin_loop();
             return core;
         }
@@ -116,12 +116,17 @@ impl Inner {
 
     /// After a look that brought something: what was brought may be for somebody who waits for the lock.
     pub(crate) fn let_in<'a>(&'a self, core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
-        if self.contenders.load(Ordering::Relaxed) == 0 {
+        if !self.is_contended() {
             return core;
         }
         drop(core);
         std::thread::yield_now();
         self.lock()
+    }
+
+    /// Whether another thread waits for the lock.
+    pub(crate) fn is_contended(&self) -> bool {
+        self.contenders.load(Ordering::Relaxed) > 0
     }
 
     // Relaxed, all of these: counts that say whether it is worth to take the lock.
@@ -268,6 +273,13 @@ impl Inner {
         self.look_at_sleeper(core, now);
     }
 
+    /// Something has changed that who sleeps on the links cannot know: another thread has read them.
+    pub(crate) fn wake_sleeper(&self, core: &Core) {
+        if core.sleeps_until.is_some() {
+            let _ = rustix::io::write(self.bell(core), &1u64.to_ne_bytes());
+        }
+    }
+
     fn look_at_sleeper(&self, core: &mut Core, now: Time) {
         if core.is_time_to_check_hurry(now) {
             core.finish(now);
@@ -277,9 +289,7 @@ impl Inner {
         let mut is_too_late =
             |until| core.is_full() || core.next_timeout(now).is_some_and(|at| at.after(TIMER_SLACK_NS) < until);
         match sleeps_until {
-            Some(until) if is_too_late(until) => {
-                let _ = rustix::io::write(self.bell(core), &1u64.to_ne_bytes());
-            }
+            Some(until) if is_too_late(until) => self.wake_sleeper(core),
             None if core.helper_parked && core.poller == Poller::Nobody => {
                 self.wake_helper(core);
             }

@@ -66,7 +66,7 @@ impl Arrivals {
 
     /// Notes `bytes` of payload from a sender that was last heard in `epoch`, at least `round_trip_ns` away, if that is known.
     pub fn note(&mut self, bytes: u64, epoch: &mut u64, round_trip_ns: Option<u64>, now: Time, epoch_ns: u64) {
-        self.bytes.note(bytes, now);
+        self.bytes.note(bytes, now, true);
         let elapsed = now.since(self.trip_at);
         if elapsed >= self.line.round_trip_ns {
             self.line.latest_bytes = if elapsed < 2 * self.line.round_trip_ns { self.trip_bytes } else { 0 };

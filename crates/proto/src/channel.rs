@@ -8,7 +8,7 @@ mod outgoing;
 use crate::endpoint::Path;
 use ropeway_wire::{ErrorCode, Mode};
 
-pub use incoming::{Incoming, Refused};
+pub use incoming::{Incoming, Part, Refused};
 pub use numbers::Numbers;
 pub use outgoing::{Outgoing, Sendable, Unsent};
 
@@ -124,7 +124,9 @@ impl Channel {
         Readiness {
             opened,
             readable: self.failed.is_some() || ended || readable,
-            writable: self.failed.is_some() || self.outgoing.is_finished() || self.outgoing.room(send_buffer_bytes) > 0,
+            writable: self.failed.is_some()
+                || self.outgoing.is_finished()
+                || self.outgoing.room(send_buffer_bytes) > 0 && !self.outgoing.is_owed(),
             drained: self.outgoing.is_drained(),
             ended,
             failed: self.failed,

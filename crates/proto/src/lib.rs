@@ -24,7 +24,7 @@ mod sent;
 mod statistics;
 mod time;
 
-pub use channel::{ChannelId, Readiness};
+pub use channel::{ChannelId, Part, Readiness};
 pub use config::Config;
 pub use endpoint::{
     AcceptError, BATCH_PACKETS, ConnectError, Counters, Endpoint, Event, Joined, ListenError, MOST_STARTS, Path,

@@ -2,13 +2,13 @@
 
 mod world;
 
-use ropeway_proto::{Config, ErrorCode, Mode, RecvError, SendError};
+use ropeway_proto::{Config, ErrorCode, Mode, Part, RecvError, SendError};
 use world::{MS, Net, S, World, pair, wait_for};
 
 /// One of several users of a channel, who waits for a message and has a part of it, perhaps.
 struct Reader {
     out: Vec<u8>,
-    taken: usize,
+    part: Part,
 }
 
 fn message(number: usize, bytes: usize) -> Vec<u8> {
@@ -24,7 +24,7 @@ fn messages_in_parts_arrive_whole_and_in_order_whoever_takes_them() {
         println!("seed {seed}: {net:?}");
         let mut world = World::new(2, net, &Config::default(), seed);
         let (client, server) = pair(&mut world, Mode::Messages);
-        let mut readers = [0; 2].map(|_| Reader { out: vec![0; 2_000_000], taken: 0 });
+        let mut readers = [0; 2].map(|_| Reader { out: vec![0; 2_000_000], part: Part::default() });
         let (mut number, mut sent, mut received, mut put_back) = (0, 0, 0, 0);
         let end = world.now + 20 * S;
         let done = world.run(end, |world| {
@@ -44,22 +44,22 @@ fn messages_in_parts_arrive_whole_and_in_order_whoever_takes_them() {
             world.hosts[0].flush(client);
             // The first reader that finds something keeps it, or gives it back now and then; the other one must not get in between.
             for reader in &mut readers {
-                match world.hosts[1].recv_partly(server, &mut reader.out, &mut reader.taken) {
+                match world.hosts[1].recv_partly(server, &mut reader.out, &mut reader.part) {
                     Ok(Some(count)) => {
                         assert!(reader.out[..count] == messages[received][..], "message {received}");
-                        (received, reader.taken) = (received + 1, 0);
+                        (received, reader.part) = (received + 1, Part::default());
                     }
                     Err(RecvError::WouldBlock) => {}
                     other => panic!("{other:?}"),
                 }
-                if reader.taken > 0 && world.random().is_multiple_of(64) {
-                    let taken = std::mem::take(&mut reader.taken);
+                if reader.part.is_begun && world.random().is_multiple_of(64) {
+                    let taken = std::mem::take(&mut reader.part).bytes;
                     world.hosts[1].put_back(server, &reader.out[..taken]);
                     put_back += 1;
                     reader.out[..taken].fill(0xEE);
                 }
             }
-            assert!(readers.iter().filter(|reader| reader.taken > 0).count() <= 1);
+            assert!(readers.iter().filter(|reader| reader.part.is_begun).count() <= 1);
             received == messages.len()
         });
         assert!(done, "{number} sent, {received} received");
@@ -76,21 +76,20 @@ fn until_all_of_a_message_was_handed_over_nobody_else_can_write() {
     assert!(sent > 0 && sent < long.len() && world.hosts[0].is_owed(client));
     assert_eq!(world.hosts[0].send_part(now, client, b"other", 0), Err(SendError::WouldBlock));
     assert_eq!(world.hosts[0].send(now, client, b"other"), Err(SendError::WouldBlock));
-    assert_eq!(world.hosts[0].shutdown(now, client), Err(SendError::WouldBlock));
     assert_eq!(world.hosts[0].cancel(client), 0);
     // What there is of it arrives meanwhile, and is no message.
     world::pass(&mut world, 20 * MS);
-    let (mut out, mut taken) = (vec![0; 200_000], 0);
+    let (mut out, mut part) = (vec![0; 200_000], Part::default());
     assert_eq!(world.hosts[1].recv(server, &mut out), Err(RecvError::WouldBlock));
-    assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut taken), Err(RecvError::WouldBlock));
-    assert!(taken > 0 && taken <= sent, "{taken} of {sent}");
-    sent += world.hosts[0].send_rest(client, &long[sent..]);
+    assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut part), Err(RecvError::WouldBlock));
+    assert!(part.bytes > 0 && part.bytes <= sent, "{part:?} of {sent}");
+    sent += world.hosts[0].send_rest(now, client, &long[sent..]);
     assert_eq!(sent, long.len());
     let now = world.time();
     world.hosts[0].send(now, client, b"other").unwrap();
     world.hosts[0].shutdown(now, client).unwrap();
     wait_for(&mut world, S, "the rest", |world| {
-        world.hosts[1].recv_partly(server, &mut out, &mut taken) == Ok(Some(200_000))
+        world.hosts[1].recv_partly(server, &mut out, &mut part) == Ok(Some(200_000))
     });
     assert!(out == long);
     wait_for(&mut world, S, "the next message", |world| world.hosts[1].recv(server, &mut out) == Ok(Some(5)));
@@ -104,15 +103,15 @@ fn a_message_that_its_sender_does_not_finish_is_a_reset_for_who_has_a_part_of_it
     let now = world.time();
     world.hosts[0].send_part(now, client, &message(0, 200_000), 0).unwrap();
     world::pass(&mut world, 20 * MS);
-    let (mut out, mut taken) = (vec![0; 200_000], 0);
-    assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut taken), Err(RecvError::WouldBlock));
-    assert!(taken > 0);
+    let (mut out, mut part) = (vec![0; 200_000], Part::default());
+    assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut part), Err(RecvError::WouldBlock));
+    assert!(part.bytes > 0);
     let now = world.time();
     world.hosts[0].close(now, client);
     world::pass(&mut world, 20 * MS);
     let failed = Err(RecvError::Failed(ErrorCode::Reset));
-    assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut taken), failed);
-    world.hosts[1].put_back(server, &out[..taken]);
+    assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut part), failed);
+    world.hosts[1].put_back(server, &out[..part.bytes]);
     assert_eq!(world.hosts[1].recv(server, &mut out), failed);
 }
 
@@ -123,11 +122,52 @@ fn what_was_put_back_counts_as_unread_when_the_reader_closes() {
     let now = world.time();
     world.hosts[0].send_part(now, client, &message(0, 200_000), 0).unwrap();
     world::pass(&mut world, 20 * MS);
-    let (mut out, mut taken) = (vec![0; 200_000], 0);
-    assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut taken), Err(RecvError::WouldBlock));
-    world.hosts[1].put_back(server, &out[..taken]);
+    let (mut out, mut part) = (vec![0; 200_000], Part::default());
+    assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut part), Err(RecvError::WouldBlock));
+    world.hosts[1].put_back(server, &out[..part.bytes]);
     let now = world.time();
     world.hosts[1].close(now, server);
     world::pass(&mut world, 20 * MS);
     assert_eq!(world.hosts[0].readiness(client).and_then(|readiness| readiness.failed), Some(ErrorCode::Reset));
+}
+
+#[test]
+fn an_end_comes_behind_the_message_that_is_being_handed_over() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Messages);
+    let (long, now) = (message(0, 200_000), world.time());
+    let sent = world.hosts[0].send_part(now, client, &long, 0).unwrap();
+    world.hosts[0].shutdown(now, client).unwrap();
+    assert_eq!(world.hosts[0].send(now, client, b"other"), Err(SendError::Closed));
+    world::pass(&mut world, 20 * MS);
+    let mut out = vec![0; 200_000];
+    assert_eq!(world.hosts[1].recv(server, &mut out), Err(RecvError::WouldBlock));
+    let now = world.time();
+    assert_eq!(world.hosts[0].send_rest(now, client, &long[sent..]), long.len() - sent);
+    wait_for(&mut world, S, "the message", |world| world.hosts[1].recv(server, &mut out) == Ok(Some(200_000)));
+    wait_for(&mut world, S, "the end", |world| world.hosts[1].recv(server, &mut out) == Ok(None));
+}
+
+#[test]
+fn while_one_reader_has_a_part_another_one_finds_neither_messages_nor_the_end() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Messages);
+    let (long, now) = (message(0, 200_000), world.time());
+    let sent = world.hosts[0].send_part(now, client, &long, 0).unwrap();
+    world::pass(&mut world, 20 * MS);
+    let (mut out, mut part) = (vec![0; 200_000], Part::default());
+    assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut part), Err(RecvError::WouldBlock));
+    let now = world.time();
+    world.hosts[0].send_rest(now, client, &long[sent..]);
+    world.hosts[0].send(now, client, b"next").unwrap();
+    world.hosts[0].shutdown(now, client).unwrap();
+    world::pass(&mut world, 50 * MS);
+    let mut other = vec![0; 200_000];
+    assert_eq!(world.hosts[1].recv(server, &mut other), Err(RecvError::WouldBlock));
+    assert_eq!(world.hosts[1].recv_partly(server, &mut other, &mut Part::default()), Err(RecvError::WouldBlock));
+    world.hosts[1].put_back(server, &out[..part.bytes]);
+    assert_eq!(world.hosts[1].recv(server, &mut other), Ok(Some(200_000)));
+    assert!(other == long);
+    assert_eq!(world.hosts[1].recv(server, &mut other), Ok(Some(4)));
+    assert_eq!(world.hosts[1].recv(server, &mut other), Ok(None));
 }

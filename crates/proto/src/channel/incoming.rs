@@ -35,8 +35,17 @@ pub struct TooShort {
 #[derive(Clone, Copy, Debug)]
 struct Taken {
     message_bytes: usize,
-    /// What the packets counted against the credit that the reader has got.
+    /// What the packets that the reader has got counted against the credit, and how many they were: until the message is whole they count as unread.
     credit_bytes: u64,
+    packets: usize,
+}
+
+/// What a reader has of a message that is not whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Nobody else can read until it has all of it, or has put this back.
+    pub is_begun: bool,
+    pub bytes: usize,
 }
 
 /// What has arrived in order and was not read.
@@ -99,6 +108,11 @@ impl Incoming {
             Mode::Stream => !self.queue.is_empty(),
             Mode::Messages => self.messages > 0 && self.taken.is_none(),
         }
+    }
+
+    /// A reader has a part of the first message.
+    pub fn is_taken(&self) -> bool {
+        self.taken.is_some()
     }
 
     /// The peer will send no more, and everything has been read.
@@ -355,9 +369,15 @@ impl Incoming {
     }
 
     fn drop_front(&mut self, pool: &mut Pool) {
-        if let Some(chunk) = self.queue.pop_front() {
-            self.consumed += chunk.credit_bytes;
-            pool.give(chunk.payload);
+        let Some(chunk) = self.queue.pop_front() else { return };
+        pool.give(chunk.payload);
+        match &mut self.taken {
+            None => self.consumed += chunk.credit_bytes,
+            Some(taken) => {
+                taken.credit_bytes += chunk.credit_bytes;
+                taken.packets += 1;
+                pool.owed += 1;
+            }
         }
     }
 
@@ -410,40 +430,51 @@ impl Incoming {
         }
     }
 
-    /// Moves what is here of the first message into `out`, behind the `taken` bytes of it that this reader has; `true` once that is all of it. Nothing of a message that
-    /// shares its first packet with others, or does not fit.
-    pub fn take_part(&mut self, out: &mut [u8], taken: &mut usize, pool: &mut Pool) -> bool {
-        let is_first = *taken == 0;
-        let state = if is_first { self.begin_taking(out.len()) } else { self.taken };
-        let Some(state) = state else { return false };
-        let Some(out) = out.get_mut(*taken..state.message_bytes) else { return false };
-        let consumed_before = self.consumed;
-        *taken += self.read_parts(out, is_first, pool);
-        let is_whole = *taken == state.message_bytes;
-        self.messages -= u32::from(is_whole);
-        let credit_bytes = state.credit_bytes + self.consumed - consumed_before;
-        self.taken = (!is_whole).then_some(Taken { credit_bytes, ..state });
+    /// Moves what is here of the first message into `out`, behind the part of it that this reader has; `true` once that is all of it. Nothing of a message that shares its
+    /// first packet with others, or does not fit.
+    pub fn take_part(&mut self, out: &mut [u8], part: &mut Part, pool: &mut Pool) -> bool {
+        let is_first = !part.is_begun;
+        if is_first {
+            self.begin_taking(out.len());
+            part.is_begun = self.taken.is_some();
+        }
+        let Some(Taken { message_bytes, .. }) = self.taken.filter(|_| part.is_begun) else { return false };
+        let Some(out) = out.get_mut(part.bytes..message_bytes) else { return false };
+        part.bytes += self.read_parts(out, is_first, pool);
+        let is_whole = part.bytes == message_bytes;
+        if is_whole {
+            self.messages -= 1;
+            self.end_taking(pool);
+        }
         is_whole
     }
 
-    /// The first message, if it is one that can be taken as it comes and nobody else is taking it.
-    fn begin_taking(&self, room: usize) -> Option<Taken> {
-        let first = self.queue.front().filter(|_| self.taken.is_none())?;
-        match Content::parse(first.flags, first.payload.bytes()) {
-            Ok(Content::First { length, .. }) if length as usize <= room => {
-                Some(Taken { message_bytes: length as usize, credit_bytes: 0 })
-            }
-            _ => None,
+    /// Looks whether the first message is one that can be taken as it comes. Nobody may be taking it.
+    fn begin_taking(&mut self, room: usize) {
+        let Some(first) = self.queue.front() else { return };
+        if let Ok(Content::First { length, .. }) = Content::parse(first.flags, first.payload.bytes())
+            && length as usize <= room
+        {
+            self.taken = Some(Taken { message_bytes: length as usize, credit_bytes: 0, packets: 0 });
         }
+    }
+
+    fn end_taking(&mut self, pool: &mut Pool) -> Option<Taken> {
+        let taken = self.taken.take()?;
+        pool.owed -= taken.packets;
+        self.consumed += taken.credit_bytes;
+        Some(taken)
     }
 
     /// Takes back what a reader has of a message.
     pub fn put_back(&mut self, bytes: &[u8], pool: &mut Pool) {
-        let Some(Taken { message_bytes, credit_bytes }) = self.taken.take() else { return };
+        let Some(Taken { message_bytes, credit_bytes, .. }) = self.end_taking(pool) else { return };
+        self.consumed -= credit_bytes;
         let room = pool.payload_bytes();
         let mut chunks = Vec::new();
         let mut rest = bytes;
-        while !rest.is_empty() {
+        // The first packet may have brought the length alone.
+        while !rest.is_empty() || chunks.is_empty() {
             let mut chunk = Chunk { flags: Flags::NONE, payload: pool.take_anyway(), credit_bytes: 0 };
             if chunks.is_empty() {
                 chunk.flags = Flags::FIRST;
@@ -454,7 +485,6 @@ impl Incoming {
             rest = &rest[count..];
             chunks.push(chunk);
         }
-        self.consumed -= credit_bytes;
         chunks.into_iter().rev().for_each(|chunk| self.queue.push_front(chunk));
     }
 
@@ -494,8 +524,9 @@ impl Incoming {
     /// Forgets everything unread.
     pub fn clear(&mut self, pool: &mut Pool) {
         self.queue.drain(..).for_each(|chunk| pool.give(chunk.payload));
+        self.end_taking(pool);
         self.consumed = self.offset;
-        (self.messages, self.unfinished_bytes, self.wanted, self.taken) = (0, 0, 0, None);
+        (self.messages, self.unfinished_bytes, self.wanted) = (0, 0, 0);
     }
 }
 
@@ -584,6 +615,43 @@ mod tests {
         }
         assert_eq!(incoming.read_message(&mut out, &mut rx), None);
         assert_eq!((rx.in_use(), incoming.unread_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn a_first_packet_without_a_byte_of_its_message_can_be_taken_and_put_back() {
+        let (_, mut rx) = pools();
+        let mut incoming = Incoming::new(1 << 20);
+        incoming.take(Mode::Messages, Flags::FIRST, &[0, 0, 0, 3], 10, &mut rx).unwrap();
+        let (mut out, mut part) = ([0; 10], Part::default());
+        for _ in 0..2 {
+            assert!(!incoming.take_part(&mut out, &mut part, &mut rx));
+            assert_eq!(part, Part { is_begun: true, bytes: 0 });
+        }
+        incoming.put_back(&[], &mut rx);
+        part = Part::default();
+        assert!(!incoming.take_part(&mut out, &mut part, &mut rx) && incoming.unread_bytes() == 4);
+        incoming.take(Mode::Messages, Flags::LAST, b"abc", 10, &mut rx).unwrap();
+        assert!(!incoming.is_readable(Mode::Messages), "it is somebody's");
+        assert!(incoming.take_part(&mut out, &mut part, &mut rx));
+        assert_eq!((part.bytes, &out[..3], rx.in_use(), rx.owed, incoming.unread_bytes()), (3, &b"abc"[..], 0, 0, 0));
+    }
+
+    #[test]
+    fn what_a_reader_has_of_a_message_still_takes_memory_and_credit() {
+        let (_, mut rx) = pools();
+        let mut incoming = Incoming::new(1 << 20);
+        let before = rx.available();
+        incoming.take(Mode::Messages, Flags::FIRST, &[&[0, 0, 3, 232][..], &[1; 96]].concat(), 1000, &mut rx).unwrap();
+        for _ in 0..8 {
+            incoming.take(Mode::Messages, Flags::NONE, &[1; 100], 1000, &mut rx).unwrap();
+        }
+        let (mut out, mut part) = ([0; 1000], Part::default());
+        assert!(!incoming.take_part(&mut out, &mut part, &mut rx));
+        assert_eq!((part.bytes, rx.in_use(), rx.available(), incoming.unread_bytes()), (896, 0, before - 9, 900));
+        incoming.put_back(&out[..896], &mut rx);
+        assert_eq!((rx.in_use(), rx.available(), incoming.unread_bytes()), (9, before - 9, 900));
+        incoming.clear(&mut rx);
+        assert_eq!((rx.available(), incoming.unread_bytes()), (before, 0));
     }
 
     #[test]

@@ -73,6 +73,8 @@ pub struct Outgoing {
     /// Bytes to come of the last message, which is being taken in parts, and the packets that the pool keeps for them.
     owed_bytes: usize,
     owed_packets: usize,
+    /// An end that comes behind that message.
+    pub ends_then: Option<Extent>,
     /// Payload bytes numbered and not acknowledged.
     unacked_bytes: usize,
     unacked_packets: u32,
@@ -258,13 +260,19 @@ impl Outgoing {
 
     fn drop_messages(&mut self, pool: &mut Pool, is_dropped: impl Fn(&Unsent) -> bool) -> u64 {
         let mut count = 0;
-        if self.is_owed() {
-            // The last message could not be told from one that has begun.
-            return 0;
-        }
+        // A message of which the rest is to come stays. If its first packet has been sent, all that is queued is of it.
+        let is_first = |unsent: &Unsent| unsent.flags.contains(Flags::FIRST) && !unsent.flags.contains(Flags::RECORDS);
+        let kept_from = match self.is_owed() {
+            true => self.queue.iter().rposition(is_first).unwrap_or(0),
+            false => self.queue.len(),
+        };
         // The rest of a message that has begun stays.
         let (mut begun, mut dropping) = (self.begun, false);
-        for mut unsent in std::mem::take(&mut self.queue) {
+        for (place, mut unsent) in std::mem::take(&mut self.queue).into_iter().enumerate() {
+            if place >= kept_from {
+                self.queue.push_back(unsent);
+                continue;
+            }
             if begun && unsent.kind == Type::Data {
                 begun = !unsent.flags.contains(Flags::LAST);
                 if unsent.flags.contains(Flags::RECORDS) && is_dropped(&unsent) {
@@ -414,7 +422,8 @@ impl Outgoing {
 
     /// Whether the next part of a message would go beyond what this end keeps of a channel.
     pub fn must_rest_wait(&self, limit: usize, payload_bytes: usize) -> bool {
-        self.room(limit) < self.owed_bytes.min(PART_PACKETS * payload_bytes)
+        // The length in front of it was let in with it.
+        self.room(limit) + MESSAGE_PREFIX_BYTES < self.owed_bytes.min(PART_PACKETS * payload_bytes)
             && self.queued_bytes + self.unacked_bytes > 0
     }
 

@@ -5,7 +5,7 @@ use ropeway_wire::{ErrorCode, Extent, FinFields, Mode, OpenFields};
 use super::sending::{SendError, is_kept_back, longest_message};
 use super::{Endpoint, Listener, Path, Route};
 use crate::association::{Association, Attempt, Phase};
-use crate::channel::{Channel, ChannelId, Readiness, Sendable, Unsent};
+use crate::channel::{Channel, ChannelId, Part, Readiness, Sendable, Unsent};
 use crate::time::Time;
 
 /// Longest queue of channels to accept: more is memory for peers that nobody serves.
@@ -280,60 +280,40 @@ impl Endpoint {
                     None => return Err(RecvError::WouldBlock),
                 }
             }
-            _ => {
-                if channel.incoming.is_finished() || channel.reading_stopped {
-                    return Ok(None);
-                }
-                return Err(channel.failed.map_or(RecvError::WouldBlock, RecvError::Failed));
-            }
+            // Somebody is taking the message in front of all that there may be.
+            Mode::Messages if channel.incoming.is_taken() => return Err(RecvError::WouldBlock),
+            _ => return nothing_to_read(channel),
         };
         self.after_read(at);
         Ok(Some(count))
     }
 
-    /// Like [`Endpoint::recv`], for who waits: what has arrived of a long message that is not whole is moved into `out` meanwhile, and `taken`, 0 at first, counts it. Until the
-    /// message is whole, or was put back ([`Endpoint::put_back`]), nobody else can read from the channel.
+    /// Like [`Endpoint::recv`], for who waits: what has arrived of a long message that is not whole is moved into `out` meanwhile, and `part`, the same in every call, says how
+    /// much. Once it has begun nobody else can read from the channel until the message is whole, or the part was put back ([`Endpoint::put_back`]).
     ///
     /// # Errors
     /// See [`RecvError`].
-    pub fn recv_partly(
-        &mut self,
-        id: ChannelId,
-        out: &mut [u8],
-        taken: &mut usize,
-    ) -> Result<Option<usize>, RecvError> {
+    pub fn recv_partly(&mut self, id: ChannelId, out: &mut [u8], part: &mut Part) -> Result<Option<usize>, RecvError> {
         let at = self.channel_index(id).ok_or(RecvError::Unknown)?;
         let channel = &mut self.channels[at as usize];
-        let incoming = &mut channel.incoming;
-        if *taken == 0 && (channel.mode == Mode::Stream || incoming.is_readable(Mode::Messages)) {
+        let is_others = channel.incoming.is_taken() && !part.is_begun;
+        if channel.mode == Mode::Stream || is_others || channel.incoming.is_readable(Mode::Messages) {
             return self.recv(id, out);
         }
-        let before = *taken;
-        let is_whole = incoming.take_part(out, taken, &mut self.rx_pool);
-        if is_whole || *taken > before {
+        if channel.incoming.take_part(out, part, &mut self.rx_pool) {
             self.after_read(at);
+            // Others waited until it was read.
+            self.announce_channel(at);
+            return Ok(Some(part.bytes));
         }
-        if is_whole {
-            self.announce_readable(at);
-            return Ok(Some(*taken));
-        }
-        // What would be said if nothing had been taken.
-        self.recv(id, &mut [])
+        nothing_to_read(channel)
     }
 
     /// Gives back what [`Endpoint::recv_partly`] has taken of a message, for who does not wait for the rest.
     pub fn put_back(&mut self, id: ChannelId, taken: &[u8]) {
         let Some(at) = self.channel_index(id) else { return };
         self.channels[at as usize].incoming.put_back(taken, &mut self.rx_pool);
-        self.announce_readable(at);
-    }
-
-    /// Others may have waited until a message was read.
-    fn announce_readable(&mut self, at: u32) {
-        let channel = &self.channels[at as usize];
-        if channel.incoming.is_readable(channel.mode) {
-            self.announce_channel(at);
-        }
+        self.announce_channel(at);
     }
 
     /// Something was read: there is room for more.
@@ -364,24 +344,18 @@ impl Endpoint {
         let channel = &mut self.channels[at as usize];
         match channel.mode {
             Mode::Stream if channel.incoming.is_readable(Mode::Stream) => Ok(Some(channel.incoming.peek(out))),
-            _ if channel.incoming.is_finished() || channel.reading_stopped => Ok(None),
-            _ => Err(channel.failed.map_or(RecvError::WouldBlock, RecvError::Failed)),
+            _ => nothing_to_read(channel),
         }
     }
 
     /// No more will be sent: the peer reads the end after everything before it.
     ///
     /// # Errors
-    /// The channel failed; it is unknown; a part of a message is to come.
+    /// The channel failed; it is unknown.
     pub fn shutdown(&mut self, now: Time, id: ChannelId) -> Result<(), SendError> {
         let at = self.channel_index(id).ok_or(SendError::Unknown)?;
         if let Some(code) = self.channels[at as usize].failed {
             return Err(SendError::Failed(code));
-        }
-        let outgoing = &mut self.channels[at as usize].outgoing;
-        if outgoing.is_owed() {
-            outgoing.starved = true;
-            return Err(SendError::WouldBlock);
         }
         self.finish_channel(now, at, Extent::Write);
         Ok(())
@@ -394,8 +368,13 @@ impl Endpoint {
         self.announce_channel(at);
     }
 
-    fn finish_channel(&mut self, now: Time, at: u32, extent: Extent) {
+    pub(super) fn finish_channel(&mut self, now: Time, at: u32, extent: Extent) {
         let channel = &mut self.channels[at as usize];
+        if channel.outgoing.is_owed() {
+            // Behind the message that is being handed over.
+            channel.outgoing.ends_then = Some(extent);
+            return;
+        }
         // An end that was sent before this end stopped reading as well is followed by one that says so, unless nothing can come any more.
         let says_more = channel.outgoing.extent() == Some(Extent::Write)
             && extent == Extent::Both
@@ -570,6 +549,15 @@ pub(super) fn enter_round(association: &mut Association, channel: &mut Channel, 
         let is_exempt = channel.outgoing.front().is_some_and(Unsent::is_exempt);
         let line = if is_exempt { &mut association.ending } else { &mut association.round };
         line.push_back(at);
+    }
+}
+
+/// What a read gives where there is nothing.
+fn nothing_to_read(channel: &Channel) -> Result<Option<usize>, RecvError> {
+    match channel.failed {
+        _ if channel.incoming.is_finished() || channel.reading_stopped => Ok(None),
+        None => Err(RecvError::WouldBlock),
+        Some(code) => Err(RecvError::Failed(code)),
     }
 }
 

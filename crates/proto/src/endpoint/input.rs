@@ -169,7 +169,8 @@ impl Endpoint {
             pool.give(packet.payload);
         })?;
         if freed > 0 {
-            association.acked.note(freed, now);
+            // Where the user has no more to send, the rate is the user's.
+            association.acked.note(freed, now, association.backlog_bytes > 0);
         }
         association.heard_at = now;
         association.states_unanswered = 0;
@@ -351,7 +352,7 @@ impl Endpoint {
                 && association.ask_at.is_none()
                 && association.lost_unreported == 0
         };
-        self.touched.len() <= 1
+        self.touched.len() == 1
             && self.touched.iter().all(wants_nothing)
             && !self.gate.is_waited_at()
             && !self.wants_to_transmit()

@@ -43,7 +43,7 @@ impl Endpoint {
     /// See [`SendError`].
     pub fn send(&mut self, now: Time, id: ChannelId, bytes: &[u8]) -> Result<usize, SendError> {
         let sent = self.send_bytes(now, id, bytes, None)?;
-        Ok(sent + self.send_rest(id, &bytes[sent..]))
+        Ok(sent + self.send_rest(now, id, &bytes[sent..]))
     }
 
     /// Like [`Endpoint::send`] for bytes of which `sent` were taken before; but of a long message only a part may be taken: the caller transmits, and goes on until all of it
@@ -61,13 +61,13 @@ impl Endpoint {
             outgoing.starved = true;
             return Err(SendError::WouldBlock);
         }
-        Ok(self.take_rest(id, rest).unwrap_or(0))
+        Ok(self.take_rest(now, id, rest).unwrap_or(0))
     }
 
     /// Takes all the rest of a message of which [`Endpoint::send_part`] has taken a part, and says how much that was.
-    pub fn send_rest(&mut self, id: ChannelId, rest: &[u8]) -> usize {
+    pub fn send_rest(&mut self, now: Time, id: ChannelId, rest: &[u8]) -> usize {
         let mut sent = 0;
-        while let Some(count) = self.take_rest(id, &rest[sent..]).filter(|&count| count > 0) {
+        while let Some(count) = self.take_rest(now, id, &rest[sent..]).filter(|&count| count > 0) {
             sent += count;
         }
         sent
@@ -85,11 +85,22 @@ impl Endpoint {
         Some((at, self.associations[channel.association as usize].payload_bytes))
     }
 
-    fn take_rest(&mut self, id: ChannelId, rest: &[u8]) -> Option<usize> {
+    fn take_rest(&mut self, now: Time, id: ChannelId, rest: &[u8]) -> Option<usize> {
         let (at, payload_bytes) = self.owed_channel(id)?;
-        let count = self.channels[at as usize].outgoing.write_rest(rest, payload_bytes, &mut self.tx_pool);
+        let outgoing = &mut self.channels[at as usize].outgoing;
+        let count = outgoing.write_rest(rest, payload_bytes, &mut self.tx_pool);
+        let ends = if outgoing.is_owed() { None } else { outgoing.ends_then.take() };
         self.schedule_channel(at);
+        if let Some(extent) = ends {
+            self.finish_channel(now, at, extent);
+        }
         Some(count)
+    }
+
+    /// What was written on a channel and is not acknowledged, queued or under way.
+    pub fn unacknowledged_bytes(&self, id: ChannelId) -> usize {
+        let outgoing = |at: u32| &self.channels[at as usize].outgoing;
+        self.channel_index(id).map_or(0, |at| outgoing(at).queued_bytes() + outgoing(at).unacked_bytes())
     }
 
     /// Adds a short message to a packet that is kept back, if there is one with room for it. It takes no time, as nothing becomes due that was not before.
@@ -170,7 +181,7 @@ impl Endpoint {
         if channel.incoming.peer_is_gone() {
             return Err(SendError::Failed(ErrorCode::Reset));
         }
-        if channel.outgoing.is_finished() {
+        if channel.outgoing.is_finished() || channel.outgoing.ends_then.is_some() {
             return Err(SendError::Closed);
         }
         let association = &mut self.associations[channel.association as usize];
