@@ -368,8 +368,13 @@ impl Engine {
             let result = block_locked(inner, inner.lock(), Subject::Channel(channel), Some(until), |core, now| {
                 hand_over(inner, core, now, channel, bytes, sent)
             });
-            if !matches!(result, Err(Error::TimedOut)) {
-                return result;
+            match result {
+                Err(Error::TimedOut) => {}
+                Err(Error::WouldBlock) => {
+                    std::thread::yield_now();
+                    continue;
+                }
+                result => return result,
             }
             let before = acknowledged;
             acknowledged = sent.bytes.saturating_sub(inner.lock().endpoint.unacknowledged_bytes(channel));
@@ -669,7 +674,8 @@ fn hand_over(
                 inner.wake_sleeper(core);
             }
             if inner.is_contended() {
-                return None;
+                // There may be room: whoever calls this goes on when others have had the lock.
+                return Some(Err(Error::WouldBlock));
             }
         }
     }
