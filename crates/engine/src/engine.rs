@@ -6,13 +6,10 @@ use std::time::{Duration, Instant};
 
 use ropeway_link::{Address, Link};
 use ropeway_proto::crypto::ClusterKeys;
-use ropeway_proto::{
-    ChannelId, Config, Counters, Endpoint, ErrorCode, Joined, Mode, Part, Path, Readiness, RecvError, Time,
-};
+use ropeway_proto::{ChannelId, Config, Counters, Endpoint, ErrorCode, Mode, Path, Readiness, Time};
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::blocking::block_locked;
 use crate::control;
 use crate::core::{Core, LinkId, Poller};
 use crate::error::Error;
@@ -24,9 +21,6 @@ use crate::routes::{Routes, Way};
 use crate::shimmed;
 use crate::spin::{Spin, USUAL_SPIN_NS};
 use crate::wait::Subject;
-
-/// So long a message that is longer than the send buffer waits for room while nothing of it is acknowledged: then it is kept as a whole, and its sender can do something else.
-const REST_PATIENCE: Duration = Duration::from_millis(100);
 
 /// How an engine is made.
 #[derive(Clone, Debug)]
@@ -324,146 +318,6 @@ impl Engine {
         result.map_err(|error| self.with_hint(channel, error))
     }
 
-    /// Sends bytes of a stream (all of them, waiting for room as often as needed), or one message.
-    ///
-    /// # Errors
-    /// The connection ended, or the time is over; `sent` then says how many bytes of a stream were taken.
-    pub fn send_all(&self, channel: ChannelId, bytes: &[u8], deadline: Option<Instant>) -> Result<(), (usize, Error)> {
-        let inner = self.inner().map_err(|error| (0, error))?;
-        let mut core = inner.lock();
-        match core.send_at_hand(channel, bytes) {
-            Joined::Refused => {}
-            Joined::KeptBack => return Ok(()),
-            Joined::Due => {
-                inner.follow_up(&mut core, inner.now());
-                return Ok(());
-            }
-        }
-        let mut sent = Sent::default();
-        let mut result = block_locked(inner, core, Subject::Channel(channel), deadline, |core, now| {
-            // Of a message that is longer than the send buffer the rest has its own time.
-            hand_over(inner, core, now, channel, bytes, &mut sent)
-                .or_else(|| sent.is_part.then_some(Err(Error::WouldBlock)))
-        });
-        if matches!(result, Err(Error::WouldBlock)) {
-            result = self.send_rest(inner, channel, bytes, &mut sent, deadline);
-        }
-        // A message is sent as a whole or not at all.
-        result.map_err(|error| (if sent.is_part { 0 } else { sent.bytes }, error))
-    }
-
-    /// Hands over the rest of a message as there is room for it; all of it when nothing moves any more, or the time is over: there is memory for it.
-    fn send_rest(
-        &self,
-        inner: &Inner,
-        channel: ChannelId,
-        bytes: &[u8],
-        sent: &mut Sent,
-        deadline: Option<Instant>,
-    ) -> Result<(), Error> {
-        let mut acknowledged = 0;
-        loop {
-            let patience = Instant::now() + REST_PATIENCE;
-            let until = deadline.map_or(patience, |deadline| deadline.min(patience));
-            let result = block_locked(inner, inner.lock(), Subject::Channel(channel), Some(until), |core, now| {
-                hand_over(inner, core, now, channel, bytes, sent)
-            });
-            match result {
-                Err(Error::TimedOut) => {}
-                Err(Error::WouldBlock) => {
-                    std::thread::yield_now();
-                    continue;
-                }
-                result => return result,
-            }
-            let before = acknowledged;
-            acknowledged = sent.bytes.saturating_sub(inner.lock().endpoint.unacknowledged_bytes(channel));
-            if acknowledged > before && deadline.is_none_or(|deadline| deadline > until) {
-                continue;
-            }
-            return self.attempt(Subject::Channel(channel), |core, now| {
-                sent.bytes += core.endpoint.send_rest(now, channel, &bytes[sent.bytes..]);
-                if sent.bytes == bytes.len() {
-                    return Ok(());
-                }
-                // The channel has ended meanwhile, and says how.
-                let ended = core.endpoint.send_part(now, channel, bytes, sent.bytes);
-                Err(ended.map_or_else(Error::from, |_| Error::Closed))
-            });
-        }
-    }
-
-    /// Sends what there is room for: bytes of a stream, or one message.
-    ///
-    /// # Errors
-    /// [`Error::WouldBlock`]; the connection ended.
-    pub fn try_send(&self, channel: ChannelId, bytes: &[u8]) -> Result<usize, Error> {
-        self.attempt(Subject::Channel(channel), |core, now| Ok(core.endpoint.send(now, channel, bytes)?))
-    }
-
-    /// Waits for bytes of a stream or one message. `None`: the peer has closed, and everything was read.
-    ///
-    /// # Errors
-    /// The connection ended, or the time is over.
-    pub fn recv(&self, channel: ChannelId, out: &mut [u8], deadline: Option<Instant>) -> Result<Option<usize>, Error> {
-        let inner = self.inner()?;
-        let mut core = inner.lock();
-        if let Some(count) = core.read_at_hand(channel, out) {
-            inner.relieve_helper(&mut core);
-            if core.endpoint.wants_to_transmit() {
-                inner.follow_up(&mut core, inner.now());
-            }
-            return Ok(count);
-        }
-        let (mut flushed, mut part) = (false, Part::default());
-        let result = block_locked(inner, core, Subject::Channel(channel), deadline, |core, _| {
-            match core.endpoint.recv_partly(channel, out, &mut part) {
-                Ok(count) => Some(Ok(count)),
-                Err(RecvError::WouldBlock) => {
-                    // Whoever waits for an answer wants the question to leave.
-                    if !std::mem::replace(&mut flushed, true) {
-                        core.endpoint.flush(channel);
-                    }
-                    None
-                }
-                Err(error) => Some(Err(error.into())),
-            }
-        });
-        if part.is_begun {
-            let mut core = inner.lock();
-            if !matches!(result, Ok(Some(_))) {
-                core.endpoint.put_back(channel, &out[..part.bytes]);
-            }
-            // Whoever waits for what comes behind it could not read meanwhile, and may poll the links by now.
-            core.dispatch();
-            inner.wake_sleeper(&core);
-        }
-        result
-    }
-
-    /// Reads what there is.
-    ///
-    /// # Errors
-    /// [`Error::WouldBlock`]; the connection ended.
-    pub fn try_recv(&self, channel: ChannelId, out: &mut [u8]) -> Result<Option<usize>, Error> {
-        self.attempt(Subject::Channel(channel), |core, _| {
-            core.endpoint.recv(channel, out).map_err(|error| {
-                if error == RecvError::WouldBlock {
-                    core.endpoint.flush(channel);
-                }
-                error.into()
-            })
-        })
-    }
-
-    /// Looks at the bytes of a stream that a read would give now; they stay.
-    ///
-    /// # Errors
-    /// As [`Engine::try_recv`].
-    pub fn try_peek(&self, channel: ChannelId, out: &mut [u8]) -> Result<Option<usize>, Error> {
-        self.attempt(Subject::Channel(channel), |core, _| Ok(core.endpoint.peek(channel, out)?))
-    }
-
     /// Waits until the connection is ready for `interest`, or failed.
     ///
     /// # Errors
@@ -625,7 +479,11 @@ impl Engine {
     }
 
     /// A command that never waits.
-    fn attempt<T>(&self, subject: Subject, act: impl FnOnce(&mut Core, Time) -> Result<T, Error>) -> Result<T, Error> {
+    pub(crate) fn attempt<T>(
+        &self,
+        subject: Subject,
+        act: impl FnOnce(&mut Core, Time) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let inner = self.inner()?;
         let mut core = inner.lock();
         let now = inner.now();
@@ -640,49 +498,8 @@ impl Engine {
     }
 }
 
-/// How far a call has come that sends.
-#[derive(Default)]
-struct Sent {
-    bytes: usize,
-    /// They are a part of a message.
-    is_part: bool,
-}
-
-/// Hands over what there is room for, from `sent` on.
-fn hand_over(
-    inner: &Inner,
-    core: &mut Core,
-    mut now: Time,
-    channel: ChannelId,
-    bytes: &[u8],
-    sent: &mut Sent,
-) -> Option<Result<(), Error>> {
-    loop {
-        match core.endpoint.send_part(now, channel, bytes, sent.bytes) {
-            Ok(count) => sent.bytes += count,
-            Err(error) => return fatal(error.into()),
-        }
-        if sent.bytes == bytes.len() {
-            return Some(Ok(()));
-        }
-        sent.is_part = core.endpoint.is_owed(channel);
-        if sent.is_part {
-            // The first part of a message is under way while the next one is copied.
-            now = inner.now();
-            if core.turn(now) {
-                // It may have taken what another thread sleeps for.
-                inner.wake_sleeper(core);
-            }
-            if inner.is_contended() {
-                // There may be room: whoever calls this goes on when others have had the lock.
-                return Some(Err(Error::WouldBlock));
-            }
-        }
-    }
-}
-
 /// Everything but "would block" ends a wait.
-fn fatal<T>(error: Error) -> Option<Result<T, Error>> {
+pub(crate) fn fatal<T>(error: Error) -> Option<Result<T, Error>> {
     match error {
         Error::WouldBlock => None,
         error => Some(Err(error)),

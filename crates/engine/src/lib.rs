@@ -24,6 +24,7 @@ mod routes;
 mod share;
 mod shimmed;
 mod spin;
+mod transfer;
 mod trusted_file;
 mod wait;
 mod workers;
