@@ -120,12 +120,15 @@ impl Channel {
     pub fn readiness(&self, send_buffer_bytes: usize) -> Readiness {
         let opened = self.opening == Opening::Done;
         let readable = self.incoming.is_readable(self.mode);
-        let ended = self.incoming.is_ended() || self.reading_stopped && !readable;
+        // While another reader has a part of what comes first, nobody knows what there is.
+        let is_taken = self.incoming.is_taken();
+        let ended = (self.incoming.is_ended() || self.reading_stopped && !readable) && !is_taken;
         Readiness {
             opened,
-            readable: self.failed.is_some() || ended || readable,
+            readable: self.failed.is_some() && !is_taken || ended || readable,
             writable: self.failed.is_some()
                 || self.outgoing.is_finished()
+                || self.outgoing.ends_then.is_some()
                 || self.outgoing.room(send_buffer_bytes) > 0 && !self.outgoing.is_owed(),
             drained: self.outgoing.is_drained(),
             ended,

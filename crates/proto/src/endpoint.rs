@@ -141,6 +141,8 @@ pub struct Endpoint {
     /// Since when the caller has looked at the clock in time: silence before that says nothing about the peers.
     awake_at: Time,
     events: VecDeque<Event>,
+    /// Channels with nothing under way whose users wait for memory.
+    lacking_memory: Vec<u32>,
     arrivals: Arrivals,
     counters: Counters,
     next_port: u16,
@@ -210,6 +212,7 @@ impl Endpoint {
             awake_at: Time::ZERO,
             events: VecDeque::with_capacity(EVENTS_AT_FIRST),
             // Associations begin in epoch 0.
+            lacking_memory: Vec::new(),
             arrivals: Arrivals::new(),
             counters: Counters::default(),
             next_port: FIRST_FREE_PORT,

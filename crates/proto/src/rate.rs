@@ -12,6 +12,7 @@ const IDLE_WINDOWS: u64 = 4;
 pub struct Rate {
     window_at: Time,
     count: u64,
+    /// At least 1 once it is known.
     per_ms: u64,
 }
 
@@ -27,7 +28,7 @@ impl Rate {
         if elapsed >= WINDOW_NS {
             let rate = self.count * 1_000_000 / elapsed;
             if is_full || rate > self.per_ms && self.per_ms > 0 {
-                self.per_ms = if self.per_ms == 0 { rate } else { (self.per_ms * 3 + rate) / 4 };
+                self.per_ms = if self.per_ms == 0 { rate.max(1) } else { (self.per_ms * 3 + rate).div_ceil(4) };
             }
             (self.count, self.window_at) = (0, now);
         }

@@ -2,7 +2,7 @@
 
 mod world;
 
-use ropeway_proto::{Config, ErrorCode, Mode, Part, RecvError, SendError};
+use ropeway_proto::{Config, ErrorCode, Event, Mode, Part, RecvError, SendError};
 use world::{MS, Net, S, World, pair, wait_for};
 
 /// One of several users of a channel, who waits for a message and has a part of it, perhaps.
@@ -170,4 +170,43 @@ fn while_one_reader_has_a_part_another_one_finds_neither_messages_nor_the_end() 
     assert!(other == long);
     assert_eq!(world.hosts[1].recv(server, &mut other), Ok(Some(4)));
     assert_eq!(world.hosts[1].recv(server, &mut other), Ok(None));
+}
+
+#[test]
+fn what_a_channel_can_do_is_said_rightly_while_parts_are_on_their_way() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Messages);
+    let (long, now) = (message(0, 200_000), world.time());
+    let sent = world.hosts[0].send_part(now, client, &long, 0).unwrap();
+    world::pass(&mut world, 50 * MS);
+    let readiness = world.hosts[0].readiness(client).unwrap();
+    assert!(!readiness.drained && !readiness.writable, "{readiness:?}");
+    let (mut out, mut part) = (vec![0; 200_000], Part::default());
+    assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut part), Err(RecvError::WouldBlock));
+    let now = world.time();
+    world.hosts[0].send_rest(now, client, &long[sent..]);
+    world.hosts[0].shutdown(now, client).unwrap();
+    world::pass(&mut world, 50 * MS);
+    assert!(world.hosts[0].readiness(client).unwrap().drained);
+    let readiness = world.hosts[1].readiness(server).unwrap();
+    assert!(!readiness.readable && !readiness.ended, "it is another's: {readiness:?}");
+    assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut part), Ok(Some(200_000)));
+    assert!(world.hosts[1].readiness(server).unwrap().ended);
+}
+
+#[test]
+fn who_lacks_memory_is_told_when_another_channel_gives_some_back() {
+    let config = Config { send_memory_bytes: 1 << 20, ..Config::default() };
+    let mut world = World::new(2, Net::default(), &config, 1);
+    let (one, _) = pair(&mut world, Mode::Messages);
+    let (other, _) = world::open(&mut world, 0, 1, 8, Mode::Messages);
+    world::pass(&mut world, 50 * MS);
+    let now = world.time();
+    world.hosts[0].send(now, one, &message(0, 500_000)).unwrap();
+    world.hosts[0].send(now, one, &message(0, 400_000)).unwrap();
+    assert_eq!(world.hosts[0].send(now, other, &message(0, 400_000)), Err(SendError::WouldBlock));
+    while world.hosts[0].poll_event().is_some() {}
+    wait_for(&mut world, S, "word of memory", |world| {
+        std::iter::from_fn(|| world.hosts[0].poll_event()).any(|event| event == Event::Changed(other))
+    });
 }

@@ -113,7 +113,7 @@ impl Outgoing {
     }
 
     pub fn is_drained(&self) -> bool {
-        self.queue.is_empty() && self.unacked_packets == 0
+        self.queue.is_empty() && self.unacked_packets == 0 && !self.is_owed()
     }
 
     pub fn unacked_packets(&self) -> u32 {
@@ -422,9 +422,9 @@ impl Outgoing {
 
     /// Whether the next part of a message would go beyond what this end keeps of a channel.
     pub fn must_rest_wait(&self, limit: usize, payload_bytes: usize) -> bool {
-        // The length in front of it was let in with it.
-        self.room(limit) + MESSAGE_PREFIX_BYTES < self.owed_bytes.min(PART_PACKETS * payload_bytes)
-            && self.queued_bytes + self.unacked_bytes > 0
+        // The length in front of it was let in with it. A short buffer has room for less than a part.
+        let part_bytes = (PART_PACKETS * payload_bytes).min(limit / 4);
+        self.room(limit) + MESSAGE_PREFIX_BYTES < self.owed_bytes.min(part_bytes)
     }
 
     fn keep_owed(&mut self, packets: usize, pool: &mut Pool) {

@@ -290,7 +290,10 @@ impl Endpoint {
             // The end in the middle of a message.
             return self.refuse_payload(at, Refused::Violation);
         }
-        channel.incoming.finish(fields.extent);
+        if channel.failed.is_none() {
+            // What this end has given up has not ended well, whatever comes behind it.
+            channel.incoming.finish(fields.extent);
+        }
         channel.incoming.revoke(&mut self.rx_pool);
         if fields.extent == Extent::Both && channel.failed.is_none() {
             self.end_unread(at);

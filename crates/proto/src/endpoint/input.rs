@@ -379,6 +379,7 @@ impl Endpoint {
             self.settle_timers(now, index);
         }
         touched.clear();
+        self.announce_memory();
         // Keep the allocation.
         if self.touched.is_empty() {
             self.touched = touched;

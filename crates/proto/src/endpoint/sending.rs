@@ -87,6 +87,8 @@ impl Endpoint {
 
     fn take_rest(&mut self, now: Time, id: ChannelId, rest: &[u8]) -> Option<usize> {
         let (at, payload_bytes) = self.owed_channel(id)?;
+        let index = self.channels[at as usize].association;
+        self.begin_waiting(now, index);
         let outgoing = &mut self.channels[at as usize].outgoing;
         let count = outgoing.write_rest(rest, payload_bytes, &mut self.tx_pool);
         let ends = if outgoing.is_owed() { None } else { outgoing.ends_then.take() };
@@ -94,6 +96,7 @@ impl Endpoint {
         if let Some(extent) = ends {
             self.finish_channel(now, at, extent);
         }
+        self.settle_timers(now, index);
         Some(count)
     }
 
@@ -166,6 +169,29 @@ impl Endpoint {
         self.associations[index as usize].deadline_at = next;
     }
 
+    /// There is no room on the channel, or no memory: its user is told when there is, of memory by whoever gives some back.
+    fn refuse_for_now(&mut self, at: u32) -> Result<usize, SendError> {
+        let outgoing = &mut self.channels[at as usize].outgoing;
+        let is_news = !std::mem::replace(&mut outgoing.starved, true);
+        let lacks_memory = outgoing.is_drained();
+        if lacks_memory && (is_news || !self.lacking_memory.contains(&at)) {
+            self.lacking_memory.push(at);
+        }
+        Err(SendError::WouldBlock)
+    }
+
+    /// Tells those who could not send for want of memory that there is some.
+    pub(super) fn announce_memory(&mut self) {
+        if self.lacking_memory.is_empty() || self.tx_pool.is_exhausted() {
+            return;
+        }
+        for at in std::mem::take(&mut self.lacking_memory) {
+            if self.channels.contains(at as usize) {
+                self.announce_channel(at);
+            }
+        }
+    }
+
     fn send_bytes(
         &mut self,
         now: Time,
@@ -200,8 +226,7 @@ impl Endpoint {
                 let alone = deadline.is_some();
                 let taken = channel.outgoing.write_message(bytes, alone, limit, payload_bytes, &mut self.tx_pool);
                 let Some(taken) = taken else {
-                    channel.outgoing.starved = true;
-                    return Err(SendError::WouldBlock);
+                    return self.refuse_for_now(at);
                 };
                 if let Some(deadline) = deadline {
                     channel.outgoing.set_deadline(deadline);
@@ -212,8 +237,7 @@ impl Endpoint {
             }
         };
         if taken == 0 && !bytes.is_empty() {
-            channel.outgoing.starved = true;
-            return Err(SendError::WouldBlock);
+            return self.refuse_for_now(at);
         }
         if !association.has_undelivered() {
             association.waiting_since = now;

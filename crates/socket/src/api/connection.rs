@@ -289,8 +289,8 @@ impl Connection {
         match (self.engine().message_bytes(self.channel), readiness.failed) {
             (Some(bytes), _) => Ok(Some(bytes)),
             (None, _) if readiness.ended => Ok(None),
-            (None, Some(code)) => Err(Error::Failed(code).into()),
-            (None, None) => Err(ErrorKind::WouldBlock.into()),
+            (None, Some(code)) if readiness.readable => Err(Error::Failed(code).into()),
+            (None, _) => Err(ErrorKind::WouldBlock.into()),
         }
     }
 
