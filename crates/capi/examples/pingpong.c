@@ -43,10 +43,19 @@ static int ascending(const void *a, const void *b)
 static void serve(const char *address)
 {
 	int listener = ropeway_serve(address, ROPEWAY_MESSAGES, 1), s, ended = 0;
-	socklen_t length = sizeof ended;
+	struct sockaddr_storage at;
+	socklen_t at_length = sizeof at, length = sizeof ended;
 	ssize_t count;
+	char text[64];
 
-	if (listener < 0 || (s = ropeway_accept(listener, NULL, NULL)) < 0)
+	if (listener < 0)
+		die(address);
+	if (ropeway_getsockname(listener, (struct sockaddr *)&at, &at_length) < 0 ||
+	    ropeway_format((struct sockaddr *)&at, at_length, text, sizeof text) < 0)
+		die("its address");
+	printf("listening at %s\n", text);
+	fflush(stdout);
+	if ((s = ropeway_accept(listener, NULL, NULL)) < 0)
 		die(address);
 	for (;;) {
 		count = ropeway_recv(s, message, sizeof message, 0);

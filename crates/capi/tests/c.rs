@@ -70,14 +70,19 @@ fn the_headers_are_c_and_c_plus_plus() {
     }
 }
 
+/// A server at a port that the system has chosen, and where that is.
+fn serve(library: &Library, program: &std::path::Path) -> (Process, String) {
+    let server = Process::spawn(library.command(program, &["serve", "127.0.0.1:0"]));
+    server.wait_for_output("\n", LIMIT);
+    let address = server.stdout().trim().strip_prefix("listening at ").expect("an address").to_owned();
+    (server, address)
+}
+
 #[test]
 fn an_echo_comes_back() {
     let library = Library::build();
     let echo = example("echo");
-    let server = Process::spawn(library.command(&echo, &["serve", "127.0.0.1:0"]));
-    server.wait_for_output("\n", LIMIT);
-    let line = server.stdout();
-    let address = line.trim().strip_prefix("listening at ").expect("an address").to_owned();
+    let (_server, address) = serve(library, &echo);
     for text in ["hello", "once more"] {
         assert_eq!(run(library.command(&echo, &["say", &address, text])), format!("{text}\n"));
     }
@@ -120,10 +125,10 @@ fn a_file_is_copied() {
 #[test]
 fn messages_go_to_and_fro_and_their_times_are_told() {
     let library = Library::build();
-    let (pingpong, address) = (example("pingpong"), free_address());
+    let pingpong = example("pingpong");
     for size in ["0", "64", "20000"] {
-        let server = Process::spawn(library.command(&pingpong, &["serve", &address]));
-        let told = run_when_it_is_up(|| library.command(&pingpong, &["measure", &address, size, "300"]));
+        let (server, address) = serve(library, &pingpong);
+        let told = run(library.command(&pingpong, &["measure", &address, size, "300"]));
         assert!(told.starts_with(&format!("300 messages of {size} bytes")) && told.contains("p99.9 "), "{told}");
         assert!(server.wait(LIMIT).is_ok_and(|finished| finished.success()));
     }

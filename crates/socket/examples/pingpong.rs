@@ -9,7 +9,9 @@ use std::time::Instant;
 
 /// One client, until it is through.
 fn serve(address: &str) -> io::Result<()> {
-    let (socket, _) = MessageListener::bind(address)?.accept()?;
+    let listener = MessageListener::bind(address)?;
+    println!("listening at {}", listener.local_addr()?);
+    let (socket, _) = listener.accept()?;
     let mut message = Vec::new();
     while socket.recv_vec(&mut message)? {
         socket.send(&message)?;

@@ -48,12 +48,17 @@ fn free_address() -> String {
     socket.local_addr().expect("an address").to_string()
 }
 
+/// A server at a port that the system has chosen, and where that is.
+fn serve(name: &str) -> (Process, String) {
+    let server = Process::spawn(example(name, &["serve", "127.0.0.1:0"]));
+    server.wait_for_output("\n", LIMIT);
+    let address = server.stdout().trim().strip_prefix("listening at ").expect("an address").to_owned();
+    (server, address)
+}
+
 #[test]
 fn an_echo_comes_back() {
-    let server = Process::spawn(example("echo", &["serve", "127.0.0.1:0"]));
-    server.wait_for_output("\n", LIMIT);
-    let line = server.stdout();
-    let address = line.trim().strip_prefix("listening at ").expect("an address").to_owned();
+    let (_server, address) = serve("echo");
     for text in ["hello", "once more"] {
         assert_eq!(run(example("echo", &["say", &address, text])), format!("{text}\n"));
     }
@@ -75,10 +80,9 @@ fn a_file_is_copied() {
 
 #[test]
 fn messages_go_to_and_fro_and_their_times_are_told() {
-    let address = free_address();
     for size in ["0", "64", "20000"] {
-        let server = Process::spawn(example("pingpong", &["serve", &address]));
-        let told = run_when_it_is_up(|| example("pingpong", &["measure", &address, size, "300"]));
+        let (server, address) = serve("pingpong");
+        let told = run(example("pingpong", &["measure", &address, size, "300"]));
         assert!(told.starts_with(&format!("300 messages of {size} bytes")) && told.contains("p99.9 "), "{told}");
         server.wait(LIMIT).unwrap_or_else(|error| panic!("{error}")).expect_success();
     }
