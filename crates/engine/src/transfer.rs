@@ -11,6 +11,8 @@ use crate::error::Error;
 use crate::inner::Inner;
 use crate::wait::Subject;
 
+/// Who waits for less than this gets whole messages: what it has would be put back again and again.
+const PART_PATIENCE: Duration = Duration::from_millis(20);
 /// So long a message that is longer than the send buffer waits for room while nothing of it is acknowledged: then it is kept as a whole, and its sender can do something else.
 const REST_PATIENCE: Duration = Duration::from_millis(100);
 
@@ -115,8 +117,13 @@ impl Engine {
             return Ok(count);
         }
         let (mut flushed, mut part) = (false, Part::default());
+        let is_patient = deadline.is_none_or(|at| at.saturating_duration_since(Instant::now()) >= PART_PATIENCE);
         let result = block_locked(inner, core, Subject::Channel(channel), deadline, |core, _| {
-            match core.endpoint.recv_partly(channel, out, &mut part) {
+            let received = match is_patient {
+                true => core.endpoint.recv_partly(channel, out, &mut part),
+                false => core.endpoint.recv(channel, out),
+            };
+            match received {
                 Ok(count) => Some(Ok(count)),
                 Err(RecvError::WouldBlock) => {
                     // Whoever waits for an answer wants the question to leave.
