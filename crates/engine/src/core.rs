@@ -216,11 +216,8 @@ impl Core {
         if arrived {
             self.arrived_at = now;
         }
-        if arrived || self.endpoint.has_open_batch() {
-            self.endpoint.finish_batch(now);
-        }
-        if may_grant {
-            // Whatever arrived or not: who waits has waited for this turn.
+        // Who waits has waited for this process's turn to grant, whatever arrived or not.
+        if arrived || may_grant || self.endpoint.has_open_batch() {
             self.endpoint.finish_batch(now);
         }
         // What arrivals did to the timers is looked up now and then while there are many, and else when there are none.
