@@ -91,7 +91,7 @@ pub struct Pool {
     limit_bytes: usize,
     /// What peers have been told that they may send, beyond the first window of each channel, and have not sent.
     pub promised_bytes: u64,
-    /// Buffers that are kept for the rest of messages of which a part was taken.
+    /// Buffers that are kept for messages of which a part was handed over, or of which a reader has a part that it may put back.
     pub owed: usize,
     /// Buffers handed out since the start.
     pub taken: u64,

@@ -172,9 +172,9 @@ impl Endpoint {
     /// There is no room on the channel, or no memory: its user is told when there is, of memory by whoever gives some back.
     fn refuse_for_now(&mut self, at: u32) -> Result<usize, SendError> {
         let outgoing = &mut self.channels[at as usize].outgoing;
-        let is_news = !std::mem::replace(&mut outgoing.starved, true);
-        let lacks_memory = outgoing.is_drained();
-        if lacks_memory && (is_news || !self.lacking_memory.contains(&at)) {
+        outgoing.starved = true;
+        // With something under way, its acknowledgments tell.
+        if outgoing.is_drained() && !self.lacking_memory.contains(&at) {
             self.lacking_memory.push(at);
         }
         Err(SendError::WouldBlock)
