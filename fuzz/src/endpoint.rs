@@ -265,6 +265,8 @@ fn header(kind: u8, flags: u8, id: u32, length: usize, number: u64, ack: u64) ->
 fn packet(script: &mut Script<'_>, known: &mut Known, operation: u8) -> Vec<u8> {
     let kind = 0x10 | (7 + operation % 16 % 8);
     let (flags, bend) = (script.byte(), script.byte());
+    // PHASE means nothing without a key, and says here that DATA has the short header.
+    let is_short = kind == 0x17 && flags & 0x40 != 0;
     let ahead = if bend & 1 == 0 { 0 } else { script.word() % 20_000 };
     let number = known.next.wrapping_add(ahead);
     let ack = if bend & 2 == 0 { known.ack } else { known.ack.wrapping_sub(5).wrapping_add(script.word() % 10) };
@@ -287,10 +289,18 @@ fn packet(script: &mut Script<'_>, known: &mut Known, operation: u8) -> Vec<u8> 
         0x1B | 0x1C => blocks(script, known),
         0x1D => Vec::new(),
         0x1E => [vec![9; 16], vec![0, bend >> 4]].concat(),
+        _ if is_short => {
+            let mut bytes = script.bytes(496);
+            bytes.resize(496 + usize::from(bend == 0xFF), 0);
+            bytes
+        }
         _ => script.bytes(484),
     };
     let mut out = header(kind, flags & 0xBF, known.id, payload.len(), number, ack);
-    if bend & 0x10 != 0 {
+    if is_short {
+        out[0] = 0x10;
+        out.truncate(12);
+    } else if bend & 0x10 != 0 {
         // Grant, first flight, backlog, times.
         (16..24).for_each(|at| out[at] = script.byte());
     }

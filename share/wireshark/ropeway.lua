@@ -9,7 +9,7 @@
 local ropeway = Proto("ropeway", "Ropeway")
 
 local VERSION = 1
-local BASE_HEADER_BYTES, CHANNEL_HEADER_BYTES = 24, 28
+local BASE_HEADER_BYTES, CHANNEL_HEADER_BYTES, SHORT_HEADER_BYTES = 24, 28, 16
 local COUNTER_BYTES, TAG_BYTES = 4, 16
 local SHIM_BYTES = 12
 local MIN_PACKET_BYTES = 256
@@ -22,6 +22,9 @@ local TYPES = {
 }
 local TYPE = {}
 for number, name in pairs(TYPES) do TYPE[name] = number end
+-- VERSION has no version; with one, its number is DATA with the short header.
+local TYPE_NAMES = { [0] = "VERSION, or DATA with the short header" }
+for number = 1, #TYPES do TYPE_NAMES[number] = TYPES[number] end
 
 local ERROR_CODES = {
     [0] = "CLOSED", "REFUSED", "BUSY", "RESET", "TOO_LONG", "PROTOCOL", "TIMEOUT", "UNKNOWN", "KEY", "VERSION", "CROSSED",
@@ -43,7 +46,7 @@ local function define(name, make, ...)
 end
 
 define("version", ProtoField.uint8, "Version", base.DEC, nil, 0xF0)
-define("type", ProtoField.uint8, "Type", base.DEC, TYPES, 0x0F)
+define("type", ProtoField.uint8, "Type", base.DEC, TYPE_NAMES, 0x0F)
 define("flags", ProtoField.uint8, "Flags", base.HEX)
 local FLAGS = {
     { "flags.txs", "TXS: the send queue was empty before", 0x01 },
@@ -139,7 +142,6 @@ local MALFORMED = {
     truncated = "Shorter than a header",
     unknown_version = "Of a version of the protocol that is not known here",
     unexpected_shim = "A gateway's shim behind a gateway's shim",
-    unknown_type = "Of a type that does not exist",
     length_beyond_packet = "The length in the header is more than what arrived",
     channel_header_missing = "Of a type with a channel, but too short to name one",
     seal_missing = "Too short for counter, payload and tag",
@@ -445,14 +447,22 @@ end
 
 -- Packets ----------------------------------------------------------------------------------------------------------------------------
 
+-- The type of a packet of this version, and whether its header is the short one.
+local function type_of(version, low)
+    if version == VERSION and low == TYPE.VERSION then return TYPE.DATA, true end
+    return low, false
+end
+
 -- Bytes of the header by type.
-local function header_bytes(kind) return has_channel(kind) and CHANNEL_HEADER_BYTES or BASE_HEADER_BYTES end
+local function header_bytes(kind, is_short)
+    return is_short and SHORT_HEADER_BYTES or has_channel(kind) and CHANNEL_HEADER_BYTES or BASE_HEADER_BYTES
+end
 
 -- Whether there is a counter and a tag around the payload: they are there, and are more than the zeros that pad short Ethernet frames.
-local function is_sealed(packet, kind, length)
+local function is_sealed(packet, kind, is_short, length)
     if kind < TYPE.DATA or kind > TYPE.PIN or ropeway.prefs.keyed == KEYED_NEVER then return false end
     if ropeway.prefs.keyed == KEYED_ALWAYS then return true end
-    local at = header_bytes(kind) + length
+    local at = header_bytes(kind, is_short) + length
     local more = packet:len() - at
     if more < COUNTER_BYTES + TAG_BYTES then return false end
     for i = at, at + COUNTER_BYTES + TAG_BYTES - 1 do
@@ -467,7 +477,7 @@ local function backlog_bytes(coded)
     return (16 + mantissa) * 2 ^ (exponent - 1) * 64
 end
 
-local function dissect_header(packet, kind, tree)
+local function dissect_header(packet, kind, is_short, tree)
     tree:add(field["version"], packet(0, 1))
     tree:add(field["type"], packet(0, 1))
     local flags, set = {}, {}
@@ -482,6 +492,11 @@ local function dissect_header(packet, kind, tree)
     tree:add(field["length"], packet(2, 2))
     add_id(tree, "destination", packet(4, 4))
     tree:add(field["number"], packet(8, 4))
+    if is_short then
+        tree:add(field["channel"], packet(12, 2))
+        tree:add(field["back"], packet(14, 2))
+        return flags, set
+    end
     tree:add(field["ack"], packet(12, 4))
     tree:add(field["grant"], packet(16, 2))
     tree:add(field["first_flight"], packet(18, 1))
@@ -496,12 +511,12 @@ local function dissect_header(packet, kind, tree)
     return flags, set
 end
 
-local function summarise(packet, kind, set, pinfo)
+local function summarise(packet, kind, is_short, set, pinfo)
     local text = TYPES[kind]
     if has_channel(kind) then
-        text = string.format("%s channel %d, number %d", text, packet(24, 2):uint(), packet(8, 4):uint())
+        text = string.format("%s channel %d, number %d", text, packet(is_short and 12 or 24, 2):uint(), packet(8, 4):uint())
     end
-    if kind >= TYPE.DATA and kind <= TYPE.PIN then
+    if kind >= TYPE.DATA and kind <= TYPE.PIN and not is_short then
         text = string.format("%s, ack %d, grant %d", text, packet(12, 4):uint(), packet(16, 2):uint())
     end
     if #set > 0 then text = text .. " [" .. table.concat(set, " ") .. "]" end
@@ -511,25 +526,23 @@ local function summarise(packet, kind, set, pinfo)
 end
 
 local function dissect_packet(packet, pinfo, tree)
-    if packet:len() < BASE_HEADER_BYTES then return malformed("truncated", tree, pinfo) end
-    local version, kind = packet(0, 1):bitfield(0, 4), packet(0, 1):bitfield(4, 4)
+    if packet:len() < 1 then return malformed("truncated", tree, pinfo) end
+    local version, low = packet(0, 1):bitfield(0, 4), packet(0, 1):bitfield(4, 4)
+    local kind, is_short = type_of(version, low)
+    if packet:len() < (is_short and SHORT_HEADER_BYTES or BASE_HEADER_BYTES) then return malformed("truncated", tree, pinfo) end
     if version == 15 then return malformed("unexpected_shim", tree, pinfo) end
     local is_version = version == 0 and kind == TYPE.VERSION
     if not is_version and version ~= VERSION then
         tree:add(field["version"], packet(0, 1))
         return malformed("unknown_version", tree, pinfo)
     end
-    if not TYPES[kind] or (kind == TYPE.VERSION and not is_version) then
-        tree:add(field["type"], packet(0, 1))
-        return malformed("unknown_type", tree, pinfo)
-    end
-    local flags, set = dissect_header(packet, kind, tree)
-    local at, length = header_bytes(kind), packet(2, 2):uint()
+    local flags, set = dissect_header(packet, kind, is_short, tree)
+    local at, length = header_bytes(kind, is_short), packet(2, 2):uint()
     if packet:len() < at then return malformed("channel_header_missing", tree, pinfo) end
-    summarise(packet, kind, set, pinfo)
+    summarise(packet, kind, is_short, set, pinfo)
     if flags.rtx then tree:add_proto_expert_info(resent) end
     if packet:len() - at < length then return malformed("length_beyond_packet", tree, pinfo) end
-    if is_sealed(packet, kind, length) then
+    if is_sealed(packet, kind, is_short, length) then
         if packet:len() - at < COUNTER_BYTES + length + TAG_BYTES then return malformed("seal_missing", tree, pinfo) end
         tree:add(field["counter"], packet(at, COUNTER_BYTES))
         add_bytes(tree, "sealed", packet, at + COUNTER_BYTES, length)
@@ -572,18 +585,20 @@ end
 
 -- UDP does not pad: what looks like a header is believed if it accounts for every byte.
 local function looks_like_packet(tvb)
-    if tvb:len() < BASE_HEADER_BYTES then return false end
-    local version, kind = tvb(0, 1):bitfield(0, 4), tvb(0, 1):bitfield(4, 4)
+    if tvb:len() < SHORT_HEADER_BYTES then return false end
+    local version = tvb(0, 1):bitfield(0, 4)
+    local kind, is_short = type_of(version, tvb(0, 1):bitfield(4, 4))
+    if tvb:len() < header_bytes(kind, is_short) then return false end
     if version == 0 then
         if kind ~= TYPE.VERSION or tvb(1, 1):uint() ~= 0 or tvb(2, 2):uint() < 9 then return false end
         for at = 8, BASE_HEADER_BYTES - 1 do
             if tvb(at, 1):uint() ~= 0 then return false end
         end
-    elseif version ~= VERSION or kind == TYPE.VERSION or not TYPES[kind] then
+    elseif version ~= VERSION then
         return false
     end
     if (kind == TYPE.SYN or kind == TYPE.CONFIRM) and is_own_id(tvb(4, 4)) then return false end
-    local open = header_bytes(kind) + tvb(2, 2):uint()
+    local open = header_bytes(kind, is_short) + tvb(2, 2):uint()
     local sealed = kind >= TYPE.DATA and kind <= TYPE.PIN and tvb:len() == open + COUNTER_BYTES + TAG_BYTES
     return tvb:len() == open or sealed
 end

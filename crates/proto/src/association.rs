@@ -489,6 +489,16 @@ impl Association {
         }
     }
 
+    /// A packet that does not say how much waits behind it: less by what it carries than was said before.
+    pub fn estimate_backlog(&mut self, header: &Header, is_newest: bool) {
+        if header.flags.contains(Flags::TXF) && is_newest {
+            self.peer_backlog = 0;
+        } else if !header.flags.contains(Flags::RTX) {
+            // Something does.
+            self.peer_backlog = self.peer_backlog.saturating_sub(u64::from(header.length)).max(1);
+        }
+    }
+
     /// What was sent after this moment of our clock had not reached the peer when it made this header, unless it overtook something. `None`: not known.
     pub fn reached_by(header: &Header, now: Time) -> Option<Time> {
         let ns = u64::from(now.ticks().wrapping_sub(header.echo)) * TICK_NS;

@@ -34,7 +34,7 @@ use crate::crypto::ClusterKeys;
 use crate::crypto::token::Secret;
 use crate::gate::Gate;
 use crate::keyed::{SealedBatch, Sealing};
-use crate::pool::Pool;
+use crate::pool::{Pool, SHORT_SAVES_BYTES};
 use crate::random::Random;
 use crate::time::Time;
 
@@ -197,8 +197,8 @@ impl Endpoint {
             spent: BTreeMap::new(),
             spent_order: VecDeque::new(),
             gate: Gate::new(&config),
-            tx_pool: Pool::new(payload_bytes, config.send_memory_bytes),
-            rx_pool: Pool::new(payload_bytes, config.receive_memory_bytes),
+            tx_pool: Pool::new(payload_bytes + SHORT_SAVES_BYTES, config.send_memory_bytes),
+            rx_pool: Pool::new(payload_bytes + SHORT_SAVES_BYTES, config.receive_memory_bytes),
             reserved_bytes: 0,
             reservations: VecDeque::new(),
             ready: VecDeque::new(),

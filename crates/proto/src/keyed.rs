@@ -9,7 +9,7 @@ use crate::crypto::{Counters, Initiator, OpenError, SealError, Session};
 use crate::sent::Sent;
 use crate::statistics::SealingStatistics;
 use crate::time::Time;
-use ropeway_wire::{CHANNEL_HEADER_BYTES, Packet};
+use ropeway_wire::Packet;
 
 /// The client's side of a handshake, from CONFIRM until its answer.
 pub struct Handshake {
@@ -70,9 +70,8 @@ impl SealedBatch {
     /// Seals the packets with these numbers, whose headers stand in front of their payloads already. As many as the key may seal: [`SealedBatch::len`].
     pub fn fill(&mut self, now: Time, session: &mut Session, sent: &Sent, numbers: &[u64]) {
         self.ends.clear();
-        let whole = |number: &u64| Some(sent.get(*number)?.payload.packet(CHANNEL_HEADER_BYTES));
-        for packet in numbers.iter().map_while(whole) {
-            let (header, payload) = packet.split_at(CHANNEL_HEADER_BYTES);
+        for packet in numbers.iter().map_while(|&number| sent.get(number)) {
+            let (header, payload) = packet.bytes().split_at(packet.header_bytes());
             if self.push(now, session, header, payload).is_err() {
                 return;
             }

@@ -6,6 +6,8 @@
 
 /// Room in front of a payload: channel header, counter of a key, and the length that a first record gets when a second one joins it.
 pub const HEADROOM_BYTES: usize = wire::CHANNEL_HEADER_BYTES + wire::COUNTER_BYTES + RECORD_PREFIX_BYTES;
+/// What a payload can be longer by if it travels with the short header.
+pub const SHORT_SAVES_BYTES: usize = wire::CHANNEL_HEADER_BYTES - wire::SHORT_HEADER_BYTES;
 /// Length in front of a record.
 pub const RECORD_PREFIX_BYTES: usize = 2;
 

@@ -4,12 +4,14 @@ use std::collections::VecDeque;
 
 use crate::pool::Buffer;
 use crate::time::Time;
-use ropeway_wire::{Flags, Type};
+use ropeway_wire::{CHANNEL_HEADER_BYTES, Flags, SHORT_HEADER_BYTES, Type};
 
 /// A numbered packet, kept until it is acknowledged. Everything here is fixed at the first transmission but the last three.
 #[derive(Debug)]
 pub struct Packet {
     pub kind: Type,
+    /// Its payload takes up the room that a whole header would have.
+    pub is_short: bool,
     /// FIRST, LAST, RECORDS, TXS, TXF.
     pub flags: Flags,
     /// The channel's number on the wire.
@@ -35,6 +37,7 @@ impl Packet {
     pub fn new(kind: Type, owner: u32) -> Packet {
         Packet {
             kind,
+            is_short: false,
             flags: Flags::NONE,
             channel: 0,
             back: 0,
@@ -45,6 +48,15 @@ impl Packet {
             requested: false,
             path: 0,
         }
+    }
+
+    pub fn header_bytes(&self) -> usize {
+        if self.is_short { SHORT_HEADER_BYTES } else { CHANNEL_HEADER_BYTES }
+    }
+
+    /// What is handed to the link: the header that was written last, and the payload.
+    pub fn bytes(&self) -> &[u8] {
+        self.payload.packet(self.header_bytes())
     }
 }
 
@@ -207,18 +219,8 @@ mod tests {
         let mut pool = Pool::new(16, 1 << 20);
         let mut sent = Sent::starting_at(first);
         for _ in 0..count {
-            sent.push(Packet {
-                kind: Type::Data,
-                flags: Flags::default(),
-                channel: 0,
-                back: 0,
-                owner: 0,
-                payload: pool.take().unwrap(),
-                transmitted: true,
-                sent_at: Time::ZERO,
-                requested: false,
-                path: 0,
-            });
+            let payload = pool.take().unwrap();
+            sent.push(Packet { payload, transmitted: true, ..Packet::new(Type::Data, 0) });
         }
         sent
     }

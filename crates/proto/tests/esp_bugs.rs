@@ -7,26 +7,25 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ropeway_proto::{Config, ErrorCode, Mode, SendError};
+use ropeway_wire::{Header, Packet, Type};
 use world::*;
-
-const FIN: u8 = 0x19;
 
 #[derive(Clone, Debug)]
 struct Seen {
     at: u64,
     from: usize,
-    kind: u8,
+    kind: Type,
     number: u32,
-    ack: u32,
+    /// Short headers have none.
+    ack: Option<u32>,
 }
 
 fn watch(world: &mut World) -> Rc<RefCell<Vec<Seen>>> {
     let seen = Rc::new(RefCell::new(Vec::new()));
     let out = Rc::clone(&seen);
-    let word = |bytes: &[u8], at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
     world.filter = Some(Box::new(move |at, from, _, bytes| {
-        let (number, ack) = (word(bytes, 8), word(bytes, 12));
-        out.borrow_mut().push(Seen { at, from, kind: bytes[0], number, ack });
+        let Header { kind, is_short, number, ack, .. } = Packet::parse(bytes).unwrap().header;
+        out.borrow_mut().push(Seen { at, from, kind, number, ack: (!is_short).then_some(ack) });
         true
     }));
     seen
@@ -49,11 +48,13 @@ fn sequence_number_eaten_by_empty_packets() {
         pass(&mut world, 70 * S);
     }
     let seen = seen.borrow();
-    assert!(seen.iter().any(|packet| packet.kind == 0x1D) && seen.iter().any(|packet| packet.kind == 0x1B));
+    assert!(
+        seen.iter().any(|packet| packet.kind == Type::Pin) && seen.iter().any(|packet| packet.kind == Type::Control)
+    );
     for host in 0..2 {
         let numbers: Vec<u32> = seen
             .iter()
-            .filter(|packet| packet.from == host && (0x17..=0x1A).contains(&packet.kind))
+            .filter(|packet| packet.from == host && packet.kind.consumes_number())
             .map(|packet| packet.number)
             .collect();
         assert!(numbers.len() > 20 * 13);
@@ -85,7 +86,7 @@ fn fin_resent_for_ever() {
     close(&mut world, 0, client);
     pass(&mut world, 200 * S);
     let fins = |seen: &Rc<RefCell<Vec<Seen>>>, host| {
-        seen.borrow().iter().filter(|packet| packet.kind == FIN && packet.from == host).count()
+        seen.borrow().iter().filter(|packet| packet.kind == Type::Fin && packet.from == host).count()
     };
     assert_eq!(fins(&seen, 0), 1);
     let (client, _server) = pair(&mut world, Mode::Stream);
@@ -205,9 +206,9 @@ fn duplicate_acks() {
     pass(&mut world, S);
     let seen = seen.borrow();
     let mut times: BTreeMap<u32, usize> = BTreeMap::new();
-    let bare: Vec<_> = seen.iter().filter(|packet| packet.from == 1 && packet.kind == 0x1B).collect();
-    bare.iter().for_each(|packet| *times.entry(packet.ack).or_default() += 1);
-    let data = seen.iter().filter(|packet| packet.from == 0 && packet.kind == 0x17).count();
+    let bare: Vec<_> = seen.iter().filter(|packet| packet.from == 1 && packet.kind == Type::Control).collect();
+    bare.iter().filter_map(|packet| packet.ack).for_each(|ack| *times.entry(ack).or_default() += 1);
+    let data = seen.iter().filter(|packet| packet.from == 0 && packet.kind == Type::Data).count();
     println!("{} acknowledgments of {data} packets", bare.len());
     // A grant may repeat the acknowledgment of a moment before.
     assert!(times.values().all(|&count| count <= 2), "{times:?}");
@@ -229,7 +230,8 @@ fn ack_seq_not_advanced() {
         }
         let seen = seen.borrow();
         for host in 0..2 {
-            let acks: Vec<_> = seen.iter().filter(|packet| packet.from == host).map(|packet| packet.ack).collect();
+            let acks: Vec<_> =
+                seen.iter().filter(|packet| packet.from == host).filter_map(|packet| packet.ack).collect();
             assert!(acks.windows(2).all(|pair| pair[1].wrapping_sub(pair[0]) as i32 >= 0), "it never goes back");
             let newest = seen.iter().filter(|packet| packet.from != host).map(|packet| packet.number);
             let newest = newest.reduce(|a, b| if b.wrapping_sub(a) as i32 > 0 { b } else { a }).unwrap();

@@ -1,10 +1,12 @@
 //! The header that every packet has, and the part that packets of a channel have behind it (2.1, 2.2).
 
-use crate::{BASE_HEADER_BYTES, Backlog, CHANNEL_HEADER_BYTES, Id, Malformed, NoRoom, Packet, VERSION};
+use crate::{
+    BASE_HEADER_BYTES, Backlog, CHANNEL_HEADER_BYTES, Id, Malformed, NoRoom, Packet, SHORT_HEADER_BYTES, VERSION,
+};
 use core::fmt;
 use core::ops::{BitOr, BitOrAssign};
 use zerocopy::byteorder::network_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// What a packet is: the low four bits of its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,11 +53,11 @@ impl Type {
         Type::Join,
     ];
 
-    /// The type with that number, if there is one.
+    /// The type that the low four bits of a first byte name: all sixteen exist.
     #[must_use]
     #[inline]
-    pub const fn from_u8(number: u8) -> Option<Type> {
-        if (number as usize) < Type::ALL.len() { Some(Type::ALL[number as usize]) } else { None }
+    pub const fn of_byte(byte: u8) -> Type {
+        Type::ALL[(byte & 0x0F) as usize]
     }
 
     /// Whether such a packet consumes a number, so that it is acknowledged and, when lost, asked for.
@@ -204,10 +206,12 @@ impl fmt::Debug for Flags {
 
 /// The fields of a header, in the host's byte order.
 ///
-/// Of a type without a channel, `channel` and `back` do not travel: parsing gives 0.
+/// Of a type without a channel, `channel` and `back` do not travel, and with a short header nothing from `ack` to `echo`: parsing gives 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub kind: Type,
+    /// DATA in the form that says nothing of the moment. Of other types it means nothing, and parsing gives `false`.
+    pub is_short: bool,
     pub flags: Flags,
     /// Bytes of payload, without header, counter and tag.
     pub length: u16,
@@ -239,6 +243,7 @@ impl Header {
     pub const fn new(kind: Type, destination: Id) -> Header {
         Header {
             kind,
+            is_short: false,
             flags: Flags::NONE,
             length: 0,
             destination,
@@ -254,22 +259,32 @@ impl Header {
         }
     }
 
-    /// How long the header is: 24 or, with a channel, 28 bytes.
+    /// How long the header is: 24 or, with a channel, 28 bytes, or 16 if it is short.
     #[must_use]
     #[inline]
     pub const fn bytes(&self) -> usize {
-        if self.kind.has_channel() { CHANNEL_HEADER_BYTES } else { BASE_HEADER_BYTES }
+        if self.travels_short() {
+            SHORT_HEADER_BYTES
+        } else if self.kind.has_channel() {
+            CHANNEL_HEADER_BYTES
+        } else {
+            BASE_HEADER_BYTES
+        }
     }
 
-    /// The header as it travels. Without a channel only the first [`Header::bytes`] count, and the rest is 0.
+    #[inline]
+    const fn travels_short(&self) -> bool {
+        self.is_short && matches!(self.kind, Type::Data)
+    }
+
+    /// The header as it travels. Only the first [`Header::bytes`] count, and the rest is 0.
     #[must_use]
     #[inline]
     pub fn to_bytes(&self) -> [u8; CHANNEL_HEADER_BYTES] {
-        let mut raw = Raw { base: self.raw_base(), channel: RawChannel::default() };
-        if self.kind.has_channel() {
-            raw.channel = self.raw_channel();
-        }
-        transmute!(raw)
+        let mut bytes = [0; CHANNEL_HEADER_BYTES];
+        // Every header fits.
+        let _ = self.write(&mut bytes);
+        bytes
     }
 
     /// Writes the first [`Header::bytes`] of `out` and says how many these are.
@@ -279,7 +294,18 @@ impl Header {
     #[inline]
     pub fn write(&self, out: &mut [u8]) -> Result<usize, NoRoom> {
         // Straight into the caller's bytes: a copy of an array just made of small fields would wait for all of them to leave the store buffer.
-        if self.kind.has_channel() {
+        if self.travels_short() {
+            let (raw, _) = RawShort::mut_from_prefix(out).map_err(|_| NoRoom)?;
+            *raw = RawShort {
+                version_and_type: SHORT_DATA,
+                flags: self.flags.0,
+                length: self.length.into(),
+                destination: self.destination.0.into(),
+                number: self.number.into(),
+                channel: self.raw_channel(),
+            };
+            Ok(SHORT_HEADER_BYTES)
+        } else if self.kind.has_channel() {
             let (raw, _) = Raw::mut_from_prefix(out).map_err(|_| NoRoom)?;
             raw.base = self.raw_base();
             raw.channel = self.raw_channel();
@@ -313,6 +339,21 @@ impl Header {
     fn raw_channel(&self) -> RawChannel {
         RawChannel { channel: self.channel.into(), back: self.back.into() }
     }
+}
+
+/// The first byte of DATA with the short header: this version, and the type that VERSION has in no version.
+const SHORT_DATA: u8 = VERSION << 4;
+
+/// A short header as it travels.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawShort {
+    version_and_type: u8,
+    flags: u8,
+    length: U16,
+    destination: U32,
+    number: U32,
+    channel: RawChannel,
 }
 
 /// A header's first 24 bytes as they travel.
@@ -358,16 +399,12 @@ impl<'a> Packet<'a> {
     /// Why these bytes are not a packet.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, Malformed> {
+        if bytes.first() == Some(&SHORT_DATA) {
+            return Packet::parse_short(bytes);
+        }
         let Ok((base, rest)) = RawBase::ref_from_prefix(bytes) else { return Err(Malformed::Truncated) };
-        let kind = if base.version_and_type >> 4 == VERSION {
-            match Type::from_u8(base.version_and_type & 0x0F) {
-                // Of no version: it has 0 in place of one.
-                None | Some(Type::Version) => return Err(Malformed::UnknownType(base.version_and_type & 0x0F)),
-                Some(kind) => kind,
-            }
-        } else {
-            foreign(bytes)?
-        };
+        let kind =
+            if base.version_and_type >> 4 == VERSION { Type::of_byte(base.version_and_type) } else { foreign(bytes)? };
         let (channel, rest) = if kind.has_channel() {
             let Ok((channel, rest)) = RawChannel::read_from_prefix(rest) else {
                 return Err(Malformed::ChannelHeaderMissing);
@@ -380,6 +417,7 @@ impl<'a> Packet<'a> {
         let Some(payload) = rest.get(..usize::from(length)) else { return Err(Malformed::LengthBeyondPacket) };
         let header = Header {
             kind,
+            is_short: false,
             flags: Flags(base.flags),
             length,
             destination: Id(base.destination.get()),
@@ -392,6 +430,23 @@ impl<'a> Packet<'a> {
             echo: base.echo.get(),
             channel: channel.channel.get(),
             back: channel.back.get(),
+        };
+        Ok(Packet { header, payload, bytes })
+    }
+
+    #[inline]
+    fn parse_short(bytes: &'a [u8]) -> Result<Packet<'a>, Malformed> {
+        let Ok((raw, rest)) = RawShort::ref_from_prefix(bytes) else { return Err(Malformed::Truncated) };
+        let length = raw.length.get();
+        let Some(payload) = rest.get(..usize::from(length)) else { return Err(Malformed::LengthBeyondPacket) };
+        let header = Header {
+            is_short: true,
+            flags: Flags(raw.flags),
+            length,
+            number: raw.number.get(),
+            channel: raw.channel.channel.get(),
+            back: raw.channel.back.get(),
+            ..Header::new(Type::Data, Id(raw.destination.get()))
         };
         Ok(Packet { header, payload, bytes })
     }

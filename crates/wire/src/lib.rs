@@ -70,6 +70,9 @@ pub const BASE_HEADER_BYTES: usize = 24;
 /// The header of packets that belong to a channel. 1500 bytes of Ethernet payload less this leave 1472, as document 0's packet did.
 pub const CHANNEL_HEADER_BYTES: usize = 28;
 
+/// The header of DATA that leaves out what its sender has to say of the moment: acknowledgment, grant, backlog and times.
+pub const SHORT_HEADER_BYTES: usize = 16;
+
 /// The low bits of the transmission counter, behind the header of packets that are sealed with a key.
 pub const COUNTER_BYTES: usize = 4;
 

@@ -12,8 +12,6 @@ pub enum Malformed {
     UnknownVersion { version: u8, syn: Option<UnknownSyn> },
     #[error("preceded by a gateway's shim, where only gateways are expected to see one")]
     UnexpectedShim,
-    #[error("type {0} does not exist in this version")]
-    UnknownType(u8),
     #[error("the length in the header is more than what arrived")]
     LengthBeyondPacket,
     #[error("of a type with a channel, but too short to name one")]
@@ -43,11 +41,10 @@ impl Malformed {
     pub const COUNT: usize = Malformed::NAMES.len();
 
     /// The names of the reasons for lists of counters, each at its [`index`](Malformed::index).
-    pub const NAMES: [&'static str; 15] = [
+    pub const NAMES: [&'static str; 14] = [
         "truncated",
         "unknown-version",
         "unexpected-shim",
-        "unknown-type",
         "length-beyond-packet",
         "channel-header-missing",
         "seal-missing",
@@ -68,18 +65,17 @@ impl Malformed {
             Malformed::Truncated => 0,
             Malformed::UnknownVersion { .. } => 1,
             Malformed::UnexpectedShim => 2,
-            Malformed::UnknownType(_) => 3,
-            Malformed::LengthBeyondPacket => 4,
-            Malformed::ChannelHeaderMissing => 5,
-            Malformed::SealMissing => 6,
-            Malformed::NeverSealed => 7,
-            Malformed::PayloadLength => 8,
-            Malformed::PacketSize => 9,
-            Malformed::FieldValue => 10,
-            Malformed::Block => 11,
-            Malformed::Record => 12,
-            Malformed::MessageLength => 13,
-            Malformed::Shim => 14,
+            Malformed::LengthBeyondPacket => 3,
+            Malformed::ChannelHeaderMissing => 4,
+            Malformed::SealMissing => 5,
+            Malformed::NeverSealed => 6,
+            Malformed::PayloadLength => 7,
+            Malformed::PacketSize => 8,
+            Malformed::FieldValue => 9,
+            Malformed::Block => 10,
+            Malformed::Record => 11,
+            Malformed::MessageLength => 12,
+            Malformed::Shim => 13,
         }
     }
 
@@ -140,7 +136,6 @@ mod tests {
             Malformed::Truncated,
             Malformed::UnknownVersion { version: 2, syn: None },
             Malformed::UnexpectedShim,
-            Malformed::UnknownType(15),
             Malformed::LengthBeyondPacket,
             Malformed::ChannelHeaderMissing,
             Malformed::SealMissing,

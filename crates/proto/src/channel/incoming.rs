@@ -584,9 +584,11 @@ fn join_messages(last: &mut Chunk, flags: Flags, payload: &[u8], room: usize) ->
 mod tests {
     use super::super::Outgoing;
     use super::*;
+    use crate::pool::SHORT_SAVES_BYTES;
 
     fn pools() -> (Pool, Pool) {
-        (Pool::new(100, 1 << 20), Pool::new(100, 1 << 20))
+        let pool = || Pool::new(100 + SHORT_SAVES_BYTES, 1 << 20);
+        (pool(), pool())
     }
 
     fn carry(outgoing: &mut Outgoing, incoming: &mut Incoming, mode: Mode, pool: &mut Pool) {

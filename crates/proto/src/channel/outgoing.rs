@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use ropeway_wire::{AbortFields, Content, Extent, FinFields, Flags, OpenFields, Type};
 
-use crate::pool::{Buffer, Pool, RECORD_PREFIX_BYTES};
+use crate::pool::{Buffer, Pool, RECORD_PREFIX_BYTES, SHORT_SAVES_BYTES};
 use crate::time::Time;
 
 /// So many packets of small sends leave at once, however soon the next one follows.
@@ -15,6 +15,8 @@ const BEGINNING_SHARE: usize = 8;
 const LEAST_BEGINNING_BYTES: usize = 32;
 /// A long message is taken in parts of so many packets, as many as one segmented send has: the first are under way while the last are copied.
 const PART_PACKETS: usize = 44;
+/// So many packets in a row, at most, travel with the short header: the next says what they left out.
+const SHORT_RUN: u8 = 7;
 /// Length in front of a message of several packets.
 const MESSAGE_PREFIX_BYTES: usize = ropeway_wire::MESSAGE_LENGTH_BYTES;
 
@@ -101,6 +103,8 @@ pub struct Outgoing {
     pub no_delay: bool,
     /// The packet numbered last ended in the middle of a message.
     begun: bool,
+    /// How many of the packets filled last have payloads for the short header.
+    short_run: u8,
 }
 
 impl Outgoing {
@@ -219,6 +223,13 @@ impl Outgoing {
         self.unacked_packets -= 1;
         if self.unacked_packets == 0 {
             self.last_number = None;
+        }
+    }
+
+    /// The next packet has nothing in front of it that would say how much follows.
+    fn begin_run(&mut self) {
+        if self.queue.is_empty() {
+            self.short_run = SHORT_RUN;
         }
     }
 
@@ -356,16 +367,22 @@ impl Outgoing {
     pub fn write(&mut self, bytes: &[u8], limit: usize, payload_bytes: usize, pool: &mut Pool) -> usize {
         let mut rest = &bytes[..bytes.len().min(self.room(limit))];
         let taken = rest.len();
+        self.begin_run();
         if let Some(last) = self.queue.back_mut()
             && matches!(last.kind, Type::Data | Type::Open)
         {
-            let joined = last.payload.append(rest, payload_bytes);
+            let limit = match last.kind {
+                Type::Data => payload_limit(&mut self.short_run, last.payload.len(), rest.len(), payload_bytes),
+                _ => payload_bytes,
+            };
+            let joined = last.payload.append(rest, limit);
             self.queued_bytes += joined;
             rest = &rest[joined..];
         }
         while !rest.is_empty() {
             let Some(mut payload) = pool.take() else { break };
-            let count = payload.append(rest, payload_bytes);
+            let limit = payload_limit(&mut self.short_run, 0, rest.len(), payload_bytes);
+            let count = payload.append(rest, limit);
             rest = &rest[count..];
             self.push(Type::Data, Flags::NONE, payload);
         }
@@ -387,6 +404,7 @@ impl Outgoing {
         if self.is_owed() || !has_room {
             return None;
         }
+        self.begin_run();
         if !alone && self.join_records(bytes, payload_bytes) {
             return Some(bytes.len());
         }
@@ -442,6 +460,7 @@ impl Outgoing {
     ) -> usize {
         let mut rest = &bytes[..bytes.len().min(self.owed_bytes)];
         let given = rest.len();
+        self.begin_run();
         for _ in 0..most_packets {
             if rest.is_empty() {
                 break;
@@ -450,7 +469,8 @@ impl Outgoing {
             if flags == Flags::FIRST {
                 payload.append(&(self.owed_bytes as u32).to_be_bytes(), payload_bytes);
             }
-            let count = payload.append(rest, payload_bytes);
+            let limit = payload_limit(&mut self.short_run, payload.len(), rest.len(), payload_bytes);
+            let count = payload.append(rest, limit);
             rest = &rest[count..];
             self.owed_bytes -= count;
             flags.set(Flags::LAST, self.owed_bytes == 0);
@@ -487,14 +507,26 @@ impl Outgoing {
         {
             return 0;
         }
+        let limit = payload_limit(&mut self.short_run, used, bytes.len(), payload_bytes);
         let before = last.payload.len();
         last.become_records();
-        last.payload.append(&length.to_be_bytes(), payload_bytes);
-        let begun = last.payload.append(bytes, payload_bytes);
+        last.payload.append(&length.to_be_bytes(), limit);
+        let begun = last.payload.append(bytes, limit);
         last.flags.insert(Flags::FIRST);
         self.queued_bytes += last.payload.len() - before;
         begun
     }
+}
+
+/// How long a payload may become that has `used` bytes and gets more of `more`. With yet more behind it, it need not say what the packets behind it say.
+fn payload_limit(short_run: &mut u8, used: usize, more: usize, payload_bytes: usize) -> usize {
+    let longest = payload_bytes + SHORT_SAVES_BYTES;
+    if used + more <= payload_bytes {
+        return payload_bytes;
+    }
+    let is_short = used + more > longest && *short_run < SHORT_RUN;
+    *short_run = if is_short { *short_run + 1 } else { 0 };
+    if is_short { longest } else { payload_bytes }
 }
 
 impl Unsent {
@@ -552,7 +584,7 @@ mod tests {
     const PAYLOAD: usize = 100;
 
     fn pool() -> Pool {
-        Pool::new(PAYLOAD, 1 << 20)
+        Pool::new(PAYLOAD + SHORT_SAVES_BYTES, 1 << 20)
     }
 
     fn packets(outgoing: &mut Outgoing) -> Vec<(Flags, Vec<u8>)> {
@@ -567,6 +599,24 @@ mod tests {
         }
         let lengths: Vec<_> = packets(&mut outgoing).iter().map(|packet| packet.1.len()).collect();
         assert_eq!(lengths, [100, 100, 50]);
+    }
+
+    #[test]
+    fn most_packets_with_more_behind_them_have_the_short_header_s_payload() {
+        let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+        outgoing.write(&[0; 20 * PAYLOAD], 10_000, PAYLOAD, &mut pool);
+        let lengths: Vec<_> = packets(&mut outgoing).iter().map(|packet| packet.1.len()).collect();
+        let run = [&[PAYLOAD][..], &[PAYLOAD + SHORT_SAVES_BYTES; SHORT_RUN as usize]].concat();
+        assert_eq!(lengths, [&run[..], &run, &[PAYLOAD, PAYLOAD + SHORT_SAVES_BYTES, 20]].concat());
+        // Nothing, or less than that saves, is behind these.
+        for (more, expected) in
+            [(0, &[PAYLOAD, PAYLOAD][..]), (SHORT_SAVES_BYTES, &[PAYLOAD, PAYLOAD, SHORT_SAVES_BYTES])]
+        {
+            outgoing.write(&vec![0; 2 * PAYLOAD + more], 10_000, PAYLOAD, &mut pool);
+            let lengths: Vec<_> = packets(&mut outgoing).iter().map(|packet| packet.1.len()).collect();
+            assert_eq!(lengths, expected, "{more} more");
+            outgoing.forget_sent();
+        }
     }
 
     #[test]
@@ -596,9 +646,9 @@ mod tests {
         let packets = packets(&mut outgoing);
         let kinds: Vec<_> = packets.iter().map(|packet| (packet.0, packet.1.len())).collect();
         let (first, last, records) = (Flags::FIRST, Flags::LAST, Flags::RECORDS);
-        // 101 as 96 + 5; 57; 60 as 32 + 28; 200 as 68 + 100 + 32; 13.
+        // 101 as 96 + 5; 57; 60 as 44 + 16; 200 as 92 + 100 + 8; 13. More follows when the second and the third are filled: short headers will do.
         let both = records | first | last;
-        assert_eq!(kinds, [(first, 100), (both, 100), (both, 100), (Flags::NONE, 100), (records | last, 49)]);
+        assert_eq!(kinds, [(first, 100), (both, 112), (both, 112), (Flags::NONE, 100), (records | last, 25)]);
         let parts: Vec<_> = packets[1..].iter().map(|(flags, bytes)| Content::parse(*flags, bytes).unwrap()).collect();
         let shares: Vec<_> = parts
             .iter()
@@ -612,7 +662,7 @@ mod tests {
             })
             .collect();
         let expected =
-            [(Some(5), vec![57], Some((60, 32))), (Some(28), vec![], Some((200, 68))), (Some(32), vec![13], None)];
+            [(Some(5), vec![57], Some((60, 44))), (Some(16), vec![], Some((200, 92))), (Some(8), vec![13], None)];
         assert_eq!(shares, expected);
     }
 
@@ -634,11 +684,12 @@ mod tests {
     #[test]
     fn memory_for_the_rest_of_a_message_is_kept_until_it_is_taken_or_the_channel_ends() {
         for ends in [false, true] {
-            let (mut outgoing, mut pool) = (Outgoing::default(), Pool::new(PAYLOAD, 200 * PAYLOAD as u64));
+            let (mut outgoing, mut pool) =
+                (Outgoing::default(), Pool::new(PAYLOAD + SHORT_SAVES_BYTES, 200 * PAYLOAD as u64));
             let (message, before) = (vec![7; 100 * PAYLOAD], pool.available());
             let mut taken = outgoing.write_message(&message, false, 1 << 20, PAYLOAD, &mut pool).unwrap();
             assert_eq!(pool.in_use(), PART_PACKETS);
-            assert_eq!(pool.available(), before - 101, "no other channel gets it");
+            assert_eq!(pool.available(), before - PART_PACKETS - 52, "no other channel gets it");
             assert_eq!(outgoing.write_message(b"other", false, 1 << 20, PAYLOAD, &mut pool), None);
             if ends {
                 outgoing.drop_queue(&mut pool);
@@ -648,10 +699,10 @@ mod tests {
             while outgoing.is_owed() {
                 taken += outgoing.write_rest(&message[taken..], PAYLOAD, &mut pool);
             }
-            assert_eq!((taken, pool.in_use(), pool.owed), (message.len(), 101, 0));
+            assert_eq!((taken, pool.in_use(), pool.owed), (message.len(), 91, 0));
             let flags: Vec<_> = packets(&mut outgoing).iter().map(|packet| packet.0).collect();
             assert_eq!(flags.iter().filter(|&&flags| flags != Flags::NONE).count(), 2);
-            assert_eq!((flags[0], flags[100]), (Flags::FIRST, Flags::LAST));
+            assert_eq!((flags[0], flags[90]), (Flags::FIRST, Flags::LAST));
         }
     }
 
@@ -685,7 +736,7 @@ mod tests {
         assert_eq!((outgoing.expired_messages, outgoing.queued_bytes()), (2, 154 + 50 + 30));
         assert_eq!(outgoing.cancel(&mut pool), 2);
         let lengths: Vec<_> = packets(&mut outgoing).iter().map(|packet| packet.1.len()).collect();
-        assert_eq!(lengths, [100, 54], "the rest of the first");
+        assert_eq!(lengths, [112, 42], "the rest of the first");
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub const COUNTER_BYTES: usize = 4;
 pub const OVERHEAD_BYTES: usize = COUNTER_BYTES + TAG_BYTES;
 
 /// The shortest header; longer ones are taken as they are.
-const LEAST_HEADER_BYTES: usize = 24;
+const LEAST_HEADER_BYTES: usize = ropeway_wire::SHORT_HEADER_BYTES;
 
 /// Where a header has its flags, and the key phase among them.
 const FLAGS_AT: usize = 1;

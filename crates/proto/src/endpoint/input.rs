@@ -5,6 +5,7 @@ use ropeway_wire::{AbortFields, Block, Blocks, FinFields, Flags, Header, Malform
 use super::{Endpoint, Path};
 use crate::association::{Association, MOST_REFUSALS};
 use crate::config::{Config, GateMode};
+use crate::pool::SHORT_SAVES_BYTES;
 use crate::received::Arrival;
 use crate::time::Time;
 
@@ -22,6 +23,9 @@ const REORDER_LEAST_NS: u64 = 1_000;
 const RIDE_PACKETS: u16 = 4;
 /// ... and as late.
 const RIDE_DELAY: u64 = 40;
+/// Who sends blindly cannot know the next number, and has no acknowledgment to guess where the header is short: no more numbers than these are taken. As many as
+/// batches over other paths, which are still to arrive, may have in between.
+const SHORT_AHEAD_PACKETS: i64 = 256;
 
 impl Endpoint {
     /// Takes one packet that arrived over `path`; `congested` if a router or gateway marked it. After the last of those that arrived
@@ -97,7 +101,12 @@ impl Endpoint {
     fn take_packet(&mut self, now: Time, index: u32, congested: bool, packet: &Packet<'_>) -> Result<(), Malformed> {
         let header = &packet.header;
         // Memory is cut for the packet size agreed on.
-        if packet.payload.len() > self.associations[index as usize].payload_bytes && header.kind.has_channel() {
+        let (bytes, usual) = (packet.payload.len(), self.associations[index as usize].payload_bytes);
+        let is_wrong = match header.is_short {
+            true => bytes != usual + SHORT_SAVES_BYTES,
+            false => bytes > usual && header.kind.has_channel(),
+        };
+        if is_wrong {
             return Err(Malformed::PayloadLength);
         }
         // A payload is checked as a whole before anything in the packet counts.
@@ -143,6 +152,39 @@ impl Endpoint {
         if ahead > crate::received::WINDOW_PACKETS && ahead < u64::MAX / 2 {
             return None;
         }
+        let beyond = number.wrapping_sub(association.received.next()) as i64;
+        if header.is_short && beyond >= SHORT_AHEAD_PACKETS {
+            return None;
+        }
+        let is_newest = beyond >= 0;
+        let (freed, may_send) = if header.is_short {
+            association.estimate_backlog(header, is_newest);
+            (0, false)
+        } else {
+            self.take_moment(now, index, header, is_newest)?
+        };
+        let association = &mut self.associations[index as usize];
+        association.heard_at = now;
+        association.states_unanswered = 0;
+        if association.sent.in_flight() == 0 && association.backlog_bytes == 0 {
+            association.busy = false;
+        }
+        association.note_limit(now);
+        let has_more = !association.round.is_empty() || !association.ending.is_empty();
+        let wants = has_more && (freed > 0 || may_send || is_newest);
+        if !header.kind.consumes_number() && association.received.learn_next(number, now) {
+            association.ask_at = Some(now);
+        }
+        if wants {
+            self.make_ready(index);
+        }
+        Some(number)
+    }
+
+    /// Takes over what the sender of a header said of that moment. Gives how many packets that acknowledged, and whether it grants more; `None` if the
+    /// acknowledgment cannot be true.
+    fn take_moment(&mut self, now: Time, index: u32, header: &Header, is_newest: bool) -> Option<(u64, bool)> {
+        let association = &mut self.associations[index as usize];
         let ack = expand(association.sent.una(), header.ack);
         let (channels, pool, events) = (&mut self.channels, &mut self.tx_pool, &mut self.events);
         let send_buffer = self.config.send_buffer_bytes as usize;
@@ -172,10 +214,7 @@ impl Endpoint {
             // Where the user has no more to send, the rate is the user's.
             association.acked.note(freed, now, association.backlog_bytes > 0);
         }
-        association.heard_at = now;
-        association.states_unanswered = 0;
         association.take_time(header, now);
-        let is_newest = number.wrapping_sub(association.received.next()) as i64 >= 0;
         let may_send = association.take_grant(header, ack, is_newest, now);
         if freed > 0 || may_send {
             association.state_doublings = 0;
@@ -183,20 +222,8 @@ impl Endpoint {
         if is_newest || header.kind == Type::State {
             association.peer_backlog = header.backlog.to_bytes();
         }
-        if association.sent.in_flight() == 0 && association.backlog_bytes == 0 {
-            association.busy = false;
-        }
-        association.note_limit(now);
-        let has_more = !association.round.is_empty() || !association.ending.is_empty();
-        let wants = has_more && (freed > 0 || may_send || is_newest);
-        if !header.kind.consumes_number() && association.received.learn_next(number, now) {
-            association.ask_at = Some(now);
-        }
-        if wants {
-            self.make_ready(index);
-        }
         settled.into_iter().for_each(|channel| self.settle_channel(channel));
-        Some(number)
+        Some((freed, may_send))
     }
 
     fn handle_blocks(&mut self, now: Time, index: u32, header: &Header, blocks: Option<Blocks<'_>>) {

@@ -333,7 +333,7 @@ mod tests {
         pair.talk();
         let server = pair.ends[1].accept(7).unwrap();
         // The server may seal a hundred packets more, and the client changes nothing before.
-        let limits = Limits { most_blocks: 100 * 90, ..Limits::default() };
+        let limits = Limits { most_blocks: 100 * 91, ..Limits::default() };
         pair.session(1).tighten(limits);
         let mut sent = 0;
         for _ in 0..30 {

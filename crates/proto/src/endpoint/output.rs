@@ -2,9 +2,7 @@
 
 use std::io::IoSlice;
 
-use ropeway_wire::{
-    AbortFields, BASE_HEADER_BYTES, Backlog, BlockWriter, CHANNEL_HEADER_BYTES, Flags, Header, RstFields, Type,
-};
+use ropeway_wire::{AbortFields, BASE_HEADER_BYTES, Backlog, BlockWriter, Flags, Header, RstFields, Type};
 
 use super::commands::{enter_round, recount};
 use super::{Endpoint, MOST_REPLIES, Path, Reply};
@@ -109,13 +107,14 @@ impl Endpoint {
         };
         numbers.clear();
         self.numbers = numbers;
-        if let Some(turn) = turn {
-            return turn;
+        if turn == Some(Turn::LinkFull) {
+            return Turn::LinkFull;
         }
+        // Short headers have not said it.
         if self.associations[index as usize].ack_due && !self.transmit_control(now, index, first_flight, None, sink) {
             return Turn::LinkFull;
         }
-        Turn::Finished
+        turn.unwrap_or(Turn::Finished)
     }
 
     pub(super) fn first_flight(&self, index: u32) -> u8 {
@@ -217,6 +216,7 @@ impl Endpoint {
         let back = channel.outgoing.last_number.map_or(0, |last| next.wrapping_sub(last) as u16);
         channel.outgoing.last_number = Some(next);
         let packet = Packet {
+            is_short: unsent.payload.len() > association.payload_bytes,
             flags: unsent.flags,
             channel: channel.number,
             back,
@@ -244,12 +244,13 @@ impl Endpoint {
             to_come -= if packet.transmitted { 0 } else { packet.payload.len() as u64 };
             let backlog = Backlog::from_bytes(to_come);
             let mut flags = packet.flags;
-            flags.set(Flags::ECHO, template.flags.contains(Flags::ECHO));
+            flags.set(Flags::ECHO, template.flags.contains(Flags::ECHO) && !packet.is_short);
             flags.set(Flags::RTX, packet.transmitted);
             let length = packet.payload.len() as u16;
-            let Packet { kind, channel, back, .. } = *packet;
-            let header = Header { kind, flags, length, number: number as u32, channel, back, backlog, ..template };
-            packet.payload.with_header(CHANNEL_HEADER_BYTES, |out| {
+            let Packet { kind, is_short, channel, back, .. } = *packet;
+            let number = number as u32;
+            let header = Header { kind, is_short, flags, length, number, channel, back, backlog, ..template };
+            packet.payload.with_header(packet.header_bytes(), |out| {
                 // The headroom was made for it.
                 let _ = header.write(out);
             });
@@ -266,7 +267,7 @@ impl Endpoint {
         } else {
             for (slice, &number) in slices.iter_mut().zip(numbers) {
                 if let Some(packet) = association.sent.get(number) {
-                    *slice = IoSlice::new(packet.payload.packet(CHANNEL_HEADER_BYTES));
+                    *slice = IoSlice::new(packet.bytes());
                 }
             }
         }
@@ -283,7 +284,8 @@ impl Endpoint {
         association.sent.put_back(&numbers[accepted..]);
         association.counters.packets_sent += accepted as u64;
         self.counters.packets_sent += accepted as u64;
-        if accepted > 0 {
+        let says = |number: &u64| association.sent.get(*number).is_some_and(|packet| !packet.is_short);
+        if numbers[..accepted].iter().any(says) {
             association.said(now);
         }
         if accepted < ready {

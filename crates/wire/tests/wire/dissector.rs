@@ -102,7 +102,7 @@ impl Expected {
 
     fn header(&mut self, header: &Header) {
         self.add("version", if header.kind == Type::Version { 0 } else { VERSION });
-        self.add("type", header.kind as u8);
+        self.add("type", if header.is_short { 0 } else { header.kind as u8 });
         self.add("flags", format!("0x{:02x}", header.flags.0));
         let flags = ["txs", "txf", "first", "last", "records", "rtx", "phase", "echo"];
         for (bit, flag) in flags.into_iter().enumerate() {
@@ -111,13 +111,15 @@ impl Expected {
         self.add("length", header.length);
         self.id("destination", header.destination);
         self.add("number", header.number);
-        self.add("ack", header.ack);
-        self.add("grant", header.grant);
-        self.add("first_flight", header.first_flight);
-        self.add("backlog", format!("0x{:02x}", header.backlog.0));
-        self.add("backlog_bytes", header.backlog.to_bytes());
-        self.add("time", header.time);
-        self.add("echo", header.echo);
+        if !header.is_short {
+            self.add("ack", header.ack);
+            self.add("grant", header.grant);
+            self.add("first_flight", header.first_flight);
+            self.add("backlog", format!("0x{:02x}", header.backlog.0));
+            self.add("backlog_bytes", header.backlog.to_bytes());
+            self.add("time", header.time);
+            self.add("echo", header.echo);
+        }
         if header.kind.has_channel() {
             self.add("channel", header.channel);
             self.add("back", header.back);

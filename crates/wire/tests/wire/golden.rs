@@ -89,7 +89,8 @@ fn rows(bytes: &[u8]) -> String {
     let header = match bytes[0] >> 4 {
         0xF => SHIM_BYTES,
         0 => BASE_HEADER_BYTES,
-        _ if Type::from_u8(bytes[0] & 0xF).is_some_and(Type::has_channel) => CHANNEL_HEADER_BYTES,
+        _ if bytes[0] == 0x10 => SHORT_HEADER_BYTES,
+        _ if Type::of_byte(bytes[0]).has_channel() => CHANNEL_HEADER_BYTES,
         _ => BASE_HEADER_BYTES,
     };
     let (header, payload) = bytes[..kept].split_at(header);

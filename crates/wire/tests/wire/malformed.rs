@@ -52,6 +52,9 @@ fn reserved_bytes_are_ignored() {
 fn what_does_not_fit_is_not_written() {
     let header = Header::new(Type::Data, Id(1));
     assert_eq!(header.write(&mut [0; CHANNEL_HEADER_BYTES - 1]), Err(NoRoom));
+    let short = Header { is_short: true, ..header };
+    assert_eq!(short.write(&mut [0; SHORT_HEADER_BYTES - 1]), Err(NoRoom));
+    assert_eq!(short.write(&mut [0; SHORT_HEADER_BYTES]), Ok(SHORT_HEADER_BYTES));
     assert_eq!(Header::new(Type::Pin, Id(1)).write(&mut [0; BASE_HEADER_BYTES - 1]), Err(NoRoom));
     for vector in vectors::all() {
         if let vectors::Means::Packet(_, payload) = vector.means {

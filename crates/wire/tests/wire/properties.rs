@@ -25,10 +25,11 @@ fn code() -> impl Strategy<Value = ErrorCode> {
 
 fn header() -> impl Strategy<Value = Header> {
     let words = (any::<u32>(), any::<u32>(), any::<u32>(), any::<u16>(), any::<u16>(), any::<u16>());
-    let rest = (any::<u8>(), any::<u8>(), any::<u8>(), any::<u16>(), any::<u16>());
+    let rest = (any::<u8>(), any::<u8>(), any::<u8>(), any::<u16>(), any::<u16>(), any::<bool>());
     (words, rest).prop_map(|((destination, number, ack, grant, time, echo), rest)| {
-        let (flags, first_flight, backlog, channel, back) = rest;
+        let (flags, first_flight, backlog, channel, back, is_short) = rest;
         Header {
+            is_short,
             flags: Flags(flags),
             number,
             ack,
@@ -177,9 +178,15 @@ fn completed(header: Header, payload: &Payload) -> Header {
     let written = owned::write(header, payload);
     let kind = payload.kind();
     let (channel, back) = if kind.has_channel() { (header.channel, header.back) } else { (0, 0) };
+    let flags = payload.flags(header.flags);
+    if header.is_short && kind == Type::Data {
+        let length = (written.len() - SHORT_HEADER_BYTES) as u16;
+        let Header { number, destination, .. } = header;
+        return Header { is_short: true, flags, length, number, channel, back, ..Header::new(kind, destination) };
+    }
     let without = if kind.has_channel() { CHANNEL_HEADER_BYTES } else { BASE_HEADER_BYTES };
     let length = (written.len() - without) as u16;
-    Header { kind, length, channel, back, flags: payload.flags(header.flags), ..header }
+    Header { kind, is_short: false, length, channel, back, flags, ..header }
 }
 
 proptest! {

@@ -176,6 +176,7 @@ fn data() -> Vec<Vector> {
     let again = Header { flags: Flags::TXF | Flags::RTX, ..channel(Type::Data, 3) };
     let inner = channel(Type::Data, 1);
     let opening = Header { flags: Flags::TXS | Flags::TXF, ..channel(Type::Open, 0) };
+    let short = Header { is_short: true, number: inner.number, channel: 5, back: 1, ..Header::new(Type::Data, SERVER) };
     vec![
         packet("DATA of a stream", echo, Payload::Data(Carried::Bytes(b"stream".to_vec()))),
         packet("DATA, a whole message", again, Payload::Data(Carried::Whole(b"whole".to_vec()))),
@@ -195,6 +196,7 @@ fn data() -> Vec<Vector> {
                 beginning: Some((5, b"he".to_vec())),
             }),
         ),
+        packet("DATA with the short header", short, Payload::Data(Carried::Bytes(b"middle".to_vec()))),
         packet("OPEN", opening, Payload::Open(open(Carried::Records(vec![b"early".to_vec()])))),
         packet(
             "OPEN without early data",

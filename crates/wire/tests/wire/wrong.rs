@@ -55,7 +55,15 @@ fn headers() -> Vec<Wrong> {
             bytes.truncate(255)
         }),
         wrong("a shim with a SYN's type bits", "SYN of version 2", Malformed::UnexpectedShim, |bytes| bytes[0] = 0xF1),
-        wrong("VERSION in a version", "VERSION", Malformed::UnknownType(0), |bytes| bytes[0] = 0x10),
+        wrong("a short header of 15 bytes", "DATA with the short header", Malformed::Truncated, |bytes| {
+            bytes.truncate(15)
+        }),
+        wrong(
+            "a short header whose length lies",
+            "DATA with the short header",
+            Malformed::LengthBeyondPacket,
+            |bytes| bytes[LENGTH] = 0xFF,
+        ),
         wrong("no channel", "FIN", Malformed::ChannelHeaderMissing, |bytes| bytes.truncate(27)),
         wrong("a byte too few", "DATA of a stream", Malformed::LengthBeyondPacket, |bytes| {
             bytes.pop();

@@ -1,0 +1,155 @@
+//! DATA with the short header: what leaves it out of most packets of a long transfer, and what is said all the same (docs/protocol.md 2.1).
+
+mod world;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use ropeway_proto::{Config, Mode};
+use ropeway_wire::{Malformed, Packet, Type};
+use world::{Flow, MS, Net, S, World, carry, pair, pass, stream};
+
+/// A packet, and who sent it.
+type Seen = (usize, Vec<u8>);
+
+/// Every packet from now on.
+fn watch(world: &mut World) -> Rc<RefCell<Vec<Seen>>> {
+    let seen = Rc::new(RefCell::new(Vec::new()));
+    let out = Rc::clone(&seen);
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        out.borrow_mut().push((from, bytes.to_vec()));
+        true
+    }));
+    seen
+}
+
+/// Of the packets from a host: long data, short data, and bare acknowledgments.
+fn count(seen: &[Seen], host: usize) -> [usize; 3] {
+    let mut counts = [0; 3];
+    for (_, bytes) in seen.iter().filter(|(from, _)| *from == host) {
+        let header = Packet::parse(bytes).unwrap().header;
+        match (header.kind, header.is_short) {
+            (Type::Data, short) => counts[usize::from(short)] += 1,
+            (Type::Control, _) => counts[2] += 1,
+            _ => {}
+        }
+    }
+    counts
+}
+
+#[test]
+fn most_packets_of_a_long_transfer_have_the_short_header_and_all_have_one_size() {
+    for mode in [Mode::Stream, Mode::Messages] {
+        let mut world = World::new(2, Net { rate: 1_000_000_000, ..Net::default() }, &Config::default(), 1);
+        let (client, server) = pair(&mut world, mode);
+        let seen = watch(&mut world);
+        let flow = match mode {
+            Mode::Stream => Flow::stream((0, client), (1, server), 3_000_000),
+            Mode::Messages => Flow::messages((0, client), (1, server), 1472, 2000),
+        };
+        carry(&mut world, &mut [flow], S);
+        let seen = seen.borrow();
+        let [long, short, bare] = count(&seen, 0);
+        println!("{mode:?}: {long} long, {short} short, {bare} bare");
+        assert!(short >= 6 * long, "{mode:?}: {long} long, {short} short");
+        assert_eq!(bare, 0, "{mode:?}: nothing to acknowledge");
+        let is_short = |bytes: &&[u8]| Packet::parse(bytes).unwrap().header.is_short;
+        let sizes = seen.iter().map(|(_, bytes)| &bytes[..]).filter(is_short).map(<[u8]>::len);
+        assert!(sizes.clone().all(|size| size == usize::from(Config::default().packet_bytes)), "{:?}", sizes.min());
+    }
+}
+
+#[test]
+fn the_first_packet_of_a_transfer_says_how_much_follows() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    for _ in 0..5 {
+        pass(&mut world, 10 * MS);
+        let seen = watch(&mut world);
+        stream(&mut world, (0, client), (1, server), 100_000, S);
+        let first = seen.borrow()[0].1.clone();
+        let header = Packet::parse(&first).unwrap().header;
+        assert!(!header.is_short && header.backlog.to_bytes() > 90_000, "{header:?}");
+    }
+}
+
+#[test]
+fn what_short_headers_leave_out_is_said_when_it_is_due() {
+    // Both directions at once: acknowledgments and grants cannot ride on most of the data that goes back.
+    let mut world = World::new(2, Net { rate: 1_000_000_000, ..Net::default() }, &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let seen = watch(&mut world);
+    let mut flows =
+        [Flow::stream((0, client), (1, server), 3_000_000), Flow::stream((1, server), (0, client), 3_000_000)];
+    let ns = carry(&mut world, &mut flows, S);
+    for host in 0..2 {
+        let [long, short, bare] = count(&seen.borrow(), host);
+        println!("host {host}: {long} long, {short} short, {bare} bare, {ns} ns");
+        assert!(short > 5 * long && bare < (long + short) / 4, "{long} long, {short} short, {bare} bare");
+        assert_eq!((world.hosts[host].counters().states_sent, world.drops(host)), (0, 0));
+    }
+    // 24 Mbit each way at 1 Gbit/s.
+    assert!(ns < 27 * MS, "{ns}");
+}
+
+#[test]
+fn short_headers_that_lie_are_counted_and_get_no_long_answer() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let seen = watch(&mut world);
+    stream(&mut world, (0, client), (1, server), 100_000, S);
+    let is_short = |(_, bytes): &&Seen| Packet::parse(bytes).unwrap().header.is_short;
+    let short = seen.borrow().iter().find(is_short).unwrap().1.clone();
+
+    let malformed = |world: &World| world.hosts[1].counters().dropped_malformed[Malformed::PayloadLength.index()];
+    for length in [short.len() - 16 + 1, short.len() - 16 - 1, 0] {
+        let mut changed = short.clone();
+        changed.resize(16 + length, 0);
+        changed[2..4].copy_from_slice(&(length as u16).to_be_bytes());
+        let before = malformed(&world);
+        world.inject(0, 1, &changed);
+        pass(&mut world, MS);
+        assert_eq!(malformed(&world), before + 1, "{length} bytes are not what was agreed on");
+    }
+
+    // For nobody: whoever is shorter than a reset gets none.
+    let mut stranger = short[..16].to_vec();
+    (stranger[2], stranger[3], stranger[6]) = (0, 0, stranger[6] ^ 0x55);
+    let (unknown, packets) = (world.hosts[1].counters().dropped_unknown_id, world.packets);
+    world.inject(0, 1, &stranger);
+    pass(&mut world, MS);
+    assert_eq!(world.hosts[1].counters().dropped_unknown_id, unknown + 1);
+    assert_eq!(world.packets, packets, "no answer");
+
+    // A number that came before, and some that cannot be the next ones: none harms.
+    for ahead in [0u32, 400, 16_000, 1 << 30] {
+        let mut changed = short.clone();
+        let number = u32::from_be_bytes(changed[8..12].try_into().unwrap()).wrapping_add(ahead);
+        changed[8..12].copy_from_slice(&number.to_be_bytes());
+        world.inject(0, 1, &changed);
+    }
+    stream(&mut world, (0, client), (1, server), 100_000, S);
+    assert_eq!(world.hosts[1].counters().dropped_window, 3);
+    assert_eq!(world.hosts[1].counters().dropped_duplicate, 1);
+    assert_eq!(world.hosts[0].counters().resent, 0);
+}
+
+#[test]
+fn a_gap_that_short_headers_may_not_cross_is_crossed_by_the_next_long_one() {
+    let mut config = Config::default();
+    config.set("port_buffer", 4 << 20).unwrap();
+    let mut world = World::new(2, Net { rate: 10_000_000_000, ..Net::default() }, &config, 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    stream(&mut world, (0, client), (1, server), 10_000_000, S);
+    // An outage in the middle of a busy period, longer than what a short header may skip.
+    let mut seen = 0;
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        let is_data = from == 0 && Packet::parse(bytes).unwrap().header.kind == Type::Data;
+        seen += u32::from(is_data);
+        !is_data || !(1000..1300).contains(&seen)
+    }));
+    stream(&mut world, (0, client), (1, server), 10_000_000, S);
+    let counters = world.hosts[1].counters();
+    println!("{} beyond, {} asked for", counters.dropped_window, counters.requests_sent);
+    assert!((1..=16).contains(&counters.dropped_window), "{}", counters.dropped_window);
+}
