@@ -1,9 +1,11 @@
 //! `ropeway cp`: copies files, or standard input, to another host over the wire protocol, checked and resumable. docs/cp.md describes it.
 //!
-//! [`receive`] is the end that writes files, [`send`] the one that reads them, [`frame`] what they say to each other, [`connect`] how they find each other.
+//! [`receive`] is the end that writes files, [`send`] the one that reads them, [`frame`] what they say to each other, [`connect`] what carries it, [`peer`] how
+//! a receiver is named and reached.
 
 mod connect;
 mod frame;
+mod peer;
 mod progress;
 mod receive;
 mod send;
@@ -81,7 +83,7 @@ fn sending(args: &Args) -> Result<(), CpError> {
     };
     let options =
         send::Options { name: args.name.clone(), patience: Duration::from_secs(args.patience), quiet: args.quiet };
-    let from = send::From { bind: bind(args)?, node: args.node, to: connect::Peer::parse(to, &args.gateway)? };
+    let from = send::From { bind: bind(args)?, node: args.node, to: peer::Peer::parse(to, &args.gateway)? };
     send::run(sources, &from, &options)
 }
 

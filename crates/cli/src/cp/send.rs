@@ -8,8 +8,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::CpError;
-use super::connect::{Connection, Peer};
+use super::connect::Connection;
 use super::frame::{self, End, Frame, Have, MOST_MESSAGE_BYTES, Offer};
+use super::peer::Peer;
 use super::progress::Progress;
 
 pub struct Options {
