@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -233,6 +233,17 @@ impl Cluster {
     /// Whether any node forwards for others.
     pub fn has_gateways(&self) -> bool {
         self.nodes.iter().any(|node| node.gateway.is_some())
+    }
+
+    /// The address at which a node has its sockets: its only one, or all of its host, as a host that is no node (`None`) has them.
+    pub fn socket_ip(&self, node: Option<&Node>) -> IpAddr {
+        let any = match self.nodes.iter().find_map(|node| node.ips().next()) {
+            Some((_, IpAddr::V6(_))) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+            _ => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        };
+        let mut addresses = node.into_iter().flat_map(Node::ips).map(|(_, address)| address);
+        let first = addresses.next();
+        first.filter(|_| addresses.next().is_none()).unwrap_or(any)
     }
 
     /// What the file decides about keys; the environment goes before it.

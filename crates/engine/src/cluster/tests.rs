@@ -1,6 +1,9 @@
 use super::*;
-use crate::gateway::Host;
+use crate::core::LinkId;
+use crate::engine::Target;
+use crate::gateway::{Host, engine_number};
 use crate::key_file::Choice;
+use crate::routes::Way;
 use ropeway_link::Address;
 use std::fs::Permissions;
 use std::os::unix::ffi::OsStringExt;
@@ -98,6 +101,28 @@ fn neighbours_are_reached_directly_and_others_through_all_gateways_between() {
     // A host that is no node does not know on which networks it is.
     let stranger = cluster.ways(None, cluster.named("g1").unwrap()).unwrap();
     assert_eq!(stranger, [direct("10.0.1.201"), direct("10.0.2.201")]);
+}
+
+#[test]
+fn hops_lead_to_a_port_of_the_node_or_to_a_gateway_that_knows_its_number() {
+    let (link, number) = (LinkId(0), engine_number(3, 7000));
+    let target = |address: &str| Target { link, address: Address::Udp(address.parse().unwrap()) };
+    let way = |hop: Hop| hop.over_udp(link, 7000, number);
+    assert_eq!(way(direct("10.0.1.2")), Some(Way::Direct(target("10.0.1.2:7000"))));
+    assert_eq!(way(direct("fd00::2")), Some(Way::Direct(target("[fd00::2]:7000"))));
+    assert_eq!(way(through("10.0.1.201:7700")), Some(Way::Through(target("10.0.1.201:7700"), number)));
+    assert_eq!(way(Hop::Ether([2; 6], [4; 6])), None);
+}
+
+#[test]
+fn a_node_has_its_sockets_at_its_only_address_or_at_all_of_its_host() {
+    let cluster = parse(APART).unwrap();
+    let at = |name: &str| cluster.socket_ip(cluster.named(name)).to_string();
+    assert_eq!([at("h1"), at("g1"), at("nobody")], ["10.0.1.1", "0.0.0.0", "0.0.0.0"]);
+    let text = ["trusted = true\n".to_owned(), node(1, "n = \"fd00::1\"", ""), node(2, "n = \"fd00::2\"", "")];
+    let cluster = parse(&text.concat()).unwrap();
+    assert_eq!(cluster.socket_ip(cluster.node(1)).to_string(), "fd00::1");
+    assert_eq!(cluster.socket_ip(None).to_string(), "::");
 }
 
 #[test]

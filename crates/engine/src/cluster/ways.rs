@@ -8,8 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 use ropeway_link::Address;
 
 use super::{Cluster, ClusterError, Node};
+use crate::core::LinkId;
+use crate::engine::Target;
 use crate::gateway::Host;
-use crate::routes::MOST_WAYS;
+use crate::routes::{MOST_WAYS, Way};
 use crate::shimmed::MOST_HOPS;
 
 /// One way from a node to another.
@@ -21,6 +23,18 @@ pub enum Hop {
     Ether([u8; 6], [u8; 6]),
     /// A gateway's.
     Through(SocketAddr),
+}
+
+impl Hop {
+    /// The way to the engine at a UDP port of the other node, which gateways know by its `number`. `None`: frames lead there, and no UDP link.
+    pub fn over_udp(&self, link: LinkId, port: u16, number: u32) -> Option<Way> {
+        let target = |address| Target { link, address: Address::Udp(address) };
+        match *self {
+            Hop::Direct(ip) => Some(Way::Direct(target(SocketAddr::new(ip, port)))),
+            Hop::Ether(..) => None,
+            Hop::Through(gateway) => Some(Way::Through(target(gateway), number)),
+        }
+    }
 }
 
 /// What a gateway opens, and for whom it forwards.

@@ -263,13 +263,8 @@ impl ToAddresses for str {
     }
 }
 
-/// The node of the cluster that has that name. What no node can be called needs no cluster.
 fn named_node(name: &str, port: u16) -> io::Result<Option<Address>> {
-    if name.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost") {
-        return Ok(None);
-    }
-    let node = cluster::get()?.and_then(|cluster| cluster.named(name));
-    Ok(node.map(|node| Address::Node { node: node.number.into(), port }))
+    Ok(cluster::named(name)?.map(|node| Address::Node { node: node.number.into(), port }))
 }
 
 impl ToAddresses for (&str, u16) {

@@ -2,14 +2,16 @@
 //! from here, and forwarding for them. The description itself is `ropeway_engine::cluster`'s.
 
 use super::per_process::PerProcess;
+use ropeway_engine::ClusterKeys;
 use ropeway_engine::cluster::{ClusterError, Forwarding, Hop, NODE_VAR};
 use ropeway_engine::gateway::{Gateway, Limits};
+use ropeway_engine::key_file::{self, KeyError};
 use ropeway_engine::link::udp::{self, UdpLink};
 use ropeway_engine::link::{self, Link, local_addresses, local_hardware_addresses};
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::OnceLock;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 pub use ropeway_engine::cluster::{CLUSTER_VAR, Cluster, LEAST_NETWORKS_OF_GATEWAY, Node, Place};
@@ -55,6 +57,17 @@ fn unless_usual<T>(read: io::Result<Option<T>>, is_named: bool) -> io::Result<Op
 pub(super) fn needed(what: &str) -> io::Result<&'static Cluster> {
     let missing = || invalid(format!("{what} needs the description of a cluster: name the file in {CLUSTER_VAR}"));
     get()?.ok_or_else(missing)
+}
+
+/// The node of that name. What no node can be called needs no cluster.
+///
+/// # Errors
+/// The file cannot be used.
+pub fn named(name: &str) -> io::Result<Option<&'static Node>> {
+    if name.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost") {
+        return Ok(None);
+    }
+    Ok(get()?.and_then(|cluster| cluster.named(name)))
 }
 
 /// The node that this process is: the one that was [settled](settle), that `ROPEWAY_NODE` names, or that has an address of this host.
@@ -116,14 +129,49 @@ pub(super) fn device_of(mac: [u8; 6]) -> io::Result<String> {
 
 /// The address at which this node has its sockets: its only one, or all of its host.
 pub(super) fn own_ip() -> io::Result<IpAddr> {
-    let first = get()?.and_then(|cluster| cluster.nodes().iter().find_map(|node| node.ips().next()));
-    let any = match first.is_none_or(|(_, address)| address.is_ipv4()) {
-        true => IpAddr::from(Ipv4Addr::UNSPECIFIED),
-        false => IpAddr::from(Ipv6Addr::UNSPECIFIED),
-    };
-    let mut addresses = own()?.into_iter().flat_map(Node::ips).map(|(_, address)| address);
-    let first = addresses.next();
-    Ok(first.filter(|_| addresses.next().is_none()).unwrap_or(any))
+    match get()? {
+        Some(cluster) => Ok(cluster.socket_ip(own()?)),
+        None => Ok(Ipv4Addr::UNSPECIFIED.into()),
+    }
+}
+
+/// The node by which gateways know what is bound to an address of this host, if there are gateways: this one.
+///
+/// # Errors
+/// As [`own`].
+pub fn behind_gateways(local: IpAddr) -> io::Result<Option<&'static Node>> {
+    let is_node = !local.is_loopback() || on_loopback()?.is_some_and(|cluster| cluster.at(local).is_some());
+    if is_node && get()?.is_some_and(Cluster::has_gateways) { own() } else { Ok(None) }
+}
+
+/// The keys of an engine, or why it does without.
+#[derive(Clone, Debug, Default)]
+pub struct Keys {
+    pub keys: Option<Arc<ClusterKeys>>,
+    /// Why there are none, if there may be some for others.
+    pub keyless: Option<Arc<str>>,
+}
+
+/// The keys that the environment names, or the cluster's description. Within one host none is needed unless one was chosen, and the cluster's is not for
+/// users who cannot read it.
+///
+/// # Errors
+/// There are none, and no word that none is needed; or they cannot be read.
+pub fn keys(stays_here: bool) -> io::Result<Keys> {
+    let cluster = if stays_here { on_loopback()? } else { get()? };
+    let of_cluster = cluster.and_then(Cluster::keys);
+    let without = |why: Option<String>| Ok(Keys { keys: None, keyless: why.map(Arc::from) });
+    let is_chosen = key_file::Choice::from_environment().is_ok_and(|choice| choice.is_some());
+    match key_file::decide(of_cluster) {
+        Err(KeyError::Undecided) if stays_here => without(get().err().map(|error| error.to_string())),
+        Err(KeyError::Read { path, source })
+            if stays_here && !is_chosen && source.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            without(Some(KeyError::Read { path, source }.to_string()))
+        }
+        Ok(keys) => Ok(Keys { keys, keyless: None }),
+        Err(error) => Err(io::Error::new(io::ErrorKind::PermissionDenied, error)),
+    }
 }
 
 /// Makes this process forward between those networks of its node that are on these interfaces, at the node's gateway port, until it ends or one of the

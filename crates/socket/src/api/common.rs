@@ -222,11 +222,9 @@ use super::cluster;
 use super::connection::Way;
 use super::home::{self, Home};
 use super::local::Local;
-use ropeway_engine::cluster::Hop;
 use ropeway_engine::gateway::engine_number;
-use ropeway_engine::{Engine, Routes, Target, link};
+use ropeway_engine::{Engine, Routes};
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The first success, or the last failure.
@@ -282,17 +280,10 @@ fn to_node(
     let bonded = cluster::get()?.is_some_and(|cluster| cluster.is_bonded());
     let host = u16::try_from(node).unwrap_or_default();
     let mut ways = Vec::with_capacity(hops.len());
-    for hop in hops {
-        let target = |to: SocketAddr| {
-            let address: link::Address = home.reach(&Address::Udp(to))?;
-            Ok::<_, io::Error>(Target { link: home.link(), address })
-        };
-        ways.push(match hop {
-            Hop::Direct(ip) => ropeway_engine::Way::Direct(target(SocketAddr::new(ip, port))?),
-            // It is an address of its own by now: `Address::to_connect`.
-            Hop::Ether(..) => continue,
-            Hop::Through(gateway) => ropeway_engine::Way::Through(target(gateway)?, engine_number(host, port)),
-        });
+    // What leads over an Ethernet is an address of its own by now: `Address::to_connect`.
+    for way in hops.iter().filter_map(|hop| hop.over_udp(home.link(), port, engine_number(host, port))) {
+        home.reach(&home.name(way.target().address, port))?;
+        ways.push(way);
     }
     let peer = match ways.first() {
         Some(ropeway_engine::Way::Direct(target)) => home.name(target.address, port),

@@ -6,17 +6,16 @@
 
 use super::address::{Address, PacketAddress};
 use super::claim::Claim;
-use super::cluster;
+use super::cluster::{self, Keys};
 use super::environment::{self, Environment, LEAST_PACKET_BYTES};
 use super::errors::{of_opening, of_opening_without_key};
 use super::exit;
 use super::per_process::PerProcess;
 use ropeway_engine::gateway::{OVERHEAD_BYTES, engine_number, host_and_port};
-use ropeway_engine::key_file::{self, KeyError};
 use ropeway_engine::link::packet::{self, FieldMatch, PacketLink};
 use ropeway_engine::link::udp::{self, UdpLink};
 use ropeway_engine::link::{self, Link, Width};
-use ropeway_engine::{ClusterKeys, Config, Engine, Error, LinkId, Options, Way};
+use ropeway_engine::{Config, Engine, Error, LinkId, Options, Way};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -33,12 +32,6 @@ struct Place {
     device: String,
     claims: Arc<Vec<Claim>>,
     /// Why it does without the cluster's key, if there may be one.
-    keyless: Option<Arc<str>>,
-}
-
-/// The keys of an engine, or why it does without.
-struct Keys {
-    keys: Option<Arc<ClusterKeys>>,
     keyless: Option<Arc<str>>,
 }
 
@@ -321,8 +314,7 @@ pub fn to_listen(at: &Address) -> io::Result<Binding> {
         (Some(place), _) => (place, at.port()),
         (None, Address::Udp(at)) => {
             let stays_here = at.ip().is_loopback();
-            let is_node = !stays_here || cluster::on_loopback()?.is_some_and(|cluster| cluster.at(at.ip()).is_some());
-            let place = over_udp(*at, stays_here, is_node)?;
+            let place = over_udp(*at, stays_here, true)?;
             let local = place.engine.local(place.link);
             (place, if let Some(link::Address::Udp(local)) = local { local.port() } else { at.port() })
         }
@@ -341,13 +333,12 @@ fn only_own_engines(address: &Address) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, format!("{address} exists for an engine of your own only"))
 }
 
-/// `is_node`: gateways may bring packets for it, if there are any.
-fn over_udp(local: SocketAddr, stays_here: bool, is_node: bool) -> io::Result<Place> {
-    let Keys { keys, keyless } = keys(stays_here)?;
+/// `is_found`: gateways may bring packets for it, if there are any.
+fn over_udp(local: SocketAddr, stays_here: bool, is_found: bool) -> io::Result<Place> {
+    let Keys { keys, keyless } = cluster::keys(stays_here)?;
     let link = UdpLink::open(&udp::Options::new(local))?;
     let mut options = Options { keys, ..Options::default() };
-    let has_gateways = is_node && cluster::get()?.is_some_and(|cluster| cluster.has_gateways());
-    let own = if has_gateways { cluster::own()? } else { None };
+    let own = if is_found { cluster::behind_gateways(local.ip())? } else { None };
     if let (Some(own), link::Address::Udp(local)) = (own, link.local()) {
         options.node = Some(engine_number(own.number, local.port()).into());
         options.gateways = true;
@@ -361,7 +352,7 @@ fn over_packets(device: &str, port: Option<(u16, Claim)>) -> io::Result<Place> {
     const ID_OFFSET: u32 = 4;
     const STEERING_BITS: u32 = 0xFFF0_0000;
     let field = |mask, value| FieldMatch { offset: ID_OFFSET, width: Width::Four, mask, value };
-    let Keys { keys, .. } = keys(false)?;
+    let Keys { keys, .. } = cluster::keys(false)?;
     let (steering, claim) = Claim::steering(device)?;
     let own = field(STEERING_BITS, u32::from(steering) << 20);
     let opening = port.as_ref().map(|(port, _)| field(0xFFFF_FFF0, STEERING_BITS | u32::from(*port) << 4));
@@ -369,25 +360,6 @@ fn over_packets(device: &str, port: Option<(u16, Claim)>) -> io::Result<Place> {
     let link = PacketLink::open(&packet::Options { accept, ..packet::Options::new(device) })?;
     let claims = [Some(claim), port.map(|(_, claim)| claim)].into_iter().flatten().collect();
     make(Box::new(link), Options { keys, steering, ..Options::default() }, device.into(), claims)
-}
-
-/// The keys that the environment names, or the cluster's description. Within one host none is needed unless one was chosen, and the cluster's is not for
-/// users who cannot read it.
-fn keys(stays_here: bool) -> io::Result<Keys> {
-    let cluster = if stays_here { cluster::on_loopback()? } else { cluster::get()? };
-    let of_cluster = cluster.and_then(|cluster| cluster.keys());
-    let without = |why: Option<String>| Ok(Keys { keys: None, keyless: why.map(Arc::from) });
-    let is_chosen = key_file::Choice::from_environment().is_ok_and(|choice| choice.is_some());
-    match key_file::decide(of_cluster) {
-        Err(KeyError::Undecided) if stays_here => without(cluster::get().err().map(|error| error.to_string())),
-        Err(KeyError::Read { path, source })
-            if stays_here && !is_chosen && source.kind() == io::ErrorKind::PermissionDenied =>
-        {
-            without(Some(KeyError::Read { path, source }.to_string()))
-        }
-        Ok(keys) => Ok(Keys { keys, keyless: None }),
-        Err(error) => Err(io::Error::new(io::ErrorKind::PermissionDenied, error)),
-    }
 }
 
 fn make(link: Box<dyn Link>, options: Options, device: String, claims: Vec<Claim>) -> io::Result<Place> {
