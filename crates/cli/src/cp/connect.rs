@@ -4,9 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ropeway_engine::key_file::{self, KeyError};
+use ropeway_engine::gateway::engine_number;
+use ropeway_engine::key_file::Choice;
 use ropeway_engine::link::{Link, udp};
 use ropeway_engine::{ChannelId, ClusterKeys, Config as Tunables, Engine, Error, LinkId, Options};
+use ropeway_socket::api::cluster::{self, Keys};
 
 use super::CpError;
 use crate::config::Config;
@@ -49,17 +51,38 @@ impl Connection {
     }
 }
 
-/// The keys for talking to, or listening at, that address. Within one host none is needed unless one was chosen.
-pub fn keys(address: IpAddr) -> Result<Option<Arc<ClusterKeys>>, CpError> {
+/// What the environment or the configuration says about keys, else what the cluster's description does. Within one host none is needed unless one was chosen.
+pub fn keys(stays_here: bool) -> Result<Keys, CpError> {
     let configured = Config::load().map_err(|error| CpError::Usage(error.to_string()))?.keys();
-    match key_file::decide(configured) {
-        Err(KeyError::Undecided) if address.is_loopback() => Ok(None),
-        other => other.map_err(CpError::Key),
+    match Choice::from_environment().map_err(CpError::Key)?.or(configured) {
+        Some(choice) => Ok(Keys { keys: choice.load().map_err(CpError::Key)?, keyless: None }),
+        None => cluster::keys(stays_here).map_err(CpError::Cluster),
     }
 }
 
-/// An engine with one UDP link at `local`; gateways know it as `node`.
-pub fn engine(local: SocketAddr, node: Option<u32>, keys: Option<Arc<ClusterKeys>>) -> Result<(Engine, LinkId), Error> {
+/// By what gateways know an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Number {
+    /// By what somebody told them.
+    Told(u32),
+    /// By its node in the cluster's description, and its UDP port.
+    OfNode(u16),
+}
+
+impl Number {
+    /// That of an engine at an address of this host, as the cluster's description has it. `None`: no gateways are there.
+    pub fn of_cluster(local: IpAddr) -> Result<Option<Number>, CpError> {
+        let node = cluster::behind_gateways(local).map_err(CpError::Cluster)?;
+        Ok(node.map(|node| Number::OfNode(node.number)))
+    }
+}
+
+/// An engine with one UDP link at `local`.
+pub fn engine(
+    local: SocketAddr,
+    number: Option<Number>,
+    keys: Option<Arc<ClusterKeys>>,
+) -> Result<(Engine, LinkId), Error> {
     let opening = |source| Error::Link { doing: "opening a UDP socket", source };
     let link = udp::UdpLink::open(&udp::Options::new(local)).map_err(opening)?;
     let mut config =
@@ -75,7 +98,11 @@ pub fn engine(local: SocketAddr, node: Option<u32>, keys: Option<Arc<ClusterKeys
         // The values lie in the ranges, which a test of the protocol's crate keeps.
         let _ = config.set(name, value);
     }
-    let options = Options { config, keys, node: node.map(u64::from), gateways: node.is_some(), ..Options::default() };
+    let node = number.map(|number| match number {
+        Number::Told(number) => number.into(),
+        Number::OfNode(node) => engine_number(node, link.local_address().port()).into(),
+    });
+    let options = Options { config, keys, node, gateways: node.is_some(), ..Options::default() };
     let engine = Engine::new(&options)?;
     let id = engine.add_link(Box::new(link))?;
     Ok((engine, id))

@@ -21,10 +21,13 @@ pub const USUAL_PORT: u16 = 7447;
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "On the receiving host:  ropeway cp --receive DIR\nOn the sending host:    ropeway cp FILE... HOST[:PORT]\n\
-                        From standard input:    tar c . | ropeway cp - HOST --name work.tar"
+                        From standard input:    tar c . | ropeway cp - HOST --name work.tar\n\
+                        To a cluster's node:    ropeway cp FILE... node3, by the ways that the file in ROPEWAY_CLUSTER, or\n                        \
+                        /etc/ropeway/cluster.toml, shows; ROPEWAY_NODE says which node this is, if its addresses do not"
 )]
 pub struct Args {
-    /// Files to send (`-` is standard input), then `HOST[:PORT]` or `@NODE[:PORT]`; with --receive the directory to write into
+    /// Files to send (`-` is standard input), then `HOST[:PORT]` or `@NODE[:PORT]`, where HOST may be the name and NODE the number of a node in the cluster
+    /// file; with --receive the directory to write into
     #[arg(required = true)]
     paths: Vec<String>,
     /// Receive files into this directory
@@ -33,13 +36,13 @@ pub struct Args {
     /// Receive from one sender, then leave
     #[arg(long, requires = "receive")]
     once: bool,
-    /// Address and port to receive at (0.0.0.0:7447 if none is given), or to send from
+    /// Address and port to receive at (0.0.0.0:7447 if none is given), or to send from; ADDRESS may be this node's name in the cluster file
     #[arg(long, value_name = "ADDRESS:PORT")]
     bind: Option<String>,
-    /// The number by which gateways know this host, at the address of --bind
+    /// The number by which gateways with tables of their own (`ropeway gateway --route`) know this host, at the address of --bind
     #[arg(long)]
     node: Option<u32>,
-    /// A gateway on the way to @NODE; several take turns, and over for each other
+    /// A gateway on the way to @NODE, without the cluster file; several take turns, and over for each other
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "receive", requires_all = ["node", "bind"])]
     gateway: Vec<String>,
     /// Replace files that exist
@@ -73,7 +76,10 @@ fn receiving(args: &Args) -> Result<(), CpError> {
     };
     let options =
         receive::Options { directory: PathBuf::from(directory), once: args.once, force: args.force, quiet: args.quiet };
-    let bind = bind(args)?.unwrap_or(SocketAddr::from(([0, 0, 0, 0], USUAL_PORT)));
+    let bind = match bind(args)? {
+        Some(bind) => bind,
+        None => peer::everywhere()?,
+    };
     receive::run(bind, args.node, &options)
 }
 
@@ -83,17 +89,16 @@ fn sending(args: &Args) -> Result<(), CpError> {
     };
     let options =
         send::Options { name: args.name.clone(), patience: Duration::from_secs(args.patience), quiet: args.quiet };
-    let from = send::From { bind: bind(args)?, node: args.node, to: peer::Peer::parse(to, &args.gateway)? };
-    send::run(sources, &from, &options)
+    let to = peer::Peer::parse(to, &args.gateway)?;
+    if args.node.is_some() && to.is_of_cluster() {
+        let what = "--node is for gateways that are named with --gateway; which node of the cluster file this is says ROPEWAY_NODE";
+        return Err(CpError::Usage(what.into()));
+    }
+    send::run(sources, &send::From { bind: bind(args)?, node: args.node, to }, &options)
 }
 
 fn bind(args: &Args) -> Result<Option<SocketAddr>, CpError> {
-    let address = |text: &String| {
-        let wrong =
-            || CpError::Usage(format!("--bind takes ADDRESS:PORT, such as 0.0.0.0:7447 or [::]:7447, not {text}"));
-        text.parse().map_err(|_| wrong())
-    };
-    args.bind.as_ref().map(address).transpose()
+    args.bind.as_deref().map(peer::own_address).transpose()
 }
 
 /// Why a copy did not succeed.
@@ -103,14 +108,19 @@ pub enum CpError {
     Usage(String),
     #[error("{path}: {source}")]
     File { path: String, source: std::io::Error },
-    #[error("cannot resolve {host}: {source}; give an address, or a name of /etc/hosts or the DNS")]
-    Resolve { host: String, source: std::io::Error },
+    #[error(
+        "cannot resolve {host}: {source}; give an address, a name of /etc/hosts or the DNS, or that of a node in {cluster}"
+    )]
+    Resolve { host: String, source: std::io::Error, cluster: String },
     #[error("cannot use {address}: {source}")]
     Bind { address: String, source: ropeway_engine::Error },
-    #[error("{peer}: {source}; is `ropeway cp --receive DIR` running there, and may UDP to that port pass?")]
-    Connect { peer: String, source: ropeway_engine::Error },
+    #[error("{peer}: {source}; is `ropeway cp --receive DIR` running there, and may UDP to that port pass?{hint}")]
+    Connect { peer: String, source: ropeway_engine::Error, hint: String },
     #[error(transparent)]
     Key(ropeway_engine::key_file::KeyError),
+    /// The cluster file, or what it says of keys.
+    #[error("{0}")]
+    Cluster(std::io::Error),
     /// Worth another attempt: what has arrived stays there.
     #[error("the connection was lost: {0}")]
     Lost(ropeway_engine::Error),

@@ -1,130 +1,398 @@
-//! The receiver as people write it, and how it is reached.
+//! The receiver as people write it, and how it is reached: at an address, through gateways that are named, or as the cluster's description says.
 
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Instant;
 
+use ropeway_engine::cluster::{Cluster, Hop, NODE_VAR, Node};
+use ropeway_engine::gateway::engine_number;
 use ropeway_engine::link::Address;
-use ropeway_engine::{Mode, Routes, Target, Way};
+use ropeway_engine::{LinkId, Mode, Routes, Target, Way};
+use ropeway_socket::api::cluster::{self, CLUSTER_VAR, Keys};
 
-use super::connect::{ATTEMPT, Connection, engine, keys};
+use super::connect::{ATTEMPT, Connection, Number, engine, keys};
 use super::{CpError, USUAL_PORT};
 
-/// `HOST[:PORT]`, as in URLs: an IPv6 address with a port stands in brackets.
-pub fn resolve(host: &str) -> Result<SocketAddr, CpError> {
-    if let Ok(address) = host.parse() {
+/// A place as people write it, before anybody is asked what it means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written<'a> {
+    Address(SocketAddr),
+    Number(u32, u16),
+    Name(&'a str, u16),
+}
+
+impl Written<'_> {
+    fn port(&self) -> u16 {
+        match *self {
+            Written::Address(address) => address.port(),
+            Written::Number(_, port) | Written::Name(_, port) => port,
+        }
+    }
+
+    /// `HOST[:PORT]`, as in URLs (an IPv6 address with a port stands in brackets), or `@NODE[:PORT]`.
+    fn parse(text: &str) -> Result<Written<'_>, CpError> {
+        if let Some(node) = text.strip_prefix('@') {
+            let (node, port) = node.split_once(':').map_or((node, None), |(node, port)| (node, Some(port)));
+            let numbers = (node.parse().ok(), port.map_or(Some(USUAL_PORT), |port| port.parse().ok()));
+            let (Some(node), Some(port)) = numbers else {
+                let what = format!("@NODE[:PORT] takes numbers, as @3 or @3:{USUAL_PORT}, not {text}");
+                return Err(CpError::Usage(what));
+            };
+            return Ok(Written::Number(node, port));
+        }
+        if let Ok(address) = text.parse() {
+            return Ok(Written::Address(address));
+        }
+        if let Ok(ip) = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+            return Ok(Written::Address(SocketAddr::new(ip, USUAL_PORT)));
+        }
+        match text.rsplit_once(':').map(|(name, port)| (name, port.parse())) {
+            Some((name, Ok(port))) => Ok(Written::Name(name, port)),
+            // More than one colon is not a name's, and may be an IPv6 address with a device.
+            Some((name, Err(_))) if !name.contains(':') => Err(CpError::Usage(format!(
+                "HOST[:PORT] takes a port from 1 to 65535, as {name}:{USUAL_PORT}, not {text}"
+            ))),
+            _ => Ok(Written::Name(text, USUAL_PORT)),
+        }
+    }
+}
+
+fn cluster_of_process() -> Result<Option<&'static Cluster>, CpError> {
+    cluster::get().map_err(CpError::Cluster)
+}
+
+/// A cluster's node that is reached from here, or that this is. What is none goes to the DNS.
+fn node_of(name: &str) -> Result<Option<(&'static Cluster, &'static Node)>, CpError> {
+    let Some(node) = cluster::named(name).map_err(CpError::Cluster)? else { return Ok(None) };
+    Ok(cluster_of_process()?.map(|cluster| (cluster, node)))
+}
+
+fn resolve(name: &str, port: u16) -> Result<SocketAddr, CpError> {
+    let failed = |source| {
+        let path = cluster::get().ok().flatten().map(|cluster| cluster.path().display().to_string());
+        let cluster = path.unwrap_or_else(|| format!("a cluster file ({CLUSTER_VAR}; there is none)"));
+        CpError::Resolve { host: name.into(), source, cluster }
+    };
+    let none = || failed(io::Error::new(ErrorKind::NotFound, "the name has no address"));
+    (name, port).to_socket_addrs().map_err(failed)?.next().ok_or_else(none)
+}
+
+/// All addresses of this host, of the family in which a cluster's other nodes look for it, at the usual port.
+pub fn everywhere() -> Result<SocketAddr, CpError> {
+    let ip = cluster_of_process()?.map_or(Ipv4Addr::UNSPECIFIED.into(), |cluster| cluster.socket_ip(None));
+    Ok(SocketAddr::new(ip, USUAL_PORT))
+}
+
+/// An address of this host's: `ADDRESS:PORT`, or `NODE[:PORT]` with the name or the number of the node that it is.
+pub fn own_address(text: &str) -> Result<SocketAddr, CpError> {
+    if let Ok(address) = text.parse() {
         return Ok(address);
     }
-    if let Ok(ip) = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
-        return Ok(SocketAddr::new(ip, USUAL_PORT));
-    }
-    let with_port = if host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
-        host.to_owned()
-    } else {
-        format!("{host}:{USUAL_PORT}")
+    let wrong = || {
+        let what =
+            "--bind takes ADDRESS:PORT, such as 0.0.0.0:7447 or [::]:7447, or this node's name in the cluster file";
+        CpError::Usage(format!("{what}, not {text}"))
     };
-    let failed = |source| CpError::Resolve { host: host.into(), source };
-    let none = || failed(std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address"));
-    with_port.to_socket_addrs().map_err(failed)?.next().ok_or_else(none)
+    let (cluster, node, port) = match Written::parse(text)? {
+        Written::Address(_) => return Err(wrong()),
+        Written::Name(name, port) => {
+            let (cluster, node) = node_of(name)?.ok_or_else(wrong)?;
+            (cluster, node, port)
+        }
+        Written::Number(number, port) => {
+            let cluster = cluster_of_process()?.ok_or_else(wrong)?;
+            (cluster, numbered(cluster, number)?, port)
+        }
+    };
+    let own = cluster::own().map_err(CpError::Cluster)?;
+    own_socket(cluster, own, node, port).map_err(CpError::Usage)
+}
+
+fn own_socket(cluster: &Cluster, own: Option<&Node>, node: &Node, port: u16) -> Result<SocketAddr, String> {
+    if own == Some(node) {
+        return Ok(SocketAddr::new(cluster.socket_ip(own), port));
+    }
+    let path = cluster.path().display();
+    let this = own.map_or_else(|| format!("no node of {path}"), |own| format!("{} in {path}", own.name));
+    Err(format!("--bind {} is for that node itself, and this host is {this}; {NODE_VAR} says otherwise", node.name))
+}
+
+fn numbered(cluster: &Cluster, number: u32) -> Result<&Node, CpError> {
+    let node = u16::try_from(number).ok().and_then(|number| cluster.node(number));
+    let missing = || format!("{} has no node with the number {number}", cluster.path().display());
+    node.ok_or_else(|| CpError::Cluster(io::Error::new(ErrorKind::NotFound, missing())))
 }
 
 /// A receiver, and how it is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its own address, or those of gateways.
-    addresses: Vec<SocketAddr>,
-    /// Its number behind the gateways.
-    node: Option<u32>,
+    /// As errors call it.
+    name: String,
     port: u16,
+    route: Route,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Route {
+    Address(SocketAddr),
+    /// One of these at least, which know the receiver by this number.
+    Gateways(Vec<SocketAddr>, u32),
+    Cluster(Described),
+}
+
+/// How the cluster's description has a node reached from here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Described {
+    node: u16,
+    /// The default first. None leads over an Ethernet.
+    hops: Vec<Hop>,
+    bonded: bool,
+    /// Where sockets of this host are.
+    own: IpAddr,
+    /// Of a host to which gateways lead, and not from here: what to do.
+    hint: String,
 }
 
 impl Peer {
-    /// `HOST[:PORT]`, or with gateways `@NODE[:PORT]`.
+    /// `HOST[:PORT]`, where HOST may name a node of the cluster; or `@NODE[:PORT]`, a node's number or, with gateways, what they know the receiver by.
     pub fn parse(text: &str, gateways: &[String]) -> Result<Peer, CpError> {
-        let Some(node) = text.strip_prefix('@') else {
-            if !gateways.is_empty() {
-                return Err(CpError::Usage("through gateways the receiver is named by its number, as @3".into()));
-            }
-            let address = resolve(text)?;
-            return Ok(Peer { addresses: vec![address], node: None, port: address.port() });
-        };
-        let wrong = || CpError::Usage(format!("@NODE[:PORT] takes numbers, as @3 or @3:{USUAL_PORT}, not {text}"));
-        let (node, port) = match node.split_once(':') {
-            Some((node, port)) => (node, port.parse().map_err(|_| wrong())?),
-            None => (node, USUAL_PORT),
-        };
-        let node = Some(node.parse().map_err(|_| wrong())?);
-        if gateways.is_empty() {
-            return Err(CpError::Usage(format!("{text} is reached through gateways; name some with --gateway")));
+        let written = Written::parse(text)?;
+        if written.port() == 0 {
+            return Err(CpError::Usage(format!("nobody receives at port 0, as {text} has it; ports begin with 1")));
         }
+        match written {
+            Written::Number(number, port) if !gateways.is_empty() => Peer::through(number, port, gateways),
+            _ if !gateways.is_empty() => {
+                let what = "through gateways that are named the receiver is named by its number, as @3";
+                Err(CpError::Usage(format!("{what}; without --gateway a node's name goes by the cluster file")))
+            }
+            Written::Address(address) => Ok(Peer::at(address)),
+            Written::Number(number, port) => match cluster_of_process()? {
+                Some(cluster) => Peer::here_to(cluster, numbered(cluster, number)?, port),
+                None => {
+                    let what = "is reached through gateways; name some with --gateway, or the cluster file in";
+                    Err(CpError::Usage(format!("{text} {what} {CLUSTER_VAR}")))
+                }
+            },
+            Written::Name(name, port) => match node_of(name)? {
+                Some((cluster, node)) => Peer::here_to(cluster, node, port),
+                None => Ok(Peer::at(resolve(name, port)?)),
+            },
+        }
+    }
+
+    fn at(address: SocketAddr) -> Peer {
+        Peer { name: address.to_string(), port: address.port(), route: Route::Address(address) }
+    }
+
+    fn through(number: u32, port: u16, gateways: &[String]) -> Result<Peer, CpError> {
         let address = |text: &String| {
             let wrong = || CpError::Usage(format!("--gateway takes ADDRESS:PORT, not {text}"));
             text.parse().map_err(|_| wrong())
         };
-        let addresses = gateways.iter().map(address).collect::<Result<_, _>>()?;
-        Ok(Peer { addresses, node, port })
+        let gateways = gateways.iter().map(address).collect::<Result<_, _>>()?;
+        Ok(Peer { name: format!("@{number}:{port}"), port, route: Route::Gateways(gateways, number) })
     }
 
-    /// Connects to it from the address `bind`, as the node `own`.
-    pub fn connect(&self, bind: Option<SocketAddr>, own: Option<u32>) -> Result<Connection, CpError> {
-        let first = self.addresses[0];
-        let any: IpAddr = if first.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        let local = bind.unwrap_or(SocketAddr::new(any, 0));
-        let failed = |source| CpError::Bind { address: local.to_string(), source };
-        let (engine, link) = engine(local, own, keys(first.ip())?).map_err(failed)?;
-        let way = |&address: &SocketAddr| {
-            let target = Target { link, address: Address::Udp(address) };
-            self.node.map_or(Way::Direct(target), |node| Way::Through(target, node))
-        };
-        let ways: Vec<Way> = self.addresses.iter().map(way).collect();
-        let (routes, deadline) = (Routes { ways: &ways, bonded: false }, Some(Instant::now() + ATTEMPT));
-        let channel = engine
-            .connect_over(&routes, self.port, Mode::Messages, deadline)
-            .map_err(|source| CpError::Connect { peer: self.to_string(), source })?;
-        Ok(Connection { engine, channel })
+    fn here_to(cluster: &Cluster, node: &Node, port: u16) -> Result<Peer, CpError> {
+        let own = cluster::own().map_err(CpError::Cluster)?;
+        Peer::described(cluster, own, node, port).map_err(CpError::Cluster)
     }
-}
 
-impl std::fmt::Display for Peer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.node {
-            None => write!(f, "{}", self.addresses[0]),
-            Some(node) => write!(f, "@{node}:{}", self.port),
+    /// The ways from a node, or from a host that is none, to another one.
+    fn described(cluster: &Cluster, own: Option<&Node>, node: &Node, port: u16) -> io::Result<Peer> {
+        let path = cluster.path().display();
+        let hops = cluster.ways(own, node).map_err(|error| io::Error::new(ErrorKind::HostUnreachable, error))?;
+        if hops.iter().any(|hop| matches!(hop, Hop::Ether(..))) {
+            let what = "shares no IP network with this host, and this goes over UDP: give both an IP address on one in";
+            return Err(io::Error::new(ErrorKind::Unsupported, format!("{} {what} {path}", node.name)));
         }
+        let is_left_out = own.is_none() && cluster.has_gateways();
+        let hint = format!(" This host is no node of {path}, so no gateways are tried; {NODE_VAR} says otherwise.");
+        let described = Described {
+            node: node.number,
+            hops,
+            bonded: cluster.is_bonded(),
+            own: cluster.socket_ip(own),
+            hint: if is_left_out { hint } else { String::new() },
+        };
+        Ok(Peer { name: format!("{}:{port}", node.name), port, route: Route::Cluster(described) })
+    }
+
+    /// Whether the cluster's description says how it is reached.
+    pub fn is_of_cluster(&self) -> bool {
+        matches!(self.route, Route::Cluster(_))
+    }
+
+    /// The address that is tried first.
+    fn first_ip(&self) -> IpAddr {
+        match &self.route {
+            Route::Address(address) => address.ip(),
+            Route::Gateways(gateways, _) => gateways[0].ip(),
+            Route::Cluster(described) => match described.hops.first() {
+                Some(&Hop::Direct(ip)) => ip,
+                Some(Hop::Through(gateway)) => gateway.ip(),
+                Some(Hop::Ether(..)) | None => described.own,
+            },
+        }
+    }
+
+    fn ways(&self, link: LinkId) -> Vec<Way> {
+        let target = |&address: &SocketAddr| Target { link, address: Address::Udp(address) };
+        match &self.route {
+            Route::Address(address) => vec![Way::Direct(target(address))],
+            Route::Gateways(gateways, number) => {
+                gateways.iter().map(|gateway| Way::Through(target(gateway), *number)).collect()
+            }
+            Route::Cluster(Described { node, hops, .. }) => {
+                let number = engine_number(*node, self.port);
+                hops.iter().filter_map(|hop| hop.over_udp(link, self.port, number)).collect()
+            }
+        }
+    }
+
+    /// Connects to it from the address `bind`, as what gateways were `told`.
+    pub fn connect(&self, bind: Option<SocketAddr>, told: Option<u32>) -> Result<Connection, CpError> {
+        let first = self.first_ip();
+        let any: IpAddr = if first.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let (own, bonded, hint) = match &self.route {
+            Route::Cluster(Described { own, bonded, hint, .. }) => (*own, *bonded, hint.as_str()),
+            _ => (any, false, ""),
+        };
+        let local = bind.unwrap_or(SocketAddr::new(own, 0));
+        let number = if self.is_of_cluster() { Number::of_cluster(local.ip())? } else { told.map(Number::Told) };
+        let Keys { keys, keyless } = keys(first.is_loopback())?;
+        let failed = |source| CpError::Bind { address: local.to_string(), source };
+        let (engine, link) = engine(local, number, keys).map_err(failed)?;
+        let (ways, deadline) = (self.ways(link), Some(Instant::now() + ATTEMPT));
+        let channel = engine
+            .connect_over(&Routes { ways: &ways, bonded }, self.port, Mode::Messages, deadline)
+            .map_err(|source| {
+                let keyless = keyless.map(|why| format!(" This end has no key: {why}")).unwrap_or_default();
+                CpError::Connect { peer: self.name.clone(), source, hint: format!("{hint}{keyless}") }
+            })?;
+        Ok(Connection { engine, channel })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]
     fn hosts_are_understood_with_and_without_port() {
+        let address = |text: &str| Written::Address(text.parse().unwrap());
         let cases = [
-            ("10.0.0.1", "10.0.0.1:7447"),
-            ("10.0.0.1:99", "10.0.0.1:99"),
-            ("::1", "[::1]:7447"),
-            ("[::1]:99", "[::1]:99"),
-            ("localhost:99", "127.0.0.1:99"),
+            ("10.0.0.1", address("10.0.0.1:7447")),
+            ("10.0.0.1:99", address("10.0.0.1:99")),
+            ("::1", address("[::1]:7447")),
+            ("[::1]:99", address("[::1]:99")),
+            ("localhost:99", Written::Name("localhost", 99)),
+            ("node3", Written::Name("node3", USUAL_PORT)),
+            ("fe80::1%eth0", Written::Name("fe80::1%eth0", USUAL_PORT)),
+            ("@3", Written::Number(3, USUAL_PORT)),
+            ("@3:99", Written::Number(3, 99)),
         ];
         for (text, expected) in cases {
-            let resolved = resolve(text).unwrap();
-            assert!(
-                resolved.to_string() == expected || (text.starts_with("localhost") && resolved.port() == 99),
-                "{text}: {resolved}"
-            );
+            assert_eq!(Written::parse(text).unwrap(), expected, "{text}");
         }
-        assert!(matches!(resolve("no.such.host.invalid"), Err(CpError::Resolve { .. })));
+        for text in ["node3:", "node3:x", "node3:65536", "@", "@x", "@3:x", "@3:65536", "@-1"] {
+            assert!(matches!(Written::parse(text), Err(CpError::Usage(_))), "{text}");
+        }
+        for text in ["node3:0", "10.0.0.1:0", "@3:0"] {
+            assert!(matches!(Peer::parse(text, &[]), Err(CpError::Usage(_))), "{text}");
+        }
+        assert_eq!(resolve("localhost", 99).unwrap().port(), 99);
+        assert!(matches!(resolve("no.such.host.invalid", 99), Err(CpError::Resolve { .. })));
     }
 
     #[test]
-    fn a_receiver_behind_gateways_is_named_by_its_number() {
+    fn a_receiver_behind_gateways_that_are_named_is_named_by_its_number() {
         let gateways = ["10.0.1.201:7700".to_owned(), "10.0.1.202:7700".to_owned()];
         let peer = Peer::parse("@3", &gateways).unwrap();
-        assert_eq!((peer.addresses.len(), peer.node, peer.port), (2, Some(3), USUAL_PORT));
-        assert_eq!(Peer::parse("@3:99", &gateways).unwrap().to_string(), "@3:99");
-        for (text, gateways) in [("@3", &[][..]), ("@x", &gateways), ("@3:x", &gateways), ("10.0.0.1", &gateways)] {
-            assert!(matches!(Peer::parse(text, gateways), Err(CpError::Usage(_))), "{text}");
+        let addresses = gateways.iter().map(|gateway| gateway.parse().unwrap()).collect();
+        assert_eq!((&peer.route, peer.port), (&Route::Gateways(addresses, 3), USUAL_PORT));
+        assert_eq!(Peer::parse("@3:99", &gateways).unwrap().name, "@3:99");
+        for text in ["@x", "@3:x", "10.0.0.1", "node3"] {
+            assert!(matches!(Peer::parse(text, &gateways), Err(CpError::Usage(_))), "{text}");
         }
         assert!(matches!(Peer::parse("@3", &["10.0.1.201".to_owned()]), Err(CpError::Usage(_))));
+    }
+
+    /// A file with a cluster, for as long as this is there.
+    struct ClusterFile(PathBuf);
+
+    impl ClusterFile {
+        fn new(nodes: &[(u16, &str)]) -> ClusterFile {
+            let path = std::env::temp_dir().join(format!("ropeway-cp-cluster-{}-{}", std::process::id(), nodes.len()));
+            let node =
+                |(number, rest): &(u16, &str)| format!("[[node]]\nnumber = {number}\nname = \"n{number}\"\n{rest}\n");
+            let text: String = nodes.iter().map(node).collect();
+            std::fs::write(&path, format!("trusted = true\nbonded = true\n{text}")).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+            ClusterFile(path)
+        }
+    }
+
+    impl Drop for ClusterFile {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_node_is_reached_by_all_ways_that_the_description_shows() {
+        let file = ClusterFile::new(&[
+            (1, "addresses = { compute = \"10.0.1.1\" }"),
+            (2, "addresses = { compute = \"10.0.1.2\" }"),
+            (3, "addresses = { io = \"10.0.2.3\" }"),
+            (4, "addresses = { compute = \"10.0.1.4\", io = \"10.0.2.4\" }\ngateway = 7700"),
+            (5, "addresses = { compute = \"10.0.1.5\", io = \"10.0.2.5\" }\ngateway = 7700"),
+        ]);
+        let cluster = Cluster::read(&file.0).unwrap();
+        let peer = |from, to| Peer::described(&cluster, cluster.node(from), cluster.node(to).unwrap(), 99).unwrap();
+        let described = |from, to| match peer(from, to).route {
+            Route::Cluster(described) => described,
+            other => panic!("{other:?}"),
+        };
+        let direct = |address: &str| Hop::Direct(address.parse().unwrap());
+        let through = |address: &str| Hop::Through(address.parse().unwrap());
+        let behind = described(1, 3);
+        assert_eq!(behind.hops, [through("10.0.1.4:7700"), through("10.0.1.5:7700")]);
+        assert_eq!((behind.node, behind.own.to_string(), behind.bonded), (3, "10.0.1.1".into(), true));
+        assert_eq!(described(1, 2).hops, [direct("10.0.1.2")]);
+        let twice = described(4, 5);
+        assert_eq!(
+            (twice.hops, twice.own.to_string()),
+            (vec![direct("10.0.1.5"), direct("10.0.2.5")], "0.0.0.0".into())
+        );
+        let peer = peer(1, 3);
+        assert_eq!(
+            (peer.name.as_str(), peer.first_ip().to_string(), peer.is_of_cluster()),
+            ("n3:99", "10.0.1.4".into(), true)
+        );
+        // A host that is no node is told why there may be no way.
+        let stranger = described(9, 3);
+        assert_eq!(stranger.hops, [direct("10.0.2.3")]);
+        assert!(stranger.hint.contains(NODE_VAR) && behind.hint.is_empty(), "{}", stranger.hint);
+        assert!(numbered(&cluster, 9).is_err() && numbered(&cluster, 65_537).is_err());
+    }
+
+    #[test]
+    fn what_the_description_does_not_give_is_said() {
+        let mac = |last: u8| format!("addresses = {{ wire = \"02:00:00:00:00:{last:02}\" }}");
+        let file = ClusterFile::new(&[(1, &mac(1)), (2, &mac(2))]);
+        let cluster = Cluster::read(&file.0).unwrap();
+        let [one, two] = [1, 2].map(|number| cluster.node(number).unwrap());
+        let error = Peer::described(&cluster, Some(one), two, 99).unwrap_err().to_string();
+        assert!(error.contains("n2 shares no IP network") && error.contains("UDP"), "{error}");
+        assert_eq!(own_socket(&cluster, Some(one), one, 99).unwrap().to_string(), "0.0.0.0:99");
+        for own in [Some(one), None] {
+            let error = own_socket(&cluster, own, two, 99).unwrap_err();
+            assert!(error.contains(NODE_VAR), "{error}");
+        }
     }
 }

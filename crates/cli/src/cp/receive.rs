@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ropeway_engine::Mode;
+use ropeway_socket::api::cluster::Keys;
 
 use super::CpError;
-use super::connect::{self, Connection};
+use super::connect::{self, Connection, Number};
 use super::frame::{End, Frame, Have, MOST_MESSAGE_BYTES, Offer, printable};
 use super::progress::Progress;
 
@@ -32,14 +33,19 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// The longest name of a file that Linux takes, less what we put behind it.
 const MOST_NAME_BYTES: usize = 255 - PART.len();
 
-/// Receives until it is killed, or from one sender.
-pub fn run(local: SocketAddr, node: Option<u32>, options: &Options) -> Result<(), CpError> {
+/// Receives until it is killed, or from one sender. Gateways know this end by the number that was told them, or that the cluster's description has.
+pub fn run(local: SocketAddr, told: Option<u32>, options: &Options) -> Result<(), CpError> {
     let meta = std::fs::metadata(&options.directory).map_err(CpError::file(options.directory.display().to_string()))?;
     if !meta.is_dir() {
         return Err(CpError::Usage(format!("{} is not a directory", options.directory.display())));
     }
     let failed = |source| CpError::Bind { address: local.to_string(), source };
-    let (engine, link) = connect::engine(local, node, connect::keys(local.ip())?).map_err(failed)?;
+    let number = match told {
+        Some(number) => Some(Number::Told(number)),
+        None => Number::of_cluster(local.ip())?,
+    };
+    let Keys { keys, .. } = connect::keys(local.ip().is_loopback())?;
+    let (engine, link) = connect::engine(local, number, keys).map_err(failed)?;
     // Port 0 was replaced by one that is free.
     let port = match engine.local(link) {
         Some(ropeway_engine::link::Address::Udp(address)) => address.port(),
