@@ -1,6 +1,6 @@
 //! `ropeway cp` between the hosts of a box: through losses, cuts and deaths, every byte arrives once or the copy says why not.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -222,4 +222,113 @@ fn between_hosts_somebody_must_have_decided_about_keys() {
     undecided.env_remove("ROPEWAY_TRUSTED").env_remove("ROPEWAY_KEY_FILE");
     let finished = Process::spawn(undecided).wait(LIMIT).expect("in time");
     assert!(!finished.success() && finished.stderr.contains("ropeway key new"), "{}", finished.stderr);
+}
+
+/// The description of a cluster of two nodes, so that nobody else can write it whatever the umask.
+fn described(files: &Files, first: &str, addresses: [&str; 2]) -> PathBuf {
+    let node = |number: usize, address: &str| {
+        format!("[[node]]\nnumber = {number}\nname = \"node{number}\"\naddresses = {{ net = \"{address}\" }}\n")
+    };
+    let path = files.dir.path().join("cluster.toml");
+    std::fs::write(&path, [format!("{first}\n"), node(1, addresses[0]), node(2, addresses[1])].concat())
+        .expect("written");
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644)).expect("it is ours");
+    path
+}
+
+/// A command of a member of a cluster; `node`: where the addresses do not say which it is.
+fn member(mut cmd: Command, description: &Path, node: Option<&str>) -> Command {
+    cmd.env("ROPEWAY_CLUSTER", description);
+    if let Some(node) = node {
+        cmd.env("ROPEWAY_NODE", node);
+    }
+    cmd
+}
+
+#[test]
+fn a_node_of_the_cluster_is_named_and_what_is_none_is_a_hosts_name() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "2"]);
+    let files = Files::new(1_000_000);
+    let addresses = ["h1", "h2"].map(|host| cluster.v4(host).to_string());
+    let description = described(&files, "trusted = true", [&addresses[0], &addresses[1]]);
+    let receiver = cluster.spawn("h2", &member(receive(&files, &format!("node2:{PORT}")), &description, None));
+    receiver.wait_until("it receives", LIMIT, || receiver.stderr().contains("receiving into")).expect("in time");
+    for to in [format!("node2:{PORT}"), format!("@2:{PORT}"), peer(&cluster)] {
+        cluster.run("h1", &member(send(&files, &to), &description, None), LIMIT).expect_success();
+        files.assert_arrived();
+        std::fs::remove_file(files.target().join("file")).expect("it is there");
+    }
+    // The usual port, where nobody is.
+    let nobody = cluster.run("h1", &member(send(&files, "node2"), &description, None), LIMIT);
+    assert!(!nobody.success() && nobody.stderr.contains("node2:7447: "), "{}", nobody.stderr);
+    // Only at the node's address.
+    let elsewhere = cluster.run("h2", &send(&files, &format!("127.0.0.1:{PORT}")), LIMIT);
+    assert!(!elsewhere.success(), "{}", elsewhere.stderr);
+    let other = cluster.run("h1", &member(receive(&files, "node2:0"), &description, None), LIMIT);
+    assert!(!other.success() && other.stderr.contains("this host is node1 in"), "{}", other.stderr);
+}
+
+#[test]
+fn the_keys_of_the_cluster_hold_where_nobody_says_otherwise() {
+    let files = Files::new(100_000);
+    for name in ["key", "other"] {
+        let path = files.dir.path().join(name).display().to_string();
+        Process::spawn(command(env::ropeway(), ["key", "new", &path])).succeed(LIMIT);
+    }
+    let description = described(&files, "key_file = \"key\"", ["127.0.0.1", "127.0.0.2"]);
+    let of = |mut cmd: Command, node: &str| {
+        cmd.env_remove("ROPEWAY_TRUSTED").env_remove("ROPEWAY_KEY_FILE").env("ROPEWAY_CONFIG", "/dev/null");
+        member(cmd, &description, Some(node))
+    };
+    let receiver = Process::spawn(of(receive(&files, "node2:0"), "node2"));
+    receiver.wait_until("it receives", LIMIT, || receiver.stderr().contains(" at 127.0.0.2:")).expect("in time");
+    let port = receiver.stderr().trim_end().rsplit(':').next().expect("a port").to_owned();
+    let to = format!("node2:{port}");
+    let mut other = of(send(&files, &to), "node1");
+    other.env("ROPEWAY_KEY_FILE", files.dir.path().join("other"));
+    let refused = Process::spawn(other).wait(LIMIT).expect("in time");
+    assert!(!refused.success() && refused.stderr.contains("key"), "{}", refused.stderr);
+    Process::spawn(of(send(&files, &to), "node1")).succeed(LIMIT);
+    files.assert_arrived();
+}
+
+#[test]
+fn what_the_cluster_file_cannot_mean_is_said_with_what_to_do() {
+    let files = Files::new(10);
+    let description = described(&files, "trusted = true", ["198.51.100.1", "198.51.100.2"]);
+    let broken = files.dir.path().join("broken.toml");
+    std::fs::write(&broken, "trusted = true\n[[node]]\nnumber = 0\n").expect("written");
+    let missing = files.dir.path().join("missing.toml");
+    let off = PathBuf::from("off");
+    let cases: &[(&Path, &[&str], &[&str])] = &[
+        (&description, &["no-such-node.invalid"], &["cannot resolve", "a node in", "cluster.toml"]),
+        (&off, &["no-such-node.invalid"], &["cannot resolve", "ROPEWAY_CLUSTER"]),
+        (&description, &["node2:x"], &["from 1 to 65535", "node2:x"]),
+        (&description, &["node2:0"], &["port 0"]),
+        (&description, &["node2:70000"], &["from 1 to 65535"]),
+        (&description, &["@9"], &["cluster.toml has no node with the number 9"]),
+        (&off, &["@2"], &["--gateway", "ROPEWAY_CLUSTER"]),
+        (&description, &["node2", "--node", "1"], &["--gateway", "ROPEWAY_NODE"]),
+        (&broken, &["node2"], &["broken.toml", "line 2", "missing field `name`"]),
+        (&missing, &["node2"], &["missing.toml", "ROPEWAY_CLUSTER"]),
+        (
+            &description,
+            &["node2", "--bind", "node1:7447"],
+            &["--bind node1", "this host is no node of", "ROPEWAY_NODE"],
+        ),
+        (&description, &["node2", "--bind", "node9:7447"], &["--bind takes ADDRESS:PORT", "node9"]),
+    ];
+    for (description, args, texts) in cases {
+        let mut cmd = command(env::ropeway(), ["cp", &files.source()]);
+        cmd.args(*args);
+        let finished = Process::spawn(member(cmd, description, None)).wait(LIMIT).expect("in time");
+        let told = &finished.stderr;
+        assert!(!finished.success() && texts.iter().all(|text| told.contains(text)), "{args:?}: {told}");
+    }
+    // An address needs none of it where somebody else has decided about keys.
+    let mut by_address = member(send(&files, "127.0.0.1:9"), &broken, None);
+    by_address.env_remove("ROPEWAY_KEY_FILE").env("ROPEWAY_TRUSTED", "1");
+    let finished = Process::spawn(by_address).wait(LIMIT).expect("in time");
+    assert!(!finished.success() && finished.stderr.contains("nobody listens"), "{}", finished.stderr);
 }

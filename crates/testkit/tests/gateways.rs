@@ -1,5 +1,5 @@
 //! Gateways between two segments of a box, whose kernels forward nothing: a copy goes through them, and goes on when one is killed; so do streams to nodes of a
-//! cluster, from Rust and from C, and the datagrams of document 0.
+//! cluster, from Rust and from C, copies to these, and the datagrams of document 0.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -91,6 +91,7 @@ impl Files {
         std::fs::metadata(self.copy()).map_or(0, |meta| meta.len())
     }
 
+    /// What `ropeway cp` has so far.
     fn part_bytes(&self) -> u64 {
         std::fs::metadata(self.target().join("file.ropeway-part")).map_or(0, |meta| meta.len())
     }
@@ -223,6 +224,14 @@ fn described(cluster: &TestBox, dir: &Path, first: &str) -> PathBuf {
     described_by(&|port| cluster.v4(port).into(), dir, first)
 }
 
+fn described_in(cluster: &TestBox, with_ipv6: bool, dir: &Path) -> PathBuf {
+    let address_of = |port: &str| match with_ipv6 {
+        false => IpAddr::from(cluster.v4(port)),
+        true => cluster.v6(port).into(),
+    };
+    described_by(&address_of, dir, "")
+}
+
 fn described_by(address_of: &dyn Fn(&str) -> IpAddr, dir: &Path, first: &str) -> PathBuf {
     let mut text = format!("trusted = true\n{first}\n");
     for (number, host, network) in [(1, "h1", "compute"), (2, "h2", "compute"), (3, "h3", "io"), (4, "h4", "io")] {
@@ -280,23 +289,45 @@ fn forwarded(cluster: &TestBox) -> [u64; 2] {
     ["g1", "g2"].map(|host| counted(cluster, host, "forwarded_bytes"))
 }
 
+/// `ropeway cp` receives at a node, wherever it does unless told otherwise, and from one sender.
+fn receiving_node(cluster: &TestBox, description: &Path, host: &str, files: &Files) -> Process {
+    let receive = ["cp", "--receive", "--once", &files.target().display().to_string()];
+    let receiver = cluster.spawn(host, &member(description, env::ropeway(), &receive));
+    receiver.wait_until("it receives", LIMIT, || receiver.stderr().contains("receiving into")).expect("in time");
+    receiver
+}
+
+fn sending_node(description: &Path, files: &Files, to: &str) -> Command {
+    member(description, env::ropeway(), &["cp", &files.dir.path().join("file").display().to_string(), to])
+}
+
+/// From h1 to h3, that is node3, by the example program `copy` in one language or another.
 fn survives_the_default_gateway(copy: &Path, with_ipv6: bool) {
+    let start = |cluster: &TestBox, description: &Path, files: &Files| {
+        copies(cluster, description, copy, [("h1", "node1"), ("h3", "node3")], files)
+    };
+    goes_on_when_the_default_gateway_is_killed(with_ipv6, Files::copied_bytes, start);
+}
+
+fn goes_on_when_the_default_gateway_is_killed(
+    with_ipv6: bool,
+    bytes_there: impl Fn(&Files) -> u64,
+    start: impl Fn(&TestBox, &Path, &Files) -> [Process; 2],
+) {
     let cluster = apart(&["--rate", "100mbit"]);
     let files = Files::new(24_000_000);
-    let address_of = |port: &str| match with_ipv6 {
-        false => IpAddr::from(cluster.v4(port)),
-        true => cluster.v6(port).into(),
-    };
-    let description = described_by(&address_of, files.dir.path(), "");
+    let description = described_in(&cluster, with_ipv6, files.dir.path());
     let gateways = ["g1", "g2"].map(|host| gateway_of_cluster(&cluster, &description, host));
-    let [sender, receiver] = copies(&cluster, &description, copy, [("h1", "node1"), ("h3", "node3")], &files);
-    sender.wait_until("a part is there", LIMIT, || files.copied_bytes() > 4_000_000).expect("in time");
+    let [sender, receiver] = start(&cluster, &description, &files);
+    sender.wait_until("a part is there", LIMIT, || bytes_there(&files) > 4_000_000).expect("in time");
     let before = forwarded(&cluster);
     assert!(before[0] > 4_000_000, "the numbers say that the first is the default: {before:?}");
     gateways[0].signal(Signal::KILL);
     gateways[0].wait(LIMIT).expect("killed");
-    sender.succeed(LIMIT);
-    receiver.succeed(LIMIT);
+    for end in [sender, receiver] {
+        let ended = end.succeed(LIMIT);
+        assert!(!ended.stderr.contains("lost"), "one and the same connection: {}", ended.stderr);
+    }
     files.assert_arrived();
     let by_second = counted(&cluster, "g2", "forwarded_bytes");
     println!("{before:?} bytes through both when the first was killed, {by_second} through the second in all");
@@ -325,6 +356,74 @@ fn so_does_one_of_a_program_in_c_over_ipv6() {
     need_box!();
     need_program!("cc");
     survives_the_default_gateway(&c_program("crates/capi/examples/copy.c"), true);
+}
+
+#[test]
+fn so_does_a_copy_to_a_node_by_its_name() {
+    need_box!();
+    goes_on_when_the_default_gateway_is_killed(false, Files::part_bytes, |cluster, description, files| {
+        let receiver = receiving_node(cluster, description, "h3", files);
+        [cluster.spawn("h1", &sending_node(description, files, "node3")), receiver]
+    });
+}
+
+#[test]
+fn a_copy_to_a_node_begins_without_the_default_gateway_and_says_so_without_any() {
+    need_box!();
+    let cluster = apart(&[]);
+    let files = Files::new(1_000_000);
+    let description = described_in(&cluster, true, files.dir.path());
+    let receiver = receiving_node(&cluster, &description, "h3", &files);
+    let none = cluster.run("h1", &sending_node(&description, &files, "node3"), LIMIT);
+    assert!(!none.success() && none.stderr.contains("node3:7447: "), "{}", none.stderr);
+    let _second = gateway_of_cluster(&cluster, &description, "g2");
+    let mut stranger = sending_node(&description, &files, "node3");
+    stranger.env("ROPEWAY_NODE", "nobody");
+    let refused = cluster.run("h1", &stranger, LIMIT);
+    assert!(!refused.success() && refused.stderr.contains("no node `nobody`"), "{}", refused.stderr);
+    cluster.run("h1", &sending_node(&description, &files, "@3"), LIMIT).expect_success();
+    receiver.succeed(LIMIT);
+    files.assert_arrived();
+}
+
+#[test]
+fn who_knows_of_no_cluster_copies_to_a_node_beside_it_by_its_address() {
+    need_box!();
+    let cluster = apart(&[]);
+    let files = Files::new(1_000_000);
+    let description = described(&cluster, files.dir.path(), "");
+    // Its packets are shorter than those of a host without gateways.
+    let receiver = receiving_node(&cluster, &description, "h3", &files);
+    let address = cluster.v4("h3").to_string();
+    cluster.run("h4", &sending_node(Path::new("off"), &files, &address), LIMIT).expect_success();
+    receiver.succeed(LIMIT);
+    files.assert_arrived();
+}
+
+#[test]
+fn a_copy_to_a_node_on_two_networks_begins_while_the_first_is_cut_and_goes_over_both_when_bonded() {
+    need_box!();
+    let cluster = apart(&["--rate", "100mbit"]);
+    let files = Files::new(12_000_000);
+    let description = described(&cluster, files.dir.path(), "bonded = true");
+    let sent = |port: &str| cluster.port(port).received_bytes;
+    let begin = || {
+        let receiver = receiving_node(&cluster, &description, "g2", &files);
+        [cluster.spawn("g1", &sending_node(&description, &files, "g2")), receiver]
+    };
+    cluster.cut("g1-compute");
+    let [sender, receiver] = begin();
+    sender.wait_until("a part is there", LIMIT, || files.part_bytes() > 0).expect("in time");
+    cluster.heal("g1-compute");
+    [sender, receiver].iter().for_each(|end| drop(end.succeed(LIMIT)));
+    files.assert_arrived();
+    std::fs::remove_file(files.copy()).expect("it is there");
+    let before = [sent("g1-compute"), sent("g1-io")];
+    begin().iter().for_each(|end| drop(end.succeed(LIMIT)));
+    files.assert_arrived();
+    let then = [sent("g1-compute") - before[0], sent("g1-io") - before[1]];
+    println!("{then:?} bytes over each network");
+    assert!(then.iter().all(|&bytes| bytes > 3_000_000), "{then:?}");
 }
 
 #[test]
