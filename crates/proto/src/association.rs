@@ -182,6 +182,8 @@ pub struct Association {
     pub granted: u64,
     pub granted_at: Time,
     pub arrivals_unacked: u16,
+    /// Packets with short headers sent since something was said of the moment.
+    pub unsaid_packets: u32,
     pub arrived_at: Time,
     /// How long a number may be late before it is asked for.
     pub reorder_ns: u64,
@@ -288,6 +290,7 @@ impl Association {
             granted: 0,
             granted_at: now,
             arrivals_unacked: 0,
+            unsaid_packets: 0,
             arrived_at: now,
             reorder_ns: 0,
             quiet_arrivals: 0,
@@ -454,6 +457,7 @@ impl Association {
     /// A packet with the header of this moment has left: acknowledgment, grant and times are told.
     pub fn said(&mut self, now: Time) {
         (self.ack_due, self.asked) = (false, false);
+        self.unsaid_packets = 0;
         self.ack_at = None;
         self.arrivals_unacked = 0;
         if self.outstanding_packets() > 0 {
@@ -490,13 +494,12 @@ impl Association {
     }
 
     /// A packet that does not say how much waits behind it: less by what it carries than was said before.
-    pub fn estimate_backlog(&mut self, header: &Header, is_newest: bool) {
-        if header.flags.contains(Flags::TXF) && is_newest {
-            self.peer_backlog = 0;
-        } else if !header.flags.contains(Flags::RTX) {
+    pub fn estimate_backlog(&mut self, header: &Header) {
+        self.peer_backlog = match header.flags.contains(Flags::TXF) {
+            true => 0,
             // Something does.
-            self.peer_backlog = self.peer_backlog.saturating_sub(u64::from(header.length)).max(1);
-        }
+            false => self.peer_backlog.saturating_sub(u64::from(header.length)).max(1),
+        };
     }
 
     /// What was sent after this moment of our clock had not reached the peer when it made this header, unless it overtook something. `None`: not known.

@@ -7,7 +7,7 @@ use ropeway_proto::{Config, Mode};
 use world::*;
 
 const LINE: u64 = 1_000_000_000;
-/// Of the line, what is payload: 1456 of 1472 + 46 bytes, or a little less with a key.
+/// Of the line, what is payload: 1454.5 of 1472 + 46 bytes, or a little less with a key.
 const PAYLOAD_SHARE: f64 = PAYLOAD_BYTES / 1518.0;
 
 fn net() -> Net {

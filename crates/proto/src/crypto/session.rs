@@ -235,7 +235,7 @@ impl Session {
         self.send.generation
     }
 
-    /// Seals a packet: `header` (24 or 28 bytes, as it is to be sent, but for PHASE, which is set here), 4 bytes of
+    /// Seals a packet: `header` (16, 24 or 28 bytes, as it is to be sent, but for PHASE, which is set here), 4 bytes of
     /// counter, `payload` encrypted, 16 bytes of tag. Returns its length in `out`.
     pub fn seal(&mut self, now_ns: u64, header: &[u8], payload: &[u8], out: &mut [u8]) -> Result<usize, SealError> {
         let length = header.len() + payload.len() + OVERHEAD_BYTES;

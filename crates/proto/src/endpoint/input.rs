@@ -2,11 +2,12 @@
 
 use ropeway_wire::{AbortFields, Block, Blocks, FinFields, Flags, Header, Malformed, OpenFields, Packet, Type, expand};
 
-use super::{Endpoint, Path};
+use super::{BATCH_PACKETS, Endpoint, Path};
 use crate::association::{Association, MOST_REFUSALS};
 use crate::config::{Config, GateMode};
 use crate::pool::SHORT_SAVES_BYTES;
-use crate::received::Arrival;
+use crate::received::{Arrival, WINDOW_PACKETS};
+use crate::routes::MOST_PATHS;
 use crate::time::Time;
 
 /// The reorder window never grows beyond this many round-trip times: what is later than that may as well be lost.
@@ -23,9 +24,9 @@ const REORDER_LEAST_NS: u64 = 1_000;
 const RIDE_PACKETS: u16 = 4;
 /// ... and as late.
 const RIDE_DELAY: u64 = 40;
-/// Who sends blindly cannot know the next number, and has no acknowledgment to guess where the header is short: no more numbers than these are taken. As many as
+/// Who sends blindly cannot know the next number, and has no acknowledgment to guess where the header is short: no more new numbers than these are taken. As many as
 /// batches over other paths, which are still to arrive, may have in between.
-const SHORT_AHEAD_PACKETS: i64 = 256;
+const SHORT_AHEAD_PACKETS: i64 = (BATCH_PACKETS * MOST_PATHS) as i64;
 
 impl Endpoint {
     /// Takes one packet that arrived over `path`; `congested` if a router or gateway marked it. After the last of those that arrived
@@ -143,25 +144,33 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Takes over what every header says: acknowledgment, grant, times, backlog. Gives the full number; `None` if number or ack cannot be true.
+    /// Takes over what a header says: acknowledgment, grant, times, backlog. Gives the full number; `None` if number or ack cannot be true.
     pub(super) fn take_header(&mut self, now: Time, index: u32, header: &Header) -> Option<u64> {
         let association = &mut self.associations[index as usize];
         let number = expand(association.received.next(), header.number);
         let ahead = number.wrapping_sub(association.received.base());
         // Too far ahead; what lies behind is a repetition, and its acknowledgment may still be news.
-        if ahead > crate::received::WINDOW_PACKETS && ahead < u64::MAX / 2 {
+        if ahead > WINDOW_PACKETS && ahead < u64::MAX / 2 {
             return None;
         }
         let beyond = number.wrapping_sub(association.received.next()) as i64;
-        if header.is_short && beyond >= SHORT_AHEAD_PACKETS {
-            return None;
-        }
         let is_newest = beyond >= 0;
-        let (freed, may_send) = if header.is_short {
-            association.estimate_backlog(header, is_newest);
-            (0, false)
-        } else {
-            self.take_moment(now, index, header, is_newest)?
+        let (freed, may_send) = match header.is_short {
+            true => {
+                let behind = 0u64.wrapping_sub(ahead) as i64;
+                if beyond >= SHORT_AHEAD_PACKETS || behind > WINDOW_PACKETS as i64 {
+                    return None;
+                }
+                if behind > 0 {
+                    // A repetition, and no sign of life: anybody could have made it up.
+                    return Some(number);
+                }
+                if is_newest {
+                    association.estimate_backlog(header);
+                }
+                (0, false)
+            }
+            false => self.take_moment(now, index, header, is_newest)?,
         };
         let association = &mut self.associations[index as usize];
         association.heard_at = now;
@@ -445,7 +454,10 @@ impl Endpoint {
             let due = association.ack_due || association.arrivals_unacked >= self.config.packets_to_ack;
             let is_over = association.peer_backlog == 0;
             if is_over {
-                released.push(index);
+                // Whose last word was an acknowledgment gets none for it.
+                if due || association.received.base() != association.esp_ack {
+                    released.push(index);
+                }
             } else if due && association.received.base() != association.esp_ack {
                 // A question is answered at once, if only with the acknowledgment of before: silence would be taken for death.
                 association.ack_due = association.asked;

@@ -15,6 +15,8 @@ use crate::time::Time;
 pub const BATCH_PACKETS: usize = 64;
 /// What most turns have at most: clearing room for a whole batch would cost more than sending these.
 const FEW_PACKETS: usize = 4;
+/// So many packets in a row, of many channels, leave with short headers before a control packet says what they leave out.
+const MOST_UNSAID_PACKETS: u32 = 64;
 /// Longest control packet: header and about eighty ranges. More goes into the next.
 const CONTROL_BYTES: usize = 512;
 /// Channels looked at in vain before an association's turn ends; those that wait for company have a timer.
@@ -250,6 +252,7 @@ impl Endpoint {
             let Packet { kind, is_short, channel, back, .. } = *packet;
             let number = number as u32;
             let header = Header { kind, is_short, flags, length, number, channel, back, backlog, ..template };
+            debug_assert_eq!(header.bytes(), packet.header_bytes());
             packet.payload.with_header(packet.header_bytes(), |out| {
                 // The headroom was made for it.
                 let _ = header.write(out);
@@ -446,8 +449,15 @@ fn number_packet(association: &mut Association, mut packet: Packet, now: Time) -
     if association.sent.in_flight() == 0 {
         association.waiting_since = now;
     }
-    if !std::mem::replace(&mut association.busy, true) {
+    let begins = !std::mem::replace(&mut association.busy, true);
+    if begins {
         packet.flags.insert(Flags::TXS);
+    }
+    if packet.is_short {
+        association.unsaid_packets += 1;
+        // A control packet says how much waits, and when it was: a channel that had no credit goes on in the middle of its packets, and those of many channels can
+        // follow each other.
+        association.ack_due |= begins || association.unsaid_packets >= MOST_UNSAID_PACKETS;
     }
     let is_last = association.backlog_bytes == 0;
     if is_last {
