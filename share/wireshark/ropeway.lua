@@ -22,9 +22,6 @@ local TYPES = {
 }
 local TYPE = {}
 for number, name in pairs(TYPES) do TYPE[name] = number end
--- VERSION has no version; with one, its number is DATA with the short header.
-local TYPE_NAMES = { [0] = "VERSION, or DATA with the short header" }
-for number = 1, #TYPES do TYPE_NAMES[number] = TYPES[number] end
 
 local ERROR_CODES = {
     [0] = "CLOSED", "REFUSED", "BUSY", "RESET", "TOO_LONG", "PROTOCOL", "TIMEOUT", "UNKNOWN", "KEY", "VERSION", "CROSSED",
@@ -46,7 +43,8 @@ local function define(name, make, ...)
 end
 
 define("version", ProtoField.uint8, "Version", base.DEC, nil, 0xF0)
-define("type", ProtoField.uint8, "Type", base.DEC, TYPE_NAMES, 0x0F)
+define("type", ProtoField.uint8, "Type", base.DEC, TYPES, 0x0F)
+define("short", ProtoField.bool, "Short header")
 define("flags", ProtoField.uint8, "Flags", base.HEX)
 local FLAGS = {
     { "flags.txs", "TXS: the send queue was empty before", 0x01 },
@@ -479,7 +477,9 @@ end
 
 local function dissect_header(packet, kind, is_short, tree)
     tree:add(field["version"], packet(0, 1))
-    tree:add(field["type"], packet(0, 1))
+    -- What is DATA is found as such, whichever header it has.
+    tree:add(field["type"], packet(0, 1), kind)
+    if is_short then tree:add(field["short"], packet(0, 1), true):set_generated() end
     local flags, set = {}, {}
     local branch = tree:add(field["flags"], packet(1, 1))
     for bit, flag in ipairs(FLAGS) do

@@ -102,7 +102,10 @@ impl Expected {
 
     fn header(&mut self, header: &Header) {
         self.add("version", if header.kind == Type::Version { 0 } else { VERSION });
-        self.add("type", if header.is_short { 0 } else { header.kind as u8 });
+        self.add("type", header.kind as u8);
+        if header.is_short {
+            self.add("short", 1);
+        }
         self.add("flags", format!("0x{:02x}", header.flags.0));
         let flags = ["txs", "txf", "first", "last", "records", "rtx", "phase", "echo"];
         for (bit, flag) in flags.into_iter().enumerate() {
