@@ -109,14 +109,13 @@ impl Endpoint {
         };
         numbers.clear();
         self.numbers = numbers;
-        if turn == Some(Turn::LinkFull) {
-            return Turn::LinkFull;
+        if let Some(turn) = turn {
+            return turn;
         }
-        // Short headers have not said it.
         if self.associations[index as usize].ack_due && !self.transmit_control(now, index, first_flight, None, sink) {
             return Turn::LinkFull;
         }
-        turn.unwrap_or(Turn::Finished)
+        Turn::Finished
     }
 
     pub(super) fn first_flight(&self, index: u32) -> u8 {
