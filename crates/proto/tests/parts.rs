@@ -2,7 +2,7 @@
 
 mod world;
 
-use ropeway_proto::{Config, ErrorCode, Event, Mode, Part, RecvError, SendError};
+use ropeway_proto::{ChannelId, Config, ErrorCode, Event, Mode, Part, RecvError, SendError};
 use world::{MS, Net, S, World, pair, wait_for};
 
 /// One of several users of a channel, who waits for a message and has a part of it, perhaps.
@@ -13,6 +13,23 @@ struct Reader {
 
 fn message(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|place| (number + place / 7) as u8).collect()
+}
+
+/// Two hosts, and a message of 200,000 bytes of which the first part has been handed over.
+struct Begun {
+    world: World,
+    client: ChannelId,
+    server: ChannelId,
+    long: Vec<u8>,
+    sent: usize,
+}
+
+fn begun() -> Begun {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Messages);
+    let (long, now) = (message(0, 200_000), world.time());
+    let sent = world.hosts[0].send_part(now, client, &long, 0).unwrap();
+    Begun { world, client, server, long, sent }
 }
 
 #[test]
@@ -133,10 +150,8 @@ fn what_was_put_back_counts_as_unread_when_the_reader_closes() {
 
 #[test]
 fn an_end_comes_behind_the_message_that_is_being_handed_over() {
-    let mut world = World::new(2, Net::default(), &Config::default(), 1);
-    let (client, server) = pair(&mut world, Mode::Messages);
-    let (long, now) = (message(0, 200_000), world.time());
-    let sent = world.hosts[0].send_part(now, client, &long, 0).unwrap();
+    let Begun { mut world, client, server, long, sent } = begun();
+    let now = world.time();
     world.hosts[0].shutdown(now, client).unwrap();
     assert_eq!(world.hosts[0].send(now, client, b"other"), Err(SendError::Closed));
     world::pass(&mut world, 20 * MS);
@@ -150,10 +165,7 @@ fn an_end_comes_behind_the_message_that_is_being_handed_over() {
 
 #[test]
 fn while_one_reader_has_a_part_another_one_finds_neither_messages_nor_the_end() {
-    let mut world = World::new(2, Net::default(), &Config::default(), 1);
-    let (client, server) = pair(&mut world, Mode::Messages);
-    let (long, now) = (message(0, 200_000), world.time());
-    let sent = world.hosts[0].send_part(now, client, &long, 0).unwrap();
+    let Begun { mut world, client, server, long, sent } = begun();
     world::pass(&mut world, 20 * MS);
     let (mut out, mut part) = (vec![0; 200_000], Part::default());
     assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut part), Err(RecvError::WouldBlock));
@@ -174,10 +186,7 @@ fn while_one_reader_has_a_part_another_one_finds_neither_messages_nor_the_end() 
 
 #[test]
 fn what_a_channel_can_do_is_said_rightly_while_parts_are_on_their_way() {
-    let mut world = World::new(2, Net::default(), &Config::default(), 1);
-    let (client, server) = pair(&mut world, Mode::Messages);
-    let (long, now) = (message(0, 200_000), world.time());
-    let sent = world.hosts[0].send_part(now, client, &long, 0).unwrap();
+    let Begun { mut world, client, server, long, sent } = begun();
     world::pass(&mut world, 50 * MS);
     let readiness = world.hosts[0].readiness(client).unwrap();
     assert!(!readiness.drained && !readiness.writable, "{readiness:?}");
