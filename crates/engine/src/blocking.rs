@@ -3,7 +3,7 @@
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ropeway_proto::Time;
+use ropeway_proto::{Landing, Time};
 
 use crate::core::{Core, Poller};
 use crate::engine::Engine;
@@ -27,6 +27,26 @@ struct Wait {
     pace: Pace,
 }
 
+/// What a call waits for.
+pub(crate) trait Attempt<T> {
+    /// Looks whether it is there.
+    fn attempt(&mut self, core: &mut Core, now: Time) -> Option<Result<T, Error>>;
+
+    /// Memory that what arrives next may go to at once; the next attempt finds it there.
+    fn land<R>(&mut self, turn: impl FnOnce(&mut Option<Landing<'_>>) -> R) -> R {
+        turn(&mut None)
+    }
+}
+
+/// Looks, and has no memory for what arrives.
+struct Look<F>(F);
+
+impl<T, F: FnMut(&mut Core, Time) -> Option<Result<T, Error>>> Attempt<T> for Look<F> {
+    fn attempt(&mut self, core: &mut Core, now: Time) -> Option<Result<T, Error>> {
+        (self.0)(core, now)
+    }
+}
+
 impl Engine {
     /// Calls `attempt` until it gives something, polling the links meanwhile or waiting for the thread that does.
     pub(crate) fn block<T>(
@@ -43,10 +63,21 @@ impl Engine {
 /// The same for who has the lock already.
 pub(crate) fn block_locked<'a, T>(
     inner: &'a Inner,
+    core: MutexGuard<'a, Core>,
+    subject: Subject,
+    deadline: Option<Instant>,
+    attempt: impl FnMut(&mut Core, Time) -> Option<Result<T, Error>>,
+) -> Result<T, Error> {
+    block_for(inner, core, subject, deadline, &mut Look(attempt))
+}
+
+/// The same for who may have memory for what arrives.
+pub(crate) fn block_for<'a, T>(
+    inner: &'a Inner,
     mut core: MutexGuard<'a, Core>,
     subject: Subject,
     deadline: Option<Instant>,
-    mut attempt: impl FnMut(&mut Core, Time) -> Option<Result<T, Error>>,
+    attempt: &mut impl Attempt<T>,
 ) -> Result<T, Error> {
     let mut now = inner.now();
     core.renew_calls();
@@ -55,7 +86,7 @@ pub(crate) fn block_locked<'a, T>(
         // A program that always finds something to read would never look at the links, and nobody would get a grant.
         core.turn(now);
     }
-    let mut result = attempt(&mut core, now);
+    let mut result = attempt.attempt(&mut core, now);
     // What takes long looks at the links, and at the clock, itself.
     now = now.max(core.turned_at());
     let waits = result.is_none();
@@ -66,7 +97,7 @@ pub(crate) fn block_locked<'a, T>(
         let spin_ns = core.spin.budget_ns(now);
         let spin_until = now.after(spin_ns);
         let wait = Wait { subject, since: now, deadline, polling: false, aside: false, spin_ns, spin_until, pace };
-        (core, now, result) = wait.run(inner, core, &mut attempt);
+        (core, now, result) = wait.run(inner, core, attempt);
     }
     inner.follow_up(&mut core, now);
     if !waits {
@@ -83,7 +114,7 @@ impl Wait {
         mut self,
         inner: &'a Inner,
         mut core: MutexGuard<'a, Core>,
-        attempt: &mut impl FnMut(&mut Core, Time) -> Option<Result<T, Error>>,
+        attempt: &mut impl Attempt<T>,
     ) -> (MutexGuard<'a, Core>, Time, Option<Result<T, Error>>) {
         // What the first attempt made leaves before anybody sleeps, and who sleeps on the links must know of its timers.
         core.finish(self.since);
@@ -96,9 +127,9 @@ impl Wait {
                 core = self.sleep_beside(inner, core, inner.now());
                 now = inner.now();
             } else {
-                (core, now) = self.poll(inner, core);
+                (core, now) = self.poll(inner, core, attempt);
             }
-            let result = attempt(&mut core, now);
+            let result = attempt.attempt(&mut core, now);
             let now = now.max(core.turned_at());
             let is_over = self.deadline.is_some_and(|deadline| now >= deadline) || core.shut_down;
             if result.is_some() || is_over {
@@ -119,14 +150,19 @@ impl Wait {
     }
 
     /// Looks at the links once, and spins or sleeps if they have nothing.
-    fn poll<'a>(&mut self, inner: &'a Inner, mut core: MutexGuard<'a, Core>) -> (MutexGuard<'a, Core>, Time) {
+    fn poll<'a, T>(
+        &mut self,
+        inner: &'a Inner,
+        mut core: MutexGuard<'a, Core>,
+        attempt: &mut impl Attempt<T>,
+    ) -> (MutexGuard<'a, Core>, Time) {
         if core.poller == Poller::Helper {
             inner.ring_helper();
         }
         (core.poller, self.polling) = (Poller::Caller, true);
         inner.note_polled(true);
         let mut now = inner.now();
-        if core.turn_for_message(now) {
+        if attempt.land(|landing| core.turn_for(now, landing)) {
             core.spin.found(&self.pace, now);
             if core.arrived_at == now && self.spin_ns > 0 {
                 core.spin.succeeded();

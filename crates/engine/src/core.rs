@@ -6,7 +6,7 @@ use crate::shimmed::Shimmed;
 use crate::spin::Spin;
 use crate::wait::{Subject, Waiters};
 use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
-use ropeway_proto::{ChannelId, Endpoint, Joined, Path, Time};
+use ropeway_proto::{ChannelId, Endpoint, Joined, Landing, Path, Time};
 use std::collections::BTreeMap;
 
 /// Packets taken from one link in one turn: enough for a merged arrival of 64 KiB, few enough that answers do not wait.
@@ -189,14 +189,14 @@ impl Core {
     pub fn turn(&mut self, now: Time) -> bool {
         // First, so that what arrives is granted out of it.
         let may_grant = self.share.take_turn(&mut self.endpoint, now);
-        let arrived = self.receive(now);
+        let arrived = self.receive(now, &mut None);
         self.end_turn(now, arrived, may_grant)
     }
 
-    /// A turn for who waits for a message: if nothing else has come, whatever else is to be done is left to [`Core::finish`].
-    pub fn turn_for_message(&mut self, now: Time) -> bool {
+    /// A turn for who waits for a message, or for bytes that may land at once: if nothing else has come, whatever else is to be done is left to [`Core::finish`].
+    pub fn turn_for(&mut self, now: Time, landing: &mut Option<Landing<'_>>) -> bool {
         let may_grant = self.share.take_turn(&mut self.endpoint, now);
-        let arrived = self.receive(now);
+        let arrived = self.receive(now, landing);
         if arrived && !may_grant && self.endpoint.may_finish_later() {
             (self.turned_at, self.arrived_at) = (now, now);
             return true;
@@ -204,7 +204,7 @@ impl Core {
         self.end_turn(now, arrived, may_grant)
     }
 
-    /// Does what [`Core::turn_for_message`] has left.
+    /// Does what [`Core::turn_for`] has left.
     pub fn finish(&mut self, now: Time) {
         if self.endpoint.has_open_batch() {
             self.end_turn(now, true, false);
@@ -242,7 +242,7 @@ impl Core {
         arrived || due || may_grant
     }
 
-    fn receive(&mut self, now: Time) -> bool {
+    fn receive(&mut self, now: Time, landing: &mut Option<Landing<'_>>) -> bool {
         self.turns = self.turns.wrapping_add(1);
         let (endpoint, turns, shimmed) = (&mut self.endpoint, self.turns, &self.shimmed);
         let mut total = 0;
@@ -257,10 +257,10 @@ impl Core {
                 if shimmed.may_precede(received.bytes)
                     && let Some((path, marked, packet)) = shimmed.take(place as u8, &received)
                 {
-                    return endpoint.handle_packet(now, &path, congested || marked, packet);
+                    return endpoint.handle_packet_for(now, &path, congested || marked, packet, landing);
                 }
                 let path = path::encode(place as u8, received.from);
-                endpoint.handle_packet(now, &path, congested, received.bytes);
+                endpoint.handle_packet_for(now, &path, congested, received.bytes, landing);
             });
             match count {
                 Ok(0) => member.quiet = member.quiet.saturating_add(1),

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use ropeway_proto::{ChannelId, Joined, Part, RecvError, Time};
+use ropeway_proto::{ChannelId, Joined, Landing, Part, RecvError, Time};
 
-use crate::blocking::block_locked;
+use crate::blocking::{Attempt, block_for, block_locked};
 use crate::core::Core;
 use crate::engine::{Engine, fatal};
 use crate::error::Error;
@@ -22,6 +22,49 @@ struct Sent {
     bytes: usize,
     /// They are a part of a message.
     is_part: bool,
+}
+
+/// Who waits for bytes or a message.
+struct Reader<'a> {
+    channel: ChannelId,
+    out: &'a mut [u8],
+    /// So many bytes of a stream are in `out`.
+    landed: usize,
+    /// What is there of a message.
+    part: Part,
+    /// Takes messages as they come.
+    is_patient: bool,
+    /// What was kept back has left: whoever waits for an answer wants the question to leave.
+    flushed: bool,
+}
+
+impl Attempt<Option<usize>> for Reader<'_> {
+    fn attempt(&mut self, core: &mut Core, _: Time) -> Option<Result<Option<usize>, Error>> {
+        if self.landed > 0 {
+            return Some(Ok(Some(self.landed)));
+        }
+        let received = match self.is_patient {
+            true => core.endpoint.recv_partly(self.channel, self.out, &mut self.part),
+            false => core.endpoint.recv(self.channel, self.out),
+        };
+        match received {
+            Ok(count) => Some(Ok(count)),
+            Err(RecvError::WouldBlock) => {
+                if !std::mem::replace(&mut self.flushed, true) {
+                    core.endpoint.flush(self.channel);
+                }
+                None
+            }
+            Err(error) => Some(Err(error.into())),
+        }
+    }
+
+    fn land<R>(&mut self, turn: impl FnOnce(&mut Option<Landing<'_>>) -> R) -> R {
+        let mut landing = Some(Landing::new(self.channel, self.out));
+        let result = turn(&mut landing);
+        self.landed = landing.map_or(0, |landing| landing.filled());
+        result
+    }
 }
 
 impl Engine {
@@ -116,25 +159,10 @@ impl Engine {
             }
             return Ok(count);
         }
-        let (mut flushed, mut part) = (false, Part::default());
         let is_patient = deadline.is_none_or(|at| at.saturating_duration_since(Instant::now()) >= PART_PATIENCE);
-        let result = block_locked(inner, core, Subject::Channel(channel), deadline, |core, _| {
-            let received = match is_patient {
-                true => core.endpoint.recv_partly(channel, out, &mut part),
-                false => core.endpoint.recv(channel, out),
-            };
-            match received {
-                Ok(count) => Some(Ok(count)),
-                Err(RecvError::WouldBlock) => {
-                    // Whoever waits for an answer wants the question to leave.
-                    if !std::mem::replace(&mut flushed, true) {
-                        core.endpoint.flush(channel);
-                    }
-                    None
-                }
-                Err(error) => Some(Err(error.into())),
-            }
-        });
+        let mut reader = Reader { channel, out, landed: 0, part: Part::default(), is_patient, flushed: false };
+        let result = block_for(inner, core, Subject::Channel(channel), deadline, &mut reader);
+        let part = reader.part;
         if part.is_begun {
             let mut core = inner.lock();
             if !matches!(result, Ok(Some(_))) {

@@ -494,11 +494,11 @@ impl Association {
     }
 
     /// A packet that does not say how much waits behind it: less by what it carries than was said before.
-    pub fn estimate_backlog(&mut self, header: &Header) {
-        self.peer_backlog = match header.flags.contains(Flags::TXF) {
+    pub fn estimate_backlog(&mut self, flags: Flags, bytes: u64) {
+        self.peer_backlog = match flags.contains(Flags::TXF) {
             true => 0,
             // Something does.
-            false => self.peer_backlog.saturating_sub(u64::from(header.length)).max(1),
+            false => self.peer_backlog.saturating_sub(bytes).max(1),
         };
     }
 

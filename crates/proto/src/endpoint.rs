@@ -16,6 +16,7 @@ mod opening;
 mod output;
 mod resets;
 mod routing;
+mod run;
 mod sending;
 mod statistics;
 mod timers;
@@ -44,6 +45,8 @@ pub use output::{BATCH_PACKETS, Sink, Urgency};
 pub use resets::MOST_STARTS;
 use resets::{Incarnations, generation};
 pub use routing::Route;
+pub use run::Landing;
+use run::Run;
 pub use sending::{Joined, SendError};
 
 /// A way to a peer, in the caller's terms: which link, and which address there. The protocol compares and returns it, and proves that a peer receives under it.
@@ -127,6 +130,8 @@ pub struct Endpoint {
     reservations: VecDeque<ChannelId>,
     /// Associations with something to transmit.
     ready: VecDeque<u32>,
+    /// The packets of the batch at hand that were taken last, if more may follow.
+    run: Option<Run>,
     /// Associations that something arrived for in the batch at hand.
     touched: Vec<u32>,
     /// Associations whose earliest timer may have changed.
@@ -202,6 +207,7 @@ impl Endpoint {
             reserved_bytes: 0,
             reservations: VecDeque::new(),
             ready: VecDeque::new(),
+            run: None,
             touched: Vec::new(),
             unsettled: Vec::new(),
             replies: VecDeque::new(),
@@ -377,6 +383,7 @@ impl Endpoint {
 
     /// Ends an association: its channels fail with `code`.
     fn end_association(&mut self, index: u32, code: ErrorCode) {
+        self.run = None;
         let mut association = self.associations.remove(index as usize);
         self.incarnations.advance(index as usize);
         for path in association.paths() {
@@ -420,6 +427,7 @@ impl Endpoint {
     /// Removes a channel that neither the wire nor its user needs.
     fn free_channel(&mut self, index: u32) {
         self.release_reservation(index);
+        self.run = None;
         let mut channel = self.channels.remove(index as usize);
         channel.incoming.clear(&mut self.rx_pool);
         channel.incoming.revoke(&mut self.rx_pool);

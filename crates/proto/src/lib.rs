@@ -27,8 +27,8 @@ mod time;
 pub use channel::{ChannelId, Part, Readiness};
 pub use config::Config;
 pub use endpoint::{
-    AcceptError, BATCH_PACKETS, ConnectError, Counters, Endpoint, Event, Joined, ListenError, MOST_STARTS, Path,
-    RecvError, Route, SendError, Urgency,
+    AcceptError, BATCH_PACKETS, ConnectError, Counters, Endpoint, Event, Joined, Landing, ListenError, MOST_STARTS,
+    Path, RecvError, Route, SendError, Urgency,
 };
 pub use gate::{Gate, GateCounters};
 pub use ropeway_wire::{ErrorCode, Mode, SHIM_BYTES, Shim};

@@ -108,15 +108,28 @@ impl Received {
         true
     }
 
+    /// Everything below `number` has arrived, and nothing else.
+    pub fn is_next(&self, number: u64) -> bool {
+        number == self.next && self.slots.is_empty()
+    }
+
+    /// Notes the arrival of `number` if it is next.
+    pub fn arrive_next(&mut self, number: u64) -> bool {
+        let is_next = self.is_next(number);
+        if is_next {
+            self.base = number.wrapping_add(1);
+            self.next = self.base;
+        }
+        is_next
+    }
+
     /// Notes the arrival of `number`.
     pub fn arrive(&mut self, number: u64, now: Time) -> Arrival {
         let offset = number.wrapping_sub(self.base);
         if offset >= WINDOW_PACKETS {
             return if offset > u64::MAX / 2 { Arrival::Duplicate } else { Arrival::Beyond };
         }
-        if number == self.next && self.slots.is_empty() {
-            self.base = self.base.wrapping_add(1);
-            self.next = self.base;
+        if self.arrive_next(number) {
             return Arrival::New { late_by_ns: None, requested: false };
         }
         let was_known = self.next.wrapping_sub(number) as i64 > 0;

@@ -357,6 +357,22 @@ impl Incoming {
         wanted - out.len()
     }
 
+    /// Moves the bytes of a stream that have arrived, and `payload` behind them, to a reader who waits, and says how many these are. `None` if there is no room for all of them, or the payload
+    /// must not be taken: nothing has happened then.
+    pub fn land(&mut self, mode: Mode, payload: &[u8], out: &mut [u8], pool: &mut Pool) -> Option<usize> {
+        let fits = self.unread_bytes() + payload.len() as u64 <= out.len() as u64;
+        if mode != Mode::Stream || !fits || self.check(mode, Flags::NONE, payload, 0).is_err() {
+            return None;
+        }
+        let before = if self.queue.is_empty() { 0 } else { self.read(out, pool) };
+        let count = before + payload.len();
+        out[before..count].copy_from_slice(payload);
+        let credit_bytes = credit_bytes(payload);
+        (self.offset, self.consumed) = (self.offset + credit_bytes, self.consumed + credit_bytes);
+        self.keep_promised(pool);
+        Some(count)
+    }
+
     /// The bytes of a stream that [`Incoming::read`] would give; they stay.
     pub fn peek(&self, out: &mut [u8]) -> usize {
         let mut filled = 0;

@@ -125,7 +125,7 @@ impl Endpoint {
         self.take_payload(at, flags, payload, buffer);
     }
 
-    fn take_payload(&mut self, at: u32, flags: Flags, payload: &[u8], buffer: Option<Buffer>) {
+    pub(super) fn take_payload(&mut self, at: u32, flags: Flags, payload: &[u8], buffer: Option<Buffer>) {
         let channel = &mut self.channels[at as usize];
         if channel.released || channel.failed.is_some() {
             buffer.into_iter().for_each(|buffer| self.rx_pool.give(buffer));

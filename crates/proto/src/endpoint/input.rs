@@ -32,6 +32,11 @@ impl Endpoint {
     /// Takes one packet that arrived over `path`; `congested` if a router or gateway marked it. After the last of those that arrived
     /// together comes [`Endpoint::finish_batch`].
     pub fn handle_packet(&mut self, now: Time, path: &Path, congested: bool, bytes: &[u8]) {
+        self.handle_packet_for(now, path, congested, bytes, &mut None);
+    }
+
+    /// A packet that continues no run.
+    pub(super) fn handle_other_packet(&mut self, now: Time, path: &Path, congested: bool, bytes: &[u8]) {
         self.counters.packets_received += 1;
         let packet = match Packet::parse(bytes) {
             Ok(packet) => packet,
@@ -166,7 +171,7 @@ impl Endpoint {
                     return Some(number);
                 }
                 if is_newest {
-                    association.estimate_backlog(header);
+                    association.estimate_backlog(header.flags, u64::from(header.length));
                 }
                 (0, false)
             }
@@ -317,17 +322,21 @@ impl Endpoint {
                 self.counters.spurious_requests += 1;
             }
         }
-        Endpoint::note_arrival(association, header, highest_before.wrapping_sub(number) as i64 <= 0);
+        Endpoint::note_arrival(association, header.flags, highest_before.wrapping_sub(number) as i64 <= 0);
         let gap = number.wrapping_sub(highest_before);
         if (gap as i64) > 0 {
             association.ask_at = Some(association.ask_at.map_or(now, |at| at.min(now)));
         }
         let (bytes, round_trip_ns) = (u64::from(header.length), association.rtt.known_least_ns());
         self.arrivals.note(bytes, &mut association.epoch, round_trip_ns, now, self.config.lease_ns);
-        Endpoint::note_for_ack(association, header, now, &self.config);
+        Endpoint::note_for_ack(association, header.flags, now, &self.config);
+        let is_full = header.kind == Type::Data && packet.payload.len() >= association.payload_bytes;
         self.deliver(index, number, previous, packet);
         let pool = &mut self.rx_pool;
         self.associations[index as usize].received.advance(|held| pool.give(held.payload));
+        if is_full {
+            self.begin_run(now, index, number, header);
+        }
     }
 
     /// Whether a packet can be kept, or refused, if it is taken now.
@@ -343,9 +352,9 @@ impl Endpoint {
     }
 
     /// What a numbered packet says about the busy period and about reordering by having arrived.
-    fn note_arrival(association: &mut Association, header: &Header, is_newest: bool) {
+    pub(super) fn note_arrival(association: &mut Association, flags: Flags, is_newest: bool) {
         if is_newest {
-            association.peer_busy = !header.flags.contains(Flags::TXF);
+            association.peer_busy = !flags.contains(Flags::TXF);
             if !association.peer_busy {
                 association.granted = association.received.next();
             }
@@ -361,12 +370,12 @@ impl Endpoint {
     }
 
     /// When this arrival must be acknowledged.
-    fn note_for_ack(association: &mut Association, header: &Header, now: Time, config: &Config) {
+    pub(super) fn note_for_ack(association: &mut Association, flags: Flags, now: Time, config: &Config) {
         association.arrivals_unacked += 1;
         // A sender with more to come will get a grant: the acknowledgment rides on that.
         let is_granted_soon = association.peer_backlog > 0 && config.gate_mode == GateMode::Grants;
         let (packets, delay) = if is_granted_soon { (RIDE_PACKETS, RIDE_DELAY) } else { (1, 1) };
-        if association.arrivals_unacked >= config.packets_to_ack * packets || header.flags.contains(Flags::RTX) {
+        if association.arrivals_unacked >= config.packets_to_ack * packets || flags.contains(Flags::RTX) {
             association.ack_due = true;
         } else {
             let at = now.after(config.ack_delay_ns * delay);
@@ -396,6 +405,7 @@ impl Endpoint {
 
     /// To be called after the last packet of those that arrived together: gaps are asked for, acknowledgments and grants decided.
     pub fn finish_batch(&mut self, now: Time) {
+        self.run = None;
         let mut touched = std::mem::take(&mut self.touched);
         for &index in &touched {
             let association = &mut self.associations[index as usize];

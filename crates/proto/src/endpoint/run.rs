@@ -1,0 +1,142 @@
+//! The bulk of a transfer: packets that continue a run. Each has the short header, and the number, the association and the channel that follow from the one before it, so that a
+//! comparison says of it what parsing and four tables would; and what it brings can go straight to a reader who waits for it.
+//!
+//! What such a packet does is the same as by [`Endpoint::handle_packet`], and what it cannot do is left to that: `tests/runs.rs` compares both.
+
+use ropeway_wire::{Flags, Header, SHORT_HEADER_BYTES, Type};
+
+use super::{Endpoint, Path};
+use crate::channel::ChannelId;
+use crate::pool::SHORT_SAVES_BYTES;
+use crate::time::Time;
+
+/// What the next packet of a run looks like, and where it goes. It ends with the batch, and with every packet that is none of it.
+#[derive(Debug)]
+pub(super) struct Run {
+    now: Time,
+    path: Path,
+    association: u32,
+    /// Its place, and the generation that it had.
+    channel: ChannelId,
+    header: Header,
+    number: u64,
+    /// The header of the next packet, byte for byte.
+    expected: [u8; SHORT_HEADER_BYTES],
+}
+
+impl Run {
+    fn expect(&mut self, number: u64) {
+        self.number = number;
+        self.header.number = number as u32;
+        self.expected.copy_from_slice(&self.header.to_bytes()[..SHORT_HEADER_BYTES]);
+    }
+}
+
+/// Memory of a reader who waits for bytes of a stream: what arrives goes there at once.
+#[derive(Debug)]
+pub struct Landing<'a> {
+    channel: ChannelId,
+    out: &'a mut [u8],
+    filled: usize,
+}
+
+impl<'a> Landing<'a> {
+    #[must_use]
+    pub fn new(channel: ChannelId, out: &'a mut [u8]) -> Landing<'a> {
+        Landing { channel, out, filled: 0 }
+    }
+
+    /// So many bytes have been read, from the beginning of the memory on.
+    #[must_use]
+    pub fn filled(&self) -> usize {
+        self.filled
+    }
+}
+
+impl Endpoint {
+    /// [`Endpoint::handle_packet`] beside a reader who waits: bytes for it may land in its memory, and then count as read. What comes before them has landed, too.
+    pub fn handle_packet_for(
+        &mut self,
+        now: Time,
+        path: &Path,
+        congested: bool,
+        bytes: &[u8],
+        landing: &mut Option<Landing<'_>>,
+    ) {
+        if congested || !self.continue_run(now, path, bytes, landing) {
+            self.run = None;
+            self.handle_other_packet(now, path, congested, bytes);
+        }
+    }
+
+    /// The next packet may continue a run that begins with this one, which was taken in its order.
+    pub(super) fn begin_run(&mut self, now: Time, index: u32, number: u64, header: &Header) {
+        let association = &self.associations[index as usize];
+        let Some(at) = association.channel(header.channel) else { return };
+        let channel = &self.channels[at as usize];
+        let is_plain = association.routes.is_none() && !association.sealing.is_keyed();
+        if !is_plain
+            || channel.incoming.delivered != Some(number)
+            || !association.received.is_next(number.wrapping_add(1))
+        {
+            return;
+        }
+        let length = association.payload_bytes + SHORT_SAVES_BYTES;
+        let mut next = Header::new(Type::Data, header.destination);
+        (next.is_short, next.length, next.channel, next.back) = (true, length as u16, header.channel, 1);
+        let channel = ChannelId { index: at, generation: channel.generation };
+        let (path, expected) = (association.path, [0; SHORT_HEADER_BYTES]);
+        let mut run = Run { now, path, association: index, channel, header: next, number, expected };
+        run.expect(number.wrapping_add(1));
+        self.run = Some(run);
+    }
+
+    /// Takes the packet if it is the next one of the run at hand.
+    fn continue_run(&mut self, now: Time, path: &Path, bytes: &[u8], landing: &mut Option<Landing<'_>>) -> bool {
+        let Some(run) = &mut self.run else { return false };
+        let Some((header, payload)) = bytes.split_first_chunk() else { return false };
+        let length = run.header.length;
+        if *header != run.expected || payload.len() != usize::from(length) || run.now != now || run.path != *path {
+            return false;
+        }
+        let association = &mut self.associations[run.association as usize];
+        if self.rx_pool.is_exhausted() || !association.received.arrive_next(run.number) {
+            return false;
+        }
+        let at = run.channel.index;
+        self.channels[at as usize].incoming.delivered = Some(run.number);
+        run.expect(run.number.wrapping_add(1));
+        let is_waited_for = landing.as_ref().is_some_and(|landing| landing.channel == run.channel);
+        let bytes = u64::from(length);
+        self.counters.packets_received += 1;
+        self.counters.payload_received_bytes += bytes;
+        association.counters.packets_received += 1;
+        association.arrived_unreported += 1;
+        association.estimate_backlog(Flags::NONE, bytes);
+        Endpoint::note_arrival(association, Flags::NONE, true);
+        let round_trip_ns = association.rtt.known_least_ns();
+        self.arrivals.note(bytes, &mut association.epoch, round_trip_ns, now, self.config.lease_ns);
+        Endpoint::note_for_ack(association, Flags::NONE, now, &self.config);
+        let landed = match landing {
+            Some(landing) if is_waited_for => self.land(at, payload, landing),
+            _ => false,
+        };
+        if !landed {
+            self.take_payload(at, Flags::NONE, payload, None);
+        }
+        true
+    }
+
+    /// Gives a payload to the reader who waits for it, behind what has arrived before. `false`: not this one.
+    fn land(&mut self, at: u32, payload: &[u8], landing: &mut Landing<'_>) -> bool {
+        let channel = &mut self.channels[at as usize];
+        if channel.released || channel.failed.is_some() || channel.reading_stopped {
+            return false;
+        }
+        let out = &mut landing.out[landing.filled..];
+        let Some(count) = channel.incoming.land(channel.mode, payload, out, &mut self.rx_pool) else { return false };
+        landing.filled += count;
+        self.after_arrival(at);
+        true
+    }
+}
