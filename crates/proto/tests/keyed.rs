@@ -16,6 +16,8 @@ mod loss;
 mod opening;
 #[path = "oracle.rs"]
 mod oracle;
+#[path = "runs.rs"]
+mod runs;
 #[path = "scale.rs"]
 mod scale;
 #[path = "transfer.rs"]

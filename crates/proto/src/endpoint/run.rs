@@ -3,7 +3,7 @@
 //!
 //! What such a packet does is the same as by [`Endpoint::handle_packet`], and what it cannot do is left to that: `tests/runs.rs` compares both.
 
-use ropeway_wire::{Flags, Header, SHORT_HEADER_BYTES, Type};
+use ropeway_wire::{Flags, Header, Packet, SHORT_HEADER_BYTES, Type};
 
 use super::{Endpoint, Path};
 use crate::channel::ChannelId;
@@ -74,8 +74,7 @@ impl Endpoint {
         let association = &self.associations[index as usize];
         let Some(at) = association.channel(header.channel) else { return };
         let channel = &self.channels[at as usize];
-        let is_plain = association.routes.is_none() && !association.sealing.is_keyed();
-        if !is_plain
+        if association.routes.is_some()
             || channel.incoming.delivered != Some(number)
             || !association.received.is_next(number.wrapping_add(1))
         {
@@ -84,6 +83,9 @@ impl Endpoint {
         let length = association.payload_bytes + SHORT_SAVES_BYTES;
         let mut next = Header::new(Type::Data, header.destination);
         (next.is_short, next.length, next.channel, next.back) = (true, length as u16, header.channel, 1);
+        if association.sealing.is_keyed() {
+            next.flags = header.flags.intersection(Flags::PHASE);
+        }
         let channel = ChannelId { index: at, generation: channel.generation };
         let (path, expected) = (association.path, [0; SHORT_HEADER_BYTES]);
         let mut run = Run { now, path, association: index, channel, header: next, number, expected };
@@ -93,21 +95,43 @@ impl Endpoint {
 
     /// Takes the packet if it is the next one of the run at hand.
     fn continue_run(&mut self, now: Time, path: &Path, bytes: &[u8], landing: &mut Option<Landing<'_>>) -> bool {
-        let Some(run) = &mut self.run else { return false };
-        let Some((header, payload)) = bytes.split_first_chunk() else { return false };
-        let length = run.header.length;
-        if *header != run.expected || payload.len() != usize::from(length) || run.now != now || run.path != *path {
+        let Some(run) = &self.run else { return false };
+        let Some((header, rest)) = bytes.split_first_chunk() else { return false };
+        if *header != run.expected || run.now != now || run.path != *path || self.rx_pool.is_exhausted() {
             return false;
         }
+        let (index, length) = (run.association, usize::from(run.header.length));
+        let association = &self.associations[index as usize];
+        if !association.received.is_next(run.number) {
+            return false;
+        }
+        if !association.sealing.is_keyed() {
+            if rest.len() == length {
+                self.take_next(now, rest, landing);
+            }
+            return rest.len() == length;
+        }
+        let Ok(packet) = Packet::parse(bytes) else { return false };
+        let mut room = std::mem::take(&mut self.opened);
+        match self.unseal(now, index, &packet, &mut room) {
+            Some(opened) => self.take_next(now, opened.payload, landing),
+            // Counted there; who cannot seal does not end the run either.
+            None => self.counters.packets_received += 1,
+        }
+        self.opened = room;
+        true
+    }
+
+    /// Takes the payload of the next packet of the run at hand.
+    fn take_next(&mut self, now: Time, payload: &[u8], landing: &mut Option<Landing<'_>>) {
+        let Some(run) = &mut self.run else { return };
         let association = &mut self.associations[run.association as usize];
-        if self.rx_pool.is_exhausted() || !association.received.arrive_next(run.number) {
-            return false;
-        }
+        association.received.arrive_next(run.number);
         let at = run.channel.index;
         self.channels[at as usize].incoming.delivered = Some(run.number);
         run.expect(run.number.wrapping_add(1));
         let is_waited_for = landing.as_ref().is_some_and(|landing| landing.channel == run.channel);
-        let bytes = u64::from(length);
+        let bytes = u64::from(run.header.length);
         self.counters.packets_received += 1;
         self.counters.payload_received_bytes += bytes;
         association.counters.packets_received += 1;
@@ -124,7 +148,6 @@ impl Endpoint {
         if !landed {
             self.take_payload(at, Flags::NONE, payload, None);
         }
-        true
     }
 
     /// Gives a payload to the reader who waits for it, behind what has arrived before. `false`: not this one.
