@@ -82,6 +82,11 @@ impl Arrivals {
             self.end_period(elapsed);
             self.period_at = now;
         }
+        self.note_active(epoch, now, epoch_ns);
+    }
+
+    /// Notes that a sender, last noted in `epoch`, may begin to send: it was heard, or told how it may begin.
+    pub fn note_active(&mut self, epoch: &mut u64, now: Time, epoch_ns: u64) {
         if now.since(self.epoch_at) >= epoch_ns {
             let skipped = now.since(self.epoch_at) >= 2 * epoch_ns;
             self.senders_before = if skipped { 0 } else { self.senders_now };
@@ -107,7 +112,7 @@ impl Arrivals {
         self.line = Line { bytes_per_ms, round_trip_ns, ..self.line };
     }
 
-    /// Senders heard within the last lease.
+    /// Senders heard within the last lease, or told then how they may begin.
     pub fn active(&self) -> u64 {
         self.senders_now.max(self.senders_before)
     }

@@ -82,3 +82,55 @@ fn a_long_line_is_known_after_a_pause() {
     assert!(second < first, "{first} {second}");
     assert_eq!(world.drops(1), 0);
 }
+
+/// Asks all `peers` for a message each at once, `rounds` times, and says how many packets found the port full in the first round and later, and how much of the line's payload rate they made use of.
+fn asked(rate: u64, peers: usize, message_bytes: usize, rounds: usize) -> (u64, u64, f64) {
+    let mut world = World::new(peers + 1, Net { rate, ..Net::default() }, &config(), 5);
+    let channels: Vec<_> = (1..=peers).map(|peer| open(&mut world, 0, peer, 7, Mode::Messages)).collect();
+    let message = vec![7; message_bytes];
+    let mut out = message.clone();
+    let (mut first, mut begin) = (0, 0);
+    for round in 0..rounds {
+        let now = world.clock(0);
+        for (own, _) in &channels {
+            world.hosts[0].send(now, *own, &[1]).unwrap();
+        }
+        let mut arrived = 0;
+        let end = world.now + 60 * S;
+        let done = world.run(end, |world| {
+            for (peer, (own, theirs)) in channels.iter().enumerate() {
+                while let Ok(Some(_)) = world.hosts[peer + 1].recv(*theirs, &mut out) {
+                    let now = world.clock(peer + 1);
+                    assert_eq!(world.hosts[peer + 1].send(now, *theirs, &message), Ok(message_bytes));
+                }
+                while let Ok(Some(count)) = world.hosts[0].recv(*own, &mut out) {
+                    assert_eq!(count, message_bytes);
+                    arrived += 1;
+                }
+            }
+            arrived == peers
+        });
+        assert!(done, "{arrived} of {peers} in round {round}");
+        if round == 0 {
+            (first, begin) = (world.drops(0), world.now);
+        }
+    }
+    let bits = (message_bytes * peers * (rounds - 1)) as f64 * 8.0;
+    let share = bits * 1e9 / (world.now - begin) as f64 / (rate as f64 * PAYLOAD_BYTES / 1518.0);
+    let drops = world.drops(0) - first;
+    println!("{peers} x {message_bytes} at {rate}: {share:.4} of the payload rate, {first} + {drops} drops");
+    (first, drops, share)
+}
+
+#[test]
+fn peers_that_are_asked_at_once_do_not_overrun_the_port() {
+    for rate in [1_000_000_000, 100_000_000] {
+        for (peers, message_bytes) in [(8, 64 << 10), (32, 64 << 10), (32, 256 << 10)] {
+            let (first, drops, share) = asked(rate, peers, message_bytes, 4);
+            // All may begin before any has been heard: each is told how when it is asked.
+            assert!(first <= peers as u64, "{first} drops at first: {peers} x {message_bytes} at {rate}");
+            assert_eq!(drops, 0, "{peers} x {message_bytes} at {rate}");
+            assert!(share > 0.95, "{peers} x {message_bytes} at {rate}: {share}");
+        }
+    }
+}

@@ -398,9 +398,9 @@ impl Endpoint {
         self.end_association(from, ErrorCode::Closed);
     }
 
-    pub(super) fn opened_header(&self, now: Time, index: u32) -> Header {
+    pub(super) fn opened_header(&mut self, now: Time, index: u32) -> Header {
+        let first_flight = self.first_flight(now, index);
         let association = &self.associations[index as usize];
-        let first_flight = self.first_flight(index);
         association.header(Type::Opened, association.first_number, first_flight, &self.config, now)
     }
 

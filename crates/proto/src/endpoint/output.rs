@@ -83,8 +83,10 @@ impl Endpoint {
         }
         let association = &self.associations[index as usize];
         let asks = association.ask_at.is_some_and(|at| at <= now) || association.ask_beyond;
-        let first_flight = self.first_flight(index);
-        if association.routes.is_some() && !self.transmit_over_others(now, index, first_flight, sink) {
+        let first_flight = self.first_flight(now, index);
+        if self.associations[index as usize].routes.is_some()
+            && !self.transmit_over_others(now, index, first_flight, sink)
+        {
             return Turn::LinkFull;
         }
         let association = &self.associations[index as usize];
@@ -118,8 +120,13 @@ impl Endpoint {
         Turn::Finished
     }
 
-    pub(super) fn first_flight(&self, index: u32) -> u8 {
-        let association = &self.associations[index as usize];
+    /// How the peer may begin, to be told to it now.
+    pub(super) fn first_flight(&mut self, now: Time, index: u32) -> u8 {
+        let association = &mut self.associations[index as usize];
+        if association.peer_backlog == 0 {
+            // All who are told so within a lease may begin at once, heard or not.
+            self.arrivals.note_active(&mut association.epoch, now, self.config.lease_ns);
+        }
         self.gate.first_flight(
             self.arrivals.active(),
             association.peer_backlog > 0,
