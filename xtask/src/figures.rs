@@ -9,6 +9,7 @@ mod builtin;
 pub mod cases;
 mod guard;
 mod idle;
+mod ports;
 pub mod row;
 pub mod stored;
 mod tools;

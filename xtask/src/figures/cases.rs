@@ -2,7 +2,7 @@
 
 use super::bed::Bed;
 use super::row::Row;
-use super::{agreement, builtin, idle, tools, web, wire};
+use super::{agreement, builtin, idle, ports, tools, web, wire};
 use crate::Result;
 
 /// One case: some rows of the table, measured together.
@@ -76,13 +76,13 @@ pub const ALL: &[Case] = &[
     },
     Case { name: "wire-keyed", about: "two hosts: one stream with a key", needs: BOX, measure: wire::keyed },
     Case { name: "wire-rate", about: "two hosts: 64-byte messages one way", needs: BOX, measure: wire::rate },
-    Case { name: "wire-port", about: "two hosts: one stream at 1 Gbit/s, 128 KiB", needs: BOX, measure: wire::port },
-    Case { name: "wire-messages", about: "two hosts: messages at 1 Gbit/s", needs: BOX, measure: wire::messages },
-    Case { name: "wire-incast", about: "2, 8 and 32 hosts send to one", needs: BOX, measure: wire::incast },
-    Case { name: "wire-incast-slow", about: "the same at 100 Mbit/s", needs: BOX, measure: wire::incast_slow },
-    Case { name: "wire-incast-busy", about: "the same beside two hogs", needs: BOX, measure: wire::incast_busy },
-    Case { name: "wire-messages-slow", about: "messages at 100 Mbit/s", needs: BOX, measure: wire::messages_slow },
-    Case { name: "wire-beside", about: "one stream beside cubic flows", needs: BOX, measure: wire::beside },
+    Case { name: "wire-port", about: "two hosts: one stream at 1 Gbit/s, 128 KiB", needs: BOX, measure: ports::port },
+    Case { name: "wire-messages", about: "two hosts: messages at 1 Gbit/s", needs: BOX, measure: ports::messages },
+    Case { name: "wire-incast", about: "2, 8 and 32 hosts send to one", needs: BOX, measure: ports::incast },
+    Case { name: "wire-incast-slow", about: "the same at 100 Mbit/s", needs: BOX, measure: ports::incast_slow },
+    Case { name: "wire-incast-busy", about: "the same beside two hogs", needs: BOX, measure: ports::incast_busy },
+    Case { name: "wire-messages-slow", about: "messages at 100 Mbit/s", needs: BOX, measure: ports::messages_slow },
+    Case { name: "wire-beside", about: "one stream beside cubic flows", needs: BOX, measure: ports::beside },
 ];
 
 /// Those between hosts also need root.
