@@ -84,7 +84,7 @@ pub(crate) fn block_for<'a, T>(
     inner.relieve_helper(&mut core);
     if core.poller == Poller::Nobody && core.is_overdue(now) {
         // A program that always finds something to read would never look at the links, and nobody would get a grant.
-        core.turn(now);
+        attempt.land(|landing| core.turn_into(now, landing));
     }
     let mut result = attempt.attempt(&mut core, now);
     // What takes long looks at the links, and at the clock, itself.
@@ -180,7 +180,7 @@ impl Wait {
             }
             core = inner.sleep_on_links(core, self.deadline);
             now = inner.now();
-            core.turn(now);
+            attempt.land(|landing| core.turn_into(now, landing));
             self.spin_ns = core.spin.budget_ns(now);
             self.spin_until = now.after(self.spin_ns);
         }

@@ -187,9 +187,14 @@ impl Core {
 
     /// One turn. Says whether anything arrived or became due.
     pub fn turn(&mut self, now: Time) -> bool {
+        self.turn_into(now, &mut None)
+    }
+
+    /// The same for who may have memory for what arrives.
+    pub fn turn_into(&mut self, now: Time, landing: &mut Option<Landing<'_>>) -> bool {
         // First, so that what arrives is granted out of it.
         let may_grant = self.share.take_turn(&mut self.endpoint, now);
-        let arrived = self.receive(now, &mut None);
+        let arrived = self.receive(now, landing);
         self.end_turn(now, arrived, may_grant)
     }
 

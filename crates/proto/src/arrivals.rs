@@ -1,5 +1,6 @@
 //! What arrives at this endpoint as a whole: from how many senders, how fast, and over what line.
 
+use crate::association::LEASE_ROUND_TRIPS;
 use crate::rate::Rate;
 use crate::time::Time;
 
@@ -29,7 +30,7 @@ impl Line {
 /// Sums over the arrivals of late.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrivals {
-    /// Counted up from lease to lease: who was heard in this one has its number.
+    /// Counted up from lease to lease: who was noted in this one has its number.
     epoch: u64,
     epoch_at: Time,
     senders_now: u64,
@@ -64,8 +65,8 @@ impl Arrivals {
         }
     }
 
-    /// Notes `bytes` of payload from a sender that was last heard in `epoch`, at least `round_trip_ns` away, if that is known.
-    pub fn note(&mut self, bytes: u64, epoch: &mut u64, round_trip_ns: Option<u64>, now: Time, epoch_ns: u64) {
+    /// Notes `bytes` of payload from a sender that was last noted in `epoch`, at least `round_trip_ns` away, if that is known.
+    pub fn note(&mut self, bytes: u64, epoch: &mut u64, round_trip_ns: Option<u64>, now: Time, lease_ns: u64) {
         self.bytes.note(bytes, now, true);
         let elapsed = now.since(self.trip_at);
         if elapsed >= self.line.round_trip_ns {
@@ -82,11 +83,13 @@ impl Arrivals {
             self.end_period(elapsed);
             self.period_at = now;
         }
-        self.note_active(epoch, now, epoch_ns);
+        self.note_active(epoch, now, lease_ns);
     }
 
-    /// Notes that a sender, last noted in `epoch`, may begin to send: it was heard, or told how it may begin.
-    pub fn note_active(&mut self, epoch: &mut u64, now: Time, epoch_ns: u64) {
+    /// Notes that a sender, last noted in `epoch`, may begin to send: it was heard, or spoken to.
+    pub fn note_active(&mut self, epoch: &mut u64, now: Time, lease_ns: u64) {
+        // What it was told holds for as long as its lease does.
+        let epoch_ns = lease_ns.max(LEASE_ROUND_TRIPS * self.line.round_trip_ns);
         if now.since(self.epoch_at) >= epoch_ns {
             let skipped = now.since(self.epoch_at) >= 2 * epoch_ns;
             self.senders_before = if skipped { 0 } else { self.senders_now };
@@ -112,7 +115,7 @@ impl Arrivals {
         self.line = Line { bytes_per_ms, round_trip_ns, ..self.line };
     }
 
-    /// Senders heard within the last lease, or told then how they may begin.
+    /// Senders heard or spoken to within the last lease.
     pub fn active(&self) -> u64 {
         self.senders_now.max(self.senders_before)
     }

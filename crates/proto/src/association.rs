@@ -19,7 +19,7 @@ use crate::statistics::{AssociationCounters, Limit, LimitTimes};
 use crate::time::{TICK_NS, Time};
 
 /// A lease is at least so many smoothed round-trip times.
-const LEASE_ROUND_TRIPS: u64 = 8;
+pub const LEASE_ROUND_TRIPS: u64 = 8;
 /// Who only waits for its turn asks after so many times the usual patience.
 const TURN_PATIENCE: u64 = 4;
 /// The receiver takes an unused grant back after so many leases: the sender's own clock has then run out for long.
@@ -438,7 +438,7 @@ impl Association {
         header.number = number as u32;
         let (ack, granted) = match config.gate_mode {
             GateMode::Grants => (self.received.base(), self.granted),
-            GateMode::Esp => (self.esp_ack, self.esp_ack.wrapping_add(u64::from(config.window_packets))),
+            GateMode::Esp => (self.esp_ack, self.esp_ack.wrapping_add(u64::from(config.esp_window_packets()))),
         };
         header.ack = ack as u32;
         header.grant = (granted.wrapping_sub(ack) as i64).clamp(0, i64::from(u16::MAX)) as u16;

@@ -26,7 +26,7 @@ pub enum GateMode {
 /// The settings of one endpoint. Plain values; [`Config::set`] checks ranges and knows the units.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Packets that one sender may have in flight towards us, 0 for no limit but the budget; with [`GateMode::Esp`] the constant window. `burst_length` [2:5.1].
+    /// Packets that one sender may have in flight towards us, 0 for no limit but the budget; with [`GateMode::Esp`] the constant window, 0 for document 2's. `burst_length` [2:5.1].
     pub window_packets: u16,
     /// Packets that a sender may send without a grant when the host is idle. `initial_ack_burst_length` [2:5.1].
     pub first_flight_packets: u8,
@@ -154,7 +154,7 @@ const S: u64 = 1_000_000_000;
 const MIB: u64 = 1 << 20;
 
 tunables! {
-    "burst_length", "packets", 0, 4096, "in flight from one sender; 0: only the budget limits. With gate = esp the constant window w (21 in document 2). More: incast overruns the port", window_packets: u16;
+    "burst_length", "packets", 0, 4096, "in flight from one sender; 0: only the budget limits. With gate = esp the constant window w; 0: 21, as in document 2. More: incast overruns the port", window_packets: u16;
     "initial_ack_burst_length", "packets", 1, 64, "sent without a grant towards an idle host. More: short messages are faster, many at once overrun the port", first_flight_packets: u8;
     "packets_to_ack", "packets", 1, 64, "an acknowledgment at the latest after this many (r_ACK). Fewer: more packets back; more: the sender may stall", packets_to_ack: u16;
     "send_buffer", "bytes", 16384, 1 << 30, "kept per channel until acknowledged; who sends more waits. Costs memory; too small stalls long paths", send_buffer_bytes: u32;
@@ -188,7 +188,15 @@ pub enum SetError {
     Range { name: &'static str, unit: &'static str, least: u64, most: u64, value: u64 },
 }
 
+/// Document 2's own window [2:5.1].
+const ESP_WINDOW_PACKETS: u16 = 21;
+
 impl Config {
+    /// The constant window of [`GateMode::Esp`]: without one nothing would flow.
+    pub fn esp_window_packets(&self) -> u16 {
+        if self.window_packets == 0 { ESP_WINDOW_PACKETS } else { self.window_packets }
+    }
+
     /// The value of a knob in its unit.
     pub fn get(&self, name: &str) -> Option<u64> {
         TUNABLES.iter().find(|tunable| tunable.name == name).map(|tunable| (tunable.get)(self))

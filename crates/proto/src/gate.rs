@@ -284,7 +284,7 @@ impl Gate {
         self.senders.iter().map(|sender| sender.demand.backlog_bytes + sender.charged_bytes).sum()
     }
 
-    /// How many packets an idle sender may begin with, when `active` others have been heard lately; a sender `with_backlog` gets grants instead.
+    /// How many packets an idle sender may begin with, when `active` may begin, it among them; a sender `with_backlog` gets grants instead.
     pub fn first_flight(&self, active: u64, with_backlog: bool, frame_bytes: u64) -> u8 {
         if with_backlog {
             return 0;

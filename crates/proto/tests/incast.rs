@@ -147,6 +147,15 @@ fn one_sender_under_the_scheme_of_document_2_saturates_the_line() {
 }
 
 #[test]
+fn the_scheme_of_document_2_has_its_window_without_being_told() {
+    let esp = Config { gate_mode: GateMode::Esp, ..Config::default() };
+    let mut world = World::new(2, net(), &esp, 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let taken = stream(&mut world, (0, client), (1, server), 10_000_000, 5 * S);
+    assert!(share(10_000_000, taken) > 0.9, "{}", share(10_000_000, taken));
+}
+
+#[test]
 fn a_port_smaller_than_configured_is_found_out() {
     // Half of what the receiver believes: it loses, learns, and goes on near the line's rate.
     let mut world = World::new(9, Net { port_buffer: 48 << 10, ..net() }, &Config::default(), 1);

@@ -18,14 +18,14 @@ const TCP_PAYLOAD: f64 = 1448.0;
 struct Speed {
     rate: &'static str,
     gbit_per_s: f64,
-    /// As text, behind a name; the usual one goes without saying.
+    /// As text, behind a name.
     shown: &'static str,
     /// How long a measurement takes.
     seconds: &'static str,
 }
 
 /// The table's port.
-const FAST: Speed = Speed { rate: "1gbit", gbit_per_s: 1.0, shown: "", seconds: SECONDS };
+const FAST: Speed = Speed { rate: "1gbit", gbit_per_s: 1.0, shown: " at 1 Gbit/s", seconds: SECONDS };
 /// One at which the box's own switch needs a tenth of the processors that it needs at the table's: what is missing there and not here is the machine's.
 const SLOW: Speed = Speed { rate: "100mbit", gbit_per_s: 0.1, shown: " at 100 Mbit/s", seconds: "3" };
 
@@ -117,7 +117,7 @@ const INCAST: [(usize, &str); 6] =
 /// The same at a lower rate, where a round of the largest takes ten times as long.
 const INCAST_SLOW: [(usize, &str); 4] = [(2, "262144"), (8, "65536"), (32, "65536"), (32, "262144")];
 
-/// Beside programs that want a processor each, as many as there are here.
+/// Beside so many programs that want a processor each.
 const INCAST_BUSY: [(usize, &str); 1] = [(8, "262144")];
 const HOGS: usize = 2;
 
@@ -134,7 +134,7 @@ pub fn incast_slow(bed: &Bed) -> Result<Vec<Row>> {
     incast_at(bed, &SLOW, &INCAST_SLOW, 0)
 }
 
-/// Beside programs that want all processors.
+/// Beside CPU hogs.
 pub fn incast_busy(bed: &Bed) -> Result<Vec<Row>> {
     incast_at(bed, &FAST, &INCAST_BUSY, HOGS)
 }
@@ -167,7 +167,7 @@ fn incast_at(bed: &Bed, speed: &Speed, cases: &[(usize, &str)], hogs: usize) -> 
                 bed.keep(json!({ "carrier": carrier, "senders": senders, "drops": dropped, "measured": measured }));
             }
         }
-        let (shown, beside) = (speed.shown, if hogs > 0 { " beside programs that want all processors" } else { "" });
+        let (shown, beside) = (speed.shown, if hogs > 0 { " beside two CPU hogs" } else { "" });
         let name = |carrier: &str| {
             let kib = bytes.parse::<u64>().unwrap_or(0) >> 10;
             format!("{senders} senders of {kib} KiB at once{shown}{beside}, {carrier}")

@@ -124,7 +124,7 @@ impl Endpoint {
     pub(super) fn first_flight(&mut self, now: Time, index: u32) -> u8 {
         let association = &mut self.associations[index as usize];
         if association.peer_backlog == 0 {
-            // All who are told so within a lease may begin at once, heard or not.
+            // All to whom something is said within a lease may begin at once, heard or not.
             self.arrivals.note_active(&mut association.epoch, now, self.config.lease_ns);
         }
         self.gate.first_flight(

@@ -126,7 +126,8 @@ impl Endpoint {
     fn take_next(&mut self, now: Time, payload: &[u8], landing: &mut Option<Landing<'_>>) {
         let Some(run) = &mut self.run else { return };
         let association = &mut self.associations[run.association as usize];
-        association.received.arrive_next(run.number);
+        let is_next = association.received.arrive_next(run.number);
+        debug_assert!(is_next, "looked at before");
         let at = run.channel.index;
         self.channels[at as usize].incoming.delivered = Some(run.number);
         run.expect(run.number.wrapping_add(1));

@@ -12,7 +12,7 @@ const ALL_BYTES: u64 = 48 << 20;
 const FRAME_BYTES: u64 = 1514;
 
 /// docs/protocol.md 6 and 10: three quarters of the port are the budget, and a quarter of that is for first flights, shared among the senders that were
-/// heard; each is told between 1 and 16 packets.
+/// heard or spoken to; each is told between 1 and 16 packets.
 const BUDGET_BYTES: u64 = PORT_BUFFER_BYTES * 3 / 4;
 const FIRST_FLIGHT_MOST: u64 = 16;
 
