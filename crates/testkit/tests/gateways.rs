@@ -551,15 +551,16 @@ fn datagrams_of_document_0_go_through_nodes_that_forward() {
     receiver.wait_for_output("listening as 3", LIMIT);
     let sender = node("h1", &["send", "1", "3", &port, &DATAGRAMS.to_string()]);
     receiver.wait_for_output("received 5000\n", LIMIT);
-    let before = forwarded(&cluster);
+    // At once: the rest takes little more than a second.
     forwarders[0].signal(Signal::KILL);
     forwarders[0].wait(LIMIT).expect("killed");
     sender.succeed(LIMIT);
     let received = receiver.succeed(LIMIT).stdout;
     assert!(received.contains("from 1\n") && received.ends_with(&format!("total {DATAGRAMS}\n")), "{received}");
     let by_second = counted(&cluster, "g2", "forwarded_bytes");
-    println!("{before:?} bytes through both when the first was killed, {by_second} through the second in all");
-    assert!(before[0] > 4_000_000 && by_second > 6_000_000, "{before:?}, {by_second}");
+    println!("{by_second} bytes through the second, when the first was killed");
+    // Of 20 MB and their headers; what had arrived before came through the first.
+    assert!((6_000_000..18_000_000).contains(&by_second), "{by_second}");
     // Nobody forwards for a node twice, nor where it has no networks.
     let again = node("g2", &["forward", "202"]).wait(LIMIT).expect("in time");
     assert!(!again.success() && again.stderr.contains("in use"), "{again:?}");
