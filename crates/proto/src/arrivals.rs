@@ -172,4 +172,21 @@ mod tests {
         }
         assert_eq!(arrivals.active(), 3);
     }
+
+    #[test]
+    fn who_was_spoken_to_over_a_long_line_may_begin_for_longer() {
+        for (round_trip_ms, expected) in [(0, 1..=2), (100, 20..=21)] {
+            let (mut arrivals, mut epoch) = (Arrivals::new(), 0);
+            for ms in 0..100 {
+                let now = Time::from_nanos(1_000_000_000 + ms * 1_000_000);
+                arrivals.note(1416, &mut epoch, Some(round_trip_ms * 1_000_000), now, 10_000_000);
+            }
+            // One every 30 ms, none of them heard: a lease is 10 ms, or 8 round trips.
+            for peer in 0..20 {
+                let now = Time::from_nanos(1_100_000_000 + peer * 30_000_000);
+                arrivals.note_active(&mut 0, now, 10_000_000);
+            }
+            assert!(expected.contains(&arrivals.active()), "{round_trip_ms} ms: {}", arrivals.active());
+        }
+    }
 }

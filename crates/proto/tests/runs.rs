@@ -5,6 +5,7 @@ mod world;
 use proptest::prelude::*;
 use ropeway_proto::config::GateMode;
 use ropeway_proto::{ChannelId, Config, Counters, Endpoint, Landing, Mode, Path, RecvError, Time};
+use ropeway_wire::Packet;
 use world::{Net, US, World, open, path, pattern};
 
 /// A stream and messages from host 0 to host 1, opened; always the same. Numbers wrap around soon, and memory is short.
@@ -54,10 +55,7 @@ fn end_run(endpoint: &mut Endpoint, now: Time, from: &Path) {
 /// Without the packets that only ended runs.
 fn comparable(mut counters: Counters, ended: u64) -> Counters {
     counters.packets_received -= ended;
-    let malformed: u64 = counters.dropped_malformed.iter().sum();
-    let at = counters.dropped_malformed.iter().position(|&count| count >= ended).unwrap_or(0);
-    assert!(malformed >= ended);
-    counters.dropped_malformed[at] -= ended;
+    counters.dropped_malformed[Packet::parse(&[]).unwrap_err().index()] -= ended;
     counters
 }
 
@@ -203,77 +201,93 @@ proptest! {
             a.finish_batch(now);
             prop_assert_eq!(std::iter::from_fn(|| b.poll_event()).collect::<Vec<_>>(), std::iter::from_fn(|| c.poll_event()).collect::<Vec<_>>());
             prop_assert_eq!(b.next_timeout(now), c.next_timeout(now));
-            prop_assert_eq!(comparable(b.counters(), 0), comparable(c.counters(), ended));
+            prop_assert_eq!(b.counters(), comparable(c.counters(), ended));
             let (of_b, of_c): (Vec<_>, Vec<_>) = (b.association_statistics(now).collect(), c.association_statistics(now).collect());
             prop_assert_eq!(format!("{of_b:?}"), format!("{of_c:?}"));
         }
     }
 
-    /// A reader whose memory is there when packets arrive reads the same bytes as ever, and what lands needs no memory of the endpoint.
     #[test]
     fn what_arrives_lands_with_who_waits(rooms in prop::collection::vec(5_000usize..400_000, 1..20), loss in 0u64..50, seed: u64) {
-        let (mut world, [stream, _]) = opened(seed);
-        let mut now = world.time();
-        let [a, b] = &mut world.hosts[..] else { unreachable!() };
-        let (mut sent, mut read, mut landed, mut turn, mut random) = (0, 0, 0, 0, seed);
-        let total = 3_000_000;
-        let data: Vec<u8> = (0..total).map(pattern).collect();
-        while read < total {
-            sent += a.send(now, stream.0, &data[sent..]).unwrap_or(0);
-            turn += 1;
-            prop_assert!(turn < 100_000, "{read} of {total}");
-            let mut out = vec![0; rooms[turn % rooms.len()]];
-            let mut landing = Some(Landing::new(stream.1, &mut out));
-            for packet in &said_by(a, now) {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                if (random >> 33) % 1000 >= loss {
-                    b.handle_packet_for(now, &path(0), false, packet, &mut landing);
-                }
-            }
-            b.finish_batch(now);
-            let count = landing.map_or(0, |landing| landing.filled());
-            landed += count as u64;
-            let count = if count > 0 { count } else { b.recv(stream.1, &mut out).ok().flatten().unwrap_or(0) };
-            for (at, &byte) in out[..count].iter().enumerate() {
-                prop_assert_eq!(byte, pattern(read + at as u64));
-            }
-            read += count as u64;
-            for packet in said_by(b, now) {
-                a.handle_packet(now, &path(1), false, &packet);
-            }
-            a.finish_batch(now);
-            now = now.after(20 * US);
-            for endpoint in [&mut *a, &mut *b] {
-                if endpoint.next_timeout(now).is_some_and(|at| at <= now) {
-                    endpoint.handle_timeout(now);
-                }
+        carry_to_reader(&rooms, loss, seed);
+    }
+}
+
+const TOTAL: u64 = 3_000_000;
+
+/// A reader whose memory, of these sizes in turn, is there when packets arrive, and of a thousand packets so many are lost: it reads the same bytes as ever. Says how many of them landed.
+fn carry_to_reader(rooms: &[usize], loss: u64, seed: u64) -> u64 {
+    let (mut world, [stream, _]) = opened(seed);
+    let mut now = world.time();
+    let [a, b] = &mut world.hosts[..] else { unreachable!() };
+    let (mut sent, mut read, mut landed, mut turn, mut random) = (0, 0, 0, 0, seed);
+    let data: Vec<u8> = (0..TOTAL).map(pattern).collect();
+    while read < TOTAL {
+        sent += a.send(now, stream.0, &data[sent..]).unwrap_or(0);
+        turn += 1;
+        assert!(turn < 100_000, "{read} of {TOTAL}");
+        let mut out = vec![0; rooms[turn % rooms.len()]];
+        let mut landing = Some(Landing::new(stream.1, &mut out));
+        for packet in &said_by(a, now) {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            if (random >> 33) % 1000 >= loss {
+                b.handle_packet_for(now, &path(0), false, packet, &mut landing);
             }
         }
-        prop_assert_eq!(b.recv(stream.1, &mut [0]), Err(RecvError::WouldBlock));
-        prop_assert_eq!(b.buffers_in_use().1, 0);
-        if loss == 0 && rooms.iter().all(|&room| room > 100_000) {
-            prop_assert!(landed > total / 2, "{landed} of {total}");
+        b.finish_batch(now);
+        let count = landing.map_or(0, |landing| landing.filled());
+        landed += count as u64;
+        let count = if count > 0 { count } else { b.recv(stream.1, &mut out).ok().flatten().unwrap_or(0) };
+        for (at, &byte) in out[..count].iter().enumerate() {
+            assert_eq!(byte, pattern(read + at as u64));
+        }
+        read += count as u64;
+        for packet in said_by(b, now) {
+            a.handle_packet(now, &path(1), false, &packet);
+        }
+        a.finish_batch(now);
+        now = now.after(20 * US);
+        for endpoint in [&mut *a, &mut *b] {
+            if endpoint.next_timeout(now).is_some_and(|at| at <= now) {
+                endpoint.handle_timeout(now);
+            }
         }
     }
+    assert_eq!(b.recv(stream.1, &mut [0]), Err(RecvError::WouldBlock));
+    assert_eq!(b.buffers_in_use().1, 0);
+    landed
+}
+
+/// Only what continues a run lands: so this also says that there are runs in what the other tests carry.
+#[test]
+fn most_of_a_transfer_lands() {
+    let landed = carry_to_reader(&[400_000], 0, 1);
+    println!("{landed} of {TOTAL} bytes");
+    assert!(landed > TOTAL / 10 * 8, "{landed} of {TOTAL}");
 }
 
 #[test]
 fn nothing_lands_with_who_waits_for_another_channel() {
-    let (mut world, [stream, messages]) = opened(1);
-    let now = world.time();
-    let [a, b] = &mut world.hosts[..] else { unreachable!() };
-    let data: Vec<u8> = (0..30_000).map(pattern).collect();
-    assert_eq!(a.send(now, stream.0, &data), Ok(data.len()));
-    let mut out = vec![0; 100_000];
-    let mut landing = Some(Landing::new(messages.1, &mut out));
-    // What may be sent without a grant.
-    let packets = said_by(a, now);
-    assert!(packets.len() > 3);
-    for packet in packets {
-        b.handle_packet_for(now, &path(0), false, &packet, &mut landing);
+    for is_own in [true, false] {
+        let (mut world, [stream, messages]) = opened(1);
+        let now = world.time();
+        let [a, b] = &mut world.hosts[..] else { unreachable!() };
+        let data: Vec<u8> = (0..30_000).map(pattern).collect();
+        assert_eq!(a.send(now, stream.0, &data), Ok(data.len()));
+        let mut out = vec![0; 100_000];
+        let mut landing = Some(Landing::new(if is_own { stream.1 } else { messages.1 }, &mut out));
+        // What may be sent without a grant.
+        for packet in said_by(a, now) {
+            b.handle_packet_for(now, &path(0), false, &packet, &mut landing);
+        }
+        b.finish_batch(now);
+        let filled = landing.unwrap().filled();
+        if is_own {
+            assert!(filled > 4_000 && out[..filled] == data[..filled], "{filled}");
+            continue;
+        }
+        assert_eq!(filled, 0);
+        let read = read_some(b, stream.1, 100_000).unwrap().unwrap();
+        assert!(read.len() > 4_000 && read == data[..read.len()]);
     }
-    b.finish_batch(now);
-    assert_eq!(landing.unwrap().filled(), 0);
-    let read = read_some(b, stream.1, 100_000).unwrap().unwrap();
-    assert!(read.len() > 4_000 && read == data[..read.len()]);
 }

@@ -106,10 +106,11 @@ impl Endpoint {
             return false;
         }
         if !association.sealing.is_keyed() {
-            if rest.len() == length {
+            let is_whole = rest.len() == length;
+            if is_whole {
                 self.take_next(now, rest, landing);
             }
-            return rest.len() == length;
+            return is_whole;
         }
         let Ok(packet) = Packet::parse(bytes) else { return false };
         let mut room = std::mem::take(&mut self.opened);
