@@ -86,6 +86,8 @@ pub struct Port {
 /// A box, as `ropeway box status --json` prints it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Status {
+    /// `htb` or `tbf`, if ports have a rate.
+    pub shaper: Option<String>,
     /// `netem` or `delay-line`, if there is a delay.
     pub delay_by: Option<String>,
     /// While it lives.

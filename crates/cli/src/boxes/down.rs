@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::error::{Error, Result};
+use super::hysteresis;
 use super::names::{self, BoxName, Found, Member, Namespace};
 use super::tools::{Tool, batch};
 use super::up;
@@ -37,9 +38,13 @@ pub fn all() -> Result<()> {
 pub fn remove(found: &Found) -> Result<()> {
     let namespaces: Vec<Namespace> = found.members.iter().map(|member| found.namespace(*member)).collect();
     end_processes(&namespaces);
+    let had_hysteresis = hysteresis::is_used_by(found);
     let lines: Vec<String> = namespaces.iter().map(|namespace| format!("netns del {}", namespace.name())).collect();
     let deleted = batch(Tool::Ip, None, &lines);
     namespaces.iter().for_each(up::forget_files);
+    if had_hysteresis {
+        hysteresis::give_back();
+    }
     // Somebody else who took it away at the same time did what was wanted.
     if namespaces.iter().all(|namespace| !namespace.path().exists()) { Ok(()) } else { deleted }
 }

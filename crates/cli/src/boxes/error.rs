@@ -39,6 +39,9 @@ pub enum Error {
     )]
     NotWithoutNetem(String),
 
+    #[error("htb cannot hold ports to their rate here: {0}; leave --shaper away, or give --shaper tbf")]
+    NotWithHtb(&'static str),
+
     #[error("the delay line, which stands in for this kernel's missing netem, does not start: {said}")]
     NoDelayLine { said: String },
 

@@ -8,6 +8,8 @@ mod delay;
 mod down;
 mod error;
 mod exec;
+mod hysteresis;
+mod label;
 mod names;
 mod netns;
 mod offloads;
@@ -28,7 +30,7 @@ use crate::output;
 use crate::run::EXIT_ROPEWAY;
 use error::{Error, Result};
 use names::{BoxName, Found, Member};
-use plan::{MAX_GATEWAYS, MAX_HOSTS, MAX_MTU_BYTES, MIN_MTU_BYTES, Options, Plan};
+use plan::{MAX_GATEWAYS, MAX_HOSTS, MAX_MTU_BYTES, MIN_MTU_BYTES, Options, Plan, Shaper};
 use switch::{Direction, Fault};
 use tools::{Tool, batch};
 use units::{Delay, Rate, Share};
@@ -103,6 +105,10 @@ struct Up {
     /// The rate of each host's own interface; without it hosts send to the switch as fast as the processors can
     #[arg(long, value_name = "RATE", requires = "rate")]
     host_rate: Option<Rate>,
+    /// What holds ports to their rate: htb, which costs the processors least and needs the kernel's switch htb_hysteresis, for the whole machine, while the
+    /// box is there; or tbf [default: htb where the kernel has it and lets that switch be set, and there is no netem in front of it]
+    #[arg(long, value_name = "SHAPER", requires = "rate")]
+    shaper: Option<Shaper>,
     /// How long each frame is under way between two hosts, besides its time on the line, like 50us; by the kernel's netem, or by a process
     /// of the box where the kernel has none, which is less exact and takes fewer frames (`status` says which)
     #[arg(long, value_name = "TIME")]
@@ -200,6 +206,7 @@ impl Up {
             rate: self.rate,
             port_buffer_bytes: self.port_buffer.0,
             host_rate: self.host_rate,
+            shaper: self.shaper,
             delay: self.delay,
             mtu: self.mtu,
             wire_frames: self.wire_frames,

@@ -1,5 +1,5 @@
-//! Switches off what makes a host hand frames larger than the MTU to its interface, or frames without their check sums, through ethtool's
-//! netlink interface.
+//! Switches off what makes a host hand frames larger than the MTU to its interface, or frames without their check sums, and on what gives
+//! a device a ring, through ethtool's netlink interface.
 //!
 //! Programs and TCP may still make large segments; the kernel then cuts them into frames before they leave the host, and computes
 //! the check sums of TCP and UDP, as an interface without these abilities has it do. Message layouts: `linux/ethtool_netlink.h`, `linux/genetlink.h`.
@@ -44,6 +44,7 @@ const ETHTOOL_FLAG_OMIT_REPLY: u32 = 2;
 const ETHTOOL_A_BITSET_BITS: u16 = 3;
 const ETHTOOL_A_BITSET_BITS_BIT: u16 = 1;
 const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
+const ETHTOOL_A_BITSET_BIT_VALUE: u16 = 3;
 const NLA_F_NESTED: u16 = 0x8000;
 /// Without the bits that say how a value is packed.
 const NLA_TYPE_MASK: u16 = 0x3fff;
@@ -64,9 +65,20 @@ pub fn switch_off(device: &str, checksums_too: bool) -> Result<()> {
         // Those of this kernel, whatever its version.
         let mut names = active_features(&answer);
         names.retain(|name| takes_large_segments(name) || checksums_too && takes_partial_checksums(name));
-        netlink.request(family, ETHTOOL_MSG_FEATURES_SET, &features_off(device, &names)).map(drop)
+        netlink.request(family, ETHTOOL_MSG_FEATURES_SET, &features(device, &names, false)).map(drop)
     };
     change().map_err(Error::system(format!("switch off the offloads of {device}")))
+}
+
+/// Has a veth device of the calling thread's namespace receive through a ring, as an interface with interrupts does: that is what the kernel's
+/// merging of received frames (GRO) needs, and comes with it.
+pub fn receive_through_ring(device: &str) -> Result<()> {
+    let change = || -> io::Result<()> {
+        let mut netlink = Netlink::open()?;
+        let family = netlink.family("ethtool")?;
+        netlink.request(family, ETHTOOL_MSG_FEATURES_SET, &features(device, &["rx-gro".into()], true)).map(drop)
+    };
+    change().map_err(Error::system(format!("give {device} a ring")))
 }
 
 /// The attribute that names the device.
@@ -76,10 +88,11 @@ fn header(device: &str, flags: u32) -> Vec<u8> {
     nested(ETHTOOL_A_FEATURES_HEADER, &[name, flags].concat())
 }
 
-/// The attributes of a request that switches these abilities off.
-fn features_off(device: &str, names: &[String]) -> Vec<u8> {
+/// The attributes of a request that switches these abilities on or off.
+fn features(device: &str, names: &[String], on: bool) -> Vec<u8> {
     // A bit that is named and not marked as set is to be cleared; others stay as they are.
-    let name = |name: &String| attribute(ETHTOOL_A_BITSET_BIT_NAME, &zero_terminated(name));
+    let set = if on { attribute(ETHTOOL_A_BITSET_BIT_VALUE, &[]) } else { Vec::new() };
+    let name = |name: &String| [attribute(ETHTOOL_A_BITSET_BIT_NAME, &zero_terminated(name)), set.clone()].concat();
     let bits = names.iter().flat_map(|bit| nested(ETHTOOL_A_BITSET_BITS_BIT, &name(bit))).collect::<Vec<u8>>();
     let wanted = nested(ETHTOOL_A_FEATURES_WANTED, &nested(ETHTOOL_A_BITSET_BITS, &bits));
     [header(device, ETHTOOL_FLAG_OMIT_REPLY), wanted].concat()
@@ -237,7 +250,7 @@ mod tests {
         let answer = netlink.request(family, ETHTOOL_MSG_FEATURES_GET, &header("lo", 0)).unwrap();
         let names = active_features(&answer);
         assert!(names.iter().any(|name| name == "tx-scatter-gather"), "{names:?}");
-        let request = features_off("no-such-dev", &["tx-tcp-segmentation".into()]);
+        let request = features("no-such-dev", &["tx-tcp-segmentation".into()], false);
         let error = netlink.request(family, ETHTOOL_MSG_FEATURES_SET, &request).unwrap_err();
         // Without root the kernel refuses the change itself, with root it does not know the device.
         let expected = [rustix::io::Errno::NODEV, rustix::io::Errno::PERM].map(|e| e.raw_os_error());

@@ -8,19 +8,21 @@ use serde::{Deserialize, Serialize};
 
 use super::delay::{self, Report};
 use super::error::{Error, Result};
+use super::label::Label;
 use super::names::{Found, Member};
 use super::netns;
-use super::plan::{Leg, Segment};
+use super::plan::{Leg, Segment, Shaper};
 use super::switch::{Direction, Fault, JUMP_IF_AT_LEAST, delay_in, show_filters, uplink_out};
 use super::tools::{Tool, ask, ask_all};
 use super::units::{Rate, Share};
-use super::up::COMPLETE;
 
 /// A box, as `status --json` prints it.
 #[derive(Clone, Debug, Serialize, PartialEq)]
 pub struct Status {
     pub name: String,
     pub mtu_bytes: u32,
+    /// What holds ports to their rate, if they have one.
+    pub shaper: Option<Shaper>,
     /// What delays frames, if anything does.
     pub delay_by: Option<DelayBy>,
     /// What the delay line says; null if there is none, or it does not live any more.
@@ -112,9 +114,6 @@ struct Qdisc {
 
 #[derive(Debug, Default, Deserialize)]
 struct QdiscOptions {
-    /// Bytes per second.
-    rate: Option<u64>,
-    burst: Option<u64>,
     limit: Option<u64>,
     delay: Option<NetemDelay>,
 }
@@ -169,10 +168,14 @@ fn links(found: &Found) -> Result<Vec<Link>> {
         return Err(Error::Incomplete { name: found.name.to_string() });
     }
     let links: Vec<Link> = ask(Tool::Ip, &found.namespace(Member::Switch), &["-statistics", "link", "show"])?;
-    if !links.iter().any(|link| link.ifname == "lo" && link.ifalias == COMPLETE) {
+    if !label(&links).is_complete {
         return Err(Error::Incomplete { name: found.name.to_string() });
     }
     Ok(links)
+}
+
+fn label(links: &[Link]) -> Label {
+    links.iter().find(|link| link.ifname == "lo").map_or_else(Label::default, |lo| Label::parse(&lo.ifalias))
 }
 
 /// The ports that a user names: by a host, all of its, or by a port.
@@ -231,12 +234,15 @@ pub fn status(found: &Found) -> Result<Status> {
         let Some(link) = by_name.get(port.as_str()) else { continue };
         let in_host = in_hosts.get(&leg.member).and_then(|devices| devices.get(leg.device())).copied().unwrap_or(0);
         let of = |device: &str, kind: &str| qdiscs.iter().find(|q| q.dev == device && q.kind == kind);
+        // Frames wait in tbf itself, or in a queue behind htb's class.
+        let queue = |device: &str| of(device, TBF).or_else(|| of(device, BEHIND_HTB));
         let parts = Parts {
+            label: label(&links),
             line: by_name.get(delay_in(&port).as_str()).copied(),
-            queue: of(&port, "tbf"),
+            queue: queue(&port),
             delay: of(&port, "netem"),
             filters: of(&port, "clsact"),
-            uplink: of(&uplink_out(&port), "tbf"),
+            uplink: queue(&uplink_out(&port)),
         };
         ports.push(row(*leg, link, &parts, faults, in_host));
     }
@@ -248,11 +254,20 @@ pub fn status(found: &Found) -> Result<Status> {
         false => None,
     };
     let delay_line = if has_line { delay::ask(&switch)? } else { None };
-    Ok(Status { name: found.name.to_string(), mtu_bytes, delay_by, delay_line, ports })
+    let shaper = qdiscs.iter().find_map(|qdisc| match qdisc.kind.as_str() {
+        TBF => Some(Shaper::Tbf),
+        BEHIND_HTB => Some(Shaper::Htb),
+        _ => None,
+    });
+    Ok(Status { name: found.name.to_string(), mtu_bytes, shaper, delay_by, delay_line, ports })
 }
 
-/// The queueing disciplines of a port, and the device of the delay line.
+const TBF: &str = "tbf";
+const BEHIND_HTB: &str = "bfifo";
+
+/// The queueing disciplines of a port, the device of the delay line, and what the box says of all its ports.
 struct Parts<'a> {
+    label: Label,
     line: Option<&'a Link>,
     queue: Option<&'a Qdisc>,
     delay: Option<&'a Qdisc>,
@@ -261,10 +276,9 @@ struct Parts<'a> {
 }
 
 fn row(leg: Leg, link: &Link, parts: &Parts<'_>, faults: &[(Direction, Fault)], dropped_in_host: u64) -> Port {
-    let Parts { line, queue, delay, filters, uplink } = parts;
+    let Parts { label, line, queue, delay, filters, uplink } = parts;
     let by_netem = delay.and_then(|q| q.options.delay.as_ref()).map(|netem| netem.delay * 1e6);
     let by_line = || line.and_then(|link| link.ifalias.parse::<u64>().ok()).map(|ns| ns as f64 / 1e3);
-    let rate = |qdisc: &Option<&Qdisc>| qdisc.and_then(|q| q.options.rate).map(|bytes_per_s| bytes_per_s * 8);
     let loss = |of: Direction| {
         let share = faults.iter().find_map(|(direction, fault)| match fault {
             Fault::Loss(share) if *direction == of => Some(*share),
@@ -278,10 +292,10 @@ fn row(leg: Leg, link: &Link, parts: &Parts<'_>, faults: &[(Direction, Fault)], 
         segment: leg.segment.name(),
         addresses: [leg.v4().to_string(), leg.v6().to_string()],
         mac: leg.mac_text(),
-        rate_bits_per_s: rate(queue),
+        rate_bits_per_s: label.rate_bits_per_s,
         buffer_bytes: queue.and_then(|q| q.options.limit),
-        burst_bytes: queue.and_then(|q| q.options.burst),
-        host_rate_bits_per_s: rate(uplink),
+        burst_bytes: label.burst_bytes,
+        host_rate_bits_per_s: label.host_rate_bits_per_s,
         delay_us: by_netem.or_else(by_line),
         queue_bytes: queue.map_or(0, |q| q.backlog),
         queue_packets: queue.map_or(0, |q| q.qlen),
@@ -324,8 +338,13 @@ pub fn table(status: &Status) -> String {
         let by = if status.delay_by == Some(DelayBy::Netem) { "netem" } else { "delay line" };
         let delay = port.delay_us.map(|us| format!(", delay {us} us ({by})"));
         let (rate, buffer) = (or(rate(port.rate_bits_per_s), "none"), or(buffer, ""));
+        let shaper = match status.shaper {
+            Some(Shaper::Htb) => " (htb)",
+            Some(Shaper::Tbf) => " (tbf)",
+            None => "",
+        };
         // Writing to a string does not fail.
-        let _ = write!(text, ", rate {rate}{buffer}{}{}", or(host, ""), or(delay, ""));
+        let _ = write!(text, ", rate {rate}{shaper}{buffer}{}{}", or(host, ""), or(delay, ""));
     }
     text.push('\n');
     text.push_str(&delay_line(status));
@@ -421,7 +440,9 @@ mod tests {
         );
         let faults: Vec<_> = loss.iter().filter_map(|f| Some((Direction::ToHost, fault(f)?))).collect();
         let leg = Leg { member: Member::Host(1), segment: Segment::Compute };
-        let parts = Parts { line: None, queue: Some(&queue), delay: None, filters: Some(&filters), uplink: None };
+        let label = Label::parse("complete rate=1000000000 burst=16384");
+        let filters = Some(&filters);
+        let parts = Parts { label, line: None, queue: Some(&queue), delay: None, filters, uplink: None };
         let port = row(leg, &link, &parts, &faults, 10);
         assert_eq!((port.rate_bits_per_s, port.buffer_bytes), (Some(1_000_000_000), Some(131_072)));
         assert_eq!((port.queue_bytes, port.queue_packets, port.drops), (1514, 1, 7));
@@ -429,9 +450,10 @@ mod tests {
         assert_eq!((port.cut, port.loss_from_host_percent, port.loss_to_host_percent), (false, 0.0, 1.0));
         assert_eq!(state(&port), "loss 1% to the host");
         assert_eq!(port.addresses, ["10.0.1.1", "fd00:1::1"]);
-        let status = Status { name: "b".into(), mtu_bytes: 1500, delay_by: None, delay_line: None, ports: vec![port] };
+        let (name, shaper) = ("b".into(), Some(Shaper::Htb));
+        let status = Status { name, mtu_bytes: 1500, shaper, delay_by: None, delay_line: None, ports: vec![port] };
         let shown = table(&status);
-        assert!(shown.starts_with("box b: MTU 1500, rate 1gbit, port buffer 131072 bytes\n\nPORT"), "{shown}");
+        assert!(shown.starts_with("box b: MTU 1500, rate 1gbit (htb), port buffer 131072 bytes\n\nPORT"), "{shown}");
     }
 
     #[test]
@@ -444,11 +466,13 @@ mod tests {
                 "stats64":{"rx":{"bytes":0,"packets":0,"dropped":0},"tx":{"bytes":0,"packets":0,"dropped":2}}}"#,
         );
         let leg = Leg { member: Member::Host(1), segment: Segment::Compute };
-        let parts = Parts { line: Some(&line), queue: None, delay: None, filters: None, uplink: None };
+        let label = Label::default();
+        let parts = Parts { label, line: Some(&line), queue: None, delay: None, filters: None, uplink: None };
         let port = row(leg, &link, &parts, &[], 4);
         assert_eq!((port.delay_us, port.missed_packets), (Some(5000.0), 5));
         let delay_by = Some(DelayBy::DelayLine);
-        let gone = Status { name: "b".into(), mtu_bytes: 1500, delay_by, delay_line: None, ports: vec![port] };
+        let (name, shaper) = ("b".into(), None);
+        let gone = Status { name, mtu_bytes: 1500, shaper, delay_by, delay_line: None, ports: vec![port] };
         let shown = table(&gone);
         assert!(shown.contains(", delay 5000 us (delay line)\ndelay line: its process has ended"), "{shown}");
         assert!(shown.contains("`ropeway box down --name b`"), "{shown}");

@@ -15,7 +15,7 @@
 //!
 //! Frames are looked at up to their Ethernet addresses and no further, so any protocol passes.
 
-use super::plan::{Delayed, LINE_OVERHEAD_BYTES, Leg, Mechanism, Plan, Segment, Shape};
+use super::plan::{Delayed, LINE_OVERHEAD_BYTES, Leg, Mechanism, Plan, Segment, Shape, Shaper};
 use super::units::Share;
 
 /// Order of the filters at a port.
@@ -70,7 +70,7 @@ pub fn commands(plan: &Plan) -> Vec<String> {
 
 fn port(plan: &Plan, leg: Leg, segment: &[Leg]) -> Vec<String> {
     let port = leg.port();
-    let mut lines = queues(&port, plan.delay, plan.port);
+    let mut lines = queues(&port, plan);
     lines.push(format!("qdisc add dev {port} clsact"));
     if plan.line().is_some() {
         let seen = delay_in(&port);
@@ -82,7 +82,7 @@ fn port(plan: &Plan, leg: Leg, segment: &[Leg]) -> Vec<String> {
         None => port,
         Some(shape) => {
             let (out, inside) = (uplink_out(&port), uplink_in(&port));
-            lines.push(queue(&out, "root", shape));
+            lines.extend(queue(&out, "root", shape, plan.shaper));
             lines.push(format!("qdisc add dev {inside} clsact"));
             let filter = filter(&port, preference::UPLINK);
             lines.push(format!("{filter} u32 {ANY} action mirred egress redirect dev {out}"));
@@ -94,8 +94,8 @@ fn port(plan: &Plan, leg: Leg, segment: &[Leg]) -> Vec<String> {
 }
 
 /// Rate and buffer of a port, behind the delay: the same frames in the same order as with the delay on the cable.
-fn queues(port: &str, delay: Option<Delayed>, shape: Option<Shape>) -> Vec<String> {
-    let netem = delay.and_then(|Delayed { time, by }| match by {
+fn queues(port: &str, plan: &Plan) -> Vec<String> {
+    let netem = plan.delay.and_then(|Delayed { time, by }| match by {
         Mechanism::Netem { limit_frames } => {
             let ns = time.as_nanos();
             Some(format!("qdisc add dev {port} root handle 1: netem delay {ns}ns limit {limit_frames}"))
@@ -103,16 +103,27 @@ fn queues(port: &str, delay: Option<Delayed>, shape: Option<Shape>) -> Vec<Strin
         Mechanism::Line(_) => None,
     });
     let parent = if netem.is_some() { "parent 1:1" } else { "root" };
-    netem.into_iter().chain(shape.map(|shape| queue(port, parent, shape))).collect()
+    let queue = plan.port.map(|shape| queue(port, parent, shape, plan.shaper));
+    netem.into_iter().chain(queue.into_iter().flatten()).collect()
 }
 
-fn queue(device: &str, parent: &str, shape: Shape) -> String {
-    let Shape { rate, burst_bytes, limit_bytes } = shape;
-    let bits = rate.bits_per_s;
-    format!(
-        "qdisc add dev {device} {parent} handle 2: tbf rate {bits}bit burst {burst_bytes}b limit {limit_bytes}b \
-         overhead {LINE_OVERHEAD_BYTES}"
-    )
+fn queue(device: &str, parent: &str, shape: Shape, shaper: Shaper) -> Vec<String> {
+    let (bits, limit, turn) = (shape.rate.bits_per_s, shape.limit_bytes, shape.turn_bytes(shaper));
+    let qdisc = format!("qdisc add dev {device} {parent} handle 2:");
+    match shaper {
+        Shaper::Tbf => {
+            vec![format!("{qdisc} tbf rate {bits}bit burst {turn}b limit {limit}b overhead {LINE_OVERHEAD_BYTES}")]
+        }
+        // What classes take in turns of their quantum, a single one need not; but the kernel complains of one that it works out as too large.
+        Shaper::Htb => vec![
+            format!("{qdisc} htb default 1"),
+            format!(
+                "class add dev {device} parent 2: classid 2:1 htb rate {bits}bit burst {turn}b cburst {turn}b \
+                 overhead {LINE_OVERHEAD_BYTES} quantum 60000"
+            ),
+            format!("qdisc add dev {device} parent 2:1 handle 3: bfifo limit {limit}"),
+        ],
+    }
 }
 
 fn filter(device: &str, preference: u32) -> String {
@@ -256,6 +267,7 @@ mod tests {
             rate: Some("1gbit".parse().unwrap()),
             port_buffer_bytes: 131_072,
             host_rate: None,
+            shaper: Some(Shaper::Tbf),
             delay: None,
             mtu: 1500,
             wire_frames: false,
@@ -271,6 +283,14 @@ mod tests {
             "qdisc add dev h1 root handle 2: tbf rate 1000000000bit burst 16384b limit 131072b overhead 24"
         );
         assert_eq!(lines[1], "qdisc add dev h1 clsact");
+        let htb = commands(&Plan { shaper: Shaper::Htb, ..plan(3, 0) });
+        assert_eq!(
+            htb[1],
+            "class add dev h1 parent 2: classid 2:1 htb rate 1000000000bit burst 12288b cburst 12288b overhead 24 \
+             quantum 60000"
+        );
+        assert_eq!(htb[2], "qdisc add dev h1 parent 2:1 handle 3: bfifo limit 131072");
+        assert_eq!(htb[3..], lines[1..][..htb.len() - 3], "the rest is the same");
         let to_h3 = "ht 1:3: match u16 0x0252 0xffff at -14 match u32 0x57010003 0xffffffff at -12 \
                      action mirred egress mirror dev h3 trap";
         assert!(lines.iter().any(|line| line.contains("dev h1 ingress") && line.ends_with(to_h3)), "{lines:#?}");

@@ -6,15 +6,13 @@ use std::fs::{self, File};
 use rustix::io::FdFlags;
 
 use super::error::{Error, Result};
+use super::label::Label;
 use super::names::{self, Member, Namespace};
 use super::netns::{self, Processor};
-use super::plan::{Leg, Plan, Segment};
+use super::plan::{Delayed, Leg, Mechanism, Plan, Segment, Shaper};
 use super::switch::{self, delay_end, delay_in, uplink_in, uplink_out};
 use super::tools::{Tool, batch};
-use super::{delay, down, offloads};
-
-/// Says on the loopback device of the switch that the box is complete: the last thing that `up` does.
-pub const COMPLETE: &str = "complete";
+use super::{delay, down, hysteresis, offloads};
 
 /// The file that gives hosts their names.
 const HOSTS_FILE: &str = "hosts";
@@ -71,10 +69,12 @@ fn inherit(file: &File, yes: bool) -> Result<()> {
 }
 
 fn make(plan: &Plan, switch: &Namespace, lock: &File) -> Result<()> {
-    let plan = &match plan.delay {
-        Some(_) if !has_netem(switch)? => plan.clone().without_netem()?,
-        _ => plan.clone(),
+    let plan = plan.clone();
+    let plan = match plan.delay {
+        Some(_) if !has_queue(switch, "netem delay 1ms")? => plan.without_netem()?,
+        _ => plan,
     };
+    let plan = &with_shaper(plan, switch)?;
     let namespaces: Vec<_> = plan.members.iter().map(|member| Namespace::of(&plan.name, *member)).collect();
     let adding: Vec<_> = namespaces.iter().map(|namespace| format!("netns add {}", namespace.name())).collect();
     batch(Tool::Ip, None, &adding)?;
@@ -96,12 +96,45 @@ fn make(plan: &Plan, switch: &Namespace, lock: &File) -> Result<()> {
         delay::start(switch, &line, delayed.time)?;
         inherit(lock, true)?;
     }
-    batch(Tool::Ip, Some(switch), &[format!("link set dev lo alias {COMPLETE}")])
+    let label = Label {
+        is_complete: true,
+        rate_bits_per_s: plan.port.map(|shape| shape.rate.bits_per_s),
+        burst_bytes: plan.port.map(|shape| shape.burst_bytes(plan.shaper)),
+        host_rate_bits_per_s: plan.uplink.map(|shape| shape.rate.bits_per_s),
+        ..Label::of(switch)?
+    };
+    label.put(switch)
 }
 
-/// Whether the kernel can delay frames, found out where it disturbs nobody.
-fn has_netem(switch: &Namespace) -> Result<bool> {
-    let added = batch(Tool::Tc, Some(switch), &["qdisc add dev lo root netem delay 1ms".into()]);
+/// The shaper that was asked for, or else the best there is.
+fn with_shaper(plan: Plan, switch: &Namespace) -> Result<Plan> {
+    let by_netem = matches!(plan.delay, Some(Delayed { by: Mechanism::Netem { .. }, .. }));
+    let wanted = match plan.shaper {
+        // Netem's way with queues behind it is its own, and tbf is the one that is known to go with it.
+        Shaper::Htb if by_netem && !plan.shaper_is_wish => Shaper::Tbf,
+        wanted => wanted,
+    };
+    if plan.port.is_none() || wanted == Shaper::Tbf {
+        return Ok(Plan { shaper: Shaper::Tbf, ..plan });
+    }
+    let missing = if !has_queue(switch, "htb")? {
+        "this kernel has no queueing discipline htb (CONFIG_NET_SCH_HTB)"
+    } else if batch(Tool::Ip, Some(switch), &["link set dev lo gro_max_size 65536".into()]).is_err() {
+        "this kernel, or this iproute2, does not know gro_max_size"
+    } else if !hysteresis::switch_on(switch)? {
+        "the kernel's switch htb_hysteresis cannot be set"
+    } else {
+        return Ok(plan);
+    };
+    if plan.shaper_is_wish {
+        return Err(Error::NotWithHtb(missing));
+    }
+    Ok(Plan { shaper: Shaper::Tbf, ..plan })
+}
+
+/// Whether the kernel has a queueing discipline, found out where it disturbs nobody.
+fn has_queue(switch: &Namespace, queue: &str) -> Result<bool> {
+    let added = batch(Tool::Tc, Some(switch), &[format!("qdisc add dev lo root {queue}")]);
     match added {
         Ok(()) => batch(Tool::Tc, Some(switch), &["qdisc del dev lo root".into()]).map(|()| true),
         // "Specified qdisc kind is unknown", "Unknown qdisc"
@@ -177,6 +210,9 @@ fn cables(plan: &Plan) -> Vec<String> {
             lines.push(format!("link add name {out} mtu {mtu} type veth peer name {inside} mtu {mtu}"));
             lines.extend([out, inside].map(|device| format!("link set dev {device} up")));
         }
+        if plan.has_rings() {
+            lines.extend(cable_ends(plan, leg).map(|device| never_merged(&device)));
+        }
         if let (Some(line), Some(delayed)) = (plan.line(), plan.delay) {
             let (seen, end, index) = (delay_in(&port), delay_end(&port), line.first_device + number);
             lines.push(format!("link add name {seen} index {index} mtu {mtu} type veth peer name {end}"));
@@ -195,6 +231,7 @@ fn addresses(plan: &Plan, member: Member) -> Vec<String> {
     for leg in plan.legs_of(member) {
         let device = leg.device();
         lines.push(format!("link set dev {device} up"));
+        lines.extend(plan.has_rings().then(|| never_merged(device)));
         lines.push(format!("addr add {}/24 dev {device}", leg.v4()));
         lines.push(format!("addr add {}/64 dev {device} nodad", leg.v6()));
     }
@@ -211,27 +248,45 @@ fn addresses(plan: &Plan, member: Member) -> Vec<String> {
     lines
 }
 
-/// Frames of at most the MTU, which stay in order: all that arrive at a device are handled on one processor. Otherwise frames that
-/// a sender hands over on different processors overtake each other, and so do those that a port's timer sends.
+/// Frames of at most the MTU, which stay in order. Otherwise frames that a sender hands over on different processors overtake each other, and
+/// so do those that a port's timer sends.
 fn as_on_a_wire(plan: &Plan, switch: &Namespace) -> Result<()> {
     let processors = Processor::all()?;
     // In turn, so that hosts share them.
     let of = |leg: &Leg| processors[usize::from(leg.number()) % processors.len()];
-    let in_switch = |leg: &Leg| {
-        let port = leg.port();
-        let queue = plan.uplink.map(|_| uplink_in(&port));
-        [Some(port), queue].into_iter().flatten().map(|device| (device, of(leg))).collect::<Vec<_>>()
+    let in_order = |devices: Vec<(String, Processor)>| match plan.has_rings() {
+        true => devices.iter().try_for_each(|(device, _)| offloads::receive_through_ring(device)),
+        false => netns::pin_receiving(&devices),
     };
-    let pinned: Vec<_> = plan.legs.iter().flat_map(in_switch).collect();
-    netns::inside(switch, || netns::pin_receiving(&pinned))?;
+    let in_switch = |leg: &Leg| cable_ends(plan, leg).map(|device| (device, of(leg))).collect::<Vec<_>>();
+    netns::inside(switch, || {
+        if plan.has_rings() {
+            // A device that takes large segments does not use the ring at its other end.
+            let mut ends = plan.legs.iter().flat_map(|leg| cable_ends(plan, leg));
+            ends.try_for_each(|device| offloads::switch_off(&device, false))?;
+        }
+        in_order(plan.legs.iter().flat_map(in_switch).collect())
+    })?;
     for member in &plan.members {
         let legs: Vec<Leg> = plan.legs_of(*member).collect();
         netns::inside(&Namespace::of(&plan.name, *member), || {
             legs.iter().try_for_each(|leg| offloads::switch_off(leg.device(), plan.line().is_some()))?;
-            netns::pin_receiving(&legs.iter().map(|leg| (leg.device().to_owned(), of(leg))).collect::<Vec<_>>())
+            in_order(legs.iter().map(|leg| (leg.device().to_owned(), of(leg))).collect())
         })?;
     }
     Ok(())
+}
+
+/// The devices of the switch through which a host's frames come and go.
+fn cable_ends(plan: &Plan, leg: &Leg) -> impl Iterator<Item = String> {
+    let port = leg.port();
+    let queue = plan.uplink.map(|_| [uplink_out(&port), uplink_in(&port)]);
+    std::iter::once(port).chain(queue.into_iter().flatten())
+}
+
+/// The kernel may merge frames that wait in a ring into one as large as this says.
+fn never_merged(device: &str) -> String {
+    format!("link set dev {device} gro_max_size 1")
 }
 
 #[cfg(test)]
@@ -249,6 +304,7 @@ mod tests {
             rate: None,
             port_buffer_bytes: 131_072,
             host_rate: None,
+            shaper: None,
             delay: None,
             mtu: 9000,
             wire_frames: false,

@@ -5,6 +5,7 @@ mod faults;
 mod honest;
 mod life;
 mod segments;
+mod shaper;
 mod wire;
 
 use std::time::{Duration, Instant};

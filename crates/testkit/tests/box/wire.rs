@@ -62,15 +62,17 @@ fn with_a_rate_frames_are_as_large_as_the_mtu_says() {
 fn with_a_rate_frames_stay_in_order() {
     need_box!();
     const COUNT: &str = "100000";
-    let cluster = TestBox::up(&["--hosts", "5", "--rate", "1gbit"]);
-    // Senders, receiver, and the timers of the ports are at work on all processors at once.
-    let watch = cluster.spawn("h1", &frames(["order", "eth0", COUNT]));
-    watch.wait_for_output("ready", LIMIT);
-    let incast = TcpIncast::start(&cluster, 4, 3.0, "cubic");
-    incast.end();
-    watch.signal(Signal::TERM);
-    let [seen, flows, late] = numbers(&watch.succeed(LIMIT));
-    println!("{seen} frames of {flows} flows, {late} late");
-    assert!(seen > 10_000 && flows == 4, "{seen} frames of {flows} flows are too few to say anything");
-    assert_eq!(late, 0, "of {seen}");
+    for options in [&[][..], &["--shaper", "tbf"], &["--host-rate", "1gbit"]] {
+        let cluster = TestBox::up(&[&["--hosts", "5", "--rate", "1gbit"], options].concat());
+        // Senders, receiver, and the timers of the ports are at work on all processors at once.
+        let watch = cluster.spawn("h1", &frames(["order", "eth0", COUNT]));
+        watch.wait_for_output("ready", LIMIT);
+        let incast = TcpIncast::start(&cluster, 4, 3.0, "cubic");
+        incast.end();
+        watch.signal(Signal::TERM);
+        let [seen, flows, late] = numbers(&watch.succeed(LIMIT));
+        println!("{options:?}: {seen} frames of {flows} flows, {late} late");
+        assert!(seen > 10_000 && flows == 4, "{seen} frames of {flows} flows are too few to say anything");
+        assert_eq!(late, 0, "of {seen}");
+    }
 }
