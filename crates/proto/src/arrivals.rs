@@ -6,8 +6,6 @@ use crate::time::Time;
 
 /// The line's rate is measured over this long, pauses included: what piled up while this host looked away must not be taken for a faster line.
 const PERIOD_NS: u64 = 16_000_000;
-/// What the line whose port has the `port_buffer` of the tunable would carry in a millisecond without frames around it: 1 Gbit/s. Ports of faster lines have larger buffers.
-pub const PORT_LINE_BYTES_PER_MS: u64 = 125_000;
 /// What is known of it loses this part with each such time in which less arrived.
 const LINE_FADES: u64 = 16;
 
@@ -131,13 +129,9 @@ impl Arrivals {
         self.line
     }
 
-    /// How long `bytes` take at the rate seen lately, or else at that of an ordinary line.
+    /// How long `bytes` take at the rate seen lately.
     pub fn drain_ns(&self, bytes: u64) -> u64 {
-        let per_ms = match self.bytes_per_ms() {
-            0 => PORT_LINE_BYTES_PER_MS,
-            known => known,
-        };
-        bytes * 1_000_000 / per_ms
+        (bytes * 1_000_000).checked_div(self.bytes_per_ms()).unwrap_or(0)
     }
 }
 

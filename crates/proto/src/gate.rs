@@ -6,12 +6,9 @@
 
 use std::collections::VecDeque;
 
-mod promises;
-
-use crate::arrivals::{Line, PORT_LINE_BYTES_PER_MS};
+use crate::arrivals::Line;
 use crate::config::{Config, GateMode, Order};
 use crate::time::Time;
-use promises::{Promise, Promises};
 
 /// Senders that hold grants at least, if so many are active: one that is slow to answer must not idle the line.
 const HOLDERS: u64 = 8;
@@ -34,6 +31,8 @@ const BUDGET_FLOOR_BYTES: u64 = 16 << 10;
 /// The budget is this share of the port's buffer; the rest is for first flights, acknowledgments and other people's packets.
 const BUDGET_NUMERATOR: u64 = 3;
 const BUDGET_DENOMINATOR: u64 = 4;
+/// What a line of 1 Gbit/s, for which the tunable stands, would carry in a millisecond without frames around it. Ports of faster lines have larger buffers.
+const PORT_LINE_BYTES_PER_MS: u64 = 125_000;
 /// A pipe that holds less than this share of the port's buffer is not counted.
 const SHORT_PIPE_SHARE: u64 = 8;
 /// Loss is judged over this many round trips ...
@@ -88,7 +87,6 @@ struct Sender {
     held: bool,
     /// Bytes granted since the start, for the order `fair`.
     served_bytes: u64,
-    promise: Promise,
 }
 
 impl Sender {
@@ -96,18 +94,6 @@ impl Sender {
     fn is_at_rest(&self) -> bool {
         self.demand.is_none() && self.charged_bytes == 0 && !self.waiting && !self.suspect
     }
-}
-
-/// Those who may begin, as the endpoint counts them.
-#[derive(Clone, Copy, Debug)]
-pub struct Beginners {
-    /// Heard or spoken to within the last lease.
-    pub active: u64,
-    /// All with whom there is an association.
-    pub all: u64,
-    /// A full packet of the one at hand on the medium.
-    pub frame_bytes: u64,
-    pub lease_ns: u64,
 }
 
 /// What the gate has counted. Never reset.
@@ -147,7 +133,6 @@ pub struct Gate {
     share_bytes: Option<u64>,
     window_packets: u64,
     first_flight_most: u64,
-    promises: Promises,
     senders: Vec<Sender>,
     /// Who wants more, in the order in which they asked.
     waiting: VecDeque<u32>,
@@ -162,9 +147,8 @@ pub struct Gate {
     adaptation: Adaptation,
     /// How long what was granted takes to arrive at the rate of the line.
     drain_ns: u64,
-    /// Kept free for senders that begin with a packet that nobody granted, and what it would be if it had no bound.
+    /// Kept free for senders that begin with a packet that nobody granted.
     starters_bytes: u64,
-    idle_bytes: u64,
     /// Under `fair`, what the last one served had been given: who joins does not get more than a turn for the time before.
     fair_floor_bytes: u64,
     port_estimate_bytes: Option<u64>,
@@ -197,7 +181,6 @@ impl Gate {
             share_bytes: None,
             window_packets: 0,
             first_flight_most: 0,
-            promises: Promises::default(),
             senders: Vec::new(),
             waiting: VecDeque::new(),
             held: VecDeque::new(),
@@ -209,7 +192,6 @@ impl Gate {
             adaptation: Adaptation::default(),
             drain_ns: 0,
             starters_bytes: 0,
-            idle_bytes: 0,
             fair_floor_bytes: 0,
             port_estimate_bytes: None,
             counters: GateCounters::default(),
@@ -297,48 +279,18 @@ impl Gate {
         self.charged_bytes
     }
 
-    /// What may be on its way here, granted or as a beginning.
-    pub fn flying_bytes(&self) -> u64 {
-        self.charged_bytes + self.promises.bytes()
-    }
-
     /// Bytes that all senders together have said they still have to send: this process's demand on a shared budget.
     pub fn demand_bytes(&self) -> u64 {
         self.senders.iter().map(|sender| sender.demand.backlog_bytes + sender.charged_bytes).sum()
     }
 
-    /// How many packets an idle sender is told now that it may begin with; 0: it gets grants. While nobody sends, all of the budget is
-    /// there for beginnings: of a host that asks many, all answer at once.
-    pub fn first_flight(&mut self, index: u32, with_backlog: bool, beginners: Beginners, now: Time) -> u8 {
-        self.promises.advance(now, beginners.lease_ns);
-        // The last word counts.
-        self.forget_promise(index);
+    /// How many packets an idle sender may begin with, when `active` may begin, it among them; a sender `with_backlog` gets grants instead.
+    pub fn first_flight(&self, active: u64, with_backlog: bool, frame_bytes: u64) -> u8 {
         if with_backlog {
             return 0;
         }
-        let Beginners { active, all, frame_bytes, .. } = beginners;
-        let (active, frame_bytes) = (active.max(1), frame_bytes.max(1));
-        let budget = self.budget_bytes();
-        let mut packets = budget / FIRST_FLIGHT_SHARE / (active * frame_bytes);
-        if self.charged_bytes == 0 && self.demanding == 0 {
-            let room = budget.saturating_sub(all * frame_bytes);
-            let free = room.saturating_sub(self.promises.bytes());
-            packets = packets.max(1 + (room / active).min(free) / frame_bytes);
-        }
-        let packets = packets.clamp(1, self.first_flight_most);
-        self.sender(index).promise = self.promises.make(packets - 1, frame_bytes);
-        packets as u8
-    }
-
-    /// A sender has begun: how many packets it may send beyond the one that has arrived. They are not promised any more, but to be charged to it.
-    pub fn take_promise(&mut self, index: u32, now: Time) -> u64 {
-        self.promises.advance(now, 0);
-        self.forget_promise(index)
-    }
-
-    fn forget_promise(&mut self, index: u32) -> u64 {
-        let promise = std::mem::take(&mut self.sender(index).promise);
-        self.promises.take(promise)
+        let each = self.budget_bytes() / FIRST_FLIGHT_SHARE / (active.max(1) * frame_bytes.max(1));
+        each.clamp(1, self.first_flight_most) as u8
     }
 
     fn sender(&mut self, index: u32) -> &mut Sender {
@@ -389,7 +341,6 @@ impl Gate {
 
     /// The association is gone.
     pub fn forget(&mut self, index: u32) {
-        self.forget_promise(index);
         let sender = std::mem::take(self.sender(index));
         self.demanding -= u64::from(sender.demand.is_some());
         self.charged_bytes -= sender.charged_bytes;
@@ -428,11 +379,8 @@ impl Gate {
     /// What can be granted now, counting a part of what suspects hold as free.
     fn free_bytes(&self) -> u64 {
         let budget = self.budget_bytes();
-        // Who was told more than a packet is likely to begin. The port has room for a quarter of the budget beyond it.
-        let promised = self.promises.bytes();
-        let likely = (self.idle_bytes - self.starters_bytes).min(promised);
-        let beginnings = self.starters_bytes + likely + promised.saturating_sub(budget / FIRST_FLIGHT_SHARE);
-        (budget + self.suspect_bytes.min(budget / SUSPECT_SHARE)).saturating_sub(self.charged_bytes + beginnings)
+        (budget + self.suspect_bytes.min(budget / SUSPECT_SHARE))
+            .saturating_sub(self.charged_bytes + self.starters_bytes)
     }
 
     /// What the endpoint knows about the traffic as a whole: how long the outstanding grants take to arrive, and how many senders there are. Each idle one
@@ -440,8 +388,7 @@ impl Gate {
     pub fn set_surroundings(&mut self, drain_ns: u64, senders: u64, frame_bytes: u64) {
         self.drain_ns = drain_ns;
         let idle = senders.saturating_sub(self.demanding);
-        self.idle_bytes = idle * frame_bytes;
-        self.starters_bytes = self.idle_bytes.min(self.budget_bytes() / STARTERS_SHARE);
+        self.starters_bytes = (idle * frame_bytes).min(self.budget_bytes() / STARTERS_SHARE);
     }
 
     /// Whether anybody waits for a grant.
@@ -608,7 +555,6 @@ impl Gate {
 
 #[cfg(test)]
 mod tests {
-    use super::promises::PROMISE_LEASES;
     use super::*;
 
     const FRAME: u64 = 1546;
@@ -762,67 +708,5 @@ mod tests {
         assert_eq!(released, [4], "four active senders: three stay held");
         gate.release_acks(1, |index| released.push(index));
         assert_eq!(released, [4, 5, 6, 7]);
-    }
-
-    const LEASE_NS: u64 = 10_000_000;
-
-    fn beginners(active: u64, all: u64) -> Beginners {
-        Beginners { active, all, frame_bytes: FRAME, lease_ns: LEASE_NS }
-    }
-
-    #[test]
-    fn while_nobody_sends_the_budget_is_for_beginnings() {
-        let mut gate = gate(Order::Fifo);
-        let now = Time::from_nanos(LEASE_NS);
-        let tell = |gate: &mut Gate, index, active| gate.first_flight(index, false, beginners(active, 8), now);
-        let told: Vec<u8> = (0..8).map(|index| tell(&mut gate, index, 8)).collect();
-        assert_eq!(told, [7; 8]);
-        assert!(told.iter().map(|&packets| u64::from(packets)).sum::<u64>() * FRAME <= gate.budget_bytes());
-        // Said again it is no more, and a sender with a backlog may not begin: it has begun.
-        assert_eq!(tell(&mut gate, 3, 8), 7);
-        assert_eq!(gate.first_flight(3, true, beginners(8, 8), now), 0);
-        // Once one sends, it is charged for the rest, and others begin with a share of what the port has beyond the budget.
-        assert_eq!((gate.take_promise(0, now), gate.take_promise(0, now)), (6, 0));
-        gate.report(0, demand(6, 100), now);
-        assert_eq!(tell(&mut gate, 3, 8), 1);
-    }
-
-    #[test]
-    fn those_who_were_not_counted_yet_are_not_told_too_much() {
-        for all in [2, 8, 32, 100, 1000] {
-            let mut gate = gate(Order::Fifo);
-            let now = Time::from_nanos(LEASE_NS);
-            let told = (0..all).map(|index| gate.first_flight(index as u32, false, beginners(index + 1, all), now));
-            let bytes: u64 = told.map(|packets| u64::from(packets) * FRAME).sum();
-            // The packet that anybody may begin with is not the gate's to give.
-            let budget = gate.budget_bytes() * 5 / 4 + all * FRAME;
-            assert!(bytes <= budget, "{all}: {bytes} of {budget}");
-        }
-    }
-
-    #[test]
-    fn what_may_begin_is_not_granted_to_others() {
-        let mut gate = gate(Order::Fifo);
-        let mut now = Time::from_nanos(LEASE_NS);
-        for index in 0..8 {
-            gate.first_flight(index, false, beginners(8, 8), now);
-        }
-        let room = |gate: &mut Gate, now: Time| {
-            // The one that sends holds what is granted while the others have not begun.
-            let outstanding = gate.sender(0).demand.outstanding_packets;
-            gate.report(0, demand(outstanding, 1000), now);
-            gate.set_surroundings(0, 8, FRAME);
-            while !distribute(gate, now.as_nanos()).is_empty() {}
-            gate.charged_bytes()
-        };
-        gate.take_promise(0, now);
-        let first = room(&mut gate, now);
-        let port = gate.budget_bytes() * 5 / 4;
-        assert!(first + 7 * 6 * FRAME <= port && first > 0, "{first}");
-        // Two turns later nobody may begin with that any more.
-        now = now.after(2 * PROMISE_LEASES * LEASE_NS);
-        assert_eq!(gate.take_promise(1, now), 0);
-        assert_eq!(gate.promises.bytes(), 0);
-        assert!(room(&mut gate, now) > first);
     }
 }

@@ -130,7 +130,7 @@ fn peers_that_are_asked_at_once_do_not_overrun_the_port() {
             // All may begin before any has been heard: each is told how when it is asked.
             assert!(first <= peers as u64, "{first} drops at first: {peers} x {message_bytes} at {rate}");
             assert_eq!(drops, 0, "{peers} x {message_bytes} at {rate}");
-            assert!(share > 0.98, "{peers} x {message_bytes} at {rate}: {share}");
+            assert!(share > 0.95, "{peers} x {message_bytes} at {rate}: {share}");
         }
     }
 }

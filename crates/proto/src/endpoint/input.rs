@@ -322,13 +322,7 @@ impl Endpoint {
                 self.counters.spurious_requests += 1;
             }
         }
-        let was_busy = association.peer_busy;
         Endpoint::note_arrival(association, header.flags, highest_before.wrapping_sub(number) as i64 <= 0);
-        if association.peer_busy && !was_busy && self.config.gate_mode == GateMode::Grants {
-            // The rest of its first flight is under way, as good as granted.
-            let packets = self.gate.take_promise(index, now);
-            association.granted = association.received.next().wrapping_add(packets);
-        }
         let gap = number.wrapping_sub(highest_before);
         if (gap as i64) > 0 {
             association.ask_at = Some(association.ask_at.map_or(now, |at| at.min(now)));

@@ -8,7 +8,6 @@ use super::commands::{enter_round, recount};
 use super::{Endpoint, MOST_REPLIES, Path, Reply};
 use crate::association::Association;
 use crate::channel::Channel;
-use crate::gate::Beginners;
 use crate::sent::{NOBODY, Packet};
 use crate::time::Time;
 
@@ -123,20 +122,16 @@ impl Endpoint {
 
     /// How the peer may begin, to be told to it now.
     pub(super) fn first_flight(&mut self, now: Time, index: u32) -> u8 {
-        let all = self.associations.len() as u64;
         let association = &mut self.associations[index as usize];
         if association.peer_backlog == 0 {
             // All to whom something is said within a lease may begin at once, heard or not.
             self.arrivals.note_active(&mut association.epoch, now, self.config.lease_ns);
         }
-        let with_backlog = association.peer_backlog > 0;
-        let beginners = Beginners {
-            active: self.arrivals.active(),
-            all,
-            frame_bytes: association.frame_bytes(&self.config),
-            lease_ns: association.lease_ns,
-        };
-        self.gate.first_flight(index, with_backlog, beginners, now)
+        self.gate.first_flight(
+            self.arrivals.active(),
+            association.peer_backlog > 0,
+            association.frame_bytes(&self.config),
+        )
     }
 
     /// Numbers to send now, a batch at most: first those asked for, then new ones.

@@ -98,8 +98,7 @@ impl Endpoint {
     }
 
     fn request_due_at(&self, association: &Association) -> Option<Time> {
-        // What others may begin with stands in the port's queue too.
-        let drain_ns = || self.arrivals.drain_ns(self.gate.flying_bytes());
+        let drain_ns = || self.arrivals.drain_ns(self.gate.charged_bytes());
         association.request_due_at(&self.config, drain_ns)
     }
 
