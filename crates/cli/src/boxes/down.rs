@@ -38,13 +38,10 @@ pub fn all() -> Result<()> {
 pub fn remove(found: &Found) -> Result<()> {
     let namespaces: Vec<Namespace> = found.members.iter().map(|member| found.namespace(*member)).collect();
     end_processes(&namespaces);
-    let had_hysteresis = hysteresis::is_used_by(found);
+    hysteresis::give_back(&found.namespace(Member::Switch));
     let lines: Vec<String> = namespaces.iter().map(|namespace| format!("netns del {}", namespace.name())).collect();
     let deleted = batch(Tool::Ip, None, &lines);
     namespaces.iter().for_each(up::forget_files);
-    if had_hysteresis {
-        hysteresis::give_back();
-    }
     // Somebody else who took it away at the same time did what was wanted.
     if namespaces.iter().all(|namespace| !namespace.path().exists()) { Ok(()) } else { deleted }
 }

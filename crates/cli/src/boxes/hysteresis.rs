@@ -2,40 +2,58 @@
 //!
 //! There is one for the machine, and HTB of others feels it too: with it, a class may owe up to one of its bursts, and then waits until it has paid. So it is
 //! on only while there are boxes that use it, and goes off with the last of them, if Ropeway has switched it on. That a box has done so stands
-//! in its [`Label`], from before it is done.
+//! in its [`Label`], from before it is done until it is undone, which is before the box goes: whoever looks finds a box for what was switched on.
 
 use std::fs::{self, File};
 
 use super::error::Result;
 use super::label::Label;
-use super::names::{self, Found, Member, Namespace};
+use super::names::{self, Member, Namespace};
 
 const PARAMETER: &str = "/sys/module/sch_htb/parameters/htb_hysteresis";
 
 /// Switches it on for a box that is being made. False where the kernel has no such switch, or does not let it be set.
 pub fn switch_on(switch: &Namespace) -> Result<bool> {
     let Some(_lock) = lock() else { return Ok(false) };
-    let is_on = fs::read_to_string(PARAMETER).is_ok_and(|text| text.trim() != "0");
-    if is_on && !names::boxes()?.iter().any(is_used_by) {
+    if is_on() && !others_use_it(switch)? {
         // Somebody else's wish, which stays when the box goes.
         return Ok(true);
     }
     Label { has_hysteresis: true, ..Label::default() }.put(switch)?;
-    Ok(is_on || set("1"))
+    let set = is_on() || set("1");
+    if !set {
+        Label::default().put(switch)?;
+    }
+    Ok(set)
 }
 
-/// Whether this box has had it switched on. One that goes away meanwhile needs nothing any more.
-pub fn is_used_by(found: &Found) -> bool {
-    let is_marked = || Label::of(&found.namespace(Member::Switch)).is_ok_and(|label| label.has_hysteresis);
-    found.members.contains(&Member::Switch) && is_marked()
-}
-
-/// After a box that had it switched on has gone: switches it off, unless another one needs it.
-pub fn give_back() {
+/// For a box that is about to go, whatever is left of it: switches it off, unless another box needs it.
+pub fn give_back(switch: &Namespace) {
     let Some(_lock) = lock() else { return };
-    if names::boxes().is_ok_and(|boxes| !boxes.iter().any(is_used_by)) {
+    let Ok(label) = Label::of(switch) else { return };
+    if !label.has_hysteresis {
+        return;
+    }
+    // Where it cannot be known, a machine with it on is better than a box without.
+    if others_use_it(switch).is_ok_and(|used| !used) {
         set("0");
     }
+    // If this does not succeed, the next `down` finds the word, and nothing to do.
+    let _ = Label { has_hysteresis: false, ..label }.put(switch);
+}
+
+/// Whether it is on now.
+pub fn is_on() -> bool {
+    fs::read_to_string(PARAMETER).is_ok_and(|text| text.trim() != "0")
+}
+
+/// A box that cannot be asked, and has not just gone away, may be one that does.
+fn others_use_it(switch: &Namespace) -> Result<bool> {
+    let switches = names::boxes()?.into_iter().filter(|found| found.members.contains(&Member::Switch));
+    let others = switches.map(|found| found.namespace(Member::Switch)).filter(|other| other != switch);
+    let uses =
+        |other: Namespace| Label::of(&other).map_or_else(|_| other.path().exists(), |label| label.has_hysteresis);
+    Ok(others.map(uses).any(|uses| uses))
 }
 
 /// One process at a time looks and changes.

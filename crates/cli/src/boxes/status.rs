@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::delay::{self, Report};
 use super::error::{Error, Result};
+use super::hysteresis;
 use super::label::Label;
 use super::names::{Found, Member};
 use super::netns;
@@ -23,6 +24,8 @@ pub struct Status {
     pub mtu_bytes: u32,
     /// What holds ports to their rate, if they have one.
     pub shaper: Option<Shaper>,
+    /// Whether htb sends a burst for each timer; null where there is no htb.
+    pub htb_hysteresis: Option<bool>,
     /// What delays frames, if anything does.
     pub delay_by: Option<DelayBy>,
     /// What the delay line says; null if there is none, or it does not live any more.
@@ -259,7 +262,9 @@ pub fn status(found: &Found) -> Result<Status> {
         BEHIND_HTB => Some(Shaper::Htb),
         _ => None,
     });
-    Ok(Status { name: found.name.to_string(), mtu_bytes, shaper, delay_by, delay_line, ports })
+    let htb_hysteresis = (shaper == Some(Shaper::Htb)).then(hysteresis::is_on);
+    let name = found.name.to_string();
+    Ok(Status { name, mtu_bytes, shaper, htb_hysteresis, delay_by, delay_line, ports })
 }
 
 const TBF: &str = "tbf";
@@ -347,6 +352,12 @@ pub fn table(status: &Status) -> String {
         let _ = write!(text, ", rate {rate}{shaper}{buffer}{}{}", or(host, ""), or(delay, ""));
     }
     text.push('\n');
+    if status.htb_hysteresis == Some(false) {
+        text.push_str(
+            "htb_hysteresis is off on this machine: ports set a timer for each frame, which slows everything down; \
+             `echo 1 > /sys/module/sch_htb/parameters/htb_hysteresis` switches it on\n",
+        );
+    }
     text.push_str(&delay_line(status));
     text.push('\n');
     let head = ["PORT", "SEGMENT", "ADDRESS", "QUEUE", "DROPS", "SENT", "RECEIVED", "LOST", "MISSED", "STATE"];
@@ -450,8 +461,11 @@ mod tests {
         assert_eq!((port.cut, port.loss_from_host_percent, port.loss_to_host_percent), (false, 0.0, 1.0));
         assert_eq!(state(&port), "loss 1% to the host");
         assert_eq!(port.addresses, ["10.0.1.1", "fd00:1::1"]);
-        let (name, shaper) = ("b".into(), Some(Shaper::Htb));
-        let status = Status { name, mtu_bytes: 1500, shaper, delay_by: None, delay_line: None, ports: vec![port] };
+        let (name, shaper, htb_hysteresis) = ("b".into(), Some(Shaper::Htb), Some(true));
+        let (delay_by, delay_line) = (None, None);
+        let status = Status { name, mtu_bytes: 1500, shaper, htb_hysteresis, delay_by, delay_line, ports: vec![port] };
+        let without = table(&Status { htb_hysteresis: Some(false), ..status.clone() });
+        assert!(without.contains("bytes\nhtb_hysteresis is off on this machine"), "{without}");
         let shown = table(&status);
         assert!(shown.starts_with("box b: MTU 1500, rate 1gbit (htb), port buffer 131072 bytes\n\nPORT"), "{shown}");
     }
@@ -471,8 +485,9 @@ mod tests {
         let port = row(leg, &link, &parts, &[], 4);
         assert_eq!((port.delay_us, port.missed_packets), (Some(5000.0), 5));
         let delay_by = Some(DelayBy::DelayLine);
-        let (name, shaper) = ("b".into(), None);
-        let gone = Status { name, mtu_bytes: 1500, shaper, delay_by, delay_line: None, ports: vec![port] };
+        let (name, shaper, htb_hysteresis) = ("b".into(), None, None);
+        let ports = vec![port];
+        let gone = Status { name, mtu_bytes: 1500, shaper, htb_hysteresis, delay_by, delay_line: None, ports };
         let shown = table(&gone);
         assert!(shown.contains(", delay 5000 us (delay line)\ndelay line: its process has ended"), "{shown}");
         assert!(shown.contains("`ropeway box down --name b`"), "{shown}");
