@@ -88,6 +88,7 @@ pub struct Port {
 pub struct Status {
     /// `htb` or `tbf`, if ports have a rate.
     pub shaper: Option<String>,
+    pub htb_hysteresis: Option<bool>,
     /// `netem` or `delay-line`, if there is a delay.
     pub delay_by: Option<String>,
     /// While it lives.

@@ -50,10 +50,10 @@ pub fn is_on() -> bool {
 /// A box that cannot be asked, and has not just gone away, may be one that does.
 fn others_use_it(switch: &Namespace) -> Result<bool> {
     let switches = names::boxes()?.into_iter().filter(|found| found.members.contains(&Member::Switch));
-    let others = switches.map(|found| found.namespace(Member::Switch)).filter(|other| other != switch);
+    let mut others = switches.map(|found| found.namespace(Member::Switch)).filter(|other| other != switch);
     let uses =
         |other: Namespace| Label::of(&other).map_or_else(|_| other.path().exists(), |label| label.has_hysteresis);
-    Ok(others.map(uses).any(|uses| uses))
+    Ok(others.any(uses))
 }
 
 /// One process at a time looks and changes.

@@ -45,6 +45,24 @@ fn the_machines_switch_is_on_while_boxes_need_it() {
 }
 
 #[test]
+fn a_box_that_comes_while_another_goes_has_it_on() {
+    need_htb!();
+    const ROUNDS: usize = 8;
+    let come_and_go = || {
+        for _ in 0..ROUNDS {
+            let cluster = TestBox::up(&["--hosts", "1", "--rate", "1gbit"]);
+            assert!(is_on());
+            assert_eq!(cluster.status().htb_hysteresis, Some(true));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(come_and_go);
+        }
+    });
+}
+
+#[test]
 fn a_box_with_tbf_needs_nothing_of_the_machine() {
     need_box!();
     let cluster = TestBox::up(&["--hosts", "2", "--rate", "1gbit", "--shaper", "tbf"]);
