@@ -46,6 +46,17 @@ pub enum Poller {
     Helper,
 }
 
+/// What the helper thread does while it does not poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Helper {
+    /// It looks now and then whether somebody takes care.
+    Awake,
+    /// It sleeps until it is called.
+    Parked,
+    /// It is, and a timer will call it.
+    Called,
+}
+
 /// Everything under the engine's lock.
 pub struct Core {
     pub endpoint: Endpoint,
@@ -56,8 +67,7 @@ pub struct Core {
     pub sleeps_until: Option<Time>,
     /// Sleeps on the links begun so far: the last of them is the one that `sleeps_until` is about.
     pub sleeps: u64,
-    /// The helper sleeps until it is told that somebody left.
-    pub helper_parked: bool,
+    pub helper: Helper,
     pub shut_down: bool,
     /// How long calls that wait poll before they sleep.
     pub spin: Spin,
@@ -87,7 +97,7 @@ impl Core {
             poller: Poller::Nobody,
             sleeps_until: None,
             sleeps: 0,
-            helper_parked: false,
+            helper: Helper::Awake,
             shut_down: false,
             spin,
             arrived_at: Time::ZERO,

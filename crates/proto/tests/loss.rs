@@ -224,6 +224,25 @@ fn an_idle_association_is_silent() {
 }
 
 #[test]
+fn an_association_whose_last_packet_was_repeated_is_silent() {
+    // The receiver asks for the last of many; the sender after the only one; or an acknowledgment of what goes the other way tells of it first.
+    for (bytes, lost, back) in [(290_000, &[199][..], 0), (100, &[0], 0), (290_000, &[199], 600_000)] {
+        let mut world = World::new(2, Net::default(), &Config::default(), 1);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        stream(&mut world, (0, client), (1, server), 1_000_000, S);
+        pass(&mut world, 50 * MS);
+        lose(&mut world, lost);
+        let mut flows = [Flow::stream((0, client), (1, server), bytes), Flow::stream((1, server), (0, client), back)];
+        carry(&mut world, &mut flows, S);
+        assert_eq!(world.hosts[0].counters().resent, 1, "{bytes} bytes, {back} back");
+        pass(&mut world, S);
+        let before = world.packets;
+        pass(&mut world, 50 * S);
+        assert_eq!(world.packets, before, "{bytes} bytes, {back} back");
+    }
+}
+
+#[test]
 fn numbers_go_round_at_32_and_at_64_bits() {
     for first in [u64::MAX - 300, (1 << 32) - 300, (7 << 32) - 1, u64::MAX, u64::MAX - 1, 0] {
         let config = Config { first_number: Some(first), ..Config::default() };

@@ -322,7 +322,9 @@ impl Endpoint {
                 self.counters.spurious_requests += 1;
             }
         }
-        Endpoint::note_arrival(association, header.flags, highest_before.wrapping_sub(number) as i64 <= 0);
+        // By what is known now: a repetition may be of the last packet there is.
+        let is_newest = association.received.next() == number.wrapping_add(1);
+        Endpoint::note_arrival(association, header.flags, is_newest);
         let gap = number.wrapping_sub(highest_before);
         if (gap as i64) > 0 {
             association.ask_at = Some(association.ask_at.map_or(now, |at| at.min(now)));
