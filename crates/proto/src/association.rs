@@ -35,8 +35,10 @@ pub const MOST_REFUSALS: usize = 64;
 
 /// One call sends what goes in this time at the rate of late: a link may be busy with all of it before the first packet of it is on its way ...
 const BATCH_NS: u64 = 50_000;
+/// ... nor more than one segmented send has room for: a second one for what is left would cost as much as the first.
+const BATCH_BYTES: usize = 65_487;
 /// ... but no fewer packets, as each call has its price.
-const LEAST_BATCH_PACKETS: u64 = 4;
+const LEAST_BATCH_PACKETS: usize = 4;
 
 /// What comes of the peer's word that two attempts have crossed. It may be a stranger's, so it costs a repetition now and then, and no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -367,9 +369,10 @@ impl Association {
 
     /// So many packets may leave in one call.
     pub fn batch_packets(&self) -> usize {
+        let most = (BATCH_BYTES / self.packet_bytes).clamp(LEAST_BATCH_PACKETS, BATCH_PACKETS);
         match self.acked.per_ms() {
-            0 => BATCH_PACKETS,
-            per_ms => (per_ms * BATCH_NS / 1_000_000).clamp(LEAST_BATCH_PACKETS, BATCH_PACKETS as u64) as usize,
+            0 => most,
+            per_ms => ((per_ms * BATCH_NS / 1_000_000) as usize).clamp(LEAST_BATCH_PACKETS, most),
         }
     }
 
