@@ -405,13 +405,17 @@ impl Routes {
         self.ways[self.came_by].highest.is_some_and(|(highest, _)| highest.wrapping_sub(number) as i64 > 0)
     }
 
-    /// Missing numbers from this one on may still be under way over a path that is slower than the others, relative to `base`. `None`: none may.
-    pub fn lost_below(&self, base: u64, now: Time, patience_ns: u64) -> Option<u64> {
-        let fresh_ns = if self.bonded { BONDED_PATIENCES * patience_ns } else { patience_ns };
+    /// Missing numbers from this one on may still be under way over a path that is slower than the others, relative to `base`, which is missing since `since`. `None`: none may.
+    pub fn lost_below(&self, base: u64, since: Time, now: Time, patience_ns: u64) -> Option<u64> {
+        // What comes after a pause goes over all bonded paths, and a slow one may be about to bring its first.
+        let (fresh_ns, begun_at) = match self.bonded {
+            true => (BONDED_PATIENCES * patience_ns, since),
+            false => (patience_ns, Time::ZERO),
+        };
         let ahead = |way: &Way| {
             // A path that has just been joined may bring its first packet at any moment.
             let (highest, at) = way.highest.unwrap_or((base, way.joined_at));
-            let counts = way.condition == Condition::Good && now.since(at) <= fresh_ns;
+            let counts = way.condition == Condition::Good && now.since(at.max(begun_at)) <= fresh_ns;
             counts.then(|| (highest.wrapping_sub(base) as i64).max(0))
         };
         let least = self.ways.iter().filter_map(ahead).min()?;
@@ -568,13 +572,15 @@ mod tests {
             routes.arrives(&path(number));
             routes.delivered(highest, at(1));
         }
-        assert_eq!(routes.lost_below(100, at(1), PATIENCE), Some(105));
+        assert_eq!(routes.lost_below(100, at(1), at(1), PATIENCE), Some(105));
         // One that brings nothing for long is not waited for.
         routes.arrives(&path(0));
         routes.delivered(130, at(30));
         routes.arrives(&path(2));
         routes.delivered(125, at(30));
-        assert_eq!(routes.lost_below(100, at(30), PATIENCE), Some(125));
+        assert_eq!(routes.lost_below(100, at(1), at(30), PATIENCE), Some(125));
+        // But what is missing since a pause ended may be what it brings next.
+        assert_eq!(routes.lost_below(100, at(29), at(30), PATIENCE), Some(105));
         assert!(routes.is_late(120) && !routes.is_late(126));
     }
 

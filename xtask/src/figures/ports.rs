@@ -67,6 +67,20 @@ pub fn port(bed: &Bed) -> Result<Vec<Row>> {
 /// Sizes of messages, after figure 5.4 of document 0.
 const SIZES: [&str; 6] = ["8", "64", "256", "512", "1024", "1472"];
 
+/// TCP segments that a host has sent, and sent again.
+fn segments(hosts: &Hosts, host: &str) -> Result<[f64; 2]> {
+    let shown = hosts.hosts.run(host, &command("cat", ["/proc/net/snmp"]), LIMIT).stdout;
+    let [names, values] = shown.lines().filter(|line| line.starts_with("Tcp:")).collect::<Vec<_>>()[..] else {
+        return Err(format!("/proc/net/snmp of {host} has no two lines of TCP").into());
+    };
+    let of = |wanted: &str| {
+        let mut columns = names.split(' ').zip(values.split(' '));
+        let column = columns.find(|(name, _)| *name == wanted).and_then(|(_, value)| value.parse().ok());
+        column.ok_or_else(|| format!("/proc/net/snmp of {host} has no {wanted}"))
+    };
+    Ok([of("OutSegs")?, of("RetransSegs")?])
+}
+
 /// Messages of document 0's sizes at 1 Gbit/s, a send for each.
 pub fn messages(bed: &Bed) -> Result<Vec<Row>> {
     messages_at(bed, &FAST, &SIZES)
@@ -215,6 +229,7 @@ pub fn beside(bed: &Bed) -> Result<Vec<Row>> {
                 .collect();
             let own = hosts.program(&[&["stream", &from, &peer], &long[..]].concat(), None, &[]);
             bed.note(&named(&own));
+            let before = segments(&hosts, "h3")?;
             let shown = hosts.hosts.run("h2", &own, LIMIT);
             let measured = parse(&shown.stdout).map_err(|e| format!("udp: {e}: {}", shown.stderr))?;
             let mut sum = 0.0;
@@ -223,6 +238,7 @@ pub fn beside(bed: &Bed) -> Result<Vec<Row>> {
                 let shown = parse(&finished.stdout).map_err(|e| format!("tcp: {e}: {}", finished.stderr))?;
                 sum += number(&shown, "gbit_per_s");
             }
+            let after = segments(&hosts, "h3")?;
             drop([ours.kill(), theirs.kill()]);
             // Each flow's fair share is an equal part.
             let fair = (number(&measured, "gbit_per_s") + sum) / (flows + 1) as f64;
@@ -230,6 +246,7 @@ pub fn beside(bed: &Bed) -> Result<Vec<Row>> {
             rounds.tcp.push(sum / flows as f64 / fair);
             let counters = &measured["counters"];
             losses.ropeway.push(number(counters, "resent") * 100.0 / number(counters, "packets_sent"));
+            losses.tcp.push((after[1] - before[1]) * 100.0 / (after[0] - before[0]));
             bed.keep(json!({ "flows": flows, "ours": measured, "cubic_gbit_per_s": sum }));
         }
         let smaller = |rounds: &Rounds| -> Vec<f64> {
@@ -241,7 +258,7 @@ pub fn beside(bed: &Bed) -> Result<Vec<Row>> {
         let what = format!("beside {flows} cubic flows at 1 Gbit/s: the smaller side, of its fair share");
         rows.push(Row::between_hosts(&what, ("x", Better::More), goal, least));
         let goal = Goal::Below { at_most: 2.0, aim: 1.0 };
-        rows.push(Row::between_hosts("our loss beside them", ("%", Better::Less), goal, losses));
+        rows.push(Row::between_hosts("our loss beside them, and theirs", ("%", Better::Less), goal, losses));
     }
     Ok(rows)
 }

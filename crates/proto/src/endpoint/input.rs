@@ -309,6 +309,11 @@ impl Endpoint {
         association.arrived_at = now;
         association.request_doublings = 0;
         self.counters.payload_received_bytes += u64::from(header.length);
+        if header.flags.contains(Flags::RTX) && late_by_ns.is_none() {
+            // It was not known to be missing: nothing had come behind it, and it was asked for as one of those that were granted.
+            self.count_lost(index, 1);
+        }
+        let association = &mut self.associations[index as usize];
         let is_slower_path = association.routes.as_ref().is_some_and(|routes| !routes.is_late(number));
         if let Some(late_ns) = late_by_ns
             && !header.flags.contains(Flags::RTX)

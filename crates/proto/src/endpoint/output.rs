@@ -387,9 +387,6 @@ impl Endpoint {
                 fits
             });
         let lost = u64::from(association.received.asked().saturating_sub(asked_before));
-        association.lost_unreported += lost;
-        association.counters.lost += lost;
-        self.counters.lost += lost;
         if std::mem::take(&mut association.ask_beyond) {
             // What was granted; and the end of a busy period that flew without a grant. The sender repeats only what it has sent.
             let granted = association.outstanding_packets().min(u64::from(u16::MAX)) as u16;
@@ -401,9 +398,18 @@ impl Endpoint {
         association.counters.requests_sent += requests;
         self.counters.requests_sent += requests;
         if lost > 0 {
-            self.gate.note_overflow(association.rtt.queueing_ns(), self.arrivals.bytes_per_ms());
+            self.count_lost(index, lost);
             self.touch(index);
         }
+    }
+
+    /// So many packets were found lost: the gate hears of it at the end of the batch.
+    pub(super) fn count_lost(&mut self, index: u32, lost: u64) {
+        let association = &mut self.associations[index as usize];
+        association.lost_unreported += lost;
+        association.counters.lost += lost;
+        self.counters.lost += lost;
+        self.gate.note_overflow(association.rtt.queueing_ns(), self.arrivals.bytes_per_ms());
     }
 
     /// CREDIT and HOLD blocks; says how many of the channels in line are done with.
