@@ -4,8 +4,11 @@
 //! there is waits in a queue. The gate knows senders by the index of their association and keeps no packet; the endpoint tells it what each sender
 //! wants and sends what it grants. In [`GateMode::Esp`] it holds acknowledgments back instead, as document 2 did ([2:3.2.6]).
 
+mod adaptation;
+
 use std::collections::VecDeque;
 
+use self::adaptation::{Adaptation, Change, Seen};
 use crate::arrivals::Line;
 use crate::config::{Config, GateMode, Order};
 use crate::time::Time;
@@ -35,31 +38,6 @@ const BUDGET_DENOMINATOR: u64 = 4;
 const PORT_LINE_BYTES_PER_MS: u64 = 125_000;
 /// A pipe that holds less than this share of the port's buffer is not counted.
 const SHORT_PIPE_SHARE: u64 = 8;
-/// Loss without a queue: a link that loses, or a port that has less of a buffer than is thought. Slowing down is of little use.
-const RANDOM_LOSS: Answer = Answer {
-    round_trips: 8,
-    least_packets: 100,
-    most_losses: u64::MAX,
-    keeps_of_many: 7,
-    growth_round_trips: 1,
-    floor_bytes: BUDGET_FLOOR_BYTES,
-};
-/// Loss in a queue that others fill as well. A cut to 0.7 is as fair to TCP as TCP's to half if what is cut grows by 3 x (1 - 0.7) / (1 + 0.7) packets in a round trip (RFC 9438, 4.3),
-/// so by one in two of them.
-const QUEUE_LOSS: Answer = Answer {
-    round_trips: 4,
-    least_packets: 64,
-    most_losses: 4,
-    keeps_of_many: 5,
-    growth_round_trips: 2,
-    floor_bytes: 8 << 10,
-};
-/// The queue at a loss is one if it takes as long as this share of a port's buffer.
-const QUEUE_SHARE: u64 = 4;
-/// So long after the last cut a larger port is thought possible again.
-const CUT_MEMORY_NS: u64 = 10_000_000_000;
-/// A larger estimate of the port's buffer loses this part with every loss in a shorter queue.
-const ESTIMATE_FADES: u64 = 64;
 /// The share of first flights in the budget.
 const FIRST_FLIGHT_SHARE: u64 = 4;
 
@@ -168,36 +146,7 @@ pub struct Gate {
     starters_bytes: u64,
     /// Under `fair`, what the last one served had been given: who joins does not get more than a turn for the time before.
     fair_floor_bytes: u64,
-    port_estimate_bytes: Option<u64>,
     counters: GateCounters,
-}
-
-/// How loss is judged, and answered.
-#[derive(Debug)]
-struct Answer {
-    /// Over so many round trips, of at least so many packets: a single loss among fewer says nothing ...
-    round_trips: u64,
-    least_packets: u64,
-    /// ... or until so many are lost.
-    most_losses: u64,
-    /// Tenths of the budget that are left by a cut for more than 2 %; less leaves 7.
-    keeps_of_many: u64,
-    /// Round trips until what was cut grows by a packet.
-    growth_round_trips: u64,
-    /// No cut goes below this.
-    floor_bytes: u64,
-}
-
-/// Counts for the growth and the cuts of the budget.
-#[derive(Clone, Copy, Debug, Default)]
-struct Adaptation {
-    /// The last loss was in a queue.
-    in_queue: bool,
-    since: Time,
-    arrived: u64,
-    lost: u64,
-    cut_at: Option<Time>,
-    grown_at: Time,
 }
 
 impl Gate {
@@ -228,7 +177,6 @@ impl Gate {
             drain_ns: 0,
             starters_bytes: 0,
             fair_floor_bytes: 0,
-            port_estimate_bytes: None,
             counters: GateCounters::default(),
         };
         gate.configure(config);
@@ -266,7 +214,7 @@ impl Gate {
         let scaled = least * self.line.bytes_per_ms / PORT_LINE_BYTES_PER_MS;
         // After a cut not beyond the queue that was seen to overflow, if one was; and other processes of this host may not know how fast the line is.
         let most_times = if self.share_bytes.is_some() { 1 } else { self.port_buffer_most_times };
-        let seen = self.adaptation.cut_at.map_or(u64::MAX, |_| self.port_estimate_bytes.unwrap_or(0));
+        let seen = self.adaptation.seen_port_bytes().unwrap_or(u64::MAX);
         let most = seen.min(least * most_times);
         let port_bytes = scaled.min(most).max(least);
         // Grants that are given all at once come back all at once: a short pipe is no room for them.
@@ -522,52 +470,33 @@ impl Gate {
         found
     }
 
-    /// Packets were found lost while the queues on their way delayed others by `queueing_ns`, and payload arrived at `bytes_per_ms`. The largest such
-    /// queue is the port's buffer; it fades, as losses happen for other reasons too.
+    /// Packets were found lost while the queues on their way delayed others by `queueing_ns`, and payload arrived at `bytes_per_ms`.
     pub fn note_overflow(&mut self, queueing_ns: u64, bytes_per_ms: u64) {
-        let queued = queueing_ns.saturating_mul(bytes_per_ms) / 1_000_000;
-        let before = self.port_estimate_bytes.unwrap_or(0);
-        self.port_estimate_bytes = Some(queued.max(before - before / ESTIMATE_FADES));
-        // By its time: what arrives here is only this host's share of what stands in it.
-        let line_queued = queueing_ns.saturating_mul(PORT_LINE_BYTES_PER_MS) / 1_000_000;
-        self.adaptation.in_queue = line_queued >= self.port_buffer_bytes / QUEUE_SHARE;
+        self.adaptation.note_overflow(queueing_ns, bytes_per_ms, PORT_LINE_BYTES_PER_MS, self.port_buffer_bytes);
     }
 
     pub fn port_estimate_bytes(&self) -> Option<u64> {
-        self.port_estimate_bytes
+        self.adaptation.port_estimate_bytes()
     }
 
     /// Feeds the adaptation of the budget: packets that arrived, and that were found lost, and whether one carried a congestion mark.
     pub fn observe(&mut self, now: Time, round_trip_ns: u64, arrived: u64, lost: u64, congested: bool) {
-        if self.adaptation.cut_at.is_some_and(|at| now.since(at) >= CUT_MEMORY_NS) {
-            self.adaptation.cut_at = None;
+        if self.adaptation.forgets(now) {
             self.set_limit();
         }
-        let state = &mut self.adaptation;
-        let answer = if state.in_queue { QUEUE_LOSS } else { RANDOM_LOSS };
-        state.arrived += arrived;
-        state.lost += lost;
-        let packets = state.arrived + state.lost;
-        let over = now.since(state.since) >= answer.round_trips * round_trip_ns && packets >= answer.least_packets
-            || state.lost >= answer.most_losses;
-        let lossy = over && state.lost * 100 > packets;
-        let keeps = if lossy && state.lost * 50 > packets { answer.keeps_of_many } else { 7 };
-        if over {
-            (state.since, state.arrived, state.lost) = (now, 0, 0);
-        }
-        if (congested || lossy) && state.cut_at.is_none_or(|at| now.since(at) >= round_trip_ns) {
-            state.cut_at = Some(now);
-            state.grown_at = now;
-            let floor = answer.floor_bytes.max(self.waiting_bytes());
-            self.budget_bytes = (self.budget_bytes * keeps / 10).max(floor).min(self.limit_bytes);
-            self.counters.cuts += 1;
-            self.set_limit();
-        } else if self.budget_bytes < self.limit_bytes
-            && now.since(state.grown_at) >= answer.growth_round_trips * round_trip_ns
-        {
-            state.grown_at = now;
-            let frame = self.senders.iter().map(|sender| sender.demand.frame_bytes).max().unwrap_or(0);
-            self.budget_bytes = (self.budget_bytes + frame).min(self.limit_bytes);
+        match self.adaptation.judge(now, round_trip_ns, Seen { arrived, lost, congested }) {
+            Change::Nothing => {}
+            Change::Cut { keeps, floor_bytes } => {
+                let floor = floor_bytes.max(self.waiting_bytes());
+                self.budget_bytes = (self.budget_bytes * keeps / 10).max(floor).min(self.limit_bytes);
+                self.counters.cuts += 1;
+                self.set_limit();
+            }
+            Change::Growth if self.budget_bytes < self.limit_bytes => {
+                let frame = self.senders.iter().map(|sender| sender.demand.frame_bytes).max().unwrap_or(0);
+                self.budget_bytes = (self.budget_bytes + frame).min(self.limit_bytes);
+            }
+            Change::Growth => {}
         }
     }
 
@@ -739,43 +668,6 @@ mod tests {
         assert_eq!(gate.budget_bytes(), full);
         gate.observe(Time::from_nanos(9_000_000), 100_000, 980, 20, false);
         assert_eq!(gate.budget_bytes(), full * 7 / 10, "2 % loss");
-    }
-
-    #[test]
-    fn loss_in_a_long_queue_is_answered_sooner_and_by_more() {
-        let after = |queueing_ns, arrived, lost| {
-            let mut gate = gate(Order::Fifo);
-            let full = gate.budget_bytes();
-            gate.report(0, demand(0, 10), Time::ZERO);
-            gate.note_overflow(queueing_ns, 100_000);
-            gate.observe(Time::from_nanos(500_000), 100_000, arrived, lost, false);
-            (gate.budget_bytes() * 10).div_ceil(full)
-        };
-        // A port of 128 KiB at 1 Gbit/s, full and hardly used.
-        let (full, short) = (1_000_000, 100_000);
-        assert_eq!(after(full, 64, 1), 7, "more than 1 % of 64 in four round trips");
-        assert_eq!(after(full, 64, 2), 5, "more than 2 %");
-        assert_eq!(after(full, 0, 4), 5, "four, however few arrived");
-        assert_eq!(after(full, 63, 0), 10);
-        assert_eq!(after(short, 64, 2), 10, "not eight round trips yet");
-        assert_eq!(after(short, 0, 40), 10);
-
-        // Again and again: down to where a few flows of TCP are in such a port, or to where the line is still full.
-        for (queueing_ns, floor) in [(full, QUEUE_LOSS.floor_bytes), (short, RANDOM_LOSS.floor_bytes)] {
-            let mut gate = gate(Order::Fifo);
-            gate.report(0, demand(0, 0), Time::ZERO);
-            gate.note_overflow(queueing_ns, 100_000);
-            (1..20).for_each(|step| gate.observe(Time::from_nanos(step * 1_000_000), 100_000, 100, 5, false));
-            assert_eq!(gate.budget_bytes(), floor);
-            // A packet for two round trips, or one.
-            let before = gate.budget_bytes();
-            gate.report(0, demand(0, 10), Time::ZERO);
-            (1..=20).for_each(|step| {
-                gate.observe(Time::from_nanos(20_000_000 + step * 100_000), 100_000, 0, 0, false);
-            });
-            let packets = if floor == QUEUE_LOSS.floor_bytes { 10 } else { 20 };
-            assert_eq!(gate.budget_bytes(), before + packets * FRAME);
-        }
     }
 
     #[test]
