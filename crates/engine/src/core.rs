@@ -46,17 +46,6 @@ pub enum Poller {
     Helper,
 }
 
-/// What the helper thread does while it does not poll.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Helper {
-    /// It looks now and then whether somebody takes care.
-    Awake,
-    /// It sleeps until it is called.
-    Parked,
-    /// It is, and a timer will call it.
-    Called,
-}
-
 /// Everything under the engine's lock.
 pub struct Core {
     pub endpoint: Endpoint,
@@ -67,7 +56,8 @@ pub struct Core {
     pub sleeps_until: Option<Time>,
     /// Sleeps on the links begun so far: the last of them is the one that `sleeps_until` is about.
     pub sleeps: u64,
-    pub helper: Helper,
+    /// The helper sleeps until it is told that somebody left.
+    pub helper_parked: bool,
     pub shut_down: bool,
     /// How long calls that wait poll before they sleep.
     pub spin: Spin,
@@ -97,7 +87,7 @@ impl Core {
             poller: Poller::Nobody,
             sleeps_until: None,
             sleeps: 0,
-            helper: Helper::Awake,
+            helper_parked: false,
             shut_down: false,
             spin,
             arrived_at: Time::ZERO,

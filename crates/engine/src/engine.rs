@@ -9,7 +9,6 @@ use ropeway_proto::crypto::ClusterKeys;
 use ropeway_proto::{ChannelId, Config, Counters, Endpoint, ErrorCode, Mode, Path, Readiness, Time};
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 
 use crate::control;
 use crate::core::{Core, LinkId, Poller};
@@ -82,6 +81,7 @@ impl Drop for Handle {
         core.endpoint.close_all();
         core.transmit(now);
         core.shut_down = true;
+        self.inner.wake_helper(&mut core);
         core.waiters.wake_all();
         drop(core);
         self.inner.ring();
@@ -118,10 +118,7 @@ impl Engine {
                 .map_err(|errno| Error::link("making an eventfd")(errno.into()))
         };
         let birthmark = Birthmark::new().map_err(Error::link("making a page that forks wipe"))?;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
-            .map_err(|errno| Error::link("making a timerfd")(errno.into()))?;
-        let core = Core::new(endpoint, spin, known_as);
-        let inner = Arc::new(Inner::new(options, core, [bell()?, bell()?], timer, birthmark));
+        let inner = Arc::new(Inner::new(options, Core::new(endpoint, spin, known_as), [bell()?, bell()?], birthmark));
         let helper = helper::start(inner.clone()).map_err(Error::link("starting the helper thread"))?;
         let control = control::start(Arc::downgrade(&inner)).ok();
         Ok(Engine { handle: Arc::new(Handle { inner, helper: Some(helper), control }) })

@@ -33,12 +33,12 @@ fn run(inner: &Inner) {
         if inner.left() != seen {
             let calls = inner.left().wrapping_sub(seen);
             (seen, ticks) = (seen.wrapping_add(calls), 0);
-            std::thread::sleep(tick(inner, calls));
+            inner.helper_rests(tick(inner, calls));
             continue;
         }
         if inner.is_polled() && ticks < TICKS_TO_PARK {
             ticks += 1;
-            std::thread::sleep(TICK);
+            inner.helper_rests(TICK);
             continue;
         }
         let mut core = inner.lock();
@@ -51,13 +51,14 @@ fn run(inner: &Inner) {
             continue;
         }
         // The same caller has polled for long, and may sleep: it says when it leaves.
+        core.helper_parked = true;
         ticks = 0;
-        inner.helper_parks(core);
+        drop(core);
+        inner.helper_parks();
     }
 }
 
-/// How long to leave the links alone when so many calls came and went in the last tick.
-pub fn tick(inner: &Inner, calls: u64) -> Duration {
+fn tick(inner: &Inner, calls: u64) -> Duration {
     let is_awaited = inner.is_waited_beside() && calls < MANY_CALLS;
     let is_urgent = inner.is_in_a_hurry() && calls < FLOOD_CALLS;
     // Who polls now does it for all.

@@ -2,17 +2,16 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use ropeway_proto::Time;
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::time::{Itimerspec, TimerfdTimerFlags, timerfd_settime};
 
-use crate::core::{Core, Helper, Poller};
+use crate::core::{Core, Poller};
 use crate::engine::Options;
-use crate::helper;
 use crate::restart;
 use crate::spin::Pace;
 use crate::wait::SOON_NS;
@@ -28,8 +27,6 @@ pub(crate) struct Inner {
     doorbell: OwnedFd,
     /// The helper's own: it may still sleep when a caller has taken the links over, and must not miss its bell because that caller heard it.
     helper_bell: OwnedFd,
-    /// Wakes it while it is parked: who leaves sets it, and who comes back to sleep on the links takes that back, so that neither wakes anybody.
-    helper_timer: OwnedFd,
     /// Copies of the links' descriptors, to sleep on without the lock.
     pub(crate) descriptors: Mutex<Arc<Vec<OwnedFd>>>,
     /// Calls that have polled and left: the helper sees by it whether somebody takes care.
@@ -40,6 +37,8 @@ pub(crate) struct Inner {
     hurry: AtomicBool,
     /// A caller polls.
     polled: AtomicBool,
+    /// The helper thread, once it runs.
+    helper: OnceLock<Thread>,
     /// The helper's bound, when it polls for an event loop.
     pub(crate) most_spin_ns: u64,
     pub(crate) origin: Instant,
@@ -53,7 +52,6 @@ impl Inner {
         options: &Options,
         core: Core,
         [doorbell, helper_bell]: [OwnedFd; 2],
-        helper_timer: OwnedFd,
         birthmark: Birthmark,
     ) -> Inner {
         Inner {
@@ -62,12 +60,12 @@ impl Inner {
             contenders: AtomicU32::new(0),
             doorbell,
             helper_bell,
-            helper_timer,
             descriptors: Mutex::default(),
             left: AtomicU64::new(0),
             beside: AtomicU32::new(0),
             hurry: AtomicBool::new(false),
             polled: AtomicBool::new(false),
+            helper: OnceLock::new(),
             origin: Instant::now(),
             birthmark,
             _secret: options.secret.clone(),
@@ -93,7 +91,7 @@ impl Inner {
         let mut core = poisoned.into_inner();
         core.poller = Poller::Nobody;
         self.note_polled(false);
-        self.ring_helper();
+        self.wake_helper(&mut core);
         self.core.clear_poison();
         core
     }
@@ -176,39 +174,28 @@ impl Inner {
         };
     }
 
-    /// For the helper: sleeps until it is called or its bell rings.
-    pub(crate) fn helper_parks(&self, mut core: MutexGuard<'_, Core>) {
-        core.helper = Helper::Parked;
-        drop(core);
-        let [timer, bell] = [&self.helper_timer, &self.helper_bell];
-        let _ = poll(&mut [timer, bell].map(|fd| PollFd::new(fd, PollFlags::IN)), None);
-        for fd in [timer, bell] {
-            let _ = rustix::io::read(fd, &mut [0u8; 8]);
-        }
-        self.lock().helper = Helper::Awake;
+    /// For the helper: sleeps for so long, or until it is woken.
+    pub(crate) fn helper_rests(&self, time: Duration) {
+        let _ = self.helper.set(std::thread::current());
+        std::thread::park_timeout(time);
     }
 
-    /// Nobody polls: the helper looks after a tick whether that is so still.
-    fn call_helper(&self, core: &mut Core) {
-        if core.helper == Helper::Parked {
-            self.set_helper_timer(helper::tick(self, 1));
-            core.helper = Helper::Called;
-        }
-    }
-
-    /// Somebody sleeps on the links, and says when it leaves.
-    fn recall_helper(&self, core: &mut Core) {
-        if core.helper == Helper::Called {
-            self.set_helper_timer(Duration::ZERO);
-            core.helper = Helper::Parked;
+    /// The same without an end, once `helper_parked` is set.
+    pub(crate) fn helper_parks(&self) {
+        let _ = self.helper.set(std::thread::current());
+        loop {
+            let core = self.lock();
+            if !core.helper_parked || core.shut_down {
+                return;
+            }
+            drop(core);
+            std::thread::park();
         }
     }
 
-    /// Zero: never.
-    fn set_helper_timer(&self, after: Duration) {
-        let it_value = Timespec { tv_sec: after.as_secs() as i64, tv_nsec: after.subsec_nanos().into() };
-        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let _ = timerfd_settime(&self.helper_timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value });
+    pub(crate) fn wake_helper(&self, core: &mut Core) {
+        core.helper_parked = false;
+        self.helper.get().into_iter().for_each(Thread::unpark);
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -243,9 +230,6 @@ impl Inner {
             until = until.map(|until| until.max(now.after(TIMER_SLACK_NS)));
         }
         let flags = if core.is_full() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        if core.poller == Poller::Caller {
-            self.recall_helper(&mut core);
-        }
         let bell = self.bell(&core);
         core.sleeps += 1;
         let own = core.sleeps;
@@ -277,7 +261,9 @@ impl Inner {
         self.note_polled(false);
         core.poller = Poller::Nobody;
         core.waiters.wake_one(now);
-        self.call_helper(core);
+        if core.helper_parked {
+            self.wake_helper(core);
+        }
     }
 
     /// After a command: sends what it made, tells who waits, and wakes a sleeper whose timeout is too late now.
@@ -304,7 +290,9 @@ impl Inner {
             |until| core.is_full() || core.next_timeout(now).is_some_and(|at| at.after(TIMER_SLACK_NS) < until);
         match sleeps_until {
             Some(until) if is_too_late(until) => self.wake_sleeper(core),
-            None if core.poller == Poller::Nobody => self.call_helper(core),
+            None if core.helper_parked && core.poller == Poller::Nobody => {
+                self.wake_helper(core);
+            }
             _ => {}
         }
     }
