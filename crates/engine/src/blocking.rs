@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ropeway_proto::{Landing, Time};
 
-use crate::core::{Core, Poller};
+use crate::core::{Core, OVERDUE_NS, Poller, SENDS_OVERDUE_NS};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::inner::Inner;
@@ -32,18 +32,27 @@ pub(crate) trait Attempt<T> {
     /// Looks whether it is there.
     fn attempt(&mut self, core: &mut Core, now: Time) -> Option<Result<T, Error>>;
 
+    /// How long the links may have been left alone when the call begins.
+    fn overdue_ns(&self) -> u64 {
+        OVERDUE_NS
+    }
+
     /// Memory that what arrives next may go to at once; the next attempt finds it there.
     fn land<R>(&mut self, turn: impl FnOnce(&mut Option<Landing<'_>>) -> R) -> R {
         turn(&mut None)
     }
 }
 
-/// Looks, and has no memory for what arrives.
+/// Looks, and has no memory for what arrives: it sends, or waits for something else than data.
 struct Look<F>(F);
 
 impl<T, F: FnMut(&mut Core, Time) -> Option<Result<T, Error>>> Attempt<T> for Look<F> {
     fn attempt(&mut self, core: &mut Core, now: Time) -> Option<Result<T, Error>> {
         (self.0)(core, now)
+    }
+
+    fn overdue_ns(&self) -> u64 {
+        SENDS_OVERDUE_NS
     }
 }
 
@@ -82,7 +91,7 @@ pub(crate) fn block_for<'a, T>(
     let mut now = inner.now();
     core.renew_calls();
     inner.relieve_helper(&mut core);
-    if core.poller == Poller::Nobody && core.is_overdue(now) {
+    if core.poller == Poller::Nobody && core.is_overdue(now, attempt.overdue_ns()) {
         // A program that always finds something to read would never look at the links, and nobody would get a grant.
         attempt.land(|landing| core.turn_into(now, landing));
     }
