@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ropeway_proto::{Landing, Time};
 
-use crate::core::{Core, OVERDUE_NS, Poller, SENDS_OVERDUE_NS};
+use crate::core::{Core, OVERDUE_NS, Poller, READS_OVERDUE_NS};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::inner::Inner;
@@ -34,7 +34,7 @@ pub(crate) trait Attempt<T> {
 
     /// How long the links may have been left alone when the call begins.
     fn overdue_ns(&self) -> u64 {
-        OVERDUE_NS
+        READS_OVERDUE_NS
     }
 
     /// Memory that what arrives next may go to at once; the next attempt finds it there.
@@ -52,7 +52,7 @@ impl<T, F: FnMut(&mut Core, Time) -> Option<Result<T, Error>>> Attempt<T> for Lo
     }
 
     fn overdue_ns(&self) -> u64 {
-        SENDS_OVERDUE_NS
+        OVERDUE_NS
     }
 }
 

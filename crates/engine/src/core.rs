@@ -18,10 +18,11 @@ const MOST_TURNS_WITHOUT_TIMERS: u32 = 16;
 const MOST_CALLS_AT_HAND: u32 = 64;
 /// How often the helper is told whether a timer is due soon.
 const HURRY_CHECK_NS: u64 = 50_000;
-/// Calls that need not wait look at the links all the same when nobody has for so long: a few round trips of a fast network ...
-pub const OVERDUE_NS: u64 = 20_000;
-/// ... and those that send when a tenth of what the usual port queues may have come: a look takes as long as a send, and the last of many requests waits for all of them.
-pub const SENDS_OVERDUE_NS: u64 = 100_000;
+/// Calls that need not wait look at the links all the same when nobody has for so long, or a timer is due: what takes longer than a tenth of what the usual port queues would idle the line. A look takes
+/// as long as a send, and the last of many requests waits for all of them.
+pub const OVERDUE_NS: u64 = 100_000;
+/// The same for calls that read: a few round trips of a fast network.
+pub const READS_OVERDUE_NS: u64 = 20_000;
 /// A link that brought nothing lately is looked at every so many turns while another one is busy.
 const QUIET_LINK_EVERY: u32 = 8;
 
@@ -177,9 +178,10 @@ impl Core {
         self.calls_at_hand = MOST_CALLS_AT_HAND;
     }
 
-    /// Whether the links have not been looked at for so long.
+    /// Whether the links have not been looked at for so long, or for a shorter time and a timer is due.
     pub fn is_overdue(&self, now: Time, after_ns: u64) -> bool {
-        now.since(self.turned_at) >= after_ns
+        let since_ns = now.since(self.turned_at);
+        since_ns >= after_ns || since_ns >= READS_OVERDUE_NS && self.endpoint.is_timer_due(now)
     }
 
     /// When the links were looked at last.

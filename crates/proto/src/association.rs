@@ -40,6 +40,15 @@ const BATCH_BYTES: usize = 65_487;
 /// ... but no fewer packets, as each call has its price.
 const LEAST_BATCH_PACKETS: usize = 4;
 
+/// Numbers that were asked for because they were granted, or may have been a busy period's last, and nothing came any more.
+#[derive(Clone, Copy, Debug)]
+pub struct AskedBeyond {
+    /// The first that was not.
+    pub end: u64,
+    /// The queueing delay of what came last, until it is known that one of them was lost.
+    pub queueing_ns: Option<u64>,
+}
+
 /// What comes of the peer's word that two attempts have crossed. It may be a stranger's, so it costs a repetition now and then, and no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crossed {
@@ -207,6 +216,8 @@ pub struct Association {
     pub ask_at: Option<Time>,
     /// Ask also for what was granted and never seen.
     pub ask_beyond: bool,
+    /// What was asked for beyond the newest number, and is not here yet.
+    pub asked_beyond: Option<AskedBeyond>,
     pub state_due: bool,
     pub pin_due: bool,
     /// Channels with a CREDIT or HOLD to say.
@@ -306,6 +317,7 @@ impl Association {
             ack_at: None,
             ask_at: None,
             ask_beyond: false,
+            asked_beyond: None,
             state_due: false,
             pin_due: false,
             words: Vec::new(),
@@ -569,6 +581,17 @@ impl Association {
         let patience = (self.rtt.patience_ns() + drain_ns()).max(config.request_min_ns);
         let timeout = (patience << self.request_doublings.min(MOST_DOUBLINGS)).min(config.timer_max_ns);
         Some(self.arrived_at.max(self.granted_at).max(self.request_at).after(timeout))
+    }
+
+    /// How much of the round trip was spent in queues, as far as can be told: paths differ in delay.
+    pub fn queueing_ns(&self) -> u64 {
+        if self.routes.is_some() { 0 } else { self.rtt.queueing_ns() }
+    }
+
+    /// Whether a repetition that was not known to be missing was lost: it was asked for when nothing came any more. Gives, once, the queueing delay of what had come last.
+    pub fn was_lost_at_end(&mut self, number: u64) -> Option<Option<u64>> {
+        let asked = self.asked_beyond.as_mut().filter(|asked| (asked.end.wrapping_sub(number) as i64) > 0)?;
+        Some(asked.queueing_ns.take())
     }
 
     /// How long to wait before a number is asked for again.

@@ -29,8 +29,8 @@ const SRPT_REST: u64 = 4;
 const STARTERS_SHARE: u64 = 3;
 /// Under `srpt` every so many quanta one goes to who has waited longest.
 const SRPT_FIFO_EVERY: u64 = 8;
-/// Nothing that bounds the budget brings it below this.
-const BUDGET_FLOOR_BYTES: u64 = 16 << 10;
+/// What the budget grows back to is never less than this.
+const LIMIT_FLOOR_BYTES: u64 = 16 << 10;
 /// The budget is this share of the port's buffer; the rest is for first flights, acknowledgments and other people's packets.
 const BUDGET_NUMERATOR: u64 = 3;
 const BUDGET_DENOMINATOR: u64 = 4;
@@ -224,7 +224,7 @@ impl Gate {
         };
         let slots_bytes = self.receive_slots.saturating_mul(self.frame_bytes);
         self.port_share_bytes = share(port_bytes);
-        let room = (self.port_share_bytes + pipe_bytes).min(share(slots_bytes)).max(BUDGET_FLOOR_BYTES);
+        let room = (self.port_share_bytes + pipe_bytes).min(share(slots_bytes)).max(LIMIT_FLOOR_BYTES);
         // What was cut stays cut, and grows back in its own time.
         let is_whole = self.budget_bytes == self.limit_bytes;
         self.limit_bytes = room;
@@ -472,7 +472,7 @@ impl Gate {
 
     /// Packets were found lost while the queues on their way delayed others by `queueing_ns`, and payload arrived at `bytes_per_ms`.
     pub fn note_overflow(&mut self, queueing_ns: u64, bytes_per_ms: u64) {
-        self.adaptation.note_overflow(queueing_ns, bytes_per_ms, PORT_LINE_BYTES_PER_MS, self.port_buffer_bytes);
+        self.adaptation.note_overflow(queueing_ns, bytes_per_ms, self.port_buffer_bytes);
     }
 
     pub fn port_estimate_bytes(&self) -> Option<u64> {
@@ -487,7 +487,8 @@ impl Gate {
         match self.adaptation.judge(now, round_trip_ns, Seen { arrived, lost, congested }) {
             Change::Nothing => {}
             Change::Cut { keeps, floor_bytes } => {
-                let floor = floor_bytes.max(self.waiting_bytes());
+                // Other cuts may have gone deeper.
+                let floor = floor_bytes.max(self.waiting_bytes()).min(self.budget_bytes);
                 self.budget_bytes = (self.budget_bytes * keeps / 10).max(floor).min(self.limit_bytes);
                 self.counters.cuts += 1;
                 self.set_limit();
@@ -662,12 +663,28 @@ mod tests {
         gate.observe(Time::from_nanos(1_000_000), 100_000, 1, 0, true);
         gate.observe(Time::from_nanos(1_050_000), 100_000, 1, 0, true);
         assert_eq!(gate.budget_bytes(), full * 7 / 10);
-        for step in 0..30 {
+        for step in 0..60 {
             gate.observe(Time::from_nanos(2_000_000 + step * 100_000), 100_000, 0, 0, false);
         }
         assert_eq!(gate.budget_bytes(), full);
         gate.observe(Time::from_nanos(9_000_000), 100_000, 980, 20, false);
         assert_eq!(gate.budget_bytes(), full * 7 / 10, "2 % loss");
+    }
+
+    #[test]
+    fn no_cut_raises_the_budget() {
+        let mut gate = gate(Order::Fifo);
+        let mut before = gate.budget_bytes();
+        // In a queue as deep as it goes, then without one, then with many who wait.
+        for step in 1..40 {
+            gate.note_overflow(if step < 20 { 1_000_000 } else { 0 }, 100_000);
+            let waiting = if step < 30 { 1 } else { 60 };
+            (0..waiting).for_each(|index| gate.report(index, demand(0, 10), Time::ZERO));
+            gate.observe(Time::from_nanos(step * 1_000_000), 100_000, 100, 10, false);
+            assert!(gate.budget_bytes() <= before, "{} after {before}", gate.budget_bytes());
+            before = gate.budget_bytes();
+        }
+        assert_eq!((before, gate.counters().cuts), (8 << 10, 39));
     }
 
     #[test]

@@ -84,14 +84,6 @@ impl Received {
         self.missing
     }
 
-    /// Since when the first that is missing is known to be.
-    pub fn missing_since(&self) -> Option<Time> {
-        self.slots.front().and_then(|slot| match slot.state {
-            State::Missing { since, .. } => Some(since),
-            _ => None,
-        })
-    }
-
     /// Memory of the packets that wait for an earlier one.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes

@@ -22,6 +22,8 @@ const TROUBLE_PACKETS: u32 = 32;
 const TROUBLE_WINDOW_PACKETS: u32 = 256;
 /// For so many patiences a bonded path that brings nothing is waited for before a number counts as lost.
 const BONDED_PATIENCES: u64 = 8;
+/// Nothing from any path for so long is a pause.
+const PAUSE_NS: u64 = 1_000_000;
 
 /// How a path does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,13 +103,27 @@ pub struct Routes {
     came_by: usize,
     window_sent: u32,
     window_lost: u32,
+    /// When something was delivered last, over any path; and when it was before the last pause, and after it.
+    delivered_at: Time,
+    paused_at: Time,
+    resumed_at: Time,
 }
 
 impl Routes {
     /// With `path` as default, for now the only one.
     pub fn new(path: Path, bonded: bool, now: Time) -> Routes {
         let first = Way::new(path, Condition::Good, now);
-        Routes { ways: vec![first], default: 0, bonded, came_by: 0, window_sent: 0, window_lost: 0 }
+        Routes {
+            ways: vec![first],
+            default: 0,
+            bonded,
+            came_by: 0,
+            window_sent: 0,
+            window_lost: 0,
+            delivered_at: now,
+            paused_at: now,
+            resumed_at: now,
+        }
     }
 
     pub fn is_bonded(&self) -> bool {
@@ -395,6 +411,10 @@ impl Routes {
 
     /// The packet at hand says that everything up to `number` was sent before it, and was not sent before itself.
     pub fn delivered(&mut self, number: u64, now: Time) {
+        if now.since(self.delivered_at) >= PAUSE_NS {
+            (self.paused_at, self.resumed_at) = (self.delivered_at, now);
+        }
+        self.delivered_at = now;
         let way = &mut self.ways[self.came_by];
         let is_higher = way.highest.is_none_or(|(highest, _)| number.wrapping_sub(highest) as i64 > 0);
         way.highest = Some((if is_higher { number } else { way.highest.unwrap_or_default().0 }, now));
@@ -405,17 +425,16 @@ impl Routes {
         self.ways[self.came_by].highest.is_some_and(|(highest, _)| highest.wrapping_sub(number) as i64 > 0)
     }
 
-    /// Missing numbers from this one on may still be under way over a path that is slower than the others, relative to `base`, which is missing since `since`. `None`: none may.
-    pub fn lost_below(&self, base: u64, since: Time, now: Time, patience_ns: u64) -> Option<u64> {
-        // What comes after a pause goes over all bonded paths, and a slow one may be about to bring its first.
-        let (fresh_ns, begun_at) = match self.bonded {
-            true => (BONDED_PATIENCES * patience_ns, since),
-            false => (patience_ns, Time::ZERO),
-        };
+    /// Missing numbers from this one on may still be under way over a path that is slower than the others, relative to `base`. `None`: none may.
+    pub fn lost_below(&self, base: u64, now: Time, patience_ns: u64) -> Option<u64> {
+        let fresh_ns = if self.bonded { BONDED_PATIENCES * patience_ns } else { patience_ns };
         let ahead = |way: &Way| {
             // A path that has just been joined may bring its first packet at any moment.
             let (highest, at) = way.highest.unwrap_or((base, way.joined_at));
-            let counts = way.condition == Condition::Good && now.since(at.max(begun_at)) <= fresh_ns;
+            // What comes after a pause goes over all bonded paths: one that was in use before it may be about to bring its first.
+            let may_resume = self.bonded && self.paused_at.since(at) <= fresh_ns;
+            let at = if may_resume { at.max(self.resumed_at) } else { at };
+            let counts = way.condition == Condition::Good && now.since(at) <= fresh_ns;
             counts.then(|| (highest.wrapping_sub(base) as i64).max(0))
         };
         let least = self.ways.iter().filter_map(ahead).min()?;
@@ -572,15 +591,16 @@ mod tests {
             routes.arrives(&path(number));
             routes.delivered(highest, at(1));
         }
-        assert_eq!(routes.lost_below(100, at(1), at(1), PATIENCE), Some(105));
+        assert_eq!(routes.lost_below(100, at(1), PATIENCE), Some(105));
         // One that brings nothing for long is not waited for.
         routes.arrives(&path(0));
         routes.delivered(130, at(30));
         routes.arrives(&path(2));
         routes.delivered(125, at(30));
-        assert_eq!(routes.lost_below(100, at(1), at(30), PATIENCE), Some(125));
-        // But what is missing since a pause ended may be what it brings next.
-        assert_eq!(routes.lost_below(100, at(29), at(30), PATIENCE), Some(105));
+        routes.arrives(&path(0));
+        routes.delivered(130, at(50));
+        assert_eq!(routes.lost_below(100, at(50), PATIENCE), Some(125), "the last one was in use when the pause began");
+        routes.arrives(&path(2));
         assert!(routes.is_late(120) && !routes.is_late(126));
     }
 

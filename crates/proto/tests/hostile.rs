@@ -2,11 +2,19 @@
 
 #[path = "../../../fuzz/src/endpoint.rs"]
 mod endpoint;
+mod world;
 
+use std::cell::RefCell;
 use std::path::Path;
+use std::rc::Rc;
 
 use proptest::prelude::*;
-use ropeway_proto::Counters;
+use ropeway_proto::{Config, Counters, Mode};
+use world::*;
+
+/// DATA with the long and the short header as its first byte, and the flag of repetitions.
+const DATA: [u8; 2] = [0x17, 0x10];
+const RTX: u8 = 0x20;
 
 #[test]
 fn every_seed_of_endpoint_passes() {
@@ -109,4 +117,33 @@ proptest! {
     fn any_bytes_pass(packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..20)) {
         endpoint::raw(packets.iter().map(Vec::as_slice));
     }
+}
+
+#[test]
+fn a_repetition_that_nobody_asked_for_is_no_loss() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    stream(&mut world, (0, client), (1, server), 1_000_000, S);
+    // A peer that says so of all it sends.
+    let marked = Rc::new(RefCell::new(Vec::new()));
+    let out = Rc::clone(&marked);
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        if from == 0 && DATA.contains(&bytes[0]) && bytes[1] & RTX == 0 {
+            let mut bytes = bytes.to_vec();
+            bytes[1] |= RTX;
+            out.borrow_mut().push(bytes);
+            return false;
+        }
+        true
+    }));
+    let now = world.time();
+    assert_eq!(world.hosts[0].send(now, client, &[7; 100_000]), Ok(100_000));
+    for _ in 0..200 {
+        let end = world.now + 10 * US;
+        world.run(end, |_| false);
+        marked.take().iter().for_each(|bytes| world.inject(0, 1, bytes));
+    }
+    let counters = world.hosts[1].counters();
+    assert!(counters.payload_received_bytes >= 1_100_000, "{counters:?}");
+    assert_eq!((counters.lost, counters.gate.cuts), (0, 0));
 }

@@ -136,6 +136,31 @@ fn the_last_packet_of_a_burst_is_asked_for_when_the_request_timer_runs_out() {
 }
 
 #[test]
+fn what_is_lost_at_the_end_counts_once_however_often() {
+    // Every transmission of a packet that is passed on here has the flag RTX, or not, as its sender said.
+    for (places, again) in [(&[199][..], 0), (&[190, 197, 198, 199], 0), (&[196, 197, 198, 199], 3)] {
+        let mut world = World::new(2, Net::default(), &Config::default(), 1);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        stream(&mut world, (0, client), (1, server), 1_000_000, S);
+        // The first transmission of these, and the first `again` repetitions.
+        let (mut seen, mut repeated) = (0, 0);
+        world.filter = Some(Box::new(move |_, from, _, bytes| {
+            if from != 0 || !is_data(bytes) {
+                return true;
+            }
+            if bytes[1] & 0x20 != 0 {
+                repeated += 1;
+                return repeated > again;
+            }
+            seen += 1;
+            !places.contains(&(seen - 1))
+        }));
+        stream(&mut world, (0, client), (1, server), 290_000, S);
+        assert_eq!(world.hosts[1].counters().lost, places.len() as u64, "{places:?} and {again} again");
+    }
+}
+
+#[test]
 fn a_lost_message_of_one_packet_is_noticed_by_the_state_timer() {
     let config = Config::default();
     let mut world = World::new(2, Net::default(), &config, 1);

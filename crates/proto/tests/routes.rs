@@ -182,6 +182,13 @@ fn bonded_paths_share_a_stream_and_their_delays_cause_no_needless_requests() {
     assert!(packets.iter().all(|&count| count > 6_000), "{packets:?}");
     let (sender, receiver) = (world.hosts[0].counters(), world.hosts[1].counters());
     assert_eq!((sender.resent, receiver.spurious_requests, receiver.dropped_duplicate), (0, 0, 0), "{receiver:?}");
+    // Nor after pauses, in which nobody has heard of the slow one for long.
+    for pause in [2 * MS, 30 * MS, S] {
+        pass(&mut world, pause);
+        let mut flow = Flow::stream((0, client), (1, server), 1_000_000);
+        progress(&mut world, &mut flow, 1_000_000, S);
+        assert_eq!(world.hosts[0].counters().resent, 0, "after {pause} ns");
+    }
 }
 
 #[test]

@@ -67,7 +67,7 @@ pub fn port(bed: &Bed) -> Result<Vec<Row>> {
 /// Sizes of messages, after figure 5.4 of document 0.
 const SIZES: [&str; 6] = ["8", "64", "256", "512", "1024", "1472"];
 
-/// TCP segments that a host has sent, and sent again.
+/// TCP segments that a host has sent for the first time, and sent again.
 fn segments(hosts: &Hosts, host: &str) -> Result<[f64; 2]> {
     let shown = hosts.hosts.run(host, &command("cat", ["/proc/net/snmp"]), LIMIT).stdout;
     let [names, values] = shown.lines().filter(|line| line.starts_with("Tcp:")).collect::<Vec<_>>()[..] else {
@@ -246,7 +246,8 @@ pub fn beside(bed: &Bed) -> Result<Vec<Row>> {
             rounds.tcp.push(sum / flows as f64 / fair);
             let counters = &measured["counters"];
             losses.ropeway.push(number(counters, "resent") * 100.0 / number(counters, "packets_sent"));
-            losses.tcp.push((after[1] - before[1]) * 100.0 / (after[0] - before[0]));
+            let [sent, again] = [after[0] - before[0], after[1] - before[1]];
+            losses.tcp.push(again * 100.0 / (sent + again));
             bed.keep(json!({ "flows": flows, "ours": measured, "cubic_gbit_per_s": sum }));
         }
         let smaller = |rounds: &Rounds| -> Vec<f64> {

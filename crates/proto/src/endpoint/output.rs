@@ -6,7 +6,7 @@ use ropeway_wire::{AbortFields, BASE_HEADER_BYTES, Backlog, BlockWriter, Flags, 
 
 use super::commands::{enter_round, recount};
 use super::{Endpoint, MOST_REPLIES, Path, Reply};
-use crate::association::Association;
+use crate::association::{AskedBeyond, Association};
 use crate::channel::Channel;
 use crate::sent::{NOBODY, Packet};
 use crate::time::Time;
@@ -391,25 +391,31 @@ impl Endpoint {
             // What was granted; and the end of a busy period that flew without a grant. The sender repeats only what it has sent.
             let granted = association.outstanding_packets().min(u64::from(u16::MAX)) as u16;
             let count = granted.max(u16::from(self.config.first_flight_packets));
-            if blocks.rrq(association.received.next() as u32, count) {
+            let first = association.received.next();
+            if blocks.rrq(first as u32, count) {
                 requests += 1;
+                let queueing_ns = Some(association.queueing_ns());
+                association.asked_beyond = Some(AskedBeyond { end: first.wrapping_add(count.into()), queueing_ns });
             }
         }
         association.counters.requests_sent += requests;
         self.counters.requests_sent += requests;
         if lost > 0 {
-            self.count_lost(index, lost);
+            let queueing_ns = association.queueing_ns();
+            self.count_lost(index, lost, Some(queueing_ns));
             self.touch(index);
         }
     }
 
-    /// So many packets were found lost: the gate hears of it at the end of the batch.
-    pub(super) fn count_lost(&mut self, index: u32, lost: u64) {
+    /// So many packets were found lost, after others that stood in queues for so long: the gate hears of it at the end of the batch.
+    pub(super) fn count_lost(&mut self, index: u32, lost: u64, queueing_ns: Option<u64>) {
         let association = &mut self.associations[index as usize];
         association.lost_unreported += lost;
         association.counters.lost += lost;
         self.counters.lost += lost;
-        self.gate.note_overflow(association.rtt.queueing_ns(), self.arrivals.bytes_per_ms());
+        if let Some(queueing_ns) = queueing_ns {
+            self.gate.note_overflow(queueing_ns, self.arrivals.bytes_per_ms());
+        }
     }
 
     /// CREDIT and HOLD blocks; says how many of the channels in line are done with.

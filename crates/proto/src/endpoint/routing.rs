@@ -68,8 +68,7 @@ impl Association {
 
     /// From which missing number on the packet may still come over a slower path.
     pub(super) fn slow_from(&self, now: Time, config: &Config) -> Option<u64> {
-        let since = self.received.missing_since()?;
-        self.routes.as_ref()?.lost_below(self.received.base(), since, now, self.again_ns(config))
+        self.routes.as_ref()?.lost_below(self.received.base(), now, self.again_ns(config))
     }
 
     /// What has no choice follows the default.

@@ -1,5 +1,6 @@
 //! What losses and congestion marks do to the budget, and how what was cut grows back (docs/protocol.md 6, Adaptation).
 
+use super::PORT_LINE_BYTES_PER_MS;
 use crate::time::Time;
 
 /// Loss without a queue: a link that loses, or a port that has less of a buffer than is thought. Slowing down is of little use.
@@ -9,7 +10,7 @@ const RANDOM_LOSS: Answer = Answer {
     most_losses: u64::MAX,
     keeps_of_many: 7,
     growth_round_trips: 1,
-    floor_bytes: super::BUDGET_FLOOR_BYTES,
+    floor_bytes: 16 << 10,
 };
 /// Loss in a queue that others fill as well. A cut to 0.7 is as fair to TCP as TCP's to half if what is cut grows by 3 x (1 - 0.7) / (1 + 0.7) packets in a round trip (RFC 9438, 4.3),
 /// so by one in two of them.
@@ -70,7 +71,7 @@ pub(super) struct Seen {
 /// Counts for the cuts and the growth.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Adaptation {
-    /// The last loss was in a queue.
+    /// The last loss was in a queue; or a queue was marked.
     in_queue: bool,
     since: Time,
     arrived: u64,
@@ -82,13 +83,13 @@ pub(super) struct Adaptation {
 
 impl Adaptation {
     /// Packets were found lost while the queues on their way delayed others by `queueing_ns`, and payload arrived at `bytes_per_ms`. The largest such queue is the
-    /// port's buffer; it fades, as losses happen for other reasons too. A port of a line with `line_bytes_per_ms` queues `port_bytes`.
-    pub fn note_overflow(&mut self, queueing_ns: u64, bytes_per_ms: u64, line_bytes_per_ms: u64, port_bytes: u64) {
+    /// port's buffer; it fades, as losses happen for other reasons too. A port of a line of 1 Gbit/s queues `port_bytes`.
+    pub fn note_overflow(&mut self, queueing_ns: u64, bytes_per_ms: u64, port_bytes: u64) {
         let queued = |bytes_per_ms: u64| queueing_ns.saturating_mul(bytes_per_ms) / 1_000_000;
         let before = self.port_estimate_bytes.unwrap_or(0);
         self.port_estimate_bytes = Some(queued(bytes_per_ms).max(before - before / ESTIMATE_FADES));
         // By its time: what arrives here is only this host's share of what stands in it.
-        self.in_queue = queued(line_bytes_per_ms) >= port_bytes / QUEUE_SHARE;
+        self.in_queue = queued(PORT_LINE_BYTES_PER_MS) >= port_bytes / QUEUE_SHARE;
     }
 
     pub fn port_estimate_bytes(&self) -> Option<u64> {
@@ -104,13 +105,15 @@ impl Adaptation {
     pub fn forgets(&mut self, now: Time) -> bool {
         let forgets = self.cut_at.is_some_and(|at| now.since(at) >= CUT_MEMORY_NS);
         if forgets {
-            self.cut_at = None;
+            (self.cut_at, self.in_queue) = (None, false);
         }
         forgets
     }
 
     /// Takes what was seen, and says what becomes of the budget.
     pub fn judge(&mut self, now: Time, round_trip_ns: u64, seen: Seen) -> Change {
+        // Who marks has a queue.
+        self.in_queue |= seen.congested;
         let answer = if self.in_queue { QUEUE_LOSS } else { RANDOM_LOSS };
         self.arrived += seen.arrived;
         self.lost += seen.lost;
@@ -139,14 +142,14 @@ mod tests {
     use super::*;
 
     const ROUND_TRIP_NS: u64 = 100_000;
-    const LINE: u64 = 125_000;
+    const LINE: u64 = PORT_LINE_BYTES_PER_MS;
     /// A port of 128 KiB at 1 Gbit/s, full and hardly used.
     const FULL_NS: u64 = 1_000_000;
     const SHORT_NS: u64 = 100_000;
 
     fn after_loss(queueing_ns: u64) -> Adaptation {
         let mut adaptation = Adaptation::default();
-        adaptation.note_overflow(queueing_ns, LINE, LINE, 128 << 10);
+        adaptation.note_overflow(queueing_ns, LINE, 128 << 10);
         adaptation
     }
 
@@ -181,7 +184,7 @@ mod tests {
         for (queueing_ns, growth) in [(FULL_NS, 2), (SHORT_NS, 1)] {
             let mut adaptation = after_loss(queueing_ns);
             assert!(matches!(judged(&mut adaptation, 10, 0, 100), Change::Cut { .. }));
-            let again = Seen { congested: true, ..Seen::default() };
+            let again = Seen { lost: 100, ..Seen::default() };
             let soon = Time::from_nanos(11 * ROUND_TRIP_NS - 1);
             assert_eq!(adaptation.judge(soon, ROUND_TRIP_NS, again), Change::Nothing);
             let changes: Vec<_> = (11..=14).map(|at| judged(&mut adaptation, at, 0, 0)).collect();
@@ -190,12 +193,26 @@ mod tests {
     }
 
     #[test]
+    fn who_marks_has_a_queue_until_the_cut_is_forgotten() {
+        let mut adaptation = Adaptation::default();
+        let marked = Seen { congested: true, ..Seen::default() };
+        let change = adaptation.judge(Time::from_nanos(ROUND_TRIP_NS), ROUND_TRIP_NS, marked);
+        assert_eq!(change, Change::Cut { keeps: 7, floor_bytes: QUEUE_LOSS.floor_bytes });
+        assert_eq!(judged(&mut adaptation, 2, 0, 0), Change::Nothing);
+        assert_eq!(judged(&mut adaptation, 3, 0, 0), Change::Growth);
+        assert!(adaptation.forgets(Time::from_nanos(ROUND_TRIP_NS + CUT_MEMORY_NS)));
+        let later = CUT_MEMORY_NS / ROUND_TRIP_NS + 2;
+        assert_eq!(judged(&mut adaptation, later, 0, 0), Change::Growth);
+        assert_eq!(judged(&mut adaptation, later + 1, 0, 0), Change::Growth);
+    }
+
+    #[test]
     fn the_largest_queue_that_overflowed_fades_and_counts_after_a_cut() {
         let mut adaptation = after_loss(FULL_NS);
         assert_eq!(adaptation.port_estimate_bytes(), Some(LINE));
         assert_eq!(adaptation.seen_port_bytes(), None, "nothing was cut");
         judged(&mut adaptation, 10, 0, 100);
-        adaptation.note_overflow(0, LINE, LINE, 128 << 10);
+        adaptation.note_overflow(0, LINE, 128 << 10);
         assert_eq!(adaptation.seen_port_bytes(), Some(LINE - LINE / 64));
         assert!(!adaptation.forgets(Time::from_nanos(CUT_MEMORY_NS)));
         assert!(adaptation.forgets(Time::from_nanos(CUT_MEMORY_NS + 10 * ROUND_TRIP_NS)));
