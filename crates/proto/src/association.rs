@@ -35,10 +35,14 @@ pub const MOST_REFUSALS: usize = 64;
 
 /// One call sends what goes in this time at the rate of late: a link may be busy with all of it before the first packet of it is on its way ...
 const BATCH_NS: u64 = 50_000;
-/// ... nor more than one segmented send has room for: a second one for what is left would cost as much as the first.
+/// ... nor more than one segmented send over UDP has room for: a second one for what is left would cost as much as the first ...
 const BATCH_BYTES: usize = 65_487;
 /// ... but no fewer packets, as each call has its price.
 const LEAST_BATCH_PACKETS: usize = 4;
+
+fn most_batch_packets(packet_bytes: usize) -> usize {
+    (BATCH_BYTES / packet_bytes).clamp(LEAST_BATCH_PACKETS, BATCH_PACKETS)
+}
 
 /// Numbers that were asked for because they were granted, or may have been a busy period's last, and nothing came any more.
 #[derive(Clone, Copy, Debug)]
@@ -381,7 +385,7 @@ impl Association {
 
     /// So many packets may leave in one call.
     pub fn batch_packets(&self) -> usize {
-        let most = (BATCH_BYTES / self.packet_bytes).clamp(LEAST_BATCH_PACKETS, BATCH_PACKETS);
+        let most = most_batch_packets(self.packet_bytes);
         match self.acked.per_ms() {
             0 => most,
             per_ms => ((per_ms * BATCH_NS / 1_000_000) as usize).clamp(LEAST_BATCH_PACKETS, most),
@@ -588,12 +592,6 @@ impl Association {
         if self.routes.is_some() { 0 } else { self.rtt.queueing_ns() }
     }
 
-    /// Whether a repetition that was not known to be missing was lost: it was asked for when nothing came any more. Gives, once, the queueing delay of what had come last.
-    pub fn was_lost_at_end(&mut self, number: u64) -> Option<Option<u64>> {
-        let asked = self.asked_beyond.as_mut().filter(|asked| (asked.end.wrapping_sub(number) as i64) > 0)?;
-        Some(asked.queueing_ns.take())
-    }
-
     /// How long to wait before a number is asked for again.
     pub fn again_ns(&self, config: &Config) -> u64 {
         self.rtt.patience_ns().max(config.request_min_ns)
@@ -660,6 +658,18 @@ impl Association {
         match &mut self.phase {
             Phase::Opening(attempt) => Some(attempt),
             Phase::Open => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_what_one_segmented_send_has_room_for() {
+        for (packet_bytes, packets) in [(256, 64), (1452, 45), (1472, 44), (8972, 7), (65_507, 4)] {
+            assert_eq!(most_batch_packets(packet_bytes), packets, "{packet_bytes} bytes");
         }
     }
 }

@@ -310,10 +310,8 @@ impl Endpoint {
         association.request_doublings = 0;
         self.counters.payload_received_bytes += u64::from(header.length);
         let is_repeated = header.flags.contains(Flags::RTX);
-        // Not known to be missing, as nothing had come behind it.
-        let at_end = if is_repeated && late_by_ns.is_none() { association.was_lost_at_end(number) } else { None };
-        if let Some(queueing_ns) = at_end {
-            self.count_lost(index, 1, queueing_ns);
+        if is_repeated && late_by_ns.is_none() {
+            self.count_lost_at_end(index, number);
         }
         let association = &mut self.associations[index as usize];
         let is_slower_path = association.routes.as_ref().is_some_and(|routes| !routes.is_late(number));
@@ -329,9 +327,9 @@ impl Endpoint {
                 self.counters.spurious_requests += 1;
             }
         }
-        // By what is known now: a repetition may be of the last packet there is. If more is waiting by now, that is of another busy period.
-        let is_over = is_repeated && association.peer_backlog > 0;
-        let is_newest = association.received.next() == number.wrapping_add(1) && !is_over;
+        // By what is known now: a repetition may be of the last packet there is. But if more waits to be sent by now, another busy period has begun behind it.
+        let has_begun_anew = is_repeated && association.peer_backlog > 0;
+        let is_newest = association.received.next() == number.wrapping_add(1) && !has_begun_anew;
         Endpoint::note_arrival(association, header.flags, is_newest);
         let gap = number.wrapping_sub(highest_before);
         if (gap as i64) > 0 {

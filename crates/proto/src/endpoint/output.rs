@@ -418,6 +418,15 @@ impl Endpoint {
         }
     }
 
+    /// A repetition has come that was not known to be missing, as nothing had come behind it: it was lost if it is one of those that were asked for all the same.
+    pub(super) fn count_lost_at_end(&mut self, index: u32, number: u64) {
+        let Some(asked) = &mut self.associations[index as usize].asked_beyond else { return };
+        if (asked.end.wrapping_sub(number) as i64) > 0 {
+            let queueing_ns = asked.queueing_ns.take();
+            self.count_lost(index, 1, queueing_ns);
+        }
+    }
+
     /// CREDIT and HOLD blocks; says how many of the channels in line are done with.
     fn write_words(&mut self, index: u32, blocks: &mut BlockWriter<'_>) -> usize {
         let association = &self.associations[index as usize];
