@@ -353,9 +353,13 @@ fn real_ssh(world: &World, sshd: &Path) -> (Process, PathBuf) {
 #[test]
 fn ranks_behind_a_real_ssh_measure_and_end_with_the_program() {
     ropeway_testkit::need_root!();
-    ropeway_testkit::need_program!("sshd", "ssh", "ssh-keygen");
+    let [Some(sshd), Some(_), Some(_)] = ["sshd", "ssh", "ssh-keygen"].map(ropeway_testkit::env::find_program) else {
+        ropeway_testkit::skip!(
+            "not installed: openssh-server and openssh-client (scripts/setup leaves the server out: it would open a port of the machine)"
+        );
+    };
     let world = World::new();
-    let (_server, ssh) = real_ssh(&world, &ropeway_testkit::env::find_program("sshd").expect("just seen"));
+    let (_server, ssh) = real_ssh(&world, &sshd);
     // A name by which the ranks of this test are known.
     let ropeway = world.dir().join("ropeway");
     std::os::unix::fs::symlink(ropeway_testkit::env::ropeway(), &ropeway).expect("a link");
