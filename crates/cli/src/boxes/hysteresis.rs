@@ -5,10 +5,15 @@
 //! in its [`Label`], from before it is done until it is undone, which is before the box goes: whoever looks finds a box for what was switched on.
 
 use std::fs::{self, File};
+use std::time::Duration;
 
 use super::error::Result;
 use super::label::Label;
 use super::names::{self, Member, Namespace};
+
+/// How often, and after which pauses, a box is asked that does not answer.
+const GOING_TRIES: u32 = 20;
+const GOING_PAUSE: Duration = Duration::from_millis(50);
 
 const PARAMETER: &str = "/sys/module/sch_htb/parameters/htb_hysteresis";
 
@@ -51,9 +56,19 @@ pub fn is_on() -> bool {
 fn others_use_it(switch: &Namespace) -> Result<bool> {
     let switches = names::boxes()?.into_iter().filter(|found| found.members.contains(&Member::Switch));
     let mut others = switches.map(|found| found.namespace(Member::Switch)).filter(|other| other != switch);
-    let uses =
-        |other: Namespace| Label::of(&other).map_or_else(|_| other.path().exists(), |label| label.has_hysteresis);
-    Ok(others.any(uses))
+    Ok(others.any(uses_it))
+}
+
+/// A box that is just going away cannot be asked either, and has given it back: it is waited for.
+fn uses_it(other: Namespace) -> bool {
+    for _ in 0..GOING_TRIES {
+        match Label::of(&other) {
+            Ok(label) => return label.has_hysteresis,
+            Err(_) if !other.path().exists() => return false,
+            Err(_) => std::thread::sleep(GOING_PAUSE),
+        }
+    }
+    true
 }
 
 /// One process at a time looks and changes.
