@@ -220,7 +220,7 @@ pub struct Association {
     pub ask_at: Option<Time>,
     /// Ask also for what was granted and never seen.
     pub ask_beyond: bool,
-    /// What was asked for beyond the newest number, and is not here yet.
+    /// What was asked for beyond the newest number, the last time.
     pub asked_beyond: Option<AskedBeyond>,
     pub state_due: bool,
     pub pin_due: bool,

@@ -137,7 +137,6 @@ fn the_last_packet_of_a_burst_is_asked_for_when_the_request_timer_runs_out() {
 
 #[test]
 fn what_is_lost_at_the_end_counts_once_however_often() {
-    // Every transmission of a packet that is passed on here has the flag RTX, or not, as its sender said.
     for (places, again) in [(&[199][..], 0), (&[190, 197, 198, 199], 0), (&[196, 197, 198, 199], 3)] {
         let mut world = World::new(2, Net::default(), &Config::default(), 1);
         let (client, server) = pair(&mut world, Mode::Stream);
