@@ -1,5 +1,8 @@
 //! How long a waiting thread polls before it sleeps: no longer than a bound, and no longer than polling has paid off lately.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
 use ropeway_proto::Time;
 use ropeway_shm::processors::{self, Crowd};
 
@@ -45,12 +48,14 @@ impl Pace {
 }
 
 /// What polling has brought lately.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Spin {
     most_ns: u64,
     /// Processors of the machine, and whether more threads want to run than that.
     online: u32,
     crowd: Crowd,
+    /// Says how many threads want to run. It stays open: to open it takes four times as long as to read it.
+    loadavg: Option<File>,
     counted_at: Time,
     failures: u32,
     waits: u32,
@@ -68,6 +73,7 @@ impl Spin {
             most_ns: if alone { 0 } else { most_ns },
             online: processors::online(),
             crowd: Crowd::default(),
+            loadavg: None,
             counted_at: Time::ZERO,
             failures: 0,
             waits: 0,
@@ -99,9 +105,19 @@ impl Spin {
         let pause_ns = Crowd::COUNT_NS * if self.crowd.is_over() { RARE_COUNTS } else { 1 };
         if self.most_ns > 0 && now.since(self.counted_at) >= pause_ns {
             self.counted_at = now;
-            self.crowd = self.crowd.after(processors::runnable(), self.online);
+            self.crowd = self.crowd.after(self.runnable(), self.online);
         }
         self.crowd.is_there()
+    }
+
+    /// Threads of the whole machine that run or could run. 0 when `/proc` cannot be read.
+    fn runnable(&mut self) -> u32 {
+        if self.loadavg.is_none() {
+            self.loadavg = File::open("/proc/loadavg").ok();
+        }
+        let mut text = [0u8; 64];
+        let n = self.loadavg.as_ref().map_or(0, |file| file.read_at(&mut text, 0).unwrap_or(0));
+        processors::runnable_in(&text[..n])
     }
 
     /// How a wait that begins now offers the processor to others.
