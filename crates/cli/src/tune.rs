@@ -24,7 +24,7 @@ enum Command {
     /// Show one tunable of every engine
     Get { name: String },
     /// Change one tunable, for what is decided from now on
-    Set { name: String, value: u64 },
+    Set { name: String, value: String },
 }
 
 pub fn main(args: &Args) -> ExitCode {
@@ -42,7 +42,7 @@ fn run(args: &Args) -> Result<(), String> {
     match &args.command {
         Command::List { json } => list(&engines, *json),
         Command::Get { name } => get(&engines, name),
-        Command::Set { name, value } => set(&engines, name, *value),
+        Command::Set { name, value } => set(&engines, name, value),
     }
 }
 
@@ -73,6 +73,15 @@ fn values(engine: &str) -> Result<Vec<Value>, String> {
     }
 }
 
+/// One of the values a tunable can have, as people write it.
+fn text(tunable: &Value, value: u64) -> String {
+    tunable.words.get(value as usize).cloned().unwrap_or_else(|| value.to_string())
+}
+
+fn with(unit: &str, value: String) -> String {
+    if unit.is_empty() { value } else { format!("{value} {unit}") }
+}
+
 fn list(engines: &[String], json: bool) -> Result<(), String> {
     let known = engines.first().map_or_else(|| Ok(control::usual_tunables()), |engine| values(engine))?;
     if json {
@@ -80,8 +89,13 @@ fn list(engines: &[String], json: bool) -> Result<(), String> {
         return Ok(());
     }
     for value in &known {
-        let Value { name, unit, usual, least, most, about, .. } = value;
-        println!("{name} = {} {unit}   (default {usual}, {least} to {most})\n    {about}", value.value);
+        let Value { name, unit, words, usual, least, most, about, .. } = value;
+        let range = if words.is_empty() { format!("{least} to {most}") } else { words.join(", ") };
+        println!(
+            "{name} = {}   (default {}, {range})\n    {about}",
+            with(unit, text(value, value.value)),
+            text(value, *usual)
+        );
     }
     match engines {
         [] => println!("\nNo engine runs here: these are the defaults."),
@@ -104,18 +118,18 @@ fn get(engines: &[String], name: &str) -> Result<(), String> {
     }
     for engine in engines {
         for value in values(engine)?.iter().filter(|value| value.name == name) {
-            println!("{}\t{}\t{} {}", process(engine), value.name, value.value, value.unit);
+            println!("{}\t{}\t{}", process(engine), value.name, with(&value.unit, text(value, value.value)));
         }
     }
     Ok(())
 }
 
-fn set(engines: &[String], name: &str, value: u64) -> Result<(), String> {
+fn set(engines: &[String], name: &str, value: &str) -> Result<(), String> {
     if engines.is_empty() {
         return Err("no engine runs here; set ROPEWAY_TUNE for programs that are started".into());
     }
     for engine in engines {
-        let question = Question::Set { name: name.into(), value };
+        let question = Question::Set { name: name.into(), value: value.into() };
         match control::ask(engine, &question).map_err(|error| format!("{engine}: {error}"))? {
             Answer::Set { before } => println!("{}\t{name}\t{before} -> {value}", process(engine)),
             Answer::Error(error) => return Err(error),

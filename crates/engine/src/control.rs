@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ropeway_link::Link;
-use ropeway_proto::config::{TUNABLES, Tunable};
+use ropeway_proto::config::{SetError, TUNABLES, Tunable};
 use ropeway_proto::crypto::OpenError;
 use ropeway_proto::{AssociationStatistics, ChannelStatistics, Config, Counters};
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,7 @@ pub enum Question {
     /// The tunables and their values.
     Tunables,
     /// Change one, given in its unit.
-    Set { name: String, value: u64 },
+    Set { name: String, value: String },
 }
 
 /// What an engine answers.
@@ -44,7 +44,7 @@ pub enum Question {
 pub enum Answer {
     Shown(Box<Shown>),
     Tunables(Vec<Value>),
-    Set { before: u64 },
+    Set { before: String },
     Error(String),
 }
 
@@ -53,6 +53,9 @@ pub enum Answer {
 pub struct Value {
     pub name: String,
     pub unit: String,
+    /// What the values 0, 1, ... are called, if they have names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub words: Vec<String>,
     pub value: u64,
     pub usual: u64,
     pub least: u64,
@@ -167,7 +170,8 @@ fn answer(stream: &UnixStream, inner: &Inner) -> io::Result<()> {
     let answer = match serde_json::from_str(&line) {
         Ok(Question::Show) => Answer::Shown(Box::new(show(inner))),
         Ok(Question::Tunables) => Answer::Tunables(tunables(inner.lock().endpoint.config())),
-        Ok(Question::Set { name, value }) => set(inner, &name, value),
+        Ok(Question::Set { name, value }) => set(inner, &name, &value)
+            .map_or_else(|error| Answer::Error(error.to_string()), |before| Answer::Set { before }),
         Err(error) => Answer::Error(format!("not a question that this engine knows: {error}")),
     };
     let mut text = serde_json::to_string(&answer).map_err(io::Error::other)?;
@@ -181,6 +185,7 @@ fn tunables(config: &Config) -> Vec<Value> {
     let value = |tunable: &Tunable| Value {
         name: tunable.name.into(),
         unit: tunable.unit.into(),
+        words: tunable.words.iter().map(|&word| word.into()).collect(),
         value: config.get(tunable.name).unwrap_or_default(),
         usual: usual.get(tunable.name).unwrap_or_default(),
         least: tunable.least,
@@ -195,17 +200,13 @@ pub fn usual_tunables() -> Vec<Value> {
     tunables(&Config::default())
 }
 
-fn set(inner: &Inner, name: &str, value: u64) -> Answer {
+fn set(inner: &Inner, name: &str, value: &str) -> Result<String, SetError> {
     let mut core = inner.lock();
     let mut config = core.endpoint.config().clone();
-    let before = config.get(name).unwrap_or_default();
-    match config.set(name, value) {
-        Ok(()) => {
-            core.endpoint.configure(config);
-            Answer::Set { before }
-        }
-        Err(error) => Answer::Error(error.to_string()),
-    }
+    let before = config.get_text(name)?;
+    config.set_text(name, value)?;
+    inner.configure(&mut core, config)?;
+    Ok(before)
 }
 
 fn show(inner: &Inner) -> Shown {

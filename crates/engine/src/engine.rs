@@ -174,9 +174,12 @@ impl Engine {
     }
 
     /// Changes settings for what is decided from now on.
+    ///
+    /// # Errors
+    /// Peers have been told something that would not be true any more.
     pub fn configure(&self, config: Config) -> Result<(), Error> {
-        self.inner()?.lock().endpoint.configure(config);
-        Ok(())
+        let inner = self.inner()?;
+        Ok(inner.configure(&mut inner.lock(), config)?)
     }
 
     /// Takes connections at `port` (0: a free one), up to `backlog` waiting.

@@ -1,5 +1,6 @@
 //! What can go wrong with a call, as a program should be told.
 
+use ropeway_proto::config::SetError;
 use ropeway_proto::{AcceptError, ConnectError, ErrorCode, ListenError, RecvError, SendError};
 use std::io::{self, ErrorKind};
 
@@ -27,6 +28,8 @@ pub enum Error {
     Listen(#[from] ListenError),
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Set(#[from] SetError),
     #[error("this process was forked from the one that made the connection; make new ones here")]
     Forked,
     #[error("this engine was made without keys, and cannot be given any")]
@@ -88,6 +91,7 @@ impl From<Error> for io::Error {
             Error::TooShort { .. } | Error::TooLong { .. } => ErrorKind::InvalidInput,
             Error::Listen(_) => ErrorKind::AddrInUse,
             Error::Connect(_) => ErrorKind::OutOfMemory,
+            Error::Set(_) => ErrorKind::InvalidInput,
             Error::Forked | Error::NoLink | Error::NoNode | Error::Keyless => ErrorKind::Unsupported,
             Error::Link { source, .. } => source.kind(),
         };

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use ropeway_proto::Time;
+use ropeway_proto::config::SetError;
+use ropeway_proto::{Config, Time};
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -264,6 +265,15 @@ impl Inner {
         if core.helper_parked {
             self.wake_helper(core);
         }
+    }
+
+    /// Changes settings, and does what follows from that.
+    pub(crate) fn configure(&self, core: &mut Core, config: Config) -> Result<(), SetError> {
+        core.endpoint.configure(config)?;
+        let now = self.now();
+        core.endpoint.finish_batch(now);
+        self.follow_up(core, now);
+        Ok(())
     }
 
     /// After a command: sends what it made, tells who waits, and wakes a sleeper whose timeout is too late now.

@@ -33,10 +33,17 @@ fn an_engine_shows_its_connections_and_takes_tunables_and_is_gone_afterwards() {
     assert!(all.iter().any(|connection| connection.unread_bytes == 10_000 && connection.local_port == 7), "{all:?}");
     assert!(all.iter().all(|connection| connection.link == "memory" && connection.round_trip_us > 0.0), "{all:?}");
 
-    let set = |name: &str, value| control::ask(&mine[0], &Question::Set { name: name.into(), value }).unwrap();
-    assert!(matches!(set("port_buffer", 65_536), Answer::Set { before: 131_072 }));
-    assert!(matches!(set("port_buffer", 1), Answer::Error(text) if text.contains("16384")));
-    assert!(matches!(set("nonsense", 1), Answer::Error(text) if text.contains("tune list")));
+    let set = |name: &str, value: &str| {
+        let question = Question::Set { name: name.into(), value: value.into() };
+        control::ask(&mine[0], &question).unwrap()
+    };
+    assert!(matches!(set("port_buffer", "65536"), Answer::Set { before } if before == "131072"));
+    assert!(matches!(set("order", "srpt"), Answer::Set { before } if before == "fifo"));
+    assert!(matches!(set("order", "lifo"), Answer::Error(text) if text.contains("fifo or srpt or fair")));
+    assert!(matches!(set("port_buffer", "1"), Answer::Error(text) if text.contains("16384")));
+    assert!(matches!(set("nonsense", "1"), Answer::Error(text) if text.contains("tune list")));
+    assert!(matches!(set("receive_memory", "1048576"), Answer::Error(text) if text.contains("ROPEWAY_TUNE")));
+    assert!(matches!(set("receive_memory", "536870912"), Answer::Set { before } if before == "268435456"));
     let Answer::Tunables(values) = control::ask(&mine[0], &Question::Tunables).unwrap() else { panic!() };
     assert_eq!(values.iter().find(|value| value.name == "port_buffer").unwrap().value, 65_536);
 

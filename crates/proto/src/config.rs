@@ -127,7 +127,10 @@ impl Default for Config {
 #[derive(Clone, Copy, Debug)]
 pub struct Tunable {
     pub name: &'static str,
+    /// Empty where values are words.
     pub unit: &'static str,
+    /// What the values 0, 1, ... are called; none where they are numbers.
+    pub words: &'static [&'static str],
     pub least: u64,
     pub most: u64,
     /// What it does and what it costs.
@@ -137,12 +140,20 @@ pub struct Tunable {
 }
 
 macro_rules! tunables {
-    ($($name:literal, $unit:literal, $least:expr, $most:expr, $about:literal, $field:ident: $kind:ty $(, $scale:expr)?;)*) => {
-        /// All knobs that are numbers, in the order in which people are shown them.
+    (
+        $($word:literal, $values:expr, [$($called:literal),*], $meaning:literal, $choice:ident;)*
+        numbers:
+        $($name:literal, $unit:literal, $least:expr, $most:expr, $about:literal, $field:ident: $kind:ty $(, $scale:expr)?;)*
+    ) => {
+        /// All knobs, in the order in which people are shown them.
         pub const TUNABLES: &[Tunable] = &[$(Tunable {
-            name: $name, unit: $unit, least: $least, most: $most, about: $about,
+            name: $word, unit: "", words: &[$($called),*], least: 0, most: $values.len() as u64 - 1, about: $meaning,
+            get: |config| $values.iter().position(|value| *value == config.$choice).unwrap_or_default() as u64,
+            // In range, here and below: Config::set has looked.
+            set: |config, value| config.$choice = $values[value as usize],
+        },)* $(Tunable {
+            name: $name, unit: $unit, words: &[], least: $least, most: $most, about: $about,
             get: |config| u64::from(config.$field) $(/ $scale)?,
-            // In range: Config::set has looked.
             set: |config, value| config.$field = (value $(* $scale)?) as $kind,
         }),*];
     };
@@ -153,7 +164,13 @@ const MS: u64 = 1_000_000;
 const S: u64 = 1_000_000_000;
 const MIB: u64 = 1 << 20;
 
+const GATE_MODES: [GateMode; 2] = [GateMode::Grants, GateMode::Esp];
+const ORDERS: [Order; 3] = [Order::Fifo, Order::Srpt, Order::Fair];
+
 tunables! {
+    "gate", GATE_MODES, ["grants", "esp"], "how senders are kept from overrunning the port: grants out of one budget, or document 2's constant window with acknowledgments held back, to compare with", gate_mode;
+    "order", ORDERS, ["fifo", "srpt", "fair"], "who gets the next grant: who asked first (document 2's), who has the least left to send, who has received the fewest bytes", order;
+    numbers:
     "burst_length", "packets", 0, 4096, "in flight from one sender; 0: only the budget limits. With gate = esp the constant window w; 0: 21, as in document 2. More: incast overruns the port", window_packets: u16;
     "initial_ack_burst_length", "packets", 1, 64, "sent without a grant towards an idle host. More: short messages are faster, many at once overrun the port", first_flight_packets: u8;
     "packets_to_ack", "packets", 1, 64, "an acknowledgment at the latest after this many (r_ACK). Fewer: more packets back; more: the sender may stall", packets_to_ack: u16;
@@ -175,7 +192,9 @@ tunables! {
     "key_age", "s", 2, 3_600, "with a key: the opening end changes it when it is this old, for what is opened from now on. Shorter: a key that gets out opens less of the past", key_age_ns: u64, S;
     "key_volume", "MiB", 1, 65_536, "with a key: the opening end changes it when it has sealed so much, though not twice within 2 s", key_volume_bytes: u64, MIB;
     "longest_message", "bytes", 1472, 1 << 31, "the longest message taken; longer ones are refused before they are sent", longest_message_bytes: u32;
-    "receive_memory", "bytes", 1 << 20, 1 << 40, "everything received and unread, over all channels", receive_memory_bytes: u64;
+    "receive_memory", "bytes", 1 << 20, 1 << 40, "everything received and unread, over all channels. Not lowered while peers are known: they have been told what they may send", receive_memory_bytes: u64;
+    "max_associations", "associations", 1, 65_536, "peers known at once; more get BUSY", max_associations: u32;
+    "max_channels", "channels", 1, 32_767, "of one association, from either end; more get BUSY", max_channels: u16;
     "send_memory", "bytes", 1 << 20, 1 << 40, "everything unacknowledged, over all channels", send_memory_bytes: u64;
 }
 
@@ -186,6 +205,47 @@ pub enum SetError {
     Unknown(String),
     #[error("{name} takes {least} to {most} {unit}, not {value}")]
     Range { name: &'static str, unit: &'static str, least: u64, most: u64, value: u64 },
+    #[error("{name} is {}, not `{value}`", words.join(" or "))]
+    Word { name: &'static str, words: &'static [&'static str], value: String },
+    #[error("{name} is {}, not {value}", numbered(words))]
+    Place { name: &'static str, words: &'static [&'static str], value: u64 },
+    #[error("{name} takes a whole number of {unit}, not `{value}`")]
+    Number { name: &'static str, unit: &'static str, value: String },
+    #[error(
+        "receive_memory can be raised now, but not lowered: peers have been told what they may send. Set it when the process starts (ROPEWAY_TUNE)"
+    )]
+    Promised,
+}
+
+fn numbered(words: &[&str]) -> String {
+    words.iter().enumerate().map(|(place, word)| format!("{place} ({word})")).collect::<Vec<_>>().join(" or ")
+}
+
+impl Tunable {
+    fn find(name: &str) -> Result<&'static Tunable, SetError> {
+        TUNABLES.iter().find(|tunable| tunable.name == name).ok_or_else(|| SetError::Unknown(name.into()))
+    }
+
+    /// The value that `text` stands for: a word where values are words, else a number.
+    ///
+    /// # Errors
+    /// It is neither. Whether a number is in range is [`Config::set`]'s matter.
+    pub fn parse(&self, text: &str) -> Result<u64, SetError> {
+        let &Tunable { name, unit, words, .. } = self;
+        match words {
+            [] => text.parse().map_err(|_| SetError::Number { name, unit, value: text.into() }),
+            words => words
+                .iter()
+                .position(|word| *word == text)
+                .map(|place| place as u64)
+                .ok_or_else(|| SetError::Word { name, words, value: text.into() }),
+        }
+    }
+
+    /// A value as people write it, without its unit.
+    pub fn text(&self, value: u64) -> String {
+        self.words.get(value as usize).map_or_else(|| value.to_string(), |word| (*word).to_owned())
+    }
 }
 
 /// Document 2's own window [2:5.1].
@@ -202,19 +262,38 @@ impl Config {
         TUNABLES.iter().find(|tunable| tunable.name == name).map(|tunable| (tunable.get)(self))
     }
 
+    /// The same as people write it.
+    ///
+    /// # Errors
+    /// No knob has that name.
+    pub fn get_text(&self, name: &str) -> Result<String, SetError> {
+        let tunable = Tunable::find(name)?;
+        Ok(tunable.text((tunable.get)(self)))
+    }
+
     /// Sets a knob, given in its unit. It holds for what is decided from now on.
     ///
     /// # Errors
     /// No knob has that name, or the value is out of its range.
     pub fn set(&mut self, name: &str, value: u64) -> Result<(), SetError> {
-        let tunable =
-            TUNABLES.iter().find(|tunable| tunable.name == name).ok_or_else(|| SetError::Unknown(name.into()))?;
-        if !(tunable.least..=tunable.most).contains(&value) {
-            let &Tunable { name, unit, least, most, .. } = tunable;
-            return Err(SetError::Range { name, unit, least, most, value });
+        let tunable = Tunable::find(name)?;
+        let &Tunable { name, unit, words, least, most, .. } = tunable;
+        if !(least..=most).contains(&value) {
+            return Err(match words {
+                [] => SetError::Range { name, unit, least, most, value },
+                words => SetError::Place { name, words, value },
+            });
         }
         (tunable.set)(self, value);
         Ok(())
+    }
+
+    /// The same for a value as people write it.
+    ///
+    /// # Errors
+    /// As [`Config::set`]; the text is no such value.
+    pub fn set_text(&mut self, name: &str, text: &str) -> Result<(), SetError> {
+        self.set(name, Tunable::find(name)?.parse(text)?)
     }
 }
 
@@ -243,5 +322,24 @@ mod tests {
             assert!(error.to_string().contains(tunable.name), "{error}");
         }
         assert!(config.set("burst", 1).unwrap_err().to_string().contains("ropeway tune list"));
+    }
+
+    #[test]
+    fn values_are_words_or_numbers() {
+        let mut config = Config::default();
+        config.set_text("gate", "esp").unwrap();
+        config.set_text("order", "srpt").unwrap();
+        config.set_text("lease", "20000").unwrap();
+        assert_eq!((config.gate_mode, config.order, config.lease_ns), (GateMode::Esp, Order::Srpt, 20_000_000));
+        for tunable in TUNABLES {
+            let value = config.get(tunable.name).unwrap();
+            assert_eq!(tunable.parse(&tunable.text(value)), Ok(value), "{}", tunable.name);
+        }
+        for (name, text, reason) in
+            [("order", "lifo", "fifo or srpt or fair"), ("order", "1", "fifo"), ("lease", "long", "whole number of us")]
+        {
+            let error = config.set_text(name, text).unwrap_err().to_string();
+            assert!(error.starts_with(name) && error.contains(reason), "{error}");
+        }
     }
 }

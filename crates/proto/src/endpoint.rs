@@ -30,7 +30,7 @@ use slab::Slab;
 use crate::arrivals::Arrivals;
 use crate::association::Association;
 use crate::channel::{Channel, ChannelId};
-use crate::config::Config;
+use crate::config::{Config, SetError};
 use crate::crypto::ClusterKeys;
 use crate::crypto::token::Secret;
 use crate::gate::Gate;
@@ -235,11 +235,39 @@ impl Endpoint {
         &self.config
     }
 
-    /// Takes over changed settings, for what is decided from now on. The packet size and the memory limits stay.
-    pub fn configure(&mut self, config: Config) {
-        let packet_bytes = self.config.packet_bytes;
+    /// Takes over changed settings, for what is decided from now on; [`Endpoint::finish_batch`] is to be called afterwards. The packet size stays.
+    ///
+    /// # Errors
+    /// `receive_memory` would be less than what peers have been told about. Nothing is changed then.
+    pub fn configure(&mut self, config: Config) -> Result<(), SetError> {
+        // Messages of which a part has come would wait for each other's memory.
+        if config.receive_memory_bytes < self.config.receive_memory_bytes && !self.associations.is_empty() {
+            return Err(SetError::Promised);
+        }
+        let changes_mode = config.gate_mode != self.config.gate_mode;
         self.gate.configure(&config);
+        self.tx_pool.set_limit(config.send_memory_bytes);
+        self.rx_pool.set_limit(config.receive_memory_bytes);
+        let packet_bytes = self.config.packet_bytes;
         self.config = Config { packet_bytes, ..config };
+        if changes_mode {
+            self.change_gate_mode();
+        }
+        self.grant_reservations();
+        Ok(())
+    }
+
+    /// Everybody is told how things stand in the new mode: with `gate = esp` what is acknowledged is another number, and who waited is in no line.
+    fn change_gate_mode(&mut self) {
+        self.gate.release_acks(0, |_| ());
+        let indexes: Vec<u32> = self.associations.iter().map(|(index, _)| index as u32).collect();
+        for index in indexes {
+            let association = &mut self.associations[index as usize];
+            association.esp_ack = association.received.base();
+            association.ack_due = association.is_open();
+            self.touch(index);
+            self.make_ready(index);
+        }
     }
 
     pub fn gate(&mut self) -> &mut Gate {

@@ -104,19 +104,24 @@ pub struct Pool {
 impl Pool {
     /// Buffers for payloads up to `payload_bytes`, `limit_bytes` of memory altogether.
     pub fn new(payload_bytes: usize, limit_bytes: u64) -> Pool {
-        let buffer_bytes = HEADROOM_BYTES + payload_bytes;
-        let limit_bytes = usize::try_from(limit_bytes).unwrap_or(usize::MAX).max(buffer_bytes);
-        Pool {
+        let mut pool = Pool {
             free: Vec::new(),
-            buffer_bytes,
+            buffer_bytes: HEADROOM_BYTES + payload_bytes,
             in_use: 0,
             used_bytes: 0,
-            limit_bytes,
+            limit_bytes: 0,
             promised_bytes: 0,
             owed: 0,
             taken: 0,
             allocated: 0,
-        }
+        };
+        pool.set_limit(limit_bytes);
+        pool
+    }
+
+    /// Another limit: one packet at least.
+    pub fn set_limit(&mut self, limit_bytes: u64) {
+        self.limit_bytes = usize::try_from(limit_bytes).unwrap_or(usize::MAX).max(self.buffer_bytes);
     }
 
     /// An empty buffer; `None` when all memory is in use.

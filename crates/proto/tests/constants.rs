@@ -1,18 +1,17 @@
 //! The tunables stand in docs/protocol.md, section 10, as the code has them.
 
 use ropeway_proto::Config;
-use ropeway_proto::config::TUNABLES;
+use ropeway_proto::config::{TUNABLES, Tunable};
 
 fn table() -> String {
     let config = Config::default();
     let mut text = String::from("| name | default | unit | range | what it does, and costs |\n|---|---|---|---|---|\n");
     for tunable in TUNABLES {
-        let value = config.get(tunable.name).unwrap();
-        let about = tunable.about;
-        text += &format!(
-            "| `{}` | {value} | {} | {} to {} | {about} |\n",
-            tunable.name, tunable.unit, tunable.least, tunable.most
-        );
+        let Tunable { name, unit, words, least, most, about, .. } = tunable;
+        let value = config.get_text(name).unwrap();
+        let range = if words.is_empty() { format!("{least} to {most}") } else { words.join(", ") };
+        let unit = if unit.is_empty() { "-" } else { unit };
+        text += &format!("| `{name}` | {value} | {unit} | {range} | {about} |\n");
     }
     text
 }

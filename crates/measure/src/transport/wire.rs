@@ -55,7 +55,7 @@ pub struct Options {
     pub key_file: Option<PathBuf>,
     /// What [`Transport::tune`] can set, from the start: some things are fixed when channels open.
     pub tunables: Vec<(String, f64)>,
-    /// The longest packet, if the link bears it; `None`: the protocol's usual.
+    /// The longest packet, if the link bears it; `None`: what an Ethernet bears, and the protocol's usual over UDP.
     pub packet_bytes: Option<u16>,
     /// After so long without a peer every call gives up.
     pub patience: Duration,
@@ -84,7 +84,9 @@ pub struct Pending {
 pub fn listen(options: Options) -> Result<(Pending, String), Failure> {
     let link = open(&options.over)?;
     let usual = Config::default();
-    let packet_bytes = options.packet_bytes.unwrap_or(usual.packet_bytes).min(link.max_packet() as u16);
+    let most = link.max_packet() as u16;
+    let of_link = if matches!(link.local(), Address::Ether(_)) { most } else { usual.packet_bytes };
+    let packet_bytes = options.packet_bytes.unwrap_or(of_link).min(most);
     let mut config = Config { packet_bytes, ..usual };
     for (name, value) in &options.tunables {
         tunables::set(&mut config, name, *value).map_err(Failure::Unsupported)?;

@@ -201,7 +201,7 @@ impl Endpoint {
             let channel = &mut self.channels[at as usize];
             let shortage = channel.incoming.shortage(window);
             let fits =
-                self.reserved_bytes == 0 || self.reserved_bytes + shortage <= self.config.receive_memory_bytes / 2;
+                self.reserved_bytes == 0 || self.reserved_bytes + shortage <= self.rx_pool.limit_bytes() as u64 / 2;
             if shortage > 0 && !fits {
                 return;
             }

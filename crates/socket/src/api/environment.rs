@@ -13,8 +13,8 @@ const MOST_SPIN_US: u64 = 10_000;
 /// How long the end of a process, or of its last connection, waits for the peers' acknowledgments, unless told otherwise: long enough for a
 /// peer that is busy, short enough for somebody who waits for the prompt.
 const USUAL_LINGER: Duration = Duration::from_secs(5);
-/// A packet that every Ethernet bears, with IPv4 and UDP around it.
-pub const USUAL_PACKET_BYTES: usize = 1472;
+/// A packet that every Ethernet bears, with IPv4 and UDP around it: between here and there may be one with shorter frames than this host's.
+const USUAL_UDP_PACKET_BYTES: usize = 1472;
 /// The protocol's least.
 pub const LEAST_PACKET_BYTES: usize = 256;
 /// The longest UDP payload.
@@ -33,9 +33,17 @@ pub struct Environment {
     pub link: LinkChoice,
     pub spin: Option<Duration>,
     pub linger: Duration,
-    /// The longest packet that is tried.
-    pub packet_bytes: usize,
+    /// The longest packet that is tried; `None`: [`Environment::packet_bytes`] knows.
+    most_packet_bytes: Option<usize>,
     pub config: Config,
+}
+
+impl Environment {
+    /// The longest packet that is tried over a link that bears `most`. The stations of an Ethernet have one MTU.
+    pub fn packet_bytes(&self, is_ethernet: bool, most: usize) -> usize {
+        let usual = if is_ethernet { most } else { USUAL_UDP_PACKET_BYTES };
+        self.most_packet_bytes.unwrap_or(usual).min(most)
+    }
 }
 
 /// The environment of this process, read once.
@@ -66,18 +74,17 @@ fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Environment, String> {
     };
     let mut config = Config::default();
     for setting in get("ROPEWAY_TUNE").unwrap_or_default().split(',').map(str::trim).filter(|text| !text.is_empty()) {
-        let value = setting.split_once('=').and_then(|(name, value)| Some((name.trim(), value.trim().parse().ok()?)));
-        let Some((name, value)) = value else {
-            return Err(format!("ROPEWAY_TUNE is name=number,name=number,...; `{setting}` is not"));
+        let Some((name, value)) = setting.split_once('=') else {
+            return Err(format!("ROPEWAY_TUNE is name=value,name=value,...; `{setting}` is not"));
         };
-        config.set(name, value).map_err(|error| format!("ROPEWAY_TUNE: {error}"))?;
+        config.set_text(name.trim(), value.trim()).map_err(|error| format!("ROPEWAY_TUNE: {error}"))?;
     }
     let packet_bytes = number("ROPEWAY_PACKET_BYTES", LEAST_PACKET_BYTES as u64, MOST_PACKET_BYTES as u64)?;
     Ok(Environment {
         link,
         spin: number("ROPEWAY_SPIN_US", 0, u64::MAX)?.map(|us| Duration::from_micros(us.min(MOST_SPIN_US))),
         linger: number("ROPEWAY_LINGER_MS", 0, 3_600_000)?.map_or(USUAL_LINGER, Duration::from_millis),
-        packet_bytes: packet_bytes.map_or(USUAL_PACKET_BYTES, |bytes| bytes as usize),
+        most_packet_bytes: packet_bytes.map(|bytes| bytes as usize),
         config,
     })
 }
@@ -85,6 +92,7 @@ fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Environment, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ropeway_engine::config::Order;
 
     fn parsed(all: &[(&str, &str)]) -> Result<Environment, String> {
         parse(|name| all.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into()))
@@ -96,6 +104,11 @@ mod tests {
         assert_eq!(environment.link, LinkChoice::Udp);
         assert_eq!((environment.spin, environment.linger), (None, USUAL_LINGER));
         assert_eq!(environment.config, Config::default());
+        let packet_bytes = |is_ethernet, most| environment.packet_bytes(is_ethernet, most);
+        assert_eq!(
+            [packet_bytes(true, 9000), packet_bytes(false, 8972), packet_bytes(false, 1452)],
+            [9000, 1472, 1452]
+        );
     }
 
     #[test]
@@ -105,13 +118,15 @@ mod tests {
             ("ROPEWAY_SPIN_US", "99999"),
             ("ROPEWAY_LINGER_MS", "10"),
             ("ROPEWAY_PACKET_BYTES", "8972"),
-            ("ROPEWAY_TUNE", "burst_length=21, packets_to_ack = 10,"),
+            ("ROPEWAY_TUNE", "burst_length=21, packets_to_ack = 10, order = srpt,"),
         ])
         .unwrap();
         assert_eq!(environment.link, LinkChoice::Packet { device: "eth0".into() });
         assert_eq!(environment.spin, Some(Duration::from_millis(10)));
-        assert_eq!((environment.linger, environment.packet_bytes), (Duration::from_millis(10), 8972));
+        assert_eq!(environment.linger, Duration::from_millis(10));
+        assert_eq!((environment.packet_bytes(false, 9000), environment.packet_bytes(true, 1500)), (8972, 1500));
         assert_eq!((environment.config.window_packets, environment.config.packets_to_ack), (21, 10));
+        assert_eq!(environment.config.order, Order::Srpt);
     }
 
     #[test]
@@ -125,6 +140,8 @@ mod tests {
             ("ROPEWAY_TUNE", "burst_length"),
             ("ROPEWAY_TUNE", "burst=1"),
             ("ROPEWAY_TUNE", "packets_to_ack=0"),
+            ("ROPEWAY_TUNE", "packets_to_ack=few"),
+            ("ROPEWAY_TUNE", "order=lifo"),
         ] {
             let error = parsed(&[(name, value)]).unwrap_err();
             assert!(error.contains(name), "{error}");

@@ -7,7 +7,7 @@
 use super::address::{Address, PacketAddress};
 use super::claim::Claim;
 use super::cluster::{self, Keys};
-use super::environment::{self, Environment, LEAST_PACKET_BYTES};
+use super::environment::{self, LEAST_PACKET_BYTES};
 use super::errors::{of_opening, of_opening_without_key};
 use super::exit;
 use super::per_process::PerProcess;
@@ -363,13 +363,15 @@ fn over_packets(device: &str, port: Option<(u16, Claim)>) -> io::Result<Place> {
 }
 
 fn make(link: Box<dyn Link>, options: Options, device: String, claims: Vec<Claim>) -> io::Result<Place> {
-    let Environment { spin, packet_bytes, config, .. } = environment::get()?;
+    let environment = environment::get()?;
     // What gateways need before a packet is taken off its length.
     let least = if options.gateways { LEAST_PACKET_BYTES + usize::from(OVERHEAD_BYTES) } else { LEAST_PACKET_BYTES };
-    let packet_bytes = u16::try_from(link.max_packet().min((*packet_bytes).max(least))).unwrap_or(u16::MAX);
-    let config = Config { packet_bytes, ..config.clone() };
+    let is_ethernet = matches!(link.local(), link::Address::Ether(_));
+    let packet_bytes = environment.packet_bytes(is_ethernet, link.max_packet()).max(least);
+    let packet_bytes = u16::try_from(packet_bytes).unwrap_or(u16::MAX);
+    let config = Config { packet_bytes, ..environment.config.clone() };
     let mut options = Options { config, ..options };
-    if let Some(spin) = *spin {
+    if let Some(spin) = environment.spin {
         options.spin = spin;
     }
     let engine = Engine::new(&options)?;

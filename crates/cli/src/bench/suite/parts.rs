@@ -283,7 +283,7 @@ pub const FIGURES: &[Part] = &[
         At::Port(2),
         "search",
         "ropeway-packet",
-        "--set gate_esp=1 --set burst_length=2..32/2 --set packets_to_ack=1..31/2 --size 64Ki --rounds 1 --seconds 0.05",
+        "--set gate=1 --set burst_length=2..32/2 --set packets_to_ack=1..31/2 --size 64Ki --rounds 1 --seconds 0.05",
     ),
     part(
         "plogp",
