@@ -72,6 +72,7 @@ struct sockaddr_ropeway_node {
 #define ROPEWAY_SO_ENDED        5 /* int, get: whether the peer has closed and everything was read */
 #define ROPEWAY_SO_LOCAL_PORT   6 /* int, get: the port of the protocol at this end, in host byte order; */
 #define ROPEWAY_SO_PEER_PORT    7 /* int, get: and at the other. With the addresses they name a connection: over UDP those of a process share a UDP port */
+#define ROPEWAY_SO_EXPIRED      8 /* uint64_t, get: messages that ropeway_send_within dropped */
 
 /* A socket of type ROPEWAY_STREAM or ROPEWAY_MESSAGES. It waits (unless ROPEWAY_NONBLOCK), without limit. EPROTOTYPE: no such type. */
 int ropeway_socket(int type);
@@ -116,6 +117,15 @@ int ropeway_connect_to(int s, const char *address);
  * while something was not acknowledged.
  */
 ssize_t ropeway_send(int s, const void *from, size_t length, int flags);
+
+/*
+ * Sends a message that is worth sending for `life_us` microseconds only: if it is not under way by then (the receiver has granted nothing, or does not read), it is
+ * dropped as a whole and counted (ROPEWAY_SO_EXPIRED). As ropeway_send; EAGAIN also: no room within its life; ENOPROTOOPT: a stream, of which nothing can be left out.
+ */
+ssize_t ropeway_send_within(int s, const void *from, size_t length, int flags, unsigned life_us);
+
+/* Drops the messages that are not under way, and says how many; what has begun is delivered. ENOTCONN; ENOPROTOOPT: a stream. */
+ssize_t ropeway_cancel(int s);
 
 /*
  * Receives bytes of a stream, or one whole message, and says how many. 0: the peer has closed and everything was read, or an empty message

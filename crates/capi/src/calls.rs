@@ -8,7 +8,7 @@ use crate::options;
 use crate::socket::{SOCKETS, Socket};
 use libc::{sockaddr, socklen_t};
 use ropeway_socket::{Address, ToAddresses};
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
@@ -70,6 +70,15 @@ exports! {
 
     fn ropeway_send(s: c_int, from: *const c_void, len: usize, flags: c_int) -> isize {
         Ok(SOCKETS.get(s)?.send(bytes(from, len)?, flags)? as isize)
+    }
+
+    fn ropeway_send_within(s: c_int, from: *const c_void, len: usize, flags: c_int, life_us: c_uint) -> isize {
+        let life = Duration::from_micros(life_us.into());
+        Ok(SOCKETS.get(s)?.send_within(bytes(from, len)?, flags, life)? as isize)
+    }
+
+    fn ropeway_cancel(s: c_int) -> isize {
+        Ok(SOCKETS.get(s)?.connection()?.cancel()? as isize)
     }
 
     fn ropeway_recv(s: c_int, to: *mut c_void, len: usize, flags: c_int) -> isize {

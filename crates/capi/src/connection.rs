@@ -5,6 +5,7 @@ use crate::socket::Options;
 use ropeway_socket::{MessageSocket, Stream};
 use std::ffi::c_int;
 use std::net::Shutdown;
+use std::time::Duration;
 
 /// What [`Connection::discard`] throws away at most: more than can have been unread when it began.
 const MOST_DISCARDED_BYTES: usize = 64 << 20;
@@ -68,6 +69,28 @@ impl Connection {
             Connection::Messages(socket) if now => socket.try_send(bytes).map(|()| bytes.len())?,
             Connection::Messages(socket) => socket.send(bytes).map(|()| bytes.len())?,
         })
+    }
+
+    /// # Errors
+    /// As `send`; it is a stream.
+    pub fn send_within(&self, message: &[u8], flags: c_int, life: Duration) -> Outcome<usize> {
+        check_flags(flags, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_EOR)?;
+        let socket = self.messages()?;
+        match flags & libc::MSG_DONTWAIT {
+            0 => socket.send_within(message, life)?,
+            _ => socket.try_send_within(message, life)?,
+        }
+        Ok(message.len())
+    }
+
+    /// Drops messages that are not under way.
+    pub fn cancel(&self) -> Outcome<u64> {
+        Ok(self.messages()?.cancel()?)
+    }
+
+    /// Messages whose life was over before they were under way.
+    pub fn expired(&self) -> Outcome<u64> {
+        Ok(self.messages()?.expired()?)
     }
 
     /// # Errors

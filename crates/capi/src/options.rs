@@ -14,6 +14,7 @@ pub const NEXT_MESSAGE: c_int = 4;
 pub const ENDED: c_int = 5;
 pub const LOCAL_PORT: c_int = 6;
 pub const PEER_PORT: c_int = 7;
+pub const EXPIRED: c_int = 8;
 
 fn unknown(level: c_int, name: c_int) -> Failure {
     Failure::new(libc::ENOPROTOOPT, format!("there is no option {name} of level {level} here"))
@@ -98,6 +99,7 @@ pub fn get(socket: &Socket, level: c_int, name: c_int) -> Outcome<Vec<u8>> {
             None => Err(Failure::new(libc::ENODATA, "the peer has closed: no message follows")),
         },
         (SOL_ROPEWAY, ENDED) => int(c_int::from(socket.connection()?.is_ended()?)),
+        (SOL_ROPEWAY, EXPIRED) => Ok(socket.connection()?.expired()?.to_ne_bytes().to_vec()),
         (SOL_ROPEWAY, LOCAL_PORT) => int(c_int::from(socket.connection()?.ports().0)),
         (SOL_ROPEWAY, PEER_PORT) => int(c_int::from(socket.connection()?.ports().1)),
         _ => Err(unknown(level, name)),

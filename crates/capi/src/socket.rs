@@ -395,6 +395,13 @@ impl Socket {
     }
 
     /// # Errors
+    /// As [`Connection::send_within`]; it was closed meanwhile.
+    pub fn send_within(&self, message: &[u8], flags: c_int, life: Duration) -> Outcome<usize> {
+        let connection = self.connection()?;
+        self.unless_closed(connection.send_within(message, flags, life))
+    }
+
+    /// # Errors
     /// As [`Connection::recv`]; it was closed meanwhile.
     pub fn recv(&self, out: &mut [u8], flags: c_int) -> Outcome<Option<usize>> {
         let connection = self.connection()?;

@@ -100,8 +100,7 @@ pub(crate) fn block_for<'a, T>(
     now = now.max(core.turned_at());
     let waits = result.is_none();
     if waits {
-        let deadline =
-            deadline.map(|at| Time::from_nanos(at.saturating_duration_since(inner.origin).as_nanos() as u64));
+        let deadline = deadline.map(|at| inner.time_of(Some(at)));
         let pace = core.spin.pace(now);
         let spin_ns = core.spin.budget_ns(now);
         let spin_until = now.after(spin_ns);

@@ -203,6 +203,12 @@ impl Inner {
         Time::from_nanos(self.origin.elapsed().as_nanos() as u64)
     }
 
+    /// A moment of the program's clock; `None`: never.
+    pub(crate) fn time_of(&self, at: Option<Instant>) -> Time {
+        let since = at.map_or(Duration::MAX, |at| at.saturating_duration_since(self.origin));
+        Time::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    }
+
     pub(crate) fn ring(&self) {
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
         self.ring_helper();

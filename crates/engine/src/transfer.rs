@@ -145,6 +145,59 @@ impl Engine {
         self.attempt(Subject::Channel(channel), |core, now| Ok(core.endpoint.send(now, channel, bytes)?))
     }
 
+    /// Waits for room and sends one message that is worth sending for `life` only: if it is not under way by then it is dropped, and counted
+    /// ([`Engine::expired_messages`]). It shares no packet with others.
+    ///
+    /// # Errors
+    /// As [`Engine::send_all`]; `TimedOut` also if there is no room within its life.
+    pub fn send_within(
+        &self,
+        channel: ChannelId,
+        message: &[u8],
+        life: Duration,
+        deadline: Option<Instant>,
+    ) -> Result<(), Error> {
+        let until = Instant::now().checked_add(life);
+        let deadline = [until, deadline].into_iter().flatten().min();
+        let inner = self.inner()?;
+        let worth_until = inner.time_of(until);
+        self.block(Subject::Channel(channel), deadline, |core, now| {
+            match core.endpoint.send_until(now, channel, message, worth_until) {
+                Ok(_) => Some(Ok(())),
+                Err(error) => fatal(error.into()),
+            }
+        })
+    }
+
+    /// The same without waiting.
+    ///
+    /// # Errors
+    /// As [`Engine::try_send`].
+    pub fn try_send_within(&self, channel: ChannelId, message: &[u8], life: Duration) -> Result<(), Error> {
+        let worth_until = self.inner()?.time_of(Instant::now().checked_add(life));
+        self.attempt(Subject::Channel(channel), |core, now| {
+            core.endpoint.send_until(now, channel, message, worth_until).map(drop).map_err(Error::from)
+        })
+    }
+
+    /// Drops the messages that are not under way, and says how many. Of a stream nothing is dropped.
+    ///
+    /// # Errors
+    /// The engine cannot be used any more.
+    pub fn cancel(&self, channel: ChannelId) -> Result<u64, Error> {
+        self.attempt(Subject::Channel(channel), |core, _| Ok(core.endpoint.cancel(channel)))
+    }
+
+    /// Messages that were dropped because their life was over.
+    ///
+    /// # Errors
+    /// This end has closed the connection.
+    pub fn expired_messages(&self, channel: ChannelId) -> Result<u64, Error> {
+        self.attempt(Subject::Channel(channel), |core, now| {
+            core.endpoint.statistics(now, channel).map(|statistics| statistics.expired_messages).ok_or(Error::Closed)
+        })
+    }
+
     /// Waits for bytes of a stream or one message. `None`: the peer has closed, and everything was read.
     ///
     /// # Errors

@@ -198,6 +198,7 @@ static void messages(void)
 {
 	char *big = malloc(300000), *copy = malloc(300000), buffer[100];
 	int client, server, ended = 7;
+	ssize_t count = 0, cancelled;
 	socklen_t size;
 	uint64_t bytes = 0;
 
@@ -218,8 +219,18 @@ static void messages(void)
 	size = sizeof ended;
 	CHECK(ropeway_getsockopt(server, SOL_ROPEWAY, ROPEWAY_SO_ENDED, &ended, &size) == 0 && ended == 0);
 	CHECK(ropeway_recv(server, buffer, sizeof buffer, 0) == 4 && memcmp(buffer, "last", 4) == 0);
+	while (ropeway_send_within(client, big, 100000, MSG_DONTWAIT, 1000) == 100000)
+		count++;
+	CHECK(count > 0);
+	cancelled = ropeway_cancel(client);
+	size = sizeof bytes;
+	CHECK(ropeway_getsockopt(client, SOL_ROPEWAY, ROPEWAY_SO_EXPIRED, &bytes, &size) == 0);
+	CHECK(cancelled >= 0 && cancelled + bytes > 0 && cancelled + bytes < (uint64_t)count);
+	for (count -= cancelled + bytes; count > 0; count--)
+		CHECK(ropeway_recv(server, copy, 300000, 0) == 100000);
 	CHECK(ropeway_close(client) == 0);
 	CHECK(ropeway_recv(server, buffer, sizeof buffer, 0) == 0);
+	size = sizeof ended;
 	CHECK(ropeway_getsockopt(server, SOL_ROPEWAY, ROPEWAY_SO_ENDED, &ended, &size) == 0 && ended == 1);
 	size = sizeof bytes;
 	FAILS(ropeway_getsockopt(server, SOL_ROPEWAY, ROPEWAY_SO_NEXT_MESSAGE, &bytes, &size), ENODATA);

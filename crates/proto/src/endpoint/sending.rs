@@ -149,7 +149,7 @@ impl Endpoint {
             return 0;
         }
         let count = channel.outgoing.cancel(&mut self.tx_pool);
-        self.unschedule(at);
+        self.say_dropped(at, count);
         count
     }
 
@@ -159,14 +159,20 @@ impl Endpoint {
         let mut next: Option<Time> = None;
         for at in channels {
             let channel = &mut self.channels[at as usize];
-            if channel.outgoing.expire(now, &mut self.tx_pool) > 0 {
-                channel.outgoing.starved = false;
-                self.unschedule(at);
-                self.announce_channel(at);
-            }
+            let count = channel.outgoing.expire(now, &mut self.tx_pool);
+            self.say_dropped(at, count);
             next = [next, self.channels[at as usize].outgoing.next_deadline()].into_iter().flatten().min();
         }
         self.associations[index as usize].deadline_at = next;
+    }
+
+    /// So many messages were dropped from a channel's queue: there is room.
+    fn say_dropped(&mut self, at: u32, count: u64) {
+        if count > 0 {
+            self.channels[at as usize].outgoing.starved = false;
+            self.unschedule(at);
+            self.announce_channel(at);
+        }
     }
 
     /// There is no room on the channel, or no memory: its user is told when there is, of memory by whoever gives some back.

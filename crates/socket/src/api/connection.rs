@@ -249,6 +249,30 @@ impl Connection {
         self.engine().try_send(self.channel, bytes).map_err(|error| self.send_error(error))
     }
 
+    /// One message that is worth sending for `life` only.
+    pub fn send_within(&self, message: &[u8], life: Duration) -> io::Result<()> {
+        if self.is_nonblocking() {
+            return self.try_send_within(message, life);
+        }
+        let deadline = self.write_limit.deadline();
+        self.engine().send_within(self.channel, message, life, deadline).map_err(|error| self.send_error(error))
+    }
+
+    /// The same, without waiting whatever the options say.
+    pub fn try_send_within(&self, message: &[u8], life: Duration) -> io::Result<()> {
+        self.engine().try_send_within(self.channel, message, life).map_err(|error| self.send_error(error))
+    }
+
+    /// Drops messages that are not under way.
+    pub fn cancel(&self) -> io::Result<u64> {
+        Ok(self.engine().cancel(self.channel)?)
+    }
+
+    /// Messages whose life was over before they were under way.
+    pub fn expired_messages(&self) -> io::Result<u64> {
+        Ok(self.engine().expired_messages(self.channel)?)
+    }
+
     fn send_error(&self, error: Error) -> io::Error {
         let Error::Failed(_) = error else { return of_send(error, true) };
         match self.engine().readiness(self.channel) {

@@ -49,6 +49,39 @@ impl MessageSocket {
         self.connection.try_send(message).map(drop)
     }
 
+    /// Sends one message that is worth sending for `life` only: if it is not under way by then, it is dropped as a whole and counted
+    /// ([`MessageSocket::expired`]). It shares no packet with others.
+    ///
+    /// # Errors
+    /// As [`MessageSocket::send`]; `WouldBlock` also if there is no room within its life.
+    pub fn send_within(&self, message: &[u8], life: Duration) -> io::Result<()> {
+        self.connection.send_within(message, life)
+    }
+
+    /// The same, without waiting whatever the options say.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or as [`MessageSocket::send`].
+    pub fn try_send_within(&self, message: &[u8], life: Duration) -> io::Result<()> {
+        self.connection.try_send_within(message, life)
+    }
+
+    /// Drops the messages that are not under way, and says how many. What has begun is delivered.
+    ///
+    /// # Errors
+    /// This process was forked from the one that connected.
+    pub fn cancel(&self) -> io::Result<u64> {
+        self.connection.cancel()
+    }
+
+    /// How many messages were dropped because their life was over.
+    ///
+    /// # Errors
+    /// As [`MessageSocket::cancel`].
+    pub fn expired(&self) -> io::Result<u64> {
+        self.connection.expired_messages()
+    }
+
     /// Receives one message that is there, without waiting whatever the options say.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use ropeway_socket::{Listener, MessageListener, MessageSocket, Stream};
 use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::thread;
+use std::time::{Duration, Instant};
 
 fn pair() -> (MessageSocket, MessageSocket) {
     let listener = MessageListener::bind("127.0.0.1:0").unwrap();
@@ -119,4 +120,60 @@ fn streams_and_messages_do_not_meet() {
     assert_eq!(kind(Stream::connect(messages.local_addr().unwrap())), ErrorKind::ConnectionRefused);
     let streams = Listener::bind("127.0.0.1:0").unwrap();
     assert_eq!(kind(MessageSocket::connect(streams.local_addr().unwrap())), ErrorKind::ConnectionRefused);
+}
+
+/// Sends messages of 1000 bytes, numbered from 0, until there is no room for more, and says how many.
+fn fill(mut send: impl FnMut(&[u8]) -> std::io::Result<()>) -> u32 {
+    let mut count = 0;
+    loop {
+        let mut message = [0; 1000];
+        message[..4].copy_from_slice(&u32::to_ne_bytes(count));
+        match send(&message) {
+            Ok(()) => count += 1,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
+                return count;
+            }
+        }
+    }
+}
+
+/// Reads numbered messages up to one that says `end`, and gives their numbers.
+fn numbers(server: &MessageSocket) -> Vec<u32> {
+    let mut message = Vec::new();
+    let mut all = Vec::new();
+    while server.recv_vec(&mut message).unwrap() && message != b"end" {
+        all.push(u32::from_ne_bytes(*message.first_chunk().unwrap()));
+    }
+    all
+}
+
+#[test]
+fn messages_whose_life_is_over_are_dropped_whole_and_counted() {
+    let (client, server) = pair();
+    // Nobody reads: what the receiver has let in is under way, the rest waits here.
+    let count = fill(|message| client.try_send_within(message, Duration::from_millis(50)));
+    assert_eq!(client.expired().unwrap(), 0);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while client.expired().unwrap() == 0 {
+        assert!(Instant::now() < deadline, "{count} messages, and none is dropped");
+        thread::sleep(Duration::from_millis(1));
+    }
+    // There is room now, and this one has time.
+    client.send_within(b"end", Duration::from_secs(100)).unwrap();
+    let arrived = numbers(&server);
+    assert_eq!(arrived.len() as u64 + client.expired().unwrap(), u64::from(count));
+    assert!(arrived.is_sorted_by(|one, next| one < next), "{arrived:?}");
+}
+
+#[test]
+fn cancelled_messages_never_arrive_and_those_under_way_do() {
+    let (client, server) = pair();
+    let count = fill(|message| client.try_send(message));
+    let cancelled = client.cancel().unwrap();
+    assert!(cancelled > 0 && cancelled < u64::from(count), "{cancelled} of {count}");
+    assert_eq!(client.cancel().unwrap(), 0);
+    client.send(b"end").unwrap();
+    assert_eq!(numbers(&server), (0..count - cancelled as u32).collect::<Vec<_>>());
+    assert_eq!(client.expired().unwrap(), 0, "they were not too old");
 }
