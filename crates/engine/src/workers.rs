@@ -1,10 +1,12 @@
 //! Several engines as one: connections are spread over them and share nothing, so that each core can have its own (docs/engine.md).
 
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use ropeway_link::packet::{self, PacketLink};
 use ropeway_link::udp::{self, UdpLink};
 use ropeway_link::{Address, Link, Part, Steering, Width};
 use ropeway_proto::{ChannelId, Mode};
@@ -46,7 +48,7 @@ impl Workers {
     pub fn new(
         options: &Options,
         count: usize,
-        mut link: impl FnMut(usize) -> std::io::Result<Box<dyn Link>>,
+        mut link: impl FnMut(usize) -> io::Result<Box<dyn Link>>,
     ) -> Result<Workers, Error> {
         if count == 0 || count > MOST_WORKERS {
             return Err(Error::NoLink);
@@ -74,6 +76,26 @@ impl Workers {
             if let Address::Udp(bound) = link.local() {
                 local = bound;
             }
+            Ok(Box::new(link))
+        })
+    }
+
+    /// The same over an Ethernet device: a packet socket for each worker, in one fanout group. `options.steering` and the numbers behind it are for these workers alone: who
+    /// shares the device with other processes gives `packet` filters that say so.
+    ///
+    /// # Errors
+    /// As [`Workers::new`]; `options.steering` is no multiple of `count`, by which the kernel tells the workers apart.
+    pub fn over_packet(options: &Options, count: usize, packet: &packet::Options) -> Result<Workers, Error> {
+        if count > 0 && !usize::from(options.steering).is_multiple_of(count) {
+            let what =
+                format!("the steering of {count} workers begins at a multiple of {count}, not {}", options.steering);
+            return Err(Error::link("making a worker's link")(io::Error::new(io::ErrorKind::InvalidInput, what)));
+        }
+        let mut group = None;
+        Workers::new(options, count, |_| {
+            let fanout = Some(packet::Fanout { group, steering: BY_ID });
+            let link = PacketLink::open(&packet::Options { fanout, ..packet.clone() })?;
+            group = Some(link.group()?);
             Ok(Box::new(link))
         })
     }

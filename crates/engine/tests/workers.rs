@@ -1,9 +1,15 @@
-//! Several engines at one UDP address: the kernel brings each packet to the one that it is for.
+//! Several engines at one UDP address, or on one Ethernet device: the kernel brings each packet to the one that it is for.
 
 use ropeway_engine::{Engine, Mode, Options, Workers};
-use ropeway_link::Address;
+use ropeway_link::packet::{self, PacketLink};
 use ropeway_link::udp::{self, UdpLink};
+use ropeway_link::{Address, Link};
+use ropeway_testkit::skip;
 use std::time::{Duration, Instant};
+
+#[path = "../../link/tests/support/mod.rs"]
+mod support;
+use support::{DEVICE, Hosts};
 
 /// Half of them have an association each, whose worker its random nonce decides: that all of these meet the same one does not happen.
 const CLIENTS: usize = 48;
@@ -20,9 +26,8 @@ fn address(engine: &Engine) -> Address {
     engine.links()[0].2
 }
 
-#[test]
-fn workers_share_an_address_and_nothing_else() {
-    let workers = Workers::over_udp(&Options::default(), 2, &local()).unwrap();
+/// Clients of `workers`, half of them engines of their own that `single` makes, half spread over other workers: every message comes back. The workers have shared the packets among them.
+fn all_are_served(workers: &Workers, spread: &Workers, single: impl Fn(usize) -> Engine) {
     let port = workers.listen(7, Mode::Messages, 2 * CLIENTS).unwrap();
     let to = address(&workers.engines()[0]);
     assert_eq!(to, address(&workers.engines()[1]));
@@ -41,15 +46,13 @@ fn workers_share_an_address_and_nothing_else() {
         port
     });
     // Some clients are workers themselves, so that answers are spread too.
-    let spread = Workers::over_udp(&Options::default(), 2, &local()).unwrap();
     let clients: Vec<_> = (0..CLIENTS)
         .map(|client| {
             if client % 2 == 0 {
                 return spread.connect(to, 7, Mode::Messages, soon()).unwrap();
             }
-            let engine = Engine::new(&Options::default()).unwrap();
-            let link = engine.add_link(Box::new(UdpLink::open(&local()).unwrap())).unwrap();
-            let target = ropeway_engine::Target { link, address: to };
+            let engine = single(client);
+            let target = ropeway_engine::Target { link: engine.links()[0].0, address: to };
             (engine.clone(), engine.connect(target, 7, Mode::Messages, soon()).unwrap())
         })
         .collect();
@@ -65,13 +68,47 @@ fn workers_share_an_address_and_nothing_else() {
     }
     clients.iter().for_each(|(engine, channel)| engine.close(*channel));
     let port = server.join().unwrap();
-    for engine in workers.engines().iter().chain(spread.engines()) {
+    for engine in workers.engines() {
         let counters = engine.counters();
         assert!(counters.packets_received > 0, "each has some of the work: {counters:?}");
         assert_eq!(counters.dropped_unknown_id, 0, "and none of another's: {counters:?}");
     }
     drop(port);
     assert!(workers.engines().iter().all(|engine| engine.try_accept(7).is_err()), "the port is gone");
+}
+
+fn engine_over(options: &Options, link: impl Link + 'static) -> Engine {
+    let engine = Engine::new(options).unwrap();
+    engine.add_link(Box::new(link)).unwrap();
+    engine
+}
+
+#[test]
+fn workers_share_an_address_and_nothing_else() {
+    let workers = || Workers::over_udp(&Options::default(), 2, &local()).unwrap();
+    let (served, spread) = (workers(), workers());
+    all_are_served(&served, &spread, |_| engine_over(&Options::default(), UdpLink::open(&local()).unwrap()));
+    assert!(spread.engines().iter().all(|engine| engine.counters().dropped_unknown_id == 0));
+}
+
+#[test]
+fn workers_share_a_device() {
+    if let Some(reason) = support::reason_against_hosts() {
+        skip!("{reason}");
+    }
+    let hosts = Hosts::new(1500);
+    let device = packet::Options::new(DEVICE);
+    let workers = |host, steering| {
+        let options = Options { steering, ..Options::default() };
+        hosts.on(host, || Workers::over_packet(&options, 2, &device)).unwrap()
+    };
+    all_are_served(&workers(1, 0), &workers(0, 0), |client| {
+        let options = Options { steering: 2 + client as u16, ..Options::default() };
+        engine_over(&options, hosts.on(0, || PacketLink::open(&device)).unwrap())
+    });
+    let odd = Options { steering: 3, ..Options::default() };
+    let error = hosts.on(1, || Workers::over_packet(&odd, 2, &device)).err().unwrap();
+    assert!(error.to_string().contains("a multiple of 2, not 3"), "{error}");
 }
 
 #[test]

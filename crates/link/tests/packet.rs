@@ -115,8 +115,15 @@ fn workers_get_the_packets_that_their_number_says() {
     let mut a = open(&hosts, 0, |_| ());
     let member = Part { offset: 4, width: Width::Four, mask: 0xfff0_0000, shift: 20 };
     let steering = Steering { member, otherwise: None };
-    let fanout = Some(Fanout { group: 77, steering });
-    let mut workers = [0, 1, 2].map(|_| open(&hosts, 1, |options| options.fanout = fanout));
+    let mut group = None;
+    let mut workers = [0, 1, 2].map(|_| {
+        let worker = open(&hosts, 1, |options| options.fanout = Some(Fanout { group, steering }));
+        group = Some(worker.group().expect("it is in one"));
+        worker
+    });
+    // Another process's workers on the same device have a group of their own, and all the packets once more.
+    let mut others = open(&hosts, 1, |options| options.fanout = Some(Fanout { group: None, steering }));
+    assert_ne!(others.group().expect("it is in one"), group.expect("there are workers"));
     let to = workers[0].local();
     for worker in 0..3u8 {
         for round in 0..20 {
@@ -134,6 +141,7 @@ fn workers_get_the_packets_that_their_number_says() {
         assert!(seen.iter().all(|packet| packet[8] == number as u8));
         assert_eq!(worker.receive(64, &mut |_| ()).expect("works"), 0);
     }
+    assert_eq!(others.receive(64, &mut |_| ()).expect("works"), 60);
 }
 
 #[test]

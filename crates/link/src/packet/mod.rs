@@ -47,8 +47,8 @@ pub struct Options {
 /// A group of links among which the kernel spreads arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fanout {
-    /// The group's number, the same for all members, and nobody else's in this network namespace.
-    pub group: u16,
+    /// The group's number; `None`: one that is nobody else's in this network namespace ([`PacketLink::group`] says which).
+    pub group: Option<u16>,
     /// The field that says which member: the first to join is 0, the next 1; modulo their number. When a member leaves, the last takes its number.
     pub steering: Steering,
 }
@@ -88,6 +88,7 @@ mod constant {
     pub const PACKET_QDISC_BYPASS: i32 = 20;
     pub const PACKET_FANOUT_DATA: i32 = 22;
     pub const FANOUT_CBPF: i32 = 6;
+    pub const FANOUT_FLAG_UNIQUEID: i32 = 0x2000;
 }
 
 /// Packets in Ethernet frames.
@@ -155,6 +156,16 @@ impl PacketLink {
         sys::set_program(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
     }
 
+    /// The group that it shares arrivals with.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn group(&self) -> io::Result<u16> {
+        let group = sys::get_int(self.socket.as_fd(), libc::SOL_PACKET, constant::PACKET_FANOUT)?;
+        // The mode is in the upper half.
+        Ok(group as u16)
+    }
+
     /// Asks the device for its MTU, which may have changed.
     fn refresh(&mut self) {
         // A device that is down or gone says so when something is sent.
@@ -207,8 +218,9 @@ fn find_device(fd: BorrowedFd<'_>, text: &str) -> io::Result<(device::Name, u32)
 }
 
 fn join(fd: BorrowedFd<'_>, fanout: Fanout) -> io::Result<()> {
-    let group = i32::from(fanout.group) | constant::FANOUT_CBPF << 16;
-    sys::set_int(fd, libc::SOL_PACKET, constant::PACKET_FANOUT, group)?;
+    let (group, flags) = fanout.group.map_or((0, constant::FANOUT_FLAG_UNIQUEID), |group| (group, 0));
+    let mode = (constant::FANOUT_CBPF | flags) << 16;
+    sys::set_int(fd, libc::SOL_PACKET, constant::PACKET_FANOUT, i32::from(group) | mode)?;
     sys::set_program(fd, libc::SOL_PACKET, constant::PACKET_FANOUT_DATA, &fanout.steering.program(None))
 }
 
