@@ -30,6 +30,8 @@ const ECHO_LIMIT_NS: u64 = 100_000_000;
 const SILENT_STATES: u32 = 2;
 /// Doublings of a timer: more would only overflow.
 const MOST_DOUBLINGS: u32 = 10;
+/// A repeated STATE comes up to this part of its time sooner, at random: those who fell silent in one moment do not go on asking in one.
+const STATE_JITTER: u64 = 8;
 /// ABORTs for channels that were refused at once, waiting to be sent, at most; an OPEN beyond that counts as lost.
 pub const MOST_REFUSALS: usize = 64;
 
@@ -234,6 +236,8 @@ pub struct Association {
     pub timer_at: Option<Time>,
     pub state_at: Time,
     pub state_doublings: u32,
+    /// How much sooner the next STATE comes, of 65,536 parts of the most that it may be; drawn for each repetition.
+    pub state_jitter: u16,
     pub states_unanswered: u32,
     pub request_at: Time,
     pub request_doublings: u32,
@@ -331,6 +335,7 @@ impl Association {
             timer_at: None,
             state_at: now,
             state_doublings: 0,
+            state_jitter: 0,
             states_unanswered: 0,
             request_at: now,
             request_doublings: 0,
@@ -572,6 +577,9 @@ impl Association {
         let is_in_line = !self.round.is_empty() && self.routes.is_none();
         let patience_ns = self.rtt.patience_ns().max(config.state_min_ns) * if is_in_line { TURN_PATIENCE } else { 1 };
         let timeout = (patience_ns << self.state_doublings.min(MOST_DOUBLINGS)).min(config.timer_max_ns);
+        // The first one comes exactly when it was promised.
+        let jitter = if self.state_doublings > 0 { u64::from(self.state_jitter) } else { 0 };
+        let timeout = timeout - ((timeout / STATE_JITTER * jitter) >> u16::BITS);
         Some(self.waiting_since.max(self.heard_at).max(self.state_at).after(timeout))
     }
 
