@@ -5,10 +5,14 @@ mod world;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use ropeway_proto::{Config, Mode};
+use ropeway_proto::{ChannelId, Config, Limit, Mode};
+use ropeway_wire::{Block, Blocks, Packet, Type};
 use world::*;
 
 const STATE: u8 = 0x1C;
+
+/// One way of the default network.
+const WAY: u64 = 20 * US;
 
 const ASKERS: usize = 8;
 
@@ -68,4 +72,99 @@ fn those_who_fell_silent_together_do_not_go_on_asking_together() {
     assert_eq!(anew, [config.state_min_ns; ASKERS], "and so does the first after an answer");
     assert_eq!(questions(1).0, asked, "the same seed asks at the same times");
     assert_ne!(questions(2).0, asked, "another at others");
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    Want,
+    Hold,
+    Credit,
+}
+
+/// When which host said what about credit to whom.
+type Said = Rc<RefCell<Vec<(u64, (usize, usize), Word)>>>;
+
+fn listen_in(world: &mut World) -> Said {
+    let said = Said::default();
+    let out = Rc::clone(&said);
+    world.filter = Some(Box::new(move |now, from, to, bytes| {
+        let packet = Packet::parse(bytes).expect("what a host sends is well-formed");
+        if matches!(packet.header.kind, Type::Control | Type::State) {
+            for block in Blocks::parse(packet.payload).unwrap() {
+                let word = match block {
+                    Block::Want(..) => Word::Want,
+                    Block::Hold(_) => Word::Hold,
+                    // With limit 0 it says nothing, and only makes a STATE long enough.
+                    Block::Credit(_, limit) if limit > 0 => Word::Credit,
+                    _ => continue,
+                };
+                out.borrow_mut().push((now, (from, to), word));
+            }
+        }
+        true
+    }));
+    said
+}
+
+/// For a while each question for credit of `asker` is answered by HOLD as soon as it arrives, and by nothing else; and nobody loses patience.
+fn is_held(world: &mut World, (asker, channel): (usize, ChannelId), teller: usize) {
+    let said = listen_in(world);
+    // Longer than silence would be borne.
+    pass(world, 3 * Config::default().give_up_ns);
+    let said = said.borrow();
+    let asked: Vec<_> =
+        said.iter().filter(|(_, way, _)| *way == (asker, teller)).map(|&(at, _, word)| (at, word)).collect();
+    let told: Vec<_> =
+        said.iter().filter(|(_, way, _)| *way == (teller, asker)).map(|&(at, _, word)| (at, word)).collect();
+    assert!(asked.len() > 250, "{} questions", asked.len());
+    let is_answered =
+        |(&asked, &told): (&(u64, Word), &(u64, Word))| asked.1 == Word::Want && told == (asked.0 + WAY, Word::Hold);
+    assert!(asked.iter().zip(&told).all(is_answered), "{asked:?} {told:?}");
+    assert!(asked.len() - told.len() <= 1, "the last one may be on its way");
+    assert_eq!(world.hosts[asker].readiness(channel).unwrap().failed, None);
+    let now = world.clock(asker);
+    assert_eq!(world.hosts[asker].statistics(now, channel).unwrap().association.unwrap().waits_for, Limit::Reader);
+}
+
+#[test]
+fn a_sender_without_credit_asks_and_is_told_to_hold_on_while_nobody_reads() {
+    for mode in [Mode::Stream, Mode::Messages] {
+        let mut world = World::new(2, Net::default(), &Config::default(), 1);
+        let (client, server) = pair(&mut world, mode);
+        let message_bytes = if mode == Mode::Stream { 0 } else { 10_000 };
+        let mut flows = [Flow { message_bytes, slow: true, ..Flow::stream((0, client), (1, server), 6_000_000) }];
+        carry_until(&mut world, &mut flows, S, |_, _| false);
+        is_held(&mut world, (0, client), 1);
+        world.filter = None;
+        flows[0].slow = false;
+        carry(&mut world, &mut flows, S);
+    }
+}
+
+#[test]
+fn a_long_message_for_which_there_is_no_memory_is_held_until_there_is() {
+    let config = Config { receive_memory_bytes: 8 << 20, longest_message_bytes: 4 << 20, ..Config::default() };
+    let mut world = World::of(
+        vec![endpoint(0, &Config::default(), 1), endpoint(1, &config, 1), endpoint(2, &Config::default(), 1)],
+        Net::default(),
+        1,
+    );
+    let (first, first_end) = open(&mut world, 0, 1, 7, Mode::Messages);
+    let (second, second_end) = open(&mut world, 2, 1, 7, Mode::Messages);
+    let size = 3 << 20;
+    let mut flows =
+        [Flow::messages((0, first), (1, first_end), size, 1), Flow::messages((2, second), (1, second_end), size, 1)];
+    flows[0].slow = true;
+    // All of the first is there when the second begins, and has the memory that both would need.
+    carry_until(&mut world, &mut flows[..1], S, |_, _| false);
+    carry_until(&mut world, &mut flows[1..], S, |_, _| false);
+    assert!(world.hosts[1].readiness(first_end).unwrap().readable);
+    is_held(&mut world, (2, second), 1);
+    let said = listen_in(&mut world);
+    flows[0].slow = false;
+    let taken = carry(&mut world, &mut flows, S);
+    let begin = world.now - taken;
+    let credit = said.borrow().iter().find(|(_, way, word)| *way == (1, 2) && *word == Word::Credit).copied();
+    assert_eq!(credit.map(|(at, ..)| at), Some(begin), "as soon as there is memory, whoever asks");
+    assert_eq!(world.hosts[1].counters().dropped_memory, 0);
 }
