@@ -364,6 +364,12 @@ impl Association {
         self.received = Received::starting_at(peer.first_number);
         self.granted = peer.first_number;
         self.esp_ack = peer.first_number;
+        self.settle_lease();
+    }
+
+    /// How long grants may be used: settled at open, or with the first sample of the round-trip time, which who was asked to open has only then. Otherwise
+    /// one end of a long path would take back what the other still uses.
+    fn settle_lease(&mut self) {
         self.lease_ns = self.lease_ns.max(LEASE_ROUND_TRIPS * self.rtt.smoothed_ns());
     }
 
@@ -506,7 +512,11 @@ impl Association {
             let ticks = now.ticks().wrapping_sub(header.echo);
             // An echo from the future is a clock that was stepped, or a lie.
             if u64::from(ticks) * TICK_NS <= ECHO_LIMIT_NS * 2 {
+                let knew_none = self.rtt.known_least_ns().is_none();
                 self.rtt.sample((u64::from(ticks) * TICK_NS).max(TICK_NS / 2));
+                if knew_none {
+                    self.settle_lease();
+                }
             }
         }
         let is_newer = self

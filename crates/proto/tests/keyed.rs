@@ -8,6 +8,8 @@ mod closing;
 mod esp_bugs;
 #[path = "incast.rs"]
 mod incast;
+#[path = "leases.rs"]
+mod leases;
 #[path = "liveness.rs"]
 mod liveness;
 #[path = "loss.rs"]

@@ -1,0 +1,116 @@
+//! A grant is a lease: who was stopped does not use an old one, and the receiver has it back by then (docs/protocol.md 4, 6).
+
+mod world;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use ropeway_proto::{ChannelId, Config, Mode};
+use world::*;
+
+const RTX: u8 = 0x20;
+
+/// Delays one way, and the leases that come of them: as it is set, or 8 round trips where that is longer.
+const LEASES: [(u64, u64); 2] = [(20 * US, 10 * MS), (2 * MS, 32 * MS)];
+
+/// The ends of a stream from host 0 to host 1, or from who did not open to who did.
+fn ends(world: &mut World, backwards: bool) -> ((usize, ChannelId), (usize, ChannelId)) {
+    let (client, server) = pair(world, Mode::Stream);
+    if backwards { ((1, server), (0, client)) } else { ((0, client), (1, server)) }
+}
+
+/// A sender in the middle of a transfer that has just been granted more, and does not get to use it.
+fn granted_and_stopped(delay_ns: u64, backwards: bool) -> (World, Flow) {
+    let mut world = World::new(2, Net { delay_ns, ..Net::default() }, &Config::default(), 1);
+    let (from, to) = ends(&mut world, backwards);
+    let mut flow = [Flow::stream(from, to, 3_000_000)];
+    assert!(carry_until(&mut world, &mut flow, S, |_, flow| flow[0].received > 500_000));
+    // What is said to it waits in its socket.
+    let kept = Rc::new(RefCell::new(Vec::new()));
+    let out = Rc::clone(&kept);
+    world.filter = Some(Box::new(move |_, host, _, bytes| {
+        if host == to.0 {
+            out.borrow_mut().push(bytes.to_vec());
+        }
+        host != to.0
+    }));
+    pass(&mut world, 3 * delay_ns);
+    world.stopped.insert(from.0);
+    let now = world.clock(from.0);
+    for bytes in kept.borrow().iter() {
+        world.hosts[from.0].handle_packet(now, &path(to.0), false, bytes);
+    }
+    world.hosts[from.0].finish_batch(now);
+    let [flow] = flow;
+    (world, flow)
+}
+
+/// New data that leave a host that may hear nothing.
+fn note_new_data(world: &mut World, host: usize) -> Rc<Cell<u64>> {
+    let count = Rc::new(Cell::new(0));
+    let out = Rc::clone(&count);
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        let is_new = from == host && [0x17, 0x10].contains(&bytes[0]) && bytes[1] & RTX == 0;
+        out.set(out.get() + u64::from(is_new));
+        from == host
+    }));
+    count
+}
+
+#[test]
+fn a_grant_is_used_to_the_end_of_its_lease_and_not_after_it() {
+    for (delay_ns, lease_ns) in LEASES {
+        for backwards in [false, true] {
+            for (waits_ns, may_send) in [(0, true), (lease_ns - US, true), (lease_ns + US, false), (S, false)] {
+                let (mut world, flow) = granted_and_stopped(delay_ns, backwards);
+                let host = flow.from.0;
+                pass(&mut world, waits_ns);
+                world.stopped.clear();
+                let sent = note_new_data(&mut world, host);
+                pass(&mut world, 2 * S);
+                let what =
+                    format!("{} packets {waits_ns} ns after the grant, {delay_ns} ns away, {backwards}", sent.get());
+                assert_eq!(sent.get() > 0, may_send, "{what}");
+                // Without a new one it would wait for ever.
+                world.filter = None;
+                carry(&mut world, &mut [flow], S);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_receiver_has_an_unused_grant_back_two_leases_after_it_last_told_of_it() {
+    for (delay_ns, lease_ns) in LEASES {
+        for backwards in [false, true] {
+            let mut world = World::new(2, Net { delay_ns, ..Net::default() }, &Config::default(), 1);
+            let (from, to) = ends(&mut world, backwards);
+            let mut flow = [Flow::stream(from, to, 3_000_000)];
+            assert!(carry_until(&mut world, &mut flow, S, |_, flow| flow[0].received > 500_000));
+            world.stopped.insert(from.0);
+            let told_at = Rc::new(Cell::new(0));
+            let out = Rc::clone(&told_at);
+            world.filter = Some(Box::new(move |now, host, _, _| {
+                if host == to.0 {
+                    out.set(now);
+                }
+                true
+            }));
+            // What flies arrives, and may be answered.
+            pass(&mut world, delay_ns);
+            let granted = |world: &World| {
+                let now = world.clock(to.0);
+                world.hosts[to.0].statistics(now, to.1).unwrap().association.unwrap().granted_packets
+            };
+            assert!(granted(&world) > 0 && world.hosts[to.0].gate().charged_bytes() > 0);
+            wait_for(&mut world, S, "it is taken back", |world| granted(world) == 0);
+            assert_eq!(world.now - told_at.get(), 2 * lease_ns, "{delay_ns} ns away, {backwards}");
+            assert_eq!(world.hosts[to.0].gate().charged_bytes(), 0, "all of it is for others again");
+            let now = world.clock(to.0);
+            let counters = world.hosts[to.0].statistics(now, to.1).unwrap().association.unwrap().counters;
+            assert_eq!(counters.leases_expired, 1);
+            world.stopped.clear();
+            carry(&mut world, &mut flow, S);
+        }
+    }
+}
