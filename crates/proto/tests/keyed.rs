@@ -18,6 +18,8 @@ mod loss;
 mod opening;
 #[path = "oracle.rs"]
 mod oracle;
+#[path = "overtaking.rs"]
+mod overtaking;
 #[path = "runs.rs"]
 mod runs;
 #[path = "scale.rs"]
