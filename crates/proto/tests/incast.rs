@@ -179,3 +179,50 @@ fn a_port_smaller_than_configured_is_found_out() {
     assert!(world.hosts[0].counters().gate.cuts > 0);
     assert!(estimate.is_some_and(|bytes| (24 << 10..72 << 10).contains(&bytes)), "{estimate:?}");
 }
+
+/// A long transfer that is under way, and others that begin at once: when each of them was through after that, the long one first.
+fn beside_a_long_one(order: Order, shorter: &[u64]) -> Vec<u64> {
+    let (mut world, mut flows) = fan_in(shorter.len() + 1, &Config { order, ..Config::default() }, Mode::Stream, 1);
+    flows[0].total = 6_000_000;
+    carry_until(&mut world, &mut flows, 5 * MS, |_, _| false);
+    flows[1..].iter_mut().zip(shorter).for_each(|(flow, &bytes)| flow.total = bytes);
+    let begin = world.now;
+    carry(&mut world, &mut flows, S);
+    flows.iter().map(|flow| flow.done_at.last().unwrap() - begin).collect()
+}
+
+#[test]
+fn under_srpt_the_shorter_transfer_ends_first() {
+    // Handed over in an order that is not theirs.
+    let shorter = [800_000, 100_000, 400_000, 200_000];
+    let (srpt, fifo) = (beside_a_long_one(Order::Srpt, &shorter), beside_a_long_one(Order::Fifo, &shorter));
+    let mut before = 0;
+    for at in [2, 4, 3, 1] {
+        before += shorter[at - 1];
+        let alone = before as f64 * 8.0 / PAYLOAD_SHARE;
+        // Every eighth quantum goes to who has waited longest; and what was granted before all of them began is in front of them.
+        assert!((srpt[at] as f64) < alone * 8.0 / 7.0 + 2.5e6, "{at}: {srpt:?}");
+        assert!(srpt[at] * 5 / 4 <= fifo[at], "{at}: {srpt:?}, in the order of asking {fifo:?}");
+    }
+    assert!(srpt[0] <= fifo[0] * 101 / 100, "the long one is through when it would be anyway: {srpt:?}, {fifo:?}");
+}
+
+#[test]
+fn under_srpt_a_long_transfer_is_not_starved_by_short_ones_that_never_end() {
+    let config = Config { order: Order::Srpt, ..Config::default() };
+    let (mut world, mut flows) = fan_in(9, &config, Mode::Stream, 1);
+    flows[0].total = 1 << 30;
+    carry_until(&mut world, &mut flows, 5 * MS, |_, _| false);
+    let before = flows[0].received;
+    let begin = world.now;
+    while world.now < begin + 100 * MS {
+        let idle = flows.iter_mut().skip(1).filter(|flow| flow.is_done());
+        idle.for_each(|flow| flow.total += 50_000);
+        carry_until(&mut world, &mut flows, 100 * MS, |_, flows| flows[1..].iter().any(Flow::is_done));
+    }
+    // An eighth of the quanta, which it shares with those of the others that have waited longest.
+    let (of_long, taken) = (flows[0].received - before, world.now - begin);
+    assert!(share(of_long, taken) > 0.06, "{}", share(of_long, taken));
+    let of_short: u64 = flows[1..].iter().map(|flow| flow.received).sum();
+    assert!(share(of_long + of_short, taken) > 0.95, "and the line is full: {}", share(of_long + of_short, taken));
+}
