@@ -325,3 +325,34 @@ fn why_it_is_slow_is_told() {
     let least = received.association.unwrap().least_round_trip_ns;
     assert!((40 * US..=200 * US).contains(&least), "{least}");
 }
+
+#[test]
+fn time_in_which_what_was_lost_is_sent_again_is_told() {
+    const LOSES_FOR: u64 = 40 * MS;
+    let waits = |world: &World, id| world.hosts[0].statistics(world.time(), id).unwrap().association.unwrap();
+    for loses in [false, true] {
+        let mut world = World::new(2, Net::default(), &Config::default(), 1);
+        let (client, server) = pair(&mut world, Mode::Messages);
+        carry(&mut world, &mut [Flow::messages((0, client), (1, server), 1000, 100)], S);
+        pass(&mut world, MS);
+        // Of thirty packets the first does not come through, however often it is sent.
+        let (begin, mut first) = (world.now, None);
+        world.filter = Some(Box::new(move |now, from, _, bytes| {
+            let is_data = from == 0 && [0x17, 0x10].contains(&bytes[0]);
+            let number = &bytes[8..12];
+            let is_first = is_data && *first.get_or_insert_with(|| number.to_vec()) == number;
+            !(loses && is_first && now < begin + LOSES_FOR)
+        }));
+        let mut flows = [Flow::messages((0, client), (1, server), 1000, 30)];
+        carry_until(&mut world, &mut flows, LOSES_FOR / 2, |_, _| false);
+        let told = waits(&world, client);
+        assert_eq!(told.waits_for, if loses { Limit::Loss } else { Limit::Program });
+        carry(&mut world, &mut flows, S);
+        wait_for(&mut world, S, "acknowledged", |world| world.hosts[0].readiness(client).unwrap().drained);
+        let (taken, told) = (world.now - begin, waits(&world, client));
+        assert_eq!(told.waits_for, Limit::Program);
+        // From the first request, a round trip after the loss, until it is repaired.
+        let loss_ns = if loses { taken - 40 * US } else { 0 };
+        assert_eq!(told.waited.loss_ns, loss_ns, "{told:?} of {taken}");
+    }
+}
