@@ -4,6 +4,8 @@
 
 #[path = "closing.rs"]
 mod closing;
+#[path = "disturbed.rs"]
+mod disturbed;
 #[path = "esp_bugs.rs"]
 mod esp_bugs;
 #[path = "incast.rs"]

@@ -9,7 +9,7 @@ use crate::time::Time;
 /// Spent cookies remembered, at most: who opens more than this within their life is refused as busy.
 const MOST_SPENT: usize = 65_536;
 /// Cookies are good for this long.
-const COOKIE_NS: u64 = 3_000_000_000;
+pub(super) const COOKIE_NS: u64 = 3_000_000_000;
 /// A cookie's time of issue counts these.
 const COOKIE_TICK_NS: u64 = 1_000_000;
 /// Spent cookies are remembered for longer than they are good, however the clock's units fall.

@@ -5,6 +5,7 @@ use ropeway_wire::{
     OpenedFields, Packet, Parameters, RefusedFields, SynFields, Type, VERSION, VersionFields,
 };
 
+use super::cookies::COOKIE_NS;
 use super::keyed_opening::Answer;
 use super::{Endpoint, Path};
 use crate::association::{Association, Attempt, Crossed, FIRST_RETRY_NS, Phase};
@@ -127,7 +128,7 @@ impl Endpoint {
             if attempt.cookie.is_some() {
                 return;
             }
-            attempt.cookie = Some(fields.cookie);
+            (attempt.cookie, attempt.cookie_at) = (Some(fields.cookie), now);
             (attempt.retry_at, attempt.retry_ns, attempt.asked_at) = (now, FIRST_RETRY_NS, None);
         }
         association.settle_on(path);
@@ -153,6 +154,12 @@ impl Endpoint {
         if now < attempt.retry_at {
             return true;
         }
+        if attempt.cookie.is_some() && now.since(attempt.cookie_at) >= COOKIE_NS {
+            // No server takes it any more: the network was cut meanwhile, or the server stopped.
+            self.restart_attempt(index, now);
+        }
+        let association = &mut self.associations[index as usize];
+        let Some(attempt) = association.attempt_mut() else { return true };
         // A sample of the round-trip time needs to know which of several questions was answered.
         let is_first = attempt.retry_ns == FIRST_RETRY_NS;
         attempt.asked_at = is_first.then_some(now);
