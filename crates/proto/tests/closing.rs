@@ -6,7 +6,12 @@ use ropeway_proto::{ChannelId, Config, ErrorCode, Mode, RecvError, SendError};
 use world::*;
 
 fn lossy(seed: u64) -> World {
-    let net = Net { loss_ppm: seed % 3 * 100_000, reordering_ppm: seed % 2 * 100_000, ..Net::default() };
+    let net = Net {
+        loss_ppm: seed % 3 * 100_000,
+        reordering_ppm: seed % 2 * 100_000,
+        corruption_ppm: seed % 5 * 10_000,
+        ..Net::default()
+    };
     World::new(2, net, &Config::default(), seed)
 }
 

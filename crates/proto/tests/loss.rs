@@ -44,7 +44,7 @@ fn transfers_both_ways_survive_everything_at_once() {
             loss_ppm: seed % 5 * 50_000,
             duplication_ppm: 30_000,
             reordering_ppm: 50_000,
-            corruption_ppm: 0,
+            corruption_ppm: 10_000,
             ..Net::default()
         };
         let mut world = World::new(2, net, &Config::default(), seed);
@@ -63,10 +63,32 @@ fn transfers_both_ways_survive_everything_at_once() {
 }
 
 #[test]
-fn damage_ends_connections_at_worst_and_never_passes_where_a_checksum_stands() {
-    // With damaged packets that no checksum caught bytes may be wrong, so nothing is checked here but that both ends stay sane.
+fn damage_never_passes_where_a_checksum_or_a_key_stands() {
     for seed in 0..10 {
-        let net = Net { corruption_ppm: 20_000, ..Net::default() };
+        let net = Net { corruption_ppm: 100_000, reordering_ppm: 10_000, ..Net::default() };
+        let mut world = World::new(2, net, &Config::default(), seed);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        let (other, third) = open(&mut world, 1, 0, 8, Mode::Messages);
+        let mut flows = [
+            Flow::stream((0, client), (1, server), 500_000),
+            Flow::stream((1, server), (0, client), 300_000),
+            Flow::messages((1, other), (0, third), 5_000, 40),
+            Flow::messages((0, third), (1, other), 100, 400),
+        ];
+        // Each byte is compared as it is read.
+        carry(&mut world, &mut flows, 20 * S);
+        assert!(world.damaged > 40, "{} packets of {}", world.damaged, world.packets);
+        let refused: u64 = world.hosts.iter().flat_map(|host| host.counters().dropped_sealed).sum();
+        assert_eq!(refused > 20, IS_KEYED, "{refused} packets did not open");
+        close_all_channels(&mut world, &[(0, client), (1, server), (1, other), (0, third)]);
+    }
+}
+
+#[test]
+fn damage_that_nothing_has_caught_ends_connections_at_worst() {
+    // Bytes may be wrong, so nothing is checked here but that both ends stay sane.
+    for seed in 0..10 {
+        let net = Net { corruption_ppm: 20_000, checksum: false, ..Net::default() };
         let mut world = World::new(2, net, &Config::default(), seed);
         world.hosts[1].listen(7, Mode::Stream, 8).unwrap();
         let client = try_connect(&mut world, 0, 1, 7).unwrap();

@@ -223,6 +223,7 @@ proptest! {
         loss in 0u64..150_000,
         reordering in prop_oneof![Just(0u64), 0u64..200_000],
         duplication in prop_oneof![Just(0u64), 0u64..100_000],
+        corruption in prop_oneof![Just(0u64), 0u64..50_000],
         rate in prop_oneof![Just(0u64), Just(1_000_000_000u64), Just(50_000_000u64)],
         first_number in prop_oneof![Just(None), (0u64..200).prop_map(|below| Some(0u64.wrapping_sub(below)))],
         seed: u64,
@@ -231,6 +232,7 @@ proptest! {
             loss_ppm: loss,
             reordering_ppm: reordering,
             duplication_ppm: duplication,
+            corruption_ppm: corruption,
             rate,
             ..Net::default()
         };

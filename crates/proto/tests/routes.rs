@@ -67,6 +67,7 @@ const GIGABIT: Net = Net {
     duplication_ppm: 0,
     reordering_ppm: 0,
     corruption_ppm: 0,
+    checksum: !IS_KEYED,
     overhead: 46,
 };
 
@@ -360,8 +361,13 @@ fn a_stranger_cannot_add_a_path() {
 #[test]
 fn streams_arrive_over_bad_networks_that_come_and_go() {
     for seed in 0..12 {
-        let net =
-            Net { loss_ppm: seed % 4 * 10_000, reordering_ppm: seed % 3 * 20_000, duplication_ppm: 10_000, ..GIGABIT };
+        let net = Net {
+            loss_ppm: seed % 4 * 10_000,
+            reordering_ppm: seed % 3 * 20_000,
+            duplication_ppm: 10_000,
+            corruption_ppm: seed % 5 * 4_000,
+            ..GIGABIT
+        };
         let mut world = World::new(2, net, &Config::default(), seed);
         planes(&mut world, 3);
         let (client, server) = open_over(&mut world, 3, seed % 2 == 0);

@@ -38,7 +38,7 @@ fn streams_arrive_over_bad_networks() {
             loss_ppm: seed % 5 * 50_000,
             duplication_ppm: seed % 3 * 20_000,
             reordering_ppm: seed % 4 * 30_000,
-            corruption_ppm: 0,
+            corruption_ppm: seed % 6 * 4_000,
             ..Net::default()
         };
         println!("seed {seed}: {net:?}");
@@ -59,7 +59,8 @@ fn streams_arrive_over_bad_networks() {
 fn messages_keep_their_boundaries_over_bad_networks() {
     let sizes = [0usize, 1, 64, 1000, 1444, 1445, 1472, 5000, 100_000, 3, 2, 1, 2_000_000, 7];
     for seed in 0..8 {
-        let net = Net { loss_ppm: seed * 20_000, reordering_ppm: 20_000, ..Net::default() };
+        let net =
+            Net { loss_ppm: seed * 20_000, reordering_ppm: 20_000, corruption_ppm: seed * 3_000, ..Net::default() };
         let mut world = World::new(2, net, &Config::default(), seed);
         let (client, server) = pair(&mut world, Mode::Messages);
         let (mut next_sent, mut next_received) = (0, 0);

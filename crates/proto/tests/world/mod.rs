@@ -44,6 +44,8 @@ pub struct Net {
     pub duplication_ppm: u64,
     pub reordering_ppm: u64,
     pub corruption_ppm: u64,
+    /// What was damaged is lost, as UDP's checksum or the medium's makes it. Between hosts with a key it arrives: they have to see it themselves.
+    pub checksum: bool,
     /// Bytes on the medium around each packet.
     pub overhead: u64,
 }
@@ -58,6 +60,7 @@ impl Default for Net {
             duplication_ppm: 0,
             reordering_ppm: 0,
             corruption_ppm: 0,
+            checksum: !IS_KEYED,
             overhead: 46,
         }
     }
@@ -105,6 +108,8 @@ pub struct World {
     /// That no counter seals two packets.
     pub counters: CounterOracle,
     pub packets: u64,
+    /// Of these, the ones that the network damaged.
+    pub damaged: u64,
     /// How far each host's clock is ahead of the world's.
     skews: Vec<i64>,
     /// Packets that hosts have sent so far.
@@ -151,6 +156,7 @@ impl World {
             attacker: None,
             counters: CounterOracle::default(),
             packets: 0,
+            damaged: 0,
         }
     }
 
@@ -253,9 +259,11 @@ impl World {
             return;
         }
         if self.chance(self.net.corruption_ppm) && !bytes.is_empty() {
-            // Where the medium has a checksum, damage is loss; a few get through all the same.
-            let at = self.random() as usize % bytes.len();
-            bytes[at] ^= 1 << (self.random() % 8);
+            self.damaged += 1;
+            if self.net.checksum {
+                return;
+            }
+            self.damage(&mut bytes);
         }
         let copies = 1 + u64::from(self.chance(self.net.duplication_ppm));
         for _ in 0..copies {
@@ -267,6 +275,18 @@ impl World {
             at += delay_ns;
             let bytes = bytes.clone();
             self.flying.push(Reverse(Flying { at, order: self.order, from, to, alias, bytes, congested: marks }));
+        }
+    }
+
+    /// Some bits, or the end.
+    fn damage(&mut self, bytes: &mut Vec<u8>) {
+        let bits = self.random() % 4;
+        for _ in 0..bits {
+            let at = self.random() as usize % bytes.len();
+            bytes[at] ^= 1 << (self.random() % 8);
+        }
+        if bits == 0 {
+            bytes.truncate(self.random() as usize % bytes.len());
         }
     }
 
