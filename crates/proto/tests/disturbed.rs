@@ -2,7 +2,7 @@
 
 mod world;
 
-use ropeway_proto::{ChannelId, Config, ErrorCode, Event, Mode};
+use ropeway_proto::{ChannelId, Config, ErrorCode, Mode};
 use world::*;
 
 /// What happens to the world at one moment.
@@ -112,6 +112,94 @@ fn what_opens_is_open_soon_after() {
             let mut ends: Vec<_> = accepted.into_iter().map(|id| (1, id)).collect();
             ends.push((0, client));
             close_all_channels(&mut world, &ends);
+        }
+    }
+}
+
+#[test]
+fn messages_arrive_whole_in_order_and_soon_after() {
+    for disturbance in DISTURBANCES {
+        for moment in 0..4 {
+            let what = format!("{disturbance:?} at {moment}");
+            let mut world = World::new(2, Net { rate: 1_000_000_000, ..Net::default() }, &Config::default(), moment);
+            let (client, server) = pair(&mut world, Mode::Messages);
+            let mut flows = [
+                Flow::messages((0, client), (1, server), 700, 600),
+                Flow::messages((1, server), (0, client), 30_000, 20),
+            ];
+            let until = moment * 100_000;
+            assert!(carry_until(&mut world, &mut flows, S, |_, flows| flows[0].received >= until));
+            disturbance.happen(&mut world);
+            let taken = carry(&mut world, &mut flows, S);
+            assert!(taken < SOON, "{taken} ns, {what}");
+            assert_eq!((failure(&mut world, 0, client), failure(&mut world, 1, server)), (None, None), "{what}");
+            close_all_channels(&mut world, &[(0, client), (1, server)]);
+        }
+    }
+}
+
+#[test]
+fn many_senders_to_one_go_on_and_share_its_line_as_before() {
+    const SENDERS: usize = 9;
+    for disturbance in DISTURBANCES {
+        let mut world = World::new(SENDERS + 1, Net { rate: 1_000_000_000, ..Net::default() }, &Config::default(), 1);
+        let mut flows: Vec<_> = (1..=SENDERS)
+            .map(|from| {
+                let (client, server) = open(&mut world, from, 0, 7, Mode::Stream);
+                Flow::stream((from, client), (0, server), 1 << 30)
+            })
+            .collect();
+        carry_until(&mut world, &mut flows, 5 * MS, |_, _| false);
+        disturbance.happen(&mut world);
+        carry_until(&mut world, &mut flows, SOON / 2, |_, _| false);
+        let before: Vec<_> = flows.iter().map(|flow| flow.received).collect();
+        carry_until(&mut world, &mut flows, 20 * MS, |_, _| false);
+        let shares: Vec<_> = flows.iter().zip(&before).map(|(flow, before)| flow.received - before).collect();
+        let full = 20e6 / 8.0 * PAYLOAD_BYTES / 1518.0;
+        let got = shares.iter().sum::<u64>() as f64;
+        assert!(got > 0.95 * full && jain(&shares) > 0.9, "{disturbance:?}: {shares:?} of {full}");
+        flows.iter_mut().for_each(|flow| flow.total = flow.sent);
+        carry(&mut world, &mut flows, S);
+        assert_eq!(world.hosts[0].gate().charged_bytes(), 0, "{disturbance:?}");
+    }
+}
+
+#[test]
+fn what_closes_is_closed_soon_after() {
+    #[derive(Clone, Copy, Debug)]
+    enum End {
+        Close,
+        Abort,
+        Shutdown,
+    }
+    for disturbance in DISTURBANCES {
+        for (first, second) in
+            [End::Close, End::Abort, End::Shutdown].iter().flat_map(|&a| [End::Close, End::Shutdown].map(|b| (a, b)))
+        {
+            for moment in 0..6 {
+                let what = format!("{first:?}, {second:?}, {disturbance:?} {moment} x 15 us after that");
+                let mut world = World::new(2, Net::default(), &Config::default(), moment);
+                let (client, server) = pair(&mut world, Mode::Stream);
+                let mut flows =
+                    [Flow::stream((0, client), (1, server), 40_000), Flow::stream((1, server), (0, client), 20_000)];
+                carry_until(&mut world, &mut flows, 20 * US, |_, _| false);
+                for (host, channel, end) in [(0, client, first), (1, server, second)] {
+                    let now = world.clock(host);
+                    match end {
+                        End::Close => world.hosts[host].close(now, channel),
+                        End::Abort => world.hosts[host].abort(now, channel),
+                        End::Shutdown => world.hosts[host].shutdown(now, channel).unwrap(),
+                    }
+                }
+                pass(&mut world, moment * 15 * US);
+                disturbance.happen(&mut world);
+                for (host, channel) in [(0, client), (1, server)] {
+                    let now = world.clock(host);
+                    world.hosts[host].close(now, channel);
+                }
+                wait_empty(&mut world, SOON, &what);
+                assert_eq!((world.hosts[0].sizes().0, world.hosts[1].sizes().0), (1, 1), "by closing alone: {what}");
+            }
         }
     }
 }
