@@ -164,6 +164,26 @@ fn both_ends_may_close_abort_and_shut_down_at_any_moment() {
 }
 
 #[test]
+fn both_ends_may_close_with_more_queued_than_the_other_has_given_credit_for() {
+    let config = Config { receive_buffer_bytes: 256 << 10, ..Config::default() };
+    for size in [65_537, 150_000, 600_000] {
+        for mode in [Mode::Stream, Mode::Messages] {
+            let mut world = World::new(2, Net::default(), &config, 0);
+            let (client, server) = pair(&mut world, mode);
+            let bytes = vec![7; size];
+            assert_eq!(send(&mut world, 0, client, &bytes), Ok(size));
+            assert_eq!(send(&mut world, 1, server, &bytes), Ok(size));
+            close(&mut world, 0, client);
+            close(&mut world, 1, server);
+            wait_for(&mut world, 100 * MS, "both are through", |world| {
+                world.hosts.iter().all(|host| host.sizes().1 == 0 && host.buffers_in_use() == (0, 0))
+            });
+            assert!(world.hosts.iter().all(|host| host.promised_bytes() == 0));
+        }
+    }
+}
+
+#[test]
 fn an_engine_that_goes_away_lets_the_others_read_what_arrived() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);

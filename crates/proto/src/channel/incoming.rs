@@ -229,6 +229,13 @@ impl Incoming {
         Ok(())
     }
 
+    /// A payload that nobody will read: its credit is used up and free again.
+    pub fn discard(&mut self, payload: &[u8], pool: &mut Pool) {
+        self.offset += credit_bytes(payload);
+        self.consumed = self.offset;
+        self.keep_promised(pool);
+    }
+
     /// Counts a payload against the credit. `false`: there is nothing in it to keep.
     fn must_keep(&mut self, mode: Mode, payload: &[u8]) -> bool {
         let is_nothing = payload.is_empty() && mode == Mode::Stream;

@@ -128,8 +128,14 @@ impl Endpoint {
     pub(super) fn take_payload(&mut self, at: u32, flags: Flags, payload: &[u8], buffer: Option<Buffer>) {
         let channel = &mut self.channels[at as usize];
         if channel.released || channel.failed.is_some() {
-            buffer.into_iter().for_each(|buffer| self.rx_pool.give(buffer));
             self.counters.dropped_channel += 1;
+            let payload = buffer.as_ref().map_or(payload, Buffer::bytes);
+            // The peer learns that nobody reads when this end's last data have gone. If both ends wait for credit to get there, one must have some.
+            if channel.failed.is_none() && !channel.outgoing.is_queue_empty() {
+                channel.incoming.discard(payload, &mut self.rx_pool);
+                self.after_arrival(at);
+            }
+            buffer.into_iter().for_each(|buffer| self.rx_pool.give(buffer));
             return;
         }
         let longest = u64::from(self.associations[channel.association as usize].own_longest);
