@@ -17,7 +17,13 @@ pub fn open(world: &mut World, from: usize, to: usize, port: u16, mode: Mode) ->
     let mut server = None;
     let end = world.now + 20 * S;
     let opened = world.run(end, |world| {
-        server = server.or_else(|| world.hosts[to].accept(port).ok());
+        while let Ok(newer) = world.hosts[to].accept(port) {
+            // An attempt that began anew may have been taken twice, and only the last one has a client.
+            if let Some(former) = server.replace(newer) {
+                let now = world.clock(to);
+                world.hosts[to].close(now, former);
+            }
+        }
         server.is_some() && world.hosts[from].readiness(client).is_some_and(|readiness| readiness.opened)
     });
     assert!(opened, "not opened: {:?} {:?}", world.hosts[from].readiness(client), world.hosts[to].counters());
