@@ -31,7 +31,7 @@ pub use endpoint::{
     Path, RecvError, Route, SendError, Urgency,
 };
 pub use gate::{Gate, GateCounters};
-pub use ropeway_wire::{ErrorCode, Mode, SHIM_BYTES, Shim};
+pub use ropeway_wire::{ErrorCode, Malformed, Mode, SHIM_BYTES, Shim};
 pub use routes::MOST_PATHS;
 pub use statistics::{
     AssociationCounters, AssociationStatistics, ChannelStatistics, Limit, LimitTimes, SealingStatistics,

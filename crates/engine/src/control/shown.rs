@@ -1,8 +1,10 @@
 //! What an engine tells about itself: its links, its connections, and what it has counted.
 
+use std::collections::BTreeMap;
+
 use ropeway_link::Link;
-use ropeway_proto::crypto::OpenError;
-use ropeway_proto::{AssociationStatistics, ChannelStatistics, Counters};
+use ropeway_proto::crypto::{KeyError, OpenError};
+use ropeway_proto::{AssociationCounters, AssociationStatistics, ChannelStatistics, Counters, ErrorCode, Malformed};
 use serde::{Deserialize, Serialize};
 
 use crate::inner::Inner;
@@ -15,20 +17,32 @@ pub struct Shown {
     pub program: String,
     pub links: Vec<LinkShown>,
     pub connections: Vec<ConnectionShown>,
-    pub counters: std::collections::BTreeMap<String, u64>,
+    pub counters: BTreeMap<String, u64>,
     /// Bytes of the gate's budget, and of these what is granted and has not arrived.
     pub gate_budget_bytes: u64,
     pub gate_charged_bytes: u64,
+    /// What the port before this host seems to queue; nothing before packets were lost.
+    #[serde(default)]
+    pub gate_port_estimate_bytes: Option<u64>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// A link, with all that it has counted ([`ropeway_link::Counters`]).
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LinkShown {
     pub name: String,
     pub local: String,
     pub sent_packets: u64,
+    pub sent_bytes: u64,
+    pub send_calls: u64,
     pub received_packets: u64,
+    pub received_bytes: u64,
+    pub receive_calls: u64,
+    pub send_errors: u64,
+    pub send_fallbacks: u64,
     pub send_full: u64,
     pub receive_drops: u64,
+    pub receive_bad: u64,
 }
 
 impl LinkShown {
@@ -38,13 +52,21 @@ impl LinkShown {
             name: link.name(),
             local: link.local().to_string(),
             sent_packets: counters.sent_packets,
+            sent_bytes: counters.sent_bytes,
+            send_calls: counters.send_calls,
             received_packets: counters.received_packets,
+            received_bytes: counters.received_bytes,
+            receive_calls: counters.receive_calls,
+            send_errors: counters.send_errors,
+            send_fallbacks: counters.send_fallbacks,
             send_full: counters.send_full,
             receive_drops: counters.receive_drops,
+            receive_bad: counters.receive_bad,
         }
     }
 }
 
+/// A connection. All connections to one peer share an association, and with it everything from `round_trip_us` on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ConnectionShown {
     pub link: String,
@@ -70,7 +92,10 @@ pub struct ConnectionShown {
     pub key_changes: Option<u64>,
     /// What its sending waits for now, and has waited for, in milliseconds: `program`, `grant`, `reader`, `loss`, `silence`.
     pub waits_for: String,
-    pub waited_ms: std::collections::BTreeMap<String, f64>,
+    pub waited_ms: BTreeMap<String, f64>,
+    /// What the association has counted.
+    #[serde(default)]
+    pub association: BTreeMap<String, u64>,
 }
 
 pub(super) fn show(inner: &Inner) -> Shown {
@@ -78,12 +103,14 @@ pub(super) fn show(inner: &Inner) -> Shown {
     let mut core = inner.lock();
     let links: Vec<LinkShown> = core.links().map(|(_, link)| LinkShown::of(link)).collect();
     let statistics: Vec<ChannelStatistics> = core.endpoint.channel_statistics(now).collect();
+    let port_estimate = core.endpoint.port_buffer_estimate_bytes();
     let gate = core.endpoint.gate();
     Shown {
         pid: std::process::id(),
         program: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().into(),
         gate_budget_bytes: gate.budget_bytes(),
         gate_charged_bytes: gate.charged_bytes(),
+        gate_port_estimate_bytes: port_estimate,
         counters: counters(&core.endpoint.counters()),
         connections: statistics.iter().map(|statistics| connection(statistics, &links)).collect(),
         links,
@@ -131,11 +158,28 @@ fn connection(statistics: &ChannelStatistics, links: &[LinkShown]) -> Connection
         waits_for: association
             .map_or_else(|| "over".into(), |association| format!("{:?}", association.waits_for).to_lowercase()),
         waited_ms: association.as_ref().map(waited).unwrap_or_default(),
+        association: association.map(|association| of_association(&association.counters)).unwrap_or_default(),
     }
 }
 
-/// The endpoint's counters by name, for people and for scripts.
-fn counters(counters: &Counters) -> std::collections::BTreeMap<String, u64> {
+fn of_association(counters: &AssociationCounters) -> BTreeMap<String, u64> {
+    let named = [
+        ("packets_sent", counters.packets_sent),
+        ("packets_received", counters.packets_received),
+        ("resent", counters.resent),
+        ("requests_sent", counters.requests_sent),
+        ("requests_received", counters.requests_received),
+        ("lost", counters.lost),
+        ("spurious_requests", counters.spurious_requests),
+        ("duplicates", counters.duplicates),
+        ("states_sent", counters.states_sent),
+        ("leases_expired", counters.leases_expired),
+    ];
+    named.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+}
+
+/// The endpoint's counters by name, for people and for scripts. What has reasons is there as their sum and by each: `dropped_malformed_truncated`.
+fn counters(counters: &Counters) -> BTreeMap<String, u64> {
     let named = [
         ("packets_received", counters.packets_received),
         ("packets_sent", counters.packets_sent),
@@ -156,7 +200,9 @@ fn counters(counters: &Counters) -> std::collections::BTreeMap<String, u64> {
         ("paths_suspected", counters.paths_suspected),
         ("paths_recovered", counters.paths_recovered),
         ("defaults_changed", counters.defaults_changed),
+        ("dropped_sealed", counters.dropped_sealed.iter().sum()),
         ("dropped_handshake", counters.dropped_handshake.iter().sum()),
+        ("replies_suppressed", counters.replies_suppressed),
         ("violations", counters.violations),
         ("channels_opened", counters.channels_opened),
         ("channels_accepted", counters.channels_accepted),
@@ -164,6 +210,7 @@ fn counters(counters: &Counters) -> std::collections::BTreeMap<String, u64> {
         ("associations_opened", counters.associations_opened),
         ("associations_ended", counters.associations_ended.iter().sum()),
         ("timeouts", counters.timeouts),
+        ("overslept", counters.overslept),
         ("resent", counters.resent),
         ("requests_sent", counters.requests_sent),
         ("lost", counters.lost),
@@ -172,11 +219,164 @@ fn counters(counters: &Counters) -> std::collections::BTreeMap<String, u64> {
         ("buffers_taken", counters.buffers_taken),
         ("buffers_allocated", counters.buffers_allocated),
         ("gate_grants", counters.gate.grants),
+        ("gate_granted_packets", counters.gate.granted_packets),
         ("gate_exhausted", counters.gate.exhausted),
         ("gate_suspects", counters.gate.suspects),
         ("gate_cuts", counters.gate.cuts),
+        ("gate_acks_held", counters.gate.acks_held),
     ];
-    let sealed = OpenError::NAMES.into_iter().zip(counters.dropped_sealed);
-    let sealed = sealed.map(|(name, count)| (format!("dropped_sealed_{}", name.replace('-', "_")), count));
-    named.into_iter().map(|(name, count)| (name.to_owned(), count)).chain(sealed).collect()
+    // Codes without a name are counted behind the others.
+    let codes = ErrorCode::ALL.into_iter().map(ErrorCode::name).chain(["OTHER"]);
+    let by_reason = by_reason("dropped_malformed", Malformed::NAMES, &counters.dropped_malformed)
+        .chain(by_reason("dropped_sealed", OpenError::NAMES, &counters.dropped_sealed))
+        .chain(by_reason("dropped_handshake", KeyError::NAMES, &counters.dropped_handshake))
+        .chain(by_reason("associations_ended", codes, &counters.associations_ended));
+    named.into_iter().map(|(name, count)| (name.to_owned(), count)).chain(by_reason).collect()
+}
+
+fn by_reason<'a>(
+    what: &'a str,
+    reasons: impl IntoIterator<Item = &'static str> + 'a,
+    counts: &'a [u64],
+) -> impl Iterator<Item = (String, u64)> + 'a {
+    let named = reasons.into_iter().zip(counts);
+    named.map(move |(reason, count)| (format!("{what}_{}", reason.replace('-', "_").to_lowercase()), *count))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::os::fd::BorrowedFd;
+
+    use ropeway_link::{Address, Batch, Received};
+
+    use super::*;
+
+    /// The fields of a struct of numbers, as it prints itself.
+    fn printed(counted: &impl std::fmt::Debug) -> BTreeMap<String, u64> {
+        let text = format!("{counted:?}");
+        let fields = text.split([' ', '{', '}']).collect::<Vec<_>>();
+        let fields = fields.windows(2).filter_map(|pair| Some((pair[0].strip_suffix(':')?, pair[1])));
+        let number = |text: &str| text.trim_end_matches(',').parse().ok();
+        fields.filter_map(|(name, text)| Some((name.to_owned(), number(text)?))).collect()
+    }
+
+    struct Counting(ropeway_link::Counters);
+
+    impl Link for Counting {
+        fn name(&self) -> String {
+            "counting".into()
+        }
+
+        fn local(&self) -> Address {
+            Address::Sim(0)
+        }
+
+        fn max_packet(&self) -> usize {
+            1472
+        }
+
+        fn send(&mut self, batch: &Batch<'_>) -> io::Result<usize> {
+            Ok(batch.packets.len())
+        }
+
+        fn receive(&mut self, _limit: usize, _sink: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+            Ok(0)
+        }
+
+        fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn counters(&self) -> ropeway_link::Counters {
+            self.0
+        }
+    }
+
+    #[test]
+    fn everything_that_a_link_counts_is_shown_under_its_name() {
+        let mut counted = ropeway_link::Counters::default();
+        counted.sent_packets = 1;
+        counted.sent_bytes = 2;
+        counted.send_calls = 3;
+        counted.received_packets = 4;
+        counted.received_bytes = 5;
+        counted.receive_calls = 6;
+        counted.send_errors = 7;
+        counted.send_fallbacks = 8;
+        counted.send_full = 9;
+        counted.receive_drops = 10;
+        counted.receive_bad = 11;
+        let shown = serde_json::to_value(LinkShown::of(&Counting(counted))).unwrap();
+        let fields = printed(&counted);
+        assert_eq!(fields.len(), 11, "{fields:?}");
+        for (name, count) in fields {
+            assert!(count > 0, "a new counter, which this test does not set: {name}");
+            assert_eq!(shown[&name], count, "{name}");
+        }
+    }
+
+    #[test]
+    fn everything_that_an_association_counts_is_shown_under_its_name() {
+        let counted = AssociationCounters {
+            packets_sent: 1,
+            packets_received: 2,
+            resent: 3,
+            requests_sent: 4,
+            requests_received: 5,
+            lost: 6,
+            spurious_requests: 7,
+            duplicates: 8,
+            states_sent: 9,
+            leases_expired: 10,
+        };
+        assert_eq!(of_association(&counted), printed(&counted));
+    }
+
+    #[test]
+    fn everything_that_an_endpoint_counts_is_shown() {
+        let mut all = Counters::default();
+        (all.gate.grants, all.gate.granted_packets, all.gate.exhausted) = (1, 2, 3);
+        (all.gate.suspects, all.gate.cuts, all.gate.acks_held) = (4, 5, 6);
+        (all.replies_suppressed, all.overslept) = (7, 8);
+        let shown = counters(&all);
+        for (name, count) in printed(&all.gate) {
+            assert_eq!(shown[&format!("gate_{name}")], count, "{name}");
+        }
+        assert_eq!((shown["replies_suppressed"], shown["overslept"]), (7, 8));
+        let all = format!("{all:?}");
+        let names = all.split([' ', '{']).filter_map(|word| word.strip_suffix(':')).filter(|name| *name != "gate");
+        let missing: Vec<&str> =
+            names.filter(|&name| !shown.contains_key(name) && !shown.contains_key(&format!("gate_{name}"))).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+
+    #[test]
+    fn every_reason_has_a_name_and_a_count_of_its_own() {
+        let mut all = Counters::default();
+        let by_reason = [
+            &mut all.dropped_malformed[..],
+            &mut all.dropped_sealed[..],
+            &mut all.dropped_handshake[..],
+            &mut all.associations_ended[..],
+        ];
+        for (counts, first) in by_reason.into_iter().zip([1, 101, 201, 301]) {
+            counts.iter_mut().zip(first..).for_each(|(count, number)| *count = number);
+        }
+        let shown = counters(&all);
+        let of = |what: &str| shown.iter().filter(|(name, _)| name.starts_with(what)).count() - 1;
+        assert_eq!(of("dropped_malformed"), all.dropped_malformed.len());
+        assert_eq!(of("dropped_sealed"), all.dropped_sealed.len());
+        assert_eq!(of("dropped_handshake"), all.dropped_handshake.len());
+        assert_eq!(of("associations_ended"), all.associations_ended.len());
+        assert_eq!(shown["dropped_malformed_truncated"], 1);
+        assert_eq!(shown["dropped_malformed_shim"], 14);
+        assert_eq!(shown["dropped_sealed_too_old"], 103);
+        assert_eq!(shown["dropped_handshake_unknown"], 201 + KeyError::Unknown.index() as u64);
+        assert_eq!(shown["dropped_handshake_order"], 201 + KeyError::Order.index() as u64);
+        assert_eq!(shown["associations_ended_closed"], 301);
+        assert_eq!(shown["associations_ended_too_long"], 305);
+        assert_eq!(shown["associations_ended_other"], 312);
+        assert_eq!(shown["associations_ended"], (301..=312).sum::<u64>());
+    }
 }

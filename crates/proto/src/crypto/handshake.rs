@@ -51,7 +51,10 @@ pub enum KeyError {
 
 impl KeyError {
     /// How many kinds there are.
-    pub const COUNT: usize = 4;
+    pub const COUNT: usize = KeyError::NAMES.len();
+
+    /// The names of the kinds for lists of counters, each at its [`index`](KeyError::index).
+    pub const NAMES: [&'static str; 4] = ["length", "unknown", "room", "order"];
 
     /// The place of this kind among counters.
     pub fn index(self) -> usize {
