@@ -1,4 +1,4 @@
-//! `ropeway ss`: the connections of all programs that run under Ropeway, with their carriers and reasons.
+//! `ropeway ss`: the connections of all programs that run under Ropeway, with their carriers and reasons; and what engines have counted.
 //!
 //! [`source`] finds and reads the socket tables, [`wire`] asks the engines of programs that use the wire protocol, [`view`] prints. Nobody is stopped.
 
@@ -12,9 +12,12 @@ use std::time::{Duration, Instant};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Print JSON: one array of connections (with -w one per line)
+    /// Print JSON: one array of connections, or of engines (with -w one per line)
     #[arg(long)]
     json: bool,
+    /// Instead of connections: what the engines of programs that use the wire protocol have counted, of their links, their gates and their packets
+    #[arg(long)]
+    counters: bool,
     /// Look again every second and show rates, until interrupted
     #[arg(short, long)]
     watch: bool,
@@ -38,38 +41,64 @@ pub fn main(args: &Args) -> ExitCode {
 
 fn show(args: &Args) -> io::Result<ExitCode> {
     let mut out = io::stdout().lock();
-    let mut former: Option<(view::Former, Instant)> = None;
+    let mut former = None;
     loop {
-        let (seen, wires) = (source::look(), wire::look());
-        let now = Instant::now();
-        for problem in seen.problems.iter().chain(&wires.problems) {
-            eprintln!("ropeway ss: {problem}");
-        }
-        if !seen.anyone && wires.engines.is_empty() && !args.watch {
-            eprintln!(
-                "ropeway ss: no program runs under Ropeway here, and no daemon; start one with `ropeway run -- CMD`"
-            );
-            return Ok(ExitCode::FAILURE);
-        }
-        let since = former.as_ref().map(|(former, at)| (former, now.duration_since(*at)));
-        let rows = view::rows(&seen.ends, since);
-        if args.json {
-            let mut all: Vec<serde_json::Value> =
-                rows.iter().map(serde_json::to_value).collect::<Result<_, _>>().map_err(io::Error::other)?;
-            all.extend(wire::rows(&wires.engines));
-            writeln!(out, "{}", serde_json::Value::Array(all))?;
-        } else {
-            let clear = if args.watch && out.is_terminal() { CLEAR } else { "" };
-            let (carried, wires) = (view::table(&rows), wire::table(&wires.engines));
-            let carried = if rows.is_empty() && !wires.is_empty() { String::new() } else { carried };
-            let gap = if carried.is_empty() || wires.is_empty() { "" } else { "\n" };
-            write!(out, "{clear}{carried}{gap}{wires}")?;
-        }
+        let found = if args.counters { counters(args, &mut out) } else { connections(args, &mut out, &mut former) }?;
         out.flush()?;
         if !args.watch {
-            return Ok(ExitCode::SUCCESS);
+            return Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
-        former = Some((view::Former::of(&seen.ends), now));
         std::thread::sleep(WATCH_PAUSE);
     }
+}
+
+fn clear(args: &Args) -> &'static str {
+    if args.watch && io::stdout().is_terminal() { CLEAR } else { "" }
+}
+
+fn report(problems: &[String]) {
+    problems.iter().for_each(|problem| eprintln!("ropeway ss: {problem}"));
+}
+
+/// Prints all connections, and leaves what the next look compares with. `false`: there is nobody who could have some.
+fn connections(args: &Args, out: &mut impl Write, former: &mut Option<(view::Former, Instant)>) -> io::Result<bool> {
+    let (seen, wires) = (source::look(), wire::look());
+    let now = Instant::now();
+    report(&seen.problems);
+    report(&wires.problems);
+    if !seen.anyone && wires.engines.is_empty() && !args.watch {
+        eprintln!("ropeway ss: no program runs under Ropeway here, and no daemon; start one with `ropeway run -- CMD`");
+        return Ok(false);
+    }
+    let since = former.as_ref().map(|(former, at)| (former, now.duration_since(*at)));
+    let rows = view::rows(&seen.ends, since);
+    if args.json {
+        let mut all: Vec<serde_json::Value> =
+            rows.iter().map(serde_json::to_value).collect::<Result<_, _>>().map_err(io::Error::other)?;
+        all.extend(wire::rows(&wires.engines));
+        writeln!(out, "{}", serde_json::Value::Array(all))?;
+    } else {
+        let (carried, wires) = (view::table(&rows), wire::table(&wires.engines));
+        let carried = if rows.is_empty() && !wires.is_empty() { String::new() } else { carried };
+        let gap = if carried.is_empty() || wires.is_empty() { "" } else { "\n" };
+        write!(out, "{}{carried}{gap}{wires}", clear(args))?;
+    }
+    *former = Some((view::Former::of(&seen.ends), now));
+    Ok(true)
+}
+
+/// Prints what engines have counted. `false`: there is none.
+fn counters(args: &Args, out: &mut impl Write) -> io::Result<bool> {
+    let wires = wire::look();
+    report(&wires.problems);
+    if wires.engines.is_empty() && !args.watch {
+        eprintln!("ropeway ss: no engine runs here; programs have one as soon as they use the wire protocol");
+        return Ok(false);
+    }
+    if args.json {
+        writeln!(out, "{}", serde_json::Value::Array(wire::counted(&wires.engines)))?;
+    } else {
+        write!(out, "{}{}", clear(args), wire::counters(&wires.engines))?;
+    }
+    Ok(true)
 }

@@ -1,4 +1,5 @@
-//! The wire connections: those of engines, which programs opened through Ropeway's own calls. Engines are asked; see `ropeway_engine::control`.
+//! The wire connections: those of engines, which programs opened through Ropeway's own calls; and what engines have counted. Engines are asked; see
+//! `ropeway_engine::control`.
 
 use ropeway_engine::control::{self, Answer, ConnectionShown, Question, Shown};
 use serde_json::{Value, json};
@@ -81,4 +82,41 @@ pub fn rows(engines: &[Shown]) -> Vec<Value> {
         row
     };
     engines.iter().flat_map(|engine| engine.connections.iter().map(move |c| row(engine, c))).collect()
+}
+
+/// What all engines have counted, a line for each counter that is not 0, under what it is of. Those of the gate begin with `gate_`.
+pub fn counters(engines: &[Shown]) -> String {
+    engines.iter().map(of_engine).collect::<Vec<_>>().join("\n")
+}
+
+fn of_engine(engine: &Shown) -> String {
+    let links = engine.links.iter().map(|link| {
+        let fields = serde_json::to_value(link).unwrap_or_default();
+        let counts = fields.as_object().into_iter().flatten().filter_map(|(name, count)| Some((name, count.as_u64()?)));
+        part(&format!("link {} {}", link.name, link.local), counts)
+    });
+    let (budget, charged) = (engine.gate_budget_bytes, engine.gate_charged_bytes);
+    let port = engine.gate_port_estimate_bytes.map(|bytes| format!(", {bytes} bytes seem to fit into the port"));
+    let gate = format!("gate: a budget of {budget} bytes, {charged} charged{}", port.unwrap_or_default());
+    let counts = |of_gate: bool| {
+        let counters = engine.counters.iter().map(|(name, &count)| (name, count));
+        counters.filter(move |(name, _)| name.starts_with("gate_") == of_gate)
+    };
+    let head = format!("{}, process {}\n", engine.program, engine.pid);
+    [head].into_iter().chain(links).chain([part(&gate, counts(true)), part("endpoint", counts(false))]).collect()
+}
+
+fn part<'a>(head: &str, counts: impl Iterator<Item = (&'a String, u64)>) -> String {
+    let counts = counts.filter(|&(_, count)| count > 0).map(|(name, count)| format!("    {name} {count}\n"));
+    [format!("  {head}\n")].into_iter().chain(counts).collect()
+}
+
+/// The same with all counters, as an object for each engine.
+pub fn counted(engines: &[Shown]) -> Vec<Value> {
+    let without_connections = |engine: &Shown| {
+        let mut engine = serde_json::to_value(engine).unwrap_or_default();
+        engine.as_object_mut().map(|fields| fields.remove("connections"));
+        engine
+    };
+    engines.iter().map(without_connections).collect()
 }
