@@ -1,0 +1,350 @@
+//! What `ropeway ss` tells of running engines, and what `ropeway tune` does to them.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{ChildStdin, Command};
+use std::time::{Duration, Instant};
+
+use ropeway_testkit::boxes::TestBox;
+use ropeway_testkit::env;
+use ropeway_testkit::proc::{Finished, Process, command};
+use ropeway_testkit::{need_box, need_program};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// For everything that a program does in a box by itself, on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Where the receivers of these tests listen.
+const PORT: u16 = 7480;
+/// Through a network that loses one packet in fifty, at least one of so many gets lost.
+const BYTES: usize = 4 << 20;
+
+/// A connection from h1 to h2 that is open until it is told to end: `ropeway cp` of a pipe. What runs in the box is dropped before it.
+struct Copy {
+    sender: Process,
+    pipe: Option<ChildStdin>,
+    receiver: Process,
+    directory: TempDir,
+    cluster: TestBox,
+}
+
+fn receive(directory: &TempDir, port: u16) -> Command {
+    let directory = directory.path().display().to_string();
+    command(env::ropeway(), ["cp", "--receive", &directory, "--bind", &format!("0.0.0.0:{port}")])
+}
+
+/// A receiver in h2, ready when this returns.
+#[track_caller]
+fn receiver(cluster: &TestBox, cmd: &Command) -> Process {
+    let receiver = cluster.spawn("h2", cmd);
+    receiver.wait_for_output("receiving into", LIMIT);
+    receiver
+}
+
+impl Copy {
+    /// `BYTES` have arrived when this returns.
+    #[track_caller]
+    fn begin(cluster: TestBox) -> Copy {
+        let directory = TempDir::new().expect("a temporary directory");
+        let receiver = receiver(&cluster, &receive(&directory, PORT));
+        let to = format!("{}:{PORT}", cluster.v4("h2"));
+        let send = command(env::ropeway(), ["cp", "-", &to, "--name", "piped"]);
+        let (sender, mut pipe) = Process::spawn_with_stdin(cluster.command("h1", &send));
+        std::io::Write::write_all(&mut pipe, &vec![7; BYTES]).expect("it reads its standard input");
+        let part = directory.path().join("piped.ropeway-part");
+        let arrived = || std::fs::metadata(&part).is_ok_and(|meta| meta.len() == BYTES as u64);
+        sender.wait_until("everything arrived", LIMIT, arrived).unwrap_or_else(|e| panic!("{e}"));
+        Copy { sender, pipe: Some(pipe), receiver, directory, cluster }
+    }
+
+    #[track_caller]
+    fn end(&mut self) {
+        self.pipe = None;
+        self.sender.succeed(LIMIT);
+        assert!(self.directory.path().join("piped").is_file());
+    }
+}
+
+#[track_caller]
+fn ropeway(cluster: &TestBox, host: &str, args: &[&str]) -> Finished {
+    cluster.run(host, &command(env::ropeway(), args), LIMIT)
+}
+
+/// The elements of the array that a command prints.
+#[track_caller]
+fn listed(cluster: &TestBox, host: &str, args: &[&str]) -> Vec<Value> {
+    let printed = ropeway(cluster, host, args).expect_success().stdout;
+    serde_json::from_str(&printed).unwrap_or_else(|e| panic!("{e} in: {printed}"))
+}
+
+/// The only connection in a host.
+#[track_caller]
+fn connection(cluster: &TestBox, host: &str) -> Value {
+    let rows = listed(cluster, host, &["ss", "--json"]);
+    let [row] = &rows[..] else { panic!("not one connection: {rows:?}") };
+    row.clone()
+}
+
+/// What the only engine in a host has counted.
+#[track_caller]
+fn counted(cluster: &TestBox, host: &str) -> Value {
+    let engines = listed(cluster, host, &["ss", "--counters", "--json"]);
+    let [engine] = &engines[..] else { panic!("not one engine: {engines:?}") };
+    engine.clone()
+}
+
+#[track_caller]
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("no number: {value}"))
+}
+
+/// Waits for something that is seen only by looking.
+#[track_caller]
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not seen: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_connection_between_hosts_is_listed_at_both_ends_with_what_it_carried() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "2"]);
+    let nobody = ropeway(&cluster, "h1", &["ss"]);
+    assert!(!nobody.success() && nobody.stderr.contains("no program runs under Ropeway here"), "{}", nobody.stderr);
+    cluster.loss("h2", "2%");
+    let mut copy = Copy::begin(cluster);
+    let cluster = &copy.cluster;
+    until("everything is acknowledged", || connection(cluster, "h1")["unacked_bytes"] == 0);
+    let receiving = connection(cluster, "h2");
+    let sending = connection(cluster, "h1");
+    println!("{sending:#}\n{receiving:#}");
+    for (row, process, peer) in [(&sending, &copy.sender, "h2"), (&receiving, &copy.receiver, "h1")] {
+        assert_eq!((&row["pid"], &row["program"]), (&process.pid().into(), &"ropeway".into()), "{row:#}");
+        assert_eq!(row["carrier"], serde_json::json!({ "tx": "wire", "rx": "wire" }), "{row:#}");
+        assert_eq!(row["link"], "udp", "{row:#}");
+        assert!(row["peer"].as_str().is_some_and(|at| at.starts_with(&format!("{}:", cluster.v4(peer)))), "{row:#}");
+        assert!(row["round_trip_us"].as_f64().is_some_and(|time| time > 0.0), "{row:#}");
+        assert_eq!((number(&row["queued_bytes"]), number(&row["unread_bytes"])), (0, 0), "{row:#}");
+    }
+    assert_eq!((&sending["remote_port"], &receiving["local_port"]), (&PORT.into(), &PORT.into()));
+    let sent = number(&sending["sent_bytes"]);
+    assert!(sent > BYTES as u64, "data and what frames it: {sent}");
+    assert_eq!(number(&receiving["received_bytes"]), sent);
+    assert_eq!(number(&receiving["sent_bytes"]), number(&sending["received_bytes"]));
+    assert!(sending["waited_ms"]["program"].as_f64().is_some_and(|time| time > 0.0), "{sending:#}");
+
+    let (sender, receiver) = (&sending["association"], &receiving["association"]);
+    let of = |association: &Value, name: &str| number(&association[name]);
+    assert!(of(receiver, "lost") > 0 && of(receiver, "requests_sent") > 0, "{receiver:#}");
+    assert!(of(sender, "requests_received") > 0 && of(sender, "resent") > 0, "{sender:#}");
+    assert!(of(sender, "lost") < of(receiver, "lost"), "hardly anything goes there: {sender:#}");
+    assert!(of(receiver, "packets_received") <= of(sender, "packets_sent"), "{sender:#}\n{receiver:#}");
+    assert!(of(sender, "packets_sent") > BYTES as u64 / 1500, "{sender:#}");
+    for name in ["duplicates", "spurious_requests", "states_sent", "leases_expired"] {
+        assert!(sender[name].is_u64() && receiver[name].is_u64(), "{name}");
+    }
+
+    let printed = ropeway(cluster, "h1", &["ss"]).expect_success().stdout;
+    println!("{printed}");
+    let lines: Vec<Vec<&str>> = printed.lines().map(|line| line.split_whitespace().collect()).collect();
+    let [head, line] = &lines[..] else { panic!("not one connection: {printed}") };
+    assert!(head.starts_with(&["Program", "Pid", "Recv-Q", "Send-Q"]), "{printed}");
+    let (pid, to) = (copy.sender.pid().to_string(), format!("{}:{PORT}", cluster.v4("h2")));
+    assert!(line.starts_with(&["ropeway", &pid, "0", "0"]), "{printed}");
+    assert!(line.contains(&to.as_str()), "{printed}");
+    assert!(line.contains(&format!("{}K", (sent as f64 / 1024.0).round()).as_str()), "{sent} bytes: {printed}");
+    copy.end();
+}
+
+#[test]
+fn what_an_engine_has_counted_is_shown_by_link_gate_and_reason() {
+    need_box!();
+    need_program!("bash");
+    let cluster = TestBox::up(&["--hosts", "2"]);
+    let nobody = ropeway(&cluster, "h2", &["ss", "--counters"]);
+    assert!(!nobody.success() && nobody.stderr.contains("no engine runs here"), "{}", nobody.stderr);
+    let mut copy = Copy::begin(cluster);
+    let cluster = &copy.cluster;
+    let address = cluster.v4("h2");
+    // Two datagrams that are no packets, of which one is too short for anything.
+    for text in ["short", "long enough for a header, and of a version that nobody speaks"] {
+        let knock = format!("echo {text} >/dev/udp/{address}/{PORT}");
+        cluster.run("h1", &command("bash", ["-c", &knock]), LIMIT).expect_success();
+    }
+    until("they came", || counted(cluster, "h2")["counters"]["dropped_malformed"] == 2);
+    let engine = counted(cluster, "h2");
+    println!("{engine:#}");
+    assert_eq!((&engine["pid"], &engine["program"]), (&copy.receiver.pid().into(), &"ropeway".into()));
+    assert!(engine.get("connections").is_none(), "these are listed without --counters");
+    let counters = &engine["counters"];
+    assert_eq!((number(&counters["dropped_malformed_truncated"]), number(&counters["dropped_malformed_shim"])), (1, 0));
+    assert!(number(&counters["payload_received_bytes"]) > BYTES as u64);
+    assert_eq!((number(&counters["channels_accepted"]), number(&counters["associations_ended"])), (1, 0));
+    let (grants, granted) = (number(&counters["gate_grants"]), number(&counters["gate_granted_packets"]));
+    assert!(grants > 0 && granted >= grants, "{grants} grants of {granted} packets");
+    for name in ["gate_exhausted", "gate_suspects", "gate_cuts", "gate_acks_held", "replies_suppressed", "overslept"] {
+        assert!(counters[name].is_u64(), "{name}");
+    }
+    assert!(number(&engine["gate_budget_bytes"]) > 0 && engine["gate_charged_bytes"].is_u64());
+    assert!(engine.get("gate_port_estimate_bytes").is_some(), "null where nothing was lost");
+    let [link] = &engine["links"].as_array().expect("links")[..] else { panic!("not one link: {engine:#}") };
+    assert_eq!((&link["name"], &link["local"]), (&"udp".into(), &format!("0.0.0.0:{PORT}").into()));
+    assert!(number(&link["received_bytes"]) > BYTES as u64, "{link:#}");
+    assert!(number(&link["received_packets"]) > BYTES as u64 / 1500, "{link:#}");
+    for name in ["sent_packets", "sent_bytes", "send_calls", "receive_calls"] {
+        assert!(number(&link[name]) > 0, "{name}: {link:#}");
+    }
+    for name in ["send_errors", "send_fallbacks", "send_full", "receive_drops", "receive_bad"] {
+        assert!(link[name].is_u64(), "{name}: {link:#}");
+    }
+
+    let printed = ropeway(cluster, "h2", &["ss", "--counters"]).expect_success().stdout;
+    println!("{printed}");
+    let lines: Vec<&str> = printed.lines().collect();
+    assert_eq!(lines[0], format!("ropeway, process {}", copy.receiver.pid()));
+    assert_eq!(lines[1], format!("  link udp 0.0.0.0:{PORT}"));
+    let place = |line: &str| lines.iter().position(|&found| found.starts_with(line)).expect(line);
+    let (gate, endpoint) = (place("  gate: "), place("  endpoint"));
+    assert!(place("    received_packets ") < gate && gate < place("    gate_grants ") && gate < endpoint, "{printed}");
+    assert!(endpoint < place("    dropped_malformed_truncated 1"), "{printed}");
+    assert!(!lines.iter().any(|line| line.ends_with(" 0")), "what is 0 is left out: {printed}");
+
+    copy.end();
+    until("the end is counted by its reason", || {
+        let counters = &counted(&copy.cluster, "h2")["counters"];
+        number(&counters["associations_ended"]) == 1 && number(&counters["associations_ended_closed"]) == 1
+    });
+}
+
+#[test]
+fn who_has_another_key_is_counted_as_that() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "2"]);
+    let directory = TempDir::new().expect("a temporary directory");
+    let key = |name: &str| {
+        let path = directory.path().join(name).display().to_string();
+        Process::spawn(command(env::ropeway(), ["key", "new", &path])).succeed(LIMIT);
+        path
+    };
+    let (key, other) = (key("key"), key("other"));
+    let mut receive = receive(&directory, PORT);
+    receive.env("ROPEWAY_KEY_FILE", key);
+    let _receiver = receiver(&cluster, &receive);
+    let to = format!("{}:{PORT}", cluster.v4("h2"));
+    let mut send = command(env::ropeway(), ["cp", &other, &to]);
+    send.env("ROPEWAY_KEY_FILE", &other);
+    let refused = cluster.run("h1", &send, LIMIT);
+    assert!(!refused.success() && refused.stderr.contains("key"), "{}", refused.stderr);
+    let counters = &counted(&cluster, "h2")["counters"];
+    println!("{counters:#}");
+    let unknown = number(&counters["dropped_handshake_unknown"]);
+    assert!(unknown > 0 && unknown == number(&counters["dropped_handshake"]), "{counters:#}");
+}
+
+/// The output of `ropeway tune` in h2.
+#[track_caller]
+fn tune(cluster: &TestBox, args: &[&str]) -> String {
+    ropeway(cluster, "h2", &[&["tune"], args].concat()).expect_success().stdout
+}
+
+/// What `ropeway tune` in h2 says why it cannot do something.
+#[track_caller]
+fn tune_error(cluster: &TestBox, args: &[&str]) -> String {
+    let finished = ropeway(cluster, "h2", &[&["tune"], args].concat());
+    assert!(!finished.success() && finished.stdout.is_empty(), "{}", finished.stdout);
+    finished.stderr
+}
+
+#[test]
+fn a_tunable_that_is_set_takes_effect_in_the_engine_that_was_meant() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "2"]);
+    let directory = TempDir::new().expect("a temporary directory");
+    let [one, other] = [PORT, PORT + 1].map(|port| receiver(&cluster, &receive(&directory, port)));
+    let budget = |process: &Process| {
+        let engines = listed(&cluster, "h2", &["ss", "--counters", "--json"]);
+        let engine = engines.iter().find(|engine| engine["pid"] == process.pid()).expect("it has an engine");
+        number(&engine["gate_budget_bytes"])
+    };
+    let (pid, other_pid) = (one.pid().to_string(), other.pid().to_string());
+    let of = |pid: &str, value: u64| format!("{pid}\tport_buffer\t{value} bytes\n");
+    assert_eq!(tune(&cluster, &["get", "port_buffer", "--pid", &pid]), of(&pid, 131_072));
+    let before = budget(&one);
+    assert_eq!(budget(&other), before);
+
+    let said = tune(&cluster, &["set", "port_buffer", "65536", "--pid", &pid]);
+    assert_eq!(said, format!("{pid}\tport_buffer\t131072 -> 65536\n"));
+    assert_eq!((budget(&one), budget(&other)), (before / 2, before), "the gate goes by it");
+    let both = tune(&cluster, &["get", "port_buffer"]);
+    assert!(both.contains(&of(&pid, 65_536)) && both.contains(&of(&other_pid, 131_072)), "{both}");
+    let text = tune(&cluster, &["list", "--pid", &pid]);
+    assert!(text.contains("port_buffer = 65536 bytes   (default 131072, 16384 to 1073741824)\n"), "{text}");
+    assert!(text.ends_with(&format!("Values of process {pid}.\n")), "{text}");
+    let values = listed(&cluster, "h2", &["tune", "list", "--json", "--pid", &pid]);
+    let value = values.iter().find(|value| value["name"] == "port_buffer").expect("it is listed");
+    assert_eq!((number(&value["value"]), number(&value["usual"])), (65_536, 131_072));
+
+    // Without a process all of them.
+    tune(&cluster, &["set", "port_buffer", "262144"]);
+    assert_eq!((budget(&one), budget(&other)), (before * 2, before * 2));
+}
+
+#[test]
+fn what_cannot_be_tuned_is_said_clearly_and_changes_nothing() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "2"]);
+    let list = tune(&cluster, &["list"]);
+    assert!(list.contains("port_buffer = 131072 bytes") && list.contains("No engine runs here"), "{list}");
+    let told = tune_error(&cluster, &["get", "lease"]);
+    assert!(told.contains("no engine runs here"), "{told}");
+    let told = tune_error(&cluster, &["set", "lease", "20000"]);
+    assert!(told.contains("no engine runs here") && told.contains("ROPEWAY_TUNE"), "{told}");
+
+    let directory = TempDir::new().expect("a temporary directory");
+    let receiver = receiver(&cluster, &receive(&directory, PORT));
+    let all = tune(&cluster, &["list"]);
+    let cases: [(&[&str], &str); 6] = [
+        (&["set", "port_buffer", "1"], "port_buffer takes 16384 to 1073741824 bytes, not 1"),
+        (&["set", "lease", "1000001"], "lease takes 1000 to 1000000 us, not 1000001"),
+        (&["set", "leese", "1000"], "there is no tunable `leese`; `ropeway tune list` names them all"),
+        (&["get", "leese"], "there is no tunable `leese`; `ropeway tune list` names them all"),
+        (&["set", "lease", "long"], "invalid value 'long'"),
+        (&["get", "lease", "--pid", "1"], "process 1 has no engine"),
+    ];
+    for (args, text) in cases {
+        let told = tune_error(&cluster, args);
+        assert!(told.contains(text), "{args:?}: {told}");
+    }
+    assert_eq!(tune(&cluster, &["list"]), all);
+    assert!(receiver.is_running());
+}
+
+#[test]
+fn engines_of_other_users_are_no_matter_to_a_user_who_tunes() {
+    need_box!();
+    need_program!("setpriv");
+    const USER: &str = "65534";
+    let cluster = TestBox::up(&["--hosts", "2"]);
+    let directory = TempDir::new().expect("a temporary directory");
+    std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).expect("one's own directory");
+    // Where the product lies not everybody may go.
+    let program: PathBuf = directory.path().join("ropeway");
+    std::fs::copy(env::ropeway(), &program).expect("the product can be copied");
+    let program = program.display().to_string();
+    let of_user = |args: &[&str]| {
+        let mut cmd = command("setpriv", ["--reuid", USER, "--regid", USER, "--clear-groups", "--", &program]);
+        cmd.args(args).current_dir(directory.path());
+        cmd
+    };
+    let _of_root = receiver(&cluster, &receive(&directory, PORT));
+    let path = directory.path().display().to_string();
+    let own = receiver(&cluster, &of_user(&["cp", "--receive", &path, "--bind", &format!("0.0.0.0:{}", PORT + 1)]));
+    let tune = |args: &[&str]| cluster.run("h2", &of_user(&[&["tune"], args].concat()), LIMIT).expect_success().stdout;
+    let pid = own.pid();
+    assert_eq!(tune(&["get", "lease"]), format!("{pid}\tlease\t10000 us\n"));
+    assert_eq!(tune(&["set", "lease", "20000"]), format!("{pid}\tlease\t10000 -> 20000\n"));
+    assert!(tune(&["list"]).ends_with(&format!("Values of process {pid}.\n")));
+}
