@@ -107,3 +107,18 @@ pub fn engine(
     let id = engine.add_link(Box::new(link))?;
     Ok((engine, id))
 }
+
+/// The two ends of a connection over loopback.
+#[cfg(test)]
+pub fn pair() -> [Connection; 2] {
+    use ropeway_engine::{Mode, Target};
+
+    let [(client, from), (server, at)] = [(); 2].map(|()| engine("127.0.0.1:0".parse().unwrap(), None, None).unwrap());
+    let address = server.local(at).unwrap();
+    let ropeway_engine::link::Address::Udp(socket) = address else { panic!("{address} is not UDP") };
+    server.listen(socket.port(), Mode::Messages, 1).unwrap();
+    let deadline = Some(Instant::now() + Duration::from_secs(20));
+    let channel = client.connect(Target { link: from, address }, socket.port(), Mode::Messages, deadline).unwrap();
+    let accepted = server.accept(socket.port(), deadline).unwrap();
+    [Connection { engine: client, channel }, Connection { engine: server, channel: accepted }]
+}

@@ -212,6 +212,7 @@ fn keep(file: &File, part: &Path, target: &Path, mode: Option<u32>) -> io::Resul
 
 #[cfg(test)]
 mod tests {
+    use super::super::frame;
     use super::*;
 
     #[test]
@@ -243,6 +244,34 @@ mod tests {
         drop(file);
         assert_eq!(waiter.join().unwrap().unwrap(), 5);
         assert_eq!(open_part(&part, &offer(Some(4)), &mut blake3::Hasher::new()).unwrap().1, 0);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn what_arrives_damaged_is_not_kept_and_both_ends_are_told() {
+        let directory = std::env::temp_dir().join(format!("ropeway-cp-damaged-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let options = Options { directory: directory.clone(), once: true, force: false, quiet: true };
+        let hash = |bytes: &[u8]| blake3::hash(bytes).to_hex().to_string();
+        let ends = [End { size: 5, hash: hash(b"other") }, End { size: 6, hash: hash(b"right") }];
+        for end in ends {
+            let [sender, receiver] = connect::pair();
+            let serving = std::thread::spawn({
+                let options = options.clone();
+                move || serve(receiver, &options)
+            });
+            let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+            sender.send(&Frame::Offer(Offer { name: "file".into(), size: Some(5), mode: None }).to_message()).unwrap();
+            assert!(matches!(Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()), Ok(Frame::Have(_))));
+            sender.send(&Frame::From(frame::From { offset: 0 }).to_message()).unwrap();
+            sender.send(&Frame::Data(b"right").to_message()).unwrap();
+            sender.send(&Frame::End(end).to_message()).unwrap();
+            let answer = Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()).unwrap();
+            assert!(matches!(&answer, Frame::Refused(why) if why == "damaged"), "{answer:?}");
+            let told = serving.join().unwrap().unwrap_err();
+            assert!(matches!(&told, CpError::Damaged { name } if name == "file"), "{told}");
+            assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "neither the file nor its part");
+        }
         std::fs::remove_dir_all(&directory).unwrap();
     }
 }

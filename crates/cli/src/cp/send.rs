@@ -214,3 +214,38 @@ fn conclude(connection: &Connection, size: u64, hasher: &blake3::Hasher, name: &
         _ => Err(CpError::Nonsense("the end of a file was not answered")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::connect;
+    use super::*;
+
+    #[test]
+    fn what_the_other_end_found_damaged_is_an_error_that_says_what_to_do() {
+        let source = std::env::temp_dir().join(format!("ropeway-cp-source-{}", std::process::id()));
+        std::fs::write(&source, b"contents").unwrap();
+        let options = Options { name: None, patience: Duration::ZERO, quiet: true };
+        for (why, text) in
+            [("damaged", "BLAKE3 hash differs); nothing was kept, send it again"), ("full", "says: full")]
+        {
+            let [sender, receiver] = connect::pair();
+            let receiving = std::thread::spawn(move || {
+                let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+                let empty = Have { bytes: 0, hash: blake3::hash(b"").to_hex().to_string() };
+                while let Some(message) = receiver.recv(&mut buffer).unwrap() {
+                    match Frame::parse(message).unwrap() {
+                        Frame::Offer(_) => receiver.send(&Frame::Have(empty.clone()).to_message()).unwrap(),
+                        Frame::End(_) => receiver.send(&Frame::Refused(why.into()).to_message()).unwrap(),
+                        _ => {}
+                    }
+                }
+            });
+            let error = send_file(&sender, source.to_str().unwrap(), &options).unwrap_err();
+            assert_eq!(matches!(error, CpError::Damaged { .. }), why == "damaged", "{error}");
+            assert!(error.to_string().contains(text), "{error}");
+            sender.finish().unwrap();
+            receiving.join().unwrap();
+        }
+        std::fs::remove_file(&source).unwrap();
+    }
+}
