@@ -1,5 +1,7 @@
 //! `ropeway cp` between the hosts of a box: through losses, cuts and deaths, every byte arrives once or the copy says why not.
 
+mod local;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -81,7 +83,7 @@ fn peer(cluster: &TestBox) -> String {
 }
 
 #[test]
-fn a_file_arrives_over_a_shaped_port_at_nearly_its_rate_without_a_drop() {
+fn a_file_arrives_over_a_shaped_port_without_a_drop() {
     need_box!();
     let cluster = TestBox::up(&["--hosts", "2", "--rate", "1gbit", "--port-buffer", "128KiB"]);
     let files = Files::new(8_000_000);

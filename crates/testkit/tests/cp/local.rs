@@ -1,0 +1,167 @@
+//! Within one host: standard input, one sender only, what is printed, and parts of a file that are there already.
+
+use std::io::Write;
+
+use ropeway_testkit::need_program;
+
+use super::*;
+
+/// A receiver at a loopback address, and what senders call it.
+#[track_caller]
+fn local_receiver(files: &Files, options: &[&str]) -> (Process, String) {
+    let mut cmd = receive(files, "127.0.0.1:0");
+    cmd.args(options);
+    let receiver = Process::spawn(cmd);
+    receiver.wait_for_output(" at 127.0.0.1:", LIMIT);
+    let port = receiver.stderr().trim_end().rsplit(':').next().expect("a port").to_owned();
+    (receiver, format!("127.0.0.1:{port}"))
+}
+
+/// Gives it all to a sender's standard input.
+#[track_caller]
+fn piped(cmd: Command, contents: &[u8]) -> Process {
+    let (sender, mut pipe) = Process::spawn_with_stdin(cmd);
+    pipe.write_all(contents).expect("it reads its standard input");
+    sender
+}
+
+fn cp(args: &[&str]) -> Command {
+    command(env::ropeway(), [&["cp"], args].concat())
+}
+
+#[test]
+fn standard_input_arrives_under_the_name_that_it_is_given() {
+    let files = Files::new(3_000_001);
+    let (_receiver, to) = local_receiver(&files, &[]);
+    // What a former pipe left is of no use to this one, even if it begins alike.
+    std::fs::write(files.target().join("piped.ropeway-part"), &files.contents[..1_000_000]).expect("written");
+    let sender = piped(cp(&["-", &files.source(), &to, "--name", "piped"]), &files.contents);
+    let said = sender.succeed(LIMIT).stderr;
+    let arrived = std::fs::read(files.target().join("piped")).expect("it arrived");
+    assert!(arrived == files.contents, "{} bytes arrived, or other ones", arrived.len());
+    assert!(said.contains("piped: 2.86 MiB in ") && !said.contains("were there already"), "{said}");
+    std::fs::remove_file(files.target().join("piped")).expect("it is there");
+    // So did the file beside it.
+    files.assert_arrived();
+}
+
+#[test]
+fn an_empty_standard_input_is_an_empty_file() {
+    let files = Files::new(0);
+    let (_receiver, to) = local_receiver(&files, &[]);
+    piped(cp(&["-", &to, "--name", "file"]), &[]).succeed(LIMIT);
+    files.assert_arrived();
+}
+
+#[test]
+fn standard_input_needs_a_name_and_is_sent_once() {
+    let files = Files::new(10);
+    let (_receiver, to) = local_receiver(&files, &[]);
+    for (args, text) in [(&["-", &to][..], "--name"), (&["-", "-", &to, "--name", "twice"], "can be sent once")] {
+        let refused = piped(cp(args), &files.contents).wait(LIMIT).expect("in time");
+        assert!(!refused.success() && refused.stderr.contains(text), "{args:?}: {}", refused.stderr);
+    }
+    let left = std::fs::read_dir(files.target()).expect("readable").count();
+    assert_eq!(left, 0, "nothing was begun");
+}
+
+#[test]
+fn a_receiver_for_one_sender_leaves_after_all_files_of_the_first() {
+    let files = Files::new(100_000);
+    let other = files.dir.path().join("other");
+    std::fs::write(&other, "other").expect("written");
+    let (receiver, to) = local_receiver(&files, &["--once"]);
+    Process::spawn(cp(&[&files.source(), &other.display().to_string(), &to])).succeed(LIMIT);
+    receiver.succeed(LIMIT);
+    assert_eq!(std::fs::read_to_string(files.target().join("other")).expect("it arrived"), "other");
+    std::fs::remove_file(files.target().join("other")).expect("it is there");
+    files.assert_arrived();
+    let late = Process::spawn(send(&files, &to)).wait(LIMIT).expect("in time");
+    assert!(!late.success() && late.stderr.contains("is `ropeway cp --receive DIR` running there"), "{}", late.stderr);
+
+    // One that goes wrong is the first as well, and its end says so.
+    let (receiver, to) = local_receiver(&files, &["--once"]);
+    let refused = Process::spawn(send(&files, &to)).wait(LIMIT).expect("in time");
+    let left = receiver.wait(LIMIT).expect("in time");
+    for end in [refused, left] {
+        assert!(!end.success() && end.stderr.contains("file exists there"), "{}", end.stderr);
+    }
+}
+
+/// Seconds and Mbit/s in the line that an end has for a file.
+#[track_caller]
+fn time_and_rate(said: &str, size: &str) -> (f64, f64) {
+    let line = said.lines().find_map(|line| line.strip_prefix(&format!("file: {size} in ")));
+    let line = line.unwrap_or_else(|| panic!("no line for the file: {said}"));
+    let words: Vec<&str> = line.split(' ').collect();
+    let [seconds, "s,", rate, "Mbit/s,", "BLAKE3", "verified"] = words[..] else { panic!("another line: {line}") };
+    (seconds.parse().expect("a number"), rate.parse().expect("a number"))
+}
+
+#[test]
+fn both_ends_have_a_line_for_each_file_with_size_time_and_rate_unless_told_to_be_quiet() {
+    const BYTES: usize = 4 << 20;
+    let files = Files::new(BYTES);
+    let (receiver, to) = local_receiver(&files, &[]);
+    let sent = Process::spawn(send(&files, &to)).succeed(LIMIT);
+    receiver.wait_for_output("BLAKE3 verified", LIMIT);
+    for said in [sent.stderr, receiver.stderr()] {
+        let (seconds, rate) = time_and_rate(&said, "4.00 MiB");
+        // As far as the digits go.
+        let megabits = |seconds: f64| BYTES as f64 * 8.0 / 1e6 / seconds;
+        let (least, most) = (megabits(seconds + 0.005) - 0.05, megabits((seconds - 0.005).max(1e-9)) + 0.05);
+        assert!((least..=most).contains(&rate), "{rate} Mbit/s are not {BYTES} bytes in {seconds} s: {said}");
+    }
+    assert_eq!(sent.stdout, "");
+    files.assert_arrived();
+
+    std::fs::remove_file(files.target().join("file")).expect("it is there");
+    let mut quiet = receive(&files, &to.replace("127.0.0.1", "127.0.0.2"));
+    quiet.args(["--once", "--quiet"]);
+    let quiet = Process::spawn(quiet);
+    let mut sender = send(&files, &to.replace("127.0.0.1", "127.0.0.2"));
+    sender.arg("-q");
+    let sender = loop {
+        // It says nothing when it is ready either.
+        let finished = Process::spawn(clone_of(&sender)).wait(LIMIT).expect("in time");
+        if finished.success() || !finished.stderr.contains("running there") {
+            break finished.expect_success();
+        }
+    };
+    assert_eq!((sender.stdout + &sender.stderr, quiet.succeed(LIMIT).stderr), (String::new(), String::new()));
+    files.assert_arrived();
+}
+
+fn clone_of(cmd: &Command) -> Command {
+    command(cmd.get_program(), cmd.get_args())
+}
+
+#[test]
+fn a_terminal_shows_how_far_a_file_is() {
+    need_program!("script");
+    let files = Files::new(4 << 20);
+    let (_receiver, to) = local_receiver(&files, &[]);
+    let send = format!("{} cp {} {to}", env::ropeway().display(), files.source());
+    let finished = Process::spawn(command("script", ["-qec", &send, "/dev/null"])).succeed(LIMIT);
+    println!("{:?}", finished.stdout);
+    assert!(finished.stdout.contains("file [") && finished.stdout.contains("/4.00 MiB"), "{:?}", finished.stdout);
+    assert!(finished.stdout.contains("BLAKE3 verified"), "{:?}", finished.stdout);
+    files.assert_arrived();
+}
+
+#[test]
+fn a_part_is_gone_on_with_only_if_its_hash_is_that_of_the_file() {
+    let files = Files::new(3 << 20);
+    let (_receiver, to) = local_receiver(&files, &["--force"]);
+    let part = files.target().join("file.ropeway-part");
+    let begun = &files.contents[..1 << 20];
+    let mut damaged = begun.to_vec();
+    damaged[500_000] ^= 1;
+    let longer = [&files.contents[..], b"and more"].concat();
+    for (there, resumed) in [(begun, true), (&damaged, false), (&longer, false), (&files.contents, true)] {
+        std::fs::write(&part, there).expect("written");
+        let said = Process::spawn(send(&files, &to)).succeed(LIMIT).stderr;
+        files.assert_arrived();
+        assert_eq!(said.contains("were there already"), resumed, "{} bytes were there: {said}", there.len());
+    }
+}
