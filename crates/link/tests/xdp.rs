@@ -2,9 +2,9 @@
 
 mod support;
 
-use ropeway_link::packet::{self, PacketLink};
+use ropeway_link::packet::{self, FieldMatch, PacketLink};
 use ropeway_link::xdp::{Mode, Options, XdpLink};
-use ropeway_link::{Address, Batch, Link, Urgency};
+use ropeway_link::{Address, Batch, Link, Received, Urgency, Width};
 use ropeway_testkit::skip;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io::{self, IoSlice};
@@ -148,4 +148,59 @@ fn a_device_that_is_gone_fails_the_link() {
     while link.receive(1, &mut |_| ()).is_ok() {
         assert!(start.elapsed() < PATIENCE, "a link without a device works on");
     }
+}
+
+/// The first byte of a packet says whose it is.
+fn of(first: u32) -> FieldMatch {
+    FieldMatch { offset: 0, width: Width::One, mask: 0xFF, value: first }
+}
+
+#[test]
+fn packets_that_are_not_accepted_are_left_to_packet_links() {
+    need_hosts!();
+    let hosts = Hosts::new(1500);
+    let mut sender = open(&hosts, 1);
+    let four = FieldMatch { offset: 4, width: Width::Four, mask: 0xFFF0_0000, value: 0x1230_0000 };
+    let two = FieldMatch { offset: 2, width: Width::Two, mask: 0xFF0F, value: 0x4502 };
+    let mut past = try_open(&hosts, 0, |options| options.accept = vec![of(1), two, four]).expect("root may");
+    // It sees only what the XDP program lets pass.
+    let mut plain = hosts.on(0, || PacketLink::open(&packet::Options::new(DEVICE))).expect("a socket");
+    let (to, control) = (past.local(), past.control());
+    let mut goes_to = |past: &mut XdpLink, packet: &[u8]| {
+        send(&mut sender, to, packet);
+        let start = Instant::now();
+        loop {
+            let counts = [past as &mut dyn Link, &mut plain].map(|link| {
+                let mut seen = |arrived: Received<'_>| assert!(arrived.bytes.starts_with(packet));
+                link.receive(10, &mut seen).expect("the link works")
+            });
+            match counts {
+                [0, 0] => assert!(start.elapsed() < PATIENCE, "nothing arrives"),
+                counts => return counts,
+            }
+        }
+    };
+    let (ours, theirs) = ([1, 0], [0, 1]);
+    assert_eq!(goes_to(&mut past, &[1; 64]), ours);
+    assert_eq!(goes_to(&mut past, &[2; 64]), theirs);
+    assert_eq!(goes_to(&mut past, &[0, 0, 0x45, 0xF2, 0, 0, 0, 0]), ours);
+    assert_eq!(goes_to(&mut past, &[0, 0, 0x45, 0xF3, 0, 0, 0, 0]), theirs);
+    assert_eq!(goes_to(&mut past, &[0, 0, 0, 0, 0x12, 0x3F, 0xFF, 0xFF]), ours);
+    assert_eq!(goes_to(&mut past, &[0, 0, 0, 0, 0x12, 0x4F, 0xFF, 0xFF]), theirs);
+    // Too short for a field, but that one is an alternative.
+    assert_eq!(goes_to(&mut past, &[1]), ours);
+    assert_eq!(goes_to(&mut past, &[3]), theirs);
+    control.accept(&[of(2)]).expect("another program");
+    assert_eq!(goes_to(&mut past, &[1; 64]), theirs);
+    assert_eq!(goes_to(&mut past, &[2; 64]), ours);
+    control.accept(&[]).expect("another program");
+    assert_eq!(goes_to(&mut past, &[9; 64]), ours);
+    let too_many = vec![of(1); packet::MOST_ALTERNATIVES + 1];
+    assert_eq!(control.accept(&too_many).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    control.accept(&too_many[1..]).expect("as many as there may be");
+    assert_eq!(goes_to(&mut past, &[1; 64]), ours);
+    // With the link goes its program, whoever still has the means to change it.
+    drop(past);
+    control.accept(&[of(1)]).expect("nothing to do");
+    let _again = open(&hosts, 0);
 }

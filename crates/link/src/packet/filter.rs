@@ -25,10 +25,7 @@ pub const MOST_ALTERNATIVES: usize = 512;
 /// # Errors
 /// There are more than [`MOST_ALTERNATIVES`].
 pub(super) fn accepting(alternatives: &[FieldMatch]) -> io::Result<Vec<Instruction>> {
-    if alternatives.len() > MOST_ALTERNATIVES {
-        let what = format!("{} alternatives for arriving packets, at most {MOST_ALTERNATIVES}", alternatives.len());
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-    }
+    not_too_many(alternatives)?;
     if alternatives.is_empty() {
         return Ok(vec![plain(RET, WHOLE)]);
     }
@@ -46,4 +43,12 @@ pub(super) fn accepting(alternatives: &[FieldMatch]) -> io::Result<Vec<Instructi
     }
     program.push(plain(RET, 0));
     Ok(program)
+}
+
+pub(crate) fn not_too_many(alternatives: &[FieldMatch]) -> io::Result<()> {
+    if alternatives.len() > MOST_ALTERNATIVES {
+        let what = format!("{} alternatives for arriving packets, at most {MOST_ALTERNATIVES}", alternatives.len());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    Ok(())
 }

@@ -12,6 +12,7 @@
 
 mod filter;
 
+pub(crate) use filter::not_too_many;
 pub use filter::{FieldMatch, MOST_ALTERNATIVES};
 
 use crate::sys::message::{self, Outgoing, VECTOR};

@@ -1,4 +1,5 @@
-//! The few calls of `bpf(2)` that redirecting frames to a socket takes: a map of sockets, a program, and its attachment to a device.
+//! The few calls of `bpf(2)` that redirecting frames to a socket takes: a map of sockets, a program, its attachment to a device, and another program in
+//! its place.
 
 use super::syscall;
 use std::io;
@@ -8,6 +9,7 @@ const MAP_CREATE: usize = 0;
 const MAP_UPDATE_ELEM: usize = 2;
 const PROG_LOAD: usize = 5;
 const LINK_CREATE: usize = 28;
+const LINK_UPDATE: usize = 29;
 
 const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
@@ -80,4 +82,11 @@ pub fn attach(program: BorrowedFd<'_>, device: u32, flags: u32) -> io::Result<Ow
     let attribute = Attribute::new().fd(0, program).u32(4, device).u32(8, ATTACH_TYPE_XDP).u32(12, flags);
     // SAFETY: there are no pointers in it.
     unsafe { attribute.call(LINK_CREATE) }.map(descriptor)
+}
+
+/// Puts another program in the place of an attached one; no frame misses both.
+pub fn replace(attachment: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let attribute = Attribute::new().fd(0, attachment).fd(4, program);
+    // SAFETY: there are no pointers in it.
+    unsafe { attribute.call(LINK_UPDATE) }.map(drop)
 }

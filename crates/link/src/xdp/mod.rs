@@ -6,17 +6,19 @@
 //!
 //! A link owns one receive queue of its device. Cards put frames that are not IP into their first queue, as far as known; one that does not has to
 //! be told (`ethtool -L DEVICE combined 1`). Frames of our EtherType on queues without a link go the usual way, where a packet link may take
-//! them. It needs `CAP_NET_RAW`, `CAP_NET_ADMIN` and `CAP_BPF`; all that was set up goes with this process, however it ends.
+//! them. So do those that the link does not [accept](Options::accept): several processes can share a device if all but one use packet links. It needs `CAP_NET_RAW`, `CAP_NET_ADMIN` and `CAP_BPF`; all that was set up goes with this process, however it ends.
 
 mod program;
 
-use crate::packet::DEFAULT_ETHERTYPE;
+use crate::packet::{DEFAULT_ETHERTYPE, FieldMatch};
 use crate::sys::xsk::{BUFFER_BYTES, KERNEL_HEADROOM_BYTES, Memory, SOL_XDP};
 use crate::sys::{self, bpf, device};
 use crate::{Address, Batch, Counters, Ecn, Link, Received};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// How frames come to us.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +47,8 @@ pub struct Options {
     pub receive_slots: u32,
     /// Frames that wait in the device's queue at most; rounded up to a power of two.
     pub send_slots: u32,
+    /// Take only packets to which one of these applies, and leave the others to packet links; all, if there is none.
+    pub accept: Vec<FieldMatch>,
 }
 
 impl Options {
@@ -56,6 +60,7 @@ impl Options {
             mode: Mode::Automatic,
             receive_slots: USUAL_SLOTS,
             send_slots: USUAL_SLOTS / 2,
+            accept: Vec::new(),
         }
     }
 }
@@ -74,6 +79,10 @@ const MOST_PACKET_BYTES: usize = BUFFER_BYTES - KERNEL_HEADROOM_BYTES - HEADER_B
 /// The kernel sends 32 frames for one call in copy mode; so many calls send all there can be, with some in vain.
 const FRAMES_PER_KICK: usize = 32;
 const SPARE_KICKS: usize = 4;
+
+/// What a process has left the kernel takes down behind it: who comes right after it waits so long.
+const TAKEN_DOWN_WITHIN: Duration = Duration::from_millis(300);
+const TRY_EVERY: Duration = Duration::from_millis(5);
 
 /// Empty looks between two questions whether the device is still there, and with which MTU.
 const LOOKS_PER_CHECK: u32 = 1024;
@@ -94,8 +103,7 @@ mod constant {
 pub struct XdpLink {
     memory: Memory,
     socket: OwnedFd,
-    /// Keeps the program attached.
-    _attachment: OwnedFd,
+    attached: Arc<Attached>,
     /// Any socket: those of AF_XDP do not answer questions about devices.
     questions: OwnedFd,
     mode: Mode,
@@ -108,11 +116,47 @@ pub struct XdpLink {
     counters: Counters,
 }
 
+/// The program on its device: there until this is dropped.
+#[derive(Debug)]
+struct Attached {
+    attachment: OwnedFd,
+    map: OwnedFd,
+    ethertype: u16,
+}
+
+/// Changes what a link takes while it belongs to somebody else.
+#[derive(Clone, Debug)]
+pub struct Control(Weak<Attached>);
+
+impl Control {
+    /// Takes from now on only packets to which one of these applies; all, if there is none. What already arrived stays. Does nothing when the link is gone.
+    ///
+    /// # Errors
+    /// There are more than [`MOST_ALTERNATIVES`](crate::packet::MOST_ALTERNATIVES), or the kernel refuses the program.
+    pub fn accept(&self, alternatives: &[FieldMatch]) -> io::Result<()> {
+        let Some(attached) = self.0.upgrade() else { return Ok(()) };
+        let program = bpf::load(&program::redirecting(attached.ethertype, attached.map.as_raw_fd(), alternatives)?)?;
+        bpf::replace(attached.attachment.as_fd(), program.as_fd())
+    }
+}
+
 impl XdpLink {
     /// # Errors
     /// A capability is missing, there is no such device or queue, the kernel or the driver cannot do it in the mode that was asked for, or
     /// somebody else has an XDP program on the device or the queue.
     pub fn open(options: &Options) -> io::Result<XdpLink> {
+        let start = Instant::now();
+        loop {
+            match XdpLink::open_now(options) {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && start.elapsed() < TAKEN_DOWN_WITHIN => {
+                    std::thread::sleep(TRY_EVERY);
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    fn open_now(options: &Options) -> io::Result<XdpLink> {
         let socket = sys::xdp_socket().map_err(|error| explained(error, options))?;
         let fd = socket.as_fd();
         let questions = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
@@ -123,10 +167,10 @@ impl XdpLink {
         let slots = |slots: u32| slots.clamp(1, MOST_SLOTS).next_power_of_two();
         let (receive_slots, send_slots) = (slots(options.receive_slots), slots(options.send_slots));
         let memory = Memory::new(fd, receive_slots, send_slots)?;
-        let (mode, attachment) = set_up(fd, index, options).map_err(|error| explained(error, options))?;
+        let (mode, attached) = set_up(fd, index, options).map_err(|error| explained(error, options))?;
         Ok(XdpLink {
             memory,
-            _attachment: attachment,
+            attached: Arc::new(attached),
             questions,
             mode,
             device: name,
@@ -143,6 +187,10 @@ impl XdpLink {
     /// The mode that it came to: never [`Mode::Automatic`].
     pub fn mode(&self) -> Mode {
         self.mode
+    }
+
+    pub fn control(&self) -> Control {
+        Control(Arc::downgrade(&self.attached))
     }
 
     /// Lets the kernel send what is in the ring.
@@ -198,7 +246,7 @@ impl XdpLink {
 }
 
 /// Binds the socket to its queue and attaches the program, in the first mode that works.
-fn set_up(fd: BorrowedFd<'_>, index: u32, options: &Options) -> io::Result<(Mode, OwnedFd)> {
+fn set_up(fd: BorrowedFd<'_>, index: u32, options: &Options) -> io::Result<(Mode, Attached)> {
     let bind = |flags| sys::bind(fd, &address(index, options.queue, flags | constant::BIND_USE_NEED_WAKEUP));
     let zero_copy = match options.mode {
         Mode::ZeroCopy => bind(constant::BIND_ZERO_COPY).map(|()| true)?,
@@ -206,7 +254,7 @@ fn set_up(fd: BorrowedFd<'_>, index: u32, options: &Options) -> io::Result<(Mode
         _ => bind(constant::BIND_COPY).map(|()| false)?,
     };
     let map = bpf::socket_map(options.queue + 1)?;
-    let program = bpf::load(&program::redirecting(options.ethertype, map.as_raw_fd()))?;
+    let program = bpf::load(&program::redirecting(options.ethertype, map.as_raw_fd(), &options.accept)?)?;
     bpf::enter(map.as_fd(), options.queue, fd)?;
     let attach = |flags| bpf::attach(program.as_fd(), index, flags);
     let (generic, attachment) = match options.mode {
@@ -227,7 +275,7 @@ fn set_up(fd: BorrowedFd<'_>, index: u32, options: &Options) -> io::Result<(Mode
         (false, false) => Mode::Copy,
         (false, true) => Mode::CopyGeneric,
     };
-    Ok((mode, attachment))
+    Ok((mode, Attached { attachment, map, ethertype: options.ethertype }))
 }
 
 /// A `sockaddr_xdp`: family, flags, device, queue, no shared memory.
