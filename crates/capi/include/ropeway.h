@@ -42,7 +42,8 @@ extern "C" {
 
 /*
  * Addresses are sockaddr_in and sockaddr_in6 (a UDP port, which is the port of Ropeway's protocol as well), or this one: an end on an Ethernet, which needs
- * CAP_NET_RAW. With ROPEWAY_LINK=packet:DEVICE in the environment, IP addresses mean the ends on that Ethernet.
+ * CAP_NET_RAW. With ROPEWAY_LINK=packet:DEVICE (or xdp:DEVICE, for AF_XDP) in the environment, IP addresses mean the ends on
+ * that Ethernet.
  */
 #define ROPEWAY_AF_ETHER 17
 struct sockaddr_ropeway {
@@ -80,7 +81,7 @@ int ropeway_socket(int type);
 /*
  * Takes an address of this host, port 0 for any. It is free again when the socket and all connections that it accepted are closed. A client need not.
  * EADDRINUSE; EADDRNOTAVAIL: not of this host; EINVAL: the socket has an address, or `length` does not fit the family; EAFNOSUPPORT; EPERM: no key
- * (above), or no CAP_NET_RAW; ENODEV.
+ * (above), or no CAP_NET_RAW; ENODEV; EBUSY: another process has the device that ROPEWAY_LINK=xdp:DEVICE names.
  */
 int ropeway_bind(int s, const struct sockaddr *address, socklen_t length);
 

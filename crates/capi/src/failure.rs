@@ -50,6 +50,7 @@ fn errno(error: &io::Error) -> c_int {
         ErrorKind::NetworkUnreachable => libc::ENETUNREACH,
         ErrorKind::PermissionDenied => libc::EPERM,
         ErrorKind::NotFound => libc::ENODEV,
+        ErrorKind::ResourceBusy => libc::EBUSY,
         ErrorKind::OutOfMemory => libc::ENOMEM,
         ErrorKind::Unsupported => libc::EOPNOTSUPP,
         ErrorKind::InvalidInput | ErrorKind::InvalidData => libc::EINVAL,

@@ -1,14 +1,15 @@
 //! One end of a connection between hosts, with contents that the other end verifies: what the suite `wire` runs in boxes.
 //!
-//! `peer receive AT`, `peer send TO BYTES` (0: until standard input ends), `peer echo AT COUNT`, `peer many TO COUNT`, `peer syn TO VERSION`, `peer show`.
+//! `peer receive AT`, `peer send TO BYTES` (0: until standard input ends), `peer pass AT,.. TO`, `peer echo AT COUNT`, `peer many TO COUNT`, `peer syn TO VERSION`, `peer show`.
 //! AT and TO are addresses as `ropeway_socket::api::Address` reads them. Every result is a line of JSON.
 //!
 //! In the environment, besides what the library reads: `PEER_MESSAGES=1` messages instead of a stream; `PEER_HOLD=1` waits for a line on standard input
-//! before it sends (`send`), or before it reads what it is sent (`receive`); `PEER_REORDER=PPM:MICROSECONDS` holds back so many packets of a million that arrive, at most so
+//! before it sends (`send`), or before it reads what it is sent (`receive`); `PEER_ONCE=1` takes one connection at each address (`pass`); `PEER_REORDER=PPM:MICROSECONDS` holds back so many packets of a million that arrive, at most so
 //! long; `PEER_VERSION=N` speaks version N of the protocol, which is version 1 under another number.
 
 mod content;
 mod many;
+mod pass;
 mod place;
 mod show;
 mod transfer;
@@ -33,13 +34,14 @@ fn run(arguments: &[&str]) -> io::Result<()> {
     match *arguments {
         ["receive", at] => transfer::receive(at),
         ["send", to, bytes] => transfer::send(to, number(bytes)?),
+        ["pass", at, to] => pass::pass(at, to),
         ["echo", at, count] => many::echo(at, number(count)?),
         ["many", to, count] => many::many(to, number(count)?),
         ["syn", to, version] => version::knock(to, number(version)? as u8),
         ["show"] => show::print(),
-        _ => {
-            Err(wrong("usage: peer receive AT | send TO BYTES | echo AT COUNT | many TO COUNT | syn TO VERSION | show"))
-        }
+        _ => Err(wrong(
+            "usage: peer receive AT | send TO BYTES | pass AT,.. TO | echo AT COUNT | many TO COUNT | syn TO VERSION | show",
+        )),
     }
 }
 

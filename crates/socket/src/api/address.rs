@@ -13,7 +13,7 @@ use std::str::FromStr;
 /// Where somebody listens, or is.
 ///
 /// As text: `10.0.0.7:7000`, `[fd00::7]:7000` (UDP), `eth0/02:00:00:00:00:07:7000` (plain Ethernet: device of this host, address of the other one,
-/// port) and, to listen on a device, `eth0/*:7000`. Where `ROPEWAY_LINK=packet:eth0` is set, the device may be left out. `@3:7000` is node 3 of the cluster, as
+/// port) and, to listen on a device, `eth0/*:7000`. Where `ROPEWAY_LINK=packet:eth0` or `xdp:eth0` is set, the device may be left out. `@3:7000` is node 3 of the cluster, as
 /// is its name (`node3:7000`) for whoever takes [texts](ToAddresses).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
@@ -57,7 +57,7 @@ impl Address {
     /// What is meant by an address to listen at: a plain one means the default link.
     pub(super) fn to_listen(&self) -> io::Result<Address> {
         match (self, &environment::get()?.link) {
-            (Address::Udp(address), LinkChoice::Packet { device }) => {
+            (Address::Udp(address), LinkChoice::Packet { device } | LinkChoice::Xdp { device }) => {
                 Ok(Address::Packet(PacketAddress { device: device.clone(), mac: None, port: address.port() }))
             }
             (Address::Udp(address), LinkChoice::Udp) => Ok(Address::Udp(plain(*address))),
@@ -72,7 +72,7 @@ impl Address {
     /// What is meant by an address to connect to.
     pub(super) fn to_connect(&self) -> io::Result<Address> {
         match (self, &environment::get()?.link) {
-            (Address::Udp(address), LinkChoice::Packet { device }) => {
+            (Address::Udp(address), LinkChoice::Packet { device } | LinkChoice::Xdp { device }) => {
                 let mac = Some(neighbor::hardware_address(address.ip(), device)?);
                 Ok(Address::Packet(PacketAddress { device: device.clone(), mac, port: address.port() }))
             }
@@ -82,7 +82,9 @@ impl Address {
                 Some(&Hop::Ether(own, peer)) => Ok(on_ethernet(own, Some(peer), *port)?),
                 _ => Ok(self.clone()),
             },
-            (Address::Node { node, port }, LinkChoice::Packet { device }) => beside(*node, *port, device)?.to_connect(),
+            (Address::Node { node, port }, link @ (LinkChoice::Packet { .. } | LinkChoice::Xdp { .. })) => {
+                beside(*node, *port, link)?.to_connect()
+            }
             (Address::Packet(PacketAddress { mac: None, .. }), _) => {
                 Err(invalid(format!("{self} says where to listen; to connect, name the other end's hardware address")))
             }
@@ -112,14 +114,12 @@ fn on_ethernet(own: [u8; 6], mac: Option<[u8; 6]>, port: u16) -> io::Result<Addr
 }
 
 /// The IP address of a node on a network of this one's, for frames on a device.
-fn beside(node: u32, port: u16, device: &str) -> io::Result<Address> {
+fn beside(node: u32, port: u16, link: &LinkChoice) -> io::Result<Address> {
     match cluster::ways_to(node)?.first() {
         Some(Hop::Direct(ip)) => Ok(Address::Udp(SocketAddr::new(*ip, port))),
         Some(&Hop::Ether(own, peer)) => on_ethernet(own, Some(peer), port),
         _ => {
-            let what = format!(
-                "node {node} is behind gateways, which are reached over UDP: unset ROPEWAY_LINK=packet:{device}"
-            );
+            let what = format!("node {node} is behind gateways, which are reached over UDP: unset ROPEWAY_LINK={link}");
             Err(io::Error::new(ErrorKind::Unsupported, what))
         }
     }
@@ -154,7 +154,9 @@ fn reachable(address: SocketAddr) -> io::Result<SocketAddr> {
 
 fn named(address: &PacketAddress, link: &LinkChoice) -> io::Result<PacketAddress> {
     match (address.device.as_str(), link) {
-        ("", LinkChoice::Packet { device }) => Ok(PacketAddress { device: device.clone(), ..address.clone() }),
+        ("", LinkChoice::Packet { device } | LinkChoice::Xdp { device }) => {
+            Ok(PacketAddress { device: device.clone(), ..address.clone() })
+        }
         ("", LinkChoice::Udp) => {
             Err(invalid(format!("{address} names no device: write eth0/{address}, or set ROPEWAY_LINK=packet:eth0")))
         }

@@ -4,6 +4,7 @@
 //! call that would have needed it, rather than being left out.
 
 use ropeway_engine::Config;
+use std::fmt;
 use std::io::{self, ErrorKind};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -24,7 +25,29 @@ const MOST_PACKET_BYTES: usize = 65_507;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkChoice {
     Udp,
-    Packet { device: String },
+    Packet {
+        device: String,
+    },
+    /// As with packets; on this device alone frames go past the kernel's network stack.
+    Xdp {
+        device: String,
+    },
+}
+
+impl LinkChoice {
+    pub fn is_xdp(&self, on: &str) -> bool {
+        matches!(self, LinkChoice::Xdp { device } if device == on)
+    }
+}
+
+impl fmt::Display for LinkChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LinkChoice::Udp => f.write_str("udp"),
+            LinkChoice::Packet { device } => write!(f, "packet:{device}"),
+            LinkChoice::Xdp { device } => write!(f, "xdp:{device}"),
+        }
+    }
 }
 
 /// What was read from the environment.
@@ -67,9 +90,10 @@ fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Environment, String> {
     };
     let link = match get("ROPEWAY_LINK").as_deref() {
         None | Some("" | "udp") => LinkChoice::Udp,
-        Some(text) => match text.strip_prefix("packet:") {
-            Some(device) if !device.is_empty() => LinkChoice::Packet { device: device.into() },
-            _ => return Err(format!("ROPEWAY_LINK is `udp` or `packet:DEVICE`, not `{text}`")),
+        Some(text) => match text.split_once(':') {
+            Some(("packet", device)) if !device.is_empty() => LinkChoice::Packet { device: device.into() },
+            Some(("xdp", device)) if !device.is_empty() => LinkChoice::Xdp { device: device.into() },
+            _ => return Err(format!("ROPEWAY_LINK is `udp`, `packet:DEVICE` or `xdp:DEVICE`, not `{text}`")),
         },
     };
     let mut config = Config::default();
@@ -125,6 +149,8 @@ mod tests {
         assert_eq!(environment.spin, Some(Duration::from_millis(10)));
         assert_eq!(environment.linger, Duration::from_millis(10));
         assert_eq!((environment.packet_bytes(false, 9000), environment.packet_bytes(true, 1500)), (8972, 1500));
+        let xdp = parsed(&[("ROPEWAY_LINK", "xdp:eth0")]).unwrap().link;
+        assert!(xdp.is_xdp("eth0") && !xdp.is_xdp("eth1") && !environment.link.is_xdp("eth0"));
         assert_eq!((environment.config.window_packets, environment.config.packets_to_ack), (21, 10));
         assert_eq!(environment.config.order, Order::Srpt);
     }
@@ -133,7 +159,9 @@ mod tests {
     fn nonsense_is_named() {
         for (name, value) in [
             ("ROPEWAY_LINK", "packet:"),
+            ("ROPEWAY_LINK", "xdp:"),
             ("ROPEWAY_LINK", "tcp"),
+            ("ROPEWAY_LINK", "tcp:eth0"),
             ("ROPEWAY_SPIN_US", "-1"),
             ("ROPEWAY_LINGER_MS", "long"),
             ("ROPEWAY_PACKET_BYTES", "255"),

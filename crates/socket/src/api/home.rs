@@ -10,11 +10,11 @@ use super::cluster::{self, Keys};
 use super::environment::{self, LEAST_PACKET_BYTES};
 use super::errors::{of_opening, of_opening_without_key};
 use super::exit;
+use super::frames::{self, Opening, Shared, Steered};
 use super::per_process::PerProcess;
 use ropeway_engine::gateway::{OVERHEAD_BYTES, engine_number, host_and_port};
-use ropeway_engine::link::packet::{self, FieldMatch, PacketLink};
 use ropeway_engine::link::udp::{self, UdpLink};
-use ropeway_engine::link::{self, Link, Width};
+use ropeway_engine::link::{self, Link};
 use ropeway_engine::{Config, Engine, Error, LinkId, Options, Way};
 use std::collections::BTreeMap;
 use std::io;
@@ -28,11 +28,13 @@ use std::time::Instant;
 struct Place {
     engine: Engine,
     link: LinkId,
-    /// The network device of a packet link; empty for UDP.
+    /// The network device that frames go over; empty for UDP.
     device: String,
     claims: Arc<Vec<Claim>>,
     /// Why it does without the cluster's key, if there may be one.
     keyless: Option<Arc<str>>,
+    /// The engine is that of all places on its device, and this one's port is open there.
+    _shared: Option<(Arc<Shared>, Option<Arc<Opening>>)>,
 }
 
 impl Place {
@@ -59,8 +61,14 @@ pub struct Home {
 impl Home {
     /// In somebody's own engine.
     pub fn of(engine: &Engine, link: LinkId) -> Arc<Home> {
-        let place =
-            Place { engine: engine.clone(), link, device: String::new(), claims: Arc::default(), keyless: None };
+        let place = Place {
+            engine: engine.clone(),
+            link,
+            device: String::new(),
+            claims: Arc::default(),
+            keyless: None,
+            _shared: None,
+        };
         Arc::new(Home { place, is_ours: false, taken: AtomicBool::new(false) })
     }
 
@@ -199,6 +207,8 @@ struct Homes {
     /// Places without users whose peers have not acknowledged everything.
     lingering: BTreeMap<u64, Place>,
     lingered: u64,
+    /// By device, for what all places there share.
+    past_the_stack: BTreeMap<String, Weak<Shared>>,
 }
 
 static PROCESS: PerProcess<Process> = PerProcess::new();
@@ -282,7 +292,7 @@ fn client(reach: Reach) -> io::Result<Arc<Home>> {
         Reach::Loopback6 => over_udp(SocketAddr::new(any6, 0), true, false)?,
         Reach::Ipv4 => over_udp(SocketAddr::new(any4, 0), false, false)?,
         Reach::Ipv6 => over_udp(SocketAddr::new(any6, 0), false, false)?,
-        Reach::Device(device) => over_packets(device, None)?,
+        Reach::Device(device) => over_frames(&mut homes, device, None)?,
         Reach::Nodes => {
             let own = cluster::own_ip()?;
             over_udp(SocketAddr::new(own, 0), own.is_loopback(), true)?
@@ -320,7 +330,7 @@ pub fn to_listen(at: &Address) -> io::Result<Binding> {
         }
         (None, Address::Packet(at)) => {
             let (port, claim) = Claim::port(&at.device, at.port)?;
-            (over_packets(&at.device, Some((port, claim)))?, port)
+            (over_frames(&mut homes, &at.device, Some((port, claim)))?, port)
         }
         (None, Address::Sim { .. } | Address::Node { .. }) => return Err(only_own_engines(at)),
     };
@@ -346,20 +356,32 @@ fn over_udp(local: SocketAddr, stays_here: bool, is_found: bool) -> io::Result<P
     Ok(Place { keyless, ..make(Box::new(link), options, String::new(), Vec::new())? })
 }
 
-/// Over frames on `device`: those for this engine's ids, and those that open a connection to its port.
-fn over_packets(device: &str, port: Option<(u16, Claim)>) -> io::Result<Place> {
-    /// Where a packet has its destination id (docs/protocol.md 2.1), and what steering takes of it.
-    const ID_OFFSET: u32 = 4;
-    const STEERING_BITS: u32 = 0xFFF0_0000;
-    let field = |mask, value| FieldMatch { offset: ID_OFFSET, width: Width::Four, mask, value };
-    let Keys { keys, .. } = cluster::keys(false)?;
-    let (steering, claim) = Claim::steering(device)?;
-    let own = field(STEERING_BITS, u32::from(steering) << 20);
-    let opening = port.as_ref().map(|(port, _)| field(0xFFFF_FFF0, STEERING_BITS | u32::from(*port) << 4));
-    let accept = [Some(own), opening].into_iter().flatten().collect();
-    let link = PacketLink::open(&packet::Options { accept, ..packet::Options::new(device) })?;
-    let claims = [Some(claim), port.map(|(_, claim)| claim)].into_iter().flatten().collect();
-    make(Box::new(link), Options { keys, steering, ..Options::default() }, device.into(), claims)
+/// Over frames on `device`, with a port to listen at or without.
+fn over_frames(homes: &mut Homes, device: &str, port: Option<(u16, Claim)>) -> io::Result<Place> {
+    let number = port.as_ref().map(|(port, _)| *port);
+    let claimed = port.map(|(_, claim)| claim);
+    if !environment::get()?.link.is_xdp(device) {
+        let keys = cluster::keys(false)?.keys;
+        let Steered { link, steering, claim } = frames::packets(device, number)?;
+        let claims = [Some(claim), claimed].into_iter().flatten().collect();
+        return make(Box::new(link), Options { keys, steering, ..Options::default() }, device.into(), claims);
+    }
+    let shared = match homes.past_the_stack.get(device).and_then(Weak::upgrade) {
+        Some(shared) => shared,
+        None => {
+            let keys = cluster::keys(false)?.keys;
+            let Steered { link, steering, claim } = frames::past_the_stack(device)?;
+            let control = link.control();
+            let options = Options { keys, steering, ..Options::default() };
+            let Place { engine, link, .. } = make(Box::new(link), options, device.into(), Vec::new())?;
+            let shared = Arc::new(Shared::new(engine, link, control, steering, claim));
+            homes.past_the_stack.insert(device.into(), Arc::downgrade(&shared));
+            shared
+        }
+    };
+    let opening = number.map(|port| shared.open(port)).transpose()?.map(Arc::new);
+    let (engine, link, claims) = (shared.engine.clone(), shared.link, Arc::new(claimed.into_iter().collect()));
+    Ok(Place { engine, link, device: device.into(), claims, keyless: None, _shared: Some((shared, opening)) })
 }
 
 fn make(link: Box<dyn Link>, options: Options, device: String, claims: Vec<Claim>) -> io::Result<Place> {
@@ -376,7 +398,7 @@ fn make(link: Box<dyn Link>, options: Options, device: String, claims: Vec<Claim
     }
     let engine = Engine::new(&options)?;
     let link = engine.add_link(link)?;
-    Ok(Place { engine, link, device, claims: Arc::new(claims), keyless: None })
+    Ok(Place { engine, link, device, claims: Arc::new(claims), keyless: None, _shared: None })
 }
 
 /// Closes everything and waits, for the linger time at most, until the peers have it.

@@ -100,7 +100,8 @@ macro_rules! listener {
             /// Listens at the first address that works. Port 0 takes one that is free.
             ///
             /// # Errors
-            /// `AddrInUse`, `AddrNotAvailable`; `PermissionDenied` for a packet link without `CAP_NET_RAW`.
+            /// `AddrInUse`, `AddrNotAvailable`; `PermissionDenied` for a packet link without `CAP_NET_RAW`; `ResourceBusy` where AF_XDP is asked for and another
+            /// process has the device.
             pub fn bind(at: impl ToAddresses) -> io::Result<Self> {
                 Self::bind_with_backlog(at, USUAL_BACKLOG)
             }

@@ -12,6 +12,7 @@ mod connection;
 mod environment;
 mod errors;
 mod exit;
+mod frames;
 mod home;
 mod listener;
 mod local;

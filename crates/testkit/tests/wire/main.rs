@@ -5,6 +5,7 @@ mod crowd;
 mod incast;
 mod network;
 mod order;
+mod past_the_stack;
 mod processes;
 mod shares;
 mod stops;

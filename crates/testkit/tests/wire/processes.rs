@@ -7,7 +7,7 @@ use ropeway_testkit::need_box;
 const BYTES: u64 = 4 << 20;
 
 /// Of packets that were meant for another engine, none was looked at.
-const FOREIGN: [&str; 5] =
+pub const FOREIGN: [&str; 5] =
     ["dropped_unknown_id", "dropped_foreign_path", "dropped_malformed", "dropped_reset", "channels_refused"];
 
 #[test]
