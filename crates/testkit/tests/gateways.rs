@@ -207,8 +207,9 @@ fn a_copy_goes_through_two_gateways_with_plain_ethernet_between_them() {
     let cluster = apart(&["--rate", "1gbit"]);
     let mac = |host: &str| cluster.port(&format!("{host}-io")).mac;
     let wire = "wire=packet:eth1".to_owned();
-    // h1 - UDP - g1 - Ethernet - g2 - UDP - h3. The Ethernet is that of h3 as well; IP does not know of what passes there.
-    let near = [udp_link(&cluster, "g1", "compute"), wire.clone()];
+    // h1 - UDP - g1 - Ethernet - g2 - UDP - h3. The Ethernet is that of h3 as well; IP does not know of what passes there. One end of it is past the kernel's
+    // network stack.
+    let near = [udp_link(&cluster, "g1", "compute"), wire.replace("packet", "xdp")];
     let far = [udp_link(&cluster, "g2", "io"), wire];
     let _near = gateway_between(&cluster, "g1", &near, &[h1(&cluster), format!("3=wire/{}", mac("g2"))]);
     let _far = gateway_between(&cluster, "g2", &far, &[h3(&cluster), format!("1=wire/{}", mac("g1"))]);

@@ -20,7 +20,7 @@ use table::{Table, TableError};
                   --route 1=inner/10.0.1.1:7447 --route 3=outer/10.0.2.3:7447\n\
                   ropeway gateway --cluster /etc/ropeway/cluster.toml")]
 pub struct Args {
-    /// A link: its name, and `udp:ADDRESS:PORT` or `packet:DEVICE`
+    /// A link: its name, and `udp:ADDRESS:PORT`, `packet:DEVICE` or `xdp:DEVICE`
     #[arg(long, value_name = "NAME=LINK")]
     link: Vec<String>,
     /// Where a node is: its number, a link's name, and its address there (ADDRESS:PORT, or the Ethernet address)

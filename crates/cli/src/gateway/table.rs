@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use ropeway_engine::gateway::Neighbour;
 use ropeway_engine::link::packet::{self, PacketLink};
 use ropeway_engine::link::udp::{self, UdpLink};
+use ropeway_engine::link::xdp::{self, XdpLink};
 use ropeway_engine::link::{Address, Link, hardware_address};
 use serde::Deserialize;
 
@@ -18,7 +19,7 @@ pub enum TableError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("{path}: {source}")]
     Syntax { path: PathBuf, source: Box<toml::de::Error> },
-    #[error("a link is NAME=udp:ADDRESS:PORT or NAME=packet:DEVICE, not {0}")]
+    #[error("a link is NAME=udp:ADDRESS:PORT, NAME=packet:DEVICE or NAME=xdp:DEVICE, not {0}")]
     Link(String),
     #[error(
         "a route is NODE=NAME/ADDRESS, with a number, the name of a link, and ADDRESS:PORT or an Ethernet address, not {0}"
@@ -36,7 +37,7 @@ pub enum TableError {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
-    /// `udp:ADDRESS:PORT` or `packet:DEVICE`, by name.
+    /// `udp:ADDRESS:PORT`, `packet:DEVICE` or `xdp:DEVICE`, by name.
     #[serde(default)]
     links: BTreeMap<String, String>,
     /// `NAME/ADDRESS`, by node.
@@ -101,6 +102,11 @@ impl Table {
                     let accept = vec![with_shim()];
                     let options = packet::Options { accept, ..packet::Options::new(device) };
                     Box::new(PacketLink::open(&options).map_err(failed)?)
+                }
+                Some(("xdp", device)) if !device.is_empty() => {
+                    let accept = vec![with_shim()];
+                    let options = xdp::Options { accept, ..xdp::Options::new(device) };
+                    Box::new(XdpLink::open(&options).map_err(failed)?)
                 }
                 _ => return Err(wrong()),
             })

@@ -4,7 +4,7 @@
 //! wire serve CARRIER:LOCAL
 //! wire CASE CARRIER:LOCAL PEER[,PEER...] [--bytes N] [--seconds S]
 //! ```
-//! Carriers: `udp:ADDRESS:PORT` and `packet:DEVICE` are engines; `tcp:ADDRESS:PORT` is a blocking socket, `tcp-spin:` one that polls; `raw-udp:ADDRESS:PORT` and
+//! Carriers: `udp:ADDRESS:PORT`, `packet:DEVICE` and `xdp:DEVICE` are engines; `tcp:ADDRESS:PORT` is a blocking socket, `tcp-spin:` one that polls; `raw-udp:ADDRESS:PORT` and
 //! `raw-packet:DEVICE` are the floor under the engines: the same links without a protocol (`pingpong` and `messages` only); `raw-udp-batch:` sends 64 messages a call (`sendmmsg`). A PEER is `ADDRESS:PORT` or a MAC address.
 //!
 //! Cases: `pingpong` (messages and answers), `stream` (one direction, sends of 256 KiB), `messages` (one direction, a send for each), `rounds` (asks all peers for
@@ -51,10 +51,10 @@ pub trait Carrier: Sync {
 fn open(text: &str) -> Box<dyn Carrier> {
     let (name, local) = text.split_once(':').expect("CARRIER:LOCAL");
     match name {
-        "udp" | "packet" => Box::new(engine::Engines::open(name, local)),
+        "udp" | "packet" | "xdp" => Box::new(engine::Engines::open(name, local)),
         "tcp" | "tcp-spin" => Box::new(tcp::Tcp::new(local, name == "tcp-spin")),
         "raw-udp" | "raw-udp-batch" | "raw-packet" => Box::new(raw::Raw::open(name, local)),
-        _ => panic!("there is no carrier {name}: udp, packet, tcp, tcp-spin, raw-udp, raw-udp-batch, raw-packet"),
+        _ => panic!("there is no carrier {name}: udp, packet, xdp, tcp, tcp-spin, raw-udp, raw-udp-batch, raw-packet"),
     }
 }
 

@@ -28,6 +28,7 @@ pub enum Kind {
     RopewaySpin,
     RopewayUdp,
     RopewayPacket,
+    RopewayXdp,
     Mpi,
     Sim,
     CacheLine,
@@ -85,6 +86,12 @@ pub const KINDS: &[About] = &[
         "ropeway-packet",
         "DEVICE,NAME=VALUE,..",
         "the same over raw Ethernet frames on DEVICE (usually eth0); needs CAP_NET_RAW",
+    ),
+    about(
+        Kind::RopewayXdp,
+        "ropeway-xdp",
+        "DEVICE,NAME=VALUE,..",
+        "the same frames through AF_XDP, past the kernel's network stack; needs root",
     ),
     about(Kind::Mpi, "mpi", "", "the MPI that is installed: ranks are started by its mpirun"),
     about(
@@ -202,7 +209,7 @@ pub fn listen(setting: &Setting) -> Result<Pending, Failure> {
             let directory = (!spec.options.is_empty()).then(|| PathBuf::from(&spec.options));
             unix::listen(directory.as_deref()).map(Pending::Unix)
         }
-        Kind::RopewayUdp | Kind::RopewayPacket => {
+        Kind::RopewayUdp | Kind::RopewayPacket | Kind::RopewayXdp => {
             let (pending, address) = wire::listen(wire_options(&spec, setting)?)?;
             Ok(Pending::Wire(Box::new(pending), address))
         }
@@ -252,9 +259,9 @@ fn wire_options(spec: &Spec, setting: &Setting) -> Result<wire::Options, Failure
     let wrong = |text: &str| Failure::Unsupported(format!("{spec}: `{text}` is no NAME=NUMBER"));
     let mut parts = spec.options.split(',').filter(|part| !part.is_empty()).peekable();
     let over = match spec.kind {
-        Kind::RopewayPacket => {
-            let device = parts.next_if(|part| !part.contains('=')).unwrap_or(USUAL_DEVICE);
-            wire::Over::Packet(device.to_owned())
+        Kind::RopewayPacket | Kind::RopewayXdp => {
+            let device = parts.next_if(|part| !part.contains('=')).unwrap_or(USUAL_DEVICE).to_owned();
+            if spec.kind == Kind::RopewayXdp { wire::Over::Xdp(device) } else { wire::Over::Packet(device) }
         }
         _ => {
             let resolved =

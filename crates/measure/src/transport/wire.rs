@@ -1,4 +1,4 @@
-//! Ropeway's own protocol between ranks: one engine in each rank, over UDP (`ropeway-udp`) or raw Ethernet frames (`ropeway-packet`), and a message channel between each two.
+//! Ropeway's own protocol between ranks: one engine in each rank, over UDP (`ropeway-udp`) or raw Ethernet frames (`ropeway-packet`, `ropeway-xdp`), and a message channel between each two.
 //!
 //! [`listen`] gives this rank's address, and [`Pending::connect`] takes everybody's. Of two ranks the lower one opens the channel.
 
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use ropeway_engine::key_file::{self, Choice};
 use ropeway_engine::link::packet::{self, PacketLink};
 use ropeway_engine::link::udp::{self, UdpLink};
+use ropeway_engine::link::xdp::{self, XdpLink};
 use ropeway_engine::link::{Address, Link, hardware_address};
 use ropeway_engine::{ChannelId, Config, Engine, Error, ErrorCode, LinkId, Mode, Target};
 
@@ -41,6 +42,8 @@ pub enum Over {
     Udp(SocketAddr),
     /// Raw frames on this network device. Nobody else in the network namespace may use Ropeway on it.
     Packet(String),
+    /// The same past the kernel's network stack.
+    Xdp(String),
 }
 
 /// How a rank joins.
@@ -119,6 +122,12 @@ fn open(over: &Over) -> Result<Box<dyn Link>, Failure> {
             Err(error) => {
                 Err(Failure::Unsupported(format!("cannot send raw frames over the network device {device}: {error}")))
             }
+        },
+        Over::Xdp(device) => match XdpLink::open(&xdp::Options::new(device)) {
+            Ok(link) => Ok(Box::new(link)),
+            Err(error) => Err(Failure::Unsupported(format!(
+                "cannot send frames through AF_XDP over the network device {device}: {error}"
+            ))),
         },
     }
 }
@@ -248,6 +257,7 @@ impl Transport for Wire {
         match self.options.over {
             Over::Udp(_) => "ropeway-udp",
             Over::Packet(_) => "ropeway-packet",
+            Over::Xdp(_) => "ropeway-xdp",
         }
     }
 

@@ -5,6 +5,7 @@ use ropeway_engine::key_file::Choice;
 use ropeway_engine::{ChannelId, Config, Engine, LinkId, Mode, Options, Target};
 use ropeway_link::packet::{self, PacketLink};
 use ropeway_link::udp::{self, UdpLink};
+use ropeway_link::xdp::{self, XdpLink};
 use ropeway_link::{Address, Link};
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,7 @@ impl Engines {
                 let options = udp::Options { receive_buffer_bytes: RECEIVE_BUFFER_BYTES, ..options };
                 Box::new(UdpLink::open(&options).expect("a UDP socket"))
             }
+            "xdp" => Box::new(XdpLink::open(&xdp::Options::new(local)).expect("AF_XDP")),
             _ => Box::new(PacketLink::open(&packet::Options::new(local)).expect("a packet socket")),
         };
         let mut config = Config { packet_bytes: link.max_packet() as u16, ..Config::default() };

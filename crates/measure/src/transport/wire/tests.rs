@@ -138,8 +138,10 @@ fn without_keys_nobody_talks_to_other_hosts_by_mistake() {
 #[test]
 fn a_device_that_there_is_not_is_named() {
     need_root!();
-    let error = listen(Options::new(Over::Packet("none0".to_owned()), 0, 2)).err().expect("no such device");
-    assert!(error.to_string().contains("none0"), "{error}");
+    for over in [Over::Packet("none0".to_owned()), Over::Xdp("none0".to_owned())] {
+        let error = listen(Options::new(over, 0, 2)).err().expect("no such device");
+        assert!(error.to_string().contains("none0"), "{error}");
+    }
 }
 
 /// Two network namespaces with a veth pair between them.
@@ -190,7 +192,7 @@ fn raw_frames_carry_it_between_two_hosts_with_a_key() {
             let options = Options {
                 key_file: Some(key.clone()),
                 patience: PATIENCE,
-                ..Options::new(Over::Packet("eth0".to_owned()), rank, 2)
+                ..Options::new([Over::Packet, Over::Xdp][rank]("eth0".to_owned()), rank, 2)
             };
             let inside = move || {
                 move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may");
@@ -207,7 +209,7 @@ fn raw_frames_carry_it_between_two_hosts_with_a_key() {
         seed: 1,
     };
     let measured = in_all(pending, |wire| {
-        assert_eq!(wire.name(), "ropeway-packet");
+        assert_eq!(wire.name(), ["ropeway-packet", "ropeway-xdp"][wire.rank()]);
         run(wire, &trial).expect("a ping-pong")
     });
     assert_eq!(measured[0].len(), 1);
