@@ -102,3 +102,24 @@ fn marks_of_a_switch_cut_the_budget_and_its_queue_and_nothing_is_lost() {
     assert_eq!((marks, cuts), (0, 0));
     assert!(queue * 3 < unmarked_queue * 2, "{queue} of {unmarked_queue}");
 }
+
+/// Requests, and packets sent again, of a host whose queue is where bytes for several others wait: its card is as fast as a port.
+fn asked_again(urgent_first: bool) -> [u64; 2] {
+    let network = network(own_buffers());
+    let network = Network { host: Host { urgent_first, ..network.host }, ..network };
+    let mut world = World::fan_out(4, network, &Config::default(), SEED);
+    world.send(1 << 30);
+    let (goodput, _) = carried(&mut world, 100 * MS);
+    let queued = world.network.card(0).expect("there").queued_bytes;
+    let again = [world.sum(|counters| counters.requests_sent), world.sum(|counters| counters.resent)];
+    println!("{goodput:.4} of the line, {queued} bytes queued, requests and packets again: {again:?}");
+    assert!(goodput > 0.97, "{goodput}");
+    assert!(queued > PORT_BYTES / 2, "{queued}");
+    again
+}
+
+#[test]
+fn what_is_urgent_in_the_host_s_queue_overtakes_nothing_that_is_then_asked_for_again() {
+    // Before a receiver knows of this queue it asks for a few, whatever the order.
+    assert_eq!(asked_again(true), asked_again(false));
+}

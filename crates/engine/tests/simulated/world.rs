@@ -21,16 +21,15 @@ struct Host {
     link: SimLink,
 }
 
-/// A stream from a host to host 0.
+/// A stream from one host to another.
 pub struct Flow {
-    from: ChannelId,
-    to: ChannelId,
+    from: (usize, ChannelId),
+    to: (usize, ChannelId),
     total: u64,
     sent: u64,
     pub received: u64,
 }
 
-/// Host 0 receives from all others.
 pub struct World {
     pub network: Sim,
     hosts: Vec<Host>,
@@ -83,6 +82,17 @@ impl Host {
 impl World {
     /// So many senders, each with a stream to host 0 that is open.
     pub fn fan_in(senders: u32, network: Network, config: &Config, seed: u64) -> World {
+        let pairs: Vec<_> = (1..=senders as usize).map(|from| (from, 0)).collect();
+        World::of(&pairs, network, config, seed)
+    }
+
+    /// Host 0 has a stream to each of so many receivers.
+    pub fn fan_out(receivers: u32, network: Network, config: &Config, seed: u64) -> World {
+        let pairs: Vec<_> = (1..=receivers as usize).map(|to| (0, to)).collect();
+        World::of(&pairs, network, config, seed)
+    }
+
+    fn of(pairs: &[(usize, usize)], network: Network, config: &Config, seed: u64) -> World {
         let network = Sim::new(network, seed);
         let host = |number: u32| {
             let mut key = [0; 32];
@@ -91,12 +101,12 @@ impl World {
             let mut endpoint = Endpoint::with_keys(config.clone(), u64::from(number) + 1, 1, key, None);
             let link = network.attach(number);
             endpoint.gate().add_receive_slots(link.receive_slots().expect("known") as u64);
+            endpoint.listen(PORT, Mode::Stream, pairs.len()).expect("a free port");
             Host { endpoint, link }
         };
-        let hosts = (0..=senders).map(host).collect();
+        let hosts = (0..=pairs.len() as u32).map(host).collect();
         let mut world = World { network, hosts, flows: Vec::new(), ends: BTreeMap::new() };
-        world.hosts[0].endpoint.listen(PORT, Mode::Stream, senders as usize).expect("a free port");
-        (1..=senders as usize).for_each(|from| world.open(from));
+        pairs.iter().for_each(|&(from, to)| world.open(from, to));
         world
     }
 
@@ -105,17 +115,18 @@ impl World {
         Time::from_nanos(self.network.now() + S)
     }
 
-    fn open(&mut self, from: usize) {
+    fn open(&mut self, from: usize, to: usize) {
         let now = self.now();
-        let client = self.hosts[from].endpoint.connect(now, &path(0), PORT, Mode::Stream).expect("there is room");
+        let client =
+            self.hosts[from].endpoint.connect(now, &path(to as u32), PORT, Mode::Stream).expect("there is room");
         let mut server = None;
         self.run(S, |world| {
-            server = server.or_else(|| world.hosts[0].endpoint.accept(PORT).ok());
+            server = server.or_else(|| world.hosts[to].endpoint.accept(PORT).ok());
             server.is_some() && world.hosts[from].endpoint.readiness(client).is_some_and(|readiness| readiness.opened)
         });
-        let server = server.expect("it opens within a second");
-        self.ends.extend([((from, client), self.flows.len()), ((0, server), self.flows.len())]);
-        self.flows.push(Flow { from: client, to: server, total: 0, sent: 0, received: 0 });
+        let (from, to) = ((from, client), (to, server.expect("it opens within a second")));
+        self.ends.extend([from, to].map(|end| (end, self.flows.len())));
+        self.flows.push(Flow { from, to, total: 0, sent: 0, received: 0 });
     }
 
     /// Has every sender send so many bytes more.
@@ -126,23 +137,25 @@ impl World {
 
     fn write(&mut self, index: usize) {
         let (now, flow) = (self.now(), &mut self.flows[index]);
-        let endpoint = &mut self.hosts[index + 1].endpoint;
+        let (host, channel) = flow.from;
+        let endpoint = &mut self.hosts[host].endpoint;
         while flow.sent < flow.total {
             let bytes = (flow.sent..flow.total).take(CHUNK_BYTES).map(pattern).collect::<Vec<_>>();
-            match endpoint.send(now, flow.from, &bytes) {
+            match endpoint.send(now, channel, &bytes) {
                 Ok(count) => flow.sent += count as u64,
                 Err(SendError::WouldBlock) => break,
                 Err(error) => panic!("send at {}: {error}", flow.sent),
             }
         }
-        endpoint.flush(flow.from);
+        endpoint.flush(channel);
     }
 
     fn read(&mut self, index: usize) {
         let flow = &mut self.flows[index];
+        let (host, channel) = flow.to;
         let mut out = vec![0; CHUNK_BYTES];
         loop {
-            match self.hosts[0].endpoint.recv(flow.to, &mut out) {
+            match self.hosts[host].endpoint.recv(channel, &mut out) {
                 Ok(Some(count)) => {
                     let is_right = (flow.received..).zip(&out[..count]).all(|(at, &byte)| byte == pattern(at));
                     assert!(is_right, "flow {index} from byte {} on", flow.received);
@@ -215,7 +228,7 @@ impl World {
                 let Event::Changed(id) = event else { continue };
                 let _ = self.hosts[host].endpoint.readiness(id);
                 match self.ends.get(&(host, id)) {
-                    Some(&flow) if host == 0 => self.read(flow),
+                    Some(&flow) if self.flows[flow].to == (host, id) => self.read(flow),
                     Some(&flow) => self.write(flow),
                     None => {}
                 }

@@ -42,8 +42,8 @@ pub struct Options {
     pub aggregation: bool,
     /// The longest packet, if less than the device bears.
     pub most_packet_bytes: Option<usize>,
-    /// The kernel's priority of urgent packets, for queueing disciplines that look at it (`pfifo_fast`, `prio`); 0: none. It needs Linux 6.14, and is left
-    /// out where the kernel refuses it.
+    /// The kernel's priority of urgent packets, for queueing disciplines that look at it (`pfifo_fast`, `prio`); 0: none, 6 at most without `CAP_NET_ADMIN`.
+    /// It needs Linux 6.14, and is left out where the kernel refuses it.
     pub urgent_priority: u8,
     /// Share the address with other links of this user.
     pub group: Option<Group>,
@@ -63,6 +63,9 @@ const USUAL_RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 /// About three full segmented sends: the card always has one to go on with, and what is urgent waits for no more than that.
 const USUAL_SEND_BUFFER_BYTES: usize = 256 << 10;
 
+/// "Interactive": the highest that needs no privileges, in the first band of the disciplines that have bands.
+pub const USUAL_URGENT_PRIORITY: u8 = 6;
+
 impl Options {
     pub fn new(local: SocketAddr) -> Options {
         Options {
@@ -73,7 +76,7 @@ impl Options {
             segmentation: true,
             aggregation: true,
             most_packet_bytes: None,
-            urgent_priority: 0,
+            urgent_priority: USUAL_URGENT_PRIORITY,
             group: None,
         }
     }
@@ -126,6 +129,8 @@ impl UdpLink {
         if is_v4 { set_ip_options(fd, options) } else { set_ipv6_options(fd, options) }?;
         sys::set_int(fd, libc::SOL_SOCKET, constant::SO_RXQ_OVFL, 1)?;
         let receive_buffer_bytes = set_buffers(fd, options)?;
+        // After the ECN bits, which set a priority as well. Of the socket, so that short sends need not say it; bulk data says that it has none.
+        let has_priority = options.urgent_priority > 0 && set_priority(fd, options.urgent_priority).is_ok();
         let max_packet = max_packet(fd, options);
         // Kernels before 5.0 and 4.18 know neither; single packets work everywhere.
         let merges = options.aggregation && sys::set_int(fd, constant::SOL_UDP, libc::UDP_GRO, 1).is_ok();
@@ -145,7 +150,7 @@ impl UdpLink {
             local: name::plain(local),
             max_packet,
             receive_slots: (receive_buffer_bytes / kernel_bytes(max_packet)).max(1),
-            paths: Paths::new(segments, options.urgent_priority),
+            paths: Paths::new(segments, has_priority),
             incoming: Incoming::new(longest),
             last_messages: 0,
             last_merged: 1,
@@ -184,6 +189,10 @@ fn set_ipv6_options(fd: BorrowedFd<'_>, options: &Options) -> io::Result<()> {
     set(libc::IPV6_RECVERR, 1)?;
     set(constant::IPV6_DONTFRAG, 1)?;
     set(libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)
+}
+
+fn set_priority(fd: BorrowedFd<'_>, priority: u8) -> io::Result<()> {
+    sys::set_int(fd, libc::SOL_SOCKET, libc::SO_PRIORITY, priority.into())
 }
 
 /// Sizes the socket's buffers as far as this process may, and returns what the one for arrivals came to.

@@ -28,13 +28,13 @@ pub(super) struct Paths {
     segments: bool,
     /// Destinations where it turned out that they do not work.
     single: HashSet<IpAddr>,
-    /// 0: none, or the kernel refused it.
-    urgent_priority: u8,
+    /// The socket has the priority of urgent packets, and bulk data says that it has none.
+    has_priority: bool,
 }
 
 impl Paths {
-    pub fn new(segments: bool, urgent_priority: u8) -> Paths {
-        Paths { segments, single: HashSet::new(), urgent_priority }
+    pub fn new(segments: bool, has_priority: bool) -> Paths {
+        Paths { segments, single: HashSet::new(), has_priority }
     }
 
     pub fn may_segment(&self, to: SocketAddr) -> bool {
@@ -48,8 +48,8 @@ impl Paths {
         self.single.insert(to.ip());
     }
 
-    fn priority(&self, urgency: Urgency) -> u8 {
-        if urgency == Urgency::Urgent { self.urgent_priority } else { 0 }
+    pub fn says_bulk(&self, urgency: Urgency) -> bool {
+        self.has_priority && urgency == Urgency::Bulk
     }
 }
 
@@ -87,15 +87,14 @@ fn first_run(packets: &[IoSlice<'_>], max_packet: usize, may_segment: bool) -> O
 }
 
 /// Writes the control messages of a run and returns their length.
-fn write_control(control: &mut [u8; SEND_CONTROL_BYTES], run: Run, priority: u8) -> usize {
+fn write_control(control: &mut [u8; SEND_CONTROL_BYTES], run: Run, says_bulk: bool) -> usize {
     let mut end = 0;
     if run.packets > 1 {
         let size = (run.segment_bytes as u16).to_ne_bytes();
         end = message::push_control(control, end, constant::SOL_UDP, libc::UDP_SEGMENT, &size);
     }
-    if priority > 0 {
-        let value = i32::from(priority).to_ne_bytes();
-        end = message::push_control(control, end, libc::SOL_SOCKET, libc::SO_PRIORITY, &value);
+    if says_bulk {
+        end = message::push_control(control, end, libc::SOL_SOCKET, libc::SO_PRIORITY, &0i32.to_ne_bytes());
     }
     end
 }
@@ -125,16 +124,16 @@ impl Plan {
         &self.runs[..self.count]
     }
 
-    fn send(&self, socket: &impl AsFd, to: &Name, packets: &[IoSlice<'_>], priority: u8) -> io::Result<usize> {
+    fn send(&self, socket: &impl AsFd, to: &Name, packets: &[IoSlice<'_>], says_bulk: bool) -> io::Result<usize> {
         if let [only] = self.runs() {
-            return send_run(*only, socket, to, packets, priority);
+            return send_run(*only, socket, to, packets, says_bulk);
         }
         let mut controls = [[0; SEND_CONTROL_BYTES]; VECTOR];
         let mut messages = [Outgoing { parts: &[], control: &[] }; VECTOR];
         let mut rest = packets;
         for ((run, control), message) in self.runs().iter().zip(&mut controls).zip(&mut messages) {
             let (parts, after) = rest.split_at(run.packets);
-            let end = write_control(control, *run, priority);
+            let end = write_control(control, *run, says_bulk);
             *message = Outgoing { parts, control: &control[..end] };
             rest = after;
         }
@@ -143,9 +142,9 @@ impl Plan {
 }
 
 /// Sends one message: the usual case for short messages and for full segmented sends, without tables for many.
-fn send_run(run: Run, socket: &impl AsFd, to: &Name, packets: &[IoSlice<'_>], priority: u8) -> io::Result<usize> {
+fn send_run(run: Run, socket: &impl AsFd, to: &Name, packets: &[IoSlice<'_>], says_bulk: bool) -> io::Result<usize> {
     let mut control = [0; SEND_CONTROL_BYTES];
-    let end = write_control(&mut control, run, priority);
+    let end = write_control(&mut control, run, says_bulk);
     let message = Outgoing { parts: &packets[..run.packets], control: &control[..end] };
     message::send_message(socket.as_fd(), to.bytes(), &message).map(|()| 1)
 }
@@ -169,6 +168,8 @@ struct Attempt {
     retried_at: Option<usize>,
     /// This attempt found out that the destination does not take segmented sends.
     fell_back: bool,
+    /// The next message says nothing of priorities, as the one before was refused.
+    is_plain: bool,
 }
 
 impl UdpLink {
@@ -178,9 +179,9 @@ impl UdpLink {
             return Ok(batch.packets.len());
         };
         let name = Name::from(to);
-        let mut attempt = Attempt { to, done: 0, retried_at: None, fell_back: false };
+        let mut attempt = Attempt { to, done: 0, retried_at: None, fell_back: false, is_plain: false };
         while let rest @ [_, ..] = &batch.packets[attempt.done..] {
-            let priority = self.paths.priority(batch.urgency);
+            let says_bulk = self.paths.says_bulk(batch.urgency) && !attempt.is_plain;
             let may_segment = self.paths.may_segment(to);
             let Some(first) = first_run(rest, self.max_packet, may_segment) else {
                 // Empty or too long: refused before the kernel sees it.
@@ -190,11 +191,11 @@ impl UdpLink {
             };
             self.counters.send_calls += 1;
             let result = if first.packets == rest.len() {
-                let sent = send_run(first, &self.socket, &name, rest, priority);
+                let sent = send_run(first, &self.socket, &name, rest, says_bulk);
                 sent.inspect(|_| self.sent(&mut attempt, first))
             } else {
                 let plan = Plan::new(rest, first, self.max_packet, may_segment);
-                let sent = plan.send(&self.socket, &name, rest, priority);
+                let sent = plan.send(&self.socket, &name, rest, says_bulk);
                 sent.inspect(|count| {
                     plan.runs()[..*count].iter().for_each(|run| self.sent(&mut attempt, *run));
                     if *count < plan.count {
@@ -204,8 +205,12 @@ impl UdpLink {
                 })
             };
             match result {
-                Ok(_) => {}
-                Err(error) => match self.judge(&error, first, &mut attempt, priority)? {
+                Ok(_) => {
+                    if std::mem::take(&mut attempt.is_plain) {
+                        self.give_up_priority();
+                    }
+                }
+                Err(error) => match self.judge(&error, first, &mut attempt, says_bulk)? {
                     Verdict::Again => {}
                     Verdict::Full => {
                         self.counters.send_full += 1;
@@ -236,23 +241,29 @@ impl UdpLink {
         self.counters.sent_bytes += run.bytes as u64;
     }
 
-    fn judge(&mut self, error: &io::Error, first: Run, attempt: &mut Attempt, priority: u8) -> io::Result<Verdict> {
+    /// All packets of this socket have none from now on.
+    pub(super) fn give_up_priority(&mut self) {
+        self.paths.has_priority = false;
+        let _ = super::set_priority(self.socket.as_fd(), 0);
+    }
+
+    fn judge(&mut self, error: &io::Error, first: Run, attempt: &mut Attempt, says_bulk: bool) -> io::Result<Verdict> {
         let code = error.raw_os_error().unwrap_or(0);
         match code {
             // The socket's buffer is full; or the device's queue dropped it.
             libc::EAGAIN | libc::ENOBUFS => Ok(Verdict::Full),
             libc::EINTR => Ok(Verdict::Again),
             libc::EBADF | libc::ENOTSOCK | libc::EFAULT => Err(io::Error::from_raw_os_error(code)),
-            libc::EINVAL if priority > 0 => {
-                // Before Linux 6.14 a message cannot have a priority of its own.
-                self.paths.urgent_priority = 0;
+            libc::EINVAL if says_bulk => {
+                // Before Linux 6.14 a message cannot have a priority of its own. If that is all, it passes without.
+                attempt.is_plain = true;
                 Ok(Verdict::Again)
             }
             // The device cannot segment, or not with checksums left to it; or the packets are too long for it, which the next attempt shows.
             libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP if first.packets > 1 => {
                 self.paths.refuse_segments(attempt.to);
                 self.counters.send_fallbacks += 1;
-                attempt.fell_back = true;
+                (attempt.fell_back, attempt.is_plain) = (true, false);
                 Ok(Verdict::Again)
             }
             _ => {
@@ -263,6 +274,7 @@ impl UdpLink {
                 // A report about an earlier packet to somebody else ends the next call, whatever that is: it has to be made again.
                 self.fetch_reports();
                 if attempt.retried_at == Some(attempt.done) {
+                    attempt.is_plain = false;
                     return Ok(Verdict::Skip);
                 }
                 attempt.retried_at = Some(attempt.done);

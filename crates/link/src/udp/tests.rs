@@ -70,7 +70,9 @@ fn a_path_that_refuses_segments_gets_single_packets_for_good() {
         assert_eq!(send(&mut a, b.local_address(), &[&[round; 500][..]; 10], Urgency::Bulk), 10);
         assert_eq!(receive(&mut b, 10).len(), 10);
     }
-    assert_eq!((a.counters().send_fallbacks, a.counters().sent_packets, a.counters().send_calls), (1, 20, 3));
+    // Twice with segments, as it could have been the priority that was refused.
+    assert_eq!((a.counters().send_fallbacks, a.counters().sent_packets, a.counters().send_calls), (1, 20, 4));
+    assert!(a.paths.says_bulk(Urgency::Bulk), "it was not");
 }
 
 #[test]
@@ -86,12 +88,29 @@ fn packets_too_long_for_the_path_do_not_cost_it_its_segments() {
     assert!(a.paths.may_segment(b.local_address()));
 }
 
+fn priority(link: &UdpLink) -> i32 {
+    sys::get_int(link.socket.as_fd(), libc::SOL_SOCKET, libc::SO_PRIORITY).expect("a plain option")
+}
+
 #[test]
-fn a_priority_of_its_own_is_sent_or_left_out_but_never_in_the_way() {
-    let (mut a, mut b) = (open(|options| options.urgent_priority = 6), open(|_| ()));
-    assert_eq!(send(&mut a, b.local_address(), &[&[1; 100], &[2; 100]], Urgency::Urgent), 2);
-    assert_eq!(receive(&mut b, 2).len(), 2);
-    assert_eq!(a.counters().send_errors, 0);
+fn a_priority_is_the_socket_s_and_no_call_more_or_is_left_out_and_never_in_the_way() {
+    for wanted in [USUAL_URGENT_PRIORITY, 0] {
+        let (mut a, mut b) = (open(|options| options.urgent_priority = wanted), open(|_| ()));
+        assert_eq!((priority(&a), a.paths.says_bulk(Urgency::Bulk)), (wanted.into(), wanted > 0));
+        assert!(!a.paths.says_bulk(Urgency::Urgent));
+        for urgency in [Urgency::Urgent, Urgency::Bulk] {
+            assert_eq!(send(&mut a, b.local_address(), &[&[1; 100], &[2; 100]], urgency), 2);
+            assert_eq!(receive(&mut b, 2).len(), 2);
+        }
+        assert_eq!((a.counters().send_errors, a.counters().send_calls), (0, 2));
+    }
+}
+
+#[test]
+fn a_kernel_that_knows_no_priority_of_a_message_gets_none_for_all_of_the_socket() {
+    let mut link = open(|_| ());
+    link.give_up_priority();
+    assert_eq!((priority(&link), link.paths.says_bulk(Urgency::Bulk)), (0, false));
 }
 
 #[test]

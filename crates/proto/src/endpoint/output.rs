@@ -8,7 +8,7 @@ use super::commands::{enter_round, recount};
 use super::{Endpoint, MOST_REPLIES, Path, Reply};
 use crate::association::{AskedBeyond, Association};
 use crate::channel::Channel;
-use crate::sent::{NOBODY, Packet};
+use crate::sent::{NOBODY, Packet, Sent};
 use crate::time::Time;
 
 /// Packets of one call of the sink: what one segmented send can carry.
@@ -29,6 +29,15 @@ const URGENT_PACKETS: usize = 2;
 pub enum Urgency {
     Bulk,
     Urgent,
+}
+
+/// A few packets are urgent, but not behind bulk data of their own association: the receiver would take what they overtake for lost. What is sent again has been
+/// overtaken already.
+fn urgency(sent: &Sent, numbers: &[u64]) -> Urgency {
+    let Some(&first) = numbers.first().filter(|_| numbers.len() <= URGENT_PACKETS) else { return Urgency::Bulk };
+    let is_repeated = sent.get(first).is_some_and(|packet| packet.transmitted);
+    let ahead = first.wrapping_sub(sent.una());
+    if is_repeated || ahead <= URGENT_PACKETS as u64 { Urgency::Urgent } else { Urgency::Bulk }
 }
 
 /// Takes packets for one path, in order, and says how many the link accepted.
@@ -280,7 +289,7 @@ impl Endpoint {
                 }
             }
         }
-        let urgency = if numbers.len() <= URGENT_PACKETS { Urgency::Urgent } else { Urgency::Bulk };
+        let urgency = urgency(&association.sent, numbers);
         let accepted = if ready > 0 { sink(&association.path, urgency, &slices[..ready]).min(ready) } else { 0 };
         let (mut resent, mut bytes) = (0, 0);
         for (length, again) in numbers[..accepted].iter().filter_map(|&number| association.sent.took(number, now)) {

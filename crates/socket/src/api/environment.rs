@@ -4,6 +4,7 @@
 //! call that would have needed it, rather than being left out.
 
 use ropeway_engine::Config;
+use ropeway_engine::link::udp::USUAL_URGENT_PRIORITY;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::sync::OnceLock;
@@ -20,6 +21,9 @@ const USUAL_UDP_PACKET_BYTES: usize = 1472;
 pub const LEAST_PACKET_BYTES: usize = 256;
 /// The longest UDP payload.
 const MOST_PACKET_BYTES: usize = 65_507;
+
+/// The kernel's highest priority for who has no privileges.
+const MOST_PRIORITY: u64 = 6;
 
 /// Which link plain addresses mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +60,8 @@ pub struct Environment {
     pub link: LinkChoice,
     pub spin: Option<Duration>,
     pub linger: Duration,
+    /// What the kernel is told of short packets and control over UDP.
+    pub urgent_priority: u8,
     /// The longest packet that is tried; `None`: [`Environment::packet_bytes`] knows.
     most_packet_bytes: Option<usize>,
     pub config: Config,
@@ -108,6 +114,8 @@ fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Environment, String> {
         link,
         spin: number("ROPEWAY_SPIN_US", 0, u64::MAX)?.map(|us| Duration::from_micros(us.min(MOST_SPIN_US))),
         linger: number("ROPEWAY_LINGER_MS", 0, 3_600_000)?.map_or(USUAL_LINGER, Duration::from_millis),
+        urgent_priority: number("ROPEWAY_URGENT_PRIORITY", 0, MOST_PRIORITY)?
+            .map_or(USUAL_URGENT_PRIORITY, |priority| priority as u8),
         most_packet_bytes: packet_bytes.map(|bytes| bytes as usize),
         config,
     })
@@ -127,6 +135,7 @@ mod tests {
         let environment = parsed(&[]).unwrap();
         assert_eq!(environment.link, LinkChoice::Udp);
         assert_eq!((environment.spin, environment.linger), (None, USUAL_LINGER));
+        assert_eq!(environment.urgent_priority, 6);
         assert_eq!(environment.config, Config::default());
         let packet_bytes = |is_ethernet, most| environment.packet_bytes(is_ethernet, most);
         assert_eq!(
@@ -141,6 +150,7 @@ mod tests {
             ("ROPEWAY_LINK", "packet:eth0"),
             ("ROPEWAY_SPIN_US", "99999"),
             ("ROPEWAY_LINGER_MS", "10"),
+            ("ROPEWAY_URGENT_PRIORITY", "0"),
             ("ROPEWAY_PACKET_BYTES", "8972"),
             ("ROPEWAY_TUNE", "burst_length=21, packets_to_ack = 10, order = srpt,"),
         ])
@@ -151,6 +161,7 @@ mod tests {
         assert_eq!((environment.packet_bytes(false, 9000), environment.packet_bytes(true, 1500)), (8972, 1500));
         let xdp = parsed(&[("ROPEWAY_LINK", "xdp:eth0")]).unwrap().link;
         assert!(xdp.is_xdp("eth0") && !xdp.is_xdp("eth1") && !environment.link.is_xdp("eth0"));
+        assert_eq!(environment.urgent_priority, 0);
         assert_eq!((environment.config.window_packets, environment.config.packets_to_ack), (21, 10));
         assert_eq!(environment.config.order, Order::Srpt);
     }
@@ -164,6 +175,7 @@ mod tests {
             ("ROPEWAY_LINK", "tcp:eth0"),
             ("ROPEWAY_SPIN_US", "-1"),
             ("ROPEWAY_LINGER_MS", "long"),
+            ("ROPEWAY_URGENT_PRIORITY", "7"),
             ("ROPEWAY_PACKET_BYTES", "255"),
             ("ROPEWAY_TUNE", "burst_length"),
             ("ROPEWAY_TUNE", "burst=1"),

@@ -346,7 +346,8 @@ fn only_own_engines(address: &Address) -> io::Error {
 /// `is_found`: gateways may bring packets for it, if there are any.
 fn over_udp(local: SocketAddr, stays_here: bool, is_found: bool) -> io::Result<Place> {
     let Keys { keys, keyless } = cluster::keys(stays_here)?;
-    let link = UdpLink::open(&udp::Options::new(local))?;
+    let urgent_priority = environment::get()?.urgent_priority;
+    let link = UdpLink::open(&udp::Options { urgent_priority, ..udp::Options::new(local) })?;
     let mut options = Options { keys, ..Options::default() };
     let own = if is_found { cluster::behind_gateways(local.ip())? } else { None };
     if let (Some(own), link::Address::Udp(local)) = (own, link.local()) {

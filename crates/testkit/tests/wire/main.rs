@@ -6,6 +6,7 @@ mod incast;
 mod network;
 mod order;
 mod past_the_stack;
+mod priority;
 mod processes;
 mod shares;
 mod stops;
@@ -67,7 +68,7 @@ fn peer(arguments: &[&str], mode: Mode, variables: &[(&str, &str)]) -> Command {
     let program: &Path = PROGRAM.get_or_init(|| env::example("ropeway-socket", "peer"));
     let mut peer = command(program, arguments);
     // What is tested is the library's defaults, whatever the tests run under.
-    for name in ["ROPEWAY_LINK", "ROPEWAY_TUNE", "ROPEWAY_SPIN_US", "ROPEWAY_PACKET_BYTES"] {
+    for name in ["ROPEWAY_LINK", "ROPEWAY_TUNE", "ROPEWAY_SPIN_US", "ROPEWAY_PACKET_BYTES", "ROPEWAY_URGENT_PRIORITY"] {
         peer.env_remove(name);
     }
     peer.envs(variables.iter().copied());
