@@ -207,37 +207,6 @@ fn an_engine_that_goes_away_lets_the_others_read_what_arrived() {
 }
 
 #[test]
-fn a_reset_of_the_association_is_taken_in_every_state_of_a_channel() {
-    // Host 1 goes away at each of many moments of a life: the other end never hangs and keeps nothing.
-    for moment in 0..40u64 {
-        let mut world = World::new(2, Net::default(), &Config::default(), moment);
-        world.hosts[1].listen(7, Mode::Stream, 4).unwrap();
-        let client = try_connect(&mut world, 0, 1, 7).unwrap();
-        pass(&mut world, moment.min(10) * 10 * US);
-        let _ = send(&mut world, 0, client, &[1; 20_000]);
-        pass(&mut world, moment.saturating_sub(10) * 10 * US);
-        if moment % 2 == 1 {
-            let now = world.time();
-            let _ = world.hosts[0].shutdown(now, client);
-        }
-        if moment % 3 == 1 {
-            close(&mut world, 0, client);
-        }
-        world.hosts[1].close_all();
-        pass(&mut world, 100 * MS);
-        let end = world.now + 30 * S;
-        world.run(end, |world| {
-            world.hosts[0].readiness(client).is_none_or(|readiness| readiness.failed.is_some() || readiness.opened)
-        });
-        while let Ok(id) = world.hosts[1].accept(7) {
-            close(&mut world, 1, id);
-        }
-        close(&mut world, 0, client);
-        wait_empty(&mut world);
-    }
-}
-
-#[test]
 fn who_stops_listening_resets_those_it_never_accepted() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     world.hosts[1].listen(7, Mode::Stream, 8).unwrap();

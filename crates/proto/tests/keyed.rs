@@ -22,6 +22,8 @@ mod opening;
 mod oracle;
 #[path = "overtaking.rs"]
 mod overtaking;
+#[path = "resets.rs"]
+mod resets;
 #[path = "runs.rs"]
 mod runs;
 #[path = "scale.rs"]
