@@ -75,7 +75,7 @@ impl Life {
 
     fn step(&mut self, step: u64) {
         pass(&mut self.world, STEP);
-        if step % 4 == 0 {
+        if step.is_multiple_of(4) {
             self.ids[1] = self.ids[1].or_else(|| self.world.hosts[1].accept(7).ok());
         }
         for host in 0..2 {
