@@ -90,8 +90,8 @@ fn a_receiver_for_one_sender_leaves_after_all_files_of_the_first() {
 
 /// Seconds and Mbit/s in the line that an end has for a file.
 #[track_caller]
-fn time_and_rate(said: &str, size: &str) -> (f64, f64) {
-    let line = said.lines().find_map(|line| line.strip_prefix(&format!("file: {size} in ")));
+fn time_and_rate(said: &str, begin: &str) -> (f64, f64) {
+    let line = said.lines().find_map(|line| line.strip_prefix(begin));
     let line = line.unwrap_or_else(|| panic!("no line for the file: {said}"));
     let words: Vec<&str> = line.split(' ').collect();
     let [seconds, "s,", rate, "Mbit/s,", "BLAKE3", "verified"] = words[..] else { panic!("another line: {line}") };
@@ -99,41 +99,51 @@ fn time_and_rate(said: &str, size: &str) -> (f64, f64) {
 }
 
 #[test]
-fn both_ends_have_a_line_for_each_file_with_size_time_and_rate_unless_told_to_be_quiet() {
+fn both_ends_have_a_line_for_a_file_with_its_size_time_and_rate() {
     const BYTES: usize = 4 << 20;
+    /// The sender has to wait for so long: some digits of the time are significant then.
+    const PAUSE: Duration = Duration::from_millis(700);
     let files = Files::new(BYTES);
     let (receiver, to) = local_receiver(&files, &[]);
-    let sent = Process::spawn(send(&files, &to)).succeed(LIMIT);
+    let (sender, mut pipe) = Process::spawn_with_stdin(cp(&["-", &to, "--name", "file"]));
+    pipe.write_all(&files.contents[..BYTES / 2]).expect("it reads its standard input");
+    sender.wait_until("some of it is there", LIMIT, || files.part_bytes() > 0).expect("in time");
+    std::thread::sleep(PAUSE);
+    pipe.write_all(&files.contents[BYTES / 2..]).expect("it reads its standard input");
+    drop(pipe);
+    let sent = sender.succeed(LIMIT);
     receiver.wait_for_output("BLAKE3 verified", LIMIT);
-    for said in [sent.stderr, receiver.stderr()] {
-        let (seconds, rate) = time_and_rate(&said, "4.00 MiB");
+    for said in [&sent.stderr, &receiver.stderr()] {
+        let (seconds, rate) = time_and_rate(said, "file: 4.00 MiB in ");
+        assert!(seconds >= PAUSE.as_secs_f64() - 0.01, "{said}");
         // As far as the digits go.
         let megabits = |seconds: f64| BYTES as f64 * 8.0 / 1e6 / seconds;
-        let (least, most) = (megabits(seconds + 0.005) - 0.05, megabits((seconds - 0.005).max(1e-9)) + 0.05);
+        let (least, most) = (megabits(seconds + 0.006) - 0.06, megabits(seconds - 0.006) + 0.06);
         assert!((least..=most).contains(&rate), "{rate} Mbit/s are not {BYTES} bytes in {seconds} s: {said}");
     }
     assert_eq!(sent.stdout, "");
     files.assert_arrived();
-
-    std::fs::remove_file(files.target().join("file")).expect("it is there");
-    let mut quiet = receive(&files, &to.replace("127.0.0.1", "127.0.0.2"));
-    quiet.args(["--once", "--quiet"]);
-    let quiet = Process::spawn(quiet);
-    let mut sender = send(&files, &to.replace("127.0.0.1", "127.0.0.2"));
-    sender.arg("-q");
-    let sender = loop {
-        // It says nothing when it is ready either.
-        let finished = Process::spawn(clone_of(&sender)).wait(LIMIT).expect("in time");
-        if finished.success() || !finished.stderr.contains("running there") {
-            break finished.expect_success();
-        }
-    };
-    assert_eq!((sender.stdout + &sender.stderr, quiet.succeed(LIMIT).stderr), (String::new(), String::new()));
-    files.assert_arrived();
 }
 
-fn clone_of(cmd: &Command) -> Command {
-    command(cmd.get_program(), cmd.get_args())
+#[test]
+fn who_is_told_to_be_quiet_says_nothing_of_a_file_that_arrives() {
+    let files = Files::new(1_000_000);
+    // It does not say either where it listens.
+    let (other, to) = local_receiver(&files, &[]);
+    let at = to.replace("127.0.0.1", "127.0.0.2");
+    let mut receiver = receive(&files, &at);
+    receiver.args(["--once", "--quiet"]);
+    let receiver = Process::spawn(receiver);
+    let sent = loop {
+        let sent = Process::spawn(cp(&[&files.source(), &at, "-q"])).wait(LIMIT).expect("in time");
+        if sent.success() || !receiver.is_running() || !sent.stderr.contains("running there") {
+            break sent.expect_success();
+        }
+    };
+    let received = receiver.succeed(LIMIT);
+    assert_eq!([sent.stdout, sent.stderr, received.stdout, received.stderr].concat(), "");
+    files.assert_arrived();
+    assert!(other.is_running());
 }
 
 #[test]
