@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ropeway_testkit::boxes::{Port, TestBox};
 use ropeway_testkit::incast::TcpIncast;
-use ropeway_testkit::proc::command;
+use ropeway_testkit::proc::{Process, command};
 use ropeway_testkit::{need_box, need_program};
 
 use super::{LIMIT, UNKNOWN_TYPE, frames, receive_frames, received_by_now, until};
@@ -89,6 +89,43 @@ fn a_socket_does_not_get_back_from_the_port_what_it_sent() {
     println!("{COUNT} datagrams sent in {elapsed:?}, {} drops, {} bytes waiting", port.drops, port.queue_bytes);
     assert!(port.drops > 500, "{} drops", port.drops);
     assert!(elapsed < Duration::from_secs(6), "the sender waited for the port: {elapsed:?}");
+}
+
+/// Puts a bridge in the place of a box's switch, before the same queues.
+#[track_caller]
+fn bridge(cluster: &TestBox) {
+    let switch = cluster.namespace("switch");
+    let run = |program: &str, args: &[&str]| Process::spawn(command(program, args)).succeed(LIMIT);
+    run("ip", &["-n", &switch, "link", "add", "bridge", "type", "bridge"]);
+    // Packet filters that look at bridged frames (br_netfilter) take them from their sockets, as the switch does.
+    let unfiltered = "for each in /proc/sys/net/bridge/bridge-nf-call-*; do [ ! -e $each ] || echo 0 >$each; done";
+    run("ip", &["netns", "exec", &switch, "sh", "-c", unfiltered]);
+    for Port { port, .. } in cluster.ports() {
+        run("tc", &["-n", &switch, "qdisc", "del", "dev", &port, "clsact"]);
+        run("ip", &["-n", &switch, "link", "set", &port, "master", "bridge"]);
+    }
+    run("ip", &["-n", &switch, "link", "set", "bridge", "up"]);
+}
+
+#[test]
+fn a_bridge_before_the_same_queue_would_hold_a_socket_back_and_drop_nothing() {
+    need_box!();
+    need_program!("python3");
+    const COUNT: u32 = 500;
+    let cluster = TestBox::up(&["--hosts", "2", "--rate", "10mbit", "--port-buffer", "128KiB", "--shaper", "tbf"]);
+    blast(&cluster, COUNT);
+    let by_switch = cluster.port("h1").drops;
+    until("the port is empty", || cluster.port("h1").queue_bytes == 0);
+    bridge(&cluster);
+    let before = cluster.port("h1");
+    let elapsed = blast(&cluster, COUNT);
+    let after = cluster.port("h1");
+    let (drops, sent) = (after.drops - before.drops, after.sent_packets - before.sent_packets);
+    println!("{COUNT} datagrams: {by_switch} drops at the switch; {drops} at the bridge, in {elapsed:?}");
+    assert!(by_switch > 50, "{by_switch} drops at the switch");
+    assert_eq!(drops, 0, "at the bridge");
+    // 0.6 s on the line, less what may wait in the socket's buffer.
+    assert!(sent > 400 && elapsed > Duration::from_millis(400), "{sent} passed the bridge in {elapsed:?}");
 }
 
 #[test]
