@@ -11,6 +11,7 @@ use ropeway_proto::{ChannelId, Config, ErrorCode, Mode};
 use world::*;
 
 const CONFIRM: u8 = 0x13;
+const OPENED: u8 = 0x14;
 const RST: u8 = 0x1E;
 
 /// A step of the life.
@@ -237,4 +238,22 @@ fn who_stays_learns_at_once_and_keeps_nothing_whatever_it_was_doing() {
         ];
         assert_eq!(sweep(0, is_lost), server.into());
     }
+}
+
+#[test]
+fn a_client_whose_server_went_before_it_could_say_opened_is_told_when_it_repeats_its_question() {
+    let mut life = Life::new(1);
+    life.world.filter = Some(Box::new(|_, from, _, bytes| !(from == 1 && [OPENED, RST].contains(&bytes[0]))));
+    pass(&mut life.world, AT_ONCE);
+    assert_eq!(life.world.hosts[1].sizes().0, 1, "the server has taken it");
+    life.goes(1, true);
+    // The first repetition comes after 10 ms; with a key it is answered by what the first one was, byte for byte, and the rest is as above.
+    let is_told = |life: &mut Life| life.failure(0).is_some() || life.send(0, b"who is there?");
+    let end = life.world.now + 20 * MS;
+    while !is_told(&mut life) && life.world.now < end {
+        pass(&mut life.world, STEP);
+    }
+    pass(&mut life.world, SOON);
+    assert_eq!(life.failure(0), Some(if IS_KEYED { ErrorCode::Unknown } else { ErrorCode::Closed }));
+    life.ends("the server went first");
 }

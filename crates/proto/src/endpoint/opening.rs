@@ -284,9 +284,12 @@ impl Endpoint {
                 self.reply_bytes(path, answer);
             } else if let Some((index, id)) = opened
                 && self.keys.is_none()
-                && self.find(id) == Some(index)
             {
-                self.send_opened(now, index, confirm.syn.nonce);
+                match self.find(id) == Some(index) {
+                    true => self.send_opened(now, index, confirm.syn.nonce),
+                    // It is over already, and who still asks has not heard of that either.
+                    false => self.refuse(path, &confirm.syn, ErrorCode::Closed),
+                }
             }
             return Ok(());
         }
