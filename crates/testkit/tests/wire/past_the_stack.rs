@@ -5,7 +5,7 @@ use crate::{
 };
 use ropeway_testkit::boxes::TestBox;
 use ropeway_testkit::proc::command;
-use ropeway_testkit::{env, need_box};
+use ropeway_testkit::{env, need_box, need_program};
 use serde_json::Value;
 
 const BYTES: u64 = 4 << 20;
@@ -139,6 +139,7 @@ fn receiver_at_free(cluster: &TestBox, host: &str, port: u16) -> Waiting {
 #[test]
 fn a_device_has_one_such_process_and_any_number_of_others_beside_it() {
     need_box!();
+    need_program!("setpriv");
     let cluster = TestBox::up(&["--hosts", "2"]);
     let beside = receiver(&cluster, "h1", &Carrier::Packet.at(PORT), Mode::Stream, &[]);
     let past = receiver(&cluster, "h1", &Carrier::Packet.at(PORT + 1), Mode::Stream, &[XDP]);
