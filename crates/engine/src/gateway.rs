@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
+use ropeway_link::{Address, Batch, Ecn, Link, Urgency, udp};
 use ropeway_proto::Shim;
 use ropeway_proto::gateway::{Forwarder, TableError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -63,6 +63,11 @@ pub struct Host {
     /// The link's place in the list.
     pub link: usize,
     pub address: Address,
+}
+
+/// How a gateway's UDP link is made: whatever it forwards is forwarded alike, so nothing is urgent.
+pub fn udp_options(local: net::SocketAddr) -> udp::Options {
+    udp::Options { urgent_priority: 0, ..udp::Options::new(local) }
 }
 
 /// The number of the engine at a UDP port of a host.

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ropeway_engine::cluster::{Cluster, ClusterError};
-use ropeway_engine::gateway::{self, Gateway, GatewayError, Host, Limits, Neighbour, Shown};
+use ropeway_engine::gateway::{self, Gateway, GatewayError, Host, Limits, Neighbour, Shown, udp_options};
 use ropeway_engine::link::Link;
-use ropeway_engine::link::udp::{self, UdpLink};
+use ropeway_engine::link::udp::UdpLink;
 
 use crate::config::Size;
 use table::{Table, TableError};
@@ -112,7 +112,7 @@ fn planned_by_cluster(args: &Args) -> Result<Plan, Error> {
         None => cluster.here()?.ok_or_else(|| Error::NoNode(cluster.path().to_owned()))?,
     };
     let forwarding = cluster.forwarding(node)?;
-    let open = |address| match UdpLink::open(&udp::Options::new(address)) {
+    let open = |address| match UdpLink::open(&udp_options(address)) {
         Ok(link) => Ok(Box::new(link) as Box<dyn Link>),
         Err(source) => Err(Error::Open { address, source }),
     };

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use ropeway_engine::gateway::Neighbour;
+use ropeway_engine::gateway::{Neighbour, udp_options};
 use ropeway_engine::link::packet::{self, PacketLink};
-use ropeway_engine::link::udp::{self, UdpLink};
+use ropeway_engine::link::udp::UdpLink;
 use ropeway_engine::link::xdp::{self, XdpLink};
 use ropeway_engine::link::{Address, Link, hardware_address};
 use serde::Deserialize;
@@ -96,7 +96,7 @@ impl Table {
             Ok(match text.split_once(':') {
                 Some(("udp", local)) => {
                     let local = local.parse().map_err(|_| wrong())?;
-                    Box::new(UdpLink::open(&udp::Options::new(local)).map_err(failed)?) as Box<dyn Link>
+                    Box::new(UdpLink::open(&udp_options(local)).map_err(failed)?) as Box<dyn Link>
                 }
                 Some(("packet", device)) if !device.is_empty() => {
                     let accept = vec![with_shim()];

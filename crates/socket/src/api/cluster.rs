@@ -4,9 +4,9 @@
 use super::per_process::PerProcess;
 use ropeway_engine::ClusterKeys;
 use ropeway_engine::cluster::{ClusterError, Forwarding, Hop, NODE_VAR};
-use ropeway_engine::gateway::{Gateway, Limits};
+use ropeway_engine::gateway::{Gateway, Limits, udp_options};
 use ropeway_engine::key_file::{self, KeyError};
-use ropeway_engine::link::udp::{self, UdpLink};
+use ropeway_engine::link::udp::UdpLink;
 use ropeway_engine::link::{self, Link, local_addresses, local_hardware_addresses};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr};
@@ -204,7 +204,7 @@ impl Forwarder {
     pub fn prepare(cluster: &Cluster, node: &Node, interfaces: &[&str]) -> io::Result<Forwarder> {
         let mut forwarding = cluster.forwarding(node).map_err(of_cluster)?;
         keep_those_on(&mut forwarding, node, interfaces, &local_addresses()?)?;
-        let open = |address| Ok(Box::new(UdpLink::open(&udp::Options::new(address))?) as Box<dyn Link>);
+        let open = |address| Ok(Box::new(UdpLink::open(&udp_options(address))?) as Box<dyn Link>);
         let links = forwarding.links.iter().copied().map(open).collect::<io::Result<Vec<_>>>()?;
         let gateway = Gateway::with_hosts(links, &[], &forwarding.hosts, Limits::default())
             .map_err(|error| invalid(error.to_string()))?;
