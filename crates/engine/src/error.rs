@@ -24,6 +24,9 @@ pub enum Error {
         "the message is longer than the {limit} bytes that the peer takes; send it in parts, or raise longest_message there"
     )]
     TooLong { limit: u64 },
+    /// Bytes of a stream cannot be left out.
+    #[error("a stream has no messages")]
+    NoMessages,
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error(transparent)]
@@ -55,6 +58,7 @@ impl From<SendError> for Error {
             SendError::Closed | SendError::Unknown => Error::Closed,
             SendError::TooLong { limit } => Error::TooLong { limit },
             SendError::Failed(code) => Error::Failed(code),
+            SendError::NoMessages => Error::NoMessages,
         }
     }
 }
@@ -91,7 +95,7 @@ impl From<Error> for io::Error {
             Error::TooShort { .. } | Error::TooLong { .. } => ErrorKind::InvalidInput,
             Error::Listen(_) => ErrorKind::AddrInUse,
             Error::Connect(_) => ErrorKind::OutOfMemory,
-            Error::Set(_) => ErrorKind::InvalidInput,
+            Error::Set(_) | Error::NoMessages => ErrorKind::InvalidInput,
             Error::Forked | Error::NoLink | Error::NoNode | Error::Keyless => ErrorKind::Unsupported,
             Error::Link { source, .. } => source.kind(),
         };

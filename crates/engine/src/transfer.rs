@@ -149,7 +149,7 @@ impl Engine {
     /// ([`Engine::expired_messages`]). It shares no packet with others.
     ///
     /// # Errors
-    /// As [`Engine::send_all`]; `TimedOut` also if there is no room within its life.
+    /// As [`Engine::send_all`]; `TimedOut` also if there is no room within its life; [`Error::NoMessages`].
     pub fn send_within(
         &self,
         channel: ChannelId,
@@ -159,11 +159,10 @@ impl Engine {
     ) -> Result<(), Error> {
         let until = Instant::now().checked_add(life);
         let deadline = [until, deadline].into_iter().flatten().min();
-        let inner = self.inner()?;
-        let worth_until = inner.time_of(until);
+        let worth_until = self.inner()?.time_of(until);
         self.block(Subject::Channel(channel), deadline, |core, now| {
             match core.endpoint.send_until(now, channel, message, worth_until) {
-                Ok(_) => Some(Ok(())),
+                Ok(()) => Some(Ok(())),
                 Err(error) => fatal(error.into()),
             }
         })
@@ -176,7 +175,7 @@ impl Engine {
     pub fn try_send_within(&self, channel: ChannelId, message: &[u8], life: Duration) -> Result<(), Error> {
         let worth_until = self.inner()?.time_of(Instant::now().checked_add(life));
         self.attempt(Subject::Channel(channel), |core, now| {
-            core.endpoint.send_until(now, channel, message, worth_until).map(drop).map_err(Error::from)
+            Ok(core.endpoint.send_until(now, channel, message, worth_until)?)
         })
     }
 

@@ -20,7 +20,7 @@ fn two_segmented_sends_wait_in_the_host_s_queue_and_no_more() {
         skip!("{reason}");
     }
     let hosts = Hosts::new(1500);
-    let slow = ["qdisc", "add", "dev", DEVICE, "root", "tbf", "rate", "1mbit", "burst", "16k", "limit", "10m"];
+    let slow = ["qdisc", "add", "dev", DEVICE, "root", "tbf", "rate", "64kbit", "burst", "16k", "limit", "10m"];
     let output = hosts.on(0, || Command::new("tc").args(slow).output()).expect("tc is there");
     assert!(output.status.success(), "{output:?}");
     let mut link = hosts.on(0, || UdpLink::open(&Options::new(SocketAddr::new(address(0, false), 0)))).expect("opens");

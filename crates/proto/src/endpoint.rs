@@ -217,7 +217,6 @@ impl Endpoint {
             timers: BTreeSet::new(),
             awake_at: Time::ZERO,
             events: VecDeque::with_capacity(EVENTS_AT_FIRST),
-            // Associations begin in epoch 0.
             lacking_memory: Vec::new(),
             arrivals: Arrivals::new(),
             counters: Counters::default(),

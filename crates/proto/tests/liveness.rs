@@ -274,10 +274,10 @@ fn messages_with_a_deadline_are_dropped_when_it_passes_and_their_user_is_told() 
     world.cut.insert((0, 1));
     let now = world.time();
     let size = 100_000;
-    assert_eq!(world.hosts[0].send_until(now, client, &vec![1; size], now.after(10 * MS)), Ok(size));
-    assert_eq!(world.hosts[0].send_until(now, client, &vec![2; size], now.after(20 * MS)), Ok(size));
+    assert_eq!(world.hosts[0].send_until(now, client, &vec![1; size], now.after(10 * MS)), Ok(()));
+    assert_eq!(world.hosts[0].send_until(now, client, &vec![2; size], now.after(20 * MS)), Ok(()));
     assert_eq!(world.hosts[0].send(now, client, &vec![3; size]), Ok(size));
-    assert_eq!(world.hosts[0].send_until(now, client, &vec![4; size], now.after(S)), Ok(size));
+    assert_eq!(world.hosts[0].send_until(now, client, &vec![4; size], now.after(S)), Ok(()));
     pass(&mut world, 5 * MS);
     while world.hosts[0].poll_event().is_some() {}
     world.hosts[0].readiness(client);
@@ -298,6 +298,47 @@ fn messages_with_a_deadline_are_dropped_when_it_passes_and_their_user_is_told() 
     assert_eq!(world.hosts[0].cancel(client), 0);
     assert_eq!(world.hosts[1].recv(server, &mut out), Err(RecvError::WouldBlock));
     close_all_channels(&mut world, &[(0, client), (1, server)]);
+}
+
+#[test]
+fn who_closes_behind_messages_that_were_dropped_for_want_of_credit_says_so() {
+    for cancels in [false, true] {
+        let mut world = World::new(2, Net::default(), &Config::default(), 1);
+        let (client, server) = pair(&mut world, Mode::Messages);
+        let life = 3 * S;
+        // Nobody reads: what there is credit for is under way, and then there is no room for more.
+        let mut is_full = false;
+        while !is_full {
+            pass(&mut world, 100 * MS);
+            is_full = true;
+            let now = world.time();
+            while world.hosts[0].send_until(now, client, &[1; 1400], now.after(life)).is_ok() {
+                is_full = false;
+            }
+            world.flush(0);
+        }
+        let now = world.time();
+        if cancels {
+            assert!(world.hosts[0].cancel(client) > 0);
+        }
+        world.hosts[0].close(now, client);
+        world.flush(0);
+        pass(&mut world, 2 * life);
+        assert_eq!(world.hosts[0].buffers_in_use().0, 0, "the end needs no credit, and has arrived");
+        // The reader comes late, and finds what was under way, and the end of it.
+        let mut out = vec![0; 1400];
+        let end = wait_for(&mut world, S, "the end", |world| {
+            loop {
+                match world.hosts[1].recv(server, &mut out) {
+                    Ok(None) => break true,
+                    Ok(Some(_)) => {}
+                    Err(RecvError::WouldBlock) => break false,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        });
+        assert!(end < 10 * MS, "{end}: the end was there");
+    }
 }
 
 #[test]

@@ -311,7 +311,7 @@ fn what_cannot_be_tuned_is_said_clearly_and_changes_nothing() {
         (&["set", "lease", "1000001"], "lease takes 1000 to 1000000 us, not 1000001"),
         (&["set", "leese", "1000"], "there is no tunable `leese`; `ropeway tune list` names them all"),
         (&["get", "leese"], "there is no tunable `leese`; `ropeway tune list` names them all"),
-        (&["set", "lease", "long"], "invalid value 'long'"),
+        (&["set", "lease", "long"], "lease takes a whole number of us, not `long`"),
         (&["get", "lease", "--pid", "1"], "process 1 has no engine"),
     ];
     for (args, text) in cases {

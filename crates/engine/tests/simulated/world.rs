@@ -36,6 +36,8 @@ pub struct World {
     pub flows: Vec<Flow>,
     /// The flow that an end of a channel belongs to.
     ends: BTreeMap<(usize, ChannelId), usize>,
+    /// The same of the flows in the other direction.
+    answers: BTreeMap<(usize, ChannelId), usize>,
 }
 
 fn path(host: u32) -> Path {
@@ -105,7 +107,7 @@ impl World {
             Host { endpoint, link }
         };
         let hosts = (0..=pairs.len() as u32).map(host).collect();
-        let mut world = World { network, hosts, flows: Vec::new(), ends: BTreeMap::new() };
+        let mut world = World { network, hosts, flows: Vec::new(), ends: BTreeMap::new(), answers: BTreeMap::new() };
         pairs.iter().for_each(|&(from, to)| world.open(from, to));
         world
     }
@@ -127,6 +129,15 @@ impl World {
         let (from, to) = ((from, client), (to, server.expect("it opens within a second")));
         self.ends.extend([from, to].map(|end| (end, self.flows.len())));
         self.flows.push(Flow { from, to, total: 0, sent: 0, received: 0 });
+    }
+
+    /// From now on every stream is carried in both directions.
+    pub fn answer(&mut self) {
+        for flow in 0..self.flows.len() {
+            let Flow { from, to, .. } = self.flows[flow];
+            self.answers.extend([from, to].map(|end| (end, self.flows.len())));
+            self.flows.push(Flow { from: to, to: from, total: 0, sent: 0, received: 0 });
+        }
     }
 
     /// Has every sender send so many bytes more.
@@ -227,10 +238,12 @@ impl World {
             while let Some(event) = self.hosts[host].endpoint.poll_event() {
                 let Event::Changed(id) = event else { continue };
                 let _ = self.hosts[host].endpoint.readiness(id);
-                match self.ends.get(&(host, id)) {
-                    Some(&flow) if self.flows[flow].to == (host, id) => self.read(flow),
-                    Some(&flow) => self.write(flow),
-                    None => {}
+                let flows = [&self.ends, &self.answers].map(|ends| ends.get(&(host, id)).copied());
+                for flow in flows.into_iter().flatten() {
+                    match self.flows[flow].to == (host, id) {
+                        true => self.read(flow),
+                        false => self.write(flow),
+                    }
                 }
             }
         }

@@ -323,7 +323,7 @@ impl Endpoint {
     }
 
     /// The channel's next packet has changed its kind: it may stand in the wrong line.
-    fn leave_round(&mut self, at: u32) {
+    pub(super) fn leave_round(&mut self, at: u32) {
         let channel = &mut self.channels[at as usize];
         if !channel.detached && std::mem::replace(&mut channel.outgoing.scheduled, false) {
             let association = &mut self.associations[channel.association as usize];

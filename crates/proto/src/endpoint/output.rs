@@ -34,10 +34,13 @@ pub enum Urgency {
 /// A few packets are urgent, but not behind bulk data of their own association: the receiver would take what they overtake for lost. What is sent again has been
 /// overtaken already.
 fn urgency(sent: &Sent, numbers: &[u64]) -> Urgency {
-    let Some(&first) = numbers.first().filter(|_| numbers.len() <= URGENT_PACKETS) else { return Urgency::Bulk };
-    let is_repeated = sent.get(first).is_some_and(|packet| packet.transmitted);
-    let ahead = first.wrapping_sub(sent.una());
-    if is_repeated || ahead <= URGENT_PACKETS as u64 { Urgency::Urgent } else { Urgency::Bulk }
+    let is_urgent =
+        |&number: &u64| sent.get(number).is_some_and(|packet| packet.transmitted) || !is_behind_bulk(sent, number);
+    if numbers.len() <= URGENT_PACKETS && numbers.iter().all(is_urgent) { Urgency::Urgent } else { Urgency::Bulk }
+}
+
+fn is_behind_bulk(sent: &Sent, number: u64) -> bool {
+    number.wrapping_sub(sent.una()) > URGENT_PACKETS as u64
 }
 
 /// Takes packets for one path, in order, and says how many the link accepted.
@@ -358,7 +361,9 @@ impl Endpoint {
             };
             packet = sealed;
         }
-        if sink(&path, Urgency::Urgent, &[IoSlice::new(packet)]) == 0 {
+        // It names the next number: what it overtakes would be missing.
+        let urgency = if is_behind_bulk(&association.sent, number) { Urgency::Bulk } else { Urgency::Urgent };
+        if sink(&path, urgency, &[IoSlice::new(packet)]) == 0 {
             return false;
         }
         if association.routes.is_some() && kind != Type::Control {

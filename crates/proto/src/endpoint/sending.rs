@@ -21,6 +21,9 @@ pub enum SendError {
     TooLong { limit: u64 },
     #[error("{0}")]
     Failed(ErrorCode),
+    /// Bytes of a stream cannot be left out.
+    #[error("a stream has no messages")]
+    NoMessages,
     #[error("no such channel")]
     Unknown,
 }
@@ -132,13 +135,16 @@ impl Endpoint {
     }
 
     /// Like [`Endpoint::send`] for a message that is worth sending only until `deadline`: if it is not under way by then it is dropped, the drop is counted in
-    /// [`ChannelStatistics::expired_messages`](crate::ChannelStatistics), and the channel announced as changed. It shares no packet with others. Bytes of a
-    /// stream cannot be left out: there the deadline means nothing.
+    /// [`ChannelStatistics::expired_messages`](crate::ChannelStatistics), and the channel announced as changed. It shares no packet with others.
     ///
     /// # Errors
     /// See [`SendError`].
-    pub fn send_until(&mut self, now: Time, id: ChannelId, bytes: &[u8], deadline: Time) -> Result<usize, SendError> {
-        self.send_bytes(now, id, bytes, Some(deadline))
+    pub fn send_until(&mut self, now: Time, id: ChannelId, message: &[u8], deadline: Time) -> Result<(), SendError> {
+        let at = self.channel_index(id).ok_or(SendError::Unknown)?;
+        if self.channels[at as usize].mode == Mode::Stream {
+            return Err(SendError::NoMessages);
+        }
+        self.send_bytes(now, id, message, Some(deadline)).map(drop)
     }
 
     /// Drops the messages of a channel that are not under way, and says how many. Of a stream nothing is dropped.
@@ -166,11 +172,12 @@ impl Endpoint {
         self.associations[index as usize].deadline_at = next;
     }
 
-    /// So many messages were dropped from a channel's queue: there is room.
+    /// So many messages were dropped from a channel's queue: there is room, and what stands first now may go where they could not.
     fn say_dropped(&mut self, at: u32, count: u64) {
         if count > 0 {
             self.channels[at as usize].outgoing.starved = false;
-            self.unschedule(at);
+            self.leave_round(at);
+            self.schedule_channel(at);
             self.announce_channel(at);
         }
     }

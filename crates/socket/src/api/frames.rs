@@ -97,7 +97,10 @@ impl Drop for Opening {
             return;
         }
         let mut ports = self.shared.ports();
-        ports.retain(|port| *port != self.port);
+        // One of them: somebody may have opened it again already.
+        if let Some(place) = ports.iter().position(|port| *port == self.port) {
+            ports.swap_remove(place);
+        }
         // Should it fail, the engine refuses who comes.
         let _ = self.shared.control.accept(&meant_for(self.shared.steering, &ports));
     }

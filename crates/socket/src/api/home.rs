@@ -30,11 +30,11 @@ struct Place {
     link: LinkId,
     /// The network device that frames go over; empty for UDP.
     device: String,
+    /// The engine is that of all places on its device, and this one's port is open there: until it is closed nobody else can claim it.
+    _shared: Option<(Arc<Shared>, Option<Arc<Opening>>)>,
     claims: Arc<Vec<Claim>>,
     /// Why it does without the cluster's key, if there may be one.
     keyless: Option<Arc<str>>,
-    /// The engine is that of all places on its device, and this one's port is open there.
-    _shared: Option<(Arc<Shared>, Option<Arc<Opening>>)>,
 }
 
 impl Place {
@@ -390,7 +390,8 @@ fn make(link: Box<dyn Link>, options: Options, device: String, claims: Vec<Claim
     // What gateways need before a packet is taken off its length.
     let least = if options.gateways { LEAST_PACKET_BYTES + usize::from(OVERHEAD_BYTES) } else { LEAST_PACKET_BYTES };
     let is_ethernet = matches!(link.local(), link::Address::Ether(_));
-    let packet_bytes = environment.packet_bytes(is_ethernet, link.max_packet()).max(least);
+    let most = link.max_packet();
+    let packet_bytes = environment.packet_bytes(is_ethernet, most).max(least).min(most);
     let packet_bytes = u16::try_from(packet_bytes).unwrap_or(u16::MAX);
     let config = Config { packet_bytes, ..environment.config.clone() };
     let mut options = Options { config, ..options };
