@@ -5,7 +5,7 @@ mod support;
 
 use ropeway_engine::{Engine, Mode, Options, Target};
 use ropeway_link::udp::{self, UdpLink};
-use ropeway_testkit::{need_program, skip};
+use ropeway_testkit::{need_kernel, need_program, skip};
 use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -84,6 +84,7 @@ fn short_packets_and_control_have_a_priority_and_bulk_data_has_none() {
     if let Some(reason) = reason_against_hosts() {
         skip!("{reason}");
     }
+    need_kernel!(6, 14);
     need_program!("nft");
     for v6 in [false, true] {
         let [urgent, bulk, answers, others] = carried(v6, |_| ());

@@ -56,6 +56,28 @@ macro_rules! need_root {
     };
 }
 
+/// Skips the calling test unless the kernel is as new as this.
+#[macro_export]
+macro_rules! need_kernel {
+    ($major:literal, $minor:literal) => {
+        if let Some(reason) = $crate::skip::older_kernel($major, $minor) {
+            $crate::skip!("{reason}");
+        }
+    };
+}
+
+/// The reason to skip when the kernel is older.
+pub fn older_kernel(major: u32, minor: u32) -> Option<String> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    (version(&release) < (major, minor)).then(|| format!("needs Linux {major}.{minor}, and this is {}", release.trim()))
+}
+
+/// The first two numbers of a release such as `6.18.44-fc`.
+fn version(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
 /// The reason to skip when one of the programs is not installed.
 pub fn missing_program(programs: &[&str]) -> Option<String> {
     let missing: Vec<&str> = programs.iter().copied().filter(|name| env::find_program(name).is_none()).collect();
@@ -100,6 +122,13 @@ mod tests {
     fn a_nested_function_names_its_test() {
         assert_eq!(test_name("programs::redis::get_and_set::here"), "redis::get_and_set");
         assert_eq!(test_name("programs::get_and_set::{{closure}}::here"), "get_and_set");
+    }
+
+    #[test]
+    fn kernels_are_told_apart_by_their_first_two_numbers() {
+        assert_eq!([version("6.18.44-fc-v595\n"), version("6.1.0-28-amd64"), version("")], [(6, 18), (6, 1), (0, 0)]);
+        assert_eq!(older_kernel(2, 6), None);
+        assert!(older_kernel(u32::MAX, 0).is_some_and(|reason| reason.contains("needs Linux")));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 use super::*;
 use crate::{Ecn, Urgency};
+use ropeway_testkit::need_kernel;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::IoSlice;
 use std::net::UdpSocket;
@@ -64,6 +65,7 @@ fn refuse_segmentation(link: &UdpLink) {
 
 #[test]
 fn a_path_that_refuses_segments_gets_single_packets_for_good() {
+    need_kernel!(6, 14);
     let (mut a, mut b) = (open(|_| ()), open(|_| ()));
     refuse_segmentation(&a);
     for round in 0..2 {
@@ -94,6 +96,7 @@ fn priority(link: &UdpLink) -> i32 {
 
 #[test]
 fn a_priority_is_the_socket_s_and_no_call_more_or_is_left_out_and_never_in_the_way() {
+    need_kernel!(6, 14);
     for wanted in [USUAL_URGENT_PRIORITY, 0] {
         let (mut a, mut b) = (open(|options| options.urgent_priority = wanted), open(|_| ()));
         assert_eq!((priority(&a), a.paths.says_bulk(Urgency::Bulk)), (wanted.into(), wanted > 0));

@@ -3,7 +3,7 @@
 use crate::{Carrier, LIMIT, Mode, PORT, Waiting, receiver};
 use ropeway_testkit::boxes::TestBox;
 use ropeway_testkit::proc::command;
-use ropeway_testkit::{need_box, need_program};
+use ropeway_testkit::{need_box, need_kernel, need_program};
 
 const BYTES: u64 = 1 << 20;
 const RULES: &str = "add table inet seen; add chain inet seen out { type filter hook output priority 0; }; \
@@ -13,6 +13,7 @@ const RULES: &str = "add table inet seen; add chain inet seen out { type filter 
 fn short_packets_have_a_priority_unless_the_environment_says_otherwise() {
     need_box!();
     need_program!("nft");
+    need_kernel!(6, 14);
     let cluster = TestBox::up(&["--hosts", "2"]);
     cluster.run("h2", &command("nft", [RULES]), LIMIT).expect_success();
     let seen = || {
