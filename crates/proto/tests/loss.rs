@@ -37,6 +37,18 @@ fn lose(world: &mut World, places: &'static [usize]) -> Rc<RefCell<Vec<u64>>> {
     lost
 }
 
+/// A stream and messages, long and short ones, both ways.
+fn all_kinds(world: &mut World) -> [Flow; 4] {
+    let (client, server) = pair(world, Mode::Stream);
+    let (other, third) = open(world, 1, 0, 8, Mode::Messages);
+    [
+        Flow::stream((0, client), (1, server), 500_000),
+        Flow::stream((1, server), (0, client), 300_000),
+        Flow::messages((1, other), (0, third), 5_000, 40),
+        Flow::messages((0, third), (1, other), 100, 400),
+    ]
+}
+
 #[test]
 fn transfers_both_ways_survive_everything_at_once() {
     for seed in 0..10 {
@@ -48,17 +60,10 @@ fn transfers_both_ways_survive_everything_at_once() {
             ..Net::default()
         };
         let mut world = World::new(2, net, &Config::default(), seed);
-        let (client, server) = pair(&mut world, Mode::Stream);
-        let (other, third) = open(&mut world, 1, 0, 8, Mode::Messages);
-        let mut flows = [
-            Flow::stream((0, client), (1, server), 500_000),
-            Flow::stream((1, server), (0, client), 300_000),
-            Flow::messages((1, other), (0, third), 5_000, 40),
-            Flow::messages((0, third), (1, other), 100, 400),
-        ];
+        let mut flows = all_kinds(&mut world);
         carry(&mut world, &mut flows, 60 * S);
         world.net.loss_ppm = 0;
-        close_all_channels(&mut world, &[(0, client), (1, server), (1, other), (0, third)]);
+        close_all_channels(&mut world, &flows.map(|flow| flow.from));
     }
 }
 
@@ -67,20 +72,13 @@ fn damage_never_passes_where_a_checksum_or_a_key_stands() {
     for seed in 0..10 {
         let net = Net { corruption_ppm: 100_000, reordering_ppm: 10_000, ..Net::default() };
         let mut world = World::new(2, net, &Config::default(), seed);
-        let (client, server) = pair(&mut world, Mode::Stream);
-        let (other, third) = open(&mut world, 1, 0, 8, Mode::Messages);
-        let mut flows = [
-            Flow::stream((0, client), (1, server), 500_000),
-            Flow::stream((1, server), (0, client), 300_000),
-            Flow::messages((1, other), (0, third), 5_000, 40),
-            Flow::messages((0, third), (1, other), 100, 400),
-        ];
+        let mut flows = all_kinds(&mut world);
         // Each byte is compared as it is read.
         carry(&mut world, &mut flows, 20 * S);
         assert!(world.damaged > 40, "{} packets of {}", world.damaged, world.packets);
         let refused: u64 = world.hosts.iter().flat_map(|host| host.counters().dropped_sealed).sum();
         assert_eq!(refused > 20, IS_KEYED, "{refused} packets did not open");
-        close_all_channels(&mut world, &[(0, client), (1, server), (1, other), (0, third)]);
+        close_all_channels(&mut world, &flows.map(|flow| flow.from));
     }
 }
 

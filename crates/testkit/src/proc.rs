@@ -22,6 +22,22 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How much of a process's output a failing test shows.
 const SHOWN_OUTPUT_BYTES: usize = 8 * 1024;
 
+/// How long that is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits for something that is seen only by looking.
+///
+/// # Panics
+/// It is not seen within a minute.
+#[track_caller]
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not seen: {what}");
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
 /// A command with its arguments, in one line.
 pub fn command<A: AsRef<OsStr>>(program: impl AsRef<OsStr>, args: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(program);

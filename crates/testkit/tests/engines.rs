@@ -3,11 +3,11 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{ChildStdin, Command};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ropeway_testkit::boxes::TestBox;
 use ropeway_testkit::env;
-use ropeway_testkit::proc::{Finished, Process, command};
+use ropeway_testkit::proc::{Finished, Process, command, until};
 use ropeway_testkit::{need_box, need_program};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -96,16 +96,6 @@ fn counted(cluster: &TestBox, host: &str) -> Value {
 #[track_caller]
 fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("no number: {value}"))
-}
-
-/// Waits for something that is seen only by looking.
-#[track_caller]
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !condition() {
-        assert!(Instant::now() < deadline, "not seen: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

@@ -8,11 +8,11 @@ mod segments;
 mod shaper;
 mod wire;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ropeway_testkit::boxes::TestBox;
 use ropeway_testkit::env::CProgram;
-use ropeway_testkit::proc::{Finished, Process, command};
+use ropeway_testkit::proc::{Finished, Process, command, until};
 use rustix::process::Signal;
 
 /// For everything that a program does in a box by itself.
@@ -63,14 +63,4 @@ fn numbers(finished: &Finished) -> [usize; 3] {
     let said = &finished.stdout;
     let numbers: Vec<usize> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     numbers.try_into().unwrap_or_else(|_| panic!("not three numbers: {said}"))
-}
-
-/// Waits for something that is seen only by looking.
-#[track_caller]
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !condition() {
-        assert!(Instant::now() < deadline, "not seen: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }

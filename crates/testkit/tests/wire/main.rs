@@ -14,13 +14,13 @@ mod versions;
 
 use ropeway_testkit::boxes::{Port, TestBox};
 use ropeway_testkit::env;
-use ropeway_testkit::proc::{Finished, Process, command};
+use ropeway_testkit::proc::{Finished, Process, command, until};
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
 use std::process::{ChildStdin, Command};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// For everything that a program does in a box by itself, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -172,14 +172,4 @@ fn counter(engine: &Value, name: &str) -> u64 {
 #[track_caller]
 fn charged(engine: &Value) -> u64 {
     engine["gate_charged_bytes"].as_u64().unwrap_or_else(|| panic!("no charge: {engine}"))
-}
-
-/// Waits for something that is seen only by looking.
-#[track_caller]
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !condition() {
-        assert!(Instant::now() < deadline, "not seen: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
