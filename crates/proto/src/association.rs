@@ -71,10 +71,8 @@ pub struct Attempt {
     pub nonce: u64,
     pub destination_port: u16,
     pub source_port: u16,
-    /// Once the server has answered: its cookie.
-    pub cookie: Option<wire::Cookie>,
-    /// When it came; means nothing before.
-    pub cookie_at: Time,
+    /// Once the server has answered: its cookie, and when it came.
+    pub cookie: Option<(wire::Cookie, Time)>,
     pub give_up_at: Time,
     pub retry_at: Time,
     pub retry_ns: u64,
@@ -112,7 +110,6 @@ impl Attempt {
             destination_port,
             source_port,
             cookie: None,
-            cookie_at: now,
             give_up_at,
             retry_at: now,
             retry_ns: FIRST_RETRY_NS,

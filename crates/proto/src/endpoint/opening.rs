@@ -128,7 +128,7 @@ impl Endpoint {
             if attempt.cookie.is_some() {
                 return;
             }
-            (attempt.cookie, attempt.cookie_at) = (Some(fields.cookie), now);
+            attempt.cookie = Some((fields.cookie, now));
             (attempt.retry_at, attempt.retry_ns, attempt.asked_at) = (now, FIRST_RETRY_NS, None);
         }
         association.settle_on(path);
@@ -154,7 +154,7 @@ impl Endpoint {
         if now < attempt.retry_at {
             return true;
         }
-        if attempt.cookie.is_some() && now.since(attempt.cookie_at) >= COOKIE_NS {
+        if attempt.cookie.is_some_and(|(_, at)| now.since(at) >= COOKIE_NS) {
             // No server takes it any more: the network was cut meanwhile, or the server stopped.
             self.restart_attempt(index, now);
         }
@@ -190,7 +190,7 @@ impl Endpoint {
         };
         match cookie {
             None => self.send_syn(&path, &syn, now),
-            Some(cookie) => self.send_confirm(now, index, &syn, cookie),
+            Some((cookie, _)) => self.send_confirm(now, index, &syn, cookie),
         }
         true
     }
