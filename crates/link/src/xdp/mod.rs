@@ -6,7 +6,9 @@
 //!
 //! A link owns one receive queue of its device. Cards put frames that are not IP into their first queue, as far as known; one that does not has to
 //! be told (`ethtool -L DEVICE combined 1`). Frames of our EtherType on queues without a link go the usual way, where a packet link may take
-//! them. So do those that the link does not [accept](Options::accept): several processes can share a device if all but one use packet links. It needs `CAP_NET_RAW`, `CAP_NET_ADMIN` and `CAP_BPF`; all that was set up goes with this process, however it ends.
+//! them. So do those that the link does not [accept](Options::accept): several processes can share a device if all but one use packet links.
+//!
+//! It needs `CAP_NET_RAW`, `CAP_NET_ADMIN` and `CAP_BPF`; all that was set up goes with this process, however it ends.
 
 mod program;
 
