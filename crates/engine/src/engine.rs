@@ -61,6 +61,12 @@ pub struct Engine {
     handle: Arc<Handle>,
 }
 
+/// The longest packet to try over a link where nothing else is said. The stations of an Ethernet have one MTU; between two hosts of an IP network there may be shorter frames than theirs.
+pub fn usual_packet_bytes(link: &dyn Link) -> u16 {
+    let most = u16::try_from(link.max_packet()).unwrap_or(u16::MAX);
+    if let Address::Ether(_) = link.local() { most } else { most.min(Config::default().packet_bytes) }
+}
+
 /// The users' share of an engine: when it goes, the helper is told to end.
 struct Handle {
     inner: Arc<Inner>,

@@ -1,6 +1,6 @@
 //! Several engines at one UDP address, or on one Ethernet device: the kernel brings each packet to the one that it is for.
 
-use ropeway_engine::{Engine, Mode, Options, Workers};
+use ropeway_engine::{Engine, Mode, Options, Workers, usual_packet_bytes};
 use ropeway_link::packet::{self, PacketLink};
 use ropeway_link::udp::{self, UdpLink};
 use ropeway_link::{Address, Link};
@@ -116,4 +116,17 @@ fn no_workers_or_too_many_are_refused() {
     for count in [0, ropeway_engine::MOST_WORKERS + 1] {
         assert!(Workers::over_udp(&Options::default(), count, &local()).is_err());
     }
+}
+
+#[test]
+fn packets_are_as_long_as_an_ethernet_bears_and_over_udp_as_any_does() {
+    if let Some(reason) = support::reason_against_hosts() {
+        skip!("{reason}");
+    }
+    let hosts = Hosts::new(9000);
+    let frames = hosts.on(0, || PacketLink::open(&packet::Options::new(DEVICE))).unwrap();
+    let at = std::net::SocketAddr::new(support::address(0, false), 0);
+    let udp = hosts.on(0, || UdpLink::open(&udp::Options::new(at))).unwrap();
+    assert_eq!((frames.max_packet(), udp.max_packet()), (9000, 8972));
+    assert_eq!([usual_packet_bytes(&frames), usual_packet_bytes(&udp)], [9000, 1472]);
 }

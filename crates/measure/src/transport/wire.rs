@@ -12,7 +12,7 @@ use ropeway_engine::link::packet::{self, PacketLink};
 use ropeway_engine::link::udp::{self, UdpLink};
 use ropeway_engine::link::xdp::{self, XdpLink};
 use ropeway_engine::link::{Address, Link, hardware_address};
-use ropeway_engine::{ChannelId, Config, Engine, Error, ErrorCode, LinkId, Mode, Target};
+use ropeway_engine::{ChannelId, Config, Engine, Error, ErrorCode, LinkId, Mode, Target, usual_packet_bytes};
 
 use super::{Rank, Transport, monotonic_ns};
 use crate::Failure;
@@ -86,11 +86,8 @@ pub struct Pending {
 /// The address or the device cannot be used; the privilege for raw frames, or the decision about keys, is missing; an unknown tunable.
 pub fn listen(options: Options) -> Result<(Pending, String), Failure> {
     let link = open(&options.over)?;
-    let usual = Config::default();
-    let most = link.max_packet() as u16;
-    let of_link = if matches!(link.local(), Address::Ether(_)) { most } else { usual.packet_bytes };
-    let packet_bytes = options.packet_bytes.unwrap_or(of_link).min(most);
-    let mut config = Config { packet_bytes, ..usual };
+    let packet_bytes = options.packet_bytes.unwrap_or_else(|| usual_packet_bytes(&*link)).min(link.max_packet() as u16);
+    let mut config = Config { packet_bytes, ..Config::default() };
     for (name, value) in &options.tunables {
         tunables::set(&mut config, name, *value).map_err(Failure::Unsupported)?;
     }

@@ -15,8 +15,6 @@ const MOST_SPIN_US: u64 = 10_000;
 /// How long the end of a process, or of its last connection, waits for the peers' acknowledgments, unless told otherwise: long enough for a
 /// peer that is busy, short enough for somebody who waits for the prompt.
 const USUAL_LINGER: Duration = Duration::from_secs(5);
-/// A packet that every Ethernet bears, with IPv4 and UDP around it: between here and there may be one with shorter frames than this host's.
-const USUAL_UDP_PACKET_BYTES: usize = 1472;
 /// The protocol's least.
 pub const LEAST_PACKET_BYTES: usize = 256;
 /// The longest UDP payload.
@@ -62,17 +60,9 @@ pub struct Environment {
     pub linger: Duration,
     /// What the kernel is told of short packets and control over UDP.
     pub urgent_priority: u8,
-    /// The longest packet that is tried; `None`: [`Environment::packet_bytes`] knows.
-    most_packet_bytes: Option<usize>,
+    /// The longest packet that is tried, if that is said.
+    pub most_packet_bytes: Option<usize>,
     pub config: Config,
-}
-
-impl Environment {
-    /// The longest packet that is tried over a link that bears `most`. The stations of an Ethernet have one MTU.
-    pub fn packet_bytes(&self, is_ethernet: bool, most: usize) -> usize {
-        let usual = if is_ethernet { most } else { USUAL_UDP_PACKET_BYTES };
-        self.most_packet_bytes.unwrap_or(usual).min(most)
-    }
 }
 
 /// The environment of this process, read once.
@@ -137,11 +127,7 @@ mod tests {
         assert_eq!((environment.spin, environment.linger), (None, USUAL_LINGER));
         assert_eq!(environment.urgent_priority, 6);
         assert_eq!(environment.config, Config::default());
-        let packet_bytes = |is_ethernet, most| environment.packet_bytes(is_ethernet, most);
-        assert_eq!(
-            [packet_bytes(true, 9000), packet_bytes(false, 8972), packet_bytes(false, 1452)],
-            [9000, 1472, 1452]
-        );
+        assert_eq!(environment.most_packet_bytes, None);
     }
 
     #[test]
@@ -158,7 +144,7 @@ mod tests {
         assert_eq!(environment.link, LinkChoice::Packet { device: "eth0".into() });
         assert_eq!(environment.spin, Some(Duration::from_millis(10)));
         assert_eq!(environment.linger, Duration::from_millis(10));
-        assert_eq!((environment.packet_bytes(false, 9000), environment.packet_bytes(true, 1500)), (8972, 1500));
+        assert_eq!(environment.most_packet_bytes, Some(8972));
         let xdp = parsed(&[("ROPEWAY_LINK", "xdp:eth0")]).unwrap().link;
         assert!(xdp.is_xdp("eth0") && !xdp.is_xdp("eth1") && !environment.link.is_xdp("eth0"));
         assert_eq!(environment.urgent_priority, 0);

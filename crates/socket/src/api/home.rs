@@ -15,7 +15,7 @@ use super::per_process::PerProcess;
 use ropeway_engine::gateway::{OVERHEAD_BYTES, engine_number, host_and_port};
 use ropeway_engine::link::udp::{self, UdpLink};
 use ropeway_engine::link::{self, Link};
-use ropeway_engine::{Config, Engine, Error, LinkId, Options, Way};
+use ropeway_engine::{Config, Engine, Error, LinkId, Options, Way, usual_packet_bytes};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -389,10 +389,8 @@ fn make(link: Box<dyn Link>, options: Options, device: String, claims: Vec<Claim
     let environment = environment::get()?;
     // What gateways need before a packet is taken off its length.
     let least = if options.gateways { LEAST_PACKET_BYTES + usize::from(OVERHEAD_BYTES) } else { LEAST_PACKET_BYTES };
-    let is_ethernet = matches!(link.local(), link::Address::Ether(_));
-    let most = link.max_packet();
-    let packet_bytes = environment.packet_bytes(is_ethernet, most).max(least).min(most);
-    let packet_bytes = u16::try_from(packet_bytes).unwrap_or(u16::MAX);
+    let wanted = environment.most_packet_bytes.unwrap_or_else(|| usual_packet_bytes(&*link).into());
+    let packet_bytes = u16::try_from(wanted.max(least).min(link.max_packet())).unwrap_or(u16::MAX);
     let config = Config { packet_bytes, ..environment.config.clone() };
     let mut options = Options { config, ..options };
     if let Some(spin) = environment.spin {
