@@ -81,8 +81,9 @@ pub struct Core {
 
 impl Core {
     /// `node`: the number under which gateways know this engine, if they do.
-    pub fn new(endpoint: Endpoint, spin: Spin, node: Option<u32>) -> Core {
+    pub fn new(mut endpoint: Endpoint, spin: Spin, node: Option<u32>) -> Core {
         Core {
+            share: Share::new(&mut endpoint),
             shimmed: Shimmed::new(node),
             endpoint,
             members: Vec::new(),
@@ -99,7 +100,6 @@ impl Core {
             turned_at: Time::ZERO,
             calls_at_hand: 0,
             hurry_checked_at: Time::ZERO,
-            share: Share::new(),
             unreachable: BTreeMap::new(),
         }
     }
@@ -143,7 +143,7 @@ impl Core {
 
     /// When [`Core::turn`] has something to do even if nothing arrives.
     pub fn next_timeout(&mut self, now: Time) -> Option<Time> {
-        [self.endpoint.next_timeout(now), self.share.turn_at()].into_iter().flatten().min()
+        [self.endpoint.next_timeout(now), self.share.look_at()].into_iter().flatten().min()
     }
 
     /// Reads what has arrived already, if nothing else is to be done; afterwards there may be credit to tell. For short messages the clock would cost as much as all the rest.
@@ -197,14 +197,14 @@ impl Core {
     /// The same for who may have memory for what arrives.
     pub fn turn_into(&mut self, now: Time, landing: &mut Option<Landing<'_>>) -> bool {
         // First, so that what arrives is granted out of it.
-        let may_grant = self.share.take_turn(&mut self.endpoint, now);
+        let may_grant = self.share.refresh(&mut self.endpoint, now);
         let arrived = self.receive(now, landing);
         self.end_turn(now, arrived, may_grant)
     }
 
     /// A turn for who waits for a message, or for bytes that may land at once: if nothing else has come, whatever else is to be done is left to [`Core::finish`].
     pub fn turn_for(&mut self, now: Time, landing: &mut Option<Landing<'_>>) -> bool {
-        let may_grant = self.share.take_turn(&mut self.endpoint, now);
+        let may_grant = self.share.refresh(&mut self.endpoint, now);
         let arrived = self.receive(now, landing);
         if arrived && !may_grant && self.endpoint.may_finish_later() {
             (self.turned_at, self.arrived_at) = (now, now);

@@ -1,13 +1,17 @@
 //! The part of the host's receive budget that this process may hand out, where several processes of a host receive over the network (docs/engine.md).
 
 use ropeway_proto::{Endpoint, Time};
-use ropeway_shm::board::{Board, Others};
+use ropeway_shm::board::{Board, Claim, Others};
 use ropeway_shm::sys::monotonic_ns;
 
 /// The board is written and read this often at most, and only while there is traffic.
 const UPDATE_NS: u64 = 500_000;
+/// Who has less than its part and could use more looks this often whether the others have let go of it.
+const LOOK_NS: u64 = 100_000;
 /// What another process said longer ago counts for nothing: two leases, after which its grants are void too.
 const LEASES: u64 = 2;
+/// What this process wanted fades by this share with every update: who receives in bursts keeps its part between them.
+const FADES_BY: u64 = 8;
 /// Where there are more processes than quanta they take turns of this length.
 const TURN_NS: u64 = 2_000_000;
 
@@ -17,54 +21,124 @@ pub struct Share {
     /// `None`: there is no board here (no `/dev/shm`), and this process takes the whole budget.
     board: Option<Board>,
     updated_at: Option<Time>,
-    /// When the turn of this process begins, which may grant nothing until then.
-    turn_at: Option<Time>,
+    /// When to look at the board again, whatever else happens: this process has nothing to grant, and somebody waits.
+    look_at: Option<Time>,
+    /// What the others are told that this process wants.
+    demand_bytes: u64,
+    /// Its part of the budget.
+    part_bytes: u64,
+    /// What of that it could use and may grant, if the others have let go of it.
+    used_bytes: u64,
+    /// What it holds by the board: more than `used_bytes` while some of that is granted still.
+    held_bytes: u64,
 }
 
 impl Share {
-    pub fn new() -> Share {
-        Share { board: Board::open().ok(), updated_at: None, turn_at: None }
+    /// Nothing is granted before the first update.
+    pub fn new(endpoint: &mut Endpoint) -> Share {
+        Share::on(Board::open().ok(), endpoint)
     }
 
-    /// Says what this process wants, and takes its share for the time until the next update. Whether it may now grant more than before.
-    pub fn update(&mut self, endpoint: &mut Endpoint, now: Time) -> bool {
-        let Some(board) = &self.board else { return false };
-        let before = endpoint.gate().budget_bytes();
-        // Who is refused everything needs to know until when.
-        let is_shut_out = before == 0 && self.turn_at.is_none() && endpoint.gate().is_waited_at();
-        if !is_shut_out && self.updated_at.is_some_and(|at| now.since(at) < UPDATE_NS) {
-            return false;
+    fn on(board: Option<Board>, endpoint: &mut Endpoint) -> Share {
+        if board.is_some() {
+            endpoint.gate().set_held(0);
         }
-        (self.updated_at, self.turn_at) = (Some(now), None);
-        let fresh_ns = LEASES * endpoint.config().lease_ns;
-        let gate = endpoint.gate();
-        board.publish(gate.demand_bytes());
-        let others = board.others(fresh_ns);
-        // All processes of the host count the same turns.
-        let clock_ns = monotonic_ns();
-        let (budget, quantum, turn) = (gate.whole_budget_bytes(), gate.quantum_bytes(), clock_ns / TURN_NS);
-        let share = share(budget, quantum, &others, turn);
-        gate.set_share((!others.demands.is_empty()).then_some(share));
-        if share == 0 && gate.is_waited_at() {
-            let turns = turns_until_own(budget, quantum, &others, turn);
-            self.turn_at = Some(now.after(turns * TURN_NS - clock_ns % TURN_NS));
-        }
-        gate.budget_bytes() > before
+        Share { board, updated_at: None, look_at: None, demand_bytes: 0, part_bytes: 0, used_bytes: 0, held_bytes: 0 }
     }
 
     /// Nothing else may happen until then: somebody waits for a grant, and has said so.
-    pub fn turn_at(&self) -> Option<Time> {
-        self.turn_at
+    pub fn look_at(&self) -> Option<Time> {
+        self.look_at
     }
 
-    /// The turn of this process has come, or it is time to look whether the others have gone.
-    pub fn take_turn(&mut self, endpoint: &mut Endpoint, now: Time) -> bool {
-        let is_due = self.turn_at.is_some_and(|at| at <= now);
-        if is_due {
-            self.updated_at = None;
-            let _ = self.update(endpoint, now);
+    /// To be called before anything is granted: lets go of what has been held for so long without a word that the others do not count it any more, and looks at
+    /// the board if that is due. Whether more may be granted than before.
+    pub fn refresh(&mut self, endpoint: &mut Endpoint, now: Time) -> bool {
+        let lease_ns = endpoint.config().lease_ns;
+        if self.held_bytes > 0 && self.updated_at.is_some_and(|at| now.since(at) > lease_ns) {
+            self.let_go(endpoint);
         }
-        is_due
+        self.look_at.is_some_and(|at| at <= now) && self.take_part(endpoint, now)
+    }
+
+    /// To be called after what arrived has been granted again: says what this process wants, and takes its part. Whether more may be granted than before.
+    pub fn update(&mut self, endpoint: &mut Endpoint, now: Time) -> bool {
+        let gate = endpoint.gate();
+        if gate.is_idle() {
+            // The others may have it at once; the next wish takes it again.
+            self.look_at = None;
+            self.let_go(endpoint);
+            return false;
+        }
+        let waits = gate.is_waited_at();
+        let (is_new, is_short) = (waits && self.held_bytes == 0, waits && self.used_bytes < self.part_bytes);
+        let every_ns = if is_short { LOOK_NS } else { UPDATE_NS };
+        let is_early = self.updated_at.is_some_and(|at| now.since(at) < every_ns);
+        if is_early && (!is_new || self.look_at.is_some()) {
+            self.give_back(gate.charged_bytes());
+            return false;
+        }
+        self.take_part(endpoint, now)
+    }
+
+    /// Seldom, and out of the way of every turn.
+    #[inline(never)]
+    fn take_part(&mut self, endpoint: &mut Endpoint, now: Time) -> bool {
+        let Some(board) = &self.board else { return false };
+        let fresh_ns = LEASES * endpoint.config().lease_ns;
+        let gate = endpoint.gate();
+        let before = gate.grantable_bytes();
+        (self.updated_at, self.look_at) = (Some(now), None);
+        let faded = self.demand_bytes - self.demand_bytes / FADES_BY;
+        self.demand_bytes = gate.demand_bytes().min(gate.whole_budget_bytes()).max(faded);
+        board.publish(self.demand_bytes);
+        let others = board.others(fresh_ns);
+        let is_alone = others.demands.is_empty();
+        if is_alone != gate.share().is_none() {
+            // The budget of a host with several processes is another one.
+            gate.set_share((!is_alone).then_some(u64::MAX));
+        }
+        // All processes of the host count the same turns.
+        let clock_ns = monotonic_ns();
+        let (budget, quantum, turn) = (gate.whole_budget_bytes(), gate.quantum_bytes(), clock_ns / TURN_NS);
+        self.part_bytes = share(budget, quantum, &others, turn);
+        gate.set_share((!is_alone).then_some(self.part_bytes));
+        let usable = if is_alone { budget } else { self.demand_bytes.max(quantum) };
+        self.used_bytes = self.part_bytes.min(usable);
+        if self.used_bytes > self.held_bytes {
+            let claim =
+                Claim { wanted_bytes: self.used_bytes, least_bytes: quantum.min(self.used_bytes), whole_bytes: budget };
+            self.held_bytes = board.hold(claim, fresh_ns);
+            self.used_bytes = self.held_bytes;
+        } else {
+            self.give_back(gate.charged_bytes());
+        }
+        gate.set_held(self.used_bytes);
+        if self.used_bytes == 0 && gate.is_waited_at() {
+            let wait_ns = match self.part_bytes {
+                0 => turns_until_own(budget, quantum, &others, turn) * TURN_NS - clock_ns % TURN_NS,
+                _ => LOOK_NS,
+            };
+            self.look_at = Some(now.after(wait_ns));
+        }
+        gate.grantable_bytes() > before
+    }
+
+    /// Lets go of what it holds above what it may grant, as far as that has arrived.
+    fn give_back(&mut self, charged_bytes: u64) {
+        let left = self.used_bytes.max(charged_bytes);
+        if let Some(board) = self.board.as_ref().filter(|_| left < self.held_bytes) {
+            board.release(left);
+            self.held_bytes = left;
+        }
+    }
+
+    fn let_go(&mut self, endpoint: &mut Endpoint) {
+        if self.held_bytes > 0 {
+            self.used_bytes = 0;
+            self.give_back(0);
+            endpoint.gate().set_held(0);
+        }
     }
 }
 
@@ -100,6 +174,7 @@ fn share(budget: u64, quantum: u64, others: &Others, turn: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ropeway_proto::{Config, Demand};
 
     /// The shares of processes that want so much each, and know it of each other.
     fn shares(budget: u64, quantum: u64, demands: &[u64], turn: u64) -> Vec<u64> {
@@ -121,6 +196,87 @@ mod tests {
         }
         assert_eq!(shares(900, 12, &[1000, 1000], 0), [450, 450]);
         assert_eq!(shares(900, 12, &[10, 1000], 0)[1], 890, "what the other does not want");
+    }
+
+    /// A process with one sender that has so many packets left.
+    struct Process {
+        share: Share,
+        endpoint: Endpoint,
+        outstanding: u64,
+        backlog: u64,
+    }
+
+    impl Process {
+        fn on(path: &std::path::Path, number: u8) -> Process {
+            // Nobody is taken for dead, however long the machine stands still.
+            let config = Config { lease_ns: 1_000_000_000_000, ..Config::default() };
+            let mut endpoint = Endpoint::new(config, u64::from(number), 1, [number; 32]);
+            let share = Share::on(Some(Board::open_at(path.to_path_buf()).unwrap()), &mut endpoint);
+            Process { share, endpoint, outstanding: 0, backlog: 0 }
+        }
+
+        fn grant(&mut self, now: Time) {
+            self.endpoint.gate().distribute(now, |_, packets| self.outstanding += packets);
+        }
+
+        /// So many of the granted packets have arrived.
+        fn turn(&mut self, now: Time, arrived: u64) {
+            let arrived = arrived.min(self.outstanding);
+            (self.outstanding, self.backlog) = (self.outstanding - arrived, self.backlog - arrived);
+            let more = self.share.refresh(&mut self.endpoint, now);
+            let demand = Demand {
+                outstanding_packets: self.outstanding,
+                backlog_bytes: self.backlog * 1444,
+                wanted_packets: self.backlog - self.outstanding,
+                frame_bytes: 1546,
+                overhead_bytes: 1546 - 1444,
+                round_trip_ns: 1_000_000_000,
+                ..Demand::default()
+            };
+            self.endpoint.gate().report(0, demand, now);
+            self.grant(now);
+            if self.share.update(&mut self.endpoint, now) || more {
+                self.grant(now);
+            }
+        }
+
+        fn charged(&mut self) -> u64 {
+            self.endpoint.gate().charged_bytes()
+        }
+    }
+
+    #[test]
+    fn processes_that_come_and_go_never_grant_more_than_there_is_and_all_get_theirs() {
+        let path = std::env::temp_dir().join(format!("ropeway-share-{}", std::process::id()));
+        let mut all: Vec<Process> = (1..=3).map(|number| Process::on(&path, number)).collect();
+        let whole = all[0].endpoint.gate().whole_budget_bytes();
+        let mut state = 1u64;
+        let mut draw = |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        let (mut arrived, mut most) = ([0; 3], 0);
+        for step in 0..30_000u64 {
+            let now = Time::from_nanos(1 + step * 10_000);
+            let process = draw(3) as usize;
+            let one = &mut all[process];
+            // Short ones and long ones, with pauses.
+            if one.backlog == 0 && draw(4) == 0 {
+                one.backlog = [1, 30, 300, 3000][draw(4) as usize];
+            }
+            let before = one.backlog;
+            one.turn(now, draw(8));
+            arrived[process] += before - one.backlog;
+            let charged: u64 = all.iter_mut().map(Process::charged).sum();
+            // Who holds less than a packet may grant one.
+            assert!(charged <= whole + 2 * 1546, "step {step}: {charged} of {whole}");
+            most = charged.max(most);
+        }
+        std::fs::remove_file(path).unwrap();
+        assert!(most > whole * 9 / 10, "{most} of {whole}: it is used");
+        assert!(arrived.iter().all(|&packets| packets > 10_000), "{arrived:?}");
     }
 
     #[test]

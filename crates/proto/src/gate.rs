@@ -126,6 +126,8 @@ pub struct Gate {
     budget_bytes: u64,
     /// The share of the budget that is this process's, where several share a host.
     share_bytes: Option<u64>,
+    /// What of that it may have granted now: others may still use the rest.
+    held_bytes: u64,
     window_packets: u64,
     first_flight_most: u64,
     senders: Vec<Sender>,
@@ -163,6 +165,7 @@ impl Gate {
             frame_bytes: 0,
             budget_bytes: 0,
             share_bytes: None,
+            held_bytes: u64::MAX,
             window_packets: 0,
             first_flight_most: 0,
             senders: Vec::new(),
@@ -239,12 +242,27 @@ impl Gate {
         }
     }
 
+    pub fn share(&self) -> Option<u64> {
+        self.share_bytes
+    }
+
+    /// No more than this may be granted, whatever the budget: what this process holds of it. Without such a word all of it is held.
+    pub fn set_held(&mut self, bytes: u64) {
+        self.held_bytes = bytes;
+    }
+
     pub fn counters(&self) -> GateCounters {
         self.counters
     }
 
+    /// This process's part of the budget.
     pub fn budget_bytes(&self) -> u64 {
         self.share_bytes.map_or(self.budget_bytes, |share| share.min(self.budget_bytes))
+    }
+
+    /// What of it may be granted now.
+    pub fn grantable_bytes(&self) -> u64 {
+        self.budget_bytes().min(self.held_bytes)
     }
 
     /// The budget before it is shared with other processes.
@@ -333,14 +351,14 @@ impl Gate {
     }
 
     fn quantum(&self, frame_bytes: u64) -> u64 {
-        let bytes = self.budget_bytes().min(self.port_share_bytes);
+        let bytes = self.grantable_bytes().min(self.port_share_bytes);
         (bytes / (HOLDERS * frame_bytes.max(1))).clamp(1, QUANTUM_MOST_PACKETS)
     }
 
     /// Packets that one sender may hold: an equal share among those who want or hold something, of which eight at most are counted. Should it fall silent,
     /// the others go on with theirs. Under `srpt` who is first may have most of it.
     fn most_held(&self, frame_bytes: u64) -> u64 {
-        let budget = self.budget_bytes();
+        let budget = self.grantable_bytes();
         let share = match self.order {
             Order::Srpt if self.demanding > 1 => budget - budget / SRPT_REST,
             _ => budget / self.demanding.clamp(1, HOLDERS),
@@ -361,7 +379,7 @@ impl Gate {
 
     /// What can be granted now, counting a part of what suspects hold as free.
     fn free_bytes(&self) -> u64 {
-        let budget = self.budget_bytes();
+        let budget = self.grantable_bytes();
         (budget + self.suspect_bytes.min(budget / SUSPECT_SHARE))
             .saturating_sub(self.charged_bytes + self.starters_bytes)
     }
@@ -371,7 +389,12 @@ impl Gate {
     pub fn set_surroundings(&mut self, drain_ns: u64, senders: u64, frame_bytes: u64) {
         self.drain_ns = drain_ns;
         let idle = senders.saturating_sub(self.demanding);
-        self.starters_bytes = (idle * frame_bytes).min(self.budget_bytes() / STARTERS_SHARE);
+        self.starters_bytes = (idle * frame_bytes).min(self.grantable_bytes() / STARTERS_SHARE);
+    }
+
+    /// Whether nothing is granted and nobody waits for a grant.
+    pub fn is_idle(&self) -> bool {
+        self.charged_bytes == 0 && self.waiting.is_empty()
     }
 
     /// Whether anybody waits for a grant.
@@ -381,7 +404,7 @@ impl Gate {
 
     /// Hands out what is free: `grant(index, packets)` for each sender that gets some.
     pub fn distribute(&mut self, now: Time, mut grant: impl FnMut(u32, u64)) {
-        if self.waiting.is_empty() || self.budget_bytes() == 0 {
+        if self.waiting.is_empty() || self.grantable_bytes() == 0 {
             return;
         }
         while let Some(place) = self.choose() {

@@ -30,7 +30,7 @@ pub use endpoint::{
     AcceptError, BATCH_PACKETS, ConnectError, Counters, Endpoint, Event, Joined, Landing, ListenError, MOST_STARTS,
     Path, RecvError, Route, SendError, Urgency,
 };
-pub use gate::{Gate, GateCounters};
+pub use gate::{Demand, Gate, GateCounters};
 pub use ropeway_wire::{ErrorCode, Malformed, Mode, SHIM_BYTES, Shim};
 pub use routes::MOST_PATHS;
 pub use statistics::{

@@ -1,7 +1,8 @@
 //! The board: what the processes of one host that receive over the network tell each other about their share of the gate's budget.
 //!
-//! A file in `/dev/shm` for each user and network namespace, with a slot for each process: how much it wants, and when it last said so. Everybody computes its own share from
-//! the slots; there is no counter that a dying process could leave wrong. A slot that has not been written for longer than a grant can live counts for nothing.
+//! A file in `/dev/shm` for each user and network namespace, with a slot for each process: how much it wants, how much it holds, and when it last said so. Everybody computes
+//! its own share from the slots, and holds no more of it than the others leave ([`claim`]); there is no counter that a dying process could leave
+//! wrong. A slot that has not been written for longer than a grant can live counts for nothing.
 //!
 //! The other processes belong to the same user, so they are trusted with fairness, not with memory safety: all words are atomic, and what is read is only ever
 //! compared and added with saturation. What is not here: how much budget there is, and who gets it inside a process (the gate).
@@ -14,6 +15,7 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::claim;
 use crate::sys::monotonic_ns;
 
 /// Processes with a slot; more get the smallest share there is.
@@ -21,16 +23,19 @@ pub const SLOTS: usize = 64;
 /// A slot whose owner died may be taken over; alive is who wrote within this time, or still exists.
 const ABANDONED_NS: u64 = 1_000_000_000;
 /// Changes when the layout does: another layout is another file.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 
 /// One process. A cache line each: everybody writes only its own.
 #[repr(C, align(64))]
 struct Slot {
     /// 0: free. Written by compare-and-swap when a process takes the slot.
     pid: AtomicU32,
-    _reserved: AtomicU32,
+    /// In the first slot: how many slots at the beginning have ever been taken; nobody looks at the others. Raised by who takes one (AcqRel).
+    used: AtomicU32,
     /// Bytes that this process could have granted now. Written by its owner (Relaxed: a hint), read by all.
     demand_bytes: AtomicU64,
+    /// Bytes that this process may have granted at this time. Written by its owner, as [`claim`] says.
+    held_bytes: AtomicU64,
     /// When the owner last wrote, `CLOCK_MONOTONIC` in nanoseconds. Written last (Release), read first (Acquire), so that the demand is not older than it.
     written_ns: AtomicU64,
 }
@@ -59,6 +64,16 @@ pub struct Others {
     pub demands: Vec<u64>,
     /// How many of these have a slot before ours: our place in a round.
     pub before: u64,
+}
+
+/// What is asked of [`Board::hold`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    pub wanted_bytes: u64,
+    /// Less is of no use.
+    pub least_bytes: u64,
+    /// What all together may hold.
+    pub whole_bytes: u64,
 }
 
 impl Board {
@@ -118,31 +133,68 @@ impl Board {
             let quiet = now.saturating_sub(slot.written_ns.load(Ordering::Acquire)) > ABANDONED_NS;
             (pid == 0 || (quiet && !exists(pid))).then_some(pid)
         };
-        self.slots().iter().position(|slot| {
+        let own = self.slots().iter().position(|slot| {
             is_free(slot).is_some_and(|pid| {
                 // Pairs with the load above in another process: only one takes it.
                 slot.pid.compare_exchange(pid, self.pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
             })
+        })?;
+        self.slots()[0].used.fetch_max(own as u32 + 1, Ordering::AcqRel);
+        // What the one before held is forgotten with it.
+        claim::lower(&self.slots()[own].held_bytes, 0);
+        Some(own)
+    }
+
+    fn own(&self) -> Option<&Slot> {
+        self.own.map(|own| &self.slots()[own])
+    }
+
+    /// The slots of the others that were written within the last `fresh_ns`, with their places.
+    fn fresh(&self, fresh_ns: u64) -> impl Iterator<Item = (usize, &Slot)> {
+        let now = monotonic_ns();
+        let own = self.own.unwrap_or(SLOTS);
+        let used = self.slots()[0].used.load(Ordering::Acquire) as usize;
+        self.slots()[..used.min(SLOTS)].iter().enumerate().filter(move |&(place, slot)| {
+            place != own && now.saturating_sub(slot.written_ns.load(Ordering::Acquire)) <= fresh_ns
         })
     }
 
     /// Says what this process wants now.
     pub fn publish(&self, demand_bytes: u64) {
-        if let Some(slot) = self.own.map(|own| &self.slots()[own]) {
+        if let Some(slot) = self.own() {
             slot.demand_bytes.store(demand_bytes, Ordering::Relaxed);
             slot.written_ns.store(monotonic_ns(), Ordering::Release);
         }
     }
 
+    /// Holds more, if the others leave it: those who said something within the last `fresh_ns`. What is held from now on; without a slot what the others
+    /// leave, and they do not see it. Call [`Board::publish`] before, or they take this process for dead.
+    pub fn hold(&self, claim: Claim, fresh_ns: u64) -> u64 {
+        let others = || {
+            self.fresh(fresh_ns).map(|(_, slot)| slot.held_bytes.load(Ordering::Acquire)).fold(0, u64::saturating_add)
+        };
+        match self.own() {
+            Some(slot) => {
+                claim::raise(&slot.held_bytes, claim.wanted_bytes, claim.least_bytes, claim.whole_bytes, others)
+            }
+            None => claim.wanted_bytes.min(claim.whole_bytes.saturating_sub(others())),
+        }
+    }
+
+    /// Holds so much, which is less than before: what was granted of the rest has arrived.
+    pub fn release(&self, left_bytes: u64) {
+        if let Some(slot) = self.own() {
+            claim::lower(&slot.held_bytes, left_bytes);
+        }
+    }
+
     /// What the others want, as said within the last `fresh_ns`.
     pub fn others(&self, fresh_ns: u64) -> Others {
-        let now = monotonic_ns();
         let own = self.own.unwrap_or(SLOTS);
         let mut others = Others::default();
-        for (place, slot) in self.slots().iter().enumerate().filter(|&(place, _)| place != own) {
-            let is_fresh = now.saturating_sub(slot.written_ns.load(Ordering::Acquire)) <= fresh_ns;
+        for (place, slot) in self.fresh(fresh_ns) {
             let demand = slot.demand_bytes.load(Ordering::Relaxed);
-            if is_fresh && demand > 0 && slot.pid.load(Ordering::Relaxed) != 0 {
+            if demand > 0 && slot.pid.load(Ordering::Relaxed) != 0 {
                 others.demands.push(demand);
                 others.before += u64::from(place < own);
             }
@@ -155,8 +207,9 @@ impl Drop for Board {
     fn drop(&mut self) {
         // A forked child shares the mapping, not the slot.
         if self.pid == std::process::id()
-            && let Some(slot) = self.own.map(|own| &self.slots()[own])
+            && let Some(slot) = self.own()
         {
+            // What it holds has been granted: that it counts ends with the grants.
             slot.demand_bytes.store(0, Ordering::Relaxed);
             slot.pid.store(0, Ordering::Release);
         }
@@ -207,6 +260,28 @@ mod tests {
         drop(other);
         let third = Board::open_at(path.clone()).unwrap();
         assert_eq!(third.own, own);
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn who_holds_something_leaves_the_others_the_rest_and_a_dead_one_holds_it_until_it_is_stale() {
+        let path = place("holds");
+        let boards: Vec<Board> = (0..3).map(|_| Board::open_at(path.clone()).unwrap()).collect();
+        boards.iter().for_each(|board| board.publish(1000));
+        let claim = |wanted_bytes| Claim { wanted_bytes, least_bytes: 10, whole_bytes: 100 };
+        assert_eq!(boards[0].hold(claim(60), FRESH_NS), 60);
+        assert_eq!(boards[1].hold(claim(35), FRESH_NS), 35);
+        assert_eq!(boards[2].hold(claim(50), FRESH_NS), 0, "what is left is of no use");
+        boards[0].release(20);
+        assert_eq!(boards[2].hold(claim(50), FRESH_NS), 45);
+        assert_eq!(boards[2].hold(claim(30), FRESH_NS), 45, "only a release makes it less");
+        drop(boards);
+        let [one, _] = [(), ()].map(|()| Board::open_at(path.clone()).unwrap());
+        one.publish(1000);
+        assert_eq!(one.hold(claim(100), FRESH_NS), 100 - 45, "of the last one's slot nobody has taken over");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        one.publish(1000);
+        assert_eq!(one.hold(claim(100), 1_000_000), 100);
         std::fs::remove_file(path).unwrap();
     }
 

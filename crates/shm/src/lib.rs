@@ -9,6 +9,7 @@ pub mod bell;
 #[cfg(not(loom))]
 pub mod board;
 pub mod cells;
+pub mod claim;
 #[cfg(not(loom))]
 pub mod fork;
 pub mod guarded;

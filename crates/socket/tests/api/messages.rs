@@ -122,9 +122,8 @@ fn streams_and_messages_do_not_meet() {
     assert_eq!(kind(MessageSocket::connect(streams.local_addr().unwrap())), ErrorKind::ConnectionRefused);
 }
 
-/// Sends messages of 1000 bytes, numbered from 0, until there is no room for more, and says how many.
-fn fill(mut send: impl FnMut(&[u8]) -> std::io::Result<()>) -> u32 {
-    let mut count = 0;
+/// Sends messages of 1000 bytes, numbered from `count` on, until there is no room for more, and says how many have been sent then.
+fn fill(mut count: u32, mut send: impl FnMut(&[u8]) -> std::io::Result<()>) -> u32 {
     loop {
         let mut message = [0; 1000];
         message[..4].copy_from_slice(&u32::to_ne_bytes(count));
@@ -151,11 +150,12 @@ fn numbers(server: &MessageSocket) -> Vec<u32> {
 #[test]
 fn messages_whose_life_is_over_are_dropped_whole_and_counted() {
     let (client, server) = pair();
-    // Nobody reads: what the receiver has let in is under way, the rest waits here.
-    let count = fill(|message| client.try_send_within(message, Duration::from_millis(50)));
+    // Nobody reads: what the receiver lets in, in its own time, is under way, the rest waits here.
+    let mut count = 0;
     let deadline = Instant::now() + Duration::from_secs(20);
     while client.expired().unwrap() == 0 {
         assert!(Instant::now() < deadline, "{count} messages, and none is dropped");
+        count = fill(count, |message| client.try_send_within(message, Duration::from_millis(50)));
         thread::sleep(Duration::from_millis(1));
     }
     // There is room now, and this one has time.
@@ -168,9 +168,14 @@ fn messages_whose_life_is_over_are_dropped_whole_and_counted() {
 #[test]
 fn cancelled_messages_never_arrive_and_those_under_way_do() {
     let (client, server) = pair();
-    let count = fill(|message| client.try_send(message));
-    let cancelled = client.cancel().unwrap();
-    assert!(cancelled > 0 && cancelled < u64::from(count), "{cancelled} of {count}");
+    let (mut count, mut cancelled) = (0, 0);
+    // It may all be under way by then, until the receiver lets no more in.
+    while cancelled == 0 {
+        count = fill(count, |message| client.try_send(message));
+        assert_eq!(server.next_len().unwrap(), Some(1000));
+        cancelled = client.cancel().unwrap();
+    }
+    assert!(cancelled < u64::from(count), "the first one was under way");
     assert_eq!(client.cancel().unwrap(), 0);
     client.send(b"end").unwrap();
     assert_eq!(numbers(&server), (0..count - cancelled as u32).collect::<Vec<_>>());
