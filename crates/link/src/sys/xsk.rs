@@ -272,7 +272,8 @@ impl Memory {
         let address = |buffer: u32| u64::from(buffer) * BUFFER_BYTES as u64;
         let mut memory = Memory {
             buffers: Buffers::new(fd, (receive_slots + send_slots) as usize)?,
-            fill: Ring::new(fd, Kind::Fill, receive_slots)?,
+            // Twice: the kernel shows a frame before it shows that it has read the entry for its buffer.
+            fill: Ring::new(fd, Kind::Fill, receive_slots * 2)?,
             completions: Ring::new(fd, Kind::Completions, send_slots)?,
             arrivals: Ring::new(fd, Kind::Arrivals, receive_slots)?,
             sends: Ring::new(fd, Kind::Sends, send_slots)?,
@@ -286,7 +287,7 @@ impl Memory {
     /// Gives the kernel a buffer to fill.
     fn give(&mut self, buffer: u64) {
         let given = self.fill.push(buffer);
-        debug_assert!(given, "the ring has an entry for each buffer");
+        debug_assert!(given, "the ring has two entries for each buffer");
     }
 
     /// Looks at the next frame that arrived, if there is one. The kernel gets the buffer after [`Memory::done_receiving`].
