@@ -6,7 +6,8 @@ use crate::shimmed::Shimmed;
 use crate::spin::Spin;
 use crate::wait::{Subject, Waiters};
 use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
-use ropeway_proto::{ChannelId, Endpoint, Joined, Landing, Path, Time};
+use ropeway_proto::config::SetError;
+use ropeway_proto::{ChannelId, Config, Endpoint, Joined, Landing, Path, Time};
 use std::collections::BTreeMap;
 
 /// Packets taken from one link in one turn: enough for a merged arrival of 64 KiB, few enough that answers do not wait.
@@ -196,31 +197,30 @@ impl Core {
 
     /// The same for who may have memory for what arrives.
     pub fn turn_into(&mut self, now: Time, landing: &mut Option<Landing<'_>>) -> bool {
-        // First, so that what arrives is granted out of it.
-        let may_grant = self.share.refresh(&mut self.endpoint, now);
         let arrived = self.receive(now, landing);
-        self.end_turn(now, arrived, may_grant)
+        self.end_turn(now, arrived)
     }
 
     /// A turn for who waits for a message, or for bytes that may land at once: if nothing else has come, whatever else is to be done is left to [`Core::finish`].
     pub fn turn_for(&mut self, now: Time, landing: &mut Option<Landing<'_>>) -> bool {
-        let may_grant = self.share.refresh(&mut self.endpoint, now);
         let arrived = self.receive(now, landing);
-        if arrived && !may_grant && self.endpoint.may_finish_later() {
+        if arrived && self.endpoint.may_finish_later() {
             (self.turned_at, self.arrived_at) = (now, now);
             return true;
         }
-        self.end_turn(now, arrived, may_grant)
+        self.end_turn(now, arrived)
     }
 
     /// Does what [`Core::turn_for`] has left.
     pub fn finish(&mut self, now: Time) {
         if self.endpoint.has_open_batch() {
-            self.end_turn(now, true, false);
+            self.end_turn(now, true);
         }
     }
 
-    fn end_turn(&mut self, now: Time, arrived: bool, may_grant: bool) -> bool {
+    fn end_turn(&mut self, now: Time, arrived: bool) -> bool {
+        // First, so that what arrived is granted out of it.
+        let may_grant = self.share.refresh(&mut self.endpoint, now);
         self.turned_at = now;
         if arrived {
             self.arrived_at = now;
@@ -242,13 +242,26 @@ impl Core {
         }
         let sends = self.endpoint.wants_to_transmit();
         if arrived || due || may_grant || sends {
-            if self.share.update(&mut self.endpoint, now) {
-                self.endpoint.finish_batch(now);
-            }
+            self.share_out(now);
             self.transmit(now);
             self.dispatch();
         }
         arrived || due || may_grant
+    }
+
+    /// Takes this process's part of the budget, and grants what has come to it.
+    fn share_out(&mut self, now: Time) {
+        if self.share.update(&mut self.endpoint, now) {
+            self.endpoint.finish_batch(now);
+        }
+    }
+
+    /// Takes over changed settings.
+    pub fn configure(&mut self, config: Config, now: Time) -> Result<(), SetError> {
+        self.endpoint.configure(config)?;
+        self.endpoint.finish_batch(now);
+        self.share_out(now);
+        Ok(())
     }
 
     fn receive(&mut self, now: Time, landing: &mut Option<Landing<'_>>) -> bool {

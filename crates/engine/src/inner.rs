@@ -275,9 +275,8 @@ impl Inner {
 
     /// Changes settings, and does what follows from that.
     pub(crate) fn configure(&self, core: &mut Core, config: Config) -> Result<(), SetError> {
-        core.endpoint.configure(config)?;
         let now = self.now();
-        core.endpoint.finish_batch(now);
+        core.configure(config, now)?;
         self.follow_up(core, now);
         Ok(())
     }

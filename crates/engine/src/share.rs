@@ -1,18 +1,16 @@
 //! The part of the host's receive budget that this process may hand out, where several processes of a host receive over the network (docs/engine.md).
 
 use ropeway_proto::{Endpoint, Time};
-use ropeway_shm::board::{Board, Claim, Others};
+use ropeway_shm::board::{Board, Others, Word, faded};
 use ropeway_shm::sys::monotonic_ns;
 
 /// The board is written and read this often at most, and only while there is traffic.
 const UPDATE_NS: u64 = 500_000;
 /// Who has less than its part and could use more looks this often whether the others have let go of it.
 const LOOK_NS: u64 = 100_000;
-/// What another process said longer ago counts for nothing: two leases, after which its grants are void too.
-const LEASES: u64 = 2;
-/// What this process wanted fades by this share with every update: who receives in bursts keeps its part between them.
-const FADES_BY: u64 = 8;
-/// Where there are more processes than quanta they take turns of this length.
+/// What a process holds counts for so many leases after its last word: by then its grants are void too. It grants nothing after half of that.
+const VALID_LEASES: u64 = 2;
+/// Where there are more processes than packets in the budget they take turns of this length.
 const TURN_NS: u64 = 2_000_000;
 
 /// This process's place among those of the host.
@@ -21,15 +19,17 @@ pub struct Share {
     /// `None`: there is no board here (no `/dev/shm`), and this process takes the whole budget.
     board: Option<Board>,
     updated_at: Option<Time>,
-    /// When to look at the board again, whatever else happens: this process has nothing to grant, and somebody waits.
+    /// So long after that what this process holds counts.
+    valid_ns: u64,
+    /// When to look at the board again, whatever else happens: somebody waits, and the others have not let go of all of this process's part.
     look_at: Option<Time>,
-    /// What the others are told that this process wants.
+    /// What this process wants: what it has said, fading.
     demand_bytes: u64,
     /// Its part of the budget.
     part_bytes: u64,
-    /// What of that it could use and may grant, if the others have let go of it.
+    /// What it may have granted.
     used_bytes: u64,
-    /// What it holds by the board: more than `used_bytes` while some of that is granted still.
+    /// What it holds by the board: more than it uses while some of that is granted still.
     held_bytes: u64,
 }
 
@@ -41,37 +41,53 @@ impl Share {
 
     fn on(board: Option<Board>, endpoint: &mut Endpoint) -> Share {
         if board.is_some() {
-            endpoint.gate().set_held(0);
+            endpoint.gate().set_allowed(0);
         }
-        Share { board, updated_at: None, look_at: None, demand_bytes: 0, part_bytes: 0, used_bytes: 0, held_bytes: 0 }
+        Share {
+            board,
+            updated_at: None,
+            valid_ns: 0,
+            look_at: None,
+            demand_bytes: 0,
+            part_bytes: 0,
+            used_bytes: 0,
+            held_bytes: 0,
+        }
     }
 
-    /// Nothing else may happen until then: somebody waits for a grant, and has said so.
+    /// When to call [`Share::refresh`], whatever else happens.
     pub fn look_at(&self) -> Option<Time> {
         self.look_at
     }
 
-    /// To be called before anything is granted: lets go of what has been held for so long without a word that the others do not count it any more, and looks at
-    /// the board if that is due. Whether more may be granted than before.
+    /// To be called before anything is granted: after a long silence nothing is, as the others may soon not count it, and if that is due the board is looked at.
+    /// Whether more may be granted than before.
     pub fn refresh(&mut self, endpoint: &mut Endpoint, now: Time) -> bool {
-        let lease_ns = endpoint.config().lease_ns;
-        if self.held_bytes > 0 && self.updated_at.is_some_and(|at| now.since(at) > lease_ns) {
-            self.let_go(endpoint);
+        if self.used_bytes > 0 && self.updated_at.is_some_and(|at| now.since(at) > self.valid_ns / 2) {
+            self.use_none(endpoint);
         }
         self.look_at.is_some_and(|at| at <= now) && self.take_part(endpoint, now)
+    }
+
+    fn use_none(&mut self, endpoint: &mut Endpoint) {
+        self.used_bytes = 0;
+        endpoint.gate().set_allowed(0);
     }
 
     /// To be called after what arrived has been granted again: says what this process wants, and takes its part. Whether more may be granted than before.
     pub fn update(&mut self, endpoint: &mut Endpoint, now: Time) -> bool {
         let gate = endpoint.gate();
         if gate.is_idle() {
-            // The others may have it at once; the next wish takes it again.
+            // The others may have it; the next wish takes it again.
             self.look_at = None;
-            self.let_go(endpoint);
+            if self.held_bytes > 0 {
+                self.use_none(endpoint);
+                self.give_back(0);
+            }
             return false;
         }
         let waits = gate.is_waited_at();
-        let (is_new, is_short) = (waits && self.held_bytes == 0, waits && self.used_bytes < self.part_bytes);
+        let (is_new, is_short) = (waits && self.used_bytes == 0, waits && self.used_bytes < self.part_bytes);
         let every_ns = if is_short { LOOK_NS } else { UPDATE_NS };
         let is_early = self.updated_at.is_some_and(|at| now.since(at) < every_ns);
         if is_early && (!is_new || self.look_at.is_some()) {
@@ -85,46 +101,46 @@ impl Share {
     #[inline(never)]
     fn take_part(&mut self, endpoint: &mut Endpoint, now: Time) -> bool {
         let Some(board) = &self.board else { return false };
-        let fresh_ns = LEASES * endpoint.config().lease_ns;
+        let lease_ns = endpoint.config().lease_ns;
         let gate = endpoint.gate();
         let before = gate.grantable_bytes();
-        (self.updated_at, self.look_at) = (Some(now), None);
-        let faded = self.demand_bytes - self.demand_bytes / FADES_BY;
-        self.demand_bytes = gate.demand_bytes().min(gate.whole_budget_bytes()).max(faded);
-        board.publish(self.demand_bytes);
-        let others = board.others(fresh_ns);
+        let others = board.others();
         let is_alone = others.demands.is_empty();
-        if is_alone != gate.share().is_none() {
-            // The budget of a host with several processes is another one.
-            gate.set_share((!is_alone).then_some(u64::MAX));
-        }
+        // The budget of a host with several processes is another one.
+        gate.set_share((!is_alone).then_some(u64::MAX));
+        let (budget, wish) = (gate.whole_budget_bytes(), gate.wish());
+        let age_ns = self.updated_at.map_or(u64::MAX, |at| now.since(at));
+        self.demand_bytes = wish.bytes.min(budget).max(faded(self.demand_bytes, age_ns));
+        self.valid_ns = VALID_LEASES * wish.lease_ns.max(lease_ns);
+        (self.updated_at, self.look_at) = (Some(now), None);
+        self.held_bytes =
+            board.publish(Word { demand_bytes: self.demand_bytes, whole_bytes: budget, valid_ns: self.valid_ns });
         // All processes of the host count the same turns.
         let clock_ns = monotonic_ns();
-        let (budget, quantum, turn) = (gate.whole_budget_bytes(), gate.quantum_bytes(), clock_ns / TURN_NS);
-        self.part_bytes = share(budget, quantum, &others, turn);
+        let turn = clock_ns / TURN_NS;
+        self.part_bytes = share(budget, wish.packet_bytes, &others, turn);
         gate.set_share((!is_alone).then_some(self.part_bytes));
-        let usable = if is_alone { budget } else { self.demand_bytes.max(quantum) };
+        let usable = if is_alone { budget } else { self.demand_bytes.max(wish.packet_bytes) };
         self.used_bytes = self.part_bytes.min(usable);
         if self.used_bytes > self.held_bytes {
-            let claim =
-                Claim { wanted_bytes: self.used_bytes, least_bytes: quantum.min(self.used_bytes), whole_bytes: budget };
-            self.held_bytes = board.hold(claim, fresh_ns);
+            self.held_bytes = board.hold(self.used_bytes, wish.packet_bytes.min(self.used_bytes), budget);
             self.used_bytes = self.held_bytes;
-        } else {
-            self.give_back(gate.charged_bytes());
         }
-        gate.set_held(self.used_bytes);
-        if self.used_bytes == 0 && gate.is_waited_at() {
+        let (allowed, charged) = (self.used_bytes, gate.charged_bytes());
+        gate.set_allowed(allowed);
+        if allowed < self.part_bytes.max(1) && gate.is_waited_at() {
             let wait_ns = match self.part_bytes {
-                0 => turns_until_own(budget, quantum, &others, turn) * TURN_NS - clock_ns % TURN_NS,
+                0 => turns_until_own(budget, wish.packet_bytes, &others, turn) * TURN_NS - clock_ns % TURN_NS,
                 _ => LOOK_NS,
             };
             self.look_at = Some(now.after(wait_ns));
         }
-        gate.grantable_bytes() > before
+        let more = gate.grantable_bytes() > before;
+        self.give_back(charged);
+        more
     }
 
-    /// Lets go of what it holds above what it may grant, as far as that has arrived.
+    /// Lets go of what it holds above what it uses, as far as that has arrived.
     fn give_back(&mut self, charged_bytes: u64) {
         let left = self.used_bytes.max(charged_bytes);
         if let Some(board) = self.board.as_ref().filter(|_| left < self.held_bytes) {
@@ -132,33 +148,25 @@ impl Share {
             self.held_bytes = left;
         }
     }
-
-    fn let_go(&mut self, endpoint: &mut Endpoint) {
-        if self.held_bytes > 0 {
-            self.used_bytes = 0;
-            self.give_back(0);
-            endpoint.gate().set_held(0);
-        }
-    }
 }
 
 /// In how many turns this process has its own, where they take turns.
-fn turns_until_own(budget: u64, quantum: u64, others: &Others, turn: u64) -> u64 {
-    let rounds = rounds(budget, quantum, others);
+fn turns_until_own(budget: u64, packet: u64, others: &Others, turn: u64) -> u64 {
+    let rounds = rounds(budget, packet, others);
     rounds - (others.before + turn) % rounds
 }
 
 /// How many turns it takes until everybody has had one.
-fn rounds(budget: u64, quantum: u64, others: &Others) -> u64 {
-    (others.demands.len() as u64 + 1).div_ceil((budget / quantum.max(1)).max(1))
+fn rounds(budget: u64, packet: u64, others: &Others) -> u64 {
+    (others.demands.len() as u64 + 1).div_ceil((budget / packet.max(1)).max(1))
 }
 
-/// Everybody may have an equal part, and of what others do not want of theirs an equal part again. Never less than a quantum: where there are more processes than
-/// quanta they have one by turns.
-fn share(budget: u64, quantum: u64, others: &Others, turn: u64) -> u64 {
+/// Everybody may have an equal part, and of what others do not want of theirs an equal part again. Never less than a packet: where there are more processes than
+/// packets in it they have one by turns.
+fn share(budget: u64, packet: u64, others: &Others, turn: u64) -> u64 {
     let count = others.demands.len() as u64 + 1;
-    if budget / count < quantum {
-        return if (others.before + turn).is_multiple_of(rounds(budget, quantum, others)) { quantum } else { 0 };
+    if budget / count < packet {
+        return if (others.before + turn).is_multiple_of(rounds(budget, packet, others)) { packet } else { 0 };
     }
     // Who wants less than an equal part of what is left gets that; we want all we can get, so we are served last.
     let mut demands = others.demands.clone();
@@ -177,13 +185,13 @@ mod tests {
     use ropeway_proto::{Config, Demand};
 
     /// The shares of processes that want so much each, and know it of each other.
-    fn shares(budget: u64, quantum: u64, demands: &[u64], turn: u64) -> Vec<u64> {
+    fn shares(budget: u64, packet: u64, demands: &[u64], turn: u64) -> Vec<u64> {
         let others = |own: usize| {
             let mut demands = demands.to_vec();
             demands.remove(own);
             Others { demands, before: own as u64 }
         };
-        (0..demands.len()).map(|own| share(budget, quantum, &others(own), turn)).collect()
+        (0..demands.len()).map(|own| share(budget, packet, &others(own), turn)).collect()
     }
 
     #[test]
@@ -243,11 +251,96 @@ mod tests {
         fn charged(&mut self) -> u64 {
             self.endpoint.gate().charged_bytes()
         }
+
+        /// Nothing has arrived; only what is due is done.
+        fn wait(&mut self, now: Time) {
+            if self.share.refresh(&mut self.endpoint, now) {
+                self.grant(now);
+            }
+        }
+    }
+
+    fn board(name: &str) -> std::path::PathBuf {
+        std::env::temp_dir().join(format!("ropeway-share-{name}-{}", std::process::id()))
+    }
+
+    fn at_us(us: u64) -> Time {
+        Time::from_nanos(us * 1000)
+    }
+
+    #[test]
+    fn who_waits_for_what_another_one_holds_looks_for_it_and_gets_it_when_it_comes_back() {
+        let path = board("looks");
+        let [mut bulk, mut late] = [1, 2].map(|number| Process::on(&path, number));
+        let whole = bulk.endpoint.gate().whole_budget_bytes();
+        bulk.backlog = 100_000;
+        bulk.turn(at_us(1), 0);
+        assert!(bulk.charged() > whole * 9 / 10, "alone it has all");
+        late.backlog = 1000;
+        late.turn(at_us(10), 0);
+        assert_eq!(late.charged(), 0);
+        assert!(late.share.look_at().is_some_and(|at| at <= at_us(110)));
+        // What arrives is not granted again beyond the part, and given back.
+        bulk.turn(at_us(600), 2);
+        (0..40).for_each(|packet| bulk.turn(at_us(601 + packet), 1));
+        assert!(bulk.charged() < whole * 6 / 10);
+        late.wait(at_us(700));
+        assert!(late.charged() > whole / 4 && late.charged() + bulk.charged() <= whole + 1546);
+        // And all of it when nobody wants it any more.
+        bulk.backlog = bulk.outstanding;
+        bulk.turn(at_us(800), 1000);
+        assert_eq!(bulk.charged(), 0);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        late.turn(at_us(7000), 0);
+        assert!(late.charged() > whole * 9 / 10, "{} of {whole}", late.charged());
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_budget_that_was_cut_gets_its_part_beside_one_that_was_not() {
+        let path = board("cut");
+        let [mut bulk, mut cut] = [1, 2].map(|number| Process::on(&path, number));
+        for ms in 1..40 {
+            cut.endpoint.gate().observe(at_us(ms * 1000), 100_000, 100, 50, false);
+        }
+        let (small, whole) = (cut.endpoint.gate().whole_budget_bytes(), bulk.endpoint.gate().whole_budget_bytes());
+        assert!(small * 4 < whole, "{small} of {whole}");
+        bulk.backlog = 1_000_000;
+        let mut arrived = 0;
+        for step in 0..1000 {
+            if cut.backlog == 0 {
+                cut.backlog = 20;
+            }
+            let before = cut.backlog;
+            bulk.turn(at_us(50_000 + step * 100), 5);
+            cut.turn(at_us(50_050 + step * 100), 1);
+            arrived += before - cut.backlog;
+        }
+        assert!(arrived > 500, "{arrived} packets in 1000 steps");
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn after_a_silence_nothing_is_granted_before_the_board_was_asked() {
+        let path = board("silence");
+        let mut one = Process::on(&path, 1);
+        one.backlog = 1000;
+        one.turn(at_us(1), 0);
+        let charged = one.charged();
+        let valid_us = one.share.valid_ns / 1000;
+        one.wait(at_us(1 + valid_us / 2));
+        assert!(one.share.used_bytes > 0);
+        one.wait(at_us(2 + valid_us));
+        assert_eq!((one.share.used_bytes, one.endpoint.gate().grantable_bytes()), (0, 0));
+        assert!(one.share.held_bytes >= charged, "what was granted is held");
+        one.turn(at_us(3 + valid_us), 10);
+        assert!(one.charged() > charged - 10 * 1546, "it has asked");
+        std::fs::remove_file(path).unwrap();
     }
 
     #[test]
     fn processes_that_come_and_go_never_grant_more_than_there_is_and_all_get_theirs() {
-        let path = std::env::temp_dir().join(format!("ropeway-share-{}", std::process::id()));
+        let path = board("many");
         let mut all: Vec<Process> = (1..=3).map(|number| Process::on(&path, number)).collect();
         let whole = all[0].endpoint.gate().whole_budget_bytes();
         let mut state = 1u64;
@@ -293,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn more_processes_than_quanta_take_turns_and_nobody_is_left_out() {
+    fn more_processes_than_packets_take_turns_and_nobody_is_left_out() {
         let demands = vec![1000; 20];
         let mut had = vec![0; 20];
         for turn in 0..30 {

@@ -563,6 +563,7 @@ impl Association {
             frame_bytes: self.frame_bytes(config),
             overhead_bytes: self.frame_bytes(config) - self.payload_bytes as u64,
             round_trip_ns: self.rtt.smoothed_ns(),
+            lease_ns: self.lease_ns,
         }
     }
 

@@ -57,6 +57,8 @@ pub struct Demand {
     /// What of that is not payload.
     pub overhead_bytes: u64,
     pub round_trip_ns: u64,
+    /// How long it may use a grant.
+    pub lease_ns: u64,
 }
 
 impl Demand {
@@ -68,6 +70,17 @@ impl Demand {
     fn is_none(&self) -> bool {
         self.outstanding_packets + self.wanted_packets + self.asked_packets == 0
     }
+}
+
+/// What all senders together want.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// What they have said they still have to send, and what was granted.
+    pub bytes: u64,
+    /// The longest of their packets on the medium: less is of no use.
+    pub packet_bytes: u64,
+    /// The longest time that one of them may use a grant.
+    pub lease_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -127,7 +140,7 @@ pub struct Gate {
     /// The share of the budget that is this process's, where several share a host.
     share_bytes: Option<u64>,
     /// What of that it may have granted now: others may still use the rest.
-    held_bytes: u64,
+    allowed_bytes: u64,
     window_packets: u64,
     first_flight_most: u64,
     senders: Vec<Sender>,
@@ -165,7 +178,7 @@ impl Gate {
             frame_bytes: 0,
             budget_bytes: 0,
             share_bytes: None,
-            held_bytes: u64::MAX,
+            allowed_bytes: u64::MAX,
             window_packets: 0,
             first_flight_most: 0,
             senders: Vec::new(),
@@ -189,6 +202,10 @@ impl Gate {
     /// Takes over changed settings.
     pub fn configure(&mut self, config: &Config) {
         (self.mode, self.order) = (config.gate_mode, config.order);
+        if self.mode == GateMode::Esp {
+            // Nobody waits for a grant where there are none.
+            (0..self.waiting.len()).for_each(|_| self.leave_queue(0));
+        }
         self.port_buffer_bytes = u64::from(config.port_buffer_bytes);
         self.port_buffer_most_times = u64::from(config.port_buffer_most_times);
         self.frame_bytes = u64::from(config.packet_bytes) + u64::from(config.frame_overhead_bytes);
@@ -242,13 +259,9 @@ impl Gate {
         }
     }
 
-    pub fn share(&self) -> Option<u64> {
-        self.share_bytes
-    }
-
-    /// No more than this may be granted, whatever the budget: what this process holds of it. Without such a word all of it is held.
-    pub fn set_held(&mut self, bytes: u64) {
-        self.held_bytes = bytes;
+    /// No more than this may be granted now, whatever the budget: others may still use the rest. Until the first such word all of it may.
+    pub fn set_allowed(&mut self, bytes: u64) {
+        self.allowed_bytes = bytes;
     }
 
     pub fn counters(&self) -> GateCounters {
@@ -262,7 +275,7 @@ impl Gate {
 
     /// What of it may be granted now.
     pub fn grantable_bytes(&self) -> u64 {
-        self.budget_bytes().min(self.held_bytes)
+        self.budget_bytes().min(self.allowed_bytes)
     }
 
     /// The budget before it is shared with other processes.
@@ -270,19 +283,17 @@ impl Gate {
         self.budget_bytes
     }
 
-    /// The least that is of use: one grant.
-    pub fn quantum_bytes(&self) -> u64 {
-        let frame = self.senders.iter().map(|sender| sender.demand.frame_bytes).max().unwrap_or(0);
-        frame * self.quantum(frame)
-    }
-
     pub fn charged_bytes(&self) -> u64 {
         self.charged_bytes
     }
 
-    /// Bytes that all senders together have said they still have to send: this process's demand on a shared budget.
-    pub fn demand_bytes(&self) -> u64 {
-        self.senders.iter().map(|sender| sender.demand.backlog_bytes + sender.charged_bytes).sum()
+    /// What all senders together want of a shared budget.
+    pub fn wish(&self) -> Wish {
+        self.senders.iter().fold(Wish::default(), |wish, sender| Wish {
+            bytes: wish.bytes + sender.demand.backlog_bytes + sender.charged_bytes,
+            packet_bytes: wish.packet_bytes.max(sender.demand.frame_bytes),
+            lease_ns: wish.lease_ns.max(sender.demand.lease_ns),
+        })
     }
 
     /// How many packets an idle sender may begin with, when `active` may begin, it among them; a sender `with_backlog` gets grants instead.
@@ -564,6 +575,7 @@ mod tests {
             frame_bytes: FRAME,
             overhead_bytes: FRAME - 1444,
             round_trip_ns: 100_000,
+            lease_ns: 10_000_000,
         }
     }
 

@@ -1,8 +1,8 @@
 //! The board: what the processes of one host that receive over the network tell each other about their share of the gate's budget.
 //!
-//! A file in `/dev/shm` for each user and network namespace, with a slot for each process: how much it wants, how much it holds, and when it last said so. Everybody computes
-//! its own share from the slots, and holds no more of it than the others leave ([`claim`]); there is no counter that a dying process could leave
-//! wrong. A slot that has not been written for longer than a grant can live counts for nothing.
+//! A file in `/dev/shm` for each user and network namespace, with a slot for each process: how much it wants, how much it holds, when it said so and for how long that
+//! counts. Everybody computes its own share from the slots, and holds no more of it than the others leave ([`claim`]); there is no counter that a
+//! dying process could leave wrong. A slot is its owner's by a lock that the kernel takes away with the owner.
 //!
 //! The other processes belong to the same user, so they are trusted with fairness, not with memory safety: all words are atomic, and what is read is only ever
 //! compared and added with saturation. What is not here: how much budget there is, and who gets it inside a process (the gate).
@@ -13,31 +13,33 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::claim;
 use crate::sys::monotonic_ns;
 
-/// Processes with a slot; more get the smallest share there is.
+/// Processes with a slot; more take what these leave, unseen.
 pub const SLOTS: usize = 64;
-/// A slot whose owner died may be taken over; alive is who wrote within this time, or still exists.
-const ABANDONED_NS: u64 = 1_000_000_000;
+/// What somebody wanted so long ago it does not want any more; until then the wish fades.
+const WISH_NS: u64 = 4_000_000;
 /// Changes when the layout does: another layout is another file.
 const LAYOUT: u32 = 2;
 
 /// One process. A cache line each: everybody writes only its own.
 #[repr(C, align(64))]
 struct Slot {
-    /// 0: free. Written by compare-and-swap when a process takes the slot.
-    pid: AtomicU32,
     /// In the first slot: how many slots at the beginning have ever been taken; nobody looks at the others. Raised by who takes one (AcqRel).
-    used: AtomicU32,
-    /// Bytes that this process could have granted now. Written by its owner (Relaxed: a hint), read by all.
+    used: AtomicU64,
+    /// Bytes that this process could have granted, when it said so. Written by its owner (Relaxed: a hint), read by all.
     demand_bytes: AtomicU64,
+    /// What it takes the whole budget for. As above.
+    whole_bytes: AtomicU64,
     /// Bytes that this process may have granted at this time. Written by its owner, as [`claim`] says.
     held_bytes: AtomicU64,
-    /// When the owner last wrote, `CLOCK_MONOTONIC` in nanoseconds. Written last (Release), read first (Acquire), so that the demand is not older than it.
+    /// When the owner last wrote, `CLOCK_MONOTONIC` in nanoseconds, and until when what it holds counts if it says no more. Written last (Release), read first
+    /// (Acquire), so that the rest is not older.
     written_ns: AtomicU64,
+    valid_until_ns: AtomicU64,
 }
 
 const BYTES: usize = SLOTS * std::mem::size_of::<Slot>();
@@ -48,7 +50,7 @@ pub struct Board {
     slots: NonNull<Slot>,
     own: Option<usize>,
     pid: u32,
-    /// Keeps the file's name resolvable in /proc for whoever looks.
+    /// Holds the lock on our slot.
     _file: File,
 }
 
@@ -66,14 +68,19 @@ pub struct Others {
     pub before: u64,
 }
 
-/// What is asked of [`Board::hold`].
+/// What a process says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
-    pub wanted_bytes: u64,
-    /// Less is of no use.
-    pub least_bytes: u64,
-    /// What all together may hold.
+pub struct Word {
+    pub demand_bytes: u64,
+    /// What it takes the whole budget for.
     pub whole_bytes: u64,
+    /// So long what it holds counts, should it say no more.
+    pub valid_ns: u64,
+}
+
+/// What somebody wants who said so some time ago.
+pub fn faded(demand_bytes: u64, age_ns: u64) -> u64 {
+    (u128::from(demand_bytes) * u128::from(WISH_NS.saturating_sub(age_ns)) / u128::from(WISH_NS)) as u64
 }
 
 impl Board {
@@ -128,19 +135,11 @@ impl Board {
 
     fn take_slot(&self) -> Option<usize> {
         let now = monotonic_ns();
-        let is_free = |slot: &Slot| {
-            let pid = slot.pid.load(Ordering::Acquire);
-            let quiet = now.saturating_sub(slot.written_ns.load(Ordering::Acquire)) > ABANDONED_NS;
-            (pid == 0 || (quiet && !exists(pid))).then_some(pid)
-        };
-        let own = self.slots().iter().position(|slot| {
-            is_free(slot).is_some_and(|pid| {
-                // Pairs with the load above in another process: only one takes it.
-                slot.pid.compare_exchange(pid, self.pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            })
-        })?;
-        self.slots()[0].used.fetch_max(own as u32 + 1, Ordering::AcqRel);
-        // What the one before held is forgotten with it.
+        let counts = |place: &usize| self.slots()[*place].valid_until_ns.load(Ordering::Acquire) > now;
+        // What the last owner of a slot has granted may still be under way: rather one where it is not.
+        let (fresh, stale): (Vec<usize>, Vec<usize>) = (0..SLOTS).partition(counts);
+        let own = stale.into_iter().chain(fresh).find(|&place| lock(&self._file, place))?;
+        self.slots()[0].used.fetch_max(own as u64 + 1, Ordering::AcqRel);
         claim::lower(&self.slots()[own].held_bytes, 0);
         Some(own)
     }
@@ -149,35 +148,42 @@ impl Board {
         self.own.map(|own| &self.slots()[own])
     }
 
-    /// The slots of the others that were written within the last `fresh_ns`, with their places.
-    fn fresh(&self, fresh_ns: u64) -> impl Iterator<Item = (usize, &Slot)> {
-        let now = monotonic_ns();
-        let own = self.own.unwrap_or(SLOTS);
+    /// The slots of the others, with their places.
+    fn others_slots(&self) -> impl Iterator<Item = (usize, &Slot)> {
         let used = self.slots()[0].used.load(Ordering::Acquire) as usize;
-        self.slots()[..used.min(SLOTS)].iter().enumerate().filter(move |&(place, slot)| {
-            place != own && now.saturating_sub(slot.written_ns.load(Ordering::Acquire)) <= fresh_ns
-        })
+        let own = self.own;
+        self.slots()[..used.min(SLOTS)].iter().enumerate().filter(move |&(place, _)| Some(place) != own)
     }
 
-    /// Says what this process wants now.
-    pub fn publish(&self, demand_bytes: u64) {
-        if let Some(slot) = self.own() {
-            slot.demand_bytes.store(demand_bytes, Ordering::Relaxed);
-            slot.written_ns.store(monotonic_ns(), Ordering::Release);
+    /// Says what this process wants. Returns what it still holds: nothing, if it was silent for longer than it had said, as the others do not count it any more.
+    pub fn publish(&self, word: Word) -> u64 {
+        let Some(slot) = self.own() else { return 0 };
+        let now = monotonic_ns();
+        if slot.valid_until_ns.load(Ordering::Relaxed) < now {
+            claim::lower(&slot.held_bytes, 0);
         }
+        slot.demand_bytes.store(word.demand_bytes, Ordering::Relaxed);
+        slot.whole_bytes.store(word.whole_bytes, Ordering::Relaxed);
+        slot.written_ns.store(now, Ordering::Release);
+        slot.valid_until_ns.store(now.saturating_add(word.valid_ns), Ordering::Release);
+        slot.held_bytes.load(Ordering::Relaxed)
     }
 
-    /// Holds more, if the others leave it: those who said something within the last `fresh_ns`. What is held from now on; without a slot what the others
-    /// leave, and they do not see it. Call [`Board::publish`] before, or they take this process for dead.
-    pub fn hold(&self, claim: Claim, fresh_ns: u64) -> u64 {
-        let others = || {
-            self.fresh(fresh_ns).map(|(_, slot)| slot.held_bytes.load(Ordering::Acquire)).fold(0, u64::saturating_add)
+    /// Holds as much as is wanted, or less, if the others hold too much of the whole budget: the largest that anybody takes it for. Less than `least_bytes` is of no use.
+    /// What is held from now on; without a slot what the others leave, and they do not see it. To be called after [`Board::publish`].
+    pub fn hold(&self, wanted_bytes: u64, least_bytes: u64, whole_bytes: u64) -> u64 {
+        let free = || {
+            let now = monotonic_ns();
+            let valid = self.others_slots().filter(|(_, slot)| slot.valid_until_ns.load(Ordering::Acquire) >= now);
+            let (held, whole) = valid.fold((0u64, whole_bytes), |(held, whole), (_, slot)| {
+                let more = slot.held_bytes.load(Ordering::Acquire);
+                (held.saturating_add(more), whole.max(slot.whole_bytes.load(Ordering::Relaxed)))
+            });
+            whole.saturating_sub(held)
         };
         match self.own() {
-            Some(slot) => {
-                claim::raise(&slot.held_bytes, claim.wanted_bytes, claim.least_bytes, claim.whole_bytes, others)
-            }
-            None => claim.wanted_bytes.min(claim.whole_bytes.saturating_sub(others())),
+            Some(slot) => claim::raise(&slot.held_bytes, wanted_bytes, least_bytes, free),
+            None => wanted_bytes.min(free()),
         }
     }
 
@@ -188,13 +194,15 @@ impl Board {
         }
     }
 
-    /// What the others want, as said within the last `fresh_ns`.
-    pub fn others(&self, fresh_ns: u64) -> Others {
+    /// What the others want.
+    pub fn others(&self) -> Others {
+        let now = monotonic_ns();
         let own = self.own.unwrap_or(SLOTS);
         let mut others = Others::default();
-        for (place, slot) in self.fresh(fresh_ns) {
-            let demand = slot.demand_bytes.load(Ordering::Relaxed);
-            if demand > 0 && slot.pid.load(Ordering::Relaxed) != 0 {
+        for (place, slot) in self.others_slots() {
+            let age_ns = now.saturating_sub(slot.written_ns.load(Ordering::Acquire));
+            let demand = faded(slot.demand_bytes.load(Ordering::Relaxed), age_ns);
+            if demand > 0 {
                 others.demands.push(demand);
                 others.before += u64::from(place < own);
             }
@@ -205,99 +213,118 @@ impl Board {
 
 impl Drop for Board {
     fn drop(&mut self) {
-        // A forked child shares the mapping, not the slot.
+        // A forked child shares the mapping, not the slot. What this one holds has been granted, and counts for as long as it said.
         if self.pid == std::process::id()
             && let Some(slot) = self.own()
         {
-            // What it holds has been granted: that it counts ends with the grants.
             slot.demand_bytes.store(0, Ordering::Relaxed);
-            slot.pid.store(0, Ordering::Release);
         }
         // SAFETY: mapped by `open_at`, and not used after this.
         unsafe { libc::munmap(self.slots.as_ptr().cast(), BYTES) };
     }
 }
 
-fn exists(pid: u32) -> bool {
-    // SAFETY: signal 0 only asks.
-    let result = unsafe { libc::kill(pid as libc::pid_t, 0) };
-    result == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
+/// Takes the lock on a slot, unless somebody has it. It is this opening's of the file, and ends with it.
+fn lock(file: &File, place: usize) -> bool {
+    // SAFETY: all zero is a valid `flock`.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    (range.l_type, range.l_whence) = (libc::F_WRLCK as libc::c_short, libc::SEEK_SET as libc::c_short);
+    (range.l_start, range.l_len) = (place as libc::off_t, 1);
+    // SAFETY: an open file, and a range that outlives the call.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) == 0 }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const FRESH_NS: u64 = 10_000_000_000;
+    const VALID_NS: u64 = 10_000_000_000;
 
     fn place(name: &str) -> PathBuf {
         std::env::temp_dir().join(format!("ropeway-board-{name}-{}", std::process::id()))
+    }
+
+    fn wants(demand_bytes: u64) -> Word {
+        Word { demand_bytes, whole_bytes: 100, valid_ns: VALID_NS }
+    }
+
+    /// What others want fades by the time it takes to look.
+    fn about(others: &Others) -> (Vec<u64>, u64) {
+        (others.demands.iter().map(|demand| demand.next_multiple_of(100_000)).collect(), others.before)
     }
 
     #[test]
     fn everybody_sees_what_the_others_want() {
         let path = place("sees");
         let boards: Vec<Board> = (0..3).map(|_| Board::open_at(path.clone()).unwrap()).collect();
-        boards[0].publish(1000);
-        boards[1].publish(500);
-        assert_eq!(boards[2].others(FRESH_NS), Others { demands: vec![1000, 500], before: 2 });
-        assert_eq!(boards[0].others(FRESH_NS), Others { demands: vec![500], before: 0 });
-        boards[1].publish(0);
-        assert_eq!(boards[0].others(FRESH_NS), Others::default());
+        // As often as it takes on a busy machine: the wish is young when it is read.
+        let seen = (0..1000).any(|_| {
+            boards[0].publish(wants(1_000_000));
+            boards[1].publish(wants(500_000));
+            about(&boards[2].others()) == (vec![1_000_000, 500_000], 2)
+                && about(&boards[0].others()) == (vec![500_000], 0)
+        });
+        assert!(seen);
+        boards[1].publish(wants(0));
+        assert_eq!(boards[0].others(), Others::default());
         std::fs::remove_file(path).unwrap();
     }
 
     #[test]
-    fn who_fell_silent_counts_for_nothing_and_who_left_frees_the_slot() {
-        let path = place("silent");
-        let one = Board::open_at(path.clone()).unwrap();
-        let other = Board::open_at(path.clone()).unwrap();
-        other.publish(1000);
-        assert_eq!(one.others(FRESH_NS).demands, [1000]);
-        std::thread::sleep(std::time::Duration::from_millis(5));
-        assert_eq!(one.others(1_000_000), Others::default());
-        let own = other.own;
-        drop(other);
-        let third = Board::open_at(path.clone()).unwrap();
-        assert_eq!(third.own, own);
-        std::fs::remove_file(path).unwrap();
+    fn a_wish_fades() {
+        assert_eq!([0, WISH_NS / 4, WISH_NS, u64::MAX].map(|age_ns| faded(1000, age_ns)), [1000, 750, 0, 0]);
+        assert_eq!(faded(u64::MAX, 0), u64::MAX);
     }
 
     #[test]
-    fn who_holds_something_leaves_the_others_the_rest_and_a_dead_one_holds_it_until_it_is_stale() {
+    fn who_holds_something_leaves_the_others_the_rest() {
         let path = place("holds");
         let boards: Vec<Board> = (0..3).map(|_| Board::open_at(path.clone()).unwrap()).collect();
-        boards.iter().for_each(|board| board.publish(1000));
-        let claim = |wanted_bytes| Claim { wanted_bytes, least_bytes: 10, whole_bytes: 100 };
-        assert_eq!(boards[0].hold(claim(60), FRESH_NS), 60);
-        assert_eq!(boards[1].hold(claim(35), FRESH_NS), 35);
-        assert_eq!(boards[2].hold(claim(50), FRESH_NS), 0, "what is left is of no use");
+        boards.iter().for_each(|board| assert_eq!(board.publish(wants(1000)), 0));
+        assert_eq!(boards[0].hold(60, 10, 100), 60);
+        assert_eq!(boards[1].hold(35, 10, 100), 35);
+        assert_eq!(boards[2].hold(50, 10, 100), 0, "what is left is of no use");
         boards[0].release(20);
-        assert_eq!(boards[2].hold(claim(50), FRESH_NS), 45);
-        assert_eq!(boards[2].hold(claim(30), FRESH_NS), 45, "only a release makes it less");
-        drop(boards);
-        let [one, _] = [(), ()].map(|()| Board::open_at(path.clone()).unwrap());
-        one.publish(1000);
-        assert_eq!(one.hold(claim(100), FRESH_NS), 100 - 45, "of the last one's slot nobody has taken over");
-        std::thread::sleep(std::time::Duration::from_millis(2));
-        one.publish(1000);
-        assert_eq!(one.hold(claim(100), 1_000_000), 100);
+        assert_eq!(boards[2].hold(50, 10, 100), 45);
+        assert_eq!(boards[2].hold(30, 10, 100), 45, "only a release makes it less");
+        assert_eq!(boards[0].hold(30, 10, 40), 20, "whoever takes the budget for less");
+        boards[2].release(0);
+        assert_eq!(boards[0].hold(30, 10, 40), 30, "measures by those who take it for more");
         std::fs::remove_file(path).unwrap();
     }
 
     #[test]
-    fn a_dead_owner_loses_its_slot_and_more_processes_than_slots_still_work() {
+    fn what_the_dead_and_the_silent_hold_counts_for_as_long_as_they_said() {
+        let path = place("silent");
+        let [one, other] = [(); 2].map(|()| Board::open_at(path.clone()).unwrap());
+        let short = Word { valid_ns: 20_000_000, ..wants(1000) };
+        other.publish(short);
+        assert_eq!(other.hold(70, 10, 100), 70);
+        one.publish(wants(1000));
+        let held = one.hold(100, 10, 100);
+        assert!(held == 30 || other.publish(short) == 0, "the machine stood still, or {held}");
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        assert_eq!(one.hold(100, 10, 100), 100);
+        assert_eq!(other.publish(wants(1000)), 0, "it knows");
+        assert_eq!(other.hold(50, 10, 100), 0);
+        drop(one);
+        assert_eq!(other.hold(50, 10, 100), 0, "what has been granted is still under way");
+        let third = Board::open_at(path.clone()).unwrap();
+        assert_eq!(third.own, Some(2), "another slot is better");
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_slot_is_free_when_its_owner_has_gone_and_more_processes_than_slots_still_work() {
         let path = place("dead");
-        let boards: Vec<Board> = (0..SLOTS + 2).map(|_| Board::open_at(path.clone()).unwrap()).collect();
-        assert_eq!(boards[SLOTS].own, None);
-        boards[SLOTS].publish(7);
-        boards[3].publish(7);
-        assert_eq!(boards[SLOTS + 1].others(FRESH_NS).demands, [7]);
-        // Nobody has that number, and it has never written.
-        boards[0].slots()[5].pid.store(u32::MAX / 2, Ordering::Relaxed);
-        boards[0].slots()[5].written_ns.store(0, Ordering::Relaxed);
-        let late = Board::open_at(path.clone()).unwrap();
-        assert_eq!(late.own, Some(5));
+        let mut boards: Vec<Board> = (0..SLOTS + 2).map(|_| Board::open_at(path.clone()).unwrap()).collect();
+        assert!(boards[SLOTS].own.is_none());
+        boards[SLOTS].publish(wants(7));
+        boards[3].publish(wants(7));
+        assert_eq!(boards[3].hold(70, 1, 100), 70);
+        assert_eq!(boards[SLOTS + 1].hold(100, 1, 100), 30);
+        drop(boards.remove(5));
+        assert_eq!(Board::open_at(path.clone()).unwrap().own, Some(5));
         std::fs::remove_file(path).unwrap();
     }
 }

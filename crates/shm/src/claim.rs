@@ -5,9 +5,9 @@
 
 use crate::atomic::{AtomicU64, Ordering, fence};
 
-/// Raises `own` up to `wanted`, as far as `whole` allows beside what `others` hold: they are read by that call. It is not raised to less than `least`, which
-/// would be of no use. Returns what is held from now on.
-pub fn raise(own: &AtomicU64, wanted: u64, least: u64, whole: u64, others: impl FnOnce() -> u64) -> u64 {
+/// Raises `own` up to `wanted`, as far as the others leave it: `free` looks how much that is. It is not raised to less than `least`, which would be of no use. Returns
+/// what is held from now on.
+pub fn raise(own: &AtomicU64, wanted: u64, least: u64, free: impl FnOnce() -> u64) -> u64 {
     // Nobody else writes it.
     let before = own.load(Ordering::Relaxed);
     if wanted <= before {
@@ -16,7 +16,7 @@ pub fn raise(own: &AtomicU64, wanted: u64, least: u64, whole: u64, others: impl 
     own.store(wanted, Ordering::Relaxed);
     // "Store, then look": of two of these fences the later one sees the store before the earlier one.
     fence(Ordering::SeqCst);
-    let most = whole.saturating_sub(others());
+    let most = free();
     if wanted <= most {
         return wanted;
     }
@@ -48,9 +48,8 @@ mod loom_tests {
             // Relaxed: what checks must not order anything.
             let used = Arc::new(AtomicU64::new(0));
             let claims = |own: usize, wanted: u64, held: &[AtomicU64; 3], used: &AtomicU64| {
-                let others =
-                    || (0..3).filter(|&other| other != own).map(|other| held[other].load(Ordering::Acquire)).sum();
-                let bytes = raise(&held[own], wanted, 1, WHOLE, others);
+                let others = || (0..3).filter(|&other| other != own).map(|other| held[other].load(Ordering::Acquire));
+                let bytes = raise(&held[own], wanted, 1, || WHOLE.saturating_sub(others().sum()));
                 assert!(used.fetch_add(bytes, Ordering::Relaxed) + bytes <= WHOLE);
                 used.fetch_sub(bytes, Ordering::Relaxed);
                 lower(&held[own], 0);
