@@ -79,8 +79,9 @@ pub const ALL: &[Case] = &[
     Case { name: "wire-port", about: "two hosts: one stream at 1 Gbit/s, 128 KiB", needs: BOX, measure: ports::port },
     Case { name: "wire-messages", about: "two hosts: messages at 1 Gbit/s", needs: BOX, measure: ports::messages },
     Case { name: "wire-incast", about: "2, 8 and 32 hosts send to one", needs: BOX, measure: ports::incast },
-    Case { name: "wire-incast-slow", about: "the same at 100 Mbit/s", needs: BOX, measure: ports::incast_slow },
-    Case { name: "wire-incast-busy", about: "the same beside two hogs", needs: BOX, measure: ports::incast_busy },
+    Case { name: "wire-incast-rounds", about: "the same, all at once", needs: BOX, measure: ports::incast_rounds },
+    Case { name: "wire-incast-slow", about: "that at 100 Mbit/s", needs: BOX, measure: ports::incast_slow },
+    Case { name: "wire-incast-busy", about: "incasts beside two hogs", needs: BOX, measure: ports::incast_busy },
     Case { name: "wire-messages-slow", about: "messages at 100 Mbit/s", needs: BOX, measure: ports::messages_slow },
     Case { name: "wire-beside", about: "one stream beside cubic flows", needs: BOX, measure: ports::beside },
 ];

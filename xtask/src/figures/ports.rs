@@ -124,76 +124,126 @@ type ByCarrier = [Vec<f64>; 3];
 /// Carriers, and what their full packets carry.
 const ARMS: [(&str, f64); 3] = [("tcp", TCP_PAYLOAD), ("udp", UDP_PAYLOAD), ("packet", PACKET_PAYLOAD)];
 
-/// Senders and bytes of the rounds, after figure 20 of document 2.
-const INCAST: [(usize, &str); 6] =
-    [(2, "65536"), (2, "1048576"), (8, "65536"), (8, "1048576"), (32, "65536"), (32, "262144")];
+/// An incast: what all senders do, how many they are and the bytes of a message.
+struct Incast {
+    /// The case of the program that measures, and what it is called.
+    case: (&'static str, &'static str),
+    loads: &'static [(usize, &'static str)],
+    speed: Speed,
+    hogs: usize,
+}
 
-/// The same at a lower rate, where a round of the largest takes ten times as long.
-const INCAST_SLOW: [(usize, &str); 4] = [(2, "262144"), (8, "65536"), (32, "65536"), (32, "262144")];
+/// As document 2 did for figure 20: every sender's next message follows the answer to its last.
+const EACH_AGAIN: (&str, &str) = ("incast", "");
+/// The next ones begin when all have arrived, all in one moment.
+const ALL_AGAIN: (&str, &str) = ("rounds", " in rounds");
 
-/// Beside so many programs that want a processor each.
-const INCAST_BUSY: [(usize, &str); 1] = [(8, "262144")];
-const HOGS: usize = 2;
-
-/// A case may take two minutes.
+/// Shorter messages are compared with TCP only.
+const LONG_BYTES: u64 = 64 << 10;
+/// A measurement takes a second at least, ten messages of each sender and two hundred of all.
+const INCAST_SECONDS: f64 = 1.0;
+const MESSAGES_EACH: f64 = 10.0;
+const MESSAGES: f64 = 200.0;
+/// All of them take eight minutes.
 const INCAST_ROUNDS: u32 = 2;
 
-/// Many send to one at once, and again when all have arrived.
+/// Many send to one.
 pub fn incast(bed: &Bed) -> Result<Vec<Row>> {
-    incast_at(bed, &FAST, &INCAST, 0)
+    let loads = &[
+        (2, "1024"),
+        (2, "16384"),
+        (2, "65536"),
+        (2, "262144"),
+        (2, "1048576"),
+        (2, "4194304"),
+        (8, "1024"),
+        (8, "16384"),
+        (8, "65536"),
+        (8, "262144"),
+        (8, "1048576"),
+        (8, "4194304"),
+        (32, "1024"),
+        (32, "16384"),
+        (32, "65536"),
+        (32, "262144"),
+        (32, "1048576"),
+        (32, "4194304"),
+    ];
+    incast_of(bed, &Incast { case: EACH_AGAIN, loads, speed: FAST, hogs: 0 })
 }
 
-/// At a rate that leaves the processors idle.
+/// All of them at once, and again when all have arrived.
+pub fn incast_rounds(bed: &Bed) -> Result<Vec<Row>> {
+    let loads = &[(2, "65536"), (2, "1048576"), (8, "65536"), (8, "1048576"), (32, "65536"), (32, "262144")];
+    incast_of(bed, &Incast { case: ALL_AGAIN, loads, speed: FAST, hogs: 0 })
+}
+
+/// The same at a rate that leaves the processors idle.
 pub fn incast_slow(bed: &Bed) -> Result<Vec<Row>> {
-    incast_at(bed, &SLOW, &INCAST_SLOW, 0)
+    let loads = &[(2, "262144"), (8, "65536"), (32, "65536"), (32, "262144")];
+    incast_of(bed, &Incast { case: ALL_AGAIN, loads, speed: SLOW, hogs: 0 })
 }
 
-/// Beside CPU hogs.
+/// Beside so many programs that want a processor each.
 pub fn incast_busy(bed: &Bed) -> Result<Vec<Row>> {
-    incast_at(bed, &FAST, &INCAST_BUSY, HOGS)
+    let loads = &[(8, "262144")];
+    [EACH_AGAIN, ALL_AGAIN].into_iter().try_fold(Vec::new(), |rows, case| {
+        Ok([rows, incast_of(bed, &Incast { case, loads, speed: FAST, hogs: 2 })?].concat())
+    })
 }
 
-fn incast_at(bed: &Bed, speed: &Speed, cases: &[(usize, &str)], hogs: usize) -> Result<Vec<Row>> {
-    let most = cases.iter().map(|(senders, _)| senders).max().expect("some");
+fn incast_of(bed: &Bed, incast: &Incast) -> Result<Vec<Row>> {
+    let Incast { case: (case, manner), loads, speed, hogs } = incast;
+    let most = loads.iter().map(|(senders, _)| senders).max().expect("some");
     let count = (most + 1).to_string();
     let hosts = Hosts::up(bed, &[&["--hosts", &count], &speed.options()[..]].concat())?;
     let busy: Vec<Process> =
-        (0..hogs).map(|_| hosts.hosts.spawn("h1", &command("sh", ["-c", "while :; do :; done"]))).collect();
+        (0..*hogs).map(|_| hosts.hosts.spawn("h1", &command("sh", ["-c", "while :; do :; done"]))).collect();
     let mut rows = Vec::new();
-    for &(senders, bytes) in cases {
-        let [mut shares, mut tails, mut drops]: [ByCarrier; 3] = Default::default();
+    for &(senders, bytes) in *loads {
+        let message_bytes: u64 = bytes.parse()?;
+        let ideal_us = |payload: f64| {
+            let gbit_per_s = speed.gbit_per_s * payload / FRAME_BYTES;
+            (gbit_per_s, senders as f64 * message_bytes as f64 * 8.0 / 1e3 / gbit_per_s)
+        };
+        let messages = MESSAGES_EACH.max(MESSAGES / senders as f64);
+        let messages = messages.max(INCAST_SECONDS * 1e6 / ideal_us(UDP_PAYLOAD).1).ceil();
+        let seconds = (ideal_us(UDP_PAYLOAD).1 * messages / 1e6).to_string();
+        let messages = messages.to_string();
+        let long = ["--bytes", bytes, "--seconds", &seconds, "--messages", &messages];
+        let [mut rates, mut shares, mut tails, mut drops]: [ByCarrier; 4] = Default::default();
         for _ in 0..bed.rounds().min(INCAST_ROUNDS) {
             for (arm, (carrier, payload)) in ARMS.iter().enumerate() {
                 let (servers, own, peers) = hosts.servers(carrier, senders);
                 let before = hosts.hosts.port("h1").drops;
-                let case = ["rounds", &own, &peers, "--bytes", bytes, "--seconds", speed.seconds];
-                let client = hosts.program(&case, None, &[]);
+                let client = hosts.program(&[&[*case, &own, &peers], &long[..]].concat(), None, &[]);
                 bed.note(&named(&client));
                 let shown = hosts.hosts.run("h1", &client, LIMIT);
                 servers.iter().for_each(|server| drop(server.kill()));
                 let measured = parse(&shown.stdout).map_err(|e| format!("{carrier}: {e}: {}", shown.stderr))?;
                 let dropped = (hosts.hosts.port("h1").drops - before) as f64;
-                let gbit_per_s = speed.gbit_per_s * payload / FRAME_BYTES;
-                let ideal_us = senders as f64 * bytes.parse::<f64>()? * 8.0 / 1e3 / gbit_per_s;
+                let (gbit_per_s, ideal_us) = ideal_us(*payload);
+                rates[arm].push(number(&measured, "gbit_per_s"));
                 shares[arm].push(number(&measured, "gbit_per_s") * 100.0 / gbit_per_s);
                 tails[arm].push(number(&measured, "p99_us") / ideal_us);
                 drops[arm].push(dropped);
                 bed.keep(json!({ "carrier": carrier, "senders": senders, "drops": dropped, "measured": measured }));
             }
         }
-        let (shown, beside) = (speed.shown, if hogs > 0 { " beside two CPU hogs" } else { "" });
-        let name = |carrier: &str| {
-            let kib = bytes.parse::<u64>().unwrap_or(0) >> 10;
-            format!("{senders} senders of {kib} KiB at once{shown}{beside}, {carrier}")
-        };
+        let (shown, beside) = (speed.shown, if *hogs > 0 { " beside two CPU hogs" } else { "" });
+        let kib = message_bytes >> 10;
         for (arm, carrier) in [(1, "udp"), (2, "packet")] {
+            let name = format!("{senders} senders of {kib} KiB{manner}{shown}{beside}, {carrier}");
             let pair = |values: &ByCarrier| Rounds { tcp: values[0].clone(), ropeway: values[arm].clone() };
             let goal = match hogs {
                 0 => Goal::Above { at_least: 97.0, aim: 99.0 },
                 _ => Goal::Above { at_least: 75.0, aim: 97.0 },
             };
-            rows.push(Row::between_hosts(&name(carrier), ("%", Better::More), goal, pair(&shares)));
-            if hogs == 0 {
+            rows.push(match message_bytes < LONG_BYTES {
+                true => Row::between_hosts(&name, GBIT, Goal::Times { at_least: 1.0, aim: 1.5 }, pair(&rates)),
+                false => Row::between_hosts(&name, ("%", Better::More), goal, pair(&shares)),
+            });
+            if *hogs == 0 && message_bytes >= LONG_BYTES {
                 let goal = Goal::Below { at_most: 1.1, aim: 1.03 };
                 let what = "its p99 completion, of the ideal";
                 rows.push(Row::between_hosts(what, ("x", Better::Less), goal, pair(&tails)));

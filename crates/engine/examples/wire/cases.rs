@@ -15,11 +15,15 @@ const END_BYTES: usize = 1;
 const STREAM_BYTES: usize = 256 << 10;
 /// Rounds before anything counts.
 const WARM_UP: Duration = Duration::from_millis(200);
+/// And messages: this part of those that count.
+const WARM_UP_PART: usize = 10;
 
 #[derive(Debug)]
 pub struct Case<'a> {
     pub bytes: usize,
     pub seconds: f64,
+    /// Of each peer.
+    pub messages: usize,
     pub peers: Vec<&'a str>,
 }
 
@@ -162,6 +166,63 @@ impl Case<'_> {
             bytes as f64 * 1e3 / self.bytes as f64 / ns as f64,
             carrier.counters()
         );
+    }
+
+    /// Every peer sends a message, is answered with one byte when it is here, and sends the next one, until each has sent so many: as many are under way as there are
+    /// peers.
+    pub fn incast(&self, carrier: &dyn Carrier) {
+        let mut connections: Vec<_> = self.peers.iter().map(|peer| carrier.connect(peer, Kind::Messages)).collect();
+        connections.iter_mut().for_each(|connection| hello(&mut **connection, SOURCE, self.bytes));
+        self.messages_of_each(carrier, &mut connections, self.messages.div_ceil(WARM_UP_PART));
+        let begin = Instant::now();
+        let mut samples = self.messages_of_each(carrier, &mut connections, self.messages);
+        let ns = begin.elapsed().as_nanos();
+        samples.sort_unstable();
+        println!(
+            r#"{{"case":"incast","bytes":{},"senders":{},"gbit_per_s":{:.4},"median_us":{:.1},"p99_us":{:.1},"messages":{},"counters":{}}}"#,
+            self.bytes,
+            connections.len(),
+            (samples.len() * self.bytes) as f64 * 8.0 / ns as f64,
+            quantile(&samples, 0.5) / 1e3,
+            quantile(&samples, 0.99) / 1e3,
+            samples.len(),
+            carrier.counters()
+        );
+    }
+
+    /// What each of these messages took, from its question to its end.
+    fn messages_of_each(
+        &self,
+        carrier: &dyn Carrier,
+        connections: &mut [Box<dyn Connection>],
+        messages: usize,
+    ) -> Vec<u64> {
+        let handles: Vec<_> = connections.iter().map(|connection| connection.handle()).collect();
+        connections.iter_mut().for_each(|connection| connection.send(&[1]));
+        // Of each: messages that are missing, when the last one was asked for, and what of it has arrived.
+        let mut senders = vec![(messages, Instant::now(), 0); connections.len()];
+        let (mut buffer, mut ready, mut next) = (vec![0; self.bytes], Vec::new(), 0);
+        let mut samples = Vec::new();
+        while samples.len() < messages * connections.len() {
+            carrier.any(&handles, next, &mut ready);
+            for place in ready.drain(..) {
+                next = (place + 1) % connections.len();
+                let (missing, asked, arrived) = &mut senders[place];
+                match connections[place].receive_some(&mut buffer[*arrived..]) {
+                    0 => panic!("a server has gone"),
+                    count => *arrived += count,
+                }
+                if *arrived < self.bytes {
+                    continue;
+                }
+                samples.push(asked.elapsed().as_nanos() as u64);
+                (*missing, *asked, *arrived) = (*missing - 1, Instant::now(), 0);
+                if *missing > 0 {
+                    connections[place].send(&[1]);
+                }
+            }
+        }
+        samples
     }
 
     /// All peers send so many bytes at once, and the next round begins when all of them are here.

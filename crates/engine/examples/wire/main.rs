@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! wire serve CARRIER:LOCAL
-//! wire CASE CARRIER:LOCAL PEER[,PEER...] [--bytes N] [--seconds S]
+//! wire CASE CARRIER:LOCAL PEER[,PEER...] [--bytes N] [--seconds S] [--messages M]
 //! ```
 //! Carriers: `udp:ADDRESS:PORT`, `packet:DEVICE` and `xdp:DEVICE` are engines; `tcp:ADDRESS:PORT` is a blocking socket, `tcp-spin:` one that polls; `raw-udp:ADDRESS:PORT` and
 //! `raw-packet:DEVICE` are the floor under the engines: the same links without a protocol (`pingpong` and `messages` only); `raw-udp-batch:` sends 64 messages a call (`sendmmsg`). A PEER is `ADDRESS:PORT` or a MAC address.
 //!
 //! Cases: `pingpong` (messages and answers), `stream` (one direction, sends of 256 KiB), `messages` (one direction, a send for each), `rounds` (asks all peers for
-//! so many bytes each and waits for all: an incast). Each prints one line of JSON. Environment: `SPIN_US`; `TUNE=NAME=VALUE,...`; `ROPEWAY_KEY_FILE`; `CONGESTION` for TCP
+//! so many bytes each and waits for all: an incast of one moment), `incast` (asks each peer again when what it sent is here, as in document 2: its next
+//! message follows the answer to the last, M in all). Each prints one line of JSON. Environment: `SPIN_US`; `TUNE=NAME=VALUE,...`; `ROPEWAY_KEY_FILE`; `CONGESTION` for TCP
 //! (`cubic` unless told otherwise).
 
 mod carriers {
@@ -29,6 +30,16 @@ pub trait Connection: Send {
     fn receive_some(&mut self, into: &mut [u8]) -> usize;
     /// Nothing more will be sent.
     fn finish(&mut self);
+    /// What [`Carrier::any`] is told of it.
+    fn handle(&self) -> Handle {
+        panic!("it can only be waited for alone")
+    }
+}
+
+/// A connection to wait for, beside others.
+pub enum Handle {
+    Channel(ropeway_engine::ChannelId),
+    Socket(std::net::TcpStream),
 }
 
 /// What is asked of a connection.
@@ -42,6 +53,10 @@ pub enum Kind {
 pub trait Carrier: Sync {
     fn accept(&self, kind: Kind) -> Box<dyn Connection>;
     fn connect(&self, peer: &str, kind: Kind) -> Box<dyn Connection>;
+    /// Waits until some of these can be read, and adds their places to `ready`; who looks at one looks from place `first` on.
+    fn any(&self, _connections: &[Handle], _first: usize, _ready: &mut Vec<usize>) {
+        panic!("it has one connection")
+    }
     /// What the carrier counted, as JSON.
     fn counters(&self) -> String {
         "null".into()
@@ -71,6 +86,7 @@ fn main() {
             let case = cases::Case {
                 bytes: option("--bytes").unwrap_or(64.0) as usize,
                 seconds: option("--seconds").unwrap_or(1.0),
+                messages: option("--messages").unwrap_or(100.0) as usize,
                 peers: peers.split(',').collect(),
             };
             let carrier = open(local);
@@ -79,7 +95,8 @@ fn main() {
                 "stream" => case.stream(&*carrier),
                 "messages" => case.messages(&*carrier),
                 "rounds" => case.rounds(&*carrier),
-                other => panic!("there is no case {other}: pingpong, stream, messages, rounds ({case:?})"),
+                "incast" => case.incast(&*carrier),
+                other => panic!("there is no case {other}: pingpong, stream, messages, rounds, incast ({case:?})"),
             }
         }
         _ => {

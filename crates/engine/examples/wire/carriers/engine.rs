@@ -1,6 +1,6 @@
 //! Ropeway's engine over a link.
 
-use crate::{Carrier, Connection, Kind};
+use crate::{Carrier, Connection, Handle, Kind};
 use ropeway_engine::key_file::Choice;
 use ropeway_engine::{ChannelId, Config, Engine, LinkId, Mode, Options, Target};
 use ropeway_link::packet::{self, PacketLink};
@@ -80,6 +80,15 @@ impl Carrier for Engines {
         Box::new(Channel { engine: self.engine.clone(), channel })
     }
 
+    fn any(&self, connections: &[Handle], first: usize, ready: &mut Vec<usize>) {
+        let channel = |handle: &Handle| match handle {
+            Handle::Channel(channel) => *channel,
+            Handle::Socket(_) => unreachable!("these are an engine's"),
+        };
+        let channels: Vec<ChannelId> = connections.iter().map(channel).collect();
+        ready.push(self.engine.wait_any(&channels, first, None).expect("a wait"));
+    }
+
     fn counters(&self) -> String {
         let counters = self.engine.counters();
         format!(
@@ -118,6 +127,10 @@ impl Connection for Channel {
 
     fn finish(&mut self) {
         let _ = self.engine.shutdown(self.channel);
+    }
+
+    fn handle(&self) -> Handle {
+        Handle::Channel(self.channel)
     }
 }
 

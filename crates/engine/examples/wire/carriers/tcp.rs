@@ -1,6 +1,8 @@
 //! The kernel's TCP, blocking or spinning.
 
-use crate::{Carrier, Connection, Kind};
+use crate::{Carrier, Connection, Handle, Kind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -23,6 +25,12 @@ impl Tcp {
         Tcp { local: local.parse().expect("an address"), spins, listeners: OnceLock::new() }
     }
 
+    /// By the congestion control that is asked for; accepted sockets have their listener's.
+    fn control(socket: impl AsFd) {
+        let control = std::env::var("CONGESTION").unwrap_or("cubic".into());
+        rustix::net::sockopt::set_tcp_congestion(socket, &control).expect("this congestion control");
+    }
+
     fn prepare(&self, stream: TcpStream) -> Box<dyn Connection> {
         stream.set_nodelay(true).expect("TCP_NODELAY");
         stream.set_nonblocking(self.spins).expect("O_NONBLOCK");
@@ -33,8 +41,11 @@ impl Tcp {
 impl Carrier for Tcp {
     fn accept(&self, kind: Kind) -> Box<dyn Connection> {
         let listeners = self.listeners.get_or_init(|| {
-            [Kind::Messages, Kind::Stream]
-                .map(|kind| TcpListener::bind(with_kind(self.local, kind)).expect("a free port"))
+            [Kind::Messages, Kind::Stream].map(|kind| {
+                let listener = TcpListener::bind(with_kind(self.local, kind)).expect("a free port");
+                Tcp::control(&listener);
+                listener
+            })
         });
         self.prepare(listeners[usize::from(kind == Kind::Stream)].accept().expect("a connection").0)
     }
@@ -42,9 +53,24 @@ impl Carrier for Tcp {
     fn connect(&self, peer: &str, kind: Kind) -> Box<dyn Connection> {
         let peer = with_kind(peer.parse().expect("an address"), kind);
         let stream = TcpStream::connect(peer).expect("a connection");
-        let control = std::env::var("CONGESTION").unwrap_or("cubic".into());
-        rustix::net::sockopt::set_tcp_congestion(stream.as_fd(), &control).expect("this congestion control");
+        Tcp::control(&stream);
         self.prepare(stream)
+    }
+
+    fn any(&self, connections: &[Handle], _: usize, ready: &mut Vec<usize>) {
+        fn wait(handle: &Handle) -> PollFd<'_> {
+            match handle {
+                Handle::Socket(stream) => PollFd::new(stream, PollFlags::IN),
+                Handle::Channel(_) => unreachable!("these are sockets"),
+            }
+        }
+        let mut waits: Vec<_> = connections.iter().map(wait).collect();
+        let patience = self.spins.then(Timespec::default);
+        match poll(&mut waits, patience.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => panic!("poll: {error}"),
+        }
+        ready.extend((0..waits.len()).filter(|&place| !waits[place].revents().is_empty()));
     }
 }
 
@@ -88,5 +114,9 @@ impl Connection for Socket {
 
     fn finish(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
+    }
+
+    fn handle(&self) -> Handle {
+        Handle::Socket(self.stream.try_clone().expect("a descriptor"))
     }
 }
