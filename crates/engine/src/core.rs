@@ -226,7 +226,8 @@ impl Core {
             self.arrived_at = now;
         }
         // Who waits has waited for this process's turn to grant, whatever arrived or not.
-        if arrived || may_grant || self.endpoint.has_open_batch() {
+        let may_grant = may_grant || self.endpoint.has_open_batch();
+        if arrived || may_grant {
             self.endpoint.finish_batch(now);
         }
         // What arrivals did to the timers is looked up now and then while there are many, and else when there are none.

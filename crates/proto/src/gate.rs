@@ -75,7 +75,7 @@ impl Demand {
 /// What all senders together want.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
-    /// What they have said they still have to send, and what was granted.
+    /// What was granted and what more could be.
     pub bytes: u64,
     /// The longest of their packets on the medium: less is of no use.
     pub packet_bytes: u64,
@@ -151,6 +151,10 @@ pub struct Gate {
     charged_bytes: u64,
     /// Senders that want or hold something.
     demanding: u64,
+    /// Somebody waits, and it is the budget that there is too little of.
+    is_short: bool,
+    /// What was granted to somebody who has gone has not been granted again.
+    has_freed: bool,
     suspect_bytes: u64,
     scan_at: Time,
     quanta: u64,
@@ -186,6 +190,8 @@ impl Gate {
             held: VecDeque::new(),
             charged_bytes: 0,
             demanding: 0,
+            is_short: false,
+            has_freed: false,
             suspect_bytes: 0,
             scan_at: Time::ZERO,
             quanta: 0,
@@ -290,7 +296,7 @@ impl Gate {
     /// What all senders together want of a shared budget.
     pub fn wish(&self) -> Wish {
         self.senders.iter().fold(Wish::default(), |wish, sender| Wish {
-            bytes: wish.bytes + sender.demand.backlog_bytes + sender.charged_bytes,
+            bytes: wish.bytes + sender.charged_bytes + sender.demand.wanted_packets * sender.demand.frame_bytes,
             packet_bytes: wish.packet_bytes.max(sender.demand.frame_bytes),
             lease_ns: wish.lease_ns.max(sender.demand.lease_ns),
         })
@@ -354,6 +360,7 @@ impl Gate {
     /// The association is gone.
     pub fn forget(&mut self, index: u32) {
         let sender = std::mem::take(self.sender(index));
+        self.has_freed |= sender.charged_bytes > 0;
         self.demanding -= u64::from(sender.demand.is_some());
         self.charged_bytes -= sender.charged_bytes;
         self.suspect_bytes -= if sender.suspect { sender.charged_bytes } else { 0 };
@@ -408,6 +415,16 @@ impl Gate {
         self.charged_bytes == 0 && self.waiting.is_empty()
     }
 
+    /// Whether somebody waited in vain for budget when grants were handed out last.
+    pub fn is_short(&self) -> bool {
+        self.is_short && !self.waiting.is_empty()
+    }
+
+    /// Whether budget has come free by the end of an association, which nobody who waits knows of.
+    pub fn has_freed(&self) -> bool {
+        self.has_freed
+    }
+
     /// Whether anybody waits for a grant.
     pub fn is_waited_at(&self) -> bool {
         !self.waiting.is_empty()
@@ -415,7 +432,9 @@ impl Gate {
 
     /// Hands out what is free: `grant(index, packets)` for each sender that gets some.
     pub fn distribute(&mut self, now: Time, mut grant: impl FnMut(u32, u64)) {
-        if self.waiting.is_empty() || self.grantable_bytes() == 0 {
+        self.has_freed = false;
+        self.is_short = !self.waiting.is_empty() && self.grantable_bytes() == 0;
+        if self.waiting.is_empty() || self.is_short {
             return;
         }
         while let Some(place) = self.choose() {
@@ -434,6 +453,7 @@ impl Gate {
                 if self.find_suspects(now) && cost <= self.free_bytes() {
                     continue;
                 }
+                self.is_short = true;
                 return;
             }
             self.leave_queue(place);

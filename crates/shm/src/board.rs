@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::claim;
 use crate::sys::monotonic_ns;
@@ -36,8 +36,8 @@ struct Slot {
     whole_bytes: AtomicU64,
     /// Bytes that this process may have granted at this time. Written by its owner, as [`claim`] says.
     held_bytes: AtomicU64,
-    /// When the owner last wrote, `CLOCK_MONOTONIC` in nanoseconds, and until when what it holds counts if it says no more. Written last (Release), read first
-    /// (Acquire), so that the rest is not older.
+    /// When the owner last wrote, and until when what it holds counts if it says no more. Written after the wish (Release) and read before it (Acquire), so that it is not
+    /// older.
     written_ns: AtomicU64,
     valid_until_ns: AtomicU64,
 }
@@ -50,6 +50,8 @@ pub struct Board {
     slots: NonNull<Slot>,
     own: Option<usize>,
     pid: u32,
+    /// Nanoseconds, the same in all processes.
+    clock: fn() -> u64,
     /// Holds the lock on our slot.
     _file: File,
 }
@@ -92,14 +94,15 @@ impl Board {
         let namespace = std::fs::metadata("/proc/self/ns/net")?.ino();
         // SAFETY: has no arguments and cannot fail.
         let user = unsafe { libc::geteuid() };
-        Board::open_at(PathBuf::from(format!("/dev/shm/ropeway-gate-{LAYOUT}-{user}-{namespace}")))
+        let path = PathBuf::from(format!("/dev/shm/ropeway-gate-{LAYOUT}-{user}-{namespace}"));
+        Board::open_at(path, monotonic_ns)
     }
 
-    /// The same at a given place.
+    /// The same at a given place, by a given clock.
     ///
     /// # Errors
     /// As [`Board::open`].
-    pub fn open_at(path: PathBuf) -> io::Result<Board> {
+    pub fn open_at(path: PathBuf, clock: fn() -> u64) -> io::Result<Board> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -123,7 +126,7 @@ impl Board {
             unsafe { libc::mmap(std::ptr::null_mut(), BYTES, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         let slots =
             NonNull::new(memory.cast()).filter(|_| memory != libc::MAP_FAILED).ok_or_else(io::Error::last_os_error)?;
-        let mut board = Board { slots, own: None, pid: std::process::id(), _file: file };
+        let mut board = Board { slots, own: None, pid: std::process::id(), clock, _file: file };
         board.own = board.take_slot();
         Ok(board)
     }
@@ -134,14 +137,19 @@ impl Board {
     }
 
     fn take_slot(&self) -> Option<usize> {
-        let now = monotonic_ns();
+        let now = self.now_ns();
         let counts = |place: &usize| self.slots()[*place].valid_until_ns.load(Ordering::Acquire) > now;
         // What the last owner of a slot has granted may still be under way: rather one where it is not.
-        let (fresh, stale): (Vec<usize>, Vec<usize>) = (0..SLOTS).partition(counts);
-        let own = stale.into_iter().chain(fresh).find(|&place| lock(&self._file, place))?;
+        let (counting, other): (Vec<usize>, Vec<usize>) = (0..SLOTS).partition(counts);
+        let own = other.into_iter().chain(counting).find(|&place| lock(&self._file, place))?;
         self.slots()[0].used.fetch_max(own as u64 + 1, Ordering::AcqRel);
         claim::lower(&self.slots()[own].held_bytes, 0);
         Some(own)
+    }
+
+    /// What time it is by the board's clock.
+    pub fn now_ns(&self) -> u64 {
+        (self.clock)()
     }
 
     fn own(&self) -> Option<&Slot> {
@@ -158,14 +166,17 @@ impl Board {
     /// Says what this process wants. Returns what it still holds: nothing, if it was silent for longer than it had said, as the others do not count it any more.
     pub fn publish(&self, word: Word) -> u64 {
         let Some(slot) = self.own() else { return 0 };
-        let now = monotonic_ns();
-        if slot.valid_until_ns.load(Ordering::Relaxed) < now {
-            claim::lower(&slot.held_bytes, 0);
-        }
+        let now = self.now_ns();
+        let was_valid_until = slot.valid_until_ns.load(Ordering::Relaxed);
         slot.demand_bytes.store(word.demand_bytes, Ordering::Relaxed);
         slot.whole_bytes.store(word.whole_bytes, Ordering::Relaxed);
         slot.written_ns.store(now, Ordering::Release);
         slot.valid_until_ns.store(now.saturating_add(word.valid_ns), Ordering::Release);
+        // "Store, then look": who looked before that store, and found nothing, did so before this look at the clock.
+        fence(Ordering::SeqCst);
+        if was_valid_until < self.now_ns() {
+            claim::lower(&slot.held_bytes, 0);
+        }
         slot.held_bytes.load(Ordering::Relaxed)
     }
 
@@ -173,7 +184,7 @@ impl Board {
     /// What is held from now on; without a slot what the others leave, and they do not see it. To be called after [`Board::publish`].
     pub fn hold(&self, wanted_bytes: u64, least_bytes: u64, whole_bytes: u64) -> u64 {
         let free = || {
-            let now = monotonic_ns();
+            let now = self.now_ns();
             let valid = self.others_slots().filter(|(_, slot)| slot.valid_until_ns.load(Ordering::Acquire) >= now);
             let (held, whole) = valid.fold((0u64, whole_bytes), |(held, whole), (_, slot)| {
                 let more = slot.held_bytes.load(Ordering::Acquire);
@@ -182,7 +193,15 @@ impl Board {
             whole.saturating_sub(held)
         };
         match self.own() {
-            Some(slot) => claim::raise(&slot.held_bytes, wanted_bytes, least_bytes, free),
+            Some(slot) => {
+                let held = claim::raise(&slot.held_bytes, wanted_bytes, least_bytes, free);
+                if slot.valid_until_ns.load(Ordering::Relaxed) >= self.now_ns() {
+                    return held;
+                }
+                // It took so long that nobody counts it.
+                claim::lower(&slot.held_bytes, 0);
+                0
+            }
             None => wanted_bytes.min(free()),
         }
     }
@@ -196,7 +215,7 @@ impl Board {
 
     /// What the others want.
     pub fn others(&self) -> Others {
-        let now = monotonic_ns();
+        let now = self.now_ns();
         let own = self.own.unwrap_or(SLOTS);
         let mut others = Others::default();
         for (place, slot) in self.others_slots() {
@@ -237,36 +256,42 @@ fn lock(file: &File, place: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
-    const VALID_NS: u64 = 10_000_000_000;
+    const VALID_NS: u64 = 10_000_000;
 
-    fn place(name: &str) -> PathBuf {
-        std::env::temp_dir().join(format!("ropeway-board-{name}-{}", std::process::id()))
+    thread_local! {
+        static NOW_NS: Cell<u64> = const { Cell::new(1) };
+    }
+
+    fn pass(ns: u64) {
+        NOW_NS.set(NOW_NS.get() + ns);
+    }
+
+    fn boards(name: &str, count: usize) -> (PathBuf, Vec<Board>) {
+        let path = std::env::temp_dir().join(format!("ropeway-board-{name}-{}", std::process::id()));
+        let boards = (0..count).map(|_| open(&path)).collect();
+        (path, boards)
+    }
+
+    fn open(path: &std::path::Path) -> Board {
+        Board::open_at(path.to_path_buf(), || NOW_NS.get()).unwrap()
     }
 
     fn wants(demand_bytes: u64) -> Word {
         Word { demand_bytes, whole_bytes: 100, valid_ns: VALID_NS }
     }
 
-    /// What others want fades by the time it takes to look.
-    fn about(others: &Others) -> (Vec<u64>, u64) {
-        (others.demands.iter().map(|demand| demand.next_multiple_of(100_000)).collect(), others.before)
-    }
-
     #[test]
     fn everybody_sees_what_the_others_want() {
-        let path = place("sees");
-        let boards: Vec<Board> = (0..3).map(|_| Board::open_at(path.clone()).unwrap()).collect();
-        // As often as it takes on a busy machine: the wish is young when it is read.
-        let seen = (0..1000).any(|_| {
-            boards[0].publish(wants(1_000_000));
-            boards[1].publish(wants(500_000));
-            about(&boards[2].others()) == (vec![1_000_000, 500_000], 2)
-                && about(&boards[0].others()) == (vec![500_000], 0)
-        });
-        assert!(seen);
+        let (path, boards) = boards("sees", 3);
+        boards[0].publish(wants(1000));
+        boards[1].publish(wants(500));
+        assert_eq!(boards[2].others(), Others { demands: vec![1000, 500], before: 2 });
+        assert_eq!(boards[0].others(), Others { demands: vec![500], before: 0 });
+        pass(WISH_NS / 2);
         boards[1].publish(wants(0));
-        assert_eq!(boards[0].others(), Others::default());
+        assert_eq!(boards[2].others(), Others { demands: vec![500], before: 1 });
         std::fs::remove_file(path).unwrap();
     }
 
@@ -278,8 +303,7 @@ mod tests {
 
     #[test]
     fn who_holds_something_leaves_the_others_the_rest() {
-        let path = place("holds");
-        let boards: Vec<Board> = (0..3).map(|_| Board::open_at(path.clone()).unwrap()).collect();
+        let (path, boards) = boards("holds", 3);
         boards.iter().for_each(|board| assert_eq!(board.publish(wants(1000)), 0));
         assert_eq!(boards[0].hold(60, 10, 100), 60);
         assert_eq!(boards[1].hold(35, 10, 100), 35);
@@ -287,44 +311,47 @@ mod tests {
         boards[0].release(20);
         assert_eq!(boards[2].hold(50, 10, 100), 45);
         assert_eq!(boards[2].hold(30, 10, 100), 45, "only a release makes it less");
-        assert_eq!(boards[0].hold(30, 10, 40), 20, "whoever takes the budget for less");
+        assert_eq!(boards[0].hold(30, 10, 40), 20, "there is no more");
         boards[2].release(0);
-        assert_eq!(boards[0].hold(30, 10, 40), 30, "measures by those who take it for more");
+        assert_eq!(
+            boards[0].hold(30, 10, 40),
+            30,
+            "who takes the budget for less measures by those who take it for more"
+        );
         std::fs::remove_file(path).unwrap();
     }
 
     #[test]
     fn what_the_dead_and_the_silent_hold_counts_for_as_long_as_they_said() {
-        let path = place("silent");
-        let [one, other] = [(); 2].map(|()| Board::open_at(path.clone()).unwrap());
-        let short = Word { valid_ns: 20_000_000, ..wants(1000) };
-        other.publish(short);
-        assert_eq!(other.hold(70, 10, 100), 70);
-        one.publish(wants(1000));
-        let held = one.hold(100, 10, 100);
-        assert!(held == 30 || other.publish(short) == 0, "the machine stood still, or {held}");
-        std::thread::sleep(std::time::Duration::from_millis(30));
-        assert_eq!(one.hold(100, 10, 100), 100);
-        assert_eq!(other.publish(wants(1000)), 0, "it knows");
-        assert_eq!(other.hold(50, 10, 100), 0);
-        drop(one);
-        assert_eq!(other.hold(50, 10, 100), 0, "what has been granted is still under way");
-        let third = Board::open_at(path.clone()).unwrap();
-        assert_eq!(third.own, Some(2), "another slot is better");
+        let (path, mut boards) = boards("silent", 2);
+        boards[1].publish(wants(1000));
+        assert_eq!(boards[1].hold(70, 10, 100), 70);
+        pass(VALID_NS);
+        boards[0].publish(wants(1000));
+        assert_eq!(boards[0].hold(100, 10, 100), 30);
+        pass(1);
+        assert_eq!(boards[0].hold(100, 10, 100), 100);
+        assert_eq!(boards[1].publish(wants(1000)), 0, "it knows");
+        assert_eq!(boards[1].hold(50, 10, 100), 0);
+        drop(boards.remove(0));
+        assert_eq!(boards[0].hold(50, 10, 100), 0, "what has been granted is still under way");
+        assert_eq!(open(&path).own, Some(2), "another slot is better");
+        pass(VALID_NS);
+        boards[0].publish(wants(1000));
+        assert_eq!(boards[0].hold(50, 10, 100), 50);
         std::fs::remove_file(path).unwrap();
     }
 
     #[test]
     fn a_slot_is_free_when_its_owner_has_gone_and_more_processes_than_slots_still_work() {
-        let path = place("dead");
-        let mut boards: Vec<Board> = (0..SLOTS + 2).map(|_| Board::open_at(path.clone()).unwrap()).collect();
+        let (path, mut boards) = boards("dead", SLOTS + 2);
         assert!(boards[SLOTS].own.is_none());
         boards[SLOTS].publish(wants(7));
         boards[3].publish(wants(7));
         assert_eq!(boards[3].hold(70, 1, 100), 70);
         assert_eq!(boards[SLOTS + 1].hold(100, 1, 100), 30);
         drop(boards.remove(5));
-        assert_eq!(Board::open_at(path.clone()).unwrap().own, Some(5));
+        assert_eq!(open(&path).own, Some(5));
         std::fs::remove_file(path).unwrap();
     }
 }

@@ -47,21 +47,26 @@ mod loom_tests {
             let held: Arc<[AtomicU64; 3]> = Arc::default();
             // Relaxed: what checks must not order anything.
             let used = Arc::new(AtomicU64::new(0));
-            let claims = |own: usize, wanted: u64, held: &[AtomicU64; 3], used: &AtomicU64| {
-                let others = || (0..3).filter(|&other| other != own).map(|other| held[other].load(Ordering::Acquire));
-                let bytes = raise(&held[own], wanted, 1, || WHOLE.saturating_sub(others().sum()));
-                assert!(used.fetch_add(bytes, Ordering::Relaxed) + bytes <= WHOLE);
+            let claims = |own: usize, wishes: &[u64], held: &[AtomicU64; 3], used: &AtomicU64| {
+                let mut bytes = 0;
+                for &wanted in wishes {
+                    let others =
+                        || (0..3).filter(|&other| other != own).map(|other| held[other].load(Ordering::Acquire));
+                    let more = raise(&held[own], wanted, 2, || WHOLE.saturating_sub(others().sum())) - bytes;
+                    assert!(used.fetch_add(more, Ordering::Relaxed) + more <= WHOLE);
+                    bytes += more;
+                }
                 used.fetch_sub(bytes, Ordering::Relaxed);
                 lower(&held[own], 0);
             };
-            let threads: Vec<_> = [(0, WHOLE), (1, 5)]
+            let threads: Vec<_> = [(0, &[3, WHOLE][..]), (1, &[5])]
                 .into_iter()
-                .map(|(own, wanted)| {
+                .map(|(own, wishes): (usize, &'static [u64])| {
                     let (held, used) = (held.clone(), used.clone());
-                    thread::spawn(move || claims(own, wanted, &held, &used))
+                    thread::spawn(move || claims(own, wishes, &held, &used))
                 })
                 .collect();
-            claims(2, WHOLE - 1, &held, &used);
+            claims(2, &[WHOLE - 1], &held, &used);
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
     }

@@ -125,10 +125,10 @@ type ByCarrier = [Vec<f64>; 3];
 const ARMS: [(&str, f64); 3] = [("tcp", TCP_PAYLOAD), ("udp", UDP_PAYLOAD), ("packet", PACKET_PAYLOAD)];
 
 /// An incast: what all senders do, how many they are and the bytes of a message.
-struct Incast {
+struct Incast<'a> {
     /// The case of the program that measures, and what it is called.
     case: (&'static str, &'static str),
-    loads: &'static [(usize, &'static str)],
+    loads: &'a [(usize, &'static str)],
     speed: Speed,
     hogs: usize,
 }
@@ -144,32 +144,27 @@ const LONG_BYTES: u64 = 64 << 10;
 const INCAST_SECONDS: f64 = 1.0;
 const MESSAGES_EACH: f64 = 10.0;
 const MESSAGES: f64 = 200.0;
-/// All of them take eight minutes.
+/// A case may take five minutes.
 const INCAST_ROUNDS: u32 = 2;
 
-/// Many send to one.
-pub fn incast(bed: &Bed) -> Result<Vec<Row>> {
-    let loads = &[
-        (2, "1024"),
-        (2, "16384"),
-        (2, "65536"),
-        (2, "262144"),
-        (2, "1048576"),
-        (2, "4194304"),
-        (8, "1024"),
-        (8, "16384"),
-        (8, "65536"),
-        (8, "262144"),
-        (8, "1048576"),
-        (8, "4194304"),
-        (32, "1024"),
-        (32, "16384"),
-        (32, "65536"),
-        (32, "262144"),
-        (32, "1048576"),
-        (32, "4194304"),
-    ];
-    incast_of(bed, &Incast { case: EACH_AGAIN, loads, speed: FAST, hogs: 0 })
+/// Two send to one.
+pub fn incast_2(bed: &Bed) -> Result<Vec<Row>> {
+    incast_of_sizes(bed, 2)
+}
+
+/// Eight send to one.
+pub fn incast_8(bed: &Bed) -> Result<Vec<Row>> {
+    incast_of_sizes(bed, 8)
+}
+
+/// Thirty-two send to one.
+pub fn incast_32(bed: &Bed) -> Result<Vec<Row>> {
+    incast_of_sizes(bed, 32)
+}
+
+fn incast_of_sizes(bed: &Bed, senders: usize) -> Result<Vec<Row>> {
+    let loads = ["1024", "16384", "65536", "262144", "1048576", "4194304"].map(|bytes| (senders, bytes));
+    incast_of(bed, &Incast { case: EACH_AGAIN, loads: &loads, speed: FAST, hogs: 0 })
 }
 
 /// All of them at once, and again when all have arrived.

@@ -393,7 +393,7 @@ impl Endpoint {
 
     /// Whether packets have arrived for which [`Endpoint::finish_batch`] was not called.
     pub fn has_open_batch(&self) -> bool {
-        !self.touched.is_empty()
+        !self.touched.is_empty() || self.gate.has_freed()
     }
 
     /// Whether [`Endpoint::finish_batch`] can be called a little later, as nobody waits for what comes of it: the ends of short messages have arrived, and nothing is missing.
@@ -441,7 +441,7 @@ impl Endpoint {
     }
 
     pub(super) fn hand_out_grants(&mut self, now: Time) {
-        if !self.gate.is_waited_at() {
+        if !self.gate.is_waited_at() && !self.gate.is_short() && !self.gate.has_freed() {
             return;
         }
         let drain_ns = self.arrivals.drain_ns(self.gate.charged_bytes());
