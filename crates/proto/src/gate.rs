@@ -66,18 +66,22 @@ impl Demand {
         self.outstanding_packets + self.wanted_packets > 0
     }
 
+    fn wanted_bytes(&self) -> u64 {
+        self.wanted_packets * self.frame_bytes
+    }
+
     /// Nothing is to be charged or granted.
     fn is_none(&self) -> bool {
         self.outstanding_packets + self.wanted_packets + self.asked_packets == 0
     }
 }
 
-/// What all senders together want.
+/// What all senders together want of the budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
     /// What was granted and what more could be.
     pub bytes: u64,
-    /// The longest of their packets on the medium: less is of no use.
+    /// A full packet on the medium: less is of no use.
     pub packet_bytes: u64,
     /// The longest time that one of them may use a grant.
     pub lease_ns: u64,
@@ -149,8 +153,12 @@ pub struct Gate {
     /// Whose acknowledgments are held back, oldest first.
     held: VecDeque<u32>,
     charged_bytes: u64,
+    /// What senders could use beyond that.
+    wanted_bytes: u64,
     /// Senders that want or hold something.
     demanding: u64,
+    /// The longest lease of these, and of others since there were none.
+    longest_lease_ns: u64,
     /// Somebody waits, and it is the budget that there is too little of.
     is_short: bool,
     /// What was granted to somebody who has gone has not been granted again.
@@ -189,7 +197,9 @@ impl Gate {
             waiting: VecDeque::new(),
             held: VecDeque::new(),
             charged_bytes: 0,
+            wanted_bytes: 0,
             demanding: 0,
+            longest_lease_ns: 0,
             is_short: false,
             has_freed: false,
             suspect_bytes: 0,
@@ -293,13 +303,12 @@ impl Gate {
         self.charged_bytes
     }
 
-    /// What all senders together want of a shared budget.
     pub fn wish(&self) -> Wish {
-        self.senders.iter().fold(Wish::default(), |wish, sender| Wish {
-            bytes: wish.bytes + sender.charged_bytes + sender.demand.wanted_packets * sender.demand.frame_bytes,
-            packet_bytes: wish.packet_bytes.max(sender.demand.frame_bytes),
-            lease_ns: wish.lease_ns.max(sender.demand.lease_ns),
-        })
+        Wish {
+            bytes: self.charged_bytes + self.wanted_bytes,
+            packet_bytes: self.frame_bytes,
+            lease_ns: self.longest_lease_ns,
+        }
     }
 
     /// How many packets an idle sender may begin with, when `active` may begin, it among them; a sender `with_backlog` gets grants instead.
@@ -348,9 +357,11 @@ impl Gate {
         let backlog = demand.backlog_bytes + demand.outstanding_packets * demand.overhead_bytes;
         let charged = full.min(backlog) + demand.asked_packets * demand.frame_bytes;
         let before = std::mem::replace(&mut sender.charged_bytes, charged);
-        let demanded = std::mem::replace(&mut sender.demand, demand).is_some();
+        let former = std::mem::replace(&mut sender.demand, demand);
         let suspect = sender.suspect;
-        self.demanding = self.demanding + u64::from(demand.is_some()) - u64::from(demanded);
+        self.demanding = self.demanding + u64::from(demand.is_some()) - u64::from(former.is_some());
+        self.wanted_bytes = self.wanted_bytes + demand.wanted_bytes() - former.wanted_bytes();
+        self.longest_lease_ns = if self.demanding > 0 { self.longest_lease_ns.max(demand.lease_ns) } else { 0 };
         self.charged_bytes = self.charged_bytes + charged - before;
         if suspect {
             self.suspect_bytes = self.suspect_bytes + charged - before;
@@ -362,6 +373,7 @@ impl Gate {
         let sender = std::mem::take(self.sender(index));
         self.has_freed |= sender.charged_bytes > 0;
         self.demanding -= u64::from(sender.demand.is_some());
+        self.wanted_bytes -= sender.demand.wanted_bytes();
         self.charged_bytes -= sender.charged_bytes;
         self.suspect_bytes -= if sender.suspect { sender.charged_bytes } else { 0 };
         self.waiting.retain(|&waiting| waiting != index);
@@ -689,8 +701,9 @@ mod tests {
         for index in 1..9 {
             gate.report(index, demand(2, 1000), Time::from_nanos(at + 1000));
         }
+        assert_eq!(gate.wish().lease_ns, 10_000_000);
         (0..9).for_each(|index| gate.forget(index));
-        assert_eq!((gate.charged_bytes(), gate.suspect_bytes), (0, 0));
+        assert_eq!((gate.charged_bytes(), gate.suspect_bytes, gate.wish().bytes), (0, 0, 0));
     }
 
     #[test]
