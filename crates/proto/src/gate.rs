@@ -707,6 +707,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_allowed_limits_what_is_granted_and_who_waits_in_vain_is_known() {
+        let mut gate = gate(Order::Fifo);
+        gate.set_allowed(0);
+        (0..9).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+        assert_eq!((distribute(&mut gate, 0), gate.is_short()), (vec![], true));
+        assert_eq!(gate.wish(), Wish { bytes: 9 * 1000 * FRAME, packet_bytes: gate.frame_bytes, lease_ns: 10_000_000 });
+        gate.set_allowed(5 * FRAME);
+        assert_eq!(distribute(&mut gate, 0).len(), 5);
+        assert!(gate.charged_bytes() <= 5 * FRAME && gate.is_short());
+        // Whoever waits learns of what an association that ended had.
+        assert!(!gate.has_freed());
+        gate.forget(0);
+        assert!(gate.has_freed() && !distribute(&mut gate, 0).is_empty() && !gate.has_freed());
+        gate.configure(&Config { gate_mode: GateMode::Esp, ..Config::default() });
+        assert!(!gate.is_waited_at() && !gate.is_short());
+    }
+
+    #[test]
     fn who_joins_late_does_not_make_up_for_the_time_before() {
         let mut gate = gate(Order::Fair);
         for round in 0..1000 {
