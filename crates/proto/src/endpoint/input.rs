@@ -441,7 +441,7 @@ impl Endpoint {
     }
 
     pub(super) fn hand_out_grants(&mut self, now: Time) {
-        if !self.gate.is_waited_at() && !self.gate.is_short() && !self.gate.has_freed() {
+        if !self.gate.is_waited_at() && !self.gate.has_freed() {
             return;
         }
         let drain_ns = self.arrivals.drain_ns(self.gate.charged_bytes());
