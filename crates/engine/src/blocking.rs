@@ -90,7 +90,7 @@ pub(crate) fn block_for<'a, T>(
 ) -> Result<T, Error> {
     let mut now = inner.now();
     core.renew_calls();
-    inner.relieve_helper(&mut core);
+    inner.note_call(&mut core, now);
     if core.poller == Poller::Nobody && core.is_overdue(now, attempt.overdue_ns()) {
         // A program that always finds something to read would never look at the links, and nobody would get a grant.
         attempt.land(|landing| core.turn_into(now, landing));
@@ -170,7 +170,9 @@ impl Wait {
         (core.poller, self.polling) = (Poller::Caller, true);
         inner.note_polled(true);
         let mut now = inner.now();
-        if attempt.land(|landing| core.turn_for(now, landing)) {
+        // Who does not spin and has just looked sleeps at once.
+        let looks = self.spin_ns > 0 || !core.has_looked_in_vain(self.since);
+        if looks && attempt.land(|landing| core.turn_for(now, landing)) {
             core.spin.found(&self.pace, now);
             if core.arrived_at == now && self.spin_ns > 0 {
                 core.spin.succeeded();
@@ -186,7 +188,7 @@ impl Wait {
             if self.spin_ns > 0 {
                 core.spin.failed();
             }
-            core = inner.sleep_on_links(core, self.deadline);
+            core = inner.sleep_on_links(core, now, self.deadline);
             now = inner.now();
             attempt.land(|landing| core.turn_into(now, landing));
             self.spin_ns = core.spin.budget_ns(now);

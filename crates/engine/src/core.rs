@@ -142,6 +142,11 @@ impl Core {
         path::encode(link.0, to)
     }
 
+    /// The same for who will sleep until then.
+    pub fn next_timeout_to_sleep(&mut self, now: Time) -> Option<Time> {
+        [self.endpoint.next_timeout_to_sleep(now), self.share.look_at()].into_iter().flatten().min()
+    }
+
     /// When [`Core::turn`] has something to do even if nothing arrives.
     pub fn next_timeout(&mut self, now: Time) -> Option<Time> {
         [self.endpoint.next_timeout(now), self.share.look_at()].into_iter().flatten().min()
@@ -183,6 +188,11 @@ impl Core {
     pub fn is_overdue(&self, now: Time, after_ns: u64) -> bool {
         let since_ns = now.since(self.turned_at);
         since_ns >= after_ns || since_ns >= READS_OVERDUE_NS && self.endpoint.is_timer_due(now)
+    }
+
+    /// Whether the links were looked at since then, and the last look brought nothing.
+    pub fn has_looked_in_vain(&self, since: Time) -> bool {
+        self.turned_at >= since && self.arrived_at < self.turned_at
     }
 
     /// When the links were looked at last.

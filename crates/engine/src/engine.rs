@@ -496,7 +496,7 @@ impl Engine {
         let inner = self.inner()?;
         let mut core = inner.lock();
         let now = inner.now();
-        inner.relieve_helper(&mut core);
+        inner.note_call(&mut core, now);
         if core.poller == Poller::Nobody {
             core.turn(now);
         }

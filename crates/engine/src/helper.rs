@@ -12,13 +12,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long the links may be left alone.
-const TICK: Duration = Duration::from_millis(1);
+pub const TICK: Duration = Duration::from_millis(1);
 /// The same when a timer is due before that, or other threads wait for something that may come meanwhile ...
 const SHORT_TICK: Duration = Duration::from_micros(200);
 /// ... unless so many calls came and went since the last tick: they look at the links for all.
 const MANY_CALLS: u64 = 8;
 /// After so many in a tick the next one, which does what is due, is never far.
 const FLOOD_CALLS: u64 = 100;
+/// In a program that for so long has not left the links alone for a tick, and has no thread that waits beside another one, the helper's wake-ups were all in vain ...
+const STEADY: Duration = Duration::from_millis(250);
+/// ... and it looks more seldom. A program that begins to compute after that answers so late once.
+const LONG_TICK: Duration = Duration::from_millis(4);
 /// After so many ticks with the same caller polling the helper parks itself.
 const TICKS_TO_PARK: u32 = 4;
 
@@ -30,15 +34,15 @@ fn run(inner: &Inner) {
     let (mut seen, mut ticks) = (inner.left(), 0);
     loop {
         // Without the lock: callers that come and go are not to meet the helper there.
-        if inner.left() != seen {
-            let calls = inner.left().wrapping_sub(seen);
+        let calls = inner.left().wrapping_sub(seen);
+        if calls > 0 {
             (seen, ticks) = (seen.wrapping_add(calls), 0);
             inner.helper_rests(tick(inner, calls));
             continue;
         }
         if inner.is_polled() && ticks < TICKS_TO_PARK {
             ticks += 1;
-            inner.helper_rests(TICK);
+            inner.helper_rests(tick(inner, calls));
             continue;
         }
         let mut core = inner.lock();
@@ -59,6 +63,9 @@ fn run(inner: &Inner) {
 }
 
 fn tick(inner: &Inner, calls: u64) -> Duration {
+    if inner.needless_for() >= STEADY {
+        return LONG_TICK;
+    }
     let is_awaited = inner.is_waited_beside() && calls < MANY_CALLS;
     let is_urgent = inner.is_in_a_hurry() && calls < FLOOD_CALLS;
     // Who polls now does it for all.
@@ -78,7 +85,7 @@ fn take_care<'a>(inner: &'a Inner, mut core: MutexGuard<'a, Core>) -> MutexGuard
             // An event loop that just got something will soon cause more.
             core = inner.give_way(core, now, &mut pace);
         } else {
-            core = inner.sleep_on_links(core, None);
+            core = inner.sleep_on_links(core, now, None);
         }
     }
     core

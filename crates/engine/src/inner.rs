@@ -13,12 +13,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::core::{Core, Poller};
 use crate::engine::Options;
+use crate::helper;
 use crate::restart;
 use crate::spin::Pace;
 use crate::wait::SOON_NS;
 
 /// A sleeper is not woken for a timer that is earlier than its own by less than this: a wake-up costs the more. And the helper sleeps for as long at least.
 const TIMER_SLACK_NS: u64 = 200_000;
+
+/// So many descriptors to sleep on need no memory of their own.
+const FEW_DESCRIPTORS: usize = 4;
 
 pub(crate) struct Inner {
     core: Mutex<Core>,
@@ -32,6 +36,8 @@ pub(crate) struct Inner {
     pub(crate) descriptors: Mutex<Arc<Vec<OwnedFd>>>,
     /// Calls that have polled and left: the helper sees by it whether somebody takes care.
     left: AtomicU64,
+    /// When the helper was needed last, or might have been, in nanoseconds.
+    needed_at: AtomicU64,
     /// Threads that sleep while another one polls.
     beside: AtomicU32,
     /// The last call left a timer behind that is due soon.
@@ -63,6 +69,7 @@ impl Inner {
             helper_bell,
             descriptors: Mutex::default(),
             left: AtomicU64::new(0),
+            needed_at: AtomicU64::new(0),
             beside: AtomicU32::new(0),
             hurry: AtomicBool::new(false),
             polled: AtomicBool::new(false),
@@ -141,11 +148,30 @@ impl Inner {
         self.left.store(self.left().wrapping_add(1), Ordering::Relaxed);
     }
 
+    /// A call comes: if nobody has looked at the links for a tick the helper is needed in this program.
+    pub(crate) fn note_call(&self, core: &mut Core, now: Time) {
+        if now.since(core.turned_at()) >= helper::TICK.as_nanos() as u64 {
+            self.note_needed(now);
+        }
+        self.relieve_helper(core);
+    }
+
+    fn note_needed(&self, now: Time) {
+        self.needed_at.store(now.since(Time::ZERO), Ordering::Relaxed);
+    }
+
+    /// For how long nothing has needed the helper.
+    pub(crate) fn needless_for(&self) -> Duration {
+        let needed_at = Time::from_nanos(self.needed_at.load(Ordering::Relaxed));
+        Duration::from_nanos(self.now().since(needed_at))
+    }
+
     /// A program that calls all the time takes care itself; one with a watch sleeps elsewhere, and the helper polls for it.
     pub(crate) fn relieve_helper(&self, core: &mut Core) {
         self.note_left();
         if core.poller == Poller::Helper && !core.waiters.has_watches() {
             core.poller = Poller::Nobody;
+            self.note_needed(self.now());
             self.ring_helper();
         }
     }
@@ -169,6 +195,7 @@ impl Inner {
 
     pub(crate) fn note_beside(&self, sleeps: bool) {
         if sleeps {
+            self.note_needed(self.now());
             self.beside.fetch_add(1, Ordering::Relaxed)
         } else {
             self.beside.fetch_sub(1, Ordering::Relaxed)
@@ -228,10 +255,10 @@ impl Inner {
     pub(crate) fn sleep_on_links<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
+        now: Time,
         until: Option<Time>,
     ) -> MutexGuard<'a, Core> {
-        let now = self.now();
-        let mut until = [until, core.next_timeout(now)].into_iter().flatten().min();
+        let mut until = [until, core.next_timeout_to_sleep(now)].into_iter().flatten().min();
         if core.poller == Poller::Helper {
             // A flood of small sends sets a timer every 20 us, and makes it needless as often: the next call does what is due.
             until = until.map(|until| until.max(now.after(TIMER_SLACK_NS)));
@@ -243,14 +270,24 @@ impl Inner {
         core.sleeps_until = Some(until.unwrap_or(Time::from_nanos(u64::MAX)));
         drop(core);
         let descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut fds: Vec<PollFd<'_>> = descriptors.iter().map(|fd| PollFd::new(fd, flags)).collect();
-        fds.push(PollFd::new(bell, PollFlags::IN));
+        let (mut few, mut many);
+        let fds: &mut [PollFd<'_>] = if descriptors.len() < FEW_DESCRIPTORS {
+            few = std::array::from_fn::<_, FEW_DESCRIPTORS, _>(|at| match descriptors.get(at) {
+                Some(fd) => PollFd::new(fd, flags),
+                None => PollFd::new(bell, PollFlags::IN),
+            });
+            &mut few[..=descriptors.len()]
+        } else {
+            let bell = std::iter::once(PollFd::new(bell, PollFlags::IN));
+            many = descriptors.iter().map(|fd| PollFd::new(fd, flags)).chain(bell).collect::<Vec<_>>();
+            &mut many
+        };
         let timeout = until.map(|until| {
             let ns = until.since(now);
             Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ }
         });
         // An interrupted sleep is looked at like any other wake-up.
-        let _ = poll(&mut fds, timeout.as_ref());
+        let _ = poll(fds, timeout.as_ref());
         if fds.last().is_some_and(|fd| !fd.revents().is_empty()) {
             let _ = rustix::io::read(bell, &mut [0u8; 8]);
         }

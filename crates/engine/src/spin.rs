@@ -20,7 +20,7 @@ const YIELD_EVERY_NS: u64 = 10_000;
 const YIELD_SOON_NS: u64 = 500;
 /// Waits in a row that a yield ended, before the thread leaves the processor to the other end: wake-ups tend to bring two ends together.
 const ASIDE_WAITS: u32 = 16;
-/// While nobody is seen to wait for a processor, counts are so much rarer: one takes as long as some messages.
+/// While nobody is seen to wait for a processor, or many are at every count, counts are so much rarer: one takes as long as some messages.
 const RARE_COUNTS: u64 = 4;
 /// Time from one step aside to the next; doubled when the next one is due soon again.
 const ASIDE_NS: u64 = 2_000_000;
@@ -102,7 +102,7 @@ impl Spin {
 
     /// Whether a thread that spins keeps others from their work. Counted now and then.
     pub fn is_crowded(&mut self, now: Time) -> bool {
-        let pause_ns = Crowd::COUNT_NS * if self.crowd.is_over() { RARE_COUNTS } else { 1 };
+        let pause_ns = Crowd::COUNT_NS * if self.crowd.is_over() || self.crowd.is_lasting() { RARE_COUNTS } else { 1 };
         if self.most_ns > 0 && now.since(self.counted_at) >= pause_ns {
             self.counted_at = now;
             self.crowd = self.crowd.after(self.runnable(), self.online);
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_rare_while_nobody_waits_for_a_processor() {
+    fn counts_are_rare_while_they_find_the_same() {
         let mut spin = Spin { most_ns: 1, ..Spin::new(0) };
         let [soon, late] = [1, RARE_COUNTS].map(|count| Time::from_nanos(count * Crowd::COUNT_NS));
         spin.is_crowded(soon);
@@ -168,6 +168,10 @@ mod tests {
         (spin.crowd, spin.counted_at) = (Crowd { level: 1 }, Time::ZERO);
         spin.is_crowded(soon);
         assert_eq!(spin.counted_at, soon);
+        let lasting = (0..9).fold(Crowd::default(), |crowd, _| crowd.after(9, 2));
+        (spin.crowd, spin.counted_at) = (lasting, Time::ZERO);
+        spin.is_crowded(soon);
+        assert_eq!(spin.counted_at, Time::ZERO);
     }
 
     #[test]

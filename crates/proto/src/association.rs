@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use ropeway_wire::{self as wire, ErrorCode, Flags, Header, Id, Type};
 
+use crate::answers::Answers;
 use crate::channel::Numbers;
 use crate::config::{Config, GateMode};
 use crate::endpoint::{BATCH_PACKETS, Path};
@@ -219,6 +220,8 @@ pub struct Association {
     /// The peer has asked for it.
     pub asked: bool,
     pub ack_at: Option<Time>,
+    /// Whether an answer may carry it.
+    pub answers: Answers,
     pub ask_at: Option<Time>,
     /// Ask also for what was granted and never seen.
     pub ask_beyond: bool,
@@ -323,6 +326,7 @@ impl Association {
             ack_due: false,
             asked: false,
             ack_at: None,
+            answers: Answers::default(),
             ask_at: None,
             ask_beyond: false,
             asked_beyond: None,

@@ -248,6 +248,8 @@ impl Tunable {
     }
 }
 
+/// What is acknowledged to a sender that is mostly answered soon is so many times as late.
+const ANSWER_DELAY: u64 = 15;
 /// Document 2's own window [2:5.1].
 const ESP_WINDOW_PACKETS: u16 = 21;
 
@@ -255,6 +257,12 @@ impl Config {
     /// The constant window of [`GateMode::Esp`]: without one nothing would flow.
     pub fn esp_window_packets(&self) -> u16 {
         if self.window_packets == 0 { ESP_WINDOW_PACKETS } else { self.window_packets }
+    }
+
+    /// How long an acknowledgment waits for an answer that is likely to come: until shortly before the other end asks, if it has the same settings.
+    pub(crate) fn answer_delay_ns(&self) -> u64 {
+        let before_state_ns = self.state_min_ns / 4 * 3;
+        (ANSWER_DELAY * self.ack_delay_ns).min(before_state_ns).max(self.ack_delay_ns)
     }
 
     /// The value of a knob in its unit.

@@ -5,6 +5,7 @@
 //! threads (`ropeway-engine`).
 #![forbid(unsafe_code)]
 
+mod answers;
 mod arrivals;
 mod association;
 mod channel;

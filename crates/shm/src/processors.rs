@@ -75,6 +75,11 @@ impl Crowd {
         self.level == 0
     }
 
+    /// The last counts, and almost all of those before, found more.
+    pub fn is_lasting(self) -> bool {
+        self.level == Self::MOST
+    }
+
     pub fn is_there(self) -> bool {
         self.level >= Self::FROM
     }

@@ -4,7 +4,7 @@ use ropeway_wire::{AbortFields, Block, Blocks, FinFields, Flags, Header, Malform
 
 use super::{BATCH_PACKETS, Endpoint, Path};
 use crate::association::{Association, MOST_REFUSALS};
-use crate::config::{Config, GateMode};
+use crate::config::GateMode;
 use crate::pool::SHORT_SAVES_BYTES;
 use crate::received::{Arrival, WINDOW_PACKETS};
 use crate::routes::MOST_PATHS;
@@ -20,10 +20,6 @@ const REORDER_DECAY: u64 = 8;
 const REORDER_DECAY_PACKETS: u32 = 1024;
 /// Below this there is no reordering.
 const REORDER_LEAST_NS: u64 = 1_000;
-/// What is acknowledged to a sender that waits for a grant, which can carry it, is so many times as much as usual ...
-const RIDE_PACKETS: u16 = 4;
-/// ... and as late.
-const RIDE_DELAY: u64 = 40;
 /// Who sends blindly cannot know the next number, and has no acknowledgment to guess where the header is short: no more new numbers than these are taken. As many as
 /// batches over other paths, which are still to arrive, may have in between.
 const SHORT_AHEAD_PACKETS: i64 = (BATCH_PACKETS * MOST_PATHS) as i64;
@@ -141,6 +137,9 @@ impl Endpoint {
                 let association = &mut self.associations[index as usize];
                 (association.ack_due, association.asked) = (true, true);
                 association.granted_at = now;
+                if association.arrivals_unacked > 0 {
+                    association.answers.missed();
+                }
                 self.handle_blocks(now, index, header, blocks);
             }
             Type::Control => self.handle_blocks(now, index, header, blocks),
@@ -374,20 +373,6 @@ impl Endpoint {
             if association.reorder_ns < REORDER_LEAST_NS {
                 association.reorder_ns = 0;
             }
-        }
-    }
-
-    /// When this arrival must be acknowledged.
-    pub(super) fn note_for_ack(association: &mut Association, flags: Flags, now: Time, config: &Config) {
-        association.arrivals_unacked += 1;
-        // A sender with more to come will get a grant: the acknowledgment rides on that.
-        let is_granted_soon = association.peer_backlog > 0 && config.gate_mode == GateMode::Grants;
-        let (packets, delay) = if is_granted_soon { (RIDE_PACKETS, RIDE_DELAY) } else { (1, 1) };
-        if association.arrivals_unacked >= config.packets_to_ack * packets || flags.contains(Flags::RTX) {
-            association.ack_due = true;
-        } else {
-            let at = now.after(config.ack_delay_ns * delay);
-            association.ack_at = Some(association.ack_at.map_or(at, |earlier| earlier.min(at)));
         }
     }
 

@@ -8,6 +8,7 @@ use super::commands::{enter_round, recount};
 use super::{Endpoint, MOST_REPLIES, Path, Reply};
 use crate::association::{AskedBeyond, Association};
 use crate::channel::Channel;
+use crate::config::Config;
 use crate::sent::{NOBODY, Packet, Sent};
 use crate::time::Time;
 
@@ -194,7 +195,7 @@ impl Endpoint {
                 let payload = self.tx_pool.exactly(&bytes[..written]);
                 // Nothing was ever sent on that channel from here, so nothing has to come before it.
                 let packet = Packet { channel, payload, ..Packet::new(Type::Abort, NOBODY) };
-                Some(number_packet(association, packet, now))
+                Some(number_packet(association, packet, now, &self.config))
             } else {
                 association.ending.pop_front().and_then(|at| self.number_next(now, index, at))
             };
@@ -243,7 +244,7 @@ impl Endpoint {
             payload: unsent.payload,
             ..Packet::new(unsent.kind, at)
         };
-        Some(number_packet(association, packet, now))
+        Some(number_packet(association, packet, now, &self.config))
     }
 
     /// Sends the packets with these numbers, `MOST` at most.
@@ -486,7 +487,8 @@ impl Endpoint {
 }
 
 /// Appends a packet to what has been sent, with the marks of the busy period. Fixed from here on.
-fn number_packet(association: &mut Association, mut packet: Packet, now: Time) -> u64 {
+fn number_packet(association: &mut Association, mut packet: Packet, now: Time, config: &Config) -> u64 {
+    association.answers.answered(now, config.answer_delay_ns());
     if association.sent.in_flight() == 0 {
         association.waiting_since = now;
     }

@@ -4,14 +4,23 @@
 //! So nothing is moved in the list when traffic pushes a timer into the future, which it does with every packet. And it enters the list only when somebody asks
 //! what is due next: not on the way of a packet or an answer.
 
-use ropeway_wire::{ErrorCode, Header, RstFields, Type};
+use ropeway_wire::{ErrorCode, Flags, Header, RstFields, Type};
 
 use super::Endpoint;
 use crate::association::{Association, Phase};
+use crate::config::{Config, GateMode};
 use crate::time::Time;
 
 /// A timer that runs out so late says that nobody looked at the clock meanwhile: then silence is no proof against the peers.
 const OVERSLEPT_NS: u64 = 1_000_000_000;
+/// Who will sleep looks so often for a timer that is not later by now: a wake-up in vain costs more than all of these ...
+const MOST_LOOKED_AFTER: u32 = 16;
+/// ... unless it is so far away that the sleep is likely to end before.
+const SLEEP_NS: u64 = 500_000;
+/// What is acknowledged to a sender that waits for a grant, which can carry it, is so many times as much as usual ...
+const RIDE_PACKETS: u16 = 4;
+/// ... and as late.
+const RIDE_DELAY: u64 = 40;
 /// An association without channels is kept for so long after its last packet: the next channel then opens without a round trip.
 const UNUSED_NS: u64 = 60_000_000_000;
 
@@ -24,9 +33,44 @@ impl Endpoint {
         self.timers.first().map(|&(at, _)| at)
     }
 
+    /// The same for who will sleep until then: where traffic has pushed the next timers into the future it is later.
+    pub fn next_timeout_to_sleep(&mut self, now: Time) -> Option<Time> {
+        for _ in 0..MOST_LOOKED_AFTER {
+            let at = self.next_timeout(now)?;
+            let &(_, index) = self.timers.first()?;
+            let due = self.associations.get(index as usize).map(|association| self.due_at(association, now))?;
+            if due <= at || at.since(now) >= SLEEP_NS {
+                return Some(at);
+            }
+            self.timers.pop_first();
+            self.timers.insert((due, index));
+            self.associations[index as usize].timer_at = Some(due);
+        }
+        self.next_timeout(now)
+    }
+
     /// Whether a timer is due of those that [`Endpoint::next_timeout`] has looked up.
     pub fn is_timer_due(&self, now: Time) -> bool {
         self.timers.first().is_some_and(|&(at, _)| at <= now)
+    }
+
+    /// When this arrival must be acknowledged.
+    pub(super) fn note_for_ack(association: &mut Association, flags: Flags, now: Time, config: &Config) {
+        association.arrivals_unacked += 1;
+        // A sender with more to come will get a grant: the acknowledgment rides on that.
+        let may_ride = config.gate_mode == GateMode::Grants;
+        let (packets, delay_ns) = match association.peer_backlog {
+            1.. if may_ride => (RIDE_PACKETS, config.ack_delay_ns * RIDE_DELAY),
+            0 if may_ride && association.answers.are_prompt() => (1, config.answer_delay_ns()),
+            _ => (1, config.ack_delay_ns),
+        };
+        association.answers.asked(now);
+        if association.arrivals_unacked >= config.packets_to_ack * packets || flags.contains(Flags::RTX) {
+            association.ack_due = true;
+        } else {
+            let at = now.after(delay_ns);
+            association.ack_at = Some(association.ack_at.map_or(at, |earlier| earlier.min(at)));
+        }
     }
 
     /// Runs what is due.
@@ -147,6 +191,9 @@ impl Endpoint {
         if association.ack_at.is_some_and(|at| at <= now) {
             association.ack_at = None;
             association.ack_due |= association.arrivals_unacked > 0;
+            if association.peer_backlog == 0 {
+                association.answers.missed();
+            }
             acts = true;
             // With `gate = esp` the end of the batch decides about it.
             self.touch(index);
