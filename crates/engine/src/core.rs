@@ -133,6 +133,11 @@ impl Core {
         self.shimmed.has_node()
     }
 
+    /// Something woke who slept on the links: it may be one that has been quiet.
+    pub fn look_at_all_links(&mut self) {
+        self.members.iter_mut().for_each(|member| member.quiet = 0);
+    }
+
     /// Whether a link waits for room to send.
     pub fn is_full(&self) -> bool {
         self.members.iter().any(|member| member.full)

@@ -424,6 +424,9 @@ impl Engine {
         let mut core = inner.lock();
         core.waiters.watch(subject, watch.clone());
         core.refresh_watches(subject);
+        // It may rest, as nothing has needed it.
+        inner.note_needed(inner.now());
+        inner.wake_helper(&mut core);
         Ok(watch)
     }
 

@@ -1,8 +1,8 @@
 //! The helper thread: keeps time and answers while no call polls.
 //!
-//! It never competes with callers. While calls come and go it looks once a millisecond whether somebody has taken care since; when nobody has, it takes over and
-//! sleeps on the links like a caller would. While a call sleeps there itself, the helper is parked. So a process without traffic uses no processor time,
-//! and a program that computes between its calls still acknowledges within a millisecond or two.
+//! It never competes with callers. While calls come and go it looks once a millisecond, or every 4 where that has always been in vain, whether somebody has
+//! taken care since; when nobody has, it takes over and sleeps on the links like a caller would. While a call sleeps there itself, the helper is parked. So a
+//! process without traffic uses no processor time, and a program that computes between its calls still acknowledges within a millisecond or two.
 
 use crate::core::{Core, Poller};
 use crate::inner::Inner;
@@ -21,7 +21,7 @@ const MANY_CALLS: u64 = 8;
 const FLOOD_CALLS: u64 = 100;
 /// In a program that for so long has not left the links alone for a tick, and has no thread that waits beside another one, the helper's wake-ups were all in vain ...
 const STEADY: Duration = Duration::from_millis(250);
-/// ... and it looks more seldom. A program that begins to compute after that answers so late once.
+/// ... and while somebody polls it looks more seldom. A program that begins to compute after that answers so late, and a tick, once.
 const LONG_TICK: Duration = Duration::from_millis(4);
 /// After so many ticks with the same caller polling the helper parks itself.
 const TICKS_TO_PARK: u32 = 4;
@@ -63,13 +63,16 @@ fn run(inner: &Inner) {
 }
 
 fn tick(inner: &Inner, calls: u64) -> Duration {
-    if inner.needless_for() >= STEADY {
-        return LONG_TICK;
+    let (is_awaited, is_urgent) = (inner.is_waited_beside(), inner.is_in_a_hurry());
+    rest(inner.is_polled(), is_awaited, is_urgent, calls, inner.needless_for())
+}
+
+fn rest(is_polled: bool, is_awaited: bool, is_urgent: bool, calls: u64, needless_for: Duration) -> Duration {
+    if is_polled {
+        // Who polls now does it for all.
+        return if needless_for >= STEADY && !is_awaited { LONG_TICK } else { TICK };
     }
-    let is_awaited = inner.is_waited_beside() && calls < MANY_CALLS;
-    let is_urgent = inner.is_in_a_hurry() && calls < FLOOD_CALLS;
-    // Who polls now does it for all.
-    if (is_awaited || is_urgent) && !inner.is_polled() { SHORT_TICK } else { TICK }
+    if is_awaited && calls < MANY_CALLS || is_urgent && calls < FLOOD_CALLS { SHORT_TICK } else { TICK }
 }
 
 /// Polls and sleeps on the links until a caller does.
@@ -89,4 +92,21 @@ fn take_care<'a>(inner: &'a Inner, mut core: MutexGuard<'a, Core>) -> MutexGuard
         }
     }
     core
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_helper_rests_long_only_where_nothing_has_needed_it() {
+        let long = |is_polled, is_awaited, needless_for| {
+            [1, FLOOD_CALLS].map(|calls| rest(is_polled, is_awaited, true, calls, needless_for) == LONG_TICK)
+        };
+        assert_eq!(long(true, false, STEADY), [true; 2]);
+        assert_eq!(long(true, true, STEADY), [false; 2], "a thread waits that nobody hands the links to");
+        assert_eq!(long(false, false, STEADY), [false; 2], "nobody polls");
+        assert_eq!(long(true, false, STEADY / 2), [false; 2]);
+        assert_eq!(rest(false, false, true, 1, STEADY), SHORT_TICK, "what was kept back leaves");
+    }
 }

@@ -156,7 +156,7 @@ impl Inner {
         self.relieve_helper(core);
     }
 
-    fn note_needed(&self, now: Time) {
+    pub(crate) fn note_needed(&self, now: Time) {
         self.needed_at.store(now.since(Time::ZERO), Ordering::Relaxed);
     }
 
@@ -194,8 +194,8 @@ impl Inner {
     }
 
     pub(crate) fn note_beside(&self, sleeps: bool) {
+        self.note_needed(self.now());
         if sleeps {
-            self.note_needed(self.now());
             self.beside.fetch_add(1, Ordering::Relaxed)
         } else {
             self.beside.fetch_sub(1, Ordering::Relaxed)
@@ -296,6 +296,7 @@ impl Inner {
         if core.sleeps == own {
             core.sleeps_until = None;
         }
+        core.look_at_all_links();
         core
     }
 
@@ -305,6 +306,10 @@ impl Inner {
         self.note_polled(false);
         core.poller = Poller::Nobody;
         core.waiters.wake_one(now);
+        // Event loops have the helper poll for them; and who slept for so long that it was parked has proved nothing.
+        if core.waiters.has_watches() || core.helper_parked {
+            self.note_needed(now);
+        }
         if core.helper_parked {
             self.wake_helper(core);
         }

@@ -491,6 +491,7 @@ impl Association {
     /// A packet with the header of this moment has left: acknowledgment, grant and times are told.
     pub fn said(&mut self, now: Time) {
         (self.ack_due, self.asked) = (false, false);
+        self.answers.acknowledged();
         self.unsaid_packets = 0;
         self.ack_at = None;
         self.arrivals_unacked = 0;

@@ -180,7 +180,7 @@ tunables! {
     "port_buffer", "bytes", 16384, 1 << 30, "what the last switch port before this host can queue, at 1 Gbit/s. Too large: drops under incast; too small: the line idles", port_buffer_bytes: u32;
     "port_buffer_most_times", "times", 1, 64, "ports of faster lines are taken to queue as many times that as Gbit/s arrive, up to this. 1: port_buffer is what every port has", port_buffer_most_times: u16;
     "lease", "us", 1_000, 1_000_000, "how long a grant may be used. Longer: a stopped sender parks its grant longer", lease_ns: u64, US;
-    "ack_delay", "us", 0, 10_000, "how long the acknowledgment of a finished burst waits for data to ride on. Shorter: more packets", ack_delay_ns: u64, US;
+    "ack_delay", "us", 0, 10_000, "how long the acknowledgment of a finished burst waits for data to ride on; up to 15 times as long where answers mostly come by then. Shorter: more packets", ack_delay_ns: u64, US;
     "state_min", "us", 100, 1_000_000, "least time after which a sender asks whether its data arrived. Shorter: faster recovery of a lost last packet, more packets when the peer is slow to wake", state_min_ns: u64, US;
     "request_min", "us", 50, 1_000_000, "least time after which a receiver asks again. Shorter: more needless copies when the sender is slow to wake", request_min_ns: u64, US;
     "timer_max", "ms", 1, 10_000, "both timers double up to this", timer_max_ns: u64, MS;
@@ -248,8 +248,6 @@ impl Tunable {
     }
 }
 
-/// What is acknowledged to a sender that is mostly answered soon is so many times as late.
-const ANSWER_DELAY: u64 = 15;
 /// Document 2's own window [2:5.1].
 const ESP_WINDOW_PACKETS: u16 = 21;
 
@@ -257,12 +255,6 @@ impl Config {
     /// The constant window of [`GateMode::Esp`]: without one nothing would flow.
     pub fn esp_window_packets(&self) -> u16 {
         if self.window_packets == 0 { ESP_WINDOW_PACKETS } else { self.window_packets }
-    }
-
-    /// How long an acknowledgment waits for an answer that is likely to come: until shortly before the other end asks, if it has the same settings.
-    pub(crate) fn answer_delay_ns(&self) -> u64 {
-        let before_state_ns = self.state_min_ns / 4 * 3;
-        (ANSWER_DELAY * self.ack_delay_ns).min(before_state_ns).max(self.ack_delay_ns)
     }
 
     /// The value of a knob in its unit.

@@ -24,7 +24,11 @@ struct Pair {
 
 impl Pair {
     fn with(config: &Config) -> Pair {
-        let mut world = World::new(2, Net::default(), config, 1);
+        Pair::over(Net::default(), config)
+    }
+
+    fn over(net: Net, config: &Config) -> Pair {
+        let mut world = World::new(2, net, config, 1);
         let (asker, server) = pair(&mut world, Mode::Messages);
         pass(&mut world, 50 * MS);
         let said = Rc::<RefCell<Vec<_>>>::default();
@@ -95,12 +99,54 @@ fn a_flood_after_many_answers_is_acknowledged_as_soon_as_any_other() {
     for _ in 0..20 {
         let begin = pair.world.now;
         pair.send(0, b"news");
-        pass(&mut pair.world, 10 * MS);
+        pass(&mut pair.world, 4 * MS);
         waited.extend(pair.said().iter().map(|&(at, kind)| (at - begin - WAY, kind)));
     }
     // Twice no answer comes, and nobody has to ask.
-    let expected = (0..20).map(|at| if at < 2 { 15 * config.ack_delay_ns } else { config.ack_delay_ns });
-    assert_eq!(waited, expected.map(|ns| (ns, CONTROL)).collect::<Vec<_>>());
+    assert!(waited.iter().all(|&(_, kind)| kind == CONTROL) && waited.len() == 20, "{waited:?}");
+    assert!(waited[..2].iter().all(|&(ns, _)| (1400 * US..1500 * US).contains(&ns)), "{waited:?}");
+    assert!(waited[2..].iter().all(|&(ns, _)| ns == config.ack_delay_ns), "{waited:?}");
+}
+
+#[test]
+fn after_a_pause_of_a_lease_nothing_waits_for_an_answer() {
+    let config = Config::default();
+    let mut pair = Pair::with(&config);
+    (0..200).for_each(|_| pair.exchange(0));
+    pass(&mut pair.world, config.lease_ns);
+    pair.said();
+    // Whoever sent this may send one packet and no more, whatever it was told before.
+    let begin = pair.world.now;
+    pair.send(0, b"a head");
+    pass(&mut pair.world, MS);
+    assert_eq!(pair.said(), [(begin + WAY + config.ack_delay_ns, CONTROL)]);
+}
+
+#[test]
+fn the_end_of_a_channel_does_not_wait_for_an_answer() {
+    let config = Config::default();
+    let mut pair = Pair::with(&config);
+    (0..200).for_each(|_| pair.exchange(0));
+    pair.said();
+    let begin = pair.world.now;
+    let now = pair.world.clock(0);
+    pair.world.hosts[0].shutdown(now, pair.asker).unwrap();
+    pass(&mut pair.world, MS);
+    assert_eq!(pair.said(), [(begin + WAY + config.ack_delay_ns, CONTROL)]);
+}
+
+#[test]
+fn on_a_longer_way_the_wait_is_shorter() {
+    let net = Net { delay_ns: 500 * US, ..Net::default() };
+    let mut pair = Pair::over(net, &Config::default());
+    (0..100).for_each(|_| pair.exchange(600 * US));
+    pair.said();
+    (0..100).for_each(|_| pair.exchange(600 * US));
+    assert_eq!(pair.said(), [], "the answer carries it");
+    // What would arrive when the other end has asked by then leaves before.
+    (0..10).for_each(|_| pair.exchange(1200 * US));
+    let said = pair.said();
+    assert!(said.len() == 10 && said.iter().all(|&(_, kind)| kind == CONTROL), "{said:?}");
 }
 
 #[test]
@@ -129,7 +175,7 @@ fn the_wait_ends_before_the_other_end_asks() {
         (0..200).for_each(|_| pair.exchange(0));
         pair.said();
         pair.send(0, b"news");
-        pass(&mut pair.world, 10 * MS);
+        pass(&mut pair.world, 5 * MS);
         let said = pair.said();
         assert!(said.len() == 1 && said[0].1 == CONTROL, "{name}: {said:?}");
     }

@@ -75,7 +75,7 @@ impl Crowd {
         self.level == 0
     }
 
-    /// The last counts, and almost all of those before, found more.
+    /// The last count found more, as did at least half of those before.
     pub fn is_lasting(self) -> bool {
         self.level == Self::MOST
     }

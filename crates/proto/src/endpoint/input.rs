@@ -137,7 +137,7 @@ impl Endpoint {
                 let association = &mut self.associations[index as usize];
                 (association.ack_due, association.asked) = (true, true);
                 association.granted_at = now;
-                if association.arrivals_unacked > 0 {
+                if header.kind == Type::State {
                     association.answers.missed();
                 }
                 self.handle_blocks(now, index, header, blocks);
@@ -336,7 +336,7 @@ impl Endpoint {
         }
         let (bytes, round_trip_ns) = (u64::from(header.length), association.rtt.known_least_ns());
         self.arrivals.note(bytes, &mut association.epoch, round_trip_ns, now, self.config.lease_ns);
-        Endpoint::note_for_ack(association, header.flags, now, &self.config);
+        Endpoint::note_for_ack(association, header.kind, header.flags, now, &self.config);
         let is_full = header.kind == Type::Data && packet.payload.len() >= association.payload_bytes;
         self.deliver(index, number, previous, packet);
         let pool = &mut self.rx_pool;

@@ -6,6 +6,7 @@ use ropeway_wire::{AbortFields, BASE_HEADER_BYTES, Backlog, BlockWriter, Flags, 
 
 use super::commands::{enter_round, recount};
 use super::{Endpoint, MOST_REPLIES, Path, Reply};
+use crate::answers;
 use crate::association::{AskedBeyond, Association};
 use crate::channel::Channel;
 use crate::config::Config;
@@ -488,7 +489,7 @@ impl Endpoint {
 
 /// Appends a packet to what has been sent, with the marks of the busy period. Fixed from here on.
 fn number_packet(association: &mut Association, mut packet: Packet, now: Time, config: &Config) -> u64 {
-    association.answers.answered(now, config.answer_delay_ns());
+    association.answers.answered(now, answers::delay_ns(config, &association.rtt));
     if association.sent.in_flight() == 0 {
         association.waiting_since = now;
     }

@@ -142,7 +142,7 @@ impl Endpoint {
         Endpoint::note_arrival(association, Flags::NONE, true);
         let round_trip_ns = association.rtt.known_least_ns();
         self.arrivals.note(bytes, &mut association.epoch, round_trip_ns, now, self.config.lease_ns);
-        Endpoint::note_for_ack(association, Flags::NONE, now, &self.config);
+        Endpoint::note_for_ack(association, Type::Data, Flags::NONE, now, &self.config);
         let landed = match landing {
             Some(landing) if is_waited_for => self.land(at, payload, landing),
             _ => false,

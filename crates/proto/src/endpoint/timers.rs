@@ -7,6 +7,7 @@
 use ropeway_wire::{ErrorCode, Flags, Header, RstFields, Type};
 
 use super::Endpoint;
+use crate::answers;
 use crate::association::{Association, Phase};
 use crate::config::{Config, GateMode};
 use crate::time::Time;
@@ -38,7 +39,8 @@ impl Endpoint {
         for _ in 0..MOST_LOOKED_AFTER {
             let at = self.next_timeout(now)?;
             let &(_, index) = self.timers.first()?;
-            let due = self.associations.get(index as usize).map(|association| self.due_at(association, now))?;
+            let Some(association) = self.associations.get(index as usize) else { return Some(at) };
+            let due = self.due_at(association, now);
             if due <= at || at.since(now) >= SLEEP_NS {
                 return Some(at);
             }
@@ -55,16 +57,23 @@ impl Endpoint {
     }
 
     /// When this arrival must be acknowledged.
-    pub(super) fn note_for_ack(association: &mut Association, flags: Flags, now: Time, config: &Config) {
+    pub(super) fn note_for_ack(association: &mut Association, kind: Type, flags: Flags, now: Time, config: &Config) {
         association.arrivals_unacked += 1;
         // A sender with more to come will get a grant: the acknowledgment rides on that.
         let may_ride = config.gate_mode == GateMode::Grants;
-        let (packets, delay_ns) = match association.peer_backlog {
-            1.. if may_ride => (RIDE_PACKETS, config.ack_delay_ns * RIDE_DELAY),
-            0 if may_ride && association.answers.are_prompt() => (1, config.answer_delay_ns()),
+        let is_granted_soon = may_ride && association.peer_backlog > 0;
+        // Nobody answers the end of a channel; and who has heard nothing for a lease may not go on before this is acknowledged.
+        let is_answered_soon = may_ride
+            && !is_granted_soon
+            && matches!(kind, Type::Data | Type::Open)
+            && now.since(association.new_at) < association.lease_ns
+            && association.answers.are_prompt();
+        association.answers.asked(now, is_answered_soon);
+        let (packets, delay_ns) = match (is_granted_soon, is_answered_soon) {
+            (true, _) => (RIDE_PACKETS, config.ack_delay_ns * RIDE_DELAY),
+            (_, true) => (1, answers::delay_ns(config, &association.rtt)),
             _ => (1, config.ack_delay_ns),
         };
-        association.answers.asked(now);
         if association.arrivals_unacked >= config.packets_to_ack * packets || flags.contains(Flags::RTX) {
             association.ack_due = true;
         } else {
@@ -191,9 +200,7 @@ impl Endpoint {
         if association.ack_at.is_some_and(|at| at <= now) {
             association.ack_at = None;
             association.ack_due |= association.arrivals_unacked > 0;
-            if association.peer_backlog == 0 {
-                association.answers.missed();
-            }
+            association.answers.missed();
             acts = true;
             // With `gate = esp` the end of the batch decides about it.
             self.touch(index);
