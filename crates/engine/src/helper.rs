@@ -19,7 +19,8 @@ const SHORT_TICK: Duration = Duration::from_micros(200);
 const MANY_CALLS: u64 = 8;
 /// After so many in a tick the next one, which does what is due, is never far.
 const FLOOD_CALLS: u64 = 100;
-/// In a program that for so long has not left the links alone for a tick, and has no thread that waits beside another one, the helper's wake-ups were all in vain ...
+/// In a program that for so long has not left the links alone for a tick, and in which no thread began or ended a wait beside another one, the helper's wake-ups
+/// were all in vain ...
 const STEADY: Duration = Duration::from_millis(250);
 /// ... and while somebody polls it looks more seldom. A program that begins to compute after that answers so late, and a tick, once.
 const LONG_TICK: Duration = Duration::from_millis(4);
@@ -70,7 +71,7 @@ fn tick(inner: &Inner, calls: u64) -> Duration {
 fn rest(is_polled: bool, is_awaited: bool, is_urgent: bool, calls: u64, needless_for: Duration) -> Duration {
     if is_polled {
         // Who polls now does it for all.
-        return if needless_for >= STEADY && !is_awaited { LONG_TICK } else { TICK };
+        return if needless_for >= STEADY { LONG_TICK } else { TICK };
     }
     if is_awaited && calls < MANY_CALLS || is_urgent && calls < FLOOD_CALLS { SHORT_TICK } else { TICK }
 }
@@ -100,13 +101,12 @@ mod tests {
 
     #[test]
     fn the_helper_rests_long_only_where_nothing_has_needed_it() {
-        let long = |is_polled, is_awaited, needless_for| {
-            [1, FLOOD_CALLS].map(|calls| rest(is_polled, is_awaited, true, calls, needless_for) == LONG_TICK)
-        };
-        assert_eq!(long(true, false, STEADY), [true; 2]);
-        assert_eq!(long(true, true, STEADY), [false; 2], "a thread waits that nobody hands the links to");
-        assert_eq!(long(false, false, STEADY), [false; 2], "nobody polls");
-        assert_eq!(long(true, false, STEADY / 2), [false; 2]);
+        // A server's thread in `accept` waits all the time.
+        let rest_at = |is_polled, needless_for| rest(is_polled, true, true, 1, needless_for);
+        assert_eq!(rest_at(true, STEADY), LONG_TICK);
+        assert_eq!(rest_at(true, STEADY / 2), TICK);
+        assert_eq!(rest_at(false, STEADY), SHORT_TICK, "nobody polls, and somebody waits");
         assert_eq!(rest(false, false, true, 1, STEADY), SHORT_TICK, "what was kept back leaves");
+        assert_eq!(rest(false, true, true, FLOOD_CALLS, STEADY), TICK, "the next call is near");
     }
 }

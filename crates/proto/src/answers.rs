@@ -24,7 +24,7 @@ pub struct Answers {
 
 /// How long an acknowledgment waits for an answer that is likely to come: so that it arrives before the other end would ask, if that has the same settings.
 pub fn delay_ns(config: &Config, rtt: &Rtt) -> u64 {
-    let before_question_ns = rtt.patience_ns().max(config.state_min_ns).saturating_sub(rtt.smoothed_ns()) / 4 * 3;
+    let before_question_ns = rtt.patience_ns().max(config.state_min_ns).saturating_sub(rtt.smoothed_ns()) / 8 * 7;
     (DELAY * config.ack_delay_ns).min(before_question_ns).max(config.ack_delay_ns)
 }
 

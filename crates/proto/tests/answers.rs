@@ -104,7 +104,7 @@ fn a_flood_after_many_answers_is_acknowledged_as_soon_as_any_other() {
     }
     // Twice no answer comes, and nobody has to ask.
     assert!(waited.iter().all(|&(_, kind)| kind == CONTROL) && waited.len() == 20, "{waited:?}");
-    assert!(waited[..2].iter().all(|&(ns, _)| (1400 * US..1500 * US).contains(&ns)), "{waited:?}");
+    assert!(waited[..2].iter().all(|&(ns, _)| (1400 * US..=1500 * US).contains(&ns)), "{waited:?}");
     assert!(waited[2..].iter().all(|&(ns, _)| ns == config.ack_delay_ns), "{waited:?}");
 }
 
