@@ -147,14 +147,14 @@ impl Core {
         path::encode(link.0, to)
     }
 
-    /// The same for who will sleep until then.
-    pub fn next_timeout_to_sleep(&mut self, now: Time) -> Option<Time> {
-        [self.endpoint.next_timeout_to_sleep(now), self.share.look_at()].into_iter().flatten().min()
-    }
-
     /// When [`Core::turn`] has something to do even if nothing arrives.
     pub fn next_timeout(&mut self, now: Time) -> Option<Time> {
         [self.endpoint.next_timeout(now), self.share.look_at()].into_iter().flatten().min()
+    }
+
+    /// The same for who will sleep until then.
+    pub fn next_timeout_to_sleep(&mut self, now: Time) -> Option<Time> {
+        [self.endpoint.next_timeout_to_sleep(now), self.share.look_at()].into_iter().flatten().min()
     }
 
     /// Reads what has arrived already, if nothing else is to be done; afterwards there may be credit to tell. For short messages the clock would cost as much as all the rest.

@@ -21,9 +21,6 @@ use crate::wait::SOON_NS;
 /// A sleeper is not woken for a timer that is earlier than its own by less than this: a wake-up costs the more. And the helper sleeps for as long at least.
 const TIMER_SLACK_NS: u64 = 200_000;
 
-/// So many descriptors to sleep on need no memory of their own.
-const FEW_DESCRIPTORS: usize = 4;
-
 pub(crate) struct Inner {
     core: Mutex<Core>,
     /// Threads that wait for the lock.
@@ -270,24 +267,15 @@ impl Inner {
         core.sleeps_until = Some(until.unwrap_or(Time::from_nanos(u64::MAX)));
         drop(core);
         let descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (mut few, mut many);
-        let fds: &mut [PollFd<'_>] = if descriptors.len() < FEW_DESCRIPTORS {
-            few = std::array::from_fn::<_, FEW_DESCRIPTORS, _>(|at| match descriptors.get(at) {
-                Some(fd) => PollFd::new(fd, flags),
-                None => PollFd::new(bell, PollFlags::IN),
-            });
-            &mut few[..=descriptors.len()]
-        } else {
-            let bell = std::iter::once(PollFd::new(bell, PollFlags::IN));
-            many = descriptors.iter().map(|fd| PollFd::new(fd, flags)).chain(bell).collect::<Vec<_>>();
-            &mut many
-        };
+        let mut fds = Vec::with_capacity(descriptors.len() + 1);
+        fds.extend(descriptors.iter().map(|fd| PollFd::new(fd, flags)));
+        fds.push(PollFd::new(bell, PollFlags::IN));
         let timeout = until.map(|until| {
             let ns = until.since(now);
             Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ }
         });
         // An interrupted sleep is looked at like any other wake-up.
-        let _ = poll(fds, timeout.as_ref());
+        let _ = poll(&mut fds, timeout.as_ref());
         if fds.last().is_some_and(|fd| !fd.revents().is_empty()) {
             let _ = rustix::io::read(bell, &mut [0u8; 8]);
         }

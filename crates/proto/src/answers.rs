@@ -35,9 +35,9 @@ impl Answers {
         self.is_awaited |= is_awaited;
     }
 
-    /// A numbered packet leaves; one that does so within `delay_ns` could have carried the acknowledgment.
-    pub fn answered(&mut self, now: Time, delay_ns: u64) {
-        if self.asked_at.take().is_some_and(|at| now.since(at) <= delay_ns) {
+    /// A numbered packet leaves; one that does so within `delay_ns` could have carried the acknowledgment. Most packets of a transfer answer nothing, and need not know it.
+    pub fn answered(&mut self, now: Time, delay_ns: impl FnOnce() -> u64) {
+        if self.asked_at.take().is_some_and(|at| now.since(at) <= delay_ns()) {
             self.score = MOST.min(self.score + 1);
         }
     }
@@ -68,7 +68,7 @@ mod tests {
         let is_awaited = answers.are_prompt();
         answers.asked(Time::from_nanos(start), is_awaited);
         answers.asked(Time::from_nanos(start + 1), is_awaited);
-        answers.answered(Time::from_nanos(start + after_ns), 100);
+        answers.answered(Time::from_nanos(start + after_ns), || 100);
         answers.acknowledged();
     }
 
@@ -97,7 +97,7 @@ mod tests {
     fn late_answers_and_packets_without_a_question_say_nothing() {
         let mut answers = Answers::default();
         (0..100).for_each(|round| exchange(&mut answers, round * 1000, 101));
-        (0..100).for_each(|round| answers.answered(Time::from_nanos(round), 100));
+        (0..100).for_each(|round| answers.answered(Time::from_nanos(round), || 100));
         assert_eq!(answers.score, 0);
     }
 }

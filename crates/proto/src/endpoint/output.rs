@@ -489,7 +489,7 @@ impl Endpoint {
 
 /// Appends a packet to what has been sent, with the marks of the busy period. Fixed from here on.
 fn number_packet(association: &mut Association, mut packet: Packet, now: Time, config: &Config) -> u64 {
-    association.answers.answered(now, answers::delay_ns(config, &association.rtt));
+    association.answers.answered(now, || answers::delay_ns(config, &association.rtt));
     if association.sent.in_flight() == 0 {
         association.waiting_since = now;
     }

@@ -12,8 +12,8 @@ const SENDERS: usize = 4;
 
 /// Stopped so often while they send, some hold a grant at that moment.
 const STOPS: usize = 10;
-/// A batch of packets over UDP.
-const BATCH: u64 = 44;
+/// Packets that a stopped sender had in hand: a batch over UDP.
+const MOST_IN_HAND: u64 = 44;
 /// Longer than two leases.
 const STOPPED: Duration = Duration::from_millis(60);
 
@@ -64,10 +64,10 @@ fn a_stopped_sender_gives_its_budget_back_and_goes_on_afterwards() {
         stopped.end();
         let result = stopped.result();
         println!("{carrier:?}: {result}; asked {asked} times, {} suspects", counter(&engine, "gate_suspects"));
-        // Stopped ones that go on have leases of their own clock, and send nothing that is not theirs any more but what they had in hand: a stop between the calls of a batch is
-        // noticed by nobody, and what is left of it comes on top of what others were granted meanwhile.
+        // Stopped ones that go on have leases of their own clock, and send nothing that is not theirs any more but what they had in hand: who is stopped while it hands packets to the
+        // link has read the clock before, and what is left of them comes on top of what others were granted meanwhile.
         let drops = cluster.port("h1").drops;
-        assert!(drops <= BATCH, "{drops} drops");
+        assert!(drops <= MOST_IN_HAND, "{drops} drops");
     }
 }
 
