@@ -136,13 +136,14 @@ fn compile(compiler: &Compiler, source: &Path, object: &Path) -> Result<(), Erro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
-    /// A compiler that writes what it was told to write into the file after `-o`.
+    /// A compiler that does what the script says.
     fn compiler(directory: &Path, script: &str) -> Compiler {
-        let path = directory.join("mpicc-of-a-test");
-        fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("a script");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
+        let (text, path) = (directory.join("script"), directory.join("mpicc-of-a-test"));
+        fs::write(&text, format!("#!/bin/sh\n{script}\n")).expect("a script");
+        // Another process writes it: a child of another test could hold a descriptor of ours, open for writing, and a file that is open for writing cannot be run.
+        let copied = Command::new("install").arg("-m755").arg(&text).arg(&path).status().expect("coreutils");
+        assert!(copied.success());
         Compiler { name: path.into_os_string(), about: "version 1".to_owned() }
     }
 

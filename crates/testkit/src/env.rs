@@ -202,6 +202,13 @@ impl CProgram {
     }
 }
 
+/// Copies a program that a test is going to run. Another process writes it: a child of another test could hold a descriptor of ours for a moment, and what is open
+/// for writing cannot be run ("Text file busy").
+pub fn install(from: &Path, to: &Path) {
+    let copied = Command::new("install").arg("-m755").arg(from).arg(to).status().expect("coreutils");
+    assert!(copied.success(), "{} cannot be copied to {}", from.display(), to.display());
+}
+
 /// The path of a program in `PATH`, if it is installed.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;

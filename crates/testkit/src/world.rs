@@ -73,10 +73,9 @@ impl World {
 
     /// A program of this test, a shell script in the world's directory.
     pub fn script(&self, name: &str, text: &str) -> PathBuf {
-        use std::os::unix::fs::PermissionsExt;
-        let path = self.dir().join(name);
-        std::fs::write(&path, format!("#!/bin/sh\n{text}")).expect("a file");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("one's own file");
+        let (source, path) = (self.dir().join(format!("{name}.text")), self.dir().join(name));
+        std::fs::write(&source, format!("#!/bin/sh\n{text}")).expect("a file");
+        env::install(&source, &path);
         path
     }
 

@@ -322,7 +322,7 @@ fn engines_of_other_users_are_no_matter_to_a_user_who_tunes() {
     std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).expect("one's own directory");
     // Where the product lies not everybody may go.
     let program: PathBuf = directory.path().join("ropeway");
-    std::fs::copy(env::ropeway(), &program).expect("the product can be copied");
+    env::install(&env::ropeway(), &program);
     let program = program.display().to_string();
     let of_user = |args: &[&str]| {
         let mut cmd = command("setpriv", ["--reuid", USER, "--regid", USER, "--clear-groups", "--", &program]);

@@ -167,7 +167,7 @@ fn a_program_with_more_rights_than_its_user_is_left_alone() {
     need_program!("setpriv");
     let dir = tempfile_dir();
     let (privileged, stats) = (dir.path().join("exits"), dir.path().join("stats.jsonl"));
-    std::fs::copy(program("exits"), &privileged).expect("the program can be copied");
+    env::install(&program("exits"), &privileged);
     for (path, mode) in [(dir.path(), 0o777), (&privileged, 0o4755)] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("one's own file");
     }

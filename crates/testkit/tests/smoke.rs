@@ -54,7 +54,7 @@ fn the_preload_is_found_where_make_install_puts_it() {
     let (bin, lib) = (world.dir().join("bin"), world.dir().join("lib/ropeway"));
     for (from, dir) in [(env::ropeway(), &bin), (env::preload(), &lib)] {
         std::fs::create_dir_all(dir).expect("a directory in one's own");
-        std::fs::copy(&from, dir.join(from.file_name().expect("a file"))).expect("the product can be copied");
+        env::install(&from, &dir.join(from.file_name().expect("a file")));
     }
     let mut run = command(bin.join("ropeway"), ["run", "--", "sh", "-c", "echo $LD_PRELOAD"]);
     run.env(ropeway_testkit::DAEMON_SOCKET_VAR, world.socket()).env_remove("LD_PRELOAD");

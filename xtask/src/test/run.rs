@@ -72,7 +72,7 @@ impl<'a> Runner<'a> {
     fn try_run(&mut self, suite: &Suite, program: &Program) -> Result<Outcome> {
         let first = self.attempt(suite, program, &[])?;
         let names = &first.failures;
-        if suite.kind != Kind::Integration
+        if !matches!(suite.kind, Kind::Unit | Kind::Integration)
             || names.is_empty()
             || names.len() > MOST_AGAIN
             || names.iter().any(|name| is_no_test(name))
@@ -147,8 +147,8 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Integration tests that failed beside others run once more, alone, if they are no more than this: real programs on a
-/// shared machine can miss a deadline. Those that pass then are named as unsteady.
+/// Tests that failed beside others run once more, alone, if they are no more than this: real programs on a shared machine can miss a deadline, and a child that one test
+/// forks holds what its neighbours have open for a moment. Those that pass then are named as unsteady.
 const MOST_AGAIN: usize = 12;
 
 /// A failure that is not a test's: a stray process, a time limit, an end without a result.

@@ -497,10 +497,9 @@ mod tests {
 
     /// A launcher that is this script.
     fn launcher(directory: &Path, script: &str) -> String {
-        use std::os::unix::fs::PermissionsExt;
-        let path = directory.join("launcher");
-        std::fs::write(&path, format!("#!/bin/sh\n{script}")).expect("a script");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("executable");
+        let (source, path) = (directory.join("script"), directory.join("launcher"));
+        std::fs::write(&source, format!("#!/bin/sh\n{script}")).expect("a script");
+        ropeway_testkit::env::install(&source, &path);
         path.to_str().expect("a path").to_owned()
     }
 

@@ -174,7 +174,7 @@ fn without_root_it_says_so() {
     // Where it was built, another user may not be able to go.
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("one's own directory");
     let ropeway = dir.path().join("ropeway");
-    fs::copy(env::ropeway(), &ropeway).expect("copied");
+    env::install(&env::ropeway(), &ropeway);
     let as_nobody = |args: &[&str]| {
         let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
         let mut setpriv = command("setpriv", user);
