@@ -9,6 +9,7 @@ use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
 use ropeway_proto::config::SetError;
 use ropeway_proto::{ChannelId, Config, Endpoint, Joined, Landing, Path, Time};
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 /// Packets taken from one link in one turn: enough for a merged arrival of 64 KiB, few enough that answers do not wait.
 const ARRIVALS_PER_TURN: usize = 64;
@@ -50,8 +51,25 @@ pub enum Poller {
     Helper,
 }
 
+/// The engine's clock; its time begins when the engine does.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(Instant);
+
+impl Clock {
+    pub fn now(self) -> Time {
+        Time::from_nanos(self.0.elapsed().as_nanos() as u64)
+    }
+
+    /// A moment of the program's clock; `None`: never.
+    pub fn time_of(self, at: Option<Instant>) -> Time {
+        let since = at.map_or(Duration::MAX, |at| at.saturating_duration_since(self.0));
+        Time::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
 /// Everything under the engine's lock.
 pub struct Core {
+    pub clock: Clock,
     pub endpoint: Endpoint,
     members: Vec<Member>,
     pub waiters: Waiters,
@@ -84,6 +102,7 @@ impl Core {
     /// `node`: the number under which gateways know this engine, if they do.
     pub fn new(mut endpoint: Endpoint, spin: Spin, node: Option<u32>) -> Core {
         Core {
+            clock: Clock(Instant::now()),
             share: Share::new(&mut endpoint),
             shimmed: Shimmed::new(node),
             endpoint,
@@ -283,11 +302,12 @@ impl Core {
     fn receive(&mut self, now: Time, landing: &mut Option<Landing<'_>>) -> bool {
         self.turns = self.turns.wrapping_add(1);
         let (endpoint, turns, shimmed) = (&mut self.endpoint, self.turns, &self.shimmed);
-        let mut total = 0;
+        let (mut total, mut is_empty) = (0, true);
         let several = self.members.len() > 1;
         for (place, member) in self.members.iter_mut().enumerate() {
             let rests = several && member.quiet > QUIET_LINK_EVERY && !turns.is_multiple_of(QUIET_LINK_EVERY);
             if member.failed || rests {
+                is_empty &= member.failed;
                 continue;
             }
             let count = member.link.receive(ARRIVALS_PER_TURN, &mut |received| {
@@ -310,6 +330,9 @@ impl Core {
                 Err(_) => member.failed = true,
             }
         }
+        if is_empty && total == 0 {
+            self.endpoint.note_empty(now);
+        }
         let refused = self.take_reports();
         total > 0 || refused
     }
@@ -323,9 +346,9 @@ impl Core {
 
     /// Sends what may be sent.
     pub fn transmit(&mut self, now: Time) {
-        let (members, shimmed) = (&mut self.members, &mut self.shimmed);
+        let (clock, members, shimmed) = (self.clock, &mut self.members, &mut self.shimmed);
         members.iter_mut().for_each(|member| member.full = false);
-        self.endpoint.transmit(now, &mut |path, urgency, packets| {
+        self.endpoint.transmit_by(now, &mut || clock.now(), &mut |path, urgency, packets| {
             let Some(Place { link, address: to, node }) = path::decode(path) else { return packets.len() };
             let Some(member) = members.get_mut(link).filter(|member| !member.failed) else { return packets.len() };
             let urgency = match urgency {

@@ -11,7 +11,7 @@ use ropeway_proto::{Config, Time};
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::core::{Core, Poller};
+use crate::core::{Clock, Core, Poller};
 use crate::engine::Options;
 use crate::helper;
 use crate::restart;
@@ -45,7 +45,7 @@ pub(crate) struct Inner {
     helper: OnceLock<Thread>,
     /// The helper's bound, when it polls for an event loop.
     pub(crate) most_spin_ns: u64,
-    pub(crate) origin: Instant,
+    clock: Clock,
     pub(crate) birthmark: Birthmark,
     /// Its file stays locked while the engine lives.
     _secret: Option<Arc<restart::Secret>>,
@@ -59,6 +59,7 @@ impl Inner {
         birthmark: Birthmark,
     ) -> Inner {
         Inner {
+            clock: core.clock,
             most_spin_ns: core.spin.most_ns(),
             core: Mutex::new(core),
             contenders: AtomicU32::new(0),
@@ -71,7 +72,6 @@ impl Inner {
             hurry: AtomicBool::new(false),
             polled: AtomicBool::new(false),
             helper: OnceLock::new(),
-            origin: Instant::now(),
             birthmark,
             _secret: options.secret.clone(),
         }
@@ -224,13 +224,12 @@ impl Inner {
     }
 
     pub(crate) fn now(&self) -> Time {
-        Time::from_nanos(self.origin.elapsed().as_nanos() as u64)
+        self.clock.now()
     }
 
     /// A moment of the program's clock; `None`: never.
     pub(crate) fn time_of(&self, at: Option<Instant>) -> Time {
-        let since = at.map_or(Duration::MAX, |at| at.saturating_duration_since(self.origin));
-        Time::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+        self.clock.time_of(at)
     }
 
     pub(crate) fn ring(&self) {

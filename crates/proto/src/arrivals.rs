@@ -1,6 +1,6 @@
 //! What arrives at this endpoint as a whole: from how many senders, how fast, and over what line.
 
-use crate::association::LEASE_ROUND_TRIPS;
+use crate::lease::LEASE_ROUND_TRIPS;
 use crate::rate::Rate;
 use crate::time::Time;
 

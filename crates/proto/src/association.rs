@@ -11,6 +11,7 @@ use crate::config::{Config, GateMode};
 use crate::endpoint::{BATCH_PACKETS, Path};
 use crate::gate::Demand;
 use crate::keyed::{Handshake, Sealing};
+use crate::lease::Lease;
 use crate::rate::Rate;
 use crate::received::{Received, WINDOW_PACKETS};
 use crate::routes::Routes;
@@ -19,8 +20,6 @@ use crate::sent::Sent;
 use crate::statistics::{AssociationCounters, Limit, LimitTimes};
 use crate::time::{TICK_NS, Time};
 
-/// A lease is at least so many smoothed round-trip times.
-pub const LEASE_ROUND_TRIPS: u64 = 8;
 /// Who only waits for its turn asks after so many times the usual patience.
 const TURN_PATIENCE: u64 = 4;
 /// The receiver takes an unused grant back after so many leases: the sender's own clock has then run out for long.
@@ -156,14 +155,10 @@ pub struct Association {
     // Sending.
     pub first_number: u64,
     pub sent: Sent,
-    /// Numbers below this may be sent while the lease lasts.
-    pub limit: u64,
-    pub limit_at: Time,
+    /// What the peer allows.
+    pub lease: Lease,
     /// Packets acknowledged.
     pub acked: Rate,
-    /// Packets that may fly without a grant, while as fresh as a lease.
-    pub flight: u8,
-    pub flight_at: Time,
     /// A busy period has begun and is not over.
     pub busy: bool,
     pub backlog_bytes: u64,
@@ -186,7 +181,6 @@ pub struct Association {
     pub flush_at: Option<Time>,
     /// Since when something is undelivered.
     pub waiting_since: Time,
-    pub lease_ns: u64,
     /// Lost packets are being repeated until everything below this number is acknowledged.
     pub recovers_to: u64,
     pub limit_kind: Limit,
@@ -287,11 +281,8 @@ impl Association {
             peer_token: [0; 16],
             first_number,
             sent: Sent::starting_at(first_number),
-            limit: first_number,
+            lease: Lease::new(first_number, config.lease_ns, now),
             acked: Rate::default(),
-            limit_at: now,
-            flight: 1,
-            flight_at: now,
             busy: false,
             backlog_bytes: 0,
             blocked: BTreeSet::new(),
@@ -304,7 +295,6 @@ impl Association {
             flush: false,
             flush_at: None,
             waiting_since: now,
-            lease_ns: config.lease_ns,
             recovers_to: first_number,
             limit_kind: Limit::default(),
             limit_since: now,
@@ -368,13 +358,7 @@ impl Association {
         self.received = Received::starting_at(peer.first_number);
         self.granted = peer.first_number;
         self.esp_ack = peer.first_number;
-        self.settle_lease();
-    }
-
-    /// How long grants may be used: settled at open, or with the first sample of the round-trip time, which who was asked to open has only then. Otherwise
-    /// one end of a long path would take back what the other still uses.
-    fn settle_lease(&mut self) {
-        self.lease_ns = self.lease_ns.max(LEASE_ROUND_TRIPS * self.rtt.smoothed_ns());
+        self.lease.settle(self.rtt.smoothed_ns());
     }
 
     pub fn set_packet_bytes(&mut self, packet_bytes: usize) {
@@ -384,13 +368,9 @@ impl Association {
 
     /// How many new numbers may be given out now.
     pub fn allowance(&self, now: Time) -> u64 {
-        let next = self.sent.next();
-        let ahead = |limit: u64| (limit.wrapping_sub(next) as i64).max(0) as u64;
-        let granted = if self.has_lease(now) { ahead(self.limit) } else { 0 };
-        let fresh = now.since(self.flight_at) <= self.lease_ns;
-        let flight = if fresh { ahead(self.sent.una().wrapping_add(u64::from(self.flight))) } else { 0 };
+        let allowed = self.lease.allowance(self.sent.una(), self.sent.next(), now);
         let start = u64::from(!self.busy && self.sent.in_flight() == 0);
-        granted.max(flight).max(start).min(self.window())
+        allowed.max(start).min(self.window())
     }
 
     /// How many new numbers the receiver's window has room for, whatever was granted.
@@ -407,24 +387,14 @@ impl Association {
         }
     }
 
-    fn has_lease(&self, now: Time) -> bool {
-        now.since(self.limit_at) <= self.lease_ns
-    }
-
-    /// Takes over the grant of an arriving header, whose `ack` has been expanded. Says whether the sender may now send more.
-    pub fn take_grant(&mut self, header: &Header, ack: u64, is_newest: bool, now: Time) -> bool {
-        let limit = ack.wrapping_add(u64::from(header.grant));
-        let before = self.limit;
-        let is_more = limit.wrapping_sub(self.limit) as i64 > 0;
+    /// Takes over the grant of an arriving header, whose `ack` has been expanded and which the peer made at `told_at`. Says whether the sender may now send more.
+    pub fn take_grant(&mut self, header: &Header, ack: u64, is_newest: bool, (now, told_at): (Time, Time)) -> bool {
+        if is_newest {
+            self.lease.take_flight(header.first_flight, told_at);
+        }
         // A grant that comes when there is nothing to send is not kept: the receiver takes it back when it sees the end of the busy period.
         let is_wanted = self.backlog_bytes > 0;
-        if header.grant > 0 && is_wanted && (is_more || limit == self.limit || !self.has_lease(now)) {
-            (self.limit, self.limit_at) = (limit, now);
-        }
-        if is_newest {
-            (self.flight, self.flight_at) = (header.first_flight, now);
-        }
-        self.limit != before
+        header.grant > 0 && is_wanted && self.lease.take_limit(ack.wrapping_add(u64::from(header.grant)), told_at, now)
     }
 
     /// Whether something has been handed over and is not known to be delivered.
@@ -520,7 +490,7 @@ impl Association {
                 let knew_none = self.rtt.known_least_ns().is_none();
                 self.rtt.sample((u64::from(ticks) * TICK_NS).max(TICK_NS / 2));
                 if knew_none {
-                    self.settle_lease();
+                    self.lease.settle(self.rtt.smoothed_ns());
                 }
             }
         }
@@ -568,7 +538,7 @@ impl Association {
             frame_bytes: self.frame_bytes(config),
             overhead_bytes: self.frame_bytes(config) - self.payload_bytes as u64,
             round_trip_ns: self.rtt.smoothed_ns(),
-            lease_ns: self.lease_ns,
+            lease_ns: self.lease.lasts_ns(),
         }
     }
 
@@ -580,7 +550,7 @@ impl Association {
     /// When an unused grant goes back.
     pub fn take_back_at(&self) -> Option<Time> {
         (self.outstanding_packets() > 0)
-            .then(|| self.granted_at.max(self.arrived_at).after(TAKE_BACK_LEASES * self.lease_ns))
+            .then(|| self.granted_at.max(self.arrived_at).after(TAKE_BACK_LEASES * self.lease.lasts_ns()))
     }
 
     /// When the sender asks whether its data arrived.

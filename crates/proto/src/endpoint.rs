@@ -145,6 +145,8 @@ pub struct Endpoint {
     timers: BTreeSet<(Time, u32)>,
     /// Since when the caller has looked at the clock in time: silence before that says nothing about the peers.
     awake_at: Time,
+    /// When the links had nothing for us, last.
+    empty_at: Time,
     events: VecDeque<Event>,
     /// Channels with nothing under way whose users wait for memory.
     lacking_memory: Vec<u32>,
@@ -216,6 +218,7 @@ impl Endpoint {
             opened: Vec::new(),
             timers: BTreeSet::new(),
             awake_at: Time::ZERO,
+            empty_at: Time::ZERO,
             events: VecDeque::with_capacity(EVENTS_AT_FIRST),
             lacking_memory: Vec::new(),
             arrivals: Arrivals::new(),

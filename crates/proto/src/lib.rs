@@ -15,6 +15,7 @@ mod endpoint;
 mod gate;
 pub mod gateway;
 mod keyed;
+mod lease;
 mod pool;
 mod random;
 mod rate;

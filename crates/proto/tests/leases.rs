@@ -20,8 +20,9 @@ fn ends(world: &mut World, backwards: bool) -> ((usize, ChannelId), (usize, Chan
 }
 
 /// A sender in the middle of a transfer that has just been granted more, and does not get to use it.
-fn granted_and_stopped(delay_ns: u64, backwards: bool) -> (World, Flow) {
-    let mut world = World::new(2, Net { delay_ns, ..Net::default() }, &Config::default(), 1);
+fn granted_and_stopped(net: Net, backwards: bool) -> (World, Flow) {
+    let delay_ns = net.delay_ns;
+    let mut world = World::new(2, net, &Config::default(), 1);
     let (from, to) = ends(&mut world, backwards);
     let mut flow = [Flow::stream(from, to, 3_000_000)];
     assert!(carry_until(&mut world, &mut flow, S, |_, flow| flow[0].received > 500_000));
@@ -61,8 +62,10 @@ fn note_new_data(world: &mut World, host: usize) -> Rc<Cell<u64>> {
 fn a_grant_is_used_to_the_end_of_its_lease_and_not_after_it() {
     for (delay_ns, lease_ns) in LEASES {
         for backwards in [false, true] {
-            for (waits_ns, may_send) in [(0, true), (lease_ns - US, true), (lease_ns + US, false), (S, false)] {
-                let (mut world, flow) = granted_and_stopped(delay_ns, backwards);
+            // By the clock of who uses it, a lease may seem to have begun a way earlier; and a grant has come here when it is handed over.
+            let ends_ns = lease_ns - 4 * delay_ns;
+            for (waits_ns, may_send) in [(0, true), (ends_ns - US, true), (lease_ns + US, false), (S, false)] {
+                let (mut world, flow) = granted_and_stopped(Net { delay_ns, ..Net::default() }, backwards);
                 let host = flow.from.0;
                 pass(&mut world, waits_ns);
                 world.stopped.clear();
@@ -76,6 +79,53 @@ fn a_grant_is_used_to_the_end_of_its_lease_and_not_after_it() {
                 carry(&mut world, &mut [flow], S);
             }
         }
+    }
+}
+
+#[test]
+fn a_grant_that_lay_in_the_socket_of_a_stopped_sender_is_as_old_as_its_echo_says() {
+    for (delay_ns, lease_ns) in LEASES {
+        for backwards in [false, true] {
+            let times = [(0, true), (lease_ns / 2, true), (3 * lease_ns, false), (100 * MS, false), (S, false)];
+            for (waits_ns, may_send) in times {
+                let mut world = World::new(2, Net { delay_ns, ..Net::default() }, &Config::default(), 1);
+                let (from, to) = ends(&mut world, backwards);
+                let mut flow = [Flow::stream(from, to, 3_000_000)];
+                assert!(carry_until(&mut world, &mut flow, S, |_, flow| flow[0].received > 500_000));
+                world.stopped.insert(from.0);
+                // What was under way is answered by grants.
+                pass(&mut world, 3 * delay_ns + waits_ns);
+                world.stopped.clear();
+                let sent = note_new_data(&mut world, from.0);
+                pass(&mut world, 10 * US);
+                let what = format!("{} packets after {waits_ns} ns, {delay_ns} ns away, {backwards}", sent.get());
+                // After 100 ms the receiver has no time to echo: what it says then tells of a first flight at most.
+                let flight = if waits_ns == S { u64::from(Config::default().first_flight_packets) } else { 0 };
+                assert_eq!(sent.get() > flight, may_send, "{what}");
+                world.filter = None;
+                carry(&mut world, &mut flow, S);
+            }
+        }
+    }
+}
+
+#[test]
+fn who_is_stopped_before_a_batch_goes_on_by_a_new_look_at_the_clock() {
+    for stopped_before in [0, 1, 2] {
+        // On a slow line a batch is a few packets.
+        let (mut world, flow) = granted_and_stopped(Net { rate: 1_000_000_000, ..Net::default() }, false);
+        let now = world.clock(flow.from.0);
+        let mut batches = Vec::new();
+        let mut looks = 0;
+        let mut clock = || {
+            looks += 1;
+            if looks > stopped_before { now.after(LEASES[0].1 + US) } else { now }
+        };
+        world.hosts[flow.from.0].transmit_by(now, &mut clock, &mut |_, _, packets| {
+            batches.push(packets.len());
+            packets.len()
+        });
+        assert_eq!(batches.len(), stopped_before, "{batches:?}");
     }
 }
 

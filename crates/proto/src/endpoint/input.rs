@@ -5,6 +5,7 @@ use ropeway_wire::{AbortFields, Block, Blocks, FinFields, Flags, Header, Malform
 use super::{BATCH_PACKETS, Endpoint, Path};
 use crate::association::{Association, MOST_REFUSALS};
 use crate::config::GateMode;
+use crate::lease;
 use crate::pool::SHORT_SAVES_BYTES;
 use crate::received::{Arrival, WINDOW_PACKETS};
 use crate::routes::MOST_PATHS;
@@ -228,7 +229,8 @@ impl Endpoint {
             association.acked.note(freed, now, association.backlog_bytes > 0);
         }
         association.take_time(header, now);
-        let may_send = association.take_grant(header, ack, is_newest, now);
+        let told_at = lease::told_at(header, self.empty_at, now);
+        let may_send = association.take_grant(header, ack, is_newest, (now, told_at));
         if freed > 0 || may_send {
             association.state_doublings = 0;
         }
@@ -394,6 +396,12 @@ impl Endpoint {
             && self.touched.iter().all(wants_nothing)
             && !self.gate.is_waited_at()
             && !self.wants_to_transmit()
+    }
+
+    /// To be called where a look at the links finds nothing: what is handed over later has not lain there since before. Where nobody says so, how old a grant is
+    /// is told by its echo alone, and that is wrong after a jump of the clock.
+    pub fn note_empty(&mut self, now: Time) {
+        self.empty_at = now;
     }
 
     /// To be called after the last packet of those that arrived together: gaps are asked for, acknowledgments and grants decided.

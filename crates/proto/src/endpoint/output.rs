@@ -59,6 +59,13 @@ pub(super) enum Turn {
 impl Endpoint {
     /// Hands everything that may be sent now to `sink`. `false`: the link was full, and there is more.
     pub fn transmit(&mut self, now: Time, sink: &mut Sink<'_>) -> bool {
+        self.transmit_by(now, &mut || now, sink)
+    }
+
+    /// The same for who can read the `clock`, which is asked before each batch, but not before the first if that is a small one: who is stopped meanwhile must not go on
+    /// with a lease that has ended.
+    pub fn transmit_by(&mut self, now: Time, clock: &mut dyn FnMut() -> Time, sink: &mut Sink<'_>) -> bool {
+        let mut now = now;
         while let Some(reply) = self.replies.pop_front() {
             if sink(&reply.path, Urgency::Urgent, &[IoSlice::new(&reply.bytes)]) == 0 {
                 self.replies.push_front(reply);
@@ -66,7 +73,13 @@ impl Endpoint {
             }
             self.counters.packets_sent += 1;
         }
+        let mut is_first = true;
         while let Some(index) = self.ready.pop_front() {
+            let association = &self.associations[index as usize];
+            if !is_first || association.backlog_bytes > (FEW_PACKETS * association.payload_bytes) as u64 {
+                now = clock();
+            }
+            is_first = false;
             let turn = self.transmit_association(now, index, sink);
             if turn == Turn::LinkFull {
                 self.ready.push_front(index);
@@ -511,7 +524,7 @@ fn number_packet(association: &mut Association, mut packet: Packet, now: Time, c
     let number = association.sent.push(packet);
     if is_last {
         // What is left of the grant goes back: the receiver sees the mark and charges it no longer.
-        association.limit = number.wrapping_add(1);
+        association.lease.give_back(number.wrapping_add(1));
     }
     number
 }

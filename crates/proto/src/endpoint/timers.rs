@@ -66,7 +66,7 @@ impl Endpoint {
         let is_answered_soon = may_ride
             && !is_granted_soon
             && matches!(kind, Type::Data | Type::Open)
-            && now.since(association.new_at) < association.lease_ns
+            && now.since(association.new_at) < association.lease.lasts_ns()
             && association.answers.are_prompt();
         association.answers.asked(now, is_answered_soon);
         let (packets, delay_ns) = match (is_granted_soon, is_answered_soon) {

@@ -99,8 +99,9 @@ pub struct World {
     pub cut: BTreeSet<(usize, usize)>,
     /// By alias; others are as the net is.
     pub planes: BTreeMap<u64, Plane>,
-    /// Hosts that do nothing.
+    /// Hosts that do nothing. What arrives waits for them, as in a socket.
     pub stopped: BTreeSet<usize>,
+    waiting: Vec<Flying>,
     /// Called for each packet before it flies: false loses it.
     pub filter: Option<Filter>,
     /// Sees each packet that is not lost by then, and says what flies in its place: from, to, bytes.
@@ -152,6 +153,7 @@ impl World {
             cut: BTreeSet::new(),
             planes: BTreeMap::new(),
             stopped: BTreeSet::new(),
+            waiting: Vec::new(),
             filter: None,
             attacker: None,
             counters: CounterOracle::default(),
@@ -311,6 +313,7 @@ impl World {
 
     /// Until `end`, or until `done` says so; `done` is called after each step, and may use the endpoints. Says whether it was done.
     pub fn run(&mut self, end: u64, mut done: impl FnMut(&mut World) -> bool) -> bool {
+        self.wake();
         for host in 0..self.hosts.len() {
             self.flush(host);
         }
@@ -344,16 +347,33 @@ impl World {
     }
 
     fn arrivals(&mut self) {
-        let mut reached = BTreeSet::new();
+        let mut arrived = Vec::new();
         while self.flying.peek().is_some_and(|Reverse(flying)| flying.at <= self.now) {
-            let Some(Reverse(Flying { from, to, alias: name, bytes, congested, .. })) = self.flying.pop() else {
-                break;
-            };
-            if !self.stopped.contains(&to) {
-                let now = self.clock(to);
-                self.hosts[to].handle_packet(now, &alias(from, name), congested, &bytes);
-                reached.insert(to);
-            }
+            arrived.extend(self.flying.pop().map(|Reverse(flying)| flying));
+        }
+        let (waiting, arrived): (Vec<_>, Vec<_>) = arrived.into_iter().partition(|one| self.stopped.contains(&one.to));
+        self.waiting.extend(waiting);
+        for one in &arrived {
+            let now = self.clock(one.to);
+            self.hosts[one.to].note_empty(now);
+        }
+        self.deliver(arrived);
+    }
+
+    /// Hosts that go on find what has arrived meanwhile.
+    fn wake(&mut self) {
+        let (waiting, arrived) =
+            std::mem::take(&mut self.waiting).into_iter().partition(|one| self.stopped.contains(&one.to));
+        self.waiting = waiting;
+        self.deliver(arrived);
+    }
+
+    fn deliver(&mut self, arrived: Vec<Flying>) {
+        let mut reached = BTreeSet::new();
+        for Flying { from, to, alias: name, bytes, congested, .. } in arrived {
+            let now = self.clock(to);
+            self.hosts[to].handle_packet(now, &alias(from, name), congested, &bytes);
+            reached.insert(to);
         }
         for host in reached {
             let now = self.clock(host);
