@@ -388,9 +388,11 @@ impl Association {
     }
 
     /// Takes over the grant of an arriving header, whose `ack` has been expanded and which the peer made at `told_at`. Says whether the sender may now send more.
-    pub fn take_grant(&mut self, header: &Header, ack: u64, is_newest: bool, (now, told_at): (Time, Time)) -> bool {
+    pub fn take_grant(&mut self, header: &Header, ack: u64, is_newest: bool, told_at: Time, now: Time) -> bool {
         if is_newest {
-            self.lease.take_flight(header.first_flight, told_at);
+            // Towards who has not been heard for long, as an idle end, there is no echo, and a flight is new even so.
+            let flight_told_at = if header.flags.contains(Flags::ECHO) { told_at } else { now };
+            self.lease.take_flight(header.first_flight, flight_told_at, now);
         }
         // A grant that comes when there is nothing to send is not kept: the receiver takes it back when it sees the end of the busy period.
         let is_wanted = self.backlog_bytes > 0;

@@ -147,6 +147,8 @@ pub struct Endpoint {
     awake_at: Time,
     /// When the links had nothing for us, last.
     empty_at: Time,
+    /// When what is being transmitted now began to be.
+    turn_at: Time,
     events: VecDeque<Event>,
     /// Channels with nothing under way whose users wait for memory.
     lacking_memory: Vec<u32>,
@@ -219,6 +221,7 @@ impl Endpoint {
             timers: BTreeSet::new(),
             awake_at: Time::ZERO,
             empty_at: Time::ZERO,
+            turn_at: Time::ZERO,
             events: VecDeque::with_capacity(EVENTS_AT_FIRST),
             lacking_memory: Vec::new(),
             arrivals: Arrivals::new(),

@@ -1,5 +1,5 @@
-//! What the peer has allowed this end to send, and until when (docs/protocol.md 4): a limit that it granted and a first flight, each told at some moment and good for
-//! a lease. What is not here: what may be sent without either, and how much the peer's window takes.
+//! What the peer has allowed this end to send, and until when (docs/protocol.md 4): a limit that it granted and a first flight, each good for a lease from when it was
+//! heard, and for one and a half from when it was told: the peer takes it back after two. What is not here: what may be sent without either, and how much the peer's window takes.
 
 use ropeway_wire::{Flags, Header};
 
@@ -16,17 +16,17 @@ const ECHO_AHEAD_NS: u64 = 1_000_000;
 pub struct Lease {
     /// Numbers below this may be sent.
     limit: u64,
-    limit_at: Time,
+    limit_since: Time,
     /// So many packets may fly without a grant.
     flight: u8,
-    flight_at: Time,
+    flight_since: Time,
     lasts_ns: u64,
 }
 
 impl Lease {
     /// One packet may begin, the one with this number. Lasts so long at least.
     pub fn new(first_number: u64, least_ns: u64, now: Time) -> Lease {
-        Lease { limit: first_number, limit_at: now, flight: 1, flight_at: now, lasts_ns: least_ns }
+        Lease { limit: first_number, limit_since: now, flight: 1, flight_since: now, lasts_ns: least_ns }
     }
 
     pub fn lasts_ns(&self) -> u64 {
@@ -49,26 +49,41 @@ impl Lease {
             true => (limit.wrapping_sub(next) as i64).max(0) as u64,
             false => 0,
         };
-        ahead(self.limit_at, self.limit).max(ahead(self.flight_at, una.wrapping_add(u64::from(self.flight))))
+        ahead(self.limit_since, self.limit).max(ahead(self.flight_since, una.wrapping_add(u64::from(self.flight))))
+    }
+
+    /// From when on the lease of something that was told then counts.
+    fn since(&self, told_at: Time, now: Time) -> Time {
+        told_at.after(self.lasts_ns / 2).min(now)
     }
 
     /// Numbers below `limit` may be sent, the peer said at `told_at`. Says whether that changes anything.
     pub fn take_limit(&mut self, limit: u64, told_at: Time, now: Time) -> bool {
+        let since = self.since(told_at, now);
+        if !self.lasts(since, now) {
+            return false;
+        }
         if limit == self.limit {
-            self.limit_at = self.limit_at.max(told_at);
+            self.limit_since = self.limit_since.max(since);
             return false;
         }
         let is_more = limit.wrapping_sub(self.limit) as i64 > 0;
-        let takes = is_more || !self.lasts(self.limit_at, now);
+        let takes = is_more || !self.lasts(self.limit_since, now);
         if takes {
-            (self.limit, self.limit_at) = (limit, told_at);
+            (self.limit, self.limit_since) = (limit, since);
         }
         takes
     }
 
     /// So many packets may fly without a grant, the peer said at `told_at`.
-    pub fn take_flight(&mut self, packets: u8, told_at: Time) {
-        (self.flight, self.flight_at) = (packets, told_at);
+    pub fn take_flight(&mut self, packets: u8, told_at: Time, now: Time) {
+        (self.flight, self.flight_since) = (packets, self.since(told_at, now));
+    }
+
+    /// Who waits for a grant looks at the links so often: else what came in while it slept would be as old as its echo, and that counts the time that the peer's
+    /// process did not run, too.
+    pub fn look_ns(&self) -> u64 {
+        self.lasts_ns / 2
     }
 
     /// What is left of the grant goes back: nothing is to be sent beyond `next`.
@@ -77,12 +92,18 @@ impl Lease {
     }
 }
 
-/// When the peer made this header, by our clock, or earlier by no more than a way: it may have lain here while this process was stopped, but not since `empty_at`.
+/// When the peer made this header, by our clock, or earlier, by a way and the time that our packet, whose time it echoes, lay at the peer: it may have lain here while this
+/// process was stopped, but not since before `empty_at`. Ages count to 262 ms, where the header's clock turns over.
 pub fn told_at(header: &Header, empty_at: Time, now: Time) -> Time {
     let ns = u64::from(now.ticks().wrapping_sub(header.echo)) * TICK_NS;
     // An echo from the near future is that of a peer whose clock runs faster.
-    let is_known = header.flags.contains(Flags::ECHO) && ns <= ECHO_CYCLE_NS - ECHO_AHEAD_NS;
-    if is_known { Time::from_nanos(now.as_nanos().saturating_sub(ns)).max(empty_at).min(now) } else { now }
+    let is_known = ns <= ECHO_CYCLE_NS - ECHO_AHEAD_NS;
+    match (header.flags.contains(Flags::ECHO), is_known) {
+        (true, true) => Time::from_nanos(now.as_nanos().saturating_sub(ns)).max(empty_at).min(now),
+        (true, false) => now,
+        // The peer has heard nothing from here for long.
+        (false, _) => empty_at.min(now),
+    }
 }
 
 #[cfg(test)]
@@ -97,19 +118,24 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_ends_by_when_it_was_told_not_by_when_it_was_heard() {
+    fn a_lease_ends_by_when_it_was_told_and_by_when_it_was_heard() {
         let mut lease = Lease::new(100, 10 * MS, at(0));
         assert!(lease.take_limit(120, at(5), at(14)));
-        assert_eq!(lease.allowance(100, 100, at(15)), 20);
-        assert_eq!(lease.allowance(100, 100, at(16)), 0);
-        assert!(!lease.take_limit(120, at(8), at(16)), "the same again");
-        assert_eq!(lease.allowance(100, 110, at(18)), 10);
-        assert!(!lease.take_limit(120, at(6), at(18)), "which was overtaken");
-        assert_eq!(lease.allowance(100, 110, at(18)), 10);
-        assert!(!lease.take_limit(115, at(18), at(18)), "the later one is higher, and lasts");
-        assert!(lease.take_limit(115, at(19), at(19)));
-        lease.take_flight(12, at(19));
-        assert_eq!([lease.allowance(105, 110, at(20)), lease.allowance(105, 110, at(30))], [7, 0]);
+        assert_eq!([lease.allowance(100, 100, at(20)), lease.allowance(100, 100, at(21))], [20, 0]);
+        assert!(!lease.take_limit(120, at(8), at(21)), "the same again");
+        assert_eq!(lease.allowance(100, 110, at(23)), 10);
+        assert!(!lease.take_limit(120, at(6), at(21)), "which was overtaken");
+        assert_eq!(lease.allowance(100, 110, at(23)), 10);
+        assert!(!lease.take_limit(115, at(23), at(23)), "the earlier one is higher, and lasts");
+        assert!(!lease.take_limit(130, at(7), at(23)), "too old");
+        assert!(lease.take_limit(115, at(24), at(24)));
+        assert_eq!(
+            [lease.allowance(100, 110, at(34)), lease.allowance(100, 110, at(35))],
+            [5, 0],
+            "what comes at once is good for a lease"
+        );
+        lease.take_flight(12, at(24), at(24));
+        assert_eq!([lease.allowance(105, 116, at(25)), lease.allowance(105, 116, at(35))], [1, 0]);
         lease.give_back(110);
         assert_eq!(lease.allowance(90, 110, at(20)), 0);
     }
@@ -130,6 +156,6 @@ mod tests {
         let mut ahead = echoing(0, Flags::ECHO);
         ahead.echo = ahead.echo.wrapping_add(3);
         assert_eq!(told_at(&ahead, Time::ZERO, now), now);
-        assert_eq!(told_at(&echoing(60 * MS, Flags::default()), Time::ZERO, now), now, "it tells nothing");
+        assert_eq!(told_at(&echoing(60 * MS, Flags::default()), at(450), now), at(450), "it tells nothing");
     }
 }

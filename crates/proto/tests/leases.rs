@@ -62,9 +62,7 @@ fn note_new_data(world: &mut World, host: usize) -> Rc<Cell<u64>> {
 fn a_grant_is_used_to_the_end_of_its_lease_and_not_after_it() {
     for (delay_ns, lease_ns) in LEASES {
         for backwards in [false, true] {
-            // By the clock of who uses it, a lease may seem to have begun a way earlier; and a grant has come here when it is handed over.
-            let ends_ns = lease_ns - 4 * delay_ns;
-            for (waits_ns, may_send) in [(0, true), (ends_ns - US, true), (lease_ns + US, false), (S, false)] {
+            for (waits_ns, may_send) in [(0, true), (lease_ns - US, true), (lease_ns + US, false), (S, false)] {
                 let (mut world, flow) = granted_and_stopped(Net { delay_ns, ..Net::default() }, backwards);
                 let host = flow.from.0;
                 pass(&mut world, waits_ns);
@@ -86,7 +84,7 @@ fn a_grant_is_used_to_the_end_of_its_lease_and_not_after_it() {
 fn a_grant_that_lay_in_the_socket_of_a_stopped_sender_is_as_old_as_its_echo_says() {
     for (delay_ns, lease_ns) in LEASES {
         for backwards in [false, true] {
-            let times = [(0, true), (lease_ns / 2, true), (3 * lease_ns, false), (100 * MS, false), (S, false)];
+            let times = [(0, true), (lease_ns / 2, true), (6 * lease_ns, false), (250 * MS, false), (S, false)];
             for (waits_ns, may_send) in times {
                 let mut world = World::new(2, Net { delay_ns, ..Net::default() }, &Config::default(), 1);
                 let (from, to) = ends(&mut world, backwards);
@@ -100,7 +98,7 @@ fn a_grant_that_lay_in_the_socket_of_a_stopped_sender_is_as_old_as_its_echo_says
                 pass(&mut world, 10 * US);
                 let what = format!("{} packets after {waits_ns} ns, {delay_ns} ns away, {backwards}", sent.get());
                 // After 100 ms the receiver has no time to echo: what it says then tells of a first flight at most.
-                let flight = if waits_ns == S { u64::from(Config::default().first_flight_packets) } else { 0 };
+                let flight = if waits_ns > 100 * MS { u64::from(Config::default().first_flight_packets) } else { 0 };
                 assert_eq!(sent.get() > flight, may_send, "{what}");
                 world.filter = None;
                 carry(&mut world, &mut flow, S);

@@ -230,7 +230,7 @@ impl Endpoint {
         }
         association.take_time(header, now);
         let told_at = lease::told_at(header, self.empty_at, now);
-        let may_send = association.take_grant(header, ack, is_newest, (now, told_at));
+        let may_send = association.take_grant(header, ack, is_newest, told_at, now);
         if freed > 0 || may_send {
             association.state_doublings = 0;
         }
@@ -399,7 +399,7 @@ impl Endpoint {
     }
 
     /// To be called where a look at the links finds nothing: what is handed over later has not lain there since before. Where nobody says so, how old a grant is
-    /// is told by its echo alone, and that is wrong after a jump of the clock.
+    /// is told by its echo alone, which counts what the peer's process did not run, too.
     pub fn note_empty(&mut self, now: Time) {
         self.empty_at = now;
     }

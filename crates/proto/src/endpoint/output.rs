@@ -62,10 +62,11 @@ impl Endpoint {
         self.transmit_by(now, &mut || now, sink)
     }
 
-    /// The same for who can read the `clock`, which is asked before each batch, but not before the first if that is a small one: who is stopped meanwhile must not go on
+    /// The same for who can read the `clock`, which is asked before each batch, but not before the first if all that waits there fits a few packets: who is stopped meanwhile must not go on
     /// with a lease that has ended.
     pub fn transmit_by(&mut self, now: Time, clock: &mut dyn FnMut() -> Time, sink: &mut Sink<'_>) -> bool {
         let mut now = now;
+        self.turn_at = now;
         while let Some(reply) = self.replies.pop_front() {
             if sink(&reply.path, Urgency::Urgent, &[IoSlice::new(&reply.bytes)]) == 0 {
                 self.replies.push_front(reply);
@@ -224,7 +225,7 @@ impl Endpoint {
         // Full packets in front of a partial one wait with it: it decides when all of what was written is there. But not once the batch has begun.
         let payload_bytes = association.payload_bytes;
         let partial = !channel.outgoing.no_delay
-            && match association.new_at == now {
+            && match association.new_at >= self.turn_at {
                 true => channel.outgoing.is_one_partial(payload_bytes),
                 false => channel.outgoing.is_small_batch(payload_bytes),
             };

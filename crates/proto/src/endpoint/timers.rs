@@ -143,6 +143,8 @@ impl Endpoint {
         by(association.ask_at.filter(|&at| at > now || !association.ready));
         by(association.flush_at);
         by(association.deadline_at);
+        // Looking at the links is all that is to be done then.
+        by((!association.round.is_empty()).then(|| now.after(association.lease.look_ns())));
         by(association.state_due_at(&self.config));
         by(self.request_due_at(association));
         by(association.take_back_at());

@@ -338,6 +338,7 @@ impl World {
             for host in 0..self.hosts.len() {
                 if !self.stopped.contains(&host) && self.wakes_at(host).is_some_and(|at| at <= self.now) {
                     let now = self.clock(host);
+                    self.hosts[host].note_empty(now);
                     self.hosts[host].handle_timeout(now);
                     self.flush(host);
                 }
@@ -353,10 +354,6 @@ impl World {
         }
         let (waiting, arrived): (Vec<_>, Vec<_>) = arrived.into_iter().partition(|one| self.stopped.contains(&one.to));
         self.waiting.extend(waiting);
-        for one in &arrived {
-            let now = self.clock(one.to);
-            self.hosts[one.to].note_empty(now);
-        }
         self.deliver(arrived);
     }
 
@@ -378,6 +375,7 @@ impl World {
         for host in reached {
             let now = self.clock(host);
             self.hosts[host].finish_batch(now);
+            self.hosts[host].note_empty(now);
             self.flush(host);
         }
     }

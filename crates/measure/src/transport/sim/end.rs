@@ -2,8 +2,9 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::world::{Picos, Wants, World, picos};
 use super::{Model, SimParameters};
@@ -13,6 +14,10 @@ use crate::transport::{Rank, Transport};
 
 /// Looks at whose turn it is before a rank sleeps: the other rank's turn is mostly short, and waking a thread takes longer than several of them.
 const LOOKS: u32 = 40;
+/// A yield that takes so long gave the processor to somebody with other work ...
+const LONG_YIELD: Duration = Duration::from_millis(1);
+/// ... and for so many turns nobody yields: who sleeps is sooner on a busy processor again than who gives it away.
+const TURNS_WITHOUT_YIELDS: u32 = 1000;
 
 /// One rank of a simulated network.
 pub struct Sim {
@@ -37,6 +42,8 @@ struct Shared {
     /// Copy of the world's `running`, to be looked at without its lock; the number of ranks while there is none.
     turn: AtomicUsize,
     turns: Vec<Condvar>,
+    /// Waits that go to sleep at once. A hint.
+    sleepy: AtomicU32,
 }
 
 /// The ends of so many ranks, one for each thread. Every rank that has been made must take part, or be dropped.
@@ -47,7 +54,7 @@ pub fn ranks(count: usize, parameters: &SimParameters) -> Result<Vec<Sim>, Failu
     parameters.check().map_err(|what| Failure::Unsupported(format!("sim: {what}")))?;
     let world = Mutex::new(World::new(parameters.clone(), count));
     let turns = (0..count).map(|_| Condvar::new()).collect();
-    let shared = Arc::new(Shared { world, turn: AtomicUsize::new(0), turns });
+    let shared = Arc::new(Shared { world, turn: AtomicUsize::new(0), turns, sleepy: AtomicU32::new(0) });
     let end = |rank| Sim {
         shared: shared.clone(),
         parameters: parameters.clone(),
@@ -84,12 +91,20 @@ impl Shared {
             return world;
         }
         drop(world);
-        for _ in 0..LOOKS {
+        let sleepy = self.sleepy.load(Ordering::Relaxed);
+        self.sleepy.store(sleepy.saturating_sub(1), Ordering::Relaxed);
+        let looks = if sleepy > 0 { 0 } else { LOOKS };
+        for _ in 0..looks {
             // Pairs with the Release in `announce`.
             if self.turn.load(Ordering::Acquire) == rank {
                 break;
             }
+            let yielded_at = Instant::now();
             std::thread::yield_now();
+            if yielded_at.elapsed() > LONG_YIELD {
+                self.sleepy.store(TURNS_WITHOUT_YIELDS, Ordering::Relaxed);
+                break;
+            }
         }
         world = self.lock();
         while world.running != Some(rank) {
