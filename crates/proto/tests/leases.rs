@@ -108,6 +108,27 @@ fn a_grant_that_lay_in_the_socket_of_a_stopped_sender_is_as_old_as_its_echo_says
 }
 
 #[test]
+fn when_a_stopped_receiver_goes_on_its_senders_do_at_once() {
+    // What the receiver says then echoes a time from before it was stopped, or when a sender asked last.
+    for stopped_ns in [5 * MS, 12 * MS, 20 * MS, 24 * MS, 40 * MS, 60 * MS, 90 * MS] {
+        for backwards in [false, true] {
+            let mut world = World::new(2, Net { rate: 1_000_000_000, ..Net::default() }, &Config::default(), 1);
+            let (from, to) = ends(&mut world, backwards);
+            let mut flow = [Flow::stream(from, to, 3_000_000)];
+            assert!(carry_until(&mut world, &mut flow, S, |_, flow| flow[0].received > 500_000));
+            world.stopped.insert(to.0);
+            pass(&mut world, stopped_ns);
+            world.stopped.clear();
+            let (went_on_at, had) = (world.now, flow[0].received);
+            // More than can have waited for it.
+            assert!(carry_until(&mut world, &mut flow, S, |_, flow| flow[0].received > had + 250_000));
+            let took_ns = world.now - went_on_at;
+            assert!(took_ns < 4 * MS, "{took_ns} ns for 2 ms of the line, after {stopped_ns} ns, {backwards}");
+        }
+    }
+}
+
+#[test]
 fn who_is_stopped_before_a_batch_goes_on_by_a_new_look_at_the_clock() {
     for stopped_before in [0, 1, 2] {
         // On a slow line a batch is a few packets.
