@@ -11,7 +11,7 @@ use crate::config::{Config, GateMode};
 use crate::endpoint::{BATCH_PACKETS, Path};
 use crate::gate::Demand;
 use crate::keyed::{Handshake, Sealing};
-use crate::lease::Lease;
+use crate::lease::{self, Lease};
 use crate::rate::Rate;
 use crate::received::{Received, WINDOW_PACKETS};
 use crate::routes::Routes;
@@ -486,11 +486,11 @@ impl Association {
     /// Takes over the times of an arriving header.
     pub fn take_time(&mut self, header: &Header, now: Time) {
         if header.flags.contains(Flags::ECHO) {
-            let ticks = now.ticks().wrapping_sub(header.echo);
+            let ns = lease::since_echo_ns(header, now);
             // An echo from the future is a clock that was stepped, or a lie.
-            if u64::from(ticks) * TICK_NS <= ECHO_LIMIT_NS * 2 {
+            if ns <= ECHO_LIMIT_NS * 2 {
                 let knew_none = self.rtt.known_least_ns().is_none();
-                self.rtt.sample((u64::from(ticks) * TICK_NS).max(TICK_NS / 2));
+                self.rtt.sample(ns.max(TICK_NS / 2));
                 if knew_none {
                     self.lease.settle(self.rtt.smoothed_ns());
                 }
@@ -515,7 +515,7 @@ impl Association {
 
     /// What was sent after this moment of our clock had not reached the peer when it made this header, unless it overtook something. `None`: not known.
     pub fn reached_by(header: &Header, now: Time) -> Option<Time> {
-        let ns = u64::from(now.ticks().wrapping_sub(header.echo)) * TICK_NS;
+        let ns = lease::since_echo_ns(header, now);
         let is_known = header.flags.contains(Flags::ECHO) && ns <= ECHO_LIMIT_NS * 2;
         // Both clocks were read in whole ticks.
         is_known.then(|| Time::from_nanos(now.as_nanos().saturating_sub(ns)).after(2 * TICK_NS))

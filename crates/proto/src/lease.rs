@@ -92,10 +92,15 @@ impl Lease {
     }
 }
 
+/// How long ago the moment is that this header echoes, if it echoes one: up to 262 ms, where the header's clock turns over.
+pub fn since_echo_ns(header: &Header, now: Time) -> u64 {
+    u64::from(now.ticks().wrapping_sub(header.echo)) * TICK_NS
+}
+
 /// When the peer made this header, by our clock, or earlier, by a way and the time that our packet, whose time it echoes, lay at the peer: it may have lain here while this
 /// process was stopped, but not since before `empty_at`. Ages count to 262 ms, where the header's clock turns over.
 pub fn told_at(header: &Header, empty_at: Time, now: Time) -> Time {
-    let ns = u64::from(now.ticks().wrapping_sub(header.echo)) * TICK_NS;
+    let ns = since_echo_ns(header, now);
     // An echo from the near future is that of a peer whose clock runs faster.
     let is_known = ns <= ECHO_CYCLE_NS - ECHO_AHEAD_NS;
     match (header.flags.contains(Flags::ECHO), is_known) {
