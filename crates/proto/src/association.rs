@@ -358,7 +358,8 @@ impl Association {
         self.received = Received::starting_at(peer.first_number);
         self.granted = peer.first_number;
         self.esp_ack = peer.first_number;
-        self.lease.settle(self.rtt.smoothed_ns());
+        // Who was asked to open has measured none yet.
+        self.lease.follow(self.rtt.known_least_ns().unwrap_or(0));
     }
 
     pub fn set_packet_bytes(&mut self, packet_bytes: usize) {
@@ -489,11 +490,8 @@ impl Association {
             let ns = lease::since_echo_ns(header, now);
             // An echo from the future is a clock that was stepped, or a lie.
             if ns <= ECHO_LIMIT_NS * 2 {
-                let knew_none = self.rtt.known_least_ns().is_none();
                 self.rtt.sample(ns.max(TICK_NS / 2));
-                if knew_none {
-                    self.lease.settle(self.rtt.smoothed_ns());
-                }
+                self.lease.follow(self.rtt.least_ns());
             }
         }
         let is_newer = self

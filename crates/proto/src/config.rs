@@ -46,7 +46,7 @@ pub struct Config {
     pub port_buffer_most_times: u16,
     /// Bytes of frame around each packet on the medium, for the gate's sums.
     pub frame_overhead_bytes: u16,
-    /// How long a grant may be used, at least; 8 smoothed round-trip times if that is more.
+    /// How long a grant may be used, at least; 8 times the least round-trip time measured if that is more.
     pub lease_ns: u64,
     /// The longest that an acknowledgment waits for company.
     pub ack_delay_ns: u64,

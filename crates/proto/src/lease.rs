@@ -20,23 +20,24 @@ pub struct Lease {
     /// So many packets may fly without a grant.
     flight: u8,
     flight_since: Time,
+    least_ns: u64,
     lasts_ns: u64,
 }
 
 impl Lease {
     /// One packet may begin, the one with this number. Lasts so long at least.
     pub fn new(first_number: u64, least_ns: u64, now: Time) -> Lease {
-        Lease { limit: first_number, limit_since: now, flight: 1, flight_since: now, lasts_ns: least_ns }
+        Lease { limit: first_number, limit_since: now, flight: 1, flight_since: now, least_ns, lasts_ns: least_ns }
     }
 
     pub fn lasts_ns(&self) -> u64 {
         self.lasts_ns
     }
 
-    /// Settled at open, or with the first sample of the round-trip time, which who was asked to open has only then. Otherwise one end of a long path would take back what
-    /// the other still uses.
-    pub fn settle(&mut self, round_trip_ns: u64) {
-        self.lasts_ns = self.lasts_ns.max(LEASE_ROUND_TRIPS * round_trip_ns);
+    /// Follows the least round-trip time measured, which both ends come to agree on: a mean stays high at the end whose process was stopped while an answer waited for it,
+    /// and one end would take back what the other still uses.
+    pub fn follow(&mut self, least_round_trip_ns: u64) {
+        self.lasts_ns = self.least_ns.max(LEASE_ROUND_TRIPS * least_round_trip_ns);
     }
 
     fn lasts(&self, since: Time, now: Time) -> bool {

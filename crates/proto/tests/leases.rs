@@ -13,9 +13,16 @@ const RTX: u8 = 0x20;
 /// Delays one way, and the leases that come of them: as it is set, or 8 round trips where that is longer.
 const LEASES: [(u64, u64); 2] = [(20 * US, 10 * MS), (2 * MS, 32 * MS)];
 
+/// Of a stream: the sending one, and the other.
+type Ends = ((usize, ChannelId), (usize, ChannelId));
+
 /// The ends of a stream from host 0 to host 1, or from who did not open to who did.
-fn ends(world: &mut World, backwards: bool) -> ((usize, ChannelId), (usize, ChannelId)) {
+fn ends(world: &mut World, backwards: bool) -> Ends {
     let (client, server) = pair(world, Mode::Stream);
+    in_order(client, server, backwards)
+}
+
+fn in_order(client: ChannelId, server: ChannelId, backwards: bool) -> Ends {
     if backwards { ((1, server), (0, client)) } else { ((0, client), (1, server)) }
 }
 
@@ -110,9 +117,9 @@ fn a_grant_that_lay_in_the_socket_of_a_stopped_sender_is_as_old_as_its_echo_says
 #[test]
 fn when_a_stopped_receiver_goes_on_its_senders_do_at_once() {
     // What the receiver says then echoes a time from before it was stopped, or when a sender asked last.
-    for stopped_ns in [5 * MS, 12 * MS, 20 * MS, 24 * MS, 40 * MS, 60 * MS, 90 * MS] {
-        for backwards in [false, true] {
-            let mut world = World::new(2, Net { rate: 1_000_000_000, ..Net::default() }, &Config::default(), 1);
+    for stopped_ns in (1..100).map(|ms| ms * MS) {
+        for (backwards, rate) in [(false, 1_000_000_000), (true, 1_000_000_000), (false, 0), (true, 0)] {
+            let mut world = World::new(2, Net { rate, ..Net::default() }, &Config::default(), 1);
             let (from, to) = ends(&mut world, backwards);
             let mut flow = [Flow::stream(from, to, 3_000_000)];
             assert!(carry_until(&mut world, &mut flow, S, |_, flow| flow[0].received > 500_000));
@@ -123,7 +130,7 @@ fn when_a_stopped_receiver_goes_on_its_senders_do_at_once() {
             // More than can have waited for it.
             assert!(carry_until(&mut world, &mut flow, S, |_, flow| flow[0].received > had + 250_000));
             let took_ns = world.now - went_on_at;
-            assert!(took_ns < 4 * MS, "{took_ns} ns for 2 ms of the line, after {stopped_ns} ns, {backwards}");
+            assert!(took_ns < 4 * MS, "{took_ns} ns for 2 ms of the line, after {stopped_ns} ns, {backwards}, {rate}");
         }
     }
 }
@@ -148,38 +155,69 @@ fn who_is_stopped_before_a_batch_goes_on_by_a_new_look_at_the_clock() {
     }
 }
 
+/// How long after it was told last an unused grant is taken back from a sender that is stopped in the middle of a transfer.
+fn taken_back_after(world: &mut World, (from, to): Ends, delay_ns: u64) -> u64 {
+    let mut flow = [Flow::stream(from, to, 3_000_000)];
+    assert!(carry_until(world, &mut flow, S, |_, flow| flow[0].received > 500_000));
+    world.stopped.insert(from.0);
+    let told_at = Rc::new(Cell::new(0));
+    let out = Rc::clone(&told_at);
+    world.filter = Some(Box::new(move |now, host, _, _| {
+        if host == to.0 {
+            out.set(now);
+        }
+        true
+    }));
+    // What flies arrives, and may be answered.
+    pass(world, delay_ns);
+    let granted = |world: &World| {
+        let now = world.clock(to.0);
+        world.hosts[to.0].statistics(now, to.1).unwrap().association.unwrap().granted_packets
+    };
+    assert!(granted(world) > 0 && world.hosts[to.0].gate().charged_bytes() > 0);
+    wait_for(world, S, "it is taken back", |world| granted(world) == 0);
+    let took_ns = world.now - told_at.get();
+    assert_eq!(world.hosts[to.0].gate().charged_bytes(), 0, "all of it is for others again");
+    let now = world.clock(to.0);
+    let counters = world.hosts[to.0].statistics(now, to.1).unwrap().association.unwrap().counters;
+    assert_eq!(counters.leases_expired, 1);
+    world.stopped.clear();
+    carry(world, &mut flow, S);
+    took_ns
+}
+
 #[test]
 fn the_receiver_has_an_unused_grant_back_two_leases_after_it_last_told_of_it() {
     for (delay_ns, lease_ns) in LEASES {
         for backwards in [false, true] {
             let mut world = World::new(2, Net { delay_ns, ..Net::default() }, &Config::default(), 1);
-            let (from, to) = ends(&mut world, backwards);
-            let mut flow = [Flow::stream(from, to, 3_000_000)];
-            assert!(carry_until(&mut world, &mut flow, S, |_, flow| flow[0].received > 500_000));
-            world.stopped.insert(from.0);
-            let told_at = Rc::new(Cell::new(0));
-            let out = Rc::clone(&told_at);
-            world.filter = Some(Box::new(move |now, host, _, _| {
-                if host == to.0 {
-                    out.set(now);
-                }
-                true
-            }));
-            // What flies arrives, and may be answered.
-            pass(&mut world, delay_ns);
-            let granted = |world: &World| {
-                let now = world.clock(to.0);
-                world.hosts[to.0].statistics(now, to.1).unwrap().association.unwrap().granted_packets
-            };
-            assert!(granted(&world) > 0 && world.hosts[to.0].gate().charged_bytes() > 0);
-            wait_for(&mut world, S, "it is taken back", |world| granted(world) == 0);
-            assert_eq!(world.now - told_at.get(), 2 * lease_ns, "{delay_ns} ns away, {backwards}");
-            assert_eq!(world.hosts[to.0].gate().charged_bytes(), 0, "all of it is for others again");
-            let now = world.clock(to.0);
-            let counters = world.hosts[to.0].statistics(now, to.1).unwrap().association.unwrap().counters;
-            assert_eq!(counters.leases_expired, 1);
+            let ends = ends(&mut world, backwards);
+            let took_ns = taken_back_after(&mut world, ends, delay_ns);
+            assert_eq!(took_ns, 2 * lease_ns, "{delay_ns} ns away, {backwards}");
+        }
+    }
+}
+
+#[test]
+fn who_is_stopped_while_an_answer_waits_for_it_has_no_longer_lease_for_it() {
+    for (delay_ns, lease_ns) in LEASES {
+        for (host, backwards) in [(0, false), (0, true), (1, false), (1, true)] {
+            let mut world = World::new(2, Net { delay_ns, ..Net::default() }, &Config::default(), 1);
+            world.hosts[1].listen(7, Mode::Stream, 1).unwrap();
+            let client = try_connect(&mut world, 0, 1, 7).unwrap();
+            // After SYN was sent, or after its answer with the parameters.
+            pass(&mut world, delay_ns * if host == 0 { 1 } else { 7 } / 2);
+            world.stopped.insert(host);
+            pass(&mut world, 60 * MS);
             world.stopped.clear();
-            carry(&mut world, &mut flow, S);
+            let mut server = None;
+            wait_for(&mut world, S, "it is open", |world| {
+                server = world.hosts[1].accept(7).ok();
+                server.is_some()
+            });
+            let ends = in_order(client, server.unwrap(), backwards);
+            let took_ns = taken_back_after(&mut world, ends, delay_ns);
+            assert_eq!(took_ns, 2 * lease_ns, "{delay_ns} ns away, {host} was stopped, {backwards}");
         }
     }
 }
