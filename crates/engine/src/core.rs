@@ -7,7 +7,7 @@ use crate::spin::Spin;
 use crate::wait::{Subject, Waiters};
 use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
 use ropeway_proto::config::SetError;
-use ropeway_proto::{ChannelId, Config, Endpoint, Joined, Landing, Path, Time};
+use ropeway_proto::{ChannelId, Config, Endpoint, Joined, Landing, PIECE_BYTES, Path, Time};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -179,7 +179,9 @@ impl Core {
     /// Reads what has arrived already, if nothing else is to be done; afterwards there may be credit to tell. For short messages the clock would cost as much as all the rest.
     pub fn read_at_hand(&mut self, channel: ChannelId, out: &mut [u8]) -> Option<Option<usize>> {
         self.calls_at_hand = self.calls_at_hand.checked_sub(1)?;
-        if self.waiters.has_watches() || self.endpoint.wants_to_transmit() {
+        let is_long = out.len() > PIECE_BYTES
+            && self.endpoint.message_bytes(channel).is_some_and(|message_bytes| message_bytes > PIECE_BYTES);
+        if self.waiters.has_watches() || self.endpoint.wants_to_transmit() || is_long {
             return None;
         }
         self.endpoint.recv(channel, out).ok()

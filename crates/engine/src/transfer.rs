@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use ropeway_proto::{ChannelId, Joined, Landing, Part, RecvError, Time};
+use ropeway_proto::{ChannelId, Joined, Landing, PIECE_BYTES, Part, RecvError, Time};
 
 use crate::blocking::{Attempt, block_for, block_locked};
-use crate::core::Core;
+use crate::core::{Core, READS_OVERDUE_NS};
 use crate::engine::{Engine, fatal};
 use crate::error::Error;
 use crate::inner::Inner;
@@ -26,14 +26,13 @@ struct Sent {
 
 /// Who waits for bytes or a message.
 struct Reader<'a> {
+    inner: &'a Inner,
     channel: ChannelId,
     out: &'a mut [u8],
     /// So many bytes of a stream are in `out`.
     landed: usize,
     /// What is there of a message.
     part: Part,
-    /// Takes messages as they come.
-    is_patient: bool,
     /// What was kept back has left: whoever waits for an answer wants the question to leave.
     flushed: bool,
 }
@@ -43,11 +42,7 @@ impl Attempt<Option<usize>> for Reader<'_> {
         if self.landed > 0 {
             return Some(Ok(Some(self.landed)));
         }
-        let received = match self.is_patient {
-            true => core.endpoint.recv_partly(self.channel, self.out, &mut self.part),
-            false => core.endpoint.recv(self.channel, self.out),
-        };
-        match received {
+        match self.read(core) {
             Ok(count) => Some(Ok(count)),
             Err(RecvError::WouldBlock) => {
                 if !std::mem::replace(&mut self.flushed, true) {
@@ -64,6 +59,43 @@ impl Attempt<Option<usize>> for Reader<'_> {
         let result = turn(&mut landing);
         self.landed = landing.map_or(0, |landing| landing.filled());
         result
+    }
+}
+
+impl<'a> Reader<'a> {
+    fn new(inner: &'a Inner, channel: ChannelId, out: &'a mut [u8], is_patient: bool) -> Reader<'a> {
+        // Who does not wait for long gets messages that are whole.
+        let part = Part { is_of_whole: !is_patient, ..Part::default() };
+        Reader { inner, channel, out, landed: 0, part, flushed: false }
+    }
+
+    /// Reads all that is there. Who sent it is not left without grants, nor others, for as long as it takes to copy a long message.
+    fn read(&mut self, core: &mut Core) -> Result<Option<usize>, RecvError> {
+        loop {
+            let before = self.part.bytes;
+            let received = core.endpoint.recv_partly(self.channel, self.out, &mut self.part);
+            if received != Err(RecvError::WouldBlock) || self.part.bytes - before < PIECE_BYTES {
+                return received;
+            }
+            let now = self.inner.now();
+            if core.is_overdue(now, READS_OVERDUE_NS) && core.turn(now) {
+                // It may have taken what another thread sleeps for.
+                self.inner.wake_sleeper(core);
+            }
+        }
+    }
+
+    /// After the last attempt, whose result was this.
+    fn end(self, core: &mut Core, is_read: bool) {
+        if !self.part.is_begun {
+            return;
+        }
+        if !is_read {
+            core.endpoint.put_back(self.channel, &self.out[..self.part.bytes]);
+        }
+        // Whoever waits for what comes behind it could not read meanwhile, and may poll the links by now.
+        core.dispatch();
+        self.inner.wake_sleeper(core);
     }
 }
 
@@ -212,17 +244,10 @@ impl Engine {
             return Ok(count);
         }
         let is_patient = deadline.is_none_or(|at| at.saturating_duration_since(Instant::now()) >= PART_PATIENCE);
-        let mut reader = Reader { channel, out, landed: 0, part: Part::default(), is_patient, flushed: false };
+        let mut reader = Reader::new(inner, channel, out, is_patient);
         let result = block_for(inner, core, Subject::Channel(channel), deadline, &mut reader);
-        let part = reader.part;
-        if part.is_begun {
-            let mut core = inner.lock();
-            if !matches!(result, Ok(Some(_))) {
-                core.endpoint.put_back(channel, &out[..part.bytes]);
-            }
-            // Whoever waits for what comes behind it could not read meanwhile, and may poll the links by now.
-            core.dispatch();
-            inner.wake_sleeper(&core);
+        if reader.part.is_begun {
+            reader.end(&mut inner.lock(), matches!(result, Ok(Some(_))));
         }
         result
     }
@@ -232,13 +257,12 @@ impl Engine {
     /// # Errors
     /// [`Error::WouldBlock`]; the connection ended.
     pub fn try_recv(&self, channel: ChannelId, out: &mut [u8]) -> Result<Option<usize>, Error> {
-        self.attempt(Subject::Channel(channel), |core, _| {
-            core.endpoint.recv(channel, out).map_err(|error| {
-                if error == RecvError::WouldBlock {
-                    core.endpoint.flush(channel);
-                }
-                error.into()
-            })
+        let inner = self.inner()?;
+        self.attempt(Subject::Channel(channel), |core, now| {
+            let mut reader = Reader::new(inner, channel, out, false);
+            let result = reader.attempt(core, now).unwrap_or(Err(Error::WouldBlock));
+            reader.end(core, matches!(result, Ok(Some(_))));
+            result
         })
     }
 

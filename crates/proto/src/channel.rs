@@ -8,7 +8,7 @@ mod outgoing;
 use crate::endpoint::Path;
 use ropeway_wire::{ErrorCode, Mode};
 
-pub use incoming::{Incoming, Part, Refused};
+pub use incoming::{Incoming, PIECE_BYTES, Part, Refused};
 pub use numbers::Numbers;
 pub use outgoing::{Outgoing, Sendable, Unsent};
 

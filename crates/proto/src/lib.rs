@@ -26,7 +26,7 @@ mod sent;
 mod statistics;
 mod time;
 
-pub use channel::{ChannelId, Part, Readiness};
+pub use channel::{ChannelId, PIECE_BYTES, Part, Readiness};
 pub use config::Config;
 pub use endpoint::{
     AcceptError, BATCH_PACKETS, ConnectError, Counters, Endpoint, Event, Joined, Landing, ListenError, MOST_STARTS,

@@ -2,7 +2,7 @@
 
 mod world;
 
-use ropeway_proto::{ChannelId, Config, ErrorCode, Event, Mode, Part, RecvError, SendError};
+use ropeway_proto::{ChannelId, Config, ErrorCode, Event, Mode, PIECE_BYTES, Part, RecvError, SendError};
 use world::{MS, Net, S, World, pair, wait_for};
 
 /// One of several users of a channel, who waits for a message and has a part of it, perhaps.
@@ -82,6 +82,69 @@ fn messages_in_parts_arrive_whole_and_in_order_whoever_takes_them() {
         assert!(done, "{number} sent, {received} received");
         assert!(put_back > 10, "{put_back}");
     }
+}
+
+/// Reads piece by piece, with `between` after each, and says how long they were.
+fn pieces(
+    world: &mut World,
+    channel: ChannelId,
+    reader: &mut Reader,
+    mut between: impl FnMut(&mut World),
+) -> Vec<usize> {
+    let mut pieces = Vec::new();
+    loop {
+        let before = reader.part.bytes;
+        let received = world.hosts[1].recv_partly(channel, &mut reader.out, &mut reader.part);
+        pieces.push(reader.part.bytes - before);
+        match received {
+            Ok(Some(count)) => {
+                assert_eq!(count, reader.part.bytes);
+                return pieces;
+            }
+            Err(RecvError::WouldBlock) if reader.part.bytes > before => between(world),
+            other => panic!("{other:?} after {pieces:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_long_message_that_is_whole_is_read_in_pieces() {
+    let Begun { mut world, client, server, long, sent } = begun();
+    world::pass(&mut world, 20 * MS);
+    let is_of_whole = Part { is_of_whole: true, ..Part::default() };
+    let mut reader = Reader { out: vec![0; 300_000], part: is_of_whole };
+    let received = world.hosts[1].recv_partly(server, &mut reader.out, &mut reader.part);
+    assert_eq!((received, reader.part), (Err(RecvError::WouldBlock), is_of_whole), "it is not whole");
+    let now = world.time();
+    assert_eq!(world.hosts[0].send_rest(now, client, &long[sent..]), long.len() - sent);
+    wait_for(&mut world, S, "all of it", |world| world.hosts[1].message_bytes(server) == Some(200_000));
+
+    let mut short = vec![0; 199_999];
+    let received = world.hosts[1].recv_partly(server, &mut short, &mut reader.part);
+    assert_eq!(received, Err(RecvError::TooShort { message_bytes: 200_000 }));
+    // It is given back once, in the middle.
+    assert_eq!(world.hosts[1].recv_partly(server, &mut reader.out, &mut reader.part), Err(RecvError::WouldBlock));
+    world.hosts[1].put_back(server, &reader.out[..reader.part.bytes]);
+    assert_eq!(world.hosts[1].message_bytes(server), Some(200_000));
+    reader.part = is_of_whole;
+    reader.out.fill(0xEE);
+
+    // Nobody else gets anything of it; and what its sender ends with is behind it.
+    let now = world.time();
+    world.hosts[0].send(now, client, &long).unwrap();
+    world.hosts[0].close(now, client);
+    let pieces = pieces(&mut world, server, &mut reader, |world| {
+        let mut other = [0; 10];
+        let received = world.hosts[1].recv_partly(server, &mut other, &mut Part::default());
+        assert_eq!((received, world.hosts[1].message_bytes(server)), (Err(RecvError::WouldBlock), None));
+        assert!(!world.hosts[1].readiness(server).unwrap().readable);
+        world::pass(world, 20 * MS);
+    });
+    assert!(reader.out[..200_000] == long);
+    let is_usual = |&bytes: &usize| (PIECE_BYTES..PIECE_BYTES + 1_472).contains(&bytes);
+    assert!(pieces.len() == 3 && pieces.iter().all(is_usual), "{pieces:?}");
+    assert_eq!(world.hosts[1].recv(server, &mut reader.out), Ok(Some(200_000)));
+    assert_eq!(world.hosts[1].recv(server, &mut reader.out), Ok(None));
 }
 
 #[test]
@@ -199,7 +262,7 @@ fn what_a_channel_can_do_is_said_rightly_while_parts_are_on_their_way() {
     assert!(world.hosts[0].readiness(client).unwrap().drained);
     let readiness = world.hosts[1].readiness(server).unwrap();
     assert!(!readiness.readable && !readiness.ended, "it is another's: {readiness:?}");
-    assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut part), Ok(Some(200_000)));
+    pieces(&mut world, server, &mut Reader { out, part }, |_| ());
     assert!(world.hosts[1].readiness(server).unwrap().ended);
 }
 

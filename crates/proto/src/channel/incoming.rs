@@ -40,12 +40,18 @@ struct Taken {
     packets: usize,
 }
 
-/// What a reader has of a message that is not whole.
+/// So much of a message at least is moved to its reader in one call, if it is there: the links are left alone for no longer than copying that takes. None that shares its first
+/// packet with others is longer.
+pub const PIECE_BYTES: usize = 64 << 10;
+
+/// What a reader has of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Part {
     /// Nobody else can read until it has all of it, or has put this back.
     pub is_begun: bool,
     pub bytes: usize,
+    /// It begins with messages that are whole only.
+    pub is_of_whole: bool,
 }
 
 /// What has arrived in order and was not read.
@@ -108,6 +114,11 @@ impl Incoming {
             Mode::Stream => !self.queue.is_empty(),
             Mode::Messages => self.messages > 0 && self.taken.is_none(),
         }
+    }
+
+    /// A message is here whole, though a reader may have a part of it.
+    pub fn has_whole(&self) -> bool {
+        self.messages > 0
     }
 
     /// A reader has a part of the first message.
@@ -424,6 +435,11 @@ impl Incoming {
         }
     }
 
+    /// Whether a message is to be read next that is whole, and so long that it is read in pieces.
+    pub fn is_long(&self) -> bool {
+        self.message_bytes().is_some_and(|bytes| bytes > PIECE_BYTES)
+    }
+
     /// Reads one message. It stays if `out` is too short for it.
     pub fn read_message(&mut self, out: &mut [u8], pool: &mut Pool) -> Option<Result<usize, TooShort>> {
         let message_bytes = self.message_bytes()?;
@@ -436,7 +452,7 @@ impl Incoming {
             self.pull_record(end, pool);
             return Some(Ok(message_bytes));
         }
-        self.read_parts(out, true, pool);
+        self.read_parts(out, true, usize::MAX, pool);
         Some(Ok(message_bytes))
     }
 
@@ -453,8 +469,8 @@ impl Incoming {
         }
     }
 
-    /// Moves what is here of the first message into `out`, behind the part of it that this reader has; `true` once that is all of it. Nothing of a message that shares its
-    /// first packet with others, or does not fit.
+    /// Moves what is here of the first message into `out`, behind the part of it that this reader has, or a piece if there is more; `true` once that is all of it. Nothing of a
+    /// message that shares its first packet with others, or does not fit.
     pub fn take_part(&mut self, out: &mut [u8], part: &mut Part, pool: &mut Pool) -> bool {
         let is_first = !part.is_begun;
         if is_first {
@@ -463,7 +479,7 @@ impl Incoming {
         }
         let Some(Taken { message_bytes, .. }) = self.taken.filter(|_| part.is_begun) else { return false };
         let Some(out) = out.get_mut(part.bytes..message_bytes) else { return false };
-        part.bytes += self.read_parts(out, is_first, pool);
+        part.bytes += self.read_parts(out, is_first, PIECE_BYTES, pool);
         let is_whole = part.bytes == message_bytes;
         if is_whole {
             self.messages -= 1;
@@ -511,10 +527,12 @@ impl Incoming {
         chunks.into_iter().rev().for_each(|chunk| self.queue.push_front(chunk));
     }
 
-    /// Moves what is here of a message into `out`, from its first packet or a later one on, and says how much that is.
-    fn read_parts(&mut self, out: &mut [u8], mut is_first: bool, pool: &mut Pool) -> usize {
+    /// Moves what is here of a message into `out`, from its first packet or a later one on, and says how much that is: no further than with the packet that makes it `most`.
+    fn read_parts(&mut self, out: &mut [u8], mut is_first: bool, most: usize, pool: &mut Pool) -> usize {
         let mut filled = 0;
-        while let Some(chunk) = self.queue.front_mut() {
+        while filled < most
+            && let Some(chunk) = self.queue.front_mut()
+        {
             let (first, last) = (chunk.flags.contains(Flags::FIRST), chunk.flags.contains(Flags::LAST));
             let is_records = chunk.flags.contains(Flags::RECORDS);
             let prefix = match is_records {
@@ -650,7 +668,7 @@ mod tests {
         let (mut out, mut part) = ([0; 10], Part::default());
         for _ in 0..2 {
             assert!(!incoming.take_part(&mut out, &mut part, &mut rx));
-            assert_eq!(part, Part { is_begun: true, bytes: 0 });
+            assert_eq!((part.is_begun, part.bytes), (true, 0));
         }
         incoming.put_back(&[], &mut rx);
         part = Part::default();

@@ -288,8 +288,8 @@ impl Endpoint {
         Ok(Some(count))
     }
 
-    /// Like [`Endpoint::recv`], for who waits: what has arrived of a long message that is not whole is moved into `out` meanwhile, and `part`, the same in every call, says how
-    /// much. Once it has begun nobody else can read from the channel until the message is whole, or the part was put back ([`Endpoint::put_back`]).
+    /// Like [`Endpoint::recv`], for who calls again: what has arrived of a long message is moved into `out` piece by piece ([`PIECE_BYTES`]), and `part`, the same in every call,
+    /// says how much. Once it has begun nobody else can read from the channel until all of the message was read, or the part was put back ([`Endpoint::put_back`]).
     ///
     /// # Errors
     /// See [`RecvError`].
@@ -297,14 +297,25 @@ impl Endpoint {
         let at = self.channel_index(id).ok_or(RecvError::Unknown)?;
         let channel = &mut self.channels[at as usize];
         let is_others = channel.incoming.is_taken() && !part.is_begun;
-        if channel.mode == Mode::Stream || is_others || channel.incoming.is_readable(Mode::Messages) {
+        let is_whole = channel.incoming.is_readable(Mode::Messages);
+        let begins = if is_whole { channel.incoming.is_long() } else { !part.is_of_whole };
+        if channel.mode == Mode::Stream || is_others || !begins && !part.is_begun {
             return self.recv(id, out);
         }
-        if channel.incoming.take_part(out, part, &mut self.rx_pool) {
+        let takes_all = channel.incoming.take_part(out, part, &mut self.rx_pool);
+        if is_whole && !part.is_begun {
+            // It is too long for the reader.
+            return self.recv(id, out);
+        }
+        if takes_all {
             self.after_read(at);
             // Others waited until it was read.
             self.announce_channel(at);
             return Ok(Some(part.bytes));
+        }
+        if part.is_begun && channel.incoming.has_whole() {
+            // The rest is here, whatever has become of the connection.
+            return Err(RecvError::WouldBlock);
         }
         nothing_to_read(channel)
     }
