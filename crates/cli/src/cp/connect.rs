@@ -1,14 +1,15 @@
-//! What both ends connect by: an engine with one UDP link, whose port is the Ropeway port as well, and its keys.
+//! What both ends connect by: sockets over an engine with one UDP link, whose port is the Ropeway port as well, or over a device's frames.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ropeway_engine::gateway::engine_number;
-use ropeway_engine::key_file::Choice;
-use ropeway_engine::link::{Link, udp};
-use ropeway_engine::{ChannelId, ClusterKeys, Config as Tunables, Engine, Error, LinkId, Options};
+use ropeway_engine::link::{self, Link, udp};
+use ropeway_engine::{ClusterKeys, Config as Tunables, Engine, Error, LinkId, Options};
 use ropeway_socket::api::cluster::{self, Keys};
+use ropeway_socket::api::{Address, Local, MessageListener, MessageSocket, PacketAddress, details};
 
 use super::CpError;
 use crate::config::Config;
@@ -20,43 +21,47 @@ const GIVE_UP_MS: u64 = 5_000;
 /// Who waits for data learns by this that the other end is gone, and not only slow.
 const KEEP_ALIVE_S: u64 = 2;
 const IDLE_LIMIT_S: u64 = 8;
+/// Senders that may wait.
+const BACKLOG: usize = 64;
+/// Over frames there are none.
+pub const WITHOUT_GATEWAYS: &str = "--node is for gateways, which are reached over UDP, not as frames on a device";
 /// Memory for a long path: 4 MiB in flight are 1 Gbit/s over 32 ms.
 const BUFFER_BYTES: u64 = 4 << 20;
 
-/// A connection and the engine that carries it.
-pub struct Connection {
-    pub engine: Engine,
-    pub channel: ChannelId,
-}
+/// A connection with the other `ropeway cp`.
+pub struct Connection(MessageSocket);
 
 impl Connection {
+    pub fn over(socket: MessageSocket) -> Connection {
+        Connection(socket)
+    }
+
     pub fn send(&self, message: &[u8]) -> Result<(), CpError> {
-        self.engine.send_all(self.channel, message, None).map_err(|(_, error)| CpError::Lost(error))
+        self.0.send(message).map_err(CpError::Lost)
     }
 
     /// The next message; `None` at the end.
     pub fn recv<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<&'a [u8]>, CpError> {
-        match self.engine.recv(self.channel, buffer, None) {
+        match self.0.recv(buffer) {
             Ok(count) => Ok(count.map(|count| &buffer[..count])),
-            Err(Error::TooShort { .. }) => Err(CpError::Nonsense("a message is too long")),
+            Err(error) if matches!(details(&error), Some(Error::TooShort { .. })) => {
+                Err(CpError::Nonsense("a message is too long"))
+            }
             Err(error) => Err(CpError::Lost(error)),
         }
     }
 
     /// Waits until everything has arrived, and lets go.
     pub fn finish(self) -> Result<(), CpError> {
-        let result = self.engine.drain(self.channel, Some(Instant::now() + ATTEMPT)).map_err(CpError::Lost);
-        self.engine.close(self.channel);
-        result
+        self.0.drain(Some(ATTEMPT)).map_err(CpError::Lost)
     }
 }
 
-/// What the environment or the configuration says about keys, else what the cluster's description does. Within one host none is needed unless one was chosen.
-pub fn keys(stays_here: bool) -> Result<Keys, CpError> {
-    let configured = Config::load().map_err(|error| CpError::Usage(error.to_string()))?.keys();
-    match Choice::from_environment().map_err(CpError::Key)?.or(configured) {
-        Some(choice) => Ok(Keys { keys: choice.load().map_err(CpError::Key)?, keyless: None }),
-        None => cluster::keys(stays_here).map_err(CpError::Cluster),
+/// Has the keys of the configuration hold where the environment says nothing of keys.
+pub fn choose_keys() -> Result<(), CpError> {
+    match Config::load().map_err(|error| CpError::Usage(error.to_string()))?.keys() {
+        Some(choice) => cluster::choose_keys(choice).map_err(CpError::Cluster),
+        None => Ok(()),
     }
 }
 
@@ -85,8 +90,27 @@ pub fn engine(
 ) -> Result<(Engine, LinkId), Error> {
     let opening = |source| Error::Link { doing: "opening a UDP socket", source };
     let link = udp::UdpLink::open(&udp::Options::new(local)).map_err(opening)?;
-    let mut config =
-        Tunables { packet_bytes: u16::try_from(link.max_packet()).unwrap_or(u16::MAX), ..Tunables::default() };
+    let packet_bytes = u16::try_from(link.max_packet()).unwrap_or(u16::MAX);
+    let config = tuned(Tunables { packet_bytes, ..Tunables::default() });
+    let node = number.map(|number| match number {
+        Number::Told(number) => number.into(),
+        Number::OfNode(node) => engine_number(node, link.local_address().port()).into(),
+    });
+    let options = Options { config, keys, node, gateways: node.is_some(), ..Options::default() };
+    let engine = Engine::new(&options)?;
+    let id = engine.add_link(Box::new(link))?;
+    Ok((engine, id))
+}
+
+/// A place on a device of this host, for frames.
+pub fn on_device(at: &PacketAddress) -> io::Result<Local> {
+    let local = Local::bind(Address::Packet(at.clone()))?;
+    local.engine().configure(tuned(local.engine().config()?))?;
+    Ok(local)
+}
+
+/// With the settings of `ropeway cp`.
+fn tuned(mut config: Tunables) -> Tunables {
     let settings = [
         ("give_up", GIVE_UP_MS),
         ("keep_alive", KEEP_ALIVE_S),
@@ -98,27 +122,47 @@ pub fn engine(
         // The values lie in the ranges, which a test of the protocol's crate keeps.
         let _ = config.set(name, value);
     }
-    let node = number.map(|number| match number {
-        Number::Told(number) => number.into(),
-        Number::OfNode(node) => engine_number(node, link.local_address().port()).into(),
-    });
-    let options = Options { config, keys, node, gateways: node.is_some(), ..Options::default() };
-    let engine = Engine::new(&options)?;
-    let id = engine.add_link(Box::new(link))?;
-    Ok((engine, id))
+    config
+}
+
+/// Listens at an address as [`Address::to_listen`] gives it. Gateways know this end by the number that was told them, or that the cluster's description has.
+pub fn listen(at: &Address, told: Option<u32>) -> Result<MessageListener, CpError> {
+    let failed = |source| CpError::Bind { address: at.to_string(), source };
+    match at {
+        Address::Packet(_) if told.is_some() => Err(CpError::Usage(WITHOUT_GATEWAYS.into())),
+        Address::Packet(at) => {
+            on_device(at).and_then(|local| MessageListener::bind_to(&local, BACKLOG)).map_err(failed)
+        }
+        at => {
+            let local = udp_address(at)?;
+            let number = match told {
+                Some(number) => Some(Number::Told(number)),
+                None => Number::of_cluster(local.ip())?,
+            };
+            let Keys { keys, .. } = cluster::keys(local.ip().is_loopback()).map_err(CpError::Cluster)?;
+            let (engine, link) = engine(local, number, keys).map_err(|error| failed(error.into()))?;
+            // Port 0 was replaced by one that is free.
+            let port = match engine.local(link) {
+                Some(link::Address::Udp(address)) => address.port(),
+                _ => local.port(),
+            };
+            MessageListener::bind_on(&engine, link, port, BACKLOG).map_err(failed)
+        }
+    }
+}
+
+/// An address that is one of UDP.
+pub fn udp_address(at: &Address) -> Result<SocketAddr, CpError> {
+    let what = || CpError::Usage(format!("--bind {at} is on an Ethernet, and the receiver is reached over UDP"));
+    at.socket_addr().ok_or_else(what)
 }
 
 /// The two ends of a connection over loopback.
 #[cfg(test)]
 pub fn pair() -> [Connection; 2] {
-    use ropeway_engine::{Mode, Target};
-
-    let [(client, from), (server, at)] = [(); 2].map(|()| engine("127.0.0.1:0".parse().unwrap(), None, None).unwrap());
-    let address = server.local(at).unwrap();
-    let ropeway_engine::link::Address::Udp(socket) = address else { panic!("{address} is not UDP") };
-    server.listen(socket.port(), Mode::Messages, 1).unwrap();
-    let deadline = Some(Instant::now() + Duration::from_secs(20));
-    let channel = client.connect(Target { link: from, address }, socket.port(), Mode::Messages, deadline).unwrap();
-    let accepted = server.accept(socket.port(), deadline).unwrap();
-    [Connection { engine: client, channel }, Connection { engine: server, channel: accepted }]
+    let listener = listen(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
+    let address = listener.local_addr().unwrap().socket_addr().unwrap();
+    let peer = super::peer::Peer::at(address);
+    let client = peer.connect(None, None).unwrap();
+    [client, Connection::over(listener.accept().unwrap().0)]
 }

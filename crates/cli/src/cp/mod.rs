@@ -10,10 +10,11 @@ mod progress;
 mod receive;
 mod send;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+
+use ropeway_socket::api::Address;
 
 /// The port where `--receive` listens if none is named.
 pub const USUAL_PORT: u16 = 7447;
@@ -22,11 +23,12 @@ pub const USUAL_PORT: u16 = 7447;
 #[command(
     after_help = "On the receiving host:  ropeway cp --receive DIR\nOn the sending host:    ropeway cp FILE... HOST[:PORT]\n\
                         From standard input:    tar c . | ropeway cp - HOST --name work.tar\n\
+                        Past UDP:               ropeway cp FILE... eth0/02:00:00:00:00:07, to --receive DIR --bind 'eth0/*'\n\
                         To a cluster's node:    ropeway cp FILE... node3, by the ways that the file in ROPEWAY_CLUSTER, or\n                        \
                         /etc/ropeway/cluster.toml, shows; ROPEWAY_NODE says which node this is, if its addresses do not"
 )]
 pub struct Args {
-    /// Files to send (`-` is standard input), then `HOST[:PORT]` or `@NODE[:PORT]`, where HOST may be the name and NODE the number of a node in the cluster
+    /// Files to send (`-` is standard input), then `HOST[:PORT]`, `DEVICE/HARDWARE-ADDRESS[:PORT]` or `@NODE[:PORT]`, where HOST may be the name and NODE the number of a node in the cluster
     /// file; with --receive the directory to write into
     #[arg(required = true)]
     paths: Vec<String>,
@@ -36,7 +38,7 @@ pub struct Args {
     /// Receive from one sender, then leave
     #[arg(long, requires = "receive")]
     once: bool,
-    /// Address and port to receive at (0.0.0.0:7447 if none is given), or to send from; ADDRESS may be this node's name in the cluster file
+    /// Address and port to receive at (0.0.0.0:7447 if none is given), or to send from; ADDRESS may be this node's name in the cluster file, or `eth0/*`: a device, past UDP
     #[arg(long, value_name = "ADDRESS:PORT")]
     bind: Option<String>,
     /// The number by which gateways with tables of their own (`ropeway gateway --route`) know this host, at the address of --bind
@@ -60,8 +62,8 @@ pub struct Args {
 }
 
 pub fn main(args: &Args) -> ExitCode {
-    let result = if args.receive { receiving(args) } else { sending(args) };
-    match result {
+    let run = if args.receive { receiving } else { sending };
+    match connect::choose_keys().and_then(|()| run(args)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("ropeway cp: {error}");
@@ -80,7 +82,7 @@ fn receiving(args: &Args) -> Result<(), CpError> {
         Some(bind) => bind,
         None => peer::everywhere()?,
     };
-    receive::run(bind, args.node, &options)
+    receive::run(&bind, args.node, &options)
 }
 
 fn sending(args: &Args) -> Result<(), CpError> {
@@ -97,7 +99,7 @@ fn sending(args: &Args) -> Result<(), CpError> {
     send::run(sources, &send::From { bind: bind(args)?, node: args.node, to }, &options)
 }
 
-fn bind(args: &Args) -> Result<Option<SocketAddr>, CpError> {
+fn bind(args: &Args) -> Result<Option<Address>, CpError> {
     args.bind.as_deref().map(peer::own_address).transpose()
 }
 
@@ -113,17 +115,15 @@ pub enum CpError {
     )]
     Resolve { host: String, source: std::io::Error, cluster: String },
     #[error("cannot use {address}: {source}")]
-    Bind { address: String, source: ropeway_engine::Error },
-    #[error("{peer}: {source}; is `ropeway cp --receive DIR` running there, and may UDP to that port pass?{hint}")]
-    Connect { peer: String, source: ropeway_engine::Error, hint: String },
-    #[error(transparent)]
-    Key(ropeway_engine::key_file::KeyError),
-    /// The cluster file, or what it says of keys.
+    Bind { address: String, source: std::io::Error },
+    #[error("{peer}: {source}; is `ropeway cp --receive DIR` running there{way}?{hint}")]
+    Connect { peer: String, source: std::io::Error, way: &'static str, hint: String },
+    /// Keys, the cluster file, or `ROPEWAY_LINK`.
     #[error("{0}")]
     Cluster(std::io::Error),
     /// Worth another attempt: what has arrived stays there.
     #[error("the connection was lost: {0}")]
-    Lost(ropeway_engine::Error),
+    Lost(std::io::Error),
     #[error("the other end says: {0}")]
     Refused(String),
     #[error("the other end does not speak as `ropeway cp` does: {0}")]
@@ -135,6 +135,11 @@ pub enum CpError {
 }
 
 impl CpError {
+    /// The other end has closed before it was time.
+    pub fn ended() -> CpError {
+        CpError::Lost(ropeway_engine::Error::Closed.into())
+    }
+
     pub fn file(path: impl Into<String>) -> impl FnOnce(std::io::Error) -> CpError {
         let path = path.into();
         move |source| CpError::File { path, source }

@@ -1,35 +1,36 @@
-//! The receiver as people write it, and how it is reached: at an address, through gateways that are named, or as the cluster's description says.
+//! The receiver as people write it, and how it is reached: at an address, through gateways that are named, or as the cluster's description says; over UDP, or as frames on a device.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::time::Instant;
 
 use ropeway_engine::cluster::{Cluster, Hop, NODE_VAR, Node};
 use ropeway_engine::gateway::engine_number;
-use ropeway_engine::link::Address;
-use ropeway_engine::{LinkId, Mode, Routes, Target, Way};
+use ropeway_engine::{LinkId, Routes, Target, Way, link};
 use ropeway_socket::api::cluster::{self, CLUSTER_VAR, Keys};
+use ropeway_socket::api::{Address, MessageSocket, PacketAddress};
 
-use super::connect::{ATTEMPT, Connection, Number, engine, keys};
+use super::connect::{ATTEMPT, Connection, Number, WITHOUT_GATEWAYS, engine, on_device, udp_address};
 use super::{CpError, USUAL_PORT};
 
 /// A place as people write it, before anybody is asked what it means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Written<'a> {
     Address(SocketAddr),
+    OnDevice(PacketAddress),
     Number(u32, u16),
     Name(&'a str, u16),
 }
 
 impl Written<'_> {
     fn port(&self) -> u16 {
-        match *self {
+        match self {
             Written::Address(address) => address.port(),
-            Written::Number(_, port) | Written::Name(_, port) => port,
+            Written::OnDevice(address) => address.port,
+            Written::Number(_, port) | Written::Name(_, port) => *port,
         }
     }
 
-    /// `HOST[:PORT]`, as in URLs (an IPv6 address with a port stands in brackets), or `@NODE[:PORT]`.
+    /// `HOST[:PORT]`, as in URLs (an IPv6 address with a port stands in brackets), `@NODE[:PORT]`, or `DEVICE/HARDWARE-ADDRESS[:PORT]`.
     fn parse(text: &str) -> Result<Written<'_>, CpError> {
         if let Some(node) = text.strip_prefix('@') {
             let (node, port) = node.split_once(':').map_or((node, None), |(node, port)| (node, Some(port)));
@@ -46,6 +47,13 @@ impl Written<'_> {
         if let Ok(ip) = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
             return Ok(Written::Address(SocketAddr::new(ip, USUAL_PORT)));
         }
+        if let Some(address) = on_device_or_none(text) {
+            return Ok(Written::OnDevice(address));
+        }
+        if text.contains('/') {
+            let what = "DEVICE/HARDWARE-ADDRESS[:PORT] is written as eth0/02:00:00:00:00:07, or eth0/* for this host,";
+            return Err(CpError::Usage(format!("{what} not {text}")));
+        }
         match text.rsplit_once(':').map(|(name, port)| (name, port.parse())) {
             Some((name, Ok(port))) => Ok(Written::Name(name, port)),
             // More than one colon is not a name's, and may be an IPv6 address with a device.
@@ -55,6 +63,15 @@ impl Written<'_> {
             _ => Ok(Written::Name(text, USUAL_PORT)),
         }
     }
+}
+
+/// An end on an Ethernet, with its port or without.
+fn on_device_or_none(text: &str) -> Option<PacketAddress> {
+    let with_port = |text: &str| match text.parse() {
+        Ok(Address::Packet(address)) => Some(address),
+        _ => None,
+    };
+    with_port(text).or_else(|| with_port(&format!("{text}:{USUAL_PORT}")))
 }
 
 fn cluster_of_process() -> Result<Option<&'static Cluster>, CpError> {
@@ -77,40 +94,52 @@ fn resolve(name: &str, port: u16) -> Result<SocketAddr, CpError> {
     (name, port).to_socket_addrs().map_err(failed)?.next().ok_or_else(none)
 }
 
-/// All addresses of this host, of the family in which a cluster's other nodes look for it, at the usual port.
-pub fn everywhere() -> Result<SocketAddr, CpError> {
-    let ip = cluster_of_process()?.map_or(Ipv4Addr::UNSPECIFIED.into(), |cluster| cluster.socket_ip(None));
-    Ok(SocketAddr::new(ip, USUAL_PORT))
+/// Where a receiver listens unless it is told: all addresses of this host, of the family in which a cluster's other nodes look for it, at the usual port; or on the device where
+/// they do, or that `ROPEWAY_LINK` names.
+pub fn everywhere() -> Result<Address, CpError> {
+    let at = match cluster_of_process()? {
+        Some(cluster) => match cluster::own().ok().flatten() {
+            Some(own) if own.ips().next().is_none() => Address::Node { node: own.number.into(), port: USUAL_PORT },
+            _ => SocketAddr::new(cluster.socket_ip(None), USUAL_PORT).into(),
+        },
+        None => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), USUAL_PORT).into(),
+    };
+    at.to_listen().map_err(CpError::Cluster)
 }
 
-/// An address of this host's: `ADDRESS:PORT`, or `NODE[:PORT]` with the name or the number of the node that it is.
-pub fn own_address(text: &str) -> Result<SocketAddr, CpError> {
-    if let Ok(address) = text.parse() {
-        return Ok(address);
-    }
+/// An address of this host's: `ADDRESS:PORT`, `DEVICE/*[:PORT]`, or `NODE[:PORT]` with the name or the number of the node that it is.
+pub fn own_address(text: &str) -> Result<Address, CpError> {
     let wrong = || {
-        let what =
-            "--bind takes ADDRESS:PORT, such as 0.0.0.0:7447 or [::]:7447, or this node's name in the cluster file";
+        let what = "--bind takes ADDRESS:PORT, such as 0.0.0.0:7447, [::]:7447 or eth0/*:7447, or this node's name in the cluster file";
         CpError::Usage(format!("{what}, not {text}"))
     };
-    let (cluster, node, port) = match Written::parse(text)? {
-        Written::Address(_) => return Err(wrong()),
-        Written::Name(name, port) => {
-            let (cluster, node) = node_of(name)?.ok_or_else(wrong)?;
-            (cluster, node, port)
-        }
-        Written::Number(number, port) => {
-            let cluster = cluster_of_process()?.ok_or_else(wrong)?;
-            (cluster, numbered(cluster, number)?, port)
-        }
+    let at = match text.parse::<SocketAddr>() {
+        Ok(address) => Address::Udp(address),
+        Err(_) => match Written::parse(text)? {
+            Written::Address(_) => return Err(wrong()),
+            Written::OnDevice(address) => Address::Packet(address),
+            Written::Name(name, port) => {
+                let (cluster, node) = node_of(name)?.ok_or_else(wrong)?;
+                own_node(cluster, node, port)?
+            }
+            Written::Number(number, port) => {
+                let cluster = cluster_of_process()?.ok_or_else(wrong)?;
+                own_node(cluster, numbered(cluster, number)?, port)?
+            }
+        },
     };
-    let own = cluster::own().map_err(CpError::Cluster)?;
-    own_socket(cluster, own, node, port).map_err(CpError::Usage)
+    at.to_listen().map_err(CpError::Cluster)
 }
 
-fn own_socket(cluster: &Cluster, own: Option<&Node>, node: &Node, port: u16) -> Result<SocketAddr, String> {
+/// The node itself, if it is this one.
+fn own_node(cluster: &Cluster, node: &Node, port: u16) -> Result<Address, CpError> {
+    check_own(cluster, cluster::own().map_err(CpError::Cluster)?, node).map_err(CpError::Usage)?;
+    Ok(Address::Node { node: node.number.into(), port })
+}
+
+fn check_own(cluster: &Cluster, own: Option<&Node>, node: &Node) -> Result<(), String> {
     if own == Some(node) {
-        return Ok(SocketAddr::new(cluster.socket_ip(own), port));
+        return Ok(());
     }
     let path = cluster.path().display();
     let this = own.map_or_else(|| format!("no node of {path}"), |own| format!("{} in {path}", own.name));
@@ -135,6 +164,8 @@ pub struct Peer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Route {
     Address(SocketAddr),
+    /// As frames on a device of this host.
+    OnDevice(PacketAddress),
     /// One of these at least, which know the receiver by this number.
     Gateways(Vec<SocketAddr>, u32),
     Cluster(Described),
@@ -160,28 +191,50 @@ impl Peer {
         if written.port() == 0 {
             return Err(CpError::Usage(format!("nobody receives at port 0, as {text} has it; ports begin with 1")));
         }
-        match written {
-            Written::Number(number, port) if !gateways.is_empty() => Peer::through(number, port, gateways),
+        let port = written.port();
+        let (name, address, node) = match written {
+            Written::Number(number, port) if !gateways.is_empty() => return Peer::through(number, port, gateways),
             _ if !gateways.is_empty() => {
                 let what = "through gateways that are named the receiver is named by its number, as @3";
-                Err(CpError::Usage(format!("{what}; without --gateway a node's name goes by the cluster file")))
+                return Err(CpError::Usage(format!(
+                    "{what}; without --gateway a node's name goes by the cluster file"
+                )));
             }
-            Written::Address(address) => Ok(Peer::at(address)),
+            Written::Address(address) => (address.to_string(), Address::Udp(address), None),
+            Written::OnDevice(address) => (address.to_string(), Address::Packet(address), None),
             Written::Number(number, port) => match cluster_of_process()? {
-                Some(cluster) => Peer::here_to(cluster, numbered(cluster, number)?, port),
+                Some(cluster) => Peer::of_node(cluster, numbered(cluster, number)?, port),
                 None => {
                     let what = "is reached through gateways; name some with --gateway, or the cluster file in";
-                    Err(CpError::Usage(format!("{text} {what} {CLUSTER_VAR}")))
+                    return Err(CpError::Usage(format!("{text} {what} {CLUSTER_VAR}")));
                 }
             },
             Written::Name(name, port) => match node_of(name)? {
-                Some((cluster, node)) => Peer::here_to(cluster, node, port),
-                None => Ok(Peer::at(resolve(name, port)?)),
+                Some((cluster, node)) => Peer::of_node(cluster, node, port),
+                None => {
+                    let address = resolve(name, port)?;
+                    (address.to_string(), Address::Udp(address), None)
+                }
             },
+        };
+        match (address.to_connect().map_err(CpError::Cluster)?, node) {
+            (Address::Packet(address), _) => Ok(Peer { name, port, route: Route::OnDevice(address) }),
+            (_, Some((cluster, node))) => Peer::here_to(cluster, node, port),
+            (address, None) => Ok(Peer { name, port, route: Route::Address(udp_address(&address)?) }),
         }
     }
 
-    fn at(address: SocketAddr) -> Peer {
+    fn of_node<'a>(
+        cluster: &'a Cluster,
+        node: &'a Node,
+        port: u16,
+    ) -> (String, Address, Option<(&'a Cluster, &'a Node)>) {
+        (format!("{}:{port}", node.name), Address::Node { node: node.number.into(), port }, Some((cluster, node)))
+    }
+
+    /// At an address of UDP.
+    #[cfg(test)]
+    pub fn at(address: SocketAddr) -> Peer {
         Peer { name: address.to_string(), port: address.port(), route: Route::Address(address) }
     }
 
@@ -203,10 +256,6 @@ impl Peer {
     fn described(cluster: &Cluster, own: Option<&Node>, node: &Node, port: u16) -> io::Result<Peer> {
         let path = cluster.path().display();
         let hops = cluster.ways(own, node).map_err(|error| io::Error::new(ErrorKind::HostUnreachable, error))?;
-        if hops.iter().any(|hop| matches!(hop, Hop::Ether(..))) {
-            let what = "shares no IP network with this host, and this goes over UDP: give both an IP address on one in";
-            return Err(io::Error::new(ErrorKind::Unsupported, format!("{} {what} {path}", node.name)));
-        }
         let is_left_out = own.is_none() && cluster.has_gateways();
         let hint = format!(" This host is no node of {path}, so no gateways are tried; {NODE_VAR} says otherwise.");
         let described = Described {
@@ -224,9 +273,63 @@ impl Peer {
         matches!(self.route, Route::Cluster(_))
     }
 
+    /// Connects to it from the address `bind`, as what gateways were `told`.
+    pub fn connect(&self, bind: Option<&Address>, told: Option<u32>) -> Result<Connection, CpError> {
+        if let Route::OnDevice(to) = &self.route {
+            return if told.is_none() {
+                self.connect_on_device(bind, to)
+            } else {
+                Err(CpError::Usage(WITHOUT_GATEWAYS.into()))
+            };
+        }
+        let first = self.route.first_ip();
+        let any: IpAddr = if first.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let (own, bonded, hint) = match &self.route {
+            Route::Cluster(Described { own, bonded, hint, .. }) => (*own, *bonded, hint.as_str()),
+            _ => (any, false, ""),
+        };
+        let local = bind.map(udp_address).transpose()?.unwrap_or(SocketAddr::new(own, 0));
+        let number = if self.is_of_cluster() { Number::of_cluster(local.ip())? } else { told.map(Number::Told) };
+        let Keys { keys, keyless } = cluster::keys(first.is_loopback()).map_err(CpError::Cluster)?;
+        let failed =
+            |source: ropeway_engine::Error| CpError::Bind { address: local.to_string(), source: source.into() };
+        let (engine, link) = engine(local, number, keys).map_err(failed)?;
+        let routes = Routes { ways: &self.route.ways(link, self.port), bonded };
+        let socket = MessageSocket::connect_over(&engine, &routes, self.port, Some(ATTEMPT)).map_err(|source| {
+            let keyless = keyless.map(|why| format!(" This end has no key: {why}")).unwrap_or_default();
+            self.unreached(source, ", and may UDP to that port pass", format!("{hint}{keyless}"))
+        })?;
+        Ok(Connection::over(socket))
+    }
+
+    fn connect_on_device(&self, bind: Option<&Address>, to: &PacketAddress) -> Result<Connection, CpError> {
+        let at = match bind {
+            None => PacketAddress { device: to.device.clone(), mac: None, port: 0 },
+            Some(Address::Packet(at)) => at.clone(),
+            Some(other) => {
+                let what = format!("--bind {other} is of UDP, and {} is reached as frames on {}", self.name, to.device);
+                return Err(CpError::Usage(format!(
+                    "{what}; as {}/*:{USUAL_PORT} it would be on that device",
+                    to.device
+                )));
+            }
+        };
+        let local = on_device(&at).map_err(|source| CpError::Bind { address: at.to_string(), source })?;
+        MessageSocket::connect_from(&local, &Address::Packet(to.clone()), Some(ATTEMPT))
+            .map(Connection::over)
+            .map_err(|source| self.unreached(source, " on that device", String::new()))
+    }
+
+    fn unreached(&self, source: io::Error, way: &'static str, hint: String) -> CpError {
+        CpError::Connect { peer: self.name.clone(), source, way, hint }
+    }
+}
+
+/// Of routes over UDP.
+impl Route {
     /// The address that is tried first.
     fn first_ip(&self) -> IpAddr {
-        match &self.route {
+        match self {
             Route::Address(address) => address.ip(),
             Route::Gateways(gateways, _) => gateways[0].ip(),
             Route::Cluster(described) => match described.hops.first() {
@@ -234,44 +337,23 @@ impl Peer {
                 Some(Hop::Through(gateway)) => gateway.ip(),
                 Some(Hop::Ether(..)) | None => described.own,
             },
+            Route::OnDevice(_) => Ipv4Addr::UNSPECIFIED.into(),
         }
     }
 
-    fn ways(&self, link: LinkId) -> Vec<Way> {
-        let target = |&address: &SocketAddr| Target { link, address: Address::Udp(address) };
-        match &self.route {
+    fn ways(&self, link: LinkId, port: u16) -> Vec<Way> {
+        let target = |&address: &SocketAddr| Target { link, address: link::Address::Udp(address) };
+        match self {
             Route::Address(address) => vec![Way::Direct(target(address))],
             Route::Gateways(gateways, number) => {
                 gateways.iter().map(|gateway| Way::Through(target(gateway), *number)).collect()
             }
             Route::Cluster(Described { node, hops, .. }) => {
-                let number = engine_number(*node, self.port);
-                hops.iter().filter_map(|hop| hop.over_udp(link, self.port, number)).collect()
+                let number = engine_number(*node, port);
+                hops.iter().filter_map(|hop| hop.over_udp(link, port, number)).collect()
             }
+            Route::OnDevice(_) => Vec::new(),
         }
-    }
-
-    /// Connects to it from the address `bind`, as what gateways were `told`.
-    pub fn connect(&self, bind: Option<SocketAddr>, told: Option<u32>) -> Result<Connection, CpError> {
-        let first = self.first_ip();
-        let any: IpAddr = if first.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        let (own, bonded, hint) = match &self.route {
-            Route::Cluster(Described { own, bonded, hint, .. }) => (*own, *bonded, hint.as_str()),
-            _ => (any, false, ""),
-        };
-        let local = bind.unwrap_or(SocketAddr::new(own, 0));
-        let number = if self.is_of_cluster() { Number::of_cluster(local.ip())? } else { told.map(Number::Told) };
-        let Keys { keys, keyless } = keys(first.is_loopback())?;
-        let failed = |source| CpError::Bind { address: local.to_string(), source };
-        let (engine, link) = engine(local, number, keys).map_err(failed)?;
-        let (ways, deadline) = (self.ways(link), Some(Instant::now() + ATTEMPT));
-        let channel = engine
-            .connect_over(&Routes { ways: &ways, bonded }, self.port, Mode::Messages, deadline)
-            .map_err(|source| {
-                let keyless = keyless.map(|why| format!(" This end has no key: {why}")).unwrap_or_default();
-                CpError::Connect { peer: self.name.clone(), source, hint: format!("{hint}{keyless}") }
-            })?;
-        Ok(Connection { engine, channel })
     }
 }
 
@@ -285,6 +367,7 @@ mod tests {
     #[test]
     fn hosts_are_understood_with_and_without_port() {
         let address = |text: &str| Written::Address(text.parse().unwrap());
+        let on_device = |device: &str, mac, port| Written::OnDevice(PacketAddress { device: device.into(), mac, port });
         let cases = [
             ("10.0.0.1", address("10.0.0.1:7447")),
             ("10.0.0.1:99", address("10.0.0.1:99")),
@@ -293,16 +376,33 @@ mod tests {
             ("localhost:99", Written::Name("localhost", 99)),
             ("node3", Written::Name("node3", USUAL_PORT)),
             ("fe80::1%eth0", Written::Name("fe80::1%eth0", USUAL_PORT)),
+            ("eth0/02:00:00:00:00:07", on_device("eth0", Some([2, 0, 0, 0, 0, 7]), USUAL_PORT)),
+            ("eth0/02:00:00:00:00:07:99", on_device("eth0", Some([2, 0, 0, 0, 0, 7]), 99)),
+            ("02:00:00:00:00:07", on_device("", Some([2, 0, 0, 0, 0, 7]), USUAL_PORT)),
+            ("eth0/*", on_device("eth0", None, USUAL_PORT)),
+            ("eth0/*:99", on_device("eth0", None, 99)),
             ("@3", Written::Number(3, USUAL_PORT)),
             ("@3:99", Written::Number(3, 99)),
         ];
         for (text, expected) in cases {
             assert_eq!(Written::parse(text).unwrap(), expected, "{text}");
         }
-        for text in ["node3:", "node3:x", "node3:65536", "@", "@x", "@3:x", "@3:65536", "@-1"] {
+        for text in [
+            "node3:",
+            "node3:x",
+            "node3:65536",
+            "@",
+            "@x",
+            "@3:x",
+            "@3:65536",
+            "@-1",
+            "eth0/",
+            "eth0/02:00",
+            "eth0/*:x",
+        ] {
             assert!(matches!(Written::parse(text), Err(CpError::Usage(_))), "{text}");
         }
-        for text in ["node3:0", "10.0.0.1:0", "@3:0"] {
+        for text in ["node3:0", "10.0.0.1:0", "@3:0", "eth0/02:00:00:00:00:07:0"] {
             assert!(matches!(Peer::parse(text, &[]), Err(CpError::Usage(_))), "{text}");
         }
         assert_eq!(resolve("localhost", 99).unwrap().port(), 99);
@@ -371,7 +471,7 @@ mod tests {
         );
         let peer = peer(1, 3);
         assert_eq!(
-            (peer.name.as_str(), peer.first_ip().to_string(), peer.is_of_cluster()),
+            (peer.name.as_str(), peer.route.first_ip().to_string(), peer.is_of_cluster()),
             ("n3:99", "10.0.1.4".into(), true)
         );
         // A host that is no node is told why there may be no way.
@@ -382,17 +482,29 @@ mod tests {
     }
 
     #[test]
-    fn what_the_description_does_not_give_is_said() {
-        let mac = |last: u8| format!("addresses = {{ wire = \"02:00:00:00:00:{last:02}\" }}");
-        let file = ClusterFile::new(&[(1, &mac(1)), (2, &mac(2))]);
+    fn only_the_node_itself_is_an_address_of_this_host() {
+        let file = ClusterFile::new(&[
+            (1, "addresses = { compute = \"10.0.1.1\" }"),
+            (2, "addresses = { compute = \"10.0.1.2\" }"),
+        ]);
         let cluster = Cluster::read(&file.0).unwrap();
         let [one, two] = [1, 2].map(|number| cluster.node(number).unwrap());
-        let error = Peer::described(&cluster, Some(one), two, 99).unwrap_err().to_string();
-        assert!(error.contains("n2 shares no IP network") && error.contains("UDP"), "{error}");
-        assert_eq!(own_socket(&cluster, Some(one), one, 99).unwrap().to_string(), "0.0.0.0:99");
+        assert_eq!(check_own(&cluster, Some(one), one), Ok(()));
         for own in [Some(one), None] {
-            let error = own_socket(&cluster, own, two, 99).unwrap_err();
+            let error = check_own(&cluster, own, two).unwrap_err();
             assert!(error.contains(NODE_VAR), "{error}");
         }
+    }
+
+    #[test]
+    fn a_device_and_udp_are_not_mixed() {
+        let on_device = Peer::parse("eth0/02:00:00:00:00:07", &[]).unwrap();
+        let udp = Peer::at("127.0.0.1:99".parse().unwrap());
+        let cases = [(&on_device, "0.0.0.0:7447", "eth0/*:7447"), (&udp, "eth0/*:7447", "over UDP")];
+        for (peer, bind, said) in cases {
+            let error = peer.connect(Some(&bind.parse().unwrap()), None).map(|_| ()).unwrap_err();
+            assert!(matches!(&error, CpError::Usage(what) if what.contains(said)), "{error}");
+        }
+        assert!(matches!(on_device.connect(None, Some(3)), Err(CpError::Usage(_))));
     }
 }

@@ -2,16 +2,14 @@
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::net::SocketAddr;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ropeway_engine::Mode;
-use ropeway_socket::api::cluster::Keys;
+use ropeway_socket::api::Address;
 
 use super::CpError;
-use super::connect::{self, Connection, Number};
+use super::connect::{self, Connection};
 use super::frame::{End, Frame, Have, MOST_MESSAGE_BYTES, Offer, printable};
 use super::progress::Progress;
 
@@ -25,8 +23,6 @@ pub struct Options {
 
 /// Behind the name of a file that is not whole yet.
 const PART: &str = ".ropeway-part";
-/// Senders that may wait.
-const BACKLOG: usize = 64;
 /// Longer than a lost connection is taken for a living one.
 const LOCK_PATIENCE: Duration = Duration::from_secs(12);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
@@ -34,30 +30,19 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 const MOST_NAME_BYTES: usize = 255 - PART.len();
 
 /// Receives until it is killed, or from one sender. Gateways know this end by the number that was told them, or that the cluster's description has.
-pub fn run(local: SocketAddr, told: Option<u32>, options: &Options) -> Result<(), CpError> {
+pub fn run(at: &Address, told: Option<u32>, options: &Options) -> Result<(), CpError> {
     let meta = std::fs::metadata(&options.directory).map_err(CpError::file(options.directory.display().to_string()))?;
     if !meta.is_dir() {
         return Err(CpError::Usage(format!("{} is not a directory", options.directory.display())));
     }
-    let failed = |source| CpError::Bind { address: local.to_string(), source };
-    let number = match told {
-        Some(number) => Some(Number::Told(number)),
-        None => Number::of_cluster(local.ip())?,
-    };
-    let Keys { keys, .. } = connect::keys(local.ip().is_loopback())?;
-    let (engine, link) = connect::engine(local, number, keys).map_err(failed)?;
-    // Port 0 was replaced by one that is free.
-    let port = match engine.local(link) {
-        Some(ropeway_engine::link::Address::Udp(address)) => address.port(),
-        _ => local.port(),
-    };
-    engine.listen(port, Mode::Messages, BACKLOG).map_err(failed)?;
+    let failed = |source| CpError::Bind { address: at.to_string(), source };
+    let listener = connect::listen(at, told)?;
     if !options.quiet {
-        eprintln!("ropeway cp: receiving into {} at {}:{port}", options.directory.display(), local.ip());
+        let at = listener.local_addr().map_err(failed)?;
+        eprintln!("ropeway cp: receiving into {} at {at}", options.directory.display());
     }
     loop {
-        let channel = engine.accept(port, None).map_err(failed)?;
-        let connection = Connection { engine: engine.clone(), channel };
+        let connection = Connection::over(listener.accept().map_err(failed)?.0);
         if options.once {
             return serve(connection, options);
         }
@@ -109,7 +94,7 @@ fn take_file(connection: &Connection, buffer: &mut [u8], options: &Options) -> R
     let (mut file, there) = open_part(&part, &offer, &mut hasher).map_err(CpError::file(part.display().to_string()))?;
     let have = Have { bytes: there, hash: hasher.finalize().to_hex().to_string() };
     connection.send(&Frame::Have(have).to_message())?;
-    let Some(message) = connection.recv(buffer)? else { return Err(CpError::Lost(ropeway_engine::Error::Closed)) };
+    let Some(message) = connection.recv(buffer)? else { return Err(CpError::ended()) };
     let Frame::From(from) = Frame::parse(message)? else { return Err(CpError::Nonsense("no offset after an offer")) };
     let offset = if from.offset == there { there } else { 0 };
     if from.offset != offset {
@@ -143,7 +128,7 @@ fn take_data(
     part: &Path,
 ) -> Result<End, CpError> {
     loop {
-        let Some(message) = connection.recv(buffer)? else { return Err(CpError::Lost(ropeway_engine::Error::Closed)) };
+        let Some(message) = connection.recv(buffer)? else { return Err(CpError::ended()) };
         match Frame::parse(message)? {
             Frame::Data(bytes) => {
                 file.write_all(bytes).map_err(CpError::file(part.display().to_string()))?;

@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Stdin};
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+use ropeway_socket::api::Address;
 
 use super::CpError;
 use super::connect::Connection;
@@ -21,14 +22,14 @@ pub struct Options {
 
 /// From where, and to whom.
 pub struct From {
-    pub bind: Option<SocketAddr>,
+    pub bind: Option<Address>,
     pub node: Option<u32>,
     pub to: Peer,
 }
 
 impl From {
     fn connect(&self) -> Result<Connection, CpError> {
-        self.to.connect(self.bind, self.node)
+        self.to.connect(self.bind.as_ref(), self.node)
     }
 }
 
@@ -145,7 +146,7 @@ fn offer_file(connection: &Connection, offer: Offer) -> Result<Have, CpError> {
 /// The next message; the end instead of one is a lost connection.
 fn answer<'a>(connection: &Connection, buffer: &'a mut [u8]) -> Result<Frame<'a>, CpError> {
     let message = connection.recv(buffer)?;
-    Frame::parse(message.ok_or(CpError::Lost(ropeway_engine::Error::Closed))?)
+    Frame::parse(message.ok_or_else(CpError::ended)?)
 }
 
 fn hash_prefix(file: &mut File, bytes: u64, hasher: &mut blake3::Hasher) -> io::Result<()> {

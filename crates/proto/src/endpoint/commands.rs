@@ -288,7 +288,7 @@ impl Endpoint {
         Ok(Some(count))
     }
 
-    /// Like [`Endpoint::recv`], for who calls again: what has arrived of a long message is moved into `out` piece by piece ([`PIECE_BYTES`]), and `part`, the same in every call,
+    /// Like [`Endpoint::recv`], for who calls again: what has arrived of a long message is moved into `out` piece by piece ([`PIECE_BYTES`](crate::PIECE_BYTES)), and `part`, the same in every call,
     /// says how much. Once it has begun nobody else can read from the channel until all of the message was read, or the part was put back ([`Endpoint::put_back`]).
     ///
     /// # Errors

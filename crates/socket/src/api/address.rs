@@ -54,8 +54,11 @@ impl Address {
         }
     }
 
-    /// What is meant by an address to listen at: a plain one means the default link.
-    pub(super) fn to_listen(&self) -> io::Result<Address> {
+    /// What is meant by an address to listen at: an IP address means the link that `ROPEWAY_LINK` names, a node this one's address.
+    ///
+    /// # Errors
+    /// The node is another one; a variable makes no sense.
+    pub fn to_listen(&self) -> io::Result<Address> {
         match (self, &environment::get()?.link) {
             (Address::Udp(address), LinkChoice::Packet { device } | LinkChoice::Xdp { device }) => {
                 Ok(Address::Packet(PacketAddress { device: device.clone(), mac: None, port: address.port() }))
@@ -69,8 +72,11 @@ impl Address {
         }
     }
 
-    /// What is meant by an address to connect to.
-    pub(super) fn to_connect(&self) -> io::Result<Address> {
+    /// What is meant by an address to connect to: [`Address::Packet`] where frames go there, as `ROPEWAY_LINK` or the cluster's description have it.
+    ///
+    /// # Errors
+    /// Nobody on that device has the address, or no way leads there.
+    pub fn to_connect(&self) -> io::Result<Address> {
         match (self, &environment::get()?.link) {
             (Address::Udp(address), LinkChoice::Packet { device } | LinkChoice::Xdp { device }) => {
                 let mac = Some(neighbor::hardware_address(address.ip(), device)?);

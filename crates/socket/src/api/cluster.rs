@@ -5,7 +5,7 @@ use super::per_process::PerProcess;
 use ropeway_engine::ClusterKeys;
 use ropeway_engine::cluster::{ClusterError, Forwarding, Hop, NODE_VAR};
 use ropeway_engine::gateway::{Gateway, Limits, udp_options};
-use ropeway_engine::key_file::{self, KeyError};
+use ropeway_engine::key_file::{self, Choice, KeyError};
 use ropeway_engine::link::udp::UdpLink;
 use ropeway_engine::link::{self, Link, local_addresses, local_hardware_addresses};
 use std::io::{self, ErrorKind};
@@ -152,17 +152,35 @@ pub struct Keys {
     pub keyless: Option<Arc<str>>,
 }
 
-/// The keys that the environment names, or the cluster's description. Within one host none is needed unless one was chosen, and the cluster's is not for
+/// What a program's own configuration says about keys.
+static CHOICE: OnceLock<Choice> = OnceLock::new();
+
+/// Says what holds about keys where the environment does not, before the first socket: it goes before the cluster's description.
+///
+/// # Errors
+/// Something else was said before.
+pub fn choose_keys(choice: Choice) -> io::Result<()> {
+    if *CHOICE.get_or_init(|| choice.clone()) == choice {
+        return Ok(());
+    }
+    Err(invalid("this process has been told before where its keys are".into()))
+}
+
+/// The keys that the environment names, the [choice](choose_keys) of the program, or the cluster's description. Within one host none is needed unless one was chosen, and the cluster's is not for
 /// users who cannot read it.
 ///
 /// # Errors
 /// There are none, and no word that none is needed; or they cannot be read.
 pub fn keys(stays_here: bool) -> io::Result<Keys> {
-    let cluster = if stays_here { on_loopback()? } else { get()? };
-    let of_cluster = cluster.and_then(Cluster::keys);
     let without = |why: Option<String>| Ok(Keys { keys: None, keyless: why.map(Arc::from) });
-    let is_chosen = key_file::Choice::from_environment().is_ok_and(|choice| choice.is_some());
-    match key_file::decide(of_cluster) {
+    let is_chosen = CHOICE.get().is_some() || Choice::from_environment().is_ok_and(|choice| choice.is_some());
+    let configured = if is_chosen {
+        CHOICE.get().cloned()
+    } else {
+        let cluster = if stays_here { on_loopback()? } else { get()? };
+        cluster.and_then(Cluster::keys)
+    };
+    match key_file::decide(configured) {
         Err(KeyError::Undecided) if stays_here => without(get().err().map(|error| error.to_string())),
         Err(KeyError::Read { path, source })
             if stays_here && !is_chosen && source.kind() == io::ErrorKind::PermissionDenied =>

@@ -3,7 +3,7 @@
 use super::address::{Address, ToAddresses};
 use super::common::first;
 use super::home::{self, Binding};
-use ropeway_engine::Error;
+use ropeway_engine::{Engine, Error};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -32,6 +32,11 @@ impl Local {
     #[must_use]
     pub fn with_port(&self, port: u16) -> Local {
         Local { binding: self.binding.clone(), port: Some(port) }
+    }
+
+    /// What carries the connections here, to change its settings ([`Engine::configure`]) before there are any. Over AF_XDP all of a device share one.
+    pub fn engine(&self) -> &Engine {
+        self.binding.home().engine()
     }
 
     /// # Errors

@@ -1,5 +1,6 @@
 //! `ropeway cp` between the hosts of a box: through losses, cuts and deaths, every byte arrives once or the copy says why not.
 
+mod frames;
 mod local;
 
 use std::path::{Path, PathBuf};
@@ -73,7 +74,12 @@ fn send(files: &Files, to: &str) -> Command {
 
 #[track_caller]
 fn receiver(cluster: &TestBox, files: &Files) -> Process {
-    let receiver = cluster.spawn("h2", &receive(files, &format!("0.0.0.0:{PORT}")));
+    ready(cluster.spawn("h2", &receive(files, &format!("0.0.0.0:{PORT}"))))
+}
+
+/// A receiver, once it listens.
+#[track_caller]
+fn ready(receiver: Process) -> Process {
     receiver.wait_until("it receives", LIMIT, || receiver.stderr().contains("receiving into")).expect("in time");
     receiver
 }
