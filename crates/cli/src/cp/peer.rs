@@ -192,7 +192,9 @@ impl Peer {
             return Err(CpError::Usage(format!("nobody receives at port 0, as {text} has it; ports begin with 1")));
         }
         let port = written.port();
-        let (name, address, node) = match written {
+        let of_node =
+            |cluster, node: &'static Node| (Address::Node { node: node.number.into(), port }, Some((cluster, node)));
+        let (address, node) = match written {
             Written::Number(number, port) if !gateways.is_empty() => return Peer::through(number, port, gateways),
             _ if !gateways.is_empty() => {
                 let what = "through gateways that are named the receiver is named by its number, as @3";
@@ -200,36 +202,26 @@ impl Peer {
                     "{what}; without --gateway a node's name goes by the cluster file"
                 )));
             }
-            Written::Address(address) => (address.to_string(), Address::Udp(address), None),
-            Written::OnDevice(address) => (address.to_string(), Address::Packet(address), None),
-            Written::Number(number, port) => match cluster_of_process()? {
-                Some(cluster) => Peer::of_node(cluster, numbered(cluster, number)?, port),
+            Written::Address(address) => (Address::Udp(address), None),
+            Written::OnDevice(address) => (Address::Packet(address), None),
+            Written::Number(number, _) => match cluster_of_process()? {
+                Some(cluster) => of_node(cluster, numbered(cluster, number)?),
                 None => {
                     let what = "is reached through gateways; name some with --gateway, or the cluster file in";
                     return Err(CpError::Usage(format!("{text} {what} {CLUSTER_VAR}")));
                 }
             },
             Written::Name(name, port) => match node_of(name)? {
-                Some((cluster, node)) => Peer::of_node(cluster, node, port),
-                None => {
-                    let address = resolve(name, port)?;
-                    (address.to_string(), Address::Udp(address), None)
-                }
+                Some((cluster, node)) => of_node(cluster, node),
+                None => (Address::Udp(resolve(name, port)?), None),
             },
         };
+        let name = node.map_or_else(|| address.to_string(), |(_, node)| format!("{}:{port}", node.name));
         match (address.to_connect().map_err(CpError::Cluster)?, node) {
             (Address::Packet(address), _) => Ok(Peer { name, port, route: Route::OnDevice(address) }),
             (_, Some((cluster, node))) => Peer::here_to(cluster, node, port),
             (address, None) => Ok(Peer { name, port, route: Route::Address(udp_address(&address)?) }),
         }
-    }
-
-    fn of_node<'a>(
-        cluster: &'a Cluster,
-        node: &'a Node,
-        port: u16,
-    ) -> (String, Address, Option<(&'a Cluster, &'a Node)>) {
-        (format!("{}:{port}", node.name), Address::Node { node: node.number.into(), port }, Some((cluster, node)))
     }
 
     /// At an address of UDP.
