@@ -179,9 +179,8 @@ impl Core {
     /// Reads what has arrived already, if nothing else is to be done; afterwards there may be credit to tell. For short messages the clock would cost as much as all the rest.
     pub fn read_at_hand(&mut self, channel: ChannelId, out: &mut [u8]) -> Option<Option<usize>> {
         self.calls_at_hand = self.calls_at_hand.checked_sub(1)?;
-        let is_long = out.len() > PIECE_BYTES
-            && self.endpoint.message_bytes(channel).is_some_and(|message_bytes| message_bytes > PIECE_BYTES);
-        if self.waiters.has_watches() || self.endpoint.wants_to_transmit() || is_long {
+        let is_long = || self.endpoint.message_bytes(channel).is_some_and(|message_bytes| message_bytes > PIECE_BYTES);
+        if self.waiters.has_watches() || self.endpoint.wants_to_transmit() || out.len() > PIECE_BYTES && is_long() {
             return None;
         }
         self.endpoint.recv(channel, out).ok()

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ropeway_proto::{ChannelId, Joined, Landing, PIECE_BYTES, Part, RecvError, Time};
+use ropeway_proto::{ChannelId, Joined, Landing, Part, RecvError, Time};
 
 use crate::blocking::{Attempt, block_for, block_locked};
 use crate::core::{Core, READS_OVERDUE_NS};
@@ -33,6 +33,8 @@ struct Reader<'a> {
     landed: usize,
     /// What is there of a message.
     part: Part,
+    /// Others have had the lock since the part began.
+    is_seen: bool,
     /// What was kept back has left: whoever waits for an answer wants the question to leave.
     flushed: bool,
 }
@@ -48,6 +50,7 @@ impl Attempt<Option<usize>> for Reader<'_> {
                 if !std::mem::replace(&mut self.flushed, true) {
                     core.endpoint.flush(self.channel);
                 }
+                self.is_seen |= self.part.is_begun;
                 None
             }
             Err(error) => Some(Err(error.into())),
@@ -66,15 +69,14 @@ impl<'a> Reader<'a> {
     fn new(inner: &'a Inner, channel: ChannelId, out: &'a mut [u8], is_patient: bool) -> Reader<'a> {
         // Who does not wait for long gets messages that are whole.
         let part = Part { is_of_whole: !is_patient, ..Part::default() };
-        Reader { inner, channel, out, landed: 0, part, flushed: false }
+        Reader { inner, channel, out, landed: 0, part, is_seen: false, flushed: false }
     }
 
-    /// Reads all that is there. Who sent it is not left without grants, nor others, for as long as it takes to copy a long message.
+    /// Reads all that is there. Nobody is left without grants for as long as it takes to copy a long message that is whole.
     fn read(&mut self, core: &mut Core) -> Result<Option<usize>, RecvError> {
         loop {
-            let before = self.part.bytes;
             let received = core.endpoint.recv_partly(self.channel, self.out, &mut self.part);
-            if received != Err(RecvError::WouldBlock) || self.part.bytes - before < PIECE_BYTES {
+            if received != Err(RecvError::WouldBlock) || !self.part.has_more {
                 return received;
             }
             let now = self.inner.now();
@@ -87,11 +89,11 @@ impl<'a> Reader<'a> {
 
     /// After the last attempt, whose result was this.
     fn end(self, core: &mut Core, is_read: bool) {
-        if !self.part.is_begun {
-            return;
-        }
-        if !is_read {
+        if self.part.is_begun && !is_read {
             core.endpoint.put_back(self.channel, &self.out[..self.part.bytes]);
+        }
+        if !self.is_seen {
+            return;
         }
         // Whoever waits for what comes behind it could not read meanwhile, and may poll the links by now.
         core.dispatch();

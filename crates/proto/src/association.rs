@@ -484,14 +484,19 @@ impl Association {
         self.words.clear();
     }
 
-    /// Takes over the times of an arriving header.
-    pub fn take_time(&mut self, header: &Header, now: Time) {
+    /// Takes over the times of an arriving header, which may have lain in its socket since the links were empty.
+    pub fn take_time(&mut self, header: &Header, empty_at: Time, now: Time) {
         if header.flags.contains(Flags::ECHO) {
             let ns = lease::since_echo_ns(header, now);
             // An echo from the future is a clock that was stepped, or a lie.
             if ns <= ECHO_LIMIT_NS * 2 {
-                self.rtt.sample(ns.max(TICK_NS / 2));
-                self.lease.follow(self.rtt.least_ns());
+                // The clock may have turned over since.
+                let may_be_more = now.since(empty_at) > ECHO_LIMIT_NS;
+                self.rtt.sample(ns.max(TICK_NS / 2), may_be_more);
+                // Among several paths the least is not the one that a grant takes.
+                if self.routes.is_none() {
+                    self.lease.follow(self.rtt.least_ns());
+                }
             }
         }
         let is_newer = self

@@ -16,8 +16,11 @@ impl Rtt {
         Rtt { smoothed_ns: ns, variation_ns: ns / 2, least_ns: u64::MAX, latest_ns: ns, known: false }
     }
 
-    pub fn sample(&mut self, ns: u64) {
-        self.least_ns = self.least_ns.min(ns);
+    /// One that may be more than it seems is no new least.
+    pub fn sample(&mut self, ns: u64, may_be_more: bool) {
+        if !may_be_more || !self.known {
+            self.least_ns = self.least_ns.min(ns);
+        }
         self.latest_ns = ns;
         if !std::mem::replace(&mut self.known, true) {
             (self.smoothed_ns, self.variation_ns) = (ns, ns / 2);

@@ -199,6 +199,25 @@ fn the_receiver_has_an_unused_grant_back_two_leases_after_it_last_told_of_it() {
 }
 
 #[test]
+fn who_is_stopped_until_the_clock_in_headers_has_turned_over_has_no_shorter_lease_for_it() {
+    let (delay_ns, lease_ns) = LEASES[1];
+    for stopped_ns in (250..290).map(|ms| ms * MS) {
+        for backwards in [false, true] {
+            let mut world = World::new(2, Net { delay_ns, ..Net::default() }, &Config::default(), 1);
+            let ends = ends(&mut world, backwards);
+            let mut flow = [Flow::stream(ends.0, ends.1, 1_000_000)];
+            assert!(carry_until(&mut world, &mut flow, S, |_, flow| flow[0].received > 300_000));
+            world.stopped.insert(ends.1.0);
+            pass(&mut world, stopped_ns);
+            world.stopped.clear();
+            carry(&mut world, &mut flow, S);
+            let took_ns = taken_back_after(&mut world, ends, delay_ns);
+            assert_eq!(took_ns, 2 * lease_ns, "stopped for {stopped_ns} ns, {backwards}");
+        }
+    }
+}
+
+#[test]
 fn who_is_stopped_while_an_answer_waits_for_it_has_no_longer_lease_for_it() {
     for (delay_ns, lease_ns) in LEASES {
         for (host, backwards) in [(0, false), (0, true), (1, false), (1, true)] {

@@ -40,8 +40,8 @@ struct Taken {
     packets: usize,
 }
 
-/// So much of a message at least is moved to its reader in one call, if it is there: the links are left alone for no longer than copying that takes. None that shares its first
-/// packet with others is longer.
+/// So much of a message that is whole is moved to its reader in one call: the links are left alone for no longer than copying that takes. None that shares its first packet with
+/// others is longer.
 pub const PIECE_BYTES: usize = 64 << 10;
 
 /// What a reader has of a message.
@@ -52,6 +52,8 @@ pub struct Part {
     pub bytes: usize,
     /// It begins with messages that are whole only.
     pub is_of_whole: bool,
+    /// The rest is here: to be called again at once.
+    pub has_more: bool,
 }
 
 /// What has arrived in order and was not read.
@@ -114,11 +116,6 @@ impl Incoming {
             Mode::Stream => !self.queue.is_empty(),
             Mode::Messages => self.messages > 0 && self.taken.is_none(),
         }
-    }
-
-    /// A message is here whole, though a reader may have a part of it.
-    pub fn has_whole(&self) -> bool {
-        self.messages > 0
     }
 
     /// A reader has a part of the first message.
@@ -469,7 +466,7 @@ impl Incoming {
         }
     }
 
-    /// Moves what is here of the first message into `out`, behind the part of it that this reader has, or a piece if there is more; `true` once that is all of it. Nothing of a
+    /// Moves what is here of the first message into `out`, behind the part of it that this reader has, or a piece if it is whole; `true` once that is all of it. Nothing of a
     /// message that shares its first packet with others, or does not fit.
     pub fn take_part(&mut self, out: &mut [u8], part: &mut Part, pool: &mut Pool) -> bool {
         let is_first = !part.is_begun;
@@ -479,13 +476,15 @@ impl Incoming {
         }
         let Some(Taken { message_bytes, .. }) = self.taken.filter(|_| part.is_begun) else { return false };
         let Some(out) = out.get_mut(part.bytes..message_bytes) else { return false };
-        part.bytes += self.read_parts(out, is_first, PIECE_BYTES, pool);
-        let is_whole = part.bytes == message_bytes;
-        if is_whole {
+        let most = if self.messages > 0 { PIECE_BYTES } else { usize::MAX };
+        part.bytes += self.read_parts(out, is_first, most, pool);
+        let takes_all = part.bytes == message_bytes;
+        if takes_all {
             self.messages -= 1;
             self.end_taking(pool);
         }
-        is_whole
+        part.has_more = !takes_all && self.messages > 0;
+        takes_all
     }
 
     /// Looks whether the first message is one that can be taken as it comes. Nobody may be taking it.

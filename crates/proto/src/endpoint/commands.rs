@@ -5,7 +5,7 @@ use ropeway_wire::{ErrorCode, Extent, FinFields, Mode, OpenFields};
 use super::sending::{SendError, is_kept_back, longest_message};
 use super::{Endpoint, Listener, Path, Route};
 use crate::association::{Association, Attempt, Phase};
-use crate::channel::{Channel, ChannelId, Part, Readiness, Sendable, Unsent};
+use crate::channel::{Channel, ChannelId, PIECE_BYTES, Part, Readiness, Sendable, Unsent};
 use crate::time::Time;
 
 /// Longest queue of channels to accept: more is memory for peers that nobody serves.
@@ -288,8 +288,8 @@ impl Endpoint {
         Ok(Some(count))
     }
 
-    /// Like [`Endpoint::recv`], for who calls again: what has arrived of a long message is moved into `out` piece by piece ([`PIECE_BYTES`](crate::PIECE_BYTES)), and `part`, the same in every call,
-    /// says how much. Once it has begun nobody else can read from the channel until all of the message was read, or the part was put back ([`Endpoint::put_back`]).
+    /// Like [`Endpoint::recv`], for who calls again: what has arrived of a long message is moved into `out`, one that is whole piece by piece ([`PIECE_BYTES`]), and `part`, the same in
+    /// every call, says how much. Once it has begun nobody else can read from the channel until all of the message was read, or the part was put back ([`Endpoint::put_back`]).
     ///
     /// # Errors
     /// See [`RecvError`].
@@ -298,7 +298,10 @@ impl Endpoint {
         let channel = &mut self.channels[at as usize];
         let is_others = channel.incoming.is_taken() && !part.is_begun;
         let is_whole = channel.incoming.is_readable(Mode::Messages);
-        let begins = if is_whole { channel.incoming.is_long() } else { !part.is_of_whole };
+        let begins = match is_whole {
+            true => out.len() > PIECE_BYTES && channel.incoming.is_long(),
+            false => !part.is_of_whole,
+        };
         if channel.mode == Mode::Stream || is_others || !begins && !part.is_begun {
             return self.recv(id, out);
         }
@@ -313,8 +316,8 @@ impl Endpoint {
             self.announce_channel(at);
             return Ok(Some(part.bytes));
         }
-        if part.is_begun && channel.incoming.has_whole() {
-            // The rest is here, whatever has become of the connection.
+        if part.has_more {
+            // Though the peer may have closed.
             return Err(RecvError::WouldBlock);
         }
         nothing_to_read(channel)

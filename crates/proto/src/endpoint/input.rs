@@ -228,7 +228,7 @@ impl Endpoint {
             // Where the user has no more to send, the rate is the user's.
             association.acked.note(freed, now, association.backlog_bytes > 0);
         }
-        association.take_time(header, now);
+        association.take_time(header, self.empty_at, now);
         let told_at = lease::told_at(header, self.empty_at, now);
         let may_send = association.take_grant(header, ack, is_newest, told_at, now);
         if freed > 0 || may_send {

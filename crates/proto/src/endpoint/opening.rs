@@ -134,7 +134,7 @@ impl Endpoint {
         association.settle_on(path);
         association.set_packet_bytes(usize::from(fields.packet_size.min(most)));
         if let Some(at) = asked_at {
-            association.rtt.sample(now.since(at));
+            association.rtt.sample(now.since(at), false);
         }
         self.run_attempt(now, index);
         self.settle_timers(now, index);
@@ -465,7 +465,7 @@ impl Endpoint {
         };
         let association = &mut self.associations[index as usize];
         if let Some(at) = asked_at {
-            association.rtt.sample(now.since(at));
+            association.rtt.sample(now.since(at), false);
         }
         let packet_bytes = association.packet_bytes;
         association.open(&parameters, packet_bytes);
