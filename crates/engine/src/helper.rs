@@ -22,7 +22,7 @@ const FLOOD_CALLS: u64 = 100;
 /// In a program that for so long has not left the links alone for a tick, and in which no thread began or ended a wait beside another one, the helper's wake-ups
 /// were all in vain ...
 const STEADY: Duration = Duration::from_millis(250);
-/// ... and while somebody polls it looks more seldom. A program that begins to compute after that answers so late, and a tick, once.
+/// ... and while somebody polls, or has lately and calls all the time, it looks more seldom. A program that begins to compute after that answers so late, and a tick, once.
 const LONG_TICK: Duration = Duration::from_millis(4);
 /// After so many ticks with the same caller polling the helper parks itself.
 const TICKS_TO_PARK: u32 = 4;
@@ -63,17 +63,35 @@ fn run(inner: &Inner) {
     }
 }
 
-fn tick(inner: &Inner, calls: u64) -> Duration {
-    let (is_awaited, is_urgent) = (inner.is_waited_beside(), inner.is_in_a_hurry());
-    rest(inner.is_polled(), is_awaited, is_urgent, calls, inner.needless_for())
+/// Whether callers have looked at the links by themselves since the last tick.
+#[derive(Clone, Copy, PartialEq)]
+enum Polls {
+    Never,
+    /// One that has left.
+    Lately,
+    Now,
 }
 
-fn rest(is_polled: bool, is_awaited: bool, is_urgent: bool, calls: u64, needless_for: Duration) -> Duration {
-    if is_polled {
+fn tick(inner: &Inner, calls: u64) -> Duration {
+    let polls = match (inner.takes_was_polled(), inner.is_polled()) {
+        (_, true) => Polls::Now,
+        (true, false) => Polls::Lately,
+        (false, false) => Polls::Never,
+    };
+    rest(polls, inner.is_waited_beside(), inner.is_in_a_hurry(), calls, inner.needless_for())
+}
+
+fn rest(polls: Polls, is_awaited: bool, is_urgent: bool, calls: u64, needless_for: Duration) -> Duration {
+    let is_steady = needless_for >= STEADY;
+    match polls {
         // Who polls now does it for all.
-        return if needless_for >= STEADY { LONG_TICK } else { TICK };
+        Polls::Now if is_steady => LONG_TICK,
+        Polls::Now => TICK,
+        // A wake-up that meets the caller between two waits says no more than one that meets it in a wait.
+        Polls::Lately if is_steady && calls >= FLOOD_CALLS => LONG_TICK,
+        _ if is_awaited && calls < MANY_CALLS || is_urgent && calls < FLOOD_CALLS => SHORT_TICK,
+        _ => TICK,
     }
-    if is_awaited && calls < MANY_CALLS || is_urgent && calls < FLOOD_CALLS { SHORT_TICK } else { TICK }
 }
 
 /// Polls and sleeps on the links until a caller does.
@@ -102,11 +120,13 @@ mod tests {
     #[test]
     fn the_helper_rests_long_only_where_nothing_has_needed_it() {
         // A server's thread in `accept` waits all the time.
-        let rest_at = |is_polled, needless_for| rest(is_polled, true, true, 1, needless_for);
-        assert_eq!(rest_at(true, STEADY), LONG_TICK);
-        assert_eq!(rest_at(true, STEADY / 2), TICK);
-        assert_eq!(rest_at(false, STEADY), SHORT_TICK, "nobody polls, and somebody waits");
-        assert_eq!(rest(false, false, true, 1, STEADY), SHORT_TICK, "what was kept back leaves");
-        assert_eq!(rest(false, true, true, FLOOD_CALLS, STEADY), TICK, "the next call is near");
+        let rest_at = |polls, needless_for| rest(polls, true, true, 1, needless_for);
+        assert_eq!(rest_at(Polls::Now, STEADY), LONG_TICK);
+        assert_eq!(rest_at(Polls::Now, STEADY / 2), TICK);
+        assert_eq!(rest_at(Polls::Lately, STEADY), SHORT_TICK, "nobody polls, and somebody waits");
+        assert_eq!(rest(Polls::Lately, true, true, FLOOD_CALLS, STEADY), LONG_TICK, "the next wait is near");
+        assert_eq!(rest(Polls::Lately, true, true, FLOOD_CALLS, STEADY / 2), TICK);
+        assert_eq!(rest(Polls::Never, false, true, 1, STEADY), SHORT_TICK, "what was kept back leaves");
+        assert_eq!(rest(Polls::Never, true, true, FLOOD_CALLS, STEADY), TICK, "the next call is near");
     }
 }

@@ -41,6 +41,8 @@ pub(crate) struct Inner {
     hurry: AtomicBool,
     /// A caller polls.
     polled: AtomicBool,
+    /// One has, since the helper asked last.
+    was_polled: AtomicBool,
     /// The helper thread, once it runs.
     helper: OnceLock<Thread>,
     /// The helper's bound, when it polls for an event loop.
@@ -71,6 +73,7 @@ impl Inner {
             beside: AtomicU32::new(0),
             hurry: AtomicBool::new(false),
             polled: AtomicBool::new(false),
+            was_polled: AtomicBool::new(false),
             helper: OnceLock::new(),
             birthmark,
             _secret: options.secret.clone(),
@@ -177,8 +180,16 @@ impl Inner {
         self.polled.load(Ordering::Relaxed)
     }
 
+    /// Whether a caller has polled since the last question.
+    pub(crate) fn takes_was_polled(&self) -> bool {
+        self.was_polled.swap(false, Ordering::Relaxed)
+    }
+
     pub(crate) fn note_polled(&self, polled: bool) {
         self.polled.store(polled, Ordering::Relaxed);
+        if polled {
+            self.was_polled.store(true, Ordering::Relaxed);
+        }
     }
 
     /// A timer is due before the helper would look.

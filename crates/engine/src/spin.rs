@@ -18,6 +18,8 @@ const PROBE_TIMES: u64 = 3;
 const YIELD_EVERY_NS: u64 = 10_000;
 /// ... but soon when the last wait was ended by such an offer: the other end is on this processor.
 const YIELD_SOON_NS: u64 = 500;
+/// An offer that took no longer was not taken: a thread that is switched to, does something and is left again needs more, and the call alone half a microsecond.
+const TAKEN_NS: u64 = 4_000;
 /// Waits in a row that a yield ended, before the thread leaves the processor to the other end: wake-ups tend to bring two ends together.
 const ASIDE_WAITS: u32 = 16;
 /// While nobody is seen to wait for a processor, or many are at every count, counts are so much rarer: one takes as long as some messages.
@@ -126,9 +128,9 @@ impl Spin {
         Pace { every_ns, offered: now, just_now: false }
     }
 
-    /// A look brought something.
+    /// A look brought something; `now` was before it.
     pub fn found(&mut self, pace: &Pace, now: Time) {
-        if !pace.just_now {
+        if !pace.just_now || now.since(pace.offered) < TAKEN_NS {
             self.by_yield = 0;
             return;
         }
@@ -172,6 +174,21 @@ mod tests {
         (spin.crowd, spin.counted_at) = (lasting, Time::ZERO);
         spin.is_crowded(soon);
         assert_eq!(spin.counted_at, Time::ZERO);
+    }
+
+    #[test]
+    fn offers_that_nobody_takes_end_no_wait() {
+        let mut spin = Spin::new(0);
+        let mut at = Time::ZERO;
+        for (away_ns, every_ns) in [(TAKEN_NS, YIELD_SOON_NS), (TAKEN_NS - 1, YIELD_EVERY_NS)] {
+            for _ in 0..ASIDE_WAITS - 1 {
+                let mut pace = spin.pace(at);
+                pace.yields(at);
+                at = at.after(away_ns);
+                spin.found(&pace, at);
+            }
+            assert_eq!(spin.pace(at).every_ns, every_ns);
+        }
     }
 
     #[test]
