@@ -1,7 +1,8 @@
 //! What the two ends say to each other: messages whose first byte says what they are.
 //!
 //! For each file: the sender offers (name, size, mode), the receiver answers how much of it it has already and the hash of that, the sender says from where it
-//! goes on, sends the data in pieces and then the hash of the whole, and the receiver says that it has it.
+//! goes on, sends the data in pieces and then the hash of the whole, and the receiver says that it has it. A sender that cannot read its data again hears in between how
+//! much is written.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -9,6 +10,8 @@ use super::CpError;
 
 /// Data in one message: few enough messages that their cost does not show, small enough for the usual window.
 pub const PIECE_BYTES: usize = 128 << 10;
+/// A receiver that is asked to says after so much that it is written.
+pub const WRITTEN_EVERY: u64 = 1 << 20;
 /// Everything but data is short.
 pub const MOST_MESSAGE_BYTES: usize = PIECE_BYTES + 1;
 
@@ -16,6 +19,7 @@ const OFFER: u8 = b'O';
 const HAVE: u8 = b'H';
 const FROM: u8 = b'F';
 const DATA: u8 = b'D';
+const WRITTEN: u8 = b'W';
 const END: u8 = b'E';
 const DONE: u8 = b'K';
 const REFUSED: u8 = b'R';
@@ -28,6 +32,12 @@ pub struct Offer {
     pub size: Option<u64>,
     /// Permission bits.
     pub mode: Option<u32>,
+    /// The sender wants to hear what is written.
+    #[serde(default)]
+    pub written: bool,
+    /// The end, if that was said before: the file may be there, and only the word of it was lost.
+    #[serde(default)]
+    pub end: Option<End>,
 }
 
 /// The receiver has so many bytes of it, with this hash.
@@ -35,6 +45,15 @@ pub struct Offer {
 pub struct Have {
     pub bytes: u64,
     pub hash: String,
+    /// It will say what it has written, as it was asked to.
+    #[serde(default)]
+    pub written: bool,
+}
+
+/// So much of the file is written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    pub bytes: u64,
 }
 
 /// The sender goes on from here: what the receiver has, or 0.
@@ -57,6 +76,7 @@ pub enum Frame<'a> {
     Have(Have),
     From(From),
     Data(&'a [u8]),
+    Written(Written),
     End(End),
     /// The file is there, whole.
     Done,
@@ -71,6 +91,7 @@ impl<'a> Frame<'a> {
             HAVE => json(body).map(Frame::Have),
             FROM => json(body).map(Frame::From),
             DATA => Ok(Frame::Data(body)),
+            WRITTEN => json(body).map(Frame::Written),
             END => json(body).map(Frame::End),
             DONE => Ok(Frame::Done),
             REFUSED => Ok(Frame::Refused(printable(&String::from_utf8_lossy(body)))),
@@ -85,6 +106,7 @@ impl<'a> Frame<'a> {
             Frame::Have(have) => (HAVE, serde_json::to_vec(have)),
             Frame::From(from) => (FROM, serde_json::to_vec(from)),
             Frame::Data(bytes) => (DATA, Ok(bytes.to_vec())),
+            Frame::Written(written) => (WRITTEN, serde_json::to_vec(written)),
             Frame::End(end) => (END, serde_json::to_vec(end)),
             Frame::Done => (DONE, Ok(Vec::new())),
             Frame::Refused(why) => (REFUSED, Ok(why.as_bytes().to_vec())),
@@ -117,16 +139,21 @@ mod tests {
 
     #[test]
     fn what_is_said_is_understood() {
-        let offer = Offer { name: "a b".into(), size: Some(7), mode: None };
+        let offer = Offer { name: "a b".into(), size: Some(7), mode: None, written: true, end: None };
         let Ok(Frame::Offer(back)) = Frame::parse(&Frame::Offer(offer.clone()).to_message()) else { panic!() };
         assert_eq!(back, offer);
+        // As it was said before there was more to say.
+        let Ok(Frame::Offer(old)) = Frame::parse(br#"O{"name":"a b","size":7,"mode":null}"#) else { panic!() };
+        assert_eq!(old, Offer { written: false, ..offer });
+        let Ok(Frame::Have(have)) = Frame::parse(br#"H{"bytes":7,"hash":"00"}"#) else { panic!() };
+        assert_eq!(have, Have { bytes: 7, hash: "00".into(), written: false });
         let Ok(Frame::Data(bytes)) = Frame::parse(b"Dxyz") else { panic!() };
         assert_eq!(bytes, b"xyz");
     }
 
     #[test]
     fn nonsense_is_an_error() {
-        for message in [&b""[..], b"?", b"O{}", b"Hnothing", b"E[1]"] {
+        for message in [&b""[..], b"?", b"O{}", b"Hnothing", b"E[1]", b"W"] {
             assert!(matches!(Frame::parse(message), Err(CpError::Nonsense(_))), "{message:?}");
         }
         let Ok(Frame::Refused(text)) = Frame::parse(b"Rno\x1b[2J") else { panic!() };

@@ -1,11 +1,12 @@
 //! `ropeway cp`: copies files, or standard input, to another host over the wire protocol, checked and resumable. docs/cp.md describes it.
 //!
-//! [`receive`] is the end that writes files, [`send`] the one that reads them, [`frame`] what they say to each other, [`connect`] what carries it, [`peer`] how
-//! a receiver is named and reached.
+//! [`receive`] is the end that writes files, [`send`] the one that reads them, [`pipe`] what it keeps of standard input, [`frame`] what they say to each other,
+//! [`connect`] what carries it, [`peer`] how a receiver is named and reached.
 
 mod connect;
 mod frame;
 mod peer;
+mod pipe;
 mod progress;
 mod receive;
 mod send;
@@ -130,6 +131,10 @@ pub enum CpError {
     Nonsense(&'static str),
     #[error("{name} arrived damaged (its BLAKE3 hash differs); nothing was kept, send it again")]
     Damaged { name: String },
+    #[error(
+        "{name}: the other end has less of it now than it had written, and the pipe gave the rest once; send it again"
+    )]
+    Gone { name: String },
     #[error("{name} changed while it was sent; send it again")]
     Changed { name: String },
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use ropeway_socket::api::Address;
 
 use super::CpError;
 use super::connect::{self, Connection};
-use super::frame::{End, Frame, Have, MOST_MESSAGE_BYTES, Offer, printable};
+use super::frame::{End, Frame, Have, MOST_MESSAGE_BYTES, Offer, WRITTEN_EVERY, Written, printable};
 use super::progress::Progress;
 
 #[derive(Clone, Debug)]
@@ -83,16 +83,29 @@ fn take_file(connection: &Connection, buffer: &mut [u8], options: &Options) -> R
         return Err(CpError::Nonsense("something other than an offer"));
     };
     let target = options.directory.join(plain_name(&offer.name)?);
-    if target.exists() && !options.force {
-        return Err(CpError::Refused(format!(
-            "{} exists there; receive with --force to replace files",
-            printable(&offer.name)
-        )));
-    }
     let part = part_of(&target);
     let mut hasher = blake3::Hasher::new();
-    let (mut file, there) = open_part(&part, &offer, &mut hasher).map_err(CpError::file(part.display().to_string()))?;
-    let have = Have { bytes: there, hash: hasher.finalize().to_hex().to_string() };
+    let (mut file, there) = loop {
+        if let Some(end) = &offer.end
+            && is_whole(&target, end).map_err(CpError::file(target.display().to_string()))?
+        {
+            connection.send(&Frame::Done.to_message())?;
+            return Ok(true);
+        }
+        if target.exists() && !options.force {
+            return Err(CpError::Refused(format!(
+                "{} exists there; receive with --force to replace files",
+                printable(&offer.name)
+            )));
+        }
+        // Who had the part before may have given it its name meanwhile.
+        let opened = open_part(&part, &offer, &mut hasher).map_err(CpError::file(part.display().to_string()))?;
+        if let Some(opened) = opened {
+            break opened;
+        }
+    };
+    let hash = hasher.finalize().to_hex().to_string();
+    let have = Have { bytes: there, hash, written: offer.written };
     connection.send(&Frame::Have(have).to_message())?;
     let Some(message) = connection.recv(buffer)? else { return Err(CpError::ended()) };
     let Frame::From(from) = Frame::parse(message)? else { return Err(CpError::Nonsense("no offset after an offer")) };
@@ -107,8 +120,9 @@ fn take_file(connection: &Connection, buffer: &mut [u8], options: &Options) -> R
             .map_err(CpError::file(part.display().to_string()))?;
     }
     let progress = Progress::new(&printable(&offer.name), offer.size, offset, options.quiet);
-    let end = take_data(connection, buffer, &mut file, &mut hasher, &progress, &part)?;
-    let size = file.stream_position().map_err(CpError::file(part.display().to_string()))?;
+    let mut taker = Taker { file: &mut file, part: &part, hasher: &mut hasher, size: offset, says: offer.written };
+    let end = taker.take(connection, buffer, &progress)?;
+    let size = taker.size;
     if end.size != size || end.hash != hasher.finalize().to_hex().as_str() {
         let _ = std::fs::remove_file(&part);
         return Err(CpError::Damaged { name: printable(&offer.name) });
@@ -119,26 +133,53 @@ fn take_file(connection: &Connection, buffer: &mut [u8], options: &Options) -> R
     Ok(true)
 }
 
-fn take_data(
-    connection: &Connection,
-    buffer: &mut [u8],
-    file: &mut File,
-    hasher: &mut blake3::Hasher,
-    progress: &Progress,
-    part: &Path,
-) -> Result<End, CpError> {
-    loop {
-        let Some(message) = connection.recv(buffer)? else { return Err(CpError::ended()) };
-        match Frame::parse(message)? {
-            Frame::Data(bytes) => {
-                file.write_all(bytes).map_err(CpError::file(part.display().to_string()))?;
-                hasher.update(bytes);
-                progress.advance(bytes.len() as u64);
+/// Writes the data of one file.
+struct Taker<'a> {
+    file: &'a mut File,
+    part: &'a Path,
+    hasher: &'a mut blake3::Hasher,
+    size: u64,
+    /// How much is written.
+    says: bool,
+}
+
+impl Taker<'_> {
+    /// Takes data until its end is said.
+    fn take(&mut self, connection: &Connection, buffer: &mut [u8], progress: &Progress) -> Result<End, CpError> {
+        let mut said = self.size;
+        loop {
+            let Some(message) = connection.recv(buffer)? else { return Err(CpError::ended()) };
+            match Frame::parse(message)? {
+                Frame::Data(bytes) => {
+                    self.file.write_all(bytes).map_err(CpError::file(self.part.display().to_string()))?;
+                    self.hasher.update(bytes);
+                    self.size += bytes.len() as u64;
+                    progress.advance(bytes.len() as u64);
+                }
+                Frame::End(end) => return Ok(end),
+                _ => return Err(CpError::Nonsense("something other than data")),
             }
-            Frame::End(end) => return Ok(end),
-            _ => return Err(CpError::Nonsense("something other than data")),
+            if self.says && self.size - said >= WRITTEN_EVERY {
+                said = self.size;
+                connection.send(&Frame::Written(Written { bytes: said }).to_message())?;
+            }
         }
     }
+}
+
+/// Is it the file that ended so?
+fn is_whole(target: &Path, end: &End) -> io::Result<bool> {
+    let meta = match std::fs::symlink_metadata(target) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    if !meta.is_file() || meta.len() != end.size {
+        return Ok(false);
+    }
+    let mut hasher = blake3::Hasher::new();
+    io::copy(&mut File::open(target)?, &mut hasher)?;
+    Ok(hasher.finalize().to_hex().as_str() == end.hash)
 }
 
 /// A name that leads nowhere but into the directory.
@@ -154,22 +195,27 @@ fn part_of(target: &Path) -> PathBuf {
     target.with_file_name(name)
 }
 
-/// Opens what is there of a file, hashes it, and stands at its end. More than the sender has is of another file, and so is what comes from a pipe.
-fn open_part(part: &Path, offer: &Offer, hasher: &mut blake3::Hasher) -> io::Result<(File, u64)> {
+/// Opens what is there of a file, hashes it, and stands at its end. More than the sender has is of another file. `None`: another sender had it, and when it
+/// was free its name had gone.
+fn open_part(part: &Path, offer: &Offer, hasher: &mut blake3::Hasher) -> io::Result<Option<(File, u64)>> {
     let mut options = OpenOptions::new();
     let mut file =
         options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(nofollow()).open(part)?;
     lock(&file)?;
-    let there = file.metadata()?.len();
-    if offer.size.is_none_or(|size| there > size) {
+    let meta = file.metadata()?;
+    if !std::fs::symlink_metadata(part).is_ok_and(|named| (named.dev(), named.ino()) == (meta.dev(), meta.ino())) {
+        return Ok(None);
+    }
+    let there = meta.len();
+    if offer.size.is_some_and(|size| there > size) {
         file.set_len(0)?;
-        return Ok((file, 0));
+        return Ok(Some((file, 0)));
     }
     let hashed = io::copy(&mut Read::by_ref(&mut file).take(there), hasher)?;
     if hashed != there {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok((file, there))
+    Ok(Some((file, there)))
 }
 
 /// Two senders of one name would write into one file. The other one may be this sender's lost connection, which is noticed soon.
@@ -216,19 +262,30 @@ mod tests {
         std::fs::create_dir_all(&directory).unwrap();
         let part = part_of(&directory.join("file"));
         std::fs::write(&part, b"12345").unwrap();
-        let offer = |size| Offer { name: "file".into(), size, mode: None };
+        let offer = |size| Offer { name: "file".into(), size, mode: None, written: false, end: None };
         let mut hasher = blake3::Hasher::new();
-        let (file, there) = open_part(&part, &offer(Some(9)), &mut hasher).unwrap();
+        let (file, there) = open_part(&part, &offer(Some(9)), &mut hasher).unwrap().unwrap();
         assert_eq!((there, hasher.finalize()), (5, blake3::hash(b"12345")));
         let waiter = std::thread::spawn({
             let (part, offer) = (part.clone(), offer(Some(9)));
-            move || open_part(&part, &offer, &mut blake3::Hasher::new()).map(|(_, there)| there)
+            move || open_part(&part, &offer, &mut blake3::Hasher::new()).map(|opened| opened.map(|(_, there)| there))
         });
         std::thread::sleep(Duration::from_millis(100));
         assert!(!waiter.is_finished(), "another sender has it");
         drop(file);
-        assert_eq!(waiter.join().unwrap().unwrap(), 5);
-        assert_eq!(open_part(&part, &offer(Some(4)), &mut blake3::Hasher::new()).unwrap().1, 0);
+        assert_eq!(waiter.join().unwrap().unwrap(), Some(5));
+        // Standard input has no size, and may go on where it was.
+        assert_eq!(open_part(&part, &offer(None), &mut blake3::Hasher::new()).unwrap().unwrap().1, 5);
+        let (file, there) = open_part(&part, &offer(Some(4)), &mut blake3::Hasher::new()).unwrap().unwrap();
+        assert_eq!(there, 0);
+        let waiter = std::thread::spawn({
+            let (part, offer) = (part.clone(), offer(Some(9)));
+            move || open_part(&part, &offer, &mut blake3::Hasher::new()).map(|opened| opened.is_none())
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        std::fs::rename(&part, directory.join("file")).unwrap();
+        drop(file);
+        assert!(waiter.join().unwrap().unwrap(), "it has its own name now");
         std::fs::remove_dir_all(&directory).unwrap();
     }
 
@@ -246,7 +303,8 @@ mod tests {
                 move || serve(receiver, &options)
             });
             let mut buffer = vec![0; MOST_MESSAGE_BYTES];
-            sender.send(&Frame::Offer(Offer { name: "file".into(), size: Some(5), mode: None }).to_message()).unwrap();
+            let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, end: None };
+            sender.send(&Frame::Offer(offer).to_message()).unwrap();
             assert!(matches!(Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()), Ok(Frame::Have(_))));
             sender.send(&Frame::From(frame::From { offset: 0 }).to_message()).unwrap();
             sender.send(&Frame::Data(b"right").to_message()).unwrap();
@@ -256,6 +314,34 @@ mod tests {
             let told = serving.join().unwrap().unwrap_err();
             assert!(matches!(&told, CpError::Damaged { name } if name == "file"), "{told}");
             assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "neither the file nor its part");
+        }
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_file_whose_end_was_said_may_be_there_and_nothing_else_may() {
+        let directory = std::env::temp_dir().join(format!("ropeway-cp-whole-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let options = Options { directory: directory.clone(), once: true, force: false, quiet: true };
+        let contents = b"all of it";
+        let end = End { size: contents.len() as u64, hash: blake3::hash(contents).to_hex().to_string() };
+        std::fs::write(directory.join("whole"), contents).unwrap();
+        std::fs::write(directory.join("other"), b"as  long!").unwrap();
+        std::os::unix::fs::symlink(directory.join("whole"), directory.join("link")).unwrap();
+        for (name, is_there) in [("whole", true), ("other", false), ("link", false)] {
+            let [sender, receiver] = connect::pair();
+            let serving = std::thread::spawn({
+                let options = options.clone();
+                move || serve(receiver, &options)
+            });
+            let offer = Offer { name: name.into(), size: None, mode: None, written: true, end: Some(end.clone()) };
+            sender.send(&Frame::Offer(offer).to_message()).unwrap();
+            let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+            let answer = Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()).unwrap();
+            assert_eq!(matches!(&answer, Frame::Done), is_there, "{name}: {answer:?}");
+            assert_eq!(matches!(&answer, Frame::Refused(why) if why.contains("exists there")), !is_there);
+            let _ = sender.finish();
+            assert_eq!(serving.join().unwrap().is_ok(), is_there);
         }
         std::fs::remove_dir_all(&directory).unwrap();
     }

@@ -1,7 +1,7 @@
 //! The sending end.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Stdin};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use super::CpError;
 use super::connect::Connection;
 use super::frame::{self, End, Frame, Have, MOST_MESSAGE_BYTES, Offer};
 use super::peer::Peer;
+use super::pipe::{self, Pipe};
 use super::progress::Progress;
 
 pub struct Options {
@@ -55,16 +56,11 @@ pub fn run(sources: &[String], from: &From, options: &Options) -> Result<(), CpE
     let mut connection = from.connect()?;
     for source in sources {
         let mut lost_at: Option<Instant> = None;
+        let mut source = Source::new(source, options)?;
         loop {
-            let result = if source == "-" {
-                send_input(&connection, io::stdin(), options)
-            } else {
-                send_file(&connection, source, options)
-            };
-            match result {
+            match source.send(&connection, options) {
                 Ok(()) => break,
-                // What was read from a pipe cannot be read again.
-                Err(CpError::Lost(_)) if source != "-" => {
+                Err(CpError::Lost(_)) => {
                     let since = *lost_at.get_or_insert_with(Instant::now);
                     // Its engine has the address that the next one wants.
                     drop(connection);
@@ -74,8 +70,35 @@ pub fn run(sources: &[String], from: &From, options: &Options) -> Result<(), CpE
                 Err(error) => return Err(error),
             }
         }
+        source.finish();
     }
     connection.finish()
+}
+
+/// One of what is sent, and what is known of it from one connection to the next.
+enum Source<'a> {
+    /// With its end, once that was said.
+    File(&'a str, Option<End>),
+    Pipe(Box<Pipe>),
+}
+
+impl Source<'_> {
+    fn new<'a>(source: &'a str, options: &Options) -> Result<Source<'a>, CpError> {
+        if source == "-" { Pipe::new(options).map(Box::new).map(Source::Pipe) } else { Ok(Source::File(source, None)) }
+    }
+
+    fn send(&mut self, connection: &Connection, options: &Options) -> Result<(), CpError> {
+        match self {
+            Source::File(path, end) => send_file(connection, path, end, options),
+            Source::Pipe(pipe) => pipe.send(connection),
+        }
+    }
+
+    fn finish(self) {
+        if let Source::Pipe(pipe) = self {
+            pipe.finish();
+        }
+    }
 }
 
 fn connect_again(from: &From, deadline: Instant, quiet: bool) -> Result<Connection, CpError> {
@@ -90,14 +113,23 @@ fn connect_again(from: &From, deadline: Instant, quiet: bool) -> Result<Connecti
     }
 }
 
-fn send_file(connection: &Connection, source: &str, options: &Options) -> Result<(), CpError> {
+fn send_file(connection: &Connection, source: &str, said: &mut Option<End>, options: &Options) -> Result<(), CpError> {
     let failed = || CpError::file(source);
     let mut file = File::open(source).map_err(failed())?;
     let meta = file.metadata().map_err(failed())?;
     let name = Path::new(source).file_name().map(|name| name.to_string_lossy().into_owned());
     let name = name.ok_or_else(|| CpError::Usage(format!("{source} has no file name")))?;
-    let offer = Offer { name: name.clone(), size: Some(meta.len()), mode: Some(meta.permissions().mode() & 0o777) };
-    let have = offer_file(connection, offer)?;
+    let mode = Some(meta.permissions().mode() & 0o777);
+    let have = match offer(
+        connection,
+        Offer { name: name.clone(), size: Some(meta.len()), mode, written: false, end: said.clone() },
+    )? {
+        Answer::Have(have) => have,
+        Answer::Done => {
+            Progress::new(&name, Some(meta.len()), meta.len(), options.quiet).finish(meta.len());
+            return Ok(());
+        }
+    };
     let mut hasher = blake3::Hasher::new();
     let mut offset = 0;
     if have.bytes > 0 && have.bytes <= meta.len() {
@@ -115,36 +147,35 @@ fn send_file(connection: &Connection, source: &str, options: &Options) -> Result
     if size != meta.len() {
         return Err(CpError::Changed { name });
     }
-    conclude(connection, size, &hasher, &name)?;
+    let end = End { size, hash: hasher.finalize().to_hex().to_string() };
+    *said = Some(end.clone());
+    conclude(connection, end, &name)?;
     progress.finish(size);
     Ok(())
 }
 
-fn send_input(connection: &Connection, input: Stdin, options: &Options) -> Result<(), CpError> {
-    let name =
-        options.name.clone().ok_or_else(|| CpError::Usage("standard input needs a --name at the other end".into()))?;
-    offer_file(connection, Offer { name: name.clone(), size: None, mode: None })?;
-    connection.send(&Frame::From(frame::From { offset: 0 }).to_message())?;
-    let (mut hasher, progress) = (blake3::Hasher::new(), Progress::new(&name, None, 0, options.quiet));
-    let size =
-        pump(connection, &mut input.lock(), &mut hasher, &progress).map_err(|error| error.of("standard input"))?;
-    conclude(connection, size, &hasher, &name)?;
-    progress.finish(size);
-    Ok(())
+/// What a receiver says to an offer.
+pub enum Answer {
+    /// To be gone on from.
+    Have(Have),
+    /// The file is there; what ended it was heard over an earlier connection.
+    Done,
 }
 
-fn offer_file(connection: &Connection, offer: Offer) -> Result<Have, CpError> {
+pub fn offer(connection: &Connection, offer: Offer) -> Result<Answer, CpError> {
+    let may_be_done = offer.end.is_some();
     connection.send(&Frame::Offer(offer).to_message())?;
     let mut buffer = vec![0; MOST_MESSAGE_BYTES];
     match answer(connection, &mut buffer)? {
-        Frame::Have(have) => Ok(have),
+        Frame::Have(have) => Ok(Answer::Have(have)),
+        Frame::Done if may_be_done => Ok(Answer::Done),
         Frame::Refused(why) => Err(CpError::Refused(why)),
         _ => Err(CpError::Nonsense("an offer was not answered")),
     }
 }
 
 /// The next message; the end instead of one is a lost connection.
-fn answer<'a>(connection: &Connection, buffer: &'a mut [u8]) -> Result<Frame<'a>, CpError> {
+pub fn answer<'a>(connection: &Connection, buffer: &'a mut [u8]) -> Result<Frame<'a>, CpError> {
     let message = connection.recv(buffer)?;
     Frame::parse(message.ok_or_else(CpError::ended)?)
 }
@@ -179,7 +210,7 @@ fn pump(
     let mut piece = frame::data();
     let mut total = 0;
     loop {
-        let count = read_full(input, &mut piece[1..]).map_err(PumpError::Read)?;
+        let count = pipe::read_full(input, &mut piece[1..]).map_err(PumpError::Read)?;
         if count == 0 {
             return Ok(total);
         }
@@ -190,29 +221,18 @@ fn pump(
     }
 }
 
-/// Fills the buffer as far as the input goes: a pipe gives little at a time.
-fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut at = 0;
-    while at < buffer.len() {
-        match input.read(&mut buffer[at..]) {
-            Ok(0) => break,
-            Ok(count) => at += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(at)
-}
-
-fn conclude(connection: &Connection, size: u64, hasher: &blake3::Hasher, name: &str) -> Result<(), CpError> {
-    let hash = hasher.finalize().to_hex().to_string();
-    connection.send(&Frame::End(End { size, hash }).to_message())?;
+/// Says the end, and waits for the word that the file is there.
+pub fn conclude(connection: &Connection, end: End, name: &str) -> Result<(), CpError> {
+    connection.send(&Frame::End(end).to_message())?;
     let mut buffer = vec![0; MOST_MESSAGE_BYTES];
-    match answer(connection, &mut buffer)? {
-        Frame::Done => Ok(()),
-        Frame::Refused(why) if why == "damaged" => Err(CpError::Damaged { name: name.into() }),
-        Frame::Refused(why) => Err(CpError::Refused(why)),
-        _ => Err(CpError::Nonsense("the end of a file was not answered")),
+    loop {
+        return match answer(connection, &mut buffer)? {
+            Frame::Written(_) => continue,
+            Frame::Done => Ok(()),
+            Frame::Refused(why) if why == "damaged" => Err(CpError::Damaged { name: name.into() }),
+            Frame::Refused(why) => Err(CpError::Refused(why)),
+            _ => Err(CpError::Nonsense("the end of a file was not answered")),
+        };
     }
 }
 
@@ -232,7 +252,7 @@ mod tests {
             let [sender, receiver] = connect::pair();
             let receiving = std::thread::spawn(move || {
                 let mut buffer = vec![0; MOST_MESSAGE_BYTES];
-                let empty = Have { bytes: 0, hash: blake3::hash(b"").to_hex().to_string() };
+                let empty = Have { bytes: 0, hash: blake3::hash(b"").to_hex().to_string(), written: false };
                 while let Some(message) = receiver.recv(&mut buffer).unwrap() {
                     match Frame::parse(message).unwrap() {
                         Frame::Offer(_) => receiver.send(&Frame::Have(empty.clone()).to_message()).unwrap(),
@@ -241,7 +261,7 @@ mod tests {
                     }
                 }
             });
-            let error = send_file(&sender, source.to_str().unwrap(), &options).unwrap_err();
+            let error = send_file(&sender, source.to_str().unwrap(), &mut None, &options).unwrap_err();
             assert_eq!(matches!(error, CpError::Damaged { .. }), why == "damaged", "{error}");
             assert!(error.to_string().contains(text), "{error}");
             sender.finish().unwrap();

@@ -33,7 +33,7 @@ fn cp(args: &[&str]) -> Command {
 fn standard_input_arrives_under_the_name_that_it_is_given() {
     let files = Files::new(3_000_001);
     let (_receiver, to) = local_receiver(&files, &[]);
-    // What a former pipe left is of no use to this one, even if it begins alike.
+    // What a former pipe left is of no use to this one, even if it begins alike: what this one gives is read once, and is not known before.
     std::fs::write(files.target().join("piped.ropeway-part"), &files.contents[..1_000_000]).expect("written");
     let sender = piped(cp(&["-", &files.source(), &to, "--name", "piped"]), &files.contents);
     let said = sender.succeed(LIMIT).stderr;

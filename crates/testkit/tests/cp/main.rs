@@ -162,6 +162,31 @@ fn a_receiver_that_was_killed_goes_on_where_it_was() {
 }
 
 #[test]
+fn what_came_from_a_pipe_waits_out_a_cut_and_a_receiver_that_was_killed() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "2", "--rate", "100mbit"]);
+    // More than a sender keeps.
+    let files = Files::new(30_000_000);
+    let first = receiver(&cluster, &files);
+    let mut piped = command("sh", ["-c", "cat \"$1\" | \"$2\" cp - \"$3\" --name file", "sh"]);
+    piped.arg(files.source()).arg(env::ropeway()).arg(peer(&cluster));
+    let sender = cluster.spawn("h1", &piped);
+    let is_there =
+        |bytes| sender.wait_until("some of it is there", LIMIT, || files.part_bytes() > bytes).expect("in time");
+    is_there(1_000_000);
+    // Longer than the sender waits for a word: it connects again.
+    cluster.cut("h2");
+    std::thread::sleep(Duration::from_secs(8));
+    cluster.heal("h2");
+    is_there(20_000_000);
+    first.kill();
+    let _second = receiver(&cluster, &files);
+    let finished = sender.succeed(LIMIT);
+    files.assert_arrived();
+    assert_eq!(finished.stderr.matches("the connection was lost").count(), 2, "{}", finished.stderr);
+}
+
+#[test]
 fn a_sender_that_was_killed_is_no_matter_to_the_next() {
     need_box!();
     let cluster = TestBox::up(&["--hosts", "2", "--rate", "100mbit"]);
