@@ -29,8 +29,8 @@ struct Reader<'a> {
     inner: &'a Inner,
     channel: ChannelId,
     out: &'a mut [u8],
-    /// So many bytes of a stream are in `out`.
-    landed: usize,
+    /// So many bytes of a stream are in `out`, or a message.
+    landed: Option<usize>,
     /// What is there of a message.
     part: Part,
     /// Others have had the lock since the part began.
@@ -41,8 +41,8 @@ struct Reader<'a> {
 
 impl Attempt<Option<usize>> for Reader<'_> {
     fn attempt(&mut self, core: &mut Core, _: Time) -> Option<Result<Option<usize>, Error>> {
-        if self.landed > 0 {
-            return Some(Ok(Some(self.landed)));
+        if self.landed.is_some() {
+            return Some(Ok(self.landed));
         }
         match self.read(core) {
             Ok(count) => Some(Ok(count)),
@@ -60,7 +60,7 @@ impl Attempt<Option<usize>> for Reader<'_> {
     fn land<R>(&mut self, turn: impl FnOnce(&mut Option<Landing<'_>>) -> R) -> R {
         let mut landing = Some(Landing::new(self.channel, self.out));
         let result = turn(&mut landing);
-        self.landed = landing.map_or(0, |landing| landing.filled());
+        self.landed = landing.and_then(|landing| landing.filled());
         result
     }
 }
@@ -69,7 +69,7 @@ impl<'a> Reader<'a> {
     fn new(inner: &'a Inner, channel: ChannelId, out: &'a mut [u8], is_patient: bool) -> Reader<'a> {
         // Who does not wait for long gets messages that are whole.
         let part = Part { is_of_whole: !is_patient, ..Part::default() };
-        Reader { inner, channel, out, landed: 0, part, is_seen: false, flushed: false }
+        Reader { inner, channel, out, landed: None, part, is_seen: false, flushed: false }
     }
 
     /// Reads all that is there. Nobody is left without grants for as long as it takes to copy a long message that is whole.

@@ -143,6 +143,8 @@ pub struct Association {
     pub packet_bytes: usize,
     /// What of that is payload.
     pub payload_bytes: usize,
+    /// So many packets may leave in one call however fast they are acknowledged.
+    most_batch_packets: usize,
     pub sealing: Sealing,
     /// What the peer was told that it may send on each new channel.
     pub own_window: u32,
@@ -273,6 +275,7 @@ impl Association {
             is_opener,
             packet_bytes: 0,
             payload_bytes: 0,
+            most_batch_packets: LEAST_BATCH_PACKETS,
             sealing: Sealing::default(),
             own_window: windows.0,
             own_longest: windows.1,
@@ -365,6 +368,7 @@ impl Association {
     pub fn set_packet_bytes(&mut self, packet_bytes: usize) {
         self.packet_bytes = packet_bytes;
         self.payload_bytes = packet_bytes - wire::CHANNEL_HEADER_BYTES - self.sealing.overhead_bytes;
+        self.most_batch_packets = most_batch_packets(packet_bytes);
     }
 
     /// How many new numbers may be given out now.
@@ -381,7 +385,7 @@ impl Association {
 
     /// So many packets may leave in one call.
     pub fn batch_packets(&self) -> usize {
-        let most = most_batch_packets(self.packet_bytes);
+        let most = self.most_batch_packets;
         match self.acked.per_ms() {
             0 => most,
             per_ms => ((per_ms * BATCH_NS / 1_000_000) as usize).clamp(LEAST_BATCH_PACKETS, most),

@@ -4,7 +4,7 @@ mod world;
 
 use proptest::prelude::*;
 use ropeway_proto::config::GateMode;
-use ropeway_proto::{ChannelId, Config, Counters, Endpoint, Landing, Mode, Path, RecvError, Time};
+use ropeway_proto::{ChannelId, Config, Counters, Endpoint, Event, Landing, Mode, Path, RecvError, Time};
 use ropeway_wire::Packet;
 use world::{Net, US, World, open, path, pattern};
 
@@ -52,9 +52,10 @@ fn end_run(endpoint: &mut Endpoint, now: Time, from: &Path) {
     endpoint.handle_packet(now, from, false, &[]);
 }
 
-/// Without the packets that only ended runs.
+/// Without the packets that only ended runs, and which of the others were of one.
 fn comparable(mut counters: Counters, ended: u64) -> Counters {
     counters.packets_received -= ended;
+    counters.packets_in_runs = 0;
     counters.dropped_malformed[Packet::parse(&[]).unwrap_err().index()] -= ended;
     counters
 }
@@ -201,7 +202,8 @@ proptest! {
             a.finish_batch(now);
             prop_assert_eq!(std::iter::from_fn(|| b.poll_event()).collect::<Vec<_>>(), std::iter::from_fn(|| c.poll_event()).collect::<Vec<_>>());
             prop_assert_eq!(b.next_timeout(now), c.next_timeout(now));
-            prop_assert_eq!(b.counters(), comparable(c.counters(), ended));
+            prop_assert_eq!(c.counters().packets_in_runs, 0);
+            prop_assert_eq!(comparable(b.counters(), 0), comparable(c.counters(), ended));
             let (of_b, of_c): (Vec<_>, Vec<_>) = (b.association_statistics(now).collect(), c.association_statistics(now).collect());
             prop_assert_eq!(format!("{of_b:?}"), format!("{of_c:?}"));
         }
@@ -215,8 +217,9 @@ proptest! {
 
 const TOTAL: u64 = 3_000_000;
 
-/// A reader whose memory, of these sizes in turn, is there when packets arrive, and of a thousand packets so many are lost: it reads the same bytes as ever. Says how many of them landed.
-fn carry_to_reader(rooms: &[usize], loss: u64, seed: u64) -> u64 {
+/// A reader whose memory, of these sizes in turn, is there when packets arrive, and of a thousand packets so many are lost: it reads the same bytes as ever. Says how many of them landed,
+/// and how many packets were of runs.
+fn carry_to_reader(rooms: &[usize], loss: u64, seed: u64) -> (u64, u64) {
     let (mut world, [stream, _]) = opened(seed);
     let mut now = world.time();
     let [a, b] = &mut world.hosts[..] else { unreachable!() };
@@ -235,7 +238,7 @@ fn carry_to_reader(rooms: &[usize], loss: u64, seed: u64) -> u64 {
             }
         }
         b.finish_batch(now);
-        let count = landing.map_or(0, |landing| landing.filled());
+        let count = landing.and_then(|landing| landing.filled()).unwrap_or(0);
         landed += count as u64;
         let count = if count > 0 { count } else { b.recv(stream.1, &mut out).ok().flatten().unwrap_or(0) };
         for (at, &byte) in out[..count].iter().enumerate() {
@@ -255,15 +258,131 @@ fn carry_to_reader(rooms: &[usize], loss: u64, seed: u64) -> u64 {
     }
     assert_eq!(b.recv(stream.1, &mut [0]), Err(RecvError::WouldBlock));
     assert_eq!(b.buffers_in_use().1, 0);
-    landed
+    (landed, b.counters().packets_in_runs)
 }
 
-/// Only what continues a run lands: so this also says that there are runs in what the other tests carry.
+/// It also says that there are runs in what the other tests carry.
 #[test]
 fn most_of_a_transfer_lands() {
-    let landed = carry_to_reader(&[400_000], 0, 1);
-    println!("{landed} of {TOTAL} bytes");
-    assert!(landed > TOTAL / 10 * 8, "{landed} of {TOTAL}");
+    let (landed, in_runs) = carry_to_reader(&[400_000], 0, 1);
+    println!("{landed} of {TOTAL} bytes, {in_runs} packets in runs");
+    assert!(landed > TOTAL / 10 * 9, "{landed} of {TOTAL}");
+    assert!(in_runs > TOTAL / 1460 / 10 * 8, "{in_runs}");
+}
+
+/// What a reader gets who calls again and again with `room`, as an engine does: memory that is there when packets arrive, or is filled from what came before.
+fn messages_read(
+    b: &mut Endpoint,
+    now: Time,
+    channel: ChannelId,
+    packets: &[Vec<u8>],
+    room: usize,
+) -> (Vec<Vec<u8>>, usize) {
+    let (mut read, mut landed) = (Vec::new(), 0);
+    let mut out = vec![0; room];
+    let mut landing = Some(Landing::new(channel, &mut out));
+    packets.iter().for_each(|packet| b.handle_packet_for(now, &path(0), false, packet, &mut landing));
+    b.finish_batch(now);
+    if let Some(count) = landing.and_then(|landing| landing.filled()) {
+        landed += 1;
+        read.push(out[..count].to_vec());
+    }
+    while let Ok(Some(message)) = read_some(b, channel, room) {
+        read.push(message);
+    }
+    (read, landed)
+}
+
+/// The same ends, which send at once what they are given and have told all their news.
+fn prompt(seed: u64) -> (World, [(ChannelId, ChannelId); 2]) {
+    let (mut world, channels) = opened(seed);
+    channels.iter().for_each(|channel| world.hosts[0].set_no_delay(channel.0, true));
+    while world.hosts[1].poll_event().is_some() {}
+    (world, channels)
+}
+
+/// Hands over a message, takes all that is to be sent, and has it acknowledged later.
+fn sent(a: &mut Endpoint, now: Time, channel: ChannelId, message: &[u8]) -> Vec<Vec<u8>> {
+    assert_eq!(a.send(now, channel, message), Ok(message.len()));
+    said_by(a, now)
+}
+
+fn acknowledge(b: &mut Endpoint, a: &mut Endpoint, now: Time) {
+    let late = now.after(1000 * US);
+    b.handle_timeout(late);
+    said_by(b, late).iter().for_each(|packet| a.handle_packet(late, &path(1), false, packet));
+    a.finish_batch(late);
+}
+
+#[test]
+fn the_first_message_lands_and_those_behind_it_are_kept() {
+    let (mut world, [_, messages]) = prompt(1);
+    let now = world.time();
+    let [a, b] = &mut world.hosts[..] else { unreachable!() };
+    let packets: Vec<_> = [0, 1, 7].iter().flat_map(|&bytes| sent(a, now, messages.0, &[7; 7][..bytes])).collect();
+    let (read, landed) = messages_read(b, now, messages.1, &packets, 700);
+    assert_eq!((read, landed), (vec![vec![], vec![7], vec![7; 7]], 1));
+    assert_eq!(b.poll_event(), Some(Event::Changed(messages.1)), "of those behind it");
+    assert_eq!((b.poll_event(), b.buffers_in_use().1), (None, 0));
+}
+
+#[test]
+fn a_message_that_lands_is_no_news_for_others_and_takes_no_memory() {
+    let (mut world, [_, messages]) = prompt(1);
+    let mut now = world.time();
+    let [a, b] = &mut world.hosts[..] else { unreachable!() };
+    let before = b.counters().buffers_taken;
+    // More than the first window: what lands is credited as what is read.
+    for round in 0..5000u32 {
+        let message = [round as u8; 900];
+        let packets = sent(a, now, messages.0, &message);
+        let (read, landed) = messages_read(b, now, messages.1, &packets, 1000);
+        assert!(read == [message] && landed == 1, "round {round}: {landed} of {}", read.len());
+        acknowledge(b, a, now);
+        now = now.after(2000 * US);
+    }
+    assert_eq!((b.poll_event(), b.counters().buffers_taken), (None, before));
+    assert_eq!(b.recv(messages.1, &mut [0; 10]), Err(RecvError::WouldBlock));
+}
+
+#[test]
+fn what_does_not_fit_or_is_not_next_or_not_wanted_does_not_land() {
+    let (mut world, [_, messages]) = prompt(1);
+    let now = world.time();
+    let [a, b] = &mut world.hosts[..] else { unreachable!() };
+    let packets = sent(a, now, messages.0, &[1; 5]);
+    assert_eq!(messages_read(b, now, messages.1, &packets, 4), (vec![], 0));
+    assert_eq!(b.recv(messages.1, &mut [0; 4]), Err(RecvError::TooShort { message_bytes: 5 }));
+    acknowledge(b, a, now);
+    // Behind one that nobody has read.
+    let packets = sent(a, now, messages.0, &[2; 5]);
+    assert_eq!(messages_read(b, now, messages.1, &packets, 5), (vec![vec![1; 5], vec![2; 5]], 0));
+    acknowledge(b, a, now);
+    // Of several packets.
+    let packets = sent(a, now, messages.0, &[3; 3000]);
+    let (read, landed) = messages_read(b, now, messages.1, &packets, 3000);
+    assert!(read == [[3; 3000]] && landed == 0, "{landed} of {}", read.len());
+    acknowledge(b, a, now);
+    b.stop_reading(messages.1);
+    let packets = sent(a, now, messages.0, &[4; 5]);
+    assert_eq!(messages_read(b, now, messages.1, &packets, 5).1, 0);
+}
+
+#[test]
+fn short_messages_of_a_stream_land_without_a_run() {
+    let (mut world, [stream, _]) = prompt(1);
+    let now = world.time();
+    let [a, b] = &mut world.hosts[..] else { unreachable!() };
+    for bytes in [1, 64, 900] {
+        let packets = sent(a, now, stream.0, &vec![7; bytes]);
+        let mut out = vec![0; 1000];
+        let mut landing = Some(Landing::new(stream.1, &mut out));
+        packets.iter().for_each(|packet| b.handle_packet_for(now, &path(0), false, packet, &mut landing));
+        b.finish_batch(now);
+        assert_eq!(landing.and_then(|landing| landing.filled()), Some(bytes));
+        assert_eq!(out[..bytes], vec![7; bytes]);
+    }
+    assert_eq!((b.counters().packets_in_runs, b.poll_event()), (0, None));
 }
 
 #[test]
@@ -281,7 +400,7 @@ fn nothing_lands_with_who_waits_for_another_channel() {
             b.handle_packet_for(now, &path(0), false, &packet, &mut landing);
         }
         b.finish_batch(now);
-        let filled = landing.unwrap().filled();
+        let filled = landing.unwrap().filled().unwrap_or(0);
         if is_own {
             assert!(filled > 4_000 && out[..filled] == data[..filled], "{filled}");
             continue;

@@ -182,6 +182,7 @@ fn of_association(counters: &AssociationCounters) -> BTreeMap<String, u64> {
 fn counters(counters: &Counters) -> BTreeMap<String, u64> {
     let named = [
         ("packets_received", counters.packets_received),
+        ("packets_in_runs", counters.packets_in_runs),
         ("packets_sent", counters.packets_sent),
         ("payload_received_bytes", counters.payload_received_bytes),
         ("payload_sent_bytes", counters.payload_sent_bytes),

@@ -372,11 +372,15 @@ impl Incoming {
         wanted - out.len()
     }
 
-    /// Moves the bytes of a stream that have arrived, and `payload` behind them, to a reader who waits, and says how many these are. `None` if there is no room for all of them, or the payload
-    /// must not be taken: nothing has happened then.
-    pub fn land(&mut self, mode: Mode, payload: &[u8], out: &mut [u8], pool: &mut Pool) -> Option<usize> {
+    /// Moves the bytes of a stream that have arrived, and `payload` behind them, to a reader who waits, or a message that `payload` is; says how many bytes that are. `None` if there is no
+    /// room for all of them, other messages stand before this one, or the payload must not be taken: nothing has happened then.
+    pub fn land(&mut self, mode: Mode, flags: Flags, payload: &[u8], out: &mut [u8], pool: &mut Pool) -> Option<usize> {
         let fits = self.unread_bytes() + payload.len() as u64 <= out.len() as u64;
-        if mode != Mode::Stream || !fits || self.check(mode, Flags::NONE, payload, 0).is_err() {
+        let is_next = match mode {
+            Mode::Stream => !payload.is_empty(),
+            Mode::Messages => self.queue.is_empty() && self.taken.is_none() && is_whole(flags),
+        };
+        if !is_next || !fits || self.check(mode, flags, payload, 0).is_err() {
             return None;
         }
         let before = if self.queue.is_empty() { 0 } else { self.read(out, pool) };
@@ -587,6 +591,10 @@ fn whole() -> Flags {
     Flags::FIRST | Flags::LAST
 }
 
+fn is_whole(flags: Flags) -> bool {
+    flags.intersection(message_flags()) == whole()
+}
+
 /// What a payload counts against its channel's credit (docs/protocol.md 2.8): at least one, or nothing would bound empty messages.
 fn credit_bytes(payload: &[u8]) -> u64 {
     payload.len().max(1) as u64
@@ -594,15 +602,13 @@ fn credit_bytes(payload: &[u8]) -> u64 {
 
 /// Lets whole messages join those in `last`, which become records if they are not yet.
 fn join_messages(last: &mut Chunk, flags: Flags, payload: &[u8], room: usize) -> bool {
-    let is_whole = |flags: Flags| flags == whole();
-    let is_records = |flags: Flags| flags == Flags::RECORDS;
-    let kind = |flags: Flags| flags.intersection(message_flags());
-    let (held, new) = (kind(last.flags), kind(flags));
-    if !(is_whole(held) || is_records(held)) || !(is_whole(new) || is_records(new)) {
+    let is_records = |flags: Flags| flags.intersection(message_flags()) == Flags::RECORDS;
+    let held = last.flags;
+    if !(is_whole(held) || is_records(held)) || !(is_whole(flags) || is_records(flags)) {
         return false;
     }
     let prefix = if is_whole(held) { RECORD_PREFIX_BYTES } else { 0 };
-    let own = if is_whole(new) { RECORD_PREFIX_BYTES } else { 0 };
+    let own = if is_whole(flags) { RECORD_PREFIX_BYTES } else { 0 };
     if prefix + last.payload.len() + own + payload.len() > room
         || last.payload.len() + own + payload.len() > last.payload.append_room(room)
     {
@@ -613,7 +619,7 @@ fn join_messages(last: &mut Chunk, flags: Flags, payload: &[u8], room: usize) ->
         last.payload.push(&length.to_be_bytes());
         last.flags = Flags::RECORDS;
     }
-    if is_whole(new) {
+    if is_whole(flags) {
         last.payload.append(&(payload.len() as u16).to_be_bytes(), room);
     }
     last.payload.append(payload, room);

@@ -12,6 +12,8 @@ pub const LAST_CODE: usize = 11;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub packets_received: u64,
+    /// Of these, the ones that continued a run, and were taken by the shorter way.
+    pub packets_in_runs: u64,
     pub packets_sent: u64,
     pub payload_received_bytes: u64,
     pub payload_sent_bytes: u64,

@@ -2,12 +2,12 @@
 
 use ropeway_wire::{AbortFields, ErrorCode, Extent, FinFields, Flags, Header, Mode, OpenFields, Packet, Type};
 
-use super::{Endpoint, Event};
+use super::{Endpoint, Event, Landing};
 use crate::channel::{ChannelId, Opening, Refused};
 use crate::pool::Buffer;
 use crate::received::Held;
 
-/// What a packet brings.
+/// What a packet brings that is none of the user's data.
 struct Brought<'a> {
     kind: Type,
     flags: Flags,
@@ -18,14 +18,25 @@ struct Brought<'a> {
 
 impl Endpoint {
     /// Delivers a packet, and those that waited for it; or lets it wait for the one before it.
-    pub(super) fn deliver(&mut self, index: u32, number: u64, previous: Option<u64>, packet: &Packet<'_>) {
+    pub(super) fn deliver(
+        &mut self,
+        index: u32,
+        number: u64,
+        previous: Option<u64>,
+        packet: &Packet<'_>,
+        landing: &mut Option<Landing<'_>>,
+    ) {
         let header = &packet.header;
         if let Some(previous) = previous {
             self.hold(index, number, previous, header, packet.payload);
             return;
         }
-        let Header { kind, flags, channel, .. } = *header;
-        self.bring(index, &Brought { kind, flags, number, channel, payload: packet.payload });
+        let (Header { kind, flags, channel, .. }, payload) = (*header, packet.payload);
+        if kind != Type::Data {
+            self.bring(index, &Brought { kind, flags, number, channel, payload });
+        } else if let Some(at) = self.recipient(index, number, channel) {
+            self.take_payload(at, flags, payload, landing);
+        }
         let mut at = number;
         while let Some((next, held)) = self.next_waiting(index, at) {
             let Held { kind, flags, channel, payload } = held;
@@ -77,7 +88,10 @@ impl Endpoint {
 
     fn bring_buffer(&mut self, index: u32, kind: Type, flags: Flags, number: u64, channel: u16, payload: Buffer) {
         if kind == Type::Data {
-            self.bring_data(index, flags, number, channel, &[], Some(payload));
+            match self.recipient(index, number, channel) {
+                Some(at) => self.take_kept(at, flags, payload),
+                None => self.rx_pool.give(payload),
+            }
             return;
         }
         self.bring(index, &Brought { kind, flags, number, channel, payload: payload.bytes() });
@@ -89,8 +103,7 @@ impl Endpoint {
         match kind {
             Type::Open => self.bring_open(index, flags, number, channel, payload),
             Type::Fin => self.bring_fin(index, number, channel, payload),
-            Type::Abort => self.bring_abort(index, number, channel, payload),
-            _ => self.bring_data(index, flags, number, channel, payload, None),
+            _ => self.bring_abort(index, number, channel, payload),
         }
     }
 
@@ -109,42 +122,37 @@ impl Endpoint {
         Some(at)
     }
 
-    fn bring_data(
-        &mut self,
-        index: u32,
-        flags: Flags,
-        number: u64,
-        channel: u16,
-        payload: &[u8],
-        buffer: Option<Buffer>,
-    ) {
-        let Some(at) = self.recipient(index, number, channel) else {
-            buffer.into_iter().for_each(|buffer| self.rx_pool.give(buffer));
-            return;
-        };
-        self.take_payload(at, flags, payload, buffer);
-    }
-
-    pub(super) fn take_payload(&mut self, at: u32, flags: Flags, payload: &[u8], buffer: Option<Buffer>) {
-        let channel = &mut self.channels[at as usize];
-        if channel.released || channel.failed.is_some() {
-            self.counters.dropped_channel += 1;
-            let payload = buffer.as_ref().map_or(payload, Buffer::bytes);
-            // The peer learns that nobody reads when this end's last data have gone. If both ends wait for credit to get there, one must have some.
-            if channel.failed.is_none() && !channel.outgoing.is_queue_empty() {
-                channel.incoming.discard(payload, &mut self.rx_pool);
-                self.after_arrival(at);
-            }
-            buffer.into_iter().for_each(|buffer| self.rx_pool.give(buffer));
+    /// Takes the payload of a packet, for the reader who waits for it or for later.
+    pub(super) fn take_payload(&mut self, at: u32, flags: Flags, payload: &[u8], landing: &mut Option<Landing<'_>>) {
+        if self.is_read_by_nobody(at, payload) {
             return;
         }
-        let longest = u64::from(self.associations[channel.association as usize].own_longest);
-        let mode = channel.mode;
-        let result = match buffer {
-            // A buffer that waited is looked at in place and then kept.
-            Some(buffer) => channel.incoming.take_buffer(mode, flags, buffer, longest, &mut self.rx_pool),
-            None => channel.incoming.take(mode, flags, payload, longest, &mut self.rx_pool),
-        };
+        if landing.as_mut().is_some_and(|landing| self.land(at, flags, payload, landing)) {
+            // Who waits has got it: there is nothing to announce.
+            return self.after_arrival(at);
+        }
+        let longest = self.longest_to(at);
+        let channel = &mut self.channels[at as usize];
+        let result = channel.incoming.take(channel.mode, flags, payload, longest, &mut self.rx_pool);
+        self.end_taking(at, result);
+    }
+
+    /// The same for one that had to wait: it is looked at in place and kept.
+    fn take_kept(&mut self, at: u32, flags: Flags, buffer: Buffer) {
+        if self.is_read_by_nobody(at, buffer.bytes()) {
+            return self.rx_pool.give(buffer);
+        }
+        let longest = self.longest_to(at);
+        let channel = &mut self.channels[at as usize];
+        let result = channel.incoming.take_buffer(channel.mode, flags, buffer, longest, &mut self.rx_pool);
+        self.end_taking(at, result);
+    }
+
+    fn longest_to(&self, at: u32) -> u64 {
+        u64::from(self.associations[self.channels[at as usize].association as usize].own_longest)
+    }
+
+    fn end_taking(&mut self, at: u32, result: Result<(), Refused>) {
         match result {
             Ok(()) => {
                 self.after_arrival(at);
@@ -152,6 +160,21 @@ impl Endpoint {
             }
             Err(refused) => self.refuse_payload(at, refused),
         }
+    }
+
+    /// Counts a payload for a channel that has no reader any more.
+    fn is_read_by_nobody(&mut self, at: u32, payload: &[u8]) -> bool {
+        let channel = &mut self.channels[at as usize];
+        if !channel.released && channel.failed.is_none() {
+            return false;
+        }
+        self.counters.dropped_channel += 1;
+        // The peer learns that nobody reads when this end's last data have gone. If both ends wait for credit to get there, one must have some.
+        if channel.failed.is_none() && !channel.outgoing.is_queue_empty() {
+            channel.incoming.discard(payload, &mut self.rx_pool);
+            self.after_arrival(at);
+        }
+        true
     }
 
     /// Credit for the message at hand, where the window alone would not let it come.
@@ -271,7 +294,7 @@ impl Endpoint {
             }
         }
         if !fields.early.is_empty() || flags.intersects(Flags::FIRST) {
-            self.take_payload(at, flags, fields.early, None);
+            self.take_payload(at, flags, fields.early, &mut None);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use ropeway_wire::{AbortFields, Block, Blocks, FinFields, Flags, Header, Malformed, OpenFields, Packet, Type, expand};
 
-use super::{BATCH_PACKETS, Endpoint, Path};
+use super::{BATCH_PACKETS, Endpoint, Landing, Path};
 use crate::association::{Association, MOST_REFUSALS};
 use crate::config::GateMode;
 use crate::lease;
@@ -33,7 +33,14 @@ impl Endpoint {
     }
 
     /// A packet that continues no run.
-    pub(super) fn handle_other_packet(&mut self, now: Time, path: &Path, congested: bool, bytes: &[u8]) {
+    pub(super) fn handle_other_packet(
+        &mut self,
+        now: Time,
+        path: &Path,
+        congested: bool,
+        bytes: &[u8],
+        landing: &mut Option<Landing<'_>>,
+    ) {
         self.counters.packets_received += 1;
         let packet = match Packet::parse(bytes) {
             Ok(packet) => packet,
@@ -49,7 +56,7 @@ impl Endpoint {
             | Type::Redirect => self.handle_opening(now, path, &packet),
             Type::Rst => self.handle_rst(path, &packet),
             Type::Join => self.handle_join(now, path, &packet),
-            _ => self.handle_association_packet(now, path, congested, &packet),
+            _ => self.handle_association_packet(now, path, congested, &packet, landing),
         };
         if let Err(malformed) = result {
             self.counters.dropped_malformed[malformed.index()] += 1;
@@ -69,6 +76,7 @@ impl Endpoint {
         path: &Path,
         congested: bool,
         packet: &Packet<'_>,
+        landing: &mut Option<Landing<'_>>,
     ) -> Result<(), Malformed> {
         let header = &packet.header;
         let Some(index) = self.find(header.destination) else {
@@ -88,12 +96,12 @@ impl Endpoint {
             return Ok(());
         }
         if !self.associations[index as usize].sealing.is_keyed() {
-            return self.take_packet(now, index, congested, packet);
+            return self.take_packet(now, index, congested, packet, landing);
         }
         // Lent, as what is opened there is handed on while everything else may change.
         let mut room = std::mem::take(&mut self.opened);
         let result = match self.unseal(now, index, packet, &mut room) {
-            Some(opened) => self.take_packet(now, index, congested, &opened),
+            Some(opened) => self.take_packet(now, index, congested, &opened, landing),
             None => Ok(()),
         };
         self.opened = room;
@@ -101,7 +109,14 @@ impl Endpoint {
     }
 
     /// A packet of an open association; if that has a key, opened.
-    fn take_packet(&mut self, now: Time, index: u32, congested: bool, packet: &Packet<'_>) -> Result<(), Malformed> {
+    fn take_packet(
+        &mut self,
+        now: Time,
+        index: u32,
+        congested: bool,
+        packet: &Packet<'_>,
+        landing: &mut Option<Landing<'_>>,
+    ) -> Result<(), Malformed> {
         let header = &packet.header;
         // Memory is cut for the packet size agreed on.
         let (bytes, usual) = (packet.payload.len(), self.associations[index as usize].payload_bytes);
@@ -144,7 +159,7 @@ impl Endpoint {
                 self.handle_blocks(now, index, header, blocks);
             }
             Type::Control => self.handle_blocks(now, index, header, blocks),
-            _ => self.handle_numbered(now, index, number, packet),
+            _ => self.handle_numbered(now, index, number, packet, landing),
         }
         Ok(())
     }
@@ -289,7 +304,14 @@ impl Endpoint {
         self.say_words(at);
     }
 
-    fn handle_numbered(&mut self, now: Time, index: u32, number: u64, packet: &Packet<'_>) {
+    fn handle_numbered(
+        &mut self,
+        now: Time,
+        index: u32,
+        number: u64,
+        packet: &Packet<'_>,
+        landing: &mut Option<Landing<'_>>,
+    ) {
         let header = &packet.header;
         // Memory first: a packet that cannot be kept has not arrived, and will be asked for again.
         let previous = self.must_wait(index, number, header);
@@ -340,7 +362,7 @@ impl Endpoint {
         self.arrivals.note(bytes, &mut association.epoch, round_trip_ns, now, self.config.lease_ns);
         Endpoint::note_for_ack(association, header.kind, header.flags, now, &self.config);
         let is_full = header.kind == Type::Data && packet.payload.len() >= association.payload_bytes;
-        self.deliver(index, number, previous, packet);
+        self.deliver(index, number, previous, packet, landing);
         let pool = &mut self.rx_pool;
         self.associations[index as usize].received.advance(|held| pool.give(held.payload));
         if is_full {

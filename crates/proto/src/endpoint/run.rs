@@ -3,7 +3,7 @@
 //!
 //! What such a packet does is the same as by [`Endpoint::handle_packet`], and what it cannot do is left to that: `tests/runs.rs` compares both.
 
-use ropeway_wire::{Flags, Header, Packet, SHORT_HEADER_BYTES, Type};
+use ropeway_wire::{Flags, Header, Mode, Packet, SHORT_HEADER_BYTES, Type};
 
 use super::{Endpoint, Path};
 use crate::channel::ChannelId;
@@ -32,23 +32,23 @@ impl Run {
     }
 }
 
-/// Memory of a reader who waits for bytes of a stream: what arrives goes there at once.
+/// Memory of a reader who waits: bytes of a stream that arrive go there at once, or one message that a packet brings whole.
 #[derive(Debug)]
 pub struct Landing<'a> {
     channel: ChannelId,
     out: &'a mut [u8],
-    filled: usize,
+    filled: Option<usize>,
 }
 
 impl<'a> Landing<'a> {
     #[must_use]
     pub fn new(channel: ChannelId, out: &'a mut [u8]) -> Landing<'a> {
-        Landing { channel, out, filled: 0 }
+        Landing { channel, out, filled: None }
     }
 
-    /// So many bytes have been read, from the beginning of the memory on.
+    /// So many bytes have been read, from the beginning of the memory on. `None`: nothing has landed; a message may be empty.
     #[must_use]
-    pub fn filled(&self) -> usize {
+    pub fn filled(&self) -> Option<usize> {
         self.filled
     }
 }
@@ -65,7 +65,7 @@ impl Endpoint {
     ) {
         if congested || !self.continue_run(now, path, bytes, landing) {
             self.run = None;
-            self.handle_other_packet(now, path, congested, bytes);
+            self.handle_other_packet(now, path, congested, bytes, landing);
         }
     }
 
@@ -132,9 +132,9 @@ impl Endpoint {
         let at = run.channel.index;
         self.channels[at as usize].incoming.delivered = Some(run.number);
         run.expect(run.number.wrapping_add(1));
-        let is_waited_for = landing.as_ref().is_some_and(|landing| landing.channel == run.channel);
         let bytes = u64::from(run.header.length);
         self.counters.packets_received += 1;
+        self.counters.packets_in_runs += 1;
         self.counters.payload_received_bytes += bytes;
         association.counters.packets_received += 1;
         association.arrived_unreported += 1;
@@ -143,25 +143,24 @@ impl Endpoint {
         let round_trip_ns = association.rtt.known_least_ns();
         self.arrivals.note(bytes, &mut association.epoch, round_trip_ns, now, self.config.lease_ns);
         Endpoint::note_for_ack(association, Type::Data, Flags::NONE, now, &self.config);
-        let landed = match landing {
-            Some(landing) if is_waited_for => self.land(at, payload, landing),
-            _ => false,
-        };
-        if !landed {
-            self.take_payload(at, Flags::NONE, payload, None);
-        }
+        self.take_payload(at, Flags::NONE, payload, landing);
     }
 
     /// Gives a payload to the reader who waits for it, behind what has arrived before. `false`: not this one.
-    fn land(&mut self, at: u32, payload: &[u8], landing: &mut Landing<'_>) -> bool {
+    pub(super) fn land(&mut self, at: u32, flags: Flags, payload: &[u8], landing: &mut Landing<'_>) -> bool {
         let channel = &mut self.channels[at as usize];
-        if channel.released || channel.failed.is_some() || channel.reading_stopped {
+        let is_waited_for = landing.channel == ChannelId { index: at, generation: channel.generation };
+        // One message is all that its reader wants.
+        let has_all = channel.mode == Mode::Messages && landing.filled.is_some();
+        if !is_waited_for || has_all || channel.reading_stopped {
             return false;
         }
-        let out = &mut landing.out[landing.filled..];
-        let Some(count) = channel.incoming.land(channel.mode, payload, out, &mut self.rx_pool) else { return false };
-        landing.filled += count;
-        self.after_arrival(at);
+        let filled = landing.filled.unwrap_or(0);
+        let out = &mut landing.out[filled..];
+        let Some(count) = channel.incoming.land(channel.mode, flags, payload, out, &mut self.rx_pool) else {
+            return false;
+        };
+        landing.filled = Some(filled + count);
         true
     }
 }
