@@ -1,7 +1,8 @@
 //! Packet memory: buffers of one size with room for headers in front, kept for the next use ([0:4.4]).
 //!
 //! A buffer is owned by whoever holds it and goes back with [`Pool::give`]. The pool keeps returned memory between a watermark and one and a half
-//! times that, so that a steady flow never asks the allocator; how often it had to is counted. Short payloads that have to be kept get exactly the memory
+//! times that, so that a steady flow never asks the allocator; how often it had to is counted. The watermark follows what was in use at a time lately: a flow that
+//! hands over a megabyte at once has all of it in use, then nothing, then all of it. Short payloads that have to be kept get exactly the memory
 //! they need: a peer that sends single bytes must not occupy a packet's memory with each.
 
 /// Room in front of a payload: channel header, counter of a key, and the length that a first record gets when a second one joins it.
@@ -13,8 +14,12 @@ pub const RECORD_PREFIX_BYTES: usize = 2;
 
 use ropeway_wire as wire;
 
-/// Free buffers kept at first: a grant quantum for a few senders.
+use crate::time::Time;
+
+/// Free buffers kept at least: a grant quantum for a few senders.
 const WATERMARK: usize = 256;
+/// Memory that nothing has needed for one to two such times goes back to the allocator, if anybody looks.
+const FADES_NS: u64 = 1_000_000_000;
 /// A payload shorter than this share of a packet is kept in memory of its own size.
 const SHORT_SHARE: usize = 4;
 
@@ -89,6 +94,9 @@ pub struct Pool {
     free: Vec<Box<[u8]>>,
     buffer_bytes: usize,
     in_use: usize,
+    /// The most that were in use at a time since `faded_at`, and in the time before that.
+    most_in_use: [usize; 2],
+    faded_at: Time,
     used_bytes: usize,
     limit_bytes: usize,
     /// What peers have been told that they may send, beyond the first window of each channel, and have not sent.
@@ -108,6 +116,8 @@ impl Pool {
             free: Vec::new(),
             buffer_bytes: HEADROOM_BYTES + payload_bytes,
             in_use: 0,
+            most_in_use: [0; 2],
+            faded_at: Time::ZERO,
             used_bytes: 0,
             limit_bytes: 0,
             promised_bytes: 0,
@@ -158,6 +168,7 @@ impl Pool {
 
     fn hand_out(&mut self, memory: Box<[u8]>) -> Buffer {
         self.in_use += 1;
+        self.most_in_use[0] = self.most_in_use[0].max(self.in_use);
         self.taken += 1;
         self.used_bytes += memory.len();
         Buffer { memory, start: HEADROOM_BYTES as u32, end: HEADROOM_BYTES as u32 }
@@ -169,11 +180,28 @@ impl Pool {
         if buffer.memory.len() != self.buffer_bytes {
             return;
         }
-        let watermark = WATERMARK.max(self.in_use);
+        let watermark = self.watermark();
         if self.free.len() >= watermark + watermark / 2 {
             self.free.truncate(watermark);
         }
         self.free.push(buffer.memory);
+    }
+
+    fn watermark(&self) -> usize {
+        let [lately, before] = self.most_in_use;
+        WATERMARK.max(lately).max(before)
+    }
+
+    /// To be called now and then: gives back to the allocator what was not needed lately.
+    pub fn fade(&mut self, now: Time) {
+        if now.since(self.faded_at) < FADES_NS {
+            return;
+        }
+        self.faded_at = now;
+        self.most_in_use = [self.in_use, self.most_in_use[0]];
+        if self.free.len() > self.watermark() {
+            self.free.truncate(self.watermark());
+        }
     }
 
     /// Buffers handed out and not returned.
@@ -225,6 +253,25 @@ mod tests {
         assert_eq!(pool.in_use(), 0);
         // [0:4.4]: more than 99.9 % of the allocations are avoided.
         assert!(pool.allocated * 1000 <= pool.taken, "{} of {}", pool.allocated, pool.taken);
+    }
+
+    #[test]
+    fn bursts_allocate_nothing_and_their_memory_goes_back_when_they_are_over() {
+        let mut pool = Pool::new(1472, 1 << 24);
+        let burst = |pool: &mut Pool| {
+            let all: Vec<_> = (0..3000).map(|_| pool.take().unwrap()).collect();
+            all.into_iter().for_each(|buffer| pool.give(buffer));
+        };
+        let at = |fades: u64| Time::from_nanos(fades * FADES_NS);
+        for round in 1..100 {
+            burst(&mut pool);
+            pool.fade(at(round));
+        }
+        assert_eq!((pool.allocated, pool.free.len()), (3000, 3000));
+        pool.fade(at(99));
+        assert_eq!(pool.free.len(), 3000, "it has just been looked at");
+        pool.fade(at(100));
+        assert_eq!(pool.free.len(), WATERMARK);
     }
 
     #[test]

@@ -181,6 +181,12 @@ impl Outgoing {
         self.queue.front()
     }
 
+    /// Whether more than one packet is queued and the first may go at once: the credit reaches for it, it needs a grant as the one before it did, and it waits for no company.
+    pub fn goes_on(&self) -> bool {
+        let may_go = |front: &Unsent| !front.is_exempt() && front.credit_bytes() <= self.credit_left();
+        self.queue.len() > 1 && self.queue.front().is_some_and(may_go)
+    }
+
     /// Whether all that is queued is one packet with room for more.
     pub fn is_one_partial(&self, payload_bytes: usize) -> bool {
         self.queue.len() == 1 && self.ends_partial(payload_bytes)

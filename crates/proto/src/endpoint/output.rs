@@ -180,13 +180,14 @@ impl Endpoint {
                 break;
             }
             let Some(at) = association.round.pop_front() else { break };
-            match self.next_of_channel(now, index, at) {
-                Some(number) => {
-                    numbers.push(number);
+            // Channels take turns; one alone has all of them.
+            let in_turn = if association.round.is_empty() { allowance.min((most - numbers.len()) as u64) } else { 1 };
+            match self.next_of_channel(now, index, at, in_turn, numbers) {
+                0 => idle += 1,
+                count => {
                     idle = 0;
-                    allowance = self.associations[index as usize].allowance(now).min(allowance - 1);
+                    allowance = self.associations[index as usize].allowance(now).min(allowance - count);
                 }
-                None => idle += 1,
             }
         }
         let association = &mut self.associations[index as usize];
@@ -204,22 +205,21 @@ impl Endpoint {
             if association.refusals.is_empty() && association.ending.is_empty() || association.window() == 0 {
                 return;
             }
-            let number = if let Some((channel, code)) = association.refusals.pop_front() {
+            if let Some((channel, code)) = association.refusals.pop_front() {
                 let mut bytes = [0; AbortFields::BYTES];
                 let written = AbortFields { code }.write(&mut bytes).unwrap_or(0);
                 let payload = self.tx_pool.exactly(&bytes[..written]);
                 // Nothing was ever sent on that channel from here, so nothing has to come before it.
                 let packet = Packet { channel, payload, ..Packet::new(Type::Abort, NOBODY) };
-                Some(number_packet(association, packet, now, &self.config))
-            } else {
-                association.ending.pop_front().and_then(|at| self.number_next(now, index, at))
-            };
-            numbers.extend(number);
+                numbers.push(number_packet(association, packet, now, &self.config));
+            } else if let Some(at) = association.ending.pop_front() {
+                self.number_next(now, index, at, 1, numbers);
+            }
         }
     }
 
-    /// Gives a number to the next payload of a channel that came up in the round, unless it waits for company.
-    fn next_of_channel(&mut self, now: Time, index: u32, at: u32) -> Option<u64> {
+    /// Gives numbers to the next payloads of a channel that came up in the round, `most` of them, unless they wait for company. Says how many that were.
+    fn next_of_channel(&mut self, now: Time, index: u32, at: u32, most: u64, numbers: &mut Vec<u64>) -> u64 {
         let association = &mut self.associations[index as usize];
         let channel = &mut self.channels[at as usize];
         // Full packets in front of a partial one wait with it: it decides when all of what was written is there. But not once the batch has begun.
@@ -233,33 +233,43 @@ impl Endpoint {
         if partial && !association.flush && association.sent.in_flight() > 0 && hold_until > now {
             association.flush_at = Some(hold_until);
             association.round.push_back(at);
-            return None;
+            return 0;
         }
-        self.number_next(now, index, at)
+        self.number_next(now, index, at, most, numbers)
     }
 
-    /// Gives a number to the next payload of a channel that has been taken out of its line, and puts it back if it has more.
-    fn number_next(&mut self, now: Time, index: u32, at: u32) -> Option<u64> {
+    /// Gives numbers to the next payloads of a channel that has been taken out of its line, `most` of them as long as others follow, and puts it back if it has more. Says how many
+    /// that were.
+    fn number_next(&mut self, now: Time, index: u32, at: u32, most: u64, numbers: &mut Vec<u64>) -> u64 {
         let association = &mut self.associations[index as usize];
         let channel = &mut self.channels[at as usize];
         channel.outgoing.scheduled = false;
-        let unsent = channel.outgoing.pop_sendable()?;
-        if recount(association, channel) {
-            enter_round(association, channel, at);
+        let mut count = 0;
+        while let Some(unsent) = channel.outgoing.pop_sendable() {
+            count += 1;
+            // The sums over what is queued are brought up to date for the last of them: before it there is more to come, and that is all that they are asked.
+            let is_followed = count < most && channel.outgoing.goes_on();
+            if !is_followed && recount(association, channel) {
+                enter_round(association, channel, at);
+            }
+            // Everything below `una` is acknowledged: the channel's last number counts only if it is not. The window keeps the distance within 16 bits.
+            let next = association.sent.next();
+            let back = channel.outgoing.last_number.map_or(0, |last| next.wrapping_sub(last) as u16);
+            channel.outgoing.last_number = Some(next);
+            let packet = Packet {
+                is_short: unsent.payload.len() > association.payload_bytes,
+                flags: unsent.flags,
+                channel: channel.number,
+                back,
+                payload: unsent.payload,
+                ..Packet::new(unsent.kind, at)
+            };
+            numbers.push(number_packet(association, packet, now, &self.config));
+            if !is_followed {
+                break;
+            }
         }
-        // Everything below `una` is acknowledged: the channel's last number counts only if it is not. The window keeps the distance within 16 bits.
-        let next = association.sent.next();
-        let back = channel.outgoing.last_number.map_or(0, |last| next.wrapping_sub(last) as u16);
-        channel.outgoing.last_number = Some(next);
-        let packet = Packet {
-            is_short: unsent.payload.len() > association.payload_bytes,
-            flags: unsent.flags,
-            channel: channel.number,
-            back,
-            payload: unsent.payload,
-            ..Packet::new(unsent.kind, at)
-        };
-        Some(number_packet(association, packet, now, &self.config))
+        count
     }
 
     /// Sends the packets with these numbers, `MOST` at most.

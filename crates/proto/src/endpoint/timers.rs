@@ -105,6 +105,7 @@ impl Endpoint {
             }
         }
         self.finish_batch(now);
+        [&mut self.tx_pool, &mut self.rx_pool].into_iter().for_each(|pool| pool.fade(now));
     }
 
     /// Sees to it that what is due now is transmitted, and that the association is looked at when its earliest timer is due.
