@@ -10,6 +10,8 @@ use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
 use ropeway_proto::config::SetError;
 use ropeway_proto::{ChannelId, Config, Endpoint, Joined, Landing, PIECE_BYTES, Path, Time};
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Packets taken from one link in one turn: enough for a merged arrival of 64 KiB, few enough that answers do not wait.
@@ -87,6 +89,8 @@ pub struct Core {
     pub clock: Clock,
     pub endpoint: Endpoint,
     members: Vec<Member>,
+    /// Copies of the links' descriptors, to sleep on without the lock.
+    descriptors: Arc<Vec<Arc<OwnedFd>>>,
     pub waiters: Waiters,
     pub poller: Poller,
     /// Somebody sleeps on the links until then at the latest.
@@ -122,6 +126,7 @@ impl Core {
             shimmed: Shimmed::new(node),
             endpoint,
             members: Vec::new(),
+            descriptors: Arc::default(),
             waiters: Waiters::default(),
             poller: Poller::Nobody,
             sleeps_until: None,
@@ -139,9 +144,10 @@ impl Core {
         }
     }
 
-    /// At most 256 links: a path has one byte for the place.
-    pub fn add_link(&mut self, link: Box<dyn Link>) -> Option<LinkId> {
+    /// At most 256 links: a path has one byte for the place. `descriptor`: a copy of the link's own.
+    pub fn add_link(&mut self, link: Box<dyn Link>, descriptor: Option<OwnedFd>) -> Option<LinkId> {
         let place = u8::try_from(self.members.len()).ok()?;
+        Arc::make_mut(&mut self.descriptors).extend(descriptor.map(Arc::new));
         if let Some(slots) = link.receive_slots() {
             self.endpoint.gate().add_receive_slots(slots as u64);
         }
@@ -152,6 +158,12 @@ impl Core {
     /// The end: what is sent from now on is lost.
     pub fn drop_links(&mut self) {
         self.members.clear();
+        self.descriptors = Arc::default();
+    }
+
+    /// What the links can be slept on by.
+    pub fn descriptors(&self) -> Arc<Vec<Arc<OwnedFd>>> {
+        self.descriptors.clone()
     }
 
     pub fn link(&self, id: LinkId) -> Option<&dyn Link> {

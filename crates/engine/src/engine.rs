@@ -1,7 +1,6 @@
 //! The engine as its users see it: calls that wait, and who polls while they do.
 
-use std::os::fd::AsFd;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ropeway_link::{Address, Link};
@@ -97,7 +96,6 @@ impl Drop for Handle {
         }
         // Whoever still has a look at the rest: the links' addresses are free for others from now on.
         self.inner.lock().drop_links();
-        *self.inner.descriptors.lock().unwrap_or_else(PoisonError::into_inner) = Arc::default();
     }
 }
 
@@ -145,17 +143,9 @@ impl Engine {
         let copy = copy.map_err(Error::link("copying the link's descriptor"))?;
         let mut core = inner.lock();
         let local = link.local();
-        let id = core.add_link(link).ok_or(Error::NoLink)?;
+        let id = core.add_link(link, copy).ok_or(Error::NoLink)?;
         // To its own address an engine may talk; elsewhere, what it said itself and comes back is somebody's mischief.
         core.endpoint.add_own_path(Core::path(id, local));
-        let mut descriptors = inner.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all = Vec::with_capacity(descriptors.len() + 1);
-        for fd in descriptors.iter().map(AsFd::as_fd) {
-            all.push(fd.try_clone_to_owned().map_err(Error::link("copying a descriptor"))?);
-        }
-        all.extend(copy);
-        *descriptors = Arc::new(all);
-        drop(descriptors);
         inner.ring();
         Ok(id)
     }

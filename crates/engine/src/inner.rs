@@ -20,6 +20,8 @@ use crate::wait::SOON_NS;
 
 /// A sleeper is not woken for a timer that is earlier than its own by less than this: a wake-up costs the more. And the helper sleeps for as long at least.
 const TIMER_SLACK_NS: u64 = 200_000;
+/// So many descriptors, the bell's among them, are slept on without a list that has to be allocated.
+const FEW_DESCRIPTORS: usize = 4;
 
 pub(crate) struct Inner {
     core: Mutex<Core>,
@@ -29,8 +31,6 @@ pub(crate) struct Inner {
     doorbell: OwnedFd,
     /// The helper's own: it may still sleep when a caller has taken the links over, and must not miss its bell because that caller heard it.
     helper_bell: OwnedFd,
-    /// Copies of the links' descriptors, to sleep on without the lock.
-    pub(crate) descriptors: Mutex<Arc<Vec<OwnedFd>>>,
     /// Calls that have polled and left: the helper sees by it whether somebody takes care.
     left: AtomicU64,
     /// When the helper was needed last, or might have been, in nanoseconds.
@@ -67,7 +67,6 @@ impl Inner {
             contenders: AtomicU32::new(0),
             doorbell,
             helper_bell,
-            descriptors: Mutex::default(),
             left: AtomicU64::new(0),
             needed_at: AtomicU64::new(0),
             beside: AtomicU32::new(0),
@@ -275,17 +274,28 @@ impl Inner {
         core.sleeps += 1;
         let own = core.sleeps;
         core.sleeps_until = Some(until.unwrap_or(Time::from_nanos(u64::MAX)));
+        let descriptors = core.descriptors();
         drop(core);
-        let descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut fds = Vec::with_capacity(descriptors.len() + 1);
-        fds.extend(descriptors.iter().map(|fd| PollFd::new(fd, flags)));
-        fds.push(PollFd::new(bell, PollFlags::IN));
+        // The bell comes last. Most engines have a link or two, and no need for memory that is not at hand.
+        let count = descriptors.len() + 1;
+        let fd = |place: usize| match descriptors.get(place) {
+            Some(fd) => PollFd::new(fd, flags),
+            None => PollFd::new(bell, PollFlags::IN),
+        };
+        let (mut few, mut many): ([_; FEW_DESCRIPTORS], Vec<_>);
+        let fds = if count <= FEW_DESCRIPTORS {
+            few = std::array::from_fn(fd);
+            &mut few[..count]
+        } else {
+            many = (0..count).map(fd).collect();
+            &mut many[..]
+        };
         let timeout = until.map(|until| {
             let ns = until.since(now);
             Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ }
         });
         // An interrupted sleep is looked at like any other wake-up.
-        let _ = poll(&mut fds, timeout.as_ref());
+        let _ = poll(fds, timeout.as_ref());
         if fds.last().is_some_and(|fd| !fd.revents().is_empty()) {
             let _ = rustix::io::read(bell, &mut [0u8; 8]);
         }

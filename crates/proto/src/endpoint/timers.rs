@@ -39,9 +39,10 @@ impl Endpoint {
         for _ in 0..MOST_LOOKED_AFTER {
             let at = self.next_timeout(now)?;
             let &(_, index) = self.timers.first()?;
-            let Some(association) = self.associations.get(index as usize) else { return Some(at) };
+            let is_near = at.since(now) < SLEEP_NS;
+            let Some(association) = self.associations.get(index as usize).filter(|_| is_near) else { return Some(at) };
             let due = self.due_at(association, now);
-            if due <= at || at.since(now) >= SLEEP_NS {
+            if due <= at {
                 return Some(at);
             }
             self.timers.pop_first();
