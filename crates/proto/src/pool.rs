@@ -18,7 +18,7 @@ use crate::time::Time;
 
 /// Free buffers kept at least: a grant quantum for a few senders.
 const WATERMARK: usize = 256;
-/// Memory that nothing has needed for one to two such times goes back to the allocator, if anybody looks.
+/// Memory that nothing has needed for one to two such times goes back to the allocator.
 const FADES_NS: u64 = 1_000_000_000;
 /// A payload shorter than this share of a packet is kept in memory of its own size.
 const SHORT_SHARE: usize = 4;
@@ -192,15 +192,22 @@ impl Pool {
         WATERMARK.max(lately).max(before)
     }
 
-    /// To be called now and then: gives back to the allocator what was not needed lately.
+    /// When [`Pool::fade`] may have something to do.
+    pub fn fades_at(&self) -> Option<Time> {
+        (self.free.len() > WATERMARK).then(|| self.faded_at.after(FADES_NS))
+    }
+
+    /// Gives back to the allocator what was not needed lately, if it is time.
     pub fn fade(&mut self, now: Time) {
-        if now.since(self.faded_at) < FADES_NS {
+        if self.fades_at().is_none_or(|at| at > now) {
             return;
         }
         self.faded_at = now;
         self.most_in_use = [self.in_use, self.most_in_use[0]];
-        if self.free.len() > self.watermark() {
-            self.free.truncate(self.watermark());
+        self.free.truncate(self.watermark());
+        if self.free.len() == WATERMARK {
+            // Nobody comes back for that.
+            self.free.shrink_to_fit();
         }
     }
 
@@ -269,9 +276,9 @@ mod tests {
         }
         assert_eq!((pool.allocated, pool.free.len()), (3000, 3000));
         pool.fade(at(99));
-        assert_eq!(pool.free.len(), 3000, "it has just been looked at");
+        assert_eq!((pool.free.len(), pool.fades_at()), (3000, Some(at(100))), "it has just been looked at");
         pool.fade(at(100));
-        assert_eq!(pool.free.len(), WATERMARK);
+        assert_eq!((pool.free.len(), pool.fades_at()), (WATERMARK, None));
     }
 
     #[test]

@@ -28,6 +28,12 @@ const UNUSED_NS: u64 = 60_000_000_000;
 impl Endpoint {
     /// When [`Endpoint::handle_timeout`] wants to be called next; it may be called earlier.
     pub fn next_timeout(&mut self, now: Time) -> Option<Time> {
+        let pools = [&self.tx_pool, &self.rx_pool].map(|pool| pool.fades_at());
+        [self.next_timer(now), pools[0], pools[1]].into_iter().flatten().min()
+    }
+
+    /// The same of associations.
+    fn next_timer(&mut self, now: Time) -> Option<Time> {
         while let Some(index) = self.unsettled.pop() {
             self.arm_timers(now, index);
         }
@@ -38,7 +44,7 @@ impl Endpoint {
     pub fn next_timeout_to_sleep(&mut self, now: Time) -> Option<Time> {
         for _ in 0..MOST_LOOKED_AFTER {
             let at = self.next_timeout(now)?;
-            let &(_, index) = self.timers.first()?;
+            let Some(&(_, index)) = self.timers.first().filter(|&&(first, _)| first == at) else { return Some(at) };
             let is_near = at.since(now) < SLEEP_NS;
             let Some(association) = self.associations.get(index as usize).filter(|_| is_near) else { return Some(at) };
             let due = self.due_at(association, now);
@@ -85,7 +91,7 @@ impl Endpoint {
 
     /// Runs what is due.
     pub fn handle_timeout(&mut self, now: Time) {
-        let _ = self.next_timeout(now);
+        let _ = self.next_timer(now);
         if self.timers.first().is_some_and(|&(at, _)| now.since(at) >= OVERSLEPT_NS) {
             // This process was stopped, or the clock was set forward: packets of that time may still wait to be read.
             self.awake_at = now;
