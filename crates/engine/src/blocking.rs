@@ -139,8 +139,7 @@ impl Wait {
             }
             let result = attempt.attempt(&mut core, now);
             let now = now.max(core.turned_at());
-            let is_over = self.deadline.is_some_and(|deadline| now >= deadline) || core.shut_down;
-            if result.is_some() || is_over {
+            if result.is_some() || self.is_over(now) || core.shut_down {
                 // Who was woken to take over and found its own matter settled passes that on.
                 if self.polling || core.poller == Poller::Nobody {
                     inner.leave(&mut core, now);
@@ -157,7 +156,7 @@ impl Wait {
         }
     }
 
-    /// Looks at the links once, and spins or sleeps if they have nothing.
+    /// Looks at the links until they bring something or others may have changed something, and sleeps if they bring nothing for long.
     fn poll<'a, T>(
         &mut self,
         inner: &'a Inner,
@@ -172,7 +171,13 @@ impl Wait {
         let mut now = inner.now();
         // Who does not spin and has just looked sleeps at once.
         let looks = self.spin_ns > 0 || !core.has_looked_in_vain(self.since);
-        if looks && attempt.land(|landing| core.turn_for(now, landing)) {
+        let mut finds = looks && attempt.land(|landing| core.turn_for(now, landing));
+        while !finds && now < self.spin_until && !self.is_over(now) && inner.may_keep(now, &mut self.pace) {
+            std::hint::spin_loop();
+            now = inner.now();
+            finds = attempt.land(|landing| core.turn_for(now, landing));
+        }
+        if finds {
             core.spin.found(&self.pace, now);
             if core.arrived_at == now && self.spin_ns > 0 {
                 core.spin.succeeded();
@@ -182,6 +187,8 @@ impl Wait {
                 self.spin_until = now.after(self.spin_ns);
             }
             core = inner.let_in(core);
+        } else if self.is_over(now) {
+            // Whoever waits is told.
         } else if now < self.spin_until {
             core = inner.give_way(core, now, &mut self.pace);
         } else {
@@ -195,6 +202,10 @@ impl Wait {
             self.spin_until = now.after(self.spin_ns);
         }
         (core, now)
+    }
+
+    fn is_over(&self, now: Time) -> bool {
+        self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
     /// Sleeps until the thread that polls says that the subject changed, or that somebody has to take over.

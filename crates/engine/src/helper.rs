@@ -103,8 +103,10 @@ fn take_care<'a>(inner: &'a Inner, mut core: MutexGuard<'a, Core>) -> MutexGuard
         if core.turn(now) {
             core = inner.let_in(core);
             spin_until = now.after(if core.waiters.has_watches() { inner.most_spin_ns } else { 0 });
-        } else if now < spin_until {
+        } else if now < spin_until && inner.may_keep(now, &mut pace) {
             // An event loop that just got something will soon cause more.
+            std::hint::spin_loop();
+        } else if now < spin_until {
             core = inner.give_way(core, now, &mut pace);
         } else {
             core = inner.sleep_on_links(core, now, None);

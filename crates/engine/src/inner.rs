@@ -103,18 +103,19 @@ impl Inner {
         core
     }
 
-    /// Between two looks of a thread that spins and offers the processor to others at some `pace`: lets those in that want the lock or the processor.
-    /// Nobody else has a reason to touch the lock, and giving it back and taking it again at every look would cost as much as the look.
+    /// Whether a thread that spins, and offers the processor to others at some `pace`, may go on without letting anybody in. Nobody else has a reason to touch the lock then, and giving it
+    /// back and taking it again at every look would cost as much as the look.
+    pub(crate) fn may_keep(&self, now: Time, pace: &mut Pace) -> bool {
+        !pace.is_due(now) && !self.is_contended()
+    }
+
+    /// Between two looks of such a thread: lets those in that want the lock or the processor.
     pub(crate) fn give_way<'a>(
         &'a self,
         core: MutexGuard<'a, Core>,
         now: Time,
         pace: &mut Pace,
     ) -> MutexGuard<'a, Core> {
-        if !pace.is_due(now) && !self.is_contended() {
-            std::hint::spin_loop();
-            return core;
-        }
         pace.yields(now);
         drop(core);
         std::thread::yield_now();

@@ -143,6 +143,7 @@ pub struct Endpoint {
     sealed: SealedBatch,
     opened: Vec<u8>,
     timers: BTreeSet<(Time, u32)>,
+    pools_stand_in_timers: bool,
     /// Since when the caller has looked at the clock in time: silence before that says nothing about the peers.
     awake_at: Time,
     /// When the links had nothing for us, last.
@@ -219,6 +220,7 @@ impl Endpoint {
             sealed: SealedBatch::default(),
             opened: Vec::new(),
             timers: BTreeSet::new(),
+            pools_stand_in_timers: false,
             awake_at: Time::ZERO,
             empty_at: Time::ZERO,
             turn_at: Time::ZERO,

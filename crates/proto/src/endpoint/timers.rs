@@ -22,18 +22,14 @@ const SLEEP_NS: u64 = 500_000;
 const RIDE_PACKETS: u16 = 4;
 /// ... and as late.
 const RIDE_DELAY: u64 = 40;
+/// Stands in the list of timers for the pools of packet memory; there are fewer associations.
+const POOLS: u32 = u32::MAX;
 /// An association without channels is kept for so long after its last packet: the next channel then opens without a round trip.
 const UNUSED_NS: u64 = 60_000_000_000;
 
 impl Endpoint {
     /// When [`Endpoint::handle_timeout`] wants to be called next; it may be called earlier.
     pub fn next_timeout(&mut self, now: Time) -> Option<Time> {
-        let pools = [&self.tx_pool, &self.rx_pool].map(|pool| pool.fades_at());
-        [self.next_timer(now), pools[0], pools[1]].into_iter().flatten().min()
-    }
-
-    /// The same of associations.
-    fn next_timer(&mut self, now: Time) -> Option<Time> {
         while let Some(index) = self.unsettled.pop() {
             self.arm_timers(now, index);
         }
@@ -44,7 +40,7 @@ impl Endpoint {
     pub fn next_timeout_to_sleep(&mut self, now: Time) -> Option<Time> {
         for _ in 0..MOST_LOOKED_AFTER {
             let at = self.next_timeout(now)?;
-            let Some(&(_, index)) = self.timers.first().filter(|&&(first, _)| first == at) else { return Some(at) };
+            let &(_, index) = self.timers.first()?;
             let is_near = at.since(now) < SLEEP_NS;
             let Some(association) = self.associations.get(index as usize).filter(|_| is_near) else { return Some(at) };
             let due = self.due_at(association, now);
@@ -91,7 +87,7 @@ impl Endpoint {
 
     /// Runs what is due.
     pub fn handle_timeout(&mut self, now: Time) {
-        let _ = self.next_timer(now);
+        let _ = self.next_timeout(now);
         if self.timers.first().is_some_and(|&(at, _)| now.since(at) >= OVERSLEPT_NS) {
             // This process was stopped, or the clock was set forward: packets of that time may still wait to be read.
             self.awake_at = now;
@@ -101,6 +97,7 @@ impl Endpoint {
             && at <= now
         {
             self.timers.pop_first();
+            self.pools_stand_in_timers &= index != POOLS;
             let Some(association) = self.associations.get_mut(index as usize) else { continue };
             association.timer_at = None;
             let is_alive = match association.phase {
@@ -112,7 +109,21 @@ impl Endpoint {
             }
         }
         self.finish_batch(now);
-        [&mut self.tx_pool, &mut self.rx_pool].into_iter().for_each(|pool| pool.fade(now));
+        self.fade_pools(now);
+    }
+
+    /// Gives back packet memory that nothing has needed lately. After a burst there is always some timer that brings this about, and then the next look is one.
+    fn fade_pools(&mut self, now: Time) {
+        let pools = [&mut self.tx_pool, &mut self.rx_pool];
+        let next = pools.into_iter().filter_map(|pool| {
+            pool.fade(now);
+            pool.fades_at()
+        });
+        if let Some(at) = next.min()
+            && !std::mem::replace(&mut self.pools_stand_in_timers, true)
+        {
+            self.timers.insert((at, POOLS));
+        }
     }
 
     /// Sees to it that what is due now is transmitted, and that the association is looked at when its earliest timer is due.
