@@ -188,7 +188,9 @@ impl Wait {
             }
             core = inner.let_in(core);
         } else if self.is_over(now) {
-            // Whoever waits is told.
+            // Who calls again and again without time to wait leaves others their turn, too.
+            core.look_at_all_links();
+            core = inner.let_in(core);
         } else if now < self.spin_until {
             core = inner.give_way(core, now, &mut self.pace);
         } else {

@@ -57,24 +57,23 @@ pub enum Poller {
 /// The engine's clock; its time begins when the engine does.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    begin: Instant,
-    /// The same moment of the system's clock, which is read several times for each message: an `Instant` and its differences take three times as long.
+    /// Of the system's clock, which is read several times for each message: an `Instant` and its differences take three times as long.
     begin_ns: u64,
 }
 
 impl Clock {
     fn new() -> Clock {
-        Clock { begin: Instant::now(), begin_ns: monotonic_ns() }
+        Clock { begin_ns: monotonic_ns() }
     }
 
     pub fn now(self) -> Time {
         Time::from_nanos(monotonic_ns().saturating_sub(self.begin_ns))
     }
 
-    /// A moment of the program's clock; `None`: never.
+    /// A moment of the program's clock, now if it is over; `None`: never.
     pub fn time_of(self, at: Option<Instant>) -> Time {
-        let since = at.map_or(Duration::MAX, |at| at.saturating_duration_since(self.begin));
-        Time::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+        let left = at.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
+        self.now().after(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX))
     }
 }
 

@@ -18,8 +18,12 @@ use crate::time::Time;
 
 /// Free buffers kept at least: a grant quantum for a few senders.
 const WATERMARK: usize = 256;
-/// Memory that nothing has needed for one to two such times goes back to the allocator.
+/// Memory that nothing has needed for one to two such times goes back to the allocator ...
 const FADES_NS: u64 = 1_000_000_000;
+/// ... so many buffers at once: everything else waits meanwhile ...
+const MOST_FADED: usize = 1024;
+/// ... and more of them so soon after.
+const FADES_ON_NS: u64 = 10_000_000;
 /// A payload shorter than this share of a packet is kept in memory of its own size.
 const SHORT_SHARE: usize = 4;
 
@@ -94,9 +98,9 @@ pub struct Pool {
     free: Vec<Box<[u8]>>,
     buffer_bytes: usize,
     in_use: usize,
-    /// The most that were in use at a time since `faded_at`, and in the time before that.
+    /// The most that were in use at a time in the [`FADES_NS`] at hand, and in those before.
     most_in_use: [usize; 2],
-    faded_at: Time,
+    fades_at: Time,
     used_bytes: usize,
     limit_bytes: usize,
     /// What peers have been told that they may send, beyond the first window of each channel, and have not sent.
@@ -117,7 +121,7 @@ impl Pool {
             buffer_bytes: HEADROOM_BYTES + payload_bytes,
             in_use: 0,
             most_in_use: [0; 2],
-            faded_at: Time::ZERO,
+            fades_at: Time::ZERO,
             used_bytes: 0,
             limit_bytes: 0,
             promised_bytes: 0,
@@ -161,6 +165,10 @@ impl Pool {
     /// A copy of a few bytes that must not fail for want of memory: what ends a channel. There are no more than two for each channel.
     pub fn exactly(&mut self, payload: &[u8]) -> Buffer {
         self.allocated += 1;
+        if self.used_bytes + self.free.len() * self.buffer_bytes >= self.limit_bytes {
+            // What is kept for later use is within the limit, too.
+            self.free.pop();
+        }
         let mut buffer = self.hand_out(vec![0; HEADROOM_BYTES + payload.len()].into_boxed_slice());
         buffer.append(payload, payload.len());
         buffer
@@ -192,23 +200,27 @@ impl Pool {
         WATERMARK.max(lately).max(before)
     }
 
-    /// When [`Pool::fade`] may have something to do.
-    pub fn fades_at(&self) -> Option<Time> {
-        (self.free.len() > WATERMARK).then(|| self.faded_at.after(FADES_NS))
+    /// Whether more is kept than what is in use now would justify: [`Pool::fade`] will have something to do.
+    pub fn must_fade(&self) -> bool {
+        self.free.len() > WATERMARK.max(self.in_use)
     }
 
-    /// Gives back to the allocator what was not needed lately, if it is time.
-    pub fn fade(&mut self, now: Time) {
-        if self.fades_at().is_none_or(|at| at > now) {
-            return;
+    /// Gives back to the allocator what was not needed lately, if it is time. Says when to call it again, if ever.
+    pub fn fade(&mut self, now: Time) -> Option<Time> {
+        if self.must_fade() && self.fades_at <= now {
+            if self.free.len() <= self.watermark() {
+                self.most_in_use = [self.in_use, self.most_in_use[0]];
+            }
+            let kept = self.watermark().max(self.free.len().saturating_sub(MOST_FADED));
+            self.free.truncate(kept);
+            let has_more = kept > self.watermark();
+            self.fades_at = now.after(if has_more { FADES_ON_NS } else { FADES_NS });
+            if kept == WATERMARK {
+                // Nobody comes back for that.
+                self.free.shrink_to_fit();
+            }
         }
-        self.faded_at = now;
-        self.most_in_use = [self.in_use, self.most_in_use[0]];
-        self.free.truncate(self.watermark());
-        if self.free.len() == WATERMARK {
-            // Nobody comes back for that.
-            self.free.shrink_to_fit();
-        }
+        self.must_fade().then_some(self.fades_at)
     }
 
     /// Buffers handed out and not returned.
@@ -269,16 +281,45 @@ mod tests {
             let all: Vec<_> = (0..3000).map(|_| pool.take().unwrap()).collect();
             all.into_iter().for_each(|buffer| pool.give(buffer));
         };
-        let at = |fades: u64| Time::from_nanos(fades * FADES_NS);
-        for round in 1..100 {
+        let mut now = Time::ZERO;
+        for _ in 0..100 {
             burst(&mut pool);
-            pool.fade(at(round));
+            now = now.after(FADES_NS);
+            assert!(pool.fade(now).is_some());
         }
         assert_eq!((pool.allocated, pool.free.len()), (3000, 3000));
-        pool.fade(at(99));
-        assert_eq!((pool.free.len(), pool.fades_at()), (3000, Some(at(100))), "it has just been looked at");
-        pool.fade(at(100));
-        assert_eq!((pool.free.len(), pool.fades_at()), (WATERMARK, None));
+        let (last, mut most) = (now, 0);
+        while let Some(at) = pool.fade(now) {
+            assert!(at > now);
+            now = at;
+            let before = pool.free.len();
+            pool.fade(now);
+            most = most.max(before - pool.free.len());
+        }
+        assert_eq!((pool.free.len(), most), (WATERMARK, MOST_FADED));
+        assert!(now.since(last) <= 2 * FADES_NS + 2 * FADES_ON_NS, "{}", now.since(last));
+    }
+
+    #[test]
+    fn nobody_looks_again_while_as_much_is_in_use_as_is_kept() {
+        let mut pool = Pool::new(1472, 1 << 24);
+        let mut all: Vec<_> = (0..1400).map(|_| pool.take().unwrap()).collect();
+        all.drain(700..).for_each(|buffer| pool.give(buffer));
+        assert_eq!((pool.free.len(), pool.fade(Time::from_nanos(9 * FADES_NS))), (700, None));
+        all.drain(600..).for_each(|buffer| pool.give(buffer));
+        assert!(pool.fade(Time::from_nanos(9 * FADES_NS)).is_some());
+    }
+
+    #[test]
+    fn what_is_kept_for_later_counts_against_the_limit() {
+        let (bytes, count) = (1472 + HEADROOM_BYTES, 1000);
+        let mut pool = Pool::new(1472, (bytes * count) as u64);
+        let all: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        assert_eq!(all.len(), count);
+        all.into_iter().for_each(|buffer| pool.give(buffer));
+        let short: Vec<_> = (0..5000).map(|_| pool.copy(&[1; 100]).unwrap()).collect();
+        assert!(pool.used_bytes + pool.free.len() * bytes <= bytes * (count + 1));
+        short.into_iter().for_each(|buffer| pool.give(buffer));
     }
 
     #[test]

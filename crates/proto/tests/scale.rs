@@ -142,3 +142,33 @@ fn a_burst_gives_its_memory_back() {
     println!("{kept} bytes more than before a burst of 5 MB");
     assert!(kept < 2 * 400 * 1506 + 64 * 1024, "{kept}");
 }
+
+/// Whenever its last buffer comes back, and whether there is an association or not.
+#[test]
+fn a_burst_that_is_read_late_gives_its_memory_back() {
+    for is_gone in [false, true] {
+        let mut world = World::new(2, Net::default(), &Config::default(), 1);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        stream(&mut world, (0, client), (1, server), 10_000, S);
+        pass(&mut world, 5 * S);
+        let before = allocated();
+        let now = world.clock(0);
+        let sent = world.hosts[0].send(now, client, &vec![1; 900_000]).unwrap();
+        pass(&mut world, 5 * S);
+        if is_gone {
+            world.hosts[0].close_all();
+            pass(&mut world, S);
+            assert_eq!(world.hosts[1].sizes().0, 0);
+        }
+        let (mut out, mut read) = (vec![0; 100_000], 0);
+        while let Ok(Some(count)) = world.hosts[1].recv(server, &mut out) {
+            read += count;
+        }
+        drop(out);
+        assert!(read == sent && sent > 500_000, "{read} of {sent}");
+        pass(&mut world, 3 * S);
+        while world.hosts.iter_mut().any(|host| host.poll_event().is_some()) {}
+        let kept = allocated() - before;
+        assert!(kept < 2 * 400 * 1506 + 64 * 1024, "{kept}, gone: {is_gone}");
+    }
+}

@@ -124,7 +124,7 @@ impl Endpoint {
 
     /// Takes the payload of a packet, for the reader who waits for it or for later.
     pub(super) fn take_payload(&mut self, at: u32, flags: Flags, payload: &[u8], landing: &mut Option<Landing<'_>>) {
-        if self.is_read_by_nobody(at, payload) {
+        if self.turns_away(at, payload) {
             return;
         }
         if landing.as_mut().is_some_and(|landing| self.land(at, flags, payload, landing)) {
@@ -139,7 +139,7 @@ impl Endpoint {
 
     /// The same for one that had to wait: it is looked at in place and kept.
     fn take_kept(&mut self, at: u32, flags: Flags, buffer: Buffer) {
-        if self.is_read_by_nobody(at, buffer.bytes()) {
+        if self.turns_away(at, buffer.bytes()) {
             return self.rx_pool.give(buffer);
         }
         let longest = self.longest_to(at);
@@ -162,8 +162,8 @@ impl Endpoint {
         }
     }
 
-    /// Counts a payload for a channel that has no reader any more.
-    fn is_read_by_nobody(&mut self, at: u32, payload: &[u8]) -> bool {
+    /// Counts and drops a payload if its channel has no reader any more.
+    fn turns_away(&mut self, at: u32, payload: &[u8]) -> bool {
         let channel = &mut self.channels[at as usize];
         if !channel.released && channel.failed.is_none() {
             return false;

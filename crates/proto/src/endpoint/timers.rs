@@ -30,6 +30,9 @@ const UNUSED_NS: u64 = 60_000_000_000;
 impl Endpoint {
     /// When [`Endpoint::handle_timeout`] wants to be called next; it may be called earlier.
     pub fn next_timeout(&mut self, now: Time) -> Option<Time> {
+        if !self.pools_stand_in_timers && (self.tx_pool.must_fade() || self.rx_pool.must_fade()) {
+            self.fade_pools(now);
+        }
         while let Some(index) = self.unsettled.pop() {
             self.arm_timers(now, index);
         }
@@ -97,7 +100,10 @@ impl Endpoint {
             && at <= now
         {
             self.timers.pop_first();
-            self.pools_stand_in_timers &= index != POOLS;
+            if index == POOLS {
+                self.pools_stand_in_timers = false;
+                self.fade_pools(now);
+            }
             let Some(association) = self.associations.get_mut(index as usize) else { continue };
             association.timer_at = None;
             let is_alive = match association.phase {
@@ -109,20 +115,16 @@ impl Endpoint {
             }
         }
         self.finish_batch(now);
-        self.fade_pools(now);
     }
 
-    /// Gives back packet memory that nothing has needed lately. After a burst there is always some timer that brings this about, and then the next look is one.
+    /// Gives back packet memory that nothing has needed lately, and sees to it that this is done again when there may be more.
     fn fade_pools(&mut self, now: Time) {
-        let pools = [&mut self.tx_pool, &mut self.rx_pool];
-        let next = pools.into_iter().filter_map(|pool| {
-            pool.fade(now);
-            pool.fades_at()
-        });
-        if let Some(at) = next.min()
+        let next = [self.tx_pool.fade(now), self.rx_pool.fade(now)].into_iter().flatten().min();
+        if let Some(at) = next
             && !std::mem::replace(&mut self.pools_stand_in_timers, true)
         {
-            self.timers.insert((at, POOLS));
+            // Not earlier than now: that would look as if nobody had been there.
+            self.timers.insert((at.max(now), POOLS));
         }
     }
 
