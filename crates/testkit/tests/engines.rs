@@ -102,7 +102,8 @@ fn number(value: &Value) -> u64 {
 #[test]
 fn a_connection_between_hosts_is_listed_at_both_ends_with_what_it_carried() {
     need_box!();
-    let cluster = TestBox::up(&["--hosts", "2"]);
+    // Without a rate a frame is a whole segmented send, of which there are too few to lose one of fifty.
+    let cluster = TestBox::up(&["--hosts", "2", "--rate", "1gbit"]);
     let nobody = ropeway(&cluster, "h1", &["ss"]);
     assert!(!nobody.success() && nobody.stderr.contains("no program runs under Ropeway here"), "{}", nobody.stderr);
     cluster.loss("h2", "2%");

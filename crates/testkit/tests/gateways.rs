@@ -325,19 +325,22 @@ fn goes_on_when_the_default_gateway_is_killed(
     let [sender, receiver] = start(&cluster, &description, &files);
     sender.wait_until("a part is there", LIMIT, || bytes_there(&files) > 4_000_000).expect("in time");
     let before = forwarded(&cluster);
-    assert!(before[0] > 4_000_000, "the numbers say that the first is the default: {before:?}");
-    gateways[0].signal(Signal::KILL);
-    gateways[0].wait(LIMIT).expect("killed");
+    // The numbers say that the first is the default, unless it did not come to answer: the machine may be busy.
+    let default = usize::from(before[1] > before[0]);
+    assert!(before[default] > 4_000_000, "one of them is: {before:?}");
+    gateways[default].signal(Signal::KILL);
+    gateways[default].wait(LIMIT).expect("killed");
     for end in [sender, receiver] {
         let ended = end.succeed(LIMIT);
         assert!(!ended.stderr.contains("lost"), "one and the same connection: {}", ended.stderr);
     }
     files.assert_arrived();
-    let by_second = counted(&cluster, "g2", "forwarded_bytes");
-    println!("{before:?} bytes through both when the first was killed, {by_second} through the second in all");
-    assert!(by_second > files.bytes as u64 / 3, "{by_second}");
+    let other = ["g2", "g1"][default];
+    let by_other = counted(&cluster, other, "forwarded_bytes");
+    println!("{before:?} bytes through both when one was killed, {by_other} through {other} in all");
+    assert!(by_other > files.bytes as u64 / 3, "{by_other}");
     for reason in ["stranger", "shim", "malformed", "hops", "no_route", "returning"] {
-        assert_eq!(counted(&cluster, "g2", &format!("dropped_{reason}")), 0, "{reason}");
+        assert_eq!(counted(&cluster, other, &format!("dropped_{reason}")), 0, "{reason}");
     }
 }
 
