@@ -143,6 +143,7 @@ pub struct Endpoint {
     sealed: SealedBatch,
     opened: Vec<u8>,
     timers: BTreeSet<(Time, u32)>,
+    /// The pools of packet memory have their place among the timers.
     pools_stand_in_timers: bool,
     /// Since when the caller has looked at the clock in time: silence before that says nothing about the peers.
     awake_at: Time,

@@ -208,14 +208,12 @@ impl Pool {
     /// Gives back to the allocator what was not needed lately, if it is time. Says when to call it again, if ever.
     pub fn fade(&mut self, now: Time) -> Option<Time> {
         if self.must_fade() && self.fades_at <= now {
-            if self.free.len() <= self.watermark() {
-                self.most_in_use = [self.in_use, self.most_in_use[0]];
-            }
-            let kept = self.watermark().max(self.free.len().saturating_sub(MOST_FADED));
-            self.free.truncate(kept);
-            let has_more = kept > self.watermark();
+            self.most_in_use = [self.in_use, self.most_in_use[0]];
+            let watermark = self.watermark();
+            self.free.truncate(watermark.max(self.free.len().saturating_sub(MOST_FADED)));
+            let has_more = self.free.len() > watermark;
             self.fades_at = now.after(if has_more { FADES_ON_NS } else { FADES_NS });
-            if kept == WATERMARK {
+            if self.free.len() == WATERMARK {
                 // Nobody comes back for that.
                 self.free.shrink_to_fit();
             }
@@ -298,6 +296,20 @@ mod tests {
         }
         assert_eq!((pool.free.len(), most), (WATERMARK, MOST_FADED));
         assert!(now.since(last) <= 2 * FADES_NS + 2 * FADES_ON_NS, "{}", now.since(last));
+    }
+
+    #[test]
+    fn what_is_kept_beyond_the_watermark_takes_no_longer_to_go_back() {
+        let mut pool = Pool::new(1472, 1 << 24);
+        // Back piece by piece, so that half as many again as were in use at a time are kept.
+        let all: Vec<_> = (0..800).map(|_| pool.take().unwrap()).collect();
+        pool.free.extend((0..300).map(|_| vec![0; pool.buffer_bytes].into_boxed_slice()));
+        all.into_iter().for_each(|buffer| pool.give(buffer));
+        assert_eq!(pool.free.len(), 1100);
+        for fades in 1..=2 {
+            pool.fade(Time::from_nanos(fades * FADES_NS));
+        }
+        assert_eq!(pool.free.len(), WATERMARK);
     }
 
     #[test]
