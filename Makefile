@@ -50,21 +50,26 @@ fuzz:
 	cargo xtask test --for $(FUZZ_SECONDS) --suite unit --suite random --suite faults=hostile
 
 bench: build
-	$(CARGO_TARGET_DIR)/release/ropeway bench pingpong
-	$(CARGO_TARGET_DIR)/release/ropeway bench rate
-	$(CARGO_TARGET_DIR)/release/ropeway bench stream
+	$(PRODUCT)/ropeway bench pingpong
+	$(PRODUCT)/ropeway bench rate
+	$(PRODUCT)/ropeway bench stream
+
+# Compiled by what a training run has shown of it (docs/building.md); `make GUIDED=no ...`: without, in a third of the time.
+export GUIDED ?= yes
+PRODUCT := $(CARGO_TARGET_DIR)/product
 
 .PHONY: build build-library
 build:
-	cargo build --release -p ropeway -p ropeway-preload
+	scripts/setup build
+	cargo xtask build
 
 build-library:
 	cargo build --profile $(PROFILE) --target-dir $(CARGO_TARGET_DIR) -p ropeway-capi
 
 install: build install-library
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/ropeway
-	install -m 755 $(CARGO_TARGET_DIR)/release/ropeway $(DESTDIR)$(PREFIX)/bin/ropeway
-	install -m 644 $(CARGO_TARGET_DIR)/release/libropeway_preload.so $(DESTDIR)$(PREFIX)/lib/ropeway/libropeway_preload.so
+	install -m 755 $(PRODUCT)/ropeway $(DESTDIR)$(PREFIX)/bin/ropeway
+	install -m 644 $(PRODUCT)/libropeway_preload.so $(DESTDIR)$(PREFIX)/lib/ropeway/libropeway_preload.so
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 docs/man/ropeway.1 $(DESTDIR)$(PREFIX)/share/man/man1/ropeway.1
 	install -d $(DESTDIR)$(PREFIX)/share/ropeway

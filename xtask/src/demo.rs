@@ -7,6 +7,7 @@ use crate::Result;
 use crate::figures::row::{Goal, Row};
 use crate::figures::stored::{self, Outcome, Stored};
 use crate::figures::{cases, measure_into};
+use crate::product::Build;
 
 /// What a first look should show; each takes a few seconds.
 const CASES: [&str; 6] = ["redis-c1", "redis-c50", "redis-c50-p16", "iperf3", "iperf3-p8", "pingpong"];
@@ -19,7 +20,7 @@ pub fn run() -> Result<bool> {
     let chosen = CASES.iter().map(|name| cases::find(name)).collect::<Result<Vec<_>>>()?;
     let out = tempfile::tempdir().map_err(|e| format!("cannot create a temporary directory: {e}"))?;
     println!("The same programs over TCP and over Ropeway, in turn; about a minute.");
-    measure_into(out.path(), &chosen, ROUNDS)?;
+    measure_into(out.path(), &chosen, ROUNDS, &Build::Plain)?;
     let cases = CASES.iter().map(|name| Stored::read(&stored::path(out.path(), name))).collect::<Result<Vec<_>>>()?;
     let (text, good) = summary(cases);
     print!("\n{text}");

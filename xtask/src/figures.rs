@@ -17,8 +17,10 @@ mod web;
 mod wire;
 
 use crate::Result;
+use crate::product::Build;
 use bed::Bed;
 use cases::Case;
+use guard::Product;
 use ropeway_testkit::{env, skip};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -109,7 +111,7 @@ fn measure_all(options: &Options) -> Result<bool> {
         Some(dir) => dir.clone(),
         None => env::workspace_root().join("results").join(format!("{}-{}", today()?, commit())),
     };
-    measure_into(&out, &chosen, options.rounds)?;
+    measure_into(&out, &chosen, options.rounds, &Build::installed())?;
     let table = stored::table(&out)?;
     std::fs::write(out.join("table.md"), &table.text).map_err(|e| format!("cannot write the table: {e}"))?;
     print!("{}", table.text);
@@ -117,9 +119,8 @@ fn measure_all(options: &Options) -> Result<bool> {
 }
 
 /// Builds the product and measures the cases; what each gave, or why it gave nothing, is kept in `out`.
-pub fn measure_into(out: &Path, chosen: &[&Case], rounds: u32) -> Result<()> {
-    crate::product::build()?;
-    let commit = commit();
+pub fn measure_into(out: &Path, chosen: &[&Case], rounds: u32, build: &Build) -> Result<()> {
+    let product = Product { dir: build.make()?, description: format!("{} ({})", commit(), build.name()) };
     std::fs::create_dir_all(out).map_err(|e| format!("cannot create {}: {e}", out.display()))?;
     for case in chosen {
         eprintln!("{}: {}", case.name, case.about);
@@ -129,7 +130,7 @@ pub fn measure_into(out: &Path, chosen: &[&Case], rounds: u32) -> Result<()> {
         }
         // Whatever an earlier run left must not pass for this one's result.
         let _ = std::fs::remove_file(stored::path(out, case.name));
-        if let Err(reason) = guard::run(case.name, rounds, out, &commit) {
+        if let Err(reason) = guard::run(case.name, rounds, out, &product) {
             Stored::without_figures(case.name, Outcome::Failed(reason)).write(out)?;
         }
     }

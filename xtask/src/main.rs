@@ -1,4 +1,4 @@
-//! The project's chores: `cargo xtask tidy | test | demo`. `make` calls them; `make help` lists what is worth calling.
+//! The project's chores: `cargo xtask build | tidy | test | demo | figures`. `make` calls them; `make help` lists what is worth calling.
 #![forbid(unsafe_code)]
 
 mod demo;
@@ -15,6 +15,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const USAGE: &str = "\
 usage: cargo xtask <chore>
 
+  build                      what `make install` installs, into `product` of the target directory, compiled by what a training
+                             run has shown of it (docs/building.md); GUIDED=no in the environment: without that
   tidy                       the rules no compiler knows: arrows between crates, file sizes, where `unsafe` may stand,
                              links in the documents, marks of unfinished work, paths of one machine
   test [OPTIONS] [-- ARGS]   build ropeway and its preload, run every suite, print one table and the totals
@@ -34,6 +36,7 @@ usage: cargo xtask <chore>
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match args.split_first() {
+        Some((chore, [])) if chore == "build" => product::install_ready(),
         Some((chore, rest)) if chore == "tidy" && rest.is_empty() => tidy::run(),
         Some((chore, rest)) if chore == "test" => test::run(rest),
         Some((chore, rest)) if chore == "demo" && rest.is_empty() => demo::run(),

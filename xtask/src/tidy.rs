@@ -51,19 +51,19 @@ impl fmt::Display for Finding {
 }
 
 /// All text files of the workspace, read once.
-struct Tree {
+pub(crate) struct Tree {
     root: PathBuf,
-    files: Vec<TextFile>,
+    pub(crate) files: Vec<TextFile>,
 }
 
-struct TextFile {
+pub(crate) struct TextFile {
     /// Relative to the workspace root, with `/`.
-    path: String,
-    text: String,
+    pub(crate) path: String,
+    pub(crate) text: String,
 }
 
 impl Tree {
-    fn read(root: &Path) -> Result<Self> {
+    pub(crate) fn read(root: &Path) -> Result<Self> {
         let mut files = Vec::new();
         collect(root, root, &mut files)?;
         files.sort_by(|a, b| a.path.cmp(&b.path));

@@ -4,8 +4,8 @@
 //! (`PR_SET_CHILD_SUBREAPER`), so also daemons and servers that made sessions of their own stay its descendants; when the case ends, fails, takes too
 //! long, or `figures` itself is interrupted (the guard sees its standard input end), it kills them all and removes their files.
 
-use crate::Result;
 use crate::test::strays;
+use crate::{Result, product};
 use ropeway_testkit::env;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags};
@@ -21,17 +21,28 @@ pub const GUARD_ARG: &str = "--as-guard";
 /// Selects the role of the case.
 pub const CASE_ARG: &str = "--as-case";
 
-/// The commit under measurement, for the description of the machine that `ropeway bench` gives.
+/// The commit under measurement and how it was compiled, for the description of the machine that `ropeway bench` gives.
 const COMMIT_VAR: &str = "ROPEWAY_COMMIT";
 
 /// Longest time for a case. Each is made to take less than 15 s on an idle machine.
 const CASE_LIMIT: Duration = Duration::from_secs(300);
 
+/// What is measured: the directory of its programs, and in words.
+pub struct Product {
+    pub dir: PathBuf,
+    pub description: String,
+}
+
 /// Runs one case under a guard. The error is what the case said last.
-pub fn run(case: &str, rounds: u32, out: &Path, commit: &str) -> std::result::Result<(), String> {
+pub fn run(case: &str, rounds: u32, out: &Path, product: &Product) -> std::result::Result<(), String> {
     let mut command = own_command(GUARD_ARG, case, rounds, out).map_err(|e| e.to_string())?;
     // A group of its own: a Ctrl-C at the terminal must not hit the guard before it has cleaned up.
-    command.env(COMMIT_VAR, commit).stdin(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    command
+        .env(COMMIT_VAR, &product.description)
+        .env(env::BIN_DIR_VAR, &product.dir)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0);
     let guard = command.spawn().map_err(|e| format!("cannot start the guard: {e}"))?;
     // Dropping the pipe is the sign to clean up, so it must live until the guard ended: wait_with_output would close it first.
     let mut guard = guard;
@@ -94,11 +105,12 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// A copy of the program and the preload: they stay the same while somebody builds, and every user can read them.
+    /// A copy of the program, the preload and what measures between hosts: they stay the same while somebody builds, and every user can read them.
     fn stage_product(&self) -> Result<PathBuf> {
         let bin = self.path.join("bin");
         fs::create_dir(&bin)?;
-        for artifact in [env::ropeway(), env::preload()] {
+        let wire = env::bin_dir().join("examples").join(product::WIRE);
+        for artifact in [env::ropeway(), env::preload()].into_iter().chain(wire.is_file().then_some(wire)) {
             let to = bin.join(artifact.file_name().ok_or("an artifact has a name")?);
             fs::copy(&artifact, &to).map_err(|e| format!("cannot copy {}: {e}", artifact.display()))?;
             fs::set_permissions(&to, fs::Permissions::from_mode(0o755))?;

@@ -10,6 +10,7 @@ use ropeway_testkit::boxes::TestBox;
 use ropeway_testkit::env;
 use ropeway_testkit::proc::{Process, command};
 use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -18,17 +19,21 @@ pub(super) const LIMIT: Duration = Duration::from_secs(60);
 /// A server is there when its first client is: connections are tried again for longer than it takes to start.
 pub(super) const START: Duration = Duration::from_millis(400);
 pub(super) const SECONDS: &str = "1";
+/// Our carriers, as the arguments of the program name them.
+const OURS: [&str; 3] = ["udp:", "packet:", "xdp:"];
 /// The cable between the two hosts that goes through no switch.
 const DIRECT: &str = "direct0";
 const DIRECT_ADDRESSES: [&str; 2] = ["10.99.0.1", "10.99.0.2"];
 const DIRECT_MACS: [&str; 2] = ["02:52:57:0f:00:01", "02:52:57:0f:00:02"];
 const PORT: u16 = 7000;
 
-/// Some hosts, and the program that measures between them.
+/// Some hosts, and what measures between them.
 pub(super) struct Hosts<'a> {
     bed: &'a Bed,
     pub(super) hosts: TestBox,
-    program: std::path::PathBuf,
+    /// The program that measures between them: for our carriers as it is installed, for others as a plain build.
+    ours: PathBuf,
+    peers: PathBuf,
 }
 
 /// What the program is told besides its arguments.
@@ -36,13 +41,11 @@ type Environment = [(&'static str, &'static str)];
 
 impl<'a> Hosts<'a> {
     pub(super) fn up(bed: &'a Bed, options: &[&str]) -> Result<Self> {
-        let built = product::cargo().args(["build", "--release", "-p", "ropeway-engine", "--example", "wire"]).status();
-        if !built.is_ok_and(|status| status.success()) {
-            return Err("the example wire does not build: see above".into());
-        }
         bed.note(&command("ropeway", [&["box", "up"], options].concat()));
-        let program = env::target_dir().join("release/examples/wire");
-        Ok(Self { bed, hosts: TestBox::up(options), program })
+        // No training run has weighed the code of other carriers.
+        let peers = product::plain_example(product::WIRE_PACKAGE, product::WIRE)?;
+        let ours = env::bin_dir().join(product::WIRE);
+        Ok(Self { bed, hosts: TestBox::up(options), ours, peers })
     }
 
     /// Two hosts with a veth pair between them: no switch, no rate.
@@ -79,14 +82,17 @@ impl<'a> Hosts<'a> {
         }
     }
 
+    /// `args`: what to do, the carrier with the place of this end, and the rest.
     pub(super) fn program(&self, args: &[&str], cpu: Option<&str>, environment: &Environment) -> Command {
+        let is_ours = args.get(1).is_some_and(|local| OURS.iter().any(|carrier| local.starts_with(carrier)));
+        let path = if is_ours { &self.ours } else { &self.peers };
         let mut program = match cpu {
             Some(cpu) => {
                 let mut taskset = command("taskset", ["-c", cpu]);
-                taskset.arg(&self.program);
+                taskset.arg(path);
                 taskset
             }
-            None => Command::new(&self.program),
+            None => Command::new(path),
         };
         program.args(args).envs(environment.iter().copied());
         program
@@ -253,14 +259,11 @@ pub fn keyed(bed: &Bed) -> Result<Vec<Row>> {
     }
     let key: &'static str = Box::leak(key.display().to_string().into_boxed_str());
     let with_key: &'static Environment = Box::leak(vec![("ROPEWAY_KEY_FILE", key)].into_boxed_slice());
-    let cipher = product::cargo().args(["build", "--release", "-p", "ropeway-proto", "--example", "aead"]).status();
-    if !cipher.is_ok_and(|status| status.success()) {
-        return Err("the example aead does not build: see above".into());
-    }
+    let cipher_program = product::plain_example("ropeway-proto", "aead")?;
     let mut rounds = Rounds::default();
     for _ in 0..bed.rounds() {
         let without = number(&hosts.measure("udp", &["stream"], true, &[])?, "gbit_per_s");
-        let cipher = cipher_alone(bed)?;
+        let cipher = cipher_alone(bed, &cipher_program)?;
         bed.keep(json!({ "without_gbit_per_s": without, "cipher_alone_gbit_per_s": cipher }));
         // One after the other, on the same processor.
         rounds.tcp.push(1.0 / (1.0 / without + 1.0 / cipher));
@@ -275,8 +278,7 @@ pub fn keyed(bed: &Bed) -> Result<Vec<Row>> {
 }
 
 /// What the bare cipher seals of full payloads in a second, in Gbit/s.
-fn cipher_alone(bed: &Bed) -> Result<f64> {
-    let program = env::target_dir().join("release/examples/aead");
+fn cipher_alone(bed: &Bed, program: &Path) -> Result<f64> {
     bed.note(&command("aead", [""; 0]));
     let shown = String::from_utf8_lossy(&Command::new(program).output()?.stdout).into_owned();
     // Payload, "seal", nanoseconds, Gbit/s, and the nanoseconds that the cipher alone takes.

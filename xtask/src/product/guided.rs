@@ -1,0 +1,207 @@
+//! Profile-guided builds (docs/building.md): an instrumented copy of the product runs what the product is for, and the compiler then lays out the code by what ran how often.
+
+use super::{PRODUCT, WIRE, WIRE_PACKAGE, cargo, directory, succeed};
+use crate::Result;
+use crate::tidy::Tree;
+use ropeway_testkit::{DAEMON_SOCKET_VAR, env};
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Below the target directory: the instrumented copy, what it wrote, and the guided product with the records that it was compiled by.
+const TRAINING_DIR: &str = "guided-training";
+const RAW_DIR: &str = "raw";
+const GUIDED_DIR: &str = "guided";
+
+/// Counters that live in the file itself, and so survive whatever ends a process.
+const KEPT_COUNTERS: &str = "-Cllvm-args=-runtime-counter-relocation";
+/// No values of arguments, which cannot be recorded that way; who reads the record has to know.
+const NO_VALUES: &str = "-Cllvm-args=-disable-vp";
+/// Where a process writes its counters: one file for each program or library in it.
+const RAW_FILE: &str = "%c%p-%m.profraw";
+const RAW_FILE_VAR: &str = "LLVM_PROFILE_FILE";
+
+/// The instrumented product's hosts, where there may be some.
+const BOX: [&str; 2] = ["--name", "ropeway-training"];
+
+/// What is run: patterns of `ropeway bench` over all that carries bytes, the peers too, whose code is in the same program. Spinning and not, short messages and long ones.
+const ON_ONE_HOST: [&[&str]; 8] = [
+    &[
+        "pingpong",
+        "--transport",
+        "tcp,tcp-spin,udp,unix,shm,ropeway,ropeway-spin,ropeway-udp",
+        "--size",
+        "1,64,1Ki,32Ki",
+    ],
+    &["pingpong", "--transport", "ropeway-udp:spin=0,cache-line", "--size", "64,1Ki"],
+    &["stream", "--transport", "tcp,unix,shm,ropeway,ropeway-udp", "--size", "64,1400,64Ki,1Mi"],
+    &["rate", "--transport", "tcp,unix,shm,ropeway,ropeway-udp", "--size", "8,64"],
+    &["bidirectional", "--transport", "shm,ropeway,ropeway-udp"],
+    &[
+        "many-one",
+        "--ranks",
+        "5",
+        "--transport",
+        "tcp,ropeway,ropeway-udp,ropeway-udp:spin=0",
+        "--size",
+        "1Ki,64Ki,1Mi",
+    ],
+    &["request-response", "--ranks", "3", "--transport", "tcp,ropeway,ropeway-udp"],
+    &["connections", "--transport", "tcp,ropeway,ropeway-udp"],
+];
+const WITH_A_KEY: [&[&str]; 2] = [&["pingpong", "--size", "64,1Ki"], &["stream", "--size", "1400,64Ki"]];
+const BETWEEN_HOSTS: [&[&str]; 4] = [
+    &["pingpong", "--transport", "ropeway-packet:eth0", "--size", "64,1Ki,64Ki"],
+    &["pingpong", "--transport", "ropeway-packet:eth0,spin=0", "--size", "64,1Ki"],
+    &["stream", "--transport", "ropeway-packet:eth0,ropeway-udp", "--size", "64,1400,64Ki"],
+    &["many-one", "--ranks", "5", "--transport", "ropeway-packet:eth0,ropeway-udp", "--size", "1Ki,64Ki"],
+];
+/// Seconds of each: some thousand messages.
+const EACH: [&str; 4] = ["--rounds", "1", "--seconds", "0.2"];
+
+/// Cargo that compiles all with a record, and its target directory.
+pub fn cargo_with(profile: &Path) -> (Command, PathBuf) {
+    let guide = format!("-Cprofile-use={}", profile.display());
+    cargo_into(GUIDED_DIR, &[&guide, NO_VALUES])
+}
+
+fn cargo_into(dir: &str, flags: &[&str]) -> (Command, PathBuf) {
+    let (mut cargo, target) = (cargo(), env::target_dir().join(dir));
+    // In this form a path may contain spaces.
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f")).env("CARGO_TARGET_DIR", &target);
+    // Always the same selection: a crate's features may depend on it, and on those the names by which the record knows functions.
+    cargo.args(["build", "--release", "--lib", "--bins"]).args(PRODUCT);
+    cargo.args(["-p", WIRE_PACKAGE, "--example", WIRE]);
+    (cargo, target)
+}
+
+/// The record for the sources and the compiler as they are: a new training run if there is none.
+pub fn profile() -> Result<PathBuf> {
+    let merge = profdata()?;
+    let dir = env::target_dir().join(GUIDED_DIR);
+    let profile = dir.join(format!("{:016x}.profdata", stamp()?));
+    if profile.is_file() {
+        return Ok(profile);
+    }
+    directory(&dir)?;
+    let new = train(&merge)?;
+    for record in files_of(&dir, "profdata")? {
+        fs::remove_file(&record).map_err(|e| format!("cannot remove {}: {e}", record.display()))?;
+    }
+    fs::rename(&new, &profile).map_err(|e| format!("cannot rename {}: {e}", new.display()))?;
+    Ok(profile)
+}
+
+/// The compiler's own `llvm-profdata`: another version may not read what this one writes.
+fn profdata() -> Result<PathBuf> {
+    let libraries = rustc(&["--print", "target-libdir"])?;
+    let tool = Path::new(libraries.trim()).parent().map(|dir| dir.join("bin/llvm-profdata"));
+    tool.filter(|tool| tool.is_file()).ok_or_else(|| {
+        "this compiler's llvm-profdata is not here (`rustup component add llvm-tools` installs it)".into()
+    })
+}
+
+fn rustc(args: &[&str]) -> Result<String> {
+    let output = Command::new("rustc").args(args).current_dir(env::workspace_root()).output();
+    let output = output.map_err(|e| format!("cannot run rustc: {e}"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A number that changes with all that a record depends on.
+fn stamp() -> Result<u64> {
+    let tree = Tree::read(&env::workspace_root())?;
+    let is_source = |path: &str| path.starts_with("crates/") || path.starts_with("Cargo.") || path == file!();
+    let mut hasher = DefaultHasher::new();
+    rustc(&["-vV"])?.hash(&mut hasher);
+    for file in tree.files.iter().filter(|file| is_source(&file.path)) {
+        (&file.path, &file.text).hash(&mut hasher);
+    }
+    Ok(hasher.finish())
+}
+
+/// Builds the instrumented copy, runs it, and merges what it wrote.
+fn train(merge: &Path) -> Result<PathBuf> {
+    let training = env::target_dir().join(TRAINING_DIR);
+    let raw = training.join(RAW_DIR);
+    let _ = fs::remove_dir_all(&raw);
+    directory(&raw)?;
+    eprintln!("building a copy that records what runs how often, once for these sources");
+    let generate = format!("-Cprofile-generate={}", raw.display());
+    let (mut cargo, target) = cargo_into(TRAINING_DIR, &[&generate, KEPT_COUNTERS, NO_VALUES]);
+    // What runs while it is built is not what it is for.
+    cargo.env(RAW_FILE_VAR, "/dev/null");
+    succeed(&mut cargo, "the instrumented ropeway does not build")?;
+    Trainee { program: target.join("release/ropeway"), dir: &training }.run_all()?;
+
+    let merged = training.join("merged.profdata");
+    let mut command = Command::new(merge);
+    command.arg("merge").arg("-o").arg(&merged).args(files_of(&raw, "profraw")?);
+    succeed(&mut command, "what the training run wrote cannot be merged")?;
+    let _ = fs::remove_dir_all(&raw);
+    Ok(merged)
+}
+
+/// The instrumented copy, with a rendezvous of its own.
+struct Trainee<'a> {
+    program: PathBuf,
+    dir: &'a Path,
+}
+
+impl Trainee<'_> {
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(args).env(RAW_FILE_VAR, self.dir.join(RAW_DIR).join(RAW_FILE));
+        command.env(DAEMON_SOCKET_VAR, format!("ropeway-training/{}", std::process::id()));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    /// Whether it did what it was told.
+    fn does(&self, args: &[&str]) -> bool {
+        self.command(args).status().is_ok_and(|status| status.success())
+    }
+
+    /// What cannot run here is only not learnt from.
+    fn bench(&self, pattern: &[&str], more: &[&str]) {
+        if !self.does(&[&["bench"], pattern, more, &EACH].concat()) {
+            eprintln!(
+                "this part of the training run did not run: ropeway bench {}",
+                [pattern, more].concat().join(" ")
+            );
+        }
+    }
+
+    fn run_all(&self) -> Result<()> {
+        eprintln!("running it");
+        for pattern in ON_ONE_HOST {
+            self.bench(pattern, &[]);
+        }
+        let key = self.dir.join("key");
+        let _ = fs::remove_file(&key);
+        let key = key.display().to_string();
+        if !self.does(&["key", "new", &key]) {
+            return Err("the instrumented ropeway makes no key".into());
+        }
+        for pattern in WITH_A_KEY {
+            self.bench(pattern, &["--transport", &format!("ropeway-udp:key={key}")]);
+        }
+        if self.does(&[&["box", "up", "--hosts", "5", "--wire-frames"], &BOX[..]].concat()) {
+            for pattern in BETWEEN_HOSTS {
+                self.bench(pattern, &[&format!("--box={}", BOX[1])]);
+            }
+            self.does(&[&["box", "down"], &BOX[..]].concat());
+        } else {
+            eprintln!("nothing over raw Ethernet frames in it: that needs root");
+        }
+        self.does(&["daemon", "stop"]);
+        Ok(())
+    }
+}
+
+/// The files in a directory that have this extension.
+fn files_of(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(dir).map_err(|e| format!("cannot read {}: {e}", dir.display()))?;
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    Ok(paths.filter(|path| path.extension().is_some_and(|found| found == extension)).collect())
+}
