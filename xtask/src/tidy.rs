@@ -109,7 +109,7 @@ pub fn run() -> Result<bool> {
 }
 
 #[cfg(test)]
-mod fixture {
+pub(crate) mod fixture {
     use super::*;
 
     /// A tree made of (path, text) pairs.
@@ -119,7 +119,7 @@ mod fixture {
     }
 
     /// The findings as text.
-    pub fn shown(findings: &[Finding]) -> Vec<String> {
+    pub(super) fn shown(findings: &[Finding]) -> Vec<String> {
         findings.iter().map(Finding::to_string).collect()
     }
 }

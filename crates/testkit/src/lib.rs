@@ -38,6 +38,7 @@ pub mod servers;
 pub mod skip;
 pub mod slurm;
 mod stats;
+pub mod training;
 mod world;
 
 pub use stats::{Bells, ByDirection, BytesByCarrier, Spins, Stats, parse_stats};

@@ -3,7 +3,7 @@
 use super::{PRODUCT, WIRE, WIRE_PACKAGE, cargo, directory, succeed};
 use crate::Result;
 use crate::tidy::Tree;
-use ropeway_testkit::{DAEMON_SOCKET_VAR, env};
+use ropeway_testkit::{DAEMON_SOCKET_VAR, env, skip, training};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -22,43 +22,10 @@ const NO_VALUES: &str = "-Cllvm-args=-disable-vp";
 const RAW_FILE: &str = "%c%p-%m.profraw";
 const RAW_FILE_VAR: &str = "LLVM_PROFILE_FILE";
 
-/// The instrumented product's hosts, where there may be some.
-const BOX: [&str; 2] = ["--name", "ropeway-training"];
-
-/// What is run: patterns of `ropeway bench` over all that carries bytes, the peers too, whose code is in the same program. Spinning and not, short messages and long ones.
-const ON_ONE_HOST: [&[&str]; 8] = [
-    &[
-        "pingpong",
-        "--transport",
-        "tcp,tcp-spin,udp,unix,shm,ropeway,ropeway-spin,ropeway-udp",
-        "--size",
-        "1,64,1Ki,32Ki",
-    ],
-    &["pingpong", "--transport", "ropeway-udp:spin=0,cache-line", "--size", "64,1Ki"],
-    &["stream", "--transport", "tcp,unix,shm,ropeway,ropeway-udp", "--size", "64,1400,64Ki,1Mi"],
-    &["rate", "--transport", "tcp,unix,shm,ropeway,ropeway-udp", "--size", "8,64"],
-    &["bidirectional", "--transport", "shm,ropeway,ropeway-udp"],
-    &[
-        "many-one",
-        "--ranks",
-        "5",
-        "--transport",
-        "tcp,ropeway,ropeway-udp,ropeway-udp:spin=0",
-        "--size",
-        "1Ki,64Ki,1Mi",
-    ],
-    &["request-response", "--ranks", "3", "--transport", "tcp,ropeway,ropeway-udp"],
-    &["connections", "--transport", "tcp,ropeway,ropeway-udp"],
-];
-const WITH_A_KEY: [&[&str]; 2] = [&["pingpong", "--size", "64,1Ki"], &["stream", "--size", "1400,64Ki"]];
-const BETWEEN_HOSTS: [&[&str]; 4] = [
-    &["pingpong", "--transport", "ropeway-packet:eth0", "--size", "64,1Ki,64Ki"],
-    &["pingpong", "--transport", "ropeway-packet:eth0,spin=0", "--size", "64,1Ki"],
-    &["stream", "--transport", "ropeway-packet:eth0,ropeway-udp", "--size", "64,1400,64Ki"],
-    &["many-one", "--ranks", "5", "--transport", "ropeway-packet:eth0,ropeway-udp", "--size", "1Ki,64Ki"],
-];
-/// Seconds of each: some thousand messages.
-const EACH: [&str; 4] = ["--rounds", "1", "--seconds", "0.2"];
+/// The instrumented copy's hosts, where there may be some.
+const BOX: &str = "ropeway-training";
+/// Seconds of each part: some thousand messages.
+const SECONDS: &str = "0.2";
 
 /// Cargo that compiles all with a record, and its target directory.
 pub fn cargo_with(profile: &Path) -> (Command, PathBuf) {
@@ -110,14 +77,19 @@ fn rustc(args: &[&str]) -> Result<String> {
 
 /// A number that changes with all that a record depends on.
 fn stamp() -> Result<u64> {
-    let tree = Tree::read(&env::workspace_root())?;
-    let is_source = |path: &str| path.starts_with("crates/") || path.starts_with("Cargo.") || path == file!();
+    Ok(stamp_of(&rustc(&["-vV"])?, &Tree::read(&env::workspace_root())?))
+}
+
+fn stamp_of(compiler: &str, tree: &Tree) -> u64 {
+    let is_source = |path: &str| {
+        (path.starts_with("crates/") && !path.contains("/tests/")) || path.starts_with("Cargo.") || path == file!()
+    };
     let mut hasher = DefaultHasher::new();
-    rustc(&["-vV"])?.hash(&mut hasher);
+    compiler.hash(&mut hasher);
     for file in tree.files.iter().filter(|file| is_source(&file.path)) {
         (&file.path, &file.text).hash(&mut hasher);
     }
-    Ok(hasher.finish())
+    hasher.finish()
 }
 
 /// Builds the instrumented copy, runs it, and merges what it wrote.
@@ -163,36 +135,38 @@ impl Trainee<'_> {
     }
 
     /// What cannot run here is only not learnt from.
-    fn bench(&self, pattern: &[&str], more: &[&str]) {
-        if !self.does(&[&["bench"], pattern, more, &EACH].concat()) {
-            eprintln!(
-                "this part of the training run did not run: ropeway bench {}",
-                [pattern, more].concat().join(" ")
-            );
+    fn runs(&self, parts: Vec<Vec<String>>) {
+        for part in parts {
+            let args: Vec<&str> = part.iter().map(String::as_str).collect();
+            if !self.does(&args) {
+                eprintln!(
+                    "this part of the training run failed, and nothing is learnt from it: ropeway {}",
+                    part.join(" ")
+                );
+            }
         }
     }
 
     fn run_all(&self) -> Result<()> {
         eprintln!("running it");
-        for pattern in ON_ONE_HOST {
-            self.bench(pattern, &[]);
-        }
         let key = self.dir.join("key");
         let _ = fs::remove_file(&key);
-        let key = key.display().to_string();
-        if !self.does(&["key", "new", &key]) {
+        if !self.does(&["key", "new", &key.display().to_string()]) {
             return Err("the instrumented ropeway makes no key".into());
         }
-        for pattern in WITH_A_KEY {
-            self.bench(pattern, &["--transport", &format!("ropeway-udp:key={key}")]);
-        }
-        if self.does(&[&["box", "up", "--hosts", "5", "--wire-frames"], &BOX[..]].concat()) {
-            for pattern in BETWEEN_HOSTS {
-                self.bench(pattern, &[&format!("--box={}", BOX[1])]);
+        self.runs(training::on_one_host(&key, SECONDS));
+        if skip::is_root() {
+            // One that was broken off may have left its hosts.
+            self.does(&["box", "down", "--name", BOX]);
+            let hosts = training::HOSTS.to_string();
+            if self.does(&["box", "up", "--name", BOX, "--hosts", &hosts, "--wire-frames"]) {
+                self.runs(training::between_hosts(BOX, SECONDS));
+            } else {
+                eprintln!("`ropeway box up` failed: nothing is learnt of raw Ethernet frames");
             }
-            self.does(&[&["box", "down"], &BOX[..]].concat());
+            self.does(&["box", "down", "--name", BOX]);
         } else {
-            eprintln!("nothing over raw Ethernet frames in it: that needs root");
+            eprintln!("nothing is learnt of raw Ethernet frames: that needs root");
         }
         self.does(&["daemon", "stop"]);
         Ok(())
@@ -204,4 +178,35 @@ fn files_of(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(dir).map_err(|e| format!("cannot read {}: {e}", dir.display()))?;
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     Ok(paths.filter(|path| path.extension().is_some_and(|found| found == extension)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::fixture::tree;
+
+    #[test]
+    fn a_record_stands_for_one_compiler_and_one_state_of_the_sources() {
+        let files = [("crates/a/src/lib.rs", "fn a() {}"), ("Cargo.lock", "version = 4"), ("docs/a.md", "A.")];
+        let stamp = stamp_of("1.95", &tree(&files));
+        assert_eq!(stamp_of("1.95", &tree(&files)), stamp);
+        assert_ne!(stamp_of("1.96", &tree(&files)), stamp);
+        let changed = |at: usize| {
+            let mut files = files;
+            files[at].1 = "changed";
+            stamp_of("1.95", &tree(&files))
+        };
+        assert_ne!(changed(0), stamp);
+        assert_ne!(changed(1), stamp, "what it is linked with");
+        assert_eq!(changed(2), stamp, "documents");
+    }
+
+    #[test]
+    fn only_what_processes_wrote_is_merged() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for name in ["1-a.profraw", "key", "2-b.profraw"] {
+            fs::write(dir.path().join(name), "").expect("written");
+        }
+        assert_eq!(files_of(dir.path(), "profraw").expect("read").len(), 2);
+    }
 }
