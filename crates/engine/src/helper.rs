@@ -1,6 +1,6 @@
 //! The helper thread: keeps time and answers while no call polls.
 //!
-//! It never competes with callers. While calls come and go it looks once a millisecond, or every 4 where that has always been in vain, whether somebody has
+//! It never competes with callers. While calls come and go it looks once a millisecond, or every 4 where that has always been in vain (16 on a machine with more to run than processors), whether somebody has
 //! taken care since; when nobody has, it takes over and sleeps on the links like a caller would. While a call sleeps there itself, the helper is parked. So a
 //! process without traffic uses no processor time, and a program that computes between its calls still acknowledges within a millisecond or two.
 
@@ -24,6 +24,8 @@ const FLOOD_CALLS: u64 = 100;
 const STEADY: Duration = Duration::from_millis(250);
 /// ... and while somebody polls, or has lately and calls all the time, it looks more seldom. A program that begins to compute after that answers so late, and a tick, once.
 const LONG_TICK: Duration = Duration::from_millis(4);
+/// The same where more threads want to run than there are processors: each wake-up takes one from somebody, and whoever waits for this program waits for others anyway.
+const CROWDED_TICK: Duration = Duration::from_millis(16);
 /// After so many ticks with the same caller polling the helper parks itself.
 const TICKS_TO_PARK: u32 = 4;
 
@@ -78,17 +80,21 @@ fn tick(inner: &Inner, calls: u64) -> Duration {
         (true, false) => Polls::Lately,
         (false, false) => Polls::Never,
     };
-    rest(polls, inner.is_waited_beside(), inner.is_in_a_hurry(), calls, inner.needless_for())
+    let steady = (inner.needless_for() >= STEADY).then_some(match inner.is_crowded() {
+        true => (CROWDED_TICK, MANY_CALLS),
+        false => (LONG_TICK, FLOOD_CALLS),
+    });
+    rest(polls, inner.is_waited_beside(), inner.is_in_a_hurry(), calls, steady)
 }
 
-fn rest(polls: Polls, is_awaited: bool, is_urgent: bool, calls: u64, needless_for: Duration) -> Duration {
-    let is_steady = needless_for >= STEADY;
-    match polls {
+/// `steady`: in a program that has not needed the helper, the longer tick, and the calls since the last one that prove that others will come.
+fn rest(polls: Polls, is_awaited: bool, is_urgent: bool, calls: u64, steady: Option<(Duration, u64)>) -> Duration {
+    match (polls, steady) {
         // Who polls now does it for all.
-        Polls::Now if is_steady => LONG_TICK,
-        Polls::Now => TICK,
+        (Polls::Now, Some((tick, _))) => tick,
+        (Polls::Now, None) => TICK,
         // A wake-up that meets the caller between two waits says no more than one that meets it in a wait.
-        Polls::Lately if is_steady && calls >= FLOOD_CALLS => LONG_TICK,
+        (Polls::Lately, Some((tick, proof))) if calls >= proof => tick,
         _ if is_awaited && calls < MANY_CALLS || is_urgent && calls < FLOOD_CALLS => SHORT_TICK,
         _ => TICK,
     }
@@ -122,13 +128,17 @@ mod tests {
     #[test]
     fn the_helper_rests_long_only_where_nothing_has_needed_it() {
         // A server's thread in `accept` waits all the time.
-        let rest_at = |polls, needless_for| rest(polls, true, true, 1, needless_for);
-        assert_eq!(rest_at(Polls::Now, STEADY), LONG_TICK);
-        assert_eq!(rest_at(Polls::Now, STEADY / 2), TICK);
-        assert_eq!(rest_at(Polls::Lately, STEADY), SHORT_TICK, "nobody polls, and somebody waits");
-        assert_eq!(rest(Polls::Lately, true, true, FLOOD_CALLS, STEADY), LONG_TICK, "the next wait is near");
-        assert_eq!(rest(Polls::Lately, true, true, FLOOD_CALLS, STEADY / 2), TICK);
-        assert_eq!(rest(Polls::Never, false, true, 1, STEADY), SHORT_TICK, "what was kept back leaves");
-        assert_eq!(rest(Polls::Never, true, true, FLOOD_CALLS, STEADY), TICK, "the next call is near");
+        let rest_at = |polls, steady| rest(polls, true, true, 1, steady);
+        let steady = Some((LONG_TICK, FLOOD_CALLS));
+        assert_eq!(rest_at(Polls::Now, steady), LONG_TICK);
+        assert_eq!(rest_at(Polls::Now, None), TICK);
+        assert_eq!(rest_at(Polls::Lately, steady), SHORT_TICK, "nobody polls, and somebody waits");
+        assert_eq!(rest(Polls::Lately, true, true, FLOOD_CALLS, steady), LONG_TICK, "the next wait is near");
+        assert_eq!(rest(Polls::Lately, true, true, FLOOD_CALLS, None), TICK);
+        let in_a_crowd = Some((CROWDED_TICK, MANY_CALLS));
+        assert_eq!(rest(Polls::Lately, true, true, MANY_CALLS, in_a_crowd), CROWDED_TICK);
+        assert_eq!(rest(Polls::Lately, true, true, MANY_CALLS - 1, in_a_crowd), SHORT_TICK);
+        assert_eq!(rest(Polls::Never, false, true, 1, steady), SHORT_TICK, "what was kept back leaves");
+        assert_eq!(rest(Polls::Never, true, true, FLOOD_CALLS, steady), TICK, "the next call is near");
     }
 }

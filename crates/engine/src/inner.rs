@@ -39,6 +39,8 @@ pub(crate) struct Inner {
     beside: AtomicU32,
     /// The last call left a timer behind that is due soon.
     hurry: AtomicBool,
+    /// When somebody went to sleep last, the machine had more to run than processors.
+    crowded: AtomicBool,
     /// A caller polls.
     polled: AtomicBool,
     /// One has, since the helper asked last.
@@ -71,6 +73,7 @@ impl Inner {
             needed_at: AtomicU64::new(0),
             beside: AtomicU32::new(0),
             hurry: AtomicBool::new(false),
+            crowded: AtomicBool::new(false),
             polled: AtomicBool::new(false),
             was_polled: AtomicBool::new(false),
             helper: OnceLock::new(),
@@ -176,6 +179,10 @@ impl Inner {
         }
     }
 
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.crowded.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn is_polled(&self) -> bool {
         self.polled.load(Ordering::Relaxed)
     }
@@ -272,6 +279,7 @@ impl Inner {
         }
         let flags = if core.is_full() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let bell = self.bell(&core);
+        self.crowded.store(core.spin.was_crowded(), Ordering::Relaxed);
         core.sleeps += 1;
         let own = core.sleeps;
         core.sleeps_until = Some(until.unwrap_or(Time::from_nanos(u64::MAX)));

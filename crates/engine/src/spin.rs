@@ -112,6 +112,11 @@ impl Spin {
         self.crowd.is_there()
     }
 
+    /// The same when it was counted last.
+    pub fn was_crowded(&self) -> bool {
+        self.crowd.is_there()
+    }
+
     /// Threads of the whole machine that run or could run. 0 when `/proc` cannot be read.
     fn runnable(&mut self) -> u32 {
         if self.loadavg.is_none() {
