@@ -16,8 +16,8 @@ mod tools;
 mod web;
 mod wire;
 
-use crate::Result;
 use crate::product::Build;
+use crate::{Result, product};
 use bed::Bed;
 use cases::Case;
 use guard::Product;
@@ -111,7 +111,11 @@ fn measure_all(options: &Options) -> Result<bool> {
         Some(dir) => dir.clone(),
         None => env::workspace_root().join("results").join(format!("{}-{}", today()?, commit())),
     };
-    measure_into(&out, &chosen, options.rounds, &Build::installed())?;
+    let build = Build::installed();
+    if matches!(build, Build::Plain) {
+        product::plain_example(product::WIRE_PACKAGE, product::WIRE)?;
+    }
+    measure_into(&out, &chosen, options.rounds, &build)?;
     let table = stored::table(&out)?;
     std::fs::write(out.join("table.md"), &table.text).map_err(|e| format!("cannot write the table: {e}"))?;
     print!("{}", table.text);

@@ -50,15 +50,10 @@ impl Build {
         })
     }
 
-    /// Compiles `ropeway`, its preload and, among the examples, `wire`. Says where they are.
+    /// Compiles `ropeway` and its preload, and says where they are. A guided build has the example `wire` as well.
     pub fn make(&self) -> Result<PathBuf> {
-        let (mut cargo, target) = match self {
-            Self::Plain => {
-                plain_example(WIRE_PACKAGE, WIRE)?;
-                return build();
-            }
-            Self::Guided(profile) => guided::cargo_with(profile),
-        };
+        let Self::Guided(profile) = self else { return build() };
+        let (mut cargo, target) = guided::cargo_with(profile);
         succeed(&mut cargo, "ropeway does not build with what a training run has shown of it")?;
         Ok(target.join("release"))
     }

@@ -109,7 +109,7 @@ impl Spin {
             self.counted_at = now;
             self.crowd = self.crowd.after(self.runnable(), self.online);
         }
-        self.crowd.is_there()
+        self.was_crowded()
     }
 
     /// The same when it was counted last.
