@@ -54,7 +54,7 @@ bench: build
 	$(PRODUCT)/ropeway bench rate
 	$(PRODUCT)/ropeway bench stream
 
-# Compiled by what a training run has shown of it (docs/building.md); `make GUIDED=no ...`: without, in a third of the time.
+# Compiled by what a training run has shown of it (docs/building.md); `make GUIDED=no ...`: without, in half of the time.
 export GUIDED ?= yes
 PRODUCT := $(CARGO_TARGET_DIR)/product
 
