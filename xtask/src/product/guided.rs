@@ -35,12 +35,19 @@ pub fn cargo_with(profile: &Path) -> (Command, PathBuf) {
 
 fn cargo_into(dir: &str, flags: &[&str]) -> (Command, PathBuf) {
     let (mut cargo, target) = (cargo(), env::target_dir().join(dir));
+    let own = own_flags();
+    let flags: Vec<&str> = own.split_whitespace().chain(flags.iter().copied()).collect();
     // In this form a path may contain spaces.
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f")).env("CARGO_TARGET_DIR", &target);
     // Always the same selection: a crate's features may depend on it, and on those the names by which the record knows functions.
     cargo.args(["build", "--release", "--lib", "--bins"]).args(PRODUCT);
     cargo.args(["-p", WIRE_PACKAGE, "--example", WIRE]);
     (cargo, target)
+}
+
+/// What whoever builds wants of the compiler besides.
+fn own_flags() -> String {
+    std::env::var("RUSTFLAGS").unwrap_or_default()
 }
 
 /// The record for the sources and the compiler as they are: a new training run if there is none.
@@ -77,7 +84,8 @@ fn rustc(args: &[&str]) -> Result<String> {
 
 /// A number that changes with all that a record depends on.
 fn stamp() -> Result<u64> {
-    Ok(stamp_of(&rustc(&["-vV"])?, &Tree::read(&env::workspace_root())?))
+    let compiler = rustc(&["-vV"])? + &own_flags();
+    Ok(stamp_of(&compiler, &Tree::read(&env::workspace_root())?))
 }
 
 fn stamp_of(compiler: &str, tree: &Tree) -> u64 {
