@@ -78,11 +78,7 @@ pub fn install_ready() -> Result<bool> {
     let (made, ready) = (Build::installed().make()?, env::target_dir().join(PRODUCT_DIR));
     directory(&ready)?;
     for name in INSTALLED {
-        // By a new name, so that who runs the old one keeps it.
-        let (from, to, new) = (made.join(name), ready.join(name), ready.join(format!("{name}.new")));
-        std::fs::copy(&from, &new)
-            .and_then(|_| std::fs::rename(&new, &to))
-            .map_err(|e| format!("cannot copy {} to {}: {e}", from.display(), to.display()))?;
+        env::install(&made.join(name), &ready.join(name));
     }
     Ok(true)
 }

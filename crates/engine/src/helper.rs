@@ -80,14 +80,15 @@ fn tick(inner: &Inner, calls: u64) -> Duration {
         (true, false) => Polls::Lately,
         (false, false) => Polls::Never,
     };
-    let steady = (inner.needless_for() >= STEADY).then_some(match inner.is_crowded() {
-        true => (CROWDED_TICK, MANY_CALLS),
-        false => (LONG_TICK, FLOOD_CALLS),
-    });
+    let steady = steady(inner.needless_for(), inner.is_crowded());
     rest(polls, inner.is_waited_beside(), inner.is_in_a_hurry(), calls, steady)
 }
 
-/// `steady`: in a program that has not needed the helper, the longer tick, and the calls since the last one that prove that others will come.
+/// In a program that has not needed the helper: the longer tick, and the calls since the last one that prove that others will come.
+fn steady(needless_for: Duration, is_crowded: bool) -> Option<(Duration, u64)> {
+    (needless_for >= STEADY).then_some(if is_crowded { (CROWDED_TICK, MANY_CALLS) } else { (LONG_TICK, FLOOD_CALLS) })
+}
+
 fn rest(polls: Polls, is_awaited: bool, is_urgent: bool, calls: u64, steady: Option<(Duration, u64)>) -> Duration {
     match (polls, steady) {
         // Who polls now does it for all.
@@ -128,17 +129,25 @@ mod tests {
     #[test]
     fn the_helper_rests_long_only_where_nothing_has_needed_it() {
         // A server's thread in `accept` waits all the time.
-        let rest_at = |polls, steady| rest(polls, true, true, 1, steady);
-        let steady = Some((LONG_TICK, FLOOD_CALLS));
-        assert_eq!(rest_at(Polls::Now, steady), LONG_TICK);
-        assert_eq!(rest_at(Polls::Now, None), TICK);
-        assert_eq!(rest_at(Polls::Lately, steady), SHORT_TICK, "nobody polls, and somebody waits");
-        assert_eq!(rest(Polls::Lately, true, true, FLOOD_CALLS, steady), LONG_TICK, "the next wait is near");
-        assert_eq!(rest(Polls::Lately, true, true, FLOOD_CALLS, None), TICK);
-        let in_a_crowd = Some((CROWDED_TICK, MANY_CALLS));
-        assert_eq!(rest(Polls::Lately, true, true, MANY_CALLS, in_a_crowd), CROWDED_TICK);
-        assert_eq!(rest(Polls::Lately, true, true, MANY_CALLS - 1, in_a_crowd), SHORT_TICK);
-        assert_eq!(rest(Polls::Never, false, true, 1, steady), SHORT_TICK, "what was kept back leaves");
-        assert_eq!(rest(Polls::Never, true, true, FLOOD_CALLS, steady), TICK, "the next call is near");
+        let rest_at = |polls, needless_for| rest(polls, true, true, 1, steady(needless_for, false));
+        assert_eq!(rest_at(Polls::Now, STEADY), LONG_TICK);
+        assert_eq!(rest_at(Polls::Now, STEADY / 2), TICK);
+        assert_eq!(rest_at(Polls::Lately, STEADY), SHORT_TICK, "nobody polls, and somebody waits");
+        let in_flood = |polls, needless_for| rest(polls, true, true, FLOOD_CALLS, steady(needless_for, false));
+        assert_eq!(in_flood(Polls::Lately, STEADY), LONG_TICK, "the next wait is near");
+        assert_eq!(in_flood(Polls::Lately, STEADY / 2), TICK);
+        assert_eq!(in_flood(Polls::Never, STEADY), TICK, "the next call is near");
+        let kept_back = rest(Polls::Never, false, true, 1, steady(STEADY, false));
+        assert_eq!(kept_back, SHORT_TICK, "what was kept back leaves");
+    }
+
+    #[test]
+    fn in_a_crowd_it_rests_longer_after_fewer_calls() {
+        let rest_at = |polls, calls, needless_for| rest(polls, true, true, calls, steady(needless_for, true));
+        assert_eq!(rest_at(Polls::Now, 1, STEADY), CROWDED_TICK);
+        assert_eq!(rest_at(Polls::Now, 1, STEADY / 2), TICK);
+        assert_eq!(rest_at(Polls::Lately, MANY_CALLS, STEADY), CROWDED_TICK);
+        assert_eq!(rest_at(Polls::Lately, MANY_CALLS - 1, STEADY), SHORT_TICK);
+        assert_eq!(rest_at(Polls::Lately, MANY_CALLS, STEADY / 2), SHORT_TICK);
     }
 }

@@ -39,7 +39,7 @@ pub(crate) struct Inner {
     beside: AtomicU32,
     /// The last call left a timer behind that is due soon.
     hurry: AtomicBool,
-    /// When somebody went to sleep last, the machine had more to run than processors.
+    /// When the last call that had polled left, the machine had more to run than processors.
     crowded: AtomicBool,
     /// A caller polls.
     polled: AtomicBool,
@@ -279,7 +279,6 @@ impl Inner {
         }
         let flags = if core.is_full() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let bell = self.bell(&core);
-        self.crowded.store(core.spin.was_crowded(), Ordering::Relaxed);
         core.sleeps += 1;
         let own = core.sleeps;
         core.sleeps_until = Some(until.unwrap_or(Time::from_nanos(u64::MAX)));
@@ -321,6 +320,7 @@ impl Inner {
     pub(crate) fn leave(&self, core: &mut Core, now: Time) {
         self.note_left();
         self.note_polled(false);
+        self.crowded.store(core.spin.was_crowded(), Ordering::Relaxed);
         core.poller = Poller::Nobody;
         core.waiters.wake_one(now);
         // Event loops have the helper poll for them; and who slept for so long that it was parked has proved nothing.

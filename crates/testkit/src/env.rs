@@ -202,7 +202,7 @@ impl CProgram {
     }
 }
 
-/// Copies a program that a test is going to run. Another process writes it: a child of another test could hold a descriptor of ours for a moment, and what is open
+/// Copies a program that is going to be run. Another process writes it: a child of another test could hold a descriptor of ours for a moment, and what is open
 /// for writing cannot be run ("Text file busy").
 pub fn install(from: &Path, to: &Path) {
     let copied = Command::new("install").arg("-m755").arg(from).arg(to).status().expect("coreutils");
