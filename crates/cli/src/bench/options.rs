@@ -389,11 +389,25 @@ impl Options {
         for list in &self.transports {
             specs.extend(Spec::list(list)?);
         }
+        share_no_device(&specs)?;
         match specs.iter().find(|spec| !floor::measures(spec.kind, pattern)) {
             Some(wrong) => Err(format!("the transport {wrong} has no {} measurement", pattern::name(pattern))),
             None => Ok(specs),
         }
     }
+}
+
+/// The ranks of all transports are there all the time, and of two engines on a device one would take the other's packets.
+fn share_no_device(specs: &[Spec]) -> Result<(), String> {
+    for (at, spec) in specs.iter().enumerate() {
+        let Some(device) = spec.device() else { continue };
+        if let Some(other) = specs[..at].iter().find(|other| other.device() == Some(device)) {
+            return Err(format!(
+                "{other} and {spec} both want the device {device} for themselves: measure them in two runs"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// A host of `--hosts`.
@@ -438,6 +452,18 @@ mod tests {
         assert!(duration("s").is_err() && duration("-1s").is_err());
         assert_eq!((part("2%"), part("0.5")), (Ok(0.02), Ok(0.5)));
         assert!(part("0%").is_err() && part("200%").is_err());
+    }
+
+    #[test]
+    fn a_device_is_for_one_transport() {
+        let check = |list: &str| share_no_device(&Spec::list(list).expect("transports"));
+        assert_eq!(
+            check("tcp,tcp:bbr,ropeway-udp,ropeway-udp:spin=0,ropeway-packet,ropeway-packet:eth1,spin=0"),
+            Ok(())
+        );
+        let error = check("ropeway-packet,tcp,ropeway-packet:spin=0").expect_err("eth0 twice");
+        assert!(error.starts_with("ropeway-packet and ropeway-packet:spin=0 both want the device eth0"), "{error}");
+        assert!(check("ropeway-xdp:eth1,ropeway-packet:eth1,spin=0").is_err());
     }
 
     #[test]

@@ -133,6 +133,13 @@ impl Spec {
         Spec { kind, options: String::new() }
     }
 
+    /// The network device that its ranks take for themselves, where each is alone on its host: two such transports cannot be measured in one run.
+    pub fn device(&self) -> Option<&str> {
+        let is_raw = matches!(self.kind, Kind::RopewayPacket | Kind::RopewayXdp);
+        let named = self.options.split(',').next().filter(|part| !part.is_empty() && !part.contains('='));
+        is_raw.then(|| named.unwrap_or(USUAL_DEVICE))
+    }
+
     /// Reads a list such as `tcp,tcp:bbr,udp`. A comma in front of `name=` continues the options of the one before.
     pub fn list(text: &str) -> Result<Vec<Spec>, String> {
         let mut joined: Vec<String> = Vec::new();
@@ -260,7 +267,8 @@ fn wire_options(spec: &Spec, setting: &Setting) -> Result<wire::Options, Failure
     let mut parts = spec.options.split(',').filter(|part| !part.is_empty()).peekable();
     let over = match spec.kind {
         Kind::RopewayPacket | Kind::RopewayXdp => {
-            let device = parts.next_if(|part| !part.contains('=')).unwrap_or(USUAL_DEVICE).to_owned();
+            parts.next_if(|part| !part.contains('='));
+            let device = spec.device().unwrap_or(USUAL_DEVICE).to_owned();
             if spec.kind == Kind::RopewayXdp { wire::Over::Xdp(device) } else { wire::Over::Packet(device) }
         }
         _ => {
