@@ -92,6 +92,7 @@ fn what_cannot_be_measured_is_refused_with_the_reason() {
     refused(&["stream", "--seconds", "0"], "above 0");
     refused(&["pingpnog"], "pingpong, stream, rate");
     refused(&["pingpong", "--transport", "tpc"], "tcp-spin");
+    refused(&["pingpong", "--transport", "ropeway-packet,ropeway-packet:spin=0"], "both want the device eth0");
     refused(&["pingpong", "--size", "0"], "out of range");
     refused(&["pingpong", "--size", "4Gi"], "out of range");
     refused(&["pingpong", "--ranks", "1"], "2 ranks at least");

@@ -135,9 +135,15 @@ impl Spec {
 
     /// The network device that its ranks take for themselves, where each is alone on its host: two such transports cannot be measured in one run.
     pub fn device(&self) -> Option<&str> {
+        self.device_and_rest().0
+    }
+
+    /// That device, where raw frames need one, and what stands behind it.
+    fn device_and_rest(&self) -> (Option<&str>, impl Iterator<Item = &str>) {
+        let mut parts = self.options.split(',').filter(|part| !part.is_empty()).peekable();
         let is_raw = matches!(self.kind, Kind::RopewayPacket | Kind::RopewayXdp);
-        let named = self.options.split(',').next().filter(|part| !part.is_empty() && !part.contains('='));
-        is_raw.then(|| named.unwrap_or(USUAL_DEVICE))
+        let device = is_raw.then(|| parts.next_if(|part| !part.contains('=')).unwrap_or(USUAL_DEVICE));
+        (device, parts)
     }
 
     /// Reads a list such as `tcp,tcp:bbr,udp`. A comma in front of `name=` continues the options of the one before.
@@ -264,14 +270,11 @@ impl Pending {
 /// What stands behind the colon of a transport over Ropeway's protocol: a device first where it needs one, then tunables and `spin` and `key`.
 fn wire_options(spec: &Spec, setting: &Setting) -> Result<wire::Options, Failure> {
     let wrong = |text: &str| Failure::Unsupported(format!("{spec}: `{text}` is no NAME=NUMBER"));
-    let mut parts = spec.options.split(',').filter(|part| !part.is_empty()).peekable();
-    let over = match spec.kind {
-        Kind::RopewayPacket | Kind::RopewayXdp => {
-            parts.next_if(|part| !part.contains('='));
-            let device = spec.device().unwrap_or(USUAL_DEVICE).to_owned();
-            if spec.kind == Kind::RopewayXdp { wire::Over::Xdp(device) } else { wire::Over::Packet(device) }
-        }
-        _ => {
+    let (device, parts) = spec.device_and_rest();
+    let over = match device.map(str::to_owned) {
+        Some(device) if spec.kind == Kind::RopewayXdp => wire::Over::Xdp(device),
+        Some(device) => wire::Over::Packet(device),
+        None => {
             let resolved =
                 (setting.host.as_str(), 0).to_socket_addrs().map_err(Failure::system("find my own address"))?;
             let Some(address) = resolved.into_iter().next() else {
