@@ -367,7 +367,7 @@ impl Association {
 
     pub fn set_packet_bytes(&mut self, packet_bytes: usize) {
         self.packet_bytes = packet_bytes;
-        self.payload_bytes = packet_bytes - wire::CHANNEL_HEADER_BYTES - self.sealing.overhead_bytes;
+        self.payload_bytes = packet_bytes - wire::CHANNEL_HEADER_BYTES - self.sealing.overhead_bytes();
         self.most_batch_packets = most_batch_packets(packet_bytes);
     }
 

@@ -34,7 +34,7 @@ use crate::config::{Config, SetError};
 use crate::crypto::ClusterKeys;
 use crate::crypto::token::Secret;
 use crate::gate::Gate;
-use crate::keyed::{SealedBatch, Sealing};
+use crate::keyed::Sealing;
 use crate::pool::{Pool, SHORT_SAVES_BYTES};
 use crate::random::Random;
 use crate::time::Time;
@@ -139,8 +139,7 @@ pub struct Endpoint {
     replies: VecDeque<Reply>,
     /// Numbers of the batch that is being sent; kept for its memory.
     numbers: Vec<u64>,
-    /// Where packets are sealed, and where they are opened.
-    sealed: SealedBatch,
+    /// Where packets are opened.
     opened: Vec<u8>,
     timers: BTreeSet<(Time, u32)>,
     /// The pools of packet memory have their place among the timers.
@@ -189,7 +188,7 @@ impl Endpoint {
         let mut random = Random::new(&seed);
         let start = random.next_u64() as u32;
         let sealing = if keys.is_some() { Sealing::with_key() } else { Sealing::default() };
-        let header_bytes = ropeway_wire::CHANNEL_HEADER_BYTES + sealing.overhead_bytes;
+        let header_bytes = ropeway_wire::CHANNEL_HEADER_BYTES + sealing.overhead_bytes();
         let payload_bytes = usize::from(config.packet_bytes) - header_bytes;
         Endpoint {
             node,
@@ -218,7 +217,6 @@ impl Endpoint {
             unsettled: Vec::new(),
             replies: VecDeque::new(),
             numbers: Vec::new(),
-            sealed: SealedBatch::default(),
             opened: Vec::new(),
             timers: BTreeSet::new(),
             pools_stand_in_timers: false,

@@ -4,12 +4,12 @@
 
 use std::fmt;
 
-use crate::crypto::session::OVERHEAD_BYTES;
-use crate::crypto::{Counters, Initiator, OpenError, SealError, Session};
-use crate::sent::Sent;
+use ropeway_wire as wire;
+
+use crate::association::Association;
+use crate::crypto::{Counters, Initiator, OpenError, Session};
 use crate::statistics::SealingStatistics;
 use crate::time::Time;
-use ropeway_wire::Packet;
 
 /// The client's side of a handshake, from CONFIRM until its answer.
 pub struct Handshake {
@@ -27,8 +27,9 @@ impl fmt::Debug for Handshake {
 /// An association's part in sealing. The default is that of one without a key.
 #[derive(Debug, Default)]
 pub struct Sealing {
-    /// Bytes of each packet that counter and tag take.
-    pub overhead_bytes: usize,
+    /// Bytes between header and payload, and behind the payload.
+    pub counter_bytes: usize,
+    pub tag_bytes: usize,
     /// Once open: what seals and opens the packets.
     pub session: Option<Box<Session>>,
     /// The nonce of the attempt whose OPENED is kept, to be said again byte for byte, until the client has been heard.
@@ -39,7 +40,7 @@ pub struct Sealing {
 
 impl Sealing {
     pub fn with_key() -> Sealing {
-        Sealing { overhead_bytes: OVERHEAD_BYTES, ..Sealing::default() }
+        Sealing { counter_bytes: wire::COUNTER_BYTES, tag_bytes: wire::TAG_BYTES, ..Sealing::default() }
     }
 
     pub fn statistics(&self) -> Option<SealingStatistics> {
@@ -49,7 +50,12 @@ impl Sealing {
     }
 
     pub fn is_keyed(&self) -> bool {
-        self.overhead_bytes > 0
+        self.overhead_bytes() > 0
+    }
+
+    /// Bytes of each packet that counter and tag take.
+    pub fn overhead_bytes(&self) -> usize {
+        self.counter_bytes + self.tag_bytes
     }
 
     /// Whether nothing may be sent: what cannot be sealed never leaves.
@@ -58,57 +64,37 @@ impl Sealing {
     }
 }
 
-/// Packets of one batch, sealed, one behind the other: equal ones stay equal, and a link may take all of them as one piece of memory. Kept for the next batch.
-#[derive(Debug, Default)]
-pub struct SealedBatch {
-    bytes: Vec<u8>,
-    /// Where each packet ends.
-    ends: Vec<usize>,
-}
-
-impl SealedBatch {
-    /// Seals the packets with these numbers, whose headers stand in front of their payloads already. As many as the key may seal: [`SealedBatch::len`].
-    pub fn fill(&mut self, now: Time, session: &mut Session, sent: &Sent, numbers: &[u64]) {
-        self.ends.clear();
-        for packet in numbers.iter().map_while(|&number| sent.get(number)) {
-            let (header, payload) = packet.bytes().split_at(packet.header_bytes());
-            if self.push(now, session, header, payload).is_err() {
-                return;
-            }
+impl Association {
+    /// Seals what is said once, if there is a key. `false`: the key may seal nothing more, and nothing is said from here on.
+    pub fn seal(&mut self, now: Time, packet: &mut [u8], header_bytes: usize) -> bool {
+        let Some(session) = &mut self.sealing.session else { return true };
+        let is_sealed = session.seal_in_place(now.as_nanos(), packet, header_bytes).is_ok();
+        if !is_sealed {
+            self.fall_silent();
         }
+        is_sealed
     }
 
-    /// Seals one packet alone.
-    pub fn one(&mut self, now: Time, session: &mut Session, header: &[u8], payload: &[u8]) -> Result<&[u8], SealError> {
-        self.ends.clear();
-        let end = self.push(now, session, header, payload)?;
-        Ok(&self.bytes[..end])
-    }
-
-    fn push(&mut self, now: Time, session: &mut Session, header: &[u8], payload: &[u8]) -> Result<usize, SealError> {
-        let at = self.ends.last().copied().unwrap_or(0);
-        let end = at + header.len() + payload.len() + OVERHEAD_BYTES;
-        if self.bytes.len() < end {
-            self.bytes.resize(end, 0);
+    /// If the key that packets are sealed with was changed: what lies sealed and may have to be sent again is opened, so that the former key can go.
+    pub fn leave_former_key(&mut self) {
+        let Some(session) = self.sealing.session.as_mut().filter(|session| session.has_former_sending_key()) else {
+            return;
+        };
+        let opened = self.sent.packets_mut().try_for_each(|packet| packet.open(session));
+        session.forget_former_sending_key();
+        if opened.is_err() {
+            self.fall_silent();
         }
-        session.seal(now.as_nanos(), header, payload, &mut self.bytes[at..end])?;
-        self.ends.push(end);
-        Ok(end)
-    }
-
-    pub fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// The packets, in the order of the numbers.
-    pub fn packets(&self) -> impl Iterator<Item = &[u8]> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        starts.zip(&self.ends).map(|(at, &end)| &self.bytes[at..end])
     }
 }
 
 /// Opens a packet into `room`, which grows to the longest packet there is and stays so, and says where in it the payload ends.
-pub fn open(now: Time, session: &mut Session, packet: &Packet<'_>, room: &mut Vec<u8>) -> Result<usize, OpenError> {
+pub fn open(
+    now: Time,
+    session: &mut Session,
+    packet: &wire::Packet<'_>,
+    room: &mut Vec<u8>,
+) -> Result<usize, OpenError> {
     let sealed = packet.sealed().map_err(|_| OpenError::Short)?;
     if room.len() < sealed.sealed.len() {
         room.resize(sealed.sealed.len(), 0);

@@ -1,4 +1,4 @@
-//! Packet memory: buffers of one size with room for headers in front, kept for the next use ([0:4.4]).
+//! Packet memory: buffers of one size with room for headers in front and a tag behind, kept for the next use ([0:4.4]).
 //!
 //! A buffer is owned by whoever holds it and goes back with [`Pool::give`]. The pool keeps returned memory between a watermark and one and a half
 //! times that, so that a steady flow never asks the allocator; how often it had to is counted. The watermark follows what was in use at a time lately: a flow that
@@ -7,6 +7,10 @@
 
 /// Room in front of a payload: channel header, counter of a key, and the length that a first record gets when a second one joins it.
 pub const HEADROOM_BYTES: usize = wire::CHANNEL_HEADER_BYTES + wire::COUNTER_BYTES + RECORD_PREFIX_BYTES;
+/// Room behind a payload: the tag of a key.
+pub const TAILROOM_BYTES: usize = wire::TAG_BYTES;
+/// What a buffer is longer by than its payload can be.
+const ROOM_BYTES: usize = HEADROOM_BYTES + TAILROOM_BYTES;
 /// What a payload can be longer by if it travels with the short header.
 pub const SHORT_SAVES_BYTES: usize = wire::CHANNEL_HEADER_BYTES - wire::SHORT_HEADER_BYTES;
 /// Length in front of a record.
@@ -51,7 +55,7 @@ impl Buffer {
     /// Appends as many of the bytes as fit below `limit` bytes in use, and says how many.
     pub fn append(&mut self, bytes: &[u8], limit: usize) -> usize {
         let end = self.end as usize;
-        let room = limit.saturating_sub(self.len()).min(self.memory.len() - end);
+        let room = self.append_room(limit).saturating_sub(self.len());
         let count = bytes.len().min(room);
         self.memory[end..end + count].copy_from_slice(&bytes[..count]);
         self.end += count as u32;
@@ -60,7 +64,7 @@ impl Buffer {
 
     /// How many bytes can be in use altogether if more are appended: pulling at the front makes no room at the end.
     pub fn append_room(&self, limit: usize) -> usize {
-        limit.min(self.memory.len() - self.start as usize)
+        limit.min(self.memory.len().saturating_sub(self.start as usize + TAILROOM_BYTES))
     }
 
     /// Takes bytes away at the front.
@@ -80,15 +84,14 @@ impl Buffer {
         self.start = start as u32;
     }
 
-    /// The packet that this payload becomes with a header of `header` bytes written in front, in place and without becoming part of the payload.
-    pub fn with_header(&mut self, header: usize, write: impl FnOnce(&mut [u8])) {
-        let start = self.start as usize - header;
-        write(&mut self.memory[start..self.start as usize]);
+    /// The packet that this payload becomes with so many bytes in front of it and behind it, in place and without becoming part of the payload.
+    pub fn packet(&self, (front, behind): (usize, usize)) -> &[u8] {
+        &self.memory[self.start as usize - front..self.end as usize + behind]
     }
 
-    /// The bytes that `with_header` wrote, and the payload behind them.
-    pub fn packet(&self, header: usize) -> &[u8] {
-        &self.memory[self.start as usize - header..self.end as usize]
+    /// The same to be written.
+    pub fn packet_mut(&mut self, (front, behind): (usize, usize)) -> &mut [u8] {
+        &mut self.memory[self.start as usize - front..self.end as usize + behind]
     }
 }
 
@@ -118,7 +121,7 @@ impl Pool {
     pub fn new(payload_bytes: usize, limit_bytes: u64) -> Pool {
         let mut pool = Pool {
             free: Vec::new(),
-            buffer_bytes: HEADROOM_BYTES + payload_bytes,
+            buffer_bytes: ROOM_BYTES + payload_bytes,
             in_use: 0,
             most_in_use: [0; 2],
             fades_at: Time::ZERO,
@@ -169,7 +172,7 @@ impl Pool {
             // What is kept for later use is within the limit, too.
             self.free.pop();
         }
-        let mut buffer = self.hand_out(vec![0; HEADROOM_BYTES + payload.len()].into_boxed_slice());
+        let mut buffer = self.hand_out(vec![0; ROOM_BYTES + payload.len()].into_boxed_slice());
         buffer.append(payload, payload.len());
         buffer
     }
@@ -252,7 +255,7 @@ impl Pool {
 
     /// A buffer's payload size.
     pub fn payload_bytes(&self) -> usize {
-        self.buffer_bytes - HEADROOM_BYTES
+        self.buffer_bytes - ROOM_BYTES
     }
 }
 
@@ -324,7 +327,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_for_later_counts_against_the_limit() {
-        let (bytes, count) = (1472 + HEADROOM_BYTES, 1000);
+        let (bytes, count) = (1472 + ROOM_BYTES, 1000);
         let mut pool = Pool::new(1472, (bytes * count) as u64);
         let all: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
         assert_eq!(all.len(), count);
@@ -336,7 +339,7 @@ mod tests {
 
     #[test]
     fn memory_has_an_end_and_comes_back() {
-        let mut pool = Pool::new(100, 10 * (100 + HEADROOM_BYTES as u64));
+        let mut pool = Pool::new(100, 10 * (100 + ROOM_BYTES as u64));
         let all: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
         assert_eq!(all.len(), 10);
         assert_eq!(pool.available(), 0);
@@ -346,7 +349,7 @@ mod tests {
 
     #[test]
     fn short_payloads_that_are_kept_take_little_memory() {
-        let mut pool = Pool::new(1000, 100 * (1000 + HEADROOM_BYTES as u64));
+        let mut pool = Pool::new(1000, 100 * (1000 + ROOM_BYTES as u64));
         let all: Vec<_> = std::iter::from_fn(|| pool.copy(&[1; 10])).take(1000).collect();
         assert_eq!(all.len(), 1000, "ten times as many as whole buffers");
         assert_eq!(pool.copy(&[1; 900]).map(|buffer| buffer.len()), Some(900));
@@ -361,10 +364,18 @@ mod tests {
         assert_eq!(buffer.append(b"payload", 100), 7);
         buffer.push(&[0, 7]);
         assert_eq!(buffer.bytes(), b"\0\x07payload");
-        buffer.with_header(28, |header| header.fill(9));
-        assert_eq!(buffer.packet(28).len(), 28 + 9);
+        buffer.packet_mut((HEADROOM_BYTES - 2, TAILROOM_BYTES)).fill(9);
+        assert_eq!(buffer.packet((32, 16)).len(), 32 + 9 + 16);
+        assert_eq!(buffer.len(), 9);
+        let mut buffer = pool.exactly(b"payload");
+        buffer.packet_mut((28, 16))[..28].fill(9);
+        assert_eq!(buffer.bytes(), b"payload");
+        assert_eq!(buffer.append_room(100), 7);
+        assert_eq!(buffer.append(&[1; 200], 100), 0, "the room behind is for a tag");
+        let mut buffer = pool.take().unwrap();
+        buffer.append(b"..payload", 100);
         buffer.pull(2);
         assert_eq!(buffer.bytes(), b"payload");
-        assert_eq!(buffer.append(&[1; 200], 100), 93);
+        assert_eq!(buffer.append(&[1; 200], 100), 91);
     }
 }

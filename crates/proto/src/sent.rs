@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
+use crate::crypto::{SealError, Session};
 use crate::pool::Buffer;
 use crate::time::Time;
-use ropeway_wire::{CHANNEL_HEADER_BYTES, Flags, SHORT_HEADER_BYTES, Type};
+use ropeway_wire::{CHANNEL_HEADER_BYTES, COUNTER_BYTES, Flags, Header, SHORT_HEADER_BYTES, TAG_BYTES, Type};
 
-/// A numbered packet, kept until it is acknowledged. Everything here is fixed at the first transmission but the last three.
+/// A numbered packet, kept until it is acknowledged. Everything here is fixed at the first transmission but the last four.
 #[derive(Debug)]
 pub struct Packet {
     pub kind: Type,
@@ -20,6 +21,8 @@ pub struct Packet {
     /// The channel's index in the endpoint, to credit the acknowledgment.
     pub owner: u32,
     pub payload: Buffer,
+    /// Packet and payload are sealed where they lie.
+    pub is_sealed: bool,
     /// It was handed to the link at least once.
     pub transmitted: bool,
     /// When, the last time.
@@ -43,6 +46,7 @@ impl Packet {
             back: 0,
             owner,
             payload: Buffer::default(),
+            is_sealed: false,
             transmitted: false,
             sent_at: Time::ZERO,
             requested: false,
@@ -54,10 +58,41 @@ impl Packet {
         if self.is_short { SHORT_HEADER_BYTES } else { CHANNEL_HEADER_BYTES }
     }
 
-    /// What is handed to the link: the header that was written last, and the payload.
-    pub fn bytes(&self) -> &[u8] {
-        self.payload.packet(self.header_bytes())
+    /// Makes it what is handed to the link: with this header in front, and sealed, again if it was before, if there is a session.
+    pub fn make_up(&mut self, now: Time, header: &Header, session: Option<&mut Session>) -> Result<(), SealError> {
+        let header_bytes = self.header_bytes();
+        debug_assert_eq!(header.bytes(), header_bytes);
+        if let Some(session) = &session {
+            self.open(session)?;
+        }
+        let packet = self.payload.packet_mut(around(header_bytes, session.is_some()));
+        // The headroom was made for it.
+        let _ = header.write(&mut packet[..header_bytes]);
+        if let Some(session) = session {
+            session.seal_in_place(now.as_nanos(), packet, header_bytes)?;
+            self.is_sealed = true;
+        }
+        Ok(())
     }
+
+    /// Makes the payload again what the user gave, if it is sealed.
+    pub fn open(&mut self, session: &Session) -> Result<(), SealError> {
+        if !std::mem::take(&mut self.is_sealed) {
+            return Ok(());
+        }
+        let header_bytes = self.header_bytes();
+        session.reopen_in_place(self.payload.packet_mut(around(header_bytes, true)), header_bytes)
+    }
+
+    /// What is handed to the link, once made up.
+    pub fn bytes(&self) -> &[u8] {
+        self.payload.packet(around(self.header_bytes(), self.is_sealed))
+    }
+}
+
+/// Bytes in front of a payload and behind it.
+fn around(header_bytes: usize, is_sealed: bool) -> (usize, usize) {
+    if is_sealed { (header_bytes + COUNTER_BYTES, TAG_BYTES) } else { (header_bytes, 0) }
 }
 
 /// Packets for which room is kept when nothing flies: bursts beyond that give their memory back.
@@ -121,6 +156,11 @@ impl Sent {
 
     pub fn get(&self, number: u64) -> Option<&Packet> {
         self.packets.get(number.wrapping_sub(self.una) as usize)
+    }
+
+    /// Everything that is not acknowledged.
+    pub fn packets_mut(&mut self) -> impl Iterator<Item = &mut Packet> {
+        self.packets.iter_mut()
     }
 
     /// Takes an acknowledgment of everything below `ack`, gives what it frees to `free`, and says how many packets that was. `None`: it acknowledges what was

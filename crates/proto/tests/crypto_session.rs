@@ -66,6 +66,38 @@ fn headers_of_either_length_and_all_payloads_come_through_in_place_and_copied() 
 }
 
 #[test]
+fn an_end_opens_its_own_packets_until_the_key_they_are_under_is_forgotten() {
+    let (mut client, mut server) = sessions();
+    let mut packets: Vec<_> = (0..3).map(|_| seal(&mut client, 0, b"payload")).collect();
+    let reopened = |client: &Session, packet: &[u8]| {
+        let mut packet = packet.to_vec();
+        client.reopen_in_place(&mut packet, HEADER_BYTES).map(|()| packet[HEADER_BYTES + COUNTER_BYTES..][..7].to_vec())
+    };
+    packets.push(seal(&mut client, HOUR_NS, b"payload"));
+    assert!(client.has_former_sending_key());
+    for packet in &packets {
+        assert_eq!(reopened(&client, packet), Ok(b"payload".to_vec()));
+        let mut changed = packet.clone();
+        changed[2] ^= 1;
+        assert_eq!(reopened(&client, &changed), Err(SealError::Changed));
+    }
+    client.forget_former_sending_key();
+    let opened: Vec<_> = packets.iter().map(|packet| reopened(&client, packet).is_ok()).collect();
+    assert_eq!(opened, [false, false, false, true]);
+    assert_eq!(
+        client.reopen_in_place(&mut packets[0][..HEADER_BYTES + OVERHEAD_BYTES - 1], HEADER_BYTES),
+        Err(SealError::Shape)
+    );
+    // The server's key changes by what it opens.
+    let answer = seal(&mut server, HOUR_NS, b"payload");
+    assert!(open(&mut server, HOUR_NS, &packets[3]).is_ok() && server.has_former_sending_key());
+    assert_eq!(reopened(&server, &answer), Ok(b"payload".to_vec()));
+    // Neither what a peer has sealed, nor what looks as if it were from before the first packet.
+    assert_eq!(reopened(&server, &packets[3]), Err(SealError::Changed));
+    assert_eq!(reopened(&sessions().0, &answer), Err(SealError::Changed));
+}
+
+#[test]
 fn any_changed_byte_makes_a_packet_a_forgery_that_leaves_no_trace() {
     let (mut client, mut server) = sessions();
     let packet = seal(&mut client, 0, b"some payload");

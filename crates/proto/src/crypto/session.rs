@@ -84,13 +84,15 @@ impl Default for Limits {
     }
 }
 
-/// Why a packet was not sealed: all the caller's, but for the last.
+/// Why a packet was not sealed, or not made ready to be: all the caller's, but for the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     #[error("not a packet: no room for header, counter and tag, or a payload too long")]
     Shape,
     #[error("no room for the sealed packet")]
     Room,
+    #[error("not as it was sealed, so it cannot be sealed again")]
+    Changed,
     #[error("this key has sealed all that it may, and the peer has not followed to the next one")]
     Exhausted,
 }
@@ -160,8 +162,12 @@ struct Sending {
     generation: u64,
     /// Counter of the next packet. Goes on through all keys.
     counter: u64,
+    /// The first counter that `key` sealed, or will.
+    first: u64,
     blocks: u64,
     since_ns: u64,
+    /// The key before this one, until everything is opened that may be sent again and lies sealed with it.
+    former: Option<Box<PacketKey>>,
 }
 
 struct Receiving {
@@ -271,6 +277,32 @@ impl Session {
         self.send.key.seal(counter, aad, payload, tag);
         self.counters.sealed += 1;
         Ok(())
+    }
+
+    /// Opens a packet of this end's own, where it lies as [`seal_in_place`](Self::seal_in_place) left it: it is to be
+    /// sealed again with another header. That takes the key of its time: this one, or the former one until it is
+    /// forgotten. It must be one of the last 2^32.
+    pub fn reopen_in_place(&self, packet: &mut [u8], header_bytes: usize) -> Result<(), SealError> {
+        let at = header_bytes.saturating_add(COUNTER_BYTES);
+        let (aad, sealed) = packet.split_at_mut_checked(at).ok_or(SealError::Shape)?;
+        let low = aad.last_chunk::<COUNTER_BYTES>().ok_or(SealError::Shape)?;
+        let (in_out, tag) = sealed.split_last_chunk_mut::<TAG_BYTES>().ok_or(SealError::Shape)?;
+        let send = &self.send;
+        let age = (send.counter as u32).wrapping_sub(u32::from_be_bytes(*low));
+        let counter = send.counter.checked_sub(age.into()).ok_or(SealError::Changed)?;
+        let former = send.former.as_deref().filter(|_| counter < send.first);
+        let is_whole = former.unwrap_or(&send.key).open(counter, aad, in_out, *tag);
+        if is_whole { Ok(()) } else { Err(SealError::Changed) }
+    }
+
+    /// The key that packets are sealed with was changed, and the one before is still there.
+    pub fn has_former_sending_key(&self) -> bool {
+        self.send.former.is_some()
+    }
+
+    /// Nothing has to be opened any more that was sealed before the last change.
+    pub fn forget_former_sending_key(&mut self) {
+        self.send.former = None;
     }
 
     /// Opens a packet into `out` and returns the payload's length. `aad`: the packet up to its payload (header and 4
@@ -397,13 +429,15 @@ impl From<Stale> for OpenError {
 impl Sending {
     fn new(now_ns: u64, secret: &Secret32) -> Self {
         let Keys { key, chain } = Keys::new(secret);
-        Self { key, chain, generation: 0, counter: 0, blocks: 0, since_ns: now_ns }
+        Self { key, chain, generation: 0, counter: 0, first: 0, blocks: 0, since_ns: now_ns, former: None }
     }
 
     fn change(&mut self, now_ns: u64) {
         let Keys { key, chain } = Keys::new(&self.chain);
-        (self.key, self.chain) = (key, chain);
+        self.former = Some(Box::new(std::mem::replace(&mut self.key, key)));
+        self.chain = chain;
         self.generation += 1;
+        self.first = self.counter;
         self.blocks = 0;
         self.since_ns = now_ns;
     }

@@ -215,6 +215,8 @@ impl Endpoint {
                 if let Some(nonce) = sealing.answered.take() {
                     self.forget_answer(index, nonce);
                 }
+                // If it was the first under another key, ours has changed with it.
+                self.associations[index as usize].leave_former_key();
                 let mut opened = *packet;
                 opened.payload = &room[..length];
                 Some(opened)
@@ -262,7 +264,7 @@ const NONCE_BYTES: usize = 8;
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::crypto::ClusterKey;
+    use crate::crypto::{ClusterKey, OpenError};
     use ropeway_wire::Mode;
 
     const PATHS: [Path; 2] = [Path([1; Path::BYTES]), Path([2; Path::BYTES])];
@@ -289,24 +291,30 @@ mod tests {
             for turn in 0.. {
                 assert!(turn < 10_000, "they never come to an end");
                 let mut is_quiet = true;
-                for from in 0..2 {
-                    let mut packets = Vec::new();
-                    self.ends[from].transmit(self.now, &mut |_, _, batch| {
-                        packets.extend(batch.iter().map(|packet| packet.to_vec()));
-                        batch.len()
-                    });
-                    sent[from] += packets.len();
-                    is_quiet &= packets.is_empty();
-                    for packet in packets {
-                        self.ends[1 - from].handle_packet(self.now, &PATHS[from], false, &packet);
-                    }
-                    self.ends[1 - from].finish_batch(self.now);
+                for (from, sum) in sent.iter_mut().enumerate() {
+                    let count = self.carry(from);
+                    *sum += count;
+                    is_quiet &= count == 0;
                 }
                 if is_quiet {
                     break;
                 }
             }
             sent
+        }
+
+        /// What one has to say at this moment, to the other. Says how many packets that was.
+        fn carry(&mut self, from: usize) -> usize {
+            let mut packets = Vec::new();
+            self.ends[from].transmit(self.now, &mut |_, _, batch| {
+                packets.extend(batch.iter().map(|packet| packet.to_vec()));
+                batch.len()
+            });
+            for packet in &packets {
+                self.ends[1 - from].handle_packet(self.now, &PATHS[from], false, packet);
+            }
+            self.ends[1 - from].finish_batch(self.now);
+            packets.len()
         }
 
         fn wait(&mut self, ns: u64) -> [usize; 2] {
@@ -348,6 +356,48 @@ mod tests {
         assert_eq!(pair.ends[0].readiness(client).unwrap().failed, Some(ErrorCode::Timeout));
         pair.wait(11_000 * MS);
         assert_eq!(pair.ends[1].readiness(server).unwrap().failed, Some(ErrorCode::Timeout));
+    }
+
+    #[test]
+    fn what_waits_for_its_acknowledgment_when_keys_change_is_sent_again_under_the_new_ones() {
+        for sender in 0..2 {
+            let mut pair = Pair::new();
+            pair.ends[1].listen(7, Mode::Stream, 1).unwrap();
+            let client = pair.ends[0].connect(pair.now, &PATHS[1], 7, Mode::Stream).unwrap();
+            pair.talk();
+            let channels = [client, pair.ends[1].accept(7).unwrap()];
+            // Sealed under the first keys, after a grant, and lost, or not taken by the link.
+            let text: Vec<u8> = (0..30_000u32).map(|at| at as u8).collect();
+            let _ = pair.ends[sender].send(pair.now, channels[sender], &text);
+            pair.carry(sender);
+            pair.carry(1 - sender);
+            let mut offered = 0;
+            pair.ends[sender].transmit(pair.now, &mut |_, _, batch| {
+                offered += batch.len();
+                batch.len().div_ceil(2)
+            });
+            assert!(offered > 4, "{offered}");
+            assert_eq!(pair.session(sender).generation(), 0);
+            // The client's next packet changes its key, and the server's with it.
+            pair.now = pair.now.after(3000 * MS);
+            pair.session(0).tighten(Limits { change_after_ns: 2000 * MS, ..Limits::default() });
+            let _ = pair.ends[0].send(pair.now, client, b"!");
+            pair.wait(5000 * MS);
+            assert_eq!((pair.session(0).generation(), pair.session(1).generation()), (1, 1));
+            for end in 0..2 {
+                assert!(!pair.session(end).has_former_sending_key(), "end {end}");
+                assert_eq!(pair.session(end).counters().refused, [0; OpenError::ALL.len()]);
+            }
+            let (mut out, mut read) = (vec![0; 40_000], 0);
+            while let Ok(Some(count)) = pair.ends[1 - sender].recv(channels[1 - sender], &mut out[read..]) {
+                read += count;
+                if count == 0 {
+                    break;
+                }
+            }
+            let own = if sender == 0 { &b"!"[..] } else { b"" };
+            assert!(out[..read] == [&text[..], own].concat(), "{read} bytes");
+        }
     }
 
     #[test]

@@ -82,6 +82,7 @@ impl Endpoint {
             }
             is_first = false;
             let turn = self.transmit_association(now, index, sink);
+            self.associations[index as usize].leave_former_key();
             if turn == Turn::LinkFull {
                 self.ready.push_front(index);
                 self.settle_timers(now, index);
@@ -285,8 +286,9 @@ impl Endpoint {
         let template = association.header(Type::Data, 0, first_flight, &self.config, now);
         // What follows in the same batch has not left when this packet does: the receiver takes what is announced for what is still to come.
         let mut to_come = association.backlog_bytes + association.sent.unseen_bytes();
+        let mut ready = 0;
         for &number in numbers {
-            let Some(packet) = association.sent.get_mut(number) else { continue };
+            let Some(packet) = association.sent.get_mut(number) else { break };
             to_come -= if packet.transmitted { 0 } else { packet.payload.len() as u64 };
             let backlog = Backlog::from_bytes(to_come);
             let mut flags = packet.flags;
@@ -296,26 +298,18 @@ impl Endpoint {
             let Packet { kind, is_short, channel, back, .. } = *packet;
             let number = number as u32;
             let header = Header { kind, is_short, flags, length, number, channel, back, backlog, ..template };
-            debug_assert_eq!(header.bytes(), packet.header_bytes());
-            packet.payload.with_header(packet.header_bytes(), |out| {
-                // The headroom was made for it.
-                let _ = header.write(out);
-            });
+            if packet.make_up(now, &header, association.sealing.session.as_deref_mut()).is_err() {
+                break;
+            }
+            ready += 1;
+        }
+        if ready < numbers.len() {
+            association.fall_silent();
         }
         let mut slices = [IoSlice::new(&[]); MOST];
-        let mut ready = numbers.len();
-        if let Some(session) = &mut association.sealing.session {
-            self.sealed.fill(now, session, &association.sent, numbers);
-            ready = self.sealed.len();
-            if ready < numbers.len() {
-                association.fall_silent();
-            }
-            slices.iter_mut().zip(self.sealed.packets()).for_each(|(slice, packet)| *slice = IoSlice::new(packet));
-        } else {
-            for (slice, &number) in slices.iter_mut().zip(numbers) {
-                if let Some(packet) = association.sent.get(number) {
-                    *slice = IoSlice::new(packet.bytes());
-                }
+        for (slice, &number) in slices.iter_mut().zip(&numbers[..ready]) {
+            if let Some(packet) = association.sent.get(number) {
+                *slice = IoSlice::new(packet.bytes());
             }
         }
         let urgency = urgency(&association.sent, numbers);
@@ -356,9 +350,10 @@ impl Endpoint {
     ) -> bool {
         let mut bytes = [0; CONTROL_BYTES];
         let association = &self.associations[index as usize];
-        let most = CONTROL_BYTES.min(association.packet_bytes) - association.sealing.overhead_bytes;
+        let (counter_bytes, tag_bytes) = (association.sealing.counter_bytes, association.sealing.tag_bytes);
+        let most = CONTROL_BYTES.min(association.packet_bytes) - tag_bytes;
         let (head, body) = bytes[..most].split_at_mut(BASE_HEADER_BYTES);
-        let mut blocks = BlockWriter::new(body);
+        let mut blocks = BlockWriter::new(&mut body[counter_bytes..]);
         self.write_requests(now, index, &mut blocks);
         let words = self.write_words(index, &mut blocks);
         let association = &mut self.associations[index as usize];
@@ -378,14 +373,9 @@ impl Endpoint {
         let header =
             Header { length: length as u16, ..association.header(kind, number, first_flight, &self.config, now) };
         head.copy_from_slice(&header.to_bytes()[..BASE_HEADER_BYTES]);
-        let mut packet = &bytes[..BASE_HEADER_BYTES + length];
-        if let Some(session) = &mut association.sealing.session {
-            let (header, payload) = packet.split_at(BASE_HEADER_BYTES);
-            let Ok(sealed) = self.sealed.one(now, session, header, payload) else {
-                association.fall_silent();
-                return true;
-            };
-            packet = sealed;
+        let packet = &mut bytes[..BASE_HEADER_BYTES + counter_bytes + length + tag_bytes];
+        if !association.seal(now, packet, BASE_HEADER_BYTES) {
+            return true;
         }
         // It names the next number: what it overtakes would be missing.
         let urgency = if is_behind_bulk(&association.sent, number) { Urgency::Bulk } else { Urgency::Urgent };

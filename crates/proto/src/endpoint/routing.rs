@@ -3,7 +3,7 @@
 
 use std::io::IoSlice;
 
-use ropeway_wire::{BASE_HEADER_BYTES, Flags, Header, Id, MIN_PACKET_BYTES, Type};
+use ropeway_wire::{BASE_HEADER_BYTES, COUNTER_BYTES, Flags, Header, Id, MIN_PACKET_BYTES, TAG_BYTES, Type};
 
 use super::output::{BATCH_PACKETS, Sink, Turn};
 use super::resets::generation;
@@ -266,14 +266,11 @@ impl Endpoint {
         let path = association.control_path(Some(place));
         let number = association.sent.next();
         let header = association.header(Type::Pin, number, first_flight, &self.config, now);
-        let bytes = header.to_bytes();
-        let mut packet = &bytes[..BASE_HEADER_BYTES];
-        if let Some(session) = &mut association.sealing.session {
-            let Ok(sealed) = self.sealed.one(now, session, packet, &[]) else {
-                association.fall_silent();
-                return true;
-            };
-            packet = sealed;
+        let mut bytes = [0; BASE_HEADER_BYTES + COUNTER_BYTES + TAG_BYTES];
+        let packet = &mut bytes[..BASE_HEADER_BYTES + association.sealing.overhead_bytes()];
+        packet[..BASE_HEADER_BYTES].copy_from_slice(&header.to_bytes()[..BASE_HEADER_BYTES]);
+        if !association.seal(now, packet, BASE_HEADER_BYTES) {
+            return true;
         }
         if sink(&path, Urgency::Urgent, &[IoSlice::new(packet)]) == 0 {
             return false;

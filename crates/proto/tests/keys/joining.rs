@@ -149,7 +149,7 @@ fn confirm_and_opened_are_repeated_byte_for_byte() {
 }
 
 #[test]
-fn packets_are_as_long_as_agreed_with_counter_and_tag_and_equal_ones_lie_one_behind_the_other() {
+fn packets_are_as_long_as_agreed_with_counter_and_tag() {
     let mut world = hosts(&[1], &[1]);
     let (client, _) = pair(&mut world, Mode::Stream);
     let now = world.time();
@@ -158,9 +158,6 @@ fn packets_are_as_long_as_agreed_with_counter_and_tag_and_equal_ones_lie_one_beh
     world.hosts[0].transmit(now, &mut |_, _, packets| {
         let full = packets.iter().filter(|packet| packet.len() == 1472).count();
         assert!(full + 1 >= packets.len(), "but the last, all are as long as agreed");
-        for two in packets.windows(2) {
-            assert_eq!(two[0].as_ptr().wrapping_add(two[0].len()), two[1].as_ptr());
-        }
         most = most.max(packets.len());
         packets.len()
     });
