@@ -75,6 +75,28 @@ impl Association {
         is_sealed
     }
 
+    /// Opens those of these packets that lie sealed, as they were sent before. `false`: one cannot be opened, and nothing is said from here on.
+    pub fn open_sealed(&mut self, numbers: &[u64]) -> bool {
+        let Some(session) = &self.sealing.session else { return true };
+        let mut open = |number: u64| self.sent.get_mut(number).is_none_or(|packet| packet.open(session).is_ok());
+        let are_open = numbers.iter().all(|&number| open(number));
+        if !are_open {
+            self.fall_silent();
+        }
+        are_open
+    }
+
+    /// Seals these packets, whose headers are written, if there is a key. Says how many: no more than the key may seal, and after less than all nothing is said from here on.
+    pub fn seal_packets(&mut self, now: Time, numbers: &[u64]) -> usize {
+        let Some(session) = &mut self.sealing.session else { return numbers.len() };
+        let mut seal = |number: u64| self.sent.get_mut(number)?.seal(now, session).ok();
+        let sealed = numbers.iter().map_while(|&number| seal(number)).count();
+        if sealed < numbers.len() {
+            self.fall_silent();
+        }
+        sealed
+    }
+
     /// If the key that packets are sealed with was changed: what lies sealed and may have to be sent again is opened, so that the former key can go.
     pub fn leave_former_key(&mut self) {
         let Some(session) = self.sealing.session.as_mut().filter(|session| session.has_former_sending_key()) else {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::crypto::{SealError, Session};
 use crate::pool::Buffer;
 use crate::time::Time;
-use ropeway_wire::{CHANNEL_HEADER_BYTES, COUNTER_BYTES, Flags, Header, SHORT_HEADER_BYTES, TAG_BYTES, Type};
+use ropeway_wire::{CHANNEL_HEADER_BYTES, COUNTER_BYTES, Flags, SHORT_HEADER_BYTES, TAG_BYTES, Type};
 
 /// A numbered packet, kept until it is acknowledged. Everything here is fixed at the first transmission but the last four.
 #[derive(Debug)]
@@ -58,20 +58,18 @@ impl Packet {
         if self.is_short { SHORT_HEADER_BYTES } else { CHANNEL_HEADER_BYTES }
     }
 
-    /// Makes it what is handed to the link: with this header in front, and sealed, again if it was before, if there is a session.
-    pub fn make_up(&mut self, now: Time, header: &Header, session: Option<&mut Session>) -> Result<(), SealError> {
+    /// Room for a header in front, with a counter behind it if it is to be sealed: nothing may lie sealed here.
+    #[inline]
+    pub fn header_mut(&mut self, will_be_sealed: bool) -> &mut [u8] {
         let header_bytes = self.header_bytes();
-        debug_assert_eq!(header.bytes(), header_bytes);
-        if let Some(session) = &session {
-            self.open(session)?;
-        }
-        let packet = self.payload.packet_mut(around(header_bytes, session.is_some()));
-        // The headroom was made for it.
-        let _ = header.write(&mut packet[..header_bytes]);
-        if let Some(session) = session {
-            session.seal_in_place(now.as_nanos(), packet, header_bytes)?;
-            self.is_sealed = true;
-        }
+        &mut self.payload.packet_mut(around(header_bytes, will_be_sealed))[..header_bytes]
+    }
+
+    /// Seals it with the header that stands in front.
+    pub fn seal(&mut self, now: Time, session: &mut Session) -> Result<(), SealError> {
+        let header_bytes = self.header_bytes();
+        session.seal_in_place(now.as_nanos(), self.payload.packet_mut(around(header_bytes, true)), header_bytes)?;
+        self.is_sealed = true;
         Ok(())
     }
 
@@ -84,7 +82,7 @@ impl Packet {
         session.reopen_in_place(self.payload.packet_mut(around(header_bytes, true)), header_bytes)
     }
 
-    /// What is handed to the link, once made up.
+    /// What is handed to the link: the header that was written last, and the payload.
     pub fn bytes(&self) -> &[u8] {
         self.payload.packet(around(self.header_bytes(), self.is_sealed))
     }
@@ -163,9 +161,9 @@ impl Sent {
         self.packets.iter_mut()
     }
 
-    /// Takes an acknowledgment of everything below `ack`, gives what it frees to `free`, and says how many packets that was. `None`: it acknowledges what was
+    /// Takes an acknowledgment of everything below `ack`, gives owners and payloads to `free`, and says how many packets that was. `None`: it acknowledges what was
     /// never sent, or is so old that it cannot be told from that.
-    pub fn acknowledge(&mut self, ack: u64, mut free: impl FnMut(Packet)) -> Option<u64> {
+    pub fn acknowledge(&mut self, ack: u64, mut free: impl FnMut(u32, Buffer)) -> Option<u64> {
         let count = ack.wrapping_sub(self.una);
         if count > self.packets.len() as u64 {
             // An old acknowledgment is below `una` by no more than a window.
@@ -175,10 +173,12 @@ impl Sent {
         if count == 0 {
             return Some(0);
         }
-        for packet in std::iter::from_fn(|| self.packets.pop_front()).take(count as usize) {
+        // Looked at where they lie: moved out as a whole, what was just written in pieces would be read in others, and wait for the store buffer.
+        for packet in self.packets.iter_mut().take(count as usize) {
             self.unseen_bytes -= if packet.transmitted { 0 } else { packet.payload.len() as u64 };
-            free(packet);
+            free(packet.owner, std::mem::take(&mut packet.payload));
         }
+        self.packets.drain(..count as usize);
         self.una = ack;
         if self.packets.is_empty() {
             self.requested.clear();
@@ -268,16 +268,16 @@ mod tests {
     #[test]
     fn acknowledgments_free_in_order_across_the_wrap() {
         let mut sent = sent(u64::MAX - 1, 5);
-        assert_eq!(sent.acknowledge(1, |_| ()), Some(3));
-        assert_eq!(sent.acknowledge(u64::MAX, |_| ()), Some(0), "an old one");
-        assert_eq!(sent.acknowledge(4, |_| ()), None, "never sent");
+        assert_eq!(sent.acknowledge(1, |_, _| ()), Some(3));
+        assert_eq!(sent.acknowledge(u64::MAX, |_, _| ()), Some(0), "an old one");
+        assert_eq!(sent.acknowledge(4, |_, _| ()), None, "never sent");
         assert_eq!((sent.una(), sent.next(), sent.in_flight()), (1, 3, 2));
     }
 
     #[test]
     fn a_request_resends_only_what_was_sent_and_is_not_acknowledged() {
         let mut sent = sent(10, 10);
-        sent.acknowledge(12, |_| ());
+        sent.acknowledge(12, |_, _| ());
         assert_eq!(sent.request(8, 6, None), 2, "12 and 13");
         assert_eq!(sent.request(13, 1, None), 0, "already queued");
         assert_eq!(sent.request(18, 600, None), 2, "18 and 19");
@@ -287,7 +287,7 @@ mod tests {
         order.extend(std::iter::from_fn(|| sent.take_requested()));
         assert_eq!(order, [12, 13, 18, 19]);
         assert_eq!(sent.request(13, 1, None), 1, "asked for again");
-        sent.acknowledge(20, |_| ());
+        sent.acknowledge(20, |_, _| ());
         assert_eq!(sent.take_requested(), None);
     }
 

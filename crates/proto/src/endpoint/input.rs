@@ -218,15 +218,15 @@ impl Endpoint {
         let (channels, pool, events) = (&mut self.channels, &mut self.tx_pool, &mut self.events);
         let send_buffer = self.config.send_buffer_bytes as usize;
         let mut settled = Vec::new();
-        let freed = association.sent.acknowledge(ack, |packet| {
-            if let Some(channel) = channels.get_mut(packet.owner as usize) {
-                channel.outgoing.acknowledged(packet.payload.len());
+        let freed = association.sent.acknowledge(ack, |owner, payload| {
+            if let Some(channel) = channels.get_mut(owner as usize) {
+                channel.outgoing.acknowledged(payload.len());
                 if channel.opening != crate::channel::Opening::Done {
                     channel.opening = crate::channel::Opening::Done;
-                    Endpoint::announce(events, channel, packet.owner);
+                    Endpoint::announce(events, channel, owner);
                 }
                 if channel.outgoing.unacked_packets() == 0 && channel.is_done() {
-                    settled.push(packet.owner);
+                    settled.push(owner);
                 }
                 let room = channel.outgoing.room(send_buffer);
                 let drained = channel.outgoing.is_drained();
@@ -234,10 +234,10 @@ impl Endpoint {
                     || (drained && (channel.released || channel.outgoing.is_finished()))
                 {
                     channel.outgoing.starved = false;
-                    Endpoint::announce(events, channel, packet.owner);
+                    Endpoint::announce(events, channel, owner);
                 }
             }
-            pool.give(packet.payload);
+            pool.give(payload);
         })?;
         if freed > 0 {
             // Where the user has no more to send, the rate is the user's.

@@ -286,9 +286,12 @@ impl Endpoint {
         let template = association.header(Type::Data, 0, first_flight, &self.config, now);
         // What follows in the same batch has not left when this packet does: the receiver takes what is announced for what is still to come.
         let mut to_come = association.backlog_bytes + association.sent.unseen_bytes();
-        let mut ready = 0;
+        if !association.open_sealed(numbers) {
+            return Turn::Finished;
+        }
+        let is_keyed = association.sealing.is_keyed();
         for &number in numbers {
-            let Some(packet) = association.sent.get_mut(number) else { break };
+            let Some(packet) = association.sent.get_mut(number) else { continue };
             to_come -= if packet.transmitted { 0 } else { packet.payload.len() as u64 };
             let backlog = Backlog::from_bytes(to_come);
             let mut flags = packet.flags;
@@ -298,14 +301,11 @@ impl Endpoint {
             let Packet { kind, is_short, channel, back, .. } = *packet;
             let number = number as u32;
             let header = Header { kind, is_short, flags, length, number, channel, back, backlog, ..template };
-            if packet.make_up(now, &header, association.sealing.session.as_deref_mut()).is_err() {
-                break;
-            }
-            ready += 1;
+            debug_assert_eq!(header.bytes(), packet.header_bytes());
+            // The headroom was made for it.
+            let _ = header.write(packet.header_mut(is_keyed));
         }
-        if ready < numbers.len() {
-            association.fall_silent();
-        }
+        let ready = association.seal_packets(now, numbers);
         let mut slices = [IoSlice::new(&[]); MOST];
         for (slice, &number) in slices.iter_mut().zip(&numbers[..ready]) {
             if let Some(packet) = association.sent.get(number) {
