@@ -477,7 +477,7 @@ impl Association {
         }
     }
 
-    /// The key may seal nothing more: what is due is never said. The peer's silence timer ends the association, then its silence ours.
+    /// Nothing can be sealed any more: what is due is never said. The peer's silence timer ends the association, then its silence ours.
     pub fn fall_silent(&mut self) {
         self.sealing.mute = true;
         (self.ack_due, self.state_due, self.pin_due, self.ask_beyond) = (false, false, false, false);

@@ -34,7 +34,7 @@ pub struct Sealing {
     pub session: Option<Box<Session>>,
     /// The nonce of the attempt whose OPENED is kept, to be said again byte for byte, until the client has been heard.
     pub answered: Option<u64>,
-    /// The key has sealed all that it may: nothing is sent any more, and silence ends the association.
+    /// The key has sealed all that it may, or what was sealed cannot be opened to be sent again: nothing is sent any more, and silence ends the association.
     pub mute: bool,
 }
 
@@ -65,8 +65,11 @@ impl Sealing {
 }
 
 impl Association {
-    /// Seals what is said once, if there is a key. `false`: the key may seal nothing more, and nothing is said from here on.
+    /// Seals what is said once, if there is a key. `false`: it must not leave.
     pub fn seal(&mut self, now: Time, packet: &mut [u8], header_bytes: usize) -> bool {
+        if self.sealing.is_mute() {
+            return false;
+        }
         let Some(session) = &mut self.sealing.session else { return true };
         let is_sealed = session.seal_in_place(now.as_nanos(), packet, header_bytes).is_ok();
         if !is_sealed {
@@ -75,8 +78,11 @@ impl Association {
         is_sealed
     }
 
-    /// Opens those of these packets that lie sealed, as they were sent before. `false`: one cannot be opened, and nothing is said from here on.
+    /// Opens those of these packets that lie sealed, as they were sent before. `false`: one cannot be opened, and none must leave.
     pub fn open_sealed(&mut self, numbers: &[u64]) -> bool {
+        if self.sealing.is_mute() {
+            return false;
+        }
         let Some(session) = &self.sealing.session else { return true };
         let mut open = |number: u64| self.sent.get_mut(number).is_none_or(|packet| packet.open(session).is_ok());
         let are_open = numbers.iter().all(|&number| open(number));
@@ -86,7 +92,7 @@ impl Association {
         are_open
     }
 
-    /// Seals these packets, whose headers are written, if there is a key. Says how many: no more than the key may seal, and after less than all nothing is said from here on.
+    /// Seals these packets, whose headers are written, if there is a key. Says how many may leave: no more than the key may seal.
     pub fn seal_packets(&mut self, now: Time, numbers: &[u64]) -> usize {
         let Some(session) = &mut self.sealing.session else { return numbers.len() };
         let mut seal = |number: u64| self.sent.get_mut(number)?.seal(now, session).ok();

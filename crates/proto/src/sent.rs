@@ -7,7 +7,7 @@ use crate::pool::Buffer;
 use crate::time::Time;
 use ropeway_wire::{CHANNEL_HEADER_BYTES, COUNTER_BYTES, Flags, SHORT_HEADER_BYTES, TAG_BYTES, Type};
 
-/// A numbered packet, kept until it is acknowledged. Everything here is fixed at the first transmission but the last four.
+/// A numbered packet, kept until it is acknowledged. Everything here is fixed at the first transmission but the last five.
 #[derive(Debug)]
 pub struct Packet {
     pub kind: Type,
@@ -21,7 +21,7 @@ pub struct Packet {
     /// The channel's index in the endpoint, to credit the acknowledgment.
     pub owner: u32,
     pub payload: Buffer,
-    /// Packet and payload are sealed where they lie.
+    /// The payload lies encrypted, between a counter and a tag.
     pub is_sealed: bool,
     /// It was handed to the link at least once.
     pub transmitted: bool,
@@ -61,12 +61,14 @@ impl Packet {
     /// Room for a header in front, with a counter behind it if it is to be sealed: nothing may lie sealed here.
     #[inline]
     pub fn header_mut(&mut self, will_be_sealed: bool) -> &mut [u8] {
+        debug_assert!(!self.is_sealed);
         let header_bytes = self.header_bytes();
         &mut self.payload.packet_mut(around(header_bytes, will_be_sealed))[..header_bytes]
     }
 
     /// Seals it with the header that stands in front.
     pub fn seal(&mut self, now: Time, session: &mut Session) -> Result<(), SealError> {
+        debug_assert!(!self.is_sealed, "sealed twice");
         let header_bytes = self.header_bytes();
         session.seal_in_place(now.as_nanos(), self.payload.packet_mut(around(header_bytes, true)), header_bytes)?;
         self.is_sealed = true;
@@ -75,14 +77,15 @@ impl Packet {
 
     /// Makes the payload again what the user gave, if it is sealed.
     pub fn open(&mut self, session: &Session) -> Result<(), SealError> {
-        if !std::mem::take(&mut self.is_sealed) {
-            return Ok(());
+        if self.is_sealed {
+            let header_bytes = self.header_bytes();
+            session.reopen_in_place(self.payload.packet_mut(around(header_bytes, true)), header_bytes)?;
+            self.is_sealed = false;
         }
-        let header_bytes = self.header_bytes();
-        session.reopen_in_place(self.payload.packet_mut(around(header_bytes, true)), header_bytes)
+        Ok(())
     }
 
-    /// What is handed to the link: the header that was written last, and the payload.
+    /// What is handed to the link: the header that was written last, and the payload, with counter and tag if it is sealed.
     pub fn bytes(&self) -> &[u8] {
         self.payload.packet(around(self.header_bytes(), self.is_sealed))
     }

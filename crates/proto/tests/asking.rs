@@ -168,3 +168,35 @@ fn a_long_message_for_which_there_is_no_memory_is_held_until_there_is() {
     assert_eq!(credit.map(|(at, ..)| at), Some(begin), "as soon as there is memory, whoever asks");
     assert_eq!(world.hosts[1].counters().dropped_memory, 0);
 }
+
+#[test]
+fn a_sender_that_is_gone_is_asked_less_and_less_often_for_what_is_missing_and_one_that_is_back_at_once() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let text = [7; 10_000];
+    // The first packet of a burst is lost, and all that comes after the burst.
+    let (mut passed, asked) = (0, Rc::new(RefCell::new(Vec::new())));
+    let (begin, out) = (world.now, Rc::clone(&asked));
+    world.filter = Some(Box::new(move |now, from, _, _| {
+        if from == 1 {
+            out.borrow_mut().push(now - begin);
+            return false;
+        }
+        passed += 1;
+        passed > 1 && now == begin
+    }));
+    let now = world.clock(0);
+    world.hosts[0].send(now, client, &text).unwrap();
+    world.hosts[0].flush(client);
+    pass(&mut world, 9 * S);
+    let times = asked.borrow().clone();
+    let within = |from: u64, to: u64| times.iter().filter(|&&at| (from..to).contains(&at)).count();
+    assert!(within(0, 10 * MS) >= 5, "{} at first", within(0, 10 * MS));
+    assert!((10..=45).contains(&within(S, 2 * S)), "{} in a second, both timers", within(S, 2 * S));
+    assert!((10..=25).contains(&within(8 * S, 9 * S)), "{} in a second, both timers", within(8 * S, 9 * S));
+    world.filter = None;
+    wait_for(&mut world, 300 * MS, "it is there", |world| {
+        let mut out = [0; 10_000];
+        matches!(world.hosts[1].recv(server, &mut out), Ok(Some(count)) if count > 0)
+    });
+}

@@ -3,10 +3,8 @@
 
 use super::kdf::{self, Secret32};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
+use ropeway_wire::TAG_BYTES;
 use std::hint::black_box;
-
-/// Bytes behind the payload.
-pub const TAG_BYTES: usize = 16;
 
 /// What a secret of a direction gives: its key, and the secret after it.
 pub(super) struct Keys {

@@ -10,10 +10,7 @@ use super::window::{Stale, Window};
 use std::fmt;
 use std::ops::Range;
 
-pub use super::cipher::TAG_BYTES;
-
-/// Bytes between header and payload: the low half of the counter.
-pub const COUNTER_BYTES: usize = 4;
+pub use ropeway_wire::{COUNTER_BYTES, TAG_BYTES};
 
 /// What a sealed packet is longer than the same one without a key.
 pub const OVERHEAD_BYTES: usize = COUNTER_BYTES + TAG_BYTES;
@@ -29,7 +26,7 @@ const PHASE: u8 = 0x40;
 const MOST_PAYLOAD_BYTES: usize = u16::MAX as usize;
 
 /// The client changes the keys when they are this old: what is read out of a stolen memory image or found for a single
-/// key opens at most this much of the past. A change costs some microseconds.
+/// key opens at most this much of the past. A change costs some microseconds, and opening what is on its way.
 const CHANGE_AFTER_NS: u64 = 3600 * SECOND_NS;
 
 /// The client changes the keys when one of them has sealed this many blocks of 16 bytes (64 GiB; 14 s at 40 Gbit/s). An
@@ -281,7 +278,7 @@ impl Session {
 
     /// Opens a packet of this end's own, where it lies as [`seal_in_place`](Self::seal_in_place) left it: it is to be
     /// sealed again with another header. That takes the key of its time: this one, or the former one until it is
-    /// forgotten. It must be one of the last 2^32.
+    /// forgotten. It must be one of the last 2^32 - 1.
     pub fn reopen_in_place(&self, packet: &mut [u8], header_bytes: usize) -> Result<(), SealError> {
         let at = header_bytes.saturating_add(COUNTER_BYTES);
         let (aad, sealed) = packet.split_at_mut_checked(at).ok_or(SealError::Shape)?;

@@ -401,6 +401,29 @@ mod tests {
     }
 
     #[test]
+    fn an_end_whose_memory_was_damaged_falls_silent_and_does_not_repeat_what_it_is_now() {
+        let mut pair = Pair::new();
+        pair.ends[1].listen(7, Mode::Stream, 1).unwrap();
+        let client = pair.ends[0].connect(pair.now, &PATHS[1], 7, Mode::Stream).unwrap();
+        pair.talk();
+        let server = pair.ends[1].accept(7).unwrap();
+        pair.ends[0].send(pair.now, client, b"lost").unwrap();
+        pair.ends[0].transmit(pair.now, &mut |_, _, batch| batch.len());
+        let (_, association) = pair.ends[0].associations.iter_mut().next().unwrap();
+        let packet = association.sent.packets_mut().find(|packet| packet.is_sealed).expect("on its way");
+        packet.payload.packet_mut((0, 0))[0] ^= 1;
+        pair.wait(1000 * MS);
+        assert_eq!(pair.wait(1000 * MS)[0], 0, "silent for good");
+        assert!(!pair.ends[0].wants_to_transmit(), "and without a busy loop");
+        // The server asks for what it misses, but not all the time, until it takes the silence for an end.
+        let asked = pair.wait(300_000 * MS)[1];
+        assert!((1000..7000).contains(&asked), "{asked}");
+        pair.wait(11_000 * MS);
+        assert_eq!(pair.ends[0].readiness(client).unwrap().failed, Some(ErrorCode::Timeout));
+        assert!(pair.ends[1].recv(server, &mut [0; 10]).is_err(), "nothing came");
+    }
+
+    #[test]
     fn nothing_leaves_an_association_with_a_key_before_it_can_be_sealed() {
         let mut pair = Pair::new();
         pair.ends[1].listen(7, Mode::Stream, 1).unwrap();

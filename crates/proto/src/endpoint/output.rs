@@ -23,6 +23,8 @@ const MOST_UNSAID_PACKETS: u32 = 64;
 const CONTROL_BYTES: usize = 512;
 /// Channels looked at in vain before an association's turn ends; those that wait for company have a timer.
 const MOST_IDLE_CHANNELS: usize = 64;
+/// What is missing is asked for again after this part of the time for which the peer has been silent, if that is later than it would be without.
+const SILENCE_SHARE: u64 = 4;
 /// Up to so many packets of a burst go before bulk data in the host's own queue.
 const URGENT_PACKETS: usize = 2;
 
@@ -406,7 +408,10 @@ impl Endpoint {
     /// RRQ blocks for what is missing and due.
     fn write_requests(&mut self, now: Time, index: u32, blocks: &mut BlockWriter<'_>) {
         let association = &mut self.associations[index as usize];
-        let again_ns = association.again_ns(&self.config);
+        // Who does not answer is asked less and less often.
+        let silence_ns = now.since(association.heard_at);
+        let slower_ns = (silence_ns / SILENCE_SHARE).min(self.config.timer_max_ns);
+        let again_ns = association.again_ns(&self.config).max(slower_ns);
         let asked_before = association.received.asked();
         let mut requests = 0;
         let slow_from = association.slow_from(now, &self.config);
