@@ -6,7 +6,7 @@
 //! other end sealed, and that once; and the two ends never lose each other.
 
 use ropeway_proto::crypto::handshake::{CONFIRM_OVERHEAD_BYTES, OPENED_OVERHEAD_BYTES};
-use ropeway_proto::crypto::session::{COUNTER_BYTES, OVERHEAD_BYTES};
+use ropeway_proto::crypto::session::{COUNTER_BYTES, TAG_BYTES};
 use ropeway_proto::crypto::{ClusterKey, ClusterKeys, Initiator, Limits, OpenError, Responder, Session};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -164,9 +164,12 @@ impl Network {
         let mut payload = wire.sealed.to_be_bytes().to_vec();
         wire.sealed += 1;
         payload.resize(8 + padding, 0);
-        let mut packet = vec![0; HEADER_BYTES + payload.len() + OVERHEAD_BYTES];
-        let sealed = self.ends[1 - end].seal(self.now_ns, &[0x17; HEADER_BYTES], &payload, &mut packet);
-        assert_eq!(sealed, Ok(packet.len()));
+        let mut packet = [&[0x17; HEADER_BYTES][..], &[0; COUNTER_BYTES], &payload, &[0; TAG_BYTES]].concat();
+        let from = &mut self.ends[1 - end];
+        assert_eq!(from.seal_in_place(self.now_ns, &mut packet, HEADER_BYTES), Ok(()));
+        let mut opened = packet.clone();
+        assert_eq!(from.reopen_in_place(&mut opened, HEADER_BYTES), Ok(()), "its own packet");
+        assert_eq!(opened[HEADER_BYTES + COUNTER_BYTES..][..payload.len()], payload);
         packet
     }
 

@@ -50,8 +50,8 @@ fn headers_of_either_length_and_all_payloads_come_through_in_place_and_copied() 
         for payload_bytes in [0, 1, 15, 16, 17, 64, 1472, 9000, 65535] {
             let payload: Vec<u8> = (0..payload_bytes).map(|i| i as u8).collect();
             let header: Vec<u8> = (0..header_bytes).map(|i| 0x80 | i as u8).collect();
-            let mut packet = vec![0; header_bytes + payload_bytes + OVERHEAD_BYTES];
-            assert_eq!(client.seal(0, &header, &payload, &mut packet), Ok(packet.len()));
+            let mut packet = try_seal(&mut client, 0, &header, &payload).expect("sealed");
+            assert_eq!(packet.len(), header_bytes + payload_bytes + OVERHEAD_BYTES);
             let (aad, sealed) = packet.split_at(header_bytes + COUNTER_BYTES);
             let mut out = vec![0; payload_bytes];
             assert_eq!(server.open(0, aad, sealed, &mut out), Ok(payload_bytes));
@@ -143,9 +143,8 @@ fn reordering_is_taken_within_the_window_and_refused_beyond_it() {
 fn short_packets_and_small_buffers_are_errors() {
     let (mut client, mut server) = sessions();
     let mut room = [0; 100];
-    assert_eq!(client.seal(0, &header(), b"payload", &mut room[..HEADER_BYTES + 26]), Err(SealError::Room));
-    assert_eq!(client.seal(0, &header()[..15], b"payload", &mut room), Err(SealError::Shape));
-    assert_eq!(client.seal(0, &header(), &[0; 65536], &mut vec![0; 70000]), Err(SealError::Shape));
+    assert_eq!(try_seal(&mut client, 0, &header()[..15], b"payload"), Err(SealError::Shape));
+    assert_eq!(try_seal(&mut client, 0, &header(), &[0; 65536]), Err(SealError::Shape));
     assert_eq!(
         client.seal_in_place(0, &mut room[..HEADER_BYTES + OVERHEAD_BYTES - 1], HEADER_BYTES),
         Err(SealError::Shape)
@@ -311,18 +310,17 @@ fn a_key_seals_no_more_than_its_limit_and_goes_on_after_a_change() {
     let limits = Limits { change_after_blocks: 10, most_blocks: 80, ..Limits::default() };
     client.tighten(limits);
     let mut packets = Vec::new();
-    let mut room = [0; 200];
     // Two blocks each; a change is not yet allowed.
     for _ in 0..40 {
         packets.push(seal(&mut client, SECOND_NS, b"payload"));
     }
-    assert_eq!(client.seal(SECOND_NS, &header(), b"payload", &mut room), Err(SealError::Exhausted));
+    assert_eq!(try_seal(&mut client, SECOND_NS, &header(), b"payload"), Err(SealError::Exhausted));
     assert_eq!(client.generation(), 0);
     for _ in 0..40 {
         packets.push(seal(&mut client, 2 * SECOND_NS, b"payload"));
     }
     // The server has not followed, so there is no third key.
-    assert_eq!(client.seal(9 * SECOND_NS, &header(), b"payload", &mut room), Err(SealError::Exhausted));
+    assert_eq!(try_seal(&mut client, 9 * SECOND_NS, &header(), b"payload"), Err(SealError::Exhausted));
     assert!(packets.iter().all(|packet| open(&mut server, 9 * SECOND_NS, packet).is_ok()));
     let answer = seal(&mut server, 9 * SECOND_NS, b"");
     open(&mut client, 9 * SECOND_NS, &answer).unwrap();

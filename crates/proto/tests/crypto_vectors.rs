@@ -2,7 +2,7 @@
 //! same. Whoever changes a vector changes the protocol, and so its version.
 
 use ropeway_proto::crypto::handshake::{CONFIRM_OVERHEAD_BYTES, OPENED_OVERHEAD_BYTES};
-use ropeway_proto::crypto::session::OVERHEAD_BYTES;
+use ropeway_proto::crypto::session::{COUNTER_BYTES, TAG_BYTES};
 use ropeway_proto::crypto::{ClusterKey, ClusterKeys, Initiator, Responder, Secret, Session};
 use ropeway_testkit::need_program;
 use std::collections::BTreeMap;
@@ -54,8 +54,8 @@ fn handshake() -> (String, String, Session, Session) {
 
 /// Seals at `from`, opens at `to`.
 fn packet(from: &mut Session, to: &mut Session, now_ns: u64, header: &[u8], payload: &[u8]) -> String {
-    let mut packet = vec![0; header.len() + payload.len() + OVERHEAD_BYTES];
-    from.seal(now_ns, header, payload, &mut packet).unwrap();
+    let mut packet = [header, &[0; COUNTER_BYTES], payload, &[0; TAG_BYTES]].concat();
+    from.seal_in_place(now_ns, &mut packet, header.len()).unwrap();
     let sealed = hex(&packet);
     let range = to.open_in_place(now_ns, &mut packet, header.len()).unwrap();
     assert_eq!(packet[range], *payload);

@@ -86,8 +86,6 @@ impl Default for Limits {
 pub enum SealError {
     #[error("not a packet: no room for header, counter and tag, or a payload too long")]
     Shape,
-    #[error("no room for the sealed packet")]
-    Room,
     #[error("not as it was sealed, so it cannot be sealed again")]
     Changed,
     #[error("this key has sealed all that it may, and the peer has not followed to the next one")]
@@ -238,19 +236,8 @@ impl Session {
         self.send.generation
     }
 
-    /// Seals a packet: `header` (16, 24 or 28 bytes, as it is to be sent, but for PHASE, which is set here), 4 bytes of
-    /// counter, `payload` encrypted, 16 bytes of tag. Returns its length in `out`.
-    pub fn seal(&mut self, now_ns: u64, header: &[u8], payload: &[u8], out: &mut [u8]) -> Result<usize, SealError> {
-        let length = header.len() + payload.len() + OVERHEAD_BYTES;
-        let out = out.get_mut(..length).ok_or(SealError::Room)?;
-        let at = header.len() + COUNTER_BYTES;
-        out[..header.len()].copy_from_slice(header);
-        out[at..at + payload.len()].copy_from_slice(payload);
-        self.seal_in_place(now_ns, out, header.len())?;
-        Ok(length)
-    }
-
-    /// Seals a packet where it lies: `packet` has the header, 4 bytes of room, the payload, and 16 bytes of room.
+    /// Seals a packet where it lies: `packet` has the header (16, 24 or 28 bytes, as it is to be sent, but for PHASE,
+    /// which is set here), 4 bytes of room for the counter, the payload, and 16 bytes of room for the tag.
     pub fn seal_in_place(&mut self, now_ns: u64, packet: &mut [u8], header_bytes: usize) -> Result<(), SealError> {
         let payload_bytes =
             packet.len().checked_sub(header_bytes.saturating_add(OVERHEAD_BYTES)).ok_or(SealError::Shape)?;

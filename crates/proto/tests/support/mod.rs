@@ -3,8 +3,8 @@
 #![allow(dead_code, reason = "each test program uses another part")]
 
 use ropeway_proto::crypto::handshake::{CONFIRM_OVERHEAD_BYTES, OPENED_OVERHEAD_BYTES};
-use ropeway_proto::crypto::session::{COUNTER_BYTES, OVERHEAD_BYTES};
-use ropeway_proto::crypto::{ClusterKey, ClusterKeys, Initiator, OpenError, Responder, Session};
+use ropeway_proto::crypto::session::{COUNTER_BYTES, TAG_BYTES};
+use ropeway_proto::crypto::{ClusterKey, ClusterKeys, Initiator, OpenError, Responder, SealError, Session};
 
 pub const SECOND_NS: u64 = 1_000_000_000;
 
@@ -47,10 +47,14 @@ pub fn header() -> [u8; HEADER_BYTES] {
 
 /// A sealed packet.
 pub fn seal(from: &mut Session, now_ns: u64, payload: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0; HEADER_BYTES + payload.len() + OVERHEAD_BYTES];
-    let length = from.seal(now_ns, &header(), payload, &mut packet).expect("a sealed packet");
-    assert_eq!(length, packet.len());
-    packet
+    try_seal(from, now_ns, &header(), payload).expect("a sealed packet")
+}
+
+/// The same behind another header, if it can be sealed.
+pub fn try_seal(from: &mut Session, now_ns: u64, header: &[u8], payload: &[u8]) -> Result<Vec<u8>, SealError> {
+    let mut packet = [header, &[0; COUNTER_BYTES], payload, &[0; TAG_BYTES]].concat();
+    from.seal_in_place(now_ns, &mut packet, header.len())?;
+    Ok(packet)
 }
 
 /// The payload of a packet of [`seal`].
