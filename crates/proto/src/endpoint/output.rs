@@ -408,8 +408,8 @@ impl Endpoint {
     /// RRQ blocks for what is missing and due.
     fn write_requests(&mut self, now: Time, index: u32, blocks: &mut BlockWriter<'_>) {
         let association = &mut self.associations[index as usize];
-        // Who does not answer is asked less and less often.
-        let silence_ns = now.since(association.heard_at);
+        // Who does not answer is asked less and less often. Time in which this end did not run was no silence.
+        let silence_ns = now.since(association.heard_at.max(self.awake_at));
         let slower_ns = (silence_ns / SILENCE_SHARE).min(self.config.timer_max_ns);
         let again_ns = association.again_ns(&self.config).max(slower_ns);
         let asked_before = association.received.asked();
