@@ -285,6 +285,16 @@ mod tests {
             Pair { ends: [end(0), end(1)], now: Time::from_nanos(1_000_000_000) }
         }
 
+        /// The same with a channel between them: its ends.
+        fn open() -> (Pair, [ChannelId; 2]) {
+            let mut pair = Pair::new();
+            pair.ends[1].listen(7, Mode::Stream, 1).unwrap();
+            let client = pair.ends[0].connect(pair.now, &PATHS[1], 7, Mode::Stream).unwrap();
+            pair.talk();
+            let server = pair.ends[1].accept(7).unwrap();
+            (pair, [client, server])
+        }
+
         /// Until nobody has anything to say at this moment. Says how many packets each has sent.
         fn talk(&mut self) -> [usize; 2] {
             let mut sent = [0; 2];
@@ -335,11 +345,7 @@ mod tests {
 
     #[test]
     fn an_end_whose_key_is_used_up_falls_silent_and_the_other_gives_it_up() {
-        let mut pair = Pair::new();
-        pair.ends[1].listen(7, Mode::Stream, 1).unwrap();
-        let client = pair.ends[0].connect(pair.now, &PATHS[1], 7, Mode::Stream).unwrap();
-        pair.talk();
-        let server = pair.ends[1].accept(7).unwrap();
+        let (mut pair, [client, server]) = Pair::open();
         // The server may seal a hundred packets more, and the client changes nothing before.
         let limits = Limits { most_blocks: 100 * 91, ..Limits::default() };
         pair.session(1).tighten(limits);
@@ -361,11 +367,7 @@ mod tests {
     #[test]
     fn what_waits_for_its_acknowledgment_when_keys_change_is_sent_again_under_the_new_ones() {
         for sender in 0..2 {
-            let mut pair = Pair::new();
-            pair.ends[1].listen(7, Mode::Stream, 1).unwrap();
-            let client = pair.ends[0].connect(pair.now, &PATHS[1], 7, Mode::Stream).unwrap();
-            pair.talk();
-            let channels = [client, pair.ends[1].accept(7).unwrap()];
+            let (mut pair, channels) = Pair::open();
             // Sealed under the first keys, after a grant, and lost, or not taken by the link.
             let text: Vec<u8> = (0..30_000u32).map(|at| at as u8).collect();
             let _ = pair.ends[sender].send(pair.now, channels[sender], &text);
@@ -381,7 +383,7 @@ mod tests {
             // The client's next packet changes its key, and the server's with it.
             pair.now = pair.now.after(3000 * MS);
             pair.session(0).tighten(Limits { change_after_ns: 2000 * MS, ..Limits::default() });
-            let _ = pair.ends[0].send(pair.now, client, b"!");
+            let _ = pair.ends[0].send(pair.now, channels[0], b"!");
             pair.wait(5000 * MS);
             assert_eq!((pair.session(0).generation(), pair.session(1).generation()), (1, 1));
             for end in 0..2 {
@@ -402,11 +404,7 @@ mod tests {
 
     #[test]
     fn an_end_whose_memory_was_damaged_falls_silent_and_does_not_repeat_what_it_is_now() {
-        let mut pair = Pair::new();
-        pair.ends[1].listen(7, Mode::Stream, 1).unwrap();
-        let client = pair.ends[0].connect(pair.now, &PATHS[1], 7, Mode::Stream).unwrap();
-        pair.talk();
-        let server = pair.ends[1].accept(7).unwrap();
+        let (mut pair, [client, server]) = Pair::open();
         pair.ends[0].send(pair.now, client, b"lost").unwrap();
         pair.ends[0].transmit(pair.now, &mut |_, _, batch| batch.len());
         let (_, association) = pair.ends[0].associations.iter_mut().next().unwrap();
@@ -425,11 +423,7 @@ mod tests {
 
     #[test]
     fn nothing_leaves_an_association_with_a_key_before_it_can_be_sealed() {
-        let mut pair = Pair::new();
-        pair.ends[1].listen(7, Mode::Stream, 1).unwrap();
-        pair.ends[0].connect(pair.now, &PATHS[1], 7, Mode::Stream).unwrap();
-        pair.talk();
-        let server = pair.ends[1].accept(7).unwrap();
+        let (mut pair, [_, server]) = Pair::open();
         for (_, association) in &mut pair.ends[1].associations {
             association.sealing.session = None;
         }
