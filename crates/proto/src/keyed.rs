@@ -27,9 +27,8 @@ impl fmt::Debug for Handshake {
 /// An association's part in sealing. The default is that of one without a key.
 #[derive(Debug, Default)]
 pub struct Sealing {
-    /// Bytes between header and payload, and behind the payload.
-    pub counter_bytes: usize,
-    pub tag_bytes: usize,
+    /// What is sent is sealed, or not sent.
+    is_keyed: bool,
     /// Once open: what seals and opens the packets.
     pub session: Option<Box<Session>>,
     /// The nonce of the attempt whose OPENED is kept, to be said again byte for byte, until the client has been heard.
@@ -40,7 +39,7 @@ pub struct Sealing {
 
 impl Sealing {
     pub fn with_key() -> Sealing {
-        Sealing { counter_bytes: wire::COUNTER_BYTES, tag_bytes: wire::TAG_BYTES, ..Sealing::default() }
+        Sealing { is_keyed: true, ..Sealing::default() }
     }
 
     pub fn statistics(&self) -> Option<SealingStatistics> {
@@ -50,17 +49,23 @@ impl Sealing {
     }
 
     pub fn is_keyed(&self) -> bool {
-        self.overhead_bytes() > 0
+        self.is_keyed
     }
 
-    /// Bytes of each packet that counter and tag take.
+    /// Bytes between header and payload, and behind the payload.
+    pub fn counter_and_tag_bytes(&self) -> (usize, usize) {
+        if self.is_keyed { (wire::COUNTER_BYTES, wire::TAG_BYTES) } else { (0, 0) }
+    }
+
+    /// Both together.
     pub fn overhead_bytes(&self) -> usize {
-        self.counter_bytes + self.tag_bytes
+        let (counter_bytes, tag_bytes) = self.counter_and_tag_bytes();
+        counter_bytes + tag_bytes
     }
 
     /// Whether nothing may be sent: what cannot be sealed never leaves.
     pub fn is_mute(&self) -> bool {
-        self.mute || (self.is_keyed() && self.session.is_none())
+        self.mute || (self.is_keyed && self.session.is_none())
     }
 }
 

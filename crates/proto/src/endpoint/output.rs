@@ -352,7 +352,7 @@ impl Endpoint {
     ) -> bool {
         let mut bytes = [0; CONTROL_BYTES];
         let association = &self.associations[index as usize];
-        let (counter_bytes, tag_bytes) = (association.sealing.counter_bytes, association.sealing.tag_bytes);
+        let (counter_bytes, tag_bytes) = association.sealing.counter_and_tag_bytes();
         let most = CONTROL_BYTES.min(association.packet_bytes) - tag_bytes;
         let (head, body) = bytes[..most].split_at_mut(BASE_HEADER_BYTES);
         let mut blocks = BlockWriter::new(&mut body[counter_bytes..]);
