@@ -164,7 +164,7 @@ int ropeway_setsockopt(int s, int level, int name, const void *value, socklen_t 
 /*
  * A descriptor for poll, select, epoll and the like, level- and edge-triggered: readable and writable when the socket is, readable when a listener has a connection.
  * Every call gives the same one; it belongs to the socket and goes with it. Do nothing else with it: no read, no write, no close. Readiness is a hint: after
- * it a non-blocking call may still give EAGAIN. ENOTCONN: the socket neither listens nor connects yet; EMFILE.
+ * it a non-blocking call may still give EAGAIN; then it is writable again when what was refused fits. ENOTCONN: the socket neither listens nor connects yet; EMFILE.
  */
 int ropeway_descriptor(int s);
 

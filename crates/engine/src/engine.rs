@@ -190,6 +190,7 @@ impl Engine {
         let inner = self.inner()?;
         let mut core = inner.lock();
         core.endpoint.unlisten(port);
+        core.refresh_watches(Subject::Port(port));
         core.waiters.forget(Subject::Port(port));
         inner.follow_up(&mut core, inner.now());
         inner.ring();
@@ -464,7 +465,11 @@ impl Engine {
 
     /// Ends a connection at once: the peer sees a reset.
     pub fn abort(&self, channel: ChannelId) {
-        self.end(channel, |core, now| core.endpoint.abort(now, channel));
+        self.end(channel, |core, now| {
+            core.endpoint.abort(now, channel);
+            // Another handle's event loop may have it.
+            core.refresh_watches(Subject::Channel(channel));
+        });
     }
 
     fn end(&self, channel: ChannelId, end: impl FnOnce(&mut Core, Time)) {

@@ -129,7 +129,7 @@ impl Channel {
             writable: self.failed.is_some()
                 || self.outgoing.is_finished()
                 || self.outgoing.ends_then.is_some()
-                || self.outgoing.room(send_buffer_bytes) > 0 && !self.outgoing.is_owed(),
+                || self.outgoing.is_writable(send_buffer_bytes),
             drained: self.outgoing.is_drained(),
             ended,
             failed: self.failed,

@@ -277,8 +277,45 @@ fn who_lacks_memory_is_told_when_another_channel_gives_some_back() {
     world.hosts[0].send(now, one, &message(0, 500_000)).unwrap();
     world.hosts[0].send(now, one, &message(0, 400_000)).unwrap();
     assert_eq!(world.hosts[0].send(now, other, &message(0, 400_000)), Err(SendError::WouldBlock));
+    assert!(!world.hosts[0].readiness(other).unwrap().writable, "room alone is not enough");
     while world.hosts[0].poll_event().is_some() {}
-    wait_for(&mut world, S, "word of memory", |world| {
-        std::iter::from_fn(|| world.hosts[0].poll_event()).any(|event| event == Event::Changed(other))
+    wait_for(&mut world, S, "word of memory", |world| is_told(world, other));
+    assert!(world.hosts[0].readiness(other).unwrap().writable);
+}
+
+fn is_told(world: &mut World, channel: ChannelId) -> bool {
+    std::iter::from_fn(|| world.hosts[0].poll_event()).any(|event| event == Event::Changed(channel))
+}
+
+#[test]
+fn who_was_refused_is_told_of_as_much_room_as_that_needed() {
+    let config = Config { send_buffer_bytes: 1 << 20, ..Config::default() };
+    let mut world = World::new(2, Net::default(), &config, 1);
+    let (client, server) = pair(&mut world, Mode::Messages);
+    world::pass(&mut world, 50 * MS);
+    let now = world.time();
+    let long = message(0, 600_000);
+    world.hosts[0].send(now, client, &long).unwrap();
+    assert!(world.hosts[0].readiness(client).unwrap().writable);
+    assert_eq!(world.hosts[0].send(now, client, &long), Err(SendError::WouldBlock));
+    assert!(!world.hosts[0].readiness(client).unwrap().writable, "for that there is no room");
+    world.hosts[0].send(now, client, b"short").unwrap();
+    assert!(world.hosts[0].readiness(client).unwrap().writable, "and for this there was");
+    assert_eq!(world.hosts[0].send(now, client, &long), Err(SendError::WouldBlock));
+    while world.hosts[0].poll_event().is_some() {}
+    wait_for(&mut world, S, "word of room", |world| is_told(world, client));
+    assert!(world.hosts[0].readiness(client).unwrap().writable);
+    let now = world.time();
+    world.hosts[0].send(now, client, &long).unwrap();
+    // Longer than all there is: told when nothing else is under way. A smaller buffer is no reason to wait for ever.
+    let longest = message(0, 3 << 20);
+    assert_eq!(world.hosts[0].send(now, client, &longest), Err(SendError::WouldBlock));
+    world.hosts[0].configure(Config { send_buffer_bytes: 256 << 10, ..config }).unwrap();
+    wait_for(&mut world, S, "word of all the room", |world| {
+        let mut out = vec![0; 600_000];
+        while world.hosts[1].recv(server, &mut out).is_ok() {}
+        is_told(world, client)
     });
+    let now = world.time();
+    assert_eq!(world.hosts[0].send(now, client, &longest), Ok(longest.len()));
 }

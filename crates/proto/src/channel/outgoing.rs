@@ -99,12 +99,22 @@ pub struct Outgoing {
     pub scheduled: bool,
     /// A full send buffer was seen: the user waits to be told of room.
     pub starved: bool,
+    /// What the last attempt to send lacked, until the user is told to try again or another one succeeds.
+    refused: Option<Lack>,
     /// Small sends are never kept back to share a packet.
     pub no_delay: bool,
     /// The packet numbered last ended in the middle of a message.
     begun: bool,
     /// How many of the packets filled last have payloads for the short header.
     short_run: u8,
+}
+
+/// Why nothing was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lack {
+    /// So many bytes wait for room, or for the rest of somebody else's message.
+    Room(usize),
+    Memory,
 }
 
 impl Outgoing {
@@ -165,6 +175,43 @@ impl Outgoing {
     /// Room for the user's bytes below `limit` bytes queued and unacknowledged.
     pub fn room(&self, limit: usize) -> usize {
         limit.saturating_sub(self.queued_bytes + self.unacked_bytes)
+    }
+
+    /// So many bytes, of a stream a single one, were not taken: the user waits to be told.
+    pub fn refuse(&mut self, wanted: usize, limit: usize) {
+        let lack =
+            if self.is_owed() || self.room(limit) < wanted.min(limit) { Lack::Room(wanted) } else { Lack::Memory };
+        (self.starved, self.refused) = (true, Some(lack));
+    }
+
+    /// Bytes were taken: what was refused before is not waited for any more.
+    pub fn note_taken(&mut self) {
+        self.refused = None;
+    }
+
+    /// Whether the user may be told that there is room: as much as he was refused for.
+    pub fn is_writable(&self, limit: usize) -> bool {
+        let is_enough = match self.refused {
+            None => self.room(limit) > 0,
+            Some(Lack::Room(wanted)) => self.room(limit) >= wanted.min(limit),
+            Some(Lack::Memory) => false,
+        };
+        is_enough && !self.is_owed()
+    }
+
+    /// Whether the user waits for room, and there is enough of it that telling him pays.
+    pub fn takes_hunger(&mut self, limit: usize) -> bool {
+        let wanted = if let Some(Lack::Room(wanted)) = self.refused { wanted.min(limit) } else { 0 };
+        let is_stilled = self.starved && self.room(limit) >= wanted.max(limit / 4);
+        if is_stilled {
+            self.tell();
+        }
+        is_stilled
+    }
+
+    /// The user is told to try again.
+    pub fn tell(&mut self) {
+        (self.starved, self.refused) = (false, None);
     }
 
     /// What could be sent now if there were a grant: queued, and within the credit. At least a byte, so that an empty message counts.

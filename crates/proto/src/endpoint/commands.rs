@@ -104,9 +104,9 @@ impl Endpoint {
         self.listeners.contains_key(&port)
     }
 
-    /// Whether [`Endpoint::accept`] would give a channel.
+    /// Whether [`Endpoint::accept`] would give a channel, or say that nobody listens.
     pub fn has_incoming(&self, port: u16) -> bool {
-        self.listeners.get(&port).is_some_and(|listener| !listener.queue.is_empty())
+        self.listeners.get(&port).is_none_or(|listener| !listener.queue.is_empty())
     }
 
     /// Opens a channel to `port` behind `path`. To a peer with whom there is an association it costs no round trip: data may be sent at once. Otherwise

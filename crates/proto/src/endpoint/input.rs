@@ -228,12 +228,10 @@ impl Endpoint {
                 if channel.outgoing.unacked_packets() == 0 && channel.is_done() {
                     settled.push(owner);
                 }
-                let room = channel.outgoing.room(send_buffer);
                 let drained = channel.outgoing.is_drained();
-                if (channel.outgoing.starved && room >= send_buffer / 4)
+                if channel.outgoing.takes_hunger(send_buffer)
                     || (drained && (channel.released || channel.outgoing.is_finished()))
                 {
-                    channel.outgoing.starved = false;
                     Endpoint::announce(events, channel, owner);
                 }
             }

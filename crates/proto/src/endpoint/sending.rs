@@ -126,6 +126,7 @@ impl Endpoint {
         {
             return Joined::Refused;
         }
+        channel.outgoing.note_taken();
         if is_kept_back(association, channel) {
             recount(association, channel);
             return Joined::KeptBack;
@@ -175,17 +176,17 @@ impl Endpoint {
     /// So many messages were dropped from a channel's queue: there is room, and what stands first now may go where they could not.
     fn say_dropped(&mut self, at: u32, count: u64) {
         if count > 0 {
-            self.channels[at as usize].outgoing.starved = false;
+            self.channels[at as usize].outgoing.tell();
             self.leave_round(at);
             self.schedule_channel(at);
             self.announce_channel(at);
         }
     }
 
-    /// There is no room on the channel, or no memory: its user is told when there is, of memory by whoever gives some back.
-    fn refuse_for_now(&mut self, at: u32) -> Result<usize, SendError> {
+    /// There is no room on the channel for so much, or no memory: its user is told when there is, of memory by whoever gives some back.
+    fn refuse_for_now(&mut self, at: u32, wanted: usize) -> Result<usize, SendError> {
         let outgoing = &mut self.channels[at as usize].outgoing;
-        outgoing.starved = true;
+        outgoing.refuse(wanted, self.config.send_buffer_bytes as usize);
         // With something under way, its acknowledgments tell.
         if outgoing.is_drained() && !self.lacking_memory.contains(&at) {
             self.lacking_memory.push(at);
@@ -199,7 +200,8 @@ impl Endpoint {
             return;
         }
         for at in std::mem::take(&mut self.lacking_memory) {
-            if self.channels.contains(at as usize) {
+            if let Some(channel) = self.channels.get_mut(at as usize) {
+                channel.outgoing.tell();
                 self.announce_channel(at);
             }
         }
@@ -239,7 +241,7 @@ impl Endpoint {
                 let alone = deadline.is_some();
                 let taken = channel.outgoing.write_message(bytes, alone, limit, payload_bytes, &mut self.tx_pool);
                 let Some(taken) = taken else {
-                    return self.refuse_for_now(at);
+                    return self.refuse_for_now(at, bytes.len().max(1));
                 };
                 if let Some(deadline) = deadline {
                     channel.outgoing.set_deadline(deadline);
@@ -250,8 +252,9 @@ impl Endpoint {
             }
         };
         if taken == 0 && !bytes.is_empty() {
-            return self.refuse_for_now(at);
+            return self.refuse_for_now(at, 1);
         }
+        channel.outgoing.note_taken();
         if !association.has_undelivered() {
             association.waiting_since = now;
         }

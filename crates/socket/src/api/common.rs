@@ -204,8 +204,8 @@ macro_rules! connection_methods {
             Ok(self.connection.failure())
         }
 
-        /// A descriptor for event loops (epoll, poll, mio, tokio's `AsyncFd`): readable and writable when this is. It says nothing after the last handle
-        /// is gone. Every call gives the same one.
+        /// A descriptor for event loops (epoll, poll, mio, tokio's `AsyncFd`): readable and writable when this is; after a refusal writable when what
+        /// was refused fits. It says nothing after the last handle is gone. Every call gives the same one.
         ///
         /// # Errors
         /// No descriptors left.

@@ -371,7 +371,8 @@ impl Connection {
             return Ok(watch.clone());
         }
         let fresh = self.engine().watch_like_socket(self.channel)?;
-        Ok(self.watch.get_or_init(|| fresh).clone())
+        self.watch.set(fresh.clone()).unwrap_or_else(|late| self.engine().unwatch(&late));
+        Ok(self.watch.get().cloned().unwrap_or(fresh))
     }
 
     /// Ends it at once: the peer sees a reset. What waits in other threads ends with an error.

@@ -76,7 +76,8 @@ impl Entrance {
             return Ok(watch.clone());
         }
         let fresh = self.engine().watch_port_like_socket(self.port)?;
-        Ok(self.watch.get_or_init(|| fresh).clone())
+        self.watch.set(fresh.clone()).unwrap_or_else(|late| self.engine().unwatch(&late));
+        Ok(self.watch.get().cloned().unwrap_or(fresh))
     }
 }
 

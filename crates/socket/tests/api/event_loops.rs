@@ -4,12 +4,13 @@ use crate::{SOON, kind, wait_until};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use ropeway_socket::api::Watch;
-use ropeway_socket::{Listener, Stream};
+use ropeway_socket::{Listener, MessageListener, MessageSocket, Stream};
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd};
 use std::thread;
+use std::time::Duration;
 
 const LISTENER: Token = Token(usize::MAX);
 
@@ -177,4 +178,97 @@ fn who_opens_a_connection_to_a_peer_that_has_left_is_refused_and_then_taken_by_t
         let client = Stream::connect_nonblocking(&at).unwrap();
         assert_eq!(kind(client.wait_connected(Some(SOON))), ErrorKind::ConnectionRefused, "round {round}");
     }
+}
+
+/// Two ends of a connection that carries messages; the first does not wait, and is watched.
+fn watched_messages() -> (MessageSocket, MessageSocket, Poll, Watch) {
+    let listener = MessageListener::bind("127.0.0.1:0").unwrap();
+    let client = MessageSocket::connect(listener.local_addr().unwrap()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    client.set_nonblocking(true).unwrap();
+    let (poll, watch) = (Poll::new().unwrap(), client.watch().unwrap());
+    register(&poll, &watch, Token(1), Interest::WRITABLE);
+    (client, server, poll, watch)
+}
+
+/// What one without edges is told.
+fn is_writable_now(watch: &Watch) -> bool {
+    let (mut poll, mut events) = (Poll::new().unwrap(), Events::with_capacity(1));
+    register(&poll, watch, Token(1), Interest::WRITABLE);
+    poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+    !events.is_empty()
+}
+
+#[test]
+fn a_message_that_found_too_little_room_is_told_of_enough() {
+    // Ten of them leave some room in the usual buffer, and not enough for another one.
+    const MESSAGE_BYTES: usize = 100_000;
+    const MESSAGES: usize = 200;
+    let (client, server, mut poll, watch) = watched_messages();
+    let reader = thread::spawn(move || {
+        let mut message = Vec::new();
+        for number in 0..MESSAGES {
+            if number % 20 == 0 {
+                thread::sleep(crate::A_WHILE);
+            }
+            assert!(server.recv_vec(&mut message).unwrap());
+            assert!(message.len() == MESSAGE_BYTES && message.iter().all(|byte| *byte == number as u8));
+        }
+    });
+    let mut events = Events::with_capacity(8);
+    let (mut sent, mut refused, mut woken) = (0, 0, 0);
+    while sent < MESSAGES {
+        // mio tells of changes only: one that is not told is waited for in vain.
+        poll.poll(&mut events, Some(SOON)).unwrap();
+        assert!(events.iter().any(|event| event.is_writable()), "{sent} sent, {refused} refused");
+        woken += 1;
+        while sent < MESSAGES {
+            match client.send(&[sent as u8; MESSAGE_BYTES]) {
+                Ok(_) => sent += 1,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                    // It may have been acknowledged in between.
+                    refused += usize::from(!is_writable_now(&watch));
+                    break;
+                }
+            }
+        }
+    }
+    assert!(refused > 0 && woken <= MESSAGES, "{refused} {woken}");
+    reader.join().unwrap();
+}
+
+#[test]
+fn what_another_handle_ends_wakes_an_event_loop() {
+    let (client, _server, mut poll, _watch) = watched_messages();
+    let mut events = Events::with_capacity(8);
+    poll.poll(&mut events, Some(SOON)).unwrap();
+    // Full, and nobody reads.
+    while !events.is_empty() {
+        while client.send(&[1; 60_000]).is_ok() {}
+        poll.poll(&mut events, Some(10 * crate::A_WHILE)).unwrap();
+    }
+    client.try_clone().unwrap().abort();
+    poll.poll(&mut events, Some(SOON)).unwrap();
+    assert!(!events.is_empty());
+    assert!(client.send(b"more").is_err_and(|error| error.kind() != ErrorKind::WouldBlock));
+
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let watch = listener.watch().unwrap();
+    register(&poll, &watch, LISTENER, Interest::READABLE);
+    poll.poll(&mut events, Some(crate::A_WHILE)).unwrap();
+    assert!(events.iter().all(|event| event.token() != LISTENER));
+    listener.close();
+    poll.poll(&mut events, Some(SOON)).unwrap();
+    assert!(events.iter().any(|event| event.token() == LISTENER && event.is_readable()));
+    assert!(listener.try_accept().is_err_and(|error| error.kind() != ErrorKind::WouldBlock));
+}
+
+#[test]
+fn a_descriptor_is_what_asynchronous_runtimes_ask_for() {
+    fn takes(of: impl AsRawFd + AsFd + Send + 'static) -> i32 {
+        of.as_raw_fd()
+    }
+    let (client, _server) = crate::pair();
+    assert!(takes(client.watch().unwrap()) >= 0);
 }
