@@ -34,7 +34,7 @@ pub use crate::engine::{Engine, Options, Target, usual_packet_bytes};
 pub use crate::error::Error;
 pub use crate::readiness::{Interest, Watch};
 pub use crate::routes::{Routes, Way};
-pub use crate::workers::{MOST_WORKERS, Port, Workers};
+pub use crate::workers::{MOST_WORKERS, Port, Workers, packet_links, udp_links};
 /// The links that an engine can be given.
 pub use ropeway_link as link;
 pub use ropeway_proto::crypto::{ClusterKey, ClusterKeys};

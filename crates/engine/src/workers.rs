@@ -25,6 +25,51 @@ const BY_ID: Steering = Steering {
     otherwise: Some(Part { offset: 32, width: Width::Four, mask: u32::MAX, shift: 0 }),
 };
 
+const MAKING: &str = "making a worker's link";
+
+fn check(count: usize) -> io::Result<()> {
+    if (1..=MOST_WORKERS).contains(&count) {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("an address has 1 to {MOST_WORKERS} workers, not {count}")))
+}
+
+/// The sockets of [`Workers::over_udp`], for who wants to see them before the engines are made. A single one is as [`UdpLink::open`] makes it.
+///
+/// # Errors
+/// As [`UdpLink::open`].
+pub fn udp_links(count: usize, options: &udp::Options) -> io::Result<Vec<UdpLink>> {
+    check(count)?;
+    let mut local = options.local;
+    let link = |member| {
+        let group = (count > 1).then_some(udp::Group { member: member as u32, members: count as u32, steering: BY_ID });
+        let link = UdpLink::open(&udp::Options { local, group, ..options.clone() })?;
+        if let Address::Udp(bound) = link.local() {
+            local = bound;
+        }
+        Ok(link)
+    };
+    (0..count).map(link).collect()
+}
+
+/// The same of [`Workers::over_packet`].
+///
+/// # Errors
+/// As [`PacketLink::open`].
+pub fn packet_links(count: usize, options: &packet::Options) -> io::Result<Vec<PacketLink>> {
+    check(count)?;
+    let mut group = None;
+    let link = |_| {
+        let fanout = (count > 1).then_some(packet::Fanout { group, steering: BY_ID });
+        let link = PacketLink::open(&packet::Options { fanout, ..options.clone() })?;
+        if count > 1 {
+            group = Some(link.group()?);
+        }
+        Ok(link)
+    };
+    (0..count).map(link).collect()
+}
+
 /// Engines that listen together and among which connections are spread.
 #[derive(Clone)]
 pub struct Workers {
@@ -50,12 +95,10 @@ impl Workers {
         count: usize,
         mut link: impl FnMut(usize) -> io::Result<Box<dyn Link>>,
     ) -> Result<Workers, Error> {
-        if count == 0 || count > MOST_WORKERS {
-            return Err(Error::NoLink);
-        }
+        check(count).map_err(Error::link(MAKING))?;
         let engine = |worker: usize| {
             let engine = Engine::new(&Options { steering: options.steering + worker as u16, ..options.clone() })?;
-            engine.add_link(link(worker).map_err(Error::link("making a worker's link"))?)?;
+            engine.add_link(link(worker).map_err(Error::link(MAKING))?)?;
             Ok(engine)
         };
         let engines: Result<Vec<Engine>, Error> = (0..count).map(engine).collect();
@@ -68,16 +111,8 @@ impl Workers {
     /// # Errors
     /// As [`Workers::new`].
     pub fn over_udp(options: &Options, count: usize, udp: &udp::Options) -> Result<Workers, Error> {
-        let group = udp::Group { members: count as u32, steering: BY_ID };
-        let mut local = udp.local;
         // The address is theirs alone, so the numbers may begin at 0: the kernel takes them modulo the members.
-        Workers::new(&Options { steering: 0, ..options.clone() }, count, |_| {
-            let link = UdpLink::open(&udp::Options { local, group: Some(group), ..udp.clone() })?;
-            if let Address::Udp(bound) = link.local() {
-                local = bound;
-            }
-            Ok(Box::new(link))
-        })
+        Workers::over(&Options { steering: 0, ..options.clone() }, udp_links(count, udp))
     }
 
     /// The same over an Ethernet device: a packet socket for each worker, in one fanout group. `options.steering` and the numbers behind it are for these workers alone: who
@@ -89,15 +124,16 @@ impl Workers {
         if count > 0 && !usize::from(options.steering).is_multiple_of(count) {
             let what =
                 format!("the steering of {count} workers begins at a multiple of {count}, not {}", options.steering);
-            return Err(Error::link("making a worker's link")(io::Error::new(io::ErrorKind::InvalidInput, what)));
+            return Err(Error::link(MAKING)(io::Error::new(io::ErrorKind::InvalidInput, what)));
         }
-        let mut group = None;
-        Workers::new(options, count, |_| {
-            let fanout = Some(packet::Fanout { group, steering: BY_ID });
-            let link = PacketLink::open(&packet::Options { fanout, ..packet.clone() })?;
-            group = Some(link.group()?);
-            Ok(Box::new(link))
-        })
+        Workers::over(options, packet_links(count, packet))
+    }
+
+    fn over<L: Link + 'static>(options: &Options, links: io::Result<Vec<L>>) -> Result<Workers, Error> {
+        let links = links.map_err(Error::link(MAKING))?;
+        let count = links.len();
+        let mut links = links.into_iter();
+        Workers::new(options, count, |_| Ok(Box::new(links.next().ok_or(io::ErrorKind::InvalidInput)?)))
     }
 
     pub fn engines(&self) -> &[Engine] {

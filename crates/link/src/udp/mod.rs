@@ -45,13 +45,15 @@ pub struct Options {
     /// The kernel's priority of urgent packets, for queueing disciplines that look at it (`pfifo_fast`, `prio`); 0: none, 6 at most without `CAP_NET_ADMIN`.
     /// It needs Linux 6.14, and is left out where the kernel refuses it.
     pub urgent_priority: u8,
-    /// Share the address with other links of this user.
+    /// Share the address with other links of this process.
     pub group: Option<Group>,
 }
 
 /// A group of links with the same address, among which the kernel spreads arrivals. They are opened one after the other, by one process: the first is member 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
+    /// Which of them this one is.
+    pub member: u32,
     pub members: u32,
     /// Which member a packet is for, modulo their number.
     pub steering: Steering,
@@ -136,11 +138,18 @@ impl UdpLink {
         // Kernels before 5.0 and 4.18 know neither; single packets work everywhere.
         let merges = options.aggregation && sys::set_int(fd, constant::SOL_UDP, libc::UDP_GRO, 1).is_ok();
         let segments = options.segmentation && sys::get_int(fd, constant::SOL_UDP, libc::UDP_SEGMENT).is_ok();
-        if options.group.is_some() {
-            sys::set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        let share = || sys::set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1);
+        // The first takes the address for itself and lets others in afterwards: in a group that another process has it would get that one's packets.
+        let joins = options.group.is_some_and(|group| group.member > 0);
+        if joins {
+            share()?;
         }
         rustix::net::bind(fd, &options.local)?;
-        if let Some(group) = options.group {
+        if options.group.is_some() && !joins {
+            share()?;
+        }
+        if let Some(group) = options.group.filter(|_| joins) {
+            // One for the group, which begins with its second member.
             let program = group.steering.program(Some(group.members));
             sys::set_program(fd, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)?;
         }

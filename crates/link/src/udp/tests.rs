@@ -206,10 +206,13 @@ fn a_group_spreads_arrivals_by_a_part_of_the_packet() {
     use crate::{Part, Steering, Width};
     let part = |offset, mask, shift| Part { offset, width: Width::Four, mask, shift };
     let steering = Steering { member: part(4, 0xfff0_0000, 20), otherwise: Some(part(8, 0xffff_ffff, 0)) };
-    let group = Some(Group { members: 3, steering });
-    let first = UdpLink::open(&Options { group, ..Options::new("127.0.0.1:0".parse().unwrap()) }).unwrap();
+    let open = |member, local| {
+        UdpLink::open(&Options { group: Some(Group { member, members: 3, steering }), ..Options::new(local) })
+    };
+    let first = open(0, "127.0.0.1:0".parse().unwrap()).unwrap();
     let local = first.local_address();
-    let others = [1, 2].map(|_| UdpLink::open(&Options { group, ..Options::new(local) }).unwrap());
+    let others = [1, 2].map(|member| open(member, local).unwrap());
+    assert_eq!(open(0, local).expect_err("another group").kind(), io::ErrorKind::AddrInUse);
     let mut members: Vec<UdpLink> = std::iter::once(first).chain(others).collect();
     let mut sender = UdpLink::open(&Options::new("127.0.0.1:0".parse().unwrap())).unwrap();
     let cases: [(u32, u32, usize); 6] =

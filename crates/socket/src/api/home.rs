@@ -35,9 +35,22 @@ struct Place {
     claims: Arc<Vec<Claim>>,
     /// Why it does without the cluster's key, if there may be one.
     keyless: Option<Arc<str>>,
+    /// All engines at the address, where this one has others beside it. The kernel counts their sockets in order: they come and go together.
+    workers: Option<Workers>,
 }
 
 impl Place {
+    /// Engines at the address.
+    fn count(&self) -> usize {
+        self.workers.as_ref().map_or(1, |workers| workers.engines().len())
+    }
+
+    /// All places at the address.
+    fn all(&self) -> Vec<Place> {
+        let Some(workers) = &self.workers else { return vec![self.clone()] };
+        workers.engines().iter().map(|engine| Place { engine: engine.clone(), ..self.clone() }).collect()
+    }
+
     fn is_at(&self, at: &Address) -> bool {
         match (self.engine.local(self.link), at) {
             (Some(link::Address::Udp(local)), Address::Udp(at)) => local == *at,
