@@ -128,6 +128,11 @@ impl Engine {
         Ok(Engine { handle: Arc::new(Handle { inner, helper: Some(helper), control }) })
     }
 
+    /// Whether it is the same engine.
+    pub fn is(&self, other: &Engine) -> bool {
+        Arc::ptr_eq(&self.handle, &other.handle)
+    }
+
     pub(crate) fn inner(&self) -> Result<&Inner, Error> {
         let inner = &*self.handle.inner;
         if inner.birthmark.is_inherited() { Err(Error::Forked) } else { Ok(inner) }

@@ -12,6 +12,7 @@ use ropeway_link::{Address, Link, Part, Steering, Width};
 use ropeway_proto::{ChannelId, Mode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::core::LinkId;
 use crate::engine::{Engine, Options, Target};
 use crate::error::Error;
 use crate::readiness::Watch;
@@ -27,19 +28,12 @@ const BY_ID: Steering = Steering {
 
 const MAKING: &str = "making a worker's link";
 
-fn check(count: usize) -> io::Result<()> {
-    if (1..=MOST_WORKERS).contains(&count) {
-        return Ok(());
-    }
-    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("an address has 1 to {MOST_WORKERS} workers, not {count}")))
-}
-
 /// The sockets of [`Workers::over_udp`], for who wants to see them before the engines are made. A single one is as [`UdpLink::open`] makes it.
 ///
 /// # Errors
 /// As [`UdpLink::open`].
 pub fn udp_links(count: usize, options: &udp::Options) -> io::Result<Vec<UdpLink>> {
-    check(count)?;
+    Workers::check(count)?;
     let mut local = options.local;
     let link = |member| {
         let group = (count > 1).then_some(udp::Group { member: member as u32, members: count as u32, steering: BY_ID });
@@ -57,7 +51,7 @@ pub fn udp_links(count: usize, options: &udp::Options) -> io::Result<Vec<UdpLink
 /// # Errors
 /// As [`PacketLink::open`].
 pub fn packet_links(count: usize, options: &packet::Options) -> io::Result<Vec<PacketLink>> {
-    check(count)?;
+    Workers::check(count)?;
     let mut group = None;
     let link = |_| {
         let fanout = (count > 1).then_some(packet::Fanout { group, steering: BY_ID });
@@ -85,6 +79,21 @@ pub struct Port {
 }
 
 impl Workers {
+    /// The one link of each.
+    pub const LINK: LinkId = LinkId(0);
+
+    /// Whether there can be so many.
+    ///
+    /// # Errors
+    /// There are none, or more than [`MOST_WORKERS`].
+    pub fn check(count: usize) -> io::Result<()> {
+        if (1..=MOST_WORKERS).contains(&count) {
+            return Ok(());
+        }
+        let what = format!("an address has 1 to {MOST_WORKERS} workers, not {count}");
+        Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+    }
+
     /// `count` engines, each with the link that `link` makes for it. Their ids carry the steering `options.steering` + 0, 1, ..., by which a link shared by all
     /// must tell whose packet it is.
     ///
@@ -95,7 +104,7 @@ impl Workers {
         count: usize,
         mut link: impl FnMut(usize) -> io::Result<Box<dyn Link>>,
     ) -> Result<Workers, Error> {
-        check(count).map_err(Error::link(MAKING))?;
+        Workers::check(count).map_err(Error::link(MAKING))?;
         let engine = |worker: usize| {
             let engine = Engine::new(&Options { steering: options.steering + worker as u16, ..options.clone() })?;
             engine.add_link(link(worker).map_err(Error::link(MAKING))?)?;
@@ -112,7 +121,8 @@ impl Workers {
     /// As [`Workers::new`].
     pub fn over_udp(options: &Options, count: usize, udp: &udp::Options) -> Result<Workers, Error> {
         // The address is theirs alone, so the numbers may begin at 0: the kernel takes them modulo the members.
-        Workers::over(&Options { steering: 0, ..options.clone() }, udp_links(count, udp))
+        let links = udp_links(count, udp).map_err(Error::link(MAKING))?;
+        Workers::over(&Options { steering: 0, ..options.clone() }, links)
     }
 
     /// The same over an Ethernet device: a packet socket for each worker, in one fanout group. `options.steering` and the numbers behind it are for these workers alone: who
@@ -126,11 +136,14 @@ impl Workers {
                 format!("the steering of {count} workers begins at a multiple of {count}, not {}", options.steering);
             return Err(Error::link(MAKING)(io::Error::new(io::ErrorKind::InvalidInput, what)));
         }
-        Workers::over(options, packet_links(count, packet))
+        Workers::over(options, packet_links(count, packet).map_err(Error::link(MAKING))?)
     }
 
-    fn over<L: Link + 'static>(options: &Options, links: io::Result<Vec<L>>) -> Result<Workers, Error> {
-        let links = links.map_err(Error::link(MAKING))?;
+    /// The same over links that were made before, by [`udp_links`] or [`packet_links`].
+    ///
+    /// # Errors
+    /// As [`Workers::new`].
+    pub fn over<L: Link + 'static>(options: &Options, links: Vec<L>) -> Result<Workers, Error> {
         let count = links.len();
         let mut links = links.into_iter();
         Workers::new(options, count, |_| Ok(Box::new(links.next().ok_or(io::ErrorKind::InvalidInput)?)))
@@ -164,8 +177,7 @@ impl Workers {
         deadline: Option<Instant>,
     ) -> Result<(Engine, ChannelId), Error> {
         let engine = &self.engines[self.next.fetch_add(1, Ordering::Relaxed) % self.engines.len()];
-        let link = crate::core::LinkId(0);
-        let channel = engine.connect(Target { link, address: to }, port, mode, deadline)?;
+        let channel = engine.connect(Target { link: Workers::LINK, address: to }, port, mode, deadline)?;
         Ok((engine.clone(), channel))
     }
 }

@@ -85,6 +85,17 @@ pub fn listen(at: &str) -> io::Result<Entrance> {
     })
 }
 
+/// As many listeners at one address as `PEER_WORKERS` says, of engines that the library makes.
+pub fn listen_with_workers(at: &str) -> io::Result<Vec<Entrance>> {
+    let Ok(workers) = std::env::var("PEER_WORKERS") else { return Ok(vec![listen(at)?]) };
+    let workers = workers.parse().map_err(|_| wrong("PEER_WORKERS is a number"))?;
+    Ok(if is_set("PEER_MESSAGES") {
+        MessageListener::bind_workers(at, workers)?.into_iter().map(Entrance::Messages).collect()
+    } else {
+        Listener::bind_workers(at, workers)?.into_iter().map(Entrance::Streams).collect()
+    })
+}
+
 pub fn connect(to: &str) -> io::Result<Connection> {
     let address: Address = to.parse().map_err(io::Error::other)?;
     let own = own_engine(&address, false)?.map(|(engine, link)| {

@@ -2,7 +2,7 @@
 
 use crate::content::{Checked, LONGEST_MESSAGE_BYTES, fill, message_bytes};
 use crate::is_set;
-use crate::place::{self, Connection};
+use crate::place::{self, Connection, Entrance};
 use ropeway_socket::api::details;
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const WELCOME: u8 = b'w';
 const ACCOUNT_BYTES: usize = 8;
 
 pub fn receive(at: &str) -> io::Result<()> {
-    let entrance = place::listen(at)?;
+    let entrances = place::listen_with_workers(at)?;
     println!("{}", serde_json::json!({ "state": "ready" }));
     let may_read = Arc::new(AtomicBool::new(!is_set("PEER_HOLD")));
     if is_set("PEER_HOLD") {
@@ -26,6 +26,15 @@ pub fn receive(at: &str) -> io::Result<()> {
             may_read.store(true, Ordering::Release);
         });
     }
+    let each = entrances.into_iter().map(|entrance| {
+        let may_read = may_read.clone();
+        std::thread::spawn(move || accept_all(&entrance, &may_read))
+    });
+    let threads: Vec<_> = each.collect();
+    threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| io::Error::other("a thread panicked"))?)
+}
+
+fn accept_all(entrance: &Entrance, may_read: &Arc<AtomicBool>) -> io::Result<()> {
     loop {
         let connection = entrance.accept()?;
         let may_read = may_read.clone();

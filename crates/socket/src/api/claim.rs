@@ -32,19 +32,27 @@ impl Claim {
         Ok((port, Claim { _socket: socket, port: Some(port) }))
     }
 
-    /// Steering bits on `device`.
+    /// So many steering bits in a row on `device`, and the first of them, a multiple of their number.
     ///
     /// # Errors
-    /// None is left.
-    pub fn steering(device: &str) -> io::Result<(u16, Claim)> {
+    /// None are left.
+    pub fn steering(device: &str, count: usize) -> io::Result<(u16, Vec<Claim>)> {
+        let count = u16::try_from(count).ok().filter(|&count| count > 0).ok_or(ErrorKind::InvalidInput)?;
+        let rows = STEERINGS / count;
         // Where to begin does not matter; processes that start together begin apart.
-        let begin = (std::process::id() % u32::from(STEERINGS)) as u16;
-        let found = first_free(device, "steering", (begin..STEERINGS).chain(0..begin))?;
-        let (steering, socket) = found.ok_or_else(|| {
-            let what = format!("{STEERINGS} engines use {device} already: no more can");
-            io::Error::new(ErrorKind::AddrInUse, what)
-        })?;
-        Ok((steering, Claim { _socket: socket, port: None }))
+        let begin = (std::process::id() % u32::from(rows.max(1))) as u16;
+        for row in (begin..rows).chain(0..begin) {
+            let numbers = row * count..(row + 1) * count;
+            let claim = |number| Ok(first_free(device, "steering", [number])?.map(|(_, socket)| socket));
+            // Where somebody has one of them the others are let go of.
+            let sockets: io::Result<Option<Vec<UnixDatagram>>> = numbers.map(claim).collect();
+            if let Some(sockets) = sockets? {
+                let claims = sockets.into_iter().map(|socket| Claim { _socket: socket, port: None });
+                return Ok((row * count, claims.collect()));
+            }
+        }
+        let what = format!("{STEERINGS} engines can use {device}, and there is no room for {count} more");
+        Err(io::Error::new(ErrorKind::AddrInUse, what))
     }
 
     pub fn is_port(&self, port: u16) -> bool {
@@ -81,7 +89,12 @@ mod tests {
         assert_ne!(Claim::port(&device, 0).unwrap().0, port);
         drop(held);
         assert_eq!(Claim::port(&device, port).unwrap().0, port);
-        let ((one, _a), (other, _b)) = (Claim::steering(&device).unwrap(), Claim::steering(&device).unwrap());
+        let ((one, _a), (other, _b)) = (Claim::steering(&device, 1).unwrap(), Claim::steering(&device, 1).unwrap());
         assert!(one != other && one < STEERINGS && other < STEERINGS);
+        let (first, row) = Claim::steering(&device, 4).unwrap();
+        assert!(first % 4 == 0 && first + 4 <= STEERINGS && row.len() == 4);
+        assert!(!(first..first + 4).contains(&one) && !(first..first + 4).contains(&other));
+        let held: Vec<_> = std::iter::from_fn(|| Claim::steering(&device, 1500).ok()).collect();
+        assert!(held.len() < 2 && Claim::steering(&device, 5000).is_err());
     }
 }

@@ -4,10 +4,10 @@
 //! shares one engine, whose link is told at which ports it listens; what it does not take is left to the packet sockets of other processes.
 
 use super::claim::Claim;
+use ropeway_engine::link::Width;
 use ropeway_engine::link::packet::{self, FieldMatch, PacketLink};
 use ropeway_engine::link::xdp::{self, XdpLink};
-use ropeway_engine::link::{Link, Width};
-use ropeway_engine::{Engine, LinkId};
+use ropeway_engine::{Engine, LinkId, packet_links};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,38 +15,38 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const ID_OFFSET: u32 = 4;
 const STEERING_BITS: u32 = 0xFFF0_0000;
 
-/// A link that takes what bears its steering bits.
-pub struct Steered<L: Link> {
-    pub link: L,
-    pub steering: u16,
-    pub claim: Claim,
-}
-
 fn field(mask: u32, value: u32) -> FieldMatch {
     FieldMatch { offset: ID_OFFSET, width: Width::Four, mask, value }
 }
 
-/// What bears the steering bits, and what opens a connection to one of these ports.
-fn meant_for(steering: u16, ports: &[u16]) -> Vec<FieldMatch> {
+/// What bears these steering bits, and what opens a connection to one of these ports.
+fn meant_for(steering: impl Iterator<Item = u16>, ports: &[u16]) -> Vec<FieldMatch> {
     let opening = |port: &u16| field(0xFFFF_FFF0, STEERING_BITS | u32::from(*port) << 4);
-    let own = field(STEERING_BITS, u32::from(steering) << 20);
-    std::iter::once(own).chain(ports.iter().map(opening)).collect()
+    let own = |steering: u16| field(STEERING_BITS, u32::from(steering) << 20);
+    steering.map(own).chain(ports.iter().map(opening)).collect()
 }
 
-/// A packet socket, for an engine that listens at a port or at none.
-pub fn packets(device: &str, port: Option<u16>) -> io::Result<Steered<PacketLink>> {
-    let (steering, claim) = Claim::steering(device)?;
-    let accept = meant_for(steering, port.as_slice());
-    let link = PacketLink::open(&packet::Options { accept, ..packet::Options::new(device) })?;
-    Ok(Steered { link, steering, claim })
+/// Packet sockets for engines that share a port to listen at, or have none. They take what bears the first one's steering bits or the next ones'.
+pub struct Steered {
+    pub links: Vec<PacketLink>,
+    pub steering: u16,
+    pub claims: Vec<Claim>,
+}
+
+/// # Errors
+/// No privileges, no such device, or not so many steering bits left there.
+pub fn packets(device: &str, port: Option<u16>, count: usize) -> io::Result<Steered> {
+    let (steering, claims) = Claim::steering(device, count)?;
+    let accept = meant_for((steering..).take(count), port.as_slice());
+    let links = packet_links(count, &packet::Options { accept, ..packet::Options::new(device) })?;
+    Ok(Steered { links, steering, claims })
 }
 
 /// The link past the kernel's network stack, for an engine that does not listen yet.
-pub fn past_the_stack(device: &str) -> io::Result<Steered<XdpLink>> {
-    let (steering, claim) = Claim::steering(device)?;
-    let accept = meant_for(steering, &[]);
-    let link = XdpLink::open(&xdp::Options { accept, ..xdp::Options::new(device) })?;
-    Ok(Steered { link, steering, claim })
+pub fn past_the_stack(device: &str) -> io::Result<(XdpLink, u16, Vec<Claim>)> {
+    let (steering, claims) = Claim::steering(device, 1)?;
+    let accept = meant_for(std::iter::once(steering), &[]);
+    Ok((XdpLink::open(&xdp::Options { accept, ..xdp::Options::new(device) })?, steering, claims))
 }
 
 /// The engine that all of this process shares on a device.
@@ -55,17 +55,21 @@ pub struct Shared {
     pub link: LinkId,
     control: xdp::Control,
     steering: u16,
-    _claim: Claim,
+    _claims: Vec<Claim>,
     open: Mutex<Vec<u16>>,
 }
 
 impl Shared {
-    pub fn new(engine: Engine, link: LinkId, control: xdp::Control, steering: u16, claim: Claim) -> Shared {
-        Shared { engine, link, control, steering, _claim: claim, open: Mutex::default() }
+    pub fn new(engine: Engine, link: LinkId, control: xdp::Control, steering: u16, claims: Vec<Claim>) -> Shared {
+        Shared { engine, link, control, steering, _claims: claims, open: Mutex::default() }
     }
 
     fn ports(&self) -> MutexGuard<'_, Vec<u16>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn accept(&self, ports: &[u16]) -> io::Result<()> {
+        self.control.accept(&meant_for(std::iter::once(self.steering), ports))
     }
 
     /// Takes what opens connections to this port too.
@@ -75,7 +79,7 @@ impl Shared {
     pub fn open(self: &Arc<Shared>, port: u16) -> io::Result<Opening> {
         let mut ports = self.ports();
         ports.push(port);
-        if let Err(error) = self.control.accept(&meant_for(self.steering, &ports)) {
+        if let Err(error) = self.accept(&ports) {
             ports.pop();
             return Err(error);
         }
@@ -102,6 +106,6 @@ impl Drop for Opening {
             ports.swap_remove(place);
         }
         // Should it fail, the engine refuses who comes.
-        let _ = self.shared.control.accept(&meant_for(self.shared.steering, &ports));
+        let _ = self.shared.accept(&ports);
     }
 }

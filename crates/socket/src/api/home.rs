@@ -13,9 +13,9 @@ use super::exit;
 use super::frames::{self, Opening, Shared, Steered};
 use super::per_process::PerProcess;
 use ropeway_engine::gateway::{OVERHEAD_BYTES, engine_number, host_and_port};
-use ropeway_engine::link::udp::{self, UdpLink};
+use ropeway_engine::link::udp;
 use ropeway_engine::link::{self, Link};
-use ropeway_engine::{Config, Engine, Error, LinkId, Options, Way, usual_packet_bytes};
+use ropeway_engine::{Config, Engine, Error, LinkId, Options, Way, Workers, udp_links, usual_packet_bytes};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -80,6 +80,7 @@ impl Home {
             device: String::new(),
             claims: Arc::default(),
             keyless: None,
+            workers: None,
             _shared: None,
         };
         Arc::new(Home { place, is_ours: false, taken: AtomicBool::new(false) })
@@ -300,17 +301,18 @@ fn client(reach: Reach) -> io::Result<Arc<Home>> {
     }
     // Even towards loopback the socket is bound to no address: then its packets are as long as a listener that is bound to none takes.
     let (any4, any6) = (IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED));
-    let home = Home::ours(match &reach {
-        Reach::Loopback4 => over_udp(SocketAddr::new(any4, 0), true, false)?,
-        Reach::Loopback6 => over_udp(SocketAddr::new(any6, 0), true, false)?,
-        Reach::Ipv4 => over_udp(SocketAddr::new(any4, 0), false, false)?,
-        Reach::Ipv6 => over_udp(SocketAddr::new(any6, 0), false, false)?,
-        Reach::Device(device) => over_frames(&mut homes, device, None)?,
+    let mut places = match &reach {
+        Reach::Loopback4 => over_udp(SocketAddr::new(any4, 0), true, false, 1)?,
+        Reach::Loopback6 => over_udp(SocketAddr::new(any6, 0), true, false, 1)?,
+        Reach::Ipv4 => over_udp(SocketAddr::new(any4, 0), false, false, 1)?,
+        Reach::Ipv6 => over_udp(SocketAddr::new(any6, 0), false, false, 1)?,
+        Reach::Device(device) => over_frames(&mut homes, device, None, 1)?,
         Reach::Nodes => {
             let own = cluster::own_ip()?;
-            over_udp(SocketAddr::new(own, 0), own.is_loopback(), true)?
+            over_udp(SocketAddr::new(own, 0), own.is_loopback(), true, 1)?
         }
-    });
+    };
+    let home = Home::ours(places.swap_remove(0));
     homes.clients.insert(reach, home.clone());
     Ok(home)
 }
@@ -320,36 +322,61 @@ fn client(reach: Reach) -> io::Result<Arc<Home>> {
 /// # Errors
 /// The address is taken, or not this host's; or as [`to_reach`].
 pub fn to_listen(at: &Address) -> io::Result<Binding> {
+    let (mut homes, port) = homes_at(at, 1)?;
+    Binding::new(homes.swap_remove(0), port)
+}
+
+/// The same with several engines, among which the kernel spreads who comes.
+///
+/// # Errors
+/// As [`to_listen`]; there cannot be so many.
+pub fn to_listen_with(at: &Address, workers: usize) -> io::Result<Vec<Binding>> {
+    Workers::check(workers)?;
+    let (homes, port) = homes_at(at, workers)?;
+    homes.into_iter().map(|home| Binding::new(home, port)).collect()
+}
+
+/// Homes at an address, old or new ones.
+fn homes_at(at: &Address, count: usize) -> io::Result<(Vec<Arc<Home>>, u16)> {
     let process = Process::get()?;
     // Let go of after the lock, which the last user of a home needs.
     let mut present: Vec<Arc<Home>> = Vec::new();
     let mut homes = process.lock();
     homes.listening.retain(|home| home.strong_count() > 0);
+    let mut past = None;
     if at.port() != 0 {
-        // Somebody was here before, and his connections still are.
+        // Somebody was here before, and his connections still are, or their last words.
         present.extend(homes.listening.iter().filter_map(Weak::upgrade));
-        if let Some(home) = present.iter().find(|home| home.place.is_at(at)) {
-            return Binding::new(home.clone(), at.port());
-        }
+        let mut all = present.iter().map(|home| &home.place).chain(homes.lingering.values());
+        past = all.find(|place| place.is_at(at)).cloned();
     }
-    let past = homes.lingering.values().find(|place| at.port() != 0 && place.is_at(at)).cloned();
-    let (place, port) = match (past, at) {
-        (Some(place), _) => (place, at.port()),
+    let (places, port) = match (past, at) {
+        (Some(place), _) if place.count() != count => {
+            let what = format!("port {} has {} workers in this process, not {count}", at.port(), place.count());
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
+        }
+        (Some(place), _) => (place.all(), at.port()),
         (None, Address::Udp(at)) => {
-            let stays_here = at.ip().is_loopback();
-            let place = over_udp(*at, stays_here, true)?;
-            let local = place.engine.local(place.link);
-            (place, if let Some(link::Address::Udp(local)) = local { local.port() } else { at.port() })
+            let places = over_udp(*at, at.ip().is_loopback(), true, count)?;
+            let local = places.first().and_then(|place| place.engine.local(place.link));
+            (places, if let Some(link::Address::Udp(local)) = local { local.port() } else { at.port() })
         }
         (None, Address::Packet(at)) => {
             let (port, claim) = Claim::port(&at.device, at.port)?;
-            (over_frames(&mut homes, &at.device, Some((port, claim)))?, port)
+            (over_frames(&mut homes, &at.device, Some((port, claim)), count)?, port)
         }
         (None, Address::Sim { .. } | Address::Node { .. }) => return Err(only_own_engines(at)),
     };
-    let home = Home::ours(place);
-    homes.listening.push(Arc::downgrade(&home));
-    Binding::new(home, port)
+    let home = |place: Place| {
+        let is_this = |home: &&Arc<Home>| home.engine().is(&place.engine) && (at.port() == 0 || home.place.is_at(at));
+        if let Some(home) = present.iter().find(is_this) {
+            return home.clone();
+        }
+        let home = Home::ours(place);
+        homes.listening.push(Arc::downgrade(&home));
+        home
+    };
+    Ok((places.into_iter().map(home).collect(), port))
 }
 
 fn only_own_engines(address: &Address) -> io::Error {
@@ -357,61 +384,100 @@ fn only_own_engines(address: &Address) -> io::Error {
 }
 
 /// `is_found`: gateways may bring packets for it, if there are any.
-fn over_udp(local: SocketAddr, stays_here: bool, is_found: bool) -> io::Result<Place> {
+fn over_udp(local: SocketAddr, stays_here: bool, is_found: bool, count: usize) -> io::Result<Vec<Place>> {
     let Keys { keys, keyless } = cluster::keys(stays_here)?;
-    let urgent_priority = environment::get()?.urgent_priority;
-    let link = UdpLink::open(&udp::Options { urgent_priority, ..udp::Options::new(local) })?;
-    let mut options = Options { keys, ..Options::default() };
     let own = if is_found { cluster::behind_gateways(local.ip())? } else { None };
-    if let (Some(own), link::Address::Udp(local)) = (own, link.local()) {
+    if own.is_some() && count > 1 {
+        // What stands before their packets hides by what the kernel would tell the workers apart.
+        return Err(no_workers("where gateways bring packets an address has one"));
+    }
+    let urgent_priority = environment::get()?.urgent_priority;
+    let links = udp_links(count, &udp::Options { urgent_priority, ..udp::Options::new(local) })?;
+    let mut options = Options { keys, ..Options::default() };
+    if let (Some(own), Some(link::Address::Udp(local))) = (own, links.first().map(Link::local)) {
         options.node = Some(engine_number(own.number, local.port()).into());
         options.gateways = true;
     }
-    Ok(Place { keyless, ..make(Box::new(link), options, String::new(), Vec::new())? })
+    let places = make(links, options, "", Vec::new())?;
+    Ok(places.into_iter().map(|place| Place { keyless: keyless.clone(), ..place }).collect())
+}
+
+fn no_workers(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, format!("{why}, no several workers"))
 }
 
 /// Over frames on `device`, with a port to listen at or without.
-fn over_frames(homes: &mut Homes, device: &str, port: Option<(u16, Claim)>) -> io::Result<Place> {
+fn over_frames(homes: &mut Homes, device: &str, port: Option<(u16, Claim)>, count: usize) -> io::Result<Vec<Place>> {
     let number = port.as_ref().map(|(port, _)| *port);
     let claimed = port.map(|(_, claim)| claim);
     if !environment::get()?.link.is_xdp(device) {
         let keys = cluster::keys(false)?.keys;
-        let Steered { link, steering, claim } = frames::packets(device, number)?;
-        let claims = [Some(claim), claimed].into_iter().flatten().collect();
-        return make(Box::new(link), Options { keys, steering, ..Options::default() }, device.into(), claims);
+        let Steered { links, steering, mut claims } = frames::packets(device, number, count)?;
+        claims.extend(claimed);
+        return make(links, Options { keys, steering, ..Options::default() }, device, claims);
+    }
+    if count > 1 {
+        return Err(no_workers("over AF_XDP a device has one engine"));
     }
     let shared = match homes.past_the_stack.get(device).and_then(Weak::upgrade) {
         Some(shared) => shared,
         None => {
             let keys = cluster::keys(false)?.keys;
-            let Steered { link, steering, claim } = frames::past_the_stack(device)?;
+            let (link, steering, claims) = frames::past_the_stack(device)?;
             let control = link.control();
             let options = Options { keys, steering, ..Options::default() };
-            let Place { engine, link, .. } = make(Box::new(link), options, device.into(), Vec::new())?;
-            let shared = Arc::new(Shared::new(engine, link, control, steering, claim));
+            let Place { engine, link, .. } = make(vec![link], options, device, Vec::new())?.swap_remove(0);
+            let shared = Arc::new(Shared::new(engine, link, control, steering, claims));
             homes.past_the_stack.insert(device.into(), Arc::downgrade(&shared));
             shared
         }
     };
     let opening = number.map(|port| shared.open(port)).transpose()?.map(Arc::new);
     let (engine, link, claims) = (shared.engine.clone(), shared.link, Arc::new(claimed.into_iter().collect()));
-    Ok(Place { engine, link, device: device.into(), claims, keyless: None, _shared: Some((shared, opening)) })
+    let place = Place {
+        engine,
+        link,
+        device: device.into(),
+        claims,
+        keyless: None,
+        workers: None,
+        _shared: Some((shared, opening)),
+    };
+    Ok(vec![place])
 }
 
-fn make(link: Box<dyn Link>, options: Options, device: String, claims: Vec<Claim>) -> io::Result<Place> {
+/// An engine for each of these links, which have one address.
+fn make<L: Link + 'static>(
+    links: Vec<L>,
+    options: Options,
+    device: &str,
+    claims: Vec<Claim>,
+) -> io::Result<Vec<Place>> {
     let environment = environment::get()?;
     // What gateways need before a packet is taken off its length.
     let least = if options.gateways { LEAST_PACKET_BYTES + usize::from(OVERHEAD_BYTES) } else { LEAST_PACKET_BYTES };
-    let wanted = environment.most_packet_bytes.unwrap_or_else(|| usual_packet_bytes(&*link).into());
-    let packet_bytes = u16::try_from(wanted.max(least).min(link.max_packet())).unwrap_or(u16::MAX);
+    let most = links.iter().map(Link::max_packet).min().unwrap_or(least);
+    let usual = || links.first().map_or(least, |link| usual_packet_bytes(link).into());
+    let wanted = environment.most_packet_bytes.unwrap_or_else(usual);
+    let packet_bytes = u16::try_from(wanted.max(least).min(most)).unwrap_or(u16::MAX);
     let config = Config { packet_bytes, ..environment.config.clone() };
     let mut options = Options { config, ..options };
     if let Some(spin) = environment.spin {
         options.spin = spin;
     }
-    let engine = Engine::new(&options)?;
-    let link = engine.add_link(link)?;
-    Ok(Place { engine, link, device, claims: Arc::new(claims), keyless: None, _shared: None })
+    let workers = Workers::over(&options, links)?;
+    let is_alone = workers.engines().len() == 1;
+    let claims = Arc::new(claims);
+    let place = |engine: &Engine| Place {
+        engine: engine.clone(),
+        link: Workers::LINK,
+        device: device.into(),
+        claims: claims.clone(),
+        keyless: None,
+        workers: (!is_alone).then(|| workers.clone()),
+        _shared: None,
+    };
+    Ok(workers.engines().iter().map(place).collect())
 }
 
 /// Closes everything and waits, for the linger time at most, until the peers have it.

@@ -115,6 +115,15 @@ macro_rules! listener {
                 Self::bind_to(&Local::bind(at)?, backlog)
             }
 
+            /// Listens at one address with several engines, which have a socket and a lock each: threads that take one of these each, and serve what it accepts, share nothing. The kernel brings
+            /// a peer to one of them when it connects, and there it stays; all connections of one peer's engine are in one place. They are dropped together, or the address is not free.
+            ///
+            /// # Errors
+            /// As [`Local::bind_workers`].
+            pub fn bind_workers(at: impl ToAddresses, workers: usize) -> io::Result<Vec<Self>> {
+                Local::bind_workers(at, workers)?.iter().map(|local| Self::bind_to(local, USUAL_BACKLOG)).collect()
+            }
+
             /// Listens at an address that was taken before.
             ///
             /// # Errors

@@ -28,7 +28,18 @@ impl Local {
         })
     }
 
-    /// The same, for connections of which peers are told that they come from this port of the protocol.
+    /// The first address that is free, for several engines ([`Listener::bind_workers`](super::Listener::bind_workers)): for as many threads that share nothing.
+    ///
+    /// # Errors
+    /// As [`Self::bind`]; `InvalidInput`: 1 to 64 of them; `Unsupported`: over AF_XDP, and where gateways bring packets, there is one.
+    pub fn bind_workers(at: impl ToAddresses, workers: usize) -> io::Result<Vec<Local>> {
+        first(at, |at| {
+            let bindings = home::to_listen_with(&at.to_listen()?, workers)?;
+            Ok(bindings.into_iter().map(|binding| Local { binding: Arc::new(binding), port: None }).collect())
+        })
+    }
+
+    /// The same as [`Self::bind`], for connections of which peers are told that they come from this port of the protocol.
     #[must_use]
     pub fn with_port(&self, port: u16) -> Local {
         Local { binding: self.binding.clone(), port: Some(port) }

@@ -28,7 +28,11 @@ pub use listener::{Incoming, IncomingMessages, Listener, MessageListener, USUAL_
 pub use local::Local;
 pub use message::MessageSocket;
 pub use per_process::{Found, PerProcess};
-pub use ropeway_engine::{Config, Engine, Error, ErrorCode, LinkId, Options, Routes, Target, Watch, Way, link};
+pub use ropeway_engine::key_file::Choice;
+pub use ropeway_engine::{
+    ClusterKeys, Config, Engine, Error, ErrorCode, LinkId, MOST_WORKERS, Options, Routes, Target, Watch, Way, Workers,
+    link,
+};
 pub use stream::Stream;
 
 /// Has the tests of the documentation run what stands on that page.

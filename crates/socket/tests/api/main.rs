@@ -7,6 +7,7 @@ mod messages;
 mod parts;
 mod routes;
 mod streams;
+mod workers;
 
 use ropeway_socket::{Listener, Stream};
 use std::io;

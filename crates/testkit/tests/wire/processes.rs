@@ -1,6 +1,6 @@
 //! Several servers in one host: each client reaches the one that it means, and none of them disturbs the others.
 
-use crate::{Carrier, LIMIT, Mode, PORT, Waiting, counter, engine_of, last_line, peer, receiver, shaped};
+use crate::{Carrier, LIMIT, Mode, PORT, Waiting, counter, engine_of, engines, last_line, peer, receiver, shaped};
 use ropeway_testkit::boxes::TestBox;
 use ropeway_testkit::need_box;
 
@@ -52,6 +52,37 @@ fn each_client_reaches_its_server_and_no_other_process_answers_for_it() {
                 let is_ours = client % ports.len() == number;
                 assert_eq!(said.contains(&format!("\"seed\":{seed}")), is_ours, "server {number}: {said}");
             }
+        }
+    }
+}
+
+#[test]
+fn several_engines_at_one_address_share_the_peers_beside_another_process() {
+    need_box!();
+    // Each in a process, so that they come as strangers. All at one of two workers: once in 2,000 runs.
+    const CLIENTS: u64 = 12;
+    for carrier in [Carrier::Udp4, Carrier::Packet] {
+        let _one = shaped();
+        let cluster = TestBox::up(&["--hosts", "3", "--rate", "1gbit"]);
+        let server = receiver(&cluster, "h1", &carrier.at(PORT), Mode::Messages, &[("PEER_WORKERS", "2")]);
+        let _other = receiver(&cluster, "h1", &carrier.at(PORT + 1), Mode::Stream, &[]);
+        let place = cluster.port("h1");
+        let to = carrier.to(&place, PORT);
+        let client = |number| {
+            let host = if number % 2 == 0 { "h2" } else { "h3" };
+            Waiting::sender(&cluster, host, &to, BYTES / 4, Mode::Messages, &[])
+        };
+        let clients: Vec<Waiting> = (0..CLIENTS).map(client).collect();
+        clients.iter().for_each(|client| drop(client.result()));
+        let all = engines(&cluster, "h1");
+        let workers: Vec<_> = all.iter().filter(|engine| engine["pid"] == server.process.pid()).collect();
+        let accepted: Vec<u64> = workers.iter().map(|engine| counter(engine, "channels_accepted")).collect();
+        assert!(
+            accepted.len() == 2 && accepted.iter().sum::<u64>() == CLIENTS && !accepted.contains(&0),
+            "{accepted:?}"
+        );
+        for (engine, name) in workers.iter().flat_map(|engine| FOREIGN.map(|name| (engine, name))) {
+            assert_eq!(counter(engine, name), 0, "{carrier:?}: {name} of {engine}");
         }
     }
 }
