@@ -20,7 +20,8 @@ help:
 	@echo "make demo      build, then redis, iperf3 and a ping-pong over TCP and over Ropeway, in one table"
 	@echo "make test      every test there is, against real programs too; ends with one line of totals"
 	@echo "make check     quick: format, lints, unit tests, the rules of the house, documentation"
-	@echo "make fuzz      the randomized tests and the attackers, with new seeds, for FUZZ_SECONDS (now $(FUZZ_SECONDS))"
+	@echo "make fuzz      the randomized tests and the attackers, with new seeds, for FUZZ_SECONDS (now $(FUZZ_SECONDS)); then libFuzzer"
+	@echo "               on the targets of fuzz/ for as long, where cargo-fuzz is installed"
 	@echo "make bench     Ropeway against TCP, AF_UNIX and the limits of this machine"
 	@echo "make install   install under PREFIX (now $(PREFIX)); 'make install-library': only the library for programs in C;"
 	@echo "               'make uninstall' takes all of it away"
@@ -44,10 +45,12 @@ lint:
 	cargo fmt --all --check
 	cargo xtask tidy
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	cargo clippy --manifest-path fuzz/Cargo.toml --locked --target-dir $(CARGO_TARGET_DIR) --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet
 
 fuzz:
 	cargo xtask test --for $(FUZZ_SECONDS) --suite unit --suite random --suite faults=hostile
+	scripts/fuzz $(FUZZ_SECONDS)
 
 bench: build
 	$(PRODUCT)/ropeway bench pingpong
