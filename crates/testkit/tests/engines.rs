@@ -274,6 +274,10 @@ fn a_tunable_that_is_set_takes_effect_in_the_engine_that_was_meant() {
     assert!(both.contains(&of(&pid, 65_536)) && both.contains(&of(&other_pid, 131_072)), "{both}");
     let text = tune(&cluster, &["list", "--pid", &pid]);
     assert!(text.contains("port_buffer = 65536 bytes   (default 131072, 16384 to 1073741824)\n"), "{text}");
+    assert!(
+        text.contains("\n    more than it can: drops under incast; less: the line idles\n"),
+        "what it costs: {text}"
+    );
     assert!(text.ends_with(&format!("Values of process {pid}.\n")), "{text}");
     let values = listed(&cluster, "h2", &["tune", "list", "--json", "--pid", &pid]);
     let value = values.iter().find(|value| value["name"] == "port_buffer").expect("it is listed");
@@ -333,6 +337,35 @@ fn engines_of_other_users_are_no_matter_to_a_user_who_tunes() {
     };
     let _of_root = receiver(&cluster, &receive(&directory, PORT));
     let path = directory.path().display().to_string();
+#[test]
+fn who_refuses_a_value_is_named_and_the_others_take_it() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "2"]);
+    let directory = TempDir::new().expect("a temporary directory");
+    let mut copy = Copy::begin(cluster);
+    let cluster = &copy.cluster;
+    // Who has a peer has told it what it may send. The others come before and behind it, whatever the order.
+    let others = [PORT + 1, PORT + 2].map(|port| receiver(cluster, &receive(&directory, port)));
+    let lower = 128 << 20;
+    let set = ["tune", "set", "receive_memory", &lower.to_string()];
+    let finished = ropeway(cluster, "h2", &set);
+    let refused = format!("ropeway tune: process {}: receive_memory can be raised now", copy.receiver.pid());
+    assert!(!finished.success() && finished.stderr.starts_with(&refused), "{}", finished.stderr);
+    assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
+    let now = tune(cluster, &["get", "receive_memory"]);
+    for other in &others {
+        let pid = other.pid();
+        assert!(
+            finished.stdout.contains(&format!("{pid}\treceive_memory\t268435456 -> {lower}\n")),
+            "{}",
+            finished.stdout
+        );
+        assert!(now.contains(&format!("{pid}\treceive_memory\t{lower} bytes\n")), "{now}");
+    }
+    assert!(now.contains(&format!("{}\treceive_memory\t268435456 bytes\n", copy.receiver.pid())), "{now}");
+    copy.end();
+}
+
     let own = receiver(&cluster, &of_user(&["cp", "--receive", &path, "--bind", &format!("0.0.0.0:{}", PORT + 1)]));
     let tune = |args: &[&str]| cluster.run("h2", &of_user(&[&["tune"], args].concat()), LIMIT).expect_success().stdout;
     let pid = own.pid();
