@@ -156,6 +156,11 @@ impl Board {
         self.own.map(|own| &self.slots()[own])
     }
 
+    /// Whether the others see what this one says: one of too many has no slot.
+    pub fn has_slot(&self) -> bool {
+        self.own.is_some()
+    }
+
     /// The slots of the others, with their places.
     fn others_slots(&self) -> impl Iterator<Item = (usize, &Slot)> {
         let used = self.slots()[0].used.load(Ordering::Acquire) as usize;
