@@ -289,6 +289,25 @@ fn a_tunable_that_is_set_takes_effect_in_the_engine_that_was_meant() {
 }
 
 #[test]
+fn a_copy_goes_by_the_environment_but_for_what_it_sets_itself() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "2"]);
+    let directory = TempDir::new().expect("a temporary directory");
+    let mut cmd = receive(&directory, PORT);
+    cmd.env("ROPEWAY_TUNE", "lease=20000,give_up=7000");
+    let _receiver = receiver(&cluster, &cmd);
+    for (name, value) in [("lease", "20000 us"), ("give_up", "5000 ms"), ("send_buffer", "4194304 bytes")] {
+        let told = tune(&cluster, &["get", name]);
+        assert!(told.ends_with(&format!("\t{value}\n")), "{told}");
+    }
+    for name in ["ROPEWAY_SPIN_US", "ROPEWAY_URGENT_PRIORITY", "ROPEWAY_PACKET_BYTES", "ROPEWAY_TUNE"] {
+        let mut cmd = receive(&directory, PORT + 1);
+        let refused = cluster.run("h2", cmd.env(name, "nonsense"), LIMIT);
+        assert!(!refused.success() && refused.stderr.contains(name), "{name}: {}", refused.stderr);
+    }
+}
+
+#[test]
 fn what_cannot_be_tuned_is_said_clearly_and_changes_nothing() {
     need_box!();
     let cluster = TestBox::up(&["--hosts", "2"]);
@@ -319,25 +338,6 @@ fn what_cannot_be_tuned_is_said_clearly_and_changes_nothing() {
 }
 
 #[test]
-fn engines_of_other_users_are_no_matter_to_a_user_who_tunes() {
-    need_box!();
-    need_program!("setpriv");
-    const USER: &str = "65534";
-    let cluster = TestBox::up(&["--hosts", "2"]);
-    let directory = TempDir::new().expect("a temporary directory");
-    std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).expect("one's own directory");
-    // Where the product lies not everybody may go.
-    let program: PathBuf = directory.path().join("ropeway");
-    env::install(&env::ropeway(), &program);
-    let program = program.display().to_string();
-    let of_user = |args: &[&str]| {
-        let mut cmd = command("setpriv", ["--reuid", USER, "--regid", USER, "--clear-groups", "--", &program]);
-        cmd.args(args).current_dir(directory.path());
-        cmd
-    };
-    let _of_root = receiver(&cluster, &receive(&directory, PORT));
-    let path = directory.path().display().to_string();
-#[test]
 fn who_refuses_a_value_is_named_and_the_others_take_it() {
     need_box!();
     let cluster = TestBox::up(&["--hosts", "2"]);
@@ -366,6 +366,25 @@ fn who_refuses_a_value_is_named_and_the_others_take_it() {
     copy.end();
 }
 
+#[test]
+fn engines_of_other_users_are_no_matter_to_a_user_who_tunes() {
+    need_box!();
+    need_program!("setpriv");
+    const USER: &str = "65534";
+    let cluster = TestBox::up(&["--hosts", "2"]);
+    let directory = TempDir::new().expect("a temporary directory");
+    std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).expect("one's own directory");
+    // Where the product lies not everybody may go.
+    let program: PathBuf = directory.path().join("ropeway");
+    env::install(&env::ropeway(), &program);
+    let program = program.display().to_string();
+    let of_user = |args: &[&str]| {
+        let mut cmd = command("setpriv", ["--reuid", USER, "--regid", USER, "--clear-groups", "--", &program]);
+        cmd.args(args).current_dir(directory.path());
+        cmd
+    };
+    let _of_root = receiver(&cluster, &receive(&directory, PORT));
+    let path = directory.path().display().to_string();
     let own = receiver(&cluster, &of_user(&["cp", "--receive", &path, "--bind", &format!("0.0.0.0:{}", PORT + 1)]));
     let tune = |args: &[&str]| cluster.run("h2", &of_user(&[&["tune"], args].concat()), LIMIT).expect_success().stdout;
     let pid = own.pid();

@@ -7,15 +7,15 @@
 use super::address::{Address, PacketAddress};
 use super::claim::Claim;
 use super::cluster::{self, Keys};
-use super::environment::{self, LEAST_PACKET_BYTES};
+use super::environment::{self, engine_options, udp_options};
 use super::errors::{of_opening, of_opening_without_key};
 use super::exit;
 use super::frames::{self, Opening, Shared, Steered};
 use super::per_process::PerProcess;
-use ropeway_engine::gateway::{OVERHEAD_BYTES, engine_number, host_and_port};
-use ropeway_engine::link::udp::{self, UdpLink};
+use ropeway_engine::gateway::{engine_number, host_and_port};
+use ropeway_engine::link::udp::UdpLink;
 use ropeway_engine::link::{self, Link};
-use ropeway_engine::{Config, Engine, Error, LinkId, Options, Way, usual_packet_bytes};
+use ropeway_engine::{Engine, Error, LinkId, Options, Way, usual_packet_bytes};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -346,8 +346,7 @@ fn only_own_engines(address: &Address) -> io::Error {
 /// `is_found`: gateways may bring packets for it, if there are any.
 fn over_udp(local: SocketAddr, stays_here: bool, is_found: bool) -> io::Result<Place> {
     let Keys { keys, keyless } = cluster::keys(stays_here)?;
-    let urgent_priority = environment::get()?.urgent_priority;
-    let link = UdpLink::open(&udp::Options { urgent_priority, ..udp::Options::new(local) })?;
+    let link = UdpLink::open(&udp_options(local)?)?;
     let mut options = Options { keys, ..Options::default() };
     let own = if is_found { cluster::behind_gateways(local.ip())? } else { None };
     if let (Some(own), link::Address::Udp(local)) = (own, link.local()) {
@@ -386,16 +385,7 @@ fn over_frames(homes: &mut Homes, device: &str, port: Option<(u16, Claim)>) -> i
 }
 
 fn make(link: Box<dyn Link>, options: Options, device: String, claims: Vec<Claim>) -> io::Result<Place> {
-    let environment = environment::get()?;
-    // What gateways need before a packet is taken off its length.
-    let least = if options.gateways { LEAST_PACKET_BYTES + usize::from(OVERHEAD_BYTES) } else { LEAST_PACKET_BYTES };
-    let wanted = environment.most_packet_bytes.unwrap_or_else(|| usual_packet_bytes(&*link).into());
-    let packet_bytes = u16::try_from(wanted.max(least).min(link.max_packet())).unwrap_or(u16::MAX);
-    let config = Config { packet_bytes, ..environment.config.clone() };
-    let mut options = Options { config, ..options };
-    if let Some(spin) = environment.spin {
-        options.spin = spin;
-    }
+    let options = engine_options(&*link, usual_packet_bytes(&*link).into(), options)?;
     let engine = Engine::new(&options)?;
     let link = engine.add_link(link)?;
     Ok(Place { engine, link, device, claims: Arc::new(claims), keyless: None, _shared: None })
