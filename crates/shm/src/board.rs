@@ -1,7 +1,7 @@
 //! The board: what the processes of one host that receive over the network tell each other about their share of the gate's budget.
 //!
-//! A file in `/dev/shm` for each user and network namespace, with a slot for each process: how much it wants, how much it holds, when it said so and for how long that
-//! counts. Everybody computes its own share from the slots, and holds no more of it than the others leave ([`claim`]); there is no counter that a
+//! A file in `/dev/shm` for each user and network namespace, with a slot for each process (for each engine, where one has several): how much it wants, how much it holds,
+//! when it said so and for how long that counts. Everybody computes its own share from the slots, and holds no more of it than the others leave ([`claim`]); there is no counter that a
 //! dying process could leave wrong. A slot is its owner's by a lock that the kernel takes away with the owner.
 //!
 //! The other processes belong to the same user, so they are trusted with fairness, not with memory safety: all words are atomic, and what is read is only ever
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::claim;
 use crate::sys::monotonic_ns;
 
-/// Processes with a slot; more take what these leave, unseen.
+/// Engines with a slot; more take what these leave, unseen.
 pub const SLOTS: usize = 64;
 /// What somebody wanted so long ago it does not want any more; until then the wish fades.
 const WISH_NS: u64 = 4_000_000;
