@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ropeway_engine::ClusterKey;
-use ropeway_engine::key_file::{self, Choice, KeyError};
+use ropeway_engine::key_file::{self, Choice, KEY_FILE_VAR, KeyError, TRUSTED_VAR};
+use ropeway_socket::api::cluster;
 use rustix::fs::{FileType, Mode, fchmod, fstat};
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -30,9 +31,9 @@ enum Command {
         /// The file to make, readable by you alone; it must not exist. Without it, the key goes to standard output
         file: Option<PathBuf>,
     },
-    /// Say whether the key file can be used
+    /// Say whether the key file can be used, and without FILE which one programs use here and what says so
     Check {
-        /// The file; without it, the one that programs would use here
+        /// The file; without it, the one that the environment names or else the cluster file, and for `ropeway cp` the configuration before that
         file: Option<PathBuf>,
     },
 }
@@ -67,6 +68,9 @@ enum Problem {
     File(#[from] KeyError),
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The cluster file.
+    #[error("{0}")]
+    Cluster(io::Error),
 }
 
 pub fn main(args: &Args) -> ExitCode {
@@ -132,23 +136,50 @@ fn write(out: &mut impl Write) -> Result<(), Problem> {
 }
 
 fn check(file: Option<&Path>) -> Result<(), Problem> {
-    let choice = match file {
-        Some(path) => Some(Choice::File(path.to_owned())),
-        None => Choice::from_environment()?.or(Config::load()?.keys()),
+    let text = match file {
+        Some(path) => format!("{}\n", usable(&Choice::File(path.to_owned()))?),
+        None => used_here()?,
     };
-    let text = match choice.ok_or(KeyError::Undecided)? {
-        Choice::Trusted => "no key: all hosts and the network between them are trusted\n".to_owned(),
+    crate::output::show(&text).map_err(Problem::Write)
+}
+
+/// What a choice comes to, if it can be used.
+fn usable(choice: &Choice) -> Result<String, KeyError> {
+    Ok(match choice {
+        Choice::Trusted => "no key: all hosts and the network between them are trusted".to_owned(),
         Choice::File(path) => {
-            let count = key_file::read(&path)?.iter().count();
+            let count = key_file::read(path)?.iter().count();
             let what = if count == 1 {
                 "one key".into()
             } else {
                 format!("{count} keys; the first one opens, all are accepted")
             };
-            format!("{}: {what}\n", path.display())
+            format!("{}: {what}", path.display())
         }
+    })
+}
+
+/// What programs use here, in the order of [`cluster::keys`], a line for each answer: what `ropeway cp` chooses holds for no other program.
+fn used_here() -> Result<String, Problem> {
+    if let Some(choice) = Choice::from_environment()? {
+        let variable = match choice {
+            Choice::File(_) => KEY_FILE_VAR,
+            Choice::Trusted => TRUSTED_VAR,
+        };
+        return Ok(format!("{} ({variable})\n", usable(&choice)?));
+    }
+    let cluster = cluster::get().map_err(Problem::Cluster)?;
+    let of_cluster = cluster.and_then(|cluster| Some((cluster.keys()?, cluster.path().display())));
+    let Some(of_cp) = Config::load()?.keys() else {
+        let (choice, path) = of_cluster.ok_or(KeyError::Undecided)?;
+        return Ok(format!("{} ({path})\n", usable(&choice)?));
     };
-    crate::output::show(&text).map_err(Problem::Write)
+    let path = Config::path().unwrap_or_default();
+    let others = match of_cluster {
+        Some((choice, path)) => format!("{} ({path}, for other programs)", usable(&choice)?),
+        None => format!("nothing for other programs: set {KEY_FILE_VAR}, or name the key in the cluster file"),
+    };
+    Ok(format!("{} ({}, for `ropeway cp`)\n{others}\n", usable(&of_cp)?, path.display()))
 }
 
 #[cfg(test)]

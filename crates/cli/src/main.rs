@@ -23,7 +23,11 @@ use std::process::ExitCode;
 use clap::Parser;
 
 #[derive(Parser, Debug)]
-#[command(name = "ropeway", version, about = "Moves the TCP connections of unmodified programs to shared memory")]
+#[command(
+    name = "ropeway",
+    version,
+    about = "Moves same-host TCP connections of unmodified programs to shared memory, and data between hosts over a protocol of its own"
+)]
 #[command(max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]

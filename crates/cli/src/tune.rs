@@ -1,5 +1,6 @@
 //! `ropeway tune`: shows and changes the tunables of running engines.
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use ropeway_engine::control::{self, Answer, Question, Value};
@@ -30,15 +31,18 @@ enum Command {
 pub fn main(args: &Args) -> ExitCode {
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("ropeway tune: {error}");
+        Err(problems) => {
+            problems.iter().for_each(|problem| eprintln!("ropeway tune: {problem}"));
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(args: &Args) -> Result<(), String> {
-    let engines = engines(args.pid)?;
+/// What was not done, a line for each engine that is concerned.
+type Problems = Vec<String>;
+
+fn run(args: &Args) -> Result<(), Problems> {
+    let engines = engines(args.pid).map_err(|problem| vec![problem])?;
     match &args.command {
         Command::List { json } => list(&engines, *json),
         Command::Get { name } => get(&engines, name),
@@ -71,13 +75,45 @@ fn process(name: &str) -> &str {
     name.rsplit('/').next().and_then(|last| last.split('.').next()).unwrap_or_default()
 }
 
-fn values(engine: &str) -> Result<Vec<Value>, String> {
-    match control::ask(engine, &Question::Tunables) {
-        Ok(Answer::Tunables(values)) => Ok(values),
-        Ok(Answer::Error(error)) => Err(error),
-        Ok(other) => Err(format!("unexpected answer {other:?}")),
-        Err(error) => Err(format!("{engine}: {error}")),
+/// What an engine answers; `None` if it has ended since it was found. Engines of others are not asked, so who closes without a word is ending.
+fn ask(engine: &str, question: &Question) -> Result<Option<Answer>, String> {
+    match control::ask(engine, question) {
+        Ok(Answer::Error(error)) => Err(format!("process {}: {error}", process(engine))),
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) => match error.kind() {
+            ErrorKind::ConnectionRefused
+            | ErrorKind::ConnectionReset
+            | ErrorKind::BrokenPipe
+            | ErrorKind::PermissionDenied => Ok(None),
+            ErrorKind::WouldBlock => Err(format!("process {} does not answer", process(engine))),
+            _ => Err(format!("process {}: {error}", process(engine))),
+        },
     }
+}
+
+/// Asks all engines, whatever some of them say, and shows what each answers. `nobody`: the problem, if none is there any more.
+fn ask_all(
+    engines: &[String],
+    question: &Question,
+    nobody: &str,
+    show: impl Fn(&str, Answer) -> Result<(), String>,
+) -> Result<(), Problems> {
+    let mut problems = Problems::new();
+    let mut is_anybody_there = false;
+    for engine in engines {
+        let answer = ask(engine, question);
+        is_anybody_there |= !matches!(answer, Ok(None));
+        let shown = answer.and_then(|answer| answer.map_or(Ok(()), |answer| show(process(engine), answer)));
+        problems.extend(shown.err());
+    }
+    if !is_anybody_there {
+        problems.push(nobody.into());
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+fn unexpected(process: &str, answer: &Answer) -> String {
+    format!("process {process}: unexpected answer {answer:?}")
 }
 
 /// One of the values a tunable can have, as people write it.
@@ -89,17 +125,31 @@ fn with(unit: &str, value: String) -> String {
     if unit.is_empty() { value } else { format!("{value} {unit}") }
 }
 
-fn list(engines: &[String], json: bool) -> Result<(), String> {
-    let known = engines.first().map_or_else(|| Ok(control::usual_tunables()), |engine| values(engine))?;
+/// The values of the first engine that tells some, with its place; those that ended are passed over.
+fn first_values(engines: &[String]) -> Result<Option<(usize, Vec<Value>)>, String> {
+    for (place, engine) in engines.iter().enumerate() {
+        match ask(engine, &Question::Tunables)? {
+            Some(Answer::Tunables(values)) => return Ok(Some((place, values))),
+            Some(answer) => return Err(unexpected(process(engine), &answer)),
+            None => {}
+        }
+    }
+    Ok(None)
+}
+
+fn list(engines: &[String], json: bool) -> Result<(), Problems> {
+    let found = first_values(engines).map_err(|problem| vec![problem])?;
+    let (engines, known) =
+        found.map_or_else(|| (&[][..], control::usual_tunables()), |(place, values)| (&engines[place..], values));
     if json {
-        println!("{}", serde_json::to_string_pretty(&known).map_err(|error| error.to_string())?);
+        println!("{}", serde_json::to_string_pretty(&known).map_err(|error| vec![error.to_string()])?);
         return Ok(());
     }
     for value in &known {
-        let Value { name, unit, words, usual, least, most, about, .. } = value;
+        let Value { name, unit, words, usual, least, most, about, cost, .. } = value;
         let range = if words.is_empty() { format!("{least} to {most}") } else { words.join(", ") };
         println!(
-            "{name} = {}   (default {}, {range})\n    {about}",
+            "{name} = {}   (default {}, {range})\n    {about}\n    {cost}",
             with(unit, text(value, value.value)),
             text(value, *usual)
         );
@@ -116,32 +166,74 @@ fn list(engines: &[String], json: bool) -> Result<(), String> {
     Ok(())
 }
 
-fn get(engines: &[String], name: &str) -> Result<(), String> {
+fn get(engines: &[String], name: &str) -> Result<(), Problems> {
     if !control::usual_tunables().iter().any(|value| value.name == name) {
-        return Err(format!("there is no tunable `{name}`; `ropeway tune list` names them all"));
+        return Err(vec![format!("there is no tunable `{name}`; `ropeway tune list` names them all")]);
     }
-    if engines.is_empty() {
-        return Err("no engine runs here; `ropeway tune list` shows the defaults".into());
-    }
-    for engine in engines {
-        for value in values(engine)?.iter().filter(|value| value.name == name) {
-            println!("{}\t{}\t{}", process(engine), value.name, with(&value.unit, text(value, value.value)));
+    let nobody = "no engine runs here; `ropeway tune list` shows the defaults";
+    ask_all(engines, &Question::Tunables, nobody, |process, answer| match answer {
+        Answer::Tunables(values) => {
+            for value in values.iter().filter(|value| value.name == name) {
+                println!("{process}\t{name}\t{}", with(&value.unit, text(value, value.value)));
+            }
+            Ok(())
         }
-    }
-    Ok(())
+        other => Err(unexpected(process, &other)),
+    })
 }
 
-fn set(engines: &[String], name: &str, value: &str) -> Result<(), String> {
-    if engines.is_empty() {
-        return Err("no engine runs here; set ROPEWAY_TUNE for programs that are started".into());
-    }
-    for engine in engines {
-        let question = Question::Set { name: name.into(), value: value.into() };
-        match control::ask(engine, &question).map_err(|error| format!("{engine}: {error}"))? {
-            Answer::Set { before } => println!("{}\t{name}\t{before} -> {value}", process(engine)),
-            Answer::Error(error) => return Err(error),
-            other => return Err(format!("unexpected answer {other:?}")),
+fn set(engines: &[String], name: &str, value: &str) -> Result<(), Problems> {
+    let nobody = "no engine runs here; set ROPEWAY_TUNE for programs that are started";
+    let question = Question::Set { name: name.into(), value: value.into() };
+    ask_all(engines, &question, nobody, |process, answer| match answer {
+        Answer::Set { before } => {
+            println!("{process}\t{name}\t{before} -> {value}");
+            Ok(())
         }
+        other => Err(unexpected(process, &other)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ropeway_engine::{Config, Engine, Options};
+    use std::cell::RefCell;
+
+    /// An engine and its address. Other tests of this process have some, too: this one is known by a value of its own.
+    fn engine() -> (Engine, String) {
+        const LEASE_US: u64 = 12_321;
+        let config = Config { lease_ns: LEASE_US * 1000, ..Config::default() };
+        let engine = Engine::new(&Options { config, ..Options::default() }).unwrap();
+        let own = std::process::id().to_string();
+        let is_it = |name: &String| {
+            let answer = ask(name, &Question::Tunables);
+            matches!(answer, Ok(Some(Answer::Tunables(values))) if values.iter().any(|value| value.value == LEASE_US))
+        };
+        let name = control::names().unwrap().into_iter().filter(|name| process(name) == own).find(is_it);
+        (engine, name.expect("it is listed"))
     }
-    Ok(())
+
+    #[test]
+    fn who_ended_since_it_was_listed_is_left_out_and_who_refuses_is_named_while_the_others_are_asked() {
+        let (engine, name) = engine();
+        let gone = name.replace(&format!("/{}.", std::process::id()), "/1.");
+        let all = [gone.clone(), name.clone(), gone.clone()];
+        let asked = RefCell::new(Vec::new());
+        let show = |process: &str, _| {
+            asked.borrow_mut().push(process.to_owned());
+            Ok(())
+        };
+        ask_all(&all, &Question::Tunables, "nobody", show).unwrap();
+        let own = std::process::id().to_string();
+        assert_eq!(asked.take(), std::slice::from_ref(&own));
+        assert_eq!(first_values(&all).unwrap().unwrap().0, 1);
+
+        let bad = Question::Set { name: "lease".into(), value: "1".into() };
+        let problems = ask_all(&[name.clone(), name], &bad, "nobody", show).unwrap_err();
+        assert_eq!(problems.len(), 2, "both were asked");
+        assert!(problems.iter().all(|problem| problem.starts_with(&format!("process {own}: lease takes "))));
+        assert_eq!(ask_all(&[gone], &Question::Tunables, "nobody", show).unwrap_err(), ["nobody"]);
+        drop(engine);
+    }
 }

@@ -61,6 +61,9 @@ pub struct Value {
     pub least: u64,
     pub most: u64,
     pub about: String,
+    /// What more and less of it cost.
+    #[serde(default)]
+    pub cost: String,
 }
 
 /// Starts to answer. Without an abstract address (a sandbox) the engine is not to be seen, and works all the same.
@@ -126,6 +129,7 @@ fn tunables(config: &Config) -> Vec<Value> {
         least: tunable.least,
         most: tunable.most,
         about: tunable.about.into(),
+        cost: tunable.cost.into(),
     };
     TUNABLES.iter().map(value).collect()
 }

@@ -173,6 +173,16 @@ impl Core {
         self.members.iter().enumerate().map(|(place, member)| (LinkId(place as u8), &*member.link))
     }
 
+    /// Whether a link's device is gone.
+    pub fn has_failed(&self, id: LinkId) -> bool {
+        self.members.get(usize::from(id.0)).is_some_and(|member| member.failed)
+    }
+
+    /// Whether the host's other processes do not see what this one grants.
+    pub fn is_unshared(&self) -> bool {
+        self.share.is_unshared()
+    }
+
     /// Whether gateways know this engine.
     pub fn has_node(&self) -> bool {
         self.shimmed.has_node()

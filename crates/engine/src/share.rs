@@ -55,6 +55,11 @@ impl Share {
         }
     }
 
+    /// Whether the other processes do not see what this one grants: there is no board, or no slot is left on it.
+    pub fn is_unshared(&self) -> bool {
+        self.board.as_ref().is_none_or(|board| !board.has_slot())
+    }
+
     /// When to call [`Share::refresh`], whatever else happens.
     pub fn look_at(&self) -> Option<Time> {
         self.look_at
@@ -187,6 +192,7 @@ fn share(budget: u64, packet: u64, others: &Others, turn: u64) -> u64 {
 mod tests {
     use super::*;
     use ropeway_proto::{Config, Demand};
+    use ropeway_shm::board::SLOTS;
     use std::cell::Cell;
 
     /// The shares of processes that want so much each, and know it of each other.
@@ -276,6 +282,18 @@ mod tests {
 
     fn at_us(us: u64) -> Time {
         Time::from_nanos(us * 1000)
+    }
+
+    #[test]
+    fn who_is_not_seen_by_the_others_says_so() {
+        let path = board("unseen");
+        let mut endpoint = Endpoint::new(Config::default(), 1, 1, [1; 32]);
+        assert!(Share::on(None, &mut endpoint).is_unshared());
+        let mut on_board = || Share::on(Some(Board::open_at(path.clone(), || 1).unwrap()), &mut endpoint);
+        let all: Vec<Share> = (0..=SLOTS).map(|_| on_board()).collect();
+        let (last, seen) = all.split_last().unwrap();
+        assert!(last.is_unshared() && !seen.iter().any(Share::is_unshared));
+        std::fs::remove_file(path).unwrap();
     }
 
     #[test]

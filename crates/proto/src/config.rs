@@ -133,26 +133,28 @@ pub struct Tunable {
     pub words: &'static [&'static str],
     pub least: u64,
     pub most: u64,
-    /// What it does and what it costs.
+    /// What it does.
     pub about: &'static str,
+    /// What a larger value costs, and a smaller one; or each of the words.
+    pub cost: &'static str,
     get: fn(&Config) -> u64,
     set: fn(&mut Config, u64),
 }
 
 macro_rules! tunables {
     (
-        $($word:literal, $values:expr, [$($called:literal),*], $meaning:literal, $choice:ident;)*
+        $($word:literal, $values:expr, [$($called:literal),*], $meaning:literal, $price:literal, $choice:ident;)*
         numbers:
-        $($name:literal, $unit:literal, $least:expr, $most:expr, $about:literal, $field:ident: $kind:ty $(, $scale:expr)?;)*
+        $($name:literal, $unit:literal, $least:expr, $most:expr, $about:literal, $cost:literal, $field:ident: $kind:ty $(, $scale:expr)?;)*
     ) => {
         /// All knobs, in the order in which people are shown them.
         pub const TUNABLES: &[Tunable] = &[$(Tunable {
-            name: $word, unit: "", words: &[$($called),*], least: 0, most: $values.len() as u64 - 1, about: $meaning,
+            name: $word, unit: "", words: &[$($called),*], least: 0, most: $values.len() as u64 - 1, about: $meaning, cost: $price,
             get: |config| $values.iter().position(|value| *value == config.$choice).unwrap_or_default() as u64,
             // In range, here and below: Config::set has looked.
             set: |config, value| config.$choice = $values[value as usize],
         },)* $(Tunable {
-            name: $name, unit: $unit, words: &[], least: $least, most: $most, about: $about,
+            name: $name, unit: $unit, words: &[], least: $least, most: $most, about: $about, cost: $cost,
             get: |config| u64::from(config.$field) $(/ $scale)?,
             set: |config, value| config.$field = (value $(* $scale)?) as $kind,
         }),*];
@@ -168,34 +170,88 @@ const GATE_MODES: [GateMode; 2] = [GateMode::Grants, GateMode::Esp];
 const ORDERS: [Order; 3] = [Order::Fifo, Order::Srpt, Order::Fair];
 
 tunables! {
-    "gate", GATE_MODES, ["grants", "esp"], "how senders are kept from overrunning the port: grants out of one budget, or document 2's constant window with acknowledgments held back, to compare with", gate_mode;
-    "order", ORDERS, ["fifo", "srpt", "fair"], "who gets the next grant: who asked first (document 2's), who has the least left to send, who has received the fewest bytes", order;
+    "gate", GATE_MODES, ["grants", "esp"],
+        "how senders are kept from overrunning the port: grants out of one budget, or document 2's constant window with acknowledgments held back, to compare with",
+        "grants: what is longer than a first flight waits a round trip for its first grant; esp: the windows of many senders add up and overrun the port", gate_mode;
+    "order", ORDERS, ["fifo", "srpt", "fair"],
+        "who gets the next grant: who asked first (document 2's), who has the least left to send, who has received the fewest bytes",
+        "fifo: short transfers wait behind long ones; srpt: long ones wait for all short ones, but for each eighth quantum; fair: everybody ends late", order;
     numbers:
-    "burst_length", "packets", 0, 4096, "in flight from one sender; 0: only the budget limits. With gate = esp the constant window w; 0: 21, as in document 2. More: incast overruns the port", window_packets: u16;
-    "initial_ack_burst_length", "packets", 1, 64, "sent without a grant towards an idle host. More: short messages are faster, many at once overrun the port", first_flight_packets: u8;
-    "packets_to_ack", "packets", 1, 64, "an acknowledgment at the latest after this many (r_ACK). Fewer: more packets back; more: the sender may stall", packets_to_ack: u16;
-    "send_buffer", "bytes", 16384, 1 << 30, "kept per channel until acknowledged; who sends more waits. Costs memory; too small stalls long paths", send_buffer_bytes: u32;
-    "receive_buffer", "bytes", 32768, 1 << 30, "kept per channel until read. Costs memory; too small stalls long paths", receive_buffer_bytes: u32;
-    "round_trip_time", "us", 1, 1_000_000, "assumed before the first sample. Too short: needless requests at the start", round_trip_time_ns: u64, US;
-    "port_buffer", "bytes", 16384, 1 << 30, "what the last switch port before this host can queue, at 1 Gbit/s. Too large: drops under incast; too small: the line idles", port_buffer_bytes: u32;
-    "port_buffer_most_times", "times", 1, 64, "ports of faster lines are taken to queue as many times that as Gbit/s arrive, up to this. 1: port_buffer is what every port has", port_buffer_most_times: u16;
-    "lease", "us", 1_000, 1_000_000, "how long a grant may be used. Longer: a stopped sender parks its grant longer", lease_ns: u64, US;
-    "ack_delay", "us", 0, 10_000, "how long the acknowledgment of a finished burst waits for data to ride on; up to 15 times as long where answers mostly come by then. Shorter: more packets", ack_delay_ns: u64, US;
-    "state_min", "us", 100, 1_000_000, "least time after which a sender asks whether its data arrived. Shorter: faster recovery of a lost last packet, more packets when the peer is slow to wake", state_min_ns: u64, US;
-    "request_min", "us", 50, 1_000_000, "least time after which a receiver asks again. Shorter: more needless copies when the sender is slow to wake", request_min_ns: u64, US;
-    "timer_max", "ms", 1, 10_000, "both timers double up to this", timer_max_ns: u64, MS;
-    "coalesce", "us", 0, 1_000, "how long a small send may wait to share a packet when another left just before. 0: never; longer: fewer packets, later messages", coalesce_ns: u64, US;
-    "connect_timeout", "ms", 10, 600_000, "how long an attempt to connect lasts", connect_timeout_ns: u64, MS;
-    "give_up", "ms", 100, 3_600_000, "silence with data undelivered after which the association ends", give_up_ns: u64, MS;
-    "keep_alive", "s", 1, 86_400, "idle time after which the opening end sends PIN", keep_alive_ns: u64, S;
-    "idle_limit", "s", 2, 86_400, "silence after which an idle association is freed", idle_limit_ns: u64, S;
-    "key_age", "s", 2, 3_600, "with a key: the opening end changes it when it is this old, for what is opened from now on. Shorter: a key that gets out opens less of the past", key_age_ns: u64, S;
-    "key_volume", "MiB", 1, 65_536, "with a key: the opening end changes it when it has sealed so much, though not twice within 2 s", key_volume_bytes: u64, MIB;
-    "longest_message", "bytes", 1472, 1 << 31, "the longest message taken; longer ones are refused before they are sent", longest_message_bytes: u32;
-    "receive_memory", "bytes", 1 << 20, 1 << 40, "everything received and unread, over all channels. Not lowered while peers are known: they have been told what they may send", receive_memory_bytes: u64;
-    "max_associations", "associations", 1, 65_536, "peers known at once; more get BUSY", max_associations: u32;
-    "max_channels", "channels", 1, 32_767, "of one association, from either end; more get BUSY", max_channels: u16;
-    "send_memory", "bytes", 1 << 20, 1 << 40, "everything unacknowledged, over all channels", send_memory_bytes: u64;
+    "burst_length", "packets", 0, 4096,
+        "in flight from one sender; 0: only the budget limits. With gate = esp the constant window w; 0: 21, as in document 2",
+        "more: incast overruns the port; less (but 0): one sender alone does not fill a long path", window_packets: u16;
+    "initial_ack_burst_length", "packets", 1, 64,
+        "sent without a grant towards an idle host",
+        "more: many at once overrun the port; less: short messages are slower", first_flight_packets: u8;
+    "packets_to_ack", "packets", 1, 64,
+        "an acknowledgment at the latest after this many (r_ACK)",
+        "more: the sender may stall; less: more packets back", packets_to_ack: u16;
+    "send_buffer", "bytes", 16384, 1 << 30,
+        "kept per channel until acknowledged; who sends more waits",
+        "more: memory; less: long paths stall", send_buffer_bytes: u32;
+    "receive_buffer", "bytes", 32768, 1 << 30,
+        "kept per channel until read",
+        "more: memory; less: long paths stall", receive_buffer_bytes: u32;
+    "round_trip_time", "us", 1, 1_000_000,
+        "assumed before the first sample",
+        "more: the first loss is noticed later; less: needless requests at the start", round_trip_time_ns: u64, US;
+    "port_buffer", "bytes", 16384, 1 << 30,
+        "what the last switch port before this host can queue, at 1 Gbit/s",
+        "more than it can: drops under incast; less: the line idles", port_buffer_bytes: u32;
+    "port_buffer_most_times", "times", 1, 64,
+        "ports of faster lines are taken to queue as many times that as Gbit/s arrive, up to this. 1: port_buffer is what every port has",
+        "more than the ports have: drops under incast; less: fast lines idle", port_buffer_most_times: u16;
+    "lease", "us", 1_000, 1_000_000,
+        "how long a grant may be used",
+        "more: a stopped sender parks its grant longer; less: who is slow to wake loses its grant and asks again", lease_ns: u64, US;
+    "ack_delay", "us", 0, 10_000,
+        "how long the acknowledgment of a finished burst waits for data to ride on; up to 15 times as long where answers mostly come by then",
+        "more: the sender keeps what it sent for longer; less: more packets", ack_delay_ns: u64, US;
+    "state_min", "us", 100, 1_000_000,
+        "least time after which a sender asks whether its data arrived",
+        "more: a lost last packet is noticed later; less: more packets when the peer is slow to wake", state_min_ns: u64, US;
+    "request_min", "us", 50, 1_000_000,
+        "least time after which a receiver asks again",
+        "more: what was lost twice comes later; less: more needless copies when the sender is slow to wake", request_min_ns: u64, US;
+    "timer_max", "ms", 1, 10_000,
+        "both timers double up to this",
+        "more: after an outage the next question, and with it the data, comes later; less: more packets to who does not answer", timer_max_ns: u64, MS;
+    "coalesce", "us", 0, 1_000,
+        "how long a small send may wait to share a packet when another left just before. 0: never",
+        "more: later messages; less: more packets", coalesce_ns: u64, US;
+    "connect_timeout", "ms", 10, 600_000,
+        "how long an attempt to connect lasts",
+        "more: who connects to a host that is gone waits longer; less: one that is slow, or is just being started, is not reached", connect_timeout_ns: u64, MS;
+    "give_up", "ms", 100, 3_600_000,
+        "silence with data undelivered after which the association ends",
+        "more: a peer that is gone is noticed later, and memory is kept for it; less: connections end by a stopped process or a short outage", give_up_ns: u64, MS;
+    "keep_alive", "s", 1, 86_400,
+        "idle time after which the opening end sends PIN",
+        "more: fewer of them can get lost before idle_limit is over, and if it is more than that idle connections end; less: a packet each way so often for each idle peer", keep_alive_ns: u64, S;
+    "idle_limit", "s", 2, 86_400,
+        "silence after which an idle association is freed",
+        "more: memory for peers that are gone, and who only waits for one learns it later; less: idle connections end when a PIN or two get lost, and always if it is less than keep_alive", idle_limit_ns: u64, S;
+    "key_age", "s", 2, 3_600,
+        "with a key: the opening end changes it when it is this old, for what is opened from now on",
+        "more: a key that gets out opens more of the past; less: more changes, each 0.1 ms of processor time at either end", key_age_ns: u64, S;
+    "key_volume", "MiB", 1, 65_536,
+        "with a key: the opening end changes it when it has sealed so much, though not twice within 2 s, for what is opened from now on",
+        "more: a key that gets out opens more of the past; less: more changes, each 0.1 ms of processor time at either end", key_volume_bytes: u64, MIB;
+    "longest_message", "bytes", 1472, 1 << 31,
+        "the longest message taken, if half of receive_memory is not less; longer ones are refused before they are sent",
+        "more: one long message takes that much of receive_memory, and others wait for it; less: programs have to divide what they send", longest_message_bytes: u32;
+    "receive_memory", "bytes", 1 << 20, 1 << 40,
+        "everything received and unread, over all channels. Not lowered while peers are known: they have been told what they may send",
+        "more: memory, if programs read slowly; less: smaller windows where there are many channels, so slower ones", receive_memory_bytes: u64;
+    "max_associations", "associations", 1, 65_536,
+        "peers known at once; more get BUSY",
+        "more: memory, which whoever may connect can make this host spend; less: peers are refused", max_associations: u32;
+    "max_channels", "channels", 1, 32_767,
+        "of one association, from either end; more get BUSY",
+        "more: memory, of which one peer can take so much more; less: connections are refused", max_channels: u16;
+    "send_memory", "bytes", 1 << 20, 1 << 40,
+        "everything unacknowledged, over all channels",
+        "more: memory, if peers are slow; less: sends wait, or fail where they may not wait", send_memory_bytes: u64;
 }
 
 /// Why a knob was not set.
@@ -310,6 +366,19 @@ mod tests {
             config.set(tunable.name, value).unwrap();
         }
         assert_eq!(config, Config::default());
+    }
+
+    #[test]
+    fn every_knob_says_what_either_direction_or_each_word_costs() {
+        for Tunable { name, words, cost, .. } in TUNABLES {
+            let said = cost.split("; ").collect::<Vec<_>>();
+            let due = if words.is_empty() { &["more", "less"][..] } else { words };
+            assert_eq!(said.len(), due.len(), "{name}: {cost}");
+            for (said, due) in said.iter().zip(due) {
+                let text = said.strip_prefix(due).and_then(|rest| rest.split_once(": ")).map(|(_, text)| text);
+                assert!(text.is_some_and(|text| text.len() > 3), "{name}: `{said}` is not what {due} costs");
+            }
+        }
     }
 
     #[test]

@@ -5,13 +5,14 @@ use ropeway_proto::config::{TUNABLES, Tunable};
 
 fn table() -> String {
     let config = Config::default();
-    let mut text = String::from("| name | default | unit | range | what it does, and costs |\n|---|---|---|---|---|\n");
+    let mut text =
+        String::from("| name | default | unit | range | what it does | what it costs |\n|---|---|---|---|---|---|\n");
     for tunable in TUNABLES {
-        let Tunable { name, unit, words, least, most, about, .. } = tunable;
+        let Tunable { name, unit, words, least, most, about, cost, .. } = tunable;
         let value = config.get_text(name).unwrap();
         let range = if words.is_empty() { format!("{least} to {most}") } else { words.join(", ") };
         let unit = if unit.is_empty() { "-" } else { unit };
-        text += &format!("| `{name}` | {value} | {unit} | {range} | {about} |\n");
+        text += &format!("| `{name}` | {value} | {unit} | {range} | {about} | {cost} |\n");
     }
     text
 }

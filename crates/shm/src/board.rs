@@ -1,7 +1,7 @@
 //! The board: what the processes of one host that receive over the network tell each other about their share of the gate's budget.
 //!
-//! A file in `/dev/shm` for each user and network namespace, with a slot for each process: how much it wants, how much it holds, when it said so and for how long that
-//! counts. Everybody computes its own share from the slots, and holds no more of it than the others leave ([`claim`]); there is no counter that a
+//! A file in `/dev/shm` for each user and network namespace, with a slot for each process (for each engine, where one has several): how much it wants, how much it holds,
+//! when it said so and for how long that counts. Everybody computes its own share from the slots, and holds no more of it than the others leave ([`claim`]); there is no counter that a
 //! dying process could leave wrong. A slot is its owner's by a lock that the kernel takes away with the owner.
 //!
 //! The other processes belong to the same user, so they are trusted with fairness, not with memory safety: all words are atomic, and what is read is only ever
@@ -11,17 +11,21 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::claim;
 use crate::sys::monotonic_ns;
 
-/// Processes with a slot; more take what these leave, unseen.
+/// Engines with a slot; more take what these leave, unseen.
 pub const SLOTS: usize = 64;
 /// What somebody wanted so long ago it does not want any more; until then the wish fades.
 const WISH_NS: u64 = 4_000_000;
+/// Where boards lie.
+const DIRECTORY: &str = "/dev/shm";
+/// The beginning of a board's name, before layout, user and network namespace.
+const PREFIX: &str = "ropeway-gate-";
 /// Changes when the layout does: another layout is another file.
 const LAYOUT: u32 = 2;
 
@@ -94,8 +98,8 @@ impl Board {
         let namespace = std::fs::metadata("/proc/self/ns/net")?.ino();
         // SAFETY: has no arguments and cannot fail.
         let user = unsafe { libc::geteuid() };
-        let path = PathBuf::from(format!("/dev/shm/ropeway-gate-{LAYOUT}-{user}-{namespace}"));
-        Board::open_at(path, monotonic_ns)
+        let name = format!("{PREFIX}{LAYOUT}-{user}-{namespace}");
+        Board::open_at(Path::new(DIRECTORY).join(name), monotonic_ns)
     }
 
     /// The same at a given place, by a given clock.
@@ -154,6 +158,11 @@ impl Board {
 
     fn own(&self) -> Option<&Slot> {
         self.own.map(|own| &self.slots()[own])
+    }
+
+    /// Whether the others see what this one says: one of too many has no slot.
+    pub fn has_slot(&self) -> bool {
+        self.own.is_some()
     }
 
     /// The slots of the others, with their places.
@@ -230,6 +239,22 @@ impl Board {
     }
 }
 
+/// Removes the boards of all users in a network namespace, given by its inode: for who is about to remove that, once its processes have ended. Another one may get the same
+/// inode later. What this user may not remove stays, a page each.
+pub fn remove_all_of(namespace: u64) {
+    remove_all_in(Path::new(DIRECTORY), namespace);
+}
+
+fn remove_all_in(directory: &Path, namespace: u64) {
+    let end = format!("-{namespace}");
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let is_board = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(&end));
+        if is_board {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
 impl Drop for Board {
     fn drop(&mut self) {
         // A forked child shares the mapping, not the slot. What this one holds has been granted, and counts for as long as it said.
@@ -293,6 +318,24 @@ mod tests {
         boards[1].publish(wants(0));
         assert_eq!(boards[2].others(), Others { demands: vec![500], before: 1 });
         std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn the_boards_of_one_namespace_are_removed_and_no_others() {
+        let directory = std::env::temp_dir().join(format!("ropeway-boards-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let names = [
+            "ropeway-gate-2-0-17",
+            "ropeway-gate-2-1000-17",
+            "ropeway-gate-2-0-117",
+            "ropeway-gate-2-17-18",
+            "other-17",
+        ];
+        names.iter().for_each(|name| std::fs::write(directory.join(name), "").unwrap());
+        remove_all_in(&directory, 17);
+        let left: Vec<bool> = names.iter().map(|name| directory.join(name).exists()).collect();
+        assert_eq!(left, [false, false, true, true, true]);
+        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]

@@ -274,6 +274,10 @@ fn a_tunable_that_is_set_takes_effect_in_the_engine_that_was_meant() {
     assert!(both.contains(&of(&pid, 65_536)) && both.contains(&of(&other_pid, 131_072)), "{both}");
     let text = tune(&cluster, &["list", "--pid", &pid]);
     assert!(text.contains("port_buffer = 65536 bytes   (default 131072, 16384 to 1073741824)\n"), "{text}");
+    assert!(
+        text.contains("\n    more than it can: drops under incast; less: the line idles\n"),
+        "what it costs: {text}"
+    );
     assert!(text.ends_with(&format!("Values of process {pid}.\n")), "{text}");
     let values = listed(&cluster, "h2", &["tune", "list", "--json", "--pid", &pid]);
     let value = values.iter().find(|value| value["name"] == "port_buffer").expect("it is listed");
@@ -282,6 +286,25 @@ fn a_tunable_that_is_set_takes_effect_in_the_engine_that_was_meant() {
     // Without a process all of them.
     tune(&cluster, &["set", "port_buffer", "262144"]);
     assert_eq!((budget(&one), budget(&other)), (before * 2, before * 2));
+}
+
+#[test]
+fn a_copy_goes_by_the_environment_but_for_what_it_sets_itself() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "2"]);
+    let directory = TempDir::new().expect("a temporary directory");
+    let mut cmd = receive(&directory, PORT);
+    cmd.env("ROPEWAY_TUNE", "lease=20000,give_up=7000");
+    let _receiver = receiver(&cluster, &cmd);
+    for (name, value) in [("lease", "20000 us"), ("give_up", "5000 ms"), ("send_buffer", "4194304 bytes")] {
+        let told = tune(&cluster, &["get", name]);
+        assert!(told.ends_with(&format!("\t{value}\n")), "{told}");
+    }
+    for name in ["ROPEWAY_SPIN_US", "ROPEWAY_URGENT_PRIORITY", "ROPEWAY_PACKET_BYTES", "ROPEWAY_TUNE"] {
+        let mut cmd = receive(&directory, PORT + 1);
+        let refused = cluster.run("h2", cmd.env(name, "nonsense"), LIMIT);
+        assert!(!refused.success() && refused.stderr.contains(name), "{name}: {}", refused.stderr);
+    }
 }
 
 #[test]
@@ -312,6 +335,35 @@ fn what_cannot_be_tuned_is_said_clearly_and_changes_nothing() {
     }
     assert_eq!(tune(&cluster, &["list"]), all);
     assert!(receiver.is_running());
+}
+
+#[test]
+fn who_refuses_a_value_is_named_and_the_others_take_it() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "2"]);
+    let directory = TempDir::new().expect("a temporary directory");
+    let mut copy = Copy::begin(cluster);
+    let cluster = &copy.cluster;
+    // Who has a peer has told it what it may send. The others come before and behind it, whatever the order.
+    let others = [PORT + 1, PORT + 2].map(|port| receiver(cluster, &receive(&directory, port)));
+    let lower = 128 << 20;
+    let set = ["tune", "set", "receive_memory", &lower.to_string()];
+    let finished = ropeway(cluster, "h2", &set);
+    let refused = format!("ropeway tune: process {}: receive_memory can be raised now", copy.receiver.pid());
+    assert!(!finished.success() && finished.stderr.starts_with(&refused), "{}", finished.stderr);
+    assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
+    let now = tune(cluster, &["get", "receive_memory"]);
+    for other in &others {
+        let pid = other.pid();
+        assert!(
+            finished.stdout.contains(&format!("{pid}\treceive_memory\t268435456 -> {lower}\n")),
+            "{}",
+            finished.stdout
+        );
+        assert!(now.contains(&format!("{pid}\treceive_memory\t{lower} bytes\n")), "{now}");
+    }
+    assert!(now.contains(&format!("{}\treceive_memory\t268435456 bytes\n", copy.receiver.pid())), "{now}");
+    copy.end();
 }
 
 #[test]

@@ -13,6 +13,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// What would decide for these tests.
 const VARIABLES: [&str; 4] = ["ROPEWAY_KEY_FILE", "ROPEWAY_TRUSTED", "XDG_CONFIG_HOME", "ROPEWAY_CONFIG"];
 
+const CLUSTER: &str = "ROPEWAY_CLUSTER";
+
 /// What a shell that works in `home` makes of this line, in which `$0` is the program.
 fn shell(home: &Path, line: &str) -> Finished {
     let ropeway = env::ropeway();
@@ -20,9 +22,23 @@ fn shell(home: &Path, line: &str) -> Finished {
     for name in VARIABLES {
         sh.env_remove(name);
     }
-    sh.env("HOME", home).current_dir(home);
+    // Not that of this machine.
+    sh.env(CLUSTER, "off").env("HOME", home).current_dir(home);
     Process::spawn(sh).wait(LIMIT).expect("it ends")
 }
+
+/// Its key lies beside it.
+const CLUSTER_FILE: &str = "\
+key_file = 'other'
+[[node]]
+number = 1
+name = 'one'
+addresses = { compute = '10.0.1.1' }
+[[node]]
+number = 2
+name = 'two'
+addresses = { compute = '10.0.1.2' }
+";
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).expect("it was made").permissions().mode() & 0o777
@@ -76,7 +92,7 @@ fn a_file_that_others_can_read_is_neither_used_nor_added_to() {
 }
 
 #[test]
-fn which_file_is_used_is_said_by_the_environment_then_by_the_configuration() {
+fn which_key_is_used_is_said_by_the_environment_the_cluster_file_and_to_cp_by_the_configuration() {
     let world = World::new();
     let home = world.dir();
     let undecided = shell(home, "\"$0\" key check");
@@ -87,9 +103,23 @@ fn which_file_is_used_is_said_by_the_environment_then_by_the_configuration() {
     shell(home, "mkdir -p .config/ropeway && \"$0\" key new .config/ropeway/key && \"$0\" key new other")
         .expect_success();
     fs::write(home.join(".config/ropeway/config.toml"), "[cluster]\nkey_file = 'key'\n").unwrap();
-    assert!(shell(home, "\"$0\" key check").expect_success().stdout.contains(".config/ropeway/key: one key"));
-    let other = shell(home, "ROPEWAY_KEY_FILE=other \"$0\" key check").expect_success();
-    assert!(other.stdout.starts_with("other: one key"), "{}", other.stdout);
-    let trusted = shell(home, "ROPEWAY_TRUSTED=1 \"$0\" key check").expect_success();
-    assert!(trusted.stdout.contains("trusted"), "{}", trusted.stdout);
+    fs::write(home.join("cluster.toml"), CLUSTER_FILE).unwrap();
+    let check = |variables: &str| shell(home, &format!("{variables} \"$0\" key check")).expect_success().stdout;
+    let at = |name: &str| home.join(name).display().to_string();
+    let of_cp =
+        format!("{}: one key ({}, for `ropeway cp`)", at(".config/ropeway/key"), at(".config/ropeway/config.toml"));
+    let alone = check("");
+    assert!(alone.starts_with(&format!("{of_cp}\nnothing for other programs")), "{alone}");
+    let both = check("ROPEWAY_CLUSTER=cluster.toml");
+    assert_eq!(both, format!("{of_cp}\nother: one key (cluster.toml, for other programs)\n"));
+    fs::remove_file(home.join(".config/ropeway/config.toml")).unwrap();
+    assert_eq!(check("ROPEWAY_CLUSTER=cluster.toml"), "other: one key (cluster.toml)\n");
+    assert_eq!(
+        check("ROPEWAY_CLUSTER=cluster.toml ROPEWAY_KEY_FILE=.config/ropeway/key"),
+        ".config/ropeway/key: one key (ROPEWAY_KEY_FILE)\n"
+    );
+    let trusted = check("ROPEWAY_CLUSTER=cluster.toml ROPEWAY_TRUSTED=1");
+    assert!(trusted.contains("are trusted (ROPEWAY_TRUSTED)"), "{trusted}");
+    let missing = shell(home, "ROPEWAY_CLUSTER=missing.toml \"$0\" key check");
+    assert!(!missing.success() && missing.stderr.contains("missing.toml"), "{}", missing.stderr);
 }

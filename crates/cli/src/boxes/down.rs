@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
+use ropeway_shm::board;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
@@ -37,7 +38,10 @@ pub fn all() -> Result<()> {
 /// Takes away these parts of a box.
 pub fn remove(found: &Found) -> Result<()> {
     let namespaces: Vec<Namespace> = found.members.iter().map(|member| found.namespace(*member)).collect();
-    end_processes(&namespaces);
+    let inodes: Vec<(u64, u64)> = namespaces.iter().filter_map(inode).collect();
+    end_processes(&inodes);
+    // Before the namespaces go: afterwards another one may have the same inode.
+    inodes.iter().for_each(|&(_, inode)| board::remove_all_of(inode));
     hysteresis::give_back(&found.namespace(Member::Switch));
     let lines: Vec<String> = namespaces.iter().map(|namespace| format!("netns del {}", namespace.name())).collect();
     let deleted = batch(Tool::Ip, None, &lines);
@@ -47,10 +51,9 @@ pub fn remove(found: &Found) -> Result<()> {
 }
 
 /// Ends the processes in these namespaces: a namespace lives as long as one of them does.
-fn end_processes(namespaces: &[Namespace]) {
-    let inodes: Vec<(u64, u64)> = namespaces.iter().filter_map(inode).collect();
+fn end_processes(namespaces: &[(u64, u64)]) {
     for (signal, limit) in [(Signal::TERM, GRACE), (Signal::KILL, KILL_LIMIT)] {
-        let processes = processes_in(&inodes);
+        let processes = processes_in(namespaces);
         for process in &processes {
             // It may just have ended by itself.
             let _ = rustix::process::pidfd_send_signal(process, signal);

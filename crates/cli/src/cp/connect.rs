@@ -9,7 +9,9 @@ use ropeway_engine::gateway::engine_number;
 use ropeway_engine::link::{self, Link, udp};
 use ropeway_engine::{ClusterKeys, Config as Tunables, Engine, Error, LinkId, Options};
 use ropeway_socket::api::cluster::{self, Keys};
-use ropeway_socket::api::{Address, Local, MessageListener, MessageSocket, PacketAddress, details};
+use ropeway_socket::api::{
+    Address, Local, MessageListener, MessageSocket, PacketAddress, details, engine_options, udp_options,
+};
 
 use super::CpError;
 use crate::config::Config;
@@ -82,22 +84,21 @@ impl Number {
     }
 }
 
-/// An engine with one UDP link at `local`.
+/// An engine with one UDP link at `local`, as the environment has them but for what [`tuned`] sets.
 pub fn engine(
     local: SocketAddr,
     number: Option<Number>,
     keys: Option<Arc<ClusterKeys>>,
-) -> Result<(Engine, LinkId), Error> {
+) -> io::Result<(Engine, LinkId)> {
     let opening = |source| Error::Link { doing: "opening a UDP socket", source };
-    let link = udp::UdpLink::open(&udp::Options::new(local)).map_err(opening)?;
-    let packet_bytes = u16::try_from(link.max_packet()).unwrap_or(u16::MAX);
-    let config = tuned(Tunables { packet_bytes, ..Tunables::default() });
+    let link = udp::UdpLink::open(&udp_options(local)?).map_err(opening)?;
     let node = number.map(|number| match number {
         Number::Told(number) => number.into(),
         Number::OfNode(node) => engine_number(node, link.local_address().port()).into(),
     });
-    let options = Options { config, keys, node, gateways: node.is_some(), ..Options::default() };
-    let engine = Engine::new(&options)?;
+    let options = Options { keys, node, gateways: node.is_some(), ..Options::default() };
+    let options = engine_options(&link, link.max_packet(), options)?;
+    let engine = Engine::new(&Options { config: tuned(options.config.clone()), ..options })?;
     let id = engine.add_link(Box::new(link))?;
     Ok((engine, id))
 }
@@ -140,7 +141,7 @@ pub fn listen(at: &Address, told: Option<u32>) -> Result<MessageListener, CpErro
                 None => Number::of_cluster(local.ip())?,
             };
             let Keys { keys, .. } = cluster::keys(local.ip().is_loopback()).map_err(CpError::Cluster)?;
-            let (engine, link) = engine(local, number, keys).map_err(|error| failed(error.into()))?;
+            let (engine, link) = engine(local, number, keys).map_err(failed)?;
             // Port 0 was replaced by one that is free.
             let port = match engine.local(link) {
                 Some(link::Address::Udp(address)) => address.port(),

@@ -45,14 +45,14 @@ pub struct Args {
     /// The number by which gateways with tables of their own (`ropeway gateway --route`) know this host, at the address of --bind
     #[arg(long)]
     node: Option<u32>,
-    /// A gateway on the way to @NODE, without the cluster file; several take turns, and over for each other
+    /// A gateway on the way to @NODE, without the cluster file; of several one carries everything, and the next takes over when it fails
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "receive", requires_all = ["node", "bind"])]
     gateway: Vec<String>,
     /// Replace files that exist
     #[arg(long, requires = "receive")]
     force: bool,
-    /// The name that standard input gets at the other end
-    #[arg(long)]
+    /// The name that standard input (`-`) gets at the other end
+    #[arg(long, conflicts_with = "receive")]
     name: Option<String>,
     /// How long to go on trying when the connection is lost, in seconds
     #[arg(long, default_value_t = 60)]

@@ -283,8 +283,7 @@ impl Peer {
         let local = bind.map(udp_address).transpose()?.unwrap_or(SocketAddr::new(own, 0));
         let number = if self.is_of_cluster() { Number::of_cluster(local.ip())? } else { told.map(Number::Told) };
         let Keys { keys, keyless } = cluster::keys(first.is_loopback()).map_err(CpError::Cluster)?;
-        let failed =
-            |source: ropeway_engine::Error| CpError::Bind { address: local.to_string(), source: source.into() };
+        let failed = |source| CpError::Bind { address: local.to_string(), source };
         let (engine, link) = engine(local, number, keys).map_err(failed)?;
         let routes = Routes { ways: &self.route.ways(link, self.port), bonded };
         let socket = MessageSocket::connect_over(&engine, &routes, self.port, Some(ATTEMPT)).map_err(|source| {

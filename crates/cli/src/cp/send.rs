@@ -39,8 +39,13 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// Sends all sources, connecting again as often as needed; a file that was begun goes on where it was.
 pub fn run(sources: &[String], from: &From, options: &Options) -> Result<(), CpError> {
-    if sources.iter().filter(|source| *source == "-").count() > 1 {
-        return Err(CpError::Usage("standard input can be sent once".into()));
+    match sources.iter().filter(|source| *source == "-").count() {
+        0 if options.name.is_some() => {
+            let what = "--name is for standard input, and no `-` is among what is sent: files keep their names";
+            return Err(CpError::Usage(what.into()));
+        }
+        0 | 1 => {}
+        _ => return Err(CpError::Usage("standard input can be sent once".into())),
     }
     // What cannot be read is said before anything is sent.
     for source in sources.iter().filter(|source| *source != "-") {

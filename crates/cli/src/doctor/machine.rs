@@ -58,7 +58,7 @@ fn shared_memory() -> Finding {
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)
     };
     match sealed() {
-        Ok(()) => Finding::new(Good, "shared memory", "memfd_create and seals work (/dev/shm is not used)"),
+        Ok(()) => Finding::new(Good, "shared memory", "memfd_create and seals work (connections need no /dev/shm)"),
         Err(error) => {
             let hint = "a sandbox or a kernel before 3.17 forbids it";
             Finding::new(Bad, "shared memory", format!("memfd_create does not work: {error}; {hint}"))

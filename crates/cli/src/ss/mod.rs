@@ -41,7 +41,7 @@ pub fn main(args: &Args) -> ExitCode {
 
 fn show(args: &Args) -> io::Result<ExitCode> {
     let mut out = io::stdout().lock();
-    let mut former = None;
+    let mut former = None::<Former>;
     loop {
         let found = if args.counters { counters(args, &mut out) } else { connections(args, &mut out, &mut former) }?;
         out.flush()?;
@@ -60,8 +60,15 @@ fn report(problems: &[String]) {
     problems.iter().for_each(|problem| eprintln!("ropeway ss: {problem}"));
 }
 
+/// What the look before saw, and when.
+struct Former {
+    carried: view::Former,
+    wires: wire::Former,
+    at: Instant,
+}
+
 /// Prints all connections, and leaves what the next look compares with. `false`: there is nobody who could have some.
-fn connections(args: &Args, out: &mut impl Write, former: &mut Option<(view::Former, Instant)>) -> io::Result<bool> {
+fn connections(args: &Args, out: &mut impl Write, former: &mut Option<Former>) -> io::Result<bool> {
     let (seen, wires) = (source::look(), wire::look());
     let now = Instant::now();
     report(&seen.problems);
@@ -70,20 +77,21 @@ fn connections(args: &Args, out: &mut impl Write, former: &mut Option<(view::For
         eprintln!("ropeway ss: no program runs under Ropeway here, and no daemon; start one with `ropeway run -- CMD`");
         return Ok(false);
     }
-    let since = former.as_ref().map(|(former, at)| (former, now.duration_since(*at)));
-    let rows = view::rows(&seen.ends, since);
+    let since = former.as_ref().map(|former| (former, now.duration_since(former.at)));
+    let rows = view::rows(&seen.ends, since.map(|(former, since)| (&former.carried, since)));
+    let wire_rows = wire::rows(&wires.engines, since.map(|(former, since)| (&former.wires, since)));
     if args.json {
         let mut all: Vec<serde_json::Value> =
             rows.iter().map(serde_json::to_value).collect::<Result<_, _>>().map_err(io::Error::other)?;
-        all.extend(wire::rows(&wires.engines));
+        all.extend(wire::objects(&wire_rows));
         writeln!(out, "{}", serde_json::Value::Array(all))?;
     } else {
-        let (carried, wires) = (view::table(&rows), wire::table(&wires.engines));
+        let (carried, wires) = (view::table(&rows), wire::table(&wire_rows));
         let carried = if rows.is_empty() && !wires.is_empty() { String::new() } else { carried };
         let gap = if carried.is_empty() || wires.is_empty() { "" } else { "\n" };
         write!(out, "{}{carried}{gap}{wires}", clear(args))?;
     }
-    *former = Some((view::Former::of(&seen.ends), now));
+    *former = Some(Former { carried: view::Former::of(&seen.ends), wires: wire::Former::of(&wires.engines), at: now });
     Ok(true)
 }
 

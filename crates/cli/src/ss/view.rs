@@ -37,10 +37,26 @@ pub struct Row {
 }
 
 #[derive(Clone, Copy, Debug, Serialize, PartialEq)]
-struct Directions<T> {
-    tx: T,
-    rx: T,
+pub struct Directions<T> {
+    pub tx: T,
+    pub rx: T,
 }
+
+impl Directions<u64> {
+    /// What was added to a former sum, for each second since.
+    pub fn rate(self, before: Self, since: Duration) -> Self {
+        let per_second = |now: u64, then: u64| (now.saturating_sub(then) as f64 / since.as_secs_f64()) as u64;
+        Directions { tx: per_second(self.tx, before.tx), rx: per_second(self.rx, before.rx) }
+    }
+}
+
+/// Two cells of a table.
+pub fn rates(rate: Option<Directions<u64>>) -> [String; 2] {
+    rate.map_or(["-".into(), "-".into()], |rate| [short(rate.tx), short(rate.rx)])
+}
+
+/// The head of these cells.
+pub const RATES: [&str; 2] = ["Sent/s", "Received/s"];
 
 #[derive(Debug, Serialize, PartialEq)]
 struct ByCarrier {
@@ -70,14 +86,8 @@ pub fn rows(ends: &[End], former: Option<(&Former, Duration)>) -> Vec<Row> {
     let carrier = |on_shm: bool| if on_shm { "shm" } else { "tcp" };
     let row = |e: &End| {
         let peer = e.ends.and_then(|(local, remote)| by_ends.get(&(remote, local)).copied());
-        let rate = former.and_then(|(former, time)| {
-            let before = former.0.get(&e.key)?;
-            let per_second = |now: u64, then: u64| (now.saturating_sub(then) as f64 / time.as_secs_f64()) as u64;
-            Some(Directions {
-                tx: per_second(e.bytes.sent(), before.sent()),
-                rx: per_second(e.bytes.received(), before.received()),
-            })
-        });
+        let sums = |bytes: &Bytes| Directions { tx: bytes.sent(), rx: bytes.received() };
+        let rate = former.and_then(|(former, time)| Some(sums(&e.bytes).rate(sums(former.0.get(&e.key)?), time)));
         Row {
             pid: e.pids[0],
             pids: e.pids.clone(),
@@ -122,7 +132,7 @@ pub fn table(rows: &[Row]) -> String {
     let with_rates = rows.iter().any(|r| r.rate.is_some());
     let mut head = vec!["Program", "Pid", "Recv-Q", "Send-Q", "Local", "Peer", "Tx", "Rx", "Sent", "Received"];
     if with_rates {
-        head.extend(["Sent/s", "Received/s"]);
+        head.extend(RATES);
     }
     head.push("Reason");
     let queue = |bytes: Option<u64>| bytes.map_or("-".into(), |n| n.to_string());
@@ -140,8 +150,7 @@ pub fn table(rows: &[Row]) -> String {
             short(r.bytes.tcp.received + r.bytes.shm.received),
         ];
         if with_rates {
-            let rate = |f: fn(&Directions<u64>) -> u64| r.rate.as_ref().map_or("-".into(), |rate| short(f(rate)));
-            cells.extend([rate(|d| d.tx), rate(|d| d.rx)]);
+            cells.extend(rates(r.rate));
         }
         cells.push(reasons(r));
         cells

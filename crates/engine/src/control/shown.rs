@@ -24,6 +24,9 @@ pub struct Shown {
     /// What the port before this host seems to queue; nothing before packets were lost.
     #[serde(default)]
     pub gate_port_estimate_bytes: Option<u64>,
+    /// The host's other processes do not see what this one grants: it has no place on their board.
+    #[serde(default)]
+    pub gate_unshared: bool,
 }
 
 /// A link, with all that it has counted ([`ropeway_link::Counters`]).
@@ -43,6 +46,8 @@ pub struct LinkShown {
     pub send_full: u64,
     pub receive_drops: u64,
     pub receive_bad: u64,
+    /// Its device is gone, and nothing goes over it any more.
+    pub failed: bool,
 }
 
 impl LinkShown {
@@ -62,6 +67,7 @@ impl LinkShown {
             send_full: counters.send_full,
             receive_drops: counters.receive_drops,
             receive_bad: counters.receive_bad,
+            failed: false,
         }
     }
 }
@@ -79,6 +85,12 @@ pub struct ConnectionShown {
     pub unread_bytes: u64,
     pub sent_bytes: u64,
     pub received_bytes: u64,
+    /// Bytes that the peer takes before its reader has read more.
+    #[serde(default)]
+    pub credit_bytes: u64,
+    /// Messages dropped because their deadline passed before they were under way.
+    #[serde(default)]
+    pub expired_messages: u64,
     pub round_trip_us: f64,
     pub resent: u64,
     pub lost: u64,
@@ -101,9 +113,11 @@ pub struct ConnectionShown {
 pub(super) fn show(inner: &Inner) -> Shown {
     let now = inner.now();
     let mut core = inner.lock();
-    let links: Vec<LinkShown> = core.links().map(|(_, link)| LinkShown::of(link)).collect();
+    let links: Vec<LinkShown> =
+        core.links().map(|(id, link)| LinkShown { failed: core.has_failed(id), ..LinkShown::of(link) }).collect();
     let statistics: Vec<ChannelStatistics> = core.endpoint.channel_statistics(now).collect();
     let port_estimate = core.endpoint.port_buffer_estimate_bytes();
+    let gate_unshared = core.is_unshared();
     let gate = core.endpoint.gate();
     Shown {
         pid: std::process::id(),
@@ -111,6 +125,7 @@ pub(super) fn show(inner: &Inner) -> Shown {
         gate_budget_bytes: gate.budget_bytes(),
         gate_charged_bytes: gate.charged_bytes(),
         gate_port_estimate_bytes: port_estimate,
+        gate_unshared,
         counters: counters(&core.endpoint.counters()),
         connections: statistics.iter().map(|statistics| connection(statistics, &links)).collect(),
         links,
@@ -151,6 +166,8 @@ fn connection(statistics: &ChannelStatistics, links: &[LinkShown]) -> Connection
         unread_bytes: statistics.unread_bytes,
         sent_bytes: statistics.sent_bytes,
         received_bytes: statistics.received_bytes,
+        credit_bytes: statistics.credit_bytes,
+        expired_messages: statistics.expired_messages,
         round_trip_us: association.map_or(0.0, |association| association.round_trip_ns as f64 / 1e3),
         resent: association.map_or(0, |association| association.counters.resent),
         lost: association.map_or(0, |association| association.counters.lost),

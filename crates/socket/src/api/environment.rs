@@ -3,10 +3,13 @@
 //! `ROPEWAY_SPIN_US` means what it means to `ropeway run`: how long a wait spins before it sleeps. A variable that makes no sense fails every
 //! call that would have needed it, rather than being left out.
 
-use ropeway_engine::Config;
-use ropeway_engine::link::udp::USUAL_URGENT_PRIORITY;
+use ropeway_engine::gateway::OVERHEAD_BYTES;
+use ropeway_engine::link::Link;
+use ropeway_engine::link::udp::{self, USUAL_URGENT_PRIORITY};
+use ropeway_engine::{Config, Options};
 use std::fmt;
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -16,7 +19,7 @@ const MOST_SPIN_US: u64 = 10_000;
 /// peer that is busy, short enough for somebody who waits for the prompt.
 const USUAL_LINGER: Duration = Duration::from_secs(5);
 /// The protocol's least.
-pub const LEAST_PACKET_BYTES: usize = 256;
+const LEAST_PACKET_BYTES: usize = 256;
 /// The longest UDP payload.
 const MOST_PACKET_BYTES: usize = 65_507;
 
@@ -74,6 +77,29 @@ pub fn get() -> io::Result<&'static Environment> {
     let read =
         ENVIRONMENT.get_or_init(|| parse(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into())));
     read.as_ref().map_err(|what| io::Error::new(ErrorKind::InvalidInput, what.as_str()))
+}
+
+/// What the environment says of a UDP link at `local`, for who makes an engine of their own.
+///
+/// # Errors
+/// A variable makes no sense.
+pub fn udp_options(local: SocketAddr) -> io::Result<udp::Options> {
+    Ok(udp::Options { urgent_priority: get()?.urgent_priority, ..udp::Options::new(local) })
+}
+
+/// These options with what the environment says of an engine over `link`: all of the configuration, and the spin. `usual_packet_bytes` is the longest packet that is tried where the
+/// environment does not say.
+///
+/// # Errors
+/// A variable makes no sense.
+pub fn engine_options(link: &dyn Link, usual_packet_bytes: usize, options: Options) -> io::Result<Options> {
+    let environment = get()?;
+    // What gateways need before a packet is taken off its length.
+    let least = if options.gateways { LEAST_PACKET_BYTES + usize::from(OVERHEAD_BYTES) } else { LEAST_PACKET_BYTES };
+    let wanted = environment.most_packet_bytes.unwrap_or(usual_packet_bytes);
+    let packet_bytes = u16::try_from(wanted.max(least).min(link.max_packet())).unwrap_or(u16::MAX);
+    let config = Config { packet_bytes, ..environment.config.clone() };
+    Ok(Options { config, spin: environment.spin.unwrap_or(options.spin), ..options })
 }
 
 fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Environment, String> {

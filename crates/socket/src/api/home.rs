@@ -7,15 +7,14 @@
 use super::address::{Address, PacketAddress};
 use super::claim::Claim;
 use super::cluster::{self, Keys};
-use super::environment::{self, LEAST_PACKET_BYTES};
+use super::environment::{self, engine_options, udp_options};
 use super::errors::{of_opening, of_opening_without_key};
 use super::exit;
 use super::frames::{self, Opening, Shared, Steered};
 use super::per_process::PerProcess;
-use ropeway_engine::gateway::{OVERHEAD_BYTES, engine_number, host_and_port};
-use ropeway_engine::link::udp;
+use ropeway_engine::gateway::{engine_number, host_and_port};
 use ropeway_engine::link::{self, Link};
-use ropeway_engine::{Config, Engine, Error, LinkId, Options, Way, Workers, udp_links, usual_packet_bytes};
+use ropeway_engine::{Engine, Error, LinkId, Options, Way, Workers, udp_links, usual_packet_bytes};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -391,8 +390,7 @@ fn over_udp(local: SocketAddr, stays_here: bool, is_found: bool, count: usize) -
         // What stands before their packets hides by what the kernel would tell the workers apart.
         return Err(no_workers("where gateways bring packets an address has one"));
     }
-    let urgent_priority = environment::get()?.urgent_priority;
-    let links = udp_links(count, &udp::Options { urgent_priority, ..udp::Options::new(local) })?;
+    let links = udp_links(count, &udp_options(local)?)?;
     let mut options = Options { keys, ..Options::default() };
     if let (Some(own), Some(link::Address::Udp(local))) = (own, links.first().map(Link::local)) {
         options.node = Some(engine_number(own.number, local.port()).into());
@@ -453,18 +451,9 @@ fn make<L: Link + 'static>(
     device: &str,
     claims: Vec<Claim>,
 ) -> io::Result<Vec<Place>> {
-    let environment = environment::get()?;
-    // What gateways need before a packet is taken off its length.
-    let least = if options.gateways { LEAST_PACKET_BYTES + usize::from(OVERHEAD_BYTES) } else { LEAST_PACKET_BYTES };
-    let most = links.iter().map(Link::max_packet).min().unwrap_or(least);
-    let usual = || links.first().map_or(least, |link| usual_packet_bytes(link).into());
-    let wanted = environment.most_packet_bytes.unwrap_or_else(usual);
-    let packet_bytes = u16::try_from(wanted.max(least).min(most)).unwrap_or(u16::MAX);
-    let config = Config { packet_bytes, ..environment.config.clone() };
-    let mut options = Options { config, ..options };
-    if let Some(spin) = environment.spin {
-        options.spin = spin;
-    }
+    // They are of one size.
+    let first = links.first().ok_or(io::ErrorKind::InvalidInput)?;
+    let options = engine_options(first, usual_packet_bytes(first).into(), options)?;
     let workers = Workers::over(&options, links)?;
     let is_alone = workers.engines().len() == 1;
     let claims = Arc::new(claims);

@@ -23,6 +23,7 @@ mod stream;
 
 pub use address::{Address, PacketAddress, ParseAddressError, ToAddresses};
 pub use claim::Claim;
+pub use environment::{engine_options, udp_options};
 pub use errors::details;
 pub use listener::{Incoming, IncomingMessages, Listener, MessageListener, USUAL_BACKLOG};
 pub use local::Local;

@@ -1,8 +1,8 @@
 //! How a box comes, is used, and goes; and what the program says when it cannot be.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ropeway_testkit::boxes::TestBox;
@@ -99,7 +99,14 @@ fn down_takes_everything_away_and_ends_what_runs_inside() {
         cluster.spawn("h2", &command("sh", ["-c", "trap '' TERM; echo ready; while :; do sleep 1000; done"]));
     stubborn.wait_for_output("ready", LIMIT);
     until("both are inside", || [&polite, &stubborn].iter().all(|process| !shares_our_network(process)));
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let receive = ["cp", "--receive", &directory.path().display().to_string(), "--bind", "0.0.0.0:7480"];
+    let receiver = cluster.spawn("h1", &command(env::ropeway(), receive));
+    receiver.wait_for_output("receiving into", LIMIT);
+    let board = board_of(&receiver);
+    assert!(board.exists(), "{}", board.display());
     cluster.ropeway(&["down"]).expect_success();
+    assert!(!board.exists(), "{}", board.display());
     assert_eq!(polite.wait(LIMIT).expect("it ends").exit, Exit::Signal(15));
     assert_eq!(stubborn.wait(LIMIT).expect("it ends").exit, Exit::Signal(9));
     for host in ["h1", "h2", "switch"] {
@@ -111,6 +118,15 @@ fn down_takes_everything_away_and_ends_what_runs_inside() {
     refused(&cluster, &["status"], &["there is no box"]);
     // The name is free again.
     cluster.ropeway(&["up", "--hosts", "1"]).expect_success();
+}
+
+/// Where a process that receives over the network tells others of its user and network namespace what it grants.
+fn board_of(process: &Process) -> PathBuf {
+    let namespace = fs::metadata(format!("/proc/{}/ns/net", process.pid())).expect("it runs").ino();
+    let is_board = |name: &str| name.starts_with("ropeway-gate-") && name.ends_with(&format!("-{namespace}"));
+    let mut all = fs::read_dir("/dev/shm").expect("it can be listed").map(|entry| entry.expect("an entry").path());
+    let found = all.find(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(is_board));
+    found.expect("it has a board")
 }
 
 fn shares_our_network(process: &Process) -> bool {

@@ -54,6 +54,17 @@ fn an_empty_standard_input_is_an_empty_file() {
 }
 
 #[test]
+fn a_name_is_for_standard_input_alone() {
+    let files = Files::new(10);
+    let (_receiver, to) = local_receiver(&files, &[]);
+    let refused = Process::spawn(cp(&[&files.source(), &to, "--name", "other"])).wait(LIMIT).expect("it ends");
+    assert!(!refused.success() && refused.stderr.contains("--name is for standard input"), "{}", refused.stderr);
+    assert!(std::fs::read_dir(files.target()).expect("readable").next().is_none(), "nothing was sent");
+    let refused = Process::spawn(cp(&["--receive", &files.source(), "--name", "other"])).wait(LIMIT).expect("it ends");
+    assert!(!refused.success() && refused.stderr.contains("cannot be used with"), "{}", refused.stderr);
+}
+
+#[test]
 fn standard_input_needs_a_name_and_is_sent_once() {
     let files = Files::new(10);
     let (_receiver, to) = local_receiver(&files, &[]);

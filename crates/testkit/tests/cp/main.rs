@@ -130,6 +130,18 @@ fn a_file_arrives_in_jumbo_frames_and_over_ipv6() {
 }
 
 #[test]
+fn packets_are_as_short_as_the_environment_wants_them() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "2", "--wire-frames"]);
+    let files = Files::new(1_000_000);
+    let _receiver = receiver(&cluster, &files);
+    cluster.run("h1", send(&files, &peer(&cluster)).env("ROPEWAY_PACKET_BYTES", "512"), LIMIT).expect_success();
+    files.assert_arrived();
+    let port = cluster.port("h2");
+    assert!(port.sent_packets > 1_000_000 / 512, "short frames: {port:?}");
+}
+
+#[test]
 fn a_copy_waits_out_a_cut_and_goes_on() {
     need_box!();
     let cluster = TestBox::up(&["--hosts", "2", "--rate", "100mbit"]);
