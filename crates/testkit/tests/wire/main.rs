@@ -8,6 +8,7 @@ mod order;
 mod past_the_stack;
 mod priority;
 mod processes;
+mod programs_in_c;
 mod shares;
 mod stops;
 mod versions;
