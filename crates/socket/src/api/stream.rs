@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 ///
 /// Several threads may read and write at once. Dropping the last handle closes the connection; what was written before is still delivered. Unread data at
 /// that moment resets it, as with TCP.
+///
+/// Over an engine of one's own what was written is delivered while that engine lives, and the exit of the process does not wait: call [`Stream::drain`] first.
 pub struct Stream {
     pub(super) connection: Arc<Connection>,
 }

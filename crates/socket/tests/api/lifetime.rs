@@ -159,6 +159,25 @@ fn a_forked_child_is_told_that_a_connection_is_its_parents_and_makes_its_own() {
 }
 
 #[test]
+fn an_engine_of_ones_own_may_go_when_a_drain_has_returned() {
+    use ropeway_socket::api::{Engine, Options, Target, link::memory};
+    let (one, other) = memory::pair(memory::Config::default()).unwrap();
+    let address = ropeway_socket::api::link::Link::local(&other);
+    let [near, far] = [(); 2].map(|()| Engine::new(&Options::default()).unwrap());
+    let links = (near.add_link(Box::new(one)).unwrap(), far.add_link(Box::new(other)).unwrap());
+    let listener = Listener::bind_on(&far, links.1, 7000, 10).unwrap();
+    let mut client = Stream::connect_on(&near, Target { link: links.0, address }, 7000, Some(SOON)).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    // More than is sent before the peer has answered.
+    client.write_all(&vec![7; 1_000_000]).unwrap();
+    client.drain(Some(SOON)).unwrap();
+    drop((client, near));
+    let mut received = Vec::new();
+    server.read_to_end(&mut received).unwrap();
+    assert_eq!(received.len(), 1_000_000);
+}
+
+#[test]
 fn an_engine_of_ones_own_serves_as_well() {
     use ropeway_socket::api::{Engine, Options, Target, link::memory};
     let (one, other) = memory::pair(memory::Config::default()).unwrap();
