@@ -30,6 +30,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -135,6 +136,13 @@ ssize_t ropeway_cancel(int s);
  * Flags: MSG_DONTWAIT, MSG_NOSIGNAL, MSG_WAITALL; MSG_PEEK for streams; others are EOPNOTSUPP.
  */
 ssize_t ropeway_recv(int s, void *to, size_t length, int flags);
+
+/*
+ * The same from and into `count` buffers, one after the other, as if they lay in one: bytes of a stream, of which short buffers share packets also with
+ * TCP_NODELAY, or one whole message. Those to receive into must not overlap. EINVAL: more than 1024 buffers, or all together longer than half the address space.
+ */
+ssize_t ropeway_sendv(int s, const struct iovec *from, int count, int flags);
+ssize_t ropeway_recvv(int s, const struct iovec *to, int count, int flags);
 
 /* Ends reading (SHUT_RD), sending (SHUT_WR: the peer reads the end) or both (SHUT_RDWR). ENOTCONN; EINVAL: no such `how`. */
 int ropeway_shutdown(int s, int how);

@@ -6,7 +6,7 @@ use crate::guard::said;
 use crate::memory::{self, bytes, bytes_mut, put_address, put_sized};
 use crate::options;
 use crate::socket::{SOCKETS, Socket};
-use libc::{sockaddr, socklen_t};
+use libc::{iovec, sockaddr, socklen_t};
 use ropeway_socket::{Address, ToAddresses};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::os::fd::{AsFd, AsRawFd};
@@ -83,6 +83,14 @@ exports! {
 
     fn ropeway_recv(s: c_int, to: *mut c_void, len: usize, flags: c_int) -> isize {
         Ok(SOCKETS.get(s)?.recv(bytes_mut(to, len)?, flags)?.unwrap_or(0) as isize)
+    }
+
+    fn ropeway_sendv(s: c_int, from: *const iovec, count: c_int, flags: c_int) -> isize {
+        Ok(SOCKETS.get(s)?.send_parts(&memory::parts(from, count)?, flags)? as isize)
+    }
+
+    fn ropeway_recvv(s: c_int, to: *const iovec, count: c_int, flags: c_int) -> isize {
+        Ok(SOCKETS.get(s)?.recv_parts(&mut memory::parts_mut(to, count)?, flags)?.unwrap_or(0) as isize)
     }
 
     fn ropeway_shutdown(s: c_int, how: c_int) -> c_int {

@@ -4,8 +4,12 @@ use crate::failure::{Failure, Outcome};
 use crate::socket::Options;
 use ropeway_socket::{MessageSocket, Stream};
 use std::ffi::c_int;
+use std::io::{IoSlice, IoSliceMut, Read};
 use std::net::Shutdown;
 use std::time::Duration;
+
+/// What receiving from a stream may be told.
+const RECEIVE_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_PEEK | libc::MSG_WAITALL;
 
 /// What [`Connection::discard`] throws away at most: more than can have been unread when it began.
 const MOST_DISCARDED_BYTES: usize = 64 << 20;
@@ -59,16 +63,30 @@ impl Connection {
     /// # Errors
     /// As `send`, of which `flags` are a part.
     pub fn send(&self, bytes: &[u8], flags: c_int) -> Outcome<usize> {
-        // No signal is ever sent; whether more follows is of no interest here.
-        let known = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE | libc::MSG_EOR;
-        check_flags(flags, known)?;
-        let now = flags & libc::MSG_DONTWAIT != 0;
+        let now = sends_now(flags)?;
         Ok(match self {
             Connection::Stream(stream) if now => stream.try_write(bytes)?,
             Connection::Stream(stream) => std::io::Write::write(&mut &*stream, bytes)?,
             Connection::Messages(socket) if now => socket.try_send(bytes).map(|()| bytes.len())?,
             Connection::Messages(socket) => socket.send(bytes).map(|()| bytes.len())?,
         })
+    }
+
+    /// The bytes of several buffers, as if they lay in one.
+    ///
+    /// # Errors
+    /// As `send`.
+    pub fn send_parts(&self, parts: &[IoSlice<'_>], flags: c_int) -> Outcome<usize> {
+        let now = sends_now(flags)?;
+        match (self, parts) {
+            (_, [one]) => self.send(one, flags),
+            (Connection::Stream(stream), _) if now => Ok(stream.try_write_vectored(parts)?),
+            (Connection::Stream(stream), _) => Ok(std::io::Write::write_vectored(&mut &*stream, parts)?),
+            (Connection::Messages(_), _) => {
+                let message: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+                self.send(&message, flags)
+            }
+        }
     }
 
     /// # Errors
@@ -102,6 +120,39 @@ impl Connection {
                 check_flags(flags, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_WAITALL)?;
                 let count = if flags & libc::MSG_DONTWAIT != 0 { socket.try_recv(out) } else { socket.recv(out) };
                 Ok(count?)
+            }
+        }
+    }
+
+    /// Into several buffers, as if they lay in one.
+    ///
+    /// # Errors
+    /// As `recv`.
+    pub fn recv_parts(&self, parts: &mut [IoSliceMut<'_>], flags: c_int) -> Outcome<Option<usize>> {
+        if let [one] = parts {
+            return self.recv(one, flags);
+        }
+        match self {
+            // Waiting for the first byte, or for none at all; what has come is copied once.
+            Connection::Stream(stream) if flags & (libc::MSG_PEEK | libc::MSG_WAITALL) == 0 => {
+                let now = flags & libc::MSG_DONTWAIT != 0;
+                check_flags(flags, RECEIVE_FLAGS)?;
+                Ok(Some(if now {
+                    stream.try_read_vectored(parts)?
+                } else {
+                    Read::read_vectored(&mut &*stream, parts)?
+                }))
+            }
+            _ => {
+                let mut whole = vec![0; parts.iter().map(|part| part.len()).sum()];
+                let count = self.recv(&mut whole, flags)?;
+                let mut rest = &whole[..count.unwrap_or(0)];
+                for part in parts {
+                    let (first, behind) = rest.split_at(rest.len().min(part.len()));
+                    part[..first.len()].copy_from_slice(first);
+                    rest = behind;
+                }
+                Ok(count)
             }
         }
     }
@@ -156,8 +207,15 @@ fn check_flags(flags: c_int, known: c_int) -> Outcome<()> {
     }
 }
 
+/// Whether a call that sends does not wait.
+fn sends_now(flags: c_int) -> Outcome<bool> {
+    // No signal is ever sent; whether more follows is of no interest here.
+    check_flags(flags, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE | libc::MSG_EOR)?;
+    Ok(flags & libc::MSG_DONTWAIT != 0)
+}
+
 fn recv_stream(stream: &Stream, out: &mut [u8], flags: c_int) -> Outcome<usize> {
-    check_flags(flags, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_PEEK | libc::MSG_WAITALL)?;
+    check_flags(flags, RECEIVE_FLAGS)?;
     let (peek, now) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_DONTWAIT != 0);
     let whole = flags & libc::MSG_WAITALL != 0 && !peek && !now;
     let mut filled = 0;

@@ -1,7 +1,9 @@
 //! The program's pointers: looked at once, here. C programs vouch that what they hand over is theirs and as long as they say; null is an error, not a fault.
 
 use crate::failure::{Failure, Outcome};
-use std::ffi::{CStr, c_char, c_void};
+use libc::iovec;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io::{IoSlice, IoSliceMut};
 
 fn fault(what: &str) -> Failure {
     Failure::new(libc::EFAULT, format!("{what} is a null pointer"))
@@ -39,6 +41,50 @@ pub unsafe fn bytes_mut<'a>(at: *mut c_void, len: usize) -> Outcome<&'a mut [u8]
         // SAFETY: not null, and what the caller vouches for. That C has not initialized it does not matter for bytes that are only written.
         len => Ok(unsafe { std::slice::from_raw_parts_mut(at.cast(), len) }),
     }
+}
+
+/// Buffers that one call takes, at most: as many as `writev` (`IOV_MAX`).
+const MOST_BUFFERS: usize = 1024;
+
+/// The buffers that an array names.
+///
+/// # Safety
+/// `at` is null or points to `count` of them.
+unsafe fn buffers<'a>(at: *const iovec, count: c_int) -> Outcome<&'a [iovec]> {
+    let count = usize::try_from(count).ok().filter(|count| *count <= MOST_BUFFERS);
+    let count = count.ok_or_else(|| Failure::new(libc::EINVAL, format!("between 0 and {MOST_BUFFERS} buffers")))?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if at.is_null() {
+        return Err(fault("the array"));
+    }
+    // SAFETY: not null, and what the caller vouches for.
+    let all = unsafe { std::slice::from_raw_parts(at, count) };
+    length(all.iter().fold(0, |sum: usize, one| sum.saturating_add(one.iov_len)))?;
+    Ok(all)
+}
+
+/// Memory to read from, in several places.
+///
+/// # Safety
+/// `at` is null or points to `count` buffers that nobody writes while the result lives.
+pub unsafe fn parts<'a>(at: *const iovec, count: c_int) -> Outcome<Vec<IoSlice<'a>>> {
+    // SAFETY: the caller's contract.
+    let all = unsafe { buffers(at, count) }?;
+    // SAFETY: as above.
+    all.iter().map(|one| unsafe { bytes(one.iov_base, one.iov_len) }.map(IoSlice::new)).collect()
+}
+
+/// Memory to write to, in several places.
+///
+/// # Safety
+/// `at` is null or points to `count` buffers that do not overlap and that nobody else touches while the result lives.
+pub unsafe fn parts_mut<'a>(at: *const iovec, count: c_int) -> Outcome<Vec<IoSliceMut<'a>>> {
+    // SAFETY: the caller's contract.
+    let all = unsafe { buffers(at, count) }?;
+    // SAFETY: as above.
+    all.iter().map(|one| unsafe { bytes_mut(one.iov_base, one.iov_len) }.map(IoSliceMut::new)).collect()
 }
 
 /// A text.

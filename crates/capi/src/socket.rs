@@ -6,6 +6,7 @@ use crate::table::Table;
 use ropeway_socket::api::{Error, Watch, details};
 use ropeway_socket::{Address, Listener, Local, MessageListener, MessageSocket, Stream};
 use std::ffi::c_int;
+use std::io::{IoSlice, IoSliceMut};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -395,6 +396,13 @@ impl Socket {
     }
 
     /// # Errors
+    /// As [`Socket::send`].
+    pub fn send_parts(&self, parts: &[IoSlice<'_>], flags: c_int) -> Outcome<usize> {
+        let connection = self.connection()?;
+        self.unless_closed(connection.send_parts(parts, flags))
+    }
+
+    /// # Errors
     /// As [`Connection::send_within`]; it was closed meanwhile.
     pub fn send_within(&self, message: &[u8], flags: c_int, life: Duration) -> Outcome<usize> {
         let connection = self.connection()?;
@@ -405,8 +413,19 @@ impl Socket {
     /// As [`Connection::recv`]; it was closed meanwhile.
     pub fn recv(&self, out: &mut [u8], flags: c_int) -> Outcome<Option<usize>> {
         let connection = self.connection()?;
-        match self.unless_closed(connection.recv(out, flags))? {
-            // Closing ends the reading, which looks like the peer's end.
+        self.unless_ended_by_closing(connection.recv(out, flags))
+    }
+
+    /// # Errors
+    /// As [`Socket::recv`].
+    pub fn recv_parts(&self, parts: &mut [IoSliceMut<'_>], flags: c_int) -> Outcome<Option<usize>> {
+        let connection = self.connection()?;
+        self.unless_ended_by_closing(connection.recv_parts(parts, flags))
+    }
+
+    /// Closing ends the reading, which looks like the peer's end.
+    fn unless_ended_by_closing(&self, result: Outcome<Option<usize>>) -> Outcome<Option<usize>> {
+        match self.unless_closed(result)? {
             None | Some(0) if self.is_closed() => Err(closed()),
             count => Ok(count),
         }

@@ -3,6 +3,7 @@
 mod support;
 
 use ropeway_testkit::proc::{Process, command};
+use ropeway_testkit::{need_program, need_root};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -20,6 +21,22 @@ fn run(command: Command) -> String {
 fn every_call_keeps_its_word() {
     let library = Library::build();
     assert_eq!(run(library.command(&program("calls"), &[])), "all calls keep their word\n");
+}
+
+#[test]
+fn every_call_keeps_its_word_over_ethernet() {
+    need_root!();
+    need_program!("ip", "unshare");
+    let library = Library::build();
+    // Two devices that are joined, in a network of the program's own.
+    let joined =
+        "ip link add one type veth peer name other && ip link set one up && ip link set other up && exec \"$@\"";
+    let calls = program("calls");
+    let calls = calls.to_str().expect("UTF-8");
+    let unshare = std::path::Path::new("unshare");
+    let mut command = library.command(unshare, &["-n", "sh", "-c", joined, "sh", calls, "one", "other"]);
+    command.env("ROPEWAY_TRUSTED", "1");
+    assert_eq!(run(command), "all calls keep their word over Ethernet\n");
 }
 
 #[test]

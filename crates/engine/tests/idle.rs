@@ -1,52 +1,178 @@
-//! An idle engine sleeps. Alone in its process, so that every wake-up counted is its own.
+//! Idle engines sleep, and so do those who wait with them. One at a time in their process, so that every wake-up counted is their own.
 
-use ropeway_engine::{Engine, LinkId, Mode, Options, Target};
-use ropeway_link::Link;
-use ropeway_link::udp::{self, UdpLink};
+use ropeway_engine::link::packet::{self, PacketLink};
+use ropeway_engine::link::udp::{self, UdpLink};
+use ropeway_engine::link::{Address, Link};
+use ropeway_engine::{ChannelId, Engine, Interest, LinkId, Mode, Options, Target};
+use ropeway_testkit::proc::{Process, command};
+use ropeway_testkit::{need_program, need_root};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Wake-ups of an idle second that are tolerated: the ends of timers of what came before.
 const MOST_WAKE_UPS: u64 = 5;
+const PORT: u16 = 7;
+/// Threads of these tests that wait in a call of an engine, as Linux tells their name.
+const WAITER: &str = "waits";
+/// Set in the process that has a network of its own.
+const APART_VAR: &str = "ROPEWAY_TEST_APART";
 
-fn end() -> (Engine, LinkId, ropeway_link::Address) {
+/// One engine pair at a time: the wake-ups of all helpers are counted.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn soon() -> Option<Instant> {
+    Some(Instant::now() + Duration::from_secs(20))
+}
+
+fn end(link: impl Link + 'static) -> (Engine, LinkId, Address) {
     let engine = Engine::new(&Options::default()).unwrap();
-    let options = udp::Options { most_packet_bytes: Some(1472), ..udp::Options::new("127.0.0.1:0".parse().unwrap()) };
-    let link = UdpLink::open(&options).unwrap();
     let address = link.local();
     let link = engine.add_link(Box::new(link)).unwrap();
     (engine, link, address)
 }
 
-/// Times that the threads of engines went to sleep, which is how often they were awake.
-fn sleeps_of_helpers() -> u64 {
+fn udp_link() -> UdpLink {
+    let options = udp::Options { most_packet_bytes: Some(1472), ..udp::Options::new("127.0.0.1:0".parse().unwrap()) };
+    UdpLink::open(&options).unwrap()
+}
+
+/// Two engines with a connection that has been used.
+struct Pair {
+    client: Engine,
+    server: Engine,
+    channel: ChannelId,
+    accepted: ChannelId,
+}
+
+impl Pair {
+    fn over_udp() -> Pair {
+        Pair::of(udp_link(), udp_link())
+    }
+
+    fn of(one: impl Link + 'static, other: impl Link + 'static) -> Pair {
+        let ((client, link, _), (server, _, address)) = (end(one), end(other));
+        server.listen(PORT, Mode::Stream, 8).unwrap();
+        let channel = client.connect(Target { link, address }, PORT, Mode::Stream, soon()).unwrap();
+        let accepted = server.accept(PORT, soon()).unwrap();
+        let pair = Pair { client, server, channel, accepted };
+        for _ in 0..100 {
+            pair.pass();
+        }
+        pair
+    }
+
+    /// Carries a few bytes to the server.
+    fn pass(&self) {
+        self.client.send_all(self.channel, b"hello", soon()).unwrap();
+        assert_eq!(self.server.recv(self.accepted, &mut [0; 16], soon()).unwrap(), Some(5));
+    }
+
+    /// Lets a second pass in which nothing happens. Helpers are two, and others wait, as many as `waiters`.
+    #[track_caller]
+    fn sleeps(&self, waiters: usize) {
+        std::thread::sleep(Duration::from_millis(500));
+        let before = sleeps(waiters);
+        std::thread::sleep(Duration::from_secs(1));
+        let woken = sleeps(waiters) - before;
+        assert!(woken <= MOST_WAKE_UPS, "{woken} wake-ups in an idle second");
+    }
+}
+
+/// Times that the threads of engines, and those that wait with them, went to sleep, which is how often they were awake.
+fn sleeps(waiters: usize) -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let statuses = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).unwrap());
-    let helpers: Vec<String> = statuses.filter(|status| status.starts_with("Name:\tropeway\n")).collect();
-    assert_eq!(helpers.len(), 2, "one helper for each engine");
-    let sleeps = |status: &String| -> u64 {
-        let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    // A thread of the test harness may end meanwhile.
+    let statuses: Vec<String> =
+        tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).ok()).collect();
+    let of = |name: &str| -> Vec<u64> {
+        let named = statuses.iter().filter(|status| status.starts_with(&format!("Name:\t{name}\n")));
+        named.map(|status| switches(status)).collect()
     };
-    helpers.iter().map(sleeps).sum()
+    let (helpers, waiting) = (of("ropeway"), of(WAITER));
+    assert_eq!((helpers.len(), waiting.len()), (2, waiters), "a helper for each engine, and who waits");
+    helpers.iter().chain(&waiting).sum()
+}
+
+fn switches(status: &str) -> u64 {
+    let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// A thread that waits in a call, during `body`; then `end` ends its waiting.
+fn while_one_waits(wait: impl FnOnce() + Send, body: impl FnOnce(), end: impl FnOnce()) {
+    std::thread::scope(|scope| {
+        let waiter = std::thread::Builder::new().name(WAITER.into()).spawn_scoped(scope, wait).unwrap();
+        body();
+        assert!(!waiter.is_finished(), "it does not wait");
+        end();
+        waiter.join().unwrap();
+    });
 }
 
 #[test]
 fn a_connection_without_traffic_wakes_nobody() {
-    let soon = || Some(Instant::now() + Duration::from_secs(20));
-    let ((client, link, _), (server, _, address)) = (end(), end());
-    server.listen(7, Mode::Stream, 8).unwrap();
-    let channel = client.connect(Target { link, address }, 7, Mode::Stream, soon()).unwrap();
-    let accepted = server.accept(7, soon()).unwrap();
-    for _ in 0..100 {
-        client.send_all(channel, b"hello", soon()).unwrap();
-        assert_eq!(server.recv(accepted, &mut [0; 16], soon()).unwrap(), Some(5));
-    }
-    std::thread::sleep(Duration::from_millis(500));
-    let before = sleeps_of_helpers();
-    std::thread::sleep(Duration::from_secs(1));
-    let woken = sleeps_of_helpers() - before;
-    assert!(woken <= MOST_WAKE_UPS, "{woken} wake-ups in an idle second");
+    let _alone = alone();
+    let pair = Pair::over_udp();
+    pair.sleeps(0);
     // And it still lives.
-    client.send_all(channel, b"again", soon()).unwrap();
-    assert_eq!(server.recv(accepted, &mut [0; 16], soon()).unwrap(), Some(5));
+    pair.pass();
+}
+
+#[test]
+fn who_watches_a_connection_or_a_port_wakes_nobody() {
+    let _alone = alone();
+    let pair = Pair::over_udp();
+    let interest = Interest { read: true, write: true };
+    let _watches = [
+        pair.server.watch(pair.accepted, interest).unwrap(),
+        pair.server.watch_port(PORT).unwrap(),
+        pair.client.watch_like_socket(pair.channel).unwrap(),
+    ];
+    pair.sleeps(0);
+    pair.pass();
+}
+
+#[test]
+fn who_waits_for_bytes_sleeps() {
+    let _alone = alone();
+    let pair = Pair::over_udp();
+    let wait = || assert_eq!(pair.server.recv(pair.accepted, &mut [0; 16], None).unwrap(), Some(5));
+    let end = || pair.client.send_all(pair.channel, b"hello", soon()).unwrap();
+    while_one_waits(wait, || pair.sleeps(1), end);
+}
+
+#[test]
+fn who_waits_for_a_connection_sleeps() {
+    let _alone = alone();
+    let pair = Pair::over_udp();
+    let wait = || assert!(pair.server.accept(PORT, None).is_err());
+    while_one_waits(wait, || pair.sleeps(1), || pair.server.unlisten(PORT).unwrap());
+}
+
+/// All of it over raw Ethernet, in a process with a network of its own.
+#[test]
+fn over_raw_ethernet_nobody_is_woken_either() {
+    need_root!();
+    need_program!("ip", "unshare");
+    if std::env::var_os(APART_VAR).is_none() {
+        let own = std::env::current_exe().unwrap();
+        let mut apart = command("unshare", ["-n".as_ref(), own.as_os_str(), "--exact".as_ref()]);
+        apart.args(["over_raw_ethernet_nobody_is_woken_either", "--nocapture"]).env(APART_VAR, "1");
+        let finished = Process::spawn(apart).succeed(Duration::from_secs(60));
+        assert!(finished.stdout.contains("1 passed"), "{finished:?}");
+        return;
+    }
+    for line in ["link add one type veth peer name other", "link set one up", "link set other up"] {
+        Process::spawn(command("ip", line.split(' '))).succeed(Duration::from_secs(20));
+    }
+    let link = |device| PacketLink::open(&packet::Options::new(device)).unwrap();
+    let pair = Pair::of(link("one"), link("other"));
+    pair.sleeps(0);
+    let _watch = pair.server.watch_port(PORT).unwrap();
+    let wait = || assert_eq!(pair.server.recv(pair.accepted, &mut [0; 16], None).unwrap(), Some(5));
+    let end = || pair.client.send_all(pair.channel, b"hello", soon()).unwrap();
+    while_one_waits(wait, || pair.sleeps(1), end);
 }

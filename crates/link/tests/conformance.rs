@@ -433,3 +433,8 @@ conformance!(
     support::reason_against_hosts(),
     wrapped(packets_between_hosts(1500), |link| traced(captured(faulty(link))))
 );
+conformance!(
+    all_around_xdp,
+    support::reason_against_hosts(),
+    wrapped(frames_past_the_stack(xdp::Mode::Copy), |link| traced(captured(faulty(link))))
+);

@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -244,6 +245,88 @@ static void messages(void)
 	free(copy);
 }
 
+static struct iovec part(void *at, size_t length)
+{
+	struct iovec part;
+
+	part.iov_base = at;
+	part.iov_len = length;
+	return part;
+}
+
+/* From and into several buffers. */
+static void scattered(void)
+{
+	static char big[300000], copy[300000];
+	char head[3], middle[2], tail[100];
+	struct iovec out[3], in[4], many[1025];
+	int types[] = {ROPEWAY_STREAM, ROPEWAY_MESSAGES}, client, server;
+	socklen_t size;
+	uint64_t bytes;
+	size_t i;
+
+	for (i = 0; i < sizeof big; i++)
+		big[i] = (char)(i ^ (i >> 8));
+	in[0] = part(head, sizeof head);
+	in[1] = part(NULL, 0);
+	in[2] = part(middle, sizeof middle);
+	in[3] = part(tail, sizeof tail);
+	for (i = 0; i < 2; i++) {
+		pair(types[i], &client, &server);
+		out[0] = part("he", 2);
+		out[1] = part(NULL, 0);
+		out[2] = part("llo all", 7);
+		FAILS(ropeway_recvv(server, in, 4, MSG_DONTWAIT), EAGAIN);
+		CHECK(ropeway_sendv(client, out, 3, MSG_NOSIGNAL) == 9);
+		CHECK(ropeway_drain(client, 20000) == 0);
+		CHECK(ropeway_recvv(server, in, 4, 0) == 9);
+		CHECK(memcmp(head, "hel", 3) == 0 && memcmp(middle, "lo", 2) == 0 && memcmp(tail, " all", 4) == 0);
+		/* A header and what it is about; it needs several packets, and more room than there may be at once. */
+		out[0] = part("hdr", 3);
+		out[1] = part(big, sizeof big);
+		out[2] = part("end", 3);
+		CHECK(ropeway_sendv(client, out, 3, 0) == (ssize_t)sizeof big + 6);
+		size = sizeof bytes;
+		if (types[i] == ROPEWAY_MESSAGES) {
+			while (ropeway_getsockopt(server, SOL_ROPEWAY, ROPEWAY_SO_NEXT_MESSAGE, &bytes, &size) != 0)
+				poll(NULL, 0, 1);
+			CHECK(bytes == sizeof big + 6);
+			FAILS(ropeway_recvv(server, in, 4, 0), EMSGSIZE);
+		}
+		memset(copy, 0, sizeof copy);
+		in[1] = part(copy, sizeof copy);
+		CHECK(ropeway_recvv(server, in, 4, MSG_WAITALL | (types[i] == ROPEWAY_STREAM ? MSG_PEEK : 0)) > 0);
+		CHECK(memcmp(head, "hdr", 3) == 0 && copy[1] == big[1]);
+		if (types[i] == ROPEWAY_STREAM)
+			CHECK(ropeway_recvv(server, in, 3, MSG_WAITALL) == (ssize_t)sizeof big + 5);
+		CHECK(memcmp(copy, big, sizeof big) == 0 && memcmp(middle, "en", 2) == 0);
+		if (types[i] == ROPEWAY_STREAM)
+			CHECK(ropeway_recvv(server, in, 2, 0) == 1 && head[0] == 'd');
+		else
+			CHECK(tail[0] == 'd');
+		in[1] = part(NULL, 0);
+		CHECK(ropeway_sendv(client, NULL, 0, 0) == 0);
+		FAILS(ropeway_sendv(client, NULL, 1, 0), EFAULT);
+		FAILS(ropeway_sendv(client, out, -1, 0), EINVAL);
+		FAILS(ropeway_sendv(client, many, 1025, 0), EINVAL);
+		FAILS(ropeway_sendv(client, out, 3, MSG_OOB), EOPNOTSUPP);
+		FAILS(ropeway_recvv(server, in, 4, MSG_OOB), EOPNOTSUPP);
+		FAILS(ropeway_recvv(server, NULL, 2, 0), EFAULT);
+		many[0] = many[1] = part(tail, (size_t)-1 / 2);
+		FAILS(ropeway_recvv(server, many, 2, 0), EINVAL);
+		many[0] = part(NULL, 1);
+		FAILS(ropeway_sendv(client, many, 1, 0), EFAULT);
+		if (types[i] == ROPEWAY_MESSAGES)
+			/* The one of no buffers was a message, too. */
+			CHECK(ropeway_recvv(server, in, 4, 0) == 0);
+		CHECK(ropeway_close(client) == 0);
+		CHECK(ropeway_recvv(server, in, 4, 0) == 0);
+		CHECK(ropeway_close(server) == 0);
+		FAILS(ropeway_sendv(client, out, 3, 0), EBADF);
+		FAILS(ropeway_recvv(server, in, 4, 0), EBADF);
+	}
+}
+
 static void limits_and_options(void)
 {
 	struct timeval limit = {0, 30000}, shown = {0, 0};
@@ -360,6 +443,41 @@ static void texts(void)
 	CHECK(((unsigned char *)&address)[4] == 0x55);
 }
 
+static void by_text(const struct sockaddr_in *at, char *text, size_t room)
+{
+	struct sockaddr_in copy = *at;
+
+	CHECK(ropeway_format(as_any(&copy), sizeof copy, text, room) == 0);
+}
+
+/* Whole beginnings that do not wait. */
+static void dialling_without_waiting(void)
+{
+	struct sockaddr_in at;
+	char text[64], byte;
+	int l = ropeway_serve("127.0.0.1:0", ROPEWAY_STREAM | ROPEWAY_NONBLOCK, 8), client, server, error = 7;
+	socklen_t length = sizeof at, size = sizeof error;
+
+	CHECK(l > 0 && ropeway_getsockname(l, as_any(&at), &length) == 0);
+	FAILS(ropeway_accept(l, NULL, NULL), EAGAIN);
+	by_text(&at, text, sizeof text);
+	CHECK((client = ropeway_dial(text, ROPEWAY_STREAM | ROPEWAY_NONBLOCK)) > 0);
+	wait_for(client, POLLOUT);
+	CHECK(ropeway_getsockopt(client, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0);
+	FAILS(ropeway_recv(client, &byte, 1, 0), EAGAIN);
+	wait_for(l, POLLIN);
+	CHECK((server = ropeway_accept(l, NULL, NULL)) > 0);
+	/* What is accepted waits, whatever the listener does. */
+	CHECK(ropeway_getsockopt(server, SOL_ROPEWAY, ROPEWAY_SO_NONBLOCK, &error, &size) == 0 && error == 0);
+	CHECK(ropeway_send(client, "x", 1, 0) == 1 && ropeway_recv(server, &byte, 1, 0) == 1 && byte == 'x');
+	CHECK(ropeway_close(client) == 0 && ropeway_close(server) == 0 && ropeway_close(l) == 0);
+	/* Nobody listens there now, which comes to light later. */
+	CHECK((client = ropeway_dial(text, ROPEWAY_MESSAGES | ROPEWAY_NONBLOCK)) > 0);
+	wait_for(client, POLLOUT);
+	CHECK(ropeway_getsockopt(client, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == ECONNREFUSED);
+	CHECK(ropeway_close(client) == 0);
+}
+
 /* Connecting by text, with a socket that has its options already. */
 static void connecting_by_text(void)
 {
@@ -440,6 +558,248 @@ static void *wait_there(void *argument)
 	return NULL;
 }
 
+/* Somebody who does not speak the protocol: connecting there takes its time. */
+static int bind_silent(void)
+{
+	socklen_t length = sizeof silent;
+	int udp = socket(AF_INET, SOCK_DGRAM, 0);
+
+	silent = loopback(0);
+	CHECK(udp >= 0 && bind(udp, as_any(&silent), sizeof silent) == 0);
+	CHECK(getsockname(udp, as_any(&silent), &length) == 0);
+	return udp;
+}
+
+static int interruptions;
+
+static void interrupt(int number)
+{
+	(void)number;
+	__atomic_fetch_add(&interruptions, 1, __ATOMIC_RELAXED);
+}
+
+/* Signals with a handler, after which the kernel's calls would not go on by themselves. */
+static void handle_signals(void)
+{
+	struct sigaction action;
+
+	memset(&action, 0, sizeof action);
+	action.sa_handler = interrupt;
+	CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+}
+
+/* A thread that is sent such signals for as long as it likes. */
+struct troubled {
+	pthread_t thread, by;
+	volatile int is_over;
+};
+
+static void *trouble(void *argument)
+{
+	struct troubled *troubled = argument;
+
+	while (!troubled->is_over) {
+		pthread_kill(troubled->thread, SIGUSR1);
+		usleep(3000);
+	}
+	return NULL;
+}
+
+static struct timespec begin_timed(struct troubled *troubled)
+{
+	struct timespec now;
+
+	troubled->thread = pthread_self();
+	troubled->is_over = 0;
+	CHECK(pthread_create(&troubled->by, NULL, trouble, troubled) == 0);
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now;
+}
+
+/* Says how many milliseconds it took, and that there were signals. */
+static long end_timed(struct troubled *troubled, struct timespec since)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	troubled->is_over = 1;
+	CHECK(pthread_join(troubled->by, NULL) == 0);
+	CHECK(__atomic_exchange_n(&interruptions, 0, __ATOMIC_RELAXED) > 0);
+	return (now.tv_sec - since.tv_sec) * 1000 + (now.tv_nsec - since.tv_nsec) / 1000000;
+}
+
+/* The call takes at least so long, fails with this number, and no signal interrupts it. */
+#define FAILS_AFTER(milliseconds, call, number)                         \
+	do {                                                            \
+		struct troubled troubled;                               \
+		struct timespec since = begin_timed(&troubled);         \
+                                                                        \
+		FAILS(call, number);                                    \
+		CHECK(end_timed(&troubled, since) >= (milliseconds) - 1); \
+	} while (0)
+
+/* Fills a connection until the peer, who does not read, acknowledges no more. Says how many bytes that took. */
+static size_t fill(int s)
+{
+	static char block[1 << 16];
+	size_t total = 0;
+
+	do {
+		ssize_t count;
+		int number;
+
+		while ((count = ropeway_send(s, block, sizeof block, MSG_DONTWAIT)) > 0)
+			total += (size_t)count;
+		number = errno;
+		CHECK(count == -1 && number == EAGAIN);
+	} while (ropeway_drain(s, 100) == 0);
+	return total;
+}
+
+static void limits_of_sending(void)
+{
+	struct timeval limit = {0, 60000};
+	int udp = bind_silent(), types[] = {ROPEWAY_STREAM, ROPEWAY_MESSAGES}, client, server;
+	size_t i;
+
+	for (i = 0; i < 2; i++) {
+		CHECK((client = ropeway_socket(types[i])) > 0);
+		CHECK(ropeway_setsockopt(client, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0);
+		FAILS_AFTER(60, to_nobody(client), ETIMEDOUT);
+		/* It can be tried again with the same socket. */
+		FAILS_AFTER(60, to_nobody(client), ETIMEDOUT);
+		CHECK(ropeway_close(client) == 0);
+		pair(types[i], &client, &server);
+		CHECK(ropeway_setsockopt(client, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0);
+		fill(client);
+		FAILS_AFTER(60, what_nobody_reads(client), EAGAIN);
+		FAILS_AFTER(80, ropeway_drain(client, 80), ETIMEDOUT);
+		FAILS(ropeway_drain(client, 0), ETIMEDOUT);
+		limit.tv_usec = 70000;
+		CHECK(ropeway_setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0);
+		FAILS_AFTER(70, one_byte(client), EAGAIN);
+		limit.tv_usec = 60000;
+		CHECK(ropeway_close(client) == 0 && ropeway_close(server) == 0);
+	}
+	CHECK(close(udp) == 0);
+}
+
+struct read_late {
+	int s;
+	size_t left;
+	int has_begun;
+};
+
+static void *read_late(void *argument)
+{
+	struct read_late *late = argument;
+	static char block[1 << 16];
+
+	usleep(100000);
+	__atomic_store_n(&late->has_begun, 1, __ATOMIC_RELEASE);
+	while (late->left > 0) {
+		ssize_t count = ropeway_recv(late->s, block, sizeof block, 0);
+
+		CHECK(count > 0);
+		late->left -= (size_t)count;
+	}
+	return NULL;
+}
+
+/* Closing waits for the acknowledgment, for as many seconds as it was told. */
+static void lingering(void)
+{
+	struct linger linger = {1, 1};
+	struct troubled troubled;
+	struct timespec since;
+	struct read_late late;
+	pthread_t thread;
+	char byte;
+	int client, server;
+
+	pair(ROPEWAY_STREAM, &client, &server);
+	CHECK(ropeway_setsockopt(client, SOL_SOCKET, SO_LINGER, &linger, sizeof linger) == 0);
+	fill(client);
+	since = begin_timed(&troubled);
+	CHECK(ropeway_close(client) == 0);
+	CHECK(end_timed(&troubled, since) >= 999);
+	CHECK(ropeway_close(server) == 0);
+
+	pair(ROPEWAY_STREAM, &client, &server);
+	linger.l_linger = 60;
+	CHECK(ropeway_setsockopt(client, SOL_SOCKET, SO_LINGER, &linger, sizeof linger) == 0);
+	late.s = server;
+	late.left = fill(client);
+	late.has_begun = 0;
+	CHECK(pthread_create(&thread, NULL, read_late, &late) == 0);
+	since = begin_timed(&troubled);
+	CHECK(ropeway_close(client) == 0);
+	CHECK(__atomic_load_n(&late.has_begun, __ATOMIC_ACQUIRE));
+	CHECK(end_timed(&troubled, since) < 50000);
+	CHECK(pthread_join(thread, NULL) == 0);
+	CHECK(ropeway_recv(server, &byte, 1, 0) == 0);
+	CHECK(ropeway_close(server) == 0);
+}
+
+/* Between hosts a key is asked for, or the word that none is needed; the test gives neither. */
+static void permission(void)
+{
+	struct sockaddr_in any = loopback(0), elsewhere = loopback(7);
+	int s = ropeway_socket(ROPEWAY_STREAM);
+
+	CHECK(s > 0 && inet_pton(AF_INET, "192.0.2.1", &elsewhere.sin_addr) == 1);
+	any.sin_addr.s_addr = htonl(INADDR_ANY);
+	FAILS(ropeway_bind(s, as_any(&any), sizeof any), EPERM);
+	FAILS(ropeway_connect(s, as_any(&elsewhere), sizeof elsewhere), EPERM);
+	CHECK(strstr(ropeway_error(), "ROPEWAY_KEY_FILE") && strstr(ropeway_error(), "ROPEWAY_TRUSTED"));
+	FAILS(ropeway_serve("0.0.0.0:0", ROPEWAY_MESSAGES, 8), EPERM);
+	FAILS(ropeway_dial("192.0.2.1:7", ROPEWAY_MESSAGES), EPERM);
+	CHECK(ropeway_close(s) == 0);
+}
+
+/* Ends on an Ethernet, of two devices that are joined. */
+static void over_ethernet(const char *here, const char *there)
+{
+	struct sockaddr_ropeway at, to, from;
+	socklen_t length = sizeof at;
+	char text[64], byte;
+	int types[] = {ROPEWAY_STREAM, ROPEWAY_MESSAGES}, l, client, server;
+	size_t i;
+
+	for (i = 0; i < 2; i++) {
+		memset(&at, 0, sizeof at);
+		at.sr_family = ROPEWAY_AF_ETHER;
+		memcpy(at.sr_device, there, strlen(there));
+		CHECK((l = ropeway_socket(types[i])) > 0);
+		CHECK(ropeway_bind(l, as_any(&at), sizeof at) == 0 && ropeway_listen(l, 8) == 0);
+		length = sizeof at;
+		CHECK(ropeway_getsockname(l, as_any(&at), &length) == 0 && length == sizeof at);
+		CHECK(at.sr_family == ROPEWAY_AF_ETHER && at.sr_port != 0 && strcmp(at.sr_device, there) == 0);
+		to = at;
+		memset(to.sr_device, 0, sizeof to.sr_device);
+		memcpy(to.sr_device, here, strlen(here));
+		CHECK((client = ropeway_socket(types[i])) > 0);
+		CHECK(ropeway_connect(client, as_any(&to), sizeof to) == 0);
+		length = sizeof from;
+		CHECK((server = ropeway_accept(l, as_any(&from), &length)) > 0 && length == sizeof from);
+		CHECK(strcmp(from.sr_device, there) == 0 && memcmp(from.sr_mac, at.sr_mac, sizeof at.sr_mac) != 0);
+		CHECK(ropeway_getpeername(client, as_any(&at), &length) == 0 && memcmp(&at, &to, sizeof to) == 0);
+		CHECK(ropeway_getsockname(client, as_any(&at), &length) == 0 && strcmp(at.sr_device, here) == 0);
+		CHECK(at.sr_port == from.sr_port && memcmp(at.sr_mac, from.sr_mac, sizeof at.sr_mac) == 0);
+		CHECK(ropeway_format(as_any(&from), length, text, sizeof text) == 0 && strncmp(text, there, strlen(there)) == 0);
+		CHECK(ropeway_send(client, "x", 1, 0) == 1 && ropeway_recv(server, &byte, 1, 0) == 1 && byte == 'x');
+		CHECK(ropeway_send(server, "y", 1, 0) == 1 && ropeway_recv(client, &byte, 1, 0) == 1 && byte == 'y');
+		CHECK(ropeway_close(client) == 0 && ropeway_recv(server, &byte, 1, 0) == 0);
+		CHECK(ropeway_close(server) == 0 && ropeway_close(l) == 0);
+	}
+	memset(&at, 0, sizeof at);
+	at.sr_family = ROPEWAY_AF_ETHER;
+	strcpy(at.sr_device, "no-such-one");
+	CHECK((l = ropeway_socket(ROPEWAY_STREAM)) > 0);
+	FAILS(ropeway_bind(l, as_any(&at), sizeof at), ENODEV);
+	CHECK(ropeway_close(l) == 0);
+}
+
 static void closing_wakes(void)
 {
 	struct waiting all[] = {
@@ -453,13 +813,9 @@ static void closing_wakes(void)
 		{to_nobody, 0, 0, 7, 0},
 	};
 	struct sockaddr_in at;
-	socklen_t length = sizeof silent;
-	int udp = socket(AF_INET, SOCK_DGRAM, 0), peers[5], i;
+	int udp = bind_silent(), peers[5], i, round;
 	const int count = sizeof all / sizeof *all;
 
-	/* Somebody who does not speak the protocol. */
-	silent = loopback(0);
-	CHECK(udp >= 0 && bind(udp, as_any(&silent), sizeof silent) == 0 && getsockname(udp, as_any(&silent), &length) == 0);
 	pair(ROPEWAY_STREAM, &all[0].s, &peers[0]);
 	pair(ROPEWAY_MESSAGES, &all[1].s, &peers[1]);
 	all[2].s = listener(ROPEWAY_STREAM, &at);
@@ -475,7 +831,13 @@ static void closing_wakes(void)
 	CHECK((all[7].s = ropeway_socket(ROPEWAY_STREAM)) > 0);
 	for (i = 0; i < count; i++)
 		CHECK(pthread_create(&all[i].thread, NULL, wait_there, &all[i]) == 0);
-	usleep(100000);
+	/* What waits goes on waiting when signals come. */
+	for (round = 0; round < 20; round++) {
+		usleep(5000);
+		for (i = 0; i < count; i++)
+			CHECK(pthread_kill(all[i].thread, SIGUSR1) == 0);
+	}
+	CHECK(__atomic_exchange_n(&interruptions, 0, __ATOMIC_RELAXED) > 0);
 	FAILS(ropeway_connect(all[7].s, as_any(&silent), sizeof silent), EALREADY);
 	for (i = 0; i < count; i++)
 		CHECK(ropeway_close(all[i].s) == 0);
@@ -693,15 +1055,26 @@ static void forks_amid_calls(void)
 	CHECK(pthread_join(threads[0], NULL) == 0 && pthread_join(threads[1], NULL) == 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	handle_signals();
+	if (argc == 3) {
+		over_ethernet(argv[1], argv[2]);
+		printf("all calls keep their word over Ethernet\n");
+		return 0;
+	}
+	permission();
 	misuse();
 	streams();
 	messages();
+	scattered();
 	limits_and_options();
 	descriptors();
 	texts();
 	connecting_by_text();
+	dialling_without_waiting();
+	limits_of_sending();
+	lingering();
 	closing_wakes();
 	contests();
 	threads();

@@ -34,7 +34,9 @@ impl Library {
             .env_remove("ROPEWAY_NODES")
             .env_remove("ROPEWAY_CDP_LIMIT")
             .env_remove("ROPEWAY_CLUSTER")
-            .env_remove("ROPEWAY_NODE");
+            .env_remove("ROPEWAY_NODE")
+            .env_remove("ROPEWAY_KEY_FILE")
+            .env_remove("ROPEWAY_TRUSTED");
         command
     }
 }

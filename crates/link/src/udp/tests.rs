@@ -78,6 +78,25 @@ fn a_path_that_refuses_segments_gets_single_packets_for_good() {
 }
 
 #[test]
+fn what_one_path_refuses_others_are_still_asked() {
+    need_kernel!(6, 14);
+    let at = |ip: &str| open(|options| options.local = format!("{ip}:0").parse().expect("an address"));
+    // Two ends on one host, which are one path, and one on another.
+    let mut ends = ["127.0.0.1", "127.0.0.1", "127.0.0.2"].map(at);
+    let mut a = at("0.0.0.0");
+    refuse_segmentation(&a);
+    for (end, fallbacks) in ends.iter_mut().zip([1, 1, 2]) {
+        let to = end.local_address();
+        assert_eq!(a.paths.may_segment(to), fallbacks > a.counters().send_fallbacks, "{to}");
+        assert_eq!(send(&mut a, to, &[&[7; 500][..]; 10], Urgency::Bulk), 10);
+        assert_eq!(receive(end, 10).len(), 10);
+        // What is refused is tried with segments first.
+        assert_eq!(a.counters().send_fallbacks, fallbacks, "{to}");
+        assert!(!a.paths.may_segment(to), "{to}");
+    }
+}
+
+#[test]
 fn packets_too_long_for_the_path_do_not_cost_it_its_segments() {
     let (mut a, mut b) = (open(|_| ()), open(|_| ()));
     // Loopback bears 65,507 bytes; the kernel refuses two of these as one send, and passes each alone.

@@ -48,7 +48,8 @@ macro_rules! connection_methods {
             Connection::open(super::common::way_from(local, to)?, $mode).map(Self::of)
         }
 
-        /// Connects over an engine of one's own, to `port` of the engine that is at `target`.
+        /// Connects over an engine of one's own, to `port` of the engine that is at `target`. The engine encrypts with the keys it was made with, and with none by
+        /// default: [`cluster::keys`](super::cluster::keys)`(false)?.keys` are the cluster's.
         ///
         /// # Errors
         /// As [`Self::connect`].

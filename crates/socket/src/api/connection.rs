@@ -4,6 +4,7 @@ use super::address::Address;
 use super::errors::{of_send, of_wait};
 use super::home::Home;
 use ropeway_engine::{ChannelId, Engine, Error, ErrorCode, Interest, Mode, Readiness, Routes, Target, Watch, link};
+use std::borrow::Cow;
 use std::io::{self, ErrorKind};
 use std::net::{Shutdown, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -231,22 +232,55 @@ impl Connection {
 
     /// Bytes of a stream, and how many were taken; or one message.
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        let result = if self.is_nonblocking() {
-            self.engine().try_send(self.channel, bytes)
-        } else {
-            match self.engine().send_all(self.channel, bytes, self.write_limit.deadline()) {
-                Ok(()) => Ok(bytes.len()),
-                // What was taken counts; the next call meets the error.
-                Err((sent @ 1.., _)) => Ok(sent),
-                Err((0, error)) => Err(error),
-            }
-        };
-        result.map_err(|error| self.send_error(error))
+        if self.is_nonblocking() { self.try_send(bytes) } else { self.send_by(bytes, self.write_limit.deadline()) }
+    }
+
+    fn send_by(&self, bytes: &[u8], deadline: Option<Instant>) -> io::Result<usize> {
+        match self.engine().send_all(self.channel, bytes, deadline) {
+            Ok(()) => Ok(bytes.len()),
+            // What was taken counts; the next call meets the error.
+            Err((sent @ 1.., _)) => Ok(sent),
+            Err((0, error)) => Err(self.send_error(error)),
+        }
     }
 
     /// The same, without waiting whatever the options say.
     pub fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
         self.engine().try_send(self.channel, bytes).map_err(|error| self.send_error(error))
+    }
+
+    /// Bytes of a stream that lie in several places, and how many of all were taken. `now`: without waiting whatever the options say.
+    pub fn send_parts<'a>(&self, parts: impl Iterator<Item = Cow<'a, [u8]>>, now: bool) -> io::Result<usize> {
+        let deadline = self.write_limit.deadline();
+        let waits = !now && !self.is_nonblocking();
+        let mut sent = 0;
+        for part in parts {
+            match if waits { self.send_by(&part, deadline) } else { self.try_send(&part) } {
+                Ok(count) => sent += count,
+                Err(error) if sent == 0 => return Err(error),
+                // What was taken counts; the next call meets the error.
+                Err(_) => break,
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Bytes of a stream into several places, one after the other; only the first byte is waited for. `now`: not even that, whatever the options say.
+    pub fn recv_parts<'a>(&self, parts: impl Iterator<Item = &'a mut [u8]>, now: bool) -> io::Result<usize> {
+        let mut received = 0;
+        for part in parts.filter(|part| !part.is_empty()) {
+            match if now || received > 0 { self.try_recv(part) } else { self.recv(part) } {
+                Ok(count) => {
+                    received += count.unwrap_or(0);
+                    if count != Some(part.len()) {
+                        break;
+                    }
+                }
+                Err(error) if received == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(received)
     }
 
     /// One message that is worth sending for `life` only.

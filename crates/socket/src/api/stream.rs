@@ -6,16 +6,22 @@ use super::connection::{Connection, Way};
 use super::home::Home;
 use super::local::Local;
 use ropeway_engine::{Engine, Mode, Routes, Target, Watch};
+use std::borrow::Cow;
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Shorter slices of a vectored write are gathered in pieces of so many bytes: what belongs together leaves together, and a copy of so little costs less than a packet.
+const GATHERED_BYTES: usize = 16 << 10;
 
 /// A connection that carries bytes in order, as a `TcpStream` does.
 ///
 /// Several threads may read and write at once. Dropping the last handle closes the connection; what was written before is still delivered. Unread data at
 /// that moment resets it, as with TCP.
+///
+/// Over an engine of one's own what was written is delivered while that engine lives, and the exit of the process does not wait: call [`Stream::drain`] first.
 pub struct Stream {
     pub(super) connection: Arc<Connection>,
 }
@@ -57,6 +63,56 @@ impl Stream {
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         self.connection.try_send(bytes)
     }
+
+    /// Reads what there is into several buffers, without waiting whatever the options say.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or as a read.
+    pub fn try_read_vectored(&self, out: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.connection.recv_parts(out.iter_mut().map(|part| &mut **part), true)
+    }
+
+    /// Writes what there is room for of several buffers, without waiting whatever the options say.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or as a write.
+    pub fn try_write_vectored(&self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.connection.send_parts(Gathered::new(bytes), true)
+    }
+}
+
+/// The bytes of several slices in the pieces in which they are sent: long ones as they lie, short ones and the beginnings of what follows them gathered.
+struct Gathered<'a> {
+    slices: std::slice::Iter<'a, IoSlice<'a>>,
+    rest: &'a [u8],
+}
+
+impl<'a> Gathered<'a> {
+    fn new(slices: &'a [IoSlice<'a>]) -> Gathered<'a> {
+        Gathered { slices: slices.iter(), rest: &[] }
+    }
+}
+
+impl<'a> Iterator for Gathered<'a> {
+    type Item = Cow<'a, [u8]>;
+
+    fn next(&mut self) -> Option<Cow<'a, [u8]>> {
+        let mut gathered = Vec::new();
+        while gathered.len() < GATHERED_BYTES {
+            if self.rest.is_empty() {
+                let Some(slice) = self.slices.next() else { break };
+                self.rest = slice;
+            }
+            if gathered.is_empty() && self.rest.len() >= GATHERED_BYTES {
+                return Some(Cow::Borrowed(std::mem::take(&mut self.rest)));
+            }
+            let room = GATHERED_BYTES - gathered.len();
+            let (first, rest) = self.rest.split_at(self.rest.len().min(room));
+            gathered.extend_from_slice(first);
+            self.rest = rest;
+        }
+        (!gathered.is_empty()).then_some(Cow::Owned(gathered))
+    }
 }
 
 impl Read for &Stream {
@@ -66,11 +122,21 @@ impl Read for &Stream {
         }
         Ok(self.connection.recv(out)?.unwrap_or(0))
     }
+
+    /// Waits for the first byte, and takes what else has come.
+    fn read_vectored(&mut self, out: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.connection.recv_parts(out.iter_mut().map(|part| &mut **part), false)
+    }
 }
 
 impl Write for &Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.connection.send(bytes)
+    }
+
+    /// As one write of all of it: short buffers share packets also when small writes leave at once.
+    fn write_vectored(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.connection.send_parts(Gathered::new(bytes), false)
     }
 
     /// Nothing is held back: what was written leaves by itself.
@@ -83,11 +149,19 @@ impl Read for Stream {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         (&*self).read(out)
     }
+
+    fn read_vectored(&mut self, out: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        (&*self).read_vectored(out)
+    }
 }
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         (&*self).write(bytes)
+    }
+
+    fn write_vectored(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -98,5 +172,32 @@ impl Write for Stream {
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stream").field("peer", self.connection.peer()).field("ports", &self.ports()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lengths of the pieces, and whether each was copied.
+    fn pieces(lens: &[usize]) -> Vec<(usize, bool)> {
+        let bytes: Vec<u8> = (0..lens.iter().sum::<usize>()).map(|at| (at ^ (at >> 8)) as u8).collect();
+        let mut rest = bytes.as_slice();
+        let slices: Vec<IoSlice<'_>> =
+            lens.iter().map(|len| IoSlice::new(rest.split_off(..*len).expect("there"))).collect();
+        let pieces: Vec<Cow<'_, [u8]>> = Gathered::new(&slices).collect();
+        assert!(pieces.concat() == bytes);
+        pieces.iter().map(|piece| (piece.len(), matches!(piece, Cow::Owned(_)))).collect()
+    }
+
+    #[test]
+    fn short_slices_are_gathered_and_long_ones_are_not_copied() {
+        const G: usize = GATHERED_BYTES;
+        assert_eq!(pieces(&[]), []);
+        assert_eq!(pieces(&[0, 0]), []);
+        assert_eq!(pieces(&[16, 0, 100, 3]), [(119, true)]);
+        assert_eq!(pieces(&[G, 2 * G]), [(G, false), (2 * G, false)]);
+        assert_eq!(pieces(&[16, 10 * G, 5]), [(G, true), (9 * G + 16, false), (5, true)]);
+        assert_eq!(pieces(&[1; 2 * G + 1]), [(G, true), (G, true), (1, true)]);
     }
 }

@@ -1,10 +1,11 @@
 //! What happens at the end of connections and processes, and in forked children.
 
-use crate::parts::{BYTES, another};
+use crate::parts::{BYTES, another, command};
 use crate::{SOON, kind, pair};
 use ropeway_socket::{Listener, Stream};
-use std::io::{ErrorKind, Read, Write};
-use std::time::Duration;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_process_that_exits_delivers_what_it_wrote() {
@@ -49,6 +50,40 @@ fn a_client_that_has_come_and_gone_before_it_was_accepted_is_accepted_all_the_sa
     let mut received = String::new();
     stream.read_to_string(&mut received).unwrap();
     assert_eq!(received, "a little");
+}
+
+#[test]
+fn an_exit_waits_for_a_silent_peer_as_long_as_it_is_told_and_no_longer() {
+    const LINGER: Duration = Duration::from_millis(1500);
+    /// Below what it is if nobody says anything, 5 s.
+    const TOO_LONG: Duration = Duration::from_millis(4500);
+    let at = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let mut peer = another("accept and hold", &at, &[]);
+    let begin = Instant::now();
+    let linger = LINGER.as_millis().to_string();
+    let mut command = command("write and exit when told", &at, &[("ROPEWAY_LINGER_MS", &linger)]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let (mut child, mut said) = loop {
+        let mut child = command.spawn().unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        let mut said = said.lines().map_while(Result::ok).filter(|line| line == "connected" || line == "exits");
+        if said.next().is_some() {
+            break (child, said);
+        }
+        // The peer is not up yet.
+        child.wait().unwrap();
+        assert!(begin.elapsed() < SOON, "it never connects");
+    };
+    // SAFETY: a signal to our own child, which was not waited for.
+    assert_eq!(unsafe { libc::kill(peer.id().cast_signed(), libc::SIGSTOP) }, 0);
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert_eq!(said.next().as_deref(), Some("exits"));
+    let exits = Instant::now();
+    assert!(child.wait().unwrap().success());
+    let took = exits.elapsed();
+    peer.kill().unwrap();
+    peer.wait().unwrap();
+    assert!((LINGER * 9 / 10..TOO_LONG).contains(&took), "{took:?}");
 }
 
 #[test]
@@ -121,6 +156,25 @@ fn a_forked_child_is_told_that_a_connection_is_its_parents_and_makes_its_own() {
     client.write_all(b"still").unwrap();
     server.read_exact(&mut buffer).unwrap();
     assert_eq!(&buffer, b"still");
+}
+
+#[test]
+fn an_engine_of_ones_own_may_go_when_a_drain_has_returned() {
+    use ropeway_socket::api::{Engine, Options, Target, link::memory};
+    let (one, other) = memory::pair(memory::Config::default()).unwrap();
+    let address = ropeway_socket::api::link::Link::local(&other);
+    let [near, far] = [(); 2].map(|()| Engine::new(&Options::default()).unwrap());
+    let links = (near.add_link(Box::new(one)).unwrap(), far.add_link(Box::new(other)).unwrap());
+    let listener = Listener::bind_on(&far, links.1, 7000, 10).unwrap();
+    let mut client = Stream::connect_on(&near, Target { link: links.0, address }, 7000, Some(SOON)).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    // More than is sent before the peer has answered.
+    client.write_all(&vec![7; 1_000_000]).unwrap();
+    client.drain(Some(SOON)).unwrap();
+    drop((client, near));
+    let mut received = Vec::new();
+    server.read_to_end(&mut received).unwrap();
+    assert_eq!(received.len(), 1_000_000);
 }
 
 #[test]

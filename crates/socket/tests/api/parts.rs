@@ -46,6 +46,21 @@ fn a_part_for_another_process() {
             stream.write_all(&vec![b'y'; BYTES]).unwrap();
             std::process::exit(0);
         }
+        "accept and hold" => {
+            let listener = Listener::bind(argument.as_str()).unwrap();
+            let _held = listener.accept().unwrap();
+            loop {
+                std::thread::park();
+            }
+        }
+        "write and exit when told" => {
+            let mut stream = Stream::connect(argument.as_str()).unwrap();
+            println!("connected");
+            std::io::stdin().read_line(&mut String::new()).unwrap();
+            stream.write_all(b"for nobody").unwrap();
+            println!("exits");
+            std::process::exit(0);
+        }
         "talk to oneself" => {
             let listener = Listener::bind(argument.as_str()).unwrap();
             let (mut client, mut server) = crate::connect(&listener);

@@ -2,7 +2,7 @@
 
 use crate::{A_WHILE, SOON, connect, kind, pair};
 use ropeway_socket::{Listener, Stream};
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 
@@ -271,4 +271,119 @@ fn an_iterator_accepts_and_a_name_is_resolved() {
         assert_eq!(byte[0], expected);
     }
     clients.join().unwrap();
+}
+
+/// Bytes by their places.
+fn bytes(count: usize) -> Vec<u8> {
+    (0..count).map(|at| (at ^ (at >> 9)) as u8).collect()
+}
+
+/// Slices of these lengths, one after the other.
+fn slices<'a>(mut bytes: &'a [u8], lens: &[usize]) -> Vec<IoSlice<'a>> {
+    lens.iter().map(|len| IoSlice::new(bytes.split_off(..*len).expect("there"))).collect()
+}
+
+#[test]
+fn vectored_writes_and_reads_carry_all_slices_in_order() {
+    over_both(|which, client, server| {
+        let lens = [5, 0, 1000, 100_000, 1, 30_000];
+        let sent = bytes(lens.iter().sum());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut parts = slices(&sent, &lens);
+                let mut parts = &mut parts[..];
+                while !parts.is_empty() {
+                    let count = client.write_vectored(parts).unwrap();
+                    assert!(count > 0, "{which}");
+                    IoSlice::advance_slices(&mut parts, count);
+                }
+                client.shutdown(Shutdown::Write).unwrap();
+            });
+            let (mut received, mut buffers) = (Vec::new(), [vec![0; 7], Vec::new(), vec![0; 3000], vec![0; 20_000]]);
+            loop {
+                let mut parts = buffers.each_mut().map(|buffer| IoSliceMut::new(buffer));
+                let mut count = server.read_vectored(&mut parts).unwrap();
+                if count == 0 {
+                    break;
+                }
+                for buffer in &buffers {
+                    received.extend_from_slice(&buffer[..count.min(buffer.len())]);
+                    count -= count.min(buffer.len());
+                }
+                assert_eq!(count, 0, "{which}");
+            }
+            assert!(received == sent, "{which}");
+        });
+    });
+}
+
+#[test]
+fn a_vectored_read_waits_for_the_first_byte_only() {
+    over_both(|which, client, server| {
+        client.write_all(b"hello").unwrap();
+        let (mut one, mut other) = ([0; 3], [0; 100]);
+        let mut received = 0;
+        while received < 5 {
+            let mut parts = [IoSliceMut::new(&mut one[received.min(3)..]), IoSliceMut::new(&mut other[..])];
+            received += server.read_vectored(&mut parts).unwrap();
+        }
+        assert_eq!((received, &one, &other[..2]), (5, b"hel", &b"lo"[..]), "{which}");
+        server.set_nonblocking(true).unwrap();
+        let mut parts = [IoSliceMut::new(&mut one), IoSliceMut::new(&mut other)];
+        assert_eq!(kind(server.read_vectored(&mut parts)), ErrorKind::WouldBlock, "{which}");
+        assert_eq!(server.read_vectored(&mut []).unwrap(), 0, "{which}");
+    });
+}
+
+#[test]
+fn vectored_calls_take_what_there_is_room_for() {
+    let (client, mut server) = pair();
+    let chunk = bytes(100_000);
+    let parts = slices(&chunk, &[10, 99_990]);
+    let mut sent = Vec::new();
+    loop {
+        match client.try_write_vectored(&parts) {
+            Ok(count) => sent.extend_from_slice(&chunk[..count]),
+            Err(error) => break assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    }
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut received = Vec::new();
+    server.read_to_end(&mut received).unwrap();
+    assert!(received == sent);
+    assert_eq!(server.try_read_vectored(&mut [IoSliceMut::new(&mut [0; 5])]).unwrap(), 0, "the end");
+    assert_eq!(kind((&client).write_vectored(&parts)), ErrorKind::BrokenPipe);
+}
+
+#[test]
+fn short_buffers_of_one_write_leave_in_one_packet() {
+    use ropeway_socket::api::{Engine, Options, Target, link::memory};
+    let (one, other) = memory::pair(memory::Config::default()).unwrap();
+    let address = ropeway_socket::api::link::Link::local(&other);
+    let [near, far] = [(); 2].map(|()| Engine::new(&Options::default()).unwrap());
+    let links = (near.add_link(Box::new(one)).unwrap(), far.add_link(Box::new(other)).unwrap());
+    let listener = Listener::bind_on(&far, links.1, 7000, 10).unwrap();
+    let mut client = Stream::connect_on(&near, Target { link: links.0, address }, 7000, Some(SOON)).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    client.set_nodelay(true).unwrap();
+    let sent = bytes(700);
+    const ROUNDS: u64 = 50;
+    let mut packets = |vectored: bool| {
+        let before = far.counters().packets_received;
+        for _ in 0..ROUNDS {
+            let parts = slices(&sent, &[16, 600, 84]);
+            match vectored {
+                true => assert_eq!(client.write_vectored(&parts).unwrap(), 700),
+                false => parts.iter().for_each(|part| client.write_all(part).unwrap()),
+            }
+            let mut received = vec![0; 700];
+            server.read_exact(&mut received).unwrap();
+            assert!(received == sent);
+        }
+        far.counters().packets_received - before
+    };
+    let (apart, together) = (packets(false), packets(true));
+    assert!(apart >= 2 * ROUNDS, "{apart} packets");
+    // Besides these there is little to say.
+    assert!((ROUNDS..2 * ROUNDS).contains(&together), "{together} packets");
 }

@@ -19,7 +19,7 @@ const CONTROL: &str = "11";
 /// docs/protocol.md 2.8.
 const RRQ: &str = "1";
 
-/// A capture at the switch's port of h1, running.
+/// A capture at a port of the switch, running.
 struct Capture {
     dir: TempDir,
     dumpcap: Process,
@@ -27,10 +27,10 @@ struct Capture {
 
 impl Capture {
     #[track_caller]
-    fn start(cluster: &TestBox) -> Capture {
+    fn start(cluster: &TestBox, port: &str) -> Capture {
         let dir = TempDir::new().expect("a temporary directory");
         let path = dir.path().join("frames.pcapng").display().to_string();
-        let dumpcap = cluster.spawn("switch", &command("dumpcap", ["-q", "-i", "h1", "-B", "64", "-w", &path]));
+        let dumpcap = cluster.spawn("switch", &command("dumpcap", ["-q", "-i", port, "-B", "64", "-w", &path]));
         dumpcap.wait_for_output("File:", LIMIT);
         Capture { dir, dumpcap }
     }
@@ -88,6 +88,18 @@ fn assert_sound(rows: &[Vec<String>]) {
     }
 }
 
+/// No two packets are sealed with the same nonce: that is the counter, and each direction of an association has a key of its own, as it has a destination id.
+#[track_caller]
+fn assert_sealed_once(rows: &[Vec<String>]) {
+    let mut seen = BTreeSet::new();
+    for row in rows.iter().filter(|row| !row[4].is_empty()) {
+        let (destination, counter) = (&row[5], &row[7]);
+        assert!(!destination.is_empty() && !counter.is_empty(), "sealed without a counter: {row:?}");
+        assert!(seen.insert((destination, counter)), "twice the counter {counter} to {destination}");
+    }
+    assert!(seen.len() > 1000, "{} sealed packets", seen.len());
+}
+
 #[test]
 fn a_capture_of_streams_and_messages_is_dissected_without_a_malformed_packet() {
     need_box!();
@@ -102,7 +114,7 @@ fn a_capture_of_streams_and_messages_is_dissected_without_a_malformed_packet() {
         (Carrier::Packet, "eth.type == 0x88b5".to_owned()),
     ] {
         for mode in [Mode::Stream, Mode::Messages] {
-            let capture = Capture::start(&cluster);
+            let capture = Capture::start(&cluster, "h1");
             let _receiver = receiver(&cluster, "h1", &carrier.at(PORT), mode, &[]);
             let to = carrier.to(&cluster.port("h1"), PORT);
             Waiting::sender(&cluster, "h2", &to, 2_000_000, mode, &[]).result();
@@ -130,6 +142,8 @@ fn a_capture_of_a_copy_with_a_key_shows_sealed_packets_only() {
     const MARK: &[u8] = b"nobody on the way should read this";
     let _one = shaped();
     let cluster = TestBox::up(&["--hosts", "2", "--rate", "1gbit"]);
+    // So that there are repetitions, which are sealed anew.
+    cluster.loss("h1", "2%");
     let dir = TempDir::new().expect("a temporary directory");
     let place = |name: &str| dir.path().join(name).display().to_string();
     std::fs::create_dir(place("to")).expect("a directory");
@@ -145,19 +159,26 @@ fn a_capture_of_a_copy_with_a_key_shows_sealed_packets_only() {
         cp
     };
     for keyed in [true, false] {
-        let capture = Capture::start(&cluster);
+        // Before what is lost on the way to h1 is lost.
+        let capture = Capture::start(&cluster, "h2");
         let bind = format!("0.0.0.0:{PORT}");
         let receiver = cluster.spawn("h1", &copy(&["--force", "--receive", &place("to"), "--bind", &bind], keyed));
         receiver.wait_for_output("receiving into", LIMIT);
         let to = Carrier::Udp4.to(&cluster.port("h1"), PORT);
         cluster.run("h2", &copy(&[&place("file"), &to], keyed), LIMIT).expect_success();
-        let rows = capture.end(&format!("udp.port == {PORT}"), &FIELDS);
+        let numbering = ["ropeway.destination", "ropeway.number", "ropeway.counter"];
+        let rows = capture.end(&format!("udp.port == {PORT}"), &[&FIELDS[..], &numbering].concat());
         assert_sound(&rows);
         let types = values(&rows, 1);
         assert!(OPENING.iter().chain(&[DATA]).all(|kind| types.contains(kind)), "{types:?}");
         let data: Vec<_> = rows.iter().filter(|row| row[1] == DATA).collect();
         assert!(data.len() > 1000, "{} packets of data", data.len());
         assert!(data.iter().all(|row| row[4].is_empty() != keyed), "keyed: {keyed}");
+        let distinct = |column: usize| data.iter().map(|row| [&row[5], &row[column]]).collect::<BTreeSet<_>>().len();
+        assert!(distinct(6) < data.len(), "nothing was repeated");
+        if keyed {
+            assert_sealed_once(&rows);
+        }
         let bytes = std::fs::read(capture.path()).expect("the capture");
         let is_readable = bytes.windows(MARK.len()).any(|window| window == MARK);
         assert_eq!(is_readable, !keyed, "what can be read on the cable");

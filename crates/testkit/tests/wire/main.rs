@@ -8,6 +8,7 @@ mod order;
 mod past_the_stack;
 mod priority;
 mod processes;
+mod programs_in_c;
 mod shares;
 mod stops;
 mod versions;
@@ -172,4 +173,11 @@ fn counter(engine: &Value, name: &str) -> u64 {
 #[track_caller]
 fn charged(engine: &Value) -> u64 {
     engine["gate_charged_bytes"].as_u64().unwrap_or_else(|| panic!("no charge: {engine}"))
+}
+
+/// The part of the host's budget that a receiver may grant.
+#[track_caller]
+fn budget_of(cluster: &TestBox, receiver: &Waiting) -> u64 {
+    let engine = engine_of(cluster, "h1", &receiver.process);
+    engine["gate_budget_bytes"].as_u64().unwrap_or_else(|| panic!("no budget: {engine}"))
 }

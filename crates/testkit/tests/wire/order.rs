@@ -9,8 +9,9 @@ const BYTES: u64 = 24 << 20;
 /// Of all data packets, at most one in so many is asked for although it was only late.
 const ONE_IN: u64 = 1000;
 
-/// What asks because nothing comes (the timers) sends a copy of at most one packet in so many, on a machine that lets programs wait for a processor.
-const ONE_COPY_IN: u64 = 20;
+/// Whatever the reason, at most one in so many comes twice. The timers, which ask and repeat because nothing comes, add to it where programs wait for a processor: beside other
+/// work 17 of 17,000 at most, in 20 runs.
+const ONE_COPY_IN: u64 = 250;
 
 /// Several streams at once into h1; says how many packets came, and how many requests were for what was only late.
 fn spurious(cluster: &TestBox, carrier: Carrier, variables: &[(&str, &str)]) -> (u64, u64) {

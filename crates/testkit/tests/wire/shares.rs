@@ -1,15 +1,10 @@
 //! Several processes of a host share the budget that stands for the one port before it, and what a dead one had is the others' at once.
 
-use crate::{Carrier, Mode, PORT, Waiting, engine_of, receiver, shaped, until};
+use crate::{Carrier, Mode, PORT, Waiting, budget_of, receiver, shaped, until};
 use ropeway_testkit::boxes::TestBox;
 use ropeway_testkit::need_box;
-use serde_json::Value;
 
 const RECEIVERS: u16 = 3;
-
-fn budget(engine: &Value) -> u64 {
-    engine["gate_budget_bytes"].as_u64().expect("a number")
-}
 
 #[test]
 fn the_share_of_a_killed_process_goes_to_the_others() {
@@ -32,9 +27,7 @@ fn the_share_of_a_killed_process_goes_to_the_others() {
             })
             .collect();
         senders.iter().for_each(Waiting::is_connected);
-        let budgets = |of: &[Waiting]| -> Vec<u64> {
-            of.iter().map(|one| budget(&engine_of(&cluster, "h1", &one.process))).collect()
-        };
+        let budgets = |of: &[Waiting]| -> Vec<u64> { of.iter().map(|one| budget_of(&cluster, one)).collect() };
         // Each has what the others leave: a third, or more where another one wants less for a moment, and never all.
         until("all of them share", || budgets(&receivers).iter().all(|&bytes| bytes < whole * 3 / 4));
         let shared = budgets(&receivers);

@@ -1,10 +1,10 @@
 //! Who is stopped or killed holds up nobody but those who wait for it, and leaves no budget behind.
 
-use crate::{Carrier, LIMIT, Mode, PORT, Waiting, charged, counter, engine_of, receiver, shaped, until};
+use crate::{Carrier, LIMIT, Mode, PORT, Waiting, budget_of, charged, counter, engine_of, receiver, shaped, until};
 use ropeway_testkit::boxes::TestBox;
 use ropeway_testkit::need_box;
 use rustix::process::Signal;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// For each sender: a quarter of a second at least, with four at 1 Gbit/s.
 const BYTES: u64 = 8 << 20;
@@ -16,6 +16,19 @@ const STOPS: usize = 10;
 const MOST_IN_HAND: u64 = 44;
 /// Longer than two leases.
 const STOPPED: Duration = Duration::from_millis(60);
+
+/// What those have together that nobody holds up, in Mbit/s of the port's 1000, at least: far from what they have on an idle machine, and farther from what a stall of a second would
+/// leave of it.
+const LEAST_MBIT_PER_S: f64 = 300.0;
+
+/// They send the same at the same time: all of them together have what the slowest has, as often as there are senders.
+#[track_caller]
+fn are_not_held_up(what: &str, senders: &[Waiting]) {
+    let rate = |one: &Waiting| one.result()["mbit_per_s"].as_f64().expect("a rate");
+    let together = senders.iter().map(rate).fold(f64::INFINITY, f64::min) * senders.len() as f64;
+    println!("{what}: {} others have {together:.0} Mbit/s", senders.len());
+    assert!(together >= LEAST_MBIT_PER_S, "{what}: {} others have {together:.0} Mbit/s", senders.len());
+}
 
 fn cluster() -> TestBox {
     TestBox::up(&["--hosts", "5", "--rate", "1gbit", "--port-buffer", "128KiB"])
@@ -53,7 +66,7 @@ fn a_stopped_sender_gives_its_budget_back_and_goes_on_afterwards() {
             std::thread::sleep(STOPPED / 4);
         }
         stopped.process.signal(Signal::STOP);
-        others.iter().for_each(|one| drop(one.result()));
+        are_not_held_up("beside one that stops", &others);
         until("nothing is charged any more", || charged(&engine_of(&cluster, "h1", &receiver.process)) == 0);
         let engine = engine_of(&cluster, "h1", &receiver.process);
         // Nothing gets lost here: what was asked for is what had been granted and never came.
@@ -86,7 +99,7 @@ fn a_killed_sender_gives_its_budget_back() {
         let busy = || charged(&engine_of(&cluster, "h1", &receiver.process)) > 0;
         until("grants are out", busy);
         killed[0].process.kill();
-        others.iter().for_each(|one| drop(one.result()));
+        are_not_held_up("beside one that was killed", &others);
         until("nothing is charged any more", || charged(&engine_of(&cluster, "h1", &receiver.process)) == 0);
         assert_eq!(cluster.port("h1").drops, 0);
         // And what comes later finds all of it.
@@ -112,7 +125,7 @@ fn stands_still(
     waits.iter_mut().for_each(Waiting::go);
     stop(&mut still);
     goes_on.iter_mut().for_each(Waiting::go);
-    goes_on.iter().for_each(|one| drop(one.result()));
+    are_not_held_up("beside a receiver that stands still", &goes_on);
     assert!(waits.iter().all(|one| one.process.is_running()), "they cannot have sent everything: nobody read it");
     if !variables.is_empty() {
         // Its engine is awake, and says what it is that they wait for.
@@ -137,6 +150,41 @@ fn a_stopped_receiver_holds_up_its_own_senders_only() {
             std::thread::sleep(Duration::from_secs(1));
         };
         stands_still(carrier, &[], stop, |still| still.process.signal(Signal::CONT));
+    }
+}
+
+#[test]
+fn the_part_of_the_budget_that_a_stopped_receiver_holds_is_the_others_soon() {
+    const SECOND: Duration = Duration::from_secs(1);
+    need_box!();
+    for carrier in [Carrier::Udp4, Carrier::Packet] {
+        let _one = shaped();
+        let cluster = cluster();
+        let stopped = receiver(&cluster, "h1", &carrier.at(PORT), Mode::Stream, &[]);
+        let other = receiver(&cluster, "h1", &carrier.at(PORT + 1), Mode::Stream, &[]);
+        let mut wait = senders(&cluster, carrier, PORT, 2..4, 0);
+        let mut go_on = senders(&cluster, carrier, PORT + 1, 4..6, 0);
+        wait.iter_mut().chain(&mut go_on).for_each(Waiting::go);
+        let whole = cluster.port("h1").buffer_bytes.expect("with a rate") * 3 / 4;
+        let is_shared = || [&stopped, &other].iter().all(|one| budget_of(&cluster, one) < whole * 3 / 4);
+        until("both have a part", is_shared);
+        let sharing = cluster.port("h1").drops;
+        if std::env::var_os("NO_STOP").is_none() { stopped.process.signal(Signal::STOP); }
+        let (before, began) = (cluster.port("h1").sent_bytes, Instant::now());
+        std::thread::sleep(SECOND);
+        let bytes = cluster.port("h1").sent_bytes - before;
+        let rate = bytes as f64 * 8.0 / 1e6 / began.elapsed().as_secs_f64();
+        println!("{carrier:?}: {rate:.0} Mbit/s beside a receiver that stops");
+        assert!(rate >= LEAST_MBIT_PER_S, "{rate:.0} Mbit/s");
+        if std::env::var_os("NO_STOP").is_none() { until("the other one has all of it", || budget_of(&cluster, &other) == whole);}
+        let standing = cluster.port("h1").drops;
+        stopped.process.signal(Signal::CONT);
+        std::thread::sleep(SECOND);
+        let going = cluster.port("h1").drops;
+        println!("DROPS {carrier:?} {sharing} {standing} {going}");
+        wait.iter_mut().chain(&mut go_on).for_each(Waiting::end);
+        wait.iter().chain(&go_on).for_each(|one| drop(one.result()));
+        assert_eq!(cluster.port("h1").drops, 0);
     }
 }
 
