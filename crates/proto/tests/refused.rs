@@ -57,7 +57,8 @@ impl Server {
         endpoint.listen(7000, Mode::Messages, 16).unwrap();
         let mut server = Server { endpoint, id: Id::default() };
         let cookie = server.takes(&bytes_of("SYN")).pop().expect("a COOKIE");
-        let opened = server.takes(&confirm(&cookie)).pop().expect("an OPENED");
+        let opened = server.takes(&confirm(&cookie)).swap_remove(0);
+        assert_eq!(opened[0], 0x14);
         server.id = Id(u32::from_be_bytes(opened[32..36].try_into().unwrap()));
         // Acknowledgments, and what was to be said of the opening.
         server.endpoint.handle_timeout(NOW.after(MS));
@@ -238,6 +239,93 @@ fn packets_that_lie_about_an_open_association_are_counted_and_change_nothing() {
     server.takes(&bytes);
     assert_eq!(server.endpoint.counters().payload_received_bytes, taken + most as u64);
     assert_eq!(server.state().associations[0].missing_packets, 16_383);
+}
+
+/// The golden SYN of another attempt.
+fn attempt(nonce: u64) -> Vec<u8> {
+    let mut syn = bytes_of("SYN");
+    syn[28..36].copy_from_slice(&nonce.to_be_bytes());
+    syn
+}
+
+#[test]
+fn no_more_answers_wait_for_the_link_than_have_a_place() {
+    const MOST: u64 = 1024;
+    let mut server = Server::new();
+    for nonce in 0..2 * MOST {
+        server.endpoint.handle_packet(NOW.after(MS), &path(nonce as usize), false, &attempt(nonce));
+    }
+    server.endpoint.finish_batch(NOW.after(MS));
+    assert_eq!(server.endpoint.counters().replies_suppressed, MOST);
+    assert_eq!(sent(&mut server.endpoint, NOW.after(MS)).len() as u64, MOST);
+    // Whoever asks again has a place.
+    assert_eq!(server.takes(&attempt(1)).len(), 1);
+}
+
+#[test]
+fn an_open_that_is_refused_when_too_many_refusals_wait_has_not_arrived() {
+    const MOST: u16 = 64;
+    let mut server = Server::new();
+    let mut open = server.golden("OPEN without early data");
+    // Nobody listens there.
+    open[28..30].copy_from_slice(&9u16.to_be_bytes());
+    let numbered = |place: u16| {
+        let mut bytes = open.clone();
+        bytes[8..12].copy_from_slice(&NEXT.wrapping_add(place.into()).to_be_bytes());
+        bytes[24..26].copy_from_slice(&(2 + 2 * place).to_be_bytes());
+        bytes
+    };
+    let now = NOW.after(MS);
+    for place in 0..2 * MOST {
+        server.endpoint.handle_packet(now, &path(0), false, &numbered(place));
+    }
+    let counters = server.endpoint.counters();
+    assert_eq!((counters.channels_refused, counters.dropped_memory), (MOST.into(), MOST.into()));
+    server.endpoint.finish_batch(now);
+    let aborts = |packets: &[Vec<u8>]| packets.iter().filter(|bytes| bytes[0] == 0x1A).count();
+    assert_eq!(aborts(&sent(&mut server.endpoint, now)), usize::from(MOST));
+    let answers: Vec<_> = (MOST..2 * MOST).flat_map(|place| server.takes(&numbered(place))).collect();
+    assert_eq!((aborts(&answers), server.endpoint.counters().dropped_memory), (MOST.into(), MOST.into()));
+    assert_eq!(server.endpoint.sizes(), (1, 1));
+}
+
+#[test]
+fn who_opens_more_than_there_are_places_for_spent_cookies_is_refused_until_they_are_old() {
+    const MOST: u64 = 65_536;
+    let mut server = Server::new();
+    // One is spent already. Each association is over before the next one begins.
+    let open = |server: &mut Server, nonce: u64, now: Time| {
+        let mut answer = |bytes: &[u8]| {
+            server.endpoint.handle_packet(now, &path(1), false, bytes);
+            server.endpoint.finish_batch(now);
+            // Behind it there may be credit for the channel.
+            sent(&mut server.endpoint, now).swap_remove(0)
+        };
+        let cookie = answer(&attempt(nonce));
+        let mut bytes = confirm(&cookie);
+        bytes[28..36].copy_from_slice(&nonce.to_be_bytes());
+        let opened = answer(&bytes);
+        if opened[0] == 0x14 {
+            let mut reset = bytes_of("RST");
+            reset[4..8].copy_from_slice(&opened[32..36]);
+            server.endpoint.handle_packet(now, &path(1), false, &reset);
+            // What came with it could still be read.
+            while let Ok(channel) = server.endpoint.accept(7000) {
+                server.endpoint.close(now, channel);
+            }
+        }
+        (opened[0], opened[32..34].to_vec())
+    };
+    let now = NOW.after(2 * MS);
+    for nonce in 1..MOST {
+        assert_eq!(open(&mut server, nonce, now).0, 0x14, "attempt {nonce}");
+    }
+    assert_eq!(server.endpoint.sizes().0, 1, "the first one");
+    let busy = u16::from(ErrorCode::Busy).to_be_bytes().to_vec();
+    assert_eq!(open(&mut server, MOST, now), (0x15, busy));
+    // They are good for three seconds, and remembered for a little longer.
+    assert_eq!(open(&mut server, MOST, now.after(3 * S)).0, 0x15);
+    assert_eq!(open(&mut server, MOST, now.after(3 * S + 10 * MS)).0, 0x14);
 }
 
 #[test]
