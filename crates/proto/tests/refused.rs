@@ -11,6 +11,8 @@ mod world;
 #[path = "../../wire/tests/wire/wrong.rs"]
 mod wrong;
 
+use std::sync::LazyLock;
+
 use ropeway_proto::{AssociationStatistics, Config, Counters, Endpoint, Malformed, Mode, Path, Time};
 use ropeway_wire::{CHANNEL_HEADER_BYTES, ErrorCode, Flags, Header, Id, Packet, Type};
 use vectors::bytes_of;
@@ -18,6 +20,11 @@ use world::{MS, S, path};
 use wrong::{Read, Wrong};
 
 const NOW: Time = Time::from_nanos(S);
+/// Golden packets that are needed often: they are looked for in the whole page.
+static SYN: LazyLock<Vec<u8>> = LazyLock::new(|| bytes_of("SYN"));
+static CONFIRM: LazyLock<Vec<u8>> = LazyLock::new(|| bytes_of("CONFIRM"));
+static RST: LazyLock<Vec<u8>> = LazyLock::new(|| bytes_of("RST"));
+
 /// The golden packets acknowledge everything below this.
 const FIRST_NUMBER: u64 = 0x42;
 /// Of the golden client, the number after its OPEN.
@@ -56,7 +63,7 @@ impl Server {
         let mut endpoint = Endpoint::new(config, 5, 1, [7; 32]);
         endpoint.listen(7000, Mode::Messages, 16).unwrap();
         let mut server = Server { endpoint, id: Id::default() };
-        let cookie = server.takes(&bytes_of("SYN")).pop().expect("a COOKIE");
+        let cookie = server.takes(&SYN).pop().expect("a COOKIE");
         let opened = server.takes(&confirm(&cookie)).swap_remove(0);
         assert_eq!(opened[0], 0x14);
         server.id = Id(u32::from_be_bytes(opened[32..36].try_into().unwrap()));
@@ -122,7 +129,7 @@ impl Server {
 
 /// The golden CONFIRM with the cookie of this COOKIE.
 fn confirm(cookie: &[u8]) -> Vec<u8> {
-    let mut confirm = bytes_of("CONFIRM");
+    let mut confirm = CONFIRM.clone();
     confirm[56..76].copy_from_slice(&cookie[36..56]);
     confirm
 }
@@ -156,7 +163,7 @@ fn every_mistake_moves_the_counter_of_its_reason_and_nothing_else() {
         server.adapt(&mut bytes);
         if bytes.first() == Some(&0x13) && bytes.len() >= 76 {
             // One that nobody has spent.
-            let mut syn = bytes_of("SYN");
+            let mut syn = SYN.clone();
             syn[28] ^= 1;
             bytes[28] ^= 1;
             let cookie = server.takes(&syn).pop().expect("a COOKIE");
@@ -208,7 +215,7 @@ fn packets_that_lie_about_an_open_association_are_counted_and_change_nothing() {
     let data = server.golden("DATA, a whole message");
     server.drops(&path(9), &data, "another path", |counters| counters.dropped_foreign_path += 1);
 
-    let mut reset = bytes_of("RST");
+    let mut reset = RST.clone();
     reset[4..8].copy_from_slice(&server.id.0.to_be_bytes());
     reset[24] ^= 1;
     server.drops(&path(0), &reset, "another token", |counters| counters.dropped_reset += 1);
@@ -243,7 +250,7 @@ fn packets_that_lie_about_an_open_association_are_counted_and_change_nothing() {
 
 /// The golden SYN of another attempt.
 fn attempt(nonce: u64) -> Vec<u8> {
-    let mut syn = bytes_of("SYN");
+    let mut syn = SYN.clone();
     syn[28..36].copy_from_slice(&nonce.to_be_bytes());
     syn
 }
@@ -306,7 +313,7 @@ fn who_opens_more_than_there_are_places_for_spent_cookies_is_refused_until_they_
         bytes[28..36].copy_from_slice(&nonce.to_be_bytes());
         let opened = answer(&bytes);
         if opened[0] == 0x14 {
-            let mut reset = bytes_of("RST");
+            let mut reset = RST.clone();
             reset[4..8].copy_from_slice(&opened[32..36]);
             server.endpoint.handle_packet(now, &path(1), false, &reset);
             // What came with it could still be read.
