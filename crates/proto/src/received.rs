@@ -108,6 +108,16 @@ impl Received {
         true
     }
 
+    /// Whether `number` has arrived.
+    pub fn has(&self, number: u64) -> bool {
+        if number.wrapping_sub(self.next) as i64 >= 0 {
+            return false;
+        }
+        // What lies below the base has no slot.
+        let slot = self.slots.get(number.wrapping_sub(self.base) as usize);
+        slot.is_none_or(|slot| !matches!(slot.state, State::Missing { .. }))
+    }
+
     /// Everything below `number` has arrived, and nothing else.
     pub fn is_next(&self, number: u64) -> bool {
         number == self.next && self.slots.is_empty()

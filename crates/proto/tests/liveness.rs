@@ -39,6 +39,43 @@ fn an_idle_client_sends_a_pin_every_60_seconds_and_stays_connected() {
 }
 
 #[test]
+fn a_lost_pin_is_followed_by_a_state_a_quarter_of_a_minute_later() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    pass(&mut world, S);
+    // What the client sends, and the first PIN is lost.
+    let said = Rc::new(RefCell::new(Vec::new()));
+    let (out, mut pins) = (Rc::clone(&said), 0);
+    world.filter = Some(Box::new(move |now, from, _, bytes| {
+        if from == 0 {
+            out.borrow_mut().push((now, bytes[0]));
+            pins += u32::from(bytes[0] == 0x1D);
+        }
+        from != 0 || bytes[0] != 0x1D || pins > 1
+    }));
+    pass(&mut world, 200 * S);
+    let said = said.borrow();
+    let kinds: Vec<u8> = said.iter().map(|&(_, kind)| kind).collect();
+    assert_eq!(kinds, [0x1D, 0x1C, 0x1D, 0x1D], "{said:?}");
+    // The STATE is answered, and from then on it is as before.
+    let apart: Vec<u64> = said.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+    assert_eq!(apart, [15 * S, 60 * S + 40 * US, 60 * S + 40 * US]);
+    assert_eq!((failure(&mut world, 0, client), failure(&mut world, 1, server)), (None, None));
+}
+
+#[test]
+fn an_idle_hour_ends_nothing_on_a_network_that_loses_a_fifth() {
+    for seed in 0..20 {
+        let mut world = World::new(2, Net::default(), &Config::default(), seed);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        world.net.loss_ppm = 200_000;
+        pass(&mut world, 3600 * S);
+        assert_eq!((failure(&mut world, 0, client), failure(&mut world, 1, server)), (None, None), "seed {seed}");
+        stream(&mut world, (1, server), (0, client), 10_000, S);
+    }
+}
+
+#[test]
 fn a_server_that_hears_nothing_for_300_seconds_frees_the_association() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (_, server) = pair(&mut world, Mode::Stream);

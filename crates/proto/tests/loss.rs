@@ -6,14 +6,19 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use ropeway_proto::{Config, Mode};
+use ropeway_wire::{Packet, Type};
 use world::*;
 
 /// Packet types as they stand in the first byte.
 const DATA: [u8; 2] = [0x17, 0x10];
 const STATE: u8 = 0x1C;
+/// The flag of the last packet of a busy period.
+const TXF: u8 = 0x02;
 
 /// A round trip of the default network: nothing queues.
 const RTT: u64 = 40 * US;
+/// Bits per second of a port, where there is one.
+const LINE: u64 = 1_000_000_000;
 
 fn is_data(bytes: &[u8]) -> bool {
     DATA.contains(&bytes[0])
@@ -147,12 +152,84 @@ fn the_last_packet_of_a_burst_is_asked_for_when_the_request_timer_runs_out() {
     stream(&mut world, (0, client), (1, server), 1_000_000, S);
     // 200 packets, of which most have the short header.
     let lost = lose(&mut world, &[199]);
-    let taken = stream(&mut world, (0, client), (1, server), 290_000, S);
+    stream(&mut world, (0, client), (1, server), 290_000, S);
     let after = world.now - lost.borrow()[0];
-    // The timer is at its least here: srtt + 4 var + drain of what is outstanding is less than that.
-    let most = config.request_min_ns + 2 * RTT;
-    assert!(after <= most, "{after} ns after the loss, {taken} in all; promised {most}");
+    // The timer is at its least here: smoothed + 4 x variation + what is granted at the rate of arrival is less. It runs from the arrival of the packet before.
+    assert_eq!(after, RTT / 2 + config.request_min_ns + RTT);
     assert!(world.hosts[0].counters().states_sent == 0, "the receiver asked, not the sender");
+}
+
+#[test]
+fn the_last_packet_of_a_burst_is_asked_for_after_twice_the_time_when_its_repetition_is_lost() {
+    let config = Config::default();
+    for again in [1, 2] {
+        let mut world = World::new(2, Net::default(), &config, 1);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        stream(&mut world, (0, client), (1, server), 1_000_000, S);
+        let (mut seen, mut repeated, lost) = (0, 0, Rc::new(RefCell::new(Vec::new())));
+        let out = Rc::clone(&lost);
+        world.filter = Some(Box::new(move |now, from, _, bytes| {
+            if from != 0 || !is_data(bytes) {
+                return true;
+            }
+            let is_repetition = bytes[1] & 0x20 != 0;
+            seen += u32::from(!is_repetition);
+            repeated += u32::from(is_repetition);
+            let is_lost = if is_repetition { repeated <= again } else { seen == 200 };
+            if is_lost {
+                out.borrow_mut().push(now);
+            }
+            !is_lost
+        }));
+        stream(&mut world, (0, client), (1, server), 290_000, S);
+        let lost = lost.borrow();
+        assert_eq!(lost.len(), 1 + again as usize);
+        // Each time is twice the one before, and counted from when the timer ran out; the packet before it was lost in the same moment as the first.
+        let asked: Vec<u64> = lost[1..].iter().map(|at| at - lost[0]).collect();
+        let times = |doublings: u32| config.request_min_ns * ((2 << doublings) - 1);
+        let expected: Vec<u64> = (0..again).map(|doublings| RTT / 2 + times(doublings) + RTT / 2).collect();
+        assert_eq!(asked, expected);
+        assert_eq!(world.now - lost[0], RTT / 2 + times(again) + RTT);
+    }
+}
+
+#[test]
+fn far_away_the_request_timer_counts_the_round_trip_and_what_is_granted() {
+    // All of it is handed over at once and has credit, so that there is one busy period, and one last packet.
+    let config = Config { send_buffer_bytes: 32 << 20, receive_buffer_bytes: 32 << 20, ..Config::default() };
+    let mut world = World::new(2, Net { delay_ns: 2 * MS, rate: LINE, ..Net::default() }, &config, 1);
+    let (client, _) = pair(&mut world, Mode::Stream);
+    let told_at = Rc::new(RefCell::new(Vec::new()));
+    let out = Rc::clone(&told_at);
+    world.filter = Some(Box::new(move |now, from, _, bytes| {
+        if from == 1 && Packet::parse(bytes).unwrap().header.kind == Type::Control {
+            out.borrow_mut().push(now);
+        }
+        !(from == 0 && is_data(bytes) && bytes[1] & TXF != 0)
+    }));
+    let (now, total) = (world.time(), 20_000_000);
+    assert_eq!(world.hosts[0].send(now, client, &vec![7; total]), Ok(total));
+    world.hosts[0].flush(client);
+    // What the receiver knows when the packet before the last one has arrived.
+    let (mut known, mut packets) = ((0, 0, 0), 0);
+    let end = world.now + S;
+    world.run(end, |world| {
+        let it = world.hosts[1].association_statistics(world.time()).next().unwrap();
+        if it.counters.packets_received > packets {
+            packets = it.counters.packets_received;
+            known = (world.now, it.round_trip_ns + 4 * it.variation_ns, world.hosts[1].gate().charged_bytes());
+        }
+        it.counters.requests_sent > 0
+    });
+    let (arrived_at, patience_ns, charged_bytes) = known;
+    let told_at = told_at.borrow();
+    // The grant was told again by the acknowledgment, and the sender had that long to use it. The last word is the request.
+    let [.., granted_at, asked_at] = told_at[..] else { panic!("{told_at:?}") };
+    let drain_ns = asked_at - granted_at - patience_ns;
+    let expected = charged_bytes as f64 * 8e9 / (LINE as f64 * PAYLOAD_BYTES / 1518.0);
+    println!("{known:?}, told again at {granted_at}, asked at {asked_at}: {drain_ns} of {expected}");
+    assert!(patience_ns > 4 * MS && drain_ns > 10 * US && arrived_at < granted_at);
+    assert!((drain_ns as f64 / expected - 1.0).abs() < 0.01, "{drain_ns} of {expected}");
 }
 
 #[test]

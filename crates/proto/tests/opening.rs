@@ -2,6 +2,9 @@
 
 mod world;
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use ropeway_proto::{AcceptError, ChannelId, Config, ErrorCode, Mode, RecvError, SendError};
 use world::*;
 
@@ -69,6 +72,33 @@ fn any_packet_of_the_opening_may_be_lost() {
             assert_eq!(world.hosts[1].accept(7), Err(AcceptError::WouldBlock), "{name}: one channel, not two");
             stream(&mut world, (0, client), (1, server), 10_000, S);
         }
+    }
+}
+
+#[test]
+fn what_opens_says_nothing_of_the_moment_and_is_repeated_byte_for_byte() {
+    let mut world = listening(Net::default(), 1);
+    let (seen, mut opened) = (Rc::new(RefCell::new(Vec::new())), 0);
+    let out = Rc::clone(&seen);
+    world.filter = Some(Box::new(move |_, _, _, bytes| {
+        out.borrow_mut().push(bytes.to_vec());
+        opened += u32::from(bytes[0] == 0x14);
+        // Two OPENED are lost.
+        bytes[0] != 0x14 || opened > 2
+    }));
+    let client = try_connect(&mut world, 0, 1, 7).unwrap();
+    wait_for(&mut world, S, "open", |world| is_open(world, 0, client));
+    let of = |kind: u8| seen.borrow().iter().filter(|bytes| bytes[0] == kind).cloned().collect::<Vec<_>>();
+    let (syn, cookie, confirm) = (of(0x11), of(0x12), of(0x13));
+    assert_eq!((syn.len(), cookie.len(), confirm.len()), (1, 1, 3));
+    assert!(confirm.iter().all(|bytes| *bytes == confirm[0]));
+    for bytes in [&syn[0], &cookie[0], &confirm[0]] {
+        // Flags, and the fields from number to echo.
+        assert_eq!((bytes[1], &bytes[8..24]), (0, &[0; 16][..]), "type {}", bytes[0] & 0x0F);
+    }
+    for bytes in [&syn[0], &cookie[0]] {
+        assert_eq!(bytes.len(), 1472);
+        assert!(bytes[60..].iter().all(|&byte| byte == 0), "padded with zeros");
     }
 }
 

@@ -80,6 +80,47 @@ fn ten_thousand_channels_of_one_association() {
     assert_eq!(world.hosts[0].sizes(), (1, 0));
 }
 
+/// Numbers have 16 bits, and of the client's every second one: they go round twice, past those that stay taken.
+#[test]
+fn channel_numbers_go_round_past_those_that_stay_open() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    world.hosts[1].listen(7, Mode::Stream, 1000).unwrap();
+    let (mut staying, mut opened) = (Vec::new(), 0);
+    while opened < 70_000 {
+        let clients: Vec<_> = (0..500).map(|_| try_connect(&mut world, 0, 1, 7).unwrap()).collect();
+        let mut servers = Vec::new();
+        wait_for(&mut world, S, "all are accepted", |world| {
+            while let Ok(id) = world.hosts[1].accept(7) {
+                servers.push(id);
+            }
+            servers.len() == clients.len()
+        });
+        let mut ends: Vec<_> = clients.into_iter().zip(servers).collect();
+        if opened % 10_000 == 0 {
+            staying.extend(ends.pop());
+        }
+        opened += 500;
+        for (client, server) in ends {
+            let now = world.time();
+            world.hosts[0].close(now, client);
+            world.hosts[1].close(now, server);
+        }
+        wait_for(&mut world, S, "they are gone", |world| {
+            world.hosts.iter().all(|host| host.sizes() == (1, staying.len()))
+        });
+    }
+    assert_eq!(staying.len(), 7);
+    for &(client, server) in &staying {
+        stream(&mut world, (0, client), (1, server), 10_000, S);
+        stream(&mut world, (1, server), (0, client), 10_000, S);
+    }
+    let counters = [0, 1].map(|host| world.hosts[host].counters());
+    assert_eq!(counters.map(|it| (it.violations, it.channels_refused)), [(0, 0); 2]);
+    assert_eq!((counters[0].channels_opened, counters[1].channels_accepted), (70_000, 70_000));
+    let ends = staying.into_iter().flat_map(|(client, server)| [(0, client), (1, server)]);
+    close_all_channels(&mut world, &ends.collect::<Vec<_>>());
+}
+
 #[test]
 fn ten_thousand_associations_and_what_an_idle_one_costs() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);

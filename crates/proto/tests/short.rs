@@ -6,9 +6,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use ropeway_proto::config::GateMode;
-use ropeway_proto::{Config, Mode};
+use ropeway_proto::{Config, Mode, Route};
 use ropeway_wire::{Malformed, Packet, Type};
-use world::{Flow, MS, Net, S, US, World, carry, endpoint, open, pair, pass, stream, wait_for};
+use world::{Flow, MS, Net, Plane, S, US, World, alias, carry, endpoint, open, pair, pass, stream, wait_for};
 
 /// A packet, and who sent it.
 type Seen = (usize, Vec<u8>);
@@ -253,4 +253,86 @@ fn hosts_with_document_2_s_gate_fall_silent_when_nothing_is_to_be_said() {
     let packets = world.packets;
     pass(&mut world, 500 * MS);
     assert!(world.packets - packets <= 2, "{}", world.packets - packets);
+}
+
+/// The first packet with a short header that host 0 sent.
+fn first_short(seen: &[Seen]) -> Vec<u8> {
+    let is_short = |(from, bytes): &&Seen| *from == 0 && Packet::parse(bytes).unwrap().header.is_short;
+    seen.iter().find(is_short).expect("a short header").1.clone()
+}
+
+/// Host 1 takes a packet as if it came from host 0.
+fn takes(world: &mut World, over: u64, congested: bool, bytes: &[u8]) {
+    let now = world.time();
+    world.hosts[1].handle_packet(now, &alias(0, over), congested, bytes);
+    world.hosts[1].finish_batch(now);
+}
+
+#[test]
+fn a_repeated_short_header_is_no_sign_of_life_even_above_a_gap() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    stream(&mut world, (0, client), (1, server), 100_000, S);
+    // One is lost for good, and its successors have arrived: then nothing comes any more.
+    let (seen, mut count) = (Rc::new(RefCell::new(Vec::new())), 0);
+    let out = Rc::clone(&seen);
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        let is_data = from == 0 && Packet::parse(bytes).unwrap().header.kind == Type::Data;
+        count += u32::from(is_data);
+        let passes = is_data && (2..=10).contains(&count);
+        if passes {
+            out.borrow_mut().push((from, bytes.to_vec()));
+        }
+        passes
+    }));
+    let now = world.time();
+    world.hosts[0].send(now, client, &[7; 20_000]).unwrap();
+    pass(&mut world, MS);
+    let short = first_short(&seen.borrow());
+    let missing =
+        |world: &World| world.hosts[1].association_statistics(world.time()).next().map(|it| it.missing_packets);
+    assert_eq!(missing(&world), Some(1));
+    let now = world.time();
+    world.hosts[1].send(now, server, b"is anybody there?").unwrap();
+    world.hosts[1].flush(server);
+    let begin = world.now;
+    let before = world.hosts[1].counters().dropped_duplicate;
+    while world.hosts[1].readiness(server).unwrap().failed.is_none() {
+        assert!(world.now < begin + 11 * S, "not given up");
+        takes(&mut world, 0, false, &short);
+        pass(&mut world, 100 * MS);
+    }
+    let repetitions = world.hosts[1].counters().dropped_duplicate - before;
+    assert!((99..=102).contains(&repetitions), "{repetitions}");
+}
+
+#[test]
+fn a_repeated_short_header_recovers_no_path_and_its_mark_cuts_nothing() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    world.planes.extend((0..2).map(|number| (number, Plane::default())));
+    world.hosts[1].listen(7, Mode::Stream, 16).unwrap();
+    let routes = [0, 1].map(|number| Route::new(alias(1, number), world.hosts[0].config()));
+    let now = world.time();
+    let client = world.hosts[0].connect_over(now, &routes, false, 7, Mode::Stream).unwrap();
+    wait_for(&mut world, S, "open", |world| world.hosts[0].readiness(client).unwrap().opened);
+    let server = world.hosts[1].accept(7).unwrap();
+    pass(&mut world, 10 * MS);
+    let seen = watch(&mut world);
+    stream(&mut world, (0, client), (1, server), 100_000, S);
+    let short = first_short(&seen.borrow());
+    world.planes.get_mut(&0).unwrap().is_cut = true;
+    stream(&mut world, (1, server), (0, client), 100_000, S);
+    let good = |world: &World| world.hosts[1].association_statistics(world.time()).next().unwrap().good_paths;
+    let before = world.hosts[1].counters();
+    assert_eq!((good(&world), before.paths_suspected), (1, 1));
+    takes(&mut world, 0, true, &short);
+    let after = world.hosts[1].counters();
+    assert_eq!((good(&world), after.paths_recovered, after.gate.cuts), (1, 0, before.gate.cuts));
+    assert_eq!(after.dropped_duplicate, before.dropped_duplicate + 1);
+    // A new one over that path, and with that mark, does both.
+    world.planes.get_mut(&0).unwrap().is_cut = false;
+    world.planes.get_mut(&0).unwrap().marks = true;
+    pass(&mut world, S);
+    stream(&mut world, (0, client), (1, server), 10_000, S);
+    assert_eq!((good(&world), world.hosts[1].counters().paths_recovered), (2, 1));
 }

@@ -32,6 +32,24 @@ fn one_stream_fills_a_gigabit_port_without_a_drop() {
 }
 
 #[test]
+fn a_steady_transfer_does_not_ask_the_allocator() {
+    let net = Net { rate: 1_000_000_000, ..Net::default() };
+    let mut world = World::new(2, net, &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let counted = |world: &World| {
+        let counters = world.hosts.iter().map(|host| host.counters());
+        counters.fold((0, 0), |sum, it| (sum.0 + it.buffers_taken, sum.1 + it.buffers_allocated))
+    };
+    stream(&mut world, (0, client), (1, server), 20_000_000, 10 * S);
+    let before = counted(&world);
+    stream(&mut world, (0, client), (1, server), 20_000_000, 10 * S);
+    let after = counted(&world);
+    let (taken, allocated) = (after.0 - before.0, after.1 - before.1);
+    assert!(taken > 13_000, "{taken}: at least one for each packet");
+    assert!(allocated * 1000 < taken, "{allocated} of {taken}");
+}
+
+#[test]
 fn streams_arrive_over_bad_networks() {
     for seed in 0..20 {
         let net = Net {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use ropeway_wire::{Content, Extent, Flags, MESSAGE_LENGTH_BYTES, Mode};
+use ropeway_wire::{Content, Extent, Flags, MESSAGE_LENGTH_BYTES, Malformed, Mode};
 
 use crate::pool::{Buffer, Pool, RECORD_PREFIX_BYTES};
 
@@ -13,6 +13,8 @@ pub enum Refused {
     NoMemory,
     /// It breaks a rule: more than the credit, or parts of messages that do not follow each other.
     Violation,
+    /// It holds no messages at all.
+    Malformed(Malformed),
     /// It begins a message longer than this end takes.
     TooLong,
 }
@@ -318,7 +320,7 @@ impl Incoming {
 
     /// What a payload of a message channel does to the message at hand.
     fn step(&self, flags: Flags, payload: &[u8], longest: u64) -> Result<Step, Refused> {
-        let content = Content::parse(flags, payload).map_err(|_| Refused::Violation)?;
+        let content = Content::parse(flags, payload).map_err(Refused::Malformed)?;
         let between = self.unfinished_bytes == 0;
         match content {
             Content::Whole(_) if between => Ok(Step { messages: 1, ..Step::default() }),

@@ -248,6 +248,10 @@ impl Endpoint {
                 self.counters.violations += 1;
                 self.abort_channel(at, ErrorCode::Protocol);
             }
+            Refused::Malformed(malformed) => {
+                self.counters.dropped_malformed[malformed.index()] += 1;
+                self.refuse_payload(at, Refused::Violation);
+            }
             Refused::TooLong => self.abort_channel(at, ErrorCode::TooLong),
             // Its number was taken, so it cannot come again: memory was looked at before, and this is the last buffer gone meanwhile.
             Refused::NoMemory => {

@@ -127,20 +127,28 @@ impl Endpoint {
         if is_wrong {
             return Err(Malformed::PayloadLength);
         }
-        // A payload is checked as a whole before anything in the packet counts.
+        // A payload is checked before anything in the packet counts; what DATA and OPEN carry is judged by their channel (docs/protocol.md 2).
         let blocks = match header.kind {
             Type::Control | Type::State => Some(Blocks::parse(packet.payload)?),
             Type::Open => OpenFields::parse(packet.payload).map(|_| None)?,
             Type::Fin => FinFields::parse(packet.payload).map(|_| None)?,
             Type::Abort => AbortFields::parse(packet.payload).map(|_| None)?,
+            Type::Pin if !packet.payload.is_empty() => return Err(Malformed::PayloadLength),
             _ => None,
         };
         let Some(number) = self.take_header(now, index, header) else {
             self.counters.dropped_window += 1;
             return Ok(());
         };
-        self.associations[index as usize].counters.packets_received += 1;
-        if self.associations[index as usize].routes.is_some() {
+        let association = &mut self.associations[index as usize];
+        association.counters.packets_received += 1;
+        if header.is_short && association.received.has(number) {
+            // No sign of life, of the peer or of a path: anybody could have made it up.
+            self.note_repetition(index);
+            self.touch(index);
+            return Ok(());
+        }
+        if association.routes.is_some() {
             self.note_path(now, index, header, number);
         }
         if congested {
@@ -181,8 +189,7 @@ impl Endpoint {
                 if beyond >= SHORT_AHEAD_PACKETS || behind > WINDOW_PACKETS as i64 {
                     return None;
                 }
-                if behind > 0 {
-                    // A repetition, and no sign of life: anybody could have made it up.
+                if association.received.has(number) {
                     return Some(number);
                 }
                 if is_newest {
@@ -320,12 +327,7 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         let highest_before = association.received.next();
         let arrival = association.received.arrive(number, now);
-        let Arrival::New { late_by_ns, requested } = arrival else {
-            association.ack_due = true;
-            association.counters.duplicates += 1;
-            self.counters.dropped_duplicate += 1;
-            return;
-        };
+        let Arrival::New { late_by_ns, requested } = arrival else { return self.note_repetition(index) };
         association.arrived_unreported += 1;
         association.arrived_at = now;
         association.request_doublings = 0;
@@ -366,6 +368,14 @@ impl Endpoint {
         if is_full {
             self.begin_run(now, index, number, header);
         }
+    }
+
+    /// A number has come again: it is acknowledged at once.
+    fn note_repetition(&mut self, index: u32) {
+        let association = &mut self.associations[index as usize];
+        association.ack_due = true;
+        association.counters.duplicates += 1;
+        self.counters.dropped_duplicate += 1;
     }
 
     /// Whether a packet can be kept, or refused, if it is taken now.

@@ -56,10 +56,10 @@ impl Endpoint {
     }
 
     /// Sends CONFIRM, the same however often: a second first message would be a second session, and one of them nobody's.
-    pub(super) fn send_keyed_confirm(&mut self, now: Time, index: u32, syn: &SynFields, cookie: Cookie) {
+    pub(super) fn send_keyed_confirm(&mut self, index: u32, syn: &SynFields, cookie: Cookie) {
         let association = &self.associations[index as usize];
         if association.attempt().is_some_and(|attempt| attempt.handshake.is_none()) {
-            let handshake = self.make_confirm(now, index, syn, cookie);
+            let handshake = self.make_confirm(index, syn, cookie);
             if let Some(attempt) = self.associations[index as usize].attempt_mut() {
                 attempt.handshake = handshake;
             }
@@ -71,7 +71,7 @@ impl Endpoint {
         self.reply_bytes(&path, bytes);
     }
 
-    fn make_confirm(&mut self, now: Time, index: u32, syn: &SynFields, cookie: Cookie) -> Option<Handshake> {
+    fn make_confirm(&mut self, index: u32, syn: &SynFields, cookie: Cookie) -> Option<Handshake> {
         let keys = self.keys.clone()?;
         let random = self.random.bytes();
         let parameters = self.parameters(index);
@@ -82,11 +82,7 @@ impl Endpoint {
         inside[Parameters::BYTES..].copy_from_slice(open);
         let syn = SynFields { packet_size: association.packet_bytes as u16, ..*syn };
         let length = ConfirmFields::BYTES + CONFIRM_OVERHEAD_BYTES + inside.len();
-        let header = Header {
-            length: length as u16,
-            time: now.ticks(),
-            ..Header::new(Type::Confirm, Id::any(syn.destination_port))
-        };
+        let header = Header { length: length as u16, ..Header::new(Type::Confirm, Id::any(syn.destination_port)) };
         let fields = ConfirmFields { syn, cookie, parameters: Parameters::default(), rest: &[] };
         let mut confirm = vec![0; BASE_HEADER_BYTES + length].into_boxed_slice();
         let (prologue, message) = confirm.split_at_mut(PROLOGUE_BYTES);

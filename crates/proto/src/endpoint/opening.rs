@@ -2,7 +2,7 @@
 
 use ropeway_wire::{
     ConfirmFields, Cookie, CookieFields, ErrorCode, FEATURE_KEYED, Flags, Header, Id, Malformed, OpenFields,
-    OpenedFields, Packet, Parameters, RefusedFields, SynFields, Type, VERSION, VersionFields,
+    OpenedFields, Packet, Parameters, RedirectFields, RefusedFields, SynFields, Type, VERSION, VersionFields,
 };
 
 use super::cookies::COOKIE_NS;
@@ -31,8 +31,11 @@ impl Endpoint {
                 // We speak one version only, so whatever the peer lists is not enough.
                 self.handle_refused(now, path, id, fields.nonce, ErrorCode::Version);
             }
-            // Only an engine that hosts others sends it; this one keeps to the address its user gave.
-            _ => self.counters.dropped_unasked += 1,
+            // Only an engine that hosts others sends REDIRECT; this one keeps to the address its user gave.
+            _ => {
+                RedirectFields::parse(packet.payload)?;
+                self.counters.dropped_unasked += 1;
+            }
         }
         Ok(())
     }
@@ -81,11 +84,8 @@ impl Endpoint {
         }
         let cookie = self.cookie(now, path, &SynFields { packet_size: size as u16, ..*syn });
         let fields = CookieFields { nonce: syn.nonce, packet_size: size as u16, cookie };
-        let header = Header {
-            length: (size - ropeway_wire::BASE_HEADER_BYTES) as u16,
-            time: now.ticks(),
-            ..Header::new(Type::Cookie, syn.source)
-        };
+        let header =
+            Header { length: (size - ropeway_wire::BASE_HEADER_BYTES) as u16, ..Header::new(Type::Cookie, syn.source) };
         self.reply_with(path, |out| {
             let out = out.get_mut(..size)?;
             out.fill(0);
@@ -189,16 +189,16 @@ impl Endpoint {
             features: if self.keys.is_some() { FEATURE_KEYED } else { 0 },
         };
         match cookie {
-            None => self.send_syn(&path, &syn, now),
-            Some((cookie, _)) => self.send_confirm(now, index, &syn, cookie),
+            None => self.send_syn(&path, &syn),
+            Some((cookie, _)) => self.send_confirm(index, &syn, cookie),
         }
         true
     }
 
-    fn send_syn(&mut self, path: &Path, syn: &SynFields, now: Time) {
+    fn send_syn(&mut self, path: &Path, syn: &SynFields) {
         let size = usize::from(syn.packet_size);
         let length = (size - ropeway_wire::BASE_HEADER_BYTES) as u16;
-        let header = Header { length, time: now.ticks(), ..Header::new(Type::Syn, Id::any(syn.destination_port)) };
+        let header = Header { length, ..Header::new(Type::Syn, Id::any(syn.destination_port)) };
         self.reply_with(path, |out| {
             let out = out.get_mut(..size)?;
             let at = header.write(out).ok()?;
@@ -219,10 +219,10 @@ impl Endpoint {
         }
     }
 
-    fn send_confirm(&mut self, now: Time, index: u32, syn: &SynFields, cookie: Cookie) {
+    fn send_confirm(&mut self, index: u32, syn: &SynFields, cookie: Cookie) {
         self.number_first_open(index);
         if self.keys.is_some() {
-            return self.send_keyed_confirm(now, index, syn, cookie);
+            return self.send_keyed_confirm(index, syn, cookie);
         }
         let parameters = self.parameters(index);
         let association = &self.associations[index as usize];
@@ -233,11 +233,7 @@ impl Endpoint {
         let fields = ConfirmFields { syn, cookie, parameters, rest: &rest };
         self.reply_with(&path, |out| {
             let length = fields.write(out.get_mut(ropeway_wire::BASE_HEADER_BYTES..)?).ok()?;
-            let header = Header {
-                length: length as u16,
-                time: now.ticks(),
-                ..Header::new(Type::Confirm, Id::any(syn.destination_port))
-            };
+            let header = Header { length: length as u16, ..Header::new(Type::Confirm, Id::any(syn.destination_port)) };
             Some(header.write(out).ok()? + length)
         });
     }
@@ -452,7 +448,8 @@ impl Endpoint {
             return Ok(());
         };
         let parameters = if self.keys.is_none() {
-            Parameters::parse(fields.rest)?.0
+            let (parameters, []) = Parameters::parse(fields.rest)? else { return Err(Malformed::PayloadLength) };
+            parameters
         } else {
             match self.read_answer(now, index, packet, fields) {
                 Some(Answer::Opened(parameters)) => parameters,

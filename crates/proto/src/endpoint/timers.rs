@@ -24,6 +24,8 @@ const RIDE_PACKETS: u16 = 4;
 const RIDE_DELAY: u64 = 40;
 /// Stands in the list of timers for the pools of packet memory; there are fewer associations.
 const POOLS: u32 = u32::MAX;
+/// A PIN without an answer is followed by a STATE after this part of the usual time, and that by others: enough of them before the idle limit for a network that loses much.
+const UNANSWERED_PIN_SHARE: u64 = 4;
 /// An association without channels is kept for so long after its last packet: the next channel then opens without a round trip.
 const UNUSED_NS: u64 = 60_000_000_000;
 
@@ -182,12 +184,20 @@ impl Endpoint {
     fn idle_due_at(&self, association: &Association) -> Time {
         let mut due = association.heard_at.max(self.awake_at).after(self.config.idle_limit_ns);
         if association.is_opener {
-            due = due.min(association.heard_at.max(association.pin_at).after(self.config.keep_alive_ns));
+            due = due.min(self.pin_due_at(association));
         }
         if association.channels.is_empty() && !association.has_undelivered() {
             due = due.min(association.heard_at.max(association.new_at).after(UNUSED_NS));
         }
         due
+    }
+
+    /// When the opener asks a peer that says nothing whether it is there.
+    fn pin_due_at(&self, association: &Association) -> Time {
+        match association.pin_at > association.heard_at {
+            true => association.pin_at.after(self.config.keep_alive_ns / UNANSWERED_PIN_SHARE),
+            false => association.heard_at.after(self.config.keep_alive_ns),
+        }
     }
 
     /// `false`: the association is gone.
@@ -258,9 +268,10 @@ impl Endpoint {
             association.counters.leases_expired += 1;
             self.touch(index);
         }
+        let association = &self.associations[index as usize];
+        let is_pin_due = association.is_opener && self.pin_due_at(association) <= now;
         let association = &mut self.associations[index as usize];
-        if association.is_opener && now.since(association.heard_at.max(association.pin_at)) >= self.config.keep_alive_ns
-        {
+        if is_pin_due {
             // A PIN is too short for a reset to answer it; the second in vain is a STATE.
             if association.pin_at > association.heard_at {
                 association.state_due = true;

@@ -40,7 +40,6 @@ fn incast(carrier: Carrier, senders: usize) {
         (2..senders + 2).map(one).collect()
     };
     // They share the port: all of them together have what the slowest has, as often as there are senders.
-    // They share the port: all of them together have what the slowest has, as often as there are senders.
     let finish = |all: &[Waiting]| -> f64 {
         let rate = |one: &Waiting| one.result()["mbit_per_s"].as_f64().expect("a rate");
         all.iter().map(rate).fold(f64::INFINITY, f64::min) * senders as f64

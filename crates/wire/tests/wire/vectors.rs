@@ -140,14 +140,10 @@ fn opening() -> Vec<Vector> {
             back(Type::Cookie),
             Payload::Cookie(CookieFields { nonce: NONCE, packet_size: 256, cookie: COOKIE }),
         ),
-        packet(
-            "CONFIRM",
-            Header { flags: Flags::TXS | Flags::TXF, number: 0xFFFF_FFFE, time: 0x1200, ..again },
-            confirm(0, Opening::Plain(early), parameters(CLIENT, CLIENT_TOKEN)),
-        ),
+        packet("CONFIRM", again, confirm(0, Opening::Plain(early), parameters(CLIENT, CLIENT_TOKEN))),
         packet(
             "CONFIRM with a key",
-            Header { time: 0x1200, ..again },
+            again,
             confirm(FEATURE_KEYED, Opening::Noise(b"noise-e-es".to_vec()), Parameters::default()),
         ),
         packet(
@@ -225,13 +221,16 @@ fn rest() -> Vec<Vector> {
         packet("PIN", to_client(Type::Pin), Payload::Pin),
         packet("RST", Header::new(Type::Rst, SERVER), Payload::Rst { token: CLIENT_TOKEN, code: ErrorCode::Unknown }),
         packet("JOIN", Header::new(Type::Join, SERVER), Payload::Join(join(JoinStep::Ask, false))),
+        packet("JOIN, the cookie", Header::new(Type::Join, CLIENT), Payload::Join(join(JoinStep::Cookie, true))),
         packet("JOIN, the cookie back", Header::new(Type::Join, SERVER), Payload::Join(join(JoinStep::Prove, true))),
+        packet("JOIN, done", Header::new(Type::Join, CLIENT), Payload::Join(join(JoinStep::Done, true))),
     ]
 }
 
 fn join(step: JoinStep, bonded: bool) -> JoinFields {
     let cookie = if step == JoinStep::Ask { Cookie([0; 20]) } else { COOKIE };
-    let proof = *b"proof-for-server";
+    let is_answer = matches!(step, JoinStep::Cookie | JoinStep::Done);
+    let proof = if is_answer { *b"proof-for-client" } else { *b"proof-for-server" };
     JoinFields { step, bonded, packet_size: 256, nonce: NONCE, cookie, proof }
 }
 

@@ -1,0 +1,360 @@
+//! What an endpoint without a key does not take: every mistake of the golden vectors, and packets that lie, each move the counter of their reason and nothing else
+//! (docs/protocol.md 2, 8).
+
+#[path = "../../wire/tests/wire/owned.rs"]
+#[allow(dead_code, reason = "reads and writes more than these tests do")]
+mod owned;
+#[path = "../../wire/tests/wire/vectors.rs"]
+#[allow(dead_code, reason = "the tests of the wire crate use all of it")]
+mod vectors;
+mod world;
+#[path = "../../wire/tests/wire/wrong.rs"]
+mod wrong;
+
+use std::sync::LazyLock;
+
+use ropeway_proto::{AssociationStatistics, Config, Counters, Endpoint, Malformed, Mode, Path, Time};
+use ropeway_wire::{CHANNEL_HEADER_BYTES, ErrorCode, Flags, Header, Id, Packet, Type};
+use vectors::bytes_of;
+use world::{MS, S, path};
+use wrong::{Read, Wrong};
+
+const NOW: Time = Time::from_nanos(S);
+/// Golden packets that are needed often: they are looked for in the whole page.
+static SYN: LazyLock<Vec<u8>> = LazyLock::new(|| bytes_of("SYN"));
+static CONFIRM: LazyLock<Vec<u8>> = LazyLock::new(|| bytes_of("CONFIRM"));
+static RST: LazyLock<Vec<u8>> = LazyLock::new(|| bytes_of("RST"));
+
+/// The golden packets acknowledge everything below this.
+const FIRST_NUMBER: u64 = 0x42;
+/// Of the golden client, the number after its OPEN.
+const NEXT: u32 = 0xFFFF_FFFF;
+
+/// A server with one association, which the golden client opened, and under which id it receives.
+struct Server {
+    endpoint: Endpoint,
+    id: Id,
+}
+
+/// Everything that an endpoint can be asked about itself.
+#[derive(Debug, PartialEq)]
+struct State {
+    associations: Vec<AssociationStatistics>,
+    sizes: (usize, usize),
+    buffers: (usize, usize),
+    promised_bytes: u64,
+    wants_to_transmit: bool,
+    next_timeout: Option<Time>,
+}
+
+/// All that the endpoint sends now.
+fn sent(endpoint: &mut Endpoint, now: Time) -> Vec<Vec<u8>> {
+    let mut out = Vec::new();
+    endpoint.transmit(now, &mut |_, _, packets| {
+        out.extend(packets.iter().map(|packet| packet.to_vec()));
+        packets.len()
+    });
+    out
+}
+
+impl Server {
+    fn new() -> Server {
+        let config = Config { first_number: Some(FIRST_NUMBER), ..Config::default() };
+        let mut endpoint = Endpoint::new(config, 5, 1, [7; 32]);
+        endpoint.listen(7000, Mode::Messages, 16).unwrap();
+        let mut server = Server { endpoint, id: Id::default() };
+        let cookie = server.takes(&SYN).pop().expect("a COOKIE");
+        let opened = server.takes(&confirm(&cookie)).swap_remove(0);
+        assert_eq!(opened[0], 0x14);
+        server.id = Id(u32::from_be_bytes(opened[32..36].try_into().unwrap()));
+        // Acknowledgments, and what was to be said of the opening.
+        server.endpoint.handle_timeout(NOW.after(MS));
+        sent(&mut server.endpoint, NOW.after(MS));
+        server
+    }
+
+    /// What the packet makes it send at once.
+    fn takes(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
+        self.takes_over(&path(0), bytes)
+    }
+
+    fn takes_over(&mut self, path: &Path, bytes: &[u8]) -> Vec<Vec<u8>> {
+        self.endpoint.handle_packet(NOW.after(MS), path, false, bytes);
+        self.endpoint.finish_batch(NOW.after(MS));
+        sent(&mut self.endpoint, NOW.after(MS))
+    }
+
+    fn state(&mut self) -> State {
+        State {
+            associations: self.endpoint.association_statistics(NOW.after(MS)).collect(),
+            sizes: self.endpoint.sizes(),
+            buffers: self.endpoint.buffers_in_use(),
+            promised_bytes: self.endpoint.promised_bytes(),
+            wants_to_transmit: self.endpoint.wants_to_transmit(),
+            next_timeout: self.endpoint.next_timeout(NOW.after(MS)),
+        }
+    }
+
+    /// The packet is dropped without an answer, and moves nothing but one counter.
+    fn drops(&mut self, path: &Path, bytes: &[u8], about: &str, moves: impl Fn(&mut Counters)) {
+        let (mut expected, state) = (self.endpoint.counters(), self.state());
+        let answers = self.takes_over(path, bytes);
+        expected.packets_received += 1;
+        moves(&mut expected);
+        assert_eq!(self.endpoint.counters(), expected, "{about}");
+        assert_eq!(answers, [] as [Vec<u8>; 0], "{about}");
+        assert_eq!(self.state(), state, "{about}");
+    }
+
+    /// A packet of the golden client that this association takes: the id and the number are true, and the channel one that is open, or for OPEN one that is free.
+    fn adapt(&self, bytes: &mut [u8]) {
+        let Some(&first) = bytes.first().filter(|_| bytes.len() >= 12) else { return };
+        let kind = Type::of_byte(first);
+        if (Type::Data as u8..=Type::Pin as u8).contains(&(kind as u8)) || first == 0x10 {
+            bytes[4..8].copy_from_slice(&self.id.0.to_be_bytes());
+            bytes[8..12].copy_from_slice(&NEXT.to_be_bytes());
+        }
+        if matches!(kind, Type::Data | Type::Open | Type::Fin | Type::Abort) && bytes.len() >= CHANNEL_HEADER_BYTES {
+            bytes[24..28].copy_from_slice(if kind == Type::Open { &[0, 2, 0, 0] } else { &[0; 4] });
+        }
+    }
+
+    /// A golden packet that it takes.
+    fn golden(&self, name: &'static str) -> Vec<u8> {
+        let mut bytes = bytes_of(name);
+        self.adapt(&mut bytes);
+        bytes
+    }
+}
+
+/// The golden CONFIRM with the cookie of this COOKIE.
+fn confirm(cookie: &[u8]) -> Vec<u8> {
+    let mut confirm = CONFIRM.clone();
+    confirm[56..76].copy_from_slice(&cookie[36..56]);
+    confirm
+}
+
+/// Whether the channel judges it, when the header has been believed.
+fn is_judged_by_its_channel(wrong: &Wrong) -> bool {
+    matches!(wrong.reason, Malformed::Record | Malformed::MessageLength)
+}
+
+#[test]
+fn the_golden_packets_are_taken_once_they_are_this_association_s() {
+    for name in ["DATA, a whole message", "DATA, records", "OPEN", "FIN", "ABORT", "CONTROL without blocks", "PIN"] {
+        let mut server = Server::new();
+        let before = server.endpoint.counters();
+        let bytes = server.golden(name);
+        server.takes(&bytes);
+        let after = server.endpoint.counters();
+        assert_eq!(after.dropped_malformed, [0; Malformed::COUNT], "{name}");
+        assert_eq!(after.packets_received, before.packets_received + 1, "{name}");
+        let taken: u64 = server.state().associations.iter().map(|one| one.counters.packets_received).sum();
+        assert_eq!(taken, 1, "{name}");
+    }
+}
+
+#[test]
+fn every_mistake_moves_the_counter_of_its_reason_and_nothing_else() {
+    let mut by_header = 0;
+    for wrong in wrong::all().into_iter().filter(|wrong| wrong.read == Read::Open && !is_judged_by_its_channel(wrong)) {
+        let mut server = Server::new();
+        let mut bytes = wrong.bytes.clone();
+        server.adapt(&mut bytes);
+        if bytes.first() == Some(&0x13) && bytes.len() >= 76 {
+            // One that nobody has spent.
+            let mut syn = SYN.clone();
+            syn[28] ^= 1;
+            bytes[28] ^= 1;
+            let cookie = server.takes(&syn).pop().expect("a COOKIE");
+            bytes[56..76].copy_from_slice(&cookie[36..56]);
+        }
+        server.drops(&path(0), &bytes, wrong.about, |counters| counters.dropped_malformed[wrong.reason.index()] += 1);
+        by_header += 1;
+    }
+    assert!(by_header > 40, "only {by_header}");
+}
+
+#[test]
+fn malformed_messages_are_counted_by_their_reason_and_end_their_channel() {
+    let mut by_channel = 0;
+    for wrong in wrong::all().into_iter().filter(is_judged_by_its_channel) {
+        let mut server = Server::new();
+        let (mut bytes, mut expected) = (wrong.bytes.clone(), server.endpoint.counters());
+        server.adapt(&mut bytes);
+        let answers = server.takes(&bytes);
+        let counters = server.endpoint.counters();
+        expected.dropped_malformed[wrong.reason.index()] += 1;
+        expected.violations += 1;
+        assert_eq!(
+            (counters.dropped_malformed, counters.violations),
+            (expected.dropped_malformed, expected.violations),
+            "{}",
+            wrong.about
+        );
+        let abort = answers.iter().map(|bytes| Packet::parse(bytes).unwrap());
+        let abort = abort.filter(|packet| packet.header.kind == Type::Abort).map(|packet| packet.payload.to_vec());
+        assert_eq!(abort.collect::<Vec<_>>(), [u16::from(ErrorCode::Protocol).to_be_bytes()], "{}", wrong.about);
+        by_channel += 1;
+    }
+    assert!(by_channel >= 7, "only {by_channel}");
+}
+
+#[test]
+fn packets_that_lie_about_an_open_association_are_counted_and_change_nothing() {
+    // The association's packets have 256 bytes, header included.
+    let most = 256 - CHANNEL_HEADER_BYTES;
+    let mut server = Server::new();
+    for name in ["DATA, a whole message", "OPEN"] {
+        let mut bytes = server.golden(name);
+        bytes.resize(CHANNEL_HEADER_BYTES + most + 1, 0);
+        bytes[2..4].copy_from_slice(&(most as u16 + 1).to_be_bytes());
+        let malformed = Malformed::PayloadLength.index();
+        server.drops(&path(0), &bytes, name, |counters| counters.dropped_malformed[malformed] += 1);
+    }
+    let data = server.golden("DATA, a whole message");
+    server.drops(&path(9), &data, "another path", |counters| counters.dropped_foreign_path += 1);
+
+    let mut reset = RST.clone();
+    reset[4..8].copy_from_slice(&server.id.0.to_be_bytes());
+    reset[24] ^= 1;
+    server.drops(&path(0), &reset, "another token", |counters| counters.dropped_reset += 1);
+
+    let with = |at: usize, word: u32| {
+        let mut bytes = data.clone();
+        bytes[at..at + 4].copy_from_slice(&word.to_be_bytes());
+        bytes
+    };
+    let first = FIRST_NUMBER as u32;
+    for (about, bytes) in [
+        ("an acknowledgment of what was not sent", with(12, first + 1)),
+        ("half a circle ahead", with(12, first + (1 << 31) - 1)),
+        ("a number beyond the window", with(8, NEXT.wrapping_add(16_385))),
+        ("the highest number that is no repetition", with(8, NEXT.wrapping_add((1 << 31) - 1))),
+    ] {
+        server.drops(&path(0), &bytes, about, |counters| counters.dropped_window += 1);
+    }
+
+    // The same without the lie, and as long as it may be.
+    let mut longest =
+        Header { length: most as u16, flags: Flags::FIRST | Flags::LAST, ..Packet::parse(&data).unwrap().header };
+    longest.number = NEXT.wrapping_add(16_383);
+    longest.back = 0;
+    let mut bytes = vec![0; 256];
+    longest.write(&mut bytes).unwrap();
+    let taken = server.endpoint.counters().payload_received_bytes;
+    server.takes(&bytes);
+    assert_eq!(server.endpoint.counters().payload_received_bytes, taken + most as u64);
+    assert_eq!(server.state().associations[0].missing_packets, 16_383);
+}
+
+/// The golden SYN of another attempt.
+fn attempt(nonce: u64) -> Vec<u8> {
+    let mut syn = SYN.clone();
+    syn[28..36].copy_from_slice(&nonce.to_be_bytes());
+    syn
+}
+
+#[test]
+fn no_more_answers_wait_for_the_link_than_have_a_place() {
+    const MOST: u64 = 1024;
+    let mut server = Server::new();
+    for nonce in 0..2 * MOST {
+        server.endpoint.handle_packet(NOW.after(MS), &path(nonce as usize), false, &attempt(nonce));
+    }
+    server.endpoint.finish_batch(NOW.after(MS));
+    assert_eq!(server.endpoint.counters().replies_suppressed, MOST);
+    assert_eq!(sent(&mut server.endpoint, NOW.after(MS)).len() as u64, MOST);
+    // Whoever asks again has a place.
+    assert_eq!(server.takes(&attempt(1)).len(), 1);
+}
+
+#[test]
+fn an_open_that_is_refused_when_too_many_refusals_wait_has_not_arrived() {
+    const MOST: u16 = 64;
+    let mut server = Server::new();
+    let mut open = server.golden("OPEN without early data");
+    // Nobody listens there.
+    open[28..30].copy_from_slice(&9u16.to_be_bytes());
+    let numbered = |place: u16| {
+        let mut bytes = open.clone();
+        bytes[8..12].copy_from_slice(&NEXT.wrapping_add(place.into()).to_be_bytes());
+        bytes[24..26].copy_from_slice(&(2 + 2 * place).to_be_bytes());
+        bytes
+    };
+    let now = NOW.after(MS);
+    for place in 0..2 * MOST {
+        server.endpoint.handle_packet(now, &path(0), false, &numbered(place));
+    }
+    let counters = server.endpoint.counters();
+    assert_eq!((counters.channels_refused, counters.dropped_memory), (MOST.into(), MOST.into()));
+    server.endpoint.finish_batch(now);
+    let aborts = |packets: &[Vec<u8>]| packets.iter().filter(|bytes| bytes[0] == 0x1A).count();
+    assert_eq!(aborts(&sent(&mut server.endpoint, now)), usize::from(MOST));
+    let answers: Vec<_> = (MOST..2 * MOST).flat_map(|place| server.takes(&numbered(place))).collect();
+    assert_eq!((aborts(&answers), server.endpoint.counters().dropped_memory), (MOST.into(), MOST.into()));
+    assert_eq!(server.endpoint.sizes(), (1, 1));
+}
+
+#[test]
+fn who_opens_more_than_there_are_places_for_spent_cookies_is_refused_until_they_are_old() {
+    const MOST: u64 = 65_536;
+    let mut server = Server::new();
+    // One is spent already. Each association is over before the next one begins.
+    let open = |server: &mut Server, nonce: u64, now: Time| {
+        let mut answer = |bytes: &[u8]| {
+            server.endpoint.handle_packet(now, &path(1), false, bytes);
+            server.endpoint.finish_batch(now);
+            // Behind it there may be credit for the channel.
+            sent(&mut server.endpoint, now).swap_remove(0)
+        };
+        let cookie = answer(&attempt(nonce));
+        let mut bytes = confirm(&cookie);
+        bytes[28..36].copy_from_slice(&nonce.to_be_bytes());
+        let opened = answer(&bytes);
+        if opened[0] == 0x14 {
+            let mut reset = RST.clone();
+            reset[4..8].copy_from_slice(&opened[32..36]);
+            server.endpoint.handle_packet(now, &path(1), false, &reset);
+            // What came with it could still be read.
+            while let Ok(channel) = server.endpoint.accept(7000) {
+                server.endpoint.close(now, channel);
+            }
+        }
+        (opened[0], opened[32..34].to_vec())
+    };
+    let now = NOW.after(2 * MS);
+    for nonce in 1..MOST {
+        assert_eq!(open(&mut server, nonce, now).0, 0x14, "attempt {nonce}");
+    }
+    assert_eq!(server.endpoint.sizes().0, 1, "the first one");
+    let busy = u16::from(ErrorCode::Busy).to_be_bytes().to_vec();
+    assert_eq!(open(&mut server, MOST, now), (0x15, busy));
+    // They are good for three seconds, and remembered for a little longer.
+    assert_eq!(open(&mut server, MOST, now.after(3 * S)).0, 0x15);
+    assert_eq!(open(&mut server, MOST, now.after(3 * S + 10 * MS)).0, 0x14);
+}
+
+#[test]
+fn an_opened_with_bytes_behind_the_parameters_opens_nothing() {
+    let config = Config::default();
+    let mut world = world::World::new(2, world::Net::default(), &config, 1);
+    world.hosts[1].listen(7, Mode::Stream, 4).unwrap();
+    let mut left = 1;
+    world.attacker = Some(Box::new(move |_, from, to, bytes| {
+        let mut bytes = bytes.to_vec();
+        if bytes[0] == 0x14 && left > 0 {
+            left -= 1;
+            bytes.push(0);
+            let length = u16::from_be_bytes([bytes[2], bytes[3]]) + 1;
+            bytes[2..4].copy_from_slice(&length.to_be_bytes());
+        }
+        vec![(from, to, bytes)]
+    }));
+    let client = world::try_connect(&mut world, 0, 1, 7).unwrap();
+    let taken = world::wait_for(&mut world, S, "open", |world| world.hosts[0].readiness(client).unwrap().opened);
+    assert!(taken >= 10 * MS, "by the next one, {taken}");
+    let mut expected = [0; Malformed::COUNT];
+    expected[Malformed::PayloadLength.index()] = 1;
+    assert_eq!(world.hosts[0].counters().dropped_malformed, expected);
+}
