@@ -125,27 +125,39 @@ fn with(unit: &str, value: String) -> String {
     if unit.is_empty() { value } else { format!("{value} {unit}") }
 }
 
-/// The values of the first engine that tells some, with its place; those that ended are passed over.
-fn first_values(engines: &[String]) -> Result<Option<(usize, Vec<Value>)>, String> {
+/// The first engine that tells its values, with those behind it; the values; and why others before it did not. Those that ended are passed over, and if there is nobody else there are
+/// neither engines nor values.
+fn first_values(engines: &[String]) -> (&[String], Vec<Value>, Problems) {
+    let mut problems = Problems::new();
     for (place, engine) in engines.iter().enumerate() {
-        match ask(engine, &Question::Tunables)? {
-            Some(Answer::Tunables(values)) => return Ok(Some((place, values))),
-            Some(answer) => return Err(unexpected(process(engine), &answer)),
-            None => {}
+        match ask(engine, &Question::Tunables) {
+            Ok(Some(Answer::Tunables(values))) => return (&engines[place..], values, problems),
+            Ok(Some(answer)) => problems.push(unexpected(process(engine), &answer)),
+            Ok(None) => {}
+            Err(problem) => problems.push(problem),
         }
     }
-    Ok(None)
+    (&[], Vec::new(), problems)
 }
 
 fn list(engines: &[String], json: bool) -> Result<(), Problems> {
-    let found = first_values(engines).map_err(|problem| vec![problem])?;
-    let (engines, known) =
-        found.map_or_else(|| (&[][..], control::usual_tunables()), |(place, values)| (&engines[place..], values));
+    let (engines, values, problems) = first_values(engines);
+    if !engines.is_empty() {
+        show(engines, &values, json)?;
+    } else if problems.is_empty() {
+        // Else somebody has values, which need not be these.
+        show(&[], &control::usual_tunables(), json)?;
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+/// Shows the values of the first of these engines, or of none.
+fn show(engines: &[String], known: &[Value], json: bool) -> Result<(), Problems> {
     if json {
-        println!("{}", serde_json::to_string_pretty(&known).map_err(|error| vec![error.to_string()])?);
+        println!("{}", serde_json::to_string_pretty(known).map_err(|error| vec![error.to_string()])?);
         return Ok(());
     }
-    for value in &known {
+    for value in known {
         let Value { name, unit, words, usual, least, most, about, cost, .. } = value;
         let range = if words.is_empty() { format!("{least} to {most}") } else { words.join(", ") };
         println!(
@@ -227,7 +239,9 @@ mod tests {
         ask_all(&all, &Question::Tunables, "nobody", show).unwrap();
         let own = std::process::id().to_string();
         assert_eq!(asked.take(), std::slice::from_ref(&own));
-        assert_eq!(first_values(&all).unwrap().unwrap().0, 1);
+        let (engines, values, problems) = first_values(&all);
+        assert_eq!((engines, problems), (&all[1..], Problems::new()));
+        assert_eq!(values.len(), control::usual_tunables().len());
 
         let bad = Question::Set { name: "lease".into(), value: "1".into() };
         let problems = ask_all(&[name.clone(), name], &bad, "nobody", show).unwrap_err();
