@@ -378,6 +378,16 @@ fn who_refuses_a_value_is_named_and_the_others_take_it() {
 }
 
 #[test]
+fn a_reader_that_has_gone_is_no_error() {
+    for args in [&["tune", "list"][..], &["tune", "list", "--json"], &["gateway", "--show", "--json"]] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let ended = command(env::ropeway(), args).stdout(writer).output().expect("it starts");
+        assert!(ended.status.success(), "{args:?}: {}", String::from_utf8_lossy(&ended.stderr));
+    }
+}
+
+#[test]
 fn engines_of_other_users_are_no_matter_to_a_user_who_tunes() {
     need_box!();
     need_program!("setpriv");
