@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use ropeway_engine::control::{self, Answer, Question, Value};
 
+use crate::output;
+
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -91,25 +93,29 @@ fn ask(engine: &str, question: &Question) -> Result<Option<Answer>, String> {
     }
 }
 
-/// Asks all engines, whatever some of them say, and shows what each answers. `nobody`: the problem, if none is there any more.
+/// Asks all engines, whatever some of them say, and shows the text of what each answers. `nobody`: the problem, if none is there any more.
 fn ask_all(
     engines: &[String],
     question: &Question,
     nobody: &str,
-    show: impl Fn(&str, Answer) -> Result<(), String>,
+    text: impl Fn(&str, Answer) -> Result<String, String>,
 ) -> Result<(), Problems> {
     let mut problems = Problems::new();
     let mut is_anybody_there = false;
     for engine in engines {
         let answer = ask(engine, question);
         is_anybody_there |= !matches!(answer, Ok(None));
-        let shown = answer.and_then(|answer| answer.map_or(Ok(()), |answer| show(process(engine), answer)));
-        problems.extend(shown.err());
+        let text = answer.and_then(|answer| answer.map_or(Ok(String::new()), |answer| text(process(engine), answer)));
+        problems.extend(text.and_then(|text| written(&text)).err());
     }
     if !is_anybody_there {
         problems.push(nobody.into());
     }
     if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+fn written(text: &str) -> Result<(), String> {
+    output::show(text).map_err(|error| format!("cannot write: {error}"))
 }
 
 fn unexpected(process: &str, answer: &Answer) -> String {
@@ -125,45 +131,55 @@ fn with(unit: &str, value: String) -> String {
     if unit.is_empty() { value } else { format!("{value} {unit}") }
 }
 
-/// The values of the first engine that tells some, with its place; those that ended are passed over.
-fn first_values(engines: &[String]) -> Result<Option<(usize, Vec<Value>)>, String> {
+/// The first engine that tells its values, with those behind it; the values; and why others before it did not. Those that ended are passed over, and if there is nobody else there are
+/// neither engines nor values.
+fn first_values(engines: &[String]) -> (&[String], Vec<Value>, Problems) {
+    let mut problems = Problems::new();
     for (place, engine) in engines.iter().enumerate() {
-        match ask(engine, &Question::Tunables)? {
-            Some(Answer::Tunables(values)) => return Ok(Some((place, values))),
-            Some(answer) => return Err(unexpected(process(engine), &answer)),
-            None => {}
+        match ask(engine, &Question::Tunables) {
+            Ok(Some(Answer::Tunables(values))) => return (&engines[place..], values, problems),
+            Ok(Some(answer)) => problems.push(unexpected(process(engine), &answer)),
+            Ok(None) => {}
+            Err(problem) => problems.push(problem),
         }
     }
-    Ok(None)
+    (&[], Vec::new(), problems)
 }
 
 fn list(engines: &[String], json: bool) -> Result<(), Problems> {
-    let found = first_values(engines).map_err(|problem| vec![problem])?;
-    let (engines, known) =
-        found.map_or_else(|| (&[][..], control::usual_tunables()), |(place, values)| (&engines[place..], values));
-    if json {
-        println!("{}", serde_json::to_string_pretty(&known).map_err(|error| vec![error.to_string()])?);
-        return Ok(());
+    let (engines, mut values, mut problems) = first_values(engines);
+    if engines.is_empty() && problems.is_empty() {
+        // Else somebody has values, which need not be these.
+        values = control::usual_tunables();
     }
-    for value in &known {
+    if !values.is_empty() {
+        let text = if json { as_json(&values) } else { Ok(as_list(engines, &values)) };
+        problems.extend(text.and_then(|text| written(&text)).err());
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+fn as_json(values: &[Value]) -> Result<String, String> {
+    serde_json::to_string_pretty(values).map(|text| text + "\n").map_err(|error| error.to_string())
+}
+
+/// The values of the first of these engines, or of none.
+fn as_list(engines: &[String], values: &[Value]) -> String {
+    let about = |value: &Value| {
         let Value { name, unit, words, usual, least, most, about, cost, .. } = value;
         let range = if words.is_empty() { format!("{least} to {most}") } else { words.join(", ") };
-        println!(
-            "{name} = {}   (default {}, {range})\n    {about}\n    {cost}",
-            with(unit, text(value, value.value)),
-            text(value, *usual)
-        );
-    }
-    match engines {
-        [] => println!("\nNo engine runs here: these are the defaults."),
-        [one] => println!("\nValues of process {}.", process(one)),
-        [first, others @ ..] => println!(
-            "\nValues of process {}; {} more engines run, see `ropeway tune get NAME`.",
-            process(first),
-            others.len()
-        ),
-    }
-    Ok(())
+        let (now, usual) = (with(unit, text(value, value.value)), text(value, *usual));
+        format!("{name} = {now}   (default {usual}, {range})\n    {about}\n    {cost}\n")
+    };
+    let whose = match engines {
+        [] => "No engine runs here: these are the defaults.".to_owned(),
+        [one] => format!("Values of process {}.", process(one)),
+        [first, others @ ..] => {
+            let (process, more) = (process(first), others.len());
+            format!("Values of process {process}; {more} more engines run, see `ropeway tune get NAME`.")
+        }
+    };
+    values.iter().map(about).chain([format!("\n{whose}\n")]).collect()
 }
 
 fn get(engines: &[String], name: &str) -> Result<(), Problems> {
@@ -173,10 +189,8 @@ fn get(engines: &[String], name: &str) -> Result<(), Problems> {
     let nobody = "no engine runs here; `ropeway tune list` shows the defaults";
     ask_all(engines, &Question::Tunables, nobody, |process, answer| match answer {
         Answer::Tunables(values) => {
-            for value in values.iter().filter(|value| value.name == name) {
-                println!("{process}\t{name}\t{}", with(&value.unit, text(value, value.value)));
-            }
-            Ok(())
+            let line = |value: &Value| format!("{process}\t{name}\t{}\n", with(&value.unit, text(value, value.value)));
+            Ok(values.iter().filter(|value| value.name == name).map(line).collect())
         }
         other => Err(unexpected(process, &other)),
     })
@@ -186,10 +200,7 @@ fn set(engines: &[String], name: &str, value: &str) -> Result<(), Problems> {
     let nobody = "no engine runs here; set ROPEWAY_TUNE for programs that are started";
     let question = Question::Set { name: name.into(), value: value.into() };
     ask_all(engines, &question, nobody, |process, answer| match answer {
-        Answer::Set { before } => {
-            println!("{process}\t{name}\t{before} -> {value}");
-            Ok(())
-        }
+        Answer::Set { before } => Ok(format!("{process}\t{name}\t{before} -> {value}\n")),
         other => Err(unexpected(process, &other)),
     })
 }
@@ -222,12 +233,14 @@ mod tests {
         let asked = RefCell::new(Vec::new());
         let show = |process: &str, _| {
             asked.borrow_mut().push(process.to_owned());
-            Ok(())
+            Ok(String::new())
         };
         ask_all(&all, &Question::Tunables, "nobody", show).unwrap();
         let own = std::process::id().to_string();
         assert_eq!(asked.take(), std::slice::from_ref(&own));
-        assert_eq!(first_values(&all).unwrap().unwrap().0, 1);
+        let (engines, values, problems) = first_values(&all);
+        assert_eq!((engines, problems), (&all[1..], Problems::new()));
+        assert_eq!(values.len(), control::usual_tunables().len());
 
         let bad = Question::Set { name: "lease".into(), value: "1".into() };
         let problems = ask_all(&[name.clone(), name], &bad, "nobody", show).unwrap_err();

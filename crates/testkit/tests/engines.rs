@@ -9,6 +9,7 @@ use ropeway_testkit::boxes::TestBox;
 use ropeway_testkit::env;
 use ropeway_testkit::proc::{Finished, Process, command, until};
 use ropeway_testkit::{need_box, need_program};
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -363,7 +364,27 @@ fn who_refuses_a_value_is_named_and_the_others_take_it() {
         assert!(now.contains(&format!("{pid}\treceive_memory\t{lower} bytes\n")), "{now}");
     }
     assert!(now.contains(&format!("{}\treceive_memory\t268435456 bytes\n", copy.receiver.pid())), "{now}");
+    // Nor does one that is stopped keep them from it.
+    let [stopped, other] = &others;
+    stopped.signal(Signal::STOP);
+    let finished = ropeway(cluster, "h2", &["tune", "set", "lease", "20000"]);
+    stopped.signal(Signal::CONT);
+    let told = format!("ropeway tune: process {} does not answer\n", stopped.pid());
+    assert!(!finished.success() && finished.stderr == told, "{}", finished.stderr);
+    for pid in [other.pid(), copy.receiver.pid()] {
+        assert!(finished.stdout.contains(&format!("{pid}\tlease\t10000 -> 20000\n")), "{}", finished.stdout);
+    }
     copy.end();
+}
+
+#[test]
+fn a_reader_that_has_gone_is_no_error() {
+    for args in [&["tune", "list"][..], &["tune", "list", "--json"], &["gateway", "--show", "--json"]] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let ended = command(env::ropeway(), args).stdout(writer).output().expect("it starts");
+        assert!(ended.status.success(), "{args:?}: {}", String::from_utf8_lossy(&ended.stderr));
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use ropeway_engine::link::Link;
 use ropeway_engine::link::udp::UdpLink;
 
 use crate::config::Size;
+use crate::output;
 use table::{Table, TableError};
 
 #[derive(clap::Args, Debug)]
@@ -146,19 +147,20 @@ fn show(json: bool) -> Result<(), String> {
             Err(error) => eprintln!("ropeway gateway: {name}: {error}"),
         }
     }
-    if json {
-        println!("{}", serde_json::to_string_pretty(&all).map_err(|error| error.to_string())?);
-        return Ok(());
-    }
-    if all.is_empty() {
-        return Err("no gateway of this user runs in this network namespace".into());
-    }
-    for Shown { pid, links, counters, waiting_packets, waiting_bytes } in &all {
-        println!("process {pid}: {waiting_packets} packets, {waiting_bytes} bytes wait");
-        for link in links {
-            println!("  {} {}: {} sent, {} received", link.name, link.local, link.sent_packets, link.received_packets);
-        }
-        counters.iter().for_each(|(name, count)| println!("  {name} {count}"));
-    }
-    Ok(())
+    let text = match json {
+        true => serde_json::to_string_pretty(&all).map_err(|error| error.to_string())? + "\n",
+        false if all.is_empty() => return Err("no gateway of this user runs in this network namespace".into()),
+        false => all.iter().map(as_lines).collect(),
+    };
+    output::show(&text).map_err(|error| format!("cannot write: {error}"))
+}
+
+fn as_lines(shown: &Shown) -> String {
+    let Shown { pid, links, counters, waiting_packets, waiting_bytes } = shown;
+    let head = format!("process {pid}: {waiting_packets} packets, {waiting_bytes} bytes wait\n");
+    let links = links.iter().map(|link| {
+        format!("  {} {}: {} sent, {} received\n", link.name, link.local, link.sent_packets, link.received_packets)
+    });
+    let counters = counters.iter().map(|(name, count)| format!("  {name} {count}\n"));
+    [head].into_iter().chain(links).chain(counters).collect()
 }
