@@ -144,7 +144,11 @@ impl Connection {
                 }))
             }
             _ => {
-                let mut whole = vec![0; parts.iter().map(|part| part.len()).sum()];
+                let room = parts.iter().map(|part| part.len()).sum();
+                let mut whole = Vec::new();
+                let lacking = |_| Failure::new(libc::ENOMEM, format!("{room} bytes to gather what the buffers get"));
+                whole.try_reserve_exact(room).map_err(lacking)?;
+                whole.resize(room, 0);
                 let count = self.recv(&mut whole, flags)?;
                 let mut rest = &whole[..count.unwrap_or(0)];
                 for part in parts {

@@ -169,14 +169,18 @@ fn the_part_of_the_budget_that_a_stopped_receiver_holds_is_the_others_soon() {
         let is_shared = || [&stopped, &other].iter().all(|one| budget_of(&cluster, one) < whole * 3 / 4);
         until("both have a part", is_shared);
         let sharing = cluster.port("h1").drops;
-        if std::env::var_os("NO_STOP").is_none() { stopped.process.signal(Signal::STOP); }
+        if std::env::var_os("NO_STOP").is_none() {
+            stopped.process.signal(Signal::STOP);
+        }
         let (before, began) = (cluster.port("h1").sent_bytes, Instant::now());
         std::thread::sleep(SECOND);
         let bytes = cluster.port("h1").sent_bytes - before;
         let rate = bytes as f64 * 8.0 / 1e6 / began.elapsed().as_secs_f64();
         println!("{carrier:?}: {rate:.0} Mbit/s beside a receiver that stops");
         assert!(rate >= LEAST_MBIT_PER_S, "{rate:.0} Mbit/s");
-        if std::env::var_os("NO_STOP").is_none() { until("the other one has all of it", || budget_of(&cluster, &other) == whole);}
+        if std::env::var_os("NO_STOP").is_none() {
+            until("the other one has all of it", || budget_of(&cluster, &other) == whole);
+        }
         let standing = cluster.port("h1").drops;
         stopped.process.signal(Signal::CONT);
         std::thread::sleep(SECOND);
