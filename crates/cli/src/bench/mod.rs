@@ -23,6 +23,8 @@ use serde_json::json;
 
 use options::Options;
 
+use crate::output;
+
 /// Measures transports side by side: Ropeway, TCP, UDP, AF_UNIX and the limits of this machine.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -62,10 +64,9 @@ pub fn main(args: Args) -> ExitCode {
         (Some(Command::Results(command)), _) => return results::main(command),
         (Some(Command::Suite(args)), _) => suite::main(&args),
         (Some(Command::Machine), _) => print_json(&describe()).map(|()| ExitCode::SUCCESS),
-        (Some(Command::MpiShim { mpirun }), _) => job::build_shim(&mpirun).map(|shim| {
-            println!("{}", shim.display());
-            ExitCode::SUCCESS
-        }),
+        (Some(Command::MpiShim { mpirun }), _) => {
+            job::build_shim(&mpirun).and_then(|shim| show(&format!("{}\n", shim.display()))).map(|()| ExitCode::SUCCESS)
+        }
         (Some(Command::Rank(args)), _) => rank::main(&args).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string()),
         (None, Some(options)) => measure(&options),
         (None, None) => Err("name a pattern; `ropeway bench --help` lists them".to_owned()),
@@ -128,6 +129,9 @@ fn describe() -> serde_json::Value {
 }
 
 fn print_json(value: &impl serde::Serialize) -> Result<(), String> {
-    println!("{}", serde_json::to_string(value).map_err(|e| e.to_string())?);
-    Ok(())
+    show(&format!("{}\n", serde_json::to_string(value).map_err(|e| e.to_string())?))
+}
+
+fn show(text: &str) -> Result<(), String> {
+    output::show(text).map_err(|error| error.to_string())
 }

@@ -70,9 +70,10 @@ const PORT: &[&str] = &["--rate", "1gbit", "--port-buffer", "128KiB"];
 pub fn main(args: &Args) -> Result<ExitCode, String> {
     let chosen = chosen(args)?;
     if args.list {
-        for part in chosen {
-            println!("{:<20} {}\n{:<20} ropeway {}", part.name, part.about, "", shown(&line(args, part, None)));
-        }
+        let entry = |part: &&Part| {
+            format!("{:<20} {}\n{:<20} ropeway {}\n", part.name, part.about, "", shown(&line(args, part, None)))
+        };
+        super::show(&chosen.iter().map(entry).collect::<String>())?;
         return Ok(ExitCode::SUCCESS);
     }
     fs::create_dir_all(&args.out).map_err(|e| format!("cannot make the directory {}: {e}", args.out.display()))?;
