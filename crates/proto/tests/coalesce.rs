@@ -62,8 +62,7 @@ impl Sending {
 
     fn left(mut self) -> Vec<(u64, usize)> {
         self.until(50 * MS);
-        let left = self.left.borrow().clone();
-        left
+        self.left.take()
     }
 }
 
