@@ -23,9 +23,9 @@ use crate::time::{TICK_NS, Time};
 /// Who only waits for its turn asks after so many times the usual patience.
 const TURN_PATIENCE: u64 = 4;
 /// The receiver takes an unused grant back after so many leases: the sender's own clock has then run out for long.
-const TAKE_BACK_LEASES: u64 = 2;
+pub const TAKE_BACK_LEASES: u64 = 2;
 /// An echo older than this is not sent: the 16-bit clock turns over after 262 ms.
-const ECHO_LIMIT_NS: u64 = 100_000_000;
+pub const ECHO_LIMIT_NS: u64 = 100_000_000;
 /// After so many STATEs without an answer the peer is silent rather than slow.
 const SILENT_STATES: u32 = 2;
 /// Doublings of a timer: more would only overflow.

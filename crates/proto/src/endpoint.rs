@@ -9,6 +9,8 @@ mod commands;
 mod cookies;
 mod counters;
 mod deliver;
+#[cfg(test)]
+mod fixed;
 mod input;
 mod joining;
 mod keyed_opening;

@@ -17,8 +17,10 @@ use crate::time::Time;
 const HOLDERS: u64 = 8;
 /// A grant is an eighth of the budget without the pipe (8 packets of 1500 bytes with a port of 128 KiB), up to one segmented send.
 const QUANTUM_MOST_PACKETS: u64 = 44;
-/// A sender that holds a grant and is silent for 2 round trips, at least for this long, is suspect.
-const SUSPECT_MIN_NS: u64 = 1_000_000;
+/// A sender that holds a grant and is silent for so many round trips ...
+pub const SUSPECT_ROUND_TRIPS: u64 = 2;
+/// ... and at least for this long is suspect.
+pub const SUSPECT_MIN_NS: u64 = 1_000_000;
 /// Suspects are looked for no more often than this.
 const SUSPECT_SCAN_NS: u64 = 250_000;
 /// The share of the budget that may be granted again against suspects.
@@ -32,14 +34,14 @@ const SRPT_FIFO_EVERY: u64 = 8;
 /// What the budget grows back to is never less than this.
 const LIMIT_FLOOR_BYTES: u64 = 16 << 10;
 /// The budget is this share of the port's buffer; the rest is for first flights, acknowledgments and other people's packets.
-const BUDGET_NUMERATOR: u64 = 3;
-const BUDGET_DENOMINATOR: u64 = 4;
+pub const BUDGET_NUMERATOR: u64 = 3;
+pub const BUDGET_DENOMINATOR: u64 = 4;
 /// What a line of 1 Gbit/s, for which the tunable stands, would carry in a millisecond without frames around it. Ports of faster lines have larger buffers.
 const PORT_LINE_BYTES_PER_MS: u64 = 125_000;
 /// A pipe that holds less than this share of the port's buffer is not counted.
 const SHORT_PIPE_SHARE: u64 = 8;
 /// The share of first flights in the budget.
-const FIRST_FLIGHT_SHARE: u64 = 4;
+pub const FIRST_FLIGHT_SHARE: u64 = 4;
 
 /// What one sender wants and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -516,7 +518,7 @@ impl Gate {
         let mut found = false;
         for sender in &mut self.senders {
             // A granted packet stands in the port's queue behind everything else that was granted.
-            let patience = SUSPECT_MIN_NS.max(2 * sender.demand.round_trip_ns) + drain_ns;
+            let patience = SUSPECT_MIN_NS.max(SUSPECT_ROUND_TRIPS * sender.demand.round_trip_ns) + drain_ns;
             if sender.charged_bytes > 0 && !sender.suspect && now.since(sender.heard_at) > patience {
                 sender.suspect = true;
                 self.suspect_bytes += sender.charged_bytes;

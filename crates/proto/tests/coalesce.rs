@@ -62,7 +62,7 @@ impl Sending {
 
     fn left(mut self) -> Vec<(u64, usize)> {
         self.until(50 * MS);
-        self.left.borrow().clone()
+        self.left.take()
     }
 }
 

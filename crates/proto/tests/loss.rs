@@ -17,6 +17,8 @@ const TXF: u8 = 0x02;
 
 /// A round trip of the default network: nothing queues.
 const RTT: u64 = 40 * US;
+/// 200 packets, with a key and without.
+const BURST_BYTES: u64 = (199.4 * PAYLOAD_BYTES) as u64;
 /// Bits per second of a port, where there is one.
 const LINE: u64 = 1_000_000_000;
 
@@ -150,9 +152,9 @@ fn the_last_packet_of_a_burst_is_asked_for_when_the_request_timer_runs_out() {
     let (client, server) = pair(&mut world, Mode::Stream);
     // Long enough that the sender works with grants, so that the receiver knows what it has to expect.
     stream(&mut world, (0, client), (1, server), 1_000_000, S);
-    // 200 packets, of which most have the short header.
+    // Of these packets most have the short header.
     let lost = lose(&mut world, &[199]);
-    stream(&mut world, (0, client), (1, server), 290_000, S);
+    stream(&mut world, (0, client), (1, server), BURST_BYTES, S);
     let after = world.now - lost.borrow()[0];
     // The timer is at its least here: smoothed + 4 x variation + what is granted at the rate of arrival is less. It runs from the arrival of the packet before.
     assert_eq!(after, RTT / 2 + config.request_min_ns + RTT);
@@ -181,7 +183,7 @@ fn the_last_packet_of_a_burst_is_asked_for_after_twice_the_time_when_its_repetit
             }
             !is_lost
         }));
-        stream(&mut world, (0, client), (1, server), 290_000, S);
+        stream(&mut world, (0, client), (1, server), BURST_BYTES, S);
         let lost = lost.borrow();
         assert_eq!(lost.len(), 1 + again as usize);
         // Each time is twice the one before, and counted from when the timer ran out; the packet before it was lost in the same moment as the first.
@@ -251,7 +253,7 @@ fn what_is_lost_at_the_end_counts_once_however_often() {
             seen += 1;
             !places.contains(&(seen - 1))
         }));
-        stream(&mut world, (0, client), (1, server), 290_000, S);
+        stream(&mut world, (0, client), (1, server), BURST_BYTES, S);
         assert_eq!(world.hosts[1].counters().lost, places.len() as u64, "{places:?} and {again} again");
     }
 }
@@ -357,7 +359,7 @@ fn an_idle_association_is_silent() {
 #[test]
 fn an_association_whose_last_packet_was_repeated_is_silent() {
     // The receiver asks for the last of many; the sender after the only one; or an acknowledgment of what goes the other way tells of it first.
-    for (bytes, lost, back) in [(290_000, &[199][..], 0), (100, &[0], 0), (290_000, &[199], 600_000)] {
+    for (bytes, lost, back) in [(BURST_BYTES, &[199][..], 0), (100, &[0], 0), (BURST_BYTES, &[199], 600_000)] {
         let mut world = World::new(2, Net::default(), &Config::default(), 1);
         let (client, server) = pair(&mut world, Mode::Stream);
         stream(&mut world, (0, client), (1, server), 1_000_000, S);

@@ -8,7 +8,9 @@ use std::rc::Rc;
 use ropeway_proto::config::GateMode;
 use ropeway_proto::{Config, Mode, Route};
 use ropeway_wire::{Malformed, Packet, Type};
-use world::{Flow, MS, Net, Plane, S, US, World, alias, carry, endpoint, open, pair, pass, stream, wait_for};
+use world::{
+    Flow, MS, Net, Plane, S, US, World, alias, carry, carry_until, endpoint, open, pair, pass, path, stream, wait_for,
+};
 
 /// A packet, and who sent it.
 type Seen = (usize, Vec<u8>);
@@ -335,4 +337,36 @@ fn a_repeated_short_header_recovers_no_path_and_its_mark_cuts_nothing() {
     pass(&mut world, S);
     stream(&mut world, (0, client), (1, server), 10_000, S);
     assert_eq!((good(&world), world.hosts[1].counters().paths_recovered), (2, 1));
+}
+
+#[test]
+fn a_repeated_short_header_does_not_keep_a_silent_holder_of_grants_from_being_suspect() {
+    for repeats in [false, true] {
+        let mut world = World::new(13, Net { rate: 1_000_000_000, ..Net::default() }, &Config::default(), 1);
+        let mut flows: Vec<_> = (1..13)
+            .map(|from| {
+                let (client, server) = open(&mut world, from, 0, 7, Mode::Stream);
+                Flow::stream((from, client), (0, server), 1 << 30)
+            })
+            .collect();
+        let seen = watch(&mut world);
+        carry_until(&mut world, &mut flows, 20 * MS, |_, _| false);
+        let is_short = |(from, bytes): &&Seen| *from == 1 && Packet::parse(bytes).unwrap().header.is_short;
+        let short = seen.borrow().iter().find(is_short).unwrap().1.clone();
+        world.filter = None;
+        let granted = |world: &World| world.hosts[0].statistics_of(world.time(), &path(1)).unwrap().granted_packets;
+        assert!(carry_until(&mut world, &mut flows, 20 * MS, |world, _| granted(world) > 4));
+        world.stopped.insert(1);
+        let before = world.hosts[0].counters().gate.suspects;
+        for _ in 0..50 {
+            if repeats {
+                let now = world.time();
+                world.hosts[0].handle_packet(now, &path(1), false, &short);
+                world.hosts[0].finish_batch(now);
+            }
+            carry_until(&mut world, &mut flows, 200 * US, |_, _| false);
+        }
+        let suspects = world.hosts[0].counters().gate.suspects - before;
+        assert_eq!((suspects, granted(&world)), (1, 8), "with repetitions: {repeats}");
+    }
 }

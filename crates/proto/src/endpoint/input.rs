@@ -143,9 +143,9 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         association.counters.packets_received += 1;
         if header.is_short && association.received.has(number) {
-            // No sign of life, of the peer or of a path: anybody could have made it up.
+            // No sign of life, of the peer or of a path, nor for the gate: anybody could have made it up.
             self.note_repetition(index);
-            self.touch(index);
+            self.make_ready(index);
             return Ok(());
         }
         if association.routes.is_some() {

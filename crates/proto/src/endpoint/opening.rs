@@ -13,7 +13,8 @@ use crate::channel::Incoming;
 use crate::sent::Packet as SentPacket;
 use crate::time::Time;
 
-const MOST_RETRY_NS: u64 = 1_000_000_000;
+pub(super) const MOST_RETRY_NS: u64 = 1_000_000_000;
+
 impl Endpoint {
     pub(super) fn handle_opening(&mut self, now: Time, path: &Path, packet: &Packet<'_>) -> Result<(), Malformed> {
         let id = packet.header.destination;

@@ -1,0 +1,45 @@
+//! The values that cannot be set stand in docs/protocol.md, section 10, as the code has them; `tests/constants.rs` looks at those that can.
+
+use super::MOST_REPLIES;
+use super::cookies::COOKIE_NS;
+use super::opening::MOST_RETRY_NS;
+use crate::association::{ECHO_LIMIT_NS, FIRST_RETRY_NS, TAKE_BACK_LEASES};
+use crate::gate::{BUDGET_DENOMINATOR, BUDGET_NUMERATOR, FIRST_FLIGHT_SHARE, SUSPECT_MIN_NS, SUSPECT_ROUND_TRIPS};
+use crate::lease::LEASE_ROUND_TRIPS;
+use crate::received::WINDOW_PACKETS;
+use crate::time::TICK_NS;
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+const S: u64 = 1_000_000_000;
+
+/// A number with a comma before its thousands.
+fn thousands(count: u64) -> String {
+    format!("{},{:03}", count / 1000, count % 1000)
+}
+
+fn paragraph() -> String {
+    [
+        format!("Fixed: unit of `time` and `echo` {} us", TICK_NS / US),
+        format!("largest gap between the lowest missing and the newest number {}", thousands(WINDOW_PACKETS)),
+        format!("first repetition of SYN and CONFIRM {} ms, longest {} s", FIRST_RETRY_NS / MS, MOST_RETRY_NS / S),
+        format!("life of a cookie {} s", COOKIE_NS / S),
+        format!("a lease at least {LEASE_ROUND_TRIPS} round-trip times"),
+        format!("take-back after {TAKE_BACK_LEASES} leases"),
+        format!("suspect after {SUSPECT_ROUND_TRIPS} round trips or {} ms", SUSPECT_MIN_NS / MS),
+        format!(
+            "budget {BUDGET_NUMERATOR}/{BUDGET_DENOMINATOR} of the port's buffer, cuts and their floors as in 6 (Adaptation)"
+        ),
+        format!("first flights 1/{FIRST_FLIGHT_SHARE} of the budget"),
+        format!("echo not older than {} ms", ECHO_LIMIT_NS / MS),
+        format!("answers without an association waiting for the link {MOST_REPLIES}."),
+    ]
+    .join("; ")
+}
+
+#[test]
+fn the_specification_lists_what_is_fixed() {
+    let page = include_str!("../../../../docs/protocol.md");
+    let lines: Vec<&str> = page.lines().collect();
+    assert!(lines.join(" ").contains(&paragraph()), "section 10 of docs/protocol.md must say: {}", paragraph());
+}
