@@ -243,7 +243,9 @@ fn who_reorders_is_soon_not_asked_for_what_is_only_late() {
         stream(&mut world, (0, client), (1, server), 20_000_000, 10 * S);
         let after = needless(&world);
         let (spurious, twice, packets) = (after.0 - before.0, after.1 - before.1, after.2 - before.2);
-        println!("adapting: {before:?}; then {spurious} of {packets} packets were asked for in vain, {twice} came twice");
+        println!(
+            "adapting: {before:?}; then {spurious} of {packets} packets were asked for in vain, {twice} came twice"
+        );
         assert!(spurious * 1000 <= packets, "{spurious} of {packets}");
         assert!(twice * 1000 <= packets, "{twice} of {packets}");
     }
