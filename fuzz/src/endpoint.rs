@@ -194,7 +194,7 @@ fn read_and_write(endpoint: &mut Endpoint, script: &mut Script<'_>, now: u64, ch
 fn open(endpoint: &mut Endpoint, script: &mut Script<'_>, now: u64, known: &mut Known) {
     let at = Time::from_nanos(now);
     let mut fields = Vec::new();
-    fields.extend_from_slice(&0x0010_0023u32.to_be_bytes());
+    fields.extend_from_slice(&0x0000_0023u32.to_be_bytes());
     fields.extend_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
     fields.extend_from_slice(&17u64.to_be_bytes());
     fields.extend_from_slice(&[0, 7, 0x9C, 0x40, 2, 0, 1, 1, 0, 0, 0, 0]);
@@ -213,7 +213,7 @@ fn open(endpoint: &mut Endpoint, script: &mut Script<'_>, now: u64, known: &mut 
     let cookie = take(endpoint);
     let mut confirm = fields;
     confirm.extend_from_slice(&cookie[HEADER_BYTES + 12..HEADER_BYTES + 32]);
-    confirm.extend_from_slice(&0x0010_0023u32.to_be_bytes());
+    confirm.extend_from_slice(&0x0000_0023u32.to_be_bytes());
     confirm.extend_from_slice(&known.next.to_be_bytes());
     confirm.extend_from_slice(&(script.word() as u32).to_be_bytes());
     confirm.extend_from_slice(&(script.word() as u32).to_be_bytes());

@@ -139,6 +139,8 @@ pub struct Association {
     pub phase: Phase,
     /// This end sent the SYN.
     pub is_opener: bool,
+    /// To this port: there the peer's engine listens. `None`: the peer asked.
+    pub asked_port: Option<u16>,
     /// The longest packet, fixed at open.
     pub packet_bytes: usize,
     /// What of that is payload.
@@ -273,6 +275,7 @@ impl Association {
             routes: None,
             phase,
             is_opener,
+            asked_port: None,
             packet_bytes: 0,
             payload_bytes: 0,
             most_batch_packets: LEAST_BATCH_PACKETS,

@@ -142,6 +142,52 @@ fn a_lost_opened_with_a_full_backlog_does_not_take_a_second_place() {
 }
 
 #[test]
+fn engines_that_share_an_address_are_asked_each_at_its_port() {
+    for (steering, apart) in [(0, 1), (5, 2)] {
+        let mut world = World::new(2, Net::default(), &Config::default(), 1);
+        world.hosts[1] = endpoint_steered(1, &Config::default(), steering, 1);
+        for port in [7, 8] {
+            world.hosts[1].listen(port, Mode::Stream, 4).unwrap();
+        }
+        // One that is alone at its address answers for all its ports.
+        for (port, associations, channels) in [(7, 1, 1), (8, apart, 2), (7, apart, 3), (8, apart, 4)] {
+            let channel = try_connect(&mut world, 0, 1, port).unwrap();
+            wait_for(&mut world, S, "open", |world| is_open(world, 0, channel));
+            assert_eq!(world.hosts[0].sizes(), (associations, channels), "steering {steering}, port {port}");
+        }
+        // A port where nobody listens changes nothing for the others.
+        let nobody = try_connect(&mut world, 0, 1, 9).unwrap();
+        wait_for(&mut world, S, "refused", |world| failed(world, 0, nobody).is_some());
+        let channel = try_connect(&mut world, 0, 1, 7).unwrap();
+        wait_for(&mut world, S, "open", |world| is_open(world, 0, channel));
+        assert_eq!(world.hosts[0].sizes().0, apart, "steering {steering}");
+    }
+}
+
+#[test]
+fn attempts_at_several_ports_of_an_address_do_not_take_each_other_along() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    for host in 0..2 {
+        world.hosts[host] = endpoint_steered(host, &Config::default(), 5, 1);
+    }
+    for port in [7, 8] {
+        world.hosts[1].listen(port, Mode::Stream, 4).unwrap();
+    }
+    let channels = [7, 8].map(|port| try_connect(&mut world, 0, 1, port).unwrap());
+    wait_for(&mut world, S, "both are open", |world| channels.iter().all(|&channel| is_open(world, 0, channel)));
+    assert_eq!(world.hosts[0].sizes(), (2, 2));
+    // Each is known by its port from then on, whichever was last.
+    for port in [7, 8] {
+        let channel = try_connect(&mut world, 0, 1, port).unwrap();
+        wait_for(&mut world, S, "open", |world| is_open(world, 0, channel));
+    }
+    assert_eq!(world.hosts[0].sizes(), (2, 4));
+    // One ends, and nothing is left of it; the other one goes on.
+    world.hosts[1].close_all();
+    wait_for(&mut world, S, "all is over", |world| world.hosts[0].sizes().0 == 0);
+}
+
+#[test]
 fn who_is_not_listened_for_is_told_so_at_once_and_takes_nobody_along() {
     let mut world = listening(Net::default(), 1);
     // With a key, only who has proved that he has it learns about ports.

@@ -760,12 +760,35 @@ static void permission(void)
 /* Ends on an Ethernet, of two devices that are joined. */
 static void over_ethernet(const char *here, const char *there)
 {
+	struct sockaddr_ropeway both[2];
+	int listeners[2];
+
 	struct sockaddr_ropeway at, to, from;
 	socklen_t length = sizeof at;
 	char text[64], byte;
 	int types[] = {ROPEWAY_STREAM, ROPEWAY_MESSAGES}, l, client, server;
 	size_t i;
 
+	/* Listeners share the address, and each is reached at its port, whichever was first. */
+	for (i = 0; i < 2; i++) {
+		memset(&both[i], 0, sizeof both[i]);
+		both[i].sr_family = ROPEWAY_AF_ETHER;
+		memcpy(both[i].sr_device, there, strlen(there));
+		CHECK((listeners[i] = ropeway_socket(ROPEWAY_STREAM)) > 0);
+		CHECK(ropeway_bind(listeners[i], as_any(&both[i]), sizeof both[i]) == 0 && ropeway_listen(listeners[i], 8) == 0);
+		length = sizeof both[i];
+		CHECK(ropeway_getsockname(listeners[i], as_any(&both[i]), &length) == 0);
+		memset(both[i].sr_device, 0, sizeof both[i].sr_device);
+		memcpy(both[i].sr_device, here, strlen(here));
+	}
+	for (i = 0; i < 6; i++) {
+		CHECK((client = ropeway_socket(ROPEWAY_STREAM)) > 0);
+		CHECK(ropeway_connect(client, as_any(&both[i % 2]), sizeof both[0]) == 0);
+		CHECK((server = ropeway_accept(listeners[i % 2], NULL, NULL)) > 0);
+		CHECK(ropeway_send(client, "x", 1, 0) == 1 && ropeway_recv(server, &byte, 1, 0) == 1);
+		CHECK(ropeway_close(client) == 0 && ropeway_close(server) == 0);
+	}
+	CHECK(ropeway_close(listeners[0]) == 0 && ropeway_close(listeners[1]) == 0);
 	for (i = 0; i < 2; i++) {
 		memset(&at, 0, sizeof at);
 		at.sr_family = ROPEWAY_AF_ETHER;

@@ -1,6 +1,6 @@
 //! What the user of an endpoint asks for.
 
-use ropeway_wire::{ErrorCode, Extent, FinFields, Mode, OpenFields};
+use ropeway_wire::{ErrorCode, Extent, FinFields, Id, Mode, OpenFields};
 
 use super::sending::{SendError, is_kept_back, longest_message};
 use super::{Endpoint, Listener, Path, Route};
@@ -174,7 +174,7 @@ impl Endpoint {
         ports: (u16, u16),
         mode: Mode,
     ) -> Result<ChannelId, ConnectError> {
-        let known = routes.iter().find_map(|route| self.peers.get(&route.path).copied());
+        let known = routes.iter().find_map(|route| self.known_at(&route.path, ports.1));
         let association = match known {
             Some(index) => {
                 self.add_routes(now, index, routes, bonded);
@@ -187,6 +187,19 @@ impl Endpoint {
             self.end_association(association, ErrorCode::Closed);
         }
         opened
+    }
+
+    /// The association, or the attempt, through which a port at `path` is reached. Engines that share an address have steering in their ids, and a port of their own at which
+    /// they listen; of those only the one that was asked there will do: the others do not answer for it.
+    fn known_at(&self, path: &Path, port: u16) -> Option<u32> {
+        let newest = self.peers.get(path).copied().filter(|&index| {
+            let association = &self.associations[index as usize];
+            // Of one that has not answered nothing is known; but it may be one of several where this end is.
+            let steering = if association.is_open() { association.peer.steering() } else { self.steering };
+            steering == 0 || association.asked_port == Some(port)
+        });
+        let mut elders = self.elders.range((*path, Id(0))..=(*path, Id(u32::MAX))).map(|(_, &index)| index);
+        newest.or_else(|| elders.find(|&index| self.associations[index as usize].asked_port == Some(port)))
     }
 
     fn open_channel(
@@ -249,7 +262,10 @@ impl Endpoint {
         let (config, windows) = (self.config.clone(), self.windows());
         let make = |id| Association::new(id, path, Phase::Opening(attempt), windows, first_number, &config, now);
         let index = self.add_association(make).ok_or(ConnectError::TooMany)?;
-        self.peers.insert(path, index);
+        self.associations[index as usize].asked_port = Some(port);
+        if let Some(before) = self.peers.insert(path, index) {
+            self.keep_beside(before);
+        }
         self.add_routes(now, index, routes, bonded);
         self.run_attempt(now, index);
         self.settle_timers(now, index);

@@ -356,6 +356,7 @@ impl Endpoint {
             // Ours to ourselves.
             Some(before) if is_own(before) => {}
             Some(before) if self.associations[before as usize].attempt().is_some() => {
+                self.associations[index as usize].asked_port = self.associations[before as usize].asked_port;
                 self.inherit_routes(now, before, index);
                 self.move_channels(now, before, index);
             }
@@ -367,10 +368,17 @@ impl Endpoint {
 
     /// A peer that opens a second association has probably lost the first: it is asked.
     fn doubt(&mut self, index: u32) {
-        let association = &mut self.associations[index as usize];
-        association.state_due = true;
-        self.elders.insert((association.path, association.peer), index);
+        self.associations[index as usize].state_due = true;
+        self.keep_beside(index);
         self.make_ready(index);
+    }
+
+    /// Keeps an open association where another one is the newest on its path.
+    pub(super) fn keep_beside(&mut self, index: u32) {
+        let association = &self.associations[index as usize];
+        if association.is_open() {
+            self.elders.insert((association.path, association.peer), index);
+        }
     }
 
     fn move_channels(&mut self, now: Time, from: u32, to: u32) {
@@ -472,6 +480,10 @@ impl Endpoint {
             routes.opened(path, now);
         }
         association.heard_at = now;
+        if self.peers.get(&association.path) != Some(&index) {
+            // Another port of the same address was asked meanwhile.
+            self.keep_beside(index);
+        }
         self.counters.associations_opened += 1;
         if self.take_header(now, index, &packet.header).is_none() {
             self.counters.dropped_window += 1;

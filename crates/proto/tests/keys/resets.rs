@@ -49,7 +49,7 @@ fn tokens_are_of_no_use(restarts: bool) {
         // Ask both, in the name of the other, for every id of the first slots.
         for host in 0..2 {
             for (slot, generation) in (0..3).flat_map(|slot| (0..16).map(move |generation| (slot, generation))) {
-                world.inject(1 - host, host, &question(Id::new(1, slot, generation)));
+                world.inject(1 - host, host, &question(Id::new(0, slot, generation)));
             }
         }
         pass(&mut world, 10 * MS);
@@ -58,7 +58,7 @@ fn tokens_are_of_no_use(restarts: bool) {
             let fields = RstFields::parse(Packet::parse(reset).unwrap().payload).unwrap();
             for (slot, generation) in (0..2).flat_map(|slot| (0..16).map(move |generation| (slot, generation))) {
                 let mut forged = reset.clone();
-                forged[4..8].copy_from_slice(&Id::new(1, slot, generation).0.to_be_bytes());
+                forged[4..8].copy_from_slice(&Id::new(0, slot, generation).0.to_be_bytes());
                 for host in 0..2 {
                     let now = world.time();
                     world.hosts[host].handle_packet(now, &path(1 - host), false, &forged);

@@ -392,11 +392,20 @@ pub fn endpoint(host: usize, config: &Config, seed: u64) -> Endpoint {
 
 /// With these keys, or without any.
 pub fn endpoint_with(host: usize, config: &Config, seed: u64, keys: &[u8]) -> Endpoint {
+    endpoint_of(host, config, 0, seed, keys)
+}
+
+/// One that may share its address with others.
+pub fn endpoint_steered(host: usize, config: &Config, steering: u16, seed: u64) -> Endpoint {
+    endpoint_of(host, config, steering, seed, if IS_KEYED { &[1] } else { &[] })
+}
+
+fn endpoint_of(host: usize, config: &Config, steering: u16, seed: u64, keys: &[u8]) -> Endpoint {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_be_bytes());
     key[8..16].copy_from_slice(&(host as u64).to_be_bytes());
     let keys = (!keys.is_empty()).then(|| Arc::new(cluster_keys(keys)));
-    Endpoint::with_keys(config.clone(), host as u64 + 1, 1, key, keys)
+    Endpoint::with_keys(config.clone(), host as u64 + 1, steering, key, keys)
 }
 
 /// The test program `keys` is about hosts that have a key, and `keyed` runs the tests of all others once more between such hosts.
