@@ -38,8 +38,9 @@ fn cluster() -> TestBox {
 fn senders(cluster: &TestBox, carrier: Carrier, port: u16, hosts: std::ops::Range<usize>, bytes: u64) -> Vec<Waiting> {
     let to = carrier.to(&cluster.port("h1"), port);
     let one = |host| {
-        let hold = [("PEER_HOLD", "1")];
-        Waiting::sender(cluster, &format!("h{host}"), &to, bytes, Mode::Stream, &hold)
+        // Patient with whoever is stopped, however long the test takes to look at the rest.
+        let variables = [("PEER_HOLD", "1"), ("ROPEWAY_TUNE", "give_up=60000")];
+        Waiting::sender(cluster, &format!("h{host}"), &to, bytes, Mode::Stream, &variables)
     };
     let all: Vec<Waiting> = hosts.map(one).collect();
     all.iter().for_each(Waiting::is_connected);
