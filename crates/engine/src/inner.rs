@@ -337,6 +337,8 @@ impl Inner {
         let now = self.now();
         core.configure(config, now)?;
         self.follow_up(core, now);
+        // There may be room or memory for what the sleeper waits to send.
+        self.wake_sleeper(core);
         Ok(())
     }
 

@@ -218,7 +218,14 @@ impl Engine {
     /// # Errors
     /// The engine cannot be used any more.
     pub fn cancel(&self, channel: ChannelId) -> Result<u64, Error> {
-        self.attempt(Subject::Channel(channel), |core, _| Ok(core.endpoint.cancel(channel)))
+        self.attempt(Subject::Channel(channel), |core, _| {
+            let count = core.endpoint.cancel(channel);
+            if count > 0 {
+                // Who sleeps on the links may wait for that room.
+                self.inner()?.wake_sleeper(core);
+            }
+            Ok(count)
+        })
     }
 
     /// Messages that were dropped because their life was over.

@@ -10,7 +10,7 @@ use ropeway_wire::{ErrorCode, Mode};
 
 pub use incoming::{Incoming, PIECE_BYTES, Part, Refused};
 pub use numbers::Numbers;
-pub use outgoing::{Outgoing, Sendable, Unsent};
+pub use outgoing::{Lack, MESSAGE_PREFIX_BYTES, Outgoing, Sendable, Unsent};
 
 /// Names a channel of one endpoint to its user. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,7 +33,7 @@ pub struct Readiness {
     pub opened: bool,
     /// A read returns something other than "would block": bytes, a message, the end, or an error.
     pub readable: bool,
-    /// A write of one byte, or of one message, returns something other than "would block".
+    /// A write of one byte, or of what was refused last, returns something other than "would block".
     pub writable: bool,
     /// Everything written has been acknowledged.
     pub drained: bool,

@@ -153,8 +153,8 @@ pub struct Endpoint {
     /// When what is being transmitted now began to be.
     turn_at: Time,
     events: VecDeque<Event>,
-    /// Channels with nothing under way whose users wait for memory.
-    lacking_memory: Vec<u32>,
+    /// Channels whose users wait for memory, and how many packets need some.
+    lacking_memory: Vec<(u32, usize)>,
     arrivals: Arrivals,
     counters: Counters,
     next_port: u16,
@@ -262,6 +262,7 @@ impl Endpoint {
             self.change_gate_mode();
         }
         self.grant_reservations();
+        self.announce_room();
         Ok(())
     }
 

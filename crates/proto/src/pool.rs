@@ -253,6 +253,11 @@ impl Pool {
         self.limit_bytes
     }
 
+    /// The same in buffers.
+    pub fn limit_packets(&self) -> usize {
+        self.limit_bytes / self.buffer_bytes
+    }
+
     /// A buffer's payload size.
     pub fn payload_bytes(&self) -> usize {
         self.buffer_bytes - ROOM_BYTES

@@ -18,7 +18,7 @@ const PART_PACKETS: usize = 44;
 /// So many packets in a row, at most, travel with the short header: the next says what they left out.
 const SHORT_RUN: u8 = 7;
 /// Length in front of a message of several packets.
-const MESSAGE_PREFIX_BYTES: usize = ropeway_wire::MESSAGE_LENGTH_BYTES;
+pub const MESSAGE_PREFIX_BYTES: usize = ropeway_wire::MESSAGE_LENGTH_BYTES;
 
 /// A payload that has no number yet.
 #[derive(Debug)]
@@ -97,8 +97,8 @@ pub struct Outgoing {
     pub expired_messages: u64,
     /// In the association's round of channels with something to send.
     pub scheduled: bool,
-    /// A full send buffer was seen: the user waits to be told of room.
-    pub starved: bool,
+    /// Somebody waits to be told of room: of so much at least, the least that anybody wants.
+    hunger: Option<usize>,
     /// What the last attempt to send lacked, until the user is told to try again or another one succeeds.
     refused: Option<Lack>,
     /// Small sends are never kept back to share a packet.
@@ -111,7 +111,7 @@ pub struct Outgoing {
 
 /// Why nothing was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lack {
+pub enum Lack {
     /// So many bytes wait for room, or for the rest of somebody else's message.
     Room(usize),
     Memory,
@@ -178,10 +178,24 @@ impl Outgoing {
     }
 
     /// So many bytes, of a stream a single one, were not taken: the user waits to be told.
-    pub fn refuse(&mut self, wanted: usize, limit: usize) {
+    pub fn refuse(&mut self, wanted: usize, limit: usize) -> Lack {
         let lack =
             if self.is_owed() || self.room(limit) < wanted.min(limit) { Lack::Room(wanted) } else { Lack::Memory };
-        (self.starved, self.refused) = (true, Some(lack));
+        self.refused = Some(lack);
+        // Whose message is half handed over can use any room, and acknowledgments give memory back.
+        let is_of_use = !self.is_owed() && lack != Lack::Memory;
+        self.starve(if is_of_use { wanted } else { 0 });
+        lack
+    }
+
+    /// The user waits to be told of so much room, or as soon as it is worth while.
+    pub fn starve(&mut self, wanted: usize) {
+        self.hunger = Some(self.hunger.map_or(wanted, |least| least.min(wanted)));
+    }
+
+    /// Who has looked and seen no room waits to be told, if nobody does.
+    pub fn starve_anyhow(&mut self) {
+        self.hunger.get_or_insert(0);
     }
 
     /// Bytes were taken: what was refused before is not waited for any more.
@@ -189,7 +203,7 @@ impl Outgoing {
         self.refused = None;
     }
 
-    /// Whether the user may be told that there is room: as much as he was refused for.
+    /// Whether the user may be told that there is room: as much as was refused last.
     pub fn is_writable(&self, limit: usize) -> bool {
         let is_enough = match self.refused {
             None => self.room(limit) > 0,
@@ -199,19 +213,18 @@ impl Outgoing {
         is_enough && !self.is_owed()
     }
 
-    /// Whether the user waits for room, and there is enough of it that telling him pays.
+    /// Whether somebody waits for room, and there is enough of it that telling him pays.
     pub fn takes_hunger(&mut self, limit: usize) -> bool {
-        let wanted = if let Some(Lack::Room(wanted)) = self.refused { wanted.min(limit) } else { 0 };
-        let is_stilled = self.starved && self.room(limit) >= wanted.max(limit / 4);
+        let is_stilled = self.hunger.is_some_and(|least| self.room(limit) >= least.min(limit).max(limit / 4));
         if is_stilled {
             self.tell();
         }
         is_stilled
     }
 
-    /// The user is told to try again.
+    /// All who wait are told to try again.
     pub fn tell(&mut self) {
-        (self.starved, self.refused) = (false, None);
+        (self.hunger, self.refused) = (None, None);
     }
 
     /// What could be sent now if there were a grant: queued, and within the credit. At least a byte, so that an empty message counts.
@@ -408,7 +421,7 @@ impl Outgoing {
     /// Begins anew on another association, before anything was written.
     pub fn restart(&mut self, pool: &mut Pool) {
         self.drop_queue(pool);
-        *self = Outgoing { no_delay: self.no_delay, starved: self.starved, ..Outgoing::default() };
+        *self = Outgoing { no_delay: self.no_delay, hunger: self.hunger, ..Outgoing::default() };
     }
 
     /// The association is gone, and with it everything that waited for an acknowledgment.

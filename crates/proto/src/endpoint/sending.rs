@@ -5,7 +5,7 @@ use ropeway_wire::{ErrorCode, Mode};
 use super::Endpoint;
 use super::commands::recount;
 use crate::association::Association;
-use crate::channel::{Channel, ChannelId};
+use crate::channel::{Channel, ChannelId, Lack, MESSAGE_PREFIX_BYTES};
 use crate::config::Config;
 use crate::pool::Pool;
 use crate::statistics::Limit;
@@ -61,7 +61,7 @@ impl Endpoint {
         let Some((at, payload_bytes)) = owed else { return self.send_bytes(now, id, rest, None) };
         let outgoing = &mut self.channels[at as usize].outgoing;
         if outgoing.must_rest_wait(self.config.send_buffer_bytes as usize, payload_bytes) {
-            outgoing.starved = true;
+            outgoing.starve(0);
             return Err(SendError::WouldBlock);
         }
         Ok(self.take_rest(now, id, rest).unwrap_or(0))
@@ -185,26 +185,44 @@ impl Endpoint {
 
     /// There is no room on the channel for so much, or no memory: its user is told when there is, of memory by whoever gives some back.
     fn refuse_for_now(&mut self, at: u32, wanted: usize) -> Result<usize, SendError> {
-        let outgoing = &mut self.channels[at as usize].outgoing;
-        outgoing.refuse(wanted, self.config.send_buffer_bytes as usize);
-        // With something under way, its acknowledgments tell.
-        if outgoing.is_drained() && !self.lacking_memory.contains(&at) {
-            self.lacking_memory.push(at);
+        let channel = &mut self.channels[at as usize];
+        if channel.outgoing.refuse(wanted, self.config.send_buffer_bytes as usize) == Lack::Memory {
+            let payload_bytes = self.associations[channel.association as usize].payload_bytes.max(1);
+            let packets = (wanted + MESSAGE_PREFIX_BYTES).div_ceil(payload_bytes);
+            self.lacking_memory.retain(|&(other, _)| other != at);
+            self.lacking_memory.push((at, packets));
         }
         Err(SendError::WouldBlock)
     }
 
-    /// Tells those who could not send for want of memory that there is some.
+    /// Tells those for whom a larger send buffer has room.
+    pub(super) fn announce_room(&mut self) {
+        let limit = self.config.send_buffer_bytes as usize;
+        for (at, channel) in &mut self.channels {
+            if channel.outgoing.takes_hunger(limit) {
+                Endpoint::announce(&mut self.events, channel, at as u32);
+            }
+        }
+    }
+
+    /// Tells those who could not send for want of memory that there is as much as they need.
     pub(super) fn announce_memory(&mut self) {
-        if self.lacking_memory.is_empty() || self.tx_pool.is_exhausted() {
+        if self.lacking_memory.is_empty() {
             return;
         }
-        for at in std::mem::take(&mut self.lacking_memory) {
-            if let Some(channel) = self.channels.get_mut(at as usize) {
+        // Who wants more than there can be since it became less is told as well, and hears why not.
+        let most = self.tx_pool.limit_packets() / 2;
+        let available = self.tx_pool.available();
+        let mut lacking = std::mem::take(&mut self.lacking_memory);
+        lacking.retain(|&(at, packets)| {
+            let waits = packets.min(most) > available;
+            if !waits && let Some(channel) = self.channels.get_mut(at as usize) {
                 channel.outgoing.tell();
                 self.announce_channel(at);
             }
-        }
+            waits
+        });
+        self.lacking_memory = lacking;
     }
 
     fn send_bytes(
@@ -227,7 +245,7 @@ impl Endpoint {
         }
         let association = &mut self.associations[channel.association as usize];
         if !association.is_open() {
-            channel.outgoing.starved = true;
+            channel.outgoing.starve(0);
             return Err(SendError::WouldBlock);
         }
         let (limit, payload_bytes) = (self.config.send_buffer_bytes as usize, association.payload_bytes);

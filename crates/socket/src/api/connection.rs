@@ -256,7 +256,13 @@ impl Connection {
         let mut sent = 0;
         for part in parts {
             match if waits { self.send_by(&part, deadline) } else { self.try_send(&part) } {
-                Ok(count) => sent += count,
+                // The next part belongs behind the whole of this one.
+                Ok(count) => {
+                    sent += count;
+                    if count < part.len() {
+                        break;
+                    }
+                }
                 Err(error) if sent == 0 => return Err(error),
                 // What was taken counts; the next call meets the error.
                 Err(_) => break,

@@ -5,6 +5,7 @@ use ropeway_socket::{Listener, Stream};
 use std::io::{BufRead, BufReader, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
+use std::time::Duration;
 
 /// What a socket of either kind can do.
 trait Socket: Read + Write + Send {
@@ -353,6 +354,50 @@ fn vectored_calls_take_what_there_is_room_for() {
     assert!(received == sent);
     assert_eq!(server.try_read_vectored(&mut [IoSliceMut::new(&mut [0; 5])]).unwrap(), 0, "the end");
     assert_eq!(kind((&client).write_vectored(&parts)), ErrorKind::BrokenPipe);
+}
+
+#[test]
+fn a_vectored_write_that_ends_early_leaves_nothing_out() {
+    const FIRST: usize = 3 << 20;
+    const TOTAL: usize = FIRST + (64 << 10);
+    for waits in [false, true] {
+        let (client, mut server) = pair();
+        client.set_write_timeout(Some(Duration::from_millis(2))).unwrap();
+        client.set_nonblocking(!waits).unwrap();
+        let reader = std::thread::spawn(move || {
+            let (mut received, mut buffer) = (Vec::new(), vec![0; 100_000]);
+            loop {
+                match server.read(&mut buffer).unwrap() {
+                    0 => return received,
+                    count => received.extend_from_slice(&buffer[..count]),
+                }
+                // So that room comes while the writer is between two parts.
+                if received.len() % 7 == 0 {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+        });
+        let chunk = bytes(TOTAL);
+        let mut sent = 0;
+        for _ in 0..10 {
+            let mut at = 0;
+            while at < TOTAL {
+                let parts = match at {
+                    0..FIRST => vec![IoSlice::new(&chunk[at..FIRST]), IoSlice::new(&chunk[FIRST..])],
+                    _ => vec![IoSlice::new(&chunk[at..])],
+                };
+                match (&client).write_vectored(&parts) {
+                    Ok(count) => at += count,
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                }
+            }
+            sent += at;
+        }
+        client.shutdown(Shutdown::Write).unwrap();
+        let received = reader.join().unwrap();
+        assert_eq!(received.len(), sent);
+        assert!(received.chunks(TOTAL).all(|part| part == chunk), "waits: {waits}");
+    }
 }
 
 #[test]
