@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ropeway_link::packet::{self, PacketLink};
+use ropeway_link::packet::{self, FieldMatch, PacketLink};
 use ropeway_link::udp::{self, UdpLink};
 use ropeway_link::{Address, Link, Part, Steering, Width};
 use ropeway_proto::{ChannelId, Mode};
@@ -43,7 +43,11 @@ pub fn udp_links(count: usize, options: &udp::Options) -> io::Result<Vec<UdpLink
         }
         Ok(link)
     };
-    (0..count).map(link).collect()
+    let links: Vec<UdpLink> = (0..count).map(link).collect::<io::Result<_>>()?;
+    if count > 1 {
+        links.iter().try_for_each(UdpLink::hear)?;
+    }
+    Ok(links)
 }
 
 /// The same of [`Workers::over_packet`].
@@ -54,14 +58,20 @@ pub fn packet_links(count: usize, options: &packet::Options) -> io::Result<Vec<P
     Workers::check(count)?;
     let mut group = None;
     let link = |_| {
-        let fanout = (count > 1).then_some(packet::Fanout { group, steering: BY_ID });
-        let link = PacketLink::open(&packet::Options { fanout, ..options.clone() })?;
-        if count > 1 {
-            group = Some(link.group()?);
+        if count == 1 {
+            return PacketLink::open(options);
         }
+        let fanout = Some(packet::Fanout { group, steering: BY_ID });
+        // What comes before all are there would reach the wrong one.
+        let link = PacketLink::open(&packet::Options { fanout, accept: vec![FieldMatch::NONE], ..options.clone() })?;
+        group = Some(link.group()?);
         Ok(link)
     };
-    (0..count).map(link).collect()
+    let mut links: Vec<PacketLink> = (0..count).map(link).collect::<io::Result<_>>()?;
+    if count > 1 {
+        links.iter_mut().try_for_each(|link| link.accept(&options.accept))?;
+    }
+    Ok(links)
 }
 
 /// Engines that listen together and among which connections are spread.
@@ -116,6 +126,8 @@ impl Workers {
 
     /// The same over UDP: a socket for each worker, all at the address of `udp`, among which the kernel spreads what arrives: packets of open associations by the id that they
     /// are for, and those that open one by its nonce, so that all of an attempt meet the same engine.
+    /// They are to listen: of what they connect to, the answers come to one port, and a network card that merges packets brings some of them to the wrong engine, which drops them, and they are sent
+    /// again.
     ///
     /// # Errors
     /// As [`Workers::new`].

@@ -17,6 +17,11 @@ pub struct FieldMatch {
     pub value: u32,
 }
 
+impl FieldMatch {
+    /// Applies to no packet: none is so long.
+    pub const NONE: FieldMatch = FieldMatch { offset: 1 << 24, width: Width::One, mask: 0, value: 0 };
+}
+
 /// Alternatives of one filter: the kernel takes programs of 4096 instructions, and each costs time for every packet.
 pub const MOST_ALTERNATIVES: usize = 512;
 

@@ -15,6 +15,7 @@ mod send;
 #[cfg(test)]
 mod tests;
 
+use crate::sys::program::{RET, plain};
 use crate::sys::{self, device, message::Incoming};
 use crate::{Address, Batch, Counters, Link, Received, Steering};
 use errors::Reports;
@@ -49,7 +50,8 @@ pub struct Options {
     pub group: Option<Group>,
 }
 
-/// A group of links with the same address, among which the kernel spreads arrivals. They are opened one after the other, by one process: the first is member 0.
+/// A group of links with the same address, among which the kernel spreads arrivals. They are opened one after the other, by one process: the first is member 0. What comes before
+/// all are there, and [`UdpLink::hear`] was called of each, is dropped: it would reach the wrong one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Which of them this one is.
@@ -144,6 +146,9 @@ impl UdpLink {
         if joins {
             share()?;
         }
+        if options.group.is_some() {
+            sys::set_program(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &[plain(RET, 0)])?;
+        }
         rustix::net::bind(fd, &options.local)?;
         if options.group.is_some() && !joins {
             share()?;
@@ -169,6 +174,14 @@ impl UdpLink {
             counters: Counters::default(),
             socket,
         })
+    }
+
+    /// Takes what comes from now on: all members of its group are there.
+    ///
+    /// # Errors
+    /// It is in no group.
+    pub fn hear(&self) -> io::Result<()> {
+        sys::set_int(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0)
     }
 
     /// The address that the socket is bound to.

@@ -233,6 +233,10 @@ fn a_group_spreads_arrivals_by_a_part_of_the_packet() {
     let others = [1, 2].map(|member| open(member, local).unwrap());
     assert_eq!(open(0, local).expect_err("another group").kind(), io::ErrorKind::AddrInUse);
     let mut members: Vec<UdpLink> = std::iter::once(first).chain(others).collect();
+    let early = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    early.send_to(&[1; 64], local).unwrap();
+    members.iter().for_each(|member| member.hear().unwrap());
+    assert!(members.iter_mut().all(|member| member.receive(8, &mut |_| ()).unwrap() == 0), "nobody heard it");
     let mut sender = UdpLink::open(&Options::new("127.0.0.1:0".parse().unwrap())).unwrap();
     let cases: [(u32, u32, usize); 6] =
         [(0, 9, 0), (1 << 20, 9, 1), (2 << 20, 9, 2), (4 << 20, 9, 1), (0xfff0_0000, 5, 2), (0xfff0_0000, 6, 0)];

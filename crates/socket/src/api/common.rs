@@ -254,6 +254,11 @@ pub(super) fn way(to: &Address) -> io::Result<Way> {
 pub(super) fn way_from(local: &Local, to: &Address) -> io::Result<Way> {
     let to = to.to_connect()?;
     let home = local.binding.home().clone();
+    if home.has_siblings() {
+        // From one port answers for several of them would be one flow, which network cards merge.
+        let what = "an address of several workers is to listen at; to connect, bind an address for each";
+        return Err(io::Error::new(ErrorKind::Unsupported, what));
+    }
     if let Address::Node { node, port } = to {
         return to_node(|| Ok(home), node, (local.port, port));
     }

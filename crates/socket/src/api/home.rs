@@ -71,6 +71,11 @@ pub struct Home {
 }
 
 impl Home {
+    /// Whether others have the address too.
+    pub fn has_siblings(&self) -> bool {
+        self.place.workers.is_some()
+    }
+
     /// In somebody's own engine.
     pub fn of(engine: &Engine, link: LinkId) -> Arc<Home> {
         let place = Place {
@@ -476,12 +481,19 @@ pub fn finish_all() {
     let homes = process.lock();
     present.extend(homes.clients.values().cloned());
     present.extend(homes.listening.iter().filter_map(Weak::upgrade));
-    let lingering: Vec<Engine> = homes.lingering.values().map(|place| place.engine.clone()).collect();
+    let lingering: Vec<Place> = homes.lingering.values().cloned().collect();
     drop(homes);
     let deadline = Instant::now() + environment.linger;
-    present.iter().map(|home| home.engine()).chain(&lingering).for_each(|engine| {
+    // Of several at an address also those of which nobody has anything any more.
+    let mut engines: Vec<Engine> = Vec::new();
+    for place in present.iter().map(|home| &home.place).chain(&lingering).flat_map(Place::all) {
+        if !engines.iter().any(|known| known.is(&place.engine)) {
+            engines.push(place.engine);
+        }
+    }
+    engines.iter().for_each(|engine| {
         engine.finish(deadline);
     });
     // What still uses them ends with the process; the last user would have their threads end under it.
-    std::mem::forget((present, lingering));
+    std::mem::forget((present, lingering, engines));
 }

@@ -116,7 +116,8 @@ macro_rules! listener {
             }
 
             /// Listens at one address with several engines, which have a socket and a lock each: threads that take one of these each, and serve what it accepts, share nothing. The kernel brings
-            /// a peer to one of them when it connects, and there it stays; all connections of one peer's engine are in one place. They are dropped together, or the address is not free.
+            /// a peer to one of them when it connects, and there it stays; all connections of one peer's engine are in one place. They are dropped together, or the address is not free; this process can listen
+            /// there again at once with as many.
             ///
             /// # Errors
             /// As [`Local::bind_workers`].

@@ -28,7 +28,8 @@ impl Local {
         })
     }
 
-    /// The first address that is free, for several engines ([`Listener::bind_workers`](super::Listener::bind_workers)): for as many threads that share nothing.
+    /// The first address that is free, for several engines that listen there ([`Listener::bind_workers`](super::Listener::bind_workers)), for as many threads that share nothing. Who connects from
+    /// several engines binds an address for each.
     ///
     /// # Errors
     /// As [`Self::bind`]; `InvalidInput`: 1 to 64 of them; `Unsupported`: over AF_XDP, and where gateways bring packets, there is one.

@@ -61,8 +61,7 @@ fn each_listener_at_an_address_serves_its_part_of_the_peers() {
     // What was accepted is gone, or says its last words: they listen there again, all of them.
     let again = Listener::bind_workers(&to, 2).unwrap();
     let server = serve(again, CLIENTS);
-    // Clients that are workers themselves: answers are for the one that has asked.
-    let locals = Local::bind_workers("127.0.0.1:0", 2).unwrap();
+    let locals = [(); 2].map(|()| Local::bind("127.0.0.1:0").unwrap());
     ask(&to, locals.into_iter().cycle().take(CLIENTS));
     assert_eq!(server.join().unwrap().iter().sum::<usize>(), CLIENTS);
 }
@@ -96,6 +95,15 @@ fn an_address_of_workers_is_theirs_alone() {
     assert_eq!(message, b"still here");
     drop((listeners, accepted, client));
     crate::wait_until("the address is free", || Local::bind(&at).is_ok());
+}
+
+#[test]
+fn who_connects_does_not_do_it_from_an_address_of_several() {
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let local = Local::bind_workers("127.0.0.1:0", 2).unwrap().swap_remove(0);
+    let error = Stream::connect_from(&local, &listener.local_addr().unwrap(), Some(SOON)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("bind an address for each"), "{error}");
 }
 
 #[test]
