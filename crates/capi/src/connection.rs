@@ -11,6 +11,12 @@ use std::time::Duration;
 /// What receiving from a stream may be told.
 const RECEIVE_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_PEEK | libc::MSG_WAITALL;
 
+/// What receiving messages may be told.
+const MESSAGE_RECEIVE_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+
+/// What a look at a stream shows to several buffers at most, however long they are.
+const MOST_PEEKED_BYTES: usize = 1 << 20;
+
 /// What [`Connection::discard`] throws away at most: more than can have been unread when it began.
 const MOST_DISCARDED_BYTES: usize = 64 << 20;
 
@@ -82,8 +88,16 @@ impl Connection {
             (_, [one]) => self.send(one, flags),
             (Connection::Stream(stream), _) if now => Ok(stream.try_write_vectored(parts)?),
             (Connection::Stream(stream), _) => Ok(std::io::Write::write_vectored(&mut &*stream, parts)?),
-            (Connection::Messages(_), _) => {
-                let message: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+            (Connection::Messages(socket), _) => {
+                let length: usize = parts.iter().map(|part| part.len()).sum();
+                let most = socket.max_message_len();
+                // Before it is gathered; while the connection is being opened nobody knows.
+                if most > 0 && length as u64 > most {
+                    let what = format!("the message is longer than the {most} bytes that the peer takes");
+                    return Err(Failure::new(libc::EMSGSIZE, what));
+                }
+                let mut message = memory(length)?;
+                parts.iter().for_each(|part| message.extend_from_slice(part));
                 self.send(&message, flags)
             }
         }
@@ -117,7 +131,7 @@ impl Connection {
         match self {
             Connection::Stream(stream) => recv_stream(stream, out, flags).map(Some),
             Connection::Messages(socket) => {
-                check_flags(flags, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_WAITALL)?;
+                check_flags(flags, MESSAGE_RECEIVE_FLAGS)?;
                 let count = if flags & libc::MSG_DONTWAIT != 0 { socket.try_recv(out) } else { socket.recv(out) };
                 Ok(count?)
             }
@@ -132,31 +146,45 @@ impl Connection {
         if let [one] = parts {
             return self.recv(one, flags);
         }
+        let now = flags & libc::MSG_DONTWAIT != 0;
+        let room: usize = parts.iter().map(|part| part.len()).sum();
         match self {
-            // Waiting for the first byte, or for none at all; what has come is copied once.
-            Connection::Stream(stream) if flags & (libc::MSG_PEEK | libc::MSG_WAITALL) == 0 => {
-                let now = flags & libc::MSG_DONTWAIT != 0;
-                check_flags(flags, RECEIVE_FLAGS)?;
-                Ok(Some(if now {
-                    stream.try_read_vectored(parts)?
-                } else {
-                    Read::read_vectored(&mut &*stream, parts)?
-                }))
-            }
-            _ => {
-                let room = parts.iter().map(|part| part.len()).sum();
-                let mut whole = Vec::new();
-                let lacking = |_| Failure::new(libc::ENOMEM, format!("{room} bytes to gather what the buffers get"));
-                whole.try_reserve_exact(room).map_err(lacking)?;
-                whole.resize(room, 0);
-                let count = self.recv(&mut whole, flags)?;
-                let mut rest = &whole[..count.unwrap_or(0)];
-                for part in parts {
-                    let (first, behind) = rest.split_at(rest.len().min(part.len()));
-                    part[..first.len()].copy_from_slice(first);
-                    rest = behind;
+            Connection::Messages(socket) => loop {
+                check_flags(flags, MESSAGE_RECEIVE_FLAGS)?;
+                let next = if now { socket.try_next_len() } else { socket.next_len() };
+                let Some(next) = next? else { return Ok(None) };
+                let mut whole = memory(room.min(next))?;
+                whole.resize(room.min(next), 0);
+                match self.recv(&mut whole, flags) {
+                    // Another thread has taken that one, and the next is longer.
+                    Err(failure) if failure.errno == libc::EMSGSIZE && whole.len() < room => {}
+                    count => return scatter(&whole, count?, parts),
                 }
-                Ok(count)
+            },
+            Connection::Stream(_) if flags & libc::MSG_PEEK != 0 => {
+                let mut whole = memory(room.min(MOST_PEEKED_BYTES))?;
+                whole.resize(room.min(MOST_PEEKED_BYTES), 0);
+                let count = self.recv(&mut whole, flags)?;
+                scatter(&whole, count, parts)
+            }
+            Connection::Stream(_) if flags & libc::MSG_WAITALL != 0 => {
+                let mut received = 0;
+                for part in parts.iter_mut().filter(|part| !part.is_empty()) {
+                    match self.recv(part, flags) {
+                        Ok(Some(count)) if count == part.len() => received += count,
+                        Ok(count) => return Ok(Some(received + count.unwrap_or(0))),
+                        Err(failure) if received == 0 => return Err(failure),
+                        // What has come counts; the next call meets the error.
+                        Err(_) => break,
+                    }
+                }
+                Ok(Some(received))
+            }
+            // Waiting for the first byte, or for none at all; what has come is copied once.
+            Connection::Stream(stream) => {
+                check_flags(flags, RECEIVE_FLAGS)?;
+                let read = |parts: &mut [_]| Read::read_vectored(&mut &*stream, parts);
+                Ok(Some(if now { stream.try_read_vectored(parts)? } else { read(parts)? }))
             }
         }
     }
@@ -209,6 +237,25 @@ fn check_flags(flags: c_int, known: c_int) -> Outcome<()> {
         0 => Ok(()),
         other => Err(Failure::new(libc::EOPNOTSUPP, format!("the flags {other:#x} have no meaning here"))),
     }
+}
+
+/// Memory to gather so much in.
+fn memory(bytes: usize) -> Outcome<Vec<u8>> {
+    let mut memory = Vec::new();
+    let lacking = |_| Failure::new(libc::ENOMEM, format!("no {bytes} bytes to gather several buffers in"));
+    memory.try_reserve_exact(bytes).map_err(lacking)?;
+    Ok(memory)
+}
+
+/// Puts so much of what was gathered into the buffers.
+fn scatter(whole: &[u8], count: Option<usize>, parts: &mut [IoSliceMut<'_>]) -> Outcome<Option<usize>> {
+    let mut rest = &whole[..count.unwrap_or(0)];
+    for part in parts {
+        let (first, behind) = rest.split_at(rest.len().min(part.len()));
+        part[..first.len()].copy_from_slice(first);
+        rest = behind;
+    }
+    Ok(count)
 }
 
 /// Whether a call that sends does not wait.

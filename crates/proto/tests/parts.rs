@@ -319,3 +319,69 @@ fn who_was_refused_is_told_of_as_much_room_as_that_needed() {
     let now = world.time();
     assert_eq!(world.hosts[0].send(now, client, &longest), Ok(longest.len()));
 }
+
+/// A sender of messages with a send buffer of 1 MiB, of which so many bytes were queued just now.
+fn with_queued(queued: usize) -> (World, ChannelId) {
+    let config = Config { send_buffer_bytes: 1 << 20, ..Config::default() };
+    let mut world = World::new(2, Net { rate: 1_000_000_000, ..Net::default() }, &config, 1);
+    let (client, _) = pair(&mut world, Mode::Messages);
+    world::pass(&mut world, 50 * MS);
+    let now = world.time();
+    world.hosts[0].send(now, client, &message(0, queued)).unwrap();
+    while world.hosts[0].poll_event().is_some() {}
+    (world, client)
+}
+
+#[test]
+fn who_wants_little_is_told_whatever_others_were_refused_meanwhile() {
+    let (mut world, client) = with_queued(700_000);
+    let now = world.time();
+    let (short, long) = (message(0, 400_000), message(0, 900_000));
+    assert_eq!(world.hosts[0].send(now, client, &short), Err(SendError::WouldBlock));
+    assert_eq!(world.hosts[0].send(now, client, &long), Err(SendError::WouldBlock));
+    let mut room = 0;
+    wait_for(&mut world, S, "word of room", |world| {
+        room = (1 << 20) - world.hosts[0].unacknowledged_bytes(client);
+        is_told(world, client)
+    });
+    assert!((400_000..900_000).contains(&room), "{room}");
+}
+
+#[test]
+fn a_larger_send_buffer_is_told_of_at_once() {
+    let (mut world, client) = with_queued(700_000);
+    let (now, long) = (world.time(), message(0, 900_000));
+    assert_eq!(world.hosts[0].send(now, client, &long), Err(SendError::WouldBlock));
+    assert!(!is_told(&mut world, client));
+    let larger = Config { send_buffer_bytes: 4 << 20, ..world.hosts[0].config().clone() };
+    world.hosts[0].configure(larger).unwrap();
+    assert!(is_told(&mut world, client));
+    assert_eq!(world.hosts[0].send(now, client, &long), Ok(900_000));
+}
+
+#[test]
+fn memory_is_told_of_when_there_is_enough_of_it() {
+    let config = Config { send_memory_bytes: 3_800_000, ..Config::default() };
+    let mut world = World::new(2, Net { rate: 1_000_000_000, ..Net::default() }, &config, 1);
+    let (wanting, _) = pair(&mut world, Mode::Messages);
+    let others = [8, 9, 10].map(|port| world::open(&mut world, 0, 1, port, Mode::Messages).0);
+    world::pass(&mut world, 50 * MS);
+    let now = world.time();
+    others.iter().for_each(|&other| assert!(world.hosts[0].send(now, other, &message(0, 1_000_000)).is_ok()));
+    assert!(world.hosts[0].send(now, others[0], &message(0, 900_000)).is_err(), "its buffer is full");
+    world.hosts[0].send(now, wanting, &message(0, 10_000)).unwrap();
+    let long = message(0, 1_000_000);
+    assert_eq!(world.hosts[0].send(now, wanting, &long), Err(SendError::WouldBlock), "there is room, and no memory");
+    while world.hosts[0].poll_event().is_some() {}
+    let mut told = 0;
+    wait_for(&mut world, S, "memory", |world| {
+        if is_told(world, wanting) {
+            told += 1;
+            let now = world.time();
+            return world.hosts[0].send(now, wanting, &long).is_ok();
+        }
+        false
+    });
+    // Its own acknowledgments are a reason to try again, and then as much memory as it needs.
+    assert!(told <= 2, "{told} times");
+}

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -255,6 +256,9 @@ static struct iovec part(void *at, size_t length)
 }
 
 /* From and into several buffers. */
+/* More than any machine has. */
+#define HUGE_BYTES ((size_t)1 << 42)
+
 static void scattered(void)
 {
 	static char big[300000], copy[300000];
@@ -265,6 +269,9 @@ static void scattered(void)
 	uint64_t bytes;
 	size_t i;
 
+	char *huge = mmap(NULL, HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	CHECK(huge != MAP_FAILED);
 	for (i = 0; i < sizeof big; i++)
 		big[i] = (char)(i ^ (i >> 8));
 	in[0] = part(head, sizeof head);
@@ -305,6 +312,15 @@ static void scattered(void)
 		else
 			CHECK(tail[0] == 'd');
 		in[1] = part(NULL, 0);
+		/* Room that is never needed costs nothing, and what is too long is not gathered first. */
+		many[0] = part(head, sizeof head);
+		many[1] = part(huge, HUGE_BYTES);
+		CHECK(ropeway_send(client, "hello", 5, 0) == 5);
+		CHECK(ropeway_recvv(server, many, 2, 0) == 5 && memcmp(huge, "lo", 2) == 0);
+		if (types[i] == ROPEWAY_MESSAGES) {
+			many[0] = many[1];
+			FAILS(ropeway_sendv(client, many, 2, 0), EMSGSIZE);
+		}
 		CHECK(ropeway_sendv(client, NULL, 0, 0) == 0);
 		FAILS(ropeway_sendv(client, NULL, 1, 0), EFAULT);
 		FAILS(ropeway_sendv(client, out, -1, 0), EINVAL);
@@ -325,6 +341,7 @@ static void scattered(void)
 		FAILS(ropeway_sendv(client, out, 3, 0), EBADF);
 		FAILS(ropeway_recvv(server, in, 4, 0), EBADF);
 	}
+	CHECK(munmap(huge, HUGE_BYTES) == 0);
 }
 
 static void limits_and_options(void)
