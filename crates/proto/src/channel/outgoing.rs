@@ -182,9 +182,13 @@ impl Outgoing {
         let lack =
             if self.is_owed() || self.room(limit) < wanted.min(limit) { Lack::Room(wanted) } else { Lack::Memory };
         self.refused = Some(lack);
-        // Whose message is half handed over can use any room, and acknowledgments give memory back.
-        let is_of_use = !self.is_owed() && lack != Lack::Memory;
-        self.starve(if is_of_use { wanted } else { 0 });
+        self.starve(match lack {
+            // Whose message is half handed over can use any room.
+            _ if self.is_owed() => 0,
+            Lack::Room(wanted) => wanted,
+            // Whoever gives some back tells; what is acknowledged here may be little.
+            Lack::Memory => limit,
+        });
         lack
     }
 
