@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use ropeway_proto::{AcceptError, ChannelId, Config, ErrorCode, Mode, RecvError, SendError};
+use ropeway_wire::{Id, Packet, Type};
 use world::*;
 
 const RTT: u64 = 40 * US;
@@ -250,6 +251,32 @@ fn crossing_attempts_make_one_association() {
         stream(&mut world, (0, a), (1, from_a), 20_000, 5 * S);
         stream(&mut world, (1, b), (0, from_b), 20_000, 5 * S);
         assert_eq!(world.hosts.iter().map(|host| host.sizes()).collect::<Vec<_>>(), [(1, 2), (1, 2)], "seed {seed}");
+    }
+}
+
+#[test]
+fn who_shares_an_address_does_not_get_what_was_for_another_engine_there() {
+    // Each end the one with the lower number once.
+    for (asking, asked) in [(0, 1), (1, 0)] {
+        let mut world = World::new(2, Net::default(), &Config::default(), 1);
+        for host in 0..2 {
+            world.hosts[host] = endpoint_steered(host, &Config::default(), 5, 1);
+        }
+        world.hosts[asking].listen(7, Mode::Stream, 4).unwrap();
+        // Port 8 is that of another engine, which does not answer yet.
+        world.filter = Some(Box::new(move |_, from, _, bytes| {
+            let header = Packet::parse(bytes).unwrap().header;
+            from != asking || header.kind != Type::Syn || header.destination != Id::any(8)
+        }));
+        let waiting = try_connect(&mut world, asking, asked, 8).unwrap();
+        let crossing = try_connect(&mut world, asked, asking, 7).unwrap();
+        wait_for(&mut world, S, "open", |world| is_open(world, asked, crossing));
+        pass(&mut world, S);
+        assert!(!is_open(&mut world, asking, waiting) && failed(&mut world, asking, waiting).is_none());
+        world.filter = None;
+        world.hosts[asked].listen(8, Mode::Stream, 4).unwrap();
+        wait_for(&mut world, 2 * S, "open", |world| is_open(world, asking, waiting));
+        assert_eq!(world.hosts.iter().map(|host| host.sizes()).collect::<Vec<_>>(), [(2, 2), (2, 2)]);
     }
 }
 

@@ -15,6 +15,11 @@ use crate::time::Time;
 
 pub(super) const MOST_RETRY_NS: u64 = 1_000_000_000;
 
+/// Whether who sent it is the only engine at its address: then an attempt towards that address is one towards it.
+fn is_alone(syn: &SynFields) -> bool {
+    syn.source.steering() == 0
+}
+
 impl Endpoint {
     pub(super) fn handle_opening(&mut self, now: Time, path: &Path, packet: &Packet<'_>) -> Result<(), Malformed> {
         let id = packet.header.destination;
@@ -99,6 +104,9 @@ impl Endpoint {
     /// Whether both ends are trying at once and this one, the lower of the two, is the client. If the other is, this end's attempt goes on all the same: a SYN
     /// proves nothing, and whoever forged one could stop it. It gives way to a CONFIRM with a good cookie, and for a while to the other's CROSSED.
     fn is_crossing(&self, path: &Path, syn: &SynFields) -> bool {
+        if !is_alone(syn) {
+            return false;
+        }
         let Some(&index) = self.peers.get(path) else { return false };
         let Some(attempt) = self.associations[index as usize].attempt() else { return false };
         (self.node, attempt.source_port) < (syn.node, syn.source_port)
@@ -342,7 +350,8 @@ impl Endpoint {
         Ok(Ok(index))
     }
 
-    /// A new association for a client that has proved its address. An attempt of ours towards the same peer, which stood back, goes over into it.
+    /// A new association for a client that has proved its address. An attempt of ours towards the same peer, which stood back, goes over into it; one towards its address may be for another engine
+    /// there, and goes on.
     fn admit(&mut self, now: Time, path: &Path, syn: &SynFields, parameters: &Parameters) -> Option<u32> {
         let first_number = self.first_number();
         let (config, windows) = (self.config.clone(), self.windows());
@@ -356,9 +365,10 @@ impl Endpoint {
             // Ours to ourselves.
             Some(before) if is_own(before) => {}
             Some(before) if self.associations[before as usize].attempt().is_some() => {
-                self.associations[index as usize].asked_port = self.associations[before as usize].asked_port;
-                self.inherit_routes(now, before, index);
-                self.move_channels(now, before, index);
+                if is_alone(syn) {
+                    self.inherit_routes(now, before, index);
+                    self.move_channels(now, before, index);
+                }
             }
             Some(before) => self.doubt(before),
             None => {}

@@ -5,8 +5,10 @@ use std::io::{self, ErrorKind};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Steering bits: 12, of which all ones mean whoever listens at a port.
+/// Steering bits: 12, of which all ones mean whoever listens at a port ...
 const STEERINGS: u16 = 0xFFF;
+/// ... and none that an engine is alone at its address.
+const FIRST_STEERING: u16 = 1;
 /// Ports for who asks for any, as TCP's.
 const FIRST_FREE_PORT: u16 = 49_152;
 
@@ -38,10 +40,10 @@ impl Claim {
     /// None are left.
     pub fn steering(device: &str, count: usize) -> io::Result<(u16, Vec<Claim>)> {
         let count = u16::try_from(count).ok().filter(|&count| count > 0).ok_or(ErrorKind::InvalidInput)?;
-        let rows = STEERINGS / count;
+        let (first, end) = (FIRST_STEERING.div_ceil(count), STEERINGS / count);
         // Where to begin does not matter; processes that start together begin apart.
-        let begin = (std::process::id() % u32::from(rows.max(1))) as u16;
-        for row in (begin..rows).chain(0..begin) {
+        let begin = first + (std::process::id() % u32::from(end.saturating_sub(first).max(1))) as u16;
+        for row in (begin..end).chain(first..begin) {
             let numbers = row * count..(row + 1) * count;
             let claim = |number| Ok(first_free(device, "steering", [number])?.map(|(_, socket)| socket));
             // Where somebody has one of them the others are let go of.
@@ -51,7 +53,8 @@ impl Claim {
                 return Ok((row * count, claims.collect()));
             }
         }
-        let what = format!("{STEERINGS} engines can use {device}, and there is no room for {count} more");
+        let what =
+            format!("{} engines can use {device}, and there is no room for {count} more", STEERINGS - FIRST_STEERING);
         Err(io::Error::new(ErrorKind::AddrInUse, what))
     }
 
@@ -90,9 +93,9 @@ mod tests {
         drop(held);
         assert_eq!(Claim::port(&device, port).unwrap().0, port);
         let ((one, _a), (other, _b)) = (Claim::steering(&device, 1).unwrap(), Claim::steering(&device, 1).unwrap());
-        assert!(one != other && one < STEERINGS && other < STEERINGS);
+        assert!(one != other && one < STEERINGS && other < STEERINGS && one > 0 && other > 0);
         let (first, row) = Claim::steering(&device, 4).unwrap();
-        assert!(first % 4 == 0 && first + 4 <= STEERINGS && row.len() == 4);
+        assert!(first % 4 == 0 && first > 0 && first + 4 <= STEERINGS && row.len() == 4);
         assert!(!(first..first + 4).contains(&one) && !(first..first + 4).contains(&other));
         let held: Vec<_> = std::iter::from_fn(|| Claim::steering(&device, 1500).ok()).collect();
         assert!(held.len() < 2 && Claim::steering(&device, 5000).is_err());
