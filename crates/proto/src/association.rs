@@ -349,6 +349,11 @@ impl Association {
         }
     }
 
+    /// When something numbered was last sent or arrived: keep-alive is no use.
+    pub fn used_at(&self) -> Time {
+        self.arrived_at.max(self.new_at)
+    }
+
     pub fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Open)
     }

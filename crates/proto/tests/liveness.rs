@@ -26,6 +26,20 @@ fn note(world: &mut World, host: usize, kind: u8) -> Rc<RefCell<Vec<u64>>> {
 }
 
 #[test]
+fn an_association_without_channels_ends_whatever_keeps_it_alive() {
+    let config = Config { keep_alive_ns: 10 * S, ..Config::default() };
+    let mut world = World::new(2, Net::default(), &config, 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    pass(&mut world, 300 * S);
+    assert_eq!(world.hosts[0].sizes(), (1, 1), "it has one");
+    close_all_channels(&mut world, &[(0, client), (1, server)]);
+    pass(&mut world, 59 * S);
+    assert_eq!(world.hosts[0].sizes(), (1, 0));
+    pass(&mut world, 2 * S);
+    assert_eq!(world.hosts.iter().map(|host| host.sizes()).collect::<Vec<_>>(), [(0, 0), (0, 0)]);
+}
+
+#[test]
 fn an_idle_client_sends_a_pin_every_60_seconds_and_stays_connected() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);

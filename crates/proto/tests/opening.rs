@@ -281,6 +281,26 @@ fn who_shares_an_address_does_not_get_what_was_for_another_engine_there() {
 }
 
 #[test]
+fn attempts_of_one_that_shares_an_address_and_one_that_does_not_both_succeed() {
+    for steered in [0, 1] {
+        for later in [0, 5, 10, 20, 30] {
+            let mut world = World::new(2, Net::default(), &Config::default(), 1);
+            world.hosts[steered] = endpoint_steered(steered, &Config::default(), 5, 1);
+            world.hosts.iter_mut().for_each(|host| drop(host.listen(7, Mode::Stream, 4).unwrap()));
+            let first = try_connect(&mut world, 0, 1, 7).unwrap();
+            pass(&mut world, later * US);
+            let second = try_connect(&mut world, 1, 0, 7).unwrap();
+            wait_for(&mut world, S, "open", |world| is_open(world, 0, first) && is_open(world, 1, second));
+            pass(&mut world, S);
+            let accepted = [1, 0].map(|host| world.hosts[host].accept(7).unwrap());
+            stream(&mut world, (0, first), (1, accepted[0]), 20_000, S);
+            stream(&mut world, (1, second), (0, accepted[1]), 20_000, S);
+            assert!(world.hosts.iter_mut().all(|host| host.accept(7).is_err()), "each once");
+        }
+    }
+}
+
+#[test]
 fn a_forged_crossing_does_not_stop_an_attempt() {
     // Host 2 says in host 1's name that it begins: host 0 stands back, and tries again when nothing comes of it.
     let mut world = listening(Net::default(), 1);

@@ -360,6 +360,47 @@ fn a_larger_send_buffer_is_told_of_at_once() {
 }
 
 #[test]
+fn the_longest_message_fits_into_memory_however_short_packets_are() {
+    for packet_bytes in [256, 1000, 1472] {
+        let config =
+            Config { send_memory_bytes: 2 << 20, send_buffer_bytes: 4 << 20, packet_bytes, ..Config::default() };
+        let mut world = World::new(2, Net::default(), &config, 1);
+        // Memory is in packets of this end's own size; the peer's may be shorter.
+        world.hosts[1] = world::endpoint(1, &Config { packet_bytes: 256, ..config.clone() }, 1);
+        let (client, _) = pair(&mut world, Mode::Messages);
+        world::pass(&mut world, 50 * MS);
+        let most = world.hosts[0].longest_message(client).unwrap() as usize;
+        let now = world.time();
+        let too_long = message(0, most + 1);
+        assert_eq!(world.hosts[0].send(now, client, &too_long), Err(SendError::TooLong { limit: most as u64 }));
+        for _ in 0..2 {
+            assert_eq!(world.hosts[0].send(now, client, &too_long[..most]), Ok(most), "{packet_bytes}: two of {most}");
+        }
+    }
+}
+
+#[test]
+fn of_several_who_lack_memory_the_one_who_needs_least_is_told_first() {
+    let config = Config { send_memory_bytes: 3_800_000, ..Config::default() };
+    let mut world = World::new(2, Net { rate: 1_000_000_000, ..Net::default() }, &config, 1);
+    let (wanting, _) = pair(&mut world, Mode::Messages);
+    let others = [8, 9, 10, 11].map(|port| world::open(&mut world, 0, 1, port, Mode::Messages).0);
+    world::pass(&mut world, 50 * MS);
+    let now = world.time();
+    for bytes in [1_000_000, 100_000, 1000] {
+        others.iter().for_each(|&other| while world.hosts[0].send(now, other, &message(0, bytes)).is_ok() {});
+    }
+    for bytes in [100_000, 1_000_000] {
+        assert_eq!(world.hosts[0].send(now, wanting, &message(0, bytes)), Err(SendError::WouldBlock));
+    }
+    while world.hosts[0].poll_event().is_some() {}
+    wait_for(&mut world, S, "memory", |world| is_told(world, wanting));
+    let now = world.time();
+    assert_eq!(world.hosts[0].send(now, wanting, &message(0, 1_000_000)), Err(SendError::WouldBlock));
+    assert_eq!(world.hosts[0].send(now, wanting, &message(0, 100_000)), Ok(100_000));
+}
+
+#[test]
 fn memory_is_told_of_when_there_is_enough_of_it() {
     let config = Config { send_memory_bytes: 3_800_000, ..Config::default() };
     let mut world = World::new(2, Net { rate: 1_000_000_000, ..Net::default() }, &config, 1);

@@ -199,7 +199,9 @@ impl Outgoing {
 
     /// Who has looked and seen no room waits to be told, if nobody does.
     pub fn starve_anyhow(&mut self) {
-        self.hunger.get_or_insert(0);
+        if self.refused.is_none() || self.hunger.is_none() {
+            self.starve(0);
+        }
     }
 
     /// Bytes were taken: what was refused before is not waited for any more.

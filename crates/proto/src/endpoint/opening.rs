@@ -15,11 +15,6 @@ use crate::time::Time;
 
 pub(super) const MOST_RETRY_NS: u64 = 1_000_000_000;
 
-/// Whether who sent it is the only engine at its address: then an attempt towards that address is one towards it.
-fn is_alone(syn: &SynFields) -> bool {
-    syn.source.steering() == 0
-}
-
 impl Endpoint {
     pub(super) fn handle_opening(&mut self, now: Time, path: &Path, packet: &Packet<'_>) -> Result<(), Malformed> {
         let id = packet.header.destination;
@@ -104,12 +99,17 @@ impl Endpoint {
     /// Whether both ends are trying at once and this one, the lower of the two, is the client. If the other is, this end's attempt goes on all the same: a SYN
     /// proves nothing, and whoever forged one could stop it. It gives way to a CONFIRM with a good cookie, and for a while to the other's CROSSED.
     fn is_crossing(&self, path: &Path, syn: &SynFields) -> bool {
-        if !is_alone(syn) {
+        if !self.are_alone(syn) {
             return false;
         }
         let Some(&index) = self.peers.get(path) else { return false };
         let Some(attempt) = self.associations[index as usize].attempt() else { return false };
         (self.node, attempt.source_port) < (syn.node, syn.source_port)
+    }
+
+    /// Whether this end and the sender of a SYN are the only engines at their addresses: then an attempt towards the other's address is one towards it.
+    fn are_alone(&self, syn: &SynFields) -> bool {
+        self.steering == 0 && syn.source.steering() == 0
     }
 
     /// Whether this is a SYN of our own for somebody else: who throws our packets back at us would have us talk to ourselves in his place. To our own address
@@ -365,15 +365,25 @@ impl Endpoint {
             // Ours to ourselves.
             Some(before) if is_own(before) => {}
             Some(before) if self.associations[before as usize].attempt().is_some() => {
-                if is_alone(syn) {
+                if self.are_alone(syn) {
                     self.inherit_routes(now, before, index);
                     self.move_channels(now, before, index);
                 }
             }
-            Some(before) => self.doubt(before),
+            Some(before) => self.doubt_former(path, before, syn.source.steering()),
             None => {}
         }
         Some(index)
+    }
+
+    /// The newest association on a path was `before`, and now that peer, or one that shares its address, opens another. Of those that share one the same peer may have others.
+    fn doubt_former(&mut self, path: &Path, before: u32, steering: u16) {
+        let elders = self.elders.range((*path, Id(0))..=(*path, Id(u32::MAX)));
+        let own: Vec<u32> = elders
+            .filter(|((_, peer), _)| steering != 0 && peer.steering() == steering)
+            .map(|(_, &index)| index)
+            .collect();
+        own.into_iter().chain([before]).for_each(|index| self.doubt(index));
     }
 
     /// A peer that opens a second association has probably lost the first: it is asked.
@@ -560,6 +570,7 @@ impl Endpoint {
             let Attempt { give_up_at, packet_bytes, .. } = **attempt;
             **attempt = Attempt::new(nonce, (destination_port, source_port), packet_bytes, give_up_at, now);
         }
+        association.asked_port = Some(destination_port);
         for (number, at) in refused {
             self.associations[index as usize].detach(number);
             self.fail_channel(at, code);

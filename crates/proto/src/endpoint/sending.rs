@@ -180,6 +180,7 @@ impl Endpoint {
             self.leave_round(at);
             self.schedule_channel(at);
             self.announce_channel(at);
+            self.announce_memory();
         }
     }
 
@@ -188,9 +189,13 @@ impl Endpoint {
         let channel = &mut self.channels[at as usize];
         if channel.outgoing.refuse(wanted, self.config.send_buffer_bytes as usize) == Lack::Memory {
             let payload_bytes = self.associations[channel.association as usize].payload_bytes.max(1);
-            let packets = (wanted + MESSAGE_PREFIX_BYTES).div_ceil(payload_bytes);
-            self.lacking_memory.retain(|&(other, _)| other != at);
-            self.lacking_memory.push((at, packets));
+            let prefix = if wanted > payload_bytes { MESSAGE_PREFIX_BYTES } else { 0 };
+            let packets = (wanted + prefix).div_ceil(payload_bytes);
+            // Of several who wait on a channel the one who needs least.
+            match self.lacking_memory.iter_mut().find(|(other, _)| *other == at) {
+                Some((_, least)) => *least = packets.min(*least),
+                None => self.lacking_memory.push((at, packets)),
+            }
         }
         Err(SendError::WouldBlock)
     }
@@ -286,7 +291,9 @@ impl Endpoint {
 
 /// The longest message that may be sent: one that does not fit into half the memory might wait for ever.
 pub(super) fn longest_message(association: &Association, config: &Config, pool: &Pool) -> u64 {
-    let own = u64::from(config.longest_message_bytes).min(pool.limit_bytes() as u64 / 2);
+    let packets = pool.limit_packets() / 2;
+    let of_memory = (packets * association.payload_bytes).saturating_sub(MESSAGE_PREFIX_BYTES);
+    let own = u64::from(config.longest_message_bytes).min(of_memory as u64);
     u64::from(association.peer_longest).min(own)
 }
 

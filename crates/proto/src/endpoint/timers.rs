@@ -26,7 +26,7 @@ const RIDE_DELAY: u64 = 40;
 const POOLS: u32 = u32::MAX;
 /// A PIN without an answer is followed by a STATE after this part of the usual time, and that by others: enough of them before the idle limit for a network that loses much.
 const UNANSWERED_PIN_SHARE: u64 = 4;
-/// An association without channels is kept for so long after its last packet: the next channel then opens without a round trip.
+/// An association without channels is kept for so long after its last numbered packet: the next channel then opens without a round trip.
 const UNUSED_NS: u64 = 60_000_000_000;
 
 impl Endpoint {
@@ -187,7 +187,7 @@ impl Endpoint {
             due = due.min(self.pin_due_at(association));
         }
         if association.channels.is_empty() && !association.has_undelivered() {
-            due = due.min(association.heard_at.max(association.new_at).after(UNUSED_NS));
+            due = due.min(association.used_at().max(self.awake_at).after(UNUSED_NS));
         }
         due
     }
@@ -219,7 +219,7 @@ impl Endpoint {
         }
         if association.channels.is_empty()
             && !association.has_undelivered()
-            && now.since(association.heard_at.max(association.new_at)) >= UNUSED_NS
+            && now.since(association.used_at().max(self.awake_at)) >= UNUSED_NS
         {
             self.say_goodbye(index, ErrorCode::Closed);
             self.end_association(index, ErrorCode::Closed);

@@ -317,7 +317,11 @@ impl Connection {
         let Error::Failed(_) = error else { return of_send(error, true) };
         match self.engine().readiness(self.channel) {
             Some(readiness) if !readiness.opened => self.home.of_opening(error),
-            readiness => of_send(error, readiness.is_none_or(|readiness| readiness.failed.is_some())),
+            // The peer's engine may have left in order since: that is no failure of what was said before.
+            readiness => {
+                let is_failure = |readiness: Readiness| readiness.failed.is_some_and(|code| code != ErrorCode::Closed);
+                of_send(error, readiness.is_none_or(is_failure))
+            }
         }
     }
 
