@@ -286,7 +286,9 @@ fn attempts_of_one_that_shares_an_address_and_one_that_does_not_both_succeed() {
         for later in [0, 5, 10, 20, 30] {
             let mut world = World::new(2, Net::default(), &Config::default(), 1);
             world.hosts[steered] = endpoint_steered(steered, &Config::default(), 5, 1);
-            world.hosts.iter_mut().for_each(|host| drop(host.listen(7, Mode::Stream, 4).unwrap()));
+            for host in &mut world.hosts {
+                host.listen(7, Mode::Stream, 4).unwrap();
+            }
             let first = try_connect(&mut world, 0, 1, 7).unwrap();
             pass(&mut world, later * US);
             let second = try_connect(&mut world, 1, 0, 7).unwrap();

@@ -364,14 +364,15 @@ impl Endpoint {
         match self.peers.insert(*path, index) {
             // Ours to ourselves.
             Some(before) if is_own(before) => {}
-            Some(before) if self.associations[before as usize].attempt().is_some() => {
-                if self.are_alone(syn) {
-                    self.inherit_routes(now, before, index);
-                    self.move_channels(now, before, index);
-                }
+            Some(before) if self.associations[before as usize].is_open() => {
+                self.doubt_former(path, before, syn.source.steering());
             }
-            Some(before) => self.doubt_former(path, before, syn.source.steering()),
-            None => {}
+            Some(before) if self.are_alone(syn) => {
+                self.inherit_routes(now, before, index);
+                self.move_channels(now, before, index);
+            }
+            // It goes on, or there is none.
+            _ => {}
         }
         Some(index)
     }
