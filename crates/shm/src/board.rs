@@ -93,7 +93,7 @@ impl Board {
     /// Opens, or makes, the board of this user in this network namespace and takes a slot.
     ///
     /// # Errors
-    /// `/dev/shm` cannot be written, or what lies there under that name is not ours.
+    /// `/dev/shm` cannot be written or is full, or what lies there under that name is not ours.
     pub fn open() -> io::Result<Board> {
         let namespace = std::fs::metadata("/proc/self/ns/net")?.ino();
         // SAFETY: has no arguments and cannot fail.
@@ -121,9 +121,7 @@ impl Board {
             let what = format!("{} belongs to somebody else; remove it", path.display());
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
         }
-        if meta.len() < BYTES as u64 {
-            file.set_len(BYTES as u64)?;
-        }
+        allocate(&file)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new shared mapping of a file that is long enough; it touches nothing that exists.
         let memory =
@@ -239,6 +237,23 @@ impl Board {
     }
 }
 
+/// Makes the file as long as a board, with memory behind all of it: a hole is filled when it is touched, and where the file system is full by then that is SIGBUS. Who made it may have
+/// been killed before it was filled.
+fn allocate(file: &File) -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes to a place that is borrowed for the call.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
+    if known && limit.rlim_cur < BYTES as u64 {
+        // To go beyond it is a signal.
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
+    // SAFETY: has no pointers.
+    match unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, BYTES as libc::off_t) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Removes the boards of all users in a network namespace, given by its inode: for who is about to remove that, once its processes have ended. Another one may get the same
 /// inode later. What this user may not remove stays, a page each.
 pub fn remove_all_of(namespace: u64) {
@@ -317,6 +332,17 @@ mod tests {
         pass(WISH_NS / 2);
         boards[1].publish(wants(0));
         assert_eq!(boards[2].others(), Others { demands: vec![500], before: 1 });
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_board_has_memory_behind_it_before_it_is_touched() {
+        let path = std::env::temp_dir().join(format!("ropeway-board-whole-{}", std::process::id()));
+        // As somebody leaves it who was killed.
+        File::create(&path).unwrap().set_len(BYTES as u64).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().blocks(), 0);
+        let _board = open(&path);
+        assert!(std::fs::metadata(&path).unwrap().blocks() * 512 >= BYTES as u64);
         std::fs::remove_file(path).unwrap();
     }
 
