@@ -101,7 +101,7 @@ int ropeway_accept(int s, struct sockaddr *from, socklen_t *length);
 /*
  * Connects, from the address that was bound if one was. Waits no longer than SO_SNDTIMEO, and 10 s if that is not set. A non-blocking socket gets EINPROGRESS: its
  * descriptor becomes writable when it is connected or has failed, and SO_ERROR says which. ECONNREFUSED: nobody listens there, or its queue is full;
- * ETIMEDOUT: nobody answers; EHOSTUNREACH; EALREADY: it is being connected; EISCONN; EOPNOTSUPP: it listens; and as bind. After a failure it can be tried again
+ * ETIMEDOUT: nobody answers; EHOSTUNREACH, ENETUNREACH; EPERM: a firewall's rule; EMSGSIZE: packets as long as ours do not pass (ROPEWAY_PACKET_BYTES); EALREADY: it is being connected; EISCONN; EOPNOTSUPP: it listens; and as bind. After a failure it can be tried again
  * with the same socket, unless it is non-blocking.
  */
 int ropeway_connect(int s, const struct sockaddr *to, socklen_t length);

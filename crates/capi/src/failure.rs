@@ -34,6 +34,8 @@ fn errno(error: &io::Error) -> c_int {
     match details(error) {
         Some(Error::TooShort { .. } | Error::TooLong { .. }) => return libc::EMSGSIZE,
         Some(Error::Forked) => return libc::EBADFD,
+        Some(Error::PacketsTooLong { .. }) => return libc::EMSGSIZE,
+        Some(Error::Unreachable(source)) => return source.raw_os_error().unwrap_or(libc::EHOSTUNREACH),
         _ => {}
     }
     match error.kind() {

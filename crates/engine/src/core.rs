@@ -1,14 +1,16 @@
 //! What one turn of the event loop does, under the engine's lock: packets in, timers, packets out, events to who waits.
 
+use crate::error::Error;
 use crate::path::{self, Place};
 use crate::share::Share;
 use crate::shimmed::Shimmed;
 use crate::spin::Spin;
 use crate::wait::{Subject, Waiters};
+use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
 use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
 use ropeway_proto::config::SetError;
-use ropeway_proto::{ChannelId, Config, Endpoint, Joined, Landing, PIECE_BYTES, Path, Time};
+use ropeway_proto::{ChannelId, Config, Endpoint, ErrorCode, Joined, Landing, PIECE_BYTES, Path, Time};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -28,6 +30,8 @@ const HURRY_CHECK_NS: u64 = 50_000;
 pub const OVERDUE_NS: u64 = 100_000;
 /// The same for calls that read: a few round trips of a fast network.
 pub const READS_OVERDUE_NS: u64 = 20_000;
+/// Hosts of which what the network reported is remembered.
+const MOST_UNREACHABLE: usize = 1024;
 /// A link that brought nothing lately is looked at every so many turns while another one is busy.
 const QUIET_LINK_EVERY: u32 = 8;
 
@@ -112,8 +116,8 @@ pub struct Core {
     share: Share,
     /// For packets to and from nodes behind gateways.
     shimmed: Shimmed,
-    /// Hosts that the network said do not listen, by address: the next attempt to connect there fails early.
-    unreachable: BTreeMap<Path, ()>,
+    /// What the network said of hosts, by address, as an `errno`: the attempt to connect there fails early.
+    unreachable: BTreeMap<Path, i32>,
 }
 
 impl Core {
@@ -451,16 +455,23 @@ impl Core {
                 if error.kind() == std::io::ErrorKind::ConnectionRefused {
                     ended |= self.endpoint.refuse_unanswered(&path);
                 }
-                if self.unreachable.len() < 1024 {
-                    self.unreachable.insert(path, ());
+                if self.unreachable.len() >= MOST_UNREACHABLE {
+                    // Hints, of which those of hosts that nobody asked any more stay. Who is asked will be spoken of again.
+                    self.unreachable.clear();
                 }
+                self.unreachable.insert(path, error.raw_os_error().unwrap_or(0));
             }
         }
         ended
     }
 
-    /// Whether the network reported that nobody receives at this path since the last question.
-    pub fn was_unreachable(&mut self, path: &Path) -> bool {
-        self.unreachable.remove(path).is_some()
+    /// What the network reported of this path since the last question, if it was that nothing comes there.
+    pub fn was_unreachable(&mut self, path: &Path) -> Option<Error> {
+        let number = self.unreachable.remove(path)?;
+        Some(match Errno::from_raw(number) {
+            Errno::ECONNREFUSED => Error::Failed(ErrorCode::Refused),
+            Errno::EMSGSIZE => Error::PacketsTooLong { packet_bytes: self.endpoint.config().packet_bytes },
+            _ => Error::Unreachable(std::io::Error::from_raw_os_error(number)),
+        })
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ropeway_link::{Address, Link};
 use ropeway_proto::crypto::ClusterKeys;
-use ropeway_proto::{ChannelId, Config, Counters, Endpoint, ErrorCode, Mode, Path, Readiness, Time};
+use ropeway_proto::{ChannelId, Config, Counters, Endpoint, Mode, Path, Readiness, Time};
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -315,8 +315,7 @@ impl Engine {
                     // Nor does it of a peer that is known, whatever the path: that one answers, or is silent.
                     let is_open = |path| core.endpoint.statistics_of(now, &path).is_some_and(|peer| peer.is_open);
                     let only = only.filter(|&path| !is_open(path));
-                    let is_unreachable = only.is_some_and(|path| core.was_unreachable(&path));
-                    is_unreachable.then_some(Err(Error::Failed(ErrorCode::Refused)))
+                    only.and_then(|path| core.was_unreachable(&path)).map(Err)
                 }
             }
         });

@@ -41,6 +41,13 @@ pub enum Error {
     NoLink,
     #[error("who talks through gateways needs a number below 2^32 that they know it by (Options::node and gateways)")]
     NoNode,
+    /// The network says that nothing gets there, or this host does not let it go.
+    #[error("no packet gets there: {0}")]
+    Unreachable(io::Error),
+    #[error(
+        "packets of {packet_bytes} bytes do not get there: something on the way takes shorter ones only; say how long they may be with ROPEWAY_PACKET_BYTES, at both ends"
+    )]
+    PacketsTooLong { packet_bytes: u16 },
     #[error("{doing}: {source}")]
     Link { doing: &'static str, source: io::Error },
 }
@@ -97,7 +104,8 @@ impl From<Error> for io::Error {
             Error::Connect(_) => ErrorKind::OutOfMemory,
             Error::Set(_) | Error::NoMessages => ErrorKind::InvalidInput,
             Error::Forked | Error::NoLink | Error::NoNode | Error::Keyless => ErrorKind::Unsupported,
-            Error::Link { source, .. } => source.kind(),
+            Error::Unreachable(source) | Error::Link { source, .. } => source.kind(),
+            Error::PacketsTooLong { .. } => ErrorKind::HostUnreachable,
         };
         io::Error::new(kind, error)
     }

@@ -2,7 +2,9 @@
 
 use ropeway_engine::{Engine, Error, ErrorCode, Interest, LinkId, Mode, Options, Target};
 use ropeway_link::udp::{self, UdpLink};
-use ropeway_link::{Address, memory};
+use ropeway_link::{Address, Batch, Link, Received, memory};
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 struct End {
@@ -388,4 +390,71 @@ fn the_end_waits_for_a_message_that_another_thread_hands_over() {
             end.join().unwrap();
         });
     }
+}
+
+/// A link of which the network reports the same of every packet.
+struct Reported {
+    errno: i32,
+    sent_to: Option<Address>,
+}
+
+impl Link for Reported {
+    fn name(&self) -> String {
+        "reported".into()
+    }
+
+    fn local(&self) -> Address {
+        Address::Sim(0)
+    }
+
+    fn max_packet(&self) -> usize {
+        1472
+    }
+
+    fn send(&mut self, batch: &Batch<'_>) -> io::Result<usize> {
+        self.sent_to = Some(batch.to);
+        Ok(batch.packets.len())
+    }
+
+    fn receive(&mut self, _most: usize, _sink: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn take_error(&mut self) -> Option<(Address, io::Error)> {
+        Some((self.sent_to.take()?, io::Error::from_raw_os_error(self.errno)))
+    }
+
+    fn counters(&self) -> ropeway_link::Counters {
+        ropeway_link::Counters::default()
+    }
+}
+
+#[test]
+fn what_the_network_says_of_a_host_is_what_connecting_there_ends_with() {
+    let connect = |errno| {
+        let engine = Engine::new(&Options::default()).unwrap();
+        let link = engine.add_link(Box::new(Reported { errno, sent_to: None })).unwrap();
+        let begin = Instant::now();
+        let result = engine.connect(Target { link, address: Address::Sim(1) }, 9, Mode::Stream, soon());
+        assert!(begin.elapsed() < Duration::from_secs(5));
+        result.unwrap_err()
+    };
+    assert!(matches!(connect(libc::ECONNREFUSED), Error::Failed(ErrorCode::Refused)));
+    for (errno, kind) in [
+        (libc::EHOSTUNREACH, io::ErrorKind::HostUnreachable),
+        (libc::ENETUNREACH, io::ErrorKind::NetworkUnreachable),
+        (libc::EPERM, io::ErrorKind::PermissionDenied),
+    ] {
+        let error = connect(errno);
+        assert!(matches!(&error, Error::Unreachable(source) if source.raw_os_error() == Some(errno)), "{error:?}");
+        assert_eq!(io::Error::from(error).kind(), kind);
+    }
+    let too_long = connect(libc::EMSGSIZE).to_string();
+    assert!(
+        too_long.starts_with("packets of 1472 bytes do not get there") && too_long.contains("ROPEWAY_PACKET_BYTES")
+    );
 }
