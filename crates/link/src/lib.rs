@@ -209,6 +209,17 @@ impl<L: Link + ?Sized> Link for Box<L> {
     }
 }
 
+/// The number that the kernel has for a network device in this network namespace, whichever of its names is said.
+///
+/// # Errors
+/// There is no such device.
+pub fn device_index(name: &str) -> std::io::Result<u32> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    // Any socket can ask.
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    sys::device::index(std::os::fd::AsFd::as_fd(&socket), &sys::device::name(name)?)
+}
+
 /// Free-running counts of one link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -1,6 +1,7 @@
 //! What processes on one network device must not share: ports, and the steering bits by which their packets are told apart. Each is claimed by the name of a
 //! UNIX socket without a file, which is unique in the network namespace, as the device is, and goes with its process.
 
+use ropeway_engine::link::device_index;
 use std::io::{self, ErrorKind};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -68,6 +69,8 @@ fn first_free(
     what: &str,
     numbers: impl IntoIterator<Item = u16>,
 ) -> io::Result<Option<(u16, UnixDatagram)>> {
+    // A device may have several names, and change them. Whether there is one says who opens it.
+    let device = device_index(device).map_or_else(|_| device.to_owned(), |index| index.to_string());
     for number in numbers {
         let name = SocketAddr::from_abstract_name(format!("ropeway/{device}/{what}/{number}"))?;
         match UnixDatagram::bind_addr(&name) {
@@ -85,6 +88,7 @@ mod tests {
 
     #[test]
     fn what_one_has_no_other_gets() {
+        // There is no such device, which makes no difference here.
         let device = format!("test{}", std::process::id());
         let (port, held) = Claim::port(&device, 0).unwrap();
         assert!(port >= FIRST_FREE_PORT && held.is_port(port));

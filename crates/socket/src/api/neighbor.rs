@@ -23,10 +23,7 @@ pub fn hardware_address(ip: IpAddr, device: &str) -> io::Result<[u8; 6]> {
             format!("over {device}, {ip} cannot be looked up: use IPv4 or hardware addresses ({device}/02:..:7000)");
         return Err(io::Error::new(ErrorKind::Unsupported, what));
     };
-    if let Some(mac) = find(&std::fs::read_to_string(TABLE)?, ip, device) {
-        return Ok(mac);
-    }
-    // Refused, unreachable: whatever comes of it, the kernel has asked.
+    // Refused, unreachable: whatever comes of it, the kernel asks, also for what it knows and has not heard of for long: frames of ours tell it nothing.
     let _ = UdpSocket::bind("0.0.0.0:0")?.send_to(&[], (ip, DISCARD_PORT));
     let begin = Instant::now();
     while begin.elapsed() < PATIENCE {
