@@ -271,7 +271,8 @@ impl Network {
             if is_done && self.programs[1].channel.is_some() {
                 return;
             }
-            if self.programs[0].failed.is_some() {
+            // The server's may have been that of an attempt that was answered too late; another one waits to be accepted.
+            if self.programs.iter().any(|program| program.failed.is_some()) {
                 return;
             }
         }

@@ -160,6 +160,11 @@ impl Engine {
         Some(self.inner().ok()?.lock().link(link)?.local())
     }
 
+    /// Whether a link is of no use any more: its device is gone.
+    pub fn has_failed(&self, link: LinkId) -> bool {
+        self.inner().is_ok_and(|inner| inner.lock().has_failed(link))
+    }
+
     /// Names, addresses and counters of all links.
     pub fn links(&self) -> Vec<(LinkId, String, Address, ropeway_link::Counters)> {
         let Ok(inner) = self.inner() else { return Vec::new() };

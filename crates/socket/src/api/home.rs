@@ -44,6 +44,11 @@ impl Place {
         self.workers.as_ref().map_or(1, |workers| workers.engines().len())
     }
 
+    /// Whether its device is gone.
+    fn has_failed(&self) -> bool {
+        self.engine.has_failed(self.link)
+    }
+
     /// All places at the address.
     fn all(&self) -> Vec<Place> {
         let Some(workers) = &self.workers else { return vec![self.clone()] };
@@ -299,8 +304,11 @@ pub fn of_node() -> io::Result<Arc<Home>> {
 }
 
 fn client(reach: Reach) -> io::Result<Arc<Home>> {
-    let mut homes = Process::get()?.lock();
-    if let Some(home) = homes.clients.get(&reach) {
+    let process = Process::get()?;
+    // Let go of after the lock, which the last user of a home needs.
+    let _former;
+    let mut homes = process.lock();
+    if let Some(home) = homes.clients.get(&reach).filter(|home| !home.place.has_failed()) {
         return Ok(home.clone());
     }
     // Even towards loopback the socket is bound to no address: then its packets are as long as a listener that is bound to none takes.
@@ -317,7 +325,7 @@ fn client(reach: Reach) -> io::Result<Arc<Home>> {
         }
     };
     let home = Home::ours(places.swap_remove(0));
-    homes.clients.insert(reach, home.clone());
+    _former = homes.clients.insert(reach, home.clone());
     Ok(home)
 }
 
@@ -352,7 +360,7 @@ fn homes_at(at: &Address, count: usize) -> io::Result<(Vec<Arc<Home>>, u16)> {
         // Somebody was here before, and his connections still are, or their last words.
         present.extend(homes.listening.iter().filter_map(Weak::upgrade));
         let mut all = present.iter().map(|home| &home.place).chain(homes.lingering.values());
-        past = all.find(|place| place.is_at(at)).cloned();
+        past = all.find(|place| place.is_at(at) && !place.has_failed()).cloned();
     }
     let (places, port) = match (past, at) {
         (Some(place), _) if place.count() != count => {
