@@ -95,7 +95,7 @@ impl Board {
     /// # Errors
     /// `/dev/shm` cannot be written or is full, or what lies there under that name is not ours.
     pub fn open() -> io::Result<Board> {
-        let namespace = std::fs::metadata("/proc/self/ns/net")?.ino();
+        let namespace = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
         // SAFETY: has no arguments and cannot fail.
         let user = unsafe { libc::geteuid() };
         let name = format!("{PREFIX}{LAYOUT}-{user}-{namespace}");
