@@ -150,6 +150,48 @@ fn a_device_that_is_gone_fails_the_link() {
     }
 }
 
+#[test]
+fn the_first_look_after_a_pause_tells_that_the_device_is_gone() {
+    need_hosts!();
+    let hosts = Hosts::new(1500);
+    let mut link = open(&hosts, 0);
+    for _ in 0..10 {
+        assert_eq!(link.receive(1, &mut |_| ()).expect("works"), 0);
+    }
+    hosts.ip(0, &format!("link delete {DEVICE}"));
+    let error = link.receive(1, &mut |_| ()).expect_err("the first look tells");
+    assert!(matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENODEV)), "{error}");
+}
+
+#[test]
+fn a_device_may_get_another_name_and_address() {
+    need_hosts!();
+    let hosts = Hosts::new(1500);
+    let (mut a, mut b) = (open(&hosts, 0), open(&hosts, 1));
+    hosts.ip(0, &format!("link set {DEVICE} down"));
+    hosts.ip(0, &format!("link set {DEVICE} name other0 address 02:00:00:00:00:77 mtu 1200 up"));
+    // The name is somebody else's now.
+    hosts.ip(0, &format!("link add {DEVICE} mtu 700 type veth peer name end0"));
+    let to = Address::Ether([2, 0, 0, 0, 0, 0x77]);
+    let start = Instant::now();
+    let mut count = 0;
+    // Something arrives at every look, so that there never is nothing at all.
+    while count == 0 {
+        assert!(start.elapsed() < PATIENCE, "nothing arrives");
+        send(&mut b, to, &[3; 64]);
+        count = a.receive(64, &mut |packet| assert_eq!(packet.bytes, [3; 64])).expect("works");
+    }
+    assert_eq!((a.local(), a.max_packet()), (to, 1200));
+    // And it sends from there.
+    send(&mut a, b.local(), &[4; 64]);
+    let mut from = None;
+    while from.is_none() {
+        assert!(start.elapsed() < PATIENCE, "nothing arrives");
+        b.receive(1, &mut |packet| from = Some(packet.from)).expect("works");
+    }
+    assert_eq!(from, Some(to));
+}
+
 /// The first byte of a packet says whose it is.
 fn of(first: u32) -> FieldMatch {
     FieldMatch { offset: 0, width: Width::One, mask: 0xFF, value: first }
