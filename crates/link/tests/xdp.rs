@@ -6,6 +6,7 @@ use ropeway_link::packet::{self, FieldMatch, PacketLink};
 use ropeway_link::xdp::{Mode, Options, XdpLink};
 use ropeway_link::{Address, Batch, Link, Received, Urgency, Width};
 use ropeway_testkit::skip;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, UdpSocket};
@@ -136,6 +137,26 @@ fn what_is_missing_is_named() {
     let error = std::thread::spawn(open).join().expect("no panic");
     assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     assert!(error.to_string().contains("CAP_BPF"), "{error}");
+}
+
+#[test]
+fn who_may_not_lock_so_much_memory_is_told_what_is_missing() {
+    need_hosts!();
+    let hosts = Hosts::new(1500);
+    // Of the whole process; all other tests have the capability, which sets them free of it.
+    let limit = getrlimit(Resource::Memlock);
+    setrlimit(Resource::Memlock, Rlimit { current: Some(64 << 10), ..limit }).expect("less is always allowed");
+    // A thread of its own: capabilities are each thread's.
+    let open = || {
+        let mut sets = rustix::thread::capabilities(None).expect("known");
+        sets.effective.remove(CapabilitySet::IPC_LOCK);
+        rustix::thread::set_capabilities(None, sets).expect("it may always be given up");
+        XdpLink::open(&Options::new(DEVICE)).expect_err("more than the limit")
+    };
+    let error = hosts.on(0, open);
+    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    let text = error.to_string();
+    assert!(["12288 KiB", "ulimit -l", "CAP_IPC_LOCK"].iter().all(|part| text.contains(part)), "{text}");
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! be told (`ethtool -L DEVICE combined 1`). Frames of our EtherType on queues without a link go the usual way, where a packet link may take
 //! them. So do those that the link does not [accept](Options::accept): several processes can share a device if all but one use packet links.
 //!
-//! It needs `CAP_NET_RAW`, `CAP_NET_ADMIN` and `CAP_BPF`; all that was set up goes with this process, however it ends.
+//! It needs `CAP_NET_RAW`, `CAP_NET_ADMIN` and `CAP_BPF`, and `CAP_IPC_LOCK` if its buffers are more than `RLIMIT_MEMLOCK` allows; all that was set up goes with this process, however it ends.
 
 mod program;
 
@@ -164,7 +164,10 @@ impl XdpLink {
         let max_packet = device::mtu(questions.as_fd(), device.name())?.min(MOST_PACKET_BYTES);
         let slots = |slots: u32| slots.clamp(1, MOST_SLOTS).next_power_of_two();
         let (receive_slots, send_slots) = (slots(options.receive_slots), slots(options.send_slots));
-        let memory = Memory::new(fd, receive_slots, send_slots)?;
+        let memory = Memory::new(fd, receive_slots, send_slots).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOBUFS) => too_little_memory(receive_slots + send_slots),
+            _ => explained(error, options),
+        })?;
         let (mode, attached) = set_up(fd, device.index(), options).map_err(|error| explained(error, options))?;
         Ok(XdpLink {
             memory,
@@ -281,11 +284,21 @@ fn address(index: u32, queue: u32, flags: u16) -> Vec<u8> {
     address
 }
 
+/// The kernel keeps the buffers in memory for good, and lets who lacks a capability have so much of that and no more.
+fn too_little_memory(buffers: u32) -> io::Error {
+    let kib = buffers as usize * BUFFER_BYTES / 1024;
+    let what = format!(
+        "AF_XDP keeps {kib} KiB of buffers locked in memory, which is more than this user may have (ulimit -l, RLIMIT_MEMLOCK, for all of \
+         the user's links together): raise that, or allow it to this program (CAP_IPC_LOCK)"
+    );
+    io::Error::new(io::ErrorKind::PermissionDenied, what)
+}
+
 fn explained(error: io::Error, options: &Options) -> io::Error {
     let device = &options.device;
     let (kind, what) = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
-            let needs = "AF_XDP needs the capabilities CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF: run as root";
+            let needs = "AF_XDP needs the capabilities CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF (and CAP_IPC_LOCK for its memory): run as root";
             (io::ErrorKind::PermissionDenied, needs.into())
         }
         Some(libc::ENODEV) => (io::ErrorKind::NotFound, format!("there is no network device {device}")),
