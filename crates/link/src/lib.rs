@@ -9,6 +9,7 @@
 
 mod clock;
 pub mod delay;
+mod device;
 pub mod fault;
 mod faults;
 pub mod memory;

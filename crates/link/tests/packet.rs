@@ -50,6 +50,12 @@ fn is_readable(link: &PacketLink) -> bool {
     poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&now)).expect("polls") == 1
 }
 
+/// Whether a device of this thread's network namespace has a carrier, as the kernel tells programs.
+fn is_running(device: &str) -> bool {
+    let output = std::process::Command::new("ip").args(["link", "show", "dev", device]).output().expect("ip is there");
+    String::from_utf8_lossy(&output.stdout).contains("state UP")
+}
+
 #[test]
 fn without_the_capability_the_error_says_what_is_missing() {
     need_hosts!();
@@ -240,6 +246,34 @@ fn a_device_that_goes_down_and_up_loses_packets_and_no_more() {
 }
 
 #[test]
+fn without_a_carrier_packets_are_lost_and_the_link_is_never_full() {
+    need_hosts!();
+    let hosts = Hosts::new(1500);
+    let (mut a, mut b) = (open(&hosts, 0, |_| ()), open(&hosts, 1, |_| ()));
+    let to = b.local();
+    hosts.ip(1, &format!("link set {DEVICE} down"));
+    let running = || hosts.on(0, || is_running(DEVICE));
+    let start = Instant::now();
+    while running() {
+        assert!(start.elapsed() < PATIENCE, "the other end is down");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let packets = [&[1u8; 64][..]; 100];
+    for _ in 0..3 {
+        assert_eq!(send(&mut a, to, &packets).expect("not fatal"), 100);
+    }
+    let counters = a.counters();
+    assert_eq!((counters.send_errors, counters.send_full, counters.sent_packets), (300, 0, 0));
+    hosts.ip(1, &format!("link set {DEVICE} up"));
+    let start = Instant::now();
+    while b.counters().received_packets == 0 {
+        assert!(start.elapsed() < PATIENCE, "nothing arrives after the other end came up again");
+        send(&mut a, to, &[&[3; 64]]).expect("works");
+        b.receive(64, &mut |packet| assert_eq!(packet.bytes, [3; 64])).expect("works");
+    }
+}
+
+#[test]
 fn a_device_that_is_gone_fails_the_link() {
     need_hosts!();
     let hosts = Hosts::new(1500);
@@ -248,6 +282,58 @@ fn a_device_that_is_gone_fails_the_link() {
     let mut results = (0..4).map(|_| send(&mut a, b.local(), &[&[1; 64]]));
     let error = results.find_map(Result::err).expect("an error");
     assert!(matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV)), "{error}");
+}
+
+#[test]
+fn who_sleeps_learns_at_once_that_the_device_is_gone() {
+    need_hosts!();
+    let hosts = Hosts::new(1500);
+    let mut link = open(&hosts, 0, |_| ());
+    for _ in 0..10 {
+        assert_eq!(link.receive(1, &mut |_| ()).expect("works"), 0);
+    }
+    hosts.ip(0, &format!("link delete {DEVICE}"));
+    assert!(is_readable(&link), "the kernel reports it");
+    let error = link.receive(1, &mut |_| ()).expect_err("the first look tells");
+    assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
+}
+
+#[test]
+fn a_device_that_is_taken_away_while_it_is_down_fails_the_link() {
+    need_hosts!();
+    let hosts = Hosts::new(1500);
+    let mut link = open(&hosts, 0, |_| ());
+    hosts.ip(0, &format!("link set {DEVICE} down"));
+    let start = Instant::now();
+    while is_readable(&link) {
+        assert!(start.elapsed() < PATIENCE, "still readable");
+        link.receive(1, &mut |_| ()).expect("down is not gone");
+    }
+    hosts.ip(0, &format!("link delete {DEVICE}"));
+    link.receive(1, &mut |_| ()).expect_err("the first look tells");
+}
+
+#[test]
+fn a_device_may_get_another_name_and_address() {
+    need_hosts!();
+    let hosts = Hosts::new(1500);
+    let (mut a, mut b) = (open(&hosts, 0, |_| ()), open(&hosts, 1, |_| ()));
+    hosts.ip(0, &format!("link set {DEVICE} down"));
+    hosts.ip(0, &format!("link set {DEVICE} name other0 address 02:00:00:00:00:77 mtu 1200 up"));
+    // The name is somebody else's now.
+    hosts.ip(0, &format!("link add {DEVICE} mtu 700 type veth peer name end0"));
+    let start = Instant::now();
+    while a.max_packet() != 1200 {
+        assert!(start.elapsed() < PATIENCE, "a link that is looked at learns of it");
+        a.receive(1, &mut |_| ()).expect("works");
+    }
+    let to = Address::Ether([2, 0, 0, 0, 0, 0x77]);
+    assert_eq!(a.local(), to);
+    while a.counters().received_packets == 0 {
+        assert!(start.elapsed() < PATIENCE, "nothing arrives");
+        send(&mut b, to, &[&[3; 64]]).expect("works");
+        a.receive(64, &mut |packet| assert_eq!(packet.bytes, [3; 64])).expect("works");
+    }
 }
 
 #[test]

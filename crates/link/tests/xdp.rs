@@ -6,6 +6,7 @@ use ropeway_link::packet::{self, FieldMatch, PacketLink};
 use ropeway_link::xdp::{Mode, Options, XdpLink};
 use ropeway_link::{Address, Batch, Link, Received, Urgency, Width};
 use ropeway_testkit::skip;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, UdpSocket};
@@ -139,6 +140,26 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
+fn who_may_not_lock_so_much_memory_is_told_what_is_missing() {
+    need_hosts!();
+    let hosts = Hosts::new(1500);
+    // Of the whole process; all other tests have the capability, which sets them free of it.
+    let limit = getrlimit(Resource::Memlock);
+    setrlimit(Resource::Memlock, Rlimit { current: Some(64 << 10), ..limit }).expect("less is always allowed");
+    // A thread of its own: capabilities are each thread's.
+    let open = || {
+        let mut sets = rustix::thread::capabilities(None).expect("known");
+        sets.effective.remove(CapabilitySet::IPC_LOCK);
+        rustix::thread::set_capabilities(None, sets).expect("it may always be given up");
+        XdpLink::open(&Options::new(DEVICE)).expect_err("more than the limit")
+    };
+    let error = hosts.on(0, open);
+    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    let text = error.to_string();
+    assert!(["12288 KiB", "ulimit -l", "CAP_IPC_LOCK"].iter().all(|part| text.contains(part)), "{text}");
+}
+
+#[test]
 fn a_device_that_is_gone_fails_the_link() {
     need_hosts!();
     let hosts = Hosts::new(1500);
@@ -148,6 +169,48 @@ fn a_device_that_is_gone_fails_the_link() {
     while link.receive(1, &mut |_| ()).is_ok() {
         assert!(start.elapsed() < PATIENCE, "a link without a device works on");
     }
+}
+
+#[test]
+fn the_first_look_after_a_pause_tells_that_the_device_is_gone() {
+    need_hosts!();
+    let hosts = Hosts::new(1500);
+    let mut link = open(&hosts, 0);
+    for _ in 0..10 {
+        assert_eq!(link.receive(1, &mut |_| ()).expect("works"), 0);
+    }
+    hosts.ip(0, &format!("link delete {DEVICE}"));
+    let error = link.receive(1, &mut |_| ()).expect_err("the first look tells");
+    assert!(matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENODEV)), "{error}");
+}
+
+#[test]
+fn a_device_may_get_another_name_and_address() {
+    need_hosts!();
+    let hosts = Hosts::new(1500);
+    let (mut a, mut b) = (open(&hosts, 0), open(&hosts, 1));
+    hosts.ip(0, &format!("link set {DEVICE} down"));
+    hosts.ip(0, &format!("link set {DEVICE} name other0 address 02:00:00:00:00:77 mtu 1200 up"));
+    // The name is somebody else's now.
+    hosts.ip(0, &format!("link add {DEVICE} mtu 700 type veth peer name end0"));
+    let to = Address::Ether([2, 0, 0, 0, 0, 0x77]);
+    let start = Instant::now();
+    let mut count = 0;
+    // Something arrives at every look, so that there never is nothing at all.
+    while count == 0 {
+        assert!(start.elapsed() < PATIENCE, "nothing arrives");
+        send(&mut b, to, &[3; 64]);
+        count = a.receive(64, &mut |packet| assert_eq!(packet.bytes, [3; 64])).expect("works");
+    }
+    assert_eq!((a.local(), a.max_packet()), (to, 1200));
+    // And it sends from there.
+    send(&mut a, b.local(), &[4; 64]);
+    let mut from = None;
+    while from.is_none() {
+        assert!(start.elapsed() < PATIENCE, "nothing arrives");
+        b.receive(1, &mut |packet| from = Some(packet.from)).expect("works");
+    }
+    assert_eq!(from, Some(to));
 }
 
 /// The first byte of a packet says whose it is.

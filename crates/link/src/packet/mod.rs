@@ -15,6 +15,7 @@ mod filter;
 pub(crate) use filter::not_too_many;
 pub use filter::{FieldMatch, MOST_ALTERNATIVES};
 
+use crate::device::Device;
 use crate::sys::message::{self, Outgoing, VECTOR};
 use crate::sys::ring::Ring;
 use crate::sys::{self, device, packet};
@@ -77,12 +78,9 @@ impl Options {
 /// The longest packet for which a ring is made: jumbo frames. Loopback's 64 KiB would make slots of which most stays unused.
 const MOST_PACKET_BYTES: usize = 9_216;
 
-/// Empty looks between two questions to the kernel whether something happened to the device: often enough that whoever sleeps on the descriptor is not
-/// woken in vain for long, seldom enough that spinning costs nothing.
-const LOOKS_PER_CHECK: u32 = 64;
-
-/// Checks between two questions for the device's MTU.
-const CHECKS_PER_MTU: u32 = 16;
+/// The kernel reports that a device goes down, and no more of one that was down when it is taken away. Who takes one away that is up does both, one right
+/// after the other: for so long the report keeps the descriptor readable, so that nobody goes to sleep between the two.
+const DOWN_REPORTED_NS: u64 = 50_000_000;
 
 mod constant {
     pub const PACKET_FANOUT: i32 = 18;
@@ -97,14 +95,14 @@ mod constant {
 pub struct PacketLink {
     ring: Ring,
     socket: OwnedFd,
-    device: device::Name,
+    device: Device,
     /// The address of a frame to send, but for its destination.
     address: [u8; packet::ADDRESS_BYTES],
     own: [u8; 6],
     most_packet_bytes: usize,
     max_packet: usize,
-    looks: u32,
-    checks: u32,
+    /// When the device was first seen down, since it was last up.
+    down_since_ns: Option<u64>,
     counters: Counters,
 }
 
@@ -114,14 +112,14 @@ impl PacketLink {
     pub fn open(options: &Options) -> io::Result<PacketLink> {
         let socket = open_socket()?;
         let fd = socket.as_fd();
-        let (name, index) = find_device(fd, &options.device)?;
-        let (kind, own) = device::hardware_address(fd, &name)?;
+        let device = Device::find(fd, &options.device)?;
+        let (kind, own) = device::hardware_address(fd, device.name())?;
         if !matches!(kind, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
             let what = format!("the device {} is not an Ethernet (its kind is {kind})", options.device);
             return Err(io::Error::new(io::ErrorKind::Unsupported, what));
         }
         let most_packet_bytes = options.most_packet_bytes.unwrap_or(MOST_PACKET_BYTES).clamp(1, MOST_PACKET_BYTES);
-        let max_packet = device::mtu(fd, &name)?.min(most_packet_bytes);
+        let max_packet = device::mtu(fd, device.name())?.min(most_packet_bytes);
         let ring = Ring::new(fd, options.receive_slots, max_packet)?;
         sys::set_program(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::accepting(&options.accept)?)?;
         let half = i32::try_from(options.send_buffer_bytes / 2).unwrap_or(i32::MAX);
@@ -129,7 +127,7 @@ impl PacketLink {
         if options.bypass_queue {
             sys::set_int(fd, libc::SOL_PACKET, constant::PACKET_QDISC_BYPASS, 1)?;
         }
-        let address = packet::link_address(options.ethertype, index);
+        let address = packet::link_address(options.ethertype, device.index());
         sys::bind(fd, &address)?;
         if let Some(fanout) = options.fanout {
             join(fd, fanout)?;
@@ -138,11 +136,10 @@ impl PacketLink {
             most_packet_bytes: most_packet_bytes.min(ring.packet_bytes()),
             max_packet,
             ring,
-            device: name,
+            device,
             address,
             own,
-            looks: 0,
-            checks: 0,
+            down_since_ns: None,
             counters: Counters::default(),
             socket,
         })
@@ -167,25 +164,31 @@ impl PacketLink {
         Ok(group as u16)
     }
 
-    /// Asks the device for its MTU, which may have changed.
-    fn refresh(&mut self) {
-        // A device that is down or gone says so when something is sent.
-        if let Ok(mtu) = device::mtu(self.socket.as_fd(), &self.device) {
-            self.max_packet = mtu.min(self.most_packet_bytes);
-        }
+    /// Asks the device what changed. Says whether it is up.
+    ///
+    /// # Errors
+    /// It is gone.
+    fn refresh(&mut self) -> io::Result<bool> {
+        let state = self.device.ask(self.socket.as_fd())?;
+        self.max_packet = state.mtu.map_or(self.max_packet, |mtu| mtu.min(self.most_packet_bytes));
+        self.own = state.own.unwrap_or(self.own);
+        Ok(state.is_up)
     }
 
-    /// Now and then when there is nothing to receive: fetches the socket's error, which keeps the descriptor readable, and what changed.
-    fn check(&mut self) {
-        self.looks += 1;
-        if !self.looks.is_multiple_of(LOOKS_PER_CHECK) {
-            return;
+    /// Now and then when there is nothing to receive: learns what changed, and fetches the socket's error, which keeps the descriptor readable.
+    ///
+    /// # Errors
+    /// The device is gone.
+    fn check(&mut self) -> io::Result<()> {
+        let Some(now_ns) = self.device.is_due() else { return Ok(()) };
+        if self.refresh()? {
+            self.down_since_ns = None;
+        } else if now_ns - *self.down_since_ns.get_or_insert(now_ns) < DOWN_REPORTED_NS {
+            return Ok(());
         }
-        self.checks += 1;
-        let error = sys::get_int(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR);
-        if !matches!(error, Ok(0)) || self.checks.is_multiple_of(CHECKS_PER_MTU) {
-            self.refresh();
-        }
+        // What it is does not matter: the device was asked.
+        let _ = sys::get_int(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR);
+        Ok(())
     }
 
     /// Adds what the kernel dropped since it was last asked.
@@ -207,15 +210,6 @@ fn open_socket() -> io::Result<OwnedFd> {
         ),
         other => other.into(),
     })
-}
-
-fn find_device(fd: BorrowedFd<'_>, text: &str) -> io::Result<(device::Name, u32)> {
-    let name = device::name(text)?;
-    let index = device::index(fd, &name).map_err(|error| match error.raw_os_error() {
-        Some(libc::ENODEV) => io::Error::new(io::ErrorKind::NotFound, format!("there is no network device {text}")),
-        _ => error,
-    })?;
-    Ok((name, index))
 }
 
 fn join(fd: BorrowedFd<'_>, fanout: Fanout) -> io::Result<()> {
@@ -278,6 +272,11 @@ impl Link for PacketLink {
                     done += count;
                 }
                 Err(error) => match error.raw_os_error() {
+                    // Without a carrier the device is never ready, though the descriptor says so: as with a cable that is pulled out, that is loss.
+                    Some(libc::ENOBUFS) if self.device.is_cut(self.socket.as_fd()) => {
+                        self.counters.send_errors += fitting as u64;
+                        done += fitting;
+                    }
                     Some(libc::EAGAIN | libc::ENOBUFS) => {
                         self.counters.send_full += 1;
                         break;
@@ -287,7 +286,7 @@ impl Link for PacketLink {
                     Some(libc::ENETDOWN | libc::EMSGSIZE | libc::EINVAL) => {
                         self.counters.send_errors += 1;
                         done += 1;
-                        self.refresh();
+                        self.refresh()?;
                     }
                     _ => return Err(error),
                 },
@@ -323,7 +322,7 @@ impl Link for PacketLink {
             self.count_drops();
         }
         if packets == 0 {
-            self.check();
+            self.check()?;
         }
         Ok(packets)
     }

@@ -24,12 +24,17 @@ pub fn name(text: &str) -> io::Result<Name> {
 fn request(fd: BorrowedFd<'_>, code: u64, name: &Name) -> io::Result<[u8; 24]> {
     let mut request = [0u8; 40];
     request[..name.len()].copy_from_slice(name);
+    exchange(fd, code, &mut request)?;
+    Ok(request[16..].try_into().expect("24 bytes"))
+}
+
+/// Makes a request that reads and writes one `ifreq`.
+fn exchange(fd: BorrowedFd<'_>, code: u64, request: &mut [u8; 40]) -> io::Result<()> {
     // SAFETY: all requests used here read and write one `ifreq`, which has 40 bytes, and nothing behind it.
     unsafe {
         let at = request.as_mut_ptr() as usize;
-        syscall(libc::SYS_ioctl, [fd.as_raw_fd() as usize, code as usize, at, 0, 0, 0])?;
+        syscall(libc::SYS_ioctl, [fd.as_raw_fd() as usize, code as usize, at, 0, 0, 0]).map(drop)
     }
-    Ok(request[16..].try_into().expect("24 bytes"))
 }
 
 fn first_int(union: [u8; 24]) -> i32 {
@@ -43,6 +48,19 @@ pub fn mtu(fd: BorrowedFd<'_>, name: &Name) -> io::Result<usize> {
 
 pub fn index(fd: BorrowedFd<'_>, name: &Name) -> io::Result<u32> {
     request(fd, libc::SIOCGIFINDEX, name).map(|union| first_int(union) as u32)
+}
+
+/// The name that the device of this index has now.
+pub fn name_of(fd: BorrowedFd<'_>, index: u32) -> io::Result<Name> {
+    let mut request = [0u8; 40];
+    request[16..20].copy_from_slice(&index.to_ne_bytes());
+    exchange(fd, libc::SIOCGIFNAME, &mut request)?;
+    Ok(request[..16].try_into().expect("16 bytes"))
+}
+
+/// `IFF_UP`, `IFF_RUNNING` and others.
+pub fn flags(fd: BorrowedFd<'_>, name: &Name) -> io::Result<i32> {
+    request(fd, libc::SIOCGIFFLAGS, name).map(|union| i32::from(u16::from_ne_bytes([union[0], union[1]])))
 }
 
 /// Kind of hardware (`ARPHRD_ETHER` and so on) and address.
@@ -125,6 +143,8 @@ mod tests {
         assert_eq!(loopback.device, name("lo").expect("a name"));
         assert!(mtu(socket.as_fd(), &loopback.device).expect("an MTU") >= 1500);
         assert_eq!(index(socket.as_fd(), &loopback.device).expect("an index"), 1);
+        assert_eq!(name_of(socket.as_fd(), 1).expect("a name"), loopback.device);
+        assert_ne!(flags(socket.as_fd(), &loopback.device).expect("flags") & libc::IFF_UP, 0);
         assert_eq!(hardware_address(socket.as_fd(), &loopback.device).expect("one").1, [0; 6]);
     }
 
@@ -133,5 +153,7 @@ mod tests {
         assert!(["", "a\0b", "a-name-that-is-far-too-long"].iter().all(|text| name(text).is_err()));
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
         assert!(mtu(socket.as_fd(), &name("no-such-dev").expect("a name")).is_err());
+        let error = name_of(socket.as_fd(), i32::MAX as u32).expect_err("no such device");
+        assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
     }
 }

@@ -8,10 +8,11 @@
 //! be told (`ethtool -L DEVICE combined 1`). Frames of our EtherType on queues without a link go the usual way, where a packet link may take
 //! them. So do those that the link does not [accept](Options::accept): several processes can share a device if all but one use packet links.
 //!
-//! It needs `CAP_NET_RAW`, `CAP_NET_ADMIN` and `CAP_BPF`; all that was set up goes with this process, however it ends.
+//! It needs `CAP_NET_RAW`, `CAP_NET_ADMIN` and `CAP_BPF`, and `CAP_IPC_LOCK` if its buffers are more than `RLIMIT_MEMLOCK` allows; all that was set up goes with this process, however it ends.
 
 mod program;
 
+use crate::device::Device;
 use crate::packet::{DEFAULT_ETHERTYPE, FieldMatch};
 use crate::sys::xsk::{BUFFER_BYTES, KERNEL_HEADROOM_BYTES, Memory, SOL_XDP};
 use crate::sys::{self, bpf, device};
@@ -86,9 +87,6 @@ const SPARE_KICKS: usize = 4;
 const TAKEN_DOWN_WITHIN: Duration = Duration::from_millis(300);
 const TRY_EVERY: Duration = Duration::from_millis(5);
 
-/// Empty looks between two questions whether the device is still there, and with which MTU.
-const LOOKS_PER_CHECK: u32 = 1024;
-
 mod constant {
     pub const AF_XDP: u16 = 44;
     pub const XDP_OPTIONS: i32 = 8;
@@ -109,12 +107,11 @@ pub struct XdpLink {
     /// Any socket: those of AF_XDP do not answer questions about devices.
     questions: OwnedFd,
     mode: Mode,
-    device: device::Name,
+    device: Device,
     ethertype: u16,
     own: [u8; 6],
     max_packet: usize,
     receive_slots: usize,
-    looks: u32,
     counters: Counters,
 }
 
@@ -162,25 +159,26 @@ impl XdpLink {
         let socket = sys::xdp_socket().map_err(|error| explained(error, options))?;
         let fd = socket.as_fd();
         let questions = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        let name = device::name(&options.device)?;
-        let index = device::index(questions.as_fd(), &name).map_err(|error| explained(error, options))?;
-        let (_, own) = device::hardware_address(questions.as_fd(), &name)?;
-        let max_packet = device::mtu(questions.as_fd(), &name)?.min(MOST_PACKET_BYTES);
+        let device = Device::find(questions.as_fd(), &options.device)?;
+        let (_, own) = device::hardware_address(questions.as_fd(), device.name())?;
+        let max_packet = device::mtu(questions.as_fd(), device.name())?.min(MOST_PACKET_BYTES);
         let slots = |slots: u32| slots.clamp(1, MOST_SLOTS).next_power_of_two();
         let (receive_slots, send_slots) = (slots(options.receive_slots), slots(options.send_slots));
-        let memory = Memory::new(fd, receive_slots, send_slots)?;
-        let (mode, attached) = set_up(fd, index, options).map_err(|error| explained(error, options))?;
+        let memory = Memory::new(fd, receive_slots, send_slots).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOBUFS) => too_little_memory(receive_slots + send_slots),
+            _ => explained(error, options),
+        })?;
+        let (mode, attached) = set_up(fd, device.index(), options).map_err(|error| explained(error, options))?;
         Ok(XdpLink {
             memory,
             attached: Arc::new(attached),
             questions,
             mode,
-            device: name,
+            device,
             ethertype: options.ethertype,
             own,
             max_packet,
             receive_slots: receive_slots as usize,
-            looks: 0,
             counters: Counters::default(),
             socket,
         })
@@ -230,19 +228,18 @@ impl XdpLink {
         })
     }
 
-    /// Now and then when there is nothing to receive: whether the device is still there, and with which MTU.
+    /// Now and then when there is nothing to receive: whether the device is still there, with which MTU and address.
     fn check(&mut self) -> io::Result<()> {
-        self.looks += 1;
-        if !self.looks.is_multiple_of(LOOKS_PER_CHECK) {
+        if self.device.is_due().is_none() {
             return Ok(());
         }
         match sys::get_int(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR)? {
             0 => {}
             code => return Err(io::Error::from_raw_os_error(code)),
         }
-        if let Ok(mtu) = device::mtu(self.questions.as_fd(), &self.device) {
-            self.max_packet = mtu.min(MOST_PACKET_BYTES);
-        }
+        let state = self.device.ask(self.questions.as_fd())?;
+        self.max_packet = state.mtu.map_or(self.max_packet, |mtu| mtu.min(MOST_PACKET_BYTES));
+        self.own = state.own.unwrap_or(self.own);
         Ok(())
     }
 }
@@ -287,11 +284,21 @@ fn address(index: u32, queue: u32, flags: u16) -> Vec<u8> {
     address
 }
 
+/// The kernel keeps the buffers in memory for good, and lets who lacks a capability have so much of that and no more.
+fn too_little_memory(buffers: u32) -> io::Error {
+    let kib = buffers as usize * BUFFER_BYTES / 1024;
+    let what = format!(
+        "AF_XDP keeps {kib} KiB of buffers locked in memory, which is more than this user may have (ulimit -l, RLIMIT_MEMLOCK, for all of \
+         the user's links together): raise that, or allow it to this program (CAP_IPC_LOCK)"
+    );
+    io::Error::new(io::ErrorKind::PermissionDenied, what)
+}
+
 fn explained(error: io::Error, options: &Options) -> io::Error {
     let device = &options.device;
     let (kind, what) = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
-            let needs = "AF_XDP needs the capabilities CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF: run as root";
+            let needs = "AF_XDP needs the capabilities CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF (and CAP_IPC_LOCK for its memory): run as root";
             (io::ErrorKind::PermissionDenied, needs.into())
         }
         Some(libc::ENODEV) => (io::ErrorKind::NotFound, format!("there is no network device {device}")),
@@ -378,11 +385,11 @@ impl Link for XdpLink {
             }
             looks += 1;
         }
-        if looks == 0 {
+        // Also after frames that are not ours: they may be for an address that the device got meanwhile.
+        if packets == 0 {
             self.check()?;
-            return Ok(0);
         }
-        if self.memory.done_receiving() {
+        if looks > 0 && self.memory.done_receiving() {
             self.counters.receive_calls += 1;
             sys::wake_receiver(self.socket.as_fd());
         }
