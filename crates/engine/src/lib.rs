@@ -20,6 +20,7 @@ mod keyed;
 mod path;
 mod readiness;
 pub mod restart;
+mod room;
 mod routes;
 mod share;
 mod shimmed;
