@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::shown::{ConnectionShown, LinkShown, Shown};
 use crate::inner::Inner;
+use crate::signals;
 
 /// The beginning of every engine's address, before the user's number.
 pub const PREFIX: &str = "ropeway-engine/";
@@ -74,7 +75,7 @@ pub(crate) fn start(inner: Weak<Inner>) -> io::Result<String> {
     let name = format!("{PREFIX}{user}/{}.{number}", std::process::id());
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
     let thread = std::thread::Builder::new().name("ropeway-control".into()).stack_size(256 << 10);
-    thread.spawn(move || serve(&listener, &inner))?;
+    signals::without(|| thread.spawn(move || serve(&listener, &inner)))?;
     Ok(name)
 }
 

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::control::LinkShown;
 use crate::error::Error;
 use crate::path;
+use crate::signals;
 
 pub use crate::shimmed::OVERHEAD_BYTES;
 pub use ropeway_proto::gateway::{GatewayCounters, Limits};
@@ -193,7 +194,8 @@ impl Gateway {
         let name = format!("{PREFIX}{user}/{}.{number}", std::process::id());
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
         let inner = Arc::downgrade(&self.inner);
-        std::thread::Builder::new().name("ropeway-control".into()).spawn(move || answer_all(&listener, &inner))?;
+        let thread = std::thread::Builder::new().name("ropeway-control".into());
+        signals::without(|| thread.spawn(move || answer_all(&listener, &inner)))?;
         Ok(name)
     }
 }

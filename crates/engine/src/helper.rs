@@ -6,6 +6,7 @@
 
 use crate::core::{Core, Poller};
 use crate::inner::Inner;
+use crate::signals;
 use std::io;
 use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
@@ -30,7 +31,8 @@ const CROWDED_TICK: Duration = Duration::from_millis(16);
 const TICKS_TO_PARK: u32 = 4;
 
 pub fn start(inner: Arc<Inner>) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("ropeway".into()).stack_size(256 << 10).spawn(move || run(&inner))
+    let thread = std::thread::Builder::new().name("ropeway".into()).stack_size(256 << 10);
+    signals::without(|| thread.spawn(move || run(&inner)))
 }
 
 fn run(inner: &Inner) {
