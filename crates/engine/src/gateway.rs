@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};
 use std::net;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -18,7 +19,7 @@ use ropeway_proto::gateway::{Forwarder, TableError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use serde::{Deserialize, Serialize};
 
-use crate::control::LinkShown;
+use crate::control::{self, LinkShown};
 use crate::error::Error;
 use crate::path;
 use crate::signals;
@@ -101,6 +102,15 @@ struct Inner {
     descriptors: Vec<OwnedFd>,
     doorbell: OwnedFd,
     stop: AtomicBool,
+    /// Where it tells what it has counted.
+    listeners: Mutex<Vec<Arc<control::Listener>>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let listeners = self.listeners.get_mut().unwrap_or_else(PoisonError::into_inner);
+        listeners.iter().for_each(|listener| listener.shut_down());
+    }
 }
 
 /// A gateway. Clones are the same one.
@@ -150,7 +160,8 @@ impl Gateway {
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::link("making an eventfd")(errno.into()))?;
         let state = Mutex::new(State { links, forwarder });
-        Ok(Gateway { inner: Arc::new(Inner { state, descriptors, doorbell, stop: AtomicBool::new(false) }) })
+        let (stop, listeners) = (AtomicBool::new(false), Mutex::default());
+        Ok(Gateway { inner: Arc::new(Inner { state, descriptors, doorbell, stop, listeners }) })
     }
 
     /// Forwards until [`Gateway::stop`]; then it may be called again.
@@ -188,32 +199,33 @@ impl Gateway {
     /// # Errors
     /// No address or no thread.
     pub fn tell(&self) -> io::Result<String> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let user = rustix::process::geteuid().as_raw();
-        let name = format!("{PREFIX}{user}/{}.{number}", std::process::id());
-        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
-        let inner = Arc::downgrade(&self.inner);
+        static NUMBERS: AtomicU32 = AtomicU32::new(0);
+        let listener = Arc::new(control::Listener::bind(PREFIX, &NUMBERS)?);
+        let (served, inner) = (listener.clone(), Arc::downgrade(&self.inner));
         let thread = std::thread::Builder::new().name("ropeway-control".into());
-        signals::without(|| thread.spawn(move || answer_all(&listener, &inner)))?;
-        Ok(name)
+        signals::without(|| thread.spawn(move || answer_all(&served, &inner)))?;
+        self.inner.listeners.lock().unwrap_or_else(PoisonError::into_inner).push(listener.clone());
+        Ok(listener.name.clone())
     }
 }
 
-fn answer_all(listener: &UnixListener, inner: &Weak<Inner>) {
-    for stream in listener.incoming() {
-        let Some(inner) = inner.upgrade() else { return };
+fn answer_all(listener: &control::Listener, inner: &Weak<Inner>) {
+    listener.serve(|stream| {
+        let Some(inner) = inner.upgrade() else { return ControlFlow::Break(()) };
         // Whoever goes away in the middle only harms itself.
-        let _ = stream.and_then(|mut stream| {
-            stream.set_write_timeout(Some(PATIENCE))?;
-            let asker = rustix::net::sockopt::socket_peercred(&stream)?.uid;
-            if !asker.is_root() && asker != rustix::process::geteuid() {
-                return Ok(());
-            }
-            let text = serde_json::to_string(&inner.shown()).map_err(io::Error::other)?;
-            stream.write_all(text.as_bytes())
-        });
+        let _ = stream.map(|stream| answer(&stream, &inner));
+        ControlFlow::Continue(())
+    });
+}
+
+fn answer(mut stream: &UnixStream, inner: &Inner) -> io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let asker = rustix::net::sockopt::socket_peercred(stream)?.uid;
+    if !asker.is_root() && asker != rustix::process::geteuid() {
+        return Ok(());
     }
+    let text = serde_json::to_string(&inner.shown()).map_err(io::Error::other)?;
+    stream.write_all(text.as_bytes())
 }
 
 /// Asks the gateway at the abstract address `name`.
@@ -236,7 +248,7 @@ pub fn ask(name: &str) -> io::Result<Shown> {
 /// # Errors
 /// `/proc/net/unix` cannot be read.
 pub fn names() -> io::Result<Vec<String>> {
-    crate::control::names_with(PREFIX)
+    control::names_with(PREFIX)
 }
 
 impl Inner {
