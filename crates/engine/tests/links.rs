@@ -3,6 +3,7 @@
 use ropeway_engine::link::memory::{self, MemoryLink};
 use ropeway_engine::link::{Address, Batch, Counters, Link, Received};
 use ropeway_engine::{Engine, LinkId, Mode, Options, Target};
+use ropeway_testkit::proc::until;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -155,4 +156,18 @@ fn a_link_that_takes_nothing_although_writable_is_tried_now_and_then_until_it_do
     let begun = Instant::now();
     client.wait_opened(channel, to, soon()).unwrap();
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+/// Its time and its answers hang on the helper.
+#[test]
+fn an_engine_goes_on_after_a_panic_of_its_helper() {
+    let (client, server) = (engine(), engine());
+    let (_, strings, end) = puppet(&server, None);
+    let link = client.add_link(Box::new(end)).unwrap();
+    server.listen(PORT, Mode::Stream, 8).unwrap();
+    strings.panics.store(true, Ordering::Relaxed);
+    let to = Target { link, address: Address::Sim(0) };
+    let channel = client.open(to, PORT, Mode::Stream).unwrap();
+    until("a panic", || !strings.panics.load(Ordering::Relaxed));
+    // Nobody calls the server.
+    client.wait_opened(channel, to, soon()).unwrap();
 }
