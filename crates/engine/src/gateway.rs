@@ -16,12 +16,13 @@ use std::time::Duration;
 use ropeway_link::{Address, Batch, Ecn, Link, Urgency, udp};
 use ropeway_proto::Shim;
 use ropeway_proto::gateway::{Forwarder, TableError};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use serde::{Deserialize, Serialize};
 
 use crate::control::{self, LinkShown};
 use crate::error::Error;
 use crate::path;
+use crate::room::{PAUSE, Room};
 use crate::signals;
 
 pub use crate::shimmed::OVERHEAD_BYTES;
@@ -94,12 +95,15 @@ pub struct Shown {
 
 struct State {
     links: Vec<Box<dyn Link>>,
+    /// Whether each of them takes packets.
+    rooms: Vec<Room>,
     forwarder: Forwarder,
 }
 
 struct Inner {
     state: Mutex<State>,
-    descriptors: Vec<OwnedFd>,
+    /// Copies of the links' descriptors, with the links' places.
+    descriptors: Vec<(usize, OwnedFd)>,
     doorbell: OwnedFd,
     stop: AtomicBool,
     /// Where it tells what it has counted.
@@ -154,12 +158,13 @@ impl Gateway {
         let nodes: Vec<_> = table.iter().map(|row| (row.node, path(row.link, row.address))).collect();
         let hosts: Vec<_> = hosts.iter().map(|row| (row.number, path(row.link, row.address))).collect();
         let forwarder = Forwarder::with_hosts(&nodes, &hosts, limits)?;
-        let copies: io::Result<Vec<OwnedFd>> =
-            links.iter().filter_map(|link| link.descriptor()).map(|fd| fd.try_clone_to_owned()).collect();
+        let fds = links.iter().enumerate().filter_map(|(place, link)| Some((place, link.descriptor()?)));
+        let copies: io::Result<_> = fds.map(|(place, fd)| Ok((place, fd.try_clone_to_owned()?))).collect();
         let descriptors = copies.map_err(Error::link("copying a link's descriptor"))?;
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::link("making an eventfd")(errno.into()))?;
-        let state = Mutex::new(State { links, forwarder });
+        let rooms = vec![Room::default(); links.len()];
+        let state = Mutex::new(State { links, rooms, forwarder });
         let (stop, listeners) = (AtomicBool::new(false), Mutex::default());
         Ok(Gateway { inner: Arc::new(Inner { state, descriptors, doorbell, stop, listeners }) })
     }
@@ -170,9 +175,9 @@ impl Gateway {
     /// A link failed: its device is gone.
     pub fn run(&self) -> Result<(), Error> {
         while !self.inner.stop.swap(false, Ordering::AcqRel) {
-            let (arrived, is_empty) = self.inner.lock().turn().map_err(Error::link("forwarding"))?;
+            let arrived = self.inner.lock().turn().map_err(Error::link("forwarding"))?;
             if arrived == 0 {
-                self.inner.sleep(is_empty);
+                self.inner.sleep();
             }
         }
         Ok(())
@@ -257,12 +262,27 @@ impl Inner {
     }
 
     /// Until something arrives, a link that was full takes more, or somebody stops it.
-    fn sleep(&self, is_empty: bool) {
-        let flags = if is_empty { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
-        let mut fds: Vec<PollFd<'_>> = self.descriptors.iter().map(|fd| PollFd::new(fd, flags)).collect();
-        fds.push(PollFd::from_borrowed_fd(self.doorbell.as_fd(), PollFlags::IN));
+    fn sleep(&self) {
+        let state = self.lock();
+        let flags = |place: usize| match state.rooms[place].will_tell() {
+            true => PollFlags::IN | PollFlags::OUT,
+            // A link that has room would say so all the time.
+            false => PollFlags::IN,
+        };
+        let fds = self.descriptors.iter().map(|(place, fd)| PollFd::new(fd, flags(*place)));
+        let bell = PollFd::from_borrowed_fd(self.doorbell.as_fd(), PollFlags::IN);
+        let mut fds: Vec<PollFd<'_>> = fds.chain([bell]).collect();
+        let pauses = state.rooms.iter().any(Room::pauses);
+        drop(state);
+        let pause = pauses.then_some(Timespec { tv_sec: 0, tv_nsec: PAUSE.subsec_nanos().into() });
         // An interrupted sleep is looked at like any other wake-up.
-        let _ = poll(&mut fds, None);
+        let _ = poll(&mut fds, pause.as_ref());
+        let mut state = self.lock();
+        for ((place, _), _) in self.descriptors.iter().zip(&fds).filter(|(_, fd)| fd.revents().contains(PollFlags::OUT))
+        {
+            state.rooms[*place].promise();
+        }
+        drop(state);
         if fds.last().is_some_and(|fd| !fd.revents().is_empty()) {
             let _ = rustix::io::read(&self.doorbell, &mut [0u8; 8]);
         }
@@ -282,9 +302,9 @@ impl Inner {
 }
 
 impl State {
-    /// Takes what has arrived and sends what the links take. How many arrived, and whether nothing waits.
-    fn turn(&mut self) -> io::Result<(usize, bool)> {
-        let State { links, forwarder } = self;
+    /// Takes what has arrived and sends what the links take. How many arrived.
+    fn turn(&mut self) -> io::Result<usize> {
+        let State { links, rooms, forwarder } = self;
         let mut arrived = 0;
         for (place, link) in links.iter_mut().enumerate() {
             arrived += link.receive(ARRIVALS_PER_TURN, &mut |received| {
@@ -298,19 +318,23 @@ impl State {
             while link.take_error().is_some() {}
         }
         let mut failure = None;
-        let is_empty = forwarder.transmit(&mut |path, _, packets| {
+        rooms.iter_mut().for_each(Room::begin);
+        forwarder.transmit(&mut |path, _, packets| {
             let Some(to) = path::decode(path) else { return packets.len() };
             let link = &mut *links[to.link];
             let sent = match to.address {
                 Address::Udp(host) if host.port() == 0 => send_to_engines(link, host, packets),
                 to => link.send(&Batch { to, packets, urgency: Urgency::Bulk }),
             };
-            sent.unwrap_or_else(|error| {
+            let sent = sent.unwrap_or_else(|error| {
                 failure = Some(error);
                 packets.len()
-            })
+            });
+            rooms[to.link].note(sent, packets.len());
+            sent
         });
-        failure.map_or(Ok((arrived, is_empty)), Err)
+        rooms.iter_mut().for_each(Room::end);
+        failure.map_or(Ok(arrived), Err)
     }
 }
 

@@ -1,8 +1,9 @@
 //! Links that are full or fail cost no processor time while nothing can be done about it, and are used again when they can.
 
+use ropeway_engine::gateway::{Gateway, Limits, Neighbour};
 use ropeway_engine::link::memory::{self, MemoryLink};
 use ropeway_engine::link::{Address, Batch, Counters, Link, Received};
-use ropeway_engine::{Engine, LinkId, Mode, Options, Target};
+use ropeway_engine::{Config, Engine, LinkId, Mode, Options, Routes, Target, Way};
 use ropeway_testkit::proc::until;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -157,6 +158,37 @@ fn a_link_that_takes_nothing_although_writable_is_tried_now_and_then_until_it_do
     client.wait_opened(channel, to, soon()).unwrap();
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
 }
+#[test]
+fn a_gateway_tries_a_link_that_takes_nothing_although_writable_now_and_then_until_it_does() {
+    let through = |node| {
+        let (near, end) = memory::pair(memory::Config::default()).unwrap();
+        let config = Config { packet_bytes: end.max_packet() as u16, ..Config::default() };
+        let options = Options { config, node: Some(node), gateways: true, ..Options::default() };
+        let engine = Engine::new(&options).unwrap();
+        (engine.add_link(Box::new(end)).unwrap(), engine, near)
+    };
+    let ((link, client, near), (_, server, far)) = (through(1), through(2));
+    server.listen(PORT, Mode::Stream, 8).unwrap();
+    let full = Arc::new(Strings::default());
+    full.is_full.store(true, Ordering::Relaxed);
+    let far = Puppet { link: far, strings: full.clone(), descriptor: None };
+    let table = [(1, 0), (2, 1)].map(|(node, link)| Neighbour { node, link, address: Address::Sim(1) });
+    let gateway = Gateway::new(vec![Box::new(near), Box::new(far)], &table, Limits::default()).unwrap();
+    std::thread::scope(|scope| {
+        let forwarding = scope.spawn(|| gateway.run());
+        let ways = [Way::Through(Target { link, address: Address::Sim(0) }, 2)];
+        let connecting = scope
+            .spawn(move || client.connect_over(&Routes { ways: &ways, bonded: false }, PORT, Mode::Stream, soon()));
+        until("a packet waits", || gateway.shown().waiting_packets > 0);
+        let looks = full.looks();
+        full.is_full.store(false, Ordering::Relaxed);
+        connecting.join().unwrap().unwrap();
+        gateway.stop();
+        forwarding.join().unwrap().unwrap();
+        assert!((10..=MOST_LOOKS).contains(&looks), "{looks} looks while nothing can be sent");
+    });
+}
+
 /// Its time and its answers hang on the helper.
 #[test]
 fn an_engine_goes_on_after_a_panic_of_its_helper() {
