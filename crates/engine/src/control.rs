@@ -6,10 +6,11 @@
 mod shown;
 
 use std::io::{self, BufRead, BufReader, Write};
+use std::ops::ControlFlow;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ropeway_proto::Config;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::shown::{ConnectionShown, LinkShown, Shown};
 use crate::inner::Inner;
+use crate::signals;
 
 /// The beginning of every engine's address, before the user's number.
 pub const PREFIX: &str = "ropeway-engine/";
@@ -25,6 +27,11 @@ pub const PREFIX: &str = "ropeway-engine/";
 const MOST_QUESTION_BYTES: u64 = 4096;
 /// Who connects and says nothing is let go.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// So many names in a row that others have are passed over.
+const MOST_TAKEN: u32 = 1024;
+/// Who asks is taken so long after that has failed.
+const RETRY_AFTER: Duration = Duration::from_millis(10);
 
 /// What a tool asks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -66,34 +73,69 @@ pub struct Value {
     pub cost: String,
 }
 
-/// Starts to answer. Without an abstract address (a sandbox) the engine is not to be seen, and works all the same.
-pub(crate) fn start(inner: Weak<Inner>) -> io::Result<String> {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let user = rustix::process::geteuid().as_raw();
-    let name = format!("{PREFIX}{user}/{}.{number}", std::process::id());
-    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
-    let thread = std::thread::Builder::new().name("ropeway-control".into()).stack_size(256 << 10);
-    thread.spawn(move || serve(&listener, &inner))?;
-    Ok(name)
+/// Where an engine or a gateway is asked. Gone with it.
+pub(crate) struct Listener {
+    pub name: String,
+    listener: UnixListener,
 }
 
-/// Ends the thread behind `name`: it wakes, and finds its engine gone.
-pub(crate) fn stop(name: &str) {
-    if let Ok(address) = SocketAddr::from_abstract_name(name) {
-        let _ = UnixStream::connect_addr(&address);
+impl Listener {
+    /// At the address `PREFIX UID/PID.N`, with the next `N` that is free: processes of other process namespaces, containers for example, may have the same number as this one.
+    pub fn bind(prefix: &str, numbers: &AtomicU32) -> io::Result<Listener> {
+        let user = rustix::process::geteuid().as_raw();
+        let mut tries = 0..MOST_TAKEN;
+        loop {
+            let number = numbers.fetch_add(1, Ordering::Relaxed);
+            let name = format!("{prefix}{user}/{}.{number}", std::process::id());
+            match UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries.next().is_some() => {}
+                listener => return Ok(Listener { name, listener: listener? }),
+            }
+        }
+    }
+
+    /// Who waits in `accept` wakes, and nobody can connect any more.
+    pub fn shut_down(&self) {
+        // It needs no descriptor, of which there may be none left.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+    }
+
+    /// Waits for who asks, and gives him to `answer`, which says whether to go on.
+    pub fn serve(&self, mut answer: impl FnMut(Option<UnixStream>) -> ControlFlow<()>) {
+        loop {
+            let stream = self.listener.accept().map(|(stream, _)| stream).ok();
+            let fails = stream.is_none();
+            if answer(stream).is_break() {
+                return;
+            }
+            if fails {
+                // Mostly the process has no descriptor left, and who asks still waits.
+                std::thread::sleep(RETRY_AFTER);
+            }
+        }
     }
 }
 
-fn serve(listener: &UnixListener, inner: &Weak<Inner>) {
-    for stream in listener.incoming() {
-        let Some(inner) = inner.upgrade() else { return };
+/// Starts to answer. Without an abstract address (a sandbox) the engine is not to be seen, and works all the same.
+pub(crate) fn start(inner: Weak<Inner>) -> io::Result<Arc<Listener>> {
+    static NUMBERS: AtomicU32 = AtomicU32::new(0);
+    let listener = Arc::new(Listener::bind(PREFIX, &NUMBERS)?);
+    let thread = std::thread::Builder::new().name("ropeway-control".into()).stack_size(256 << 10);
+    let served = listener.clone();
+    signals::without(|| thread.spawn(move || serve(&served, &inner)))?;
+    Ok(listener)
+}
+
+fn serve(listener: &Listener, inner: &Weak<Inner>) {
+    listener.serve(|stream| {
+        let Some(inner) = inner.upgrade() else { return ControlFlow::Break(()) };
         if inner.lock().shut_down {
-            return;
+            return ControlFlow::Break(());
         }
         // Whoever goes away in the middle only harms itself.
-        let _ = stream.and_then(|stream| answer(&stream, &inner));
-    }
+        let _ = stream.map(|stream| answer(&stream, &inner));
+        ControlFlow::Continue(())
+    });
 }
 
 fn answer(stream: &UnixStream, inner: &Inner) -> io::Result<()> {
@@ -187,4 +229,17 @@ pub(crate) fn names_with(prefix: &str) -> io::Result<Vec<String>> {
     // Connections to an engine stand there under its name too.
     names.dedup();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_taken_is_passed_over() {
+        let prefix = "ropeway-test/";
+        let first = Listener::bind(prefix, &AtomicU32::new(0)).unwrap();
+        let second = Listener::bind(prefix, &AtomicU32::new(0)).unwrap();
+        assert!(first.name.ends_with(".0") && second.name.ends_with(".1"), "{} {}", first.name, second.name);
+    }
 }

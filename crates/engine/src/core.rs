@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::path::{self, Place};
+use crate::room::Room;
 use crate::share::Share;
 use crate::shimmed::Shimmed;
 use crate::spin::Spin;
@@ -44,10 +45,18 @@ struct Member {
     link: Box<dyn Link>,
     /// Turns since it last brought something.
     quiet: u32,
-    /// It refused packets: wait until it takes some again.
-    full: bool,
+    /// Whether it takes packets.
+    room: Room,
     /// It failed; kept so that places stay.
     failed: bool,
+}
+
+/// How to wait until full links take packets again.
+pub struct RoomWait {
+    /// The places of those whose descriptors will tell.
+    pub places: Vec<u8>,
+    /// There are others, to be tried after [`crate::room::PAUSE`].
+    pub pauses: bool,
 }
 
 /// Who polls the links.
@@ -92,8 +101,10 @@ pub struct Core {
     pub clock: Clock,
     pub endpoint: Endpoint,
     members: Vec<Member>,
-    /// Copies of the links' descriptors, to sleep on without the lock.
-    descriptors: Arc<Vec<Arc<OwnedFd>>>,
+    /// Copies of the links' descriptors, to sleep on without the lock, and the links' places. A link that failed is not among them: what its descriptor tells does not end.
+    descriptors: Arc<Vec<(u8, Arc<OwnedFd>)>>,
+    /// A link has failed since somebody began to sleep on the descriptors.
+    pub descriptors_changed: bool,
     pub waiters: Waiters,
     pub poller: Poller,
     /// Somebody sleeps on the links until then at the latest.
@@ -130,6 +141,7 @@ impl Core {
             endpoint,
             members: Vec::new(),
             descriptors: Arc::default(),
+            descriptors_changed: false,
             waiters: Waiters::default(),
             poller: Poller::Nobody,
             sleeps_until: None,
@@ -150,11 +162,11 @@ impl Core {
     /// At most 256 links: a path has one byte for the place. `descriptor`: a copy of the link's own.
     pub fn add_link(&mut self, link: Box<dyn Link>, descriptor: Option<OwnedFd>) -> Option<LinkId> {
         let place = u8::try_from(self.members.len()).ok()?;
-        Arc::make_mut(&mut self.descriptors).extend(descriptor.map(Arc::new));
+        Arc::make_mut(&mut self.descriptors).extend(descriptor.map(|fd| (place, Arc::new(fd))));
         if let Some(slots) = link.receive_slots() {
             self.endpoint.gate().add_receive_slots(slots as u64);
         }
-        self.members.push(Member { link, quiet: 0, full: false, failed: false });
+        self.members.push(Member { link, quiet: 0, room: Room::default(), failed: false });
         Some(LinkId(place))
     }
 
@@ -165,7 +177,7 @@ impl Core {
     }
 
     /// What the links can be slept on by.
-    pub fn descriptors(&self) -> Arc<Vec<Arc<OwnedFd>>> {
+    pub fn descriptors(&self) -> Arc<Vec<(u8, Arc<OwnedFd>)>> {
         self.descriptors.clone()
     }
 
@@ -199,7 +211,33 @@ impl Core {
 
     /// Whether a link waits for room to send.
     pub fn is_full(&self) -> bool {
-        self.members.iter().any(|member| member.full)
+        self.members.iter().any(|member| member.room.is_full())
+    }
+
+    /// How to wait for that.
+    pub fn room_wait(&self) -> RoomWait {
+        let members = || self.members.iter().zip(0..);
+        RoomWait {
+            places: members().filter(|(member, _)| member.room.will_tell()).map(|(_, place)| place).collect(),
+            pauses: members().any(|(member, _)| member.room.pauses()),
+        }
+    }
+
+    /// The link at `place`, which was full, is writable.
+    pub fn promise_room(&mut self, place: u8) {
+        if let Some(member) = self.members.get_mut(usize::from(place)) {
+            member.room.promise();
+        }
+    }
+
+    /// Links have failed: nobody sleeps on them any more, or waits for room there.
+    #[cold]
+    fn bury_failed(&mut self) {
+        let members = &mut self.members;
+        members.iter_mut().filter(|member| member.failed).for_each(|member| member.room = Room::default());
+        let is_dead = |place: u8| members.get(usize::from(place)).is_some_and(|member| member.failed);
+        Arc::make_mut(&mut self.descriptors).retain(|&(place, _)| !is_dead(place));
+        self.descriptors_changed = true;
     }
 
     pub fn path(link: LinkId, to: Address) -> Path {
@@ -343,7 +381,7 @@ impl Core {
     fn receive(&mut self, now: Time, landing: &mut Option<Landing<'_>>) -> bool {
         self.turns = self.turns.wrapping_add(1);
         let (endpoint, turns, shimmed) = (&mut self.endpoint, self.turns, &self.shimmed);
-        let (mut total, mut is_empty) = (0, true);
+        let (mut total, mut is_empty, mut fails) = (0, true, false);
         let several = self.members.len() > 1;
         for (place, member) in self.members.iter_mut().enumerate() {
             let rests = several && member.quiet > QUIET_LINK_EVERY && !turns.is_multiple_of(QUIET_LINK_EVERY);
@@ -368,8 +406,11 @@ impl Core {
                     total += count;
                 }
                 // The device is gone: what goes over this link times out.
-                Err(_) => member.failed = true,
+                Err(_) => (member.failed, fails) = (true, true),
             }
+        }
+        if fails {
+            self.bury_failed();
         }
         if is_empty && total == 0 {
             self.endpoint.note_empty(now);
@@ -388,7 +429,8 @@ impl Core {
     /// Sends what may be sent.
     pub fn transmit(&mut self, now: Time) {
         let (clock, members, shimmed) = (self.clock, &mut self.members, &mut self.shimmed);
-        members.iter_mut().for_each(|member| member.full = false);
+        members.iter_mut().for_each(|member| member.room.begin());
+        let mut fails = false;
         self.endpoint.transmit_by(now, &mut || clock.now(), &mut |path, urgency, packets| {
             let Some(Place { link, address: to, node }) = path::decode(path) else { return packets.len() };
             let Some(member) = members.get_mut(link).filter(|member| !member.failed) else { return packets.len() };
@@ -402,15 +444,19 @@ impl Core {
             };
             match sent {
                 Ok(count) => {
-                    member.full |= count < packets.len();
+                    member.room.note(count, packets.len());
                     count
                 }
                 Err(_) => {
-                    member.failed = true;
+                    (member.failed, fails) = (true, true);
                     packets.len()
                 }
             }
         });
+        self.members.iter_mut().for_each(|member| member.room.end());
+        if fails {
+            self.bury_failed();
+        }
     }
 
     /// Tells who waits what has changed.

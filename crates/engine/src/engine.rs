@@ -71,7 +71,7 @@ struct Handle {
     inner: Arc<Inner>,
     helper: Option<std::thread::JoinHandle<()>>,
     /// Where tools ask; `None` where there are no abstract addresses.
-    control: Option<String>,
+    control: Option<Arc<control::Listener>>,
 }
 
 impl Drop for Handle {
@@ -90,7 +90,7 @@ impl Drop for Handle {
         core.waiters.wake_all();
         drop(core);
         self.inner.ring();
-        self.control.iter().for_each(|name| control::stop(name));
+        self.control.iter().for_each(|control| control.shut_down());
         if let Some(helper) = self.helper.take() {
             let _ = helper.join();
         }

@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};
 use std::net;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -15,12 +16,14 @@ use std::time::Duration;
 use ropeway_link::{Address, Batch, Ecn, Link, Urgency, udp};
 use ropeway_proto::Shim;
 use ropeway_proto::gateway::{Forwarder, TableError};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use serde::{Deserialize, Serialize};
 
-use crate::control::LinkShown;
+use crate::control::{self, LinkShown};
 use crate::error::Error;
 use crate::path;
+use crate::room::{PAUSE, Room};
+use crate::signals;
 
 pub use crate::shimmed::OVERHEAD_BYTES;
 pub use ropeway_proto::gateway::{GatewayCounters, Limits};
@@ -92,14 +95,26 @@ pub struct Shown {
 
 struct State {
     links: Vec<Box<dyn Link>>,
+    /// Whether each of them takes packets.
+    rooms: Vec<Room>,
     forwarder: Forwarder,
 }
 
 struct Inner {
     state: Mutex<State>,
-    descriptors: Vec<OwnedFd>,
+    /// Copies of the links' descriptors, with the links' places.
+    descriptors: Vec<(usize, OwnedFd)>,
     doorbell: OwnedFd,
     stop: AtomicBool,
+    /// Where it tells what it has counted.
+    listeners: Mutex<Vec<Arc<control::Listener>>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let listeners = self.listeners.get_mut().unwrap_or_else(PoisonError::into_inner);
+        listeners.iter().for_each(|listener| listener.shut_down());
+    }
 }
 
 /// A gateway. Clones are the same one.
@@ -143,13 +158,15 @@ impl Gateway {
         let nodes: Vec<_> = table.iter().map(|row| (row.node, path(row.link, row.address))).collect();
         let hosts: Vec<_> = hosts.iter().map(|row| (row.number, path(row.link, row.address))).collect();
         let forwarder = Forwarder::with_hosts(&nodes, &hosts, limits)?;
-        let copies: io::Result<Vec<OwnedFd>> =
-            links.iter().filter_map(|link| link.descriptor()).map(|fd| fd.try_clone_to_owned()).collect();
+        let fds = links.iter().enumerate().filter_map(|(place, link)| Some((place, link.descriptor()?)));
+        let copies: io::Result<_> = fds.map(|(place, fd)| Ok((place, fd.try_clone_to_owned()?))).collect();
         let descriptors = copies.map_err(Error::link("copying a link's descriptor"))?;
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::link("making an eventfd")(errno.into()))?;
-        let state = Mutex::new(State { links, forwarder });
-        Ok(Gateway { inner: Arc::new(Inner { state, descriptors, doorbell, stop: AtomicBool::new(false) }) })
+        let rooms = vec![Room::default(); links.len()];
+        let state = Mutex::new(State { links, rooms, forwarder });
+        let (stop, listeners) = (AtomicBool::new(false), Mutex::default());
+        Ok(Gateway { inner: Arc::new(Inner { state, descriptors, doorbell, stop, listeners }) })
     }
 
     /// Forwards until [`Gateway::stop`]; then it may be called again.
@@ -158,9 +175,9 @@ impl Gateway {
     /// A link failed: its device is gone.
     pub fn run(&self) -> Result<(), Error> {
         while !self.inner.stop.swap(false, Ordering::AcqRel) {
-            let (arrived, is_empty) = self.inner.lock().turn().map_err(Error::link("forwarding"))?;
+            let arrived = self.inner.lock().turn().map_err(Error::link("forwarding"))?;
             if arrived == 0 {
-                self.inner.sleep(is_empty);
+                self.inner.sleep();
             }
         }
         Ok(())
@@ -187,31 +204,33 @@ impl Gateway {
     /// # Errors
     /// No address or no thread.
     pub fn tell(&self) -> io::Result<String> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let user = rustix::process::geteuid().as_raw();
-        let name = format!("{PREFIX}{user}/{}.{number}", std::process::id());
-        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
-        let inner = Arc::downgrade(&self.inner);
-        std::thread::Builder::new().name("ropeway-control".into()).spawn(move || answer_all(&listener, &inner))?;
-        Ok(name)
+        static NUMBERS: AtomicU32 = AtomicU32::new(0);
+        let listener = Arc::new(control::Listener::bind(PREFIX, &NUMBERS)?);
+        let (served, inner) = (listener.clone(), Arc::downgrade(&self.inner));
+        let thread = std::thread::Builder::new().name("ropeway-control".into());
+        signals::without(|| thread.spawn(move || answer_all(&served, &inner)))?;
+        self.inner.listeners.lock().unwrap_or_else(PoisonError::into_inner).push(listener.clone());
+        Ok(listener.name.clone())
     }
 }
 
-fn answer_all(listener: &UnixListener, inner: &Weak<Inner>) {
-    for stream in listener.incoming() {
-        let Some(inner) = inner.upgrade() else { return };
+fn answer_all(listener: &control::Listener, inner: &Weak<Inner>) {
+    listener.serve(|stream| {
+        let Some(inner) = inner.upgrade() else { return ControlFlow::Break(()) };
         // Whoever goes away in the middle only harms itself.
-        let _ = stream.and_then(|mut stream| {
-            stream.set_write_timeout(Some(PATIENCE))?;
-            let asker = rustix::net::sockopt::socket_peercred(&stream)?.uid;
-            if !asker.is_root() && asker != rustix::process::geteuid() {
-                return Ok(());
-            }
-            let text = serde_json::to_string(&inner.shown()).map_err(io::Error::other)?;
-            stream.write_all(text.as_bytes())
-        });
+        let _ = stream.map(|stream| answer(&stream, &inner));
+        ControlFlow::Continue(())
+    });
+}
+
+fn answer(mut stream: &UnixStream, inner: &Inner) -> io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let asker = rustix::net::sockopt::socket_peercred(stream)?.uid;
+    if !asker.is_root() && asker != rustix::process::geteuid() {
+        return Ok(());
     }
+    let text = serde_json::to_string(&inner.shown()).map_err(io::Error::other)?;
+    stream.write_all(text.as_bytes())
 }
 
 /// Asks the gateway at the abstract address `name`.
@@ -234,7 +253,7 @@ pub fn ask(name: &str) -> io::Result<Shown> {
 /// # Errors
 /// `/proc/net/unix` cannot be read.
 pub fn names() -> io::Result<Vec<String>> {
-    crate::control::names_with(PREFIX)
+    control::names_with(PREFIX)
 }
 
 impl Inner {
@@ -243,12 +262,27 @@ impl Inner {
     }
 
     /// Until something arrives, a link that was full takes more, or somebody stops it.
-    fn sleep(&self, is_empty: bool) {
-        let flags = if is_empty { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
-        let mut fds: Vec<PollFd<'_>> = self.descriptors.iter().map(|fd| PollFd::new(fd, flags)).collect();
-        fds.push(PollFd::from_borrowed_fd(self.doorbell.as_fd(), PollFlags::IN));
+    fn sleep(&self) {
+        let state = self.lock();
+        let flags = |place: usize| match state.rooms[place].will_tell() {
+            true => PollFlags::IN | PollFlags::OUT,
+            // A link that has room would say so all the time.
+            false => PollFlags::IN,
+        };
+        let fds = self.descriptors.iter().map(|(place, fd)| PollFd::new(fd, flags(*place)));
+        let bell = PollFd::from_borrowed_fd(self.doorbell.as_fd(), PollFlags::IN);
+        let mut fds: Vec<PollFd<'_>> = fds.chain([bell]).collect();
+        let pauses = state.rooms.iter().any(Room::pauses);
+        drop(state);
+        let pause = pauses.then_some(Timespec { tv_sec: 0, tv_nsec: PAUSE.subsec_nanos().into() });
         // An interrupted sleep is looked at like any other wake-up.
-        let _ = poll(&mut fds, None);
+        let _ = poll(&mut fds, pause.as_ref());
+        let mut state = self.lock();
+        for ((place, _), _) in self.descriptors.iter().zip(&fds).filter(|(_, fd)| fd.revents().contains(PollFlags::OUT))
+        {
+            state.rooms[*place].promise();
+        }
+        drop(state);
         if fds.last().is_some_and(|fd| !fd.revents().is_empty()) {
             let _ = rustix::io::read(&self.doorbell, &mut [0u8; 8]);
         }
@@ -268,9 +302,9 @@ impl Inner {
 }
 
 impl State {
-    /// Takes what has arrived and sends what the links take. How many arrived, and whether nothing waits.
-    fn turn(&mut self) -> io::Result<(usize, bool)> {
-        let State { links, forwarder } = self;
+    /// Takes what has arrived and sends what the links take. How many arrived.
+    fn turn(&mut self) -> io::Result<usize> {
+        let State { links, rooms, forwarder } = self;
         let mut arrived = 0;
         for (place, link) in links.iter_mut().enumerate() {
             arrived += link.receive(ARRIVALS_PER_TURN, &mut |received| {
@@ -284,19 +318,23 @@ impl State {
             while link.take_error().is_some() {}
         }
         let mut failure = None;
-        let is_empty = forwarder.transmit(&mut |path, _, packets| {
+        rooms.iter_mut().for_each(Room::begin);
+        forwarder.transmit(&mut |path, _, packets| {
             let Some(to) = path::decode(path) else { return packets.len() };
             let link = &mut *links[to.link];
             let sent = match to.address {
                 Address::Udp(host) if host.port() == 0 => send_to_engines(link, host, packets),
                 to => link.send(&Batch { to, packets, urgency: Urgency::Bulk }),
             };
-            sent.unwrap_or_else(|error| {
+            let sent = sent.unwrap_or_else(|error| {
                 failure = Some(error);
                 packets.len()
-            })
+            });
+            rooms[to.link].note(sent, packets.len());
+            sent
         });
-        failure.map_or(Ok((arrived, is_empty)), Err)
+        rooms.iter_mut().for_each(Room::end);
+        failure.map_or(Ok(arrived), Err)
     }
 }
 

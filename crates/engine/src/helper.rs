@@ -6,7 +6,9 @@
 
 use crate::core::{Core, Poller};
 use crate::inner::Inner;
+use crate::signals;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -26,11 +28,27 @@ const STEADY: Duration = Duration::from_millis(250);
 const LONG_TICK: Duration = Duration::from_millis(4);
 /// The same where more threads want to run than there are processors: each wake-up takes one from somebody, and whoever waits for this program waits for others anyway.
 const CROWDED_TICK: Duration = Duration::from_millis(16);
+/// What panicked once may do it again, and each time is told on the program's standard error.
+const AFTER_PANIC: Duration = Duration::from_millis(100);
 /// After so many ticks with the same caller polling the helper parks itself.
 const TICKS_TO_PARK: u32 = 4;
 
 pub fn start(inner: Arc<Inner>) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("ropeway".into()).stack_size(256 << 10).spawn(move || run(&inner))
+    let thread = std::thread::Builder::new().name("ropeway".into()).stack_size(256 << 10);
+    signals::without(|| thread.spawn(move || keep_running(&inner)))
+}
+
+/// A panic is a fault of ours, and where panics are caught the engine goes on without waiting for a program that may never call again.
+fn keep_running(inner: &Inner) {
+    // What the panic may have left is put in order by who takes the lock next.
+    while catch_unwind(AssertUnwindSafe(|| run(inner))).is_err() {
+        // Without the lock: it is not to be held for so long.
+        std::thread::sleep(AFTER_PANIC);
+        let mut core = inner.lock();
+        if core.poller == Poller::Helper {
+            core.poller = Poller::Nobody;
+        }
+    }
 }
 
 fn run(inner: &Inner) {

@@ -15,6 +15,7 @@ use crate::core::{Clock, Core, Poller};
 use crate::engine::Options;
 use crate::helper;
 use crate::restart;
+use crate::room::PAUSE;
 use crate::spin::Pace;
 use crate::wait::SOON_NS;
 
@@ -277,17 +278,24 @@ impl Inner {
             // A flood of small sends sets a timer every 20 us, and makes it needless as often: the next call does what is due.
             until = until.map(|until| until.max(now.after(TIMER_SLACK_NS)));
         }
-        let flags = if core.is_full() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        let room = core.room_wait();
+        if room.pauses {
+            let pause_ends = now.after(PAUSE.as_nanos() as u64);
+            until = Some(until.map_or(pause_ends, |until| until.min(pause_ends)));
+        }
         let bell = self.bell(&core);
         core.sleeps += 1;
         let own = core.sleeps;
         core.sleeps_until = Some(until.unwrap_or(Time::from_nanos(u64::MAX)));
         let descriptors = core.descriptors();
+        core.descriptors_changed = false;
         drop(core);
         // The bell comes last. Most engines have a link or two, and no need for memory that is not at hand.
         let count = descriptors.len() + 1;
         let fd = |place: usize| match descriptors.get(place) {
-            Some(fd) => PollFd::new(fd, flags),
+            // A link that has room would say so all the time.
+            Some((place, fd)) if room.places.contains(place) => PollFd::new(fd, PollFlags::IN | PollFlags::OUT),
+            Some((_, fd)) => PollFd::new(fd, PollFlags::IN),
             None => PollFd::new(bell, PollFlags::IN),
         };
         let (mut few, mut many): ([_; FEW_DESCRIPTORS], Vec<_>);
@@ -307,7 +315,11 @@ impl Inner {
         if fds.last().is_some_and(|fd| !fd.revents().is_empty()) {
             let _ = rustix::io::read(bell, &mut [0u8; 8]);
         }
+        let is_writable = |fd: &PollFd<'_>| fd.revents().contains(PollFlags::OUT);
         let mut core = self.lock();
+        for ((place, _), _) in descriptors.iter().zip(&*fds).filter(|(_, fd)| is_writable(fd)) {
+            core.promise_room(*place);
+        }
         // Who took the place of a helper that slept may sleep in it by now.
         if core.sleeps == own {
             core.sleeps_until = None;
@@ -362,8 +374,11 @@ impl Inner {
             self.hurry.store(core.next_timeout(now).is_some_and(|at| at.since(now) < SOON_NS), Ordering::Relaxed);
         }
         let sleeps_until = core.sleeps_until;
-        let mut is_too_late =
-            |until| core.is_full() || core.next_timeout(now).is_some_and(|at| at.after(TIMER_SLACK_NS) < until);
+        let mut is_too_late = |until| {
+            core.is_full()
+                || core.descriptors_changed
+                || core.next_timeout(now).is_some_and(|at| at.after(TIMER_SLACK_NS) < until)
+        };
         match sleeps_until {
             Some(until) if is_too_late(until) => self.wake_sleeper(core),
             None if core.helper_parked && core.poller == Poller::Nobody => {

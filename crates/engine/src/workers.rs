@@ -221,13 +221,22 @@ impl Port {
     /// Watched only meanwhile: a watch that stays would have the helpers poll for it.
     fn sleep(&self, limit: Option<Duration>) -> Result<(), Error> {
         let engines = &self.workers.engines;
-        let watches: Result<Vec<Watch>, Error> = engines.iter().map(|engine| engine.watch_port(self.port)).collect();
-        let watches = watches?;
+        let mut watches = Vec::new();
+        let watched = engines.iter().try_for_each(|engine| {
+            watches.push(engine.watch_port(self.port)?);
+            Ok(())
+        });
+        let unwatch = |watches: &[Watch]| engines.iter().zip(watches).for_each(|(engine, watch)| engine.unwatch(watch));
+        if let Err(error) = watched {
+            unwatch(&watches);
+            return Err(error);
+        }
         let limit = limit.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         let fds = watches.iter().map(AsFd::as_fd);
         let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let _ = poll(&mut fds, limit.as_ref());
-        engines.iter().zip(&watches).for_each(|(engine, watch)| engine.unwatch(watch));
+
+        unwatch(&watches);
         Ok(())
     }
 }

@@ -1,0 +1,205 @@
+//! Links that are full or fail cost no processor time while nothing can be done about it, and are used again when they can.
+
+use ropeway_engine::gateway::{Gateway, Limits, Neighbour};
+use ropeway_engine::link::memory::{self, MemoryLink};
+use ropeway_engine::link::{Address, Batch, Counters, Link, Received};
+use ropeway_engine::{Config, Engine, LinkId, Mode, Options, Routes, Target, Way};
+use ropeway_testkit::proc::until;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const PORT: u16 = 7;
+/// How long looks at the links are counted.
+const WATCHED: Duration = Duration::from_millis(300);
+/// A thread that does not sleep looks hundreds of thousands of times.
+const MOST_LOOKS: usize = 2000;
+
+/// What a test does to a link, and sees of it.
+#[derive(Default)]
+struct Strings {
+    /// It takes nothing.
+    is_full: AtomicBool,
+    /// Its device is gone.
+    is_gone: AtomicBool,
+    /// The next look by an engine's helper panics.
+    panics: AtomicBool,
+    looks: AtomicUsize,
+}
+
+impl Strings {
+    /// Looks at the link within [`WATCHED`].
+    fn looks(&self) -> usize {
+        let before = self.looks.load(Ordering::Relaxed);
+        std::thread::sleep(WATCHED);
+        self.looks.load(Ordering::Relaxed) - before
+    }
+}
+
+/// A link on strings.
+struct Puppet {
+    link: MemoryLink,
+    strings: Arc<Strings>,
+    /// What is slept on instead of the link's own descriptor.
+    descriptor: Option<UnixStream>,
+}
+
+impl Link for Puppet {
+    fn name(&self) -> String {
+        self.link.name()
+    }
+
+    fn local(&self) -> Address {
+        self.link.local()
+    }
+
+    fn max_packet(&self) -> usize {
+        self.link.max_packet()
+    }
+
+    fn send(&mut self, batch: &Batch<'_>) -> io::Result<usize> {
+        match self.strings.is_full.load(Ordering::Relaxed) {
+            true => Ok(0),
+            false => self.link.send(batch),
+        }
+    }
+
+    fn receive(&mut self, limit: usize, sink: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+        self.strings.looks.fetch_add(1, Ordering::Relaxed);
+        if std::thread::current().name() == Some("ropeway") && self.strings.panics.swap(false, Ordering::Relaxed) {
+            panic!("a link that panics");
+        }
+        match self.strings.is_gone.load(Ordering::Relaxed) {
+            true => Err(io::ErrorKind::NotConnected.into()),
+            false => self.link.receive(limit, sink),
+        }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.descriptor.as_ref().map_or_else(|| self.link.descriptor(), |descriptor| Some(descriptor.as_fd()))
+    }
+
+    fn counters(&self) -> Counters {
+        self.link.counters()
+    }
+}
+
+fn engine() -> Engine {
+    Engine::new(&Options::default()).unwrap()
+}
+
+fn soon() -> Option<Instant> {
+    Some(Instant::now() + Duration::from_secs(20))
+}
+
+/// A link of `engine` on strings, and the other end.
+fn puppet(engine: &Engine, descriptor: Option<UnixStream>) -> (LinkId, Arc<Strings>, MemoryLink) {
+    let (link, other) = memory::pair(memory::Config::default()).unwrap();
+    let strings = Arc::new(Strings::default());
+    let link = Puppet { link, strings: strings.clone(), descriptor };
+    (engine.add_link(Box::new(link)).unwrap(), strings, other)
+}
+
+/// A descriptor that is neither readable nor writable, and its other end.
+fn clogged() -> (UnixStream, UnixStream) {
+    let (mut one, other) = UnixStream::pair().unwrap();
+    one.set_nonblocking(true).unwrap();
+    while one.write(&[0; 4096]).is_ok() {}
+    (one, other)
+}
+
+#[test]
+fn a_link_that_failed_is_not_slept_on() {
+    let client = engine();
+    let (one, other) = UnixStream::pair().unwrap();
+    let (_, failing, _end) = puppet(&client, Some(one));
+    let (link, kept, far) = puppet(&client, None);
+    failing.is_gone.store(true, Ordering::Relaxed);
+    // Its descriptor says from now on that it hung up.
+    drop(other);
+    std::thread::sleep(Duration::from_millis(50));
+    let looks = kept.looks();
+    assert!(looks <= MOST_LOOKS, "{looks} looks while nothing happens");
+    let server = engine();
+    server.add_link(Box::new(far)).unwrap();
+    server.listen(PORT, Mode::Stream, 8).unwrap();
+    client.connect(Target { link, address: Address::Sim(1) }, PORT, Mode::Stream, soon()).unwrap();
+}
+
+#[test]
+fn a_link_with_room_wakes_nobody_who_waits_for_one_that_is_full() {
+    let client = engine();
+    let (descriptor, _other) = clogged();
+    let (link, full, _end) = puppet(&client, Some(descriptor));
+    let (_, with_room, _other_end) = puppet(&client, None);
+    full.is_full.store(true, Ordering::Relaxed);
+    client.open(Target { link, address: Address::Sim(1) }, PORT, Mode::Stream).unwrap();
+    let looks = with_room.looks();
+    assert!(looks <= MOST_LOOKS / 10, "{looks} looks while nothing can be sent");
+}
+
+/// A device's queue may be full while the socket is writable, as a memory link's descriptor always is.
+#[test]
+fn a_link_that_takes_nothing_although_writable_is_tried_now_and_then_until_it_does() {
+    let (client, server) = (engine(), engine());
+    let (link, full, end) = puppet(&client, None);
+    server.add_link(Box::new(end)).unwrap();
+    server.listen(PORT, Mode::Stream, 8).unwrap();
+    full.is_full.store(true, Ordering::Relaxed);
+    let to = Target { link, address: Address::Sim(1) };
+    let channel = client.open(to, PORT, Mode::Stream).unwrap();
+    let looks = full.looks();
+    assert!((10..=MOST_LOOKS).contains(&looks), "{looks} looks while nothing can be sent");
+    full.is_full.store(false, Ordering::Relaxed);
+    let begun = Instant::now();
+    client.wait_opened(channel, to, soon()).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+#[test]
+fn a_gateway_tries_a_link_that_takes_nothing_although_writable_now_and_then_until_it_does() {
+    let through = |node| {
+        let (near, end) = memory::pair(memory::Config::default()).unwrap();
+        let config = Config { packet_bytes: end.max_packet() as u16, ..Config::default() };
+        let options = Options { config, node: Some(node), gateways: true, ..Options::default() };
+        let engine = Engine::new(&options).unwrap();
+        (engine.add_link(Box::new(end)).unwrap(), engine, near)
+    };
+    let ((link, client, near), (_, server, far)) = (through(1), through(2));
+    server.listen(PORT, Mode::Stream, 8).unwrap();
+    let full = Arc::new(Strings::default());
+    full.is_full.store(true, Ordering::Relaxed);
+    let far = Puppet { link: far, strings: full.clone(), descriptor: None };
+    let table = [(1, 0), (2, 1)].map(|(node, link)| Neighbour { node, link, address: Address::Sim(1) });
+    let gateway = Gateway::new(vec![Box::new(near), Box::new(far)], &table, Limits::default()).unwrap();
+    std::thread::scope(|scope| {
+        let forwarding = scope.spawn(|| gateway.run());
+        let ways = [Way::Through(Target { link, address: Address::Sim(0) }, 2)];
+        let connecting = scope
+            .spawn(move || client.connect_over(&Routes { ways: &ways, bonded: false }, PORT, Mode::Stream, soon()));
+        until("a packet waits", || gateway.shown().waiting_packets > 0);
+        let looks = full.looks();
+        full.is_full.store(false, Ordering::Relaxed);
+        connecting.join().unwrap().unwrap();
+        gateway.stop();
+        forwarding.join().unwrap().unwrap();
+        assert!((10..=MOST_LOOKS).contains(&looks), "{looks} looks while nothing can be sent");
+    });
+}
+
+/// Its time and its answers hang on the helper.
+#[test]
+fn an_engine_goes_on_after_a_panic_of_its_helper() {
+    let (client, server) = (engine(), engine());
+    let (_, strings, end) = puppet(&server, None);
+    let link = client.add_link(Box::new(end)).unwrap();
+    server.listen(PORT, Mode::Stream, 8).unwrap();
+    strings.panics.store(true, Ordering::Relaxed);
+    let to = Target { link, address: Address::Sim(0) };
+    let channel = client.open(to, PORT, Mode::Stream).unwrap();
+    until("a panic", || !strings.panics.load(Ordering::Relaxed));
+    // Nobody calls the server.
+    client.wait_opened(channel, to, soon()).unwrap();
+}
