@@ -50,6 +50,7 @@ fn errno(error: &io::Error) -> c_int {
         ErrorKind::AddrNotAvailable => libc::EADDRNOTAVAIL,
         ErrorKind::HostUnreachable => libc::EHOSTUNREACH,
         ErrorKind::NetworkUnreachable => libc::ENETUNREACH,
+        ErrorKind::NetworkDown => libc::ENETDOWN,
         ErrorKind::PermissionDenied => libc::EPERM,
         ErrorKind::NotFound => libc::ENODEV,
         ErrorKind::ResourceBusy => libc::EBUSY,

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
 use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
 use ropeway_proto::config::SetError;
-use ropeway_proto::{ChannelId, Config, Endpoint, ErrorCode, Joined, Landing, PIECE_BYTES, Path, Time};
+use ropeway_proto::{AcceptError, ChannelId, Config, Endpoint, ErrorCode, Joined, Landing, PIECE_BYTES, Path, Time};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -230,6 +230,19 @@ impl Core {
         }
     }
 
+    /// Whether all links have failed.
+    pub fn is_cut_off(&self) -> bool {
+        !self.members.is_empty() && self.members.iter().all(|member| member.failed)
+    }
+
+    /// Takes a waiting connection. Where none can come any more, that is said.
+    pub fn accept(&mut self, port: u16) -> Result<ChannelId, Error> {
+        match self.endpoint.accept(port) {
+            Err(AcceptError::WouldBlock) if self.is_cut_off() => Err(Error::cut_off()),
+            taken => Ok(taken?),
+        }
+    }
+
     /// Links have failed: nobody sleeps on them any more, or waits for room there.
     #[cold]
     fn bury_failed(&mut self) {
@@ -238,6 +251,12 @@ impl Core {
         let is_dead = |place: u8| members.get(usize::from(place)).is_some_and(|member| member.failed);
         Arc::make_mut(&mut self.descriptors).retain(|&(place, _)| !is_dead(place));
         self.descriptors_changed = true;
+        if self.is_cut_off() {
+            self.waiters.wake_all();
+            for subject in self.waiters.watched() {
+                self.refresh_watches(subject);
+            }
+        }
     }
 
     pub fn path(link: LinkId, to: Address) -> Path {
@@ -477,7 +496,7 @@ impl Core {
             return;
         }
         let (read, write) = match subject {
-            Subject::Port(port) => (self.endpoint.has_incoming(port), false),
+            Subject::Port(port) => (self.endpoint.has_incoming(port) || self.is_cut_off(), false),
             Subject::Everything | Subject::AnyChannel => (false, false),
             Subject::Channel(channel) => match self.endpoint.readiness(channel) {
                 // To a peer that is known one may write before it has taken the connection; but who polls wants to be told when it has.

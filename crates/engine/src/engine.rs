@@ -210,11 +210,11 @@ impl Engine {
     /// Waits for a connection at `port`.
     ///
     /// # Errors
-    /// The time is over, or nobody listens (any more).
+    /// The time is over, or nobody listens (any more); the devices of all links are gone.
     pub fn accept(&self, port: u16, deadline: Option<Instant>) -> Result<ChannelId, Error> {
-        self.block(Subject::Port(port), deadline, |core, _| match core.endpoint.accept(port) {
+        self.block(Subject::Port(port), deadline, |core, _| match core.accept(port) {
             Ok(channel) => Some(Ok(channel)),
-            Err(error) => fatal(error.into()),
+            Err(error) => fatal(error),
         })
     }
 
@@ -223,7 +223,7 @@ impl Engine {
     /// # Errors
     /// [`Error::WouldBlock`]; nobody listens.
     pub fn try_accept(&self, port: u16) -> Result<ChannelId, Error> {
-        self.attempt(Subject::Port(port), |core, _| Ok(core.endpoint.accept(port)?))
+        self.attempt(Subject::Port(port), |core, _| core.accept(port))
     }
 
     /// Begins to open a connection and does not wait for the peer. To a peer that is known, data can be sent at once.
@@ -315,6 +315,7 @@ impl Engine {
             match readiness.failed {
                 Some(code) => Some(Err(Error::Failed(code))),
                 None if readiness.opened => Some(Ok(())),
+                None if core.is_cut_off() => Some(Err(Error::cut_off())),
                 // Nothing is at that address, says the network, and nothing has answered.
                 None => {
                     // Nor does it of a peer that is known, whatever the path: that one answers, or is silent.

@@ -53,6 +53,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// No link is left.
+    pub(crate) fn cut_off() -> Error {
+        let gone = io::Error::new(ErrorKind::NetworkDown, "its network device is gone");
+        Error::Link { doing: "using a link", source: gone }
+    }
+
     pub(crate) fn link(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::Link { doing, source }
     }

@@ -98,6 +98,11 @@ impl Waiters {
         self.watches.entry(subject).or_default().push(watch);
     }
 
+    /// What event loops watch.
+    pub fn watched(&self) -> Vec<Subject> {
+        self.watches.keys().copied().collect()
+    }
+
     /// Whether some event loop waits for a descriptor of ours.
     pub fn has_watches(&self) -> bool {
         !self.watches.is_empty()

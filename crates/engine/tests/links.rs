@@ -130,6 +130,32 @@ fn a_link_that_failed_is_not_slept_on() {
 }
 
 #[test]
+fn who_waits_for_a_connection_learns_that_the_only_device_is_gone() {
+    let server = engine();
+    let (one, other) = UnixStream::pair().unwrap();
+    let (link, strings, _end) = puppet(&server, Some(one));
+    server.listen(PORT, Mode::Stream, 8).unwrap();
+    let watch = server.watch_port(PORT).unwrap();
+    let waits = |server: Engine| std::thread::spawn(move || server.accept(PORT, soon()).unwrap_err());
+    let waiting = [waits(server.clone()), waits(server.clone())];
+    std::thread::sleep(Duration::from_millis(50));
+    strings.is_gone.store(true, Ordering::Relaxed);
+    drop(other);
+    for thread in waiting {
+        let error = thread.join().unwrap();
+        assert_eq!(io::Error::from(error).kind(), io::ErrorKind::NetworkDown);
+    }
+    let mut fds = [rustix::event::PollFd::new(&watch, rustix::event::PollFlags::IN)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    assert_eq!(rustix::event::poll(&mut fds, Some(&now)).unwrap(), 1, "event loops are told");
+    let target = Target { link, address: Address::Sim(1) };
+    let begin = Instant::now();
+    let error = server.connect(target, PORT, Mode::Stream, soon()).unwrap_err();
+    assert_eq!(io::Error::from(error).kind(), io::ErrorKind::NetworkDown);
+    assert!(begin.elapsed() < Duration::from_secs(5) && server.has_failed(link));
+}
+
+#[test]
 fn a_link_with_room_wakes_nobody_who_waits_for_one_that_is_full() {
     let client = engine();
     let (descriptor, _other) = clogged();
