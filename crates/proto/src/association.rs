@@ -80,6 +80,8 @@ pub struct Attempt {
     pub crossed: Crossed,
     /// CONFIRM has been sent: the server may know channel 0.
     pub confirmed: bool,
+    /// The last SYN or CONFIRM, as long as the link has not taken it: the next one replaces it.
+    pub unsent: Option<(Path, Box<[u8]>)>,
     /// When the last SYN or CONFIRM left, for the first sample of the round-trip time; none when it was repeated.
     pub asked_at: Option<Time>,
     /// With a key, once CONFIRM has been sent.
@@ -115,6 +117,7 @@ impl Attempt {
             retry_ns: FIRST_RETRY_NS,
             crossed: Crossed::No,
             confirmed: false,
+            unsent: None,
             asked_at: None,
             handshake: None,
             hint: None,
