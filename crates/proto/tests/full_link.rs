@@ -112,6 +112,7 @@ fn a_link_that_is_always_full_opens_others_even_so() {
 fn answers_and_open_associations_share_a_full_link() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
+    stream(&mut world, (0, client), (1, server), 1000, S);
     world.hosts[0].listen(9, Mode::Stream, 8).unwrap();
     world.sockets.insert(0, Socket::with_room(1, 10 * US));
     // A SYN of somebody who is there, again and again under another nonce.

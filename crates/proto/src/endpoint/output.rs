@@ -455,19 +455,27 @@ impl Endpoint {
     /// RRQ blocks for what is missing and due.
     fn write_requests(&mut self, now: Time, index: u32, blocks: &mut BlockWriter<'_>) {
         let association = &mut self.associations[index as usize];
-        // Who does not answer is asked less and less often. Time in which this end did not run was no silence.
+        // Who does not answer is asked less and less often, and so is who answers and does not send it. Time in which this end did not run was no silence.
         let silence_ns = now.since(association.heard_at.max(self.awake_at));
+        let silence_ns = silence_ns.max(association.in_vain_ns(now));
         let slower_ns = (silence_ns / SILENCE_SHARE).min(self.config.timer_max_ns);
         let again_ns = association.again_ns(&self.config).max(slower_ns);
         let asked_before = association.received.asked();
+        let (base, mut asks_lowest) = (association.received.base(), false);
         let mut requests = 0;
         let slow_from = association.slow_from(now, &self.config);
         association.ask_at =
             association.received.ask(now, association.reorder_ns, again_ns, slow_from, |first, count| {
                 let fits = blocks.rrq(first as u32, count);
                 requests += u64::from(fits);
+                asks_lowest |= fits && first == base;
                 fits
             });
+        if asks_lowest {
+            association.note_asked(now);
+        } else if association.received.missing() == 0 {
+            association.in_vain = None;
+        }
         let lost = u64::from(association.received.asked().saturating_sub(asked_before));
         if std::mem::take(&mut association.ask_beyond) {
             // What was granted; and the end of a busy period that flew without a grant. The sender repeats only what it has sent.
