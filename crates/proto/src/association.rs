@@ -55,6 +55,34 @@ pub struct AskedBeyond {
     pub queueing_ns: Option<u64>,
 }
 
+/// An association ends when the lowest missing number has been asked for so often, the peer having been heard between any two of them: on a path that loses nine
+/// packets of ten, one of 40,000 would be hit ...
+pub const MOST_ASKED_IN_VAIN: u32 = 100;
+/// ... and for so many times `give_up`.
+pub const IN_VAIN_GIVE_UPS: u64 = 2;
+
+/// When the oldest packet has been sent again so often, STATE is sent besides, however much is heard of the peer: that may hear of this end only what is too long for the path.
+const MOST_UNHEARD: u32 = 8;
+
+/// How long the lowest missing number has been asked for, of a peer that is heard, and has not come.
+#[derive(Clone, Copy, Debug)]
+pub struct InVain {
+    number: u64,
+    /// When it was asked for first.
+    first_at: Time,
+    /// Since when it has not come, either.
+    since: Time,
+    /// Requests before each of which the peer was heard since the last.
+    times: u32,
+    last_at: Time,
+}
+
+impl InVain {
+    fn new(number: u64, now: Time) -> InVain {
+        InVain { number, first_at: now, since: now, times: 0, last_at: now }
+    }
+}
+
 /// What comes of the peer's word that two attempts have crossed. It may be a stranger's, so it costs a repetition now and then, and no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crossed {
@@ -80,6 +108,8 @@ pub struct Attempt {
     pub crossed: Crossed,
     /// CONFIRM has been sent: the server may know channel 0.
     pub confirmed: bool,
+    /// The last SYN or CONFIRM, as long as the link has not taken it: the next one replaces it.
+    pub unsent: Option<(Path, Box<[u8]>)>,
     /// When the last SYN or CONFIRM left, for the first sample of the round-trip time; none when it was repeated.
     pub asked_at: Option<Time>,
     /// With a key, once CONFIRM has been sent.
@@ -115,6 +145,7 @@ impl Attempt {
             retry_ns: FIRST_RETRY_NS,
             crossed: Crossed::No,
             confirmed: false,
+            unsent: None,
             asked_at: None,
             handshake: None,
             hint: None,
@@ -225,6 +256,8 @@ pub struct Association {
     pub ask_beyond: bool,
     /// What was asked for beyond the newest number, the last time.
     pub asked_beyond: Option<AskedBeyond>,
+    /// Nothing while nothing is missing.
+    pub in_vain: Option<Box<InVain>>,
     pub state_due: bool,
     pub pin_due: bool,
     /// Channels with a CREDIT or HOLD to say.
@@ -326,6 +359,7 @@ impl Association {
             ask_at: None,
             ask_beyond: false,
             asked_beyond: None,
+            in_vain: None,
             state_due: false,
             pin_due: false,
             words: Vec::new(),
@@ -583,7 +617,8 @@ impl Association {
         // The first one comes exactly when it was promised.
         let jitter = if self.state_doublings > 0 { u64::from(self.state_jitter) } else { 0 };
         let timeout = timeout - ((timeout / STATE_JITTER * jitter) >> u16::BITS);
-        Some(self.waiting_since.max(self.heard_at).max(self.state_at).after(timeout))
+        let heard_at = if self.sent.oldest_again() < MOST_UNHEARD { self.heard_at } else { Time::ZERO };
+        Some(self.waiting_since.max(heard_at).max(self.state_at).after(timeout))
     }
 
     /// When the receiver asks for what it misses, or has granted and never seen.
@@ -596,6 +631,46 @@ impl Association {
         let patience = (self.rtt.patience_ns() + drain_ns()).max(config.request_min_ns);
         let timeout = (patience << self.request_doublings.min(MOST_DOUBLINGS)).min(config.timer_max_ns);
         Some(self.arrived_at.max(self.granted_at).max(self.request_at).after(timeout))
+    }
+
+    /// The lowest missing number has been asked for.
+    pub fn note_asked(&mut self, now: Time) {
+        let number = self.received.base();
+        match &mut self.in_vain {
+            Some(in_vain) if in_vain.number == number => {
+                if self.heard_at > in_vain.last_at {
+                    in_vain.times += 1;
+                    in_vain.last_at = now;
+                }
+            }
+            Some(in_vain) => **in_vain = InVain::new(number, now),
+            None => self.in_vain = Some(Box::new(InVain::new(number, now))),
+        }
+    }
+
+    /// A number came and was not taken for want of memory: that the path does not bear it is not said.
+    pub fn note_untaken(&mut self, number: u64, now: Time) {
+        if let Some(in_vain) = self.in_vain.as_mut().filter(|in_vain| in_vain.number == number) {
+            (in_vain.since, in_vain.times) = (now, 0);
+        }
+    }
+
+    /// What is known of the lowest missing number if it has been asked for.
+    fn lowest_in_vain(&self) -> Option<&InVain> {
+        self.in_vain.as_deref().filter(|in_vain| self.received.missing() > 0 && in_vain.number == self.received.base())
+    }
+
+    /// For how long the lowest missing number has been asked for.
+    pub fn in_vain_ns(&self, now: Time) -> u64 {
+        self.lowest_in_vain().map_or(0, |in_vain| now.since(in_vain.first_at))
+    }
+
+    /// Whether the path does not bear what the peer sends.
+    pub fn is_in_vain(&self, awake_at: Time, now: Time, give_up_ns: u64) -> bool {
+        self.lowest_in_vain().is_some_and(|in_vain| {
+            let lasts_ns = now.since(in_vain.since.max(awake_at));
+            in_vain.times >= MOST_ASKED_IN_VAIN && lasts_ns >= IN_VAIN_GIVE_UPS * give_up_ns
+        })
     }
 
     /// How much of the round trip was spent in queues, as far as can be told: paths differ in delay.

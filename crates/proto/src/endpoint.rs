@@ -139,6 +139,12 @@ pub struct Endpoint {
     /// Associations whose earliest timer may have changed.
     unsettled: Vec<u32>,
     replies: VecDeque<Reply>,
+    /// The link refused the last of these that it was offered: open associations go first, once.
+    replies_stand_back: bool,
+    /// Attempts that have a packet for the link, one each; among them may be some that have ended or begun anew since.
+    asking: VecDeque<Id>,
+    /// Since when none of these has gone because the link was full.
+    asking_since: Option<Time>,
     /// Numbers of the batch that is being sent; kept for its memory.
     numbers: Vec<u64>,
     /// Where packets are opened.
@@ -218,6 +224,9 @@ impl Endpoint {
             touched: Vec::new(),
             unsettled: Vec::new(),
             replies: VecDeque::new(),
+            replies_stand_back: false,
+            asking: VecDeque::new(),
+            asking_since: None,
             numbers: Vec::new(),
             opened: Vec::new(),
             timers: BTreeSet::new(),

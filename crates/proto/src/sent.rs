@@ -108,13 +108,15 @@ pub struct Sent {
     packets: VecDeque<Packet>,
     /// Payload of the packets that the link has not taken yet.
     unseen_bytes: u64,
+    /// How often the one with the number `una` has been sent again.
+    oldest_again: u32,
     /// Numbers to send again, in the order of the requests; acknowledged ones are skipped when their turn comes.
     requested: VecDeque<u64>,
 }
 
 impl Sent {
     pub fn starting_at(first: u64) -> Sent {
-        Sent { una: first, packets: VecDeque::new(), unseen_bytes: 0, requested: VecDeque::new() }
+        Sent { una: first, packets: VecDeque::new(), unseen_bytes: 0, oldest_again: 0, requested: VecDeque::new() }
     }
 
     pub fn una(&self) -> u64 {
@@ -148,7 +150,15 @@ impl Sent {
         packet.sent_at = now;
         let (bytes, again) = (packet.payload.len(), std::mem::replace(&mut packet.transmitted, true));
         self.unseen_bytes -= if again { 0 } else { bytes as u64 };
+        if again && number == self.una {
+            self.oldest_again = self.oldest_again.saturating_add(1);
+        }
         Some((bytes, again))
+    }
+
+    /// How often the oldest packet that is not acknowledged has been sent again.
+    pub fn oldest_again(&self) -> u32 {
+        self.oldest_again
     }
 
     pub fn get_mut(&mut self, number: u64) -> Option<&mut Packet> {
@@ -182,7 +192,7 @@ impl Sent {
             free(packet.owner, std::mem::take(&mut packet.payload));
         }
         self.packets.drain(..count as usize);
-        self.una = ack;
+        (self.una, self.oldest_again) = (ack, 0);
         if self.packets.is_empty() {
             self.requested.clear();
             if self.packets.capacity() > QUIET_PACKETS {
@@ -247,7 +257,7 @@ impl Sent {
 
     /// Gives everything to `free`: the association ends.
     pub fn clear(&mut self, free: impl FnMut(Packet)) {
-        (self.una, self.unseen_bytes) = (self.next(), 0);
+        (self.una, self.unseen_bytes, self.oldest_again) = (self.next(), 0, 0);
         self.packets.drain(..).for_each(free);
         self.requested.clear();
     }

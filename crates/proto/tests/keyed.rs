@@ -8,6 +8,8 @@ mod closing;
 mod disturbed;
 #[path = "esp_bugs.rs"]
 mod esp_bugs;
+#[path = "full_link.rs"]
+mod full_link;
 #[path = "incast.rs"]
 mod incast;
 #[path = "leases.rs"]
@@ -16,6 +18,8 @@ mod leases;
 mod liveness;
 #[path = "loss.rs"]
 mod loss;
+#[path = "narrowed.rs"]
+mod narrowed;
 #[path = "opening.rs"]
 mod opening;
 #[path = "oracle.rs"]

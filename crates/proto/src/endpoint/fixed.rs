@@ -3,7 +3,8 @@
 use super::MOST_REPLIES;
 use super::cookies::COOKIE_NS;
 use super::opening::MOST_RETRY_NS;
-use crate::association::{ECHO_LIMIT_NS, FIRST_RETRY_NS, TAKE_BACK_LEASES};
+use super::output::ASKING_NS;
+use crate::association::{ECHO_LIMIT_NS, FIRST_RETRY_NS, IN_VAIN_GIVE_UPS, MOST_ASKED_IN_VAIN, TAKE_BACK_LEASES};
 use crate::gate::{BUDGET_DENOMINATOR, BUDGET_NUMERATOR, FIRST_FLIGHT_SHARE, SUSPECT_MIN_NS, SUSPECT_ROUND_TRIPS};
 use crate::lease::LEASE_ROUND_TRIPS;
 use crate::received::WINDOW_PACKETS;
@@ -32,7 +33,9 @@ fn paragraph() -> String {
         ),
         format!("first flights 1/{FIRST_FLIGHT_SHARE} of the budget"),
         format!("echo not older than {} ms", ECHO_LIMIT_NS / MS),
-        format!("answers without an association waiting for the link {MOST_REPLIES}."),
+        format!("answers without an association waiting for the link {MOST_REPLIES}"),
+        format!("one packet of all attempts each {} ms while it is full", ASKING_NS / MS),
+        format!("given up when asked for {MOST_ASKED_IN_VAIN} times in vain in {IN_VAIN_GIVE_UPS} x `give_up`."),
     ]
     .join("; ")
 }

@@ -322,6 +322,7 @@ impl Endpoint {
         let previous = self.must_wait(index, number, header);
         if !self.has_memory(index, previous, header) {
             self.counters.dropped_memory += 1;
+            self.associations[index as usize].note_untaken(number, now);
             return;
         }
         let association = &mut self.associations[index as usize];

@@ -68,7 +68,7 @@ impl Endpoint {
         let path = association.path;
         let Some(handshake) = association.attempt().and_then(|attempt| attempt.handshake.as_ref()) else { return };
         let bytes = handshake.confirm.clone();
-        self.reply_bytes(&path, bytes);
+        self.ask(index, &path, bytes);
     }
 
     fn make_confirm(&mut self, index: u32, syn: &SynFields, cookie: Cookie) -> Option<Handshake> {

@@ -198,22 +198,42 @@ impl Endpoint {
             features: if self.keys.is_some() { FEATURE_KEYED } else { 0 },
         };
         match cookie {
-            None => self.send_syn(&path, &syn),
+            None => self.send_syn(index, &path, &syn),
             Some((cookie, _)) => self.send_confirm(index, &syn, cookie),
         }
         true
     }
 
-    fn send_syn(&mut self, path: &Path, syn: &SynFields) {
+    fn send_syn(&mut self, index: u32, path: &Path, syn: &SynFields) {
         let size = usize::from(syn.packet_size);
         let length = (size - ropeway_wire::BASE_HEADER_BYTES) as u16;
         let header = Header { length, ..Header::new(Type::Syn, Id::any(syn.destination_port)) };
-        self.reply_with(path, |out| {
-            let out = out.get_mut(..size)?;
-            let at = header.write(out).ok()?;
-            syn.write(out.get_mut(at..)?).ok()?;
-            Some(size)
-        });
+        let mut bytes = vec![0; size];
+        let written = header.write(&mut bytes).and_then(|at| syn.write(&mut bytes[at..]));
+        if written.is_ok() {
+            self.ask(index, path, bytes.into());
+        }
+    }
+
+    /// Has a packet of an attempt wait for the link, in place of the one that still does: a full link is not filled with repetitions.
+    pub(super) fn ask(&mut self, index: u32, path: &Path, bytes: Box<[u8]>) {
+        let association = &mut self.associations[index as usize];
+        let id = association.id;
+        let Some(attempt) = association.attempt_mut() else { return };
+        if attempt.unsent.replace((*path, bytes)).is_some() {
+            return;
+        }
+        if self.asking.len() >= self.associations.len() {
+            let mut asking = std::mem::take(&mut self.asking);
+            asking.retain(|&other| other != id && self.unsent_of(other).is_some());
+            self.asking = asking;
+        }
+        self.asking.push_back(id);
+    }
+
+    /// What an attempt has for the link.
+    pub(super) fn unsent_of(&self, id: Id) -> Option<&(Path, Box<[u8]>)> {
+        self.associations[self.find(id)? as usize].attempt()?.unsent.as_ref()
     }
 
     pub(super) fn parameters(&mut self, index: u32) -> Parameters {
@@ -240,11 +260,13 @@ impl Endpoint {
         let rest = open.payload.bytes().to_vec();
         let syn = SynFields { packet_size: size as u16, ..*syn };
         let fields = ConfirmFields { syn, cookie, parameters, rest: &rest };
-        self.reply_with(&path, |out| {
-            let length = fields.write(out.get_mut(ropeway_wire::BASE_HEADER_BYTES..)?).ok()?;
-            let header = Header { length: length as u16, ..Header::new(Type::Confirm, Id::any(syn.destination_port)) };
-            Some(header.write(out).ok()? + length)
-        });
+        let mut bytes = vec![0; usize::from(self.config.packet_bytes)];
+        let Ok(length) = fields.write(&mut bytes[ropeway_wire::BASE_HEADER_BYTES..]) else { return };
+        let header = Header { length: length as u16, ..Header::new(Type::Confirm, Id::any(syn.destination_port)) };
+        if let Ok(at) = header.write(&mut bytes) {
+            bytes.truncate(at + length);
+            self.ask(index, &path, bytes.into());
+        }
     }
 
     /// The OPEN of channel 0 gets the first number: CONFIRM carries it. Channel 0 is the first that is left of those that were asked for meanwhile.

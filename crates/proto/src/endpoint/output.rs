@@ -27,6 +27,9 @@ const MOST_IDLE_CHANNELS: usize = 64;
 const SILENCE_SHARE: u64 = 4;
 /// Up to so many packets of a burst go before bulk data in the host's own queue.
 const URGENT_PACKETS: usize = 2;
+/// While the link is full, one packet of all attempts goes before open associations in this time: a link that has always something to send opens others even so, and in the three
+/// seconds for which a kernel keeps what is for a host that is off, only 30 of them take up its buffer.
+pub(super) const ASKING_NS: u64 = 100_000_000;
 
 /// Whether packets should overtake bulk data in the sending host's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,15 +70,59 @@ impl Endpoint {
     /// The same for who can read the `clock`, which is asked before each batch, but not before the first if all that waits there fits a few packets: who is stopped meanwhile must not go on
     /// with a lease that has ended.
     pub fn transmit_by(&mut self, now: Time, clock: &mut dyn FnMut() -> Time, sink: &mut Sink<'_>) -> bool {
-        let mut now = now;
         self.turn_at = now;
-        while let Some(reply) = self.replies.pop_front() {
+        if self.asking_since.is_some_and(|since| now.since(since) >= ASKING_NS) && self.transmit_asking(now, 1, sink) {
+            self.asking_since = Some(now);
+        }
+        // Answers first, as what an association sends may depend on them; but where the link is full by turns, so that neither keeps the other from it.
+        let stand_back = std::mem::take(&mut self.replies_stand_back);
+        let mut is_full = !stand_back && !self.transmit_replies(sink);
+        is_full |= !self.transmit_associations(now, clock, sink);
+        is_full = is_full || stand_back && !self.transmit_replies(sink);
+        is_full = is_full || !self.transmit_asking(now, usize::MAX, sink);
+        self.asking_since = if is_full && !self.asking.is_empty() { self.asking_since.or(Some(now)) } else { None };
+        !is_full
+    }
+
+    /// Answers that belong to no association. `false`: the link was full.
+    fn transmit_replies(&mut self, sink: &mut Sink<'_>) -> bool {
+        while let Some(reply) = self.replies.front() {
             if sink(&reply.path, Urgency::Urgent, &[IoSlice::new(&reply.bytes)]) == 0 {
-                self.replies.push_front(reply);
+                self.replies_stand_back = true;
                 return false;
             }
+            self.replies.pop_front();
             self.counters.packets_sent += 1;
         }
+        true
+    }
+
+    /// What up to `most` attempts have to say: after everything else, as most of it may be for hosts that are not there. `false`: the link was full.
+    fn transmit_asking(&mut self, now: Time, most: usize, sink: &mut Sink<'_>) -> bool {
+        let mut taken = 0;
+        while taken < most
+            && let Some(&id) = self.asking.front()
+        {
+            if let Some((path, bytes)) = self.unsent_of(id) {
+                if sink(path, Urgency::Urgent, &[IoSlice::new(bytes)]) == 0 {
+                    return false;
+                }
+                taken += 1;
+                self.counters.packets_sent += 1;
+            }
+            self.asking.pop_front();
+            let found = self.find(id).and_then(|index| self.associations[index as usize].attempt_mut());
+            if let Some(attempt) = found {
+                attempt.unsent = None;
+                attempt.asked_at = attempt.asked_at.map(|_| now);
+            }
+        }
+        true
+    }
+
+    /// What open associations have to send. `false`: the link was full, and there is more.
+    fn transmit_associations(&mut self, now: Time, clock: &mut dyn FnMut() -> Time, sink: &mut Sink<'_>) -> bool {
+        let mut now = now;
         let mut is_first = true;
         while let Some(index) = self.ready.pop_front() {
             let association = &self.associations[index as usize];
@@ -101,7 +148,7 @@ impl Endpoint {
 
     /// Whether [`Endpoint::transmit`] has anything to do.
     pub fn wants_to_transmit(&self) -> bool {
-        !self.ready.is_empty() || !self.replies.is_empty()
+        !self.ready.is_empty() || !self.replies.is_empty() || !self.asking.is_empty()
     }
 
     fn transmit_association(&mut self, now: Time, index: u32, sink: &mut Sink<'_>) -> Turn {
@@ -408,19 +455,27 @@ impl Endpoint {
     /// RRQ blocks for what is missing and due.
     fn write_requests(&mut self, now: Time, index: u32, blocks: &mut BlockWriter<'_>) {
         let association = &mut self.associations[index as usize];
-        // Who does not answer is asked less and less often. Time in which this end did not run was no silence.
+        // Who does not answer is asked less and less often, and so is who answers and does not send it. Time in which this end did not run was no silence.
         let silence_ns = now.since(association.heard_at.max(self.awake_at));
+        let silence_ns = silence_ns.max(association.in_vain_ns(now));
         let slower_ns = (silence_ns / SILENCE_SHARE).min(self.config.timer_max_ns);
         let again_ns = association.again_ns(&self.config).max(slower_ns);
         let asked_before = association.received.asked();
+        let (base, mut asks_lowest) = (association.received.base(), false);
         let mut requests = 0;
         let slow_from = association.slow_from(now, &self.config);
         association.ask_at =
             association.received.ask(now, association.reorder_ns, again_ns, slow_from, |first, count| {
                 let fits = blocks.rrq(first as u32, count);
                 requests += u64::from(fits);
+                asks_lowest |= fits && first == base;
                 fits
             });
+        if asks_lowest {
+            association.note_asked(now);
+        } else if association.received.missing() == 0 {
+            association.in_vain = None;
+        }
         let lost = u64::from(association.received.asked().saturating_sub(asked_before));
         if std::mem::take(&mut association.ask_beyond) {
             // What was granted; and the end of a busy period that flew without a grant. The sender repeats only what it has sent.

@@ -217,6 +217,13 @@ impl Endpoint {
             self.end_association(index, ErrorCode::Timeout);
             return false;
         }
+        if association.is_in_vain(self.awake_at, now, self.config.give_up_ns) {
+            // The peer is there, and cannot know: it hears that something of it is missing, as it would of a path that loses much.
+            self.counters.timeouts += 1;
+            self.say_goodbye(index, ErrorCode::Timeout);
+            self.end_association(index, ErrorCode::Timeout);
+            return false;
+        }
         if association.channels.is_empty()
             && !association.has_undelivered()
             && now.since(association.used_at().max(self.awake_at)) >= UNUSED_NS

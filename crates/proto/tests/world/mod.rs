@@ -66,6 +66,41 @@ impl Default for Net {
     }
 }
 
+/// A host's send buffer. It is on no host unless a test puts it there.
+#[derive(Clone, Debug, Default)]
+pub struct Socket {
+    /// Packets that it holds at most.
+    pub room: usize,
+    /// How long each takes up room; those for hosts that are not there, [`Socket::UNRESOLVED_NS`].
+    pub holds_ns: u64,
+    /// Until when those in it do.
+    held: BTreeSet<(u64, u64)>,
+    taken: u64,
+}
+
+impl Socket {
+    /// For so long a kernel looks for the hardware address of a host that is off.
+    pub const UNRESOLVED_NS: u64 = 3 * S;
+
+    pub fn with_room(room: usize, holds_ns: u64) -> Socket {
+        Socket { room, holds_ns, ..Socket::default() }
+    }
+
+    /// Takes what there is room for.
+    fn take(&mut self, now: u64, is_there: bool, packets: usize) -> usize {
+        while self.held.first().is_some_and(|&(until, _)| until <= now) {
+            self.held.pop_first();
+        }
+        let count = packets.min(self.room.saturating_sub(self.held.len()));
+        let until = now + if is_there { self.holds_ns } else { Socket::UNRESOLVED_NS };
+        for _ in 0..count {
+            self.taken += 1;
+            self.held.insert((until, self.taken));
+        }
+        count
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Port {
     free_at: u64,
@@ -113,6 +148,8 @@ pub struct World {
     pub damaged: u64,
     /// How far each host's clock is ahead of the world's.
     skews: Vec<i64>,
+    /// Where hosts cannot send as much as they like.
+    pub sockets: BTreeMap<usize, Socket>,
     /// Packets that hosts have sent so far.
     pub sent_by: Vec<u64>,
 }
@@ -152,6 +189,7 @@ impl World {
             random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
             cut: BTreeSet::new(),
             planes: BTreeMap::new(),
+            sockets: BTreeMap::new(),
             stopped: BTreeSet::new(),
             waiting: Vec::new(),
             filter: None,
@@ -214,9 +252,13 @@ impl World {
         }
         let now = self.clock(host);
         let mut out: Vec<((usize, u64), Vec<u8>)> = Vec::new();
+        let (world_now, hosts) = (self.now, self.hosts.len());
+        let mut socket = self.sockets.get_mut(&host);
         self.hosts[host].transmit(now, &mut |path, _, packets| {
-            out.extend(packets.iter().map(|packet| (host_of(path), packet.to_vec())));
-            packets.len()
+            let is_there = host_of(path).0 < hosts;
+            let count = socket.as_mut().map_or(packets.len(), |socket| socket.take(world_now, is_there, packets.len()));
+            out.extend(packets[..count].iter().map(|packet| (host_of(path), packet.to_vec())));
+            count
         });
         self.sent_by[host] += out.len() as u64;
         for ((to, alias), bytes) in out {
@@ -328,7 +370,7 @@ impl World {
             let packet = self.flying.peek().map(|Reverse(flying)| flying.at);
             let running: Vec<usize> = (0..self.hosts.len()).filter(|host| !self.stopped.contains(host)).collect();
             let timer = running.into_iter().filter_map(|host| self.wakes_at(host)).min();
-            let next = [packet, timer].into_iter().flatten().min();
+            let next = [packet, timer, self.room_at()].into_iter().flatten().min();
             let Some(next) = next.filter(|&next| next <= end) else {
                 self.now = end;
                 return done(self);
@@ -345,6 +387,13 @@ impl World {
             }
         }
         true
+    }
+
+    /// When a host that has something to send will find room for it.
+    fn room_at(&self) -> Option<u64> {
+        let waits = |&(host, _): &(&usize, &Socket)| self.hosts[*host].wants_to_transmit();
+        let first = |(_, socket): (&usize, &Socket)| socket.held.first().map(|&(until, _)| until);
+        self.sockets.iter().filter(waits).filter_map(first).min()
     }
 
     fn arrivals(&mut self) {

@@ -1,0 +1,145 @@
+//! Links that take nothing for a while: who has its share then, and what waits (docs/protocol.md 3).
+
+mod world;
+
+use ropeway_proto::{Config, Endpoint, ErrorCode, Mode};
+use world::*;
+
+const DEAD: usize = 40;
+
+/// One message after the other, each sent when the one before has come, at most ten in a second. Says when each came.
+fn messages(world: &mut World, channels: (ropeway_proto::ChannelId, ropeway_proto::ChannelId), ns: u64) -> Vec<u64> {
+    let (end, mut times) = (world.now + ns, Vec::new());
+    while world.now < end {
+        let mut flows = [Flow::messages((0, channels.0), (1, channels.1), 1000, 1)];
+        let begin = world.now;
+        let came = carry_until(world, &mut flows, 20 * S, |_, flows| flows[0].is_done());
+        assert!(came, "lost after {times:?}: {:?}", world.hosts[0].readiness(channels.0));
+        times.push(world.now - begin);
+        pass(world, (100 * MS).saturating_sub(world.now - begin));
+    }
+    times
+}
+
+#[test]
+fn attempts_to_hosts_that_are_off_leave_open_associations_their_share() {
+    let config = Config { connect_timeout_ns: 600 * S, ..Config::default() };
+    let mut world = World::new(2, Net::default(), &config, 1);
+    let channels = pair(&mut world, Mode::Messages);
+    world.sockets.insert(0, Socket::with_room(64, 0));
+    for dead in 0..DEAD {
+        try_connect(&mut world, 0, 2 + dead, 7).unwrap();
+    }
+    let times = messages(&mut world, channels, 60 * S);
+    // As long as the kernel keeps all of it for SYNs, and no longer.
+    let most = times.iter().max().unwrap();
+    println!("{} messages, the slowest after {} ms", times.len(), most / MS);
+    assert!(*most <= Socket::UNRESOLVED_NS + 300 * MS, "{times:?}");
+}
+
+/// What an endpoint sends to each host, in order, if the link takes all or nothing of it.
+fn offered(endpoint: &mut Endpoint, now: ropeway_proto::Time, takes: bool) -> Vec<(u64, u8)> {
+    let mut out = Vec::new();
+    endpoint.transmit(now, &mut |path, _, packets| {
+        let host = u64::from_be_bytes(path.0[..8].try_into().unwrap());
+        out.extend(packets.iter().map(|packet| (host, packet[0])));
+        if takes { packets.len() } else { 0 }
+    });
+    out
+}
+
+#[test]
+fn one_packet_of_an_attempt_waits_for_a_full_link_and_goes_behind_what_is_open() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, _) = pair(&mut world, Mode::Stream);
+    world.sockets.insert(0, Socket::with_room(0, 0));
+    for dead in 0..DEAD {
+        try_connect(&mut world, 0, 2 + dead, 7).unwrap();
+    }
+    pass(&mut world, 8 * S);
+    let now = world.clock(0);
+    world.hosts[0].send(now, client, b"first").unwrap();
+    world.hosts[0].flush(client);
+    // One attempt has waited for its turn all the time; the link does not take it even so.
+    let refused = offered(&mut world.hosts[0], now, false);
+    assert_eq!(refused.len(), 2, "{refused:?}");
+    assert_eq!(refused.iter().filter(|(host, _)| *host == 1).count(), 1, "{refused:?}");
+    let taken = offered(&mut world.hosts[0], now, true);
+    let syns = taken.iter().filter(|(host, _)| *host > 1).count();
+    assert_eq!(syns, DEAD, "one each: {taken:?}");
+    let behind = taken.iter().position(|(host, _)| *host == 1).unwrap();
+    assert!(behind <= 1, "{taken:?}");
+}
+
+#[test]
+fn attempts_that_are_over_leave_nothing_for_the_link() {
+    let config = Config { connect_timeout_ns: S, ..Config::default() };
+    let mut world = World::new(1, Net::default(), &config, 1);
+    world.sockets.insert(0, Socket::with_room(0, 0));
+    let mut last = None;
+    for dead in 0..DEAD {
+        last = Some(try_connect(&mut world, 0, 2 + dead, 7).unwrap());
+    }
+    pass(&mut world, 2 * S);
+    let failed = world.hosts[0].readiness(last.unwrap()).unwrap().failed;
+    assert_eq!(failed, Some(ErrorCode::Timeout));
+    let now = world.clock(0);
+    assert_eq!(offered(&mut world.hosts[0], now, true), []);
+    assert!(!world.hosts[0].wants_to_transmit());
+}
+
+#[test]
+fn a_link_that_is_always_full_opens_others_even_so() {
+    let mut world = World::new(3, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    world.hosts[2].listen(7, Mode::Stream, 8).unwrap();
+    // Slower than what comes back: the port's budget is never used up.
+    world.sockets.insert(0, Socket::with_room(4, 400 * US));
+    let mut flows = [Flow::stream((0, client), (1, server), 1 << 40)];
+    carry_until(&mut world, &mut flows, 100 * MS, |_, _| false);
+    let other = try_connect(&mut world, 0, 2, 7).unwrap();
+    let begin = world.now;
+    while !world.hosts[0].readiness(other).unwrap().opened {
+        assert!(world.now < begin + 2 * S, "never opened");
+        carry_until(&mut world, &mut flows, MS, |_, _| false);
+    }
+    let took = world.now - begin;
+    println!("opened after {} ms", took / MS);
+    assert!(took < 500 * MS, "{took}");
+}
+
+#[test]
+fn answers_and_open_associations_share_a_full_link() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    stream(&mut world, (0, client), (1, server), 1000, S);
+    world.hosts[0].listen(9, Mode::Stream, 8).unwrap();
+    world.sockets.insert(0, Socket::with_room(1, 10 * US));
+    // A SYN of somebody who is there, again and again under another nonce.
+    let mut syn = None;
+    let mut stranger = World::new(1, Net::default(), &Config::default(), 7);
+    try_connect(&mut stranger, 0, 9, 9).unwrap();
+    let now = stranger.clock(0);
+    stranger.hosts[0].transmit(now, &mut |_, _, packets| {
+        syn = Some(packets[0].to_vec());
+        packets.len()
+    });
+    let mut syn = syn.unwrap();
+    let mut flows = [Flow::stream((0, client), (1, server), 1 << 40)];
+    let mut nonce = 0u64;
+    let mut answers = 0;
+    for _ in 0..100 {
+        for _ in 0..200 {
+            nonce += 1;
+            syn[28..36].copy_from_slice(&nonce.to_be_bytes());
+            let now = world.clock(0);
+            world.hosts[0].handle_packet(now, &alias(1, 5), false, &syn);
+        }
+        let before = world.sent_by[0];
+        carry_until(&mut world, &mut flows, MS, |_, _| false);
+        answers += world.sent_by[0] - before;
+    }
+    let full = flows[0].received / 1444;
+    println!("{full} packets of data among {answers}");
+    assert!(full * 5 > answers && full * 5 < answers * 4, "{full} of {answers}");
+}
