@@ -24,7 +24,7 @@ mod room;
 mod routes;
 mod share;
 mod shimmed;
-mod signals;
+pub mod signals;
 mod spin;
 mod transfer;
 mod trusted_file;

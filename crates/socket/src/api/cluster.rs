@@ -8,6 +8,7 @@ use ropeway_engine::gateway::{Gateway, Limits, udp_options};
 use ropeway_engine::key_file::{self, Choice, KeyError};
 use ropeway_engine::link::udp::UdpLink;
 use ropeway_engine::link::{self, Link, local_addresses, local_hardware_addresses};
+use ropeway_engine::signals;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::mpsc::{Sender, channel};
@@ -236,7 +237,7 @@ impl Forwarder {
             // A device is gone: what went over it finds other gateways.
             let _ = gateway.run();
         };
-        let thread = std::thread::Builder::new().name("ropeway-gateway".into()).spawn(run)?;
+        let thread = signals::without(|| std::thread::Builder::new().name("ropeway-gateway".into()).spawn(run))?;
         Ok(Forwarder { go: Some(go), thread: Some(thread) })
     }
 

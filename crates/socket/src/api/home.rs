@@ -14,7 +14,7 @@ use super::frames::{self, Opening, Shared, Steered};
 use super::per_process::PerProcess;
 use ropeway_engine::gateway::{engine_number, host_and_port};
 use ropeway_engine::link::{self, Link};
-use ropeway_engine::{Engine, Error, LinkId, Options, Way, Workers, udp_links, usual_packet_bytes};
+use ropeway_engine::{Engine, Error, LinkId, Options, Way, Workers, signals, udp_links, usual_packet_bytes};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -270,7 +270,7 @@ impl Process {
             drop(homes);
         };
         // Without a thread to spare, the exit of the process waits for it.
-        let _ = std::thread::Builder::new().name("ropeway-linger".into()).spawn(wait);
+        let _ = signals::without(|| std::thread::Builder::new().name("ropeway-linger".into()).spawn(wait));
     }
 }
 
