@@ -133,7 +133,8 @@ macro_rules! listener {
                 Ok(Self { entrance: Entrance::new(local.binding.clone(), $mode, backlog)? })
             }
 
-            /// Listens at `port` of an engine of one's own, which is reached under the address of `link`.
+            /// Listens at `port` of an engine of one's own, which is reached under the address of `link`. It encrypts with the keys it was made with, and with none by default:
+            /// [`cluster::keys`](super::cluster::keys)`(false)?.keys` are the cluster's.
             ///
             /// # Errors
             /// `AddrInUse`.
