@@ -271,8 +271,9 @@ impl Network {
             if is_done && self.programs[1].channel.is_some() {
                 return;
             }
-            // The server's may have been that of an attempt that was answered too late; another one waits to be accepted.
-            if self.programs.iter().any(|program| program.failed.is_some()) {
+            // The server's may have been that of an attempt that was answered too late, whether it has heard of its end or not; another one waits to be accepted.
+            let began_anew = self.programs[1].channel.is_some() && self.ends[1].accept(PORT).is_ok();
+            if began_anew || self.programs.iter().any(|program| program.failed.is_some()) {
                 return;
             }
         }
