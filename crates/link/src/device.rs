@@ -12,6 +12,10 @@ pub(crate) struct State {
     pub is_up: bool,
 }
 
+/// Asking takes several calls into the kernel: who sleeps between two short messages must not do it for each. Who is woken because something happened to the device looks in vain for
+/// no longer.
+const ASK_EVERY_NS: u64 = 10_000_000;
+
 /// A device that is known by its index: its name may become another's.
 #[derive(Debug)]
 pub(crate) struct Device {
@@ -40,11 +44,14 @@ impl Device {
         &self.name
     }
 
-    /// Whether it is time to ask again, for who looks and finds nothing: once in each tick of the kernel's clock (1 to 10 ms). So it costs who spins next
-    /// to nothing, and who slept asks at once. The time, if so.
+    /// Whether it is time to ask again, for who looks and finds nothing. The time, if so.
     pub fn is_due(&mut self) -> Option<u64> {
         let now_ns = sys::coarse_time_ns();
-        (std::mem::replace(&mut self.asked_at_ns, now_ns) != now_ns).then_some(now_ns)
+        let is_due = now_ns - self.asked_at_ns >= ASK_EVERY_NS;
+        if is_due {
+            self.asked_at_ns = now_ns;
+        }
+        is_due.then_some(now_ns)
     }
 
     /// Asks what it is now.

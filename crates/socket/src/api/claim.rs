@@ -27,7 +27,7 @@ impl Claim {
     /// Somebody has it, or there is none left.
     pub fn port(device: &str, port: u16) -> io::Result<(u16, Claim)> {
         let ports = if port == 0 { FIRST_FREE_PORT..=u16::MAX } else { port..=port };
-        let found = first_free(device, "port", ports)?;
+        let found = first_free(&known_as(device), "port", ports)?;
         let (port, socket) = found.ok_or_else(|| {
             let what = if port == 0 { "every port".into() } else { format!("port {port}") };
             io::Error::new(ErrorKind::AddrInUse, format!("{what} on {device} is in use"))
@@ -41,12 +41,13 @@ impl Claim {
     /// None are left.
     pub fn steering(device: &str, count: usize) -> io::Result<(u16, Vec<Claim>)> {
         let count = u16::try_from(count).ok().filter(|&count| count > 0).ok_or(ErrorKind::InvalidInput)?;
+        let known_as = known_as(device);
         let (first, end) = (FIRST_STEERING.div_ceil(count), STEERINGS / count);
         // Where to begin does not matter; processes that start together begin apart.
         let begin = first + (std::process::id() % u32::from(end.saturating_sub(first).max(1))) as u16;
         for row in (begin..end).chain(first..begin) {
             let numbers = row * count..(row + 1) * count;
-            let claim = |number| Ok(first_free(device, "steering", [number])?.map(|(_, socket)| socket));
+            let claim = |number| Ok(first_free(&known_as, "steering", [number])?.map(|(_, socket)| socket));
             // Where somebody has one of them the others are let go of.
             let sockets: io::Result<Option<Vec<UnixDatagram>>> = numbers.map(claim).collect();
             if let Some(sockets) = sockets? {
@@ -64,13 +65,17 @@ impl Claim {
     }
 }
 
+/// A device may have several names, and change them. Whether there is one says who opens it.
+fn known_as(device: &str) -> String {
+    device_index(device).map_or_else(|_| device.to_owned(), |index| index.to_string())
+}
+
+/// `device`: what [`known_as`] says.
 fn first_free(
     device: &str,
     what: &str,
     numbers: impl IntoIterator<Item = u16>,
 ) -> io::Result<Option<(u16, UnixDatagram)>> {
-    // A device may have several names, and change them. Whether there is one says who opens it.
-    let device = device_index(device).map_or_else(|_| device.to_owned(), |index| index.to_string());
     for number in numbers {
         let name = SocketAddr::from_abstract_name(format!("ropeway/{device}/{what}/{number}"))?;
         match UnixDatagram::bind_addr(&name) {

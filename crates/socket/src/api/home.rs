@@ -380,7 +380,7 @@ fn homes_at(at: &Address, count: usize) -> io::Result<(Vec<Arc<Home>>, u16)> {
         (None, Address::Sim { .. } | Address::Node { .. }) => return Err(only_own_engines(at)),
     };
     let home = |place: Place| {
-        let is_this = |home: &&Arc<Home>| home.engine().is(&place.engine) && (at.port() == 0 || home.place.is_at(at));
+        let is_this = |home: &&Arc<Home>| home.engine().is(&place.engine) && home.place.is_at(at);
         if let Some(home) = present.iter().find(is_this) {
             return home.clone();
         }
