@@ -8,6 +8,7 @@ mod bed;
 mod builtin;
 pub mod cases;
 mod guard;
+mod hand_off;
 mod idle;
 mod ports;
 pub mod row;

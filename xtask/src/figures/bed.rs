@@ -1,11 +1,12 @@
 //! What every case stands on: two arms in turn, servers and clients with limits, and the proof of what carried the bytes.
 
+use super::hand_off;
 use crate::Result;
 use ropeway_testkit::proc::{Finished, Process};
 use ropeway_testkit::servers::{LOAD_LIMIT, START_LIMIT};
 use ropeway_testkit::{Stats, World, net, parse_stats, ropeway_run};
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::fmt::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -32,6 +33,17 @@ pub struct Rounds {
     pub tcp: Vec<f64>,
     pub ropeway: Vec<f64>,
 }
+
+impl Rounds {
+    /// Those of the peer and ours in what was measured, round by round.
+    pub fn of<T>(rounds: &[T], figures: impl FnMut(&T) -> (f64, f64)) -> Self {
+        let (tcp, ropeway) = rounds.iter().map(figures).unzip();
+        Self { tcp, ropeway }
+    }
+}
+
+/// Rounds that are measured again at most, of all that are asked for at once; then those count as well in which the machine changes.
+const MOST_SPARE_ROUNDS: u32 = 10;
 
 /// How long a server may take to end when asked; then it is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
@@ -67,7 +79,7 @@ impl Bed {
         &self.world
     }
 
-    pub fn rounds(&self) -> u32 {
+    pub fn count(&self) -> u32 {
         self.rounds
     }
 
@@ -97,10 +109,29 @@ impl Bed {
 
     /// The same with at most so many rounds, for a tool that is slow to start or to end.
     pub fn some_in_turn(&self, most: u32, mut measure: impl FnMut(Arm) -> Result<f64>) -> Result<Rounds> {
-        let mut rounds = Rounds::default();
-        for _ in 0..self.rounds.min(most) {
-            rounds.tcp.push(measure(Arm::Tcp)?);
-            rounds.ropeway.push(measure(Arm::Ropeway)?);
+        let rounds = self.some_rounds(most, || Ok((measure(Arm::Tcp)?, measure(Arm::Ropeway)?)))?;
+        Ok(Rounds::of(&rounds, |round| *round))
+    }
+
+    /// What `measure` measures in each round, in which it measures every arm once.
+    pub fn rounds<T>(&self, measure: impl FnMut() -> Result<T>) -> Result<Vec<T>> {
+        self.some_rounds(self.rounds, measure)
+    }
+
+    /// The same with at most so many rounds. One within which the machine became another one ([`hand_off`]) compares nothing and is measured again.
+    pub fn some_rounds<T>(&self, most: u32, mut measure: impl FnMut() -> Result<T>) -> Result<Vec<T>> {
+        let (count, mut spare) = (self.rounds.min(most) as usize, MOST_SPARE_ROUNDS);
+        let mut rounds = Vec::new();
+        while rounds.len() < count {
+            let before = hand_off::measure_ns();
+            let round = measure()?;
+            let after = hand_off::measure_ns();
+            let counts = !hand_off::differ(before, after) || spare == 0;
+            self.keep(json!({ "hand_off_ns": [before, after], "counts": counts }));
+            match counts {
+                true => rounds.push(round),
+                false => spare -= 1,
+            }
         }
         Ok(rounds)
     }

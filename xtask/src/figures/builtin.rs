@@ -58,7 +58,7 @@ pub fn of_tcp(bed: &Bed, args: &[&str]) -> Result<f64> {
 }
 
 fn measure(bed: &Bed, pattern: &str) -> Result<Value> {
-    let rounds = bed.rounds().to_string();
+    let rounds = bed.count().to_string();
     bench(bed, &["bench", pattern, "--json", "--seconds", ROUND_SECONDS, "--rounds", &rounds])
 }
 

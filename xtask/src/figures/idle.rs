@@ -34,7 +34,7 @@ struct Cost {
 pub fn measure(bed: &Bed) -> Result<Vec<Row>> {
     let (mut cpu, mut memory) = (Rounds::default(), Rounds::default());
     let mut carried = Carried::default();
-    for _ in 0..bed.rounds().min(IDLE_ROUNDS) {
+    for _ in 0..bed.count().min(IDLE_ROUNDS) {
         let tcp = one(bed, Arm::Tcp)?.0;
         let (ropeway, round_carried) = one(bed, Arm::Ropeway)?;
         cpu.tcp.push(tcp.cpu_us_per_s);

@@ -1,7 +1,7 @@
 //! Cases between hosts whose switch has ports with a rate and a buffer: what one stream, messages, many senders at once and neighbours make of them.
 
 use super::bed::{Bed, Rounds};
-use super::row::{Better, Goal, Row, median};
+use super::row::{Better, Goal, Row};
 use super::wire::{GBIT, Hosts, LIMIT, SECONDS, START, named, number, parse};
 use crate::Result;
 use ropeway_testkit::proc::{Process, command};
@@ -38,23 +38,23 @@ impl Speed {
 /// One stream into a port with 1 Gbit/s.
 pub fn port(bed: &Bed) -> Result<Vec<Row>> {
     let hosts = Hosts::up(bed, &[&["--hosts", "2"], &FAST.options()[..]].concat())?;
-    let [mut shares, mut drops]: [ByCarrier; 2] = Default::default();
-    for _ in 0..bed.rounds() {
-        for (arm, (carrier, payload)) in ARMS.iter().enumerate() {
-            let before = hosts.hosts.port("h2").drops;
-            let measured = hosts.measure(carrier, &["stream"], false, &[])?;
-            shares[arm].push(number(&measured, "gbit_per_s") * 100.0 * FRAME_BYTES / payload);
-            drops[arm].push((hosts.hosts.port("h2").drops - before) as f64);
-        }
-    }
-    bed.keep(json!({ "drops": { "tcp": drops[0], "udp": drops[1], "packet": drops[2] } }));
-    let share = |what, arm: usize| {
-        let rounds = Rounds { tcp: shares[0].clone(), ropeway: shares[arm].clone() };
-        Row::between_hosts(what, ("%", Better::More), Goal::Above { at_least: 98.0, aim: 99.5 }, rounds)
+    let rounds = bed.rounds(|| {
+        ARMS.iter()
+            .map(|(carrier, payload)| {
+                let before = hosts.hosts.port("h2").drops;
+                let measured = hosts.measure(carrier, &["stream"], false, &[])?;
+                let drops = (hosts.hosts.port("h2").drops - before) as f64;
+                bed.keep(json!({ "carrier": carrier, "drops": drops }));
+                Ok([number(&measured, "gbit_per_s") * 100.0 * FRAME_BYTES / payload, drops])
+            })
+            .collect::<Result<Vec<_>>>()
+    })?;
+    let of = |figure: usize, arm: usize| Rounds::of(&rounds, |round| (round[0][figure], round[arm][figure]));
+    let share = |what, arm| {
+        Row::between_hosts(what, ("%", Better::More), Goal::Above { at_least: 98.0, aim: 99.5 }, of(0, arm))
     };
-    let lost = |what, arm: usize| {
-        let rounds = Rounds { tcp: drops[0].clone(), ropeway: drops[arm].clone() };
-        Row::between_hosts(what, ("drops", Better::Less), Goal::Below { at_most: 0.0, aim: 0.0 }, rounds)
+    let lost = |what, arm| {
+        Row::between_hosts(what, ("drops", Better::Less), Goal::Below { at_most: 0.0, aim: 0.0 }, of(1, arm))
     };
     Ok(vec![
         share("one stream at 1 Gbit/s, udp, of the payload rate", 1),
@@ -96,16 +96,14 @@ fn messages_at(bed: &Bed, speed: &Speed, sizes: &[&str]) -> Result<Vec<Row>> {
     let shown = speed.shown;
     let mut rows = Vec::new();
     for &size in sizes {
-        let mut figures: [Vec<f64>; 4] = Default::default();
-        for _ in 0..bed.rounds() {
-            for (carrier, figures) in ["tcp", "raw-udp", "packet", "udp"].iter().zip(&mut figures) {
-                let case = ["messages", "--bytes", size];
-                let measured = hosts.measure_for(speed.seconds, carrier, &case, false, &[])?;
-                figures.push(number(&measured, "gbit_per_s"));
-            }
-        }
+        let gbit_per_s = |carrier| -> Result<f64> {
+            let case = ["messages", "--bytes", size];
+            Ok(number(&hosts.measure_for(speed.seconds, carrier, &case, false, &[])?, "gbit_per_s"))
+        };
+        let rounds =
+            bed.rounds(|| Ok([gbit_per_s("tcp")?, gbit_per_s("raw-udp")?, gbit_per_s("packet")?, gbit_per_s("udp")?]))?;
         let row = |what: String, at_least: f64, peer: usize, ours: usize| {
-            let rounds = Rounds { tcp: figures[peer].clone(), ropeway: figures[ours].clone() };
+            let rounds = Rounds::of(&rounds, |round| (round[peer], round[ours]));
             Row::between_hosts(&what, GBIT, Goal::Times { at_least, aim: at_least }, rounds)
         };
         rows.push(row(format!("messages of {size} B{shown}, packet against TCP"), 1.0, 0, 2));
@@ -118,11 +116,18 @@ fn messages_at(bed: &Bed, speed: &Speed, sizes: &[&str]) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Round by round: the carriers of [`ARMS`].
-type ByCarrier = [Vec<f64>; 3];
-
 /// Carriers, and what their full packets carry.
 const ARMS: [(&str, f64); 3] = [("tcp", TCP_PAYLOAD), ("udp", UDP_PAYLOAD), ("packet", PACKET_PAYLOAD)];
+
+/// What arrived in an incast.
+struct Arrived {
+    gbit_per_s: f64,
+    /// Of what the port can carry, in %.
+    share: f64,
+    /// The 99th percentile of the time of a message, of the ideal.
+    tail: f64,
+    drops: f64,
+}
 
 /// An incast: what all senders do, how many they are and the bytes of a message.
 struct Incast<'a> {
@@ -206,50 +211,66 @@ fn incast_of(bed: &Bed, incast: &Incast) -> Result<Vec<Row>> {
         let seconds = (ideal_us(UDP_PAYLOAD).1 * messages / 1e6).to_string();
         let messages = messages.to_string();
         let long = ["--bytes", bytes, "--seconds", &seconds, "--messages", &messages];
-        let [mut rates, mut shares, mut tails, mut drops]: [ByCarrier; 4] = Default::default();
-        for _ in 0..bed.rounds().min(INCAST_ROUNDS) {
-            for (arm, (carrier, payload)) in ARMS.iter().enumerate() {
-                let (servers, own, peers) = hosts.servers(carrier, senders);
-                let before = hosts.hosts.port("h1").drops;
-                let client = hosts.program(&[&[*case, &own, &peers], &long[..]].concat(), None, &[]);
-                bed.note(&named(&client));
-                let shown = hosts.hosts.run("h1", &client, LIMIT);
-                servers.iter().for_each(|server| drop(server.kill()));
-                let measured = parse(&shown.stdout).map_err(|e| format!("{carrier}: {e}: {}", shown.stderr))?;
-                let dropped = (hosts.hosts.port("h1").drops - before) as f64;
-                let (gbit_per_s, ideal_us) = ideal_us(*payload);
-                rates[arm].push(number(&measured, "gbit_per_s"));
-                shares[arm].push(number(&measured, "gbit_per_s") * 100.0 / gbit_per_s);
-                tails[arm].push(number(&measured, "p99_us") / ideal_us);
-                drops[arm].push(dropped);
-                bed.keep(json!({ "carrier": carrier, "senders": senders, "drops": dropped, "measured": measured }));
-            }
-        }
+        let measure = |(carrier, payload): &(&str, f64)| -> Result<Arrived> {
+            let (servers, own, peers) = hosts.servers(carrier, senders);
+            let before = hosts.hosts.port("h1").drops;
+            let client = hosts.program(&[&[*case, &own, &peers], &long[..]].concat(), None, &[]);
+            bed.note(&named(&client));
+            let shown = hosts.hosts.run("h1", &client, LIMIT);
+            servers.iter().for_each(|server| drop(server.kill()));
+            let measured = parse(&shown.stdout).map_err(|e| format!("{carrier}: {e}: {}", shown.stderr))?;
+            let drops = (hosts.hosts.port("h1").drops - before) as f64;
+            bed.keep(json!({ "carrier": carrier, "senders": senders, "drops": drops, "measured": measured }));
+            let (most_gbit_per_s, ideal_us) = ideal_us(*payload);
+            let gbit_per_s = number(&measured, "gbit_per_s");
+            let share = gbit_per_s * 100.0 / most_gbit_per_s;
+            Ok(Arrived { gbit_per_s, share, tail: number(&measured, "p99_us") / ideal_us, drops })
+        };
+        let rounds = bed.some_rounds(INCAST_ROUNDS, || ARMS.iter().map(measure).collect::<Result<Vec<_>>>())?;
         let (shown, beside) = (speed.shown, if *hogs > 0 { " beside two CPU hogs" } else { "" });
         let kib = message_bytes >> 10;
         for (arm, carrier) in [(1, "udp"), (2, "packet")] {
             let name = format!("{senders} senders of {kib} KiB{manner}{shown}{beside}, {carrier}");
-            let pair = |values: &ByCarrier| Rounds { tcp: values[0].clone(), ropeway: values[arm].clone() };
+            let pair =
+                |figure: fn(&Arrived) -> f64| Rounds::of(&rounds, |round| (figure(&round[0]), figure(&round[arm])));
             let goal = match hogs {
                 0 => Goal::Above { at_least: 97.0, aim: 99.0 },
                 _ => Goal::Above { at_least: 75.0, aim: 97.0 },
             };
             rows.push(match message_bytes < LONG_BYTES {
-                true => Row::between_hosts(&name, GBIT, Goal::Times { at_least: 1.0, aim: 1.5 }, pair(&rates)),
-                false => Row::between_hosts(&name, ("%", Better::More), goal, pair(&shares)),
+                true => Row::between_hosts(
+                    &name,
+                    GBIT,
+                    Goal::Times { at_least: 1.0, aim: 1.5 },
+                    pair(|arrived| arrived.gbit_per_s),
+                ),
+                false => Row::between_hosts(&name, ("%", Better::More), goal, pair(|arrived| arrived.share)),
             });
             if *hogs == 0 && message_bytes >= LONG_BYTES {
                 let goal = Goal::Below { at_most: 1.1, aim: 1.03 };
                 let what = "its p99 completion, of the ideal";
-                rows.push(Row::between_hosts(what, ("x", Better::Less), goal, pair(&tails)));
+                rows.push(Row::between_hosts(what, ("x", Better::Less), goal, pair(|arrived| arrived.tail)));
             }
             // One packet of each sender in the first flight.
             let goal = Goal::Below { at_most: senders as f64, aim: 0.0 };
-            rows.push(Row::between_hosts("its drops at the port", ("drops", Better::Less), goal, pair(&drops)));
+            rows.push(Row::between_hosts(
+                "its drops at the port",
+                ("drops", Better::Less),
+                goal,
+                pair(|arrived| arrived.drops),
+            ));
         }
     }
     busy.iter().for_each(|hog| drop(hog.kill()));
     Ok(rows)
+}
+
+/// What two kinds of flows make of one port: parts of a fair share, and losses in %.
+struct Shared {
+    ours: f64,
+    theirs: f64,
+    our_loss: f64,
+    their_loss: f64,
 }
 
 /// Ours beside cubic flows in one port.
@@ -257,8 +278,7 @@ pub fn beside(bed: &Bed) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for flows in [1usize, 8] {
         let hosts = Hosts::up(bed, &[&["--hosts", "3"], &FAST.options()[..]].concat())?;
-        let (mut rounds, mut losses) = (Rounds::default(), Rounds::default());
-        for _ in 0..bed.rounds() {
+        let rounds = bed.rounds(|| {
             // The box handles what comes from hosts 2 and 3 on different processors: else ours would stand behind TCP's before they reach the port.
             let (server, from, peer) = hosts.ends("udp", false, 1, 2);
             let (tcp_server, tcp_from, tcp_peer) = hosts.ends("tcp", false, 1, 3);
@@ -285,21 +305,21 @@ pub fn beside(bed: &Bed) -> Result<Vec<Row>> {
             }
             let after = segments(&hosts, "h3")?;
             drop([ours.kill(), theirs.kill()]);
-            // Each flow's fair share is an equal part.
-            let fair = (number(&measured, "gbit_per_s") + sum) / (flows + 1) as f64;
-            rounds.ropeway.push(number(&measured, "gbit_per_s") / fair);
-            rounds.tcp.push(sum / flows as f64 / fair);
-            let counters = &measured["counters"];
-            losses.ropeway.push(number(counters, "resent") * 100.0 / number(counters, "packets_sent"));
-            let [sent, again] = [after[0] - before[0], after[1] - before[1]];
-            losses.tcp.push(again * 100.0 / (sent + again));
             bed.keep(json!({ "flows": flows, "ours": measured, "cubic_gbit_per_s": sum }));
-        }
-        let smaller = |rounds: &Rounds| -> Vec<f64> {
-            rounds.tcp.iter().zip(&rounds.ropeway).map(|(tcp, ours)| tcp.min(*ours)).collect()
-        };
-        let least = Rounds { tcp: rounds.tcp.clone(), ropeway: smaller(&rounds) };
-        bed.keep(json!({ "ours_of_fair": median(&rounds.ropeway), "cubic_of_fair": median(&rounds.tcp) }));
+            // Each flow's fair share is an equal part.
+            let gbit_per_s = number(&measured, "gbit_per_s");
+            let fair = (gbit_per_s + sum) / (flows + 1) as f64;
+            let counters = &measured["counters"];
+            let [sent, again] = [after[0] - before[0], after[1] - before[1]];
+            Ok(Shared {
+                ours: gbit_per_s / fair,
+                theirs: sum / flows as f64 / fair,
+                our_loss: number(counters, "resent") * 100.0 / number(counters, "packets_sent"),
+                their_loss: again * 100.0 / (sent + again),
+            })
+        })?;
+        let least = Rounds::of(&rounds, |round| (round.theirs, round.ours.min(round.theirs)));
+        let losses = Rounds::of(&rounds, |round| (round.their_loss, round.our_loss));
         let goal = Goal::Above { at_least: 0.5, aim: 0.8 };
         let what = format!("beside {flows} cubic flows at 1 Gbit/s: the smaller side, of its fair share");
         rows.push(Row::between_hosts(&what, ("x", Better::More), goal, least));

@@ -1,7 +1,7 @@
 //! The files in `results/<date>-<commit>/`: one per case, and the table made of them.
 
 use super::cases;
-use super::row::{HEADINGS, Row, Verdict};
+use super::row::{HEADINGS, Row, Verdict, median};
 use crate::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -66,7 +66,7 @@ pub fn table(dir: &Path) -> Result<Table> {
     let mut lines = vec![HEADINGS.map(str::to_owned)];
     let mut notes = Vec::new();
     let mut all_reached = true;
-    let mut machine = None;
+    let (mut machine, mut hand_offs_ns) = (None, Vec::new());
     for case in cases::ALL {
         let file = path(dir, case.name);
         if !file.is_file() {
@@ -74,7 +74,9 @@ pub fn table(dir: &Path) -> Result<Table> {
         }
         let stored = Stored::read(&file)?;
         match stored.outcome {
-            Outcome::Measured { rows, .. } => {
+            Outcome::Measured { rows, raw, .. } => {
+                let rounds = raw.iter().filter_map(|kept| kept["hand_off_ns"].as_array());
+                hand_offs_ns.extend(rounds.flatten().filter_map(Value::as_f64));
                 machine = machine.or(Some(stored.machine));
                 all_reached &= rows.iter().all(|row| row.verdict() != Verdict::Short);
                 lines.extend(rows.iter().map(Row::cells));
@@ -95,6 +97,14 @@ pub fn table(dir: &Path) -> Result<Table> {
             machine["kernel"].as_str().unwrap_or("unknown kernel"),
             machine["commit"].as_str().unwrap_or("unknown"),
         );
+        hand_offs_ns.sort_by(f64::total_cmp);
+        if let (Some(least), Some(most), Some(median)) =
+            (hand_offs_ns.first(), hand_offs_ns.last(), median(&hand_offs_ns))
+        {
+            text += &format!(
+                "In these rounds a cache line took {least:.0} to {most:.0} ns from one processor to the other, {median:.0} at the median.\n\n"
+            );
+        }
     }
     text += &aligned(&lines);
     for note in notes {

@@ -181,14 +181,12 @@ pub fn pingpong(bed: &Bed) -> Result<Vec<Row>> {
         ("packet", &[]),
         ("udp", &[]),
     ];
-    let mut figures: [Vec<f64>; 9] = Default::default();
-    for _ in 0..bed.rounds() {
-        for ((carrier, environment), figures) in arms.iter().zip(&mut figures) {
-            figures.push(number(&hosts.measure(carrier, &["pingpong"], true, environment)?, "one_way_us"));
-        }
-    }
+    let one_way_us = |(carrier, environment): &(&str, &Environment)| -> Result<f64> {
+        Ok(number(&hosts.measure(carrier, &["pingpong"], true, environment)?, "one_way_us"))
+    };
+    let rounds = bed.rounds(|| arms.iter().map(one_way_us).collect::<Result<Vec<f64>>>())?;
     let row = |what: &str, goal: Goal, peer: usize, ours: usize| {
-        Row::between_hosts(what, US, goal, Rounds { tcp: figures[peer].clone(), ropeway: figures[ours].clone() })
+        Row::between_hosts(what, US, goal, Rounds::of(&rounds, |round| (round[peer], round[ours])))
     };
     Ok(vec![
         row("64-byte ping-pong, packet against the bare ring", Goal::OfLimit { at_most: 1.4, aim: 1.15 }, 0, 1),
@@ -208,31 +206,18 @@ pub(super) const GBIT: (&str, Better) = ("Gbit/s", Better::More);
 /// One stream over a veth pair: as fast as the processors can.
 pub fn stream(bed: &Bed) -> Result<Vec<Row>> {
     let hosts = Hosts::direct(bed)?;
-    let (mut figures, mut iperf3): ([Vec<f64>; 3], Vec<f64>) = Default::default();
-    for _ in 0..bed.rounds() {
-        iperf3.push(iperf3_cubic(&hosts)?);
-        for (carrier, figures) in ["tcp", "udp", "packet"].iter().zip(&mut figures) {
-            figures.push(number(&hosts.measure(carrier, &["stream"], true, &[])?, "gbit_per_s"));
-        }
-    }
-    let [tcp, udp, packet] = figures;
-    let row = |what, goal, peer: &Vec<f64>, ours: &Vec<f64>| {
-        Row::between_hosts(what, GBIT, goal, Rounds { tcp: peer.clone(), ropeway: ours.clone() })
+    let gbit_per_s =
+        |carrier| -> Result<f64> { Ok(number(&hosts.measure(carrier, &["stream"], true, &[])?, "gbit_per_s")) };
+    let rounds =
+        bed.rounds(|| Ok([iperf3_cubic(&hosts)?, gbit_per_s("tcp")?, gbit_per_s("udp")?, gbit_per_s("packet")?]))?;
+    let row = |what, at_least, aim, peer: usize, ours: usize| {
+        let rounds = Rounds::of(&rounds, |round| (round[peer], round[ours]));
+        Row::between_hosts(what, GBIT, Goal::Times { at_least, aim }, rounds)
     };
     Ok(vec![
-        row(
-            "one stream, unshaped, udp against iperf3 -C cubic",
-            Goal::Times { at_least: 1.8, aim: 2.4 },
-            &iperf3,
-            &udp,
-        ),
-        row("the same against TCP cubic, sends of 256 KiB", Goal::Times { at_least: 1.0, aim: 1.0 }, &tcp, &udp),
-        row(
-            "one stream, unshaped, packet against the same TCP",
-            Goal::Times { at_least: 1.0, aim: 1.0 },
-            &tcp,
-            &packet,
-        ),
+        row("one stream, unshaped, udp against iperf3 -C cubic", 1.8, 2.4, 0, 2),
+        row("the same against TCP cubic, sends of 256 KiB", 1.0, 1.0, 1, 2),
+        row("one stream, unshaped, packet against the same TCP", 1.0, 1.0, 1, 3),
     ])
 }
 
@@ -260,20 +245,19 @@ pub fn keyed(bed: &Bed) -> Result<Vec<Row>> {
     let key: &'static str = Box::leak(key.display().to_string().into_boxed_str());
     let with_key: &'static Environment = Box::leak(vec![("ROPEWAY_KEY_FILE", key)].into_boxed_slice());
     let cipher_program = product::plain_example("ropeway-proto", "aead")?;
-    let mut rounds = Rounds::default();
-    for _ in 0..bed.rounds() {
+    let rounds = bed.rounds(|| {
         let without = number(&hosts.measure("udp", &["stream"], true, &[])?, "gbit_per_s");
         let cipher = cipher_alone(bed, &cipher_program)?;
         bed.keep(json!({ "without_gbit_per_s": without, "cipher_alone_gbit_per_s": cipher }));
         // One after the other, on the same processor.
-        rounds.tcp.push(1.0 / (1.0 / without + 1.0 / cipher));
-        rounds.ropeway.push(number(&hosts.measure("udp", &["stream"], true, with_key)?, "gbit_per_s"));
-    }
+        let bound = 1.0 / (1.0 / without + 1.0 / cipher);
+        Ok((bound, number(&hosts.measure("udp", &["stream"], true, with_key)?, "gbit_per_s")))
+    })?;
     Ok(vec![Row::between_hosts(
         "one stream, udp, with a key, against without and the cipher alone",
         GBIT,
         Goal::Times { at_least: 0.8, aim: 0.95 },
-        rounds,
+        Rounds::of(&rounds, |round| *round),
     )])
 }
 
@@ -293,21 +277,15 @@ fn cipher_alone(bed: &Bed, program: &Path) -> Result<f64> {
 /// Messages of 64 bytes, a send for each.
 pub fn rate(bed: &Bed) -> Result<Vec<Row>> {
     let hosts = Hosts::direct(bed)?;
-    let (mut rounds, mut sends) = (Rounds::default(), Rounds::default());
-    for _ in 0..bed.rounds() {
-        let rate = |carrier, environment| -> Result<f64> {
-            Ok(number(&hosts.measure(carrier, &["messages"], true, environment)?, "millions_per_s"))
-        };
-        let (single, batch, ours) = (rate("raw-udp", &[])?, rate("raw-udp-batch", &[])?, rate("udp", &[])?);
-        sends.tcp.push(single);
-        sends.ropeway.push(ours);
-        rounds.tcp.push(batch);
-        rounds.ropeway.push(ours);
-    }
-    let unit = ("M/s", Better::More);
-    let goal = Goal::Times { at_least: 10.0, aim: 20.0 };
+    let rate =
+        |carrier| -> Result<f64> { Ok(number(&hosts.measure(carrier, &["messages"], true, &[])?, "millions_per_s")) };
+    let rounds = bed.rounds(|| Ok([rate("raw-udp")?, rate("raw-udp-batch")?, rate("udp")?]))?;
+    let row = |what, peer: usize| {
+        let goal = Goal::Times { at_least: 10.0, aim: 20.0 };
+        Row::between_hosts(what, ("M/s", Better::More), goal, Rounds::of(&rounds, |round| (round[peer], round[2])))
+    };
     Ok(vec![
-        Row::between_hosts("64-byte messages one way, udp against UDP with sendmmsg", unit, goal, rounds),
-        Row::between_hosts("the same against a send for each", unit, goal, sends),
+        row("64-byte messages one way, udp against UDP with sendmmsg", 1),
+        row("the same against a send for each", 0),
     ])
 }
