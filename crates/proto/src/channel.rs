@@ -4,13 +4,15 @@
 mod incoming;
 mod numbers;
 mod outgoing;
+mod waiting;
 
 use crate::endpoint::Path;
 use ropeway_wire::{ErrorCode, Mode};
 
 pub use incoming::{Incoming, PIECE_BYTES, Part, Refused};
 pub use numbers::Numbers;
-pub use outgoing::{Lack, MESSAGE_PREFIX_BYTES, Outgoing, Sendable, Unsent};
+pub use outgoing::{MESSAGE_PREFIX_BYTES, Outgoing, Sendable, Unsent};
+pub use waiting::Lack;
 
 /// Names a channel of one endpoint to its user. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

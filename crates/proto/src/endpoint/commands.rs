@@ -488,7 +488,7 @@ impl Endpoint {
         let mut readiness = channel.readiness(self.config.send_buffer_bytes as usize);
         readiness.writable &= is_open || channel.failed.is_some();
         if !readiness.writable {
-            channel.outgoing.starve_anyhow();
+            channel.outgoing.waiting.starve_anyhow();
         }
         Some(readiness)
     }

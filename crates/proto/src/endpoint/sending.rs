@@ -61,7 +61,7 @@ impl Endpoint {
         let Some((at, payload_bytes)) = owed else { return self.send_bytes(now, id, rest, None) };
         let outgoing = &mut self.channels[at as usize].outgoing;
         if outgoing.must_rest_wait(self.config.send_buffer_bytes as usize, payload_bytes) {
-            outgoing.starve(0);
+            outgoing.waiting.starve(0);
             return Err(SendError::WouldBlock);
         }
         Ok(self.take_rest(now, id, rest).unwrap_or(0))
@@ -126,7 +126,7 @@ impl Endpoint {
         {
             return Joined::Refused;
         }
-        channel.outgoing.note_taken();
+        channel.outgoing.waiting.note_taken();
         if is_kept_back(association, channel) {
             recount(association, channel);
             return Joined::KeptBack;
@@ -176,7 +176,7 @@ impl Endpoint {
     /// So many messages were dropped from a channel's queue: there is room, and what stands first now may go where they could not.
     fn say_dropped(&mut self, at: u32, count: u64) {
         if count > 0 {
-            self.channels[at as usize].outgoing.tell();
+            self.channels[at as usize].outgoing.waiting.tell();
             self.leave_round(at);
             self.schedule_channel(at);
             self.announce_channel(at);
@@ -222,7 +222,7 @@ impl Endpoint {
         lacking.retain(|&(at, packets)| {
             let waits = packets.min(most) > available;
             if !waits && let Some(channel) = self.channels.get_mut(at as usize) {
-                channel.outgoing.tell();
+                channel.outgoing.waiting.tell();
                 self.announce_channel(at);
             }
             waits
@@ -250,7 +250,7 @@ impl Endpoint {
         }
         let association = &mut self.associations[channel.association as usize];
         if !association.is_open() {
-            channel.outgoing.starve(0);
+            channel.outgoing.waiting.starve(0);
             return Err(SendError::WouldBlock);
         }
         let (limit, payload_bytes) = (self.config.send_buffer_bytes as usize, association.payload_bytes);
@@ -277,7 +277,7 @@ impl Endpoint {
         if taken == 0 && !bytes.is_empty() {
             return self.refuse_for_now(at, 1);
         }
-        channel.outgoing.note_taken();
+        channel.outgoing.waiting.note_taken();
         if !association.has_undelivered() {
             association.waiting_since = now;
         }

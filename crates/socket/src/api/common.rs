@@ -225,9 +225,9 @@ use super::connection::Way;
 use super::home::{self, Home};
 use super::local::Local;
 use ropeway_engine::gateway::engine_number;
-use ropeway_engine::{Engine, Routes};
+use ropeway_engine::{Engine, Error, Routes, Watch};
 use std::io::{self, ErrorKind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The first success, or the last failure.
 pub(super) fn first<T>(of: impl ToAddresses, act: impl Fn(Address) -> io::Result<T>) -> io::Result<T> {
@@ -239,6 +239,20 @@ pub(super) fn first<T>(of: impl ToAddresses, act: impl Fn(Address) -> io::Result
         }
     }
     result
+}
+
+/// The one watch of a socket, which `watch` begins when it is asked for first.
+pub(super) fn kept_watch(
+    kept: &OnceLock<Watch>,
+    engine: &Engine,
+    watch: impl FnOnce(&Engine) -> Result<Watch, Error>,
+) -> io::Result<Watch> {
+    if let Some(watch) = kept.get() {
+        return Ok(watch.clone());
+    }
+    let fresh = watch(engine)?;
+    kept.set(fresh.clone()).unwrap_or_else(|late| engine.unwatch(&late));
+    Ok(kept.get().cloned().unwrap_or(fresh))
 }
 
 /// How `to` is reached.

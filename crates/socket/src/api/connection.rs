@@ -411,12 +411,7 @@ impl Connection {
     }
 
     pub fn watch(&self) -> io::Result<Watch> {
-        if let Some(watch) = self.watch.get() {
-            return Ok(watch.clone());
-        }
-        let fresh = self.engine().watch_like_socket(self.channel)?;
-        self.watch.set(fresh.clone()).unwrap_or_else(|late| self.engine().unwatch(&late));
-        Ok(self.watch.get().cloned().unwrap_or(fresh))
+        super::common::kept_watch(&self.watch, self.engine(), |engine| engine.watch_like_socket(self.channel))
     }
 
     /// Ends it at once: the peer sees a reset. What waits in other threads ends with an error.

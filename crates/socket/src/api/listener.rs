@@ -72,12 +72,7 @@ impl Entrance {
     }
 
     fn watch(&self) -> io::Result<Watch> {
-        if let Some(watch) = self.watch.get() {
-            return Ok(watch.clone());
-        }
-        let fresh = self.engine().watch_port_like_socket(self.port)?;
-        self.watch.set(fresh.clone()).unwrap_or_else(|late| self.engine().unwatch(&late));
-        Ok(self.watch.get().cloned().unwrap_or(fresh))
+        super::common::kept_watch(&self.watch, self.engine(), |engine| engine.watch_port_like_socket(self.port))
     }
 }
 

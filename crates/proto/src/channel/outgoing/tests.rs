@@ -1,0 +1,167 @@
+use super::filling::{PART_PACKETS, SHORT_RUN};
+use super::*;
+use crate::pool::SHORT_SAVES_BYTES;
+const PAYLOAD: usize = 100;
+
+fn pool() -> Pool {
+    Pool::new(PAYLOAD + SHORT_SAVES_BYTES, 1 << 20)
+}
+
+fn packets(outgoing: &mut Outgoing) -> Vec<(Flags, Vec<u8>)> {
+    std::iter::from_fn(|| outgoing.pop()).map(|unsent| (unsent.flags, unsent.payload.bytes().to_vec())).collect()
+}
+
+#[test]
+fn a_stream_fills_packets() {
+    let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+    for _ in 0..25 {
+        assert_eq!(outgoing.write(b"0123456789", 10_000, PAYLOAD, &mut pool), 10);
+    }
+    let lengths: Vec<_> = packets(&mut outgoing).iter().map(|packet| packet.1.len()).collect();
+    assert_eq!(lengths, [100, 100, 50]);
+}
+
+#[test]
+fn most_packets_with_more_behind_them_have_the_short_header_s_payload() {
+    let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+    outgoing.write(&[0; 20 * PAYLOAD], 10_000, PAYLOAD, &mut pool);
+    let lengths: Vec<_> = packets(&mut outgoing).iter().map(|packet| packet.1.len()).collect();
+    let run = [&[PAYLOAD][..], &[PAYLOAD + SHORT_SAVES_BYTES; SHORT_RUN as usize]].concat();
+    assert_eq!(lengths, [&run[..], &run, &[PAYLOAD, PAYLOAD + SHORT_SAVES_BYTES, 20]].concat());
+    // Nothing, or less than that saves, is behind these.
+    for (more, expected) in [(0, &[PAYLOAD, PAYLOAD][..]), (SHORT_SAVES_BYTES, &[PAYLOAD, PAYLOAD, SHORT_SAVES_BYTES])]
+    {
+        outgoing.write(&vec![0; 2 * PAYLOAD + more], 10_000, PAYLOAD, &mut pool);
+        let lengths: Vec<_> = packets(&mut outgoing).iter().map(|packet| packet.1.len()).collect();
+        assert_eq!(lengths, expected, "{more} more");
+        outgoing.forget_sent();
+    }
+}
+
+#[test]
+fn short_messages_share_a_packet_and_keep_their_boundaries() {
+    let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+    let messages: [&[u8]; 5] = [b"one", b"", b"three", &[5; 60], &[7; 96]];
+    for message in messages {
+        assert!(outgoing.write_message(message, false, 10_000, PAYLOAD, &mut pool).is_some());
+    }
+    let packets = packets(&mut outgoing);
+    assert_eq!(packets.len(), 2);
+    let Ok(Content::Records(records)) = Content::parse(packets[0].0, &packets[0].1) else { panic!("{packets:?}") };
+    assert_eq!(records.collect::<Vec<_>>(), &messages[..4]);
+    assert_eq!(
+        Content::parse(packets[1].0, &packets[1].1),
+        Ok(Content::Whole(&[7; 96])),
+        "too little is left to begin it"
+    );
+}
+
+#[test]
+fn messages_fill_packets_whatever_their_size() {
+    let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+    for size in [101, 57, 60, 200, 13] {
+        assert!(outgoing.write_message(&vec![size as u8; size], false, 10_000, PAYLOAD, &mut pool).is_some());
+    }
+    let packets = packets(&mut outgoing);
+    let kinds: Vec<_> = packets.iter().map(|packet| (packet.0, packet.1.len())).collect();
+    let (first, last, records) = (Flags::FIRST, Flags::LAST, Flags::RECORDS);
+    // 101 as 96 + 5; 57; 60 as 44 + 16; 200 as 92 + 100 + 8; 13. More follows when the second and the third are filled: short headers will do.
+    let both = records | first | last;
+    assert_eq!(kinds, [(first, 100), (both, 112), (both, 112), (Flags::NONE, 100), (records | last, 25)]);
+    let parts: Vec<_> = packets[1..].iter().map(|(flags, bytes)| Content::parse(*flags, bytes).unwrap()).collect();
+    let shares: Vec<_> = parts
+        .iter()
+        .filter_map(|part| match part {
+            Content::Records(records) => Some((
+                records.end().map(<[u8]>::len),
+                records.map(<[u8]>::len).collect::<Vec<_>>(),
+                records.beginning().map(|beginning| (beginning.length, beginning.bytes.len())),
+            )),
+            _ => None,
+        })
+        .collect();
+    let expected =
+        [(Some(5), vec![57], Some((60, 44))), (Some(16), vec![], Some((200, 92))), (Some(8), vec![13], None)];
+    assert_eq!(shares, expected);
+}
+
+#[test]
+fn messages_given_up_leave_the_rest_of_one_that_is_under_way() {
+    let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+    for size in [101, 57, 60, 13] {
+        assert!(outgoing.write_message(&vec![size as u8; size], false, 10_000, PAYLOAD, &mut pool).is_some());
+    }
+    pool.give(outgoing.pop().unwrap().payload);
+    assert_eq!(outgoing.cancel(&mut pool), 3, "all but the first, which has begun");
+    let packets = packets(&mut outgoing);
+    assert_eq!(outgoing.queued_bytes(), 0);
+    let [(flags, bytes)] = &packets[..] else { panic!("{packets:?}") };
+    let Ok(Content::Records(records)) = Content::parse(*flags, bytes) else { panic!("{packets:?}") };
+    assert_eq!((records.end().map(<[u8]>::len), records.count(), records.beginning()), (Some(5), 0, None));
+}
+
+#[test]
+fn memory_for_the_rest_of_a_message_is_kept_until_it_is_taken_or_the_channel_ends() {
+    for ends in [false, true] {
+        let (mut outgoing, mut pool) =
+            (Outgoing::default(), Pool::new(PAYLOAD + SHORT_SAVES_BYTES, 200 * PAYLOAD as u64));
+        let (message, before) = (vec![7; 100 * PAYLOAD], pool.available());
+        let mut taken = outgoing.write_message(&message, false, 1 << 20, PAYLOAD, &mut pool).unwrap();
+        assert_eq!(pool.in_use(), PART_PACKETS);
+        assert_eq!(pool.available(), before - PART_PACKETS - 52, "no other channel gets it");
+        assert_eq!(outgoing.write_message(b"other", false, 1 << 20, PAYLOAD, &mut pool), None);
+        if ends {
+            outgoing.drop_queue(&mut pool);
+            assert_eq!((pool.available(), outgoing.is_owed()), (before, false));
+            continue;
+        }
+        while outgoing.is_owed() {
+            taken += outgoing.write_rest(&message[taken..], PAYLOAD, &mut pool);
+        }
+        assert_eq!((taken, pool.in_use(), pool.owed), (message.len(), 91, 0));
+        let flags: Vec<_> = packets(&mut outgoing).iter().map(|packet| packet.0).collect();
+        assert_eq!(flags.iter().filter(|&&flags| flags != Flags::NONE).count(), 2);
+        assert_eq!((flags[0], flags[90]), (Flags::FIRST, Flags::LAST));
+    }
+}
+
+#[test]
+fn a_long_message_is_cut_and_says_its_length() {
+    let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+    let message: Vec<u8> = (0..250).collect();
+    assert!(outgoing.write_message(&message, false, 10_000, PAYLOAD, &mut pool).is_some());
+    let packets = packets(&mut outgoing);
+    let Ok(Content::First { length, bytes }) = Content::parse(packets[0].0, &packets[0].1) else { panic!() };
+    let whole: Vec<u8> = [bytes, &packets[1].1, &packets[2].1].concat();
+    assert_eq!((length, whole, packets[2].0), (250, message, Flags::LAST));
+}
+
+#[test]
+fn messages_past_their_deadline_are_dropped_whole_unless_they_have_begun() {
+    let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+    let at = Time::from_nanos;
+    for (size, deadline) in [(250, Some(10)), (50, None), (250, Some(20)), (40, Some(5)), (30, None)] {
+        assert!(
+            outgoing.write_message(&vec![size as u8; size], deadline.is_some(), 10_000, PAYLOAD, &mut pool).is_some()
+        );
+        deadline.into_iter().for_each(|deadline| outgoing.set_deadline(at(deadline)));
+    }
+    pool.give(outgoing.pop().unwrap().payload);
+    assert_eq!(outgoing.next_deadline(), Some(at(5)));
+    assert_eq!(outgoing.expire(at(15), &mut pool), 1, "the one of 40 bytes; the first has begun");
+    assert_eq!(outgoing.expire(at(25), &mut pool), 1, "the second of 250");
+    assert_eq!((outgoing.expired_messages, outgoing.queued_bytes()), (2, 154 + 50 + 30));
+    assert_eq!(outgoing.cancel(&mut pool), 2);
+    let lengths: Vec<_> = packets(&mut outgoing).iter().map(|packet| packet.1.len()).collect();
+    assert_eq!(lengths, [112, 42], "the rest of the first");
+}
+
+#[test]
+fn a_full_buffer_takes_what_fits_and_an_oversized_message_goes_alone() {
+    let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+    assert_eq!(outgoing.write(&[1; 300], 250, PAYLOAD, &mut pool), 250);
+    assert_eq!(outgoing.write(&[1; 1], 250, PAYLOAD, &mut pool), 0);
+    let mut messages = Outgoing::default();
+    assert!(messages.write_message(&[1; 300], false, 250, PAYLOAD, &mut pool).is_some());
+    assert!(messages.write_message(&[1; 3], false, 250, PAYLOAD, &mut pool).is_none());
+}

@@ -1,0 +1,71 @@
+//! Who waits for room in a channel, and for how much of it.
+
+/// Why nothing was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// So many bytes wait for room, or for the rest of somebody else's message.
+    Room(usize),
+    Memory,
+}
+
+/// What those who could not send are waiting for.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    /// Somebody waits to be told of room: of so much at least, the least that anybody wants.
+    hunger: Option<usize>,
+    /// What the last attempt to send lacked, until the user is told to try again or another one succeeds.
+    refused: Option<Lack>,
+}
+
+impl Waiting {
+    /// The same who wait, with nothing refused yet.
+    pub fn begun_anew(&self) -> Waiting {
+        Waiting { hunger: self.hunger, refused: None }
+    }
+
+    /// The last attempt lacked this: the user waits to be told of `wanted` bytes of room.
+    pub fn refuse(&mut self, lack: Lack, wanted: usize) {
+        self.refused = Some(lack);
+        self.starve(wanted);
+    }
+
+    /// The user waits to be told of so much room, or as soon as it is worth while.
+    pub fn starve(&mut self, wanted: usize) {
+        self.hunger = Some(self.hunger.map_or(wanted, |least| least.min(wanted)));
+    }
+
+    /// Who has looked and seen no room waits to be told, if nobody does.
+    pub fn starve_anyhow(&mut self) {
+        if self.refused.is_none() || self.hunger.is_none() {
+            self.starve(0);
+        }
+    }
+
+    /// Bytes were taken: what was refused before is not waited for any more.
+    pub fn note_taken(&mut self) {
+        self.refused = None;
+    }
+
+    /// Whether `room` bytes of a channel that has `limit` in all are what the last attempt lacked, or any if none did.
+    pub fn is_enough(&self, room: usize, limit: usize) -> bool {
+        match self.refused {
+            None => room > 0,
+            Some(Lack::Room(wanted)) => room >= wanted.min(limit),
+            Some(Lack::Memory) => false,
+        }
+    }
+
+    /// Whether somebody waits, and there is so much room that telling pays: then all are told.
+    pub fn takes(&mut self, room: usize, limit: usize) -> bool {
+        let pays = self.hunger.is_some_and(|least| room >= least.min(limit).max(limit / 4));
+        if pays {
+            self.tell();
+        }
+        pays
+    }
+
+    /// All who wait are told to try again.
+    pub fn tell(&mut self) {
+        *self = Waiting::default();
+    }
+}
