@@ -10,7 +10,7 @@ const ETHER: u8 = 1;
 const SIM: u8 = 2;
 /// With the kind: the address is a gateway's, and the last four bytes name the node behind it.
 const BEHIND: u8 = 0x80;
-const NODE_AT: usize = 20;
+const NODE_AT: std::ops::Range<usize> = 20..24;
 const PORT_AT: std::ops::Range<usize> = 2..4;
 
 /// Where packets go to and come from.
@@ -27,7 +27,7 @@ pub struct Place {
 pub fn behind(link: u8, gateway: Address, node: u32) -> Path {
     let mut path = encode(link, gateway);
     path.0[1] |= BEHIND;
-    path.0[NODE_AT..].copy_from_slice(&node.to_be_bytes());
+    path.0[NODE_AT].copy_from_slice(&node.to_be_bytes());
     path
 }
 
