@@ -259,6 +259,12 @@ impl Core {
         }
     }
 
+    /// Which of this host's own addresses a path is bound to.
+    pub fn own_address(&self, path: &Path) -> Option<Address> {
+        let place = path::decode(path)?;
+        self.members.get(place.link)?.link.own_address(place.own)
+    }
+
     pub fn path(link: LinkId, to: Address) -> Path {
         path::encode(link.0, to)
     }
@@ -415,7 +421,7 @@ impl Core {
                 {
                     return endpoint.handle_packet_for(now, &path, congested || marked, packet, landing);
                 }
-                let path = path::encode(place as u8, received.from);
+                let path = path::encode(place as u8, received.from).bound(received.to.0);
                 endpoint.handle_packet_for(now, &path, congested, received.bytes, landing);
             });
             match count {
@@ -451,15 +457,16 @@ impl Core {
         members.iter_mut().for_each(|member| member.room.begin());
         let mut fails = false;
         self.endpoint.transmit_by(now, &mut || clock.now(), &mut |path, urgency, packets| {
-            let Some(Place { link, address: to, node }) = path::decode(path) else { return packets.len() };
+            let Some(place) = path::decode(path) else { return packets.len() };
+            let Place { link, address: to, own: from, node } = place;
             let Some(member) = members.get_mut(link).filter(|member| !member.failed) else { return packets.len() };
             let urgency = match urgency {
                 ropeway_proto::Urgency::Urgent => Urgency::Urgent,
                 ropeway_proto::Urgency::Bulk => Urgency::Bulk,
             };
             let sent = match node {
-                None => member.link.send(&Batch { to, packets, urgency }),
-                Some(node) => shimmed.send(&mut *member.link, (to, node), packets, urgency),
+                None => member.link.send(&Batch { to, from, packets, urgency }),
+                Some(node) => shimmed.send(&mut *member.link, (&place, node), packets, urgency),
             };
             match sent {
                 Ok(count) => {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use ropeway_link::{Address, Batch, Ecn, Link, Urgency, udp};
+use ropeway_link::{Address, Batch, Ecn, Link, Own, Urgency, udp};
 use ropeway_proto::Shim;
 use ropeway_proto::gateway::{Forwarder, TableError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -308,6 +308,7 @@ impl State {
         let mut arrived = 0;
         for (place, link) in links.iter_mut().enumerate() {
             arrived += link.receive(ARRIVALS_PER_TURN, &mut |received| {
+                // A neighbour is known by its own address, whichever of ours it spoke to.
                 let mut from = path::encode(place as u8, received.from);
                 if !forwarder.has_neighbour(&from) {
                     from = path::of_host(&from);
@@ -324,7 +325,7 @@ impl State {
             let link = &mut *links[to.link];
             let sent = match to.address {
                 Address::Udp(host) if host.port() == 0 => send_to_engines(link, host, packets),
-                to => link.send(&Batch { to, packets, urgency: Urgency::Bulk }),
+                to => link.send(&Batch { to, from: Own::ANY, packets, urgency: Urgency::Bulk }),
             };
             let sent = sent.unwrap_or_else(|error| {
                 failure = Some(error);
@@ -346,7 +347,8 @@ fn send_to_engines(link: &mut dyn Link, host: net::SocketAddr, packets: &[IoSlic
         let port_of_run = port(first);
         let run = packets[sent..].iter().take_while(|packet| port(packet) == port_of_run).count();
         let to = Address::Udp(net::SocketAddr::new(host.ip(), port_of_run));
-        let count = link.send(&Batch { to, packets: &packets[sent..sent + run], urgency: Urgency::Bulk })?;
+        let packets = &packets[sent..sent + run];
+        let count = link.send(&Batch { to, from: Own::ANY, packets, urgency: Urgency::Bulk })?;
         sent += count;
         if count < run {
             break;

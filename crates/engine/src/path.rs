@@ -1,6 +1,6 @@
 //! How a link, an address there and a node behind it become the protocol's opaque path, and back.
 
-use ropeway_link::Address;
+use ropeway_link::{Address, Own};
 use ropeway_proto::Path;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -10,7 +10,7 @@ const ETHER: u8 = 1;
 const SIM: u8 = 2;
 /// With the kind: the address is a gateway's, and the last four bytes name the node behind it.
 const BEHIND: u8 = 0x80;
-const NODE_AT: usize = 20;
+const NODE_AT: std::ops::Range<usize> = 20..24;
 const PORT_AT: std::ops::Range<usize> = 2..4;
 
 /// Where packets go to and come from.
@@ -19,6 +19,8 @@ pub struct Place {
     /// The link's place among the engine's.
     pub link: usize,
     pub address: Address,
+    /// Which of this host's own addresses the path is bound to.
+    pub own: Own,
     /// The node behind the gateway at that address.
     pub node: Option<u32>,
 }
@@ -27,11 +29,12 @@ pub struct Place {
 pub fn behind(link: u8, gateway: Address, node: u32) -> Path {
     let mut path = encode(link, gateway);
     path.0[1] |= BEHIND;
-    path.0[NODE_AT..].copy_from_slice(&node.to_be_bytes());
+    path.0[NODE_AT].copy_from_slice(&node.to_be_bytes());
     path
 }
 
-/// Layout: link, kind, port, address. An IPv6 scope is not part of it: a link-local address needs a link bound to its interface.
+/// Layout: link, kind, port, address; the node, if it is behind a gateway; and the own address, here none. An IPv6 scope is not part of it: packets to a link-local address need a link that is bound to
+/// its interface, or a path that is bound to an address of it.
 pub fn encode(link: u8, address: Address) -> Path {
     let mut bytes = [0; Path::BYTES];
     bytes[0] = link;
@@ -86,7 +89,7 @@ pub fn decode(path: &Path) -> Option<Place> {
         SIM => Address::Sim(u32::from_be_bytes(bytes[4..8].try_into().ok()?)),
         _ => return None,
     };
-    Some(Place { link: usize::from(bytes[0]), address, node })
+    Some(Place { link: usize::from(bytes[0]), address, own: Own(path.own()), node })
 }
 
 #[cfg(test)]
@@ -102,7 +105,7 @@ mod tests {
             Address::Sim(77),
         ];
         for (link, address) in all.into_iter().enumerate() {
-            assert_eq!(decode(&encode(link as u8, address)), Some(Place { link, address, node: None }));
+            assert_eq!(decode(&encode(link as u8, address)), Some(Place { link, address, own: Own::ANY, node: None }));
             let host = match address {
                 Address::Udp(to) => Address::Udp(SocketAddr::new(to.ip(), 0)),
                 other => other,
@@ -110,8 +113,11 @@ mod tests {
             assert_eq!(of_host(&encode(link as u8, address)), encode(link as u8, host));
             for node in [0, 17, u32::MAX] {
                 let path = behind(link as u8, address, node);
-                assert_eq!(decode(&path), Some(Place { link, address, node: Some(node) }));
+                assert_eq!(decode(&path), Some(Place { link, address, own: Own::ANY, node: Some(node) }));
                 assert!(path != encode(link as u8, address));
+                let bound = path.bound(7);
+                assert_eq!(decode(&bound), Some(Place { link, address, own: Own(7), node: Some(node) }));
+                assert_eq!(bound.unbound(), path);
             }
         }
         assert_eq!(decode(&Path([0; Path::BYTES])), None);

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use ropeway_link::Address;
 use ropeway_proto::{ChannelId, Mode, Path, Route, Time};
 
 use crate::core::{Core, LinkId};
@@ -36,7 +37,7 @@ impl Way {
         }
     }
 
-    /// What [`Way::path`] made the path of.
+    /// What the path leads to.
     fn of(path: &Path) -> Option<Way> {
         let place = path::decode(path)?;
         let target = Target { link: LinkId(u8::try_from(place.link).ok()?), address: place.address };
@@ -133,6 +134,13 @@ impl Engine {
     pub fn way_of(&self, channel: ChannelId) -> Option<(Way, u16, u16)> {
         let (path, local, remote) = self.inner().ok()?.lock().endpoint.addresses(channel)?;
         Some((Way::of(&path)?, local, remote))
+    }
+
+    /// Which of this host's addresses the peer of a connection has asked, over a link that is bound to none; `None`: there is no choice, or it was this end that asked, and leaves it to the host.
+    pub fn own_address_of(&self, channel: ChannelId) -> Option<Address> {
+        let core = self.inner().ok()?.lock();
+        let (path, ..) = core.endpoint.addresses(channel)?;
+        core.own_address(&path)
     }
 }
 

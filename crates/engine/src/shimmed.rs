@@ -2,10 +2,10 @@
 
 use std::io::{self, IoSlice};
 
-use ropeway_link::{Address, Batch, Link, Received, Urgency};
+use ropeway_link::{Batch, Link, Received, Urgency};
 use ropeway_proto::{BATCH_PACKETS, Path, SHIM_BYTES, Shim};
 
-use crate::path;
+use crate::path::{self, Place};
 
 /// Gateways that a packet may pass. Tables that lead in a circle cost so many forwardings of a packet, and no more.
 pub const MOST_HOPS: u8 = 4;
@@ -38,14 +38,17 @@ impl Shimmed {
     pub fn take<'a>(&self, link: u8, received: &Received<'a>) -> Option<(Path, bool, &'a [u8])> {
         let (shim, packet) = Shim::parse(received.bytes).ok()?;
         let is_ours = self.node == Some(shim.destination);
-        is_ours.then(|| (path::behind(link, received.from, shim.source), shim.congested, packet))
+        is_ours.then(|| {
+            let path = path::behind(link, received.from, shim.source).bound(received.to.0);
+            (path, shim.congested, packet)
+        })
     }
 
-    /// Sends packets for `node` to the gateway at `to`. This copies them; equal ones stay equal, so that they can go out as one.
+    /// Sends packets for `node` to the gateway before it. This copies them; equal ones stay equal, so that they can go out as one.
     pub fn send(
         &mut self,
         link: &mut dyn Link,
-        (to, node): (Address, u32),
+        (gateway, node): (&Place, u32),
         packets: &[IoSlice<'_>],
         urgency: Urgency,
     ) -> io::Result<usize> {
@@ -66,7 +69,7 @@ impl Shimmed {
             *slice = IoSlice::new(&self.bytes[at..end]);
             at = end;
         }
-        link.send(&Batch { to, packets: &slices[..packets.len()], urgency })
+        link.send(&Batch { to: gateway.address, from: gateway.own, packets: &slices[..packets.len()], urgency })
     }
 }
 

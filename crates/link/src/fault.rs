@@ -5,7 +5,9 @@
 //! which they were corrupted, as by a checksum.
 
 use crate::random::Random;
-use crate::{Address, Batch, Clock, Counters, Ecn, FaultCounters, Faults, Link, Received, Urgency, faults, since_now};
+use crate::{
+    Address, Batch, Clock, Counters, Ecn, FaultCounters, Faults, Link, Own, Received, Urgency, faults, since_now,
+};
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -78,6 +80,7 @@ struct Held {
     due_ns: u64,
     /// Where it goes to, or comes from.
     address: Address,
+    own: Own,
     ecn: Ecn,
     bytes: Vec<u8>,
 }
@@ -112,7 +115,7 @@ impl<L: Link> FaultLink<L> {
             return Ok(());
         }
         for held in due(&mut self.to_send, self.clock.now_ns()) {
-            send_one(&mut self.inner, held.address, Urgency::Bulk, &held.bytes)?;
+            send_one(&mut self.inner, (held.address, held.own), Urgency::Bulk, &held.bytes)?;
         }
         Ok(())
     }
@@ -128,20 +131,20 @@ impl<L: Link> FaultLink<L> {
         }
         if fate.held_ns > 0 && self.to_send.len() < MOST_HELD {
             let due_ns = self.clock.now_ns() + fate.held_ns;
-            self.to_send.push(Held { due_ns, address: batch.to, ecn: Ecn::NotCapable, bytes });
-        } else if !send_one(&mut self.inner, batch.to, batch.urgency, &bytes)? {
+            self.to_send.push(Held { due_ns, address: batch.to, own: batch.from, ecn: Ecn::NotCapable, bytes });
+        } else if !send_one(&mut self.inner, (batch.to, batch.from), batch.urgency, &bytes)? {
             return Ok(false);
         }
         if fate.duplicated {
-            send_one(&mut self.inner, batch.to, batch.urgency, packet)?;
+            send_one(&mut self.inner, (batch.to, batch.from), batch.urgency, packet)?;
         }
         Ok(true)
     }
 }
 
-fn send_one(link: &mut impl Link, to: Address, urgency: Urgency, bytes: &[u8]) -> io::Result<bool> {
+fn send_one(link: &mut impl Link, (to, from): (Address, Own), urgency: Urgency, bytes: &[u8]) -> io::Result<bool> {
     let packets = [IoSlice::new(bytes)];
-    Ok(link.send(&Batch { to, packets: &packets, urgency })? == 1)
+    Ok(link.send(&Batch { to, from, packets: &packets, urgency })? == 1)
 }
 
 /// Takes out what is due, in the order of its times.
@@ -158,6 +161,10 @@ impl<L: Link> Link for FaultLink<L> {
 
     fn local(&self) -> Address {
         self.inner.local()
+    }
+
+    fn own_address(&self, own: Own) -> Option<Address> {
+        self.inner.own_address(own)
     }
 
     fn max_packet(&self) -> usize {
@@ -205,7 +212,7 @@ impl<L: Link> Link for FaultLink<L> {
         let now_ns = self.clock.now_ns();
         let mut count = 0;
         for held in due(&mut self.to_deliver, now_ns) {
-            sink(Received { from: held.address, ecn: held.ecn, bytes: &held.bytes });
+            sink(Received { from: held.address, to: held.own, ecn: held.ecn, bytes: &held.bytes });
             count += 1;
         }
         let mut rounds = 0;
@@ -236,7 +243,7 @@ impl<L: Link> Link for FaultLink<L> {
                 }
                 if fate.held_ns > 0 && to_deliver.len() < MOST_HELD {
                     let due_ns = now_ns + fate.held_ns;
-                    to_deliver.push(Held { due_ns, address: packet.from, ecn: packet.ecn, bytes });
+                    to_deliver.push(Held { due_ns, address: packet.from, own: packet.to, ecn: packet.ecn, bytes });
                 } else {
                     whole(Received { bytes: &bytes, ..packet });
                 }
@@ -292,7 +299,8 @@ mod tests {
     fn send(link: &mut dyn Link, to: u32, count: u8) -> usize {
         let packets: Vec<[u8; 50]> = (0..count).map(|n| [n; 50]).collect();
         let packets: Vec<IoSlice<'_>> = packets.iter().map(|packet| IoSlice::new(packet)).collect();
-        link.send(&Batch { to: Address::Sim(to), packets: &packets, urgency: Default::default() }).expect("works")
+        link.send(&Batch { to: Address::Sim(to), from: Own::ANY, packets: &packets, urgency: Default::default() })
+            .expect("works")
     }
 
     fn receive(link: &mut dyn Link) -> Vec<Vec<u8>> {

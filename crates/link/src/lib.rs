@@ -111,10 +111,21 @@ pub enum Urgency {
     Urgent,
 }
 
+/// Which of this host's own addresses packets come to, or leave under: a number of the link's ([`Link::own_address`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Own(pub u8);
+
+impl Own {
+    /// The only one there is, or, for a link that has several, whichever the host chooses for the way.
+    pub const ANY: Own = Own(0);
+}
+
 /// Packets for one destination, in order.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     pub to: Address,
+    /// What they leave under. Answers leave under what was asked ([`Received::to`]): the other end knows this one by it.
+    pub from: Own,
     /// One slice for each packet, none longer than [`Link::max_packet`]. Runs of equal length can go out as one segmented send.
     pub packets: &'a [IoSlice<'a>],
     pub urgency: Urgency,
@@ -124,6 +135,8 @@ pub struct Batch<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
     pub from: Address,
+    /// What it came to.
+    pub to: Own,
     pub ecn: Ecn,
     pub bytes: &'a [u8],
 }
@@ -135,6 +148,11 @@ pub trait Link: Send {
 
     /// The address under which others reach this link.
     fn local(&self) -> Address;
+
+    /// The address that a number of this link stands for. `None`: none in particular.
+    fn own_address(&self, _own: Own) -> Option<Address> {
+        None
+    }
 
     /// The longest packet in bytes that can be sent and received, without the link's own headers.
     fn max_packet(&self) -> usize;
@@ -179,6 +197,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn local(&self) -> Address {
         (**self).local()
+    }
+
+    fn own_address(&self, own: Own) -> Option<Address> {
+        (**self).own_address(own)
     }
 
     fn max_packet(&self) -> usize {

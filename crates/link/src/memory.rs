@@ -4,7 +4,7 @@
 //! arrives; order is kept, nothing is lost: a full queue takes no more. A sender locks it once for each batch. The receiver takes all that is there
 //! at once, by exchanging the queue's memory for its own, and looks at the packets without the lock; while it spins it reads one word.
 
-use crate::{Address, Batch, Counters, Ecn, Link, Received};
+use crate::{Address, Batch, Counters, Ecn, Link, Own, Received};
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -213,7 +213,7 @@ impl Link for MemoryLink {
             self.counters.received_packets += 1;
             self.counters.received_bytes += len as u64;
             let bytes = &self.taken.bytes[start..start + len];
-            sink(Received { from: Address::Sim(from as u32), ecn: Ecn::NotCapable, bytes });
+            sink(Received { from: Address::Sim(from as u32), to: Own::ANY, ecn: Ecn::NotCapable, bytes });
         }
         Ok(count)
     }
@@ -252,7 +252,8 @@ mod tests {
 
     fn send(link: &mut MemoryLink, to: u32, packet: &[u8]) -> usize {
         let packets = [IoSlice::new(packet)];
-        link.send(&Batch { to: Address::Sim(to), packets: &packets, urgency: Urgency::Bulk }).expect("works")
+        link.send(&Batch { to: Address::Sim(to), from: Own::ANY, packets: &packets, urgency: Urgency::Bulk })
+            .expect("works")
     }
 
     fn is_readable(link: &MemoryLink) -> bool {

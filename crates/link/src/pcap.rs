@@ -7,7 +7,7 @@
 mod headers;
 
 use crate::packet::DEFAULT_ETHERTYPE;
-use crate::{Address, Batch, Clock, Counters, Ecn, Link, Received, wall_clock};
+use crate::{Address, Batch, Clock, Counters, Ecn, Link, Own, Received, wall_clock};
 use headers::Headers;
 use std::fmt;
 use std::io::{self, Write};
@@ -211,13 +211,17 @@ impl<L: Link> Link for PcapLink<L> {
         self.inner.local()
     }
 
+    fn own_address(&self, own: Own) -> Option<Address> {
+        self.inner.own_address(own)
+    }
+
     fn max_packet(&self) -> usize {
         self.inner.max_packet()
     }
 
     fn send(&mut self, batch: &Batch<'_>) -> io::Result<usize> {
         let taken = self.inner.send(batch)?;
-        let own = self.inner.local();
+        let own = self.inner.own_address(batch.from).unwrap_or_else(|| self.inner.local());
         for packet in &batch.packets[..taken] {
             self.capture.packet(Way::Sent, own, batch.to, Ecn::NotCapable, packet);
         }

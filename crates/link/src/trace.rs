@@ -3,7 +3,7 @@
 //! What the bytes mean is said by a function of the caller's: nothing here knows the protocol. A line reads
 //! `0.000123456 > 10.0.0.2:7000 1472 B: ...`: seconds, direction (`>` sent, `<` arrived), the other end, length, and what that function said.
 
-use crate::{Address, Batch, Clock, Counters, Ecn, Link, Received, since_now};
+use crate::{Address, Batch, Clock, Counters, Ecn, Link, Own, Received, since_now};
 use std::fmt::{self, Write};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -72,6 +72,10 @@ impl<L: Link> Link for TraceLink<L> {
         self.inner.local()
     }
 
+    fn own_address(&self, own: Own) -> Option<Address> {
+        self.inner.own_address(own)
+    }
+
     fn max_packet(&self) -> usize {
         self.inner.max_packet()
     }
@@ -131,7 +135,7 @@ mod tests {
             TraceLink::with_clock(network.attach(host), describe, output, Clock::new(move || clock.now()))
         });
         let packets = [IoSlice::new(&[7; 1500]), IoSlice::new(&[8; 1501])];
-        let batch = Batch { to: Address::Sim(1), packets: &packets[..1], urgency: Default::default() };
+        let batch = Batch { to: Address::Sim(1), from: Own::ANY, packets: &packets[..1], urgency: Default::default() };
         links[0].send(&batch).expect("works");
         network.advance_until_ready(sim::Time::MAX);
         links[1].receive(1, &mut |_| ()).expect("works");

@@ -688,6 +688,11 @@ impl Association {
         self.path == *path || self.routes.as_ref().is_some_and(|routes| routes.place(path).is_some())
     }
 
+    /// Whether one of its paths leads where `path` does, under whichever of this host's addresses.
+    pub fn reaches(&self, path: &Path) -> bool {
+        self.paths().any(|known| known.unbound() == path.unbound())
+    }
+
     /// All paths of it.
     pub fn paths(&self) -> impl Iterator<Item = Path> + '_ {
         let several = self.routes.iter().flat_map(|routes| routes.paths());

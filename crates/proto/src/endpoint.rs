@@ -51,12 +51,38 @@ pub use run::Landing;
 use run::Run;
 pub use sending::{Joined, SendError};
 
-/// A way to a peer, in the caller's terms: which link, and which address there. The protocol compares and returns it, and proves that a peer receives under it.
+/// A way to a peer, in the caller's terms: which link, which address there, and, in the last byte, which of this host's own addresses the path is bound to (0: to none). The protocol compares and
+/// returns it, and proves that a peer receives under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Path(pub [u8; Path::BYTES]);
 
 impl Path {
-    pub const BYTES: usize = 24;
+    pub const BYTES: usize = 25;
+    const OWN_AT: usize = Path::BYTES - 1;
+
+    /// The same path, bound to the own address that has this number.
+    #[must_use]
+    pub fn bound(mut self, own: u8) -> Path {
+        self.0[Path::OWN_AT] = own;
+        self
+    }
+
+    /// The same path, bound to no own address: where the peer is, and nothing else.
+    #[must_use]
+    pub fn unbound(self) -> Path {
+        self.bound(0)
+    }
+
+    /// The own address that it is bound to; 0: to none.
+    #[must_use]
+    pub fn own(&self) -> u8 {
+        self.0[Path::OWN_AT]
+    }
+
+    /// Whether what came over `other` is of this path: one that is bound to no own address takes what comes to any.
+    fn takes(&self, other: &Path) -> bool {
+        *self == *other || self.own() == 0 && *self == other.unbound()
+    }
 }
 
 /// Something that the user of an endpoint should look at.
@@ -112,9 +138,9 @@ pub struct Endpoint {
     /// In memory of their own: a table that grows by doubling would keep room for as many again.
     associations: Slab<Box<Association>>,
     incarnations: Incarnations,
-    /// Open associations, and attempts, by where the peer is: the newest of each.
+    /// Open associations, and attempts, by where the peer is (an unbound path): the newest of each.
     peers: BTreeMap<Path, u32>,
-    /// Older ones, by the peer's id: the peer was started anew, or several peers share a path.
+    /// Older ones, by the peer's id: the peer was started anew, or several peers share a path, or the same is there under several of this host's addresses.
     elders: BTreeMap<(Path, Id), u32>,
     channels: Slab<Box<Channel>>,
     channel_generation: u32,
@@ -245,7 +271,7 @@ impl Endpoint {
 
     /// What is sent over this path comes back to this endpoint: it may open channels to itself there.
     pub fn add_own_path(&mut self, path: Path) {
-        self.own_paths.insert(path);
+        self.own_paths.insert(path.unbound());
     }
 
     pub fn config(&self) -> &Config {
@@ -385,6 +411,16 @@ impl Endpoint {
         self.associations.get(index as usize).filter(|association| association.id == id).map(|_| index)
     }
 
+    /// The path over which something came for the owner of `id`, as that one knows it: who connects leaves its own address to the host, and takes what comes to any.
+    fn known_path(&self, id: Id, path: &Path) -> Path {
+        let is_known_unbound = |index: u32| {
+            let association = &self.associations[index as usize];
+            !association.has_path(path) && association.has_path(&path.unbound())
+        };
+        let unbinds = path.own() != 0 && self.find(id).is_some_and(is_known_unbound);
+        if unbinds { path.unbound() } else { *path }
+    }
+
     fn add_channel(&mut self, association: u32, number: u16, mode: Mode, ports: (u16, u16)) -> u32 {
         self.channel_generation = self.channel_generation.wrapping_add(1);
         let &Association { own_window, path, .. } = &*self.associations[association as usize];
@@ -419,11 +455,12 @@ impl Endpoint {
 
     /// The association does not use this path any more.
     fn forget_path(&mut self, path: &Path, peer: Id, index: u32) {
-        if self.peers.get(path) == Some(&index) {
-            self.peers.remove(path);
+        let path = path.unbound();
+        if self.peers.get(&path) == Some(&index) {
+            self.peers.remove(&path);
         }
-        if self.elders.get(&(*path, peer)) == Some(&index) {
-            self.elders.remove(&(*path, peer));
+        if self.elders.get(&(path, peer)) == Some(&index) {
+            self.elders.remove(&(path, peer));
         }
     }
 

@@ -150,6 +150,16 @@ impl Routes {
         self.ways.iter().position(|way| way.path == *path)
     }
 
+    /// The place of a path that the peer has proved. One that this end wants to join from whichever of its addresses becomes that very path.
+    pub fn place_of_proved(&mut self, path: &Path) -> Option<usize> {
+        self.place(path).or_else(|| {
+            let is_it = |way: &Way| way.condition == Condition::Unjoined && way.path == path.unbound();
+            let place = self.ways.iter().position(is_it)?;
+            self.ways[place].path = *path;
+            Some(place)
+        })
+    }
+
     pub fn default_path(&self) -> Path {
         self.ways[self.default].path
     }

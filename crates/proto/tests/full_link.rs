@@ -133,7 +133,7 @@ fn answers_and_open_associations_share_a_full_link() {
             nonce += 1;
             syn[28..36].copy_from_slice(&nonce.to_be_bytes());
             let now = world.clock(0);
-            world.hosts[0].handle_packet(now, &alias(1, 5), false, &syn);
+            world.hosts[0].handle_packet(now, &arrival(1, 5), false, &syn);
         }
         let before = world.sent_by[0];
         carry_until(&mut world, &mut flows, MS, |_, _| false);

@@ -46,7 +46,7 @@ fn granted_and_stopped(net: Net, backwards: bool) -> (World, Flow) {
     world.stopped.insert(from.0);
     let now = world.clock(from.0);
     for bytes in kept.borrow().iter() {
-        world.hosts[from.0].handle_packet(now, &path(to.0), false, bytes);
+        world.hosts[from.0].handle_packet(now, &arrival(to.0, 0), false, bytes);
     }
     world.hosts[from.0].finish_batch(now);
     let [flow] = flow;

@@ -320,7 +320,7 @@ fn a_forged_crossing_does_not_stop_an_attempt() {
     // The lower node wins: host 0 has node 1, so this one says node 0.
     forged[36..44].fill(0);
     let now = world.time();
-    world.hosts[0].handle_packet(now, &path(1), false, &forged);
+    world.hosts[0].handle_packet(now, &arrival(1, 0), false, &forged);
     let taken = wait_for(&mut world, S, "open all the same", |world| is_open(world, 0, client));
     assert!(taken < 200 * MS, "{taken}");
 }

@@ -93,7 +93,7 @@ fn a_path_that_is_cut_in_the_middle_of_a_stream_costs_some_milliseconds_and_no_b
             assert!(ns < 13 * 9 * MS, "{} us", ns / US);
             assert!(world.hosts[direction.0].counters().resent < before + 200, "after {before}");
             let statistics = association(&world, direction.0);
-            assert_eq!((statistics.path, statistics.good_paths), (alias(1 - direction.0, 1), 1));
+            assert_eq!((statistics.path.unbound(), statistics.good_paths), (alias(1 - direction.0, 1), 1));
             assert_eq!(world.hosts[1 - direction.0].counters().violations, 0);
         }
     }
@@ -345,11 +345,11 @@ fn a_stranger_cannot_add_a_path() {
     for bytes in &joins {
         let now = world.clock(1);
         // From another address, and changed from the right one.
-        world.hosts[1].handle_packet(now, &alias(0, 9), false, bytes);
+        world.hosts[1].handle_packet(now, &arrival(0, 9), false, bytes);
         for at in 24..72 {
             let mut changed = bytes.clone();
             changed[at] ^= 1;
-            world.hosts[1].handle_packet(now, &alias(0, 9), false, &changed);
+            world.hosts[1].handle_packet(now, &arrival(0, 9), false, &changed);
         }
     }
     assert_eq!(association(&world, 1).paths, 3);

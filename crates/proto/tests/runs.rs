@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use ropeway_proto::config::GateMode;
 use ropeway_proto::{ChannelId, Config, Counters, Endpoint, Event, Landing, Mode, Path, RecvError, Time};
 use ropeway_wire::Packet;
-use world::{Net, US, World, open, path, pattern};
+use world::{Net, US, World, arrival, open, pattern};
 
 /// A stream and messages from host 0 to host 1, opened; always the same. Numbers wrap around soon, and memory is short.
 fn opened(seed: u64) -> (World, [(ChannelId, ChannelId); 2]) {
@@ -132,7 +132,7 @@ proptest! {
         let (mut twin, same) = opened(seed);
         prop_assert_eq!([stream, messages], same);
         let (mut now, mut ended, mut offset) = (world.time(), 0, 0);
-        let from = path(0);
+        let from = arrival(0, 0);
         let mut flying: Vec<Vec<u8>> = Vec::new();
         for step in steps {
             let [a, b] = &mut world.hosts[..] else { unreachable!() };
@@ -173,7 +173,7 @@ proptest! {
                             Fate::Elsewhere => (false, at == which),
                             _ => (false, false),
                         };
-                        let from = if is_foreign { path(5) } else { from };
+                        let from = if is_foreign { arrival(5, 0) } else { from };
                         b.handle_packet(now, &from, is_marked, packet);
                         end_run(c, now, &from);
                         ended += 1;
@@ -197,7 +197,7 @@ proptest! {
             let answers = said_by(b, now);
             prop_assert_eq!(&answers, &said_by(c, now));
             for packet in &answers {
-                a.handle_packet(now, &path(1), false, packet);
+                a.handle_packet(now, &arrival(1, 0), false, packet);
             }
             a.finish_batch(now);
             prop_assert_eq!(std::iter::from_fn(|| b.poll_event()).collect::<Vec<_>>(), std::iter::from_fn(|| c.poll_event()).collect::<Vec<_>>());
@@ -234,7 +234,7 @@ fn carry_to_reader(rooms: &[usize], loss: u64, seed: u64) -> (u64, u64) {
         for packet in &said_by(a, now) {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             if (random >> 33) % 1000 >= loss {
-                b.handle_packet_for(now, &path(0), false, packet, &mut landing);
+                b.handle_packet_for(now, &arrival(0, 0), false, packet, &mut landing);
             }
         }
         b.finish_batch(now);
@@ -246,7 +246,7 @@ fn carry_to_reader(rooms: &[usize], loss: u64, seed: u64) -> (u64, u64) {
         }
         read += count as u64;
         for packet in said_by(b, now) {
-            a.handle_packet(now, &path(1), false, &packet);
+            a.handle_packet(now, &arrival(1, 0), false, &packet);
         }
         a.finish_batch(now);
         now = now.after(20 * US);
@@ -281,7 +281,7 @@ fn messages_read(
     let (mut read, mut landed) = (Vec::new(), 0);
     let mut out = vec![0; room];
     let mut landing = Some(Landing::new(channel, &mut out));
-    packets.iter().for_each(|packet| b.handle_packet_for(now, &path(0), false, packet, &mut landing));
+    packets.iter().for_each(|packet| b.handle_packet_for(now, &arrival(0, 0), false, packet, &mut landing));
     b.finish_batch(now);
     if let Some(count) = landing.and_then(|landing| landing.filled()) {
         landed += 1;
@@ -310,7 +310,7 @@ fn sent(a: &mut Endpoint, now: Time, channel: ChannelId, message: &[u8]) -> Vec<
 fn acknowledge(b: &mut Endpoint, a: &mut Endpoint, now: Time) {
     let late = now.after(1000 * US);
     b.handle_timeout(late);
-    said_by(b, late).iter().for_each(|packet| a.handle_packet(late, &path(1), false, packet));
+    said_by(b, late).iter().for_each(|packet| a.handle_packet(late, &arrival(1, 0), false, packet));
     a.finish_batch(late);
 }
 
@@ -377,7 +377,7 @@ fn short_messages_of_a_stream_land_without_a_run() {
         let packets = sent(a, now, stream.0, &vec![7; bytes]);
         let mut out = vec![0; 1000];
         let mut landing = Some(Landing::new(stream.1, &mut out));
-        packets.iter().for_each(|packet| b.handle_packet_for(now, &path(0), false, packet, &mut landing));
+        packets.iter().for_each(|packet| b.handle_packet_for(now, &arrival(0, 0), false, packet, &mut landing));
         b.finish_batch(now);
         assert_eq!(landing.and_then(|landing| landing.filled()), Some(bytes));
         assert_eq!(out[..bytes], vec![7; bytes]);
@@ -397,7 +397,7 @@ fn nothing_lands_with_who_waits_for_another_channel() {
         let mut landing = Some(Landing::new(if is_own { stream.1 } else { messages.1 }, &mut out));
         // What may be sent without a grant.
         for packet in said_by(a, now) {
-            b.handle_packet_for(now, &path(0), false, &packet, &mut landing);
+            b.handle_packet_for(now, &arrival(0, 0), false, &packet, &mut landing);
         }
         b.finish_batch(now);
         let filled = landing.unwrap().filled().unwrap_or(0);

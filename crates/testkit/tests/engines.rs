@@ -1,5 +1,6 @@
 //! What `ropeway ss` tells of running engines, and what `ropeway tune` does to them.
 
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{ChildStdin, Command};
@@ -47,9 +48,16 @@ impl Copy {
     /// `BYTES` have arrived when this returns.
     #[track_caller]
     fn begin(cluster: TestBox) -> Copy {
+        let to = cluster.v4("h2");
+        Copy::begin_to(cluster, to)
+    }
+
+    /// The same to one of several addresses of h2.
+    #[track_caller]
+    fn begin_to(cluster: TestBox, to: Ipv4Addr) -> Copy {
         let directory = TempDir::new().expect("a temporary directory");
         let receiver = receiver(&cluster, &receive(&directory, PORT));
-        let to = format!("{}:{PORT}", cluster.v4("h2"));
+        let to = format!("{to}:{PORT}");
         let send = command(env::ropeway(), ["cp", "-", &to, "--name", "piped"]);
         let (sender, mut pipe) = Process::spawn_with_stdin(cluster.command("h1", &send));
         std::io::Write::write_all(&mut pipe, &vec![7; BYTES]).expect("it reads its standard input");
@@ -98,6 +106,22 @@ fn counted(cluster: &TestBox, host: &str) -> Value {
 #[track_caller]
 fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("no number: {value}"))
+}
+
+#[test]
+fn a_host_is_reached_at_a_further_address_of_its_device_and_the_connection_says_so() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "2"]);
+    let [a, b, c, d] = cluster.v4("h2").octets();
+    let further = Ipv4Addr::new(a, b, c, d + 100);
+    let add = command("ip", ["address", "add", &format!("{further}/24"), "dev", "eth0"]);
+    cluster.run("h2", &add, LIMIT).expect_success();
+    let mut copy = Copy::begin_to(cluster, further);
+    let at = format!("{further}:{PORT}");
+    let [sending, receiving] = ["h1", "h2"].map(|host| connection(&copy.cluster, host));
+    assert_eq!((&sending["peer"], &receiving["local"]), (&at.clone().into(), &at.into()));
+    assert_eq!((&receiving["link"], &receiving["carrier"]["rx"]), (&"udp".into(), &"wire".into()));
+    copy.end();
 }
 
 #[test]

@@ -7,6 +7,7 @@ use ropeway_proto::crypto::{KeyError, OpenError};
 use ropeway_proto::{AssociationCounters, AssociationStatistics, ChannelStatistics, Counters, ErrorCode, Malformed};
 use serde::{Deserialize, Serialize};
 
+use crate::core::Core;
 use crate::inner::Inner;
 use crate::path;
 
@@ -118,6 +119,7 @@ pub(super) fn show(inner: &Inner) -> Shown {
     let statistics: Vec<ChannelStatistics> = core.endpoint.channel_statistics(now).collect();
     let port_estimate = core.endpoint.port_buffer_estimate_bytes();
     let gate_unshared = core.is_unshared();
+    let connections = statistics.iter().map(|statistics| connection(statistics, &links, &core)).collect();
     let gate = core.endpoint.gate();
     Shown {
         pid: std::process::id(),
@@ -127,15 +129,16 @@ pub(super) fn show(inner: &Inner) -> Shown {
         gate_port_estimate_bytes: port_estimate,
         gate_unshared,
         counters: counters(&core.endpoint.counters()),
-        connections: statistics.iter().map(|statistics| connection(statistics, &links)).collect(),
+        connections,
         links,
     }
 }
 
-fn connection(statistics: &ChannelStatistics, links: &[LinkShown]) -> ConnectionShown {
+fn connection(statistics: &ChannelStatistics, links: &[LinkShown], core: &Core) -> ConnectionShown {
     let association = statistics.association;
     let place = association.and_then(|association| path::decode(&association.path));
     let link = place.and_then(|place| links.get(place.link));
+    let own = association.and_then(|association| core.own_address(&association.path)).map(|own| own.to_string());
     let waited = |association: &AssociationStatistics| {
         let waited = association.waited;
         let all = [
@@ -149,7 +152,7 @@ fn connection(statistics: &ChannelStatistics, links: &[LinkShown]) -> Connection
     };
     ConnectionShown {
         link: link.map_or_else(|| "-".into(), |link| link.name.clone()),
-        local: link.map_or_else(|| "-".into(), |link| link.local.clone()),
+        local: own.or_else(|| link.map(|link| link.local.clone())).unwrap_or_else(|| "-".into()),
         peer: place.map_or_else(
             || "-".into(),
             |place| match place.node {

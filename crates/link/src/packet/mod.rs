@@ -19,7 +19,7 @@ use crate::device::Device;
 use crate::sys::message::{self, Outgoing, VECTOR};
 use crate::sys::ring::Ring;
 use crate::sys::{self, device, packet};
-use crate::{Address, Batch, Counters, Ecn, Link, Received, Steering};
+use crate::{Address, Batch, Counters, Ecn, Link, Own, Received, Steering};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -312,7 +312,12 @@ impl Link for PacketLink {
                 packets += 1;
                 counters.received_packets += 1;
                 counters.received_bytes += frame.bytes.len() as u64;
-                sink(Received { from: Address::Ether(frame.from), ecn: Ecn::NotCapable, bytes: frame.bytes });
+                sink(Received {
+                    from: Address::Ether(frame.from),
+                    to: Own::ANY,
+                    ecn: Ecn::NotCapable,
+                    bytes: frame.bytes,
+                });
             });
             if !taken {
                 break;

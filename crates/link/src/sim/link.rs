@@ -1,7 +1,7 @@
 //! One host's end of a simulated network, as a link.
 
 use super::world::World;
-use crate::{Address, Batch, Counters, Ecn, Link, Received};
+use crate::{Address, Batch, Counters, Ecn, Link, Own, Received};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -106,7 +106,7 @@ impl Link for SimLink {
         drop(world);
         let count = taken.len();
         for packet in &taken {
-            sink(Received { from: Address::Sim(packet.from), ecn: packet.ecn, bytes: &packet.bytes });
+            sink(Received { from: Address::Sim(packet.from), to: Own::ANY, ecn: packet.ecn, bytes: &packet.bytes });
         }
         if count > 0 {
             let mut world = super::locked(&self.world);

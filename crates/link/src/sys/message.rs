@@ -11,8 +11,9 @@ pub const VECTOR: usize = 32;
 /// The longest socket address used here (`sockaddr_in6`).
 pub const NAME_BYTES: usize = 28;
 
-/// Room for the control messages of one message, both ways: a few of at most 24 bytes each, and an error report with its address.
-pub const CONTROL_BYTES: usize = 128;
+/// Room for the control messages that come with one message, over IPv6 the most. With an arrival: the length of merged packets, the traffic class and the count of drops, 24 bytes each, and the own
+/// address, 40. With an error report: the traffic class, the own address, and the report with its address, 64. And some to spare for what others may switch on.
+pub const CONTROL_BYTES: usize = 160;
 
 /// One message to send.
 #[derive(Clone, Copy, Debug)]

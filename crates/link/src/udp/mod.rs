@@ -9,6 +9,7 @@
 
 mod errors;
 mod name;
+mod own;
 mod receive;
 mod send;
 
@@ -17,8 +18,9 @@ mod tests;
 
 use crate::sys::program::{RET, plain};
 use crate::sys::{self, device, message::Incoming};
-use crate::{Address, Batch, Counters, Link, Received, Steering};
+use crate::{Address, Batch, Counters, Link, Own, Received, Steering};
 use errors::Reports;
+use own::OwnAddresses;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use send::Paths;
 use std::io;
@@ -28,7 +30,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// How a UDP link is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The address to bind to; port 0 lets the kernel choose. A wildcard address works, but its packets may leave under any address of the host.
+    /// The address to bind to; port 0 lets the kernel choose. At a wildcard address all of the host's hear, and answers
+    /// leave under the one that was asked.
     pub local: SocketAddr,
     /// Bytes that the kernel may keep for us, as it counts them (more than the packets' own). Without `CAP_NET_ADMIN` the kernel caps it
     /// at twice `net.core.rmem_max`; see [`Link::receive_slots`] for what it came to.
@@ -102,6 +105,7 @@ mod constant {
     pub const SOL_UDP: i32 = 17;
     /// One IPv6 packet is never fragmented by its sender.
     pub const IPV6_DONTFRAG: i32 = 62;
+    pub const IPV6_RECVPKTINFO: i32 = 49;
 }
 
 /// Packets over a UDP socket.
@@ -112,6 +116,8 @@ pub struct UdpLink {
     max_packet: usize,
     receive_slots: usize,
     paths: Paths,
+    /// Empty where the socket is bound to one address.
+    own: OwnAddresses,
     incoming: Incoming,
     /// Messages that the last call took, and the most packets that were merged in one of them.
     last_messages: usize,
@@ -133,6 +139,9 @@ impl UdpLink {
         let fd = socket.as_fd();
         if is_v4 { set_ip_options(fd, options) } else { set_ipv6_options(fd, options) }?;
         sys::set_int(fd, libc::SOL_SOCKET, constant::SO_RXQ_OVFL, 1)?;
+        if options.local.ip().is_unspecified() {
+            own::ask(fd, &options.local)?;
+        }
         let receive_buffer_bytes = set_buffers(fd, options)?;
         // After the ECN bits, which set a priority as well. Of the socket, so that short sends need not say it; bulk data says that it has none.
         let has_priority = options.urgent_priority > 0 && set_priority(fd, options.urgent_priority).is_ok();
@@ -166,6 +175,7 @@ impl UdpLink {
             max_packet,
             receive_slots: (receive_buffer_bytes / kernel_bytes(max_packet)).max(1),
             paths: Paths::new(segments, has_priority),
+            own: OwnAddresses::default(),
             incoming: Incoming::new(longest),
             last_messages: 0,
             last_merged: 1,
@@ -263,6 +273,10 @@ impl Link for UdpLink {
 
     fn local(&self) -> Address {
         Address::Udp(self.local)
+    }
+
+    fn own_address(&self, own: Own) -> Option<Address> {
+        Some(Address::Udp(self.own.get(own)?.at_port(self.local.port())))
     }
 
     fn max_packet(&self) -> usize {

@@ -1,8 +1,9 @@
 //! Receiving: arrivals, their ECN bits, and merged ones taken apart.
 
+use super::own::OwnAddress;
 use super::{UdpLink, constant, name};
 use crate::sys::message::{self, VECTOR};
-use crate::{Address, Ecn, Received};
+use crate::{Address, Ecn, Own, Received};
 use std::io;
 use std::os::fd::AsFd;
 
@@ -17,6 +18,8 @@ struct Notes {
     /// The length of all merged packets but the last; none: it is a single one.
     segment_bytes: Option<usize>,
     drops: Option<u32>,
+    /// Where it came to, if that was asked for.
+    to: Option<OwnAddress>,
 }
 
 fn read_notes(control: &[u8]) -> Notes {
@@ -32,6 +35,9 @@ fn read_notes(control: &[u8]) -> Notes {
                 notes.segment_bytes = int.and_then(|int| usize::try_from(int).ok()).filter(|bytes| *bytes > 0);
             }
             (libc::SOL_SOCKET, constant::SO_RXQ_OVFL) => notes.drops = int.map(|int| int as u32),
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) | (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                notes.to = OwnAddress::read(level, value);
+            }
             _ => {}
         }
     }
@@ -90,6 +96,7 @@ impl UdpLink {
             self.counters.receive_bad += 1;
             return 0;
         };
+        let to = notes.to.map_or(Own::ANY, |to| self.own.number(to));
         let mut packets = 0;
         for bytes in message.bytes.chunks(notes.segment_bytes.unwrap_or(message.bytes.len())) {
             if bytes.len() > self.max_packet {
@@ -99,7 +106,7 @@ impl UdpLink {
             packets += 1;
             self.counters.received_packets += 1;
             self.counters.received_bytes += bytes.len() as u64;
-            sink(Received { from: Address::Udp(from), ecn: notes.ecn, bytes });
+            sink(Received { from: Address::Udp(from), to, ecn: notes.ecn, bytes });
         }
         packets
     }

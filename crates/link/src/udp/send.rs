@@ -1,6 +1,7 @@
 //! Sending: how packets become messages, and what each refusal means.
 
 use super::name::Name;
+use super::own::{self, OwnAddress};
 use super::{UdpLink, constant};
 use crate::sys::message::{self, Outgoing, VECTOR};
 use crate::{Address, Batch, Urgency};
@@ -18,8 +19,8 @@ const MOST_SEGMENTED_BYTES: usize = 65_487;
 /// Destinations known not to bear segmented sends, at most. When there are more, all are forgotten, and each costs one refusal again.
 const MOST_SINGLE_PATHS: usize = 4096;
 
-/// Room for the two control messages of a send.
-const SEND_CONTROL_BYTES: usize = 48;
+/// Room for the control messages of a send: the length of segments and the priority, 24 bytes each, and the own address.
+const SEND_CONTROL_BYTES: usize = 48 + own::CONTROL_BYTES;
 
 /// What is known of how destinations can be sent to.
 #[derive(Debug)]
@@ -86,17 +87,26 @@ fn first_run(packets: &[IoSlice<'_>], max_packet: usize, may_segment: bool) -> O
     Some(run)
 }
 
+/// What the messages of a call say beside their packets.
+#[derive(Clone, Copy)]
+struct Words {
+    /// They have no priority.
+    says_bulk: bool,
+    /// What they leave under; none: what the kernel chooses, or the one that the socket is bound to.
+    from: Option<OwnAddress>,
+}
+
 /// Writes the control messages of a run and returns their length.
-fn write_control(control: &mut [u8; SEND_CONTROL_BYTES], run: Run, says_bulk: bool) -> usize {
+fn write_control(control: &mut [u8; SEND_CONTROL_BYTES], run: Run, words: Words) -> usize {
     let mut end = 0;
     if run.packets > 1 {
         let size = (run.segment_bytes as u16).to_ne_bytes();
         end = message::push_control(control, end, constant::SOL_UDP, libc::UDP_SEGMENT, &size);
     }
-    if says_bulk {
+    if words.says_bulk {
         end = message::push_control(control, end, libc::SOL_SOCKET, libc::SO_PRIORITY, &0i32.to_ne_bytes());
     }
-    end
+    words.from.map_or(end, |from| from.write(control, end))
 }
 
 /// The messages of one system call.
@@ -124,16 +134,16 @@ impl Plan {
         &self.runs[..self.count]
     }
 
-    fn send(&self, socket: &impl AsFd, to: &Name, packets: &[IoSlice<'_>], says_bulk: bool) -> io::Result<usize> {
+    fn send(&self, socket: &impl AsFd, to: &Name, packets: &[IoSlice<'_>], words: Words) -> io::Result<usize> {
         if let [only] = self.runs() {
-            return send_run(*only, socket, to, packets, says_bulk);
+            return send_run(*only, socket, to, packets, words);
         }
         let mut controls = [[0; SEND_CONTROL_BYTES]; VECTOR];
         let mut messages = [Outgoing { parts: &[], control: &[] }; VECTOR];
         let mut rest = packets;
         for ((run, control), message) in self.runs().iter().zip(&mut controls).zip(&mut messages) {
             let (parts, after) = rest.split_at(run.packets);
-            let end = write_control(control, *run, says_bulk);
+            let end = write_control(control, *run, words);
             *message = Outgoing { parts, control: &control[..end] };
             rest = after;
         }
@@ -142,9 +152,9 @@ impl Plan {
 }
 
 /// Sends one message: the usual case for short messages and for full segmented sends, without tables for many.
-fn send_run(run: Run, socket: &impl AsFd, to: &Name, packets: &[IoSlice<'_>], says_bulk: bool) -> io::Result<usize> {
+fn send_run(run: Run, socket: &impl AsFd, to: &Name, packets: &[IoSlice<'_>], words: Words) -> io::Result<usize> {
     let mut control = [0; SEND_CONTROL_BYTES];
-    let end = write_control(&mut control, run, says_bulk);
+    let end = write_control(&mut control, run, words);
     let message = Outgoing { parts: &packets[..run.packets], control: &control[..end] };
     message::send_message(socket.as_fd(), to.bytes(), &message).map(|()| 1)
 }
@@ -157,11 +167,14 @@ enum Verdict {
     Full,
     /// This message will not go; the next one may.
     Skip,
+    /// None will: the host has not got the address any more that they are to leave under.
+    Unsendable,
 }
 
 /// One call of [`UdpLink::send_batch`].
 struct Attempt {
     to: SocketAddr,
+    from: Option<OwnAddress>,
     /// Packets done with: sent, or refused for good.
     done: usize,
     /// The first packet that was already sent a second time after an error, which may have been left over from another destination.
@@ -179,9 +192,17 @@ impl UdpLink {
             return Ok(batch.packets.len());
         };
         let name = Name::from(to);
-        let mut attempt = Attempt { to, done: 0, retried_at: None, fell_back: false, is_plain: false };
+        let mut attempt = Attempt {
+            to,
+            from: self.own.get(batch.from),
+            done: 0,
+            retried_at: None,
+            fell_back: false,
+            is_plain: false,
+        };
         while let rest @ [_, ..] = &batch.packets[attempt.done..] {
             let says_bulk = self.paths.says_bulk(batch.urgency) && !attempt.is_plain;
+            let words = Words { says_bulk, from: attempt.from };
             let may_segment = self.paths.may_segment(to);
             let Some(first) = first_run(rest, self.max_packet, may_segment) else {
                 // Empty or too long: refused before the kernel sees it.
@@ -191,11 +212,11 @@ impl UdpLink {
             };
             self.counters.send_calls += 1;
             let result = if first.packets == rest.len() {
-                let sent = send_run(first, &self.socket, &name, rest, says_bulk);
+                let sent = send_run(first, &self.socket, &name, rest, words);
                 sent.inspect(|_| self.sent(&mut attempt, first))
             } else {
                 let plan = Plan::new(rest, first, self.max_packet, may_segment);
-                let sent = plan.send(&self.socket, &name, rest, says_bulk);
+                let sent = plan.send(&self.socket, &name, rest, words);
                 sent.inspect(|count| {
                     plan.runs()[..*count].iter().for_each(|run| self.sent(&mut attempt, *run));
                     if *count < plan.count {
@@ -220,6 +241,12 @@ impl UdpLink {
                         self.counters.send_errors += first.packets as u64;
                         attempt.done += first.packets;
                         self.reports.push(to, error);
+                    }
+                    // It says nothing about the destination.
+                    Verdict::Unsendable => {
+                        let left = batch.packets.len() - attempt.done;
+                        self.counters.send_errors += left as u64;
+                        attempt.done += left;
                     }
                 },
             }
@@ -254,6 +281,11 @@ impl UdpLink {
             libc::EAGAIN | libc::ENOBUFS => Ok(Verdict::Full),
             libc::EINTR => Ok(Verdict::Again),
             libc::EBADF | libc::ENOTSOCK | libc::EFAULT => Err(io::Error::from_raw_os_error(code)),
+            libc::EINVAL | libc::ENETUNREACH | libc::ENODEV | libc::EADDRNOTAVAIL
+                if attempt.from.is_some_and(|from| from.is_gone()) =>
+            {
+                Ok(Verdict::Unsendable)
+            }
             libc::EINVAL if says_bulk => {
                 // Before Linux 6.14 a message cannot have a priority of its own. If that is all, it passes without.
                 attempt.is_plain = true;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::sys::message;
 use crate::{Ecn, Urgency};
 use ropeway_testkit::need_kernel;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,7 +14,7 @@ fn open(options: impl FnOnce(&mut Options)) -> UdpLink {
 
 fn send(link: &mut UdpLink, to: SocketAddr, packets: &[&[u8]], urgency: Urgency) -> usize {
     let packets: Vec<IoSlice<'_>> = packets.iter().map(|packet| IoSlice::new(packet)).collect();
-    link.send(&Batch { to: Address::Udp(to), packets: &packets, urgency }).expect("the socket works")
+    link.send(&Batch { to: Address::Udp(to), from: Own::ANY, packets: &packets, urgency }).expect("the socket works")
 }
 
 fn is_readable(link: &UdpLink, wait_s: i64) -> bool {
@@ -137,9 +138,11 @@ fn a_kernel_that_knows_no_priority_of_a_message_gets_none_for_all_of_the_socket(
 
 #[test]
 fn a_refused_destination_is_reported_and_nobody_else_suffers() {
-    for any in ["127.0.0.1:0", "[::1]:0"] {
-        let any: SocketAddr = any.parse().expect("an address");
-        let (mut a, mut b) = (open(|options| options.local = any), open(|options| options.local = any));
+    for (own, any) in
+        [("127.0.0.1:0", "127.0.0.1:0"), ("[::1]:0", "[::1]:0"), ("0.0.0.0:0", "127.0.0.1:0"), ("[::]:0", "[::1]:0")]
+    {
+        let [own, any]: [SocketAddr; 2] = [own, any].map(|text| text.parse().expect("an address"));
+        let (mut a, mut b) = (open(|options| options.local = own), open(|options| options.local = any));
         // Connected to somebody else: the kernel refuses all others, and no other test gets the port.
         let elsewhere = UdpSocket::bind(any).expect("a socket");
         elsewhere.connect(b.local_address()).expect("connected");
@@ -245,7 +248,7 @@ fn a_group_spreads_arrivals_by_a_part_of_the_packet() {
         bytes[4..8].copy_from_slice(&steer.to_be_bytes());
         bytes[8..12].copy_from_slice(&other.to_be_bytes());
         let packets = [std::io::IoSlice::new(&bytes)];
-        let batch = Batch { to: Address::Udp(local), packets: &packets, urgency: crate::Urgency::Bulk };
+        let batch = Batch { to: Address::Udp(local), from: Own::ANY, packets: &packets, urgency: crate::Urgency::Bulk };
         assert_eq!(sender.send(&batch).unwrap(), 1);
         let got = (0..200).find_map(|_| {
             let got = members.iter_mut().position(|member| member.receive(8, &mut |_| ()).unwrap() > 0);
@@ -255,5 +258,143 @@ fn a_group_spreads_arrivals_by_a_part_of_the_packet() {
             })
         });
         assert_eq!(got, Some(expected), "{steer:x} {other}");
+    }
+}
+
+/// Receives until so many packets were seen, or nothing came for long: from whom, at which address, how long.
+fn receive_where(link: &mut UdpLink, count: usize) -> Vec<(Address, Own, usize)> {
+    let mut seen = Vec::new();
+    while seen.len() < count && is_readable(link, 5) {
+        link.receive(64, &mut |packet| seen.push((packet.from, packet.to, packet.bytes.len()))).expect("works");
+    }
+    seen
+}
+
+fn at(ip: &str, port: u16) -> Address {
+    Address::Udp(SocketAddr::new(ip.parse().expect("an address"), port))
+}
+
+/// Lengths of packets: one alone; a run; several runs; single ones of many lengths, in two calls.
+fn shapes() -> [Vec<usize>; 4] {
+    [vec![100], vec![1000; 40], vec![1000, 1000, 7, 500, 500, 9, 200], (0..40).map(|n| 100 + n).collect()]
+}
+
+#[test]
+fn answers_of_a_wildcard_leave_under_the_address_that_was_asked() {
+    for offloads in [true, false] {
+        let at_local = |local: &str| {
+            open(|options| {
+                options.local = local.parse().expect("an address");
+                (options.segmentation, options.aggregation) = (offloads, offloads);
+            })
+        };
+        let (mut server, mut client) = (at_local("0.0.0.0:0"), at_local("127.0.0.1:0"));
+        let port = server.local_address().port();
+        let bytes = [7; 1000];
+        for (ip, number) in [("127.0.0.1", 1), ("127.0.0.2", 2), ("127.0.0.1", 1), ("127.3.2.1", 3)] {
+            let Address::Udp(asked) = at(ip, port) else { unreachable!("made above") };
+            for (lens, urgency) in shapes().iter().zip([Urgency::Urgent, Urgency::Bulk].into_iter().cycle()) {
+                let slices: Vec<&[u8]> = lens.iter().map(|len| &bytes[..*len]).collect();
+                assert_eq!(send(&mut client, asked, &slices, urgency), lens.len());
+                let came = receive_where(&mut server, lens.len());
+                let expected: Vec<_> = lens.iter().map(|len| (client.local(), Own(number), *len)).collect();
+                assert_eq!(came, expected, "{ip}");
+                let packets: Vec<IoSlice<'_>> = slices.iter().map(|slice| IoSlice::new(slice)).collect();
+                let batch = Batch { to: client.local(), from: Own(number), packets: &packets, urgency };
+                assert_eq!(server.send(&batch).expect("works"), lens.len());
+                let answers = receive_where(&mut client, lens.len());
+                let expected: Vec<_> = lens.iter().map(|len| (at(ip, port), Own::ANY, *len)).collect();
+                assert_eq!(answers, expected, "{ip}");
+            }
+            assert_eq!(server.own_address(Own(number)), Some(at(ip, port)));
+        }
+        assert_eq!((server.counters().send_errors, server.counters().send_fallbacks), (0, 0));
+        // Who asks first leaves it to the kernel.
+        let Address::Udp(to) = client.local() else { unreachable!("it is UDP") };
+        assert_eq!(send(&mut server, to, &[&bytes], Urgency::Bulk), 1);
+        assert_eq!(receive_where(&mut client, 1), [(at("127.0.0.1", port), Own::ANY, 1000)]);
+    }
+}
+
+#[test]
+fn a_run_under_a_chosen_address_is_one_send() {
+    need_kernel!(6, 14);
+    let (mut server, mut client) = (open(|options| options.local = "0.0.0.0:0".parse().expect("one")), open(|_| ()));
+    let port = server.local_address().port();
+    send(&mut client, SocketAddr::from(([127, 0, 0, 2], port)), &[&[1]], Urgency::Urgent);
+    let [(_, asked, _)] = receive_where(&mut server, 1)[..] else { panic!("one packet was sent") };
+    let packets = [IoSlice::new(&[7; 1000]); 44];
+    let batch = Batch { to: client.local(), from: asked, packets: &packets, urgency: Urgency::Bulk };
+    assert_eq!(server.send(&batch).expect("works"), 44);
+    assert_eq!(server.counters().send_calls, 1);
+    assert_eq!(receive_where(&mut client, 44), [(at("127.0.0.2", port), Own::ANY, 1000); 44]);
+}
+
+#[test]
+fn a_link_at_one_address_hears_nothing_of_addresses() {
+    let (mut a, mut b) = (open(|_| ()), open(|_| ()));
+    send(&mut a, b.local_address(), &[&[1; 100]], Urgency::Bulk);
+    assert_eq!(receive_where(&mut b, 1), [(a.local(), Own::ANY, 100)]);
+    let kinds = |link: &UdpLink| -> Vec<(i32, i32)> {
+        message::controls(link.incoming.get(0).control).map(|(level, kind, _)| (level, kind)).collect()
+    };
+    assert!(!kinds(&b).contains(&(libc::IPPROTO_IP, libc::IP_PKTINFO)), "{:?}", kinds(&b));
+    assert_eq!(b.own_address(Own(1)), None);
+    // Whoever would be told has it.
+    let mut any = open(|options| options.local = "0.0.0.0:0".parse().expect("an address"));
+    send(&mut a, SocketAddr::from(([127, 0, 0, 1], any.local_address().port())), &[&[1; 100]], Urgency::Bulk);
+    assert_eq!(receive_where(&mut any, 1).len(), 1);
+    assert!(kinds(&any).contains(&(libc::IPPROTO_IP, libc::IP_PKTINFO)));
+}
+
+#[test]
+fn all_control_messages_of_an_arrival_are_told_at_once() {
+    let (mut server, mut client) = (
+        open(|options| options.local = "[::]:0".parse().expect("one")),
+        open(|options| options.local = "[::1]:0".parse().expect("one")),
+    );
+    let to = SocketAddr::new("::1".parse().expect("an address"), server.local_address().port());
+    // The count of drops comes with the first arrival after one.
+    sys::set_int(server.socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 4096).expect("a plain option");
+    for _ in 0..100 {
+        send(&mut client, to, &[&[1; 1000]], Urgency::Bulk);
+    }
+    while server.receive(64, &mut |_| ()).expect("works") > 0 {}
+    assert_eq!(send(&mut client, to, &[&[1; 100], &[2; 100], &[3; 9]], Urgency::Bulk), 3);
+    assert_eq!(receive_where(&mut server, 3).len(), 3);
+    let told = server.incoming.get(0);
+    assert_eq!(told.flags & libc::MSG_CTRUNC, 0);
+    let kinds: Vec<i32> = message::controls(told.control).map(|(_, kind, _)| kind).collect();
+    let mut expected = [libc::IPV6_PKTINFO, libc::IPV6_TCLASS, libc::UDP_GRO, constant::SO_RXQ_OVFL];
+    let mut found = kinds.clone();
+    found.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_group_at_a_wildcard_answers_under_the_address_that_was_asked() {
+    use crate::{Part, Steering, Width};
+    let steering =
+        Steering { member: Part { offset: 0, width: Width::Four, mask: u32::MAX, shift: 0 }, otherwise: None };
+    let mut local: SocketAddr = "0.0.0.0:0".parse().expect("an address");
+    let mut members = Vec::new();
+    for member in 0..3 {
+        let group = Some(Group { member, members: 3, steering });
+        members.push(UdpLink::open(&Options { group, ..Options::new(local) }).expect("opens"));
+        local = members[0].local_address();
+    }
+    members.iter().for_each(|member| member.hear().expect("it is in one"));
+    let mut client = open(|_| ());
+    for ip in ["127.0.0.2", "127.0.0.1", "127.0.0.3"] {
+        let Address::Udp(asked) = at(ip, local.port()) else { unreachable!("made above") };
+        for (number, member) in (0u32..).zip(&mut members) {
+            send(&mut client, asked, &[&number.to_be_bytes()], Urgency::Urgent);
+            let [(from, to, _)] = receive_where(member, 1)[..] else { panic!("member {number} heard nothing") };
+            let packets = [IoSlice::new(&[7; 200]); 9];
+            let batch = Batch { to: from, from: to, packets: &packets, urgency: Urgency::Bulk };
+            assert_eq!(member.send(&batch).expect("works"), 9);
+            assert_eq!(receive_where(&mut client, 9), [(at(ip, local.port()), Own::ANY, 200); 9]);
+        }
     }
 }

@@ -16,7 +16,7 @@ use crate::device::Device;
 use crate::packet::{DEFAULT_ETHERTYPE, FieldMatch};
 use crate::sys::xsk::{BUFFER_BYTES, KERNEL_HEADROOM_BYTES, Memory, SOL_XDP};
 use crate::sys::{self, bpf, device};
-use crate::{Address, Batch, Counters, Ecn, Link, Received};
+use crate::{Address, Batch, Counters, Ecn, Link, Own, Received};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -376,7 +376,7 @@ impl Link for XdpLink {
                     counters.received_packets += 1;
                     counters.received_bytes += bytes.len() as u64;
                     let from = header[6..12].try_into().expect("6 bytes");
-                    sink(Received { from: Address::Ether(from), ecn: Ecn::NotCapable, bytes });
+                    sink(Received { from: Address::Ether(from), to: Own::ANY, ecn: Ecn::NotCapable, bytes });
                 }
                 _ => counters.receive_bad += 1,
             });

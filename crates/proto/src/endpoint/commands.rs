@@ -192,13 +192,14 @@ impl Endpoint {
     /// The association, or the attempt, through which a port at `path` is reached. Engines that share an address have steering in their ids, and a port of their own at which
     /// they listen; of those only the one that was asked there will do: the others do not answer for it.
     fn known_at(&self, path: &Path, port: u16) -> Option<u32> {
-        let newest = self.peers.get(path).copied().filter(|&index| {
+        let path = path.unbound();
+        let newest = self.peers.get(&path).copied().filter(|&index| {
             let association = &self.associations[index as usize];
             // Of one that has not answered nothing is known; but it may be one of several where this end is.
             let steering = if association.is_open() { association.peer.steering() } else { self.steering };
             steering == 0 || association.asked_port == Some(port)
         });
-        let mut elders = self.elders.range((*path, Id(0))..=(*path, Id(u32::MAX))).map(|(_, &index)| index);
+        let mut elders = self.elders.range((path, Id(0))..=(path, Id(u32::MAX))).map(|(_, &index)| index);
         newest.or_else(|| elders.find(|&index| self.associations[index as usize].asked_port == Some(port)))
     }
 
@@ -231,7 +232,7 @@ impl Endpoint {
     /// The network says that nobody receives at `path`: a hint that anybody on the way can make up, so it ends only an attempt that nobody has answered yet.
     /// Whether there was one.
     pub fn refuse_unanswered(&mut self, path: &Path) -> bool {
-        let Some(&index) = self.peers.get(path) else { return false };
+        let Some(&index) = self.peers.get(&path.unbound()) else { return false };
         let attempt = self.associations[index as usize].attempt();
         // Over another path it may still be reached.
         let has_others = self.associations[index as usize].routes.is_some();
@@ -263,7 +264,7 @@ impl Endpoint {
         let make = |id| Association::new(id, path, Phase::Opening(attempt), windows, first_number, &config, now);
         let index = self.add_association(make).ok_or(ConnectError::TooMany)?;
         self.associations[index as usize].asked_port = Some(port);
-        if let Some(before) = self.peers.insert(path, index) {
+        if let Some(before) = self.peers.insert(path.unbound(), index) {
             self.keep_beside(before);
         }
         self.add_routes(now, index, routes, bonded);

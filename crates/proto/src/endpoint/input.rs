@@ -90,7 +90,13 @@ impl Endpoint {
             return Ok(());
         }
         let association = &mut self.associations[index as usize];
-        let is_known = association.routes.as_mut().map_or(association.path == *path, |routes| routes.arrives(path));
+        let is_known = match association.routes {
+            None => association.path.takes(path),
+            Some(_) => {
+                let path = self.known_path(header.destination, path);
+                self.associations[index as usize].routes.as_mut().is_some_and(|routes| routes.arrives(&path))
+            }
+        };
         if !is_known {
             self.counters.dropped_foreign_path += 1;
             return Ok(());

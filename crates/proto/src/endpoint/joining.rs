@@ -42,7 +42,12 @@ impl Endpoint {
             self.counters.dropped_unknown_id += 1;
             return Ok(());
         };
-        if !self.is_join_genuine(index, &fields) || !self.take_join(now, index, path, fields) {
+        // Who answers us answers where we asked from; who asks may want the path to this very address beside another.
+        let path = match fields.step {
+            JoinStep::Ask | JoinStep::Prove => *path,
+            JoinStep::Cookie | JoinStep::Done => self.known_path(packet.header.destination, path),
+        };
+        if !self.is_join_genuine(index, &fields) || !self.take_join(now, index, &path, fields) {
             self.counters.dropped_join += 1;
         }
         Ok(())
@@ -96,7 +101,7 @@ impl Endpoint {
         let first = association.path;
         let was_known = association.has_path(path);
         let routes = association.routes.get_or_insert_with(|| Box::new(Routes::new(first, fields.bonded, now)));
-        let replaced = match routes.place(path) {
+        let replaced = match routes.place_of_proved(path) {
             Some(place) => {
                 if routes.way(place).condition == Condition::Unjoined {
                     routes.join(place, now);
@@ -110,10 +115,12 @@ impl Endpoint {
         };
         routes.set_bonded(fields.bonded);
         let peer = association.peer;
-        if let Some(old) = replaced {
+        if let Some(old) = replaced
+            && !self.associations[index as usize].reaches(&old)
+        {
             self.forget_path(&old, peer, index);
         }
-        self.peers.entry(*path).or_insert(index);
+        self.peers.entry(path.unbound()).or_insert(index);
         self.counters.paths_joined += u64::from(!was_known);
         self.say_join(index, path, JoinFields { step: JoinStep::Done, ..fields });
         true

@@ -18,6 +18,8 @@ pub(super) const MOST_RETRY_NS: u64 = 1_000_000_000;
 impl Endpoint {
     pub(super) fn handle_opening(&mut self, now: Time, path: &Path, packet: &Packet<'_>) -> Result<(), Malformed> {
         let id = packet.header.destination;
+        // SYN and CONFIRM are for nobody that is known.
+        let path = &self.known_path(id, path);
         match packet.header.kind {
             Type::Syn => self.handle_syn(now, path, &SynFields::parse(packet.payload)?, packet.bytes().len()),
             Type::Cookie => self.handle_cookie(now, path, id, &CookieFields::parse(packet.payload)?),
@@ -102,7 +104,7 @@ impl Endpoint {
         if !self.are_alone(syn) {
             return false;
         }
-        let Some(&index) = self.peers.get(path) else { return false };
+        let Some(&index) = self.peers.get(&path.unbound()) else { return false };
         let Some(attempt) = self.associations[index as usize].attempt() else { return false };
         (self.node, attempt.source_port) < (syn.node, syn.source_port)
     }
@@ -117,7 +119,7 @@ impl Endpoint {
     fn is_thrown_back(&self, path: &Path, syn: &SynFields) -> bool {
         let Some(own) = self.find(syn.source).map(|index| &self.associations[index as usize]) else { return false };
         let is_ours = own.attempt().is_some_and(|attempt| attempt.nonce == syn.nonce);
-        is_ours && !(own.path == *path && self.own_paths.contains(path))
+        is_ours && !(own.path.takes(path) && self.own_paths.contains(&path.unbound()))
     }
 
     fn refusal_of_port(&self, port: u16) -> Option<ErrorCode> {
@@ -383,7 +385,7 @@ impl Endpoint {
         let is_own = |before: u32| {
             self.associations[before as usize].attempt().is_some_and(|attempt| attempt.nonce == syn.nonce)
         };
-        match self.peers.insert(*path, index) {
+        match self.peers.insert(path.unbound(), index) {
             // Ours to ourselves.
             Some(before) if is_own(before) => {}
             Some(before) if self.associations[before as usize].is_open() => {
@@ -401,7 +403,8 @@ impl Endpoint {
 
     /// The newest association on a path was `before`, and now that peer, or one that shares its address, opens another. Of those that share one the same peer may have others.
     fn doubt_former(&mut self, path: &Path, before: u32, steering: u16) {
-        let elders = self.elders.range((*path, Id(0))..=(*path, Id(u32::MAX)));
+        let path = path.unbound();
+        let elders = self.elders.range((path, Id(0))..=(path, Id(u32::MAX)));
         let own: Vec<u32> = elders
             .filter(|((_, peer), _)| steering != 0 && peer.steering() == steering)
             .map(|(_, &index)| index)
@@ -420,7 +423,7 @@ impl Endpoint {
     pub(super) fn keep_beside(&mut self, index: u32) {
         let association = &self.associations[index as usize];
         if association.is_open() {
-            self.elders.insert((association.path, association.peer), index);
+            self.elders.insert((association.path.unbound(), association.peer), index);
         }
     }
 
@@ -523,7 +526,7 @@ impl Endpoint {
             routes.opened(path, now);
         }
         association.heard_at = now;
-        if self.peers.get(&association.path) != Some(&index) {
+        if self.peers.get(&association.path.unbound()) != Some(&index) {
             // Another port of the same address was asked meanwhile.
             self.keep_beside(index);
         }

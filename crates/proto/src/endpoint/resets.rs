@@ -116,8 +116,9 @@ impl Endpoint {
         let fields = RstFields::parse(packet.payload)?;
         let named = packet.header.destination;
         // Who keeps no state cannot know our id, and names its own, which we used. Both ends may have given out the same id, so all are asked.
-        let newest = self.peers.get(path).copied().filter(|&index| self.associations[index as usize].peer == named);
-        let elder = self.elders.get(&(*path, named)).copied();
+        let place = path.unbound();
+        let newest = self.peers.get(&place).copied().filter(|&index| self.associations[index as usize].peer == named);
+        let elder = self.elders.get(&(place, named)).copied();
         let mut meant = [self.find(named), newest, elder].into_iter().flatten().peekable();
         if meant.peek().is_none() {
             self.counters.dropped_unknown_id += 1;
@@ -126,7 +127,7 @@ impl Endpoint {
         // Without the token anybody who guesses an id could end the association.
         let found = meant.find(|&index| {
             let association = &self.associations[index as usize];
-            let is_theirs = association.is_open() && association.has_path(path);
+            let is_theirs = association.is_open() && (association.has_path(path) || association.has_path(&place));
             is_theirs && same_token(&association.peer_token, &fields.token)
         });
         match found {

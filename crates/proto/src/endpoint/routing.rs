@@ -94,14 +94,14 @@ impl Endpoint {
         let least = if association.is_open() { association.packet_bytes } else { MIN_PACKET_BYTES };
         let mut has_new = false;
         for route in routes.iter().filter(|route| usize::from(route.packet_bytes) >= least) {
-            if association.has_path(&route.path) {
+            if association.reaches(&route.path) {
                 continue;
             }
             let first = association.path;
             let all = association.routes.get_or_insert_with(|| Box::new(Routes::new(first, bonded, now)));
             if all.add(route.path, now) {
                 has_new = true;
-                self.peers.entry(route.path).or_insert(index);
+                self.peers.entry(route.path.unbound()).or_insert(index);
             }
         }
         if let Some(all) = &mut association.routes {
@@ -117,7 +117,7 @@ impl Endpoint {
         let Some(inherited) = self.associations[before as usize].routes.take() else { return };
         let packet_bytes = self.associations[index as usize].packet_bytes as u16;
         for path in inherited.paths() {
-            self.peers.insert(path, index);
+            self.peers.insert(path.unbound(), index);
         }
         let routes: Vec<Route> = inherited.paths().map(|path| Route { path, packet_bytes }).collect();
         self.add_routes(now, index, &routes, inherited.is_bonded());

@@ -44,7 +44,7 @@ impl Endpoint {
 
     /// The association through which `path` is reached, if there is one.
     pub fn statistics_of(&self, now: Time, path: &Path) -> Option<AssociationStatistics> {
-        let index = *self.peers.get(path)?;
+        let index = *self.peers.get(&path.unbound())?;
         Some(self.of_association(now, self.associations.get(index as usize)?))
     }
 

@@ -1,7 +1,7 @@
 //! Another version of the protocol: a link that exchanges version 1 for another number, and a stranger's SYN.
 
 use crate::wrong;
-use ropeway_socket::api::link::{Address, Batch, Counters, Link, Received};
+use ropeway_socket::api::link::{Address, Batch, Counters, Link, Own, Received};
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::BorrowedFd;
@@ -60,6 +60,10 @@ impl Link for VersionLink {
         self.inner.local()
     }
 
+    fn own_address(&self, own: Own) -> Option<Address> {
+        self.inner.own_address(own)
+    }
+
     fn max_packet(&self) -> usize {
         self.inner.max_packet()
     }
@@ -73,10 +77,10 @@ impl Link for VersionLink {
     fn receive(&mut self, limit: usize, sink: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
         let mut arrived = Vec::new();
         let count = self.inner.receive(limit, &mut |packet| {
-            arrived.push((packet.from, packet.ecn, packet.bytes.to_vec()));
+            arrived.push((packet.from, packet.to, packet.ecn, packet.bytes.to_vec()));
         })?;
-        for (from, ecn, bytes) in &arrived {
-            sink(Received { from: *from, ecn: *ecn, bytes: &self.translated(bytes) });
+        for (from, to, ecn, bytes) in &arrived {
+            sink(Received { from: *from, to: *to, ecn: *ecn, bytes: &self.translated(bytes) });
         }
         Ok(count)
     }

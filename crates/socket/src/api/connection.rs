@@ -188,7 +188,8 @@ impl Connection {
     pub fn local(&self) -> io::Result<Address> {
         let first = self.ways.first().map(|way| way.target());
         let link = first.map_or(self.home.link(), |first| first.link);
-        let local = self.engine().local(link).ok_or(Error::Forked)?;
+        let own = self.engine().own_address_of(self.channel);
+        let local = own.or_else(|| self.engine().local(link)).ok_or(Error::Forked)?;
         match (self.home.name(local, self.ports.0), first.map(|first| first.address)) {
             (Address::Udp(local), Some(link::Address::Udp(to))) if local.ip().is_unspecified() => {
                 Ok(Address::Udp(SocketAddr::new(source_towards(to)?, local.port())))

@@ -3,7 +3,7 @@
 use crate::kind;
 use ropeway_socket::{Address, Listener, Stream, ToAddresses};
 use std::io::{Read, Write};
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -66,6 +66,22 @@ fn a_part_for_another_process() {
             let (mut client, mut server) = crate::connect(&listener);
             client.write_all(b"hello").unwrap();
             server.read_exact(&mut [0; 5]).unwrap();
+        }
+        "be asked at several addresses" => {
+            let listener = Listener::bind(argument.as_str()).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            for ip in ["127.0.0.2", "127.0.0.1", "127.1.2.3"] {
+                let asked = Address::Udp(SocketAddr::new(ip.parse().unwrap(), port));
+                let mut client = Stream::connect_timeout(&asked, crate::SOON).unwrap();
+                let (mut server, peer) = listener.accept().unwrap();
+                assert_eq!((client.peer_addr().unwrap(), server.local_addr().unwrap()), (asked.clone(), asked));
+                assert_eq!(client.local_addr().unwrap(), peer);
+                let writer = std::thread::spawn(move || client.write_all(&vec![b'x'; BYTES]).map(|()| client));
+                server.read_exact(&mut vec![0; BYTES]).unwrap();
+                let mut client = writer.join().unwrap().unwrap();
+                server.write_all(b"all").unwrap();
+                client.read_exact(&mut [0; 3]).unwrap();
+            }
         }
         "serve a node" => {
             let listener = Listener::bind(argument.as_str()).unwrap();
@@ -135,6 +151,11 @@ fn between_hosts_a_key_or_the_word_that_none_is_needed_is_asked_for() {
     for address in ["0.0.0.0:0", "127.0.0.1:0"] {
         succeeds("talk to oneself", address, &[("ROPEWAY_KEY_FILE", file)]);
     }
+}
+
+#[test]
+fn who_listens_at_all_addresses_is_reached_at_each_and_says_at_which() {
+    succeeds("be asked at several addresses", "0.0.0.0:0", &[("ROPEWAY_TRUSTED", "1")]);
 }
 
 #[test]

@@ -1,0 +1,132 @@
+//! What other test programs show of hosts with one address holds between hosts that tell their addresses apart as well, where whoever connects leaves the choice of its own to the host: the same tests once
+//! more, and `world` says of every arrival to which address it came, and sees to it that answers leave under that one.
+#![allow(clippy::duplicate_mod, reason = "each of these files has the world that it has as a program of its own")]
+
+#[path = "closing.rs"]
+mod closing;
+#[path = "disturbed.rs"]
+mod disturbed;
+#[path = "esp_bugs.rs"]
+mod esp_bugs;
+#[path = "full_link.rs"]
+mod full_link;
+#[path = "incast.rs"]
+mod incast;
+#[path = "leases.rs"]
+mod leases;
+#[path = "liveness.rs"]
+mod liveness;
+#[path = "loss.rs"]
+mod loss;
+#[path = "narrowed.rs"]
+mod narrowed;
+#[path = "opening.rs"]
+mod opening;
+#[path = "oracle.rs"]
+mod oracle;
+#[path = "overtaking.rs"]
+mod overtaking;
+#[path = "resets.rs"]
+mod resets;
+#[path = "routes.rs"]
+mod routes;
+#[path = "runs.rs"]
+mod runs;
+#[path = "scale.rs"]
+mod scale;
+#[path = "transfer.rs"]
+mod transfer;
+
+mod world;
+
+use ropeway_proto::{Config, Mode, Path, RecvError, Route};
+use world::*;
+
+/// An own address that nothing came to before.
+const OTHER: u8 = 9;
+
+/// What a host says now, and over which paths.
+fn said(world: &mut World, host: usize) -> Vec<(Path, Vec<u8>)> {
+    let (now, mut said) = (world.clock(host), Vec::new());
+    world.hosts[host].transmit(now, &mut |path, _, packets| {
+        said.extend(packets.iter().map(|packet| (*path, packet.to_vec())));
+        packets.len()
+    });
+    said
+}
+
+fn hear(world: &mut World, host: usize, path: &Path, bytes: &[u8]) {
+    let now = world.clock(host);
+    world.hosts[host].handle_packet(now, path, false, bytes);
+    world.hosts[host].finish_batch(now);
+}
+
+#[test]
+fn who_was_asked_at_one_address_takes_nothing_that_comes_to_another() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = open(&mut world, 0, 1, 7, Mode::Stream);
+    pass(&mut world, 10 * MS);
+    let now = world.clock(0);
+    assert_eq!(world.hosts[0].send(now, client, b"hello"), Ok(5));
+    let [(over, bytes)] = &said(&mut world, 0)[..] else { panic!("one packet says it") };
+    assert_eq!(over.own(), 0, "who connects leaves it to the host");
+    let before = world.hosts[1].counters().dropped_foreign_path;
+    hear(&mut world, 1, &path(0).bound(OTHER), bytes);
+    hear(&mut world, 1, &path(0), bytes);
+    assert_eq!(world.hosts[1].counters().dropped_foreign_path, before + 2);
+    assert_eq!(world.hosts[1].recv(server, &mut [0; 9]), Err(RecvError::WouldBlock));
+    hear(&mut world, 1, &arrival(0, 0), bytes);
+    assert_eq!(world.hosts[1].recv(server, &mut [0; 9]), Ok(Some(5)));
+    let now = world.clock(1);
+    assert_eq!(world.hosts[1].send(now, server, b"there"), Ok(5));
+    assert!(said(&mut world, 1).iter().all(|(over, _)| *over == arrival(0, 0)), "answers leave where they did");
+}
+
+#[test]
+fn who_connects_is_answered_at_whichever_address_and_goes_on_as_before() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = open(&mut world, 0, 1, 7, Mode::Stream);
+    pass(&mut world, 10 * MS);
+    let now = world.clock(1);
+    assert_eq!(world.hosts[1].send(now, server, b"hello"), Ok(5));
+    let answers = said(&mut world, 1);
+    answers.iter().for_each(|(_, bytes)| hear(&mut world, 0, &path(1).bound(OTHER), bytes));
+    assert_eq!(world.hosts[0].recv(client, &mut [0; 9]), Ok(Some(5)));
+    let now = world.clock(0);
+    assert_eq!(world.hosts[0].send(now, client, b"there"), Ok(5));
+    assert!(said(&mut world, 0).iter().all(|(over, _)| *over == path(1)));
+}
+
+#[test]
+fn one_address_of_a_peer_and_two_of_one_s_own_are_two_paths() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    open(&mut world, 0, 1, 7, Mode::Stream);
+    pass(&mut world, 10 * MS);
+    // The other end has two addresses to reach this one at, which knows it by one.
+    let routes = [0, 1].map(|name| Route::new(alias(0, name), &Config::default()));
+    let now = world.clock(1);
+    assert_eq!(world.hosts[0].listen(8, Mode::Stream, 8), Ok(8));
+    world.hosts[1].connect_over(now, &routes, false, 8, Mode::Stream).unwrap();
+    let mut to_other = 0;
+    for _ in 0..10 {
+        for host in 0..2 {
+            let now = world.clock(host);
+            world.hosts[host].handle_timeout(now);
+        }
+        for (over, bytes) in said(&mut world, 1) {
+            let own = if over.unbound() == alias(0, 1) { OTHER } else { 1 };
+            hear(&mut world, 0, &path(1).bound(own), &bytes);
+        }
+        for (over, bytes) in said(&mut world, 0) {
+            to_other += u32::from(over.own() == OTHER);
+            let asked = if over.own() == OTHER { alias(0, 1).bound(1) } else { arrival(0, 0) };
+            hear(&mut world, 1, &asked, &bytes);
+        }
+        world.now += MS;
+    }
+    assert!(to_other >= 2, "COOKIE and DONE");
+    for host in 0..2 {
+        let statistics = world.hosts[host].association_statistics(world.clock(host)).next().unwrap();
+        assert_eq!((world.hosts[host].sizes().0, statistics.paths, statistics.good_paths), (1, 2, 2), "host {host}");
+    }
+}
