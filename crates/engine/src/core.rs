@@ -159,9 +159,9 @@ impl Core {
         }
     }
 
-    /// At most 256 links: a path has one byte for the place. `descriptor`: a copy of the link's own.
+    /// `None`: there are [`path::MOST_LINKS`] already. `descriptor`: a copy of the link's own.
     pub fn add_link(&mut self, link: Box<dyn Link>, descriptor: Option<OwnedFd>) -> Option<LinkId> {
-        let place = u8::try_from(self.members.len()).ok()?;
+        let place = u8::try_from(self.members.len()).ok().filter(|place| usize::from(*place) < path::MOST_LINKS)?;
         Arc::make_mut(&mut self.descriptors).extend(descriptor.map(|fd| (place, Arc::new(fd))));
         if let Some(slots) = link.receive_slots() {
             self.endpoint.gate().add_receive_slots(slots as u64);
@@ -261,7 +261,7 @@ impl Core {
 
     /// Which of this host's own addresses a path is bound to.
     pub fn own_address(&self, path: &Path) -> Option<Address> {
-        let place = path::decode(path)?;
+        let place = path::decode(path);
         self.members.get(place.link)?.link.own_address(place.own)
     }
 
@@ -457,7 +457,7 @@ impl Core {
         members.iter_mut().for_each(|member| member.room.begin());
         let mut fails = false;
         self.endpoint.transmit_by(now, &mut || clock.now(), &mut |path, urgency, packets| {
-            let Some(place) = path::decode(path) else { return packets.len() };
+            let place = path::decode(path);
             let Place { link, address: to, own: from, node } = place;
             let Some(member) = members.get_mut(link).filter(|member| !member.failed) else { return packets.len() };
             let urgency = match urgency {

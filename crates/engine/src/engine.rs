@@ -141,7 +141,7 @@ impl Engine {
     /// Gives the engine one more link. Packets longer than the configured `packet_bytes` are not used on it; it must bear that many.
     ///
     /// # Errors
-    /// There are 256 links already, or its descriptor cannot be copied.
+    /// There are 32 links already, or its descriptor cannot be copied.
     pub fn add_link(&self, link: Box<dyn Link>) -> Result<LinkId, Error> {
         let inner = self.inner()?;
         let copy = link.descriptor().map(|fd| fd.try_clone_to_owned()).transpose();

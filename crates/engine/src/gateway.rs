@@ -44,7 +44,7 @@ pub enum GatewayError {
     NoLink { node: u32, link: usize, links: usize },
     #[error("node {0} has port 0: gateways know an engine by a port of its own")]
     NoPort(u32),
-    #[error("a gateway has at most 256 links")]
+    #[error("a gateway has at most {} links", path::MOST_LINKS)]
     TooManyLinks,
     #[error(transparent)]
     Engine(#[from] Error),
@@ -142,7 +142,7 @@ impl Gateway {
         hosts: &[Host],
         limits: Limits,
     ) -> Result<Gateway, GatewayError> {
-        if u8::try_from(links.len()).is_err() {
+        if links.len() > path::MOST_LINKS {
             return Err(GatewayError::TooManyLinks);
         }
         let places = table.iter().map(|neighbour| (neighbour.node, neighbour.link));
@@ -321,7 +321,7 @@ impl State {
         let mut failure = None;
         rooms.iter_mut().for_each(Room::begin);
         forwarder.transmit(&mut |path, _, packets| {
-            let Some(to) = path::decode(path) else { return packets.len() };
+            let to = path::decode(path);
             let link = &mut *links[to.link];
             let sent = match to.address {
                 Address::Udp(host) if host.port() == 0 => send_to_engines(link, host, packets),

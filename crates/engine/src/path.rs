@@ -2,16 +2,24 @@
 
 use ropeway_link::{Address, Own};
 use ropeway_proto::Path;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
+use std::ops::Range;
 
-const UDP4: u8 = 4;
-const UDP6: u8 = 6;
-const ETHER: u8 = 1;
-const SIM: u8 = 2;
-/// With the kind: the address is a gateway's, and the last four bytes name the node behind it.
+/// Links that an engine or a gateway has at most: as many as a path tells apart.
+pub const MOST_LINKS: usize = 32;
+
+/// The first byte: the link's place, the kind of the address, and whether it is a gateway's, with the node behind it in `NODE_AT`.
+const LINK: u8 = MOST_LINKS as u8 - 1;
+const KIND: u8 = 0x60;
+const UDP4: u8 = 0;
+const UDP6: u8 = 0x20;
+const ETHER: u8 = 0x40;
+const SIM: u8 = 0x60;
 const BEHIND: u8 = 0x80;
-const NODE_AT: std::ops::Range<usize> = 20..24;
-const PORT_AT: std::ops::Range<usize> = 2..4;
+
+const PORT_AT: Range<usize> = 1..3;
+const ADDRESS_AT: Range<usize> = 3..19;
+const NODE_AT: Range<usize> = 19..23;
 
 /// Where packets go to and come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,35 +36,26 @@ pub struct Place {
 /// The path to a node behind a gateway.
 pub fn behind(link: u8, gateway: Address, node: u32) -> Path {
     let mut path = encode(link, gateway);
-    path.0[1] |= BEHIND;
+    path.0[0] |= BEHIND;
     path.0[NODE_AT].copy_from_slice(&node.to_be_bytes());
     path
 }
 
-/// Layout: link, kind, port, address; the node, if it is behind a gateway; and the own address, here none. An IPv6 scope is not part of it: packets to a link-local address need a link that is bound to
+/// Layout: link and kind, port, address; the node, if it is behind a gateway; and the own address, here none. An IPv6 scope is not part of it: packets to a link-local address need a link that is bound to
 /// its interface, or a path that is bound to an address of it.
 pub fn encode(link: u8, address: Address) -> Path {
+    debug_assert!(usize::from(link) < MOST_LINKS);
     let mut bytes = [0; Path::BYTES];
-    bytes[0] = link;
+    let mut put = |kind: u8, port: u16, address: &[u8]| {
+        bytes[0] = link & LINK | kind;
+        bytes[PORT_AT].copy_from_slice(&port.to_be_bytes());
+        bytes[ADDRESS_AT][..address.len()].copy_from_slice(address);
+    };
     match address {
-        Address::Udp(SocketAddr::V4(to)) => {
-            bytes[1] = UDP4;
-            bytes[2..4].copy_from_slice(&to.port().to_be_bytes());
-            bytes[4..8].copy_from_slice(&to.ip().octets());
-        }
-        Address::Udp(SocketAddr::V6(to)) => {
-            bytes[1] = UDP6;
-            bytes[2..4].copy_from_slice(&to.port().to_be_bytes());
-            bytes[4..20].copy_from_slice(&to.ip().octets());
-        }
-        Address::Ether(to) => {
-            bytes[1] = ETHER;
-            bytes[4..10].copy_from_slice(&to);
-        }
-        Address::Sim(host) => {
-            bytes[1] = SIM;
-            bytes[4..8].copy_from_slice(&host.to_be_bytes());
-        }
+        Address::Udp(SocketAddr::V4(to)) => put(UDP4, to.port(), &to.ip().octets()),
+        Address::Udp(SocketAddr::V6(to)) => put(UDP6, to.port(), &to.ip().octets()),
+        Address::Ether(to) => put(ETHER, 0, &to),
+        Address::Sim(host) => put(SIM, 0, &host.to_be_bytes()),
     }
     Path(bytes)
 }
@@ -64,32 +63,27 @@ pub fn encode(link: u8, address: Address) -> Path {
 /// The host of an address whatever its port: over UDP port 0.
 pub fn of_host(path: &Path) -> Path {
     let mut host = *path;
-    if matches!(host.0[1] & !BEHIND, UDP4 | UDP6) {
+    if matches!(host.0[0] & KIND, UDP4 | UDP6) {
         host.0[PORT_AT].fill(0);
     }
     host
 }
 
 /// What [`encode`] or [`behind`] made it of.
-pub fn decode(path: &Path) -> Option<Place> {
-    let bytes = &path.0;
-    let is_behind = bytes[1] & BEHIND != 0;
-    let node = is_behind.then(|| u32::from_be_bytes([bytes[20], bytes[21], bytes[22], bytes[23]]));
-    let port = u16::from_be_bytes([bytes[2], bytes[3]]);
-    let address = match bytes[1] & !BEHIND {
-        UDP4 => {
-            let ip: [u8; 4] = bytes[4..8].try_into().ok()?;
-            Address::Udp(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(ip)), port))
-        }
-        UDP6 => {
-            let ip: [u8; 16] = bytes[4..20].try_into().ok()?;
-            Address::Udp(SocketAddr::new(IpAddr::V6(Ipv6Addr::from(ip)), port))
-        }
-        ETHER => Address::Ether(bytes[4..10].try_into().ok()?),
-        SIM => Address::Sim(u32::from_be_bytes(bytes[4..8].try_into().ok()?)),
-        _ => return None,
+pub fn decode(path: &Path) -> Place {
+    fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
+        *bytes.first_chunk().expect("it was so long when it was encoded")
+    }
+    let (bytes, address) = (&path.0, &path.0[ADDRESS_AT]);
+    let port = u16::from_be_bytes(first(&bytes[PORT_AT]));
+    let address = match bytes[0] & KIND {
+        UDP4 => Address::Udp(SocketAddr::new(first::<4>(address).into(), port)),
+        UDP6 => Address::Udp(SocketAddr::new(first::<16>(address).into(), port)),
+        ETHER => Address::Ether(first(address)),
+        _ => Address::Sim(u32::from_be_bytes(first(address))),
     };
-    Some(Place { link: usize::from(bytes[0]), address, own: Own(path.own()), node })
+    let node = (bytes[0] & BEHIND != 0).then(|| u32::from_be_bytes(first(&bytes[NODE_AT])));
+    Place { link: usize::from(bytes[0] & LINK), address, own: Own(path.own()), node }
 }
 
 #[cfg(test)]
@@ -104,8 +98,8 @@ mod tests {
             Address::Ether([1, 2, 3, 4, 5, 6]),
             Address::Sim(77),
         ];
-        for (link, address) in all.into_iter().enumerate() {
-            assert_eq!(decode(&encode(link as u8, address)), Some(Place { link, address, own: Own::ANY, node: None }));
+        for (link, address) in (MOST_LINKS - all.len()..).zip(all) {
+            assert_eq!(decode(&encode(link as u8, address)), Place { link, address, own: Own::ANY, node: None });
             let host = match address {
                 Address::Udp(to) => Address::Udp(SocketAddr::new(to.ip(), 0)),
                 other => other,
@@ -113,13 +107,12 @@ mod tests {
             assert_eq!(of_host(&encode(link as u8, address)), encode(link as u8, host));
             for node in [0, 17, u32::MAX] {
                 let path = behind(link as u8, address, node);
-                assert_eq!(decode(&path), Some(Place { link, address, own: Own::ANY, node: Some(node) }));
+                assert_eq!(decode(&path), Place { link, address, own: Own::ANY, node: Some(node) });
                 assert!(path != encode(link as u8, address));
                 let bound = path.bound(7);
-                assert_eq!(decode(&bound), Some(Place { link, address, own: Own(7), node: Some(node) }));
+                assert_eq!(decode(&bound), Place { link, address, own: Own(7), node: Some(node) });
                 assert_eq!(bound.unbound(), path);
             }
         }
-        assert_eq!(decode(&Path([0; Path::BYTES])), None);
     }
 }

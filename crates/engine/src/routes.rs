@@ -38,10 +38,10 @@ impl Way {
     }
 
     /// What the path leads to.
-    fn of(path: &Path) -> Option<Way> {
-        let place = path::decode(path)?;
-        let target = Target { link: LinkId(u8::try_from(place.link).ok()?), address: place.address };
-        Some(place.node.map_or(Way::Direct(target), |node| Way::Through(target, node)))
+    fn of(path: &Path) -> Way {
+        let place = path::decode(path);
+        let target = Target { link: LinkId(place.link as u8), address: place.address };
+        place.node.map_or(Way::Direct(target), |node| Way::Through(target, node))
     }
 }
 
@@ -133,7 +133,7 @@ impl Engine {
     /// The way to the peer of a connection when it was opened, and the ports, local first.
     pub fn way_of(&self, channel: ChannelId) -> Option<(Way, u16, u16)> {
         let (path, local, remote) = self.inner().ok()?.lock().endpoint.addresses(channel)?;
-        Some((Way::of(&path)?, local, remote))
+        Some((Way::of(&path), local, remote))
     }
 
     /// Which of this host's addresses the peer of a connection has asked, over a link that is bound to none; `None`: there is no choice, or it was this end that asked, and leaves it to the host.

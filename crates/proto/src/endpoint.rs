@@ -57,7 +57,7 @@ pub use sending::{Joined, SendError};
 pub struct Path(pub [u8; Path::BYTES]);
 
 impl Path {
-    pub const BYTES: usize = 25;
+    pub const BYTES: usize = 24;
     const OWN_AT: usize = Path::BYTES - 1;
 
     /// The same path, bound to the own address that has this number.

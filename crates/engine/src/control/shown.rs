@@ -136,7 +136,7 @@ pub(super) fn show(inner: &Inner) -> Shown {
 
 fn connection(statistics: &ChannelStatistics, links: &[LinkShown], core: &Core) -> ConnectionShown {
     let association = statistics.association;
-    let place = association.and_then(|association| path::decode(&association.path));
+    let place = association.map(|association| path::decode(&association.path));
     let link = place.and_then(|place| links.get(place.link));
     let own = association.and_then(|association| core.own_address(&association.path)).map(|own| own.to_string());
     let waited = |association: &AssociationStatistics| {
