@@ -57,6 +57,16 @@ pub struct Run {
 }
 
 impl Run {
+    /// Engines of each server at each of its addresses: two in every other pair of seeds.
+    fn workers(&self) -> u64 {
+        1 + self.seed / 2 % 2
+    }
+
+    /// Between two hosts, in every third seed, and none in the others.
+    fn delay(&self) -> Option<&'static str> {
+        self.seed.is_multiple_of(3).then_some("1ms")
+    }
+
     /// The command that repeats it.
     fn replay(&self) -> String {
         let Self { seed, seconds, hosts, carrier, keys } = self;

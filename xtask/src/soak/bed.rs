@@ -67,8 +67,11 @@ impl Bed {
         // What an earlier run with this seed has left.
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).map_err(|e| format!("cannot create {}: {e}", dir.display()))?;
-        let boards = Boards::now();
-        let cluster = TestBox::up(&["--hosts", &run.hosts.to_string(), "--rate", "1gbit", "--port-buffer", "128KiB"]);
+        let hosts = run.hosts.to_string();
+        let mut options = vec!["--hosts", &hosts, "--rate", "1gbit", "--port-buffer", "128KiB"];
+        options.extend(run.delay().iter().flat_map(|delay| ["--delay", delay]));
+        let cluster = TestBox::up(&options);
+        let boards = Boards::of((1..=run.hosts).map(|host| cluster.namespace(&format!("h{host}"))));
         let ports = (1..=run.hosts).map(|host| cluster.port(&format!("h{host}"))).collect();
         let programs = (1..=run.hosts).flat_map(|host| [Role::Server, Role::Client].map(|role| (host, role)));
         let programs = programs.map(|(host, role)| Program::new(host, role, &dir)).collect();
@@ -168,6 +171,7 @@ impl Bed {
         };
         let mut peer = command(&self.peer, arguments);
         peer.env("ROPEWAY_TUNE", tuned(self.run.keys)).env("PEER_PATIENCE_MS", PATIENCE.as_millis().to_string());
+        peer.env("PEER_WORKERS", self.run.workers().to_string());
         peer.env("RUST_BACKTRACE", "1").env_remove("ROPEWAY_LINK");
         if self.run.keys {
             peer.env("ROPEWAY_KEY_FILE", self.keys.of_host(host)).env_remove("ROPEWAY_TRUSTED");

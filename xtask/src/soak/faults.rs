@@ -16,6 +16,8 @@ const USUAL_MTU: u64 = 1500;
 const LEAST_MTU: u64 = 1280;
 const MOST_HOGS: u64 = 5;
 
+const SEND_MEMORY: &str = "send_memory";
+
 /// Knobs that may be anything without that the times of [`super::judge`] change: name, least, most. Where the range is smaller than what can be set, the rest would only make everything slow
 /// or refuse what the load needs.
 const KNOBS: &[(&str, u64, u64)] = &[
@@ -35,7 +37,7 @@ const KNOBS: &[(&str, u64, u64)] = &[
     ("coalesce", 0, 1_000),
     ("key_volume", 1, 64),
     ("longest_message", 1 << 20, 1 << 31),
-    ("send_memory", 4 << 20, 1 << 30),
+    (SEND_MEMORY, 4 << 20, 1 << 30),
 ];
 const WORDS: &[(&str, &[&str])] = &[("order", &["fifo", "srpt", "fair"]), ("gate", &["grants", "esp"])];
 
@@ -69,7 +71,7 @@ impl Fault {
         let mut lasts = |most_ms: u64| Duration::from_millis(50 + random.below(most_ms));
         let (short, medium, long) = (lasts(2000), lasts(6000), lasts(10_000));
         let role = if random.below(2) == 0 { Role::Server } else { Role::Client };
-        match random.below(24) {
+        match random.below(30) {
             0..4 => (Self::Cut, if random.below(3) == 0 { long } else { short }),
             4..8 => (Self::Loss { percent: random.below(51) as f64 / 10.0 }, long),
             8..10 => (Self::Mtu { bytes: LEAST_MTU + random.below(USUAL_MTU - LEAST_MTU) }, medium),
@@ -103,6 +105,7 @@ impl Fault {
         match self {
             Self::Mtu { .. } | Self::Down | Self::Kill(_) | Self::Key => Harm::Ends,
             Self::Cut | Self::Stop(_) => Harm::Silence,
+            Self::Tune { name: SEND_MEMORY, .. } => Harm::Memory,
             Self::Loss { .. } | Self::Hogs { .. } | Self::Tune { .. } => Harm::None,
         }
     }

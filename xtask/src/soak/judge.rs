@@ -31,6 +31,9 @@ const KINDS: &[&str] = &[
     "NetworkDown",
 ];
 
+/// Of opening one where transfers have all of `send_memory`.
+const NO_MEMORY: &str = "OutOfMemory";
+
 /// What a fault does to the connections of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Harm {
@@ -38,6 +41,8 @@ pub enum Harm {
     Ends,
     /// Nothing is heard of the host for so long.
     Silence,
+    /// There may be no memory to open another one from there; those that are open go on, slower.
+    Memory,
     /// They go on, slower.
     None,
 }
@@ -57,22 +62,29 @@ pub struct Past {
 pub struct History(pub Vec<Past>);
 
 impl History {
-    /// Whether a connection between two hosts may have failed with an error of this kind at a moment.
+    /// Whether a connection of the first of two hosts with the other one may have failed with an error of this kind at a moment.
     pub fn excuses(&self, hosts: [usize; 2], kind: &str, at_ms: u64) -> bool {
-        KINDS.contains(&kind) && self.may_end(hosts, at_ms)
+        if kind == NO_MEMORY {
+            return self.near(&hosts[..1], at_ms).any(|past| past.harm == Harm::Memory);
+        }
+        KINDS.contains(&kind) && self.may_end(&hosts, at_ms)
     }
 
-    fn may_end(&self, hosts: [usize; 2], at_ms: u64) -> bool {
+    /// The faults of these hosts within reach of a moment.
+    fn near(&self, hosts: &[usize], at_ms: u64) -> impl Iterator<Item = &Past> {
         let from_ms = at_ms.saturating_sub(REACH.as_millis() as u64);
-        let near = self.0.iter().filter(|past| {
+        self.0.iter().filter(move |past| {
             hosts.contains(&past.host) && past.began_ms <= at_ms && past.ended_ms.is_none_or(|end| end >= from_ms)
-        });
+        })
+    }
+
+    fn may_end(&self, hosts: &[usize], at_ms: u64) -> bool {
         let mut silence_ms = 0;
-        for past in near {
+        for past in self.near(hosts, at_ms) {
             match past.harm {
                 Harm::Ends => return true,
                 Harm::Silence => silence_ms += past.ended_ms.unwrap_or(at_ms).min(at_ms) - past.began_ms,
-                Harm::None => {}
+                Harm::Memory | Harm::None => {}
             }
         }
         silence_ms >= HARMLESS_SILENCE.as_millis() as u64
@@ -94,6 +106,13 @@ mod tests {
         assert!(!history.excuses([2, 3], "TimedOut", 10_000) && !history.excuses([1, 2], "TimedOut", 30_000));
         assert!(!history.excuses([1, 2], "TimedOut", 500), "before the fault");
         assert!(!history.excuses([1, 2], "Wrong", 10_000), "no fault makes bytes wrong");
+    }
+
+    #[test]
+    fn that_there_is_no_memory_is_excused_where_there_is_little() {
+        let history = History(vec![past(1, Harm::Memory, 1_000, 2_000)]);
+        assert!(history.excuses([1, 2], NO_MEMORY, 1_500) && !history.excuses([2, 1], NO_MEMORY, 1_500));
+        assert!(!history.excuses([1, 2], "TimedOut", 1_500));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! AT and TO are addresses as `ropeway_socket::api::Address` reads them. Every result is a line of JSON.
 //!
 //! In the environment, besides what the library reads: `PEER_MESSAGES=1` messages instead of a stream; `PEER_HOLD=1` waits for a line on standard input
-//! before it sends (`send`), or before it reads what it is sent (`receive`); `PEER_ONCE=1` takes one connection at each address (`pass`); `PEER_WORKERS=N` listens with N engines at one address (`receive`); `PEER_REORDER=PPM:MICROSECONDS` holds back so many packets of a million that arrive, at most so
+//! before it sends (`send`), or before it reads what it is sent (`receive`); `PEER_ONCE=1` takes one connection at each address (`pass`); `PEER_WORKERS=N` listens with N engines at one address (`receive`, `serve`); `PEER_REORDER=PPM:MICROSECONDS` holds back so many packets of a million that arrive, at most so
 //! long; `PEER_VERSION=N` speaks version N of the protocol, which is version 1 under another number.
 
 mod content;

@@ -3,7 +3,7 @@
 use super::watchdog::{self, Watched};
 use super::{Kind, LONGEST_BYTES, Task, end, message_bytes, now_ms, say, wrong};
 use crate::content::{Checked, fill};
-use ropeway_socket::api::{Listener, MessageListener, MessageSocket, Stream};
+use ropeway_socket::api::{Address, Listener, MessageListener, MessageSocket, Stream};
 use serde_json::json;
 use std::io::{self, BufRead, Read, Write};
 use std::net::Shutdown;
@@ -16,35 +16,13 @@ static OPEN: AtomicU64 = AtomicU64::new(0);
 
 pub fn serve(streams: &str, messages: &str) -> io::Result<()> {
     watchdog::start(watchdog::patience());
-    let (streams, messages) = (Listener::bind(streams)?, MessageListener::bind(messages)?);
-    std::thread::spawn(move || {
-        loop {
-            match streams.accept() {
-                Ok((stream, from)) => begin(from.to_string(), move |watched| {
-                    let result = serve_stream(&stream, watched);
-                    if result.is_err() {
-                        stream.abort();
-                    }
-                    result
-                }),
-                Err(error) => say(json!({ "event": "accept", "error": error.to_string() })),
-            }
-        }
-    });
-    std::thread::spawn(move || {
-        loop {
-            match messages.accept() {
-                Ok((socket, from)) => begin(from.to_string(), move |watched| {
-                    let result = serve_messages(&socket, watched);
-                    if result.is_err() {
-                        socket.abort();
-                    }
-                    result
-                }),
-                Err(error) => say(json!({ "event": "accept", "error": error.to_string() })),
-            }
-        }
-    });
+    let workers = crate::place::workers()?;
+    for streams in Listener::bind_workers(streams, workers)? {
+        std::thread::spawn(move || accept_all(|| streams.accept(), serve_stream, Stream::abort));
+    }
+    for messages in MessageListener::bind_workers(messages, workers)? {
+        std::thread::spawn(move || accept_all(|| messages.accept(), serve_messages, MessageSocket::abort));
+    }
     say(json!({ "event": "ready" }));
     for order in io::stdin().lock().lines() {
         if order? == "show" {
@@ -55,16 +33,31 @@ pub fn serve(streams: &str, messages: &str) -> io::Result<()> {
     Ok(())
 }
 
-fn begin(from: String, work: impl FnOnce(&Watched) -> io::Result<u64> + Send + 'static) {
-    OPEN.fetch_add(1, Ordering::Relaxed);
-    std::thread::spawn(move || {
-        let (began, watched) = (now_ms(), Watched::new(&format!("serve {from}")));
-        let result = work(&watched);
-        if result.is_err() {
-            say(end("serve", &from, began, &result));
-        }
-        OPEN.fetch_sub(1, Ordering::Relaxed);
-    });
+/// Takes connections for ever, each with a thread of its own. One that fails is reset, so that the other end takes no part for the whole.
+fn accept_all<C: Send + 'static>(
+    accept: impl Fn() -> io::Result<(C, Address)>,
+    work: fn(&C, &Watched) -> io::Result<u64>,
+    abort: fn(&C),
+) {
+    loop {
+        let (connection, from) = match accept() {
+            Ok((connection, from)) => (connection, from.to_string()),
+            Err(error) => {
+                say(json!({ "event": "accept", "error": error.to_string() }));
+                return;
+            }
+        };
+        OPEN.fetch_add(1, Ordering::Relaxed);
+        std::thread::spawn(move || {
+            let (began, watched) = (now_ms(), Watched::new(&format!("serve {from}")));
+            let result = work(&connection, &watched);
+            if result.is_err() {
+                abort(&connection);
+                say(end("serve", &from, began, &result));
+            }
+            OPEN.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
 }
 
 fn serve_stream(mut stream: &Stream, watched: &Watched) -> io::Result<u64> {

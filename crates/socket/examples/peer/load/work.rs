@@ -114,18 +114,16 @@ fn echo_of(peer: &Peer, task: Task, mut random: Random, watched: &Watched) -> io
             }
             let sent = sender.join().map_err(|_| wrong("a panic".into()))?;
             match (read, sent) {
-                // Who was aborted by the other half says less than that half.
-                (Err(read), Err(sent)) if sent.kind() != io::ErrorKind::NotConnected && !is_wrong(&read) => Err(sent),
-                (read, Ok(())) => read,
-                (Err(read), Err(_)) => Err(read),
-                (Ok(_), Err(sent)) => Err(sent),
+                (Err(read), Err(sent)) => Err(if is_consequence(&read) { sent } else { read }),
+                (read, sent) => sent.and(read),
             }
         })
     })
 }
 
-fn is_wrong(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|inner| inner.is::<super::Wrong>())
+/// Whether an error says only that the other half has ended the connection, and not why.
+fn is_consequence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotConnected | io::ErrorKind::BrokenPipe)
 }
 
 pub fn echo(peer: &Peer, random: &mut Random, watched: &Watched) -> io::Result<u64> {
