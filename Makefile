@@ -4,6 +4,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO_TARGET_DIR ?= target
 FUZZ_SECONDS ?= 300
+SOAK_SECONDS ?= 300
 # How the library for programs in C is built.
 PROFILE ?= library
 # Programs are linked with the first name, and ask at run time for the second: its number goes up when they could not use the new library.
@@ -14,7 +15,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # Where rustup puts cargo: a shell opened before the installation does not have it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help demo test check fuzz bench install uninstall clean
+.PHONY: help demo test check fuzz soak bench install uninstall clean
 
 help:
 	@echo "make demo      build, then redis, iperf3 and a ping-pong over TCP and over Ropeway, in one table"
@@ -22,6 +23,8 @@ help:
 	@echo "make check     quick: format, lints, unit tests, the rules of the house, documentation"
 	@echo "make fuzz      the randomized tests and the attackers, with new seeds, for FUZZ_SECONDS (now $(FUZZ_SECONDS)); then libFuzzer"
 	@echo "               on the targets of fuzz/ for as long, where cargo-fuzz is installed"
+	@echo "make soak      programs on four hosts of a box while links and processes are disturbed, with a new seed, SOAK_SECONDS (now $(SOAK_SECONDS))"
+	@echo "               over UDP and as many over raw frames; as root"
 	@echo "make bench     Ropeway against TCP, AF_UNIX and the limits of this machine"
 	@echo "make install   install under PREFIX (now $(PREFIX)); 'make install-library': only the library for programs in C;"
 	@echo "               'make uninstall' takes all of it away"
@@ -51,6 +54,9 @@ lint:
 fuzz:
 	cargo xtask test --for $(FUZZ_SECONDS) --suite unit --suite random --suite faults=hostile
 	scripts/fuzz $(FUZZ_SECONDS)
+
+soak:
+	cargo xtask soak --seconds $(SOAK_SECONDS)
 
 bench: build
 	$(PRODUCT)/ropeway bench pingpong

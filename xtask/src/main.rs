@@ -1,9 +1,10 @@
-//! The project's chores: `cargo xtask build | tidy | test | demo | figures`. `make` calls them; `make help` lists what is worth calling.
+//! The project's chores: `cargo xtask build | tidy | test | soak | demo | figures`. `make` calls them; `make help` lists what is worth calling.
 #![forbid(unsafe_code)]
 
 mod demo;
 mod figures;
 mod product;
+mod soak;
 mod test;
 mod tidy;
 
@@ -25,6 +26,12 @@ usage: cargo xtask <chore>
        --for SECONDS         again and again for so long, or until something fails
        --limit SECONDS       the time limit of each suite instead of its own
        -- ARGS               handed to the test programs: a part of a test's name, --nocapture, ...
+  soak [OPTIONS]             real programs on the hosts of a box, while the network and the programs are disturbed at random (root only)
+       --seconds N           with each carrier, instead of 120
+       --seed S              the choices of an earlier run; odd: with a key
+       --hosts H             2 to 16, instead of 4
+       --carrier C           udp, packet or both, one after the other
+       --keys on|off         whatever the seed
   demo                       the same unmodified programs over TCP and over Ropeway, in turn, in one table
   figures [OPTIONS]          the table of speed, with the tools that people use; keeps the raw results in `results/`
        --case NAME           only this case; may be repeated (`--list` names them)
@@ -39,6 +46,7 @@ fn main() -> ExitCode {
         Some((chore, [])) if chore == "build" => product::install_ready(),
         Some((chore, rest)) if chore == "tidy" && rest.is_empty() => tidy::run(),
         Some((chore, rest)) if chore == "test" => test::run(rest),
+        Some((chore, rest)) if chore == "soak" => soak::run(rest),
         Some((chore, rest)) if chore == "demo" && rest.is_empty() => demo::run(),
         Some((chore, rest)) if chore == "figures" => figures::run(rest),
         _ => Err(USAGE.into()),

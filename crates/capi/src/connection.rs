@@ -93,7 +93,7 @@ impl Connection {
                 let most = socket.max_message_len();
                 // Before it is gathered; while the connection is being opened nobody knows.
                 if most > 0 && length as u64 > most {
-                    let what = format!("the message is longer than the {most} bytes that the peer takes");
+                    let what = format!("the message is longer than the {most} bytes that one to this peer may have");
                     return Err(Failure::new(libc::EMSGSIZE, what));
                 }
                 let mut message = memory(length)?;

@@ -21,7 +21,8 @@ pub enum Error {
     #[error("the message has {message_bytes} bytes, the buffer fewer: the message stays, read it with a longer one")]
     TooShort { message_bytes: usize },
     #[error(
-        "the message is longer than the {limit} bytes that the peer takes; send it in parts, or raise longest_message there"
+        "the message is longer than the {limit} bytes that one to this peer may have; send it in parts, or raise what is least of longest_message at \
+         either end, half of receive_memory there, and half of send_memory here"
     )]
     TooLong { limit: u64 },
     /// Bytes of a stream cannot be left out.

@@ -1,6 +1,6 @@
 //! What a program sees of an engine: connections over real links, from many threads.
 
-use ropeway_engine::{Engine, Error, ErrorCode, Interest, LinkId, Mode, Options, Target};
+use ropeway_engine::{Config, Engine, Error, ErrorCode, Interest, LinkId, Mode, Options, Target};
 use ropeway_link::udp::{self, UdpLink};
 use ropeway_link::{Address, Batch, Link, Received, memory};
 use std::io;
@@ -69,6 +69,33 @@ fn messages_go_back_and_forth() {
         assert_eq!(client.engine.recv(channel, &mut buffer, soon()).unwrap(), None);
         client.engine.close(channel);
         thread.join().unwrap();
+    }
+}
+
+/// As where one host has a device with a shorter MTU, whichever its packets take.
+#[test]
+fn ends_that_bear_packets_of_different_lengths_understand_each_other() {
+    let narrow_or_not = |packet_bytes: u16| {
+        let options = udp::Options {
+            most_packet_bytes: Some(packet_bytes.into()),
+            ..udp::Options::new("127.0.0.1:0".parse().unwrap())
+        };
+        let config = Config { packet_bytes, ..Config::default() };
+        let engine = Engine::new(&Options { config, ..Options::default() }).unwrap();
+        let link = UdpLink::open(&options).unwrap();
+        let address = ropeway_link::Link::local(&link);
+        let link = engine.add_link(Box::new(link)).unwrap();
+        End { engine, link, address }
+    };
+    for (one, other) in [(1472, 1200), (1200, 1472)] {
+        let (client, server) = (narrow_or_not(one), narrow_or_not(other));
+        server.engine.listen(7, Mode::Messages, 8).unwrap();
+        let there = client.engine.connect(client.target(&server), 7, Mode::Messages, soon()).unwrap();
+        let back = server.engine.accept(7, soon()).unwrap();
+        let (message, mut buffer) = (vec![7; 50_000], vec![0; 50_000]);
+        client.engine.send_all(there, &message, soon()).unwrap();
+        assert_eq!(server.engine.recv(back, &mut buffer, soon()).unwrap(), Some(message.len()), "{one} to {other}");
+        assert!(buffer == message);
     }
 }
 

@@ -154,7 +154,7 @@ pub trait Link: Send {
         None
     }
 
-    /// The longest packet in bytes that can be sent and received, without the link's own headers.
+    /// The longest packet in bytes that can be sent, and is received for sure, without the link's own headers.
     fn max_packet(&self) -> usize;
 
     /// Hands packets to the medium without waiting, from the first on, and says how many it took; fewer than all means that its queue is

@@ -292,7 +292,7 @@ fn udp_link(ip: std::net::IpAddr) -> udp::UdpLink {
 }
 
 fn udp_pair(a: udp::UdpLink, b: udp::UdpLink, stranger: UdpSocket, hosts: Option<Hosts>) -> Pair {
-    let (to, most) = (b.local_address(), b.max_packet());
+    let to = b.local_address();
     // Connected to somebody else: the kernel refuses all others there.
     let elsewhere = UdpSocket::bind(SocketAddr::new(stranger.local_addr().expect("bound").ip(), 0)).ok();
     let nobody = SocketAddr::new(to.ip(), 1);
@@ -304,8 +304,7 @@ fn udp_pair(a: udp::UdpLink, b: udp::UdpLink, stranger: UdpSocket, hosts: Option
         disturb: Some(Box::new(move || {
             let _ = &elsewhere;
             stranger.send_to(&[], to).expect("sent");
-            let fragmented = (most < 9000).then(|| stranger.send_to(&vec![1; most + 1], to).expect("sent"));
-            1 + u64::from(fragmented.is_some())
+            1
         })),
         merges: true,
         _hosts: hosts,

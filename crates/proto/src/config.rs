@@ -251,7 +251,7 @@ tunables! {
         "more: memory, of which one peer can take so much more; less: connections are refused", max_channels: u16;
     "send_memory", "bytes", 1 << 20, 1 << 40,
         "everything unacknowledged, over all channels",
-        "more: memory, if peers are slow; less: sends wait, or fail where they may not wait", send_memory_bytes: u64;
+        "more: memory, if peers are slow; less: sends wait, or fail where they may not wait, and messages longer than half of it are refused", send_memory_bytes: u64;
 }
 
 /// Why a knob was not set.

@@ -2,6 +2,9 @@
 
 mod world;
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use ropeway_proto::{ChannelId, Config, ErrorCode, Mode, RecvError, SendError};
 use world::*;
 
@@ -125,6 +128,39 @@ fn a_lost_reset_leaves_no_reader_waiting() {
     let taken = wait_for(&mut world, S, "the reader learns", |world| failure(world, 1, server).is_some());
     assert!(taken < 50 * MS, "{taken}");
     close(&mut world, 1, server);
+    wait_empty(&mut world);
+}
+
+/// A packet that comes again, for a channel that this end has aborted since, behind one that arrived long ago: nobody has done anything wrong.
+#[test]
+fn what_comes_late_for_an_aborted_channel_breaks_no_rule() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let (other_client, other_server) = open(&mut world, 0, 1, 8, Mode::Stream);
+    pass(&mut world, MS);
+    // The packets are known by their lengths, also with a key.
+    let lost = Rc::new(Cell::new(200));
+    let from = Rc::clone(&lost);
+    world.filter = Some(Box::new(move |_, host, _, bytes| host == 0 || bytes.len() < from.get()));
+    for (channel, bytes) in [(other_server, 600), (server, 100), (server, 300)] {
+        send(&mut world, 1, channel, &vec![7; bytes]).unwrap();
+        pass(&mut world, MS);
+    }
+    let now = world.clock(0);
+    world.hosts[0].abort(now, client);
+    pass(&mut world, MS);
+    // The packet behind the one that had arrived comes, and what all of them stand behind is still missing.
+    lost.set(500);
+    wait_for(&mut world, S, "it comes", |world| world.hosts[0].counters().dropped_channel > 0);
+    lost.set(usize::MAX);
+    let mut out = [0; 1000];
+    wait_for(&mut world, S, "the other channel goes on", |world| {
+        world.hosts[0].recv(other_client, &mut out) == Ok(Some(600))
+    });
+    assert_eq!([0, 1].map(|host: usize| world.hosts[host].counters().violations), [0; 2]);
+    for (host, channel) in [(0, client), (1, server), (0, other_client), (1, other_server)] {
+        close(&mut world, host, channel);
+    }
     wait_empty(&mut world);
 }
 

@@ -212,13 +212,18 @@ pub fn daemon_pid(world: &World) -> rustix::process::Pid {
 pub struct Random(u64);
 
 impl Random {
+    /// The choices that follow from a seed.
+    pub fn new(seed: u64) -> Self {
+        // Zero is the one state that xorshift never leaves.
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
     /// Prints the command that repeats this test's choices; the harness shows it when the test fails.
     pub fn of_test(test: &str) -> Self {
         let from_clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.subsec_nanos().into());
         let seed: u64 = std::env::var(SEED_VAR).ok().and_then(|text| text.parse().ok()).unwrap_or_else(from_clock);
         println!("replay: {SEED_VAR}={seed} cargo xtask test --suite faults -- {test}");
-        // Zero is the one state that xorshift never leaves.
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+        Self::new(seed)
     }
 
     /// The next 64 bits.

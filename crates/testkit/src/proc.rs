@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -142,9 +143,23 @@ impl Process {
         (process, stdin)
     }
 
-    fn start(mut command: Command, stdin: Stdio) -> Self {
-        let (stdout, stdout_end) = capture_file();
-        let (stderr, stderr_end) = capture_file();
+    /// The same, with its output in the files `stem.out` and `stem.err`, which stay.
+    ///
+    /// # Panics
+    /// When it cannot be started, or the files not be made; the message names them.
+    pub fn spawn_kept(command: Command, stem: &Path) -> (Self, ChildStdin) {
+        let files = ["out", "err"].map(|extension| kept_file(&stem.with_added_extension(extension)));
+        let mut process = Self::start_into(command, Stdio::piped(), files);
+        let stdin = process.child.stdin.take().expect("standard input is a pipe");
+        (process, stdin)
+    }
+
+    fn start(command: Command, stdin: Stdio) -> Self {
+        Self::start_into(command, stdin, [capture_file(), capture_file()])
+    }
+
+    fn start_into(mut command: Command, stdin: Stdio, files: [(File, File); 2]) -> Self {
+        let [(stdout, stdout_end), (stderr, stderr_end)] = files;
         command.stdin(stdin).stdout(stdout_end).stderr(stderr_end).process_group(0);
         let line = command_line(&command);
         let child = command.spawn().unwrap_or_else(|e| panic!("cannot start `{line}`: {e}"));
@@ -344,6 +359,15 @@ fn capture_file() -> (File, File) {
         Ok((named.into_file(), writer))
     };
     open().unwrap_or_else(|e| panic!("cannot create a temporary file for the output of a process: {e}"))
+}
+
+/// A file with a name, likewise twice.
+fn kept_file(path: &Path) -> (File, File) {
+    let open = || -> io::Result<(File, File)> {
+        let writer = File::options().append(true).create(true).open(path)?;
+        Ok((File::open(path)?, writer))
+    };
+    open().unwrap_or_else(|e| panic!("cannot create {}: {e}", path.display()))
 }
 
 fn contents(file: &File) -> String {

@@ -93,6 +93,10 @@ impl Options {
 /// The longest UDP payload: 65,535 bytes of IP packet or IPv6 payload, less the IPv4 and UDP headers. The few bytes more of IPv6 are not used.
 const MOST_PAYLOAD_BYTES: usize = 65_507;
 
+/// Room for each arrival, merged or not. Also for single ones longer than this end's own: another end does not know at first what is too long for the devices here, and both agree on less when its
+/// first packet has come.
+const RECEIVED_BYTES: usize = MOST_PAYLOAD_BYTES.next_multiple_of(1 << 16);
+
 /// Where no device tells better: Ethernet.
 const USUAL_MTU: usize = 1500;
 
@@ -147,7 +151,9 @@ impl UdpLink {
         let has_priority = options.urgent_priority > 0 && set_priority(fd, options.urgent_priority).is_ok();
         let max_packet = max_packet(fd, options);
         // Kernels before 5.0 and 4.18 know neither; single packets work everywhere.
-        let merges = options.aggregation && sys::set_int(fd, constant::SOL_UDP, libc::UDP_GRO, 1).is_ok();
+        if options.aggregation {
+            let _ = sys::set_int(fd, constant::SOL_UDP, libc::UDP_GRO, 1);
+        }
         let segments = options.segmentation && sys::get_int(fd, constant::SOL_UDP, libc::UDP_SEGMENT).is_ok();
         let share = || sys::set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1);
         // The first takes the address for itself and lets others in afterwards: in a group that another process has it would get that one's packets.
@@ -168,15 +174,13 @@ impl UdpLink {
             sys::set_program(fd, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)?;
         }
         let local = SocketAddr::try_from(rustix::net::getsockname(fd)?)?;
-        // One byte more than a packet shows those that are too long.
-        let longest = if merges { MOST_PAYLOAD_BYTES.next_multiple_of(1 << 16) } else { max_packet + 1 };
         Ok(UdpLink {
             local: name::plain(local),
             max_packet,
             receive_slots: (receive_buffer_bytes / kernel_bytes(max_packet)).max(1),
             paths: Paths::new(segments, has_priority),
             own: OwnAddresses::default(),
-            incoming: Incoming::new(longest),
+            incoming: Incoming::new(RECEIVED_BYTES),
             last_messages: 0,
             last_merged: 1,
             drops_seen: 0,

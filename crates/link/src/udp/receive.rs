@@ -99,10 +99,6 @@ impl UdpLink {
         let to = notes.to.map_or(Own::ANY, |to| self.own.number(to));
         let mut packets = 0;
         for bytes in message.bytes.chunks(notes.segment_bytes.unwrap_or(message.bytes.len())) {
-            if bytes.len() > self.max_packet {
-                self.counters.receive_bad += 1;
-                continue;
-            }
             packets += 1;
             self.counters.received_packets += 1;
             self.counters.received_bytes += bytes.len() as u64;

@@ -69,20 +69,21 @@ impl Endpoint {
         let Some(buffer) = self.rx_pool.copy(payload) else {
             // Not reached: the caller has looked that there is memory. The number counts as arrived, so the channel cannot go on.
             self.counters.dropped_memory += 1;
-            return self.break_channel(index, header.channel, ErrorCode::Busy);
+            if let Some(at) = self.associations[index as usize].channel(header.channel) {
+                self.abort_channel(at, ErrorCode::Busy);
+            }
+            return;
         };
         let held = Held { kind: header.kind, flags: header.flags, channel: header.channel, payload: buffer };
         if let Err(held) = self.associations[index as usize].received.hold(number, previous, held) {
             self.rx_pool.give(held.payload);
+            let Some(at) = self.associations[index as usize].channel(header.channel) else {
+                // It was under way when the channel ended, behind one that had arrived before.
+                self.counters.dropped_channel += 1;
+                return;
+            };
             self.counters.violations += 1;
-            self.break_channel(index, header.channel, ErrorCode::Protocol);
-        }
-    }
-
-    /// The channel can never be whole again.
-    fn break_channel(&mut self, index: u32, channel: u16, code: ErrorCode) {
-        if let Some(at) = self.associations[index as usize].channel(channel) {
-            self.abort_channel(at, code);
+            self.abort_channel(at, ErrorCode::Protocol);
         }
     }
 

@@ -17,7 +17,7 @@ pub enum SendError {
     WouldBlock,
     #[error("this end has closed the channel for sending")]
     Closed,
-    #[error("the message is longer than the {limit} bytes that the peer takes")]
+    #[error("the message is longer than the {limit} bytes that one to this peer may have")]
     TooLong { limit: u64 },
     #[error("{0}")]
     Failed(ErrorCode),

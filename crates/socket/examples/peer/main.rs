@@ -1,13 +1,15 @@
 //! One end of a connection between hosts, with contents that the other end verifies: what the suite `wire` runs in boxes.
 //!
-//! `peer receive AT`, `peer send TO BYTES` (0: until standard input ends), `peer pass AT,.. TO`, `peer echo AT COUNT`, `peer many TO COUNT`, `peer syn TO VERSION`, `peer show`.
+//! `peer receive AT`, `peer send TO BYTES` (0: until standard input ends), `peer pass AT,.. TO`, `peer echo AT COUNT`, `peer many TO COUNT`, `peer syn TO VERSION`, `peer show`, and `peer serve` and `peer load`
+//! ([`load`]).
 //! AT and TO are addresses as `ropeway_socket::api::Address` reads them. Every result is a line of JSON.
 //!
 //! In the environment, besides what the library reads: `PEER_MESSAGES=1` messages instead of a stream; `PEER_HOLD=1` waits for a line on standard input
-//! before it sends (`send`), or before it reads what it is sent (`receive`); `PEER_ONCE=1` takes one connection at each address (`pass`); `PEER_WORKERS=N` listens with N engines at one address (`receive`); `PEER_REORDER=PPM:MICROSECONDS` holds back so many packets of a million that arrive, at most so
+//! before it sends (`send`), or before it reads what it is sent (`receive`); `PEER_ONCE=1` takes one connection at each address (`pass`); `PEER_WORKERS=N` listens with N engines at one address (`receive`, `serve`); `PEER_REORDER=PPM:MICROSECONDS` holds back so many packets of a million that arrive, at most so
 //! long; `PEER_VERSION=N` speaks version N of the protocol, which is version 1 under another number.
 
 mod content;
+mod load;
 mod many;
 mod pass;
 mod place;
@@ -39,8 +41,10 @@ fn run(arguments: &[&str]) -> io::Result<()> {
         ["many", to, count] => many::many(to, number(count)?),
         ["syn", to, version] => version::knock(to, number(version)? as u8),
         ["show"] => show::print(),
+        ["serve", streams, messages] => load::serve(streams, messages),
+        ["load", seed, ref peers @ ..] if !peers.is_empty() => load::load(number(seed)?, peers),
         _ => Err(wrong(
-            "usage: peer receive AT | send TO BYTES | pass AT,.. TO | echo AT COUNT | many TO COUNT | syn TO VERSION | show",
+            "usage: peer receive AT | send TO BYTES | pass AT,.. TO | echo AT COUNT | many TO COUNT | syn TO VERSION | show | serve STREAMS MESSAGES | load SEED NAME=STREAMS,MESSAGES...",
         )),
     }
 }

@@ -87,13 +87,20 @@ pub fn listen(at: &str) -> io::Result<Entrance> {
 
 /// As many listeners at one address as `PEER_WORKERS` says, of engines that the library makes.
 pub fn listen_with_workers(at: &str) -> io::Result<Vec<Entrance>> {
-    let Ok(workers) = std::env::var("PEER_WORKERS") else { return Ok(vec![listen(at)?]) };
-    let workers = workers.parse().map_err(|_| wrong("PEER_WORKERS is a number"))?;
+    let workers = workers()?;
+    if workers == 1 {
+        return Ok(vec![listen(at)?]);
+    }
     Ok(if is_set("PEER_MESSAGES") {
         MessageListener::bind_workers(at, workers)?.into_iter().map(Entrance::Messages).collect()
     } else {
         Listener::bind_workers(at, workers)?.into_iter().map(Entrance::Streams).collect()
     })
+}
+
+/// What `PEER_WORKERS` says; one, if it is not set.
+pub fn workers() -> io::Result<usize> {
+    std::env::var("PEER_WORKERS").map_or(Ok(1), |text| text.parse().map_err(|_| wrong("PEER_WORKERS is a number")))
 }
 
 pub fn connect(to: &str) -> io::Result<Connection> {
