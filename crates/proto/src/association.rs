@@ -8,6 +8,7 @@ use ropeway_wire::{self as wire, ErrorCode, Flags, Header, Id, Type};
 use crate::answers::Answers;
 use crate::channel::Numbers;
 use crate::config::{Config, GateMode};
+use crate::crypto::token::{self, TOKEN_BYTES};
 use crate::endpoint::{BATCH_PACKETS, Path};
 use crate::gate::Demand;
 use crate::keyed::{Handshake, Sealing};
@@ -505,6 +506,12 @@ impl Association {
             header.echo = time.wrapping_add((now.since(at) / TICK_NS) as u16);
         }
         header
+    }
+
+    /// What a peer that does not know this association answers to a STATE of this moment. That says what nobody knows who has not seen a packet of it.
+    pub fn stranger_token(&self, config: &Config) -> [u8; TOKEN_BYTES] {
+        let header = self.header(Type::State, self.sent.next(), 0, config, Time::ZERO);
+        token::stranger_token(header.destination.0, header.number, header.ack)
     }
 
     /// A packet with the header of this moment has left: acknowledgment, grant and times are told.

@@ -10,6 +10,7 @@ use ropeway_wire::{Id, Packet, Type};
 use world::*;
 
 const RTT: u64 = 40 * US;
+const STATE: u8 = 0x1C;
 const TYPES: [(u8, &str); 4] = [(0x11, "SYN"), (0x12, "COOKIE"), (0x13, "CONFIRM"), (0x14, "OPENED")];
 
 fn listening(net: Net, seed: u64) -> World {
@@ -351,22 +352,119 @@ fn closing_while_opening_leaves_nothing_at_either_end() {
     }
 }
 
+/// The server's process ends without a word, and another one begins in its place, with nothing of it.
+fn start_server_anew(world: &mut World) {
+    world.replace(1, endpoint(1, &Config::default(), 99));
+    world.hosts[1].listen(7, Mode::Stream, 4).unwrap();
+}
+
 #[test]
-fn a_peer_that_was_started_anew_without_a_secret_is_given_up_after_silence() {
+fn a_peer_that_was_started_anew_without_a_secret_says_that_it_knows_nothing_where_there_is_no_key() {
     let mut world = listening(Net::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
     stream(&mut world, (0, client), (1, server), 200_000, S);
-    world.replace(1, endpoint(1, &Config::default(), 99));
-    world.hosts[1].listen(7, Mode::Stream, 4).unwrap();
+    start_server_anew(&mut world);
     let now = world.time();
     world.hosts[0].send(now, client, &[1; 100]).unwrap();
     world.hosts[0].flush(client);
-    let failure = |world: &mut World| failed(world, 0, client);
-    // Without a secret that outlives it the new process cannot prove anything: only silence ends the old association ...
-    pass(&mut world, 100 * MS);
-    assert_eq!(failure(&mut world), None);
-    let taken = wait_for(&mut world, 20 * S, "given up", |world| failed(world, 0, client).is_some());
-    assert!((9 * S..11 * S).contains(&taken), "{taken}");
+    let taken = wait_for(&mut world, 20 * S, "the end", |world| failed(world, 0, client).is_some());
+    match IS_KEYED {
+        // It cannot prove anything: only silence ends the old association.
+        true => assert!((9 * S..11 * S).contains(&taken), "{taken}"),
+        // The first STATE is answered.
+        false => assert!(taken < 20 * MS, "{taken}"),
+    }
+    let code = failed(&mut world, 0, client).unwrap();
+    assert_eq!(code, if IS_KEYED { ErrorCode::Timeout } else { ErrorCode::Unknown });
+    let again = try_connect(&mut world, 0, 1, 7).unwrap();
+    wait_for(&mut world, 20 * MS, "open", |world| is_open(world, 0, again));
+}
+
+#[test]
+fn who_connects_to_a_peer_that_was_started_anew_gets_in() {
+    if IS_KEYED {
+        return;
+    }
+    for with_data in [false, true] {
+        let mut world = listening(Net::default(), 1);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        stream(&mut world, (0, client), (1, server), 1000, S);
+        pass(&mut world, S);
+        start_server_anew(&mut world);
+        // Over the association with the process that is gone.
+        let ids = [0; 3].map(|_| try_connect(&mut world, 0, 1, 7).unwrap());
+        let nobody = try_connect(&mut world, 0, 1, 8).unwrap();
+        if with_data {
+            let now = world.time();
+            world.hosts[0].send(now, ids[1], b"early").unwrap();
+        }
+        let has_failed = |world: &mut World, id| failed(world, 0, id).is_some();
+        wait_for(&mut world, 50 * MS, "the old one has failed", |world| has_failed(world, client));
+        for (place, id) in ids.into_iter().enumerate() {
+            if with_data && place == 1 {
+                // The former process may have read that: it is not said again.
+                assert_eq!(failed(&mut world, 0, id), Some(ErrorCode::Unknown));
+                continue;
+            }
+            wait_for(&mut world, 50 * MS, "open", |world| is_open(world, 0, id));
+            let accepted = world.hosts[1].accept(7).unwrap();
+            stream(&mut world, (0, id), (1, accepted), 5000, S);
+            stream(&mut world, (1, accepted), (0, id), 5000, S);
+        }
+        wait_for(&mut world, 50 * MS, "refused", |world| has_failed(world, nobody));
+        assert_eq!(failed(&mut world, 0, nobody), Some(ErrorCode::Refused));
+        assert_eq!([0, 1].map(|host: usize| world.hosts[host].sizes().0), [1; 2]);
+        assert_eq!(world.hosts[1].accept(7), Err(AcceptError::WouldBlock));
+    }
+}
+
+/// Only who has seen a STATE can answer for a process that does not know it.
+#[test]
+fn a_stranger_s_word_about_anything_but_the_state_of_now_is_not_believed() {
+    if IS_KEYED {
+        return;
+    }
+    let mut world = listening(Net::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    stream(&mut world, (0, client), (1, server), 1000, S);
+    let states: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
+    let seen = Rc::clone(&states);
+    world.filter = Some(Box::new(move |_, host, _, bytes| {
+        if host == 0 && bytes[0] == STATE {
+            seen.borrow_mut().push(bytes.to_vec());
+        }
+        // Nothing is answered.
+        host == 0
+    }));
+    let now = world.time();
+    world.hosts[0].send(now, client, &[1; 100]).unwrap();
+    world.hosts[0].flush(client);
+    wait_for(&mut world, S, "it asks", |_| !states.borrow().is_empty());
+    let state = states.borrow()[0].clone();
+    // A third engine, which knows nothing of either, answers what was asked, and what was not.
+    let answer = |state: &[u8]| {
+        let mut stranger = endpoint(2, &Config::default(), 5);
+        stranger.handle_packet(now, &path(0), false, state);
+        let mut answers = Vec::new();
+        stranger.transmit(now, &mut |_, _, packets| {
+            answers.extend(packets.iter().map(|packet| packet.to_vec()));
+            packets.len()
+        });
+        answers.pop().expect("an answer")
+    };
+    for at in 8..16 {
+        let mut other = state.clone();
+        other[at] ^= 1;
+        let now = world.clock(0);
+        world.hosts[0].handle_packet(now, &path(1), false, &answer(&other));
+        assert_eq!(failed(&mut world, 0, client), None, "byte {at}");
+    }
+    assert_eq!(world.hosts[0].counters().dropped_reset, 8);
+    let now = world.clock(0);
+    world.hosts[0].handle_packet(now, &path(2), false, &answer(&state));
+    assert_eq!(failed(&mut world, 0, client), None, "from elsewhere");
+    world.hosts[0].handle_packet(now, &path(1), false, &answer(&state));
+    assert_eq!(failed(&mut world, 0, client), Some(ErrorCode::Unknown));
 }
 
 #[test]

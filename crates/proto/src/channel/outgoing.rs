@@ -126,6 +126,12 @@ impl Outgoing {
         self.queue.is_empty() && self.unacked_packets == 0 && !self.is_owed()
     }
 
+    /// Whether nothing was written, and no end: all that there is of it is the packet that opens it.
+    pub fn is_only_open(&self) -> bool {
+        let bytes = self.queued_bytes + self.unacked_bytes;
+        bytes <= OpenFields::BYTES && !self.is_owed() && !self.finished && self.ends_then.is_none()
+    }
+
     pub fn unacked_packets(&self) -> u32 {
         self.unacked_packets
     }

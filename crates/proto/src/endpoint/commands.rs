@@ -174,19 +174,30 @@ impl Endpoint {
         ports: (u16, u16),
         mode: Mode,
     ) -> Result<ChannelId, ConnectError> {
-        let known = routes.iter().find_map(|route| self.known_at(&route.path, ports.1));
-        let association = match known {
-            Some(index) => {
-                self.add_routes(now, index, routes, bonded);
-                index
-            }
-            None => self.begin_attempt(now, routes, bonded, ports)?,
-        };
+        let (association, is_known) = self.reach(now, routes, bonded, ports)?;
         let opened = self.open_channel(now, association, ports, mode);
-        if opened.is_err() && self.associations[association as usize].channels.is_empty() && known.is_none() {
+        if opened.is_err() && self.associations[association as usize].channels.is_empty() && !is_known {
             self.end_association(association, ErrorCode::Closed);
         }
         opened
+    }
+
+    /// The association, or the attempt, by which a port is reached, first of the two the own one; and whether there was one before.
+    pub(super) fn reach(
+        &mut self,
+        now: Time,
+        routes: &[Route],
+        bonded: bool,
+        ports: (u16, u16),
+    ) -> Result<(u32, bool), ConnectError> {
+        let known = routes.iter().find_map(|route| self.known_at(&route.path, ports.1));
+        match known {
+            Some(index) => {
+                self.add_routes(now, index, routes, bonded);
+                Ok((index, true))
+            }
+            None => Ok((self.begin_attempt(now, routes, bonded, ports)?, false)),
+        }
     }
 
     /// The association, or the attempt, through which a port at `path` is reached. Engines that share an address have steering in their ids, and a port of their own at which

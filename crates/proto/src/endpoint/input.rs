@@ -54,7 +54,7 @@ impl Endpoint {
             | Type::Opened
             | Type::Refused
             | Type::Redirect => self.handle_opening(now, path, &packet),
-            Type::Rst => self.handle_rst(path, &packet),
+            Type::Rst => self.handle_rst(now, path, &packet),
             Type::Join => self.handle_join(now, path, &packet),
             _ => self.handle_association_packet(now, path, congested, &packet, landing),
         };

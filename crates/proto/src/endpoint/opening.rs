@@ -430,33 +430,38 @@ impl Endpoint {
     fn move_channels(&mut self, now: Time, from: u32, to: u32) {
         let channels = std::mem::take(&mut self.associations[from as usize].channels);
         for at in channels.indices() {
-            let Some(number) = self.associations[to as usize].free_number(self.config.max_channels) else {
-                self.fail_channel(at, ErrorCode::Busy);
-                continue;
-            };
-            let window = self.associations[to as usize].peer_window;
-            self.associations[to as usize].attach(number, at);
-            let channel = &mut self.channels[at as usize];
-            let fields = OpenFields {
-                destination_port: channel.remote_port,
-                source_port: channel.local_port,
-                mode: channel.mode,
-                early: &[],
-            };
-            channel.outgoing.restart(&mut self.tx_pool);
-            channel.incoming.revoke(&mut self.rx_pool);
-            channel.incoming = Incoming::new(self.associations[to as usize].own_window);
-            (channel.association, channel.number) = (to, number);
-            channel.outgoing.raise_credit(u64::from(window));
-            if !channel.outgoing.open(&fields, &mut self.tx_pool) {
-                self.associations[to as usize].detach(number);
-                self.fail_channel(at, ErrorCode::Busy);
-                continue;
-            }
+            self.move_channel(now, at, to);
+        }
+        self.end_association(from, ErrorCode::Closed);
+    }
+
+    /// A channel that its former association has not opened is opened by another one.
+    pub(super) fn move_channel(&mut self, now: Time, at: u32, to: u32) {
+        let association = &mut self.associations[to as usize];
+        let Some(number) = association.free_number(self.config.max_channels) else {
+            return self.fail_channel(at, ErrorCode::Busy);
+        };
+        association.attach(number, at);
+        let channel = &mut self.channels[at as usize];
+        let fields = OpenFields {
+            destination_port: channel.remote_port,
+            source_port: channel.local_port,
+            mode: channel.mode,
+            early: &[],
+        };
+        channel.outgoing.restart(&mut self.tx_pool);
+        channel.incoming.revoke(&mut self.rx_pool);
+        channel.incoming = Incoming::new(association.own_window);
+        (channel.association, channel.number) = (to, number);
+        channel.outgoing.raise_credit(u64::from(association.peer_window));
+        if !channel.outgoing.open(&fields, &mut self.tx_pool) {
+            association.detach(number);
+            return self.fail_channel(at, ErrorCode::Busy);
+        }
+        if association.is_open() {
             self.begin_waiting(now, to);
             self.schedule_channel(at);
         }
-        self.end_association(from, ErrorCode::Closed);
     }
 
     pub(super) fn opened_header(&mut self, now: Time, index: u32) -> Header {

@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 
 use ropeway_wire::{BASE_HEADER_BYTES, ErrorCode, Header, Id, Malformed, Packet, RstFields, Type};
 
-use super::{Endpoint, Path};
-use crate::crypto::token::same_token;
+use super::{Endpoint, Path, Route};
+use crate::channel::Opening;
+use crate::crypto::token::{same_token, stranger_token};
+use crate::time::Time;
 
 /// A slot's owners of one life are counted below this bit, the lives above it: a thousand owners a second last for 34 years.
 const LIFE_SHIFT: u32 = 40;
@@ -112,7 +114,7 @@ impl Endpoint {
         self.secret.reset_token(id.0, incarnation)
     }
 
-    pub(super) fn handle_rst(&mut self, path: &Path, packet: &Packet<'_>) -> Result<(), Malformed> {
+    pub(super) fn handle_rst(&mut self, now: Time, path: &Path, packet: &Packet<'_>) -> Result<(), Malformed> {
         let fields = RstFields::parse(packet.payload)?;
         let named = packet.header.destination;
         // Who keeps no state cannot know our id, and names its own, which we used. Both ends may have given out the same id, so all are asked.
@@ -128,13 +130,44 @@ impl Endpoint {
         let found = meant.find(|&index| {
             let association = &self.associations[index as usize];
             let is_theirs = association.is_open() && (association.has_path(path) || association.has_path(&place));
-            is_theirs && same_token(&association.peer_token, &fields.token)
+            let is_owner_s = || same_token(&association.peer_token, &fields.token);
+            let is_stranger_s = || {
+                let is_said = fields.code == ErrorCode::Unknown && !association.sealing.is_keyed();
+                is_said && same_token(&association.stranger_token(&self.config), &fields.token)
+            };
+            is_theirs && (is_owner_s() || is_stranger_s())
         });
         match found {
+            Some(index) if fields.code == ErrorCode::Unknown => self.begin_anew(now, index),
             Some(index) => self.end_association(index, fields.code),
             None => self.counters.dropped_reset += 1,
         }
         Ok(())
+    }
+
+    /// The peer does not know the association: it is another process, most likely, than the one that did. Channels that were just to be opened, and of which nothing is known there, are opened with
+    /// that one; the others end.
+    fn begin_anew(&mut self, now: Time, index: u32) {
+        let association = &mut self.associations[index as usize];
+        let routes: Vec<Route> = association.paths().map(|path| Route::new(path, &self.config)).collect();
+        let bonded = association.routes.as_ref().is_some_and(|routes| routes.is_bonded());
+        let is_unheard = |&at: &u32| {
+            let channel = &self.channels[at as usize];
+            channel.opening == Opening::Waiting && !channel.released && channel.outgoing.is_only_open()
+        };
+        let unheard: Vec<u32> = association.channels.indices().filter(is_unheard).collect();
+        for &at in &unheard {
+            association.detach(self.channels[at as usize].number);
+        }
+        self.end_association(index, ErrorCode::Unknown);
+        for at in unheard {
+            let channel = &self.channels[at as usize];
+            let ports = (channel.local_port, channel.remote_port);
+            match self.reach(now, &routes, bonded, ports) {
+                Ok((to, _)) => self.move_channel(now, at, to),
+                Err(_) => self.fail_channel(at, ErrorCode::Busy),
+            }
+        }
     }
 
     /// Tells who sent for an id that does not exist (any more). Never an answer to a reset, and never longer than what it answers.
@@ -143,9 +176,14 @@ impl Endpoint {
         if packet.bytes().len() < BASE_HEADER_BYTES + RstFields::BYTES || id.steering() != self.steering {
             return;
         }
-        let Some(incarnation) = self.incarnations.answer(path, id) else { return };
-        // The sender's own id is not in the packet: it finds itself by the token, which only the owner of the id could know.
-        let fields = RstFields { token: self.secret.reset_token(id.0, incarnation), code: ErrorCode::Unknown };
+        // The sender's own id is not in the packet: it finds itself by the token, which only the owner of the id could know, or who has seen what was asked.
+        let token = if self.keys.is_none() && packet.header.kind == Type::State {
+            stranger_token(id.0, packet.header.number, packet.header.ack)
+        } else {
+            let Some(incarnation) = self.incarnations.answer(path, id) else { return };
+            self.secret.reset_token(id.0, incarnation)
+        };
+        let fields = RstFields { token, code: ErrorCode::Unknown };
         let header = Header { length: RstFields::BYTES as u16, ..Header::new(Type::Rst, id) };
         self.reply_with(path, |out| {
             let at = header.write(out).ok()?;
