@@ -9,7 +9,7 @@ use crate::spin::Spin;
 use crate::wait::{Subject, Waiters};
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
-use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
+use ropeway_link::{Address, Batch, Ecn, Link, Presence, Urgency};
 use ropeway_proto::config::SetError;
 use ropeway_proto::{AcceptError, ChannelId, Config, Endpoint, ErrorCode, Joined, Landing, PIECE_BYTES, Path, Time};
 use std::collections::BTreeMap;
@@ -450,20 +450,28 @@ impl Core {
         let (clock, members, shimmed) = (self.clock, &mut self.members, &mut self.shimmed);
         members.iter_mut().for_each(|member| member.room.begin());
         let mut fails = false;
-        self.endpoint.transmit_by(now, &mut || clock.now(), &mut |path, urgency, packets| {
+        self.endpoint.transmit_by(now, &mut || clock.now(), &mut |path, handling, packets| {
             let Some(Place { link, address: to, node }) = path::decode(path) else { return packets.len() };
             let Some(member) = members.get_mut(link).filter(|member| !member.failed) else { return packets.len() };
-            let urgency = match urgency {
+            let urgency = match handling.urgency {
                 ropeway_proto::Urgency::Urgent => Urgency::Urgent,
                 ropeway_proto::Urgency::Bulk => Urgency::Bulk,
             };
+            let presence = match handling.presence {
+                ropeway_proto::Presence::Heard => Presence::Heard,
+                ropeway_proto::Presence::Silent => Presence::Silent,
+                ropeway_proto::Presence::Unheard => Presence::Unheard,
+            };
+            let batch = Batch { to, packets, urgency, presence };
             let sent = match node {
-                None => member.link.send(&Batch { to, packets, urgency }),
-                Some(node) => shimmed.send(&mut *member.link, (to, node), packets, urgency),
+                None => member.link.send(&batch),
+                Some(node) => shimmed.send(&mut *member.link, node, &batch),
             };
             match sent {
                 Ok(count) => {
-                    member.room.note(count, packets.len());
+                    if presence != Presence::Unheard {
+                        member.room.note(count, packets.len());
+                    }
                     count
                 }
                 Err(_) => {

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice};
 
-use ropeway_link::{Address, Batch, Link, Received, Urgency};
+use ropeway_link::{Batch, Link, Received};
 use ropeway_proto::{BATCH_PACKETS, Path, SHIM_BYTES, Shim};
 
 use crate::path;
@@ -41,20 +41,14 @@ impl Shimmed {
         is_ours.then(|| (path::behind(link, received.from, shim.source), shim.congested, packet))
     }
 
-    /// Sends packets for `node` to the gateway at `to`. This copies them; equal ones stay equal, so that they can go out as one.
-    pub fn send(
-        &mut self,
-        link: &mut dyn Link,
-        (to, node): (Address, u32),
-        packets: &[IoSlice<'_>],
-        urgency: Urgency,
-    ) -> io::Result<usize> {
+    /// Sends packets for `node` to a gateway. This copies them; equal ones stay equal, so that they can go out as one.
+    pub fn send(&mut self, link: &mut dyn Link, node: u32, batch: &Batch<'_>) -> io::Result<usize> {
         // Without a number of our own nobody could answer.
-        let Some(source) = self.node else { return Ok(packets.len()) };
+        let Some(source) = self.node else { return Ok(batch.packets.len()) };
         let shim = Shim { congested: false, hops: MOST_HOPS, destination: node, source }.to_bytes();
         self.bytes.clear();
         let mut ends = [0; BATCH_PACKETS];
-        let packets = &packets[..packets.len().min(BATCH_PACKETS)];
+        let packets = &batch.packets[..batch.packets.len().min(BATCH_PACKETS)];
         for (end, packet) in ends.iter_mut().zip(packets) {
             self.bytes.extend_from_slice(&shim);
             self.bytes.extend_from_slice(packet);
@@ -66,7 +60,7 @@ impl Shimmed {
             *slice = IoSlice::new(&self.bytes[at..end]);
             at = end;
         }
-        link.send(&Batch { to, packets: &slices[..packets.len()], urgency })
+        link.send(&Batch { packets: &slices[..packets.len()], ..*batch })
     }
 }
 

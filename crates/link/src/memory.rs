@@ -252,7 +252,13 @@ mod tests {
 
     fn send(link: &mut MemoryLink, to: u32, packet: &[u8]) -> usize {
         let packets = [IoSlice::new(packet)];
-        link.send(&Batch { to: Address::Sim(to), packets: &packets, urgency: Urgency::Bulk }).expect("works")
+        link.send(&Batch {
+            to: Address::Sim(to),
+            packets: &packets,
+            urgency: Urgency::Bulk,
+            presence: Default::default(),
+        })
+        .expect("works")
     }
 
     fn is_readable(link: &MemoryLink) -> bool {

@@ -43,7 +43,11 @@ impl Shared {
 
 fn send(link: &mut impl Link, to: Address, bytes: &[u8]) {
     let packets = [IoSlice::new(bytes)];
-    assert_eq!(link.send(&Batch { to, packets: &packets, urgency: Default::default() }).expect("works"), 1);
+    assert_eq!(
+        link.send(&Batch { to, packets: &packets, urgency: Default::default(), presence: Default::default() })
+            .expect("works"),
+        1
+    );
 }
 
 #[test]

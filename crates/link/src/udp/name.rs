@@ -2,7 +2,7 @@
 
 use super::{IpAddr, SocketAddr, SocketAddrV6};
 use crate::Ecn;
-use crate::sys::message::NAME_BYTES;
+use crate::sys::message::{self, NAME_BYTES};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// The ECN bits of the byte that IPv4 calls TOS and IPv6 calls traffic class.
@@ -48,6 +48,24 @@ impl From<SocketAddr> for Name {
         };
         bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
         Name { bytes, len }
+    }
+}
+
+/// Writes the control message that has a packet leave from an address of this host, as [`message::push_control`] does.
+pub(super) fn push_source(control: &mut [u8], at: usize, from: SocketAddr) -> usize {
+    match from {
+        SocketAddr::V4(v4) => {
+            // `struct in_pktinfo`: the device, if one is meant, the address, and one for arrivals.
+            let mut info = [0; 12];
+            info[4..8].copy_from_slice(&v4.ip().octets());
+            message::push_control(control, at, libc::IPPROTO_IP, libc::IP_PKTINFO, &info)
+        }
+        SocketAddr::V6(v6) => {
+            let mut info = [0; 20];
+            info[..16].copy_from_slice(&v6.ip().octets());
+            info[16..].copy_from_slice(&v6.scope_id().to_ne_bytes());
+            message::push_control(control, at, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info)
+        }
     }
 }
 

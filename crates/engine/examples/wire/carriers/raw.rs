@@ -65,7 +65,12 @@ impl Batches {
         let packets: Vec<_> = self.waiting[..self.waits].iter().map(|bytes| IoSlice::new(bytes)).collect();
         let mut done = 0;
         while done < packets.len() {
-            let batch = Batch { to: self.to.expect("connected"), packets: &packets[done..], urgency: Urgency::Bulk };
+            let batch = Batch {
+                to: self.to.expect("connected"),
+                packets: &packets[done..],
+                urgency: Urgency::Bulk,
+                presence: Default::default(),
+            };
             done += self.link.send(&batch).expect("the link works");
         }
         self.waits = 0;
@@ -149,7 +154,12 @@ impl Datagrams {
             },
             Datagrams::Packet(link, to) => {
                 let packets = [IoSlice::new(bytes)];
-                let batch = Batch { to: to.expect("connected"), packets: &packets, urgency: Urgency::Urgent };
+                let batch = Batch {
+                    to: to.expect("connected"),
+                    packets: &packets,
+                    urgency: Urgency::Urgent,
+                    presence: Default::default(),
+                };
                 while link.send(&batch).expect("the link works") == 0 {}
             }
             Datagrams::Batches(batches) => batches.send(bytes),
