@@ -519,15 +519,16 @@ impl Core {
         }
     }
 
-    /// Reports from the network about destinations, as hints for who connects there. Whether one ended an attempt.
+    /// Reports from the network about destinations, as hints for who connects there. Whether one was about an attempt that nobody has answered.
     pub fn take_reports(&mut self) -> bool {
-        let mut ended = false;
+        let mut concerns = false;
         for (place, member) in self.members.iter_mut().enumerate() {
             while let Some((address, error)) = member.link.take_error() {
                 let path = path::encode(place as u8, address);
-                if error.kind() == std::io::ErrorKind::ConnectionRefused {
-                    ended |= self.endpoint.refuse_unanswered(&path);
-                }
+                concerns |= match error.kind() {
+                    std::io::ErrorKind::ConnectionRefused => self.endpoint.refuse_unanswered(&path),
+                    _ => self.endpoint.announce_unanswered(&path),
+                };
                 if self.unreachable.len() >= MOST_UNREACHABLE {
                     // Hints, of which those of hosts that nobody asked any more stay. Who is asked will be spoken of again.
                     self.unreachable.clear();
@@ -535,7 +536,7 @@ impl Core {
                 self.unreachable.insert(path, error.raw_os_error().unwrap_or(0));
             }
         }
-        ended
+        concerns
     }
 
     /// What the network reported of this path since the last question, if it was that nothing comes there.
