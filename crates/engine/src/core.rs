@@ -9,7 +9,7 @@ use crate::spin::Spin;
 use crate::wait::{Subject, Waiters};
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
-use ropeway_link::{Address, Batch, Ecn, Link, Urgency};
+use ropeway_link::{Address, Batch, Ecn, Link, Presence, Urgency};
 use ropeway_proto::config::SetError;
 use ropeway_proto::{AcceptError, ChannelId, Config, Endpoint, ErrorCode, Joined, Landing, PIECE_BYTES, Path, Time};
 use std::collections::BTreeMap;
@@ -456,21 +456,28 @@ impl Core {
         let (clock, members, shimmed) = (self.clock, &mut self.members, &mut self.shimmed);
         members.iter_mut().for_each(|member| member.room.begin());
         let mut fails = false;
-        self.endpoint.transmit_by(now, &mut || clock.now(), &mut |path, urgency, packets| {
-            let place = path::decode(path);
-            let Place { link, address: to, own: from, node } = place;
+        self.endpoint.transmit_by(now, &mut || clock.now(), &mut |path, handling, packets| {
+            let Place { link, address: to, own: from, node } = path::decode(path);
             let Some(member) = members.get_mut(link).filter(|member| !member.failed) else { return packets.len() };
-            let urgency = match urgency {
+            let urgency = match handling.urgency {
                 ropeway_proto::Urgency::Urgent => Urgency::Urgent,
                 ropeway_proto::Urgency::Bulk => Urgency::Bulk,
             };
+            let presence = match handling.presence {
+                ropeway_proto::Presence::Heard => Presence::Heard,
+                ropeway_proto::Presence::Silent => Presence::Silent,
+                ropeway_proto::Presence::Unheard => Presence::Unheard,
+            };
+            let batch = Batch { to, from, packets, urgency, presence };
             let sent = match node {
-                None => member.link.send(&Batch { to, from, packets, urgency }),
-                Some(node) => shimmed.send(&mut *member.link, (&place, node), packets, urgency),
+                None => member.link.send(&batch),
+                Some(node) => shimmed.send(&mut *member.link, node, &batch),
             };
             match sent {
                 Ok(count) => {
-                    member.room.note(count, packets.len());
+                    if presence != Presence::Unheard {
+                        member.room.note(count, packets.len());
+                    }
                     count
                 }
                 Err(_) => {
@@ -518,15 +525,16 @@ impl Core {
         }
     }
 
-    /// Reports from the network about destinations, as hints for who connects there. Whether one ended an attempt.
+    /// Reports from the network about destinations, as hints for who connects there. Whether one was about an attempt that nobody has answered.
     pub fn take_reports(&mut self) -> bool {
-        let mut ended = false;
+        let mut concerns = false;
         for (place, member) in self.members.iter_mut().enumerate() {
             while let Some((address, error)) = member.link.take_error() {
                 let path = path::encode(place as u8, address);
-                if error.kind() == std::io::ErrorKind::ConnectionRefused {
-                    ended |= self.endpoint.refuse_unanswered(&path);
-                }
+                concerns |= match error.kind() {
+                    std::io::ErrorKind::ConnectionRefused => self.endpoint.refuse_unanswered(&path),
+                    _ => self.endpoint.announce_unanswered(&path),
+                };
                 if self.unreachable.len() >= MOST_UNREACHABLE {
                     // Hints, of which those of hosts that nobody asked any more stay. Who is asked will be spoken of again.
                     self.unreachable.clear();
@@ -534,7 +542,7 @@ impl Core {
                 self.unreachable.insert(path, error.raw_os_error().unwrap_or(0));
             }
         }
-        ended
+        concerns
     }
 
     /// What the network reported of this path since the last question, if it was that nothing comes there.

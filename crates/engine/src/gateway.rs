@@ -325,7 +325,13 @@ impl State {
             let link = &mut *links[to.link];
             let sent = match to.address {
                 Address::Udp(host) if host.port() == 0 => send_to_engines(link, host, packets),
-                to => link.send(&Batch { to, from: Own::ANY, packets, urgency: Urgency::Bulk }),
+                to => link.send(&Batch {
+                    to,
+                    from: Own::ANY,
+                    packets,
+                    urgency: Urgency::Bulk,
+                    presence: Default::default(),
+                }),
             };
             let sent = sent.unwrap_or_else(|error| {
                 failure = Some(error);
@@ -348,7 +354,8 @@ fn send_to_engines(link: &mut dyn Link, host: net::SocketAddr, packets: &[IoSlic
         let run = packets[sent..].iter().take_while(|packet| port(packet) == port_of_run).count();
         let to = Address::Udp(net::SocketAddr::new(host.ip(), port_of_run));
         let packets = &packets[sent..sent + run];
-        let count = link.send(&Batch { to, from: Own::ANY, packets, urgency: Urgency::Bulk })?;
+        let count =
+            link.send(&Batch { to, from: Own::ANY, packets, urgency: Urgency::Bulk, presence: Default::default() })?;
         sent += count;
         if count < run {
             break;

@@ -2,10 +2,10 @@
 
 use std::io::{self, IoSlice};
 
-use ropeway_link::{Batch, Link, Received, Urgency};
+use ropeway_link::{Batch, Link, Received};
 use ropeway_proto::{BATCH_PACKETS, Path, SHIM_BYTES, Shim};
 
-use crate::path::{self, Place};
+use crate::path;
 
 /// Gateways that a packet may pass. Tables that lead in a circle cost so many forwardings of a packet, and no more.
 pub const MOST_HOPS: u8 = 4;
@@ -44,20 +44,14 @@ impl Shimmed {
         })
     }
 
-    /// Sends packets for `node` to the gateway before it. This copies them; equal ones stay equal, so that they can go out as one.
-    pub fn send(
-        &mut self,
-        link: &mut dyn Link,
-        (gateway, node): (&Place, u32),
-        packets: &[IoSlice<'_>],
-        urgency: Urgency,
-    ) -> io::Result<usize> {
+    /// Sends packets for `node` to a gateway. This copies them; equal ones stay equal, so that they can go out as one.
+    pub fn send(&mut self, link: &mut dyn Link, node: u32, batch: &Batch<'_>) -> io::Result<usize> {
         // Without a number of our own nobody could answer.
-        let Some(source) = self.node else { return Ok(packets.len()) };
+        let Some(source) = self.node else { return Ok(batch.packets.len()) };
         let shim = Shim { congested: false, hops: MOST_HOPS, destination: node, source }.to_bytes();
         self.bytes.clear();
         let mut ends = [0; BATCH_PACKETS];
-        let packets = &packets[..packets.len().min(BATCH_PACKETS)];
+        let packets = &batch.packets[..batch.packets.len().min(BATCH_PACKETS)];
         for (end, packet) in ends.iter_mut().zip(packets) {
             self.bytes.extend_from_slice(&shim);
             self.bytes.extend_from_slice(packet);
@@ -69,7 +63,7 @@ impl Shimmed {
             *slice = IoSlice::new(&self.bytes[at..end]);
             at = end;
         }
-        link.send(&Batch { to: gateway.address, from: gateway.own, packets: &slices[..packets.len()], urgency })
+        link.send(&Batch { packets: &slices[..packets.len()], ..*batch })
     }
 }
 

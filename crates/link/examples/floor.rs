@@ -147,7 +147,9 @@ fn measure_links<L: Link>(make: &dyn Fn() -> (L, L), time: Duration) -> Row {
 
 fn send_one(link: &mut impl Link, to: Address, bytes: &[u8]) {
     let packets = [IoSlice::new(bytes)];
-    while link.send(&Batch { to, from: Own::ANY, packets: &packets, urgency: Urgency::Urgent }).expect("the link works")
+    while link
+        .send(&Batch { to, from: Own::ANY, packets: &packets, urgency: Urgency::Urgent, presence: Default::default() })
+        .expect("the link works")
         == 0
     {}
 }
@@ -227,7 +229,8 @@ fn one_way(mut a: impl Link, mut b: impl Link, len: usize, time: Duration) -> f6
                 std::hint::spin_loop();
                 continue;
             }
-            let batch = Batch { to, from: Own::ANY, packets: &packets, urgency: Urgency::Bulk };
+            let batch =
+                Batch { to, from: Own::ANY, packets: &packets, urgency: Urgency::Bulk, presence: Default::default() };
             sent += a.send(&batch).expect("the link works") as u64;
         }
         let rate = received.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64();

@@ -6,7 +6,8 @@
 
 use crate::random::Random;
 use crate::{
-    Address, Batch, Clock, Counters, Ecn, FaultCounters, Faults, Link, Own, Received, Urgency, faults, since_now,
+    Address, Batch, Clock, Counters, Ecn, FaultCounters, Faults, Link, Own, Presence, Received, Urgency, faults,
+    since_now,
 };
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -81,6 +82,7 @@ struct Held {
     /// Where it goes to, or comes from.
     address: Address,
     own: Own,
+    presence: Presence,
     ecn: Ecn,
     bytes: Vec<u8>,
 }
@@ -115,7 +117,9 @@ impl<L: Link> FaultLink<L> {
             return Ok(());
         }
         for held in due(&mut self.to_send, self.clock.now_ns()) {
-            send_one(&mut self.inner, (held.address, held.own), Urgency::Bulk, &held.bytes)?;
+            let packets = [IoSlice::new(&held.bytes)];
+            let (to, presence) = (held.address, held.presence);
+            self.inner.send(&Batch { to, packets: &packets, urgency: Urgency::Bulk, presence, from: held.own })?;
         }
         Ok(())
     }
@@ -131,20 +135,22 @@ impl<L: Link> FaultLink<L> {
         }
         if fate.held_ns > 0 && self.to_send.len() < MOST_HELD {
             let due_ns = self.clock.now_ns() + fate.held_ns;
-            self.to_send.push(Held { due_ns, address: batch.to, own: batch.from, ecn: Ecn::NotCapable, bytes });
-        } else if !send_one(&mut self.inner, (batch.to, batch.from), batch.urgency, &bytes)? {
+            let (address, own, presence) = (batch.to, batch.from, batch.presence);
+            self.to_send.push(Held { due_ns, address, own, presence, ecn: Ecn::NotCapable, bytes });
+        } else if !send_one(&mut self.inner, batch, &bytes)? {
             return Ok(false);
         }
         if fate.duplicated {
-            send_one(&mut self.inner, (batch.to, batch.from), batch.urgency, packet)?;
+            send_one(&mut self.inner, batch, packet)?;
         }
         Ok(true)
     }
 }
 
-fn send_one(link: &mut impl Link, (to, from): (Address, Own), urgency: Urgency, bytes: &[u8]) -> io::Result<bool> {
+/// Sends a packet on its own that was, or might have been, in `batch`.
+fn send_one(link: &mut impl Link, batch: &Batch<'_>, bytes: &[u8]) -> io::Result<bool> {
     let packets = [IoSlice::new(bytes)];
-    Ok(link.send(&Batch { to, from, packets: &packets, urgency })? == 1)
+    Ok(link.send(&Batch { packets: &packets, ..*batch })? == 1)
 }
 
 /// Takes out what is due, in the order of its times.
@@ -243,7 +249,8 @@ impl<L: Link> Link for FaultLink<L> {
                 }
                 if fate.held_ns > 0 && to_deliver.len() < MOST_HELD {
                     let due_ns = now_ns + fate.held_ns;
-                    to_deliver.push(Held { due_ns, address: packet.from, own: packet.to, ecn: packet.ecn, bytes });
+                    let (address, own, presence) = (packet.from, packet.to, Presence::Heard);
+                    to_deliver.push(Held { due_ns, address, own, presence, ecn: packet.ecn, bytes });
                 } else {
                     whole(Received { bytes: &bytes, ..packet });
                 }
@@ -299,8 +306,14 @@ mod tests {
     fn send(link: &mut dyn Link, to: u32, count: u8) -> usize {
         let packets: Vec<[u8; 50]> = (0..count).map(|n| [n; 50]).collect();
         let packets: Vec<IoSlice<'_>> = packets.iter().map(|packet| IoSlice::new(packet)).collect();
-        link.send(&Batch { to: Address::Sim(to), from: Own::ANY, packets: &packets, urgency: Default::default() })
-            .expect("works")
+        link.send(&Batch {
+            to: Address::Sim(to),
+            from: Own::ANY,
+            packets: &packets,
+            urgency: Default::default(),
+            presence: Default::default(),
+        })
+        .expect("works")
     }
 
     fn receive(link: &mut dyn Link) -> Vec<Vec<u8>> {

@@ -120,6 +120,18 @@ impl Own {
     pub const ANY: Own = Own(0);
 }
 
+/// What is known of a destination. A link on which packets for a host that is off would take up the room of others keeps them apart from these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Presence {
+    /// It is there, or nothing is known.
+    #[default]
+    Heard,
+    /// It has been there, and has not answered lately. What finds no room apart is lost, and counts as taken.
+    Silent,
+    /// It never answered. What finds no room apart is not taken, whatever room there is for others, and nothing tells when there is some.
+    Unheard,
+}
+
 /// Packets for one destination, in order.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
@@ -129,6 +141,7 @@ pub struct Batch<'a> {
     /// One slice for each packet, none longer than [`Link::max_packet`]. Runs of equal length can go out as one segmented send.
     pub packets: &'a [IoSlice<'a>],
     pub urgency: Urgency,
+    pub presence: Presence,
 }
 
 /// One packet that arrived. The bytes are the link's and stay until the sink returns.
@@ -261,6 +274,10 @@ pub struct Counters {
     pub send_fallbacks: u64,
     /// Sends that found the host's queue full.
     pub send_full: u64,
+    /// Packets for who had not answered lately, or ever, that went out apart from others.
+    pub sent_apart: u64,
+    /// The same that could not, where they should have, and went out among the others.
+    pub sent_unparted: u64,
     /// Packets that the kernel dropped because nobody took them in time; those that travelled merged count as one. Kernels may tell with the next
     /// arrival only.
     pub receive_drops: u64,

@@ -252,8 +252,14 @@ mod tests {
 
     fn send(link: &mut MemoryLink, to: u32, packet: &[u8]) -> usize {
         let packets = [IoSlice::new(packet)];
-        link.send(&Batch { to: Address::Sim(to), from: Own::ANY, packets: &packets, urgency: Urgency::Bulk })
-            .expect("works")
+        link.send(&Batch {
+            to: Address::Sim(to),
+            from: Own::ANY,
+            packets: &packets,
+            urgency: Urgency::Bulk,
+            presence: Default::default(),
+        })
+        .expect("works")
     }
 
     fn is_readable(link: &MemoryLink) -> bool {

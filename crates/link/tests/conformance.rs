@@ -77,7 +77,8 @@ impl Pair {
 
 fn send(link: &mut dyn Link, to: Address, packets: &[Vec<u8>]) -> usize {
     let packets: Vec<IoSlice<'_>> = packets.iter().map(|packet| IoSlice::new(packet)).collect();
-    link.send(&Batch { to, from: Own::ANY, packets: &packets, urgency: Urgency::Bulk }).expect("the link works")
+    link.send(&Batch { to, from: Own::ANY, packets: &packets, urgency: Urgency::Bulk, presence: Default::default() })
+        .expect("the link works")
 }
 
 /// Waits until the descriptor is readable, if there is one, and says whether it is.

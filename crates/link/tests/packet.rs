@@ -30,7 +30,7 @@ fn open(hosts: &Hosts, end: usize, change: impl FnOnce(&mut Options) + Send) -> 
 
 fn send(link: &mut PacketLink, to: Address, packets: &[&[u8]]) -> io::Result<usize> {
     let packets: Vec<IoSlice<'_>> = packets.iter().map(|packet| IoSlice::new(packet)).collect();
-    link.send(&Batch { to, from: Own::ANY, packets: &packets, urgency: Urgency::Bulk })
+    link.send(&Batch { to, from: Own::ANY, packets: &packets, urgency: Urgency::Bulk, presence: Default::default() })
 }
 
 /// All that arrives until a packet that ends with this byte.

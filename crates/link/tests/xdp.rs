@@ -35,7 +35,7 @@ fn open(hosts: &Hosts, end: usize) -> XdpLink {
 
 fn send(link: &mut dyn Link, to: Address, packet: &[u8]) {
     let packets = [IoSlice::new(packet)];
-    let batch = Batch { to, from: Own::ANY, packets: &packets, urgency: Urgency::Bulk };
+    let batch = Batch { to, from: Own::ANY, packets: &packets, urgency: Urgency::Bulk, presence: Default::default() };
     assert_eq!(link.send(&batch).expect("the link works"), 1);
 }
 

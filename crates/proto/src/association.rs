@@ -9,7 +9,7 @@ use crate::answers::Answers;
 use crate::channel::Numbers;
 use crate::config::{Config, GateMode};
 use crate::crypto::token::{self, TOKEN_BYTES};
-use crate::endpoint::{BATCH_PACKETS, Path};
+use crate::endpoint::{BATCH_PACKETS, Path, Presence};
 use crate::gate::Demand;
 use crate::keyed::{Handshake, Sealing};
 use crate::lease::{self, Lease};
@@ -61,6 +61,10 @@ pub struct AskedBeyond {
 pub const MOST_ASKED_IN_VAIN: u32 = 100;
 /// ... and for so many times `give_up`.
 pub const IN_VAIN_GIVE_UPS: u64 = 2;
+
+/// Who owes an answer for so many times the patience with one is doubted. By then it has been asked six times, after one, three, seven ... of them, so that it is neither loss nor a busy machine: who
+/// is doubted and is there has to share what room there is with those that are not. The kernel knows a host that goes off for some seconds more, and queues nothing for it until then.
+const DOUBT_PATIENCES: u64 = 64;
 
 /// When the oldest packet has been sent again so often, STATE is sent besides, however much is heard of the peer: that may hear of this end only what is too long for the path.
 const MOST_UNHEARD: u32 = 8;
@@ -628,16 +632,41 @@ impl Association {
         Some(self.waiting_since.max(heard_at).max(self.state_at).after(timeout))
     }
 
-    /// When the receiver asks for what it misses, or has granted and never seen.
-    pub fn request_due_at(&self, config: &Config, drain_ns: impl FnOnce() -> u64) -> Option<Time> {
+    /// Whether the receiver waits for something to come: what it misses, or has granted and never seen.
+    fn is_expecting(&self) -> bool {
         // A busy period whose sender has nothing more to send, and that is not over, has lost its end.
         let lacks_end = self.peer_busy && self.peer_backlog == 0;
-        if self.received.missing() == 0 && self.outstanding_packets() == 0 && !lacks_end {
+        self.received.missing() > 0 || self.outstanding_packets() > 0 || lacks_end
+    }
+
+    /// When the receiver asks for that.
+    pub fn request_due_at(&self, config: &Config, drain_ns: impl FnOnce() -> u64) -> Option<Time> {
+        if !self.is_expecting() {
             return None;
         }
         let patience = (self.rtt.patience_ns() + drain_ns()).max(config.request_min_ns);
         let timeout = (patience << self.request_doublings.min(MOST_DOUBLINGS)).min(config.timer_max_ns);
         Some(self.arrived_at.max(self.granted_at).max(self.request_at).after(timeout))
+    }
+
+    /// Whether what is sent over `path` now may be for a host that is off. `awake_at`: since when this end has looked in time.
+    pub fn presence(&self, path: &Path, config: &Config, awake_at: Time, now: Time) -> Presence {
+        let is_doubtful =
+            self.is_silent(config, awake_at, now) || self.routes.as_ref().is_some_and(|routes| !routes.is_good(path));
+        if is_doubtful { Presence::Silent } else { Presence::Heard }
+    }
+
+    /// Whether the peer owes an answer, and has for long.
+    fn is_silent(&self, config: &Config, awake_at: Time, now: Time) -> bool {
+        let long_ns = DOUBT_PATIENCES * self.question_ns(config);
+        let is_silent_since = |since: Time| now.since(since.max(self.heard_at).max(awake_at)) >= long_ns;
+        // Mostly the peer has just been heard.
+        if !is_silent_since(self.heard_at) {
+            return false;
+        }
+        // A PIN comes after long silence.
+        let asks = self.pin_due || self.pin_at > self.heard_at || self.is_expecting();
+        asks || self.has_undelivered() && is_silent_since(self.waiting_since)
     }
 
     /// The lowest missing number has been asked for.

@@ -43,7 +43,7 @@ use crate::time::Time;
 
 pub use commands::{AcceptError, ConnectError, ListenError, RecvError};
 pub use counters::Counters;
-pub use output::{BATCH_PACKETS, Sink, Urgency};
+pub use output::{BATCH_PACKETS, Handling, Presence, Sink, Urgency};
 pub use resets::MOST_STARTS;
 use resets::{Incarnations, generation};
 pub use routing::Route;
@@ -118,6 +118,7 @@ struct Spent {
 #[derive(Debug)]
 struct Reply {
     path: Path,
+    presence: Presence,
     bytes: Vec<u8>,
 }
 
@@ -171,6 +172,10 @@ pub struct Endpoint {
     asking: VecDeque<Id>,
     /// Since when none of these has gone because the link was full.
     asking_since: Option<Time>,
+    /// The link took nothing for those that nobody has answered: they are not offered until a timer says so.
+    asking_rests: bool,
+    /// How long it will be the next time.
+    asking_rest_ns: u64,
     /// Numbers of the batch that is being sent; kept for its memory.
     numbers: Vec<u64>,
     /// Where packets are opened.
@@ -253,6 +258,8 @@ impl Endpoint {
             replies_stand_back: false,
             asking: VecDeque::new(),
             asking_since: None,
+            asking_rests: false,
+            asking_rest_ns: output::LEAST_REST_NS,
             numbers: Vec::new(),
             opened: Vec::new(),
             timers: BTreeSet::new(),

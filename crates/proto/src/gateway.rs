@@ -6,7 +6,7 @@ use std::io::IoSlice;
 
 use ropeway_wire::{Packet, SHIM_BYTES, Shim};
 
-use crate::endpoint::{BATCH_PACKETS, Path, Sink, Urgency};
+use crate::endpoint::{BATCH_PACKETS, Handling, Path, Presence, Sink, Urgency};
 
 /// Nodes in the table, at most: as many as a large cluster has, and a bound for what a wrong file can ask for.
 pub const MOST_NODES: usize = 65_536;
@@ -223,7 +223,9 @@ impl Forwarder {
                 let mut slices = [IoSlice::new(&[]); BATCH_PACKETS];
                 let count = output.waiting.len().min(BATCH_PACKETS);
                 slices.iter_mut().zip(&output.waiting).for_each(|(slice, packet)| *slice = IoSlice::new(packet));
-                let accepted = sink(&output.to, Urgency::Bulk, &slices[..count]).min(count);
+                // Who is heard is not known here.
+                let handling = Handling { urgency: Urgency::Bulk, presence: Presence::Heard };
+                let accepted = sink(&output.to, handling, &slices[..count]).min(count);
                 for packet in output.waiting.drain(..accepted) {
                     output.waiting_bytes -= packet.len();
                     self.counters.forwarded += 1;

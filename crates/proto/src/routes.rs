@@ -164,6 +164,10 @@ impl Routes {
         self.ways[self.default].path
     }
 
+    pub fn is_good(&self, path: &Path) -> bool {
+        self.place(path).is_some_and(|place| self.ways[place].condition == Condition::Good)
+    }
+
     /// Paths that carry packets.
     pub fn good(&self) -> usize {
         self.ways.iter().filter(|way| way.condition == Condition::Good).count()

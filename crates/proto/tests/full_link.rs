@@ -48,6 +48,13 @@ fn offered(endpoint: &mut Endpoint, now: ropeway_proto::Time, takes: bool) -> Ve
     out
 }
 
+/// When attempts that the link had no room for are offered to it again at the latest.
+fn after_a_rest(endpoint: &mut Endpoint, now: ropeway_proto::Time) -> ropeway_proto::Time {
+    let now = now.after(16 * MS);
+    endpoint.handle_timeout(now);
+    now
+}
+
 #[test]
 fn one_packet_of_an_attempt_waits_for_a_full_link_and_goes_behind_what_is_open() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
@@ -61,9 +68,11 @@ fn one_packet_of_an_attempt_waits_for_a_full_link_and_goes_behind_what_is_open()
     world.hosts[0].send(now, client, b"first").unwrap();
     world.hosts[0].flush(client);
     // One attempt has waited for its turn all the time; the link does not take it even so.
+    let now = after_a_rest(&mut world.hosts[0], now);
     let refused = offered(&mut world.hosts[0], now, false);
     assert_eq!(refused.len(), 2, "{refused:?}");
     assert_eq!(refused.iter().filter(|(host, _)| *host == 1).count(), 1, "{refused:?}");
+    let now = after_a_rest(&mut world.hosts[0], now);
     let taken = offered(&mut world.hosts[0], now, true);
     let syns = taken.iter().filter(|(host, _)| *host > 1).count();
     assert_eq!(syns, DEAD, "one each: {taken:?}");
@@ -142,4 +151,101 @@ fn answers_and_open_associations_share_a_full_link() {
     let full = flows[0].received / 1444;
     println!("{full} packets of data among {answers}");
     assert!(full * 5 > answers && full * 5 < answers * 4, "{full} of {answers}");
+}
+
+/// A kernel's buffers as the UDP link has them: for those that answer, which are short packets here, and for the full ones of attempts.
+fn two_sockets(world: &mut World) {
+    world.sockets.insert(0, Socket::with_room(128, 0));
+    world.apart.insert(0, Socket::with_room(48, 0));
+}
+
+#[test]
+fn attempts_to_hosts_that_are_off_leave_others_alone_where_the_link_keeps_them_apart() {
+    let config = Config { connect_timeout_ns: 600 * S, ..Config::default() };
+    let mut world = World::new(3, Net::default(), &config, 1);
+    let channels = pair(&mut world, Mode::Messages);
+    world.hosts[2].listen(7, Mode::Stream, 8).unwrap();
+    two_sockets(&mut world);
+    for dead in 0..DEAD {
+        try_connect(&mut world, 0, 3 + dead, 7).unwrap();
+    }
+    let mut times = messages(&mut world, channels, S);
+    // Another one behind them opens as soon as there is room again.
+    let late = try_connect(&mut world, 0, 2, 7).unwrap();
+    times.extend(messages(&mut world, channels, Socket::UNRESOLVED_NS - S / 2));
+    assert!(world.hosts[0].readiness(late).unwrap().opened);
+    times.extend(messages(&mut world, channels, 10 * S));
+    assert!(times.iter().all(|&time| time < MS), "{times:?}");
+    assert!(times.len() > 100);
+}
+
+#[test]
+fn peers_that_go_off_leave_others_alone_where_the_link_keeps_them_apart() {
+    const PEERS: usize = 12;
+    let mut world = World::new(2 + PEERS, Net::default(), &Config::default(), 1);
+    let channels = pair(&mut world, Mode::Messages);
+    let lost: Vec<_> = (2..2 + PEERS).map(|to| open(&mut world, 0, to, 7, Mode::Messages)).collect();
+    pass(&mut world, S);
+    two_sockets(&mut world);
+    world.cut.extend((2..2 + PEERS).map(|to| (0, to)));
+    // What they are sent before anybody doubts that they are there; then nobody asks them any more but this end.
+    for (place, (own, theirs)) in lost.iter().enumerate() {
+        pass(&mut world, Socket::UNRESOLVED_NS / 20);
+        let now = world.clock(0);
+        world.hosts[0].send(now, *own, b"hello?").unwrap();
+        world.hosts[0].flush(*own);
+        // Half of them are in the middle of a message of theirs.
+        if place % 2 == 0 {
+            let now = world.clock(2 + place);
+            world.hosts[2 + place].send(now, *theirs, &[0; 10_000]).unwrap();
+        }
+    }
+    let times = messages(&mut world, channels, 20 * S);
+    assert!(times.iter().all(|&time| time < MS), "{times:?}");
+    let failed = |world: &mut World, channel| world.hosts[0].readiness(channel).unwrap().failed;
+    assert!(lost.iter().all(|&(own, _)| failed(&mut world, own) == Some(ErrorCode::Timeout)));
+    assert_eq!(failed(&mut world, channels.0), None);
+}
+
+#[test]
+fn who_is_asked_and_does_not_answer_is_doubted_until_heard_again() {
+    let (syn, state, pin) = (0x11, 0x1C, 0x1D);
+    let config = Config { idle_limit_ns: 600 * S, ..Config::default() };
+    let mut world = World::new(2, Net::default(), &config, 1);
+    world.doubted = Some(Vec::new());
+    let (client, server) = pair(&mut world, Mode::Messages);
+    let doubted = |world: &mut World| std::mem::take(world.doubted.as_mut().unwrap());
+    let kinds = |doubted: &[(u64, usize, usize, u8)]| doubted.iter().map(|one| one.3).collect::<Vec<_>>();
+    // An attempt, until its first answer.
+    assert_eq!(kinds(&doubted(&mut world)), [syn]);
+    // Not for being idle.
+    for pause in [MS, 50 * S] {
+        pass(&mut world, pause);
+        let mut flows = [Flow::messages((0, client), (1, server), 1000, 1)];
+        assert!(carry_until(&mut world, &mut flows, S, |_, flows| flows[0].is_done()));
+    }
+    assert_eq!(doubted(&mut world), []);
+    // The question after long silence is the first that asks anything.
+    pass(&mut world, 70 * S);
+    assert_eq!(kinds(&doubted(&mut world)), [pin]);
+    // Six questions go unanswered before.
+    let cut_at = world.now;
+    world.cut.insert((0, 1));
+    let now = world.clock(0);
+    world.hosts[0].send(now, client, b"hello?").unwrap();
+    world.hosts[0].flush(client);
+    pass(&mut world, S);
+    let asked = doubted(&mut world);
+    assert!(asked.len() >= 8 && asked.iter().all(|one| one.3 == state && one.1 == 0), "{asked:?}");
+    let (patience, states) = (Config::default().state_min_ns, world.hosts[0].counters().states_sent);
+    assert!(asked[0].0 >= cut_at + 64 * patience && asked[0].0 <= cut_at + 127 * patience, "{asked:?}");
+    assert_eq!(states - asked.len() as u64, 6, "{asked:?}");
+    world.cut.clear();
+    pass(&mut world, S);
+    // The one that was answered.
+    assert_eq!(kinds(&doubted(&mut world)), [state]);
+    assert_eq!(world.hosts[1].recv(server, &mut [0; 6]), Ok(Some(6)));
+    let mut flows = [Flow::messages((0, client), (1, server), 1000, 3)];
+    assert!(carry_until(&mut world, &mut flows, S, |_, flows| flows[0].is_done()));
+    assert_eq!(doubted(&mut world), []);
 }

@@ -45,6 +45,8 @@ pub struct LinkShown {
     pub send_errors: u64,
     pub send_fallbacks: u64,
     pub send_full: u64,
+    pub sent_apart: u64,
+    pub sent_unparted: u64,
     pub receive_drops: u64,
     pub receive_bad: u64,
     /// Its device is gone, and nothing goes over it any more.
@@ -66,6 +68,8 @@ impl LinkShown {
             send_errors: counters.send_errors,
             send_fallbacks: counters.send_fallbacks,
             send_full: counters.send_full,
+            sent_apart: counters.sent_apart,
+            sent_unparted: counters.sent_unparted,
             receive_drops: counters.receive_drops,
             receive_bad: counters.receive_bad,
             failed: false,
@@ -328,9 +332,11 @@ mod tests {
         counted.send_full = 9;
         counted.receive_drops = 10;
         counted.receive_bad = 11;
+        counted.sent_apart = 12;
+        counted.sent_unparted = 13;
         let shown = serde_json::to_value(LinkShown::of(&Counting(counted))).unwrap();
         let fields = printed(&counted);
-        assert_eq!(fields.len(), 11, "{fields:?}");
+        assert_eq!(fields.len(), 13, "{fields:?}");
         for (name, count) in fields {
             assert!(count > 0, "a new counter, which this test does not set: {name}");
             assert_eq!(shown[&name], count, "{name}");

@@ -71,12 +71,13 @@ impl Host {
             return;
         }
         let link = &mut self.link;
-        self.endpoint.transmit(now, &mut |path, urgency, packets| {
-            let urgency = match urgency {
+        self.endpoint.transmit(now, &mut |path, handling, packets| {
+            let urgency = match handling.urgency {
                 ropeway_proto::Urgency::Urgent => Urgency::Urgent,
                 ropeway_proto::Urgency::Bulk => Urgency::Bulk,
             };
-            link.send(&Batch { to: address(path), from: Own::ANY, packets, urgency }).expect("the link works")
+            link.send(&Batch { to: address(path), from: Own::ANY, packets, urgency, presence: Default::default() })
+                .expect("the link works")
         });
     }
 }

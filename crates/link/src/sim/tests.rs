@@ -18,7 +18,8 @@ fn network(change: impl FnOnce(&mut Config)) -> Network {
 
 fn send_as(link: &mut SimLink, to: u32, packets: &[&[u8]], urgency: Urgency) -> usize {
     let packets: Vec<IoSlice<'_>> = packets.iter().map(|packet| IoSlice::new(packet)).collect();
-    link.send(&Batch { to: Address::Sim(to), from: Own::ANY, packets: &packets, urgency }).expect("the link works")
+    link.send(&Batch { to: Address::Sim(to), from: Own::ANY, packets: &packets, urgency, presence: Default::default() })
+        .expect("the link works")
 }
 
 fn send(link: &mut SimLink, to: u32, packets: &[&[u8]]) -> usize {
@@ -339,7 +340,14 @@ fn what_cannot_be_delivered_is_counted() {
     assert_eq!(send(&mut a, 77, &[&[0; 64]]), 1);
     let to = Address::Ether([0; 6]);
     assert_eq!(
-        a.send(&Batch { to, from: Own::ANY, packets: &[IoSlice::new(&[0])], urgency: Urgency::Bulk }).expect("works"),
+        a.send(&Batch {
+            to,
+            from: Own::ANY,
+            packets: &[IoSlice::new(&[0])],
+            urgency: Urgency::Bulk,
+            presence: Default::default()
+        })
+        .expect("works"),
         1
     );
     settle(&network);

@@ -4,9 +4,12 @@
 //! (`recvmmsg`) and merged (GRO, `UDP_GRO`). A path whose device cannot segment refuses at run time, whatever a probe said: it then gets
 //! single packets for good, and the batch is sent again. Packets are never fragmented, and path MTU reports, which anybody can forge, change nothing.
 //!
+//! What goes to hosts that may be off leaves by a socket of its own (`apart`).
+//!
 //! What is not here: what the packets mean, which packet size the path really bears (who opens a connection proves it by padded packets), and when to
 //! try again after a full queue.
 
+mod apart;
 mod errors;
 mod name;
 mod own;
@@ -107,6 +110,8 @@ mod constant {
     /// `SO_RXQ_OVFL`: each arrival says how many were dropped before it.
     pub const SO_RXQ_OVFL: i32 = 40;
     pub const SOL_UDP: i32 = 17;
+    /// `SO_NETNS_COOKIE`, since Linux 5.14: which network namespace a socket is in.
+    pub const SO_NETNS_COOKIE: i32 = 71;
     /// One IPv6 packet is never fragmented by its sender.
     pub const IPV6_DONTFRAG: i32 = 62;
     pub const IPV6_RECVPKTINFO: i32 = 49;
@@ -116,6 +121,9 @@ mod constant {
 #[derive(Debug)]
 pub struct UdpLink {
     socket: OwnedFd,
+    /// For destinations that have not answered, once there was one.
+    apart: Option<OwnedFd>,
+    options: Options,
     local: SocketAddr,
     max_packet: usize,
     receive_slots: usize,
@@ -136,19 +144,15 @@ impl UdpLink {
     /// # Errors
     /// The address is not this host's, the port is taken, or there are no descriptors left.
     pub fn open(options: &Options) -> io::Result<UdpLink> {
-        let is_v4 = options.local.is_ipv4();
-        let family = if is_v4 { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+        let (socket, has_priority) = sending_socket(options)?;
         let fd = socket.as_fd();
-        if is_v4 { set_ip_options(fd, options) } else { set_ipv6_options(fd, options) }?;
+        if options.local.is_ipv4() { hear_by_ip(fd) } else { hear_by_ipv6(fd) }?;
         sys::set_int(fd, libc::SOL_SOCKET, constant::SO_RXQ_OVFL, 1)?;
         if options.local.ip().is_unspecified() {
             own::ask(fd, &options.local)?;
         }
-        let receive_buffer_bytes = set_buffers(fd, options)?;
-        // After the ECN bits, which set a priority as well. Of the socket, so that short sends need not say it; bulk data says that it has none.
-        let has_priority = options.urgent_priority > 0 && set_priority(fd, options.urgent_priority).is_ok();
+        set_buffer(fd, (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), options.receive_buffer_bytes)?;
+        let receive_buffer_bytes = sys::get_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF)?.max(0) as usize;
         let max_packet = max_packet(fd, options);
         // Kernels before 5.0 and 4.18 know neither; single packets work everywhere.
         if options.aggregation {
@@ -186,6 +190,8 @@ impl UdpLink {
             drops_seen: 0,
             reports: Reports::default(),
             counters: Counters::default(),
+            apart: None,
+            options: options.clone(),
             socket,
         })
     }
@@ -204,15 +210,40 @@ impl UdpLink {
     }
 }
 
+/// A socket that is to send, and whether it has the priority of what is urgent.
+fn sending_socket(options: &Options) -> io::Result<(OwnedFd, bool)> {
+    let is_v4 = options.local.is_ipv4();
+    let family = if is_v4 { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+    let fd = socket.as_fd();
+    if is_v4 { set_ip_options(fd, options) } else { set_ipv6_options(fd, options) }?;
+    set_buffer(fd, (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF), options.send_buffer_bytes)?;
+    // After the ECN bits, which set a priority as well. Of the socket, so that short sends need not say it; bulk data says that it has none.
+    let has_priority = options.urgent_priority > 0 && set_priority(fd, options.urgent_priority).is_ok();
+    Ok((socket, has_priority))
+}
+
 fn set_ip_options(fd: BorrowedFd<'_>, options: &Options) -> io::Result<()> {
     let set = |name, value| sys::set_int(fd, libc::IPPROTO_IP, name, value);
     if options.ecn {
         set(libc::IP_TOS, name::ECT0)?;
     }
-    set(libc::IP_RECVTOS, 1)?;
-    set(libc::IP_RECVERR, 1)?;
     // Never fragmented, and no report from the network makes packets shorter.
     set(libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
+}
+
+/// What comes with arrivals, and reports.
+fn hear_by_ip(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let set = |name| sys::set_int(fd, libc::IPPROTO_IP, name, 1);
+    set(libc::IP_RECVTOS)?;
+    set(libc::IP_RECVERR)
+}
+
+fn hear_by_ipv6(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let set = |name| sys::set_int(fd, libc::IPPROTO_IPV6, name, 1);
+    set(libc::IPV6_RECVTCLASS)?;
+    set(libc::IPV6_RECVERR)
 }
 
 fn set_ipv6_options(fd: BorrowedFd<'_>, options: &Options) -> io::Result<()> {
@@ -222,8 +253,6 @@ fn set_ipv6_options(fd: BorrowedFd<'_>, options: &Options) -> io::Result<()> {
     if options.ecn {
         set(libc::IPV6_TCLASS, name::ECT0)?;
     }
-    set(libc::IPV6_RECVTCLASS, 1)?;
-    set(libc::IPV6_RECVERR, 1)?;
     set(constant::IPV6_DONTFRAG, 1)?;
     set(libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)
 }
@@ -232,16 +261,11 @@ fn set_priority(fd: BorrowedFd<'_>, priority: u8) -> io::Result<()> {
     sys::set_int(fd, libc::SOL_SOCKET, libc::SO_PRIORITY, priority.into())
 }
 
-/// Sizes the socket's buffers as far as this process may, and returns what the one for arrivals came to.
-fn set_buffers(fd: BorrowedFd<'_>, options: &Options) -> io::Result<usize> {
-    let set = |force, plain, bytes: usize| {
-        // The kernel doubles what it is given, to have room for its own.
-        let half = i32::try_from(bytes / 2).unwrap_or(i32::MAX);
-        sys::set_int(fd, libc::SOL_SOCKET, force, half).or_else(|_| sys::set_int(fd, libc::SOL_SOCKET, plain, half))
-    };
-    set(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, options.receive_buffer_bytes)?;
-    set(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, options.send_buffer_bytes)?;
-    Ok(sys::get_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF)?.max(0) as usize)
+/// Sizes one of the socket's buffers as far as this process may.
+fn set_buffer(fd: BorrowedFd<'_>, (force, plain): (i32, i32), bytes: usize) -> io::Result<()> {
+    // The kernel doubles what it is given, to have room for its own.
+    let half = i32::try_from(bytes / 2).unwrap_or(i32::MAX);
+    sys::set_int(fd, libc::SOL_SOCKET, force, half).or_else(|_| sys::set_int(fd, libc::SOL_SOCKET, plain, half))
 }
 
 /// What the kernel counts against the buffer for a packet of this length: its data with headers and the kernel's own notes, rounded up as

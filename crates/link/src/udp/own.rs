@@ -39,6 +39,12 @@ impl OwnAddress {
         OwnAddress { ip, device: if is_of_link { device } else { 0 } }
     }
 
+    /// That of a socket which is bound to one.
+    pub fn of(bound: SocketAddr) -> OwnAddress {
+        let device = if let SocketAddr::V6(bound) = bound { bound.scope_id() } else { 0 };
+        OwnAddress::new(bound.ip(), device)
+    }
+
     /// The address that a packet came to, by the control message of this level; `None`: it is not the host's alone (multicast, broadcast).
     pub fn read(level: i32, value: &[u8]) -> Option<OwnAddress> {
         match level {

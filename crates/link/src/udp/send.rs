@@ -4,7 +4,7 @@ use super::name::Name;
 use super::own::{self, OwnAddress};
 use super::{UdpLink, constant};
 use crate::sys::message::{self, Outgoing, VECTOR};
-use crate::{Address, Batch, Urgency};
+use crate::{Address, Batch, Presence, Urgency};
 use std::collections::HashSet;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
@@ -49,9 +49,22 @@ impl Paths {
         self.single.insert(to.ip());
     }
 
+    pub fn has_priority(&self) -> bool {
+        self.has_priority
+    }
+
     pub fn says_bulk(&self, urgency: Urgency) -> bool {
         self.has_priority && urgency == Urgency::Bulk
     }
+}
+
+/// What all messages of a batch say beside their packets.
+#[derive(Clone, Copy)]
+struct Manner {
+    /// They have no priority.
+    says_bulk: bool,
+    /// What they leave under; none: what the kernel chooses, or the address that the socket is bound to.
+    from: Option<OwnAddress>,
 }
 
 /// Packets that go out as one message: one, or a run of equal length whose last may be shorter.
@@ -87,26 +100,17 @@ fn first_run(packets: &[IoSlice<'_>], max_packet: usize, may_segment: bool) -> O
     Some(run)
 }
 
-/// What the messages of a call say beside their packets.
-#[derive(Clone, Copy)]
-struct Words {
-    /// They have no priority.
-    says_bulk: bool,
-    /// What they leave under; none: what the kernel chooses, or the one that the socket is bound to.
-    from: Option<OwnAddress>,
-}
-
 /// Writes the control messages of a run and returns their length.
-fn write_control(control: &mut [u8; SEND_CONTROL_BYTES], run: Run, words: Words) -> usize {
+fn write_control(control: &mut [u8; SEND_CONTROL_BYTES], run: Run, manner: Manner) -> usize {
     let mut end = 0;
     if run.packets > 1 {
         let size = (run.segment_bytes as u16).to_ne_bytes();
         end = message::push_control(control, end, constant::SOL_UDP, libc::UDP_SEGMENT, &size);
     }
-    if words.says_bulk {
+    if manner.says_bulk {
         end = message::push_control(control, end, libc::SOL_SOCKET, libc::SO_PRIORITY, &0i32.to_ne_bytes());
     }
-    words.from.map_or(end, |from| from.write(control, end))
+    manner.from.map_or(end, |from| from.write(control, end))
 }
 
 /// The messages of one system call.
@@ -134,16 +138,16 @@ impl Plan {
         &self.runs[..self.count]
     }
 
-    fn send(&self, socket: &impl AsFd, to: &Name, packets: &[IoSlice<'_>], words: Words) -> io::Result<usize> {
+    fn send(&self, socket: &impl AsFd, to: &Name, packets: &[IoSlice<'_>], manner: Manner) -> io::Result<usize> {
         if let [only] = self.runs() {
-            return send_run(*only, socket, to, packets, words);
+            return send_run(*only, socket, to, packets, manner);
         }
         let mut controls = [[0; SEND_CONTROL_BYTES]; VECTOR];
         let mut messages = [Outgoing { parts: &[], control: &[] }; VECTOR];
         let mut rest = packets;
         for ((run, control), message) in self.runs().iter().zip(&mut controls).zip(&mut messages) {
             let (parts, after) = rest.split_at(run.packets);
-            let end = write_control(control, *run, words);
+            let end = write_control(control, *run, manner);
             *message = Outgoing { parts, control: &control[..end] };
             rest = after;
         }
@@ -152,9 +156,9 @@ impl Plan {
 }
 
 /// Sends one message: the usual case for short messages and for full segmented sends, without tables for many.
-fn send_run(run: Run, socket: &impl AsFd, to: &Name, packets: &[IoSlice<'_>], words: Words) -> io::Result<usize> {
+fn send_run(run: Run, socket: &impl AsFd, to: &Name, packets: &[IoSlice<'_>], manner: Manner) -> io::Result<usize> {
     let mut control = [0; SEND_CONTROL_BYTES];
-    let end = write_control(&mut control, run, words);
+    let end = write_control(&mut control, run, manner);
     let message = Outgoing { parts: &packets[..run.packets], control: &control[..end] };
     message::send_message(socket.as_fd(), to.bytes(), &message).map(|()| 1)
 }
@@ -192,17 +196,13 @@ impl UdpLink {
             return Ok(batch.packets.len());
         };
         let name = Name::from(to);
-        let mut attempt = Attempt {
-            to,
-            from: self.own.get(batch.from),
-            done: 0,
-            retried_at: None,
-            fell_back: false,
-            is_plain: false,
-        };
+        let apart = batch.presence != Presence::Heard && self.has_apart();
+        let from = self.own.get(batch.from).or_else(|| self.apart_source().filter(|_| apart));
+        let sent_before = self.counters.sent_packets;
+        let mut attempt = Attempt { to, from, done: 0, retried_at: None, fell_back: false, is_plain: false };
         while let rest @ [_, ..] = &batch.packets[attempt.done..] {
             let says_bulk = self.paths.says_bulk(batch.urgency) && !attempt.is_plain;
-            let words = Words { says_bulk, from: attempt.from };
+            let manner = Manner { says_bulk, from };
             let may_segment = self.paths.may_segment(to);
             let Some(first) = first_run(rest, self.max_packet, may_segment) else {
                 // Empty or too long: refused before the kernel sees it.
@@ -212,11 +212,11 @@ impl UdpLink {
             };
             self.counters.send_calls += 1;
             let result = if first.packets == rest.len() {
-                let sent = send_run(first, &self.socket, &name, rest, words);
+                let sent = send_run(first, &self.way_out(apart), &name, rest, manner);
                 sent.inspect(|_| self.sent(&mut attempt, first))
             } else {
                 let plan = Plan::new(rest, first, self.max_packet, may_segment);
-                let sent = plan.send(&self.socket, &name, rest, words);
+                let sent = plan.send(&self.way_out(apart), &name, rest, manner);
                 sent.inspect(|count| {
                     plan.runs()[..*count].iter().for_each(|run| self.sent(&mut attempt, *run));
                     if *count < plan.count {
@@ -251,6 +251,14 @@ impl UdpLink {
                 },
             }
         }
+        if batch.presence != Presence::Heard {
+            let sent = self.counters.sent_packets - sent_before;
+            *(if apart { &mut self.counters.sent_apart } else { &mut self.counters.sent_unparted }) += sent;
+        }
+        if apart && batch.presence == Presence::Silent {
+            self.counters.send_errors += (batch.packets.len() - attempt.done) as u64;
+            return Ok(batch.packets.len());
+        }
         Ok(attempt.done)
     }
 
@@ -271,7 +279,9 @@ impl UdpLink {
     /// All packets of this socket have none from now on.
     pub(super) fn give_up_priority(&mut self) {
         self.paths.has_priority = false;
-        let _ = super::set_priority(self.socket.as_fd(), 0);
+        for socket in std::iter::once(&self.socket).chain(&self.apart) {
+            let _ = super::set_priority(socket.as_fd(), 0);
+        }
     }
 
     fn judge(&mut self, error: &io::Error, first: Run, attempt: &mut Attempt, says_bulk: bool) -> io::Result<Verdict> {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::sys::message;
-use crate::{Ecn, Urgency};
+use crate::{Ecn, Presence, Urgency};
 use ropeway_testkit::need_kernel;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::IoSlice;
@@ -13,8 +13,13 @@ fn open(options: impl FnOnce(&mut Options)) -> UdpLink {
 }
 
 fn send(link: &mut UdpLink, to: SocketAddr, packets: &[&[u8]], urgency: Urgency) -> usize {
+    send_to(link, to, packets, urgency, Presence::Heard)
+}
+
+fn send_to(link: &mut UdpLink, to: SocketAddr, packets: &[&[u8]], urgency: Urgency, presence: Presence) -> usize {
     let packets: Vec<IoSlice<'_>> = packets.iter().map(|packet| IoSlice::new(packet)).collect();
-    link.send(&Batch { to: Address::Udp(to), from: Own::ANY, packets: &packets, urgency }).expect("the socket works")
+    let batch = Batch { to: Address::Udp(to), from: Own::ANY, packets: &packets, urgency, presence };
+    link.send(&batch).expect("the socket works")
 }
 
 fn is_readable(link: &UdpLink, wait_s: i64) -> bool {
@@ -239,22 +244,32 @@ fn addresses_that_are_not_ours_are_refused_with_the_reason() {
 /// Members of a group get what is for them, and all of what is for nobody in particular and must meet.
 #[test]
 fn a_group_spreads_arrivals_by_a_part_of_the_packet() {
+    ["127.0.0.1:0", "0.0.0.0:0"].into_iter().for_each(spreads_arrivals);
+}
+
+fn spreads_arrivals(at: &str) {
     use crate::{Part, Steering, Width};
     let part = |offset, mask, shift| Part { offset, width: Width::Four, mask, shift };
     let steering = Steering { member: part(4, 0xfff0_0000, 20), otherwise: Some(part(8, 0xffff_ffff, 0)) };
     let open = |member, local| {
         UdpLink::open(&Options { group: Some(Group { member, members: 3, steering }), ..Options::new(local) })
     };
-    let first = open(0, "127.0.0.1:0".parse().unwrap()).unwrap();
+    let first = open(0, at.parse().unwrap()).unwrap();
     let local = first.local_address();
+    let reached = SocketAddr::from(([127, 0, 0, 1], local.port()));
     let others = [1, 2].map(|member| open(member, local).unwrap());
     assert_eq!(open(0, local).expect_err("another group").kind(), io::ErrorKind::AddrInUse);
     let mut members: Vec<UdpLink> = std::iter::once(first).chain(others).collect();
     let early = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    early.send_to(&[1; 64], local).unwrap();
+    early.send_to(&[1; 64], reached).unwrap();
     members.iter().for_each(|member| member.hear().unwrap());
     assert!(members.iter_mut().all(|member| member.receive(8, &mut |_| ()).unwrap() == 0), "nobody heard it");
     let mut sender = UdpLink::open(&Options::new("127.0.0.1:0".parse().unwrap())).unwrap();
+    for member in &mut members {
+        assert_eq!(send_to(member, sender.local_address(), &[&[1; 64]], Urgency::Bulk, Presence::Unheard), 1);
+        assert!(member.apart.is_some());
+        assert_eq!(sender.receive(1, &mut |packet| assert_eq!(packet.from, Address::Udp(reached))).unwrap(), 1);
+    }
     let cases: [(u32, u32, usize); 6] =
         [(0, 9, 0), (1 << 20, 9, 1), (2 << 20, 9, 2), (4 << 20, 9, 1), (0xfff0_0000, 5, 2), (0xfff0_0000, 6, 0)];
     for (steer, other, expected) in cases {
@@ -262,7 +277,13 @@ fn a_group_spreads_arrivals_by_a_part_of_the_packet() {
         bytes[4..8].copy_from_slice(&steer.to_be_bytes());
         bytes[8..12].copy_from_slice(&other.to_be_bytes());
         let packets = [std::io::IoSlice::new(&bytes)];
-        let batch = Batch { to: Address::Udp(local), from: Own::ANY, packets: &packets, urgency: crate::Urgency::Bulk };
+        let batch = Batch {
+            to: Address::Udp(reached),
+            from: Own::ANY,
+            packets: &packets,
+            urgency: crate::Urgency::Bulk,
+            presence: Default::default(),
+        };
         assert_eq!(sender.send(&batch).unwrap(), 1);
         let got = (0..200).find_map(|_| {
             let got = members.iter_mut().position(|member| member.receive(8, &mut |_| ()).unwrap() > 0);
@@ -314,7 +335,13 @@ fn answers_of_a_wildcard_leave_under_the_address_that_was_asked() {
                 let expected: Vec<_> = lens.iter().map(|len| (client.local(), Own(number), *len)).collect();
                 assert_eq!(came, expected, "{ip}");
                 let packets: Vec<IoSlice<'_>> = slices.iter().map(|slice| IoSlice::new(slice)).collect();
-                let batch = Batch { to: client.local(), from: Own(number), packets: &packets, urgency };
+                let batch = Batch {
+                    to: client.local(),
+                    from: Own(number),
+                    packets: &packets,
+                    urgency,
+                    presence: Default::default(),
+                };
                 assert_eq!(server.send(&batch).expect("works"), lens.len());
                 let answers = receive_where(&mut client, lens.len());
                 let expected: Vec<_> = lens.iter().map(|len| (at(ip, port), Own::ANY, *len)).collect();
@@ -338,7 +365,13 @@ fn a_run_under_a_chosen_address_is_one_send() {
     send(&mut client, SocketAddr::from(([127, 0, 0, 2], port)), &[&[1]], Urgency::Urgent);
     let [(_, asked, _)] = receive_where(&mut server, 1)[..] else { panic!("one packet was sent") };
     let packets = [IoSlice::new(&[7; 1000]); 44];
-    let batch = Batch { to: client.local(), from: asked, packets: &packets, urgency: Urgency::Bulk };
+    let batch = Batch {
+        to: client.local(),
+        from: asked,
+        packets: &packets,
+        urgency: Urgency::Bulk,
+        presence: Default::default(),
+    };
     assert_eq!(server.send(&batch).expect("works"), 44);
     assert_eq!(server.counters().send_calls, 1);
     assert_eq!(receive_where(&mut client, 44), [(at("127.0.0.2", port), Own::ANY, 1000); 44]);
@@ -406,9 +439,145 @@ fn a_group_at_a_wildcard_answers_under_the_address_that_was_asked() {
             send(&mut client, asked, &[&number.to_be_bytes()], Urgency::Urgent);
             let [(from, to, _)] = receive_where(member, 1)[..] else { panic!("member {number} heard nothing") };
             let packets = [IoSlice::new(&[7; 200]); 9];
-            let batch = Batch { to: from, from: to, packets: &packets, urgency: Urgency::Bulk };
+            let batch =
+                Batch { to: from, from: to, packets: &packets, urgency: Urgency::Bulk, presence: Default::default() };
             assert_eq!(member.send(&batch).expect("works"), 9);
             assert_eq!(receive_where(&mut client, 9), [(at(ip, local.port()), Own::ANY, 200); 9]);
         }
     }
+}
+
+/// Addresses to bind to, and how others reach them.
+const PLACES: [(&str, &str); 4] =
+    [("127.0.0.1:0", "127.0.0.1"), ("0.0.0.0:0", "127.0.0.1"), ("[::1]:0", "::1"), ("[::]:0", "::1")];
+
+fn open_at((at, reached): (&str, &str)) -> (UdpLink, SocketAddr) {
+    let link = open(|options| options.local = at.parse().expect("an address"));
+    let reached = SocketAddr::new(reached.parse().expect("an address"), link.local_address().port());
+    (link, reached)
+}
+
+#[test]
+fn what_leaves_apart_leaves_as_everything_does() {
+    for place in PLACES {
+        let ((mut a, a_reached), (mut b, b_reached)) = (open_at(place), open_at(place));
+        assert_eq!(send(&mut a, b_reached, &[&[1; 100]], Urgency::Urgent), 1);
+        assert!(a.apart.is_none(), "nobody needed it");
+        let packets = [&[2; 1000][..]; 40];
+        for presence in [Presence::Unheard, Presence::Silent] {
+            for urgency in [Urgency::Urgent, Urgency::Bulk] {
+                assert_eq!(send_to(&mut a, b_reached, &packets, urgency, presence), 40);
+                assert_eq!(send_to(&mut a, b_reached, &[&[3; 10], &[4; 900], &[5; 20]], urgency, presence), 3);
+            }
+        }
+        let mut seen = 0;
+        while seen < 1 + 4 * 43 && is_readable(&b, 5) {
+            let note = &mut |packet: Received<'_>| {
+                assert_eq!((packet.from, packet.ecn), (Address::Udp(a_reached), Ecn::Capable0));
+                seen += 1;
+            };
+            b.receive(64, note).expect("the socket works");
+        }
+        let counters = a.counters();
+        assert_eq!((seen, counters.sent_apart, counters.sent_unparted), (1 + 4 * 43, 4 * 43, 0), "{place:?}");
+        assert_eq!((counters.send_errors, counters.send_fallbacks), (0, 0));
+        // What comes is the link's own socket's.
+        assert_eq!(send(&mut b, a_reached, &packets, Urgency::Bulk), 40);
+        assert_eq!(receive(&mut a, 40).len(), 40);
+        // And so are reports.
+        let nobody = UdpSocket::bind((b_reached.ip(), 0)).expect("a socket");
+        nobody.connect(b_reached).expect("connected");
+        let nobody = nobody.local_addr().expect("an address");
+        assert_eq!(send_to(&mut a, nobody, &[&[6; 100]], Urgency::Urgent, Presence::Unheard), 1);
+        assert!(is_readable(&a, 5));
+        a.receive(1, &mut |_| panic!("nothing was sent")).expect("works");
+        let (to, error) = a.take_error().expect("a report");
+        assert_eq!((to, error.raw_os_error()), (Address::Udp(nobody), Some(libc::ECONNREFUSED)));
+    }
+}
+
+#[test]
+fn nobody_else_gets_the_port_by_what_leaves_apart() {
+    for place in PLACES {
+        let (mut link, reached) = open_at(place);
+        assert_eq!(send_to(&mut link, reached, &[&[1; 100]], Urgency::Urgent, Presence::Unheard), 1);
+        assert_eq!((link.counters().sent_apart, receive(&mut link, 1).len()), (1, 1));
+        let any = if reached.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
+        for ip in [reached.ip(), any] {
+            for shares in
+                [&[][..], &[libc::SO_REUSEADDR], &[libc::SO_REUSEPORT], &[libc::SO_REUSEADDR, libc::SO_REUSEPORT]]
+            {
+                let (other, _) = sending_socket(&Options::new(reached)).expect("a socket");
+                let share = |option| sys::set_int(other.as_fd(), libc::SOL_SOCKET, option, 1).expect("a plain option");
+                shares.iter().copied().for_each(share);
+                let bound = rustix::net::bind(&other, &SocketAddr::new(ip, reached.port()));
+                assert_eq!(bound, Err(rustix::io::Errno::ADDRINUSE), "{place:?} {ip} {shares:?}");
+            }
+        }
+        // Another link, with the same port elsewhere, has one as well.
+        let elsewhere = if reached.is_ipv4() { "127.0.0.2" } else { continue };
+        if !link.local_address().ip().is_unspecified() {
+            let elsewhere = SocketAddr::new(elsewhere.parse().expect("an address"), reached.port());
+            let mut other = open(|options| options.local = elsewhere);
+            assert_eq!(send_to(&mut other, reached, &[&[1; 100]], Urgency::Urgent, Presence::Unheard), 1);
+            assert_eq!(other.counters().sent_apart, 1);
+        }
+    }
+}
+
+#[test]
+fn nothing_that_arrives_is_lost_while_the_other_socket_is_opened() {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    /// Under way at a time: they fit into the buffer.
+    const MOST: usize = 200;
+    for place in PLACES {
+        let (mut link, reached) = open_at(place);
+        let (stop, sent, seen) = (&AtomicBool::new(false), &AtomicUsize::new(0), &AtomicUsize::new(0));
+        // From many ports: the kernel chooses among sockets that share an address by both ends'.
+        let from: Vec<UdpSocket> = (0..32).map(|_| UdpSocket::bind((reached.ip(), 0)).expect("a socket")).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for socket in from.iter().cycle().take_while(|_| !stop.load(Ordering::SeqCst)) {
+                    while sent.load(Ordering::SeqCst) - seen.load(Ordering::SeqCst) >= MOST {
+                        if stop.load(Ordering::SeqCst) {
+                            return;
+                        }
+                    }
+                    socket.send_to(&[1; 100], reached).expect("sent");
+                    sent.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            let mut opened = 0;
+            while seen.load(Ordering::SeqCst) < 20_000 {
+                link.apart = None;
+                assert!(link.has_apart());
+                opened += 1;
+                let count = link.receive(64, &mut |_| ()).expect("the socket works");
+                seen.fetch_add(count, Ordering::SeqCst);
+            }
+            stop.store(true, Ordering::SeqCst);
+            assert!(opened > 300, "{opened}");
+        });
+        while is_readable(&link, 0) {
+            let count = link.receive(64, &mut |_| ()).expect("the socket works");
+            seen.fetch_add(count, Ordering::SeqCst);
+        }
+        let (sent, seen) = (sent.load(Ordering::SeqCst), seen.load(Ordering::SeqCst));
+        assert_eq!((seen, link.counters().receive_drops), (sent, 0), "{place:?}");
+    }
+}
+
+#[test]
+fn where_there_is_no_other_socket_all_goes_through_the_one() {
+    let (mut a, mut b) = (open(|_| ()), open(|_| ()));
+    let (to, port) = (b.local_address(), a.local_address().port());
+    // Somebody who does not share it has the place where it would be.
+    let taken = UdpSocket::bind(("233.252.0.1", port)).expect("a socket");
+    let send = |a: &mut UdpLink| send_to(a, to, &[&[1; 100][..]; 3], Urgency::Urgent, Presence::Silent);
+    assert_eq!(send(&mut a), 3);
+    assert_eq!((a.counters().sent_apart, a.counters().sent_unparted, a.counters().sent_packets), (0, 3, 3));
+    drop(taken);
+    assert_eq!(send(&mut a), 3);
+    assert_eq!((a.counters().sent_apart, a.counters().sent_unparted, a.counters().sent_packets), (3, 3, 6));
+    assert_eq!(receive(&mut b, 6).len(), 6);
 }

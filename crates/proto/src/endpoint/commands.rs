@@ -243,15 +243,30 @@ impl Endpoint {
     /// The network says that nobody receives at `path`: a hint that anybody on the way can make up, so it ends only an attempt that nobody has answered yet.
     /// Whether there was one.
     pub fn refuse_unanswered(&mut self, path: &Path) -> bool {
-        let Some(&index) = self.peers.get(&path.unbound()) else { return false };
-        let attempt = self.associations[index as usize].attempt();
-        // Over another path it may still be reached.
-        let has_others = self.associations[index as usize].routes.is_some();
-        let unanswered = attempt.is_some_and(|attempt| attempt.cookie.is_none()) && !has_others;
-        if unanswered {
+        let found = self.unanswered(path);
+        if let Some(index) = found {
             self.end_association(index, ErrorCode::Refused);
         }
-        unanswered
+        found.is_some()
+    }
+
+    /// The network says something else of `path`: who waits for such an attempt is to hear of it, and may give it up. Whether there is one.
+    pub fn announce_unanswered(&mut self, path: &Path) -> bool {
+        let found = self.unanswered(path);
+        let channels = found.map(|index| self.associations[index as usize].channels.indices().collect::<Vec<_>>());
+        for at in channels.into_iter().flatten() {
+            Endpoint::announce(&mut self.events, &mut self.channels[at as usize], at);
+        }
+        found.is_some()
+    }
+
+    /// The attempt that goes over this path alone and that nobody has answered.
+    fn unanswered(&self, path: &Path) -> Option<u32> {
+        let &index = self.peers.get(&path.unbound())?;
+        let association = &self.associations[index as usize];
+        let is_unanswered = association.attempt().is_some_and(|attempt| attempt.cookie.is_none());
+        // Over another path it may still be reached.
+        (is_unanswered && association.routes.is_none()).then_some(index)
     }
 
     fn free_port(&mut self) -> u16 {

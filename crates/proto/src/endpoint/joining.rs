@@ -3,7 +3,7 @@
 
 use ropeway_wire::{BASE_HEADER_BYTES, Cookie, Header, JoinFields, JoinStep, Malformed, Packet, Type};
 
-use super::{Endpoint, Path};
+use super::{Endpoint, Path, Presence};
 use crate::crypto::token::{join_proof, same_token};
 use crate::routes::{Condition, Routes};
 use crate::time::Time;
@@ -29,7 +29,9 @@ impl Endpoint {
         let association = &self.associations[index as usize];
         let fields = JoinFields { proof: join_proof(&association.peer_token, &fields.proved()), ..fields };
         let peer = association.peer;
-        self.reply_with(path, |out| {
+        // It is asked for again in time, whether the link had room or not.
+        let presence = if fields.step == JoinStep::Ask { Presence::Silent } else { Presence::Heard };
+        self.queue_reply(path, presence, |out| {
             let length = fields.write(out.get_mut(BASE_HEADER_BYTES..)?).ok()?;
             let header = Header { length: length as u16, ..Header::new(Type::Join, peer) };
             Some(header.write(out).ok()? + length)

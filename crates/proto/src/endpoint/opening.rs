@@ -222,7 +222,8 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         let id = association.id;
         let Some(attempt) = association.attempt_mut() else { return };
-        if attempt.unsent.replace((*path, bytes)).is_some() {
+        let is_answered = attempt.cookie.is_some();
+        if attempt.unsent.replace((*path, bytes)).is_some() && !is_answered {
             return;
         }
         if self.asking.len() >= self.associations.len() {
@@ -230,7 +231,18 @@ impl Endpoint {
             asking.retain(|&other| other != id && self.unsent_of(other).is_some());
             self.asking = asking;
         }
-        self.asking.push_back(id);
+        // Who has answered does not wait behind who may be off.
+        if is_answered {
+            self.asking.push_front(id);
+        } else {
+            self.asking.push_back(id);
+        }
+    }
+
+    /// Whether the peer of an attempt has said something.
+    pub(super) fn is_answered(&self, id: Id) -> bool {
+        let attempt = self.find(id).and_then(|index| self.associations[index as usize].attempt());
+        attempt.is_some_and(|attempt| attempt.cookie.is_some())
     }
 
     /// What an attempt has for the link.

@@ -30,12 +30,36 @@ const URGENT_PACKETS: usize = 2;
 /// While the link is full, one packet of all attempts goes before open associations in this time: a link that has always something to send opens others even so, and in the three
 /// seconds for which a kernel keeps what is for a host that is off, only 30 of them take up its buffer.
 pub(super) const ASKING_NS: u64 = 100_000_000;
+/// When the link takes nothing for who has not answered, it is tried again after so long: as long as a card of 1 Gbit/s takes for 80 full packets ...
+pub(super) const LEAST_REST_NS: u64 = 1_000_000;
+/// ... doubling up to this: 60 tries in a second cost no time worth speaking of.
+const MOST_REST_NS: u64 = 16_000_000;
+/// Stands in the list of timers for the end of that; there are fewer associations.
+pub(super) const ASKING: u32 = u32::MAX - 1;
 
 /// Whether packets should overtake bulk data in the sending host's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
     Bulk,
     Urgent,
+}
+
+/// What is known of who is at the other end of a path (docs/protocol.md 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    Heard,
+    /// Something was asked, and no answer has come lately: the host may be off. What the link has no room for apart from others is to be lost; nothing waits for that, and it is said, or asked
+    /// for, again in time.
+    Silent,
+    /// Nothing ever came. What is refused waits and is offered again after a while, whatever else the link takes.
+    Unheard,
+}
+
+/// How packets are to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handling {
+    pub urgency: Urgency,
+    pub presence: Presence,
 }
 
 /// A few packets are urgent, but not behind bulk data of their own association: the receiver would take what they overtake for lost. What is sent again has been
@@ -51,7 +75,7 @@ fn is_behind_bulk(sent: &Sent, number: u64) -> bool {
 }
 
 /// Takes packets for one path, in order, and says how many the link accepted.
-pub type Sink<'a> = dyn FnMut(&Path, Urgency, &[IoSlice<'_>]) -> usize + 'a;
+pub type Sink<'a> = dyn FnMut(&Path, Handling, &[IoSlice<'_>]) -> usize + 'a;
 
 /// What came of an association's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +111,8 @@ impl Endpoint {
     /// Answers that belong to no association. `false`: the link was full.
     fn transmit_replies(&mut self, sink: &mut Sink<'_>) -> bool {
         while let Some(reply) = self.replies.front() {
-            if sink(&reply.path, Urgency::Urgent, &[IoSlice::new(&reply.bytes)]) == 0 {
+            let handling = Handling { urgency: Urgency::Urgent, presence: reply.presence };
+            if sink(&reply.path, handling, &[IoSlice::new(&reply.bytes)]) == 0 {
                 self.replies_stand_back = true;
                 return false;
             }
@@ -103,21 +128,39 @@ impl Endpoint {
         while taken < most
             && let Some(&id) = self.asking.front()
         {
+            let presence = if self.is_answered(id) { Presence::Heard } else { Presence::Unheard };
+            if presence == Presence::Unheard && self.asking_rests {
+                return false;
+            }
             if let Some((path, bytes)) = self.unsent_of(id) {
-                if sink(path, Urgency::Urgent, &[IoSlice::new(bytes)]) == 0 {
+                let handling = Handling { urgency: Urgency::Urgent, presence };
+                if sink(path, handling, &[IoSlice::new(bytes)]) == 0 {
+                    if presence == Presence::Unheard {
+                        self.rest_asking(now);
+                    }
                     return false;
+                }
+                if presence == Presence::Unheard {
+                    self.asking_rest_ns = LEAST_REST_NS;
                 }
                 taken += 1;
                 self.counters.packets_sent += 1;
+                let found = self.find(id).and_then(|index| self.associations[index as usize].attempt_mut());
+                if let Some(attempt) = found {
+                    attempt.unsent = None;
+                    attempt.asked_at = attempt.asked_at.map(|_| now);
+                }
             }
             self.asking.pop_front();
-            let found = self.find(id).and_then(|index| self.associations[index as usize].attempt_mut());
-            if let Some(attempt) = found {
-                attempt.unsent = None;
-                attempt.asked_at = attempt.asked_at.map(|_| now);
-            }
         }
         true
+    }
+
+    /// No room for attempts whose peer has not answered. It may be hosts that are off that take it up, and nothing tells when they do no longer.
+    fn rest_asking(&mut self, now: Time) {
+        self.asking_rests = true;
+        self.timers.insert((now.after(self.asking_rest_ns), ASKING));
+        self.asking_rest_ns = (self.asking_rest_ns * 2).min(MOST_REST_NS);
     }
 
     /// What open associations have to send. `false`: the link was full, and there is more.
@@ -148,7 +191,8 @@ impl Endpoint {
 
     /// Whether [`Endpoint::transmit`] has anything to do.
     pub fn wants_to_transmit(&self) -> bool {
-        !self.ready.is_empty() || !self.replies.is_empty() || !self.asking.is_empty()
+        let asks = || self.asking.front().is_some_and(|&id| !self.asking_rests || self.is_answered(id));
+        !self.ready.is_empty() || !self.replies.is_empty() || asks()
     }
 
     fn transmit_association(&mut self, now: Time, index: u32, sink: &mut Sink<'_>) -> Turn {
@@ -362,7 +406,9 @@ impl Endpoint {
             }
         }
         let urgency = urgency(&association.sent, numbers);
-        let accepted = if ready > 0 { sink(&association.path, urgency, &slices[..ready]).min(ready) } else { 0 };
+        let handling =
+            Handling { urgency, presence: association.presence(&association.path, &self.config, self.awake_at, now) };
+        let accepted = if ready > 0 { sink(&association.path, handling, &slices[..ready]).min(ready) } else { 0 };
         let (mut resent, mut bytes) = (0, 0);
         for (length, again) in numbers[..accepted].iter().filter_map(|&number| association.sent.took(number, now)) {
             resent += u64::from(again);
@@ -428,7 +474,8 @@ impl Endpoint {
         }
         // It names the next number: what it overtakes would be missing.
         let urgency = if is_behind_bulk(&association.sent, number) { Urgency::Bulk } else { Urgency::Urgent };
-        if sink(&path, urgency, &[IoSlice::new(packet)]) == 0 {
+        let handling = Handling { urgency, presence: association.presence(&path, &self.config, self.awake_at, now) };
+        if sink(&path, handling, &[IoSlice::new(packet)]) == 0 {
             return false;
         }
         if association.routes.is_some() && kind != Type::Control {
@@ -544,11 +591,21 @@ impl Endpoint {
             self.counters.replies_suppressed += 1;
             return;
         }
-        self.replies.push_back(Reply { path: *path, bytes: bytes.into_vec() });
+        self.replies.push_back(Reply { path: *path, presence: Presence::Heard, bytes: bytes.into_vec() });
     }
 
-    /// Makes an answer that belongs to no association.
+    /// Makes an answer that belongs to no association, for who has just asked.
     pub(super) fn reply_with(&mut self, path: &Path, write: impl FnOnce(&mut [u8]) -> Option<usize>) {
+        self.queue_reply(path, Presence::Heard, write);
+    }
+
+    /// The same for who may not have asked.
+    pub(super) fn queue_reply(
+        &mut self,
+        path: &Path,
+        presence: Presence,
+        write: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) {
         if self.replies.len() >= MOST_REPLIES {
             self.counters.replies_suppressed += 1;
             return;
@@ -556,7 +613,7 @@ impl Endpoint {
         let mut bytes = vec![0; usize::from(self.config.packet_bytes)];
         if let Some(length) = write(&mut bytes) {
             bytes.truncate(length);
-            self.replies.push_back(Reply { path: *path, bytes });
+            self.replies.push_back(Reply { path: *path, presence, bytes });
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use ropeway_wire::{BASE_HEADER_BYTES, COUNTER_BYTES, Flags, Header, Id, MIN_PACKET_BYTES, TAG_BYTES, Type};
 
-use super::output::{BATCH_PACKETS, Sink, Turn};
+use super::output::{BATCH_PACKETS, Handling, Sink, Turn};
 use super::resets::generation;
 use super::{Counters, Endpoint, Path, Urgency};
 use crate::association::{Association, Attempt};
@@ -272,7 +272,9 @@ impl Endpoint {
         if !association.seal(now, packet, BASE_HEADER_BYTES) {
             return true;
         }
-        if sink(&path, Urgency::Urgent, &[IoSlice::new(packet)]) == 0 {
+        let presence = association.presence(&path, &self.config, self.awake_at, now);
+        let handling = Handling { urgency: Urgency::Urgent, presence };
+        if sink(&path, handling, &[IoSlice::new(packet)]) == 0 {
             return false;
         }
         association.asked_over(&path, now, &self.config);

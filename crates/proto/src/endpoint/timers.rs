@@ -7,6 +7,7 @@
 use ropeway_wire::{ErrorCode, Flags, Header, RstFields, Type};
 
 use super::Endpoint;
+use super::output::ASKING;
 use crate::answers;
 use crate::association::{Association, Phase};
 use crate::config::{Config, GateMode};
@@ -105,6 +106,9 @@ impl Endpoint {
             if index == POOLS {
                 self.pools_stand_in_timers = false;
                 self.fade_pools(now);
+            }
+            if index == ASKING {
+                self.asking_rests = false;
             }
             let Some(association) = self.associations.get_mut(index as usize) else { continue };
             association.timer_at = None;

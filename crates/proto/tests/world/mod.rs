@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
 use ropeway_proto::crypto::{ClusterKey, ClusterKeys};
-use ropeway_proto::{Config, Endpoint, Path, Time};
+use ropeway_proto::{Config, Endpoint, Path, Presence, Time};
 
 /// Nanoseconds, for readable tests.
 pub const US: u64 = 1_000;
@@ -150,6 +150,10 @@ pub struct World {
     skews: Vec<i64>,
     /// Where hosts cannot send as much as they like.
     pub sockets: BTreeMap<usize, Socket>,
+    /// Of these, the ones that have another one for who has not answered.
+    pub apart: BTreeMap<usize, Socket>,
+    /// What was sent to who had not answered: when, from which host, to which, what. Kept if a test asks for it.
+    pub doubted: Option<Vec<(u64, usize, usize, u8)>>,
     /// Packets that hosts have sent so far.
     pub sent_by: Vec<u64>,
 }
@@ -202,6 +206,8 @@ impl World {
             cut: BTreeSet::new(),
             planes: BTreeMap::new(),
             sockets: BTreeMap::new(),
+            apart: BTreeMap::new(),
+            doubted: None,
             stopped: BTreeSet::new(),
             waiting: Vec::new(),
             filter: None,
@@ -265,12 +271,21 @@ impl World {
         let now = self.clock(host);
         let mut out: Vec<((usize, u64), Vec<u8>)> = Vec::new();
         let (world_now, hosts) = (self.now, self.hosts.len());
-        let mut socket = self.sockets.get_mut(&host);
-        self.hosts[host].transmit(now, &mut |path, _, packets| {
-            let is_there = host_of(path).0 < hosts;
+        let (mut socket, mut apart) = (self.sockets.get_mut(&host), self.apart.get_mut(&host));
+        let (cut, doubted) = (&self.cut, &mut self.doubted);
+        self.hosts[host].transmit(now, &mut |path, handling, packets| {
+            let to = host_of(path).0;
+            let is_there = to < hosts && !cut.contains(&(host, to)) && !cut.contains(&(to, host));
+            let is_heard = handling.presence == Presence::Heard;
+            let goes_apart = !is_heard && apart.is_some();
+            let socket = if goes_apart { &mut apart } else { &mut socket };
             let count = socket.as_mut().map_or(packets.len(), |socket| socket.take(world_now, is_there, packets.len()));
             out.extend(packets[..count].iter().map(|packet| (host_of(path), packet.to_vec())));
-            count
+            if let Some(doubted) = doubted.as_mut().filter(|_| !is_heard) {
+                doubted.extend(packets[..count].iter().map(|packet| (world_now, host, to, packet[0])));
+            }
+            let is_lost = goes_apart && handling.presence == Presence::Silent;
+            if is_lost { packets.len() } else { count }
         });
         self.sent_by[host] += out.len() as u64;
         for ((to, alias), bytes) in out {

@@ -70,6 +70,7 @@ impl Batches {
                 from: Own::ANY,
                 packets: &packets[done..],
                 urgency: Urgency::Bulk,
+                presence: Default::default(),
             };
             done += self.link.send(&batch).expect("the link works");
         }
@@ -154,8 +155,13 @@ impl Datagrams {
             },
             Datagrams::Packet(link, to) => {
                 let packets = [IoSlice::new(bytes)];
-                let batch =
-                    Batch { to: to.expect("connected"), from: Own::ANY, packets: &packets, urgency: Urgency::Urgent };
+                let batch = Batch {
+                    to: to.expect("connected"),
+                    from: Own::ANY,
+                    packets: &packets,
+                    urgency: Urgency::Urgent,
+                    presence: Default::default(),
+                };
                 while link.send(&batch).expect("the link works") == 0 {}
             }
             Datagrams::Batches(batches) => batches.send(bytes),

@@ -1,0 +1,90 @@
+//! A second socket, for what goes to hosts that may be off.
+//!
+//! While the kernel asks for the hardware address of a host it keeps what is for it, three seconds if nobody answers, and counts that against the buffer of the socket that sent it: nine full
+//! packets for each of five hosts that are off, and those that are there get nothing. Here such packets have a socket and a buffer of their own
+//! ([decision 23](../../../../docs/decisions/0023-what-may-be-for-nobody-has-a-socket-of-its-own.md)).
+//!
+//! It has the link's port and sends from the link's address, but is bound to an address at which nothing arrives. So the link's own socket stays the only one at its address: what arrives is for
+//! that one, before, while and after this one is opened, and so are the network's reports of what this one has sent, which look for the address that it was sent from.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::own::OwnAddress;
+use super::{Options, UdpLink, constant, sending_socket};
+use crate::sys;
+use crate::sys::program::{RET, plain};
+
+/// Groups that stand in documents (RFC 6676), so that no network has members of them. A socket at a group's address that has not joined it gets nothing, and the kernel chooses the address that
+/// its packets leave from unless they say one, as with a wildcard address.
+const NOBODY_V4: Ipv4Addr = Ipv4Addr::new(233, 252, 0, 1);
+const NOBODY_V6: Ipv6Addr = Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0xdb8, 0, 1);
+
+/// 48 full packets as the kernel counts. When it gives up a host it makes a report of each packet that it has kept, and no more than 50 at a time (`net.ipv4.icmp_msgs_burst`): with more packets some
+/// of many hosts would have none, and who connects there would not learn why it is in vain.
+const SEND_BUFFER_BYTES: usize = 108 << 10;
+
+/// The network namespace that a socket is in, by a number that no other one has.
+fn network(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut cookie = [0; 8];
+    sys::get_option(fd, libc::SOL_SOCKET, constant::SO_NETNS_COOKIE, &mut cookie)?;
+    Ok(u64::from_ne_bytes(cookie))
+}
+
+fn share(fd: BorrowedFd<'_>, shares: bool) -> io::Result<()> {
+    sys::set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, shares.into())
+}
+
+impl UdpLink {
+    /// Opens it if it is not there yet, and says whether it is. Where the kernel or the limit of descriptors says no it is asked again the next time: packets for hosts that may be off are few.
+    pub(super) fn has_apart(&mut self) -> bool {
+        if self.apart.is_none() {
+            self.apart = self.open_apart().ok();
+        }
+        self.apart.is_some()
+    }
+
+    fn open_apart(&self) -> io::Result<OwnedFd> {
+        let urgent_priority = if self.paths.has_priority() { self.options.urgent_priority } else { 0 };
+        let options = Options { urgent_priority, send_buffer_bytes: SEND_BUFFER_BYTES, ..self.options.clone() };
+        let (socket, _) = sending_socket(&options)?;
+        let fd = socket.as_fd();
+        // The thread that sends may be elsewhere than the one that opened the link was.
+        if network(fd)? != network(self.socket.as_fd())? {
+            return Err(io::ErrorKind::AddrNotAvailable.into());
+        }
+        sys::set_program(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &[plain(RET, 0)])?;
+        // Links at other addresses may have the same port, and such a socket of their own.
+        sys::set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+        let nobody = if self.local.is_ipv4() { IpAddr::from(NOBODY_V4) } else { IpAddr::from(NOBODY_V6) };
+        let nobody = SocketAddr::new(nobody, self.local.port());
+        if !self.local.ip().is_unspecified() {
+            rustix::net::bind(fd, &nobody)?;
+            return Ok(socket);
+        }
+        // A wildcard address is every address to the kernel, so both must let the other in. Only for this moment: others of this user could come in as well.
+        let is_grouped = self.options.group.is_some();
+        share(fd, true)?;
+        if !is_grouped {
+            share(self.socket.as_fd(), true)?;
+        }
+        let bound = rustix::net::bind(fd, &nobody);
+        if !is_grouped {
+            share(self.socket.as_fd(), false)?;
+        }
+        share(fd, false)?;
+        bound?;
+        Ok(socket)
+    }
+
+    /// The socket that packets leave by.
+    pub(super) fn way_out(&self, apart: bool) -> BorrowedFd<'_> {
+        self.apart.as_ref().filter(|_| apart).unwrap_or(&self.socket).as_fd()
+    }
+
+    /// The address that its packets have to name, if the kernel does not choose it for the link's own socket either.
+    pub(super) fn apart_source(&self) -> Option<OwnAddress> {
+        (!self.local.ip().is_unspecified()).then(|| OwnAddress::of(self.local))
+    }
+}
