@@ -53,6 +53,17 @@ fn a_part_for_another_process() {
                 std::thread::park();
             }
         }
+        "serve until killed" => {
+            let listener = Listener::bind(argument.as_str()).unwrap();
+            for stream in std::iter::repeat_with(|| listener.accept().unwrap().0) {
+                std::thread::spawn(move || {
+                    let mut stream = stream;
+                    stream.read_exact(&mut [0; 5]).unwrap();
+                    stream.write_all(b"world").unwrap();
+                    std::thread::park();
+                });
+            }
+        }
         "write and exit when told" => {
             let mut stream = Stream::connect(argument.as_str()).unwrap();
             println!("connected");
@@ -119,7 +130,7 @@ fn a_part_for_another_process() {
     }
 }
 
-/// Behind gateways nobody says that nobody is there: who comes too early waits, and asks again.
+/// Who comes too early is refused, or, as behind gateways nobody says that nobody is there, waits; and asks again.
 fn connect_when_it_is_up(address: &str) -> Stream {
     let begin = Instant::now();
     loop {
@@ -133,6 +144,34 @@ fn connect_when_it_is_up(address: &str) -> Stream {
 
 fn succeeds(part: &str, argument: &str, environment: &[(&str, &str)]) {
     assert!(another(part, argument, environment).wait().unwrap().success(), "{part} {argument} {environment:?}");
+}
+
+/// What TCP's clients are used to: who was killed and is there again can be connected to at once, also by who has not noticed.
+#[test]
+fn a_server_that_was_killed_is_reached_again_as_soon_as_it_is_back() {
+    let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("127.0.0.1:{port}");
+    let talk = |mut stream: Stream| {
+        stream.write_all(b"hello").unwrap();
+        stream.read_exact(&mut [0; 5]).unwrap();
+        stream
+    };
+    let mut server = another("serve until killed", &address, &[]);
+    let mut former = talk(connect_when_it_is_up(&address));
+    for _ in 0..3 {
+        server.kill().unwrap();
+        server.wait().unwrap();
+        server = another("serve until killed", &address, &[]);
+        let begin = Instant::now();
+        let stream = talk(connect_when_it_is_up(&address));
+        let error = former.read(&mut [0; 5]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+        // Silence would take ten.
+        assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
+        former = stream;
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
 }
 
 #[test]
