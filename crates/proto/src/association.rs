@@ -191,6 +191,8 @@ pub struct Association {
     pub peer_window: u32,
     pub peer_longest: u32,
     pub peer_token: [u8; 16],
+    /// Somebody who saw this end ask says that the peer does not know this association, and nothing has come since that would show otherwise: nothing new is opened by it.
+    pub disowned: bool,
 
     // Sending.
     pub first_number: u64,
@@ -323,6 +325,7 @@ impl Association {
             peer_window: 0,
             peer_longest: 0,
             peer_token: [0; 16],
+            disowned: false,
             first_number,
             sent: Sent::starting_at(first_number),
             lease: Lease::new(first_number, config.lease_ns, now),

@@ -67,7 +67,7 @@ pub fn join_proof(token: &[u8; TOKEN_BYTES], said: &[u8]) -> [u8; TOKEN_BYTES] {
     kdf::mac(&key, &[b"ropeway 1 join", said]).finalize().into_bytes().into()
 }
 
-/// What an engine without a key answers to the STATE of an association that it does not know, with the peer's `number` and `ack` in its header: the word of who has seen that STATE.
+/// What an engine answers to a STATE for an `id` that it does not know, with `number` and `ack` in its header: the word of who has seen that STATE, and of nobody in particular.
 pub fn stranger_token(id: u32, number: u32, ack: u32) -> [u8; TOKEN_BYTES] {
     let said = [id, number, ack].map(u32::to_be_bytes);
     kdf::mac(&[0; 32], &[b"ropeway 1 stranger", said.as_flattened()]).finalize().into_bytes().into()

@@ -208,10 +208,11 @@ impl Endpoint {
             let association = &self.associations[index as usize];
             // Of one that has not answered nothing is known; but it may be one of several where this end is.
             let steering = if association.is_open() { association.peer.steering() } else { self.steering };
-            steering == 0 || association.asked_port == Some(port)
+            !association.disowned && (steering == 0 || association.asked_port == Some(port))
         });
-        let mut elders = self.elders.range((path, Id(0))..=(path, Id(u32::MAX))).map(|(_, &index)| index);
-        newest.or_else(|| elders.find(|&index| self.associations[index as usize].asked_port == Some(port)))
+        let elders = self.elders.range((path, Id(0))..=(path, Id(u32::MAX))).map(|(_, &index)| index);
+        let mut asked = elders.filter(|&index| self.associations[index as usize].asked_port == Some(port));
+        newest.or_else(|| asked.find(|&index| !self.associations[index as usize].disowned))
     }
 
     fn open_channel(

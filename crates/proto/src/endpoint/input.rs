@@ -207,6 +207,7 @@ impl Endpoint {
         };
         let association = &mut self.associations[index as usize];
         association.heard_at = now;
+        association.disowned = false;
         association.states_unanswered = 0;
         if association.sent.in_flight() == 0 && association.backlog_bytes == 0 {
             association.busy = false;

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use ropeway_wire::{BASE_HEADER_BYTES, ErrorCode, Header, Id, Malformed, Packet, RstFields, Type};
 
 use super::{Endpoint, Path, Route};
+use crate::association::Association;
 use crate::channel::Opening;
-use crate::crypto::token::{same_token, stranger_token};
+use crate::crypto::token::{TOKEN_BYTES, same_token, stranger_token};
 use crate::time::Time;
 
 /// A slot's owners of one life are counted below this bit, the lives above it: a thousand owners a second last for 34 years.
@@ -121,34 +122,37 @@ impl Endpoint {
         let place = path.unbound();
         let newest = self.peers.get(&place).copied().filter(|&index| self.associations[index as usize].peer == named);
         let elder = self.elders.get(&(place, named)).copied();
-        let mut meant = [self.find(named), newest, elder].into_iter().flatten().peekable();
-        if meant.peek().is_none() {
+        let meant: Vec<u32> = [self.find(named), newest, elder].into_iter().flatten().collect();
+        if meant.is_empty() {
             self.counters.dropped_unknown_id += 1;
             return Ok(());
         }
         // Without the token anybody who guesses an id could end the association.
-        let found = meant.find(|&index| {
-            let association = &self.associations[index as usize];
-            let is_theirs = association.is_open() && (association.has_path(path) || association.has_path(&place));
-            let is_owner_s = || same_token(&association.peer_token, &fields.token);
-            let is_stranger_s = || {
-                let is_said = fields.code == ErrorCode::Unknown && !association.sealing.is_keyed();
-                is_said && same_token(&association.stranger_token(&self.config), &fields.token)
-            };
-            is_theirs && (is_owner_s() || is_stranger_s())
-        });
-        match found {
-            Some(index) if fields.code == ErrorCode::Unknown => self.begin_anew(now, index),
-            Some(index) => self.end_association(index, fields.code),
-            None => self.counters.dropped_reset += 1,
+        let proves = |token_of: &dyn Fn(&Association) -> [u8; TOKEN_BYTES]| {
+            let found = meant.iter().copied().find(|&index| {
+                let association = &self.associations[index as usize];
+                let is_theirs = association.is_open() && (association.has_path(path) || association.has_path(&place));
+                is_theirs && same_token(&token_of(association), &fields.token)
+            });
+            found.map(|index| (index, self.associations[index as usize].sealing.is_keyed()))
+        };
+        let by_owner = proves(&|association| association.peer_token);
+        let by_stranger = || proves(&|association| association.stranger_token(&self.config));
+        match (by_owner, fields.code) {
+            (Some((index, _)), ErrorCode::Unknown) => self.begin_anew(now, index, true),
+            (Some((index, _)), code) => self.end_association(index, code),
+            (None, ErrorCode::Unknown) if let Some((index, is_keyed)) = by_stranger() => {
+                self.begin_anew(now, index, !is_keyed);
+            }
+            (None, _) => self.counters.dropped_reset += 1,
         }
         Ok(())
     }
 
-    /// The peer does not know the association: it is another process, most likely, than the one that did. Channels that were just to be opened, and of which nothing is known there, are opened with
-    /// that one; the others end.
-    fn begin_anew(&mut self, now: Time, index: u32) {
-        let association = &mut self.associations[index as usize];
+    /// The peer does not know the association: it is another process, most likely, than the one that did. Channels that were just to be opened, and of which nothing is known there, are opened with that
+    /// one; the others end. Where that is not proved (`ends` is false) they stay, as the peer may know it after all.
+    fn begin_anew(&mut self, now: Time, index: u32, ends: bool) {
+        let association = &self.associations[index as usize];
         let routes: Vec<Route> = association.paths().map(|path| Route::new(path, &self.config)).collect();
         let bonded = association.routes.as_ref().is_some_and(|routes| routes.is_bonded());
         let is_unheard = |&at: &u32| {
@@ -157,9 +161,12 @@ impl Endpoint {
         };
         let unheard: Vec<u32> = association.channels.indices().filter(is_unheard).collect();
         for &at in &unheard {
-            association.detach(self.channels[at as usize].number);
+            self.leave_behind(at);
         }
-        self.end_association(index, ErrorCode::Unknown);
+        match ends {
+            true => self.end_association(index, ErrorCode::Unknown),
+            false => self.associations[index as usize].disowned = true,
+        }
         for at in unheard {
             let channel = &self.channels[at as usize];
             let ports = (channel.local_port, channel.remote_port);
@@ -170,6 +177,24 @@ impl Endpoint {
         }
     }
 
+    /// Takes a channel that the peer has said nothing of from its association. What may be known of it there ends by ABORT, as a channel that has no user.
+    fn leave_behind(&mut self, at: u32) {
+        let channel = &self.channels[at as usize];
+        let (index, number) = (channel.association, channel.number);
+        let (mode, ports) = (channel.mode, (channel.local_port, channel.remote_port));
+        self.leave_round(at);
+        self.associations[index as usize].detach(number);
+        let left = self.add_channel(index, number, mode, ports);
+        self.associations[index as usize].sent.hand_over(at, left);
+        let [channel, behind] = self.channels.get_disjoint_mut([at as usize, left as usize]).expect("two channels");
+        behind.outgoing = std::mem::take(&mut channel.outgoing);
+        channel.outgoing.no_delay = behind.outgoing.no_delay;
+        channel.outgoing.waiting = behind.outgoing.waiting.begun_anew();
+        std::mem::swap(&mut channel.incoming, &mut behind.incoming);
+        behind.released = true;
+        self.abort_channel(left, ErrorCode::Reset);
+    }
+
     /// Tells who sent for an id that does not exist (any more). Never an answer to a reset, and never longer than what it answers.
     pub(super) fn reply_reset(&mut self, path: &Path, packet: &Packet<'_>) {
         let id = packet.header.destination;
@@ -177,11 +202,11 @@ impl Endpoint {
             return;
         }
         // The sender's own id is not in the packet: it finds itself by the token, which only the owner of the id could know, or who has seen what was asked.
-        let token = if self.keys.is_none() && packet.header.kind == Type::State {
-            stranger_token(id.0, packet.header.number, packet.header.ack)
-        } else {
-            let Some(incarnation) = self.incarnations.answer(path, id) else { return };
-            self.secret.reset_token(id.0, incarnation)
+        let is_stranger_s = packet.header.kind == Type::State;
+        let token = match self.incarnations.answer(path, id).filter(|_| self.keys.is_some() || !is_stranger_s) {
+            Some(incarnation) => self.secret.reset_token(id.0, incarnation),
+            None if is_stranger_s => stranger_token(id.0, packet.header.number, packet.header.ack),
+            None => return,
         };
         let fields = RstFields { token, code: ErrorCode::Unknown };
         let header = Header { length: RstFields::BYTES as u16, ..Header::new(Type::Rst, id) };
