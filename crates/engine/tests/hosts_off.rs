@@ -4,7 +4,7 @@
 mod support;
 
 use nix::time::{ClockId, clock_gettime};
-use ropeway_engine::{ChannelId, Engine, Error, LinkId, Mode, Options, Target};
+use ropeway_engine::{ChannelId, Config, Engine, Error, LinkId, Mode, Options, Target};
 use ropeway_link::udp::{self, UdpLink};
 use ropeway_link::{Address, Counters};
 use ropeway_testkit::proc::until;
@@ -20,6 +20,8 @@ const PORT: u16 = 7;
 const CROWDS: [usize; 2] = [12, 40];
 /// No connection to a host that is there stands still for so long. A kernel keeps what is for who is off for three seconds; less is a busy machine's doing (mostly it is 10 to 60 ms).
 const MOST_GAP: Duration = Duration::from_millis(500);
+/// Longer than a kernel asks, and than it takes to find out that a host is off.
+const GIVE_UP: Duration = Duration::from_secs(6);
 /// For so long a kernel asks for a hardware address, and time for a busy machine.
 const ASKED: Duration = Duration::from_secs(10);
 
@@ -36,7 +38,8 @@ fn nth(place: usize, v6: bool) -> IpAddr {
 /// An engine with a link of host `end`; its helper is there, too.
 fn engine(hosts: &Hosts, end: usize, local: IpAddr) -> (Engine, LinkId) {
     hosts.on(end, || {
-        let engine = Engine::new(&Options::default()).unwrap();
+        let config = Config { give_up_ns: GIVE_UP.as_nanos() as u64, ..Config::default() };
+        let engine = Engine::new(&Options { config, ..Options::default() }).unwrap();
         let link = UdpLink::open(&udp::Options::new(SocketAddr::new(local, 0))).unwrap();
         let link = engine.add_link(Box::new(link)).unwrap();
         (engine, link)
@@ -210,7 +213,7 @@ fn peers_that_go_off_hold_up_no_other_connection() {
                 hosts.ip(1, &format!("address delete {address} dev {DEVICE}"));
             }
             channels.iter().for_each(|&channel| live.client.try_send(channel, &[2; 100]).map(drop).unwrap());
-            std::thread::sleep(Duration::from_secs(12));
+            std::thread::sleep(GIVE_UP + Duration::from_secs(1));
         };
         let ((), most) = live.during(&hosts, go_off);
         println!("{crowd} peers, longest wait {most:?}, {:?}", counters(&live.client));

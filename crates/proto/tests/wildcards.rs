@@ -4,22 +4,14 @@
 
 #[path = "closing.rs"]
 mod closing;
-#[path = "disturbed.rs"]
-mod disturbed;
-#[path = "esp_bugs.rs"]
-mod esp_bugs;
 #[path = "full_link.rs"]
 mod full_link;
-#[path = "incast.rs"]
-mod incast;
 #[path = "leases.rs"]
 mod leases;
 #[path = "liveness.rs"]
 mod liveness;
 #[path = "loss.rs"]
 mod loss;
-#[path = "narrowed.rs"]
-mod narrowed;
 #[path = "opening.rs"]
 mod opening;
 #[path = "oracle.rs"]
@@ -32,8 +24,6 @@ mod resets;
 mod routes;
 #[path = "runs.rs"]
 mod runs;
-#[path = "scale.rs"]
-mod scale;
 #[path = "transfer.rs"]
 mod transfer;
 
