@@ -11,8 +11,12 @@ use std::time::{Duration, Instant};
 /// The processors on which the two ends of a measurement are put.
 const ENDS: [usize; 2] = [0, 1];
 
-/// Long enough that both threads run at once for a while, also beside a program that wants a processor.
+/// How long is measured at least; and at most, if other programs want the processors and the two threads have not run at once in this time.
 const TIME: Duration = Duration::from_millis(20);
+const MOST_TIME: Duration = Duration::from_millis(400);
+
+/// So long no line takes between two threads that run.
+const WAITED_NS: f64 = 5_000.0;
 
 /// Round trips that are timed together: reading the clock costs less than 2 % of them.
 const BATCH: u64 = 64;
@@ -27,7 +31,7 @@ const STOP: u64 = u64::MAX;
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// The least time in nanoseconds in which one processor sees what the other wrote; `None` where there are no two of them.
+/// The least time in nanoseconds in which one processor sees what the other wrote; `None` where there are no two of them, or others have them.
 pub fn measure_ns() -> Option<f64> {
     let [there, back] = [Line::default(), Line::default()];
     thread::scope(|scope| {
@@ -61,8 +65,9 @@ pub fn differ(before: Option<f64>, after: Option<f64>) -> bool {
 
 /// `None`: nobody answers.
 fn ask(there: &AtomicU64, back: &AtomicU64) -> Option<f64> {
-    let (end, mut least_ns, mut value) = (Instant::now() + TIME, f64::INFINITY, 0);
-    while Instant::now() < end {
+    let (begin, mut least_ns, mut value) = (Instant::now(), f64::INFINITY, 0);
+    let goes_on = |least_ns: f64| begin.elapsed() < if least_ns < WAITED_NS { TIME } else { MOST_TIME };
+    while goes_on(least_ns) {
         let start = Instant::now();
         for _ in 0..BATCH {
             value += 1;
@@ -77,7 +82,7 @@ fn ask(there: &AtomicU64, back: &AtomicU64) -> Option<f64> {
         }
         least_ns = least_ns.min(start.elapsed().as_nanos() as f64 / (2 * BATCH) as f64);
     }
-    Some(least_ns)
+    Some(least_ns).filter(|least_ns| *least_ns < WAITED_NS)
 }
 
 fn pin(cpu: usize) -> Option<()> {
@@ -93,8 +98,9 @@ mod tests {
     #[test]
     fn two_processors_are_some_nanoseconds_apart() {
         if thread::available_parallelism().is_ok_and(|count| count.get() > 1) {
-            let ns = measure_ns().expect("processors 0 and 1");
-            assert!((1.0..1e6).contains(&ns), "{ns}");
+            // Other tests may have them.
+            let Some(ns) = measure_ns() else { return };
+            assert!((1.0..WAITED_NS).contains(&ns), "{ns}");
         }
     }
 }
