@@ -122,14 +122,14 @@ impl Endpoint {
         let place = path.unbound();
         let newest = self.peers.get(&place).copied().filter(|&index| self.associations[index as usize].peer == named);
         let elder = self.elders.get(&(place, named)).copied();
-        let meant: Vec<u32> = [self.find(named), newest, elder].into_iter().flatten().collect();
-        if meant.is_empty() {
+        let meant = [self.find(named), newest, elder];
+        if meant == [None; 3] {
             self.counters.dropped_unknown_id += 1;
             return Ok(());
         }
         // Without the token anybody who guesses an id could end the association.
         let proves = |token_of: &dyn Fn(&Association) -> [u8; TOKEN_BYTES]| {
-            let found = meant.iter().copied().find(|&index| {
+            let found = meant.into_iter().flatten().find(|&index| {
                 let association = &self.associations[index as usize];
                 let is_theirs = association.is_open() && (association.has_path(path) || association.has_path(&place));
                 is_theirs && same_token(&token_of(association), &fields.token)
@@ -202,10 +202,12 @@ impl Endpoint {
             return;
         }
         // The sender's own id is not in the packet: it finds itself by the token, which only the owner of the id could know, or who has seen what was asked.
-        let is_stranger_s = packet.header.kind == Type::State;
-        let token = match self.incarnations.answer(path, id).filter(|_| self.keys.is_some() || !is_stranger_s) {
+        let is_state = packet.header.kind == Type::State;
+        // Without a key the word of a stranger is enough, and needs no guess at who the owner was.
+        let owner = if is_state && self.keys.is_none() { None } else { self.incarnations.answer(path, id) };
+        let token = match owner {
             Some(incarnation) => self.secret.reset_token(id.0, incarnation),
-            None if is_stranger_s => stranger_token(id.0, packet.header.number, packet.header.ack),
+            None if is_state => stranger_token(id.0, packet.header.number, packet.header.ack),
             None => return,
         };
         let fields = RstFields { token, code: ErrorCode::Unknown };
