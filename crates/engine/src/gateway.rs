@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use ropeway_link::{Address, Batch, Ecn, Link, Own, Urgency, udp};
+use ropeway_link::{Address, Batch, Ecn, Link, udp};
 use ropeway_proto::Shim;
 use ropeway_proto::gateway::{Forwarder, TableError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -325,13 +325,7 @@ impl State {
             let link = &mut *links[to.link];
             let sent = match to.address {
                 Address::Udp(host) if host.port() == 0 => send_to_engines(link, host, packets),
-                to => link.send(&Batch {
-                    to,
-                    from: Own::ANY,
-                    packets,
-                    urgency: Urgency::Bulk,
-                    presence: Default::default(),
-                }),
+                to => link.send(&Batch::new(to, packets)),
             };
             let sent = sent.unwrap_or_else(|error| {
                 failure = Some(error);
@@ -354,8 +348,7 @@ fn send_to_engines(link: &mut dyn Link, host: net::SocketAddr, packets: &[IoSlic
         let run = packets[sent..].iter().take_while(|packet| port(packet) == port_of_run).count();
         let to = Address::Udp(net::SocketAddr::new(host.ip(), port_of_run));
         let packets = &packets[sent..sent + run];
-        let count =
-            link.send(&Batch { to, from: Own::ANY, packets, urgency: Urgency::Bulk, presence: Default::default() })?;
+        let count = link.send(&Batch::new(to, packets))?;
         sent += count;
         if count < run {
             break;

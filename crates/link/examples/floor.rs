@@ -15,7 +15,7 @@ mod carriers {
 }
 
 use carriers::streams;
-use ropeway_link::{Address, Batch, Link, Own, Urgency, memory, packet, udp, xdp};
+use ropeway_link::{Address, Batch, Link, Urgency, memory, packet, udp, xdp};
 use std::io::{ErrorKind, IoSlice};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -147,11 +147,7 @@ fn measure_links<L: Link>(make: &dyn Fn() -> (L, L), time: Duration) -> Row {
 
 fn send_one(link: &mut impl Link, to: Address, bytes: &[u8]) {
     let packets = [IoSlice::new(bytes)];
-    while link
-        .send(&Batch { to, from: Own::ANY, packets: &packets, urgency: Urgency::Urgent, presence: Default::default() })
-        .expect("the link works")
-        == 0
-    {}
+    while link.send(&Batch { urgency: Urgency::Urgent, ..Batch::new(to, &packets) }).expect("the link works") == 0 {}
 }
 
 /// Spins until a packet is there.
@@ -229,8 +225,7 @@ fn one_way(mut a: impl Link, mut b: impl Link, len: usize, time: Duration) -> f6
                 std::hint::spin_loop();
                 continue;
             }
-            let batch =
-                Batch { to, from: Own::ANY, packets: &packets, urgency: Urgency::Bulk, presence: Default::default() };
+            let batch = Batch::new(to, &packets);
             sent += a.send(&batch).expect("the link works") as u64;
         }
         let rate = received.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64();

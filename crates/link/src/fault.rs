@@ -306,14 +306,7 @@ mod tests {
     fn send(link: &mut dyn Link, to: u32, count: u8) -> usize {
         let packets: Vec<[u8; 50]> = (0..count).map(|n| [n; 50]).collect();
         let packets: Vec<IoSlice<'_>> = packets.iter().map(|packet| IoSlice::new(packet)).collect();
-        link.send(&Batch {
-            to: Address::Sim(to),
-            from: Own::ANY,
-            packets: &packets,
-            urgency: Default::default(),
-            presence: Default::default(),
-        })
-        .expect("works")
+        link.send(&Batch::new(Address::Sim(to), &packets)).expect("works")
     }
 
     fn receive(link: &mut dyn Link) -> Vec<Vec<u8>> {

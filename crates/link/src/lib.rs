@@ -144,6 +144,13 @@ pub struct Batch<'a> {
     pub presence: Presence,
 }
 
+impl<'a> Batch<'a> {
+    /// Bulk data for who is there, under whichever address.
+    pub fn new(to: Address, packets: &'a [IoSlice<'a>]) -> Batch<'a> {
+        Batch { to, from: Own::ANY, packets, urgency: Urgency::Bulk, presence: Presence::Heard }
+    }
+}
+
 /// One packet that arrived. The bytes are the link's and stay until the sink returns.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {

@@ -246,20 +246,13 @@ impl Drop for MemoryLink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Urgency;
+
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use std::io::IoSlice;
 
     fn send(link: &mut MemoryLink, to: u32, packet: &[u8]) -> usize {
         let packets = [IoSlice::new(packet)];
-        link.send(&Batch {
-            to: Address::Sim(to),
-            from: Own::ANY,
-            packets: &packets,
-            urgency: Urgency::Bulk,
-            presence: Default::default(),
-        })
-        .expect("works")
+        link.send(&Batch::new(Address::Sim(to), &packets)).expect("works")
     }
 
     fn is_readable(link: &MemoryLink) -> bool {

@@ -135,13 +135,7 @@ mod tests {
             TraceLink::with_clock(network.attach(host), describe, output, Clock::new(move || clock.now()))
         });
         let packets = [IoSlice::new(&[7; 1500]), IoSlice::new(&[8; 1501])];
-        let batch = Batch {
-            to: Address::Sim(1),
-            from: Own::ANY,
-            packets: &packets[..1],
-            urgency: Default::default(),
-            presence: Default::default(),
-        };
+        let batch = Batch::new(Address::Sim(1), &packets[..1]);
         links[0].send(&batch).expect("works");
         network.advance_until_ready(sim::Time::MAX);
         links[1].receive(1, &mut |_| ()).expect("works");

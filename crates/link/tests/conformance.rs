@@ -2,7 +2,7 @@
 
 mod support;
 
-use ropeway_link::{Address, Batch, Link, Own, Received, Urgency, fault, memory, packet, pcap, sim, trace, udp, xdp};
+use ropeway_link::{Address, Batch, Link, Received, fault, memory, packet, pcap, sim, trace, udp, xdp};
 use ropeway_testkit::skip;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::IoSlice;
@@ -77,8 +77,7 @@ impl Pair {
 
 fn send(link: &mut dyn Link, to: Address, packets: &[Vec<u8>]) -> usize {
     let packets: Vec<IoSlice<'_>> = packets.iter().map(|packet| IoSlice::new(packet)).collect();
-    link.send(&Batch { to, from: Own::ANY, packets: &packets, urgency: Urgency::Bulk, presence: Default::default() })
-        .expect("the link works")
+    link.send(&Batch::new(to, &packets)).expect("the link works")
 }
 
 /// Waits until the descriptor is readable, if there is one, and says whether it is.

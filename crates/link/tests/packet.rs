@@ -3,7 +3,7 @@
 mod support;
 
 use ropeway_link::packet::{Fanout, FieldMatch, Options, PacketLink};
-use ropeway_link::{Address, Batch, Link, Own, Urgency};
+use ropeway_link::{Address, Batch, Link};
 use ropeway_link::{Part, Steering, Width};
 use ropeway_testkit::skip;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,7 +30,7 @@ fn open(hosts: &Hosts, end: usize, change: impl FnOnce(&mut Options) + Send) -> 
 
 fn send(link: &mut PacketLink, to: Address, packets: &[&[u8]]) -> io::Result<usize> {
     let packets: Vec<IoSlice<'_>> = packets.iter().map(|packet| IoSlice::new(packet)).collect();
-    link.send(&Batch { to, from: Own::ANY, packets: &packets, urgency: Urgency::Bulk, presence: Default::default() })
+    link.send(&Batch::new(to, &packets))
 }
 
 /// All that arrives until a packet that ends with this byte.

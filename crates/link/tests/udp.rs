@@ -31,16 +31,7 @@ fn two_segmented_sends_wait_in_the_host_s_queue_and_no_more() {
     let packets = [IoSlice::new(&packet); BATCH_PACKETS];
     let mut taken = Vec::new();
     while taken.len() < 20 {
-        match link
-            .send(&Batch {
-                to,
-                from: Own::ANY,
-                packets: &packets,
-                urgency: Urgency::Bulk,
-                presence: Default::default(),
-            })
-            .expect("works")
-        {
+        match link.send(&Batch::new(to, &packets)).expect("works") {
             0 => break,
             count => taken.push(count),
         }
@@ -60,7 +51,7 @@ fn receive(link: &mut UdpLink) -> Option<(SocketAddr, Own)> {
 }
 
 fn send(link: &mut UdpLink, to: SocketAddr, from: Own, packets: &[IoSlice<'_>]) {
-    let batch = Batch { to: Address::Udp(to), from, packets, urgency: Urgency::Bulk, presence: Default::default() };
+    let batch = Batch { from, ..Batch::new(Address::Udp(to), packets) };
     assert_eq!(link.send(&batch).expect("works"), packets.len());
 }
 

@@ -4,7 +4,7 @@ mod support;
 
 use ropeway_link::packet::{self, FieldMatch, PacketLink};
 use ropeway_link::xdp::{Mode, Options, XdpLink};
-use ropeway_link::{Address, Batch, Link, Own, Received, Urgency, Width};
+use ropeway_link::{Address, Batch, Link, Received, Width};
 use ropeway_testkit::skip;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -35,7 +35,7 @@ fn open(hosts: &Hosts, end: usize) -> XdpLink {
 
 fn send(link: &mut dyn Link, to: Address, packet: &[u8]) {
     let packets = [IoSlice::new(packet)];
-    let batch = Batch { to, from: Own::ANY, packets: &packets, urgency: Urgency::Bulk, presence: Default::default() };
+    let batch = Batch::new(to, &packets);
     assert_eq!(link.send(&batch).expect("the link works"), 1);
 }
 

@@ -1,7 +1,7 @@
 //! Endpoints of the protocol on hosts of a simulated network, driven as the event loop drives them, and programs that send, read and check every byte.
 
 use ropeway_engine::link::sim::{Config as Network, Network as Sim, PortCounters, SimLink};
-use ropeway_engine::link::{Address, Batch, Ecn, Link, Own, Received, Urgency};
+use ropeway_engine::link::{Address, Batch, Ecn, Link, Received, Urgency};
 use ropeway_proto::{ChannelId, Config, Endpoint, Event, Mode, Path, RecvError, SendError, Time};
 use std::collections::BTreeMap;
 
@@ -76,8 +76,7 @@ impl Host {
                 ropeway_proto::Urgency::Urgent => Urgency::Urgent,
                 ropeway_proto::Urgency::Bulk => Urgency::Bulk,
             };
-            link.send(&Batch { to: address(path), from: Own::ANY, packets, urgency, presence: Default::default() })
-                .expect("the link works")
+            link.send(&Batch { urgency, ..Batch::new(address(path), packets) }).expect("the link works")
         });
     }
 }

@@ -43,17 +43,7 @@ impl Shared {
 
 fn send(link: &mut impl Link, to: Address, bytes: &[u8]) {
     let packets = [IoSlice::new(bytes)];
-    assert_eq!(
-        link.send(&Batch {
-            to,
-            from: Own::ANY,
-            packets: &packets,
-            urgency: Default::default(),
-            presence: Default::default()
-        })
-        .expect("works"),
-        1
-    );
+    assert_eq!(link.send(&Batch::new(to, &packets)).expect("works"), 1);
 }
 
 #[test]

@@ -4,13 +4,13 @@
 //! seed and the same calls give the same run, down to the order of events within one instant.
 //!
 //! ```
-//! use ropeway_link::{Address, Batch, Link, Own, Urgency, sim};
+//! use ropeway_link::{Address, Batch, Link, sim};
 //! use std::io::IoSlice;
 //!
 //! let network = sim::Network::new(sim::Config::default(), 1);
 //! let (mut a, mut b) = (network.attach(0), network.attach(1));
 //! let packet = [7; 1500];
-//! a.send(&Batch { to: Address::Sim(1), from: Own::ANY, packets: &[IoSlice::new(&packet)], urgency: Urgency::Bulk, presence: Default::default() }).unwrap();
+//! a.send(&Batch::new(Address::Sim(1), &[IoSlice::new(&packet)])).unwrap();
 //! // 1538 bytes on the wire, twice, and two cables of 5 us.
 //! assert_eq!(network.advance_until_ready(sim::Time::MAX), 2 * (1538 * 8 + 5_000));
 //! assert_eq!(b.receive(1, &mut |packet| assert_eq!(packet.bytes, [7; 1500])).unwrap(), 1);

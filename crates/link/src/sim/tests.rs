@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Address, Batch, Counters, Ecn, Link, Own, PER_MILLION, Received, Urgency};
+use crate::{Address, Batch, Counters, Ecn, Link, PER_MILLION, Received, Urgency};
 use std::io::IoSlice;
 
 /// 1500 bytes in an Ethernet frame, in buffers and on the wire.
@@ -18,8 +18,7 @@ fn network(change: impl FnOnce(&mut Config)) -> Network {
 
 fn send_as(link: &mut SimLink, to: u32, packets: &[&[u8]], urgency: Urgency) -> usize {
     let packets: Vec<IoSlice<'_>> = packets.iter().map(|packet| IoSlice::new(packet)).collect();
-    link.send(&Batch { to: Address::Sim(to), from: Own::ANY, packets: &packets, urgency, presence: Default::default() })
-        .expect("the link works")
+    link.send(&Batch { urgency, ..Batch::new(Address::Sim(to), &packets) }).expect("the link works")
 }
 
 fn send(link: &mut SimLink, to: u32, packets: &[&[u8]]) -> usize {
@@ -339,17 +338,7 @@ fn what_cannot_be_delivered_is_counted() {
     assert_eq!(send(&mut a, 1, &[&[0; 1501], &[0; 101], &[0; 100]]), 3, "refused for good is taken");
     assert_eq!(send(&mut a, 77, &[&[0; 64]]), 1);
     let to = Address::Ether([0; 6]);
-    assert_eq!(
-        a.send(&Batch {
-            to,
-            from: Own::ANY,
-            packets: &[IoSlice::new(&[0])],
-            urgency: Urgency::Bulk,
-            presence: Default::default()
-        })
-        .expect("works"),
-        1
-    );
+    assert_eq!(a.send(&Batch::new(to, &[IoSlice::new(&[0])])).expect("works"), 1);
     settle(&network);
     assert_eq!(receive(&mut small).len(), 1);
     assert_eq!((a.counters().send_errors, a.counters().sent_packets), (2, 3));

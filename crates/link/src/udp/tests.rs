@@ -277,13 +277,7 @@ fn spreads_arrivals(at: &str) {
         bytes[4..8].copy_from_slice(&steer.to_be_bytes());
         bytes[8..12].copy_from_slice(&other.to_be_bytes());
         let packets = [std::io::IoSlice::new(&bytes)];
-        let batch = Batch {
-            to: Address::Udp(reached),
-            from: Own::ANY,
-            packets: &packets,
-            urgency: crate::Urgency::Bulk,
-            presence: Default::default(),
-        };
+        let batch = Batch::new(Address::Udp(reached), &packets);
         assert_eq!(sender.send(&batch).unwrap(), 1);
         let got = (0..200).find_map(|_| {
             let got = members.iter_mut().position(|member| member.receive(8, &mut |_| ()).unwrap() > 0);
@@ -335,13 +329,7 @@ fn answers_of_a_wildcard_leave_under_the_address_that_was_asked() {
                 let expected: Vec<_> = lens.iter().map(|len| (client.local(), Own(number), *len)).collect();
                 assert_eq!(came, expected, "{ip}");
                 let packets: Vec<IoSlice<'_>> = slices.iter().map(|slice| IoSlice::new(slice)).collect();
-                let batch = Batch {
-                    to: client.local(),
-                    from: Own(number),
-                    packets: &packets,
-                    urgency,
-                    presence: Default::default(),
-                };
+                let batch = Batch { from: Own(number), urgency, ..Batch::new(client.local(), &packets) };
                 assert_eq!(server.send(&batch).expect("works"), lens.len());
                 let answers = receive_where(&mut client, lens.len());
                 let expected: Vec<_> = lens.iter().map(|len| (at(ip, port), Own::ANY, *len)).collect();
@@ -365,13 +353,7 @@ fn a_run_under_a_chosen_address_is_one_send() {
     send(&mut client, SocketAddr::from(([127, 0, 0, 2], port)), &[&[1]], Urgency::Urgent);
     let [(_, asked, _)] = receive_where(&mut server, 1)[..] else { panic!("one packet was sent") };
     let packets = [IoSlice::new(&[7; 1000]); 44];
-    let batch = Batch {
-        to: client.local(),
-        from: asked,
-        packets: &packets,
-        urgency: Urgency::Bulk,
-        presence: Default::default(),
-    };
+    let batch = Batch { from: asked, ..Batch::new(client.local(), &packets) };
     assert_eq!(server.send(&batch).expect("works"), 44);
     assert_eq!(server.counters().send_calls, 1);
     assert_eq!(receive_where(&mut client, 44), [(at("127.0.0.2", port), Own::ANY, 1000); 44]);
@@ -439,8 +421,7 @@ fn a_group_at_a_wildcard_answers_under_the_address_that_was_asked() {
             send(&mut client, asked, &[&number.to_be_bytes()], Urgency::Urgent);
             let [(from, to, _)] = receive_where(member, 1)[..] else { panic!("member {number} heard nothing") };
             let packets = [IoSlice::new(&[7; 200]); 9];
-            let batch =
-                Batch { to: from, from: to, packets: &packets, urgency: Urgency::Bulk, presence: Default::default() };
+            let batch = Batch { from: to, ..Batch::new(from, &packets) };
             assert_eq!(member.send(&batch).expect("works"), 9);
             assert_eq!(receive_where(&mut client, 9), [(at(ip, local.port()), Own::ANY, 200); 9]);
         }

@@ -3,7 +3,7 @@
 use crate::{Carrier, Connection, Kind};
 use ropeway_link::packet::{self, PacketLink};
 use ropeway_link::udp::{self, UdpLink};
-use ropeway_link::{Address, Batch, Link, Own, Urgency};
+use ropeway_link::{Address, Batch, Link, Urgency};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice};
 use std::net::UdpSocket;
@@ -65,13 +65,7 @@ impl Batches {
         let packets: Vec<_> = self.waiting[..self.waits].iter().map(|bytes| IoSlice::new(bytes)).collect();
         let mut done = 0;
         while done < packets.len() {
-            let batch = Batch {
-                to: self.to.expect("connected"),
-                from: Own::ANY,
-                packets: &packets[done..],
-                urgency: Urgency::Bulk,
-                presence: Default::default(),
-            };
+            let batch = Batch::new(self.to.expect("connected"), &packets[done..]);
             done += self.link.send(&batch).expect("the link works");
         }
         self.waits = 0;
@@ -155,13 +149,7 @@ impl Datagrams {
             },
             Datagrams::Packet(link, to) => {
                 let packets = [IoSlice::new(bytes)];
-                let batch = Batch {
-                    to: to.expect("connected"),
-                    from: Own::ANY,
-                    packets: &packets,
-                    urgency: Urgency::Urgent,
-                    presence: Default::default(),
-                };
+                let batch = Batch { urgency: Urgency::Urgent, ..Batch::new(to.expect("connected"), &packets) };
                 while link.send(&batch).expect("the link works") == 0 {}
             }
             Datagrams::Batches(batches) => batches.send(bytes),
