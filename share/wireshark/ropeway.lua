@@ -112,6 +112,7 @@ define("extent", ProtoField.uint8, "Extent", base.DEC, EXTENTS)
 define("message_length", ProtoField.uint32, "Message length", base.DEC)
 define("record", ProtoField.none, "Record")
 define("record.length", ProtoField.uint16, "Length", base.DEC)
+define("record.repeated", ProtoField.uint8, "More of that length", base.DEC, nil, 0x3F)
 define("data", ProtoField.bytes, "Data")
 
 define("block", ProtoField.uint8, "Block", base.DEC, BLOCKS)
@@ -147,7 +148,7 @@ local MALFORMED = {
     packet_size = "Padded to another size than the one it names, or names one that is too small",
     field_value = "A field has a value that does not exist",
     block = "A block of an unknown kind, without entries, or with entries that do not fit or cannot be",
-    record = "Records that do not fill the payload exactly, or are not what the flags say",
+    record = "Records that do not fill the payload exactly, repeat no length, or are not what the flags say",
     message_length = "The length of a message is missing, or no more than what its first packet carries",
     shim = "A gateway's shim with unknown bits",
 }
@@ -205,28 +206,56 @@ end
 
 -- Everything below takes the payload as a Tvb of its own, `at` its first byte that has not been dissected.
 
+-- The prefix at `at`, behind a message of `length` bytes (0: none that may be repeated): its own bytes, the length of what follows, and how often. nil: none that may stand here.
+local function record_prefix(payload, at, length)
+    local first, left = payload(at, 1):uint(), payload:len() - at
+    if first > 0xC0 then
+        if length == 0 then return nil end
+        return 1, length, first % 64
+    end
+    local bytes = first < 0x80 and 1 or first < 0xC0 and 2 or 3
+    if left < bytes then return nil end
+    if bytes == 1 then return 1, first, 1 end
+    return bytes, bytes == 2 and payload(at, 2):bitfield(2, 14) or payload(at + 1, 2):uint(), 1
+end
+
+local function dissect_records(payload, at, flags, tree, pinfo)
+    -- With LAST the first record is the end of a message, with FIRST the last one is the beginning of one, and longer than what is here.
+    local ends, begun, length = flags.last, false, 0
+    if payload:len() == at then return malformed("record", tree, pinfo) end
+    while at < payload:len() do
+        local prefix, bytes, count = record_prefix(payload, at, length)
+        if not prefix then return malformed("record", tree, pinfo) end
+        local repeats = payload(at, 1):uint() > 0xC0
+        local here = payload:len() - at - prefix
+        begun = here < bytes * count
+        if ends and (bytes == 0 or begun) then return malformed("record", tree, pinfo) end
+        if begun and (not flags.first or here <= bytes * (count - 1)) then return malformed("record", tree, pinfo) end
+        if not begun then here = bytes * count end
+        local record = tree:add(field["record"], payload(at, prefix + here))
+        record:append_text((repeats and ": " .. count .. " more of " or ends and " that ends a message, " or " of ") .. bytes .. " bytes" .. (begun and ", which go on" or ""))
+        if repeats then
+            record:add(field["record.repeated"], payload(at, 1))
+        else
+            record:add(field["record.length"], payload(at, prefix), bytes)
+        end
+        at = at + prefix
+        local rest = at + here
+        repeat
+            local part = math.min(bytes, rest - at)
+            add_bytes(record, "data", payload, at, part)
+            at = at + part
+        until at == rest
+        -- The end of a message is none whose length may be repeated.
+        length, ends = ends and 0 or bytes, false
+    end
+    if flags.first and not begun then return malformed("record", tree, pinfo) end
+    return nil
+end
+
 local function dissect_content(payload, at, flags, tree, pinfo)
     local length = payload:len() - at
-    if flags.records then
-        -- With LAST the first record is the end of a message, with FIRST the last one is the beginning of one, and longer than what is here.
-        local ends, begun = flags.last, false
-        if length == 0 then return malformed("record", tree, pinfo) end
-        while at < payload:len() do
-            if payload:len() - at < 2 then return malformed("record", tree, pinfo) end
-            local bytes, here = payload(at, 2):uint(), payload:len() - at - 2
-            if ends and (bytes == 0 or here < bytes) then return malformed("record", tree, pinfo) end
-            begun = here < bytes
-            if begun and (not flags.first or here == 0) then return malformed("record", tree, pinfo) end
-            if not begun then here = bytes end
-            local record = tree:add(field["record"], payload(at, 2 + here))
-            record:append_text((ends and " that ends a message, " or " of ") .. bytes .. " bytes" .. (begun and ", which go on" or ""))
-            record:add(field["record.length"], payload(at, 2))
-            add_bytes(record, "data", payload, at + 2, here)
-            at, ends = at + 2 + here, false
-        end
-        if flags.first and not begun then return malformed("record", tree, pinfo) end
-        return nil
-    end
+    if flags.records then return dissect_records(payload, at, flags, tree, pinfo) end
     if flags.first and not flags.last then
         if length < 4 or payload(at, 4):uint() <= length - 4 then return malformed("message_length", tree, pinfo) end
         tree:add(field["message_length"], payload(at, 4))

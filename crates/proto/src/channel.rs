@@ -4,6 +4,8 @@
 mod incoming;
 mod numbers;
 mod outgoing;
+#[cfg(test)]
+mod tests;
 mod waiting;
 
 use crate::endpoint::Path;

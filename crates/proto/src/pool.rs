@@ -6,15 +6,13 @@
 //! they need: a peer that sends single bytes must not occupy a packet's memory with each.
 
 /// Room in front of a payload: channel header, counter of a key, and the length that a first record gets when a second one joins it.
-pub const HEADROOM_BYTES: usize = wire::CHANNEL_HEADER_BYTES + wire::COUNTER_BYTES + RECORD_PREFIX_BYTES;
+pub const HEADROOM_BYTES: usize = wire::CHANNEL_HEADER_BYTES + wire::COUNTER_BYTES + wire::RECORD_PREFIX_BYTES;
 /// Room behind a payload: the tag of a key.
 pub const TAILROOM_BYTES: usize = wire::TAG_BYTES;
 /// What a buffer is longer by than its payload can be.
 const ROOM_BYTES: usize = HEADROOM_BYTES + TAILROOM_BYTES;
 /// What a payload can be longer by if it travels with the short header.
 pub const SHORT_SAVES_BYTES: usize = wire::CHANNEL_HEADER_BYTES - wire::SHORT_HEADER_BYTES;
-/// Length in front of a record.
-pub const RECORD_PREFIX_BYTES: usize = 2;
 
 use ropeway_wire as wire;
 

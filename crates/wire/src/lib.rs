@@ -5,8 +5,8 @@
 //! * **Views** over bytes that somebody else wrote: [`Packet`], [`Blocks`], [`Records`], [`Content`] and the `parse` of every `..Fields`. A view is
 //!   checked once, when it is made; nothing that it gives out afterwards can fail or panic. What is not a packet is a [`Malformed`], whose
 //!   [`index`](Malformed::index) is that of the counter to move.
-//! * **Representations**, which can only be valid: [`Header`], the `..Fields`, [`BlockWriter`], [`RecordWriter`]. Their `write` puts them into the
-//!   caller's buffer and says how many bytes that took.
+//! * **Representations**, which can only be valid: [`Header`], the `..Fields`, [`BlockWriter`]. Their `write` puts them into the caller's buffer and
+//!   says how many bytes that took. [`RecordWriter`] says what stands in front of each of several messages, and its caller puts it there.
 //!
 //! All fields are in the host's order once they are out of the bytes. Nothing here allocates, does I/O, or knows what a packet means: numbers that
 //! lie outside a window, channels that do not exist and cookies that are forged are `proto`'s to judge.
@@ -39,6 +39,7 @@ mod malformed;
 mod number;
 mod opening;
 mod packet;
+mod records;
 mod shim;
 
 pub use backlog::Backlog;
@@ -46,9 +47,7 @@ pub use blocks::{Block, BlockWriter, Blocks, Ranges};
 pub use body::Body;
 pub use channel::{AbortFields, Extent, FinFields, Mode, OpenFields, RstFields};
 pub use code::ErrorCode;
-pub use content::{
-    Beginning, Content, MESSAGE_LENGTH_BYTES, RECORD_LENGTH_BYTES, RecordWriter, Records, append_record,
-};
+pub use content::{Content, MESSAGE_LENGTH_BYTES};
 pub use header::{Flags, Header, Type};
 pub use id::Id;
 pub use join::{JoinFields, JoinStep};
@@ -59,6 +58,7 @@ pub use opening::{
     SynFields, VersionFields,
 };
 pub use packet::{Packet, Sealed};
+pub use records::{Beginning, RECORD_PREFIX_BYTES, RecordPrefix, RecordReader, RecordWriter, Records};
 pub use shim::Shim;
 
 /// The version of the protocol that this crate speaks: the high four bits of a packet's first byte.

@@ -28,7 +28,7 @@ pub enum Malformed {
     FieldValue,
     #[error("a block of an unknown kind, without entries, or with entries that do not fit or cannot be")]
     Block,
-    #[error("records that do not fill the payload exactly, or are not what the flags say")]
+    #[error("records that do not fill the payload exactly, repeat no length, or are not what the flags say")]
     Record,
     #[error("the length of a message is missing, or no more than what its first packet carries")]
     MessageLength,

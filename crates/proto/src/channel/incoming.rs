@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use ropeway_wire::{Content, Extent, Flags, MESSAGE_LENGTH_BYTES, Malformed, Mode};
+use ropeway_wire::{Content, Extent, Flags, MESSAGE_LENGTH_BYTES, Malformed, Mode, RecordPrefix, RecordReader};
 
-use crate::pool::{Buffer, Pool, RECORD_PREFIX_BYTES};
+use crate::pool::{Buffer, Pool};
 
 /// Why a payload was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,9 +22,17 @@ pub enum Refused {
 #[derive(Debug)]
 struct Chunk {
     flags: Flags,
+    /// How the next message of RECORDS is read.
+    records: RecordReader,
     payload: Buffer,
     /// What the packets in it counted against the credit: given back when all of it has been read.
     credit_bytes: u64,
+}
+
+impl Chunk {
+    fn new(flags: Flags, payload: Buffer, credit_bytes: u64) -> Chunk {
+        Chunk { flags, records: RecordReader::default(), payload, credit_bytes }
+    }
 }
 
 /// A message read so far into the user's buffer must fit as a whole; this says what does not.
@@ -232,7 +240,7 @@ impl Incoming {
         if self.must_keep(mode, payload) && !self.share(mode, flags, payload, pool) {
             let mut buffer = pool.take().ok_or(Refused::NoMemory)?;
             buffer.append(payload, pool.payload_bytes());
-            self.queue.push_back(Chunk { flags, payload: buffer, credit_bytes: credit_bytes(payload) });
+            self.queue.push_back(Chunk::new(flags, buffer, credit_bytes(payload)));
         }
         self.account(step, pool.payload_bytes() as u64);
         self.keep_promised(pool);
@@ -274,7 +282,7 @@ impl Incoming {
             pool.give(buffer);
         } else {
             let credit_bytes = credit_bytes(buffer.bytes());
-            self.queue.push_back(Chunk { flags, payload: buffer, credit_bytes });
+            self.queue.push_back(Chunk::new(flags, buffer, credit_bytes));
         }
         self.account(step, pool.payload_bytes() as u64);
         self.keep_promised(pool);
@@ -336,7 +344,7 @@ impl Incoming {
                 if message_bytes > longest {
                     return Err(Refused::TooLong);
                 }
-                let messages = ended + records.count() as u32;
+                let messages = ended + records.len() as u32;
                 Ok(Step { messages, unfinished_bytes: message_bytes - here, message_bytes })
             }
             Content::First { length, bytes } if between => {
@@ -426,15 +434,12 @@ impl Incoming {
         let chunk = self.queue.front()?;
         if chunk.flags.contains(Flags::RECORDS) {
             // The records were checked when they came; to check them all again for each would cost more than reading them.
-            return chunk.payload.bytes().first_chunk().map(|length| usize::from(u16::from_be_bytes(*length)));
+            let mut records = chunk.records;
+            return records.next(chunk.payload.bytes()).map(|(_, length)| length);
         }
         match Content::parse(chunk.flags, chunk.payload.bytes()).ok()? {
-            Content::Records(mut records) => {
-                let beginning = records.beginning().map(|beginning| usize::from(beginning.length));
-                records.next().map(<[u8]>::len).or(beginning)
-            }
             Content::First { length, .. } => Some(length as usize),
-            Content::Whole(bytes) | Content::Bytes(bytes) | Content::Last(bytes) => Some(bytes.len()),
+            _ => Some(chunk.payload.len()),
         }
     }
 
@@ -449,11 +454,15 @@ impl Incoming {
         let Some(out) = out.get_mut(..message_bytes) else { return Some(Err(TooShort { message_bytes })) };
         self.messages -= 1;
         let chunk = self.queue.front_mut()?;
-        if chunk.flags.contains(Flags::RECORDS) && RECORD_PREFIX_BYTES + message_bytes <= chunk.payload.len() {
-            let end = RECORD_PREFIX_BYTES + message_bytes;
-            out.copy_from_slice(&chunk.payload.bytes()[RECORD_PREFIX_BYTES..end]);
-            self.pull_record(end, pool);
-            return Some(Ok(message_bytes));
+        if chunk.flags.contains(Flags::RECORDS) {
+            let mut records = chunk.records;
+            let (prefix, _) = records.next(chunk.payload.bytes())?;
+            if let Some(bytes) = chunk.payload.bytes().get(prefix..prefix + message_bytes) {
+                out.copy_from_slice(bytes);
+                chunk.records = records;
+                self.pull_record(prefix + message_bytes, pool);
+                return Some(Ok(message_bytes));
+            }
         }
         self.read_parts(out, true, usize::MAX, pool);
         Some(Ok(message_bytes))
@@ -496,7 +505,8 @@ impl Incoming {
     /// Looks whether the first message is one that can be taken as it comes. Nobody may be taking it.
     fn begin_taking(&mut self, room: usize) {
         let Some(first) = self.queue.front() else { return };
-        if let Ok(Content::First { length, .. }) = Content::parse(first.flags, first.payload.bytes())
+        if !first.flags.contains(Flags::RECORDS)
+            && let Ok(Content::First { length, .. }) = Content::parse(first.flags, first.payload.bytes())
             && length as usize <= room
         {
             self.taken = Some(Taken { message_bytes: length as usize, credit_bytes: 0, packets: 0 });
@@ -519,7 +529,7 @@ impl Incoming {
         let mut rest = bytes;
         // The first packet may have brought the length alone.
         while !rest.is_empty() || chunks.is_empty() {
-            let mut chunk = Chunk { flags: Flags::NONE, payload: pool.take_anyway(), credit_bytes: 0 };
+            let mut chunk = Chunk::new(Flags::NONE, pool.take_anyway(), 0);
             if chunks.is_empty() {
                 chunk.flags = Flags::FIRST;
                 chunk.credit_bytes = credit_bytes;
@@ -540,8 +550,9 @@ impl Incoming {
         {
             let (first, last) = (chunk.flags.contains(Flags::FIRST), chunk.flags.contains(Flags::LAST));
             let is_records = chunk.flags.contains(Flags::RECORDS);
+            let mut records = chunk.records;
             let prefix = match is_records {
-                true => RECORD_PREFIX_BYTES,
+                true => records.next(chunk.payload.bytes()).map_or(0, |(prefix, _)| prefix),
                 false if first && !last => MESSAGE_LENGTH_BYTES,
                 false => 0,
             };
@@ -609,21 +620,21 @@ fn join_messages(last: &mut Chunk, flags: Flags, payload: &[u8], room: usize) ->
     if !(is_whole(held) || is_records(held)) || !(is_whole(flags) || is_records(flags)) {
         return false;
     }
-    let prefix = if is_whole(held) { RECORD_PREFIX_BYTES } else { 0 };
-    let own = if is_whole(flags) { RECORD_PREFIX_BYTES } else { 0 };
-    if prefix + last.payload.len() + own + payload.len() > room
-        || last.payload.len() + own + payload.len() > last.payload.append_room(room)
+    // Each has a length of its own in front: repetitions are worth it where they save bytes on the wire.
+    let prefix = |flags: Flags, length: usize| match is_whole(flags) {
+        true => RecordPrefix::of_length(length as u16),
+        false => RecordPrefix::default(),
+    };
+    let (front, own) = (prefix(held, last.payload.len()), prefix(flags, payload.len()));
+    let more = own.bytes().len() + payload.len();
+    if front.bytes().len() + last.payload.len() + more > room
+        || last.payload.len() + more > last.payload.append_room(room)
     {
         return false;
     }
-    if is_whole(held) {
-        let length = last.payload.len() as u16;
-        last.payload.push(&length.to_be_bytes());
-        last.flags = Flags::RECORDS;
-    }
-    if is_whole(flags) {
-        last.payload.append(&(payload.len() as u16).to_be_bytes(), room);
-    }
+    last.payload.push(front.bytes());
+    last.flags = Flags::RECORDS;
+    last.payload.append(own.bytes(), room);
     last.payload.append(payload, room);
     true
 }
@@ -724,10 +735,10 @@ mod tests {
         for _ in 0..400 {
             incoming.take(Mode::Messages, whole(), b"", 10, &mut rx).unwrap();
         }
-        incoming.take(Mode::Messages, Flags::RECORDS, b"\0\x01a\0\0", 10, &mut rx).unwrap();
+        incoming.take(Mode::Messages, Flags::RECORDS, b"\x01a\0", 10, &mut rx).unwrap();
         incoming.take(Mode::Messages, whole(), b"b", 10, &mut rx).unwrap();
         assert!(rx.in_use() <= 10, "{}", rx.in_use());
-        let left = 1000 - 400 - 5 - 1;
+        let left = 1000 - 400 - 3 - 1;
         for _ in 0..left {
             incoming.take(Mode::Messages, whole(), b"", 10, &mut rx).unwrap();
         }

@@ -7,10 +7,10 @@ mod tests;
 
 use std::collections::VecDeque;
 
-use ropeway_wire::{AbortFields, Content, Extent, FinFields, Flags, OpenFields, Type};
+use ropeway_wire::{AbortFields, Content, Extent, FinFields, Flags, OpenFields, RecordReader, RecordWriter, Type};
 
 use super::waiting::{Lack, Waiting};
-use crate::pool::{Buffer, Pool, RECORD_PREFIX_BYTES};
+use crate::pool::{Buffer, Pool};
 use crate::time::Time;
 pub use filling::MESSAGE_PREFIX_BYTES;
 
@@ -22,6 +22,8 @@ const COMPANY_PACKETS: usize = 8;
 pub struct Unsent {
     pub kind: Type,
     pub flags: Flags,
+    /// Where another message joins RECORDS.
+    records: RecordWriter,
     pub payload: Buffer,
     /// A message that is not under way by then is dropped.
     deadline: Option<Time>,
@@ -50,10 +52,10 @@ impl Unsent {
 
     /// Cuts off what stands behind the end of a message, and says how many bytes that was.
     fn keep_end(&mut self) -> usize {
-        let length = self.payload.bytes().first_chunk().map_or(0, |length| usize::from(u16::from_be_bytes(*length)));
-        let cut = self.payload.len().saturating_sub(RECORD_PREFIX_BYTES + length);
+        let (prefix, length) = RecordReader::default().next(self.payload.bytes()).unwrap_or_default();
+        let cut = self.payload.len().saturating_sub(prefix + length);
         self.payload.cut(cut);
-        self.flags = Flags::RECORDS | Flags::LAST;
+        (self.flags, self.records) = (Flags::RECORDS | Flags::LAST, RecordWriter::default());
         cut
     }
 
@@ -271,7 +273,7 @@ impl Outgoing {
 
     fn push(&mut self, kind: Type, flags: Flags, payload: Buffer) {
         self.queued_bytes += payload.len();
-        self.queue.push_back(Unsent { kind, flags, payload, deadline: None });
+        self.queue.push_back(Unsent { kind, flags, records: RecordWriter::default(), payload, deadline: None });
     }
 
     /// The earliest deadline of a message that is not under way.
@@ -403,7 +405,7 @@ impl Outgoing {
 /// How many messages begin in a payload.
 fn messages_in(unsent: &Unsent) -> u64 {
     match Content::parse(unsent.flags, unsent.payload.bytes()) {
-        Ok(Content::Records(records)) => u64::from(records.beginning().is_some()) + records.count() as u64,
+        Ok(Content::Records(records)) => u64::from(records.beginning().is_some()) + records.len() as u64,
         _ => 1,
     }
 }

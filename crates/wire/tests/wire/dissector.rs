@@ -167,17 +167,25 @@ impl Expected {
                 self.add("message_length", length);
                 self.bytes("data", bytes);
             }
-            Carried::Records(messages) => messages.iter().for_each(|message| self.record(message.len(), message)),
+            Carried::Records(messages) => self.records(messages.iter().map(|message| (message.len(), message))),
             Carried::Shared { end, whole, beginning } => {
-                end.iter().chain(whole).for_each(|message| self.record(message.len(), message));
-                beginning.iter().for_each(|(length, part)| self.record(usize::from(*length), part));
+                self.records(end.iter().map(|end| (end.len(), end)));
+                let beginning = beginning.iter().map(|(length, part)| (usize::from(*length), part));
+                self.records(whole.iter().map(|message| (message.len(), message)).chain(beginning));
             }
         }
     }
 
-    fn record(&mut self, length: usize, bytes: &[u8]) {
-        self.add("record.length", length);
-        self.bytes("data", bytes);
+    /// Messages of one length in a row say it once, and are counted then: of those 64 at most.
+    fn records<'a>(&mut self, messages: impl Iterator<Item = (usize, &'a Vec<u8>)>) {
+        let messages: Vec<_> = messages.collect();
+        for run in messages.chunk_by(|a, b| a.0 == b.0 && a.0 > 0) {
+            self.add("record.length", run[0].0);
+            if run.len() > 1 {
+                self.add("record.repeated", run.len() - 1);
+            }
+            run.iter().for_each(|(_, bytes)| self.bytes("data", bytes));
+        }
     }
 
     fn open(&mut self, open: &Open) {

@@ -171,22 +171,28 @@ impl Carried {
         let (length, bytes) = match self {
             Carried::Bytes(bytes) | Carried::Whole(bytes) | Carried::Last(bytes) => (Vec::new(), bytes),
             Carried::First { length, bytes } => (length.to_be_bytes().to_vec(), bytes),
-            Carried::Records(messages) => {
-                let mut writer = RecordWriter::new(out);
-                let fit = messages.iter().all(|message| writer.push(message));
-                return fit.then_some(writer.len()).ok_or(NoRoom);
-            }
+            Carried::Records(messages) => (Vec::new(), &records(None, messages, None)),
             Carried::Shared { end, whole, beginning } => {
-                let mut writer = RecordWriter::new(out);
-                let fit = end.iter().chain(whole).all(|message| writer.push(message));
-                let fit = fit && beginning.iter().all(|(length, bytes)| writer.begin(*length, bytes));
-                return fit.then_some(writer.len()).ok_or(NoRoom);
+                (Vec::new(), &records(end.as_deref(), whole, beginning.as_ref()))
             }
         };
-        let bytes = [length, bytes.clone()].concat();
+        let bytes = [&length[..], bytes].concat();
         out.get_mut(..bytes.len()).ok_or(NoRoom)?.copy_from_slice(&bytes);
         Ok(bytes.len())
     }
+}
+
+/// The end of a message, whole ones, and the beginning of one with the length of its whole.
+fn records(end: Option<&[u8]>, whole: &[Vec<u8>], beginning: Option<&(u16, Vec<u8>)>) -> Vec<u8> {
+    let end = end.map(|end| [RecordPrefix::of_length(end.len() as u16).bytes(), end].concat());
+    let (mut out, mut writer) = (end.unwrap_or_default(), RecordWriter::default());
+    let beginning = beginning.map(|(length, bytes)| (*length, bytes));
+    for (length, bytes) in whole.iter().map(|bytes| (bytes.len() as u16, bytes)).chain(beginning) {
+        let prefix = writer.next(&mut out, length);
+        out.extend_from_slice(prefix.bytes());
+        out.extend_from_slice(bytes);
+    }
+    out
 }
 
 /// What `write` put into a buffer that is long enough for any packet.

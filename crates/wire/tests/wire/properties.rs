@@ -80,10 +80,20 @@ fn parameters() -> impl Strategy<Value = Parameters> {
     )
 }
 
+/// Messages of which many in a row are of one length, more than a repetition counts.
+fn messages(runs: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let run = prop_oneof![
+        3 => bytes().prop_map(|bytes| vec![bytes]),
+        1 => (0..5usize, 1..200usize, any::<u8>())
+            .prop_map(|(length, count, from)| (0..count).map(|i| vec![from.wrapping_add(i as u8); length]).collect()),
+    ];
+    vec(run, runs).prop_map(|runs| runs.concat())
+}
+
 fn shared() -> impl Strategy<Value = Carried> {
     let part = || vec(any::<u8>(), 1..40);
     let beginning = (part(), 1..1000u16).prop_map(|(bytes, more)| (bytes.len() as u16 + more, bytes));
-    (proptest::option::of(part()), vec(bytes(), 0..20), proptest::option::of(beginning))
+    (proptest::option::of(part()), messages(0..20), proptest::option::of(beginning))
         .prop_filter("what has neither is RECORDS", |(end, _, beginning)| end.is_some() || beginning.is_some())
         .prop_map(|(end, whole, beginning)| Carried::Shared { end, whole, beginning })
 }
@@ -96,7 +106,7 @@ fn carried() -> impl Strategy<Value = Carried> {
         bytes().prop_map(Carried::Whole),
         first,
         bytes().prop_map(Carried::Last),
-        vec(bytes(), 1..20).prop_map(Carried::Records),
+        messages(1..20).prop_map(Carried::Records),
         shared(),
     ]
 }

@@ -184,12 +184,31 @@ fn data() -> Vec<Vector> {
         packet("DATA, the last of a message", inner, Payload::Data(Carried::Last(b"tail".to_vec()))),
         packet("DATA, records", inner, Payload::Data(Carried::Records(vec![b"a".to_vec(), vec![], b"bcd".to_vec()]))),
         packet(
+            "DATA, records of one length",
+            inner,
+            Payload::Data(Carried::Records([&b"abc"[..], b"def", b"ghi", b"jkl"].map(<[u8]>::to_vec).to_vec())),
+        ),
+        packet(
             "DATA, end and beginning",
             inner,
             Payload::Data(Carried::Shared {
                 end: Some(b"tail".to_vec()),
                 whole: vec![b"a".to_vec()],
-                beginning: Some((5, b"he".to_vec())),
+                beginning: Some((300, b"he".to_vec())),
+            }),
+        ),
+        packet(
+            "DATA, a long beginning",
+            inner,
+            Payload::Data(Carried::Shared { end: None, whole: vec![], beginning: Some((20_000, b"head".to_vec())) }),
+        ),
+        packet(
+            "DATA, a beginning that repeats a length",
+            inner,
+            Payload::Data(Carried::Shared {
+                end: None,
+                whole: vec![b"abc".to_vec(), b"def".to_vec()],
+                beginning: Some((3, b"g".to_vec())),
             }),
         ),
         packet("DATA with the short header", short, Payload::Data(Carried::Bytes(b"middle".to_vec()))),

@@ -103,10 +103,22 @@ fn payloads() -> Vec<Wrong> {
     let (message, record) = (Malformed::MessageLength, Malformed::Record);
     vec![
         wrong("records without a beginning", "DATA, records", record, |bytes| bytes[FLAGS] |= Flags::FIRST.0),
-        wrong("records that end an empty part", "DATA, end and beginning", record, |bytes| {
-            bytes[CHANNEL + 1] = 0;
+        wrong("records that end an empty part", "DATA, end and beginning", record, |bytes| bytes[CHANNEL] = 0),
+        wrong("records that end early", "DATA, records", record, |bytes| resize(bytes, CHANNEL, 6)),
+        wrong("a repetition that ends early", "DATA, records of one length", record, |bytes| {
+            resize(bytes, CHANNEL, 10)
         }),
-        wrong("records that end early", "DATA, records", record, |bytes| resize(bytes, CHANNEL, 9)),
+        wrong("a repetition of nothing", "DATA, records", record, |bytes| bytes[CHANNEL] = 0xC1),
+        wrong("a repetition of an empty message", "DATA, records", record, |bytes| bytes[CHANNEL + 3] = 0xC3),
+        wrong("a repetition of an end", "DATA, end and beginning", record, |bytes| bytes[CHANNEL + 5] = 0xC1),
+        wrong(
+            "a repetition that lacks a message and a half",
+            "DATA, a beginning that repeats a length",
+            record,
+            |bytes| bytes[CHANNEL + 4] = 0xC3,
+        ),
+        wrong("a beginning without a byte", "DATA, a long beginning", record, |bytes| resize(bytes, CHANNEL, 3)),
+        wrong("a length of which half is missing", "DATA, a long beginning", record, |bytes| resize(bytes, CHANNEL, 2)),
         wrong("records without a record", "DATA, records", record, |bytes| resize(bytes, CHANNEL, 0)),
         wrong("a message without length", "DATA, the first of a message", message, |bytes| resize(bytes, CHANNEL, 3)),
         wrong("a message that ends at once", "DATA, the first of a message", message, |bytes| {
@@ -114,7 +126,7 @@ fn payloads() -> Vec<Wrong> {
         }),
         wrong("an OPEN without mode", "OPEN", length, |bytes| resize(bytes, CHANNEL, 7)),
         wrong("an OPEN in mode 2", "OPEN", value, |bytes| bytes[CHANNEL + 4] = 2),
-        wrong("early data in bad records", "OPEN", record, |bytes| resize(bytes, CHANNEL, 14)),
+        wrong("early data in bad records", "OPEN", record, |bytes| resize(bytes, CHANNEL, 13)),
         wrong("a FIN without extent", "FIN", length, |bytes| resize(bytes, CHANNEL, 0)),
         wrong("a FIN of extent 2", "FIN", value, |bytes| bytes[CHANNEL] = 2),
         wrong("an ABORT of three bytes", "ABORT", length, |bytes| resize(bytes, CHANNEL, 3)),

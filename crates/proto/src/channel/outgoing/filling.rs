@@ -1,9 +1,9 @@
 //! Filling packets: bytes of a stream one behind the other, short messages several in one, long ones in parts.
 
-use ropeway_wire::{Flags, Type};
+use ropeway_wire::{Flags, RecordPrefix, RecordWriter, Type};
 
 use super::{Outgoing, Unsent};
-use crate::pool::{Pool, RECORD_PREFIX_BYTES, SHORT_SAVES_BYTES};
+use crate::pool::{Pool, SHORT_SAVES_BYTES};
 
 /// A message at least this share of a packet long may begin in what is left of one: shorter ones would save less than the work costs.
 const BEGINNING_SHARE: usize = 8;
@@ -145,14 +145,12 @@ impl Outgoing {
     /// Lets a short message share the last queued packet.
     pub fn join_records(&mut self, bytes: &[u8], payload_bytes: usize) -> bool {
         let Some(last) = self.queue.back_mut().filter(|last| last.may_be_shared()) else { return false };
-        let more = last.prefix_to_share() + RECORD_PREFIX_BYTES + bytes.len();
-        if last.payload.len() + more > payload_bytes {
+        let before = last.payload.len();
+        if bytes.len() > payload_bytes || last.used_with_prefix(bytes.len() as u16) + bytes.len() > payload_bytes {
             return false;
         }
-        last.become_records();
-        last.payload.append(&(bytes.len() as u16).to_be_bytes(), payload_bytes);
-        last.payload.append(bytes, payload_bytes);
-        self.queued_bytes += more;
+        last.append_record(bytes, payload_bytes);
+        self.queued_bytes += last.payload.len() - before;
         true
     }
 
@@ -160,7 +158,7 @@ impl Outgoing {
     fn begin_in_rest(&mut self, bytes: &[u8], payload_bytes: usize, pool: &Pool) -> usize {
         let Ok(length) = u16::try_from(bytes.len()) else { return 0 };
         let Some(last) = self.queue.back_mut().filter(|last| last.may_be_shared()) else { return 0 };
-        let used = last.prefix_to_share() + RECORD_PREFIX_BYTES + last.payload.len();
+        let used = last.used_with_prefix(length);
         let room = payload_bytes.saturating_sub(used);
         let rest = bytes.len().saturating_sub(room);
         if bytes.len() < payload_bytes / BEGINNING_SHARE
@@ -171,9 +169,7 @@ impl Outgoing {
         }
         let limit = payload_limit(&mut self.short_run, used, bytes.len(), payload_bytes);
         let before = last.payload.len();
-        last.become_records();
-        last.payload.append(&length.to_be_bytes(), limit);
-        let begun = last.payload.append(bytes, limit);
+        let begun = last.append_record(bytes, limit);
         last.flags.insert(Flags::FIRST);
         self.queued_bytes += last.payload.len() - before;
         begun
@@ -188,22 +184,37 @@ impl Unsent {
         self.kind == Type::Data && self.deadline.is_none() && (records || last) && !ends_open
     }
 
-    /// Bytes that it grows by when it becomes a run of records.
-    fn prefix_to_share(&self) -> usize {
-        if self.flags.contains(Flags::RECORDS) { 0 } else { RECORD_PREFIX_BYTES }
+    /// What gets in front when a whole message, or the end of one, becomes the first of a run of records, and how others go on behind it.
+    fn as_records(&self) -> (RecordPrefix, RecordWriter) {
+        let length = self.payload.len() as u16;
+        match (self.flags.contains(Flags::RECORDS), self.flags.contains(Flags::FIRST)) {
+            (true, _) => (RecordPrefix::default(), self.records),
+            (false, true) => (RecordPrefix::of_length(length), RecordWriter::behind_one(length)),
+            (false, false) => (RecordPrefix::of_length(length), RecordWriter::default()),
+        }
     }
 
-    /// Makes a whole message, or the end of one, the first of a run of records.
-    fn become_records(&mut self) {
-        if self.flags.contains(Flags::RECORDS) {
-            return;
+    /// The payload's length once everything is there that a message of `length` bytes needs in front of its own.
+    fn used_with_prefix(&self, length: u16) -> usize {
+        let (prefix, records) = self.as_records();
+        prefix.bytes().len() + self.payload.len() + records.prefix_bytes(length)
+    }
+
+    /// Appends a message, or as much of it as fits below `limit`, and says how much that is.
+    fn append_record(&mut self, bytes: &[u8], limit: usize) -> usize {
+        if !self.flags.contains(Flags::RECORDS) {
+            let (prefix, records) = self.as_records();
+            self.payload.push(prefix.bytes());
+            // What was no beginning of a message ends one.
+            let kept = if self.flags.contains(Flags::FIRST) { Flags::NONE } else { Flags::LAST };
+            (self.flags, self.records) = (Flags::RECORDS | kept, records);
         }
-        let length = self.payload.len() as u16;
-        self.payload.push(&length.to_be_bytes());
-        self.flags = match self.flags.contains(Flags::FIRST) {
-            true => Flags::RECORDS,
-            false => Flags::RECORDS | Flags::LAST,
-        };
+        let prefix = self.records.next(self.payload.packet_mut((0, 0)), bytes.len() as u16);
+        // Most often a repetition counts the message.
+        if !prefix.bytes().is_empty() {
+            self.payload.append(prefix.bytes(), limit);
+        }
+        self.payload.append(bytes, limit)
     }
 }
 

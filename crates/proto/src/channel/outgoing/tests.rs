@@ -41,7 +41,7 @@ fn most_packets_with_more_behind_them_have_the_short_header_s_payload() {
 #[test]
 fn short_messages_share_a_packet_and_keep_their_boundaries() {
     let (mut outgoing, mut pool) = (Outgoing::default(), pool());
-    let messages: [&[u8]; 5] = [b"one", b"", b"three", &[5; 60], &[7; 96]];
+    let messages: [&[u8]; 5] = [b"one", b"", b"three", &[5; 75], &[7; 96]];
     for message in messages {
         assert!(outgoing.write_message(message, false, 10_000, PAYLOAD, &mut pool).is_some());
     }
@@ -65,9 +65,9 @@ fn messages_fill_packets_whatever_their_size() {
     let packets = packets(&mut outgoing);
     let kinds: Vec<_> = packets.iter().map(|packet| (packet.0, packet.1.len())).collect();
     let (first, last, records) = (Flags::FIRST, Flags::LAST, Flags::RECORDS);
-    // 101 as 96 + 5; 57; 60 as 44 + 16; 200 as 92 + 100 + 8; 13. More follows when the second and the third are filled: short headers will do.
+    // 101 as 96 + 5; 57; 60 as 47 + 13; 200 as 96 + 100 + 4; 13. More follows when the second and the third are filled: short headers will do.
     let both = records | first | last;
-    assert_eq!(kinds, [(first, 100), (both, 112), (both, 112), (Flags::NONE, 100), (records | last, 25)]);
+    assert_eq!(kinds, [(first, 100), (both, 112), (both, 112), (Flags::NONE, 100), (records | last, 19)]);
     let parts: Vec<_> = packets[1..].iter().map(|(flags, bytes)| Content::parse(*flags, bytes).unwrap()).collect();
     let shares: Vec<_> = parts
         .iter()
@@ -81,7 +81,7 @@ fn messages_fill_packets_whatever_their_size() {
         })
         .collect();
     let expected =
-        [(Some(5), vec![57], Some((60, 44))), (Some(16), vec![], Some((200, 92))), (Some(8), vec![13], None)];
+        [(Some(5), vec![57], Some((60, 47))), (Some(13), vec![], Some((200, 96))), (Some(4), vec![13], None)];
     assert_eq!(shares, expected);
 }
 
@@ -164,4 +164,41 @@ fn a_full_buffer_takes_what_fits_and_an_oversized_message_goes_alone() {
     let mut messages = Outgoing::default();
     assert!(messages.write_message(&[1; 300], false, 250, PAYLOAD, &mut pool).is_some());
     assert!(messages.write_message(&[1; 3], false, 250, PAYLOAD, &mut pool).is_none());
+}
+
+#[test]
+fn messages_of_one_length_fill_a_packet_for_a_prefix_and_a_byte_for_each_63_more() {
+    const OVER_UDP: usize = 1444;
+    for (size, prefix, expected) in [(8, 1, 180), (1, 1, 1420), (200, 2, 7)] {
+        let (mut outgoing, mut pool) = (Outgoing::default(), Pool::new(OVER_UDP + SHORT_SAVES_BYTES, 1 << 20));
+        for i in 0..1500u32 {
+            let message = vec![i as u8; size];
+            assert!(outgoing.write_message(&message, false, 1 << 20, OVER_UDP, &mut pool).is_some());
+        }
+        let (flags, bytes) = &packets(&mut outgoing)[0];
+        let Ok(Content::Records(records)) = Content::parse(*flags, bytes) else { panic!("{flags:?}") };
+        let begun = records.beginning().map_or(0, |beginning| beginning.bytes.len());
+        assert_eq!(records.len(), expected, "{size}");
+        let beyond = bytes.len() - begun - expected * size;
+        assert_eq!(beyond, prefix + (expected - 1 + usize::from(begun > 0)).div_ceil(63), "{size}");
+        assert!(records.enumerate().all(|(i, message)| message == vec![i as u8; size]));
+    }
+}
+
+#[test]
+fn a_length_is_not_repeated_behind_what_is_left_of_messages_given_up() {
+    let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+    for size in [101, 13, 13] {
+        assert!(outgoing.write_message(&vec![size as u8; size], false, 10_000, PAYLOAD, &mut pool).is_some());
+    }
+    pool.give(outgoing.pop().unwrap().payload);
+    assert_eq!(outgoing.cancel(&mut pool), 2, "all but the first, which has begun");
+    for _ in 0..2 {
+        assert!(outgoing.write_message(&[7; 13], false, 10_000, PAYLOAD, &mut pool).is_some());
+    }
+    let packets = packets(&mut outgoing);
+    let [(flags, bytes)] = &packets[..] else { panic!("{packets:?}") };
+    let Ok(Content::Records(records)) = Content::parse(*flags, bytes) else { panic!("{packets:?}") };
+    assert_eq!((records.end().map(<[u8]>::len), records.len()), (Some(5), 2));
+    assert_eq!(bytes.len(), 1 + 5 + 1 + 13 + 1 + 13);
 }
