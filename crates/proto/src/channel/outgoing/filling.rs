@@ -5,10 +5,6 @@ use ropeway_wire::{Flags, RecordPrefix, RecordWriter, Type};
 use super::{Outgoing, Unsent};
 use crate::pool::{Pool, SHORT_SAVES_BYTES};
 
-/// A message at least this share of a packet long may begin in what is left of one: shorter ones would save less than the work costs.
-const BEGINNING_SHARE: usize = 8;
-/// Fewer bytes of a message than this are not worth beginning with.
-const LEAST_BEGINNING_BYTES: usize = 32;
 /// A long message is taken in parts of so many packets, as many as one segmented send has: the first are under way while the last are copied.
 pub(super) const PART_PACKETS: usize = 44;
 /// So many packets in a row, at most, travel with the short header: the next says what they left out.
@@ -154,17 +150,15 @@ impl Outgoing {
         true
     }
 
-    /// Lets a message begin in what is left of the last queued packet, if there is memory for the rest too; says how many of its bytes did.
+    /// Lets a message begin in what is left of the last queued packet, if there is memory for the rest too; says how many of its bytes did. A byte is worth it, too: packets that are
+    /// all full leave segmented, in one call.
     fn begin_in_rest(&mut self, bytes: &[u8], payload_bytes: usize, pool: &Pool) -> usize {
         let Ok(length) = u16::try_from(bytes.len()) else { return 0 };
         let Some(last) = self.queue.back_mut().filter(|last| last.may_be_shared()) else { return 0 };
         let used = last.used_with_prefix(length);
         let room = payload_bytes.saturating_sub(used);
         let rest = bytes.len().saturating_sub(room);
-        if bytes.len() < payload_bytes / BEGINNING_SHARE
-            || room < LEAST_BEGINNING_BYTES
-            || pool.available() < rest.div_ceil(payload_bytes)
-        {
+        if room == 0 || pool.available() < rest.div_ceil(payload_bytes) {
             return 0;
         }
         let limit = payload_limit(&mut self.short_run, used, bytes.len(), payload_bytes);

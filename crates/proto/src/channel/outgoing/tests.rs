@@ -41,7 +41,7 @@ fn most_packets_with_more_behind_them_have_the_short_header_s_payload() {
 #[test]
 fn short_messages_share_a_packet_and_keep_their_boundaries() {
     let (mut outgoing, mut pool) = (Outgoing::default(), pool());
-    let messages: [&[u8]; 5] = [b"one", b"", b"three", &[5; 75], &[7; 96]];
+    let messages: [&[u8]; 5] = [b"one", b"", b"three", &[5; 87], &[7; 96]];
     for message in messages {
         assert!(outgoing.write_message(message, false, 10_000, PAYLOAD, &mut pool).is_some());
     }
@@ -52,7 +52,7 @@ fn short_messages_share_a_packet_and_keep_their_boundaries() {
     assert_eq!(
         Content::parse(packets[1].0, &packets[1].1),
         Ok(Content::Whole(&[7; 96])),
-        "too little is left to begin it"
+        "nothing is left to begin it"
     );
 }
 
@@ -182,6 +182,35 @@ fn messages_of_one_length_fill_a_packet_for_a_prefix_and_a_byte_for_each_63_more
         let beyond = bytes.len() - begun - expected * size;
         assert_eq!(beyond, prefix + (expected - 1 + usize::from(begun > 0)).div_ceil(63), "{size}");
         assert!(records.enumerate().all(|(i, message)| message == vec![i as u8; size]));
+    }
+}
+
+#[test]
+fn short_messages_of_many_lengths_fill_packets_but_for_a_prefix() {
+    const OVER_UDP: usize = 1444;
+    let (mut outgoing, mut pool) = (Outgoing::default(), Pool::new(OVER_UDP + SHORT_SAVES_BYTES, 1 << 20));
+    for i in 0..2000usize {
+        assert!(outgoing.write_message(&vec![7; i * 7 % 61], false, 1 << 20, OVER_UDP, &mut pool).is_some());
+    }
+    let lengths: Vec<_> = packets(&mut outgoing).iter().map(|packet| packet.1.len()).collect();
+    assert!(
+        lengths.len() > 40 && lengths[..lengths.len() - 1].iter().all(|&length| length >= OVER_UDP - 1),
+        "{lengths:?}"
+    );
+}
+
+#[test]
+fn packets_of_small_messages_wait_for_each_other_also_if_messages_begin_in_them() {
+    const OVER_UDP: usize = 1444;
+    for (size, waits) in [(64, true), (500, false)] {
+        let (mut outgoing, mut pool) = (Outgoing::default(), Pool::new(OVER_UDP + SHORT_SAVES_BYTES, 1 << 20));
+        // Two packets and a half.
+        for _ in 0..3600 / size {
+            assert!(outgoing.write_message(&vec![7; size], false, 1 << 20, OVER_UDP, &mut pool).is_some());
+        }
+        assert_eq!((outgoing.is_small_batch(OVER_UDP), outgoing.is_one_partial(OVER_UDP)), (waits, false), "{size}");
+        let packets = packets(&mut outgoing);
+        assert_eq!((packets.len(), packets[0].0), (3, Flags::RECORDS | Flags::FIRST), "{size}");
     }
 }
 
