@@ -129,7 +129,7 @@ fn interruption() -> Result<Arc<AtomicBool>> {
 
 fn run_all(options: &Options) -> Result<bool> {
     let interrupted = interruption()?;
-    let peer = env::example("ropeway-socket", "peer");
+    let peer = env::example("peer");
     for run in options.runs() {
         println!("{}", run.replay());
         let mut bed = Bed::new(run, &peer, interrupted.clone())?;

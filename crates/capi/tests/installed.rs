@@ -23,7 +23,7 @@ fn make(target: &str, prefix: &Path) {
         .current_dir(workspace_root())
         .env_remove("MAKEFLAGS");
     // The one that the other tests built.
-    without_package(&mut make).env("CARGO_PROFILE_DEV_PANIC", "unwind");
+    without_package(&mut make);
     run(make);
 }
 

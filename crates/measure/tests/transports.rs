@@ -247,9 +247,11 @@ fn silent(transport: &mut dyn Transport) {
 
 #[test]
 fn patience_ends() {
-    for name in NAMES {
-        among(name, 2, silent);
-    }
+    std::thread::scope(|scope| {
+        for name in NAMES {
+            scope.spawn(move || among(name, 2, silent));
+        }
+    });
 }
 
 fn reconnects(transport: &mut dyn Transport) {

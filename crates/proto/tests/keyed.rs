@@ -1,36 +1,29 @@
-//! What other test programs show of hosts that trust each other holds between hosts with a key as well: the same tests once more, and `world` gives a key to
-//! every host that they make.
-#![allow(clippy::duplicate_mod, reason = "each of these files has the world that it has as a program of its own")]
+//! What other tests show of hosts that trust each other holds between hosts with a key as well: the same tests once more, and `world` gives a key to
+//! every host that they make. And what a key gives.
 
-#[path = "closing.rs"]
-mod closing;
-#[path = "disturbed.rs"]
-mod disturbed;
-#[path = "esp_bugs.rs"]
-mod esp_bugs;
-#[path = "full_link.rs"]
-mod full_link;
-#[path = "incast.rs"]
-mod incast;
-#[path = "leases.rs"]
-mod leases;
-#[path = "liveness.rs"]
-mod liveness;
-#[path = "loss.rs"]
-mod loss;
-#[path = "narrowed.rs"]
-mod narrowed;
-#[path = "opening.rs"]
-mod opening;
-#[path = "oracle.rs"]
-mod oracle;
-#[path = "overtaking.rs"]
-mod overtaking;
-#[path = "resets.rs"]
-mod resets;
-#[path = "runs.rs"]
-mod runs;
-#[path = "scale.rs"]
-mod scale;
-#[path = "transfer.rs"]
-mod transfer;
+mod keys;
+
+#[path = "worlds"]
+mod again {
+    pub mod world;
+
+    mod closing;
+    mod disturbed;
+    mod esp_bugs;
+    mod full_link;
+    mod incast;
+    mod leases;
+    mod liveness;
+    mod loss;
+    mod narrowed;
+    mod opening;
+    mod oracle;
+    mod overtaking;
+    mod resets;
+    mod routes;
+    mod runs;
+    mod scale;
+    mod transfer;
+}
+
+use again::world;

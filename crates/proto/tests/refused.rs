@@ -7,6 +7,7 @@ mod owned;
 #[path = "../../wire/tests/wire/vectors.rs"]
 #[allow(dead_code, reason = "the tests of the wire crate use all of it")]
 mod vectors;
+#[path = "worlds/world/mod.rs"]
 mod world;
 #[path = "../../wire/tests/wire/wrong.rs"]
 mod wrong;

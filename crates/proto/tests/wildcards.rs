@@ -1,34 +1,25 @@
 //! What other test programs show of hosts with one address holds between hosts that tell their addresses apart as well, where whoever connects leaves the choice of its own to the host: the same tests once
 //! more, and `world` says of every arrival to which address it came, and sees to it that answers leave under that one.
-#![allow(clippy::duplicate_mod, reason = "each of these files has the world that it has as a program of its own")]
 
-#[path = "closing.rs"]
-mod closing;
-#[path = "full_link.rs"]
-mod full_link;
-#[path = "leases.rs"]
-mod leases;
-#[path = "liveness.rs"]
-mod liveness;
-#[path = "loss.rs"]
-mod loss;
-#[path = "opening.rs"]
-mod opening;
-#[path = "oracle.rs"]
-mod oracle;
-#[path = "overtaking.rs"]
-mod overtaking;
-#[path = "resets.rs"]
-mod resets;
-#[path = "routes.rs"]
-mod routes;
-#[path = "runs.rs"]
-mod runs;
-#[path = "transfer.rs"]
-mod transfer;
+#[path = "worlds"]
+mod again {
+    pub mod world;
 
-mod world;
+    mod closing;
+    mod full_link;
+    mod leases;
+    mod liveness;
+    mod loss;
+    mod opening;
+    mod oracle;
+    mod overtaking;
+    mod resets;
+    mod routes;
+    mod runs;
+    mod transfer;
+}
 
+use again::world;
 use ropeway_proto::{Config, Mode, Path, RecvError, Route};
 use world::*;
 

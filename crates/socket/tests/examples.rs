@@ -1,29 +1,14 @@
 //! The examples do what they say.
 
-use ropeway_testkit::env::{target_dir, without_package};
+use ropeway_testkit::env;
 use ropeway_testkit::proc::{Process, command};
-use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Cargo builds examples beside tests only when nobody says which targets he wants.
 fn example(name: &str, args: &[&str]) -> Command {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let dir = BUILT.get_or_init(|| {
-        let mut cargo = Command::new(env!("CARGO"));
-        without_package(&mut cargo).current_dir(env!("CARGO_MANIFEST_DIR")).args([
-            "build",
-            "--quiet",
-            "--examples",
-            "--target-dir",
-        ]);
-        assert!(cargo.arg(target_dir()).status().expect("cargo runs").success(), "the examples do not build");
-        target_dir().join("debug/examples")
-    });
-    command(dir.join(name), args)
+    command(env::example(name), args)
 }
 
 fn run(command: Command) -> String {

@@ -75,14 +75,7 @@ fn artifact(name: &str) -> PathBuf {
 /// Cargo in the workspace, as whoever runs this program would start it by hand.
 pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(workspace_root());
-    // What cargo tells this program about its own package makes build scripts that look at it (ring's) run again, and all that depends on them.
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
-            cargo.env_remove(name);
-        }
-    }
+    without_package(&mut cargo).current_dir(workspace_root());
     cargo
 }
 
@@ -90,16 +83,18 @@ pub fn cargo() -> Command {
 ///
 /// # Panics
 /// When it does not build, with cargo's own words.
-pub fn example(package: &str, name: &str) -> PathBuf {
+pub fn example(name: &str) -> PathBuf {
     let (profile, target) = (if cfg!(debug_assertions) { "debug" } else { "release" }, target_dir());
     let mut cargo = cargo();
-    cargo.args(["build", "--quiet", "--package", package, "--example", name]).arg("--target-dir").arg(&target);
+    // The packages whose tests are built at once: another choice gives what they share other features, and builds it once more.
+    cargo.args(["build", "--quiet", "--workspace", "--exclude", "ropeway-testkit", "--example", name]);
+    cargo.arg("--target-dir").arg(&target);
     if profile == "release" {
         cargo.arg("--release");
     }
     let output = cargo.output().unwrap_or_else(|e| panic!("cannot run cargo: {e}"));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "the example {name} of {package} does not build:\n{said}");
+    assert!(output.status.success(), "the example {name} does not build:\n{said}");
     target.join(profile).join("examples").join(name)
 }
 
@@ -111,8 +106,6 @@ pub fn c_library() -> PathBuf {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
         let (target, mut cargo) = (target_dir(), cargo());
-        // As it is installed, with panics that can be caught; so its crates are those that the tests have been built with already.
-        cargo.env("CARGO_PROFILE_DEV_PANIC", "unwind");
         cargo.args(["build", "--quiet", "--package", "ropeway-capi", "--lib", "--target-dir"]).arg(&target);
         assert!(cargo.status().expect("cargo runs").success(), "the library does not build");
         let dir = target.join("capi-tests");

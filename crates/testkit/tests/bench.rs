@@ -392,7 +392,7 @@ fn ranks_behind_a_real_ssh_measure_and_end_with_the_program() {
 fn instructions_of_the_stages_are_counted() {
     ropeway_testkit::need_program!("valgrind");
     let world = World::new();
-    let stages = ropeway_testkit::env::example("ropeway-proto", "stages");
+    let stages = ropeway_testkit::env::example("stages");
     let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let args = ["bench", "stages", "--transport", "tcp", "--size", "64,1472", "--rounds", "1", "--json"];
     let mut command = world.ropeway_command(&args);

@@ -347,7 +347,7 @@ fn goes_on_when_the_default_gateway_is_killed(
 #[test]
 fn a_stream_to_a_node_goes_on_when_the_default_gateway_is_killed() {
     need_box!();
-    survives_the_default_gateway(&env::example("ropeway-socket", "copy"), false);
+    survives_the_default_gateway(&env::example("copy"), false);
 }
 
 /// A program in C with the library, whose headers and calls are as they would be installed.
@@ -439,7 +439,7 @@ fn two_networks_are_bonded_and_one_that_is_cut_is_left_out() {
     let cluster = apart(&["--rate", "100mbit"]);
     let files = Files::new(60_000_000);
     let description = described(&cluster, files.dir.path(), "bonded = true");
-    let copy = env::example("ropeway-socket", "copy");
+    let copy = env::example("copy");
     let [sender, receiver] = copies(&cluster, &description, &copy, [("g1", "g1"), ("g2", "g2")], &files);
     sender.wait_until("a part is there", LIMIT, || files.copied_bytes() > 12_000_000).expect("in time");
     let sent: Vec<u64> =
@@ -480,7 +480,7 @@ fn a_stream_goes_through_a_gateway_behind_a_gateway() {
         process.wait_until("it forwards", LIMIT, || process.stderr().contains("for 3 nodes")).expect("in time");
         process
     });
-    let copy = env::example("ropeway-socket", "copy");
+    let copy = env::example("copy");
     let [sender, receiver] = copies(&cluster, &description, &copy, [("h1", "node1"), ("h2", "node2")], &files);
     sender.succeed(LIMIT);
     receiver.succeed(LIMIT);
@@ -496,7 +496,7 @@ fn a_neighbour_is_reached_by_name_over_plain_ethernet_too() {
     let cluster = apart(&["--rate", "1gbit"]);
     let files = Files::new(4_000_000);
     let description = described(&cluster, files.dir.path(), "");
-    let copy = env::example("ropeway-socket", "copy");
+    let copy = env::example("copy");
     let over_ethernet = |args: &[&str]| {
         let mut command = member(&description, &copy, args);
         command.env("ROPEWAY_LINK", "packet:eth0");
@@ -524,7 +524,7 @@ fn nodes_may_be_known_by_their_hardware_addresses_alone() {
     };
     let description = files.dir.path().join("cluster.toml");
     describe(&description, &["trusted = true\n".to_owned(), node(1, "h1"), node(2, "h2")].concat());
-    let copy = env::example("ropeway-socket", "copy");
+    let copy = env::example("copy");
     let [sender, receiver] = copies(&cluster, &description, &copy, [("h1", "node1"), ("h2", "node2")], &files);
     sender.succeed(LIMIT);
     receiver.succeed(LIMIT);

@@ -273,58 +273,64 @@ struct Shared {
     their_loss: f64,
 }
 
-/// Ours beside cubic flows in one port.
+/// How the port lets its frames out, and how that is called behind a name.
+const PORTS: [(&str, &str); 2] = [("tbf", ", frame by frame"), ("htb", ", eleven frames at a time")];
+
+/// Ours beside cubic flows in one port. That of a real switch lets one frame out at a time, as the box's does with tbf. With htb, which leaves the processors to the hosts, it lets out eleven
+/// in a row: who answers within the kernel finds the room that these leave, and who is woken for it comes when others have filled it.
 pub fn beside(bed: &Bed) -> Result<Vec<Row>> {
-    let mut rows = Vec::new();
-    for flows in [1usize, 8] {
-        let hosts = Hosts::up(bed, &[&["--hosts", "3"], &FAST.options()[..]].concat())?;
-        let rounds = bed.rounds(|| {
-            // The box handles what comes from hosts 2 and 3 on different processors: else ours would stand behind TCP's before they reach the port.
-            let (server, from, peer) = hosts.ends("udp", false, 1, 2);
-            let (tcp_server, tcp_from, tcp_peer) = hosts.ends("tcp", false, 1, 3);
-            let long = ["--seconds", "3"];
-            let ours = hosts.hosts.spawn("h1", &hosts.program(&["serve", &server], None, &[]));
-            let theirs = hosts.hosts.spawn("h1", &hosts.program(&["serve", &tcp_server], None, &[]));
-            std::thread::sleep(START);
-            let background: Vec<Process> = (0..flows)
-                .map(|_| {
-                    let flow = hosts.program(&[&["stream", &tcp_from, &tcp_peer], &long[..]].concat(), None, &[]);
-                    hosts.hosts.spawn("h3", &flow)
-                })
-                .collect();
-            let own = hosts.program(&[&["stream", &from, &peer], &long[..]].concat(), None, &[]);
-            bed.note(&named(&own));
-            let before = segments(&hosts, "h3")?;
-            let shown = hosts.hosts.run("h2", &own, LIMIT);
-            let measured = parse(&shown.stdout).map_err(|e| format!("udp: {e}: {}", shown.stderr))?;
-            let mut sum = 0.0;
-            for flow in &background {
-                let finished = flow.wait(LIMIT)?;
-                let shown = parse(&finished.stdout).map_err(|e| format!("tcp: {e}: {}", finished.stderr))?;
-                sum += number(&shown, "gbit_per_s");
-            }
-            let after = segments(&hosts, "h3")?;
-            drop([ours.kill(), theirs.kill()]);
-            bed.keep(json!({ "flows": flows, "ours": measured, "cubic_gbit_per_s": sum }));
-            // Each flow's fair share is an equal part.
-            let gbit_per_s = number(&measured, "gbit_per_s");
-            let fair = (gbit_per_s + sum) / (flows + 1) as f64;
-            let counters = &measured["counters"];
-            let [sent, again] = [after[0] - before[0], after[1] - before[1]];
-            Ok(Shared {
-                ours: gbit_per_s / fair,
-                theirs: sum / flows as f64 / fair,
-                our_loss: number(counters, "resent") * 100.0 / number(counters, "packets_sent"),
-                their_loss: again * 100.0 / (sent + again),
+    let cases = PORTS.into_iter().flat_map(|port| [1usize, 8].map(|flows| (port, flows)));
+    Ok(cases.map(|(port, flows)| beside_flows(bed, port, flows)).collect::<Result<Vec<_>>>()?.concat())
+}
+
+fn beside_flows(bed: &Bed, (shaper, shown): (&str, &str), flows: usize) -> Result<Vec<Row>> {
+    let hosts = Hosts::up(bed, &[&["--hosts", "3", "--shaper", shaper], &FAST.options()[..]].concat())?;
+    let rounds = bed.rounds(|| {
+        // The box handles what comes from hosts 2 and 3 on different processors: else ours would stand behind TCP's before they reach the port.
+        let (server, from, peer) = hosts.ends("udp", false, 1, 2);
+        let (tcp_server, tcp_from, tcp_peer) = hosts.ends("tcp", false, 1, 3);
+        let long = ["--seconds", "3"];
+        let ours = hosts.hosts.spawn("h1", &hosts.program(&["serve", &server], None, &[]));
+        let theirs = hosts.hosts.spawn("h1", &hosts.program(&["serve", &tcp_server], None, &[]));
+        std::thread::sleep(START);
+        let background: Vec<Process> = (0..flows)
+            .map(|_| {
+                let flow = hosts.program(&[&["stream", &tcp_from, &tcp_peer], &long[..]].concat(), None, &[]);
+                hosts.hosts.spawn("h3", &flow)
             })
-        })?;
-        let least = Rounds::of(&rounds, |round| (round.theirs, round.ours.min(round.theirs)));
-        let losses = Rounds::of(&rounds, |round| (round.their_loss, round.our_loss));
-        let goal = Goal::Above { at_least: 0.5, aim: 0.8 };
-        let what = format!("beside {flows} cubic flows at 1 Gbit/s: the smaller side, of its fair share");
-        rows.push(Row::between_hosts(&what, ("x", Better::More), goal, least));
-        let goal = Goal::Below { at_most: 2.0, aim: 1.0 };
-        rows.push(Row::between_hosts("our loss beside them, and theirs", ("%", Better::Less), goal, losses));
-    }
-    Ok(rows)
+            .collect();
+        let own = hosts.program(&[&["stream", &from, &peer], &long[..]].concat(), None, &[]);
+        bed.note(&named(&own));
+        let before = segments(&hosts, "h3")?;
+        let shown = hosts.hosts.run("h2", &own, LIMIT);
+        let measured = parse(&shown.stdout).map_err(|e| format!("udp: {e}: {}", shown.stderr))?;
+        let mut sum = 0.0;
+        for flow in &background {
+            let finished = flow.wait(LIMIT)?;
+            let shown = parse(&finished.stdout).map_err(|e| format!("tcp: {e}: {}", finished.stderr))?;
+            sum += number(&shown, "gbit_per_s");
+        }
+        let after = segments(&hosts, "h3")?;
+        drop([ours.kill(), theirs.kill()]);
+        bed.keep(json!({ "shaper": shaper, "flows": flows, "ours": measured, "cubic_gbit_per_s": sum }));
+        // Each flow's fair share is an equal part.
+        let gbit_per_s = number(&measured, "gbit_per_s");
+        let fair = (gbit_per_s + sum) / (flows + 1) as f64;
+        let counters = &measured["counters"];
+        let [sent, again] = [after[0] - before[0], after[1] - before[1]];
+        Ok(Shared {
+            ours: gbit_per_s / fair,
+            theirs: sum / flows as f64 / fair,
+            our_loss: number(counters, "resent") * 100.0 / number(counters, "packets_sent"),
+            their_loss: again * 100.0 / (sent + again),
+        })
+    })?;
+    let least = Rounds::of(&rounds, |round| (round.theirs, round.ours.min(round.theirs)));
+    let losses = Rounds::of(&rounds, |round| (round.their_loss, round.our_loss));
+    let goal = Goal::Above { at_least: 0.5, aim: 0.8 };
+    let what = format!("beside {flows} cubic flows at 1 Gbit/s{shown}: the smaller side, of its fair share");
+    let share = Row::between_hosts(&what, ("x", Better::More), goal, least);
+    let goal = Goal::Below { at_most: 2.0, aim: 1.0 };
+    let loss = Row::between_hosts("our loss beside them, and theirs", ("%", Better::Less), goal, losses);
+    Ok(vec![share, loss])
 }

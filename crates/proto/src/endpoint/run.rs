@@ -1,7 +1,7 @@
 //! The bulk of a transfer: packets that continue a run. Each has the short header, and the number, the association and the channel that follow from the one before it, so that a
 //! comparison says of it what parsing and four tables would; and what it brings can go straight to a reader who waits for it.
 //!
-//! What such a packet does is the same as by [`Endpoint::handle_packet`], and what it cannot do is left to that: `tests/runs.rs` compares both.
+//! What such a packet does is the same as by [`Endpoint::handle_packet`], and what it cannot do is left to that: `tests/worlds/runs.rs` compares both.
 
 use ropeway_wire::{Flags, Header, Mode, Packet, SHORT_HEADER_BYTES, Type};
 

@@ -1,6 +1,6 @@
 //! Somebody on the path, who sees, changes, repeats, delays and makes packets as he likes, and has no key.
 
-use super::world::*;
+use crate::world::*;
 use ropeway_proto::crypto::{Initiator, OpenError};
 use ropeway_proto::{AcceptError, ChannelId, Config, Endpoint, ErrorCode, Mode, Time};
 use ropeway_wire::{

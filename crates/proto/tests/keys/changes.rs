@@ -1,6 +1,6 @@
 //! Keys change while data flows, and no key seals two packets with one counter.
 
-use super::world::*;
+use crate::world::*;
 use ropeway_proto::crypto::OpenError;
 use ropeway_proto::{Config, Mode, SealingStatistics};
 use std::cell::RefCell;

@@ -1,6 +1,6 @@
 //! Who gets in, and what those who do not are told.
 
-use super::world::*;
+use crate::world::*;
 use ropeway_proto::{AcceptError, ChannelId, Config, ErrorCode, Mode};
 use ropeway_wire::{FEATURE_KEYED, Packet, SynFields, Type};
 use std::cell::RefCell;

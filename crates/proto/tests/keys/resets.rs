@@ -1,6 +1,6 @@
 //! RST has no key to seal it: its token is the proof, and everybody on the path has seen it once it was used.
 
-use super::world::*;
+use crate::world::*;
 use ropeway_proto::{ChannelId, Config, Endpoint, ErrorCode, Mode};
 use ropeway_wire::{Header, Id, Packet, RstFields, Type};
 use std::cell::RefCell;

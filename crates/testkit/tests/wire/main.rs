@@ -66,7 +66,7 @@ enum Mode {
 /// `crates/socket/examples/peer`, which says what its arguments and variables are.
 fn peer(arguments: &[&str], mode: Mode, variables: &[(&str, &str)]) -> Command {
     static PROGRAM: OnceLock<std::path::PathBuf> = OnceLock::new();
-    let program: &Path = PROGRAM.get_or_init(|| env::example("ropeway-socket", "peer"));
+    let program: &Path = PROGRAM.get_or_init(|| env::example("peer"));
     let mut peer = command(program, arguments);
     // What is tested is the library's defaults, whatever the tests run under.
     for name in ["ROPEWAY_LINK", "ROPEWAY_TUNE", "ROPEWAY_SPIN_US", "ROPEWAY_PACKET_BYTES", "ROPEWAY_URGENT_PRIORITY"] {

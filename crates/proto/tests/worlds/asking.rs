@@ -1,0 +1,200 @@
+//! Who waits asks, and is answered: when STATE is sent, and what the other end says to it (docs/protocol.md 7, 8).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use crate::world::*;
+use ropeway_proto::{ChannelId, Config, Limit, Mode};
+use ropeway_wire::{Block, Blocks, Packet, Type};
+
+const STATE: u8 = 0x1C;
+
+/// One way of the default network.
+const WAY: u64 = 20 * US;
+
+const ASKERS: usize = 8;
+
+/// Ends of `ASKERS` hosts that have each something to say to host 0 when nothing passes any more, and when they asked for it in five seconds; and when the
+/// first asked anew, once all had been heard again.
+fn questions(seed: u64) -> (Vec<Vec<u64>>, Vec<u64>) {
+    let mut world = World::new(ASKERS + 1, Net::default(), &Config::default(), seed);
+    let ends: Vec<_> = (1..=ASKERS).map(|from| (from, open(&mut world, from, 0, 7, Mode::Messages).0)).collect();
+    let asked = Rc::new(RefCell::new(vec![Vec::new(); ASKERS]));
+    let out = Rc::clone(&asked);
+    let say = |world: &mut World| {
+        pass(world, 50 * MS);
+        let (begin, out) = (world.now, Rc::clone(&out));
+        out.borrow_mut().iter_mut().for_each(Vec::clear);
+        world.filter = Some(Box::new(move |now, from, _, bytes| {
+            if from > 0 && bytes[0] == STATE {
+                out.borrow_mut()[from - 1].push(now - begin);
+            }
+            false
+        }));
+        for &(host, channel) in &ends {
+            let now = world.clock(host);
+            world.hosts[host].send(now, channel, b"hello?").unwrap();
+            world.hosts[host].flush(channel);
+        }
+    };
+    say(&mut world);
+    pass(&mut world, 5 * S);
+    let first = asked.borrow().clone();
+    world.filter = None;
+    pass(&mut world, S);
+    say(&mut world);
+    pass(&mut world, 5 * MS);
+    let anew = asked.borrow().iter().map(|times| times[0]).collect();
+    (first, anew)
+}
+
+#[test]
+fn those_who_fell_silent_together_do_not_go_on_asking_together() {
+    let config = Config::default();
+    let (asked, anew) = questions(1);
+    for times in &asked {
+        assert_eq!(times[0], config.state_min_ns, "the first question comes exactly when it was promised");
+        for (at, pair) in times.windows(2).enumerate() {
+            let full = (config.state_min_ns << (at + 1).min(10)).min(config.timer_max_ns);
+            let gap = pair[1] - pair[0];
+            assert!((full - full / 8..=full).contains(&gap), "{gap} ns between questions {at} and {}", at + 1);
+        }
+        assert!(times.len() > 50, "{} questions", times.len());
+    }
+    // Of the repetitions no two fall together, and of each asker some come sooner than others.
+    for at in 1..50 {
+        let mut moments: Vec<u64> = asked.iter().map(|times| times[at]).collect();
+        moments.sort_unstable();
+        assert!(moments.windows(2).all(|pair| pair[1] > pair[0]), "question {at}: {moments:?}");
+    }
+    assert_eq!(anew, [config.state_min_ns; ASKERS], "and so does the first after an answer");
+    assert_eq!(questions(1).0, asked, "the same seed asks at the same times");
+    assert_ne!(questions(2).0, asked, "another at others");
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    Want,
+    Hold,
+    Credit,
+}
+
+/// When which host said what about credit to whom.
+type Said = Rc<RefCell<Vec<(u64, (usize, usize), Word)>>>;
+
+fn listen_in(world: &mut World) -> Said {
+    let said = Said::default();
+    let out = Rc::clone(&said);
+    world.filter = Some(Box::new(move |now, from, to, bytes| {
+        let packet = Packet::parse(bytes).expect("what a host sends is well-formed");
+        if matches!(packet.header.kind, Type::Control | Type::State) {
+            for block in Blocks::parse(packet.payload).unwrap() {
+                let word = match block {
+                    Block::Want(..) => Word::Want,
+                    Block::Hold(_) => Word::Hold,
+                    // With limit 0 it says nothing, and only makes a STATE long enough.
+                    Block::Credit(_, limit) if limit > 0 => Word::Credit,
+                    _ => continue,
+                };
+                out.borrow_mut().push((now, (from, to), word));
+            }
+        }
+        true
+    }));
+    said
+}
+
+/// For a while each question for credit of `asker` is answered by HOLD as soon as it arrives, and by nothing else; and nobody loses patience.
+fn is_held(world: &mut World, (asker, channel): (usize, ChannelId), teller: usize) {
+    let said = listen_in(world);
+    // Longer than silence would be borne.
+    pass(world, 3 * Config::default().give_up_ns);
+    let said = said.borrow();
+    let asked: Vec<_> =
+        said.iter().filter(|(_, way, _)| *way == (asker, teller)).map(|&(at, _, word)| (at, word)).collect();
+    let told: Vec<_> =
+        said.iter().filter(|(_, way, _)| *way == (teller, asker)).map(|&(at, _, word)| (at, word)).collect();
+    assert!(asked.len() > 250, "{} questions", asked.len());
+    let is_answered =
+        |(&asked, &told): (&(u64, Word), &(u64, Word))| asked.1 == Word::Want && told == (asked.0 + WAY, Word::Hold);
+    assert!(asked.iter().zip(&told).all(is_answered), "{asked:?} {told:?}");
+    assert!(asked.len() - told.len() <= 1, "the last one may be on its way");
+    assert_eq!(world.hosts[asker].readiness(channel).unwrap().failed, None);
+    let now = world.clock(asker);
+    assert_eq!(world.hosts[asker].statistics(now, channel).unwrap().association.unwrap().waits_for, Limit::Reader);
+}
+
+#[test]
+fn a_sender_without_credit_asks_and_is_told_to_hold_on_while_nobody_reads() {
+    for mode in [Mode::Stream, Mode::Messages] {
+        let mut world = World::new(2, Net::default(), &Config::default(), 1);
+        let (client, server) = pair(&mut world, mode);
+        let message_bytes = if mode == Mode::Stream { 0 } else { 10_000 };
+        let mut flows = [Flow { message_bytes, slow: true, ..Flow::stream((0, client), (1, server), 6_000_000) }];
+        carry_until(&mut world, &mut flows, S, |_, _| false);
+        is_held(&mut world, (0, client), 1);
+        world.filter = None;
+        flows[0].slow = false;
+        carry(&mut world, &mut flows, S);
+    }
+}
+
+#[test]
+fn a_long_message_for_which_there_is_no_memory_is_held_until_there_is() {
+    let config = Config { receive_memory_bytes: 8 << 20, longest_message_bytes: 4 << 20, ..Config::default() };
+    let mut world = World::of(
+        vec![endpoint(0, &Config::default(), 1), endpoint(1, &config, 1), endpoint(2, &Config::default(), 1)],
+        Net::default(),
+        1,
+    );
+    let (first, first_end) = open(&mut world, 0, 1, 7, Mode::Messages);
+    let (second, second_end) = open(&mut world, 2, 1, 7, Mode::Messages);
+    let size = 3 << 20;
+    let mut flows =
+        [Flow::messages((0, first), (1, first_end), size, 1), Flow::messages((2, second), (1, second_end), size, 1)];
+    flows[0].slow = true;
+    // All of the first is there when the second begins, and has the memory that both would need.
+    carry_until(&mut world, &mut flows[..1], S, |_, _| false);
+    carry_until(&mut world, &mut flows[1..], S, |_, _| false);
+    assert!(world.hosts[1].readiness(first_end).unwrap().readable);
+    is_held(&mut world, (2, second), 1);
+    let said = listen_in(&mut world);
+    flows[0].slow = false;
+    let taken = carry(&mut world, &mut flows, S);
+    let begin = world.now - taken;
+    let credit = said.borrow().iter().find(|(_, way, word)| *way == (1, 2) && *word == Word::Credit).copied();
+    assert_eq!(credit.map(|(at, ..)| at), Some(begin), "as soon as there is memory, whoever asks");
+    assert_eq!(world.hosts[1].counters().dropped_memory, 0);
+}
+
+#[test]
+fn a_sender_that_is_gone_is_asked_less_and_less_often_for_what_is_missing_and_one_that_is_back_at_once() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let text = [7; 10_000];
+    // The first packet of a burst is lost, and all that comes after the burst.
+    let (mut passed, asked) = (0, Rc::new(RefCell::new(Vec::new())));
+    let (begin, out) = (world.now, Rc::clone(&asked));
+    world.filter = Some(Box::new(move |now, from, _, _| {
+        if from == 1 {
+            out.borrow_mut().push(now - begin);
+            return false;
+        }
+        passed += 1;
+        passed > 1 && now == begin
+    }));
+    let now = world.clock(0);
+    world.hosts[0].send(now, client, &text).unwrap();
+    world.hosts[0].flush(client);
+    pass(&mut world, 9 * S);
+    let times = asked.borrow().clone();
+    let within = |from: u64, to: u64| times.iter().filter(|&&at| (from..to).contains(&at)).count();
+    assert!(within(0, 10 * MS) >= 5, "{} at first", within(0, 10 * MS));
+    assert!((10..=45).contains(&within(S, 2 * S)), "{} in a second, both timers", within(S, 2 * S));
+    assert!((10..=25).contains(&within(8 * S, 9 * S)), "{} in a second, both timers", within(8 * S, 9 * S));
+    world.filter = None;
+    wait_for(&mut world, 300 * MS, "it is there", |world| {
+        let mut out = [0; 10_000];
+        matches!(world.hosts[1].recv(server, &mut out), Ok(Some(count)) if count > 0)
+    });
+}

@@ -1,0 +1,284 @@
+//! Closing: in order, at once, from both ends, in every state, with loss.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use crate::world::*;
+use ropeway_proto::{ChannelId, Config, ErrorCode, Mode, RecvError, SendError};
+
+fn lossy(seed: u64) -> World {
+    let net = Net {
+        loss_ppm: seed % 3 * 100_000,
+        reordering_ppm: seed % 2 * 100_000,
+        corruption_ppm: seed % 5 * 10_000,
+        ..Net::default()
+    };
+    World::new(2, net, &Config::default(), seed)
+}
+
+fn send(world: &mut World, host: usize, channel: ChannelId, bytes: &[u8]) -> Result<usize, SendError> {
+    let now = world.clock(host);
+    let sent = world.hosts[host].send(now, channel, bytes);
+    world.hosts[host].flush(channel);
+    sent
+}
+
+fn close(world: &mut World, host: usize, channel: ChannelId) {
+    let now = world.clock(host);
+    world.hosts[host].close(now, channel);
+}
+
+fn wait_empty(world: &mut World) {
+    wait_for(world, 60 * S, "nothing is left", |world| {
+        world.hosts.iter().all(|host| host.sizes().1 == 0 && host.buffers_in_use() == (0, 0))
+    });
+}
+
+fn failure(world: &mut World, host: usize, channel: ChannelId) -> Option<ErrorCode> {
+    world.hosts[host].readiness(channel).unwrap().failed
+}
+
+#[test]
+fn a_half_closed_stream_still_carries_the_other_way() {
+    for seed in 0..6 {
+        let mut world = lossy(seed);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        stream(&mut world, (0, client), (1, server), 20_000, 10 * S);
+        let now = world.time();
+        world.hosts[0].shutdown(now, client).unwrap();
+        world.hosts[0].shutdown(now, client).unwrap();
+        assert_eq!(send(&mut world, 0, client, b"x"), Err(SendError::Closed));
+        wait_for(&mut world, 10 * S, "the end", |world| world.hosts[1].recv(server, &mut [0; 1]) == Ok(None));
+        stream(&mut world, (1, server), (0, client), 200_000, 10 * S);
+        close(&mut world, 1, server);
+        wait_for(&mut world, 10 * S, "the other end", |world| world.hosts[0].recv(client, &mut [0; 1]) == Ok(None));
+        close(&mut world, 0, client);
+        wait_empty(&mut world);
+    }
+}
+
+#[test]
+fn a_close_after_a_shutdown_tells_the_peer_that_nobody_reads() {
+    let mut world = lossy(0);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let now = world.time();
+    world.hosts[0].shutdown(now, client).unwrap();
+    pass(&mut world, MS);
+    assert_eq!(send(&mut world, 1, server, b"still heard"), Ok(11));
+    pass(&mut world, MS);
+    assert_eq!(world.hosts[0].recv(client, &mut [0; 20]), Ok(Some(11)));
+    close(&mut world, 0, client);
+    pass(&mut world, MS);
+    assert_eq!(send(&mut world, 1, server, b"not any more"), Err(SendError::Failed(ErrorCode::Reset)));
+    close(&mut world, 1, server);
+    wait_empty(&mut world);
+}
+
+#[test]
+fn what_was_written_before_a_close_arrives_and_can_be_read_long_after() {
+    for seed in 0..6 {
+        let mut world = lossy(seed);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        let bytes: Vec<u8> = (0..100_000).map(pattern).collect();
+        assert_eq!(send(&mut world, 0, client, &bytes), Ok(bytes.len()));
+        close(&mut world, 0, client);
+        wait_for(&mut world, 20 * S, "the sender is through", |world| world.hosts[0].sizes().1 == 0);
+        pass(&mut world, 20 * S);
+        // Document 0's zombie: the peer is gone, and everything it sent is there.
+        let (mut read, mut out) = (Vec::new(), [0; 7000]);
+        while let Some(count) = world.hosts[1].recv(server, &mut out).unwrap() {
+            read.extend_from_slice(&out[..count]);
+        }
+        assert_eq!(read, bytes);
+        assert_eq!(send(&mut world, 1, server, b"x"), Err(SendError::Failed(ErrorCode::Reset)));
+        close(&mut world, 1, server);
+        wait_empty(&mut world);
+    }
+}
+
+#[test]
+fn a_close_with_unread_data_resets_the_peer() {
+    for seed in 0..6 {
+        let mut world = lossy(seed);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        send(&mut world, 0, client, b"nobody will read this").unwrap();
+        wait_for(&mut world, 5 * S, "it is there", |world| world.hosts[1].readiness(server).unwrap().readable);
+        close(&mut world, 1, server);
+        wait_for(&mut world, 5 * S, "reset", |world| failure(world, 0, client).is_some());
+        assert_eq!(world.hosts[0].recv(client, &mut [0; 1]), Err(RecvError::Failed(ErrorCode::Reset)));
+        close(&mut world, 0, client);
+        wait_empty(&mut world);
+    }
+}
+
+#[test]
+fn a_lost_reset_leaves_no_reader_waiting() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let mut lost = 0;
+    world.filter = Some(Box::new(move |_, _, _, bytes| {
+        let is_abort = bytes[0] == 0x1A;
+        lost += usize::from(is_abort);
+        !is_abort || lost > 3
+    }));
+    let now = world.time();
+    world.hosts[0].abort(now, client);
+    let taken = wait_for(&mut world, S, "the reader learns", |world| failure(world, 1, server).is_some());
+    assert!(taken < 50 * MS, "{taken}");
+    close(&mut world, 1, server);
+    wait_empty(&mut world);
+}
+
+/// A packet that comes again, for a channel that this end has aborted since, behind one that arrived long ago: nobody has done anything wrong.
+#[test]
+fn what_comes_late_for_an_aborted_channel_breaks_no_rule() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let (other_client, other_server) = open(&mut world, 0, 1, 8, Mode::Stream);
+    pass(&mut world, MS);
+    // The packets are known by their lengths, also with a key.
+    let lost = Rc::new(Cell::new(200));
+    let from = Rc::clone(&lost);
+    world.filter = Some(Box::new(move |_, host, _, bytes| host == 0 || bytes.len() < from.get()));
+    for (channel, bytes) in [(other_server, 600), (server, 100), (server, 300)] {
+        send(&mut world, 1, channel, &vec![7; bytes]).unwrap();
+        pass(&mut world, MS);
+    }
+    let now = world.clock(0);
+    world.hosts[0].abort(now, client);
+    pass(&mut world, MS);
+    // The packet behind the one that had arrived comes, and what all of them stand behind is still missing.
+    lost.set(500);
+    wait_for(&mut world, S, "it comes", |world| world.hosts[0].counters().dropped_channel > 0);
+    lost.set(usize::MAX);
+    let mut out = [0; 1000];
+    wait_for(&mut world, S, "the other channel goes on", |world| {
+        world.hosts[0].recv(other_client, &mut out) == Ok(Some(600))
+    });
+    assert_eq!([0, 1].map(|host: usize| world.hosts[host].counters().violations), [0; 2]);
+    for (host, channel) in [(0, client), (1, server), (0, other_client), (1, other_server)] {
+        close(&mut world, host, channel);
+    }
+    wait_empty(&mut world);
+}
+
+#[test]
+fn both_ends_may_close_abort_and_shut_down_at_any_moment() {
+    #[derive(Clone, Copy, Debug)]
+    enum End {
+        Close,
+        Abort,
+        Shutdown,
+    }
+    let ends = [End::Close, End::Abort, End::Shutdown];
+    for (seed, (first, second)) in ends.iter().flat_map(|&a| ends.map(|b| (a, b))).enumerate() {
+        for moment in 0..12u64 {
+            for mode in [Mode::Stream, Mode::Messages] {
+                let mut world = lossy(seed as u64 + moment);
+                let (client, server) = pair(&mut world, mode);
+                let bytes = vec![7; 30_000];
+                let _ = send(&mut world, 0, client, &bytes);
+                let _ = send(&mut world, 1, server, &bytes);
+                pass(&mut world, moment * 15 * US);
+                for (host, channel, end) in [(0, client, first), (1, server, second)] {
+                    let now = world.clock(host);
+                    match end {
+                        End::Close => world.hosts[host].close(now, channel),
+                        End::Abort => world.hosts[host].abort(now, channel),
+                        End::Shutdown => drop(world.hosts[host].shutdown(now, channel)),
+                    }
+                }
+                pass(&mut world, moment * 10 * US);
+                close(&mut world, 0, client);
+                close(&mut world, 1, server);
+                wait_empty(&mut world);
+            }
+        }
+    }
+}
+
+#[test]
+fn both_ends_may_close_with_more_queued_than_the_other_has_given_credit_for() {
+    let config = Config { receive_buffer_bytes: 256 << 10, ..Config::default() };
+    for size in [65_537, 150_000, 600_000] {
+        for mode in [Mode::Stream, Mode::Messages] {
+            let mut world = World::new(2, Net::default(), &config, 0);
+            let (client, server) = pair(&mut world, mode);
+            let bytes = vec![7; size];
+            assert_eq!(send(&mut world, 0, client, &bytes), Ok(size));
+            assert_eq!(send(&mut world, 1, server, &bytes), Ok(size));
+            close(&mut world, 0, client);
+            close(&mut world, 1, server);
+            wait_for(&mut world, 100 * MS, "both are through", |world| {
+                world.hosts.iter().all(|host| host.sizes().1 == 0 && host.buffers_in_use() == (0, 0))
+            });
+            assert!(world.hosts.iter().all(|host| host.promised_bytes() == 0));
+        }
+    }
+}
+
+#[test]
+fn an_engine_that_goes_away_lets_the_others_read_what_arrived() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let second = try_connect(&mut world, 0, 1, 7).unwrap();
+    send(&mut world, 0, second, b"not yet accepted").unwrap();
+    send(&mut world, 0, client, b"last words").unwrap();
+    pass(&mut world, MS);
+    world.hosts[0].close_all();
+    pass(&mut world, MS);
+    assert_eq!(world.hosts[1].sizes().0, 0);
+    let mut out = [0; 100];
+    assert_eq!(world.hosts[1].recv(server, &mut out), Ok(Some(10)));
+    assert_eq!(world.hosts[1].recv(server, &mut out), Err(RecvError::Failed(ErrorCode::Closed)));
+    let late = world.hosts[1].accept(7).expect("it had arrived whole");
+    assert_eq!(world.hosts[1].recv(late, &mut out), Ok(Some(16)));
+    assert_eq!(world.hosts[1].recv(late, &mut out), Err(RecvError::Failed(ErrorCode::Closed)));
+    for (host, channel) in [(0, client), (0, second), (1, server), (1, late)] {
+        close(&mut world, host, channel);
+    }
+    wait_empty(&mut world);
+}
+
+#[test]
+fn who_stops_listening_resets_those_it_never_accepted() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    world.hosts[1].listen(7, Mode::Stream, 8).unwrap();
+    let waiting: Vec<_> = (0..5).map(|_| try_connect(&mut world, 0, 1, 7).unwrap()).collect();
+    // So long that nothing has been heard for more than the patience of a transfer.
+    pass(&mut world, 30 * S);
+    world.hosts[1].unlisten(7);
+    for &channel in &waiting {
+        wait_for(&mut world, S, "reset", |world| failure(world, 0, channel) == Some(ErrorCode::Reset));
+        close(&mut world, 0, channel);
+    }
+    wait_empty(&mut world);
+    assert_eq!(world.hosts[1].sizes().0, 1, "the association lives on");
+}
+
+#[test]
+fn a_message_longer_than_the_limit_is_refused_before_it_is_sent() {
+    let config = Config { longest_message_bytes: 10_000, ..Config::default() };
+    let mut world = World::of(vec![endpoint(0, &Config::default(), 1), endpoint(1, &config, 1)], Net::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Messages);
+    assert_eq!(send(&mut world, 0, client, &[0; 10_001]), Err(SendError::TooLong { limit: 10_000 }));
+    assert_eq!(send(&mut world, 0, client, &[1; 10_000]), Ok(10_000));
+    let mut out = vec![0; 20_000];
+    wait_for(&mut world, S, "it arrives", |world| world.hosts[1].recv(server, &mut out) == Ok(Some(10_000)));
+    close_all_channels(&mut world, &[(0, client), (1, server)]);
+}
+
+#[test]
+fn an_end_behind_data_that_nobody_will_take_does_not_wait_for_credit() {
+    let config = Config { receive_buffer_bytes: 256 << 10, ..Config::default() };
+    let mut world = World::new(2, Net::default(), &config, 0);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    // One byte more than the first window; then the end; and then the news that the other end has closed.
+    close(&mut world, 1, server);
+    assert_eq!(send(&mut world, 0, client, &[0; 65_537]), Ok(65_537));
+    let now = world.time();
+    world.hosts[0].shutdown(now, client).unwrap();
+    pass(&mut world, 10 * MS);
+    close(&mut world, 0, client);
+    wait_empty(&mut world);
+}

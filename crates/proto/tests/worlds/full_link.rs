@@ -1,0 +1,249 @@
+//! Links that take nothing for a while: who has its share then, and what waits (docs/protocol.md 3).
+
+use crate::world::*;
+use ropeway_proto::{Config, Endpoint, ErrorCode, Mode};
+
+const DEAD: usize = 40;
+
+/// One message after the other, each sent when the one before has come, at most ten in a second. Says when each came.
+fn messages(world: &mut World, channels: (ropeway_proto::ChannelId, ropeway_proto::ChannelId), ns: u64) -> Vec<u64> {
+    let (end, mut times) = (world.now + ns, Vec::new());
+    while world.now < end {
+        let mut flows = [Flow::messages((0, channels.0), (1, channels.1), 1000, 1)];
+        let begin = world.now;
+        let came = carry_until(world, &mut flows, 20 * S, |_, flows| flows[0].is_done());
+        assert!(came, "lost after {times:?}: {:?}", world.hosts[0].readiness(channels.0));
+        times.push(world.now - begin);
+        pass(world, (100 * MS).saturating_sub(world.now - begin));
+    }
+    times
+}
+
+#[test]
+fn attempts_to_hosts_that_are_off_leave_open_associations_their_share() {
+    let config = Config { connect_timeout_ns: 600 * S, ..Config::default() };
+    let mut world = World::new(2, Net::default(), &config, 1);
+    let channels = pair(&mut world, Mode::Messages);
+    world.sockets.insert(0, Socket::with_room(64, 0));
+    for dead in 0..DEAD {
+        try_connect(&mut world, 0, 2 + dead, 7).unwrap();
+    }
+    let times = messages(&mut world, channels, 60 * S);
+    // As long as the kernel keeps all of it for SYNs, and no longer.
+    let most = times.iter().max().unwrap();
+    println!("{} messages, the slowest after {} ms", times.len(), most / MS);
+    assert!(*most <= Socket::UNRESOLVED_NS + 300 * MS, "{times:?}");
+}
+
+/// What an endpoint sends to each host, in order, if the link takes all or nothing of it.
+fn offered(endpoint: &mut Endpoint, now: ropeway_proto::Time, takes: bool) -> Vec<(u64, u8)> {
+    let mut out = Vec::new();
+    endpoint.transmit(now, &mut |path, _, packets| {
+        let host = u64::from_be_bytes(path.0[..8].try_into().unwrap());
+        out.extend(packets.iter().map(|packet| (host, packet[0])));
+        if takes { packets.len() } else { 0 }
+    });
+    out
+}
+
+/// When attempts that the link had no room for are offered to it again at the latest.
+fn after_a_rest(endpoint: &mut Endpoint, now: ropeway_proto::Time) -> ropeway_proto::Time {
+    let now = now.after(16 * MS);
+    endpoint.handle_timeout(now);
+    now
+}
+
+#[test]
+fn one_packet_of_an_attempt_waits_for_a_full_link_and_goes_behind_what_is_open() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, _) = pair(&mut world, Mode::Stream);
+    world.sockets.insert(0, Socket::with_room(0, 0));
+    for dead in 0..DEAD {
+        try_connect(&mut world, 0, 2 + dead, 7).unwrap();
+    }
+    pass(&mut world, 8 * S);
+    let now = world.clock(0);
+    world.hosts[0].send(now, client, b"first").unwrap();
+    world.hosts[0].flush(client);
+    // One attempt has waited for its turn all the time; the link does not take it even so.
+    let now = after_a_rest(&mut world.hosts[0], now);
+    let refused = offered(&mut world.hosts[0], now, false);
+    assert_eq!(refused.len(), 2, "{refused:?}");
+    assert_eq!(refused.iter().filter(|(host, _)| *host == 1).count(), 1, "{refused:?}");
+    let now = after_a_rest(&mut world.hosts[0], now);
+    let taken = offered(&mut world.hosts[0], now, true);
+    let syns = taken.iter().filter(|(host, _)| *host > 1).count();
+    assert_eq!(syns, DEAD, "one each: {taken:?}");
+    let behind = taken.iter().position(|(host, _)| *host == 1).unwrap();
+    assert!(behind <= 1, "{taken:?}");
+}
+
+#[test]
+fn attempts_that_are_over_leave_nothing_for_the_link() {
+    let config = Config { connect_timeout_ns: S, ..Config::default() };
+    let mut world = World::new(1, Net::default(), &config, 1);
+    world.sockets.insert(0, Socket::with_room(0, 0));
+    let mut last = None;
+    for dead in 0..DEAD {
+        last = Some(try_connect(&mut world, 0, 2 + dead, 7).unwrap());
+    }
+    pass(&mut world, 2 * S);
+    let failed = world.hosts[0].readiness(last.unwrap()).unwrap().failed;
+    assert_eq!(failed, Some(ErrorCode::Timeout));
+    let now = world.clock(0);
+    assert_eq!(offered(&mut world.hosts[0], now, true), []);
+    assert!(!world.hosts[0].wants_to_transmit());
+}
+
+#[test]
+fn a_link_that_is_always_full_opens_others_even_so() {
+    let mut world = World::new(3, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    world.hosts[2].listen(7, Mode::Stream, 8).unwrap();
+    // Slower than what comes back: the port's budget is never used up.
+    world.sockets.insert(0, Socket::with_room(4, 400 * US));
+    let mut flows = [Flow::stream((0, client), (1, server), 1 << 40)];
+    carry_until(&mut world, &mut flows, 100 * MS, |_, _| false);
+    let other = try_connect(&mut world, 0, 2, 7).unwrap();
+    let begin = world.now;
+    while !world.hosts[0].readiness(other).unwrap().opened {
+        assert!(world.now < begin + 2 * S, "never opened");
+        carry_until(&mut world, &mut flows, MS, |_, _| false);
+    }
+    let took = world.now - begin;
+    println!("opened after {} ms", took / MS);
+    assert!(took < 500 * MS, "{took}");
+}
+
+#[test]
+fn answers_and_open_associations_share_a_full_link() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    stream(&mut world, (0, client), (1, server), 1000, S);
+    world.hosts[0].listen(9, Mode::Stream, 8).unwrap();
+    world.sockets.insert(0, Socket::with_room(1, 10 * US));
+    // A SYN of somebody who is there, again and again under another nonce.
+    let mut syn = None;
+    let mut stranger = World::new(1, Net::default(), &Config::default(), 7);
+    try_connect(&mut stranger, 0, 9, 9).unwrap();
+    let now = stranger.clock(0);
+    stranger.hosts[0].transmit(now, &mut |_, _, packets| {
+        syn = Some(packets[0].to_vec());
+        packets.len()
+    });
+    let mut syn = syn.unwrap();
+    let mut flows = [Flow::stream((0, client), (1, server), 1 << 40)];
+    let mut nonce = 0u64;
+    let mut answers = 0;
+    for _ in 0..100 {
+        for _ in 0..200 {
+            nonce += 1;
+            syn[28..36].copy_from_slice(&nonce.to_be_bytes());
+            let now = world.clock(0);
+            world.hosts[0].handle_packet(now, &arrival(1, 5), false, &syn);
+        }
+        let before = world.sent_by[0];
+        carry_until(&mut world, &mut flows, MS, |_, _| false);
+        answers += world.sent_by[0] - before;
+    }
+    let full = flows[0].received / 1444;
+    println!("{full} packets of data among {answers}");
+    assert!(full * 5 > answers && full * 5 < answers * 4, "{full} of {answers}");
+}
+
+/// A kernel's buffers as the UDP link has them: for those that answer, which are short packets here, and for the full ones of attempts.
+fn two_sockets(world: &mut World) {
+    world.sockets.insert(0, Socket::with_room(128, 0));
+    world.apart.insert(0, Socket::with_room(48, 0));
+}
+
+#[test]
+fn attempts_to_hosts_that_are_off_leave_others_alone_where_the_link_keeps_them_apart() {
+    let config = Config { connect_timeout_ns: 600 * S, ..Config::default() };
+    let mut world = World::new(3, Net::default(), &config, 1);
+    let channels = pair(&mut world, Mode::Messages);
+    world.hosts[2].listen(7, Mode::Stream, 8).unwrap();
+    two_sockets(&mut world);
+    for dead in 0..DEAD {
+        try_connect(&mut world, 0, 3 + dead, 7).unwrap();
+    }
+    let mut times = messages(&mut world, channels, S);
+    // Another one behind them opens as soon as there is room again.
+    let late = try_connect(&mut world, 0, 2, 7).unwrap();
+    times.extend(messages(&mut world, channels, Socket::UNRESOLVED_NS - S / 2));
+    assert!(world.hosts[0].readiness(late).unwrap().opened);
+    times.extend(messages(&mut world, channels, 10 * S));
+    assert!(times.iter().all(|&time| time < MS), "{times:?}");
+    assert!(times.len() > 100);
+}
+
+#[test]
+fn peers_that_go_off_leave_others_alone_where_the_link_keeps_them_apart() {
+    const PEERS: usize = 12;
+    let mut world = World::new(2 + PEERS, Net::default(), &Config::default(), 1);
+    let channels = pair(&mut world, Mode::Messages);
+    let lost: Vec<_> = (2..2 + PEERS).map(|to| open(&mut world, 0, to, 7, Mode::Messages)).collect();
+    pass(&mut world, S);
+    two_sockets(&mut world);
+    world.cut.extend((2..2 + PEERS).map(|to| (0, to)));
+    // What they are sent before anybody doubts that they are there; then nobody asks them any more but this end.
+    for (place, (own, theirs)) in lost.iter().enumerate() {
+        pass(&mut world, Socket::UNRESOLVED_NS / 20);
+        let now = world.clock(0);
+        world.hosts[0].send(now, *own, b"hello?").unwrap();
+        world.hosts[0].flush(*own);
+        // Half of them are in the middle of a message of theirs.
+        if place % 2 == 0 {
+            let now = world.clock(2 + place);
+            world.hosts[2 + place].send(now, *theirs, &[0; 10_000]).unwrap();
+        }
+    }
+    let times = messages(&mut world, channels, 20 * S);
+    assert!(times.iter().all(|&time| time < MS), "{times:?}");
+    let failed = |world: &mut World, channel| world.hosts[0].readiness(channel).unwrap().failed;
+    assert!(lost.iter().all(|&(own, _)| failed(&mut world, own) == Some(ErrorCode::Timeout)));
+    assert_eq!(failed(&mut world, channels.0), None);
+}
+
+#[test]
+fn who_is_asked_and_does_not_answer_is_doubted_until_heard_again() {
+    let (syn, state, pin) = (0x11, 0x1C, 0x1D);
+    let config = Config { idle_limit_ns: 600 * S, ..Config::default() };
+    let mut world = World::new(2, Net::default(), &config, 1);
+    world.doubted = Some(Vec::new());
+    let (client, server) = pair(&mut world, Mode::Messages);
+    let doubted = |world: &mut World| std::mem::take(world.doubted.as_mut().unwrap());
+    let kinds = |doubted: &[(u64, usize, usize, u8)]| doubted.iter().map(|one| one.3).collect::<Vec<_>>();
+    // An attempt, until its first answer.
+    assert_eq!(kinds(&doubted(&mut world)), [syn]);
+    // Not for being idle.
+    for pause in [MS, 50 * S] {
+        pass(&mut world, pause);
+        let mut flows = [Flow::messages((0, client), (1, server), 1000, 1)];
+        assert!(carry_until(&mut world, &mut flows, S, |_, flows| flows[0].is_done()));
+    }
+    assert_eq!(doubted(&mut world), []);
+    // The question after long silence is the first that asks anything.
+    pass(&mut world, 70 * S);
+    assert_eq!(kinds(&doubted(&mut world)), [pin]);
+    // Six questions go unanswered before.
+    let cut_at = world.now;
+    world.cut.insert((0, 1));
+    let now = world.clock(0);
+    world.hosts[0].send(now, client, b"hello?").unwrap();
+    world.hosts[0].flush(client);
+    pass(&mut world, S);
+    let asked = doubted(&mut world);
+    assert!(asked.len() >= 8 && asked.iter().all(|one| one.3 == state && one.1 == 0), "{asked:?}");
+    let (patience, states) = (Config::default().state_min_ns, world.hosts[0].counters().states_sent);
+    assert!(asked[0].0 >= cut_at + 64 * patience && asked[0].0 <= cut_at + 127 * patience, "{asked:?}");
+    assert_eq!(states - asked.len() as u64, 6, "{asked:?}");
+    world.cut.clear();
+    pass(&mut world, S);
+    // The one that was answered.
+    assert_eq!(kinds(&doubted(&mut world)), [state]);
+    assert_eq!(world.hosts[1].recv(server, &mut [0; 6]), Ok(Some(6)));
+    let mut flows = [Flow::messages((0, client), (1, server), 1000, 3)];
+    assert!(carry_until(&mut world, &mut flows, S, |_, flows| flows[0].is_done()));
+    assert_eq!(doubted(&mut world), []);
+}

@@ -1,0 +1,240 @@
+//! A grant is a lease: who was stopped does not use an old one, and the receiver has it back by then (docs/protocol.md 4, 6).
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use crate::world::*;
+use ropeway_proto::{ChannelId, Config, Mode};
+
+const RTX: u8 = 0x20;
+
+/// Delays one way, and the leases that come of them: as it is set, or 8 round trips where that is longer.
+const LEASES: [(u64, u64); 2] = [(20 * US, 10 * MS), (2 * MS, 32 * MS)];
+
+/// Of a stream: the sending one, and the other.
+type Ends = ((usize, ChannelId), (usize, ChannelId));
+
+/// The ends of a stream from host 0 to host 1, or from who did not open to who did.
+fn ends(world: &mut World, backwards: bool) -> Ends {
+    let (client, server) = pair(world, Mode::Stream);
+    in_order(client, server, backwards)
+}
+
+fn in_order(client: ChannelId, server: ChannelId, backwards: bool) -> Ends {
+    if backwards { ((1, server), (0, client)) } else { ((0, client), (1, server)) }
+}
+
+/// A sender in the middle of a transfer that has just been granted more, and does not get to use it.
+fn granted_and_stopped(net: Net, backwards: bool) -> (World, Flow) {
+    let delay_ns = net.delay_ns;
+    let mut world = World::new(2, net, &Config::default(), 1);
+    let (from, to) = ends(&mut world, backwards);
+    let mut flow = [Flow::stream(from, to, 3_000_000)];
+    assert!(carry_until(&mut world, &mut flow, S, |_, flow| flow[0].received > 500_000));
+    // What is said to it waits in its socket.
+    let kept = Rc::new(RefCell::new(Vec::new()));
+    let out = Rc::clone(&kept);
+    world.filter = Some(Box::new(move |_, host, _, bytes| {
+        if host == to.0 {
+            out.borrow_mut().push(bytes.to_vec());
+        }
+        host != to.0
+    }));
+    pass(&mut world, 3 * delay_ns);
+    world.stopped.insert(from.0);
+    let now = world.clock(from.0);
+    for bytes in kept.borrow().iter() {
+        world.hosts[from.0].handle_packet(now, &arrival(to.0, 0), false, bytes);
+    }
+    world.hosts[from.0].finish_batch(now);
+    let [flow] = flow;
+    (world, flow)
+}
+
+/// New data that leave a host that may hear nothing.
+fn note_new_data(world: &mut World, host: usize) -> Rc<Cell<u64>> {
+    let count = Rc::new(Cell::new(0));
+    let out = Rc::clone(&count);
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        let is_new = from == host && [0x17, 0x10].contains(&bytes[0]) && bytes[1] & RTX == 0;
+        out.set(out.get() + u64::from(is_new));
+        from == host
+    }));
+    count
+}
+
+#[test]
+fn a_grant_is_used_to_the_end_of_its_lease_and_not_after_it() {
+    for (delay_ns, lease_ns) in LEASES {
+        for backwards in [false, true] {
+            for (waits_ns, may_send) in [(0, true), (lease_ns - US, true), (lease_ns + US, false), (S, false)] {
+                let (mut world, flow) = granted_and_stopped(Net { delay_ns, ..Net::default() }, backwards);
+                let host = flow.from.0;
+                pass(&mut world, waits_ns);
+                world.stopped.clear();
+                let sent = note_new_data(&mut world, host);
+                pass(&mut world, 2 * S);
+                let what =
+                    format!("{} packets {waits_ns} ns after the grant, {delay_ns} ns away, {backwards}", sent.get());
+                assert_eq!(sent.get() > 0, may_send, "{what}");
+                // Without a new one it would wait for ever.
+                world.filter = None;
+                carry(&mut world, &mut [flow], S);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_grant_that_lay_in_the_socket_of_a_stopped_sender_is_as_old_as_its_echo_says() {
+    for (delay_ns, lease_ns) in LEASES {
+        for backwards in [false, true] {
+            let times = [(0, true), (lease_ns / 2, true), (6 * lease_ns, false), (250 * MS, false), (S, false)];
+            for (waits_ns, may_send) in times {
+                let mut world = World::new(2, Net { delay_ns, ..Net::default() }, &Config::default(), 1);
+                let (from, to) = ends(&mut world, backwards);
+                let mut flow = [Flow::stream(from, to, 3_000_000)];
+                assert!(carry_until(&mut world, &mut flow, S, |_, flow| flow[0].received > 500_000));
+                world.stopped.insert(from.0);
+                // What was under way is answered by grants.
+                pass(&mut world, 3 * delay_ns + waits_ns);
+                world.stopped.clear();
+                let sent = note_new_data(&mut world, from.0);
+                pass(&mut world, 10 * US);
+                let what = format!("{} packets after {waits_ns} ns, {delay_ns} ns away, {backwards}", sent.get());
+                // After 100 ms the receiver has no time to echo: what it says then tells of a first flight at most.
+                let flight = if waits_ns > 100 * MS { u64::from(Config::default().first_flight_packets) } else { 0 };
+                assert_eq!(sent.get() > flight, may_send, "{what}");
+                world.filter = None;
+                carry(&mut world, &mut flow, S);
+            }
+        }
+    }
+}
+
+#[test]
+fn when_a_stopped_receiver_goes_on_its_senders_do_at_once() {
+    // What the receiver says then echoes a time from before it was stopped, or when a sender asked last.
+    for stopped_ns in (1..100).map(|ms| ms * MS) {
+        for (backwards, rate) in [(false, 1_000_000_000), (true, 1_000_000_000), (false, 0), (true, 0)] {
+            let mut world = World::new(2, Net { rate, ..Net::default() }, &Config::default(), 1);
+            let (from, to) = ends(&mut world, backwards);
+            let mut flow = [Flow::stream(from, to, 3_000_000)];
+            assert!(carry_until(&mut world, &mut flow, S, |_, flow| flow[0].received > 500_000));
+            world.stopped.insert(to.0);
+            pass(&mut world, stopped_ns);
+            world.stopped.clear();
+            let (went_on_at, had) = (world.now, flow[0].received);
+            // More than can have waited for it.
+            assert!(carry_until(&mut world, &mut flow, S, |_, flow| flow[0].received > had + 250_000));
+            let took_ns = world.now - went_on_at;
+            assert!(took_ns < 4 * MS, "{took_ns} ns for 2 ms of the line, after {stopped_ns} ns, {backwards}, {rate}");
+        }
+    }
+}
+
+#[test]
+fn who_is_stopped_before_a_batch_goes_on_by_a_new_look_at_the_clock() {
+    for stopped_before in [0, 1, 2] {
+        // On a slow line a batch is a few packets.
+        let (mut world, flow) = granted_and_stopped(Net { rate: 1_000_000_000, ..Net::default() }, false);
+        let now = world.clock(flow.from.0);
+        let mut batches = Vec::new();
+        let mut looks = 0;
+        let mut clock = || {
+            looks += 1;
+            if looks > stopped_before { now.after(LEASES[0].1 + US) } else { now }
+        };
+        world.hosts[flow.from.0].transmit_by(now, &mut clock, &mut |_, _, packets| {
+            batches.push(packets.len());
+            packets.len()
+        });
+        assert_eq!(batches.len(), stopped_before, "{batches:?}");
+    }
+}
+
+/// How long after it was told last an unused grant is taken back from a sender that is stopped in the middle of a transfer.
+fn taken_back_after(world: &mut World, (from, to): Ends, delay_ns: u64) -> u64 {
+    let mut flow = [Flow::stream(from, to, 3_000_000)];
+    assert!(carry_until(world, &mut flow, S, |_, flow| flow[0].received > 500_000));
+    world.stopped.insert(from.0);
+    let told_at = Rc::new(Cell::new(0));
+    let out = Rc::clone(&told_at);
+    world.filter = Some(Box::new(move |now, host, _, _| {
+        if host == to.0 {
+            out.set(now);
+        }
+        true
+    }));
+    // What flies arrives, and may be answered.
+    pass(world, delay_ns);
+    let granted = |world: &World| {
+        let now = world.clock(to.0);
+        world.hosts[to.0].statistics(now, to.1).unwrap().association.unwrap().granted_packets
+    };
+    assert!(granted(world) > 0 && world.hosts[to.0].gate().charged_bytes() > 0);
+    wait_for(world, S, "it is taken back", |world| granted(world) == 0);
+    let took_ns = world.now - told_at.get();
+    assert_eq!(world.hosts[to.0].gate().charged_bytes(), 0, "all of it is for others again");
+    let now = world.clock(to.0);
+    let counters = world.hosts[to.0].statistics(now, to.1).unwrap().association.unwrap().counters;
+    assert_eq!(counters.leases_expired, 1);
+    world.stopped.clear();
+    carry(world, &mut flow, S);
+    took_ns
+}
+
+#[test]
+fn the_receiver_has_an_unused_grant_back_two_leases_after_it_last_told_of_it() {
+    for (delay_ns, lease_ns) in LEASES {
+        for backwards in [false, true] {
+            let mut world = World::new(2, Net { delay_ns, ..Net::default() }, &Config::default(), 1);
+            let ends = ends(&mut world, backwards);
+            let took_ns = taken_back_after(&mut world, ends, delay_ns);
+            assert_eq!(took_ns, 2 * lease_ns, "{delay_ns} ns away, {backwards}");
+        }
+    }
+}
+
+#[test]
+fn who_is_stopped_until_the_clock_in_headers_has_turned_over_has_no_shorter_lease_for_it() {
+    let (delay_ns, lease_ns) = LEASES[1];
+    for stopped_ns in (250..290).map(|ms| ms * MS) {
+        for backwards in [false, true] {
+            let mut world = World::new(2, Net { delay_ns, ..Net::default() }, &Config::default(), 1);
+            let ends = ends(&mut world, backwards);
+            let mut flow = [Flow::stream(ends.0, ends.1, 1_000_000)];
+            assert!(carry_until(&mut world, &mut flow, S, |_, flow| flow[0].received > 300_000));
+            world.stopped.insert(ends.1.0);
+            pass(&mut world, stopped_ns);
+            world.stopped.clear();
+            carry(&mut world, &mut flow, S);
+            let took_ns = taken_back_after(&mut world, ends, delay_ns);
+            assert_eq!(took_ns, 2 * lease_ns, "stopped for {stopped_ns} ns, {backwards}");
+        }
+    }
+}
+
+#[test]
+fn who_is_stopped_while_an_answer_waits_for_it_has_no_longer_lease_for_it() {
+    for (delay_ns, lease_ns) in LEASES {
+        for (host, backwards) in [(0, false), (0, true), (1, false), (1, true)] {
+            let mut world = World::new(2, Net { delay_ns, ..Net::default() }, &Config::default(), 1);
+            world.hosts[1].listen(7, Mode::Stream, 1).unwrap();
+            let client = try_connect(&mut world, 0, 1, 7).unwrap();
+            // After SYN was sent, or after its answer with the parameters.
+            pass(&mut world, delay_ns * if host == 0 { 1 } else { 7 } / 2);
+            world.stopped.insert(host);
+            pass(&mut world, 60 * MS);
+            world.stopped.clear();
+            let mut server = None;
+            wait_for(&mut world, S, "it is open", |world| {
+                server = world.hosts[1].accept(7).ok();
+                server.is_some()
+            });
+            let ends = in_order(client, server.unwrap(), backwards);
+            let took_ns = taken_back_after(&mut world, ends, delay_ns);
+            assert_eq!(took_ns, 2 * lease_ns, "{delay_ns} ns away, {host} was stopped, {backwards}");
+        }
+    }
+}

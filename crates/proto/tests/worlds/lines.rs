@@ -1,0 +1,134 @@
+//! Lines that are not those of a rack with 1 Gbit/s: long ones and fast ones, filled without being told what they are.
+
+use crate::world::*;
+use ropeway_proto::{Config, Mode};
+
+/// What may fly over a line of 1 Gbit/s that is not long: 3/4 of the usual port.
+const SLOW_BUDGET: u64 = 96 << 10;
+
+/// Room for what a long or fast line holds.
+fn config() -> Config {
+    Config { send_buffer_bytes: 8 << 20, receive_buffer_bytes: 8 << 20, ..Config::default() }
+}
+
+/// Goodput of `senders` after `warm_up`, of the payload rate, drops at the receiver's port, and the budget in the end.
+fn goodput(net: Net, senders: usize, warm_up: u64, time: u64) -> (f64, u64, u64) {
+    let line = net.rate as f64 * PAYLOAD_BYTES / 1518.0;
+    let mut world = World::new(senders + 1, net, &config(), 1);
+    let mut flows: Vec<_> = (1..=senders)
+        .map(|from| {
+            let (client, server) = open(&mut world, from, 0, 7, Mode::Stream);
+            Flow::stream((from, client), (0, server), 1 << 40)
+        })
+        .collect();
+    carry_until(&mut world, &mut flows, warm_up, |_, _| false);
+    let received = |flows: &[Flow]| flows.iter().map(|flow| flow.received).sum::<u64>();
+    let (before, begin) = (received(&flows), world.now);
+    carry_until(&mut world, &mut flows, time, |_, _| false);
+    let rate = (received(&flows) - before) as f64 * 8.0 * 1e9 / (world.now - begin) as f64;
+    let (drops, budget) = (world.drops(0), world.hosts[0].gate().budget_bytes());
+    println!("{:.4} of the payload rate, {drops} drops, budget {budget}", rate / line);
+    (rate / line, drops, budget)
+}
+
+#[test]
+fn a_long_line_is_filled_although_its_port_has_little_buffer() {
+    let net = || Net { rate: 1_000_000_000, delay_ns: 2 * MS, ..Net::default() };
+    for senders in [1, 8] {
+        let (share, drops, _) = goodput(net(), senders, 4 * S, S);
+        assert!(share > 0.95, "{senders} senders: {share}");
+        assert_eq!(drops, 0, "{senders} senders");
+    }
+}
+
+#[test]
+fn a_fast_line_is_filled_and_its_larger_port_not_overrun() {
+    let net = || Net { rate: 10_000_000_000, port_buffer: 1 << 20, ..Net::default() };
+    for senders in [1, 16] {
+        let (share, drops, budget) = goodput(net(), senders, 200 * MS, 50 * MS);
+        assert!(share > 0.95, "{senders} senders: {share}");
+        assert_eq!(drops, 0, "{senders} senders");
+        assert!(budget > 4 * SLOW_BUDGET, "{senders} senders: {budget}");
+    }
+}
+
+#[test]
+fn a_fast_line_with_the_port_of_a_slow_one_is_found_out() {
+    let net = Net { rate: 10_000_000_000, ..Net::default() };
+    let (share, drops, budget) = goodput(net, 8, 200 * MS, 50 * MS);
+    assert!(share > 0.9, "{share}");
+    assert!(drops > 0 && budget < 2 * SLOW_BUDGET, "{drops} drops, {budget}");
+}
+
+#[test]
+fn stray_losses_and_late_packets_make_no_line_slow() {
+    let net = Net { rate: 10_000_000_000, port_buffer: 1 << 20, loss_ppm: 50, reordering_ppm: 500, ..Net::default() };
+    let (share, _, budget) = goodput(net, 4, 200 * MS, 50 * MS);
+    assert!(share > 0.9, "{share}");
+    assert!(budget > 4 * SLOW_BUDGET, "{budget}");
+}
+
+#[test]
+fn a_long_line_is_known_after_a_pause() {
+    let net = Net { rate: 1_000_000_000, delay_ns: 2 * MS, ..Net::default() };
+    let mut world = World::new(2, net, &config(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let first = stream(&mut world, (0, client), (1, server), 20_000_000, 10 * S);
+    pass(&mut world, S);
+    let second = stream(&mut world, (0, client), (1, server), 20_000_000, 10 * S);
+    println!("{first}, and after a pause {second} ns, {} drops", world.drops(1));
+    assert!(second < first, "{first} {second}");
+    assert_eq!(world.drops(1), 0);
+}
+
+/// Asks all `peers` for a message each at once, `rounds` times, and says how many packets found the port full in the first round and later, and how much of the line's payload rate they made use of.
+fn asked(rate: u64, peers: usize, message_bytes: usize, rounds: usize) -> (u64, u64, f64) {
+    let mut world = World::new(peers + 1, Net { rate, ..Net::default() }, &config(), 5);
+    let channels: Vec<_> = (1..=peers).map(|peer| open(&mut world, 0, peer, 7, Mode::Messages)).collect();
+    let message = vec![7; message_bytes];
+    let mut out = message.clone();
+    let (mut first, mut begin) = (0, 0);
+    for round in 0..rounds {
+        let now = world.clock(0);
+        for (own, _) in &channels {
+            world.hosts[0].send(now, *own, &[1]).unwrap();
+        }
+        let mut arrived = 0;
+        let end = world.now + 60 * S;
+        let done = world.run(end, |world| {
+            for (peer, (own, theirs)) in channels.iter().enumerate() {
+                while let Ok(Some(_)) = world.hosts[peer + 1].recv(*theirs, &mut out) {
+                    let now = world.clock(peer + 1);
+                    assert_eq!(world.hosts[peer + 1].send(now, *theirs, &message), Ok(message_bytes));
+                }
+                while let Ok(Some(count)) = world.hosts[0].recv(*own, &mut out) {
+                    assert_eq!(count, message_bytes);
+                    arrived += 1;
+                }
+            }
+            arrived == peers
+        });
+        assert!(done, "{arrived} of {peers} in round {round}");
+        if round == 0 {
+            (first, begin) = (world.drops(0), world.now);
+        }
+    }
+    let bits = (message_bytes * peers * (rounds - 1)) as f64 * 8.0;
+    let share = bits * 1e9 / (world.now - begin) as f64 / (rate as f64 * PAYLOAD_BYTES / 1518.0);
+    let drops = world.drops(0) - first;
+    println!("{peers} x {message_bytes} at {rate}: {share:.4} of the payload rate, {first} + {drops} drops");
+    (first, drops, share)
+}
+
+#[test]
+fn peers_that_are_asked_at_once_do_not_overrun_the_port() {
+    for rate in [1_000_000_000, 100_000_000] {
+        for (peers, message_bytes) in [(8, 64 << 10), (32, 64 << 10), (32, 256 << 10)] {
+            let (first, drops, share) = asked(rate, peers, message_bytes, 4);
+            // All may begin before any has been heard: each is told how when it is asked.
+            assert!(first <= peers as u64, "{first} drops at first: {peers} x {message_bytes} at {rate}");
+            assert_eq!(drops, 0, "{peers} x {message_bytes} at {rate}");
+            assert!(share > 0.95, "{peers} x {message_bytes} at {rate}: {share}");
+        }
+    }
+}

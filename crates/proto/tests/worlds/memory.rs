@@ -1,0 +1,74 @@
+//! Too little memory: what cannot be kept has not arrived, and is asked for again (docs/protocol.md 5).
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use crate::world::*;
+use ropeway_proto::config::GateMode;
+use ropeway_proto::{Config, Mode};
+use ropeway_wire::{Packet, Type};
+
+const MEMORY_BYTES: u64 = 1 << 20;
+
+/// Many streams between two hosts, of which the receiving one has little memory.
+fn streams(net: Net, config: &Config, count: usize, bytes: u64) -> (World, Vec<Flow>) {
+    let mut world = World::new(2, net, config, 1);
+    let mut flow = |_| {
+        let (client, server) = open(&mut world, 0, 1, 7, Mode::Stream);
+        Flow::stream((0, client), (1, server), bytes)
+    };
+    let flows = (0..count).map(&mut flow).collect();
+    (world, flows)
+}
+
+#[test]
+fn what_was_dropped_for_want_of_memory_arrives_later() {
+    for (gate_mode, window_packets) in [(GateMode::Esp, 1000), (GateMode::Grants, 0)] {
+        let config = Config {
+            receive_memory_bytes: MEMORY_BYTES,
+            port_buffer_bytes: 8 << 20,
+            gate_mode,
+            window_packets,
+            ..Config::default()
+        };
+        let net = Net { delay_ns: MS, loss_ppm: 20_000, ..Net::default() };
+        let (mut world, mut flows) = streams(net, &config, 4, 3_000_000);
+        carry(&mut world, &mut flows, 10 * S);
+        let counters = world.hosts[1].counters();
+        println!("{gate_mode:?}: {} of {} packets", counters.dropped_memory, counters.packets_received);
+        assert!(counters.dropped_memory > 100, "{gate_mode:?}: {}", counters.dropped_memory);
+        world.net.loss_ppm = 0;
+        close_all_channels(&mut world, &flows.iter().flat_map(|flow| [flow.from, flow.to]).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn what_waits_for_lost_packets_takes_a_quarter_of_what_is_free_and_they_find_room() {
+    let config = Config { receive_memory_bytes: MEMORY_BYTES, port_buffer_bytes: 8 << 20, ..Config::default() };
+    let (mut world, mut flows) = streams(Net::default(), &config, 16, 100_000);
+    // The first packet of each, however often it is sent.
+    let (mut channels, mut numbers) = (BTreeSet::new(), BTreeSet::new());
+    let is_lossy = Rc::new(Cell::new(true));
+    let loses = Rc::clone(&is_lossy);
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        let header = Packet::parse(bytes).unwrap().header;
+        if from == 0 && header.kind == Type::Data && channels.insert(header.channel) {
+            numbers.insert(header.number);
+        }
+        !(loses.get() && from == 0 && header.kind == Type::Data && numbers.contains(&header.number))
+    }));
+    let mut most = 0;
+    carry_until(&mut world, &mut flows, 50 * MS, |world, _| {
+        most = most.max(world.hosts[1].buffers_in_use().1 as u64);
+        false
+    });
+    let counters = world.hosts[1].counters();
+    // A quarter of the rest is a fifth of all. Behind a lost packet full ones wait, but for the last.
+    let share = MEMORY_BYTES / 5 / 1444;
+    println!("{most} packets waited, at most {share}; {} were dropped", counters.dropped_memory);
+    assert!((share * 3 / 4..=share).contains(&most), "{most} of {share}");
+    assert!(counters.dropped_memory > 0 && flows.iter().all(|flow| flow.received == 0));
+    is_lossy.set(false);
+    carry(&mut world, &mut flows, S);
+}
