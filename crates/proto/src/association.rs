@@ -1,6 +1,9 @@
 //! The state that two engines share: numbers, grants, round-trip time, timers (docs/protocol.md 4, 5, 8). The endpoint moves it; here are the sums that
 //! are the same wherever they are needed.
 
+mod attempt;
+pub mod patience;
+
 use std::collections::{BTreeSet, VecDeque};
 
 use ropeway_wire::{self as wire, ErrorCode, Flags, Header, Id, Type};
@@ -9,9 +12,9 @@ use crate::answers::Answers;
 use crate::channel::Numbers;
 use crate::config::{Config, GateMode};
 use crate::crypto::token::{self, TOKEN_BYTES};
-use crate::endpoint::{BATCH_PACKETS, Path, Presence};
+use crate::endpoint::{BATCH_PACKETS, Path};
 use crate::gate::Demand;
-use crate::keyed::{Handshake, Sealing};
+use crate::keyed::Sealing;
 use crate::lease::{self, Lease};
 use crate::rate::Rate;
 use crate::received::{Received, WINDOW_PACKETS};
@@ -20,19 +23,13 @@ use crate::rtt::Rtt;
 use crate::sent::Sent;
 use crate::statistics::{AssociationCounters, Limit, LimitTimes};
 use crate::time::{TICK_NS, Time};
+pub use attempt::{Attempt, Crossed, FIRST_RETRY_NS};
+use patience::InVain;
 
-/// Who only waits for its turn asks after so many times the usual patience.
-const TURN_PATIENCE: u64 = 4;
-/// The receiver takes an unused grant back after so many leases: the sender's own clock has then run out for long.
-pub const TAKE_BACK_LEASES: u64 = 2;
 /// An echo older than this is not sent: the 16-bit clock turns over after 262 ms.
 pub const ECHO_LIMIT_NS: u64 = 100_000_000;
 /// After so many STATEs without an answer the peer is silent rather than slow.
 const SILENT_STATES: u32 = 2;
-/// Doublings of a timer: more would only overflow.
-const MOST_DOUBLINGS: u32 = 10;
-/// A repeated STATE comes up to this part of its time sooner, at random: those who fell silent in one moment do not go on asking in one.
-const STATE_JITTER: u64 = 8;
 /// ABORTs for channels that were refused at once, waiting to be sent, at most; an OPEN beyond that counts as lost.
 pub const MOST_REFUSALS: usize = 64;
 
@@ -54,108 +51,6 @@ pub struct AskedBeyond {
     pub end: u64,
     /// The queueing delay of what came last, until it is known that one of them was lost.
     pub queueing_ns: Option<u64>,
-}
-
-/// An association ends when the lowest missing number has been asked for so often, the peer having been heard between any two of them: on a path that loses nine
-/// packets of ten, one of 40,000 would be hit ...
-pub const MOST_ASKED_IN_VAIN: u32 = 100;
-/// ... and for so many times `give_up`.
-pub const IN_VAIN_GIVE_UPS: u64 = 2;
-
-/// Who owes an answer for so many times the patience with one is doubted. By then it has been asked six times, after one, three, seven ... of them, so that it is neither loss nor a busy machine: who
-/// is doubted and is there has to share what room there is with those that are not. The kernel knows a host that goes off for some seconds more, and queues nothing for it until then.
-const DOUBT_PATIENCES: u64 = 64;
-
-/// When the oldest packet has been sent again so often, STATE is sent besides, however much is heard of the peer: that may hear of this end only what is too long for the path.
-const MOST_UNHEARD: u32 = 8;
-
-/// How long the lowest missing number has been asked for, of a peer that is heard, and has not come.
-#[derive(Clone, Copy, Debug)]
-pub struct InVain {
-    number: u64,
-    /// When it was asked for first.
-    first_at: Time,
-    /// Since when it has not come, either.
-    since: Time,
-    /// Requests before each of which the peer was heard since the last.
-    times: u32,
-    last_at: Time,
-}
-
-impl InVain {
-    fn new(number: u64, now: Time) -> InVain {
-        InVain { number, first_at: now, since: now, times: 0, last_at: now }
-    }
-}
-
-/// What comes of the peer's word that two attempts have crossed. It may be a stranger's, so it costs a repetition now and then, and no more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Crossed {
-    No,
-    /// The next repetition is left out.
-    LeavesOut,
-    /// The last one was, so the next one is not.
-    LeftOut,
-}
-
-/// An attempt to open, seen from the end that began it.
-#[derive(Debug)]
-pub struct Attempt {
-    pub nonce: u64,
-    pub destination_port: u16,
-    pub source_port: u16,
-    /// Once the server has answered: its cookie, and when it came.
-    pub cookie: Option<(wire::Cookie, Time)>,
-    pub give_up_at: Time,
-    pub retry_at: Time,
-    pub retry_ns: u64,
-    /// The other end's attempt has crossed this one, and wins.
-    pub crossed: Crossed,
-    /// CONFIRM has been sent: the server may know channel 0.
-    pub confirmed: bool,
-    /// The last SYN or CONFIRM, as long as the link has not taken it: the next one replaces it.
-    pub unsent: Option<(Path, Box<[u8]>)>,
-    /// When the last SYN or CONFIRM left, for the first sample of the round-trip time; none when it was repeated.
-    pub asked_at: Option<Time>,
-    /// With a key, once CONFIRM has been sent.
-    pub handshake: Option<Handshake>,
-    /// The longest packet that every path bears, as far as this end knows.
-    pub packet_bytes: u16,
-    /// With several paths: how often CONFIRM has been sent over this one.
-    pub confirms: u32,
-    /// With a key: a refusal that nothing proves. It is believed when nothing better has come until the end.
-    pub hint: Option<ErrorCode>,
-}
-
-/// First repetition of a SYN or CONFIRM; each further one after twice the time.
-pub const FIRST_RETRY_NS: u64 = 10_000_000;
-
-impl Attempt {
-    pub fn new(
-        nonce: u64,
-        (destination_port, source_port): (u16, u16),
-        packet_bytes: u16,
-        give_up_at: Time,
-        now: Time,
-    ) -> Attempt {
-        Attempt {
-            packet_bytes,
-            confirms: 0,
-            nonce,
-            destination_port,
-            source_port,
-            cookie: None,
-            give_up_at,
-            retry_at: now,
-            retry_ns: FIRST_RETRY_NS,
-            crossed: Crossed::No,
-            confirmed: false,
-            unsent: None,
-            asked_at: None,
-            handshake: None,
-            hint: None,
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -612,114 +507,9 @@ impl Association {
         (self.granted.wrapping_sub(self.received.next()) as i64).max(0) as u64
     }
 
-    /// When an unused grant goes back.
-    pub fn take_back_at(&self) -> Option<Time> {
-        (self.outstanding_packets() > 0)
-            .then(|| self.granted_at.max(self.arrived_at).after(TAKE_BACK_LEASES * self.lease.lasts_ns()))
-    }
-
-    /// When the sender asks whether its data arrived.
-    pub fn state_due_at(&self, config: &Config) -> Option<Time> {
-        if !self.has_undelivered() {
-            return None;
-        }
-        // Among many senders a turn takes long, and the receiver asks for what it granted and does not see. Where there are several paths the question is also
-        // how a dead one is found out.
-        let is_in_line = !self.round.is_empty() && self.routes.is_none();
-        let patience_ns = self.rtt.patience_ns().max(config.state_min_ns) * if is_in_line { TURN_PATIENCE } else { 1 };
-        let timeout = (patience_ns << self.state_doublings.min(MOST_DOUBLINGS)).min(config.timer_max_ns);
-        // The first one comes exactly when it was promised.
-        let jitter = if self.state_doublings > 0 { u64::from(self.state_jitter) } else { 0 };
-        let timeout = timeout - ((timeout / STATE_JITTER * jitter) >> u16::BITS);
-        let heard_at = if self.sent.oldest_again() < MOST_UNHEARD { self.heard_at } else { Time::ZERO };
-        Some(self.waiting_since.max(heard_at).max(self.state_at).after(timeout))
-    }
-
-    /// Whether the receiver waits for something to come: what it misses, or has granted and never seen.
-    fn is_expecting(&self) -> bool {
-        // A busy period whose sender has nothing more to send, and that is not over, has lost its end.
-        let lacks_end = self.peer_busy && self.peer_backlog == 0;
-        self.received.missing() > 0 || self.outstanding_packets() > 0 || lacks_end
-    }
-
-    /// When the receiver asks for that.
-    pub fn request_due_at(&self, config: &Config, drain_ns: impl FnOnce() -> u64) -> Option<Time> {
-        if !self.is_expecting() {
-            return None;
-        }
-        let patience = (self.rtt.patience_ns() + drain_ns()).max(config.request_min_ns);
-        let timeout = (patience << self.request_doublings.min(MOST_DOUBLINGS)).min(config.timer_max_ns);
-        Some(self.arrived_at.max(self.granted_at).max(self.request_at).after(timeout))
-    }
-
-    /// Whether what is sent over `path` now may be for a host that is off. `awake_at`: since when this end has looked in time.
-    pub fn presence(&self, path: &Path, config: &Config, awake_at: Time, now: Time) -> Presence {
-        let is_doubtful =
-            self.is_silent(config, awake_at, now) || self.routes.as_ref().is_some_and(|routes| !routes.is_good(path));
-        if is_doubtful { Presence::Silent } else { Presence::Heard }
-    }
-
-    /// Whether the peer owes an answer, and has for long.
-    fn is_silent(&self, config: &Config, awake_at: Time, now: Time) -> bool {
-        let long_ns = DOUBT_PATIENCES * self.question_ns(config);
-        let is_silent_since = |since: Time| now.since(since.max(self.heard_at).max(awake_at)) >= long_ns;
-        // Mostly the peer has just been heard.
-        if !is_silent_since(self.heard_at) {
-            return false;
-        }
-        // A PIN comes after long silence.
-        let asks = self.pin_due || self.pin_at > self.heard_at || self.is_expecting();
-        asks || self.has_undelivered() && is_silent_since(self.waiting_since)
-    }
-
-    /// The lowest missing number has been asked for.
-    pub fn note_asked(&mut self, now: Time) {
-        let number = self.received.base();
-        match &mut self.in_vain {
-            Some(in_vain) if in_vain.number == number => {
-                if self.heard_at > in_vain.last_at {
-                    in_vain.times += 1;
-                    in_vain.last_at = now;
-                }
-            }
-            Some(in_vain) => **in_vain = InVain::new(number, now),
-            None => self.in_vain = Some(Box::new(InVain::new(number, now))),
-        }
-    }
-
-    /// A number came and was not taken for want of memory: that the path does not bear it is not said.
-    pub fn note_untaken(&mut self, number: u64, now: Time) {
-        if let Some(in_vain) = self.in_vain.as_mut().filter(|in_vain| in_vain.number == number) {
-            (in_vain.since, in_vain.times) = (now, 0);
-        }
-    }
-
-    /// What is known of the lowest missing number if it has been asked for.
-    fn lowest_in_vain(&self) -> Option<&InVain> {
-        self.in_vain.as_deref().filter(|in_vain| self.received.missing() > 0 && in_vain.number == self.received.base())
-    }
-
-    /// For how long the lowest missing number has been asked for.
-    pub fn in_vain_ns(&self, now: Time) -> u64 {
-        self.lowest_in_vain().map_or(0, |in_vain| now.since(in_vain.first_at))
-    }
-
-    /// Whether the path does not bear what the peer sends.
-    pub fn is_in_vain(&self, awake_at: Time, now: Time, give_up_ns: u64) -> bool {
-        self.lowest_in_vain().is_some_and(|in_vain| {
-            let lasts_ns = now.since(in_vain.since.max(awake_at));
-            in_vain.times >= MOST_ASKED_IN_VAIN && lasts_ns >= IN_VAIN_GIVE_UPS * give_up_ns
-        })
-    }
-
     /// How much of the round trip was spent in queues, as far as can be told: paths differ in delay.
     pub fn queueing_ns(&self) -> u64 {
         if self.routes.is_some() { 0 } else { self.rtt.queueing_ns() }
-    }
-
-    /// How long to wait before a number is asked for again.
-    pub fn again_ns(&self, config: &Config) -> u64 {
-        self.rtt.patience_ns().max(config.request_min_ns)
     }
 
     /// Whether packets may come over `path`.
@@ -736,11 +526,6 @@ impl Association {
     pub fn paths(&self) -> impl Iterator<Item = Path> + '_ {
         let several = self.routes.iter().flat_map(|routes| routes.paths());
         std::iter::once(self.path).chain(several)
-    }
-
-    /// How long an answer over any path may take before somebody asks after it.
-    pub fn question_ns(&self, config: &Config) -> u64 {
-        self.rtt.patience_ns().max(config.state_min_ns)
     }
 
     /// The channel of that number.

@@ -1,0 +1,158 @@
+//! How long an end waits for what is to come, when it asks for it or whether it has arrived, and when it takes the peer for silent (docs/protocol.md 3, 5, 8).
+
+use super::Association;
+use crate::config::Config;
+use crate::endpoint::{Path, Presence};
+use crate::time::Time;
+
+/// Who only waits for its turn asks after so many times the usual patience.
+const TURN_PATIENCE: u64 = 4;
+/// The receiver takes an unused grant back after so many leases: the sender's own clock has then run out for long.
+pub const TAKE_BACK_LEASES: u64 = 2;
+/// Doublings of a timer: more would only overflow.
+const MOST_DOUBLINGS: u32 = 10;
+/// A repeated STATE comes up to this part of its time sooner, at random: those who fell silent in one moment do not go on asking in one.
+const STATE_JITTER: u64 = 8;
+/// An association ends when the lowest missing number has been asked for so often, the peer having been heard between any two of them: on a path that loses nine
+/// packets of ten, one of 40,000 would be hit ...
+pub const MOST_ASKED_IN_VAIN: u32 = 100;
+/// ... and for so many times `give_up`.
+pub const IN_VAIN_GIVE_UPS: u64 = 2;
+
+/// Who owes an answer for so many times the patience with one is doubted. By then it has been asked six times, after one, three, seven ... of them, so that it is neither loss nor a busy machine: who
+/// is doubted and is there has to share what room there is with those that are not. The kernel knows a host that goes off for some seconds more, and queues nothing for it until then.
+const DOUBT_PATIENCES: u64 = 64;
+
+/// When the oldest packet has been sent again so often, STATE is sent besides, however much is heard of the peer: that may hear of this end only what is too long for the path.
+const MOST_UNHEARD: u32 = 8;
+
+/// How long the lowest missing number has been asked for, of a peer that is heard, and has not come.
+#[derive(Clone, Copy, Debug)]
+pub struct InVain {
+    number: u64,
+    /// When it was asked for first.
+    first_at: Time,
+    /// Since when it has not come, either.
+    since: Time,
+    /// Requests before each of which the peer was heard since the last.
+    times: u32,
+    last_at: Time,
+}
+
+impl InVain {
+    fn new(number: u64, now: Time) -> InVain {
+        InVain { number, first_at: now, since: now, times: 0, last_at: now }
+    }
+}
+
+impl Association {
+    /// When an unused grant goes back.
+    pub fn take_back_at(&self) -> Option<Time> {
+        (self.outstanding_packets() > 0)
+            .then(|| self.granted_at.max(self.arrived_at).after(TAKE_BACK_LEASES * self.lease.lasts_ns()))
+    }
+
+    /// When the sender asks whether its data arrived.
+    pub fn state_due_at(&self, config: &Config) -> Option<Time> {
+        if !self.has_undelivered() {
+            return None;
+        }
+        // Among many senders a turn takes long, and the receiver asks for what it granted and does not see. Where there are several paths the question is also
+        // how a dead one is found out.
+        let is_in_line = !self.round.is_empty() && self.routes.is_none();
+        let patience_ns = self.rtt.patience_ns().max(config.state_min_ns) * if is_in_line { TURN_PATIENCE } else { 1 };
+        let timeout = (patience_ns << self.state_doublings.min(MOST_DOUBLINGS)).min(config.timer_max_ns);
+        // The first one comes exactly when it was promised.
+        let jitter = if self.state_doublings > 0 { u64::from(self.state_jitter) } else { 0 };
+        let timeout = timeout - ((timeout / STATE_JITTER * jitter) >> u16::BITS);
+        let heard_at = if self.sent.oldest_again() < MOST_UNHEARD { self.heard_at } else { Time::ZERO };
+        Some(self.waiting_since.max(heard_at).max(self.state_at).after(timeout))
+    }
+
+    /// Whether the receiver waits for something to come: what it misses, or has granted and never seen.
+    fn is_expecting(&self) -> bool {
+        // A busy period whose sender has nothing more to send, and that is not over, has lost its end.
+        let lacks_end = self.peer_busy && self.peer_backlog == 0;
+        self.received.missing() > 0 || self.outstanding_packets() > 0 || lacks_end
+    }
+
+    /// When the receiver asks for that.
+    pub fn request_due_at(&self, config: &Config, drain_ns: impl FnOnce() -> u64) -> Option<Time> {
+        if !self.is_expecting() {
+            return None;
+        }
+        let patience = (self.rtt.patience_ns() + drain_ns()).max(config.request_min_ns);
+        let timeout = (patience << self.request_doublings.min(MOST_DOUBLINGS)).min(config.timer_max_ns);
+        Some(self.arrived_at.max(self.granted_at).max(self.request_at).after(timeout))
+    }
+
+    /// Whether what is sent over `path` now may be for a host that is off. `awake_at`: since when this end has looked in time.
+    pub fn presence(&self, path: &Path, config: &Config, awake_at: Time, now: Time) -> Presence {
+        let is_doubtful =
+            self.is_silent(config, awake_at, now) || self.routes.as_ref().is_some_and(|routes| !routes.is_good(path));
+        if is_doubtful { Presence::Silent } else { Presence::Heard }
+    }
+
+    /// Whether the peer owes an answer, and has for long.
+    fn is_silent(&self, config: &Config, awake_at: Time, now: Time) -> bool {
+        let long_ns = DOUBT_PATIENCES * self.question_ns(config);
+        let is_silent_since = |since: Time| now.since(since.max(self.heard_at).max(awake_at)) >= long_ns;
+        // Mostly the peer has just been heard.
+        if !is_silent_since(self.heard_at) {
+            return false;
+        }
+        // A PIN comes after long silence.
+        let asks = self.pin_due || self.pin_at > self.heard_at || self.is_expecting();
+        asks || self.has_undelivered() && is_silent_since(self.waiting_since)
+    }
+
+    /// The lowest missing number has been asked for.
+    pub fn note_asked(&mut self, now: Time) {
+        let number = self.received.base();
+        match &mut self.in_vain {
+            Some(in_vain) if in_vain.number == number => {
+                if self.heard_at > in_vain.last_at {
+                    in_vain.times += 1;
+                    in_vain.last_at = now;
+                }
+            }
+            Some(in_vain) => **in_vain = InVain::new(number, now),
+            None => self.in_vain = Some(Box::new(InVain::new(number, now))),
+        }
+    }
+
+    /// A number came and was not taken for want of memory: that the path does not bear it is not said.
+    pub fn note_untaken(&mut self, number: u64, now: Time) {
+        if let Some(in_vain) = self.in_vain.as_mut().filter(|in_vain| in_vain.number == number) {
+            (in_vain.since, in_vain.times) = (now, 0);
+        }
+    }
+
+    /// What is known of the lowest missing number if it has been asked for.
+    fn lowest_in_vain(&self) -> Option<&InVain> {
+        self.in_vain.as_deref().filter(|in_vain| self.received.missing() > 0 && in_vain.number == self.received.base())
+    }
+
+    /// For how long the lowest missing number has been asked for.
+    pub fn in_vain_ns(&self, now: Time) -> u64 {
+        self.lowest_in_vain().map_or(0, |in_vain| now.since(in_vain.first_at))
+    }
+
+    /// Whether the path does not bear what the peer sends.
+    pub fn is_in_vain(&self, awake_at: Time, now: Time, give_up_ns: u64) -> bool {
+        self.lowest_in_vain().is_some_and(|in_vain| {
+            let lasts_ns = now.since(in_vain.since.max(awake_at));
+            in_vain.times >= MOST_ASKED_IN_VAIN && lasts_ns >= IN_VAIN_GIVE_UPS * give_up_ns
+        })
+    }
+
+    /// How long to wait before a number is asked for again.
+    pub fn again_ns(&self, config: &Config) -> u64 {
+        self.rtt.patience_ns().max(config.request_min_ns)
+    }
+
+    /// How long an answer over any path may take before somebody asks after it.
+    pub fn question_ns(&self, config: &Config) -> u64 {
+        self.rtt.patience_ns().max(config.state_min_ns)
+    }
+}
