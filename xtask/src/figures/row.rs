@@ -152,7 +152,8 @@ impl Row {
             None => "-".to_owned(),
         };
         let (least, aim) = match self.goal {
-            Goal::Times { at_least, aim } => (format!("{at_least} x"), format!("{aim} x")),
+            // One over 0.45 would not fit.
+            Goal::Times { at_least, aim } => (format!("{} x", (at_least * 100.0).round() / 100.0), format!("{aim} x")),
             Goal::OfLimit { at_most, aim } => (format!("<= {at_most} x"), format!("{aim} x")),
             Goal::Above { at_least, aim } => (format!("{at_least} {}", self.unit), format!("{aim} {}", self.unit)),
             Goal::Below { at_most, aim } => (format!("<= {at_most} {}", self.unit), format!("{aim} {}", self.unit)),
