@@ -204,7 +204,7 @@ const FIRST_WINDOWS_SHARE: u64 = 4;
 /// One channel may have this share of the free memory unread.
 const FREE_SHARE: u64 = 4;
 /// But always as much as this: some full packets.
-const LEAST_WINDOW_BYTES: u64 = 32 << 10;
+pub(crate) const LEAST_WINDOW_BYTES: u64 = 32 << 10;
 
 /// First port given to channels that name none, as TCP's.
 const FIRST_FREE_PORT: u16 = 49_152;

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use ropeway_wire::{Content, Extent, Flags, MESSAGE_LENGTH_BYTES, Malformed, Mode, RecordPrefix, RecordReader};
 
+use crate::endpoint::LEAST_WINDOW_BYTES;
 use crate::pool::{Buffer, Pool};
 
 /// Why a payload was not taken.
@@ -49,6 +50,9 @@ struct Taken {
     credit_bytes: u64,
     packets: usize,
 }
+
+/// Short are messages of less than this share of a packet.
+const SHORT_SHARE: u64 = 8;
 
 /// So much of a message that is whole is moved to its reader in one call: the links are left alone for no longer than copying that takes. None that shares its first packet with
 /// others is longer.
@@ -303,8 +307,10 @@ impl Incoming {
     fn account(&mut self, step: Step, company_bytes: u64) {
         self.messages += step.messages;
         if step.message_bytes > 0 {
+            // The next packet brings all of a short one, and what is read before it the credit for that: asking for it each time, the peer would get credit by the packet.
+            let is_short = step.message_bytes < company_bytes / SHORT_SHARE && company_bytes <= LEAST_WINDOW_BYTES / 2;
             self.message_end = self.offset + step.unfinished_bytes;
-            self.wanted = self.message_end + company_bytes;
+            self.wanted = if is_short { 0 } else { self.message_end + company_bytes };
         }
         self.unfinished_bytes = step.unfinished_bytes;
     }
@@ -781,5 +787,24 @@ mod tests {
         assert_eq!(incoming.read(&mut [0; 99], &mut rx), 1);
         assert!(incoming.raise_limit(400, &mut rx));
         assert_eq!(incoming.limit(), 500);
+    }
+
+    #[test]
+    fn a_short_message_that_has_begun_asks_for_no_credit_and_a_longer_one_does() {
+        const WINDOW: u32 = 32 << 10;
+        for (length, asks) in [(100u16, false), (1000, true)] {
+            let (mut incoming, mut rx) = (Incoming::new(WINDOW), Pool::new(1456, 1 << 20));
+            for _ in 0..23 {
+                incoming.take(Mode::Messages, whole(), &[7; 1400], 2000, &mut rx).unwrap();
+            }
+            let begun = [&RecordPrefix::of_length(length).bytes()[..], &[7; 50]].concat();
+            incoming.take(Mode::Messages, Flags::RECORDS | Flags::FIRST, &begun, 2000, &mut rx).unwrap();
+            // Not a quarter of the window.
+            for _ in 0..2 {
+                incoming.read_message(&mut [0; 1400], &mut rx).unwrap().unwrap();
+            }
+            assert!(!incoming.raise_limit(u64::from(WINDOW), &mut rx));
+            assert_eq!(incoming.raise_for_message(u64::from(WINDOW), &mut rx), asks, "{length}");
+        }
     }
 }
