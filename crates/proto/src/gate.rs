@@ -552,7 +552,7 @@ impl Gate {
         if self.adaptation.forgets(now) {
             self.set_limit();
         }
-        match self.adaptation.judge(now, round_trip_ns, Seen { arrived, lost, congested }) {
+        match self.adaptation.judge(now, round_trip_ns, self.budget_bytes, Seen { arrived, lost, congested }) {
             Change::Nothing => {}
             Change::Cut { keeps, floor_bytes } => {
                 // Other cuts may have gone deeper.

@@ -797,7 +797,7 @@ mod tests {
             for _ in 0..23 {
                 incoming.take(Mode::Messages, whole(), &[7; 1400], 2000, &mut rx).unwrap();
             }
-            let begun = [&RecordPrefix::of_length(length).bytes()[..], &[7; 50]].concat();
+            let begun = [RecordPrefix::of_length(length).bytes(), &[7; 50]].concat();
             incoming.take(Mode::Messages, Flags::RECORDS | Flags::FIRST, &begun, 2000, &mut rx).unwrap();
             // Not a quarter of the window.
             for _ in 0..2 {

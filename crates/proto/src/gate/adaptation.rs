@@ -22,6 +22,10 @@ const QUEUE_LOSS: Answer = Answer {
     growth_round_trips: 2,
     floor_bytes: 8 << 10,
 };
+/// The same where so much may fly that a packet in two round trips is little of it: beside one flow that loses packets in rows, and slows down once for each row, this end, which loses
+/// them one by one, would have a third of a fair share.
+const QUEUE_LOSS_OF_MANY: Answer = Answer { keeps_of_many: KEEPS, growth_round_trips: 1, ..QUEUE_LOSS };
+const MANY_BYTES: u64 = 32 << 10;
 /// What is left of the budget after a mark, or losses that are not many: tenths.
 const KEEPS: u64 = 7;
 /// The queue at a loss is one if it takes as long as this share of a port's buffer.
@@ -110,11 +114,15 @@ impl Adaptation {
         forgets
     }
 
-    /// Takes what was seen, and says what becomes of the budget.
-    pub fn judge(&mut self, now: Time, round_trip_ns: u64, seen: Seen) -> Change {
+    /// Takes what was seen, and says what becomes of the budget, which is so large now.
+    pub fn judge(&mut self, now: Time, round_trip_ns: u64, budget_bytes: u64, seen: Seen) -> Change {
         // Who marks has a queue.
         self.in_queue |= seen.congested;
-        let answer = if self.in_queue { QUEUE_LOSS } else { RANDOM_LOSS };
+        let answer = match self.in_queue {
+            true if budget_bytes >= MANY_BYTES => QUEUE_LOSS_OF_MANY,
+            true => QUEUE_LOSS,
+            false => RANDOM_LOSS,
+        };
         self.arrived += seen.arrived;
         self.lost += seen.lost;
         let (packets, lost) = (self.arrived + self.lost, self.lost);
@@ -142,6 +150,7 @@ mod tests {
     use super::*;
 
     const ROUND_TRIP_NS: u64 = 100_000;
+    const FEW_BYTES: u64 = MANY_BYTES - 1;
     const LINE: u64 = PORT_LINE_BYTES_PER_MS;
     /// A port of 128 KiB at 1 Gbit/s, full and hardly used.
     const FULL_NS: u64 = 1_000_000;
@@ -155,7 +164,18 @@ mod tests {
 
     fn judged(adaptation: &mut Adaptation, round_trips: u64, arrived: u64, lost: u64) -> Change {
         let seen = Seen { arrived, lost, congested: false };
-        adaptation.judge(Time::from_nanos(round_trips * ROUND_TRIP_NS), ROUND_TRIP_NS, seen)
+        adaptation.judge(Time::from_nanos(round_trips * ROUND_TRIP_NS), ROUND_TRIP_NS, FEW_BYTES, seen)
+    }
+
+    #[test]
+    fn of_much_that_flies_less_is_cut_and_it_grows_sooner() {
+        let mut adaptation = after_loss(FULL_NS);
+        let mut judged = |round_trips, lost| {
+            let seen = Seen { lost, ..Seen::default() };
+            adaptation.judge(Time::from_nanos(round_trips * ROUND_TRIP_NS), ROUND_TRIP_NS, MANY_BYTES, seen)
+        };
+        assert_eq!(judged(10, 4), Change::Cut { keeps: 7, floor_bytes: QUEUE_LOSS.floor_bytes });
+        assert_eq!([11, 12, 13].map(|at| judged(at, 0)), [Change::Growth; 3]);
     }
 
     #[test]
@@ -186,7 +206,7 @@ mod tests {
             assert!(matches!(judged(&mut adaptation, 10, 0, 100), Change::Cut { .. }));
             let again = Seen { lost: 100, ..Seen::default() };
             let soon = Time::from_nanos(11 * ROUND_TRIP_NS - 1);
-            assert_eq!(adaptation.judge(soon, ROUND_TRIP_NS, again), Change::Nothing);
+            assert_eq!(adaptation.judge(soon, ROUND_TRIP_NS, FEW_BYTES, again), Change::Nothing);
             let changes: Vec<_> = (11..=14).map(|at| judged(&mut adaptation, at, 0, 0)).collect();
             assert_eq!(changes.iter().filter(|&&change| change == Change::Growth).count(), 4 / growth);
         }
@@ -196,7 +216,7 @@ mod tests {
     fn who_marks_has_a_queue_until_the_cut_is_forgotten() {
         let mut adaptation = Adaptation::default();
         let marked = Seen { congested: true, ..Seen::default() };
-        let change = adaptation.judge(Time::from_nanos(ROUND_TRIP_NS), ROUND_TRIP_NS, marked);
+        let change = adaptation.judge(Time::from_nanos(ROUND_TRIP_NS), ROUND_TRIP_NS, FEW_BYTES, marked);
         assert_eq!(change, Change::Cut { keeps: 7, floor_bytes: QUEUE_LOSS.floor_bytes });
         assert_eq!(judged(&mut adaptation, 2, 0, 0), Change::Nothing);
         assert_eq!(judged(&mut adaptation, 3, 0, 0), Change::Growth);
