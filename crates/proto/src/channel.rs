@@ -16,6 +16,9 @@ pub use numbers::Numbers;
 pub use outgoing::{MESSAGE_PREFIX_BYTES, Outgoing, Sendable, Unsent};
 pub use waiting::Lack;
 
+/// Short are messages of less than this share of a packet: it holds many.
+const SHORT_MESSAGE_SHARE: usize = 8;
+
 /// Names a channel of one endpoint to its user. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChannelId {

@@ -1,10 +1,11 @@
 //! Where things are: the workspace, the built artifacts, and C test programs compiled on demand.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Names the directory that holds `ropeway` and `libropeway_preload.so`; `cargo xtask test` sets it.
 pub const BIN_DIR_VAR: &str = "ROPEWAY_BIN_DIR";
@@ -79,11 +80,17 @@ pub fn cargo() -> Command {
     cargo
 }
 
-/// An example of a crate as a program for tests: built, if anything changed, as this test program was.
+/// An example of a crate as a program for tests: built once, if anything changed, as this test program was.
 ///
 /// # Panics
 /// When it does not build, with cargo's own words.
 pub fn example(name: &str) -> PathBuf {
+    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    built.entry(name.to_owned()).or_insert_with(|| build_example(name)).clone()
+}
+
+fn build_example(name: &str) -> PathBuf {
     let (profile, target) = (if cfg!(debug_assertions) { "debug" } else { "release" }, target_dir());
     let mut cargo = cargo();
     // The packages whose tests are built at once: another choice gives what they share other features, and builds it once more.

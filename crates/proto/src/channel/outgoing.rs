@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use ropeway_wire::{AbortFields, Content, Extent, FinFields, Flags, OpenFields, RecordReader, RecordWriter, Type};
 
+use super::SHORT_MESSAGE_SHARE;
 use super::waiting::{Lack, Waiting};
 use crate::pool::{Buffer, Pool};
 use crate::time::Time;
@@ -16,8 +17,6 @@ pub use filling::MESSAGE_PREFIX_BYTES;
 
 /// So many packets of small sends leave at once, however soon the next one follows.
 const COMPANY_PACKETS: usize = 8;
-/// Small are messages of less than this share of a packet: of longer ones a packet is full soon, and goes.
-const SMALL_SHARE: usize = 8;
 
 /// A payload that has no number yet.
 #[derive(Debug)]
@@ -236,7 +235,7 @@ impl Outgoing {
     /// Whether it is one packet with room for more, or a few of short messages of which the last has: what follows soon can leave in the same call.
     pub fn is_small_batch(&self, payload_bytes: usize) -> bool {
         let is_shared = |unsent: &Unsent| {
-            unsent.flags.contains(Flags::RECORDS) && unsent.records.last_length() < payload_bytes / SMALL_SHARE
+            unsent.flags.contains(Flags::RECORDS) && unsent.records.last_length() < payload_bytes / SHORT_MESSAGE_SHARE
         };
         (self.queue.len() == 1 || self.queue.len() < COMPANY_PACKETS && self.queue.front().is_some_and(is_shared))
             && self.ends_partial(payload_bytes)

@@ -156,8 +156,9 @@ fn hostile() -> impl Strategy<Value = (Flags, Vec<u8>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
+    /// Replay with `cargo test -p ropeway-proto --lib channel::tests`: a failure writes its seed to proptest-regressions/channel/tests.txt, which is run first from then on.
     #[test]
     fn messages_come_out_as_they_went_in((payload_bytes, steps) in steps()) {
         let mut ends = Ends::new(payload_bytes);

@@ -25,6 +25,7 @@ const QUEUE_LOSS: Answer = Answer {
 /// The same where so much may fly that a packet in two round trips is little of it: beside one flow that loses packets in rows, and slows down once for each row, this end, which loses
 /// them one by one, would have a third of a fair share.
 const QUEUE_LOSS_OF_MANY: Answer = Answer { keeps_of_many: KEEPS, growth_round_trips: 1, ..QUEUE_LOSS };
+/// So large a budget is that.
 const MANY_BYTES: u64 = 32 << 10;
 /// What is left of the budget after a mark, or losses that are not many: tenths.
 const KEEPS: u64 = 7;

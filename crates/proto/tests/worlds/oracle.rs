@@ -235,7 +235,7 @@ impl Oracle {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Replay with `cargo test -p ropeway-proto --test worlds oracle`: a failure writes its seed to tests/worlds/oracle.proptest-regressions, which is run first from then on.
+    /// Replay with `cargo test -p ropeway-proto --test worlds oracle`: a failure writes its seed to tests/proptest-regressions/oracle.txt, which is run first from then on.
     #[test]
     fn channels_are_queues_whatever_the_network_and_the_programs_do(
         steps in prop::collection::vec(step(), 1..120),

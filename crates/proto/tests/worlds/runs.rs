@@ -123,7 +123,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     /// One receiver takes what arrives together as a run where it can, the other packet by packet: they say, count and read the same.
-    /// Replay with `cargo test -p ropeway-proto --test worlds runs`: a failure writes its seed to tests/worlds/runs.proptest-regressions, which is run first from then on.
+    /// Replay with `cargo test -p ropeway-proto --test worlds runs`: a failure writes its seed to tests/proptest-regressions/runs.txt, which is run first from then on.
     #[test]
     fn a_run_is_what_its_packets_are_one_by_one(steps in prop::collection::vec(step(), 1..80), seed: u64) {
         let (mut world, [stream, messages]) = opened(seed);

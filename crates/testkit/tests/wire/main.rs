@@ -18,9 +18,8 @@ use ropeway_testkit::env;
 use ropeway_testkit::proc::{Finished, Process, command, until};
 use serde_json::Value;
 use std::io::Write;
-use std::path::Path;
 use std::process::{ChildStdin, Command};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// For everything that a program does in a box by itself, on a busy machine.
@@ -65,9 +64,7 @@ enum Mode {
 
 /// `crates/socket/examples/peer`, which says what its arguments and variables are.
 fn peer(arguments: &[&str], mode: Mode, variables: &[(&str, &str)]) -> Command {
-    static PROGRAM: OnceLock<std::path::PathBuf> = OnceLock::new();
-    let program: &Path = PROGRAM.get_or_init(|| env::example("peer"));
-    let mut peer = command(program, arguments);
+    let mut peer = command(env::example("peer"), arguments);
     // What is tested is the library's defaults, whatever the tests run under.
     for name in ["ROPEWAY_LINK", "ROPEWAY_TUNE", "ROPEWAY_SPIN_US", "ROPEWAY_PACKET_BYTES", "ROPEWAY_URGENT_PRIORITY"] {
         peer.env_remove(name);

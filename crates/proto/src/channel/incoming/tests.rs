@@ -1,0 +1,156 @@
+use super::*;
+use crate::channel::Outgoing;
+use crate::pool::SHORT_SAVES_BYTES;
+
+fn pools() -> (Pool, Pool) {
+    let pool = || Pool::new(100 + SHORT_SAVES_BYTES, 1 << 20);
+    (pool(), pool())
+}
+
+fn carry(outgoing: &mut Outgoing, incoming: &mut Incoming, mode: Mode, pool: &mut Pool) {
+    while let Some(unsent) = outgoing.pop() {
+        incoming.take(mode, unsent.flags, unsent.payload.bytes(), 1 << 20, pool).unwrap();
+    }
+}
+
+#[test]
+fn messages_of_all_sizes_come_out_as_they_went_in() {
+    let (mut tx, mut rx) = pools();
+    let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::new(1 << 20));
+    let sizes = [0, 1, 50, 96, 97, 100, 101, 196, 197, 1000, 3, 3, 3];
+    for &size in &sizes {
+        assert!(outgoing.write_message(&vec![size as u8; size], false, 1 << 20, 100, &mut tx).is_some());
+    }
+    carry(&mut outgoing, &mut incoming, Mode::Messages, &mut rx);
+    let mut out = [0; 1000];
+    for &size in &sizes {
+        if size > 10 {
+            let short = incoming.read_message(&mut out[..10], &mut rx);
+            assert_eq!(short, Some(Err(TooShort { message_bytes: size })), "it stays");
+        }
+        assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(size)));
+        assert!(out[..size].iter().all(|&byte| byte == size as u8));
+    }
+    assert_eq!(incoming.read_message(&mut out, &mut rx), None);
+    assert_eq!((rx.in_use(), incoming.unread_bytes()), (0, 0));
+}
+
+#[test]
+fn a_first_packet_without_a_byte_of_its_message_can_be_taken_and_put_back() {
+    let (_, mut rx) = pools();
+    let mut incoming = Incoming::new(1 << 20);
+    incoming.take(Mode::Messages, Flags::FIRST, &[0, 0, 0, 3], 10, &mut rx).unwrap();
+    let (mut out, mut part) = ([0; 10], Part::default());
+    for _ in 0..2 {
+        assert!(!incoming.take_part(&mut out, &mut part, &mut rx));
+        assert_eq!((part.is_begun, part.bytes), (true, 0));
+    }
+    incoming.put_back(&[], &mut rx);
+    part = Part::default();
+    assert!(!incoming.take_part(&mut out, &mut part, &mut rx) && incoming.unread_bytes() == 4);
+    incoming.take(Mode::Messages, Flags::LAST, b"abc", 10, &mut rx).unwrap();
+    assert!(!incoming.is_readable(Mode::Messages), "it is somebody's");
+    assert!(incoming.take_part(&mut out, &mut part, &mut rx));
+    assert_eq!((part.bytes, &out[..3], rx.in_use(), rx.owed, incoming.unread_bytes()), (3, &b"abc"[..], 0, 0, 0));
+}
+
+#[test]
+fn what_a_reader_has_of_a_message_still_takes_memory_and_credit() {
+    let (_, mut rx) = pools();
+    let mut incoming = Incoming::new(1 << 20);
+    let before = rx.available();
+    incoming.take(Mode::Messages, Flags::FIRST, &[&[0, 0, 3, 232][..], &[1; 96]].concat(), 1000, &mut rx).unwrap();
+    for _ in 0..8 {
+        incoming.take(Mode::Messages, Flags::NONE, &[1; 100], 1000, &mut rx).unwrap();
+    }
+    let (mut out, mut part) = ([0; 1000], Part::default());
+    assert!(!incoming.take_part(&mut out, &mut part, &mut rx));
+    assert_eq!((part.bytes, rx.in_use(), rx.available(), incoming.unread_bytes()), (896, 0, before - 9, 900));
+    incoming.put_back(&out[..896], &mut rx);
+    assert_eq!((rx.in_use(), rx.available(), incoming.unread_bytes()), (9, before - 9, 900));
+    incoming.clear(&mut rx);
+    assert_eq!((rx.available(), incoming.unread_bytes()), (before, 0));
+}
+
+#[test]
+fn single_bytes_of_a_stream_share_memory() {
+    let (_, mut rx) = pools();
+    let mut incoming = Incoming::new(1 << 20);
+    (0..1000).for_each(|_| incoming.take(Mode::Stream, Flags::NONE, b"x", 0, &mut rx).unwrap());
+    assert!(rx.in_use() <= 11, "{}", rx.in_use());
+    let mut out = [0; 2000];
+    assert_eq!((incoming.peek(&mut out[..300]), incoming.peek(&mut out)), (300, 1000));
+    assert!(out[..1000].iter().all(|&byte| byte == b'x'));
+    assert_eq!(incoming.read(&mut out, &mut rx), 1000);
+    assert_eq!(rx.in_use(), 0);
+}
+
+#[test]
+fn short_and_empty_messages_share_memory_and_use_up_credit() {
+    let (_, mut rx) = pools();
+    let mut incoming = Incoming::new(1000);
+    for _ in 0..400 {
+        incoming.take(Mode::Messages, whole(), b"", 10, &mut rx).unwrap();
+    }
+    incoming.take(Mode::Messages, Flags::RECORDS, b"\x01a\0", 10, &mut rx).unwrap();
+    incoming.take(Mode::Messages, whole(), b"b", 10, &mut rx).unwrap();
+    assert!(rx.in_use() <= 10, "{}", rx.in_use());
+    let left = 1000 - 400 - 3 - 1;
+    for _ in 0..left {
+        incoming.take(Mode::Messages, whole(), b"", 10, &mut rx).unwrap();
+    }
+    assert_eq!(incoming.take(Mode::Messages, whole(), b"", 10, &mut rx), Err(Refused::Violation));
+    let mut out = [0; 10];
+    (0..400).for_each(|_| assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(0))));
+    assert_eq!((incoming.read_message(&mut out, &mut rx), out[0]), (Some(Ok(1)), b'a'));
+    assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(0)));
+    assert_eq!((incoming.read_message(&mut out, &mut rx), out[0]), (Some(Ok(1)), b'b'));
+    (0..left).for_each(|_| assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(0))));
+    assert_eq!((rx.in_use(), incoming.unread_bytes()), (0, 0));
+}
+
+#[test]
+fn more_than_the_credit_and_wrong_frames_are_violations() {
+    let (_, mut rx) = pools();
+    let mut incoming = Incoming::new(10);
+    let take =
+        |incoming: &mut Incoming, rx: &mut Pool, mode, flags, bytes: &[u8]| incoming.take(mode, flags, bytes, 1000, rx);
+    assert_eq!(take(&mut incoming, &mut rx, Mode::Stream, Flags::NONE, &[0; 11]), Err(Refused::Violation));
+    assert_eq!(take(&mut incoming, &mut rx, Mode::Stream, Flags::FIRST, &[0; 5]), Err(Refused::Violation));
+    assert_eq!(take(&mut incoming, &mut rx, Mode::Messages, Flags::LAST, &[0; 5]), Err(Refused::Violation));
+    assert_eq!(take(&mut incoming, &mut rx, Mode::Messages, Flags::NONE, &[0; 5]), Err(Refused::Violation));
+    assert_eq!(take(&mut incoming, &mut rx, Mode::Messages, Flags::FIRST, &[0, 0, 255, 0, 1]), Err(Refused::TooLong));
+    assert_eq!(rx.in_use(), 0);
+}
+
+#[test]
+fn credit_is_renewed_in_quarters() {
+    let (_, mut rx) = pools();
+    let mut incoming = Incoming::new(400);
+    incoming.take(Mode::Stream, Flags::NONE, &[1; 100], 0, &mut rx).unwrap();
+    assert!(!incoming.raise_limit(400, &mut rx));
+    assert_eq!(incoming.read(&mut [0; 99], &mut rx), 99);
+    assert!(!incoming.raise_limit(400, &mut rx));
+    assert_eq!(incoming.read(&mut [0; 99], &mut rx), 1);
+    assert!(incoming.raise_limit(400, &mut rx));
+    assert_eq!(incoming.limit(), 500);
+}
+
+#[test]
+fn a_short_message_that_has_begun_asks_for_no_credit_and_a_longer_one_does() {
+    const WINDOW: u32 = 32 << 10;
+    for (length, asks) in [(100u16, false), (1000, true)] {
+        let (mut incoming, mut rx) = (Incoming::new(WINDOW), Pool::new(1456, 1 << 20));
+        for _ in 0..23 {
+            incoming.take(Mode::Messages, whole(), &[7; 1400], 2000, &mut rx).unwrap();
+        }
+        let begun = [RecordPrefix::of_length(length).bytes(), &[7; 50]].concat();
+        incoming.take(Mode::Messages, Flags::RECORDS | Flags::FIRST, &begun, 2000, &mut rx).unwrap();
+        // Not a quarter of the window.
+        for _ in 0..2 {
+            incoming.read_message(&mut [0; 1400], &mut rx).unwrap().unwrap();
+        }
+        assert!(!incoming.raise_limit(u64::from(WINDOW), &mut rx));
+        assert_eq!(incoming.raise_for_message(u64::from(WINDOW), &mut rx), asks, "{length}");
+    }
+}
