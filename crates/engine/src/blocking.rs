@@ -164,7 +164,7 @@ impl Wait {
         attempt: &mut impl Attempt<T>,
     ) -> (MutexGuard<'a, Core>, Time) {
         if core.poller == Poller::Helper {
-            inner.ring_helper();
+            inner.ring_helper(&core);
         }
         (core.poller, self.polling) = (Poller::Caller, true);
         inner.note_polled(true);

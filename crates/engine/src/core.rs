@@ -274,9 +274,9 @@ impl Core {
         [self.endpoint.next_timeout(now), self.share.look_at()].into_iter().flatten().min()
     }
 
-    /// The same for who will sleep until then.
-    pub fn next_timeout_to_sleep(&mut self, now: Time) -> Option<Time> {
-        [self.endpoint.next_timeout_to_sleep(now), self.share.look_at()].into_iter().flatten().min()
+    /// The same for who will sleep until then, or until `woken_at` if that is earlier.
+    pub fn next_timeout_to_sleep(&mut self, now: Time, woken_at: Time) -> Option<Time> {
+        [self.endpoint.next_timeout_to_sleep(now, woken_at), self.share.look_at()].into_iter().flatten().min()
     }
 
     /// Reads what has arrived already, if nothing else is to be done; afterwards there may be credit to tell. For short messages the clock would cost as much as all the rest.

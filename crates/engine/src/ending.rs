@@ -33,7 +33,7 @@ impl Engine {
         core.waiters.wake(Subject::Channel(channel));
         if core.sleeps_until.is_some() {
             // It may be this connection that the sleeper waits for.
-            inner.ring();
+            inner.ring(&core);
         }
         Ok(())
     }
@@ -47,7 +47,7 @@ impl Engine {
         core.endpoint.close_channels(now);
         core.waiters.wake_all();
         inner.follow_up(&mut core, now);
-        inner.ring();
+        inner.ring(&core);
         drop(core);
         let drained = self.drain_all(deadline);
         let mut core = inner.lock();

@@ -7,8 +7,8 @@ use ropeway_link::{Address, Link};
 use ropeway_proto::crypto::ClusterKeys;
 use ropeway_proto::{ChannelId, Config, Counters, Endpoint, Mode, Path, Readiness, Time};
 use ropeway_shm::fork::Birthmark;
-use rustix::event::{EventfdFlags, eventfd};
 
+use crate::bell::Bell;
 use crate::control;
 use crate::core::{Core, LinkId, Poller};
 use crate::error::Error;
@@ -88,8 +88,8 @@ impl Drop for Handle {
         core.shut_down = true;
         self.inner.wake_helper(&mut core);
         core.waiters.wake_all();
+        self.inner.ring(&core);
         drop(core);
-        self.inner.ring();
         self.control.iter().for_each(|control| control.shut_down());
         if let Some(helper) = self.helper.take() {
             let _ = helper.join();
@@ -117,10 +117,7 @@ impl Engine {
             endpoint.set_secret(*kept.secret, kept.start);
         }
         let spin = Spin::new(options.spin.as_nanos() as u64);
-        let bell = || {
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                .map_err(|errno| Error::link("making an eventfd")(errno.into()))
-        };
+        let bell = || Bell::new().map_err(Error::link("making a timer"));
         let birthmark = Birthmark::new().map_err(Error::link("making a page that forks wipe"))?;
         let inner = Arc::new(Inner::new(options, Core::new(endpoint, spin, known_as), [bell()?, bell()?], birthmark));
         let helper = helper::start(inner.clone()).map_err(Error::link("starting the helper thread"))?;
@@ -151,7 +148,7 @@ impl Engine {
         let id = core.add_link(link, copy).ok_or(Error::NoLink)?;
         // To its own address an engine may talk; elsewhere, what it said itself and comes back is somebody's mischief.
         core.endpoint.add_own_path(Core::path(id, local));
-        inner.ring();
+        inner.ring(&core);
         Ok(id)
     }
 
@@ -203,7 +200,7 @@ impl Engine {
         core.refresh_watches(Subject::Port(port));
         core.waiters.forget(Subject::Port(port));
         inner.follow_up(&mut core, inner.now());
-        inner.ring();
+        inner.ring(&core);
         Ok(())
     }
 
@@ -256,7 +253,7 @@ impl Engine {
         let arrived = core.turn(now);
         if (core.take_reports() || arrived) && core.sleeps_until.is_some() {
             // What was for the sleeper has been taken away from under it.
-            inner.ring();
+            inner.ring(&core);
         }
         let channel = core.connect(now, routes, from, port, mode)?;
         inner.follow_up(&mut core, now);
@@ -491,7 +488,7 @@ impl Engine {
         inner.follow_up(&mut core, now);
         if core.sleeps_until.is_some() {
             // It may be this connection that the sleeper waits for.
-            inner.ring();
+            inner.ring(&core);
         }
     }
 

@@ -11,7 +11,8 @@ use ropeway_proto::{Config, Time};
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::core::{Clock, Core, Poller};
+use crate::bell::Bell;
+use crate::core::{Clock, Core, Poller, RoomWait};
 use crate::engine::Options;
 use crate::helper;
 use crate::restart;
@@ -28,10 +29,10 @@ pub(crate) struct Inner {
     core: Mutex<Core>,
     /// Threads that wait for the lock.
     contenders: AtomicU32,
-    /// Wakes who sleeps on the links.
-    doorbell: OwnedFd,
+    /// Wakes the caller that sleeps on the links.
+    doorbell: Bell,
     /// The helper's own: it may still sleep when a caller has taken the links over, and must not miss its bell because that caller heard it.
-    helper_bell: OwnedFd,
+    helper_bell: Bell,
     /// Calls that have polled and left: the helper sees by it whether somebody takes care.
     left: AtomicU64,
     /// When the helper was needed last, or might have been, in nanoseconds.
@@ -60,7 +61,7 @@ impl Inner {
     pub(crate) fn new(
         options: &Options,
         core: Core,
-        [doorbell, helper_bell]: [OwnedFd; 2],
+        [doorbell, helper_bell]: [Bell; 2],
         birthmark: Birthmark,
     ) -> Inner {
         Inner {
@@ -176,7 +177,7 @@ impl Inner {
         if core.poller == Poller::Helper && !core.waiters.has_watches() {
             core.poller = Poller::Nobody;
             self.note_needed(self.now());
-            self.ring_helper();
+            self.ring_helper(core);
         }
     }
 
@@ -251,81 +252,76 @@ impl Inner {
         self.clock.time_of(at)
     }
 
-    pub(crate) fn ring(&self) {
-        let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
-        self.ring_helper();
+    /// Wakes whoever sleeps on the links. Under the lock, as all that is done with bells.
+    pub(crate) fn ring(&self, core: &Core) {
+        self.doorbell.ring();
+        self.ring_helper(core);
     }
 
     /// What wakes who polls.
-    fn bell(&self, core: &Core) -> &OwnedFd {
+    fn bell(&self, core: &Core) -> &Bell {
         if core.poller == Poller::Helper { &self.helper_bell } else { &self.doorbell }
     }
 
     /// Wakes the helper alone: its place is taken.
-    pub(crate) fn ring_helper(&self) {
-        let _ = rustix::io::write(&self.helper_bell, &1u64.to_ne_bytes());
+    pub(crate) fn ring_helper(&self, _: &Core) {
+        self.helper_bell.ring();
     }
 
-    /// Sleeps until a link has something, the doorbell rings, or `until`. The lock is not held meanwhile. One thread at a time: a ring wakes one.
+    /// Sleeps until a link has something, somebody rings, or `until`. The lock is not held meanwhile. One thread at a time: a ring wakes one.
     pub(crate) fn sleep_on_links<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
-        now: Time,
+        mut now: Time,
         until: Option<Time>,
     ) -> MutexGuard<'a, Core> {
-        let mut until = [until, core.next_timeout_to_sleep(now)].into_iter().flatten().min();
-        if core.poller == Poller::Helper {
-            // A flood of small sends sets a timer every 20 us, and makes it needless as often: the next call does what is due.
-            until = until.map(|until| until.max(now.after(TIMER_SLACK_NS)));
-        }
-        let room = core.room_wait();
-        if room.pauses {
-            let pause_ends = now.after(PAUSE.as_nanos() as u64);
-            until = Some(until.map_or(pause_ends, |until| until.min(pause_ends)));
-        }
         let bell = self.bell(&core);
         core.sleeps += 1;
         let own = core.sleeps;
-        core.sleeps_until = Some(until.unwrap_or(Time::from_nanos(u64::MAX)));
-        let descriptors = core.descriptors();
-        core.descriptors_changed = false;
-        drop(core);
-        // The bell comes last. Most engines have a link or two, and no need for memory that is not at hand.
-        let count = descriptors.len() + 1;
-        let fd = |place: usize| match descriptors.get(place) {
-            // A link that has room would say so all the time.
-            Some((place, fd)) if room.places.contains(place) => PollFd::new(fd, PollFlags::IN | PollFlags::OUT),
-            Some((_, fd)) => PollFd::new(fd, PollFlags::IN),
-            None => PollFd::new(bell, PollFlags::IN),
-        };
-        let (mut few, mut many): ([_; FEW_DESCRIPTORS], Vec<_>);
-        let fds = if count <= FEW_DESCRIPTORS {
-            few = std::array::from_fn(fd);
-            &mut few[..count]
-        } else {
-            many = (0..count).map(fd).collect();
-            &mut many[..]
-        };
-        let timeout = until.map(|until| {
-            let ns = until.since(now);
-            Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ }
-        });
-        // An interrupted sleep is looked at like any other wake-up.
-        let _ = poll(fds, timeout.as_ref());
-        if fds.last().is_some_and(|fd| !fd.revents().is_empty()) {
-            let _ = rustix::io::read(bell, &mut [0u8; 8]);
+        let mut has_slept = false;
+        loop {
+            let due = [until, core.next_timeout_to_sleep(now, bell.fires_at())].into_iter().flatten().min();
+            if has_slept && due.is_some_and(|due| due <= now) {
+                break;
+            }
+            let (wake_at, room) = self.plan_sleep(&core, now, due);
+            // Who took the place of a helper that slept may sleep in it by now.
+            if core.sleeps == own {
+                core.sleeps_until = Some(wake_at);
+            }
+            core.descriptors_changed = false;
+            bell.wake_at(wake_at, now);
+            let looks_only = bell.is_rung() || wake_at <= now;
+            let descriptors = core.descriptors();
+            drop(core);
+            let woken = look_or_sleep(&descriptors, &room.places, bell, looks_only);
+            core = self.lock();
+            now = self.now();
+            woken.writable.iter().for_each(|place| core.promise_room(*place));
+            if bell.take(woken.fired) || woken.by_link || now >= wake_at {
+                break;
+            }
+            has_slept = true;
         }
-        let is_writable = |fd: &PollFd<'_>| fd.revents().contains(PollFlags::OUT);
-        let mut core = self.lock();
-        for ((place, _), _) in descriptors.iter().zip(&*fds).filter(|(_, fd)| is_writable(fd)) {
-            core.promise_room(*place);
-        }
-        // Who took the place of a helper that slept may sleep in it by now.
         if core.sleeps == own {
             core.sleeps_until = None;
         }
         core.look_at_all_links();
         core
+    }
+
+    /// When a sleep ends at the latest if something is `due` then, and the links that may end it by having room.
+    fn plan_sleep(&self, core: &Core, now: Time, due: Option<Time>) -> (Time, RoomWait) {
+        let mut wake_at = due.unwrap_or(Bell::NEVER);
+        if core.poller == Poller::Helper {
+            // A flood of small sends sets a timer every 20 us, and makes it needless as often: the next call does what is due.
+            wake_at = wake_at.max(now.after(TIMER_SLACK_NS));
+        }
+        let room = core.room_wait();
+        if room.pauses {
+            wake_at = wake_at.min(now.after(PAUSE.as_nanos() as u64));
+        }
+        (wake_at, room)
     }
 
     /// A caller that has polled goes: somebody else that waits takes over, or the helper after a while.
@@ -354,7 +350,7 @@ impl Inner {
         Ok(())
     }
 
-    /// After a command: sends what it made, tells who waits, and wakes a sleeper whose timeout is too late now.
+    /// After a command: sends what it made, tells who waits, and sees to it that a sleeper wakes in time for what follows.
     pub(crate) fn follow_up(&self, core: &mut Core, now: Time) {
         core.transmit_wanted(now);
         core.dispatch();
@@ -364,7 +360,7 @@ impl Inner {
     /// Something has changed that who sleeps on the links cannot know: another thread has read them.
     pub(crate) fn wake_sleeper(&self, core: &Core) {
         if core.sleeps_until.is_some() {
-            let _ = rustix::io::write(self.bell(core), &1u64.to_ne_bytes());
+            self.bell(core).ring();
         }
     }
 
@@ -373,18 +369,58 @@ impl Inner {
             core.finish(now);
             self.hurry.store(core.next_timeout(now).is_some_and(|at| at.since(now) < SOON_NS), Ordering::Relaxed);
         }
-        let sleeps_until = core.sleeps_until;
-        let mut is_too_late = |until| {
-            core.is_full()
-                || core.descriptors_changed
-                || core.next_timeout(now).is_some_and(|at| at.after(TIMER_SLACK_NS) < until)
-        };
-        match sleeps_until {
-            Some(until) if is_too_late(until) => self.wake_sleeper(core),
+        match core.sleeps_until {
+            Some(_) if core.is_full() || core.descriptors_changed => self.wake_sleeper(core),
+            Some(until) => {
+                if let Some(at) = core.next_timeout(now).filter(|at| at.after(TIMER_SLACK_NS) < until) {
+                    core.sleeps_until = Some(at);
+                    self.bell(core).wake_at(at, now);
+                }
+            }
             None if core.helper_parked && core.poller == Poller::Nobody => {
                 self.wake_helper(core);
             }
-            _ => {}
+            None => {}
         }
     }
+}
+
+/// How a sleep on the links ended.
+#[derive(Default)]
+struct Woken {
+    /// A link has something, or room; or the sleep was interrupted, which is looked at like any other wake-up.
+    by_link: bool,
+    /// The bell's timer has fired.
+    fired: bool,
+    /// The places of links that have room.
+    writable: Vec<u8>,
+}
+
+/// Sleeps until one of these has something, one in `full` has room, or the bell's timer fires; or, if it `looks_only`, sees which of that is so.
+fn look_or_sleep(descriptors: &[(u8, Arc<OwnedFd>)], full: &[u8], bell: &Bell, looks_only: bool) -> Woken {
+    // The bell comes last. Most engines have a link or two, and no need for memory that is not at hand.
+    let count = descriptors.len() + 1;
+    let fd = |index: usize| match descriptors.get(index) {
+        // A link that has room would say so all the time.
+        Some((place, fd)) if full.contains(place) => PollFd::new(fd, PollFlags::IN | PollFlags::OUT),
+        Some((_, fd)) => PollFd::new(fd, PollFlags::IN),
+        None => bell.poll_fd(),
+    };
+    let (mut few, mut many): ([_; FEW_DESCRIPTORS], Vec<_>);
+    let fds = if count <= FEW_DESCRIPTORS {
+        few = std::array::from_fn(fd);
+        &mut few[..count]
+    } else {
+        many = (0..count).map(fd).collect();
+        &mut many[..]
+    };
+    let patience = looks_only.then(Timespec::default);
+    if poll(fds, patience.as_ref()).is_err() {
+        return Woken { by_link: true, ..Woken::default() };
+    }
+    let tells = |fd: &PollFd<'_>| !fd.revents().is_empty();
+    let (links, bell) = fds.split_at(descriptors.len());
+    let is_writable = |fd: &PollFd<'_>| fd.revents().contains(PollFlags::OUT);
+    let writable = descriptors.iter().zip(links).filter(|(_, fd)| is_writable(fd)).map(|((place, _), _)| *place);
+    Woken { by_link: links.iter().any(tells), fired: bell.iter().any(tells), writable: writable.collect() }
 }

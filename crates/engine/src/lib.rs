@@ -5,6 +5,7 @@
 //! the calls that programs see (`ropeway-socket`, `libropeway`).
 #![forbid(unsafe_code)]
 
+mod bell;
 mod blocking;
 pub mod cluster;
 pub mod control;

@@ -15,10 +15,8 @@ use crate::time::Time;
 
 /// A timer that runs out so late says that nobody looked at the clock meanwhile: then silence is no proof against the peers.
 const OVERSLEPT_NS: u64 = 1_000_000_000;
-/// Who will sleep looks so often for a timer that is not later by now: a wake-up in vain costs more than all of these ...
+/// Who will sleep looks so often for a timer that is not later by now: a wake-up in vain costs more than all of these.
 const MOST_LOOKED_AFTER: u32 = 16;
-/// ... unless it is so far away that the sleep is likely to end before.
-const SLEEP_NS: u64 = 500_000;
 /// What is acknowledged to a sender that waits for a grant, which can carry it, is so many times as much as usual ...
 const RIDE_PACKETS: u16 = 4;
 /// ... and as late.
@@ -42,13 +40,13 @@ impl Endpoint {
         self.timers.first().map(|&(at, _)| at)
     }
 
-    /// The same for who will sleep until then: where traffic has pushed the next timers into the future it is later.
-    pub fn next_timeout_to_sleep(&mut self, now: Time) -> Option<Time> {
+    /// The same for who will sleep until then, or until `woken_at` if that is earlier: where traffic has pushed the next timers into the future it is later.
+    pub fn next_timeout_to_sleep(&mut self, now: Time, woken_at: Time) -> Option<Time> {
         for _ in 0..MOST_LOOKED_AFTER {
             let at = self.next_timeout(now)?;
             let &(_, index) = self.timers.first()?;
-            let is_near = at.since(now) < SLEEP_NS;
-            let Some(association) = self.associations.get(index as usize).filter(|_| is_near) else { return Some(at) };
+            let matters = at < woken_at;
+            let Some(association) = self.associations.get(index as usize).filter(|_| matters) else { return Some(at) };
             let due = self.due_at(association, now);
             if due <= at {
                 return Some(at);

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::world::*;
-use ropeway_proto::{ChannelId, Config, Mode};
+use ropeway_proto::{ChannelId, Config, Mode, Time};
 
 const CONTROL: u8 = 0x1B;
 const STATE: u8 = 0x1C;
@@ -187,9 +187,9 @@ fn who_sleeps_is_not_woken_by_a_timer_that_traffic_has_moved() {
     // Everything is acknowledged, and nothing is due but what silence causes.
     let now = pair.world.clock(1);
     pair.send(1, b"news");
-    let asks_at = pair.world.hosts[1].next_timeout_to_sleep(now).unwrap();
+    let asks_at = pair.world.hosts[1].next_timeout_to_sleep(now, Time::from_nanos(u64::MAX)).unwrap();
     assert_eq!(asks_at.since(now), Config::default().state_min_ns);
     pass(&mut pair.world, 1800 * US);
     let now = pair.world.clock(1);
-    assert!(pair.world.hosts[1].next_timeout_to_sleep(now).unwrap().since(now) > S);
+    assert!(pair.world.hosts[1].next_timeout_to_sleep(now, Time::from_nanos(u64::MAX)).unwrap().since(now) > S);
 }
