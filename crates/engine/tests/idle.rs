@@ -152,6 +152,26 @@ fn who_waits_for_a_connection_sleeps() {
     while_one_waits(wait, || pair.sleeps(1), || pair.server.unlisten(PORT).unwrap());
 }
 
+/// Repetitions of SYN are due after 10, 30, 70 and 150 ms, and the only thread that could see to it sleeps for longer than the test takes.
+#[test]
+fn who_sleeps_is_woken_by_the_timers_that_another_thread_sets() {
+    let _alone = alone();
+    let pair = Pair::over_udp();
+    let mute = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = Address::Udp(mute.local_addr().unwrap());
+    let (link, ..) = pair.client.links()[0];
+    let sent = || pair.client.links()[0].3.sent_packets;
+    let attempts = || {
+        std::thread::sleep(Duration::from_millis(500));
+        let before = sent();
+        let patience = Some(Instant::now() + Duration::from_millis(400));
+        assert!(pair.client.connect(Target { link, address }, PORT, Mode::Stream, patience).is_err());
+        assert!(sent() - before >= 4, "{} packets in 400 ms", sent() - before);
+    };
+    let wait = || assert_eq!(pair.client.recv(pair.channel, &mut [0; 16], None).unwrap(), Some(5));
+    while_one_waits(wait, attempts, || pair.server.send_all(pair.accepted, b"hello", soon()).unwrap());
+}
+
 /// All of it over raw Ethernet, in a process with a network of its own.
 #[test]
 fn over_raw_ethernet_nobody_is_woken_either() {
