@@ -2,7 +2,8 @@
 //!
 //! A sleep with a limit of its own sets a timer of the kernel's and takes it back, each time: a tenth of what a short message costs where every one is slept for, and most of these timers never
 //! fire. A bell's timer stays set from one sleep to the next, and is set anew only for what is earlier. If it fires before anything is due, the sleeper sets it for what is due and sleeps on: once in
-//! the time that timers take, not once a message. The other threads move it, too: an earlier timer need not wake the sleeper.
+//! the time that timers take, not once a message. The other threads move it, too: an earlier timer need not wake the sleeper. Where sleeps are as long as timers this is the worse way, as each time it
+//! fires a thread is woken: there sleeps have limits of their own.
 
 use ropeway_proto::Time;
 use rustix::event::{PollFd, PollFlags};
@@ -11,7 +12,12 @@ use rustix::time::{
 };
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// A timer that fires in vain costs as much as limits for so many sleeps: if it does within them ...
+const SLEEPS_PER_FIRE: u32 = 16;
+/// ... so many sleeps have limits of their own before this is tried again.
+const LIMITED_SLEEPS: u32 = 512;
 
 /// All but the sleep itself happens under the engine's lock: the atomics are relaxed, and say only that the bell is shared.
 pub struct Bell {
@@ -20,6 +26,9 @@ pub struct Bell {
     at: AtomicU64,
     /// Somebody has rung since the last sleep ended.
     rung: AtomicBool,
+    /// Sleeps since the timer fired in vain, and those to come that have limits of their own.
+    sleeps: AtomicU32,
+    limited: AtomicU32,
 }
 
 impl Bell {
@@ -31,7 +40,13 @@ impl Bell {
     pub fn new() -> io::Result<Bell> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        Ok(Bell { timer, at: AtomicU64::new(Bell::NEVER.as_nanos()), rung: AtomicBool::new(false) })
+        Ok(Bell {
+            timer,
+            at: AtomicU64::new(Bell::NEVER.as_nanos()),
+            rung: AtomicBool::new(false),
+            sleeps: AtomicU32::new(SLEEPS_PER_FIRE),
+            limited: AtomicU32::new(0),
+        })
     }
 
     /// Wakes who sleeps by this bell, or will next.
@@ -48,12 +63,32 @@ impl Bell {
         }
     }
 
+    /// The same for who goes to sleep; what it returns is the limit that this sleep has to have of its own.
+    pub fn limit(&self, at: Time, now: Time) -> Option<Time> {
+        self.sleeps.store(self.sleeps.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+        let limited = self.limited.load(Ordering::Relaxed);
+        if at >= self.fires_at() {
+            return None;
+        }
+        if limited > 0 {
+            self.limited.store(limited - 1, Ordering::Relaxed);
+            return Some(at);
+        }
+        self.fire_at(at, now);
+        None
+    }
+
+    /// The timer woke a sleeper for whom nothing was due.
+    pub fn note_vain(&self) {
+        if self.sleeps.swap(0, Ordering::Relaxed) < SLEEPS_PER_FIRE {
+            self.limited.store(LIMITED_SLEEPS, Ordering::Relaxed);
+        }
+    }
+
     fn fire_at(&self, at: Time, now: Time) {
         self.at.store(at.as_nanos(), Ordering::Relaxed);
         // Zero would turn it off.
-        let ns = at.since(now).max(1);
-        let it_value = Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ };
-        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
+        let once = Itimerspec { it_interval: timespec(0), it_value: timespec(at.since(now).max(1)) };
         // It cannot fail: the descriptor is a timer, and the time is one.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
     }
@@ -82,15 +117,18 @@ impl Bell {
     }
 }
 
+pub fn timespec(ns: u64) -> Timespec {
+    Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use rustix::event::poll;
 
     /// Whether it fires within so many milliseconds.
-    fn fires_within(bell: &Bell, ms: i64) -> bool {
-        let patience = Timespec { tv_sec: ms / 1000, tv_nsec: (ms % 1000 * 1_000_000) as _ };
-        poll(&mut [bell.poll_fd()], Some(&patience)).expect("poll") == 1
+    fn fires_within(bell: &Bell, ms: u64) -> bool {
+        poll(&mut [bell.poll_fd()], Some(&timespec(ms * 1_000_000))).expect("poll") == 1
     }
 
     fn ms(ms: u64) -> Time {
@@ -130,5 +168,23 @@ mod tests {
         assert!(!bell.take(true));
         bell.wake_at(ms(3), ms(50));
         assert!(fires_within(&bell, 10_000), "what is over fires at once");
+    }
+
+    #[test]
+    fn sleeps_that_a_timer_ends_in_vain_every_few_times_have_limits_of_their_own_for_a_while() {
+        let bell = Bell::new().expect("a timer");
+        let sleeps = |count: u32| (0..count).filter(|_| bell.limit(ms(1_000_000), ms(0)).is_some()).count() as u32;
+        let fires_in_vain = || {
+            bell.ring();
+            bell.take(true);
+            bell.note_vain();
+        };
+        assert_eq!(sleeps(SLEEPS_PER_FIRE), 0);
+        fires_in_vain();
+        assert_eq!(sleeps(SLEEPS_PER_FIRE), 0, "often enough in vain, and many sleeps since");
+        fires_in_vain();
+        assert_eq!(sleeps(SLEEPS_PER_FIRE - 1), 0);
+        fires_in_vain();
+        assert_eq!(sleeps(2 * LIMITED_SLEEPS), LIMITED_SLEEPS);
     }
 }

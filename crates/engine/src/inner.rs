@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use ropeway_proto::config::SetError;
 use ropeway_proto::{Config, Time};
 use ropeway_shm::fork::Birthmark;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::bell::Bell;
+use crate::bell::{Bell, timespec};
 use crate::core::{Clock, Core, Poller, RoomWait};
 use crate::engine::Options;
 use crate::helper;
@@ -290,16 +290,20 @@ impl Inner {
                 core.sleeps_until = Some(wake_at);
             }
             core.descriptors_changed = false;
-            bell.wake_at(wake_at, now);
             let looks_only = bell.is_rung() || wake_at <= now;
+            let limit = if looks_only { Some(now) } else { bell.limit(wake_at, now) };
+            let patience = limit.map(|limit| limit.since(now));
             let descriptors = core.descriptors();
             drop(core);
-            let woken = look_or_sleep(&descriptors, &room.places, bell, looks_only);
+            let woken = sleep(&descriptors, &room.places, bell, patience);
             core = self.lock();
             now = self.now();
             woken.writable.iter().for_each(|place| core.promise_room(*place));
             if bell.take(woken.fired) || woken.by_link || now >= wake_at {
                 break;
+            }
+            if woken.fired {
+                bell.note_vain();
             }
             has_slept = true;
         }
@@ -396,8 +400,8 @@ struct Woken {
     writable: Vec<u8>,
 }
 
-/// Sleeps until one of these has something, one in `full` has room, or the bell's timer fires; or, if it `looks_only`, sees which of that is so.
-fn look_or_sleep(descriptors: &[(u8, Arc<OwnedFd>)], full: &[u8], bell: &Bell, looks_only: bool) -> Woken {
+/// Sleeps until one of these has something, one in `full` has room, or the bell's timer fires, for `patience_ns` at most.
+fn sleep(descriptors: &[(u8, Arc<OwnedFd>)], full: &[u8], bell: &Bell, patience_ns: Option<u64>) -> Woken {
     // The bell comes last. Most engines have a link or two, and no need for memory that is not at hand.
     let count = descriptors.len() + 1;
     let fd = |index: usize| match descriptors.get(index) {
@@ -414,7 +418,7 @@ fn look_or_sleep(descriptors: &[(u8, Arc<OwnedFd>)], full: &[u8], bell: &Bell, l
         many = (0..count).map(fd).collect();
         &mut many[..]
     };
-    let patience = looks_only.then(Timespec::default);
+    let patience = patience_ns.map(timespec);
     if poll(fds, patience.as_ref()).is_err() {
         return Woken { by_link: true, ..Woken::default() };
     }
