@@ -15,7 +15,9 @@ mod wrong;
 use std::sync::LazyLock;
 
 use ropeway_proto::{AssociationStatistics, Config, Counters, Endpoint, Malformed, Mode, Path, Time};
-use ropeway_wire::{CHANNEL_HEADER_BYTES, ErrorCode, Flags, Header, Id, Packet, Type};
+use ropeway_wire::{
+    BASE_HEADER_BYTES, CHANNEL_HEADER_BYTES, ConfirmFields, ErrorCode, Flags, Header, Id, OpenFields, Packet, Type,
+};
 use vectors::bytes_of;
 use world::{MS, S, path};
 use wrong::{Read, Wrong};
@@ -247,6 +249,37 @@ fn packets_that_lie_about_an_open_association_are_counted_and_change_nothing() {
     server.takes(&bytes);
     assert_eq!(server.endpoint.counters().payload_received_bytes, taken + most as u64);
     assert_eq!(server.state().associations[0].missing_packets, 16_383);
+}
+
+#[test]
+fn a_confirm_is_no_longer_than_the_packet_size_accepted() {
+    let most = 256 - BASE_HEADER_BYTES - ConfirmFields::BYTES - OpenFields::BYTES;
+    let mut server = Server::new();
+    let cookie = server.takes_over(&path(1), &attempt(1)).pop().expect("a COOKIE");
+    let with = |flags: Flags, early: &[u8]| {
+        let mut bytes = confirm(&cookie);
+        bytes[28..36].copy_from_slice(&1u64.to_be_bytes());
+        bytes.truncate(BASE_HEADER_BYTES + ConfirmFields::BYTES + OpenFields::BYTES);
+        bytes.extend_from_slice(early);
+        bytes[1] = flags.0;
+        let length = (bytes.len() - BASE_HEADER_BYTES) as u16;
+        bytes[2..4].copy_from_slice(&length.to_be_bytes());
+        bytes
+    };
+    let whole = Flags::FIRST | Flags::LAST;
+    for (about, bytes) in [
+        ("a byte too many", with(whole, &vec![1; most + 1])),
+        ("a record of 60,000 bytes", with(Flags::RECORDS, &[&[0xC0, 0xEA, 0x60][..], &[1; 60_000]].concat())),
+        ("most of 100,000 bytes", with(Flags::FIRST, &[&100_000u32.to_be_bytes()[..], &[1; 60_000]].concat())),
+        ("60,000 empty records", with(Flags::RECORDS, &[0; 60_000])),
+    ] {
+        let malformed = Malformed::PayloadLength.index();
+        server.drops(&path(1), &bytes, about, |counters| counters.dropped_malformed[malformed] += 1);
+    }
+    assert_eq!(server.takes_over(&path(1), &with(whole, &vec![1; most]))[0][0], 0x14);
+    server.endpoint.accept(7000).unwrap();
+    let channel = server.endpoint.accept(7000).unwrap();
+    assert_eq!(server.endpoint.recv(channel, &mut [0; 256]), Ok(Some(most)));
 }
 
 /// The golden SYN of another attempt.

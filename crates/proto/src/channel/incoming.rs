@@ -241,6 +241,10 @@ impl Incoming {
         longest: u64,
         pool: &mut Pool,
     ) -> Result<(), Refused> {
+        if payload.len() > pool.payload_bytes() {
+            // No packet agreed on holds so much, and no memory: what is kept of it would be less than what is accounted for.
+            return Err(Refused::Violation);
+        }
         let step = self.check(mode, flags, payload, longest)?;
         if self.must_keep(mode, payload) && !self.share(mode, flags, payload, pool) {
             let mut buffer = pool.take().ok_or(Refused::NoMemory)?;

@@ -124,6 +124,19 @@ fn more_than_the_credit_and_wrong_frames_are_violations() {
 }
 
 #[test]
+fn a_payload_that_no_buffer_holds_is_a_violation() {
+    let (_, mut rx) = pools();
+    let mut incoming = Incoming::new(1 << 20);
+    let most = rx.payload_bytes();
+    for (mode, flags) in [(Mode::Stream, Flags::NONE), (Mode::Messages, whole())] {
+        let refused = incoming.take(mode, flags, &vec![1; most + 1], 1000, &mut rx);
+        assert_eq!((refused, incoming.received_bytes(), rx.in_use()), (Err(Refused::Violation), 0, 0));
+    }
+    incoming.take(Mode::Messages, whole(), &vec![1; most], 1000, &mut rx).unwrap();
+    assert_eq!(incoming.read_message(&mut [0; 1000], &mut rx), Some(Ok(most)));
+}
+
+#[test]
 fn credit_is_renewed_in_quarters() {
     let (_, mut rx) = pools();
     let mut incoming = Incoming::new(400);
