@@ -137,6 +137,20 @@ fn confirm(cookie: &[u8]) -> Vec<u8> {
     confirm
 }
 
+/// CONTROL or STATE with one request for these ranges.
+fn control(server: &Server, kind: Type, ranges: &[(u32, u16)]) -> Vec<u8> {
+    let mut bytes = server.golden(if kind == Type::State { "STATE" } else { "CONTROL" });
+    bytes.truncate(BASE_HEADER_BYTES);
+    bytes.extend([1, ranges.len() as u8]);
+    for (first, count) in ranges {
+        bytes.extend(first.to_be_bytes());
+        bytes.extend(count.to_be_bytes());
+    }
+    let length = (bytes.len() - BASE_HEADER_BYTES) as u16;
+    bytes[2..4].copy_from_slice(&length.to_be_bytes());
+    bytes
+}
+
 /// Whether the channel judges it, when the header has been believed.
 fn is_judged_by_its_channel(wrong: &Wrong) -> bool {
     matches!(wrong.reason, Malformed::Record | Malformed::MessageLength)
@@ -215,6 +229,12 @@ fn packets_that_lie_about_an_open_association_are_counted_and_change_nothing() {
         let malformed = Malformed::PayloadLength.index();
         server.drops(&path(0), &bytes, name, |counters| counters.dropped_malformed[malformed] += 1);
     }
+    // As many ranges as do not fit any more, of what was never sent.
+    for kind in [Type::Control, Type::State] {
+        let bytes = control(&server, kind, &[(FIRST_NUMBER as u32, 1); 39]);
+        let malformed = Malformed::PayloadLength.index();
+        server.drops(&path(0), &bytes, "too many ranges", |counters| counters.dropped_malformed[malformed] += 1);
+    }
     let data = server.golden("DATA, a whole message");
     server.drops(&path(9), &data, "another path", |counters| counters.dropped_foreign_path += 1);
 
@@ -280,6 +300,27 @@ fn a_confirm_is_no_longer_than_the_packet_size_accepted() {
     server.endpoint.accept(7000).unwrap();
     let channel = server.endpoint.accept(7000).unwrap();
     assert_eq!(server.endpoint.recv(channel, &mut [0; 256]), Ok(Some(most)));
+}
+
+#[test]
+fn no_more_numbers_are_asked_for_by_one_packet_than_can_be_missing() {
+    const MOST: u16 = 16_384;
+    let mut server = Server::new();
+    let channel = server.endpoint.accept(7000).unwrap();
+    assert_eq!(server.endpoint.send(NOW.after(MS), channel, b"answer"), Ok(6));
+    let first = FIRST_NUMBER as u32;
+    assert!(sent(&mut server.endpoint, NOW.after(MS)).iter().any(|bytes| bytes[0] == 0x17));
+    // Nothing has the numbers behind that one.
+    for (ranges, again) in [
+        (&[(first + 1, MOST), (first, 1)][..], 0),
+        (&[(first + 1, MOST - 1), (first + 1, 1), (first, 1)], 0),
+        (&[(first + 1, MOST - 1), (first, 1)], 1),
+        (&[(first, u16::MAX)], 1),
+    ] {
+        let bytes = control(&server, Type::Control, ranges);
+        let answers = server.takes(&bytes);
+        assert_eq!(answers.iter().filter(|bytes| bytes[0] == 0x17).count(), again, "{ranges:?}");
+    }
 }
 
 /// The golden SYN of another attempt.

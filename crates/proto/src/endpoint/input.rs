@@ -6,7 +6,6 @@ use super::{BATCH_PACKETS, Endpoint, Landing, Path};
 use crate::association::{Association, MOST_REFUSALS};
 use crate::config::GateMode;
 use crate::lease;
-use crate::pool::SHORT_SAVES_BYTES;
 use crate::received::{Arrival, WINDOW_PACKETS};
 use crate::routes::MOST_PATHS;
 use crate::time::Time;
@@ -124,13 +123,11 @@ impl Endpoint {
         landing: &mut Option<Landing<'_>>,
     ) -> Result<(), Malformed> {
         let header = &packet.header;
-        // Memory is cut for the packet size agreed on.
-        let (bytes, usual) = (packet.payload.len(), self.associations[index as usize].payload_bytes);
-        let is_wrong = match header.is_short {
-            true => bytes != usual + SHORT_SAVES_BYTES,
-            false => bytes > usual && header.kind.has_channel(),
-        };
-        if is_wrong {
+        // Memory is cut for the packet size agreed on, and so is the work that a packet can make.
+        let association = &self.associations[index as usize];
+        let most = association.packet_bytes - association.sealing.overhead_bytes() - header.bytes();
+        let bytes = packet.payload.len();
+        if bytes > most || (header.is_short && bytes < most) {
             return Err(Malformed::PayloadLength);
         }
         // A payload is checked before anything in the packet counts; what DATA and OPEN carry is judged by their channel (docs/protocol.md 2).
@@ -269,6 +266,8 @@ impl Endpoint {
     }
 
     fn handle_blocks(&mut self, now: Time, index: u32, header: &Header, blocks: Option<Blocks<'_>>) {
+        // As many as can be missing: ranges that repeat each other make no more work than that.
+        let mut left = WINDOW_PACKETS as u16;
         for block in blocks.into_iter().flatten() {
             match block {
                 Block::Rrq(ranges) => {
@@ -277,7 +276,8 @@ impl Endpoint {
                     let reached_by = Association::reached_by(header, now);
                     let mut queued = 0;
                     for (low, count) in ranges {
-                        let first = expand(association.sent.una(), low);
+                        let (first, count) = (expand(association.sent.una(), low), count.min(left));
+                        left -= count;
                         if association.routes.is_some() {
                             Endpoint::note_lost(association, &self.config, &mut self.counters, now, (first, count));
                         }
