@@ -252,13 +252,26 @@ fn packets_that_lie_about_an_open_association_are_counted_and_change_nothing() {
     for (about, bytes) in [
         ("an acknowledgment of what was not sent", with(12, first + 1)),
         ("half a circle ahead", with(12, first + (1 << 31) - 1)),
-        ("a number beyond the window", with(8, NEXT.wrapping_add(16_385))),
+        ("a number beyond the window", with(8, NEXT.wrapping_add(16_384))),
+        ("a number that nobody waits for any more", with(8, NEXT.wrapping_sub(16_385))),
+        ("the lowest number there is", with(8, NEXT.wrapping_sub(1 << 31))),
         ("the highest number that is no repetition", with(8, NEXT.wrapping_add((1 << 31) - 1))),
     ] {
         server.drops(&path(0), &bytes, about, |counters| counters.dropped_window += 1);
     }
 
-    // The same without the lie, and as long as it may be.
+    for kind in [Type::Control, Type::State] {
+        for place in [16_385, 16_385u32.wrapping_neg(), 1 << 31] {
+            let mut bytes = control(&server, kind, &[(first, 1)]);
+            bytes[8..12].copy_from_slice(&NEXT.wrapping_add(place).to_be_bytes());
+            server.drops(&path(0), &bytes, "a next number out of the window", |counters| counters.dropped_window += 1);
+        }
+    }
+
+    // The same without the lie: a late copy, and as long as it may be.
+    let counters = server.endpoint.counters();
+    assert_eq!(server.takes(&with(8, NEXT.wrapping_sub(16_384))).len(), 1, "an acknowledgment");
+    assert_eq!(server.endpoint.counters().dropped_duplicate, counters.dropped_duplicate + 1);
     let mut longest =
         Header { length: most as u16, flags: Flags::FIRST | Flags::LAST, ..Packet::parse(&data).unwrap().header };
     longest.number = NEXT.wrapping_add(16_383);

@@ -179,17 +179,18 @@ impl Endpoint {
     pub(super) fn take_header(&mut self, now: Time, index: u32, header: &Header) -> Option<u64> {
         let association = &mut self.associations[index as usize];
         let number = expand(association.received.next(), header.number);
-        let ahead = number.wrapping_sub(association.received.base());
-        // Too far ahead; what lies behind is a repetition, and its acknowledgment may still be news.
-        if ahead > WINDOW_PACKETS && ahead < u64::MAX / 2 {
+        let ahead = number.wrapping_sub(association.received.base()) as i64;
+        // Too far ahead. What lies behind is a repetition, and its acknowledgment may still be news; further behind, its sender has stopped waiting for it, and whoever made it up would
+        // hit half of all numbers.
+        let most = WINDOW_PACKETS as i64;
+        if ahead > most - i64::from(header.kind.consumes_number()) || ahead < -most {
             return None;
         }
         let beyond = number.wrapping_sub(association.received.next()) as i64;
         let is_newest = beyond >= 0;
         let (freed, may_send) = match header.is_short {
             true => {
-                let behind = 0u64.wrapping_sub(ahead) as i64;
-                if beyond >= SHORT_AHEAD_PACKETS || behind > WINDOW_PACKETS as i64 {
+                if beyond >= SHORT_AHEAD_PACKETS {
                     return None;
                 }
                 if association.received.has(number) {
