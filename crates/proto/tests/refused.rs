@@ -156,6 +156,12 @@ fn is_judged_by_its_channel(wrong: &Wrong) -> bool {
     matches!(wrong.reason, Malformed::Record | Malformed::MessageLength)
 }
 
+/// What the ABORTs among these packets say.
+fn aborts(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let packets = packets.iter().map(|bytes| Packet::parse(bytes).unwrap());
+    packets.filter(|packet| packet.header.kind == Type::Abort).map(|packet| packet.payload.to_vec()).collect()
+}
+
 #[test]
 fn the_golden_packets_are_taken_once_they_are_this_association_s() {
     for name in ["DATA, a whole message", "DATA, records", "OPEN", "FIN", "ABORT", "CONTROL without blocks", "PIN"] {
@@ -209,12 +215,41 @@ fn malformed_messages_are_counted_by_their_reason_and_end_their_channel() {
             "{}",
             wrong.about
         );
-        let abort = answers.iter().map(|bytes| Packet::parse(bytes).unwrap());
-        let abort = abort.filter(|packet| packet.header.kind == Type::Abort).map(|packet| packet.payload.to_vec());
-        assert_eq!(abort.collect::<Vec<_>>(), [u16::from(ErrorCode::Protocol).to_be_bytes()], "{}", wrong.about);
+        assert_eq!(aborts(&answers), [u16::from(ErrorCode::Protocol).to_be_bytes()], "{}", wrong.about);
         by_channel += 1;
     }
     assert!(by_channel >= 7, "only {by_channel}");
+}
+
+#[test]
+fn flags_of_messages_are_judged_where_no_early_data_are() {
+    let (first, last, records) = (Flags::FIRST, Flags::LAST, Flags::RECORDS);
+    for (flags, is_right) in [
+        (Flags::NONE, true),
+        (first | last, true),
+        (first, false),
+        (last, false),
+        (records, false),
+        (records | first, false),
+        (records | last, false),
+    ] {
+        // In CONFIRM, and in an association that is open.
+        let mut server = Server::new();
+        let cookie = server.takes_over(&path(1), &attempt(1)).pop().expect("a COOKIE");
+        let mut first = confirm(&cookie);
+        first[28..36].copy_from_slice(&1u64.to_be_bytes());
+        first.truncate(BASE_HEADER_BYTES + ConfirmFields::BYTES + OpenFields::BYTES);
+        (first[1], first[3]) = (flags.0, (ConfirmFields::BYTES + OpenFields::BYTES) as u8);
+        let mut open = server.golden("OPEN");
+        open.truncate(CHANNEL_HEADER_BYTES + OpenFields::BYTES);
+        (open[1], open[3]) = (flags.0, OpenFields::BYTES as u8);
+        for (count, (path, bytes)) in [(path(1), first), (path(0), open)].into_iter().enumerate() {
+            let answers = server.takes_over(&path, &bytes);
+            assert_eq!(aborts(&answers).len(), usize::from(!is_right), "{flags:?} over {path:?}");
+            let violations = if is_right { 0 } else { count as u64 + 1 };
+            assert_eq!(server.endpoint.counters().violations, violations, "{flags:?} over {path:?}");
+        }
+    }
 }
 
 #[test]
@@ -377,10 +412,9 @@ fn an_open_that_is_refused_when_too_many_refusals_wait_has_not_arrived() {
     let counters = server.endpoint.counters();
     assert_eq!((counters.channels_refused, counters.dropped_memory), (MOST.into(), MOST.into()));
     server.endpoint.finish_batch(now);
-    let aborts = |packets: &[Vec<u8>]| packets.iter().filter(|bytes| bytes[0] == 0x1A).count();
-    assert_eq!(aborts(&sent(&mut server.endpoint, now)), usize::from(MOST));
+    assert_eq!(aborts(&sent(&mut server.endpoint, now)).len(), usize::from(MOST));
     let answers: Vec<_> = (MOST..2 * MOST).flat_map(|place| server.takes(&numbered(place))).collect();
-    assert_eq!((aborts(&answers), server.endpoint.counters().dropped_memory), (MOST.into(), MOST.into()));
+    assert_eq!((aborts(&answers).len(), server.endpoint.counters().dropped_memory), (MOST.into(), MOST.into()));
     assert_eq!(server.endpoint.sizes(), (1, 1));
 }
 

@@ -298,7 +298,7 @@ impl Endpoint {
                 self.events.push_back(Event::Incoming(fields.destination_port));
             }
         }
-        if !fields.early.is_empty() || flags.intersects(Flags::FIRST) {
+        if !fields.early.is_empty() || flags.intersects(Flags::FIRST | Flags::LAST | Flags::RECORDS) {
             self.take_payload(at, flags, fields.early, &mut None);
         }
     }
