@@ -419,6 +419,20 @@ fn an_open_that_is_refused_when_too_many_refusals_wait_has_not_arrived() {
 }
 
 #[test]
+fn an_end_whose_link_is_full_takes_any_number_of_packets() {
+    const COUNT: u32 = 70_000;
+    let mut server = Server::new();
+    let mut data = server.golden("DATA, a whole message");
+    for place in 0..COUNT {
+        data[8..12].copy_from_slice(&NEXT.wrapping_add(place).to_be_bytes());
+        server.endpoint.handle_packet(NOW.after(MS), &path(0), false, &data);
+    }
+    server.endpoint.finish_batch(NOW.after(MS));
+    let association = &server.state().associations[0];
+    assert_eq!((association.counters.packets_received, association.counters.duplicates), (COUNT.into(), 0));
+}
+
+#[test]
 fn who_opens_more_than_there_are_places_for_spent_cookies_is_refused_until_they_are_old() {
     const MOST: u64 = 65_536;
     let mut server = Server::new();

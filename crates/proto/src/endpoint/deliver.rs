@@ -149,7 +149,7 @@ impl Endpoint {
         self.end_taking(at, result);
     }
 
-    fn longest_to(&self, at: u32) -> u64 {
+    pub(super) fn longest_to(&self, at: u32) -> u64 {
         u64::from(self.associations[self.channels[at as usize].association as usize].own_longest)
     }
 
