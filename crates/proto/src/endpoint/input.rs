@@ -1,6 +1,6 @@
 //! Packets in: to whom they belong, what their headers say, and the end of a batch.
 
-use ropeway_wire::{AbortFields, Block, Blocks, FinFields, Flags, Header, Malformed, OpenFields, Packet, Type, expand};
+use ropeway_wire::{Block, Blocks, Flags, Header, Malformed, Packet, Type, expand};
 
 use super::{BATCH_PACKETS, Endpoint, Landing, Path};
 use crate::association::{Association, MOST_REFUSALS};
@@ -130,12 +130,9 @@ impl Endpoint {
         if bytes > most || (header.is_short && bytes < most) {
             return Err(Malformed::PayloadLength);
         }
-        // A payload is checked before anything in the packet counts; what DATA and OPEN carry is judged by their channel (docs/protocol.md 2).
+        // A payload is checked before anything in the packet counts; what numbered packets carry is judged by their channel (docs/protocol.md 2).
         let blocks = match header.kind {
             Type::Control | Type::State => Some(Blocks::parse(packet.payload)?),
-            Type::Open => OpenFields::parse(packet.payload).map(|_| None)?,
-            Type::Fin => FinFields::parse(packet.payload).map(|_| None)?,
-            Type::Abort => AbortFields::parse(packet.payload).map(|_| None)?,
             Type::Pin if !packet.payload.is_empty() => return Err(Malformed::PayloadLength),
             _ => None,
         };
