@@ -9,6 +9,7 @@ const ME: Path = Path([1; Path::BYTES]);
 /// What the memory of an endpoint may grow to: `Config` below, and the bounds of what is counted in packets.
 const MOST_BUFFERS: usize = 3000;
 const HEADER_BYTES: usize = 24;
+const PACKET_BYTES: usize = 512;
 
 /// The bytes of a script, and zeros when they are used up.
 struct Script<'a>(&'a [u8]);
@@ -61,7 +62,7 @@ fn config() -> Config {
         longest_message_bytes: 1 << 20,
         max_associations: 8,
         max_channels: 64,
-        packet_bytes: 512,
+        packet_bytes: PACKET_BYTES as u16,
         first_number: Some(u64::MAX - 40),
         ..Config::default()
     }
@@ -109,6 +110,11 @@ pub fn endpoint(script: &[u8]) -> Counters {
             15 if operation & 0x40 != 0 => {
                 let (path, packet) = join(&mut script, &known);
                 endpoint.handle_packet(Time::from_nanos(now), &path, false, &packet);
+                drain(&mut endpoint, now, &mut known);
+            }
+            15 if operation & 0x20 != 0 => {
+                drain(&mut endpoint, now, &mut known);
+                open_another(&mut endpoint, &mut script, now);
                 drain(&mut endpoint, now, &mut known);
             }
             _ => drain(&mut endpoint, now, &mut known),
@@ -193,42 +199,69 @@ fn read_and_write(endpoint: &mut Endpoint, script: &mut Script<'_>, now: u64, ch
 /// Opens an association as an honest client does; the parameters are the script's.
 fn open(endpoint: &mut Endpoint, script: &mut Script<'_>, now: u64, known: &mut Known) {
     let at = Time::from_nanos(now);
-    let mut fields = Vec::new();
-    fields.extend_from_slice(&0x0000_0023u32.to_be_bytes());
-    fields.extend_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
-    fields.extend_from_slice(&17u64.to_be_bytes());
-    fields.extend_from_slice(&[0, 7, 0x9C, 0x40, 2, 0, 1, 1, 0, 0, 0, 0]);
-    let mut syn = header(0x11, 0, 0xFFF0_0070, 488, 0, 0);
-    syn.extend_from_slice(&fields);
-    syn.resize(512, 0);
-    endpoint.handle_packet(at, &ME, false, &syn);
-    let mut answer = Vec::new();
-    let mut take = |endpoint: &mut Endpoint| {
-        endpoint.transmit(at, &mut |_, _, packets| {
-            answer = packets[0].to_vec();
-            packets.len()
-        });
-        answer.clone()
-    };
-    let cookie = take(endpoint);
-    let mut confirm = fields;
-    confirm.extend_from_slice(&cookie[HEADER_BYTES + 12..HEADER_BYTES + 32]);
-    confirm.extend_from_slice(&0x0000_0023u32.to_be_bytes());
-    confirm.extend_from_slice(&known.next.to_be_bytes());
-    confirm.extend_from_slice(&(script.word() as u32).to_be_bytes());
-    confirm.extend_from_slice(&(script.word() as u32).to_be_bytes());
-    confirm.extend_from_slice(&[9; 16]);
-    confirm.extend_from_slice(&[0, 7, 0x9C, 0x40, 0, 0, 0, 0]);
-    let mut packet = header(0x13, 0, 0xFFF0_0070, confirm.len(), 0, 0);
-    packet.extend_from_slice(&confirm);
+    let mut said = parameters(script, known.next);
+    said.extend_from_slice(&[0, 7, 0x9C, 0x40, 0, 0, 0, 0]);
+    let packet = confirm(endpoint, at, (&ME, 1), 0, &said).expect("an honest client gets a COOKIE");
     endpoint.handle_packet(at, &ME, false, &packet);
-    let opened = take(endpoint);
+    let opened = said_now(endpoint, at).swap_remove(0);
     assert_eq!(opened[0], 0x14, "the endpoint opens for an honest client");
     let parameters = &opened[HEADER_BYTES + 8..];
     known.id = u32::from_be_bytes(parameters[..4].try_into().unwrap());
     known.ack = u64::from_be_bytes(parameters[4..12].try_into().unwrap());
     known.token.copy_from_slice(&parameters[20..36]);
     known.next = known.next.wrapping_add(1);
+}
+
+/// Another client, whose CONFIRM has early data as the script wants them, of more than a packet too.
+fn open_another(endpoint: &mut Endpoint, script: &mut Script<'_>, now: u64) {
+    let (at, path) = (Time::from_nanos(now), Path([9; Path::BYTES]));
+    let (nonce, flags) = (script.byte(), script.byte());
+    let mut said = parameters(script, 100);
+    said.extend_from_slice(&[0, 7 + (flags >> 7), 0x9C, 0x40, flags >> 7, 0, 0, 0]);
+    said.extend(script.bytes(255));
+    said.resize(said.len() + script.word() as usize % 60_000, 0);
+    let Some(packet) = confirm(endpoint, at, (&path, nonce), flags, &said) else { return };
+    let associations = endpoint.sizes().0;
+    endpoint.handle_packet(at, &path, false, &packet);
+    assert!(packet.len() <= PACKET_BYTES || endpoint.sizes().0 == associations, "opened by {} bytes", packet.len());
+}
+
+fn parameters(script: &mut Script<'_>, first_number: u64) -> Vec<u8> {
+    let mut out = 0x0000_0023u32.to_be_bytes().to_vec();
+    out.extend_from_slice(&first_number.to_be_bytes());
+    out.extend_from_slice(&(script.word() as u32).to_be_bytes());
+    out.extend_from_slice(&(script.word() as u32).to_be_bytes());
+    out.extend_from_slice(&[9; 16]);
+    out
+}
+
+/// Asks for a COOKIE, and gives the CONFIRM that has it, and behind it what is `said`.
+fn confirm(endpoint: &mut Endpoint, at: Time, from: (&Path, u8), flags: u8, said: &[u8]) -> Option<Vec<u8>> {
+    let (path, nonce) = from;
+    let mut fields = Vec::new();
+    fields.extend_from_slice(&0x0000_0023u32.to_be_bytes());
+    fields.extend_from_slice(&[nonce, 2, 3, 4, 5, 6, 7, 8]);
+    fields.extend_from_slice(&17u64.to_be_bytes());
+    fields.extend_from_slice(&[0, 7, 0x9C, 0x40, 2, 0, 1, 1, 0, 0, 0, 0]);
+    let mut syn = header(0x11, 0, 0xFFF0_0070, PACKET_BYTES - HEADER_BYTES, 0, 0);
+    syn.extend_from_slice(&fields);
+    syn.resize(PACKET_BYTES, 0);
+    endpoint.handle_packet(at, path, false, &syn);
+    let cookie = said_now(endpoint, at).into_iter().find(|packet| packet[0] == 0x12)?;
+    fields.extend_from_slice(&cookie[HEADER_BYTES + 12..HEADER_BYTES + 32]);
+    fields.extend_from_slice(said);
+    let mut packet = header(0x13, flags, 0xFFF0_0070, fields.len(), 0, 0);
+    packet.extend_from_slice(&fields);
+    Some(packet)
+}
+
+fn said_now(endpoint: &mut Endpoint, at: Time) -> Vec<Vec<u8>> {
+    let mut out = Vec::new();
+    endpoint.transmit(at, &mut |_, _, packets| {
+        out.extend(packets.iter().map(|packet| packet.to_vec()));
+        packets.len()
+    });
+    out
 }
 
 /// One step of adding a path, over any of many, with a proof that is mostly right.
@@ -240,7 +273,7 @@ fn join(script: &mut Script<'_>, known: &Known) -> (Path, Vec<u8>) {
     let proof = ropeway_proto::crypto::token::join_proof(&known.token, &fields);
     fields.extend_from_slice(&proof);
     if step < 2 {
-        fields.resize(512 - HEADER_BYTES, 0);
+        fields.resize(PACKET_BYTES - HEADER_BYTES, 0);
     }
     if bend & 0x30 == 0x30 {
         let at = usize::from(script.byte()) % fields.len();

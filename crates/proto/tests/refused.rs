@@ -12,10 +12,15 @@ mod world;
 #[path = "../../wire/tests/wire/wrong.rs"]
 mod wrong;
 
+#[path = "refused/opening.rs"]
+mod opening;
+
 use std::sync::LazyLock;
 
 use ropeway_proto::{AssociationStatistics, Config, Counters, Endpoint, Malformed, Mode, Path, Time};
-use ropeway_wire::{CHANNEL_HEADER_BYTES, ErrorCode, Flags, Header, Id, Packet, Type};
+use ropeway_wire::{
+    BASE_HEADER_BYTES, CHANNEL_HEADER_BYTES, ConfirmFields, ErrorCode, Flags, Header, Id, OpenFields, Packet, Type,
+};
 use vectors::bytes_of;
 use world::{MS, S, path};
 use wrong::{Read, Wrong};
@@ -135,9 +140,48 @@ fn confirm(cookie: &[u8]) -> Vec<u8> {
     confirm
 }
 
+/// The CONFIRM of attempt 1, with these early data.
+fn another_confirm(cookie: &[u8], flags: Flags, early: &[u8]) -> Vec<u8> {
+    let mut bytes = confirm(cookie);
+    bytes[28..36].copy_from_slice(&1u64.to_be_bytes());
+    bytes.truncate(BASE_HEADER_BYTES + ConfirmFields::BYTES + OpenFields::BYTES);
+    bytes.extend_from_slice(early);
+    bytes[1] = flags.0;
+    let length = (bytes.len() - BASE_HEADER_BYTES) as u16;
+    bytes[2..4].copy_from_slice(&length.to_be_bytes());
+    bytes
+}
+
+/// CONTROL or STATE with one request for these ranges.
+fn control(server: &Server, kind: Type, ranges: &[(u32, u16)]) -> Vec<u8> {
+    let mut bytes = server.golden(if kind == Type::State { "STATE" } else { "CONTROL" });
+    bytes.truncate(BASE_HEADER_BYTES);
+    bytes.extend([1, ranges.len() as u8]);
+    for (first, count) in ranges {
+        bytes.extend(first.to_be_bytes());
+        bytes.extend(count.to_be_bytes());
+    }
+    let length = (bytes.len() - BASE_HEADER_BYTES) as u16;
+    bytes[2..4].copy_from_slice(&length.to_be_bytes());
+    bytes
+}
+
 /// Whether the channel judges it, when the header has been believed.
 fn is_judged_by_its_channel(wrong: &Wrong) -> bool {
-    matches!(wrong.reason, Malformed::Record | Malformed::MessageLength)
+    let kind = wrong.bytes.first().map(|&first| Type::of_byte(first));
+    match wrong.reason {
+        Malformed::Record | Malformed::MessageLength => true,
+        Malformed::PayloadLength | Malformed::FieldValue => {
+            matches!(kind, Some(Type::Open | Type::Fin | Type::Abort))
+        }
+        _ => false,
+    }
+}
+
+/// What the ABORTs among these packets say.
+fn aborts(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let packets = packets.iter().map(|bytes| Packet::parse(bytes).unwrap());
+    packets.filter(|packet| packet.header.kind == Type::Abort).map(|packet| packet.payload.to_vec()).collect()
 }
 
 #[test]
@@ -173,11 +217,11 @@ fn every_mistake_moves_the_counter_of_its_reason_and_nothing_else() {
         server.drops(&path(0), &bytes, wrong.about, |counters| counters.dropped_malformed[wrong.reason.index()] += 1);
         by_header += 1;
     }
-    assert!(by_header > 40, "only {by_header}");
+    assert!(by_header > 35, "only {by_header}");
 }
 
 #[test]
-fn malformed_messages_are_counted_by_their_reason_and_end_their_channel() {
+fn malformed_payloads_are_counted_by_their_reason_and_end_their_channel() {
     let mut by_channel = 0;
     for wrong in wrong::all().into_iter().filter(is_judged_by_its_channel) {
         let mut server = Server::new();
@@ -193,12 +237,41 @@ fn malformed_messages_are_counted_by_their_reason_and_end_their_channel() {
             "{}",
             wrong.about
         );
-        let abort = answers.iter().map(|bytes| Packet::parse(bytes).unwrap());
-        let abort = abort.filter(|packet| packet.header.kind == Type::Abort).map(|packet| packet.payload.to_vec());
-        assert_eq!(abort.collect::<Vec<_>>(), [u16::from(ErrorCode::Protocol).to_be_bytes()], "{}", wrong.about);
+        assert_eq!(aborts(&answers), [u16::from(ErrorCode::Protocol).to_be_bytes()], "{}", wrong.about);
+        let association = &server.state().associations[0];
+        assert_eq!((association.counters.packets_received, association.missing_packets), (1, 0), "{}", wrong.about);
         by_channel += 1;
     }
-    assert!(by_channel >= 7, "only {by_channel}");
+    assert!(by_channel >= 19, "only {by_channel}");
+}
+
+#[test]
+fn flags_of_messages_are_judged_where_no_early_data_are() {
+    let (first, last, records) = (Flags::FIRST, Flags::LAST, Flags::RECORDS);
+    for (flags, is_right) in [
+        (Flags::NONE, true),
+        (first | last, true),
+        (first, false),
+        (last, false),
+        (records, false),
+        (records | first, false),
+        (records | last, false),
+    ] {
+        // In CONFIRM, and in an association that is open.
+        let mut server = Server::new();
+        let cookie = server.takes_over(&path(1), &attempt(1)).pop().expect("a COOKIE");
+        let mut open = server.golden("OPEN");
+        open.truncate(CHANNEL_HEADER_BYTES + OpenFields::BYTES);
+        (open[1], open[3]) = (flags.0, OpenFields::BYTES as u8);
+        for (count, (path, bytes)) in
+            [(path(1), another_confirm(&cookie, flags, b"")), (path(0), open)].into_iter().enumerate()
+        {
+            let answers = server.takes_over(&path, &bytes);
+            assert_eq!(aborts(&answers).len(), usize::from(!is_right), "{flags:?} over {path:?}");
+            let violations = if is_right { 0 } else { count as u64 + 1 };
+            assert_eq!(server.endpoint.counters().violations, violations, "{flags:?} over {path:?}");
+        }
+    }
 }
 
 #[test]
@@ -212,6 +285,12 @@ fn packets_that_lie_about_an_open_association_are_counted_and_change_nothing() {
         bytes[2..4].copy_from_slice(&(most as u16 + 1).to_be_bytes());
         let malformed = Malformed::PayloadLength.index();
         server.drops(&path(0), &bytes, name, |counters| counters.dropped_malformed[malformed] += 1);
+    }
+    // As many ranges as do not fit any more, of what was never sent.
+    for kind in [Type::Control, Type::State] {
+        let bytes = control(&server, kind, &[(FIRST_NUMBER as u32, 1); 39]);
+        let malformed = Malformed::PayloadLength.index();
+        server.drops(&path(0), &bytes, "too many ranges", |counters| counters.dropped_malformed[malformed] += 1);
     }
     let data = server.golden("DATA, a whole message");
     server.drops(&path(9), &data, "another path", |counters| counters.dropped_foreign_path += 1);
@@ -230,13 +309,26 @@ fn packets_that_lie_about_an_open_association_are_counted_and_change_nothing() {
     for (about, bytes) in [
         ("an acknowledgment of what was not sent", with(12, first + 1)),
         ("half a circle ahead", with(12, first + (1 << 31) - 1)),
-        ("a number beyond the window", with(8, NEXT.wrapping_add(16_385))),
+        ("a number beyond the window", with(8, NEXT.wrapping_add(16_384))),
+        ("a number that nobody waits for any more", with(8, NEXT.wrapping_sub(16_385))),
+        ("the lowest number there is", with(8, NEXT.wrapping_sub(1 << 31))),
         ("the highest number that is no repetition", with(8, NEXT.wrapping_add((1 << 31) - 1))),
     ] {
         server.drops(&path(0), &bytes, about, |counters| counters.dropped_window += 1);
     }
 
-    // The same without the lie, and as long as it may be.
+    for kind in [Type::Control, Type::State] {
+        for place in [16_385, 16_385u32.wrapping_neg(), 1 << 31] {
+            let mut bytes = control(&server, kind, &[(first, 1)]);
+            bytes[8..12].copy_from_slice(&NEXT.wrapping_add(place).to_be_bytes());
+            server.drops(&path(0), &bytes, "a next number out of the window", |counters| counters.dropped_window += 1);
+        }
+    }
+
+    // The same without the lie: a late copy, and as long as it may be.
+    let counters = server.endpoint.counters();
+    assert_eq!(server.takes(&with(8, NEXT.wrapping_sub(16_384))).len(), 1, "an acknowledgment");
+    assert_eq!(server.endpoint.counters().dropped_duplicate, counters.dropped_duplicate + 1);
     let mut longest =
         Header { length: most as u16, flags: Flags::FIRST | Flags::LAST, ..Packet::parse(&data).unwrap().header };
     longest.number = NEXT.wrapping_add(16_383);
@@ -249,25 +341,32 @@ fn packets_that_lie_about_an_open_association_are_counted_and_change_nothing() {
     assert_eq!(server.state().associations[0].missing_packets, 16_383);
 }
 
+#[test]
+fn no_more_numbers_are_asked_for_by_one_packet_than_can_be_missing() {
+    const MOST: u16 = 16_384;
+    let mut server = Server::new();
+    let channel = server.endpoint.accept(7000).unwrap();
+    assert_eq!(server.endpoint.send(NOW.after(MS), channel, b"answer"), Ok(6));
+    let first = FIRST_NUMBER as u32;
+    assert!(sent(&mut server.endpoint, NOW.after(MS)).iter().any(|bytes| bytes[0] == 0x17));
+    // Nothing has the numbers behind that one.
+    for (ranges, again) in [
+        (&[(first + 1, MOST), (first, 1)][..], 0),
+        (&[(first + 1, MOST - 1), (first + 1, 1), (first, 1)], 0),
+        (&[(first + 1, MOST - 1), (first, 1)], 1),
+        (&[(first, u16::MAX)], 1),
+    ] {
+        let bytes = control(&server, Type::Control, ranges);
+        let answers = server.takes(&bytes);
+        assert_eq!(answers.iter().filter(|bytes| bytes[0] == 0x17).count(), again, "{ranges:?}");
+    }
+}
+
 /// The golden SYN of another attempt.
 fn attempt(nonce: u64) -> Vec<u8> {
     let mut syn = SYN.clone();
     syn[28..36].copy_from_slice(&nonce.to_be_bytes());
     syn
-}
-
-#[test]
-fn no_more_answers_wait_for_the_link_than_have_a_place() {
-    const MOST: u64 = 1024;
-    let mut server = Server::new();
-    for nonce in 0..2 * MOST {
-        server.endpoint.handle_packet(NOW.after(MS), &path(nonce as usize), false, &attempt(nonce));
-    }
-    server.endpoint.finish_batch(NOW.after(MS));
-    assert_eq!(server.endpoint.counters().replies_suppressed, MOST);
-    assert_eq!(sent(&mut server.endpoint, NOW.after(MS)).len() as u64, MOST);
-    // Whoever asks again has a place.
-    assert_eq!(server.takes(&attempt(1)).len(), 1);
 }
 
 #[test]
@@ -290,72 +389,22 @@ fn an_open_that_is_refused_when_too_many_refusals_wait_has_not_arrived() {
     let counters = server.endpoint.counters();
     assert_eq!((counters.channels_refused, counters.dropped_memory), (MOST.into(), MOST.into()));
     server.endpoint.finish_batch(now);
-    let aborts = |packets: &[Vec<u8>]| packets.iter().filter(|bytes| bytes[0] == 0x1A).count();
-    assert_eq!(aborts(&sent(&mut server.endpoint, now)), usize::from(MOST));
+    assert_eq!(aborts(&sent(&mut server.endpoint, now)).len(), usize::from(MOST));
     let answers: Vec<_> = (MOST..2 * MOST).flat_map(|place| server.takes(&numbered(place))).collect();
-    assert_eq!((aborts(&answers), server.endpoint.counters().dropped_memory), (MOST.into(), MOST.into()));
+    assert_eq!((aborts(&answers).len(), server.endpoint.counters().dropped_memory), (MOST.into(), MOST.into()));
     assert_eq!(server.endpoint.sizes(), (1, 1));
 }
 
 #[test]
-fn who_opens_more_than_there_are_places_for_spent_cookies_is_refused_until_they_are_old() {
-    const MOST: u64 = 65_536;
+fn an_end_whose_link_is_full_takes_any_number_of_packets() {
+    const COUNT: u32 = 70_000;
     let mut server = Server::new();
-    // One is spent already. Each association is over before the next one begins.
-    let open = |server: &mut Server, nonce: u64, now: Time| {
-        let mut answer = |bytes: &[u8]| {
-            server.endpoint.handle_packet(now, &path(1), false, bytes);
-            server.endpoint.finish_batch(now);
-            // Behind it there may be credit for the channel.
-            sent(&mut server.endpoint, now).swap_remove(0)
-        };
-        let cookie = answer(&attempt(nonce));
-        let mut bytes = confirm(&cookie);
-        bytes[28..36].copy_from_slice(&nonce.to_be_bytes());
-        let opened = answer(&bytes);
-        if opened[0] == 0x14 {
-            let mut reset = RST.clone();
-            reset[4..8].copy_from_slice(&opened[32..36]);
-            server.endpoint.handle_packet(now, &path(1), false, &reset);
-            // What came with it could still be read.
-            while let Ok(channel) = server.endpoint.accept(7000) {
-                server.endpoint.close(now, channel);
-            }
-        }
-        (opened[0], opened[32..34].to_vec())
-    };
-    let now = NOW.after(2 * MS);
-    for nonce in 1..MOST {
-        assert_eq!(open(&mut server, nonce, now).0, 0x14, "attempt {nonce}");
+    let mut data = server.golden("DATA, a whole message");
+    for place in 0..COUNT {
+        data[8..12].copy_from_slice(&NEXT.wrapping_add(place).to_be_bytes());
+        server.endpoint.handle_packet(NOW.after(MS), &path(0), false, &data);
     }
-    assert_eq!(server.endpoint.sizes().0, 1, "the first one");
-    let busy = u16::from(ErrorCode::Busy).to_be_bytes().to_vec();
-    assert_eq!(open(&mut server, MOST, now), (0x15, busy));
-    // They are good for three seconds, and remembered for a little longer.
-    assert_eq!(open(&mut server, MOST, now.after(3 * S)).0, 0x15);
-    assert_eq!(open(&mut server, MOST, now.after(3 * S + 10 * MS)).0, 0x14);
-}
-
-#[test]
-fn an_opened_with_bytes_behind_the_parameters_opens_nothing() {
-    let config = Config::default();
-    let mut world = world::World::new(2, world::Net::default(), &config, 1);
-    world.hosts[1].listen(7, Mode::Stream, 4).unwrap();
-    let mut left = 1;
-    world.attacker = Some(Box::new(move |_, from, to, bytes| {
-        let mut bytes = bytes.to_vec();
-        if bytes[0] == 0x14 && left > 0 {
-            left -= 1;
-            bytes.push(0);
-            let length = u16::from_be_bytes([bytes[2], bytes[3]]) + 1;
-            bytes[2..4].copy_from_slice(&length.to_be_bytes());
-        }
-        vec![(from, to, bytes)]
-    }));
-    let client = world::try_connect(&mut world, 0, 1, 7).unwrap();
-    let taken = world::wait_for(&mut world, S, "open", |world| world.hosts[0].readiness(client).unwrap().opened);
-    assert!(taken >= 10 * MS, "by the next one, {taken}");
-    let mut expected = [0; Malformed::COUNT];
-    expected[Malformed::PayloadLength.index()] = 1;
-    assert_eq!(world.hosts[0].counters().dropped_malformed, expected);
+    server.endpoint.finish_batch(NOW.after(MS));
+    let association = &server.state().associations[0];
+    assert_eq!((association.counters.packets_received, association.counters.duplicates), (COUNT.into(), 0));
 }

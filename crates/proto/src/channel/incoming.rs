@@ -20,7 +20,7 @@ pub enum Refused {
     Violation,
     /// It holds no messages at all.
     Malformed(Malformed),
-    /// It begins a message longer than this end takes.
+    /// It is, has in it or begins a message longer than this end takes.
     TooLong,
 }
 
@@ -241,6 +241,10 @@ impl Incoming {
         longest: u64,
         pool: &mut Pool,
     ) -> Result<(), Refused> {
+        if payload.len() > pool.payload_bytes() {
+            // No packet agreed on holds so much, and no memory: what is kept of it would be less than what is accounted for.
+            return Err(Refused::Violation);
+        }
         let step = self.check(mode, flags, payload, longest)?;
         if self.must_keep(mode, payload) && !self.share(mode, flags, payload, pool) {
             let mut buffer = pool.take().ok_or(Refused::NoMemory)?;
@@ -339,8 +343,9 @@ impl Incoming {
         let content = Content::parse(flags, payload).map_err(Refused::Malformed)?;
         let between = self.unfinished_bytes == 0;
         match content {
+            Content::Whole(bytes) if bytes.len() as u64 > longest => Err(Refused::TooLong),
             Content::Whole(_) if between => Ok(Step { messages: 1, ..Step::default() }),
-            Content::Records(records) => {
+            Content::Records(mut records) => {
                 let end_bytes = records.end().map_or(0, <[u8]>::len) as u64;
                 if end_bytes != self.unfinished_bytes {
                     return Err(Refused::Violation);
@@ -349,10 +354,13 @@ impl Incoming {
                 let (message_bytes, here) = records
                     .beginning()
                     .map_or((0, 0), |beginning| (u64::from(beginning.length), beginning.bytes.len() as u64));
-                if message_bytes > longest {
+                let messages = ended + records.len() as u32;
+                // Mostly a packet is shorter than that.
+                let has_too_long =
+                    payload.len() as u64 > longest && records.any(|record| record.len() as u64 > longest);
+                if message_bytes > longest || has_too_long {
                     return Err(Refused::TooLong);
                 }
-                let messages = ended + records.len() as u32;
                 Ok(Step { messages, unfinished_bytes: message_bytes - here, message_bytes })
             }
             Content::First { length, bytes } if between => {
@@ -392,13 +400,21 @@ impl Incoming {
 
     /// Moves the bytes of a stream that have arrived, and `payload` behind them, to a reader who waits, or a message that `payload` is; says how many bytes that are. `None` if there is no
     /// room for all of them, other messages stand before this one, or the payload must not be taken: nothing has happened then.
-    pub fn land(&mut self, mode: Mode, flags: Flags, payload: &[u8], out: &mut [u8], pool: &mut Pool) -> Option<usize> {
+    pub fn land(
+        &mut self,
+        mode: Mode,
+        flags: Flags,
+        payload: &[u8],
+        longest: u64,
+        out: &mut [u8],
+        pool: &mut Pool,
+    ) -> Option<usize> {
         let fits = self.unread_bytes() + payload.len() as u64 <= out.len() as u64;
         let is_next = match mode {
             Mode::Stream => !payload.is_empty(),
             Mode::Messages => self.queue.is_empty() && self.taken.is_none() && is_whole(flags),
         };
-        if !is_next || !fits || self.check(mode, flags, payload, 0).is_err() {
+        if !is_next || !fits || self.check(mode, flags, payload, longest).is_err() {
             return None;
         }
         let before = if self.queue.is_empty() { 0 } else { self.read(out, pool) };

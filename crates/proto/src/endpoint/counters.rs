@@ -17,7 +17,7 @@ pub struct Counters {
     pub packets_sent: u64,
     pub payload_received_bytes: u64,
     pub payload_sent_bytes: u64,
-    /// By [`Malformed::index`]. What DATA and OPEN carry is judged by their channel, and among the violations as well. A shim is the link's affair, and what is wrong
+    /// By [`Malformed::index`]. What numbered packets carry is judged by their channel, and among the violations as well. A shim is the link's affair, and what is wrong
     /// with sealing counts as `dropped_sealed`: those reasons stay 0.
     pub dropped_malformed: [u64; Malformed::COUNT],
     /// No association has that id.

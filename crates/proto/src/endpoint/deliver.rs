@@ -1,6 +1,8 @@
 //! Numbered packets reach their channels, each channel in its own order (docs/protocol.md 7).
 
-use ropeway_wire::{AbortFields, ErrorCode, Extent, FinFields, Flags, Header, Mode, OpenFields, Packet, Type};
+use ropeway_wire::{
+    AbortFields, ErrorCode, Extent, FinFields, Flags, Header, Malformed, Mode, OpenFields, Packet, Type,
+};
 
 use super::{Endpoint, Event, Landing};
 use crate::channel::{ChannelId, Opening, Refused};
@@ -149,7 +151,7 @@ impl Endpoint {
         self.end_taking(at, result);
     }
 
-    fn longest_to(&self, at: u32) -> u64 {
+    pub(super) fn longest_to(&self, at: u32) -> u64 {
         u64::from(self.associations[self.channels[at as usize].association as usize].own_longest)
     }
 
@@ -250,8 +252,8 @@ impl Endpoint {
                 self.abort_channel(at, ErrorCode::Protocol);
             }
             Refused::Malformed(malformed) => {
-                self.counters.dropped_malformed[malformed.index()] += 1;
-                self.refuse_payload(at, Refused::Violation);
+                self.note_malformed(malformed);
+                self.abort_channel(at, ErrorCode::Protocol);
             }
             Refused::TooLong => self.abort_channel(at, ErrorCode::TooLong),
             // Its number was taken, so it cannot come again: memory was looked at before, and this is the last buffer gone meanwhile.
@@ -262,28 +264,33 @@ impl Endpoint {
         }
     }
 
+    /// What a channel judges breaks a rule as well.
+    fn note_malformed(&mut self, malformed: Malformed) {
+        self.counters.dropped_malformed[malformed.index()] += 1;
+        self.counters.violations += 1;
+    }
+
     pub(super) fn bring_open(&mut self, index: u32, flags: Flags, number: u64, channel: u16, payload: &[u8]) {
-        let Ok(fields) = OpenFields::parse(payload) else {
-            self.counters.violations += 1;
-            return;
-        };
         let association = &self.associations[index as usize];
         let is_theirs = channel.is_multiple_of(2) != association.is_opener;
         if !is_theirs || association.channel(channel).is_some() {
             self.counters.violations += 1;
             return;
         }
+        let fields = match OpenFields::parse(payload) {
+            Ok(fields) => fields,
+            Err(malformed) => {
+                self.note_malformed(malformed);
+                return self.refuse_open(index, channel, ErrorCode::Protocol);
+            }
+        };
         let refused = if association.channel_count() >= usize::from(self.config.max_channels) {
             Some(ErrorCode::Busy)
         } else {
             self.refusal(fields.destination_port, fields.mode)
         };
         if let Some(code) = refused {
-            // Nothing is kept of it but the answer: its number is free again when that has been acknowledged.
-            self.counters.channels_refused += 1;
-            self.associations[index as usize].refusals.push_back((channel, code));
-            self.make_ready(index);
-            return;
+            return self.refuse_open(index, channel, code);
         }
         let at = self.add_channel(index, channel, fields.mode, (fields.destination_port, fields.source_port));
         let peer_window = u64::from(self.associations[index as usize].peer_window);
@@ -298,9 +305,16 @@ impl Endpoint {
                 self.events.push_back(Event::Incoming(fields.destination_port));
             }
         }
-        if !fields.early.is_empty() || flags.intersects(Flags::FIRST) {
+        if !fields.early.is_empty() || flags.intersects(Flags::FIRST | Flags::LAST | Flags::RECORDS) {
             self.take_payload(at, flags, fields.early, &mut None);
         }
+    }
+
+    /// Nothing is kept of an OPEN but the answer: its number is free again when that has been acknowledged.
+    fn refuse_open(&mut self, index: u32, channel: u16, code: ErrorCode) {
+        self.counters.channels_refused += 1;
+        self.associations[index as usize].refusals.push_back((channel, code));
+        self.make_ready(index);
     }
 
     /// Why a channel to `port` cannot be taken.
@@ -314,11 +328,11 @@ impl Endpoint {
     }
 
     fn bring_fin(&mut self, index: u32, number: u64, channel: u16, payload: &[u8]) {
-        let Ok(fields) = FinFields::parse(payload) else {
-            self.counters.violations += 1;
-            return;
-        };
         let Some(at) = self.recipient(index, number, channel) else { return };
+        let fields = match FinFields::parse(payload) {
+            Ok(fields) => fields,
+            Err(malformed) => return self.refuse_payload(at, Refused::Malformed(malformed)),
+        };
         let channel = &mut self.channels[at as usize];
         if channel.incoming.is_unfinished() && channel.failed.is_none() {
             // The end in the middle of a message.
@@ -361,11 +375,11 @@ impl Endpoint {
     }
 
     fn bring_abort(&mut self, index: u32, number: u64, channel: u16, payload: &[u8]) {
-        let Ok(AbortFields { code }) = AbortFields::parse(payload) else {
-            self.counters.violations += 1;
-            return;
-        };
         let Some(at) = self.recipient(index, number, channel) else { return };
+        let AbortFields { code } = match AbortFields::parse(payload) {
+            Ok(fields) => fields,
+            Err(malformed) => return self.refuse_payload(at, Refused::Malformed(malformed)),
+        };
         let channel = &mut self.channels[at as usize];
         channel.failed.get_or_insert(code);
         channel.outgoing.drop_queue(&mut self.tx_pool);

@@ -23,7 +23,7 @@ fn thousands(count: u64) -> String {
 fn paragraph() -> String {
     [
         format!("Fixed: unit of `time` and `echo` {} us", TICK_NS / US),
-        format!("largest gap between the lowest missing and the newest number {}", thousands(WINDOW_PACKETS)),
+        format!("numbers from the lowest missing one on that may arrive {}", thousands(WINDOW_PACKETS)),
         format!("first repetition of SYN and CONFIRM {} ms, longest {} s", FIRST_RETRY_NS / MS, MOST_RETRY_NS / S),
         format!("life of a cookie {} s", COOKIE_NS / S),
         format!("a lease at least {LEASE_ROUND_TRIPS} round-trip times"),

@@ -1,12 +1,11 @@
 //! Packets in: to whom they belong, what their headers say, and the end of a batch.
 
-use ropeway_wire::{AbortFields, Block, Blocks, FinFields, Flags, Header, Malformed, OpenFields, Packet, Type, expand};
+use ropeway_wire::{Block, Blocks, Flags, Header, Malformed, Packet, Type, expand};
 
 use super::{BATCH_PACKETS, Endpoint, Landing, Path};
 use crate::association::{Association, MOST_REFUSALS};
 use crate::config::GateMode;
 use crate::lease;
-use crate::pool::SHORT_SAVES_BYTES;
 use crate::received::{Arrival, WINDOW_PACKETS};
 use crate::routes::MOST_PATHS;
 use crate::time::Time;
@@ -124,21 +123,16 @@ impl Endpoint {
         landing: &mut Option<Landing<'_>>,
     ) -> Result<(), Malformed> {
         let header = &packet.header;
-        // Memory is cut for the packet size agreed on.
-        let (bytes, usual) = (packet.payload.len(), self.associations[index as usize].payload_bytes);
-        let is_wrong = match header.is_short {
-            true => bytes != usual + SHORT_SAVES_BYTES,
-            false => bytes > usual && header.kind.has_channel(),
-        };
-        if is_wrong {
+        // Memory is cut for the packet size agreed on, and so is the work that a packet can make.
+        let association = &self.associations[index as usize];
+        let most = association.packet_bytes - association.sealing.overhead_bytes() - header.bytes();
+        let bytes = packet.payload.len();
+        if bytes > most || (header.is_short && bytes < most) {
             return Err(Malformed::PayloadLength);
         }
-        // A payload is checked before anything in the packet counts; what DATA and OPEN carry is judged by their channel (docs/protocol.md 2).
+        // A payload is checked before anything in the packet counts; what numbered packets carry is judged by their channel (docs/protocol.md 2).
         let blocks = match header.kind {
             Type::Control | Type::State => Some(Blocks::parse(packet.payload)?),
-            Type::Open => OpenFields::parse(packet.payload).map(|_| None)?,
-            Type::Fin => FinFields::parse(packet.payload).map(|_| None)?,
-            Type::Abort => AbortFields::parse(packet.payload).map(|_| None)?,
             Type::Pin if !packet.payload.is_empty() => return Err(Malformed::PayloadLength),
             _ => None,
         };
@@ -182,17 +176,18 @@ impl Endpoint {
     pub(super) fn take_header(&mut self, now: Time, index: u32, header: &Header) -> Option<u64> {
         let association = &mut self.associations[index as usize];
         let number = expand(association.received.next(), header.number);
-        let ahead = number.wrapping_sub(association.received.base());
-        // Too far ahead; what lies behind is a repetition, and its acknowledgment may still be news.
-        if ahead > WINDOW_PACKETS && ahead < u64::MAX / 2 {
+        let ahead = number.wrapping_sub(association.received.base()) as i64;
+        // Too far ahead. What lies behind is a repetition, and its acknowledgment may still be news; further behind, its sender has stopped waiting for it, and whoever made it up would
+        // hit half of all numbers.
+        let most = WINDOW_PACKETS as i64;
+        if ahead > most - i64::from(header.kind.consumes_number()) || ahead < -most {
             return None;
         }
         let beyond = number.wrapping_sub(association.received.next()) as i64;
         let is_newest = beyond >= 0;
         let (freed, may_send) = match header.is_short {
             true => {
-                let behind = 0u64.wrapping_sub(ahead) as i64;
-                if beyond >= SHORT_AHEAD_PACKETS || behind > WINDOW_PACKETS as i64 {
+                if beyond >= SHORT_AHEAD_PACKETS {
                     return None;
                 }
                 if association.received.has(number) {
@@ -269,6 +264,8 @@ impl Endpoint {
     }
 
     fn handle_blocks(&mut self, now: Time, index: u32, header: &Header, blocks: Option<Blocks<'_>>) {
+        // As many as can be missing: ranges that repeat each other make no more work than that.
+        let mut left = WINDOW_PACKETS as u16;
         for block in blocks.into_iter().flatten() {
             match block {
                 Block::Rrq(ranges) => {
@@ -277,7 +274,8 @@ impl Endpoint {
                     let reached_by = Association::reached_by(header, now);
                     let mut queued = 0;
                     for (low, count) in ranges {
-                        let first = expand(association.sent.una(), low);
+                        let (first, count) = (expand(association.sent.una(), low), count.min(left));
+                        left -= count;
                         if association.routes.is_some() {
                             Endpoint::note_lost(association, &self.config, &mut self.counters, now, (first, count));
                         }

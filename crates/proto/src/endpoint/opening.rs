@@ -1,8 +1,9 @@
 //! Opening an association (docs/protocol.md 3): three packets before data, and no memory at the server before the client has proved its address.
 
 use ropeway_wire::{
-    ConfirmFields, Cookie, CookieFields, ErrorCode, FEATURE_KEYED, Flags, Header, Id, Malformed, OpenFields,
-    OpenedFields, Packet, Parameters, RedirectFields, RefusedFields, SynFields, Type, VERSION, VersionFields,
+    BASE_HEADER_BYTES, ConfirmFields, Cookie, CookieFields, ErrorCode, FEATURE_KEYED, Flags, Header, Id, Malformed,
+    OpenFields, OpenedFields, Packet, Parameters, RedirectFields, RefusedFields, SynFields, Type, VERSION,
+    VersionFields,
 };
 
 use super::cookies::COOKIE_NS;
@@ -87,8 +88,7 @@ impl Endpoint {
         }
         let cookie = self.cookie(now, path, &SynFields { packet_size: size as u16, ..*syn });
         let fields = CookieFields { nonce: syn.nonce, packet_size: size as u16, cookie };
-        let header =
-            Header { length: (size - ropeway_wire::BASE_HEADER_BYTES) as u16, ..Header::new(Type::Cookie, syn.source) };
+        let header = Header { length: (size - BASE_HEADER_BYTES) as u16, ..Header::new(Type::Cookie, syn.source) };
         self.reply_with(path, |out| {
             let out = out.get_mut(..size)?;
             out.fill(0);
@@ -208,7 +208,7 @@ impl Endpoint {
 
     fn send_syn(&mut self, index: u32, path: &Path, syn: &SynFields) {
         let size = usize::from(syn.packet_size);
-        let length = (size - ropeway_wire::BASE_HEADER_BYTES) as u16;
+        let length = (size - BASE_HEADER_BYTES) as u16;
         let header = Header { length, ..Header::new(Type::Syn, Id::any(syn.destination_port)) };
         let mut bytes = vec![0; size];
         let written = header.write(&mut bytes).and_then(|at| syn.write(&mut bytes[at..]));
@@ -275,7 +275,7 @@ impl Endpoint {
         let syn = SynFields { packet_size: size as u16, ..*syn };
         let fields = ConfirmFields { syn, cookie, parameters, rest: &rest };
         let mut bytes = vec![0; usize::from(self.config.packet_bytes)];
-        let Ok(length) = fields.write(&mut bytes[ropeway_wire::BASE_HEADER_BYTES..]) else { return };
+        let Ok(length) = fields.write(&mut bytes[BASE_HEADER_BYTES..]) else { return };
         let header = Header { length: length as u16, ..Header::new(Type::Confirm, Id::any(syn.destination_port)) };
         if let Ok(at) = header.write(&mut bytes) {
             bytes.truncate(at + length);
@@ -314,6 +314,10 @@ impl Endpoint {
         packet: &Packet<'_>,
         confirm: &ConfirmFields<'_>,
     ) -> Result<(), Malformed> {
+        // Memory is cut for the packet size accepted; the cookie proves that it is the one that was.
+        if BASE_HEADER_BYTES + packet.payload.len() > usize::from(confirm.syn.packet_size) {
+            return Err(Malformed::PayloadLength);
+        }
         if !self.is_fresh_cookie(now, path, confirm) {
             self.counters.dropped_cookie += 1;
             return Ok(());
@@ -493,7 +497,7 @@ impl Endpoint {
         let header = self.opened_header(now, index);
         let fields = OpenedFields { nonce, rest: &parameters };
         self.reply_with(&path, |out| {
-            let length = fields.write(out.get_mut(ropeway_wire::BASE_HEADER_BYTES..)?).ok()?;
+            let length = fields.write(out.get_mut(BASE_HEADER_BYTES..)?).ok()?;
             Some(Header { length: length as u16, ..header }.write(out).ok()? + length)
         });
     }

@@ -148,6 +148,7 @@ impl Endpoint {
 
     /// Gives a payload to the reader who waits for it, behind what has arrived before. `false`: not this one.
     pub(super) fn land(&mut self, at: u32, flags: Flags, payload: &[u8], landing: &mut Landing<'_>) -> bool {
+        let longest = self.longest_to(at);
         let channel = &mut self.channels[at as usize];
         let is_waited_for = landing.channel == ChannelId { index: at, generation: channel.generation };
         // One message is all that its reader wants.
@@ -157,7 +158,7 @@ impl Endpoint {
         }
         let filled = landing.filled.unwrap_or(0);
         let out = &mut landing.out[filled..];
-        let Some(count) = channel.incoming.land(channel.mode, flags, payload, out, &mut self.rx_pool) else {
+        let Some(count) = channel.incoming.land(channel.mode, flags, payload, longest, out, &mut self.rx_pool) else {
             return false;
         };
         landing.filled = Some(filled + count);

@@ -65,7 +65,7 @@ impl Endpoint {
 
     /// When this arrival must be acknowledged.
     pub(super) fn note_for_ack(association: &mut Association, kind: Type, flags: Flags, now: Time, config: &Config) {
-        association.arrivals_unacked += 1;
+        association.arrivals_unacked = association.arrivals_unacked.saturating_add(1);
         // A sender with more to come will get a grant: the acknowledgment rides on that.
         let may_ride = config.gate_mode == GateMode::Grants;
         let is_granted_soon = may_ride && association.peer_backlog > 0;

@@ -4,8 +4,8 @@ use crate::world::*;
 use ropeway_proto::crypto::{Initiator, OpenError};
 use ropeway_proto::{AcceptError, ChannelId, Config, Endpoint, ErrorCode, Mode, Time};
 use ropeway_wire::{
-    BASE_HEADER_BYTES, BlockWriter, ConfirmFields, CookieFields, FEATURE_KEYED, Flags, Header, Id, OpenFields, Packet,
-    Parameters, RedirectFields, RefusedFields, RstFields, SynFields, Type, VersionFields,
+    BASE_HEADER_BYTES, BlockWriter, ConfirmFields, CookieFields, FEATURE_KEYED, Flags, Header, Id, Malformed,
+    OpenFields, Packet, Parameters, RedirectFields, RefusedFields, RstFields, SynFields, Type, VersionFields,
 };
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -427,7 +427,7 @@ const EARLY: &[u8] = b"pay 100 to Bob";
 
 impl Member {
     /// Asks host 1 in the name of host 0, and makes the CONFIRM with early data.
-    fn ask(world: &mut World, nonce: u64) -> Member {
+    fn ask(world: &mut World, nonce: u64, early: &[u8]) -> Member {
         let now = world.time();
         let syn = SynFields {
             source: Id::new(1, 77, 0),
@@ -452,7 +452,7 @@ impl Member {
         parameters.write(&mut inside).unwrap();
         let open = OpenFields { destination_port: 7, source_port: 9, mode: Mode::Messages, early: &[] };
         open.write(&mut inside[Parameters::BYTES..]).unwrap();
-        inside.extend_from_slice(EARLY);
+        inside.extend_from_slice(early);
         let rest = 48 + inside.len();
         let mut confirm = vec![0; BASE_HEADER_BYTES + ConfirmFields::BYTES];
         let flags = Flags::FIRST | Flags::LAST;
@@ -483,7 +483,7 @@ fn said(endpoint: &mut Endpoint, now: Time) -> Vec<Vec<u8>> {
 fn early_data_of_a_repeated_confirm_are_delivered_once() {
     let mut world = World::new(2, Net::default(), &Config::default(), 3);
     world.hosts[1].listen(7, Mode::Messages, 100).unwrap();
-    let mut member = Member::ask(&mut world, 42);
+    let mut member = Member::ask(&mut world, 42, EARLY);
     let now = world.time();
     world.hosts[1].handle_packet(now, &path(0), false, &member.confirm);
     let opened = said(&mut world.hosts[1], now).remove(0);
@@ -510,12 +510,32 @@ fn early_data_of_a_repeated_confirm_are_delivered_once() {
 }
 
 #[test]
+fn a_confirm_of_a_member_is_no_longer_than_the_packet_size_accepted() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 3);
+    world.hosts[1].listen(7, Mode::Messages, 100).unwrap();
+    let most = 1472 - BASE_HEADER_BYTES - ConfirmFields::BYTES - 48 - Parameters::BYTES - OpenFields::BYTES;
+    let now = world.time();
+    for early in [most + 1, 60_000] {
+        let member = Member::ask(&mut world, early as u64, &vec![1; early]);
+        world.hosts[1].handle_packet(now, &path(0), false, &member.confirm);
+        assert_eq!((world.hosts[1].sizes(), said(&mut world.hosts[1], now).len()), ((0, 0), 0), "{early}");
+    }
+    let counters = world.hosts[1].counters();
+    assert_eq!(counters.dropped_malformed[Malformed::PayloadLength.index()], 2);
+    assert_eq!(counters.dropped_handshake.iter().sum::<u64>(), 0);
+    let member = Member::ask(&mut world, 42, &vec![1; most]);
+    world.hosts[1].handle_packet(now, &path(0), false, &member.confirm);
+    let channel = world.hosts[1].accept(7).unwrap();
+    assert_eq!(world.hosts[1].recv(channel, &mut [0; 1472]), Ok(Some(most)));
+}
+
+#[test]
 fn a_confirm_is_good_at_one_engine_over_one_path_in_one_life() {
     let mut world = World::new(3, Net::default(), &Config::default(), 3);
     for host in 1..3 {
         world.hosts[host].listen(7, Mode::Messages, 100).unwrap();
     }
-    let member = Member::ask(&mut world, 42);
+    let member = Member::ask(&mut world, 42, EARLY);
     let now = world.time();
     // Another engine with the same key; another path; the same engine, started anew, with a secret that it kept.
     world.hosts[2].handle_packet(now, &path(0), false, &member.confirm);

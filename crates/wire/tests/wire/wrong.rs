@@ -127,6 +127,7 @@ fn payloads() -> Vec<Wrong> {
         wrong("an OPEN without mode", "OPEN", length, |bytes| resize(bytes, CHANNEL, 7)),
         wrong("an OPEN in mode 2", "OPEN", value, |bytes| bytes[CHANNEL + 4] = 2),
         wrong("early data in bad records", "OPEN", record, |bytes| resize(bytes, CHANNEL, 13)),
+        wrong("an OPEN of records without a record", "OPEN", record, |bytes| resize(bytes, CHANNEL, 8)),
         wrong("a FIN without extent", "FIN", length, |bytes| resize(bytes, CHANNEL, 0)),
         wrong("a FIN of extent 2", "FIN", value, |bytes| bytes[CHANNEL] = 2),
         wrong("an ABORT of three bytes", "ABORT", length, |bytes| resize(bytes, CHANNEL, 3)),

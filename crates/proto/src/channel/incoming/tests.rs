@@ -124,6 +124,45 @@ fn more_than_the_credit_and_wrong_frames_are_violations() {
 }
 
 #[test]
+fn a_message_longer_than_taken_is_refused_however_it_comes() {
+    let (_, mut rx) = pools();
+    let mut incoming = Incoming::new(1 << 20);
+    let records = Flags::RECORDS;
+    for (flags, payload, is_taken) in [
+        (whole(), &[7; 11][..], false),
+        (records, b"\x02ab\x0bhello world", false),
+        (records, b"\x0bhello world\x02ab", false),
+        (Flags::FIRST, b"\0\0\0\x0bhello", false),
+        (records | Flags::FIRST, b"\x01a\x0bhello", false),
+        (records, b"\x05hello\x06 world", true),
+        (whole(), &[7; 10], true),
+    ] {
+        let result = incoming.take(Mode::Messages, flags, payload, 10, &mut rx);
+        assert_eq!(result, if is_taken { Ok(()) } else { Err(Refused::TooLong) }, "{flags:?} {payload:?}");
+    }
+    let mut out = [0; 20];
+    for bytes in [5, 6, 10] {
+        assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(bytes)));
+    }
+    for (bytes, lands) in [(11, None), (10, Some(10))] {
+        assert_eq!(incoming.land(Mode::Messages, whole(), &vec![7; bytes], 10, &mut out, &mut rx), lands);
+    }
+}
+
+#[test]
+fn a_payload_that_no_buffer_holds_is_a_violation() {
+    let (_, mut rx) = pools();
+    let mut incoming = Incoming::new(1 << 20);
+    let most = rx.payload_bytes();
+    for (mode, flags) in [(Mode::Stream, Flags::NONE), (Mode::Messages, whole())] {
+        let refused = incoming.take(mode, flags, &vec![1; most + 1], 1000, &mut rx);
+        assert_eq!((refused, incoming.received_bytes(), rx.in_use()), (Err(Refused::Violation), 0, 0));
+    }
+    incoming.take(Mode::Messages, whole(), &vec![1; most], 1000, &mut rx).unwrap();
+    assert_eq!(incoming.read_message(&mut [0; 1000], &mut rx), Some(Ok(most)));
+}
+
+#[test]
 fn credit_is_renewed_in_quarters() {
     let (_, mut rx) = pools();
     let mut incoming = Incoming::new(400);
