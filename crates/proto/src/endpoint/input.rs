@@ -449,7 +449,7 @@ impl Endpoint {
         for &index in &touched {
             let association = &mut self.associations[index as usize];
             association.touched = false;
-            let demand = association.demand(&self.config);
+            let demand = association.demand(&self.config, now);
             let round_trip_ns = association.rtt.smoothed_ns();
             let arrived = std::mem::take(&mut association.arrived_unreported);
             let lost = std::mem::take(&mut association.lost_unreported);

@@ -175,6 +175,7 @@ impl Endpoint {
         by(association.state_due_at(&self.config));
         by(self.request_due_at(association));
         by(association.take_back_at());
+        by(self.asked_back_due_at(association));
         by(association.routes.as_ref().and_then(|routes| routes.due_at()));
         due
     }
@@ -182,6 +183,13 @@ impl Endpoint {
     fn request_due_at(&self, association: &Association) -> Option<Time> {
         let drain_ns = || self.arrivals.drain_ns(self.gate.charged_bytes());
         association.request_due_at(&self.config, drain_ns)
+    }
+
+    /// When what a silent sender was asked for is charged to it no more. What is granted to it goes back first.
+    fn asked_back_due_at(&self, association: &Association) -> Option<Time> {
+        let is_charged =
+            association.outstanding_packets() == 0 && self.gate.charges_asked(association.id.slot().into());
+        is_charged.then(|| association.asked_back_at())
     }
 
     /// When silence is next worth a look: a PIN, the end of an association without channels, or of a peer that is gone.
@@ -277,6 +285,9 @@ impl Endpoint {
             // What it wants it says again when it speaks again.
             association.peer_backlog = 0;
             association.counters.leases_expired += 1;
+            self.touch(index);
+        }
+        if self.asked_back_due_at(&self.associations[index as usize]).is_some_and(|at| at <= now) {
             self.touch(index);
         }
         let association = &self.associations[index as usize];
