@@ -8,6 +8,7 @@ use ropeway_wire::{ErrorCode, Flags, Header, RstFields, Type};
 
 use super::Endpoint;
 use super::output::ASKING;
+use super::reserving::RESERVED;
 use crate::answers;
 use crate::association::{Association, Phase};
 use crate::config::{Config, GateMode};
@@ -36,6 +37,7 @@ impl Endpoint {
         if !self.pools_stand_in_timers && (self.tx_pool.must_fade() || self.rx_pool.must_fade()) {
             self.fade_pools(now);
         }
+        self.watch_reserved(now);
         while let Some(index) = self.unsettled.pop() {
             self.arm_timers(now, index);
         }
@@ -109,6 +111,9 @@ impl Endpoint {
             }
             if index == ASKING {
                 self.asking_rests = false;
+            }
+            if index == RESERVED {
+                self.end_unused_reservations(now);
             }
             let Some(association) = self.associations.get_mut(index as usize) else { continue };
             association.timer_at = None;
