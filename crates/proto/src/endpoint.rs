@@ -163,6 +163,8 @@ pub struct Endpoint {
     reserved: Vec<Reserved>,
     /// These have their place among the timers.
     reserved_stand_in_timers: bool,
+    /// Slots for numbers that are missing, or came behind such, of all associations.
+    slots: usize,
     /// Associations with something to transmit.
     ready: VecDeque<u32>,
     /// The packets of the batch at hand that were taken last, if more may follow.
@@ -258,6 +260,7 @@ impl Endpoint {
             reservations: VecDeque::new(),
             reserved: Vec::new(),
             reserved_stand_in_timers: false,
+            slots: 0,
             ready: VecDeque::new(),
             run: None,
             touched: Vec::new(),
@@ -495,6 +498,7 @@ impl Endpoint {
         self.ready.retain(|&ready| ready != index);
         self.unsettled.retain(|&unsettled| unsettled != index);
         association.sent.clear(|packet| self.tx_pool.give(packet.payload));
+        self.slots -= association.received.kept_slots();
         association.received.clear(|held| self.rx_pool.give(held.payload));
         for channel in association.channels.indices() {
             self.fail_channel(channel, code);
