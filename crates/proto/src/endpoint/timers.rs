@@ -245,7 +245,8 @@ impl Endpoint {
             && !association.has_undelivered()
             && now.since(association.used_at().max(self.awake_at)) >= UNUSED_NS
         {
-            self.say_goodbye(index, ErrorCode::Closed);
+            // A channel of the peer may be on its way: it is opened anew where the association is unknown.
+            self.say_goodbye(index, ErrorCode::Unknown);
             self.end_association(index, ErrorCode::Closed);
             return false;
         }
