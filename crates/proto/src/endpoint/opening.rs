@@ -608,29 +608,26 @@ impl Endpoint {
 
     /// One port did not take us; channels to others behind the same path start a new attempt. `false`: there are none.
     fn retry_for_others(&mut self, now: Time, index: u32, code: ErrorCode) -> bool {
-        let nonce = self.random.next_u64();
         let channels = &self.channels;
-        let association = &mut self.associations[index as usize];
-        let Some(refused_port) = association.attempt().map(|attempt| attempt.destination_port) else { return false };
+        let association = &self.associations[index as usize];
+        let Some(named_port) = association.attempt().map(|attempt| attempt.destination_port) else { return false };
+        // SYN names the port that was asked for first. CONFIRM asks for that of channel 0, which is another one if the first was closed meanwhile.
+        let carried = association.channels.get(0).filter(|_| association.sent.in_flight() > 0);
+        let refused_port = carried.map_or(named_port, |at| channels[at as usize].remote_port);
         let is_other =
             |at: &u32| channels[*at as usize].remote_port != refused_port && !channels[*at as usize].released;
         let Some(next) = association.channels.indices().find(is_other) else { return false };
         let refused: Vec<(u16, u32)> = association.channels.iter().filter(|(_, at)| !is_other(at)).collect();
-        if association.sent.in_flight() > 0 {
-            // Its OPEN is gone with the channel that it belonged to.
-            let first = association.first_number;
-            association.sent.clear(|packet| self.tx_pool.give(packet.payload));
-            association.sent = crate::sent::Sent::starting_at(first);
-        }
         let (destination_port, source_port) = (channels[next as usize].remote_port, channels[next as usize].local_port);
-        if let Some(attempt) = association.attempt_mut() {
-            let Attempt { give_up_at, packet_bytes, .. } = **attempt;
-            **attempt = Attempt::new(nonce, (destination_port, source_port), packet_bytes, give_up_at, now);
-        }
-        association.asked_port = Some(destination_port);
         for (number, at) in refused {
             self.associations[index as usize].detach(number);
             self.fail_channel(at, code);
+        }
+        self.restart_attempt(index, now);
+        let association = &mut self.associations[index as usize];
+        association.asked_port = Some(destination_port);
+        if let Some(attempt) = association.attempt_mut() {
+            (attempt.destination_port, attempt.source_port) = (destination_port, source_port);
         }
         self.run_attempt(now, index);
         self.settle_timers(now, index);
