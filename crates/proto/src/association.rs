@@ -484,11 +484,11 @@ impl Association {
     }
 
     /// What this sender wants of the gate.
-    pub fn demand(&self, config: &Config) -> Demand {
+    pub fn demand(&self, config: &Config, now: Time) -> Demand {
         let outstanding = self.outstanding_packets();
         Demand {
             outstanding_packets: outstanding,
-            asked_packets: u64::from(self.received.asked()),
+            asked_packets: if now < self.asked_back_at() { u64::from(self.received.asked()) } else { 0 },
             backlog_bytes: self.peer_backlog,
             wanted_packets: match self.peer_backlog {
                 // Between short messages there is none, and a division costs as much as all the rest.

@@ -16,6 +16,7 @@ mod joining;
 mod keyed_opening;
 mod opening;
 mod output;
+mod reserving;
 mod resets;
 mod routing;
 mod run;
@@ -44,6 +45,7 @@ use crate::time::Time;
 pub use commands::{AcceptError, ConnectError, ListenError, RecvError};
 pub use counters::Counters;
 pub use output::{BATCH_PACKETS, Handling, Presence, Sink, Urgency};
+use reserving::Reserved;
 pub use resets::MOST_STARTS;
 use resets::{Incarnations, generation};
 pub use routing::Route;
@@ -157,6 +159,12 @@ pub struct Endpoint {
     /// Memory promised to messages longer than their channel's window, and who waits for some.
     reserved_bytes: u64,
     reservations: VecDeque<ChannelId>,
+    /// Who has some.
+    reserved: Vec<Reserved>,
+    /// These have their place among the timers.
+    reserved_stand_in_timers: bool,
+    /// Slots for numbers that are missing, or came behind such, of all associations.
+    slots: usize,
     /// Associations with something to transmit.
     ready: VecDeque<u32>,
     /// The packets of the batch at hand that were taken last, if more may follow.
@@ -250,6 +258,9 @@ impl Endpoint {
             rx_pool: Pool::new(payload_bytes + SHORT_SAVES_BYTES, config.receive_memory_bytes),
             reserved_bytes: 0,
             reservations: VecDeque::new(),
+            reserved: Vec::new(),
+            reserved_stand_in_timers: false,
+            slots: 0,
             ready: VecDeque::new(),
             run: None,
             touched: Vec::new(),
@@ -487,6 +498,7 @@ impl Endpoint {
         self.ready.retain(|&ready| ready != index);
         self.unsettled.retain(|&unsettled| unsettled != index);
         association.sent.clear(|packet| self.tx_pool.give(packet.payload));
+        self.slots -= association.received.kept_slots();
         association.received.clear(|held| self.rx_pool.give(held.payload));
         for channel in association.channels.indices() {
             self.fail_channel(channel, code);
@@ -528,17 +540,6 @@ impl Endpoint {
     fn leave_listener(&mut self, port: Option<u16>, index: u32) {
         if let Some(listener) = port.and_then(|port| self.listeners.get_mut(&port)) {
             listener.queue.retain(|&queued| queued != index);
-        }
-    }
-
-    /// Memory set aside for a long message of this channel goes to the next in line.
-    fn release_reservation(&mut self, index: u32) {
-        let incoming = &mut self.channels[index as usize].incoming;
-        let waited = std::mem::take(&mut incoming.reserving);
-        let bytes = incoming.take_reservation();
-        self.reserved_bytes -= bytes;
-        if bytes > 0 || waited {
-            self.grant_reservations();
         }
     }
 

@@ -439,6 +439,17 @@ impl Gate {
         self.has_freed
     }
 
+    /// Whether a sender waits for a grant and has none, or for an acknowledgment that is held back: it may not send.
+    pub fn withholds(&self, index: u32) -> bool {
+        let waits = |sender: &Sender| sender.waiting && sender.demand.outstanding_packets == 0;
+        self.senders.get(index as usize).is_some_and(|sender| waits(sender) || sender.held)
+    }
+
+    /// Whether a sender is charged for what it was asked for.
+    pub fn charges_asked(&self, index: u32) -> bool {
+        self.senders.get(index as usize).is_some_and(|sender| sender.demand.asked_packets > 0)
+    }
+
     /// Whether anybody waits for a grant.
     pub fn is_waited_at(&self) -> bool {
         !self.waiting.is_empty()

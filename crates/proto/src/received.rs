@@ -11,6 +11,11 @@ use crate::time::Time;
 /// Numbers that may lie between the first missing one and the newest: bounds memory, and is far below what 32 bits can tell apart.
 pub const WINDOW_PACKETS: u64 = 16_384;
 
+/// Slots of all associations together: 32 MiB. Honest senders have as many as they were granted and lost something of, which is a few hundred each.
+pub const MOST_SLOTS: usize = 1 << 20;
+/// But so many are anybody's: who lost a packet goes on even if others have taken all.
+pub const LEAST_SLOTS: usize = 64;
+
 /// A numbered packet that waits for the one before it in its channel.
 #[derive(Debug)]
 pub struct Held {
@@ -106,6 +111,17 @@ impl Received {
         self.missing += ahead as u32;
         self.next = next;
         true
+    }
+
+    /// Slots for which there is memory.
+    pub fn kept_slots(&self) -> usize {
+        self.slots.capacity()
+    }
+
+    /// Slots that there must be once it is known that everything below `next` was sent.
+    pub fn slots_below(&self, next: u64) -> usize {
+        let is_news = next.wrapping_sub(self.next) as i64 > 0;
+        if is_news { next.wrapping_sub(self.base) as usize } else { 0 }
     }
 
     /// Whether `number` has arrived.
@@ -301,6 +317,11 @@ mod tests {
             true
         });
         ranges
+    }
+
+    #[test]
+    fn a_slot_has_as_many_bytes_as_the_specification_says() {
+        assert_eq!(size_of::<Slot>() * MOST_SLOTS, 32 << 20);
     }
 
     #[test]

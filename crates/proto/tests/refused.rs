@@ -408,3 +408,46 @@ fn an_end_whose_link_is_full_takes_any_number_of_packets() {
     let association = &server.state().associations[0];
     assert_eq!((association.counters.packets_received, association.counters.duplicates), (COUNT.into(), 0));
 }
+
+#[test]
+fn gaps_have_room_for_a_million_numbers_together_and_each_for_a_few() {
+    const FULL: u64 = 64;
+    let mut server = Server::new();
+    let ids: Vec<Id> = (1..=FULL + 1)
+        .map(|nonce| {
+            let path = path(nonce as usize);
+            let cookie = server.takes_over(&path, &attempt(nonce)).pop().expect("a COOKIE");
+            let mut bytes = confirm(&cookie);
+            bytes[28..36].copy_from_slice(&nonce.to_be_bytes());
+            let opened = server.takes_over(&path, &bytes).swap_remove(0);
+            server.endpoint.accept(7000).unwrap();
+            Id(u32::from_be_bytes(opened[32..36].try_into().unwrap()))
+        })
+        .collect();
+    // After a gap of so many.
+    let state = |place: u64, missing: u32| {
+        let mut bytes = bytes_of("STATE");
+        bytes[4..8].copy_from_slice(&ids[place as usize - 1].0.to_be_bytes());
+        bytes[8..12].copy_from_slice(&NEXT.wrapping_add(missing).to_be_bytes());
+        bytes
+    };
+    let missing = |server: &mut Server| {
+        server.state().associations.iter().map(|association| association.missing_packets).sum::<u32>()
+    };
+    for place in 1..=FULL {
+        server.takes_over(&path(place as usize), &state(place, 16_384));
+    }
+    assert_eq!(missing(&mut server), 1 << 20);
+    // Who comes later has room for a few.
+    let place = FULL + 1;
+    server.takes_over(&path(place as usize), &state(place, 65));
+    assert_eq!((missing(&mut server), server.endpoint.counters().dropped_window), (1 << 20, 1));
+    server.takes_over(&path(place as usize), &state(place, 64));
+    assert_eq!(missing(&mut server), (1 << 20) + 64);
+    // And for more when one of the others has gone.
+    let mut reset = RST.clone();
+    reset[4..8].copy_from_slice(&ids[0].0.to_be_bytes());
+    server.takes_over(&path(1), &reset);
+    server.takes_over(&path(place as usize), &state(place, 16_000));
+    assert_eq!(missing(&mut server), (1 << 20) - 16_384 + 16_000);
+}

@@ -52,6 +52,11 @@ impl Association {
             .then(|| self.granted_at.max(self.arrived_at).after(TAKE_BACK_LEASES * self.lease.lasts_ns()))
     }
 
+    /// When a sender that says nothing is not expected any more to send what it was asked for.
+    pub fn asked_back_at(&self) -> Time {
+        self.heard_at.after(TAKE_BACK_LEASES * self.lease.lasts_ns())
+    }
+
     /// When the sender asks whether its data arrived.
     pub fn state_due_at(&self, config: &Config) -> Option<Time> {
         if !self.has_undelivered() {

@@ -222,6 +222,11 @@ impl Incoming {
         self.reserved_bytes > 0
     }
 
+    /// The message for which memory was set aside is not whole.
+    pub fn lacks_reserved(&self) -> bool {
+        self.offset < self.reserved_until
+    }
+
     /// The message for which memory was set aside has been read.
     pub fn is_past_reserved(&self) -> bool {
         self.has_reservation() && self.consumed >= self.reserved_until

@@ -217,34 +217,6 @@ impl Endpoint {
         self.make_ready(index);
     }
 
-    /// Lets messages longer than their channel's window come, one after the other as memory allows: the first in the queue always gets
-    /// through, so two that do not fit together do not wait for each other.
-    pub(super) fn grant_reservations(&mut self) {
-        let window = self.receive_window();
-        while let Some(&id) = self.reservations.front() {
-            let waits = |at: &u32| {
-                let channel = &self.channels[*at as usize];
-                !channel.detached && channel.incoming.reserving
-            };
-            let Some(at) = self.channel_index(id).filter(waits) else {
-                self.reservations.pop_front();
-                continue;
-            };
-            let channel = &mut self.channels[at as usize];
-            let shortage = channel.incoming.shortage(window);
-            let fits =
-                self.reserved_bytes == 0 || self.reserved_bytes + shortage <= self.rx_pool.limit_bytes() as u64 / 2;
-            if shortage > 0 && !fits {
-                return;
-            }
-            self.reservations.pop_front();
-            channel.incoming.reserving = false;
-            self.reserved_bytes += shortage;
-            channel.incoming.allow_message(shortage, &mut self.rx_pool);
-            self.say_credit(at);
-        }
-    }
-
     fn refuse_payload(&mut self, at: u32, refused: Refused) {
         match refused {
             Refused::Violation => {

@@ -6,7 +6,7 @@ use super::{BATCH_PACKETS, Endpoint, Landing, Path};
 use crate::association::{Association, MOST_REFUSALS};
 use crate::config::GateMode;
 use crate::lease;
-use crate::received::{Arrival, WINDOW_PACKETS};
+use crate::received::{Arrival, LEAST_SLOTS, MOST_SLOTS, WINDOW_PACKETS};
 use crate::routes::MOST_PATHS;
 use crate::time::Time;
 
@@ -183,6 +183,10 @@ impl Endpoint {
         if ahead > most - i64::from(header.kind.consumes_number()) || ahead < -most {
             return None;
         }
+        if !self.has_slots(index, number, header) {
+            return None;
+        }
+        let association = &mut self.associations[index as usize];
         let beyond = number.wrapping_sub(association.received.next()) as i64;
         let is_newest = beyond >= 0;
         let (freed, may_send) = match header.is_short {
@@ -210,8 +214,10 @@ impl Endpoint {
         association.note_limit(now);
         let has_more = !association.round.is_empty() || !association.ending.is_empty();
         let wants = has_more && (freed > 0 || may_send || is_newest);
+        let slots = association.received.kept_slots();
         if !header.kind.consumes_number() && association.received.learn_next(number, now) {
             association.ask_at = Some(now);
+            self.slots = self.slots - slots + association.received.kept_slots();
         }
         if wants {
             self.make_ready(index);
@@ -331,7 +337,7 @@ impl Endpoint {
             return;
         }
         let association = &mut self.associations[index as usize];
-        let highest_before = association.received.next();
+        let (highest_before, slots) = (association.received.next(), association.received.kept_slots());
         let arrival = association.received.arrive(number, now);
         let Arrival::New { late_by_ns, requested } = arrival else { return self.note_repetition(index) };
         association.arrived_unreported += 1;
@@ -370,7 +376,9 @@ impl Endpoint {
         let is_full = header.kind == Type::Data && packet.payload.len() >= association.payload_bytes;
         self.deliver(index, number, previous, packet, landing);
         let pool = &mut self.rx_pool;
-        self.associations[index as usize].received.advance(|held| pool.give(held.payload));
+        let received = &mut self.associations[index as usize].received;
+        received.advance(|held| pool.give(held.payload));
+        self.slots = self.slots - slots + received.kept_slots();
         if is_full {
             self.begin_run(now, index, number, header);
         }
@@ -382,6 +390,17 @@ impl Endpoint {
         association.ack_due = true;
         association.counters.duplicates += 1;
         self.counters.dropped_duplicate += 1;
+    }
+
+    /// Whether there is room to note what is missing below this number, and that it has arrived.
+    fn has_slots(&self, index: u32, number: u64, header: &Header) -> bool {
+        let received = &self.associations[index as usize].received;
+        if header.kind.consumes_number() && received.is_next(number) {
+            return true;
+        }
+        let slots = received.slots_below(number.wrapping_add(u64::from(header.kind.consumes_number())));
+        let kept = received.kept_slots();
+        slots <= LEAST_SLOTS || slots <= kept || self.slots - kept + slots <= MOST_SLOTS
     }
 
     /// Whether a packet can be kept, or refused, if it is taken now.
@@ -447,7 +466,7 @@ impl Endpoint {
         for &index in &touched {
             let association = &mut self.associations[index as usize];
             association.touched = false;
-            let demand = association.demand(&self.config);
+            let demand = association.demand(&self.config, now);
             let round_trip_ns = association.rtt.smoothed_ns();
             let arrived = std::mem::take(&mut association.arrived_unreported);
             let lost = std::mem::take(&mut association.lost_unreported);

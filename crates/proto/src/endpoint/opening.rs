@@ -15,6 +15,10 @@ use crate::sent::Packet as SentPacket;
 use crate::time::Time;
 
 pub(super) const MOST_RETRY_NS: u64 = 1_000_000_000;
+/// A peer that opens one more association is asked about so many of its others at most: one that was started anew had few ...
+const MOST_DOUBTED: usize = 8;
+/// ... and they are chosen among so many: who opens thousands shall not have all of them looked at each time.
+const MOST_LOOKED_AT: usize = 64;
 
 impl Endpoint {
     pub(super) fn handle_opening(&mut self, now: Time, path: &Path, packet: &Packet<'_>) -> Result<(), Malformed> {
@@ -405,7 +409,7 @@ impl Endpoint {
             // Ours to ourselves.
             Some(before) if is_own(before) => {}
             Some(before) if self.associations[before as usize].is_open() => {
-                self.doubt_former(path, before, syn.source.steering());
+                self.doubt_former(now, path, before, syn.source);
             }
             Some(before) if self.are_alone(syn) => {
                 self.inherit_routes(now, before, index);
@@ -418,21 +422,31 @@ impl Endpoint {
     }
 
     /// The newest association on a path was `before`, and now that peer, or one that shares its address, opens another. Of those that share one the same peer may have others.
-    fn doubt_former(&mut self, path: &Path, before: u32, steering: u16) {
+    /// A peer that opens a second association has probably lost the first: it is asked, and so are some of the others.
+    fn doubt_former(&mut self, now: Time, path: &Path, before: u32, source: Id) {
         let path = path.unbound();
-        let elders = self.elders.range((path, Id(0))..=(path, Id(u32::MAX)));
-        let own: Vec<u32> = elders
-            .filter(|((_, peer), _)| steering != 0 && peer.steering() == steering)
-            .map(|(_, &index)| index)
+        let (first, last) = (Id::new(source.steering(), 0, 0), Id::new(source.steering(), u16::MAX, u8::MAX));
+        // A peer that was started anew begins with low slots, and so did the one before.
+        let around =
+            self.elders.range((path, source)..=(path, last)).chain(self.elders.range((path, first)..(path, source)));
+        let most = if source.steering() == 0 { 0 } else { MOST_LOOKED_AT };
+        let quiet_at = |index: u32| {
+            let association = &self.associations[index as usize];
+            association.heard_at.max(association.state_at)
+        };
+        let mut own: Vec<(Time, u32)> = around
+            .take(most)
+            .map(|(_, &index)| (quiet_at(index), index))
+            .filter(|&(_, index)| index != before)
             .collect();
-        own.into_iter().chain([before]).for_each(|index| self.doubt(index));
-    }
-
-    /// A peer that opens a second association has probably lost the first: it is asked.
-    fn doubt(&mut self, index: u32) {
-        self.associations[index as usize].state_due = true;
-        self.keep_beside(index);
-        self.make_ready(index);
+        own.retain(|&(at, _)| now.since(at) >= self.config.state_min_ns);
+        own.sort_unstable();
+        self.keep_beside(before);
+        for index in own.into_iter().map(|(_, index)| index).take(MOST_DOUBTED - 1).chain([before]) {
+            let association = &mut self.associations[index as usize];
+            (association.state_due, association.state_at) = (true, now);
+            self.make_ready(index);
+        }
     }
 
     /// Keeps an open association where another one is the newest on its path.
@@ -598,29 +612,26 @@ impl Endpoint {
 
     /// One port did not take us; channels to others behind the same path start a new attempt. `false`: there are none.
     fn retry_for_others(&mut self, now: Time, index: u32, code: ErrorCode) -> bool {
-        let nonce = self.random.next_u64();
         let channels = &self.channels;
-        let association = &mut self.associations[index as usize];
-        let Some(refused_port) = association.attempt().map(|attempt| attempt.destination_port) else { return false };
+        let association = &self.associations[index as usize];
+        let Some(named_port) = association.attempt().map(|attempt| attempt.destination_port) else { return false };
+        // SYN names the port that was asked for first. CONFIRM asks for that of channel 0, which is another one if the first was closed meanwhile.
+        let carried = association.channels.get(0).filter(|_| association.sent.in_flight() > 0);
+        let refused_port = carried.map_or(named_port, |at| channels[at as usize].remote_port);
         let is_other =
             |at: &u32| channels[*at as usize].remote_port != refused_port && !channels[*at as usize].released;
         let Some(next) = association.channels.indices().find(is_other) else { return false };
         let refused: Vec<(u16, u32)> = association.channels.iter().filter(|(_, at)| !is_other(at)).collect();
-        if association.sent.in_flight() > 0 {
-            // Its OPEN is gone with the channel that it belonged to.
-            let first = association.first_number;
-            association.sent.clear(|packet| self.tx_pool.give(packet.payload));
-            association.sent = crate::sent::Sent::starting_at(first);
-        }
         let (destination_port, source_port) = (channels[next as usize].remote_port, channels[next as usize].local_port);
-        if let Some(attempt) = association.attempt_mut() {
-            let Attempt { give_up_at, packet_bytes, .. } = **attempt;
-            **attempt = Attempt::new(nonce, (destination_port, source_port), packet_bytes, give_up_at, now);
-        }
-        association.asked_port = Some(destination_port);
         for (number, at) in refused {
             self.associations[index as usize].detach(number);
             self.fail_channel(at, code);
+        }
+        self.restart_attempt(index, now);
+        let association = &mut self.associations[index as usize];
+        association.asked_port = Some(destination_port);
+        if let Some(attempt) = association.attempt_mut() {
+            (attempt.destination_port, attempt.source_port) = (destination_port, source_port);
         }
         self.run_attempt(now, index);
         self.settle_timers(now, index);

@@ -8,6 +8,7 @@ use ropeway_wire::{ErrorCode, Flags, Header, RstFields, Type};
 
 use super::Endpoint;
 use super::output::ASKING;
+use super::reserving::RESERVED;
 use crate::answers;
 use crate::association::{Association, Phase};
 use crate::config::{Config, GateMode};
@@ -34,6 +35,7 @@ impl Endpoint {
         if !self.pools_stand_in_timers && (self.tx_pool.must_fade() || self.rx_pool.must_fade()) {
             self.fade_pools(now);
         }
+        self.watch_reserved(now);
         while let Some(index) = self.unsettled.pop() {
             self.arm_timers(now, index);
         }
@@ -108,6 +110,9 @@ impl Endpoint {
             if index == ASKING {
                 self.asking_rests = false;
             }
+            if index == RESERVED {
+                self.end_unused_reservations(now);
+            }
             let Some(association) = self.associations.get_mut(index as usize) else { continue };
             association.timer_at = None;
             let is_alive = match association.phase {
@@ -173,6 +178,7 @@ impl Endpoint {
         by(association.state_due_at(&self.config));
         by(self.request_due_at(association));
         by(association.take_back_at());
+        by(self.asked_back_due_at(association));
         by(association.routes.as_ref().and_then(|routes| routes.due_at()));
         due
     }
@@ -180,6 +186,13 @@ impl Endpoint {
     fn request_due_at(&self, association: &Association) -> Option<Time> {
         let drain_ns = || self.arrivals.drain_ns(self.gate.charged_bytes());
         association.request_due_at(&self.config, drain_ns)
+    }
+
+    /// When what a silent sender was asked for is charged to it no more. What is granted to it goes back first.
+    fn asked_back_due_at(&self, association: &Association) -> Option<Time> {
+        let is_charged =
+            association.outstanding_packets() == 0 && self.gate.charges_asked(association.id.slot().into());
+        is_charged.then(|| association.asked_back_at())
     }
 
     /// When silence is next worth a look: a PIN, the end of an association without channels, or of a peer that is gone.
@@ -230,7 +243,8 @@ impl Endpoint {
             && !association.has_undelivered()
             && now.since(association.used_at().max(self.awake_at)) >= UNUSED_NS
         {
-            self.say_goodbye(index, ErrorCode::Closed);
+            // A channel of the peer may be on its way: it is opened anew where the association is unknown.
+            self.say_goodbye(index, ErrorCode::Unknown);
             self.end_association(index, ErrorCode::Closed);
             return false;
         }
@@ -275,6 +289,9 @@ impl Endpoint {
             // What it wants it says again when it speaks again.
             association.peer_backlog = 0;
             association.counters.leases_expired += 1;
+            self.touch(index);
+        }
+        if self.asked_back_due_at(&self.associations[index as usize]).is_some_and(|at| at <= now) {
             self.touch(index);
         }
         let association = &self.associations[index as usize];

@@ -198,3 +198,30 @@ fn a_sender_that_is_gone_is_asked_less_and_less_often_for_what_is_missing_and_on
         matches!(world.hosts[1].recv(server, &mut out), Ok(Some(count)) if count > 0)
     });
 }
+
+#[test]
+fn who_opens_many_associations_from_one_address_is_asked_about_few_of_them() {
+    const PORTS: usize = 40;
+    // All within the time in which nobody is asked twice; or long after each other.
+    for (pause_ns, most) in [(40 * US, 1), (10 * MS, 8)] {
+        let mut world = World::new(2, Net::default(), &Config::default(), 1);
+        for host in 0..2 {
+            world.hosts[host] = endpoint_steered(host, &Config::default(), 5, 1);
+        }
+        let asked = Rc::new(RefCell::new(0));
+        let out = Rc::clone(&asked);
+        world.filter = Some(Box::new(move |_, from, _, bytes| {
+            *out.borrow_mut() += usize::from(from == 1 && bytes[0] == STATE);
+            true
+        }));
+        for port in 1..=PORTS {
+            world.hosts[1].listen(port as u16, Mode::Stream, 4).unwrap();
+            try_connect(&mut world, 0, 1, port as u16).unwrap();
+            pass(&mut world, pause_ns);
+        }
+        pass(&mut world, MS);
+        let expected: usize = (0..PORTS).map(|others| others.min(most)).sum();
+        assert_eq!(*asked.borrow(), expected, "questions when it opened one each {pause_ns} ns");
+        assert_eq!(world.hosts[1].sizes().0, PORTS);
+    }
+}

@@ -238,3 +238,43 @@ fn who_is_stopped_while_an_answer_waits_for_it_has_no_longer_lease_for_it() {
         }
     }
 }
+
+#[test]
+fn what_a_sender_that_died_was_asked_for_holds_up_nobody_after_its_leases() {
+    for is_killed in [true, false] {
+        let net = Net { rate: 1_000_000_000, ..Net::default() };
+        let mut world = World::new(3, net, &Config::default(), 1);
+        let (dead, first) = open(&mut world, 0, 2, 7, Mode::Stream);
+        let (other, second) = open(&mut world, 1, 2, 7, Mode::Stream);
+        let mut flows =
+            [Flow::stream((0, dead), (2, first), 100_000_000), Flow::stream((1, other), (2, second), 100_000_000)];
+        assert!(carry_until(&mut world, &mut flows[..1], S, |_, flow| flow[0].received > 2_000_000));
+        // All that it sends is lost, but not its word of that.
+        world.filter = Some(Box::new(|_, from, _, bytes| from != 0 || ![0x17, 0x10].contains(&bytes[0])));
+        let missing = |world: &World| {
+            let now = world.clock(2);
+            world.hosts[2].statistics(now, first).unwrap().association.unwrap().missing_packets
+        };
+        assert!(carry_until(&mut world, &mut flows[..1], S, |world, _| missing(world) > 40));
+        world.filter = None;
+        pass(&mut world, 10 * US);
+        if is_killed {
+            world.cut.insert((0, 2));
+        }
+        world.stopped.insert(0);
+        // Who asks it tells it of its grants as well: the last time that less than two leases have passed since is after 100 ms.
+        carry_until(&mut world, &mut flows, 125 * MS, |_, _| false);
+        let charged = world.hosts[2].gate().charged_bytes();
+        assert!(missing(&world) > 40, "{} are missing", missing(&world));
+        let before = flows[1].received;
+        carry_until(&mut world, &mut flows, 100 * MS, |_, _| false);
+        let line = PAYLOAD_BYTES / (1472.0 + 46.0) * 12_500_000.0;
+        let share = (flows[1].received - before) as f64 / line;
+        println!("{} missing, {charged} bytes charged, {share:.3} of the line", missing(&world));
+        assert!(share > 0.97, "{share:.3} of the line");
+        if !is_killed {
+            world.stopped.clear();
+            assert!(carry_until(&mut world, &mut flows, S, |_, flows| flows[0].received > 8_000_000), "it goes on");
+        }
+    }
+}

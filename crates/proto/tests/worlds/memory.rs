@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::world::*;
 use ropeway_proto::config::GateMode;
-use ropeway_proto::{Config, Mode};
+use ropeway_proto::{ChannelId, Config, ErrorCode, Mode};
 use ropeway_wire::{Packet, Type};
 
 const MEMORY_BYTES: u64 = 1 << 20;
@@ -71,4 +71,54 @@ fn what_waits_for_lost_packets_takes_a_quarter_of_what_is_free_and_they_find_roo
     assert!(counters.dropped_memory > 0 && flows.iter().all(|flow| flow.received == 0));
     is_lossy.set(false);
     carry(&mut world, &mut flows, S);
+}
+
+/// A message that takes nearly all memory for long ones.
+const LONG_BYTES: usize = 2_000_000;
+
+/// Hosts 0 and 1 each have a message for host 2, which has memory for one of them: that of host 0 has begun, and is kept from coming by `keeps`. Gives the ends of its channel, too.
+fn one_after_the_other(keeps: impl FnOnce(&mut World, &mut Flow)) -> (World, Vec<Flow>, [(usize, ChannelId); 2]) {
+    let config = Config { receive_memory_bytes: 4 * MEMORY_BYTES, ..Config::default() };
+    let mut world = World::new(3, Net { rate: 1_000_000_000, ..Net::default() }, &config, 1);
+    let mut flow = |from| {
+        let (client, server) = open(&mut world, from, 2, 7, Mode::Messages);
+        Flow::messages((from, client), (2, server), LONG_BYTES, 1)
+    };
+    let mut flows = vec![flow(0), flow(1)];
+    let ends = [flows[0].from, flows[0].to];
+    let begun = carry_until(&mut world, &mut flows[..1], S, |world, _| world.hosts[2].promised_bytes() > MEMORY_BYTES);
+    assert!(begun, "the first has memory");
+    keeps(&mut world, &mut flows[0]);
+    (world, flows, ends)
+}
+
+#[test]
+fn a_long_message_that_does_not_come_has_its_memory_until_another_has_waited_for_it() {
+    let dies: fn(&mut World, &mut Flow) = |world, _| world.stopped.extend([0]);
+    // It says a word now and then, and sends nothing.
+    let speaks: fn(&mut World, &mut Flow) =
+        |world, _| world.filter = Some(Box::new(|_, from, _, bytes| from != 0 || ![0x17, 0x10].contains(&bytes[0])));
+    for (what, keeps) in [("it dies", dies), ("it speaks", speaks)] {
+        let (mut world, mut flows, [_, (_, first)]) = one_after_the_other(keeps);
+        // Nobody else wants any.
+        carry_until(&mut world, &mut flows[..1], 5 * S, |_, _| false);
+        assert_eq!(world.hosts[2].readiness(first).unwrap().failed, None, "{what}");
+        let waited_ns = carry(&mut world, &mut flows[1..], 60 * S);
+        assert!((10 * S..12 * S).contains(&waited_ns), "{what}: {waited_ns} ns");
+        assert_eq!(world.hosts[2].readiness(first).unwrap().failed, Some(ErrorCode::Timeout), "{what}");
+    }
+}
+
+#[test]
+fn a_long_message_that_this_end_keeps_from_coming_is_waited_for() {
+    let reads_late: fn(&mut World, &mut Flow) = |_, flow| flow.slow = true;
+    let grants_nothing: fn(&mut World, &mut Flow) = |world, _| world.hosts[2].gate().set_allowed(0);
+    for (what, keeps) in [("a slow reader", reads_late), ("a gate without budget", grants_nothing)] {
+        let (mut world, mut flows, _) = one_after_the_other(keeps);
+        carry_until(&mut world, &mut flows, 60 * S, |_, _| false);
+        assert!(flows.iter().all(|flow| flow.received == 0), "{what}");
+        world.hosts[2].gate().set_allowed(u64::MAX);
+        flows[0].slow = false;
+        carry(&mut world, &mut flows, 10 * S);
+    }
 }

@@ -206,6 +206,22 @@ fn who_is_not_listened_for_is_told_so_at_once_and_takes_nobody_along() {
 }
 
 #[test]
+fn a_port_that_was_not_asked_for_first_is_refused_alone() {
+    let mut world = listening(Net::default(), 1);
+    let first = try_connect(&mut world, 0, 1, 7).unwrap();
+    let nobody = try_connect(&mut world, 0, 1, 9).unwrap();
+    let other = try_connect(&mut world, 0, 1, 7).unwrap();
+    // SYN is under way, and CONFIRM will carry what is left first.
+    pass(&mut world, RTT / 4);
+    let now = world.time();
+    world.hosts[0].close(now, first);
+    wait_for(&mut world, S, "refused", |world| failed(world, 0, nobody).is_some());
+    assert_eq!(failed(&mut world, 0, nobody), Some(ErrorCode::Refused));
+    wait_for(&mut world, 4 * RTT, "the other one is open", |world| is_open(world, 0, other));
+    assert_eq!(world.hosts[1].sizes(), (1, 1));
+}
+
+#[test]
 fn the_other_mode_is_refused() {
     let mut world = listening(Net::default(), 1);
     let now = world.time();

@@ -255,3 +255,24 @@ fn a_client_whose_server_went_before_it_could_say_opened_is_told_when_it_repeats
     assert_eq!(life.failure(0), Some(if IS_KEYED { ErrorCode::Unknown } else { ErrorCode::Closed }));
     life.ends("the server went first");
 }
+
+#[test]
+fn a_channel_that_is_opened_while_the_other_end_ends_the_unused_association_opens_anew() {
+    for opener in [0, 1] {
+        let mut world = World::new(2, Net::default(), &Config::default(), 1);
+        world.hosts[1 - opener].listen(8, Mode::Stream, 4).unwrap();
+        let (client, server) = pair(&mut world, Mode::Stream);
+        close_all_channels(&mut world, &[(0, client), (1, server)]);
+        // By its clock it is over a little sooner at the other end.
+        world.step_clock(1 - opener, MS as i64);
+        wait_for(&mut world, 61 * S, "one end is over", |world| world.hosts[1 - opener].sizes().0 == 0);
+        assert_eq!(world.hosts[opener].sizes().0, 1);
+        let again = try_connect(&mut world, opener, 1 - opener, 8).unwrap();
+        let took_ns = wait_for(&mut world, S, "open", |world| {
+            let readiness = world.hosts[opener].readiness(again).unwrap();
+            assert_eq!(readiness.failed, None, "opened by host {opener}");
+            readiness.opened
+        });
+        assert!(took_ns < AT_ONCE + 100 * US, "{took_ns} ns");
+    }
+}

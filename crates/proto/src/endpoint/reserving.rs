@@ -1,0 +1,122 @@
+//! Memory for messages longer than their channel's window (docs/protocol.md 7): who gets it, and who has it for nothing.
+
+use ropeway_wire::ErrorCode;
+
+use super::Endpoint;
+use crate::channel::ChannelId;
+use crate::time::Time;
+
+/// Stands in the list of timers for the looks at who has such memory; there are fewer associations.
+pub(super) const RESERVED: u32 = u32::MAX - 2;
+/// While somebody waits for memory, who has some is looked at so often in the time that it may leave it unused.
+const LOOKS: u64 = 8;
+
+/// A channel with memory for a message.
+#[derive(Debug)]
+pub(super) struct Reserved {
+    pub channel: ChannelId,
+    /// What had come when it was looked at last, and since when no more has come although it could.
+    received_bytes: u64,
+    since: Time,
+}
+
+impl Reserved {
+    pub fn new(channel: ChannelId) -> Reserved {
+        Reserved { channel, received_bytes: 0, since: Time::ZERO }
+    }
+}
+
+impl Endpoint {
+    /// Lets messages longer than their channel's window come, one after the other as memory allows: the first in the queue always gets
+    /// through, so two that do not fit together do not wait for each other.
+    pub(super) fn grant_reservations(&mut self) {
+        let window = self.receive_window();
+        while let Some(&id) = self.reservations.front() {
+            let waits = |at: &u32| {
+                let channel = &self.channels[*at as usize];
+                !channel.detached && channel.incoming.reserving
+            };
+            let Some(at) = self.channel_index(id).filter(waits) else {
+                self.reservations.pop_front();
+                continue;
+            };
+            let channel = &mut self.channels[at as usize];
+            let shortage = channel.incoming.shortage(window);
+            let fits =
+                self.reserved_bytes == 0 || self.reserved_bytes + shortage <= self.rx_pool.limit_bytes() as u64 / 2;
+            if shortage > 0 && !fits {
+                return;
+            }
+            self.reservations.pop_front();
+            channel.incoming.reserving = false;
+            self.reserved_bytes += shortage;
+            if shortage > 0 {
+                self.reserved.push(Reserved::new(id));
+            }
+            channel.incoming.allow_message(shortage, &mut self.rx_pool);
+            self.say_credit(at);
+        }
+    }
+
+    /// Memory set aside for a long message of this channel goes to the next in line.
+    pub(super) fn release_reservation(&mut self, index: u32) {
+        let incoming = &mut self.channels[index as usize].incoming;
+        let waited = std::mem::take(&mut incoming.reserving);
+        let bytes = incoming.take_reservation();
+        self.reserved_bytes -= bytes;
+        if bytes > 0 {
+            self.reserved.retain(|reserved| reserved.channel.index != index);
+        }
+        if bytes > 0 || waited {
+            self.grant_reservations();
+        }
+    }
+
+    /// Sees to it that those with memory are looked at while others wait for it.
+    pub(super) fn watch_reserved(&mut self, now: Time) {
+        if self.reservations.is_empty() || std::mem::replace(&mut self.reserved_stand_in_timers, true) {
+            return;
+        }
+        self.timers.insert((now.after(self.config.give_up_ns / LOOKS), RESERVED));
+        // What was before that nobody has watched.
+        self.reserved.iter_mut().for_each(|reserved| reserved.since = reserved.since.max(now));
+    }
+
+    /// Ends channels whose messages do not come, though nothing here keeps them, until nobody waits for their memory.
+    pub(super) fn end_unused_reservations(&mut self, now: Time) {
+        let mut unused = Vec::new();
+        for at in 0..self.reserved.len() {
+            self.look_at_reserved(at, now);
+            let Reserved { channel, since, .. } = self.reserved[at];
+            if now.since(since.max(self.awake_at)) >= self.config.give_up_ns {
+                unused.push((since, channel.index));
+            }
+        }
+        unused.sort_unstable();
+        for (_, at) in unused {
+            if self.reservations.is_empty() {
+                break;
+            }
+            self.counters.timeouts += 1;
+            self.abort_channel(at, ErrorCode::Timeout);
+        }
+        self.reserved_stand_in_timers = !self.reservations.is_empty();
+        if self.reserved_stand_in_timers {
+            self.timers.insert((now.after(self.config.give_up_ns / LOOKS), RESERVED));
+        }
+    }
+
+    /// Notes whether more of a message has come, or could not for reasons that are this end's: then its time begins anew.
+    fn look_at_reserved(&mut self, at: usize, now: Time) {
+        let reserved = &mut self.reserved[at];
+        let channel = &self.channels[reserved.channel.index as usize];
+        let received_bytes = channel.incoming.received_bytes();
+        // What is whole waits for a reader, and its association may be gone.
+        let is_kept = !channel.incoming.lacks_reserved()
+            || self.gate.withholds(channel.association)
+            || self.rx_pool.is_exhausted();
+        if is_kept || received_bytes != reserved.received_bytes {
+            (reserved.received_bytes, reserved.since) = (received_bytes, now);
+        }
+    }
+}
