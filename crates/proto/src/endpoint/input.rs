@@ -177,8 +177,8 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         let number = expand(association.received.next(), header.number);
         let ahead = number.wrapping_sub(association.received.base()) as i64;
-        // Too far ahead. What lies behind is a repetition, and its acknowledgment may still be news; further behind, its sender has stopped waiting for it, and whoever made it up would
-        // hit half of all numbers.
+        // Too far ahead. What lies behind is a repetition, and its acknowledgment may still be news; what lies further behind is nothing that its sender still
+        // waits for.
         let most = WINDOW_PACKETS as i64;
         if ahead > most - i64::from(header.kind.consumes_number()) || ahead < -most {
             return None;
