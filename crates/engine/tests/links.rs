@@ -231,6 +231,36 @@ fn an_engine_goes_on_after_a_panic_of_its_helper() {
     client.wait_opened(channel, to, soon()).unwrap();
 }
 
+#[test]
+fn a_full_link_keeps_nothing_from_another() {
+    let client = engine();
+    let mut ends = [0, 1].map(|_| {
+        let (link, strings, end) = puppet(&client, None);
+        let server = engine();
+        server.add_link(Box::new(end)).unwrap();
+        server.listen(PORT, Mode::Stream, 8).unwrap();
+        let near = client.connect(Target { link, address: Address::Sim(1) }, PORT, Mode::Stream, soon()).unwrap();
+        let far = server.accept(PORT, soon()).unwrap();
+        (near, strings, server, far)
+    });
+    ends[0].1.is_full.store(true, Ordering::Relaxed);
+    client.send_all(ends[0].0, b"late", soon()).unwrap();
+    for _ in 0..100 {
+        let (near, _, server, far) = &ends[1];
+        client.send_all(*near, &[1; 5000], soon()).unwrap();
+        let mut left = 5000;
+        while left > 0 {
+            left -= server.recv(*far, &mut vec![0; left], soon()).unwrap().unwrap();
+        }
+        server.send_all(*far, &[2; 100], soon()).unwrap();
+        assert_eq!(client.recv(*near, &mut [0; 100], soon()).unwrap(), Some(100));
+    }
+    let (_, full, server, far) = &mut ends[0];
+    assert!(matches!(server.try_recv(*far, &mut [0; 10]), Err(Error::WouldBlock)));
+    full.is_full.store(false, Ordering::Relaxed);
+    assert_eq!(server.recv(*far, &mut [0; 10], soon()).unwrap(), Some(4));
+}
+
 /// A link that takes a packet in a millisecond at most, once it is slow.
 struct Narrow {
     link: UdpLink,

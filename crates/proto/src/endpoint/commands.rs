@@ -3,7 +3,7 @@
 use ropeway_wire::{ErrorCode, Extent, FinFields, Id, Mode, OpenFields};
 
 use super::sending::{SendError, is_kept_back, longest_message};
-use super::{Endpoint, Listener, MOST_REPLIES, Path, Route};
+use super::{Endpoint, Listener, Path, Route};
 use crate::association::{Association, Attempt, Phase};
 use crate::channel::{Channel, ChannelId, PIECE_BYTES, Part, Readiness, Sendable, Unsent};
 use crate::time::Time;
@@ -572,14 +572,16 @@ impl Endpoint {
     /// Ends everything in order: peers are told, all channels fail with `CLOSED`. Call [`Endpoint::transmit`] afterwards. `false`: there are more peers than answers may wait for the link; call both again.
     pub fn close_all(&mut self) -> bool {
         let all: Vec<u32> = self.associations.iter().map(|(index, _)| index as u32).collect();
+        let mut is_done = true;
         for index in all {
-            if self.replies.len() >= MOST_REPLIES {
-                return false;
+            if !self.queues.of_mut(&self.associations[index as usize].path).takes_replies() {
+                is_done = false;
+                continue;
             }
             self.say_goodbye(index, ErrorCode::Closed);
             self.end_association(index, ErrorCode::Closed);
         }
-        true
+        is_done
     }
 
     /// Brings the sums over a channel's queue up to date and puts it into its association's round if it has something that may go.
