@@ -167,6 +167,7 @@ impl Core {
             self.endpoint.gate().add_receive_slots(slots as u64);
         }
         self.members.push(Member { link, quiet: 0, room: Room::default(), failed: false });
+        self.endpoint.tell_links_apart(self.members.len(), path::link);
         Some(LinkId(place))
     }
 

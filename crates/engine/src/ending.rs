@@ -1,13 +1,21 @@
 //! How things end without loss: a reader that wants no more, an engine whose connections are closed but not through, a process that exits.
 
+use crate::core::Core;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::inner::Inner;
+use crate::room::PAUSE;
 use crate::wait::Subject;
 use ropeway_proto::ChannelId;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::time::{Duration, Instant};
 
 /// How often [`Engine::drain_all`] looks while another thread sees to the links: an exit is not in a hurry.
 const DRAIN_LOOKS_EVERY: Duration = Duration::from_millis(1);
+/// For so long an engine that ends takes leave while its links are full: no exit waits longer for a card that has stopped.
+const LEAVE_TAKES: Duration = Duration::from_millis(100);
+/// How often it tries links that should have said that they have room.
+const LEAVE_TRIES_EVERY: Duration = Duration::from_millis(2);
 
 impl Engine {
     /// Reads end after what has arrived; threads that wait for more are woken. The peer is not told.
@@ -50,9 +58,7 @@ impl Engine {
         inner.ring(&core);
         drop(core);
         let drained = self.drain_all(deadline);
-        let mut core = inner.lock();
-        core.endpoint.close_all();
-        core.transmit(inner.now());
+        inner.take_leave(&mut inner.lock());
         drained
     }
 
@@ -72,5 +78,38 @@ impl Engine {
                 (core.endpoint.buffers_in_use().0 == 0).then_some(Ok(()))
             });
         }
+    }
+}
+
+impl Inner {
+    /// Ends all associations, and tells the peers as the links take it. The lock is held for as long as that takes: nobody has anything to do here any more.
+    pub(crate) fn take_leave(&self, core: &mut Core) {
+        let until = self.now().after(LEAVE_TAKES.as_nanos() as u64);
+        loop {
+            let all_closed = core.endpoint.close_all();
+            let now = self.now();
+            core.transmit(now);
+            if all_closed && !core.endpoint.wants_to_transmit() || now >= until {
+                return;
+            }
+            wait_for_room(core);
+        }
+    }
+}
+
+/// Until a full link has room, or for a moment; not at all if there is none.
+fn wait_for_room(core: &mut Core) {
+    if !core.is_full() {
+        return;
+    }
+    let room = core.room_wait();
+    let most = if room.pauses { PAUSE } else { LEAVE_TRIES_EVERY };
+    let wait = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
+    let descriptors = core.descriptors();
+    let full: Vec<_> = descriptors.iter().filter(|(place, _)| room.places.contains(place)).collect();
+    let mut fds: Vec<_> = full.iter().map(|(_, fd)| PollFd::new(fd, PollFlags::OUT)).collect();
+    let _ = poll(&mut fds, Some(&wait));
+    for ((place, _), _) in full.iter().zip(&fds).filter(|(_, fd)| fd.revents().contains(PollFlags::OUT)) {
+        core.promise_room(*place);
     }
 }

@@ -82,9 +82,7 @@ impl Drop for Handle {
             return;
         }
         let mut core = self.inner.lock();
-        let now = self.inner.now();
-        core.endpoint.close_all();
-        core.transmit(now);
+        self.inner.take_leave(&mut core);
         core.shut_down = true;
         self.inner.wake_helper(&mut core);
         core.waiters.wake_all();

@@ -69,6 +69,11 @@ pub fn of_host(path: &Path) -> Path {
     host
 }
 
+/// The place of the path's link.
+pub fn link(path: &Path) -> usize {
+    usize::from(path.0[0] & LINK)
+}
+
 /// What [`encode`] or [`behind`] made it of.
 pub fn decode(path: &Path) -> Place {
     fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
@@ -83,7 +88,7 @@ pub fn decode(path: &Path) -> Place {
         _ => Address::Sim(u32::from_be_bytes(first(address))),
     };
     let node = (bytes[0] & BEHIND != 0).then(|| u32::from_be_bytes(first(&bytes[NODE_AT])));
-    Place { link: usize::from(bytes[0] & LINK), address, own: Own(path.own()), node }
+    Place { link: link(path), address, own: Own(path.own()), node }
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 
 use ropeway_engine::gateway::{Gateway, Limits, Neighbour};
 use ropeway_engine::link::memory::{self, MemoryLink};
+use ropeway_engine::link::udp::{self, UdpLink};
 use ropeway_engine::link::{Address, Batch, Counters, Link, Received};
-use ropeway_engine::{Config, Engine, LinkId, Mode, Options, Routes, Target, Way};
+use ropeway_engine::{Config, Engine, Error, ErrorCode, LinkId, Mode, Options, Routes, Target, Way};
 use ropeway_testkit::proc::until;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -228,4 +229,126 @@ fn an_engine_goes_on_after_a_panic_of_its_helper() {
     until("a panic", || !strings.panics.load(Ordering::Relaxed));
     // Nobody calls the server.
     client.wait_opened(channel, to, soon()).unwrap();
+}
+
+#[test]
+fn a_full_link_keeps_nothing_from_another() {
+    let client = engine();
+    let mut ends = [0, 1].map(|_| {
+        let (link, strings, end) = puppet(&client, None);
+        let server = engine();
+        server.add_link(Box::new(end)).unwrap();
+        server.listen(PORT, Mode::Stream, 8).unwrap();
+        let near = client.connect(Target { link, address: Address::Sim(1) }, PORT, Mode::Stream, soon()).unwrap();
+        let far = server.accept(PORT, soon()).unwrap();
+        (near, strings, server, far)
+    });
+    ends[0].1.is_full.store(true, Ordering::Relaxed);
+    client.send_all(ends[0].0, b"late", soon()).unwrap();
+    for _ in 0..100 {
+        let (near, _, server, far) = &ends[1];
+        client.send_all(*near, &[1; 5000], soon()).unwrap();
+        let mut left = 5000;
+        while left > 0 {
+            left -= server.recv(*far, &mut vec![0; left], soon()).unwrap().unwrap();
+        }
+        server.send_all(*far, &[2; 100], soon()).unwrap();
+        assert_eq!(client.recv(*near, &mut [0; 100], soon()).unwrap(), Some(100));
+    }
+    let (_, full, server, far) = &mut ends[0];
+    assert!(matches!(server.try_recv(*far, &mut [0; 10]), Err(Error::WouldBlock)));
+    full.is_full.store(false, Ordering::Relaxed);
+    assert_eq!(server.recv(*far, &mut [0; 10], soon()).unwrap(), Some(4));
+}
+
+/// A link that takes a packet in a millisecond at most, once it is slow.
+struct Narrow {
+    link: UdpLink,
+    is_slow: Arc<AtomicBool>,
+    taken_at: Instant,
+}
+
+impl Link for Narrow {
+    fn name(&self) -> String {
+        self.link.name()
+    }
+
+    fn local(&self) -> Address {
+        self.link.local()
+    }
+
+    fn max_packet(&self) -> usize {
+        self.link.max_packet()
+    }
+
+    fn send(&mut self, batch: &Batch<'_>) -> io::Result<usize> {
+        if !self.is_slow.load(Ordering::Relaxed) {
+            return self.link.send(batch);
+        }
+        if self.taken_at.elapsed() < Duration::from_millis(1) {
+            return Ok(0);
+        }
+        self.taken_at = Instant::now();
+        self.link.send(&Batch { packets: &batch.packets[..1], ..*batch })
+    }
+
+    fn receive(&mut self, limit: usize, sink: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+        self.link.receive(limit, sink)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.link.descriptor()
+    }
+
+    fn counters(&self) -> Counters {
+        self.link.counters()
+    }
+}
+
+fn udp_link() -> UdpLink {
+    UdpLink::open(&udp::Options::new("127.0.0.1:0".parse().unwrap())).unwrap()
+}
+
+#[test]
+fn an_engine_that_ends_tells_all_peers_although_its_link_takes_only_some_at_once() {
+    for finishes in [false, true] {
+        let server = engine();
+        let is_slow = Arc::new(AtomicBool::new(false));
+        let narrow = Narrow { link: udp_link(), is_slow: is_slow.clone(), taken_at: Instant::now() };
+        let at = server.add_link(Box::new(narrow)).unwrap();
+        let address = server.local(at).unwrap();
+        server.listen(PORT, Mode::Stream, 64).unwrap();
+        let peers: Vec<_> = (0..30)
+            .map(|_| {
+                let peer = engine();
+                let link = peer.add_link(Box::new(udp_link())).unwrap();
+                let channel = peer.connect(Target { link, address }, PORT, Mode::Stream, soon()).unwrap();
+                (peer, channel)
+            })
+            .collect();
+        is_slow.store(true, Ordering::Relaxed);
+        let begun = Instant::now();
+        if finishes {
+            server.finish(Instant::now());
+        }
+        drop(server);
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+        for (peer, channel) in peers {
+            let ended = peer.recv(channel, &mut [0; 10], soon());
+            assert!(matches!(ended, Err(Error::Failed(ErrorCode::Closed | ErrorCode::Reset))), "{ended:?}");
+        }
+    }
+}
+
+#[test]
+fn an_engine_does_not_wait_long_for_a_link_that_takes_nothing_to_end() {
+    let (client, server) = (engine(), engine());
+    let (link, full, end) = puppet(&client, None);
+    server.add_link(Box::new(end)).unwrap();
+    server.listen(PORT, Mode::Stream, 8).unwrap();
+    client.connect(Target { link, address: Address::Sim(1) }, PORT, Mode::Stream, soon()).unwrap();
+    full.is_full.store(true, Ordering::Relaxed);
+    let begun = Instant::now();
+    drop(client);
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
 }

@@ -16,6 +16,7 @@ mod joining;
 mod keyed_opening;
 mod opening;
 mod output;
+mod queues;
 mod reserving;
 mod resets;
 mod routing;
@@ -45,6 +46,7 @@ use crate::time::Time;
 pub use commands::{AcceptError, ConnectError, ListenError, RecvError};
 pub use counters::Counters;
 pub use output::{BATCH_PACKETS, Handling, Presence, Sink, Urgency};
+use queues::Queues;
 use reserving::Reserved;
 pub use resets::MOST_STARTS;
 use resets::{Incarnations, generation};
@@ -116,16 +118,6 @@ struct Spent {
     answer: Option<Box<[u8]>>,
 }
 
-/// An answer that belongs to no association.
-#[derive(Debug)]
-struct Reply {
-    path: Path,
-    presence: Presence,
-    bytes: Vec<u8>,
-}
-
-/// Answers waiting for the link, at most; more are not made (whoever asked asks again).
-const MOST_REPLIES: usize = 1024;
 /// Events not fetched, of listeners and channels together: each stands in the queue once at most, so this bounds nothing a peer controls.
 const EVENTS_AT_FIRST: usize = 64;
 
@@ -165,25 +157,16 @@ pub struct Endpoint {
     reserved_stand_in_timers: bool,
     /// Slots for numbers that are missing, or came behind such, of all associations.
     slots: usize,
-    /// Associations with something to transmit.
-    ready: VecDeque<u32>,
+    /// What waits for each link.
+    queues: Queues,
+    /// The place among these of the link that was full last.
+    full_place: usize,
     /// The packets of the batch at hand that were taken last, if more may follow.
     run: Option<Run>,
     /// Associations that something arrived for in the batch at hand.
     touched: Vec<u32>,
     /// Associations whose earliest timer may have changed.
     unsettled: Vec<u32>,
-    replies: VecDeque<Reply>,
-    /// The link refused the last of these that it was offered: open associations go first, once.
-    replies_stand_back: bool,
-    /// Attempts that have a packet for the link, one each; among them may be some that have ended or begun anew since.
-    asking: VecDeque<Id>,
-    /// Since when none of these has gone because the link was full.
-    asking_since: Option<Time>,
-    /// The link took nothing for those that nobody has answered: they are not offered until a timer says so.
-    asking_rests: bool,
-    /// How long it will be the next time.
-    asking_rest_ns: u64,
     /// Numbers of the batch that is being sent; kept for its memory.
     numbers: Vec<u64>,
     /// Where packets are opened.
@@ -261,16 +244,11 @@ impl Endpoint {
             reserved: Vec::new(),
             reserved_stand_in_timers: false,
             slots: 0,
-            ready: VecDeque::new(),
+            queues: Queues::new(),
+            full_place: 0,
             run: None,
             touched: Vec::new(),
             unsettled: Vec::new(),
-            replies: VecDeque::new(),
-            replies_stand_back: false,
-            asking: VecDeque::new(),
-            asking_since: None,
-            asking_rests: false,
-            asking_rest_ns: output::LEAST_REST_NS,
             numbers: Vec::new(),
             opened: Vec::new(),
             timers: BTreeSet::new(),
@@ -398,7 +376,7 @@ impl Endpoint {
     fn make_ready(&mut self, index: u32) {
         let association = &mut self.associations[index as usize];
         if !std::mem::replace(&mut association.ready, true) {
-            self.ready.push_back(index);
+            self.queues.of_mut(&association.path).ready.push_back(index);
         }
     }
 
@@ -495,7 +473,7 @@ impl Endpoint {
         }
         self.gate.forget(index);
         self.touched.retain(|&touched| touched != index);
-        self.ready.retain(|&ready| ready != index);
+        self.queues.all_mut().iter_mut().for_each(|queue| queue.ready.retain(|&ready| ready != index));
         self.unsettled.retain(|&unsettled| unsettled != index);
         association.sent.clear(|packet| self.tx_pool.give(packet.payload));
         self.slots -= association.received.kept_slots();

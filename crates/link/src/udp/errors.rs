@@ -51,11 +51,12 @@ fn extended_error(control: &[u8]) -> Option<(i32, u8)> {
 }
 
 impl UdpLink {
-    /// Takes all reports out of the socket's error queue; while one is there, the descriptor stays readable.
-    pub(super) fn fetch_reports(&mut self) {
+    /// Takes all reports out of the socket's error queue; while one is there, the descriptor stays readable. Says whether the network made any of them.
+    pub(super) fn fetch_reports(&mut self) -> bool {
         /// The least that keeps the kernel from treating the buffer as none.
         const PACKET_BYTES: usize = 64;
         let mut incoming = self.reports.incoming.take().unwrap_or_else(|| Box::new(Incoming::new(PACKET_BYTES)));
+        let mut is_reported = false;
         for _ in 0..MOST_FETCHED {
             let Ok(1..) = incoming.receive(self.socket.as_fd(), 1, libc::MSG_ERRQUEUE) else { break };
             let report = incoming.get(0);
@@ -64,10 +65,12 @@ impl UdpLink {
             };
             // Those of this host itself were the answer to a send.
             if matches!(origin, libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6) {
+                is_reported = true;
                 self.reports.push(to, io::Error::from_raw_os_error(code));
             }
         }
         self.reports.incoming = Some(incoming);
+        is_reported
     }
 }
 

@@ -134,6 +134,8 @@ pub struct UdpLink {
     /// Messages that the last call took, and the most packets that were merged in one of them.
     last_messages: usize,
     last_merged: usize,
+    /// Looks in a row that found nothing.
+    empty_looks: u32,
     /// The kernel's running count of dropped arrivals, when it was last told.
     drops_seen: u32,
     reports: Reports,
@@ -187,6 +189,7 @@ impl UdpLink {
             incoming: Incoming::new(RECEIVED_BYTES),
             last_messages: 0,
             last_merged: 1,
+            empty_looks: 0,
             drops_seen: 0,
             reports: Reports::default(),
             counters: Counters::default(),

@@ -294,6 +294,8 @@ impl UdpLink {
             libc::EINVAL | libc::ENETUNREACH | libc::ENODEV | libc::EADDRNOTAVAIL
                 if attempt.from.is_some_and(|from| from.is_gone()) =>
             {
+                // It may have been a report all the same.
+                self.fetch_reports();
                 Ok(Verdict::Unsendable)
             }
             libc::EINVAL if says_bulk => {
@@ -303,6 +305,12 @@ impl UdpLink {
             }
             // The device cannot segment, or not with checksums left to it; or the packets are too long for it, which the next attempt shows.
             libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP if first.packets > 1 => {
+                if self.fetch_reports() && attempt.retried_at != Some(attempt.done) {
+                    // Somebody on the way said so of earlier packets: that changes nothing.
+                    attempt.retried_at = Some(attempt.done);
+                    return Ok(Verdict::Again);
+                }
+                attempt.retried_at = None;
                 self.paths.refuse_segments(attempt.to);
                 self.counters.send_fallbacks += 1;
                 (attempt.fell_back, attempt.is_plain) = (true, false);

@@ -1,3 +1,5 @@
+mod reports;
+
 use super::*;
 use crate::sys::message;
 use crate::{Ecn, Presence, Urgency};

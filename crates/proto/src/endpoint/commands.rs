@@ -569,13 +569,19 @@ impl Endpoint {
         all.into_iter().for_each(|id| self.close(now, id));
     }
 
-    /// Ends everything in order: peers are told, all channels fail with `CLOSED`. Call [`Endpoint::transmit`] afterwards.
-    pub fn close_all(&mut self) {
+    /// Ends everything in order: peers are told, all channels fail with `CLOSED`. Call [`Endpoint::transmit`] afterwards. `false`: there are more peers than answers may wait for the link; call both again.
+    pub fn close_all(&mut self) -> bool {
         let all: Vec<u32> = self.associations.iter().map(|(index, _)| index as u32).collect();
+        let mut is_done = true;
         for index in all {
+            if !self.queues.of_mut(&self.associations[index as usize].path).takes_replies() {
+                is_done = false;
+                continue;
+            }
             self.say_goodbye(index, ErrorCode::Closed);
             self.end_association(index, ErrorCode::Closed);
         }
+        is_done
     }
 
     /// Brings the sums over a channel's queue up to date and puts it into its association's round if it has something that may go.

@@ -1,9 +1,9 @@
 //! The values that cannot be set stand in docs/protocol.md, section 10, as the code has them; `tests/constants.rs` looks at those that can.
 
-use super::MOST_REPLIES;
 use super::cookies::COOKIE_NS;
 use super::opening::MOST_RETRY_NS;
 use super::output::ASKING_NS;
+use super::queues::MOST_REPLIES;
 use crate::association::patience::{IN_VAIN_GIVE_UPS, MOST_ASKED_IN_VAIN, TAKE_BACK_LEASES};
 use crate::association::{ECHO_LIMIT_NS, FIRST_RETRY_NS};
 use crate::gate::{BUDGET_DENOMINATOR, BUDGET_NUMERATOR, FIRST_FLIGHT_SHARE, SUSPECT_MIN_NS, SUSPECT_ROUND_TRIPS};

@@ -497,7 +497,7 @@ impl Endpoint {
         let frame_bytes = u64::from(self.config.packet_bytes) + u64::from(self.config.frame_overhead_bytes);
         self.gate.set_surroundings(drain_ns, senders, frame_bytes);
         self.gate.set_line(self.arrivals.line());
-        let (associations, ready) = (&mut self.associations, &mut self.ready);
+        let (associations, queues) = (&mut self.associations, &mut self.queues);
         self.gate.distribute(now, |index, packets| {
             let association = &mut associations[index as usize];
             let from =
@@ -506,7 +506,7 @@ impl Endpoint {
             association.granted_at = now;
             association.ack_due = true;
             if !std::mem::replace(&mut association.ready, true) {
-                ready.push_back(index);
+                queues.of_mut(&association.path).ready.push_back(index);
             }
         });
     }

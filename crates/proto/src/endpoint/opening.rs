@@ -227,19 +227,22 @@ impl Endpoint {
         let id = association.id;
         let Some(attempt) = association.attempt_mut() else { return };
         let is_answered = attempt.cookie.is_some();
-        if attempt.unsent.replace((*path, bytes)).is_some() && !is_answered {
+        let place = self.queues.place(path);
+        let former = attempt.unsent.replace((*path, bytes));
+        if former.is_some_and(|(former, _)| self.queues.place(&former) == place) && !is_answered {
             return;
         }
-        if self.asking.len() >= self.associations.len() {
-            let mut asking = std::mem::take(&mut self.asking);
-            asking.retain(|&other| other != id && self.unsent_of(other).is_some());
-            self.asking = asking;
+        if self.queues.at(place).asking.len() >= self.associations.len() {
+            let mut asking = std::mem::take(&mut self.queues.at_mut(place).asking);
+            asking.retain(|&other| other != id && self.unsent_of(place, other).is_some());
+            self.queues.at_mut(place).asking = asking;
         }
+        let asking = &mut self.queues.at_mut(place).asking;
         // Who has answered does not wait behind who may be off.
         if is_answered {
-            self.asking.push_front(id);
+            asking.push_front(id);
         } else {
-            self.asking.push_back(id);
+            asking.push_back(id);
         }
     }
 
@@ -249,9 +252,10 @@ impl Endpoint {
         attempt.is_some_and(|attempt| attempt.cookie.is_some())
     }
 
-    /// What an attempt has for the link.
-    pub(super) fn unsent_of(&self, id: Id) -> Option<&(Path, Box<[u8]>)> {
-        self.associations[self.find(id)? as usize].attempt()?.unsent.as_ref()
+    /// What an attempt has for the link with this place.
+    pub(super) fn unsent_of(&self, place: usize, id: Id) -> Option<&(Path, Box<[u8]>)> {
+        let unsent = self.associations[self.find(id)? as usize].attempt()?.unsent.as_ref();
+        unsent.filter(|(path, _)| self.queues.place(path) == place)
     }
 
     pub(super) fn parameters(&mut self, index: u32) -> Parameters {

@@ -5,7 +5,8 @@ use std::io::IoSlice;
 use ropeway_wire::{AbortFields, BASE_HEADER_BYTES, Backlog, BlockWriter, Flags, Header, RstFields, Type};
 
 use super::commands::{enter_round, recount};
-use super::{Endpoint, MOST_REPLIES, Path, Reply};
+use super::queues::Reply;
+use super::{Endpoint, Path};
 use crate::answers;
 use crate::association::{AskedBeyond, Association};
 use crate::channel::Channel;
@@ -86,7 +87,7 @@ pub(super) enum Turn {
 }
 
 impl Endpoint {
-    /// Hands everything that may be sent now to `sink`. `false`: the link was full, and there is more.
+    /// Hands everything that may be sent now to `sink`. `false`: a link was full, and there is more.
     pub fn transmit(&mut self, now: Time, sink: &mut Sink<'_>) -> bool {
         self.transmit_by(now, &mut || now, sink)
     }
@@ -95,53 +96,72 @@ impl Endpoint {
     /// with a lease that has ended.
     pub fn transmit_by(&mut self, now: Time, clock: &mut dyn FnMut() -> Time, sink: &mut Sink<'_>) -> bool {
         self.turn_at = now;
-        if self.asking_since.is_some_and(|since| now.since(since) >= ASKING_NS) && self.transmit_asking(now, 1, sink) {
-            self.asking_since = Some(now);
+        let mut is_full = false;
+        for place in 0..self.queues.count() {
+            is_full |= !self.transmit_queue(now, place, clock, sink);
+        }
+        !is_full
+    }
+
+    /// What waits for one link. `false`: it was full, or another one was for an association that belongs to several.
+    fn transmit_queue(
+        &mut self,
+        now: Time,
+        place: usize,
+        clock: &mut dyn FnMut() -> Time,
+        sink: &mut Sink<'_>,
+    ) -> bool {
+        let asking_since = self.queues.at(place).asking_since;
+        if asking_since.is_some_and(|since| now.since(since) >= ASKING_NS) && self.transmit_asking(now, place, 1, sink)
+        {
+            self.queues.at_mut(place).asking_since = Some(now);
         }
         // Answers first, as what an association sends may depend on them; but where the link is full by turns, so that neither keeps the other from it.
-        let stand_back = std::mem::take(&mut self.replies_stand_back);
-        let mut is_full = !stand_back && !self.transmit_replies(sink);
-        is_full |= !self.transmit_associations(now, clock, sink);
-        is_full = is_full || stand_back && !self.transmit_replies(sink);
-        is_full = is_full || !self.transmit_asking(now, usize::MAX, sink);
-        self.asking_since = if is_full && !self.asking.is_empty() { self.asking_since.or(Some(now)) } else { None };
+        let stand_back = std::mem::take(&mut self.queues.at_mut(place).replies_stand_back);
+        let mut is_full = !stand_back && !self.transmit_replies(place, sink);
+        is_full |= !self.transmit_associations(now, place, clock, sink);
+        is_full = is_full || stand_back && !self.transmit_replies(place, sink);
+        is_full = is_full || !self.transmit_asking(now, place, usize::MAX, sink);
+        let queue = self.queues.at_mut(place);
+        queue.asking_since = if is_full && !queue.asking.is_empty() { queue.asking_since.or(Some(now)) } else { None };
         !is_full
     }
 
     /// Answers that belong to no association. `false`: the link was full.
-    fn transmit_replies(&mut self, sink: &mut Sink<'_>) -> bool {
-        while let Some(reply) = self.replies.front() {
+    fn transmit_replies(&mut self, place: usize, sink: &mut Sink<'_>) -> bool {
+        let queue = self.queues.at_mut(place);
+        while let Some(reply) = queue.replies.front() {
             let handling = Handling { urgency: Urgency::Urgent, presence: reply.presence };
             if sink(&reply.path, handling, &[IoSlice::new(&reply.bytes)]) == 0 {
-                self.replies_stand_back = true;
+                queue.replies_stand_back = true;
                 return false;
             }
-            self.replies.pop_front();
+            queue.replies.pop_front();
             self.counters.packets_sent += 1;
         }
         true
     }
 
     /// What up to `most` attempts have to say: after everything else, as most of it may be for hosts that are not there. `false`: the link was full.
-    fn transmit_asking(&mut self, now: Time, most: usize, sink: &mut Sink<'_>) -> bool {
+    fn transmit_asking(&mut self, now: Time, place: usize, most: usize, sink: &mut Sink<'_>) -> bool {
         let mut taken = 0;
         while taken < most
-            && let Some(&id) = self.asking.front()
+            && let Some(&id) = self.queues.at(place).asking.front()
         {
             let presence = if self.is_answered(id) { Presence::Heard } else { Presence::Unheard };
-            if presence == Presence::Unheard && self.asking_rests {
+            if presence == Presence::Unheard && self.queues.at(place).asking_rests {
                 return false;
             }
-            if let Some((path, bytes)) = self.unsent_of(id) {
+            if let Some((path, bytes)) = self.unsent_of(place, id) {
                 let handling = Handling { urgency: Urgency::Urgent, presence };
                 if sink(path, handling, &[IoSlice::new(bytes)]) == 0 {
                     if presence == Presence::Unheard {
-                        self.rest_asking(now);
+                        self.rest_asking(now, place);
                     }
                     return false;
                 }
                 if presence == Presence::Unheard {
-                    self.asking_rest_ns = LEAST_REST_NS;
+                    self.queues.at_mut(place).asking_rest_ns = LEAST_REST_NS;
                 }
                 taken += 1;
                 self.counters.packets_sent += 1;
@@ -151,23 +171,31 @@ impl Endpoint {
                     attempt.asked_at = attempt.asked_at.map(|_| now);
                 }
             }
-            self.asking.pop_front();
+            self.queues.at_mut(place).asking.pop_front();
         }
         true
     }
 
     /// No room for attempts whose peer has not answered. It may be hosts that are off that take it up, and nothing tells when they do no longer.
-    fn rest_asking(&mut self, now: Time) {
-        self.asking_rests = true;
-        self.timers.insert((now.after(self.asking_rest_ns), ASKING));
-        self.asking_rest_ns = (self.asking_rest_ns * 2).min(MOST_REST_NS);
+    fn rest_asking(&mut self, now: Time, place: usize) {
+        let queue = self.queues.at_mut(place);
+        queue.asking_rests = true;
+        self.timers.insert((now.after(queue.asking_rest_ns), ASKING));
+        queue.asking_rest_ns = (queue.asking_rest_ns * 2).min(MOST_REST_NS);
     }
 
-    /// What open associations have to send. `false`: the link was full, and there is more.
-    fn transmit_associations(&mut self, now: Time, clock: &mut dyn FnMut() -> Time, sink: &mut Sink<'_>) -> bool {
+    /// What open associations have to send. `false`: a link was full, and there is more.
+    fn transmit_associations(
+        &mut self,
+        now: Time,
+        place: usize,
+        clock: &mut dyn FnMut() -> Time,
+        sink: &mut Sink<'_>,
+    ) -> bool {
         let mut now = now;
-        let mut is_first = true;
-        while let Some(index) = self.ready.pop_front() {
+        // Behind another link's it may have become late.
+        let (mut is_first, mut is_full) = (place == 0, false);
+        while let Some(index) = self.queues.at_mut(place).ready.pop_front() {
             let association = &self.associations[index as usize];
             if !is_first || association.backlog_bytes > (FEW_PACKETS * association.payload_bytes) as u64 {
                 now = clock();
@@ -176,9 +204,14 @@ impl Endpoint {
             let turn = self.transmit_association(now, index, sink);
             self.associations[index as usize].leave_former_key();
             if turn == Turn::LinkFull {
-                self.ready.push_front(index);
+                // Of an association with several paths it may have been another link: it waits for that one, and nobody waits for it here.
+                self.queues.at_mut(self.full_place).ready.push_front(index);
                 self.settle_timers(now, index);
-                return false;
+                is_full = true;
+                if self.full_place == place {
+                    break;
+                }
+                continue;
             }
             self.associations[index as usize].ready = false;
             self.settle_timers(now, index);
@@ -186,13 +219,15 @@ impl Endpoint {
                 self.make_ready(index);
             }
         }
-        true
+        !is_full
     }
 
     /// Whether [`Endpoint::transmit`] has anything to do.
     pub fn wants_to_transmit(&self) -> bool {
-        let asks = || self.asking.front().is_some_and(|&id| !self.asking_rests || self.is_answered(id));
-        !self.ready.is_empty() || !self.replies.is_empty() || asks()
+        self.queues.all().iter().any(|queue| {
+            let asks = || queue.asking.front().is_some_and(|&id| !queue.asking_rests || self.is_answered(id));
+            !queue.ready.is_empty() || !queue.replies.is_empty() || asks()
+        })
     }
 
     fn transmit_association(&mut self, now: Time, index: u32, sink: &mut Sink<'_>) -> Turn {
@@ -425,6 +460,7 @@ impl Endpoint {
             association.said(now);
         }
         if accepted < ready {
+            self.full_place = self.queues.place(&association.path);
             Turn::LinkFull
         } else if numbers.len() >= association.batch_packets() {
             Turn::More
@@ -476,6 +512,7 @@ impl Endpoint {
         let urgency = if is_behind_bulk(&association.sent, number) { Urgency::Bulk } else { Urgency::Urgent };
         let handling = Handling { urgency, presence: association.presence(&path, &self.config, self.awake_at, now) };
         if sink(&path, handling, &[IoSlice::new(packet)]) == 0 {
+            self.full_place = self.queues.place(&path);
             return false;
         }
         if association.routes.is_some() && kind != Type::Control {
@@ -587,11 +624,12 @@ impl Endpoint {
 
     /// The same for an answer that is there already.
     pub(super) fn reply_bytes(&mut self, path: &Path, bytes: Box<[u8]>) {
-        if self.replies.len() >= MOST_REPLIES {
+        let queue = self.queues.of_mut(path);
+        if !queue.takes_replies() {
             self.counters.replies_suppressed += 1;
             return;
         }
-        self.replies.push_back(Reply { path: *path, presence: Presence::Heard, bytes: bytes.into_vec() });
+        queue.replies.push_back(Reply { path: *path, presence: Presence::Heard, bytes: bytes.into_vec() });
     }
 
     /// Makes an answer that belongs to no association, for who has just asked.
@@ -606,14 +644,15 @@ impl Endpoint {
         presence: Presence,
         write: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) {
-        if self.replies.len() >= MOST_REPLIES {
+        let queue = self.queues.of_mut(path);
+        if !queue.takes_replies() {
             self.counters.replies_suppressed += 1;
             return;
         }
         let mut bytes = vec![0; usize::from(self.config.packet_bytes)];
         if let Some(length) = write(&mut bytes) {
             bytes.truncate(length);
-            self.replies.push_back(Reply { path: *path, presence, bytes });
+            queue.replies.push_back(Reply { path: *path, presence, bytes });
         }
     }
 }

@@ -275,6 +275,7 @@ impl Endpoint {
         let presence = association.presence(&path, &self.config, self.awake_at, now);
         let handling = Handling { urgency: Urgency::Urgent, presence };
         if sink(&path, handling, &[IoSlice::new(packet)]) == 0 {
+            self.full_place = self.queues.place(&path);
             return false;
         }
         association.asked_over(&path, now, &self.config);

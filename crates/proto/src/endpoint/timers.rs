@@ -108,7 +108,7 @@ impl Endpoint {
                 self.fade_pools(now);
             }
             if index == ASKING {
-                self.asking_rests = false;
+                self.queues.all_mut().iter_mut().for_each(|queue| queue.asking_rests = false);
             }
             if index == RESERVED {
                 self.end_unused_reservations(now);

@@ -241,6 +241,28 @@ fn an_engine_that_goes_away_lets_the_others_read_what_arrived() {
 }
 
 #[test]
+fn an_engine_that_goes_away_tells_more_peers_than_answers_may_wait() {
+    const PEERS: u64 = 2500;
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    world.hosts[1].listen(7, Mode::Stream, PEERS as usize).unwrap();
+    world.counters.off = true;
+    let now = world.clock(0);
+    for name in 0..PEERS {
+        world.hosts[0].connect(now, &alias(1, name), 7, Mode::Stream).unwrap();
+    }
+    pass(&mut world, S);
+    assert_eq!(world.hosts[1].sizes().0, PEERS as usize);
+    let mut portions = 1;
+    while !world.hosts[0].close_all() {
+        world.flush(0);
+        portions += 1;
+    }
+    pass(&mut world, MS);
+    assert_eq!((world.hosts[0].sizes().0, world.hosts[1].sizes().0, portions), (0, 0, 3));
+    assert_eq!(world.hosts[0].counters().replies_suppressed, 0);
+}
+
+#[test]
 fn who_stops_listening_resets_those_it_never_accepted() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     world.hosts[1].listen(7, Mode::Stream, 8).unwrap();

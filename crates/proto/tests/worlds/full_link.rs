@@ -247,3 +247,54 @@ fn who_is_asked_and_does_not_answer_is_doubted_until_heard_again() {
     assert!(carry_until(&mut world, &mut flows, S, |_, flows| flows[0].is_done()));
     assert_eq!(doubted(&mut world), []);
 }
+
+/// Two hosts with two links each, of which the first host's first one takes nothing; a stream over each of them, as far as it comes within `ns`.
+fn over_two_links(ns: u64) -> (World, [Flow; 2]) {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    for host in &mut world.hosts {
+        host.tell_links_apart(2, link_of);
+        host.listen(7, Mode::Stream, 8).unwrap();
+    }
+    let flows = [0, 1].map(|name| {
+        let now = world.time();
+        let client = world.hosts[0].connect(now, &alias(1, name), 7, Mode::Stream).unwrap();
+        pass(&mut world, MS);
+        Flow::stream((0, client), (1, world.hosts[1].accept(7).unwrap()), 1_000_000)
+    });
+    world.full.insert((0, 0));
+    let mut flows = flows;
+    carry_until(&mut world, &mut flows, ns, |_, _| false);
+    (world, flows)
+}
+
+#[test]
+fn a_full_link_keeps_open_associations_from_no_other_and_loses_nothing() {
+    let (mut world, mut flows) = over_two_links(300 * MS);
+    assert!(flows[1].is_done(), "{}", flows[1].received);
+    assert_eq!(flows[0].received, 0);
+    world.full.clear();
+    assert!(carry_until(&mut world, &mut flows, S, |_, flows| flows[0].is_done()));
+    let (sender, receiver) = (world.hosts[0].counters(), world.hosts[1].counters());
+    assert_eq!((sender.resent, receiver.lost, receiver.requests_sent), (0, 0, 0));
+}
+
+#[test]
+fn a_full_link_keeps_attempts_and_answers_from_no_other() {
+    let (mut world, _) = over_two_links(10 * MS);
+    let names = [2, 3].map(|name| {
+        let now = world.time();
+        // One attempt and one answer for each link.
+        let asks = world.hosts[0].connect(now, &alias(1, name), 7, Mode::Stream).unwrap();
+        let asked = world.hosts[1].connect(now, &alias(0, name + 2), 7, Mode::Stream).unwrap();
+        (asks, asked)
+    });
+    pass(&mut world, 20 * MS);
+    let opened = |world: &mut World| {
+        names.map(|(asks, asked)| {
+            [(0, asks), (1, asked)].map(|(host, channel)| world.hosts[host].readiness(channel).unwrap().opened)
+        })
+    };
+    assert_eq!(opened(&mut world), [[false; 2], [true; 2]]);
+    world.full.clear();
+    wait_for(&mut world, 2 * S, "the others open", |world| opened(world) == [[true; 2]; 2]);
+}

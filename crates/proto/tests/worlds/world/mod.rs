@@ -152,6 +152,8 @@ pub struct World {
     pub sockets: BTreeMap<usize, Socket>,
     /// Of these, the ones that have another one for who has not answered.
     pub apart: BTreeMap<usize, Socket>,
+    /// Hosts, and those of their links (`link_of`) that take nothing.
+    pub full: BTreeSet<(usize, usize)>,
     /// What was sent to who had not answered: when, from which host, to which, what. Kept if a test asks for it.
     pub doubted: Option<Vec<(u64, usize, usize, u8)>>,
     /// Packets that hosts have sent so far.
@@ -168,6 +170,11 @@ pub fn alias(host: usize, alias: u64) -> Path {
     bytes[..8].copy_from_slice(&(host as u64).to_be_bytes());
     bytes[8..16].copy_from_slice(&alias.to_be_bytes());
     Path(bytes)
+}
+
+/// Of two links, the one that an alias belongs to.
+pub fn link_of(path: &Path) -> usize {
+    usize::from(path.0[15] % 2)
 }
 
 /// Over which path something comes from an alias of a host.
@@ -207,6 +214,7 @@ impl World {
             planes: BTreeMap::new(),
             sockets: BTreeMap::new(),
             apart: BTreeMap::new(),
+            full: BTreeSet::new(),
             doubted: None,
             stopped: BTreeSet::new(),
             waiting: Vec::new(),
@@ -272,13 +280,16 @@ impl World {
         let mut out: Vec<((usize, u64), Vec<u8>)> = Vec::new();
         let (world_now, hosts) = (self.now, self.hosts.len());
         let (mut socket, mut apart) = (self.sockets.get_mut(&host), self.apart.get_mut(&host));
-        let (cut, doubted) = (&self.cut, &mut self.doubted);
+        let (cut, full, doubted) = (&self.cut, &self.full, &mut self.doubted);
         self.hosts[host].transmit(now, &mut |path, handling, packets| {
             let to = host_of(path).0;
             let is_there = to < hosts && !cut.contains(&(host, to)) && !cut.contains(&(to, host));
             let is_heard = handling.presence == Presence::Heard;
             let goes_apart = !is_heard && apart.is_some();
             let socket = if goes_apart { &mut apart } else { &mut socket };
+            if full.contains(&(host, link_of(path))) {
+                return 0;
+            }
             let count = socket.as_mut().map_or(packets.len(), |socket| socket.take(world_now, is_there, packets.len()));
             out.extend(packets[..count].iter().map(|packet| (host_of(path), packet.to_vec())));
             if let Some(doubted) = doubted.as_mut().filter(|_| !is_heard) {

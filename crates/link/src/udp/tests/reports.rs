@@ -1,0 +1,64 @@
+//! Reports of the network: however they are met, none keeps the descriptor readable.
+
+use super::*;
+use ropeway_testkit::{need_root, skip};
+use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto};
+use std::net::SocketAddrV4;
+
+/// Has the network report that a packet of `link` to this address was too long for the path, by 65,535 bytes: what else of this host sends there is none the shorter.
+fn report_too_long(link: &UdpLink, to: SocketAddrV4) {
+    let SocketAddr::V4(from) = link.local_address() else { unreachable!("it is IPv4") };
+    let mut icmp = vec![3, 4, 0, 0, 0, 0, 0xff, 0xff];
+    icmp.extend([0x45, 0, 0, 128, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+    icmp.extend(from.ip().octets().into_iter().chain(to.ip().octets()));
+    icmp.extend(from.port().to_be_bytes().into_iter().chain(to.port().to_be_bytes()));
+    icmp.extend([0, 108, 0, 0]);
+    let sum: u32 = icmp.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    icmp[2..4].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+    let raw = rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)).expect("root may");
+    let sent = rustix::net::sendto(&raw, &icmp, SendFlags::empty(), &SocketAddr::new((*from.ip()).into(), 0));
+    assert_eq!(sent, Ok(icmp.len()));
+    assert!(is_readable(link, 5), "a report makes the descriptor readable");
+}
+
+/// A link, another one at an address that no other test sends to, and that address.
+fn ends(ip: &str) -> (UdpLink, UdpLink, SocketAddrV4) {
+    let (a, b) = (open(|_| ()), open(|options| options.local = format!("{ip}:0").parse().expect("an address")));
+    let SocketAddr::V4(to) = b.local_address() else { unreachable!("it is IPv4") };
+    (a, b, to)
+}
+
+#[test]
+fn a_report_that_a_segmented_send_meets_is_taken_and_costs_the_path_nothing() {
+    need_root!();
+    let (mut a, mut b, to) = ends("127.77.7.1");
+    if !a.paths.may_segment(to.into()) {
+        skip!("needs a kernel with segmented sends");
+    }
+    report_too_long(&a, to);
+    assert_eq!(send(&mut a, to.into(), &[&[1; 1000][..]; 40], Urgency::Bulk), 40);
+    assert!(!is_readable(&a, 0), "it was taken");
+    assert_eq!(receive(&mut b, 40).len(), 40);
+    let (reported, error) = a.take_error().expect("a report");
+    assert_eq!((reported, error.raw_os_error()), (Address::Udp(to.into()), Some(libc::EMSGSIZE)));
+    assert!(a.paths.may_segment(to.into()), "anybody can forge it");
+    assert_eq!((a.counters().send_fallbacks, a.counters().send_errors, a.counters().send_calls), (0, 0, 2));
+}
+
+#[test]
+fn a_report_without_an_error_does_not_keep_the_descriptor_readable_for_ever() {
+    need_root!();
+    let (mut a, _b, to) = ends("127.77.7.2");
+    report_too_long(&a, to);
+    // Whoever asks for the error takes it, and leaves the report.
+    let error = rustix::net::sockopt::socket_error(&a.socket).expect("a plain option");
+    assert_eq!(error, Err(rustix::io::Errno::MSGSIZE));
+    let mut looks = 0;
+    while looks < 5000 && is_readable(&a, 0) {
+        assert_eq!(a.receive(64, &mut |_| panic!("nothing was sent")).expect("works"), 0);
+        looks += 1;
+    }
+    assert!(looks < 5000, "{looks} looks, and nothing came");
+    assert_eq!(a.take_error().expect("a report").0, Address::Udp(to.into()));
+}

@@ -1,0 +1,112 @@
+//! What waits for each of the caller's links: one that is full keeps nothing from the others.
+
+use std::collections::VecDeque;
+
+use ropeway_wire::Id;
+
+use super::output::LEAST_REST_NS;
+use super::{Endpoint, Path, Presence};
+use crate::time::Time;
+
+/// An answer that belongs to no association.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub path: Path,
+    pub presence: Presence,
+    pub bytes: Vec<u8>,
+}
+
+/// Answers waiting for a link, at most; more are not made (whoever asked asks again).
+pub(super) const MOST_REPLIES: usize = 1024;
+
+/// What waits for one link.
+#[derive(Debug)]
+pub(super) struct Queue {
+    /// Associations with something to transmit.
+    pub ready: VecDeque<u32>,
+    pub replies: VecDeque<Reply>,
+    /// The link refused the last of these that it was offered: open associations go first, once.
+    pub replies_stand_back: bool,
+    /// Attempts that have a packet for the link, one each; among them may be some that have ended, begun anew or gone to another link since.
+    pub asking: VecDeque<Id>,
+    /// Since when none of these has gone because the link was full.
+    pub asking_since: Option<Time>,
+    /// The link took nothing for those that nobody has answered: they are not offered until a timer says so.
+    pub asking_rests: bool,
+    /// How long it will be the next time.
+    pub asking_rest_ns: u64,
+}
+
+impl Queue {
+    fn new() -> Queue {
+        Queue {
+            ready: VecDeque::new(),
+            replies: VecDeque::new(),
+            replies_stand_back: false,
+            asking: VecDeque::new(),
+            asking_since: None,
+            asking_rests: false,
+            asking_rest_ns: LEAST_REST_NS,
+        }
+    }
+
+    pub fn takes_replies(&self) -> bool {
+        self.replies.len() < MOST_REPLIES
+    }
+}
+
+/// One for each link that paths are told apart by.
+#[derive(Debug)]
+pub(super) struct Queues {
+    all: Vec<Queue>,
+    link_of: fn(&Path) -> usize,
+}
+
+impl Queues {
+    pub fn new() -> Queues {
+        Queues { all: vec![Queue::new()], link_of: |_| 0 }
+    }
+
+    pub fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The place of the queue for packets over this path.
+    pub fn place(&self, path: &Path) -> usize {
+        match self.all.len() - 1 {
+            0 => 0,
+            last => (self.link_of)(path).min(last),
+        }
+    }
+
+    pub fn at(&self, place: usize) -> &Queue {
+        &self.all[place]
+    }
+
+    pub fn at_mut(&mut self, place: usize) -> &mut Queue {
+        &mut self.all[place]
+    }
+
+    pub fn of_mut(&mut self, path: &Path) -> &mut Queue {
+        let place = self.place(path);
+        &mut self.all[place]
+    }
+
+    pub fn all(&self) -> &[Queue] {
+        &self.all
+    }
+
+    pub fn all_mut(&mut self) -> &mut [Queue] {
+        &mut self.all
+    }
+}
+
+impl Endpoint {
+    /// There are so many links, and a path belongs to the one that `link_of` says: what one has no room for then keeps nothing from the others. To an endpoint that is told nothing there is one.
+    pub fn tell_links_apart(&mut self, links: usize, link_of: fn(&Path) -> usize) {
+        while self.queues.all.len() < links {
+            self.queues.all.push(Queue::new());
+        }
+        self.queues.link_of = link_of;
+    }
+}
