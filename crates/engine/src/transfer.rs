@@ -247,7 +247,7 @@ impl Engine {
         let inner = self.inner()?;
         let mut core = inner.lock();
         if let Some(count) = core.read_at_hand(channel, out) {
-            inner.relieve_helper(&mut core);
+            inner.note_left();
             if core.endpoint.wants_to_transmit() {
                 inner.follow_up(&mut core, inner.now());
             }

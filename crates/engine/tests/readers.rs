@@ -3,6 +3,7 @@
 use ropeway_engine::link::memory;
 use ropeway_engine::{ChannelId, Engine, Error, ErrorCode, LinkId, Mode, Options, Target};
 use ropeway_link::Address;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 7;
@@ -54,4 +55,36 @@ fn of_two_that_read_the_part_of_a_message_behind_which_the_channel_failed_neithe
             });
         }
     });
+}
+
+#[test]
+fn who_reads_what_is_there_now_and_then_does_not_keep_the_helper_from_the_links() {
+    const ROUNDS: usize = 9;
+    let (client, server, to) = engines();
+    let (there, back) = channel(&client, &server, to);
+    let (other, _other_back) = channel(&client, &server, to);
+    for _ in 0..2000 {
+        client.send_all(there, &[1; 8], soon()).unwrap();
+    }
+    client.drain(there, soon()).unwrap();
+    let is_over = AtomicBool::new(false);
+    let mut took: Vec<Duration> = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) && server.recv(back, &mut [0; 8], soon()).is_ok() {
+                std::thread::sleep(Duration::from_micros(500));
+            }
+        });
+        let rounds = (0..ROUNDS).map(|_| {
+            std::thread::sleep(Duration::from_millis(13));
+            let begun = Instant::now();
+            client.send_all(other, b"acknowledge", soon()).unwrap();
+            client.drain(other, soon()).unwrap();
+            begun.elapsed()
+        });
+        let took = rounds.collect();
+        is_over.store(true, Ordering::Relaxed);
+        took
+    });
+    took.sort_unstable();
+    assert!(took[ROUNDS / 2] < Duration::from_millis(8), "{took:?}");
 }
