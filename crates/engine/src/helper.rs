@@ -53,12 +53,21 @@ fn keep_running(inner: &Inner) {
 
 fn run(inner: &Inner) {
     let (mut seen, mut ticks) = (inner.left(), 0);
+    // For how long calls have done with what was there, and not looked at the links.
+    let (mut looked, mut unlooked) = (inner.looked(), Duration::ZERO);
     loop {
         // Without the lock: callers that come and go are not to meet the helper there.
         let calls = inner.left().wrapping_sub(seen);
-        if calls > 0 {
-            (seen, ticks) = (seen.wrapping_add(calls), 0);
-            inner.helper_rests(tick(inner, calls));
+        let looks = inner.looked();
+        if looks != looked || calls == 0 {
+            (looked, unlooked) = (looks, Duration::ZERO);
+        }
+        seen = seen.wrapping_add(calls);
+        if calls > 0 && unlooked < TICK {
+            ticks = 0;
+            let rest = tick(inner, calls);
+            unlooked += rest;
+            inner.helper_rests(rest);
             continue;
         }
         if inner.is_polled() && ticks < TICKS_TO_PARK {

@@ -35,6 +35,8 @@ pub(crate) struct Inner {
     helper_bell: Bell,
     /// Calls that have polled and left: the helper sees by it whether somebody takes care.
     left: AtomicU64,
+    /// Those of them that looked at the links, or would have if it had been time to.
+    looked: AtomicU64,
     /// When the helper was needed last, or might have been, in nanoseconds.
     needed_at: AtomicU64,
     /// Threads that sleep while another one polls.
@@ -72,6 +74,7 @@ impl Inner {
             doorbell,
             helper_bell,
             left: AtomicU64::new(0),
+            looked: AtomicU64::new(0),
             needed_at: AtomicU64::new(0),
             beside: AtomicU32::new(0),
             hurry: AtomicBool::new(false),
@@ -153,11 +156,22 @@ impl Inner {
         self.left.store(self.left().wrapping_add(1), Ordering::Relaxed);
     }
 
+    pub(crate) fn looked(&self) -> u64 {
+        self.looked.load(Ordering::Relaxed)
+    }
+
+    /// Under the lock, too.
+    fn note_looked(&self) {
+        self.looked.store(self.looked().wrapping_add(1), Ordering::Relaxed);
+    }
+
     /// A call comes: if nobody has looked at the links for a tick the helper is needed in this program.
     pub(crate) fn note_call(&self, core: &mut Core, now: Time) {
         if now.since(core.turned_at()) >= helper::TICK.as_nanos() as u64 {
             self.note_needed(now);
         }
+        self.note_left();
+        self.note_looked();
         self.relieve_helper(core);
     }
 
@@ -172,8 +186,7 @@ impl Inner {
     }
 
     /// A program that calls all the time takes care itself; one with a watch sleeps elsewhere, and the helper polls for it.
-    pub(crate) fn relieve_helper(&self, core: &mut Core) {
-        self.note_left();
+    fn relieve_helper(&self, core: &mut Core) {
         if core.poller == Poller::Helper && !core.waiters.has_watches() {
             core.poller = Poller::Nobody;
             self.note_needed(self.now());
@@ -331,6 +344,7 @@ impl Inner {
     /// A caller that has polled goes: somebody else that waits takes over, or the helper after a while.
     pub(crate) fn leave(&self, core: &mut Core, now: Time) {
         self.note_left();
+        self.note_looked();
         self.note_polled(false);
         self.crowded.store(core.spin.was_crowded(), Ordering::Relaxed);
         core.poller = Poller::Nobody;

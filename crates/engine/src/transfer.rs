@@ -89,10 +89,11 @@ impl<'a> Reader<'a> {
 
     /// After the last attempt, whose result was this.
     fn end(self, core: &mut Core, is_read: bool) {
-        if self.part.is_begun && !is_read {
+        let puts_back = self.part.is_begun && !is_read;
+        if puts_back {
             core.endpoint.put_back(self.channel, &self.out[..self.part.bytes]);
         }
-        if !self.is_seen {
+        if !self.is_seen && !puts_back {
             return;
         }
         // Whoever waits for what comes behind it could not read meanwhile, and may poll the links by now.
@@ -246,7 +247,7 @@ impl Engine {
         let inner = self.inner()?;
         let mut core = inner.lock();
         if let Some(count) = core.read_at_hand(channel, out) {
-            inner.relieve_helper(&mut core);
+            inner.note_left();
             if core.endpoint.wants_to_transmit() {
                 inner.follow_up(&mut core, inner.now());
             }

@@ -14,8 +14,10 @@ use crate::association::{Association, Phase};
 use crate::config::{Config, GateMode};
 use crate::time::Time;
 
-/// A timer that runs out so late says that nobody looked at the clock meanwhile: then silence is no proof against the peers.
+/// A timer that runs out so late says that nobody looked at the clock meanwhile: then silence is no proof against the peers ...
 const OVERSLEPT_NS: u64 = 1_000_000_000;
+/// ... or later than this part of the time after which one is given up.
+const OVERSLEPT_SHARE: u64 = 4;
 /// Who will sleep looks so often for a timer that is not later by now: a wake-up in vain costs more than all of these.
 const MOST_LOOKED_AFTER: u32 = 16;
 /// What is acknowledged to a sender that waits for a grant, which can carry it, is so many times as much as usual ...
@@ -94,7 +96,8 @@ impl Endpoint {
     /// Runs what is due.
     pub fn handle_timeout(&mut self, now: Time) {
         let _ = self.next_timeout(now);
-        if self.timers.first().is_some_and(|&(at, _)| now.since(at) >= OVERSLEPT_NS) {
+        let overslept_ns = OVERSLEPT_NS.min(self.config.give_up_ns / OVERSLEPT_SHARE);
+        if self.timers.first().is_some_and(|&(at, _)| now.since(at) >= overslept_ns) {
             // This process was stopped, or the clock was set forward: packets of that time may still wait to be read.
             self.awake_at = now;
             self.counters.overslept += 1;

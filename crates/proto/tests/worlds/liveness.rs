@@ -295,6 +295,30 @@ fn a_host_that_was_stopped_for_longer_than_the_patience_does_not_blame_its_peers
 }
 
 #[test]
+fn hosts_that_stood_still_together_do_not_blame_each_other_however_short_the_patience() {
+    for give_up_ns in [100 * MS, 400 * MS, 2 * S] {
+        let config = Config { give_up_ns, ..Config::default() };
+        // What is under way when they stop arrives before they go on, or after.
+        for delay_ns in [20 * US, 3 * MS] {
+            let mut world = World::new(2, Net { delay_ns, ..Net::default() }, &config, 1);
+            let (client, server) = pair(&mut world, Mode::Stream);
+            let mut flows =
+                [Flow::stream((0, client), (1, server), 3_000_000), Flow::stream((1, server), (0, client), 3_000_000)];
+            assert!(carry_until(&mut world, &mut flows, S, |_, flows| flows[0].received > 300_000));
+            // What the first said last is lost, and only a question finds that out.
+            world.cut.insert((0, 1));
+            carry_until(&mut world, &mut flows, MS, |_, _| false);
+            world.stopped.extend([0, 1]);
+            pass(&mut world, give_up_ns * 11 / 10);
+            world.stopped.clear();
+            world.cut.clear();
+            carry(&mut world, &mut flows, 5 * S);
+            assert_eq!((failure(&mut world, 0, client), failure(&mut world, 1, server)), (None, None));
+        }
+    }
+}
+
+#[test]
 fn clocks_may_jump_forward_and_step_back() {
     for (seed, step) in [10 * MS as i64, 400 * MS as i64, 20 * S as i64, 1000 * S as i64, -(MS as i64), -5 * MS as i64]
         .into_iter()

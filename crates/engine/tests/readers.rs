@@ -1,0 +1,90 @@
+//! Threads that read what is there already: neither each other nor the links wait for them.
+
+use ropeway_engine::link::memory;
+use ropeway_engine::{ChannelId, Engine, Error, ErrorCode, LinkId, Mode, Options, Target};
+use ropeway_link::Address;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const PORT: u16 = 7;
+
+fn within(limit: Duration) -> Option<Instant> {
+    Some(Instant::now() + limit)
+}
+
+fn soon() -> Option<Instant> {
+    within(Duration::from_secs(20))
+}
+
+/// Two engines, and the first one's way to the second.
+fn engines() -> (Engine, Engine, Target) {
+    let (one, other) = memory::pair(memory::Config::default()).unwrap();
+    let engine = |link| {
+        // Who waits sleeps at once, as where more threads want to run than there are processors.
+        let engine = Engine::new(&Options { spin: Duration::ZERO, ..Options::default() }).unwrap();
+        let link: LinkId = engine.add_link(Box::new(link)).unwrap();
+        (engine, link)
+    };
+    let ((client, link), (server, _)) = (engine(one), engine(other));
+    server.listen(PORT, Mode::Messages, 8).unwrap();
+    (client, server, Target { link, address: Address::Sim(1) })
+}
+
+fn channel(client: &Engine, server: &Engine, to: Target) -> (ChannelId, ChannelId) {
+    let there = client.connect(to, PORT, Mode::Messages, soon()).unwrap();
+    (there, server.accept(PORT, soon()).unwrap())
+}
+
+#[test]
+fn of_two_that_read_the_part_of_a_message_behind_which_the_channel_failed_neither_hangs() {
+    let (client, server, to) = engines();
+    let (there, back) = channel(&client, &server, to);
+    // The part that came within that time is what there is of it.
+    let _ = client.send_all(there, &vec![1; 24_000_000], within(Duration::from_millis(2)));
+    drop(client);
+    let ended = server.recv(back, &mut vec![0; 24_000_000], soon());
+    assert!(matches!(ended, Err(Error::Failed(ErrorCode::Closed))), "{ended:?}");
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut out = vec![0; 24_000_000];
+                for round in 0..20_000 {
+                    let ended = server.recv(back, &mut out, within(Duration::from_secs(3)));
+                    assert!(matches!(ended, Err(Error::Failed(ErrorCode::Closed))), "{ended:?} in round {round}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn who_reads_what_is_there_now_and_then_does_not_keep_the_helper_from_the_links() {
+    const ROUNDS: usize = 9;
+    let (client, server, to) = engines();
+    let (there, back) = channel(&client, &server, to);
+    let (other, _other_back) = channel(&client, &server, to);
+    for _ in 0..2000 {
+        client.send_all(there, &[1; 8], soon()).unwrap();
+    }
+    client.drain(there, soon()).unwrap();
+    let is_over = AtomicBool::new(false);
+    let mut took: Vec<Duration> = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) && server.recv(back, &mut [0; 8], soon()).is_ok() {
+                std::thread::sleep(Duration::from_micros(500));
+            }
+        });
+        let rounds = (0..ROUNDS).map(|_| {
+            std::thread::sleep(Duration::from_millis(13));
+            let begun = Instant::now();
+            client.send_all(other, b"acknowledge", soon()).unwrap();
+            client.drain(other, soon()).unwrap();
+            begun.elapsed()
+        });
+        let took = rounds.collect();
+        is_over.store(true, Ordering::Relaxed);
+        took
+    });
+    took.sort_unstable();
+    assert!(took[ROUNDS / 2] < Duration::from_millis(8), "{took:?}");
+}
