@@ -107,6 +107,8 @@ impl Inner {
         core.poller = Poller::Nobody;
         self.note_polled(false);
         self.wake_helper(&mut core);
+        // Whoever sleeps has to look who polls: two that sleep by one bell would take each other's timer.
+        self.ring(&core);
         self.core.clear_poison();
         core
     }
@@ -291,11 +293,16 @@ impl Inner {
         let bell = self.bell(&core);
         core.sleeps += 1;
         let own = core.sleeps;
-        let mut has_slept = false;
+        let mut has_fired = None;
         loop {
             let due = [until, core.next_timeout_to_sleep(now, bell.fires_at())].into_iter().flatten().min();
-            if has_slept && due.is_some_and(|due| due <= now) {
-                break;
+            if let Some(has_fired) = has_fired {
+                if due.is_some_and(|due| due <= now) {
+                    break;
+                }
+                if has_fired {
+                    bell.note_vain();
+                }
             }
             let (wake_at, room) = self.plan_sleep(&core, now, due);
             // Who took the place of a helper that slept may sleep in it by now.
@@ -315,10 +322,7 @@ impl Inner {
             if bell.take(woken.fired) || woken.by_link || now >= wake_at {
                 break;
             }
-            if woken.fired {
-                bell.note_vain();
-            }
-            has_slept = true;
+            has_fired = Some(woken.fired);
         }
         if core.sleeps == own {
             core.sleeps_until = None;

@@ -100,10 +100,11 @@ impl Endpoint {
         for place in 0..self.queues.count() {
             is_full |= !self.transmit_queue(now, place, clock, sink);
         }
-        !is_full
+        // Of an association with several paths it may have been another link than that of its queue.
+        !is_full && self.queues.all().iter().all(|queue| queue.ready.is_empty())
     }
 
-    /// What waits for one link. `false`: it was full, or another one was for an association that belongs to several.
+    /// What waits for one link. `false`: it was full.
     fn transmit_queue(
         &mut self,
         now: Time,
@@ -184,7 +185,7 @@ impl Endpoint {
         queue.asking_rest_ns = (queue.asking_rest_ns * 2).min(MOST_REST_NS);
     }
 
-    /// What open associations have to send. `false`: a link was full, and there is more.
+    /// What open associations have to send. `false`: this link was full, and there is more.
     fn transmit_associations(
         &mut self,
         now: Time,
@@ -194,7 +195,7 @@ impl Endpoint {
     ) -> bool {
         let mut now = now;
         // Behind another link's it may have become late.
-        let (mut is_first, mut is_full) = (place == 0, false);
+        let mut is_first = place == 0;
         while let Some(index) = self.queues.at_mut(place).ready.pop_front() {
             let association = &self.associations[index as usize];
             if !is_first || association.backlog_bytes > (FEW_PACKETS * association.payload_bytes) as u64 {
@@ -203,23 +204,19 @@ impl Endpoint {
             is_first = false;
             let turn = self.transmit_association(now, index, sink);
             self.associations[index as usize].leave_former_key();
-            if turn == Turn::LinkFull {
+            match turn {
                 // Of an association with several paths it may have been another link: it waits for that one, and nobody waits for it here.
-                self.queues.at_mut(self.full_place).ready.push_front(index);
-                self.settle_timers(now, index);
-                is_full = true;
-                if self.full_place == place {
-                    break;
-                }
-                continue;
+                Turn::LinkFull => self.queues.at_mut(self.full_place).ready.push_front(index),
+                // Here, even if another link's is its own queue now: that one's round may be over.
+                Turn::More => self.queues.at_mut(place).ready.push_back(index),
+                Turn::Finished => self.associations[index as usize].ready = false,
             }
-            self.associations[index as usize].ready = false;
             self.settle_timers(now, index);
-            if turn == Turn::More {
-                self.make_ready(index);
+            if turn == Turn::LinkFull && self.full_place == place {
+                return false;
             }
         }
-        !is_full
+        true
     }
 
     /// Whether [`Endpoint::transmit`] has anything to do.
