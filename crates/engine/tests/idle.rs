@@ -6,6 +6,7 @@ use ropeway_engine::link::{Address, Link};
 use ropeway_engine::{ChannelId, Engine, Interest, LinkId, Mode, Options, Target};
 use ropeway_testkit::proc::{Process, command};
 use ropeway_testkit::{need_program, need_root};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -105,10 +106,13 @@ fn switches(status: &str) -> u64 {
 fn while_one_waits(wait: impl FnOnce() + Send, body: impl FnOnce(), end: impl FnOnce()) {
     std::thread::scope(|scope| {
         let waiter = std::thread::Builder::new().name(WAITER.into()).spawn_scoped(scope, wait).unwrap();
-        body();
-        assert!(!waiter.is_finished(), "it does not wait");
+        let outcome = catch_unwind(AssertUnwindSafe(body));
+        let waited = !waiter.is_finished();
+        // Whatever came of it: a test that fails is not to wait for ever.
         end();
         waiter.join().unwrap();
+        outcome.unwrap_or_else(|panic| resume_unwind(panic));
+        assert!(waited, "it does not wait");
     });
 }
 

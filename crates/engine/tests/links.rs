@@ -24,6 +24,8 @@ const MOST_LOOKS: usize = 2000;
 struct Strings {
     /// It takes nothing.
     is_full: AtomicBool,
+    /// It takes one packet in a millisecond at most.
+    is_slow: AtomicBool,
     /// Its device is gone.
     is_gone: AtomicBool,
     /// The next look by an engine's helper panics.
@@ -41,14 +43,16 @@ impl Strings {
 }
 
 /// A link on strings.
-struct Puppet {
-    link: MemoryLink,
+struct Puppet<L> {
+    link: L,
     strings: Arc<Strings>,
     /// What is slept on instead of the link's own descriptor.
     descriptor: Option<UnixStream>,
+    /// When it took a packet last, while it was slow.
+    taken_at: Option<Instant>,
 }
 
-impl Link for Puppet {
+impl<L: Link> Link for Puppet<L> {
     fn name(&self) -> String {
         self.link.name()
     }
@@ -62,10 +66,17 @@ impl Link for Puppet {
     }
 
     fn send(&mut self, batch: &Batch<'_>) -> io::Result<usize> {
-        match self.strings.is_full.load(Ordering::Relaxed) {
-            true => Ok(0),
-            false => self.link.send(batch),
+        if self.strings.is_full.load(Ordering::Relaxed) {
+            return Ok(0);
         }
+        if !self.strings.is_slow.load(Ordering::Relaxed) {
+            return self.link.send(batch);
+        }
+        if self.taken_at.is_some_and(|at| at.elapsed() < Duration::from_millis(1)) {
+            return Ok(0);
+        }
+        self.taken_at = Some(Instant::now());
+        self.link.send(&Batch { packets: &batch.packets[..1], ..*batch })
     }
 
     fn receive(&mut self, limit: usize, sink: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
@@ -99,9 +110,14 @@ fn soon() -> Option<Instant> {
 /// A link of `engine` on strings, and the other end.
 fn puppet(engine: &Engine, descriptor: Option<UnixStream>) -> (LinkId, Arc<Strings>, MemoryLink) {
     let (link, other) = memory::pair(memory::Config::default()).unwrap();
+    let (link, strings) = on_strings(engine, link, descriptor);
+    (link, strings, other)
+}
+
+fn on_strings(engine: &Engine, link: impl Link + 'static, descriptor: Option<UnixStream>) -> (LinkId, Arc<Strings>) {
     let strings = Arc::new(Strings::default());
-    let link = Puppet { link, strings: strings.clone(), descriptor };
-    (engine.add_link(Box::new(link)).unwrap(), strings, other)
+    let link = Puppet { link, strings: strings.clone(), descriptor, taken_at: None };
+    (engine.add_link(Box::new(link)).unwrap(), strings)
 }
 
 /// A descriptor that is neither readable nor writable, and its other end.
@@ -198,7 +214,7 @@ fn a_gateway_tries_a_link_that_takes_nothing_although_writable_now_and_then_unti
     server.listen(PORT, Mode::Stream, 8).unwrap();
     let full = Arc::new(Strings::default());
     full.is_full.store(true, Ordering::Relaxed);
-    let far = Puppet { link: far, strings: full.clone(), descriptor: None };
+    let far = Puppet { link: far, strings: full.clone(), descriptor: None, taken_at: None };
     let table = [(1, 0), (2, 1)].map(|(node, link)| Neighbour { node, link, address: Address::Sim(1) });
     let gateway = Gateway::new(vec![Box::new(near), Box::new(far)], &table, Limits::default()).unwrap();
     std::thread::scope(|scope| {
@@ -261,50 +277,6 @@ fn a_full_link_keeps_nothing_from_another() {
     assert_eq!(server.recv(*far, &mut [0; 10], soon()).unwrap(), Some(4));
 }
 
-/// A link that takes a packet in a millisecond at most, once it is slow.
-struct Narrow {
-    link: UdpLink,
-    is_slow: Arc<AtomicBool>,
-    taken_at: Instant,
-}
-
-impl Link for Narrow {
-    fn name(&self) -> String {
-        self.link.name()
-    }
-
-    fn local(&self) -> Address {
-        self.link.local()
-    }
-
-    fn max_packet(&self) -> usize {
-        self.link.max_packet()
-    }
-
-    fn send(&mut self, batch: &Batch<'_>) -> io::Result<usize> {
-        if !self.is_slow.load(Ordering::Relaxed) {
-            return self.link.send(batch);
-        }
-        if self.taken_at.elapsed() < Duration::from_millis(1) {
-            return Ok(0);
-        }
-        self.taken_at = Instant::now();
-        self.link.send(&Batch { packets: &batch.packets[..1], ..*batch })
-    }
-
-    fn receive(&mut self, limit: usize, sink: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
-        self.link.receive(limit, sink)
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.link.descriptor()
-    }
-
-    fn counters(&self) -> Counters {
-        self.link.counters()
-    }
-}
-
 fn udp_link() -> UdpLink {
     UdpLink::open(&udp::Options::new("127.0.0.1:0".parse().unwrap())).unwrap()
 }
@@ -313,9 +285,7 @@ fn udp_link() -> UdpLink {
 fn an_engine_that_ends_tells_all_peers_although_its_link_takes_only_some_at_once() {
     for finishes in [false, true] {
         let server = engine();
-        let is_slow = Arc::new(AtomicBool::new(false));
-        let narrow = Narrow { link: udp_link(), is_slow: is_slow.clone(), taken_at: Instant::now() };
-        let at = server.add_link(Box::new(narrow)).unwrap();
+        let (at, strings) = on_strings(&server, udp_link(), None);
         let address = server.local(at).unwrap();
         server.listen(PORT, Mode::Stream, 64).unwrap();
         let peers: Vec<_> = (0..30)
@@ -326,7 +296,7 @@ fn an_engine_that_ends_tells_all_peers_although_its_link_takes_only_some_at_once
                 (peer, channel)
             })
             .collect();
-        is_slow.store(true, Ordering::Relaxed);
+        strings.is_slow.store(true, Ordering::Relaxed);
         let begun = Instant::now();
         if finishes {
             server.finish(Instant::now());
