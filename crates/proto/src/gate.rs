@@ -17,6 +17,9 @@ use crate::time::Time;
 const HOLDERS: u64 = 8;
 /// A grant is an eighth of the budget without the pipe (8 packets of 1500 bytes with a port of 128 KiB), up to one segmented send.
 const QUANTUM_MOST_PACKETS: u64 = 44;
+/// Who wants no more than one segmented send, with what it holds, is granted all of it, if that leaves others a quarter of the budget.
+const END_NUMERATOR: u64 = 3;
+const END_DENOMINATOR: u64 = 4;
 /// A sender that holds a grant and is silent for so many round trips ...
 pub const SUSPECT_ROUND_TRIPS: u64 = 2;
 /// ... and at least for this long is suspect.
@@ -402,11 +405,26 @@ impl Gate {
         if self.window_packets > 0 { most.min(self.window_packets) } else { most }
     }
 
-    /// Whether a sender can have its next quantum: all of it, or every arrival would be answered by a grant of one packet.
-    fn is_eligible(&self, index: u32) -> bool {
-        let Demand { wanted_packets, outstanding_packets, frame_bytes, .. } = self.senders[index as usize].demand;
-        let most = self.most_held(frame_bytes);
-        outstanding_packets + wanted_packets.min(self.quantum(frame_bytes)).min(most) <= most
+    /// Packets that a sender gets next; `None`: it holds too much for that. A part of them would be worse than nothing, or every arrival would be answered by a grant of one packet.
+    fn next_packets(&self, demand: &Demand) -> Option<u64> {
+        if self.is_near_its_end(demand) {
+            return Some(demand.wanted_packets);
+        }
+        let most = self.most_held(demand.frame_bytes);
+        let packets = demand.wanted_packets.min(self.quantum(demand.frame_bytes)).min(most);
+        (demand.outstanding_packets + packets <= most).then_some(packets)
+    }
+
+    /// Whether a sender is granted all that it wants. Of several that are served in turns up to their last packets each ends late. There has to be room for the next one meanwhile, and who is
+    /// silent must not keep everybody.
+    fn is_near_its_end(&self, demand: &Demand) -> bool {
+        let most_packets = if self.window_packets > 0 { self.window_packets } else { u64::MAX };
+        let packets = demand.outstanding_packets + demand.wanted_packets;
+        let most_bytes = self.grantable_bytes().saturating_sub(self.suspect_bytes) / END_DENOMINATOR * END_NUMERATOR;
+        self.order == Order::Fifo
+            && self.demanding > 1
+            && packets <= most_packets.min(QUANTUM_MOST_PACKETS)
+            && packets * demand.frame_bytes <= most_bytes
     }
 
     /// What can be granted now, counting a part of what suspects hold as free.
@@ -462,11 +480,9 @@ impl Gate {
         if self.waiting.is_empty() || self.is_short {
             return;
         }
-        while let Some(place) = self.choose() {
+        while let Some((place, packets)) = self.choose() {
             let index = self.waiting[place];
             let Sender { demand, .. } = *self.sender(index);
-            let most = self.most_held(demand.frame_bytes);
-            let packets = self.quantum(demand.frame_bytes).min(demand.wanted_packets).min(most);
             if packets == 0 {
                 self.leave_queue(place);
                 continue;
@@ -475,7 +491,7 @@ impl Gate {
             // A budget smaller than a quantum still lets one sender through.
             if cost > self.free_bytes() && self.charged_bytes > 0 {
                 self.counters.exhausted += 1;
-                if self.find_suspects(now) && cost <= self.free_bytes() {
+                if self.find_suspects(now) {
                     continue;
                 }
                 self.is_short = true;
@@ -506,17 +522,21 @@ impl Gate {
         }
     }
 
-    /// The place in the queue of who is next.
-    fn choose(&self) -> Option<usize> {
+    /// The place in the queue of who is next, and what it gets.
+    fn choose(&self) -> Option<(usize, u64)> {
         let sender = |index: u32| &self.senders[index as usize];
-        let mut places = self.waiting.iter().enumerate().filter(|&(_, &index)| self.is_eligible(index));
-        match self.order {
+        let mut next = self.waiting.iter().enumerate().filter_map(|(place, &index)| {
+            let packets = self.next_packets(&sender(index).demand)?;
+            Some((place, index, packets))
+        });
+        let chosen = match self.order {
             Order::Srpt if !self.quanta.is_multiple_of(SRPT_FIFO_EVERY) => {
-                places.min_by_key(|&(_, &index)| sender(index).demand.backlog_bytes).map(|(place, _)| place)
+                next.min_by_key(|&(_, index, _)| sender(index).demand.backlog_bytes)
             }
-            Order::Fair => places.min_by_key(|&(_, &index)| sender(index).served_bytes).map(|(place, _)| place),
-            Order::Fifo | Order::Srpt => places.next().map(|(place, _)| place),
-        }
+            Order::Fair => next.min_by_key(|&(_, index, _)| sender(index).served_bytes),
+            Order::Fifo | Order::Srpt => next.next(),
+        };
+        chosen.map(|(place, _, packets)| (place, packets))
     }
 
     /// Marks who holds grants and has been silent. Says whether that changed anything.
@@ -688,6 +708,39 @@ mod tests {
         }
         assert!(served[1] >= 2 * served[0], "{served:?}");
         assert!(served[0] > 0, "{served:?}");
+    }
+
+    #[test]
+    fn who_is_near_its_end_gets_all_it_wants_and_the_next_waits_for_as_much() {
+        let mut gate = gate(Order::Fifo);
+        // The second has had its first flight, and the third is not near its end.
+        for (index, outstanding, backlog) in [(0, 0, 40), (1, 7, 40), (2, 0, 1000)] {
+            gate.report(index, demand(outstanding, backlog), Time::ZERO);
+        }
+        assert_eq!(distribute(&mut gate, 0), [(0, 40)]);
+        gate.report(0, demand(30, 30), Time::ZERO);
+        assert_eq!(distribute(&mut gate, 0), [], "not in parts");
+        gate.report(0, demand(10, 10), Time::ZERO);
+        assert_eq!(distribute(&mut gate, 0), [(1, 33), (2, 7)]);
+        gate.report(0, demand(0, 0), Time::ZERO);
+        gate.report(1, demand(0, 0), Time::ZERO);
+        gate.report(2, demand(0, 40), Time::ZERO);
+        assert_eq!(distribute(&mut gate, 0)[0], (2, 7), "nobody else to be kept waiting");
+    }
+
+    #[test]
+    fn who_is_near_its_end_waits_for_its_turn_where_all_are_to_be_served_alike_or_others_are_silent() {
+        for order in [Order::Fair, Order::Fifo] {
+            let mut gate = gate(order);
+            (0..4).for_each(|index| gate.report(index, demand(0, 40), Time::ZERO));
+            let grants = distribute(&mut gate, 0);
+            assert_eq!(grants[0], if order == Order::Fair { (0, 7) } else { (0, 40) });
+            if order == Order::Fifo {
+                assert_eq!(grants.len(), 1);
+                let grants = distribute(&mut gate, 10_000_000);
+                assert_eq!(grants[0], (1, 7), "the first one is a suspect, and holds most of the budget");
+            }
+        }
     }
 
     #[test]
