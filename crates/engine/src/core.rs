@@ -232,6 +232,13 @@ impl Core {
         }
     }
 
+    /// The descriptor of the link at `place` shows an error condition.
+    pub fn fetch_errors(&mut self, place: u8) {
+        if let Some(member) = self.members.get_mut(usize::from(place)) {
+            member.link.fetch_errors();
+        }
+    }
+
     /// Whether all links have failed.
     pub fn is_cut_off(&self) -> bool {
         !self.members.is_empty() && self.members.iter().all(|member| member.failed)
