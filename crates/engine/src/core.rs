@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::path::{self, Place};
+use crate::readiness::Shown;
 use crate::room::Room;
 use crate::share::Share;
 use crate::shimmed::Shimmed;
@@ -228,6 +229,13 @@ impl Core {
     pub fn promise_room(&mut self, place: u8) {
         if let Some(member) = self.members.get_mut(usize::from(place)) {
             member.room.promise();
+        }
+    }
+
+    /// The descriptor of the link at `place` shows an error condition.
+    pub fn fetch_errors(&mut self, place: u8) {
+        if let Some(member) = self.members.get_mut(usize::from(place)) {
+            member.link.fetch_errors();
         }
     }
 
@@ -510,19 +518,23 @@ impl Core {
         if !self.waiters.has_watches() || self.waiters.watches(subject).is_empty() {
             return;
         }
-        let (read, write) = match subject {
-            Subject::Port(port) => (self.endpoint.has_incoming(port) || self.is_cut_off(), false),
-            Subject::Everything | Subject::AnyChannel => (false, false),
+        let shown = match subject {
+            Subject::Port(port) => {
+                Shown { reads: self.endpoint.has_incoming(port) || self.is_cut_off(), ..Shown::default() }
+            }
+            Subject::Everything | Subject::AnyChannel => Shown::default(),
             Subject::Channel(channel) => match self.endpoint.readiness(channel) {
-                // To a peer that is known one may write before it has taken the connection; but who polls wants to be told when it has.
-                Some(readiness) => {
-                    (readiness.readable, readiness.writable && (readiness.opened || readiness.failed.is_some()))
-                }
-                None => (true, true),
+                Some(readiness) => Shown {
+                    reads: readiness.readable,
+                    at_end: readiness.at_end,
+                    // To a peer that is known one may write before it has taken the connection; but who polls wants to be told when it has.
+                    writes: readiness.writable && (readiness.opened || readiness.failed.is_some()),
+                },
+                None => Shown { reads: true, at_end: true, writes: true },
             },
         };
         for watch in self.waiters.watches(subject) {
-            watch.update(read, write);
+            watch.update(shown);
         }
     }
 

@@ -278,9 +278,13 @@ impl Inner {
         // An interrupted sleep is looked at like any other wake-up.
         let _ = poll(&mut fds, pause.as_ref());
         let mut state = self.lock();
-        for ((place, _), _) in self.descriptors.iter().zip(&fds).filter(|(_, fd)| fd.revents().contains(PollFlags::OUT))
-        {
-            state.rooms[*place].promise();
+        for ((place, _), fd) in self.descriptors.iter().zip(&fds) {
+            if fd.revents().contains(PollFlags::OUT) {
+                state.rooms[*place].promise();
+            }
+            if fd.revents().contains(PollFlags::ERR) {
+                state.links[*place].fetch_errors();
+            }
         }
         drop(state);
         if fds.last().is_some_and(|fd| !fd.revents().is_empty()) {

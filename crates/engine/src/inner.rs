@@ -319,6 +319,7 @@ impl Inner {
             core = self.lock();
             now = self.now();
             woken.writable.iter().for_each(|place| core.promise_room(*place));
+            woken.erring.iter().for_each(|place| core.fetch_errors(*place));
             if bell.take(woken.fired) || woken.by_link || now >= wake_at {
                 break;
             }
@@ -416,6 +417,8 @@ struct Woken {
     fired: bool,
     /// The places of links that have room.
     writable: Vec<u8>,
+    /// The places of those that have an error to report.
+    erring: Vec<u8>,
 }
 
 /// Sleeps until one of these has something, one in `full` has room, or the bell's timer fires, for `patience_ns` at most.
@@ -442,7 +445,14 @@ fn sleep(descriptors: &[(u8, Arc<OwnedFd>)], full: &[u8], bell: &Bell, patience_
     }
     let tells = |fd: &PollFd<'_>| !fd.revents().is_empty();
     let (links, bell) = fds.split_at(descriptors.len());
-    let is_writable = |fd: &PollFd<'_>| fd.revents().contains(PollFlags::OUT);
-    let writable = descriptors.iter().zip(links).filter(|(_, fd)| is_writable(fd)).map(|((place, _), _)| *place);
-    Woken { by_link: links.iter().any(tells), fired: bell.iter().any(tells), writable: writable.collect() }
+    let places = |flag: PollFlags| {
+        let tells = |fd: &PollFd<'_>| fd.revents().contains(flag);
+        descriptors.iter().zip(links).filter(|(_, fd)| tells(fd)).map(|((place, _), _)| *place).collect()
+    };
+    Woken {
+        by_link: links.iter().any(tells),
+        fired: bell.iter().any(tells),
+        writable: places(PollFlags::OUT),
+        erring: places(PollFlags::ERR),
+    }
 }

@@ -15,6 +15,15 @@ pub struct Interest {
     pub write: bool,
 }
 
+/// What a watch is to say of a connection or a listener.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub reads: bool,
+    /// All there is to read is the end.
+    pub at_end: bool,
+    pub writes: bool,
+}
+
 /// A descriptor that tells of a connection or a listener. What it says may be out of date in one direction: after it was ready, an operation may
 /// still find that it would have to wait.
 #[derive(Clone, Debug)]
@@ -30,13 +39,15 @@ enum Shape {
     Socket(Arc<Stand>),
 }
 
-/// A pair of sockets, of which the user polls the front. A byte from the back makes it readable; bytes that the back has not taken make it unwritable.
+/// A pair of sockets, of which the user polls the front. A byte from the back makes it readable, another one tells an edge-triggered poller of the end; bytes that the back has not
+/// taken make it unwritable.
 #[derive(Debug)]
 struct Stand {
     front: OwnedFd,
     back: OwnedFd,
     /// What the front says now. Changed under the engine's lock.
     reads: AtomicBool,
+    at_end: AtomicBool,
     writes: AtomicBool,
 }
 
@@ -49,16 +60,19 @@ impl Stand {
         let (front, back) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         // The kernel takes its least.
         sockopt::set_socket_send_buffer_size(&front, 1)?;
-        Ok(Stand { front, back, reads: AtomicBool::new(false), writes: AtomicBool::new(true) })
+        let [reads, at_end, writes] = [false, false, true].map(AtomicBool::new);
+        Ok(Stand { front, back, reads, at_end, writes })
     }
 
     /// None of these can fail for good: the buffers are ours, and hold what is put there.
-    fn show(&self, reads: bool, writes: bool) {
+    fn show(&self, Shown { reads, at_end, writes }: Shown) {
         let mut bytes = [0; FILLING_BYTES];
-        if self.reads.swap(reads, Ordering::Relaxed) != reads {
+        // Who got less than asked for takes all as read, and would wait for an end that is there already: that is a change as well.
+        let ends = !self.at_end.swap(at_end, Ordering::Relaxed) && at_end;
+        if self.reads.swap(reads, Ordering::Relaxed) != reads || ends {
             let _ = match reads {
                 true => send(&self.back, &bytes[..1], SendFlags::NOSIGNAL).map(drop),
-                false => recv(&self.front, &mut bytes[..1], RecvFlags::empty()).map(drop),
+                false => recv(&self.front, &mut bytes, RecvFlags::empty()).map(drop),
             };
         }
         if self.writes.swap(writes, Ordering::Relaxed) != writes {
@@ -89,16 +103,16 @@ impl Watch {
     }
 
     /// Brings it up to date.
-    pub(crate) fn update(&self, reads: bool, writes: bool) {
+    pub(crate) fn update(&self, shown: Shown) {
         match &self.shape {
             // Full cannot be: it is read before it is written again.
-            Shape::Event { fd, interest } if interest.read && reads || interest.write && writes => {
+            Shape::Event { fd, interest } if interest.read && shown.reads || interest.write && shown.writes => {
                 let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
             }
             Shape::Event { fd, .. } => {
                 let _ = rustix::io::read(fd, &mut [0u8; 8]);
             }
-            Shape::Socket(stand) => stand.show(reads, writes),
+            Shape::Socket(stand) => stand.show(shown),
         }
     }
 }
@@ -122,7 +136,7 @@ impl AsFd for Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
     fn polled(watch: &Watch) -> PollFlags {
         let mut fds = [PollFd::new(watch, PollFlags::IN | PollFlags::OUT)];
@@ -136,10 +150,31 @@ mod tests {
         let all = [(true, true), (true, false), (false, false), (false, true)];
         for (reads, writes) in all.into_iter().chain(all.into_iter().rev()).cycle().take(100) {
             for _ in 0..3 {
-                watch.update(reads, writes);
+                watch.update(Shown { reads, writes, at_end: false });
                 let shown = polled(&watch);
                 assert_eq!((shown.contains(PollFlags::IN), shown.contains(PollFlags::OUT)), (reads, writes));
             }
         }
+    }
+
+    #[test]
+    fn one_like_a_socket_shows_the_end_once_and_is_readable_no_longer_than_it_is_told() {
+        let watch = Watch::like_socket().unwrap();
+        let edges = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&edges, &watch, epoll::EventData::new_u64(0), flags).unwrap();
+        let has_edge = || {
+            let mut events = Vec::with_capacity(1);
+            let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+            epoll::wait(&edges, rustix::buffer::spare_capacity(&mut events), Some(&none)).unwrap() > 0
+        };
+        let show = |reads, at_end| watch.update(Shown { reads, at_end, writes: true });
+        // Bytes; bytes; the end behind them; nothing new.
+        for (at_end, is_told) in [(false, true), (false, false), (true, true), (true, false)] {
+            show(true, at_end);
+            assert_eq!(has_edge(), is_told, "{at_end}");
+        }
+        show(false, false);
+        assert!(!polled(&watch).contains(PollFlags::IN));
     }
 }

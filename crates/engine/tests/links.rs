@@ -6,7 +6,9 @@ use ropeway_engine::link::udp::{self, UdpLink};
 use ropeway_engine::link::{Address, Batch, Counters, Link, Received};
 use ropeway_engine::{Config, Engine, Error, ErrorCode, LinkId, Mode, Options, Routes, Target, Way};
 use ropeway_testkit::proc::until;
+use rustix::net::SendFlags;
 use std::io::{self, Write};
+use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -88,6 +90,10 @@ impl<L: Link> Link for Puppet<L> {
             true => Err(io::ErrorKind::NotConnected.into()),
             false => self.link.receive(limit, sink),
         }
+    }
+
+    fn fetch_errors(&mut self) {
+        self.link.fetch_errors();
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -279,6 +285,40 @@ fn a_full_link_keeps_nothing_from_another() {
 
 fn udp_link() -> UdpLink {
     UdpLink::open(&udp::Options::new("127.0.0.1:0".parse().unwrap())).unwrap()
+}
+
+/// A link whose descriptor shows an error condition, by a report of the network that fails no call any more.
+fn reported_link() -> UdpLink {
+    let link = udp_link();
+    let nowhere = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let socket = link.descriptor().unwrap();
+    rustix::net::sendto(socket, b"?", SendFlags::empty(), &nowhere).unwrap();
+    until("it is reported", || rustix::net::sockopt::socket_error(socket).unwrap().is_err());
+    link
+}
+
+#[test]
+fn a_report_that_fails_no_call_wakes_a_sleeper_once() {
+    let server = Engine::new(&Options { spin: Duration::ZERO, ..Options::default() }).unwrap();
+    let (_, strings) = on_strings(&server, reported_link(), None);
+    server.listen(PORT, Mode::Stream, 8).unwrap();
+    let waiting = server.accept(PORT, Some(Instant::now() + WATCHED));
+    assert!(matches!(waiting, Err(Error::TimedOut)), "{waiting:?}");
+    let looks = strings.looks.load(Ordering::Relaxed);
+    assert!(looks <= MOST_LOOKS / 20, "{looks} looks while nothing happens");
+
+    let strings = Arc::new(Strings::default());
+    let link = Puppet { link: reported_link(), strings: strings.clone(), descriptor: None, taken_at: None };
+    let address = |node: u16| Address::Udp(([127, 0, 0, 1], node).into());
+    let table = [1, 2].map(|node| Neighbour { node: node.into(), link: 0, address: address(node) });
+    let gateway = Gateway::new(vec![Box::new(link)], &table, Limits::default()).unwrap();
+    std::thread::scope(|scope| {
+        let forwarding = scope.spawn(|| gateway.run());
+        let looks = strings.looks();
+        gateway.stop();
+        forwarding.join().unwrap().unwrap();
+        assert!(looks <= MOST_LOOKS / 20, "{looks} looks of a gateway while nothing happens");
+    });
 }
 
 #[test]

@@ -275,6 +275,10 @@ impl<L: Link> Link for FaultLink<L> {
         self.inner.take_error()
     }
 
+    fn fetch_errors(&mut self) {
+        self.inner.fetch_errors();
+    }
+
     /// The wrapped link's, and arrivals that were corrupted here as bad ones.
     fn counters(&self) -> Counters {
         let counters = self.inner.counters();

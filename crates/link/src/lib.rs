@@ -206,6 +206,10 @@ pub trait Link: Send {
         None
     }
 
+    /// Fetches what the network reported and no call has met, for [`Link::take_error`]. To be called by who sleeps on the descriptor and is told of an error condition there (`POLLERR`):
+    /// that stays as long as such a report is there, and does no other harm.
+    fn fetch_errors(&mut self) {}
+
     /// What the link has counted since it was made. Never reset.
     fn counters(&self) -> Counters;
 }
@@ -245,6 +249,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn take_error(&mut self) -> Option<(Address, io::Error)> {
         (**self).take_error()
+    }
+
+    fn fetch_errors(&mut self) {
+        (**self).fetch_errors();
     }
 
     fn counters(&self) -> Counters {

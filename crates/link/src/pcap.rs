@@ -253,6 +253,10 @@ impl<L: Link> Link for PcapLink<L> {
         self.inner.take_error()
     }
 
+    fn fetch_errors(&mut self) {
+        self.inner.fetch_errors();
+    }
+
     fn counters(&self) -> Counters {
         self.inner.counters()
     }

@@ -213,6 +213,29 @@ fn a_device_may_get_another_name_and_address() {
     assert_eq!(from, Some(to));
 }
 
+#[test]
+fn what_the_device_did_not_take_leaves_at_a_later_look_without_another_send() {
+    need_hosts!();
+    let hosts = Hosts::new(1500);
+    let (mut a, mut b) = (open(&hosts, 0), open(&hosts, 1));
+    hosts.ip(0, &format!("link set {DEVICE} down"));
+    for byte in 0..50 {
+        send(&mut a, b.local(), &[byte; 64]);
+    }
+    hosts.ip(0, &format!("link set {DEVICE} up"));
+    let start = Instant::now();
+    let mut seen = Vec::new();
+    while seen.len() < 50 {
+        assert!(start.elapsed() < PATIENCE, "{} arrive", seen.len());
+        assert_eq!(a.receive(64, &mut |_| ()).expect("works"), 0);
+        b.receive(64, &mut |packet| seen.push(packet.bytes[0])).expect("works");
+    }
+    assert_eq!(seen, (0..50).collect::<Vec<u8>>());
+    let calls = a.counters().send_calls;
+    (0..100).for_each(|_| assert_eq!(a.receive(64, &mut |_| ()).expect("works"), 0));
+    assert_eq!(a.counters().send_calls, calls, "nothing is left");
+}
+
 /// The first byte of a packet says whose it is.
 fn of(first: u32) -> FieldMatch {
     FieldMatch { offset: 0, width: Width::One, mask: 0xFF, value: first }

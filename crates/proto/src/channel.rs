@@ -46,6 +46,8 @@ pub struct Readiness {
     pub drained: bool,
     /// No more will be read: the peer sends no more, or this end wants none, and what came has been read.
     pub ended: bool,
+    /// What a read returns next is the end, or why the channel failed: there are no bytes and no message before it.
+    pub at_end: bool,
     pub failed: Option<ErrorCode>,
 }
 
@@ -130,15 +132,17 @@ impl Channel {
         // While another reader has a part of what comes first, nobody knows what there is.
         let is_taken = self.incoming.is_taken();
         let ended = (self.incoming.is_ended() || self.reading_stopped && !readable) && !is_taken;
+        let is_over = self.failed.is_some() && !is_taken || ended;
         Readiness {
             opened,
-            readable: self.failed.is_some() && !is_taken || ended || readable,
+            readable: is_over || readable,
             writable: self.failed.is_some()
                 || self.outgoing.is_finished()
                 || self.outgoing.ends_then.is_some()
                 || self.outgoing.is_writable(send_buffer_bytes),
             drained: self.outgoing.is_drained(),
             ended,
+            at_end: is_over && !readable,
             failed: self.failed,
         }
     }

@@ -225,15 +225,15 @@ impl Received {
         self.base = self.next;
     }
 
-    /// Ranges of missing numbers to ask for now: those known missing for `window_ns`, and those asked for `again_ns` ago. Numbers from `slow_from` on may be under
-    /// way over a slower path, and get `again_ns` from the start. Calls `ask(first, count)` until that says false; what it took counts as asked. Returns when
+    /// Ranges of missing numbers to ask for now: those known missing for `window_ns`, and those asked for `again_ns` ago. Numbers from that of `slow` on
+    /// may be under way over a slower path, and get its time from the start. Calls `ask(first, count)` until that says false; what it took counts as asked. Returns when
     /// the next one will be due.
     pub fn ask(
         &mut self,
         now: Time,
         window_ns: u64,
         again_ns: u64,
-        slow_from: Option<u64>,
+        slow: Option<(u64, u64)>,
         mut ask: impl FnMut(u64, u16) -> bool,
     ) -> Option<Time> {
         if self.missing == 0 {
@@ -243,11 +243,12 @@ impl Received {
         let mut run: Option<(usize, u16)> = None;
         let mut taken = Vec::new();
         let mut open = true;
-        let slow_from = slow_from.map_or(usize::MAX, |number| number.wrapping_sub(self.base) as usize);
+        let (slow_from, slow_ns) =
+            slow.map_or((usize::MAX, 0), |(number, ns)| (number.wrapping_sub(self.base) as usize, ns));
         for (index, slot) in self.slots.iter().enumerate() {
             let when = match slot.state {
                 State::Missing { since, asked: None } if index >= slow_from => {
-                    Some(since.after(window_ns.max(again_ns)))
+                    Some(since.after(window_ns.max(slow_ns)))
                 }
                 State::Missing { since, asked: None } => Some(since.after(window_ns)),
                 State::Missing { asked: Some(asked), .. } => Some(asked.after(again_ns)),
@@ -366,7 +367,7 @@ mod tests {
         let mut ranges = Vec::new();
         let mut ask = |now: u64| {
             ranges.clear();
-            let next = received.ask(at(now), 10, 100, Some(2), |first, count| {
+            let next = received.ask(at(now), 10, 100, Some((2, 100)), |first, count| {
                 ranges.push((first, count));
                 true
             });

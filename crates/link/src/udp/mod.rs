@@ -134,8 +134,6 @@ pub struct UdpLink {
     /// Messages that the last call took, and the most packets that were merged in one of them.
     last_messages: usize,
     last_merged: usize,
-    /// Looks in a row that found nothing.
-    empty_looks: u32,
     /// The kernel's running count of dropped arrivals, when it was last told.
     drops_seen: u32,
     reports: Reports,
@@ -189,7 +187,6 @@ impl UdpLink {
             incoming: Incoming::new(RECEIVED_BYTES),
             last_messages: 0,
             last_merged: 1,
-            empty_looks: 0,
             drops_seen: 0,
             reports: Reports::default(),
             counters: Counters::default(),
@@ -333,6 +330,10 @@ impl Link for UdpLink {
     fn take_error(&mut self) -> Option<(Address, io::Error)> {
         let (to, error) = self.reports.take()?;
         Some((Address::Udp(to), error))
+    }
+
+    fn fetch_errors(&mut self) {
+        self.fetch_reports();
     }
 
     fn counters(&self) -> Counters {

@@ -11,9 +11,6 @@ use std::os::fd::AsFd;
 /// otherwise keep it here.
 const MOST_REPORTS_PER_CALL: usize = 8;
 
-/// So many looks in a row that found nothing may be those of somebody whom a report without an error wakes again and again. Of other looks in vain it costs a thousandth.
-const LOOKS_TO_DOUBT: u32 = 1024;
-
 /// What came with an arrival beside its bytes.
 #[derive(Clone, Copy, Default)]
 struct Notes {
@@ -71,19 +68,9 @@ impl UdpLink {
         for _ in 0..MOST_REPORTS_PER_CALL {
             self.counters.receive_calls += 1;
             match self.incoming.receive(self.socket.as_fd(), count, 0) {
-                Ok(messages) => {
-                    self.empty_looks = 0;
-                    return Ok(messages);
-                }
+                Ok(messages) => return Ok(messages),
                 Err(error) => match error.raw_os_error() {
-                    Some(libc::EAGAIN) => {
-                        self.empty_looks += 1;
-                        if self.empty_looks == LOOKS_TO_DOUBT {
-                            self.empty_looks = 0;
-                            self.fetch_reports();
-                        }
-                        return Ok(0);
-                    }
+                    Some(libc::EAGAIN) => return Ok(0),
                     Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EINVAL) => return Err(error),
                     Some(libc::EINTR) => {}
                     // A report about a packet that we sent ended the call; what arrived is still there.

@@ -207,7 +207,7 @@ impl XdpLink {
                 Err(error) => match error.raw_os_error() {
                     // It sent as many as it does at once; or completions have to be taken first.
                     Some(libc::EAGAIN) => self.memory.reclaim(),
-                    // The device is full or down: the frames stay where they are until the next call.
+                    // The device is full or down: the frames stay where they are until the next look or send.
                     Some(libc::ENOBUFS | libc::EBUSY | libc::ENETDOWN | libc::EINTR) => break,
                     _ => return Err(error),
                 },
@@ -392,6 +392,10 @@ impl Link for XdpLink {
         if looks > 0 && self.memory.done_receiving() {
             self.counters.receive_calls += 1;
             sys::wake_receiver(self.socket.as_fd());
+        }
+        // What the kernel would not take when it was sent must not wait for the next send.
+        if self.memory.sends_to_kick() > 0 {
+            self.kick()?;
         }
         Ok(packets)
     }

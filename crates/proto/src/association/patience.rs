@@ -19,6 +19,9 @@ pub const MOST_ASKED_IN_VAIN: u32 = 100;
 /// ... and for so many times `give_up`.
 pub const IN_VAIN_GIVE_UPS: u64 = 2;
 
+/// A number is asked for again after so many of the least round trips, or `timer_max`, at the latest.
+const AGAIN_ROUND_TRIPS: u64 = 2;
+
 /// Who owes an answer for so many times the patience with one is doubted. By then it has been asked six times, after one, three, seven ... of them, so that it is neither loss nor a busy machine: who
 /// is doubted and is there has to share what room there is with those that are not. The kernel knows a host that goes off for some seconds more, and queues nothing for it until then.
 const DOUBT_PATIENCES: u64 = 64;
@@ -151,9 +154,15 @@ impl Association {
         })
     }
 
-    /// How long to wait before a number is asked for again.
-    pub fn again_ns(&self, config: &Config) -> u64 {
+    /// How long a number that was sent may be under way, over any path, before it counts as lost.
+    pub fn late_ns(&self, config: &Config) -> u64 {
         self.rtt.patience_ns().max(config.request_min_ns)
+    }
+
+    /// How long to wait before a number is asked for again. A process that was stopped while it connected takes that time for a round trip; the least of all is none of these for long, and
+    /// before that is over no repetition can be there.
+    pub fn again_ns(&self, config: &Config) -> u64 {
+        self.late_ns(config).min(config.timer_max_ns.max(AGAIN_ROUND_TRIPS * self.rtt.least_ns()))
     }
 
     /// How long an answer over any path may take before somebody asks after it.

@@ -222,9 +222,9 @@ impl Incoming {
         self.reserved_bytes > 0
     }
 
-    /// The message for which memory was set aside is not whole.
-    pub fn lacks_reserved(&self) -> bool {
-        self.offset < self.reserved_until
+    /// What is missing of the message for which memory was set aside.
+    pub fn lacking_bytes(&self) -> u64 {
+        self.reserved_until.saturating_sub(self.offset)
     }
 
     /// The message for which memory was set aside has been read.

@@ -37,7 +37,7 @@ const CHANGE_AFTER_BLOCKS: u64 = 1 << 32;
 /// peer did not follow a change for so long, and was sent to all the same.
 const MOST_BLOCKS: u64 = 1 << 35;
 
-/// The client does not begin a change sooner than this after the one before.
+/// The client does not begin a change sooner than this after the one before, and after it saw that the server had followed.
 const LEAST_BETWEEN_CHANGES_NS: u64 = 2 * SECOND_NS;
 
 /// The server does not follow one sooner than this after the one before. Less than the client's own bound, as the
@@ -389,7 +389,9 @@ impl Session {
         let (limits, age_ns) = (&self.limits, now_ns.saturating_sub(self.send.since_ns));
         let most_blocks = self.send.blocks.max(self.receive.blocks);
         let due = age_ns >= limits.change_after_ns || most_blocks >= limits.change_after_blocks;
-        if due && age_ns >= limits.between_changes_ns {
+        // The server may have followed long after this end began, and counts from then: it has by the time that its first packet under the new key is here.
+        let followed_ns = now_ns.saturating_sub(self.receive.since_ns);
+        if due && age_ns.min(followed_ns) >= limits.between_changes_ns {
             self.send.change(now_ns);
         }
     }

@@ -100,7 +100,14 @@ impl Endpoint {
             self.counters.dropped_foreign_path += 1;
             return Ok(());
         }
-        if !self.associations[index as usize].sealing.is_keyed() {
+        // Memory is cut for the packet size agreed on, and so is the work that a packet can make, with a key the trial to open it.
+        let association = &self.associations[index as usize];
+        let most = association.packet_bytes - association.sealing.overhead_bytes() - header.bytes();
+        let bytes = packet.payload.len();
+        if bytes > most || (header.is_short && bytes < most) {
+            return Err(Malformed::PayloadLength);
+        }
+        if !association.sealing.is_keyed() {
             return self.take_packet(now, index, congested, packet, landing);
         }
         // Lent, as what is opened there is handed on while everything else may change.
@@ -113,7 +120,7 @@ impl Endpoint {
         result
     }
 
-    /// A packet of an open association; if that has a key, opened.
+    /// A packet of an open association, of a length that was agreed on; if that has a key, opened.
     fn take_packet(
         &mut self,
         now: Time,
@@ -123,13 +130,6 @@ impl Endpoint {
         landing: &mut Option<Landing<'_>>,
     ) -> Result<(), Malformed> {
         let header = &packet.header;
-        // Memory is cut for the packet size agreed on, and so is the work that a packet can make.
-        let association = &self.associations[index as usize];
-        let most = association.packet_bytes - association.sealing.overhead_bytes() - header.bytes();
-        let bytes = packet.payload.len();
-        if bytes > most || (header.is_short && bytes < most) {
-            return Err(Malformed::PayloadLength);
-        }
         // A payload is checked before anything in the packet counts; what numbered packets carry is judged by their channel (docs/protocol.md 2).
         let blocks = match header.kind {
             Type::Control | Type::State => Some(Blocks::parse(packet.payload)?),

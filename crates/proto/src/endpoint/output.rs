@@ -544,14 +544,14 @@ impl Endpoint {
         let asked_before = association.received.asked();
         let (base, mut asks_lowest) = (association.received.base(), false);
         let mut requests = 0;
-        let slow_from = association.slow_from(now, &self.config);
-        association.ask_at =
-            association.received.ask(now, association.reorder_ns, again_ns, slow_from, |first, count| {
-                let fits = blocks.rrq(first as u32, count);
-                requests += u64::from(fits);
-                asks_lowest |= fits && first == base;
-                fits
-            });
+        let late_ns = association.late_ns(&self.config).max(slower_ns);
+        let slow = association.slow_from(now, &self.config).map(|number| (number, late_ns));
+        association.ask_at = association.received.ask(now, association.reorder_ns, again_ns, slow, |first, count| {
+            let fits = blocks.rrq(first as u32, count);
+            requests += u64::from(fits);
+            asks_lowest |= fits && first == base;
+            fits
+        });
         if asks_lowest {
             association.note_asked(now);
         } else if association.received.missing() == 0 {

@@ -10,19 +10,24 @@ use crate::time::Time;
 pub(super) const RESERVED: u32 = u32::MAX - 2;
 /// While somebody waits for memory, who has some is looked at so often in the time that it may leave it unused.
 const LOOKS: u64 = 8;
+/// Who brings less than this part of what was missing in that time has it for nothing, too. So nobody waits for one message longer than so many times `give_up`; and of the longest one with the
+/// usual settings it is a megabyte in ten seconds, which any network of a cluster brings.
+pub(super) const LEAST_SHARE: u64 = 64;
 
 /// A channel with memory for a message.
 #[derive(Debug)]
 pub(super) struct Reserved {
     pub channel: ChannelId,
-    /// What had come when it was looked at last, and since when no more has come although it could.
+    /// What has to come in the time that it may leave its memory unused.
+    least_bytes: u64,
+    /// When that time began, and what had come by then; none: nobody has looked.
+    since: Option<Time>,
     received_bytes: u64,
-    since: Time,
 }
 
 impl Reserved {
-    pub fn new(channel: ChannelId) -> Reserved {
-        Reserved { channel, received_bytes: 0, since: Time::ZERO }
+    pub fn new(channel: ChannelId, missing_bytes: u64) -> Reserved {
+        Reserved { channel, least_bytes: missing_bytes.div_ceil(LEAST_SHARE), since: None, received_bytes: 0 }
     }
 }
 
@@ -50,10 +55,10 @@ impl Endpoint {
             self.reservations.pop_front();
             channel.incoming.reserving = false;
             self.reserved_bytes += shortage;
-            if shortage > 0 {
-                self.reserved.push(Reserved::new(id));
-            }
             channel.incoming.allow_message(shortage, &mut self.rx_pool);
+            if shortage > 0 {
+                self.reserved.push(Reserved::new(id, channel.incoming.lacking_bytes()));
+            }
             self.say_credit(at);
         }
     }
@@ -79,17 +84,16 @@ impl Endpoint {
         }
         self.timers.insert((now.after(self.config.give_up_ns / LOOKS), RESERVED));
         // What was before that nobody has watched.
-        self.reserved.iter_mut().for_each(|reserved| reserved.since = reserved.since.max(now));
+        self.reserved.iter_mut().for_each(|reserved| reserved.since = None);
     }
 
-    /// Ends channels whose messages do not come, though nothing here keeps them, until nobody waits for their memory.
+    /// Ends channels whose messages do not come, or hardly, though nothing here keeps them, until nobody waits for their memory.
     pub(super) fn end_unused_reservations(&mut self, now: Time) {
         let mut unused = Vec::new();
         for at in 0..self.reserved.len() {
-            self.look_at_reserved(at, now);
-            let Reserved { channel, since, .. } = self.reserved[at];
+            let since = self.look_at_reserved(at, now);
             if now.since(since.max(self.awake_at)) >= self.config.give_up_ns {
-                unused.push((since, channel.index));
+                unused.push((since, self.reserved[at].channel.index));
             }
         }
         unused.sort_unstable();
@@ -106,17 +110,22 @@ impl Endpoint {
         }
     }
 
-    /// Notes whether more of a message has come, or could not for reasons that are this end's: then its time begins anew.
-    fn look_at_reserved(&mut self, at: usize, now: Time) {
+    /// Notes whether enough of a message has come, or could not for reasons that are this end's: then its time begins anew. Says when it began.
+    fn look_at_reserved(&mut self, at: usize, now: Time) -> Time {
         let reserved = &mut self.reserved[at];
         let channel = &self.channels[reserved.channel.index as usize];
         let received_bytes = channel.incoming.received_bytes();
         // What is whole waits for a reader, and its association may be gone.
-        let is_kept = !channel.incoming.lacks_reserved()
+        let is_kept = channel.incoming.lacking_bytes() == 0
             || self.gate.withholds(channel.association)
             || self.rx_pool.is_exhausted();
-        if is_kept || received_bytes != reserved.received_bytes {
-            (reserved.received_bytes, reserved.since) = (received_bytes, now);
+        let comes = received_bytes >= reserved.received_bytes + reserved.least_bytes;
+        match reserved.since.filter(|_| !is_kept && !comes) {
+            Some(since) => since,
+            None => {
+                (reserved.received_bytes, reserved.since) = (received_bytes, Some(now));
+                now
+            }
         }
     }
 }

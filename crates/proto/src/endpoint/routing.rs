@@ -68,7 +68,7 @@ impl Association {
 
     /// From which missing number on the packet may still come over a slower path.
     pub(super) fn slow_from(&self, now: Time, config: &Config) -> Option<u64> {
-        self.routes.as_ref()?.lost_below(self.received.base(), now, self.again_ns(config))
+        self.routes.as_ref()?.lost_below(self.received.base(), now, self.late_ns(config))
     }
 
     /// What has no choice follows the default.

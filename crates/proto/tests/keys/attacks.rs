@@ -4,8 +4,9 @@ use crate::world::*;
 use ropeway_proto::crypto::{Initiator, OpenError};
 use ropeway_proto::{AcceptError, ChannelId, Config, Endpoint, ErrorCode, Mode, Time};
 use ropeway_wire::{
-    BASE_HEADER_BYTES, BlockWriter, ConfirmFields, CookieFields, FEATURE_KEYED, Flags, Header, Id, Malformed,
-    OpenFields, Packet, Parameters, RedirectFields, RefusedFields, RstFields, SynFields, Type, VersionFields,
+    BASE_HEADER_BYTES, BlockWriter, CHANNEL_HEADER_BYTES, COUNTER_BYTES, ConfirmFields, CookieFields, FEATURE_KEYED,
+    Flags, Header, Id, Malformed, OpenFields, Packet, Parameters, RedirectFields, RefusedFields, RstFields, SynFields,
+    TAG_BYTES, Type, VersionFields,
 };
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -128,6 +129,42 @@ fn no_changed_bit_and_no_missing_byte_is_taken_and_none_changes_anything() {
     assert_ne!(state(&world.hosts[1], now), before);
     assert_eq!(world.hosts[1].recv(server, &mut [0; 10]), Ok(Some(7)));
     nothing_ended(&world);
+}
+
+#[test]
+fn what_is_longer_than_agreed_on_costs_no_trial() {
+    let (mut world, client, server) = open_pair(&Config::default());
+    let log = listen_in(&mut world);
+    stream(&mut world, (0, client), (1, server), 10_000, S);
+    world.attacker = None;
+    let data = log.borrow().iter().rev().find(|(from, _, bytes)| *from == 0 && bytes[0] == 0x17).cloned().unwrap().2;
+    let seen = Packet::parse(&data).unwrap().header;
+    let now = world.time();
+    let before = state(&world.hosts[1], now);
+    let outcomes = |world: &World| {
+        let malformed = world.hosts[1].counters().dropped_malformed[Malformed::PayloadLength.index()];
+        [malformed, refused(world, 1, OpenError::Forged)]
+    };
+    let [malformed, forged] = outcomes(&world);
+    let most = 1472 - CHANNEL_HEADER_BYTES - COUNTER_BYTES - TAG_BYTES;
+    for (at, length) in [most + 1, 9_000, 65_000].into_iter().enumerate() {
+        let header = Header { length: length as u16, ..seen };
+        let bytes = garbage(&mut world, header, COUNTER_BYTES + length + TAG_BYTES);
+        world.hosts[1].handle_packet(now, &path(0), false, &with_next_counter(bytes, &data));
+        assert_eq!(outcomes(&world), [malformed + at as u64 + 1, forged], "{length} bytes");
+    }
+    let bytes = garbage(&mut world, Header { length: most as u16, ..seen }, COUNTER_BYTES + most + TAG_BYTES);
+    world.hosts[1].handle_packet(now, &path(0), false, &with_next_counter(bytes, &data));
+    assert_eq!(outcomes(&world), [malformed + 3, forged + 1], "as long as agreed on");
+    assert_eq!(state(&world.hosts[1], now), before);
+}
+
+/// These bytes under a counter that has not been seen, if `seen` is one of the newest packets.
+fn with_next_counter(mut bytes: Vec<u8>, seen: &[u8]) -> Vec<u8> {
+    let at = CHANNEL_HEADER_BYTES..CHANNEL_HEADER_BYTES + COUNTER_BYTES;
+    let counter = u32::from_be_bytes(seen[at.clone()].try_into().unwrap());
+    bytes[at].copy_from_slice(&(counter + 100).to_be_bytes());
+    bytes
 }
 
 #[test]

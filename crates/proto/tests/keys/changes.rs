@@ -50,6 +50,34 @@ fn an_idle_association_changes_its_keys_with_the_next_packet() {
 }
 
 #[test]
+fn after_a_stop_that_was_longer_than_a_key_gets_nothing_is_refused() {
+    for stopped in 0..2 {
+        let mut world = World::new(2, Net::default(), &restless(), 1);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        stream(&mut world, (0, client), (1, server), 1_000, S);
+        // The other end stops when the client's change is on its way.
+        pass(&mut world, 3 * S);
+        let now = world.clock(0);
+        world.hosts[0].send(now, client, b"?").unwrap();
+        world.hosts[0].flush(client);
+        pass(&mut world, 10 * US);
+        assert_eq!([sealing(&world, 0).generation, sealing(&world, 1).generation], [1, 0]);
+        world.stopped.insert(stopped);
+        pass(&mut world, 4 * S);
+        world.stopped.clear();
+        wait_for(&mut world, S, "read", |world| world.hosts[1].recv(server, &mut [0; 10]) == Ok(Some(1)));
+        for _ in 0..10 {
+            stream(&mut world, (0, client), (1, server), 100_000, S);
+            stream(&mut world, (1, server), (0, client), 100_000, S);
+            pass(&mut world, 500 * MS);
+        }
+        let ends = [sealing(&world, 0), sealing(&world, 1)];
+        assert!(ends[1].generation >= 3, "{stopped}: {ends:?}");
+        assert_eq!(ends.map(|end| end.refused.iter().sum::<u64>()), [0, 0], "{stopped}");
+    }
+}
+
+#[test]
 fn keys_change_under_loss_reordering_and_repetition() {
     for seed in 0..6 {
         let net = Net {

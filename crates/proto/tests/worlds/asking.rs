@@ -200,6 +200,53 @@ fn a_sender_that_is_gone_is_asked_less_and_less_often_for_what_is_missing_and_on
 }
 
 #[test]
+fn who_was_stopped_while_it_connected_asks_again_as_soon_as_others() {
+    let config = Config::default();
+    let mut world = World::new(2, Net::default(), &config, 1);
+    world.hosts[1].listen(7, Mode::Stream, 4).unwrap();
+    let client = try_connect(&mut world, 0, 1, 7).unwrap();
+    pass(&mut world, WAY / 2);
+    // Nearly as long as the answer to SYN is good.
+    world.stopped.insert(0);
+    pass(&mut world, 2500 * MS);
+    world.stopped.clear();
+    wait_for(&mut world, S, "it is open", |world| world.hosts[0].readiness(client).unwrap().opened);
+    let server = world.hosts[1].accept(7).unwrap();
+    // The first packet of a burst is lost, and its first repetition.
+    let (asked, mut lost) = (Rc::new(RefCell::new(Vec::new())), Vec::new());
+    let out = Rc::clone(&asked);
+    world.filter = Some(Box::new(move |now, from, _, bytes| {
+        let packet = Packet::parse(bytes).expect("what a host sends is well-formed");
+        let number = packet.header.number;
+        if from == 0 && packet.header.kind == Type::Control {
+            for block in Blocks::parse(packet.payload).unwrap() {
+                let Block::Rrq(ranges) = block else { continue };
+                out.borrow_mut().extend(ranges.filter(|range| range.0 == lost[0]).map(|_| now));
+            }
+        }
+        let is_lost = from == 1
+            && packet.header.kind == Type::Data
+            && lost.iter().all(|&before| before == number)
+            && lost.len() < 2;
+        lost.extend(is_lost.then_some(number));
+        !is_lost
+    }));
+    let now = world.clock(1);
+    world.hosts[1].send(now, server, &[7; 5000]).unwrap();
+    world.hosts[1].flush(server);
+    let it = world.hosts[0].association_statistics(now).next().unwrap();
+    assert!(it.round_trip_ns + 4 * it.variation_ns > S, "{it:?}");
+    let mut read = 0;
+    wait_for(&mut world, 10 * S, "all is there", |world| {
+        read += world.hosts[0].recv(client, &mut [0; 5000]).ok().flatten().unwrap_or(0);
+        read == 5000
+    });
+    let asked = asked.borrow();
+    let [first, second] = asked[..] else { panic!("{asked:?}") };
+    assert_eq!(second - first, config.timer_max_ns);
+}
+
+#[test]
 fn who_opens_many_associations_from_one_address_is_asked_about_few_of_them() {
     const PORTS: usize = 40;
     // All within the time in which nobody is asked twice; or long after each other.

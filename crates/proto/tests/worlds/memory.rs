@@ -77,8 +77,11 @@ fn what_waits_for_lost_packets_takes_a_quarter_of_what_is_free_and_they_find_roo
 const LONG_BYTES: usize = 2_000_000;
 
 /// Hosts 0 and 1 each have a message for host 2, which has memory for one of them: that of host 0 has begun, and is kept from coming by `keeps`. Gives the ends of its channel, too.
-fn one_after_the_other(keeps: impl FnOnce(&mut World, &mut Flow)) -> (World, Vec<Flow>, [(usize, ChannelId); 2]) {
-    let config = Config { receive_memory_bytes: 4 * MEMORY_BYTES, ..Config::default() };
+fn one_after_the_other(
+    give_up_ns: u64,
+    keeps: impl FnOnce(&mut World, &mut Flow),
+) -> (World, Vec<Flow>, [(usize, ChannelId); 2]) {
+    let config = Config { receive_memory_bytes: 4 * MEMORY_BYTES, give_up_ns, ..Config::default() };
     let mut world = World::new(3, Net { rate: 1_000_000_000, ..Net::default() }, &config, 1);
     let mut flow = |from| {
         let (client, server) = open(&mut world, from, 2, 7, Mode::Messages);
@@ -99,7 +102,7 @@ fn a_long_message_that_does_not_come_has_its_memory_until_another_has_waited_for
     let speaks: fn(&mut World, &mut Flow) =
         |world, _| world.filter = Some(Box::new(|_, from, _, bytes| from != 0 || ![0x17, 0x10].contains(&bytes[0])));
     for (what, keeps) in [("it dies", dies), ("it speaks", speaks)] {
-        let (mut world, mut flows, [_, (_, first)]) = one_after_the_other(keeps);
+        let (mut world, mut flows, [_, (_, first)]) = one_after_the_other(10 * S, keeps);
         // Nobody else wants any.
         carry_until(&mut world, &mut flows[..1], 5 * S, |_, _| false);
         assert_eq!(world.hosts[2].readiness(first).unwrap().failed, None, "{what}");
@@ -109,12 +112,43 @@ fn a_long_message_that_does_not_come_has_its_memory_until_another_has_waited_for
     }
 }
 
+/// Lets one packet with data of host 0 through in each of these times, in their order.
+fn slow_down(world: &mut World, every_ns: u64) {
+    let (mut passed_at, mut next) = (0, None);
+    world.filter = Some(Box::new(move |now, from, _, bytes| {
+        let header = Packet::parse(bytes).unwrap().header;
+        if from != 0 || header.kind != Type::Data {
+            return true;
+        }
+        let is_next = header.number == *next.get_or_insert(header.number);
+        let passes = is_next && now >= passed_at + every_ns;
+        if passes {
+            (passed_at, next) = (now, Some(header.number.wrapping_add(1)));
+        }
+        passes
+    }));
+}
+
+#[test]
+fn a_long_message_of_which_a_packet_comes_now_and_then_loses_its_memory_and_a_slow_one_does_not() {
+    let (mut world, mut flows, [_, (_, first)]) = one_after_the_other(10 * S, |world, _| slow_down(world, 2 * S));
+    let waited_ns = carry(&mut world, &mut flows[1..], 60 * S);
+    assert!((10 * S..12 * S).contains(&waited_ns), "{waited_ns} ns");
+    assert_eq!(world.hosts[2].readiness(first).unwrap().failed, Some(ErrorCode::Timeout));
+
+    // Over 10 Mbit/s it takes eight times `give_up`.
+    let slow = |world: &mut World, _: &mut Flow| world.net.rate = 10_000_000;
+    let (mut world, mut flows, _) = one_after_the_other(200 * MS, slow);
+    let waited_ns = carry(&mut world, &mut flows, 10 * S);
+    assert!(waited_ns > 10 * 200 * MS, "{waited_ns} ns");
+}
+
 #[test]
 fn a_long_message_that_this_end_keeps_from_coming_is_waited_for() {
     let reads_late: fn(&mut World, &mut Flow) = |_, flow| flow.slow = true;
     let grants_nothing: fn(&mut World, &mut Flow) = |world, _| world.hosts[2].gate().set_allowed(0);
     for (what, keeps) in [("a slow reader", reads_late), ("a gate without budget", grants_nothing)] {
-        let (mut world, mut flows, _) = one_after_the_other(keeps);
+        let (mut world, mut flows, _) = one_after_the_other(10 * S, keeps);
         carry_until(&mut world, &mut flows, 60 * S, |_, _| false);
         assert!(flows.iter().all(|flow| flow.received == 0), "{what}");
         world.hosts[2].gate().set_allowed(u64::MAX);

@@ -97,6 +97,10 @@ impl Link for VersionLink {
         self.inner.take_error()
     }
 
+    fn fetch_errors(&mut self) {
+        self.inner.fetch_errors();
+    }
+
     fn counters(&self) -> Counters {
         self.inner.counters()
     }

@@ -1,6 +1,7 @@
-//! Reports of the network: however they are met, none keeps the descriptor readable.
+//! Reports of the network: however they are met, none keeps the descriptor readable for ever.
 
 use super::*;
+use ropeway_testkit::proc::until;
 use ropeway_testkit::{need_root, skip};
 use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto};
 use std::net::SocketAddrV4;
@@ -46,19 +47,49 @@ fn a_report_that_a_segmented_send_meets_is_taken_and_costs_the_path_nothing() {
     assert_eq!((a.counters().send_fallbacks, a.counters().send_errors, a.counters().send_calls), (0, 0, 2));
 }
 
+/// The network has reported that nobody is at this address, and the error is met: what is left of it fails no call any more.
+fn leave_report(link: &UdpLink, to: SocketAddr) {
+    rustix::net::sendto(&link.socket, b"?", SendFlags::empty(), &to).expect("it leaves");
+    until("it is reported", || rustix::net::sockopt::socket_error(&link.socket).expect("a plain option").is_err());
+}
+
+/// An address where nobody is.
+fn nowhere() -> SocketAddr {
+    UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address")
+}
+
 #[test]
-fn a_report_without_an_error_does_not_keep_the_descriptor_readable_for_ever() {
-    need_root!();
-    let (mut a, _b, to) = ends("127.77.7.2");
-    report_too_long(&a, to);
-    // Whoever asks for the error takes it, and leaves the report.
-    let error = rustix::net::sockopt::socket_error(&a.socket).expect("a plain option");
-    assert_eq!(error, Err(rustix::io::Errno::MSGSIZE));
-    let mut looks = 0;
-    while looks < 5000 && is_readable(&a, 0) {
+fn a_report_that_fails_no_call_is_there_until_who_is_woken_by_it_has_it_fetched() {
+    let mut a = open(|_| ());
+    let to = nowhere();
+    leave_report(&a, to);
+    for _ in 0..5000 {
         assert_eq!(a.receive(64, &mut |_| panic!("nothing was sent")).expect("works"), 0);
-        looks += 1;
     }
-    assert!(looks < 5000, "{looks} looks, and nothing came");
-    assert_eq!(a.take_error().expect("a report").0, Address::Udp(to.into()));
+    assert!(is_readable(&a, 0) && a.take_error().is_none(), "a look in vain costs no call more");
+    a.fetch_errors();
+    assert!(!is_readable(&a, 0));
+    assert_eq!(a.take_error().expect("a report").0, Address::Udp(to));
+}
+
+#[test]
+fn reports_that_nobody_fetches_do_no_harm_and_come_with_the_next() {
+    let (mut a, mut b) = (open(|_| ()), open(|_| ()));
+    let places = [nowhere(), nowhere(), nowhere()];
+    for to in &places[..2] {
+        leave_report(&a, *to);
+        for _ in 0..100 {
+            assert_eq!(send(&mut a, b.local_address(), &[&[1; 1000][..]; 20], Urgency::Bulk), 20);
+            assert_eq!(receive(&mut b, 20).len(), 20);
+            assert_eq!(send(&mut b, a.local_address(), &[&[2; 100]], Urgency::Urgent), 1);
+            assert_eq!(receive(&mut a, 1).len(), 1);
+        }
+    }
+    assert_eq!((a.counters().send_errors, a.counters().receive_drops), (0, 0));
+    rustix::net::sendto(&a.socket, b"?", SendFlags::empty(), &places[2]).expect("it leaves");
+    let reported = || a.receive(64, &mut |_| ()).map(|_| a.take_error()).expect("works");
+    let first = std::iter::repeat_with(reported).take(5000).flatten().next().expect("a report");
+    let rest = std::iter::from_fn(|| a.take_error());
+    let all: Vec<Address> = [first].into_iter().chain(rest).map(|(to, _)| to).collect();
+    assert_eq!(all, places.map(Address::Udp));
 }
