@@ -159,8 +159,6 @@ pub struct Endpoint {
     slots: usize,
     /// What waits for each link.
     queues: Queues,
-    /// The place among these of the link that was full last.
-    full_place: usize,
     /// The packets of the batch at hand that were taken last, if more may follow.
     run: Option<Run>,
     /// Associations that something arrived for in the batch at hand.
@@ -245,7 +243,6 @@ impl Endpoint {
             reserved_stand_in_timers: false,
             slots: 0,
             queues: Queues::new(),
-            full_place: 0,
             run: None,
             touched: Vec::new(),
             unsettled: Vec::new(),

@@ -83,7 +83,13 @@ pub type Sink<'a> = dyn FnMut(&Path, Handling, &[IoSlice<'_>]) -> usize + 'a;
 pub(super) enum Turn {
     Finished,
     More,
-    LinkFull,
+}
+
+/// A link was full, and what it was offered stays due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LinkFull {
+    /// Its place among the queues.
+    pub place: usize,
 }
 
 impl Endpoint {
@@ -206,13 +212,13 @@ impl Endpoint {
             self.associations[index as usize].leave_former_key();
             match turn {
                 // Of an association with several paths it may have been another link: it waits for that one, and nobody waits for it here.
-                Turn::LinkFull => self.queues.at_mut(self.full_place).ready.push_front(index),
+                Err(full) => self.queues.at_mut(full.place).ready.push_front(index),
                 // Here, even if another link's is its own queue now: that one's round may be over.
-                Turn::More => self.queues.at_mut(place).ready.push_back(index),
-                Turn::Finished => self.associations[index as usize].ready = false,
+                Ok(Turn::More) => self.queues.at_mut(place).ready.push_back(index),
+                Ok(Turn::Finished) => self.associations[index as usize].ready = false,
             }
             self.settle_timers(now, index);
-            if turn == Turn::LinkFull && self.full_place == place {
+            if turn == Err(LinkFull { place }) {
                 return false;
             }
         }
@@ -227,30 +233,26 @@ impl Endpoint {
         })
     }
 
-    fn transmit_association(&mut self, now: Time, index: u32, sink: &mut Sink<'_>) -> Turn {
+    fn transmit_association(&mut self, now: Time, index: u32, sink: &mut Sink<'_>) -> Result<Turn, LinkFull> {
         if !self.associations[index as usize].is_open() {
-            return Turn::Finished;
+            return Ok(Turn::Finished);
         }
         if self.associations[index as usize].sealing.is_mute() {
             self.associations[index as usize].fall_silent();
-            return Turn::Finished;
+            return Ok(Turn::Finished);
         }
         let association = &self.associations[index as usize];
         let asks = association.ask_at.is_some_and(|at| at <= now) || association.ask_beyond;
         let first_flight = self.first_flight(now, index);
-        if self.associations[index as usize].routes.is_some()
-            && !self.transmit_over_others(now, index, first_flight, sink)
-        {
-            return Turn::LinkFull;
+        if self.associations[index as usize].routes.is_some() {
+            self.transmit_over_others(now, index, first_flight, sink)?;
         }
         let association = &self.associations[index as usize];
         if asks || association.state_due || association.pin_due || !association.words.is_empty() {
-            if !self.transmit_control(now, index, first_flight, None, sink) {
-                return Turn::LinkFull;
-            }
+            self.transmit_control(now, index, first_flight, None, sink)?;
             let association = &self.associations[index as usize];
             if !association.words.is_empty() || association.ask_at.is_some_and(|at| at <= now) {
-                return Turn::More;
+                return Ok(Turn::More);
             }
         }
         let mut numbers = std::mem::take(&mut self.numbers);
@@ -268,10 +270,10 @@ impl Endpoint {
         if let Some(turn) = turn {
             return turn;
         }
-        if self.associations[index as usize].ack_due && !self.transmit_control(now, index, first_flight, None, sink) {
-            return Turn::LinkFull;
+        if self.associations[index as usize].ack_due {
+            self.transmit_control(now, index, first_flight, None, sink)?;
         }
-        Turn::Finished
+        Ok(Turn::Finished)
     }
 
     /// How the peer may begin, to be told to it now.
@@ -406,13 +408,13 @@ impl Endpoint {
         first_flight: u8,
         numbers: &[u64],
         sink: &mut Sink<'_>,
-    ) -> Turn {
+    ) -> Result<Turn, LinkFull> {
         let association = &mut self.associations[index as usize];
         let template = association.header(Type::Data, 0, first_flight, &self.config, now);
         // What follows in the same batch has not left when this packet does: the receiver takes what is announced for what is still to come.
         let mut to_come = association.backlog_bytes + association.sent.unseen_bytes();
         if !association.open_sealed(numbers) {
-            return Turn::Finished;
+            return Ok(Turn::Finished);
         }
         let is_keyed = association.sealing.is_keyed();
         for &number in numbers {
@@ -457,17 +459,15 @@ impl Endpoint {
             association.said(now);
         }
         if accepted < ready {
-            self.full_place = self.queues.place(&association.path);
-            Turn::LinkFull
+            Err(LinkFull { place: self.queues.place(&association.path) })
         } else if numbers.len() >= association.batch_packets() {
-            Turn::More
+            Ok(Turn::More)
         } else {
-            Turn::Finished
+            Ok(Turn::Finished)
         }
     }
 
-    /// Sends one CONTROL, STATE or PIN with as many blocks as fit, over the path with the place `over` or the usual one. `false`: the link was full, and
-    /// everything stays due.
+    /// Sends one CONTROL, STATE or PIN with as many blocks as fit, over the path with the place `over` or the usual one.
     pub(super) fn transmit_control(
         &mut self,
         now: Time,
@@ -475,7 +475,7 @@ impl Endpoint {
         first_flight: u8,
         over: Option<usize>,
         sink: &mut Sink<'_>,
-    ) -> bool {
+    ) -> Result<(), LinkFull> {
         let mut bytes = [0; CONTROL_BYTES];
         let association = &self.associations[index as usize];
         let (counter_bytes, tag_bytes) = association.sealing.counter_and_tag_bytes();
@@ -503,14 +503,13 @@ impl Endpoint {
         head.copy_from_slice(&header.to_bytes()[..BASE_HEADER_BYTES]);
         let packet = &mut bytes[..BASE_HEADER_BYTES + counter_bytes + length + tag_bytes];
         if !association.seal(now, packet, BASE_HEADER_BYTES) {
-            return true;
+            return Ok(());
         }
         // It names the next number: what it overtakes would be missing.
         let urgency = if is_behind_bulk(&association.sent, number) { Urgency::Bulk } else { Urgency::Urgent };
         let handling = Handling { urgency, presence: association.presence(&path, &self.config, self.awake_at, now) };
         if sink(&path, handling, &[IoSlice::new(packet)]) == 0 {
-            self.full_place = self.queues.place(&path);
-            return false;
+            return Err(LinkFull { place: self.queues.place(&path) });
         }
         if association.routes.is_some() && kind != Type::Control {
             association.asked_over(&path, now, &self.config);
@@ -530,7 +529,7 @@ impl Endpoint {
             _ => {}
         }
         association.said(now);
-        true
+        Ok(())
     }
 
     /// RRQ blocks for what is missing and due.

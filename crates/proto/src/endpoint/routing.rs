@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use ropeway_wire::{BASE_HEADER_BYTES, COUNTER_BYTES, Flags, Header, Id, MIN_PACKET_BYTES, TAG_BYTES, Type};
 
-use super::output::{BATCH_PACKETS, Handling, Sink, Turn};
+use super::output::{BATCH_PACKETS, Handling, LinkFull, Sink, Turn};
 use super::resets::generation;
 use super::{Counters, Endpoint, Path, Urgency};
 use crate::association::{Association, Attempt};
@@ -227,30 +227,27 @@ impl Endpoint {
         }
     }
 
-    /// Questions and answers that belong to one path. `false`: a link was full.
+    /// Questions and answers that belong to one path.
     pub(super) fn transmit_over_others(
         &mut self,
         now: Time,
         index: u32,
         first_flight: u8,
         sink: &mut Sink<'_>,
-    ) -> bool {
+    ) -> Result<(), LinkFull> {
         while let Some((place, is_question)) =
             self.associations[index as usize].routes.as_ref().and_then(|routes| routes.due())
         {
-            let was_sent = if is_question {
-                self.transmit_question(now, index, first_flight, place, sink)
+            if is_question {
+                self.transmit_question(now, index, first_flight, place, sink)?;
             } else {
-                self.transmit_control(now, index, first_flight, Some(place), sink)
-            };
-            if !was_sent {
-                return false;
+                self.transmit_control(now, index, first_flight, Some(place), sink)?;
             }
             if let Some(routes) = &mut self.associations[index as usize].routes {
                 routes.said(place, is_question);
             }
         }
-        true
+        Ok(())
     }
 
     /// A PIN over one path, to see whether it leads to the peer.
@@ -261,7 +258,7 @@ impl Endpoint {
         first_flight: u8,
         place: usize,
         sink: &mut Sink<'_>,
-    ) -> bool {
+    ) -> Result<(), LinkFull> {
         let association = &mut self.associations[index as usize];
         let path = association.control_path(Some(place));
         let number = association.sent.next();
@@ -270,18 +267,17 @@ impl Endpoint {
         let packet = &mut bytes[..BASE_HEADER_BYTES + association.sealing.overhead_bytes()];
         packet[..BASE_HEADER_BYTES].copy_from_slice(&header.to_bytes()[..BASE_HEADER_BYTES]);
         if !association.seal(now, packet, BASE_HEADER_BYTES) {
-            return true;
+            return Ok(());
         }
         let presence = association.presence(&path, &self.config, self.awake_at, now);
         let handling = Handling { urgency: Urgency::Urgent, presence };
         if sink(&path, handling, &[IoSlice::new(packet)]) == 0 {
-            self.full_place = self.queues.place(&path);
-            return false;
+            return Err(LinkFull { place: self.queues.place(&path) });
         }
         association.asked_over(&path, now, &self.config);
         association.counters.packets_sent += 1;
         self.counters.packets_sent += 1;
-        true
+        Ok(())
     }
 
     /// Sends the packets of a turn over the paths that are theirs: what was sent before over another one than before, new ones over the default, or, bonded, over
@@ -293,7 +289,7 @@ impl Endpoint {
         first_flight: u8,
         numbers: &[u64],
         sink: &mut Sink<'_>,
-    ) -> Turn {
+    ) -> Result<Turn, LinkFull> {
         let mut left = numbers;
         while !left.is_empty() {
             let association = &self.associations[index as usize];
@@ -306,13 +302,13 @@ impl Endpoint {
             let Some(routes) = &association.routes else { break };
             let place = last.map_or_else(|| routes.for_new(), |last| routes.for_repeated(usize::from(last)));
             let turn = self.transmit_run(now, index, first_flight, (run, place, last.is_none()), sink);
-            if turn == Turn::LinkFull {
+            if turn.is_err() {
                 self.associations[index as usize].sent.put_back(rest);
                 return turn;
             }
             left = rest;
         }
-        if numbers.len() >= self.associations[index as usize].batch_packets() { Turn::More } else { Turn::Finished }
+        Ok(if numbers.len() >= self.associations[index as usize].batch_packets() { Turn::More } else { Turn::Finished })
     }
 
     /// Packets that go over the same path.
@@ -323,10 +319,10 @@ impl Endpoint {
         first_flight: u8,
         (run, place, is_new): (&[u64], usize, bool),
         sink: &mut Sink<'_>,
-    ) -> Turn {
+    ) -> Result<Turn, LinkFull> {
         let association = &mut self.associations[index as usize];
         let Some(path) = association.routes.as_ref().map(|routes| routes.way(place).path) else {
-            return Turn::Finished;
+            return Ok(Turn::Finished);
         };
         let usual = std::mem::replace(&mut association.path, path);
         let turn = self.transmit_data::<BATCH_PACKETS>(now, index, first_flight, run, sink);
