@@ -45,7 +45,7 @@ use crate::time::Time;
 
 pub use commands::{AcceptError, ConnectError, ListenError, RecvError};
 pub use counters::Counters;
-pub use output::{BATCH_PACKETS, Handling, Presence, Sink, Urgency};
+pub use output::{BATCH_PACKETS, Handling, Presence, Sink, Taken, Urgency};
 use queues::Queues;
 use reserving::Reserved;
 pub use resets::MOST_STARTS;

@@ -78,6 +78,24 @@ fn is_behind_bulk(sent: &Sent, number: u64) -> bool {
 /// Takes packets for one path, in order, and says how many the link accepted.
 pub type Sink<'a> = dyn FnMut(&Path, Handling, &[IoSlice<'_>]) -> usize + 'a;
 
+/// What a link did with the packets that it was offered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// It is done with so many, from the first on.
+    pub packets: usize,
+    /// Of these, the ones that it had no room for, and dropped.
+    pub discarded: usize,
+}
+
+impl From<usize> for Taken {
+    fn from(packets: usize) -> Taken {
+        Taken { packets, discarded: 0 }
+    }
+}
+
+/// A sink that tells what its link drops of packets for who is silent ([`Presence::Silent`]).
+pub type DiscardingSink<'a> = dyn FnMut(&Path, Handling, &[IoSlice<'_>]) -> Taken + 'a;
+
 /// What came of an association's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
@@ -95,12 +113,12 @@ pub(super) struct LinkFull {
 impl Endpoint {
     /// Hands everything that may be sent now to `sink`. `false`: a link was full, and there is more.
     pub fn transmit(&mut self, now: Time, sink: &mut Sink<'_>) -> bool {
-        self.transmit_by(now, &mut || now, sink)
+        self.transmit_by(now, &mut || now, &mut |path, handling, packets| sink(path, handling, packets).into())
     }
 
     /// The same for who can read the `clock`, which is asked before each batch, but not before the first if all that waits there fits a few packets: who is stopped meanwhile must not go on
     /// with a lease that has ended.
-    pub fn transmit_by(&mut self, now: Time, clock: &mut dyn FnMut() -> Time, sink: &mut Sink<'_>) -> bool {
+    pub fn transmit_by(&mut self, now: Time, clock: &mut dyn FnMut() -> Time, sink: &mut DiscardingSink<'_>) -> bool {
         self.turn_at = now;
         let mut is_full = false;
         for place in 0..self.queues.count() {
@@ -116,7 +134,7 @@ impl Endpoint {
         now: Time,
         place: usize,
         clock: &mut dyn FnMut() -> Time,
-        sink: &mut Sink<'_>,
+        sink: &mut DiscardingSink<'_>,
     ) -> bool {
         let asking_since = self.queues.at(place).asking_since;
         if asking_since.is_some_and(|since| now.since(since) >= ASKING_NS) && self.transmit_asking(now, place, 1, sink)
@@ -126,7 +144,9 @@ impl Endpoint {
         // Answers first, as what an association sends may depend on them; but where the link is full by turns, so that neither keeps the other from it.
         let stand_back = std::mem::take(&mut self.queues.at_mut(place).replies_stand_back);
         let mut is_full = !stand_back && !self.transmit_replies(place, sink);
-        is_full |= !self.transmit_associations(now, place, clock, sink);
+        let holds_up = !self.transmit_associations(now, place, clock, sink);
+        self.queues.at_mut(place).holds_up = holds_up;
+        is_full |= holds_up;
         is_full = is_full || stand_back && !self.transmit_replies(place, sink);
         is_full = is_full || !self.transmit_asking(now, place, usize::MAX, sink);
         let queue = self.queues.at_mut(place);
@@ -135,11 +155,11 @@ impl Endpoint {
     }
 
     /// Answers that belong to no association. `false`: the link was full.
-    fn transmit_replies(&mut self, place: usize, sink: &mut Sink<'_>) -> bool {
+    fn transmit_replies(&mut self, place: usize, sink: &mut DiscardingSink<'_>) -> bool {
         let queue = self.queues.at_mut(place);
         while let Some(reply) = queue.replies.front() {
             let handling = Handling { urgency: Urgency::Urgent, presence: reply.presence };
-            if sink(&reply.path, handling, &[IoSlice::new(&reply.bytes)]) == 0 {
+            if sink(&reply.path, handling, &[IoSlice::new(&reply.bytes)]).packets == 0 {
                 queue.replies_stand_back = true;
                 return false;
             }
@@ -150,7 +170,7 @@ impl Endpoint {
     }
 
     /// What up to `most` attempts have to say: after everything else, as most of it may be for hosts that are not there. `false`: the link was full.
-    fn transmit_asking(&mut self, now: Time, place: usize, most: usize, sink: &mut Sink<'_>) -> bool {
+    fn transmit_asking(&mut self, now: Time, place: usize, most: usize, sink: &mut DiscardingSink<'_>) -> bool {
         let mut taken = 0;
         while taken < most
             && let Some(&id) = self.queues.at(place).asking.front()
@@ -161,7 +181,7 @@ impl Endpoint {
             }
             if let Some((path, bytes)) = self.unsent_of(place, id) {
                 let handling = Handling { urgency: Urgency::Urgent, presence };
-                if sink(path, handling, &[IoSlice::new(bytes)]) == 0 {
+                if sink(path, handling, &[IoSlice::new(bytes)]).packets == 0 {
                     if presence == Presence::Unheard {
                         self.rest_asking(now, place);
                     }
@@ -197,7 +217,7 @@ impl Endpoint {
         now: Time,
         place: usize,
         clock: &mut dyn FnMut() -> Time,
-        sink: &mut Sink<'_>,
+        sink: &mut DiscardingSink<'_>,
     ) -> bool {
         let mut now = now;
         // Behind another link's it may have become late.
@@ -233,7 +253,7 @@ impl Endpoint {
         })
     }
 
-    fn transmit_association(&mut self, now: Time, index: u32, sink: &mut Sink<'_>) -> Result<Turn, LinkFull> {
+    fn transmit_association(&mut self, now: Time, index: u32, sink: &mut DiscardingSink<'_>) -> Result<Turn, LinkFull> {
         if !self.associations[index as usize].is_open() {
             return Ok(Turn::Finished);
         }
@@ -407,7 +427,7 @@ impl Endpoint {
         index: u32,
         first_flight: u8,
         numbers: &[u64],
-        sink: &mut Sink<'_>,
+        sink: &mut DiscardingSink<'_>,
     ) -> Result<Turn, LinkFull> {
         let association = &mut self.associations[index as usize];
         let template = association.header(Type::Data, 0, first_flight, &self.config, now);
@@ -442,7 +462,8 @@ impl Endpoint {
         let urgency = urgency(&association.sent, numbers);
         let handling =
             Handling { urgency, presence: association.presence(&association.path, &self.config, self.awake_at, now) };
-        let accepted = if ready > 0 { sink(&association.path, handling, &slices[..ready]).min(ready) } else { 0 };
+        let taken = if ready > 0 { sink(&association.path, handling, &slices[..ready]) } else { Taken::default() };
+        let accepted = taken.packets.min(ready);
         let (mut resent, mut bytes) = (0, 0);
         for (length, again) in numbers[..accepted].iter().filter_map(|&number| association.sent.took(number, now)) {
             resent += u64::from(again);
@@ -452,6 +473,9 @@ impl Endpoint {
         self.counters.resent += resent;
         self.counters.payload_sent_bytes += bytes;
         association.sent.put_back(&numbers[accepted..]);
+        if ready > 0 {
+            association.note_taken(taken, self.awake_at, now, &self.config);
+        }
         association.counters.packets_sent += accepted as u64;
         self.counters.packets_sent += accepted as u64;
         let says = |number: &u64| association.sent.get(*number).is_some_and(|packet| !packet.is_short);
@@ -474,7 +498,7 @@ impl Endpoint {
         index: u32,
         first_flight: u8,
         over: Option<usize>,
-        sink: &mut Sink<'_>,
+        sink: &mut DiscardingSink<'_>,
     ) -> Result<(), LinkFull> {
         let mut bytes = [0; CONTROL_BYTES];
         let association = &self.associations[index as usize];
@@ -482,7 +506,7 @@ impl Endpoint {
         let most = CONTROL_BYTES.min(association.packet_bytes) - tag_bytes;
         let (head, body) = bytes[..most].split_at_mut(BASE_HEADER_BYTES);
         let mut blocks = BlockWriter::new(&mut body[counter_bytes..]);
-        self.write_requests(now, index, &mut blocks);
+        let asks_lowest = self.write_requests(now, index, &mut blocks);
         let words = self.write_words(index, &mut blocks);
         let association = &mut self.associations[index as usize];
         let path = association.control_path(over);
@@ -508,8 +532,13 @@ impl Endpoint {
         // It names the next number: what it overtakes would be missing.
         let urgency = if is_behind_bulk(&association.sent, number) { Urgency::Bulk } else { Urgency::Urgent };
         let handling = Handling { urgency, presence: association.presence(&path, &self.config, self.awake_at, now) };
-        if sink(&path, handling, &[IoSlice::new(packet)]) == 0 {
+        let taken = sink(&path, handling, &[IoSlice::new(packet)]);
+        association.note_taken(taken, self.awake_at, now, &self.config);
+        if taken.packets == 0 {
             return Err(LinkFull { place: self.queues.place(&path) });
+        }
+        if asks_lowest && taken.discarded == 0 {
+            association.note_asked(now);
         }
         if association.routes.is_some() && kind != Type::Control {
             association.asked_over(&path, now, &self.config);
@@ -532,8 +561,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// RRQ blocks for what is missing and due.
-    fn write_requests(&mut self, now: Time, index: u32, blocks: &mut BlockWriter<'_>) {
+    /// RRQ blocks for what is missing and due; says whether the lowest missing number is among that.
+    fn write_requests(&mut self, now: Time, index: u32, blocks: &mut BlockWriter<'_>) -> bool {
         let association = &mut self.associations[index as usize];
         // Who does not answer is asked less and less often, and so is who answers and does not send it. Time in which this end did not run was no silence.
         let silence_ns = now.since(association.heard_at.max(self.awake_at));
@@ -551,9 +580,7 @@ impl Endpoint {
                 asks_lowest |= fits && first == base;
                 fits
             });
-        if asks_lowest {
-            association.note_asked(now);
-        } else if association.received.missing() == 0 {
+        if association.received.missing() == 0 {
             association.in_vain = None;
         }
         let lost = u64::from(association.received.asked().saturating_sub(asked_before));
@@ -575,12 +602,13 @@ impl Endpoint {
             self.count_lost(index, lost, Some(queueing_ns));
             self.touch(index);
         }
+        asks_lowest
     }
 
     /// So many packets were found lost, after others that stood in queues for so long: the gate hears of it at the end of the batch.
     pub(super) fn count_lost(&mut self, index: u32, lost: u64, queueing_ns: Option<u64>) {
         let association = &mut self.associations[index as usize];
-        association.lost_unreported += lost;
+        association.lost_unreported += lost as u32;
         association.counters.lost += lost;
         self.counters.lost += lost;
         if let Some(queueing_ns) = queueing_ns {

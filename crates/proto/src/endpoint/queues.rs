@@ -24,6 +24,8 @@ pub(super) const MOST_REPLIES: usize = 1024;
 pub(super) struct Queue {
     /// Associations with something to transmit.
     pub ready: VecDeque<u32>,
+    /// The link refused the first of these: the others are not offered.
+    pub holds_up: bool,
     pub replies: VecDeque<Reply>,
     /// The link refused the last of these that it was offered: open associations go first, once.
     pub replies_stand_back: bool,
@@ -41,6 +43,7 @@ impl Queue {
     fn new() -> Queue {
         Queue {
             ready: VecDeque::new(),
+            holds_up: false,
             replies: VecDeque::new(),
             replies_stand_back: false,
             asking: VecDeque::new(),

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use ropeway_wire::{BASE_HEADER_BYTES, COUNTER_BYTES, Flags, Header, Id, MIN_PACKET_BYTES, TAG_BYTES, Type};
 
-use super::output::{BATCH_PACKETS, Handling, LinkFull, Sink, Turn};
+use super::output::{BATCH_PACKETS, DiscardingSink, Handling, LinkFull, Turn};
 use super::resets::generation;
 use super::{Counters, Endpoint, Path, Urgency};
 use crate::association::{Association, Attempt};
@@ -233,7 +233,7 @@ impl Endpoint {
         now: Time,
         index: u32,
         first_flight: u8,
-        sink: &mut Sink<'_>,
+        sink: &mut DiscardingSink<'_>,
     ) -> Result<(), LinkFull> {
         while let Some((place, is_question)) =
             self.associations[index as usize].routes.as_ref().and_then(|routes| routes.due())
@@ -257,7 +257,7 @@ impl Endpoint {
         index: u32,
         first_flight: u8,
         place: usize,
-        sink: &mut Sink<'_>,
+        sink: &mut DiscardingSink<'_>,
     ) -> Result<(), LinkFull> {
         let association = &mut self.associations[index as usize];
         let path = association.control_path(Some(place));
@@ -271,7 +271,9 @@ impl Endpoint {
         }
         let presence = association.presence(&path, &self.config, self.awake_at, now);
         let handling = Handling { urgency: Urgency::Urgent, presence };
-        if sink(&path, handling, &[IoSlice::new(packet)]) == 0 {
+        let taken = sink(&path, handling, &[IoSlice::new(packet)]);
+        association.note_taken(taken, self.awake_at, now, &self.config);
+        if taken.packets == 0 {
             return Err(LinkFull { place: self.queues.place(&path) });
         }
         association.asked_over(&path, now, &self.config);
@@ -288,7 +290,7 @@ impl Endpoint {
         index: u32,
         first_flight: u8,
         numbers: &[u64],
-        sink: &mut Sink<'_>,
+        sink: &mut DiscardingSink<'_>,
     ) -> Result<Turn, LinkFull> {
         let mut left = numbers;
         while !left.is_empty() {
@@ -318,7 +320,7 @@ impl Endpoint {
         index: u32,
         first_flight: u8,
         (run, place, is_new): (&[u64], usize, bool),
-        sink: &mut Sink<'_>,
+        sink: &mut DiscardingSink<'_>,
     ) -> Result<Turn, LinkFull> {
         let association = &mut self.associations[index as usize];
         let Some(path) = association.routes.as_ref().map(|routes| routes.way(place).path) else {
