@@ -144,9 +144,7 @@ impl Endpoint {
         // Answers first, as what an association sends may depend on them; but where the link is full by turns, so that neither keeps the other from it.
         let stand_back = std::mem::take(&mut self.queues.at_mut(place).replies_stand_back);
         let mut is_full = !stand_back && !self.transmit_replies(place, sink);
-        let holds_up = !self.transmit_associations(now, place, clock, sink);
-        self.queues.at_mut(place).holds_up = holds_up;
-        is_full |= holds_up;
+        is_full |= !self.transmit_associations(now, place, clock, sink);
         is_full = is_full || stand_back && !self.transmit_replies(place, sink);
         is_full = is_full || !self.transmit_asking(now, place, usize::MAX, sink);
         let queue = self.queues.at_mut(place);
@@ -475,6 +473,7 @@ impl Endpoint {
         association.sent.put_back(&numbers[accepted..]);
         if ready > 0 {
             association.note_taken(taken, self.awake_at, now, &self.config);
+            self.queues.of_mut(&association.path).note_taken(taken, now);
         }
         association.counters.packets_sent += accepted as u64;
         self.counters.packets_sent += accepted as u64;
@@ -533,6 +532,8 @@ impl Endpoint {
         let urgency = if is_behind_bulk(&association.sent, number) { Urgency::Bulk } else { Urgency::Urgent };
         let handling = Handling { urgency, presence: association.presence(&path, &self.config, self.awake_at, now) };
         let taken = sink(&path, handling, &[IoSlice::new(packet)]);
+        self.queues.of_mut(&path).note_taken(taken, now);
+        let taken = association.or_lost(taken, &path);
         association.note_taken(taken, self.awake_at, now, &self.config);
         if taken.packets == 0 {
             return Err(LinkFull { place: self.queues.place(&path) });

@@ -7,7 +7,7 @@ use ropeway_wire::{BASE_HEADER_BYTES, COUNTER_BYTES, Flags, Header, Id, MIN_PACK
 
 use super::output::{BATCH_PACKETS, DiscardingSink, Handling, LinkFull, Turn};
 use super::resets::generation;
-use super::{Counters, Endpoint, Path, Urgency};
+use super::{Counters, Endpoint, Path, Taken, Urgency};
 use crate::association::{Association, Attempt};
 use crate::config::Config;
 use crate::routes::{Changes, Routes};
@@ -16,6 +16,9 @@ use crate::time::Time;
 
 /// CONFIRMs over one path without an answer, after which an attempt begins anew over the next: 150 ms of a path that had answered.
 const CONFIRMS_PER_PATH: u32 = 4;
+
+/// A path is left when its link has taken nothing for so many times the patience with it: one that is only busy has sent what it is sending by then.
+const STUCK_PATIENCES: u64 = 8;
 
 /// One path to a peer, as the caller knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +72,12 @@ impl Association {
     /// From which missing number on the packet may still come over a slower path.
     pub(super) fn slow_from(&self, now: Time, config: &Config) -> Option<u64> {
         self.routes.as_ref()?.lost_below(self.received.base(), now, self.again_ns(config))
+    }
+
+    /// What a link refuses of what is said over a suspected path is lost while there is a better one, which is not to wait for that link.
+    pub(super) fn or_lost(&self, taken: Taken, path: &Path) -> Taken {
+        let may_be_lost = self.routes.as_ref().is_some_and(|routes| routes.good() > 0 && !routes.is_good(path));
+        if taken.packets == 0 && may_be_lost { Taken { packets: 1, discarded: 1 } } else { taken }
     }
 
     /// What has no choice follows the default.
@@ -188,6 +197,9 @@ impl Endpoint {
         let changes = routes.heard(now, header.kind, patience_ns);
         self.counters.note(changes);
         association.follow();
+        if changes.default_changed && association.ready {
+            self.queues.move_to(&association.path, index);
+        }
         if asks || changes != Changes::default() {
             self.make_ready(index);
         }
@@ -209,16 +221,25 @@ impl Endpoint {
         association.follow();
     }
 
-    /// Joins, questions to paths, and the end of the patience with them.
+    /// Joins, questions to paths, and the end of the patience with them and with their links.
     pub(super) fn run_routes(&mut self, now: Time, index: u32) {
         let association = &mut self.associations[index as usize];
         let (heard_at, patience_ns) = (association.heard_at, association.question_ns(&self.config));
         let Some(routes) = &mut association.routes else { return };
+        let is_stuck = |path: &Path| self.queues.of(path).holds_up_ns(now) >= STUCK_PATIENCES * patience_ns;
+        let left = if association.ready { routes.leave_stuck(now, is_stuck) } else { 0 };
         let mut to_join = Vec::new();
-        let changes = routes.run(now, heard_at, patience_ns, |place, _| to_join.push(place));
-        let is_due = routes.due().is_some();
+        let mut changes = routes.run(now, heard_at, patience_ns, |place, _| to_join.push(place));
+        changes.suspected += left;
+        let due = routes.due().map(|(place, _)| routes.way(place).path);
+        let is_due = due.is_some();
         self.counters.note(changes);
         association.follow();
+        if association.ready && (changes.default_changed || is_stuck(&association.path)) {
+            // Where all links are stuck it is a question that finds out which one is so no longer.
+            let path = due.filter(|_| is_stuck(&association.path)).unwrap_or(association.path);
+            self.queues.move_to(&path, index);
+        }
         for place in to_join {
             self.ask_to_join(index, place);
         }
@@ -272,6 +293,8 @@ impl Endpoint {
         let presence = association.presence(&path, &self.config, self.awake_at, now);
         let handling = Handling { urgency: Urgency::Urgent, presence };
         let taken = sink(&path, handling, &[IoSlice::new(packet)]);
+        self.queues.of_mut(&path).note_taken(taken, now);
+        let taken = association.or_lost(taken, &path);
         association.note_taken(taken, self.awake_at, now, &self.config);
         if taken.packets == 0 {
             return Err(LinkFull { place: self.queues.place(&path) });

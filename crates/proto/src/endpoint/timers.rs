@@ -224,7 +224,7 @@ impl Endpoint {
             self.expire_messages(now, index);
         }
         let association = &mut self.associations[index as usize];
-        if association.ready && self.queues.of_mut(&association.path).holds_up {
+        if association.ready && self.queues.of(&association.path).holds_up_ns(now) > 0 {
             association.note_refused(now);
         }
         if let Some(code) = association.ended_by_silence(self.awake_at, now, &self.config) {
