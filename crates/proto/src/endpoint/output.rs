@@ -544,7 +544,11 @@ impl Endpoint {
         if association.routes.is_some() && kind != Type::Control {
             association.asked_over(&path, now, &self.config);
         }
-        association.words.drain(..words);
+        for at in association.words.drain(..words) {
+            if let Some(channel) = self.channels.get_mut(at as usize).filter(|channel| channel.association == index) {
+                (channel.credit_due, channel.hold_due, channel.has_words) = (false, false, false);
+            }
+        }
         association.counters.packets_sent += 1;
         self.counters.packets_sent += 1;
         match kind {
@@ -626,23 +630,18 @@ impl Endpoint {
         }
     }
 
-    /// CREDIT and HOLD blocks; says how many of the channels in line are done with.
-    fn write_words(&mut self, index: u32, blocks: &mut BlockWriter<'_>) -> usize {
+    /// CREDIT and HOLD blocks; says of how many of the channels in line these are all.
+    fn write_words(&self, index: u32, blocks: &mut BlockWriter<'_>) -> usize {
         let association = &self.associations[index as usize];
         for (done, &at) in association.words.iter().enumerate() {
-            let Some(channel) = self.channels.get_mut(at as usize).filter(|channel| channel.association == index)
-            else {
+            let Some(channel) = self.channels.get(at as usize).filter(|channel| channel.association == index) else {
                 continue;
             };
-            if channel.credit_due && !blocks.credit(channel.number, channel.incoming.limit()) {
+            let fits = (!channel.credit_due || blocks.credit(channel.number, channel.incoming.limit()))
+                && (!channel.hold_due || blocks.hold(channel.number));
+            if !fits {
                 return done;
             }
-            channel.credit_due = false;
-            if channel.hold_due && !blocks.hold(channel.number) {
-                return done;
-            }
-            channel.hold_due = false;
-            channel.has_words = false;
         }
         association.words.len()
     }

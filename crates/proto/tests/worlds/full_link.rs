@@ -413,3 +413,21 @@ fn what_the_own_link_refuses_was_not_asked_for_in_vain() {
     world.full.clear();
     carry(&mut world, &mut flows, S);
 }
+
+#[test]
+fn a_credit_that_the_link_refused_is_said_as_soon_as_it_takes_something() {
+    // The sender's own question would bring it, too.
+    let config = Config { state_min_ns: S, ..Config::default() };
+    let mut world = World::new(2, Net::default(), &config, 1);
+    world.counters.off = true;
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let mut flows = [Flow { slow: true, ..Flow::stream((0, client), (1, server), 4_000_000) }];
+    carry_until(&mut world, &mut flows, 100 * MS, |_, _| false);
+    world.full.insert((1, 0));
+    flows[0].slow = false;
+    carry_until(&mut world, &mut flows, MS, |_, _| false);
+    assert!(flows[0].received > 500_000 && !flows[0].is_done(), "{}", flows[0].received);
+    world.full.clear();
+    let taken = carry(&mut world, &mut flows, 5 * S);
+    assert!(taken < 50 * MS, "{taken}");
+}
