@@ -25,6 +25,7 @@ for number, name in pairs(TYPES) do TYPE[name] = number end
 
 local ERROR_CODES = {
     [0] = "CLOSED", "REFUSED", "BUSY", "RESET", "TOO_LONG", "PROTOCOL", "TIMEOUT", "UNKNOWN", "KEY", "VERSION", "CROSSED",
+    "LINK_FULL",
 }
 local MODES = { [0] = "stream", "messages" }
 local EXTENTS = { [0] = "no more data from here", "no more data either way" }

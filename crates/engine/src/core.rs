@@ -12,7 +12,9 @@ use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
 use ropeway_link::{Address, Batch, Ecn, Link, Presence, Urgency};
 use ropeway_proto::config::SetError;
-use ropeway_proto::{AcceptError, ChannelId, Config, Endpoint, ErrorCode, Joined, Landing, PIECE_BYTES, Path, Time};
+use ropeway_proto::{
+    AcceptError, ChannelId, Config, Endpoint, ErrorCode, Joined, Landing, PIECE_BYTES, Path, Taken, Time,
+};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -467,7 +469,9 @@ impl Core {
         let mut fails = false;
         self.endpoint.transmit_by(now, &mut || clock.now(), &mut |path, handling, packets| {
             let Place { link, address: to, own: from, node } = path::decode(path);
-            let Some(member) = members.get_mut(link).filter(|member| !member.failed) else { return packets.len() };
+            let Some(member) = members.get_mut(link).filter(|member| !member.failed) else {
+                return packets.len().into();
+            };
             let urgency = match handling.urgency {
                 ropeway_proto::Urgency::Urgent => Urgency::Urgent,
                 ropeway_proto::Urgency::Bulk => Urgency::Bulk,
@@ -478,6 +482,9 @@ impl Core {
                 ropeway_proto::Presence::Unheard => Presence::Unheard,
             };
             let batch = Batch { to, from, packets, urgency, presence };
+            // Only what is for them may be dropped for want of room, and asking a link for its counters may be a system call.
+            let discards = presence == Presence::Silent;
+            let before = if discards { member.link.counters().send_discarded } else { 0 };
             let sent = match node {
                 None => member.link.send(&batch),
                 Some(node) => shimmed.send(&mut *member.link, node, &batch),
@@ -487,11 +494,12 @@ impl Core {
                     if presence != Presence::Unheard {
                         member.room.note(count, packets.len());
                     }
-                    count
+                    let after = if discards { member.link.counters().send_discarded } else { 0 };
+                    Taken { packets: count, discarded: (after - before) as usize }
                 }
                 Err(_) => {
                     (member.failed, fails) = (true, true);
-                    packets.len()
+                    packets.len().into()
                 }
             }
         });

@@ -105,6 +105,7 @@ impl From<Error> for io::Error {
             Error::Closed => ErrorKind::NotConnected,
             Error::Failed(ErrorCode::Refused | ErrorCode::Busy) => ErrorKind::ConnectionRefused,
             Error::Failed(ErrorCode::Closed) => ErrorKind::ConnectionAborted,
+            Error::Failed(ErrorCode::LinkFull) => ErrorKind::NetworkDown,
             Error::Failed(_) => ErrorKind::ConnectionReset,
             Error::TooShort { .. } | Error::TooLong { .. } => ErrorKind::InvalidInput,
             Error::Listen(_) => ErrorKind::AddrInUse,

@@ -3,7 +3,7 @@
 use ropeway_engine::gateway::{Gateway, Limits, Neighbour};
 use ropeway_engine::link::memory::{self, MemoryLink};
 use ropeway_engine::link::udp::{self, UdpLink};
-use ropeway_engine::link::{Address, Batch, Counters, Link, Received};
+use ropeway_engine::link::{Address, Batch, Counters, Link, Presence, Received};
 use ropeway_engine::{Config, Engine, Error, ErrorCode, LinkId, Mode, Options, Routes, Target, Way};
 use ropeway_testkit::proc::until;
 use rustix::net::SendFlags;
@@ -26,6 +26,9 @@ const MOST_LOOKS: usize = 2000;
 struct Strings {
     /// It takes nothing.
     is_full: AtomicBool,
+    /// Nor does it then for who is silent, but drops that.
+    discards: AtomicBool,
+    discarded: AtomicUsize,
     /// It takes one packet in a millisecond at most.
     is_slow: AtomicBool,
     /// Its device is gone.
@@ -69,7 +72,10 @@ impl<L: Link> Link for Puppet<L> {
 
     fn send(&mut self, batch: &Batch<'_>) -> io::Result<usize> {
         if self.strings.is_full.load(Ordering::Relaxed) {
-            return Ok(0);
+            let discards = batch.presence == Presence::Silent && self.strings.discards.load(Ordering::Relaxed);
+            let discarded = if discards { batch.packets.len() } else { 0 };
+            self.strings.discarded.fetch_add(discarded, Ordering::Relaxed);
+            return Ok(discarded);
         }
         if !self.strings.is_slow.load(Ordering::Relaxed) {
             return self.link.send(batch);
@@ -101,7 +107,9 @@ impl<L: Link> Link for Puppet<L> {
     }
 
     fn counters(&self) -> Counters {
-        self.link.counters()
+        let mut counters = self.link.counters();
+        counters.send_discarded = self.strings.discarded.load(Ordering::Relaxed) as u64;
+        counters
     }
 }
 
@@ -361,4 +369,32 @@ fn an_engine_does_not_wait_long_for_a_link_that_takes_nothing_to_end() {
     let begun = Instant::now();
     drop(client);
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_peer_is_not_given_up_for_what_the_own_link_dropped() {
+    const GIVE_UP: Duration = Duration::from_secs(1);
+    let config = Config { give_up_ns: GIVE_UP.as_nanos() as u64, ..Config::default() };
+    let client = Engine::new(&Options { config, ..Options::default() }).unwrap();
+    let server = engine();
+    let (link, full, end) = puppet(&client, None);
+    server.add_link(Box::new(end)).unwrap();
+    server.listen(PORT, Mode::Messages, 8).unwrap();
+    let near = client.connect(Target { link, address: Address::Sim(1) }, PORT, Mode::Messages, soon()).unwrap();
+    let far = server.accept(PORT, soon()).unwrap();
+    for ends in [false, true] {
+        full.discards.store(true, Ordering::Relaxed);
+        full.is_full.store(true, Ordering::Relaxed);
+        client.try_send(near, b"hello?").unwrap();
+        std::thread::sleep(2 * GIVE_UP);
+        assert!(full.discarded.load(Ordering::Relaxed) > 10);
+        if ends {
+            let error = client.recv(near, &mut [0; 10], soon()).unwrap_err();
+            assert!(matches!(error, Error::Failed(ErrorCode::LinkFull)), "{error:?}");
+            assert_eq!(io::Error::from(error).kind(), io::ErrorKind::NetworkDown);
+        } else {
+            full.is_full.store(false, Ordering::Relaxed);
+            assert_eq!(server.recv(far, &mut [0; 10], soon()).unwrap(), Some(6));
+        }
+    }
 }

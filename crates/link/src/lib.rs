@@ -289,6 +289,8 @@ pub struct Counters {
     pub send_fallbacks: u64,
     /// Sends that found the host's queue full.
     pub send_full: u64,
+    /// Packets for who had not answered lately that found no room apart, and were dropped ([`Presence::Silent`]).
+    pub send_discarded: u64,
     /// Packets for who had not answered lately, or ever, that went out apart from others.
     pub sent_apart: u64,
     /// The same that could not, where they should have, and went out among the others.

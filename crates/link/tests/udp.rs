@@ -231,6 +231,7 @@ fn what_is_for_hosts_that_are_off_takes_no_room_of_others() {
                 peer.receive(64, &mut |_| seen += 1).expect("works");
             }
         }
+        assert_eq!((link.counters().send_discarded, link.counters().send_errors), (BATCH_PACKETS as u64, 0));
         // What the kernel says of them comes to who waits for arrivals.
         let begin = Instant::now();
         let reported = loop {

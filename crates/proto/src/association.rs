@@ -116,8 +116,10 @@ pub struct Association {
     /// Nothing is kept back until this moment has passed.
     pub flush: bool,
     pub flush_at: Option<Time>,
-    /// Since when something is undelivered.
+    /// Since when something is undelivered, later by the time in which the link took nothing.
     pub waiting_since: Time,
+    /// Since when the link has taken nothing of what is to be sent; [`Time::MAX`]: it took the last of it.
+    untaken_since: Time,
     /// Lost packets are being repeated until everything below this number is acknowledged.
     pub recovers_to: u64,
     pub limit_kind: Limit,
@@ -143,8 +145,8 @@ pub struct Association {
     /// The acknowledgment as last released (`gate = esp`).
     pub esp_ack: u64,
     pub epoch: u64,
-    pub lost_unreported: u64,
-    pub arrived_unreported: u64,
+    pub lost_unreported: u32,
+    pub arrived_unreported: u32,
 
     // Control packets due.
     pub ack_due: bool,
@@ -237,6 +239,7 @@ impl Association {
             flush: false,
             flush_at: None,
             waiting_since: now,
+            untaken_since: Time::MAX,
             recovers_to: first_number,
             limit_kind: Limit::default(),
             limit_since: now,

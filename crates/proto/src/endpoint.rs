@@ -45,7 +45,7 @@ use crate::time::Time;
 
 pub use commands::{AcceptError, ConnectError, ListenError, RecvError};
 pub use counters::Counters;
-pub use output::{BATCH_PACKETS, Handling, Presence, Sink, Urgency};
+pub use output::{BATCH_PACKETS, Handling, Presence, Sink, Taken, Urgency};
 use queues::Queues;
 use reserving::Reserved;
 pub use resets::MOST_STARTS;
@@ -159,8 +159,6 @@ pub struct Endpoint {
     slots: usize,
     /// What waits for each link.
     queues: Queues,
-    /// The place among these of the link that was full last.
-    full_place: usize,
     /// The packets of the batch at hand that were taken last, if more may follow.
     run: Option<Run>,
     /// Associations that something arrived for in the batch at hand.
@@ -245,7 +243,6 @@ impl Endpoint {
             reserved_stand_in_timers: false,
             slots: 0,
             queues: Queues::new(),
-            full_place: 0,
             run: None,
             touched: Vec::new(),
             unsettled: Vec::new(),

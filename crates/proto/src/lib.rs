@@ -30,7 +30,7 @@ pub use channel::{ChannelId, PIECE_BYTES, Part, Readiness};
 pub use config::Config;
 pub use endpoint::{
     AcceptError, BATCH_PACKETS, ConnectError, Counters, Endpoint, Event, Handling, Joined, Landing, ListenError,
-    MOST_STARTS, Path, Presence, RecvError, Route, SendError, Urgency,
+    MOST_STARTS, Path, Presence, RecvError, Route, SendError, Taken, Urgency,
 };
 pub use gate::{Demand, Gate, GateCounters};
 pub use ropeway_wire::{ErrorCode, Malformed, Mode, SHIM_BYTES, Shim};

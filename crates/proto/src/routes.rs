@@ -421,6 +421,16 @@ impl Routes {
         changes
     }
 
+    /// Good paths whose links are stuck are suspected, if there is a better one. Says how many.
+    pub fn leave_stuck(&mut self, now: Time, is_stuck: impl Fn(&Path) -> bool) -> u64 {
+        let is_good = |way: &Way| way.condition == Condition::Good;
+        if !self.ways.iter().any(|way| is_good(way) && !is_stuck(&way.path)) {
+            return 0;
+        }
+        let stuck = self.ways.iter_mut().filter(|way| is_good(way) && is_stuck(&way.path));
+        stuck.map(|way| way.suspect(now)).count() as u64
+    }
+
     // Which numbers are lost.
 
     /// The packet at hand says that everything up to `number` was sent before it, and was not sent before itself.

@@ -9,6 +9,8 @@ pub const TICK_NS: u64 = 4_000;
 
 impl Time {
     pub const ZERO: Time = Time(0);
+    /// Never.
+    pub(crate) const MAX: Time = Time(u64::MAX);
 
     pub const fn from_nanos(ns: u64) -> Time {
         Time(ns)

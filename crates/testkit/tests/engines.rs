@@ -214,7 +214,7 @@ fn what_an_engine_has_counted_is_shown_by_link_gate_and_reason() {
     for name in ["sent_packets", "sent_bytes", "send_calls", "receive_calls"] {
         assert!(number(&link[name]) > 0, "{name}: {link:#}");
     }
-    for name in ["send_errors", "send_fallbacks", "send_full", "receive_drops", "receive_bad"] {
+    for name in ["send_errors", "send_fallbacks", "send_full", "send_discarded", "receive_drops", "receive_bad"] {
         assert!(link[name].is_u64(), "{name}: {link:#}");
     }
 

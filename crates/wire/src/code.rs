@@ -27,6 +27,8 @@ pub enum ErrorCode {
     Version,
     /// Both ends opened at once, and the receiver of this is the server: it waits for the other's CONFIRM.
     Crossed,
+    /// The own link took nothing for too long. Said to the user here, never to the peer.
+    LinkFull,
     /// A number that has no name here. What carried it is over all the same, so it is no reason to drop the packet. Made by
     /// [`ErrorCode::from`] only, which keeps the numbers of all others out.
     Other(u16),
@@ -34,7 +36,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// All codes that have a name; each stands at its number.
-    pub const ALL: [ErrorCode; 11] = [
+    pub const ALL: [ErrorCode; 12] = [
         ErrorCode::Closed,
         ErrorCode::Refused,
         ErrorCode::Busy,
@@ -46,6 +48,7 @@ impl ErrorCode {
         ErrorCode::Key,
         ErrorCode::Version,
         ErrorCode::Crossed,
+        ErrorCode::LinkFull,
     ];
 
     /// The name in the specification.
@@ -63,6 +66,7 @@ impl ErrorCode {
             ErrorCode::Key => "KEY",
             ErrorCode::Version => "VERSION",
             ErrorCode::Crossed => "CROSSED",
+            ErrorCode::LinkFull => "LINK_FULL",
             ErrorCode::Other(_) => "OTHER",
         }
     }
@@ -88,12 +92,13 @@ impl From<ErrorCode> for u16 {
             ErrorCode::Key => 8,
             ErrorCode::Version => 9,
             ErrorCode::Crossed => 10,
+            ErrorCode::LinkFull => 11,
             ErrorCode::Other(number) => number,
         }
     }
 }
 
-/// A sentence for people, about the peer that sent the code.
+/// A sentence for people, about the peer that sent the code, if one did.
 impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -108,6 +113,7 @@ impl fmt::Display for ErrorCode {
             ErrorCode::Key => "the peer needs the cluster's key, or has another one",
             ErrorCode::Version => "the peer speaks no version of the protocol that is spoken here",
             ErrorCode::Crossed => "both ends opened at once; this end waits for the peer's attempt to succeed",
+            ErrorCode::LinkFull => "this end's own link took nothing for too long",
             ErrorCode::Other(number) => {
                 return write!(f, "the peer gave error code {number}, which has no meaning in this version");
             }
@@ -124,7 +130,7 @@ mod tests {
         for number in 0..=u16::MAX {
             assert_eq!(u16::from(ErrorCode::from(number)), number);
         }
-        assert_eq!(ErrorCode::from(11), ErrorCode::Other(11));
+        assert_eq!(ErrorCode::from(12), ErrorCode::Other(12));
     }
 
     #[test]

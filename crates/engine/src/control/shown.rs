@@ -45,6 +45,7 @@ pub struct LinkShown {
     pub send_errors: u64,
     pub send_fallbacks: u64,
     pub send_full: u64,
+    pub send_discarded: u64,
     pub sent_apart: u64,
     pub sent_unparted: u64,
     pub receive_drops: u64,
@@ -68,6 +69,7 @@ impl LinkShown {
             send_errors: counters.send_errors,
             send_fallbacks: counters.send_fallbacks,
             send_full: counters.send_full,
+            send_discarded: counters.send_discarded,
             sent_apart: counters.sent_apart,
             sent_unparted: counters.sent_unparted,
             receive_drops: counters.receive_drops,
@@ -334,9 +336,10 @@ mod tests {
         counted.receive_bad = 11;
         counted.sent_apart = 12;
         counted.sent_unparted = 13;
+        counted.send_discarded = 14;
         let shown = serde_json::to_value(LinkShown::of(&Counting(counted))).unwrap();
         let fields = printed(&counted);
-        assert_eq!(fields.len(), 13, "{fields:?}");
+        assert_eq!(fields.len(), 14, "{fields:?}");
         for (name, count) in fields {
             assert!(count > 0, "a new counter, which this test does not set: {name}");
             assert_eq!(shown[&name], count, "{name}");
@@ -403,7 +406,7 @@ mod tests {
         assert_eq!(shown["dropped_handshake_order"], 201 + KeyError::Order.index() as u64);
         assert_eq!(shown["associations_ended_closed"], 301);
         assert_eq!(shown["associations_ended_too_long"], 305);
-        assert_eq!(shown["associations_ended_other"], 312);
-        assert_eq!(shown["associations_ended"], (301..=312).sum::<u64>());
+        assert_eq!(shown["associations_ended_other"], 313);
+        assert_eq!(shown["associations_ended"], (301..=313).sum::<u64>());
     }
 }

@@ -256,7 +256,7 @@ impl UdpLink {
             *(if apart { &mut self.counters.sent_apart } else { &mut self.counters.sent_unparted }) += sent;
         }
         if apart && batch.presence == Presence::Silent {
-            self.counters.send_errors += (batch.packets.len() - attempt.done) as u64;
+            self.counters.send_discarded += (batch.packets.len() - attempt.done) as u64;
             return Ok(batch.packets.len());
         }
         Ok(attempt.done)

@@ -1,8 +1,10 @@
 //! How long an end waits for what is to come, when it asks for it or whether it has arrived, and when it takes the peer for silent (docs/protocol.md 3, 5, 8).
 
+use ropeway_wire::ErrorCode;
+
 use super::Association;
 use crate::config::Config;
-use crate::endpoint::{Path, Presence};
+use crate::endpoint::{Path, Presence, Taken};
 use crate::time::Time;
 
 /// Who only waits for its turn asks after so many times the usual patience.
@@ -25,6 +27,17 @@ const AGAIN_ROUND_TRIPS: u64 = 2;
 /// Who owes an answer for so many times the patience with one is doubted. By then it has been asked six times, after one, three, seven ... of them, so that it is neither loss nor a busy machine: who
 /// is doubted and is there has to share what room there is with those that are not. The kernel knows a host that goes off for some seconds more, and queues nothing for it until then.
 const DOUBT_PATIENCES: u64 = 64;
+
+/// A time in which the own link took nothing counts as silence of the peer for so long at most: what left before could be answered. A buffer that hosts which are off keep full has room for some of each every 3 s, for
+/// which the kernel asks for them, and they are to be given up as soon as others ...
+const UNTAKEN_NS: u64 = 3_500_000_000;
+/// ... but for no longer than this part of `give_up`, as what left before may have been lost ...
+const UNTAKEN_MOST_SHARE: u64 = 2;
+/// ... and for no less than this: four questions are enough.
+const UNTAKEN_LEAST_SHARE: u64 = 4;
+/// An association ends when the own link has taken nothing of it for so many times `give_up` while something was undelivered: by default time enough for a card that hangs, whose driver resets it after some 5 s,
+/// and for the line to be there again.
+pub const UNTAKEN_GIVE_UPS: u64 = 4;
 
 /// When the oldest packet has been sent again so often, STATE is sent besides, however much is heard of the peer: that may hear of this end only what is too long for the path.
 const MOST_UNHEARD: u32 = 8;
@@ -112,6 +125,44 @@ impl Association {
         // A PIN comes after long silence.
         let asks = self.pin_due || self.pin_at > self.heard_at || self.is_expecting();
         asks || self.has_undelivered() && is_silent_since(self.waiting_since)
+    }
+
+    /// What is to be sent waits for the link.
+    pub fn note_refused(&mut self, now: Time) {
+        self.untaken_since = self.untaken_since.min(now);
+    }
+
+    /// What the link did with what it was offered.
+    pub fn note_taken(&mut self, taken: Taken, awake_at: Time, now: Time, config: &Config) {
+        if taken.packets == taken.discarded {
+            self.note_refused(now);
+        } else if self.untaken_since < Time::MAX {
+            self.waiting_since = self.silent_since(awake_at, now, config);
+            self.untaken_since = Time::MAX;
+        }
+    }
+
+    /// Since when the peer has been silent while something was undelivered, but for the time in which nobody asked it.
+    fn silent_since(&self, awake_at: Time, now: Time, config: &Config) -> Time {
+        let since = self.heard_at.max(self.waiting_since).max(awake_at);
+        let untaken_ns = now.since(self.untaken_since.max(since));
+        let give_up_ns = config.give_up_ns;
+        let counts_ns = UNTAKEN_NS.clamp(give_up_ns / UNTAKEN_LEAST_SHARE, give_up_ns / UNTAKEN_MOST_SHARE);
+        since.after(untaken_ns.saturating_sub(counts_ns))
+    }
+
+    /// What ends the association if the peer has been silent for too long, or the own link has.
+    pub fn ended_by_silence(&self, awake_at: Time, now: Time, config: &Config) -> Option<ErrorCode> {
+        let lasts_ns = |since: Time| now.since(since.max(awake_at));
+        if self.has_undelivered() {
+            if lasts_ns(self.untaken_since.max(self.waiting_since)) >= UNTAKEN_GIVE_UPS * config.give_up_ns {
+                return Some(ErrorCode::LinkFull);
+            }
+            if now.since(self.silent_since(awake_at, now, config)) >= config.give_up_ns {
+                return Some(ErrorCode::Timeout);
+            }
+        }
+        (lasts_ns(self.heard_at) >= config.idle_limit_ns).then_some(ErrorCode::Timeout)
     }
 
     /// The lowest missing number has been asked for.

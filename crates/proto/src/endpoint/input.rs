@@ -468,8 +468,8 @@ impl Endpoint {
             association.touched = false;
             let demand = association.demand(&self.config, now);
             let round_trip_ns = association.rtt.smoothed_ns();
-            let arrived = std::mem::take(&mut association.arrived_unreported);
-            let lost = std::mem::take(&mut association.lost_unreported);
+            let arrived = u64::from(std::mem::take(&mut association.arrived_unreported));
+            let lost = u64::from(std::mem::take(&mut association.lost_unreported));
             self.gate.observe(now, round_trip_ns, arrived, lost, false);
             self.gate.report(index, demand, now);
         }

@@ -78,23 +78,47 @@ fn is_behind_bulk(sent: &Sent, number: u64) -> bool {
 /// Takes packets for one path, in order, and says how many the link accepted.
 pub type Sink<'a> = dyn FnMut(&Path, Handling, &[IoSlice<'_>]) -> usize + 'a;
 
+/// What a link did with the packets that it was offered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// It is done with so many, from the first on.
+    pub packets: usize,
+    /// Of these, the ones that it had no room for, and dropped.
+    pub discarded: usize,
+}
+
+impl From<usize> for Taken {
+    fn from(packets: usize) -> Taken {
+        Taken { packets, discarded: 0 }
+    }
+}
+
+/// A sink that tells what its link drops of packets for who is silent ([`Presence::Silent`]).
+pub type DiscardingSink<'a> = dyn FnMut(&Path, Handling, &[IoSlice<'_>]) -> Taken + 'a;
+
 /// What came of an association's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     Finished,
     More,
-    LinkFull,
+}
+
+/// A link was full, and what it was offered stays due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LinkFull {
+    /// Its place among the queues.
+    pub place: usize,
 }
 
 impl Endpoint {
     /// Hands everything that may be sent now to `sink`. `false`: a link was full, and there is more.
     pub fn transmit(&mut self, now: Time, sink: &mut Sink<'_>) -> bool {
-        self.transmit_by(now, &mut || now, sink)
+        self.transmit_by(now, &mut || now, &mut |path, handling, packets| sink(path, handling, packets).into())
     }
 
     /// The same for who can read the `clock`, which is asked before each batch, but not before the first if all that waits there fits a few packets: who is stopped meanwhile must not go on
     /// with a lease that has ended.
-    pub fn transmit_by(&mut self, now: Time, clock: &mut dyn FnMut() -> Time, sink: &mut Sink<'_>) -> bool {
+    pub fn transmit_by(&mut self, now: Time, clock: &mut dyn FnMut() -> Time, sink: &mut DiscardingSink<'_>) -> bool {
         self.turn_at = now;
         let mut is_full = false;
         for place in 0..self.queues.count() {
@@ -110,7 +134,7 @@ impl Endpoint {
         now: Time,
         place: usize,
         clock: &mut dyn FnMut() -> Time,
-        sink: &mut Sink<'_>,
+        sink: &mut DiscardingSink<'_>,
     ) -> bool {
         let asking_since = self.queues.at(place).asking_since;
         if asking_since.is_some_and(|since| now.since(since) >= ASKING_NS) && self.transmit_asking(now, place, 1, sink)
@@ -129,11 +153,11 @@ impl Endpoint {
     }
 
     /// Answers that belong to no association. `false`: the link was full.
-    fn transmit_replies(&mut self, place: usize, sink: &mut Sink<'_>) -> bool {
+    fn transmit_replies(&mut self, place: usize, sink: &mut DiscardingSink<'_>) -> bool {
         let queue = self.queues.at_mut(place);
         while let Some(reply) = queue.replies.front() {
             let handling = Handling { urgency: Urgency::Urgent, presence: reply.presence };
-            if sink(&reply.path, handling, &[IoSlice::new(&reply.bytes)]) == 0 {
+            if sink(&reply.path, handling, &[IoSlice::new(&reply.bytes)]).packets == 0 {
                 queue.replies_stand_back = true;
                 return false;
             }
@@ -144,7 +168,7 @@ impl Endpoint {
     }
 
     /// What up to `most` attempts have to say: after everything else, as most of it may be for hosts that are not there. `false`: the link was full.
-    fn transmit_asking(&mut self, now: Time, place: usize, most: usize, sink: &mut Sink<'_>) -> bool {
+    fn transmit_asking(&mut self, now: Time, place: usize, most: usize, sink: &mut DiscardingSink<'_>) -> bool {
         let mut taken = 0;
         while taken < most
             && let Some(&id) = self.queues.at(place).asking.front()
@@ -155,7 +179,7 @@ impl Endpoint {
             }
             if let Some((path, bytes)) = self.unsent_of(place, id) {
                 let handling = Handling { urgency: Urgency::Urgent, presence };
-                if sink(path, handling, &[IoSlice::new(bytes)]) == 0 {
+                if sink(path, handling, &[IoSlice::new(bytes)]).packets == 0 {
                     if presence == Presence::Unheard {
                         self.rest_asking(now, place);
                     }
@@ -191,7 +215,7 @@ impl Endpoint {
         now: Time,
         place: usize,
         clock: &mut dyn FnMut() -> Time,
-        sink: &mut Sink<'_>,
+        sink: &mut DiscardingSink<'_>,
     ) -> bool {
         let mut now = now;
         // Behind another link's it may have become late.
@@ -206,13 +230,13 @@ impl Endpoint {
             self.associations[index as usize].leave_former_key();
             match turn {
                 // Of an association with several paths it may have been another link: it waits for that one, and nobody waits for it here.
-                Turn::LinkFull => self.queues.at_mut(self.full_place).ready.push_front(index),
+                Err(full) => self.queues.at_mut(full.place).ready.push_front(index),
                 // Here, even if another link's is its own queue now: that one's round may be over.
-                Turn::More => self.queues.at_mut(place).ready.push_back(index),
-                Turn::Finished => self.associations[index as usize].ready = false,
+                Ok(Turn::More) => self.queues.at_mut(place).ready.push_back(index),
+                Ok(Turn::Finished) => self.associations[index as usize].ready = false,
             }
             self.settle_timers(now, index);
-            if turn == Turn::LinkFull && self.full_place == place {
+            if turn == Err(LinkFull { place }) {
                 return false;
             }
         }
@@ -227,30 +251,26 @@ impl Endpoint {
         })
     }
 
-    fn transmit_association(&mut self, now: Time, index: u32, sink: &mut Sink<'_>) -> Turn {
+    fn transmit_association(&mut self, now: Time, index: u32, sink: &mut DiscardingSink<'_>) -> Result<Turn, LinkFull> {
         if !self.associations[index as usize].is_open() {
-            return Turn::Finished;
+            return Ok(Turn::Finished);
         }
         if self.associations[index as usize].sealing.is_mute() {
             self.associations[index as usize].fall_silent();
-            return Turn::Finished;
+            return Ok(Turn::Finished);
         }
         let association = &self.associations[index as usize];
         let asks = association.ask_at.is_some_and(|at| at <= now) || association.ask_beyond;
         let first_flight = self.first_flight(now, index);
-        if self.associations[index as usize].routes.is_some()
-            && !self.transmit_over_others(now, index, first_flight, sink)
-        {
-            return Turn::LinkFull;
+        if self.associations[index as usize].routes.is_some() {
+            self.transmit_over_others(now, index, first_flight, sink)?;
         }
         let association = &self.associations[index as usize];
         if asks || association.state_due || association.pin_due || !association.words.is_empty() {
-            if !self.transmit_control(now, index, first_flight, None, sink) {
-                return Turn::LinkFull;
-            }
+            self.transmit_control(now, index, first_flight, None, sink)?;
             let association = &self.associations[index as usize];
             if !association.words.is_empty() || association.ask_at.is_some_and(|at| at <= now) {
-                return Turn::More;
+                return Ok(Turn::More);
             }
         }
         let mut numbers = std::mem::take(&mut self.numbers);
@@ -268,10 +288,10 @@ impl Endpoint {
         if let Some(turn) = turn {
             return turn;
         }
-        if self.associations[index as usize].ack_due && !self.transmit_control(now, index, first_flight, None, sink) {
-            return Turn::LinkFull;
+        if self.associations[index as usize].ack_due {
+            self.transmit_control(now, index, first_flight, None, sink)?;
         }
-        Turn::Finished
+        Ok(Turn::Finished)
     }
 
     /// How the peer may begin, to be told to it now.
@@ -405,14 +425,14 @@ impl Endpoint {
         index: u32,
         first_flight: u8,
         numbers: &[u64],
-        sink: &mut Sink<'_>,
-    ) -> Turn {
+        sink: &mut DiscardingSink<'_>,
+    ) -> Result<Turn, LinkFull> {
         let association = &mut self.associations[index as usize];
         let template = association.header(Type::Data, 0, first_flight, &self.config, now);
         // What follows in the same batch has not left when this packet does: the receiver takes what is announced for what is still to come.
         let mut to_come = association.backlog_bytes + association.sent.unseen_bytes();
         if !association.open_sealed(numbers) {
-            return Turn::Finished;
+            return Ok(Turn::Finished);
         }
         let is_keyed = association.sealing.is_keyed();
         for &number in numbers {
@@ -440,7 +460,8 @@ impl Endpoint {
         let urgency = urgency(&association.sent, numbers);
         let handling =
             Handling { urgency, presence: association.presence(&association.path, &self.config, self.awake_at, now) };
-        let accepted = if ready > 0 { sink(&association.path, handling, &slices[..ready]).min(ready) } else { 0 };
+        let taken = if ready > 0 { sink(&association.path, handling, &slices[..ready]) } else { Taken::default() };
+        let accepted = taken.packets.min(ready);
         let (mut resent, mut bytes) = (0, 0);
         for (length, again) in numbers[..accepted].iter().filter_map(|&number| association.sent.took(number, now)) {
             resent += u64::from(again);
@@ -450,6 +471,10 @@ impl Endpoint {
         self.counters.resent += resent;
         self.counters.payload_sent_bytes += bytes;
         association.sent.put_back(&numbers[accepted..]);
+        if ready > 0 {
+            association.note_taken(taken, self.awake_at, now, &self.config);
+            self.queues.of_mut(&association.path).note_taken(taken, now);
+        }
         association.counters.packets_sent += accepted as u64;
         self.counters.packets_sent += accepted as u64;
         let says = |number: &u64| association.sent.get(*number).is_some_and(|packet| !packet.is_short);
@@ -457,32 +482,30 @@ impl Endpoint {
             association.said(now);
         }
         if accepted < ready {
-            self.full_place = self.queues.place(&association.path);
-            Turn::LinkFull
+            Err(LinkFull { place: self.queues.place(&association.path) })
         } else if numbers.len() >= association.batch_packets() {
-            Turn::More
+            Ok(Turn::More)
         } else {
-            Turn::Finished
+            Ok(Turn::Finished)
         }
     }
 
-    /// Sends one CONTROL, STATE or PIN with as many blocks as fit, over the path with the place `over` or the usual one. `false`: the link was full, and
-    /// everything stays due.
+    /// Sends one CONTROL, STATE or PIN with as many blocks as fit, over the path with the place `over` or the usual one.
     pub(super) fn transmit_control(
         &mut self,
         now: Time,
         index: u32,
         first_flight: u8,
         over: Option<usize>,
-        sink: &mut Sink<'_>,
-    ) -> bool {
+        sink: &mut DiscardingSink<'_>,
+    ) -> Result<(), LinkFull> {
         let mut bytes = [0; CONTROL_BYTES];
         let association = &self.associations[index as usize];
         let (counter_bytes, tag_bytes) = association.sealing.counter_and_tag_bytes();
         let most = CONTROL_BYTES.min(association.packet_bytes) - tag_bytes;
         let (head, body) = bytes[..most].split_at_mut(BASE_HEADER_BYTES);
         let mut blocks = BlockWriter::new(&mut body[counter_bytes..]);
-        self.write_requests(now, index, &mut blocks);
+        let asks_lowest = self.write_requests(now, index, &mut blocks);
         let words = self.write_words(index, &mut blocks);
         let association = &mut self.associations[index as usize];
         let path = association.control_path(over);
@@ -503,19 +526,29 @@ impl Endpoint {
         head.copy_from_slice(&header.to_bytes()[..BASE_HEADER_BYTES]);
         let packet = &mut bytes[..BASE_HEADER_BYTES + counter_bytes + length + tag_bytes];
         if !association.seal(now, packet, BASE_HEADER_BYTES) {
-            return true;
+            return Ok(());
         }
         // It names the next number: what it overtakes would be missing.
         let urgency = if is_behind_bulk(&association.sent, number) { Urgency::Bulk } else { Urgency::Urgent };
         let handling = Handling { urgency, presence: association.presence(&path, &self.config, self.awake_at, now) };
-        if sink(&path, handling, &[IoSlice::new(packet)]) == 0 {
-            self.full_place = self.queues.place(&path);
-            return false;
+        let taken = sink(&path, handling, &[IoSlice::new(packet)]);
+        self.queues.of_mut(&path).note_taken(taken, now);
+        let taken = association.or_lost(taken, &path);
+        association.note_taken(taken, self.awake_at, now, &self.config);
+        if taken.packets == 0 {
+            return Err(LinkFull { place: self.queues.place(&path) });
+        }
+        if asks_lowest && taken.discarded == 0 {
+            association.note_asked(now);
         }
         if association.routes.is_some() && kind != Type::Control {
             association.asked_over(&path, now, &self.config);
         }
-        association.words.drain(..words);
+        for at in association.words.drain(..words) {
+            if let Some(channel) = self.channels.get_mut(at as usize).filter(|channel| channel.association == index) {
+                (channel.credit_due, channel.hold_due, channel.has_words) = (false, false, false);
+            }
+        }
         association.counters.packets_sent += 1;
         self.counters.packets_sent += 1;
         match kind {
@@ -530,11 +563,11 @@ impl Endpoint {
             _ => {}
         }
         association.said(now);
-        true
+        Ok(())
     }
 
-    /// RRQ blocks for what is missing and due.
-    fn write_requests(&mut self, now: Time, index: u32, blocks: &mut BlockWriter<'_>) {
+    /// RRQ blocks for what is missing and due; says whether the lowest missing number is among that.
+    fn write_requests(&mut self, now: Time, index: u32, blocks: &mut BlockWriter<'_>) -> bool {
         let association = &mut self.associations[index as usize];
         // Who does not answer is asked less and less often, and so is who answers and does not send it. Time in which this end did not run was no silence.
         let silence_ns = now.since(association.heard_at.max(self.awake_at));
@@ -552,9 +585,7 @@ impl Endpoint {
             asks_lowest |= fits && first == base;
             fits
         });
-        if asks_lowest {
-            association.note_asked(now);
-        } else if association.received.missing() == 0 {
+        if association.received.missing() == 0 {
             association.in_vain = None;
         }
         let lost = u64::from(association.received.asked().saturating_sub(asked_before));
@@ -576,12 +607,13 @@ impl Endpoint {
             self.count_lost(index, lost, Some(queueing_ns));
             self.touch(index);
         }
+        asks_lowest
     }
 
     /// So many packets were found lost, after others that stood in queues for so long: the gate hears of it at the end of the batch.
     pub(super) fn count_lost(&mut self, index: u32, lost: u64, queueing_ns: Option<u64>) {
         let association = &mut self.associations[index as usize];
-        association.lost_unreported += lost;
+        association.lost_unreported += lost as u32;
         association.counters.lost += lost;
         self.counters.lost += lost;
         if let Some(queueing_ns) = queueing_ns {
@@ -598,23 +630,18 @@ impl Endpoint {
         }
     }
 
-    /// CREDIT and HOLD blocks; says how many of the channels in line are done with.
-    fn write_words(&mut self, index: u32, blocks: &mut BlockWriter<'_>) -> usize {
+    /// CREDIT and HOLD blocks; says of how many of the channels in line these are all.
+    fn write_words(&self, index: u32, blocks: &mut BlockWriter<'_>) -> usize {
         let association = &self.associations[index as usize];
         for (done, &at) in association.words.iter().enumerate() {
-            let Some(channel) = self.channels.get_mut(at as usize).filter(|channel| channel.association == index)
-            else {
+            let Some(channel) = self.channels.get(at as usize).filter(|channel| channel.association == index) else {
                 continue;
             };
-            if channel.credit_due && !blocks.credit(channel.number, channel.incoming.limit()) {
+            let fits = (!channel.credit_due || blocks.credit(channel.number, channel.incoming.limit()))
+                && (!channel.hold_due || blocks.hold(channel.number));
+            if !fits {
                 return done;
             }
-            channel.credit_due = false;
-            if channel.hold_due && !blocks.hold(channel.number) {
-                return done;
-            }
-            channel.hold_due = false;
-            channel.has_words = false;
         }
         association.words.len()
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use ropeway_wire::Id;
 
 use super::output::LEAST_REST_NS;
-use super::{Endpoint, Path, Presence};
+use super::{Endpoint, Path, Presence, Taken};
 use crate::time::Time;
 
 /// An answer that belongs to no association.
@@ -24,6 +24,8 @@ pub(super) const MOST_REPLIES: usize = 1024;
 pub(super) struct Queue {
     /// Associations with something to transmit.
     pub ready: VecDeque<u32>,
+    /// Since when the link has taken nothing of what it was offered; [`Time::MAX`]: it took the last of it.
+    untaken_since: Time,
     pub replies: VecDeque<Reply>,
     /// The link refused the last of these that it was offered: open associations go first, once.
     pub replies_stand_back: bool,
@@ -41,6 +43,7 @@ impl Queue {
     fn new() -> Queue {
         Queue {
             ready: VecDeque::new(),
+            untaken_since: Time::MAX,
             replies: VecDeque::new(),
             replies_stand_back: false,
             asking: VecDeque::new(),
@@ -52,6 +55,21 @@ impl Queue {
 
     pub fn takes_replies(&self) -> bool {
         self.replies.len() < MOST_REPLIES
+    }
+
+    /// What the link did with what it was offered.
+    pub fn note_taken(&mut self, taken: Taken, now: Time) {
+        if taken.packets == 0 {
+            self.untaken_since = self.untaken_since.min(now);
+        } else if taken.packets > taken.discarded {
+            self.untaken_since = Time::MAX;
+        }
+    }
+
+    /// For how long the link has taken nothing, if anything waits for it.
+    pub fn holds_up_ns(&self, now: Time) -> u64 {
+        let waits = !self.ready.is_empty() || !self.replies.is_empty();
+        if waits { now.since(self.untaken_since) } else { 0 }
     }
 }
 
@@ -87,9 +105,22 @@ impl Queues {
         &mut self.all[place]
     }
 
+    pub fn of(&self, path: &Path) -> &Queue {
+        &self.all[self.place(path)]
+    }
+
     pub fn of_mut(&mut self, path: &Path) -> &mut Queue {
         let place = self.place(path);
         &mut self.all[place]
+    }
+
+    /// An association that waits goes on waiting for the link of this path, if it is not that one already.
+    pub fn move_to(&mut self, path: &Path, index: u32) {
+        let place = self.place(path);
+        if !self.all[place].ready.contains(&index) {
+            self.all.iter_mut().for_each(|queue| queue.ready.retain(|&ready| ready != index));
+            self.all[place].ready.push_back(index);
+        }
     }
 
     pub fn all(&self) -> &[Queue] {

@@ -5,9 +5,9 @@ use std::io::IoSlice;
 
 use ropeway_wire::{BASE_HEADER_BYTES, COUNTER_BYTES, Flags, Header, Id, MIN_PACKET_BYTES, TAG_BYTES, Type};
 
-use super::output::{BATCH_PACKETS, Handling, Sink, Turn};
+use super::output::{BATCH_PACKETS, DiscardingSink, Handling, LinkFull, Turn};
 use super::resets::generation;
-use super::{Counters, Endpoint, Path, Urgency};
+use super::{Counters, Endpoint, Path, Taken, Urgency};
 use crate::association::{Association, Attempt};
 use crate::config::Config;
 use crate::routes::{Changes, Routes};
@@ -16,6 +16,9 @@ use crate::time::Time;
 
 /// CONFIRMs over one path without an answer, after which an attempt begins anew over the next: 150 ms of a path that had answered.
 const CONFIRMS_PER_PATH: u32 = 4;
+
+/// A path is left when its link has taken nothing for so many times the patience with it: one that is only busy has sent what it is sending by then.
+const STUCK_PATIENCES: u64 = 8;
 
 /// One path to a peer, as the caller knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +72,12 @@ impl Association {
     /// From which missing number on the packet may still come over a slower path.
     pub(super) fn slow_from(&self, now: Time, config: &Config) -> Option<u64> {
         self.routes.as_ref()?.lost_below(self.received.base(), now, self.late_ns(config))
+    }
+
+    /// What a link refuses of what is said over a suspected path is lost while there is a better one, which is not to wait for that link.
+    pub(super) fn or_lost(&self, taken: Taken, path: &Path) -> Taken {
+        let may_be_lost = self.routes.as_ref().is_some_and(|routes| routes.good() > 0 && !routes.is_good(path));
+        if taken.packets == 0 && may_be_lost { Taken { packets: 1, discarded: 1 } } else { taken }
     }
 
     /// What has no choice follows the default.
@@ -188,6 +197,9 @@ impl Endpoint {
         let changes = routes.heard(now, header.kind, patience_ns);
         self.counters.note(changes);
         association.follow();
+        if changes.default_changed && association.ready {
+            self.queues.move_to(&association.path, index);
+        }
         if asks || changes != Changes::default() {
             self.make_ready(index);
         }
@@ -209,16 +221,25 @@ impl Endpoint {
         association.follow();
     }
 
-    /// Joins, questions to paths, and the end of the patience with them.
+    /// Joins, questions to paths, and the end of the patience with them and with their links.
     pub(super) fn run_routes(&mut self, now: Time, index: u32) {
         let association = &mut self.associations[index as usize];
         let (heard_at, patience_ns) = (association.heard_at, association.question_ns(&self.config));
         let Some(routes) = &mut association.routes else { return };
+        let is_stuck = |path: &Path| self.queues.of(path).holds_up_ns(now) >= STUCK_PATIENCES * patience_ns;
+        let left = if association.ready { routes.leave_stuck(now, is_stuck) } else { 0 };
         let mut to_join = Vec::new();
-        let changes = routes.run(now, heard_at, patience_ns, |place, _| to_join.push(place));
-        let is_due = routes.due().is_some();
+        let mut changes = routes.run(now, heard_at, patience_ns, |place, _| to_join.push(place));
+        changes.suspected += left;
+        let due = routes.due().map(|(place, _)| routes.way(place).path);
+        let is_due = due.is_some();
         self.counters.note(changes);
         association.follow();
+        if association.ready && (changes.default_changed || is_stuck(&association.path)) {
+            // Where all links are stuck it is a question that finds out which one is so no longer.
+            let path = due.filter(|_| is_stuck(&association.path)).unwrap_or(association.path);
+            self.queues.move_to(&path, index);
+        }
         for place in to_join {
             self.ask_to_join(index, place);
         }
@@ -227,30 +248,27 @@ impl Endpoint {
         }
     }
 
-    /// Questions and answers that belong to one path. `false`: a link was full.
+    /// Questions and answers that belong to one path.
     pub(super) fn transmit_over_others(
         &mut self,
         now: Time,
         index: u32,
         first_flight: u8,
-        sink: &mut Sink<'_>,
-    ) -> bool {
+        sink: &mut DiscardingSink<'_>,
+    ) -> Result<(), LinkFull> {
         while let Some((place, is_question)) =
             self.associations[index as usize].routes.as_ref().and_then(|routes| routes.due())
         {
-            let was_sent = if is_question {
-                self.transmit_question(now, index, first_flight, place, sink)
+            if is_question {
+                self.transmit_question(now, index, first_flight, place, sink)?;
             } else {
-                self.transmit_control(now, index, first_flight, Some(place), sink)
-            };
-            if !was_sent {
-                return false;
+                self.transmit_control(now, index, first_flight, Some(place), sink)?;
             }
             if let Some(routes) = &mut self.associations[index as usize].routes {
                 routes.said(place, is_question);
             }
         }
-        true
+        Ok(())
     }
 
     /// A PIN over one path, to see whether it leads to the peer.
@@ -260,8 +278,8 @@ impl Endpoint {
         index: u32,
         first_flight: u8,
         place: usize,
-        sink: &mut Sink<'_>,
-    ) -> bool {
+        sink: &mut DiscardingSink<'_>,
+    ) -> Result<(), LinkFull> {
         let association = &mut self.associations[index as usize];
         let path = association.control_path(Some(place));
         let number = association.sent.next();
@@ -270,18 +288,21 @@ impl Endpoint {
         let packet = &mut bytes[..BASE_HEADER_BYTES + association.sealing.overhead_bytes()];
         packet[..BASE_HEADER_BYTES].copy_from_slice(&header.to_bytes()[..BASE_HEADER_BYTES]);
         if !association.seal(now, packet, BASE_HEADER_BYTES) {
-            return true;
+            return Ok(());
         }
         let presence = association.presence(&path, &self.config, self.awake_at, now);
         let handling = Handling { urgency: Urgency::Urgent, presence };
-        if sink(&path, handling, &[IoSlice::new(packet)]) == 0 {
-            self.full_place = self.queues.place(&path);
-            return false;
+        let taken = sink(&path, handling, &[IoSlice::new(packet)]);
+        self.queues.of_mut(&path).note_taken(taken, now);
+        let taken = association.or_lost(taken, &path);
+        association.note_taken(taken, self.awake_at, now, &self.config);
+        if taken.packets == 0 {
+            return Err(LinkFull { place: self.queues.place(&path) });
         }
         association.asked_over(&path, now, &self.config);
         association.counters.packets_sent += 1;
         self.counters.packets_sent += 1;
-        true
+        Ok(())
     }
 
     /// Sends the packets of a turn over the paths that are theirs: what was sent before over another one than before, new ones over the default, or, bonded, over
@@ -292,8 +313,8 @@ impl Endpoint {
         index: u32,
         first_flight: u8,
         numbers: &[u64],
-        sink: &mut Sink<'_>,
-    ) -> Turn {
+        sink: &mut DiscardingSink<'_>,
+    ) -> Result<Turn, LinkFull> {
         let mut left = numbers;
         while !left.is_empty() {
             let association = &self.associations[index as usize];
@@ -306,13 +327,13 @@ impl Endpoint {
             let Some(routes) = &association.routes else { break };
             let place = last.map_or_else(|| routes.for_new(), |last| routes.for_repeated(usize::from(last)));
             let turn = self.transmit_run(now, index, first_flight, (run, place, last.is_none()), sink);
-            if turn == Turn::LinkFull {
+            if turn.is_err() {
                 self.associations[index as usize].sent.put_back(rest);
                 return turn;
             }
             left = rest;
         }
-        if numbers.len() >= self.associations[index as usize].batch_packets() { Turn::More } else { Turn::Finished }
+        Ok(if numbers.len() >= self.associations[index as usize].batch_packets() { Turn::More } else { Turn::Finished })
     }
 
     /// Packets that go over the same path.
@@ -322,11 +343,11 @@ impl Endpoint {
         index: u32,
         first_flight: u8,
         (run, place, is_new): (&[u64], usize, bool),
-        sink: &mut Sink<'_>,
-    ) -> Turn {
+        sink: &mut DiscardingSink<'_>,
+    ) -> Result<Turn, LinkFull> {
         let association = &mut self.associations[index as usize];
         let Some(path) = association.routes.as_ref().map(|routes| routes.way(place).path) else {
-            return Turn::Finished;
+            return Ok(Turn::Finished);
         };
         let usual = std::mem::replace(&mut association.path, path);
         let turn = self.transmit_data::<BATCH_PACKETS>(now, index, first_flight, run, sink);

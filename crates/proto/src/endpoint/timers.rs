@@ -224,15 +224,12 @@ impl Endpoint {
             self.expire_messages(now, index);
         }
         let association = &mut self.associations[index as usize];
-        let silent_since = association.heard_at.max(association.waiting_since).max(self.awake_at);
-        if association.has_undelivered() && now.since(silent_since) >= self.config.give_up_ns {
-            self.counters.timeouts += 1;
-            self.end_association(index, ErrorCode::Timeout);
-            return false;
+        if association.ready && self.queues.of(&association.path).holds_up_ns(now) > 0 {
+            association.note_refused(now);
         }
-        if now.since(association.heard_at.max(self.awake_at)) >= self.config.idle_limit_ns {
+        if let Some(code) = association.ended_by_silence(self.awake_at, now, &self.config) {
             self.counters.timeouts += 1;
-            self.end_association(index, ErrorCode::Timeout);
+            self.end_association(index, code);
             return false;
         }
         if association.is_in_vain(self.awake_at, now, self.config.give_up_ns) {

@@ -300,3 +300,134 @@ fn a_full_link_keeps_attempts_and_answers_from_no_other() {
     world.full.clear();
     wait_for(&mut world, 2 * S, "the others open", |world| opened(world) == [[true; 2]; 2]);
 }
+
+/// How a link takes nothing of an association.
+#[derive(Clone, Copy, Debug)]
+enum Stops {
+    /// It refuses all.
+    Refuses,
+    /// It has no room apart for who is silent, and drops what is for such.
+    Discards,
+}
+
+impl Stops {
+    /// A stream that begins when host 0's link takes nothing any more. Its other end does not know of it.
+    fn begin(self) -> (World, [Flow; 1]) {
+        let mut world = World::new(2, Net::default(), &Config::default(), 1);
+        // As above.
+        world.counters.off = true;
+        let (client, server) = pair(&mut world, Mode::Stream);
+        pass(&mut world, S);
+        let mut flows = [Flow::stream((0, client), (1, server), 1_000_000)];
+        match self {
+            Stops::Refuses => drop(world.full.insert((0, 0))),
+            Stops::Discards => {
+                world.apart.insert(0, Socket::with_room(0, 0));
+                // Until it is taken for silent.
+                world.cut.insert((0, 1));
+                carry_until(&mut world, &mut flows, 300 * MS, |_, _| false);
+                world.cut.clear();
+            }
+        }
+        (world, flows)
+    }
+}
+
+#[test]
+fn time_in_which_the_own_link_took_nothing_is_no_silence_of_the_peer() {
+    for stops in [Stops::Refuses, Stops::Discards] {
+        for ns in [9 * S, 11 * S, 25 * S, 39 * S] {
+            let (mut world, mut flows) = stops.begin();
+            carry_until(&mut world, &mut flows, ns, |_, _| false);
+            assert_eq!(flows[0].received, 0);
+            world.full.clear();
+            world.apart.clear();
+            let taken = carry(&mut world, &mut flows, S);
+            assert!(taken < 200 * MS, "{stops:?} for {ns}: {taken}");
+        }
+    }
+}
+
+#[test]
+fn a_link_that_never_takes_anything_again_ends_what_waits_for_it_by_an_error_of_its_own() {
+    for stops in [Stops::Refuses, Stops::Discards] {
+        let (mut world, mut flows) = stops.begin();
+        let client = flows[0].from.1;
+        let begin = world.now;
+        carry_until(&mut world, &mut flows, 60 * S, |world, flows| {
+            world.hosts[0].statistics(world.clock(0), flows[0].from.1).is_none_or(|told| told.association.is_none())
+        });
+        let failed = world.hosts[0].readiness(client).unwrap().failed;
+        assert_eq!(failed, Some(ErrorCode::LinkFull), "{stops:?}");
+        assert!((39 * S..=41 * S).contains(&(world.now - begin)), "{stops:?}: {}", world.now - begin);
+    }
+}
+
+#[test]
+fn who_stands_behind_another_one_in_a_full_links_queue_is_held_up_as_well() {
+    let mut world = World::new(4, Net::default(), &Config::default(), 1);
+    world.counters.off = true;
+    let ends = [1, 2, 3].map(|to| open(&mut world, 0, to, 7, Mode::Stream));
+    let mut flows: Vec<_> =
+        ends.iter().zip(1..).map(|(&(own, theirs), to)| Flow::stream((0, own), (to, theirs), 100_000)).collect();
+    world.full.insert((0, 0));
+    carry_until(&mut world, &mut flows, 25 * S, |_, _| false);
+    world.full.clear();
+    carry(&mut world, &mut flows, S);
+}
+
+#[test]
+fn a_peer_that_is_gone_is_given_up_where_the_link_takes_something_now_and_then() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, _) = pair(&mut world, Mode::Messages);
+    pass(&mut world, S);
+    world.cut.insert((0, 1));
+    let (now, begin) = (world.clock(0), world.now);
+    world.hosts[0].send(now, client, b"hello?").unwrap();
+    world.hosts[0].flush(client);
+    while world.hosts[0].readiness(client).unwrap().failed.is_none() {
+        pass(&mut world, 100 * MS);
+        world.full.insert((0, 0));
+        pass(&mut world, Socket::UNRESOLVED_NS - 100 * MS);
+        world.full.clear();
+    }
+    assert_eq!(world.hosts[0].readiness(client).unwrap().failed, Some(ErrorCode::Timeout));
+    assert!(world.now - begin <= 15 * S, "{}", world.now - begin);
+}
+
+#[test]
+fn what_the_own_link_refuses_was_not_asked_for_in_vain() {
+    let impatient = Config { give_up_ns: 2 * S, ..Config::default() };
+    let patient = Config { give_up_ns: 600 * S, ..Config::default() };
+    let mut world = World::of(vec![endpoint(0, &patient, 1), endpoint(1, &impatient, 1)], Net::default(), 1);
+    world.counters.off = true;
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let mut flows = [Flow::stream((0, client), (1, server), 1_000_000)];
+    carry_until(&mut world, &mut flows, S, |_, flows| flows[0].received > 100_000);
+    let mut passes = 0..;
+    world.filter = Some(Box::new(move |_, from, _, bytes| from > 0 || bytes.len() < 1000 || passes.next() > Some(0)));
+    world.full.insert((1, 0));
+    // The sender asks ten times a second meanwhile.
+    carry_until(&mut world, &mut flows, 20 * S, |_, _| false);
+    assert!(world.hosts[0].counters().states_sent > 150);
+    world.full.clear();
+    carry(&mut world, &mut flows, S);
+}
+
+#[test]
+fn a_credit_that_the_link_refused_is_said_as_soon_as_it_takes_something() {
+    // The sender's own question would bring it, too.
+    let config = Config { state_min_ns: S, ..Config::default() };
+    let mut world = World::new(2, Net::default(), &config, 1);
+    world.counters.off = true;
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let mut flows = [Flow { slow: true, ..Flow::stream((0, client), (1, server), 4_000_000) }];
+    carry_until(&mut world, &mut flows, 100 * MS, |_, _| false);
+    world.full.insert((1, 0));
+    flows[0].slow = false;
+    carry_until(&mut world, &mut flows, MS, |_, _| false);
+    assert!(flows[0].received > 500_000 && !flows[0].is_done(), "{}", flows[0].received);
+    world.full.clear();
+    let taken = carry(&mut world, &mut flows, 5 * S);
+    assert!(taken < 50 * MS, "{taken}");
+}

@@ -147,7 +147,7 @@ fn who_is_stopped_before_a_batch_goes_on_by_a_new_look_at_the_clock() {
         };
         world.hosts[flow.from.0].transmit_by(now, &mut clock, &mut |_, _, packets| {
             batches.push(packets.len());
-            packets.len()
+            packets.len().into()
         });
         assert_eq!(batches.len(), stopped_before, "{batches:?}");
     }

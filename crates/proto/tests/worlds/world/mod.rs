@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
 use ropeway_proto::crypto::{ClusterKey, ClusterKeys};
-use ropeway_proto::{Config, Endpoint, Path, Presence, Time};
+use ropeway_proto::{Config, Endpoint, Path, Presence, Taken, Time};
 
 /// Nanoseconds, for readable tests.
 pub const US: u64 = 1_000;
@@ -281,14 +281,14 @@ impl World {
         let (world_now, hosts) = (self.now, self.hosts.len());
         let (mut socket, mut apart) = (self.sockets.get_mut(&host), self.apart.get_mut(&host));
         let (cut, full, doubted) = (&self.cut, &self.full, &mut self.doubted);
-        self.hosts[host].transmit(now, &mut |path, handling, packets| {
+        self.hosts[host].transmit_by(now, &mut || now, &mut |path, handling, packets| {
             let to = host_of(path).0;
             let is_there = to < hosts && !cut.contains(&(host, to)) && !cut.contains(&(to, host));
             let is_heard = handling.presence == Presence::Heard;
             let goes_apart = !is_heard && apart.is_some();
             let socket = if goes_apart { &mut apart } else { &mut socket };
             if full.contains(&(host, link_of(path))) {
-                return 0;
+                return 0.into();
             }
             let count = socket.as_mut().map_or(packets.len(), |socket| socket.take(world_now, is_there, packets.len()));
             out.extend(packets[..count].iter().map(|packet| (host_of(path), packet.to_vec())));
@@ -296,7 +296,7 @@ impl World {
                 doubted.extend(packets[..count].iter().map(|packet| (world_now, host, to, packet[0])));
             }
             let is_lost = goes_apart && handling.presence == Presence::Silent;
-            if is_lost { packets.len() } else { count }
+            if is_lost { Taken { packets: packets.len(), discarded: packets.len() - count } } else { count.into() }
         });
         self.sent_by[host] += out.len() as u64;
         for ((to, alias), bytes) in out {
