@@ -4,7 +4,7 @@
 /// How the gate shares out the budget of the receiving host (docs/protocol.md 6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// In the order in which senders became active, a quantum each: document 2's. Who is near its end is granted all of the rest.
+    /// In the order in which senders became active, a quantum each: document 2's.
     #[default]
     Fifo,
     /// Who has the least left to send first, and every eighth quantum to who has waited longest.
@@ -174,7 +174,7 @@ tunables! {
         "how senders are kept from overrunning the port: grants out of one budget, or document 2's constant window with acknowledgments held back, to compare with",
         "grants: what is longer than a first flight waits a round trip for its first grant; esp: the windows of many senders add up and overrun the port", gate_mode;
     "order", ORDERS, ["fifo", "srpt", "fair"],
-        "who gets the next grant: who asked first (document 2's; who is near its end, all that it wants), who has the least left to send, who has received the fewest bytes",
+        "who gets the next grant: who asked first (document 2's), who has the least left to send, who has received the fewest bytes",
         "fifo: short transfers wait behind long ones; srpt: long ones wait for all short ones, but for each eighth quantum; fair: everybody ends late", order;
     numbers:
     "burst_length", "packets", 0, 4096,

@@ -17,9 +17,8 @@ use crate::time::Time;
 const HOLDERS: u64 = 8;
 /// A grant is an eighth of the budget without the pipe (8 packets of 1500 bytes with a port of 128 KiB), up to one segmented send.
 const QUANTUM_MOST_PACKETS: u64 = 44;
-/// Who wants no more than one segmented send, with what it holds, is granted all of it, if that leaves others a quarter of the budget.
-const END_NUMERATOR: u64 = 3;
-const END_DENOMINATOR: u64 = 4;
+/// The end of a transfer is granted at once if it is no longer than so many of them.
+const END_QUANTA: u64 = 2;
 /// A sender that holds a grant and is silent for so many round trips ...
 pub const SUSPECT_ROUND_TRIPS: u64 = 2;
 /// ... and at least for this long is suspect.
@@ -391,8 +390,8 @@ impl Gate {
     }
 
     /// Packets that one sender may hold: an equal share among those who want or hold something, of which eight at most are counted. Should it fall silent,
-    /// the others go on with theirs. Under `srpt` who is first may have most of it.
-    fn most_held(&self, frame_bytes: u64) -> u64 {
+    /// the others go on with theirs. Under `srpt` who is first may have most of it. It is `least` packets in any case, one grant.
+    fn most_held(&self, frame_bytes: u64, least: u64) -> u64 {
         let budget = self.grantable_bytes();
         let share = match self.order {
             Order::Srpt if self.demanding > 1 => budget - budget / SRPT_REST,
@@ -400,31 +399,19 @@ impl Gate {
         } / frame_bytes.max(1);
         let quantum = self.quantum(frame_bytes);
         // Grants are whole quanta, and what the pipe adds to a share is often less than one.
-        let most =
-            if budget > self.port_share_bytes { share.max(1).next_multiple_of(quantum) } else { share.max(quantum) };
+        let most = if budget > self.port_share_bytes { share.next_multiple_of(quantum) } else { share }.max(least);
         if self.window_packets > 0 { most.min(self.window_packets) } else { most }
     }
 
-    /// Packets that a sender gets next; `None`: it holds too much for that. A part of them would be worse than nothing, or every arrival would be answered by a grant of one packet.
+    /// Packets that a sender gets next: a quantum, or all the rest if that is little. Of messages of one length some need a turn more than others, by a packet, and that turn would be the last of a round.
+    /// `None`: it holds too much for that. A part of them would be worse than nothing, or every arrival would be answered by a grant of one packet.
     fn next_packets(&self, demand: &Demand) -> Option<u64> {
-        if self.is_near_its_end(demand) {
-            return Some(demand.wanted_packets);
-        }
-        let most = self.most_held(demand.frame_bytes);
-        let packets = demand.wanted_packets.min(self.quantum(demand.frame_bytes)).min(most);
+        let quantum = self.quantum(demand.frame_bytes);
+        let is_end = demand.wanted_packets <= END_QUANTA * quantum;
+        let (turn, least) = if is_end { (demand.wanted_packets, END_QUANTA * quantum) } else { (quantum, quantum) };
+        let most = self.most_held(demand.frame_bytes, least);
+        let packets = turn.min(most);
         (demand.outstanding_packets + packets <= most).then_some(packets)
-    }
-
-    /// Whether a sender is granted all that it wants. Of several that are served in turns up to their last packets each ends late. There has to be room for the next one meanwhile, and who is
-    /// silent must not keep everybody.
-    fn is_near_its_end(&self, demand: &Demand) -> bool {
-        let most_packets = if self.window_packets > 0 { self.window_packets } else { u64::MAX };
-        let packets = demand.outstanding_packets + demand.wanted_packets;
-        let most_bytes = self.grantable_bytes().saturating_sub(self.suspect_bytes) / END_DENOMINATOR * END_NUMERATOR;
-        self.order == Order::Fifo
-            && self.demanding > 1
-            && packets <= most_packets.min(QUANTUM_MOST_PACKETS)
-            && packets * demand.frame_bytes <= most_bytes
     }
 
     /// What can be granted now, counting a part of what suspects hold as free.
@@ -491,7 +478,7 @@ impl Gate {
             // A budget smaller than a quantum still lets one sender through.
             if cost > self.free_bytes() && self.charged_bytes > 0 {
                 self.counters.exhausted += 1;
-                if self.find_suspects(now) {
+                if self.find_suspects(now) && cost <= self.free_bytes() {
                     continue;
                 }
                 self.is_short = true;
@@ -711,36 +698,21 @@ mod tests {
     }
 
     #[test]
-    fn who_is_near_its_end_gets_all_it_wants_and_the_next_waits_for_as_much() {
+    fn the_end_of_a_transfer_is_granted_at_once_if_it_is_short() {
         let mut gate = gate(Order::Fifo);
-        // The second has had its first flight, and the third is not near its end.
-        for (index, outstanding, backlog) in [(0, 0, 40), (1, 7, 40), (2, 0, 1000)] {
-            gate.report(index, demand(outstanding, backlog), Time::ZERO);
+        for (index, backlog) in [(0, 14), (1, 15), (2, 1000)] {
+            gate.report(index, demand(0, backlog), Time::ZERO);
         }
-        assert_eq!(distribute(&mut gate, 0), [(0, 40)]);
-        gate.report(0, demand(30, 30), Time::ZERO);
-        assert_eq!(distribute(&mut gate, 0), [], "not in parts");
-        gate.report(0, demand(10, 10), Time::ZERO);
-        assert_eq!(distribute(&mut gate, 0), [(1, 33), (2, 7)]);
+        assert_eq!(distribute(&mut gate, 0)[..3], [(0, 14), (1, 7), (2, 7)]);
+        // Others begin, and each may hold a quantum; of the end it may be more.
+        (3..8).for_each(|index| gate.report(index, demand(7, 1000), Time::ZERO));
         gate.report(0, demand(0, 0), Time::ZERO);
-        gate.report(1, demand(0, 0), Time::ZERO);
-        gate.report(2, demand(0, 40), Time::ZERO);
-        assert_eq!(distribute(&mut gate, 0)[0], (2, 7), "nobody else to be kept waiting");
-    }
-
-    #[test]
-    fn who_is_near_its_end_waits_for_its_turn_where_all_are_to_be_served_alike_or_others_are_silent() {
-        for order in [Order::Fair, Order::Fifo] {
-            let mut gate = gate(order);
-            (0..4).for_each(|index| gate.report(index, demand(0, 40), Time::ZERO));
-            let grants = distribute(&mut gate, 0);
-            assert_eq!(grants[0], if order == Order::Fair { (0, 7) } else { (0, 40) });
-            if order == Order::Fifo {
-                assert_eq!(grants.len(), 1);
-                let grants = distribute(&mut gate, 10_000_000);
-                assert_eq!(grants[0], (1, 7), "the first one is a suspect, and holds most of the budget");
-            }
-        }
+        gate.report(2, demand(7, 1000), Time::ZERO);
+        gate.report(1, demand(4, 12), Time::ZERO);
+        assert_eq!(distribute(&mut gate, 0), [(1, 8)]);
+        gate.configure(&Config { window_packets: 10, ..Config::default() });
+        gate.report(1, demand(0, 14), Time::ZERO);
+        assert_eq!(distribute(&mut gate, 0), [(1, 10)], "no more than `burst_length`");
     }
 
     #[test]
