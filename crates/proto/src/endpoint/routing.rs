@@ -235,7 +235,10 @@ impl Endpoint {
         let is_due = due.is_some();
         self.counters.note(changes);
         association.follow();
-        if association.ready && (changes.default_changed || is_stuck(&association.path)) {
+        let routes = association.routes.iter();
+        // It may stand in the queue of any of its links.
+        let may_hang = changes.default_changed || routes.flat_map(|routes| routes.paths()).any(|path| is_stuck(&path));
+        if association.ready && may_hang {
             // Where all links are stuck it is a question that finds out which one is so no longer.
             let path = due.filter(|_| is_stuck(&association.path)).unwrap_or(association.path);
             self.queues.move_to(&path, index);

@@ -77,3 +77,32 @@ fn of_two_links_that_take_nothing_the_first_that_does_again_is_used() {
         }
     }
 }
+
+#[test]
+fn who_has_a_good_path_does_not_hang_behind_another_one_in_the_queue_of_a_stuck_link() {
+    for bonded in [false, true] {
+        let mut world = World::new(3, GIGABIT, &Config::default(), 1);
+        world.counters.off = true;
+        planes(&mut world, 2);
+        let (client, server) = open_over(&mut world, 2, bonded);
+        world.hosts[0].tell_links_apart(2, link_of);
+        world.hosts[2].listen(7, Mode::Stream, 16).unwrap();
+        let now = world.clock(0);
+        let other = world.hosts[0].connect(now, &alias(2, 1), 7, Mode::Stream).unwrap();
+        pass(&mut world, S);
+        world.full.insert((0, 1));
+        let now = world.clock(0);
+        world.hosts[0].send(now, other, &[0; 100]).unwrap();
+        world.hosts[0].flush(other);
+        pass(&mut world, MS);
+        // What is lost is sent again over the other path.
+        let mut packets = 0..;
+        world.filter =
+            Some(Box::new(move |_, from, _, bytes| from > 0 || bytes.len() < 1000 || packets.next() != Some(3)));
+        let mut flow = Flow::stream((0, client), (1, server), 30_000_000);
+        let ns = progress(&mut world, &mut flow, 1_000_000, S);
+        assert!(ns < STUCK_NS + 9 * MS, "bonded {bonded}: {} us", ns / US);
+        let ns = progress(&mut world, &mut flow, 25_000_000, S);
+        assert!(ns < 300 * MS, "bonded {bonded}: {} us", ns / US);
+    }
+}
