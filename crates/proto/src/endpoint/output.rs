@@ -269,7 +269,8 @@ impl Endpoint {
         if asks || association.state_due || association.pin_due || !association.words.is_empty() {
             self.transmit_control(now, index, first_flight, None, sink)?;
             let association = &self.associations[index as usize];
-            if !association.words.is_empty() || association.ask_at.is_some_and(|at| at <= now) {
+            let has_more = association.state_due || !association.words.is_empty();
+            if has_more || association.ask_at.is_some_and(|at| at <= now) {
                 return Ok(Turn::More);
             }
         }
@@ -530,13 +531,12 @@ impl Endpoint {
         }
         // It names the next number: what it overtakes would be missing.
         let urgency = if is_behind_bulk(&association.sent, number) { Urgency::Bulk } else { Urgency::Urgent };
-        let handling = Handling { urgency, presence: association.presence(&path, &self.config, self.awake_at, now) };
-        let taken = sink(&path, handling, &[IoSlice::new(packet)]);
-        self.queues.of_mut(&path).note_taken(taken, now);
-        let taken = association.or_lost(taken, &path);
-        association.note_taken(taken, self.awake_at, now, &self.config);
+        let taken = self.offer(now, index, &path, urgency, packet, sink)?;
+        let association = &mut self.associations[index as usize];
         if taken.packets == 0 {
-            return Err(LinkFull { place: self.queues.place(&path) });
+            // What is not this path's alone stays due, and goes over another one.
+            association.states_unanswered += u32::from(over.is_none());
+            return Ok(());
         }
         if asks_lowest && taken.discarded == 0 {
             association.note_asked(now);

@@ -1,6 +1,6 @@
 //! Several paths over links of which some take nothing (docs/protocol.md 12.3).
 
-use super::routes::{GIGABIT, association, open_over, pair_over, planes, progress};
+use super::routes::{GIGABIT, association, open_over, pair_over, plane, planes, progress};
 use crate::world::*;
 use ropeway_proto::{ChannelId, Config, Mode};
 
@@ -104,5 +104,36 @@ fn who_has_a_good_path_does_not_hang_behind_another_one_in_the_queue_of_a_stuck_
         assert!(ns < STUCK_NS + 9 * MS, "bonded {bonded}: {} us", ns / US);
         let ns = progress(&mut world, &mut flow, 25_000_000, S);
         assert!(ns < 300 * MS, "bonded {bonded}: {} us", ns / US);
+    }
+}
+
+#[test]
+fn what_a_suspected_paths_link_refuses_goes_over_another_path_at_once() {
+    let (mut world, client, server) = pair_over_links(true);
+    world.full.insert((1, 1));
+    plane(&mut world, 1).is_cut = true;
+    progress(&mut world, &mut Flow::stream((1, server), (0, client), 1_000_000), 1_000_000, S);
+    assert_eq!(association(&world, 1).good_paths, 1);
+    let mut flow = Flow { slow: true, ..Flow::stream((0, client), (1, server), 10_000_000) };
+    let mut flows = [flow.clone()];
+    carry_until(&mut world, &mut flows, S, |_, _| false);
+    [flow] = flows;
+    world.filter = Some(Box::new(|_, from, _, _| from > 0));
+    let now = world.clock(1);
+    world.hosts[1].send(now, server, b"hello").unwrap();
+    world.flush(1);
+    let states_sent = |world: &World| world.hosts[1].counters().states_sent;
+    let before = states_sent(&world);
+    // The second one is that path's.
+    while states_sent(&world) < before + 2 {
+        world.now = world.wakes_at(1).unwrap();
+        let now = world.clock(1);
+        world.hosts[1].handle_timeout(now);
+        let mut out = vec![0; 300_000];
+        let count = world.hosts[1].recv(server, &mut out).unwrap().unwrap();
+        flow.received += count as u64;
+        let packets = world.sent_by[1];
+        world.flush(1);
+        assert!(world.sent_by[1] > packets, "nothing says that {} were read", flow.received);
     }
 }

@@ -8,7 +8,7 @@ pub fn planes(world: &mut World, count: u64) {
     world.planes.extend((0..count).map(|number| (number, Plane::default())));
 }
 
-fn plane(world: &mut World, number: u64) -> &mut Plane {
+pub fn plane(world: &mut World, number: u64) -> &mut Plane {
     world.planes.get_mut(&number).expect("one of these networks")
 }
 
