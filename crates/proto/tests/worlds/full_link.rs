@@ -431,3 +431,24 @@ fn a_credit_that_the_link_refused_is_said_as_soon_as_it_takes_something() {
     let taken = carry(&mut world, &mut flows, 5 * S);
     assert!(taken < 50 * MS, "{taken}");
 }
+
+#[test]
+fn a_request_that_the_link_refused_is_made_as_soon_as_it_takes_something() {
+    // What is asked for is asked for again no sooner, and the sender asks no sooner.
+    let config = Config { state_min_ns: S, request_min_ns: S, ..Config::default() };
+    let mut world = World::new(2, Net::default(), &config, 1);
+    world.counters.off = true;
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let mut flows = [Flow::stream((0, client), (1, server), 1_000_000)];
+    carry_until(&mut world, &mut flows, S, |_, flows| flows[0].received > 100_000);
+    let mut packets = 0..;
+    world.filter = Some(Box::new(move |_, from, _, bytes| from > 0 || bytes.len() < 1000 || packets.next() != Some(3)));
+    world.full.insert((1, 0));
+    let requests = |world: &World| world.hosts[1].counters().requests_sent;
+    let before = requests(&world);
+    carry_until(&mut world, &mut flows, 5 * MS, |_, _| false);
+    assert!(!flows[0].is_done() && requests(&world) == before);
+    world.full.clear();
+    let taken = carry(&mut world, &mut flows, 5 * S);
+    assert!(taken < 50 * MS && requests(&world) > before, "{taken}");
+}
