@@ -470,7 +470,7 @@ impl Endpoint {
         }
         self.gate.forget(index);
         self.touched.retain(|&touched| touched != index);
-        self.queues.all_mut().iter_mut().for_each(|queue| queue.ready.retain(|&ready| ready != index));
+        self.queues.remove(index);
         self.unsettled.retain(|&unsettled| unsettled != index);
         association.sent.clear(|packet| self.tx_pool.give(packet.payload));
         self.slots -= association.received.kept_slots();

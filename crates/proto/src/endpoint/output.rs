@@ -154,21 +154,24 @@ impl Endpoint {
         }
         // Answers first, as what an association sends may depend on them; but where the link is full by turns, so that neither keeps the other from it.
         let stand_back = std::mem::take(&mut self.queues.at_mut(place).replies_stand_back);
-        let mut is_full = !stand_back && !self.transmit_replies(place, sink);
+        let mut is_full = !stand_back && !self.transmit_replies(now, place, sink);
         is_full |= !self.transmit_associations(now, place, clock, sink);
-        is_full = is_full || stand_back && !self.transmit_replies(place, sink);
+        is_full = is_full || stand_back && !self.transmit_replies(now, place, sink);
         is_full = is_full || !self.transmit_asking(now, place, usize::MAX, sink);
         let queue = self.queues.at_mut(place);
+        queue.forget_refusals();
         queue.asking_since = if is_full && !queue.asking.is_empty() { queue.asking_since.or(Some(now)) } else { None };
         !is_full
     }
 
     /// Answers that belong to no association. `false`: the link was full.
-    fn transmit_replies(&mut self, place: usize, sink: &mut DiscardingSink<'_>) -> bool {
+    fn transmit_replies(&mut self, now: Time, place: usize, sink: &mut DiscardingSink<'_>) -> bool {
         let queue = self.queues.at_mut(place);
         while let Some(reply) = queue.replies.front() {
             let handling = Handling { urgency: Urgency::Urgent, presence: reply.presence };
-            if sink(&reply.path, handling, &[IoSlice::new(&reply.bytes)]).packets == 0 {
+            let taken = sink(&reply.path, handling, &[IoSlice::new(&reply.bytes)]);
+            queue.note_taken(taken, now);
+            if taken.packets == 0 {
                 queue.replies_stand_back = true;
                 return false;
             }

@@ -317,10 +317,10 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         let presence = association.presence(path, &self.config, self.awake_at, now);
         let taken = sink(path, Handling { urgency, presence }, &[IoSlice::new(packet)]);
-        self.queues.of_mut(path).note_taken(taken, now);
         if taken.packets == 0 && association.may_be_lost(path) {
             return Ok(taken);
         }
+        self.queues.of_mut(path).note_taken(taken, now);
         association.note_taken(taken, self.awake_at, now, &self.config);
         if taken.packets == 0 { Err(LinkFull { place: self.queues.place(path) }) } else { Ok(taken) }
     }

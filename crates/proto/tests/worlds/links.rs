@@ -137,3 +137,31 @@ fn what_a_suspected_paths_link_refuses_goes_over_another_path_at_once() {
         assert!(world.sent_by[1] > packets, "nothing says that {} were read", flow.received);
     }
 }
+
+#[test]
+fn a_link_that_took_nothing_of_somebody_who_is_gone_is_not_taken_for_stuck() {
+    let mut world = World::new(3, GIGABIT, &Config::default(), 1);
+    world.counters.off = true;
+    planes(&mut world, 2);
+    let (client, server) = open_over(&mut world, 2, false);
+    let other = open(&mut world, 0, 2, 7, Mode::Stream).0;
+    world.hosts[0].tell_links_apart(2, link_of);
+    pass(&mut world, S);
+    world.full.insert((0, 0));
+    let now = world.clock(0);
+    world.hosts[0].send(now, other, &[0; 100]).unwrap();
+    world.hosts[0].flush(other);
+    wait_for(&mut world, 45 * S, "it is given up", |world| world.hosts[0].readiness(other).unwrap().failed.is_some());
+    world.full.clear();
+    pass(&mut world, S);
+    let now = world.clock(0);
+    world.hosts[0].send(now, client, b"hello").unwrap();
+    world.hosts[0].flush(client);
+    // As in a turn that comes late: timers run before anything leaves.
+    world.now += 5 * MS;
+    let now = world.clock(0);
+    world.hosts[0].handle_timeout(now);
+    pass(&mut world, MS);
+    assert_eq!(world.hosts[1].recv(server, &mut [0; 9]), Ok(Some(5)));
+    assert_eq!(world.hosts[0].counters().paths_suspected, 0);
+}
