@@ -130,15 +130,18 @@ impl Association {
     /// What is to be sent waits for the link.
     pub fn note_refused(&mut self, now: Time) {
         self.untaken_since = self.untaken_since.min(now);
+        self.was_refused = true;
     }
 
     /// What the link did with what it was offered.
     pub fn note_taken(&mut self, taken: Taken, awake_at: Time, now: Time, config: &Config) {
-        if taken.packets == taken.discarded {
+        if taken.packets == 0 {
             self.note_refused(now);
+        } else if taken.packets == taken.discarded {
+            self.untaken_since = self.untaken_since.min(now);
         } else if self.untaken_since < Time::MAX {
             self.waiting_since = self.silent_since(awake_at, now, config);
-            self.untaken_since = Time::MAX;
+            (self.untaken_since, self.was_refused) = (Time::MAX, false);
         }
     }
 
@@ -156,7 +159,8 @@ impl Association {
         let lasts_ns = |since: Time| now.since(since.max(awake_at));
         if self.has_undelivered() {
             if lasts_ns(self.untaken_since.max(self.waiting_since)) >= UNTAKEN_GIVE_UPS * config.give_up_ns {
-                return Some(ErrorCode::LinkFull);
+                // What has room apart for few is full where many are gone: that is no fault of the link.
+                return Some(if self.was_refused { ErrorCode::LinkFull } else { ErrorCode::Timeout });
             }
             if now.since(self.silent_since(awake_at, now, config)) >= config.give_up_ns {
                 return Some(ErrorCode::Timeout);

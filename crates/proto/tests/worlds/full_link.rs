@@ -349,8 +349,8 @@ fn time_in_which_the_own_link_took_nothing_is_no_silence_of_the_peer() {
 }
 
 #[test]
-fn a_link_that_never_takes_anything_again_ends_what_waits_for_it_by_an_error_of_its_own() {
-    for stops in [Stops::Refuses, Stops::Discards] {
+fn a_link_that_never_takes_anything_again_ends_what_waits_for_it_by_an_error_of_its_own_if_it_refuses_that() {
+    for (stops, code) in [(Stops::Refuses, ErrorCode::LinkFull), (Stops::Discards, ErrorCode::Timeout)] {
         let (mut world, mut flows) = stops.begin();
         let client = flows[0].from.1;
         let begin = world.now;
@@ -358,7 +358,7 @@ fn a_link_that_never_takes_anything_again_ends_what_waits_for_it_by_an_error_of_
             world.hosts[0].statistics(world.clock(0), flows[0].from.1).is_none_or(|told| told.association.is_none())
         });
         let failed = world.hosts[0].readiness(client).unwrap().failed;
-        assert_eq!(failed, Some(ErrorCode::LinkFull), "{stops:?}");
+        assert_eq!(failed, Some(code), "{stops:?}");
         assert!((39 * S..=41 * S).contains(&(world.now - begin)), "{stops:?}: {}", world.now - begin);
     }
 }
