@@ -478,7 +478,7 @@ impl Endpoint {
         for channel in association.channels.indices() {
             self.fail_channel(channel, code);
         }
-        self.counters.associations_ended[usize::from(u16::from(code)).min(counters::LAST_CODE)] += 1;
+        self.counters.associations_ended[counters::place_of(code)] += 1;
     }
 
     /// A channel whose association is gone.
