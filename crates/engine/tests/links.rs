@@ -29,6 +29,8 @@ struct Strings {
     /// Nor does it then for who is silent, but drops that.
     discards: AtomicBool,
     discarded: AtomicUsize,
+    /// Its counter of that begins anew, once.
+    forgets: AtomicBool,
     /// It takes one packet in a millisecond at most.
     is_slow: AtomicBool,
     /// Its device is gone.
@@ -75,6 +77,9 @@ impl<L: Link> Link for Puppet<L> {
             let discards = batch.presence == Presence::Silent && self.strings.discards.load(Ordering::Relaxed);
             let discarded = if discards { batch.packets.len() } else { 0 };
             self.strings.discarded.fetch_add(discarded, Ordering::Relaxed);
+            if discards && self.strings.forgets.swap(false, Ordering::Relaxed) {
+                self.strings.discarded.store(0, Ordering::Relaxed);
+            }
             return Ok(discarded);
         }
         if !self.strings.is_slow.load(Ordering::Relaxed) {
@@ -382,6 +387,8 @@ fn a_peer_is_not_given_up_for_what_the_own_link_dropped() {
     server.listen(PORT, Mode::Messages, 8).unwrap();
     let near = client.connect(Target { link, address: Address::Sim(1) }, PORT, Mode::Messages, soon()).unwrap();
     let far = server.accept(PORT, soon()).unwrap();
+    full.discarded.store(5, Ordering::Relaxed);
+    full.forgets.store(true, Ordering::Relaxed);
     for ends in [false, true] {
         full.discards.store(true, Ordering::Relaxed);
         full.is_full.store(true, Ordering::Relaxed);
