@@ -495,7 +495,9 @@ impl Core {
                         member.room.note(count, packets.len());
                     }
                     let after = if discards { member.link.counters().send_discarded } else { 0 };
-                    Taken { packets: count, discarded: (after - before) as usize }
+                    // A link of the user's may count as it likes.
+                    let discarded = usize::try_from(after.saturating_sub(before)).unwrap_or(usize::MAX);
+                    Taken { packets: count, discarded: discarded.min(count) }
                 }
                 Err(_) => {
                     (member.failed, fails) = (true, true);

@@ -207,7 +207,7 @@ pub trait Link: Send {
     }
 
     /// Fetches what the network reported and no call has met, for [`Link::take_error`]. To be called by who sleeps on the descriptor and is told of an error condition there (`POLLERR`):
-    /// that stays as long as such a report is there, and does no other harm.
+    /// that stays as long as such a report is there, and does no other harm. A link around another one calls the other's: who sleeps on its descriptor would not sleep any more.
     fn fetch_errors(&mut self) {}
 
     /// What the link has counted since it was made. Never reset.

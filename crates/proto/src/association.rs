@@ -120,6 +120,8 @@ pub struct Association {
     pub waiting_since: Time,
     /// Since when the link has taken nothing of what is to be sent; [`Time::MAX`]: it took the last of it.
     untaken_since: Time,
+    /// Some of that it has refused; else it dropped what was for who is silent.
+    was_refused: bool,
     /// Lost packets are being repeated until everything below this number is acknowledged.
     pub recovers_to: u64,
     pub limit_kind: Limit,
@@ -240,6 +242,7 @@ impl Association {
             flush_at: None,
             waiting_since: now,
             untaken_since: Time::MAX,
+            was_refused: false,
             recovers_to: first_number,
             limit_kind: Limit::default(),
             limit_since: now,

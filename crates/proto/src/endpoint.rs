@@ -470,7 +470,7 @@ impl Endpoint {
         }
         self.gate.forget(index);
         self.touched.retain(|&touched| touched != index);
-        self.queues.all_mut().iter_mut().for_each(|queue| queue.ready.retain(|&ready| ready != index));
+        self.queues.remove(index);
         self.unsettled.retain(|&unsettled| unsettled != index);
         association.sent.clear(|packet| self.tx_pool.give(packet.payload));
         self.slots -= association.received.kept_slots();
@@ -478,7 +478,7 @@ impl Endpoint {
         for channel in association.channels.indices() {
             self.fail_channel(channel, code);
         }
-        self.counters.associations_ended[usize::from(u16::from(code)).min(counters::LAST_CODE)] += 1;
+        self.counters.associations_ended[counters::place_of(code)] += 1;
     }
 
     /// A channel whose association is gone.

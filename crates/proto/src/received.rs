@@ -226,10 +226,10 @@ impl Received {
     }
 
     /// Ranges of missing numbers to ask for now: those known missing for `window_ns`, and those asked for `again_ns` ago. Numbers from that of `slow` on
-    /// may be under way over a slower path, and get its time from the start. Calls `ask(first, count)` until that says false; what it took counts as asked. Returns when
-    /// the next one will be due.
+    /// may be under way over a slower path, and get its time from the start. Calls `ask(first, count)` until that says false. Returns when the next one will be due once what it took has been
+    /// asked for ([`Received::mark_asked`]).
     pub fn ask(
-        &mut self,
+        &self,
         now: Time,
         window_ns: u64,
         again_ns: u64,
@@ -241,8 +241,8 @@ impl Received {
         }
         let mut due: Option<Time> = None;
         let mut run: Option<(usize, u16)> = None;
-        let mut taken = Vec::new();
-        let mut open = true;
+        let mut take = |(first, count): (usize, u16)| ask(self.base.wrapping_add(first as u64), count);
+        let (mut open, mut has_taken) = (true, false);
         let (slow_from, slow_ns) =
             slow.map_or((usize::MAX, 0), |(number, ns)| (number.wrapping_sub(self.base) as usize, ns));
         for (index, slot) in self.slots.iter().enumerate() {
@@ -259,33 +259,34 @@ impl Received {
                 run = run.map_or(Some((index, 1)), |(first, count)| Some((first, count + 1)));
                 continue;
             }
-            if let Some((first, count)) = run.take()
+            if let Some(run) = run.take()
                 && open
             {
-                open = ask(self.base.wrapping_add(first as u64), count);
-                taken.extend(open.then_some((first, count)));
+                open = take(run);
+                has_taken |= open;
             }
             due = [due, when].into_iter().flatten().min();
         }
-        if let Some((first, count)) = run
+        if let Some(run) = run
             && open
         {
-            open = ask(self.base.wrapping_add(first as u64), count);
-            taken.extend(open.then_some((first, count)));
+            open = take(run);
+            has_taken |= open;
         }
-        let is_full = !open;
-        for (first, count) in taken {
-            for slot in self.slots.range_mut(first..first + usize::from(count)) {
-                if let State::Missing { asked, .. } = &mut slot.state {
-                    self.asked += u32::from(asked.is_none());
-                    *asked = Some(now);
-                }
-            }
-            let again = now.after(again_ns);
-            due = Some(due.map_or(again, |due| due.min(again)));
-        }
+        let again = has_taken.then(|| now.after(again_ns));
         // What did not fit is due still.
-        if is_full { Some(now) } else { due }
+        if open { [due, again].into_iter().flatten().min() } else { Some(now) }
+    }
+
+    /// These have been asked for.
+    pub fn mark_asked(&mut self, first: u64, count: u16, now: Time) {
+        let first = first.wrapping_sub(self.base) as usize;
+        for slot in self.slots.range_mut(first..first + usize::from(count)) {
+            if let State::Missing { asked, .. } = &mut slot.state {
+                self.asked += u32::from(asked.is_none());
+                *asked = Some(now);
+            }
+        }
     }
 
     /// Gives everything that waits to `orphan`: the association ends.
@@ -317,6 +318,7 @@ mod tests {
             ranges.push((first, count));
             true
         });
+        ranges.iter().for_each(|&(first, count)| received.mark_asked(first, count, at(now)));
         ranges
     }
 
@@ -371,6 +373,7 @@ mod tests {
                 ranges.push((first, count));
                 true
             });
+            ranges.iter().for_each(|&(first, count)| received.mark_asked(first, count, at(now)));
             (ranges.clone(), next)
         };
         assert_eq!(ask(10), (vec![(0, 1)], Some(at(100))));
@@ -383,11 +386,13 @@ mod tests {
         for number in [1, 3, 5, 7] {
             received.arrive(number, at(0));
         }
-        let mut room = 2;
-        let next = received.ask(at(10), 0, 100, None, |_, _| {
-            room -= 1;
-            room >= 0
+        let mut taken = Vec::new();
+        let next = received.ask(at(10), 0, 100, None, |first, count| {
+            let fits = taken.len() < 2;
+            taken.extend(fits.then_some((first, count)));
+            fits
         });
+        taken.iter().for_each(|&(first, count)| received.mark_asked(first, count, at(10)));
         assert_eq!((next, received.asked()), (Some(at(10)), 2));
         assert_eq!(asked(&mut received, 10, 0, 100), [(4, 1), (6, 1)]);
     }

@@ -469,7 +469,8 @@ impl Routes {
 impl Way {
     fn suspect(&mut self, now: Time) {
         self.condition = Condition::Suspect;
-        (self.asked_at, self.questions, self.question_due) = (None, 0, false);
+        (self.asked_at, self.questions) = (None, 0);
+        (self.question_due, self.answer_due) = (false, false);
         self.retry_ns = FIRST_RETRY_NS;
         self.retry(now);
     }

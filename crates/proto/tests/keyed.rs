@@ -13,6 +13,7 @@ mod again {
     mod full_link;
     mod incast;
     mod leases;
+    mod links;
     mod liveness;
     mod loss;
     mod narrowed;

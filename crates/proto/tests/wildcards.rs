@@ -8,6 +8,7 @@ mod again {
     mod closing;
     mod full_link;
     mod leases;
+    mod links;
     mod liveness;
     mod loss;
     mod opening;

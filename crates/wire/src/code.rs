@@ -29,7 +29,7 @@ pub enum ErrorCode {
     Crossed,
     /// The own link took nothing for too long. Said to the user here, never to the peer.
     LinkFull,
-    /// A number that has no name here. What carried it is over all the same, so it is no reason to drop the packet. Made by
+    /// A number that has no name here, or is said by nobody. What carried it is over all the same, so it is no reason to drop the packet. Made by
     /// [`ErrorCode::from`] only, which keeps the numbers of all others out.
     Other(u16),
 }
@@ -74,7 +74,11 @@ impl ErrorCode {
 
 impl From<u16> for ErrorCode {
     fn from(number: u16) -> ErrorCode {
-        ErrorCode::ALL.get(usize::from(number)).copied().unwrap_or(ErrorCode::Other(number))
+        match ErrorCode::ALL.get(usize::from(number)) {
+            // Of this end's link no peer can know.
+            None | Some(ErrorCode::LinkFull) => ErrorCode::Other(number),
+            Some(&code) => code,
+        }
     }
 }
 
@@ -131,6 +135,7 @@ mod tests {
             assert_eq!(u16::from(ErrorCode::from(number)), number);
         }
         assert_eq!(ErrorCode::from(12), ErrorCode::Other(12));
+        assert_eq!(ErrorCode::from(11), ErrorCode::Other(11), "a peer that speaks of the own link");
     }
 
     #[test]

@@ -130,25 +130,35 @@ impl Association {
     /// What is to be sent waits for the link.
     pub fn note_refused(&mut self, now: Time) {
         self.untaken_since = self.untaken_since.min(now);
+        self.was_refused = true;
     }
 
     /// What the link did with what it was offered.
     pub fn note_taken(&mut self, taken: Taken, awake_at: Time, now: Time, config: &Config) {
-        if taken.packets == taken.discarded {
+        if taken.packets == 0 {
             self.note_refused(now);
+        } else if taken.packets == taken.discarded {
+            self.untaken_since = self.untaken_since.min(now);
         } else if self.untaken_since < Time::MAX {
-            self.waiting_since = self.silent_since(awake_at, now, config);
-            self.untaken_since = Time::MAX;
+            let unasked_ns = self.unasked_ns(awake_at, now, config);
+            if unasked_ns > 0 {
+                self.waiting_since = self.silent_since(awake_at).after(unasked_ns);
+            }
+            (self.untaken_since, self.was_refused) = (Time::MAX, false);
         }
     }
 
-    /// Since when the peer has been silent while something was undelivered, but for the time in which nobody asked it.
-    fn silent_since(&self, awake_at: Time, now: Time, config: &Config) -> Time {
-        let since = self.heard_at.max(self.waiting_since).max(awake_at);
-        let untaken_ns = now.since(self.untaken_since.max(since));
+    /// Since when the peer has been silent while something was undelivered.
+    fn silent_since(&self, awake_at: Time) -> Time {
+        self.heard_at.max(self.waiting_since).max(awake_at)
+    }
+
+    /// Of that time, the one in which the link took nothing, and that does not count.
+    fn unasked_ns(&self, awake_at: Time, now: Time, config: &Config) -> u64 {
+        let untaken_ns = now.since(self.untaken_since.max(self.silent_since(awake_at)));
         let give_up_ns = config.give_up_ns;
         let counts_ns = UNTAKEN_NS.clamp(give_up_ns / UNTAKEN_LEAST_SHARE, give_up_ns / UNTAKEN_MOST_SHARE);
-        since.after(untaken_ns.saturating_sub(counts_ns))
+        untaken_ns.saturating_sub(counts_ns)
     }
 
     /// What ends the association if the peer has been silent for too long, or the own link has.
@@ -156,9 +166,11 @@ impl Association {
         let lasts_ns = |since: Time| now.since(since.max(awake_at));
         if self.has_undelivered() {
             if lasts_ns(self.untaken_since.max(self.waiting_since)) >= UNTAKEN_GIVE_UPS * config.give_up_ns {
-                return Some(ErrorCode::LinkFull);
+                // What has room apart for few is full where many are gone: that is no fault of the link.
+                return Some(if self.was_refused { ErrorCode::LinkFull } else { ErrorCode::Timeout });
             }
-            if now.since(self.silent_since(awake_at, now, config)) >= config.give_up_ns {
+            let silent_ns = lasts_ns(self.heard_at.max(self.waiting_since));
+            if silent_ns - self.unasked_ns(awake_at, now, config) >= config.give_up_ns {
                 return Some(ErrorCode::Timeout);
             }
         }

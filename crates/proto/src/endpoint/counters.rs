@@ -1,6 +1,6 @@
 //! What an endpoint has counted.
 
-use ropeway_wire::Malformed;
+use ropeway_wire::{ErrorCode, Malformed};
 
 use crate::crypto::{KeyError, OpenError};
 use crate::gate::GateCounters;
@@ -73,4 +73,21 @@ pub struct Counters {
     pub buffers_taken: u64,
     pub buffers_allocated: u64,
     pub gate: GateCounters,
+}
+
+/// Where ends by this code are counted.
+pub(super) fn place_of(code: ErrorCode) -> usize {
+    if let ErrorCode::Other(_) = code { LAST_CODE } else { usize::from(u16::from(code)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_code_that_has_a_name_is_counted_apart_and_all_others_in_the_last_place() {
+        let places: Vec<_> = ErrorCode::ALL.into_iter().map(place_of).collect();
+        assert_eq!(places, (0..LAST_CODE).collect::<Vec<_>>());
+        assert_eq!([11, 12, u16::MAX].map(|number| place_of(number.into())), [LAST_CODE; 3]);
+    }
 }

@@ -96,6 +96,17 @@ impl From<usize> for Taken {
 /// A sink that tells what its link drops of packets for who is silent ([`Presence::Silent`]).
 pub type DiscardingSink<'a> = dyn FnMut(&Path, Handling, &[IoSlice<'_>]) -> Taken + 'a;
 
+/// What a control packet asks for again.
+#[derive(Debug)]
+struct Requests {
+    /// First number and count of each.
+    ranges: Vec<(u64, u16)>,
+    /// When the next one will be due once these have left.
+    again_at: Option<Time>,
+    /// The end of what is asked for beyond the newest number.
+    beyond: Option<u64>,
+}
+
 /// What came of an association's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
@@ -143,21 +154,24 @@ impl Endpoint {
         }
         // Answers first, as what an association sends may depend on them; but where the link is full by turns, so that neither keeps the other from it.
         let stand_back = std::mem::take(&mut self.queues.at_mut(place).replies_stand_back);
-        let mut is_full = !stand_back && !self.transmit_replies(place, sink);
+        let mut is_full = !stand_back && !self.transmit_replies(now, place, sink);
         is_full |= !self.transmit_associations(now, place, clock, sink);
-        is_full = is_full || stand_back && !self.transmit_replies(place, sink);
+        is_full = is_full || stand_back && !self.transmit_replies(now, place, sink);
         is_full = is_full || !self.transmit_asking(now, place, usize::MAX, sink);
         let queue = self.queues.at_mut(place);
+        queue.forget_refusals();
         queue.asking_since = if is_full && !queue.asking.is_empty() { queue.asking_since.or(Some(now)) } else { None };
         !is_full
     }
 
     /// Answers that belong to no association. `false`: the link was full.
-    fn transmit_replies(&mut self, place: usize, sink: &mut DiscardingSink<'_>) -> bool {
+    fn transmit_replies(&mut self, now: Time, place: usize, sink: &mut DiscardingSink<'_>) -> bool {
         let queue = self.queues.at_mut(place);
         while let Some(reply) = queue.replies.front() {
             let handling = Handling { urgency: Urgency::Urgent, presence: reply.presence };
-            if sink(&reply.path, handling, &[IoSlice::new(&reply.bytes)]).packets == 0 {
+            let taken = sink(&reply.path, handling, &[IoSlice::new(&reply.bytes)]);
+            queue.note_taken(taken, now);
+            if taken.packets == 0 {
                 queue.replies_stand_back = true;
                 return false;
             }
@@ -269,7 +283,8 @@ impl Endpoint {
         if asks || association.state_due || association.pin_due || !association.words.is_empty() {
             self.transmit_control(now, index, first_flight, None, sink)?;
             let association = &self.associations[index as usize];
-            if !association.words.is_empty() || association.ask_at.is_some_and(|at| at <= now) {
+            let has_more = association.state_due || !association.words.is_empty();
+            if has_more || association.ask_at.is_some_and(|at| at <= now) {
                 return Ok(Turn::More);
             }
         }
@@ -505,7 +520,7 @@ impl Endpoint {
         let most = CONTROL_BYTES.min(association.packet_bytes) - tag_bytes;
         let (head, body) = bytes[..most].split_at_mut(BASE_HEADER_BYTES);
         let mut blocks = BlockWriter::new(&mut body[counter_bytes..]);
-        let asks_lowest = self.write_requests(now, index, &mut blocks);
+        let requests = self.write_requests(now, index, &mut blocks);
         let words = self.write_words(index, &mut blocks);
         let association = &mut self.associations[index as usize];
         let path = association.control_path(over);
@@ -530,17 +545,15 @@ impl Endpoint {
         }
         // It names the next number: what it overtakes would be missing.
         let urgency = if is_behind_bulk(&association.sent, number) { Urgency::Bulk } else { Urgency::Urgent };
-        let handling = Handling { urgency, presence: association.presence(&path, &self.config, self.awake_at, now) };
-        let taken = sink(&path, handling, &[IoSlice::new(packet)]);
-        self.queues.of_mut(&path).note_taken(taken, now);
-        let taken = association.or_lost(taken, &path);
-        association.note_taken(taken, self.awake_at, now, &self.config);
+        let taken = self.offer(now, index, &path, urgency, packet, sink)?;
         if taken.packets == 0 {
-            return Err(LinkFull { place: self.queues.place(&path) });
+            let association = &mut self.associations[index as usize];
+            // What is not this path's alone stays due, and goes over another one.
+            association.states_unanswered += u32::from(over.is_none());
+            return Ok(());
         }
-        if asks_lowest && taken.discarded == 0 {
-            association.note_asked(now);
-        }
+        self.note_requests(now, index, &requests, taken.discarded > 0);
+        let association = &mut self.associations[index as usize];
         if association.routes.is_some() && kind != Type::Control {
             association.asked_over(&path, now, &self.config);
         }
@@ -566,48 +579,60 @@ impl Endpoint {
         Ok(())
     }
 
-    /// RRQ blocks for what is missing and due; says whether the lowest missing number is among that.
-    fn write_requests(&mut self, now: Time, index: u32, blocks: &mut BlockWriter<'_>) -> bool {
-        let association = &mut self.associations[index as usize];
+    /// RRQ blocks for what is missing and due.
+    fn write_requests(&self, now: Time, index: u32, blocks: &mut BlockWriter<'_>) -> Requests {
+        let association = &self.associations[index as usize];
         // Who does not answer is asked less and less often, and so is who answers and does not send it. Time in which this end did not run was no silence.
         let silence_ns = now.since(association.heard_at.max(self.awake_at));
         let silence_ns = silence_ns.max(association.in_vain_ns(now));
         let slower_ns = (silence_ns / SILENCE_SHARE).min(self.config.timer_max_ns);
         let again_ns = association.again_ns(&self.config).max(slower_ns);
-        let asked_before = association.received.asked();
-        let (base, mut asks_lowest) = (association.received.base(), false);
-        let mut requests = 0;
         let late_ns = association.late_ns(&self.config).max(slower_ns);
         let slow = association.slow_from(now, &self.config).map(|number| (number, late_ns));
-        association.ask_at = association.received.ask(now, association.reorder_ns, again_ns, slow, |first, count| {
+        let mut ranges = Vec::new();
+        let again_at = association.received.ask(now, association.reorder_ns, again_ns, slow, |first, count| {
             let fits = blocks.rrq(first as u32, count);
-            requests += u64::from(fits);
-            asks_lowest |= fits && first == base;
+            ranges.extend(fits.then_some((first, count)));
             fits
         });
-        if association.received.missing() == 0 {
-            association.in_vain = None;
-        }
-        let lost = u64::from(association.received.asked().saturating_sub(asked_before));
-        if std::mem::take(&mut association.ask_beyond) {
+        let mut beyond = None;
+        if association.ask_beyond {
             // What was granted; and the end of a busy period that flew without a grant. The sender repeats only what it has sent.
             let granted = association.outstanding_packets().min(u64::from(u16::MAX)) as u16;
             let count = granted.max(u16::from(self.config.first_flight_packets));
             let first = association.received.next();
-            if blocks.rrq(first as u32, count) {
-                requests += 1;
-                let queueing_ns = Some(association.queueing_ns());
-                association.asked_beyond = Some(AskedBeyond { end: first.wrapping_add(count.into()), queueing_ns });
-            }
+            beyond = blocks.rrq(first as u32, count).then(|| first.wrapping_add(count.into()));
         }
-        association.counters.requests_sent += requests;
-        self.counters.requests_sent += requests;
+        Requests { ranges, again_at, beyond }
+    }
+
+    /// They have left, or were dropped for want of room.
+    fn note_requests(&mut self, now: Time, index: u32, requests: &Requests, was_discarded: bool) {
+        let association = &mut self.associations[index as usize];
+        let asked_before = association.received.asked();
+        for &(first, count) in &requests.ranges {
+            association.received.mark_asked(first, count, now);
+        }
+        (association.ask_at, association.ask_beyond) = (requests.again_at, false);
+        if association.received.missing() == 0 {
+            association.in_vain = None;
+        }
+        let base = association.received.base();
+        if requests.ranges.first().is_some_and(|&(first, _)| first == base) && !was_discarded {
+            association.note_asked(now);
+        }
+        if let Some(end) = requests.beyond {
+            association.asked_beyond = Some(AskedBeyond { end, queueing_ns: Some(association.queueing_ns()) });
+        }
+        let count = requests.ranges.len() as u64 + u64::from(requests.beyond.is_some());
+        let lost = u64::from(association.received.asked().saturating_sub(asked_before));
+        association.counters.requests_sent += count;
+        self.counters.requests_sent += count;
         if lost > 0 {
             let queueing_ns = association.queueing_ns();
             self.count_lost(index, lost, Some(queueing_ns));
             self.touch(index);
         }
-        asks_lowest
     }
 
     /// So many packets were found lost, after others that stood in queues for so long: the gate hears of it at the end of the batch.

@@ -24,7 +24,7 @@ pub(super) const MOST_REPLIES: usize = 1024;
 pub(super) struct Queue {
     /// Associations with something to transmit.
     pub ready: VecDeque<u32>,
-    /// Since when the link has taken nothing of what it was offered; [`Time::MAX`]: it took the last of it.
+    /// Since when the link has taken nothing of what waits for it; [`Time::MAX`]: it took the last that it was offered, or nothing waits.
     untaken_since: Time,
     pub replies: VecDeque<Reply>,
     /// The link refused the last of these that it was offered: open associations go first, once.
@@ -66,10 +66,16 @@ impl Queue {
         }
     }
 
-    /// For how long the link has taken nothing, if anything waits for it.
+    /// For how long the link has taken nothing of what waits for it.
     pub fn holds_up_ns(&self, now: Time) -> u64 {
-        let waits = !self.ready.is_empty() || !self.replies.is_empty();
-        if waits { now.since(self.untaken_since) } else { 0 }
+        now.since(self.untaken_since)
+    }
+
+    /// Whoever was refused last may be gone: who comes next finds a link that nobody knows anything of.
+    pub fn forget_refusals(&mut self) {
+        if self.ready.is_empty() && self.replies.is_empty() {
+            self.untaken_since = Time::MAX;
+        }
     }
 }
 
@@ -118,8 +124,16 @@ impl Queues {
     pub fn move_to(&mut self, path: &Path, index: u32) {
         let place = self.place(path);
         if !self.all[place].ready.contains(&index) {
-            self.all.iter_mut().for_each(|queue| queue.ready.retain(|&ready| ready != index));
+            self.remove(index);
             self.all[place].ready.push_back(index);
+        }
+    }
+
+    /// An association waits no longer.
+    pub fn remove(&mut self, index: u32) {
+        for queue in &mut self.all {
+            queue.ready.retain(|&ready| ready != index);
+            queue.forget_refusals();
         }
     }
 

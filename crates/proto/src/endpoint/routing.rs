@@ -74,10 +74,11 @@ impl Association {
         self.routes.as_ref()?.lost_below(self.received.base(), now, self.late_ns(config))
     }
 
-    /// What a link refuses of what is said over a suspected path is lost while there is a better one, which is not to wait for that link.
-    pub(super) fn or_lost(&self, taken: Taken, path: &Path) -> Taken {
-        let may_be_lost = self.routes.as_ref().is_some_and(|routes| routes.good() > 0 && !routes.is_good(path));
-        if taken.packets == 0 && may_be_lost { Taken { packets: 1, discarded: 1 } } else { taken }
+    /// Whether what its link refuses over this path is lost: it is suspected, and there is a better one, which is not to wait for that link.
+    fn may_be_lost(&self, path: &Path) -> bool {
+        let may_be_lost =
+            |routes: &Routes| routes.good() > 0 && !routes.is_good(path) && routes.default_path() != *path;
+        self.routes.as_deref().is_some_and(may_be_lost)
     }
 
     /// What has no choice follows the default.
@@ -235,7 +236,10 @@ impl Endpoint {
         let is_due = due.is_some();
         self.counters.note(changes);
         association.follow();
-        if association.ready && (changes.default_changed || is_stuck(&association.path)) {
+        let routes = association.routes.iter();
+        // It may stand in the queue of any of its links.
+        let may_hang = changes.default_changed || routes.flat_map(|routes| routes.paths()).any(|path| is_stuck(&path));
+        if association.ready && may_hang {
             // Where all links are stuck it is a question that finds out which one is so no longer.
             let path = due.filter(|_| is_stuck(&association.path)).unwrap_or(association.path);
             self.queues.move_to(&path, index);
@@ -290,19 +294,35 @@ impl Endpoint {
         if !association.seal(now, packet, BASE_HEADER_BYTES) {
             return Ok(());
         }
-        let presence = association.presence(&path, &self.config, self.awake_at, now);
-        let handling = Handling { urgency: Urgency::Urgent, presence };
-        let taken = sink(&path, handling, &[IoSlice::new(packet)]);
-        self.queues.of_mut(&path).note_taken(taken, now);
-        let taken = association.or_lost(taken, &path);
-        association.note_taken(taken, self.awake_at, now, &self.config);
-        if taken.packets == 0 {
-            return Err(LinkFull { place: self.queues.place(&path) });
+        if self.offer(now, index, &path, Urgency::Urgent, packet, sink)?.packets == 0 {
+            return Ok(());
         }
+        let association = &mut self.associations[index as usize];
         association.asked_over(&path, now, &self.config);
         association.counters.packets_sent += 1;
         self.counters.packets_sent += 1;
         Ok(())
+    }
+
+    /// Offers a link a packet that carries no data. What it refuses waits for it; unless the path is suspected and another one is good: then nothing is taken, and nothing waits.
+    pub(super) fn offer(
+        &mut self,
+        now: Time,
+        index: u32,
+        path: &Path,
+        urgency: Urgency,
+        packet: &[u8],
+        sink: &mut DiscardingSink<'_>,
+    ) -> Result<Taken, LinkFull> {
+        let association = &mut self.associations[index as usize];
+        let presence = association.presence(path, &self.config, self.awake_at, now);
+        let taken = sink(path, Handling { urgency, presence }, &[IoSlice::new(packet)]);
+        if taken.packets == 0 && association.may_be_lost(path) {
+            return Ok(taken);
+        }
+        self.queues.of_mut(path).note_taken(taken, now);
+        association.note_taken(taken, self.awake_at, now, &self.config);
+        if taken.packets == 0 { Err(LinkFull { place: self.queues.place(path) }) } else { Ok(taken) }
     }
 
     /// Sends the packets of a turn over the paths that are theirs: what was sent before over another one than before, new ones over the default, or, bonded, over

@@ -349,8 +349,8 @@ fn time_in_which_the_own_link_took_nothing_is_no_silence_of_the_peer() {
 }
 
 #[test]
-fn a_link_that_never_takes_anything_again_ends_what_waits_for_it_by_an_error_of_its_own() {
-    for stops in [Stops::Refuses, Stops::Discards] {
+fn a_link_that_never_takes_anything_again_ends_what_waits_for_it_by_an_error_of_its_own_if_it_refuses_that() {
+    for (stops, code) in [(Stops::Refuses, ErrorCode::LinkFull), (Stops::Discards, ErrorCode::Timeout)] {
         let (mut world, mut flows) = stops.begin();
         let client = flows[0].from.1;
         let begin = world.now;
@@ -358,7 +358,7 @@ fn a_link_that_never_takes_anything_again_ends_what_waits_for_it_by_an_error_of_
             world.hosts[0].statistics(world.clock(0), flows[0].from.1).is_none_or(|told| told.association.is_none())
         });
         let failed = world.hosts[0].readiness(client).unwrap().failed;
-        assert_eq!(failed, Some(ErrorCode::LinkFull), "{stops:?}");
+        assert_eq!(failed, Some(code), "{stops:?}");
         assert!((39 * S..=41 * S).contains(&(world.now - begin)), "{stops:?}: {}", world.now - begin);
     }
 }
@@ -430,4 +430,25 @@ fn a_credit_that_the_link_refused_is_said_as_soon_as_it_takes_something() {
     world.full.clear();
     let taken = carry(&mut world, &mut flows, 5 * S);
     assert!(taken < 50 * MS, "{taken}");
+}
+
+#[test]
+fn a_request_that_the_link_refused_is_made_as_soon_as_it_takes_something() {
+    // What is asked for is asked for again no sooner, and the sender asks no sooner.
+    let config = Config { state_min_ns: S, request_min_ns: S, ..Config::default() };
+    let mut world = World::new(2, Net::default(), &config, 1);
+    world.counters.off = true;
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let mut flows = [Flow::stream((0, client), (1, server), 1_000_000)];
+    carry_until(&mut world, &mut flows, S, |_, flows| flows[0].received > 100_000);
+    let mut packets = 0..;
+    world.filter = Some(Box::new(move |_, from, _, bytes| from > 0 || bytes.len() < 1000 || packets.next() != Some(3)));
+    world.full.insert((1, 0));
+    let requests = |world: &World| world.hosts[1].counters().requests_sent;
+    let before = requests(&world);
+    carry_until(&mut world, &mut flows, 5 * MS, |_, _| false);
+    assert!(!flows[0].is_done() && requests(&world) == before);
+    world.full.clear();
+    let taken = carry(&mut world, &mut flows, 5 * S);
+    assert!(taken < 50 * MS && requests(&world) > before, "{taken}");
 }

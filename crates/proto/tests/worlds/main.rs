@@ -13,6 +13,7 @@ mod hostile;
 mod incast;
 mod leases;
 mod lines;
+mod links;
 mod liveness;
 mod loss;
 mod memory;

@@ -50,6 +50,23 @@ fn both_ends_of_a_path_that_has_become_too_narrow_give_up() {
 }
 
 #[test]
+fn a_path_that_has_become_too_narrow_is_given_up_where_the_link_is_busy_as_well() {
+    let mut world = World::new(3, Net::default(), &Config::default(), 1);
+    world.counters.off = true;
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let busy = open(&mut world, 0, 2, 7, Mode::Stream);
+    world.filter = Some(Box::new(|_, _, to, bytes| to == 2 || bytes.len() <= 600));
+    world.sockets.insert(0, Socket::with_room(32, MS));
+    let mut flows =
+        [((0, client), (1, server)), ((0, busy.0), (2, busy.1))].map(|(from, to)| Flow::stream(from, to, 1 << 40));
+    flows[0].slow = true;
+    let is_given_up = carry_until(&mut world, &mut flows, 21 * S, |world, _| world.hosts[1].counters().timeouts > 0);
+    assert!(is_given_up && flows[1].received > 50_000_000, "{}", flows[1].received);
+    pass(&mut world, 100 * MS);
+    assert_eq!(failure(&mut world, 0, client), Some(ErrorCode::Timeout));
+}
+
+#[test]
 fn a_path_that_bears_them_again_in_time_goes_on() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);

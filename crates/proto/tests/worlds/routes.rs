@@ -4,11 +4,11 @@ use crate::world::*;
 use ropeway_proto::{AssociationStatistics, ChannelId, Config, ErrorCode, Mode, Route};
 
 /// A network between all hosts for each path.
-fn planes(world: &mut World, count: u64) {
+pub fn planes(world: &mut World, count: u64) {
     world.planes.extend((0..count).map(|number| (number, Plane::default())));
 }
 
-fn plane(world: &mut World, number: u64) -> &mut Plane {
+pub fn plane(world: &mut World, number: u64) -> &mut Plane {
     world.planes.get_mut(&number).expect("one of these networks")
 }
 
@@ -17,7 +17,7 @@ fn routes(world: &World, to: usize, count: u64) -> Vec<Route> {
 }
 
 /// Host 0 to host 1 over `count` paths. All are joined when this returns, but for those that do not work.
-fn open_over(world: &mut World, count: u64, bonded: bool) -> (ChannelId, ChannelId) {
+pub fn open_over(world: &mut World, count: u64, bonded: bool) -> (ChannelId, ChannelId) {
     if !world.hosts[1].has_listener(7) {
         world.hosts[1].listen(7, Mode::Stream, 16).unwrap();
     }
@@ -32,7 +32,7 @@ fn open_over(world: &mut World, count: u64, bonded: bool) -> (ChannelId, Channel
     (client, server.unwrap())
 }
 
-fn pair_over(count: u64, bonded: bool, net: Net) -> (World, ChannelId, ChannelId) {
+pub fn pair_over(count: u64, bonded: bool, net: Net) -> (World, ChannelId, ChannelId) {
     let mut world = World::new(2, net, &Config::default(), 1);
     planes(&mut world, count);
     let (client, server) = open_over(&mut world, count, bonded);
@@ -43,12 +43,12 @@ fn pair_over(count: u64, bonded: bool, net: Net) -> (World, ChannelId, ChannelId
     (world, client, server)
 }
 
-fn association(world: &World, host: usize) -> AssociationStatistics {
+pub fn association(world: &World, host: usize) -> AssociationStatistics {
     world.hosts[host].association_statistics(world.clock(host)).next().expect("an association")
 }
 
 /// When `flow` has received `more` bytes than now, in nanoseconds from now.
-fn progress(world: &mut World, flow: &mut Flow, more: u64, limit_ns: u64) -> u64 {
+pub fn progress(world: &mut World, flow: &mut Flow, more: u64, limit_ns: u64) -> u64 {
     let (begin, until) = (world.now, (flow.received + more).min(flow.total));
     let mut flows = [flow.clone()];
     let done = carry_until(world, &mut flows, limit_ns, |_, flows| flows[0].received >= until);
@@ -57,7 +57,7 @@ fn progress(world: &mut World, flow: &mut Flow, more: u64, limit_ns: u64) -> u64
     world.now - begin
 }
 
-const GIGABIT: Net = Net {
+pub const GIGABIT: Net = Net {
     rate: 1_000_000_000,
     delay_ns: 20 * US,
     port_buffer: 128 << 10,
@@ -392,79 +392,5 @@ fn streams_arrive_over_bad_networks_that_come_and_go() {
         (0..3).for_each(|number| plane(&mut world, number).is_cut = false);
         world.net.loss_ppm = 0;
         close_all_channels(&mut world, &[(0, client), (1, server)]);
-    }
-}
-
-/// The same with a link for each of two paths.
-fn pair_over_links(bonded: bool) -> (World, ChannelId, ChannelId) {
-    let (mut world, client, server) = pair_over(2, bonded, GIGABIT);
-    // What is offered again is sealed again.
-    world.counters.off = true;
-    world.hosts.iter_mut().for_each(|host| host.tell_links_apart(2, link_of));
-    pass(&mut world, S);
-    (world, client, server)
-}
-
-/// For so long a link may take nothing until the paths over it are left, and the next STATE may take to look.
-const STUCK_NS: u64 = 50 * MS;
-
-#[test]
-fn a_path_whose_link_takes_nothing_is_left_though_nothing_is_unacknowledged() {
-    for bonded in [false, true] {
-        for stuck in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-            let (mut world, client, server) = pair_over_links(bonded);
-            world.full.insert(stuck);
-            let mut flow = Flow::stream((0, client), (1, server), 20_000_000);
-            let ns = progress(&mut world, &mut flow, 1_000_000, S);
-            println!("bonded {bonded}, {stuck:?}: a megabyte after {} us", ns / US);
-            assert!(ns < STUCK_NS + 9 * MS, "bonded {bonded}, {stuck:?}: {} us", ns / US);
-            progress(&mut world, &mut flow, 9_000_000, S);
-            world.full.clear();
-            progress(&mut world, &mut flow, 10_000_000, S);
-            pass(&mut world, 15 * S);
-            assert_eq!([0, 1].map(|host| association(&world, host).good_paths), [2, 2]);
-        }
-    }
-}
-
-#[test]
-fn a_path_is_left_by_who_stands_behind_others_in_its_links_queue() {
-    let mut world = World::new(3, GIGABIT, &Config::default(), 1);
-    world.counters.off = true;
-    planes(&mut world, 2);
-    let (client, server) = open_over(&mut world, 2, false);
-    let others = [(), ()].map(|()| open(&mut world, 0, 2, 7, Mode::Stream).0);
-    world.hosts[0].tell_links_apart(2, link_of);
-    pass(&mut world, S);
-    world.full.insert((0, 0));
-    for other in others {
-        let now = world.clock(0);
-        world.hosts[0].send(now, other, &[0; 100]).unwrap();
-        world.hosts[0].flush(other);
-    }
-    pass(&mut world, MS);
-    let mut flow = Flow::stream((0, client), (1, server), 1_000_000);
-    let ns = progress(&mut world, &mut flow, 1_000_000, S);
-    assert!(ns < STUCK_NS + 9 * MS, "{} us", ns / US);
-}
-
-#[test]
-fn of_two_links_that_take_nothing_the_first_that_does_again_is_used() {
-    for bonded in [false, true] {
-        for first in [0, 1] {
-            let (mut world, client, server) = pair_over_links(bonded);
-            world.full.extend([(0, 0), (0, 1)]);
-            let mut flow = Flow::stream((0, client), (1, server), 30_000_000);
-            let mut flows = [flow.clone()];
-            carry_until(&mut world, &mut flows, 3 * S, |_, _| false);
-            [flow] = flows;
-            world.full.remove(&(0, first));
-            // Suspected paths are asked each ten seconds at the latest.
-            let ns = progress(&mut world, &mut flow, 5_000_000, 11 * S);
-            println!("bonded {bonded}, {first} first: {} ms", ns / MS);
-            world.full.insert((0, first));
-            world.full.remove(&(0, 1 - first));
-            progress(&mut world, &mut flow, 5_000_000, 11 * S);
-        }
     }
 }
