@@ -187,8 +187,8 @@ pub struct Association {
     /// Where the search for a free number begins.
     next_number: u16,
 
-    /// In the endpoint's queue of those with something to transmit.
-    pub ready: bool,
+    /// In which of the endpoint's queues of those with something to transmit it stands.
+    pub ready: Option<u8>,
     /// Something arrived in the batch at hand.
     pub touched: bool,
     /// Its earliest timer may have changed since it was looked up.
@@ -285,7 +285,7 @@ impl Association {
             pin_at: now,
             channels: Numbers::default(),
             next_number: u16::from(!is_opener),
-            ready: false,
+            ready: None,
             touched: false,
             unsettled: false,
             counters: AssociationCounters::default(),

@@ -505,9 +505,7 @@ impl Endpoint {
             association.granted = from.wrapping_add(packets);
             association.granted_at = now;
             association.ack_due = true;
-            if !std::mem::replace(&mut association.ready, true) {
-                queues.of_mut(&association.path).ready.push_back(index);
-            }
+            queues.add(&mut association.ready, &association.path, index);
         });
     }
 

@@ -244,10 +244,16 @@ impl Endpoint {
             self.associations[index as usize].leave_former_key();
             match turn {
                 // Of an association with several paths it may have been another link: it waits for that one, and nobody waits for it here.
-                Err(full) => self.queues.at_mut(full.place).ready.push_front(index),
+                Err(full) => {
+                    self.queues.at_mut(full.place).ready.push_front(index);
+                    self.associations[index as usize].ready = Some(full.place as u8);
+                }
                 // Here, even if another link's is its own queue now: that one's round may be over.
-                Ok(Turn::More) => self.queues.at_mut(place).ready.push_back(index),
-                Ok(Turn::Finished) => self.associations[index as usize].ready = false,
+                Ok(Turn::More) => {
+                    self.queues.at_mut(place).ready.push_back(index);
+                    self.associations[index as usize].ready = Some(place as u8);
+                }
+                Ok(Turn::Finished) => self.associations[index as usize].ready = None,
             }
             self.settle_timers(now, index);
             if turn == Err(LinkFull { place }) {

@@ -19,6 +19,9 @@ pub(super) struct Reply {
 /// Answers waiting for a link, at most; more are not made (whoever asked asks again).
 pub(super) const MOST_REPLIES: usize = 1024;
 
+/// An association notes in a byte in which one it stands. Further links share the last one.
+const MOST_QUEUES: usize = 256;
+
 /// What waits for one link.
 #[derive(Debug)]
 pub(super) struct Queue {
@@ -111,30 +114,36 @@ impl Queues {
         &mut self.all[place]
     }
 
-    pub fn of(&self, path: &Path) -> &Queue {
-        &self.all[self.place(path)]
-    }
-
     pub fn of_mut(&mut self, path: &Path) -> &mut Queue {
         let place = self.place(path);
         &mut self.all[place]
     }
 
-    /// An association that waits goes on waiting for the link of this path, if it is not that one already.
-    pub fn move_to(&mut self, path: &Path, index: u32) {
-        let place = self.place(path);
-        if !self.all[place].ready.contains(&index) {
-            self.remove(index);
+    /// An association waits for the link of this path, unless it stands in a queue (`ready`).
+    pub fn add(&mut self, ready: &mut Option<u8>, path: &Path, index: u32) {
+        if ready.is_none() {
+            let place = self.place(path);
             self.all[place].ready.push_back(index);
+            *ready = Some(place as u8);
         }
     }
 
-    /// An association waits no longer.
-    pub fn remove(&mut self, index: u32) {
-        for queue in &mut self.all {
-            queue.ready.retain(|&ready| ready != index);
-            queue.forget_refusals();
+    /// One that waits goes on waiting for the link of this path, if it is not that one already.
+    pub fn move_to(&mut self, ready: &mut Option<u8>, path: &Path, index: u32) {
+        if ready.is_some_and(|place| usize::from(place) != self.place(path)) {
+            self.remove(ready, index);
+            self.add(ready, path, index);
         }
+    }
+
+    /// One waits no longer.
+    pub fn remove(&mut self, ready: &mut Option<u8>, index: u32) {
+        let Some(place) = ready.take() else { return };
+        let queue = &mut self.all[usize::from(place)];
+        if let Some(at) = queue.ready.iter().position(|&waiting| waiting == index) {
+            queue.ready.remove(at);
+        }
+        queue.forget_refusals();
     }
 
     pub fn all(&self) -> &[Queue] {
@@ -149,9 +158,38 @@ impl Queues {
 impl Endpoint {
     /// There are so many links, and a path belongs to the one that `link_of` says: what one has no room for then keeps nothing from the others. To an endpoint that is told nothing there is one.
     pub fn tell_links_apart(&mut self, links: usize, link_of: fn(&Path) -> usize) {
-        while self.queues.all.len() < links {
+        while self.queues.all.len() < links.min(MOST_QUEUES) {
             self.queues.all.push(Queue::new());
         }
         self.queues.link_of = link_of;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(link: u8) -> Path {
+        let mut bytes = [0; Path::BYTES];
+        bytes[0] = link;
+        Path(bytes)
+    }
+
+    #[test]
+    fn who_waits_stands_in_one_queue_and_knows_in_which() {
+        let link_of: fn(&Path) -> usize = |path| path.0[0].into();
+        let mut queues = Queues { all: (0..3).map(|_| Queue::new()).collect(), link_of };
+        let mut ready = None;
+        queues.move_to(&mut ready, &path(1), 7);
+        assert_eq!(ready, None, "who does not wait goes nowhere");
+        for (link, place) in [(1, 1), (2, 2), (0, 0), (9, 2)] {
+            queues.add(&mut ready, &path(link), 7);
+            queues.add(&mut ready, &path(1), 7);
+            queues.move_to(&mut ready, &path(link), 7);
+            let lengths: Vec<_> = queues.all().iter().map(|queue| queue.ready.len()).collect();
+            assert_eq!((ready, lengths.iter().sum::<usize>(), lengths[usize::from(place)]), (Some(place), 1, 1));
+        }
+        queues.remove(&mut ready, 7);
+        assert!(ready.is_none() && queues.all().iter().all(|queue| queue.ready.is_empty()));
     }
 }

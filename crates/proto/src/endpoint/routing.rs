@@ -198,8 +198,8 @@ impl Endpoint {
         let changes = routes.heard(now, header.kind, patience_ns);
         self.counters.note(changes);
         association.follow();
-        if changes.default_changed && association.ready {
-            self.queues.move_to(&association.path, index);
+        if changes.default_changed {
+            self.queues.move_to(&mut association.ready, &association.path, index);
         }
         if asks || changes != Changes::default() {
             self.make_ready(index);
@@ -227,8 +227,9 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         let (heard_at, patience_ns) = (association.heard_at, association.question_ns(&self.config));
         let Some(routes) = &mut association.routes else { return };
-        let is_stuck = |path: &Path| self.queues.of(path).holds_up_ns(now) >= STUCK_PATIENCES * patience_ns;
-        let left = if association.ready { routes.leave_stuck(now, is_stuck) } else { 0 };
+        let is_stuck_at = |place: usize| self.queues.at(place).holds_up_ns(now) >= STUCK_PATIENCES * patience_ns;
+        let is_stuck = |path: &Path| is_stuck_at(self.queues.place(path));
+        let left = if association.ready.is_some() { routes.leave_stuck(now, is_stuck) } else { 0 };
         let mut to_join = Vec::new();
         let mut changes = routes.run(now, heard_at, patience_ns, |place, _| to_join.push(place));
         changes.suspected += left;
@@ -236,13 +237,12 @@ impl Endpoint {
         let is_due = due.is_some();
         self.counters.note(changes);
         association.follow();
-        let routes = association.routes.iter();
         // It may stand in the queue of any of its links.
-        let may_hang = changes.default_changed || routes.flat_map(|routes| routes.paths()).any(|path| is_stuck(&path));
-        if association.ready && may_hang {
+        let hangs = association.ready.is_some_and(|place| is_stuck_at(place.into()));
+        if hangs || changes.default_changed {
             // Where all links are stuck it is a question that finds out which one is so no longer.
             let path = due.filter(|_| is_stuck(&association.path)).unwrap_or(association.path);
-            self.queues.move_to(&path, index);
+            self.queues.move_to(&mut association.ready, &path, index);
         }
         for place in to_join {
             self.ask_to_join(index, place);

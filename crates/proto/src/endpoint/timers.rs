@@ -173,7 +173,7 @@ impl Endpoint {
         let mut by = |at: Option<Time>| due = at.map_or(due, |at| due.min(at));
         by(association.ack_at);
         // What is due already waits for `transmit`, not for time; unless it became due since anybody looked.
-        by(association.ask_at.filter(|&at| at > now || !association.ready));
+        by(association.ask_at.filter(|&at| at > now || association.ready.is_none()));
         by(association.flush_at);
         by(association.deadline_at);
         // Looking at the links is all that is to be done then.
@@ -224,7 +224,7 @@ impl Endpoint {
             self.expire_messages(now, index);
         }
         let association = &mut self.associations[index as usize];
-        if association.ready && self.queues.of(&association.path).holds_up_ns(now) > 0 {
+        if association.ready.is_some_and(|place| self.queues.at(place.into()).holds_up_ns(now) > 0) {
             association.note_refused(now);
         }
         if let Some(code) = association.ended_by_silence(self.awake_at, now, &self.config) {
