@@ -13,7 +13,7 @@ use crate::arrivals::Line;
 use crate::config::{Config, GateMode, Order};
 use crate::time::Time;
 
-/// Senders that hold grants at least, if so many are active: one that is slow to answer must not idle the line.
+/// Senders that hold grants at least, if so many are active and far from their ends: one that is slow to answer must not idle the line.
 const HOLDERS: u64 = 8;
 /// A grant is an eighth of the budget without the pipe (8 packets of 1500 bytes with a port of 128 KiB), up to one segmented send.
 const QUANTUM_MOST_PACKETS: u64 = 44;
@@ -390,7 +390,7 @@ impl Gate {
     }
 
     /// Packets that one sender may hold: an equal share among those who want or hold something, of which eight at most are counted. Should it fall silent,
-    /// the others go on with theirs. Under `srpt` who is first may have most of it. It is `least` packets in any case, one grant.
+    /// the others go on with theirs. Under `srpt` who is first may have most of it. It is `least` packets at least, unless `burst_length` is less.
     fn most_held(&self, frame_bytes: u64, least: u64) -> u64 {
         let budget = self.grantable_bytes();
         let share = match self.order {
@@ -407,8 +407,12 @@ impl Gate {
     /// `None`: it holds too much for that. A part of them would be worse than nothing, or every arrival would be answered by a grant of one packet.
     fn next_packets(&self, demand: &Demand) -> Option<u64> {
         let quantum = self.quantum(demand.frame_bytes);
-        let is_end = demand.wanted_packets <= END_QUANTA * quantum;
-        let (turn, least) = if is_end { (demand.wanted_packets, END_QUANTA * quantum) } else { (quantum, quantum) };
+        // Of a budget that is hardly one packet the end is no more than a quantum, and with a window that is no more either it goes on in parts.
+        let room = self.grantable_bytes() / demand.frame_bytes.max(1) * END_QUANTA / HOLDERS;
+        let end = (END_QUANTA * quantum).min(room.max(quantum));
+        let fits = self.window_packets == 0 || demand.wanted_packets <= self.window_packets;
+        let is_end = demand.wanted_packets <= end && fits;
+        let (turn, least) = if is_end { (demand.wanted_packets, end) } else { (quantum, quantum) };
         let most = self.most_held(demand.frame_bytes, least);
         let packets = turn.min(most);
         (demand.outstanding_packets + packets <= most).then_some(packets)
@@ -478,7 +482,8 @@ impl Gate {
             // A budget smaller than a quantum still lets one sender through.
             if cost > self.free_bytes() && self.charged_bytes > 0 {
                 self.counters.exhausted += 1;
-                if self.find_suspects(now) && cost <= self.free_bytes() {
+                if self.find_suspects(now) {
+                    // It may be this one, and who is next costs less.
                     continue;
                 }
                 self.is_short = true;
@@ -712,7 +717,29 @@ mod tests {
         assert_eq!(distribute(&mut gate, 0), [(1, 8)]);
         gate.configure(&Config { window_packets: 10, ..Config::default() });
         gate.report(1, demand(0, 14), Time::ZERO);
-        assert_eq!(distribute(&mut gate, 0), [(1, 10)], "no more than `burst_length`");
+        assert_eq!(distribute(&mut gate, 0), [(1, 7)], "no more than `burst_length`: in parts");
+    }
+
+    #[test]
+    fn the_end_is_a_packet_where_the_budget_is_one() {
+        let mut gate = gate(Order::Fifo);
+        gate.set_allowed(FRAME);
+        gate.report(0, demand(0, 2), Time::ZERO);
+        assert_eq!(distribute(&mut gate, 0), [(0, 1)]);
+    }
+
+    #[test]
+    fn who_turns_out_suspect_when_it_is_its_turn_keeps_nobody_waiting() {
+        let mut gate = gate(Order::Fifo);
+        // All but two packets of the budget are charged to senders that fall silent, and the first wants more than a quarter of it leaves beside starters.
+        gate.report(0, demand(1, 15), Time::ZERO);
+        (1..4).for_each(|index| gate.report(index, demand(20, 20), Time::ZERO));
+        gate.report(4, demand(0, 1), Time::ZERO);
+        gate.set_surroundings(0, 11, FRAME);
+        assert_eq!(distribute(&mut gate, 0), []);
+        let at = 5_000_000;
+        gate.report(4, demand(0, 1), Time::from_nanos(at));
+        assert_eq!(distribute(&mut gate, at), [(4, 1)]);
     }
 
     #[test]

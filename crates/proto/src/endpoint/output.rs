@@ -554,7 +554,7 @@ impl Endpoint {
         let taken = self.offer(now, index, &path, urgency, packet, sink)?;
         if taken.packets == 0 {
             let association = &mut self.associations[index as usize];
-            // What is not this path's alone stays due, and goes over another one.
+            // What is not this path's alone stays due. The next STATE tries the path after it.
             association.states_unanswered += u32::from(over.is_none());
             return Ok(());
         }

@@ -74,11 +74,10 @@ impl Association {
         self.routes.as_ref()?.lost_below(self.received.base(), now, self.late_ns(config))
     }
 
-    /// Whether what its link refuses over this path is lost: it is suspected, and there is a better one, which is not to wait for that link.
+    /// Whether what its link does not take over this path is lost: it is suspected, and there is a better one, which is not to wait for that link.
     fn may_be_lost(&self, path: &Path) -> bool {
-        let may_be_lost =
-            |routes: &Routes| routes.good() > 0 && !routes.is_good(path) && routes.default_path() != *path;
-        self.routes.as_deref().is_some_and(may_be_lost)
+        // Never over its own path: its turn would not end.
+        self.path != *path && self.routes.as_ref().is_some_and(|routes| routes.good() > 0 && !routes.is_good(path))
     }
 
     /// What has no choice follows the default.
@@ -304,7 +303,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Offers a link a packet that carries no data. What it refuses waits for it; unless the path is suspected and another one is good: then nothing is taken, and nothing waits.
+    /// Offers a link a packet that carries no data. What it refuses waits for it; unless the path is suspected and another one is good: what is refused or dropped then was not taken, and nothing waits.
     pub(super) fn offer(
         &mut self,
         now: Time,
@@ -317,8 +316,8 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         let presence = association.presence(path, &self.config, self.awake_at, now);
         let taken = sink(path, Handling { urgency, presence }, &[IoSlice::new(packet)]);
-        if taken.packets == 0 && association.may_be_lost(path) {
-            return Ok(taken);
+        if taken.packets == taken.discarded && association.may_be_lost(path) {
+            return Ok(Taken::default());
         }
         self.queues.of_mut(path).note_taken(taken, now);
         association.note_taken(taken, self.awake_at, now, &self.config);

@@ -224,7 +224,9 @@ impl Endpoint {
             self.expire_messages(now, index);
         }
         let association = &mut self.associations[index as usize];
-        if association.ready.is_some_and(|place| self.queues.at(place.into()).holds_up_ns(now) > 0) {
+        // A moment is no refusal.
+        let least_ns = self.config.state_min_ns;
+        if association.ready.is_some_and(|place| self.queues.at(place.into()).holds_up_ns(now) >= least_ns) {
             association.note_refused(now);
         }
         if let Some(code) = association.ended_by_silence(self.awake_at, now, &self.config) {
