@@ -108,9 +108,15 @@ fn who_has_a_good_path_does_not_hang_behind_another_one_in_the_queue_of_a_stuck_
 }
 
 #[test]
-fn what_a_suspected_paths_link_refuses_goes_over_another_path_at_once() {
+fn what_a_suspected_paths_link_refuses_or_drops_goes_over_another_path_at_once() {
+    suspected_path(|world| drop(world.full.insert((1, 1))));
+    suspected_path(|world| drop(world.apart.insert(1, Socket::with_room(0, 0))));
+}
+
+/// Credit is due when STATE is, of which each second goes over a suspected path that takes nothing.
+fn suspected_path(stop: fn(&mut World)) {
     let (mut world, client, server) = pair_over_links(true);
-    world.full.insert((1, 1));
+    stop(&mut world);
     plane(&mut world, 1).is_cut = true;
     progress(&mut world, &mut Flow::stream((1, server), (0, client), 1_000_000), 1_000_000, S);
     assert_eq!(association(&world, 1).good_paths, 1);
