@@ -109,8 +109,8 @@ fn who_has_a_good_path_does_not_hang_behind_another_one_in_the_queue_of_a_stuck_
 
 #[test]
 fn what_a_suspected_paths_link_refuses_or_drops_goes_over_another_path_at_once() {
-    suspected_path(|world| drop(world.full.insert((1, 1))));
-    suspected_path(|world| drop(world.apart.insert(1, Socket::with_room(0, 0))));
+    suspected_path(|world| _ = world.full.insert((1, 1)));
+    suspected_path(|world| _ = world.apart.insert(1, Socket::with_room(0, 0)));
 }
 
 /// Credit is due when STATE is, of which each second goes over a suspected path that takes nothing.
