@@ -119,9 +119,9 @@ pub struct Association {
     /// Since when something is undelivered, later by the time in which the link took nothing.
     pub waiting_since: Time,
     /// Since when the link has taken nothing of what is to be sent; [`Time::MAX`]: it took the last of it.
-    untaken_since: Time,
+    held_up_since: Time,
     /// Some of that it has refused; else it dropped what was for who is silent.
-    was_refused: bool,
+    link_refused: bool,
     /// Lost packets are being repeated until everything below this number is acknowledged.
     pub recovers_to: u64,
     pub limit_kind: Limit,
@@ -188,7 +188,7 @@ pub struct Association {
     next_number: u16,
 
     /// In which of the endpoint's queues of those with something to transmit it stands.
-    pub ready: Option<u8>,
+    pub queued_in: Option<u8>,
     /// Something arrived in the batch at hand.
     pub touched: bool,
     /// Its earliest timer may have changed since it was looked up.
@@ -241,8 +241,8 @@ impl Association {
             flush: false,
             flush_at: None,
             waiting_since: now,
-            untaken_since: Time::MAX,
-            was_refused: false,
+            held_up_since: Time::MAX,
+            link_refused: false,
             recovers_to: first_number,
             limit_kind: Limit::default(),
             limit_since: now,
@@ -285,7 +285,7 @@ impl Association {
             pin_at: now,
             channels: Numbers::default(),
             next_number: u16::from(!is_opener),
-            ready: None,
+            queued_in: None,
             touched: false,
             unsettled: false,
             counters: AssociationCounters::default(),

@@ -372,7 +372,7 @@ impl Endpoint {
     /// Puts an association into the queue of those with something to transmit.
     fn make_ready(&mut self, index: u32) {
         let association = &mut self.associations[index as usize];
-        self.queues.add(&mut association.ready, &association.path, index);
+        self.queues.add(&mut association.queued_in, &association.path, index);
     }
 
     fn touch(&mut self, index: u32) {
@@ -468,7 +468,7 @@ impl Endpoint {
         }
         self.gate.forget(index);
         self.touched.retain(|&touched| touched != index);
-        self.queues.remove(&mut association.ready, index);
+        self.queues.remove(&mut association.queued_in, index);
         self.unsettled.retain(|&unsettled| unsettled != index);
         association.sent.clear(|packet| self.tx_pool.give(packet.payload));
         self.slots -= association.received.kept_slots();

@@ -30,14 +30,14 @@ const DOUBT_PATIENCES: u64 = 64;
 
 /// A time in which the own link took nothing counts as silence of the peer for so long at most: what left before could be answered. A buffer that hosts which are off keep full has room for some of each every 3 s, for
 /// which the kernel asks for them, and they are to be given up as soon as others ...
-const UNTAKEN_NS: u64 = 3_500_000_000;
+const HELD_UP_NS: u64 = 3_500_000_000;
 /// ... but for no longer than this part of `give_up`, as what left before may have been lost ...
-const UNTAKEN_MOST_SHARE: u64 = 2;
+const HELD_UP_MOST_SHARE: u64 = 2;
 /// ... and for no less than this: four questions are enough.
-const UNTAKEN_LEAST_SHARE: u64 = 4;
+const HELD_UP_LEAST_SHARE: u64 = 4;
 /// An association ends when the own link has taken nothing of it for so many times `give_up` while something was undelivered: by default time enough for a card that hangs, whose driver resets it after some 5 s,
 /// and for the line to be there again.
-pub const UNTAKEN_GIVE_UPS: u64 = 4;
+pub const HELD_UP_GIVE_UPS: u64 = 4;
 
 /// When the oldest packet has been sent again so often, STATE is sent besides, however much is heard of the peer: that may hear of this end only what is too long for the path.
 const MOST_UNHEARD: u32 = 8;
@@ -128,23 +128,23 @@ impl Association {
     }
 
     /// What is to be sent waits for the link.
-    pub fn note_refused(&mut self, now: Time) {
-        self.untaken_since = self.untaken_since.min(now);
-        self.was_refused = true;
+    pub fn note_held_up(&mut self, now: Time) {
+        self.held_up_since = self.held_up_since.min(now);
+        self.link_refused = true;
     }
 
     /// What the link did with what it was offered.
-    pub fn note_taken(&mut self, taken: Taken, awake_at: Time, now: Time, config: &Config) {
+    pub fn note_link_did(&mut self, taken: Taken, awake_at: Time, now: Time, config: &Config) {
         if taken.packets == 0 {
-            self.note_refused(now);
+            self.note_held_up(now);
         } else if taken.packets == taken.discarded {
-            self.untaken_since = self.untaken_since.min(now);
-        } else if self.untaken_since < Time::MAX {
-            let unasked_ns = self.unasked_ns(awake_at, now, config);
-            if unasked_ns > 0 {
-                self.waiting_since = self.silent_since(awake_at).after(unasked_ns);
+            self.held_up_since = self.held_up_since.min(now);
+        } else if self.held_up_since < Time::MAX {
+            let excused_ns = self.excused_ns(awake_at, now, config);
+            if excused_ns > 0 {
+                self.waiting_since = self.silent_since(awake_at).after(excused_ns);
             }
-            (self.untaken_since, self.was_refused) = (Time::MAX, false);
+            (self.held_up_since, self.link_refused) = (Time::MAX, false);
         }
     }
 
@@ -154,23 +154,23 @@ impl Association {
     }
 
     /// Of that time, the one in which the link took nothing, and that does not count.
-    fn unasked_ns(&self, awake_at: Time, now: Time, config: &Config) -> u64 {
-        let untaken_ns = now.since(self.untaken_since.max(self.silent_since(awake_at)));
+    fn excused_ns(&self, awake_at: Time, now: Time, config: &Config) -> u64 {
+        let held_up_ns = now.since(self.held_up_since.max(self.silent_since(awake_at)));
         let give_up_ns = config.give_up_ns;
-        let counts_ns = UNTAKEN_NS.clamp(give_up_ns / UNTAKEN_LEAST_SHARE, give_up_ns / UNTAKEN_MOST_SHARE);
-        untaken_ns.saturating_sub(counts_ns)
+        let counts_ns = HELD_UP_NS.clamp(give_up_ns / HELD_UP_LEAST_SHARE, give_up_ns / HELD_UP_MOST_SHARE);
+        held_up_ns.saturating_sub(counts_ns)
     }
 
     /// What ends the association if the peer has been silent for too long, or the own link has.
     pub fn ended_by_silence(&self, awake_at: Time, now: Time, config: &Config) -> Option<ErrorCode> {
         let lasts_ns = |since: Time| now.since(since.max(awake_at));
         if self.has_undelivered() {
-            if lasts_ns(self.untaken_since.max(self.waiting_since)) >= UNTAKEN_GIVE_UPS * config.give_up_ns {
+            if lasts_ns(self.held_up_since.max(self.waiting_since)) >= HELD_UP_GIVE_UPS * config.give_up_ns {
                 // What has room apart for few is full where many are gone: that is no fault of the link.
-                return Some(if self.was_refused { ErrorCode::LinkFull } else { ErrorCode::Timeout });
+                return Some(if self.link_refused { ErrorCode::LinkFull } else { ErrorCode::Timeout });
             }
             let silent_ns = lasts_ns(self.heard_at.max(self.waiting_since));
-            if silent_ns - self.unasked_ns(awake_at, now, config) >= config.give_up_ns {
+            if silent_ns - self.excused_ns(awake_at, now, config) >= config.give_up_ns {
                 return Some(ErrorCode::Timeout);
             }
         }
@@ -193,7 +193,7 @@ impl Association {
     }
 
     /// A number came and was not taken for want of memory: that the path does not bear it is not said.
-    pub fn note_untaken(&mut self, number: u64, now: Time) {
+    pub fn note_no_memory(&mut self, number: u64, now: Time) {
         if let Some(in_vain) = self.in_vain.as_mut().filter(|in_vain| in_vain.number == number) {
             (in_vain.since, in_vain.times) = (now, 0);
         }

@@ -5,7 +5,7 @@ use super::opening::MOST_RETRY_NS;
 use super::output::ASKING_NS;
 use super::queues::MOST_REPLIES;
 use super::reserving::LEAST_SHARE;
-use crate::association::patience::{IN_VAIN_GIVE_UPS, MOST_ASKED_IN_VAIN, TAKE_BACK_LEASES, UNTAKEN_GIVE_UPS};
+use crate::association::patience::{HELD_UP_GIVE_UPS, IN_VAIN_GIVE_UPS, MOST_ASKED_IN_VAIN, TAKE_BACK_LEASES};
 use crate::association::{ECHO_LIMIT_NS, FIRST_RETRY_NS};
 use crate::gate::{BUDGET_DENOMINATOR, BUDGET_NUMERATOR, FIRST_FLIGHT_SHARE, SUSPECT_MIN_NS, SUSPECT_ROUND_TRIPS};
 use crate::lease::LEASE_ROUND_TRIPS;
@@ -39,7 +39,7 @@ fn paragraph() -> String {
         format!("one packet of all attempts each {} ms while it is full", ASKING_NS / MS),
         format!("memory kept from others for a message lost when less than 1/{LEAST_SHARE} of it comes in `give_up`"),
         format!(
-            "given up when asked for {MOST_ASKED_IN_VAIN} times in vain in {IN_VAIN_GIVE_UPS} x `give_up`, or when the own link took nothing for {UNTAKEN_GIVE_UPS} x `give_up`."
+            "given up when asked for {MOST_ASKED_IN_VAIN} times in vain in {IN_VAIN_GIVE_UPS} x `give_up`, or when the own link took nothing for {HELD_UP_GIVE_UPS} x `give_up`."
         ),
     ]
     .join("; ")

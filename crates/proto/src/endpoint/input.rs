@@ -333,7 +333,7 @@ impl Endpoint {
         let previous = self.must_wait(index, number, header);
         if !self.has_memory(index, previous, header) {
             self.counters.dropped_memory += 1;
-            self.associations[index as usize].note_untaken(number, now);
+            self.associations[index as usize].note_no_memory(number, now);
             return;
         }
         let association = &mut self.associations[index as usize];
@@ -505,7 +505,7 @@ impl Endpoint {
             association.granted = from.wrapping_add(packets);
             association.granted_at = now;
             association.ack_due = true;
-            queues.add(&mut association.ready, &association.path, index);
+            queues.add(&mut association.queued_in, &association.path, index);
         });
     }
 

@@ -159,7 +159,7 @@ impl Endpoint {
         is_full = is_full || stand_back && !self.transmit_replies(now, place, sink);
         is_full = is_full || !self.transmit_asking(now, place, usize::MAX, sink);
         let queue = self.queues.at_mut(place);
-        queue.forget_refusals();
+        queue.forget_if_empty();
         queue.asking_since = if is_full && !queue.asking.is_empty() { queue.asking_since.or(Some(now)) } else { None };
         !is_full
     }
@@ -170,7 +170,7 @@ impl Endpoint {
         while let Some(reply) = queue.replies.front() {
             let handling = Handling { urgency: Urgency::Urgent, presence: reply.presence };
             let taken = sink(&reply.path, handling, &[IoSlice::new(&reply.bytes)]);
-            queue.note_taken(taken, now);
+            queue.note_link_did(taken, now);
             if taken.packets == 0 {
                 queue.replies_stand_back = true;
                 return false;
@@ -241,19 +241,15 @@ impl Endpoint {
             }
             is_first = false;
             let turn = self.transmit_association(now, index, sink);
-            self.associations[index as usize].leave_former_key();
+            let association = &mut self.associations[index as usize];
+            association.leave_former_key();
+            association.queued_in = None;
             match turn {
                 // Of an association with several paths it may have been another link: it waits for that one, and nobody waits for it here.
-                Err(full) => {
-                    self.queues.at_mut(full.place).ready.push_front(index);
-                    self.associations[index as usize].ready = Some(full.place as u8);
-                }
+                Err(full) => self.queues.put_first(&mut association.queued_in, full.place, index),
                 // Here, even if another link's is its own queue now: that one's round may be over.
-                Ok(Turn::More) => {
-                    self.queues.at_mut(place).ready.push_back(index);
-                    self.associations[index as usize].ready = Some(place as u8);
-                }
-                Ok(Turn::Finished) => self.associations[index as usize].ready = None,
+                Ok(Turn::More) => self.queues.put_last(&mut association.queued_in, place, index),
+                Ok(Turn::Finished) => {}
             }
             self.settle_timers(now, index);
             if turn == Err(LinkFull { place }) {
@@ -493,8 +489,8 @@ impl Endpoint {
         self.counters.payload_sent_bytes += bytes;
         association.sent.put_back(&numbers[accepted..]);
         if ready > 0 {
-            association.note_taken(taken, self.awake_at, now, &self.config);
-            self.queues.of_mut(&association.path).note_taken(taken, now);
+            association.note_link_did(taken, self.awake_at, now, &self.config);
+            self.queues.of_mut(&association.path).note_link_did(taken, now);
         }
         association.counters.packets_sent += accepted as u64;
         self.counters.packets_sent += accepted as u64;

@@ -28,7 +28,7 @@ pub(super) struct Queue {
     /// Associations with something to transmit.
     pub ready: VecDeque<u32>,
     /// Since when the link has taken nothing of what waits for it; [`Time::MAX`]: it took the last that it was offered, or nothing waits.
-    untaken_since: Time,
+    full_since: Time,
     pub replies: VecDeque<Reply>,
     /// The link refused the last of these that it was offered: open associations go first, once.
     pub replies_stand_back: bool,
@@ -46,7 +46,7 @@ impl Queue {
     fn new() -> Queue {
         Queue {
             ready: VecDeque::new(),
-            untaken_since: Time::MAX,
+            full_since: Time::MAX,
             replies: VecDeque::new(),
             replies_stand_back: false,
             asking: VecDeque::new(),
@@ -61,23 +61,23 @@ impl Queue {
     }
 
     /// What the link did with what it was offered.
-    pub fn note_taken(&mut self, taken: Taken, now: Time) {
+    pub fn note_link_did(&mut self, taken: Taken, now: Time) {
         if taken.packets == 0 {
-            self.untaken_since = self.untaken_since.min(now);
+            self.full_since = self.full_since.min(now);
         } else if taken.packets > taken.discarded {
-            self.untaken_since = Time::MAX;
+            self.full_since = Time::MAX;
         }
     }
 
     /// For how long the link has taken nothing of what waits for it.
-    pub fn holds_up_ns(&self, now: Time) -> u64 {
-        now.since(self.untaken_since)
+    pub fn full_ns(&self, now: Time) -> u64 {
+        now.since(self.full_since)
     }
 
     /// Whoever was refused last may be gone: who comes next finds a link that nobody knows anything of.
-    pub fn forget_refusals(&mut self) {
+    pub fn forget_if_empty(&mut self) {
         if self.ready.is_empty() && self.replies.is_empty() {
-            self.untaken_since = Time::MAX;
+            self.full_since = Time::MAX;
         }
     }
 }
@@ -119,31 +119,41 @@ impl Queues {
         &mut self.all[place]
     }
 
-    /// An association waits for the link of this path, unless it stands in a queue (`ready`).
-    pub fn add(&mut self, ready: &mut Option<u8>, path: &Path, index: u32) {
-        if ready.is_none() {
-            let place = self.place(path);
-            self.all[place].ready.push_back(index);
-            *ready = Some(place as u8);
+    /// An association waits for the link of this path, unless it stands in a queue.
+    pub fn add(&mut self, queued_in: &mut Option<u8>, path: &Path, index: u32) {
+        if queued_in.is_none() {
+            self.put_last(queued_in, self.place(path), index);
         }
     }
 
+    /// One that stands in no queue comes last in the one with this place.
+    pub fn put_last(&mut self, queued_in: &mut Option<u8>, place: usize, index: u32) {
+        self.all[place].ready.push_back(index);
+        *queued_in = Some(place as u8);
+    }
+
+    /// One that stands in no queue comes first in the one with this place.
+    pub fn put_first(&mut self, queued_in: &mut Option<u8>, place: usize, index: u32) {
+        self.all[place].ready.push_front(index);
+        *queued_in = Some(place as u8);
+    }
+
     /// One that waits goes on waiting for the link of this path, if it is not that one already.
-    pub fn move_to(&mut self, ready: &mut Option<u8>, path: &Path, index: u32) {
-        if ready.is_some_and(|place| usize::from(place) != self.place(path)) {
-            self.remove(ready, index);
-            self.add(ready, path, index);
+    pub fn move_to(&mut self, queued_in: &mut Option<u8>, path: &Path, index: u32) {
+        if queued_in.is_some_and(|place| usize::from(place) != self.place(path)) {
+            self.remove(queued_in, index);
+            self.add(queued_in, path, index);
         }
     }
 
     /// One waits no longer.
-    pub fn remove(&mut self, ready: &mut Option<u8>, index: u32) {
-        let Some(place) = ready.take() else { return };
+    pub fn remove(&mut self, queued_in: &mut Option<u8>, index: u32) {
+        let Some(place) = queued_in.take() else { return };
         let queue = &mut self.all[usize::from(place)];
         if let Some(at) = queue.ready.iter().position(|&waiting| waiting == index) {
             queue.ready.remove(at);
         }
-        queue.forget_refusals();
+        queue.forget_if_empty();
     }
 
     pub fn all(&self) -> &[Queue] {
@@ -179,17 +189,17 @@ mod tests {
     fn who_waits_stands_in_one_queue_and_knows_in_which() {
         let link_of: fn(&Path) -> usize = |path| path.0[0].into();
         let mut queues = Queues { all: (0..3).map(|_| Queue::new()).collect(), link_of };
-        let mut ready = None;
-        queues.move_to(&mut ready, &path(1), 7);
-        assert_eq!(ready, None, "who does not wait goes nowhere");
+        let mut queued_in = None;
+        queues.move_to(&mut queued_in, &path(1), 7);
+        assert_eq!(queued_in, None, "who does not wait goes nowhere");
         for (link, place) in [(1, 1), (2, 2), (0, 0), (9, 2)] {
-            queues.add(&mut ready, &path(link), 7);
-            queues.add(&mut ready, &path(1), 7);
-            queues.move_to(&mut ready, &path(link), 7);
+            queues.add(&mut queued_in, &path(link), 7);
+            queues.add(&mut queued_in, &path(1), 7);
+            queues.move_to(&mut queued_in, &path(link), 7);
             let lengths: Vec<_> = queues.all().iter().map(|queue| queue.ready.len()).collect();
-            assert_eq!((ready, lengths.iter().sum::<usize>(), lengths[usize::from(place)]), (Some(place), 1, 1));
+            assert_eq!((queued_in, lengths.iter().sum::<usize>(), lengths[usize::from(place)]), (Some(place), 1, 1));
         }
-        queues.remove(&mut ready, 7);
-        assert!(ready.is_none() && queues.all().iter().all(|queue| queue.ready.is_empty()));
+        queues.remove(&mut queued_in, 7);
+        assert!(queued_in.is_none() && queues.all().iter().all(|queue| queue.ready.is_empty()));
     }
 }

@@ -198,7 +198,7 @@ impl Endpoint {
         self.counters.note(changes);
         association.follow();
         if changes.default_changed {
-            self.queues.move_to(&mut association.ready, &association.path, index);
+            self.queues.move_to(&mut association.queued_in, &association.path, index);
         }
         if asks || changes != Changes::default() {
             self.make_ready(index);
@@ -226,9 +226,9 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         let (heard_at, patience_ns) = (association.heard_at, association.question_ns(&self.config));
         let Some(routes) = &mut association.routes else { return };
-        let is_stuck_at = |place: usize| self.queues.at(place).holds_up_ns(now) >= STUCK_PATIENCES * patience_ns;
+        let is_stuck_at = |place: usize| self.queues.at(place).full_ns(now) >= STUCK_PATIENCES * patience_ns;
         let is_stuck = |path: &Path| is_stuck_at(self.queues.place(path));
-        let left = if association.ready.is_some() { routes.leave_stuck(now, is_stuck) } else { 0 };
+        let left = if association.queued_in.is_some() { routes.leave_stuck(now, is_stuck) } else { 0 };
         let mut to_join = Vec::new();
         let mut changes = routes.run(now, heard_at, patience_ns, |place, _| to_join.push(place));
         changes.suspected += left;
@@ -237,11 +237,11 @@ impl Endpoint {
         self.counters.note(changes);
         association.follow();
         // It may stand in the queue of any of its links.
-        let hangs = association.ready.is_some_and(|place| is_stuck_at(place.into()));
+        let hangs = association.queued_in.is_some_and(|place| is_stuck_at(place.into()));
         if hangs || changes.default_changed {
             // Where all links are stuck it is a question that finds out which one is so no longer.
             let path = due.filter(|_| is_stuck(&association.path)).unwrap_or(association.path);
-            self.queues.move_to(&mut association.ready, &path, index);
+            self.queues.move_to(&mut association.queued_in, &path, index);
         }
         for place in to_join {
             self.ask_to_join(index, place);
@@ -319,8 +319,8 @@ impl Endpoint {
         if taken.packets == taken.discarded && association.may_be_lost(path) {
             return Ok(Taken::default());
         }
-        self.queues.of_mut(path).note_taken(taken, now);
-        association.note_taken(taken, self.awake_at, now, &self.config);
+        self.queues.of_mut(path).note_link_did(taken, now);
+        association.note_link_did(taken, self.awake_at, now, &self.config);
         if taken.packets == 0 { Err(LinkFull { place: self.queues.place(path) }) } else { Ok(taken) }
     }
 

@@ -173,7 +173,7 @@ impl Endpoint {
         let mut by = |at: Option<Time>| due = at.map_or(due, |at| due.min(at));
         by(association.ack_at);
         // What is due already waits for `transmit`, not for time; unless it became due since anybody looked.
-        by(association.ask_at.filter(|&at| at > now || association.ready.is_none()));
+        by(association.ask_at.filter(|&at| at > now || association.queued_in.is_none()));
         by(association.flush_at);
         by(association.deadline_at);
         // Looking at the links is all that is to be done then.
@@ -226,8 +226,8 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         // A moment is no refusal.
         let least_ns = self.config.state_min_ns;
-        if association.ready.is_some_and(|place| self.queues.at(place.into()).holds_up_ns(now) >= least_ns) {
-            association.note_refused(now);
+        if association.queued_in.is_some_and(|place| self.queues.at(place.into()).full_ns(now) >= least_ns) {
+            association.note_held_up(now);
         }
         if let Some(code) = association.ended_by_silence(self.awake_at, now, &self.config) {
             self.counters.timeouts += 1;
