@@ -75,8 +75,8 @@ fn is_behind_bulk(sent: &Sent, number: u64) -> bool {
     number.wrapping_sub(sent.una()) > URGENT_PACKETS as u64
 }
 
-/// Takes packets for one path, in order, and says how many the link accepted.
-pub type Sink<'a> = dyn FnMut(&Path, Handling, &[IoSlice<'_>]) -> usize + 'a;
+/// Takes packets for one path, in order, and says how many the link accepted; or, as [`Taken`], also what it drops of packets for who is silent ([`Presence::Silent`]).
+pub type Sink<'a, T = usize> = dyn FnMut(&Path, Handling, &[IoSlice<'_>]) -> T + 'a;
 
 /// What a link did with the packets that it was offered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,9 +92,6 @@ impl From<usize> for Taken {
         Taken { packets, discarded: 0 }
     }
 }
-
-/// A sink that tells what its link drops of packets for who is silent ([`Presence::Silent`]).
-pub type DiscardingSink<'a> = dyn FnMut(&Path, Handling, &[IoSlice<'_>]) -> Taken + 'a;
 
 /// What a control packet asks for again.
 #[derive(Debug)]
@@ -129,7 +126,7 @@ impl Endpoint {
 
     /// The same for who can read the `clock`, which is asked before each batch, but not before the first if all that waits there fits a few packets: who is stopped meanwhile must not go on
     /// with a lease that has ended.
-    pub fn transmit_by(&mut self, now: Time, clock: &mut dyn FnMut() -> Time, sink: &mut DiscardingSink<'_>) -> bool {
+    pub fn transmit_by(&mut self, now: Time, clock: &mut dyn FnMut() -> Time, sink: &mut Sink<'_, Taken>) -> bool {
         self.turn_at = now;
         let mut is_full = false;
         for place in 0..self.queues.count() {
@@ -145,7 +142,7 @@ impl Endpoint {
         now: Time,
         place: usize,
         clock: &mut dyn FnMut() -> Time,
-        sink: &mut DiscardingSink<'_>,
+        sink: &mut Sink<'_, Taken>,
     ) -> bool {
         let asking_since = self.queues.at(place).asking_since;
         if asking_since.is_some_and(|since| now.since(since) >= ASKING_NS) && self.transmit_asking(now, place, 1, sink)
@@ -165,7 +162,7 @@ impl Endpoint {
     }
 
     /// Answers that belong to no association. `false`: the link was full.
-    fn transmit_replies(&mut self, now: Time, place: usize, sink: &mut DiscardingSink<'_>) -> bool {
+    fn transmit_replies(&mut self, now: Time, place: usize, sink: &mut Sink<'_, Taken>) -> bool {
         let queue = self.queues.at_mut(place);
         while let Some(reply) = queue.replies.front() {
             let handling = Handling { urgency: Urgency::Urgent, presence: reply.presence };
@@ -182,7 +179,7 @@ impl Endpoint {
     }
 
     /// What up to `most` attempts have to say: after everything else, as most of it may be for hosts that are not there. `false`: the link was full.
-    fn transmit_asking(&mut self, now: Time, place: usize, most: usize, sink: &mut DiscardingSink<'_>) -> bool {
+    fn transmit_asking(&mut self, now: Time, place: usize, most: usize, sink: &mut Sink<'_, Taken>) -> bool {
         let mut taken = 0;
         while taken < most
             && let Some(&id) = self.queues.at(place).asking.front()
@@ -229,7 +226,7 @@ impl Endpoint {
         now: Time,
         place: usize,
         clock: &mut dyn FnMut() -> Time,
-        sink: &mut DiscardingSink<'_>,
+        sink: &mut Sink<'_, Taken>,
     ) -> bool {
         let mut now = now;
         // Behind another link's it may have become late.
@@ -267,7 +264,7 @@ impl Endpoint {
         })
     }
 
-    fn transmit_association(&mut self, now: Time, index: u32, sink: &mut DiscardingSink<'_>) -> Result<Turn, LinkFull> {
+    fn transmit_association(&mut self, now: Time, index: u32, sink: &mut Sink<'_, Taken>) -> Result<Turn, LinkFull> {
         if !self.associations[index as usize].is_open() {
             return Ok(Turn::Finished);
         }
@@ -442,7 +439,7 @@ impl Endpoint {
         index: u32,
         first_flight: u8,
         numbers: &[u64],
-        sink: &mut DiscardingSink<'_>,
+        sink: &mut Sink<'_, Taken>,
     ) -> Result<Turn, LinkFull> {
         let association = &mut self.associations[index as usize];
         let template = association.header(Type::Data, 0, first_flight, &self.config, now);
@@ -514,7 +511,7 @@ impl Endpoint {
         index: u32,
         first_flight: u8,
         over: Option<usize>,
-        sink: &mut DiscardingSink<'_>,
+        sink: &mut Sink<'_, Taken>,
     ) -> Result<(), LinkFull> {
         let mut bytes = [0; CONTROL_BYTES];
         let association = &self.associations[index as usize];

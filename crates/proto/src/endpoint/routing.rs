@@ -5,9 +5,9 @@ use std::io::IoSlice;
 
 use ropeway_wire::{BASE_HEADER_BYTES, COUNTER_BYTES, Flags, Header, Id, MIN_PACKET_BYTES, TAG_BYTES, Type};
 
-use super::output::{BATCH_PACKETS, DiscardingSink, Handling, LinkFull, Turn};
+use super::output::{BATCH_PACKETS, Handling, LinkFull, Turn};
 use super::resets::generation;
-use super::{Counters, Endpoint, Path, Taken, Urgency};
+use super::{Counters, Endpoint, Path, Sink, Taken, Urgency};
 use crate::association::{Association, Attempt};
 use crate::config::Config;
 use crate::routes::{Changes, Routes};
@@ -257,7 +257,7 @@ impl Endpoint {
         now: Time,
         index: u32,
         first_flight: u8,
-        sink: &mut DiscardingSink<'_>,
+        sink: &mut Sink<'_, Taken>,
     ) -> Result<(), LinkFull> {
         while let Some((place, is_question)) =
             self.associations[index as usize].routes.as_ref().and_then(|routes| routes.due())
@@ -281,7 +281,7 @@ impl Endpoint {
         index: u32,
         first_flight: u8,
         place: usize,
-        sink: &mut DiscardingSink<'_>,
+        sink: &mut Sink<'_, Taken>,
     ) -> Result<(), LinkFull> {
         let association = &mut self.associations[index as usize];
         let path = association.control_path(Some(place));
@@ -311,7 +311,7 @@ impl Endpoint {
         path: &Path,
         urgency: Urgency,
         packet: &[u8],
-        sink: &mut DiscardingSink<'_>,
+        sink: &mut Sink<'_, Taken>,
     ) -> Result<Taken, LinkFull> {
         let association = &mut self.associations[index as usize];
         let presence = association.presence(path, &self.config, self.awake_at, now);
@@ -332,7 +332,7 @@ impl Endpoint {
         index: u32,
         first_flight: u8,
         numbers: &[u64],
-        sink: &mut DiscardingSink<'_>,
+        sink: &mut Sink<'_, Taken>,
     ) -> Result<Turn, LinkFull> {
         let mut left = numbers;
         while !left.is_empty() {
@@ -362,7 +362,7 @@ impl Endpoint {
         index: u32,
         first_flight: u8,
         (run, place, is_new): (&[u64], usize, bool),
-        sink: &mut DiscardingSink<'_>,
+        sink: &mut Sink<'_, Taken>,
     ) -> Result<Turn, LinkFull> {
         let association = &mut self.associations[index as usize];
         let Some(path) = association.routes.as_ref().map(|routes| routes.way(place).path) else {
