@@ -117,14 +117,13 @@ impl Association {
     /// Whether the peer owes an answer, and has for long.
     fn is_silent(&self, config: &Config, awake_at: Time, now: Time) -> bool {
         let long_ns = DOUBT_PATIENCES * self.question_ns(config);
-        let is_silent_since = |since: Time| now.since(since.max(self.heard_at).max(awake_at)) >= long_ns;
         // Mostly the peer has just been heard.
-        if !is_silent_since(self.heard_at) {
+        if now.since(self.heard_at.max(awake_at)) < long_ns {
             return false;
         }
         // A PIN comes after long silence.
         let asks = self.pin_due || self.pin_at > self.heard_at || self.is_expecting();
-        asks || self.has_undelivered() && is_silent_since(self.waiting_since)
+        asks || self.has_undelivered() && now.since(self.silent_since(awake_at)) >= long_ns
     }
 
     /// What is to be sent waits for the link.
@@ -169,7 +168,7 @@ impl Association {
                 // What has room apart for few is full where many are gone: that is no fault of the link.
                 return Some(if self.link_refused { ErrorCode::LinkFull } else { ErrorCode::Timeout });
             }
-            let silent_ns = lasts_ns(self.heard_at.max(self.waiting_since));
+            let silent_ns = now.since(self.silent_since(awake_at));
             if silent_ns - self.excused_ns(awake_at, now, config) >= config.give_up_ns {
                 return Some(ErrorCode::Timeout);
             }
