@@ -312,14 +312,26 @@ mod tests {
         Time::from_nanos(ns)
     }
 
-    fn asked(received: &mut Received, now: u64, window: u64, again: u64) -> Vec<(u64, u16)> {
+    /// What is asked for at `now`, in `most` ranges at most, and when the next will be due.
+    fn ask(
+        received: &mut Received,
+        now: u64,
+        (window, again): (u64, u64),
+        slow: Option<(u64, u64)>,
+        most: usize,
+    ) -> (Vec<(u64, u16)>, Option<Time>) {
         let mut ranges = Vec::new();
-        received.ask(at(now), window, again, None, |first, count| {
-            ranges.push((first, count));
-            true
+        let next = received.ask(at(now), window, again, slow, |first, count| {
+            let fits = ranges.len() < most;
+            ranges.extend(fits.then_some((first, count)));
+            fits
         });
         ranges.iter().for_each(|&(first, count)| received.mark_asked(first, count, at(now)));
-        ranges
+        (ranges, next)
+    }
+
+    fn asked(received: &mut Received, now: u64, window: u64, again: u64) -> Vec<(u64, u16)> {
+        ask(received, now, (window, again), None, usize::MAX).0
     }
 
     #[test]
@@ -366,16 +378,7 @@ mod tests {
         for number in [1, 3, 5] {
             received.arrive(number, at(0));
         }
-        let mut ranges = Vec::new();
-        let mut ask = |now: u64| {
-            ranges.clear();
-            let next = received.ask(at(now), 10, 100, Some((2, 100)), |first, count| {
-                ranges.push((first, count));
-                true
-            });
-            ranges.iter().for_each(|&(first, count)| received.mark_asked(first, count, at(now)));
-            (ranges.clone(), next)
-        };
+        let mut ask = |now| ask(&mut received, now, (10, 100), Some((2, 100)), usize::MAX);
         assert_eq!(ask(10), (vec![(0, 1)], Some(at(100))));
         assert_eq!(ask(100), (vec![(2, 1), (4, 1)], Some(at(110))));
     }
@@ -386,13 +389,7 @@ mod tests {
         for number in [1, 3, 5, 7] {
             received.arrive(number, at(0));
         }
-        let mut taken = Vec::new();
-        let next = received.ask(at(10), 0, 100, None, |first, count| {
-            let fits = taken.len() < 2;
-            taken.extend(fits.then_some((first, count)));
-            fits
-        });
-        taken.iter().for_each(|&(first, count)| received.mark_asked(first, count, at(10)));
+        let (_, next) = ask(&mut received, 10, (0, 100), None, 2);
         assert_eq!((next, received.asked()), (Some(at(10)), 2));
         assert_eq!(asked(&mut received, 10, 0, 100), [(4, 1), (6, 1)]);
     }

@@ -624,7 +624,7 @@ impl Endpoint {
             association.asked_beyond = Some(AskedBeyond { end, queueing_ns: Some(association.queueing_ns()) });
         }
         let count = requests.ranges.len() as u64 + u64::from(requests.beyond.is_some());
-        let lost = u64::from(association.received.asked().saturating_sub(asked_before));
+        let lost = association.received.asked().saturating_sub(asked_before);
         association.counters.requests_sent += count;
         self.counters.requests_sent += count;
         if lost > 0 {
@@ -635,11 +635,11 @@ impl Endpoint {
     }
 
     /// So many packets were found lost, after others that stood in queues for so long: the gate hears of it at the end of the batch.
-    pub(super) fn count_lost(&mut self, index: u32, lost: u64, queueing_ns: Option<u64>) {
+    pub(super) fn count_lost(&mut self, index: u32, lost: u32, queueing_ns: Option<u64>) {
         let association = &mut self.associations[index as usize];
-        association.lost_unreported += lost as u32;
-        association.counters.lost += lost;
-        self.counters.lost += lost;
+        association.lost_unreported += lost;
+        association.counters.lost += u64::from(lost);
+        self.counters.lost += u64::from(lost);
         if let Some(queueing_ns) = queueing_ns {
             self.gate.note_overflow(queueing_ns, self.arrivals.bytes_per_ms());
         }
