@@ -107,6 +107,11 @@ impl Association {
         Some(self.arrived_at.max(self.granted_at).max(self.request_at).after(timeout))
     }
 
+    /// Whether it has something to ask for now.
+    pub fn asks(&self, now: Time) -> bool {
+        self.ask_beyond || self.ask_at.is_some_and(|at| at <= now)
+    }
+
     /// Whether what is sent over `path` now may be for a host that is off. `awake_at`: since when this end has looked in time.
     pub fn presence(&self, path: &Path, config: &Config, awake_at: Time, now: Time) -> Presence {
         let is_doubtful =

@@ -272,18 +272,15 @@ impl Endpoint {
             self.associations[index as usize].fall_silent();
             return Ok(Turn::Finished);
         }
-        let association = &self.associations[index as usize];
-        let asks = association.ask_at.is_some_and(|at| at <= now) || association.ask_beyond;
         let first_flight = self.first_flight(now, index);
         if self.associations[index as usize].routes.is_some() {
             self.transmit_over_others(now, index, first_flight, sink)?;
         }
         let association = &self.associations[index as usize];
-        if asks || association.state_due || association.pin_due || !association.words.is_empty() {
+        if association.asks(now) || association.state_due || association.pin_due || !association.words.is_empty() {
             self.transmit_control(now, index, first_flight, None, sink)?;
             let association = &self.associations[index as usize];
-            let has_more = association.state_due || !association.words.is_empty();
-            if has_more || association.ask_at.is_some_and(|at| at <= now) {
+            if association.asks(now) || association.state_due || !association.words.is_empty() {
                 return Ok(Turn::More);
             }
         }
@@ -612,7 +609,9 @@ impl Endpoint {
         for &(first, count) in &requests.ranges {
             association.received.mark_asked(first, count, now);
         }
-        (association.ask_at, association.ask_beyond) = (requests.again_at, false);
+        association.ask_at = requests.again_at;
+        // What had no room beside the others goes with the next packet.
+        association.ask_beyond &= requests.beyond.is_none();
         if association.received.missing() == 0 {
             association.in_vain = None;
         }

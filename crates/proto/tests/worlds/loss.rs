@@ -1,6 +1,6 @@
 //! Loss, reordering, damage and partitions: data arrives whole, in order and once, and as soon as the protocol promises.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::world::*;
@@ -253,6 +253,38 @@ fn what_is_lost_at_the_end_counts_once_however_often() {
         }));
         stream(&mut world, (0, client), (1, server), BURST_BYTES, S);
         assert_eq!(world.hosts[1].counters().lost, places.len() as u64, "{places:?} and {again} again");
+    }
+}
+
+#[test]
+fn the_last_packet_of_a_burst_is_asked_for_however_much_is_missing_before_it() {
+    // A packet of this size has room for less than 40 requests: some are full just before that for the last one, and some long before.
+    let config = Config { packet_bytes: 256, ..Config::default() };
+    for gaps in 30..50 {
+        let mut world = World::new(2, Net::default(), &config, 1);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        stream(&mut world, (0, client), (1, server), 1_000_000, S);
+        // From some packet on every other one is lost, and the last one; and all repetitions, until that is repeated.
+        let (mut seen, mut last, times) = (0, 0, Rc::new(Cell::new((0, None))));
+        let out = Rc::clone(&times);
+        world.filter = Some(Box::new(move |now, from, _, bytes| {
+            if from != 0 || !is_data(bytes) {
+                return true;
+            }
+            let number = Packet::parse(bytes).unwrap().header.number;
+            if bytes[1] & 0x20 != 0 {
+                let (lost_at, repeated_at) = out.get();
+                out.set((lost_at, repeated_at.or((number == last).then_some(now))));
+                return out.get().1.is_some();
+            }
+            (seen, last) = (seen + 1, number);
+            out.set((now, None));
+            (seen < 290 - 2 * gaps || seen % 2 == 1) && bytes[1] & TXF == 0
+        }));
+        stream(&mut world, (0, client), (1, server), 67_000, S);
+        let (lost_at, repeated_at) = times.get();
+        let after = repeated_at.map(|at| at - lost_at);
+        assert_eq!(after, Some(RTT / 2 + config.request_min_ns + RTT / 2), "{gaps} gaps");
     }
 }
 

@@ -1,5 +1,8 @@
 //! Several paths between two hosts: one fails, or all do for a while, and no byte is lost; the others carry on within a bounded time.
 
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
 use crate::world::*;
 use ropeway_proto::{AssociationStatistics, ChannelId, Config, ErrorCode, Mode, Route};
 
@@ -167,6 +170,40 @@ fn what_is_lost_on_one_path_is_repeated_over_the_other() {
     flow.sent = 0;
     progress(&mut world, &mut flow, 10_000_000, 2 * S);
     assert_eq!(association(&world, 0).path, alias(1, 1));
+}
+
+#[test]
+fn an_answer_over_another_path_asks_for_what_is_missing_and_nothing_follows_it() {
+    let (mut world, client, server) = pair_over(2, false, Net::default());
+    // How it may begin is news to the client.
+    stream(&mut world, (0, client), (1, server), 100, S);
+    pass(&mut world, MS);
+    let (sent, said) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(0)));
+    let (from_client, from_server) = (Rc::clone(&sent), Rc::clone(&said));
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        match from {
+            0 => from_client.borrow_mut().push(bytes.to_vec()),
+            _ => from_server.set(from_server.get() + 1),
+        }
+        false
+    }));
+    let send = |world: &mut World, wait_ns: u64| {
+        let now = world.clock(0);
+        world.hosts[0].send(now, client, b"hello").unwrap();
+        world.hosts[0].flush(client);
+        pass(world, wait_ns);
+    };
+    // Two packets, and the question for them; another packet.
+    [0, Config::default().state_min_ns, 0].into_iter().for_each(|wait_ns| send(&mut world, wait_ns));
+    let sent = sent.take();
+    let [_, _, question, other] = &sent[..] else { panic!("{sent:?}") };
+    // The first two are lost, and the question comes over another path than the packets.
+    let (now, asked) = (world.clock(1), world.hosts[1].counters().requests_sent);
+    world.hosts[1].handle_packet(now, &arrival(0, 0), false, other);
+    world.hosts[1].handle_packet(now, &arrival(0, 1), false, question);
+    world.hosts[1].finish_batch(now);
+    world.flush(1);
+    assert_eq!((world.hosts[1].counters().requests_sent - asked, said.get()), (1, 1));
 }
 
 #[test]
