@@ -6,6 +6,7 @@
 //! still, and must not run backwards by more than a lease without costing speed.
 
 mod commands;
+mod control;
 mod cookies;
 mod counters;
 mod deliver;
@@ -14,6 +15,7 @@ mod fixed;
 mod input;
 mod joining;
 mod keyed_opening;
+mod numbered;
 mod opening;
 mod output;
 mod queues;
