@@ -135,8 +135,8 @@ pub fn measure_into(out: &Path, chosen: &[&Case], rounds: u32, build: &Build) ->
         }
         // Whatever an earlier run left must not pass for this one's result.
         let _ = std::fs::remove_file(stored::path(out, case.name));
-        if let Err(reason) = guard::run(case.name, rounds, out, &product) {
-            Stored::without_figures(case.name, Outcome::Failed(reason)).write(out)?;
+        if let Err(said) = guard::run(case.name, rounds, out, &product) {
+            Stored::without_figures(case.name, Outcome::failed(&said)).write(out)?;
         }
     }
     Ok(())

@@ -11,6 +11,7 @@ mod source;
 mod unsafe_code;
 
 use crate::Result;
+pub use paths::without_places;
 use std::fmt;
 use std::path::{Path, PathBuf};
 

@@ -3,6 +3,8 @@
 use super::cases;
 use super::row::{HEADINGS, Row, Verdict, median};
 use crate::Result;
+use crate::tidy;
+use ropeway_testkit::env;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fs;
@@ -31,6 +33,13 @@ pub enum Outcome {
     /// A program is missing.
     Skipped(String),
     Failed(String),
+}
+
+impl Outcome {
+    /// Without the paths of this machine in what the case said last: results are kept in the repository.
+    pub fn failed(said: &str) -> Self {
+        Self::Failed(tidy::without_places(said, &env::workspace_root()))
+    }
 }
 
 /// Where a case is kept.
@@ -147,5 +156,12 @@ mod tests {
         let table = table(dir.path()).expect("a table");
         assert!(!table.all_reached);
         assert!(table.text.contains(&format!("{case} failed: it broke")), "{}", table.text);
+    }
+
+    #[test]
+    fn what_a_failed_case_said_is_kept_with_paths_within_the_repository() {
+        let said = format!("Compiling ropeway-proto ({}/crates/proto)", env::workspace_root().display());
+        let Outcome::Failed(kept) = Outcome::failed(&said) else { panic!("it failed") };
+        assert_eq!(kept, "Compiling ropeway-proto (crates/proto)");
     }
 }

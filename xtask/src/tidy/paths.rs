@@ -1,7 +1,7 @@
 //! Nothing in the repository names a place of one machine.
 
 use super::{Finding, TextFile, Tree};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Directories that every machine has: a workspace directly below one of them does not make it somebody's own.
 const COMMON: [&str; 12] = [
@@ -23,9 +23,27 @@ const COMMON: [&str; 12] = [
 const HOMES: [&str; 2] = [concat!("/ho", "me/"), concat!("/Us", "ers/")];
 
 pub fn check(tree: &Tree) -> Vec<Finding> {
-    let home = std::env::var("HOME").unwrap_or_default();
-    let places = places(&tree.root, Path::new(&home));
+    let places = places(&tree.root, &home());
     tree.files.iter().filter(|file| file.path != "Cargo.lock").flat_map(|file| check_file(file, &places)).collect()
+}
+
+/// What a program said, fit for the repository: paths within it are relative to it, and of others the part that betrays a machine is left out.
+pub fn without_places(text: &str, root: &Path) -> String {
+    replaced(text, root, &home())
+}
+
+fn replaced(text: &str, root: &Path, home: &Path) -> String {
+    let mut text = text.to_owned();
+    for place in places(root, home) {
+        let with = if Path::new(&place) == root { "" } else { "DIR/" };
+        let found: Vec<usize> = starts(&text, &place).collect();
+        found.into_iter().rev().for_each(|at| text.replace_range(at..at + place.len(), with));
+    }
+    text
+}
+
+fn home() -> PathBuf {
+    std::env::var_os("HOME").unwrap_or_default().into()
 }
 
 /// The prefixes that betray a machine: this workspace, the directory around it, and home directories.
@@ -39,7 +57,7 @@ fn places(root: &Path, home: &Path) -> Vec<String> {
 
 fn check_file(file: &TextFile, places: &[String]) -> Vec<Finding> {
     let found = file.text.lines().enumerate().filter_map(|(index, line)| {
-        let place = places.iter().find(|place| names(line, place))?;
+        let place = places.iter().find(|place| starts(line, place).next().is_some())?;
         let what = format!(
             "a path of one machine (`{place}...`): write it relative to the repository, or find it at run time"
         );
@@ -48,10 +66,10 @@ fn check_file(file: &TextFile, places: &[String]) -> Vec<Finding> {
     found.collect()
 }
 
-/// Whether an absolute path in the line starts with `place`; the middle of a longer path does not count.
-fn names(line: &str, place: &str) -> bool {
-    line.match_indices(place).any(|(at, _)| {
-        let before = line[..at].chars().next_back();
+/// Where absolute paths in the text start with `place`; the middle of a longer path does not count.
+fn starts(text: &str, place: &str) -> impl Iterator<Item = usize> {
+    text.match_indices(place).map(|(at, _)| at).filter(|&at| {
+        let before = text[..at].chars().next_back();
         !before
             .is_some_and(|before| before.is_alphanumeric() || matches!(before, '_' | '-' | '.' | '}' | ')' | '*' | '/'))
     })
@@ -89,7 +107,23 @@ mod tests {
 
     #[test]
     fn the_middle_of_a_path_is_not_its_start() {
-        assert!(!names("crates/depot/src", "/depot/"));
-        assert!(names("at `/depot/src`", "/depot/"));
+        assert_eq!(starts("crates/depot/src", "/depot/").next(), None);
+        assert_eq!(starts("at `/depot/src`", "/depot/").next(), Some(4));
+    }
+
+    #[test]
+    fn what_a_program_said_names_no_place_when_it_is_made_fit() {
+        let (root, home) = (Path::new("/build/ropeway"), Path::new("/people/ann"));
+        let said = format!(
+            "Compiling proto (/build/ropeway/crates/proto)\nin /build/ropeway, /build/other/a and {}bob: crates/build/x\n/people/ann/y",
+            HOMES[0]
+        );
+        let fit = replaced(&said, root, home);
+        assert_eq!(
+            fit,
+            "Compiling proto (crates/proto)\nin DIR/ropeway, DIR/other/a and DIR/bob: crates/build/x\nDIR/y"
+        );
+        let file = TextFile { path: "results/a.json".into(), text: fit };
+        assert_eq!(shown(&check_file(&file, &places(root, home))), Vec::<String>::new());
     }
 }
