@@ -44,12 +44,21 @@ fn most_batch_packets(packet_bytes: usize) -> usize {
     (BATCH_BYTES / packet_bytes).clamp(LEAST_BATCH_PACKETS, BATCH_PACKETS)
 }
 
-/// Numbers that were asked for because they were granted, or may have been a busy period's last, and nothing came any more.
+/// What is asked for beyond the newest number: what was granted, or may have been a busy period's last, and nothing comes any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beyond {
+    /// Its first number: whether that was lost, or is late with all the rest, is not known. Where nothing has come for long, a few.
+    First,
+    /// All of it: the first was lost, and so is what was sent before that was repeated.
+    All,
+}
+
+/// That has been asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct AskedBeyond {
-    /// The first that was not.
+    /// The first number that was not.
     pub end: u64,
-    /// The queueing delay of what came last, until it is known that one of them was lost.
+    /// If the rest was not, the queueing delay of what came last, until it is known to be lost.
     pub queueing_ns: Option<u64>,
 }
 
@@ -159,7 +168,7 @@ pub struct Association {
     pub answers: Answers,
     pub ask_at: Option<Time>,
     /// Ask also for what was granted and never seen.
-    pub ask_beyond: bool,
+    pub ask_beyond: Option<Beyond>,
     /// What was asked for beyond the newest number, the last time.
     pub asked_beyond: Option<AskedBeyond>,
     /// Nothing while nothing is missing.
@@ -266,7 +275,7 @@ impl Association {
             ack_at: None,
             answers: Answers::default(),
             ask_at: None,
-            ask_beyond: false,
+            ask_beyond: None,
             asked_beyond: None,
             in_vain: None,
             state_due: false,
@@ -437,8 +446,8 @@ impl Association {
     /// Nothing can be sealed any more: what is due is never said. The peer's silence timer ends the association, then its silence ours.
     pub fn fall_silent(&mut self) {
         self.sealing.mute = true;
-        (self.ack_due, self.state_due, self.pin_due, self.ask_beyond) = (false, false, false, false);
-        (self.ack_at, self.ask_at, self.flush_at) = (None, None, None);
+        (self.ack_due, self.state_due, self.pin_due) = (false, false, false);
+        (self.ack_at, self.ask_at, self.ask_beyond, self.flush_at) = (None, None, None, None);
         if let Some(routes) = &mut self.routes {
             routes.fall_silent();
         }

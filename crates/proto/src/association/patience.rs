@@ -109,7 +109,7 @@ impl Association {
 
     /// Whether it has something to ask for now.
     pub fn asks(&self, now: Time) -> bool {
-        self.ask_beyond || self.ask_at.is_some_and(|at| at <= now)
+        self.ask_beyond.is_some() || self.ask_at.is_some_and(|at| at <= now)
     }
 
     /// Whether what is sent over `path` now may be for a host that is off. `awake_at`: since when this end has looked in time.

@@ -5,7 +5,7 @@ use ropeway_wire::{BASE_HEADER_BYTES, BlockWriter, Header, RstFields, Type};
 use super::numbered::is_behind_bulk;
 use super::output::LinkFull;
 use super::{Endpoint, Sink, Taken, Urgency};
-use crate::association::{AskedBeyond, Association};
+use crate::association::{AskedBeyond, Association, Beyond};
 use crate::channel::Channel;
 use crate::time::Time;
 
@@ -13,6 +13,10 @@ use crate::time::Time;
 const CONTROL_BYTES: usize = 512;
 /// What is missing is asked for again after this part of the time for which the peer has been silent, if that is later than it would be without.
 const SILENCE_SHARE: u64 = 4;
+/// So often one number beyond the newest is asked for while nothing comes, and then twice as many each time: requests and repetitions are lost, too.
+const FIRST_ALONE: u32 = 8;
+/// So often at most: as many as a range can say.
+const MOST_FIRST_DOUBLINGS: u32 = 15;
 
 /// What a control packet asks for again.
 #[derive(Debug)]
@@ -21,8 +25,7 @@ struct Requests {
     ranges: Vec<(u64, u16)>,
     /// When the next one will be due once these have left.
     again_at: Option<Time>,
-    /// The end of what is asked for beyond the newest number.
-    beyond: Option<u64>,
+    beyond: Option<AskedBeyond>,
 }
 
 impl Endpoint {
@@ -116,14 +119,23 @@ impl Endpoint {
             ranges.extend(fits.then_some((first, count)));
             fits
         });
-        let mut beyond = None;
-        if association.ask_beyond {
+        let beyond = association.ask_beyond.and_then(|what| {
             // What was granted; and the end of a busy period that flew without a grant. The sender repeats only what it has sent.
             let granted = association.outstanding_packets().min(u64::from(u16::MAX)) as u16;
-            let count = granted.max(u16::from(self.config.first_flight_packets));
+            let all = granted.max(self.config.first_flight_packets.into());
+            let count = match what {
+                Beyond::First => {
+                    let doublings = association.request_doublings.saturating_sub(FIRST_ALONE);
+                    all.min(1 << doublings.min(MOST_FIRST_DOUBLINGS))
+                }
+                Beyond::All => all,
+            };
             let first = association.received.next();
-            beyond = blocks.rrq(first as u32, count).then(|| first.wrapping_add(count.into()));
-        }
+            // The first one's loss was counted as the overflow of a queue, and those behind it are the same.
+            let queueing_ns = (what == Beyond::First).then(|| association.queueing_ns());
+            let end = first.wrapping_add(count.into());
+            blocks.rrq(first as u32, count).then_some(AskedBeyond { end, queueing_ns })
+        });
         Requests { ranges, again_at, beyond }
     }
 
@@ -152,7 +164,7 @@ impl Endpoint {
         }
         association.ask_at = requests.again_at;
         // What had no room beside the others goes with the next packet.
-        association.ask_beyond &= requests.beyond.is_none();
+        association.ask_beyond = association.ask_beyond.filter(|_| requests.beyond.is_none());
         if association.received.missing() == 0 {
             association.in_vain = None;
         }
@@ -160,9 +172,7 @@ impl Endpoint {
         if requests.ranges.first().is_some_and(|&(first, _)| first == base) && !was_discarded {
             association.note_asked(now);
         }
-        if let Some(end) = requests.beyond {
-            association.asked_beyond = Some(AskedBeyond { end, queueing_ns: Some(association.queueing_ns()) });
-        }
+        association.asked_beyond = requests.beyond.or(association.asked_beyond);
         let count = requests.ranges.len() as u64 + u64::from(requests.beyond.is_some());
         let lost = association.received.asked().saturating_sub(asked_before);
         association.counters.requests_sent += count;
@@ -186,10 +196,15 @@ impl Endpoint {
     }
 
     /// A repetition has come that was not known to be missing, as nothing had come behind it: it was lost if it is one of those that were asked for all the same.
+    /// And what was sent behind it, if that was the only one, has not come before it.
     pub(super) fn count_lost_at_end(&mut self, index: u32, number: u64) {
-        let Some(asked) = &mut self.associations[index as usize].asked_beyond else { return };
+        let association = &mut self.associations[index as usize];
+        let Some(asked) = &mut association.asked_beyond else { return };
         if (asked.end.wrapping_sub(number) as i64) > 0 {
             let queueing_ns = asked.queueing_ns.take();
+            if queueing_ns.is_some() {
+                association.ask_beyond = Some(Beyond::All);
+            }
             self.count_lost(index, 1, queueing_ns);
         }
     }

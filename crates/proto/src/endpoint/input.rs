@@ -421,6 +421,7 @@ impl Endpoint {
             association.peer_busy = !flags.contains(Flags::TXF);
             if !association.peer_busy {
                 association.granted = association.received.next();
+                association.ask_beyond = None;
             }
         }
         association.quiet_arrivals += 1;

@@ -10,7 +10,7 @@ use super::Endpoint;
 use super::output::ASKING;
 use super::reserving::RESERVED;
 use crate::answers;
-use crate::association::{Association, Phase};
+use crate::association::{Association, Beyond, Phase};
 use crate::config::{Config, GateMode};
 use crate::time::Time;
 
@@ -146,7 +146,7 @@ impl Endpoint {
         if !std::mem::replace(&mut association.unsettled, true) {
             self.unsettled.push(index);
         }
-        if association.ack_due || association.state_due || association.ask_at.is_some_and(|at| at <= now) {
+        if association.ack_due || association.state_due || association.asks(now) {
             self.make_ready(index);
         }
     }
@@ -281,7 +281,7 @@ impl Endpoint {
             let association = &mut self.associations[index as usize];
             association.request_at = now;
             association.request_doublings += 1;
-            association.ask_beyond = true;
+            association.ask_beyond = Some(Beyond::First);
             association.ask_at = Some(now);
             acts = true;
         }

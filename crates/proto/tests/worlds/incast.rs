@@ -183,6 +183,31 @@ fn a_port_smaller_than_configured_is_found_out() {
     assert!(estimate.is_some_and(|bytes| (24 << 10..72 << 10).contains(&bytes)), "{estimate:?}");
 }
 
+#[test]
+fn a_port_that_stands_still_for_a_while_is_not_sent_everything_twice() {
+    for senders in [1, 2, 8, 32] {
+        let (mut world, mut flows) = fan_in(senders, &Config::default(), Mode::Stream, 1);
+        flows.iter_mut().for_each(|flow| flow.total = 1 << 30);
+        carry_until(&mut world, &mut flows, 20 * MS, |_, _| false);
+        for pause_ms in 1..=16 {
+            let resent = |world: &World| world.hosts[1..].iter().map(|host| host.counters().resent).sum::<u64>();
+            let before = (world.drops(0), resent(&world));
+            world.pause_port(0, pause_ms * MS);
+            carry_until(&mut world, &mut flows, (pause_ms + 4) * MS, |_, _| false);
+            let (drops, again) = (world.drops(0) - before.0, resent(&world) - before.1);
+            println!("{senders} senders, {pause_ms} ms: {again} packets sent again, {drops} dropped");
+            // Of each that holds a grant the first packet, whenever its timer runs out: it doubles. The port has room for 22 beside the budget, of which those who wait may be
+            // granted 16 against suspects.
+            let held = senders.min(8) as u64;
+            assert!(
+                again <= held * u64::from(pause_ms.ilog2() + 1) + drops,
+                "{senders} senders, {pause_ms} ms: {again}"
+            );
+            assert!(drops == 0 || senders > 8 && drops <= held, "{senders} senders, {pause_ms} ms: {drops}");
+        }
+    }
+}
+
 /// A long transfer that is under way, and others that begin at once: when each of them was through after that, the long one first.
 fn beside_a_long_one(order: Order, shorter: &[u64]) -> Vec<u64> {
     let (mut world, mut flows) = fan_in(shorter.len() + 1, &Config { order, ..Config::default() }, Mode::Stream, 1);

@@ -160,6 +160,19 @@ fn the_last_packet_of_a_burst_is_asked_for_when_the_request_timer_runs_out() {
 }
 
 #[test]
+fn the_rest_of_a_lost_end_is_asked_for_when_its_first_packet_has_come_again() {
+    let config = Config::default();
+    let mut world = World::new(2, Net::default(), &config, 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    stream(&mut world, (0, client), (1, server), 1_000_000, S);
+    let lost = lose(&mut world, &[190, 191, 192, 193, 194, 195, 196, 197, 198, 199]);
+    stream(&mut world, (0, client), (1, server), BURST_BYTES, S);
+    // What is asked for is one packet, as it may be only late, and a round trip later all the rest.
+    assert_eq!(world.now - lost.borrow()[0], RTT / 2 + config.request_min_ns + 2 * RTT);
+    assert_eq!((world.hosts[0].counters().resent, world.hosts[1].counters().requests_sent), (10, 2));
+}
+
+#[test]
 fn the_last_packet_of_a_burst_is_asked_for_after_twice_the_time_when_its_repetition_is_lost() {
     let config = Config::default();
     for again in [1, 2] {
@@ -257,15 +270,15 @@ fn what_is_lost_at_the_end_counts_once_however_often() {
 }
 
 #[test]
-fn the_last_packet_of_a_burst_is_asked_for_however_much_is_missing_before_it() {
+fn the_end_of_a_burst_is_asked_for_however_much_is_missing_before_it() {
     // A packet of this size has room for less than 40 requests: some are full just before that for the last one, and some long before.
     let config = Config { packet_bytes: 256, ..Config::default() };
     for gaps in 30..50 {
         let mut world = World::new(2, Net::default(), &config, 1);
         let (client, server) = pair(&mut world, Mode::Stream);
         stream(&mut world, (0, client), (1, server), 1_000_000, S);
-        // From some packet on every other one is lost, and the last one; and all repetitions, until that is repeated.
-        let (mut seen, mut last, times) = (0, 0, Rc::new(Cell::new((0, None))));
+        // From some packet on every other one is lost, and the last one; and all repetitions, until the first behind the newest that came is repeated.
+        let (mut seen, mut newest, times) = (0, 0u32, Rc::new(Cell::new((0, None))));
         let out = Rc::clone(&times);
         world.filter = Some(Box::new(move |now, from, _, bytes| {
             if from != 0 || !is_data(bytes) {
@@ -274,12 +287,16 @@ fn the_last_packet_of_a_burst_is_asked_for_however_much_is_missing_before_it() {
             let number = Packet::parse(bytes).unwrap().header.number;
             if bytes[1] & 0x20 != 0 {
                 let (lost_at, repeated_at) = out.get();
-                out.set((lost_at, repeated_at.or((number == last).then_some(now))));
+                out.set((lost_at, repeated_at.or((number == newest.wrapping_add(1)).then_some(now))));
                 return out.get().1.is_some();
             }
-            (seen, last) = (seen + 1, number);
-            out.set((now, None));
-            (seen < 290 - 2 * gaps || seen % 2 == 1) && bytes[1] & TXF == 0
+            seen += 1;
+            let comes = (seen < 290 - 2 * gaps || seen % 2 == 1) && bytes[1] & TXF == 0;
+            if comes {
+                newest = number;
+                out.set((now, None));
+            }
+            comes
         }));
         stream(&mut world, (0, client), (1, server), 67_000, S);
         let (lost_at, repeated_at) = times.get();

@@ -104,6 +104,8 @@ impl Socket {
 #[derive(Clone, Copy, Debug, Default)]
 struct Port {
     free_at: u64,
+    /// Until then it forwards nothing.
+    paused_until: u64,
     pub drops: u64,
     pub most_queued: u64,
 }
@@ -256,6 +258,12 @@ impl World {
         self.ports[host].drops
     }
 
+    /// The port of `host` forwards nothing more for so long, but what stands in it already.
+    pub fn pause_port(&mut self, host: usize, ns: u64) {
+        let port = &mut self.ports[host];
+        port.paused_until = port.free_at.max(self.now) + ns;
+    }
+
     pub fn most_queued(&self, host: usize) -> u64 {
         self.ports[host].most_queued
     }
@@ -380,14 +388,15 @@ impl World {
         }
         let port = &mut self.ports[to];
         let size = bytes + self.net.overhead;
-        let waiting_ns = port.free_at.saturating_sub(arrives);
+        let served_from = arrives.max(port.paused_until);
+        let waiting_ns = port.free_at.saturating_sub(served_from);
         let queued = waiting_ns * self.net.rate / 8 / S;
         port.most_queued = port.most_queued.max(queued);
         if queued + size > self.net.port_buffer {
             port.drops += 1;
             return None;
         }
-        port.free_at = port.free_at.max(arrives) + size * 8 * S / self.net.rate;
+        port.free_at = port.free_at.max(served_from) + size * 8 * S / self.net.rate;
         Some(port.free_at)
     }
 
