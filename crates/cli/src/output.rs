@@ -1,4 +1,4 @@
-//! Printing for commands that end after one page of text.
+//! Printing for commands that end after one page of text, and of what others have said.
 
 use std::io::{self, Write};
 
@@ -9,4 +9,9 @@ pub fn show(text: &str) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         done => done,
     }
+}
+
+/// What a stranger says is printed without what a terminal would obey.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

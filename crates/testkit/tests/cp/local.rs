@@ -25,6 +25,13 @@ fn piped(cmd: Command, contents: &[u8]) -> Process {
     sender
 }
 
+/// The same to one that may end before it has read all.
+fn piped_until_it_ends(cmd: Command, contents: &[u8]) -> Process {
+    let (sender, mut pipe) = Process::spawn_with_stdin(cmd);
+    let _ = pipe.write_all(contents);
+    sender
+}
+
 fn cp(args: &[&str]) -> Command {
     command(env::ropeway(), [&["cp"], args].concat())
 }
@@ -185,4 +192,27 @@ fn a_part_is_gone_on_with_only_if_its_hash_is_that_of_the_file() {
         files.assert_arrived();
         assert_eq!(said.contains("were there already"), resumed, "{} bytes were there: {said}", there.len());
     }
+}
+
+#[test]
+fn a_full_disk_is_said_at_both_ends_and_ends_the_copy() {
+    // As root, in a namespace of its own for what is mounted.
+    need_box!();
+    need_program!("unshare");
+    let files = Files::new(8_000_000);
+    let mounted = "mount -t tmpfs -o size=1m tmpfs \"$1\" && exec \"$2\" cp --receive \"$1\" --bind 127.0.0.1:0";
+    let mut cmd = command("unshare", ["--mount", "sh", "-c", mounted, "sh"]);
+    cmd.arg(files.target()).arg(env::ropeway());
+    let receiver = Process::spawn(cmd);
+    receiver.wait_for_output(" at 127.0.0.1:", LIMIT);
+    let port = receiver.stderr().trim_end().rsplit(':').next().expect("a port").to_owned();
+    let to = format!("127.0.0.1:{port}");
+    for sender in
+        [Process::spawn(send(&files, &to)), piped_until_it_ends(cp(&["-", &to, "--name", "piped"]), &files.contents)]
+    {
+        let ended = sender.wait(LIMIT).expect("it ends");
+        assert!(!ended.success() && ended.stderr.contains("No space left on device"), "{}", ended.stderr);
+        assert!(!ended.stderr.contains("trying again"), "{}", ended.stderr);
+    }
+    assert!(receiver.is_running());
 }
