@@ -34,7 +34,7 @@ pub fn main(args: &Args) -> ExitCode {
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problems) => {
-            problems.iter().for_each(|problem| eprintln!("ropeway tune: {problem}"));
+            problems.iter().for_each(|problem| eprintln!("ropeway tune: {}", output::printable(problem)));
             ExitCode::FAILURE
         }
     }
@@ -114,8 +114,15 @@ fn ask_all(
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
+/// Lines that repeat what engines say, who may be anybody where root asks.
 fn written(text: &str) -> Result<(), String> {
-    output::show(text).map_err(|error| format!("cannot write: {error}"))
+    let text: String = text.split('\n').map(printable_line).collect::<Vec<_>>().join("\n");
+    output::show(&text).map_err(|error| format!("cannot write: {error}"))
+}
+
+/// With the gaps between columns.
+fn printable_line(line: &str) -> String {
+    line.split('\t').map(output::printable).collect::<Vec<_>>().join("\t")
 }
 
 fn unexpected(process: &str, answer: &Answer) -> String {
@@ -223,6 +230,11 @@ mod tests {
         };
         let name = control::names().unwrap().into_iter().filter(|name| process(name) == own).find(is_it);
         (engine, name.expect("it is listed"))
+    }
+
+    #[test]
+    fn what_an_engine_says_gives_the_terminal_no_orders() {
+        assert_eq!(printable_line("1\tlease\t\x1b[2J -> 2"), "1\tlease\t?[2J -> 2");
     }
 
     #[test]

@@ -84,7 +84,7 @@ fn status() -> Result<(), Box<dyn std::error::Error>> {
         writeln!(text, "{counter:20} {value}")?;
     }
     for Entry { pid, uid, comm, .. } in daemon.list()? {
-        writeln!(text, "process {pid} of user {uid}: {comm}")?;
+        writeln!(text, "process {pid} of user {uid}: {}", output::printable(&comm))?;
     }
     if config_error {
         let error = Config::load().err().map_or("it is right now".to_owned(), |e| e.to_string());

@@ -144,7 +144,7 @@ fn show(json: bool) -> Result<(), String> {
         match gateway::ask(name) {
             Ok(shown) => all.push(shown),
             // It ended meanwhile, or belongs to somebody else.
-            Err(error) => eprintln!("ropeway gateway: {name}: {error}"),
+            Err(error) => eprintln!("ropeway gateway: {name}: {}", output::printable(&error.to_string())),
         }
     }
     let text = match json {
@@ -159,8 +159,9 @@ fn as_lines(shown: &Shown) -> String {
     let Shown { pid, links, counters, waiting_packets, waiting_bytes } = shown;
     let head = format!("process {pid}: {waiting_packets} packets, {waiting_bytes} bytes wait\n");
     let links = links.iter().map(|link| {
-        format!("  {} {}: {} sent, {} received\n", link.name, link.local, link.sent_packets, link.received_packets)
+        let end = output::printable(&format!("{} {}", link.name, link.local));
+        format!("  {end}: {} sent, {} received\n", link.sent_packets, link.received_packets)
     });
-    let counters = counters.iter().map(|(name, count)| format!("  {name} {count}\n"));
+    let counters = counters.iter().map(|(name, count)| format!("  {} {count}\n", output::printable(name)));
     [head].into_iter().chain(links).chain(counters).collect()
 }

@@ -10,6 +10,8 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use crate::output::printable;
+
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Print JSON: one array of connections, or of engines (with -w one per line)
@@ -57,7 +59,7 @@ fn clear(args: &Args) -> &'static str {
 }
 
 fn report(problems: &[String]) {
-    problems.iter().for_each(|problem| eprintln!("ropeway ss: {problem}"));
+    problems.iter().for_each(|problem| eprintln!("ropeway ss: {}", printable(problem)));
 }
 
 /// What the look before saw, and when.
