@@ -103,8 +103,8 @@ pub fn rows(ends: &[End], former: Option<(&Former, Duration)>) -> Vec<Row> {
                 shm: SentReceived { sent: e.bytes.shm_sent, received: e.bytes.shm_received },
             },
             rate,
-            recv_q: e.kernel.and_then(|k| Some(k.unread + unread_in_ring(e, peer)?)),
-            send_q: e.kernel.and_then(|k| Some(k.unacknowledged + untaken_in_ring(e, peer)?)),
+            recv_q: e.kernel.and_then(|k| Some(k.unread.saturating_add(unread_in_ring(e, peer)?))),
+            send_q: e.kernel.and_then(|k| Some(k.unacknowledged.saturating_add(untaken_in_ring(e, peer)?))),
             promotions: e.promotions,
             demotions: e.demotions,
         }
@@ -147,8 +147,8 @@ pub fn table(rows: &[Row]) -> String {
             r.remote.map_or("-".into(), |a| a.to_string()),
             r.carrier.tx.to_owned(),
             r.carrier.rx.to_owned(),
-            short(r.bytes.tcp.sent + r.bytes.shm.sent),
-            short(r.bytes.tcp.received + r.bytes.shm.received),
+            short(r.bytes.tcp.sent.saturating_add(r.bytes.shm.sent)),
+            short(r.bytes.tcp.received.saturating_add(r.bytes.shm.received)),
         ];
         if with_rates {
             cells.extend(rates(r.rate));
@@ -288,6 +288,8 @@ redis-server  8    0       0       127.0.0.1:6379   [::1]:5          tcp  tcp  0
     fn what_a_program_is_called_does_not_reach_the_terminal_as_an_order() {
         let mut ends = sample();
         ends[0].program = "redis\x1b[2J\n".into();
+        // Nor do its numbers stop who looks.
+        ends[0].bytes = Bytes { tcp_sent: u64::MAX, shm_sent: 1, tcp_received: 1, shm_received: u64::MAX };
         assert!(table(&rows(&ends, None)).contains("redis?[2J?"));
     }
 

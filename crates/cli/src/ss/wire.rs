@@ -95,7 +95,7 @@ pub fn table(rows: &[Row<'_>]) -> String {
             engine.program.clone(),
             engine.pid.to_string(),
             c.unread_bytes.to_string(),
-            (c.queued_bytes + c.unacked_bytes).to_string(),
+            c.queued_bytes.saturating_add(c.unacked_bytes).to_string(),
             format!("{} {}", c.local, c.local_port),
             format!("{} {}", c.peer, c.remote_port),
             c.link.clone(),
