@@ -21,6 +21,7 @@ mod units;
 mod up;
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -231,8 +232,15 @@ fn need_root_and_tools(what: &'static str) -> Result<()> {
     Tool::ALL.into_iter().try_for_each(|tool| tool.path().map(drop))
 }
 
+/// Others that change the box wait: what one has seen there another could take away before it does.
+fn lock(found: &Found) -> Result<File> {
+    let switch = found.namespace(Member::Switch);
+    switch.lock().map_err(Error::system(format!("lock {}", switch.path().display())))
+}
+
 fn set_fault(found: &Found, host: &str, fault: Fault, directions: &[Direction]) -> Result<()> {
     let ports = status::ports_of(found, host)?;
+    let _lock = lock(found)?;
     let set = ports.iter().flat_map(|leg| directions.iter().map(|direction| fault.set(&leg.port(), *direction)));
     batch(Tool::Tc, Some(&found.namespace(Member::Switch)), &set.collect::<Vec<_>>())
 }
@@ -240,6 +248,7 @@ fn set_fault(found: &Found, host: &str, fault: Fault, directions: &[Direction]) 
 /// Takes away faults of this kind where there are any.
 fn clear_fault(found: &Found, host: &str, fault: Fault, directions: &[Direction]) -> Result<()> {
     let ports = status::ports_of(found, host)?;
+    let _lock = lock(found)?;
     let present = status::faults(found, &ports)?;
     let is_meant = |(direction, other): &&(Direction, Fault)| {
         directions.contains(direction) && std::mem::discriminant(other) == std::mem::discriminant(&fault)
