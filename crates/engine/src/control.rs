@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use ropeway_proto::Config;
 use ropeway_proto::config::{SetError, TUNABLES, Tunable};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::asking::ask as asked;
@@ -154,6 +155,8 @@ fn answer(stream: &UnixStream, inner: &Inner) -> io::Result<()> {
     let answer = match serde_json::from_str(&line) {
         Ok(Question::Show) => Answer::Shown(Box::new(shown::show(inner))),
         Ok(Question::Tunables) => Answer::Tunables(tunables(inner.lock().endpoint.config())),
+        // A process that was stopped meanwhile: whoever asked was told that it did not answer.
+        Ok(Question::Set { .. }) if has_left(stream)? => return Ok(()),
         Ok(Question::Set { name, value }) => set(inner, &name, &value)
             .map_or_else(|error| Answer::Error(error.to_string()), |before| Answer::Set { before }),
         Err(error) => Answer::Error(format!("not a question that this engine knows: {error}")),
@@ -162,6 +165,13 @@ fn answer(stream: &UnixStream, inner: &Inner) -> io::Result<()> {
     text.push('\n');
     let mut stream = stream;
     stream.write_all(text.as_bytes())
+}
+
+/// Whether nobody waits for an answer any more.
+fn has_left(stream: &UnixStream) -> io::Result<bool> {
+    let mut fds = [PollFd::new(stream, PollFlags::empty())];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    Ok(fds[0].revents().contains(PollFlags::HUP))
 }
 
 fn tunables(config: &Config) -> Vec<Value> {

@@ -1,8 +1,8 @@
 //! What stands at an engine's address need not be an engine: who asks there gets an error in time, and hears the others.
 
-use ropeway_engine::control::{self, Question};
-use ropeway_engine::{Engine, Options, gateway};
-use std::io::{ErrorKind, Write};
+use ropeway_engine::control::{self, Answer, Question};
+use ropeway_engine::{Config, Engine, Options, gateway};
+use std::io::{ErrorKind, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
@@ -82,4 +82,37 @@ fn a_name_of_any_bytes_hides_no_engine() {
     let names = control::names().unwrap();
     assert!(names.iter().any(|name| name.contains(&format!("/{}.", std::process::id()))), "{names:?}");
     assert!(names.iter().all(|name| !name.contains('\x1b')), "{names:?}");
+}
+
+#[test]
+fn a_change_is_not_made_when_who_asked_for_it_has_left() {
+    // Other tests of this process have engines, too: this one is known by a value of its own.
+    const LEASE_US: u64 = 12_321;
+    let config = Config { lease_ns: LEASE_US * 1000, ..Config::default() };
+    let _engine = Engine::new(&Options { config, ..Options::default() }).unwrap();
+    let lease = |name: &String| match control::ask(name, &Question::Tunables) {
+        Ok(Answer::Tunables(values)) => values.iter().find(|value| value.name == "lease").map(|value| value.value),
+        _ => None,
+    };
+    let ours = format!("/{}.", std::process::id());
+    let names = control::names().unwrap();
+    let mut mine = names.into_iter().filter(|name| name.contains(&ours));
+    let name = mine.find(|name| lease(name) == Some(LEASE_US)).unwrap();
+    let ask = |stream: &mut UnixStream| {
+        stream.write_all(b"{\"set\":{\"name\":\"lease\",\"value\":\"54321\"}}\n").unwrap();
+    };
+    // The engine waits for what this one has to say, as it would if it had been stopped.
+    let silent = UnixStream::connect_addr(&address(&name)).unwrap();
+    let mut impatient = UnixStream::connect_addr(&address(&name)).unwrap();
+    ask(&mut impatient);
+    drop(impatient);
+    drop(silent);
+    assert_eq!(lease(&name), Some(LEASE_US));
+    // Who has only said everything still waits.
+    let mut patient = UnixStream::connect_addr(&address(&name)).unwrap();
+    ask(&mut patient);
+    patient.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    patient.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("before") && lease(&name) == Some(54_321), "{answer}");
 }

@@ -76,7 +76,12 @@ fn connections(args: &Args, out: &mut impl Write, former: &mut Option<Former>) -
     report(&seen.problems);
     report(&wires.problems);
     if !seen.anyone && wires.engines.is_empty() && !args.watch {
-        eprintln!("ropeway ss: no program runs under Ropeway here, and no daemon; start one with `ropeway run -- CMD`");
+        // Who does not answer is there all the same.
+        if wires.problems.is_empty() {
+            eprintln!(
+                "ropeway ss: no program runs under Ropeway here, and no daemon; start one with `ropeway run -- CMD`"
+            );
+        }
         return Ok(false);
     }
     let since = former.as_ref().map(|former| (former, now.duration_since(former.at)));
@@ -102,7 +107,9 @@ fn counters(args: &Args, out: &mut impl Write) -> io::Result<bool> {
     let wires = wire::look();
     report(&wires.problems);
     if wires.engines.is_empty() && !args.watch {
-        eprintln!("ropeway ss: no engine runs here; programs have one as soon as they use the wire protocol");
+        if wires.problems.is_empty() {
+            eprintln!("ropeway ss: no engine runs here; programs have one as soon as they use the wire protocol");
+        }
         return Ok(false);
     }
     if args.json {
