@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use ropeway_engine::control::{self, Answer, Question, Value};
 
 use crate::output;
+use crate::output::tell;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -34,7 +35,7 @@ pub fn main(args: &Args) -> ExitCode {
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problems) => {
-            problems.iter().for_each(|problem| eprintln!("ropeway tune: {}", output::printable(problem)));
+            problems.iter().for_each(|problem| tell!("ropeway tune: {}", output::printable(problem)));
             ExitCode::FAILURE
         }
     }

@@ -13,6 +13,7 @@ use ropeway_engine::key_file::{KEY_FILE_VAR, TRUSTED_VAR};
 use super::error::Result;
 use super::names::{Found, Member};
 use super::tools::{Tool, find_program};
+use crate::output::tell;
 use crate::run::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND, EXIT_ROPEWAY};
 
 /// Replaces this process; returns only if that fails.
@@ -22,7 +23,7 @@ pub fn exec(found: &Found, member: Member, command: &[OsString]) -> Result<ExitC
     if let Err(error) = look_for(program) {
         let is_absent = error.kind() == io::ErrorKind::NotFound;
         let why = if is_absent { "no such program".into() } else { error.to_string() };
-        eprintln!("ropeway box exec: {}: {why}", program.display());
+        tell!("ropeway box exec: {}: {why}", program.display());
         return Ok(ExitCode::from(if is_absent { EXIT_NOT_FOUND } else { EXIT_CANNOT_EXECUTE }));
     }
     let namespace = found.namespace(member);
@@ -35,7 +36,7 @@ pub fn exec(found: &Found, member: Member, command: &[OsString]) -> Result<ExitC
         ip.env(TRUSTED_VAR, "1");
     }
     let error = ip.exec();
-    eprintln!("ropeway box exec: ip: {error}");
+    tell!("ropeway box exec: ip: {error}");
     Ok(ExitCode::from(EXIT_ROPEWAY))
 }
 

@@ -28,6 +28,7 @@ use serde::Serialize;
 
 use crate::config::Size;
 use crate::output;
+use crate::output::tell;
 use crate::run::EXIT_ROPEWAY;
 use error::{Error, Result};
 use names::{BoxName, Found, Member};
@@ -160,7 +161,7 @@ pub fn main(args: &Args) -> ExitCode {
         Command::DelayLine(args) => return delay::run(args),
     };
     run(args).unwrap_or_else(|error| {
-        eprintln!("ropeway box {verb}: {error}");
+        tell!("ropeway box {verb}: {error}");
         let is_usage = matches!(error, Error::BadName(_) | Error::BadOptions(_));
         ExitCode::from(if is_usage && failure != EXIT_ROPEWAY { EXIT_USAGE } else { failure })
     })

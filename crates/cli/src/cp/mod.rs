@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use ropeway_socket::api::Address;
 
-use crate::output::printable;
+use crate::output::{printable, tell};
 
 /// The port where `--receive` listens if none is named.
 pub const USUAL_PORT: u16 = 7447;
@@ -69,7 +69,7 @@ pub fn main(args: &Args) -> ExitCode {
     match connect::choose_keys().and_then(|()| run(args)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ropeway cp: {error}");
+            tell!("ropeway cp: {error}");
             ExitCode::FAILURE
         }
     }

@@ -14,7 +14,7 @@ use super::CpError;
 use super::connect::{self, Connection};
 use super::frame::{End, Frame, Have, MOST_MESSAGE_BYTES, Offer, WRITTEN_EVERY, Written};
 use super::progress::Progress;
-use crate::output::printable;
+use crate::output::{printable, tell};
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -42,7 +42,7 @@ pub fn run(at: &Address, told: Option<u32>, options: &Options) -> Result<(), CpE
     let listener = connect::listen(at, told)?;
     if !options.quiet {
         let at = listener.local_addr().map_err(failed)?;
-        eprintln!("ropeway cp: receiving into {} at {at}", options.directory.display());
+        tell!("ropeway cp: receiving into {} at {at}", options.directory.display());
     }
     loop {
         let connection = Connection::over(listener.accept().map_err(failed)?.0);
@@ -52,12 +52,12 @@ pub fn run(at: &Address, told: Option<u32>, options: &Options) -> Result<(), CpE
         let options = options.clone();
         let serving = std::thread::Builder::new().spawn(move || {
             if let Err(error) = serve(connection, &options) {
-                eprintln!("ropeway cp: {error}");
+                tell!("ropeway cp: {error}");
             }
         });
         if let Err(error) = serving {
             // The sender tries again.
-            eprintln!("ropeway cp: no thread for one more sender: {error}");
+            tell!("ropeway cp: no thread for one more sender: {error}");
         }
     }
 }

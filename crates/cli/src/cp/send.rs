@@ -16,6 +16,8 @@ use super::peer::Peer;
 use super::pipe::{self, Pipe};
 use super::progress::Progress;
 
+use crate::output::tell;
+
 pub struct Options {
     pub name: Option<String>,
     pub patience: Duration,
@@ -116,7 +118,7 @@ impl Losses {
             None => {
                 self.since = Some(Instant::now());
                 if !options.quiet {
-                    eprintln!("ropeway cp: the connection was lost; trying again");
+                    tell!("ropeway cp: the connection was lost; trying again");
                 }
             }
         }

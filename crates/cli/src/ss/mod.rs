@@ -10,7 +10,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::output::printable;
+use crate::output::{printable, tell};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -35,7 +35,7 @@ pub fn main(args: &Args) -> ExitCode {
         // `ropeway ss -w | head` ends like this.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ropeway ss: {error}");
+            tell!("ropeway ss: {error}");
             ExitCode::FAILURE
         }
     }
@@ -59,7 +59,7 @@ fn clear(args: &Args) -> &'static str {
 }
 
 fn report(problems: &[String]) {
-    problems.iter().for_each(|problem| eprintln!("ropeway ss: {}", printable(problem)));
+    problems.iter().for_each(|problem| tell!("ropeway ss: {}", printable(problem)));
 }
 
 /// What the look before saw, and when.
@@ -78,9 +78,7 @@ fn connections(args: &Args, out: &mut impl Write, former: &mut Option<Former>) -
     if !seen.anyone && wires.engines.is_empty() && !args.watch {
         // Who does not answer is there all the same.
         if wires.problems.is_empty() {
-            eprintln!(
-                "ropeway ss: no program runs under Ropeway here, and no daemon; start one with `ropeway run -- CMD`"
-            );
+            tell!("ropeway ss: no program runs under Ropeway here, and no daemon; start one with `ropeway run -- CMD`");
         }
         return Ok(false);
     }
@@ -108,7 +106,7 @@ fn counters(args: &Args, out: &mut impl Write) -> io::Result<bool> {
     report(&wires.problems);
     if wires.engines.is_empty() && !args.watch {
         if wires.problems.is_empty() {
-            eprintln!("ropeway ss: no engine runs here; programs have one as soon as they use the wire protocol");
+            tell!("ropeway ss: no engine runs here; programs have one as soon as they use the wire protocol");
         }
         return Ok(false);
     }

@@ -76,7 +76,7 @@ fn standard_input_needs_a_name_and_is_sent_once() {
     let files = Files::new(10);
     let (_receiver, to) = local_receiver(&files, &[]);
     for (args, text) in [(&["-", &to][..], "--name"), (&["-", "-", &to, "--name", "twice"], "can be sent once")] {
-        let refused = piped(cp(args), &files.contents).wait(LIMIT).expect("in time");
+        let refused = piped_until_it_ends(cp(args), &files.contents).wait(LIMIT).expect("in time");
         assert!(!refused.success() && refused.stderr.contains(text), "{args:?}: {}", refused.stderr);
     }
     let left = std::fs::read_dir(files.target()).expect("readable").count();
@@ -215,4 +215,35 @@ fn a_full_disk_is_said_at_both_ends_and_ends_the_copy() {
         assert!(!ended.stderr.contains("trying again"), "{}", ended.stderr);
     }
     assert!(receiver.is_running());
+}
+
+#[test]
+fn files_go_on_when_nobody_reads_what_the_ends_say() {
+    let files = Files::new(100_000);
+    let other = files.dir.path().join("other");
+    std::fs::write(&other, "other").expect("written");
+    let gone = || {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        writer
+    };
+    let free = std::net::UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
+    let to = free.to_string();
+    let mut receiver = receive(&files, &to).stderr(gone()).spawn().expect("it starts");
+    let args = ["cp", &files.source(), &other.display().to_string(), &to];
+    let mut sent = command(env::ropeway(), args).stderr(gone()).status().expect("it starts");
+    // Until the receiver listens.
+    for _ in 0..50 {
+        if sent.success() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        sent = command(env::ropeway(), args).stderr(gone()).status().expect("it starts");
+    }
+    assert!(receiver.try_wait().expect("it is ours").is_none(), "the receiver has ended");
+    receiver.kill().and_then(|()| receiver.wait()).expect("it ends");
+    assert!(sent.success(), "{sent}");
+    assert_eq!(std::fs::read_to_string(files.target().join("other")).expect("it arrived"), "other");
+    std::fs::remove_file(files.target().join("other")).expect("it is there");
+    files.assert_arrived();
 }
