@@ -31,6 +31,8 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(12);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// The longest name of a file that Linux takes, less what we put behind it.
 const MOST_NAME_BYTES: usize = 255 - PART.len();
+/// Of one that is longer.
+const SHOWN_CHARACTERS: usize = 40;
 
 /// Receives until it is killed, or from one sender. Gateways know this end by the number that was told them, or that the cluster's description has.
 pub fn run(at: &Address, told: Option<u32>, options: &Options) -> Result<(), CpError> {
@@ -219,8 +221,12 @@ fn is_whole(target: &Path, end: &End) -> io::Result<bool> {
 
 /// A name that leads nowhere but into the directory.
 fn plain_name(name: &str) -> Result<&str, CpError> {
-    let is_plain =
-        !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']) && name.len() <= MOST_NAME_BYTES;
+    if name.len() > MOST_NAME_BYTES {
+        let begin = printable(&name.chars().take(SHOWN_CHARACTERS).collect::<String>());
+        let what = format!("{begin}... is longer than the {MOST_NAME_BYTES} bytes that a name may have; rename it");
+        return Err(CpError::Declined(what));
+    }
+    let is_plain = !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']);
     if !is_plain {
         return Err(CpError::Declined(format!("{} is no plain name of a file", printable(name))));
     }

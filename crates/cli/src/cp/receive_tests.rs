@@ -6,6 +6,8 @@ fn names_that_lead_elsewhere_are_refused() {
     for name in ["", ".", "..", "a/b", "/etc/passwd", "a\0b", "a.ropeway-part", &"x".repeat(300)] {
         assert!(plain_name(name).is_err(), "{name:?}");
     }
+    let long = plain_name(&"x".repeat(300)).unwrap_err().to_string();
+    assert!(long.contains("xxx... is longer than the 242 bytes") && long.len() < 150, "{long}");
     for name in ["a", "a b", "..a", "ä"] {
         assert_eq!(plain_name(name).unwrap(), name);
     }

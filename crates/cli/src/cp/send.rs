@@ -68,6 +68,7 @@ pub fn run(sources: &[String], from: &From, options: &Options) -> Result<(), CpE
             );
             return Err(CpError::File { path: source.clone(), source: what });
         }
+        File::open(source).map_err(CpError::file(source))?;
     }
     let mut connection = from.connect()?;
     for source in sources {

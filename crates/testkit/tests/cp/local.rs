@@ -1,6 +1,8 @@
 //! Within one host: standard input, one sender only, what is printed, and parts of a file that are there already.
 
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 
 use ropeway_testkit::need_program;
 
@@ -246,4 +248,24 @@ fn files_go_on_when_nobody_reads_what_the_ends_say() {
     assert_eq!(std::fs::read_to_string(files.target().join("other")).expect("it arrived"), "other");
     std::fs::remove_file(files.target().join("other")).expect("it is there");
     files.assert_arrived();
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_said_before_another_is_sent() {
+    // As root, who becomes a user.
+    need_box!();
+    need_program!("setpriv");
+    let files = Files::new(10);
+    let secret = files.dir.path().join("secret");
+    std::fs::write(&secret, "secret").expect("written");
+    let set_mode =
+        |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
+    set_mode(&secret, 0o600);
+    set_mode(files.dir.path(), 0o755);
+    let (_receiver, to) = local_receiver(&files, &[]);
+    let mut cmd = command("setpriv", ["--reuid", "65534", "--clear-groups"]);
+    cmd.arg(env::ropeway()).args(["cp", &files.source(), &secret.display().to_string(), &to]);
+    let refused = Process::spawn(cmd).wait(LIMIT).expect("it ends");
+    assert!(!refused.success() && refused.stderr.contains("secret: Permission denied"), "{}", refused.stderr);
+    assert_eq!(std::fs::read_dir(files.target()).expect("readable").count(), 0, "nothing was begun");
 }
