@@ -4,8 +4,8 @@
  * The calls are those of BSD sockets, on handles of their own: a handle is a positive int, but no descriptor, and none of the kernel's calls takes it.
  *
  * Errors. Calls return -1 and set errno when they fail; ropeway_error() then has a sentence about why. Every call can fail with EBADF (no such socket in this
- * process: closed, never opened, or opened before a fork; or another thread closed it during the call), EFAULT (a null pointer), ENOMEM, EMFILE,
- * and ENOTRECOVERABLE (a fault in the library: please report it). What else it can fail with stands with each. A failed call has changed nothing,
+ * process: closed, never opened, or opened before a fork; or another thread closed it during the call), EFAULT (a null pointer), EINVAL (a length of more
+ * than half the address space), ENOMEM, EMFILE, and ENOTRECOVERABLE (a fault in the library: please report it). What else it can fail with stands with each. A failed call has changed nothing,
  * unless it says so. No call is interrupted by a signal (EINTR does not occur), and none sends one (a broken pipe is EPIPE, not SIGPIPE).
  *
  * Threads. All calls may be made from any thread, on the same socket too: several may send and receive at once, and a message is always whole. Closing a
@@ -69,7 +69,7 @@ struct sockaddr_ropeway_node {
 #define SOL_ROPEWAY             0x5257
 #define ROPEWAY_SO_NONBLOCK     1 /* int, 0: calls that would wait fail with EAGAIN */
 #define ROPEWAY_SO_NODELAY      2 /* int, 0: small sends leave at once, instead of waiting up to 20 us for others; the same as TCP_NODELAY */
-#define ROPEWAY_SO_MAX_MESSAGE  3 /* uint64_t, get, bytes: the longest message that can be sent (64 MiB, unless the peer takes less); 0: not connected yet */
+#define ROPEWAY_SO_MAX_MESSAGE  3 /* uint64_t, get, bytes: the longest message that can be sent (64 MiB, unless the peer takes less); 0: it is being connected; ENOTCONN */
 #define ROPEWAY_SO_NEXT_MESSAGE 4 /* uint64_t, get, bytes: the next message's length. EAGAIN: none has come yet; ENODATA: none will */
 #define ROPEWAY_SO_ENDED        5 /* int, get: whether the peer has closed and everything was read */
 #define ROPEWAY_SO_LOCAL_PORT   6 /* int, get: the port of the protocol at this end, in host byte order; */

@@ -57,6 +57,26 @@ fn errno(error: &io::Error) -> c_int {
         ErrorKind::OutOfMemory => libc::ENOMEM,
         ErrorKind::Unsupported => libc::EOPNOTSUPP,
         ErrorKind::InvalidInput | ErrorKind::InvalidData => libc::EINVAL,
-        _ => libc::EIO,
+        // Some of the system's own have no kind, as that there is no descriptor left.
+        _ => match details(error) {
+            Some(Error::Link { source, .. }) => source.raw_os_error().unwrap_or(libc::EIO),
+            _ => libc::EIO,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_system_says_of_a_link_keeps_its_number() {
+        let errno = |number| {
+            let source = io::Error::from_raw_os_error(number);
+            Failure::from(io::Error::from(Error::Link { doing: "making a pair of sockets", source })).errno
+        };
+        for number in [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::EADDRINUSE] {
+            assert_eq!(errno(number), number);
+        }
     }
 }

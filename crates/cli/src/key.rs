@@ -16,6 +16,7 @@ use rustix::fs::{FileType, Mode, fchmod, fstat};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::config::{Config, ConfigError};
+use crate::output::tell;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -82,7 +83,7 @@ pub fn main(args: &Args) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            eprintln!("ropeway key: {problem}");
+            tell!("ropeway key: {problem}");
             ExitCode::FAILURE
         }
     }
@@ -103,7 +104,7 @@ fn print() -> Result<(), Problem> {
     close_to_others(&out)?;
     write(&mut out)?;
     if out.is_terminal() {
-        eprintln!("ropeway key: this is shown once; `ropeway key new FILE` keeps it");
+        tell!("ropeway key: this is shown once; `ropeway key new FILE` keeps it");
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ use std::process::{Command, ExitCode};
 
 use crate::config::Config;
 use crate::daemon;
+use crate::output::tell;
 
 pub const EXIT_ROPEWAY: u8 = 125;
 pub const EXIT_CANNOT_EXECUTE: u8 = 126;
@@ -43,14 +44,14 @@ pub fn main(args: Args) -> ExitCode {
     let mut command = Command::new(program);
     command.args(arguments);
     if let Err(problem) = accelerate(&mut command, &args) {
-        eprintln!("ropeway run: {}", problem.text);
+        tell!("ropeway run: {}", problem.text);
         if problem.fatal || args.strict {
             return ExitCode::from(EXIT_ROPEWAY);
         }
-        eprintln!("ropeway run: {} runs on plain TCP", program.display());
+        tell!("ropeway run: {} runs on plain TCP", program.display());
     }
     let error = command.exec();
-    eprintln!("ropeway run: {}: {error}", program.display());
+    tell!("ropeway run: {}: {error}", program.display());
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_CANNOT_EXECUTE })
 }
 
@@ -80,7 +81,7 @@ fn accelerate(command: &mut Command, args: &Args) -> Result<(), Problem> {
         && let Err(error) = daemon::ensure_running()
     {
         // The preload asks again by itself: a daemon that comes later is used.
-        eprintln!("ropeway run: {error}");
+        tell!("ropeway run: {error}");
         if args.strict {
             return Err(Problem::fatal("--strict needs the daemon"));
         }

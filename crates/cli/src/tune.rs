@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use ropeway_engine::control::{self, Answer, Question, Value};
 
 use crate::output;
+use crate::output::tell;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -34,7 +35,7 @@ pub fn main(args: &Args) -> ExitCode {
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problems) => {
-            problems.iter().for_each(|problem| eprintln!("ropeway tune: {problem}"));
+            problems.iter().for_each(|problem| tell!("ropeway tune: {}", output::printable(problem)));
             ExitCode::FAILURE
         }
     }
@@ -114,8 +115,15 @@ fn ask_all(
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
+/// Lines that repeat what engines say, who may be anybody where root asks.
 fn written(text: &str) -> Result<(), String> {
-    output::show(text).map_err(|error| format!("cannot write: {error}"))
+    let text: String = text.split('\n').map(printable_line).collect::<Vec<_>>().join("\n");
+    output::show(&text).map_err(|error| format!("cannot write: {error}"))
+}
+
+/// With the gaps between columns.
+fn printable_line(line: &str) -> String {
+    line.split('\t').map(output::printable).collect::<Vec<_>>().join("\t")
 }
 
 fn unexpected(process: &str, answer: &Answer) -> String {
@@ -223,6 +231,11 @@ mod tests {
         };
         let name = control::names().unwrap().into_iter().filter(|name| process(name) == own).find(is_it);
         (engine, name.expect("it is listed"))
+    }
+
+    #[test]
+    fn what_an_engine_says_gives_the_terminal_no_orders() {
+        assert_eq!(printable_line("1\tlease\t\x1b[2J -> 2"), "1\tlease\t?[2J -> 2");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The address is `ropeway-engine/UID/PID.N`; the tool finds engines in `/proc/net/unix`. A thread of its own answers, so that nothing of this is in the way of packets;
 //! it sleeps until somebody asks. Only the same user and root are answered. What there is to tell is in `control/shown.rs`. What is not here: what a tool prints.
 
+mod asking;
 mod shown;
 
 use std::io::{self, BufRead, BufReader, Write};
@@ -15,8 +16,10 @@ use std::time::Duration;
 
 use ropeway_proto::Config;
 use ropeway_proto::config::{SetError, TUNABLES, Tunable};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::asking::ask as asked;
 pub use self::shown::{ConnectionShown, LinkShown, Shown};
 use crate::inner::Inner;
 use crate::signals;
@@ -27,6 +30,8 @@ pub const PREFIX: &str = "ropeway-engine/";
 const MOST_QUESTION_BYTES: u64 = 4096;
 /// Who connects and says nothing is let go.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// A long answer of a busy process may take longer than its beginning.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// So many names in a row that others have are passed over.
 const MOST_TAKEN: u32 = 1024;
@@ -150,6 +155,8 @@ fn answer(stream: &UnixStream, inner: &Inner) -> io::Result<()> {
     let answer = match serde_json::from_str(&line) {
         Ok(Question::Show) => Answer::Shown(Box::new(shown::show(inner))),
         Ok(Question::Tunables) => Answer::Tunables(tunables(inner.lock().endpoint.config())),
+        // A process that was stopped meanwhile: whoever asked was told that it did not answer.
+        Ok(Question::Set { .. }) if has_left(stream)? => return Ok(()),
         Ok(Question::Set { name, value }) => set(inner, &name, &value)
             .map_or_else(|error| Answer::Error(error.to_string()), |before| Answer::Set { before }),
         Err(error) => Answer::Error(format!("not a question that this engine knows: {error}")),
@@ -158,6 +165,13 @@ fn answer(stream: &UnixStream, inner: &Inner) -> io::Result<()> {
     text.push('\n');
     let mut stream = stream;
     stream.write_all(text.as_bytes())
+}
+
+/// Whether nobody waits for an answer any more.
+fn has_left(stream: &UnixStream) -> io::Result<bool> {
+    let mut fds = [PollFd::new(stream, PollFlags::empty())];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    Ok(fds[0].revents().contains(PollFlags::HUP))
 }
 
 fn tunables(config: &Config) -> Vec<Value> {
@@ -195,13 +209,9 @@ fn set(inner: &Inner, name: &str, value: &str) -> Result<String, SetError> {
 /// # Errors
 /// It is gone, does not answer, or is somebody else's.
 pub fn ask(name: &str, question: &Question) -> io::Result<Answer> {
-    let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
     let mut text = serde_json::to_string(question).map_err(io::Error::other)?;
     text.push('\n');
-    stream.write_all(text.as_bytes())?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
+    let line = asked(name, text.as_bytes())?;
     if line.is_empty() {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the engine belongs to another user"));
     }
@@ -216,14 +226,21 @@ pub fn names() -> io::Result<Vec<String>> {
     names_with(PREFIX)
 }
 
-/// The abstract addresses that begin with `prefix`.
+/// The abstract addresses that begin with `prefix`, and go on as [`Listener`] makes them.
 pub(crate) fn names_with(prefix: &str) -> io::Result<Vec<String>> {
-    let text = std::fs::read_to_string("/proc/net/unix")?;
+    // Others have any bytes in the names of their sockets.
+    let text = std::fs::read("/proc/net/unix")?;
+    let text = String::from_utf8_lossy(&text);
+    let is_ours = |name: &&str| {
+        let rest = name.strip_prefix(prefix);
+        rest.is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'/' | b'.')))
+    };
     let mut names: Vec<String> = text
         .lines()
         .filter_map(|line| line.split_once('@'))
-        .map(|(_, name)| name.to_owned())
-        .filter(|name| name.starts_with(prefix))
+        .map(|(_, name)| name)
+        .filter(is_ours)
+        .map(str::to_owned)
         .collect();
     names.sort();
     // Connections to an engine stand there under its name too.

@@ -3,12 +3,11 @@
 //! What is forwarded, and where to, is `ropeway_proto::gateway`'s to say.
 
 use std::collections::BTreeMap;
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, Write};
 use std::net;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -238,10 +237,7 @@ fn answer(mut stream: &UnixStream, inner: &Inner) -> io::Result<()> {
 /// # Errors
 /// It is gone, does not answer, or is somebody else's.
 pub fn ask(name: &str) -> io::Result<Shown> {
-    let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
+    let text = control::asked(name, &[])?;
     if text.is_empty() {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the gateway belongs to another user"));
     }

@@ -402,6 +402,25 @@ fn who_refuses_a_value_is_named_and_the_others_take_it() {
 }
 
 #[test]
+fn an_engine_that_is_stopped_is_there_and_takes_nothing_afterwards() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "2"]);
+    let directory = TempDir::new().expect("a temporary directory");
+    let receiver = receiver(&cluster, &receive(&directory, PORT));
+    receiver.signal(Signal::STOP);
+    for args in [&["ss"][..], &["ss", "--counters"]] {
+        let looked = ropeway(&cluster, "h2", args);
+        assert!(!looked.success() && looked.stderr.contains("does not answer"), "{}", looked.stderr);
+        assert_eq!(looked.stderr.lines().count(), 1, "{}", looked.stderr);
+    }
+    let told = ropeway(&cluster, "h2", &["tune", "set", "lease", "20000"]);
+    assert!(!told.success(), "{}", told.stdout);
+    receiver.signal(Signal::CONT);
+    let told = ropeway(&cluster, "h2", &["tune", "get", "lease"]).expect_success().stdout;
+    assert!(told.ends_with("\tlease\t10000 us\n"), "{told}");
+}
+
+#[test]
 fn a_reader_that_has_gone_is_no_error() {
     for args in [&["tune", "list"][..], &["tune", "list", "--json"], &["gateway", "--show", "--json"]] {
         let (reader, writer) = std::io::pipe().expect("a pipe");

@@ -70,8 +70,8 @@ fn init(node: c_int, interfaces: &[&str], forward: c_int) -> Outcome<()> {
         return Err(invalid("cdp_init needs at least one interface"));
     };
     for interface in interfaces {
-        // A name with a slash would be a path elsewhere.
-        let is_there = !interface.contains('/') && Path::new("/sys/class/net").join(interface).exists();
+        // A name with a slash would be a path elsewhere, and not all that lies there is an interface.
+        let is_there = !interface.contains('/') && Path::new("/sys/class/net").join(interface).join("ifindex").exists();
         if interface.is_empty() || !is_there {
             return Err(Failure::new(libc::ENODEV, format!("there is no network interface `{interface}`")));
         }

@@ -179,6 +179,8 @@ static void streams(void)
 	FAILS(ropeway_send(server, buffer, 1, MSG_OOB), EOPNOTSUPP);
 	FAILS(ropeway_recv(server, NULL, 1, 0), EFAULT);
 	FAILS(ropeway_send(server, NULL, 1, 0), EFAULT);
+	FAILS(ropeway_recv(server, buffer, SIZE_MAX, MSG_DONTWAIT), EINVAL);
+	FAILS(ropeway_send(server, buffer, SIZE_MAX, 0), EINVAL);
 	FAILS(ropeway_recv(server, buffer, (size_t)-1, 0), EINVAL);
 	CHECK(ropeway_recv(server, NULL, 0, 0) == 0 && ropeway_send(server, NULL, 0, 0) == 0);
 

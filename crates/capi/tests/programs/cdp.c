@@ -57,7 +57,7 @@ static void *one_of_several(void *arg)
 
 static void before_init(void)
 {
-	const char *strange[] = {"no-such-interface"}, *twice[] = {"lo", "lo"};
+	const char *strange[] = {"no-such-interface"}, *dots[] = {"."}, *twice[] = {"lo", "lo"};
 
 	FAILS(cdp_socket(), ENETDOWN);
 	FAILS(cdp_send(1, "x", 1), ENETDOWN);
@@ -71,6 +71,7 @@ static void before_init(void)
 	CHECK(cdp_init(1, interfaces, -1, 0) != 0 && errno == EINVAL);
 	CHECK(cdp_init(1, NULL, 1, 0) != 0 && errno == EFAULT);
 	CHECK(cdp_init(1, strange, 1, 0) != 0 && errno == ENODEV);
+	CHECK(cdp_init(1, dots, 1, 0) != 0 && errno == ENODEV);
 	CHECK(cdp_init(77, interfaces, 1, 0) != 0 && errno == EHOSTUNREACH);
 	{
 		pthread_t threads[4];

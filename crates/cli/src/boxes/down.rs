@@ -19,6 +19,9 @@ use super::up;
 const GRACE: Duration = Duration::from_secs(2);
 /// How long the kernel may take to end them after SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
+/// One that was born during a look is mostly found by the next. So many looks in a row that find nobody are the end: where nobody was, and where somebody was, who may have children.
+const EMPTY_LOOKS: u32 = 2;
+const EMPTY_LOOKS_AFTERWARDS: u32 = 12;
 
 /// Takes away all that there is of a box, once nobody works on it any more.
 pub fn down(name: &BoxName) -> Result<()> {
@@ -52,13 +55,14 @@ pub fn remove(found: &Found) -> Result<()> {
 
 /// Ends the processes in these namespaces: a namespace lives as long as one of them does.
 fn end_processes(namespaces: &[(u64, u64)]) {
-    for (signal, limit) in [(Signal::TERM, GRACE), (Signal::KILL, KILL_LIMIT)] {
-        let processes = processes_in(namespaces);
-        for process in &processes {
-            // It may just have ended by itself.
-            let _ = rustix::process::pidfd_send_signal(process, signal);
-        }
-        wait_for(&processes, Instant::now() + limit);
+    let processes = signalled(namespaces, Signal::TERM);
+    wait_for(&processes, Instant::now() + GRACE);
+    let mut enough = if processes.is_empty() { EMPTY_LOOKS } else { EMPTY_LOOKS_AFTERWARDS };
+    let (mut empty, deadline) = (0, Instant::now() + KILL_LIMIT);
+    while empty < enough && Instant::now() < deadline {
+        let processes = signalled(namespaces, Signal::KILL);
+        wait_for(&processes, deadline);
+        (empty, enough) = if processes.is_empty() { (empty + 1, enough) } else { (0, EMPTY_LOOKS_AFTERWARDS) };
     }
 }
 
@@ -68,13 +72,20 @@ fn inode(namespace: &Namespace) -> Option<(u64, u64)> {
     Some((meta.dev(), meta.ino()))
 }
 
-/// Descriptors, not numbers: a number may be given to a stranger between the look and the signal.
-fn processes_in(namespaces: &[(u64, u64)]) -> Vec<OwnedFd> {
+/// The processes in these namespaces, each with the signal as soon as it is found: one that goes on in children has less time for another. Descriptors, not
+/// numbers: a number may be given to a stranger between the look and the signal.
+fn signalled(namespaces: &[(u64, u64)], signal: Signal) -> Vec<OwnedFd> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let own = rustix::process::getpid();
     let others = pids.filter_map(Pid::from_raw).filter(|pid| *pid != own);
-    others.filter_map(|pid| process_in(pid, namespaces)).collect()
+    let found = others.filter_map(|pid| process_in(pid, namespaces));
+    found
+        .inspect(|process| {
+            // It may just have ended by itself.
+            let _ = rustix::process::pidfd_send_signal(process, signal);
+        })
+        .collect()
 }
 
 fn process_in(pid: Pid, namespaces: &[(u64, u64)]) -> Option<OwnedFd> {

@@ -21,12 +21,14 @@ mod units;
 mod up;
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::process::ExitCode;
 
 use serde::Serialize;
 
 use crate::config::Size;
 use crate::output;
+use crate::output::tell;
 use crate::run::EXIT_ROPEWAY;
 use error::{Error, Result};
 use names::{BoxName, Found, Member};
@@ -159,7 +161,7 @@ pub fn main(args: &Args) -> ExitCode {
         Command::DelayLine(args) => return delay::run(args),
     };
     run(args).unwrap_or_else(|error| {
-        eprintln!("ropeway box {verb}: {error}");
+        tell!("ropeway box {verb}: {error}");
         let is_usage = matches!(error, Error::BadName(_) | Error::BadOptions(_));
         ExitCode::from(if is_usage && failure != EXIT_ROPEWAY { EXIT_USAGE } else { failure })
     })
@@ -231,8 +233,15 @@ fn need_root_and_tools(what: &'static str) -> Result<()> {
     Tool::ALL.into_iter().try_for_each(|tool| tool.path().map(drop))
 }
 
+/// Others that change the box wait: what one has seen there another could take away before it does.
+fn lock(found: &Found) -> Result<File> {
+    let switch = found.namespace(Member::Switch);
+    switch.lock().map_err(Error::system(format!("lock {}", switch.path().display())))
+}
+
 fn set_fault(found: &Found, host: &str, fault: Fault, directions: &[Direction]) -> Result<()> {
     let ports = status::ports_of(found, host)?;
+    let _lock = lock(found)?;
     let set = ports.iter().flat_map(|leg| directions.iter().map(|direction| fault.set(&leg.port(), *direction)));
     batch(Tool::Tc, Some(&found.namespace(Member::Switch)), &set.collect::<Vec<_>>())
 }
@@ -240,6 +249,7 @@ fn set_fault(found: &Found, host: &str, fault: Fault, directions: &[Direction]) 
 /// Takes away faults of this kind where there are any.
 fn clear_fault(found: &Found, host: &str, fault: Fault, directions: &[Direction]) -> Result<()> {
     let ports = status::ports_of(found, host)?;
+    let _lock = lock(found)?;
     let present = status::faults(found, &ports)?;
     let is_meant = |(direction, other): &&(Direction, Fault)| {
         directions.contains(direction) && std::mem::discriminant(other) == std::mem::discriminant(&fault)

@@ -88,7 +88,11 @@ impl FromStr for Share {
             return Err(wrong());
         }
         // Below 100 %, so below 2^32 as well; the conversion cannot go past the largest value.
-        Ok(Share { threshold: (percent / 100.0 * ALL).round() as u32 })
+        let share = Share { threshold: (percent / 100.0 * ALL).round() as u32 };
+        if share == Share::NONE && percent > 0.0 {
+            return Err(format!("{text} is less than one frame of 2^32; 0% ends a loss"));
+        }
+        Ok(share)
     }
 }
 
@@ -167,6 +171,7 @@ mod tests {
             assert!(bad.parse::<Share>().is_err(), "{bad}");
         }
         assert!("100%".parse::<Share>().unwrap_err().contains("box cut"));
+        assert!("0.00000001%".parse::<Share>().unwrap_err().contains("0% ends"));
     }
 
     #[test]

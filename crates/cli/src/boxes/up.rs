@@ -43,7 +43,10 @@ pub fn up(plan: &Plan) -> Result<()> {
         return Err(Error::Exists { name: plan.name.to_string() });
     }
     // Of two that come at the same time, the kernel lets one have the name.
-    batch(Tool::Ip, None, &[format!("netns add {}", switch.name())])?;
+    batch(Tool::Ip, None, &[format!("netns add {}", switch.name())]).map_err(|error| match error {
+        Error::Tool { said, .. } if said.contains("File exists") => Error::Exists { name: plan.name.to_string() },
+        other => other,
+    })?;
     let lock = lock(&switch)?;
     let made = make(plan, &switch, &lock);
     if made.is_err()

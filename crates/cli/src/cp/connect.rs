@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ropeway_engine::gateway::engine_number;
 use ropeway_engine::link::{self, Link, udp};
@@ -14,6 +14,7 @@ use ropeway_socket::api::{
 };
 
 use super::CpError;
+use super::frame::{Frame, MOST_MESSAGE_BYTES};
 use crate::config::Config;
 
 /// How long one attempt to connect lasts.
@@ -38,24 +39,65 @@ impl Connection {
         Connection(socket)
     }
 
+    /// Who has refused what is sent closes afterwards, and why is still to be heard then.
     pub fn send(&self, message: &[u8]) -> Result<(), CpError> {
-        self.0.send(message).map_err(CpError::Lost)
+        self.0.send(message).map_err(|error| self.refusal().unwrap_or(CpError::Lost(error)))
+    }
+
+    fn refusal(&self) -> Option<CpError> {
+        let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+        loop {
+            match self.heard(&mut buffer) {
+                Ok(Some(Frame::Refused(why))) => return Some(CpError::Refused(why)),
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return None,
+            }
+        }
+    }
+
+    /// The next message if it is there.
+    pub fn heard<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<Frame<'a>>, CpError> {
+        match self.0.try_recv(buffer) {
+            Ok(Some(count)) => Frame::parse(&buffer[..count]).map(Some),
+            Ok(None) => Err(CpError::ended()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
     }
 
     /// The next message; `None` at the end.
     pub fn recv<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<&'a [u8]>, CpError> {
         match self.0.recv(buffer) {
             Ok(count) => Ok(count.map(|count| &buffer[..count])),
-            Err(error) if matches!(details(&error), Some(Error::TooShort { .. })) => {
-                Err(CpError::Nonsense("a message is too long"))
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Lets the other end say what it was about to say, until it has heard a refusal and closes: what is not read when this end closes would take the refusal with it.
+    pub fn hear_out(&self, buffer: &mut [u8]) {
+        let deadline = Instant::now() + ATTEMPT;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.0.set_read_timeout(Some(left)).is_err() {
+                return;
             }
-            Err(error) => Err(CpError::Lost(error)),
+            match self.0.recv(buffer) {
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return,
+            }
         }
     }
 
     /// Waits until everything has arrived, and lets go.
     pub fn finish(self) -> Result<(), CpError> {
         self.0.drain(Some(ATTEMPT)).map_err(CpError::Lost)
+    }
+}
+
+fn failed(error: io::Error) -> CpError {
+    match details(&error) {
+        Some(Error::TooShort { .. }) => CpError::Nonsense("a message is too long"),
+        _ => CpError::Lost(error),
     }
 }
 

@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::CpError;
+use crate::output::printable;
 
 /// Data in one message: few enough messages that their cost does not show, small enough for the usual window.
 pub const PIECE_BYTES: usize = 128 << 10;
@@ -126,11 +127,6 @@ pub fn data() -> Vec<u8> {
 
 fn json<T: DeserializeOwned>(body: &[u8]) -> Result<T, CpError> {
     serde_json::from_slice(body).map_err(|_| CpError::Nonsense("a message that is not what its kind says"))
-}
-
-/// What a stranger says is printed without what a terminal would obey.
-pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

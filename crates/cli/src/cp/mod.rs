@@ -17,6 +17,8 @@ use std::time::Duration;
 
 use ropeway_socket::api::Address;
 
+use crate::output::{printable, tell};
+
 /// The port where `--receive` listens if none is named.
 pub const USUAL_PORT: u16 = 7447;
 
@@ -67,7 +69,7 @@ pub fn main(args: &Args) -> ExitCode {
     match connect::choose_keys().and_then(|()| run(args)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ropeway cp: {error}");
+            tell!("ropeway cp: {error}");
             ExitCode::FAILURE
         }
     }
@@ -127,6 +129,9 @@ pub enum CpError {
     Lost(std::io::Error),
     #[error("the other end says: {0}")]
     Refused(String),
+    /// What this end says to that.
+    #[error("{0}")]
+    Declined(String),
     #[error("the other end does not speak as `ropeway cp` does: {0}")]
     Nonsense(&'static str),
     #[error("{name} arrived damaged (its BLAKE3 hash differs); nothing was kept, send it again")]
@@ -145,8 +150,9 @@ impl CpError {
         CpError::Lost(ropeway_engine::Error::Closed.into())
     }
 
-    pub fn file(path: impl Into<String>) -> impl FnOnce(std::io::Error) -> CpError {
-        let path = path.into();
+    /// A path may end in a name that the other end has chosen.
+    pub fn file(path: impl AsRef<str>) -> impl FnOnce(std::io::Error) -> CpError {
+        let path = printable(path.as_ref());
         move |source| CpError::File { path, source }
     }
 }

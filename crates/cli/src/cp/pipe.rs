@@ -19,6 +19,8 @@ pub struct Pipe {
     input: Box<dyn Read>,
     name: String,
     kept: Kept,
+    /// What the receiver had of it when it was last asked.
+    there: Option<u64>,
     /// What ends it, once it has ended.
     end: Option<End>,
     progress: Progress,
@@ -35,13 +37,14 @@ impl Pipe {
 
     fn over(input: Box<dyn Read>, name: String, quiet: bool) -> Pipe {
         let progress = Progress::new(&name, None, 0, quiet);
-        Pipe { input, name, kept: Kept::default(), end: None, progress }
+        Pipe { input, name, kept: Kept::default(), there: None, end: None, progress }
     }
 
     /// Sends all there is, from where the receiver has it. After [`CpError::Lost`] another connection can go on.
     pub fn send(&mut self, connection: &Connection) -> Result<(), CpError> {
         let said = Offer { name: self.name.clone(), size: None, mode: None, written: true, end: self.end.clone() };
         let Answer::Have(have) = offer(connection, said)? else { return Ok(()) };
+        self.there = Some(have.bytes);
         let Some(offset) = self.kept.offset_after(&have) else {
             return Err(CpError::Gone { name: self.name.clone() });
         };
@@ -59,12 +62,17 @@ impl Pipe {
         loop {
             let mut count = self.kept.copy(at, &mut piece[1..]);
             if count == 0 && self.end.is_none() {
-                // All of it is sent, so a receiver that still says nothing has nothing more to wait for.
-                while self.kept.bytes.len() > MOST_KEPT {
-                    match answer(connection, &mut buffer)? {
-                        Frame::Written(written) if written.bytes <= at => self.kept.release(written.bytes)?,
-                        Frame::Refused(why) => return Err(CpError::Refused(why)),
-                        _ => return Err(CpError::Nonsense("data was not answered with what is written of it")),
+                loop {
+                    let said = match self.kept.bytes.len() > MOST_KEPT {
+                        // All of it is sent, so a receiver that still says nothing has nothing more to wait for.
+                        true => Some(answer(connection, &mut buffer)?),
+                        false => connection.heard(&mut buffer)?,
+                    };
+                    match said {
+                        None => break,
+                        Some(Frame::Written(written)) if written.bytes <= at => self.kept.release(written.bytes)?,
+                        Some(Frame::Refused(why)) => return Err(CpError::Refused(why)),
+                        Some(_) => return Err(CpError::Nonsense("data was not answered with what is written of it")),
                     }
                 }
                 count = read_full(&mut self.input, &mut piece[1..]).map_err(CpError::file("standard input"))?;
@@ -81,6 +89,11 @@ impl Pipe {
                 self.kept.release(at)?;
             }
         }
+    }
+
+    /// What the receiver had of it when it was last asked.
+    pub fn there(&self) -> Option<u64> {
+        self.there
     }
 
     /// Says that it is there.

@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 
+use crate::output::tell;
+
 /// The progress of one file.
 pub struct Progress {
     bar: ProgressBar,
@@ -44,7 +46,7 @@ impl Progress {
         let moved = size.saturating_sub(self.resumed);
         let resumed =
             if self.resumed > 0 { format!(", {} were there already", HumanBytes(self.resumed)) } else { String::new() };
-        eprintln!(
+        tell!(
             "{}: {} in {seconds:.2} s, {:.1} Mbit/s, BLAKE3 verified{resumed}",
             self.name,
             HumanBytes(size),

@@ -7,11 +7,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ropeway_socket::api::Address;
+use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
 
 use super::CpError;
 use super::connect::{self, Connection};
-use super::frame::{End, Frame, Have, MOST_MESSAGE_BYTES, Offer, WRITTEN_EVERY, Written, printable};
+use super::frame::{End, Frame, Have, MOST_MESSAGE_BYTES, Offer, WRITTEN_EVERY, Written};
 use super::progress::Progress;
+use crate::output::{printable, tell};
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -28,6 +31,8 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(12);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// The longest name of a file that Linux takes, less what we put behind it.
 const MOST_NAME_BYTES: usize = 255 - PART.len();
+/// Of one that is longer.
+const SHOWN_CHARACTERS: usize = 40;
 
 /// Receives until it is killed, or from one sender. Gateways know this end by the number that was told them, or that the cluster's description has.
 pub fn run(at: &Address, told: Option<u32>, options: &Options) -> Result<(), CpError> {
@@ -39,7 +44,7 @@ pub fn run(at: &Address, told: Option<u32>, options: &Options) -> Result<(), CpE
     let listener = connect::listen(at, told)?;
     if !options.quiet {
         let at = listener.local_addr().map_err(failed)?;
-        eprintln!("ropeway cp: receiving into {} at {at}", options.directory.display());
+        tell!("ropeway cp: receiving into {} at {at}", options.directory.display());
     }
     loop {
         let connection = Connection::over(listener.accept().map_err(failed)?.0);
@@ -47,11 +52,15 @@ pub fn run(at: &Address, told: Option<u32>, options: &Options) -> Result<(), CpE
             return serve(connection, options);
         }
         let options = options.clone();
-        std::thread::spawn(move || {
+        let serving = std::thread::Builder::new().spawn(move || {
             if let Err(error) = serve(connection, &options) {
-                eprintln!("ropeway cp: {error}");
+                tell!("ropeway cp: {error}");
             }
         });
+        if let Err(error) = serving {
+            // The sender tries again.
+            tell!("ropeway cp: no thread for one more sender: {error}");
+        }
     }
 }
 
@@ -63,10 +72,16 @@ fn serve(connection: Connection, options: &Options) -> Result<(), CpError> {
             Ok(true) => {}
             Ok(false) => break Ok(()),
             Err(error) => {
-                if let CpError::File { .. } | CpError::Refused(_) | CpError::Damaged { .. } = &error {
-                    let why =
-                        if matches!(error, CpError::Damaged { .. }) { "damaged".into() } else { error.to_string() };
-                    let _ = connection.send(&Frame::Refused(why).to_message());
+                let why = match &error {
+                    CpError::Damaged { .. } => Some("damaged".into()),
+                    CpError::Declined(why) => Some(why.clone()),
+                    CpError::File { .. } | CpError::Nonsense(_) => Some(error.to_string()),
+                    _ => None,
+                };
+                if let Some(why) = why
+                    && connection.send(&Frame::Refused(why).to_message()).is_ok()
+                {
+                    connection.hear_out(&mut buffer);
                 }
                 break Err(error);
             }
@@ -92,11 +107,13 @@ fn take_file(connection: &Connection, buffer: &mut [u8], options: &Options) -> R
             connection.send(&Frame::Done.to_message())?;
             return Ok(true);
         }
-        if target.exists() && !options.force {
-            return Err(CpError::Refused(format!(
-                "{} exists there; receive with --force to replace files",
-                printable(&offer.name)
-            )));
+        if let Ok(meta) = std::fs::symlink_metadata(&target) {
+            if !options.force {
+                return Err(exists(&offer.name));
+            }
+            if meta.is_dir() {
+                return Err(CpError::Declined(format!("{} is a directory there", printable(&offer.name))));
+            }
         }
         // Who had the part before may have given it its name meanwhile.
         let opened = open_part(&part, &offer, &mut hasher).map_err(CpError::file(part.display().to_string()))?;
@@ -120,17 +137,32 @@ fn take_file(connection: &Connection, buffer: &mut [u8], options: &Options) -> R
             .map_err(CpError::file(part.display().to_string()))?;
     }
     let progress = Progress::new(&printable(&offer.name), offer.size, offset, options.quiet);
-    let mut taker = Taker { file: &mut file, part: &part, hasher: &mut hasher, size: offset, says: offer.written };
+    let mut taker = Taker {
+        file: &mut file,
+        part: &part,
+        hasher: &mut hasher,
+        size: offset,
+        most: offer.size,
+        says: offer.written,
+    };
     let end = taker.take(connection, buffer, &progress)?;
     let size = taker.size;
     if end.size != size || end.hash != hasher.finalize().to_hex().as_str() {
         let _ = std::fs::remove_file(&part);
         return Err(CpError::Damaged { name: printable(&offer.name) });
     }
-    keep(&file, &part, &target, offer.mode).map_err(CpError::file(target.display().to_string()))?;
+    keep(&file, &part, &target, offer.mode, options.force).map_err(|error| match error.kind() {
+        // Somebody has made it while it was on its way.
+        io::ErrorKind::AlreadyExists => exists(&offer.name),
+        _ => CpError::file(target.display().to_string())(error),
+    })?;
     connection.send(&Frame::Done.to_message())?;
     progress.finish(size);
     Ok(true)
+}
+
+fn exists(name: &str) -> CpError {
+    CpError::Declined(format!("{} exists there; receive with --force to replace files", printable(name)))
 }
 
 /// Writes the data of one file.
@@ -139,6 +171,8 @@ struct Taker<'a> {
     part: &'a Path,
     hasher: &'a mut blake3::Hasher,
     size: u64,
+    /// As much as was offered.
+    most: Option<u64>,
     /// How much is written.
     says: bool,
 }
@@ -150,6 +184,9 @@ impl Taker<'_> {
         loop {
             let Some(message) = connection.recv(buffer)? else { return Err(CpError::ended()) };
             match Frame::parse(message)? {
+                Frame::Data(bytes) if self.most.is_some_and(|most| most - self.size < bytes.len() as u64) => {
+                    return Err(CpError::Nonsense("more data than was offered"));
+                }
                 Frame::Data(bytes) => {
                     self.file.write_all(bytes).map_err(CpError::file(self.part.display().to_string()))?;
                     self.hasher.update(bytes);
@@ -184,9 +221,23 @@ fn is_whole(target: &Path, end: &End) -> io::Result<bool> {
 
 /// A name that leads nowhere but into the directory.
 fn plain_name(name: &str) -> Result<&str, CpError> {
-    let is_plain =
-        !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']) && name.len() <= MOST_NAME_BYTES;
-    if is_plain { Ok(name) } else { Err(CpError::Refused(format!("{} is no plain name of a file", printable(name)))) }
+    if name.len() > MOST_NAME_BYTES {
+        let begin = printable(&name.chars().take(SHOWN_CHARACTERS).collect::<String>());
+        let what = format!("{begin}... is longer than the {MOST_NAME_BYTES} bytes that a name may have; rename it");
+        return Err(CpError::Declined(what));
+    }
+    let is_plain = !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']);
+    if !is_plain {
+        return Err(CpError::Declined(format!("{} is no plain name of a file", printable(name))));
+    }
+    // It may be the part of another file.
+    if name.ends_with(PART) {
+        return Err(CpError::Declined(format!(
+            "{} is called as files are that are not whole; rename it",
+            printable(name)
+        )));
+    }
+    Ok(name)
 }
 
 fn part_of(target: &Path) -> PathBuf {
@@ -203,6 +254,9 @@ fn open_part(part: &Path, offer: &Offer, hasher: &mut blake3::Hasher) -> io::Res
         options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(nofollow()).open(part)?;
     lock(&file)?;
     let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file; remove it, and send again"));
+    }
     if !std::fs::symlink_metadata(part).is_ok_and(|named| (named.dev(), named.ino()) == (meta.dev(), meta.ino())) {
         return Ok(None);
     }
@@ -235,114 +289,19 @@ fn nofollow() -> i32 {
     rustix::fs::OFlags::NOFOLLOW.bits() as i32
 }
 
-fn keep(file: &File, part: &Path, target: &Path, mode: Option<u32>) -> io::Result<()> {
+fn keep(file: &File, part: &Path, target: &Path, mode: Option<u32>, force: bool) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode.unwrap_or(0o644) & 0o777))?;
     file.sync_all()?;
-    std::fs::rename(part, target)
+    if force {
+        return std::fs::rename(part, target);
+    }
+    match rustix::fs::renameat_with(CWD, part, CWD, target, RenameFlags::NOREPLACE) {
+        // Not every file system can leave what is there; it was looked for before.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => std::fs::rename(part, target),
+        kept => Ok(kept?),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::frame;
-    use super::*;
-
-    #[test]
-    fn names_that_lead_elsewhere_are_refused() {
-        for name in ["", ".", "..", "a/b", "/etc/passwd", "a\0b", &"x".repeat(300)] {
-            assert!(plain_name(name).is_err(), "{name:?}");
-        }
-        for name in ["a", "a b", "..a", "ä"] {
-            assert_eq!(plain_name(name).unwrap(), name);
-        }
-    }
-
-    #[test]
-    fn what_is_there_is_hashed_and_what_cannot_be_of_this_file_is_dropped() {
-        let directory = std::env::temp_dir().join(format!("ropeway-cp-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let part = part_of(&directory.join("file"));
-        std::fs::write(&part, b"12345").unwrap();
-        let offer = |size| Offer { name: "file".into(), size, mode: None, written: false, end: None };
-        let mut hasher = blake3::Hasher::new();
-        let (file, there) = open_part(&part, &offer(Some(9)), &mut hasher).unwrap().unwrap();
-        assert_eq!((there, hasher.finalize()), (5, blake3::hash(b"12345")));
-        let waiter = std::thread::spawn({
-            let (part, offer) = (part.clone(), offer(Some(9)));
-            move || open_part(&part, &offer, &mut blake3::Hasher::new()).map(|opened| opened.map(|(_, there)| there))
-        });
-        std::thread::sleep(Duration::from_millis(100));
-        assert!(!waiter.is_finished(), "another sender has it");
-        drop(file);
-        assert_eq!(waiter.join().unwrap().unwrap(), Some(5));
-        // Standard input has no size, and may go on where it was.
-        assert_eq!(open_part(&part, &offer(None), &mut blake3::Hasher::new()).unwrap().unwrap().1, 5);
-        let (file, there) = open_part(&part, &offer(Some(4)), &mut blake3::Hasher::new()).unwrap().unwrap();
-        assert_eq!(there, 0);
-        let waiter = std::thread::spawn({
-            let (part, offer) = (part.clone(), offer(Some(9)));
-            move || open_part(&part, &offer, &mut blake3::Hasher::new()).map(|opened| opened.is_none())
-        });
-        std::thread::sleep(Duration::from_millis(100));
-        std::fs::rename(&part, directory.join("file")).unwrap();
-        drop(file);
-        assert!(waiter.join().unwrap().unwrap(), "it has its own name now");
-        std::fs::remove_dir_all(&directory).unwrap();
-    }
-
-    #[test]
-    fn what_arrives_damaged_is_not_kept_and_both_ends_are_told() {
-        let directory = std::env::temp_dir().join(format!("ropeway-cp-damaged-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let options = Options { directory: directory.clone(), once: true, force: false, quiet: true };
-        let hash = |bytes: &[u8]| blake3::hash(bytes).to_hex().to_string();
-        let ends = [End { size: 5, hash: hash(b"other") }, End { size: 6, hash: hash(b"right") }];
-        for end in ends {
-            let [sender, receiver] = connect::pair();
-            let serving = std::thread::spawn({
-                let options = options.clone();
-                move || serve(receiver, &options)
-            });
-            let mut buffer = vec![0; MOST_MESSAGE_BYTES];
-            let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, end: None };
-            sender.send(&Frame::Offer(offer).to_message()).unwrap();
-            assert!(matches!(Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()), Ok(Frame::Have(_))));
-            sender.send(&Frame::From(frame::From { offset: 0 }).to_message()).unwrap();
-            sender.send(&Frame::Data(b"right").to_message()).unwrap();
-            sender.send(&Frame::End(end).to_message()).unwrap();
-            let answer = Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()).unwrap();
-            assert!(matches!(&answer, Frame::Refused(why) if why == "damaged"), "{answer:?}");
-            let told = serving.join().unwrap().unwrap_err();
-            assert!(matches!(&told, CpError::Damaged { name } if name == "file"), "{told}");
-            assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "neither the file nor its part");
-        }
-        std::fs::remove_dir_all(&directory).unwrap();
-    }
-
-    #[test]
-    fn a_file_whose_end_was_said_may_be_there_and_nothing_else_may() {
-        let directory = std::env::temp_dir().join(format!("ropeway-cp-whole-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let options = Options { directory: directory.clone(), once: true, force: false, quiet: true };
-        let contents = b"all of it";
-        let end = End { size: contents.len() as u64, hash: blake3::hash(contents).to_hex().to_string() };
-        std::fs::write(directory.join("whole"), contents).unwrap();
-        std::fs::write(directory.join("other"), b"as  long!").unwrap();
-        std::os::unix::fs::symlink(directory.join("whole"), directory.join("link")).unwrap();
-        for (name, is_there) in [("whole", true), ("other", false), ("link", false)] {
-            let [sender, receiver] = connect::pair();
-            let serving = std::thread::spawn({
-                let options = options.clone();
-                move || serve(receiver, &options)
-            });
-            let offer = Offer { name: name.into(), size: None, mode: None, written: true, end: Some(end.clone()) };
-            sender.send(&Frame::Offer(offer).to_message()).unwrap();
-            let mut buffer = vec![0; MOST_MESSAGE_BYTES];
-            let answer = Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()).unwrap();
-            assert_eq!(matches!(&answer, Frame::Done), is_there, "{name}: {answer:?}");
-            assert_eq!(matches!(&answer, Frame::Refused(why) if why.contains("exists there")), !is_there);
-            let _ = sender.finish();
-            assert_eq!(serving.join().unwrap().is_ok(), is_there);
-        }
-        std::fs::remove_dir_all(&directory).unwrap();
-    }
-}
+#[path = "receive_tests.rs"]
+mod tests;

@@ -1,5 +1,6 @@
 //! The sending end.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
@@ -9,11 +10,13 @@ use std::time::{Duration, Instant};
 use ropeway_socket::api::Address;
 
 use super::CpError;
-use super::connect::Connection;
+use super::connect::{self, Connection};
 use super::frame::{self, End, Frame, Have, MOST_MESSAGE_BYTES, Offer};
 use super::peer::Peer;
 use super::pipe::{self, Pipe};
 use super::progress::Progress;
+
+use crate::output::tell;
 
 pub struct Options {
     pub name: Option<String>,
@@ -47,6 +50,14 @@ pub fn run(sources: &[String], from: &From, options: &Options) -> Result<(), CpE
         0 | 1 => {}
         _ => return Err(CpError::Usage("standard input can be sent once".into())),
     }
+    // Each would take the place of the one before, or be refused when that has arrived.
+    let mut names = HashSet::new();
+    for source in sources {
+        let name = if source == "-" { options.name.clone() } else { name_of(source) };
+        if let Some(name) = name.filter(|name| !names.insert(name.clone())) {
+            return Err(CpError::Usage(format!("two of what is sent would be {name} at the other end")));
+        }
+    }
     // What cannot be read is said before anything is sent.
     for source in sources.iter().filter(|source| *source != "-") {
         let meta = std::fs::metadata(source).map_err(CpError::file(source))?;
@@ -57,20 +68,21 @@ pub fn run(sources: &[String], from: &From, options: &Options) -> Result<(), CpE
             );
             return Err(CpError::File { path: source.clone(), source: what });
         }
+        File::open(source).map_err(CpError::file(source))?;
     }
     let mut connection = from.connect()?;
     for source in sources {
-        let mut lost_at: Option<Instant> = None;
+        let mut losses = Losses::default();
         let mut source = Source::new(source, options)?;
         loop {
+            let begin = Instant::now();
             match source.send(&connection, options) {
                 Ok(()) => break,
-                Err(CpError::Lost(_)) => {
-                    let since = *lost_at.get_or_insert_with(Instant::now);
+                Err(CpError::Lost(why)) => {
                     // Its engine has the address that the next one wants.
                     drop(connection);
-                    connection = connect_again(from, since + options.patience, options.quiet)?;
-                    lost_at = None;
+                    losses.count(why, source.there(), begin.elapsed(), options)?;
+                    connection = connect_again(from, options.patience)?;
                 }
                 Err(error) => return Err(error),
             }
@@ -80,22 +92,75 @@ pub fn run(sources: &[String], from: &From, options: &Options) -> Result<(), CpE
     connection.finish()
 }
 
+/// The connections that were lost one after the other without any of it arriving: who closes each of them at once is no network that comes back.
+#[derive(Default)]
+struct Losses {
+    since: Option<Instant>,
+    /// What the receiver had when the last one began.
+    there: Option<u64>,
+}
+
+impl Losses {
+    /// One more, which has lasted for so long and begun with so much there. It is the last when patience is over.
+    fn count(
+        &mut self,
+        why: io::Error,
+        there: Option<u64>,
+        lasted: Duration,
+        options: &Options,
+    ) -> Result<(), CpError> {
+        if there != self.there || lasted > options.patience.max(connect::ATTEMPT) {
+            self.since = None;
+        }
+        self.there = there;
+        match self.since {
+            Some(since) if since.elapsed() > options.patience => return Err(CpError::Lost(why)),
+            Some(_) => std::thread::sleep(PAUSE),
+            None => {
+                self.since = Some(Instant::now());
+                if !options.quiet {
+                    tell!("ropeway cp: the connection was lost; trying again");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 /// One of what is sent, and what is known of it from one connection to the next.
 enum Source<'a> {
-    /// With its end, once that was said.
-    File(&'a str, Option<End>),
+    File(SentFile<'a>),
     Pipe(Box<Pipe>),
+}
+
+struct SentFile<'a> {
+    path: &'a str,
+    /// What the receiver had of it when it was last asked.
+    there: Option<u64>,
+    /// Once it was said.
+    end: Option<End>,
 }
 
 impl Source<'_> {
     fn new<'a>(source: &'a str, options: &Options) -> Result<Source<'a>, CpError> {
-        if source == "-" { Pipe::new(options).map(Box::new).map(Source::Pipe) } else { Ok(Source::File(source, None)) }
+        if source == "-" {
+            Pipe::new(options).map(Box::new).map(Source::Pipe)
+        } else {
+            Ok(Source::File(SentFile::new(source)))
+        }
     }
 
     fn send(&mut self, connection: &Connection, options: &Options) -> Result<(), CpError> {
         match self {
-            Source::File(path, end) => send_file(connection, path, end, options),
+            Source::File(file) => file.send(connection, options),
             Source::Pipe(pipe) => pipe.send(connection),
+        }
+    }
+
+    fn there(&self) -> Option<u64> {
+        match self {
+            Source::File(file) => file.there,
+            Source::Pipe(pipe) => pipe.there(),
         }
     }
 
@@ -106,57 +171,69 @@ impl Source<'_> {
     }
 }
 
-fn connect_again(from: &From, deadline: Instant, quiet: bool) -> Result<Connection, CpError> {
-    if !quiet {
-        eprintln!("ropeway cp: the connection was lost; trying again");
-    }
+fn connect_again(from: &From, patience: Duration) -> Result<Connection, CpError> {
+    let begin = Instant::now();
     loop {
         match from.connect() {
-            Err(CpError::Connect { .. }) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+            Err(CpError::Connect { .. }) if begin.elapsed() < patience => std::thread::sleep(PAUSE),
             other => return other,
         }
     }
 }
 
-fn send_file(connection: &Connection, source: &str, said: &mut Option<End>, options: &Options) -> Result<(), CpError> {
-    let failed = || CpError::file(source);
-    let mut file = File::open(source).map_err(failed())?;
-    let meta = file.metadata().map_err(failed())?;
-    let name = Path::new(source).file_name().map(|name| name.to_string_lossy().into_owned());
-    let name = name.ok_or_else(|| CpError::Usage(format!("{source} has no file name")))?;
-    let mode = Some(meta.permissions().mode() & 0o777);
-    let have = match offer(
-        connection,
-        Offer { name: name.clone(), size: Some(meta.len()), mode, written: false, end: said.clone() },
-    )? {
-        Answer::Have(have) => have,
-        Answer::Done => {
-            Progress::new(&name, Some(meta.len()), meta.len(), options.quiet).finish(meta.len());
-            return Ok(());
-        }
-    };
-    let mut hasher = blake3::Hasher::new();
-    let mut offset = 0;
-    if have.bytes > 0 && have.bytes <= meta.len() {
-        hash_prefix(&mut file, have.bytes, &mut hasher).map_err(failed())?;
-        if hasher.finalize().to_hex().as_str() == have.hash {
-            offset = have.bytes;
-        } else {
-            hasher.reset();
-            file.seek(SeekFrom::Start(0)).map_err(failed())?;
-        }
+/// What a file is called at the other end.
+fn name_of(source: &str) -> Option<String> {
+    Path::new(source).file_name().map(|name| name.to_string_lossy().into_owned())
+}
+
+impl SentFile<'_> {
+    fn new(path: &str) -> SentFile<'_> {
+        SentFile { path, there: None, end: None }
     }
-    connection.send(&Frame::From(frame::From { offset }).to_message())?;
-    let progress = Progress::new(&name, Some(meta.len()), offset, options.quiet);
-    let size = offset + pump(connection, &mut file, &mut hasher, &progress).map_err(|error| error.of(source))?;
-    if size != meta.len() {
-        return Err(CpError::Changed { name });
+
+    fn send(&mut self, connection: &Connection, options: &Options) -> Result<(), CpError> {
+        let failed = || CpError::file(self.path);
+        let mut file = File::open(self.path).map_err(failed())?;
+        let meta = file.metadata().map_err(failed())?;
+        let name = name_of(self.path).ok_or_else(|| CpError::Usage(format!("{} has no file name", self.path)))?;
+        let mode = Some(meta.permissions().mode() & 0o777);
+        let have = match offer(
+            connection,
+            Offer { name: name.clone(), size: Some(meta.len()), mode, written: false, end: self.end.clone() },
+        )? {
+            Answer::Have(have) => have,
+            Answer::Done => {
+                Progress::new(&name, Some(meta.len()), meta.len(), options.quiet).finish(meta.len());
+                return Ok(());
+            }
+        };
+        self.there = Some(have.bytes);
+        let mut hasher = blake3::Hasher::new();
+        let mut offset = 0;
+        if have.bytes > 0 && have.bytes <= meta.len() {
+            hash_prefix(&mut file, have.bytes, &mut hasher).map_err(failed())?;
+            if hasher.finalize().to_hex().as_str() == have.hash {
+                offset = have.bytes;
+            } else {
+                hasher.reset();
+                file.seek(SeekFrom::Start(0)).map_err(failed())?;
+            }
+        }
+        connection.send(&Frame::From(frame::From { offset }).to_message())?;
+        let progress = Progress::new(&name, Some(meta.len()), offset, options.quiet);
+        // A file that somebody goes on writing may never end.
+        let mut of_file = Read::by_ref(&mut file).take(meta.len() - offset);
+        let sent = pump(connection, &mut of_file, &mut hasher, &progress).map_err(|error| error.of(self.path))?;
+        let size = offset + sent;
+        if size != meta.len() || file.read(&mut [0]).map_err(failed())? > 0 {
+            return Err(CpError::Changed { name });
+        }
+        let end = End { size, hash: hasher.finalize().to_hex().to_string() };
+        self.end = Some(end.clone());
+        conclude(connection, end, &name)?;
+        progress.finish(size);
+        Ok(())
     }
-    let end = End { size, hash: hasher.finalize().to_hex().to_string() };
-    *said = Some(end.clone());
-    conclude(connection, end, &name)?;
-    progress.finish(size);
-    Ok(())
 }
 
 /// What a receiver says to an offer.
@@ -213,11 +290,17 @@ fn pump(
     progress: &Progress,
 ) -> Result<u64, PumpError> {
     let mut piece = frame::data();
+    let mut buffer = vec![0; MOST_MESSAGE_BYTES];
     let mut total = 0;
     loop {
         let count = pipe::read_full(input, &mut piece[1..]).map_err(PumpError::Read)?;
         if count == 0 {
             return Ok(total);
+        }
+        match connection.heard(&mut buffer).map_err(PumpError::Send)? {
+            None => {}
+            Some(Frame::Refused(why)) => return Err(PumpError::Send(CpError::Refused(why))),
+            Some(_) => return Err(PumpError::Send(CpError::Nonsense("data was answered"))),
         }
         hasher.update(&piece[1..=count]);
         connection.send(&piece[..=count]).map_err(PumpError::Send)?;
@@ -243,7 +326,6 @@ pub fn conclude(connection: &Connection, end: End, name: &str) -> Result<(), CpE
 
 #[cfg(test)]
 mod tests {
-    use super::super::connect;
     use super::*;
 
     #[test]
@@ -266,12 +348,105 @@ mod tests {
                     }
                 }
             });
-            let error = send_file(&sender, source.to_str().unwrap(), &mut None, &options).unwrap_err();
+            let error = SentFile::new(source.to_str().unwrap()).send(&sender, &options).unwrap_err();
             assert_eq!(matches!(error, CpError::Damaged { .. }), why == "damaged", "{error}");
             assert!(error.to_string().contains(text), "{error}");
             sender.finish().unwrap();
             receiving.join().unwrap();
         }
         std::fs::remove_file(&source).unwrap();
+    }
+
+    #[test]
+    fn a_refusal_in_the_middle_is_heard_even_when_the_other_end_has_left() {
+        let source = std::env::temp_dir().join(format!("ropeway-cp-middle-{}", std::process::id()));
+        std::fs::write(&source, vec![7; 32 << 20]).unwrap();
+        let options = Options { name: None, patience: Duration::ZERO, quiet: true };
+        for stays in [true, false] {
+            let [sender, receiver] = connect::pair();
+            let receiving = std::thread::spawn(move || {
+                let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+                let empty = Have { bytes: 0, hash: blake3::hash(b"").to_hex().to_string(), written: false };
+                receiver.recv(&mut buffer).unwrap();
+                receiver.send(&Frame::Have(empty).to_message()).unwrap();
+                receiver.recv(&mut buffer).unwrap();
+                receiver.send(&Frame::Refused("full".into()).to_message()).unwrap();
+                if stays {
+                    receiver.hear_out(&mut buffer);
+                }
+                let _ = receiver.finish();
+            });
+            let error = SentFile::new(source.to_str().unwrap()).send(&sender, &options).unwrap_err();
+            assert!(matches!(&error, CpError::Refused(why) if why == "full"), "{stays}: {error}");
+            drop(sender);
+            receiving.join().unwrap();
+        }
+        std::fs::remove_file(&source).unwrap();
+    }
+
+    #[test]
+    fn connections_that_end_at_once_are_tried_again_as_long_as_patience_lasts_and_others_always() {
+        let options = Options { name: None, patience: Duration::from_millis(50), quiet: true };
+        let lost = || io::ErrorKind::ConnectionReset.into();
+        let mut losses = Losses::default();
+        losses.count(lost(), Some(7), Duration::ZERO, &options).unwrap();
+        losses.count(lost(), Some(7), Duration::ZERO, &options).unwrap();
+        // The pause before was longer than patience.
+        losses.count(lost(), Some(8), Duration::ZERO, &options).unwrap();
+        losses.count(lost(), Some(8), Duration::ZERO, &options).unwrap();
+        losses.count(lost(), Some(8), Duration::from_secs(10), &options).unwrap();
+        losses.count(lost(), Some(8), Duration::ZERO, &options).unwrap();
+        assert!(matches!(losses.count(lost(), Some(8), Duration::ZERO, &options), Err(CpError::Lost(_))));
+    }
+
+    #[test]
+    fn two_sources_that_would_have_one_name_are_refused_before_anything_is_sent() {
+        let to = From { bind: None, node: None, to: Peer::at("127.0.0.1:1".parse().unwrap()) };
+        let options = Options { name: Some("x".into()), patience: Duration::ZERO, quiet: true };
+        for sources in [["a/x", "b/x", "-"], ["a/y", "-", "b/x"]] {
+            let error = run(&sources.map(String::from), &to, &options).unwrap_err();
+            assert!(error.to_string().contains("two of what is sent would be x at the other end"), "{error}");
+        }
+    }
+
+    #[test]
+    fn patience_without_end_is_no_fault() {
+        let from = From { bind: None, node: None, to: Peer::at("127.0.0.1:1".parse().unwrap()) };
+        let (sender, heard) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(connect_again(&from, Duration::MAX).is_ok()));
+        // It goes on trying.
+        assert!(
+            heard
+                .recv_timeout(Duration::from_millis(500))
+                .is_err_and(|e| e == std::sync::mpsc::RecvTimeoutError::Timeout)
+        );
+    }
+
+    #[test]
+    fn of_a_file_that_grows_no_more_is_sent_than_was_offered() {
+        let [sender, receiver] = connect::pair();
+        let receiving = std::thread::spawn(move || {
+            let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+            let empty = Have { bytes: 0, hash: blake3::hash(b"").to_hex().to_string(), written: false };
+            let mut received = 0;
+            while let Some(message) = receiver.recv(&mut buffer).unwrap() {
+                match Frame::parse(message).unwrap() {
+                    Frame::Offer(offer) => {
+                        assert_eq!(offer.size, Some(0));
+                        receiver.send(&Frame::Have(empty.clone()).to_message()).unwrap();
+                    }
+                    Frame::Data(bytes) => received += bytes.len(),
+                    Frame::End(_) => panic!("it has no end"),
+                    _ => {}
+                }
+            }
+            received
+        });
+        let options = Options { name: None, patience: Duration::ZERO, quiet: true };
+        // The kernel says of it that it is empty.
+        let error = SentFile::new("/proc/version").send(&sender, &options).unwrap_err();
+        assert!(matches!(error, CpError::Changed { .. }), "{error}");
+        sender.finish().unwrap();
+        assert_eq!(receiving.join().unwrap(), 0);
     }
 }

@@ -16,6 +16,9 @@ pub const SOCKET_VAR: &str = "ROPEWAY_SOCKET";
 /// A daemon that does not answer within this time is stopped or broken.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// A list of all processes that there can be takes less; one that goes on is none.
+const LIST_LIMIT: Duration = Duration::from_secs(10);
+
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     #[error("no daemon listens at @{0}; `ropeway daemon` starts it, `ropeway run` too")]
@@ -26,6 +29,8 @@ pub enum ControlError {
     Silent(String),
     #[error("the daemon closed the connection: too many processes of this user, or it is just ending")]
     Refused,
+    #[error("what answers at @{0} lists processes without end; it is no daemon of ours, stop it")]
+    Endless(String),
     #[error(transparent)]
     Wire(#[from] WireErrorText),
     #[error(transparent)]
@@ -111,7 +116,11 @@ impl Control {
     pub fn list(&self) -> Result<Vec<Entry>, ControlError> {
         self.say(&Message::List {})?;
         let mut entries = Vec::new();
+        let deadline = Instant::now() + LIST_LIMIT;
         loop {
+            if Instant::now() > deadline {
+                return Err(ControlError::Endless(self.name.clone()));
+            }
             match self.hear()? {
                 (Message::Entry { pid, uid, comm }, table) => {
                     let comm = String::from_utf8_lossy(wire::unpadded(&comm)).into_owned();
@@ -168,5 +177,36 @@ impl Control {
             let message = Message::decode(bytes).map_err(WireErrorText)?;
             return Ok((message, received.fd.map(|fd| fd.into_owned())));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EAGAIN: i32 = Errno::AGAIN.raw_os_error();
+
+    #[test]
+    fn a_list_without_end_is_an_error() {
+        let name = format!("ropeway-test/endless/{}", std::process::id());
+        let (listener, address) = socket_at(&name).unwrap();
+        rustix::net::bind(&listener, &address).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        let daemon = Control::connect(&name).unwrap();
+        let taken = rustix::net::accept(&listener).unwrap();
+        let endless = std::thread::spawn(move || {
+            let mut buf = [0; MAX_MESSAGE_BYTES];
+            let entry = Message::Entry { pid: 1, uid: 1, comm: [b'x'; 16] };
+            let entry = entry.encode(&mut buf);
+            while matches!(os::send(taken.as_raw_fd(), entry, None), Ok(()) | Err(EAGAIN)) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let begin = Instant::now();
+        let error = daemon.list().unwrap_err();
+        assert!(matches!(error, ControlError::Endless(_)), "{error}");
+        assert!(begin.elapsed() < 3 * LIST_LIMIT);
+        drop(daemon);
+        endless.join().unwrap();
     }
 }

@@ -23,6 +23,7 @@ use rustix::process::Resource;
 
 use crate::config::{CONFIG_VAR, Config};
 use crate::output;
+use crate::output::tell;
 use control::{Control, ControlError, Entry};
 
 /// How long a daemon may take to start listening.
@@ -61,7 +62,7 @@ pub fn main(args: &Args) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ropeway daemon: {error}");
+            tell!("ropeway daemon: {error}");
             ExitCode::FAILURE
         }
     }
@@ -84,7 +85,7 @@ fn status() -> Result<(), Box<dyn std::error::Error>> {
         writeln!(text, "{counter:20} {value}")?;
     }
     for Entry { pid, uid, comm, .. } in daemon.list()? {
-        writeln!(text, "process {pid} of user {uid}: {comm}")?;
+        writeln!(text, "process {pid} of user {uid}: {}", output::printable(&comm))?;
     }
     if config_error {
         let error = Config::load().err().map_or("it is right now".to_owned(), |e| e.to_string());
@@ -187,11 +188,11 @@ fn serve(detach: bool) -> Result<(), Box<dyn std::error::Error>> {
     raise_descriptor_limit();
     let name = control::own_name();
     let Some(listener) = listen(&name)? else {
-        eprintln!("ropeway daemon: already running at @{name}");
+        tell!("ropeway daemon: already running at @{name}");
         return Ok(());
     };
     let server = server::Server::new(listener, config)?;
-    eprintln!("ropeway daemon: listening at @{name}, pid {}", std::process::id());
+    tell!("ropeway daemon: listening at @{name}, pid {}", std::process::id());
     Ok(server.run()?)
 }
 

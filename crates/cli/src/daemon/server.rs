@@ -24,6 +24,7 @@ use super::host::{Machine, sealed_memfd};
 use super::registry::{ClientId, PassedOn, Registration, Registry};
 use super::{memory, process};
 use crate::config::Config;
+use crate::output::tell;
 
 /// Events taken from the kernel at once.
 const EVENTS: usize = 256;
@@ -306,7 +307,7 @@ impl Server {
                 self.config_error = false;
             }
             Err(error) => {
-                eprintln!("ropeway daemon: {error}; the former configuration stays in force");
+                tell!("ropeway daemon: {error}; the former configuration stays in force");
                 self.config_error = true;
             }
         }

@@ -14,6 +14,7 @@ use ropeway_engine::link::udp::UdpLink;
 
 use crate::config::Size;
 use crate::output;
+use crate::output::tell;
 use table::{Table, TableError};
 
 #[derive(clap::Args, Debug)]
@@ -55,7 +56,7 @@ pub fn main(args: &Args) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ropeway gateway: {error}");
+            tell!("ropeway gateway: {error}");
             ExitCode::FAILURE
         }
     }
@@ -130,9 +131,9 @@ fn forward(args: &Args) -> Result<(), Error> {
     let (nodes, count) = (neighbours.len() + hosts.len(), links.len());
     let gateway = Gateway::with_hosts(links, &neighbours, &hosts, Limits { queue_bytes, mark_bytes })?;
     if let Err(error) = gateway.tell() {
-        eprintln!("ropeway gateway: cannot be asked what it has counted: {error}");
+        tell!("ropeway gateway: cannot be asked what it has counted: {error}");
     }
-    eprintln!("ropeway gateway: forwarding for {nodes} nodes over {count} links");
+    tell!("ropeway gateway: forwarding for {nodes} nodes over {count} links");
     gateway.run()?;
     Ok(())
 }
@@ -144,7 +145,7 @@ fn show(json: bool) -> Result<(), String> {
         match gateway::ask(name) {
             Ok(shown) => all.push(shown),
             // It ended meanwhile, or belongs to somebody else.
-            Err(error) => eprintln!("ropeway gateway: {name}: {error}"),
+            Err(error) => tell!("ropeway gateway: {name}: {}", output::printable(&error.to_string())),
         }
     }
     let text = match json {
@@ -159,8 +160,9 @@ fn as_lines(shown: &Shown) -> String {
     let Shown { pid, links, counters, waiting_packets, waiting_bytes } = shown;
     let head = format!("process {pid}: {waiting_packets} packets, {waiting_bytes} bytes wait\n");
     let links = links.iter().map(|link| {
-        format!("  {} {}: {} sent, {} received\n", link.name, link.local, link.sent_packets, link.received_packets)
+        let end = output::printable(&format!("{} {}", link.name, link.local));
+        format!("  {end}: {} sent, {} received\n", link.sent_packets, link.received_packets)
     });
-    let counters = counters.iter().map(|(name, count)| format!("  {name} {count}\n"));
+    let counters = counters.iter().map(|(name, count)| format!("  {} {count}\n", output::printable(name)));
     [head].into_iter().chain(links).chain(counters).collect()
 }

@@ -10,6 +10,8 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use crate::output::{printable, tell};
+
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Print JSON: one array of connections, or of engines (with -w one per line)
@@ -33,7 +35,7 @@ pub fn main(args: &Args) -> ExitCode {
         // `ropeway ss -w | head` ends like this.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ropeway ss: {error}");
+            tell!("ropeway ss: {error}");
             ExitCode::FAILURE
         }
     }
@@ -57,7 +59,7 @@ fn clear(args: &Args) -> &'static str {
 }
 
 fn report(problems: &[String]) {
-    problems.iter().for_each(|problem| eprintln!("ropeway ss: {problem}"));
+    problems.iter().for_each(|problem| tell!("ropeway ss: {}", printable(problem)));
 }
 
 /// What the look before saw, and when.
@@ -74,7 +76,10 @@ fn connections(args: &Args, out: &mut impl Write, former: &mut Option<Former>) -
     report(&seen.problems);
     report(&wires.problems);
     if !seen.anyone && wires.engines.is_empty() && !args.watch {
-        eprintln!("ropeway ss: no program runs under Ropeway here, and no daemon; start one with `ropeway run -- CMD`");
+        // Who does not answer is there all the same.
+        if wires.problems.is_empty() {
+            tell!("ropeway ss: no program runs under Ropeway here, and no daemon; start one with `ropeway run -- CMD`");
+        }
         return Ok(false);
     }
     let since = former.as_ref().map(|former| (former, now.duration_since(former.at)));
@@ -100,7 +105,9 @@ fn counters(args: &Args, out: &mut impl Write) -> io::Result<bool> {
     let wires = wire::look();
     report(&wires.problems);
     if wires.engines.is_empty() && !args.watch {
-        eprintln!("ropeway ss: no engine runs here; programs have one as soon as they use the wire protocol");
+        if wires.problems.is_empty() {
+            tell!("ropeway ss: no engine runs here; programs have one as soon as they use the wire protocol");
+        }
         return Ok(false);
     }
     if args.json {

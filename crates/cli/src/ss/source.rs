@@ -56,11 +56,11 @@ pub struct Bytes {
 
 impl Bytes {
     pub fn sent(&self) -> u64 {
-        self.tcp_sent + self.shm_sent
+        self.tcp_sent.saturating_add(self.shm_sent)
     }
 
     pub fn received(&self) -> u64 {
-        self.tcp_received + self.shm_received
+        self.tcp_received.saturating_add(self.shm_received)
     }
 }
 

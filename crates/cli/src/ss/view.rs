@@ -9,6 +9,7 @@ use serde::Serialize;
 #[cfg(test)]
 use super::source::KernelQueues;
 use super::source::{Bytes, End};
+use crate::output::printable;
 
 /// One line of output.
 #[derive(Debug, Serialize, PartialEq)]
@@ -102,8 +103,8 @@ pub fn rows(ends: &[End], former: Option<(&Former, Duration)>) -> Vec<Row> {
                 shm: SentReceived { sent: e.bytes.shm_sent, received: e.bytes.shm_received },
             },
             rate,
-            recv_q: e.kernel.and_then(|k| Some(k.unread + unread_in_ring(e, peer)?)),
-            send_q: e.kernel.and_then(|k| Some(k.unacknowledged + untaken_in_ring(e, peer)?)),
+            recv_q: e.kernel.and_then(|k| Some(k.unread.saturating_add(unread_in_ring(e, peer)?))),
+            send_q: e.kernel.and_then(|k| Some(k.unacknowledged.saturating_add(untaken_in_ring(e, peer)?))),
             promotions: e.promotions,
             demotions: e.demotions,
         }
@@ -146,8 +147,8 @@ pub fn table(rows: &[Row]) -> String {
             r.remote.map_or("-".into(), |a| a.to_string()),
             r.carrier.tx.to_owned(),
             r.carrier.rx.to_owned(),
-            short(r.bytes.tcp.sent + r.bytes.shm.sent),
-            short(r.bytes.tcp.received + r.bytes.shm.received),
+            short(r.bytes.tcp.sent.saturating_add(r.bytes.shm.sent)),
+            short(r.bytes.tcp.received.saturating_add(r.bytes.shm.received)),
         ];
         if with_rates {
             cells.extend(rates(r.rate));
@@ -161,6 +162,8 @@ pub fn table(rows: &[Row]) -> String {
 /// Lines under a head, with columns as wide as their contents.
 pub fn columns(head: &[&str], lines: Vec<Vec<String>>) -> String {
     let head: Vec<String> = head.iter().map(|&title| title.to_owned()).collect();
+    // Names of programs, and what is at an engine's address, are others' words.
+    let lines = lines.into_iter().map(|line| line.iter().map(|cell| printable(cell)).collect());
     let lines: Vec<Vec<String>> = std::iter::once(head).chain(lines).collect();
     let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
@@ -279,6 +282,15 @@ redis-server  8    0       0       127.0.0.1:6379   [::1]:5          tcp  tcp  0
         assert_eq!(rows[0].rate, Some(Directions { tx: 6_000, rx: 0 }));
         assert_eq!(rows[1].rate, None, "not seen before");
         assert!(table(&rows).contains("Sent/s"));
+    }
+
+    #[test]
+    fn what_a_program_is_called_does_not_reach_the_terminal_as_an_order() {
+        let mut ends = sample();
+        ends[0].program = "redis\x1b[2J\n".into();
+        // Nor do its numbers stop who looks.
+        ends[0].bytes = Bytes { tcp_sent: u64::MAX, shm_sent: 1, tcp_received: 1, shm_received: u64::MAX };
+        assert!(table(&rows(&ends, None)).contains("redis?[2J?"));
     }
 
     #[test]

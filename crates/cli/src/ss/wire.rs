@@ -2,12 +2,14 @@
 //! `ropeway_engine::control`.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use ropeway_engine::control::{self, Answer, ConnectionShown, Question, Shown};
 use serde_json::{Value, json};
 
 use super::view::{Directions, RATES, columns, rates, short};
+use crate::output::printable;
 
 /// What all engines of this network namespace tell, and what kept others from telling.
 #[derive(Debug, Default)]
@@ -26,7 +28,10 @@ pub fn look() -> Wires {
             Err(error)
                 if matches!(
                     error.kind(),
-                    std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::PermissionDenied
+                    ErrorKind::ConnectionRefused
+                        | ErrorKind::ConnectionReset
+                        | ErrorKind::BrokenPipe
+                        | ErrorKind::PermissionDenied
                 ) => {}
             Ok(other) => wires.problems.push(format!("{name}: unexpected answer {other:?}")),
             Err(error) => wires.problems.push(format!("{name}: {error}")),
@@ -90,7 +95,7 @@ pub fn table(rows: &[Row<'_>]) -> String {
             engine.program.clone(),
             engine.pid.to_string(),
             c.unread_bytes.to_string(),
-            (c.queued_bytes + c.unacked_bytes).to_string(),
+            c.queued_bytes.saturating_add(c.unacked_bytes).to_string(),
             format!("{} {}", c.local, c.local_port),
             format!("{} {}", c.peer, c.remote_port),
             c.link.clone(),
@@ -149,13 +154,14 @@ fn of_engine(engine: &Shown) -> String {
         let counters = engine.counters.iter().map(|(name, &count)| (name, count));
         counters.filter(move |(name, _)| name.starts_with("gate_") == of_gate)
     };
-    let head = format!("{}, process {}\n", engine.program, engine.pid);
+    let head = format!("{}, process {}\n", printable(&engine.program), engine.pid);
     [head].into_iter().chain(links).chain([part(&gate, counts(true)), part("endpoint", counts(false))]).collect()
 }
 
 fn part<'a>(head: &str, counts: impl Iterator<Item = (&'a String, u64)>) -> String {
-    let counts = counts.filter(|&(_, count)| count > 0).map(|(name, count)| format!("    {name} {count}\n"));
-    [format!("  {head}\n")].into_iter().chain(counts).collect()
+    let counts =
+        counts.filter(|&(_, count)| count > 0).map(|(name, count)| format!("    {} {count}\n", printable(name)));
+    [format!("  {}\n", printable(head))].into_iter().chain(counts).collect()
 }
 
 /// The same with all counters, as an object for each engine.
@@ -217,6 +223,17 @@ copy     2    4       3       10.0.1.1:7480 40  10.0.1.2:7480 7  udp  udp  600  
             (&objects(&rows)[0]["credit_bytes"], &objects(&rows)[0]["expired_messages"]),
             (&json!(20_000), &json!(5))
         );
+    }
+
+    #[test]
+    fn what_is_at_an_engines_address_gives_the_terminal_no_orders() {
+        let mut engines = [engine(1, &[40], 1000)];
+        engines[0].program = "copy\x1b[2J".into();
+        engines[0].links[0].name = "udp\x1b[2J".into();
+        engines[0].counters = [("count\x1b[2J".into(), 1)].into();
+        engines[0].connections[0].waits_for = "silence\x1b[2J".into();
+        let text = counters(&engines) + &table(&rows(&engines, None));
+        assert!(!text.contains('\x1b') && text.matches("?[2J").count() >= 4, "{text}");
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use ropeway_testkit::boxes::TestBox;
 use ropeway_testkit::incast::TcpIncast;
 use ropeway_testkit::need_box;
+use ropeway_testkit::proc::Process;
 
-use super::{UNKNOWN_TYPE, receive_frames, received, received_by_now, send_frames, until};
+use super::{LIMIT, UNKNOWN_TYPE, receive_frames, received, received_by_now, send_frames, until};
 
 #[test]
 fn nothing_passes_a_cut_in_either_direction_and_everything_after_it_is_healed() {
@@ -34,6 +35,22 @@ fn nothing_passes_a_cut_in_either_direction_and_everything_after_it_is_healed() 
     cluster.cut("h2");
     cluster.heal("h2");
     assert!(!cluster.port("h2").cut);
+}
+
+#[test]
+fn those_who_cut_and_heal_at_once_are_not_in_each_others_way() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "2", "--rate", "1gbit"]);
+    for _ in 0..10 {
+        cluster.cut("h2");
+        cluster.loss("h2", "5%");
+        let heal = || Process::spawn(cluster.ropeway_command(&["heal", "h2"]));
+        let end_loss = || Process::spawn(cluster.ropeway_command(&["loss", "h2", "0%"]));
+        let all = [heal(), end_loss(), heal(), end_loss(), heal()];
+        all.into_iter().for_each(|process| drop(process.succeed(LIMIT)));
+        let port = cluster.port("h2");
+        assert!(!port.cut && port.loss_to_host_percent == 0.0, "{port:?}");
+    }
 }
 
 #[test]

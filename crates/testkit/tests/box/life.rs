@@ -80,7 +80,14 @@ fn exec_is_the_program_with_its_output_exit_code_and_signals() {
     assert_eq!(sh(&cluster, "h1", "kill -KILL $$").exit, Exit::Signal(9));
     let dashes = cluster.run("h1", &command("echo", ["--name", "-n"]), LIMIT);
     assert_eq!(dashes.expect_success().stdout, "--name -n\n");
-    for (program, code) in [("no-such-program", 127), ("/no/such/program", 127), ("/etc/passwd", 126)] {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let script = directory.path().join("script");
+    fs::write(&script, "#! /no/such/interpreter -x\n").expect("written");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let script = script.display().to_string();
+    for (program, code) in
+        [("no-such-program", 127), ("/no/such/program", 127), ("/etc/passwd", 126), (script.as_str(), 126)]
+    {
         let finished = cluster.run("h1", &command(program, [""; 0]), LIMIT);
         assert_eq!(finished.exit, Exit::Code(code), "{program}: {}", finished.stderr);
         assert!(finished.stderr.contains(program), "{}", finished.stderr);
@@ -120,6 +127,34 @@ fn down_takes_everything_away_and_ends_what_runs_inside() {
     cluster.ropeway(&["up", "--hosts", "1"]).expect_success();
 }
 
+#[test]
+fn down_ends_what_goes_on_in_its_children() {
+    need_box!();
+    need_program!("python3");
+    let cluster = TestBox::up(&["--hosts", "1"]);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let alive = directory.path().join("alive");
+    // Nobody of them lives for long, but all together for half a minute.
+    let chain = "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n\
+                 end = time.time() + 30\nwhile time.time() < end:\n if os.fork(): os._exit(0)\n \
+                 open(sys.argv[1], 'w').write(str(time.time()))\n time.sleep(0.002)";
+    let mut cmd = command("python3", ["-c", chain]);
+    cmd.arg(&alive);
+    for _ in 0..3 {
+        let _chains: Vec<Process> = (0..5).map(|_| cluster.spawn("h1", &cmd)).collect();
+        until("it goes on", || alive.exists());
+        // All of them do.
+        std::thread::sleep(Duration::from_millis(500));
+        cluster.ropeway(&["down"]).expect_success();
+        std::thread::sleep(Duration::from_millis(100));
+        let last = fs::read(&alive).expect("it was written");
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(fs::read(&alive).expect("it was written"), last, "somebody goes on");
+        fs::remove_file(&alive).expect("it is there");
+        cluster.ropeway(&["up", "--hosts", "1"]).expect_success();
+    }
+}
+
 /// Where a process that receives over the network tells others of its user and network namespace what it grants.
 fn board_of(process: &Process) -> PathBuf {
     let namespace = fs::metadata(format!("/proc/{}/ns/net", process.pid())).expect("it runs").ino();
@@ -155,6 +190,21 @@ fn a_name_that_is_taken_is_refused_and_its_box_stays() {
     let cluster = TestBox::up(&["--hosts", "2"]);
     refused(&cluster, &["up", "--hosts", "2"], &["there is a box", "down --name"]);
     assert_eq!(cluster.ports().len(), 2);
+}
+
+#[test]
+fn of_several_that_make_one_box_at_once_one_does_and_the_others_say_that_it_is_there() {
+    need_box!();
+    let cluster = TestBox::unmade();
+    for _ in 0..5 {
+        let all: Vec<Process> =
+            (0..4).map(|_| Process::spawn(cluster.ropeway_command(&["up", "--hosts", "2"]))).collect();
+        let all: Vec<Finished> = all.into_iter().map(|up| up.wait(LIMIT).expect("it ends")).collect();
+        let (made, refused): (Vec<_>, Vec<_>) = all.iter().partition(|up| up.success());
+        assert_eq!(made.len(), 1);
+        assert!(refused.iter().all(|up| up.stderr.contains("there is a box")), "{refused:?}");
+        cluster.ropeway(&["down"]).expect_success();
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Within one host: standard input, one sender only, what is printed, and parts of a file that are there already.
 
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 
 use ropeway_testkit::need_program;
 
@@ -22,6 +24,13 @@ fn local_receiver(files: &Files, options: &[&str]) -> (Process, String) {
 fn piped(cmd: Command, contents: &[u8]) -> Process {
     let (sender, mut pipe) = Process::spawn_with_stdin(cmd);
     pipe.write_all(contents).expect("it reads its standard input");
+    sender
+}
+
+/// The same to one that may end before it has read all.
+fn piped_until_it_ends(cmd: Command, contents: &[u8]) -> Process {
+    let (sender, mut pipe) = Process::spawn_with_stdin(cmd);
+    let _ = pipe.write_all(contents);
     sender
 }
 
@@ -69,7 +78,7 @@ fn standard_input_needs_a_name_and_is_sent_once() {
     let files = Files::new(10);
     let (_receiver, to) = local_receiver(&files, &[]);
     for (args, text) in [(&["-", &to][..], "--name"), (&["-", "-", &to, "--name", "twice"], "can be sent once")] {
-        let refused = piped(cp(args), &files.contents).wait(LIMIT).expect("in time");
+        let refused = piped_until_it_ends(cp(args), &files.contents).wait(LIMIT).expect("in time");
         assert!(!refused.success() && refused.stderr.contains(text), "{args:?}: {}", refused.stderr);
     }
     let left = std::fs::read_dir(files.target()).expect("readable").count();
@@ -185,4 +194,78 @@ fn a_part_is_gone_on_with_only_if_its_hash_is_that_of_the_file() {
         files.assert_arrived();
         assert_eq!(said.contains("were there already"), resumed, "{} bytes were there: {said}", there.len());
     }
+}
+
+#[test]
+fn a_full_disk_is_said_at_both_ends_and_ends_the_copy() {
+    // As root, in a namespace of its own for what is mounted.
+    need_box!();
+    need_program!("unshare");
+    let files = Files::new(8_000_000);
+    let mounted = "mount -t tmpfs -o size=1m tmpfs \"$1\" && exec \"$2\" cp --receive \"$1\" --bind 127.0.0.1:0";
+    let mut cmd = command("unshare", ["--mount", "sh", "-c", mounted, "sh"]);
+    cmd.arg(files.target()).arg(env::ropeway());
+    let receiver = Process::spawn(cmd);
+    receiver.wait_for_output(" at 127.0.0.1:", LIMIT);
+    let port = receiver.stderr().trim_end().rsplit(':').next().expect("a port").to_owned();
+    let to = format!("127.0.0.1:{port}");
+    for sender in
+        [Process::spawn(send(&files, &to)), piped_until_it_ends(cp(&["-", &to, "--name", "piped"]), &files.contents)]
+    {
+        let ended = sender.wait(LIMIT).expect("it ends");
+        assert!(!ended.success() && ended.stderr.contains("No space left on device"), "{}", ended.stderr);
+        assert!(!ended.stderr.contains("trying again"), "{}", ended.stderr);
+    }
+    assert!(receiver.is_running());
+}
+
+#[test]
+fn files_go_on_when_nobody_reads_what_the_ends_say() {
+    let files = Files::new(100_000);
+    let other = files.dir.path().join("other");
+    std::fs::write(&other, "other").expect("written");
+    let gone = || {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        writer
+    };
+    let free = std::net::UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
+    let to = free.to_string();
+    let mut receiver = receive(&files, &to).stderr(gone()).spawn().expect("it starts");
+    let args = ["cp", &files.source(), &other.display().to_string(), &to];
+    let mut sent = command(env::ropeway(), args).stderr(gone()).status().expect("it starts");
+    // Until the receiver listens.
+    for _ in 0..50 {
+        if sent.success() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        sent = command(env::ropeway(), args).stderr(gone()).status().expect("it starts");
+    }
+    assert!(receiver.try_wait().expect("it is ours").is_none(), "the receiver has ended");
+    receiver.kill().and_then(|()| receiver.wait()).expect("it ends");
+    assert!(sent.success(), "{sent}");
+    assert_eq!(std::fs::read_to_string(files.target().join("other")).expect("it arrived"), "other");
+    std::fs::remove_file(files.target().join("other")).expect("it is there");
+    files.assert_arrived();
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_said_before_another_is_sent() {
+    // As root, who becomes a user.
+    need_box!();
+    need_program!("setpriv");
+    let files = Files::new(10);
+    let secret = files.dir.path().join("secret");
+    std::fs::write(&secret, "secret").expect("written");
+    let set_mode =
+        |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
+    set_mode(&secret, 0o600);
+    set_mode(files.dir.path(), 0o755);
+    let (_receiver, to) = local_receiver(&files, &[]);
+    let mut cmd = command("setpriv", ["--reuid", "65534", "--clear-groups"]);
+    cmd.arg(env::ropeway()).args(["cp", &files.source(), &secret.display().to_string(), &to]);
+    let refused = Process::spawn(cmd).wait(LIMIT).expect("it ends");
+    assert!(!refused.success() && refused.stderr.contains("secret: Permission denied"), "{}", refused.stderr);
+    assert_eq!(std::fs::read_dir(files.target()).expect("readable").count(), 0, "nothing was begun");
 }

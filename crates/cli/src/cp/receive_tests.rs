@@ -1,0 +1,182 @@
+use super::super::frame;
+use super::*;
+
+#[test]
+fn names_that_lead_elsewhere_are_refused() {
+    for name in ["", ".", "..", "a/b", "/etc/passwd", "a\0b", "a.ropeway-part", &"x".repeat(300)] {
+        assert!(plain_name(name).is_err(), "{name:?}");
+    }
+    let long = plain_name(&"x".repeat(300)).unwrap_err().to_string();
+    assert!(long.contains("xxx... is longer than the 242 bytes") && long.len() < 150, "{long}");
+    for name in ["a", "a b", "..a", "ä"] {
+        assert_eq!(plain_name(name).unwrap(), name);
+    }
+}
+
+#[test]
+fn what_is_there_is_hashed_and_what_cannot_be_of_this_file_is_dropped() {
+    let directory = std::env::temp_dir().join(format!("ropeway-cp-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let part = part_of(&directory.join("file"));
+    std::fs::write(&part, b"12345").unwrap();
+    let offer = |size| Offer { name: "file".into(), size, mode: None, written: false, end: None };
+    let mut hasher = blake3::Hasher::new();
+    let (file, there) = open_part(&part, &offer(Some(9)), &mut hasher).unwrap().unwrap();
+    assert_eq!((there, hasher.finalize()), (5, blake3::hash(b"12345")));
+    let waiter = std::thread::spawn({
+        let (part, offer) = (part.clone(), offer(Some(9)));
+        move || open_part(&part, &offer, &mut blake3::Hasher::new()).map(|opened| opened.map(|(_, there)| there))
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!waiter.is_finished(), "another sender has it");
+    drop(file);
+    assert_eq!(waiter.join().unwrap().unwrap(), Some(5));
+    // Standard input has no size, and may go on where it was.
+    assert_eq!(open_part(&part, &offer(None), &mut blake3::Hasher::new()).unwrap().unwrap().1, 5);
+    let (file, there) = open_part(&part, &offer(Some(4)), &mut blake3::Hasher::new()).unwrap().unwrap();
+    assert_eq!(there, 0);
+    let waiter = std::thread::spawn({
+        let (part, offer) = (part.clone(), offer(Some(9)));
+        move || open_part(&part, &offer, &mut blake3::Hasher::new()).map(|opened| opened.is_none())
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    std::fs::rename(&part, directory.join("file")).unwrap();
+    drop(file);
+    assert!(waiter.join().unwrap().unwrap(), "it has its own name now");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn what_arrives_damaged_is_not_kept_and_both_ends_are_told() {
+    let directory = std::env::temp_dir().join(format!("ropeway-cp-damaged-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let options = Options { directory: directory.clone(), once: true, force: false, quiet: true };
+    let hash = |bytes: &[u8]| blake3::hash(bytes).to_hex().to_string();
+    let ends = [End { size: 5, hash: hash(b"other") }, End { size: 6, hash: hash(b"right") }];
+    for end in ends {
+        let [sender, receiver] = connect::pair();
+        let serving = std::thread::spawn({
+            let options = options.clone();
+            move || serve(receiver, &options)
+        });
+        let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+        let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, end: None };
+        sender.send(&Frame::Offer(offer).to_message()).unwrap();
+        assert!(matches!(Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()), Ok(Frame::Have(_))));
+        sender.send(&Frame::From(frame::From { offset: 0 }).to_message()).unwrap();
+        sender.send(&Frame::Data(b"right").to_message()).unwrap();
+        sender.send(&Frame::End(end).to_message()).unwrap();
+        let answer = Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()).unwrap();
+        assert!(matches!(&answer, Frame::Refused(why) if why == "damaged"), "{answer:?}");
+        drop(sender);
+        let told = serving.join().unwrap().unwrap_err();
+        assert!(matches!(&told, CpError::Damaged { name } if name == "file"), "{told}");
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "neither the file nor its part");
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_file_whose_end_was_said_may_be_there_and_nothing_else_may() {
+    let directory = std::env::temp_dir().join(format!("ropeway-cp-whole-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let options = Options { directory: directory.clone(), once: true, force: false, quiet: true };
+    let contents = b"all of it";
+    let end = End { size: contents.len() as u64, hash: blake3::hash(contents).to_hex().to_string() };
+    std::fs::write(directory.join("whole"), contents).unwrap();
+    std::fs::write(directory.join("other"), b"as  long!").unwrap();
+    std::os::unix::fs::symlink(directory.join("whole"), directory.join("link")).unwrap();
+    for (name, is_there) in [("whole", true), ("other", false), ("link", false)] {
+        let [sender, receiver] = connect::pair();
+        let serving = std::thread::spawn({
+            let options = options.clone();
+            move || serve(receiver, &options)
+        });
+        let offer = Offer { name: name.into(), size: None, mode: None, written: true, end: Some(end.clone()) };
+        sender.send(&Frame::Offer(offer).to_message()).unwrap();
+        let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+        let answer = Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()).unwrap();
+        assert_eq!(matches!(&answer, Frame::Done), is_there, "{name}: {answer:?}");
+        assert_eq!(matches!(&answer, Frame::Refused(why) if why.contains("exists there")), !is_there);
+        let _ = sender.finish();
+        assert_eq!(serving.join().unwrap().is_ok(), is_there);
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// A receiver into a directory of its own, and a sender that has offered a file `file` of so many bytes, and heard what is there.
+fn offered(what: &str, size: u64) -> (PathBuf, Connection, std::thread::JoinHandle<Result<(), CpError>>) {
+    let directory = std::env::temp_dir().join(format!("ropeway-cp-{what}-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let options = Options { directory: directory.clone(), once: true, force: false, quiet: true };
+    let [sender, receiver] = connect::pair();
+    let serving = std::thread::spawn(move || serve(receiver, &options));
+    let offer = Offer { name: "file".into(), size: Some(size), mode: None, written: false, end: None };
+    sender.send(&Frame::Offer(offer).to_message()).unwrap();
+    let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+    assert!(matches!(Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()), Ok(Frame::Have(_))));
+    sender.send(&Frame::From(frame::From { offset: 0 }).to_message()).unwrap();
+    (directory, sender, serving)
+}
+
+#[test]
+fn who_goes_on_sending_hears_that_it_was_refused_and_no_more_than_was_offered_is_written() {
+    let (directory, sender, serving) = offered("more", 1000);
+    // More than is under way at once, and nothing is read meanwhile.
+    let piece = frame::data();
+    for _ in 0..(32 << 20) / piece.len() {
+        sender.send(&piece).unwrap();
+    }
+    let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+    let answer = Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()).unwrap();
+    assert!(matches!(&answer, Frame::Refused(why) if why.contains("more data than was offered")), "{answer:?}");
+    assert!(std::fs::metadata(directory.join("file.ropeway-part")).unwrap().len() <= 1000);
+    drop(sender);
+    assert!(matches!(serving.join().unwrap(), Err(CpError::Nonsense(_))));
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_file_that_was_made_meanwhile_is_not_replaced() {
+    let (directory, sender, serving) = offered("meanwhile", 5);
+    std::fs::write(directory.join("file"), b"ours").unwrap();
+    sender.send(&Frame::Data(b"right").to_message()).unwrap();
+    let end = End { size: 5, hash: blake3::hash(b"right").to_hex().to_string() };
+    sender.send(&Frame::End(end).to_message()).unwrap();
+    let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+    let answer = Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()).unwrap();
+    assert!(matches!(&answer, Frame::Refused(why) if why.contains("file exists there")), "{answer:?}");
+    drop(sender);
+    serving.join().unwrap().unwrap_err();
+    assert_eq!(std::fs::read(directory.join("file")).unwrap(), b"ours");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_there_as_well_and_a_directory_is_refused_before_it_is_sent() {
+    let directory = std::env::temp_dir().join(format!("ropeway-cp-taken-{}", std::process::id()));
+    std::fs::create_dir_all(directory.join("directory")).unwrap();
+    std::os::unix::fs::symlink("/nowhere/at/all", directory.join("link")).unwrap();
+    rustix::fs::mknodat(CWD, directory.join("fifo.ropeway-part"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let cases = [
+        ("link", false, "link exists there"),
+        ("directory", true, "directory is a directory there"),
+        ("fifo", true, "not a file"),
+        ("esc\x1b]ape", true, "ape.ropeway-part: "),
+    ];
+    std::fs::create_dir(directory.join("esc\x1b]ape.ropeway-part")).unwrap();
+    for (name, force, text) in cases {
+        let options = Options { directory: directory.clone(), once: true, force, quiet: true };
+        let [sender, receiver] = connect::pair();
+        let serving = std::thread::spawn(move || serve(receiver, &options));
+        let offer = Offer { name: name.into(), size: Some(1), mode: None, written: false, end: None };
+        sender.send(&Frame::Offer(offer).to_message()).unwrap();
+        let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+        let answer = Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()).unwrap();
+        assert!(matches!(&answer, Frame::Refused(why) if why.contains(text)), "{name}: {answer:?}");
+        drop(sender);
+        let said = serving.join().unwrap().unwrap_err().to_string();
+        assert!(said.contains(text) && !said.contains('\x1b'), "{said:?}");
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
