@@ -9,6 +9,10 @@ const PERIOD_NS: u64 = 16_000_000;
 /// What is known of it loses this part with each such time in which less arrived.
 const LINE_FADES: u64 = 16;
 
+/// So many packets in a row, each so long after the one before and with more to come, are a line on which one takes that long.
+const SLOW_PACKETS: u32 = 8;
+const APART_NS: u64 = 1_000_000;
+
 /// The way of packets to this host, as far as arrivals tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Line {
@@ -27,6 +31,15 @@ impl Line {
     }
 }
 
+/// How long it takes until something has arrived that stands in one queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Drain {
+    /// At the rate seen lately: who sent little makes it long.
+    pub ns: u64,
+    /// The same if the line is known to be slow, else 0.
+    pub slow_ns: u64,
+}
+
 /// Sums over the arrivals of late.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrivals {
@@ -36,6 +49,7 @@ pub struct Arrivals {
     senders_now: u64,
     senders_before: u64,
     bytes: Rate,
+    slow: Slow,
     period_at: Time,
     period_bytes: u64,
     /// The rate in the last period that is over.
@@ -55,6 +69,7 @@ impl Arrivals {
             senders_now: 0,
             senders_before: 0,
             bytes: Rate::default(),
+            slow: Slow::default(),
             period_at: Time::ZERO,
             period_bytes: 0,
             period_rate: 0,
@@ -65,9 +80,18 @@ impl Arrivals {
         }
     }
 
-    /// Notes `bytes` of payload from a sender that was last noted in `epoch`, at least `round_trip_ns` away, if that is known.
-    pub fn note(&mut self, bytes: u64, epoch: &mut u64, round_trip_ns: Option<u64>, now: Time, lease_ns: u64) {
+    /// Notes `bytes` of payload from a sender that was last noted in `epoch`, at least `round_trip_ns` away, if that is known. `is_steady`: it came in its turn, and has more to come.
+    pub fn note(
+        &mut self,
+        bytes: u64,
+        is_steady: bool,
+        epoch: &mut u64,
+        round_trip_ns: Option<u64>,
+        now: Time,
+        lease_ns: u64,
+    ) {
         self.bytes.note(bytes, now, true);
+        self.slow.note(bytes, is_steady, now);
         let elapsed = now.since(self.trip_at);
         if elapsed >= self.line.round_trip_ns {
             self.line.latest_bytes = if elapsed < 2 * self.line.round_trip_ns { self.trip_bytes } else { 0 };
@@ -130,8 +154,37 @@ impl Arrivals {
     }
 
     /// How long `bytes` take at the rate seen lately.
-    pub fn drain_ns(&self, bytes: u64) -> u64 {
-        (bytes * 1_000_000).checked_div(self.bytes_per_ms()).unwrap_or(0)
+    pub fn drain(&self, bytes: u64) -> Drain {
+        let at = |per_ms| (bytes * 1_000_000).checked_div(per_ms);
+        let slow_ns = self.slow.per_ms().and_then(at);
+        Drain { ns: slow_ns.or_else(|| at(self.bytes_per_ms())).unwrap_or(0), slow_ns: slow_ns.unwrap_or(0) }
+    }
+}
+
+/// Lines on which a packet takes a millisecond or more.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slow {
+    packet_at: Time,
+    /// Packets in a row, each long after the one before, and the rate at which the fastest of them came.
+    packets: u32,
+    per_ms: u64,
+}
+
+impl Slow {
+    /// What is repeated comes when it was asked for, and the next one behind the last when there is one: that says nothing about the line.
+    fn note(&mut self, bytes: u64, is_steady: bool, now: Time) {
+        let apart_ns = now.since(std::mem::replace(&mut self.packet_at, now));
+        if apart_ns < APART_NS {
+            self.packets = 0;
+        } else if is_steady {
+            let per_ms = (bytes * 1_000_000 / apart_ns).max(1);
+            self.per_ms = if self.packets == 0 { per_ms } else { per_ms.max(self.per_ms) };
+            self.packets = self.packets.saturating_add(1);
+        }
+    }
+
+    fn per_ms(&self) -> Option<u64> {
+        (self.packets >= SLOW_PACKETS).then_some(self.per_ms)
     }
 }
 
@@ -146,9 +199,28 @@ mod tests {
             let arrives_us = begin_ms * 1000 + packet * 12;
             let phase_us = arrives_us % 10_000;
             let read_us = if phase_us < away_ms * 1000 { arrives_us - phase_us + away_ms * 1000 } else { arrives_us };
-            arrivals.note(1416, &mut epoch, Some(50_000), Time::from_nanos(read_us * 1000), 10_000_000);
+            arrivals.note(1416, true, &mut epoch, Some(50_000), Time::from_nanos(read_us * 1000), 10_000_000);
         }
         arrivals.line()
+    }
+
+    #[test]
+    fn a_line_is_slow_if_packets_come_far_apart_though_more_wait() {
+        let (mut arrivals, mut epoch) = (Arrivals::new(), 0);
+        let mut come = |arrivals: &mut Arrivals, at_us: u64, is_steady| {
+            arrivals.note(1000, is_steady, &mut epoch, None, Time::from_nanos(at_us * 1000), 10_000_000);
+        };
+        // One that comes when it was asked for, or has nothing behind it, says nothing.
+        (1..100).for_each(|step| come(&mut arrivals, step * 10_000, false));
+        assert_eq!(arrivals.drain(50_000).slow_ns, 0);
+        (100..108).for_each(|step| come(&mut arrivals, step * 10_000, true));
+        let Drain { ns, slow_ns } = arrivals.drain(50_000);
+        assert_eq!((ns, slow_ns), (500_000_000, 500_000_000));
+        // The fastest of them tells; and two at once are no slow line.
+        come(&mut arrivals, 1_075_000, true);
+        assert_eq!(arrivals.drain(50_000).slow_ns, 250_000_000);
+        come(&mut arrivals, 1_075_010, true);
+        assert_eq!(arrivals.drain(50_000).slow_ns, 0);
     }
 
     #[test]
@@ -168,7 +240,7 @@ mod tests {
         let (mut arrivals, mut epochs) = (Arrivals::new(), [0; 3]);
         for step in 0..9u64 {
             let now = Time::from_nanos(1_000_000_000 + step * 1_000_000);
-            arrivals.note(100, &mut epochs[step as usize % 3], Some(50_000), now, 10_000_000);
+            arrivals.note(100, true, &mut epochs[step as usize % 3], Some(50_000), now, 10_000_000);
         }
         assert_eq!(arrivals.active(), 3);
     }
@@ -179,7 +251,7 @@ mod tests {
             let (mut arrivals, mut epoch) = (Arrivals::new(), 0);
             for ms in 0..100 {
                 let now = Time::from_nanos(1_000_000_000 + ms * 1_000_000);
-                arrivals.note(1416, &mut epoch, Some(round_trip_ms * 1_000_000), now, 10_000_000);
+                arrivals.note(1416, true, &mut epoch, Some(round_trip_ms * 1_000_000), now, 10_000_000);
             }
             // One every 30 ms, none of them heard: a lease is 10 ms, or 8 round trips.
             for peer in 0..20 {

@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 use ropeway_wire::{self as wire, ErrorCode, Flags, Header, Id, Type};
 
 use crate::answers::Answers;
+use crate::arrivals::Drain;
 use crate::channel::Numbers;
 use crate::config::{Config, GateMode};
 use crate::crypto::token::{self, TOKEN_BYTES};
@@ -499,11 +500,14 @@ impl Association {
     }
 
     /// What this sender wants of the gate.
-    pub fn demand(&self, config: &Config, now: Time) -> Demand {
+    pub fn demand(&self, config: &Config, drain: impl FnOnce() -> Drain, now: Time) -> Demand {
         let outstanding = self.outstanding_packets();
         Demand {
             outstanding_packets: outstanding,
-            asked_packets: if now < self.asked_back_at() { u64::from(self.received.asked()) } else { 0 },
+            asked_packets: match self.received.asked() {
+                asked if asked > 0 && now < self.asked_back_at(config, drain()) => asked.into(),
+                _ => 0,
+            },
             backlog_bytes: self.peer_backlog,
             wanted_packets: match self.peer_backlog {
                 // Between short messages there is none, and a division costs as much as all the rest.

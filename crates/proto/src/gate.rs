@@ -13,10 +13,12 @@ use crate::arrivals::Line;
 use crate::config::{Config, GateMode, Order};
 use crate::time::Time;
 
-/// Senders that hold grants at least, if so many are active: one that is slow to answer must not idle the line.
+/// Senders that hold grants at least, if so many are active and far from their ends: one that is slow to answer must not idle the line.
 const HOLDERS: u64 = 8;
 /// A grant is an eighth of the budget without the pipe (8 packets of 1500 bytes with a port of 128 KiB), up to one segmented send.
 const QUANTUM_MOST_PACKETS: u64 = 44;
+/// The end of a transfer is granted at once if it is no longer than so many of them.
+const END_QUANTA: u64 = 2;
 /// A sender that holds a grant and is silent for so many round trips ...
 pub const SUSPECT_ROUND_TRIPS: u64 = 2;
 /// ... and at least for this long is suspect.
@@ -388,8 +390,8 @@ impl Gate {
     }
 
     /// Packets that one sender may hold: an equal share among those who want or hold something, of which eight at most are counted. Should it fall silent,
-    /// the others go on with theirs. Under `srpt` who is first may have most of it.
-    fn most_held(&self, frame_bytes: u64) -> u64 {
+    /// the others go on with theirs. Under `srpt` who is first may have most of it. It is `least` packets at least, unless `burst_length` is less.
+    fn most_held(&self, frame_bytes: u64, least: u64) -> u64 {
         let budget = self.grantable_bytes();
         let share = match self.order {
             Order::Srpt if self.demanding > 1 => budget - budget / SRPT_REST,
@@ -397,16 +399,23 @@ impl Gate {
         } / frame_bytes.max(1);
         let quantum = self.quantum(frame_bytes);
         // Grants are whole quanta, and what the pipe adds to a share is often less than one.
-        let most =
-            if budget > self.port_share_bytes { share.max(1).next_multiple_of(quantum) } else { share.max(quantum) };
+        let most = if budget > self.port_share_bytes { share.next_multiple_of(quantum) } else { share }.max(least);
         if self.window_packets > 0 { most.min(self.window_packets) } else { most }
     }
 
-    /// Whether a sender can have its next quantum: all of it, or every arrival would be answered by a grant of one packet.
-    fn is_eligible(&self, index: u32) -> bool {
-        let Demand { wanted_packets, outstanding_packets, frame_bytes, .. } = self.senders[index as usize].demand;
-        let most = self.most_held(frame_bytes);
-        outstanding_packets + wanted_packets.min(self.quantum(frame_bytes)).min(most) <= most
+    /// Packets that a sender gets next: a quantum, or all the rest if that is little. Of messages of one length some need a turn more than others, by a packet, and that turn would be the last of a round.
+    /// `None`: it holds too much for that. A part of them would be worse than nothing, or every arrival would be answered by a grant of one packet.
+    fn next_packets(&self, demand: &Demand) -> Option<u64> {
+        let quantum = self.quantum(demand.frame_bytes);
+        // Of a budget that is hardly one packet the end is no more than a quantum, and with a window that is no more either it goes on in parts.
+        let room = self.grantable_bytes() / demand.frame_bytes.max(1) * END_QUANTA / HOLDERS;
+        let end = (END_QUANTA * quantum).min(room.max(quantum));
+        let fits = self.window_packets == 0 || demand.wanted_packets <= self.window_packets;
+        let is_end = demand.wanted_packets <= end && fits;
+        let (turn, least) = if is_end { (demand.wanted_packets, end) } else { (quantum, quantum) };
+        let most = self.most_held(demand.frame_bytes, least);
+        let packets = turn.min(most);
+        (demand.outstanding_packets + packets <= most).then_some(packets)
     }
 
     /// What can be granted now, counting a part of what suspects hold as free.
@@ -462,11 +471,9 @@ impl Gate {
         if self.waiting.is_empty() || self.is_short {
             return;
         }
-        while let Some(place) = self.choose() {
+        while let Some((place, packets)) = self.choose() {
             let index = self.waiting[place];
             let Sender { demand, .. } = *self.sender(index);
-            let most = self.most_held(demand.frame_bytes);
-            let packets = self.quantum(demand.frame_bytes).min(demand.wanted_packets).min(most);
             if packets == 0 {
                 self.leave_queue(place);
                 continue;
@@ -507,17 +514,21 @@ impl Gate {
         }
     }
 
-    /// The place in the queue of who is next.
-    fn choose(&self) -> Option<usize> {
+    /// The place in the queue of who is next, and what it gets.
+    fn choose(&self) -> Option<(usize, u64)> {
         let sender = |index: u32| &self.senders[index as usize];
-        let mut places = self.waiting.iter().enumerate().filter(|&(_, &index)| self.is_eligible(index));
-        match self.order {
+        let mut next = self.waiting.iter().enumerate().filter_map(|(place, &index)| {
+            let packets = self.next_packets(&sender(index).demand)?;
+            Some((place, index, packets))
+        });
+        let chosen = match self.order {
             Order::Srpt if !self.quanta.is_multiple_of(SRPT_FIFO_EVERY) => {
-                places.min_by_key(|&(_, &index)| sender(index).demand.backlog_bytes).map(|(place, _)| place)
+                next.min_by_key(|&(_, index, _)| sender(index).demand.backlog_bytes)
             }
-            Order::Fair => places.min_by_key(|&(_, &index)| sender(index).served_bytes).map(|(place, _)| place),
-            Order::Fifo | Order::Srpt => places.next().map(|(place, _)| place),
-        }
+            Order::Fair => next.min_by_key(|&(_, index, _)| sender(index).served_bytes),
+            Order::Fifo | Order::Srpt => next.next(),
+        };
+        chosen.map(|(place, _, packets)| (place, packets))
     }
 
     /// Marks who holds grants and has been silent. Says whether that changed anything.
@@ -692,13 +703,39 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_transfer_is_granted_at_once_if_it_is_short() {
+        let mut gate = gate(Order::Fifo);
+        for (index, backlog) in [(0, 14), (1, 15), (2, 1000)] {
+            gate.report(index, demand(0, backlog), Time::ZERO);
+        }
+        assert_eq!(distribute(&mut gate, 0)[..3], [(0, 14), (1, 7), (2, 7)]);
+        // Others begin, and each may hold a quantum; of the end it may be more.
+        (3..8).for_each(|index| gate.report(index, demand(7, 1000), Time::ZERO));
+        gate.report(0, demand(0, 0), Time::ZERO);
+        gate.report(2, demand(7, 1000), Time::ZERO);
+        gate.report(1, demand(4, 12), Time::ZERO);
+        assert_eq!(distribute(&mut gate, 0), [(1, 8)]);
+        gate.configure(&Config { window_packets: 10, ..Config::default() });
+        gate.report(1, demand(0, 14), Time::ZERO);
+        assert_eq!(distribute(&mut gate, 0), [(1, 7)], "no more than `burst_length`: in parts");
+    }
+
+    #[test]
+    fn the_end_is_a_packet_where_the_budget_is_one() {
+        let mut gate = gate(Order::Fifo);
+        gate.set_allowed(FRAME);
+        gate.report(0, demand(0, 2), Time::ZERO);
+        assert_eq!(distribute(&mut gate, 0), [(0, 1)]);
+    }
+
+    #[test]
     fn who_turns_out_suspect_when_it_is_its_turn_keeps_nobody_waiting() {
         let mut gate = gate(Order::Fifo);
         // All but two packets of the budget are charged to senders that fall silent, and the first wants more than a quarter of it leaves beside starters.
         gate.report(0, demand(1, 15), Time::ZERO);
         (1..4).for_each(|index| gate.report(index, demand(20, 20), Time::ZERO));
         gate.report(4, demand(0, 1), Time::ZERO);
-        gate.set_surroundings(0, 17, FRAME);
+        gate.set_surroundings(0, 11, FRAME);
         assert_eq!(distribute(&mut gate, 0), []);
         let at = 5_000_000;
         gate.report(4, demand(0, 1), Time::from_nanos(at));

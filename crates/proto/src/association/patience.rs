@@ -3,6 +3,7 @@
 use ropeway_wire::ErrorCode;
 
 use super::Association;
+use crate::arrivals::Drain;
 use crate::config::Config;
 use crate::endpoint::{Path, Presence, Taken};
 use crate::time::Time;
@@ -21,8 +22,10 @@ pub const MOST_ASKED_IN_VAIN: u32 = 100;
 /// ... and for so many times `give_up`.
 pub const IN_VAIN_GIVE_UPS: u64 = 2;
 
-/// A number is asked for again after so many of the least round trips, or `timer_max`, at the latest.
+/// A number is asked for again after so many of the least round trips, or `timer_max`, at the latest ...
 const AGAIN_ROUND_TRIPS: u64 = 2;
+/// ... or so many times what all that is granted takes on a slow line: its port may be as full of what nobody granted.
+const AGAIN_DRAINS: u64 = 2;
 
 /// Who owes an answer for so many times the patience with one is doubted. By then it has been asked six times, after one, three, seven ... of them, so that it is neither loss nor a busy machine: who
 /// is doubted and is there has to share what room there is with those that are not. The kernel knows a host that goes off for some seconds more, and queues nothing for it until then.
@@ -62,15 +65,20 @@ impl InVain {
 }
 
 impl Association {
-    /// When an unused grant goes back.
-    pub fn take_back_at(&self) -> Option<Time> {
+    /// When an unused grant goes back: what was used in time may stand behind all that is granted.
+    pub fn take_back_at(&self, config: &Config, drain: impl FnOnce() -> Drain) -> Option<Time> {
         (self.outstanding_packets() > 0)
-            .then(|| self.granted_at.max(self.arrived_at).after(TAKE_BACK_LEASES * self.lease.lasts_ns()))
+            .then(|| self.granted_at.max(self.arrived_at).after(self.uses_ns(config, drain())))
     }
 
     /// When a sender that says nothing is not expected any more to send what it was asked for.
-    pub fn asked_back_at(&self) -> Time {
-        self.heard_at.after(TAKE_BACK_LEASES * self.lease.lasts_ns())
+    pub fn asked_back_at(&self, config: &Config, drain: Drain) -> Time {
+        self.heard_at.after(self.uses_ns(config, drain))
+    }
+
+    /// How long it takes at most until all has arrived that the peer sends of what it may.
+    fn uses_ns(&self, config: &Config, drain: Drain) -> u64 {
+        TAKE_BACK_LEASES * self.lease.lasts_ns() + drain.ns.min(self.longest_ns(config, drain))
     }
 
     /// When the sender asks whether its data arrived.
@@ -98,12 +106,13 @@ impl Association {
     }
 
     /// When the receiver asks for that.
-    pub fn request_due_at(&self, config: &Config, drain_ns: impl FnOnce() -> u64) -> Option<Time> {
+    pub fn request_due_at(&self, config: &Config, drain: impl FnOnce() -> Drain) -> Option<Time> {
         if !self.is_expecting() {
             return None;
         }
-        let patience = (self.rtt.patience_ns() + drain_ns()).max(config.request_min_ns);
-        let timeout = (patience << self.request_doublings.min(MOST_DOUBLINGS)).min(config.timer_max_ns);
+        let drain = drain();
+        let patience = (self.rtt.patience_ns() + drain.ns).max(config.request_min_ns);
+        let timeout = (patience << self.request_doublings.min(MOST_DOUBLINGS)).min(self.longest_ns(config, drain));
         Some(self.arrived_at.max(self.granted_at).max(self.request_at).after(timeout))
     }
 
@@ -228,8 +237,13 @@ impl Association {
 
     /// How long to wait before a number is asked for again. A process that was stopped while it connected takes that time for a round trip; the least of all is none of these for long, and
     /// before that is over no repetition can be there.
-    pub fn again_ns(&self, config: &Config) -> u64 {
-        self.late_ns(config).min(config.timer_max_ns.max(AGAIN_ROUND_TRIPS * self.rtt.least_ns()))
+    pub fn again_ns(&self, config: &Config, drain: Drain) -> u64 {
+        (self.late_ns(config) + drain.slow_ns).min(self.longest_ns(config, drain))
+    }
+
+    /// The longest that something is waited for before it is asked for.
+    fn longest_ns(&self, config: &Config, drain: Drain) -> u64 {
+        config.timer_max_ns.max(AGAIN_ROUND_TRIPS * self.rtt.least_ns()).max(AGAIN_DRAINS * drain.slow_ns)
     }
 
     /// How long an answer over any path may take before somebody asks after it.

@@ -110,7 +110,7 @@ impl Endpoint {
         let silence_ns = now.since(association.heard_at.max(self.awake_at));
         let silence_ns = silence_ns.max(association.in_vain_ns(now));
         let slower_ns = (silence_ns / SILENCE_SHARE).min(self.config.timer_max_ns);
-        let again_ns = association.again_ns(&self.config).max(slower_ns);
+        let again_ns = association.again_ns(&self.config, self.drain()).max(slower_ns);
         let late_ns = association.late_ns(&self.config).max(slower_ns);
         let slow = association.slow_from(now, &self.config).map(|number| (number, late_ns));
         let mut ranges = Vec::new();

@@ -370,8 +370,9 @@ impl Endpoint {
         if (gap as i64) > 0 {
             association.ask_at = Some(association.ask_at.map_or(now, |at| at.min(now)));
         }
+        let is_steady = !header.flags.intersects(Flags::RTX | Flags::TXF);
         let (bytes, round_trip_ns) = (u64::from(header.length), association.rtt.known_least_ns());
-        self.arrivals.note(bytes, &mut association.epoch, round_trip_ns, now, self.config.lease_ns);
+        self.arrivals.note(bytes, is_steady, &mut association.epoch, round_trip_ns, now, self.config.lease_ns);
         Endpoint::note_for_ack(association, header.kind, header.flags, now, &self.config);
         let is_full = header.kind == Type::Data && packet.payload.len() >= association.payload_bytes;
         self.deliver(index, number, previous, packet, landing);
@@ -467,7 +468,7 @@ impl Endpoint {
         for &index in &touched {
             let association = &mut self.associations[index as usize];
             association.touched = false;
-            let demand = association.demand(&self.config, now);
+            let demand = association.demand(&self.config, || self.arrivals.drain(self.gate.charged_bytes()), now);
             let round_trip_ns = association.rtt.smoothed_ns();
             let arrived = u64::from(std::mem::take(&mut association.arrived_unreported));
             let lost = u64::from(std::mem::take(&mut association.lost_unreported));
@@ -493,7 +494,7 @@ impl Endpoint {
         if !self.gate.is_waited_at() && !self.gate.has_freed() {
             return;
         }
-        let drain_ns = self.arrivals.drain_ns(self.gate.charged_bytes());
+        let drain_ns = self.drain().ns;
         let senders = self.associations.len() as u64;
         let frame_bytes = u64::from(self.config.packet_bytes) + u64::from(self.config.frame_overhead_bytes);
         self.gate.set_surroundings(drain_ns, senders, frame_bytes);

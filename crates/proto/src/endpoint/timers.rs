@@ -10,6 +10,7 @@ use super::Endpoint;
 use super::output::ASKING;
 use super::reserving::RESERVED;
 use crate::answers;
+use crate::arrivals::Drain;
 use crate::association::{Association, Beyond, Phase};
 use crate::config::{Config, GateMode};
 use crate::time::Time;
@@ -179,23 +180,23 @@ impl Endpoint {
         // Looking at the links is all that is to be done then.
         by((!association.round.is_empty()).then(|| now.after(association.lease.look_ns())));
         by(association.state_due_at(&self.config));
-        by(self.request_due_at(association));
-        by(association.take_back_at());
+        by(association.request_due_at(&self.config, || self.drain()));
+        by(association.take_back_at(&self.config, || self.drain()));
         by(self.asked_back_due_at(association));
         by(association.routes.as_ref().and_then(|routes| routes.due_at()));
         due
     }
 
-    fn request_due_at(&self, association: &Association) -> Option<Time> {
-        let drain_ns = || self.arrivals.drain_ns(self.gate.charged_bytes());
-        association.request_due_at(&self.config, drain_ns)
+    /// How long all that is granted takes to arrive.
+    pub(super) fn drain(&self) -> Drain {
+        self.arrivals.drain(self.gate.charged_bytes())
     }
 
     /// When what a silent sender was asked for is charged to it no more. What is granted to it goes back first.
     fn asked_back_due_at(&self, association: &Association) -> Option<Time> {
         let is_charged =
             association.outstanding_packets() == 0 && self.gate.charges_asked(association.id.slot().into());
-        is_charged.then(|| association.asked_back_at())
+        is_charged.then(|| association.asked_back_at(&self.config, self.drain()))
     }
 
     /// When silence is next worth a look: a PIN, the end of an association without channels, or of a peer that is gone.
@@ -277,7 +278,8 @@ impl Endpoint {
             association.state_due = true;
             acts = true;
         }
-        if self.request_due_at(&self.associations[index as usize]).is_some_and(|at| at <= now) {
+        let association = &self.associations[index as usize];
+        if association.request_due_at(&self.config, || self.drain()).is_some_and(|at| at <= now) {
             let association = &mut self.associations[index as usize];
             association.request_at = now;
             association.request_doublings += 1;
@@ -285,8 +287,9 @@ impl Endpoint {
             association.ask_at = Some(now);
             acts = true;
         }
-        let association = &mut self.associations[index as usize];
-        if association.take_back_at().is_some_and(|at| at <= now) {
+        let association = &self.associations[index as usize];
+        if association.take_back_at(&self.config, || self.drain()).is_some_and(|at| at <= now) {
+            let association = &mut self.associations[index as usize];
             association.granted = association.received.next();
             // What it wants it says again when it speaks again.
             association.peer_backlog = 0;

@@ -262,8 +262,8 @@ fn what_a_sender_that_died_was_asked_for_holds_up_nobody_after_its_leases() {
             world.cut.insert((0, 2));
         }
         world.stopped.insert(0);
-        // Who asks it tells it of its grants as well: the last time that less than two leases have passed since is after 100 ms.
-        carry_until(&mut world, &mut flows, 125 * MS, |_, _| false);
+        // Who asks it tells it of its grants as well: the last time that less than two leases, and what all grants take, have passed since is after some 130 ms.
+        carry_until(&mut world, &mut flows, 160 * MS, |_, _| false);
         let charged = world.hosts[2].gate().charged_bytes();
         assert!(missing(&world) > 40, "{} are missing", missing(&world));
         let before = flows[1].received;

@@ -132,3 +132,19 @@ fn peers_that_are_asked_at_once_do_not_overrun_the_port() {
         }
     }
 }
+
+/// Lines on which a packet takes milliseconds, and what may fly a second and more: longer than any round trip that 16 bits of time can tell.
+#[test]
+fn a_slow_line_with_a_deep_port_is_filled_and_its_port_not_overrun() {
+    for (rate, senders, least, most_drops) in [
+        (200_000, 1, 0.95, 0),
+        (200_000, 2, 0.9, 100),
+        (1_000_000, 2, 0.98, 20),
+        (1_000_000, 8, 0.9, 200),
+        (4_000_000, 8, 0.98, 20),
+        (10_000_000, 8, 0.98, 20),
+    ] {
+        let (share, drops, _) = goodput(Net { rate, ..Net::default() }, senders, 60 * S, 60 * S);
+        assert!(share > least && drops <= most_drops, "{senders} senders at {rate}: {share}, {drops} drops");
+    }
+}
