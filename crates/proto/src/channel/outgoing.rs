@@ -248,9 +248,10 @@ impl Outgoing {
     }
 
     /// Takes the first payload to give it a number, if the credit reaches.
-    pub fn pop_sendable(&mut self) -> Option<Unsent> {
+    pub fn pop_sendable(&mut self, payload_bytes: usize, pool: &mut Pool) -> Option<Unsent> {
         let left = self.credit_left();
         self.queue.front().filter(|unsent| unsent.credit_bytes() <= left)?;
+        self.part_end(payload_bytes, pool);
         self.pop()
     }
 

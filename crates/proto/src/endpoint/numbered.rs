@@ -116,7 +116,7 @@ impl Endpoint {
         let channel = &mut self.channels[at as usize];
         channel.outgoing.scheduled = false;
         let mut count = 0;
-        while let Some(unsent) = channel.outgoing.pop_sendable() {
+        while let Some(unsent) = channel.outgoing.pop_sendable(association.payload_bytes, &mut self.tx_pool) {
             count += 1;
             // The sums over what is queued are brought up to date for the last of them: before it there is more to come, and that is all that they are asked.
             let is_followed = count < most && channel.outgoing.goes_on();

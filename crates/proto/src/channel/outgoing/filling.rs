@@ -9,6 +9,8 @@ use crate::pool::{Pool, SHORT_SAVES_BYTES};
 pub(super) const PART_PACKETS: usize = 44;
 /// So many packets in a row, at most, travel with the short header: the next says what they left out.
 pub(super) const SHORT_RUN: u8 = 7;
+/// A message may begin in so much of a packet, however long it is.
+const BEGINNING_BYTES: usize = 4;
 /// Length in front of a message of several packets.
 pub const MESSAGE_PREFIX_BYTES: usize = ropeway_wire::MESSAGE_LENGTH_BYTES;
 
@@ -142,12 +144,32 @@ impl Outgoing {
     pub fn join_records(&mut self, bytes: &[u8], payload_bytes: usize) -> bool {
         let Some(last) = self.queue.back_mut().filter(|last| last.may_be_shared()) else { return false };
         let before = last.payload.len();
-        if bytes.len() > payload_bytes || last.used_with_prefix(bytes.len() as u16) + bytes.len() > payload_bytes {
+        // It may end in what the short header saves, if another can begin behind it. None does: see `part_end`.
+        let may_be_short = self.short_run < SHORT_RUN && bytes.len() > SHORT_SAVES_BYTES;
+        let saved = if may_be_short { SHORT_SAVES_BYTES - BEGINNING_BYTES } else { 0 };
+        let limit = payload_bytes + saved;
+        if bytes.len() > payload_bytes || last.used_with_prefix(bytes.len() as u16) + bytes.len() > limit {
             return false;
         }
-        last.append_record(bytes, payload_bytes);
+        last.append_record(bytes, limit);
         self.queued_bytes += last.payload.len() - before;
         true
+    }
+
+    /// What ends in the bytes that a short header saves fills no packet with one. If nothing has begun behind it by the time that it is sent, its end goes into the next packet.
+    pub(super) fn part_end(&mut self, payload_bytes: usize, pool: &mut Pool) {
+        let Some(front) = self.queue.front_mut() else { return };
+        let over = front.payload.len().saturating_sub(payload_bytes);
+        if over == 0 || over >= SHORT_SAVES_BYTES || front.kind != Type::Data {
+            return;
+        }
+        let mut payload = pool.take_anyway();
+        payload.append(&front.payload.bytes()[front.payload.len() - over..], payload_bytes);
+        front.payload.cut(over);
+        front.flags.insert(Flags::FIRST);
+        let end =
+            Unsent { kind: Type::Data, flags: Flags::LAST, records: RecordWriter::default(), payload, deadline: None };
+        self.queue.insert(1, end);
     }
 
     /// Lets a message begin in what is left of the last queued packet, if there is memory for the rest too; says how many of its bytes did. A byte is worth it, too: packets that are
@@ -156,12 +178,12 @@ impl Outgoing {
         let Ok(length) = u16::try_from(bytes.len()) else { return 0 };
         let Some(last) = self.queue.back_mut().filter(|last| last.may_be_shared()) else { return 0 };
         let used = last.used_with_prefix(length);
-        let room = payload_bytes.saturating_sub(used);
+        let limit = payload_limit(&mut self.short_run, used, bytes.len(), payload_bytes);
+        let room = limit.saturating_sub(used);
         let rest = bytes.len().saturating_sub(room);
         if room == 0 || pool.available() < rest.div_ceil(payload_bytes) {
             return 0;
         }
-        let limit = payload_limit(&mut self.short_run, used, bytes.len(), payload_bytes);
         let before = last.payload.len();
         let begun = last.append_record(bytes, limit);
         last.flags.insert(Flags::FIRST);

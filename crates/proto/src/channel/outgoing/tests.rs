@@ -57,6 +57,43 @@ fn short_messages_share_a_packet_and_keep_their_boundaries() {
 }
 
 #[test]
+fn messages_as_long_as_a_packet_use_what_the_short_header_saves() {
+    let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+    for value in 0..100 {
+        assert!(outgoing.write_message(&[value; PAYLOAD], false, 20_000, PAYLOAD, &mut pool).is_some());
+    }
+    let packets = packets(&mut outgoing);
+    let short = packets.iter().filter(|packet| packet.1.len() == PAYLOAD + SHORT_SAVES_BYTES).count();
+    assert!(short > packets.len() * 4 / 5, "{short} of {}", packets.len());
+    assert!(packets.len() < 96, "one in twenty is saved: {}", packets.len());
+}
+
+#[test]
+fn a_message_that_ends_where_only_a_short_header_leaves_room_is_parted_if_none_follows() {
+    let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+    // Behind a packet with the long header: the rest of a message, one, and one that ends in what the short header saves.
+    let messages: [Vec<u8>; 3] = [vec![1; PAYLOAD + 1], vec![2; 40], vec![3; 57]];
+    for (others, lengths) in [(0, vec![100, 100, 5]), (1, vec![100, 112, 94])] {
+        for message in messages.iter().chain(std::iter::repeat_n(&vec![4; PAYLOAD], others)) {
+            assert!(outgoing.write_message(message, false, 10_000, PAYLOAD, &mut pool).is_some());
+        }
+        assert_eq!(outgoing.queued_bytes(), lengths.iter().sum());
+        let mut sent = Vec::new();
+        outgoing.raise_credit(outgoing.sent_bytes() + 1000);
+        while let Some(unsent) = outgoing.pop_sendable(PAYLOAD, &mut pool) {
+            sent.push((unsent.flags, unsent.payload.bytes().to_vec()));
+        }
+        assert_eq!(sent.iter().map(|(_, bytes)| bytes.len()).collect::<Vec<_>>(), lengths);
+        assert_eq!(outgoing.queued_bytes(), 0);
+        let Ok(Content::Records(records)) = Content::parse(sent[1].0, &sent[1].1) else { panic!("{sent:?}") };
+        assert_eq!(
+            (records.end().map(<[u8]>::len), records.beginning().map(|begun| begun.length)),
+            (Some(5), Some(if others == 0 { 57 } else { PAYLOAD as u16 }))
+        );
+    }
+}
+
+#[test]
 fn messages_fill_packets_whatever_their_size() {
     let (mut outgoing, mut pool) = (Outgoing::default(), pool());
     for size in [101, 57, 60, 200, 13] {
