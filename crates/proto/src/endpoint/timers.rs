@@ -180,9 +180,11 @@ impl Endpoint {
         // Looking at the links is all that is to be done then.
         by((!association.round.is_empty()).then(|| now.after(association.lease.look_ns())));
         by(association.state_due_at(&self.config));
-        by(association.request_due_at(&self.config, || self.drain()));
-        by(association.take_back_at(&self.config, || self.drain()));
-        by(self.asked_back_due_at(association));
+        // What is granted takes less as soon as others send faster, which says nothing to this one: it looks again.
+        let mut by_drain = |at: Option<Time>| by(at.map(|at| at.min(now.after(self.config.timer_max_ns))));
+        by_drain(association.request_due_at(&self.config, || self.drain()));
+        by_drain(association.take_back_at(&self.config, || self.drain()));
+        by_drain(self.asked_back_due_at(association));
         by(association.routes.as_ref().and_then(|routes| routes.due_at()));
         due
     }
