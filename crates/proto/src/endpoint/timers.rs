@@ -285,7 +285,8 @@ impl Endpoint {
             let association = &mut self.associations[index as usize];
             association.request_at = now;
             association.request_doublings += 1;
-            association.ask_beyond = Some(Beyond::First);
+            // If all the rest is to be asked for, and has waited for the link since, it still is.
+            association.ask_beyond.get_or_insert(Beyond::First);
             association.ask_at = Some(now);
             acts = true;
         }
