@@ -11,7 +11,7 @@ const LINE_FADES: u64 = 16;
 
 /// So many packets in a row, each so long after the one before and with more to come, are a line on which one takes that long.
 const SLOW_PACKETS: u32 = 8;
-const APART_NS: u64 = 1_000_000;
+pub const APART_NS: u64 = 1_000_000;
 /// No line is believed to be so slow that all that is granted takes longer: by default that is one of 160 kbit/s. Who sends single bytes, one by one, would keep this host from asking others for anything.
 const MOST_SLOW_NS: u64 = 5_000_000_000;
 

@@ -20,7 +20,7 @@ const BURST_BYTES: u64 = (199.4 * PAYLOAD_BYTES) as u64;
 /// Bits per second of a port, where there is one.
 const LINE: u64 = 1_000_000_000;
 
-fn is_data(bytes: &[u8]) -> bool {
+pub fn is_data(bytes: &[u8]) -> bool {
     DATA.contains(&bytes[0])
 }
 
