@@ -11,7 +11,9 @@ const LINE_FADES: u64 = 16;
 
 /// So many packets in a row, each so long after the one before and with more to come, are a line on which one takes that long.
 const SLOW_PACKETS: u32 = 8;
-const APART_NS: u64 = 1_000_000;
+pub const APART_NS: u64 = 1_000_000;
+/// No line is believed to be so slow that all that is granted takes longer: by default that is one of 160 kbit/s. Who sends single bytes, one by one, would keep this host from asking others for anything.
+const MOST_SLOW_NS: u64 = 5_000_000_000;
 
 /// The way of packets to this host, as far as arrivals tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -156,7 +158,7 @@ impl Arrivals {
     /// How long `bytes` take at the rate seen lately.
     pub fn drain(&self, bytes: u64) -> Drain {
         let at = |per_ms| (bytes * 1_000_000).checked_div(per_ms);
-        let slow_ns = self.slow.per_ms().and_then(at);
+        let slow_ns = self.slow.per_ms().and_then(at).map(|ns| ns.min(MOST_SLOW_NS));
         Drain { ns: slow_ns.or_else(|| at(self.bytes_per_ms())).unwrap_or(0), slow_ns: slow_ns.unwrap_or(0) }
     }
 }
@@ -221,6 +223,10 @@ mod tests {
         assert_eq!(arrivals.drain(50_000).slow_ns, 250_000_000);
         come(&mut arrivals, 1_075_010, true);
         assert_eq!(arrivals.drain(50_000).slow_ns, 0);
+        // Nor is a line as slow as somebody may want it to look.
+        (200..210).for_each(|step| come(&mut arrivals, step * 1_000_000, true));
+        let Drain { ns, slow_ns } = arrivals.drain(50_000);
+        assert_eq!((ns, slow_ns), (MOST_SLOW_NS, MOST_SLOW_NS));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 use ropeway_wire::{self as wire, ErrorCode, Flags, Header, Id, Type};
 
 use crate::answers::Answers;
-use crate::arrivals::Drain;
+use crate::arrivals::{APART_NS, Drain};
 use crate::channel::Numbers;
 use crate::config::{Config, GateMode};
 use crate::crypto::token::{self, TOKEN_BYTES};
@@ -45,6 +45,9 @@ fn most_batch_packets(packet_bytes: usize) -> usize {
     (BATCH_BYTES / packet_bytes).clamp(LEAST_BATCH_PACKETS, BATCH_PACKETS)
 }
 
+/// Packets in a row that come apart and may be part of what makes a line slow.
+const SLOW_PART_PACKETS: u8 = 2;
+
 /// What is asked for beyond the newest number: what was granted, or may have been a busy period's last, and nothing comes any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beyond {
@@ -59,8 +62,15 @@ pub enum Beyond {
 pub struct AskedBeyond {
     /// The first number that was not.
     pub end: u64,
-    /// If the rest was not, the queueing delay of what came last, until it is known to be lost.
-    pub queueing_ns: Option<u64>,
+    pub what: Asked,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// [`Beyond::First`], which has not come: what came last was delayed so long by queues.
+    First { queueing_ns: u64 },
+    /// [`Beyond::All`], or what is to become that: since then.
+    All { at: Time },
 }
 
 #[derive(Debug)]
@@ -148,6 +158,8 @@ pub struct Association {
     /// Packets with short headers sent since something was said of the moment.
     pub unsaid_packets: u32,
     pub arrived_at: Time,
+    /// Packets in a row that came long after the one before, though more were to come, up to what may be part of a slow line.
+    apart_packets: u8,
     /// How long a number may be late before it is asked for.
     pub reorder_ns: u64,
     /// Packets since the reorder window was last made smaller.
@@ -190,7 +202,7 @@ pub struct Association {
     pub state_jitter: u16,
     pub states_unanswered: u32,
     pub request_at: Time,
-    pub request_doublings: u32,
+    pub request_doublings: u16,
     pub pin_at: Time,
 
     pub channels: Numbers,
@@ -292,6 +304,7 @@ impl Association {
             states_unanswered: 0,
             request_at: now,
             request_doublings: 0,
+            apart_packets: 0,
             pin_at: now,
             channels: Numbers::default(),
             next_number: u16::from(!is_opener),
@@ -476,6 +489,35 @@ impl Association {
         if is_newer {
             self.peer_time = Some((header.time, now));
         }
+    }
+
+    /// A packet with a number has arrived, not for the first time or `is_steady`: in its turn, and with more behind it.
+    pub fn note_arrived(&mut self, is_steady: bool, now: Time) {
+        let is_apart = now.since(std::mem::replace(&mut self.arrived_at, now)) >= APART_NS;
+        let more = u8::from(is_steady && self.apart_packets < SLOW_PART_PACKETS);
+        self.apart_packets = if is_apart { self.apart_packets + more } else { 0 };
+    }
+
+    /// Everything beyond the newest number has been asked for.
+    pub fn has_asked_all(&self) -> bool {
+        self.asked_all_at().is_some()
+    }
+
+    fn asked_all_at(&self) -> Option<Time> {
+        let AskedBeyond { end, what: Asked::All { at } } = self.asked_beyond? else { return None };
+        (end.wrapping_sub(self.received.next()) as i64 > 0).then_some(at)
+    }
+
+    /// What is asked for beyond the newest number when nothing comes any more.
+    pub fn beyond_due(&self) -> Beyond {
+        // Of all that was asked for some has come, and then no more: the rest was lost again. As long as none has, the port may stand still with it.
+        let is_lost_again = self.asked_all_at().is_some_and(|at| self.arrived_at > at);
+        if is_lost_again { Beyond::All } else { Beyond::First }
+    }
+
+    /// What comes of it may come over a slow line.
+    pub fn is_slow(&self) -> bool {
+        self.apart_packets == SLOW_PART_PACKETS
     }
 
     /// A packet that does not say how much waits behind it: less by what it carries than was said before.

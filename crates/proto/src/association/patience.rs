@@ -112,7 +112,8 @@ impl Association {
         }
         let drain = drain();
         let patience = (self.rtt.patience_ns() + drain.ns).max(config.request_min_ns);
-        let timeout = (patience << self.request_doublings.min(MOST_DOUBLINGS)).min(self.longest_ns(config, drain));
+        let timeout =
+            (patience << u32::from(self.request_doublings).min(MOST_DOUBLINGS)).min(self.longest_ns(config, drain));
         Some(self.arrived_at.max(self.granted_at).max(self.request_at).after(timeout))
     }
 
@@ -238,7 +239,9 @@ impl Association {
     /// How long to wait before a number is asked for again. A process that was stopped while it connected takes that time for a round trip; the least of all is none of these for long, and
     /// before that is over no repetition can be there.
     pub fn again_ns(&self, config: &Config, drain: Drain) -> u64 {
-        (self.late_ns(config) + drain.slow_ns).min(self.longest_ns(config, drain))
+        // The slow line may be another sender's, on its way here: what comes of others stands behind none of that.
+        let behind_ns = if self.is_slow() { drain.slow_ns } else { 0 };
+        (self.late_ns(config) + behind_ns).min(self.longest_ns(config, drain))
     }
 
     /// The longest that something is waited for before it is asked for.

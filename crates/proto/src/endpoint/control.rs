@@ -5,7 +5,7 @@ use ropeway_wire::{BASE_HEADER_BYTES, BlockWriter, Header, RstFields, Type};
 use super::numbered::is_behind_bulk;
 use super::output::LinkFull;
 use super::{Endpoint, Sink, Taken, Urgency};
-use crate::association::{AskedBeyond, Association, Beyond};
+use crate::association::{Asked, AskedBeyond, Association, Beyond};
 use crate::channel::Channel;
 use crate::time::Time;
 
@@ -14,9 +14,9 @@ const CONTROL_BYTES: usize = 512;
 /// What is missing is asked for again after this part of the time for which the peer has been silent, if that is later than it would be without.
 const SILENCE_SHARE: u64 = 4;
 /// So often one number beyond the newest is asked for while nothing comes, and then twice as many each time: requests and repetitions are lost, too.
-const FIRST_ALONE: u32 = 8;
+const FIRST_ALONE: u16 = 8;
 /// So often at most: as many as a range can say.
-const MOST_FIRST_DOUBLINGS: u32 = 15;
+const MOST_FIRST_DOUBLINGS: u16 = 15;
 
 /// What a control packet asks for again.
 #[derive(Debug)]
@@ -123,18 +123,17 @@ impl Endpoint {
             // What was granted; and the end of a busy period that flew without a grant. The sender repeats only what it has sent.
             let granted = association.outstanding_packets().min(u64::from(u16::MAX)) as u16;
             let all = granted.max(self.config.first_flight_packets.into());
-            let count = match what {
+            let (count, what) = match what {
                 Beyond::First => {
                     let doublings = association.request_doublings.saturating_sub(FIRST_ALONE);
-                    all.min(1 << doublings.min(MOST_FIRST_DOUBLINGS))
+                    let count = all.min(1 << doublings.min(MOST_FIRST_DOUBLINGS));
+                    (count, Asked::First { queueing_ns: association.queueing_ns() })
                 }
-                Beyond::All => all,
+                Beyond::All => (all, Asked::All { at: now }),
             };
             let first = association.received.next();
-            // The first one's loss was counted as the overflow of a queue, and those behind it are the same.
-            let queueing_ns = (what == Beyond::First).then(|| association.queueing_ns());
             let end = first.wrapping_add(count.into());
-            blocks.rrq(first as u32, count).then_some(AskedBeyond { end, queueing_ns })
+            blocks.rrq(first as u32, count).then_some(AskedBeyond { end, what })
         });
         Requests { ranges, again_at, beyond }
     }
@@ -172,7 +171,9 @@ impl Endpoint {
         if requests.ranges.first().is_some_and(|&(first, _)| first == base) && !was_discarded {
             association.note_asked(now);
         }
-        association.asked_beyond = requests.beyond.or(association.asked_beyond);
+        // If all has been asked for, the repetition of the first may be that: it does not tell that the others were lost again.
+        let tells = |asked: &AskedBeyond| matches!(asked.what, Asked::All { .. }) || !association.has_asked_all();
+        association.asked_beyond = requests.beyond.filter(tells).or(association.asked_beyond);
         let count = requests.ranges.len() as u64 + u64::from(requests.beyond.is_some());
         let lost = association.received.asked().saturating_sub(asked_before);
         association.counters.requests_sent += count;
@@ -197,14 +198,21 @@ impl Endpoint {
 
     /// A repetition has come that was not known to be missing, as nothing had come behind it: it was lost if it is one of those that were asked for all the same.
     /// And what was sent behind it, if that was the only one, has not come before it.
-    pub(super) fn count_lost_at_end(&mut self, index: u32, number: u64) {
+    pub(super) fn count_lost_at_end(&mut self, now: Time, index: u32, number: u64) {
         let association = &mut self.associations[index as usize];
         let Some(asked) = &mut association.asked_beyond else { return };
         if (asked.end.wrapping_sub(number) as i64) > 0 {
-            let queueing_ns = asked.queueing_ns.take();
-            if queueing_ns.is_some() {
-                association.ask_beyond = Some(Beyond::All);
-            }
+            let queueing_ns = match std::mem::replace(&mut asked.what, Asked::All { at: now }) {
+                Asked::First { queueing_ns } => {
+                    association.ask_beyond = Some(Beyond::All);
+                    Some(queueing_ns)
+                }
+                // The overflow of a queue was counted with the first one, and those behind it are the same.
+                all => {
+                    asked.what = all;
+                    None
+                }
+            };
             self.count_lost(index, 1, queueing_ns);
         }
     }

@@ -341,12 +341,13 @@ impl Endpoint {
         let arrival = association.received.arrive(number, now);
         let Arrival::New { late_by_ns, requested } = arrival else { return self.note_repetition(index) };
         association.arrived_unreported += 1;
-        association.arrived_at = now;
+        let is_repeated = header.flags.contains(Flags::RTX);
+        let is_steady = !is_repeated && !header.flags.contains(Flags::TXF);
+        association.note_arrived(is_steady, now);
         association.request_doublings = 0;
         self.counters.payload_received_bytes += u64::from(header.length);
-        let is_repeated = header.flags.contains(Flags::RTX);
         if is_repeated && late_by_ns.is_none() {
-            self.count_lost_at_end(index, number);
+            self.count_lost_at_end(now, index, number);
         }
         let association = &mut self.associations[index as usize];
         let is_slower_path = association.routes.as_ref().is_some_and(|routes| !routes.is_late(number));
@@ -370,7 +371,6 @@ impl Endpoint {
         if (gap as i64) > 0 {
             association.ask_at = Some(association.ask_at.map_or(now, |at| at.min(now)));
         }
-        let is_steady = !header.flags.intersects(Flags::RTX | Flags::TXF);
         let (bytes, round_trip_ns) = (u64::from(header.length), association.rtt.known_least_ns());
         self.arrivals.note(bytes, is_steady, &mut association.epoch, round_trip_ns, now, self.config.lease_ns);
         Endpoint::note_for_ack(association, header.kind, header.flags, now, &self.config);
@@ -422,7 +422,7 @@ impl Endpoint {
             association.peer_busy = !flags.contains(Flags::TXF);
             if !association.peer_busy {
                 association.granted = association.received.next();
-                association.ask_beyond = None;
+                (association.ask_beyond, association.asked_beyond) = (None, None);
             }
         }
         association.quiet_arrivals += 1;

@@ -180,9 +180,11 @@ impl Endpoint {
         // Looking at the links is all that is to be done then.
         by((!association.round.is_empty()).then(|| now.after(association.lease.look_ns())));
         by(association.state_due_at(&self.config));
-        by(association.request_due_at(&self.config, || self.drain()));
-        by(association.take_back_at(&self.config, || self.drain()));
-        by(self.asked_back_due_at(association));
+        // What is granted takes less as soon as others send faster, which says nothing to this one: it looks again.
+        let mut by_drain = |at: Option<Time>| by(at.map(|at| at.min(now.after(self.config.timer_max_ns))));
+        by_drain(association.request_due_at(&self.config, || self.drain()));
+        by_drain(association.take_back_at(&self.config, || self.drain()));
+        by_drain(self.asked_back_due_at(association));
         by(association.routes.as_ref().and_then(|routes| routes.due_at()));
         due
     }
@@ -282,8 +284,10 @@ impl Endpoint {
         if association.request_due_at(&self.config, || self.drain()).is_some_and(|at| at <= now) {
             let association = &mut self.associations[index as usize];
             association.request_at = now;
-            association.request_doublings += 1;
-            association.ask_beyond = Some(Beyond::First);
+            association.request_doublings = association.request_doublings.saturating_add(1);
+            let beyond = association.beyond_due();
+            // If all the rest is to be asked for, and has waited for the link since, it still is.
+            association.ask_beyond.get_or_insert(beyond);
             association.ask_at = Some(now);
             acts = true;
         }

@@ -208,6 +208,27 @@ fn a_port_that_stands_still_for_a_while_is_not_sent_everything_twice() {
     }
 }
 
+#[test]
+fn a_port_that_stands_still_while_it_is_sent_what_was_lost_is_not_sent_that_twice() {
+    for pause_ms in [0, 2, 8] {
+        let (mut world, mut flows) = fan_in(1, &Config::default(), Mode::Stream, 1);
+        flows[0].total = 1 << 30;
+        carry_until(&mut world, &mut flows, 20 * MS, |_, _| false);
+        let (drops, resent) = (world.drops(0), world.hosts[1].counters().resent);
+        // All that is granted is lost, and when it has been asked for and sent again, the port stands still.
+        world.filter =
+            Some(Box::new(|_, from, _, bytes| from != 1 || bytes[1] & 0x20 != 0 || !super::loss::is_data(bytes)));
+        carry_until(&mut world, &mut flows, 20 * MS, |world, _| world.hosts[1].counters().resent > resent + 2);
+        world.filter = None;
+        world.pause_port(0, pause_ms * MS);
+        carry_until(&mut world, &mut flows, 50 * MS, |_, _| false);
+        let again = world.hosts[1].counters().resent - resent;
+        println!("{pause_ms} ms: {again} packets sent again, {} dropped", world.drops(0) - drops);
+        assert!((60..=70).contains(&again), "{pause_ms} ms: {again}");
+        assert_eq!(world.drops(0), drops, "{pause_ms} ms");
+    }
+}
+
 /// A long transfer that is under way, and others that begin at once: when each of them was through after that, the long one first.
 fn beside_a_long_one(order: Order, shorter: &[u64]) -> Vec<u64> {
     let (mut world, mut flows) = fan_in(shorter.len() + 1, &Config { order, ..Config::default() }, Mode::Stream, 1);

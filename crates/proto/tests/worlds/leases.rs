@@ -1,6 +1,7 @@
 //! A grant is a lease: who was stopped does not use an old one, and the receiver has it back by then (docs/protocol.md 4, 6).
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use crate::world::*;
@@ -277,4 +278,53 @@ fn what_a_sender_that_died_was_asked_for_holds_up_nobody_after_its_leases() {
             assert!(carry_until(&mut world, &mut flows, S, |_, flows| flows[0].received > 8_000_000), "it goes on");
         }
     }
+}
+
+/// A sender begins and dies when it has a grant, while those packets that come are another one's, 20 ms apart: a slow line, for all that the receiver sees. After how long the grant is taken back,
+/// if a third one sends as fast as it can from `begins_ns` on.
+fn taken_back_beside_a_slow_one(begins_ns: u64) -> u64 {
+    let mut world = World::new(4, Net { rate: 1_000_000_000, ..Net::default() }, &Config::default(), 1);
+    let mut flows = [1, 2, 3].map(|from| {
+        let (client, server) = open(&mut world, from, 0, 7, Mode::Stream);
+        Flow::stream((from, client), (0, server), 1 << 30)
+    });
+    let (dies, first) = flows.split_first_mut().unwrap();
+    let queue = Rc::new(RefCell::new(VecDeque::new()));
+    let out = Rc::clone(&queue);
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        if from == 2 {
+            out.borrow_mut().push_back(bytes.to_vec());
+        }
+        from != 2
+    }));
+    let step = |world: &mut World, flows: &mut [Flow]| {
+        let bytes = queue.borrow_mut().pop_front();
+        bytes.into_iter().for_each(|bytes| world.inject(2, 0, &bytes));
+        carry_until(world, flows, 20 * MS, |_, _| false);
+    };
+    (0..100).for_each(|_| step(&mut world, &mut first[..1]));
+    let granted = |world: &World| {
+        let now = world.clock(0);
+        world.hosts[0].statistics(now, dies.to.1).unwrap().association.unwrap().granted_packets
+    };
+    let mut begun = [dies.clone()];
+    assert!(carry_until(&mut world, &mut begun, S, |world, _| granted(world) > 0));
+    world.cut.insert((0, 1));
+    let begin = world.now;
+    // Two packets at once would be no slow line.
+    pass(&mut world, 10 * MS);
+    while granted(&world) > 0 {
+        assert!(world.now < begin + 20 * S, "never");
+        let senders = if world.now < begin + begins_ns { 1 } else { 2 };
+        step(&mut world, &mut first[..senders]);
+    }
+    world.now - begin
+}
+
+#[test]
+fn a_grant_is_taken_back_soon_after_others_have_shown_that_the_line_is_not_slow() {
+    let (alone_ns, beside_ns) = (taken_back_beside_a_slow_one(S * 1000), taken_back_beside_a_slow_one(100 * MS));
+    println!("{} ms alone, {} ms with others", alone_ns / MS, beside_ns / MS);
+    assert!(alone_ns > 500 * MS, "the line was taken for a slow one: {alone_ns}");
+    assert!(beside_ns < 300 * MS, "{beside_ns}");
 }

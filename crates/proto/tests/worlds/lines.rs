@@ -1,5 +1,9 @@
 //! Lines that are not those of a rack with 1 Gbit/s: long ones and fast ones, filled without being told what they are.
 
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
 use crate::world::*;
 use ropeway_proto::{Config, Mode};
 
@@ -147,4 +151,49 @@ fn a_slow_line_with_a_deep_port_is_filled_and_its_port_not_overrun() {
         let (share, drops, _) = goodput(Net { rate, ..Net::default() }, senders, 60 * S, 60 * S);
         assert!(share > least && drops <= most_drops, "{senders} senders at {rate}: {share}, {drops} drops");
     }
+}
+
+/// A packet that is lost twice, of a sender that has sent nothing for long: how long until it is there. Beside it arrives nothing, or a packet of another sender every 12 ms, as over a line of 1 Mbit/s.
+fn lost_twice(beside_a_slow_one: bool) -> u64 {
+    let mut world = World::new(3, Net { rate: 1_000_000_000, ..Net::default() }, &Config::default(), 1);
+    let mut flows = [1, 2].map(|from| {
+        let (client, server) = open(&mut world, from, 0, 7, Mode::Stream);
+        Flow::stream((from, client), (0, server), if from == 1 { 100 } else { 1 << 30 })
+    });
+    let (queue, lost) = (Rc::new(RefCell::new(VecDeque::new())), Rc::new(Cell::new(0)));
+    let (out, lose) = (Rc::clone(&queue), Rc::clone(&lost));
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        let is_lost = from == 1 && [0x17, 0x10].contains(&bytes[0]) && lose.get() < 2;
+        lose.set(lose.get() + u32::from(is_lost));
+        if from == 2 {
+            out.borrow_mut().push_back(bytes.to_vec());
+        }
+        from != 2 && !is_lost
+    }));
+    let come = |world: &mut World| {
+        let bytes = queue.borrow_mut().pop_front().filter(|_| beside_a_slow_one);
+        bytes.into_iter().for_each(|bytes| world.inject(2, 0, &bytes));
+    };
+    for _ in 0..100 {
+        come(&mut world);
+        carry_until(&mut world, &mut flows[1..], 12 * MS, |_, _| false);
+    }
+    come(&mut world);
+    carry_until(&mut world, &mut flows[1..], 6 * MS, |_, _| false);
+    let begin = world.now;
+    while !flows[0].is_done() {
+        assert!(world.now < begin + 20 * S, "never");
+        carry_until(&mut world, &mut flows, 6 * MS, |_, _| false);
+        come(&mut world);
+        carry_until(&mut world, &mut flows, 6 * MS, |_, _| false);
+    }
+    assert_eq!(lost.get(), 2);
+    flows[0].done_at[0] - begin
+}
+
+#[test]
+fn a_packet_now_and_then_is_not_waited_for_as_one_of_a_slow_line_that_is_another_sender_s() {
+    let (alone_ns, beside_ns) = (lost_twice(false), lost_twice(true));
+    println!("{} us alone, {} us beside a slow one", alone_ns / US, beside_ns / US);
+    assert!(beside_ns <= alone_ns && alone_ns < 10 * MS, "{beside_ns} {alone_ns}");
 }

@@ -20,7 +20,7 @@ const BURST_BYTES: u64 = (199.4 * PAYLOAD_BYTES) as u64;
 /// Bits per second of a port, where there is one.
 const LINE: u64 = 1_000_000_000;
 
-fn is_data(bytes: &[u8]) -> bool {
+pub fn is_data(bytes: &[u8]) -> bool {
     DATA.contains(&bytes[0])
 }
 
@@ -170,6 +170,25 @@ fn the_rest_of_a_lost_end_is_asked_for_when_its_first_packet_has_come_again() {
     // What is asked for is one packet, as it may be only late, and a round trip later all the rest.
     assert_eq!(world.now - lost.borrow()[0], RTT / 2 + config.request_min_ns + 2 * RTT);
     assert_eq!((world.hosts[0].counters().resent, world.hosts[1].counters().requests_sent), (10, 2));
+}
+
+#[test]
+fn the_rest_of_a_lost_end_is_asked_for_as_soon_as_the_link_takes_it() {
+    let config = Config::default();
+    let mut world = World::new(2, Net::default(), &config, 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    stream(&mut world, (0, client), (1, server), 1_000_000, S);
+    let _lost = lose(&mut world, &[190, 191, 192, 193, 194, 195, 196, 197, 198, 199]);
+    let mut flows = [Flow::stream((0, client), (1, server), BURST_BYTES)];
+    let before = world.hosts[1].counters().requests_sent;
+    assert!(carry_until(&mut world, &mut flows, S, |world, _| world.hosts[1].counters().requests_sent > before));
+    // The first packet comes again, and no request leaves until its timer has run out anew.
+    world.full.insert((1, 0));
+    carry_until(&mut world, &mut flows, 2 * config.request_min_ns, |_, _| false);
+    assert_eq!(world.hosts[0].counters().resent, 1);
+    world.full.clear();
+    assert_eq!(carry(&mut world, &mut flows, S), RTT);
+    assert_eq!((world.hosts[0].counters().resent, world.hosts[1].counters().requests_sent - before), (10, 2));
 }
 
 #[test]
