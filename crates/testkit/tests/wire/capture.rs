@@ -60,6 +60,8 @@ impl Capture {
         self.dumpcap.succeed(LIMIT);
         let script = env::workspace_root().join("share/wireshark/ropeway.lua");
         let mut tshark = command("tshark", ["-n", "-X", &format!("lua_script:{}", script.display()), "-Y", filter]);
+        // The other end's port, which the kernel chose, may be another protocol's.
+        tshark.args(["-o", "udp.try_heuristic_first:TRUE"]);
         // A home without anybody's settings, and without another copy of the dissector.
         tshark.env("HOME", self.dir.path()).env("XDG_CONFIG_HOME", self.dir.path());
         tshark.arg("-r").arg(self.path()).args(["-T", "fields", "-E", "separator=/t", "-E", "occurrence=a"]);
