@@ -48,7 +48,7 @@ impl Connection {
         let mut buffer = vec![0; MOST_MESSAGE_BYTES];
         loop {
             match self.heard(&mut buffer) {
-                Ok(Some(Frame::Refused(why))) => return Some(CpError::Refused(why)),
+                Ok(Some(Frame::Refused(why))) => return Some(CpError::refused(why)),
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => return None,
             }
@@ -65,10 +65,19 @@ impl Connection {
         }
     }
 
+    /// How long sending and receiving wait for the other end: [`CpError::Silent`] then.
+    pub fn set_patience(&self, limit: Option<Duration>) {
+        // Only a limit of zero is refused, and none is.
+        let _ = self.0.set_read_timeout(limit).and_then(|()| self.0.set_write_timeout(limit));
+    }
+
     /// The next message; `None` at the end.
     pub fn recv<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<&'a [u8]>, CpError> {
         match self.0.recv(buffer) {
             Ok(count) => Ok(count.map(|count| &buffer[..count])),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(CpError::Silent(self.0.read_timeout().ok().flatten().unwrap_or_default()))
+            }
             Err(error) => Err(failed(error)),
         }
     }

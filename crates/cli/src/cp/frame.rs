@@ -16,6 +16,9 @@ pub const WRITTEN_EVERY: u64 = 1 << 20;
 /// Everything but data is short.
 pub const MOST_MESSAGE_BYTES: usize = PIECE_BYTES + 1;
 
+/// A receiver that serves as many senders as it may refuses one more with these words, and it tries again.
+pub const BUSY: &str = "it serves as many senders as it may";
+
 const OFFER: u8 = b'O';
 const HAVE: u8 = b'H';
 const FROM: u8 = b'F';

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ropeway_socket::api::Address;
+use ropeway_socket::api::{Address, MessageListener};
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
@@ -14,6 +14,7 @@ use super::CpError;
 use super::connect::{self, Connection};
 use super::frame::{End, Frame, Have, MOST_MESSAGE_BYTES, Offer, WRITTEN_EVERY, Written};
 use super::progress::Progress;
+use super::senders::{Limits, Senders};
 use crate::output::{printable, tell};
 
 #[derive(Clone, Debug)]
@@ -22,6 +23,7 @@ pub struct Options {
     pub once: bool,
     pub force: bool,
     pub quiet: bool,
+    pub limits: Limits,
 }
 
 /// Behind the name of a file that is not whole yet.
@@ -29,6 +31,8 @@ const PART: &str = ".ropeway-part";
 /// Longer than a lost connection is taken for a living one.
 const LOCK_PATIENCE: Duration = Duration::from_secs(12);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
+/// Nobody reads what was sent before more slowly.
+const SLOW_DISK_BYTES_PER_S: u64 = 10 << 20;
 /// The longest name of a file that Linux takes, less what we put behind it.
 const MOST_NAME_BYTES: usize = 255 - PART.len();
 /// Of one that is longer.
@@ -46,21 +50,26 @@ pub fn run(at: &Address, told: Option<u32>, options: &Options) -> Result<(), CpE
         let at = listener.local_addr().map_err(failed)?;
         tell!("ropeway cp: receiving into {} at {at}", options.directory.display());
     }
+    if options.once {
+        return serve(Connection::over(listener.accept().map_err(failed)?.0), options);
+    }
+    Err(failed(serve_all(&listener, options)))
+}
+
+/// Serves all who come, until accepting them fails so.
+fn serve_all(listener: &MessageListener, options: &Options) -> io::Error {
+    let mut senders = Senders::new(&options.limits);
     loop {
-        let connection = Connection::over(listener.accept().map_err(failed)?.0);
-        if options.once {
-            return serve(connection, options);
-        }
+        let connection = match listener.accept() {
+            Ok((socket, _)) => Connection::over(socket),
+            Err(error) => return error,
+        };
         let options = options.clone();
-        let serving = std::thread::Builder::new().spawn(move || {
+        senders.admit(connection, move |connection| {
             if let Err(error) = serve(connection, &options) {
                 tell!("ropeway cp: {error}");
             }
         });
-        if let Err(error) = serving {
-            // The sender tries again.
-            tell!("ropeway cp: no thread for one more sender: {error}");
-        }
     }
 }
 
@@ -93,6 +102,8 @@ fn serve(connection: Connection, options: &Options) -> Result<(), CpError> {
 
 /// Takes one file. `false`: there is none any more.
 fn take_file(connection: &Connection, buffer: &mut [u8], options: &Options) -> Result<bool, CpError> {
+    let Limits { answer, silence, .. } = options.limits;
+    connection.set_patience(Some(answer));
     let Some(message) = connection.recv(buffer)? else { return Ok(false) };
     let Frame::Offer(offer) = Frame::parse(message)? else {
         return Err(CpError::Nonsense("something other than an offer"));
@@ -124,6 +135,8 @@ fn take_file(connection: &Connection, buffer: &mut [u8], options: &Options) -> R
     let hash = hasher.finalize().to_hex().to_string();
     let have = Have { bytes: there, hash, written: offer.written };
     connection.send(&Frame::Have(have).to_message())?;
+    // It hashes that meanwhile.
+    connection.set_patience(Some(answer + Duration::from_secs(there / SLOW_DISK_BYTES_PER_S)));
     let Some(message) = connection.recv(buffer)? else { return Err(CpError::ended()) };
     let Frame::From(from) = Frame::parse(message)? else { return Err(CpError::Nonsense("no offset after an offer")) };
     let offset = if from.offset == there { there } else { 0 };
@@ -136,6 +149,8 @@ fn take_file(connection: &Connection, buffer: &mut [u8], options: &Options) -> R
             .and_then(|()| file.seek(SeekFrom::Start(0)))
             .map_err(CpError::file(part.display().to_string()))?;
     }
+    // The only one keeps no other waiting, and would find nobody when it comes again.
+    connection.set_patience((!options.once).then_some(silence));
     let progress = Progress::new(&printable(&offer.name), offer.size, offset, options.quiet);
     let mut taker = Taker {
         file: &mut file,

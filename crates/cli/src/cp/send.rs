@@ -39,6 +39,8 @@ impl From {
 
 /// Between two attempts to connect again.
 const PAUSE: Duration = Duration::from_millis(200);
+/// A place is free when another copy has ended.
+const PAUSE_FOR_A_PLACE: Duration = Duration::from_secs(1);
 
 /// Sends all sources, connecting again as often as needed; a file that was begun goes on where it was.
 pub fn run(sources: &[String], from: &From, options: &Options) -> Result<(), CpError> {
@@ -78,7 +80,7 @@ pub fn run(sources: &[String], from: &From, options: &Options) -> Result<(), CpE
             let begin = Instant::now();
             match source.send(&connection, options) {
                 Ok(()) => break,
-                Err(CpError::Lost(why)) => {
+                Err(why @ (CpError::Lost(_) | CpError::Busy)) => {
                     // Its engine has the address that the next one wants.
                     drop(connection);
                     losses.count(why, source.there(), begin.elapsed(), options)?;
@@ -92,7 +94,7 @@ pub fn run(sources: &[String], from: &From, options: &Options) -> Result<(), CpE
     connection.finish()
 }
 
-/// The connections that were lost one after the other without any of it arriving: who closes each of them at once is no network that comes back.
+/// The connections that were lost, or had no place, one after the other without any of it arriving: who closes each of them at once is no network that comes back.
 #[derive(Default)]
 struct Losses {
     since: Option<Instant>,
@@ -102,24 +104,20 @@ struct Losses {
 
 impl Losses {
     /// One more, which has lasted for so long and begun with so much there. It is the last when patience is over.
-    fn count(
-        &mut self,
-        why: io::Error,
-        there: Option<u64>,
-        lasted: Duration,
-        options: &Options,
-    ) -> Result<(), CpError> {
+    fn count(&mut self, why: CpError, there: Option<u64>, lasted: Duration, options: &Options) -> Result<(), CpError> {
         if there != self.there || lasted > options.patience.max(connect::ATTEMPT) {
             self.since = None;
         }
         self.there = there;
         match self.since {
-            Some(since) if since.elapsed() > options.patience => return Err(CpError::Lost(why)),
-            Some(_) => std::thread::sleep(PAUSE),
+            Some(since) if since.elapsed() > options.patience => return Err(why),
+            Some(_) => std::thread::sleep(if matches!(why, CpError::Busy) { PAUSE_FOR_A_PLACE } else { PAUSE }),
             None => {
                 self.since = Some(Instant::now());
-                if !options.quiet {
-                    tell!("ropeway cp: the connection was lost; trying again");
+                match why {
+                    _ if options.quiet => {}
+                    CpError::Busy => tell!("ropeway cp: {why}; trying again"),
+                    _ => tell!("ropeway cp: the connection was lost; trying again"),
                 }
             }
         }
@@ -251,7 +249,7 @@ pub fn offer(connection: &Connection, offer: Offer) -> Result<Answer, CpError> {
     match answer(connection, &mut buffer)? {
         Frame::Have(have) => Ok(Answer::Have(have)),
         Frame::Done if may_be_done => Ok(Answer::Done),
-        Frame::Refused(why) => Err(CpError::Refused(why)),
+        Frame::Refused(why) => Err(CpError::refused(why)),
         _ => Err(CpError::Nonsense("an offer was not answered")),
     }
 }
@@ -387,7 +385,7 @@ mod tests {
     #[test]
     fn connections_that_end_at_once_are_tried_again_as_long_as_patience_lasts_and_others_always() {
         let options = Options { name: None, patience: Duration::from_millis(50), quiet: true };
-        let lost = || io::ErrorKind::ConnectionReset.into();
+        let lost = || CpError::Lost(io::ErrorKind::ConnectionReset.into());
         let mut losses = Losses::default();
         losses.count(lost(), Some(7), Duration::ZERO, &options).unwrap();
         losses.count(lost(), Some(7), Duration::ZERO, &options).unwrap();
