@@ -14,7 +14,7 @@ use super::CpError;
 use super::connect::{self, Connection};
 use super::frame::{End, Frame, Have, MOST_MESSAGE_BYTES, Offer, WRITTEN_EVERY, Written};
 use super::progress::Progress;
-use super::senders::{Limits, Senders};
+use super::senders::{Limits, Senders, Writers};
 use crate::output::{printable, tell};
 
 #[derive(Clone, Debug)]
@@ -30,6 +30,7 @@ pub struct Options {
 const PART: &str = ".ropeway-part";
 /// Longer than a lost connection is taken for a living one.
 const LOCK_PATIENCE: Duration = Duration::from_secs(12);
+const ASK_EVERY: Duration = Duration::from_secs(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// Nobody reads what was sent before more slowly.
 const SLOW_DISK_BYTES_PER_S: u64 = 10 << 20;
@@ -51,7 +52,7 @@ pub fn run(at: &Address, told: Option<u32>, options: &Options) -> Result<(), CpE
         tell!("ropeway cp: receiving into {} at {at}", options.directory.display());
     }
     if options.once {
-        return serve(Connection::over(listener.accept().map_err(failed)?.0), options);
+        return serve(Connection::over(listener.accept().map_err(failed)?.0), options, &Writers::default());
     }
     Err(failed(serve_all(&listener, options)))
 }
@@ -59,14 +60,15 @@ pub fn run(at: &Address, told: Option<u32>, options: &Options) -> Result<(), CpE
 /// Serves all who come, until accepting them fails so.
 fn serve_all(listener: &MessageListener, options: &Options) -> io::Error {
     let mut senders = Senders::new(&options.limits);
+    let writers = Writers::default();
     loop {
         let connection = match listener.accept() {
             Ok((socket, _)) => Connection::over(socket),
             Err(error) => return error,
         };
-        let options = options.clone();
+        let (options, writers) = (options.clone(), writers.clone());
         senders.admit(connection, move |connection| {
-            if let Err(error) = serve(connection, &options) {
+            if let Err(error) = serve(connection, &options, &writers) {
                 tell!("ropeway cp: {error}");
             }
         });
@@ -74,10 +76,10 @@ fn serve_all(listener: &MessageListener, options: &Options) -> io::Error {
 }
 
 /// Takes files until the sender has no more.
-fn serve(connection: Connection, options: &Options) -> Result<(), CpError> {
+fn serve(connection: Connection, options: &Options, writers: &Writers) -> Result<(), CpError> {
     let mut buffer = vec![0; MOST_MESSAGE_BYTES];
     let result = loop {
-        match take_file(&connection, &mut buffer, options) {
+        match take_file(&connection, &mut buffer, options, writers) {
             Ok(true) => {}
             Ok(false) => break Ok(()),
             Err(error) => {
@@ -101,7 +103,12 @@ fn serve(connection: Connection, options: &Options) -> Result<(), CpError> {
 }
 
 /// Takes one file. `false`: there is none any more.
-fn take_file(connection: &Connection, buffer: &mut [u8], options: &Options) -> Result<bool, CpError> {
+fn take_file(
+    connection: &Connection,
+    buffer: &mut [u8],
+    options: &Options,
+    writers: &Writers,
+) -> Result<bool, CpError> {
     let Limits { answer, silence, .. } = options.limits;
     connection.set_patience(Some(answer));
     let Some(message) = connection.recv(buffer)? else { return Ok(false) };
@@ -127,11 +134,13 @@ fn take_file(connection: &Connection, buffer: &mut [u8], options: &Options) -> R
             }
         }
         // Who had the part before may have given it its name meanwhile.
-        let opened = open_part(&part, &offer, &mut hasher).map_err(CpError::file(part.display().to_string()))?;
+        let opened = open_part(&part, &offer, &mut hasher, || writers.ask(&part))
+            .map_err(CpError::file(part.display().to_string()))?;
         if let Some(opened) = opened {
             break opened;
         }
     };
+    let _writer = offer.asked.then(|| writers.enter(&part, connection));
     let hash = hasher.finalize().to_hex().to_string();
     let have = Have { bytes: there, hash, written: offer.written };
     connection.send(&Frame::Have(have).to_message())?;
@@ -263,11 +272,16 @@ fn part_of(target: &Path) -> PathBuf {
 
 /// Opens what is there of a file, hashes it, and stands at its end. More than the sender has is of another file. `None`: another sender had it, and when it
 /// was free its name had gone.
-fn open_part(part: &Path, offer: &Offer, hasher: &mut blake3::Hasher) -> io::Result<Option<(File, u64)>> {
+fn open_part(
+    part: &Path,
+    offer: &Offer,
+    hasher: &mut blake3::Hasher,
+    ask: impl Fn(),
+) -> io::Result<Option<(File, u64)>> {
     let mut options = OpenOptions::new();
     let mut file =
         options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(nofollow()).open(part)?;
-    lock(&file)?;
+    lock(&file, ask)?;
     let meta = file.metadata()?;
     if !meta.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file; remove it, and send again"));
@@ -287,12 +301,17 @@ fn open_part(part: &Path, offer: &Offer, hasher: &mut blake3::Hasher) -> io::Res
     Ok(Some((file, there)))
 }
 
-/// Two senders of one name would write into one file. The other one may be this sender's lost connection, which is noticed soon.
-fn lock(file: &File) -> io::Result<()> {
-    let deadline = Instant::now() + LOCK_PATIENCE;
+/// Two senders of one name would write into one file. The other one may have died, or be this sender's lost connection, which is noticed when it is asked.
+fn lock(file: &File, ask: impl Fn()) -> io::Result<()> {
+    let begin = Instant::now();
+    let mut asked_at = None;
     while file.try_lock().is_err() {
-        if Instant::now() >= deadline {
+        if begin.elapsed() >= LOCK_PATIENCE {
             return Err(io::Error::new(io::ErrorKind::WouldBlock, "another sender is writing this file"));
+        }
+        if asked_at.is_none_or(|at: Instant| at.elapsed() >= ASK_EVERY) {
+            ask();
+            asked_at = Some(Instant::now());
         }
         std::thread::sleep(LOCK_PAUSE);
     }

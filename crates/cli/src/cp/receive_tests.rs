@@ -20,25 +20,25 @@ fn what_is_there_is_hashed_and_what_cannot_be_of_this_file_is_dropped() {
     std::fs::create_dir_all(&directory).unwrap();
     let part = part_of(&directory.join("file"));
     std::fs::write(&part, b"12345").unwrap();
-    let offer = |size| Offer { name: "file".into(), size, mode: None, written: false, end: None };
+    let offer = |size| Offer { name: "file".into(), size, mode: None, written: false, asked: false, end: None };
     let mut hasher = blake3::Hasher::new();
-    let (file, there) = open_part(&part, &offer(Some(9)), &mut hasher).unwrap().unwrap();
+    let (file, there) = open_part(&part, &offer(Some(9)), &mut hasher, || {}).unwrap().unwrap();
     assert_eq!((there, hasher.finalize()), (5, blake3::hash(b"12345")));
     let waiter = std::thread::spawn({
         let (part, offer) = (part.clone(), offer(Some(9)));
-        move || open_part(&part, &offer, &mut blake3::Hasher::new()).map(|opened| opened.map(|(_, there)| there))
+        move || open_part(&part, &offer, &mut blake3::Hasher::new(), || {}).map(|opened| opened.map(|(_, there)| there))
     });
     std::thread::sleep(Duration::from_millis(100));
     assert!(!waiter.is_finished(), "another sender has it");
     drop(file);
     assert_eq!(waiter.join().unwrap().unwrap(), Some(5));
     // Standard input has no size, and may go on where it was.
-    assert_eq!(open_part(&part, &offer(None), &mut blake3::Hasher::new()).unwrap().unwrap().1, 5);
-    let (file, there) = open_part(&part, &offer(Some(4)), &mut blake3::Hasher::new()).unwrap().unwrap();
+    assert_eq!(open_part(&part, &offer(None), &mut blake3::Hasher::new(), || {}).unwrap().unwrap().1, 5);
+    let (file, there) = open_part(&part, &offer(Some(4)), &mut blake3::Hasher::new(), || {}).unwrap().unwrap();
     assert_eq!(there, 0);
     let waiter = std::thread::spawn({
         let (part, offer) = (part.clone(), offer(Some(9)));
-        move || open_part(&part, &offer, &mut blake3::Hasher::new()).map(|opened| opened.is_none())
+        move || open_part(&part, &offer, &mut blake3::Hasher::new(), || {}).map(|opened| opened.is_none())
     });
     std::thread::sleep(Duration::from_millis(100));
     std::fs::rename(&part, directory.join("file")).unwrap();
@@ -59,10 +59,10 @@ fn what_arrives_damaged_is_not_kept_and_both_ends_are_told() {
         let [sender, receiver] = connect::pair();
         let serving = std::thread::spawn({
             let options = options.clone();
-            move || serve(receiver, &options)
+            move || serve(receiver, &options, &Writers::default())
         });
         let mut buffer = vec![0; MOST_MESSAGE_BYTES];
-        let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, end: None };
+        let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, asked: false, end: None };
         sender.send(&Frame::Offer(offer).to_message()).unwrap();
         assert!(matches!(Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()), Ok(Frame::Have(_))));
         sender.send(&Frame::From(frame::From { offset: 0 }).to_message()).unwrap();
@@ -93,9 +93,10 @@ fn a_file_whose_end_was_said_may_be_there_and_nothing_else_may() {
         let [sender, receiver] = connect::pair();
         let serving = std::thread::spawn({
             let options = options.clone();
-            move || serve(receiver, &options)
+            move || serve(receiver, &options, &Writers::default())
         });
-        let offer = Offer { name: name.into(), size: None, mode: None, written: true, end: Some(end.clone()) };
+        let offer =
+            Offer { name: name.into(), size: None, mode: None, written: true, asked: false, end: Some(end.clone()) };
         sender.send(&Frame::Offer(offer).to_message()).unwrap();
         let mut buffer = vec![0; MOST_MESSAGE_BYTES];
         let answer = Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()).unwrap();
@@ -114,8 +115,8 @@ fn offered(what: &str, size: u64) -> (PathBuf, Connection, std::thread::JoinHand
     let limits = Limits { silence: Duration::from_millis(100), ..Limits::default() };
     let options = Options { directory: directory.clone(), once: true, force: false, quiet: true, limits };
     let [sender, receiver] = connect::pair();
-    let serving = std::thread::spawn(move || serve(receiver, &options));
-    let offer = Offer { name: "file".into(), size: Some(size), mode: None, written: false, end: None };
+    let serving = std::thread::spawn(move || serve(receiver, &options, &Writers::default()));
+    let offer = Offer { name: "file".into(), size: Some(size), mode: None, written: false, asked: false, end: None };
     sender.send(&Frame::Offer(offer).to_message()).unwrap();
     let mut buffer = vec![0; MOST_MESSAGE_BYTES];
     assert!(matches!(Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()), Ok(Frame::Have(_))));
@@ -173,8 +174,8 @@ fn a_link_that_leads_nowhere_is_there_as_well_and_a_directory_is_refused_before_
         let options =
             Options { directory: directory.clone(), once: true, force, quiet: true, limits: Limits::default() };
         let [sender, receiver] = connect::pair();
-        let serving = std::thread::spawn(move || serve(receiver, &options));
-        let offer = Offer { name: name.into(), size: Some(1), mode: None, written: false, end: None };
+        let serving = std::thread::spawn(move || serve(receiver, &options, &Writers::default()));
+        let offer = Offer { name: name.into(), size: Some(1), mode: None, written: false, asked: false, end: None };
         sender.send(&Frame::Offer(offer).to_message()).unwrap();
         let mut buffer = vec![0; MOST_MESSAGE_BYTES];
         let answer = Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()).unwrap();
@@ -229,7 +230,7 @@ fn who_says_nothing_is_dropped_and_keeps_no_name_from_others() {
         silence: Duration::from_millis(silence),
         ..Limits::default()
     };
-    let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, end: None };
+    let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, asked: false, end: None };
     let from = Frame::From(frame::From { offset: 0 });
     let said = [vec![], vec![Frame::Offer(offer.clone())], vec![Frame::Offer(offer), from]];
     for (words, limits) in said.iter().zip([limits(200, 60_000), limits(200, 60_000), limits(60_000, 200)]) {
@@ -257,5 +258,25 @@ fn who_says_nothing_is_dropped_and_keeps_no_name_from_others() {
     assert!(matches!(Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()), Ok(Frame::Done)));
     sender.finish().unwrap();
     serving.join().unwrap().unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn who_is_there_and_has_nothing_to_say_keeps_its_file_when_another_sender_wants_it() {
+    let (directory, to) = receiver("asked", Limits::default());
+    let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, asked: true, end: None };
+    let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+    let [first, second] = [to.connect(None, None).unwrap(), to.connect(None, None).unwrap()];
+    first.send(&Frame::Offer(offer.clone()).to_message()).unwrap();
+    assert!(matches!(send::answer(&first, &mut buffer), Ok(Frame::Have(_))));
+    first.send(&Frame::From(frame::From { offset: 0 }).to_message()).unwrap();
+    second.send(&Frame::Offer(offer).to_message()).unwrap();
+    assert!(matches!(Frame::parse(first.recv(&mut buffer).unwrap().unwrap()), Ok(Frame::Ask)));
+    std::thread::sleep(Duration::from_millis(2500));
+    first.send(&Frame::Data(b"right").to_message()).unwrap();
+    let end = End { size: 5, hash: blake3::hash(b"right").to_hex().to_string() };
+    send::conclude(&first, end, "file").unwrap();
+    let answer = send::answer(&second, &mut buffer).unwrap();
+    assert!(matches!(&answer, Frame::Refused(why) if why.contains("file exists there")), "{answer:?}");
     std::fs::remove_dir_all(&directory).unwrap();
 }

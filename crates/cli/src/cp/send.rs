@@ -197,7 +197,14 @@ impl SentFile<'_> {
         let mode = Some(meta.permissions().mode() & 0o777);
         let have = match offer(
             connection,
-            Offer { name: name.clone(), size: Some(meta.len()), mode, written: false, end: self.end.clone() },
+            Offer {
+                name: name.clone(),
+                size: Some(meta.len()),
+                mode,
+                written: false,
+                asked: true,
+                end: self.end.clone(),
+            },
         )? {
             Answer::Have(have) => have,
             Answer::Done => {
@@ -256,8 +263,12 @@ pub fn offer(connection: &Connection, offer: Offer) -> Result<Answer, CpError> {
 
 /// The next message; the end instead of one is a lost connection.
 pub fn answer<'a>(connection: &Connection, buffer: &'a mut [u8]) -> Result<Frame<'a>, CpError> {
-    let message = connection.recv(buffer)?;
-    Frame::parse(message.ok_or_else(CpError::ended)?)
+    loop {
+        let count = connection.recv(buffer)?.ok_or_else(CpError::ended)?.len();
+        if !matches!(Frame::parse(&buffer[..count])?, Frame::Ask) {
+            return Frame::parse(&buffer[..count]);
+        }
+    }
 }
 
 fn hash_prefix(file: &mut File, bytes: u64, hasher: &mut blake3::Hasher) -> io::Result<()> {

@@ -1,10 +1,12 @@
-//! How many senders a receiver serves, and how long it waits for a word of theirs.
+//! How many senders a receiver serves, how long it waits for a word of theirs, and who of them writes what.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::connect::Connection;
+use super::connect::{Connection, Other};
 use super::frame::{BUSY, Frame, MOST_MESSAGE_BYTES};
 use crate::output::tell;
 
@@ -88,5 +90,40 @@ impl Places {
 
     fn take(&self) -> Option<Arc<()>> {
         (Arc::strong_count(&self.taken) <= self.most).then(|| self.taken.clone())
+    }
+}
+
+/// Which connection brings which part. That of another receiver in the same directory is not among them.
+#[derive(Clone, Default)]
+pub struct Writers(Arc<Mutex<HashMap<PathBuf, Arc<Other>>>>);
+
+impl Writers {
+    /// Who holds the part's lock says so, until what this returns is dropped, which has to be before the lock is free.
+    pub fn enter<'a>(&'a self, part: &'a Path, connection: &Connection) -> Writer<'a> {
+        self.parts().insert(part.into(), Arc::new(connection.other()));
+        Writer { writers: self, part }
+    }
+
+    /// Has the sender that brings a part show that it is there, or lose its connection.
+    pub fn ask(&self, part: &Path) {
+        let writer = self.parts().get(part).cloned();
+        if let Some(writer) = writer {
+            writer.ask();
+        }
+    }
+
+    fn parts(&self) -> MutexGuard<'_, HashMap<PathBuf, Arc<Other>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub struct Writer<'a> {
+    writers: &'a Writers,
+    part: &'a Path,
+}
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        self.writers.parts().remove(self.part);
     }
 }

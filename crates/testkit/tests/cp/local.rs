@@ -3,6 +3,7 @@
 use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Instant;
 
 use ropeway_testkit::need_program;
 
@@ -194,6 +195,22 @@ fn a_part_is_gone_on_with_only_if_its_hash_is_that_of_the_file() {
         files.assert_arrived();
         assert_eq!(said.contains("were there already"), resumed, "{} bytes were there: {said}", there.len());
     }
+}
+
+#[test]
+fn who_follows_a_sender_that_was_killed_does_not_wait_until_that_is_given_up() {
+    let files = Files::new(2 << 20);
+    let (_receiver, to) = local_receiver(&files, &[]);
+    let (first, mut pipe) = Process::spawn_with_stdin(cp(&["-", &to, "--name", "file"]));
+    pipe.write_all(&files.contents[..1 << 20]).expect("it reads its standard input");
+    first.wait_until("some of it is there", LIMIT, || files.part_bytes() > 0).expect("in time");
+    first.kill();
+    let begin = Instant::now();
+    Process::spawn(send(&files, &to)).succeed(LIMIT);
+    let took = begin.elapsed();
+    files.assert_arrived();
+    // Of who is only silent the receiver thinks so after 8 s.
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
 #[test]
