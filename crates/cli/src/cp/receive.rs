@@ -122,6 +122,8 @@ fn take_file(
         if let Some(end) = &offer.end
             && is_whole(&target, end).map_err(CpError::file(target.display().to_string()))?
         {
+            // Who gave it its name may have died since.
+            sync_name(&target).map_err(CpError::file(target.display().to_string()))?;
             connection.send(&Frame::Done.to_message())?;
             return Ok(true);
         }
@@ -327,12 +329,26 @@ fn keep(file: &File, part: &Path, target: &Path, mode: Option<u32>, force: bool)
     file.set_permissions(Permissions::from_mode(mode.unwrap_or(0o644) & 0o777))?;
     file.sync_all()?;
     if force {
-        return std::fs::rename(part, target);
+        std::fs::rename(part, target)?;
+    } else {
+        match rustix::fs::renameat_with(CWD, part, CWD, target, RenameFlags::NOREPLACE) {
+            // Not every file system can leave what is there; it was looked for before.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => std::fs::rename(part, target)?,
+            kept => kept?,
+        }
     }
-    match rustix::fs::renameat_with(CWD, part, CWD, target, RenameFlags::NOREPLACE) {
-        // Not every file system can leave what is there; it was looked for before.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => std::fs::rename(part, target),
-        kept => Ok(kept?),
+    sync_name(target)
+}
+
+/// A crash does not take the name back after this, as far as the file system can promise that and the directory may be read.
+fn sync_name(target: &Path) -> io::Result<()> {
+    let directory = match File::open(target.parent().unwrap_or(Path::new("."))) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+        opened => opened?,
+    };
+    match rustix::fs::fsync(directory) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(()),
+        synced => Ok(synced?),
     }
 }
 

@@ -214,6 +214,27 @@ fn who_follows_a_sender_that_was_killed_does_not_wait_until_that_is_given_up() {
 }
 
 #[test]
+fn a_file_is_on_the_disk_before_it_has_its_name_and_the_name_before_the_sender_hears_of_it() {
+    need_program!("strace");
+    for options in [&[][..], &["--force"]] {
+        let files = Files::new(10);
+        let trace = files.dir.path().join("trace");
+        let mut cmd = command("strace", ["-f", "-y", "-e", "trace=/fsync|rename", "-o"]);
+        cmd.arg(&trace).arg(env::ropeway()).args(receive(&files, "127.0.0.1:0").get_args()).args(options);
+        let receiver = Process::spawn(cmd);
+        receiver.wait_for_output(" at 127.0.0.1:", LIMIT);
+        let port = receiver.stderr().trim_end().rsplit(':').next().expect("a port").to_owned();
+        Process::spawn(send(&files, &format!("127.0.0.1:{port}"))).succeed(LIMIT);
+        files.assert_arrived();
+        let calls = std::fs::read_to_string(&trace).expect("written");
+        let [of_data, of_name] = [".ropeway-part>", "/to>"]
+            .map(|end| calls.lines().position(|line| line.contains("fsync(") && line.contains(end)));
+        let renamed = calls.lines().position(|line| line.contains("rename"));
+        assert!(of_data.is_some() && of_data < renamed && renamed < of_name, "{calls}");
+    }
+}
+
+#[test]
 fn a_full_disk_is_said_at_both_ends_and_ends_the_copy() {
     // As root, in a namespace of its own for what is mounted.
     need_box!();
