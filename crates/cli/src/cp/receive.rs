@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use ropeway_socket::api::{Address, MessageListener};
@@ -177,7 +178,7 @@ fn take_file(
         let _ = std::fs::remove_file(&part);
         return Err(CpError::Damaged { name: printable(&offer.name) });
     }
-    keep(&file, &part, &target, offer.mode, options.force).map_err(|error| match error.kind() {
+    keep(&file, &part, &target, offer.mode, options).map_err(|error| match error.kind() {
         // Somebody has made it while it was on its way.
         io::ErrorKind::AlreadyExists => exists(&offer.name),
         _ => CpError::file(target.display().to_string())(error),
@@ -325,10 +326,21 @@ fn nofollow() -> i32 {
     rustix::fs::OFlags::NOFOLLOW.bits() as i32
 }
 
-fn keep(file: &File, part: &Path, target: &Path, mode: Option<u32>, force: bool) -> io::Result<()> {
-    file.set_permissions(Permissions::from_mode(mode.unwrap_or(0o644) & 0o777))?;
+fn keep(file: &File, part: &Path, target: &Path, mode: Option<u32>, options: &Options) -> io::Result<()> {
+    match file.set_permissions(Permissions::from_mode(mode.unwrap_or(0o644) & 0o777)) {
+        // vfat and some network file systems have none, and the data is worth more.
+        Err(error) if is_without_permissions(&error) => {
+            static SAID: Once = Once::new();
+            if !options.quiet {
+                SAID.call_once(|| {
+                    tell!("ropeway cp: permissions are not kept in {}: {error}", options.directory.display())
+                });
+            }
+        }
+        set => set?,
+    }
     file.sync_all()?;
-    if force {
+    if options.force {
         std::fs::rename(part, target)?;
     } else {
         match rustix::fs::renameat_with(CWD, part, CWD, target, RenameFlags::NOREPLACE) {
@@ -338,6 +350,10 @@ fn keep(file: &File, part: &Path, target: &Path, mode: Option<u32>, force: bool)
         }
     }
     sync_name(target)
+}
+
+fn is_without_permissions(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::NOSYS))
 }
 
 /// A crash does not take the name back after this, as far as the file system can promise that and the directory may be read.

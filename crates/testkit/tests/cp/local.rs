@@ -14,6 +14,12 @@ use super::*;
 fn local_receiver(files: &Files, options: &[&str]) -> (Process, String) {
     let mut cmd = receive(files, "127.0.0.1:0");
     cmd.args(options);
+    started(cmd)
+}
+
+/// The same, started so.
+#[track_caller]
+fn started(cmd: Command) -> (Process, String) {
     let receiver = Process::spawn(cmd);
     receiver.wait_for_output(" at 127.0.0.1:", LIMIT);
     let port = receiver.stderr().trim_end().rsplit(':').next().expect("a port").to_owned();
@@ -221,10 +227,8 @@ fn a_file_is_on_the_disk_before_it_has_its_name_and_the_name_before_the_sender_h
         let trace = files.dir.path().join("trace");
         let mut cmd = command("strace", ["-f", "-y", "-e", "trace=/fsync|rename", "-o"]);
         cmd.arg(&trace).arg(env::ropeway()).args(receive(&files, "127.0.0.1:0").get_args()).args(options);
-        let receiver = Process::spawn(cmd);
-        receiver.wait_for_output(" at 127.0.0.1:", LIMIT);
-        let port = receiver.stderr().trim_end().rsplit(':').next().expect("a port").to_owned();
-        Process::spawn(send(&files, &format!("127.0.0.1:{port}"))).succeed(LIMIT);
+        let (_receiver, to) = started(cmd);
+        Process::spawn(send(&files, &to)).succeed(LIMIT);
         files.assert_arrived();
         let calls = std::fs::read_to_string(&trace).expect("written");
         let [of_data, of_name] = [".ropeway-part>", "/to>"]
@@ -232,6 +236,36 @@ fn a_file_is_on_the_disk_before_it_has_its_name_and_the_name_before_the_sender_h
         let renamed = calls.lines().position(|line| line.contains("rename"));
         assert!(of_data.is_some() && of_data < renamed && renamed < of_name, "{calls}");
     }
+}
+
+#[test]
+fn where_permissions_cannot_be_set_and_the_directory_cannot_be_read_files_are_kept() {
+    // As root, who makes a user receive into files of root's, whose permissions are not a user's to set.
+    need_box!();
+    need_program!("setpriv");
+    let files = Files::new(10);
+    let other = files.dir.path().join("other");
+    std::fs::write(&other, "other").expect("written");
+    let set_mode =
+        |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
+    for name in ["file", "other"] {
+        let part = files.target().join(format!("{name}.ropeway-part"));
+        std::fs::write(&part, "").expect("written");
+        set_mode(&part, 0o666);
+    }
+    set_mode(files.dir.path(), 0o755);
+    std::os::unix::fs::chown(files.target(), Some(65534), None).expect("as root");
+    set_mode(&files.target(), 0o300);
+    let mut cmd = command("setpriv", ["--reuid", "65534", "--clear-groups"]);
+    cmd.arg(env::ropeway()).args(receive(&files, "127.0.0.1:0").get_args());
+    let (receiver, to) = started(cmd);
+    Process::spawn(cp(&[&files.source(), &other.display().to_string(), &to])).succeed(LIMIT);
+    receiver.wait_until("both are said", LIMIT, || receiver.stderr().contains("other: ")).expect("in time");
+    let said = receiver.stderr();
+    assert_eq!(said.matches("permissions are not kept").count(), 1, "{said}");
+    assert_eq!(std::fs::read_to_string(files.target().join("other")).expect("it arrived"), "other");
+    std::fs::remove_file(files.target().join("other")).expect("it is there");
+    files.assert_arrived();
 }
 
 #[test]
@@ -243,10 +277,7 @@ fn a_full_disk_is_said_at_both_ends_and_ends_the_copy() {
     let mounted = "mount -t tmpfs -o size=1m tmpfs \"$1\" && exec \"$2\" cp --receive \"$1\" --bind 127.0.0.1:0";
     let mut cmd = command("unshare", ["--mount", "sh", "-c", mounted, "sh"]);
     cmd.arg(files.target()).arg(env::ropeway());
-    let receiver = Process::spawn(cmd);
-    receiver.wait_for_output(" at 127.0.0.1:", LIMIT);
-    let port = receiver.stderr().trim_end().rsplit(':').next().expect("a port").to_owned();
-    let to = format!("127.0.0.1:{port}");
+    let (receiver, to) = started(cmd);
     for sender in
         [Process::spawn(send(&files, &to)), piped_until_it_ends(cp(&["-", &to, "--name", "piped"]), &files.contents)]
     {
