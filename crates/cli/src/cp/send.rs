@@ -195,20 +195,14 @@ impl SentFile<'_> {
         let meta = file.metadata().map_err(failed())?;
         let name = name_of(self.path).ok_or_else(|| CpError::Usage(format!("{} has no file name", self.path)))?;
         let mode = Some(meta.permissions().mode() & 0o777);
-        let have = match offer(
-            connection,
-            Offer {
-                name: name.clone(),
-                size: Some(meta.len()),
-                mode,
-                written: false,
-                asked: true,
-                end: self.end.clone(),
-            },
-        )? {
+        // What the kernel makes up while it is read, as in /proc, has a size of 0.
+        let size = (meta.len() > 0).then_some(meta.len());
+        let said = Offer { name: name.clone(), size, mode, written: false, asked: true, end: self.end.clone() };
+        let have = match offer(connection, said)? {
             Answer::Have(have) => have,
             Answer::Done => {
-                Progress::new(&name, Some(meta.len()), meta.len(), options.quiet).finish(meta.len());
+                let bytes = self.end.as_ref().map_or(meta.len(), |end| end.size);
+                Progress::new(&name, Some(bytes), bytes, options.quiet).finish(bytes);
                 return Ok(());
             }
         };
@@ -225,18 +219,18 @@ impl SentFile<'_> {
             }
         }
         connection.send(&Frame::From(frame::From { offset }).to_message())?;
-        let progress = Progress::new(&name, Some(meta.len()), offset, options.quiet);
+        let progress = Progress::new(&name, size, offset, options.quiet);
         // A file that somebody goes on writing may never end.
-        let mut of_file = Read::by_ref(&mut file).take(meta.len() - offset);
+        let mut of_file = Read::by_ref(&mut file).take(size.map_or(u64::MAX, |size| size - offset));
         let sent = pump(connection, &mut of_file, &mut hasher, &progress).map_err(|error| error.of(self.path))?;
-        let size = offset + sent;
-        if size != meta.len() || file.read(&mut [0]).map_err(failed())? > 0 {
+        let bytes = offset + sent;
+        if size.is_some_and(|size| size != bytes) || file.read(&mut [0]).map_err(failed())? > 0 {
             return Err(CpError::Changed { name });
         }
-        let end = End { size, hash: hasher.finalize().to_hex().to_string() };
+        let end = End { size: bytes, hash: hasher.finalize().to_hex().to_string() };
         self.end = Some(end.clone());
         conclude(connection, end, &name)?;
-        progress.finish(size);
+        progress.finish(bytes);
         Ok(())
     }
 }
@@ -433,7 +427,10 @@ mod tests {
 
     #[test]
     fn of_a_file_that_grows_no_more_is_sent_than_was_offered() {
+        let source = std::env::temp_dir().join(format!("ropeway-cp-grows-{}", std::process::id()));
+        std::fs::write(&source, b"begun").unwrap();
         let [sender, receiver] = connect::pair();
+        let of_file = source.clone();
         let receiving = std::thread::spawn(move || {
             let mut buffer = vec![0; MOST_MESSAGE_BYTES];
             let empty = Have { bytes: 0, hash: blake3::hash(b"").to_hex().to_string(), written: false };
@@ -441,7 +438,8 @@ mod tests {
             while let Some(message) = receiver.recv(&mut buffer).unwrap() {
                 match Frame::parse(message).unwrap() {
                     Frame::Offer(offer) => {
-                        assert_eq!(offer.size, Some(0));
+                        assert_eq!(offer.size, Some(5));
+                        std::fs::write(&of_file, b"begun, and gone on with").unwrap();
                         receiver.send(&Frame::Have(empty.clone()).to_message()).unwrap();
                     }
                     Frame::Data(bytes) => received += bytes.len(),
@@ -452,10 +450,10 @@ mod tests {
             received
         });
         let options = Options { name: None, patience: Duration::ZERO, quiet: true };
-        // The kernel says of it that it is empty.
-        let error = SentFile::new("/proc/version").send(&sender, &options).unwrap_err();
+        let error = SentFile::new(source.to_str().unwrap()).send(&sender, &options).unwrap_err();
         assert!(matches!(error, CpError::Changed { .. }), "{error}");
         sender.finish().unwrap();
-        assert_eq!(receiving.join().unwrap(), 0);
+        assert_eq!(receiving.join().unwrap(), 5);
+        std::fs::remove_file(&source).unwrap();
     }
 }

@@ -70,6 +70,21 @@ fn an_empty_standard_input_is_an_empty_file() {
 }
 
 #[test]
+fn a_file_that_is_made_up_while_it_is_read_arrives_as_it_reads() {
+    let files = Files::new(0);
+    let (_receiver, to) = local_receiver(&files, &[]);
+    // What a former copy left is longer than the size that the kernel says, which is 0.
+    std::fs::write(files.target().join("version.ropeway-part"), "Linux").expect("written");
+    let sent = Process::spawn(cp(&["/proc/version", &files.source(), &to])).succeed(LIMIT);
+    let version = files.target().join("version");
+    let arrived = std::fs::read_to_string(&version).expect("it arrived");
+    assert_eq!(arrived, std::fs::read_to_string("/proc/version").expect("the kernel says it"));
+    assert!(sent.stderr.contains(&format!("version: {} B in ", arrived.len())), "{}", sent.stderr);
+    std::fs::remove_file(version).expect("it is there");
+    files.assert_arrived();
+}
+
+#[test]
 fn a_name_is_for_standard_input_alone() {
     let files = Files::new(10);
     let (_receiver, to) = local_receiver(&files, &[]);
