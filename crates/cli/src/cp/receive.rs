@@ -87,7 +87,8 @@ fn serve(connection: Connection, options: &Options, writers: &Writers) -> Result
                 let why = match &error {
                     CpError::Damaged { .. } => Some("damaged".into()),
                     CpError::Declined(why) => Some(why.clone()),
-                    CpError::File { .. } | CpError::Nonsense(_) => Some(error.to_string()),
+                    CpError::File { .. } => Some(error.to_string()),
+                    CpError::Nonsense(what) => Some(format!("what arrived is not as `ropeway cp` speaks: {what}")),
                     _ => None,
                 };
                 if let Some(why) = why

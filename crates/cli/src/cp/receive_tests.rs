@@ -134,7 +134,9 @@ fn who_goes_on_sending_hears_that_it_was_refused_and_no_more_than_was_offered_is
     }
     let mut buffer = vec![0; MOST_MESSAGE_BYTES];
     let answer = Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()).unwrap();
-    assert!(matches!(&answer, Frame::Refused(why) if why.contains("more data than was offered")), "{answer:?}");
+    let Frame::Refused(why) = answer else { panic!("{answer:?}") };
+    let said = "the other end says: what arrived is not as `ropeway cp` speaks: more data than was offered";
+    assert_eq!(CpError::refused(why).to_string(), said);
     assert!(std::fs::metadata(directory.join("file.ropeway-part")).unwrap().len() <= 1000);
     drop(sender);
     assert!(matches!(serving.join().unwrap(), Err(CpError::Nonsense(_))));
