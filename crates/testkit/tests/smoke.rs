@@ -16,6 +16,10 @@ const BYTES: &str = "100";
 /// What the client alone sends: messages times bytes.
 const SENT_BYTES: u64 = 2_000_000;
 
+/// Enough that both ends have asked the daemon for a pair: they do after 16 calls.
+const FIRST: &str = "100";
+const FIRST_BYTES: u64 = 10_000;
+
 #[test]
 fn the_program_tells_how_to_use_it() {
     let help = Process::spawn(command(env::ropeway(), ["--help"])).succeed(LIMIT);
@@ -62,13 +66,19 @@ fn the_preload_is_found_where_make_install_puts_it() {
     assert_eq!(finished.stdout.trim(), lib.join("libropeway_preload.so").to_str().expect("UTF-8"));
 }
 
-/// Runs the echo pair, each end wrapped as told.
-fn echo(server: impl Fn(Command) -> Command, client: impl Fn(Command) -> Command) -> Finished {
+/// Starts the server of the echo pair, wrapped as told, and says how its client is started.
+fn echo_server(wrap: impl Fn(Command) -> Command) -> (Process, Command) {
     let smoke = CProgram::new("crates/testkit/programs/smoke.c").build();
-    let server = Process::spawn(server(command(&smoke, ["serve", MESSAGES, BYTES])));
+    let server = Process::spawn(wrap(command(&smoke, ["serve", BYTES])));
     server.wait_for_output("\n", LIMIT);
     let port = server.stdout().trim().trim_start_matches("port ").to_owned();
-    let finished = Process::spawn(client(command(&smoke, ["ask", &port, MESSAGES, BYTES]))).succeed(LIMIT);
+    (server, command(&smoke, ["ask", &port, MESSAGES, BYTES]))
+}
+
+/// Runs the echo pair, each end wrapped as told.
+fn echo(server: impl Fn(Command) -> Command, client: impl Fn(Command) -> Command) -> Finished {
+    let (server, ask) = echo_server(server);
+    let finished = Process::spawn(client(ask)).succeed(LIMIT);
     server.succeed(LIMIT);
     finished
 }
@@ -81,14 +91,25 @@ fn the_echo_pair_works_without_ropeway() {
 #[test]
 fn two_programs_under_ropeway_talk_over_shared_memory() {
     let world = World::new();
-    let finished = echo(|server| world.strict_command(&server), |client| world.strict_command(&client));
-    assert!(finished.stdout.contains("20000 messages came back"));
+    let (server, mut ask) = echo_server(|server| world.strict_command(&server));
+    let (client, until_then) = Process::spawn_with_stdin(world.strict_command(ask.arg(FIRST)));
+    // No call waits for the daemon, and a busy machine may let thousands of messages pass before that has run.
+    let is_granted = || {
+        let status = world.ropeway(&["daemon", "status"]).stdout;
+        status.lines().any(|line| line.split_whitespace().eq(["granted", "1"]))
+    };
+    client.wait_until("the daemon grants a pair", LIMIT, is_granted).expect("in time");
+    drop(until_then);
+    assert!(client.succeed(LIMIT).stdout.contains("20100 messages came back"));
+    server.succeed(LIMIT);
     let stats = world.stats();
     assert_eq!(stats.len(), 2, "one line for each process: {stats:?}");
-    for Stats { connections, promoted, bytes, reasons, .. } in stats {
-        assert_eq!((connections, promoted > 0), (1, true), "{reasons:?}");
-        assert_eq!(bytes.tcp.sent + bytes.shm.sent, SENT_BYTES);
-        assert_eq!(bytes.tcp.received + bytes.shm.received, SENT_BYTES);
+    for Stats { connections, promoted, demoted, bytes, reasons, .. } in stats {
+        // Each direction has moved once, and back at its end if at all.
+        assert_eq!((connections, promoted), (1, 2), "{reasons:?}");
+        assert!(demoted == 0 || reasons.keys().eq(["peer-closed"]), "{reasons:?}");
+        assert_eq!(bytes.tcp.sent + bytes.shm.sent, FIRST_BYTES + SENT_BYTES);
+        assert_eq!(bytes.tcp.received + bytes.shm.received, FIRST_BYTES + SENT_BYTES);
         let on_shm = bytes.shm.sent.min(bytes.shm.received);
         assert!(on_shm * 10 > SENT_BYTES * 9, "only {on_shm} bytes over shared memory: {reasons:?}");
     }

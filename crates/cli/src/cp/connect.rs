@@ -2,7 +2,8 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ropeway_engine::gateway::engine_number;
@@ -31,24 +32,56 @@ pub const WITHOUT_GATEWAYS: &str = "--node is for gateways, which are reached ov
 /// Memory for a long path: 4 MiB in flight are 1 Gbit/s over 32 ms.
 const BUFFER_BYTES: u64 = 4 << 20;
 
+/// Who is there acknowledges within this what it is asked, on a busy host and through losses too. A cut that is longer ends a connection only where another sender waits
+/// for its file.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
+
 /// A connection with the other `ropeway cp`.
-pub struct Connection(MessageSocket);
+pub struct Connection(Arc<Socket>);
+
+struct Socket {
+    messages: MessageSocket,
+    /// How many messages were received.
+    received: AtomicU64,
+}
+
+/// A connection that is another thread's, for as long as it is there.
+pub struct Other(Weak<Socket>);
+
+impl Other {
+    /// Has the other end show that it is there. Where it does not, the connection is ended.
+    pub fn ask(&self) {
+        let Some(socket) = self.0.upgrade() else { return };
+        let received = socket.received.load(Ordering::Relaxed);
+        // When there is no room for the question, something else waits to be acknowledged.
+        let _ = socket.messages.try_send(&Frame::Ask.to_message());
+        let is_acknowledged = socket.messages.drain(Some(SIGN_OF_LIFE)).is_ok();
+        if !is_acknowledged && socket.received.load(Ordering::Relaxed) == received {
+            socket.messages.abort();
+        }
+    }
+}
 
 impl Connection {
     pub fn over(socket: MessageSocket) -> Connection {
-        Connection(socket)
+        Connection(Arc::new(Socket { messages: socket, received: AtomicU64::new(0) }))
+    }
+
+    /// For a thread that wants to know whether the other end is there.
+    pub fn other(&self) -> Other {
+        Other(Arc::downgrade(&self.0))
     }
 
     /// Who has refused what is sent closes afterwards, and why is still to be heard then.
     pub fn send(&self, message: &[u8]) -> Result<(), CpError> {
-        self.0.send(message).map_err(|error| self.refusal().unwrap_or(CpError::Lost(error)))
+        self.0.messages.send(message).map_err(|error| self.refusal().unwrap_or(CpError::Lost(error)))
     }
 
     fn refusal(&self) -> Option<CpError> {
         let mut buffer = vec![0; MOST_MESSAGE_BYTES];
         loop {
             match self.heard(&mut buffer) {
-                Ok(Some(Frame::Refused(why))) => return Some(CpError::Refused(why)),
+                Ok(Some(Frame::Refused(why))) => return Some(CpError::refused(why)),
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => return None,
             }
@@ -57,18 +90,33 @@ impl Connection {
 
     /// The next message if it is there.
     pub fn heard<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<Frame<'a>>, CpError> {
-        match self.0.try_recv(buffer) {
-            Ok(Some(count)) => Frame::parse(&buffer[..count]).map(Some),
-            Ok(None) => Err(CpError::ended()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(failed(error)),
+        loop {
+            match self.0.messages.try_recv(buffer) {
+                Ok(Some(count)) if matches!(Frame::parse(&buffer[..count]), Ok(Frame::Ask)) => {}
+                Ok(Some(count)) => return Frame::parse(&buffer[..count]).map(Some),
+                Ok(None) => return Err(CpError::ended()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(failed(error)),
+            }
         }
+    }
+
+    /// How long sending and receiving wait for the other end: [`CpError::Silent`] then.
+    pub fn set_patience(&self, limit: Option<Duration>) {
+        // Only a limit of zero is refused, and none is.
+        let _ = self.0.messages.set_read_timeout(limit).and_then(|()| self.0.messages.set_write_timeout(limit));
     }
 
     /// The next message; `None` at the end.
     pub fn recv<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<&'a [u8]>, CpError> {
-        match self.0.recv(buffer) {
-            Ok(count) => Ok(count.map(|count| &buffer[..count])),
+        match self.0.messages.recv(buffer) {
+            Ok(count) => {
+                self.0.received.fetch_add(1, Ordering::Relaxed);
+                Ok(count.map(|count| &buffer[..count]))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(CpError::Silent(self.0.messages.read_timeout().ok().flatten().unwrap_or_default()))
+            }
             Err(error) => Err(failed(error)),
         }
     }
@@ -78,10 +126,10 @@ impl Connection {
         let deadline = Instant::now() + ATTEMPT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.0.set_read_timeout(Some(left)).is_err() {
+            if left.is_zero() || self.0.messages.set_read_timeout(Some(left)).is_err() {
                 return;
             }
-            match self.0.recv(buffer) {
+            match self.0.messages.recv(buffer) {
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => return,
             }
@@ -90,7 +138,7 @@ impl Connection {
 
     /// Waits until everything has arrived, and lets go.
     pub fn finish(self) -> Result<(), CpError> {
-        self.0.drain(Some(ATTEMPT)).map_err(CpError::Lost)
+        self.0.messages.drain(Some(ATTEMPT)).map_err(CpError::Lost)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! For each file: the sender offers (name, size, mode), the receiver answers how much of it it has already and the hash of that, the sender says from where it
 //! goes on, sends the data in pieces and then the hash of the whole, and the receiver says that it has it. A sender that cannot read its data again hears in between how
-//! much is written.
+//! much is written. A sender may be asked in between whether it is still there.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -16,6 +16,9 @@ pub const WRITTEN_EVERY: u64 = 1 << 20;
 /// Everything but data is short.
 pub const MOST_MESSAGE_BYTES: usize = PIECE_BYTES + 1;
 
+/// A receiver that serves as many senders as it may refuses one more with these words, and it tries again.
+pub const BUSY: &str = "it serves as many senders as it may";
+
 const OFFER: u8 = b'O';
 const HAVE: u8 = b'H';
 const FROM: u8 = b'F';
@@ -24,6 +27,7 @@ const WRITTEN: u8 = b'W';
 const END: u8 = b'E';
 const DONE: u8 = b'K';
 const REFUSED: u8 = b'R';
+const ASK: u8 = b'A';
 
 /// The sender has a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +40,9 @@ pub struct Offer {
     /// The sender wants to hear what is written.
     #[serde(default)]
     pub written: bool,
+    /// The sender knows [`Frame::Ask`].
+    #[serde(default)]
+    pub asked: bool,
     /// The end, if that was said before: the file may be there, and only the word of it was lost.
     #[serde(default)]
     pub end: Option<End>,
@@ -82,6 +89,8 @@ pub enum Frame<'a> {
     /// The file is there, whole.
     Done,
     Refused(String),
+    /// Is the sender still there? That this arrives says so, and nothing else does.
+    Ask,
 }
 
 impl<'a> Frame<'a> {
@@ -96,6 +105,7 @@ impl<'a> Frame<'a> {
             END => json(body).map(Frame::End),
             DONE => Ok(Frame::Done),
             REFUSED => Ok(Frame::Refused(printable(&String::from_utf8_lossy(body)))),
+            ASK => Ok(Frame::Ask),
             _ => Err(CpError::Nonsense("a message of an unknown kind")),
         }
     }
@@ -111,6 +121,7 @@ impl<'a> Frame<'a> {
             Frame::End(end) => (END, serde_json::to_vec(end)),
             Frame::Done => (DONE, Ok(Vec::new())),
             Frame::Refused(why) => (REFUSED, Ok(why.as_bytes().to_vec())),
+            Frame::Ask => (ASK, Ok(Vec::new())),
         };
         let mut message = vec![kind];
         message.extend(body.unwrap_or_default());
@@ -135,12 +146,12 @@ mod tests {
 
     #[test]
     fn what_is_said_is_understood() {
-        let offer = Offer { name: "a b".into(), size: Some(7), mode: None, written: true, end: None };
+        let offer = Offer { name: "a b".into(), size: Some(7), mode: None, written: true, asked: true, end: None };
         let Ok(Frame::Offer(back)) = Frame::parse(&Frame::Offer(offer.clone()).to_message()) else { panic!() };
         assert_eq!(back, offer);
         // As it was said before there was more to say.
         let Ok(Frame::Offer(old)) = Frame::parse(br#"O{"name":"a b","size":7,"mode":null}"#) else { panic!() };
-        assert_eq!(old, Offer { written: false, ..offer });
+        assert_eq!(old, Offer { written: false, asked: false, ..offer });
         let Ok(Frame::Have(have)) = Frame::parse(br#"H{"bytes":7,"hash":"00"}"#) else { panic!() };
         assert_eq!(have, Have { bytes: 7, hash: "00".into(), written: false });
         let Ok(Frame::Data(bytes)) = Frame::parse(b"Dxyz") else { panic!() };

@@ -1,7 +1,7 @@
 //! `ropeway cp`: copies files, or standard input, to another host over the wire protocol, checked and resumable. docs/cp.md describes it.
 //!
 //! [`receive`] is the end that writes files, [`send`] the one that reads them, [`pipe`] what it keeps of standard input, [`frame`] what they say to each other,
-//! [`connect`] what carries it, [`peer`] how a receiver is named and reached.
+//! [`connect`] what carries it, [`peer`] how a receiver is named and reached, [`senders`] how many a receiver serves.
 
 mod connect;
 mod frame;
@@ -10,6 +10,7 @@ mod pipe;
 mod progress;
 mod receive;
 mod send;
+mod senders;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use ropeway_socket::api::Address;
 
 use crate::output::{printable, tell};
+use senders::Limits;
 
 /// The port where `--receive` listens if none is named.
 pub const USUAL_PORT: u16 = 7447;
@@ -56,7 +58,7 @@ pub struct Args {
     /// The name that standard input (`-`) gets at the other end
     #[arg(long, conflicts_with = "receive")]
     name: Option<String>,
-    /// How long to go on trying when the connection is lost, in seconds
+    /// How long to go on trying when the connection is lost or the receiver serves as many senders as it may, in seconds
     #[arg(long, default_value_t = 60)]
     patience: u64,
     /// Print nothing but errors
@@ -79,8 +81,13 @@ fn receiving(args: &Args) -> Result<(), CpError> {
     let [directory] = &args.paths[..] else {
         return Err(CpError::Usage("--receive takes one directory, and nothing to send".into()));
     };
-    let options =
-        receive::Options { directory: PathBuf::from(directory), once: args.once, force: args.force, quiet: args.quiet };
+    let options = receive::Options {
+        directory: PathBuf::from(directory),
+        once: args.once,
+        force: args.force,
+        quiet: args.quiet,
+        limits: Limits::default(),
+    };
     let bind = match bind(args)? {
         Some(bind) => bind,
         None => peer::everywhere()?,
@@ -129,6 +136,11 @@ pub enum CpError {
     Lost(std::io::Error),
     #[error("the other end says: {0}")]
     Refused(String),
+    /// Worth another attempt as well.
+    #[error("the other end says: {}", frame::BUSY)]
+    Busy,
+    #[error("a sender said nothing for {} s, and its connection was closed", .0.as_secs())]
+    Silent(Duration),
     /// What this end says to that.
     #[error("{0}")]
     Declined(String),
@@ -145,6 +157,11 @@ pub enum CpError {
 }
 
 impl CpError {
+    /// What the other end has refused to do.
+    pub fn refused(why: String) -> CpError {
+        if why == frame::BUSY { CpError::Busy } else { CpError::Refused(why) }
+    }
+
     /// The other end has closed before it was time.
     pub fn ended() -> CpError {
         CpError::Lost(ropeway_engine::Error::Closed.into())

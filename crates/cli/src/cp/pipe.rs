@@ -42,7 +42,14 @@ impl Pipe {
 
     /// Sends all there is, from where the receiver has it. After [`CpError::Lost`] another connection can go on.
     pub fn send(&mut self, connection: &Connection) -> Result<(), CpError> {
-        let said = Offer { name: self.name.clone(), size: None, mode: None, written: true, end: self.end.clone() };
+        let said = Offer {
+            name: self.name.clone(),
+            size: None,
+            mode: None,
+            written: true,
+            asked: true,
+            end: self.end.clone(),
+        };
         let Answer::Have(have) = offer(connection, said)? else { return Ok(()) };
         self.there = Some(have.bytes);
         let Some(offset) = self.kept.offset_after(&have) else {

@@ -4,9 +4,10 @@ use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use ropeway_socket::api::Address;
+use ropeway_socket::api::{Address, MessageListener};
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
@@ -14,6 +15,7 @@ use super::CpError;
 use super::connect::{self, Connection};
 use super::frame::{End, Frame, Have, MOST_MESSAGE_BYTES, Offer, WRITTEN_EVERY, Written};
 use super::progress::Progress;
+use super::senders::{Limits, Senders, Writers};
 use crate::output::{printable, tell};
 
 #[derive(Clone, Debug)]
@@ -22,13 +24,17 @@ pub struct Options {
     pub once: bool,
     pub force: bool,
     pub quiet: bool,
+    pub limits: Limits,
 }
 
 /// Behind the name of a file that is not whole yet.
 const PART: &str = ".ropeway-part";
 /// Longer than a lost connection is taken for a living one.
 const LOCK_PATIENCE: Duration = Duration::from_secs(12);
+const ASK_EVERY: Duration = Duration::from_secs(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
+/// Nobody reads what was sent before more slowly.
+const SLOW_DISK_BYTES_PER_S: u64 = 10 << 20;
 /// The longest name of a file that Linux takes, less what we put behind it.
 const MOST_NAME_BYTES: usize = 255 - PART.len();
 /// Of one that is longer.
@@ -46,36 +52,43 @@ pub fn run(at: &Address, told: Option<u32>, options: &Options) -> Result<(), CpE
         let at = listener.local_addr().map_err(failed)?;
         tell!("ropeway cp: receiving into {} at {at}", options.directory.display());
     }
+    if options.once {
+        return serve(Connection::over(listener.accept().map_err(failed)?.0), options, &Writers::default());
+    }
+    Err(failed(serve_all(&listener, options)))
+}
+
+/// Serves all who come, until accepting them fails so.
+fn serve_all(listener: &MessageListener, options: &Options) -> io::Error {
+    let mut senders = Senders::new(&options.limits);
+    let writers = Writers::default();
     loop {
-        let connection = Connection::over(listener.accept().map_err(failed)?.0);
-        if options.once {
-            return serve(connection, options);
-        }
-        let options = options.clone();
-        let serving = std::thread::Builder::new().spawn(move || {
-            if let Err(error) = serve(connection, &options) {
+        let connection = match listener.accept() {
+            Ok((socket, _)) => Connection::over(socket),
+            Err(error) => return error,
+        };
+        let (options, writers) = (options.clone(), writers.clone());
+        senders.admit(connection, move |connection| {
+            if let Err(error) = serve(connection, &options, &writers) {
                 tell!("ropeway cp: {error}");
             }
         });
-        if let Err(error) = serving {
-            // The sender tries again.
-            tell!("ropeway cp: no thread for one more sender: {error}");
-        }
     }
 }
 
 /// Takes files until the sender has no more.
-fn serve(connection: Connection, options: &Options) -> Result<(), CpError> {
+fn serve(connection: Connection, options: &Options, writers: &Writers) -> Result<(), CpError> {
     let mut buffer = vec![0; MOST_MESSAGE_BYTES];
     let result = loop {
-        match take_file(&connection, &mut buffer, options) {
+        match take_file(&connection, &mut buffer, options, writers) {
             Ok(true) => {}
             Ok(false) => break Ok(()),
             Err(error) => {
                 let why = match &error {
                     CpError::Damaged { .. } => Some("damaged".into()),
                     CpError::Declined(why) => Some(why.clone()),
-                    CpError::File { .. } | CpError::Nonsense(_) => Some(error.to_string()),
+                    CpError::File { .. } => Some(error.to_string()),
+                    CpError::Nonsense(what) => Some(format!("what arrived is not as `ropeway cp` speaks: {what}")),
                     _ => None,
                 };
                 if let Some(why) = why
@@ -92,7 +105,14 @@ fn serve(connection: Connection, options: &Options) -> Result<(), CpError> {
 }
 
 /// Takes one file. `false`: there is none any more.
-fn take_file(connection: &Connection, buffer: &mut [u8], options: &Options) -> Result<bool, CpError> {
+fn take_file(
+    connection: &Connection,
+    buffer: &mut [u8],
+    options: &Options,
+    writers: &Writers,
+) -> Result<bool, CpError> {
+    let Limits { answer, silence, .. } = options.limits;
+    connection.set_patience(Some(answer));
     let Some(message) = connection.recv(buffer)? else { return Ok(false) };
     let Frame::Offer(offer) = Frame::parse(message)? else {
         return Err(CpError::Nonsense("something other than an offer"));
@@ -104,6 +124,8 @@ fn take_file(connection: &Connection, buffer: &mut [u8], options: &Options) -> R
         if let Some(end) = &offer.end
             && is_whole(&target, end).map_err(CpError::file(target.display().to_string()))?
         {
+            // Who gave it its name may have died since.
+            sync_name(&target).map_err(CpError::file(target.display().to_string()))?;
             connection.send(&Frame::Done.to_message())?;
             return Ok(true);
         }
@@ -116,14 +138,18 @@ fn take_file(connection: &Connection, buffer: &mut [u8], options: &Options) -> R
             }
         }
         // Who had the part before may have given it its name meanwhile.
-        let opened = open_part(&part, &offer, &mut hasher).map_err(CpError::file(part.display().to_string()))?;
+        let opened = open_part(&part, &offer, &mut hasher, || writers.ask(&part))
+            .map_err(CpError::file(part.display().to_string()))?;
         if let Some(opened) = opened {
             break opened;
         }
     };
+    let _writer = offer.asked.then(|| writers.enter(&part, connection));
     let hash = hasher.finalize().to_hex().to_string();
     let have = Have { bytes: there, hash, written: offer.written };
     connection.send(&Frame::Have(have).to_message())?;
+    // It hashes that meanwhile.
+    connection.set_patience(Some(answer + Duration::from_secs(there / SLOW_DISK_BYTES_PER_S)));
     let Some(message) = connection.recv(buffer)? else { return Err(CpError::ended()) };
     let Frame::From(from) = Frame::parse(message)? else { return Err(CpError::Nonsense("no offset after an offer")) };
     let offset = if from.offset == there { there } else { 0 };
@@ -136,6 +162,8 @@ fn take_file(connection: &Connection, buffer: &mut [u8], options: &Options) -> R
             .and_then(|()| file.seek(SeekFrom::Start(0)))
             .map_err(CpError::file(part.display().to_string()))?;
     }
+    // The only one keeps no other waiting, and would find nobody when it comes again.
+    connection.set_patience((!options.once).then_some(silence));
     let progress = Progress::new(&printable(&offer.name), offer.size, offset, options.quiet);
     let mut taker = Taker {
         file: &mut file,
@@ -151,7 +179,7 @@ fn take_file(connection: &Connection, buffer: &mut [u8], options: &Options) -> R
         let _ = std::fs::remove_file(&part);
         return Err(CpError::Damaged { name: printable(&offer.name) });
     }
-    keep(&file, &part, &target, offer.mode, options.force).map_err(|error| match error.kind() {
+    keep(&file, &part, &target, offer.mode, options).map_err(|error| match error.kind() {
         // Somebody has made it while it was on its way.
         io::ErrorKind::AlreadyExists => exists(&offer.name),
         _ => CpError::file(target.display().to_string())(error),
@@ -248,11 +276,16 @@ fn part_of(target: &Path) -> PathBuf {
 
 /// Opens what is there of a file, hashes it, and stands at its end. More than the sender has is of another file. `None`: another sender had it, and when it
 /// was free its name had gone.
-fn open_part(part: &Path, offer: &Offer, hasher: &mut blake3::Hasher) -> io::Result<Option<(File, u64)>> {
+fn open_part(
+    part: &Path,
+    offer: &Offer,
+    hasher: &mut blake3::Hasher,
+    ask: impl Fn(),
+) -> io::Result<Option<(File, u64)>> {
     let mut options = OpenOptions::new();
     let mut file =
         options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(nofollow()).open(part)?;
-    lock(&file)?;
+    lock(&file, ask)?;
     let meta = file.metadata()?;
     if !meta.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file; remove it, and send again"));
@@ -272,12 +305,17 @@ fn open_part(part: &Path, offer: &Offer, hasher: &mut blake3::Hasher) -> io::Res
     Ok(Some((file, there)))
 }
 
-/// Two senders of one name would write into one file. The other one may be this sender's lost connection, which is noticed soon.
-fn lock(file: &File) -> io::Result<()> {
-    let deadline = Instant::now() + LOCK_PATIENCE;
+/// Two senders of one name would write into one file. The other one may have died, or be this sender's lost connection, which is noticed when it is asked.
+fn lock(file: &File, ask: impl Fn()) -> io::Result<()> {
+    let begin = Instant::now();
+    let mut asked_at = None;
     while file.try_lock().is_err() {
-        if Instant::now() >= deadline {
+        if begin.elapsed() >= LOCK_PATIENCE {
             return Err(io::Error::new(io::ErrorKind::WouldBlock, "another sender is writing this file"));
+        }
+        if asked_at.is_none_or(|at: Instant| at.elapsed() >= ASK_EVERY) {
+            ask();
+            asked_at = Some(Instant::now());
         }
         std::thread::sleep(LOCK_PAUSE);
     }
@@ -289,16 +327,45 @@ fn nofollow() -> i32 {
     rustix::fs::OFlags::NOFOLLOW.bits() as i32
 }
 
-fn keep(file: &File, part: &Path, target: &Path, mode: Option<u32>, force: bool) -> io::Result<()> {
-    file.set_permissions(Permissions::from_mode(mode.unwrap_or(0o644) & 0o777))?;
-    file.sync_all()?;
-    if force {
-        return std::fs::rename(part, target);
+fn keep(file: &File, part: &Path, target: &Path, mode: Option<u32>, options: &Options) -> io::Result<()> {
+    match file.set_permissions(Permissions::from_mode(mode.unwrap_or(0o644) & 0o777)) {
+        // vfat and some network file systems have none, and the data is worth more.
+        Err(error) if is_without_permissions(&error) => {
+            static SAID: Once = Once::new();
+            if !options.quiet {
+                SAID.call_once(|| {
+                    tell!("ropeway cp: permissions are not kept in {}: {error}", options.directory.display())
+                });
+            }
+        }
+        set => set?,
     }
-    match rustix::fs::renameat_with(CWD, part, CWD, target, RenameFlags::NOREPLACE) {
-        // Not every file system can leave what is there; it was looked for before.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => std::fs::rename(part, target),
-        kept => Ok(kept?),
+    file.sync_all()?;
+    if options.force {
+        std::fs::rename(part, target)?;
+    } else {
+        match rustix::fs::renameat_with(CWD, part, CWD, target, RenameFlags::NOREPLACE) {
+            // Not every file system can leave what is there; it was looked for before.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => std::fs::rename(part, target)?,
+            kept => kept?,
+        }
+    }
+    sync_name(target)
+}
+
+fn is_without_permissions(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::NOSYS))
+}
+
+/// A crash does not take the name back after this, as far as the file system can promise that and the directory may be read.
+fn sync_name(target: &Path) -> io::Result<()> {
+    let directory = match File::open(target.parent().unwrap_or(Path::new("."))) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+        opened => opened?,
+    };
+    match rustix::fs::fsync(directory) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(()),
+        synced => Ok(synced?),
     }
 }
 

@@ -1,4 +1,5 @@
-use super::super::frame;
+use super::super::peer::Peer;
+use super::super::{frame, send};
 use super::*;
 
 #[test]
@@ -19,25 +20,25 @@ fn what_is_there_is_hashed_and_what_cannot_be_of_this_file_is_dropped() {
     std::fs::create_dir_all(&directory).unwrap();
     let part = part_of(&directory.join("file"));
     std::fs::write(&part, b"12345").unwrap();
-    let offer = |size| Offer { name: "file".into(), size, mode: None, written: false, end: None };
+    let offer = |size| Offer { name: "file".into(), size, mode: None, written: false, asked: false, end: None };
     let mut hasher = blake3::Hasher::new();
-    let (file, there) = open_part(&part, &offer(Some(9)), &mut hasher).unwrap().unwrap();
+    let (file, there) = open_part(&part, &offer(Some(9)), &mut hasher, || {}).unwrap().unwrap();
     assert_eq!((there, hasher.finalize()), (5, blake3::hash(b"12345")));
     let waiter = std::thread::spawn({
         let (part, offer) = (part.clone(), offer(Some(9)));
-        move || open_part(&part, &offer, &mut blake3::Hasher::new()).map(|opened| opened.map(|(_, there)| there))
+        move || open_part(&part, &offer, &mut blake3::Hasher::new(), || {}).map(|opened| opened.map(|(_, there)| there))
     });
     std::thread::sleep(Duration::from_millis(100));
     assert!(!waiter.is_finished(), "another sender has it");
     drop(file);
     assert_eq!(waiter.join().unwrap().unwrap(), Some(5));
     // Standard input has no size, and may go on where it was.
-    assert_eq!(open_part(&part, &offer(None), &mut blake3::Hasher::new()).unwrap().unwrap().1, 5);
-    let (file, there) = open_part(&part, &offer(Some(4)), &mut blake3::Hasher::new()).unwrap().unwrap();
+    assert_eq!(open_part(&part, &offer(None), &mut blake3::Hasher::new(), || {}).unwrap().unwrap().1, 5);
+    let (file, there) = open_part(&part, &offer(Some(4)), &mut blake3::Hasher::new(), || {}).unwrap().unwrap();
     assert_eq!(there, 0);
     let waiter = std::thread::spawn({
         let (part, offer) = (part.clone(), offer(Some(9)));
-        move || open_part(&part, &offer, &mut blake3::Hasher::new()).map(|opened| opened.is_none())
+        move || open_part(&part, &offer, &mut blake3::Hasher::new(), || {}).map(|opened| opened.is_none())
     });
     std::thread::sleep(Duration::from_millis(100));
     std::fs::rename(&part, directory.join("file")).unwrap();
@@ -50,17 +51,18 @@ fn what_is_there_is_hashed_and_what_cannot_be_of_this_file_is_dropped() {
 fn what_arrives_damaged_is_not_kept_and_both_ends_are_told() {
     let directory = std::env::temp_dir().join(format!("ropeway-cp-damaged-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
-    let options = Options { directory: directory.clone(), once: true, force: false, quiet: true };
+    let options =
+        Options { directory: directory.clone(), once: true, force: false, quiet: true, limits: Limits::default() };
     let hash = |bytes: &[u8]| blake3::hash(bytes).to_hex().to_string();
     let ends = [End { size: 5, hash: hash(b"other") }, End { size: 6, hash: hash(b"right") }];
     for end in ends {
         let [sender, receiver] = connect::pair();
         let serving = std::thread::spawn({
             let options = options.clone();
-            move || serve(receiver, &options)
+            move || serve(receiver, &options, &Writers::default())
         });
         let mut buffer = vec![0; MOST_MESSAGE_BYTES];
-        let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, end: None };
+        let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, asked: false, end: None };
         sender.send(&Frame::Offer(offer).to_message()).unwrap();
         assert!(matches!(Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()), Ok(Frame::Have(_))));
         sender.send(&Frame::From(frame::From { offset: 0 }).to_message()).unwrap();
@@ -80,7 +82,8 @@ fn what_arrives_damaged_is_not_kept_and_both_ends_are_told() {
 fn a_file_whose_end_was_said_may_be_there_and_nothing_else_may() {
     let directory = std::env::temp_dir().join(format!("ropeway-cp-whole-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
-    let options = Options { directory: directory.clone(), once: true, force: false, quiet: true };
+    let options =
+        Options { directory: directory.clone(), once: true, force: false, quiet: true, limits: Limits::default() };
     let contents = b"all of it";
     let end = End { size: contents.len() as u64, hash: blake3::hash(contents).to_hex().to_string() };
     std::fs::write(directory.join("whole"), contents).unwrap();
@@ -90,9 +93,10 @@ fn a_file_whose_end_was_said_may_be_there_and_nothing_else_may() {
         let [sender, receiver] = connect::pair();
         let serving = std::thread::spawn({
             let options = options.clone();
-            move || serve(receiver, &options)
+            move || serve(receiver, &options, &Writers::default())
         });
-        let offer = Offer { name: name.into(), size: None, mode: None, written: true, end: Some(end.clone()) };
+        let offer =
+            Offer { name: name.into(), size: None, mode: None, written: true, asked: false, end: Some(end.clone()) };
         sender.send(&Frame::Offer(offer).to_message()).unwrap();
         let mut buffer = vec![0; MOST_MESSAGE_BYTES];
         let answer = Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()).unwrap();
@@ -108,10 +112,11 @@ fn a_file_whose_end_was_said_may_be_there_and_nothing_else_may() {
 fn offered(what: &str, size: u64) -> (PathBuf, Connection, std::thread::JoinHandle<Result<(), CpError>>) {
     let directory = std::env::temp_dir().join(format!("ropeway-cp-{what}-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
-    let options = Options { directory: directory.clone(), once: true, force: false, quiet: true };
+    let limits = Limits { silence: Duration::from_millis(100), ..Limits::default() };
+    let options = Options { directory: directory.clone(), once: true, force: false, quiet: true, limits };
     let [sender, receiver] = connect::pair();
-    let serving = std::thread::spawn(move || serve(receiver, &options));
-    let offer = Offer { name: "file".into(), size: Some(size), mode: None, written: false, end: None };
+    let serving = std::thread::spawn(move || serve(receiver, &options, &Writers::default()));
+    let offer = Offer { name: "file".into(), size: Some(size), mode: None, written: false, asked: false, end: None };
     sender.send(&Frame::Offer(offer).to_message()).unwrap();
     let mut buffer = vec![0; MOST_MESSAGE_BYTES];
     assert!(matches!(Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()), Ok(Frame::Have(_))));
@@ -129,7 +134,9 @@ fn who_goes_on_sending_hears_that_it_was_refused_and_no_more_than_was_offered_is
     }
     let mut buffer = vec![0; MOST_MESSAGE_BYTES];
     let answer = Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()).unwrap();
-    assert!(matches!(&answer, Frame::Refused(why) if why.contains("more data than was offered")), "{answer:?}");
+    let Frame::Refused(why) = answer else { panic!("{answer:?}") };
+    let said = "the other end says: what arrived is not as `ropeway cp` speaks: more data than was offered";
+    assert_eq!(CpError::refused(why).to_string(), said);
     assert!(std::fs::metadata(directory.join("file.ropeway-part")).unwrap().len() <= 1000);
     drop(sender);
     assert!(matches!(serving.join().unwrap(), Err(CpError::Nonsense(_))));
@@ -166,10 +173,11 @@ fn a_link_that_leads_nowhere_is_there_as_well_and_a_directory_is_refused_before_
     ];
     std::fs::create_dir(directory.join("esc\x1b]ape.ropeway-part")).unwrap();
     for (name, force, text) in cases {
-        let options = Options { directory: directory.clone(), once: true, force, quiet: true };
+        let options =
+            Options { directory: directory.clone(), once: true, force, quiet: true, limits: Limits::default() };
         let [sender, receiver] = connect::pair();
-        let serving = std::thread::spawn(move || serve(receiver, &options));
-        let offer = Offer { name: name.into(), size: Some(1), mode: None, written: false, end: None };
+        let serving = std::thread::spawn(move || serve(receiver, &options, &Writers::default()));
+        let offer = Offer { name: name.into(), size: Some(1), mode: None, written: false, asked: false, end: None };
         sender.send(&Frame::Offer(offer).to_message()).unwrap();
         let mut buffer = vec![0; MOST_MESSAGE_BYTES];
         let answer = Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()).unwrap();
@@ -178,5 +186,99 @@ fn a_link_that_leads_nowhere_is_there_as_well_and_a_directory_is_refused_before_
         let said = serving.join().unwrap().unwrap_err().to_string();
         assert!(said.contains(text) && !said.contains('\x1b'), "{said:?}");
     }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// A receiver with these limits, into a directory of its own, and how it is reached. It ends with the tests.
+fn receiver(what: &str, limits: Limits) -> (PathBuf, Peer) {
+    let directory = std::env::temp_dir().join(format!("ropeway-cp-{what}-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let options = Options { directory: directory.clone(), once: false, force: false, quiet: true, limits };
+    let listener = connect::listen(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
+    let at = Peer::at(listener.local_addr().unwrap().socket_addr().unwrap());
+    std::thread::spawn(move || serve_all(&listener, &options));
+    (directory, at)
+}
+
+#[test]
+fn who_finds_no_place_hears_so_and_tries_again_until_there_is_one() {
+    let (directory, to) = receiver("places", Limits { senders: 2, ..Limits::default() });
+    let source = directory.with_extension("source");
+    std::fs::write(&source, b"contents").unwrap();
+    let silent = [to.connect(None, None).unwrap(), to.connect(None, None).unwrap()];
+    let send = |patience| {
+        let from = send::From { bind: None, node: None, to: to.clone() };
+        let options = send::Options { name: None, patience, quiet: true };
+        send::run(&[source.display().to_string()], &from, &options)
+    };
+    let refused = send(Duration::ZERO).unwrap_err();
+    assert!(refused.to_string().contains("says: it serves as many senders as it may"), "{refused}");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| send(Duration::from_secs(60)));
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(!waiting.is_finished(), "there is no place");
+        drop(silent);
+        waiting.join().unwrap().unwrap();
+    });
+    assert_eq!(std::fs::read(directory.join(source.file_name().unwrap())).unwrap(), b"contents");
+    std::fs::remove_dir_all(&directory).unwrap();
+    std::fs::remove_file(&source).unwrap();
+}
+
+#[test]
+fn who_says_nothing_is_dropped_and_keeps_no_name_from_others() {
+    let limits = |answer, silence| Limits {
+        answer: Duration::from_millis(answer),
+        silence: Duration::from_millis(silence),
+        ..Limits::default()
+    };
+    let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, asked: false, end: None };
+    let from = Frame::From(frame::From { offset: 0 });
+    let said = [vec![], vec![Frame::Offer(offer.clone())], vec![Frame::Offer(offer), from]];
+    for (words, limits) in said.iter().zip([limits(200, 60_000), limits(200, 60_000), limits(60_000, 200)]) {
+        let (directory, to) = receiver("silent", limits);
+        let sender = to.connect(None, None).unwrap();
+        let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+        for word in words {
+            sender.send(&word.to_message()).unwrap();
+        }
+        // Its connection ends.
+        while sender.recv(&mut buffer).unwrap().is_some() {}
+        let part = directory.join("file.ropeway-part");
+        if !words.is_empty() {
+            File::open(part).unwrap().try_lock().unwrap();
+        }
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+    // The only one may be as slow as it likes, once it has begun.
+    let (directory, sender, serving) = offered("slow", 5);
+    sender.send(&Frame::Data(b"right").to_message()).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let end = End { size: 5, hash: blake3::hash(b"right").to_hex().to_string() };
+    sender.send(&Frame::End(end).to_message()).unwrap();
+    let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+    assert!(matches!(Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()), Ok(Frame::Done)));
+    sender.finish().unwrap();
+    serving.join().unwrap().unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn who_is_there_and_has_nothing_to_say_keeps_its_file_when_another_sender_wants_it() {
+    let (directory, to) = receiver("asked", Limits::default());
+    let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, asked: true, end: None };
+    let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+    let [first, second] = [to.connect(None, None).unwrap(), to.connect(None, None).unwrap()];
+    first.send(&Frame::Offer(offer.clone()).to_message()).unwrap();
+    assert!(matches!(send::answer(&first, &mut buffer), Ok(Frame::Have(_))));
+    first.send(&Frame::From(frame::From { offset: 0 }).to_message()).unwrap();
+    second.send(&Frame::Offer(offer).to_message()).unwrap();
+    assert!(matches!(Frame::parse(first.recv(&mut buffer).unwrap().unwrap()), Ok(Frame::Ask)));
+    std::thread::sleep(Duration::from_millis(2500));
+    first.send(&Frame::Data(b"right").to_message()).unwrap();
+    let end = End { size: 5, hash: blake3::hash(b"right").to_hex().to_string() };
+    send::conclude(&first, end, "file").unwrap();
+    let answer = send::answer(&second, &mut buffer).unwrap();
+    assert!(matches!(&answer, Frame::Refused(why) if why.contains("file exists there")), "{answer:?}");
     std::fs::remove_dir_all(&directory).unwrap();
 }

@@ -39,6 +39,8 @@ impl From {
 
 /// Between two attempts to connect again.
 const PAUSE: Duration = Duration::from_millis(200);
+/// A place is free when another copy has ended.
+const PAUSE_FOR_A_PLACE: Duration = Duration::from_secs(1);
 
 /// Sends all sources, connecting again as often as needed; a file that was begun goes on where it was.
 pub fn run(sources: &[String], from: &From, options: &Options) -> Result<(), CpError> {
@@ -78,7 +80,7 @@ pub fn run(sources: &[String], from: &From, options: &Options) -> Result<(), CpE
             let begin = Instant::now();
             match source.send(&connection, options) {
                 Ok(()) => break,
-                Err(CpError::Lost(why)) => {
+                Err(why @ (CpError::Lost(_) | CpError::Busy)) => {
                     // Its engine has the address that the next one wants.
                     drop(connection);
                     losses.count(why, source.there(), begin.elapsed(), options)?;
@@ -92,7 +94,7 @@ pub fn run(sources: &[String], from: &From, options: &Options) -> Result<(), CpE
     connection.finish()
 }
 
-/// The connections that were lost one after the other without any of it arriving: who closes each of them at once is no network that comes back.
+/// The connections that were lost, or had no place, one after the other without any of it arriving: who closes each of them at once is no network that comes back.
 #[derive(Default)]
 struct Losses {
     since: Option<Instant>,
@@ -102,24 +104,20 @@ struct Losses {
 
 impl Losses {
     /// One more, which has lasted for so long and begun with so much there. It is the last when patience is over.
-    fn count(
-        &mut self,
-        why: io::Error,
-        there: Option<u64>,
-        lasted: Duration,
-        options: &Options,
-    ) -> Result<(), CpError> {
+    fn count(&mut self, why: CpError, there: Option<u64>, lasted: Duration, options: &Options) -> Result<(), CpError> {
         if there != self.there || lasted > options.patience.max(connect::ATTEMPT) {
             self.since = None;
         }
         self.there = there;
         match self.since {
-            Some(since) if since.elapsed() > options.patience => return Err(CpError::Lost(why)),
-            Some(_) => std::thread::sleep(PAUSE),
+            Some(since) if since.elapsed() > options.patience => return Err(why),
+            Some(_) => std::thread::sleep(if matches!(why, CpError::Busy) { PAUSE_FOR_A_PLACE } else { PAUSE }),
             None => {
                 self.since = Some(Instant::now());
-                if !options.quiet {
-                    tell!("ropeway cp: the connection was lost; trying again");
+                match why {
+                    _ if options.quiet => {}
+                    CpError::Busy => tell!("ropeway cp: {why}; trying again"),
+                    _ => tell!("ropeway cp: the connection was lost; trying again"),
                 }
             }
         }
@@ -197,13 +195,14 @@ impl SentFile<'_> {
         let meta = file.metadata().map_err(failed())?;
         let name = name_of(self.path).ok_or_else(|| CpError::Usage(format!("{} has no file name", self.path)))?;
         let mode = Some(meta.permissions().mode() & 0o777);
-        let have = match offer(
-            connection,
-            Offer { name: name.clone(), size: Some(meta.len()), mode, written: false, end: self.end.clone() },
-        )? {
+        // What the kernel makes up while it is read, as in /proc, has a size of 0.
+        let size = (meta.len() > 0).then_some(meta.len());
+        let said = Offer { name: name.clone(), size, mode, written: false, asked: true, end: self.end.clone() };
+        let have = match offer(connection, said)? {
             Answer::Have(have) => have,
             Answer::Done => {
-                Progress::new(&name, Some(meta.len()), meta.len(), options.quiet).finish(meta.len());
+                let bytes = self.end.as_ref().map_or(meta.len(), |end| end.size);
+                Progress::new(&name, Some(bytes), bytes, options.quiet).finish(bytes);
                 return Ok(());
             }
         };
@@ -220,18 +219,18 @@ impl SentFile<'_> {
             }
         }
         connection.send(&Frame::From(frame::From { offset }).to_message())?;
-        let progress = Progress::new(&name, Some(meta.len()), offset, options.quiet);
+        let progress = Progress::new(&name, size, offset, options.quiet);
         // A file that somebody goes on writing may never end.
-        let mut of_file = Read::by_ref(&mut file).take(meta.len() - offset);
+        let mut of_file = Read::by_ref(&mut file).take(size.map_or(u64::MAX, |size| size - offset));
         let sent = pump(connection, &mut of_file, &mut hasher, &progress).map_err(|error| error.of(self.path))?;
-        let size = offset + sent;
-        if size != meta.len() || file.read(&mut [0]).map_err(failed())? > 0 {
+        let bytes = offset + sent;
+        if size.is_some_and(|size| size != bytes) || file.read(&mut [0]).map_err(failed())? > 0 {
             return Err(CpError::Changed { name });
         }
-        let end = End { size, hash: hasher.finalize().to_hex().to_string() };
+        let end = End { size: bytes, hash: hasher.finalize().to_hex().to_string() };
         self.end = Some(end.clone());
         conclude(connection, end, &name)?;
-        progress.finish(size);
+        progress.finish(bytes);
         Ok(())
     }
 }
@@ -251,15 +250,19 @@ pub fn offer(connection: &Connection, offer: Offer) -> Result<Answer, CpError> {
     match answer(connection, &mut buffer)? {
         Frame::Have(have) => Ok(Answer::Have(have)),
         Frame::Done if may_be_done => Ok(Answer::Done),
-        Frame::Refused(why) => Err(CpError::Refused(why)),
+        Frame::Refused(why) => Err(CpError::refused(why)),
         _ => Err(CpError::Nonsense("an offer was not answered")),
     }
 }
 
 /// The next message; the end instead of one is a lost connection.
 pub fn answer<'a>(connection: &Connection, buffer: &'a mut [u8]) -> Result<Frame<'a>, CpError> {
-    let message = connection.recv(buffer)?;
-    Frame::parse(message.ok_or_else(CpError::ended)?)
+    loop {
+        let count = connection.recv(buffer)?.ok_or_else(CpError::ended)?.len();
+        if !matches!(Frame::parse(&buffer[..count])?, Frame::Ask) {
+            return Frame::parse(&buffer[..count]);
+        }
+    }
 }
 
 fn hash_prefix(file: &mut File, bytes: u64, hasher: &mut blake3::Hasher) -> io::Result<()> {
@@ -387,7 +390,7 @@ mod tests {
     #[test]
     fn connections_that_end_at_once_are_tried_again_as_long_as_patience_lasts_and_others_always() {
         let options = Options { name: None, patience: Duration::from_millis(50), quiet: true };
-        let lost = || io::ErrorKind::ConnectionReset.into();
+        let lost = || CpError::Lost(io::ErrorKind::ConnectionReset.into());
         let mut losses = Losses::default();
         losses.count(lost(), Some(7), Duration::ZERO, &options).unwrap();
         losses.count(lost(), Some(7), Duration::ZERO, &options).unwrap();
@@ -424,7 +427,10 @@ mod tests {
 
     #[test]
     fn of_a_file_that_grows_no_more_is_sent_than_was_offered() {
+        let source = std::env::temp_dir().join(format!("ropeway-cp-grows-{}", std::process::id()));
+        std::fs::write(&source, b"begun").unwrap();
         let [sender, receiver] = connect::pair();
+        let of_file = source.clone();
         let receiving = std::thread::spawn(move || {
             let mut buffer = vec![0; MOST_MESSAGE_BYTES];
             let empty = Have { bytes: 0, hash: blake3::hash(b"").to_hex().to_string(), written: false };
@@ -432,7 +438,8 @@ mod tests {
             while let Some(message) = receiver.recv(&mut buffer).unwrap() {
                 match Frame::parse(message).unwrap() {
                     Frame::Offer(offer) => {
-                        assert_eq!(offer.size, Some(0));
+                        assert_eq!(offer.size, Some(5));
+                        std::fs::write(&of_file, b"begun, and gone on with").unwrap();
                         receiver.send(&Frame::Have(empty.clone()).to_message()).unwrap();
                     }
                     Frame::Data(bytes) => received += bytes.len(),
@@ -443,10 +450,10 @@ mod tests {
             received
         });
         let options = Options { name: None, patience: Duration::ZERO, quiet: true };
-        // The kernel says of it that it is empty.
-        let error = SentFile::new("/proc/version").send(&sender, &options).unwrap_err();
+        let error = SentFile::new(source.to_str().unwrap()).send(&sender, &options).unwrap_err();
         assert!(matches!(error, CpError::Changed { .. }), "{error}");
         sender.finish().unwrap();
-        assert_eq!(receiving.join().unwrap(), 0);
+        assert_eq!(receiving.join().unwrap(), 5);
+        std::fs::remove_file(&source).unwrap();
     }
 }

@@ -3,6 +3,7 @@
 use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Instant;
 
 use ropeway_testkit::need_program;
 
@@ -13,6 +14,12 @@ use super::*;
 fn local_receiver(files: &Files, options: &[&str]) -> (Process, String) {
     let mut cmd = receive(files, "127.0.0.1:0");
     cmd.args(options);
+    started(cmd)
+}
+
+/// The same, started so.
+#[track_caller]
+fn started(cmd: Command) -> (Process, String) {
     let receiver = Process::spawn(cmd);
     receiver.wait_for_output(" at 127.0.0.1:", LIMIT);
     let port = receiver.stderr().trim_end().rsplit(':').next().expect("a port").to_owned();
@@ -59,6 +66,21 @@ fn an_empty_standard_input_is_an_empty_file() {
     let files = Files::new(0);
     let (_receiver, to) = local_receiver(&files, &[]);
     piped(cp(&["-", &to, "--name", "file"]), &[]).succeed(LIMIT);
+    files.assert_arrived();
+}
+
+#[test]
+fn a_file_that_is_made_up_while_it_is_read_arrives_as_it_reads() {
+    let files = Files::new(0);
+    let (_receiver, to) = local_receiver(&files, &[]);
+    // What a former copy left is longer than the size that the kernel says, which is 0.
+    std::fs::write(files.target().join("version.ropeway-part"), "Linux").expect("written");
+    let sent = Process::spawn(cp(&["/proc/version", &files.source(), &to])).succeed(LIMIT);
+    let version = files.target().join("version");
+    let arrived = std::fs::read_to_string(&version).expect("it arrived");
+    assert_eq!(arrived, std::fs::read_to_string("/proc/version").expect("the kernel says it"));
+    assert!(sent.stderr.contains(&format!("version: {} B in ", arrived.len())), "{}", sent.stderr);
+    std::fs::remove_file(version).expect("it is there");
     files.assert_arrived();
 }
 
@@ -197,6 +219,71 @@ fn a_part_is_gone_on_with_only_if_its_hash_is_that_of_the_file() {
 }
 
 #[test]
+fn who_follows_a_sender_that_was_killed_does_not_wait_until_that_is_given_up() {
+    let files = Files::new(2 << 20);
+    let (_receiver, to) = local_receiver(&files, &[]);
+    let (first, mut pipe) = Process::spawn_with_stdin(cp(&["-", &to, "--name", "file"]));
+    pipe.write_all(&files.contents[..1 << 20]).expect("it reads its standard input");
+    first.wait_until("some of it is there", LIMIT, || files.part_bytes() > 0).expect("in time");
+    first.kill();
+    let begin = Instant::now();
+    Process::spawn(send(&files, &to)).succeed(LIMIT);
+    let took = begin.elapsed();
+    files.assert_arrived();
+    // Of who is only silent the receiver thinks so after 8 s.
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
+fn a_file_is_on_the_disk_before_it_has_its_name_and_the_name_before_the_sender_hears_of_it() {
+    need_program!("strace");
+    for options in [&[][..], &["--force"]] {
+        let files = Files::new(10);
+        let trace = files.dir.path().join("trace");
+        let mut cmd = command("strace", ["-f", "-y", "-e", "trace=/fsync|rename", "-o"]);
+        cmd.arg(&trace).arg(env::ropeway()).args(receive(&files, "127.0.0.1:0").get_args()).args(options);
+        let (_receiver, to) = started(cmd);
+        Process::spawn(send(&files, &to)).succeed(LIMIT);
+        files.assert_arrived();
+        let calls = std::fs::read_to_string(&trace).expect("written");
+        let [of_data, of_name] = [".ropeway-part>", "/to>"]
+            .map(|end| calls.lines().position(|line| line.contains("fsync(") && line.contains(end)));
+        let renamed = calls.lines().position(|line| line.contains("rename"));
+        assert!(of_data.is_some() && of_data < renamed && renamed < of_name, "{calls}");
+    }
+}
+
+#[test]
+fn where_permissions_cannot_be_set_and_the_directory_cannot_be_read_files_are_kept() {
+    // As root, who makes a user receive into files of root's, whose permissions are not a user's to set.
+    need_box!();
+    need_program!("setpriv");
+    let files = Files::new(10);
+    let other = files.dir.path().join("other");
+    std::fs::write(&other, "other").expect("written");
+    let set_mode =
+        |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
+    for name in ["file", "other"] {
+        let part = files.target().join(format!("{name}.ropeway-part"));
+        std::fs::write(&part, "").expect("written");
+        set_mode(&part, 0o666);
+    }
+    set_mode(files.dir.path(), 0o755);
+    std::os::unix::fs::chown(files.target(), Some(65534), None).expect("as root");
+    set_mode(&files.target(), 0o300);
+    let mut cmd = command("setpriv", ["--reuid", "65534", "--clear-groups"]);
+    cmd.arg(env::ropeway()).args(receive(&files, "127.0.0.1:0").get_args());
+    let (receiver, to) = started(cmd);
+    Process::spawn(cp(&[&files.source(), &other.display().to_string(), &to])).succeed(LIMIT);
+    receiver.wait_until("both are said", LIMIT, || receiver.stderr().contains("other: ")).expect("in time");
+    let said = receiver.stderr();
+    assert_eq!(said.matches("permissions are not kept").count(), 1, "{said}");
+    assert_eq!(std::fs::read_to_string(files.target().join("other")).expect("it arrived"), "other");
+    std::fs::remove_file(files.target().join("other")).expect("it is there");
+    files.assert_arrived();
+}
+
+#[test]
 fn a_full_disk_is_said_at_both_ends_and_ends_the_copy() {
     // As root, in a namespace of its own for what is mounted.
     need_box!();
@@ -205,10 +292,7 @@ fn a_full_disk_is_said_at_both_ends_and_ends_the_copy() {
     let mounted = "mount -t tmpfs -o size=1m tmpfs \"$1\" && exec \"$2\" cp --receive \"$1\" --bind 127.0.0.1:0";
     let mut cmd = command("unshare", ["--mount", "sh", "-c", mounted, "sh"]);
     cmd.arg(files.target()).arg(env::ropeway());
-    let receiver = Process::spawn(cmd);
-    receiver.wait_for_output(" at 127.0.0.1:", LIMIT);
-    let port = receiver.stderr().trim_end().rsplit(':').next().expect("a port").to_owned();
-    let to = format!("127.0.0.1:{port}");
+    let (receiver, to) = started(cmd);
     for sender in
         [Process::spawn(send(&files, &to)), piped_until_it_ends(cp(&["-", &to, "--name", "piped"]), &files.contents)]
     {
