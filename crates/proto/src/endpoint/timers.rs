@@ -11,7 +11,7 @@ use super::output::ASKING;
 use super::reserving::RESERVED;
 use crate::answers;
 use crate::arrivals::Drain;
-use crate::association::{Association, Beyond, Phase};
+use crate::association::{Association, Phase};
 use crate::config::{Config, GateMode};
 use crate::time::Time;
 
