@@ -9,9 +9,13 @@ const PERIOD_NS: u64 = 16_000_000;
 /// What is known of it loses this part with each such time in which less arrived.
 const LINE_FADES: u64 = 16;
 
-/// So many packets in a row, each so long after the one before and with more to come, are a line on which one takes that long.
+/// While somebody has a grant, the rate of a slow line is that of so many packets with more behind them, and no less time: a port may let many out at once.
 const SLOW_PACKETS: u32 = 8;
-pub const APART_NS: u64 = 1_000_000;
+const SLOW_WINDOW_NS: u64 = 20_000_000;
+/// So long without a packet is a sender that waits for something else.
+const SLOW_PAUSE_NS: u64 = 1_000_000_000;
+/// A line is slow if less arrives in a millisecond: a usual packet.
+const SLOW_BYTES_PER_MS: u64 = 1500;
 /// No line is believed to be so slow that all that is granted takes longer: by default that is one of 160 kbit/s. Who sends single bytes, one by one, would keep this host from asking others for anything.
 const MOST_SLOW_NS: u64 = 5_000_000_000;
 
@@ -82,18 +86,14 @@ impl Arrivals {
         }
     }
 
-    /// Notes `bytes` of payload from a sender that was last noted in `epoch`, at least `round_trip_ns` away, if that is known. `is_steady`: it came in its turn, and has more to come.
-    pub fn note(
-        &mut self,
-        bytes: u64,
-        is_steady: bool,
-        epoch: &mut u64,
-        round_trip_ns: Option<u64>,
-        now: Time,
-        lease_ns: u64,
-    ) {
+    /// The same payload as part of a longer transfer. `is_clear`: it came in its turn, while somebody had a grant; `is_last`: nothing is behind it.
+    pub fn note_pace(&mut self, bytes: u64, is_clear: bool, is_last: bool, now: Time) {
+        self.slow.note(bytes, is_clear, is_last, now);
+    }
+
+    /// Notes `bytes` of payload from a sender that was last noted in `epoch`, at least `round_trip_ns` away, if that is known.
+    pub fn note(&mut self, bytes: u64, epoch: &mut u64, round_trip_ns: Option<u64>, now: Time, lease_ns: u64) {
         self.bytes.note(bytes, now, true);
-        self.slow.note(bytes, is_steady, now);
         let elapsed = now.since(self.trip_at);
         if elapsed >= self.line.round_trip_ns {
             self.line.latest_bytes = if elapsed < 2 * self.line.round_trip_ns { self.trip_bytes } else { 0 };
@@ -163,30 +163,35 @@ impl Arrivals {
     }
 }
 
-/// Lines on which a packet takes a millisecond or more.
+/// Whether the line is one on which a packet takes a millisecond or more.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slow {
     packet_at: Time,
-    /// Packets in a row, each long after the one before, and the rate at which the fastest of them came.
+    window_at: Time,
     packets: u32,
-    per_ms: u64,
+    bytes: u64,
+    /// In the last window that is over.
+    per_ms: Option<u64>,
 }
 
 impl Slow {
-    /// What is repeated comes when it was asked for, and the next one behind the last when there is one: that says nothing about the line.
-    fn note(&mut self, bytes: u64, is_steady: bool, now: Time) {
+    /// Time in which nobody had a grant, or something was lost and asked for, says nothing about the line, and what has nothing behind it says little.
+    fn note(&mut self, bytes: u64, is_clear: bool, is_last: bool, now: Time) {
         let apart_ns = now.since(std::mem::replace(&mut self.packet_at, now));
-        if apart_ns < APART_NS {
-            self.packets = 0;
-        } else if is_steady {
-            let per_ms = (bytes * 1_000_000 / apart_ns).max(1);
-            self.per_ms = if self.packets == 0 { per_ms } else { per_ms.max(self.per_ms) };
-            self.packets = self.packets.saturating_add(1);
+        if !is_clear || apart_ns >= SLOW_PAUSE_NS {
+            (self.window_at, self.packets, self.bytes) = (now, 0, 0);
+        } else if !is_last {
+            (self.packets, self.bytes) = (self.packets + 1, self.bytes + bytes);
+            let elapsed_ns = now.since(self.window_at);
+            if self.packets >= SLOW_PACKETS && elapsed_ns >= SLOW_WINDOW_NS {
+                self.per_ms = Some(self.bytes * 1_000_000 / elapsed_ns);
+                (self.window_at, self.packets, self.bytes) = (now, 0, 0);
+            }
         }
     }
 
     fn per_ms(&self) -> Option<u64> {
-        (self.packets >= SLOW_PACKETS).then_some(self.per_ms)
+        self.per_ms.filter(|&per_ms| per_ms < SLOW_BYTES_PER_MS)
     }
 }
 
@@ -201,30 +206,37 @@ mod tests {
             let arrives_us = begin_ms * 1000 + packet * 12;
             let phase_us = arrives_us % 10_000;
             let read_us = if phase_us < away_ms * 1000 { arrives_us - phase_us + away_ms * 1000 } else { arrives_us };
-            arrivals.note(1416, true, &mut epoch, Some(50_000), Time::from_nanos(read_us * 1000), 10_000_000);
+            arrivals.note(1416, &mut epoch, Some(50_000), Time::from_nanos(read_us * 1000), 10_000_000);
         }
         arrivals.line()
     }
 
     #[test]
-    fn a_line_is_slow_if_packets_come_far_apart_though_more_wait() {
-        let (mut arrivals, mut epoch) = (Arrivals::new(), 0);
-        let mut come = |arrivals: &mut Arrivals, at_us: u64, is_steady| {
-            arrivals.note(1000, is_steady, &mut epoch, None, Time::from_nanos(at_us * 1000), 10_000_000);
+    fn a_line_is_slow_if_little_comes_though_more_wait_and_is_granted() {
+        let mut arrivals = Arrivals::new();
+        let come = |arrivals: &mut Arrivals, at_us: u64, is_clear, is_last| {
+            arrivals.note_pace(1000, is_clear, is_last, Time::from_nanos(at_us * 1000));
         };
-        // One that comes when it was asked for, or has nothing behind it, says nothing.
-        (1..100).for_each(|step| come(&mut arrivals, step * 10_000, false));
+        // What comes when it was asked for, or was not granted, or has nothing behind it, says nothing.
+        (1..100).for_each(|step| come(&mut arrivals, step * 10_000, step % 7 > 0, false));
+        (100..200).for_each(|step| come(&mut arrivals, step * 10_000, step > 100, true));
         assert_eq!(arrivals.drain(50_000).slow_ns, 0);
-        (100..108).for_each(|step| come(&mut arrivals, step * 10_000, true));
+        come(&mut arrivals, 2_000_000, false, false);
+        (201..209).for_each(|step| come(&mut arrivals, step * 10_000, true, false));
         let Drain { ns, slow_ns } = arrivals.drain(50_000);
         assert_eq!((ns, slow_ns), (500_000_000, 500_000_000));
-        // The fastest of them tells; and two at once are no slow line.
-        come(&mut arrivals, 1_075_000, true);
-        assert_eq!(arrivals.drain(50_000).slow_ns, 250_000_000);
-        come(&mut arrivals, 1_075_010, true);
+        // A port that lets ten out at once, every 100 ms, is as slow.
+        (20..30)
+            .for_each(|burst| (0..10).for_each(|step| come(&mut arrivals, burst * 100_000 + step * 10, true, false)));
+        assert_eq!(arrivals.drain(50_000).slow_ns / 1_000_000, 500);
+        // One on which they come faster for a while is not.
+        (1..1000).for_each(|step| come(&mut arrivals, 2_900_000 + step * 100, true, false));
+        assert_eq!(arrivals.drain(50_000).slow_ns, 0);
+        // Seconds apart is no line at all.
+        (10..30).for_each(|step| come(&mut arrivals, step * 1_000_000, true, false));
         assert_eq!(arrivals.drain(50_000).slow_ns, 0);
         // Nor is a line as slow as somebody may want it to look.
-        (200..210).for_each(|step| come(&mut arrivals, step * 1_000_000, true));
+        (400..440).for_each(|step| come(&mut arrivals, step * 900_000, true, false));
         let Drain { ns, slow_ns } = arrivals.drain(50_000);
         assert_eq!((ns, slow_ns), (MOST_SLOW_NS, MOST_SLOW_NS));
     }
@@ -246,7 +258,7 @@ mod tests {
         let (mut arrivals, mut epochs) = (Arrivals::new(), [0; 3]);
         for step in 0..9u64 {
             let now = Time::from_nanos(1_000_000_000 + step * 1_000_000);
-            arrivals.note(100, true, &mut epochs[step as usize % 3], Some(50_000), now, 10_000_000);
+            arrivals.note(100, &mut epochs[step as usize % 3], Some(50_000), now, 10_000_000);
         }
         assert_eq!(arrivals.active(), 3);
     }
@@ -257,7 +269,7 @@ mod tests {
             let (mut arrivals, mut epoch) = (Arrivals::new(), 0);
             for ms in 0..100 {
                 let now = Time::from_nanos(1_000_000_000 + ms * 1_000_000);
-                arrivals.note(1416, true, &mut epoch, Some(round_trip_ms * 1_000_000), now, 10_000_000);
+                arrivals.note(1416, &mut epoch, Some(round_trip_ms * 1_000_000), now, 10_000_000);
             }
             // One every 30 ms, none of them heard: a lease is 10 ms, or 8 round trips.
             for peer in 0..20 {

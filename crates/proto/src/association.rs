@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 use ropeway_wire::{self as wire, ErrorCode, Flags, Header, Id, Type};
 
 use crate::answers::Answers;
-use crate::arrivals::{APART_NS, Drain};
+use crate::arrivals::Drain;
 use crate::channel::Numbers;
 use crate::config::{Config, GateMode};
 use crate::crypto::token::{self, TOKEN_BYTES};
@@ -44,9 +44,6 @@ const LEAST_BATCH_PACKETS: usize = 4;
 fn most_batch_packets(packet_bytes: usize) -> usize {
     (BATCH_BYTES / packet_bytes).clamp(LEAST_BATCH_PACKETS, BATCH_PACKETS)
 }
-
-/// Packets in a row that come apart and may be part of what makes a line slow.
-const SLOW_PART_PACKETS: u8 = 2;
 
 /// What is asked for beyond the newest number: what was granted, or may have been a busy period's last, and nothing comes any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,8 +155,6 @@ pub struct Association {
     /// Packets with short headers sent since something was said of the moment.
     pub unsaid_packets: u32,
     pub arrived_at: Time,
-    /// Packets in a row that came long after the one before, though more were to come, up to what may be part of a slow line.
-    apart_packets: u8,
     /// How long a number may be late before it is asked for.
     pub reorder_ns: u64,
     /// Packets since the reorder window was last made smaller.
@@ -304,7 +299,6 @@ impl Association {
             states_unanswered: 0,
             request_at: now,
             request_doublings: 0,
-            apart_packets: 0,
             pin_at: now,
             channels: Numbers::default(),
             next_number: u16::from(!is_opener),
@@ -491,13 +485,6 @@ impl Association {
         }
     }
 
-    /// A packet with a number has arrived, not for the first time or `is_steady`: in its turn, and with more behind it.
-    pub fn note_arrived(&mut self, is_steady: bool, now: Time) {
-        let is_apart = now.since(std::mem::replace(&mut self.arrived_at, now)) >= APART_NS;
-        let more = u8::from(is_steady && self.apart_packets < SLOW_PART_PACKETS);
-        self.apart_packets = if is_apart { self.apart_packets + more } else { 0 };
-    }
-
     /// Everything beyond the newest number has been asked for.
     pub fn has_asked_all(&self) -> bool {
         self.asked_all_at().is_some()
@@ -515,9 +502,9 @@ impl Association {
         if is_lost_again { Beyond::All } else { Beyond::First }
     }
 
-    /// What comes of it may come over a slow line.
-    pub fn is_slow(&self) -> bool {
-        self.apart_packets == SLOW_PART_PACKETS
+    /// It has more to send than it could begin with, and stands in line with others.
+    pub fn is_in_line(&self) -> bool {
+        self.peer_backlog > 0 || self.outstanding_packets() > 0
     }
 
     /// A packet that does not say how much waits behind it: less by what it carries than was said before.

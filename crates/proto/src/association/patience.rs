@@ -67,18 +67,17 @@ impl InVain {
 impl Association {
     /// When an unused grant goes back: what was used in time may stand behind all that is granted.
     pub fn take_back_at(&self, config: &Config, drain: impl FnOnce() -> Drain) -> Option<Time> {
-        (self.outstanding_packets() > 0)
-            .then(|| self.granted_at.max(self.arrived_at).after(self.uses_ns(config, drain())))
+        (self.outstanding_packets() > 0).then(|| {
+            let drain = drain();
+            let arrives_in_ns = drain.ns.min(self.longest_ns(config, drain));
+            self.granted_at.max(self.arrived_at).after(TAKE_BACK_LEASES * self.lease.lasts_ns() + arrives_in_ns)
+        })
     }
 
-    /// When a sender that says nothing is not expected any more to send what it was asked for.
+    /// When a sender that says nothing is not expected any more to send what it was asked for. Who speaks is heard once in `timer_max` at least; if it does not send even so, others have the budget in between.
     pub fn asked_back_at(&self, config: &Config, drain: Drain) -> Time {
-        self.heard_at.after(self.uses_ns(config, drain))
-    }
-
-    /// How long it takes at most until all has arrived that the peer sends of what it may.
-    fn uses_ns(&self, config: &Config, drain: Drain) -> u64 {
-        TAKE_BACK_LEASES * self.lease.lasts_ns() + drain.ns.min(self.longest_ns(config, drain))
+        let arrives_in_ns = drain.ns.min(config.timer_max_ns / 2);
+        self.heard_at.after(TAKE_BACK_LEASES * self.lease.lasts_ns() + arrives_in_ns)
     }
 
     /// When the sender asks whether its data arrived.
@@ -239,8 +238,8 @@ impl Association {
     /// How long to wait before a number is asked for again. A process that was stopped while it connected takes that time for a round trip; the least of all is none of these for long, and
     /// before that is over no repetition can be there.
     pub fn again_ns(&self, config: &Config, drain: Drain) -> u64 {
-        // The slow line may be another sender's, on its way here: what comes of others stands behind none of that.
-        let behind_ns = if self.is_slow() { drain.slow_ns } else { 0 };
+        // The slow line may be another sender's, on its way here, and what is short stands behind none of that.
+        let behind_ns = if self.is_in_line() { drain.slow_ns } else { 0 };
         (self.late_ns(config) + behind_ns).min(self.longest_ns(config, drain))
     }
 

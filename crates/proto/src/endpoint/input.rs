@@ -342,8 +342,7 @@ impl Endpoint {
         let Arrival::New { late_by_ns, requested } = arrival else { return self.note_repetition(index) };
         association.arrived_unreported += 1;
         let is_repeated = header.flags.contains(Flags::RTX);
-        let is_steady = !is_repeated && !header.flags.contains(Flags::TXF);
-        association.note_arrived(is_steady, now);
+        association.arrived_at = now;
         association.request_doublings = 0;
         self.counters.payload_received_bytes += u64::from(header.length);
         if is_repeated && late_by_ns.is_none() {
@@ -372,7 +371,9 @@ impl Endpoint {
             association.ask_at = Some(association.ask_at.map_or(now, |at| at.min(now)));
         }
         let (bytes, round_trip_ns) = (u64::from(header.length), association.rtt.known_least_ns());
-        self.arrivals.note(bytes, is_steady, &mut association.epoch, round_trip_ns, now, self.config.lease_ns);
+        let is_clear = !is_repeated && self.gate.charged_bytes() > 0;
+        self.arrivals.note_pace(bytes, is_clear, header.flags.contains(Flags::TXF), now);
+        self.arrivals.note(bytes, &mut association.epoch, round_trip_ns, now, self.config.lease_ns);
         Endpoint::note_for_ack(association, header.kind, header.flags, now, &self.config);
         let is_full = header.kind == Type::Data && packet.payload.len() >= association.payload_bytes;
         self.deliver(index, number, previous, packet, landing);

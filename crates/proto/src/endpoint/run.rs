@@ -141,7 +141,8 @@ impl Endpoint {
         association.estimate_backlog(Flags::NONE, bytes);
         Endpoint::note_arrival(association, Flags::NONE, true);
         let round_trip_ns = association.rtt.known_least_ns();
-        self.arrivals.note(bytes, true, &mut association.epoch, round_trip_ns, now, self.config.lease_ns);
+        self.arrivals.note_pace(bytes, self.gate.charged_bytes() > 0, false, now);
+        self.arrivals.note(bytes, &mut association.epoch, round_trip_ns, now, self.config.lease_ns);
         Endpoint::note_for_ack(association, Type::Data, Flags::NONE, now, &self.config);
         self.take_payload(at, Flags::NONE, payload, landing);
     }

@@ -325,6 +325,7 @@ fn taken_back_beside_a_slow_one(begins_ns: u64) -> u64 {
 fn a_grant_is_taken_back_soon_after_others_have_shown_that_the_line_is_not_slow() {
     let (alone_ns, beside_ns) = (taken_back_beside_a_slow_one(S * 1000), taken_back_beside_a_slow_one(100 * MS));
     println!("{} ms alone, {} ms with others", alone_ns / MS, beside_ns / MS);
-    assert!(alone_ns > 500 * MS, "the line was taken for a slow one: {alone_ns}");
-    assert!(beside_ns < 300 * MS, "{beside_ns}");
+    assert!(alone_ns > 1000 * MS, "the line was taken for a slow one: {alone_ns}");
+    // Whoever is asked for it is told of the grant again, until then.
+    assert!(beside_ns < 500 * MS, "{beside_ns}");
 }
