@@ -1,0 +1,232 @@
+//! What the gate grants, to whom, and what it takes back.
+
+use super::*;
+
+const FRAME: u64 = 1546;
+
+fn demand(outstanding: u64, backlog_packets: u64) -> Demand {
+    Demand {
+        outstanding_packets: outstanding,
+        asked_packets: 0,
+        backlog_bytes: backlog_packets * 1444,
+        wanted_packets: backlog_packets.saturating_sub(outstanding),
+        frame_bytes: FRAME,
+        overhead_bytes: FRAME - 1444,
+        round_trip_ns: 100_000,
+        lease_ns: 10_000_000,
+    }
+}
+
+fn gate(order: Order) -> Gate {
+    Gate::new(&Config { order, ..Config::default() })
+}
+
+fn distribute(gate: &mut Gate, ns: u64) -> Vec<(u32, u64)> {
+    let mut grants = Vec::new();
+    gate.distribute(Time::from_nanos(ns), |index, packets| grants.push((index, packets)));
+    grants
+}
+
+#[test]
+fn never_more_than_the_budget_is_granted_and_at_least_eight_hold() {
+    let mut gate = gate(Order::Fifo);
+    (0..32).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+    let grants = distribute(&mut gate, 0);
+    let holders: std::collections::BTreeSet<_> = grants.iter().map(|grant| grant.0).collect();
+    assert!(holders.len() >= 8, "{grants:?}");
+    assert!(gate.charged_bytes() <= gate.budget_bytes(), "{} of {}", gate.charged_bytes(), gate.budget_bytes());
+    assert_eq!(distribute(&mut gate, 0), []);
+}
+
+#[test]
+fn arrivals_release_what_grants_charged() {
+    let mut gate = gate(Order::Fifo);
+    gate.report(0, demand(0, 4), Time::ZERO);
+    assert_eq!(distribute(&mut gate, 0), [(0, 4)]);
+    gate.report(0, demand(0, 0), Time::ZERO);
+    assert_eq!(gate.charged_bytes(), 0);
+}
+
+#[test]
+fn short_backlogs_are_charged_by_their_bytes() {
+    let mut gate = gate(Order::Fifo);
+    for index in 0..300 {
+        let backlog_bytes = 64;
+        gate.report(index, Demand { wanted_packets: 1, backlog_bytes, ..demand(0, 0) }, Time::ZERO);
+    }
+    assert!(distribute(&mut gate, 0).len() > 200, "a short message does not cost a whole frame");
+}
+
+#[test]
+fn no_more_flies_than_the_host_keeps() {
+    let mut gate = gate(Order::Fifo);
+    let whole = gate.budget_bytes();
+    gate.add_receive_slots(1_000_000);
+    assert_eq!(gate.budget_bytes(), whole);
+    gate.add_receive_slots(40);
+    assert!(gate.budget_bytes() < 40 * 1600 && gate.budget_bytes() > 30 * 1400 && gate.budget_bytes() < whole);
+}
+
+#[test]
+fn srpt_serves_the_shortest_but_starves_nobody() {
+    let mut gate = gate(Order::Srpt);
+    let mut served = [0u64; 2];
+    for round in 0..100 {
+        // Nothing stays outstanding: what was granted has arrived, and both want more.
+        gate.report(0, demand(0, 1_000_000), Time::ZERO);
+        gate.report(1, demand(0, 1_000), Time::ZERO);
+        for (index, packets) in distribute(&mut gate, round) {
+            served[index as usize] += packets;
+        }
+    }
+    assert!(served[1] >= 2 * served[0], "{served:?}");
+    assert!(served[0] > 0, "{served:?}");
+}
+
+#[test]
+fn the_end_of_a_transfer_is_granted_at_once_if_it_is_short() {
+    let mut gate = gate(Order::Fifo);
+    for (index, backlog) in [(0, 14), (1, 15), (2, 1000)] {
+        gate.report(index, demand(0, backlog), Time::ZERO);
+    }
+    assert_eq!(distribute(&mut gate, 0)[..3], [(0, 14), (1, 7), (2, 7)]);
+    // Others begin, and each may hold a quantum; of the end it may be more.
+    (3..8).for_each(|index| gate.report(index, demand(7, 1000), Time::ZERO));
+    gate.report(0, demand(0, 0), Time::ZERO);
+    gate.report(2, demand(7, 1000), Time::ZERO);
+    gate.report(1, demand(4, 12), Time::ZERO);
+    assert_eq!(distribute(&mut gate, 0), [(1, 8)]);
+    gate.configure(&Config { window_packets: 10, ..Config::default() });
+    gate.report(1, demand(0, 14), Time::ZERO);
+    assert_eq!(distribute(&mut gate, 0), [(1, 7)], "no more than `burst_length`: in parts");
+}
+
+#[test]
+fn the_end_is_a_packet_where_the_budget_is_one() {
+    let mut gate = gate(Order::Fifo);
+    gate.set_allowed(FRAME);
+    gate.report(0, demand(0, 2), Time::ZERO);
+    assert_eq!(distribute(&mut gate, 0), [(0, 1)]);
+}
+
+#[test]
+fn who_turns_out_suspect_when_it_is_its_turn_keeps_nobody_waiting() {
+    let mut gate = gate(Order::Fifo);
+    // All but two packets of the budget are charged to senders that fall silent, and the first wants more than a quarter of it leaves beside starters.
+    gate.report(0, demand(1, 15), Time::ZERO);
+    (1..4).for_each(|index| gate.report(index, demand(20, 20), Time::ZERO));
+    gate.report(4, demand(0, 1), Time::ZERO);
+    gate.set_surroundings(0, 11, FRAME);
+    assert_eq!(distribute(&mut gate, 0), []);
+    let at = 5_000_000;
+    gate.report(4, demand(0, 1), Time::from_nanos(at));
+    assert_eq!(distribute(&mut gate, at), [(4, 1)]);
+}
+
+#[test]
+fn a_silent_holder_becomes_suspect_and_a_quarter_is_granted_again() {
+    let mut gate = gate(Order::Fifo);
+    (0..8).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+    distribute(&mut gate, 0);
+    let at = 3_000_000;
+    (9..12).for_each(|index| gate.report(index, demand(0, 1000), Time::from_nanos(at)));
+    assert!(distribute(&mut gate, at).len() > 1, "out of what was left, and out of the suspects' quarter");
+    assert!(gate.counters().suspects >= 7);
+    assert!(gate.charged_bytes() <= gate.budget_bytes() * 5 / 4);
+}
+
+#[test]
+fn a_suspect_that_waited_for_more_gets_none_until_it_speaks() {
+    let mut gate = gate(Order::Fifo);
+    (0..9).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+    distribute(&mut gate, 0);
+    let at = 3_000_000;
+    gate.report(0, demand(0, 1000), Time::from_nanos(at));
+    let grants = distribute(&mut gate, at);
+    assert!(grants.iter().all(|grant| grant.0 == 0), "{grants:?}");
+    for index in 1..9 {
+        gate.report(index, demand(2, 1000), Time::from_nanos(at + 1000));
+    }
+    assert_eq!(gate.wish().lease_ns, 10_000_000);
+    (0..9).for_each(|index| gate.forget(index));
+    assert_eq!((gate.charged_bytes(), gate.suspect_bytes, gate.wish().bytes), (0, 0, 0));
+}
+
+#[test]
+fn what_is_allowed_limits_what_is_granted_and_who_waits_in_vain_is_known() {
+    let mut gate = gate(Order::Fifo);
+    gate.set_allowed(0);
+    (0..9).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+    assert_eq!((distribute(&mut gate, 0), gate.is_short()), (vec![], true));
+    assert_eq!(gate.wish(), Wish { bytes: 9 * 1000 * FRAME, packet_bytes: gate.frame_bytes, lease_ns: 10_000_000 });
+    gate.set_allowed(5 * FRAME);
+    assert_eq!(distribute(&mut gate, 0).len(), 5);
+    assert!(gate.charged_bytes() <= 5 * FRAME && gate.is_short());
+    // Whoever waits learns of what an association that ended had.
+    assert!(!gate.has_freed());
+    gate.forget(0);
+    assert!(gate.has_freed() && !distribute(&mut gate, 0).is_empty() && !gate.has_freed());
+    gate.configure(&Config { gate_mode: GateMode::Esp, ..Config::default() });
+    assert!(!gate.is_waited_at() && !gate.is_short());
+}
+
+#[test]
+fn who_joins_late_does_not_make_up_for_the_time_before() {
+    let mut gate = gate(Order::Fair);
+    for round in 0..1000 {
+        gate.report(0, demand(0, 1000), Time::ZERO);
+        distribute(&mut gate, round);
+    }
+    let mut served = [0u64; 2];
+    for round in 1000..1100 {
+        (0..2).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+        for (index, packets) in distribute(&mut gate, round) {
+            served[index as usize] += packets;
+        }
+    }
+    assert!(served[0].abs_diff(served[1]) * 10 < served[0], "{served:?}");
+}
+
+#[test]
+fn loss_and_marks_cut_the_budget_once_a_round_trip_and_it_grows_back() {
+    let mut gate = gate(Order::Fifo);
+    let full = gate.budget_bytes();
+    gate.report(0, demand(0, 10), Time::ZERO);
+    gate.observe(Time::from_nanos(1_000_000), 100_000, 1, 0, true);
+    gate.observe(Time::from_nanos(1_050_000), 100_000, 1, 0, true);
+    assert_eq!(gate.budget_bytes(), full * 7 / 10);
+    for step in 0..60 {
+        gate.observe(Time::from_nanos(2_000_000 + step * 100_000), 100_000, 0, 0, false);
+    }
+    assert_eq!(gate.budget_bytes(), full);
+    gate.observe(Time::from_nanos(9_000_000), 100_000, 980, 20, false);
+    assert_eq!(gate.budget_bytes(), full * 7 / 10, "2 % loss");
+}
+
+#[test]
+fn no_cut_raises_the_budget() {
+    let mut gate = gate(Order::Fifo);
+    let mut before = gate.budget_bytes();
+    // In a queue as deep as it goes, then without one, then with many who wait.
+    for step in 1..40 {
+        gate.note_overflow(if step < 20 { 1_000_000 } else { 0 }, 100_000);
+        let waiting = if step < 30 { 1 } else { 60 };
+        (0..waiting).for_each(|index| gate.report(index, demand(0, 10), Time::ZERO));
+        gate.observe(Time::from_nanos(step * 1_000_000), 100_000, 100, 10, false);
+        assert!(gate.budget_bytes() <= before, "{} after {before}", gate.budget_bytes());
+        before = gate.budget_bytes();
+    }
+    assert_eq!((before, gate.counters().cuts), (8 << 10, 39));
+}
+
+#[test]
+fn esp_holds_all_acknowledgments_but_one() {
+    let mut gate = gate(Order::Fifo);
+    let mut released = Vec::new();
+    for index in [4, 5, 6, 4, 7] {
+        gate.hold_ack(index, 4, |index| released.push(index));
+    }
+    assert_eq!(released, [4], "four active senders: three stay held");
+    gate.release_acks(1, |index| released.push(index));
+    assert_eq!(released, [4, 5, 6, 7]);
+}
