@@ -485,12 +485,8 @@ impl Association {
         }
     }
 
-    /// Everything beyond the newest number has been asked for.
-    pub fn has_asked_all(&self) -> bool {
-        self.asked_all_at().is_some()
-    }
-
-    fn asked_all_at(&self) -> Option<Time> {
+    /// When everything beyond the newest number was asked for, if it was.
+    pub fn asked_all_at(&self) -> Option<Time> {
         let AskedBeyond { end, what: Asked::All { at } } = self.asked_beyond? else { return None };
         (end.wrapping_sub(self.received.next()) as i64 > 0).then_some(at)
     }

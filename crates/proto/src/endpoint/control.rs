@@ -103,22 +103,15 @@ impl Endpoint {
         Ok(())
     }
 
-    /// RRQ blocks for what is missing and due.
+    /// RRQ blocks for what is missing and due, and for what may be.
     fn write_requests(&self, now: Time, index: u32, blocks: &mut BlockWriter<'_>) -> Requests {
         let association = &self.associations[index as usize];
-        // Who does not answer is asked less and less often, and so is who answers and does not send it. Time in which this end did not run was no silence.
-        let silence_ns = now.since(association.heard_at.max(self.awake_at));
-        let silence_ns = silence_ns.max(association.in_vain_ns(now));
-        let slower_ns = (silence_ns / SILENCE_SHARE).min(self.config.timer_max_ns);
-        let again_ns = association.again_ns(&self.config, self.drain()).max(slower_ns);
-        let late_ns = association.late_ns(&self.config).max(slower_ns);
-        let slow = association.slow_from(now, &self.config).map(|number| (number, late_ns));
         let mut ranges = Vec::new();
-        let again_at = association.received.ask(now, association.reorder_ns, again_ns, slow, |first, count| {
-            let fits = blocks.rrq(first as u32, count);
-            ranges.extend(fits.then_some((first, count)));
-            fits
-        });
+        let again_at = match association.received.missing() {
+            // Mostly nothing is, and how long it would be waited for is not looked up.
+            0 => None,
+            _ => self.write_gaps(now, association, blocks, &mut ranges),
+        };
         let beyond = association.ask_beyond.and_then(|what| {
             // What was granted; and the end of a busy period that flew without a grant. The sender repeats only what it has sent.
             let granted = association.outstanding_packets().min(u64::from(u16::MAX)) as u16;
@@ -136,6 +129,28 @@ impl Endpoint {
             blocks.rrq(first as u32, count).then_some(AskedBeyond { end, what })
         });
         Requests { ranges, again_at, beyond }
+    }
+
+    /// The gaps that are due, as far as they fit; says when the next will be.
+    fn write_gaps(
+        &self,
+        now: Time,
+        association: &Association,
+        blocks: &mut BlockWriter<'_>,
+        ranges: &mut Vec<(u64, u16)>,
+    ) -> Option<Time> {
+        // Who does not answer is asked less and less often, and so is who answers and does not send it. Time in which this end did not run was no silence.
+        let silence_ns = now.since(association.heard_at.max(self.awake_at));
+        let silence_ns = silence_ns.max(association.in_vain_ns(now));
+        let slower_ns = (silence_ns / SILENCE_SHARE).min(self.config.timer_max_ns);
+        let again_ns = association.again_ns(&self.config, self.drain()).max(slower_ns);
+        let late_ns = association.late_ns(&self.config).max(slower_ns);
+        let slow = association.slow_from(now, &self.config).map(|number| (number, late_ns));
+        association.received.ask(now, association.reorder_ns, again_ns, slow, |first, count| {
+            let fits = blocks.rrq(first as u32, count);
+            ranges.extend(fits.then_some((first, count)));
+            fits
+        })
     }
 
     /// CREDIT and HOLD blocks; says of how many of the channels in line these are all.
@@ -172,7 +187,8 @@ impl Endpoint {
             association.note_asked(now);
         }
         // If all has been asked for, the repetition of the first may be that: it does not tell that the others were lost again.
-        let tells = |asked: &AskedBeyond| matches!(asked.what, Asked::All { .. }) || !association.has_asked_all();
+        let tells =
+            |asked: &AskedBeyond| matches!(asked.what, Asked::All { .. }) || association.asked_all_at().is_none();
         association.asked_beyond = requests.beyond.filter(tells).or(association.asked_beyond);
         let count = requests.ranges.len() as u64 + u64::from(requests.beyond.is_some());
         let lost = association.received.asked().saturating_sub(asked_before);
@@ -202,16 +218,14 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         let Some(asked) = &mut association.asked_beyond else { return };
         if (asked.end.wrapping_sub(number) as i64) > 0 {
-            let queueing_ns = match std::mem::replace(&mut asked.what, Asked::All { at: now }) {
+            let queueing_ns = match asked.what {
                 Asked::First { queueing_ns } => {
+                    asked.what = Asked::All { at: now };
                     association.ask_beyond = Some(Beyond::All);
                     Some(queueing_ns)
                 }
                 // The overflow of a queue was counted with the first one, and those behind it are the same.
-                all => {
-                    asked.what = all;
-                    None
-                }
+                Asked::All { .. } => None,
             };
             self.count_lost(index, 1, queueing_ns);
         }
