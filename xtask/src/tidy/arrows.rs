@@ -4,27 +4,21 @@ use super::{Finding, TextFile, Tree};
 use toml::Table;
 
 /// A crate, by its directory, and the crates that it may name as dependencies.
-///
-/// Rows of crates that do not exist yet are reserved: they are the plan, so that the first code lands inside it.
 const ARROWS: &[(&str, &[&str])] = &[
-    // What stands today.
     ("shm", &[]),
     ("socket", &["shm", "engine"]),
     ("preload", &["socket", "shm"]),
-    ("cli", &["socket", "shm", "engine", "measure", "archsim"]),
+    ("cli", &["socket", "shm", "engine", "measure"]),
     ("wire", &[]),
-    ("testkit", &[]),
-    // Chores drive the built artifacts with testkit's tools; they link nothing of the product.
-    ("xtask", &["testkit"]),
-    // Reserved.
     ("proto", &["wire"]),
     ("link", &[]),
     ("engine", &["proto", "link", "shm"]),
     ("capi", &["socket"]),
-    ("fabric", &["socket", "engine"]),
-    ("measure", &["socket", "engine", "shm", "mpi"]),
+    ("measure", &["engine", "shm", "mpi"]),
     ("mpi", &[]),
-    ("archsim", &["measure"]),
+    ("testkit", &[]),
+    // Chores drive the built artifacts with testkit's tools; they link nothing of the product.
+    ("xtask", &["testkit"]),
 ];
 
 /// Every crate may use testkit for its tests; as an ordinary dependency it would end up in the product.
