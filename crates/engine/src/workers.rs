@@ -165,14 +165,20 @@ impl Workers {
         &self.engines
     }
 
-    /// Listens at `port` in all workers.
+    /// Listens at `port` in all workers (0: at one that is free in the first of them).
     ///
     /// # Errors
-    /// The port is taken in one of them.
-    pub fn listen(&self, port: u16, mode: Mode, backlog: usize) -> Result<Port, Error> {
+    /// The port is taken in one of them; then none of them listens.
+    pub fn listen(&self, mut port: u16, mode: Mode, backlog: usize) -> Result<Port, Error> {
         let each = backlog.div_ceil(self.engines.len());
-        for engine in &*self.engines {
-            engine.listen(port, mode, each)?;
+        for (place, engine) in self.engines.iter().enumerate() {
+            match engine.listen(port, mode, each) {
+                Ok(taken) => port = taken,
+                Err(error) => {
+                    self.engines[..place].iter().try_for_each(|engine| engine.unlisten(port))?;
+                    return Err(error);
+                }
+            }
         }
         Ok(Port { workers: self.clone(), port, next: AtomicUsize::new(0) })
     }
@@ -195,6 +201,10 @@ impl Workers {
 }
 
 impl Port {
+    pub fn number(&self) -> u16 {
+        self.port
+    }
+
     /// Waits for a connection in any worker.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Several engines at one UDP address, or on one Ethernet device: the kernel brings each packet to the one that it is for.
 
-use ropeway_engine::{Engine, Mode, Options, Workers, usual_packet_bytes};
+use ropeway_engine::{Engine, Error, Mode, Options, Workers, usual_packet_bytes};
 use ropeway_link::packet::{self, PacketLink};
 use ropeway_link::udp::{self, UdpLink};
 use ropeway_link::{Address, Link};
@@ -109,6 +109,21 @@ fn workers_share_a_device() {
     let odd = Options { steering: 3, ..Options::default() };
     let error = hosts.on(1, || Workers::over_packet(&odd, 2, &device)).err().unwrap();
     assert!(error.to_string().contains("a multiple of 2, not 3"), "{error}");
+}
+
+#[test]
+fn workers_listen_all_at_one_port_or_none_of_them() {
+    let workers = Workers::over_udp(&Options::default(), 3, &local()).unwrap();
+    let [first, second, third] = workers.engines() else { panic!("three") };
+    third.listen(7, Mode::Stream, 1).unwrap();
+    assert!(matches!(workers.listen(7, Mode::Stream, 3), Err(Error::Listen(_))));
+    for engine in [first, second] {
+        assert!(matches!(engine.try_accept(7), Err(Error::Closed)), "nobody is left to listen there");
+    }
+    let port = workers.listen(0, Mode::Stream, 3).unwrap();
+    for engine in workers.engines() {
+        assert!(matches!(engine.try_accept(port.number()), Err(Error::WouldBlock)), "it listens");
+    }
 }
 
 #[test]
