@@ -81,8 +81,8 @@ int ropeway_socket(int type);
 
 /*
  * Takes an address of this host, port 0 for any. It is free again when the socket and all connections that it accepted are closed. A client need not.
- * EADDRINUSE; EADDRNOTAVAIL: not of this host; EINVAL: the socket has an address, or `length` does not fit the family; EAFNOSUPPORT; EPERM: no key
- * (above), or no CAP_NET_RAW; ENODEV; EBUSY: another process has the device that ROPEWAY_LINK=xdp:DEVICE names.
+ * EADDRINUSE; EADDRNOTAVAIL: not of this host; EINVAL: the socket has an address, `length` does not fit the family, or the device's MTU
+ * leaves less than 256 bytes for a packet; EAFNOSUPPORT; EPERM: no key (above), or no CAP_NET_RAW; ENODEV; EBUSY: another process has the device that ROPEWAY_LINK=xdp:DEVICE names.
  */
 int ropeway_bind(int s, const struct sockaddr *address, socklen_t length);
 

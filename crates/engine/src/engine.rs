@@ -54,6 +54,9 @@ pub struct Target {
     pub address: Address,
 }
 
+/// The shortest that the longest packet may be, without what gateways put before it (docs/protocol.md 1).
+pub const LEAST_PACKET_BYTES: u16 = 256;
+
 /// An engine. Clones are the same engine; it ends with the last one.
 #[derive(Clone)]
 pub struct Engine {
@@ -101,8 +104,13 @@ impl Engine {
     /// Starts an engine without links; [`Engine::add_link`] gives it some.
     ///
     /// # Errors
-    /// No descriptors, memory or thread left.
+    /// No descriptors, memory or thread left; [`Error::PacketsTooShort`]; [`Error::NoNode`].
     pub fn new(options: &Options) -> Result<Engine, Error> {
+        let packet_bytes = options.config.packet_bytes;
+        let least = LEAST_PACKET_BYTES + if options.gateways { shimmed::OVERHEAD_BYTES } else { 0 };
+        if packet_bytes < least {
+            return Err(Error::PacketsTooShort { packet_bytes, least });
+        }
         let seed = random_seed().map_err(Error::link("reading random bytes"))?;
         let node = options.node.unwrap_or_else(|| u64::from_be_bytes(seed[..8].try_into().unwrap_or_default()));
         let (mut config, mut known_as) = (options.config.clone(), None);

@@ -49,6 +49,10 @@ pub enum Error {
         "packets of {packet_bytes} bytes do not get there: something on the way takes shorter ones only; say how long they may be with ROPEWAY_PACKET_BYTES, at both ends"
     )]
     PacketsTooLong { packet_bytes: u16 },
+    #[error(
+        "packets of {packet_bytes} bytes are too short, the protocol needs {least} at least: raise the MTU of the device, or packet_bytes"
+    )]
+    PacketsTooShort { packet_bytes: u16, least: u16 },
     #[error("{doing}: {source}")]
     Link { doing: &'static str, source: io::Error },
 }
@@ -107,7 +111,7 @@ impl From<Error> for io::Error {
             Error::Failed(ErrorCode::Closed) => ErrorKind::ConnectionAborted,
             Error::Failed(ErrorCode::LinkFull) => ErrorKind::NetworkDown,
             Error::Failed(_) => ErrorKind::ConnectionReset,
-            Error::TooShort { .. } | Error::TooLong { .. } => ErrorKind::InvalidInput,
+            Error::TooShort { .. } | Error::TooLong { .. } | Error::PacketsTooShort { .. } => ErrorKind::InvalidInput,
             Error::Listen(_) => ErrorKind::AddrInUse,
             Error::Connect(_) => ErrorKind::OutOfMemory,
             Error::Set(_) | Error::NoMessages => ErrorKind::InvalidInput,

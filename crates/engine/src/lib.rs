@@ -33,7 +33,7 @@ mod wait;
 mod workers;
 
 pub use crate::core::LinkId;
-pub use crate::engine::{Engine, Options, Target, usual_packet_bytes};
+pub use crate::engine::{Engine, LEAST_PACKET_BYTES, Options, Target, usual_packet_bytes};
 pub use crate::error::Error;
 pub use crate::readiness::{Interest, Watch};
 pub use crate::routes::{Routes, Way};

@@ -72,6 +72,22 @@ fn messages_go_back_and_forth() {
     }
 }
 
+/// As where the device has an MTU that leaves the protocol no room.
+#[test]
+fn packets_that_are_shorter_than_the_protocol_needs_are_refused() {
+    for (gateways, least) in [(false, 256), (true, 256 + 12)] {
+        let engine = |packet_bytes: u16| {
+            let config = Config { packet_bytes, ..Config::default() };
+            Engine::new(&Options { config, gateways, node: Some(1), ..Options::default() })
+        };
+        for packet_bytes in [0, 11, 40, least - 1] {
+            let error = engine(packet_bytes).err().expect("too short");
+            assert!(error.to_string().contains(&format!("{least} at least")), "{packet_bytes}: {error}");
+        }
+        assert!(engine(least).is_ok());
+    }
+}
+
 /// As where one host has a device with a shorter MTU, whichever its packets take.
 #[test]
 fn ends_that_bear_packets_of_different_lengths_understand_each_other() {

@@ -6,7 +6,7 @@
 use ropeway_engine::gateway::OVERHEAD_BYTES;
 use ropeway_engine::link::Link;
 use ropeway_engine::link::udp::{self, USUAL_URGENT_PRIORITY};
-use ropeway_engine::{Config, Options};
+use ropeway_engine::{Config, LEAST_PACKET_BYTES, Options};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -18,8 +18,6 @@ const MOST_SPIN_US: u64 = 10_000;
 /// How long the end of a process, or of its last connection, waits for the peers' acknowledgments, unless told otherwise: long enough for a
 /// peer that is busy, short enough for somebody who waits for the prompt.
 const USUAL_LINGER: Duration = Duration::from_secs(5);
-/// The protocol's least.
-const LEAST_PACKET_BYTES: usize = 256;
 /// The longest UDP payload.
 const MOST_PACKET_BYTES: usize = 65_507;
 
@@ -95,9 +93,9 @@ pub fn udp_options(local: SocketAddr) -> io::Result<udp::Options> {
 pub fn engine_options(link: &dyn Link, usual_packet_bytes: usize, options: Options) -> io::Result<Options> {
     let environment = get()?;
     // What gateways need before a packet is taken off its length.
-    let least = if options.gateways { LEAST_PACKET_BYTES + usize::from(OVERHEAD_BYTES) } else { LEAST_PACKET_BYTES };
+    let least = LEAST_PACKET_BYTES + if options.gateways { OVERHEAD_BYTES } else { 0 };
     let wanted = environment.most_packet_bytes.unwrap_or(usual_packet_bytes);
-    let packet_bytes = u16::try_from(wanted.max(least).min(link.max_packet())).unwrap_or(u16::MAX);
+    let packet_bytes = u16::try_from(wanted.max(least.into()).min(link.max_packet())).unwrap_or(u16::MAX);
     let config = Config { packet_bytes, ..environment.config.clone() };
     Ok(Options { config, spin: environment.spin.unwrap_or(options.spin), ..options })
 }
@@ -125,7 +123,7 @@ fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Environment, String> {
         };
         config.set_text(name.trim(), value.trim()).map_err(|error| format!("ROPEWAY_TUNE: {error}"))?;
     }
-    let packet_bytes = number("ROPEWAY_PACKET_BYTES", LEAST_PACKET_BYTES as u64, MOST_PACKET_BYTES as u64)?;
+    let packet_bytes = number("ROPEWAY_PACKET_BYTES", LEAST_PACKET_BYTES.into(), MOST_PACKET_BYTES as u64)?;
     Ok(Environment {
         link,
         spin: number("ROPEWAY_SPIN_US", 0, u64::MAX)?.map(|us| Duration::from_micros(us.min(MOST_SPIN_US))),
