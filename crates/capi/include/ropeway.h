@@ -9,8 +9,9 @@
  * unless it says so. No call is interrupted by a signal (EINTR does not occur), and none sends one (a broken pipe is EPIPE, not SIGPIPE).
  *
  * Threads. All calls may be made from any thread, on the same socket too: several may send and receive at once, and a message is always whole. Closing a
- * socket ends the calls that wait with it in other threads (EBADF). The library has threads of its own, with the signal mask of the thread whose call
- * started them: the first to bind or connect. It may be loaded with dlopen; after dlclose it stays in memory, and its sockets open.
+ * socket ends the calls that wait with it in other threads (EBADF). The library has threads of its own; they block all signals but those that
+ * a thread causes itself (SIGSEGV and its like), so none of the program's is delivered to them. It may be loaded with dlopen; after dlclose it stays in memory, and its
+ * sockets open.
  *
  * fork. Sockets belong to the process that made them. In a forked child all of them are EBADF, also to close; the parent's go on. The child may
  * open new ones. After exec there is nothing left of them.
