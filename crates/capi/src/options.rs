@@ -66,7 +66,8 @@ pub fn set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> Outcome<
         }
         (libc::SOL_SOCKET, libc::SO_LINGER) => {
             let (on, seconds) = (int(value)?, int(value.get(size_of::<c_int>()..).unwrap_or_default())?);
-            let linger = (on != 0).then(|| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
+            // Less than none is very long, as the kernel has it: 0 would be a reset.
+            let linger = (on != 0).then(|| Duration::from_secs(u64::from(seconds.cast_unsigned())));
             socket.set_options(|options| options.linger = linger)
         }
         // An address is free when its last user is gone, with or without it.
@@ -103,5 +104,20 @@ pub fn get(socket: &Socket, level: c_int, name: c_int) -> Outcome<Vec<u8>> {
         (SOL_ROPEWAY, LOCAL_PORT) => int(c_int::from(socket.connection()?.ports().0)),
         (SOL_ROPEWAY, PEER_PORT) => int(c_int::from(socket.connection()?.ports().1)),
         _ => Err(unknown(level, name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_linger_time_below_zero_is_a_long_one_and_no_reset() {
+        let socket = Socket::new(libc::SOCK_STREAM).unwrap();
+        for (seconds, expected) in [(0, 0), (5, 5), (-1, u64::from(u32::MAX))] {
+            let value = [1, seconds].map(c_int::to_ne_bytes).concat();
+            set(&socket, libc::SOL_SOCKET, libc::SO_LINGER, &value).unwrap();
+            assert_eq!(socket.options().linger, Some(Duration::from_secs(expected)));
+        }
     }
 }
