@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use ropeway_engine::key_file::{KEY_FILE_VAR, TRUSTED_VAR};
+use ropeway_engine::key_file::{Choice, TRUSTED_VAR};
 
 use super::error::Result;
 use super::names::{Found, Member};
@@ -32,7 +32,7 @@ pub fn exec(found: &Found, member: Member, command: &[OsString]) -> Result<ExitC
     ip.args(["netns", "exec", namespace.name()]).args(command);
     ip.env("ROPEWAY_BOX", found.name.to_string()).env("ROPEWAY_BOX_HOST", member.to_string());
     // All hosts of a box are this one: unless a key was chosen, none is needed.
-    if [KEY_FILE_VAR, TRUSTED_VAR].iter().all(|name| std::env::var_os(name).is_none()) {
+    if matches!(Choice::from_environment(), Ok(None)) {
         ip.env(TRUSTED_VAR, "1");
     }
     let error = ip.exec();

@@ -92,6 +92,10 @@ fn exec_is_the_program_with_its_output_exit_code_and_signals() {
         assert_eq!(finished.exit, Exit::Code(code), "{program}: {}", finished.stderr);
         assert!(finished.stderr.contains(program), "{}", finished.stderr);
     }
+    // A variable that is empty decides nothing about keys, here as elsewhere.
+    let mut trusts = command("sh", ["-c", "echo $ROPEWAY_TRUSTED"]);
+    trusts.env("ROPEWAY_KEY_FILE", "").env_remove("ROPEWAY_TRUSTED");
+    assert_eq!(cluster.run("h1", &trusts, LIMIT).stdout, "1\n");
     let unknown = cluster.run("h2", &command("true", [""; 0]), LIMIT);
     assert_eq!(unknown.exit, Exit::Code(125));
     assert!(unknown.stderr.contains("h1, switch"), "{}", unknown.stderr);
