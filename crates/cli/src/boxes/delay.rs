@@ -21,6 +21,7 @@ use super::error::{Error, Result};
 use super::names::Namespace;
 use super::netns;
 use super::plan::Line;
+use crate::output::tell;
 
 /// The name of the socket: abstract, so known in its namespace alone and gone with its process.
 const SOCKET: &[u8] = b"ropeway-delay-line";
@@ -122,7 +123,7 @@ pub fn run(args: &Args) -> ExitCode {
     match serve(args) {
         Ok(never) => match never {},
         Err(error) => {
-            eprintln!("{error}");
+            tell!("{error}");
             ExitCode::FAILURE
         }
     }
