@@ -83,14 +83,11 @@ fn ask(engine: &str, question: &Question) -> Result<Option<Answer>, String> {
     match control::ask(engine, question) {
         Ok(Answer::Error(error)) => Err(format!("process {}: {error}", process(engine))),
         Ok(answer) => Ok(Some(answer)),
-        Err(error) => match error.kind() {
-            ErrorKind::ConnectionRefused
-            | ErrorKind::ConnectionReset
-            | ErrorKind::BrokenPipe
-            | ErrorKind::PermissionDenied => Ok(None),
-            ErrorKind::WouldBlock => Err(format!("process {} does not answer", process(engine))),
-            _ => Err(format!("process {}: {error}", process(engine))),
-        },
+        Err(error) if control::is_absence(&error) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            Err(format!("process {} does not answer", process(engine)))
+        }
+        Err(error) => Err(format!("process {}: {error}", process(engine))),
     }
 }
 

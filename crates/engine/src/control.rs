@@ -146,8 +146,7 @@ fn serve(listener: &Listener, inner: &Weak<Inner>) {
 fn answer(stream: &UnixStream, inner: &Inner) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let asker = rustix::net::sockopt::socket_peercred(stream)?.uid;
-    if !asker.is_root() && asker != rustix::process::geteuid() {
+    if !is_answered(stream)? {
         return Ok(());
     }
     let mut line = String::new();
@@ -165,6 +164,12 @@ fn answer(stream: &UnixStream, inner: &Inner) -> io::Result<()> {
     text.push('\n');
     let mut stream = stream;
     stream.write_all(text.as_bytes())
+}
+
+/// Whether who asks is this user, or root: nobody else is answered.
+pub(crate) fn is_answered(stream: &UnixStream) -> io::Result<bool> {
+    let asker = rustix::net::sockopt::socket_peercred(stream)?.uid;
+    Ok(asker.is_root() || asker == rustix::process::geteuid())
 }
 
 /// Whether nobody waits for an answer any more.
@@ -216,6 +221,12 @@ pub fn ask(name: &str, question: &Question) -> io::Result<Answer> {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the engine belongs to another user"));
     }
     serde_json::from_str(&line).map_err(io::Error::other)
+}
+
+/// Whether asking failed because the engine has ended since it was found, or is another user's: nobody's fault.
+pub fn is_absence(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, PermissionDenied};
+    matches!(error.kind(), ConnectionRefused | ConnectionReset | BrokenPipe | PermissionDenied)
 }
 
 /// The abstract addresses of all engines of this network namespace.

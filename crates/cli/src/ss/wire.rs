@@ -2,7 +2,6 @@
 //! `ropeway_engine::control`.
 
 use std::collections::HashMap;
-use std::io::ErrorKind;
 use std::time::Duration;
 
 use ropeway_engine::control::{self, Answer, ConnectionShown, Question, Shown};
@@ -24,15 +23,7 @@ pub fn look() -> Wires {
     for name in control::names().unwrap_or_default() {
         match control::ask(&name, &Question::Show) {
             Ok(Answer::Shown(shown)) => wires.engines.push(*shown),
-            // It ended between the two looks, or belongs to another user.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::ConnectionRefused
-                        | ErrorKind::ConnectionReset
-                        | ErrorKind::BrokenPipe
-                        | ErrorKind::PermissionDenied
-                ) => {}
+            Err(error) if control::is_absence(&error) => {}
             Ok(other) => wires.problems.push(format!("{name}: unexpected answer {other:?}")),
             Err(error) => wires.problems.push(format!("{name}: {error}")),
         }
