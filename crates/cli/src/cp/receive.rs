@@ -1,6 +1,6 @@
 //! The receiving end: writes below one directory, each file first under a name of its own, and under the real one when it is whole.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -120,29 +120,11 @@ fn take_file(
     let target = options.directory.join(plain_name(&offer.name)?);
     let part = part_of(&target);
     let mut hasher = blake3::Hasher::new();
-    let (mut file, there) = loop {
-        if let Some(end) = &offer.end
-            && is_whole(&target, end).map_err(CpError::file(target.display().to_string()))?
-        {
-            // Who gave it its name may have died since.
-            sync_name(&target).map_err(CpError::file(target.display().to_string()))?;
-            connection.send(&Frame::Done.to_message())?;
-            return Ok(true);
-        }
-        if let Ok(meta) = std::fs::symlink_metadata(&target) {
-            if !options.force {
-                return Err(exists(&offer.name));
-            }
-            if meta.is_dir() {
-                return Err(CpError::Declined(format!("{} is a directory there", printable(&offer.name))));
-            }
-        }
-        // Who had the part before may have given it its name meanwhile.
-        let opened = open_part(&part, &offer, &mut hasher, || writers.ask(&part))
-            .map_err(CpError::file(part.display().to_string()))?;
-        if let Some(opened) = opened {
-            break opened;
-        }
+    let Present::Part(mut file, there) = look_for(&offer, &target, &part, &mut hasher, options, writers)? else {
+        // Who gave it its name may have died since.
+        sync_name(&target).map_err(CpError::file(target.display().to_string()))?;
+        connection.send(&Frame::Done.to_message())?;
+        return Ok(true);
     };
     let _writer = offer.asked.then(|| writers.enter(&part, connection));
     let hash = hasher.finalize().to_hex().to_string();
@@ -187,6 +169,44 @@ fn take_file(
     connection.send(&Frame::Done.to_message())?;
     progress.finish(size);
     Ok(true)
+}
+
+/// What is there of a file that is offered.
+enum Present {
+    Whole,
+    /// So many bytes, which the hasher has seen, or none.
+    Part(File, u64),
+}
+
+/// Looks for it, and has the part to itself.
+fn look_for(
+    offer: &Offer,
+    target: &Path,
+    part: &Path,
+    hasher: &mut blake3::Hasher,
+    options: &Options,
+    writers: &Writers,
+) -> Result<Present, CpError> {
+    loop {
+        if let Some(end) = &offer.end
+            && is_whole(target, end).map_err(CpError::file(target.display().to_string()))?
+        {
+            return Ok(Present::Whole);
+        }
+        if let Ok(meta) = std::fs::symlink_metadata(target) {
+            if !options.force {
+                return Err(exists(&offer.name));
+            }
+            if meta.is_dir() {
+                return Err(CpError::Declined(format!("{} is a directory there", printable(&offer.name))));
+            }
+        }
+        let opened = open_part(part, offer, hasher, || writers.ask(part));
+        // Who had the part before may have given it its name meanwhile.
+        if let Some((file, there)) = opened.map_err(CpError::file(part.display().to_string()))? {
+            return Ok(Present::Part(file, there));
+        }
+    }
 }
 
 fn exists(name: &str) -> CpError {
@@ -309,7 +329,10 @@ fn open_part(
 fn lock(file: &File, ask: impl Fn()) -> io::Result<()> {
     let begin = Instant::now();
     let mut asked_at = None;
-    while file.try_lock().is_err() {
+    while let Err(error) = file.try_lock() {
+        if let TryLockError::Error(error) = error {
+            return Err(error);
+        }
         if begin.elapsed() >= LOCK_PATIENCE {
             return Err(io::Error::new(io::ErrorKind::WouldBlock, "another sender is writing this file"));
         }
