@@ -1,7 +1,7 @@
 //! Plain Ethernet through a packet socket (`AF_PACKET`): lower latency than UDP, with the capability `CAP_NET_RAW`.
 //!
 //! A packet is the payload of an Ethernet frame of our own EtherType. Arrivals lie in a ring that the kernel fills and this process reads
-//! without system calls; they are handed over where they lie. Sends are `sendmsg` and `sendmmsg` past the host's queueing discipline. Network cards pad
+//! without system calls; they are handed over where they lie. Sends are `sendto` and `sendmmsg` past the host's queueing discipline. Network cards pad
 //! frames to 60 bytes: an arrival may be longer than what was sent (up to 46 bytes), so packets have to know their own length.
 //!
 //! Frames with a VLAN tag belong to the VLAN's own device and are no packets of this link; open that device to use them. So are frames for other

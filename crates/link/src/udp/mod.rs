@@ -70,8 +70,8 @@ pub struct Group {
 /// 4 MiB as the kernel counts: 1800 full packets of 1500 bytes, 14 times a port's buffer of a cheap switch.
 const USUAL_RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
-/// Two full segmented sends where this host's queue cuts them (the kernel, which doubles this, counts 99 KiB for each then), three where the card does. Who waits for room goes on when about one is left:
-/// the card always has something to go on with, and what is urgent waits for no more than that.
+/// 42 full packets as the kernel counts. While less is waiting it takes a whole segmented send more, so two of them wait at most, cut by this host's queue or still whole for the card. Who waits for room goes on
+/// when half of one is left: the card has something to go on with, and what is urgent waits for no more than that.
 const USUAL_SEND_BUFFER_BYTES: usize = 96 << 10;
 
 /// "Interactive": the highest that needs no privileges, in the first band of the disciplines that have bands.
