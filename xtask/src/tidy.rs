@@ -76,15 +76,18 @@ impl Tree {
     }
 }
 
-/// Directories that hold nothing written by hand.
-const SKIPPED_DIRS: [&str; 5] = [".git", "target", "corpus", "artifacts", "node_modules"];
+/// What nobody writes by hand: directories, and `.git`, which is a file in a worktree.
+const SKIPPED: [&str; 5] = [".git", "target", "corpus", "artifacts", "node_modules"];
 
 fn collect(root: &Path, dir: &Path, files: &mut Vec<TextFile>) -> Result<()> {
     for entry in std::fs::read_dir(dir).map_err(|e| format!("cannot read {}: {e}", dir.display()))? {
         let entry = entry?;
         let (path, name) = (entry.path(), entry.file_name());
         let kind = entry.file_type()?;
-        if kind.is_dir() && !SKIPPED_DIRS.iter().any(|skipped| name == *skipped) {
+        if SKIPPED.iter().any(|skipped| name == *skipped) {
+            continue;
+        }
+        if kind.is_dir() {
             collect(root, &path, files)?;
         } else if kind.is_file()
             && let Ok(text) = std::fs::read_to_string(&path)
@@ -122,5 +125,20 @@ pub(crate) mod fixture {
     /// The findings as text.
     pub(super) fn shown(findings: &[Finding]) -> Vec<String> {
         findings.iter().map(Finding::to_string).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_git_keeps_is_no_file_of_the_tree_in_a_worktree_either() {
+        let root = tempfile::tempdir().unwrap();
+        for name in [".git", "README.md"] {
+            std::fs::write(root.path().join(name), "gitdir: elsewhere\n").unwrap();
+        }
+        let tree = Tree::read(root.path()).unwrap();
+        assert_eq!(tree.files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["README.md"]);
     }
 }
