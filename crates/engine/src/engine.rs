@@ -14,7 +14,7 @@ use crate::core::{Core, LinkId, Poller};
 use crate::error::Error;
 use crate::helper;
 use crate::inner::Inner;
-use crate::readiness::{Interest, Watch};
+use crate::readiness::Interest;
 use crate::restart;
 use crate::routes::{Routes, Way};
 use crate::shimmed;
@@ -385,60 +385,6 @@ impl Engine {
     /// What can be done with a connection now; `None` when this end has closed it.
     pub fn readiness(&self, channel: ChannelId) -> Option<Readiness> {
         self.attempt(Subject::Channel(channel), |core, _| Ok(core.endpoint.readiness(channel))).ok().flatten()
-    }
-
-    /// A descriptor that is readable while `interest` is fulfilled, for event loops.
-    ///
-    /// # Errors
-    /// No descriptors left.
-    pub fn watch(&self, channel: ChannelId, interest: Interest) -> Result<Watch, Error> {
-        let watch = Watch::new(interest).map_err(Error::link("making an eventfd"))?;
-        self.watch_subject(Subject::Channel(channel), watch)
-    }
-
-    /// The same for a listener: readable while a connection waits.
-    ///
-    /// # Errors
-    /// No descriptors left.
-    pub fn watch_port(&self, port: u16) -> Result<Watch, Error> {
-        let watch = Watch::new(Interest { read: true, write: false }).map_err(Error::link("making an eventfd"))?;
-        self.watch_subject(Subject::Port(port), watch)
-    }
-
-    /// A descriptor that polls as a socket's own: readable while a read, writable while a write would not have to wait.
-    ///
-    /// # Errors
-    /// No descriptors left.
-    pub fn watch_like_socket(&self, channel: ChannelId) -> Result<Watch, Error> {
-        let watch = Watch::like_socket().map_err(Error::link("making a pair of sockets"))?;
-        self.watch_subject(Subject::Channel(channel), watch)
-    }
-
-    /// The same for a listener: readable while a connection waits, never writable.
-    ///
-    /// # Errors
-    /// No descriptors left.
-    pub fn watch_port_like_socket(&self, port: u16) -> Result<Watch, Error> {
-        let watch = Watch::like_socket().map_err(Error::link("making a pair of sockets"))?;
-        self.watch_subject(Subject::Port(port), watch)
-    }
-
-    fn watch_subject(&self, subject: Subject, watch: Watch) -> Result<Watch, Error> {
-        let inner = self.inner()?;
-        let mut core = inner.lock();
-        core.waiters.watch(subject, watch.clone());
-        core.refresh_watches(subject);
-        // It may rest, as nothing has needed it.
-        inner.note_needed(inner.now());
-        inner.wake_helper(&mut core);
-        Ok(watch)
-    }
-
-    /// Takes a watch out of use; its descriptor tells nothing any more.
-    pub fn unwatch(&self, watch: &Watch) {
-        if let Ok(inner) = self.inner() {
-            inner.lock().waiters.unwatch(watch);
-        }
     }
 
     /// The peer's address, and the ports, local first.

@@ -1,5 +1,9 @@
 //! Descriptors that become readable when a connection does something: for epoll, poll, mio.
 
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::wait::Subject;
+use ropeway_proto::ChannelId;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair, sockopt};
@@ -113,6 +117,62 @@ impl Watch {
                 let _ = rustix::io::read(fd, &mut [0u8; 8]);
             }
             Shape::Socket(stand) => stand.show(shown),
+        }
+    }
+}
+
+impl Engine {
+    /// A descriptor that is readable while `interest` is fulfilled, for event loops. The engine keeps it, and its helper polls for it, until [`Engine::unwatch`] or [`Engine::close`].
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn watch(&self, channel: ChannelId, interest: Interest) -> Result<Watch, Error> {
+        let watch = Watch::new(interest).map_err(Error::link("making an eventfd"))?;
+        self.watch_subject(Subject::Channel(channel), watch)
+    }
+
+    /// The same for a listener: readable while a connection waits.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn watch_port(&self, port: u16) -> Result<Watch, Error> {
+        let watch = Watch::new(Interest { read: true, write: false }).map_err(Error::link("making an eventfd"))?;
+        self.watch_subject(Subject::Port(port), watch)
+    }
+
+    /// A descriptor that polls as a socket's own: readable while a read, writable while a write would not have to wait.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn watch_like_socket(&self, channel: ChannelId) -> Result<Watch, Error> {
+        let watch = Watch::like_socket().map_err(Error::link("making a pair of sockets"))?;
+        self.watch_subject(Subject::Channel(channel), watch)
+    }
+
+    /// The same for a listener: readable while a connection waits, never writable.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn watch_port_like_socket(&self, port: u16) -> Result<Watch, Error> {
+        let watch = Watch::like_socket().map_err(Error::link("making a pair of sockets"))?;
+        self.watch_subject(Subject::Port(port), watch)
+    }
+
+    fn watch_subject(&self, subject: Subject, watch: Watch) -> Result<Watch, Error> {
+        let inner = self.inner()?;
+        let mut core = inner.lock();
+        core.waiters.watch(subject, watch.clone());
+        core.refresh_watches(subject);
+        // It may rest, as nothing has needed it.
+        inner.note_needed(inner.now());
+        inner.wake_helper(&mut core);
+        Ok(watch)
+    }
+
+    /// Takes a watch out of use; its descriptor tells nothing any more.
+    pub fn unwatch(&self, watch: &Watch) {
+        if let Ok(inner) = self.inner() {
+            inner.lock().waiters.unwatch(watch);
         }
     }
 }
