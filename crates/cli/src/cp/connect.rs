@@ -74,7 +74,11 @@ impl Connection {
 
     /// Who has refused what is sent closes afterwards, and why is still to be heard then.
     pub fn send(&self, message: &[u8]) -> Result<(), CpError> {
-        self.0.messages.send(message).map_err(|error| self.refusal().unwrap_or(CpError::Lost(error)))
+        self.0.messages.send(message).map_err(|error| {
+            let limit = || self.0.messages.write_timeout().ok().flatten().unwrap_or_default();
+            let is_over = error.kind() == io::ErrorKind::WouldBlock;
+            self.refusal().unwrap_or_else(|| if is_over { CpError::Silent(limit()) } else { CpError::Lost(error) })
+        })
     }
 
     fn refusal(&self) -> Option<CpError> {
@@ -256,4 +260,24 @@ pub fn pair() -> [Connection; 2] {
     let peer = super::peer::Peer::at(address);
     let client = peer.connect(None, None).unwrap();
     [client, Connection::over(listener.accept().unwrap().0)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame;
+    use super::*;
+
+    #[test]
+    fn who_takes_nothing_is_as_silent_as_who_says_nothing() {
+        const LIMIT: Duration = Duration::from_millis(100);
+        let [one, other] = pair();
+        one.set_patience(Some(LIMIT));
+        let said = one.recv(&mut [0; 8]).unwrap_err();
+        // More than fits into the memory of both ends.
+        let taken = (0..200).find_map(|_| one.send(&frame::data()).err()).expect("nobody reads");
+        for error in [said, taken] {
+            assert!(matches!(error, CpError::Silent(LIMIT)), "{error}");
+        }
+        drop(other);
+    }
 }

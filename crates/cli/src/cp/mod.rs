@@ -140,7 +140,7 @@ pub enum CpError {
     /// Worth another attempt as well.
     #[error("the other end says: {}", frame::BUSY)]
     Busy,
-    #[error("a sender said nothing for {} s, and its connection was closed", .0.as_secs())]
+    #[error("a sender said or took nothing for {} s, and its connection was closed", .0.as_secs())]
     Silent(Duration),
     /// What this end says to that.
     #[error("{0}")]
