@@ -89,7 +89,7 @@ impl Association {
         // how a dead one is found out.
         let is_in_line = !self.round.is_empty() && self.routes.is_none();
         let patience_ns = self.rtt.patience_ns().max(config.state_min_ns) * if is_in_line { TURN_PATIENCE } else { 1 };
-        let timeout = (patience_ns << self.state_doublings.min(MOST_DOUBLINGS)).min(config.timer_max_ns);
+        let timeout = (patience_ns << u32::from(self.state_doublings).min(MOST_DOUBLINGS)).min(config.timer_max_ns);
         // The first one comes exactly when it was promised.
         let jitter = if self.state_doublings > 0 { u64::from(self.state_jitter) } else { 0 };
         let timeout = timeout - ((timeout / STATE_JITTER * jitter) >> u16::BITS);

@@ -275,7 +275,7 @@ impl Endpoint {
         acts |= association.ask_at.is_some_and(|at| at <= now);
         if association.state_due_at(&self.config).is_some_and(|at| at <= now) {
             association.state_at = now;
-            association.state_doublings += 1;
+            association.state_doublings = association.state_doublings.saturating_add(1);
             association.state_jitter = self.random.next_u64() as u16;
             association.state_due = true;
             acts = true;
