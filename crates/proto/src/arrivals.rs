@@ -65,6 +65,10 @@ pub struct Arrivals {
     trip_at: Time,
     trip_bytes: u64,
     line: Line,
+    /// When something came last, whatever and of whomever.
+    heard_at: Time,
+    /// When something came again after a lease without anything.
+    resumed_at: Time,
 }
 
 impl Arrivals {
@@ -83,7 +87,27 @@ impl Arrivals {
             trip_at: Time::ZERO,
             trip_bytes: 0,
             line: Line::default(),
+            heard_at: Time::ZERO,
+            resumed_at: Time::ZERO,
         }
+    }
+
+    /// Something has come.
+    pub fn note_heard(&mut self, now: Time, lease_ns: u64) {
+        if self.is_still(now, lease_ns) {
+            self.resumed_at = now;
+        }
+        self.heard_at = now;
+    }
+
+    /// Whether nothing has come for a lease.
+    pub fn is_still(&self, now: Time, lease_ns: u64) -> bool {
+        now.since(self.heard_at) >= lease_ns
+    }
+
+    /// When something came again after that.
+    pub fn resumed_at(&self) -> Time {
+        self.resumed_at
     }
 
     /// The same payload as part of a longer transfer. `is_clear`: it came in its turn, while somebody had a grant; `is_last`: nothing is behind it.

@@ -65,12 +65,13 @@ impl InVain {
 }
 
 impl Association {
-    /// When an unused grant goes back: what was used in time may stand behind all that is granted.
-    pub fn take_back_at(&self, config: &Config, drain: impl FnOnce() -> Drain) -> Option<Time> {
+    /// When an unused grant goes back: what was used in time may stand behind all that is granted, in a port that lets it out since `moves_at`.
+    pub fn take_back_at(&self, config: &Config, moves_at: Time, drain: impl FnOnce() -> Drain) -> Option<Time> {
         (self.outstanding_packets() > 0).then(|| {
             let drain = drain();
             let arrives_in_ns = drain.ns.min(self.longest_ns(config, drain));
-            self.granted_at.max(self.arrived_at).after(TAKE_BACK_LEASES * self.lease.lasts_ns() + arrives_in_ns)
+            let used_by = self.granted_at.max(self.arrived_at).after(TAKE_BACK_LEASES * self.lease.lasts_ns());
+            used_by.max(moves_at).after(arrives_in_ns)
         })
     }
 

@@ -148,6 +148,7 @@ impl Endpoint {
             self.make_ready(index);
             return Ok(());
         }
+        self.arrivals.note_heard(now, self.config.lease_ns);
         if association.routes.is_some() {
             self.note_path(now, index, header, number);
         }
