@@ -9,12 +9,12 @@ const PERIOD_NS: u64 = 16_000_000;
 /// What is known of it loses this part with each such time in which less arrived.
 const LINE_FADES: u64 = 16;
 
-/// While somebody has a grant, the rate of a slow line is that of so many packets with more behind them, and no less time: a port may let many out at once.
+/// While somebody has a grant, the rate of a slow line is that of so many packets with more behind them, and no less time beside the longest pause: a port may let many out at once, or stand still for once.
 const SLOW_PACKETS: u32 = 8;
 const SLOW_WINDOW_NS: u64 = 20_000_000;
-/// So long without a packet is a sender that waits for something else.
+/// So long without a packet is a sender that waits for something else, and after it nothing is known of the line.
 const SLOW_PAUSE_NS: u64 = 1_000_000_000;
-/// A line is slow if less arrives in a millisecond: a usual packet.
+/// A line is slow if less arrives in a millisecond, a usual packet; and is not as soon as what would be that much over the whole time has come.
 const SLOW_BYTES_PER_MS: u64 = 1500;
 /// No line is believed to be so slow that all that is granted takes longer: by default that is one of 160 kbit/s. Who sends single bytes, one by one, would keep this host from asking others for anything.
 const MOST_SLOW_NS: u64 = 5_000_000_000;
@@ -65,6 +65,10 @@ pub struct Arrivals {
     trip_at: Time,
     trip_bytes: u64,
     line: Line,
+    /// When something came last, whatever and of whomever.
+    heard_at: Time,
+    /// When something came again after a lease without anything.
+    resumed_at: Time,
 }
 
 impl Arrivals {
@@ -83,7 +87,27 @@ impl Arrivals {
             trip_at: Time::ZERO,
             trip_bytes: 0,
             line: Line::default(),
+            heard_at: Time::ZERO,
+            resumed_at: Time::ZERO,
         }
+    }
+
+    /// Something has come.
+    pub fn note_heard(&mut self, now: Time, lease_ns: u64) {
+        if self.is_still(now, lease_ns) {
+            self.resumed_at = now;
+        }
+        self.heard_at = now;
+    }
+
+    /// Whether nothing has come for a lease.
+    pub fn is_still(&self, now: Time, lease_ns: u64) -> bool {
+        now.since(self.heard_at) >= lease_ns
+    }
+
+    /// When something came again after that.
+    pub fn resumed_at(&self) -> Time {
+        self.resumed_at
     }
 
     /// The same payload as part of a longer transfer. `is_clear`: it came in its turn, while somebody had a grant; `is_last`: nothing is behind it.
@@ -158,7 +182,7 @@ impl Arrivals {
     /// How long `bytes` take at the rate seen lately.
     pub fn drain(&self, bytes: u64) -> Drain {
         let at = |per_ms| (bytes * 1_000_000).checked_div(per_ms);
-        let slow_ns = self.slow.per_ms().and_then(at).map(|ns| ns.min(MOST_SLOW_NS));
+        let slow_ns = self.slow.per_ms.and_then(at).map(|ns| ns.min(MOST_SLOW_NS));
         Drain { ns: slow_ns.or_else(|| at(self.bytes_per_ms())).unwrap_or(0), slow_ns: slow_ns.unwrap_or(0) }
     }
 }
@@ -168,30 +192,45 @@ impl Arrivals {
 struct Slow {
     packet_at: Time,
     window_at: Time,
+    /// The longest time without a packet in this window.
+    pause_ns: u64,
     packets: u32,
     bytes: u64,
-    /// In the last window that is over.
+    /// What arrives in a millisecond, if the last window that is over was that of a slow line.
     per_ms: Option<u64>,
 }
 
 impl Slow {
+    fn begin_window(&mut self, now: Time) {
+        *self = Slow { packet_at: now, window_at: now, per_ms: self.per_ms, ..Slow::default() };
+    }
+
     /// Time in which nobody had a grant, or something was lost and asked for, says nothing about the line, and what has nothing behind it says little.
     fn note(&mut self, bytes: u64, is_clear: bool, is_last: bool, now: Time) {
         let apart_ns = now.since(std::mem::replace(&mut self.packet_at, now));
-        if !is_clear || apart_ns >= SLOW_PAUSE_NS {
-            (self.window_at, self.packets, self.bytes) = (now, 0, 0);
-        } else if !is_last {
-            (self.packets, self.bytes) = (self.packets + 1, self.bytes + bytes);
-            let elapsed_ns = now.since(self.window_at);
-            if self.packets >= SLOW_PACKETS && elapsed_ns >= SLOW_WINDOW_NS {
-                self.per_ms = Some(self.bytes * 1_000_000 / elapsed_ns);
-                (self.window_at, self.packets, self.bytes) = (now, 0, 0);
-            }
+        if apart_ns >= SLOW_PAUSE_NS {
+            // It may be another line by now.
+            self.per_ms = None;
         }
-    }
-
-    fn per_ms(&self) -> Option<u64> {
-        self.per_ms.filter(|&per_ms| per_ms < SLOW_BYTES_PER_MS)
+        if !is_clear || apart_ns >= SLOW_PAUSE_NS {
+            return self.begin_window(now);
+        }
+        self.pause_ns = self.pause_ns.max(apart_ns);
+        if is_last {
+            return;
+        }
+        (self.packets, self.bytes) = (self.packets + 1, self.bytes + bytes);
+        let elapsed_ns = now.since(self.window_at);
+        // One pause is that of a port, or of this host, that stood still.
+        let moving_ns = elapsed_ns - self.pause_ns.min(elapsed_ns);
+        if self.bytes >= SLOW_BYTES_PER_MS * SLOW_WINDOW_NS / 1_000_000 && elapsed_ns < SLOW_WINDOW_NS {
+            self.per_ms = None;
+            self.begin_window(now);
+        } else if self.packets >= SLOW_PACKETS && moving_ns >= SLOW_WINDOW_NS {
+            let is_slow = self.bytes * 1_000_000 / moving_ns < SLOW_BYTES_PER_MS;
+            self.per_ms = is_slow.then(|| self.bytes * 1_000_000 / elapsed_ns);
+            self.begin_window(now);
+        }
     }
 }
 
@@ -239,6 +278,27 @@ mod tests {
         (400..440).for_each(|step| come(&mut arrivals, step * 900_000, true, false));
         let Drain { ns, slow_ns } = arrivals.drain(50_000);
         assert_eq!((ns, slow_ns), (MOST_SLOW_NS, MOST_SLOW_NS));
+    }
+
+    #[test]
+    fn a_port_that_stands_still_once_and_a_line_of_before_are_not_slow() {
+        let mut arrivals = Arrivals::new();
+        let mut at_us = 5_000_000;
+        let mut come = |arrivals: &mut Arrivals, packets: u64, apart_us: u64| {
+            (0..packets).for_each(|_| {
+                at_us += apart_us;
+                arrivals.note_pace(1000, true, false, Time::from_nanos(at_us * 1000));
+            });
+            arrivals.drain(50_000).slow_ns > 0
+        };
+        come(&mut arrivals, 5, 12);
+        assert!(!come(&mut arrivals, 1, 900_000), "a pause");
+        assert!((0..1000).all(|_| !come(&mut arrivals, 1, 30)), "what came before it, and behind it");
+        assert!(come(&mut arrivals, 20, 12_000));
+        // Somebody sends through a fast line, if not for long.
+        assert!(!come(&mut arrivals, 40, 12));
+        assert!(come(&mut arrivals, 20, 12_000));
+        assert!(!come(&mut arrivals, 1, 1_000_000), "it may be another line by then");
     }
 
     #[test]

@@ -31,6 +31,8 @@ use patience::InVain;
 pub const ECHO_LIMIT_NS: u64 = 100_000_000;
 /// After so many STATEs without an answer the peer is silent rather than slow.
 const SILENT_STATES: u32 = 2;
+/// Who says nothing is told of its grant for so many leases: it is asked again and again, and until some time after the last word of it what is granted cannot be taken back.
+const TOLD_LEASES: u64 = 4;
 /// ABORTs for channels that were refused at once, waiting to be sent, at most; an OPEN beyond that counts as lost.
 pub const MOST_REFUSALS: usize = 64;
 
@@ -150,15 +152,18 @@ pub struct Association {
     pub peer_backlog: u64,
     /// Numbers below this have been granted.
     pub granted: u64,
+    /// When more was granted.
+    pub given_at: Time,
+    /// When it was told of what is granted, the last time.
     pub granted_at: Time,
     pub arrivals_unacked: u16,
     /// Packets with short headers sent since something was said of the moment.
-    pub unsaid_packets: u32,
+    pub unsaid_packets: u16,
     pub arrived_at: Time,
     /// How long a number may be late before it is asked for.
     pub reorder_ns: u64,
     /// Packets since the reorder window was last made smaller.
-    pub quiet_arrivals: u32,
+    pub quiet_arrivals: u16,
     /// The newest packet was not the last of its busy period.
     pub peer_busy: bool,
     /// The acknowledgment as last released (`gate = esp`).
@@ -192,7 +197,7 @@ pub struct Association {
     pub peer_time: Option<(u16, Time)>,
     pub timer_at: Option<Time>,
     pub state_at: Time,
-    pub state_doublings: u32,
+    pub state_doublings: u16,
     /// How much sooner the next STATE comes, of 65,536 parts of the most that it may be; drawn for each repetition.
     pub state_jitter: u16,
     pub states_unanswered: u32,
@@ -267,6 +272,7 @@ impl Association {
             received: Received::starting_at(0),
             peer_backlog: 0,
             granted: 0,
+            given_at: now,
             granted_at: now,
             arrivals_unacked: 0,
             unsaid_packets: 0,
@@ -416,7 +422,8 @@ impl Association {
         let mut header = Header::new(kind, self.peer);
         header.number = number as u32;
         let (ack, granted) = match config.gate_mode {
-            GateMode::Grants => (self.received.base(), self.granted),
+            GateMode::Grants if self.tells_grant(now) => (self.received.base(), self.granted),
+            GateMode::Grants => (self.received.base(), self.received.base()),
             GateMode::Esp => (self.esp_ack, self.esp_ack.wrapping_add(u64::from(config.esp_window_packets()))),
         };
         header.ack = ack as u32;
@@ -446,9 +453,14 @@ impl Association {
         self.unsaid_packets = 0;
         self.ack_at = None;
         self.arrivals_unacked = 0;
-        if self.outstanding_packets() > 0 {
+        if self.outstanding_packets() > 0 && self.tells_grant(now) {
             self.granted_at = now;
         }
+    }
+
+    /// Whether the peer is told of what is granted.
+    fn tells_grant(&self, now: Time) -> bool {
+        now.since(self.heard_at.max(self.given_at)) <= TOLD_LEASES * self.lease.lasts_ns()
     }
 
     /// Nothing can be sealed any more: what is due is never said. The peer's silence timer ends the association, then its silence ours.

@@ -68,6 +68,10 @@ pub struct Demand {
 }
 
 impl Demand {
+    fn is_granted(&self) -> bool {
+        self.outstanding_packets > 0
+    }
+
     fn is_some(&self) -> bool {
         self.outstanding_packets + self.wanted_packets > 0
     }
@@ -163,6 +167,8 @@ pub struct Gate {
     wanted_bytes: u64,
     /// Senders that want or hold something.
     demanding: u64,
+    /// Of these, the ones that have a grant.
+    holders: u64,
     /// The longest lease of these, and of others since there were none.
     longest_lease_ns: u64,
     /// Somebody waits, and it is the budget that there is too little of.
@@ -205,6 +211,7 @@ impl Gate {
             charged_bytes: 0,
             wanted_bytes: 0,
             demanding: 0,
+            holders: 0,
             longest_lease_ns: 0,
             is_short: false,
             has_freed: false,
@@ -309,6 +316,11 @@ impl Gate {
         self.charged_bytes
     }
 
+    /// How many senders have a grant.
+    pub fn holders(&self) -> u64 {
+        self.holders
+    }
+
     pub fn wish(&self) -> Wish {
         Wish {
             bytes: self.charged_bytes + self.wanted_bytes,
@@ -366,6 +378,7 @@ impl Gate {
         let former = std::mem::replace(&mut sender.demand, demand);
         let suspect = sender.suspect;
         self.demanding = self.demanding + u64::from(demand.is_some()) - u64::from(former.is_some());
+        self.holders = self.holders + u64::from(demand.is_granted()) - u64::from(former.is_granted());
         self.wanted_bytes = self.wanted_bytes + demand.wanted_bytes() - former.wanted_bytes();
         self.longest_lease_ns = if self.demanding > 0 { self.longest_lease_ns.max(demand.lease_ns) } else { 0 };
         self.charged_bytes = self.charged_bytes + charged - before;
@@ -379,6 +392,7 @@ impl Gate {
         let sender = std::mem::take(self.sender(index));
         self.has_freed |= sender.charged_bytes > 0;
         self.demanding -= u64::from(sender.demand.is_some());
+        self.holders -= u64::from(sender.demand.is_granted());
         self.wanted_bytes -= sender.demand.wanted_bytes();
         self.charged_bytes -= sender.charged_bytes;
         self.suspect_bytes -= if sender.suspect { sender.charged_bytes } else { 0 };

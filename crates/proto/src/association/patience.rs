@@ -65,12 +65,13 @@ impl InVain {
 }
 
 impl Association {
-    /// When an unused grant goes back: what was used in time may stand behind all that is granted.
-    pub fn take_back_at(&self, config: &Config, drain: impl FnOnce() -> Drain) -> Option<Time> {
+    /// When an unused grant goes back: what was used in time may stand behind all that is granted, in a port that lets it out since `moves_at`.
+    pub fn take_back_at(&self, config: &Config, moves_at: Time, drain: impl FnOnce() -> Drain) -> Option<Time> {
         (self.outstanding_packets() > 0).then(|| {
             let drain = drain();
             let arrives_in_ns = drain.ns.min(self.longest_ns(config, drain));
-            self.granted_at.max(self.arrived_at).after(TAKE_BACK_LEASES * self.lease.lasts_ns() + arrives_in_ns)
+            let used_by = self.granted_at.max(self.arrived_at).after(TAKE_BACK_LEASES * self.lease.lasts_ns());
+            used_by.max(moves_at).after(arrives_in_ns)
         })
     }
 
@@ -89,7 +90,7 @@ impl Association {
         // how a dead one is found out.
         let is_in_line = !self.round.is_empty() && self.routes.is_none();
         let patience_ns = self.rtt.patience_ns().max(config.state_min_ns) * if is_in_line { TURN_PATIENCE } else { 1 };
-        let timeout = (patience_ns << self.state_doublings.min(MOST_DOUBLINGS)).min(config.timer_max_ns);
+        let timeout = (patience_ns << u32::from(self.state_doublings).min(MOST_DOUBLINGS)).min(config.timer_max_ns);
         // The first one comes exactly when it was promised.
         let jitter = if self.state_doublings > 0 { u64::from(self.state_jitter) } else { 0 };
         let timeout = timeout - ((timeout / STATE_JITTER * jitter) >> u16::BITS);

@@ -17,7 +17,7 @@ const HELD_SHARE: usize = 4;
 /// It shrinks by this part ...
 const REORDER_DECAY: u64 = 8;
 /// ... with every so many packets: rarely enough that a network which reorders one packet of a hundred keeps it where it is.
-const REORDER_DECAY_PACKETS: u32 = 1024;
+const REORDER_DECAY_PACKETS: u16 = 1024;
 /// Below this there is no reordering.
 const REORDER_LEAST_NS: u64 = 1_000;
 /// Who sends blindly cannot know the next number, and has no acknowledgment to guess where the header is short: no more new numbers than these are taken. As many as
@@ -148,6 +148,7 @@ impl Endpoint {
             self.make_ready(index);
             return Ok(());
         }
+        self.arrivals.note_heard(now, self.config.lease_ns);
         if association.routes.is_some() {
             self.note_path(now, index, header, number);
         }
@@ -506,7 +507,7 @@ impl Endpoint {
             let from =
                 if association.outstanding_packets() > 0 { association.granted } else { association.received.next() };
             association.granted = from.wrapping_add(packets);
-            association.granted_at = now;
+            (association.given_at, association.granted_at) = (now, now);
             association.ack_due = true;
             queues.add(&mut association.queued_in, &association.path, index);
         });

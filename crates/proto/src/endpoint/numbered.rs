@@ -14,7 +14,7 @@ use crate::sent::{NOBODY, Packet, Sent};
 use crate::time::Time;
 
 /// So many packets in a row, of many channels, leave with short headers before a control packet says what they leave out.
-const MOST_UNSAID_PACKETS: u32 = 64;
+const MOST_UNSAID_PACKETS: u16 = 64;
 /// Channels looked at in vain before an association's turn ends; those that wait for company have a timer.
 const MOST_IDLE_CHANNELS: usize = 64;
 /// Up to so many packets of a burst go before bulk data in the host's own queue.
@@ -227,7 +227,7 @@ fn number_packet(association: &mut Association, mut packet: Packet, now: Time, c
         packet.flags.insert(Flags::TXS);
     }
     if packet.is_short {
-        association.unsaid_packets += 1;
+        association.unsaid_packets = association.unsaid_packets.saturating_add(1);
         // A control packet says how much waits, and when it was: a channel that had no credit goes on in the middle of its packets, and those of many channels can
         // follow each other.
         association.ack_due |= begins || association.unsaid_packets >= MOST_UNSAID_PACKETS;

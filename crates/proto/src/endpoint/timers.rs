@@ -29,6 +29,10 @@ const RIDE_DELAY: u64 = 40;
 const POOLS: u32 = u32::MAX;
 /// A PIN without an answer is followed by a STATE after this part of the usual time, and that by others: enough of them before the idle limit for a network that loses much.
 const UNANSWERED_PIN_SHARE: u64 = 4;
+/// If nothing comes of anybody for a lease, and so many have grants, the port stands still, or this host, and not all of them ...
+const STILL_HOLDERS: u64 = 2;
+/// ... unless one has been silent for longer than this.
+const STILL_NS: u64 = 250_000_000;
 /// An association without channels is kept for so long after its last numbered packet: the next channel then opens without a round trip.
 const UNUSED_NS: u64 = 60_000_000_000;
 
@@ -183,7 +187,7 @@ impl Endpoint {
         // What is granted takes less as soon as others send faster, which says nothing to this one: it looks again.
         let mut by_drain = |at: Option<Time>| by(at.map(|at| at.min(now.after(self.config.timer_max_ns))));
         by_drain(association.request_due_at(&self.config, || self.drain()));
-        by_drain(association.take_back_at(&self.config, || self.drain()));
+        by_drain(association.take_back_at(&self.config, self.moves_at(association, now), || self.drain()));
         by_drain(self.asked_back_due_at(association));
         by(association.routes.as_ref().and_then(|routes| routes.due_at()));
         due
@@ -192,6 +196,16 @@ impl Endpoint {
     /// How long all that is granted takes to arrive.
     pub(super) fn drain(&self) -> Drain {
         self.arrivals.drain(self.gate.charged_bytes())
+    }
+
+    /// Since when the port lets out what this sender was granted; later than now: it stands still, and silence does not count.
+    fn moves_at(&self, association: &Association, now: Time) -> Time {
+        if self.gate.holders() < STILL_HOLDERS {
+            return Time::ZERO;
+        }
+        let is_still = self.arrivals.is_still(now, association.lease.lasts_ns());
+        let moves_at = if is_still { Time::MAX } else { self.arrivals.resumed_at() };
+        moves_at.min(association.heard_at.after(STILL_NS))
     }
 
     /// When what a silent sender was asked for is charged to it no more. What is granted to it goes back first.
@@ -275,24 +289,28 @@ impl Endpoint {
         acts |= association.ask_at.is_some_and(|at| at <= now);
         if association.state_due_at(&self.config).is_some_and(|at| at <= now) {
             association.state_at = now;
-            association.state_doublings += 1;
+            association.state_doublings = association.state_doublings.saturating_add(1);
             association.state_jitter = self.random.next_u64() as u16;
             association.state_due = true;
             acts = true;
         }
         let association = &self.associations[index as usize];
+        let moves_at = self.moves_at(association, now);
         if association.request_due_at(&self.config, || self.drain()).is_some_and(|at| at <= now) {
             let association = &mut self.associations[index as usize];
             association.request_at = now;
             association.request_doublings = association.request_doublings.saturating_add(1);
-            let beyond = association.beyond_due();
-            // If all the rest is to be asked for, and has waited for the link since, it still is.
-            association.ask_beyond.get_or_insert(beyond);
-            association.ask_at = Some(now);
-            acts = true;
+            // What stands in the port comes, and copies would stand behind it.
+            if moves_at <= now {
+                let beyond = association.beyond_due();
+                // If all the rest is to be asked for, and has waited for the link since, it still is.
+                association.ask_beyond.get_or_insert(beyond);
+                association.ask_at = Some(now);
+                acts = true;
+            }
         }
         let association = &self.associations[index as usize];
-        if association.take_back_at(&self.config, || self.drain()).is_some_and(|at| at <= now) {
+        if association.take_back_at(&self.config, moves_at, || self.drain()).is_some_and(|at| at <= now) {
             let association = &mut self.associations[index as usize];
             association.granted = association.received.next();
             // What it wants it says again when it speaks again.

@@ -209,6 +209,35 @@ fn a_port_that_stands_still_for_a_while_is_not_sent_everything_twice() {
 }
 
 #[test]
+fn what_stands_in_a_port_for_longer_than_a_lease_is_not_granted_to_others_meanwhile() {
+    for senders in [2, 4, 8, 32] {
+        let (mut world, mut flows) = fan_in(senders, &Config::default(), Mode::Stream, 1);
+        flows.iter_mut().for_each(|flow| flow.total = 1 << 30);
+        carry_until(&mut world, &mut flows, 20 * MS, |_, _| false);
+        for pause_ms in [22, 30, 40, 55, 70, 85, 100, 125, 150, 175, 200] {
+            let resent = |world: &World| world.hosts[1..].iter().map(|host| host.counters().resent).sum::<u64>();
+            let counts = |world: &World| (world.drops(0), world.drops_of_new(0), resent(world));
+            let before = counts(&world);
+            world.pause_port(0, pause_ms * MS);
+            carry_until(&mut world, &mut flows, (pause_ms + 10) * MS, |_, _| false);
+            let received: u64 = flows.iter().map(|flow| flow.received).sum();
+            let begin = world.now;
+            carry_until(&mut world, &mut flows, 10 * MS, |_, _| false);
+            let goodput = share(flows.iter().map(|flow| flow.received).sum::<u64>() - received, world.now - begin);
+            let after = counts(&world);
+            let (drops, of_new, again) = (after.0 - before.0, after.1 - before.1, after.2 - before.2);
+            println!(
+                "{senders} senders, {pause_ms} ms: {again} packets sent again, {drops} dropped, {of_new} of them new, then {goodput:.3} of the line"
+            );
+            // What those who wait ask meanwhile, and copies, have no room beside what was granted against suspects.
+            assert!(drops == 0 || senders > 8, "{senders} senders, {pause_ms} ms: {drops}");
+            assert_eq!(of_new, 0, "{senders} senders, {pause_ms} ms");
+            assert!(goodput > 0.97, "{senders} senders, {pause_ms} ms: {goodput}");
+        }
+    }
+}
+
+#[test]
 fn a_port_that_stands_still_while_it_is_sent_what_was_lost_is_not_sent_that_twice() {
     for pause_ms in [0, 2, 8] {
         let (mut world, mut flows) = fan_in(1, &Config::default(), Mode::Stream, 1);

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use crate::world::*;
 use ropeway_proto::{ChannelId, Config, Mode};
+use ropeway_wire::Packet;
 
 const RTX: u8 = 0x20;
 
@@ -161,8 +162,8 @@ fn taken_back_after(world: &mut World, (from, to): Ends, delay_ns: u64) -> u64 {
     world.stopped.insert(from.0);
     let told_at = Rc::new(Cell::new(0));
     let out = Rc::clone(&told_at);
-    world.filter = Some(Box::new(move |now, host, _, _| {
-        if host == to.0 {
+    world.filter = Some(Box::new(move |now, host, _, bytes| {
+        if host == to.0 && Packet::parse(bytes).unwrap().header.grant > 0 {
             out.set(now);
         }
         true
@@ -277,6 +278,78 @@ fn what_a_sender_that_died_was_asked_for_holds_up_nobody_after_its_leases() {
             world.stopped.clear();
             assert!(carry_until(&mut world, &mut flows, S, |_, flows| flows[0].received > 8_000_000), "it goes on");
         }
+    }
+}
+
+/// The first `dead` of so many that have channels to host 0 send to it, and are killed at once with the grants that they have.
+fn killed(senders: usize, dead: usize) -> (World, Vec<Flow>) {
+    let net = Net { rate: 1_000_000_000, ..Net::default() };
+    let mut world = World::new(senders + 1, net, &Config::default(), 1);
+    let mut flows: Vec<_> = (1..=senders)
+        .map(|from| {
+            let (client, server) = open(&mut world, from, 0, 7, Mode::Stream);
+            Flow::stream((from, client), (0, server), if from <= dead { 1 << 30 } else { 0 })
+        })
+        .collect();
+    let have_some = |_: &World, flows: &[Flow]| flows[..dead].iter().all(|flow| flow.received > 300_000);
+    assert!(carry_until(&mut world, &mut flows, S, have_some));
+    (1..=dead).for_each(|from| {
+        world.cut.insert((0, from));
+        world.stopped.insert(from);
+    });
+    pass(&mut world, MS);
+    assert!(world.hosts[0].gate().charged_bytes() > 60_000, "{}", world.hosts[0].gate().charged_bytes());
+    (world, flows)
+}
+
+#[test]
+fn who_is_asked_again_and_again_is_not_told_of_its_grant_for_ever() {
+    // By the timers, which end at `timer_max`, a sender is asked before two leases of such a line are over.
+    for delay_ns in [20 * US, 2 * MS, 20 * MS] {
+        let mut world = World::new(2, Net { delay_ns, ..Net::default() }, &Config::default(), 1);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        let mut flow = [Flow::stream((0, client), (1, server), 1 << 30)];
+        let is_granted = |world: &World| {
+            let now = world.clock(1);
+            world.hosts[1].statistics(now, server).unwrap().association.unwrap().granted_packets > 0
+        };
+        assert!(
+            carry_until(&mut world, &mut flow, 5 * S, |world, flow| flow[0].received > 500_000 && is_granted(world))
+        );
+        world.cut.insert((0, 1));
+        let lease_ns = (10 * MS).max(16 * delay_ns);
+        let took_ns = wait_for(&mut world, 10 * S, "it is taken back", |world| !is_granted(world));
+        println!("{} us away: after {} ms", delay_ns / US, took_ns / MS);
+        assert!(took_ns < 7 * lease_ns, "{delay_ns} ns away: {took_ns}");
+    }
+}
+
+#[test]
+fn what_all_senders_had_that_were_killed_at_once_is_taken_back_after_a_while_and_soon_when_others_come() {
+    for (dead, speaks_ms) in [(2, 0), (8, 0), (2, 3), (8, 3), (2, 15), (8, 15), (2, 60), (8, 60)] {
+        let (mut world, mut flows) = killed(dead + 1, dead);
+        let begin = world.now;
+        // What another one says now and then tells nothing but that the port moves.
+        while world.hosts[0].gate().charged_bytes() > 0 && world.now < begin + S {
+            let live = &mut flows[dead..];
+            live[0].total += u64::from(speaks_ms > 0);
+            carry_until(&mut world, live, speaks_ms.max(1) * MS, |_, _| false);
+        }
+        let took_ns = world.now - begin;
+        println!("{dead} killed, one byte each {speaks_ms} ms: taken back after {} ms", took_ns / MS);
+        assert!(took_ns < 400 * MS, "{dead} killed, one byte each {speaks_ms} ms: {took_ns}");
+    }
+    for begins_ms in [0, 15, 60, 200] {
+        let (mut world, mut flows) = killed(9, 8);
+        pass(&mut world, begins_ms * MS);
+        flows[8].total = 1 << 30;
+        carry_until(&mut world, &mut flows[8..], 120 * MS, |_, _| false);
+        assert!(world.hosts[0].gate().charged_bytes() <= world.hosts[0].gate().budget_bytes());
+        let before = flows[8].received;
+        carry_until(&mut world, &mut flows[8..], 100 * MS, |_, _| false);
+        let share = (flows[8].received - before) as f64 / (PAYLOAD_BYTES / (1472.0 + 46.0) * 12_500_000.0);
+        println!("{begins_ms} ms after 8 were killed: in the first 120 ms {before} bytes, then {share:.3} of the line");
+        assert!(share > 0.97, "{begins_ms} ms: {share}");
     }
 }
 

@@ -107,6 +107,8 @@ struct Port {
     /// Until then it forwards nothing.
     paused_until: u64,
     pub drops: u64,
+    /// Of these, data that were sent for the first time.
+    pub drops_of_new: u64,
     pub most_queued: u64,
 }
 
@@ -258,6 +260,10 @@ impl World {
         self.ports[host].drops
     }
 
+    pub fn drops_of_new(&self, host: usize) -> u64 {
+        self.ports[host].drops_of_new
+    }
+
     /// The port of `host` forwards nothing more for so long, but what stands in it already.
     pub fn pause_port(&mut self, host: usize, ns: u64) {
         let port = &mut self.ports[host];
@@ -357,7 +363,11 @@ impl World {
         }
         let copies = 1 + u64::from(self.chance(self.net.duplication_ppm));
         for _ in 0..copies {
-            let Some(mut at) = self.through_port(to, bytes.len() as u64) else { continue };
+            let Some(mut at) = self.through_port(to, bytes.len() as u64) else {
+                let is_new = [0x17, 0x10].contains(&bytes[0]) && bytes[1] & 0x20 == 0;
+                self.ports[to].drops_of_new += u64::from(is_new);
+                continue;
+            };
             if self.chance(self.net.reordering_ppm) {
                 at += self.random() % (5 * self.net.delay_ns + 1);
             }
