@@ -19,8 +19,11 @@ use crate::time::Time;
 const HOLDERS: u64 = 8;
 /// A grant is an eighth of the budget without the pipe (8 packets of 1500 bytes with a port of 128 KiB), up to one segmented send.
 const QUANTUM_MOST_PACKETS: u64 = 44;
-/// The end of a transfer is granted at once if it is no longer than so many of them.
+/// The end of a transfer is granted at once if it is no longer than so many of them ...
 const END_QUANTA: u64 = 2;
+/// ... or, divided by the number of the others, than this share of the budget. In turns, two that begin together both end when the later one does.
+const END_NUMERATOR: u64 = 3;
+const END_DENOMINATOR: u64 = 4;
 /// A sender that holds a grant and is silent for so many round trips ...
 pub const SUSPECT_ROUND_TRIPS: u64 = 2;
 /// ... and at least for this long is suspect.
@@ -169,6 +172,9 @@ pub struct Gate {
     demanding: u64,
     /// Of these, the ones that have a grant.
     holders: u64,
+    /// The most that wanted or held something at the same time of late, and when that was: who has ended a transfer may begin the next one, behind all that others hold by then.
+    company: u64,
+    company_at: Time,
     /// The longest lease of these, and of others since there were none.
     longest_lease_ns: u64,
     /// Somebody waits, and it is the budget that there is too little of.
@@ -212,6 +218,8 @@ impl Gate {
             wanted_bytes: 0,
             demanding: 0,
             holders: 0,
+            company: 0,
+            company_at: Time::ZERO,
             longest_lease_ns: 0,
             is_short: false,
             has_freed: false,
@@ -361,6 +369,9 @@ impl Gate {
             self.suspect_bytes -= charged;
         }
         self.set_demand(index, demand);
+        if self.demanding >= self.company || now.since(self.company_at) > SUSPECT_MIN_NS + self.drain_ns {
+            (self.company, self.company_at) = (self.demanding, now);
+        }
         if demand.wanted_packets > 0 && !waiting && self.mode == GateMode::Grants {
             let sender = self.sender(index);
             sender.waiting = true;
@@ -405,13 +416,13 @@ impl Gate {
         (bytes / (HOLDERS * frame_bytes.max(1))).clamp(1, QUANTUM_MOST_PACKETS)
     }
 
-    /// Packets that one sender may hold: an equal share among those who want or hold something, of which eight at most are counted. Should it fall silent,
+    /// Packets that one sender may hold: an equal share among those who want or hold something, or did of late, of which eight at most are counted. Should it fall silent,
     /// the others go on with theirs. Under `srpt` who is first may have most of it. It is `least` packets at least, unless `burst_length` is less.
     fn most_held(&self, frame_bytes: u64, least: u64) -> u64 {
         let budget = self.grantable_bytes();
         let share = match self.order {
             Order::Srpt if self.demanding > 1 => budget - budget / SRPT_REST,
-            _ => budget / self.demanding.clamp(1, HOLDERS),
+            _ => budget / self.company.clamp(1, HOLDERS),
         } / frame_bytes.max(1);
         let quantum = self.quantum(frame_bytes);
         // Grants are whole quanta, and what the pipe adds to a share is often less than one.
@@ -424,14 +435,21 @@ impl Gate {
     fn next_packets(&self, demand: &Demand) -> Option<u64> {
         let quantum = self.quantum(demand.frame_bytes);
         // Of a budget that is hardly one packet the end is no more than a quantum, and with a window that is no more either it goes on in parts.
-        let room = self.grantable_bytes() / demand.frame_bytes.max(1) * END_QUANTA / HOLDERS;
-        let end = (END_QUANTA * quantum).min(room.max(quantum));
+        let room = self.grantable_bytes() / demand.frame_bytes.max(1);
+        let end = (END_QUANTA * quantum).min((room * END_QUANTA / HOLDERS).max(quantum)).max(self.end_beside_few(room));
         let fits = self.window_packets == 0 || demand.wanted_packets <= self.window_packets;
         let is_end = demand.wanted_packets <= end && fits;
         let (turn, least) = if is_end { (demand.wanted_packets, end) } else { (quantum, quantum) };
         let most = self.most_held(demand.frame_bytes, least);
         let packets = turn.min(most);
         (demand.outstanding_packets + packets <= most).then_some(packets)
+    }
+
+    /// The longest end of a transfer, in packets, that is granted at once beside few others, out of a budget with `room` for so many. While somebody does not use what it has, all go on in turns: what is
+    /// free may never be as much.
+    fn end_beside_few(&self, room: u64) -> u64 {
+        let others = self.company.saturating_sub(1);
+        if others == 0 || self.suspect_bytes > 0 { 0 } else { room * END_NUMERATOR / END_DENOMINATOR / others }
     }
 
     /// What can be granted now, counting a part of what suspects hold as free.

@@ -86,7 +86,7 @@ fn srpt_serves_the_shortest_but_starves_nobody() {
 #[test]
 fn the_end_of_a_transfer_is_granted_at_once_if_it_is_short() {
     let mut gate = gate(Order::Fifo);
-    for (index, backlog) in [(0, 14), (1, 15), (2, 1000)] {
+    for (index, backlog) in [(0, 14), (1, 15), (2, 1000), (3, 1000), (4, 1000)] {
         gate.report(index, demand(0, backlog), Time::ZERO);
     }
     assert_eq!(distribute(&mut gate, 0)[..3], [(0, 14), (1, 7), (2, 7)]);
@@ -99,6 +99,45 @@ fn the_end_of_a_transfer_is_granted_at_once_if_it_is_short() {
     gate.configure(&Config { window_packets: 10, ..Config::default() });
     gate.report(1, demand(0, 14), Time::ZERO);
     assert_eq!(distribute(&mut gate, 0), [(1, 7)], "no more than `burst_length`: in parts");
+}
+
+#[test]
+fn beside_few_who_asked_first_ends_first() {
+    let grants_to = |demands: &[(u32, u64)]| {
+        let mut gate = gate(Order::Fifo);
+        demands.iter().for_each(|&(index, backlog)| gate.report(index, demand(0, backlog), Time::ZERO));
+        distribute(&mut gate, 0)
+    };
+    // Three quarters of 63 packets, divided by the others.
+    assert_eq!(grants_to(&[(0, 39), (1, 24)]), [(0, 39), (1, 24)]);
+    assert_eq!(grants_to(&[(0, 23), (1, 23), (2, 23)])[..2], [(0, 23), (1, 23)]);
+    assert_eq!(grants_to(&[(0, 24), (1, 24), (2, 24)])[..3], [(0, 7), (1, 7), (2, 7)]);
+}
+
+#[test]
+fn an_end_that_does_not_fit_beside_a_suspect_goes_on_in_turns() {
+    let mut gate = gate(Order::Fifo);
+    gate.report(0, demand(40, 40), Time::ZERO);
+    gate.report(1, demand(0, 46), Time::ZERO);
+    assert_eq!(distribute(&mut gate, 0), [], "what the other has arrives soon");
+    let at = 5_000_000;
+    gate.report(1, demand(0, 46), Time::from_nanos(at));
+    let grants = distribute(&mut gate, at);
+    assert!(grants.len() > 1 && grants.iter().all(|grant| *grant == (1, 7)), "{grants:?}");
+}
+
+#[test]
+fn who_has_just_ended_finds_room_when_it_begins_again() {
+    let held_alone_at = |ns: u64| {
+        let mut gate = gate(Order::Fifo);
+        gate.report(0, demand(1, 1), Time::ZERO);
+        gate.report(1, demand(0, 1000), Time::ZERO);
+        gate.report(0, demand(0, 0), Time::ZERO);
+        gate.report(1, demand(0, 1000), Time::from_nanos(ns));
+        distribute(&mut gate, ns).iter().map(|grant| grant.1).sum::<u64>()
+    };
+    assert_eq!(held_alone_at(1_000_000), 28, "half of the budget, in whole quanta");
+    assert_eq!(held_alone_at(1_000_001), 63, "all of it");
 }
 
 #[test]

@@ -116,6 +116,54 @@ fn incast_of_all_sizes_keeps_the_line_full() {
     }
 }
 
+/// Document 2's figure 20: each host sends the next message when the one before has come and it has been woken for that. What the messages of each took, shortest first, as
+/// times of one that shares the line equally with all others.
+fn in_turn(message_bytes: &[usize], count: usize) -> Vec<Vec<f64>> {
+    let (mut world, mut flows) = fan_in(message_bytes.len(), &Config::default(), Mode::Messages, 1);
+    let mut began_at = vec![0; flows.len()];
+    let mut begins_at: Vec<_> = flows.iter().map(|_| Some(world.now + world.random() % (200 * US))).collect();
+    let mut took = vec![Vec::new(); flows.len()];
+    while took.iter().any(|took| took.len() < count) {
+        for (index, flow) in flows.iter_mut().enumerate() {
+            flow.message_bytes = message_bytes[index];
+            if begins_at[index].take_if(|at| *at <= world.now).is_some() {
+                began_at[index] = world.now;
+                flow.total += flow.message_bytes as u64;
+            }
+            if flow.done_at.len() > took[index].len() {
+                let ideal = (message_bytes[index] * message_bytes.len()) as f64 * 8.0 / PAYLOAD_SHARE;
+                took[index].push((world.now - began_at[index]) as f64 / ideal);
+                begins_at[index] = Some(world.now + 10 * US + world.random() % (40 * US));
+            }
+        }
+        let next = begins_at.iter().flatten().min().map_or(S, |at| at.saturating_sub(world.now));
+        carry_until(&mut world, &mut flows, next, |_, flows| {
+            flows.iter().zip(&took).any(|(flow, took)| flow.done_at.len() > took.len())
+        });
+    }
+    assert_eq!(world.drops(0), 0);
+    took.iter_mut().for_each(|took| took.sort_by(f64::total_cmp));
+    took
+}
+
+#[test]
+fn messages_of_few_that_share_a_line_take_as_long_as_each_other() {
+    for (senders, message_bytes) in [(2, 64 << 10), (3, 64 << 10), (2, 256 << 10)] {
+        let took = in_turn(&vec![message_bytes; senders], 100);
+        let slow: Vec<_> = took.iter().map(|took| took[took.len() * 98 / 100]).collect();
+        println!("{senders} x {message_bytes}: {slow:.3?}");
+        assert!(slow.iter().all(|slow| *slow <= 1.08), "{senders} x {message_bytes}: {slow:?}");
+    }
+}
+
+#[test]
+fn messages_beside_a_long_one_have_nearly_their_share() {
+    let took = in_turn(&[64 << 10, 4 << 20], 10);
+    let medians: Vec<_> = took.iter().map(|took| took[took.len() / 2]).collect();
+    println!("{medians:.3?}");
+    assert!(medians[0] < 1.4 && medians[1] < 1.05, "{medians:?}");
+}
+
 #[test]
 fn the_scheme_of_document_2_works_beside_it() {
     let esp = Config {
