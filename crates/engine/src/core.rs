@@ -15,7 +15,7 @@ use crate::wait::{Subject, Waiters};
 use nix::time::{ClockId, clock_gettime};
 use ropeway_link::{Batch, Ecn, Presence, Urgency};
 use ropeway_proto::config::SetError;
-use ropeway_proto::{AcceptError, ChannelId, Config, Endpoint, Joined, Landing, PIECE_BYTES, Path, Taken, Time};
+use ropeway_proto::{AcceptError, ChannelId, Config, Endpoint, Handling, Joined, Landing, PIECE_BYTES, Path, Time};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -348,38 +348,12 @@ impl Core {
             let Some(member) = members.get_mut(link).filter(|member| !member.failed) else {
                 return packets.len().into();
             };
-            let urgency = match handling.urgency {
-                ropeway_proto::Urgency::Urgent => Urgency::Urgent,
-                ropeway_proto::Urgency::Bulk => Urgency::Bulk,
-            };
-            let presence = match handling.presence {
-                ropeway_proto::Presence::Heard => Presence::Heard,
-                ropeway_proto::Presence::Silent => Presence::Silent,
-                ropeway_proto::Presence::Unheard => Presence::Unheard,
-            };
-            let batch = Batch { to, from, packets, urgency, presence };
-            // Only what is for them may be dropped for want of room, and asking a link for its counters may be a system call.
-            let discards = presence == Presence::Silent;
-            let before = if discards { member.link.counters().send_discarded } else { 0 };
-            let sent = match node {
-                None => member.link.send(&batch),
-                Some(node) => shimmed.send(&mut *member.link, node, &batch),
-            };
-            match sent {
-                Ok(count) => {
-                    if presence != Presence::Unheard {
-                        member.room.note(count, packets.len());
-                    }
-                    let after = if discards { member.link.counters().send_discarded } else { 0 };
-                    // A link of the user's may count as it likes.
-                    let discarded = usize::try_from(after.saturating_sub(before)).unwrap_or(usize::MAX);
-                    Taken { packets: count, discarded: discarded.min(count) }
-                }
-                Err(_) => {
-                    (member.failed, fails) = (true, true);
-                    packets.len().into()
-                }
-            }
+            let (urgency, presence) = for_links(handling);
+            let sent = member.send(&Batch { to, from, packets, urgency, presence }, node, shimmed);
+            sent.unwrap_or_else(|_| {
+                (member.failed, fails) = (true, true);
+                packets.len().into()
+            })
         });
         self.members.iter_mut().for_each(|member| member.room.end());
         if fails {
@@ -423,4 +397,18 @@ impl Core {
             watch.update(shown);
         }
     }
+}
+
+/// What the protocol says of packets in the words of links, which do not know it.
+fn for_links(handling: Handling) -> (Urgency, Presence) {
+    let urgency = match handling.urgency {
+        ropeway_proto::Urgency::Urgent => Urgency::Urgent,
+        ropeway_proto::Urgency::Bulk => Urgency::Bulk,
+    };
+    let presence = match handling.presence {
+        ropeway_proto::Presence::Heard => Presence::Heard,
+        ropeway_proto::Presence::Silent => Presence::Silent,
+        ropeway_proto::Presence::Unheard => Presence::Unheard,
+    };
+    (urgency, presence)
 }

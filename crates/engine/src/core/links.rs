@@ -4,9 +4,11 @@ use super::Core;
 use crate::error::Error;
 use crate::path;
 use crate::room::Room;
+use crate::shimmed::Shimmed;
 use nix::errno::Errno;
-use ropeway_link::{Address, Link};
-use ropeway_proto::{ErrorCode, Path};
+use ropeway_link::{Address, Batch, Link, Presence};
+use ropeway_proto::{ErrorCode, Path, Taken};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -26,6 +28,26 @@ pub(super) struct Member {
     pub room: Room,
     /// It failed; kept so that places stay.
     pub failed: bool,
+}
+
+impl Member {
+    /// Sends by way of the gateway at the address if `node` is behind it, and counts what the link drops for want of room.
+    pub fn send(&mut self, batch: &Batch<'_>, node: Option<u32>, shimmed: &mut Shimmed) -> io::Result<Taken> {
+        // Only what is for who is silent may be dropped for want of room, and asking a link for its counters may be a system call.
+        let discards = batch.presence == Presence::Silent;
+        let before = if discards { self.link.counters().send_discarded } else { 0 };
+        let count = match node {
+            None => self.link.send(batch)?,
+            Some(node) => shimmed.send(&mut *self.link, node, batch)?,
+        };
+        if batch.presence != Presence::Unheard {
+            self.room.note(count, batch.packets.len());
+        }
+        let after = if discards { self.link.counters().send_discarded } else { 0 };
+        // A link of the user's may count as it likes.
+        let discarded = usize::try_from(after.saturating_sub(before)).unwrap_or(usize::MAX);
+        Ok(Taken { packets: count, discarded: discarded.min(count) })
+    }
 }
 
 /// How to wait until full links take packets again.
@@ -144,7 +166,7 @@ impl Core {
             while let Some((address, error)) = member.link.take_error() {
                 let path = path::encode(place as u8, address);
                 concerns |= match error.kind() {
-                    std::io::ErrorKind::ConnectionRefused => self.endpoint.refuse_unanswered(&path),
+                    io::ErrorKind::ConnectionRefused => self.endpoint.refuse_unanswered(&path),
                     _ => self.endpoint.announce_unanswered(&path),
                 };
                 if self.unreachable.len() >= MOST_UNREACHABLE {
@@ -163,7 +185,7 @@ impl Core {
         Some(match Errno::from_raw(number) {
             Errno::ECONNREFUSED => Error::Failed(ErrorCode::Refused),
             Errno::EMSGSIZE => Error::PacketsTooLong { packet_bytes: self.endpoint.config().packet_bytes },
-            _ => Error::Unreachable(std::io::Error::from_raw_os_error(number)),
+            _ => Error::Unreachable(io::Error::from_raw_os_error(number)),
         })
     }
 }
