@@ -223,7 +223,7 @@ pub fn ask(name: &str, question: &Question) -> io::Result<Answer> {
     serde_json::from_str(&line).map_err(io::Error::other)
 }
 
-/// Whether asking failed because the engine has ended since it was found, or is another user's: nobody's fault.
+/// Whether asking failed because the engine or gateway has ended since it was found, or is another user's: nobody's fault.
 pub fn is_absence(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, PermissionDenied};
     matches!(error.kind(), ConnectionRefused | ConnectionReset | BrokenPipe | PermissionDenied)
