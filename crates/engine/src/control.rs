@@ -175,7 +175,7 @@ pub(crate) fn is_answered(stream: &UnixStream) -> io::Result<bool> {
 /// Whether nobody waits for an answer any more.
 fn has_left(stream: &UnixStream) -> io::Result<bool> {
     let mut fds = [PollFd::new(stream, PollFlags::empty())];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    poll(&mut fds, Some(&Timespec::default()))?;
     Ok(fds[0].revents().contains(PollFlags::HUP))
 }
 

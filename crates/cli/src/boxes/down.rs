@@ -109,9 +109,9 @@ fn process_in(pid: Pid, namespaces: &[(u64, u64)]) -> Option<OwnedFd> {
 fn wait_for(processes: &[OwnedFd], deadline: Instant) {
     for process in processes {
         let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let timeout = Timespec::try_from(left).ok();
         // An interrupted wait is only a shorter one: whoever is left gets the next signal.
-        let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout));
+        let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], timeout.as_ref());
     }
 }
 
