@@ -13,6 +13,7 @@ use rustix::time::{
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// A timer that fires in vain costs as much as limits for so many sleeps: if it does within them ...
 const SLEEPS_PER_FIRE: u32 = 16;
@@ -88,7 +89,10 @@ impl Bell {
     fn fire_at(&self, at: Time, now: Time) {
         self.at.store(at.as_nanos(), Ordering::Relaxed);
         // Zero would turn it off.
-        let once = Itimerspec { it_interval: timespec(0), it_value: timespec(at.since(now).max(1)) };
+        let once = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value: timespec(Duration::from_nanos(at.since(now).max(1))),
+        };
         // It cannot fail: the descriptor is a timer, and the time is one.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
     }
@@ -117,8 +121,9 @@ impl Bell {
     }
 }
 
-pub fn timespec(ns: u64) -> Timespec {
-    Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ }
+/// Ages if it is longer than one can say.
+pub fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() }
 }
 
 #[cfg(test)]
@@ -128,7 +133,7 @@ mod tests {
 
     /// Whether it fires within so many milliseconds.
     fn fires_within(bell: &Bell, ms: u64) -> bool {
-        poll(&mut [bell.poll_fd()], Some(&timespec(ms * 1_000_000))).expect("poll") == 1
+        poll(&mut [bell.poll_fd()], Some(&timespec(Duration::from_millis(ms)))).expect("poll") == 1
     }
 
     fn ms(ms: u64) -> Time {

@@ -175,7 +175,7 @@ pub(crate) fn is_answered(stream: &UnixStream) -> io::Result<bool> {
 /// Whether nobody waits for an answer any more.
 fn has_left(stream: &UnixStream) -> io::Result<bool> {
     let mut fds = [PollFd::new(stream, PollFlags::empty())];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    poll(&mut fds, Some(&Timespec::default()))?;
     Ok(fds[0].revents().contains(PollFlags::HUP))
 }
 
@@ -223,7 +223,7 @@ pub fn ask(name: &str, question: &Question) -> io::Result<Answer> {
     serde_json::from_str(&line).map_err(io::Error::other)
 }
 
-/// Whether asking failed because the engine has ended since it was found, or is another user's: nobody's fault.
+/// Whether asking failed because the engine or gateway has ended since it was found, or is another user's: nobody's fault.
 pub fn is_absence(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, PermissionDenied};
     matches!(error.kind(), ConnectionRefused | ConnectionReset | BrokenPipe | PermissionDenied)

@@ -1,20 +1,21 @@
-//! What one turn of the event loop does, under the engine's lock: packets in, timers, packets out, events to who waits.
+//! What one turn of the event loop does, under the engine's lock: packets in, timers, packets out, events to who waits. What it
+//! knows of its links is in `core/links.rs`.
 
+mod links;
+
+use self::links::Member;
+pub use self::links::{LinkId, RoomWait};
 use crate::error::Error;
 use crate::path::{self, Place};
 use crate::readiness::Shown;
-use crate::room::Room;
 use crate::share::Share;
 use crate::shimmed::Shimmed;
 use crate::spin::Spin;
 use crate::wait::{Subject, Waiters};
-use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
-use ropeway_link::{Address, Batch, Ecn, Link, Presence, Urgency};
+use ropeway_link::{Batch, Ecn, Presence, Urgency};
 use ropeway_proto::config::SetError;
-use ropeway_proto::{
-    AcceptError, ChannelId, Config, Endpoint, ErrorCode, Joined, Landing, PIECE_BYTES, Path, Taken, Time,
-};
+use ropeway_proto::{AcceptError, ChannelId, Config, Endpoint, Handling, Joined, Landing, PIECE_BYTES, Path, Time};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -34,33 +35,8 @@ const HURRY_CHECK_NS: u64 = 50_000;
 pub const OVERDUE_NS: u64 = 100_000;
 /// The same for calls that read: a few round trips of a fast network.
 pub const READS_OVERDUE_NS: u64 = 20_000;
-/// Hosts of which what the network reported is remembered.
-const MOST_UNREACHABLE: usize = 1024;
 /// A link that brought nothing lately is looked at every so many turns while another one is busy.
 const QUIET_LINK_EVERY: u32 = 8;
-
-/// A link's place in its engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LinkId(pub(crate) u8);
-
-/// One link and what is known of it.
-struct Member {
-    link: Box<dyn Link>,
-    /// Turns since it last brought something.
-    quiet: u32,
-    /// Whether it takes packets.
-    room: Room,
-    /// It failed; kept so that places stay.
-    failed: bool,
-}
-
-/// How to wait until full links take packets again.
-pub struct RoomWait {
-    /// The places of those whose descriptors will tell.
-    pub places: Vec<u8>,
-    /// There are others, to be tried after [`crate::room::PAUSE`].
-    pub pauses: bool,
-}
 
 /// Who polls the links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,42 +138,6 @@ impl Core {
         }
     }
 
-    /// `None`: there are [`path::MOST_LINKS`] already. `descriptor`: a copy of the link's own.
-    pub fn add_link(&mut self, link: Box<dyn Link>, descriptor: Option<OwnedFd>) -> Option<LinkId> {
-        let place = u8::try_from(self.members.len()).ok().filter(|place| usize::from(*place) < path::MOST_LINKS)?;
-        Arc::make_mut(&mut self.descriptors).extend(descriptor.map(|fd| (place, Arc::new(fd))));
-        if let Some(slots) = link.receive_slots() {
-            self.endpoint.gate().add_receive_slots(slots as u64);
-        }
-        self.members.push(Member { link, quiet: 0, room: Room::default(), failed: false });
-        self.endpoint.tell_links_apart(self.members.len(), path::link);
-        Some(LinkId(place))
-    }
-
-    /// The end: what is sent from now on is lost.
-    pub fn drop_links(&mut self) {
-        self.members.clear();
-        self.descriptors = Arc::default();
-    }
-
-    /// What the links can be slept on by.
-    pub fn descriptors(&self) -> Arc<Vec<(u8, Arc<OwnedFd>)>> {
-        self.descriptors.clone()
-    }
-
-    pub fn link(&self, id: LinkId) -> Option<&dyn Link> {
-        self.members.get(usize::from(id.0)).map(|member| &*member.link)
-    }
-
-    pub fn links(&self) -> impl Iterator<Item = (LinkId, &dyn Link)> {
-        self.members.iter().enumerate().map(|(place, member)| (LinkId(place as u8), &*member.link))
-    }
-
-    /// Whether a link's device is gone.
-    pub fn has_failed(&self, id: LinkId) -> bool {
-        self.members.get(usize::from(id.0)).is_some_and(|member| member.failed)
-    }
-
     /// Whether the host's other processes do not see what this one grants.
     pub fn is_unshared(&self) -> bool {
         self.share.is_unshared()
@@ -208,76 +148,12 @@ impl Core {
         self.shimmed.has_node()
     }
 
-    /// Something woke who slept on the links: it may be one that has been quiet.
-    pub fn look_at_all_links(&mut self) {
-        self.members.iter_mut().for_each(|member| member.quiet = 0);
-    }
-
-    /// Whether a link waits for room to send.
-    pub fn is_full(&self) -> bool {
-        self.members.iter().any(|member| member.room.is_full())
-    }
-
-    /// How to wait for that.
-    pub fn room_wait(&self) -> RoomWait {
-        let members = || self.members.iter().zip(0..);
-        RoomWait {
-            places: members().filter(|(member, _)| member.room.will_tell()).map(|(_, place)| place).collect(),
-            pauses: members().any(|(member, _)| member.room.pauses()),
-        }
-    }
-
-    /// The link at `place`, which was full, is writable.
-    pub fn promise_room(&mut self, place: u8) {
-        if let Some(member) = self.members.get_mut(usize::from(place)) {
-            member.room.promise();
-        }
-    }
-
-    /// The descriptor of the link at `place` shows an error condition.
-    pub fn fetch_errors(&mut self, place: u8) {
-        if let Some(member) = self.members.get_mut(usize::from(place)) {
-            member.link.fetch_errors();
-        }
-    }
-
-    /// Whether all links have failed.
-    pub fn is_cut_off(&self) -> bool {
-        !self.members.is_empty() && self.members.iter().all(|member| member.failed)
-    }
-
     /// Takes a waiting connection. Where none can come any more, that is said.
     pub fn accept(&mut self, port: u16) -> Result<ChannelId, Error> {
         match self.endpoint.accept(port) {
             Err(AcceptError::WouldBlock) if self.is_cut_off() => Err(Error::cut_off()),
             taken => Ok(taken?),
         }
-    }
-
-    /// Links have failed: nobody sleeps on them any more, or waits for room there.
-    #[cold]
-    fn bury_failed(&mut self) {
-        let members = &mut self.members;
-        members.iter_mut().filter(|member| member.failed).for_each(|member| member.room = Room::default());
-        let is_dead = |place: u8| members.get(usize::from(place)).is_some_and(|member| member.failed);
-        Arc::make_mut(&mut self.descriptors).retain(|&(place, _)| !is_dead(place));
-        self.descriptors_changed = true;
-        if self.is_cut_off() {
-            self.waiters.wake_all();
-            for subject in self.waiters.watched() {
-                self.refresh_watches(subject);
-            }
-        }
-    }
-
-    /// Which of this host's own addresses a path is bound to.
-    pub fn own_address(&self, path: &Path) -> Option<Address> {
-        let place = path::decode(path);
-        self.members.get(place.link)?.link.own_address(place.own)
-    }
-
-    pub fn path(link: LinkId, to: Address) -> Path {
-        path::encode(link.0, to)
     }
 
     /// When [`Core::turn`] has something to do even if nothing arrives.
@@ -472,38 +348,12 @@ impl Core {
             let Some(member) = members.get_mut(link).filter(|member| !member.failed) else {
                 return packets.len().into();
             };
-            let urgency = match handling.urgency {
-                ropeway_proto::Urgency::Urgent => Urgency::Urgent,
-                ropeway_proto::Urgency::Bulk => Urgency::Bulk,
-            };
-            let presence = match handling.presence {
-                ropeway_proto::Presence::Heard => Presence::Heard,
-                ropeway_proto::Presence::Silent => Presence::Silent,
-                ropeway_proto::Presence::Unheard => Presence::Unheard,
-            };
-            let batch = Batch { to, from, packets, urgency, presence };
-            // Only what is for them may be dropped for want of room, and asking a link for its counters may be a system call.
-            let discards = presence == Presence::Silent;
-            let before = if discards { member.link.counters().send_discarded } else { 0 };
-            let sent = match node {
-                None => member.link.send(&batch),
-                Some(node) => shimmed.send(&mut *member.link, node, &batch),
-            };
-            match sent {
-                Ok(count) => {
-                    if presence != Presence::Unheard {
-                        member.room.note(count, packets.len());
-                    }
-                    let after = if discards { member.link.counters().send_discarded } else { 0 };
-                    // A link of the user's may count as it likes.
-                    let discarded = usize::try_from(after.saturating_sub(before)).unwrap_or(usize::MAX);
-                    Taken { packets: count, discarded: discarded.min(count) }
-                }
-                Err(_) => {
-                    (member.failed, fails) = (true, true);
-                    packets.len().into()
-                }
-            }
+            let (urgency, presence) = for_links(handling);
+            let sent = member.send(&Batch { to, from, packets, urgency, presence }, node, shimmed);
+            sent.unwrap_or_else(|_| {
+                (member.failed, fails) = (true, true);
+                packets.len().into()
+            })
         });
         self.members.iter_mut().for_each(|member| member.room.end());
         if fails {
@@ -547,34 +397,18 @@ impl Core {
             watch.update(shown);
         }
     }
+}
 
-    /// Reports from the network about destinations, as hints for who connects there. Whether one was about an attempt that nobody has answered.
-    pub fn take_reports(&mut self) -> bool {
-        let mut concerns = false;
-        for (place, member) in self.members.iter_mut().enumerate() {
-            while let Some((address, error)) = member.link.take_error() {
-                let path = path::encode(place as u8, address);
-                concerns |= match error.kind() {
-                    std::io::ErrorKind::ConnectionRefused => self.endpoint.refuse_unanswered(&path),
-                    _ => self.endpoint.announce_unanswered(&path),
-                };
-                if self.unreachable.len() >= MOST_UNREACHABLE {
-                    // Hints, of which those of hosts that nobody asked any more stay. Who is asked will be spoken of again.
-                    self.unreachable.clear();
-                }
-                self.unreachable.insert(path, error.raw_os_error().unwrap_or(0));
-            }
-        }
-        concerns
-    }
-
-    /// What the network reported of this path since the last question, if it was that nothing comes there.
-    pub fn was_unreachable(&mut self, path: &Path) -> Option<Error> {
-        let number = self.unreachable.remove(path)?;
-        Some(match Errno::from_raw(number) {
-            Errno::ECONNREFUSED => Error::Failed(ErrorCode::Refused),
-            Errno::EMSGSIZE => Error::PacketsTooLong { packet_bytes: self.endpoint.config().packet_bytes },
-            _ => Error::Unreachable(std::io::Error::from_raw_os_error(number)),
-        })
-    }
+/// What the protocol says of packets in the words of links, which do not know it.
+fn for_links(handling: Handling) -> (Urgency, Presence) {
+    let urgency = match handling.urgency {
+        ropeway_proto::Urgency::Urgent => Urgency::Urgent,
+        ropeway_proto::Urgency::Bulk => Urgency::Bulk,
+    };
+    let presence = match handling.presence {
+        ropeway_proto::Presence::Heard => Presence::Heard,
+        ropeway_proto::Presence::Silent => Presence::Silent,
+        ropeway_proto::Presence::Unheard => Presence::Unheard,
+    };
+    (urgency, presence)
 }

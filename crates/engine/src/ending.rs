@@ -1,5 +1,6 @@
 //! How things end without loss: a reader that wants no more, an engine whose connections are closed but not through, a process that exits.
 
+use crate::bell::timespec;
 use crate::core::Core;
 use crate::engine::Engine;
 use crate::error::Error;
@@ -7,7 +8,7 @@ use crate::inner::Inner;
 use crate::room::PAUSE;
 use crate::wait::Subject;
 use ropeway_proto::ChannelId;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use std::time::{Duration, Instant};
 
 /// How often [`Engine::drain_all`] looks while another thread sees to the links: an exit is not in a hurry.
@@ -104,7 +105,7 @@ fn wait_for_room(core: &mut Core) {
     }
     let room = core.room_wait();
     let most = if room.pauses { PAUSE } else { LEAVE_TRIES_EVERY };
-    let wait = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
+    let wait = timespec(most);
     let descriptors = core.descriptors();
     let full: Vec<_> = descriptors.iter().filter(|(place, _)| room.places.contains(place)).collect();
     let mut fds: Vec<_> = full.iter().map(|(_, fd)| PollFd::new(fd, PollFlags::OUT)).collect();

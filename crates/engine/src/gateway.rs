@@ -15,9 +15,10 @@ use std::time::Duration;
 use ropeway_link::{Address, Batch, Ecn, Link, udp};
 use ropeway_proto::Shim;
 use ropeway_proto::gateway::{Forwarder, TableError};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use serde::{Deserialize, Serialize};
 
+use crate::bell::timespec;
 use crate::control::{self, LinkShown};
 use crate::error::Error;
 use crate::path;
@@ -269,7 +270,7 @@ impl Inner {
         let mut fds: Vec<PollFd<'_>> = fds.chain([bell]).collect();
         let pauses = state.rooms.iter().any(Room::pauses);
         drop(state);
-        let pause = pauses.then_some(Timespec { tv_sec: 0, tv_nsec: PAUSE.subsec_nanos().into() });
+        let pause = pauses.then(|| timespec(PAUSE));
         // An interrupted sleep is looked at like any other wake-up.
         let _ = poll(&mut fds, pause.as_ref());
         let mut state = self.lock();

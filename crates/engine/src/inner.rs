@@ -439,7 +439,7 @@ fn sleep(descriptors: &[(u8, Arc<OwnedFd>)], full: &[u8], bell: &Bell, patience_
         many = (0..count).map(fd).collect();
         &mut many[..]
     };
-    let patience = patience_ns.map(timespec);
+    let patience = patience_ns.map(Duration::from_nanos).map(timespec);
     if poll(fds, patience.as_ref()).is_err() {
         return Woken { by_link: true, ..Woken::default() };
     }

@@ -10,8 +10,9 @@ use ropeway_link::packet::{self, FieldMatch, PacketLink};
 use ropeway_link::udp::{self, UdpLink};
 use ropeway_link::{Address, Link, Part, Steering, Width};
 use ropeway_proto::{ChannelId, Mode};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
+use crate::bell::timespec;
 use crate::core::LinkId;
 use crate::engine::{Engine, Options, Target};
 use crate::error::Error;
@@ -241,7 +242,7 @@ impl Port {
             unwatch(&watches);
             return Err(error);
         }
-        let limit = limit.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+        let limit = limit.map(timespec);
         let fds = watches.iter().map(AsFd::as_fd);
         let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let _ = poll(&mut fds, limit.as_ref());

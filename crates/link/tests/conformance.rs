@@ -83,8 +83,8 @@ fn send(link: &mut dyn Link, to: Address, packets: &[Vec<u8>]) -> usize {
 /// Waits until the descriptor is readable, if there is one, and says whether it is.
 fn wait(link: &dyn Link, at_most: Duration) -> Option<bool> {
     let descriptor = link.descriptor()?;
-    let wait = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
-    Some(poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&wait)).expect("polls") == 1)
+    let wait = Timespec::try_from(at_most).ok();
+    Some(poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], wait.as_ref()).expect("polls") == 1)
 }
 
 /// A packet whose bytes tell it from others of its length.

@@ -32,7 +32,7 @@ const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
 /// Yields between two looks at whether the holder still lives.
 const YIELDS_PER_LOOK: u32 = if cfg!(loom) { 1 } else { 64 };
 /// How long a waiter sleeps after each look: a yield does not help a holder of lower real-time priority.
-const NAP_NS: i64 = 50_000;
+const NAP_NS: u64 = 50_000;
 
 impl Lock {
     #[cfg(not(loom))]
@@ -114,9 +114,7 @@ fn lives(who: Holder) -> bool {
 
 fn nap() {
     if cfg!(not(loom)) {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: NAP_NS };
-        // SAFETY: no descriptors, a valid time and no signal mask.
-        let _ = unsafe { sys::ppoll(core::ptr::null_mut(), 0, &mut time, core::ptr::null(), sys::SIGSET_BYTES) };
+        sys::nap(NAP_NS);
     }
 }
 

@@ -143,6 +143,18 @@ pub fn monotonic_ns() -> u64 {
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
 }
 
+/// So many nanoseconds as the kernel takes them.
+pub fn timespec_of(ns: u64) -> timespec {
+    timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
+/// Sleeps for so long, or until a signal comes.
+pub fn nap(ns: u64) {
+    let mut time = timespec_of(ns);
+    // SAFETY: no descriptors, a valid time and no signal mask.
+    let _ = unsafe { ppoll(core::ptr::null_mut(), 0, &mut time, core::ptr::null(), SIGSET_BYTES) };
+}
+
 /// The processor's time-stamp counter: a cheap, monotonic measure of elapsed time for heuristics only.
 #[inline(always)]
 pub fn ticks() -> u64 {

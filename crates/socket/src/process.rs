@@ -68,16 +68,14 @@ pub fn started() -> bool {
 fn start() -> bool {
     /// How often a thread looks whether another one has made the table, and how long it sleeps in between.
     const LOOKS: u32 = 1000;
-    const NAP_NS: i64 = 100_000;
+    const NAP_NS: u64 = 100_000;
     if STATE.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_err() {
         // Another thread is at it, or it has failed. What is not tracked from its first call on stays on TCP for ever, so
         // that is worth a moment; not more, because this may be a handler that interrupted that other thread.
         let mut looks = 0;
         while STATE.load(Ordering::Acquire) == 1 && looks < LOOKS {
             looks += 1;
-            let mut nap = libc::timespec { tv_sec: 0, tv_nsec: NAP_NS };
-            // SAFETY: no descriptors, a valid time and no signal mask.
-            let _ = unsafe { sys::ppoll(core::ptr::null_mut(), 0, &mut nap, core::ptr::null(), sys::SIGSET_BYTES) };
+            sys::nap(NAP_NS);
         }
         return STATE.load(Ordering::Acquire) == 2;
     }

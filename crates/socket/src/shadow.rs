@@ -234,6 +234,8 @@ pub fn copy_tail(s: &Sock, ring: &Ring, p: &mut Producer, fd: i32) {
 pub fn recall_and_wait(incoming: &Ring, outgoing: &Ring, c: &mut Consumer, fd: i32, most_ns: u64) -> Option<bool> {
     /// An answer is a few hundred kilobytes to the kernel: a writer that needs longer has died over it.
     const ANSWER_NS: u64 = 5_000_000_000;
+    /// Between two looks.
+    const NAP_NS: u64 = 200_000;
     incoming.recall(c);
     bells::ring_all(incoming, End::Writer);
     bells::ring_all(outgoing, End::Reader);
@@ -247,11 +249,7 @@ pub fn recall_and_wait(incoming: &Ring, outgoing: &Ring, c: &mut Consumer, fd: i
         if sys::monotonic_ns() > until + ANSWER_NS {
             return None;
         }
-        // SAFETY: an empty poll is a sleep.
-        unsafe {
-            let mut moment = libc::timespec { tv_sec: 0, tv_nsec: 200_000 };
-            let _ = sys::ppoll(ptr::null_mut(), 0, &mut moment, ptr::null(), sys::SIGSET_BYTES);
-        }
+        sys::nap(NAP_NS);
     }
     Some(true)
 }

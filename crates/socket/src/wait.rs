@@ -229,8 +229,7 @@ pub fn masked(
 
 /// The time from now until a point in time, zero if that has passed.
 pub fn time_until(until: u64) -> timespec {
-    let left = until.saturating_sub(sys::monotonic_ns());
-    timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 }
+    sys::timespec_of(until.saturating_sub(sys::monotonic_ns()))
 }
 
 /// A program's time-out in nanoseconds, inside None for one that never passes (a null pointer). None for one that the

@@ -237,8 +237,8 @@ impl Process {
             if left.is_zero() {
                 return Err(WaitError::TimedOut { command: self.command.clone(), limit, output: self.shown_output() });
             }
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-            match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timeout)) {
+            let timeout = Timespec::try_from(left).ok();
+            match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => panic!("cannot wait for `{}`: {e}", self.command),
             }

@@ -168,7 +168,7 @@ fn is_asked(listener: &UnixListener, arrivals: Option<BorrowedFd<'_>>, timeout: 
     if let Some(arrivals) = &arrivals {
         (all[1], count) = (PollFd::new(arrivals, PollFlags::IN), 2);
     }
-    let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     match poll(&mut all[..count], timeout.as_ref()) {
         Ok(_) => Ok(!all[0].revents().is_empty()),
         Err(rustix::io::Errno::INTR) => Ok(false),

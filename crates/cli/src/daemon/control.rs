@@ -156,8 +156,8 @@ impl Control {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-            let ready = match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&timeout)) {
+            let timeout = Timespec::try_from(left).ok();
+            let ready = match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], timeout.as_ref()) {
                 Err(Errno::INTR) => continue,
                 other => other.map_err(io::Error::from)?,
             };

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ropeway_engine::cluster::{Cluster, ClusterError};
+use ropeway_engine::control;
 use ropeway_engine::gateway::{self, Gateway, GatewayError, Host, Limits, Neighbour, Shown, udp_options};
 use ropeway_engine::link::Link;
 use ropeway_engine::link::udp::UdpLink;
@@ -43,7 +44,7 @@ pub struct Args {
     /// With so many bytes waiting packets are marked [default: a quarter of the queue]
     #[arg(long, value_name = "SIZE")]
     mark: Option<Size>,
-    /// Show what the gateways of this network namespace have counted, and leave
+    /// Show what this user's gateways (root: anybody's) in this network namespace have counted, and leave
     #[arg(long, conflicts_with_all = ["link", "route", "config", "cluster", "node", "queue", "mark"])]
     show: bool,
     /// With --show: as JSON
@@ -140,20 +141,30 @@ fn forward(args: &Args) -> Result<(), Error> {
 
 fn show(json: bool) -> Result<(), String> {
     let names = gateway::names().map_err(|error| format!("cannot look for gateways: {error}"))?;
-    let mut all: Vec<Shown> = Vec::new();
-    for name in &names {
-        match gateway::ask(name) {
-            Ok(shown) => all.push(shown),
-            // It ended meanwhile, or belongs to somebody else.
-            Err(error) => tell!("ropeway gateway: {name}: {}", output::printable(&error.to_string())),
-        }
-    }
+    let (all, problems) = look(&names);
+    problems.iter().for_each(|problem| tell!("ropeway gateway: {}", output::printable(problem)));
     let text = match json {
         true => serde_json::to_string_pretty(&all).map_err(|error| error.to_string())? + "\n",
-        false if all.is_empty() => return Err("no gateway of this user runs in this network namespace".into()),
+        false if all.is_empty() && problems.is_empty() => {
+            return Err("no gateway of this user runs in this network namespace".into());
+        }
+        false if all.is_empty() => return Err("no gateway tells what it has counted".into()),
         false => all.iter().map(as_lines).collect(),
     };
     output::show(&text).map_err(|error| format!("cannot write: {error}"))
+}
+
+/// What these gateways tell, and what kept others from telling.
+fn look(names: &[String]) -> (Vec<Shown>, Vec<String>) {
+    let (mut all, mut problems) = (Vec::new(), Vec::new());
+    for name in names {
+        match gateway::ask(name) {
+            Ok(shown) => all.push(shown),
+            Err(error) if control::is_absence(&error) => {}
+            Err(error) => problems.push(format!("{name}: {error}")),
+        }
+    }
+    (all, problems)
 }
 
 fn as_lines(shown: &Shown) -> String {
@@ -165,4 +176,37 @@ fn as_lines(shown: &Shown) -> String {
     });
     let counters = counters.iter().map(|(name, count)| format!("  {} {count}\n", output::printable(name)));
     [head].into_iter().chain(links).chain(counters).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+
+    /// Who says `answer` at an abstract address to the one that asks, as a gateway would.
+    fn stranger(name: &str, answer: &'static str) -> std::thread::JoinHandle<()> {
+        let address = SocketAddr::from_abstract_name(name).unwrap();
+        let listener = UnixListener::bind_addr(&address).unwrap();
+        std::thread::spawn(move || listener.accept().unwrap().0.write_all(answer.as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn gateways_of_others_and_those_that_ended_are_passed_over_and_who_talks_nonsense_is_named() {
+        let mut table = Table::default();
+        let links = ["a=udp:127.0.0.1:0", "b=udp:127.0.0.1:0"].map(String::from);
+        table.add(&links, &["1=a/127.0.0.1:1", "2=b/127.0.0.1:1"].map(String::from)).unwrap();
+        let (neighbours, links) = (table.neighbours().unwrap(), table.open().unwrap());
+        let gateway = Gateway::new(links, &neighbours, Limits::default()).unwrap();
+        let own = gateway.tell().unwrap();
+        let [gone, others, odd] = ["gone", "others", "odd"].map(|word| format!("{own}.{word}"));
+        // Nobody but a gateway's user and root is told a word.
+        let strangers = [stranger(&others, ""), stranger(&odd, "what?")];
+        let (all, problems) = look(&[gone, others, own, odd.clone()]);
+        let pids: Vec<u32> = all.iter().map(|shown| shown.pid).collect();
+        assert_eq!(pids, [std::process::id()]);
+        assert!(matches!(&problems[..], [one] if one.starts_with(&odd)), "{problems:?}");
+        strangers.into_iter().for_each(|stranger| stranger.join().unwrap());
+    }
 }

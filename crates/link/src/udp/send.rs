@@ -178,7 +178,10 @@ enum Verdict {
 /// One call of [`UdpLink::send_batch`].
 struct Attempt {
     to: SocketAddr,
+    name: Name,
     from: Option<OwnAddress>,
+    /// By the socket that is apart.
+    apart: bool,
     /// Packets done with: sent, or refused for good.
     done: usize,
     /// The first packet that was already sent a second time after an error, which may have been left over from another destination.
@@ -195,71 +198,68 @@ impl UdpLink {
             self.counters.send_errors += batch.packets.len() as u64;
             return Ok(batch.packets.len());
         };
-        let name = Name::from(to);
-        let apart = batch.presence != Presence::Heard && self.has_apart();
-        let from = self.own.get(batch.from).or_else(|| self.apart_source().filter(|_| apart));
         let sent_before = self.counters.sent_packets;
-        let mut attempt = Attempt { to, from, done: 0, retried_at: None, fell_back: false, is_plain: false };
+        let mut attempt = self.attempt(to, batch);
         while let rest @ [_, ..] = &batch.packets[attempt.done..] {
             let says_bulk = self.paths.says_bulk(batch.urgency) && !attempt.is_plain;
-            let manner = Manner { says_bulk, from };
             let may_segment = self.paths.may_segment(to);
             let Some(first) = first_run(rest, self.max_packet, may_segment) else {
                 // Empty or too long: refused before the kernel sees it.
-                self.counters.send_errors += 1;
-                attempt.done += 1;
+                self.refused(&mut attempt, 1);
                 continue;
             };
-            self.counters.send_calls += 1;
-            let result = if first.packets == rest.len() {
-                let sent = send_run(first, &self.way_out(apart), &name, rest, manner);
-                sent.inspect(|_| self.sent(&mut attempt, first))
-            } else {
-                let plan = Plan::new(rest, first, self.max_packet, may_segment);
-                let sent = plan.send(&self.way_out(apart), &name, rest, manner);
-                sent.inspect(|count| {
-                    plan.runs()[..*count].iter().for_each(|run| self.sent(&mut attempt, *run));
-                    if *count < plan.count {
-                        // What ended it was not said, and may have been a report, which would keep the descriptor readable.
-                        self.fetch_reports();
-                    }
-                })
-            };
-            match result {
-                Ok(_) => {
-                    if std::mem::take(&mut attempt.is_plain) {
-                        self.give_up_priority();
-                    }
+            let Err(error) = self.send_some(&mut attempt, first, rest, says_bulk, may_segment) else { continue };
+            match self.judge(&error, first, &mut attempt, says_bulk)? {
+                Verdict::Again => {}
+                Verdict::Full => {
+                    self.counters.send_full += 1;
+                    break;
                 }
-                Err(error) => match self.judge(&error, first, &mut attempt, says_bulk)? {
-                    Verdict::Again => {}
-                    Verdict::Full => {
-                        self.counters.send_full += 1;
-                        break;
-                    }
-                    Verdict::Skip => {
-                        self.counters.send_errors += first.packets as u64;
-                        attempt.done += first.packets;
-                        self.reports.push(to, error);
-                    }
-                    // It says nothing about the destination.
-                    Verdict::Unsendable => {
-                        let left = batch.packets.len() - attempt.done;
-                        self.counters.send_errors += left as u64;
-                        attempt.done += left;
-                    }
-                },
+                Verdict::Skip => {
+                    self.refused(&mut attempt, first.packets);
+                    self.reports.push(to, error);
+                }
+                // It says nothing about the destination.
+                Verdict::Unsendable => self.refused(&mut attempt, rest.len()),
             }
         }
-        if batch.presence != Presence::Heard {
-            let sent = self.counters.sent_packets - sent_before;
-            *(if apart { &mut self.counters.sent_apart } else { &mut self.counters.sent_unparted }) += sent;
+        Ok(self.taken(batch, &attempt, sent_before))
+    }
+
+    fn attempt(&mut self, to: SocketAddr, batch: &Batch<'_>) -> Attempt {
+        let apart = batch.presence != Presence::Heard && self.has_apart();
+        let from = self.own.get(batch.from).or_else(|| self.apart_source().filter(|_| apart));
+        let name = Name::from(to);
+        Attempt { to, name, from, apart, done: 0, retried_at: None, fell_back: false, is_plain: false }
+    }
+
+    /// One system call, for as many of the packets that are left as it takes; `first` are the first of them.
+    fn send_some(
+        &mut self,
+        attempt: &mut Attempt,
+        first: Run,
+        rest: &[IoSlice<'_>],
+        says_bulk: bool,
+        may_segment: bool,
+    ) -> io::Result<()> {
+        let manner = Manner { says_bulk, from: attempt.from };
+        self.counters.send_calls += 1;
+        if first.packets == rest.len() {
+            send_run(first, &self.way_out(attempt.apart), &attempt.name, rest, manner)?;
+            self.sent(attempt, first);
+        } else {
+            let plan = Plan::new(rest, first, self.max_packet, may_segment);
+            let count = plan.send(&self.way_out(attempt.apart), &attempt.name, rest, manner)?;
+            plan.runs()[..count].iter().for_each(|run| self.sent(attempt, *run));
+            if count < plan.count {
+                // What ended it was not said, and may have been a report, which would keep the descriptor readable.
+                self.fetch_reports();
+            }
         }
-        if apart && batch.presence == Presence::Silent {
-            self.counters.send_discarded += (batch.packets.len() - attempt.done) as u64;
-            return Ok(batch.packets.len());
+        if std::mem::take(&mut attempt.is_plain) {
+            self.give_up_priority();
         }
-        Ok(attempt.done)
+        Ok(())
     }
 
     /// The destination, if this socket can send there at all.
@@ -274,6 +274,25 @@ impl UdpLink {
         attempt.done += run.packets;
         self.counters.sent_packets += run.packets as u64;
         self.counters.sent_bytes += run.bytes as u64;
+    }
+
+    /// So many will not go.
+    fn refused(&mut self, attempt: &mut Attempt, packets: usize) {
+        attempt.done += packets;
+        self.counters.send_errors += packets as u64;
+    }
+
+    /// How many packets of the batch count as taken, at the end of it.
+    fn taken(&mut self, batch: &Batch<'_>, attempt: &Attempt, sent_before: u64) -> usize {
+        if batch.presence != Presence::Heard {
+            let sent = self.counters.sent_packets - sent_before;
+            *(if attempt.apart { &mut self.counters.sent_apart } else { &mut self.counters.sent_unparted }) += sent;
+        }
+        if attempt.apart && batch.presence == Presence::Silent {
+            self.counters.send_discarded += (batch.packets.len() - attempt.done) as u64;
+            return batch.packets.len();
+        }
+        attempt.done
     }
 
     /// All packets of this socket have none from now on.

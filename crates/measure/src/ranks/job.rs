@@ -446,7 +446,7 @@ fn no_launcher(launcher: &str, error: &io::Error) -> Fault {
 
 /// Waits until one of these happened to one of these; false when the limit passed without.
 fn wait_for<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>, what: PollFlags, limit: Option<Duration>) -> bool {
-    let limit = limit.map(|limit| Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() });
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
     let mut fds: Vec<PollFd> = fds.map(|fd| PollFd::from_borrowed_fd(fd, what)).collect();
     matches!(poll(&mut fds, limit.as_ref()), Ok(n) if n > 0)
 }

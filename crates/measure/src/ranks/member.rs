@@ -227,14 +227,14 @@ impl Drop for Member {
 /// Waits until one of these has something to say, or has ended; false when the time is over or a signal came.
 pub(super) fn wait_for_any<'a>(members: impl Iterator<Item = &'a Member>, deadline: Instant) -> bool {
     let left = deadline.saturating_duration_since(Instant::now());
-    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+    let timeout = Timespec::try_from(left).ok();
     let mut fds: Vec<PollFd> =
         members.map(|member| PollFd::from_borrowed_fd(member.output.as_fd(), PollFlags::IN)).collect();
-    matches!(poll(&mut fds, Some(&timeout)), Ok(n) if n > 0)
+    matches!(poll(&mut fds, timeout.as_ref()), Ok(n) if n > 0)
 }
 
 /// Whether this one has something to say, or has ended.
 pub(super) fn can_be_heard(member: &Member) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let now = Timespec::default();
     matches!(poll(&mut [PollFd::new(&member.output, PollFlags::IN)], Some(&now)), Ok(1))
 }

@@ -3,68 +3,26 @@
 //! Clients share one engine for each address family or network device, with a port that the kernel chose; every address that somebody
 //! listens at has an engine of its own, which its accepted connections share. An engine whose last connection was dropped goes when its peers have
 //! acknowledged what was sent, or after the linger time; so does the process when it exits. A forked child begins with nothing.
+//! How one is made is in `home/place.rs`.
 
+mod place;
+
+use self::place::{PastTheStack, Place, over_frames, over_udp};
 use super::address::{Address, PacketAddress};
 use super::claim::Claim;
-use super::cluster::{self, Keys};
-use super::environment::{self, engine_options, udp_options};
+use super::cluster;
+use super::environment;
 use super::errors::{of_opening, of_opening_without_key};
 use super::exit;
-use super::frames::{self, Opening, Shared, Steered};
 use super::per_process::PerProcess;
-use ropeway_engine::gateway::{engine_number, host_and_port};
-use ropeway_engine::link::{self, Link};
-use ropeway_engine::{Engine, Error, LinkId, Options, Way, Workers, signals, udp_links, usual_packet_bytes};
+use ropeway_engine::gateway::host_and_port;
+use ropeway_engine::{Engine, Error, LinkId, Way, Workers, link, signals};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
-
-/// An engine with its one link, and what holds its place on the host.
-#[derive(Clone)]
-struct Place {
-    engine: Engine,
-    link: LinkId,
-    /// The network device that frames go over; empty for UDP.
-    device: String,
-    /// The engine is that of all places on its device, and this one's port is open there: until it is closed nobody else can claim it.
-    _shared: Option<(Arc<Shared>, Option<Arc<Opening>>)>,
-    claims: Arc<Vec<Claim>>,
-    /// Why it does without the cluster's key, if there may be one.
-    keyless: Option<Arc<str>>,
-    /// All engines at the address, where this one has others beside it. The kernel counts their sockets in order: they come and go together.
-    workers: Option<Workers>,
-}
-
-impl Place {
-    /// Engines at the address.
-    fn count(&self) -> usize {
-        self.workers.as_ref().map_or(1, |workers| workers.engines().len())
-    }
-
-    /// Whether its device is gone.
-    fn has_failed(&self) -> bool {
-        self.engine.has_failed(self.link)
-    }
-
-    /// All places at the address.
-    fn all(&self) -> Vec<Place> {
-        let Some(workers) = &self.workers else { return vec![self.clone()] };
-        workers.engines().iter().map(|engine| Place { engine: engine.clone(), ..self.clone() }).collect()
-    }
-
-    fn is_at(&self, at: &Address) -> bool {
-        match (self.engine.local(self.link), at) {
-            (Some(link::Address::Udp(local)), Address::Udp(at)) => local == *at,
-            (Some(link::Address::Ether(_)), Address::Packet(at)) => {
-                self.device == at.device && self.claims.iter().any(|claim| claim.is_port(at.port))
-            }
-            _ => false,
-        }
-    }
-}
 
 /// A place that is in use.
 pub struct Home {
@@ -78,20 +36,12 @@ pub struct Home {
 impl Home {
     /// Whether others have the address too.
     pub fn has_siblings(&self) -> bool {
-        self.place.workers.is_some()
+        self.place.count() > 1
     }
 
     /// In somebody's own engine.
     pub fn of(engine: &Engine, link: LinkId) -> Arc<Home> {
-        let place = Place {
-            engine: engine.clone(),
-            link,
-            device: String::new(),
-            claims: Arc::default(),
-            keyless: None,
-            workers: None,
-            _shared: None,
-        };
+        let place = Place::of(engine.clone(), link);
         Arc::new(Home { place, is_ours: false, taken: AtomicBool::new(false) })
     }
 
@@ -230,8 +180,7 @@ struct Homes {
     /// Places without users whose peers have not acknowledged everything.
     lingering: BTreeMap<u64, Place>,
     lingered: u64,
-    /// By device, for what all places there share.
-    past_the_stack: BTreeMap<String, Weak<Shared>>,
+    past_the_stack: PastTheStack,
 }
 
 static PROCESS: PerProcess<Process> = PerProcess::new();
@@ -318,7 +267,7 @@ fn client(reach: Reach) -> io::Result<Arc<Home>> {
         Reach::Loopback6 => over_udp(SocketAddr::new(any6, 0), true, false, 1)?,
         Reach::Ipv4 => over_udp(SocketAddr::new(any4, 0), false, false, 1)?,
         Reach::Ipv6 => over_udp(SocketAddr::new(any6, 0), false, false, 1)?,
-        Reach::Device(device) => over_frames(&mut homes, device, None, 1)?,
+        Reach::Device(device) => over_frames(&mut homes.past_the_stack, device, None, 1)?,
         Reach::Nodes => {
             let own = cluster::own_ip()?;
             over_udp(SocketAddr::new(own, 0), own.is_loopback(), true, 1)?
@@ -375,7 +324,7 @@ fn homes_at(at: &Address, count: usize) -> io::Result<(Vec<Arc<Home>>, u16)> {
         }
         (None, Address::Packet(at)) => {
             let (port, claim) = Claim::port(&at.device, at.port)?;
-            (over_frames(&mut homes, &at.device, Some((port, claim)), count)?, port)
+            (over_frames(&mut homes.past_the_stack, &at.device, Some((port, claim)), count)?, port)
         }
         (None, Address::Sim { .. } | Address::Node { .. }) => return Err(only_own_engines(at)),
     };
@@ -393,93 +342,6 @@ fn homes_at(at: &Address, count: usize) -> io::Result<(Vec<Arc<Home>>, u16)> {
 
 fn only_own_engines(address: &Address) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, format!("{address} exists for an engine of your own only"))
-}
-
-/// `is_found`: gateways may bring packets for it, if there are any.
-fn over_udp(local: SocketAddr, stays_here: bool, is_found: bool, count: usize) -> io::Result<Vec<Place>> {
-    let Keys { keys, keyless } = cluster::keys(stays_here)?;
-    let own = if is_found { cluster::behind_gateways(local.ip())? } else { None };
-    if own.is_some() && count > 1 {
-        // What stands before their packets hides by what the kernel would tell the workers apart.
-        return Err(no_workers("where gateways bring packets an address has one"));
-    }
-    let links = udp_links(count, &udp_options(local)?)?;
-    let mut options = Options { keys, ..Options::default() };
-    if let (Some(own), Some(link::Address::Udp(local))) = (own, links.first().map(Link::local)) {
-        options.node = Some(engine_number(own.number, local.port()).into());
-        options.gateways = true;
-    }
-    let places = make(links, options, "", Vec::new())?;
-    Ok(places.into_iter().map(|place| Place { keyless: keyless.clone(), ..place }).collect())
-}
-
-fn no_workers(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, format!("{why}, no several workers"))
-}
-
-/// Over frames on `device`, with a port to listen at or without.
-fn over_frames(homes: &mut Homes, device: &str, port: Option<(u16, Claim)>, count: usize) -> io::Result<Vec<Place>> {
-    let number = port.as_ref().map(|(port, _)| *port);
-    let claimed = port.map(|(_, claim)| claim);
-    if !environment::get()?.link.is_xdp(device) {
-        let keys = cluster::keys(false)?.keys;
-        let Steered { links, steering, mut claims } = frames::packets(device, number, count)?;
-        claims.extend(claimed);
-        return make(links, Options { keys, steering, ..Options::default() }, device, claims);
-    }
-    if count > 1 {
-        return Err(no_workers("over AF_XDP a device has one engine"));
-    }
-    let shared = match homes.past_the_stack.get(device).and_then(Weak::upgrade) {
-        Some(shared) => shared,
-        None => {
-            let keys = cluster::keys(false)?.keys;
-            let (link, steering, claims) = frames::past_the_stack(device)?;
-            let control = link.control();
-            let options = Options { keys, steering, ..Options::default() };
-            let Place { engine, link, .. } = make(vec![link], options, device, Vec::new())?.swap_remove(0);
-            let shared = Arc::new(Shared::new(engine, link, control, steering, claims));
-            homes.past_the_stack.insert(device.into(), Arc::downgrade(&shared));
-            shared
-        }
-    };
-    let opening = number.map(|port| shared.open(port)).transpose()?.map(Arc::new);
-    let (engine, link, claims) = (shared.engine.clone(), shared.link, Arc::new(claimed.into_iter().collect()));
-    let place = Place {
-        engine,
-        link,
-        device: device.into(),
-        claims,
-        keyless: None,
-        workers: None,
-        _shared: Some((shared, opening)),
-    };
-    Ok(vec![place])
-}
-
-/// An engine for each of these links, which have one address.
-fn make<L: Link + 'static>(
-    links: Vec<L>,
-    options: Options,
-    device: &str,
-    claims: Vec<Claim>,
-) -> io::Result<Vec<Place>> {
-    // They are of one size.
-    let first = links.first().ok_or(io::ErrorKind::InvalidInput)?;
-    let options = engine_options(first, usual_packet_bytes(first).into(), options)?;
-    let workers = Workers::over(&options, links)?;
-    let is_alone = workers.engines().len() == 1;
-    let claims = Arc::new(claims);
-    let place = |engine: &Engine| Place {
-        engine: engine.clone(),
-        link: Workers::LINK,
-        device: device.into(),
-        claims: claims.clone(),
-        keyless: None,
-        workers: (!is_alone).then(|| workers.clone()),
-        _shared: None,
-    };
-    Ok(workers.engines().iter().map(place).collect())
 }
 
 /// Closes everything and waits, for the linger time at most, until the peers have it.

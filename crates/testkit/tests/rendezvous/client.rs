@@ -185,9 +185,9 @@ impl Client {
         let deadline = Instant::now() + limit;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            let timeout = Timespec::try_from(left).ok();
             let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
-            if poll(&mut ready, Some(&timeout)).expect("poll works") == 0 {
+            if poll(&mut ready, timeout.as_ref()).expect("poll works") == 0 {
                 return None;
             }
             let mut data = [0u8; 512];
