@@ -33,6 +33,10 @@ pub const ECHO_LIMIT_NS: u64 = 100_000_000;
 const SILENT_STATES: u32 = 2;
 /// Who says nothing is told of its grant for so many leases: it is asked again and again, and until some time after the last word of it what is granted cannot be taken back.
 const TOLD_LEASES: u64 = 4;
+/// Who speaks and uses nothing of its grant, for so many: enough for a sender that loses most of what it is told, or looks seldom.
+const UNUSED_LEASES: u64 = 8;
+/// Whose grant was taken back gets no more than this until it uses it.
+const UNUSED_PACKETS: u64 = 1;
 /// ABORTs for channels that were refused at once, waiting to be sent, at most; an OPEN beyond that counts as lost.
 pub const MOST_REFUSALS: usize = 64;
 
@@ -154,6 +158,8 @@ pub struct Association {
     pub granted: u64,
     /// When more was granted.
     pub given_at: Time,
+    /// A grant was taken back, and nothing has come of what has been granted since.
+    pub left_unused: bool,
     /// When it was told of what is granted, the last time.
     pub granted_at: Time,
     pub arrivals_unacked: u16,
@@ -197,7 +203,7 @@ pub struct Association {
     pub peer_time: Option<(u16, Time)>,
     pub timer_at: Option<Time>,
     pub state_at: Time,
-    pub state_doublings: u16,
+    pub state_doublings: u8,
     /// How much sooner the next STATE comes, of 65,536 parts of the most that it may be; drawn for each repetition.
     pub state_jitter: u16,
     pub states_unanswered: u32,
@@ -273,6 +279,7 @@ impl Association {
             peer_backlog: 0,
             granted: 0,
             given_at: now,
+            left_unused: false,
             granted_at: now,
             arrivals_unacked: 0,
             unsaid_packets: 0,
@@ -460,7 +467,39 @@ impl Association {
 
     /// Whether the peer is told of what is granted.
     fn tells_grant(&self, now: Time) -> bool {
-        now.since(self.heard_at.max(self.given_at)) <= TOLD_LEASES * self.lease.lasts_ns()
+        let lasts_ns = self.lease.lasts_ns();
+        now.since(self.heard_at.max(self.given_at)) <= TOLD_LEASES * lasts_ns
+            && now.since(self.unused_since()) <= UNUSED_LEASES * lasts_ns
+    }
+
+    /// Since when nothing has come of what is granted, nor more was granted: that ends at its share.
+    pub fn unused_since(&self) -> Time {
+        self.given_at.max(self.arrived_at)
+    }
+
+    /// So many more numbers may be used.
+    pub fn lend(&mut self, packets: u64, now: Time) {
+        let from = if self.outstanding_packets() > 0 { self.granted } else { self.received.next() };
+        self.granted = from.wrapping_add(packets);
+        (self.given_at, self.granted_at) = (now, now);
+        self.ack_due = true;
+    }
+
+    /// What is left of the grant may not be used any more.
+    pub fn take_back(&mut self) {
+        self.granted = self.received.next();
+        self.left_unused = true;
+        // What it wants it says again when it speaks again.
+        self.peer_backlog = 0;
+        self.counters.leases_expired += 1;
+    }
+
+    /// The peer waits for an answer, which will tell it of its grant, perhaps.
+    pub fn note_question(&mut self, now: Time) {
+        (self.ack_due, self.asked) = (true, true);
+        if self.tells_grant(now) {
+            self.granted_at = now;
+        }
     }
 
     /// Nothing can be sealed any more: what is due is never said. The peer's silence timer ends the association, then its silence ours.
@@ -542,19 +581,23 @@ impl Association {
         Demand {
             outstanding_packets: outstanding,
             asked_packets: match self.received.asked() {
-                asked if asked > 0 && now < self.asked_back_at(config, drain()) => asked.into(),
+                asked if asked > 0 && now < self.asked_back_at(config, drain()) => asked,
                 _ => 0,
             },
             backlog_bytes: self.peer_backlog,
             wanted_packets: match self.peer_backlog {
                 // Between short messages there is none, and a division costs as much as all the rest.
                 0 => 0,
-                backlog => backlog.div_ceil(self.payload_bytes as u64).saturating_sub(outstanding),
+                backlog => {
+                    let most = if self.left_unused { UNUSED_PACKETS } else { u64::MAX };
+                    backlog.div_ceil(self.payload_bytes as u64).min(most).saturating_sub(outstanding)
+                }
             },
             frame_bytes: self.frame_bytes(config),
             overhead_bytes: self.frame_bytes(config) - self.payload_bytes as u64,
             round_trip_ns: self.rtt.smoothed_ns(),
             lease_ns: self.lease.lasts_ns(),
+            left_unused: self.left_unused,
         }
     }
 

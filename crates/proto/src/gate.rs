@@ -56,7 +56,7 @@ pub struct Demand {
     /// Packets that it may send and that have not been seen.
     pub outstanding_packets: u64,
     /// Missing packets that were asked for.
-    pub asked_packets: u64,
+    pub asked_packets: u32,
     /// Bytes that it says it has not sent for the first time.
     pub backlog_bytes: u64,
     /// Packets that it could use beyond those outstanding.
@@ -68,6 +68,8 @@ pub struct Demand {
     pub round_trip_ns: u64,
     /// How long it may use a grant.
     pub lease_ns: u64,
+    /// Its last grant was taken back, and of what it was granted since it has used nothing.
+    pub left_unused: bool,
 }
 
 impl Demand {
@@ -75,8 +77,9 @@ impl Demand {
         self.outstanding_packets > 0
     }
 
+    /// Whether it has a share of the budget. Who uses nothing of it takes nothing of the others' shares.
     fn is_some(&self) -> bool {
-        self.outstanding_packets + self.wanted_packets > 0
+        !self.left_unused && self.outstanding_packets + self.wanted_packets > 0
     }
 
     fn wanted_bytes(&self) -> u64 {
@@ -85,7 +88,7 @@ impl Demand {
 
     /// Nothing is to be charged or granted.
     fn is_none(&self) -> bool {
-        self.outstanding_packets + self.wanted_packets + self.asked_packets == 0
+        self.outstanding_packets + self.wanted_packets == 0 && self.asked_packets == 0
     }
 }
 
@@ -384,7 +387,7 @@ impl Gate {
         let sender = self.sender(index);
         let full = demand.outstanding_packets * demand.frame_bytes;
         let backlog = demand.backlog_bytes + demand.outstanding_packets * demand.overhead_bytes;
-        let charged = full.min(backlog) + demand.asked_packets * demand.frame_bytes;
+        let charged = full.min(backlog) + u64::from(demand.asked_packets) * demand.frame_bytes;
         let before = std::mem::replace(&mut sender.charged_bytes, charged);
         let former = std::mem::replace(&mut sender.demand, demand);
         let suspect = sender.suspect;
