@@ -542,6 +542,15 @@ impl Association {
         (end.wrapping_sub(self.received.next()) as i64 > 0).then_some(at)
     }
 
+    /// A number that was not known to be missing has come, and not as a repetition. If it was asked for with everything beyond the newest one, it had not been sent by then, nor had any behind it.
+    pub fn note_original(&mut self, number: u64) {
+        if let Some(AskedBeyond { end, what: Asked::All { .. } }) = &mut self.asked_beyond
+            && (end.wrapping_sub(number) as i64) > 0
+        {
+            *end = number;
+        }
+    }
+
     /// What is asked for beyond the newest number when nothing comes any more.
     pub fn beyond_due(&self) -> Beyond {
         // Of all that was asked for some has come, and then no more: the rest was lost again. As long as none has, the port may stand still with it.
@@ -685,5 +694,24 @@ mod tests {
         for (packet_bytes, packets) in [(256, 64), (1452, 45), (1472, 44), (8972, 7), (65_507, 4)] {
             assert_eq!(most_batch_packets(packet_bytes), packets, "{packet_bytes} bytes");
         }
+    }
+
+    #[test]
+    fn what_was_sent_after_everything_was_asked_for_is_not_taken_for_lost_again() {
+        let at = |ms: u64| Time::from_nanos(1_000_000_000 + ms * 1_000_000);
+        let mut association =
+            Association::new(Id::default(), Path([0; Path::BYTES]), Phase::Open, (0, 0), 0, &Config::default(), at(0));
+        let arrive = |association: &mut Association, number, ms| {
+            association.received.arrive(number, at(ms));
+            association.arrived_at = at(ms);
+        };
+        arrive(&mut association, 0, 0);
+        association.asked_beyond = Some(AskedBeyond { end: 16, what: Asked::All { at: at(1) } });
+        arrive(&mut association, 1, 2);
+        assert_eq!(association.beyond_due(), Beyond::All, "a repetition has come, and then no more");
+        arrive(&mut association, 2, 3);
+        association.note_original(2);
+        arrive(&mut association, 3, 4);
+        assert_eq!(association.beyond_due(), Beyond::First);
     }
 }

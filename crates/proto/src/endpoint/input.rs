@@ -346,8 +346,11 @@ impl Endpoint {
         association.left_unused &= number.wrapping_sub(association.granted) as i64 >= 0;
         association.request_doublings = 0;
         self.counters.payload_received_bytes += u64::from(header.length);
-        if is_repeated && late_by_ns.is_none() {
-            self.count_lost_at_end(now, index, number);
+        // It was not known to be missing.
+        match late_by_ns {
+            None if is_repeated => self.count_lost_at_end(now, index, number),
+            None => association.note_original(number),
+            Some(_) => {}
         }
         let association = &mut self.associations[index as usize];
         let is_slower_path = association.routes.as_ref().is_some_and(|routes| !routes.is_late(number));
