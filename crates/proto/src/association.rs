@@ -2,6 +2,9 @@
 //! are the same wherever they are needed.
 
 mod attempt;
+mod beyond;
+mod grants;
+mod limits;
 pub mod patience;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -9,12 +12,10 @@ use std::collections::{BTreeSet, VecDeque};
 use ropeway_wire::{self as wire, ErrorCode, Flags, Header, Id, Type};
 
 use crate::answers::Answers;
-use crate::arrivals::Drain;
 use crate::channel::Numbers;
 use crate::config::{Config, GateMode};
 use crate::crypto::token::{self, TOKEN_BYTES};
 use crate::endpoint::{BATCH_PACKETS, Path};
-use crate::gate::Demand;
 use crate::keyed::Sealing;
 use crate::lease::{self, Lease};
 use crate::rate::Rate;
@@ -25,18 +26,11 @@ use crate::sent::Sent;
 use crate::statistics::{AssociationCounters, Limit, LimitTimes};
 use crate::time::{TICK_NS, Time};
 pub use attempt::{Attempt, Crossed, FIRST_RETRY_NS};
+pub use beyond::{Asked, AskedBeyond, Beyond};
 use patience::InVain;
 
 /// An echo older than this is not sent: the 16-bit clock turns over after 262 ms.
 pub const ECHO_LIMIT_NS: u64 = 100_000_000;
-/// After so many STATEs without an answer the peer is silent rather than slow.
-const SILENT_STATES: u32 = 2;
-/// Who says nothing is told of its grant for so many leases: it is asked again and again, and until some time after the last word of it what is granted cannot be taken back.
-const TOLD_LEASES: u64 = 4;
-/// Who speaks and uses nothing of its grant, for so many: enough for a sender that loses most of what it is told, or looks seldom.
-const UNUSED_LEASES: u64 = 8;
-/// Whose grant was taken back gets no more than this until it uses it.
-const UNUSED_PACKETS: u64 = 1;
 /// ABORTs for channels that were refused at once, waiting to be sent, at most; an OPEN beyond that counts as lost.
 pub const MOST_REFUSALS: usize = 64;
 
@@ -49,31 +43,6 @@ const LEAST_BATCH_PACKETS: usize = 4;
 
 fn most_batch_packets(packet_bytes: usize) -> usize {
     (BATCH_BYTES / packet_bytes).clamp(LEAST_BATCH_PACKETS, BATCH_PACKETS)
-}
-
-/// What is asked for beyond the newest number: what was granted, or may have been a busy period's last, and nothing comes any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beyond {
-    /// Its first number: whether that was lost, or is late with all the rest, is not known. Where nothing has come for long, a few.
-    First,
-    /// All of it: the first was lost, and so is what was sent before that was repeated.
-    All,
-}
-
-/// That has been asked for.
-#[derive(Clone, Copy, Debug)]
-pub struct AskedBeyond {
-    /// The first number that was not.
-    pub end: u64,
-    pub what: Asked,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
-    /// [`Beyond::First`], which has not come: what came last was delayed so long by queues.
-    First { queueing_ns: u64 },
-    /// [`Beyond::All`], or what is to become that: since then.
-    All { at: Time },
 }
 
 #[derive(Debug)]
@@ -385,45 +354,6 @@ impl Association {
         header.grant > 0 && is_wanted && self.lease.take_limit(ack.wrapping_add(u64::from(header.grant)), told_at, now)
     }
 
-    /// Whether something has been handed over and is not known to be delivered.
-    pub fn has_undelivered(&self) -> bool {
-        self.sent.in_flight() > 0
-            || !self.round.is_empty()
-            || !self.ending.is_empty()
-            || !self.refusals.is_empty()
-            || !self.blocked.is_empty()
-    }
-
-    fn limit_now(&self, now: Time) -> Limit {
-        if !self.has_undelivered() {
-            Limit::Program
-        } else if self.states_unanswered >= SILENT_STATES {
-            Limit::Silence
-        } else if self.recovers_to.wrapping_sub(self.sent.una()) as i64 > 0 {
-            Limit::Loss
-        } else if !self.round.is_empty() && self.allowance(now) == 0 {
-            Limit::Grant
-        } else if self.round.is_empty() && !self.blocked.is_empty() {
-            Limit::Reader
-        } else {
-            Limit::Program
-        }
-    }
-
-    /// What is waited for now, and how long for what altogether.
-    pub fn limits(&self, now: Time) -> (Limit, LimitTimes) {
-        let mut times = self.limit_times;
-        times.add(self.limit_kind, now.since(self.limit_since));
-        (self.limit_now(now), times)
-    }
-
-    /// Books the time since the last call under what was waited for then, and looks what is waited for now.
-    pub fn note_limit(&mut self, now: Time) {
-        self.limit_times.add(self.limit_kind, now.since(self.limit_since));
-        self.limit_kind = self.limit_now(now);
-        self.limit_since = now;
-    }
-
     /// A header of the moment, for the packet with `number` or, if it consumes none, with the next.
     pub fn header(&self, kind: Type, number: u64, first_flight: u8, config: &Config, now: Time) -> Header {
         let mut header = Header::new(kind, self.peer);
@@ -465,43 +395,6 @@ impl Association {
         }
     }
 
-    /// Whether the peer is told of what is granted.
-    fn tells_grant(&self, now: Time) -> bool {
-        let lasts_ns = self.lease.lasts_ns();
-        now.since(self.heard_at.max(self.given_at)) <= TOLD_LEASES * lasts_ns
-            && now.since(self.unused_since()) <= UNUSED_LEASES * lasts_ns
-    }
-
-    /// Since when nothing has come of what is granted, nor more was granted: that ends at its share.
-    pub fn unused_since(&self) -> Time {
-        self.given_at.max(self.arrived_at)
-    }
-
-    /// So many more numbers may be used.
-    pub fn lend(&mut self, packets: u64, now: Time) {
-        let from = if self.outstanding_packets() > 0 { self.granted } else { self.received.next() };
-        self.granted = from.wrapping_add(packets);
-        (self.given_at, self.granted_at) = (now, now);
-        self.ack_due = true;
-    }
-
-    /// What is left of the grant may not be used any more.
-    pub fn take_back(&mut self) {
-        self.granted = self.received.next();
-        self.left_unused = true;
-        // What it wants it says again when it speaks again.
-        self.peer_backlog = 0;
-        self.counters.leases_expired += 1;
-    }
-
-    /// The peer waits for an answer, which will tell it of its grant, perhaps.
-    pub fn note_question(&mut self, now: Time) {
-        (self.ack_due, self.asked) = (true, true);
-        if self.tells_grant(now) {
-            self.granted_at = now;
-        }
-    }
-
     /// Nothing can be sealed any more: what is due is never said. The peer's silence timer ends the association, then its silence ours.
     pub fn fall_silent(&mut self) {
         self.sealing.mute = true;
@@ -536,42 +429,6 @@ impl Association {
         }
     }
 
-    /// When everything beyond the newest number was asked for, if it was.
-    pub fn asked_all_at(&self) -> Option<Time> {
-        let AskedBeyond { end, what: Asked::All { at } } = self.asked_beyond? else { return None };
-        (end.wrapping_sub(self.received.next()) as i64 > 0).then_some(at)
-    }
-
-    /// A number that was not known to be missing has come, and not as a repetition. If it was asked for with everything beyond the newest one, it had not been sent by then, nor had any behind it.
-    pub fn note_original(&mut self, number: u64) {
-        if let Some(AskedBeyond { end, what: Asked::All { .. } }) = &mut self.asked_beyond
-            && (end.wrapping_sub(number) as i64) > 0
-        {
-            *end = number;
-        }
-    }
-
-    /// What is asked for beyond the newest number when nothing comes any more.
-    pub fn beyond_due(&self) -> Beyond {
-        // Of all that was asked for some has come, and then no more: the rest was lost again. As long as none has, the port may stand still with it.
-        let is_lost_again = self.asked_all_at().is_some_and(|at| self.arrived_at > at);
-        if is_lost_again { Beyond::All } else { Beyond::First }
-    }
-
-    /// It has more to send than it could begin with, and stands in line with others.
-    pub fn is_in_line(&self) -> bool {
-        self.peer_backlog > 0 || self.outstanding_packets() > 0
-    }
-
-    /// A packet that does not say how much waits behind it: less by what it carries than was said before.
-    pub fn estimate_backlog(&mut self, flags: Flags, bytes: u64) {
-        self.peer_backlog = match flags.contains(Flags::TXF) {
-            true => 0,
-            // Something does.
-            false => self.peer_backlog.saturating_sub(bytes).max(1),
-        };
-    }
-
     /// What was sent after this moment of our clock had not reached the peer when it made this header, unless it overtook something. `None`: not known.
     pub fn reached_by(header: &Header, now: Time) -> Option<Time> {
         let ns = lease::since_echo_ns(header, now);
@@ -582,37 +439,6 @@ impl Association {
 
     pub fn frame_bytes(&self, config: &Config) -> u64 {
         self.packet_bytes as u64 + u64::from(config.frame_overhead_bytes)
-    }
-
-    /// What this sender wants of the gate.
-    pub fn demand(&self, config: &Config, drain: impl FnOnce() -> Drain, now: Time) -> Demand {
-        let outstanding = self.outstanding_packets();
-        Demand {
-            outstanding_packets: outstanding,
-            asked_packets: match self.received.asked() {
-                asked if asked > 0 && now < self.asked_back_at(config, drain()) => asked,
-                _ => 0,
-            },
-            backlog_bytes: self.peer_backlog,
-            wanted_packets: match self.peer_backlog {
-                // Between short messages there is none, and a division costs as much as all the rest.
-                0 => 0,
-                backlog => {
-                    let most = if self.left_unused { UNUSED_PACKETS } else { u64::MAX };
-                    backlog.div_ceil(self.payload_bytes as u64).min(most).saturating_sub(outstanding)
-                }
-            },
-            frame_bytes: self.frame_bytes(config),
-            overhead_bytes: self.frame_bytes(config) - self.payload_bytes as u64,
-            round_trip_ns: self.rtt.smoothed_ns(),
-            lease_ns: self.lease.lasts_ns(),
-            left_unused: self.left_unused,
-        }
-    }
-
-    /// Granted and not seen.
-    pub fn outstanding_packets(&self) -> u64 {
-        (self.granted.wrapping_sub(self.received.next()) as i64).max(0) as u64
     }
 
     /// How much of the round trip was spent in queues, as far as can be told: paths differ in delay.
@@ -668,21 +494,6 @@ impl Association {
         }
         None
     }
-
-    /// Why opening did not succeed, for the code of an answer.
-    pub fn attempt(&self) -> Option<&Attempt> {
-        match &self.phase {
-            Phase::Opening(attempt) => Some(attempt),
-            Phase::Open => None,
-        }
-    }
-
-    pub fn attempt_mut(&mut self) -> Option<&mut Box<Attempt>> {
-        match &mut self.phase {
-            Phase::Opening(attempt) => Some(attempt),
-            Phase::Open => None,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -694,24 +505,5 @@ mod tests {
         for (packet_bytes, packets) in [(256, 64), (1452, 45), (1472, 44), (8972, 7), (65_507, 4)] {
             assert_eq!(most_batch_packets(packet_bytes), packets, "{packet_bytes} bytes");
         }
-    }
-
-    #[test]
-    fn what_was_sent_after_everything_was_asked_for_is_not_taken_for_lost_again() {
-        let at = |ms: u64| Time::from_nanos(1_000_000_000 + ms * 1_000_000);
-        let mut association =
-            Association::new(Id::default(), Path([0; Path::BYTES]), Phase::Open, (0, 0), 0, &Config::default(), at(0));
-        let arrive = |association: &mut Association, number, ms| {
-            association.received.arrive(number, at(ms));
-            association.arrived_at = at(ms);
-        };
-        arrive(&mut association, 0, 0);
-        association.asked_beyond = Some(AskedBeyond { end: 16, what: Asked::All { at: at(1) } });
-        arrive(&mut association, 1, 2);
-        assert_eq!(association.beyond_due(), Beyond::All, "a repetition has come, and then no more");
-        arrive(&mut association, 2, 3);
-        association.note_original(2);
-        arrive(&mut association, 3, 4);
-        assert_eq!(association.beyond_due(), Beyond::First);
     }
 }
