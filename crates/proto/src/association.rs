@@ -2,6 +2,9 @@
 //! are the same wherever they are needed.
 
 mod attempt;
+mod beyond;
+mod grants;
+mod limits;
 pub mod patience;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -9,12 +12,10 @@ use std::collections::{BTreeSet, VecDeque};
 use ropeway_wire::{self as wire, ErrorCode, Flags, Header, Id, Type};
 
 use crate::answers::Answers;
-use crate::arrivals::Drain;
 use crate::channel::Numbers;
 use crate::config::{Config, GateMode};
 use crate::crypto::token::{self, TOKEN_BYTES};
 use crate::endpoint::{BATCH_PACKETS, Path};
-use crate::gate::Demand;
 use crate::keyed::Sealing;
 use crate::lease::{self, Lease};
 use crate::rate::Rate;
@@ -25,14 +26,11 @@ use crate::sent::Sent;
 use crate::statistics::{AssociationCounters, Limit, LimitTimes};
 use crate::time::{TICK_NS, Time};
 pub use attempt::{Attempt, Crossed, FIRST_RETRY_NS};
+pub use beyond::{Asked, AskedBeyond, Beyond};
 use patience::InVain;
 
 /// An echo older than this is not sent: the 16-bit clock turns over after 262 ms.
 pub const ECHO_LIMIT_NS: u64 = 100_000_000;
-/// After so many STATEs without an answer the peer is silent rather than slow.
-const SILENT_STATES: u32 = 2;
-/// Who says nothing is told of its grant for so many leases: it is asked again and again, and until some time after the last word of it what is granted cannot be taken back.
-const TOLD_LEASES: u64 = 4;
 /// ABORTs for channels that were refused at once, waiting to be sent, at most; an OPEN beyond that counts as lost.
 pub const MOST_REFUSALS: usize = 64;
 
@@ -45,31 +43,6 @@ const LEAST_BATCH_PACKETS: usize = 4;
 
 fn most_batch_packets(packet_bytes: usize) -> usize {
     (BATCH_BYTES / packet_bytes).clamp(LEAST_BATCH_PACKETS, BATCH_PACKETS)
-}
-
-/// What is asked for beyond the newest number: what was granted, or may have been a busy period's last, and nothing comes any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beyond {
-    /// Its first number: whether that was lost, or is late with all the rest, is not known. Where nothing has come for long, a few.
-    First,
-    /// All of it: the first was lost, and so is what was sent before that was repeated.
-    All,
-}
-
-/// That has been asked for.
-#[derive(Clone, Copy, Debug)]
-pub struct AskedBeyond {
-    /// The first number that was not.
-    pub end: u64,
-    pub what: Asked,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
-    /// [`Beyond::First`], which has not come: what came last was delayed so long by queues.
-    First { queueing_ns: u64 },
-    /// [`Beyond::All`], or what is to become that: since then.
-    All { at: Time },
 }
 
 #[derive(Debug)]
@@ -154,6 +127,8 @@ pub struct Association {
     pub granted: u64,
     /// When more was granted.
     pub given_at: Time,
+    /// A grant was taken back, and nothing has come of what has been granted since.
+    pub left_unused: bool,
     /// When it was told of what is granted, the last time.
     pub granted_at: Time,
     pub arrivals_unacked: u16,
@@ -197,7 +172,7 @@ pub struct Association {
     pub peer_time: Option<(u16, Time)>,
     pub timer_at: Option<Time>,
     pub state_at: Time,
-    pub state_doublings: u16,
+    pub state_doublings: u8,
     /// How much sooner the next STATE comes, of 65,536 parts of the most that it may be; drawn for each repetition.
     pub state_jitter: u16,
     pub states_unanswered: u32,
@@ -273,6 +248,7 @@ impl Association {
             peer_backlog: 0,
             granted: 0,
             given_at: now,
+            left_unused: false,
             granted_at: now,
             arrivals_unacked: 0,
             unsaid_packets: 0,
@@ -378,45 +354,6 @@ impl Association {
         header.grant > 0 && is_wanted && self.lease.take_limit(ack.wrapping_add(u64::from(header.grant)), told_at, now)
     }
 
-    /// Whether something has been handed over and is not known to be delivered.
-    pub fn has_undelivered(&self) -> bool {
-        self.sent.in_flight() > 0
-            || !self.round.is_empty()
-            || !self.ending.is_empty()
-            || !self.refusals.is_empty()
-            || !self.blocked.is_empty()
-    }
-
-    fn limit_now(&self, now: Time) -> Limit {
-        if !self.has_undelivered() {
-            Limit::Program
-        } else if self.states_unanswered >= SILENT_STATES {
-            Limit::Silence
-        } else if self.recovers_to.wrapping_sub(self.sent.una()) as i64 > 0 {
-            Limit::Loss
-        } else if !self.round.is_empty() && self.allowance(now) == 0 {
-            Limit::Grant
-        } else if self.round.is_empty() && !self.blocked.is_empty() {
-            Limit::Reader
-        } else {
-            Limit::Program
-        }
-    }
-
-    /// What is waited for now, and how long for what altogether.
-    pub fn limits(&self, now: Time) -> (Limit, LimitTimes) {
-        let mut times = self.limit_times;
-        times.add(self.limit_kind, now.since(self.limit_since));
-        (self.limit_now(now), times)
-    }
-
-    /// Books the time since the last call under what was waited for then, and looks what is waited for now.
-    pub fn note_limit(&mut self, now: Time) {
-        self.limit_times.add(self.limit_kind, now.since(self.limit_since));
-        self.limit_kind = self.limit_now(now);
-        self.limit_since = now;
-    }
-
     /// A header of the moment, for the packet with `number` or, if it consumes none, with the next.
     pub fn header(&self, kind: Type, number: u64, first_flight: u8, config: &Config, now: Time) -> Header {
         let mut header = Header::new(kind, self.peer);
@@ -458,11 +395,6 @@ impl Association {
         }
     }
 
-    /// Whether the peer is told of what is granted.
-    fn tells_grant(&self, now: Time) -> bool {
-        now.since(self.heard_at.max(self.given_at)) <= TOLD_LEASES * self.lease.lasts_ns()
-    }
-
     /// Nothing can be sealed any more: what is due is never said. The peer's silence timer ends the association, then its silence ours.
     pub fn fall_silent(&mut self) {
         self.sealing.mute = true;
@@ -497,33 +429,6 @@ impl Association {
         }
     }
 
-    /// When everything beyond the newest number was asked for, if it was.
-    pub fn asked_all_at(&self) -> Option<Time> {
-        let AskedBeyond { end, what: Asked::All { at } } = self.asked_beyond? else { return None };
-        (end.wrapping_sub(self.received.next()) as i64 > 0).then_some(at)
-    }
-
-    /// What is asked for beyond the newest number when nothing comes any more.
-    pub fn beyond_due(&self) -> Beyond {
-        // Of all that was asked for some has come, and then no more: the rest was lost again. As long as none has, the port may stand still with it.
-        let is_lost_again = self.asked_all_at().is_some_and(|at| self.arrived_at > at);
-        if is_lost_again { Beyond::All } else { Beyond::First }
-    }
-
-    /// It has more to send than it could begin with, and stands in line with others.
-    pub fn is_in_line(&self) -> bool {
-        self.peer_backlog > 0 || self.outstanding_packets() > 0
-    }
-
-    /// A packet that does not say how much waits behind it: less by what it carries than was said before.
-    pub fn estimate_backlog(&mut self, flags: Flags, bytes: u64) {
-        self.peer_backlog = match flags.contains(Flags::TXF) {
-            true => 0,
-            // Something does.
-            false => self.peer_backlog.saturating_sub(bytes).max(1),
-        };
-    }
-
     /// What was sent after this moment of our clock had not reached the peer when it made this header, unless it overtook something. `None`: not known.
     pub fn reached_by(header: &Header, now: Time) -> Option<Time> {
         let ns = lease::since_echo_ns(header, now);
@@ -534,33 +439,6 @@ impl Association {
 
     pub fn frame_bytes(&self, config: &Config) -> u64 {
         self.packet_bytes as u64 + u64::from(config.frame_overhead_bytes)
-    }
-
-    /// What this sender wants of the gate.
-    pub fn demand(&self, config: &Config, drain: impl FnOnce() -> Drain, now: Time) -> Demand {
-        let outstanding = self.outstanding_packets();
-        Demand {
-            outstanding_packets: outstanding,
-            asked_packets: match self.received.asked() {
-                asked if asked > 0 && now < self.asked_back_at(config, drain()) => asked.into(),
-                _ => 0,
-            },
-            backlog_bytes: self.peer_backlog,
-            wanted_packets: match self.peer_backlog {
-                // Between short messages there is none, and a division costs as much as all the rest.
-                0 => 0,
-                backlog => backlog.div_ceil(self.payload_bytes as u64).saturating_sub(outstanding),
-            },
-            frame_bytes: self.frame_bytes(config),
-            overhead_bytes: self.frame_bytes(config) - self.payload_bytes as u64,
-            round_trip_ns: self.rtt.smoothed_ns(),
-            lease_ns: self.lease.lasts_ns(),
-        }
-    }
-
-    /// Granted and not seen.
-    pub fn outstanding_packets(&self) -> u64 {
-        (self.granted.wrapping_sub(self.received.next()) as i64).max(0) as u64
     }
 
     /// How much of the round trip was spent in queues, as far as can be told: paths differ in delay.
@@ -615,21 +493,6 @@ impl Association {
             }
         }
         None
-    }
-
-    /// Why opening did not succeed, for the code of an answer.
-    pub fn attempt(&self) -> Option<&Attempt> {
-        match &self.phase {
-            Phase::Opening(attempt) => Some(attempt),
-            Phase::Open => None,
-        }
-    }
-
-    pub fn attempt_mut(&mut self) -> Option<&mut Box<Attempt>> {
-        match &mut self.phase {
-            Phase::Opening(attempt) => Some(attempt),
-            Phase::Open => None,
-        }
     }
 }
 

@@ -5,39 +5,26 @@
 //! wants and sends what it grants. In [`GateMode::Esp`] it holds acknowledgments back instead, as document 2 did ([2:3.2.6]).
 
 mod adaptation;
+mod sender;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::collections::VecDeque;
 
 use self::adaptation::{Adaptation, Change, Seen};
+use self::sender::Sender;
+pub use self::sender::{Demand, GateCounters, Wish};
 use crate::arrivals::Line;
 use crate::config::{Config, GateMode, Order};
 use crate::time::Time;
 
-/// Senders that hold grants at least, if so many are active and far from their ends: one that is slow to answer must not idle the line.
-const HOLDERS: u64 = 8;
-/// A grant is an eighth of the budget without the pipe (8 packets of 1500 bytes with a port of 128 KiB), up to one segmented send.
-const QUANTUM_MOST_PACKETS: u64 = 44;
-/// The end of a transfer is granted at once if it is no longer than so many of them ...
-const END_QUANTA: u64 = 2;
-/// ... or, divided by the number of the others, than this share of the budget. In turns, two that begin together both end when the later one does.
-const END_NUMERATOR: u64 = 3;
-const END_DENOMINATOR: u64 = 4;
 /// A sender that holds a grant and is silent for so many round trips ...
 pub const SUSPECT_ROUND_TRIPS: u64 = 2;
 /// ... and at least for this long is suspect.
 pub const SUSPECT_MIN_NS: u64 = 1_000_000;
-/// Suspects are looked for no more often than this.
-const SUSPECT_SCAN_NS: u64 = 250_000;
-/// The share of the budget that may be granted again against suspects.
-const SUSPECT_SHARE: u64 = 4;
-/// Under `srpt` this share of the budget is not for the first one.
-const SRPT_REST: u64 = 4;
 /// The share of the budget that is kept free for idle senders that begin.
 const STARTERS_SHARE: u64 = 3;
-/// Under `srpt` every so many quanta one goes to who has waited longest.
-const SRPT_FIFO_EVERY: u64 = 8;
 /// What the budget grows back to is never less than this.
 const LIMIT_FLOOR_BYTES: u64 = 16 << 10;
 /// The budget is this share of the port's buffer; the rest is for first flights, acknowledgments and other people's packets.
@@ -49,92 +36,6 @@ const PORT_LINE_BYTES_PER_MS: u64 = 125_000;
 const SHORT_PIPE_SHARE: u64 = 8;
 /// The share of first flights in the budget.
 pub const FIRST_FLIGHT_SHARE: u64 = 4;
-
-/// What one sender wants and holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Demand {
-    /// Packets that it may send and that have not been seen.
-    pub outstanding_packets: u64,
-    /// Missing packets that were asked for.
-    pub asked_packets: u64,
-    /// Bytes that it says it has not sent for the first time.
-    pub backlog_bytes: u64,
-    /// Packets that it could use beyond those outstanding.
-    pub wanted_packets: u64,
-    /// A full packet on the medium.
-    pub frame_bytes: u64,
-    /// What of that is not payload.
-    pub overhead_bytes: u64,
-    pub round_trip_ns: u64,
-    /// How long it may use a grant.
-    pub lease_ns: u64,
-}
-
-impl Demand {
-    fn is_granted(&self) -> bool {
-        self.outstanding_packets > 0
-    }
-
-    fn is_some(&self) -> bool {
-        self.outstanding_packets + self.wanted_packets > 0
-    }
-
-    fn wanted_bytes(&self) -> u64 {
-        self.wanted_packets * self.frame_bytes
-    }
-
-    /// Nothing is to be charged or granted.
-    fn is_none(&self) -> bool {
-        self.outstanding_packets + self.wanted_packets + self.asked_packets == 0
-    }
-}
-
-/// What all senders together want of the budget.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
-    /// What was granted and what more could be.
-    pub bytes: u64,
-    /// A full packet on the medium: less is of no use.
-    pub packet_bytes: u64,
-    /// The longest time that one of them may use a grant.
-    pub lease_ns: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Sender {
-    demand: Demand,
-    charged_bytes: u64,
-    /// When it last spoke, or was given something to say: who waits for its turn is silent rightly.
-    heard_at: Time,
-    waiting: bool,
-    suspect: bool,
-    /// An acknowledgment of it is held back (`gate = esp`).
-    held: bool,
-    /// Bytes granted since the start, for the order `fair`.
-    served_bytes: u64,
-}
-
-impl Sender {
-    /// Nothing is charged to it, and it waits for nothing.
-    fn is_at_rest(&self) -> bool {
-        self.demand.is_none() && self.charged_bytes == 0 && !self.waiting && !self.suspect
-    }
-}
-
-/// What the gate has counted. Never reset.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GateCounters {
-    pub grants: u64,
-    pub granted_packets: u64,
-    /// Times a sender wanted more than the budget had.
-    pub exhausted: u64,
-    /// Senders that became suspect.
-    pub suspects: u64,
-    /// Times the budget was cut for loss or congestion marks.
-    pub cuts: u64,
-    /// Acknowledgments held back (`gate = esp`).
-    pub acks_held: u64,
-}
 
 /// The admission control of one receiving host.
 #[derive(Debug)]
@@ -384,7 +285,7 @@ impl Gate {
         let sender = self.sender(index);
         let full = demand.outstanding_packets * demand.frame_bytes;
         let backlog = demand.backlog_bytes + demand.outstanding_packets * demand.overhead_bytes;
-        let charged = full.min(backlog) + demand.asked_packets * demand.frame_bytes;
+        let charged = full.min(backlog) + u64::from(demand.asked_packets) * demand.frame_bytes;
         let before = std::mem::replace(&mut sender.charged_bytes, charged);
         let former = std::mem::replace(&mut sender.demand, demand);
         let suspect = sender.suspect;
@@ -409,54 +310,6 @@ impl Gate {
         self.suspect_bytes -= if sender.suspect { sender.charged_bytes } else { 0 };
         self.waiting.retain(|&waiting| waiting != index);
         self.held.retain(|&held| held != index);
-    }
-
-    fn quantum(&self, frame_bytes: u64) -> u64 {
-        let bytes = self.grantable_bytes().min(self.port_share_bytes);
-        (bytes / (HOLDERS * frame_bytes.max(1))).clamp(1, QUANTUM_MOST_PACKETS)
-    }
-
-    /// Packets that one sender may hold: an equal share among those who want or hold something, or did of late, of which eight at most are counted. Should it fall silent,
-    /// the others go on with theirs. Under `srpt` who is first may have most of it. It is `least` packets at least, unless `burst_length` is less.
-    fn most_held(&self, frame_bytes: u64, least: u64) -> u64 {
-        let budget = self.grantable_bytes();
-        let share = match self.order {
-            Order::Srpt if self.demanding > 1 => budget - budget / SRPT_REST,
-            _ => budget / self.company.clamp(1, HOLDERS),
-        } / frame_bytes.max(1);
-        let quantum = self.quantum(frame_bytes);
-        // Grants are whole quanta, and what the pipe adds to a share is often less than one.
-        let most = if budget > self.port_share_bytes { share.next_multiple_of(quantum) } else { share }.max(least);
-        if self.window_packets > 0 { most.min(self.window_packets) } else { most }
-    }
-
-    /// Packets that a sender gets next: a quantum, or all the rest if that is little. Of messages of one length some need a turn more than others, by a packet, and that turn would be the last of a round.
-    /// `None`: it holds too much for that. A part of them would be worse than nothing, or every arrival would be answered by a grant of one packet.
-    fn next_packets(&self, demand: &Demand) -> Option<u64> {
-        let quantum = self.quantum(demand.frame_bytes);
-        // Of a budget that is hardly one packet the end is no more than a quantum, and with a window that is no more either it goes on in parts.
-        let room = self.grantable_bytes() / demand.frame_bytes.max(1);
-        let end = (END_QUANTA * quantum).min((room * END_QUANTA / HOLDERS).max(quantum)).max(self.end_beside_few(room));
-        let fits = self.window_packets == 0 || demand.wanted_packets <= self.window_packets;
-        let is_end = demand.wanted_packets <= end && fits;
-        let (turn, least) = if is_end { (demand.wanted_packets, end) } else { (quantum, quantum) };
-        let most = self.most_held(demand.frame_bytes, least);
-        let packets = turn.min(most);
-        (demand.outstanding_packets + packets <= most).then_some(packets)
-    }
-
-    /// The longest end of a transfer, in packets, that is granted at once beside few others, out of a budget with `room` for so many. While somebody does not use what it has, all go on in turns: what is
-    /// free may never be as much.
-    fn end_beside_few(&self, room: u64) -> u64 {
-        let others = self.company.saturating_sub(1);
-        if others == 0 || self.suspect_bytes > 0 { 0 } else { room * END_NUMERATOR / END_DENOMINATOR / others }
-    }
-
-    /// What can be granted now, counting a part of what suspects hold as free.
-    fn free_bytes(&self) -> u64 {
-        let budget = self.grantable_bytes();
-        (budget + self.suspect_bytes.min(budget / SUSPECT_SHARE))
-            .saturating_sub(self.charged_bytes + self.starters_bytes)
     }
 
     /// What the endpoint knows about the traffic as a whole: how long the outstanding grants take to arrive, and how many senders there are. Each idle one
@@ -496,103 +349,6 @@ impl Gate {
     /// Whether anybody waits for a grant.
     pub fn is_waited_at(&self) -> bool {
         !self.waiting.is_empty()
-    }
-
-    /// Hands out what is free: `grant(index, packets)` for each sender that gets some.
-    pub fn distribute(&mut self, now: Time, mut grant: impl FnMut(u32, u64)) {
-        self.has_freed = false;
-        self.is_short = !self.waiting.is_empty() && self.grantable_bytes() == 0;
-        if self.waiting.is_empty() || self.is_short {
-            return;
-        }
-        while let Some((place, packets)) = self.choose() {
-            let index = self.waiting[place];
-            let Sender { demand, .. } = *self.sender(index);
-            if packets == 0 {
-                self.leave_queue(place);
-                continue;
-            }
-            let cost = packets * demand.frame_bytes;
-            // A budget smaller than a quantum still lets one sender through.
-            if cost > self.free_bytes() && self.charged_bytes > 0 {
-                self.counters.exhausted += 1;
-                if self.find_suspects(now) {
-                    // It may be this one, and who is next costs less.
-                    continue;
-                }
-                self.is_short = true;
-                return;
-            }
-            self.leave_queue(place);
-            let wanted_packets = demand.wanted_packets - packets;
-            let outstanding_packets = demand.outstanding_packets + packets;
-            self.set_demand(index, Demand { outstanding_packets, wanted_packets, ..demand });
-            self.fair_floor_bytes = self.sender(index).served_bytes;
-            let sender = self.sender(index);
-            sender.served_bytes += cost;
-            sender.heard_at = now;
-            if wanted_packets > 0 {
-                self.sender(index).waiting = true;
-                self.waiting.push_back(index);
-            }
-            self.quanta += 1;
-            self.counters.grants += 1;
-            self.counters.granted_packets += packets;
-            grant(index, packets);
-        }
-    }
-
-    fn leave_queue(&mut self, place: usize) {
-        if let Some(index) = self.waiting.remove(place) {
-            self.sender(index).waiting = false;
-        }
-    }
-
-    /// The place in the queue of who is next, and what it gets.
-    fn choose(&self) -> Option<(usize, u64)> {
-        let sender = |index: u32| &self.senders[index as usize];
-        let mut next = self.waiting.iter().enumerate().filter_map(|(place, &index)| {
-            let packets = self.next_packets(&sender(index).demand)?;
-            Some((place, index, packets))
-        });
-        let chosen = match self.order {
-            Order::Srpt if !self.quanta.is_multiple_of(SRPT_FIFO_EVERY) => {
-                next.min_by_key(|&(_, index, _)| sender(index).demand.backlog_bytes)
-            }
-            Order::Fair => next.min_by_key(|&(_, index, _)| sender(index).served_bytes),
-            Order::Fifo | Order::Srpt => next.next(),
-        };
-        chosen.map(|(place, _, packets)| (place, packets))
-    }
-
-    /// Marks who holds grants and has been silent. Says whether that changed anything.
-    fn find_suspects(&mut self, now: Time) -> bool {
-        if now.since(self.scan_at) < SUSPECT_SCAN_NS {
-            return false;
-        }
-        self.scan_at = now;
-        let drain_ns = self.drain_ns;
-        let mut found = false;
-        for sender in &mut self.senders {
-            // A granted packet stands in the port's queue behind everything else that was granted.
-            let patience = SUSPECT_MIN_NS.max(SUSPECT_ROUND_TRIPS * sender.demand.round_trip_ns) + drain_ns;
-            if sender.charged_bytes > 0 && !sender.suspect && now.since(sender.heard_at) > patience {
-                sender.suspect = true;
-                self.suspect_bytes += sender.charged_bytes;
-                self.counters.suspects += 1;
-                found = true;
-            }
-        }
-        if found {
-            // Nobody who is silent gets more; it comes back into the queue with its next word.
-            let senders = &mut self.senders;
-            self.waiting.retain(|&index| {
-                let sender = &mut senders[index as usize];
-                sender.waiting = !sender.suspect;
-                sender.waiting
-            });
-        }
-        found
     }
 
     /// Packets were found lost while the queues on their way delayed others by `queueing_ns`, and payload arrived at `bytes_per_ms`.

@@ -2,6 +2,7 @@
 
 use ropeway_wire::{self as wire, ErrorCode};
 
+use super::{Association, Phase};
 use crate::endpoint::Path;
 use crate::keyed::Handshake;
 use crate::time::Time;
@@ -72,6 +73,23 @@ impl Attempt {
             asked_at: None,
             handshake: None,
             hint: None,
+        }
+    }
+}
+
+impl Association {
+    /// Why opening did not succeed, for the code of an answer.
+    pub fn attempt(&self) -> Option<&Attempt> {
+        match &self.phase {
+            Phase::Opening(attempt) => Some(attempt),
+            Phase::Open => None,
+        }
+    }
+
+    pub fn attempt_mut(&mut self) -> Option<&mut Box<Attempt>> {
+        match &mut self.phase {
+            Phase::Opening(attempt) => Some(attempt),
+            Phase::Open => None,
         }
     }
 }

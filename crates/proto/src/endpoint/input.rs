@@ -160,8 +160,7 @@ impl Endpoint {
         match header.kind {
             Type::State | Type::Pin => {
                 let association = &mut self.associations[index as usize];
-                (association.ack_due, association.asked) = (true, true);
-                association.granted_at = now;
+                association.note_question(now);
                 if header.kind == Type::State {
                     association.answers.missed();
                 }
@@ -344,10 +343,14 @@ impl Endpoint {
         association.arrived_unreported += 1;
         let is_repeated = header.flags.contains(Flags::RTX);
         association.arrived_at = now;
+        association.left_unused &= number.wrapping_sub(association.granted) as i64 >= 0;
         association.request_doublings = 0;
         self.counters.payload_received_bytes += u64::from(header.length);
-        if is_repeated && late_by_ns.is_none() {
-            self.count_lost_at_end(now, index, number);
+        // It was not known to be missing.
+        match late_by_ns {
+            None if is_repeated => self.count_lost_at_end(now, index, number),
+            None => association.note_original(number),
+            Some(_) => {}
         }
         let association = &mut self.associations[index as usize];
         let is_slower_path = association.routes.as_ref().is_some_and(|routes| !routes.is_late(number));
@@ -504,11 +507,7 @@ impl Endpoint {
         let (associations, queues) = (&mut self.associations, &mut self.queues);
         self.gate.distribute(now, |index, packets| {
             let association = &mut associations[index as usize];
-            let from =
-                if association.outstanding_packets() > 0 { association.granted } else { association.received.next() };
-            association.granted = from.wrapping_add(packets);
-            (association.given_at, association.granted_at) = (now, now);
-            association.ack_due = true;
+            association.lend(packets, now);
             queues.add(&mut association.queued_in, &association.path, index);
         });
     }

@@ -21,10 +21,13 @@ const MOST_IDLE_CHANNELS: usize = 64;
 const URGENT_PACKETS: usize = 2;
 
 /// A few packets are urgent, but not behind bulk data of their own association: the receiver would take what they overtake for lost. What is sent again has been
-/// overtaken already.
-fn urgency(sent: &Sent, numbers: &[u64]) -> Urgency {
-    let is_urgent =
-        |&number: &u64| sent.get(number).is_some_and(|packet| packet.transmitted) || !is_behind_bulk(sent, number);
+/// overtaken already, unless it is asked for so late, `late_ns` after it was sent, that perhaps nothing behind it has come: if it stands in this host's own queue among bulk data, its repetition would overtake it,
+/// and all of that would be asked for.
+fn urgency(sent: &Sent, numbers: &[u64], late_ns: u64, now: Time) -> Urgency {
+    let is_urgent = |&number: &u64| match sent.get(number).filter(|packet| packet.transmitted) {
+        Some(packet) => now.since(packet.sent_at) < late_ns || sent.in_flight() <= URGENT_PACKETS as u64,
+        None => !is_behind_bulk(sent, number),
+    };
     if numbers.len() <= URGENT_PACKETS && numbers.iter().all(is_urgent) { Urgency::Urgent } else { Urgency::Bulk }
 }
 
@@ -182,7 +185,7 @@ impl Endpoint {
                 *slice = IoSlice::new(packet.bytes());
             }
         }
-        let urgency = urgency(&association.sent, numbers);
+        let urgency = urgency(&association.sent, numbers, association.late_ns(&self.config), now);
         let handling =
             Handling { urgency, presence: association.presence(&association.path, &self.config, self.awake_at, now) };
         let taken = if ready > 0 { sink(&association.path, handling, &slices[..ready]) } else { Taken::default() };
@@ -243,4 +246,25 @@ fn number_packet(association: &mut Association, mut packet: Packet, now: Time, c
         association.lease.give_back(number.wrapping_add(1));
     }
     number
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_stand_in_the_hosts_own_queue_is_not_overtaken_by_its_repetition() {
+        let (late_ns, sent_at) = (500_000, Time::from_nanos(1_000_000_000));
+        let again = |in_flight: u64, after_ns| {
+            let mut sent = Sent::starting_at(7);
+            for _ in 0..in_flight {
+                let number = sent.push(Packet::new(Type::Data, NOBODY));
+                sent.took(number, sent_at);
+            }
+            urgency(&sent, &[7], late_ns, sent_at.after(after_ns))
+        };
+        assert_eq!(again(20, 100_000), Urgency::Urgent, "something behind it has come");
+        assert_eq!(again(20, 500_000), Urgency::Bulk, "it was asked for as nothing comes");
+        assert_eq!(again(2, 500_000), Urgency::Urgent, "it was no bulk");
+    }
 }

@@ -198,14 +198,14 @@ impl Endpoint {
         self.arrivals.drain(self.gate.charged_bytes())
     }
 
-    /// Since when the port lets out what this sender was granted; later than now: it stands still, and silence does not count.
+    /// Since when the port lets out what this sender was granted; later than now: it stands still, and silence does not count, nor does it that a sender only speaks.
     fn moves_at(&self, association: &Association, now: Time) -> Time {
         if self.gate.holders() < STILL_HOLDERS {
             return Time::ZERO;
         }
         let is_still = self.arrivals.is_still(now, association.lease.lasts_ns());
         let moves_at = if is_still { Time::MAX } else { self.arrivals.resumed_at() };
-        moves_at.min(association.heard_at.after(STILL_NS))
+        moves_at.min(association.heard_at.min(association.unused_since()).after(STILL_NS))
     }
 
     /// When what a silent sender was asked for is charged to it no more. What is granted to it goes back first.
@@ -311,11 +311,7 @@ impl Endpoint {
         }
         let association = &self.associations[index as usize];
         if association.take_back_at(&self.config, moves_at, || self.drain()).is_some_and(|at| at <= now) {
-            let association = &mut self.associations[index as usize];
-            association.granted = association.received.next();
-            // What it wants it says again when it speaks again.
-            association.peer_backlog = 0;
-            association.counters.leases_expired += 1;
+            self.associations[index as usize].take_back();
             self.touch(index);
         }
         if self.asked_back_due_at(&self.associations[index as usize]).is_some_and(|at| at <= now) {

@@ -14,6 +14,7 @@ fn demand(outstanding: u64, backlog_packets: u64) -> Demand {
         overhead_bytes: FRAME - 1444,
         round_trip_ns: 100_000,
         lease_ns: 10_000_000,
+        left_unused: false,
     }
 }
 

@@ -4,12 +4,14 @@
 mod endpoint;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
 use crate::world::*;
 use proptest::prelude::*;
-use ropeway_proto::{Config, Counters, Mode};
+use ropeway_proto::{ChannelId, Config, Counters, Mode};
+use ropeway_wire::{Backlog, Header, Packet, Type};
 
 /// DATA with the long and the short header as its first byte, and the flag of repetitions.
 const DATA: [u8; 2] = [0x17, 0x10];
@@ -145,4 +147,119 @@ fn a_repetition_that_nobody_asked_for_is_no_loss() {
     let counters = world.hosts[1].counters();
     assert!(counters.payload_received_bytes >= 1_100_000, "{counters:?}");
     assert_eq!((counters.lost, counters.gate.cuts), (0, 0));
+}
+
+/// So many senders that use nothing of what they are granted, but speak, each every 19 ms, just before their leases would be over: all at once, or in turn.
+const IDLERS: usize = 8;
+const SPEAKS_NS: u64 = 19 * MS;
+
+/// Hosts 1 to `IDLERS` are in the middle of transfers to host 0 when they begin to do that; the last one has a channel and begins. Gives what they say.
+fn idlers(delay_ns: u64, rate: u64) -> (World, Vec<Flow>, Vec<Header>) {
+    let net = Net { rate, delay_ns, ..Net::default() };
+    let mut world = World::new(IDLERS + 2, net, &Config::default(), 1);
+    let mut flows: Vec<_> = (1..=IDLERS + 1)
+        .map(|from| {
+            let (client, server) = open(&mut world, from, 0, 7, Mode::Stream);
+            Flow::stream((from, client), (0, server), if from <= IDLERS { 1 << 30 } else { 0 })
+        })
+        .collect();
+    let said = Rc::new(RefCell::new(BTreeMap::new()));
+    let out = Rc::clone(&said);
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        let header = Packet::parse(bytes).unwrap().header;
+        if from > 0 && DATA.contains(&bytes[0]) {
+            let next = header.number.wrapping_add(1);
+            let newest = out.borrow().get(&from).map_or(header, |before: &Header| *before);
+            // What is sent again is not the newest.
+            let is_newer = next.wrapping_sub(newest.number) as i32 > 0;
+            let moment = if header.is_short { newest } else { header };
+            let number = if is_newer { next } else { newest.number };
+            out.borrow_mut().insert(from, Header { number, ..moment });
+        }
+        true
+    }));
+    let have_some = |_: &World, flows: &[Flow]| flows[..IDLERS].iter().all(|flow| flow.received > 300_000);
+    assert!(carry_until(&mut world, &mut flows, 5 * S, have_some));
+    world.stopped.extend(1..=IDLERS);
+    pass(&mut world, 10 * delay_ns);
+    world.filter = None;
+    let said = said.borrow().values().copied().collect();
+    (world, flows, said)
+}
+
+fn granted(world: &World, flow: &Flow) -> u64 {
+    let (host, channel): (usize, ChannelId) = flow.to;
+    world.hosts[host].statistics(world.clock(host), channel).unwrap().association.unwrap().granted_packets
+}
+
+/// Word after word of them for a while, and what the last one sends beside that.
+fn speak(world: &mut World, flows: &mut [Flow], said: &[Header], in_turn: bool, kind: Type, lasts_ns: u64) {
+    let end = world.now + lasts_ns;
+    while world.now < end {
+        for (sender, moment) in said.iter().enumerate() {
+            let header = Header {
+                kind,
+                is_short: false,
+                length: 0,
+                flags: Default::default(),
+                time: (world.now / (4 * US)) as u16,
+                backlog: Backlog::from_bytes(1 << 20),
+                ..*moment
+            };
+            let mut bytes = [0; 64];
+            let length = header.write(&mut bytes).unwrap();
+            world.inject(sender + 1, 0, &bytes[..length]);
+            if in_turn {
+                carry_until(world, &mut flows[IDLERS..], SPEAKS_NS / IDLERS as u64, |_, _| false);
+            }
+        }
+        if !in_turn {
+            carry_until(world, &mut flows[IDLERS..], SPEAKS_NS, |_, _| false);
+        }
+    }
+}
+
+#[test]
+fn who_speaks_and_uses_nothing_of_its_grant_does_not_keep_it() {
+    for (delay_ns, rate_mbit, kind, in_turn) in [
+        (20 * US, 1000, Type::State, false),
+        (20 * US, 1000, Type::State, true),
+        (20 * US, 1000, Type::Pin, false),
+        (20 * US, 1000, Type::Control, true),
+        (20 * US, 40, Type::State, false),
+        (2 * MS, 1000, Type::State, true),
+    ] {
+        let what = format!("{kind:?}, {} us away, {rate_mbit} Mbit/s, in turn: {in_turn}", delay_ns / US);
+        let (mut world, mut flows, said) = idlers(delay_ns, rate_mbit * 1_000_000);
+        let held = |world: &World, flows: &[Flow]| flows[..IDLERS].iter().map(|flow| granted(world, flow)).sum::<u64>();
+        let before = held(&world, &flows);
+        assert!(before > 30, "{what}: {before} packets");
+        // They go back after ten leases, or 250 ms where all are silent at times, as it may be the port that stands still.
+        flows[IDLERS].total = 1 << 30;
+        let begin = world.now;
+        while flows[..IDLERS].iter().any(|flow| granted(&world, flow) > 1) {
+            // A line over which next to nothing comes looks like a slow one, on which all that is granted takes 5 s at most.
+            assert!(world.now < begin + if rate_mbit < 1000 { 6 * S } else { S }, "{what}: {}", held(&world, &flows));
+            speak(&mut world, &mut flows, &said, in_turn, kind, SPEAKS_NS);
+        }
+        println!("{what}: after {} ms", (world.now - begin) / MS);
+        // Who wants some is tried again, with a packet.
+        for _ in 0..20 {
+            assert!(flows[..IDLERS].iter().all(|flow| granted(&world, flow) <= 1), "{what}: {}", held(&world, &flows));
+            speak(&mut world, &mut flows, &said, in_turn, kind, SPEAKS_NS);
+        }
+        let (received, begin) = (flows[IDLERS].received, world.now);
+        speak(&mut world, &mut flows, &said, in_turn, kind, 500 * MS);
+        let line = PAYLOAD_BYTES / 1518.0 * rate_mbit as f64 / 8000.0;
+        let share = (flows[IDLERS].received - received) as f64 / (world.now - begin) as f64 / line;
+        println!("{what}: {before} packets held, {share:.3} of the line for another one after that");
+        // A long line is found out anew.
+        assert!(share > if delay_ns > MS { 0.7 } else { 0.95 }, "{what}: {share:.3} of the line");
+        // Who uses its packet is a sender as others.
+        world.stopped.clear();
+        let had: Vec<_> = flows.iter().map(|flow| flow.received).collect();
+        carry_until(&mut world, &mut flows, S, |_, _| false);
+        let least = flows.iter().zip(had).map(|(flow, had)| flow.received - had).min().unwrap();
+        assert!(least > rate_mbit * if delay_ns > MS { 5_000 } else { 10_000 }, "{what}: {least} bytes in a second");
+    }
 }

@@ -1,0 +1,100 @@
+//! What the peer may send: what it is granted and told of that, what is taken back, and what more it wants of the gate (docs/protocol.md 6). What this end may send is in `lease`.
+
+use ropeway_wire::Flags;
+
+use super::Association;
+use crate::arrivals::Drain;
+use crate::config::Config;
+use crate::gate::Demand;
+use crate::time::Time;
+
+/// Who says nothing is told of its grant for so many leases: it is asked again and again, and until some time after the last word of it what is granted cannot be taken back.
+const TOLD_LEASES: u64 = 4;
+/// Who speaks and uses nothing of its grant, for so many: enough for a sender that loses most of what it is told, or looks seldom.
+const UNUSED_LEASES: u64 = 8;
+/// Whose grant was taken back gets no more than this until it uses it.
+const UNUSED_PACKETS: u64 = 1;
+
+impl Association {
+    /// Whether the peer is told of what is granted.
+    pub(super) fn tells_grant(&self, now: Time) -> bool {
+        let lasts_ns = self.lease.lasts_ns();
+        now.since(self.heard_at.max(self.given_at)) <= TOLD_LEASES * lasts_ns
+            && now.since(self.unused_since()) <= UNUSED_LEASES * lasts_ns
+    }
+
+    /// Since when nothing has come of what is granted, nor more was granted: that ends at its share.
+    pub fn unused_since(&self) -> Time {
+        self.given_at.max(self.arrived_at)
+    }
+
+    /// So many more numbers may be used.
+    pub fn lend(&mut self, packets: u64, now: Time) {
+        let from = if self.outstanding_packets() > 0 { self.granted } else { self.received.next() };
+        self.granted = from.wrapping_add(packets);
+        (self.given_at, self.granted_at) = (now, now);
+        self.ack_due = true;
+    }
+
+    /// What is left of the grant may not be used any more.
+    pub fn take_back(&mut self) {
+        self.granted = self.received.next();
+        self.left_unused = true;
+        // What it wants it says again when it speaks again.
+        self.peer_backlog = 0;
+        self.counters.leases_expired += 1;
+    }
+
+    /// The peer waits for an answer, which will tell it of its grant, perhaps.
+    pub fn note_question(&mut self, now: Time) {
+        (self.ack_due, self.asked) = (true, true);
+        if self.tells_grant(now) {
+            self.granted_at = now;
+        }
+    }
+
+    /// Granted and not seen.
+    pub fn outstanding_packets(&self) -> u64 {
+        (self.granted.wrapping_sub(self.received.next()) as i64).max(0) as u64
+    }
+
+    /// It has more to send than it could begin with, and stands in line with others.
+    pub fn is_in_line(&self) -> bool {
+        self.peer_backlog > 0 || self.outstanding_packets() > 0
+    }
+
+    /// A packet that does not say how much waits behind it: less by what it carries than was said before.
+    pub fn estimate_backlog(&mut self, flags: Flags, bytes: u64) {
+        self.peer_backlog = match flags.contains(Flags::TXF) {
+            true => 0,
+            // Something does.
+            false => self.peer_backlog.saturating_sub(bytes).max(1),
+        };
+    }
+
+    /// What this sender wants of the gate.
+    pub fn demand(&self, config: &Config, drain: impl FnOnce() -> Drain, now: Time) -> Demand {
+        let outstanding = self.outstanding_packets();
+        Demand {
+            outstanding_packets: outstanding,
+            asked_packets: match self.received.asked() {
+                asked if asked > 0 && now < self.asked_back_at(config, drain()) => asked,
+                _ => 0,
+            },
+            backlog_bytes: self.peer_backlog,
+            wanted_packets: match self.peer_backlog {
+                // Between short messages there is none, and a division costs as much as all the rest.
+                0 => 0,
+                backlog => {
+                    let most = if self.left_unused { UNUSED_PACKETS } else { u64::MAX };
+                    backlog.div_ceil(self.payload_bytes as u64).min(most).saturating_sub(outstanding)
+                }
+            },
+            frame_bytes: self.frame_bytes(config),
+            overhead_bytes: self.frame_bytes(config) - self.payload_bytes as u64,
+            round_trip_ns: self.rtt.smoothed_ns(),
+            lease_ns: self.lease.lasts_ns(),
+            left_unused: self.left_unused,
+        }
+    }
+}

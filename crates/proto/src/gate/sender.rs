@@ -1,0 +1,92 @@
+//! What one sender wants of the gate and has of it, what all together want, and what is counted.
+
+use crate::time::Time;
+
+/// What one sender wants and holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Demand {
+    /// Packets that it may send and that have not been seen.
+    pub outstanding_packets: u64,
+    /// Missing packets that were asked for.
+    pub asked_packets: u32,
+    /// Bytes that it says it has not sent for the first time.
+    pub backlog_bytes: u64,
+    /// Packets that it could use beyond those outstanding.
+    pub wanted_packets: u64,
+    /// A full packet on the medium.
+    pub frame_bytes: u64,
+    /// What of that is not payload.
+    pub overhead_bytes: u64,
+    pub round_trip_ns: u64,
+    /// How long it may use a grant.
+    pub lease_ns: u64,
+    /// Its last grant was taken back, and of what it was granted since it has used nothing.
+    pub left_unused: bool,
+}
+
+impl Demand {
+    pub(super) fn is_granted(&self) -> bool {
+        self.outstanding_packets > 0
+    }
+
+    /// Whether it has a share of the budget. Who uses nothing of it takes nothing of the others' shares.
+    pub(super) fn is_some(&self) -> bool {
+        !self.left_unused && self.outstanding_packets + self.wanted_packets > 0
+    }
+
+    pub(super) fn wanted_bytes(&self) -> u64 {
+        self.wanted_packets * self.frame_bytes
+    }
+
+    /// Nothing is to be charged or granted.
+    pub(super) fn is_none(&self) -> bool {
+        self.outstanding_packets + self.wanted_packets == 0 && self.asked_packets == 0
+    }
+}
+
+/// What all senders together want of the budget.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// What was granted and what more could be.
+    pub bytes: u64,
+    /// A full packet on the medium: less is of no use.
+    pub packet_bytes: u64,
+    /// The longest time that one of them may use a grant.
+    pub lease_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sender {
+    pub(super) demand: Demand,
+    pub(super) charged_bytes: u64,
+    /// When it last spoke, or was given something to say: who waits for its turn is silent rightly.
+    pub(super) heard_at: Time,
+    pub(super) waiting: bool,
+    pub(super) suspect: bool,
+    /// An acknowledgment of it is held back (`gate = esp`).
+    pub(super) held: bool,
+    /// Bytes granted since the start, for the order `fair`.
+    pub(super) served_bytes: u64,
+}
+
+impl Sender {
+    /// Nothing is charged to it, and it waits for nothing.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.demand.is_none() && self.charged_bytes == 0 && !self.waiting && !self.suspect
+    }
+}
+
+/// What the gate has counted. Never reset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GateCounters {
+    pub grants: u64,
+    pub granted_packets: u64,
+    /// Times a sender wanted more than the budget had.
+    pub exhausted: u64,
+    /// Senders that became suspect.
+    pub suspects: u64,
+    /// Times the budget was cut for loss or congestion marks.
+    pub cuts: u64,
+    /// Acknowledgments held back (`gate = esp`).
+    pub acks_held: u64,
+}
