@@ -43,7 +43,7 @@ pub struct Args {
     /// Receive from one sender, then leave
     #[arg(long, requires = "receive")]
     once: bool,
-    /// Address and port to receive at (0.0.0.0:7447 if none is given, or [::]:7447 where the addresses in the cluster file are IPv6), or to send from; ADDRESS may be this node's name in the
+    /// Address and port to receive at (0.0.0.0:7447 if none is given, or `[::]:7447` where the addresses in the cluster file are IPv6), or to send from; ADDRESS may be this node's name in the
     /// cluster file, or `eth0/*`: a device, past UDP
     #[arg(long, value_name = "ADDRESS:PORT")]
     bind: Option<String>,
