@@ -23,6 +23,8 @@ use crate::time::Time;
 pub const SUSPECT_ROUND_TRIPS: u64 = 2;
 /// ... and at least for this long is suspect.
 pub const SUSPECT_MIN_NS: u64 = 1_000_000;
+/// Who has ended a transfer counts for a share for so long, and the time that all grants take to arrive: it may be woken to begin the next one.
+const COMPANY_NS: u64 = 1_000_000;
 /// The share of the budget that is kept free for idle senders that begin.
 const STARTERS_SHARE: u64 = 3;
 /// What the budget grows back to is never less than this.
@@ -270,7 +272,7 @@ impl Gate {
             self.suspect_bytes -= charged;
         }
         self.set_demand(index, demand);
-        if self.demanding >= self.company || now.since(self.company_at) > SUSPECT_MIN_NS + self.drain_ns {
+        if self.demanding >= self.company || now.since(self.company_at) > COMPANY_NS + self.drain_ns {
             (self.company, self.company_at) = (self.demanding, now);
         }
         if demand.wanted_packets > 0 && !waiting && self.mode == GateMode::Grants {
