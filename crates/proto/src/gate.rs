@@ -284,10 +284,10 @@ impl Gate {
     }
 
     fn set_demand(&mut self, index: u32, demand: Demand) {
-        let sender = self.sender(index);
         let full = demand.outstanding_packets * demand.frame_bytes;
         let backlog = demand.backlog_bytes + demand.outstanding_packets * demand.overhead_bytes;
-        let charged = full.min(backlog) + u64::from(demand.asked_packets) * demand.frame_bytes;
+        let charged = full.min(backlog) + self.charged_asked(&demand) * demand.frame_bytes;
+        let sender = self.sender(index);
         let before = std::mem::replace(&mut sender.charged_bytes, charged);
         let former = std::mem::replace(&mut sender.demand, demand);
         let suspect = sender.suspect;

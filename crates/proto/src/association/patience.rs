@@ -12,6 +12,8 @@ use crate::time::Time;
 const TURN_PATIENCE: u64 = 4;
 /// The receiver takes an unused grant back after so many leases: the sender's own clock has then run out for long.
 pub const TAKE_BACK_LEASES: u64 = 2;
+/// Nor is who speaks expected any more to send what it was asked for after so many: enough for repetitions that are lost, too.
+const IN_VAIN_LEASES: u64 = 8;
 /// Doublings of a timer: more would only overflow.
 const MOST_DOUBLINGS: u32 = 10;
 /// A repeated STATE comes up to this part of its time sooner, at random: those who fell silent in one moment do not go on asking in one.
@@ -75,10 +77,12 @@ impl Association {
         })
     }
 
-    /// When a sender that says nothing is not expected any more to send what it was asked for. Who speaks is heard once in `timer_max` at least; if it does not send even so, others have the budget in between.
+    /// When a sender is not expected any more to send what it was asked for, as it says nothing, or does not send it.
     pub fn asked_back_at(&self, config: &Config, drain: Drain) -> Time {
         let arrives_in_ns = drain.ns.min(config.timer_max_ns / 2);
-        self.heard_at.after(TAKE_BACK_LEASES * self.lease.lasts_ns() + arrives_in_ns)
+        let after = |since: Time, leases: u64| since.after(leases * self.lease.lasts_ns() + arrives_in_ns);
+        let silent_at = after(self.heard_at, TAKE_BACK_LEASES);
+        self.lowest_in_vain().map_or(silent_at, |in_vain| silent_at.min(after(in_vain.first_at, IN_VAIN_LEASES)))
     }
 
     /// When the sender asks whether its data arrived.

@@ -49,6 +49,24 @@ fn arrivals_release_what_grants_charged() {
 }
 
 #[test]
+fn who_is_asked_for_more_than_its_share_is_charged_for_that() {
+    let mut gate = gate(Order::Fifo);
+    let asked = |packets| Demand { asked_packets: packets, ..demand(0, 1000) };
+    gate.report(0, asked(20), Time::ZERO);
+    assert_eq!(gate.charged_bytes(), 20 * FRAME);
+    gate.report(1, demand(0, 1000), Time::ZERO);
+    gate.report(0, asked(20), Time::ZERO);
+    assert_eq!(gate.charged_bytes(), 20 * FRAME, "a share of two has room for that");
+    gate.report(0, asked(16_000), Time::ZERO);
+    let share = gate.budget_bytes() / 2 / FRAME;
+    assert_eq!(gate.charged_bytes(), share * FRAME);
+    assert!(distribute(&mut gate, 0).iter().any(|&(index, _)| index == 1));
+    gate.report(0, demand(0, 0), Time::ZERO);
+    gate.forget(1);
+    assert_eq!(gate.charged_bytes(), 0);
+}
+
+#[test]
 fn short_backlogs_are_charged_by_their_bytes() {
     let mut gate = gate(Order::Fifo);
     for index in 0..300 {

@@ -132,6 +132,14 @@ impl Gate {
         if self.window_packets > 0 { most.min(self.window_packets) } else { most }
     }
 
+    /// Packets that a sender is charged for as missing and asked for: no more than its share, as that is what can have been lost, and how far it has sent is its own word.
+    pub(super) fn charged_asked(&self, demand: &Demand) -> u64 {
+        match demand.asked_packets {
+            0 => 0,
+            asked => u64::from(asked).min(self.most_held(demand.frame_bytes, 1)),
+        }
+    }
+
     /// What can be granted now, counting a part of what suspects hold as free.
     fn free_bytes(&self) -> u64 {
         let budget = self.grantable_bytes();

@@ -263,3 +263,28 @@ fn who_speaks_and_uses_nothing_of_its_grant_does_not_keep_it() {
         assert!(least > rate_mbit * if delay_ns > MS { 5_000 } else { 10_000 }, "{what}: {least} bytes in a second");
     }
 }
+
+#[test]
+fn what_was_asked_for_in_vain_of_who_claims_to_have_sent_it_takes_nothing_from_others() {
+    // The last one claims so many packets beyond what it has sent, or all do.
+    for (claimers, claimed) in [(1, 16_000u32), (IDLERS, 16_000), (IDLERS, 60), (IDLERS, 1)] {
+        let (mut world, mut flows, mut said) = idlers(20 * US, 1_000_000_000);
+        let missing = |world: &World, flow: &Flow| {
+            let (host, channel): (usize, ChannelId) = flow.to;
+            world.hosts[host].statistics(world.clock(host), channel).unwrap().association.unwrap().missing_packets
+        };
+        for header in &mut said[IDLERS - claimers..] {
+            header.number = header.number.wrapping_add(claimed);
+        }
+        flows[IDLERS].total = 1 << 30;
+        speak(&mut world, &mut flows, &said, true, Type::State, 400 * MS);
+        let most = flows[IDLERS - claimers..IDLERS].iter().map(|flow| missing(&world, flow)).min().unwrap();
+        assert!(most >= claimed, "{most} are missing");
+        let (received, begin) = (flows[IDLERS].received, world.now);
+        speak(&mut world, &mut flows, &said, true, Type::State, 500 * MS);
+        let line = PAYLOAD_BYTES / 1518.0 / 8.0;
+        let share = (flows[IDLERS].received - received) as f64 / (world.now - begin) as f64 / line;
+        println!("{claimers} claim {claimed} packets each: {share:.3} of the line for another one");
+        assert!(share > 0.95, "{claimers} claim {claimed}: {share:.3} of the line");
+    }
+}
