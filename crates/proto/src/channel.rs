@@ -94,6 +94,12 @@ pub struct Channel {
 }
 
 impl Channel {
+    /// Keeps no more memory than there is use for now.
+    pub fn rest(&mut self) {
+        self.outgoing.rest();
+        self.incoming.rest();
+    }
+
     pub fn new(
         generation: u32,
         path: Path,

@@ -119,6 +119,12 @@ impl Sent {
         Sent { una: first, packets: VecDeque::new(), unseen_bytes: 0, oldest_again: 0, requested: VecDeque::new() }
     }
 
+    /// Keeps no more memory than there is use for now.
+    pub fn rest(&mut self) {
+        self.packets.shrink_to_fit();
+        self.requested.shrink_to_fit();
+    }
+
     /// Packets of one channel are another's from now on.
     pub fn hand_over(&mut self, from: u32, to: u32) {
         self.packets.iter_mut().filter(|packet| packet.owner == from).for_each(|packet| packet.owner = to);

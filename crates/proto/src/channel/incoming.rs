@@ -126,6 +126,11 @@ impl Incoming {
         }
     }
 
+    /// Keeps no more memory than there is use for now.
+    pub fn rest(&mut self) {
+        self.queue.shrink_to_fit();
+    }
+
     pub fn is_readable(&self, mode: Mode) -> bool {
         match mode {
             Mode::Stream => !self.queue.is_empty(),

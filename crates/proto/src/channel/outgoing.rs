@@ -117,6 +117,11 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
+    /// Keeps no more memory than there is use for now.
+    pub fn rest(&mut self) {
+        self.queue.shrink_to_fit();
+    }
+
     pub fn is_queue_empty(&self) -> bool {
         self.queue.is_empty()
     }

@@ -190,6 +190,7 @@ impl Endpoint {
         by_drain(association.take_back_at(&self.config, self.moves_at(association, now), || self.drain()));
         by_drain(self.asked_back_due_at(association));
         by(association.routes.as_ref().and_then(|routes| routes.due_at()));
+        by(association.rests_at());
         due
     }
 
@@ -266,6 +267,10 @@ impl Endpoint {
             self.say_goodbye(index, ErrorCode::Unknown);
             self.end_association(index, ErrorCode::Closed);
             return false;
+        }
+        if association.rests_at().is_some_and(|at| at <= now) {
+            association.rest(now);
+            association.channels.indices().for_each(|channel| self.channels[channel as usize].rest());
         }
         if association.routes.is_some() {
             self.run_routes(now, index);
