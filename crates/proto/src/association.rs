@@ -6,6 +6,7 @@ mod beyond;
 mod grants;
 mod limits;
 pub mod patience;
+mod rest;
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -33,8 +34,6 @@ use patience::InVain;
 pub const ECHO_LIMIT_NS: u64 = 100_000_000;
 /// ABORTs for channels that were refused at once, waiting to be sent, at most; an OPEN beyond that counts as lost.
 pub const MOST_REFUSALS: usize = 64;
-/// Queues that have been empty for so long give their memory back: most connections are idle most of the time.
-const REST_NS: u64 = 4_000_000_000;
 
 /// One call sends what goes in this time at the rate of late: a link may be busy with all of it before the first packet of it is on its way ...
 const BATCH_NS: u64 = 50_000;
@@ -295,23 +294,6 @@ impl Association {
             unsettled: false,
             counters: AssociationCounters::default(),
         }
-    }
-
-    /// When something numbered was last sent or arrived: keep-alive is no use.
-    pub fn used_at(&self) -> Time {
-        self.arrived_at.max(self.new_at)
-    }
-
-    /// When the memory of queues that are empty may go back, if it has not since the last use.
-    pub fn rests_at(&self) -> Option<Time> {
-        (self.rested_at <= self.used_at()).then(|| self.used_at().after(REST_NS))
-    }
-
-    /// Gives that back.
-    pub fn rest(&mut self, now: Time) {
-        self.rested_at = now;
-        self.sent.rest();
-        self.round.shrink_to_fit();
     }
 
     pub fn is_open(&self) -> bool {

@@ -5,7 +5,10 @@
 //! then [`Endpoint::transmit`] until everything is out, and [`Endpoint::poll_event`] until there is none. The caller passes the time; it may stand
 //! still, and must not run backwards by more than a lease without costing speed.
 
+mod attempting;
+mod batches;
 mod commands;
+mod connecting;
 mod control;
 mod cookies;
 mod counters;
@@ -15,12 +18,16 @@ mod fixed;
 mod input;
 mod joining;
 mod keyed_opening;
+mod listening;
 mod numbered;
 mod opening;
 mod output;
+mod path;
 mod queues;
+mod reading;
 mod reserving;
 mod resets;
+mod rounds;
 mod routing;
 mod run;
 mod sending;
@@ -45,10 +52,14 @@ use crate::pool::{Pool, SHORT_SAVES_BYTES};
 use crate::random::Random;
 use crate::time::Time;
 
-pub use commands::{AcceptError, ConnectError, ListenError, RecvError};
+pub use connecting::ConnectError;
 pub use counters::Counters;
+use listening::Listener;
+pub use listening::{AcceptError, ListenError};
 pub use output::{BATCH_PACKETS, Handling, Presence, Sink, Taken, Urgency};
+pub use path::Path;
 use queues::Queues;
+pub use reading::RecvError;
 use reserving::Reserved;
 pub use resets::MOST_STARTS;
 use resets::{Incarnations, generation};
@@ -57,40 +68,6 @@ pub use run::Landing;
 use run::Run;
 pub use sending::{Joined, SendError};
 
-/// A way to a peer, in the caller's terms: which link, which address there, and, in the last byte, which of this host's own addresses the path is bound to (0: to none). The protocol compares and
-/// returns it, and proves that a peer receives under it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Path(pub [u8; Path::BYTES]);
-
-impl Path {
-    pub const BYTES: usize = 24;
-    const OWN_AT: usize = Path::BYTES - 1;
-
-    /// The same path, bound to the own address that has this number.
-    #[must_use]
-    pub fn bound(mut self, own: u8) -> Path {
-        self.0[Path::OWN_AT] = own;
-        self
-    }
-
-    /// The same path, bound to no own address: where the peer is, and nothing else.
-    #[must_use]
-    pub fn unbound(self) -> Path {
-        self.bound(0)
-    }
-
-    /// The own address that it is bound to; 0: to none.
-    #[must_use]
-    pub fn own(&self) -> u8 {
-        self.0[Path::OWN_AT]
-    }
-
-    /// Whether what came over `other` is of this path: one that is bound to no own address takes what comes to any.
-    fn takes(&self, other: &Path) -> bool {
-        *self == *other || self.own() == 0 && *self == other.unbound()
-    }
-}
-
 /// Something that the user of an endpoint should look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -98,16 +75,6 @@ pub enum Event {
     Changed(ChannelId),
     /// A channel waits to be accepted at this port.
     Incoming(u16),
-}
-
-/// Who takes channels at a port.
-#[derive(Debug)]
-struct Listener {
-    mode: Mode,
-    backlog: usize,
-    queue: VecDeque<u32>,
-    /// An event about it waits to be fetched.
-    announced: bool,
 }
 
 /// A CONFIRM that was answered: its cookie is spent, and the same CONFIRM again means that the answer was lost.
@@ -510,12 +477,6 @@ impl Endpoint {
         channel.incoming.revoke(&mut self.rx_pool);
         channel.outgoing.drop_queue(&mut self.tx_pool);
         self.leave_listener(channel.queued_in, index);
-    }
-
-    fn leave_listener(&mut self, port: Option<u16>, index: u32) {
-        if let Some(listener) = port.and_then(|port| self.listeners.get_mut(&port)) {
-            listener.queue.retain(|&queued| queued != index);
-        }
     }
 
     /// Gives a channel's number back if both ends are through with it.

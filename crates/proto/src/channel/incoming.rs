@@ -1,15 +1,19 @@
 //! The receiving half of a channel: payloads in order, made into bytes or messages for the user, and the credit that lets more come.
 
+mod credit;
+mod reading;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 
-use ropeway_wire::{Content, Extent, Flags, MESSAGE_LENGTH_BYTES, Malformed, Mode, RecordPrefix, RecordReader};
+use ropeway_wire::{Content, Extent, Flags, Malformed, Mode, RecordPrefix, RecordReader};
 
 use super::SHORT_MESSAGE_SHARE;
 use crate::endpoint::LEAST_WINDOW_BYTES;
 use crate::pool::{Buffer, Pool};
+use reading::Taken;
+pub use reading::{PIECE_BYTES, Part};
 
 /// Why a payload was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,37 +42,6 @@ impl Chunk {
     fn new(flags: Flags, payload: Buffer, credit_bytes: u64) -> Chunk {
         Chunk { flags, records: RecordReader::default(), payload, credit_bytes }
     }
-}
-
-/// A message read so far into the user's buffer must fit as a whole; this says what does not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooShort {
-    pub message_bytes: usize,
-}
-
-/// A message whose reader takes it as it comes.
-#[derive(Clone, Copy, Debug)]
-struct Taken {
-    message_bytes: usize,
-    /// What the packets that the reader has got counted against the credit, and how many they were: until the message is whole they count as unread.
-    credit_bytes: u64,
-    packets: usize,
-}
-
-/// So much of a message that is whole is moved to its reader in one call: the links are left alone for no longer than copying that takes. None that shares its first packet with
-/// others is longer.
-pub const PIECE_BYTES: usize = 64 << 10;
-
-/// What a reader has of a message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Part {
-    /// Nobody else can read until it has all of it, or has put this back.
-    pub is_begun: bool,
-    pub bytes: usize,
-    /// It begins with messages that are whole only.
-    pub is_of_whole: bool,
-    /// The rest is here: to be called again at once.
-    pub has_more: bool,
 }
 
 /// What has arrived in order and was not read.
@@ -178,68 +151,6 @@ impl Incoming {
 
     pub fn limit(&self) -> u64 {
         self.limit
-    }
-
-    /// Raises the limit towards what `window` allows beyond what was read; says it if that is worth a CREDIT.
-    pub fn raise_limit(&mut self, window: u64, pool: &mut Pool) -> bool {
-        let reach = self.consumed + window;
-        let worth = reach >= self.limit + window / 4;
-        if worth {
-            self.promise(reach, pool);
-        }
-        worth
-    }
-
-    fn promise(&mut self, limit: u64, pool: &mut Pool) {
-        self.limit = self.limit.max(limit);
-        self.keep_promised(pool);
-    }
-
-    /// Brings the pool's sum up to date with `limit` and `offset`.
-    fn keep_promised(&mut self, pool: &mut Pool) {
-        let promised = (self.limit - self.initial).min(self.limit.saturating_sub(self.offset));
-        pool.promised_bytes = pool.promised_bytes + promised - self.promised;
-        self.promised = promised;
-    }
-
-    /// Nothing will come any more: what was promised is free.
-    pub fn revoke(&mut self, pool: &mut Pool) {
-        pool.promised_bytes -= std::mem::take(&mut self.promised);
-        self.initial = self.limit;
-    }
-
-    /// The message at hand fits the window but not the limit that was told: raises it, and says that it did.
-    pub fn raise_for_message(&mut self, window: u64, pool: &mut Pool) -> bool {
-        let worth = self.wanted > self.limit && self.wanted <= self.consumed + window;
-        if worth {
-            self.promise(self.consumed + window, pool);
-        }
-        worth
-    }
-
-    /// Lets the message at hand come as a whole, in memory that was set aside.
-    pub fn allow_message(&mut self, reserved_bytes: u64, pool: &mut Pool) {
-        (self.reserved_bytes, self.reserved_until) = (reserved_bytes, self.message_end);
-        self.promise(self.wanted, pool);
-    }
-
-    pub fn has_reservation(&self) -> bool {
-        self.reserved_bytes > 0
-    }
-
-    /// What is missing of the message for which memory was set aside.
-    pub fn lacking_bytes(&self) -> u64 {
-        self.reserved_until.saturating_sub(self.offset)
-    }
-
-    /// The message for which memory was set aside has been read.
-    pub fn is_past_reserved(&self) -> bool {
-        self.has_reservation() && self.consumed >= self.reserved_until
-    }
-
-    /// Bytes beyond `window` that the message at hand needs and has no promise for; 0: none.
-    pub fn shortage(&self, window: u64) -> u64 {
-        if self.wanted > self.limit && self.wanted > self.consumed + window { self.wanted - self.limit } else { 0 }
     }
 
     /// Takes a payload that is next in the channel's order.
@@ -390,24 +301,6 @@ impl Incoming {
         }
     }
 
-    /// Reads bytes of a stream.
-    pub fn read(&mut self, mut out: &mut [u8], pool: &mut Pool) -> usize {
-        let wanted = out.len();
-        while !out.is_empty()
-            && let Some(chunk) = self.queue.front_mut()
-        {
-            let count = chunk.payload.len().min(out.len());
-            let (head, tail) = out.split_at_mut(count);
-            head.copy_from_slice(&chunk.payload.bytes()[..count]);
-            chunk.payload.pull(count);
-            out = tail;
-            if chunk.payload.is_empty() {
-                self.drop_front(pool);
-            }
-        }
-        wanted - out.len()
-    }
-
     /// Moves the bytes of a stream that have arrived, and `payload` behind them, to a reader who waits, or a message that `payload` is; says how many bytes that are. `None` if there is no
     /// room for all of them, other messages stand before this one, or the payload must not be taken: nothing has happened then.
     pub fn land(
@@ -434,182 +327,6 @@ impl Incoming {
         (self.offset, self.consumed) = (self.offset + credit_bytes, self.consumed + credit_bytes);
         self.keep_promised(pool);
         Some(count)
-    }
-
-    /// The bytes of a stream that [`Incoming::read`] would give; they stay.
-    pub fn peek(&self, out: &mut [u8]) -> usize {
-        let mut filled = 0;
-        for chunk in &self.queue {
-            let count = chunk.payload.len().min(out.len() - filled);
-            out[filled..filled + count].copy_from_slice(&chunk.payload.bytes()[..count]);
-            filled += count;
-        }
-        filled
-    }
-
-    fn drop_front(&mut self, pool: &mut Pool) {
-        let Some(chunk) = self.queue.pop_front() else { return };
-        pool.give(chunk.payload);
-        match &mut self.taken {
-            None => self.consumed += chunk.credit_bytes,
-            Some(taken) => {
-                taken.credit_bytes += chunk.credit_bytes;
-                taken.packets += 1;
-                pool.owed += 1;
-            }
-        }
-    }
-
-    /// The length of the message that would be read next.
-    pub fn message_bytes(&self) -> Option<usize> {
-        if self.messages == 0 || self.taken.is_some() {
-            return None;
-        }
-        let chunk = self.queue.front()?;
-        if chunk.flags.contains(Flags::RECORDS) {
-            // The records were checked when they came; to check them all again for each would cost more than reading them.
-            let mut records = chunk.records;
-            return records.next(chunk.payload.bytes()).map(|(_, length)| length);
-        }
-        match Content::parse(chunk.flags, chunk.payload.bytes()).ok()? {
-            Content::First { length, .. } => Some(length as usize),
-            _ => Some(chunk.payload.len()),
-        }
-    }
-
-    /// Whether a message is to be read next that is whole, and so long that it is read in pieces.
-    pub fn is_long(&self) -> bool {
-        self.message_bytes().is_some_and(|bytes| bytes > PIECE_BYTES)
-    }
-
-    /// Reads one message. It stays if `out` is too short for it.
-    pub fn read_message(&mut self, out: &mut [u8], pool: &mut Pool) -> Option<Result<usize, TooShort>> {
-        let message_bytes = self.message_bytes()?;
-        let Some(out) = out.get_mut(..message_bytes) else { return Some(Err(TooShort { message_bytes })) };
-        self.messages -= 1;
-        let chunk = self.queue.front_mut()?;
-        if chunk.flags.contains(Flags::RECORDS) {
-            let mut records = chunk.records;
-            let (prefix, _) = records.next(chunk.payload.bytes())?;
-            if let Some(bytes) = chunk.payload.bytes().get(prefix..prefix + message_bytes) {
-                out.copy_from_slice(bytes);
-                chunk.records = records;
-                self.pull_record(prefix + message_bytes, pool);
-                return Some(Ok(message_bytes));
-            }
-        }
-        self.read_parts(out, true, usize::MAX, pool);
-        Some(Ok(message_bytes))
-    }
-
-    /// Takes a record away from the first chunk, and the chunk if that was all of it.
-    fn pull_record(&mut self, bytes: usize, pool: &mut Pool) {
-        let Some(chunk) = self.queue.front_mut() else { return };
-        chunk.payload.pull(bytes);
-        // Not only with the whole chunk: what stands behind may be the beginning of a message that needs this credit to come.
-        let read_bytes = (bytes as u64).min(chunk.credit_bytes);
-        chunk.credit_bytes -= read_bytes;
-        self.consumed += read_bytes;
-        if chunk.payload.is_empty() {
-            self.drop_front(pool);
-        }
-    }
-
-    /// Moves what is here of the first message into `out`, behind the part of it that this reader has, or a piece if it is whole; `true` once that is all of it. Nothing of a
-    /// message that shares its first packet with others, or does not fit.
-    pub fn take_part(&mut self, out: &mut [u8], part: &mut Part, pool: &mut Pool) -> bool {
-        let is_first = !part.is_begun;
-        if is_first {
-            self.begin_taking(out.len());
-            part.is_begun = self.taken.is_some();
-        }
-        let Some(Taken { message_bytes, .. }) = self.taken.filter(|_| part.is_begun) else { return false };
-        let Some(out) = out.get_mut(part.bytes..message_bytes) else { return false };
-        let most = if self.messages > 0 { PIECE_BYTES } else { usize::MAX };
-        part.bytes += self.read_parts(out, is_first, most, pool);
-        let takes_all = part.bytes == message_bytes;
-        if takes_all {
-            self.messages -= 1;
-            self.end_taking(pool);
-        }
-        part.has_more = !takes_all && self.messages > 0;
-        takes_all
-    }
-
-    /// Looks whether the first message is one that can be taken as it comes. Nobody may be taking it.
-    fn begin_taking(&mut self, room: usize) {
-        let Some(first) = self.queue.front() else { return };
-        if !first.flags.contains(Flags::RECORDS)
-            && let Ok(Content::First { length, .. }) = Content::parse(first.flags, first.payload.bytes())
-            && length as usize <= room
-        {
-            self.taken = Some(Taken { message_bytes: length as usize, credit_bytes: 0, packets: 0 });
-        }
-    }
-
-    fn end_taking(&mut self, pool: &mut Pool) -> Option<Taken> {
-        let taken = self.taken.take()?;
-        pool.owed -= taken.packets;
-        self.consumed += taken.credit_bytes;
-        Some(taken)
-    }
-
-    /// Takes back what a reader has of a message.
-    pub fn put_back(&mut self, bytes: &[u8], pool: &mut Pool) {
-        let Some(Taken { message_bytes, credit_bytes, .. }) = self.end_taking(pool) else { return };
-        self.consumed -= credit_bytes;
-        let room = pool.payload_bytes();
-        let mut chunks = Vec::new();
-        let mut rest = bytes;
-        // The first packet may have brought the length alone.
-        while !rest.is_empty() || chunks.is_empty() {
-            let mut chunk = Chunk::new(Flags::NONE, pool.take_anyway(), 0);
-            if chunks.is_empty() {
-                chunk.flags = Flags::FIRST;
-                chunk.credit_bytes = credit_bytes;
-                chunk.payload.append(&(message_bytes as u32).to_be_bytes(), room);
-            }
-            let count = chunk.payload.append(rest, room);
-            rest = &rest[count..];
-            chunks.push(chunk);
-        }
-        chunks.into_iter().rev().for_each(|chunk| self.queue.push_front(chunk));
-    }
-
-    /// Moves what is here of a message into `out`, from its first packet or a later one on, and says how much that is: no further than with the packet that makes it `most`.
-    fn read_parts(&mut self, out: &mut [u8], mut is_first: bool, most: usize, pool: &mut Pool) -> usize {
-        let mut filled = 0;
-        while filled < most
-            && let Some(chunk) = self.queue.front_mut()
-        {
-            let (first, last) = (chunk.flags.contains(Flags::FIRST), chunk.flags.contains(Flags::LAST));
-            let is_records = chunk.flags.contains(Flags::RECORDS);
-            let mut records = chunk.records;
-            let prefix = match is_records {
-                true => records.next(chunk.payload.bytes()).map_or(0, |(prefix, _)| prefix),
-                false if first && !last => MESSAGE_LENGTH_BYTES,
-                false => 0,
-            };
-            let bytes = &chunk.payload.bytes()[prefix..];
-            // All of the payload, but for the end of a message in front of others.
-            let count = bytes.len().min(out.len() - filled);
-            out[filled..filled + count].copy_from_slice(&bytes[..count]);
-            filled += count;
-            let is_end = if is_records { !is_first } else { last };
-            is_first = false;
-            if is_end {
-                chunk.flags.remove(Flags::LAST);
-                self.pull_record(prefix + count, pool);
-                break;
-            }
-            self.drop_front(pool);
-        }
-        filled
-    }
-
-    /// Takes back the memory set aside for a long message, and says how much it was.
-    pub fn take_reservation(&mut self) -> u64 {
-        std::mem::take(&mut self.reserved_bytes)
     }
 
     /// Forgets everything unread.

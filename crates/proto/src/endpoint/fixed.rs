@@ -1,7 +1,7 @@
 //! The values that cannot be set stand in docs/protocol.md, section 10, as the code has them; `tests/constants.rs` looks at those that can.
 
+use super::attempting::MOST_RETRY_NS;
 use super::cookies::COOKIE_NS;
-use super::opening::MOST_RETRY_NS;
 use super::output::ASKING_NS;
 use super::queues::MOST_REPLIES;
 use super::reserving::LEAST_SHARE;

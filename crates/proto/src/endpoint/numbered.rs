@@ -4,8 +4,8 @@ use std::io::IoSlice;
 
 use ropeway_wire::{AbortFields, Backlog, Flags, Header, Type};
 
-use super::commands::{enter_round, recount};
 use super::output::{LinkFull, Turn};
+use super::rounds::{enter_round, recount};
 use super::{BATCH_PACKETS, Endpoint, Handling, Sink, Taken, Urgency};
 use crate::answers;
 use crate::association::Association;

@@ -3,7 +3,7 @@
 use ropeway_wire::{ErrorCode, Mode};
 
 use super::Endpoint;
-use super::commands::recount;
+use super::rounds::recount;
 use crate::association::Association;
 use crate::channel::{Channel, ChannelId, Lack, MESSAGE_PREFIX_BYTES};
 use crate::config::Config;

@@ -1,3 +1,4 @@
+use super::reading::TooShort;
 use super::*;
 use crate::channel::Outgoing;
 use crate::pool::SHORT_SAVES_BYTES;

@@ -1,0 +1,73 @@
+//! How much the peer may send to a channel, and the memory that stands for it.
+
+use super::Incoming;
+use crate::pool::Pool;
+
+impl Incoming {
+    /// Raises the limit towards what `window` allows beyond what was read; says it if that is worth a CREDIT.
+    pub fn raise_limit(&mut self, window: u64, pool: &mut Pool) -> bool {
+        let reach = self.consumed + window;
+        let worth = reach >= self.limit + window / 4;
+        if worth {
+            self.promise(reach, pool);
+        }
+        worth
+    }
+
+    fn promise(&mut self, limit: u64, pool: &mut Pool) {
+        self.limit = self.limit.max(limit);
+        self.keep_promised(pool);
+    }
+
+    /// Brings the pool's sum up to date with `limit` and `offset`.
+    pub(super) fn keep_promised(&mut self, pool: &mut Pool) {
+        let promised = (self.limit - self.initial).min(self.limit.saturating_sub(self.offset));
+        pool.promised_bytes = pool.promised_bytes + promised - self.promised;
+        self.promised = promised;
+    }
+
+    /// Nothing will come any more: what was promised is free.
+    pub fn revoke(&mut self, pool: &mut Pool) {
+        pool.promised_bytes -= std::mem::take(&mut self.promised);
+        self.initial = self.limit;
+    }
+
+    /// The message at hand fits the window but not the limit that was told: raises it, and says that it did.
+    pub fn raise_for_message(&mut self, window: u64, pool: &mut Pool) -> bool {
+        let worth = self.wanted > self.limit && self.wanted <= self.consumed + window;
+        if worth {
+            self.promise(self.consumed + window, pool);
+        }
+        worth
+    }
+
+    /// Lets the message at hand come as a whole, in memory that was set aside.
+    pub fn allow_message(&mut self, reserved_bytes: u64, pool: &mut Pool) {
+        (self.reserved_bytes, self.reserved_until) = (reserved_bytes, self.message_end);
+        self.promise(self.wanted, pool);
+    }
+
+    pub fn has_reservation(&self) -> bool {
+        self.reserved_bytes > 0
+    }
+
+    /// What is missing of the message for which memory was set aside.
+    pub fn lacking_bytes(&self) -> u64 {
+        self.reserved_until.saturating_sub(self.offset)
+    }
+
+    /// The message for which memory was set aside has been read.
+    pub fn is_past_reserved(&self) -> bool {
+        self.has_reservation() && self.consumed >= self.reserved_until
+    }
+
+    /// Bytes beyond `window` that the message at hand needs and has no promise for; 0: none.
+    pub fn shortage(&self, window: u64) -> u64 {
+        if self.wanted > self.limit && self.wanted > self.consumed + window { self.wanted - self.limit } else { 0 }
+    }
+
+    /// Takes back the memory set aside for a long message, and says how much it was.
+    pub fn take_reservation(&mut self) -> u64 {
+        std::mem::take(&mut self.reserved_bytes)
+    }
+}

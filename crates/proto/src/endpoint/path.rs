@@ -1,0 +1,35 @@
+//! What the protocol knows of the way that a packet took or is to take.
+
+/// A way to a peer, in the caller's terms: which link, which address there, and, in the last byte, which of this host's own addresses the path is bound to (0: to none). The protocol compares and
+/// returns it, and proves that a peer receives under it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Path(pub [u8; Path::BYTES]);
+
+impl Path {
+    pub const BYTES: usize = 24;
+    const OWN_AT: usize = Path::BYTES - 1;
+
+    /// The same path, bound to the own address that has this number.
+    #[must_use]
+    pub fn bound(mut self, own: u8) -> Path {
+        self.0[Path::OWN_AT] = own;
+        self
+    }
+
+    /// The same path, bound to no own address: where the peer is, and nothing else.
+    #[must_use]
+    pub fn unbound(self) -> Path {
+        self.bound(0)
+    }
+
+    /// The own address that it is bound to; 0: to none.
+    #[must_use]
+    pub fn own(&self) -> u8 {
+        self.0[Path::OWN_AT]
+    }
+
+    /// Whether what came over `other` is of this path: one that is bound to no own address takes what comes to any.
+    pub(super) fn takes(&self, other: &Path) -> bool {
+        *self == *other || self.own() == 0 && *self == other.unbound()
+    }
+}
