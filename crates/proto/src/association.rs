@@ -19,6 +19,7 @@ use crate::crypto::token::{self, TOKEN_BYTES};
 use crate::endpoint::{BATCH_PACKETS, Path};
 use crate::keyed::Sealing;
 use crate::lease::{self, Lease};
+use crate::pace::Pace;
 use crate::rate::Rate;
 use crate::received::{Received, WINDOW_PACKETS};
 use crate::routes::Routes;
@@ -135,6 +136,8 @@ pub struct Association {
     pub left_unused: bool,
     /// When it was told of what is granted, the last time.
     pub granted_at: Time,
+    /// How fast it uses that.
+    pub pace: Pace,
     pub arrivals_unacked: u16,
     /// Packets with short headers sent since something was said of the moment.
     pub unsaid_packets: u16,
@@ -255,6 +258,7 @@ impl Association {
             given_at: now,
             left_unused: false,
             granted_at: now,
+            pace: Pace::default(),
             arrivals_unacked: 0,
             unsaid_packets: 0,
             arrived_at: now,

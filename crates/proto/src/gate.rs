@@ -69,12 +69,16 @@ pub struct Gate {
     /// Whose acknowledgments are held back, oldest first.
     held: VecDeque<u32>,
     charged_bytes: u64,
+    /// Of that, what is charged to those who are slow.
+    slow_bytes: u64,
     /// What senders could use beyond that.
     wanted_bytes: u64,
     /// Senders that want or hold something.
     demanding: u64,
     /// Of these, the ones that have a grant.
     holders: u64,
+    /// Of these, the ones that have a share of the budget.
+    sharing: u64,
     /// The most that wanted or held something at the same time of late, and when that was: who has ended a transfer may begin the next one, behind all that others hold by then.
     company: u64,
     company_at: Time,
@@ -118,9 +122,11 @@ impl Gate {
             waiting: VecDeque::new(),
             held: VecDeque::new(),
             charged_bytes: 0,
+            slow_bytes: 0,
             wanted_bytes: 0,
             demanding: 0,
             holders: 0,
+            sharing: 0,
             company: 0,
             company_at: Time::ZERO,
             longest_lease_ns: 0,
@@ -272,8 +278,8 @@ impl Gate {
             self.suspect_bytes -= charged;
         }
         self.set_demand(index, demand);
-        if self.demanding >= self.company || now.since(self.company_at) > COMPANY_NS + self.drain_ns {
-            (self.company, self.company_at) = (self.demanding, now);
+        if self.sharing >= self.company || now.since(self.company_at) > COMPANY_NS + self.drain_ns {
+            (self.company, self.company_at) = (self.sharing, now);
         }
         if demand.wanted_packets > 0 && !waiting && self.mode == GateMode::Grants {
             let sender = self.sender(index);
@@ -286,16 +292,19 @@ impl Gate {
     fn set_demand(&mut self, index: u32, demand: Demand) {
         let full = demand.outstanding_packets * demand.frame_bytes;
         let backlog = demand.backlog_bytes + demand.outstanding_packets * demand.overhead_bytes;
-        let charged = full.min(backlog) + self.charged_asked(&demand) * demand.frame_bytes;
+        let charged = demand.cost(full.min(backlog)) + self.charged_asked(&demand) * demand.frame_bytes;
         let sender = self.sender(index);
         let before = std::mem::replace(&mut sender.charged_bytes, charged);
         let former = std::mem::replace(&mut sender.demand, demand);
         let suspect = sender.suspect;
         self.demanding = self.demanding + u64::from(demand.is_some()) - u64::from(former.is_some());
         self.holders = self.holders + u64::from(demand.is_granted()) - u64::from(former.is_granted());
+        self.sharing = self.sharing + u64::from(demand.shares()) - u64::from(former.shares());
         self.wanted_bytes = self.wanted_bytes + demand.wanted_bytes() - former.wanted_bytes();
         self.longest_lease_ns = if self.demanding > 0 { self.longest_lease_ns.max(demand.lease_ns) } else { 0 };
         self.charged_bytes = self.charged_bytes + charged - before;
+        let of_slow = |demand: Demand, bytes: u64| if demand.is_slow() { bytes } else { 0 };
+        self.slow_bytes = self.slow_bytes + of_slow(demand, charged) - of_slow(former, before);
         if suspect {
             self.suspect_bytes = self.suspect_bytes + charged - before;
         }
@@ -307,8 +316,10 @@ impl Gate {
         self.has_freed |= sender.charged_bytes > 0;
         self.demanding -= u64::from(sender.demand.is_some());
         self.holders -= u64::from(sender.demand.is_granted());
+        self.sharing -= u64::from(sender.demand.shares());
         self.wanted_bytes -= sender.demand.wanted_bytes();
         self.charged_bytes -= sender.charged_bytes;
+        self.slow_bytes -= if sender.demand.is_slow() { sender.charged_bytes } else { 0 };
         self.suspect_bytes -= if sender.suspect { sender.charged_bytes } else { 0 };
         self.waiting.retain(|&waiting| waiting != index);
         self.held.retain(|&held| held != index);

@@ -30,7 +30,11 @@ impl Association {
 
     /// So many more numbers may be used.
     pub fn lend(&mut self, packets: u64, now: Time) {
-        let from = if self.outstanding_packets() > 0 { self.granted } else { self.received.next() };
+        let is_first = self.outstanding_packets() == 0;
+        let from = if is_first { self.received.next() } else { self.granted };
+        if is_first {
+            self.pace.begin(now);
+        }
         self.granted = from.wrapping_add(packets);
         (self.given_at, self.granted_at) = (now, now);
         self.ack_due = true;
@@ -95,6 +99,7 @@ impl Association {
             round_trip_ns: self.rtt.smoothed_ns(),
             lease_ns: self.lease.lasts_ns(),
             left_unused: self.left_unused,
+            most_held: self.pace.most_held(self.rtt.known_least_ns().unwrap_or(0)),
         }
     }
 }

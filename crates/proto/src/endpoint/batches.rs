@@ -38,11 +38,14 @@ impl Endpoint {
         for &index in &touched {
             let association = &mut self.associations[index as usize];
             association.touched = false;
+            let arrived = std::mem::take(&mut association.arrived_unreported);
+            if arrived > 0 {
+                association.pace.note(arrived, association.outstanding_packets() > 0, now);
+            }
             let demand = association.demand(&self.config, || self.arrivals.drain(self.gate.charged_bytes()), now);
             let round_trip_ns = association.rtt.smoothed_ns();
-            let arrived = u64::from(std::mem::take(&mut association.arrived_unreported));
             let lost = u64::from(std::mem::take(&mut association.lost_unreported));
-            self.gate.observe(now, round_trip_ns, arrived, lost, false);
+            self.gate.observe(now, round_trip_ns, u64::from(arrived), lost, false);
             self.gate.report(index, demand, now);
         }
         match self.config.gate_mode {

@@ -2,6 +2,9 @@
 
 use crate::time::Time;
 
+/// This part of what a slow sender holds is charged.
+const SLOW_COST: u64 = 2;
+
 /// What one sender wants and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
@@ -22,6 +25,8 @@ pub struct Demand {
     pub lease_ns: u64,
     /// Its last grant was taken back, and of what it was granted since it has used nothing.
     pub left_unused: bool,
+    /// Packets that it may hold beside others, if it is slow to use them.
+    pub most_held: Option<u64>,
 }
 
 impl Demand {
@@ -29,9 +34,23 @@ impl Demand {
         self.outstanding_packets > 0
     }
 
-    /// Whether it has a share of the budget. Who uses nothing of it takes nothing of the others' shares.
+    /// Whether it wants or holds something, and uses it.
     pub(super) fn is_some(&self) -> bool {
         !self.left_unused && self.outstanding_packets + self.wanted_packets > 0
+    }
+
+    /// Whether it has a share of the budget. Who is slow has no use for one.
+    pub(super) fn shares(&self) -> bool {
+        self.is_some() && !self.is_slow()
+    }
+
+    pub(super) fn is_slow(&self) -> bool {
+        self.most_held.is_some()
+    }
+
+    /// What `bytes` that it was granted cost. Its own line keeps back what a slow one was granted.
+    pub(super) fn cost(&self, bytes: u64) -> u64 {
+        if self.is_slow() { bytes / SLOW_COST } else { bytes }
     }
 
     pub(super) fn wanted_bytes(&self) -> u64 {

@@ -15,6 +15,7 @@ fn demand(outstanding: u64, backlog_packets: u64) -> Demand {
         round_trip_ns: 100_000,
         lease_ns: 10_000_000,
         left_unused: false,
+        most_held: None,
     }
 }
 
@@ -64,6 +65,30 @@ fn who_is_asked_for_more_than_its_share_is_charged_for_that() {
     gate.report(0, demand(0, 0), Time::ZERO);
     gate.forget(1);
     assert_eq!(gate.charged_bytes(), 0);
+}
+
+#[test]
+fn who_is_slow_holds_little_and_takes_no_share_and_all_of_them_half_of_the_budget() {
+    let mut gate = gate(Order::Fifo);
+    let slow = |outstanding| Demand { most_held: Some(2), ..demand(outstanding, 1000) };
+    gate.report(0, slow(0), Time::ZERO);
+    let alone: u64 = distribute(&mut gate, 0).iter().map(|grant| grant.1).sum();
+    assert!(alone > 40, "alone it is granted as others are: {alone}");
+    gate.report(0, slow(1), Time::ZERO);
+    (1..100).for_each(|index| gate.report(index, slow(0), Time::ZERO));
+    let whole = gate.budget_bytes() / FRAME;
+    gate.report(100, demand(0, 1000), Time::ZERO);
+    let grants = distribute(&mut gate, 0);
+    assert!(grants.iter().all(|&(index, packets)| index == 100 || packets <= 2), "{grants:?}");
+    let fast: u64 = grants.iter().filter(|grant| grant.0 == 100).map(|grant| grant.1).sum();
+    assert!(fast >= whole / 3, "{fast} packets of {whole}, beside what is kept for those who begin");
+    assert!(gate.charged_bytes() <= gate.budget_bytes());
+    // It has become fast, and is charged in full.
+    let before = gate.charged_bytes();
+    gate.report(0, demand(2, 1000), Time::ZERO);
+    assert_eq!(gate.charged_bytes() - before, FRAME);
+    (0..101).for_each(|index| gate.forget(index));
+    assert_eq!((gate.charged_bytes(), gate.slow_bytes, gate.sharing), (0, 0, 0));
 }
 
 #[test]

@@ -18,6 +18,8 @@ const END_DENOMINATOR: u64 = 4;
 const SUSPECT_SCAN_NS: u64 = 250_000;
 /// The share of the budget that may be granted again against suspects.
 const SUSPECT_SHARE: u64 = 4;
+/// All slow senders together have this share of the budget beside others.
+const SLOW_SHARE: u64 = 2;
 /// Under `srpt` this share of the budget is not for the first one.
 const SRPT_REST: u64 = 4;
 /// Under `srpt` every so many quanta one goes to who has waited longest.
@@ -38,7 +40,8 @@ impl Gate {
                 self.leave_queue(place);
                 continue;
             }
-            let cost = packets * demand.frame_bytes;
+            let bytes = packets * demand.frame_bytes;
+            let cost = demand.cost(bytes);
             // A budget smaller than a quantum still lets one sender through.
             if cost > self.free_bytes() && self.charged_bytes > 0 {
                 self.counters.exhausted += 1;
@@ -55,7 +58,7 @@ impl Gate {
             self.set_demand(index, Demand { outstanding_packets, wanted_packets, ..demand });
             self.fair_floor_bytes = self.sender(index).served_bytes;
             let sender = self.sender(index);
-            sender.served_bytes += cost;
+            sender.served_bytes += bytes;
             sender.heard_at = now;
             if wanted_packets > 0 {
                 self.sender(index).waiting = true;
@@ -102,6 +105,14 @@ impl Gate {
         let is_end = demand.wanted_packets <= end && fits;
         let (turn, least) = if is_end { (demand.wanted_packets, end) } else { (quantum, quantum) };
         let most = self.most_held(demand.frame_bytes, least);
+        if let Some(most) = demand.most_held.map(|paced| paced.min(most)).filter(|_| self.demanding > 1) {
+            // Its packets come so seldom that a grant for each does not matter.
+            let held = demand.outstanding_packets;
+            let packets = turn.min(most.saturating_sub(held));
+            let are_many = self.sharing > 0
+                && self.slow_bytes + demand.cost(packets * demand.frame_bytes) > self.grantable_bytes() / SLOW_SHARE;
+            return (held <= most / 2 && !are_many).then_some(packets);
+        }
         let packets = turn.min(most);
         (demand.outstanding_packets + packets <= most).then_some(packets)
     }

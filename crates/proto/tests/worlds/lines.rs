@@ -197,3 +197,74 @@ fn a_packet_now_and_then_is_not_waited_for_as_one_of_a_slow_line_that_is_another
     println!("{} us alone, {} us beside a slow one", alone_ns / US, beside_ns / US);
     assert!(beside_ns <= alone_ns && alone_ns < 10 * MS, "{beside_ns} {alone_ns}");
 }
+
+/// So many senders whose own lines have `slow_rate`, beside one whose line is as fast as the port: what that one gets of what they leave, and what they get of their lines.
+fn beside_slow_senders(slow: usize, slow_rate: u64) -> (f64, f64) {
+    let net = Net { rate: 1_000_000_000, ..Net::default() };
+    let mut world = World::new(slow + 2, net, &Config::default(), 1);
+    let mut flows: Vec<_> = (1..=slow + 1)
+        .map(|from| {
+            let (client, server) = open(&mut world, from, 0, 7, Mode::Stream);
+            Flow::stream((from, client), (0, server), 1 << 34)
+        })
+        .collect();
+    (1..=slow).for_each(|from| _ = world.uplinks.insert(from, Uplink::new(slow_rate)));
+    // Until it is known who is slow: each of 128 has a turn by then.
+    carry_until(&mut world, &mut flows, 2 * S, |_, _| false);
+    let before: Vec<_> = flows.iter().map(|flow| flow.received).collect();
+    let drops = world.drops(0);
+    carry_until(&mut world, &mut flows, 500 * MS, |_, _| false);
+    let gained: Vec<_> = flows.iter().zip(before).map(|(flow, before)| (flow.received - before) as f64).collect();
+    let of_line = PAYLOAD_BYTES / 1518.0 / 8.0 / 2.0;
+    let others: f64 = gained[..slow].iter().sum();
+    let fast = gained[slow] / (1e9 * of_line - others);
+    let own = others / (slow_rate * slow as u64) as f64 / of_line;
+    let drops = world.drops(0) - drops;
+    println!(
+        "{slow} with {} kbit/s: {fast:.3} for the fast one, {own:.3} of their own, {drops} drops",
+        slow_rate / 1000
+    );
+    assert_eq!(drops, 0);
+    (fast, own)
+}
+
+#[test]
+fn senders_with_slow_lines_take_nothing_from_a_fast_one_and_have_what_they_can_use() {
+    for (slow, rate, fast_least, own_least) in [
+        (1, 10_000_000, 0.99, 0.97),
+        (16, 10_000_000, 0.99, 0.97),
+        (16, 25_000_000, 0.99, 0.95),
+        (16, 40_000_000, 0.6, 0.8),
+        (32, 1_000_000, 0.99, 0.9),
+        // No more than half of the budget is theirs.
+        (48, 10_000_000, 0.99, 0.7),
+        (128, 1_000_000, 0.99, 0.4),
+        // As fast as one of those who share the port.
+        (8, 100_000_000, 0.99, 0.75),
+    ] {
+        let (fast, own) = beside_slow_senders(slow, rate);
+        assert!(fast > fast_least && own > own_least, "{slow} with {rate} bit/s: {fast:.3}, {own:.3}");
+    }
+}
+
+#[test]
+fn senders_with_slow_lines_that_are_alone_have_what_they_can_use() {
+    for (slow, rate) in [(16, 10_000_000), (32, 1_000_000)] {
+        let net = Net { rate: 1_000_000_000, ..Net::default() };
+        let mut world = World::new(slow + 1, net, &Config::default(), 1);
+        let mut flows: Vec<_> = (1..=slow)
+            .map(|from| {
+                let (client, server) = open(&mut world, from, 0, 7, Mode::Stream);
+                Flow::stream((from, client), (0, server), 1 << 34)
+            })
+            .collect();
+        (1..=slow).for_each(|from| _ = world.uplinks.insert(from, Uplink::new(rate)));
+        carry_until(&mut world, &mut flows, 500 * MS, |_, _| false);
+        let before: u64 = flows.iter().map(|flow| flow.received).sum();
+        carry_until(&mut world, &mut flows, S, |_, _| false);
+        let gained = flows.iter().map(|flow| flow.received).sum::<u64>() - before;
+        let own = gained as f64 / (rate * slow as u64) as f64 / (PAYLOAD_BYTES / 1518.0 / 8.0);
+        println!("{slow} with {} kbit/s: {own:.3} of their own", rate / 1000);
+        assert!(own > 0.9, "{slow} with {rate} bit/s: {own:.3}");
+    }
+}

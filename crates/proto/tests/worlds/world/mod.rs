@@ -112,6 +112,19 @@ struct Port {
     pub most_queued: u64,
 }
 
+/// Bits per second of a host's own line, and when it is free.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Uplink {
+    pub rate: u64,
+    free_at: u64,
+}
+
+impl Uplink {
+    pub fn new(rate: u64) -> Uplink {
+        Uplink { rate, free_at: 0 }
+    }
+}
+
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Flying {
     at: u64,
@@ -136,6 +149,9 @@ pub struct World {
     random: u64,
     /// Pairs that cannot reach each other.
     pub cut: BTreeSet<(usize, usize)>,
+    /// Hosts whose own line is slower than the ports; it queues whatever they send.
+    pub uplinks: BTreeMap<usize, Uplink>,
+    leaving: BinaryHeap<Reverse<Flying>>,
     /// By alias; others are as the net is.
     pub planes: BTreeMap<u64, Plane>,
     /// Hosts that do nothing. What arrives waits for them, as in a socket.
@@ -215,6 +231,8 @@ impl World {
             order: 0,
             random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
             cut: BTreeSet::new(),
+            uplinks: BTreeMap::new(),
+            leaving: BinaryHeap::new(),
             planes: BTreeMap::new(),
             sockets: BTreeMap::new(),
             apart: BTreeMap::new(),
@@ -330,6 +348,13 @@ impl World {
         if self.filter.as_mut().is_some_and(|filter| !filter(now, from, to, &bytes)) {
             return;
         }
+        if let Some(uplink) = self.uplinks.get_mut(&from) {
+            let size = bytes.len() as u64 + self.net.overhead;
+            uplink.free_at = uplink.free_at.max(now) + size * 8 * S / uplink.rate;
+            self.order += 1;
+            let (at, order) = (uplink.free_at, self.order);
+            return self.leaving.push(Reverse(Flying { at, order, from, to, alias, bytes, congested: false }));
+        }
         let Some(mut attacker) = self.attacker.take() else { return self.fly(from, to, alias, bytes) };
         for (from, to, bytes) in attacker(now, from, to, &bytes) {
             self.fly(from, to, alias, bytes);
@@ -427,12 +452,16 @@ impl World {
             let packet = self.flying.peek().map(|Reverse(flying)| flying.at);
             let running: Vec<usize> = (0..self.hosts.len()).filter(|host| !self.stopped.contains(host)).collect();
             let timer = running.into_iter().filter_map(|host| self.wakes_at(host)).min();
-            let next = [packet, timer, self.room_at()].into_iter().flatten().min();
+            let leaves = self.leaving.peek().map(|Reverse(leaving)| leaving.at);
+            let next = [packet, leaves, timer, self.room_at()].into_iter().flatten().min();
             let Some(next) = next.filter(|&next| next <= end) else {
                 self.now = end;
                 return done(self);
             };
             self.now = self.now.max(next);
+            while let Some(Reverse(Flying { from, to, alias, bytes, .. })) = self.pop_leaving() {
+                self.fly(from, to, alias, bytes);
+            }
             self.arrivals();
             for host in 0..self.hosts.len() {
                 if !self.stopped.contains(&host) && self.wakes_at(host).is_some_and(|at| at <= self.now) {
@@ -451,6 +480,10 @@ impl World {
         let waits = |&(host, _): &(&usize, &Socket)| self.hosts[*host].wants_to_transmit();
         let first = |(_, socket): (&usize, &Socket)| socket.held.first().map(|&(until, _)| until);
         self.sockets.iter().filter(waits).filter_map(first).min()
+    }
+
+    fn pop_leaving(&mut self) -> Option<Reverse<Flying>> {
+        self.leaving.peek().is_some_and(|Reverse(leaving)| leaving.at <= self.now).then(|| self.leaving.pop())?
     }
 
     fn arrivals(&mut self) {

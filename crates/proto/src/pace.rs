@@ -1,0 +1,107 @@
+//! How fast one sender uses what it is granted, so that a slow one is not granted more than it needs (docs/protocol.md 6).
+
+use crate::time::Time;
+
+/// Who needs longer for a packet is slow: many who share a line of 1 Gbit/s do not, as no more than eight of them hold much at a time ...
+const SLOW_NS: u64 = 250_000;
+/// ... and may hold what it uses in this time and a round trip, in which its own line is a part.
+const HOLD_NS: u64 = 1_000_000;
+/// The pace is the least of so many times, so that one pause of a sender, or of this host, makes it no slower.
+const TIMES: u8 = 4;
+
+/// The time between packets of one sender while it could have sent more.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pace {
+    /// Of one packet.
+    each_ns: u64,
+    /// The least of the times of late, and how many they were.
+    least_ns: u64,
+    times: u8,
+    /// When it last sent something, or was granted something after it had nothing.
+    since: Time,
+    /// It knew by then that it may send more.
+    is_free: bool,
+}
+
+impl Pace {
+    /// It is granted something, and had nothing left.
+    pub fn begin(&mut self, now: Time) {
+        (self.since, self.is_free) = (now, false);
+    }
+
+    /// A batch has brought so many packets of it, and it may send more (`is_free`) or not.
+    pub fn note(&mut self, packets: u32, is_free: bool, now: Time) {
+        let each_ns = now.since(self.since) / u64::from(packets.max(1));
+        if self.is_free {
+            self.least_ns = if self.times == 0 { each_ns } else { self.least_ns.min(each_ns) };
+            self.times += 1;
+            if self.times == TIMES {
+                (self.each_ns, self.times) = (self.least_ns, 0);
+            }
+        } else {
+            // With all that it took until it knew.
+            self.each_ns = self.each_ns.min(each_ns);
+        }
+        (self.since, self.is_free) = (now, is_free);
+    }
+
+    /// Packets that a slow one may hold; `None`: it is not slow.
+    pub fn most_held(&self, round_trip_ns: u64) -> Option<u64> {
+        (self.each_ns > SLOW_NS).then(|| ((HOLD_NS + round_trip_ns + self.each_ns / 2) / self.each_ns).max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn us(us: u64) -> Time {
+        Time::from_nanos(1_000_000_000 + us * 1000)
+    }
+
+    /// Batches of one packet, with times between them in turn.
+    fn after(pace: &mut Pace, from_us: u64, times_us: &[u64], is_free: bool) -> u64 {
+        times_us.iter().fold(from_us, |at, time| {
+            pace.note(1, is_free, us(at + time));
+            at + time
+        })
+    }
+
+    #[test]
+    fn who_needs_long_for_each_packet_is_slow_and_one_pause_makes_nobody_slow() {
+        let mut pace = Pace::default();
+        pace.begin(us(0));
+        let at = after(&mut pace, 0, &[5000, 20, 5000, 20, 5000, 20, 5000, 5000, 20], true);
+        assert_eq!(pace.most_held(0), None);
+        let at = after(&mut pace, at, &[1200; 8], true);
+        assert_eq!(pace.most_held(0), Some(1));
+        assert_eq!(pace.most_held(5_000_000), Some(5), "and what is under way");
+        after(&mut pace, at, &[20; 8], true);
+        assert_eq!(pace.most_held(0), None);
+    }
+
+    #[test]
+    fn what_a_sender_waits_for_its_turn_makes_it_no_slower_but_faster_perhaps() {
+        let mut pace = Pace::default();
+        pace.begin(us(0));
+        let at = after(&mut pace, 0, &[5000; 20], false);
+        assert_eq!(pace.most_held(0), None);
+        let at = after(&mut pace, at, &[5000; 8], true);
+        assert_eq!(pace.most_held(0), Some(1));
+        // Whoever holds one packet never has another when that comes.
+        pace.note(1, false, us(at + 5000));
+        pace.begin(us(at + 9000));
+        pace.note(1, false, us(at + 9100));
+        assert_eq!(pace.most_held(0), None);
+    }
+
+    #[test]
+    fn what_comes_together_took_as_long_as_all_of_it() {
+        let mut pace = Pace::default();
+        pace.begin(us(0));
+        (1..9).for_each(|batch| pace.note(5, true, us(batch * 5000)));
+        assert_eq!(pace.most_held(0), Some(1));
+        (9..17).for_each(|batch| pace.note(50, true, us(batch * 5000)));
+        assert_eq!(pace.most_held(0), None);
+    }
+}
