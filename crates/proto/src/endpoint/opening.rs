@@ -141,6 +141,7 @@ impl Endpoint {
         let asked_at = association.attempt().and_then(|attempt| attempt.asked_at);
         if let Some(attempt) = association.attempt_mut() {
             if attempt.cookie.is_some() {
+                self.counters.dropped_unasked += 1;
                 return;
             }
             attempt.cookie = Some((fields.cookie, now));
@@ -343,6 +344,8 @@ impl Endpoint {
                     // It is over already, and who still asks has not heard of that either.
                     false => self.refuse(path, &confirm.syn, ErrorCode::Closed),
                 }
+            } else {
+                self.counters.dropped_duplicate += 1;
             }
             return Ok(());
         }
