@@ -15,9 +15,9 @@ const SLOW_WINDOW_NS: u64 = 20_000_000;
 /// So long without a packet is a sender that waits for something else, and after it nothing is known of the line.
 const SLOW_PAUSE_NS: u64 = 1_000_000_000;
 /// A line is slow if less arrives in a millisecond, a usual packet; and is not as soon as what would be that much over the whole time has come.
-const SLOW_BYTES_PER_MS: u64 = 1500;
+pub const SLOW_BYTES_PER_MS: u64 = 1500;
 /// No line is believed to be so slow that all that is granted takes longer: by default that is one of 160 kbit/s. Who sends single bytes, one by one, would keep this host from asking others for anything.
-const MOST_SLOW_NS: u64 = 5_000_000_000;
+pub const MOST_SLOW_NS: u64 = 5_000_000_000;
 
 /// The way of packets to this host, as far as arrivals tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 
 mod attempt;
 mod beyond;
-mod grants;
+pub mod grants;
 mod limits;
 pub mod patience;
 mod rest;

@@ -9,7 +9,7 @@ mod tests;
 mod waiting;
 
 use crate::endpoint::Path;
-use ropeway_wire::{ErrorCode, Mode};
+use ropeway_wire::{ErrorCode, Flags, Mode};
 
 pub use incoming::{Incoming, PIECE_BYTES, Part, Refused};
 pub use numbers::Numbers;
@@ -18,6 +18,11 @@ pub use waiting::Lack;
 
 /// Short are messages of less than this share of a packet: it holds many.
 const SHORT_MESSAGE_SHARE: usize = 8;
+
+/// The flags of a payload that is one message.
+fn whole() -> Flags {
+    Flags::FIRST | Flags::LAST
+}
 
 /// Names a channel of one endpoint to its user. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

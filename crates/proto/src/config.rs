@@ -19,7 +19,7 @@ pub enum GateMode {
     /// Grants out of one budget (docs/protocol.md 6).
     #[default]
     Grants,
-    /// Document 2's scheme: a constant window of `window` packets for every sender, and acknowledgments of all but one active sender held back.
+    /// Document 2's scheme: a constant window of [`Config::window_packets`] for every sender, and acknowledgments of all but one active sender held back.
     Esp,
 }
 
@@ -40,7 +40,7 @@ pub struct Config {
     pub round_trip_time_ns: u64,
     pub gate_mode: GateMode,
     pub order: Order,
-    /// Bytes that the last queue before this host holds: the gate never lets more fly.
+    /// Bytes that the last queue before this host holds, on a line of 1 Gbit/s: the gate lets three quarters of that fly, and what is under way before the queue.
     pub port_buffer_bytes: u32,
     /// Ports of lines faster than 1 Gbit/s are taken to hold as many times that as the line is faster, but no more than this many times.
     pub port_buffer_most_times: u16,
@@ -48,7 +48,7 @@ pub struct Config {
     pub frame_overhead_bytes: u16,
     /// How long a grant may be used, at least; 8 times the least round-trip time measured if that is more.
     pub lease_ns: u64,
-    /// The longest that an acknowledgment waits for company.
+    /// The longest that an acknowledgment waits for company, where none is likely.
     pub ack_delay_ns: u64,
     /// The shortest time after which a sender with undelivered bytes asks (STATE).
     pub state_min_ns: u64,

@@ -28,7 +28,7 @@ const COMPANY_NS: u64 = 1_000_000;
 /// The share of the budget that is kept free for idle senders that begin.
 const STARTERS_SHARE: u64 = 3;
 /// What the budget grows back to is never less than this.
-const LIMIT_FLOOR_BYTES: u64 = 16 << 10;
+pub const LIMIT_FLOOR_BYTES: u64 = 16 << 10;
 /// The budget is this share of the port's buffer; the rest is for first flights, acknowledgments and other people's packets.
 pub const BUDGET_NUMERATOR: u64 = 3;
 pub const BUDGET_DENOMINATOR: u64 = 4;
@@ -73,9 +73,9 @@ pub struct Gate {
     slow_bytes: u64,
     /// What senders could use beyond that.
     wanted_bytes: u64,
-    /// Senders that want or hold something.
+    /// Senders that want or hold something, but for those that leave their grants unused.
     demanding: u64,
-    /// Of these, the ones that have a grant.
+    /// Senders that have a grant.
     holders: u64,
     /// Of these, the ones that have a share of the budget.
     sharing: u64,

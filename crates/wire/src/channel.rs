@@ -131,7 +131,7 @@ impl AbortFields {
 /// What RST says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RstFields {
-    /// The one that its sender gave in its parameters.
+    /// The one that its sender gave in its parameters, or that of who has seen a STATE for an id unknown to it.
     pub token: [u8; 16],
     pub code: ErrorCode,
 }

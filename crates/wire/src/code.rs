@@ -17,7 +17,7 @@ pub enum ErrorCode {
     TooLong,
     /// The peer broke a rule of the protocol.
     Protocol,
-    /// The peer was silent for too long, or did not send the rest of a long message.
+    /// The peer was silent for too long, was asked for a packet in vain, or did not send the rest of a long message.
     Timeout,
     /// No association has that id.
     Unknown,

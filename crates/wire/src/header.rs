@@ -119,7 +119,7 @@ impl Flags {
     pub const FIRST: Flags = Flags(0x04);
     /// The payload ends a message.
     pub const LAST: Flags = Flags(0x08);
-    /// The payload is a run of whole messages, each behind its length.
+    /// The payload is a run of messages, each behind its length or counted behind one of its length.
     pub const RECORDS: Flags = Flags(0x10);
     /// This number has been sent before.
     pub const RTX: Flags = Flags(0x20);
@@ -130,9 +130,6 @@ impl Flags {
 
     /// No flag.
     pub const NONE: Flags = Flags(0);
-
-    /// Those that a number keeps however often it is sent.
-    pub const FIXED: Flags = Flags(Flags::TXS.0 | Flags::TXF.0 | Flags::FIRST.0 | Flags::LAST.0 | Flags::RECORDS.0);
 
     const NAMES: [&'static str; 8] = ["TXS", "TXF", "FIRST", "LAST", "RECORDS", "RTX", "PHASE", "ECHO"];
 

@@ -83,8 +83,5 @@ pub const TAG_BYTES: usize = 16;
 /// is longer than any answer to it, so that nobody is flooded through us.
 pub const MIN_PACKET_BYTES: usize = 256;
 
-/// The type of Ethernet frames that carry packets: the first of the two that IEEE 802 keeps for local experiments.
-pub const ETHERTYPE: u16 = 0x88B5;
-
 /// What gateways put before a packet.
 pub const SHIM_BYTES: usize = 12;

@@ -56,13 +56,4 @@ impl<'a> Packet<'a> {
         let counter = associated.last_chunk::<COUNTER_BYTES>().ok_or(Malformed::SealMissing)?;
         Ok(Sealed { header: self.header, counter: u32::from_be_bytes(*counter), associated, sealed })
     }
-
-    /// [`Packet::parse`] and [`Packet::sealed`] in one, for packets that must be sealed.
-    ///
-    /// # Errors
-    /// Why these bytes are not a sealed packet.
-    #[inline]
-    pub fn parse_keyed(bytes: &'a [u8]) -> Result<Sealed<'a>, Malformed> {
-        Packet::parse(bytes)?.sealed()
-    }
 }

@@ -9,9 +9,9 @@ use crate::gate::Demand;
 use crate::time::Time;
 
 /// Who says nothing is told of its grant for so many leases: it is asked again and again, and until some time after the last word of it what is granted cannot be taken back.
-const TOLD_LEASES: u64 = 4;
+pub const TOLD_LEASES: u64 = 4;
 /// Who speaks and uses nothing of its grant, for so many: enough for a sender that loses most of what it is told, or looks seldom.
-const UNUSED_LEASES: u64 = 8;
+pub const UNUSED_LEASES: u64 = 8;
 /// Whose grant was taken back gets no more than this until it uses it.
 const UNUSED_PACKETS: u64 = 1;
 

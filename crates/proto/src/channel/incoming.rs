@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use ropeway_wire::{Content, Extent, Flags, Malformed, Mode, RecordPrefix, RecordReader};
 
-use super::SHORT_MESSAGE_SHARE;
+use super::{SHORT_MESSAGE_SHARE, whole};
 use crate::endpoint::LEAST_WINDOW_BYTES;
 use crate::pool::{Buffer, Pool};
 use reading::Taken;
@@ -350,16 +350,11 @@ fn message_flags() -> Flags {
     whole() | Flags::RECORDS
 }
 
-/// The flags of a payload that is one message.
-fn whole() -> Flags {
-    Flags::FIRST | Flags::LAST
-}
-
 fn is_whole(flags: Flags) -> bool {
     flags.intersection(message_flags()) == whole()
 }
 
-/// What a payload counts against its channel's credit (docs/protocol.md 2.8): at least one, or nothing would bound empty messages.
+/// What a payload counts against its channel's credit (docs/protocol.md 7): at least one, or nothing would bound empty messages.
 fn credit_bytes(payload: &[u8]) -> u64 {
     payload.len().max(1) as u64
 }

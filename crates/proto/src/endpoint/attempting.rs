@@ -137,6 +137,7 @@ impl Endpoint {
         let asked_at = association.attempt().and_then(|attempt| attempt.asked_at);
         if let Some(attempt) = association.attempt_mut() {
             if attempt.cookie.is_some() {
+                self.counters.dropped_unasked += 1;
                 return;
             }
             attempt.cookie = Some((fields.cookie, now));

@@ -5,9 +5,14 @@ use super::cookies::COOKIE_NS;
 use super::output::ASKING_NS;
 use super::queues::MOST_REPLIES;
 use super::reserving::LEAST_SHARE;
+use super::timers::{STILL_NS, UNUSED_NS};
+use crate::arrivals::{MOST_SLOW_NS, SLOW_BYTES_PER_MS};
+use crate::association::grants::{TOLD_LEASES, UNUSED_LEASES};
 use crate::association::patience::{HELD_UP_GIVE_UPS, IN_VAIN_GIVE_UPS, MOST_ASKED_IN_VAIN, TAKE_BACK_LEASES};
 use crate::association::{ECHO_LIMIT_NS, FIRST_RETRY_NS};
-use crate::gate::{BUDGET_DENOMINATOR, BUDGET_NUMERATOR, FIRST_FLIGHT_SHARE, SUSPECT_MIN_NS, SUSPECT_ROUND_TRIPS};
+use crate::gate::{
+    BUDGET_DENOMINATOR, BUDGET_NUMERATOR, FIRST_FLIGHT_SHARE, LIMIT_FLOOR_BYTES, SUSPECT_MIN_NS, SUSPECT_ROUND_TRIPS,
+};
 use crate::lease::LEASE_ROUND_TRIPS;
 use crate::received::WINDOW_PACKETS;
 use crate::time::TICK_NS;
@@ -29,12 +34,21 @@ fn paragraph() -> String {
         format!("life of a cookie {} s", COOKIE_NS / S),
         format!("a lease at least {LEASE_ROUND_TRIPS} round-trip times"),
         format!("take-back after {TAKE_BACK_LEASES} leases"),
+        format!("told of its grant for {TOLD_LEASES} leases who says nothing, for {UNUSED_LEASES} who uses nothing"),
         format!("suspect after {SUSPECT_ROUND_TRIPS} round trips or {} ms", SUSPECT_MIN_NS / MS),
+        format!("a port believed to stand still by who was heard within {} ms", STILL_NS / MS),
         format!(
-            "budget {BUDGET_NUMERATOR}/{BUDGET_DENOMINATOR} of the port's buffer, cuts and their floors as in 6 (Adaptation)"
+            "a line slow below {SLOW_BYTES_PER_MS} bytes in a millisecond, all grants {} s there at most",
+            MOST_SLOW_NS / S
         ),
+        format!(
+            "budget {BUDGET_NUMERATOR}/{BUDGET_DENOMINATOR} of the port's buffer, before cuts {} KiB at least",
+            LIMIT_FLOOR_BYTES >> 10
+        ),
+        "cuts and their floors as in 6 (Adaptation)".into(),
         format!("first flights 1/{FIRST_FLIGHT_SHARE} of the budget"),
         format!("echo not older than {} ms", ECHO_LIMIT_NS / MS),
+        format!("an association without channels kept for {} s", UNUSED_NS / S),
         format!("answers without an association waiting for the link {MOST_REPLIES}"),
         format!("one packet of all attempts each {} ms while it is full", ASKING_NS / MS),
         format!("memory kept from others for a message lost when less than 1/{LEAST_SHARE} of it comes in `give_up`"),

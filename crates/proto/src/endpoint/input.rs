@@ -357,7 +357,7 @@ impl Endpoint {
             && !is_repeated
             && !is_slower_path
         {
-            // An original: it was late, not lost. Wait longer before asking, up to a round trip.
+            // An original: it was late, not lost. Wait longer before asking, up to a few round trips.
             let most = REORDER_ROUND_TRIPS * association.rtt.smoothed_ns();
             association.reorder_ns = association.reorder_ns.max(late_ns + late_ns / 4).min(most);
             if requested {

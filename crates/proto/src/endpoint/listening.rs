@@ -86,11 +86,6 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// Whether somebody listens at `port`.
-    pub fn has_listener(&self, port: u16) -> bool {
-        self.listeners.contains_key(&port)
-    }
-
     /// Whether [`Endpoint::accept`] would give a channel, or say that nobody listens.
     pub fn has_incoming(&self, port: u16) -> bool {
         self.listeners.get(&port).is_none_or(|listener| !listener.queue.is_empty())

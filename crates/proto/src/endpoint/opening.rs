@@ -157,6 +157,8 @@ impl Endpoint {
                     // It is over already, and who still asks has not heard of that either.
                     false => self.refuse(path, &confirm.syn, ErrorCode::Closed),
                 }
+            } else {
+                self.counters.dropped_duplicate += 1;
             }
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Time: which timer of an association is next, and what happens when one has run out (docs/protocol.md 8, 10).
+//! Time: which timer of an association is next, and what happens when one has run out (docs/protocol.md 5, 6, 8, 10).
 //!
 //! An association stands in the list of timers once at most, at a time not later than its earliest timer; when that comes the timers are looked at again.
 //! So nothing is moved in the list when traffic pushes a timer into the future, which it does with every packet. And it enters the list only when somebody asks
@@ -32,9 +32,9 @@ const UNANSWERED_PIN_SHARE: u64 = 4;
 /// If nothing comes of anybody for a lease, and so many have grants, the port stands still, or this host, and not all of them ...
 const STILL_HOLDERS: u64 = 2;
 /// ... unless one has been silent for longer than this.
-const STILL_NS: u64 = 250_000_000;
+pub(super) const STILL_NS: u64 = 250_000_000;
 /// An association without channels is kept for so long after its last numbered packet: the next channel then opens without a round trip.
-const UNUSED_NS: u64 = 60_000_000_000;
+pub(super) const UNUSED_NS: u64 = 60_000_000_000;
 
 impl Endpoint {
     /// When [`Endpoint::handle_timeout`] wants to be called next; it may be called earlier.

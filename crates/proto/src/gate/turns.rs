@@ -7,7 +7,7 @@ use crate::time::Time;
 
 /// Senders that hold grants at least, if so many are active and far from their ends: one that is slow to answer must not idle the line.
 const HOLDERS: u64 = 8;
-/// A grant is an eighth of the budget without the pipe (8 packets of 1500 bytes with a port of 128 KiB), up to one segmented send.
+/// A grant is an eighth of the budget without the pipe (8 packets of 1472 bytes with a port of 128 KiB), up to one segmented send.
 const QUANTUM_MOST_PACKETS: u64 = 44;
 /// The end of a transfer is granted at once if it is no longer than so many of them ...
 const END_QUANTA: u64 = 2;

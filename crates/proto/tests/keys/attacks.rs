@@ -604,7 +604,9 @@ fn an_answer_is_forgotten_when_the_client_has_been_heard() {
     };
     assert_eq!(answers(&mut world), 1, "the client has said nothing yet");
     stream(&mut world, (0, client), (1, server), 1000, S);
+    let dropped = world.hosts[1].counters().dropped_duplicate;
     assert_eq!(answers(&mut world), 0);
+    assert_eq!(world.hosts[1].counters().dropped_duplicate - dropped, 1);
     assert_eq!(world.hosts[1].sizes(), (1, 1));
 }
 

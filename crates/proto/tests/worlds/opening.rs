@@ -103,6 +103,25 @@ fn what_opens_says_nothing_of_the_moment_and_is_repeated_byte_for_byte() {
 }
 
 #[test]
+fn a_second_cookie_is_dropped_and_counted() {
+    let mut world = listening(Net::default(), 1);
+    let cookie = Rc::new(RefCell::new(Vec::new()));
+    let out = Rc::clone(&cookie);
+    world.filter = Some(Box::new(move |_, _, _, bytes| {
+        if bytes[0] == 0x12 {
+            *out.borrow_mut() = bytes.to_vec();
+        }
+        // The attempt goes on.
+        bytes[0] != 0x14
+    }));
+    try_connect(&mut world, 0, 1, 7).unwrap();
+    pass(&mut world, 2 * RTT);
+    world.inject(1, 0, &cookie.borrow());
+    pass(&mut world, RTT);
+    assert_eq!(world.hosts[0].counters().dropped_unasked, 1);
+}
+
+#[test]
 fn a_lost_opened_is_made_good_whoever_speaks_first() {
     // The server may send before the client knows that it is open; the client repeats its CONFIRM and is answered again.
     for server_first in [true, false] {

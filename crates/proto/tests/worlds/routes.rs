@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::world::*;
-use ropeway_proto::{AssociationStatistics, ChannelId, Config, ErrorCode, Mode, Route};
+use ropeway_proto::{AssociationStatistics, ChannelId, Config, ErrorCode, ListenError, Mode, Route};
 
 /// A network between all hosts for each path.
 pub fn planes(world: &mut World, count: u64) {
@@ -21,9 +21,8 @@ fn routes(world: &World, to: usize, count: u64) -> Vec<Route> {
 
 /// Host 0 to host 1 over `count` paths. All are joined when this returns, but for those that do not work.
 pub fn open_over(world: &mut World, count: u64, bonded: bool) -> (ChannelId, ChannelId) {
-    if !world.hosts[1].has_listener(7) {
-        world.hosts[1].listen(7, Mode::Stream, 16).unwrap();
-    }
+    let listening = world.hosts[1].listen(7, Mode::Stream, 16);
+    assert!(listening.is_ok() || listening == Err(ListenError::InUse(7)), "{listening:?}");
     let (now, routes) = (world.clock(0), routes(world, 1, count));
     let client = world.hosts[0].connect_over(now, &routes, bonded, 7, Mode::Stream).unwrap();
     let mut server = None;

@@ -1,12 +1,12 @@
 //! Capture files: Ethernet frames that carry packets, as Wireshark reads them.
 
-use ropeway_wire::ETHERTYPE;
-
 /// The classic format, in this machine's byte order, with times of nothing but zeros.
 const MAGIC: u32 = 0xA1B2_C3D4;
 const LINKTYPE_ETHERNET: u32 = 1;
 const SNAP_BYTES: u32 = 65_535;
 
+/// Of frames that carry packets.
+const ETHERTYPE: u16 = 0x88B5;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const PROTOCOL_UDP: u8 = 17;
 const IPV4_BYTES: usize = 20;

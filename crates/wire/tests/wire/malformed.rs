@@ -7,7 +7,7 @@ use ropeway_wire::*;
 fn refusal(wrong: &Wrong) -> Option<Malformed> {
     match wrong.read {
         Read::Open => owned::read(&wrong.bytes).err(),
-        Read::Keyed => Packet::parse_keyed(&wrong.bytes).err(),
+        Read::Keyed => Packet::parse(&wrong.bytes).and_then(|packet| packet.sealed()).err(),
         Read::Gateway => Shim::parse(&wrong.bytes).err(),
     }
 }

@@ -3,6 +3,7 @@
 use ropeway_wire::{Flags, RecordPrefix, RecordWriter, Type};
 
 use super::{Outgoing, Unsent};
+use crate::channel::whole;
 use crate::pool::{Pool, SHORT_SAVES_BYTES};
 
 /// A long message is taken in parts of so many packets, as many as one segmented send has: the first are under way while the last are copied.
@@ -243,9 +244,4 @@ fn payload_limit(short_run: &mut u8, used: usize, more: usize, payload_bytes: us
     let is_short = used + more > longest && *short_run < SHORT_RUN;
     *short_run = if is_short { *short_run + 1 } else { 0 };
     if is_short { longest } else { payload_bytes }
-}
-
-/// The flags of a payload that is one message.
-fn whole() -> Flags {
-    Flags::FIRST | Flags::LAST
 }

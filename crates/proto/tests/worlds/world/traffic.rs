@@ -3,15 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use ropeway_proto::{ChannelId, ConnectError, Event, Mode, RecvError, SendError};
+use ropeway_proto::{ChannelId, ConnectError, Event, ListenError, Mode, RecvError, SendError};
 
 use super::{MS, S, World, path};
 
 /// Opens a channel from host `from` to host `to` and returns both ends.
 pub fn open(world: &mut World, from: usize, to: usize, port: u16, mode: Mode) -> (ChannelId, ChannelId) {
-    if !world.hosts[to].has_listener(port) {
-        world.hosts[to].listen(port, mode, 1024).unwrap();
-    }
+    let listening = world.hosts[to].listen(port, mode, 1024);
+    assert!(listening.is_ok() || listening == Err(ListenError::InUse(port)), "{listening:?}");
     let now = world.clock(from);
     let client = world.hosts[from].connect(now, &path(to), port, mode).unwrap();
     let mut server = None;
