@@ -119,6 +119,16 @@ fn srpt_serves_the_shortest_but_starves_nobody() {
 }
 
 #[test]
+fn under_srpt_a_quarter_of_the_budget_is_for_others_than_the_first() {
+    let mut gate = gate(Order::Srpt);
+    gate.report(0, demand(0, 2000), Time::ZERO);
+    gate.report(1, demand(0, 1000), Time::ZERO);
+    let mut served = [0u64; 2];
+    distribute(&mut gate, 0).iter().for_each(|&(index, packets)| served[index as usize] += packets);
+    assert_eq!(served, [21, 42], "of 63 packets, in quanta of seven");
+}
+
+#[test]
 fn the_end_of_a_transfer_is_granted_at_once_if_it_is_short() {
     let mut gate = gate(Order::Fifo);
     for (index, backlog) in [(0, 14), (1, 15), (2, 1000), (3, 1000), (4, 1000)] {
@@ -238,6 +248,35 @@ fn a_suspect_that_waited_for_more_gets_none_until_it_speaks() {
     assert_eq!(gate.wish().lease_ns, 10_000_000);
     (0..9).for_each(|index| gate.forget(index));
     assert_eq!((gate.charged_bytes(), gate.suspect_bytes, gate.wish().bytes), (0, 0, 0));
+}
+
+#[test]
+fn a_suspect_with_less_than_its_share_gets_none_of_what_suspects_have() {
+    let mut gate = gate(Order::Fifo);
+    gate.report(0, demand(1, 1000), Time::ZERO);
+    gate.report(1, demand(41, 1000), Time::ZERO);
+    gate.report(2, demand(20, 20), Time::ZERO);
+    assert_eq!(distribute(&mut gate, 0), []);
+    let at = 5_000_000;
+    gate.report(1, demand(41, 1000), Time::from_nanos(at));
+    assert_eq!((distribute(&mut gate, at), gate.counters().suspects), (vec![], 2), "the other has its share");
+    gate.report(0, demand(1, 1000), Time::from_nanos(at));
+    assert_eq!(distribute(&mut gate, at)[..1], [(0, 7)]);
+}
+
+#[test]
+fn nobody_is_suspect_before_all_that_is_granted_can_have_arrived() {
+    let mut gate = gate(Order::Fifo);
+    (0..9).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+    distribute(&mut gate, 0);
+    gate.set_surroundings(5_000_000, 10, FRAME);
+    gate.report(9, demand(0, 1000), Time::ZERO);
+    let mut suspects_at = |ns| {
+        distribute(&mut gate, ns);
+        gate.counters().suspects
+    };
+    // Nor are they looked for all the time.
+    assert_eq!([6_000_000, 6_249_999, 6_250_000].map(&mut suspects_at), [0, 0, 9]);
 }
 
 #[test]
