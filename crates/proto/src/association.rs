@@ -540,6 +540,22 @@ mod tests {
     }
 
     #[test]
+    fn among_several_paths_a_lease_does_not_follow_the_round_trip() {
+        let now = Time::from_nanos(1_000_000_000);
+        let mut header = Header::new(Type::Control, Id::default());
+        header.flags = Flags::ECHO;
+        header.echo = Time::from_nanos(now.as_nanos() - 50_000_000).ticks();
+        let lasts_ns = |has_routes: bool| {
+            let mut association = open_at(now);
+            association.routes = has_routes.then(|| Box::new(Routes::new(association.path, true, now)));
+            association.take_time(&header, now, now);
+            association.lease.lasts_ns()
+        };
+        let least_ns = Config::default().lease_ns;
+        assert!(lasts_ns(false) > 300_000_000 && lasts_ns(true) == least_ns, "{} {}", lasts_ns(false), lasts_ns(true));
+    }
+
+    #[test]
     fn a_first_flight_that_echoes_nothing_is_new() {
         let now = Time::from_nanos(1_000_000_000);
         let told_at = Time::from_nanos(now.as_nanos() - 2 * Config::default().lease_ns);
