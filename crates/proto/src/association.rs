@@ -510,4 +510,66 @@ mod tests {
             assert_eq!(most_batch_packets(packet_bytes), packets, "{packet_bytes} bytes");
         }
     }
+
+    fn open_at(now: Time) -> Association {
+        let (id, path) = (Id::default(), Path([0; Path::BYTES]));
+        Association::new(id, path, Phase::Open, (0, 0), 0, &Config::default(), now)
+    }
+
+    #[test]
+    fn a_grant_that_comes_when_there_is_nothing_to_send_is_not_kept() {
+        let now = Time::from_nanos(1_000_000_000);
+        let mut association = open_at(now);
+        let mut header = Header::new(Type::Control, Id::default());
+        header.grant = 10;
+        let mut allowed_after = |backlog_bytes| {
+            association.backlog_bytes = backlog_bytes;
+            (association.take_grant(&header, 0, false, now, now), association.allowance(now))
+        };
+        assert_eq!([0, 1].map(&mut allowed_after), [(false, 1), (true, 10)]);
+    }
+
+    #[test]
+    fn who_waited_for_credit_and_is_gone_is_nothing_undelivered() {
+        let mut association = open_at(Time::from_nanos(1_000_000_000));
+        for number in [4, 6] {
+            association.attach(number, 1);
+            association.blocked.insert(number);
+        }
+        let mut waits_after = |number| {
+            association.detach(number);
+            association.has_undelivered()
+        };
+        assert_eq!([4, 6].map(&mut waits_after), [true, false]);
+    }
+
+    #[test]
+    fn among_several_paths_a_lease_does_not_follow_the_round_trip() {
+        let now = Time::from_nanos(1_000_000_000);
+        let mut header = Header::new(Type::Control, Id::default());
+        header.flags = Flags::ECHO;
+        header.echo = Time::from_nanos(now.as_nanos() - 50_000_000).ticks();
+        let lasts_ns = |has_routes: bool| {
+            let mut association = open_at(now);
+            association.routes = has_routes.then(|| Box::new(Routes::new(association.path, true, now)));
+            association.take_time(&header, now, now);
+            association.lease.lasts_ns()
+        };
+        let least_ns = Config::default().lease_ns;
+        assert!(lasts_ns(false) > 300_000_000 && lasts_ns(true) == least_ns, "{} {}", lasts_ns(false), lasts_ns(true));
+    }
+
+    #[test]
+    fn a_first_flight_that_echoes_nothing_is_new() {
+        let now = Time::from_nanos(1_000_000_000);
+        let told_at = Time::from_nanos(now.as_nanos() - 2 * Config::default().lease_ns);
+        let mut header = Header::new(Type::Control, Id::default());
+        header.first_flight = 5;
+        for (flags, allowed) in [(Flags::NONE, 5), (Flags::ECHO, 1)] {
+            let mut association = open_at(now);
+            header.flags = flags;
+            association.take_grant(&header, 0, true, told_at, now);
+            assert_eq!(association.allowance(now), allowed, "{flags:?}");
+        }
+    }
 }

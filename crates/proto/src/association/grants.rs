@@ -103,3 +103,62 @@ impl Association {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ropeway_wire::Id;
+
+    use super::super::Phase;
+    use super::*;
+    use crate::endpoint::Path;
+
+    fn begun() -> (Association, Time) {
+        let at = Time::from_nanos(1_000_000_000);
+        let (id, path) = (Id::default(), Path([0; Path::BYTES]));
+        let mut association = Association::new(id, path, Phase::Open, (0, 0), 0, &Config::default(), at);
+        association.set_packet_bytes(1472);
+        (association, at)
+    }
+
+    #[test]
+    fn who_only_asks_has_its_grant_no_longer_for_that() {
+        let ways: [fn(&mut Association, Time); 2] = [Association::note_question, Association::said];
+        for says in ways {
+            let (mut association, at) = begun();
+            association.lend(10, at);
+            for (ns, is_told) in [(UNUSED_LEASES * association.lease.lasts_ns(), true), (1, false)] {
+                let now = association.granted_at.after(ns);
+                association.heard_at = now;
+                says(&mut association, now);
+                assert_eq!(association.granted_at == now, is_told);
+            }
+        }
+    }
+
+    #[test]
+    fn whose_grant_was_taken_back_gets_a_packet_at_a_time() {
+        let (mut association, at) = begun();
+        let wanted = |association: &Association| {
+            association.demand(&Config::default(), || Drain { ns: 0, slow_ns: 0 }, at).wanted_packets
+        };
+        association.peer_backlog = 20 * association.payload_bytes as u64;
+        assert_eq!(wanted(&association), 20);
+        association.take_back();
+        assert_eq!(wanted(&association), 0, "until it says again what it wants");
+        association.peer_backlog = 20 * association.payload_bytes as u64;
+        assert_eq!(wanted(&association), UNUSED_PACKETS);
+        association.lend(UNUSED_PACKETS, at);
+        assert_eq!(wanted(&association), 0);
+    }
+
+    #[test]
+    fn something_is_behind_a_packet_that_is_not_the_last() {
+        let (mut association, _) = begun();
+        association.peer_backlog = 1500;
+        let mut after = |flags| {
+            association.estimate_backlog(flags, 1000);
+            association.peer_backlog
+        };
+        assert_eq!([Flags::NONE, Flags::NONE, Flags::TXF].map(&mut after), [500, 1, 0]);
+    }
+}

@@ -258,3 +258,62 @@ impl Association {
         self.rtt.patience_ns().max(config.state_min_ns)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ropeway_wire::{Id, Type};
+
+    use super::super::Phase;
+    use super::*;
+    use crate::sent::{NOBODY, Packet};
+
+    const S: u64 = 1_000_000_000;
+
+    fn at(s: u64) -> Time {
+        Time::from_nanos((1000 + s) * S)
+    }
+
+    fn open() -> Association {
+        let (id, path) = (Id::default(), Path([0; Path::BYTES]));
+        Association::new(id, path, Phase::Open, (0, 0), 0, &Config::default(), at(0))
+    }
+
+    #[test]
+    fn who_was_stopped_does_not_doubt_whom_it_waits_for() {
+        let mut association = open();
+        association.lend(10, at(0));
+        let presence = |awake_at| association.presence(&association.path, &Config::default(), awake_at, at(60));
+        assert_eq!([Time::ZERO, at(60)].map(presence), [Presence::Silent, Presence::Heard]);
+    }
+
+    #[test]
+    fn what_was_asked_for_in_vain_before_a_stop_does_not_count() {
+        let mut association = open();
+        association.received.arrive(1, at(0));
+        for ms in 1..=u64::from(MOST_ASKED_IN_VAIN) + 1 {
+            let now = at(0).after(ms * 1_000_000);
+            association.heard_at = now;
+            association.note_asked(now);
+        }
+        let is_in_vain = |awake_at| association.is_in_vain(awake_at, at(60), 10 * S);
+        assert_eq!([Time::ZERO, at(39), at(60)].map(is_in_vain), [true, true, false]);
+    }
+
+    #[test]
+    fn of_the_time_in_which_the_link_took_nothing_a_part_counts_as_silence() {
+        // Between a quarter and a half of the patience, and 3.5 s if that is between them.
+        for (give_up_ns, counts_ns) in [(40 * S, 10 * S), (10 * S, HELD_UP_NS), (4 * S, 2 * S)] {
+            let config = Config { give_up_ns, ..Config::default() };
+            let mut association = open();
+            association.sent.push(Packet::new(Type::Data, NOBODY));
+            association.note_held_up(at(0));
+            let took_at = at(0).after(2 * give_up_ns);
+            assert_eq!(association.ended_by_silence(Time::ZERO, took_at, &config), None);
+            association.note_link_did(1.into(), Time::ZERO, took_at, &config);
+            let ends_at = took_at.after(give_up_ns - counts_ns);
+            let just_before = Time::from_nanos(ends_at.as_nanos() - 1);
+            let ends = [just_before, ends_at].map(|now| association.ended_by_silence(Time::ZERO, now, &config));
+            assert_eq!(ends, [None, Some(ErrorCode::Timeout)], "{give_up_ns}");
+        }
+    }
+}

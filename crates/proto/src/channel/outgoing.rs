@@ -137,7 +137,7 @@ impl Outgoing {
     /// Whether nothing was written, and no end: all that there is of it is the packet that opens it.
     pub fn is_only_open(&self) -> bool {
         let bytes = self.queued_bytes + self.unacked_bytes;
-        bytes <= OpenFields::BYTES && !self.is_owed() && !self.finished && self.ends_then.is_none()
+        bytes <= OpenFields::BYTES && !self.is_owed() && !self.finished
     }
 
     pub fn unacked_packets(&self) -> u32 {

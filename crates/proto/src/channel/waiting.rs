@@ -69,3 +69,19 @@ impl Waiting {
         *self = Waiting::default();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_wants_little_is_told_when_a_quarter_is_free_and_who_wants_more_when_that_is() {
+        for (wanted, enough) in [(1, 250), (400, 400), (5000, 1000)] {
+            let mut waiting = Waiting::default();
+            assert!(!waiting.takes(1000, 1000), "nobody waits");
+            waiting.starve(wanted);
+            assert!(!waiting.takes(enough - 1, 1000), "{wanted}");
+            assert!(waiting.takes(enough, 1000) && !waiting.takes(1000, 1000), "{wanted}: once");
+        }
+    }
+}

@@ -111,6 +111,40 @@ fn no_more_flies_than_the_host_keeps() {
     assert!(gate.budget_bytes() < 40 * 1600 && gate.budget_bytes() > 30 * 1400 && gate.budget_bytes() < whole);
 }
 
+/// Ten times as fast as the line for which the port's buffer is told, and two milliseconds long.
+const FAST_LINE: Line =
+    Line { bytes_per_ms: 10 * PORT_LINE_BYTES_PER_MS, round_trip_ns: 2_000_000, latest_bytes: 10 << 20 };
+
+#[test]
+fn several_processes_do_not_take_a_port_for_larger_than_told_nor_count_the_pipe() {
+    let mut gate = gate(Order::Fifo);
+    let told = gate.whole_budget_bytes();
+    gate.set_line(FAST_LINE);
+    // Eight times the port at most, and what is on the way beyond an eighth of that.
+    let whole = 8 * told + 20 * PORT_LINE_BYTES_PER_MS - (128 << 10);
+    assert_eq!(gate.whole_budget_bytes(), whole);
+    // Other processes of this host may not know how fast it is.
+    gate.set_share(Some(u64::MAX));
+    assert_eq!(gate.whole_budget_bytes(), told);
+    gate.set_share(Some(told / 3));
+    gate.set_line(Line { round_trip_ns: 3_000_000, ..FAST_LINE });
+    assert_eq!((gate.whole_budget_bytes(), gate.budget_bytes(), gate.grantable_bytes()), (told, told / 3, told / 3));
+    gate.set_line(FAST_LINE);
+    gate.set_share(None);
+    assert_eq!((gate.whole_budget_bytes(), gate.grantable_bytes()), (whole, whole));
+}
+
+#[test]
+fn what_was_cut_is_bounded_by_a_limit_that_has_become_less() {
+    let mut gate = gate(Order::Fifo);
+    gate.observe(Time::from_nanos(1_000_000), 100_000, 0, 0, true);
+    let cut = gate.budget_bytes();
+    gate.set_line(FAST_LINE);
+    assert_eq!(gate.budget_bytes(), cut, "more room does not end a cut");
+    gate.add_receive_slots(20);
+    assert!(gate.budget_bytes() < 20 * FRAME && gate.budget_bytes() < cut, "{}", gate.budget_bytes());
+}
+
 #[test]
 fn srpt_serves_the_shortest_but_starves_nobody() {
     let mut gate = gate(Order::Srpt);
@@ -125,6 +159,16 @@ fn srpt_serves_the_shortest_but_starves_nobody() {
     }
     assert!(served[1] >= 2 * served[0], "{served:?}");
     assert!(served[0] > 0, "{served:?}");
+}
+
+#[test]
+fn under_srpt_a_quarter_of_the_budget_is_for_others_than_the_first() {
+    let mut gate = gate(Order::Srpt);
+    gate.report(0, demand(0, 2000), Time::ZERO);
+    gate.report(1, demand(0, 1000), Time::ZERO);
+    let mut served = [0u64; 2];
+    distribute(&mut gate, 0).iter().for_each(|&(index, packets)| served[index as usize] += packets);
+    assert_eq!(served, [21, 42], "of 63 packets, in quanta of seven");
 }
 
 #[test]
@@ -172,16 +216,20 @@ fn an_end_that_does_not_fit_beside_a_suspect_goes_on_in_turns() {
 
 #[test]
 fn who_has_just_ended_finds_room_when_it_begins_again() {
-    let held_alone_at = |ns: u64| {
+    let held_alone_at = |ns: u64, drain_ns: u64| {
         let mut gate = gate(Order::Fifo);
+        gate.set_surroundings(drain_ns, 2, FRAME);
         gate.report(0, demand(1, 1), Time::ZERO);
         gate.report(1, demand(0, 1000), Time::ZERO);
         gate.report(0, demand(0, 0), Time::ZERO);
         gate.report(1, demand(0, 1000), Time::from_nanos(ns));
+        gate.set_surroundings(drain_ns, 1, FRAME);
         distribute(&mut gate, ns).iter().map(|grant| grant.1).sum::<u64>()
     };
-    assert_eq!(held_alone_at(1_000_000), 28, "half of the budget, in whole quanta");
-    assert_eq!(held_alone_at(1_000_001), 63, "all of it");
+    assert_eq!(held_alone_at(1_000_000, 0), 28, "half of the budget, in whole quanta");
+    assert_eq!(held_alone_at(1_000_001, 0), 63, "all of it");
+    assert_eq!(held_alone_at(1_400_000, 400_000), 28, "it is woken when what others hold has arrived");
+    assert_eq!(held_alone_at(1_400_001, 400_000), 63);
 }
 
 #[test]
@@ -190,6 +238,16 @@ fn the_end_is_a_packet_where_the_budget_is_one() {
     gate.set_allowed(FRAME);
     gate.report(0, demand(0, 2), Time::ZERO);
     assert_eq!(distribute(&mut gate, 0), [(0, 1)]);
+}
+
+#[test]
+fn a_budget_of_less_than_a_packet_lets_one_through_at_a_time() {
+    let mut gate = gate(Order::Fifo);
+    gate.set_allowed(FRAME - 1);
+    (0..2).for_each(|index| gate.report(index, demand(0, 2), Time::ZERO));
+    assert_eq!(distribute(&mut gate, 0), [(0, 1)]);
+    gate.report(0, demand(0, 1), Time::ZERO);
+    assert_eq!(distribute(&mut gate, 0), [(1, 1)]);
 }
 
 #[test]
@@ -233,6 +291,35 @@ fn a_suspect_that_waited_for_more_gets_none_until_it_speaks() {
     assert_eq!(gate.wish().lease_ns, 10_000_000);
     (0..9).for_each(|index| gate.forget(index));
     assert_eq!((gate.charged_bytes(), gate.suspect_bytes, gate.wish().bytes), (0, 0, 0));
+}
+
+#[test]
+fn a_suspect_with_less_than_its_share_gets_none_of_what_suspects_have() {
+    let mut gate = gate(Order::Fifo);
+    gate.report(0, demand(1, 1000), Time::ZERO);
+    gate.report(1, demand(41, 1000), Time::ZERO);
+    gate.report(2, demand(20, 20), Time::ZERO);
+    assert_eq!(distribute(&mut gate, 0), []);
+    let at = 5_000_000;
+    gate.report(1, demand(41, 1000), Time::from_nanos(at));
+    assert_eq!((distribute(&mut gate, at), gate.counters().suspects), (vec![], 2), "the other has its share");
+    gate.report(0, demand(1, 1000), Time::from_nanos(at));
+    assert_eq!(distribute(&mut gate, at)[..1], [(0, 7)]);
+}
+
+#[test]
+fn nobody_is_suspect_before_all_that_is_granted_can_have_arrived() {
+    let mut gate = gate(Order::Fifo);
+    (0..9).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+    distribute(&mut gate, 0);
+    gate.set_surroundings(5_000_000, 10, FRAME);
+    gate.report(9, demand(0, 1000), Time::ZERO);
+    let mut suspects_at = |ns| {
+        distribute(&mut gate, ns);
+        gate.counters().suspects
+    };
+    // Nor are they looked for all the time.
+    assert_eq!([6_000_000, 6_249_999, 6_250_000].map(&mut suspects_at), [0, 0, 9]);
 }
 
 #[test]
@@ -312,4 +399,59 @@ fn esp_holds_all_acknowledgments_but_one() {
     assert_eq!(released, [4], "four active senders: three stay held");
     gate.release_acks(1, |index| released.push(index));
     assert_eq!(released, [4, 5, 6, 7]);
+}
+
+#[test]
+fn who_is_gone_gets_no_acknowledgment_and_leaves_no_place_in_the_queue() {
+    let mut gate = gate(Order::Fifo);
+    let mut released = Vec::new();
+    for index in [4, 5] {
+        gate.hold_ack(index, 4, |index| released.push(index));
+    }
+    assert!(gate.withholds(4) && gate.withholds(5) && !gate.withholds(6));
+    gate.forget(4);
+    gate.release_acks(1, |index| released.push(index));
+    assert_eq!(released, [5]);
+    assert!(!gate.withholds(5));
+    gate.report(6, demand(0, 1000), Time::ZERO);
+    assert!(gate.withholds(6) && gate.is_waited_at());
+    gate.forget(6);
+    assert!(!gate.withholds(6) && !gate.is_waited_at() && gate.is_idle());
+}
+
+#[test]
+fn a_third_of_the_budget_is_kept_for_starters_and_not_more() {
+    let mut gate = gate(Order::Fifo);
+    let granted = |gate: &mut Gate, senders| {
+        gate.report(0, demand(0, 0), Time::ZERO);
+        gate.report(0, demand(0, 1000), Time::ZERO);
+        gate.set_surroundings(0, senders, FRAME);
+        distribute(gate, 0).iter().map(|grant| grant.1).sum::<u64>()
+    };
+    // Of 63 packets that fit, in quanta of seven.
+    assert_eq!([1, 1 + 14, 1 + 21, 1 + 1000].map(|senders| granted(&mut gate, senders)), [63, 49, 42, 42]);
+}
+
+#[test]
+fn the_longest_lease_is_forgotten_when_nobody_wants_anything() {
+    let mut gate = gate(Order::Fifo);
+    let with_lease = |lease_ns| Demand { lease_ns, ..demand(0, 10) };
+    gate.report(0, with_lease(20_000_000), Time::ZERO);
+    gate.report(1, with_lease(10_000_000), Time::ZERO);
+    gate.report(0, demand(0, 0), Time::ZERO);
+    assert_eq!(gate.wish().lease_ns, 20_000_000, "it may use what it had so long");
+    gate.report(1, demand(0, 0), Time::ZERO);
+    gate.report(1, with_lease(10_000_000), Time::ZERO);
+    assert_eq!(gate.wish().lease_ns, 10_000_000);
+}
+
+#[test]
+fn cuts_leave_a_packet_for_each_who_waits_up_to_half_of_the_budget() {
+    for (waiting, least) in [(20, 20 * FRAME), (60, (96 << 10) / 2)] {
+        let mut gate = gate(Order::Fifo);
+        (0..waiting).for_each(|index| gate.report(index, demand(0, 10), Time::ZERO));
+        gate.note_overflow(1_000_000, PORT_LINE_BYTES_PER_MS);
+        (1..20).for_each(|step| gate.observe(Time::from_nanos(step * 1_000_000), 100_000, 100, 10, false));
+        assert_eq!(gate.budget_bytes(), least, "{waiting} wait");
+    }
 }

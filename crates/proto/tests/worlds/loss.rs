@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::world::*;
+use ropeway_proto::config::GateMode;
 use ropeway_proto::{Config, Mode};
 use ropeway_wire::{Packet, Type};
 
@@ -119,17 +120,19 @@ fn damage_that_nothing_has_caught_ends_connections_at_worst() {
 
 #[test]
 fn a_packet_lost_in_the_middle_of_a_burst_is_there_again_within_a_round_trip() {
-    let mut world = World::new(2, Net::default(), &Config::default(), 1);
-    let (client, server) = pair(&mut world, Mode::Stream);
-    stream(&mut world, (0, client), (1, server), 100_000, S);
-    let lost = lose(&mut world, &[3]);
-    let begin = world.now;
-    stream(&mut world, (0, client), (1, server), 12 * 1444, S);
-    let lost = lost.borrow()[0];
-    // The packet behind it arrives half a round trip later and shows the gap; the request and the repetition take one more.
-    assert_eq!(world.now - lost, RTT / 2 + RTT, "from {begin}");
-    assert_eq!(world.hosts[0].counters().resent, 1);
-    assert_eq!(world.hosts[1].counters().spurious_requests, 0);
+    for gate_mode in [GateMode::Grants, GateMode::Esp] {
+        let mut world = World::new(2, Net::default(), &Config { gate_mode, ..Config::default() }, 1);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        stream(&mut world, (0, client), (1, server), 100_000, S);
+        let lost = lose(&mut world, &[3]);
+        let begin = world.now;
+        stream(&mut world, (0, client), (1, server), 12 * 1444, S);
+        let lost = lost.borrow()[0];
+        // The packet behind it arrives half a round trip later and shows the gap; the request and the repetition take one more.
+        assert_eq!(world.now - lost, RTT / 2 + RTT, "from {begin}, {gate_mode:?}");
+        assert_eq!(world.hosts[0].counters().resent, 1);
+        assert_eq!(world.hosts[1].counters().spurious_requests, 0);
+    }
 }
 
 #[test]

@@ -69,8 +69,10 @@ fn what_a_reader_has_of_a_message_still_takes_memory_and_credit() {
     assert_eq!((part.bytes, rx.in_use(), rx.available(), incoming.unread_bytes()), (896, 0, before - 9, 900));
     incoming.put_back(&out[..896], &mut rx);
     assert_eq!((rx.in_use(), rx.available(), incoming.unread_bytes()), (9, before - 9, 900));
+    part = Part::default();
+    assert!(!incoming.take_part(&mut out, &mut part, &mut rx) && incoming.is_taken());
     incoming.clear(&mut rx);
-    assert_eq!((rx.available(), incoming.unread_bytes()), (before, 0));
+    assert_eq!((rx.available(), rx.owed, incoming.unread_bytes(), incoming.is_taken()), (before, 0, 0, false));
 }
 
 #[test]
@@ -192,5 +194,26 @@ fn a_short_message_that_has_begun_asks_for_no_credit_and_a_longer_one_does() {
         }
         assert!(!incoming.raise_limit(u64::from(WINDOW), &mut rx));
         assert_eq!(incoming.raise_for_message(u64::from(WINDOW), &mut rx), asks, "{length}");
+    }
+}
+
+#[test]
+fn a_message_that_fits_the_window_is_short_of_nothing() {
+    let (_, mut rx) = pools();
+    let mut incoming = Incoming::new(1000);
+    incoming.take(Mode::Messages, Flags::FIRST, &1400u32.to_be_bytes(), 10_000, &mut rx).unwrap();
+    // With its length, and company.
+    let wanted = 1404 + rx.payload_bytes() as u64;
+    assert_eq!([wanted, wanted - 1].map(|window| incoming.shortage(window)), [0, wanted - 1000]);
+    assert!(!incoming.raise_for_message(wanted - 1, &mut rx) && incoming.raise_for_message(wanted, &mut rx));
+    assert_eq!((incoming.limit(), incoming.shortage(0)), (wanted, 0));
+}
+
+#[test]
+fn an_end_of_both_ways_stays_one() {
+    let mut incoming = Incoming::new(1000);
+    for (extent, is_gone) in [(Extent::Write, false), (Extent::Both, true), (Extent::Write, true)] {
+        incoming.finish(extent);
+        assert_eq!((incoming.is_finished(), incoming.peer_is_gone()), (true, is_gone));
     }
 }

@@ -268,3 +268,74 @@ fn a_length_is_not_repeated_behind_what_is_left_of_messages_given_up() {
     assert_eq!((records.end().map(<[u8]>::len), records.len()), (Some(5), 2));
     assert_eq!(bytes.len(), 1 + 5 + 1 + 13 + 1 + 13);
 }
+
+#[test]
+fn a_message_begins_in_the_rest_of_a_packet_only_if_there_is_memory_for_all_of_it() {
+    let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+    assert_eq!(outgoing.write_message(&[1; 50], false, 10_000, PAYLOAD, &mut pool), Some(50));
+    let others: Vec<_> = (2..pool.available()).map(|_| pool.take().unwrap()).collect();
+    assert_eq!(outgoing.write_message(&[2; 4 * PAYLOAD], false, 10_000, PAYLOAD, &mut pool), None);
+    assert_eq!(outgoing.queued_bytes(), 50, "nothing of it");
+    others.into_iter().for_each(|buffer| pool.give(buffer));
+    assert_eq!(outgoing.write_message(&[2; 4 * PAYLOAD], false, 10_000, PAYLOAD, &mut pool), Some(4 * PAYLOAD));
+}
+
+#[test]
+fn what_is_owed_of_a_message_is_said_to_wait_as_well() {
+    let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+    let bytes = 3 * PART_PACKETS * PAYLOAD;
+    let taken = outgoing.write_message(&vec![1; bytes], false, 1 << 20, PAYLOAD, &mut pool).unwrap();
+    assert!(taken < bytes, "{taken}");
+    outgoing.raise_credit(1 << 20);
+    let all = (bytes + MESSAGE_PREFIX_BYTES) as u64;
+    assert_eq!(outgoing.sendable(), Sendable::Bytes(all));
+    outgoing.write_rest(&vec![1; bytes - taken], PAYLOAD, &mut pool);
+    assert_eq!(outgoing.sendable(), Sendable::Bytes(all));
+}
+
+#[test]
+fn who_waits_for_room_is_told_though_the_channel_has_begun_anew_meanwhile() {
+    let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+    outgoing.write(&[0; 1000], 1000, PAYLOAD, &mut pool);
+    outgoing.refuse(1, 1000);
+    assert!(!outgoing.takes_hunger(1000));
+    outgoing.restart(&mut pool);
+    assert!(outgoing.is_writable(1000), "nothing is refused any more");
+    assert!(outgoing.takes_hunger(1000) && !outgoing.takes_hunger(1000), "and that once");
+}
+
+#[test]
+fn the_last_number_counts_until_everything_is_acknowledged() {
+    let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+    outgoing.write(&[0; 150], 1000, PAYLOAD, &mut pool);
+    let lengths: Vec<_> = packets(&mut outgoing).iter().map(|packet| packet.1.len()).collect();
+    outgoing.last_number = Some(7);
+    let after = lengths.into_iter().map(|bytes| {
+        outgoing.acknowledged(bytes);
+        outgoing.last_number
+    });
+    // Later it may be further back than a packet can say.
+    assert_eq!(after.collect::<Vec<_>>(), [Some(7), None]);
+}
+
+#[test]
+fn the_rest_of_a_message_goes_on_when_a_quarter_of_a_short_buffer_is_free() {
+    const LIMIT: usize = 1000;
+    let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+    let taken = outgoing.write_message(&[0; 20_000], false, LIMIT, PAYLOAD, &mut pool).unwrap();
+    assert!((LIMIT..20_000).contains(&taken), "a part of it, as nothing else is queued");
+    for (_, payload) in packets(&mut outgoing) {
+        let free = outgoing.room(LIMIT) + MESSAGE_PREFIX_BYTES;
+        assert_eq!(outgoing.must_rest_wait(LIMIT, PAYLOAD), free < LIMIT / 4, "{free} bytes are free");
+        outgoing.acknowledged(payload.len());
+    }
+    assert!(!outgoing.must_rest_wait(LIMIT, PAYLOAD));
+}
+
+#[test]
+fn a_full_queue_takes_no_empty_message() {
+    let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+    assert_eq!(outgoing.write_message(&[0; 100], false, 100, PAYLOAD, &mut pool), Some(100));
+    assert_eq!(outgoing.write_message(b"", false, 100, PAYLOAD, &mut pool), None);
+    assert_eq!(outgoing.write_message(b"", false, 101, PAYLOAD, &mut pool), Some(0));
+}
