@@ -26,9 +26,17 @@ enum Command {
         json: bool,
     },
     /// Show one tunable of every engine
-    Get { name: String },
+    Get {
+        /// The tunable, as `list` names it
+        name: String,
+    },
     /// Change one tunable, for what is decided from now on
-    Set { name: String, value: String },
+    Set {
+        /// The tunable, as `list` names it
+        name: String,
+        /// A number in its unit, or one of its words
+        value: String,
+    },
 }
 
 pub fn main(args: &Args) -> ExitCode {
