@@ -164,7 +164,7 @@ int ropeway_getpeername(int s, struct sockaddr *name, socklen_t *length);
 /*
  * SOL_SOCKET: SO_RCVTIMEO and SO_SNDTIMEO (struct timeval, zeros: no limit, the default), SO_LINGER (struct linger, default off), SO_REUSEADDR (int, changes
  * nothing: addresses are free at once); get only: SO_ERROR (int; it is not cleared), SO_TYPE, SO_ACCEPTCONN. IPPROTO_TCP: TCP_NODELAY (int, 0). SOL_ROPEWAY: see
- * above. They may be set at any time; accepted sockets begin with those of the listener. ENOPROTOOPT: no such option, or not for this type;
+ * above. They may be set at any time; accepted sockets begin with those of the listener. *length becomes the number of bytes that were written. ENOPROTOOPT: no such option, or not for this type;
  * EINVAL: the value is too short; EDOM: no time limit.
  */
 int ropeway_getsockopt(int s, int level, int name, void *value, socklen_t *length);

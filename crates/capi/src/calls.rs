@@ -123,7 +123,9 @@ exports! {
 
     fn ropeway_getsockopt(s: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
         let found = options::get(&*SOCKETS.get(s)?, level, name)?;
-        put_sized(&found, value, len)?;
+        // The length is that of what was written, as the kernel says it.
+        let room = memory::get(len, "the length")? as usize;
+        put_sized(&found[..found.len().min(room)], value, len)?;
         Ok(0)
     }
 

@@ -72,3 +72,29 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::main(*args),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// With the words that lead to it.
+    fn check(command: &mut clap::Command, path: &str) {
+        let help = command.render_long_help().to_string();
+        assert!(!help.contains("]("), "{path} --help has a link of rustdoc:\n{help}");
+        let dumb: Vec<_> =
+            command.get_arguments().filter(|arg| arg.get_help().is_none() && !arg.is_hide_set()).collect();
+        assert!(dumb.is_empty(), "{path} --help says nothing of {dumb:?}");
+        for subcommand in command.get_subcommands_mut().filter(|subcommand| !subcommand.is_hide_set()) {
+            let path = format!("{path} {}", subcommand.get_name());
+            check(subcommand, &path);
+        }
+    }
+
+    #[test]
+    fn help_says_something_of_every_argument_in_words_for_a_terminal() {
+        let mut command = Cli::command();
+        command.build();
+        check(&mut command, "ropeway");
+    }
+}

@@ -26,9 +26,17 @@ enum Command {
         json: bool,
     },
     /// Show one tunable of every engine
-    Get { name: String },
+    Get {
+        /// The tunable, as `list` names it
+        name: String,
+    },
     /// Change one tunable, for what is decided from now on
-    Set { name: String, value: String },
+    Set {
+        /// The tunable, as `list` names it
+        name: String,
+        /// A number in its unit, or one of its words
+        value: String,
+    },
 }
 
 pub fn main(args: &Args) -> ExitCode {
@@ -41,11 +49,18 @@ pub fn main(args: &Args) -> ExitCode {
     }
 }
 
+/// What a program that reads JSON gets where nobody has said anything.
+const NO_VALUES: &str = "[]\n";
+
 /// What was not done, a line for each engine that is concerned.
 type Problems = Vec<String>;
 
 fn run(args: &Args) -> Result<(), Problems> {
-    let engines = engines(args.pid).map_err(|problem| vec![problem])?;
+    let engines = engines(args.pid).map_err(|problem| vec![problem]);
+    if let (Err(_), Command::List { json: true }) = (&engines, &args.command) {
+        written(NO_VALUES).map_err(|problem| vec![problem])?;
+    }
+    let engines = engines?;
     match &args.command {
         Command::List { json } => list(&engines, *json),
         Command::Get { name } => get(&engines, name),
@@ -157,10 +172,12 @@ fn list(engines: &[String], json: bool) -> Result<(), Problems> {
         // Else somebody has values, which need not be these.
         values = control::usual_tunables();
     }
-    if !values.is_empty() {
-        let text = if json { as_json(&values) } else { Ok(as_list(engines, &values)) };
-        problems.extend(text.and_then(|text| written(&text)).err());
-    }
+    let text = match (values.is_empty(), json) {
+        (_, true) => as_json(&values),
+        (false, false) => Ok(as_list(engines, &values)),
+        (true, false) => Ok(String::new()),
+    };
+    problems.extend(text.and_then(|text| written(&text)).err());
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 

@@ -408,10 +408,11 @@ fn an_engine_that_is_stopped_is_there_and_takes_nothing_afterwards() {
     let directory = TempDir::new().expect("a temporary directory");
     let receiver = receiver(&cluster, &receive(&directory, PORT));
     receiver.signal(Signal::STOP);
-    for args in [&["ss"][..], &["ss", "--counters"]] {
+    for args in [&["ss"][..], &["ss", "--counters"], &["tune", "list"]] {
         let looked = ropeway(&cluster, "h2", args);
         assert!(!looked.success() && looked.stderr.contains("does not answer"), "{}", looked.stderr);
-        assert_eq!(looked.stderr.lines().count(), 1, "{}", looked.stderr);
+        assert_eq!((looked.stderr.lines().count(), &*looked.stdout), (1, ""), "{}", looked.stderr);
+        assert_eq!(ropeway(&cluster, "h2", &[args, &["--json"]].concat()).stdout, "[]\n");
     }
     let told = ropeway(&cluster, "h2", &["tune", "set", "lease", "20000"]);
     assert!(!told.success(), "{}", told.stdout);
@@ -421,8 +422,20 @@ fn an_engine_that_is_stopped_is_there_and_takes_nothing_afterwards() {
 }
 
 #[test]
+fn where_nobody_is_there_a_program_reads_an_empty_array_and_people_why() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "1"]);
+    for args in [&["ss"][..], &["ss", "--counters"], &["gateway", "--show"], &["tune", "--pid", "1", "list"]] {
+        let looked = ropeway(&cluster, "h1", args);
+        assert_eq!((looked.success(), &*looked.stdout, looked.stderr.lines().count()), (false, "", 1), "{args:?}");
+        let json = ropeway(&cluster, "h1", &[args, &["--json"]].concat());
+        assert_eq!((json.success(), &*json.stdout, json.stderr), (false, "[]\n", looked.stderr), "{args:?}");
+    }
+}
+
+#[test]
 fn a_reader_that_has_gone_is_no_error() {
-    for args in [&["tune", "list"][..], &["tune", "list", "--json"], &["gateway", "--show", "--json"]] {
+    for args in [&["tune", "list"][..], &["tune", "list", "--json"], &["box", "list", "--json"]] {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let ended = command(env::ropeway(), args).stdout(writer).output().expect("it starts");

@@ -112,7 +112,7 @@ impl fmt::Display for ErrorCode {
             ErrorCode::Reset => "the peer gave the connection up or closed it with data unread",
             ErrorCode::TooLong => "a message was longer than the peer takes",
             ErrorCode::Protocol => "the peer says that a rule of the protocol was broken",
-            ErrorCode::Timeout => "the peer heard nothing for too long",
+            ErrorCode::Timeout => "one end heard nothing from the other for too long",
             ErrorCode::Unknown => "the peer does not know this association; it may have been restarted",
             ErrorCode::Key => "the peer needs the cluster's key, or has another one",
             ErrorCode::Version => "the peer speaks no version of the protocol that is spoken here",

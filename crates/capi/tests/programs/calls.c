@@ -168,6 +168,9 @@ static void streams(void)
 	CHECK(ropeway_getsockopt(client, SOL_ROPEWAY, ROPEWAY_SO_LOCAL_PORT, &ports[0], &size) == 0 && ports[0] > 0);
 	CHECK(ropeway_getsockopt(server, SOL_ROPEWAY, ROPEWAY_SO_PEER_PORT, &ports[1], &size) == 0 && ports[0] == ports[1]);
 	CHECK(ropeway_getsockopt(client, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == ROPEWAY_STREAM && size == sizeof type);
+	size = 2;
+	CHECK(ropeway_getsockopt(client, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && size == 2);
+	size = sizeof type;
 
 	CHECK(ropeway_send(client, "hello", 5, MSG_NOSIGNAL) == 5);
 	CHECK(ropeway_recv(server, buffer, 2, MSG_WAITALL) == 2 && memcmp(buffer, "he", 2) == 0);

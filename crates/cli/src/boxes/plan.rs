@@ -156,7 +156,7 @@ impl Leg {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shaper {
-    /// A timer lets a whole burst out ([`hysteresis`](super::hysteresis)).
+    /// A timer lets a whole burst out, with htb_hysteresis.
     Htb,
     /// A timer for each frame, where the sender's own call is not early enough; in every kernel that has a box at all.
     Tbf,

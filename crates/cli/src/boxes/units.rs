@@ -135,7 +135,8 @@ fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     if !is_number(whole) || !is_number(rest) || rest.len() > 3 {
         return None;
     }
-    let thousandths = whole.parse::<u64>().ok()?.checked_mul(1_000)? + format!("{rest:0<3}").parse::<u64>().ok()?;
+    let parts = format!("{rest:0<3}").parse::<u64>().ok()?;
+    let thousandths = whole.parse::<u64>().ok()?.checked_mul(1_000)?.checked_add(parts)?;
     let scaled = u128::from(thousandths) * u128::from(*factor);
     (scaled % 1_000 == 0).then_some(scaled / 1_000)?.try_into().ok()
 }
@@ -157,7 +158,9 @@ mod tests {
             assert!(bad.parse::<Rate>().is_err(), "{bad}");
         }
         assert!("0gbit".parse::<Rate>().unwrap_err().contains("carries nothing"));
-        assert!("9999999999999gbit".parse::<Rate>().is_err());
+        for long in ["9999999999999gbit", "18446744073709551.999bit", "99999999999999999999gbit"] {
+            assert!(long.parse::<Rate>().is_err(), "{long}");
+        }
         assert_eq!(Rate { bits_per_s: 1_000_000_000 }.bytes_in(Duration::from_micros(131)), 16_375);
     }
 

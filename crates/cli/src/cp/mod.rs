@@ -12,10 +12,12 @@ mod receive;
 mod send;
 mod senders;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use ropeway_socket::api::Address;
 
 use crate::output::{printable, tell};
@@ -35,7 +37,7 @@ pub const USUAL_PORT: u16 = 7447;
 pub struct Args {
     /// Files to send (`-` is standard input), then `HOST[:PORT]`, `DEVICE/HARDWARE-ADDRESS[:PORT]` or `@NODE[:PORT]`, where HOST may be the name and NODE the number of a node in the cluster
     /// file; with --receive the directory to write into
-    #[arg(required = true)]
+    #[arg(required = true, value_parser = OsStringValueParser::new().try_map(text))]
     paths: Vec<String>,
     /// Receive files into this directory
     #[arg(long)]
@@ -65,6 +67,13 @@ pub struct Args {
     /// Print nothing but errors
     #[arg(short, long)]
     quiet: bool,
+}
+
+/// What crosses as a name is a text.
+fn text(argument: OsString) -> Result<String, &'static str> {
+    argument
+        .into_string()
+        .map_err(|_| "names are UTF-8 here; a file with another one goes as `ropeway cp - HOST --name NAME < FILE`")
 }
 
 pub fn main(args: &Args) -> ExitCode {

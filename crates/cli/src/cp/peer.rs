@@ -84,14 +84,18 @@ fn node_of(name: &str) -> Result<Option<(&'static Cluster, &'static Node)>, CpEr
     Ok(cluster_of_process()?.map(|cluster| (cluster, node)))
 }
 
-fn resolve(name: &str, port: u16) -> Result<SocketAddr, CpError> {
+/// All that a name stands for, in the order in which the system wants them tried.
+fn resolve(name: &str, port: u16) -> Result<Vec<SocketAddr>, CpError> {
     let failed = |source| {
         let path = cluster::get().ok().flatten().map(|cluster| cluster.path().display().to_string());
         let cluster = path.unwrap_or_else(|| format!("a cluster file ({CLUSTER_VAR}; there is none)"));
         CpError::Resolve { host: name.into(), source, cluster }
     };
-    let none = || failed(io::Error::new(ErrorKind::NotFound, "the name has no address"));
-    (name, port).to_socket_addrs().map_err(failed)?.next().ok_or_else(none)
+    let addresses: Vec<SocketAddr> = (name, port).to_socket_addrs().map_err(failed)?.collect();
+    if addresses.is_empty() {
+        return Err(failed(io::Error::new(ErrorKind::NotFound, "the name has no address")));
+    }
+    Ok(addresses)
 }
 
 /// Where a receiver listens unless it is told: all addresses of this host, of the family in which a cluster's other nodes look for it, at the usual port; or on the device where
@@ -169,6 +173,8 @@ enum Route {
     /// One of these at least, which know the receiver by this number.
     Gateways(Vec<SocketAddr>, u32),
     Cluster(Described),
+    /// At the first of a name's addresses that works: a receiver that listens at `0.0.0.0` is not reached at the host's IPv6 address, which comes first mostly.
+    OneOf(Vec<Peer>),
 }
 
 /// How the cluster's description has a node reached from here.
@@ -213,9 +219,29 @@ impl Peer {
             },
             Written::Name(name, port) => match node_of(name)? {
                 Some((cluster, node)) => of_node(cluster, node),
-                None => (Address::Udp(resolve(name, port)?), None),
+                None => return Peer::at_one_of(&resolve(name, port)?, text, port),
             },
         };
+        Peer::to(address, node, port)
+    }
+
+    /// At the first of these that works. Some may mean nothing over the link that `ROPEWAY_LINK` names.
+    fn at_one_of(addresses: &[SocketAddr], name: &str, port: u16) -> Result<Peer, CpError> {
+        let (mut peers, mut failure) = (Vec::new(), CpError::Cluster(ErrorKind::AddrNotAvailable.into()));
+        for address in addresses {
+            match Peer::to(Address::Udp(*address), None, port) {
+                Ok(peer) => peers.push(peer),
+                Err(error) => failure = error,
+            }
+        }
+        if peers.is_empty() {
+            return Err(failure);
+        }
+        Ok(Peer { name: name.into(), port, route: Route::OneOf(peers) })
+    }
+
+    /// At an address, or at all that the cluster's node has.
+    fn to(address: Address, node: Option<(&'static Cluster, &'static Node)>, port: u16) -> Result<Peer, CpError> {
         let name = node.map_or_else(|| address.to_string(), |(_, node)| format!("{}:{port}", node.name));
         match (address.to_connect().map_err(CpError::Cluster)?, node) {
             (Address::Packet(address), _) => Ok(Peer { name, port, route: Route::OnDevice(address) }),
@@ -267,6 +293,9 @@ impl Peer {
 
     /// Connects to it from the address `bind`, as what gateways were `told`.
     pub fn connect(&self, bind: Option<&Address>, told: Option<u32>) -> Result<Connection, CpError> {
+        if let Route::OneOf(peers) = &self.route {
+            return connect_to_one(peers, bind, told);
+        }
         if let Route::OnDevice(to) = &self.route {
             return if told.is_none() {
                 self.connect_on_device(bind, to)
@@ -281,6 +310,10 @@ impl Peer {
             _ => (any, false, ""),
         };
         let local = bind.map(udp_address).transpose()?.unwrap_or(SocketAddr::new(own, 0));
+        if bind.is_some() && local.is_ipv4() != first.is_ipv4() {
+            let what = "one is of IPv4, the other of IPv6";
+            return Err(CpError::Usage(format!("{} cannot be reached from --bind {local}: {what}", self.name)));
+        }
         let number = if self.is_of_cluster() { Number::of_cluster(local.ip())? } else { told.map(Number::Told) };
         let Keys { keys, keyless } = cluster::keys(first.is_loopback()).map_err(CpError::Cluster)?;
         let failed = |source| CpError::Bind { address: local.to_string(), source };
@@ -316,6 +349,20 @@ impl Peer {
     }
 }
 
+/// Connects to the first that can be reached. That one is of a family that this host has not, or was not told to use, is of no interest beside what became of another one.
+fn connect_to_one(peers: &[Peer], bind: Option<&Address>, told: Option<u32>) -> Result<Connection, CpError> {
+    let mut failure = None;
+    for peer in peers {
+        match peer.connect(bind, told) {
+            Ok(connection) => return Ok(connection),
+            Err(error)
+                if matches!(failure, Some(CpError::Connect { .. })) && !matches!(error, CpError::Connect { .. }) => {}
+            Err(error) => failure = Some(error),
+        }
+    }
+    Err(failure.unwrap_or_else(|| CpError::Cluster(ErrorKind::AddrNotAvailable.into())))
+}
+
 /// Of routes over UDP.
 impl Route {
     /// The address that is tried first.
@@ -328,7 +375,7 @@ impl Route {
                 Some(Hop::Through(gateway)) => gateway.ip(),
                 Some(Hop::Ether(..)) | None => described.own,
             },
-            Route::OnDevice(_) => Ipv4Addr::UNSPECIFIED.into(),
+            Route::OnDevice(_) | Route::OneOf(_) => Ipv4Addr::UNSPECIFIED.into(),
         }
     }
 
@@ -343,7 +390,7 @@ impl Route {
                 let number = engine_number(*node, port);
                 hops.iter().filter_map(|hop| hop.over_udp(link, port, number)).collect()
             }
-            Route::OnDevice(_) => Vec::new(),
+            Route::OnDevice(_) | Route::OneOf(_) => Vec::new(),
         }
     }
 }
@@ -396,7 +443,7 @@ mod tests {
         for text in ["node3:0", "10.0.0.1:0", "@3:0", "eth0/02:00:00:00:00:07:0"] {
             assert!(matches!(Peer::parse(text, &[]), Err(CpError::Usage(_))), "{text}");
         }
-        assert_eq!(resolve("localhost", 99).unwrap().port(), 99);
+        assert!(resolve("localhost", 99).unwrap().iter().all(|address| address.port() == 99));
         assert!(matches!(resolve("no.such.host.invalid", 99), Err(CpError::Resolve { .. })));
     }
 
@@ -488,10 +535,14 @@ mod tests {
     }
 
     #[test]
-    fn a_device_and_udp_are_not_mixed() {
+    fn a_device_and_udp_and_families_are_not_mixed() {
         let on_device = Peer::parse("eth0/02:00:00:00:00:07", &[]).unwrap();
         let udp = Peer::at("127.0.0.1:99".parse().unwrap());
-        let cases = [(&on_device, "0.0.0.0:7447", "eth0/*:7447"), (&udp, "eth0/*:7447", "over UDP")];
+        let cases = [
+            (&on_device, "0.0.0.0:7447", "eth0/*:7447"),
+            (&udp, "eth0/*:7447", "over UDP"),
+            (&udp, "[::]:7447", "of IPv6"),
+        ];
         for (peer, bind, said) in cases {
             let error = peer.connect(Some(&bind.parse().unwrap()), None).map(|_| ()).unwrap_err();
             assert!(matches!(&error, CpError::Usage(what) if what.contains(said)), "{error}");

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 
-use crate::output::tell;
+use crate::output::{printable, tell};
 
 /// The progress of one file.
 pub struct Progress {
@@ -17,7 +17,9 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// The name may be one that the other end has chosen, or anything that a file can be called.
     pub fn new(name: &str, size: Option<u64>, offset: u64, quiet: bool) -> Progress {
+        let name = printable(name);
         let shown = !quiet && std::io::stderr().is_terminal();
         let bar = match (shown, size) {
             (false, _) => ProgressBar::hidden(),
@@ -26,10 +28,10 @@ impl Progress {
             }
             (true, None) => ProgressBar::new_spinner().with_style(style("{msg} {spinner} {bytes} {bytes_per_sec}")),
         };
-        bar.set_message(name.to_owned());
+        bar.set_message(name.clone());
         bar.set_position(offset);
         bar.reset_eta();
-        Progress { bar, name: name.into(), begin: Instant::now(), resumed: offset, quiet }
+        Progress { bar, name, begin: Instant::now(), resumed: offset, quiet }
     }
 
     pub fn advance(&self, bytes: u64) {

@@ -146,7 +146,7 @@ fn take_file(
     }
     // The only one keeps no other waiting, and would find nobody when it comes again.
     connection.set_patience((!options.once).then_some(silence));
-    let progress = Progress::new(&printable(&offer.name), offer.size, offset, options.quiet);
+    let progress = Progress::new(&offer.name, offer.size, offset, options.quiet);
     let mut taker = Taker {
         file: &mut file,
         part: &part,

@@ -16,7 +16,7 @@ use super::peer::Peer;
 use super::pipe::{self, Pipe};
 use super::progress::Progress;
 
-use crate::output::tell;
+use crate::output::{printable, tell};
 
 pub struct Options {
     pub name: Option<String>,
@@ -225,7 +225,7 @@ impl SentFile<'_> {
         let sent = pump(connection, &mut of_file, &mut hasher, &progress).map_err(|error| error.of(self.path))?;
         let bytes = offset + sent;
         if size.is_some_and(|size| size != bytes) || file.read(&mut [0]).map_err(failed())? > 0 {
-            return Err(CpError::Changed { name });
+            return Err(CpError::Changed { name: printable(&name) });
         }
         let end = End { size: bytes, hash: hasher.finalize().to_hex().to_string() };
         self.end = Some(end.clone());
@@ -320,7 +320,7 @@ pub fn conclude(connection: &Connection, end: End, name: &str) -> Result<(), CpE
         return match answer(connection, &mut buffer)? {
             Frame::Written(_) => continue,
             Frame::Done => Ok(()),
-            Frame::Refused(why) if why == "damaged" => Err(CpError::Damaged { name: name.into() }),
+            Frame::Refused(why) if why == "damaged" => Err(CpError::Damaged { name: printable(name) }),
             Frame::Refused(why) => Err(CpError::Refused(why)),
             _ => Err(CpError::Nonsense("the end of a file was not answered")),
         };

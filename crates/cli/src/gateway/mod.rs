@@ -145,13 +145,14 @@ fn show(json: bool) -> Result<(), String> {
     problems.iter().for_each(|problem| tell!("ropeway gateway: {}", output::printable(problem)));
     let text = match json {
         true => serde_json::to_string_pretty(&all).map_err(|error| error.to_string())? + "\n",
-        false if all.is_empty() && problems.is_empty() => {
-            return Err("no gateway of this user runs in this network namespace".into());
-        }
-        false if all.is_empty() => return Err("no gateway tells what it has counted".into()),
         false => all.iter().map(as_lines).collect(),
     };
-    output::show(&text).map_err(|error| format!("cannot write: {error}"))
+    output::show(&text).map_err(|error| format!("cannot write: {error}"))?;
+    match (all.is_empty(), problems.is_empty()) {
+        (false, _) => Ok(()),
+        (true, true) => Err("no gateway of this user runs in this network namespace".into()),
+        (true, false) => Err("no gateway tells what it has counted".into()),
+    }
 }
 
 /// What these gateways tell, and what kept others from telling.

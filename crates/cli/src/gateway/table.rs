@@ -25,6 +25,8 @@ pub enum TableError {
         "a route is NODE=NAME/ADDRESS, with a number, the name of a link, and ADDRESS:PORT or an Ethernet address, not {0}"
     )]
     Route(String),
+    #[error("the command line says twice where {0} is")]
+    Twice(String),
     #[error("there is no link {link}, over which node {node} is said to be; --link names links")]
     NoLink { node: u32, link: String },
     #[error("{address} of node {node} is no address of the link {link}")]
@@ -57,16 +59,10 @@ impl Table {
         toml::from_str(&text).map_err(|source| TableError::Syntax { path, source: Box::new(source) })
     }
 
-    /// What the command line says.
+    /// What the command line says, of each link and node once.
     pub fn add(&mut self, links: &[String], routes: &[String]) -> Result<(), TableError> {
-        for text in links {
-            let (name, link) = text.split_once('=').ok_or_else(|| TableError::Link(text.clone()))?;
-            self.links.insert(name.into(), link.into());
-        }
-        for text in routes {
-            let (node, place) = text.split_once('=').ok_or_else(|| TableError::Route(text.clone()))?;
-            self.routes.insert(node.into(), place.into());
-        }
+        self.links.extend(pairs(links, TableError::Link)?);
+        self.routes.extend(pairs(routes, TableError::Route)?);
         Ok(())
     }
 
@@ -120,6 +116,18 @@ fn with_shim() -> packet::FieldMatch {
     packet::FieldMatch { offset: 0, width: ropeway_engine::link::Width::One, mask: 0xF0, value: 0xF0 }
 }
 
+/// What stands before and behind each `=`.
+fn pairs(texts: &[String], wrong: fn(String) -> TableError) -> Result<BTreeMap<String, String>, TableError> {
+    let mut pairs = BTreeMap::new();
+    for text in texts {
+        let (name, value) = text.split_once('=').ok_or_else(|| wrong(text.clone()))?;
+        if pairs.insert(name.to_owned(), value.to_owned()).is_some() {
+            return Err(TableError::Twice(name.into()));
+        }
+    }
+    Ok(pairs)
+}
+
 fn parse_address(text: &str) -> Option<Address> {
     text.parse().ok().map(Address::Udp).or_else(|| hardware_address(text).map(Address::Ether))
 }
@@ -160,6 +168,11 @@ mod tests {
             assert!(error.contains(named), "{error}");
         }
         assert!(table(&["a"], &[]).unwrap_err().to_string().contains("NAME=udp"));
+        let twice = ["1=a/10.0.1.1:7447", "1=a/10.0.1.2:7447"];
+        assert!(table(&links, &twice).unwrap_err().to_string().ends_with("twice where 1 is"));
+        assert!(
+            table(&["a=udp:10.0.1.201:7700", "a=packet:eth0"], &[]).unwrap_err().to_string().ends_with("where a is")
+        );
     }
 
     #[test]

@@ -58,6 +58,14 @@ fn clear(args: &Args) -> &'static str {
     if args.watch && io::stdout().is_terminal() { CLEAR } else { "" }
 }
 
+/// Of nobody there is nothing to print; a program that reads JSON gets an array all the same.
+fn nothing(args: &Args, out: &mut impl Write) -> io::Result<bool> {
+    if args.json {
+        writeln!(out, "[]")?;
+    }
+    Ok(false)
+}
+
 fn report(problems: &[String]) {
     problems.iter().for_each(|problem| tell!("ropeway ss: {}", printable(problem)));
 }
@@ -80,7 +88,7 @@ fn connections(args: &Args, out: &mut impl Write, former: &mut Option<Former>) -
         if wires.problems.is_empty() {
             tell!("ropeway ss: no program runs under Ropeway here, and no daemon; start one with `ropeway run -- CMD`");
         }
-        return Ok(false);
+        return nothing(args, out);
     }
     let since = former.as_ref().map(|former| (former, now.duration_since(former.at)));
     let rows = view::rows(&seen.ends, since.map(|(former, since)| (&former.carried, since)));
@@ -108,7 +116,7 @@ fn counters(args: &Args, out: &mut impl Write) -> io::Result<bool> {
         if wires.problems.is_empty() {
             tell!("ropeway ss: no engine runs here; programs have one as soon as they use the wire protocol");
         }
-        return Ok(false);
+        return nothing(args, out);
     }
     if args.json {
         writeln!(out, "{}", serde_json::Value::Array(wire::counted(&wires.engines)))?;

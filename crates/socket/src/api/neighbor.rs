@@ -7,6 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
 const TABLE: &str = "/proc/net/arp";
+/// The devices of this network namespace.
+const DEVICES: &str = "/proc/net/dev";
 /// The kernel asks three times, a second apart: whoever is there has answered the first.
 const PATIENCE: Duration = Duration::from_millis(1500);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -16,13 +18,16 @@ const DISCARD_PORT: u16 = 9;
 const COMPLETE: u32 = 0x2;
 
 /// # Errors
-/// The address is not on the device's network, nobody has it, or it is not IPv4.
+/// There is no such device; the address is not on its network, nobody has it, or it is not IPv4.
 pub fn hardware_address(ip: IpAddr, device: &str) -> io::Result<[u8; 6]> {
     let IpAddr::V4(ip) = ip.to_canonical() else {
         let what =
             format!("over {device}, {ip} cannot be looked up: use IPv4 or hardware addresses ({device}/02:..:7000)");
         return Err(io::Error::new(ErrorKind::Unsupported, what));
     };
+    if !is_among(&std::fs::read_to_string(DEVICES)?, device) {
+        return Err(io::Error::new(ErrorKind::NotFound, format!("there is no network device {device}")));
+    }
     // Refused, unreachable: whatever comes of it, the kernel asks, also for what it knows and has not heard of for long: frames of ours tell it nothing.
     let _ = UdpSocket::bind("0.0.0.0:0")?.send_to(&[], (ip, DISCARD_PORT));
     let begin = Instant::now();
@@ -34,6 +39,10 @@ pub fn hardware_address(ip: IpAddr, device: &str) -> io::Result<[u8; 6]> {
     }
     let what = format!("nobody on {device} has the address {ip} (it must be on that network, and not this host's own)");
     Err(io::Error::new(ErrorKind::HostUnreachable, what))
+}
+
+fn is_among(devices: &str, device: &str) -> bool {
+    devices.lines().filter_map(|line| line.split_once(':')).any(|(name, _)| name.trim_start() == device)
 }
 
 fn find(table: &str, ip: Ipv4Addr, device: &str) -> Option<[u8; 6]> {
@@ -56,6 +65,19 @@ mod tests {
 10.0.0.2         0x1         0x6         02:00:00:00:00:99     *        eth1
 nonsense
 ";
+
+    #[test]
+    fn a_device_that_is_not_there_is_said_at_once() {
+        let begin = Instant::now();
+        let error = hardware_address(Ipv4Addr::new(10, 0, 0, 2).into(), "no-such-device").unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (ErrorKind::NotFound, "there is no network device no-such-device")
+        );
+        assert!(begin.elapsed() < PATIENCE);
+        let devices = "Inter-|   Receive\n face |bytes\n    lo: 1 2\n  eth0: 3 4\n";
+        assert_eq!(["lo", "eth0", "eth", "face "].map(|name| is_among(devices, name)), [true, true, false, false]);
+    }
 
     #[test]
     fn complete_entries_of_the_device_are_found() {

@@ -130,6 +130,27 @@ fn a_file_arrives_in_jumbo_frames_and_over_ipv6() {
 }
 
 #[test]
+fn of_the_addresses_of_a_name_the_one_where_somebody_receives_is_found() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "2"]);
+    for at in [format!("0.0.0.0:{PORT}"), format!("[{}]:{PORT}", cluster.v6("h2"))] {
+        let files = Files::new(1000);
+        let _receiver = ready(cluster.spawn("h2", &receive(&files, &at)));
+        cluster.run("h1", &send(&files, &format!("h2:{PORT}")), LIMIT).expect_success();
+        files.assert_arrived();
+    }
+    // Those of the family that one's own address has.
+    let files = Files::new(1000);
+    let ends = |host| [cluster.v4(host).to_string(), format!("[{}]", cluster.v6(host))];
+    for (own, to) in ends("h1").into_iter().zip(ends("h2")) {
+        let mut cmd = send(&files, &format!("h2:{PORT}"));
+        cmd.args(["--bind", &format!("{own}:0")]);
+        let nobody = cluster.run("h1", &cmd, LIMIT);
+        assert!(!nobody.success() && nobody.stderr.contains(&to), "{}", nobody.stderr);
+    }
+}
+
+#[test]
 fn packets_are_as_short_as_the_environment_wants_them() {
     need_box!();
     let cluster = TestBox::up(&["--hosts", "2", "--wire-frames"]);
