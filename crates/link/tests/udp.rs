@@ -248,3 +248,44 @@ fn what_is_for_hosts_that_are_off_takes_no_room_of_others() {
         assert!((100..110).any(|last| reported.0 == off(last)), "{reported:?}");
     }
 }
+
+/// What comes until nothing does for a while.
+fn count(link: &mut UdpLink) -> usize {
+    let (mut seen, mut quiet_since) = (0, Instant::now());
+    while quiet_since.elapsed() < Duration::from_millis(300) {
+        let before = seen;
+        link.receive(64, &mut |_| seen += 1).expect("works");
+        if seen > before {
+            quiet_since = Instant::now();
+        }
+    }
+    seen
+}
+
+#[test]
+fn a_lower_mtu_loses_what_is_too_long_and_nothing_else() {
+    if let Some(reason) = reason_against_hosts() {
+        skip!("{reason}");
+    }
+    let hosts = Hosts::new(1500);
+    let (long, short) = ([7; 1400], [7; 1200]);
+    for v6 in [false, true] {
+        let open = |host| UdpLink::open(&Options::new(SocketAddr::new(address(host, v6), 0))).expect("opens");
+        let [mut a, mut b] = [0, 1].map(|host| hosts.on(host, || open(host)));
+        let to = b.local_address();
+        // From then on the hosts know each other.
+        send(&mut a, to, Own::ANY, &[IoSlice::new(&short)]);
+        receive(&mut b).expect("it arrives");
+        // IPv6 has to bear 1280 bytes.
+        hosts.ip(0, &format!("link set {DEVICE} mtu 1300"));
+        send(&mut a, to, Own::ANY, &[IoSlice::new(&long)]);
+        assert_eq!(a.counters().send_errors, 1);
+        send(&mut a, to, Own::ANY, &[IoSlice::new(&long); BATCH_PACKETS]);
+        assert_eq!(a.counters().send_errors, 1 + BATCH_PACKETS as u64);
+        let calls = a.counters().send_calls;
+        send(&mut a, to, Own::ANY, &[IoSlice::new(&short); BATCH_PACKETS]);
+        assert_eq!((count(&mut b), a.counters().send_calls - calls), (BATCH_PACKETS, 1), "in one send");
+        assert_eq!(a.counters().send_errors, 1 + BATCH_PACKETS as u64);
+        hosts.ip(0, &format!("link set {DEVICE} mtu 1500"));
+    }
+}
