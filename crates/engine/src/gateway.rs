@@ -15,15 +15,15 @@ use std::time::Duration;
 use ropeway_link::{Address, Batch, Ecn, Link, udp};
 use ropeway_proto::Shim;
 use ropeway_proto::gateway::{Forwarder, TableError};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use serde::{Deserialize, Serialize};
 
-use crate::bell::timespec;
 use crate::control::{self, LinkShown};
 use crate::error::Error;
 use crate::path;
 use crate::room::{PAUSE, Room};
 use crate::signals;
+use crate::sleep::until_told;
 
 pub use crate::shimmed::OVERHEAD_BYTES;
 pub use ropeway_proto::gateway::{GatewayCounters, Limits};
@@ -270,9 +270,7 @@ impl Inner {
         let mut fds: Vec<PollFd<'_>> = fds.chain([bell]).collect();
         let pauses = state.rooms.iter().any(Room::pauses);
         drop(state);
-        let pause = pauses.then(|| timespec(PAUSE));
-        // An interrupted sleep is looked at like any other wake-up.
-        let _ = poll(&mut fds, pause.as_ref());
+        until_told(&mut fds, pauses.then_some(PAUSE));
         let mut state = self.lock();
         for ((place, _), fd) in self.descriptors.iter().zip(&fds) {
             if fd.revents().contains(PollFlags::OUT) {
