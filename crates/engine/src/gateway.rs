@@ -15,6 +15,7 @@ use std::time::Duration;
 use ropeway_link::{Address, Batch, Ecn, Link, udp};
 use ropeway_proto::Shim;
 use ropeway_proto::gateway::{Forwarder, TableError};
+use ropeway_shm::fork::Birthmark;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use serde::{Deserialize, Serialize};
 
@@ -108,10 +109,15 @@ struct Inner {
     stop: AtomicBool,
     /// Where it tells what it has counted.
     listeners: Mutex<Vec<Arc<control::Listener>>>,
+    birthmark: Birthmark,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.birthmark.is_inherited() {
+            // They are the parent's as well.
+            return;
+        }
         let listeners = self.listeners.get_mut().unwrap_or_else(PoisonError::into_inner);
         listeners.iter().for_each(|listener| listener.shut_down());
     }
@@ -163,10 +169,11 @@ impl Gateway {
         let descriptors = copies.map_err(Error::link("copying a link's descriptor"))?;
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::link("making an eventfd")(errno.into()))?;
+        let birthmark = Birthmark::new().map_err(Error::link("making a page that forks wipe"))?;
         let rooms = vec![Room::default(); links.len()];
         let state = Mutex::new(State { links, rooms, forwarder });
         let (stop, listeners) = (AtomicBool::new(false), Mutex::default());
-        Ok(Gateway { inner: Arc::new(Inner { state, descriptors, doorbell, stop, listeners }) })
+        Ok(Gateway { inner: Arc::new(Inner { state, descriptors, doorbell, stop, listeners, birthmark }) })
     }
 
     /// Forwards until [`Gateway::stop`]; then it may be called again.

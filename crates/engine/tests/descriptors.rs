@@ -113,3 +113,22 @@ fn busy() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
+
+#[test]
+fn a_forked_child_that_drops_a_gateway_takes_nothing_from_its_parent() {
+    let _alone = alone();
+    limit_descriptors(64);
+    let (one, other) = memory::pair(memory::Config::default()).unwrap();
+    let gateway = gateway_between(one, other);
+    let name = gateway.tell().unwrap();
+    // SAFETY: the child only drops what it has, and leaves without running anything of its parent.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        drop(gateway);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(0) };
+    }
+    // SAFETY: waits for our own child.
+    assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+    gateway::ask(&name).expect("it is still there");
+}
