@@ -261,10 +261,15 @@ fn allocate(file: &File) -> io::Result<()> {
         // To go beyond it is a signal.
         return Err(io::Error::from_raw_os_error(libc::EFBIG));
     }
-    // SAFETY: has no pointers.
-    match unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, BYTES as libc::off_t) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+    loop {
+        // SAFETY: has no pointers.
+        let error = match unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, BYTES as libc::off_t) } {
+            0 => return Ok(()),
+            _ => io::Error::last_os_error(),
+        };
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
     }
 }
 
