@@ -8,6 +8,7 @@ use std::net;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::{self, LinkShown};
 use crate::error::Error;
+use crate::helper::AFTER_PANIC;
 use crate::path;
 use crate::room::{PAUSE, Room};
 use crate::signals;
@@ -176,11 +178,20 @@ impl Gateway {
         Ok(Gateway { inner: Arc::new(Inner { state, descriptors, doorbell, stop, listeners, birthmark }) })
     }
 
-    /// Forwards until [`Gateway::stop`]; then it may be called again.
+    /// Forwards until [`Gateway::stop`]; then it may be called again. A panic, where panics unwind, does not end it: it goes on after 100 ms.
     ///
     /// # Errors
     /// A link failed: its device is gone.
     pub fn run(&self) -> Result<(), Error> {
+        loop {
+            if let Ok(result) = catch_unwind(AssertUnwindSafe(|| self.forward())) {
+                return result;
+            }
+            std::thread::sleep(AFTER_PANIC);
+        }
+    }
+
+    fn forward(&self) -> Result<(), Error> {
         while !self.inner.stop.swap(false, Ordering::AcqRel) {
             let arrived = self.inner.lock().turn().map_err(Error::link("forwarding"))?;
             if arrived == 0 {

@@ -208,6 +208,24 @@ fn a_link_with_room_wakes_nobody_who_waits_for_one_that_is_full() {
     assert!(looks <= MOST_LOOKS / 10, "{looks} looks while nothing can be sent");
 }
 
+/// The ways to a server behind a gateway, the client, and the gateway, whose link to the server is on strings.
+fn through_a_gateway() -> ([Way; 1], Engine, Engine, Gateway, Arc<Strings>) {
+    let through = |node| {
+        let (near, end) = memory::pair(memory::Config::default()).unwrap();
+        let config = Config { packet_bytes: end.max_packet() as u16, ..Config::default() };
+        let options = Options { config, node: Some(node), gateways: true, ..Options::default() };
+        let engine = Engine::new(&options).unwrap();
+        (engine.add_link(Box::new(end)).unwrap(), engine, near)
+    };
+    let ((link, client, near), (_, server, far)) = (through(1), through(2));
+    server.listen(PORT, Mode::Stream, 8).unwrap();
+    let strings = Arc::new(Strings::default());
+    let far = Puppet { link: far, strings: strings.clone(), descriptor: None, taken_at: None };
+    let table = [(1, 0), (2, 1)].map(|(node, link)| Neighbour { node, link, address: Address::Sim(1) });
+    let gateway = Gateway::new(vec![Box::new(near), Box::new(far)], &table, Limits::default()).unwrap();
+    ([Way::Through(Target { link, address: Address::Sim(0) }, 2)], client, server, gateway, strings)
+}
+
 /// A device's queue may be full while the socket is writable, as a memory link's descriptor always is.
 #[test]
 fn a_link_that_takes_nothing_although_writable_is_tried_now_and_then_until_it_does() {
@@ -225,25 +243,13 @@ fn a_link_that_takes_nothing_although_writable_is_tried_now_and_then_until_it_do
     client.wait_opened(channel, to, soon()).unwrap();
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
 }
+
 #[test]
 fn a_gateway_tries_a_link_that_takes_nothing_although_writable_now_and_then_until_it_does() {
-    let through = |node| {
-        let (near, end) = memory::pair(memory::Config::default()).unwrap();
-        let config = Config { packet_bytes: end.max_packet() as u16, ..Config::default() };
-        let options = Options { config, node: Some(node), gateways: true, ..Options::default() };
-        let engine = Engine::new(&options).unwrap();
-        (engine.add_link(Box::new(end)).unwrap(), engine, near)
-    };
-    let ((link, client, near), (_, server, far)) = (through(1), through(2));
-    server.listen(PORT, Mode::Stream, 8).unwrap();
-    let full = Arc::new(Strings::default());
+    let (ways, client, _server, gateway, full) = through_a_gateway();
     full.is_full.store(true, Ordering::Relaxed);
-    let far = Puppet { link: far, strings: full.clone(), descriptor: None, taken_at: None };
-    let table = [(1, 0), (2, 1)].map(|(node, link)| Neighbour { node, link, address: Address::Sim(1) });
-    let gateway = Gateway::new(vec![Box::new(near), Box::new(far)], &table, Limits::default()).unwrap();
     std::thread::scope(|scope| {
         let forwarding = scope.spawn(|| gateway.run());
-        let ways = [Way::Through(Target { link, address: Address::Sim(0) }, 2)];
         let connecting = scope
             .spawn(move || client.connect_over(&Routes { ways: &ways, bonded: false }, PORT, Mode::Stream, soon()));
         until("a packet waits", || gateway.shown().waiting_packets > 0);
@@ -253,6 +259,20 @@ fn a_gateway_tries_a_link_that_takes_nothing_although_writable_now_and_then_unti
         gateway.stop();
         forwarding.join().unwrap().unwrap();
         assert!((10..=MOST_LOOKS).contains(&looks), "{looks} looks while nothing can be sent");
+    });
+}
+
+#[test]
+fn a_gateway_goes_on_after_a_panic() {
+    let (ways, client, _server, gateway, strings) = through_a_gateway();
+    *strings.panics() = Some("forwards");
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("forwards".into());
+        let forwarding = thread.spawn_scoped(scope, || gateway.run()).unwrap();
+        client.connect_over(&Routes { ways: &ways, bonded: false }, PORT, Mode::Stream, soon()).unwrap();
+        assert!(strings.panics().is_none());
+        gateway.stop();
+        forwarding.join().unwrap().unwrap();
     });
 }
 
