@@ -5,6 +5,7 @@
 //! the time that timers take, not once a message. The other threads move it, too: an earlier timer need not wake the sleeper. Where sleeps are as long as timers this is the worse way, as each time it
 //! fires a thread is woken: there sleeps have limits of their own.
 
+use crate::sleep::timespec;
 use ropeway_proto::Time;
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::{
@@ -119,11 +120,6 @@ impl Bell {
         }
         self.rung.swap(false, Ordering::Relaxed)
     }
-}
-
-/// Ages if it is longer than one can say.
-pub fn timespec(time: Duration) -> Timespec {
-    Timespec { tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() }
 }
 
 #[cfg(test)]

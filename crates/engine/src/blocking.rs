@@ -105,7 +105,9 @@ pub(crate) fn block_for<'a, T>(
         let spin_ns = core.spin.budget_ns(now);
         let spin_until = now.after(spin_ns);
         let wait = Wait { subject, since: now, deadline, polling: false, aside: false, spin_ns, spin_until, pace };
+        let unwound = Unwound(inner);
         (core, now, result) = wait.run(inner, core, attempt);
+        std::mem::forget(unwound);
     }
     inner.follow_up(&mut core, now);
     if !waits {
@@ -114,6 +116,16 @@ pub(crate) fn block_for<'a, T>(
     }
     core.refresh_watches(subject);
     result.unwrap_or(Err(Error::TimedOut))
+}
+
+/// A wait that ends by a panic: the thread may have polled for the others, and slept for so long that the helper left it to it. So nobody else would notice.
+struct Unwound<'a>(&'a Inner);
+
+impl Drop for Unwound<'_> {
+    fn drop(&mut self) {
+        // Who takes the lock after a panic puts things in order.
+        drop(self.0.lock());
+    }
 }
 
 impl Wait {

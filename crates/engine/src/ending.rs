@@ -1,14 +1,14 @@
 //! How things end without loss: a reader that wants no more, an engine whose connections are closed but not through, a process that exits.
 
-use crate::bell::timespec;
 use crate::core::Core;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::inner::Inner;
 use crate::room::PAUSE;
+use crate::sleep::until_told;
 use crate::wait::Subject;
 use ropeway_proto::ChannelId;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 use std::time::{Duration, Instant};
 
 /// How often [`Engine::drain_all`] looks while another thread sees to the links: an exit is not in a hurry.
@@ -105,11 +105,10 @@ fn wait_for_room(core: &mut Core) {
     }
     let room = core.room_wait();
     let most = if room.pauses { PAUSE } else { LEAVE_TRIES_EVERY };
-    let wait = timespec(most);
     let descriptors = core.descriptors();
     let full: Vec<_> = descriptors.iter().filter(|(place, _)| room.places.contains(place)).collect();
     let mut fds: Vec<_> = full.iter().map(|(_, fd)| PollFd::new(fd, PollFlags::OUT)).collect();
-    let _ = poll(&mut fds, Some(&wait));
+    until_told(&mut fds, Some(most));
     for ((place, _), _) in full.iter().zip(&fds).filter(|(_, fd)| fd.revents().contains(PollFlags::OUT)) {
         core.promise_room(*place);
     }

@@ -8,6 +8,7 @@ use std::net;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -15,15 +16,17 @@ use std::time::Duration;
 use ropeway_link::{Address, Batch, Ecn, Link, udp};
 use ropeway_proto::Shim;
 use ropeway_proto::gateway::{Forwarder, TableError};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use ropeway_shm::fork::Birthmark;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use serde::{Deserialize, Serialize};
 
-use crate::bell::timespec;
 use crate::control::{self, LinkShown};
 use crate::error::Error;
+use crate::helper::AFTER_PANIC;
 use crate::path;
 use crate::room::{PAUSE, Room};
 use crate::signals;
+use crate::sleep::until_told;
 
 pub use crate::shimmed::OVERHEAD_BYTES;
 pub use ropeway_proto::gateway::{GatewayCounters, Limits};
@@ -108,10 +111,15 @@ struct Inner {
     stop: AtomicBool,
     /// Where it tells what it has counted.
     listeners: Mutex<Vec<Arc<control::Listener>>>,
+    birthmark: Birthmark,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.birthmark.is_inherited() {
+            // They are the parent's as well.
+            return;
+        }
         let listeners = self.listeners.get_mut().unwrap_or_else(PoisonError::into_inner);
         listeners.iter().for_each(|listener| listener.shut_down());
     }
@@ -163,17 +171,27 @@ impl Gateway {
         let descriptors = copies.map_err(Error::link("copying a link's descriptor"))?;
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::link("making an eventfd")(errno.into()))?;
+        let birthmark = Birthmark::new().map_err(Error::link("making a page that forks wipe"))?;
         let rooms = vec![Room::default(); links.len()];
         let state = Mutex::new(State { links, rooms, forwarder });
         let (stop, listeners) = (AtomicBool::new(false), Mutex::default());
-        Ok(Gateway { inner: Arc::new(Inner { state, descriptors, doorbell, stop, listeners }) })
+        Ok(Gateway { inner: Arc::new(Inner { state, descriptors, doorbell, stop, listeners, birthmark }) })
     }
 
-    /// Forwards until [`Gateway::stop`]; then it may be called again.
+    /// Forwards until [`Gateway::stop`]; then it may be called again. A panic, where panics unwind, does not end it: it goes on after 100 ms.
     ///
     /// # Errors
     /// A link failed: its device is gone.
     pub fn run(&self) -> Result<(), Error> {
+        loop {
+            if let Ok(result) = catch_unwind(AssertUnwindSafe(|| self.forward())) {
+                return result;
+            }
+            std::thread::sleep(AFTER_PANIC);
+        }
+    }
+
+    fn forward(&self) -> Result<(), Error> {
         while !self.inner.stop.swap(false, Ordering::AcqRel) {
             let arrived = self.inner.lock().turn().map_err(Error::link("forwarding"))?;
             if arrived == 0 {
@@ -270,9 +288,7 @@ impl Inner {
         let mut fds: Vec<PollFd<'_>> = fds.chain([bell]).collect();
         let pauses = state.rooms.iter().any(Room::pauses);
         drop(state);
-        let pause = pauses.then(|| timespec(PAUSE));
-        // An interrupted sleep is looked at like any other wake-up.
-        let _ = poll(&mut fds, pause.as_ref());
+        until_told(&mut fds, pauses.then_some(PAUSE));
         let mut state = self.lock();
         for ((place, _), fd) in self.descriptors.iter().zip(&fds) {
             if fd.revents().contains(PollFlags::OUT) {

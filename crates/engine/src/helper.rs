@@ -29,7 +29,7 @@ const LONG_TICK: Duration = Duration::from_millis(4);
 /// The same where more threads want to run than there are processors: each wake-up takes one from somebody, and whoever waits for this program waits for others anyway.
 const CROWDED_TICK: Duration = Duration::from_millis(16);
 /// What panicked once may do it again, and each time is told on the program's standard error.
-const AFTER_PANIC: Duration = Duration::from_millis(100);
+pub const AFTER_PANIC: Duration = Duration::from_millis(100);
 /// After so many ticks with the same caller polling the helper parks itself.
 const TICKS_TO_PARK: u32 = 4;
 

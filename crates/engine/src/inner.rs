@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 use ropeway_proto::config::SetError;
 use ropeway_proto::{Config, Time};
 use ropeway_shm::fork::Birthmark;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 
-use crate::bell::{Bell, timespec};
+use crate::bell::Bell;
 use crate::core::{Clock, Core, Poller, RoomWait};
 use crate::engine::Options;
 use crate::helper;
 use crate::restart;
 use crate::room::PAUSE;
+use crate::sleep::until_told;
 use crate::spin::Pace;
 use crate::wait::SOON_NS;
 
@@ -411,7 +412,7 @@ impl Inner {
 /// How a sleep on the links ended.
 #[derive(Default)]
 struct Woken {
-    /// A link has something, or room; or the sleep was interrupted, which is looked at like any other wake-up.
+    /// A link has something, or room; or nobody knows, which is looked at like any other wake-up.
     by_link: bool,
     /// The bell's timer has fired.
     fired: bool,
@@ -439,8 +440,7 @@ fn sleep(descriptors: &[(u8, Arc<OwnedFd>)], full: &[u8], bell: &Bell, patience_
         many = (0..count).map(fd).collect();
         &mut many[..]
     };
-    let patience = patience_ns.map(Duration::from_nanos).map(timespec);
-    if poll(fds, patience.as_ref()).is_err() {
+    if !until_told(fds, patience_ns.map(Duration::from_nanos)) {
         return Woken { by_link: true, ..Woken::default() };
     }
     let tells = |fd: &PollFd<'_>| !fd.revents().is_empty();

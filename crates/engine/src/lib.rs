@@ -26,6 +26,7 @@ mod routes;
 mod share;
 mod shimmed;
 pub mod signals;
+mod sleep;
 mod spin;
 mod transfer;
 mod trusted_file;

@@ -109,7 +109,7 @@ impl Watch {
     /// Brings it up to date.
     pub(crate) fn update(&self, shown: Shown) {
         match &self.shape {
-            // Full cannot be: it is read before it is written again.
+            // Also where it is readable already: who polls by edges is told of what is new. It counts further than anybody can write.
             Shape::Event { fd, interest } if interest.read && shown.reads || interest.write && shown.writes => {
                 let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
             }

@@ -10,11 +10,16 @@ const LOOK_NS: u64 = 100_000;
 /// Where there are more processes than packets in the budget they take turns of this length.
 const TURN_NS: u64 = 2_000_000;
 
+/// So often it is seen to that the board is the one that others find who begin now.
+const REOPEN_NS: u64 = 1_000_000_000;
+
 /// This process's place among those of the host.
 #[derive(Debug)]
 pub struct Share {
     /// `None`: there is no board here (no `/dev/shm`), and this process takes the whole budget.
     board: Option<Board>,
+    /// When that was last seen to.
+    found_at: Time,
     said_at: Option<Time>,
     /// For so long after that this process may grant.
     lease_ns: u64,
@@ -44,6 +49,7 @@ impl Share {
         }
         Share {
             board,
+            found_at: Time::ZERO,
             said_at: None,
             lease_ns: 0,
             next_at: Time::ZERO,
@@ -105,6 +111,10 @@ impl Share {
     /// Seldom, and out of the way of every turn.
     #[inline(never)]
     fn take_part(&mut self, endpoint: &mut Endpoint, now: Time) -> bool {
+        if now.since(self.found_at) >= REOPEN_NS {
+            self.found_at = now;
+            self.follow_board();
+        }
         let Some(board) = &self.board else { return false };
         let lease_ns = endpoint.config().lease_ns;
         let gate = endpoint.gate();
@@ -147,6 +157,15 @@ impl Share {
         let (more, charged) = (gate.grantable_bytes() > before, gate.charged_bytes());
         self.give_back(charged);
         more
+    }
+
+    /// Goes over to the board that is there now, should somebody have removed this one.
+    #[cold]
+    fn follow_board(&mut self) {
+        let removed = self.board.as_ref().filter(|board| board.is_removed());
+        if let Some(Ok(board)) = removed.map(Board::reopened) {
+            (self.board, self.held_bytes) = (Some(board), 0);
+        }
     }
 
     /// Lets go of what it holds above what it is allowed, as far as that has arrived.
@@ -320,6 +339,27 @@ mod tests {
         assert_eq!(bulk.charged(), 0);
         late.turn(at_us(7000), 0);
         assert!(late.charged() > whole * 9 / 10, "{} of {whole}", late.charged());
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn who_begins_after_the_board_was_removed_is_seen_by_those_who_were_there_before() {
+        let path = board("removed");
+        let mut old = Process::on(&path, 1);
+        let whole = old.endpoint.gate().whole_budget_bytes();
+        old.backlog = 100_000;
+        old.turn(at_us(1), 0);
+        // As a login manager does when the user's last session ends.
+        std::fs::remove_file(&path).unwrap();
+        let mut new = Process::on(&path, 2);
+        new.backlog = 100_000;
+        (0..4000).for_each(|step| {
+            old.turn(at_us(1000 + step * 1000), 5);
+            new.turn(at_us(1500 + step * 1000), 5);
+        });
+        let charged = [old.charged(), new.charged()];
+        assert!(charged.iter().sum::<u64>() <= whole, "{charged:?} of {whole}");
+        assert!(charged.iter().all(|&bytes| bytes > whole / 4), "{charged:?} of {whole}");
         std::fs::remove_file(path).unwrap();
     }
 

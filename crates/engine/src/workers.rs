@@ -10,13 +10,13 @@ use ropeway_link::packet::{self, FieldMatch, PacketLink};
 use ropeway_link::udp::{self, UdpLink};
 use ropeway_link::{Address, Link, Part, Steering, Width};
 use ropeway_proto::{ChannelId, Mode};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 
-use crate::bell::timespec;
 use crate::core::LinkId;
 use crate::engine::{Engine, Options, Target};
 use crate::error::Error;
 use crate::readiness::Watch;
+use crate::sleep::until_told;
 
 /// More would not fit into the steering bits beside those of other processes, and no machine profits from more on one address.
 pub const MOST_WORKERS: usize = 64;
@@ -242,11 +242,9 @@ impl Port {
             unwatch(&watches);
             return Err(error);
         }
-        let limit = limit.map(timespec);
         let fds = watches.iter().map(AsFd::as_fd);
         let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        let _ = poll(&mut fds, limit.as_ref());
-
+        until_told(&mut fds, limit);
         unwatch(&watches);
         Ok(())
     }

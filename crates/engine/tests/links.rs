@@ -11,8 +11,8 @@ use std::io::{self, Write};
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 7;
@@ -35,12 +35,16 @@ struct Strings {
     is_slow: AtomicBool,
     /// Its device is gone.
     is_gone: AtomicBool,
-    /// The next look by an engine's helper panics.
-    panics: AtomicBool,
+    /// The next look by a thread of this name panics.
+    panics: Mutex<Option<&'static str>>,
     looks: AtomicUsize,
 }
 
 impl Strings {
+    fn panics(&self) -> MutexGuard<'_, Option<&'static str>> {
+        self.panics.lock().unwrap()
+    }
+
     /// Looks at the link within [`WATCHED`].
     fn looks(&self) -> usize {
         let before = self.looks.load(Ordering::Relaxed);
@@ -94,7 +98,8 @@ impl<L: Link> Link for Puppet<L> {
 
     fn receive(&mut self, limit: usize, sink: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
         self.strings.looks.fetch_add(1, Ordering::Relaxed);
-        if std::thread::current().name() == Some("ropeway") && self.strings.panics.swap(false, Ordering::Relaxed) {
+        let thread = std::thread::current();
+        if thread.name().is_some() && self.strings.panics().take_if(|who| thread.name() == Some(who)).is_some() {
             panic!("a link that panics");
         }
         match self.strings.is_gone.load(Ordering::Relaxed) {
@@ -203,6 +208,24 @@ fn a_link_with_room_wakes_nobody_who_waits_for_one_that_is_full() {
     assert!(looks <= MOST_LOOKS / 10, "{looks} looks while nothing can be sent");
 }
 
+/// The ways to a server behind a gateway, the client, and the gateway, whose link to the server is on strings.
+fn through_a_gateway() -> ([Way; 1], Engine, Engine, Gateway, Arc<Strings>) {
+    let through = |node| {
+        let (near, end) = memory::pair(memory::Config::default()).unwrap();
+        let config = Config { packet_bytes: end.max_packet() as u16, ..Config::default() };
+        let options = Options { config, node: Some(node), gateways: true, ..Options::default() };
+        let engine = Engine::new(&options).unwrap();
+        (engine.add_link(Box::new(end)).unwrap(), engine, near)
+    };
+    let ((link, client, near), (_, server, far)) = (through(1), through(2));
+    server.listen(PORT, Mode::Stream, 8).unwrap();
+    let strings = Arc::new(Strings::default());
+    let far = Puppet { link: far, strings: strings.clone(), descriptor: None, taken_at: None };
+    let table = [(1, 0), (2, 1)].map(|(node, link)| Neighbour { node, link, address: Address::Sim(1) });
+    let gateway = Gateway::new(vec![Box::new(near), Box::new(far)], &table, Limits::default()).unwrap();
+    ([Way::Through(Target { link, address: Address::Sim(0) }, 2)], client, server, gateway, strings)
+}
+
 /// A device's queue may be full while the socket is writable, as a memory link's descriptor always is.
 #[test]
 fn a_link_that_takes_nothing_although_writable_is_tried_now_and_then_until_it_does() {
@@ -220,25 +243,13 @@ fn a_link_that_takes_nothing_although_writable_is_tried_now_and_then_until_it_do
     client.wait_opened(channel, to, soon()).unwrap();
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
 }
+
 #[test]
 fn a_gateway_tries_a_link_that_takes_nothing_although_writable_now_and_then_until_it_does() {
-    let through = |node| {
-        let (near, end) = memory::pair(memory::Config::default()).unwrap();
-        let config = Config { packet_bytes: end.max_packet() as u16, ..Config::default() };
-        let options = Options { config, node: Some(node), gateways: true, ..Options::default() };
-        let engine = Engine::new(&options).unwrap();
-        (engine.add_link(Box::new(end)).unwrap(), engine, near)
-    };
-    let ((link, client, near), (_, server, far)) = (through(1), through(2));
-    server.listen(PORT, Mode::Stream, 8).unwrap();
-    let full = Arc::new(Strings::default());
+    let (ways, client, _server, gateway, full) = through_a_gateway();
     full.is_full.store(true, Ordering::Relaxed);
-    let far = Puppet { link: far, strings: full.clone(), descriptor: None, taken_at: None };
-    let table = [(1, 0), (2, 1)].map(|(node, link)| Neighbour { node, link, address: Address::Sim(1) });
-    let gateway = Gateway::new(vec![Box::new(near), Box::new(far)], &table, Limits::default()).unwrap();
     std::thread::scope(|scope| {
         let forwarding = scope.spawn(|| gateway.run());
-        let ways = [Way::Through(Target { link, address: Address::Sim(0) }, 2)];
         let connecting = scope
             .spawn(move || client.connect_over(&Routes { ways: &ways, bonded: false }, PORT, Mode::Stream, soon()));
         until("a packet waits", || gateway.shown().waiting_packets > 0);
@@ -251,6 +262,20 @@ fn a_gateway_tries_a_link_that_takes_nothing_although_writable_now_and_then_unti
     });
 }
 
+#[test]
+fn a_gateway_goes_on_after_a_panic() {
+    let (ways, client, _server, gateway, strings) = through_a_gateway();
+    *strings.panics() = Some("forwards");
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("forwards".into());
+        let forwarding = thread.spawn_scoped(scope, || gateway.run()).unwrap();
+        client.connect_over(&Routes { ways: &ways, bonded: false }, PORT, Mode::Stream, soon()).unwrap();
+        assert!(strings.panics().is_none());
+        gateway.stop();
+        forwarding.join().unwrap().unwrap();
+    });
+}
+
 /// Its time and its answers hang on the helper.
 #[test]
 fn an_engine_goes_on_after_a_panic_of_its_helper() {
@@ -258,12 +283,40 @@ fn an_engine_goes_on_after_a_panic_of_its_helper() {
     let (_, strings, end) = puppet(&server, None);
     let link = client.add_link(Box::new(end)).unwrap();
     server.listen(PORT, Mode::Stream, 8).unwrap();
-    strings.panics.store(true, Ordering::Relaxed);
+    *strings.panics() = Some("ropeway");
     let to = Target { link, address: Address::Sim(0) };
     let channel = client.open(to, PORT, Mode::Stream).unwrap();
-    until("a panic", || !strings.panics.load(Ordering::Relaxed));
+    until("a panic", || strings.panics().is_none());
     // Nobody calls the server.
     client.wait_opened(channel, to, soon()).unwrap();
+}
+
+/// The helper is parked while a caller sleeps on the links, and those who wait beside it are woken by nobody else.
+#[test]
+fn who_waits_beside_another_thread_goes_on_after_a_panic_of_that_one() {
+    let (client, server) = (engine(), engine());
+    let (_, strings, end) = puppet(&server, None);
+    let to = Target { link: client.add_link(Box::new(end)).unwrap(), address: Address::Sim(0) };
+    server.listen(PORT, Mode::Stream, 8).unwrap();
+    let [first, second] = [0, 1].map(|_| {
+        let near = client.connect(to, PORT, Mode::Stream, soon()).unwrap();
+        (near, server.accept(PORT, soon()).unwrap())
+    });
+    let receive = |channel| server.recv(channel, &mut [0; 16], soon());
+    std::thread::scope(|scope| {
+        let polls = std::thread::Builder::new().name("polls".into());
+        let polls = polls.spawn_scoped(scope, || receive(first.1)).unwrap();
+        // For as long as the helper takes to see that it is not needed.
+        std::thread::sleep(WATCHED);
+        let beside = scope.spawn(|| receive(second.1));
+        std::thread::sleep(WATCHED);
+        *strings.panics() = Some("polls");
+        client.send_all(first.0, b"first", soon()).unwrap();
+        assert!(polls.join().is_err(), "it panics");
+        client.send_all(second.0, b"second", soon()).unwrap();
+        assert_eq!(beside.join().unwrap().unwrap(), Some(6));
+    });
+    assert_eq!(receive(first.1).unwrap(), Some(5), "and so does the engine");
 }
 
 #[test]

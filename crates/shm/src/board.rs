@@ -56,8 +56,9 @@ pub struct Board {
     pid: u32,
     /// Nanoseconds, the same in all processes.
     clock: fn() -> u64,
+    path: PathBuf,
     /// Holds the lock on our slot.
-    _file: File,
+    file: File,
 }
 
 // SAFETY: the mapping lives as long as the board, and all of it is atomic.
@@ -128,9 +129,22 @@ impl Board {
             unsafe { libc::mmap(std::ptr::null_mut(), BYTES, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         let slots =
             NonNull::new(memory.cast()).filter(|_| memory != libc::MAP_FAILED).ok_or_else(io::Error::last_os_error)?;
-        let mut board = Board { slots, own: None, pid: std::process::id(), clock, _file: file };
+        let mut board = Board { slots, own: None, pid: std::process::id(), clock, path, file };
         board.own = board.take_slot();
         Ok(board)
+    }
+
+    /// Whether somebody has removed the file, as a login manager may when the user's last session ends (systemd's `RemoveIPC`): who begins afterwards has another board, and does not see this one.
+    pub fn is_removed(&self) -> bool {
+        self.file.metadata().is_ok_and(|meta| meta.nlink() == 0)
+    }
+
+    /// The board that is there now under the name of this one.
+    ///
+    /// # Errors
+    /// As [`Board::open`].
+    pub fn reopened(&self) -> io::Result<Board> {
+        Board::open_at(self.path.clone(), self.clock)
     }
 
     fn slots(&self) -> &[Slot] {
@@ -143,7 +157,7 @@ impl Board {
         let counts = |place: &usize| self.slots()[*place].valid_until_ns.load(Ordering::Acquire) > now;
         // What the last owner of a slot has granted may still be under way: rather one where it is not.
         let (counting, other): (Vec<usize>, Vec<usize>) = (0..SLOTS).partition(counts);
-        let own = other.into_iter().chain(counting).find(|&place| lock(&self._file, place))?;
+        let own = other.into_iter().chain(counting).find(|&place| lock(&self.file, place))?;
         self.slots()[0].used.fetch_max(own as u64 + 1, Ordering::AcqRel);
         claim::lower(&self.slots()[own].held_bytes, 0);
         Some(own)
@@ -247,10 +261,15 @@ fn allocate(file: &File) -> io::Result<()> {
         // To go beyond it is a signal.
         return Err(io::Error::from_raw_os_error(libc::EFBIG));
     }
-    // SAFETY: has no pointers.
-    match unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, BYTES as libc::off_t) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+    loop {
+        // SAFETY: has no pointers.
+        let error = match unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, BYTES as libc::off_t) } {
+            0 => return Ok(()),
+            _ => io::Error::last_os_error(),
+        };
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
     }
 }
 

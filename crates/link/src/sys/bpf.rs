@@ -18,6 +18,9 @@ const ATTACH_TYPE_XDP: u32 = 37;
 /// Bytes of the kernel's `union bpf_attr` that are filled here, at most; the kernel takes the rest as zero.
 const ATTRIBUTE_BYTES: usize = 72;
 
+/// A signal ends the verifier's work, which takes less than most are apart.
+const MOST_LOADS: u32 = 100;
+
 /// The arguments of one call, written at the offsets that `linux/bpf.h` gives them.
 struct Attribute([u8; ATTRIBUTE_BYTES]);
 
@@ -73,8 +76,14 @@ pub fn load(program: &[u64]) -> io::Result<OwnedFd> {
     const LICENSE: &[u8] = b"Dual MIT/GPL\0";
     let attribute = Attribute::new().u32(0, PROG_TYPE_XDP).u32(4, program.len() as u32).pointer(8, program);
     let attribute = attribute.pointer(16, LICENSE).u32(68, ATTACH_TYPE_XDP);
-    // SAFETY: so many instructions of 8 bytes, and a string with its closing zero.
-    unsafe { attribute.call(PROG_LOAD) }.map(descriptor)
+    let mut tries = 1..MOST_LOADS;
+    loop {
+        // SAFETY: so many instructions of 8 bytes, and a string with its closing zero.
+        match unsafe { attribute.call(PROG_LOAD) } {
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && tries.next().is_some() => {}
+            loaded => return loaded.map(descriptor),
+        }
+    }
 }
 
 /// Attaches a program to a device until the descriptor is closed, so that nothing stays behind whatever happens to this process.
@@ -89,4 +98,39 @@ pub fn replace(attachment: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Resul
     let attribute = Attribute::new().fd(0, attachment).fd(4, program);
     // SAFETY: there are no pointers in it.
     unsafe { attribute.call(LINK_UPDATE) }.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ropeway_testkit::need_root;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    extern "C" fn nothing(_: i32) {}
+
+    #[test]
+    fn signals_keep_nobody_from_loading_a_program() {
+        need_root!();
+        // 2 into register 0, so often that it takes the verifier a while, and the end.
+        let program = [vec![0x2_0000_00b7; 4000], vec![0x95]].concat();
+        // SAFETY: a handler that does nothing, for a signal that nobody else here uses.
+        unsafe { libc::signal(libc::SIGURG, nothing as *const () as libc::sighandler_t) };
+        // SAFETY: has no arguments and cannot fail.
+        let loader = unsafe { libc::pthread_self() };
+        let ends = AtomicBool::new(false);
+        let failed = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    // SAFETY: the thread waits for this one.
+                    unsafe { libc::pthread_kill(loader, libc::SIGURG) };
+                    std::thread::sleep(Duration::from_micros(500));
+                }
+            });
+            let failed = (0..500).find_map(|_| load(&program).err());
+            ends.store(true, Ordering::Relaxed);
+            failed
+        });
+        assert!(failed.is_none(), "{failed:?}");
+    }
 }

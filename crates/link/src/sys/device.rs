@@ -116,7 +116,7 @@ unsafe fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
     }
     // SAFETY: by the caller; reads are unaligned, so no alignment is asked of it.
     unsafe {
-        match i32::from((*address).sa_family) {
+        match i32::from((&raw const (*address).sa_family).read_unaligned()) {
             libc::AF_INET => {
                 let v4 = address.cast::<libc::sockaddr_in>().read_unaligned();
                 Some(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).into())

@@ -11,6 +11,9 @@ use std::os::fd::AsFd;
 /// otherwise keep it here.
 const MOST_REPORTS_PER_CALL: usize = 8;
 
+/// Calls that bring only what is no packet of ours, before this one gives up: who sends such without end keeps it no longer.
+const MOST_VAIN_CALLS: usize = 8;
+
 /// What came with an arrival beside its bytes.
 #[derive(Clone, Copy, Default)]
 struct Notes {
@@ -46,16 +49,21 @@ fn read_notes(control: &[u8]) -> Notes {
 
 impl UdpLink {
     pub(super) fn receive_batch(&mut self, limit: usize, sink: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
-        let messages = self.take_messages(limit)?;
         let mut packets = 0;
-        let mut most_merged = 1;
-        for index in 0..messages {
-            let merged = self.hand_over(index, sink);
-            packets += merged;
-            most_merged = most_merged.max(merged);
+        for _ in 0..MOST_VAIN_CALLS {
+            let messages = self.take_messages(limit)?;
+            let mut most_merged = 1;
+            for index in 0..messages {
+                let merged = self.hand_over(index, sink);
+                packets += merged;
+                most_merged = most_merged.max(merged);
+            }
+            self.last_messages = messages;
+            self.last_merged = most_merged;
+            if messages == 0 || packets > 0 {
+                break;
+            }
         }
-        self.last_messages = messages;
-        self.last_merged = most_merged;
         Ok(packets)
     }
 

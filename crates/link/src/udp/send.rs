@@ -175,6 +175,17 @@ enum Verdict {
     Unsendable,
 }
 
+/// What one call of [`UdpLink::send_batch`] has seen of segmented sends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Segments {
+    /// None was refused.
+    Usual,
+    /// One was, and whether its first packet passes alone tells if that was for the segments.
+    Doubted,
+    /// It did not, so it was something else; the rest of the batch goes by single packets all the same.
+    Spared,
+}
+
 /// One call of [`UdpLink::send_batch`].
 struct Attempt {
     to: SocketAddr,
@@ -186,8 +197,7 @@ struct Attempt {
     done: usize,
     /// The first packet that was already sent a second time after an error, which may have been left over from another destination.
     retried_at: Option<usize>,
-    /// This attempt found out that the destination does not take segmented sends.
-    fell_back: bool,
+    segments: Segments,
     /// The next message says nothing of priorities, as the one before was refused.
     is_plain: bool,
 }
@@ -202,7 +212,7 @@ impl UdpLink {
         let mut attempt = self.attempt(to, batch);
         while let rest @ [_, ..] = &batch.packets[attempt.done..] {
             let says_bulk = self.paths.says_bulk(batch.urgency) && !attempt.is_plain;
-            let may_segment = self.paths.may_segment(to);
+            let may_segment = attempt.segments == Segments::Usual && self.paths.may_segment(to);
             let Some(first) = first_run(rest, self.max_packet, may_segment) else {
                 // Empty or too long: refused before the kernel sees it.
                 self.refused(&mut attempt, 1);
@@ -230,7 +240,8 @@ impl UdpLink {
         let apart = batch.presence != Presence::Heard && self.has_apart();
         let from = self.own.get(batch.from).or_else(|| self.apart_source().filter(|_| apart));
         let name = Name::from(to);
-        Attempt { to, name, from, apart, done: 0, retried_at: None, fell_back: false, is_plain: false }
+        let segments = Segments::Usual;
+        Attempt { to, name, from, apart, done: 0, retried_at: None, segments, is_plain: false }
     }
 
     /// One system call, for as many of the packets that are left as it takes; `first` are the first of them.
@@ -271,6 +282,11 @@ impl UdpLink {
     }
 
     fn sent(&mut self, attempt: &mut Attempt, run: Run) {
+        if attempt.segments == Segments::Doubted {
+            attempt.segments = Segments::Spared;
+            self.paths.refuse_segments(attempt.to);
+            self.counters.send_fallbacks += 1;
+        }
         attempt.done += run.packets;
         self.counters.sent_packets += run.packets as u64;
         self.counters.sent_bytes += run.bytes as u64;
@@ -330,20 +346,17 @@ impl UdpLink {
                     return Ok(Verdict::Again);
                 }
                 attempt.retried_at = None;
-                self.paths.refuse_segments(attempt.to);
-                self.counters.send_fallbacks += 1;
-                (attempt.fell_back, attempt.is_plain) = (true, false);
+                (attempt.segments, attempt.is_plain) = (Segments::Doubted, false);
                 Ok(Verdict::Again)
             }
             _ => {
-                if code == libc::EMSGSIZE && std::mem::take(&mut attempt.fell_back) {
-                    // So it was their length: segments of a fitting length may well pass.
-                    self.paths.single.remove(&attempt.to.ip());
-                }
                 // A report about an earlier packet to somebody else ends the next call, whatever that is: it has to be made again.
                 self.fetch_reports();
                 if attempt.retried_at == Some(attempt.done) {
                     attempt.is_plain = false;
+                    if attempt.segments == Segments::Doubted {
+                        attempt.segments = Segments::Spared;
+                    }
                     return Ok(Verdict::Skip);
                 }
                 attempt.retried_at = Some(attempt.done);
