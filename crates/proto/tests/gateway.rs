@@ -67,6 +67,7 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("no-hops", one(1, Shim { hops: 0, ..shim }, &pin)),
         ("no-route", one(1, Shim { destination: 5, ..shim }, &pin)),
         ("returning", one(2, Shim { destination: 3, source: 2, ..shim }, &pin)),
+        ("the-same-from-two-neighbours", [2, 1].into_iter().flat_map(|from| one(from, shim, &pin)).collect()),
     ]
 }
 

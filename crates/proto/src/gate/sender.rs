@@ -1,5 +1,8 @@
 //! What one sender wants of the gate and has of it, what all together want, and what is counted.
 
+use std::collections::VecDeque;
+
+use super::Gate;
 use crate::time::Time;
 
 /// This part of what a slow sender holds is charged.
@@ -92,6 +95,24 @@ impl Sender {
     /// Nothing is charged to it, and it waits for nothing.
     pub(super) fn is_at_rest(&self) -> bool {
         self.demand.is_none() && self.charged_bytes == 0 && !self.waiting && !self.suspect
+    }
+}
+
+impl Gate {
+    /// Whether each sum is that over the senders, and the queues have whom they say: for tests.
+    pub fn sums_are_true(&self) -> bool {
+        let sum = |of: fn(&Sender) -> u64| self.senders.iter().map(of).sum::<u64>();
+        let is_queue_of = |queue: &VecDeque<u32>, stands: fn(&Sender) -> bool| {
+            let stand = self.senders.iter().filter(|sender| stands(sender)).count();
+            stand == queue.len() && queue.iter().all(|&index| stands(&self.senders[index as usize]))
+        };
+        self.charged_bytes == sum(|sender| sender.charged_bytes)
+            && self.wanted_bytes == sum(|sender| sender.demand.wanted_bytes())
+            && self.demanding == sum(|sender| sender.demand.is_some().into())
+            && self.holders == sum(|sender| sender.demand.is_granted().into())
+            && self.suspect_bytes == sum(|sender| if sender.suspect { sender.charged_bytes } else { 0 })
+            && is_queue_of(&self.waiting, |sender| sender.waiting)
+            && is_queue_of(&self.held, |sender| sender.held)
     }
 }
 

@@ -26,6 +26,7 @@ fn gate(order: Order) -> Gate {
 fn distribute(gate: &mut Gate, ns: u64) -> Vec<(u32, u64)> {
     let mut grants = Vec::new();
     gate.distribute(Time::from_nanos(ns), |index, packets| grants.push((index, packets)));
+    assert!(gate.sums_are_true(), "{gate:?}");
     grants
 }
 

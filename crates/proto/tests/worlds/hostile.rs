@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use crate::world::*;
 use proptest::prelude::*;
-use ropeway_proto::{ChannelId, Config, Counters, Mode};
+use ropeway_proto::{ChannelId, Config, Counters, ErrorCode, Mode};
 use ropeway_wire::{Backlog, Header, Packet, Type};
 
 /// DATA with the long and the short header as its first byte, and the flag of repetitions.
@@ -51,6 +51,14 @@ fn every_seed_of_endpoint_passes() {
         ended,
         joined,
         bad_joins,
+        in_runs,
+        grants,
+        exhausted,
+        suspects,
+        cuts,
+        acks_held,
+        timeouts,
+        link_full,
     } = counted;
     for (what, count) in [
         ("malformed", malformed),
@@ -65,6 +73,14 @@ fn every_seed_of_endpoint_passes() {
         ("reset", ended),
         ("a join", joined),
         ("a bad join", bad_joins),
+        ("runs", in_runs),
+        ("grants", grants),
+        ("a budget that is exhausted", exhausted),
+        ("suspects", suspects),
+        ("cuts of the budget", cuts),
+        ("acknowledgments held back", acks_held),
+        ("the end of who is silent", timeouts),
+        ("a link that takes nothing", link_full),
     ] {
         assert!(count > 0, "no script came to {what}: the seeds do not reach what they are for");
     }
@@ -85,6 +101,14 @@ struct Counted {
     ended: u64,
     joined: u64,
     bad_joins: u64,
+    in_runs: u64,
+    grants: u64,
+    exhausted: u64,
+    suspects: u64,
+    cuts: u64,
+    acks_held: u64,
+    timeouts: u64,
+    link_full: u64,
 }
 
 impl Counted {
@@ -100,6 +124,14 @@ impl Counted {
         self.accepted += counters.channels_accepted;
         self.joined += counters.paths_joined;
         self.bad_joins += counters.dropped_join;
+        self.in_runs += counters.packets_in_runs;
+        self.grants += counters.gate.grants;
+        self.exhausted += counters.gate.exhausted;
+        self.suspects += counters.gate.suspects;
+        self.cuts += counters.gate.cuts;
+        self.acks_held += counters.gate.acks_held;
+        self.timeouts += counters.timeouts;
+        self.link_full += counters.associations_ended[usize::from(u16::from(ErrorCode::LinkFull))];
         // Code CLOSED is how each script ends.
         self.ended += counters.associations_ended[1..].iter().sum::<u64>();
     }
