@@ -358,6 +358,11 @@ impl Association {
         header.grant > 0 && is_wanted && self.lease.take_limit(ack.wrapping_add(u64::from(header.grant)), told_at, now)
     }
 
+    /// `gate = esp`: numbers below this may be sent.
+    pub fn esp_limit(&self, config: &Config) -> u64 {
+        self.esp_ack.wrapping_add(u64::from(config.esp_window_packets()))
+    }
+
     /// A header of the moment, for the packet with `number` or, if it consumes none, with the next.
     pub fn header(&self, kind: Type, number: u64, first_flight: u8, config: &Config, now: Time) -> Header {
         let mut header = Header::new(kind, self.peer);
@@ -365,7 +370,7 @@ impl Association {
         let (ack, granted) = match config.gate_mode {
             GateMode::Grants if self.tells_grant(now) => (self.received.base(), self.granted),
             GateMode::Grants => (self.received.base(), self.received.base()),
-            GateMode::Esp => (self.esp_ack, self.esp_ack.wrapping_add(u64::from(config.esp_window_packets()))),
+            GateMode::Esp => (self.esp_ack, self.esp_limit(config)),
         };
         header.ack = ack as u32;
         header.grant = (granted.wrapping_sub(ack) as i64).clamp(0, i64::from(u16::MAX)) as u16;

@@ -4,7 +4,7 @@ use ropeway_wire::ErrorCode;
 
 use super::Association;
 use crate::arrivals::Drain;
-use crate::config::Config;
+use crate::config::{Config, GateMode};
 use crate::endpoint::{Path, Presence, Taken};
 use crate::time::Time;
 
@@ -13,7 +13,7 @@ const TURN_PATIENCE: u64 = 4;
 /// The receiver takes an unused grant back after so many leases: the sender's own clock has then run out for long.
 pub const TAKE_BACK_LEASES: u64 = 2;
 /// Nor is who speaks expected any more to send what it was asked for after so many: enough for repetitions that are lost, too.
-const IN_VAIN_LEASES: u64 = 8;
+pub const IN_VAIN_LEASES: u64 = 8;
 /// Doublings of a timer: more would only overflow.
 const MOST_DOUBLINGS: u32 = 10;
 /// A repeated STATE comes up to this part of its time sooner, at random: those who fell silent in one moment do not go on asking in one.
@@ -103,15 +103,19 @@ impl Association {
     }
 
     /// Whether the receiver waits for something to come: what it misses, or has granted and never seen.
-    fn is_expecting(&self) -> bool {
-        // A busy period whose sender has nothing more to send, and that is not over, has lost its end.
-        let lacks_end = self.peer_busy && self.peer_backlog == 0;
+    fn is_expecting(&self, config: &Config) -> bool {
+        // A busy period whose sender has nothing more to send, and that is not over, has lost its end; and so has one, with `gate = esp`, whose sender needs no grant.
+        let may_send = || match config.gate_mode {
+            GateMode::Grants => false,
+            GateMode::Esp => (self.esp_limit(config).wrapping_sub(self.received.next()) as i64) > 0,
+        };
+        let lacks_end = self.peer_busy && (self.peer_backlog == 0 || may_send());
         self.received.missing() > 0 || self.outstanding_packets() > 0 || lacks_end
     }
 
     /// When the receiver asks for that.
     pub fn request_due_at(&self, config: &Config, drain: impl FnOnce() -> Drain) -> Option<Time> {
-        if !self.is_expecting() {
+        if !self.is_expecting(config) {
             return None;
         }
         let drain = drain();
@@ -141,7 +145,7 @@ impl Association {
             return false;
         }
         // A PIN comes after long silence.
-        let asks = self.pin_due || self.pin_at > self.heard_at || self.is_expecting();
+        let asks = self.pin_due || self.pin_at > self.heard_at || self.is_expecting(config);
         asks || self.has_undelivered() && now.since(self.silent_since(awake_at)) >= long_ns
     }
 

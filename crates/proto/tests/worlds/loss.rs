@@ -148,18 +148,21 @@ fn several_losses_of_one_burst_are_repaired_in_the_same_round_trip() {
 
 #[test]
 fn the_last_packet_of_a_burst_is_asked_for_when_the_request_timer_runs_out() {
-    let config = Config::default();
-    let mut world = World::new(2, Net::default(), &config, 1);
-    let (client, server) = pair(&mut world, Mode::Stream);
-    // Long enough that the sender works with grants, so that the receiver knows what it has to expect.
-    stream(&mut world, (0, client), (1, server), 1_000_000, S);
-    // Of these packets most have the short header.
-    let lost = lose(&mut world, &[199]);
-    stream(&mut world, (0, client), (1, server), BURST_BYTES, S);
-    let after = world.now - lost.borrow()[0];
-    // The timer is at its least here: smoothed + 4 x variation + what is granted at the rate of arrival is less. It runs from the arrival of the packet before.
-    assert_eq!(after, RTT / 2 + config.request_min_ns + RTT);
-    assert!(world.hosts[0].counters().states_sent == 0, "the receiver asked, not the sender");
+    for gate_mode in [GateMode::Grants, GateMode::Esp] {
+        let config = Config { gate_mode, ..Config::default() };
+        let mut world = World::new(2, Net::default(), &config, 1);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        // Long enough that the sender works with grants, so that the receiver knows what it has to expect.
+        stream(&mut world, (0, client), (1, server), 1_000_000, S);
+        let states = world.hosts[0].counters().states_sent;
+        // Of these packets most have the short header.
+        let lost = lose(&mut world, &[199]);
+        stream(&mut world, (0, client), (1, server), BURST_BYTES, S);
+        let after = world.now - lost.borrow()[0];
+        // The timer is at its least here: smoothed + 4 x variation + what is granted at the rate of arrival is less. It runs from the arrival of the packet before.
+        assert_eq!(after, RTT / 2 + config.request_min_ns + RTT, "{gate_mode:?}");
+        assert_eq!(world.hosts[0].counters().states_sent, states, "the receiver asked, not the sender: {gate_mode:?}");
+    }
 }
 
 #[test]
