@@ -5,16 +5,16 @@
 //! wants and sends what it grants. In [`GateMode::Esp`] it holds acknowledgments back instead, as document 2 did ([2:3.2.6]).
 
 mod adaptation;
-mod sender;
+pub mod sender;
 #[cfg(test)]
 mod tests;
-mod turns;
+pub mod turns;
 
 use std::collections::VecDeque;
 
 use self::adaptation::{Adaptation, Change, Seen};
-use self::sender::Sender;
 pub use self::sender::{Demand, GateCounters, Wish};
+use self::sender::{Sender, Sums};
 use crate::arrivals::Line;
 use crate::config::{Config, GateMode, Order};
 use crate::time::Time;
@@ -68,17 +68,8 @@ pub struct Gate {
     waiting: VecDeque<u32>,
     /// Whose acknowledgments are held back, oldest first.
     held: VecDeque<u32>,
-    charged_bytes: u64,
-    /// Of that, what is charged to those who are slow.
-    slow_bytes: u64,
-    /// What senders could use beyond that.
-    wanted_bytes: u64,
-    /// Senders that want or hold something, but for those that leave their grants unused.
-    demanding: u64,
-    /// Senders that have a grant.
-    holders: u64,
-    /// Of these, the ones that have a share of the budget.
-    sharing: u64,
+    /// Over all senders.
+    sums: Sums,
     /// The most that wanted or held something at the same time of late, and when that was: who has ended a transfer may begin the next one, behind all that others hold by then.
     company: u64,
     company_at: Time,
@@ -88,7 +79,6 @@ pub struct Gate {
     is_short: bool,
     /// What was granted to somebody who has gone has not been granted again.
     has_freed: bool,
-    suspect_bytes: u64,
     scan_at: Time,
     quanta: u64,
     adaptation: Adaptation,
@@ -121,18 +111,12 @@ impl Gate {
             senders: Vec::new(),
             waiting: VecDeque::new(),
             held: VecDeque::new(),
-            charged_bytes: 0,
-            slow_bytes: 0,
-            wanted_bytes: 0,
-            demanding: 0,
-            holders: 0,
-            sharing: 0,
+            sums: Sums::default(),
             company: 0,
             company_at: Time::ZERO,
             longest_lease_ns: 0,
             is_short: false,
             has_freed: false,
-            suspect_bytes: 0,
             scan_at: Time::ZERO,
             quanta: 0,
             adaptation: Adaptation::default(),
@@ -230,17 +214,22 @@ impl Gate {
     }
 
     pub fn charged_bytes(&self) -> u64 {
-        self.charged_bytes
+        self.sums.charged_bytes
+    }
+
+    /// What may be on its way.
+    pub fn flying_bytes(&self) -> u64 {
+        self.sums.flying_bytes
     }
 
     /// How many senders have a grant.
     pub fn holders(&self) -> u64 {
-        self.holders
+        self.sums.holders
     }
 
     pub fn wish(&self) -> Wish {
         Wish {
-            bytes: self.charged_bytes + self.wanted_bytes,
+            bytes: self.sums.charged_bytes + self.sums.wanted_bytes,
             packet_bytes: self.frame_bytes,
             lease_ns: self.longest_lease_ns,
         }
@@ -263,26 +252,24 @@ impl Gate {
         &mut self.senders[index]
     }
 
-    /// Something arrived from a sender: what it now wants and holds.
-    pub fn report(&mut self, index: u32, demand: Demand, now: Time) {
-        let floor = self.fair_floor_bytes;
+    /// What a sender, which was heard at `heard_at` last, now wants and holds.
+    pub fn report(&mut self, index: u32, demand: Demand, heard_at: Time, now: Time) {
+        let (floor, mode) = (self.fair_floor_bytes, self.mode);
         let sender = self.sender(index);
-        sender.heard_at = now;
+        let has_spoken = heard_at > sender.heard_at;
+        sender.heard_at = sender.heard_at.max(heard_at);
         if demand.is_none() && sender.is_at_rest() {
             sender.demand = demand;
             return;
         }
         let waiting = sender.waiting;
-        if std::mem::replace(&mut sender.suspect, false) {
-            let charged = sender.charged_bytes;
-            self.suspect_bytes -= charged;
-        }
+        self.change(index, |sender| sender.suspect &= !has_spoken);
         self.set_demand(index, demand);
-        if self.sharing >= self.company || now.since(self.company_at) > COMPANY_NS + self.drain_ns {
-            (self.company, self.company_at) = (self.sharing, now);
+        if self.sums.sharing >= self.company || now.since(self.company_at) > COMPANY_NS + self.drain_ns {
+            (self.company, self.company_at) = (self.sums.sharing, now);
         }
-        if demand.wanted_packets > 0 && !waiting && self.mode == GateMode::Grants {
-            let sender = self.sender(index);
+        let sender = self.sender(index);
+        if demand.wanted_packets > 0 && !waiting && !sender.suspect && mode == GateMode::Grants {
             sender.waiting = true;
             sender.served_bytes = sender.served_bytes.max(floor);
             self.waiting.push_back(index);
@@ -292,35 +279,27 @@ impl Gate {
     fn set_demand(&mut self, index: u32, demand: Demand) {
         let full = demand.outstanding_packets * demand.frame_bytes;
         let backlog = demand.backlog_bytes + demand.outstanding_packets * demand.overhead_bytes;
-        let charged = demand.cost(full.min(backlog)) + self.charged_asked(&demand) * demand.frame_bytes;
+        let (granted, asked) = (full.min(backlog), self.charged_asked(&demand) * demand.frame_bytes);
+        self.change(index, |sender| {
+            (sender.demand, sender.charged_bytes) = (demand, demand.cost(granted) + asked);
+            sender.flying_bytes = granted + asked;
+        });
+        self.longest_lease_ns = if self.sums.demanding > 0 { self.longest_lease_ns.max(demand.lease_ns) } else { 0 };
+    }
+
+    /// Changes what is known of a sender, and the sums by that.
+    fn change(&mut self, index: u32, change: impl FnOnce(&mut Sender)) {
         let sender = self.sender(index);
-        let before = std::mem::replace(&mut sender.charged_bytes, charged);
-        let former = std::mem::replace(&mut sender.demand, demand);
-        let suspect = sender.suspect;
-        self.demanding = self.demanding + u64::from(demand.is_some()) - u64::from(former.is_some());
-        self.holders = self.holders + u64::from(demand.is_granted()) - u64::from(former.is_granted());
-        self.sharing = self.sharing + u64::from(demand.shares()) - u64::from(former.shares());
-        self.wanted_bytes = self.wanted_bytes + demand.wanted_bytes() - former.wanted_bytes();
-        self.longest_lease_ns = if self.demanding > 0 { self.longest_lease_ns.max(demand.lease_ns) } else { 0 };
-        self.charged_bytes = self.charged_bytes + charged - before;
-        let of_slow = |demand: Demand, bytes: u64| if demand.is_slow() { bytes } else { 0 };
-        self.slow_bytes = self.slow_bytes + of_slow(demand, charged) - of_slow(former, before);
-        if suspect {
-            self.suspect_bytes = self.suspect_bytes + charged - before;
-        }
+        let before = sender.sums();
+        change(sender);
+        let after = sender.sums();
+        self.sums = self.sums + after - before;
     }
 
     /// The association is gone.
     pub fn forget(&mut self, index: u32) {
-        let sender = std::mem::take(self.sender(index));
-        self.has_freed |= sender.charged_bytes > 0;
-        self.demanding -= u64::from(sender.demand.is_some());
-        self.holders -= u64::from(sender.demand.is_granted());
-        self.sharing -= u64::from(sender.demand.shares());
-        self.wanted_bytes -= sender.demand.wanted_bytes();
-        self.charged_bytes -= sender.charged_bytes;
-        self.slow_bytes -= if sender.demand.is_slow() { sender.charged_bytes } else { 0 };
-        self.suspect_bytes -= if sender.suspect { sender.charged_bytes } else { 0 };
+        self.has_freed |= self.sender(index).charged_bytes > 0;
+        self.change(index, |sender| *sender = Sender::default());
         self.waiting.retain(|&waiting| waiting != index);
         self.held.retain(|&held| held != index);
     }
@@ -329,13 +308,13 @@ impl Gate {
     /// may begin with one packet at any moment, and all of them at the same.
     pub fn set_surroundings(&mut self, drain_ns: u64, senders: u64, frame_bytes: u64) {
         self.drain_ns = drain_ns;
-        let idle = senders.saturating_sub(self.demanding);
+        let idle = senders.saturating_sub(self.sums.demanding);
         self.starters_bytes = (idle * frame_bytes).min(self.grantable_bytes() / STARTERS_SHARE);
     }
 
     /// Whether nothing is granted and nobody waits for a grant.
     pub fn is_idle(&self) -> bool {
-        self.charged_bytes == 0 && self.waiting.is_empty()
+        self.sums.charged_bytes == 0 && self.waiting.is_empty()
     }
 
     /// Whether somebody waited in vain for budget when grants were handed out last.

@@ -3,7 +3,7 @@
 use ropeway_wire::Flags;
 
 use super::Association;
-use crate::arrivals::Drain;
+use crate::arrivals::{Drain, Line};
 use crate::config::Config;
 use crate::gate::Demand;
 use crate::time::Time;
@@ -44,6 +44,7 @@ impl Association {
     pub fn take_back(&mut self) {
         self.granted = self.received.next();
         self.left_unused = true;
+        self.pace.stop();
         // What it wants it says again when it speaks again.
         self.peer_backlog = 0;
         self.counters.leases_expired += 1;
@@ -77,7 +78,7 @@ impl Association {
     }
 
     /// What this sender wants of the gate.
-    pub fn demand(&self, config: &Config, drain: impl FnOnce() -> Drain, now: Time) -> Demand {
+    pub fn demand(&self, config: &Config, line: Line, drain: impl FnOnce() -> Drain, now: Time) -> Demand {
         let outstanding = self.outstanding_packets();
         Demand {
             outstanding_packets: outstanding,
@@ -99,7 +100,11 @@ impl Association {
             round_trip_ns: self.rtt.smoothed_ns(),
             lease_ns: self.lease.lasts_ns(),
             left_unused: self.left_unused,
-            most_held: self.pace.most_held(self.rtt.known_least_ns().unwrap_or(0)),
+            most_held: self.pace.most_held(
+                self.rtt.known_least_ns().unwrap_or(0),
+                self.payload_bytes as u64,
+                line.bytes_per_ms,
+            ),
         }
     }
 }
@@ -139,7 +144,7 @@ mod tests {
     fn whose_grant_was_taken_back_gets_a_packet_at_a_time() {
         let (mut association, at) = begun();
         let wanted = |association: &Association| {
-            association.demand(&Config::default(), || Drain { ns: 0, slow_ns: 0 }, at).wanted_packets
+            association.demand(&Config::default(), Line::default(), || Drain { ns: 0, slow_ns: 0 }, at).wanted_packets
         };
         association.peer_backlog = 20 * association.payload_bytes as u64;
         assert_eq!(wanted(&association), 20);

@@ -42,11 +42,17 @@ impl Endpoint {
             if arrived > 0 {
                 association.pace.note(arrived, association.outstanding_packets() > 0, now);
             }
-            let demand = association.demand(&self.config, || self.arrivals.drain(self.gate.charged_bytes()), now);
+            let demand = association.demand(
+                &self.config,
+                self.arrivals.line(),
+                || self.arrivals.drain(self.gate.flying_bytes()),
+                now,
+            );
             let round_trip_ns = association.rtt.smoothed_ns();
             let lost = u64::from(std::mem::take(&mut association.lost_unreported));
             self.gate.observe(now, round_trip_ns, u64::from(arrived), lost, false);
-            self.gate.report(index, demand, now);
+            let heard_at = association.heard_at;
+            self.gate.report(index, demand, heard_at, now);
         }
         match self.config.gate_mode {
             GateMode::Grants => self.hand_out_grants(now),

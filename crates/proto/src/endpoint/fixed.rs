@@ -8,12 +8,17 @@ use super::reserving::LEAST_SHARE;
 use super::timers::{STILL_NS, UNUSED_NS};
 use crate::arrivals::{MOST_SLOW_NS, SLOW_BYTES_PER_MS};
 use crate::association::grants::{TOLD_LEASES, UNUSED_LEASES};
-use crate::association::patience::{HELD_UP_GIVE_UPS, IN_VAIN_GIVE_UPS, MOST_ASKED_IN_VAIN, TAKE_BACK_LEASES};
+use crate::association::patience::{
+    HELD_UP_GIVE_UPS, IN_VAIN_GIVE_UPS, IN_VAIN_LEASES, MOST_ASKED_IN_VAIN, TAKE_BACK_LEASES,
+};
 use crate::association::{ECHO_LIMIT_NS, FIRST_RETRY_NS};
+use crate::gate::sender::SLOW_COST;
+use crate::gate::turns::SLOW_SHARE;
 use crate::gate::{
     BUDGET_DENOMINATOR, BUDGET_NUMERATOR, FIRST_FLIGHT_SHARE, LIMIT_FLOOR_BYTES, SUSPECT_MIN_NS, SUSPECT_ROUND_TRIPS,
 };
 use crate::lease::LEASE_ROUND_TRIPS;
+use crate::pace::{HOLD_NS, LINE_PACKETS, SLOW_NS};
 use crate::received::WINDOW_PACKETS;
 use crate::time::TICK_NS;
 
@@ -34,7 +39,13 @@ fn paragraph() -> String {
         format!("life of a cookie {} s", COOKIE_NS / S),
         format!("a lease at least {LEASE_ROUND_TRIPS} round-trip times"),
         format!("take-back after {TAKE_BACK_LEASES} leases"),
+        format!("what was asked for in vain charged for {IN_VAIN_LEASES}"),
         format!("told of its grant for {TOLD_LEASES} leases who says nothing, for {UNUSED_LEASES} who uses nothing"),
+        format!(
+            "a sender slow from {} us a packet, in which {LINE_PACKETS} of all come, and then granted what it uses in {} ms and a round trip, 1/{SLOW_COST} of it charged, and 1/{SLOW_SHARE} of the budget for all of them",
+            SLOW_NS / US,
+            HOLD_NS / MS
+        ),
         format!("suspect after {SUSPECT_ROUND_TRIPS} round trips or {} ms", SUSPECT_MIN_NS / MS),
         format!("a port believed to stand still by who was heard within {} ms", STILL_NS / MS),
         format!(

@@ -196,7 +196,7 @@ impl Endpoint {
 
     /// How long all that is granted takes to arrive.
     pub(super) fn drain(&self) -> Drain {
-        self.arrivals.drain(self.gate.charged_bytes())
+        self.arrivals.drain(self.gate.flying_bytes())
     }
 
     /// Since when the port lets out what this sender was granted; later than now: it stands still, and silence does not count, nor does it that a sender only speaks.

@@ -1,12 +1,13 @@
 //! What one sender wants of the gate and has of it, what all together want, and what is counted.
 
 use std::collections::VecDeque;
+use std::ops::{Add, Sub};
 
 use super::Gate;
 use crate::time::Time;
 
 /// This part of what a slow sender holds is charged.
-const SLOW_COST: u64 = 2;
+pub const SLOW_COST: u64 = 2;
 
 /// What one sender wants and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,6 +82,8 @@ pub struct Wish {
 pub(super) struct Sender {
     pub(super) demand: Demand,
     pub(super) charged_bytes: u64,
+    /// What may be on its way: of a slow one, more.
+    pub(super) flying_bytes: u64,
     /// When it last spoke, or was given something to say: who waits for its turn is silent rightly.
     pub(super) heard_at: Time,
     pub(super) waiting: bool,
@@ -91,7 +94,72 @@ pub(super) struct Sender {
     pub(super) served_bytes: u64,
 }
 
+/// Sums over senders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sums {
+    pub(super) charged_bytes: u64,
+    pub(super) flying_bytes: u64,
+    /// Of what is charged, the part of those who are slow ...
+    pub(super) slow_bytes: u64,
+    /// ... and to suspects.
+    pub(super) suspect_bytes: u64,
+    /// What senders could use beyond what is charged.
+    pub(super) wanted_bytes: u64,
+    /// Senders that want or hold something, and use it.
+    pub(super) demanding: u64,
+    /// Senders that have a grant.
+    pub(super) holders: u64,
+    /// Senders that have a share of the budget.
+    pub(super) sharing: u64,
+}
+
+impl Sums {
+    fn with(self, other: Sums, join: fn(u64, u64) -> u64) -> Sums {
+        Sums {
+            charged_bytes: join(self.charged_bytes, other.charged_bytes),
+            flying_bytes: join(self.flying_bytes, other.flying_bytes),
+            slow_bytes: join(self.slow_bytes, other.slow_bytes),
+            suspect_bytes: join(self.suspect_bytes, other.suspect_bytes),
+            wanted_bytes: join(self.wanted_bytes, other.wanted_bytes),
+            demanding: join(self.demanding, other.demanding),
+            holders: join(self.holders, other.holders),
+            sharing: join(self.sharing, other.sharing),
+        }
+    }
+}
+
+impl Add for Sums {
+    type Output = Sums;
+
+    fn add(self, other: Sums) -> Sums {
+        self.with(other, |a, b| a + b)
+    }
+}
+
+impl Sub for Sums {
+    type Output = Sums;
+
+    fn sub(self, other: Sums) -> Sums {
+        self.with(other, |a, b| a - b)
+    }
+}
+
 impl Sender {
+    /// What it adds to the sums.
+    pub(super) fn sums(&self) -> Sums {
+        let charged_if = |is: bool| if is { self.charged_bytes } else { 0 };
+        Sums {
+            charged_bytes: self.charged_bytes,
+            flying_bytes: self.flying_bytes,
+            slow_bytes: charged_if(self.demand.is_slow()),
+            suspect_bytes: charged_if(self.suspect),
+            wanted_bytes: self.demand.wanted_bytes(),
+            demanding: self.demand.is_some().into(),
+            holders: self.demand.is_granted().into(),
+            sharing: self.demand.shares().into(),
+        }
+    }
+
     /// Nothing is charged to it, and it waits for nothing.
     pub(super) fn is_at_rest(&self) -> bool {
         self.demand.is_none() && self.charged_bytes == 0 && !self.waiting && !self.suspect
@@ -101,16 +169,12 @@ impl Sender {
 impl Gate {
     /// Whether each sum is that over the senders, and the queues have whom they say: for tests.
     pub fn sums_are_true(&self) -> bool {
-        let sum = |of: fn(&Sender) -> u64| self.senders.iter().map(of).sum::<u64>();
         let is_queue_of = |queue: &VecDeque<u32>, stands: fn(&Sender) -> bool| {
             let stand = self.senders.iter().filter(|sender| stands(sender)).count();
             stand == queue.len() && queue.iter().all(|&index| stands(&self.senders[index as usize]))
         };
-        self.charged_bytes == sum(|sender| sender.charged_bytes)
-            && self.wanted_bytes == sum(|sender| sender.demand.wanted_bytes())
-            && self.demanding == sum(|sender| sender.demand.is_some().into())
-            && self.holders == sum(|sender| sender.demand.is_granted().into())
-            && self.suspect_bytes == sum(|sender| if sender.suspect { sender.charged_bytes } else { 0 })
+        let sums = self.senders.iter().fold(Sums::default(), |sums, sender| sums + sender.sums());
+        self.sums == sums
             && is_queue_of(&self.waiting, |sender| sender.waiting)
             && is_queue_of(&self.held, |sender| sender.held)
     }

@@ -33,7 +33,7 @@ fn distribute(gate: &mut Gate, ns: u64) -> Vec<(u32, u64)> {
 #[test]
 fn never_more_than_the_budget_is_granted_and_at_least_eight_hold() {
     let mut gate = gate(Order::Fifo);
-    (0..32).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+    (0..32).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO, Time::ZERO));
     let grants = distribute(&mut gate, 0);
     let holders: std::collections::BTreeSet<_> = grants.iter().map(|grant| grant.0).collect();
     assert!(holders.len() >= 8, "{grants:?}");
@@ -44,9 +44,9 @@ fn never_more_than_the_budget_is_granted_and_at_least_eight_hold() {
 #[test]
 fn arrivals_release_what_grants_charged() {
     let mut gate = gate(Order::Fifo);
-    gate.report(0, demand(0, 4), Time::ZERO);
+    gate.report(0, demand(0, 4), Time::ZERO, Time::ZERO);
     assert_eq!(distribute(&mut gate, 0), [(0, 4)]);
-    gate.report(0, demand(0, 0), Time::ZERO);
+    gate.report(0, demand(0, 0), Time::ZERO, Time::ZERO);
     assert_eq!(gate.charged_bytes(), 0);
 }
 
@@ -54,16 +54,16 @@ fn arrivals_release_what_grants_charged() {
 fn who_is_asked_for_more_than_its_share_is_charged_for_that() {
     let mut gate = gate(Order::Fifo);
     let asked = |packets| Demand { asked_packets: packets, ..demand(0, 1000) };
-    gate.report(0, asked(20), Time::ZERO);
+    gate.report(0, asked(20), Time::ZERO, Time::ZERO);
     assert_eq!(gate.charged_bytes(), 20 * FRAME);
-    gate.report(1, demand(0, 1000), Time::ZERO);
-    gate.report(0, asked(20), Time::ZERO);
+    gate.report(1, demand(0, 1000), Time::ZERO, Time::ZERO);
+    gate.report(0, asked(20), Time::ZERO, Time::ZERO);
     assert_eq!(gate.charged_bytes(), 20 * FRAME, "a share of two has room for that");
-    gate.report(0, asked(16_000), Time::ZERO);
+    gate.report(0, asked(16_000), Time::ZERO, Time::ZERO);
     let share = gate.budget_bytes() / 2 / FRAME;
     assert_eq!(gate.charged_bytes(), share * FRAME);
     assert!(distribute(&mut gate, 0).iter().any(|&(index, _)| index == 1));
-    gate.report(0, demand(0, 0), Time::ZERO);
+    gate.report(0, demand(0, 0), Time::ZERO, Time::ZERO);
     gate.forget(1);
     assert_eq!(gate.charged_bytes(), 0);
 }
@@ -72,13 +72,13 @@ fn who_is_asked_for_more_than_its_share_is_charged_for_that() {
 fn who_is_slow_holds_little_and_takes_no_share_and_all_of_them_half_of_the_budget() {
     let mut gate = gate(Order::Fifo);
     let slow = |outstanding| Demand { most_held: Some(2), ..demand(outstanding, 1000) };
-    gate.report(0, slow(0), Time::ZERO);
+    gate.report(0, slow(0), Time::ZERO, Time::ZERO);
     let alone: u64 = distribute(&mut gate, 0).iter().map(|grant| grant.1).sum();
     assert!(alone > 40, "alone it is granted as others are: {alone}");
-    gate.report(0, slow(1), Time::ZERO);
-    (1..100).for_each(|index| gate.report(index, slow(0), Time::ZERO));
+    gate.report(0, slow(1), Time::ZERO, Time::ZERO);
+    (1..100).for_each(|index| gate.report(index, slow(0), Time::ZERO, Time::ZERO));
     let whole = gate.budget_bytes() / FRAME;
-    gate.report(100, demand(0, 1000), Time::ZERO);
+    gate.report(100, demand(0, 1000), Time::ZERO, Time::ZERO);
     let grants = distribute(&mut gate, 0);
     assert!(grants.iter().all(|&(index, packets)| index == 100 || packets <= 2), "{grants:?}");
     let fast: u64 = grants.iter().filter(|grant| grant.0 == 100).map(|grant| grant.1).sum();
@@ -86,10 +86,10 @@ fn who_is_slow_holds_little_and_takes_no_share_and_all_of_them_half_of_the_budge
     assert!(gate.charged_bytes() <= gate.budget_bytes());
     // It has become fast, and is charged in full.
     let before = gate.charged_bytes();
-    gate.report(0, demand(2, 1000), Time::ZERO);
-    assert_eq!(gate.charged_bytes() - before, FRAME);
+    gate.report(0, demand(1, 1000), Time::ZERO, Time::ZERO);
+    assert_eq!(gate.charged_bytes() - before, FRAME / 2);
     (0..101).for_each(|index| gate.forget(index));
-    assert_eq!((gate.charged_bytes(), gate.slow_bytes, gate.sharing), (0, 0, 0));
+    assert_eq!((gate.charged_bytes(), gate.sums.slow_bytes, gate.sums.sharing), (0, 0, 0));
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn short_backlogs_are_charged_by_their_bytes() {
     let mut gate = gate(Order::Fifo);
     for index in 0..300 {
         let backlog_bytes = 64;
-        gate.report(index, Demand { wanted_packets: 1, backlog_bytes, ..demand(0, 0) }, Time::ZERO);
+        gate.report(index, Demand { wanted_packets: 1, backlog_bytes, ..demand(0, 0) }, Time::ZERO, Time::ZERO);
     }
     assert!(distribute(&mut gate, 0).len() > 200, "a short message does not cost a whole frame");
 }
@@ -152,8 +152,8 @@ fn srpt_serves_the_shortest_but_starves_nobody() {
     let mut served = [0u64; 2];
     for round in 0..100 {
         // Nothing stays outstanding: what was granted has arrived, and both want more.
-        gate.report(0, demand(0, 1_000_000), Time::ZERO);
-        gate.report(1, demand(0, 1_000), Time::ZERO);
+        gate.report(0, demand(0, 1_000_000), Time::ZERO, Time::ZERO);
+        gate.report(1, demand(0, 1_000), Time::ZERO, Time::ZERO);
         for (index, packets) in distribute(&mut gate, round) {
             served[index as usize] += packets;
         }
@@ -165,8 +165,8 @@ fn srpt_serves_the_shortest_but_starves_nobody() {
 #[test]
 fn under_srpt_a_quarter_of_the_budget_is_for_others_than_the_first() {
     let mut gate = gate(Order::Srpt);
-    gate.report(0, demand(0, 2000), Time::ZERO);
-    gate.report(1, demand(0, 1000), Time::ZERO);
+    gate.report(0, demand(0, 2000), Time::ZERO, Time::ZERO);
+    gate.report(1, demand(0, 1000), Time::ZERO, Time::ZERO);
     let mut served = [0u64; 2];
     distribute(&mut gate, 0).iter().for_each(|&(index, packets)| served[index as usize] += packets);
     assert_eq!(served, [21, 42], "of 63 packets, in quanta of seven");
@@ -176,17 +176,17 @@ fn under_srpt_a_quarter_of_the_budget_is_for_others_than_the_first() {
 fn the_end_of_a_transfer_is_granted_at_once_if_it_is_short() {
     let mut gate = gate(Order::Fifo);
     for (index, backlog) in [(0, 14), (1, 15), (2, 1000), (3, 1000), (4, 1000)] {
-        gate.report(index, demand(0, backlog), Time::ZERO);
+        gate.report(index, demand(0, backlog), Time::ZERO, Time::ZERO);
     }
     assert_eq!(distribute(&mut gate, 0)[..3], [(0, 14), (1, 7), (2, 7)]);
     // Others begin, and each may hold a quantum; of the end it may be more.
-    (3..8).for_each(|index| gate.report(index, demand(7, 1000), Time::ZERO));
-    gate.report(0, demand(0, 0), Time::ZERO);
-    gate.report(2, demand(7, 1000), Time::ZERO);
-    gate.report(1, demand(4, 12), Time::ZERO);
+    (3..8).for_each(|index| gate.report(index, demand(7, 1000), Time::ZERO, Time::ZERO));
+    gate.report(0, demand(0, 0), Time::ZERO, Time::ZERO);
+    gate.report(2, demand(7, 1000), Time::ZERO, Time::ZERO);
+    gate.report(1, demand(4, 12), Time::ZERO, Time::ZERO);
     assert_eq!(distribute(&mut gate, 0), [(1, 8)]);
     gate.configure(&Config { window_packets: 10, ..Config::default() });
-    gate.report(1, demand(0, 14), Time::ZERO);
+    gate.report(1, demand(0, 14), Time::ZERO, Time::ZERO);
     assert_eq!(distribute(&mut gate, 0), [(1, 7)], "no more than `burst_length`: in parts");
 }
 
@@ -194,7 +194,7 @@ fn the_end_of_a_transfer_is_granted_at_once_if_it_is_short() {
 fn beside_few_who_asked_first_ends_first() {
     let grants_to = |demands: &[(u32, u64)]| {
         let mut gate = gate(Order::Fifo);
-        demands.iter().for_each(|&(index, backlog)| gate.report(index, demand(0, backlog), Time::ZERO));
+        demands.iter().for_each(|&(index, backlog)| gate.report(index, demand(0, backlog), Time::ZERO, Time::ZERO));
         distribute(&mut gate, 0)
     };
     // Three quarters of 63 packets, divided by the others.
@@ -206,11 +206,11 @@ fn beside_few_who_asked_first_ends_first() {
 #[test]
 fn an_end_that_does_not_fit_beside_a_suspect_goes_on_in_turns() {
     let mut gate = gate(Order::Fifo);
-    gate.report(0, demand(40, 40), Time::ZERO);
-    gate.report(1, demand(0, 46), Time::ZERO);
+    gate.report(0, demand(40, 40), Time::ZERO, Time::ZERO);
+    gate.report(1, demand(0, 46), Time::ZERO, Time::ZERO);
     assert_eq!(distribute(&mut gate, 0), [], "what the other has arrives soon");
     let at = 5_000_000;
-    gate.report(1, demand(0, 46), Time::from_nanos(at));
+    gate.report(1, demand(0, 46), Time::from_nanos(at), Time::from_nanos(at));
     let grants = distribute(&mut gate, at);
     assert!(grants.len() > 1 && grants.iter().all(|grant| *grant == (1, 7)), "{grants:?}");
 }
@@ -220,10 +220,10 @@ fn who_has_just_ended_finds_room_when_it_begins_again() {
     let held_alone_at = |ns: u64, drain_ns: u64| {
         let mut gate = gate(Order::Fifo);
         gate.set_surroundings(drain_ns, 2, FRAME);
-        gate.report(0, demand(1, 1), Time::ZERO);
-        gate.report(1, demand(0, 1000), Time::ZERO);
-        gate.report(0, demand(0, 0), Time::ZERO);
-        gate.report(1, demand(0, 1000), Time::from_nanos(ns));
+        gate.report(0, demand(1, 1), Time::ZERO, Time::ZERO);
+        gate.report(1, demand(0, 1000), Time::ZERO, Time::ZERO);
+        gate.report(0, demand(0, 0), Time::ZERO, Time::ZERO);
+        gate.report(1, demand(0, 1000), Time::from_nanos(ns), Time::from_nanos(ns));
         gate.set_surroundings(drain_ns, 1, FRAME);
         distribute(&mut gate, ns).iter().map(|grant| grant.1).sum::<u64>()
     };
@@ -237,7 +237,7 @@ fn who_has_just_ended_finds_room_when_it_begins_again() {
 fn the_end_is_a_packet_where_the_budget_is_one() {
     let mut gate = gate(Order::Fifo);
     gate.set_allowed(FRAME);
-    gate.report(0, demand(0, 2), Time::ZERO);
+    gate.report(0, demand(0, 2), Time::ZERO, Time::ZERO);
     assert_eq!(distribute(&mut gate, 0), [(0, 1)]);
 }
 
@@ -245,9 +245,9 @@ fn the_end_is_a_packet_where_the_budget_is_one() {
 fn a_budget_of_less_than_a_packet_lets_one_through_at_a_time() {
     let mut gate = gate(Order::Fifo);
     gate.set_allowed(FRAME - 1);
-    (0..2).for_each(|index| gate.report(index, demand(0, 2), Time::ZERO));
+    (0..2).for_each(|index| gate.report(index, demand(0, 2), Time::ZERO, Time::ZERO));
     assert_eq!(distribute(&mut gate, 0), [(0, 1)]);
-    gate.report(0, demand(0, 1), Time::ZERO);
+    gate.report(0, demand(0, 1), Time::ZERO, Time::ZERO);
     assert_eq!(distribute(&mut gate, 0), [(1, 1)]);
 }
 
@@ -255,23 +255,23 @@ fn a_budget_of_less_than_a_packet_lets_one_through_at_a_time() {
 fn who_turns_out_suspect_when_it_is_its_turn_keeps_nobody_waiting() {
     let mut gate = gate(Order::Fifo);
     // All but two packets of the budget are charged to senders that fall silent, and the first wants more than a quarter of it leaves beside starters.
-    gate.report(0, demand(1, 15), Time::ZERO);
-    (1..4).for_each(|index| gate.report(index, demand(20, 20), Time::ZERO));
-    gate.report(4, demand(0, 1), Time::ZERO);
+    gate.report(0, demand(1, 15), Time::ZERO, Time::ZERO);
+    (1..4).for_each(|index| gate.report(index, demand(20, 20), Time::ZERO, Time::ZERO));
+    gate.report(4, demand(0, 1), Time::ZERO, Time::ZERO);
     gate.set_surroundings(0, 11, FRAME);
     assert_eq!(distribute(&mut gate, 0), []);
     let at = 5_000_000;
-    gate.report(4, demand(0, 1), Time::from_nanos(at));
+    gate.report(4, demand(0, 1), Time::from_nanos(at), Time::from_nanos(at));
     assert_eq!(distribute(&mut gate, at), [(4, 1)]);
 }
 
 #[test]
 fn a_silent_holder_becomes_suspect_and_a_quarter_is_granted_again() {
     let mut gate = gate(Order::Fifo);
-    (0..8).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+    (0..8).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO, Time::ZERO));
     distribute(&mut gate, 0);
     let at = 3_000_000;
-    (9..12).for_each(|index| gate.report(index, demand(0, 1000), Time::from_nanos(at)));
+    (9..12).for_each(|index| gate.report(index, demand(0, 1000), Time::from_nanos(at), Time::from_nanos(at)));
     assert!(distribute(&mut gate, at).len() > 1, "out of what was left, and out of the suspects' quarter");
     assert!(gate.counters().suspects >= 7);
     assert!(gate.charged_bytes() <= gate.budget_bytes() * 5 / 4);
@@ -280,41 +280,41 @@ fn a_silent_holder_becomes_suspect_and_a_quarter_is_granted_again() {
 #[test]
 fn a_suspect_that_waited_for_more_gets_none_until_it_speaks() {
     let mut gate = gate(Order::Fifo);
-    (0..9).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+    (0..9).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO, Time::ZERO));
     distribute(&mut gate, 0);
     let at = 3_000_000;
-    gate.report(0, demand(0, 1000), Time::from_nanos(at));
+    gate.report(0, demand(0, 1000), Time::from_nanos(at), Time::from_nanos(at));
     let grants = distribute(&mut gate, at);
     assert!(grants.iter().all(|grant| grant.0 == 0), "{grants:?}");
     for index in 1..9 {
-        gate.report(index, demand(2, 1000), Time::from_nanos(at + 1000));
+        gate.report(index, demand(2, 1000), Time::from_nanos(at + 1000), Time::from_nanos(at + 1000));
     }
     assert_eq!(gate.wish().lease_ns, 10_000_000);
     (0..9).for_each(|index| gate.forget(index));
-    assert_eq!((gate.charged_bytes(), gate.suspect_bytes, gate.wish().bytes), (0, 0, 0));
+    assert_eq!((gate.charged_bytes(), gate.sums.suspect_bytes, gate.wish().bytes), (0, 0, 0));
 }
 
 #[test]
 fn a_suspect_with_less_than_its_share_gets_none_of_what_suspects_have() {
     let mut gate = gate(Order::Fifo);
-    gate.report(0, demand(1, 1000), Time::ZERO);
-    gate.report(1, demand(41, 1000), Time::ZERO);
-    gate.report(2, demand(20, 20), Time::ZERO);
+    gate.report(0, demand(1, 1000), Time::ZERO, Time::ZERO);
+    gate.report(1, demand(41, 1000), Time::ZERO, Time::ZERO);
+    gate.report(2, demand(20, 20), Time::ZERO, Time::ZERO);
     assert_eq!(distribute(&mut gate, 0), []);
     let at = 5_000_000;
-    gate.report(1, demand(41, 1000), Time::from_nanos(at));
+    gate.report(1, demand(41, 1000), Time::from_nanos(at), Time::from_nanos(at));
     assert_eq!((distribute(&mut gate, at), gate.counters().suspects), (vec![], 2), "the other has its share");
-    gate.report(0, demand(1, 1000), Time::from_nanos(at));
+    gate.report(0, demand(1, 1000), Time::from_nanos(at), Time::from_nanos(at));
     assert_eq!(distribute(&mut gate, at)[..1], [(0, 7)]);
 }
 
 #[test]
 fn nobody_is_suspect_before_all_that_is_granted_can_have_arrived() {
     let mut gate = gate(Order::Fifo);
-    (0..9).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+    (0..9).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO, Time::ZERO));
     distribute(&mut gate, 0);
     gate.set_surroundings(5_000_000, 10, FRAME);
-    gate.report(9, demand(0, 1000), Time::ZERO);
+    gate.report(9, demand(0, 1000), Time::ZERO, Time::ZERO);
     let mut suspects_at = |ns| {
         distribute(&mut gate, ns);
         gate.counters().suspects
@@ -327,7 +327,7 @@ fn nobody_is_suspect_before_all_that_is_granted_can_have_arrived() {
 fn what_is_allowed_limits_what_is_granted_and_who_waits_in_vain_is_known() {
     let mut gate = gate(Order::Fifo);
     gate.set_allowed(0);
-    (0..9).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+    (0..9).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO, Time::ZERO));
     assert_eq!((distribute(&mut gate, 0), gate.is_short()), (vec![], true));
     assert_eq!(gate.wish(), Wish { bytes: 9 * 1000 * FRAME, packet_bytes: gate.frame_bytes, lease_ns: 10_000_000 });
     gate.set_allowed(5 * FRAME);
@@ -345,12 +345,12 @@ fn what_is_allowed_limits_what_is_granted_and_who_waits_in_vain_is_known() {
 fn who_joins_late_does_not_make_up_for_the_time_before() {
     let mut gate = gate(Order::Fair);
     for round in 0..1000 {
-        gate.report(0, demand(0, 1000), Time::ZERO);
+        gate.report(0, demand(0, 1000), Time::ZERO, Time::ZERO);
         distribute(&mut gate, round);
     }
     let mut served = [0u64; 2];
     for round in 1000..1100 {
-        (0..2).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO));
+        (0..2).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO, Time::ZERO));
         for (index, packets) in distribute(&mut gate, round) {
             served[index as usize] += packets;
         }
@@ -362,7 +362,7 @@ fn who_joins_late_does_not_make_up_for_the_time_before() {
 fn loss_and_marks_cut_the_budget_once_a_round_trip_and_it_grows_back() {
     let mut gate = gate(Order::Fifo);
     let full = gate.budget_bytes();
-    gate.report(0, demand(0, 10), Time::ZERO);
+    gate.report(0, demand(0, 10), Time::ZERO, Time::ZERO);
     gate.observe(Time::from_nanos(1_000_000), 100_000, 1, 0, true);
     gate.observe(Time::from_nanos(1_050_000), 100_000, 1, 0, true);
     assert_eq!(gate.budget_bytes(), full * 7 / 10);
@@ -382,7 +382,7 @@ fn no_cut_raises_the_budget() {
     for step in 1..40 {
         gate.note_overflow(if step < 20 { 1_000_000 } else { 0 }, 100_000);
         let waiting = if step < 30 { 1 } else { 60 };
-        (0..waiting).for_each(|index| gate.report(index, demand(0, 10), Time::ZERO));
+        (0..waiting).for_each(|index| gate.report(index, demand(0, 10), Time::ZERO, Time::ZERO));
         gate.observe(Time::from_nanos(step * 1_000_000), 100_000, 100, 10, false);
         assert!(gate.budget_bytes() <= before, "{} after {before}", gate.budget_bytes());
         before = gate.budget_bytes();
@@ -414,7 +414,7 @@ fn who_is_gone_gets_no_acknowledgment_and_leaves_no_place_in_the_queue() {
     gate.release_acks(1, |index| released.push(index));
     assert_eq!(released, [5]);
     assert!(!gate.withholds(5));
-    gate.report(6, demand(0, 1000), Time::ZERO);
+    gate.report(6, demand(0, 1000), Time::ZERO, Time::ZERO);
     assert!(gate.withholds(6) && gate.is_waited_at());
     gate.forget(6);
     assert!(!gate.withholds(6) && !gate.is_waited_at() && gate.is_idle());
@@ -424,8 +424,8 @@ fn who_is_gone_gets_no_acknowledgment_and_leaves_no_place_in_the_queue() {
 fn a_third_of_the_budget_is_kept_for_starters_and_not_more() {
     let mut gate = gate(Order::Fifo);
     let granted = |gate: &mut Gate, senders| {
-        gate.report(0, demand(0, 0), Time::ZERO);
-        gate.report(0, demand(0, 1000), Time::ZERO);
+        gate.report(0, demand(0, 0), Time::ZERO, Time::ZERO);
+        gate.report(0, demand(0, 1000), Time::ZERO, Time::ZERO);
         gate.set_surroundings(0, senders, FRAME);
         distribute(gate, 0).iter().map(|grant| grant.1).sum::<u64>()
     };
@@ -437,12 +437,12 @@ fn a_third_of_the_budget_is_kept_for_starters_and_not_more() {
 fn the_longest_lease_is_forgotten_when_nobody_wants_anything() {
     let mut gate = gate(Order::Fifo);
     let with_lease = |lease_ns| Demand { lease_ns, ..demand(0, 10) };
-    gate.report(0, with_lease(20_000_000), Time::ZERO);
-    gate.report(1, with_lease(10_000_000), Time::ZERO);
-    gate.report(0, demand(0, 0), Time::ZERO);
+    gate.report(0, with_lease(20_000_000), Time::ZERO, Time::ZERO);
+    gate.report(1, with_lease(10_000_000), Time::ZERO, Time::ZERO);
+    gate.report(0, demand(0, 0), Time::ZERO, Time::ZERO);
     assert_eq!(gate.wish().lease_ns, 20_000_000, "it may use what it had so long");
-    gate.report(1, demand(0, 0), Time::ZERO);
-    gate.report(1, with_lease(10_000_000), Time::ZERO);
+    gate.report(1, demand(0, 0), Time::ZERO, Time::ZERO);
+    gate.report(1, with_lease(10_000_000), Time::ZERO, Time::ZERO);
     assert_eq!(gate.wish().lease_ns, 10_000_000);
 }
 
@@ -450,7 +450,7 @@ fn the_longest_lease_is_forgotten_when_nobody_wants_anything() {
 fn cuts_leave_a_packet_for_each_who_waits_up_to_half_of_the_budget() {
     for (waiting, least) in [(20, 20 * FRAME), (60, (96 << 10) / 2)] {
         let mut gate = gate(Order::Fifo);
-        (0..waiting).for_each(|index| gate.report(index, demand(0, 10), Time::ZERO));
+        (0..waiting).for_each(|index| gate.report(index, demand(0, 10), Time::ZERO, Time::ZERO));
         gate.note_overflow(1_000_000, PORT_LINE_BYTES_PER_MS);
         (1..20).for_each(|step| gate.observe(Time::from_nanos(step * 1_000_000), 100_000, 100, 10, false));
         assert_eq!(gate.budget_bytes(), least, "{waiting} wait");

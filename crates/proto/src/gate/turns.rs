@@ -3,6 +3,7 @@
 use super::sender::{Demand, Sender};
 use super::{Gate, SUSPECT_MIN_NS, SUSPECT_ROUND_TRIPS};
 use crate::config::Order;
+use crate::pace::PAIR_PACKETS;
 use crate::time::Time;
 
 /// Senders that hold grants at least, if so many are active and far from their ends: one that is slow to answer must not idle the line.
@@ -19,7 +20,7 @@ const SUSPECT_SCAN_NS: u64 = 250_000;
 /// The share of the budget that may be granted again against suspects.
 const SUSPECT_SHARE: u64 = 4;
 /// All slow senders together have this share of the budget beside others.
-const SLOW_SHARE: u64 = 2;
+pub const SLOW_SHARE: u64 = 2;
 /// Under `srpt` this share of the budget is not for the first one.
 const SRPT_REST: u64 = 4;
 /// Under `srpt` every so many quanta one goes to who has waited longest.
@@ -43,7 +44,7 @@ impl Gate {
             let bytes = packets * demand.frame_bytes;
             let cost = demand.cost(bytes);
             // A budget smaller than a quantum still lets one sender through.
-            if cost > self.free_bytes() && self.charged_bytes > 0 {
+            if cost > self.free_bytes() && self.sums.charged_bytes > 0 {
                 self.counters.exhausted += 1;
                 if self.find_suspects(now) {
                     // It may be this one, and who is next costs less.
@@ -105,13 +106,14 @@ impl Gate {
         let is_end = demand.wanted_packets <= end && fits;
         let (turn, least) = if is_end { (demand.wanted_packets, end) } else { (quantum, quantum) };
         let most = self.most_held(demand.frame_bytes, least);
-        if let Some(most) = demand.most_held.map(|paced| paced.min(most)).filter(|_| self.demanding > 1) {
-            // Its packets come so seldom that a grant for each does not matter.
-            let held = demand.outstanding_packets;
-            let packets = turn.min(most.saturating_sub(held));
-            let are_many = self.sharing > 0
-                && self.slow_bytes + demand.cost(packets * demand.frame_bytes) > self.grantable_bytes() / SLOW_SHARE;
-            return (held <= most / 2 && !are_many).then_some(packets);
+        if let Some(most) = demand.most_held.map(|paced| paced.min(most)).filter(|_| self.sums.demanding > 1) {
+            // As much for each of them, or what is left of their part would always go to those who want less.
+            let packets = turn.min(PAIR_PACKETS);
+            let fits = demand.outstanding_packets + packets <= most;
+            let are_many = self.sums.sharing > 0
+                && self.sums.slow_bytes + demand.cost(packets * demand.frame_bytes)
+                    > self.grantable_bytes() / SLOW_SHARE;
+            return (fits && !are_many).then_some(packets);
         }
         let packets = turn.min(most);
         (demand.outstanding_packets + packets <= most).then_some(packets)
@@ -121,7 +123,7 @@ impl Gate {
     /// free may never be as much.
     fn end_beside_few(&self, room: u64) -> u64 {
         let others = self.company.saturating_sub(1);
-        if others == 0 || self.suspect_bytes > 0 { 0 } else { room * END_NUMERATOR / END_DENOMINATOR / others }
+        if others == 0 || self.sums.suspect_bytes > 0 { 0 } else { room * END_NUMERATOR / END_DENOMINATOR / others }
     }
 
     fn quantum(&self, frame_bytes: u64) -> u64 {
@@ -134,7 +136,7 @@ impl Gate {
     fn most_held(&self, frame_bytes: u64, least: u64) -> u64 {
         let budget = self.grantable_bytes();
         let share = match self.order {
-            Order::Srpt if self.demanding > 1 => budget - budget / SRPT_REST,
+            Order::Srpt if self.sums.demanding > 1 => budget - budget / SRPT_REST,
             _ => budget / self.company.clamp(1, HOLDERS),
         } / frame_bytes.max(1);
         let quantum = self.quantum(frame_bytes);
@@ -154,8 +156,8 @@ impl Gate {
     /// What can be granted now, counting a part of what suspects hold as free.
     fn free_bytes(&self) -> u64 {
         let budget = self.grantable_bytes();
-        (budget + self.suspect_bytes.min(budget / SUSPECT_SHARE))
-            .saturating_sub(self.charged_bytes + self.starters_bytes)
+        (budget + self.sums.suspect_bytes.min(budget / SUSPECT_SHARE))
+            .saturating_sub(self.sums.charged_bytes + self.starters_bytes)
     }
 
     /// Marks who holds grants and has been silent. Says whether that changed anything.
@@ -171,7 +173,7 @@ impl Gate {
             let patience = SUSPECT_MIN_NS.max(SUSPECT_ROUND_TRIPS * sender.demand.round_trip_ns) + drain_ns;
             if sender.charged_bytes > 0 && !sender.suspect && now.since(sender.heard_at) > patience {
                 sender.suspect = true;
-                self.suspect_bytes += sender.charged_bytes;
+                self.sums.suspect_bytes += sender.charged_bytes;
                 self.counters.suspects += 1;
                 found = true;
             }
