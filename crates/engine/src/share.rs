@@ -275,7 +275,7 @@ mod tests {
                 round_trip_ns: 1_000_000_000,
                 ..Demand::default()
             };
-            self.endpoint.gate().report(0, demand, now);
+            self.endpoint.gate().report(0, demand, now, now);
             self.grant(now);
             if self.share.update(&mut self.endpoint, now) || more {
                 self.grant(now);

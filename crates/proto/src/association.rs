@@ -358,11 +358,6 @@ impl Association {
         header.grant > 0 && is_wanted && self.lease.take_limit(ack.wrapping_add(u64::from(header.grant)), told_at, now)
     }
 
-    /// `gate = esp`: numbers below this may be sent.
-    pub fn esp_limit(&self, config: &Config) -> u64 {
-        self.esp_ack.wrapping_add(u64::from(config.esp_window_packets()))
-    }
-
     /// A header of the moment, for the packet with `number` or, if it consumes none, with the next.
     pub fn header(&self, kind: Type, number: u64, first_flight: u8, config: &Config, now: Time) -> Header {
         let mut header = Header::new(kind, self.peer);

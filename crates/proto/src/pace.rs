@@ -12,6 +12,8 @@ pub const HOLD_NS: u64 = 1_000_000;
 pub const PAIR_PACKETS: u64 = 2;
 /// The pace is the least of so many times, so that one pause of a sender, or of this host, makes it no slower.
 const TIMES: u8 = 4;
+/// Who turns out to be quicker loses this part of the difference each time.
+const QUICKENS: u64 = 8;
 
 /// The time between packets of one sender while it could have sent more.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,13 +47,20 @@ impl Pace {
             self.least_ns = if self.times == 0 { each_ns } else { self.least_ns.min(each_ns) };
             self.times += 1;
             if self.times == TIMES {
-                (self.each_ns, self.times) = (self.least_ns, 0);
+                self.each_ns = self.each_ns.max(self.least_ns);
+                self.quicken(self.least_ns);
+                self.times = 0;
             }
         } else {
             // With all that it took until it knew.
-            self.each_ns = self.each_ns.min(each_ns);
+            self.quicken(each_ns);
         }
         (self.since, self.is_free) = (now, is_free);
+    }
+
+    /// By and by: what holds a line to its rate may let some through at once after a pause.
+    fn quicken(&mut self, each_ns: u64) {
+        self.each_ns -= self.each_ns.saturating_sub(each_ns) / QUICKENS;
     }
 
     /// Packets that a slow one may hold, if all senders together bring `line_bytes_per_ms`; `None`: it is not slow, or no slower than the line that all of them share.
@@ -96,6 +105,8 @@ mod tests {
         assert_eq!(held(&pace, 0), Some(2));
         assert_eq!(held(&pace, 5_000_000), Some(6), "and what is under way");
         after(&mut pace, at, &[20; 8], true);
+        assert_eq!(held(&pace, 0), Some(2), "two short times may be a shaper's");
+        after(&mut pace, at, &[20; 60], true);
         assert_eq!(held(&pace, 0), None);
     }
 
@@ -109,8 +120,10 @@ mod tests {
         assert_eq!(held(&pace, 0), Some(2));
         // Whoever holds one packet never has another when that comes.
         pace.note(1, false, us(at + 5000));
-        pace.begin(us(at + 9000));
-        pace.note(1, false, us(at + 9100));
+        for turn in 0..30 {
+            pace.begin(us(at + 9000 + turn * 1000));
+            pace.note(1, false, us(at + 9100 + turn * 1000));
+        }
         assert_eq!(held(&pace, 0), None);
     }
 
@@ -120,7 +133,7 @@ mod tests {
         pace.begin(us(0));
         (1..9).for_each(|batch| pace.note(5, true, us(batch * 5000)));
         assert_eq!(held(&pace, 0), Some(2));
-        (9..17).for_each(|batch| pace.note(50, true, us(batch * 5000)));
+        (9..90).for_each(|batch| pace.note(50, true, us(batch * 5000)));
         assert_eq!(held(&pace, 0), None);
     }
 

@@ -58,6 +58,11 @@ impl Association {
         }
     }
 
+    /// `gate = esp`: numbers below this may be sent.
+    pub fn esp_limit(&self, config: &Config) -> u64 {
+        self.esp_ack.wrapping_add(u64::from(config.esp_window_packets()))
+    }
+
     /// Granted and not seen.
     pub fn outstanding_packets(&self) -> u64 {
         (self.granted.wrapping_sub(self.received.next()) as i64).max(0) as u64
