@@ -18,6 +18,7 @@ mod run;
 mod ss;
 mod tune;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -59,7 +60,15 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Where nobody can be told, the exit code tells.
+            let _ = error.print();
+            return refusal(&error, std::env::args_os());
+        }
+    };
+    match cli.command {
         Command::Run(args) => run::main(args),
         Command::Daemon(args) => daemon::main(&args),
         Command::Ss(args) => ss::main(&args),
@@ -73,10 +82,37 @@ fn main() -> ExitCode {
     }
 }
 
+/// The exit code when this is no command line, or only asks for help. Of what becomes another program it must be none of that one's.
+fn refusal(error: &clap::Error, words: impl Iterator<Item = OsString>) -> ExitCode {
+    let words: Vec<OsString> = words.skip(1).take(2).collect();
+    let becomes_another = matches!(&words[..], [first, ..] if first == "run")
+        || matches!(&words[..], [first, second] if first == "box" && second == "exec");
+    match error.use_stderr() {
+        true if becomes_another => ExitCode::from(run::EXIT_ROPEWAY),
+        _ => ExitCode::from(error.exit_code() as u8),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    #[test]
+    fn wrong_usage_of_what_becomes_another_program_is_none_of_its_exit_codes() {
+        for (line, code) in [
+            ("ropeway run", 125),
+            ("ropeway box exec", 125),
+            ("ropeway box exec --name", 125),
+            ("ropeway run --help", 0),
+            ("ropeway box up --hosts x", 2),
+            ("ropeway nonsense", 2),
+            ("ropeway --version", 0),
+        ] {
+            let error = Cli::try_parse_from(line.split(' ')).expect_err(line);
+            assert_eq!(refusal(&error, line.split(' ').map(OsString::from)), ExitCode::from(code), "{line}");
+        }
+    }
 
     /// With the words that lead to it.
     fn check(command: &mut clap::Command, path: &str) {

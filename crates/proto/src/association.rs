@@ -3,6 +3,7 @@
 
 mod attempt;
 mod beyond;
+mod channels;
 pub mod grants;
 mod limits;
 pub mod patience;
@@ -464,39 +465,6 @@ impl Association {
     pub fn paths(&self) -> impl Iterator<Item = Path> + '_ {
         let several = self.routes.iter().flat_map(|routes| routes.paths());
         std::iter::once(self.path).chain(several)
-    }
-
-    /// The channel of that number.
-    pub fn channel(&self, number: u16) -> Option<u32> {
-        self.channels.get(number)
-    }
-
-    pub fn channel_count(&self) -> usize {
-        self.channels.len()
-    }
-
-    pub fn attach(&mut self, number: u16, channel: u32) {
-        self.channels.insert(number, channel);
-    }
-
-    pub fn detach(&mut self, number: u16) {
-        self.channels.remove(number);
-        self.blocked.remove(&number);
-    }
-
-    /// A free number of those that this end gives out: even ones belong to who sent the SYN. In turn, so that one is not used again soon.
-    pub fn free_number(&mut self, most: u16) -> Option<u16> {
-        if self.channels.len() >= usize::from(most) {
-            return None;
-        }
-        for _ in 0..=u16::MAX / 2 {
-            let number = self.next_number;
-            self.next_number = number.wrapping_add(2);
-            if !self.channels.contains(number) {
-                return Some(number);
-            }
-        }
-        None
     }
 }
 

@@ -280,6 +280,7 @@ impl Gate {
         let full = demand.outstanding_packets * demand.frame_bytes;
         let backlog = demand.backlog_bytes + demand.outstanding_packets * demand.overhead_bytes;
         let (granted, asked) = (full.min(backlog), self.charged_asked(&demand) * demand.frame_bytes);
+        self.counters.slow += u64::from(demand.is_slow() && !self.sender(index).demand.is_slow());
         self.change(index, |sender| {
             (sender.demand, sender.charged_bytes) = (demand, demand.cost(granted) + asked);
             sender.flying_bytes = granted + asked;

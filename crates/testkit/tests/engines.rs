@@ -202,7 +202,15 @@ fn what_an_engine_has_counted_is_shown_by_link_gate_and_reason() {
     assert_eq!((number(&counters["channels_accepted"]), number(&counters["associations_ended"])), (1, 0));
     let (grants, granted) = (number(&counters["gate_grants"]), number(&counters["gate_granted_packets"]));
     assert!(grants > 0 && granted >= grants, "{grants} grants of {granted} packets");
-    for name in ["gate_exhausted", "gate_suspects", "gate_cuts", "gate_acks_held", "replies_suppressed", "overslept"] {
+    for name in [
+        "gate_exhausted",
+        "gate_suspects",
+        "gate_slow",
+        "gate_cuts",
+        "gate_acks_held",
+        "replies_suppressed",
+        "overslept",
+    ] {
         assert!(counters[name].is_u64(), "{name}");
     }
     assert!(number(&engine["gate_budget_bytes"]) > 0 && engine["gate_charged_bytes"].is_u64());

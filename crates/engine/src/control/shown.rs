@@ -249,6 +249,7 @@ fn counters(counters: &Counters) -> BTreeMap<String, u64> {
         ("gate_granted_packets", counters.gate.granted_packets),
         ("gate_exhausted", counters.gate.exhausted),
         ("gate_suspects", counters.gate.suspects),
+        ("gate_slow", counters.gate.slow),
         ("gate_cuts", counters.gate.cuts),
         ("gate_acks_held", counters.gate.acks_held),
     ];
@@ -368,7 +369,7 @@ mod tests {
         let mut all = Counters::default();
         (all.gate.grants, all.gate.granted_packets, all.gate.exhausted) = (1, 2, 3);
         (all.gate.suspects, all.gate.cuts, all.gate.acks_held) = (4, 5, 6);
-        (all.replies_suppressed, all.overslept) = (7, 8);
+        (all.replies_suppressed, all.overslept, all.gate.slow) = (7, 8, 9);
         let shown = counters(&all);
         for (name, count) in printed(&all.gate) {
             assert_eq!(shown[&format!("gate_{name}")], count, "{name}");

@@ -189,6 +189,8 @@ pub struct GateCounters {
     pub exhausted: u64,
     /// Senders that became suspect.
     pub suspects: u64,
+    /// Senders that turned out slow, each time.
+    pub slow: u64,
     /// Times the budget was cut for loss or congestion marks.
     pub cuts: u64,
     /// Acknowledgments held back (`gate = esp`).
