@@ -198,17 +198,23 @@ fn a_packet_now_and_then_is_not_waited_for_as_one_of_a_slow_line_that_is_another
     assert!(beside_ns <= alone_ns && alone_ns < 10 * MS, "{beside_ns} {alone_ns}");
 }
 
-/// So many senders whose own lines have `slow_rate`, beside one whose line is as fast as the port: what that one gets of what they leave, and what they get of their lines.
-fn beside_slow_senders(slow: usize, slow_rate: u64) -> (f64, f64) {
-    let net = Net { rate: 1_000_000_000, ..Net::default() };
-    let mut world = World::new(slow + 2, net, &Config::default(), 1);
-    let mut flows: Vec<_> = (1..=slow + 1)
+/// Streams to host 0 from so many senders whose own lines have `slow_rate`, and from so many others.
+fn with_slow_lines(net: Net, slow: usize, slow_rate: u64, others: usize) -> (World, Vec<Flow>) {
+    let mut world = World::new(1 + slow + others, net, &Config::default(), 1);
+    let flows = (1..=slow + others)
         .map(|from| {
             let (client, server) = open(&mut world, from, 0, 7, Mode::Stream);
             Flow::stream((from, client), (0, server), 1 << 34)
         })
         .collect();
     (1..=slow).for_each(|from| _ = world.uplinks.insert(from, Uplink::new(slow_rate)));
+    (world, flows)
+}
+
+/// So many senders whose own lines have `slow_rate`, beside one whose line is as fast as the port: what that one gets of what they leave, and what they get of their lines.
+fn beside_slow_senders(slow: usize, slow_rate: u64) -> (f64, f64) {
+    let net = Net { rate: 1_000_000_000, ..Net::default() };
+    let (mut world, mut flows) = with_slow_lines(net, slow, slow_rate, 1);
     // Until it is known who is slow: each of 128 has a turn by then.
     carry_until(&mut world, &mut flows, 2 * S, |_, _| false);
     let before: Vec<_> = flows.iter().map(|flow| flow.received).collect();
@@ -253,14 +259,7 @@ fn senders_with_slow_lines_take_nothing_from_a_fast_one_and_have_what_they_can_u
 fn senders_with_slow_lines_that_are_alone_have_what_they_can_use() {
     for (slow, rate) in [(16, 10_000_000), (32, 1_000_000)] {
         let net = Net { rate: 1_000_000_000, ..Net::default() };
-        let mut world = World::new(slow + 1, net, &Config::default(), 1);
-        let mut flows: Vec<_> = (1..=slow)
-            .map(|from| {
-                let (client, server) = open(&mut world, from, 0, 7, Mode::Stream);
-                Flow::stream((from, client), (0, server), 1 << 34)
-            })
-            .collect();
-        (1..=slow).for_each(|from| _ = world.uplinks.insert(from, Uplink::new(rate)));
+        let (mut world, mut flows) = with_slow_lines(net, slow, rate, 0);
         carry_until(&mut world, &mut flows, 500 * MS, |_, _| false);
         let before: u64 = flows.iter().map(|flow| flow.received).sum();
         carry_until(&mut world, &mut flows, S, |_, _| false);
