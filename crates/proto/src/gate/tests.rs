@@ -93,6 +93,14 @@ fn who_is_slow_holds_little_and_takes_no_share_and_all_of_them_half_of_the_budge
 }
 
 #[test]
+fn who_is_slow_gets_one_packet_at_a_time_where_it_may_have_no_more() {
+    let mut gate = Gate::new(&Config { window_packets: 1, ..Config::default() });
+    let slow = Demand { most_held: Some(2), ..demand(0, 1000) };
+    (0..8).for_each(|index| gate.report(index, slow, Time::ZERO, Time::ZERO));
+    assert_eq!(distribute(&mut gate, 0), (0..8).map(|index| (index, 1)).collect::<Vec<_>>());
+}
+
+#[test]
 fn short_backlogs_are_charged_by_their_bytes() {
     let mut gate = gate(Order::Fifo);
     for index in 0..300 {

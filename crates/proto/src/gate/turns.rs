@@ -108,7 +108,7 @@ impl Gate {
         let most = self.most_held(demand.frame_bytes, least);
         if let Some(most) = demand.most_held.map(|paced| paced.min(most)).filter(|_| self.sums.demanding > 1) {
             // As much for each of them, or what is left of their part would always go to those who want less.
-            let packets = turn.min(PAIR_PACKETS);
+            let packets = turn.min(PAIR_PACKETS).min(most);
             let fits = demand.outstanding_packets + packets <= most;
             let are_many = self.sums.sharing > 0
                 && self.sums.slow_bytes + demand.cost(packets * demand.frame_bytes)
