@@ -70,7 +70,7 @@ pub struct Gate {
     held: VecDeque<u32>,
     /// Over all senders.
     sums: Sums,
-    /// The most that wanted or held something at the same time of late, and when that was: who has ended a transfer may begin the next one, behind all that others hold by then.
+    /// The most that had a share at the same time of late, and when that was: who has ended a transfer may begin the next one, behind all that others hold by then.
     company: u64,
     company_at: Time,
     /// The longest lease of these, and of others since there were none.

@@ -303,6 +303,25 @@ fn a_suspect_that_waited_for_more_gets_none_until_it_speaks() {
 }
 
 #[test]
+fn a_suspect_is_one_until_it_speaks_whatever_else_is_reported_of_it() {
+    let mut gate = gate(Order::Fifo);
+    (0..8).for_each(|index| gate.report(index, demand(0, 1000), Time::ZERO, Time::ZERO));
+    distribute(&mut gate, 0);
+    let at = Time::from_nanos(3_000_000);
+    (9..12).for_each(|index| gate.report(index, demand(0, 1000), at, at));
+    distribute(&mut gate, at.as_nanos());
+    let (held, suspect) = (gate.charged_bytes(), gate.sums.suspect_bytes);
+    assert!(suspect > 0 && suspect < held, "{suspect} of {held}");
+    // A timer of it has run, say.
+    gate.report(0, demand(7, 1000), Time::ZERO, at);
+    assert_eq!(gate.sums.suspect_bytes, suspect);
+    assert!(!gate.waiting.contains(&0));
+    gate.report(0, demand(7, 1000), at, at);
+    assert_eq!(gate.sums.suspect_bytes, suspect - 7 * FRAME);
+    assert!(gate.waiting.contains(&0));
+}
+
+#[test]
 fn a_suspect_with_less_than_its_share_gets_none_of_what_suspects_have() {
     let mut gate = gate(Order::Fifo);
     gate.report(0, demand(1, 1000), Time::ZERO, Time::ZERO);

@@ -166,18 +166,17 @@ impl Gate {
             return false;
         }
         self.scan_at = now;
-        let drain_ns = self.drain_ns;
-        let mut found = false;
-        for sender in &mut self.senders {
+        let before = self.counters.suspects;
+        for index in 0..self.senders.len() {
+            let sender = self.senders[index];
             // A granted packet stands in the port's queue behind everything else that was granted.
-            let patience = SUSPECT_MIN_NS.max(SUSPECT_ROUND_TRIPS * sender.demand.round_trip_ns) + drain_ns;
+            let patience = SUSPECT_MIN_NS.max(SUSPECT_ROUND_TRIPS * sender.demand.round_trip_ns) + self.drain_ns;
             if sender.charged_bytes > 0 && !sender.suspect && now.since(sender.heard_at) > patience {
-                sender.suspect = true;
-                self.sums.suspect_bytes += sender.charged_bytes;
+                self.change(index as u32, |sender| sender.suspect = true);
                 self.counters.suspects += 1;
-                found = true;
             }
         }
+        let found = self.counters.suspects > before;
         if found {
             // Nobody who is silent gets more; it comes back into the queue with its next word.
             let senders = &mut self.senders;
