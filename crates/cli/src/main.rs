@@ -104,6 +104,8 @@ mod tests {
             ("ropeway run", 125),
             ("ropeway box exec", 125),
             ("ropeway box exec --name", 125),
+            ("ropeway run --no-deamon redis-server", 125),
+            ("ropeway box exec h1 -x", 125),
             ("ropeway run --help", 0),
             ("ropeway box up --hosts x", 2),
             ("ropeway nonsense", 2),
@@ -112,6 +114,17 @@ mod tests {
             let error = Cli::try_parse_from(line.split(' ')).expect_err(line);
             assert_eq!(refusal(&error, line.split(' ').map(OsString::from)), ExitCode::from(code), "{line}");
         }
+    }
+
+    #[test]
+    fn options_behind_a_program_are_its_own() {
+        for line in ["ropeway run --no-daemon redis-server --port 7 --strict", "ropeway run -- -odd --stats"] {
+            let cli = Cli::try_parse_from(line.split(' ')).expect(line);
+            assert!(format!("{cli:?}").contains("strict: false, profile: None"), "{cli:?}");
+        }
+        let own = Cli::try_parse_from("ropeway box exec h1 ip -br addr --name".split(' ')).expect("a command");
+        assert!(format!("{own:?}").contains(r#"["ip", "-br", "addr", "--name"]"#), "{own:?}");
+        Cli::try_parse_from("ropeway doctor redis-server -x".split(' ')).expect("a command");
     }
 
     /// With the words that lead to it.

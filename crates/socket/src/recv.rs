@@ -181,7 +181,12 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl F
                     }
                 }
                 Ended::Again => continue,
-                Ended::With(r) => return if got > 0 { got as isize } else { r },
+                Ended::With(r) if got > 0 => {
+                    // Told once: by the next call.
+                    s.keep_error((-r).max(0) as i32);
+                    return got as isize;
+                }
+                Ended::With(r) => return r,
             }
         }
         if flags & libc::MSG_DONTWAIT != 0 || s.has(FLAG_NONBLOCK) {

@@ -114,6 +114,7 @@ semantics! {
         reset_after_data,
         close_with_unread_data_while_the_peer_waits,
         reset_by_linger,
+        reset_while_the_peer_has_some_of_what_it_waits_for,
         reset_while_the_peer_waits,
         reset_while_the_peer_sends: ShmAndTcp,
         linger_waits_for_delivery,

@@ -55,7 +55,7 @@ enum Command {
         /// The host: h1, h2, ..., g1, ..., or switch
         host: String,
         /// The program and its arguments
-        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+        #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
         command: Vec<OsString>,
     },
     /// Let nothing pass to or from a host any more; its link stays up, as when something further away breaks

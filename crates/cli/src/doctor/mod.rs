@@ -10,12 +10,12 @@ mod program;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use crate::output;
+use crate::output::{self, tell};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// A program to look at, as you would start it; its arguments are ignored
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -60,6 +60,9 @@ pub fn main(args: &Args) -> ExitCode {
         format!("\nYes: {what} can be accelerated with `ropeway run`.\n")
     };
     let shown = output::show(&text);
+    if let Err(error) = &shown {
+        tell!("ropeway doctor: cannot write: {error}");
+    }
     if bad || shown.is_err() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 

@@ -280,6 +280,23 @@ CASE(reset_by_linger)
     }
 }
 
+CASE(reset_while_the_peer_has_some_of_what_it_waits_for)
+{
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE {
+        T(send(fd, "some", 4, 0));
+        rw_hear();
+        rw_wait_asleep(rw_pid_of(false));
+        abort_connection();
+    }
+    B_SIDE {
+        rw_tell();
+        rw_bytes("got", buffer, T(recv(fd, buffer, 100, MSG_WAITALL)));
+        T(recv(fd, buffer, 100, 0));
+        T(recv(fd, buffer, 100, 0));
+    }
+}
+
 CASE(reset_while_the_peer_waits)
 {
     rw_warm(fd, RW_BLOCK);
@@ -519,7 +536,8 @@ CASE(killed_peer_while_sending_to_it)
 RW_MAIN(ENTRY(half_close), ENTRY(much_after_half_close), ENTRY(end_after_all_was_read), ENTRY(end_while_the_peer_waits),
     ENTRY(send_after_own_shutdown), ENTRY(sigpipe_kills), ENTRY(send_after_the_peer_closed), ENTRY(close_with_unread_data),
     ENTRY(close_with_partly_read_data), ENTRY(reset_after_data), ENTRY(close_with_unread_data_while_the_peer_waits),
-    ENTRY(reset_by_linger), ENTRY(reset_while_the_peer_waits), ENTRY(reset_while_the_peer_sends), ENTRY(linger_waits_for_delivery),
+    ENTRY(reset_by_linger), ENTRY(reset_while_the_peer_has_some_of_what_it_waits_for), ENTRY(reset_while_the_peer_waits),
+    ENTRY(reset_while_the_peer_sends), ENTRY(linger_waits_for_delivery),
     ENTRY(exit_right_after_sending), ENTRY(shutdown_in_all_orders), ENTRY(shutdown_of_reading), ENTRY(both_close_at_once),
     ENTRY(killed_peer), ENTRY(killed_peer_with_unread_data), ENTRY(killed_peer_after_its_half_close),
     ENTRY(killed_peer_while_waiting_for_it), ENTRY(killed_peer_while_sending_to_it))
