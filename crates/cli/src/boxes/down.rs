@@ -1,6 +1,6 @@
 //! Takes a box away: its processes, then its namespaces, whatever is left of them.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -47,14 +47,17 @@ fn each(boxes: &[Found]) -> Result<()> {
 /// Takes away these parts of a box.
 pub fn remove(found: &Found) -> Result<()> {
     let namespaces: Vec<Namespace> = found.members.iter().map(|member| found.namespace(*member)).collect();
-    let inodes: Vec<(u64, u64)> = namespaces.iter().filter_map(inode).collect();
+    // As long as they are open nothing else gets their inodes.
+    let open: Vec<File> = namespaces.iter().filter_map(|namespace| File::open(namespace.path()).ok()).collect();
+    let inodes: Vec<(u64, u64)> = open.iter().filter_map(inode).collect();
     end_processes(&inodes);
-    // Before the namespaces go: afterwards another one may have the same inode.
-    inodes.iter().for_each(|&(_, inode)| board::remove_all_of(inode));
     hysteresis::give_back(&found.namespace(Member::Switch));
     let lines: Vec<String> = namespaces.iter().map(|namespace| format!("netns del {}", namespace.name())).collect();
     let deleted = batch(Tool::Ip, None, &lines);
     namespaces.iter().for_each(up::forget_files);
+    // Who was about to enter has done so by now: without a name nobody else does.
+    end_processes(&inodes);
+    inodes.iter().for_each(|&(_, inode)| board::remove_all_of(inode));
     // Somebody else who took it away at the same time did what was wanted.
     if namespaces.iter().all(|namespace| !namespace.path().exists()) { Ok(()) } else { deleted }
 }
@@ -73,8 +76,8 @@ fn end_processes(namespaces: &[(u64, u64)]) {
 }
 
 /// Device and inode, which are what tells one namespace from another.
-fn inode(namespace: &Namespace) -> Option<(u64, u64)> {
-    let meta = fs::metadata(namespace.path()).ok()?;
+fn inode(namespace: &File) -> Option<(u64, u64)> {
+    let meta = namespace.metadata().ok()?;
     Some((meta.dev(), meta.ino()))
 }
 

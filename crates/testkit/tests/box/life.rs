@@ -132,6 +132,21 @@ fn down_takes_everything_away_and_ends_what_runs_inside() {
 }
 
 #[test]
+fn down_ends_what_is_about_to_run_inside() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "1"]);
+    for pause_ms in 0..4 {
+        let starting: Vec<Process> = (0..4).map(|_| cluster.spawn("h1", &command("sleep", ["1000"]))).collect();
+        std::thread::sleep(Duration::from_millis(pause_ms));
+        cluster.ropeway(&["down"]).expect_success();
+        for process in starting {
+            process.wait(Duration::from_secs(10)).expect("it came too late, or was ended");
+        }
+        cluster.ropeway(&["up", "--hosts", "1"]).expect_success();
+    }
+}
+
+#[test]
 fn down_ends_what_goes_on_in_its_children() {
     need_box!();
     need_program!("python3");
