@@ -239,7 +239,7 @@ def main():
     seed = bytes([0x0C] * 32)
     cookies, resets = derive(seed, b"ropeway 1 cookie"), derive(seed, b"ropeway 1 reset")
     path, fields = b"a path", b"the fields of a SYN"
-    cookie_input = [(0x01020304).to_bytes(4, "big"), len(path).to_bytes(8, "big"), path, fields]
+    cookie_input = [(0x501020304).to_bytes(8, "big"), len(path).to_bytes(8, "big"), path, fields]
     reset_input = [(0xAABBCCDD).to_bytes(4, "big"), (5).to_bytes(8, "big")]
     vectors = {
         "psk": psk,

@@ -44,23 +44,15 @@ fn a_sealed_packet_is_header_counter_ciphertext_and_tag() {
 }
 
 #[test]
-fn headers_of_either_length_and_all_payloads_come_through_in_place_and_copied() {
+fn headers_of_either_length_and_all_payloads_come_through() {
     let (mut client, mut server) = sessions();
     for header_bytes in [24, 28] {
         for payload_bytes in [0, 1, 15, 16, 17, 64, 1472, 9000, 65535] {
             let payload: Vec<u8> = (0..payload_bytes).map(|i| i as u8).collect();
             let header: Vec<u8> = (0..header_bytes).map(|i| 0x80 | i as u8).collect();
-            let mut packet = try_seal(&mut client, 0, &header, &payload).expect("sealed");
+            let packet = try_seal(&mut client, 0, &header, &payload).expect("sealed");
             assert_eq!(packet.len(), header_bytes + payload_bytes + OVERHEAD_BYTES);
-            let (aad, sealed) = packet.split_at(header_bytes + COUNTER_BYTES);
-            let mut out = vec![0; payload_bytes];
-            assert_eq!(server.open(0, aad, sealed, &mut out), Ok(payload_bytes));
-            assert_eq!(out, payload);
-
-            packet[header_bytes + COUNTER_BYTES..][..payload_bytes].copy_from_slice(&payload);
-            assert_eq!(client.seal_in_place(0, &mut packet, header_bytes), Ok(()));
-            let range = server.open_in_place(0, &mut packet, header_bytes).expect("it opens");
-            assert_eq!(packet[range], payload);
+            assert_eq!(open_behind(&mut server, 0, &packet, header_bytes), Ok(payload));
         }
     }
 }
@@ -161,12 +153,10 @@ fn short_packets_and_small_buffers_are_errors() {
         let expected = if length < 20 { OpenError::Short } else { OpenError::Forged };
         assert_eq!(server.open(0, &aad[..length], sealed, &mut [0; 16]), Err(expected), "{length}");
     }
-    for length in 0..packet.len() {
-        let result = server.open_in_place(0, &mut packet[..length].to_vec(), HEADER_BYTES);
+    for length in aad.len()..packet.len() {
         let expected = if length < HEADER_BYTES + OVERHEAD_BYTES { OpenError::Short } else { OpenError::Forged };
-        assert_eq!(result, Err(expected), "{length}");
+        assert_eq!(open(&mut server, 0, &packet[..length]), Err(expected), "{length}");
     }
-    assert_eq!(server.open_in_place(0, &mut packet.clone(), usize::MAX), Err(OpenError::Short));
     assert!(open(&mut server, 0, &packet).is_ok());
 }
 

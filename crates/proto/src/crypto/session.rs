@@ -8,7 +8,6 @@ use super::cipher::{Keys, PacketKey};
 use super::kdf::Secret32;
 use super::window::{Stale, Window};
 use std::fmt;
-use std::ops::Range;
 
 pub use ropeway_wire::{COUNTER_BYTES, TAG_BYTES};
 
@@ -303,29 +302,6 @@ impl Session {
                 }
             },
         };
-        self.count(result)
-    }
-
-    /// Opens a packet where it lies and says where in it the payload is. If it does not open, what is behind the header
-    /// is of no use.
-    pub fn open_in_place(
-        &mut self,
-        now_ns: u64,
-        packet: &mut [u8],
-        header_bytes: usize,
-    ) -> Result<Range<usize>, OpenError> {
-        let at = header_bytes.saturating_add(COUNTER_BYTES);
-        let result = match packet.split_at_mut_checked(at) {
-            None => Err(OpenError::Short),
-            Some((aad, sealed)) => match sealed.split_last_chunk_mut::<TAG_BYTES>() {
-                None => Err(OpenError::Short),
-                Some((in_out, tag)) => self.try_open(now_ns, aad, in_out, *tag).map(|()| at..at + in_out.len()),
-            },
-        };
-        self.count(result)
-    }
-
-    fn count<T>(&mut self, result: Result<T, OpenError>) -> Result<T, OpenError> {
         match &result {
             Ok(_) => self.counters.opened += 1,
             Err(error) => self.counters.refused[error.index()] += 1,

@@ -34,13 +34,13 @@ impl Secret {
     }
 
     /// The code of a cookie that is issued at `time` to whoever sends from `path` (link and addresses, as the link
-    /// writes them) and said `fields`.
-    pub fn cookie(&self, time: u32, path: &[u8], fields: &[u8]) -> [u8; TOKEN_BYTES] {
+    /// writes them) and said `fields`. The time never comes again: one that did would make old cookies good.
+    pub fn cookie(&self, time: u64, path: &[u8], fields: &[u8]) -> [u8; TOKEN_BYTES] {
         self.cookie_mac(time, path, fields).finalize().into_bytes().into()
     }
 
     /// Whether `code` is that cookie's. Takes the same time for all wrong ones.
-    pub fn verify_cookie(&self, time: u32, path: &[u8], fields: &[u8], code: &[u8; TOKEN_BYTES]) -> bool {
+    pub fn verify_cookie(&self, time: u64, path: &[u8], fields: &[u8], code: &[u8; TOKEN_BYTES]) -> bool {
         self.cookie_mac(time, path, fields).verify_slice(code).is_ok()
     }
 
@@ -54,7 +54,7 @@ impl Secret {
         kdf::mac(&self.resets, &parts).finalize().into_bytes().into()
     }
 
-    fn cookie_mac(&self, time: u32, path: &[u8], fields: &[u8]) -> impl Mac<OutputSize = blake2::digest::consts::U16> {
+    fn cookie_mac(&self, time: u64, path: &[u8], fields: &[u8]) -> impl Mac<OutputSize = blake2::digest::consts::U16> {
         // The length keeps bytes from wandering between path and fields.
         kdf::mac(&self.cookies, &[&time.to_be_bytes(), &(path.len() as u64).to_be_bytes(), path, fields])
     }

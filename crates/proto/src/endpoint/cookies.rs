@@ -26,7 +26,7 @@ impl Endpoint {
         let ticks = now_ticks(now);
         let mac = self.secret.cookie(ticks, &path.0, fields);
         let mut cookie = [0; 20];
-        cookie[..4].copy_from_slice(&ticks.to_be_bytes());
+        cookie[..4].copy_from_slice(&(ticks as u32).to_be_bytes());
         cookie[4..].copy_from_slice(&mac);
         Cookie(cookie)
     }
@@ -37,11 +37,12 @@ impl Endpoint {
 
     /// Whether it is the cookie for `fields` and `path`, and not too old.
     pub(super) fn is_fresh(&self, now: Time, path: &Path, fields: &[u8], cookie: &Cookie) -> bool {
-        let Some((ticks, _)) = cookie.0.split_first_chunk::<4>() else { return false };
-        let ticks = u32::from_be_bytes(*ticks);
-        let age_ns = u64::from(now_ticks(now).wrapping_sub(ticks)) * COOKIE_TICK_NS;
-        let Some(code) = cookie.0.last_chunk() else { return false };
-        age_ns <= COOKIE_NS && self.secret.verify_cookie(ticks, &path.0, fields, code)
+        let Some((low, _)) = cookie.0.split_first_chunk::<4>() else { return false };
+        let now = now_ticks(now);
+        let age = u64::from((now as u32).wrapping_sub(u32::from_be_bytes(*low)));
+        // The low bits come again after 50 days, and who has kept a packet for so long is not to spend its cookie a second time: the code covers all of them.
+        let (Some(ticks), Some(code)) = (now.checked_sub(age), cookie.0.last_chunk()) else { return false };
+        age * COOKIE_TICK_NS <= COOKIE_NS && self.secret.verify_cookie(ticks, &path.0, fields, code)
     }
 
     pub(super) fn has_room_for_spent(&mut self, now: Time) -> bool {
@@ -69,6 +70,6 @@ impl Endpoint {
     }
 }
 
-fn now_ticks(now: Time) -> u32 {
-    (now.as_nanos() / COOKIE_TICK_NS) as u32
+fn now_ticks(now: Time) -> u64 {
+    now.as_nanos() / COOKIE_TICK_NS
 }

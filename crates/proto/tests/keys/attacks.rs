@@ -547,6 +547,27 @@ fn early_data_of_a_repeated_confirm_are_delivered_once() {
 }
 
 #[test]
+fn a_cookie_is_not_good_again_when_the_time_in_it_comes_round() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 3);
+    world.hosts[1].listen(7, Mode::Messages, 100).unwrap();
+    let mut open = |world: &mut World, member: &Member| {
+        let now = world.time();
+        world.hosts[1].handle_packet(now, &path(0), false, &member.confirm);
+        world.hosts[1].finish_batch(now);
+        said(&mut world.hosts[1], now);
+        world.hosts[1].accept(7).is_ok()
+    };
+    let old = Member::ask(&mut world, 42, EARLY);
+    assert!(open(&mut world, &old));
+    // Four bytes of milliseconds. Somebody else connects, so that what is long spent is forgotten.
+    world.now += (1 << 32) * MS;
+    let other = Member::ask(&mut world, 43, EARLY);
+    assert!(open(&mut world, &other));
+    assert!(!open(&mut world, &old), "fifty days later");
+    assert_eq!(world.hosts[1].counters().dropped_cookie, 1);
+}
+
+#[test]
 fn a_confirm_of_a_member_is_no_longer_than_the_packet_size_accepted() {
     let mut world = World::new(2, Net::default(), &Config::default(), 3);
     world.hosts[1].listen(7, Mode::Messages, 100).unwrap();

@@ -59,7 +59,12 @@ pub fn try_seal(from: &mut Session, now_ns: u64, header: &[u8], payload: &[u8]) 
 
 /// The payload of a packet of [`seal`].
 pub fn open(to: &mut Session, now_ns: u64, packet: &[u8]) -> Result<Vec<u8>, OpenError> {
-    let (aad, sealed) = packet.split_at(HEADER_BYTES + COUNTER_BYTES);
+    open_behind(to, now_ns, packet, HEADER_BYTES)
+}
+
+/// The payload of a packet that is taken for one with a header of so many bytes.
+pub fn open_behind(to: &mut Session, now_ns: u64, packet: &[u8], header_bytes: usize) -> Result<Vec<u8>, OpenError> {
+    let (aad, sealed) = packet.split_at(header_bytes + COUNTER_BYTES);
     let mut payload = vec![0; sealed.len()];
     let length = to.open(now_ns, aad, sealed, &mut payload)?;
     payload.truncate(length);
