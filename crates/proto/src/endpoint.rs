@@ -126,6 +126,8 @@ pub struct Endpoint {
     reserved_stand_in_timers: bool,
     /// Slots for numbers that are missing, or came behind such, of all associations.
     slots: usize,
+    /// Before that no wide window is looked through for what is missing, but those whose turn was told before.
+    looks_at: Time,
     /// What waits for each link.
     queues: Queues,
     /// The packets of the batch at hand that were taken last, if more may follow.
@@ -211,6 +213,7 @@ impl Endpoint {
             reserved: Vec::new(),
             reserved_stand_in_timers: false,
             slots: 0,
+            looks_at: Time::ZERO,
             queues: Queues::new(),
             run: None,
             touched: Vec::new(),

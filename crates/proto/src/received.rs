@@ -16,6 +16,19 @@ pub const MOST_SLOTS: usize = 1 << 20;
 /// But so many are anybody's: who lost a packet goes on even if others have taken all.
 pub const LEAST_SLOTS: usize = 64;
 
+/// A window with more slots than this is looked through for what is due now and then only, and not with each packet that shows a gap: an honest end has that many where a long line loses,
+/// and a few microseconds are little there.
+pub const WIDE_SLOTS: usize = 1024;
+
+/// What a look for missing numbers that are due came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// When the next one will be due, once what was taken has been asked for.
+    pub again_at: Option<Time>,
+    /// So many slots were looked at.
+    pub slots: usize,
+}
+
 /// A numbered packet that waits for the one before it in its channel.
 #[derive(Debug)]
 pub struct Held {
@@ -225,9 +238,14 @@ impl Received {
         self.base = self.next;
     }
 
+    /// Whether looking through all of it takes long.
+    pub fn is_wide(&self) -> bool {
+        self.slots.len() > WIDE_SLOTS
+    }
+
     /// Ranges of missing numbers to ask for now: those known missing for `window_ns`, and those asked for `again_ns` ago. Numbers from that of `slow` on
-    /// may be under way over a slower path, and get its time from the start. Calls `ask(first, count)` until that says false. Returns when the next one will be due once what it took has been
-    /// asked for ([`Received::mark_asked`]).
+    /// may be under way over a slower path, and get its time from the start. Calls `ask(first, count)` until that says false; what it took is then to be marked
+    /// ([`Received::mark_asked`]).
     pub fn ask(
         &self,
         now: Time,
@@ -235,16 +253,18 @@ impl Received {
         again_ns: u64,
         slow: Option<(u64, u64)>,
         mut ask: impl FnMut(u64, u16) -> bool,
-    ) -> Option<Time> {
+    ) -> Look {
         if self.missing == 0 {
-            return None;
+            return Look { again_at: None, slots: 0 };
         }
         let mut due: Option<Time> = None;
         let mut run: Option<(usize, u16)> = None;
+        let mut has_taken = false;
         let mut take = |(first, count): (usize, u16)| ask(self.base.wrapping_add(first as u64), count);
-        let (mut open, mut has_taken) = (true, false);
         let (slow_from, slow_ns) =
             slow.map_or((usize::MAX, 0), |(number, ns)| (number.wrapping_sub(self.base) as usize, ns));
+        // What does not fit is due still, whatever lies behind it.
+        let still_due = |slots| Look { again_at: Some(now), slots };
         for (index, slot) in self.slots.iter().enumerate() {
             let when = match slot.state {
                 State::Missing { since, asked: None } if index >= slow_from => {
@@ -259,23 +279,22 @@ impl Received {
                 run = run.map_or(Some((index, 1)), |(first, count)| Some((first, count + 1)));
                 continue;
             }
-            if let Some(run) = run.take()
-                && open
-            {
-                open = take(run);
-                has_taken |= open;
+            if let Some(run) = run.take() {
+                if !take(run) {
+                    return still_due(index);
+                }
+                has_taken = true;
             }
             due = [due, when].into_iter().flatten().min();
         }
-        if let Some(run) = run
-            && open
-        {
-            open = take(run);
-            has_taken |= open;
+        if let Some(run) = run {
+            if !take(run) {
+                return still_due(self.slots.len());
+            }
+            has_taken = true;
         }
         let again = has_taken.then(|| now.after(again_ns));
-        // What did not fit is due still.
-        if open { [due, again].into_iter().flatten().min() } else { Some(now) }
+        Look { again_at: [due, again].into_iter().flatten().min(), slots: self.slots.len() }
     }
 
     /// These have been asked for.
@@ -321,13 +340,13 @@ mod tests {
         most: usize,
     ) -> (Vec<(u64, u16)>, Option<Time>) {
         let mut ranges = Vec::new();
-        let next = received.ask(at(now), window, again, slow, |first, count| {
+        let look = received.ask(at(now), window, again, slow, |first, count| {
             let fits = ranges.len() < most;
             ranges.extend(fits.then_some((first, count)));
             fits
         });
         ranges.iter().for_each(|&(first, count)| received.mark_asked(first, count, at(now)));
-        (ranges, next)
+        (ranges, look.again_at)
     }
 
     fn asked(received: &mut Received, now: u64, window: u64, again: u64) -> Vec<(u64, u16)> {
@@ -392,6 +411,20 @@ mod tests {
         let (_, next) = ask(&mut received, 10, (0, 100), None, 2);
         assert_eq!((next, received.asked()), (Some(at(10)), 2));
         assert_eq!(asked(&mut received, 10, 0, 100), [(4, 1), (6, 1)]);
+    }
+
+    #[test]
+    fn what_lies_behind_the_first_that_does_not_fit_is_not_looked_at() {
+        let mut received = Received::starting_at(0);
+        for number in 0..500 {
+            received.arrive(2 * number + 1, at(0));
+        }
+        let mut fitting = 10;
+        let look = received.ask(at(10), 0, 100, None, |_, _| {
+            fitting -= 1;
+            fitting >= 0
+        });
+        assert_eq!(look, Look { again_at: Some(at(10)), slots: 21 });
     }
 
     #[test]

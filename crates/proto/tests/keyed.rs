@@ -24,6 +24,7 @@ mod again {
     mod routes;
     mod runs;
     mod scale;
+    mod strangers;
     mod transfer;
 }
 

@@ -14,6 +14,8 @@ mod wrong;
 
 #[path = "refused/opening.rs"]
 mod opening;
+#[path = "refused/wide.rs"]
+mod wide;
 
 use std::sync::LazyLock;
 

@@ -17,6 +17,7 @@ mod again {
     mod resets;
     mod routes;
     mod runs;
+    mod strangers;
     mod transfer;
 }
 

@@ -130,6 +130,11 @@ impl Association {
         self.ask_beyond.is_some() || self.ask_at.is_some_and(|at| at <= now)
     }
 
+    /// Whether its window is so wide that it is not looked through for gaps before their time.
+    pub fn rests_from_looking(&self, now: Time) -> bool {
+        self.received.is_wide() && self.ask_at.is_some_and(|at| at > now)
+    }
+
     /// Whether what is sent over `path` now may be for a host that is off. `awake_at`: since when this end has looked in time.
     pub fn presence(&self, path: &Path, config: &Config, awake_at: Time, now: Time) -> Presence {
         let is_doubtful =

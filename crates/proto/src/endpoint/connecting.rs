@@ -1,6 +1,6 @@
 //! Channels that the user opens, and the associations and attempts through which their ports are reached.
 
-use ropeway_wire::{ErrorCode, Id, Mode, OpenFields};
+use ropeway_wire::{BASE_HEADER_BYTES, ErrorCode, Id, Mode, OpenFields, Type, VERSION};
 
 use super::{Endpoint, Path, Route};
 use crate::association::{Association, Attempt, Phase};
@@ -148,6 +148,19 @@ impl Endpoint {
             self.schedule_channel(at);
         }
         Ok(ChannelId { index: at, generation: self.channels[at as usize].generation })
+    }
+
+    /// Whether these are the first bytes of a packet by which this end tries to reach who is at `path`. Who is not on the way can say the same of an attempt's packets only if it guesses the nonce.
+    pub fn is_of_attempt(&self, path: &Path, bytes: &[u8]) -> bool {
+        let known = self.peers.get(&path.unbound()).map(|&index| &*self.associations[index as usize]);
+        let Some((association, attempt)) = known.and_then(|known| Some((known, known.attempt()?))) else {
+            return false;
+        };
+        // CONFIRM repeats what SYN says.
+        let is_of_kind = |kind: Type| bytes.first() == Some(&(VERSION << 4 | kind as u8));
+        let said = bytes.get(BASE_HEADER_BYTES..).unwrap_or_default();
+        (is_of_kind(Type::Syn) || is_of_kind(Type::Confirm))
+            && said.starts_with(&[&association.id.0.to_be_bytes()[..], &attempt.nonce.to_be_bytes()].concat())
     }
 
     /// The network says that nobody receives at `path`: a hint that anybody on the way can make up, so it ends only an attempt that nobody has answered yet.

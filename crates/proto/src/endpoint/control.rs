@@ -7,6 +7,7 @@ use super::output::LinkFull;
 use super::{Endpoint, Sink, Taken, Urgency};
 use crate::association::{Asked, AskedBeyond, Association, Beyond};
 use crate::channel::Channel;
+use crate::received::{Look, WIDE_SLOTS};
 use crate::time::Time;
 
 /// Longest control packet: header and about eighty ranges. More goes into the next.
@@ -18,13 +19,17 @@ const FIRST_ALONE: u16 = 8;
 /// So often at most: as many as a range can say.
 const MOST_FIRST_DOUBLINGS: u16 = 15;
 
+/// For each slot of a wide window that was looked at no wide window is looked at for so long, as a look at one takes a nanosecond: a peer that leaves gaps all over its window, or claims to have sent what
+/// it has not, makes no more work than this. So 16,384 are looked at each half millisecond, and no more than 30,000 packets a second ask for what is missing in wide windows.
+const LOOK_NS: u64 = 32;
+
 /// What a control packet asks for again.
 #[derive(Debug)]
 struct Requests {
     /// First number and count of each.
     ranges: Vec<(u64, u16)>,
-    /// When the next one will be due once these have left.
-    again_at: Option<Time>,
+    /// What looking for them came to; none: it is not time, or nothing is missing.
+    look: Option<Look>,
     beyond: Option<AskedBeyond>,
 }
 
@@ -107,10 +112,11 @@ impl Endpoint {
     fn write_requests(&self, now: Time, index: u32, blocks: &mut BlockWriter<'_>) -> Requests {
         let association = &self.associations[index as usize];
         let mut ranges = Vec::new();
-        let again_at = match association.received.missing() {
+        let look = match association.received.missing() {
             // Mostly nothing is, and how long it would be waited for is not looked up.
             0 => None,
-            _ => self.write_gaps(now, association, blocks, &mut ranges),
+            _ if association.rests_from_looking(now) => None,
+            _ => Some(self.write_gaps(now, association, blocks, &mut ranges)),
         };
         let beyond = association.ask_beyond.and_then(|what| {
             // What was granted; and the end of a busy period that flew without a grant. The sender repeats only what it has sent.
@@ -128,17 +134,17 @@ impl Endpoint {
             let end = first.wrapping_add(count.into());
             blocks.rrq(first as u32, count).then_some(AskedBeyond { end, what })
         });
-        Requests { ranges, again_at, beyond }
+        Requests { ranges, look, beyond }
     }
 
-    /// The gaps that are due, as far as they fit; says when the next will be.
+    /// The gaps that are due, as far as they fit.
     fn write_gaps(
         &self,
         now: Time,
         association: &Association,
         blocks: &mut BlockWriter<'_>,
         ranges: &mut Vec<(u64, u16)>,
-    ) -> Option<Time> {
+    ) -> Look {
         // Who does not answer is asked less and less often, and so is who answers and does not send it. Time in which this end did not run was no silence.
         let silence_ns = now.since(association.heard_at.max(self.awake_at));
         let silence_ns = silence_ns.max(association.in_vain_ns(now));
@@ -176,7 +182,18 @@ impl Endpoint {
         for &(first, count) in &requests.ranges {
             association.received.mark_asked(first, count, now);
         }
-        association.ask_at = requests.again_at;
+        match requests.look {
+            None if association.received.missing() == 0 => association.ask_at = None,
+            None => {}
+            Some(look) => {
+                association.ask_at = look.again_at;
+                if association.received.is_wide() {
+                    let costs_ns = look.slots.max(WIDE_SLOTS) as u64 * LOOK_NS;
+                    self.looks_at = self.looks_at.max(now).after(costs_ns);
+                    association.ask_at = look.again_at.map(|at| at.max(self.looks_at));
+                }
+            }
+        }
         // What had no room beside the others goes with the next packet.
         association.ask_beyond = association.ask_beyond.filter(|_| requests.beyond.is_none());
         if association.received.missing() == 0 {
@@ -199,6 +216,13 @@ impl Endpoint {
             self.count_lost(index, lost, Some(queueing_ns));
             self.touch(index);
         }
+    }
+
+    /// Something is missing, and is to be asked for: now, or when a window as wide as this one may be looked at.
+    pub(super) fn ask_soon(&mut self, now: Time, index: u32) {
+        let association = &mut self.associations[index as usize];
+        let at = if association.received.is_wide() { now.max(self.looks_at) } else { now };
+        association.ask_at = Some(association.ask_at.map_or(at, |before| before.min(at)));
     }
 
     /// So many packets were found lost, after others that stood in queues for so long: the gate hears of it at the end of the batch.

@@ -189,8 +189,7 @@ impl Endpoint {
             if std::mem::replace(&mut channel.incoming.reserving, true) {
                 return;
             }
-            self.reservations.push_back(id);
-            self.grant_reservations();
+            self.stand_in_line(id);
         } else if channel.incoming.raise_limit(window, &mut self.rx_pool)
             || channel.incoming.raise_for_message(window, &mut self.rx_pool)
         {

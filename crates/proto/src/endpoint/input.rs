@@ -215,8 +215,8 @@ impl Endpoint {
         let wants = has_more && (freed > 0 || may_send || is_newest);
         let slots = association.received.kept_slots();
         if !header.kind.consumes_number() && association.received.learn_next(number, now) {
-            association.ask_at = Some(now);
             self.slots = self.slots - slots + association.received.kept_slots();
+            self.ask_soon(now, index);
         }
         if wants {
             self.make_ready(index);
@@ -281,6 +281,9 @@ impl Endpoint {
                     for (low, count) in ranges {
                         let (first, count) = (expand(association.sent.una(), low), count.min(left));
                         left -= count;
+                        if !association.sent.may_look_up(first, count, now) {
+                            continue;
+                        }
                         if association.routes.is_some() {
                             Endpoint::note_lost(association, &self.config, &mut self.counters, now, (first, count));
                         }
@@ -371,8 +374,9 @@ impl Endpoint {
         Endpoint::note_arrival(association, header.flags, is_newest);
         let gap = number.wrapping_sub(highest_before);
         if (gap as i64) > 0 {
-            association.ask_at = Some(association.ask_at.map_or(now, |at| at.min(now)));
+            self.ask_soon(now, index);
         }
+        let association = &mut self.associations[index as usize];
         let (bytes, round_trip_ns) = (u64::from(header.length), association.rtt.known_least_ns());
         let is_clear = !is_repeated && self.gate.charged_bytes() > 0;
         self.arrivals.note_pace(bytes, is_clear, header.flags.contains(Flags::TXF), now);

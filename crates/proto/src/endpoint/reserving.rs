@@ -14,6 +14,9 @@ const LOOKS: u64 = 8;
 /// usual settings it is a megabyte in ten seconds, which any network of a cluster brings.
 pub(super) const LEAST_SHARE: u64 = 64;
 
+/// Channels that stand in line and are gone, at most, beside as many as there are: a peer opens and ends some as often as it likes.
+const MOST_GONE: usize = 64;
+
 /// A channel with memory for a message.
 #[derive(Debug)]
 pub(super) struct Reserved {
@@ -32,16 +35,32 @@ impl Reserved {
 }
 
 impl Endpoint {
+    /// A channel waits for memory, behind those that do already.
+    pub(super) fn stand_in_line(&mut self, id: ChannelId) {
+        if self.reservations.len() >= self.channels.len() + MOST_GONE {
+            let mut line = std::mem::take(&mut self.reservations);
+            line.retain(|&id| self.waits_in_line(id).is_some());
+            self.reservations = line;
+        }
+        self.reservations.push_back(id);
+        self.grant_reservations();
+    }
+
+    /// The index of a channel that waits for memory.
+    fn waits_in_line(&self, id: ChannelId) -> Option<u32> {
+        let waits = |at: &u32| {
+            let channel = &self.channels[*at as usize];
+            !channel.detached && channel.incoming.reserving
+        };
+        self.channel_index(id).filter(waits)
+    }
+
     /// Lets messages longer than their channel's window come, one after the other as memory allows: the first in the queue always gets
     /// through, so two that do not fit together do not wait for each other.
     pub(super) fn grant_reservations(&mut self) {
         let window = self.receive_window();
         while let Some(&id) = self.reservations.front() {
-            let waits = |at: &u32| {
-                let channel = &self.channels[*at as usize];
-                !channel.detached && channel.incoming.reserving
-            };
-            let Some(at) = self.channel_index(id).filter(waits) else {
+            let Some(at) = self.waits_in_line(id) else {
                 self.reservations.pop_front();
                 continue;
             };
@@ -127,5 +146,65 @@ impl Endpoint {
                 now
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ropeway_wire::Mode;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::endpoint::Path;
+
+    const PATHS: [Path; 2] = [Path([1; Path::BYTES]), Path([2; Path::BYTES])];
+    const LONG: [u8; 500_000] = [7; 500_000];
+
+    /// Until nobody has anything to say at this moment.
+    fn talk(ends: &mut [Endpoint; 2], now: Time) {
+        let mut is_quiet = false;
+        while !is_quiet {
+            is_quiet = true;
+            for from in 0..2 {
+                let mut packets = Vec::new();
+                ends[from].transmit(now, &mut |_, _, batch| {
+                    packets.extend(batch.iter().map(|packet| packet.to_vec()));
+                    batch.len()
+                });
+                for packet in &packets {
+                    ends[1 - from].handle_packet(now, &PATHS[from], false, packet);
+                }
+                ends[1 - from].finish_batch(now);
+                is_quiet &= packets.is_empty();
+            }
+        }
+    }
+
+    #[test]
+    fn channels_that_are_opened_and_ended_all_the_time_do_not_fill_the_line() {
+        let config = Config { receive_memory_bytes: 1 << 20, ..Config::default() };
+        let mut ends = [0, 1].map(|end: u8| Endpoint::new(config.clone(), end.into(), 0, [end; 32]));
+        let now = Time::from_nanos(1_000_000_000);
+        ends[1].listen(7, Mode::Messages, 8).unwrap();
+        let begin = |ends: &mut [Endpoint; 2]| {
+            let channel = ends[0].connect(now, &PATHS[1], 7, Mode::Messages).unwrap();
+            talk(ends, now);
+            let _ = ends[0].send(now, channel, &LONG);
+            talk(ends, now);
+            channel
+        };
+        // The first has all there is for long messages, and nobody reads it.
+        begin(&mut ends);
+        assert!(ends[1].reserved_bytes > 0);
+        let waiting = begin(&mut ends);
+        for _ in 0..3 * MOST_GONE {
+            let channel = begin(&mut ends);
+            ends[0].abort(now, channel);
+            talk(&mut ends, now);
+        }
+        let (_, channels) = ends[1].sizes();
+        assert_eq!(channels, 2);
+        assert!((2..=channels + MOST_GONE + 1).contains(&ends[1].reservations.len()), "{}", ends[1].reservations.len());
+        assert_eq!(ends[1].reservations.front().and_then(|&id| ends[1].waits_in_line(id)), Some(1), "{waiting:?}");
     }
 }

@@ -310,7 +310,7 @@ impl Endpoint {
                 let beyond = association.beyond_due();
                 // If all the rest is to be asked for, and has waited for the link since, it still is.
                 association.ask_beyond.get_or_insert(beyond);
-                association.ask_at = Some(now);
+                self.ask_soon(now, index);
                 acts = true;
             }
         }

@@ -28,6 +28,7 @@ mod routes;
 mod runs;
 mod scale;
 mod short;
+mod strangers;
 mod transfer;
 mod tunables;
 mod tuning;
