@@ -54,7 +54,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    fn new() -> Clock {
+    pub(crate) fn new() -> Clock {
         Clock { begin_ns: monotonic_ns() }
     }
 
@@ -341,7 +341,7 @@ impl Core {
     /// Sends what may be sent.
     pub fn transmit(&mut self, now: Time) {
         let (clock, members, shimmed) = (self.clock, &mut self.members, &mut self.shimmed);
-        members.iter_mut().for_each(|member| member.room.begin());
+        members.iter_mut().for_each(|member| member.room.begin(now));
         let mut fails = false;
         self.endpoint.transmit_by(now, &mut || clock.now(), &mut |path, handling, packets| {
             let Place { link, address: to, own: from, node } = path::decode(path);
@@ -355,7 +355,7 @@ impl Core {
                 packets.len().into()
             })
         });
-        self.members.iter_mut().for_each(|member| member.room.end());
+        self.members.iter_mut().for_each(|member| member.room.end(now));
         if fails {
             self.bury_failed();
         }

@@ -4,7 +4,6 @@ use crate::core::Core;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::inner::Inner;
-use crate::room::PAUSE;
 use crate::sleep::until_told;
 use crate::wait::Subject;
 use ropeway_proto::ChannelId;
@@ -104,7 +103,8 @@ fn wait_for_room(core: &mut Core) {
         return;
     }
     let room = core.room_wait();
-    let most = if room.pauses { PAUSE } else { LEAVE_TRIES_EVERY };
+    let now = core.clock.now();
+    let most = room.tries_at.map_or(LEAVE_TRIES_EVERY, |at| Duration::from_nanos(at.since(now)));
     let descriptors = core.descriptors();
     let full: Vec<_> = descriptors.iter().filter(|(place, _)| room.places.contains(place)).collect();
     let mut fds: Vec<_> = full.iter().map(|(_, fd)| PollFd::new(fd, PollFlags::OUT)).collect();

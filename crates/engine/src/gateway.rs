@@ -14,17 +14,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use ropeway_link::{Address, Batch, Ecn, Link, udp};
-use ropeway_proto::Shim;
 use ropeway_proto::gateway::{Forwarder, TableError};
+use ropeway_proto::{Shim, Time};
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use serde::{Deserialize, Serialize};
 
 use crate::control::{self, LinkShown};
+use crate::core::Clock;
 use crate::error::Error;
 use crate::helper::AFTER_PANIC;
 use crate::path;
-use crate::room::{PAUSE, Room};
+use crate::room::Room;
 use crate::signals;
 use crate::sleep::until_told;
 
@@ -100,6 +101,7 @@ struct State {
     links: Vec<Box<dyn Link>>,
     /// Whether each of them takes packets.
     rooms: Vec<Room>,
+    clock: Clock,
     forwarder: Forwarder,
 }
 
@@ -173,7 +175,7 @@ impl Gateway {
             .map_err(|errno| Error::link("making an eventfd")(errno.into()))?;
         let birthmark = Birthmark::new().map_err(Error::link("making a page that forks wipe"))?;
         let rooms = vec![Room::default(); links.len()];
-        let state = Mutex::new(State { links, rooms, forwarder });
+        let state = Mutex::new(State { links, rooms, clock: Clock::new(), forwarder });
         let (stop, listeners) = (AtomicBool::new(false), Mutex::default());
         Ok(Gateway { inner: Arc::new(Inner { state, descriptors, doorbell, stop, listeners, birthmark }) })
     }
@@ -286,9 +288,10 @@ impl Inner {
         let fds = self.descriptors.iter().map(|(place, fd)| PollFd::new(fd, flags(*place)));
         let bell = PollFd::from_borrowed_fd(self.doorbell.as_fd(), PollFlags::IN);
         let mut fds: Vec<PollFd<'_>> = fds.chain([bell]).collect();
-        let pauses = state.rooms.iter().any(Room::pauses);
+        let tries_at = state.rooms.iter().filter_map(Room::tries_at).min();
+        let patience = tries_at.map(|at| Duration::from_nanos(at.since(state.clock.now())));
         drop(state);
-        until_told(&mut fds, pauses.then_some(PAUSE));
+        until_told(&mut fds, patience);
         let mut state = self.lock();
         for ((place, _), fd) in self.descriptors.iter().zip(&fds) {
             if fd.revents().contains(PollFlags::OUT) {
@@ -320,7 +323,7 @@ impl Inner {
 impl State {
     /// Takes what has arrived and sends what the links take. How many arrived.
     fn turn(&mut self) -> io::Result<usize> {
-        let State { links, rooms, forwarder } = self;
+        let State { links, rooms, clock, forwarder } = self;
         let mut arrived = 0;
         for (place, link) in links.iter_mut().enumerate() {
             arrived += link.receive(ARRIVALS_PER_TURN, &mut |received| {
@@ -335,9 +338,14 @@ impl State {
             while link.take_error().is_some() {}
         }
         let mut failure = None;
-        rooms.iter_mut().for_each(Room::begin);
+        // Only of those that were full before the time matters.
+        let now = if rooms.iter().any(Room::is_full) { clock.now() } else { Time::ZERO };
+        rooms.iter_mut().for_each(|room| room.begin(now));
         forwarder.transmit(&mut |path, _, packets| {
             let to = path::decode(path);
+            if rooms[to.link].rests() {
+                return 0;
+            }
             let link = &mut *links[to.link];
             let sent = match to.address {
                 Address::Udp(host) if host.port() == 0 => send_to_engines(link, host, packets),
@@ -350,7 +358,7 @@ impl State {
             rooms[to.link].note(sent, packets.len());
             sent
         });
-        rooms.iter_mut().for_each(Room::end);
+        rooms.iter_mut().for_each(|room| room.end(now));
         failure.map_or(Ok(arrived), Err)
     }
 }

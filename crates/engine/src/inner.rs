@@ -16,7 +16,6 @@ use crate::core::{Clock, Core, Poller, RoomWait};
 use crate::engine::Options;
 use crate::helper;
 use crate::restart;
-use crate::room::PAUSE;
 use crate::sleep::until_told;
 use crate::spin::Pace;
 use crate::wait::SOON_NS;
@@ -341,9 +340,7 @@ impl Inner {
             wake_at = wake_at.max(now.after(TIMER_SLACK_NS));
         }
         let room = core.room_wait();
-        if room.pauses {
-            wake_at = wake_at.min(now.after(PAUSE.as_nanos() as u64));
-        }
+        wake_at = room.tries_at.map_or(wake_at, |at| wake_at.min(at));
         (wake_at, room)
     }
 

@@ -2,7 +2,7 @@
 
 use ropeway_engine::{Config, Engine, Error, ErrorCode, Interest, LinkId, Mode, Options, Target};
 use ropeway_link::udp::{self, UdpLink};
-use ropeway_link::{Address, Batch, Link, Received, memory};
+use ropeway_link::{Address, Batch, Link, Received, Report, memory};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -435,10 +435,12 @@ fn the_end_waits_for_a_message_that_another_thread_hands_over() {
     }
 }
 
-/// A link of which the network reports the same of every packet.
+/// A link of which the network reports the same of every packet, or somebody who does not see it.
 struct Reported {
     errno: i32,
-    sent_to: Option<Address>,
+    /// What is reported as the beginning of a packet.
+    told: fn(&[u8]) -> Option<Vec<u8>>,
+    sent: Option<(Address, Option<Vec<u8>>)>,
 }
 
 impl Link for Reported {
@@ -455,7 +457,7 @@ impl Link for Reported {
     }
 
     fn send(&mut self, batch: &Batch<'_>) -> io::Result<usize> {
-        self.sent_to = Some(batch.to);
+        self.sent = Some((batch.to, (self.told)(&batch.packets[0])));
         Ok(batch.packets.len())
     }
 
@@ -467,8 +469,9 @@ impl Link for Reported {
         None
     }
 
-    fn take_error(&mut self) -> Option<(Address, io::Error)> {
-        Some((self.sent_to.take()?, io::Error::from_raw_os_error(self.errno)))
+    fn take_error(&mut self) -> Option<Report> {
+        let (to, packet) = self.sent.take()?;
+        Some(Report { to, error: io::Error::from_raw_os_error(self.errno), packet: packet.map(Vec::into) })
     }
 
     fn counters(&self) -> ropeway_link::Counters {
@@ -480,7 +483,9 @@ impl Link for Reported {
 fn what_the_network_says_of_a_host_is_what_connecting_there_ends_with() {
     let connect = |errno| {
         let engine = Engine::new(&Options::default()).unwrap();
-        let link = engine.add_link(Box::new(Reported { errno, sent_to: None })).unwrap();
+        // By the network, or by this host itself.
+        let told: fn(&[u8]) -> _ = if errno == libc::EPERM { |_| None } else { |packet| Some(packet[..64].to_vec()) };
+        let link = engine.add_link(Box::new(Reported { errno, told, sent: None })).unwrap();
         let begin = Instant::now();
         let result = engine.connect(Target { link, address: Address::Sim(1) }, 9, Mode::Stream, soon());
         assert!(begin.elapsed() < Duration::from_secs(5));
@@ -500,4 +505,24 @@ fn what_the_network_says_of_a_host_is_what_connecting_there_ends_with() {
     assert!(
         too_long.starts_with("packets of 1472 bytes do not get there") && too_long.contains("ROPEWAY_PACKET_BYTES")
     );
+}
+
+#[test]
+fn what_somebody_says_who_has_not_seen_the_packet_ends_no_attempt() {
+    let tellings: [fn(&[u8]) -> Option<Vec<u8>>; 4] = [
+        |_| Some(Vec::new()),
+        // Without the nonce, or with another one, or as another packet.
+        |packet| Some(packet[..32].to_vec()),
+        |packet| Some([&packet[..35], &[!packet[35]]].concat()),
+        |packet| Some([&[0x17], &packet[1..64]].concat()),
+    ];
+    for (case, told) in tellings.into_iter().enumerate() {
+        for errno in [libc::ECONNREFUSED, libc::EHOSTUNREACH] {
+            let engine = Engine::new(&Options::default()).unwrap();
+            let link = engine.add_link(Box::new(Reported { errno, told, sent: None })).unwrap();
+            let deadline = Some(Instant::now() + Duration::from_millis(30));
+            let error = engine.connect(Target { link, address: Address::Sim(1) }, 9, Mode::Stream, deadline);
+            assert!(matches!(error, Err(Error::TimedOut)), "{case}: {error:?}");
+        }
+    }
 }

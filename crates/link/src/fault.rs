@@ -6,8 +6,8 @@
 
 use crate::random::Random;
 use crate::{
-    Address, Batch, Clock, Counters, Ecn, FaultCounters, Faults, Link, Own, Presence, Received, Urgency, faults,
-    since_now,
+    Address, Batch, Clock, Counters, Ecn, FaultCounters, Faults, Link, Own, Presence, Received, Report, Urgency,
+    faults, since_now,
 };
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -271,7 +271,7 @@ impl<L: Link> Link for FaultLink<L> {
         self.inner.receive_slots()
     }
 
-    fn take_error(&mut self) -> Option<(Address, io::Error)> {
+    fn take_error(&mut self) -> Option<Report> {
         self.inner.take_error()
     }
 

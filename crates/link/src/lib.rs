@@ -161,6 +161,15 @@ pub struct Received<'a> {
     pub bytes: &'a [u8],
 }
 
+/// What was said of a packet that this link has sent, or was to send.
+#[derive(Debug)]
+pub struct Report {
+    pub to: Address,
+    pub error: io::Error,
+    /// The first bytes of the packet, as the network has told them, which may be none; `None`: this host itself did not send it. Who is not on the way does not know them.
+    pub packet: Option<Box<[u8]>>,
+}
+
 /// A way to move packets.
 pub trait Link: Send {
     /// A short name for people: `udp`, `packet`, `xdp`, `sim`, with the mode where there are several (`xdp copy`).
@@ -201,8 +210,8 @@ pub trait Link: Send {
     }
 
     /// The next error that the network reported about packets to some destination (ICMP: unreachable, refused, too long), or `None`. Reports can be
-    /// forged by anybody on the way: take them as hints. Those that nobody fetches are dropped, oldest first.
-    fn take_error(&mut self) -> Option<(Address, io::Error)> {
+    /// forged by anybody on the way, and, but for the packet in them, by anybody else: take them as hints. Those that nobody fetches are dropped, oldest first.
+    fn take_error(&mut self) -> Option<Report> {
         None
     }
 
@@ -247,7 +256,7 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).receive_slots()
     }
 
-    fn take_error(&mut self) -> Option<(Address, io::Error)> {
+    fn take_error(&mut self) -> Option<Report> {
         (**self).take_error()
     }
 

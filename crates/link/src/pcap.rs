@@ -7,7 +7,7 @@
 mod headers;
 
 use crate::packet::DEFAULT_ETHERTYPE;
-use crate::{Address, Batch, Clock, Counters, Ecn, Link, Own, Received, wall_clock};
+use crate::{Address, Batch, Clock, Counters, Ecn, Link, Own, Received, Report, wall_clock};
 use headers::Headers;
 use std::fmt;
 use std::io::{self, Write};
@@ -249,7 +249,7 @@ impl<L: Link> Link for PcapLink<L> {
         self.inner.receive_slots()
     }
 
-    fn take_error(&mut self) -> Option<(Address, io::Error)> {
+    fn take_error(&mut self) -> Option<Report> {
         self.inner.take_error()
     }
 

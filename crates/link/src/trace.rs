@@ -3,7 +3,7 @@
 //! What the bytes mean is said by a function of the caller's: nothing here knows the protocol. A line reads
 //! `0.000123456 > 10.0.0.2:7000 1472 B: ...`: seconds, direction (`>` sent, `<` arrived), the other end, length, and what that function said.
 
-use crate::{Address, Batch, Clock, Counters, Ecn, Link, Own, Received, since_now};
+use crate::{Address, Batch, Clock, Counters, Ecn, Link, Own, Received, Report, since_now};
 use std::fmt::{self, Write};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -104,7 +104,7 @@ impl<L: Link> Link for TraceLink<L> {
         self.inner.receive_slots()
     }
 
-    fn take_error(&mut self) -> Option<(Address, io::Error)> {
+    fn take_error(&mut self) -> Option<Report> {
         self.inner.take_error()
     }
 

@@ -244,7 +244,7 @@ fn what_is_for_hosts_that_are_off_takes_no_room_of_others() {
             }
         };
         assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
-        assert_eq!(reported.1.raw_os_error(), Some(libc::EHOSTUNREACH), "{reported:?}");
-        assert!((100..110).any(|last| reported.0 == off(last)), "{reported:?}");
+        assert_eq!(reported.error.raw_os_error(), Some(libc::EHOSTUNREACH), "{reported:?}");
+        assert!((100..110).any(|last| reported.to == off(last)), "{reported:?}");
     }
 }

@@ -6,8 +6,8 @@ use crate::path;
 use crate::room::Room;
 use crate::shimmed::Shimmed;
 use nix::errno::Errno;
-use ropeway_link::{Address, Batch, Link, Presence};
-use ropeway_proto::{ErrorCode, Path, Taken};
+use ropeway_link::{Address, Batch, Link, Presence, Report};
+use ropeway_proto::{ErrorCode, Path, Taken, Time};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -33,6 +33,9 @@ pub(super) struct Member {
 impl Member {
     /// Sends by way of the gateway at the address if `node` is behind it, and counts what the link drops for want of room.
     pub fn send(&mut self, batch: &Batch<'_>, node: Option<u32>, shimmed: &mut Shimmed) -> io::Result<Taken> {
+        if self.room.rests() && batch.presence == Presence::Heard {
+            return Ok(Taken::default());
+        }
         // Only what is for who is silent may be dropped for want of room, and asking a link for its counters may be a system call.
         let discards = batch.presence == Presence::Silent;
         let before = if discards { self.link.counters().send_discarded } else { 0 };
@@ -54,8 +57,8 @@ impl Member {
 pub struct RoomWait {
     /// The places of those whose descriptors will tell.
     pub places: Vec<u8>,
-    /// There are others, to be tried after [`crate::room::PAUSE`].
-    pub pauses: bool,
+    /// There are others, to be tried then.
+    pub tries_at: Option<Time>,
 }
 
 impl Core {
@@ -110,7 +113,7 @@ impl Core {
         let members = || self.members.iter().zip(0..);
         RoomWait {
             places: members().filter(|(member, _)| member.room.will_tell()).map(|(_, place)| place).collect(),
-            pauses: members().any(|(member, _)| member.room.pauses()),
+            tries_at: members().filter_map(|(member, _)| member.room.tries_at()).min(),
         }
     }
 
@@ -159,12 +162,16 @@ impl Core {
         path::encode(link.0, to)
     }
 
-    /// Reports from the network about destinations, as hints for who connects there. Whether one was about an attempt that nobody has answered.
+    /// Reports from the network about destinations, as hints for who connects there, if they are about a packet of such an attempt: anybody can make others up. Whether one was about an attempt that
+    /// nobody has answered.
     pub fn take_reports(&mut self) -> bool {
         let mut concerns = false;
         for (place, member) in self.members.iter_mut().enumerate() {
-            while let Some((address, error)) = member.link.take_error() {
-                let path = path::encode(place as u8, address);
+            while let Some(Report { to, error, packet }) = member.link.take_error() {
+                let path = path::encode(place as u8, to);
+                if packet.is_some_and(|packet| !self.endpoint.is_of_attempt(&path, &packet)) {
+                    continue;
+                }
                 concerns |= match error.kind() {
                     io::ErrorKind::ConnectionRefused => self.endpoint.refuse_unanswered(&path),
                     _ => self.endpoint.announce_unanswered(&path),

@@ -2,6 +2,7 @@
 
 use super::{UdpLink, name};
 use crate::sys::message::{self, Incoming};
+use crate::{Address, Report};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -13,17 +14,22 @@ const MOST_KEPT: usize = 64;
 /// Reports fetched in one go: more than any real trouble makes between two calls; a flood of forged ones costs no more than this.
 const MOST_FETCHED: usize = 64;
 
+/// What is kept of the packet that a report is about: more than the headers that tell one attempt to connect from another.
+const PACKET_BYTES: usize = 64;
+
 /// Reports to be asked for.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
-    kept: VecDeque<(SocketAddr, i32)>,
-    /// A report is told by its address and control messages; the packet that comes with it is not looked at.
+    kept: VecDeque<Kept>,
     incoming: Option<Box<Incoming>>,
 }
 
+/// A report: of whom, its number, and the packet as far as it was told.
+type Kept = (SocketAddr, i32, Option<Box<[u8]>>);
+
 impl Reports {
-    pub fn push(&mut self, to: SocketAddr, error: io::Error) {
-        let report = (name::plain(to), error.raw_os_error().unwrap_or(0));
+    pub fn push(&mut self, to: SocketAddr, error: io::Error, packet: Option<&[u8]>) {
+        let report = (name::plain(to), error.raw_os_error().unwrap_or(0), packet.map(Box::from));
         // One for a burst of packets that all met the same.
         if self.kept.back() == Some(&report) {
             return;
@@ -34,9 +40,9 @@ impl Reports {
         self.kept.push_back(report);
     }
 
-    pub fn take(&mut self) -> Option<(SocketAddr, io::Error)> {
-        let (to, code) = self.kept.pop_front()?;
-        Some((to, io::Error::from_raw_os_error(code)))
+    pub fn take(&mut self) -> Option<Report> {
+        let (to, code, packet) = self.kept.pop_front()?;
+        Some(Report { to: Address::Udp(to), error: io::Error::from_raw_os_error(code), packet })
     }
 }
 
@@ -53,8 +59,6 @@ fn extended_error(control: &[u8]) -> Option<(i32, u8)> {
 impl UdpLink {
     /// Takes all reports out of the socket's error queue; while one is there, the descriptor stays readable. Says whether the network made any of them.
     pub(super) fn fetch_reports(&mut self) -> bool {
-        /// The least that keeps the kernel from treating the buffer as none.
-        const PACKET_BYTES: usize = 64;
         let mut incoming = self.reports.incoming.take().unwrap_or_else(|| Box::new(Incoming::new(PACKET_BYTES)));
         let mut is_reported = false;
         for _ in 0..MOST_FETCHED {
@@ -66,7 +70,7 @@ impl UdpLink {
             // Those of this host itself were the answer to a send.
             if matches!(origin, libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6) {
                 is_reported = true;
-                self.reports.push(to, io::Error::from_raw_os_error(code));
+                self.reports.push(to, io::Error::from_raw_os_error(code), Some(report.bytes));
             }
         }
         self.reports.incoming = Some(incoming);
@@ -83,10 +87,15 @@ mod tests {
         let mut reports = Reports::default();
         let to = |port| SocketAddr::from(([10, 0, 0, 1], port));
         for port in 0..100 {
-            (0..3).for_each(|_| reports.push(to(port), io::Error::from_raw_os_error(libc::ECONNREFUSED)));
+            let packet = [port as u8; 64];
+            (0..3)
+                .for_each(|_| reports.push(to(port), io::Error::from_raw_os_error(libc::ECONNREFUSED), Some(&packet)));
         }
-        let kept: Vec<u16> = std::iter::from_fn(|| reports.take()).map(|(to, _)| to.port()).collect();
-        assert_eq!(kept, (36..100).collect::<Vec<u16>>(), "the newest 64");
+        for port in 36..100 {
+            let Report { to: reported, packet, .. } = reports.take().expect("the newest 64");
+            assert_eq!((reported, packet.as_deref()), (Address::Udp(to(port)), Some(&[port as u8; 64][..])));
+        }
+        assert!(reports.take().is_none());
     }
 
     #[test]

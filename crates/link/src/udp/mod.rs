@@ -21,7 +21,7 @@ mod tests;
 
 use crate::sys::program::{RET, plain};
 use crate::sys::{self, device, message::Incoming};
-use crate::{Address, Batch, Counters, Link, Own, Received, Steering};
+use crate::{Address, Batch, Counters, Link, Own, Received, Report, Steering};
 use errors::Reports;
 use own::OwnAddresses;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -327,9 +327,8 @@ impl Link for UdpLink {
         Some(self.socket.as_fd())
     }
 
-    fn take_error(&mut self) -> Option<(Address, io::Error)> {
-        let (to, error) = self.reports.take()?;
-        Some((Address::Udp(to), error))
+    fn take_error(&mut self) -> Option<Report> {
+        self.reports.take()
     }
 
     fn fetch_errors(&mut self) {

@@ -227,7 +227,7 @@ impl UdpLink {
                 }
                 Verdict::Skip => {
                     self.refused(&mut attempt, first.packets);
-                    self.reports.push(to, error);
+                    self.reports.push(to, error, None);
                 }
                 // It says nothing about the destination.
                 Verdict::Unsendable => self.refused(&mut attempt, rest.len()),

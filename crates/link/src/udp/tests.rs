@@ -159,15 +159,16 @@ fn a_refused_destination_is_reported_and_nobody_else_suffers() {
         assert!(is_readable(&a, 5), "a report makes the descriptor readable");
         assert_eq!(send(&mut a, b.local_address(), &[&[2; 100]], Urgency::Bulk), 1);
         assert_eq!(receive(&mut b, 1).len(), 1);
-        let (to, error) = a.take_error().expect("a report");
+        let Report { to, error, packet } = a.take_error().expect("a report");
         assert_eq!((to, error.raw_os_error()), (Address::Udp(nobody), Some(libc::ECONNREFUSED)));
+        assert_eq!(packet.as_deref(), Some(&[1; 64][..]), "its first bytes");
         assert!(a.take_error().is_none() && !is_readable(&a, 0));
         assert_eq!((a.counters().send_errors, a.counters().sent_packets), (0, 2));
         // The same when the next call is a receive.
         send(&mut a, nobody, &[&[1; 100]], Urgency::Bulk);
         assert!(is_readable(&a, 5));
         assert_eq!(a.receive(10, &mut |_| panic!("nothing was sent")).expect("works"), 0);
-        assert_eq!(a.take_error().expect("a report").0, Address::Udp(nobody));
+        assert_eq!(a.take_error().expect("a report").to, Address::Udp(nobody));
         assert!(!is_readable(&a, 0));
     }
 }
@@ -476,8 +477,9 @@ fn what_leaves_apart_leaves_as_everything_does() {
         assert_eq!(send_to(&mut a, nobody, &[&[6; 100]], Urgency::Urgent, Presence::Unheard), 1);
         assert!(is_readable(&a, 5));
         a.receive(1, &mut |_| panic!("nothing was sent")).expect("works");
-        let (to, error) = a.take_error().expect("a report");
+        let Report { to, error, packet } = a.take_error().expect("a report");
         assert_eq!((to, error.raw_os_error()), (Address::Udp(nobody), Some(libc::ECONNREFUSED)));
+        assert_eq!(packet.as_deref(), Some(&[6; 64][..]));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Another version of the protocol: a link that exchanges version 1 for another number, and a stranger's SYN.
 
 use crate::wrong;
-use ropeway_socket::api::link::{Address, Batch, Counters, Link, Own, Received};
+use ropeway_socket::api::link::{Address, Batch, Counters, Link, Own, Received, Report};
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::BorrowedFd;
@@ -93,7 +93,7 @@ impl Link for VersionLink {
         self.inner.receive_slots()
     }
 
-    fn take_error(&mut self) -> Option<(Address, io::Error)> {
+    fn take_error(&mut self) -> Option<Report> {
         self.inner.take_error()
     }
 

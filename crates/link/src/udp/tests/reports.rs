@@ -41,8 +41,9 @@ fn a_report_that_a_segmented_send_meets_is_taken_and_costs_the_path_nothing() {
     assert_eq!(send(&mut a, to.into(), &[&[1; 1000][..]; 40], Urgency::Bulk), 40);
     assert!(!is_readable(&a, 0), "it was taken");
     assert_eq!(receive(&mut b, 40).len(), 40);
-    let (reported, error) = a.take_error().expect("a report");
+    let Report { to: reported, error, packet } = a.take_error().expect("a report");
     assert_eq!((reported, error.raw_os_error()), (Address::Udp(to.into()), Some(libc::EMSGSIZE)));
+    assert_eq!(packet.as_deref(), Some(&[][..]), "who made it up knew nothing of the packet");
     assert!(a.paths.may_segment(to.into()), "anybody can forge it");
     assert_eq!((a.counters().send_fallbacks, a.counters().send_errors, a.counters().send_calls), (0, 0, 2));
 }
@@ -69,7 +70,7 @@ fn a_report_that_fails_no_call_is_there_until_who_is_woken_by_it_has_it_fetched(
     assert!(is_readable(&a, 0) && a.take_error().is_none(), "a look in vain costs no call more");
     a.fetch_errors();
     assert!(!is_readable(&a, 0));
-    assert_eq!(a.take_error().expect("a report").0, Address::Udp(to));
+    assert_eq!(a.take_error().expect("a report").to, Address::Udp(to));
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn reports_that_nobody_fetches_do_no_harm_and_come_with_the_next() {
     let mut all = Vec::new();
     until("the third is reported", || {
         a.receive(64, &mut |_| ()).expect("works");
-        all.extend(std::iter::from_fn(|| a.take_error()).map(|(to, _)| to));
+        all.extend(std::iter::from_fn(|| a.take_error()).map(|report| report.to));
         !all.is_empty()
     });
     assert_eq!(all, places.map(Address::Udp));
