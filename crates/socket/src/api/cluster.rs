@@ -9,6 +9,7 @@ use ropeway_engine::key_file::{self, Choice, KeyError};
 use ropeway_engine::link::udp::UdpLink;
 use ropeway_engine::link::{self, Link, local_addresses, local_hardware_addresses};
 use ropeway_engine::signals;
+use ropeway_shm::fork::Birthmark;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::mpsc::{Sender, channel};
@@ -213,6 +214,7 @@ pub fn forward(interfaces: &[&str]) -> io::Result<()> {
 pub struct Forwarder {
     go: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    birthmark: Birthmark,
 }
 
 impl Forwarder {
@@ -227,18 +229,25 @@ impl Forwarder {
         let links = forwarding.links.iter().copied().map(open).collect::<io::Result<Vec<_>>>()?;
         let gateway = Gateway::with_hosts(links, &[], &forwarding.hosts, Limits::default())
             .map_err(|error| invalid(error.to_string()))?;
-        let (go, told) = channel();
-        let run = move || {
-            if told.recv().is_err() {
-                return;
-            }
+        Forwarder::waiting(move || {
             // Without an abstract address it is not to be seen, and works all the same.
             let _ = gateway.tell();
             // A device is gone: what went over it finds other gateways.
             let _ = gateway.run();
+        })
+    }
+
+    /// A thread that does so once it is told to.
+    fn waiting(forward: impl FnOnce() + Send + 'static) -> io::Result<Forwarder> {
+        let birthmark = Birthmark::new()?;
+        let (go, told) = channel();
+        let run = move || {
+            if told.recv().is_ok() {
+                forward();
+            }
         };
         let thread = signals::without(|| std::thread::Builder::new().name("ropeway-gateway".into()).spawn(run))?;
-        Ok(Forwarder { go: Some(go), thread: Some(thread) })
+        Ok(Forwarder { go: Some(go), thread: Some(thread), birthmark })
     }
 
     pub fn start(mut self) {
@@ -252,9 +261,15 @@ impl Forwarder {
 
 impl Drop for Forwarder {
     fn drop(&mut self) {
-        self.go = None;
+        let (go, thread) = (self.go.take(), self.thread.take());
+        if self.birthmark.is_inherited() {
+            // The thread is the parent's, and here there is none to wait for.
+            std::mem::forget((go, thread));
+            return;
+        }
+        drop(go);
         // So that its ports are free afterwards.
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = thread {
             let _ = thread.join();
         }
     }
@@ -295,6 +310,10 @@ fn keep_those_on(
     forwarding.links.retain(|_| *kept.next().unwrap_or(&false));
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "cluster_tests.rs"]
+mod in_children;
 
 #[cfg(test)]
 mod tests {
