@@ -171,6 +171,9 @@ pub struct Association {
     pub in_vain: Option<Box<InVain>>,
     pub state_due: bool,
     pub pin_due: bool,
+    /// While memory is short: what its channels keep of it, and until when that need not be looked up.
+    pub kept_bytes: u64,
+    pub kept_until: Time,
     /// Channels with a CREDIT or HOLD to say.
     pub words: Vec<u32>,
 
@@ -280,6 +283,8 @@ impl Association {
             in_vain: None,
             state_due: false,
             pin_due: false,
+            kept_bytes: 0,
+            kept_until: Time::ZERO,
             words: Vec::new(),
             rtt: Rtt::assumed(config.round_trip_time_ns),
             heard_at: now,

@@ -29,6 +29,9 @@ const FADES_ON_NS: u64 = 10_000_000;
 /// A payload shorter than this share of a packet is kept in memory of its own size.
 const SHORT_SHARE: usize = 4;
 
+/// This share of the memory is for those who keep little of it: one peer whose channels nobody reads would keep all others from being heard.
+const LAST_SHARE: usize = 8;
+
 /// A piece of packet memory; the bytes from `start` to `end` are in use. The default has none.
 #[derive(Debug, Default)]
 pub struct Buffer {
@@ -44,6 +47,11 @@ impl Buffer {
 
     pub fn is_empty(&self) -> bool {
         self.start == self.end
+    }
+
+    /// What it takes up.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory.len()
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -230,6 +238,16 @@ impl Pool {
     /// Not one more buffer could be handed out.
     pub fn is_exhausted(&self) -> bool {
         self.available_bytes() < self.buffer_bytes
+    }
+
+    /// So little is left that only those get some who keep little.
+    pub fn is_short(&self) -> bool {
+        self.available_bytes() < self.last_bytes()
+    }
+
+    /// What is for those.
+    pub fn last_bytes(&self) -> usize {
+        (self.limit_bytes / LAST_SHARE).max(self.buffer_bytes)
     }
 
     /// How many more buffers could be handed out.

@@ -140,6 +140,11 @@ impl Incoming {
         self.fin = Some(self.fin.map_or(extent, |before| if before == Extent::Both { before } else { extent }));
     }
 
+    /// Memory that what is unread takes up, and in how many pieces.
+    pub fn kept(&self) -> (u64, u64) {
+        (self.queue.iter().map(|chunk| chunk.payload.memory_bytes() as u64).sum(), self.queue.len() as u64)
+    }
+
     pub fn unread_bytes(&self) -> u64 {
         self.offset - self.consumed
     }

@@ -13,6 +13,8 @@ use crate::time::Time;
 const REORDER_ROUND_TRIPS: u64 = 4;
 /// The share of the free memory that packets waiting for a lost one may have, of one association.
 const HELD_SHARE: usize = 4;
+/// What an association keeps is looked up again after so long for each channel and each piece of memory, whose looking up takes a thirtieth of that; until then what was read does not count.
+const KEPT_LOOK_NS: u64 = 300;
 /// It shrinks by this part ...
 const REORDER_DECAY: u64 = 8;
 /// ... with every so many packets: rarely enough that a network which reorders one packet of a hundred keeps it where it is.
@@ -333,7 +335,7 @@ impl Endpoint {
         let header = &packet.header;
         // Memory first: a packet that cannot be kept has not arrived, and will be asked for again.
         let previous = self.must_wait(index, number, header);
-        if !self.has_memory(index, previous, header) {
+        if !self.has_memory(index, previous, header) || !self.may_have_of_the_last(now, index, header) {
             self.counters.dropped_memory += 1;
             self.associations[index as usize].note_no_memory(number, now);
             return;
@@ -422,6 +424,39 @@ impl Endpoint {
         let share = (self.config.receive_buffer_bytes as usize).min(free / HELD_SHARE);
         let may_wait = previous.is_none() || association.received.held_bytes() + usize::from(header.length) <= share;
         has_place && may_wait && !self.rx_pool.is_exhausted()
+    }
+
+    /// When memory is short, whether what is left is for this packet: if its association keeps no more of it than its part, and somebody has accepted its channel. A message that memory was set
+    /// aside for comes in any case, and so does what needs none.
+    fn may_have_of_the_last(&mut self, now: Time, index: u32, header: &Header) -> bool {
+        if !self.rx_pool.is_short() || matches!(header.kind, Type::Fin | Type::Abort) {
+            return true;
+        }
+        let association = &self.associations[index as usize];
+        if let Some(at) = association.channel(header.channel) {
+            let channel = &self.channels[at as usize];
+            if channel.incoming.has_reservation() {
+                return true;
+            }
+            if channel.queued_in.is_some() {
+                return false;
+            }
+        }
+        if association.kept_until <= now {
+            let unread = association.channels.indices().map(|at| self.channels[at as usize].incoming.kept());
+            let sum = |(sum, looks), (bytes, pieces)| (sum + bytes, looks + 1 + pieces);
+            let (kept_bytes, looks) = unread.fold((association.received.held_bytes() as u64, 1), sum);
+            let association = &mut self.associations[index as usize];
+            association.kept_bytes = kept_bytes;
+            association.kept_until = now.after(looks * KEPT_LOOK_NS);
+        }
+        let part = self.rx_pool.last_bytes() / self.associations.len();
+        let part = part.max(usize::from(self.config.packet_bytes)) as u64;
+        let association = &mut self.associations[index as usize];
+        association.kept_bytes += u64::from(header.length);
+        let may = association.kept_bytes <= part;
+        association.kept_bytes -= if may { 0 } else { u64::from(header.length) };
+        may
     }
 
     /// What a numbered packet says about the busy period and about reordering by having arrived.

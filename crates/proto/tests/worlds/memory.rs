@@ -156,3 +156,33 @@ fn a_long_message_that_this_end_keeps_from_coming_is_waited_for() {
         carry(&mut world, &mut flows, 10 * S);
     }
 }
+
+#[test]
+fn who_fills_the_memory_with_what_nobody_reads_keeps_nothing_from_others() {
+    // By many channels of one, and of many.
+    for (hostile, channels) in [(1, 60), (20, 3)] {
+        let config = Config { receive_memory_bytes: MEMORY_BYTES, ..Config::default() };
+        let mut world = World::new(hostile + 2, Net { rate: 1_000_000_000, ..Net::default() }, &config, 1);
+        let mut flows: Vec<Flow> = (0..hostile * channels)
+            .map(|place| {
+                let from = 2 + place % hostile;
+                let (client, server) = open(&mut world, from, 1, 7, Mode::Stream);
+                Flow { slow: true, ..Flow::stream((from, client), (1, server), 1 << 30) }
+            })
+            .collect();
+        carry_until(&mut world, &mut flows, S, |_, _| false);
+        let dropped = world.hosts[1].counters().dropped_memory;
+        assert!(dropped > 0, "it is full");
+        let (client, server) = pair(&mut world, Mode::Stream);
+        let begin = world.now;
+        stream(&mut world, (0, client), (1, server), 1_000_000, 20 * S);
+        println!("{hostile} x {channels}: a megabyte in {} ms", (world.now - begin) / MS);
+        // When they are read they go on.
+        let had: Vec<u64> = flows.iter().map(|flow| flow.sent).collect();
+        flows.iter_mut().for_each(|flow| flow.slow = false);
+        carry_until(&mut world, &mut flows, 2 * S, |_, flows| {
+            flows.iter().zip(&had).all(|(flow, had)| flow.received > *had)
+        });
+        assert!(flows.iter().zip(&had).all(|(flow, had)| flow.received > *had), "{hostile}: not all went on");
+    }
+}
