@@ -435,11 +435,14 @@ fn the_end_waits_for_a_message_that_another_thread_hands_over() {
     }
 }
 
+/// What is told of a packet in a report.
+type Told = fn(&[u8]) -> Option<Vec<u8>>;
+
 /// A link of which the network reports the same of every packet, or somebody who does not see it.
 struct Reported {
     errno: i32,
     /// What is reported as the beginning of a packet.
-    told: fn(&[u8]) -> Option<Vec<u8>>,
+    told: Told,
     sent: Option<(Address, Option<Vec<u8>>)>,
 }
 
@@ -484,7 +487,7 @@ fn what_the_network_says_of_a_host_is_what_connecting_there_ends_with() {
     let connect = |errno| {
         let engine = Engine::new(&Options::default()).unwrap();
         // By the network, or by this host itself.
-        let told: fn(&[u8]) -> _ = if errno == libc::EPERM { |_| None } else { |packet| Some(packet[..64].to_vec()) };
+        let told: Told = if errno == libc::EPERM { |_| None } else { |packet| Some(packet[..64].to_vec()) };
         let link = engine.add_link(Box::new(Reported { errno, told, sent: None })).unwrap();
         let begin = Instant::now();
         let result = engine.connect(Target { link, address: Address::Sim(1) }, 9, Mode::Stream, soon());
@@ -509,7 +512,7 @@ fn what_the_network_says_of_a_host_is_what_connecting_there_ends_with() {
 
 #[test]
 fn what_somebody_says_who_has_not_seen_the_packet_ends_no_attempt() {
-    let tellings: [fn(&[u8]) -> Option<Vec<u8>>; 4] = [
+    let tellings: [Told; 4] = [
         |_| Some(Vec::new()),
         // Without the nonce, or with another one, or as another packet.
         |packet| Some(packet[..32].to_vec()),

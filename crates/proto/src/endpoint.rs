@@ -256,8 +256,7 @@ impl Endpoint {
         self.gate.configure(&config);
         self.tx_pool.set_limit(config.send_memory_bytes);
         self.rx_pool.set_limit(config.receive_memory_bytes);
-        let packet_bytes = self.config.packet_bytes;
-        self.config = Config { packet_bytes, ..config };
+        self.config = Config { packet_bytes: self.config.packet_bytes, ..config };
         if changes_mode {
             self.change_gate_mode();
         }

@@ -158,7 +158,7 @@ mod tests {
     use crate::endpoint::Path;
 
     const PATHS: [Path; 2] = [Path([1; Path::BYTES]), Path([2; Path::BYTES])];
-    const LONG: [u8; 500_000] = [7; 500_000];
+    static LONG: [u8; 500_000] = [7; 500_000];
 
     /// Until nobody has anything to say at this moment.
     fn talk(ends: &mut [Endpoint; 2], now: Time) {

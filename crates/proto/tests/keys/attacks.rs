@@ -550,7 +550,7 @@ fn early_data_of_a_repeated_confirm_are_delivered_once() {
 fn a_cookie_is_not_good_again_when_the_time_in_it_comes_round() {
     let mut world = World::new(2, Net::default(), &Config::default(), 3);
     world.hosts[1].listen(7, Mode::Messages, 100).unwrap();
-    let mut open = |world: &mut World, member: &Member| {
+    let open = |world: &mut World, member: &Member| {
         let now = world.time();
         world.hosts[1].handle_packet(now, &path(0), false, &member.confirm);
         world.hosts[1].finish_batch(now);
