@@ -6,7 +6,7 @@ use ropeway_socket::{MessageSocket, Stream};
 use std::ffi::c_int;
 use std::io::{IoSlice, IoSliceMut, Read};
 use std::net::Shutdown;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What receiving from a stream may be told.
 const RECEIVE_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_PEEK | libc::MSG_WAITALL;
@@ -106,11 +106,12 @@ impl Connection {
     /// # Errors
     /// As `send`; it is a stream.
     pub fn send_within(&self, message: &[u8], flags: c_int, life: Duration) -> Outcome<usize> {
-        check_flags(flags, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_EOR)?;
+        let now = sends_now(flags)?;
         let socket = self.messages()?;
-        match flags & libc::MSG_DONTWAIT {
-            0 => socket.send_within(message, life)?,
-            _ => socket.try_send_within(message, life)?,
+        if now {
+            socket.try_send_within(message, life)?
+        } else {
+            socket.send_within(message, life)?
         }
         Ok(message.len())
     }
@@ -167,18 +168,10 @@ impl Connection {
                 let count = self.recv(&mut whole, flags)?;
                 scatter(&whole, count, parts)
             }
-            Connection::Stream(_) if flags & libc::MSG_WAITALL != 0 => {
-                let mut received = 0;
-                for part in parts.iter_mut().filter(|part| !part.is_empty()) {
-                    match self.recv(part, flags) {
-                        Ok(Some(count)) if count == part.len() => received += count,
-                        Ok(count) => return Ok(Some(received + count.unwrap_or(0))),
-                        Err(failure) if received == 0 => return Err(failure),
-                        // What has come counts; the next call meets the error.
-                        Err(_) => break,
-                    }
-                }
-                Ok(Some(received))
+            Connection::Stream(stream) if flags & libc::MSG_WAITALL != 0 && !now => {
+                check_flags(flags, RECEIVE_FLAGS)?;
+                let parts = parts.iter_mut().map(|part| &mut **part).filter(|part| !part.is_empty());
+                recv_all(stream, parts).map(Some)
             }
             // Waiting for the first byte, or for none at all; what has come is copied once.
             Connection::Stream(stream) => {
@@ -268,24 +261,32 @@ fn sends_now(flags: c_int) -> Outcome<bool> {
 fn recv_stream(stream: &Stream, out: &mut [u8], flags: c_int) -> Outcome<usize> {
     check_flags(flags, RECEIVE_FLAGS)?;
     let (peek, now) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_DONTWAIT != 0);
-    let whole = flags & libc::MSG_WAITALL != 0 && !peek && !now;
-    let mut filled = 0;
-    loop {
-        let result = match (peek, now) {
-            (true, true) => stream.try_peek(out),
-            (true, false) => stream.peek(out),
-            (false, true) => stream.try_read(out),
-            (false, false) => std::io::Read::read(&mut &*stream, &mut out[filled..]),
-        };
-        match result {
-            // What is there counts; the next call meets the error.
-            Err(_) if filled > 0 => return Ok(filled),
-            Err(error) => return Err(error.into()),
-            Ok(count) => filled += count,
-            // The end, or all that was wanted.
-        }
-        if !whole || filled == out.len() || matches!(result, Ok(0)) {
-            return Ok(filled);
+    Ok(match (peek, now) {
+        (true, true) => stream.try_peek(out)?,
+        (true, false) => stream.peek(out)?,
+        (false, true) => stream.try_read(out)?,
+        (false, false) if flags & libc::MSG_WAITALL != 0 => return recv_all(stream, std::iter::once(out)),
+        (false, false) => Read::read(&mut &*stream, out)?,
+    })
+}
+
+/// Fills these one after the other, until the end of the stream, or until the time limit of reading is over: it is that of the whole call.
+fn recv_all<'a>(stream: &Stream, parts: impl Iterator<Item = &'a mut [u8]>) -> Outcome<usize> {
+    let deadline = stream.read_timeout()?.and_then(|limit| Instant::now().checked_add(limit));
+    let mut received = 0;
+    for mut part in parts {
+        while !part.is_empty() {
+            match stream.read_by(part, deadline) {
+                Ok(0) => return Ok(received),
+                Ok(count) => {
+                    received += count;
+                    part = part.split_at_mut(count).1;
+                }
+                Err(error) if received == 0 => return Err(error.into()),
+                // What has come counts; the next call meets the error.
+                Err(_) => return Ok(received),
+            }
         }
     }
+    Ok(received)
 }

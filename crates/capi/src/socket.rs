@@ -91,6 +91,11 @@ fn being_opened() -> Failure {
     Failure::new(libc::EALREADY, "the connection is being opened")
 }
 
+/// As the kernel has it: less than none is as many as can be.
+fn most_waiting(backlog: c_int) -> usize {
+    usize::try_from(backlog).unwrap_or(usize::MAX)
+}
+
 impl Socket {
     /// # Errors
     /// There is no such type.
@@ -169,7 +174,9 @@ impl Socket {
         let mut state = self.state();
         let entrance = match &*state {
             State::Bound(local) => self.enter(local, backlog)?,
-            State::Listening(_) => return Ok(()),
+            State::Listening(entrance) => {
+                return Ok(entrance!(&**entrance, one => one.set_backlog(most_waiting(backlog)))?);
+            }
             State::Fresh => {
                 return Err(Failure::new(libc::EDESTADDRREQ, "bind the socket to an address before it listens there"));
             }
@@ -195,8 +202,7 @@ impl Socket {
     }
 
     fn enter(&self, local: &Local, backlog: c_int) -> Outcome<Entrance> {
-        // As the kernel has it: too little or too much is what comes nearest.
-        let backlog = usize::try_from(backlog).unwrap_or(0);
+        let backlog = most_waiting(backlog);
         let entrance = match self.kind {
             Kind::Stream => Entrance::Streams(Listener::bind_to(local, backlog)?),
             Kind::Messages => Entrance::Messages(MessageListener::bind_to(local, backlog)?),

@@ -108,6 +108,8 @@ pub struct Core {
     shimmed: Shimmed,
     /// What the network said of hosts, by address, as an `errno`: the attempt to connect there fails early.
     unreachable: BTreeMap<Path, i32>,
+    /// The same of connections that could not be opened for that reason, until their users let go of them.
+    pub unreached: BTreeMap<ChannelId, i32>,
 }
 
 impl Core {
@@ -135,6 +137,7 @@ impl Core {
             calls_at_hand: 0,
             hurry_checked_at: Time::ZERO,
             unreachable: BTreeMap::new(),
+            unreached: BTreeMap::new(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ropeway_link::{Address, Link};
 use ropeway_proto::crypto::ClusterKeys;
-use ropeway_proto::{ChannelId, Config, Counters, Endpoint, Mode, Path, Readiness, Time};
+use ropeway_proto::{ChannelId, Config, Counters, Endpoint, ErrorCode, Mode, Path, Readiness, Time};
 use ropeway_shm::fork::Birthmark;
 
 use crate::bell::Bell;
@@ -199,6 +199,14 @@ impl Engine {
         Ok(self.inner()?.lock().endpoint.listen(port, mode, backlog)?)
     }
 
+    /// Has up to `backlog` connections wait at `port` from now on.
+    ///
+    /// # Errors
+    /// Nobody listens there.
+    pub fn set_backlog(&self, port: u16, backlog: usize) -> Result<(), Error> {
+        Ok(self.inner()?.lock().endpoint.set_backlog(port, backlog)?)
+    }
+
     pub fn unlisten(&self, port: u16) -> Result<(), Error> {
         let inner = self.inner()?;
         let mut core = inner.lock();
@@ -263,6 +271,10 @@ impl Engine {
         }
         let channel = core.connect(now, routes, from, port, mode)?;
         inner.follow_up(&mut core, now);
+        // What this host does not let go is known by now.
+        if core.take_reports() {
+            core.dispatch();
+        }
         Ok(channel)
     }
 
@@ -316,7 +328,7 @@ impl Engine {
             }
             let Some(readiness) = core.endpoint.readiness(channel) else { return Some(Err(Error::Closed)) };
             match readiness.failed {
-                Some(code) => Some(Err(Error::Failed(code))),
+                Some(code) => Some(Err(core.was_unreached(channel).unwrap_or(Error::Failed(code)))),
                 None if readiness.opened => Some(Ok(())),
                 None if core.is_cut_off() => Some(Err(Error::cut_off())),
                 // Nothing is at that address, says the network, and nothing has answered.
@@ -329,6 +341,11 @@ impl Engine {
             }
         });
         result.map_err(|error| self.with_hint(channel, error))
+    }
+
+    /// What the network, or this host, said of the destination, if that ended the attempt to open this connection.
+    pub fn was_unreached(&self, channel: ChannelId) -> Option<Error> {
+        self.inner().ok()?.lock().was_unreached(channel)
     }
 
     /// Waits until the connection is ready for `interest`, or failed.
@@ -376,6 +393,8 @@ impl Engine {
             core.endpoint.flush(channel);
             let Some(readiness) = core.endpoint.readiness(channel) else { return Some(Err(Error::Closed)) };
             match readiness.failed {
+                // The peer's engine has left in order, and had all of it.
+                Some(ErrorCode::Closed) if readiness.drained => Some(Ok(())),
                 Some(code) => Some(Err(Error::Failed(code))),
                 None => readiness.drained.then_some(Ok(())),
             }
@@ -436,6 +455,7 @@ impl Engine {
         let mut core = inner.lock();
         let now = inner.now();
         end(&mut core, now);
+        core.unreached.remove(&channel);
         core.waiters.forget(Subject::Channel(channel));
         inner.follow_up(&mut core, now);
         if core.sleeps_until.is_some() {

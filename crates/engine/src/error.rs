@@ -116,9 +116,24 @@ impl From<Error> for io::Error {
             Error::Connect(_) => ErrorKind::OutOfMemory,
             Error::Set(_) | Error::NoMessages => ErrorKind::InvalidInput,
             Error::Forked | Error::NoLink | Error::NoNode | Error::Keyless => ErrorKind::Unsupported,
+            // The system's EAGAIN for a thread that it does not give: nobody is to take it for a call that would wait.
+            Error::Link { source, .. } if source.kind() == ErrorKind::WouldBlock => ErrorKind::OutOfMemory,
             Error::Unreachable(source) | Error::Link { source, .. } => source.kind(),
             Error::PacketsTooLong { .. } => ErrorKind::HostUnreachable,
         };
         io::Error::new(kind, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_the_system_does_not_give_is_no_call_that_would_wait() {
+        let of_link = |source| io::Error::from(Error::Link { doing: "starting the helper thread", source }).kind();
+        // What the system calls EAGAIN.
+        assert_eq!(of_link(ErrorKind::WouldBlock.into()), ErrorKind::OutOfMemory);
+        assert_eq!(of_link(ErrorKind::PermissionDenied.into()), ErrorKind::PermissionDenied);
     }
 }

@@ -1,10 +1,11 @@
 //! What a program sees of an engine: connections over real links, from many threads.
 
+use nix::poll::{PollFd, PollFlags, poll};
 use ropeway_engine::{Config, Engine, Error, ErrorCode, Interest, LinkId, Mode, Options, Target};
 use ropeway_link::udp::{self, UdpLink};
 use ropeway_link::{Address, Batch, Link, Received, Report, memory};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 struct End {
@@ -438,12 +439,20 @@ fn the_end_waits_for_a_message_that_another_thread_hands_over() {
 /// What is told of a packet in a report.
 type Told = fn(&[u8]) -> Option<Vec<u8>>;
 
-/// A link of which the network reports the same of every packet, or somebody who does not see it.
+/// A link of which the network reports the same of every packet, or somebody who does not see it, some time after the first one at the earliest.
 struct Reported {
     errno: i32,
     /// What is reported as the beginning of a packet.
     told: Told,
+    after: Duration,
     sent: Option<(Address, Option<Vec<u8>>)>,
+    first_sent: Option<Instant>,
+}
+
+impl Reported {
+    fn new(errno: i32, told: Told, after: Duration) -> Box<Reported> {
+        Box::new(Reported { errno, told, after, sent: None, first_sent: None })
+    }
 }
 
 impl Link for Reported {
@@ -461,6 +470,7 @@ impl Link for Reported {
 
     fn send(&mut self, batch: &Batch<'_>) -> io::Result<usize> {
         self.sent = Some((batch.to, (self.told)(&batch.packets[0])));
+        self.first_sent.get_or_insert_with(Instant::now);
         Ok(batch.packets.len())
     }
 
@@ -473,6 +483,7 @@ impl Link for Reported {
     }
 
     fn take_error(&mut self) -> Option<Report> {
+        self.first_sent.filter(|at| at.elapsed() >= self.after)?;
         let (to, packet) = self.sent.take()?;
         Some(Report { to, error: io::Error::from_raw_os_error(self.errno), packet: packet.map(Vec::into) })
     }
@@ -482,13 +493,21 @@ impl Link for Reported {
     }
 }
 
+fn by_this_host(_: &[u8]) -> Option<Vec<u8>> {
+    None
+}
+
+fn by_the_network(packet: &[u8]) -> Option<Vec<u8>> {
+    Some(packet[..64].to_vec())
+}
+
 #[test]
 fn what_the_network_says_of_a_host_is_what_connecting_there_ends_with() {
     let connect = |errno| {
         let engine = Engine::new(&Options::default()).unwrap();
         // By the network, or by this host itself.
-        let told: Told = if errno == libc::EPERM { |_| None } else { |packet| Some(packet[..64].to_vec()) };
-        let link = engine.add_link(Box::new(Reported { errno, told, sent: None })).unwrap();
+        let told: Told = if errno == libc::EPERM { by_this_host } else { by_the_network };
+        let link = engine.add_link(Reported::new(errno, told, Duration::ZERO)).unwrap();
         let begin = Instant::now();
         let result = engine.connect(Target { link, address: Address::Sim(1) }, 9, Mode::Stream, soon());
         assert!(begin.elapsed() < Duration::from_secs(5));
@@ -522,10 +541,32 @@ fn what_somebody_says_who_has_not_seen_the_packet_ends_no_attempt() {
     for (case, told) in tellings.into_iter().enumerate() {
         for errno in [libc::ECONNREFUSED, libc::EHOSTUNREACH] {
             let engine = Engine::new(&Options::default()).unwrap();
-            let link = engine.add_link(Box::new(Reported { errno, told, sent: None })).unwrap();
+            let link = engine.add_link(Reported::new(errno, told, Duration::ZERO)).unwrap();
             let deadline = Some(Instant::now() + Duration::from_millis(30));
             let error = engine.connect(Target { link, address: Address::Sim(1) }, 9, Mode::Stream, deadline);
             assert!(matches!(error, Err(Error::TimedOut)), "{case}: {error:?}");
+        }
+    }
+}
+
+#[test]
+fn who_does_not_wait_for_a_connection_is_told_as_well_what_the_network_says() {
+    for (errno, after) in [(libc::EHOSTUNREACH, Duration::ZERO), (libc::EACCES, Duration::from_millis(50))] {
+        let engine = Engine::new(&Options::default()).unwrap();
+        let link = engine.add_link(Reported::new(errno, by_the_network, after)).unwrap();
+        let target = Target { link, address: Address::Sim(1) };
+        let (one, other) =
+            (engine.open(target, 9, Mode::Stream).unwrap(), engine.open(target, 9, Mode::Stream).unwrap());
+        let watch = engine.watch_like_socket(one).unwrap();
+        let mut fds = [PollFd::new(watch.as_fd(), PollFlags::POLLOUT)];
+        assert_eq!(poll(&mut fds, 5000u16).unwrap(), 1, "{errno} after {after:?}");
+        for channel in [one, other] {
+            let readiness = engine.readiness(channel).unwrap();
+            assert!(readiness.failed.is_some() && !readiness.opened);
+            let said = engine.was_unreached(channel);
+            assert!(matches!(&said, Some(Error::Unreachable(what)) if what.raw_os_error() == Some(errno)), "{said:?}");
+            engine.close(channel);
+            assert!(engine.was_unreached(channel).is_none());
         }
     }
 }

@@ -47,13 +47,15 @@ pub struct Readiness {
     pub readable: bool,
     /// A write of one byte, or of what was refused last, returns something other than "would block".
     pub writable: bool,
-    /// Everything written has been acknowledged.
+    /// Everything written has been acknowledged, before it failed if it did.
     pub drained: bool,
     /// No more will be read: the peer sends no more, or this end wants none, and what came has been read.
     pub ended: bool,
     /// What a read returns next is the end, or why the channel failed: there are no bytes and no message before it.
     pub at_end: bool,
     pub failed: Option<ErrorCode>,
+    /// It failed, and nobody lost anything by it: the peer's engine left behind the end of all that it sent, and had all that was sent to it.
+    pub orderly: bool,
 }
 
 /// How far the opening of a channel has come, seen from here.
@@ -81,6 +83,8 @@ pub struct Channel {
     pub outgoing: Outgoing,
     pub incoming: Incoming,
     pub failed: Option<ErrorCode>,
+    /// Something written was not acknowledged when its association ended.
+    pub undelivered: bool,
     /// The user has closed it: it goes when the wire is done with it.
     pub released: bool,
     /// The wire is done with it: it goes when the user is.
@@ -126,6 +130,7 @@ impl Channel {
             outgoing: Outgoing::default(),
             incoming: Incoming::new(window),
             failed: None,
+            undelivered: false,
             released: false,
             detached: false,
             queued_in: None,
@@ -144,6 +149,7 @@ impl Channel {
         let is_taken = self.incoming.is_taken();
         let ended = (self.incoming.is_ended() || self.reading_stopped && !readable) && !is_taken;
         let is_over = self.failed.is_some() && !is_taken || ended;
+        let drained = self.outgoing.is_drained() && !self.undelivered;
         Readiness {
             opened,
             readable: is_over || readable,
@@ -151,10 +157,11 @@ impl Channel {
                 || self.outgoing.is_finished()
                 || self.outgoing.ends_then.is_some()
                 || self.outgoing.is_writable(send_buffer_bytes),
-            drained: self.outgoing.is_drained(),
+            drained,
             ended,
             at_end: is_over && !readable,
             failed: self.failed,
+            orderly: self.failed == Some(ErrorCode::Closed) && self.incoming.is_finished() && drained,
         }
     }
 

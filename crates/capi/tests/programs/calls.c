@@ -186,6 +186,7 @@ static void streams(void)
 	FAILS(ropeway_send(server, buffer, SIZE_MAX, 0), EINVAL);
 	FAILS(ropeway_recv(server, buffer, (size_t)-1, 0), EINVAL);
 	CHECK(ropeway_recv(server, NULL, 0, 0) == 0 && ropeway_send(server, NULL, 0, 0) == 0);
+	CHECK(ropeway_recv(server, NULL, 0, MSG_PEEK) == 0);
 
 	CHECK(ropeway_send(client, "the rest", 8, 0) == 8);
 	CHECK(ropeway_drain(client, 20000) == 0);
@@ -199,6 +200,45 @@ static void streams(void)
 	CHECK(ropeway_close(server) == 0);
 	CHECK(ropeway_recv(client, buffer, sizeof buffer, MSG_WAITALL) == 3);
 	CHECK(ropeway_close(client) == 0 && ropeway_close(l) == 0);
+	/* Nobody is left at the other end, in order: that is no error. After a reset there is no connection. */
+	for (yes = 0; yes < 2; yes++) {
+		struct linger none = {yes, 0};
+
+		pair(ROPEWAY_STREAM, &client, &server);
+		CHECK(ropeway_setsockopt(server, SOL_SOCKET, SO_LINGER, &none, sizeof none) == 0);
+		CHECK(ropeway_close(server) == 0);
+		while (ropeway_send(client, "", 0, 0) == 0)
+			usleep(1000);
+		size = sizeof type;
+		CHECK(ropeway_getsockopt(client, SOL_SOCKET, SO_ERROR, &type, &size) == 0 && type == (yes ? ECONNRESET : 0));
+		if (yes)
+			FAILS(ropeway_shutdown(client, SHUT_WR), ENOTCONN);
+		else
+			CHECK(ropeway_shutdown(client, SHUT_WR) == 0 && ropeway_drain(client, -1) == 0);
+		CHECK(ropeway_close(client) == 0);
+	}
+}
+
+/* The last call says how many may wait, and less than none is as many as can be. */
+static void backlogs(void)
+{
+	struct sockaddr_in at;
+	int l = listener(ROPEWAY_STREAM, &at), clients[8], i, count = 0, most;
+
+	for (i = 0; i < 8; i++)
+		CHECK((clients[i] = ropeway_socket(ROPEWAY_STREAM)) > 0);
+	for (most = 1; most <= 3; most += 2) {
+		CHECK(ropeway_listen(l, most) == 0);
+		while (count < most)
+			CHECK(ropeway_connect(clients[count++], as_any(&at), sizeof at) == 0);
+		FAILS(ropeway_connect(clients[7], as_any(&at), sizeof at), ECONNREFUSED);
+	}
+	CHECK(ropeway_listen(l, -1) == 0);
+	while (count < 8)
+		CHECK(ropeway_connect(clients[count++], as_any(&at), sizeof at) == 0);
+	for (i = 0; i < 8; i++)
+		CHECK(ropeway_close(clients[i]) == 0);
+	CHECK(ropeway_close(l) == 0);
 }
 
 static void messages(void)
@@ -228,7 +268,7 @@ static void messages(void)
 	CHECK(ropeway_recv(server, buffer, sizeof buffer, 0) == 4 && memcmp(buffer, "last", 4) == 0);
 	/* All of it may be under way, until the receiver lets no more in. */
 	do {
-		while (ropeway_send_within(client, big, 100000, MSG_DONTWAIT, 1000) == 100000)
+		while (ropeway_send_within(client, big, 100000, MSG_DONTWAIT | MSG_MORE, 1000) == 100000)
 			count++;
 		size = sizeof bytes;
 		while (ropeway_getsockopt(server, SOL_ROPEWAY, ROPEWAY_SO_NEXT_MESSAGE, &bytes, &size) != 0)
@@ -395,6 +435,25 @@ static void limits_and_options(void)
 	CHECK(ropeway_close(l) == 0);
 }
 
+static struct sockaddr_in silent;
+
+static ssize_t to_nobody(int s)
+{
+	return ropeway_connect(s, as_any(&silent), sizeof silent);
+}
+
+/* Somebody who does not speak the protocol: connecting there takes its time. */
+static int bind_silent(void)
+{
+	socklen_t length = sizeof silent;
+	int udp = socket(AF_INET, SOCK_DGRAM, 0);
+
+	silent = loopback(0);
+	CHECK(udp >= 0 && bind(udp, as_any(&silent), sizeof silent) == 0);
+	CHECK(getsockname(udp, as_any(&silent), &length) == 0);
+	return udp;
+}
+
 static void wait_for(int s, short events)
 {
 	struct pollfd fd = {ropeway_descriptor(s), events, 0};
@@ -408,8 +467,8 @@ static void descriptors(void)
 	struct sockaddr_in at;
 	struct pollfd fd;
 	char byte;
-	int l = listener(ROPEWAY_STREAM, &at), client, server, error = 7;
-	socklen_t size = sizeof error;
+	int l = listener(ROPEWAY_STREAM, &at), client, server, udp, error = 7;
+	socklen_t size = sizeof error, length = sizeof at;
 
 	CHECK((client = ropeway_socket(ROPEWAY_STREAM | ROPEWAY_NONBLOCK)) > 0);
 	FAILS(ropeway_connect(client, as_any(&at), sizeof at), EINPROGRESS);
@@ -435,7 +494,35 @@ static void descriptors(void)
 	wait_for(client, POLLOUT);
 	CHECK(ropeway_getsockopt(client, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == ECONNREFUSED);
 	FAILS(ropeway_send(client, "x", 1, 0), ECONNREFUSED);
+	FAILS(ropeway_getpeername(client, as_any(&at), &length), ENOTCONN);
 	CHECK(ropeway_close(client) == 0);
+	/* Nor is there a peer before it has answered. */
+	udp = bind_silent();
+	CHECK((client = ropeway_socket(ROPEWAY_STREAM | ROPEWAY_NONBLOCK)) > 0);
+	FAILS(to_nobody(client), EINPROGRESS);
+	FAILS(ropeway_getpeername(client, as_any(&at), &length), ENOTCONN);
+	CHECK(ropeway_close(client) == 0 && close(udp) == 0);
+}
+
+/* What this host says of a destination is an error of the call, also of one that does not wait; then another one can be tried. */
+static void destinations(void)
+{
+	int kinds[] = {ROPEWAY_STREAM, ROPEWAY_MESSAGES | ROPEWAY_NONBLOCK}, s, l, i;
+	struct sockaddr_in broadcast = loopback(9), no_port = loopback(0), at;
+
+	broadcast.sin_addr.s_addr = inet_addr("127.255.255.255");
+	for (i = 0; i < 2; i++) {
+		l = listener(kinds[i] & ~ROPEWAY_NONBLOCK, &at);
+		CHECK((s = ropeway_socket(kinds[i])) > 0);
+		FAILS(ropeway_connect(s, as_any(&broadcast), sizeof broadcast), EACCES);
+		FAILS(ropeway_connect(s, as_any(&no_port), sizeof no_port), EINVAL);
+		FAILS(ropeway_dial("127.255.255.255:9", kinds[i]), EACCES);
+		if (i == 0)
+			CHECK(ropeway_connect(s, as_any(&at), sizeof at) == 0);
+		else
+			FAILS(ropeway_connect(s, as_any(&at), sizeof at), EINPROGRESS);
+		CHECK(ropeway_close(s) == 0 && ropeway_close(l) == 0);
+	}
 }
 
 static void texts(void)
@@ -563,13 +650,6 @@ static ssize_t the_rest(int s)
 	return ropeway_drain(s, -1);
 }
 
-static struct sockaddr_in silent;
-
-static ssize_t to_nobody(int s)
-{
-	return ropeway_connect(s, as_any(&silent), sizeof silent);
-}
-
 static void *wait_there(void *argument)
 {
 	struct waiting *waiting = argument;
@@ -578,18 +658,6 @@ static void *wait_there(void *argument)
 	waiting->result = waiting->call(waiting->s);
 	waiting->number = errno;
 	return NULL;
-}
-
-/* Somebody who does not speak the protocol: connecting there takes its time. */
-static int bind_silent(void)
-{
-	socklen_t length = sizeof silent;
-	int udp = socket(AF_INET, SOCK_DGRAM, 0);
-
-	silent = loopback(0);
-	CHECK(udp >= 0 && bind(udp, as_any(&silent), sizeof silent) == 0);
-	CHECK(getsockname(udp, as_any(&silent), &length) == 0);
-	return udp;
 }
 
 static int interruptions;
@@ -704,6 +772,58 @@ static void limits_of_sending(void)
 		CHECK(ropeway_close(client) == 0 && ropeway_close(server) == 0);
 	}
 	CHECK(close(udp) == 0);
+}
+
+/* One byte every 20 ms until somebody has had enough. */
+struct trickle {
+	pthread_t thread;
+	int s;
+	volatile int is_over;
+};
+
+static void *trickles(void *argument)
+{
+	struct trickle *trickle = argument;
+
+	while (!trickle->is_over) {
+		CHECK(ropeway_send(trickle->s, "x", 1, 0) == 1);
+		usleep(20000);
+	}
+	return NULL;
+}
+
+/* A limit is that of the whole call, however many bytes come one by one. */
+static void limits_of_waiting_for_all(void)
+{
+	struct trickle trickle;
+	struct timeval limit = {0, 70000};
+	struct iovec parts[2];
+	struct timespec since, now;
+	char bytes[1000];
+	int client, server, i;
+	ssize_t count;
+
+	pair(ROPEWAY_STREAM, &client, &server);
+	CHECK(ropeway_setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0);
+	parts[0] = part(bytes, 2);
+	parts[1] = part(bytes + 2, sizeof bytes - 2);
+	trickle.s = client;
+	trickle.is_over = 0;
+	CHECK(pthread_create(&trickle.thread, NULL, trickles, &trickle) == 0);
+	for (i = 0; i < 2; i++) {
+		clock_gettime(CLOCK_MONOTONIC, &since);
+		if (i == 0)
+			count = ropeway_recv(server, bytes, sizeof bytes, MSG_WAITALL);
+		else
+			count = ropeway_recvv(server, parts, 2, MSG_WAITALL);
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		/* Not the 20 s that all of it takes. */
+		CHECK(count > 0 && count < (ssize_t)sizeof bytes);
+		CHECK((now.tv_sec - since.tv_sec) * 1000 + (now.tv_nsec - since.tv_nsec) / 1000000 >= 69);
+	}
+	trickle.is_over = 1;
+	CHECK(pthread_join(trickle.thread, NULL) == 0);
+	CHECK(ropeway_close(client) == 0 && ropeway_close(server) == 0);
 }
 
 struct read_late {
@@ -1111,14 +1231,17 @@ int main(int argc, char **argv)
 	permission();
 	misuse();
 	streams();
+	backlogs();
 	messages();
 	scattered();
 	limits_and_options();
 	descriptors();
+	destinations();
 	texts();
 	connecting_by_text();
 	dialling_without_waiting();
 	limits_of_sending();
+	limits_of_waiting_for_all();
 	lingering();
 	closing_wakes();
 	contests();

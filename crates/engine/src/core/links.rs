@@ -7,7 +7,7 @@ use crate::room::Room;
 use crate::shimmed::Shimmed;
 use nix::errno::Errno;
 use ropeway_link::{Address, Batch, Link, Presence, Report};
-use ropeway_proto::{ErrorCode, Path, Taken, Time};
+use ropeway_proto::{ChannelId, ErrorCode, Path, Taken, Time};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -174,7 +174,12 @@ impl Core {
                 }
                 concerns |= match error.kind() {
                     io::ErrorKind::ConnectionRefused => self.endpoint.refuse_unanswered(&path),
-                    _ => self.endpoint.announce_unanswered(&path),
+                    _ => {
+                        let ended = self.endpoint.give_up_unanswered(&path);
+                        let number = error.raw_os_error().unwrap_or(0);
+                        self.unreached.extend(ended.iter().map(|&channel| (channel, number)));
+                        !ended.is_empty()
+                    }
                 };
                 if self.unreachable.len() >= MOST_UNREACHABLE {
                     // Hints, of which those of hosts that nobody asked any more stay. Who is asked will be spoken of again.
@@ -188,11 +193,19 @@ impl Core {
 
     /// What the network reported of this path since the last question, if it was that nothing comes there.
     pub fn was_unreachable(&mut self, path: &Path) -> Option<Error> {
-        let number = self.unreachable.remove(path)?;
-        Some(match Errno::from_raw(number) {
+        self.unreachable.remove(path).map(|number| self.reported(number))
+    }
+
+    /// What the network reported that ended the attempt to open this connection.
+    pub fn was_unreached(&self, channel: ChannelId) -> Option<Error> {
+        self.unreached.get(&channel).map(|&number| self.reported(number))
+    }
+
+    fn reported(&self, number: i32) -> Error {
+        match Errno::from_raw(number) {
             Errno::ECONNREFUSED => Error::Failed(ErrorCode::Refused),
             Errno::EMSGSIZE => Error::PacketsTooLong { packet_bytes: self.endpoint.config().packet_bytes },
             _ => Error::Unreachable(io::Error::from_raw_os_error(number)),
-        })
+        }
     }
 }

@@ -134,6 +134,12 @@ impl Outgoing {
         self.queue.is_empty() && self.unacked_packets == 0 && !self.is_owed()
     }
 
+    /// Whether everything but the end has been acknowledged, which is the last packet.
+    pub fn is_delivered(&self) -> bool {
+        let left = self.queue.len() + self.unacked_packets as usize;
+        !self.is_owed() && left <= usize::from(self.finished)
+    }
+
     /// Whether nothing was written, and no end: all that there is of it is the packet that opens it.
     pub fn is_only_open(&self) -> bool {
         let bytes = self.queued_bytes + self.unacked_bytes;

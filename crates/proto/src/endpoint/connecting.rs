@@ -173,14 +173,13 @@ impl Endpoint {
         found.is_some()
     }
 
-    /// The network says something else of `path`: who waits for such an attempt is to hear of it, and may give it up. Whether there is one.
-    pub fn announce_unanswered(&mut self, path: &Path) -> bool {
-        let found = self.unanswered(path);
-        let channels = found.map(|index| self.associations[index as usize].channels.indices().collect::<Vec<_>>());
-        for at in channels.into_iter().flatten() {
-            Endpoint::announce(&mut self.events, &mut self.channels[at as usize], at);
-        }
-        found.is_some()
+    /// The network says something else of `path`, which also ends such an attempt, as if its time were over. These are its channels, for who can tell their users more.
+    pub fn give_up_unanswered(&mut self, path: &Path) -> Vec<ChannelId> {
+        let Some(index) = self.unanswered(path) else { return Vec::new() };
+        let id = |at: u32| ChannelId { index: at, generation: self.channels[at as usize].generation };
+        let ids = self.associations[index as usize].channels.indices().map(id).collect();
+        self.end_association(index, ErrorCode::Timeout);
+        ids
     }
 
     /// The attempt that goes over this path alone and that nobody has answered.

@@ -54,6 +54,16 @@ impl Endpoint {
         Ok(port)
     }
 
+    /// Has up to `backlog` channels wait at `port` from now on. Those that wait there already stay.
+    ///
+    /// # Errors
+    /// Nobody listens there.
+    pub fn set_backlog(&mut self, port: u16, backlog: usize) -> Result<(), AcceptError> {
+        let listener = self.listeners.get_mut(&port).ok_or(AcceptError::NotListening(port))?;
+        listener.backlog = backlog.clamp(1, MOST_BACKLOG);
+        Ok(())
+    }
+
     /// Stops listening: channels that nobody accepted are reset.
     pub fn unlisten(&mut self, port: u16) {
         let Some(listener) = self.listeners.remove(&port) else { return };

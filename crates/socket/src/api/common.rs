@@ -111,8 +111,12 @@ macro_rules! connection_methods {
 
         /// Where the other end's link is; behind gateways, which node it is. Over UDP all connections of one engine share its port; together with [`Self::ports`] it
         /// is unique.
+        ///
+        /// # Errors
+        /// `NotConnected`: the peer has not taken the connection, not yet or for good.
         pub fn peer_addr(&self) -> io::Result<Address> {
-            Ok(self.connection.peer().clone())
+            let not_yet = || io::Error::new(io::ErrorKind::NotConnected, "the peer has not taken the connection");
+            self.connection.was_opened().then(|| self.connection.peer().clone()).ok_or_else(not_yet)
         }
 
         /// Where this end's link is; of several, that of the first way.

@@ -136,7 +136,12 @@ impl Connection {
 
     /// Opens one and does not wait for the peer.
     pub fn open(way: Way, mode: Mode) -> io::Result<Connection> {
-        let channel = way.home.engine().open_over_from(&way.routes(), (way.from, way.port), mode)?;
+        let engine = way.home.engine();
+        let channel = engine.open_over_from(&way.routes(), (way.from, way.port), mode)?;
+        if let Some(error) = engine.was_unreached(channel) {
+            engine.abort(channel);
+            return Err(error.into());
+        }
         let connection = Connection::opened(way, channel);
         connection.set_nonblocking(true);
         Ok(connection)
@@ -200,10 +205,15 @@ impl Connection {
 
     /// Bytes of a stream, or one message; `None` at the end.
     pub fn recv(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        self.recv_by(out, || self.read_limit.deadline())
+    }
+
+    /// The same, but as long as the caller says.
+    pub fn recv_by(&self, out: &mut [u8], deadline: impl FnOnce() -> Option<Instant>) -> io::Result<Option<usize>> {
         let result = if self.is_nonblocking() {
             self.engine().try_recv(self.channel, out)
         } else {
-            self.engine().recv(self.channel, out, self.read_limit.deadline())
+            self.engine().recv(self.channel, out, deadline())
         };
         result.map_err(|error| self.recv_error(error))
     }
@@ -317,7 +327,7 @@ impl Connection {
     fn send_error(&self, error: Error) -> io::Error {
         let Error::Failed(_) = error else { return of_send(error, true) };
         match self.engine().readiness(self.channel) {
-            Some(readiness) if !readiness.opened => self.home.of_opening(error),
+            Some(readiness) if !readiness.opened => self.of_opening(error),
             // The peer's engine may have left in order since: that is no failure of what was said before.
             readiness => {
                 let is_failure = |readiness: Readiness| readiness.failed.is_some_and(|code| code != ErrorCode::Closed);
@@ -328,8 +338,12 @@ impl Connection {
 
     fn recv_error(&self, error: Error) -> io::Error {
         let Error::Failed(_) = error else { return of_wait(error) };
-        let was_opened = self.engine().readiness(self.channel).is_none_or(|readiness| readiness.opened);
-        if was_opened { of_wait(error) } else { self.home.of_opening(error) }
+        if self.was_opened() { of_wait(error) } else { self.of_opening(error) }
+    }
+
+    /// What ended the attempt to open it, as far as that is known.
+    fn of_opening(&self, error: Error) -> io::Error {
+        self.home.of_opening(self.engine().was_unreached(self.channel).unwrap_or(error))
     }
 
     /// Waits until the peer's engine has acknowledged everything sent.
@@ -377,7 +391,12 @@ impl Connection {
             self.engine().stop_reading(self.channel)?;
         }
         if matches!(how, Shutdown::Write | Shutdown::Both) {
-            self.engine().shutdown(self.channel).map_err(|error| self.send_error(error))?;
+            match self.engine().shutdown(self.channel) {
+                // The peer has left in order: nobody is there to read the end.
+                Ok(()) | Err(Error::Failed(ErrorCode::Closed)) => {}
+                Err(error @ Error::Failed(_)) => return Err(io::Error::new(ErrorKind::NotConnected, error)),
+                Err(error) => return Err(self.send_error(error)),
+            }
             // Who waits for room waits in vain.
             self.engine().wake(self.channel)?;
         }
@@ -387,10 +406,15 @@ impl Connection {
     /// Whether the peer has taken the connection; an error if it did not.
     pub fn is_connected(&self) -> io::Result<bool> {
         let readiness = self.engine().readiness(self.channel).ok_or(Error::Closed)?;
-        match readiness.failed {
+        match failure_of(&readiness) {
             Some(code) => Err(self.ended(&readiness, code)),
             None => Ok(readiness.opened),
         }
+    }
+
+    /// Whether the peer has taken the connection, whatever became of it since.
+    pub fn was_opened(&self) -> bool {
+        self.engine().readiness(self.channel).is_none_or(|readiness| readiness.opened)
     }
 
     /// Waits until the peer has taken the connection.
@@ -402,13 +426,13 @@ impl Connection {
     /// The error that ended it, if one did.
     pub fn failure(&self) -> Option<io::Error> {
         let readiness = self.engine().readiness(self.channel)?;
-        readiness.failed.map(|code| self.ended(&readiness, code))
+        failure_of(&readiness).map(|code| self.ended(&readiness, code))
     }
 
     /// Why a connection that stands so has ended.
     fn ended(&self, readiness: &Readiness, code: ErrorCode) -> io::Error {
         let error = Error::Failed(code);
-        if readiness.opened { error.into() } else { self.home.of_opening(error) }
+        if readiness.opened { error.into() } else { self.of_opening(error) }
     }
 
     pub fn watch(&self) -> io::Result<Watch> {
@@ -419,6 +443,11 @@ impl Connection {
     pub fn abort(&self) {
         self.engine().abort(self.channel);
     }
+}
+
+/// Why a connection failed. A peer that has left in order is no more than the end of what it sent.
+fn failure_of(readiness: &Readiness) -> Option<ErrorCode> {
+    readiness.failed.filter(|_| !readiness.orderly)
 }
 
 impl Drop for Connection {

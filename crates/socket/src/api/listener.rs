@@ -142,9 +142,9 @@ macro_rules! listener {
             /// # Errors
             /// `WouldBlock`, if told not to wait, or not any longer.
             pub fn accept(&self) -> io::Result<($connection, Address)> {
-                let connection = $connection::of(self.entrance.accept(false)?);
-                let peer = connection.peer_addr()?;
-                Ok((connection, peer))
+                let connection = self.entrance.accept(false)?;
+                let peer = connection.peer().clone();
+                Ok(($connection::of(connection), peer))
             }
 
             /// Takes a connection that is there, without waiting whatever the options say.
@@ -152,9 +152,9 @@ macro_rules! listener {
             /// # Errors
             /// `WouldBlock`; it was closed.
             pub fn try_accept(&self) -> io::Result<($connection, Address)> {
-                let connection = $connection::of(self.entrance.accept(true)?);
-                let peer = connection.peer_addr()?;
-                Ok((connection, peer))
+                let connection = self.entrance.accept(true)?;
+                let peer = connection.peer().clone();
+                Ok(($connection::of(connection), peer))
             }
 
             /// Accepts for ever.
@@ -173,6 +173,14 @@ macro_rules! listener {
             /// The port of the protocol.
             pub fn port(&self) -> u16 {
                 self.entrance.port
+            }
+
+            /// Has up to `backlog` connections wait to be accepted from now on. Those that wait already stay.
+            ///
+            /// # Errors
+            /// It was closed.
+            pub fn set_backlog(&self, backlog: usize) -> io::Result<()> {
+                Ok(self.entrance.engine().set_backlog(self.entrance.port, backlog)?)
             }
 
             /// [`Self::accept`] fails with `WouldBlock` from now on where it would wait.

@@ -34,6 +34,9 @@ impl Stream {
     /// # Errors
     /// As a read.
     pub fn peek(&self, out: &mut [u8]) -> io::Result<usize> {
+        if out.is_empty() {
+            return Ok(0);
+        }
         Ok(self.connection.peek(out)?.unwrap_or(0))
     }
 
@@ -42,6 +45,9 @@ impl Stream {
     /// # Errors
     /// `WouldBlock`, or as a read.
     pub fn try_peek(&self, out: &mut [u8]) -> io::Result<usize> {
+        if out.is_empty() {
+            return Ok(0);
+        }
         Ok(self.connection.try_peek(out)?.unwrap_or(0))
     }
 
@@ -54,6 +60,17 @@ impl Stream {
             return Ok(0);
         }
         Ok(self.connection.try_recv(out)?.unwrap_or(0))
+    }
+
+    /// Reads, and waits until `deadline` at most instead of as long as the read timeout says: for who reads several times within one limit.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or as a read.
+    pub fn read_by(&self, out: &mut [u8], deadline: Option<Instant>) -> io::Result<usize> {
+        if out.is_empty() {
+            return Ok(0);
+        }
+        Ok(self.connection.recv_by(out, || deadline)?.unwrap_or(0))
     }
 
     /// Writes what there is room for, without waiting whatever the options say.

@@ -3,7 +3,7 @@
 use crate::{A_WHILE, SOON, connect, kind, pair, wait_until};
 use ropeway_socket::{Listener, Local, Stream};
 use std::io::{ErrorKind, Read, Write};
-use std::net::UdpSocket;
+use std::net::{Shutdown, UdpSocket};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -32,6 +32,44 @@ fn a_full_queue_refuses_and_an_accepted_connection_makes_room() {
     assert_eq!(kind(Stream::connect(&to)), ErrorKind::ConnectionRefused);
     let _accepted = listener.accept().unwrap();
     Stream::connect(&to).unwrap();
+}
+
+#[test]
+fn how_many_may_wait_can_be_changed() {
+    let listener = Listener::bind_with_backlog("127.0.0.1:0", 1).unwrap();
+    let to = listener.local_addr().unwrap();
+    let _first = Stream::connect(&to).unwrap();
+    assert_eq!(kind(Stream::connect(&to)), ErrorKind::ConnectionRefused);
+    listener.set_backlog(2).unwrap();
+    let _second = Stream::connect(&to).unwrap();
+    listener.set_backlog(1).unwrap();
+    assert_eq!(kind(Stream::connect(&to)), ErrorKind::ConnectionRefused);
+    assert!(listener.try_accept().is_ok() && listener.try_accept().is_ok(), "who waits already stays");
+    listener.close();
+    assert_eq!(kind(listener.set_backlog(1)), ErrorKind::NotConnected);
+}
+
+#[test]
+fn what_this_host_does_not_let_go_is_said_at_once_to_who_does_not_wait_as_well() {
+    // The broadcast address of the loopback device.
+    let nobody = "127.255.255.255:9".parse().unwrap();
+    let waiting = Stream::connect(&nobody).unwrap_err();
+    let begun = Stream::connect_nonblocking(&nobody).unwrap_err();
+    for error in [waiting, begun] {
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+        assert!(error.to_string().contains("no packet gets there"), "{error}");
+    }
+}
+
+#[test]
+fn nobody_is_the_peer_of_what_was_not_taken() {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let client = Stream::connect_nonblocking(&silent.local_addr().unwrap().into()).unwrap();
+    assert_eq!(kind(client.peer_addr()), ErrorKind::NotConnected);
+    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let client = Stream::connect_nonblocking(&port.into()).unwrap();
+    assert_eq!(kind(client.wait_connected(Some(SOON))), ErrorKind::ConnectionRefused);
+    assert_eq!(kind(client.peer_addr()), ErrorKind::NotConnected);
 }
 
 #[test]
@@ -66,6 +104,34 @@ fn writing_to_a_peer_that_closed_is_a_broken_pipe() {
             true
         }
     });
+}
+
+#[test]
+fn a_peer_whose_process_left_in_order_is_an_end_and_no_error() {
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let (mut client, mut server) = connect(&listener);
+    client.write_all(b"question").unwrap();
+    server.read_exact(&mut [0; 8]).unwrap();
+    server.write_all(b"answer").unwrap();
+    drop((listener, server));
+    wait_until("nobody is there any more", || client.write(b"").is_err());
+    // Whether all was read or not.
+    for left in [6, 0] {
+        assert!(client.take_error().unwrap().is_none() && client.is_connected().unwrap(), "{left} bytes are left");
+        client.drain(Some(SOON)).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        client.peer_addr().unwrap();
+        assert_eq!(client.read(&mut [0; 10]).unwrap(), left);
+    }
+}
+
+#[test]
+fn of_a_connection_that_was_reset_there_is_nothing_left_to_end() {
+    let (client, server) = pair();
+    server.abort();
+    wait_until("it is over", || client.take_error().unwrap().is_some());
+    assert_eq!(kind(client.shutdown(Shutdown::Write)), ErrorKind::NotConnected);
+    assert_eq!(kind(client.drain(Some(SOON))), ErrorKind::ConnectionReset);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use ropeway_socket::{Listener, Stream};
 use std::io::{BufRead, BufReader, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a socket of either kind can do.
 trait Socket: Read + Write + Send {
@@ -176,8 +176,25 @@ fn peeking_takes_nothing() {
     assert_eq!(&buffer[..4], b"look");
     server.read_exact(&mut buffer[..4]).unwrap();
     assert_eq!(&buffer[..4], b"look");
+    // Into no buffer nothing is waited for.
+    assert_eq!((server.peek(&mut []).unwrap(), server.try_peek(&mut []).unwrap()), (0, 0));
     drop(client);
     assert_eq!(server.peek(&mut buffer).unwrap(), 0);
+}
+
+#[test]
+fn several_reads_share_one_limit() {
+    let (mut client, server) = pair();
+    client.write_all(b"xy").unwrap();
+    let deadline = Instant::now() + A_WHILE;
+    let mut byte = [0];
+    assert_eq!((server.read_by(&mut byte, Some(deadline)).unwrap(), byte), (1, *b"x"));
+    assert_eq!((server.read_by(&mut byte, None).unwrap(), byte), (1, *b"y"));
+    assert_eq!(kind(server.read_by(&mut byte, Some(deadline))), ErrorKind::WouldBlock);
+    assert!(Instant::now() >= deadline);
+    assert_eq!(server.read_by(&mut [], None).unwrap(), 0);
+    server.set_nonblocking(true).unwrap();
+    assert_eq!(kind(server.read_by(&mut byte, None)), ErrorKind::WouldBlock);
 }
 
 #[test]
