@@ -49,7 +49,7 @@ int cdp_close(int s);
  */
 int cdp_bind(int s, struct cdp_sockaddr *local_addr);
 
-/* Listens; up to `backlog` connections wait to be accepted, and who comes then is refused. 0, or non-zero on failure. EINVAL: the socket is in use. */
+/* Listens; up to `backlog` connections wait to be accepted (less than 0: as many as can be), and who comes then is refused. 0, or non-zero on failure. EINVAL: the socket is in use. */
 int cdp_listen(int s, int backlog);
 
 /*
@@ -60,7 +60,7 @@ int cdp_accept(int s, struct cdp_sockaddr *addr, int nonblocking);
 
 /*
  * Waits until the server has taken the connection. 0, or non-zero on failure; then it can be tried again. ECONNREFUSED: nobody listens there, or its queue is full;
- * ETIMEDOUT: nobody answers for 10 s; EHOSTUNREACH: nobody says where the node is; EISCONN, EALREADY, EOPNOTSUPP (it listens), EINVAL (no port).
+ * ETIMEDOUT: nobody answers for 10 s; EHOSTUNREACH: nobody says where the node is, or no way leads there; what else this host or the network says of the way, as ropeway_connect of ropeway.h; EISCONN, EALREADY, EOPNOTSUPP (it listens), EINVAL (no port).
  */
 int cdp_connect(int s, const struct cdp_sockaddr *remote_addr);
 

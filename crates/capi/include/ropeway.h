@@ -11,10 +11,15 @@
  * Threads. All calls may be made from any thread, on the same socket too: several may send and receive at once, and a message is always whole. Closing a
  * socket ends the calls that wait with it in other threads (EBADF). The library has threads of its own; they block all signals but those that
  * a thread causes itself (SIGSEGV and its like), so none of the program's is delivered to them. It may be loaded with dlopen; after dlclose it stays in memory, and its
- * sockets open.
+ * sockets open. Threads that call it need a stack of 64 KiB.
  *
  * fork. Sockets belong to the process that made them. In a forked child all of them are EBADF, also to close; the parent's go on. The child may
- * open new ones. After exec there is nothing left of them.
+ * open new ones. After exec there is nothing left of them. A child that goes on without exec holds the addresses that its parent had bound, as it does with sockets of the
+ * kernel, until it ends: nobody can bind them meanwhile once the parent has let go. The library's descriptors are its own: a program that closes all (closefrom) does so before its first socket.
+ *
+ * The other end. A process that exits in order ends its connections: their peers read what it sent, and the end. One that is killed says nothing, and neither does a host that
+ * fails. Who has sent something then learns of it after 10 s (ETIMEDOUT), who only reads after 300 s of silence, both at once if the process is back at its address (ECONNRESET). ECONNABORTED
+ * is for the rare peer that left in order and could not deliver before all that it had sent.
  *
  * exit. exit(3), and the return from main, deliver what was sent: they wait up to ROPEWAY_LINGER_MS for the peers' acknowledgments. _exit and a killed process do not.
  *
@@ -88,8 +93,8 @@ int ropeway_socket(int type);
 int ropeway_bind(int s, const struct sockaddr *address, socklen_t length);
 
 /*
- * Listens at the address that was bound; up to `backlog` connections wait to be accepted, and who comes then is refused. Below 1 means 1. EDESTADDRREQ: not bound;
- * EINVAL: it is connected.
+ * Listens at the address that was bound; up to `backlog` connections wait to be accepted, and who comes then is refused. 0 means 1, less than that as many as can be
+ * (65535). A socket that listens already takes over the new number. EDESTADDRREQ: not bound; EINVAL: it is connected.
  */
 int ropeway_listen(int s, int backlog);
 
@@ -102,8 +107,10 @@ int ropeway_accept(int s, struct sockaddr *from, socklen_t *length);
 /*
  * Connects, from the address that was bound if one was. Waits no longer than SO_SNDTIMEO, and 10 s if that is not set. A non-blocking socket gets EINPROGRESS: its
  * descriptor becomes writable when it is connected or has failed, and SO_ERROR says which. ECONNREFUSED: nobody listens there, or its queue is full;
- * ETIMEDOUT: nobody answers; EHOSTUNREACH, ENETUNREACH; EPERM: a firewall's rule; EMSGSIZE: packets as long as ours do not pass (ROPEWAY_PACKET_BYTES); EALREADY: it is being connected; EISCONN; EOPNOTSUPP: it listens; and as bind. After a failure it can be tried again
- * with the same socket, unless it is non-blocking.
+ * ETIMEDOUT: nobody answers; EHOSTUNREACH, ENETUNREACH: no way there; EPERM: a firewall's rule; EACCES: a route that prohibits it, or a broadcast address; EINVAL: a route that
+ * throws packets away, or port 0; EMSGSIZE: packets as long as ours do not pass (ROPEWAY_PACKET_BYTES); EALREADY: it is being connected; EISCONN; EOPNOTSUPP: it listens, or
+ * the address is one of IPv6 that means something else on every device (fe80::); and as bind. What this host itself says of the destination a non-blocking socket is told at once. After a failure it can be tried again
+ * with the same socket, unless that was after EINPROGRESS.
  */
 int ropeway_connect(int s, const struct sockaddr *to, socklen_t length);
 
@@ -114,7 +121,7 @@ int ropeway_connect(int s, const struct sockaddr *to, socklen_t length);
 int ropeway_connect_to(int s, const char *address);
 
 /*
- * Sends bytes of a stream and says how many were taken (all of them, unless the socket does not wait, or not that long), or one whole message.
+ * Sends bytes of a stream and says how many were taken (all of them, unless the socket does not wait, or not that long), or sends one whole message.
  * Flags: MSG_DONTWAIT; MSG_NOSIGNAL, MSG_MORE and MSG_EOR change nothing; others are EOPNOTSUPP. EAGAIN: no room, in time SO_SNDTIMEO; EPIPE: the peer has
  * closed, or this end has ended sending; EMSGSIZE: longer than ROPEWAY_SO_MAX_MESSAGE; ENOTCONN; ECONNRESET; ETIMEDOUT: the peer has been silent for 10 s
  * while something was not acknowledged.
@@ -133,8 +140,8 @@ ssize_t ropeway_cancel(int s);
 /*
  * Receives bytes of a stream, or one whole message, and says how many. 0: the peer has closed and everything was read, or an empty message
  * (ROPEWAY_SO_ENDED tells them apart), or `length` is 0 and it is a stream. EMSGSIZE: the message is longer than `length`; it stays
- * (ROPEWAY_SO_NEXT_MESSAGE says how long it is). EAGAIN: nothing there, in time SO_RCVTIMEO; ENOTCONN; ECONNRESET; ETIMEDOUT as for send.
- * Flags: MSG_DONTWAIT, MSG_NOSIGNAL, MSG_WAITALL; MSG_PEEK for streams; others are EOPNOTSUPP.
+ * (ROPEWAY_SO_NEXT_MESSAGE says how long it is). EAGAIN: nothing there, in time SO_RCVTIMEO; ENOTCONN; ECONNRESET; ECONNABORTED; ETIMEDOUT as for send.
+ * Flags: MSG_DONTWAIT, MSG_NOSIGNAL, MSG_WAITALL (until `length` bytes of a stream are there, its end, or SO_RCVTIMEO since the call is over); MSG_PEEK for streams; others are EOPNOTSUPP.
  */
 ssize_t ropeway_recv(int s, void *to, size_t length, int flags);
 
@@ -145,10 +152,13 @@ ssize_t ropeway_recv(int s, void *to, size_t length, int flags);
 ssize_t ropeway_sendv(int s, const struct iovec *from, int count, int flags);
 ssize_t ropeway_recvv(int s, const struct iovec *to, int count, int flags);
 
-/* Ends reading (SHUT_RD), sending (SHUT_WR: the peer reads the end) or both (SHUT_RDWR). ENOTCONN; EINVAL: no such `how`. */
+/*
+ * Ends reading (SHUT_RD), sending (SHUT_WR: the peer reads the end) or both (SHUT_RDWR). ENOTCONN: there is no connection, or it has failed; EINVAL: no such `how`. For a socket that
+ * listens there is ropeway_close alone.
+ */
 int ropeway_shutdown(int s, int how);
 
-/* Waits until the peer has acknowledged everything sent, `limit_ms` milliseconds at most (negative: as long as it takes). ETIMEDOUT; ENOTCONN; ECONNRESET. */
+/* Waits until the peer has acknowledged everything sent, `limit_ms` milliseconds at most (negative: as long as it takes). ETIMEDOUT; ENOTCONN; ECONNRESET; ECONNABORTED. */
 int ropeway_drain(int s, int limit_ms);
 
 /*
@@ -157,13 +167,16 @@ int ropeway_drain(int s, int limit_ms);
  */
 int ropeway_close(int s);
 
-/* This end's address, and the other's: as much as *length has room for; *length becomes the address's length. EINVAL: none yet; ENOTCONN. */
+/*
+ * This end's address, and the other's: as much as *length has room for; *length becomes the address's length. EINVAL: none yet; ENOTCONN: nobody has taken the
+ * connection, not yet or for good.
+ */
 int ropeway_getsockname(int s, struct sockaddr *name, socklen_t *length);
 int ropeway_getpeername(int s, struct sockaddr *name, socklen_t *length);
 
 /*
  * SOL_SOCKET: SO_RCVTIMEO and SO_SNDTIMEO (struct timeval, zeros: no limit, the default), SO_LINGER (struct linger, default off), SO_REUSEADDR (int, changes
- * nothing: addresses are free at once); get only: SO_ERROR (int; it is not cleared), SO_TYPE, SO_ACCEPTCONN. IPPROTO_TCP: TCP_NODELAY (int, 0). SOL_ROPEWAY: see
+ * nothing: addresses are free at once); get only: SO_ERROR (int, why the connection failed, 0 after an end in order; it is not cleared), SO_TYPE, SO_ACCEPTCONN. IPPROTO_TCP: TCP_NODELAY (int, 0). SOL_ROPEWAY: see
  * above. They may be set at any time; accepted sockets begin with those of the listener. *length becomes the number of bytes that were written. ENOPROTOOPT: no such option, or not for this type;
  * EINVAL: the value is too short; EDOM: no time limit.
  */
@@ -173,7 +186,8 @@ int ropeway_setsockopt(int s, int level, int name, const void *value, socklen_t 
 /*
  * A descriptor for poll, select, epoll and the like, level- and edge-triggered: readable and writable when the socket is, readable when a listener has a connection.
  * Every call gives the same one; it belongs to the socket and goes with it. Do nothing else with it: no read, no write, no close. Readiness is a hint: after
- * it a non-blocking call may still give EAGAIN; then it is writable again when what was refused fits. ENOTCONN: the socket neither listens nor connects yet; EMFILE.
+ * it a non-blocking call may still give EAGAIN; then it is writable again when what was refused fits. An end, and what made it fail, is shown as readable and writable: POLLHUP, POLLRDHUP and
+ * POLLERR do not occur. ENOTCONN: the socket neither listens nor connects yet; EMFILE.
  */
 int ropeway_descriptor(int s);
 
