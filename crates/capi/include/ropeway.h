@@ -11,7 +11,8 @@
  * Threads. All calls may be made from any thread, on the same socket too: several may send and receive at once, and a message is always whole. Closing a
  * socket ends the calls that wait with it in other threads (EBADF). The library has threads of its own; they block all signals but those that
  * a thread causes itself (SIGSEGV and its like), so none of the program's is delivered to them. It may be loaded with dlopen; after dlclose it stays in memory, and its
- * sockets open. Threads that call it need a stack of 64 KiB.
+ * sockets open. Threads that call it need a stack of 64 KiB. In no call a thread is
+ * cancelled (pthread_cancel): that comes after it, and to wake a thread that waits its socket is closed.
  *
  * fork. Sockets belong to the process that made them. In a forked child all of them are EBADF, also to close; the parent's go on. The child may
  * open new ones. After exec there is nothing left of them. A child that goes on without exec holds the addresses that its parent had bound, as it does with sockets of the

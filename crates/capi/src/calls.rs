@@ -12,11 +12,11 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-/// Defines exported functions, whose bodies run inside the guard.
+/// Defines exported functions, whose bodies run inside the guard that is named.
 ///
 /// The bodies are unsafe code: the program's arguments are what ropeway.h asks for.
 macro_rules! exports {
-    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block)*) => { $(
+    (in $guard:ident; $($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block)*) => { $(
         $(#[$doc])*
         ///
         /// # Safety
@@ -25,7 +25,7 @@ macro_rules! exports {
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
             #[allow(unused_unsafe, reason = "some bodies are safe")]
             // SAFETY: the contract of the C function, which the program keeps.
-            crate::guard::call(|| unsafe { $body })
+            crate::guard::$guard(|| unsafe { $body })
         }
     )* };
 }
@@ -33,6 +33,8 @@ macro_rules! exports {
 pub(crate) use exports;
 
 exports! {
+    in call_to_the_end;
+
     fn ropeway_socket(kind: c_int) -> c_int {
         SOCKETS.add(Socket::new(kind)?)
     }
@@ -68,29 +70,8 @@ exports! {
         Ok(0)
     }
 
-    fn ropeway_send(s: c_int, from: *const c_void, len: usize, flags: c_int) -> isize {
-        Ok(SOCKETS.get(s)?.send(bytes(from, len)?, flags)? as isize)
-    }
-
-    fn ropeway_send_within(s: c_int, from: *const c_void, len: usize, flags: c_int, life_us: c_uint) -> isize {
-        let life = Duration::from_micros(life_us.into());
-        Ok(SOCKETS.get(s)?.send_within(bytes(from, len)?, flags, life)? as isize)
-    }
-
     fn ropeway_cancel(s: c_int) -> isize {
         Ok(SOCKETS.get(s)?.connection()?.cancel()? as isize)
-    }
-
-    fn ropeway_recv(s: c_int, to: *mut c_void, len: usize, flags: c_int) -> isize {
-        Ok(SOCKETS.get(s)?.recv(bytes_mut(to, len)?, flags)?.unwrap_or(0) as isize)
-    }
-
-    fn ropeway_sendv(s: c_int, from: *const iovec, count: c_int, flags: c_int) -> isize {
-        Ok(SOCKETS.get(s)?.send_parts(&memory::parts(from, count)?, flags)? as isize)
-    }
-
-    fn ropeway_recvv(s: c_int, to: *const iovec, count: c_int, flags: c_int) -> isize {
-        Ok(SOCKETS.get(s)?.recv_parts(&mut memory::parts_mut(to, count)?, flags)?.unwrap_or(0) as isize)
     }
 
     fn ropeway_shutdown(s: c_int, how: c_int) -> c_int {
@@ -173,6 +154,31 @@ exports! {
         };
         out.copy_from_slice(&shown);
         Ok(0)
+    }
+}
+
+exports! {
+    in call;
+
+    fn ropeway_send(s: c_int, from: *const c_void, len: usize, flags: c_int) -> isize {
+        SOCKETS.with(s, |socket| Ok(socket.send(bytes(from, len)?, flags)? as isize))
+    }
+
+    fn ropeway_send_within(s: c_int, from: *const c_void, len: usize, flags: c_int, life_us: c_uint) -> isize {
+        let life = Duration::from_micros(life_us.into());
+        SOCKETS.with(s, |socket| Ok(socket.send_within(bytes(from, len)?, flags, life)? as isize))
+    }
+
+    fn ropeway_recv(s: c_int, to: *mut c_void, len: usize, flags: c_int) -> isize {
+        SOCKETS.with(s, |socket| Ok(socket.recv(bytes_mut(to, len)?, flags)?.unwrap_or(0) as isize))
+    }
+
+    fn ropeway_sendv(s: c_int, from: *const iovec, count: c_int, flags: c_int) -> isize {
+        SOCKETS.with(s, |socket| Ok(socket.send_parts(&memory::parts(from, count)?, flags)? as isize))
+    }
+
+    fn ropeway_recvv(s: c_int, to: *const iovec, count: c_int, flags: c_int) -> isize {
+        SOCKETS.with(s, |socket| Ok(socket.recv_parts(&mut memory::parts_mut(to, count)?, flags)?.unwrap_or(0) as isize))
     }
 }
 

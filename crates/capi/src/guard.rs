@@ -1,9 +1,11 @@
-//! What surrounds every exported function: no panic gets into C, and failures become `-1`, `errno` and a sentence that the thread can ask for.
+//! What surrounds every exported function: no panic gets into C, failures become `-1`, `errno` and a sentence that the thread can ask for, and no thread is cancelled
+//! (`pthread_cancel`) inside: to unwind through it would end the process.
 
 use crate::failure::{Failure, Outcome};
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 thread_local! {
     /// What the last call of this thread that failed had to say.
@@ -23,8 +25,53 @@ impl Answer for isize {
     const FAILED: isize = -1;
 }
 
+unsafe extern "C" {
+    /// Of the C library; the `libc` crate lacks it.
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+/// `PTHREAD_CANCEL_DISABLE`.
+const CANCEL_DISABLE: c_int = 1;
+
+/// While it lives the thread is not cancelled; who wanted that waits.
+struct Uncancelled {
+    before: c_int,
+}
+
+impl Uncancelled {
+    fn new() -> Uncancelled {
+        let mut before = 0;
+        // SAFETY: a state that there is, and a place for the one before.
+        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut before) };
+        Uncancelled { before }
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: the state that it had.
+        unsafe { pthread_setcancelstate(self.before, std::ptr::null_mut()) };
+    }
+}
+
+/// Lets go of something shared. Its end, if this was the last, makes calls in which threads are cancelled.
+pub fn let_go<T>(shared: Arc<T>) {
+    if let Some(last) = Arc::into_inner(shared) {
+        let _uncancelled = Uncancelled::new();
+        drop(last);
+    }
+}
+
+/// As [`call`], for a body that may make such calls of the C library.
+pub fn call_to_the_end<T: Answer>(body: impl FnOnce() -> Outcome<T>) -> T {
+    let _uncancelled = Uncancelled::new();
+    call(body)
+}
+
 /// Runs the body of an exported function. What it works on is behind locks that survive a panic, so going on afterwards is sound; that it happened is an
 /// error like others. (Where the library was built to abort on panics, it aborts.)
+///
+/// For those that move data: all that they do makes system calls by itself, and [`let_go`] sees to the rest.
 pub fn call<T: Answer>(body: impl FnOnce() -> Outcome<T>) -> T {
     let outcome = catch_unwind(AssertUnwindSafe(body))
         .unwrap_or_else(|_| Err(Failure::new(libc::ENOTRECOVERABLE, "a fault in libropeway: please report it")));

@@ -2,6 +2,7 @@
 
 use crate::connection::{Connection, connection, either};
 use crate::failure::{Failure, Outcome};
+use crate::guard::let_go;
 use crate::table::Table;
 use ropeway_socket::api::{Error, Watch, details};
 use ropeway_socket::{Address, Listener, Local, MessageListener, MessageSocket, Stream};
@@ -228,6 +229,14 @@ impl Socket {
         }
     }
 
+    /// Moves data. Should the socket be closed meanwhile, the connection ends here.
+    fn with_connection<R>(&self, act: impl FnOnce(&Connection) -> Outcome<R>) -> Outcome<R> {
+        let connection = self.connection()?;
+        let result = act(&connection);
+        let_go(connection);
+        result
+    }
+
     pub fn is_listening(&self) -> bool {
         matches!(&*self.state(), State::Listening(_))
     }
@@ -397,36 +406,31 @@ impl Socket {
     /// # Errors
     /// As [`Connection::send`]; it was closed meanwhile.
     pub fn send(&self, bytes: &[u8], flags: c_int) -> Outcome<usize> {
-        let connection = self.connection()?;
-        self.unless_closed(connection.send(bytes, flags))
+        self.with_connection(|connection| self.unless_closed(connection.send(bytes, flags)))
     }
 
     /// # Errors
     /// As [`Socket::send`].
     pub fn send_parts(&self, parts: &[IoSlice<'_>], flags: c_int) -> Outcome<usize> {
-        let connection = self.connection()?;
-        self.unless_closed(connection.send_parts(parts, flags))
+        self.with_connection(|connection| self.unless_closed(connection.send_parts(parts, flags)))
     }
 
     /// # Errors
     /// As [`Connection::send_within`]; it was closed meanwhile.
     pub fn send_within(&self, message: &[u8], flags: c_int, life: Duration) -> Outcome<usize> {
-        let connection = self.connection()?;
-        self.unless_closed(connection.send_within(message, flags, life))
+        self.with_connection(|connection| self.unless_closed(connection.send_within(message, flags, life)))
     }
 
     /// # Errors
     /// As [`Connection::recv`]; it was closed meanwhile.
     pub fn recv(&self, out: &mut [u8], flags: c_int) -> Outcome<Option<usize>> {
-        let connection = self.connection()?;
-        self.unless_ended_by_closing(connection.recv(out, flags))
+        self.with_connection(|connection| self.unless_ended_by_closing(connection.recv(out, flags)))
     }
 
     /// # Errors
     /// As [`Socket::recv`].
     pub fn recv_parts(&self, parts: &mut [IoSliceMut<'_>], flags: c_int) -> Outcome<Option<usize>> {
-        let connection = self.connection()?;
-        self.unless_ended_by_closing(connection.recv_parts(parts, flags))
+        self.with_connection(|connection| self.unless_ended_by_closing(connection.recv_parts(parts, flags)))
     }
 
     /// Closing ends the reading, which looks like the peer's end.

@@ -2,6 +2,7 @@
 //! socket. A forked child begins with none.
 
 use crate::failure::{Failure, Outcome};
+use crate::guard::let_go;
 use ropeway_socket::api::PerProcess;
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -97,6 +98,17 @@ impl<T: Send + Sync> Table<T> {
             table.slots.get(index).filter(|slot| is_of(slot, handle, index))?.socket.clone()
         });
         found.ok_or_else(|| unknown(handle))
+    }
+
+    /// Does something with it. Should it be closed meanwhile, it ends here.
+    ///
+    /// # Errors
+    /// It is none; or what `act` says.
+    pub fn with<R>(&self, handle: c_int, act: impl FnOnce(&T) -> Outcome<R>) -> Outcome<R> {
+        let socket = self.get(handle)?;
+        let result = act(&socket);
+        let_go(socket);
+        result
     }
 
     /// Takes it out: the handle is none from now on.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::io::Errno;
+use rustix::thread::nanosleep;
 
 use crate::room::PAUSE;
 
@@ -15,7 +16,7 @@ pub fn until_told(fds: &mut [PollFd<'_>], most: Option<Duration>) -> bool {
     };
     if refusal != Errno::INTR {
         // There are more of them than the process may have descriptors by now (`RLIMIT_NOFILE`), or the kernel has no memory.
-        std::thread::sleep(most.map_or(PAUSE, |most| most.min(PAUSE)));
+        let _ = nanosleep(&timespec(most.map_or(PAUSE, |most| most.min(PAUSE))));
     }
     false
 }

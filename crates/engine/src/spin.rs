@@ -1,10 +1,9 @@
 //! How long a waiting thread polls before it sleeps: no longer than a bound, and no longer than polling has paid off lately.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
 use ropeway_proto::Time;
 use ropeway_shm::processors::{self, Crowd};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
 
 /// Without a setting: about the cost of a sleep and a wake-up.
 pub const USUAL_SPIN_NS: u64 = 50_000;
@@ -57,7 +56,7 @@ pub struct Spin {
     online: u32,
     crowd: Crowd,
     /// Says how many threads want to run. It stays open: to open it takes four times as long as to read it.
-    loadavg: Option<File>,
+    loadavg: Option<OwnedFd>,
     counted_at: Time,
     failures: u32,
     waits: u32,
@@ -119,11 +118,12 @@ impl Spin {
 
     /// Threads of the whole machine that run or could run. 0 when `/proc` cannot be read.
     fn runnable(&mut self) -> u32 {
+        // Not by the C library's open and pread: in these a thread of a C program may be cancelled, and it waits here.
         if self.loadavg.is_none() {
-            self.loadavg = File::open("/proc/loadavg").ok();
+            self.loadavg = rustix::fs::open("/proc/loadavg", OFlags::CLOEXEC, Mode::empty()).ok();
         }
         let mut text = [0u8; 64];
-        let n = self.loadavg.as_ref().map_or(0, |file| file.read_at(&mut text, 0).unwrap_or(0));
+        let n = self.loadavg.as_ref().map_or(0, |file| rustix::io::pread(file, &mut text, 0).unwrap_or(0));
         processors::runnable_in(&text[..n])
     }
 

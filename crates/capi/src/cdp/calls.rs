@@ -7,6 +7,8 @@ use crate::memory::{self, bytes, bytes_mut};
 use std::ffi::{c_char, c_int, c_void};
 
 exports! {
+    in call_to_the_end;
+
     fn cdp_init(node: c_int, interfaces: *const *const c_char, count: c_int, forward: c_int) -> c_int {
         let count = usize::try_from(count).map_err(|_| Failure::new(libc::EINVAL, "fewer than no interfaces"))?;
         super::init(node, &memory::texts(interfaces, count)?, forward)?;
@@ -38,6 +40,15 @@ exports! {
         Ok(0)
     }
 
+    fn cdp_close(s: c_int) -> c_int {
+        Cdp::get()?.close(s)?;
+        Ok(0)
+    }
+}
+
+exports! {
+    in call;
+
     fn cdp_send(s: c_int, from: *const c_void, len: usize) -> c_int {
         Cdp::get()?.send(s, bytes(from, len)?)
     }
@@ -49,10 +60,5 @@ exports! {
     /// The name that the document's list has for it.
     fn cdp_rcv(s: c_int, to: *mut c_void, len: usize, nonblocking: c_int) -> c_int {
         Cdp::get()?.recv(s, bytes_mut(to, len)?, nonblocking != 0)
-    }
-
-    fn cdp_close(s: c_int) -> c_int {
-        Cdp::get()?.close(s)?;
-        Ok(0)
     }
 }

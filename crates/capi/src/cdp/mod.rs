@@ -165,20 +165,21 @@ impl Cdp {
     }
 
     fn send(&self, s: c_int, message: &[u8]) -> Outcome<c_int> {
-        let socket = self.sockets.get(s)?;
-        if message.len() > self.limit {
-            let what = format!("the message has {} bytes, and {LIMIT_VAR} allows {}", message.len(), self.limit);
-            return Err(Failure::new(libc::EMSGSIZE, what));
-        }
-        let count = returned(message.len())?;
-        socket.socket.send(message, 0)?;
-        Ok(count)
+        self.sockets.with(s, |socket| {
+            if message.len() > self.limit {
+                let what = format!("the message has {} bytes, and {LIMIT_VAR} allows {}", message.len(), self.limit);
+                return Err(Failure::new(libc::EMSGSIZE, what));
+            }
+            let count = returned(message.len())?;
+            socket.socket.send(message, 0)?;
+            Ok(count)
+        })
     }
 
     /// One message. A connection that the peer has closed gives what it sent before, and then an error: it is a zombie until this end closes it as well [0:4.1.3].
     fn recv(&self, s: c_int, out: &mut [u8], nonblocking: bool) -> Outcome<c_int> {
         let flags = if nonblocking { libc::MSG_DONTWAIT } else { 0 };
-        let count = self.sockets.get(s)?.socket.recv(out, flags)?;
+        let count = self.sockets.with(s, |socket| socket.socket.recv(out, flags))?;
         let ended = || Failure::new(libc::ENOTCONN, "the peer has closed the connection, and everything was read");
         returned(count.ok_or_else(ended)?)
     }

@@ -1017,6 +1017,55 @@ static void closing_wakes(void)
 	CHECK(close(udp) == 0);
 }
 
+static void *open_and_close(void *argument)
+{
+	char byte;
+
+	for (;;) {
+		int client, server;
+
+		pair(ROPEWAY_STREAM, &client, &server);
+		CHECK(ropeway_send(client, "x", 1, 0) == 1 && ropeway_recv(server, &byte, 1, 0) == 1);
+		CHECK(ropeway_descriptor(client) >= 0);
+		CHECK(ropeway_close(client) == 0 && ropeway_close(server) == 0);
+		pthread_testcancel();
+	}
+	return argument;
+}
+
+static void *wait_and_close(void *argument)
+{
+	int s = *(int *)argument;
+
+	CHECK(one_byte(s) <= 0);
+	pthread_testcancel();
+	return NULL;
+}
+
+/* No call is a place where a thread is cancelled: that comes after it. */
+static void cancelling(void)
+{
+	pthread_t thread, closer;
+	void *result;
+	int client, server, round;
+
+	for (round = 0; round < 20; round++) {
+		CHECK(pthread_create(&thread, NULL, open_and_close, NULL) == 0);
+		usleep((useconds_t)(round * 500));
+		CHECK(pthread_cancel(thread) == 0);
+		CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+		/* One that waits, and has the last hold of a socket that is closed under it. */
+		pair(ROPEWAY_STREAM, &client, &server);
+		CHECK(ropeway_descriptor(server) >= 0);
+		CHECK(pthread_create(&closer, NULL, wait_and_close, &server) == 0);
+		usleep((useconds_t)(round * 100));
+		CHECK(pthread_cancel(closer) == 0);
+		usleep(1000);
+		CHECK(ropeway_close(server) == 0 && ropeway_close(client) == 0);
+		CHECK(pthread_join(closer, &result) == 0 && result == PTHREAD_CANCELED);
+	}
+}
+
 /* Many threads open, use and close the same few sockets: all calls succeed or say why not. */
 static int contested[4];
 
@@ -1244,6 +1293,7 @@ int main(int argc, char **argv)
 	limits_of_waiting_for_all();
 	lingering();
 	closing_wakes();
+	cancelling();
 	contests();
 	threads();
 	forks();
