@@ -48,6 +48,31 @@ fn a_program_may_load_the_library_and_let_go_of_it() {
 }
 
 #[test]
+fn a_leak_checker_has_nothing_to_say_of_a_program_that_exits() {
+    let library = Library::build();
+    let dir = tempfile::tempdir().expect("a directory");
+    let checked = |name: &str, body: &str| {
+        let (source, out) = (dir.path().join(format!("{name}.c")), dir.path().join(name));
+        std::fs::write(&source, format!("#include <ropeway.h>\nint main(void) {{ {body} }}\n")).expect("written");
+        let mut compiler = command("cc", ["-fsanitize=leak", "-o"]);
+        compiler.arg(&out).arg(source).arg("-I").arg(root().join("include"));
+        compiler.arg("-L").arg(library.path().parent().expect("a directory")).arg("-lropeway");
+        compiler.output().is_ok_and(|output| output.status.success()).then_some(out)
+    };
+    let finish = |program: &PathBuf| Process::spawn(library.command(program, &[])).wait(LIMIT).expect("in time");
+    let idle = checked("idle", "return ropeway_error()[0];");
+    if !idle.is_some_and(|idle| finish(&idle).success()) {
+        ropeway_testkit::skip!("no program with a checker for leaks can be made, or run, here");
+    }
+    // One socket is closed, and one is not.
+    let body =
+        "int l = ropeway_serve(\"127.0.0.1:0\", ROPEWAY_STREAM, 1), s = ropeway_dial(\"127.0.0.1:9\", ROPEWAY_STREAM);
+        return l < 0 || s >= 0 || ropeway_serve(\"127.0.0.1:0\", ROPEWAY_STREAM, 1) < 0 || ropeway_close(l);";
+    let finished = finish(&checked("user", body).expect("it compiles"));
+    assert!(finished.success(), "{finished:?}");
+}
+
+#[test]
 fn the_calls_of_document_0_keep_theirs() {
     let library = Library::build();
     let cdp = program("cdp");

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 /// A place that is in use.
@@ -344,6 +344,8 @@ fn only_own_engines(address: &Address) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, format!("{address} exists for an engine of your own only"))
 }
 
+static KEPT_AT_EXIT: OnceLock<(Vec<Arc<Home>>, Vec<Place>, Vec<Engine>)> = OnceLock::new();
+
 /// Closes everything and waits, for the linger time at most, until the peers have it.
 pub fn finish_all() {
     let (Some(process), Ok(environment)) = (PROCESS.get(), environment::get()) else { return };
@@ -364,6 +366,8 @@ pub fn finish_all() {
     engines.iter().for_each(|engine| {
         engine.finish(deadline);
     });
-    // What still uses them ends with the process; the last user would have their threads end under it.
-    std::mem::forget((present, lingering, engines));
+    // What still uses them ends with the process; the last user would have their threads end under it. Kept where checkers for leaks, which look later, find it.
+    if let Err(late) = KEPT_AT_EXIT.set((present, lingering, engines)) {
+        std::mem::forget(late);
+    }
 }
