@@ -344,7 +344,10 @@ fn only_own_engines(address: &Address) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, format!("{address} exists for an engine of your own only"))
 }
 
-static KEPT_AT_EXIT: OnceLock<(Vec<Arc<Home>>, Vec<Place>, Vec<Engine>)> = OnceLock::new();
+/// What others use while the process ends.
+type InUse = (Vec<Arc<Home>>, Vec<Place>, Vec<Engine>);
+
+static KEPT_AT_EXIT: OnceLock<InUse> = OnceLock::new();
 
 /// Closes everything and waits, for the linger time at most, until the peers have it.
 pub fn finish_all() {
