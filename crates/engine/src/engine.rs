@@ -343,11 +343,6 @@ impl Engine {
         result.map_err(|error| self.with_hint(channel, error))
     }
 
-    /// What the network, or this host, said of the destination, if that ended the attempt to open this connection.
-    pub fn was_unreached(&self, channel: ChannelId) -> Option<Error> {
-        self.inner().ok()?.lock().was_unreached(channel)
-    }
-
     /// Waits until the connection is ready for `interest`, or failed.
     ///
     /// # Errors

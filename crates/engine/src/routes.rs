@@ -130,6 +130,11 @@ impl Engine {
         self.wait_opened_by(channel, routes.only(), deadline)
     }
 
+    /// What the network, or this host, said of the destination, if that ended the attempt to open this connection.
+    pub fn was_unreached(&self, channel: ChannelId) -> Option<Error> {
+        self.inner().ok()?.lock().was_unreached(channel)
+    }
+
     /// The way to the peer of a connection when it was opened, and the ports, local first.
     pub fn way_of(&self, channel: ChannelId) -> Option<(Way, u16, u16)> {
         let (path, local, remote) = self.inner().ok()?.lock().endpoint.addresses(channel)?;

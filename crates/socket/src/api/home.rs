@@ -344,7 +344,7 @@ fn only_own_engines(address: &Address) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, format!("{address} exists for an engine of your own only"))
 }
 
-/// What others use while the process ends.
+/// What others may still use when the process exits.
 type InUse = (Vec<Arc<Home>>, Vec<Place>, Vec<Engine>);
 
 static KEPT_AT_EXIT: OnceLock<InUse> = OnceLock::new();
