@@ -116,7 +116,7 @@ macro_rules! connection_methods {
         /// `NotConnected`: the peer has not taken the connection, not yet or for good.
         pub fn peer_addr(&self) -> io::Result<Address> {
             let not_yet = || io::Error::new(io::ErrorKind::NotConnected, "the peer has not taken the connection");
-            self.connection.was_opened().then(|| self.connection.peer().clone()).ok_or_else(not_yet)
+            self.connection.was_taken().then(|| self.connection.peer().clone()).ok_or_else(not_yet)
         }
 
         /// Where this end's link is; of several, that of the first way.

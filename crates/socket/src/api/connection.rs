@@ -338,7 +338,8 @@ impl Connection {
 
     fn recv_error(&self, error: Error) -> io::Error {
         let Error::Failed(_) = error else { return of_wait(error) };
-        if self.was_opened() { of_wait(error) } else { self.of_opening(error) }
+        let was_opened = self.engine().readiness(self.channel).is_none_or(|readiness| readiness.opened);
+        if was_opened { of_wait(error) } else { self.of_opening(error) }
     }
 
     /// What ended the attempt to open it, as far as that is known.
@@ -413,8 +414,10 @@ impl Connection {
     }
 
     /// Whether the peer has taken the connection, whatever became of it since.
-    pub fn was_opened(&self) -> bool {
-        self.engine().readiness(self.channel).is_none_or(|readiness| readiness.opened)
+    pub fn was_taken(&self) -> bool {
+        let refuses = |code| matches!(code, ErrorCode::Refused | ErrorCode::Busy);
+        let was_taken = |readiness: Readiness| readiness.opened && !readiness.failed.is_some_and(refuses);
+        self.engine().readiness(self.channel).is_none_or(was_taken)
     }
 
     /// Waits until the peer has taken the connection.

@@ -66,10 +66,16 @@ fn nobody_is_the_peer_of_what_was_not_taken() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let client = Stream::connect_nonblocking(&silent.local_addr().unwrap().into()).unwrap();
     assert_eq!(kind(client.peer_addr()), ErrorKind::NotConnected);
-    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let client = Stream::connect_nonblocking(&port.into()).unwrap();
-    assert_eq!(kind(client.wait_connected(Some(SOON))), ErrorKind::ConnectionRefused);
-    assert_eq!(kind(client.peer_addr()), ErrorKind::NotConnected);
+    let listener = Listener::bind_with_backlog("127.0.0.1:0", 1).unwrap();
+    let (full, closed) =
+        (listener.local_addr().unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    let _waits = Stream::connect(&full).unwrap();
+    // The one is refused by an engine, the other by the kernel.
+    for to in [full, closed.into()] {
+        let client = Stream::connect_nonblocking(&to).unwrap();
+        assert_eq!(kind(client.wait_connected(Some(SOON))), ErrorKind::ConnectionRefused);
+        assert_eq!(kind(client.peer_addr()), ErrorKind::NotConnected, "{to}");
+    }
 }
 
 #[test]
