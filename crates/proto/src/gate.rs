@@ -213,6 +213,11 @@ impl Gate {
         self.budget_bytes
     }
 
+    /// What that was before it was cut.
+    pub fn uncut_budget_bytes(&self) -> u64 {
+        self.limit_bytes
+    }
+
     pub fn charged_bytes(&self) -> u64 {
         self.sums.charged_bytes
     }
