@@ -1,7 +1,8 @@
 //! The part of the host's receive budget that this process may hand out, where several processes of a host receive over the network (docs/engine.md).
 
 use ropeway_proto::{Endpoint, Time};
-use ropeway_shm::board::{Board, Others, Word, faded};
+use ropeway_shm::board::{Board, Claim, Others, Word, faded, usable};
+use ropeway_shm::fair;
 
 /// A process that is busy says what it wants and takes its part so often.
 const UPDATE_NS: u64 = 500_000;
@@ -115,15 +116,15 @@ impl Share {
             self.found_at = now;
             self.follow_board();
         }
-        let Some(board) = &self.board else { return false };
+        let Some(board) = &mut self.board else { return false };
         let lease_ns = endpoint.config().lease_ns;
         let gate = endpoint.gate();
         let before = gate.grantable_bytes();
-        let others = board.others();
-        let is_alone = others.demands.is_empty();
+        let (wish, others) = (gate.wish(), board.others(gate.wish().packet_bytes));
+        let is_alone = others.demands.is_empty() && others.users.is_empty();
         // The budget of a host with several processes is another one.
         gate.set_share((!is_alone).then_some(u64::MAX));
-        let (budget, wish) = (gate.whole_budget_bytes(), gate.wish());
+        let budget = gate.whole_budget_bytes();
         let age_ns = self.said_at.map_or(u64::MAX, |at| now.since(at));
         self.demand_bytes = wish.bytes.min(budget).max(faded(self.demand_bytes, age_ns));
         self.lease_ns = wish.lease_ns.max(lease_ns);
@@ -136,11 +137,17 @@ impl Share {
         let (packet, turn) = (wish.packet_bytes, clock_ns / TURN_NS);
         self.part_bytes = share(budget, packet, &others, turn);
         gate.set_share((!is_alone).then_some(self.part_bytes));
-        // A little more than it wants, for those who begin.
-        let usable = if is_alone { budget } else { (self.demand_bytes + self.demand_bytes / 2).max(packet) };
-        let wanted = self.part_bytes.min(usable);
+        let usable_bytes = usable(self.demand_bytes, packet);
+        let wanted = self.part_bytes.min(if is_alone { budget } else { usable_bytes });
         if wanted > self.held_bytes {
-            self.held_bytes = board.hold(wanted, packet, budget);
+            self.held_bytes = board.hold(&Claim {
+                wanted_bytes: wanted,
+                least_bytes: packet,
+                whole_bytes: budget,
+                uncut_bytes: gate.uncut_budget_bytes(),
+                usable_bytes: others.demands.iter().fold(usable_bytes, |all, &one| all.saturating_add(one)),
+                patience_ns: valid_ns,
+            });
         }
         self.allowed_bytes = wanted.min(self.held_bytes);
         if self.allowed_bytes < packet {
@@ -162,9 +169,9 @@ impl Share {
     /// Goes over to the board that is there now, should somebody have removed this one.
     #[cold]
     fn follow_board(&mut self) {
-        let removed = self.board.as_ref().filter(|board| board.is_removed());
-        if let Some(Ok(board)) = removed.map(Board::reopened) {
-            (self.board, self.held_bytes) = (Some(board), 0);
+        let removed = self.board.as_mut().filter(|board| board.is_removed());
+        if let Some(Ok(())) = removed.map(Board::reopen) {
+            self.held_bytes = 0;
         }
     }
 
@@ -180,46 +187,63 @@ impl Share {
 
 /// In how many turns this process has its own, where they take turns.
 fn turns_until_own(budget: u64, packet: u64, others: &Others, turn: u64) -> u64 {
-    let rounds = rounds(budget, packet, others);
-    rounds - (others.before + turn) % rounds
+    let (part, users) = (part_of_user(budget, packet, others, turn), rounds(budget, packet, &others.users));
+    // Where users take turns the part is a packet, or will be.
+    let processes = rounds(if users > 1 { packet } else { part }, packet, &others.demands);
+    let (had, since) = turns_of_user(budget, packet, others, turn);
+    let until = processes - (others.before + had) % processes;
+    until * users - since
 }
 
-/// How many turns it takes until everybody has had one.
-fn rounds(budget: u64, packet: u64, others: &Others) -> u64 {
-    (others.demands.len() as u64 + 1).div_ceil((budget / packet.max(1)).max(1))
+/// How many turns it takes until everybody has had one, this one and the others.
+fn rounds(budget: u64, packet: u64, others: &[u64]) -> u64 {
+    (others.len() as u64 + 1).div_ceil((budget / packet.max(1)).max(1))
 }
 
-/// Everybody may have an equal part, and of what others do not want of theirs an equal part again. Never less than a packet: where there are more processes than
-/// packets in it they have one by turns.
+/// How many turns this process's user has had, and how long ago the last one was. Where users take none every turn is everybody's.
+fn turns_of_user(budget: u64, packet: u64, others: &Others, turn: u64) -> (u64, u64) {
+    match rounds(budget, packet, &others.users) {
+        1 => (turn, 0),
+        rounds => ((others.users_before + turn) / rounds, (others.users_before + turn) % rounds),
+    }
+}
+
+/// This process's part of what its user may have of the budget.
 fn share(budget: u64, packet: u64, others: &Others, turn: u64) -> u64 {
-    let count = others.demands.len() as u64 + 1;
-    if budget / count < packet {
-        return if (others.before + turn).is_multiple_of(rounds(budget, packet, others)) { packet } else { 0 };
+    let (had, _) = turns_of_user(budget, packet, others, turn);
+    match part_of_user(budget, packet, others, turn) {
+        0 => 0,
+        part_of_user => part(part_of_user, packet, &others.demands, others.before + had),
     }
-    // Who wants less than an equal part of what is left gets that; we want all we can get, so we are served last.
-    let mut demands = others.demands.clone();
-    demands.sort_unstable();
-    let (mut left, mut sharers) = (budget, count);
-    for demand in demands {
-        left -= demand.min(left.div_ceil(sharers));
-        sharers -= 1;
+}
+
+fn part_of_user(budget: u64, packet: u64, others: &Others, turn: u64) -> u64 {
+    part(budget, packet, &others.users, others.users_before + turn)
+}
+
+/// Everybody may have an equal part, and of what others do not want of theirs an equal part again. Never less than a packet: where there are more than packets in it they have one by
+/// turns.
+fn part(budget: u64, packet: u64, others: &[u64], turn: u64) -> u64 {
+    if budget / (others.len() as u64 + 1) < packet {
+        return if turn.is_multiple_of(rounds(budget, packet, others)) { packet } else { 0 };
     }
-    left
+    fair::rest(budget, &mut others.to_vec())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use ropeway_proto::{Config, Demand};
-    use ropeway_shm::board::SLOTS;
+    use ropeway_shm::board::{Place, SLOTS};
     use std::cell::Cell;
+    use tempfile::TempDir;
 
     /// The shares of processes that want so much each, and know it of each other.
     fn shares(budget: u64, packet: u64, demands: &[u64], turn: u64) -> Vec<u64> {
         let others = |own: usize| {
             let mut demands = demands.to_vec();
             demands.remove(own);
-            Others { demands, before: own as u64 }
+            Others { demands, before: own as u64, ..Others::default() }
         };
         (0..demands.len()).map(|own| share(budget, packet, &others(own), turn)).collect()
     }
@@ -240,6 +264,9 @@ mod tests {
         static NOW_NS: Cell<u64> = const { Cell::new(0) };
     }
 
+    /// After this, a user who was there before has found one who has begun.
+    const FOUND_NS: u64 = 20_000_000;
+
     /// A process with one sender that has so many packets left.
     struct Process {
         share: Share,
@@ -249,9 +276,9 @@ mod tests {
     }
 
     impl Process {
-        fn on(path: &std::path::Path, number: u8) -> Process {
+        fn on(place: &Place, number: u8) -> Process {
             let mut endpoint = Endpoint::new(Config::default(), u64::from(number), 1, [number; 32]);
-            let board = Board::open_at(path.to_path_buf(), || NOW_NS.get()).unwrap();
+            let board = Board::open_at(place.clone()).unwrap();
             let share = Share::on(Some(board), &mut endpoint);
             Process { share, endpoint, outstanding: 0, backlog: 0 }
         }
@@ -295,8 +322,25 @@ mod tests {
         }
     }
 
-    fn board(name: &str) -> std::path::PathBuf {
-        std::env::temp_dir().join(format!("ropeway-share-{name}-{}", std::process::id()))
+    /// Where the boards of a test lie.
+    struct Boards(TempDir);
+
+    impl Boards {
+        fn new() -> Boards {
+            NOW_NS.set(0);
+            Boards(tempfile::tempdir().unwrap())
+        }
+
+        fn place(&self, user: u32) -> Place {
+            let directory = self.0.path().to_path_buf();
+            // Whoever's the files are.
+            Place { directory, user, namespace: 17, clock: || NOW_NS.get(), is_owner: |_, _| true }
+        }
+
+        /// A process of each of these users.
+        fn processes<const N: usize>(&self, users: [u32; N]) -> [Process; N] {
+            std::array::from_fn(|index| Process::on(&self.place(users[index]), index as u8 + 1))
+        }
     }
 
     fn at_us(us: u64) -> Time {
@@ -305,20 +349,19 @@ mod tests {
 
     #[test]
     fn who_is_not_seen_by_the_others_says_so() {
-        let path = board("unseen");
+        let boards = Boards::new();
         let mut endpoint = Endpoint::new(Config::default(), 1, 1, [1; 32]);
         assert!(Share::on(None, &mut endpoint).is_unshared());
-        let mut on_board = || Share::on(Some(Board::open_at(path.clone(), || 1).unwrap()), &mut endpoint);
+        let mut on_board = || Share::on(Some(Board::open_at(boards.place(0)).unwrap()), &mut endpoint);
         let all: Vec<Share> = (0..=SLOTS).map(|_| on_board()).collect();
         let (last, seen) = all.split_last().unwrap();
         assert!(last.is_unshared() && !seen.iter().any(Share::is_unshared));
-        std::fs::remove_file(path).unwrap();
     }
 
     #[test]
     fn who_waits_for_what_another_one_holds_looks_for_it_and_gets_it_when_it_comes_back() {
-        let path = board("looks");
-        let [mut bulk, mut late] = [1, 2].map(|number| Process::on(&path, number));
+        let boards = Boards::new();
+        let [mut bulk, mut late] = boards.processes([0, 0]);
         let whole = bulk.endpoint.gate().whole_budget_bytes();
         bulk.backlog = 100_000;
         bulk.turn(at_us(1), 0);
@@ -339,19 +382,18 @@ mod tests {
         assert_eq!(bulk.charged(), 0);
         late.turn(at_us(7000), 0);
         assert!(late.charged() > whole * 9 / 10, "{} of {whole}", late.charged());
-        std::fs::remove_file(path).unwrap();
     }
 
     #[test]
     fn who_begins_after_the_board_was_removed_is_seen_by_those_who_were_there_before() {
-        let path = board("removed");
-        let mut old = Process::on(&path, 1);
+        let boards = Boards::new();
+        let mut old = Process::on(&boards.place(0), 1);
         let whole = old.endpoint.gate().whole_budget_bytes();
         old.backlog = 100_000;
         old.turn(at_us(1), 0);
         // As a login manager does when the user's last session ends.
-        std::fs::remove_file(&path).unwrap();
-        let mut new = Process::on(&path, 2);
+        std::fs::remove_file(boards.place(0).board()).unwrap();
+        let mut new = Process::on(&boards.place(0), 2);
         new.backlog = 100_000;
         (0..4000).for_each(|step| {
             old.turn(at_us(1000 + step * 1000), 5);
@@ -360,13 +402,16 @@ mod tests {
         let charged = [old.charged(), new.charged()];
         assert!(charged.iter().sum::<u64>() <= whole, "{charged:?} of {whole}");
         assert!(charged.iter().all(|&bytes| bytes > whole / 4), "{charged:?} of {whole}");
-        std::fs::remove_file(path).unwrap();
     }
 
     #[test]
     fn a_budget_that_was_cut_gets_its_part_beside_one_that_was_not() {
-        let path = board("cut");
-        let [mut bulk, mut cut] = [1, 2].map(|number| Process::on(&path, number));
+        [[0, 0], [0, 1], [1, 0]].into_iter().for_each(cut_beside_uncut);
+    }
+
+    fn cut_beside_uncut(users: [u32; 2]) {
+        let boards = Boards::new();
+        let [mut bulk, mut cut] = boards.processes(users);
         for ms in 1..40 {
             cut.endpoint.gate().observe(at_us(ms * 1000), 100_000, 100, 50, false);
         }
@@ -383,14 +428,13 @@ mod tests {
             cut.turn(at_us(50_050 + step * 100), 1);
             arrived += before - cut.backlog;
         }
-        assert!(arrived > 500, "{arrived} packets in 1000 steps");
-        std::fs::remove_file(path).unwrap();
+        assert!(arrived > 800, "{arrived} packets in 1000 steps, users {users:?}");
     }
 
     #[test]
     fn after_a_silence_nothing_is_granted_before_the_board_was_asked() {
-        let path = board("silence");
-        let mut one = Process::on(&path, 1);
+        let boards = Boards::new();
+        let mut one = Process::on(&boards.place(0), 1);
         one.backlog = 1000;
         one.turn(at_us(1), 0);
         let charged = one.charged();
@@ -402,13 +446,17 @@ mod tests {
         assert!(one.share.held_bytes >= charged, "what was granted is held");
         one.turn(at_us(3 + lease_us), 10);
         assert!(one.charged() > charged - 10 * 1546, "it has asked");
-        std::fs::remove_file(path).unwrap();
     }
 
     #[test]
     fn processes_that_come_and_go_never_grant_more_than_there_is_and_all_get_theirs() {
-        let path = board("many");
-        let mut all: Vec<Process> = (1..=3).map(|number| Process::on(&path, number)).collect();
+        // Of one user, of three, and of two.
+        [[0, 0, 0], [0, 1, 2], [5, 5, 1]].into_iter().for_each(come_and_go);
+    }
+
+    fn come_and_go(users: [u32; 3]) {
+        let boards = Boards::new();
+        let mut all = boards.processes(users);
         let whole = all[0].endpoint.gate().whole_budget_bytes();
         let mut state = 1u64;
         let mut draw = |below: u64| {
@@ -419,7 +467,8 @@ mod tests {
         };
         let (mut arrived, mut most) = ([0; 3], 0);
         for step in 0..30_000u64 {
-            let now = Time::from_nanos(1 + step * 10_000);
+            // Those of several users have found each other.
+            let now = Time::from_nanos(FOUND_NS + step * 10_000);
             let process = draw(3) as usize;
             let one = &mut all[process];
             // Short ones and long ones, with pauses.
@@ -430,36 +479,174 @@ mod tests {
             one.turn(now, draw(8));
             arrived[process] += before - one.backlog;
             let charged: u64 = all.iter_mut().map(Process::charged).sum();
-            assert!(charged <= whole, "step {step}: {charged} of {whole}");
+            assert!(charged <= whole, "users {users:?}, step {step}: {charged} of {whole}");
             most = charged.max(most);
         }
-        std::fs::remove_file(path).unwrap();
-        assert!(most > whole * 9 / 10, "{most} of {whole}: it is used");
-        assert!(arrived.iter().all(|&packets| packets > 10_000), "{arrived:?}");
+        assert!(most > whole * 9 / 10, "users {users:?}: {most} of {whole} is used");
+        assert!(arrived.iter().all(|&packets| packets > 10_000), "users {users:?}: {arrived:?}");
     }
 
     #[test]
-    fn who_has_no_turn_knows_when_it_comes() {
-        for (own, turn) in (0..20).flat_map(|own| (0..30).map(move |turn| (own, turn))) {
-            let others = Others { demands: vec![1000; 19], before: own };
-            if share(90, 12, &others, turn) == 0 {
-                let next = turn + turns_until_own(90, 12, &others, turn);
-                assert!(
-                    (turn + 1..next).all(|turn| share(90, 12, &others, turn) == 0) && share(90, 12, &others, next) > 0
-                );
+    fn a_user_who_begins_beside_a_busy_one_gets_an_equal_part_and_no_more_is_granted_than_there_is() {
+        let boards = Boards::new();
+        let mut bulk = Process::on(&boards.place(0), 1);
+        let whole = bulk.endpoint.gate().whole_budget_bytes();
+        bulk.backlog = 1_000_000;
+        bulk.turn(at_us(1), 0);
+        assert!(bulk.charged() > whole * 9 / 10, "alone it has all");
+        // It holds all when the other one begins, so the time until it finds that one's board is no time in which too much is granted.
+        let mut late = Process::on(&boards.place(1), 2);
+        late.backlog = 1_000_000;
+        let mut had_part_at = None;
+        for step in 1..600 {
+            let us = step * 100;
+            bulk.turn(at_us(us), 2);
+            late.turn(at_us(us + 50), 2);
+            assert!(bulk.charged() + late.charged() <= whole, "{us} us");
+            if late.charged() > whole * 2 / 5 {
+                had_part_at = had_part_at.or(Some(us));
+            }
+        }
+        let (bulk, late) = (bulk.charged(), late.charged());
+        assert!(bulk > whole * 2 / 5 && late > whole * 2 / 5, "{bulk} and {late} of {whole}");
+        assert!(had_part_at.is_some_and(|us| us < 30_000), "{had_part_at:?} us");
+    }
+
+    #[test]
+    fn processes_of_a_user_hold_no_more_together_than_is_theirs_and_nobody_is_taken_for_a_liar() {
+        let boards = Boards::new();
+        // One user's wants a little, all the time, and takes a little more; all others take what they can get.
+        let [mut little, mut bulk, mut other] = boards.processes([5, 5, 1]);
+        let whole = little.endpoint.gate().whole_budget_bytes();
+        (bulk.backlog, other.backlog) = (1_000_000, 1_000_000);
+        for step in 0..3000 {
+            let us = 20_000 + step * 100;
+            little.backlog = little.backlog.max(10);
+            little.turn(at_us(us), 1);
+            bulk.turn(at_us(us + 30), 2);
+            other.turn(at_us(us + 60), 2);
+            let held = [&little, &bulk, &other].map(|process| process.share.held_bytes);
+            assert!(held.iter().sum::<u64>() <= whole, "{us} us: {held:?} of {whole}");
+            if step > 1000 {
+                assert!(held[0] + held[1] <= whole / 2 && held[2] > whole * 7 / 16, "{us} us: {held:?} of {whole}");
             }
         }
     }
 
     #[test]
-    fn more_processes_than_packets_take_turns_and_nobody_is_left_out() {
-        let demands = vec![1000; 20];
-        let mut had = vec![0; 20];
-        for turn in 0..30 {
-            let shares = shares(90, 12, &demands, turn);
-            assert!(shares.iter().sum::<u64>() <= 90, "{shares:?}");
-            had.iter_mut().zip(&shares).for_each(|(had, share)| *had += share);
+    fn a_user_who_lets_nothing_go_is_waited_for_once() {
+        let boards = Boards::new();
+        let mut liar = Board::open_at(boards.place(1)).unwrap();
+        let mut one = Process::on(&boards.place(0), 1);
+        let whole = one.endpoint.gate().whole_budget_bytes();
+        let mut lie = || {
+            liar.publish(Word { demand_bytes: u64::MAX, whole_bytes: u64::MAX, valid_ns: 20_000_000 });
+            let all = Claim {
+                wanted_bytes: u64::MAX,
+                least_bytes: 0,
+                whole_bytes: u64::MAX,
+                uncut_bytes: 0,
+                usable_bytes: 0,
+                patience_ns: 0,
+            };
+            liar.hold(&all)
+        };
+        let mut waited_us = Vec::new();
+        for begin_ms in [100, 300, 500] {
+            let begin_us = begin_ms * 1000;
+            one.backlog = 10_000;
+            let step = (0..1000).find(|step| {
+                let us = begin_us + step * 100;
+                NOW_NS.set(us * 1000);
+                assert_eq!(lie(), u64::MAX);
+                one.turn(at_us(us), 0);
+                one.charged() > whole * 2 / 5
+            });
+            waited_us.push(step.expect("it has its part") * 100);
+            assert!(one.charged() <= whole / 2);
+            one.backlog = one.outstanding;
+            one.turn(at_us(begin_us + 100_000), u64::MAX);
+            assert_eq!(one.charged(), 0);
         }
-        assert!(had.iter().all(|&bytes| bytes == had[0] && bytes > 0), "{had:?}");
+        assert!(waited_us[0] <= 50_000 && waited_us[1..] == [0, 0], "{waited_us:?}");
+    }
+
+    #[test]
+    fn who_wants_little_leaves_the_rest_to_other_users() {
+        let boards = Boards::new();
+        let other = Board::open_at(boards.place(1)).unwrap();
+        let mut one = Process::on(&boards.place(0), 1);
+        let whole = one.endpoint.gate().whole_budget_bytes();
+        other.publish(Word { demand_bytes: whole, whole_bytes: whole, valid_ns: 1 });
+        one.backlog = 2;
+        one.turn(at_us(0), 0);
+        let charged = one.charged();
+        assert_eq!((one.outstanding, one.share.held_bytes), (2, charged + charged / 2));
+    }
+
+    #[test]
+    fn a_user_with_many_processes_is_one_user() {
+        let boards = Boards::new();
+        let many: Vec<Board> = (0..SLOTS).map(|_| Board::open_at(boards.place(1)).unwrap()).collect();
+        let mut one = Process::on(&boards.place(0), 1);
+        let whole = one.endpoint.gate().whole_budget_bytes();
+        many.iter().for_each(|board| {
+            board.publish(Word { demand_bytes: 1_000_000, whole_bytes: whole, valid_ns: 1 });
+        });
+        one.backlog = 10_000;
+        one.turn(at_us(0), 0);
+        assert!((whole * 2 / 5..=whole / 2).contains(&one.charged()), "{} of {whole}", one.charged());
+    }
+
+    #[test]
+    fn who_has_no_turn_knows_when_it_comes() {
+        // Processes of one user, of as many users, and of some with several.
+        for (processes, users) in [(20, 1), (1, 20), (3, 20), (9, 2), (20, 5)] {
+            for (own, user) in (0..processes).flat_map(|own| (0..users).map(move |user| (own, user))) {
+                let others = others_of(own, processes, user, users);
+                let shares: Vec<u64> = (0..200).map(|turn| share(90, 12, &others, turn)).collect();
+                for turn in (0..100).filter(|&turn| shares[turn] == 0) {
+                    let next = turn + turns_until_own(90, 12, &others, turn as u64) as usize;
+                    assert!(shares[turn + 1..next].iter().all(|&share| share == 0) && shares[next] > 0);
+                }
+            }
+        }
+    }
+
+    /// What a process sees of others, where each of some users has as many processes.
+    fn others_of(own: u64, processes: u64, user: u64, users: u64) -> Others {
+        Others {
+            demands: vec![1000; processes as usize - 1],
+            before: own,
+            users: vec![1000 * processes; users as usize - 1],
+            users_before: user,
+        }
+    }
+
+    #[test]
+    fn more_users_and_processes_than_packets_take_turns_and_nobody_is_left_out() {
+        for (processes, users, rounds) in [(20, 1, 3), (1, 20, 3), (3, 20, 9), (9, 2, 3), (20, 5, 20)] {
+            let all: Vec<Others> = (0..users)
+                .flat_map(|user| (0..processes).map(move |own| others_of(own, processes, user, users)))
+                .collect();
+            let mut had = vec![0; all.len()];
+            for turn in 0..2 * rounds {
+                let shares: Vec<u64> = all.iter().map(|others| share(90, 12, others, turn)).collect();
+                assert!(shares.iter().sum::<u64>() <= 90, "{shares:?}");
+                had.iter_mut().zip(&shares).for_each(|(had, share)| *had += share);
+            }
+            assert!(had.iter().all(|&bytes| bytes == had[0] && bytes > 0), "{processes} of {users} users: {had:?}");
+        }
+    }
+
+    #[test]
+    fn the_budget_is_divided_among_users_and_then_among_their_processes() {
+        let shares = |others: &Others| share(900, 12, others, 7);
+        let [one, of_three] = [(1, 2), (3, 2)].map(|(processes, users)| others_of(0, processes, 0, users));
+        assert_eq!((shares(&one), shares(&of_three)), (450, 150));
+        let beside_little = Others { users: vec![100], ..of_three.clone() };
+        assert_eq!(shares(&beside_little), 266, "what the other user does not want");
+        let with_little = Others { demands: vec![50, 1000], ..of_three };
+        assert_eq!(shares(&with_little), 200, "what is left in the user");
     }
 }

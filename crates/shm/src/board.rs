@@ -2,32 +2,44 @@
 //!
 //! A file in `/dev/shm` for each user and network namespace, with a slot for each process (for each engine, where one has several): how much it wants, how much it holds,
 //! when it said so and for how long that counts. Everybody computes its own share from the slots, and holds no more of it than the others leave ([`claim`]); there is no counter that a
-//! dying process could leave wrong. A slot is its owner's by a lock that the kernel takes away with the owner.
+//! dying process could leave wrong. A slot is its owner's by a lock that the kernel takes away with the owner. The locks lie in a file of their own, which nobody else may open: who may
+//! read a file may keep others from locking it.
 //!
-//! The other processes belong to the same user, so they are trusted with fairness, not with memory safety: all words are atomic, and what is read is only ever
-//! compared and added with saturation. What is not here: how much budget there is, and who gets it inside a process (the gate).
+//! The other processes of the same user are trusted with fairness, not with memory safety: all words are atomic, and what is read is only ever compared and added with saturation.
+//! Other users may read the board, and are trusted with nothing (`users`). What is not here: how much budget there is, and who gets it inside a process (the gate).
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io;
+use std::ops::Deref;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::claim;
 use crate::sys::monotonic_ns;
+use users::Users;
+
+mod users;
+
+pub use users::USERS;
 
 /// Engines with a slot; more take what these leave, unseen.
 pub const SLOTS: usize = 64;
 /// What somebody wanted so long ago it does not want any more; until then the wish fades.
 const WISH_NS: u64 = 4_000_000;
+/// For so long it does not fade to other users: twice the time between two words of who is busy.
+const FRESH_NS: u64 = 1_000_000;
 /// Where boards lie.
 const DIRECTORY: &str = "/dev/shm";
 /// The beginning of a board's name, before layout, user and network namespace.
 const PREFIX: &str = "ropeway-gate-";
 /// Changes when the layout does: another layout is another file.
-const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 3;
+/// The board, for all to read whatever the process's umask is, and its locks.
+const BOARD_MODE: u32 = 0o644;
+const LOCKS_MODE: u32 = 0o600;
 
 /// One process. A cache line each: everybody writes only its own.
 #[repr(C, align(64))]
@@ -48,31 +60,54 @@ struct Slot {
 
 const BYTES: usize = SLOTS * std::mem::size_of::<Slot>();
 
+/// Where a board lies, and whose it is.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub directory: PathBuf,
+    pub user: u32,
+    /// The network namespace, by its inode.
+    pub namespace: u64,
+    /// Nanoseconds, the same in all processes.
+    pub clock: fn() -> u64,
+    /// Whether a file is this user's.
+    pub is_owner: fn(&Metadata, u32) -> bool,
+}
+
 /// The shared slots, and which one is ours.
 #[derive(Debug)]
 pub struct Board {
-    slots: NonNull<Slot>,
+    slots: Slots,
     own: Option<usize>,
     pid: u32,
-    /// Nanoseconds, the same in all processes.
-    clock: fn() -> u64,
-    path: PathBuf,
+    place: Place,
+    /// The board's inode: another one is another board.
+    inode: u64,
     /// Holds the lock on our slot.
-    file: File,
+    locks: File,
+    users: Users,
 }
 
-// SAFETY: the mapping lives as long as the board, and all of it is atomic.
-unsafe impl Send for Board {}
+/// The mapped slots.
+#[derive(Debug)]
+struct Slots(NonNull<Slot>);
+
+// SAFETY: the mapping lives as long as the value, and all of it is atomic.
+unsafe impl Send for Slots {}
 // SAFETY: as above.
-unsafe impl Sync for Board {}
+unsafe impl Sync for Slots {}
 
 /// What the others want.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Others {
-    /// The demand, in bytes, of each process that has one.
+    /// The demand, in bytes, of each process of this user that has one; while other users have some, what it may use ([`usable`]), so that processes of one user do not hold more together
+    /// than is the user's.
     pub demands: Vec<u64>,
     /// How many of these have a slot before ours: our place in a round.
     pub before: u64,
+    /// What the processes of each other user that wants something may use together.
+    pub users: Vec<u64>,
+    /// How many of these have a lower number than this user: its place in a round of users.
+    pub users_before: u64,
 }
 
 /// What a process says of itself.
@@ -85,9 +120,120 @@ pub struct Word {
     pub valid_ns: u64,
 }
 
+/// What a process wants to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    pub wanted_bytes: u64,
+    /// Less is of no use: a packet.
+    pub least_bytes: u64,
+    /// What it takes the whole budget for. Of processes of one user the largest counts.
+    pub whole_bytes: u64,
+    /// What that was before it was cut: no more is believed of what another user takes it for.
+    pub uncut_bytes: u64,
+    /// What all processes of this user may use together ([`usable`]).
+    pub usable_bytes: u64,
+    /// For so long another user is waited for that holds more than its part.
+    pub patience_ns: u64,
+}
+
 /// What somebody wants who said so some time ago.
 pub fn faded(demand_bytes: u64, age_ns: u64) -> u64 {
     (u128::from(demand_bytes) * u128::from(WISH_NS.saturating_sub(age_ns)) / u128::from(WISH_NS)) as u64
+}
+
+/// What somebody may use who wants so much: a little more, for those who begin, and never less than a packet.
+pub fn usable(demand_bytes: u64, packet_bytes: u64) -> u64 {
+    demand_bytes.saturating_add(demand_bytes / 2).max(packet_bytes)
+}
+
+/// The same of who said so some time ago. Who is busy says it anew before it begins to fade, so that all reckon with the same.
+fn usable_after(demand_bytes: u64, age_ns: u64, packet_bytes: u64) -> u64 {
+    match faded(demand_bytes, age_ns.saturating_sub(FRESH_NS)) {
+        0 => 0,
+        wish => usable(wish, packet_bytes),
+    }
+}
+
+impl Place {
+    /// Of this user in this network namespace.
+    ///
+    /// # Errors
+    /// `/proc` is not there.
+    pub fn here() -> io::Result<Place> {
+        let namespace = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
+        // SAFETY: has no arguments and cannot fail.
+        let user = unsafe { libc::geteuid() };
+        let is_owner = |meta: &Metadata, user: u32| meta.uid() == user;
+        Ok(Place { directory: DIRECTORY.into(), user, namespace, clock: monotonic_ns, is_owner })
+    }
+
+    fn board_of(&self, user: u32) -> PathBuf {
+        self.directory.join(format!("{PREFIX}{LAYOUT}-{user}-{}", self.namespace))
+    }
+
+    /// Where the board lies.
+    pub fn board(&self) -> PathBuf {
+        self.board_of(self.user)
+    }
+
+    /// Where its locks lie.
+    pub fn locks(&self) -> PathBuf {
+        self.directory.join(format!("{PREFIX}{LAYOUT}-locks-{}-{}", self.user, self.namespace))
+    }
+
+    /// Opens, or makes, a file of this user that has that mode.
+    fn open(&self, path: &Path, mode: u32) -> io::Result<(File, Metadata)> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(mode)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            .open(path)?;
+        let meta = file.metadata()?;
+        if !(self.is_owner)(&meta, self.user) || !meta.is_file() {
+            let what = format!("{} belongs to somebody else; remove it", path.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+        }
+        if meta.permissions().mode() & 0o777 != mode {
+            file.set_permissions(Permissions::from_mode(mode))?;
+        }
+        Ok((file, meta))
+    }
+}
+
+impl Slots {
+    fn map(file: &File) -> io::Result<Slots> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new shared mapping of a file that is long enough; it touches nothing that exists.
+        let memory =
+            unsafe { libc::mmap(std::ptr::null_mut(), BYTES, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        let slots = NonNull::new(memory.cast()).filter(|_| memory != libc::MAP_FAILED);
+        slots.map(Slots).ok_or_else(io::Error::last_os_error)
+    }
+
+    /// Those that have ever been taken, without one, with their places.
+    fn without(&self, own: Option<usize>) -> impl Iterator<Item = (usize, &Slot)> {
+        let used = self[0].used.load(Ordering::Acquire) as usize;
+        self[..used.min(SLOTS)].iter().enumerate().filter(move |&(place, _)| Some(place) != own)
+    }
+}
+
+impl Deref for Slots {
+    type Target = [Slot];
+
+    fn deref(&self) -> &[Slot] {
+        // SAFETY: mapped with room for SLOTS until drop; zeroed pages are valid slots, and every field is atomic.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), SLOTS) }
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, and not used after this.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), BYTES) };
+    }
 }
 
 impl Board {
@@ -96,92 +242,66 @@ impl Board {
     /// # Errors
     /// `/dev/shm` cannot be written or is full, or what lies there under that name is not ours.
     pub fn open() -> io::Result<Board> {
-        let namespace = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
-        // SAFETY: has no arguments and cannot fail.
-        let user = unsafe { libc::geteuid() };
-        let name = format!("{PREFIX}{LAYOUT}-{user}-{namespace}");
-        Board::open_at(Path::new(DIRECTORY).join(name), monotonic_ns)
+        Board::open_at(Place::here()?)
     }
 
-    /// The same at a given place, by a given clock.
+    /// The same at a given place.
     ///
     /// # Errors
     /// As [`Board::open`].
-    pub fn open_at(path: PathBuf, clock: fn() -> u64) -> io::Result<Board> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
-            .open(&path)?;
-        let meta = file.metadata()?;
-        // SAFETY: has no arguments and cannot fail.
-        if meta.uid() != unsafe { libc::geteuid() } || !meta.is_file() {
-            let what = format!("{} belongs to somebody else; remove it", path.display());
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
-        }
+    pub fn open_at(place: Place) -> io::Result<Board> {
+        let (locks, _) = place.open(&place.locks(), LOCKS_MODE)?;
+        let (file, meta) = place.open(&place.board(), BOARD_MODE)?;
         allocate(&file)?;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new shared mapping of a file that is long enough; it touches nothing that exists.
-        let memory =
-            unsafe { libc::mmap(std::ptr::null_mut(), BYTES, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
-        let slots =
-            NonNull::new(memory.cast()).filter(|_| memory != libc::MAP_FAILED).ok_or_else(io::Error::last_os_error)?;
-        let mut board = Board { slots, own: None, pid: std::process::id(), clock, path, file };
+        let slots = Slots::map(&file)?;
+        let users = Users::of(&place);
+        let mut board = Board { slots, own: None, pid: std::process::id(), place, inode: meta.ino(), locks, users };
         board.own = board.take_slot();
         Ok(board)
     }
 
-    /// Whether somebody has removed the file, as a login manager may when the user's last session ends (systemd's `RemoveIPC`): who begins afterwards has another board, and does not see this one.
+    /// Whether somebody has removed the files, as a login manager may when the user's last session ends (systemd's `RemoveIPC`): who begins afterwards has another board, and does not see this one.
     pub fn is_removed(&self) -> bool {
-        self.file.metadata().is_ok_and(|meta| meta.nlink() == 0)
+        let is_there = |meta: Metadata| meta.ino() == self.inode;
+        let has_locks = self.locks.metadata().is_ok_and(|meta| meta.nlink() > 0);
+        !has_locks || !std::fs::symlink_metadata(self.place.board()).is_ok_and(is_there)
     }
 
-    /// The board that is there now under the name of this one.
+    /// Goes over to the board that is there now under the name of this one.
     ///
     /// # Errors
     /// As [`Board::open`].
-    pub fn reopened(&self) -> io::Result<Board> {
-        Board::open_at(self.path.clone(), self.clock)
-    }
-
-    fn slots(&self) -> &[Slot] {
-        // SAFETY: mapped with room for SLOTS until drop; zeroed pages are valid slots, and every field is atomic.
-        unsafe { std::slice::from_raw_parts(self.slots.as_ptr(), SLOTS) }
+    pub fn reopen(&mut self) -> io::Result<()> {
+        let mut new = Board::open_at(self.place.clone())?;
+        // What is thought of the other users stays.
+        std::mem::swap(&mut self.users, &mut new.users);
+        *self = new;
+        Ok(())
     }
 
     fn take_slot(&self) -> Option<usize> {
         let now = self.now_ns();
-        let counts = |place: &usize| self.slots()[*place].valid_until_ns.load(Ordering::Acquire) > now;
+        let counts = |place: &usize| self.slots[*place].valid_until_ns.load(Ordering::Acquire) > now;
         // What the last owner of a slot has granted may still be under way: rather one where it is not.
         let (counting, other): (Vec<usize>, Vec<usize>) = (0..SLOTS).partition(counts);
-        let own = other.into_iter().chain(counting).find(|&place| lock(&self.file, place))?;
-        self.slots()[0].used.fetch_max(own as u64 + 1, Ordering::AcqRel);
-        claim::lower(&self.slots()[own].held_bytes, 0);
+        let own = other.into_iter().chain(counting).find(|&place| lock(&self.locks, place))?;
+        self.slots[0].used.fetch_max(own as u64 + 1, Ordering::AcqRel);
+        claim::lower(&self.slots[own].held_bytes, 0);
         Some(own)
     }
 
     /// What time it is by the board's clock.
     pub fn now_ns(&self) -> u64 {
-        (self.clock)()
+        (self.place.clock)()
     }
 
     fn own(&self) -> Option<&Slot> {
-        self.own.map(|own| &self.slots()[own])
+        self.own.map(|own| &self.slots[own])
     }
 
     /// Whether the others see what this one says: one of too many has no slot.
     pub fn has_slot(&self) -> bool {
         self.own.is_some()
-    }
-
-    /// The slots of the others, with their places.
-    fn others_slots(&self) -> impl Iterator<Item = (usize, &Slot)> {
-        let used = self.slots()[0].used.load(Ordering::Acquire) as usize;
-        let own = self.own;
-        self.slots()[..used.min(SLOTS)].iter().enumerate().filter(move |&(place, _)| Some(place) != own)
     }
 
     /// Says what this process wants. Returns what it still holds: nothing, if it was silent for longer than it had said, as the others do not count it any more.
@@ -201,29 +321,36 @@ impl Board {
         slot.held_bytes.load(Ordering::Relaxed)
     }
 
-    /// Holds as much as is wanted, or less, if the others hold too much of the whole budget: the largest that anybody takes it for. Less than `least_bytes` is of no use.
-    /// What is held from now on; without a slot what the others leave, and they do not see it. To be called after [`Board::publish`].
-    pub fn hold(&self, wanted_bytes: u64, least_bytes: u64, whole_bytes: u64) -> u64 {
-        let free = || {
-            let now = self.now_ns();
-            let valid = self.others_slots().filter(|(_, slot)| slot.valid_until_ns.load(Ordering::Acquire) >= now);
-            let (held, whole) = valid.fold((0u64, whole_bytes), |(held, whole), (_, slot)| {
+    /// Holds as much as is wanted, or less, if the others hold too much of the whole budget: the largest that anybody takes it for. What is held from now on; without a slot what the
+    /// others leave, and they do not see it. To be called after [`Board::publish`] and [`Board::others`].
+    pub fn hold(&mut self, claim: &Claim) -> u64 {
+        let Board { slots, own, place, users, .. } = self;
+        let mut whole = None;
+        let mut free = || {
+            let now = (place.clock)();
+            let valid = slots.without(*own).filter(|(_, slot)| slot.valid_until_ns.load(Ordering::Acquire) >= now);
+            let (held, most) = valid.fold((0u64, claim.whole_bytes), |(held, most), (_, slot)| {
                 let more = slot.held_bytes.load(Ordering::Acquire);
-                (held.saturating_add(more), whole.max(slot.whole_bytes.load(Ordering::Relaxed)))
+                (held.saturating_add(more), most.max(slot.whole_bytes.load(Ordering::Relaxed)))
             });
-            whole.saturating_sub(held)
+            whole = Some(most);
+            users.free(place, most, claim).saturating_sub(held)
         };
-        match self.own() {
-            Some(slot) => {
-                let held = claim::raise(&slot.held_bytes, wanted_bytes, least_bytes, free);
-                if slot.valid_until_ns.load(Ordering::Relaxed) >= self.now_ns() {
-                    return held;
-                }
+        let slot = own.map(|own| &slots[own]);
+        let held = match slot {
+            Some(slot) => claim::raise(&slot.held_bytes, claim.wanted_bytes, claim.least_bytes, free),
+            None => claim.wanted_bytes.min(free()),
+        };
+        if let Some(whole) = whole {
+            users.judge(place, whole, claim, held);
+        }
+        match slot {
+            Some(slot) if slot.valid_until_ns.load(Ordering::Relaxed) < (place.clock)() => {
                 // It took so long that nobody counts it.
                 claim::lower(&slot.held_bytes, 0);
                 0
             }
-            None => wanted_bytes.min(free()),
+            _ => held,
         }
     }
 
@@ -234,14 +361,20 @@ impl Board {
         }
     }
 
-    /// What the others want.
-    pub fn others(&self) -> Others {
+    /// What the others want, where packets have so many bytes. Looks for new users, if that is due.
+    pub fn others(&mut self, packet_bytes: u64) -> Others {
+        self.users.look(&self.place, packet_bytes);
         let now = self.now_ns();
         let own = self.own.unwrap_or(SLOTS);
-        let mut others = Others::default();
-        for (place, slot) in self.others_slots() {
+        let (users, users_before) = self.users.demands(self.place.user);
+        let mut others = Others { users, users_before, ..Others::default() };
+        for (place, slot) in self.slots.without(self.own) {
             let age_ns = now.saturating_sub(slot.written_ns.load(Ordering::Acquire));
-            let demand = faded(slot.demand_bytes.load(Ordering::Relaxed), age_ns);
+            let demand = slot.demand_bytes.load(Ordering::Relaxed);
+            let demand = match others.users.is_empty() {
+                true => faded(demand, age_ns),
+                false => usable_after(demand, age_ns, packet_bytes),
+            };
             if demand > 0 {
                 others.demands.push(demand);
                 others.before += u64::from(place < own);
@@ -297,8 +430,6 @@ impl Drop for Board {
         {
             slot.demand_bytes.store(0, Ordering::Relaxed);
         }
-        // SAFETY: mapped by `open_at`, and not used after this.
-        unsafe { libc::munmap(self.slots.as_ptr().cast(), BYTES) };
     }
 }
 
@@ -317,52 +448,85 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    const VALID_NS: u64 = 10_000_000;
+    pub(super) const VALID_NS: u64 = 10_000_000;
 
     thread_local! {
         static NOW_NS: Cell<u64> = const { Cell::new(1) };
     }
 
-    fn pass(ns: u64) {
+    pub(super) fn pass(ns: u64) {
         NOW_NS.set(NOW_NS.get() + ns);
     }
 
-    fn boards(name: &str, count: usize) -> (PathBuf, Vec<Board>) {
-        let path = std::env::temp_dir().join(format!("ropeway-board-{name}-{}", std::process::id()));
-        let boards = (0..count).map(|_| open(&path)).collect();
-        (path, boards)
+    /// Where the boards of a test lie, until it ends.
+    pub(super) struct Directory(PathBuf);
+
+    impl Directory {
+        pub(super) fn new(name: &str) -> Directory {
+            let path = std::env::temp_dir().join(format!("ropeway-board-{name}-{}", std::process::id()));
+            std::fs::create_dir(&path).unwrap();
+            Directory(path)
+        }
+
+        pub(super) fn place(&self, user: u32) -> Place {
+            // Whoever's the files are.
+            Place { directory: self.0.clone(), user, namespace: 17, clock: || NOW_NS.get(), is_owner: |_, _| true }
+        }
+
+        pub(super) fn open(&self, user: u32) -> Board {
+            Board::open_at(self.place(user)).unwrap()
+        }
     }
 
-    fn open(path: &std::path::Path) -> Board {
-        Board::open_at(path.to_path_buf(), || NOW_NS.get()).unwrap()
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
     }
 
-    fn wants(demand_bytes: u64) -> Word {
+    fn boards(name: &str, count: usize) -> (Directory, Vec<Board>) {
+        let directory = Directory::new(name);
+        let boards = (0..count).map(|_| directory.open(0)).collect();
+        (directory, boards)
+    }
+
+    pub(super) fn hold(board: &mut Board, wanted_bytes: u64, least_bytes: u64, whole_bytes: u64) -> u64 {
+        let patience_ns = VALID_NS;
+        board.hold(&Claim {
+            wanted_bytes,
+            least_bytes,
+            whole_bytes,
+            uncut_bytes: whole_bytes.max(100),
+            usable_bytes: wanted_bytes,
+            patience_ns,
+        })
+    }
+
+    pub(super) fn wants(demand_bytes: u64) -> Word {
         Word { demand_bytes, whole_bytes: 100, valid_ns: VALID_NS }
     }
 
     #[test]
     fn everybody_sees_what_the_others_want() {
-        let (path, boards) = boards("sees", 3);
+        let (_directory, mut boards) = boards("sees", 3);
         boards[0].publish(wants(1000));
         boards[1].publish(wants(500));
-        assert_eq!(boards[2].others(), Others { demands: vec![1000, 500], before: 2 });
-        assert_eq!(boards[0].others(), Others { demands: vec![500], before: 0 });
+        assert_eq!(boards[2].others(10), Others { demands: vec![1000, 500], before: 2, ..Others::default() });
+        assert_eq!(boards[0].others(10), Others { demands: vec![500], ..Others::default() });
         pass(WISH_NS / 2);
         boards[1].publish(wants(0));
-        assert_eq!(boards[2].others(), Others { demands: vec![500], before: 1 });
-        std::fs::remove_file(path).unwrap();
+        assert_eq!(boards[2].others(10), Others { demands: vec![500], before: 1, ..Others::default() });
     }
 
     #[test]
     fn a_board_has_memory_behind_it_before_it_is_touched() {
-        let path = std::env::temp_dir().join(format!("ropeway-board-whole-{}", std::process::id()));
+        let directory = Directory::new("whole");
+        let path = directory.place(0).board();
         // As somebody leaves it who was killed.
         File::create(&path).unwrap().set_len(BYTES as u64).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().blocks(), 0);
-        let _board = open(&path);
+        let _board = directory.open(0);
         assert!(std::fs::metadata(&path).unwrap().blocks() * 512 >= BYTES as u64);
-        std::fs::remove_file(path).unwrap();
     }
 
     #[test]
@@ -370,17 +534,48 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("ropeway-boards-{}", std::process::id()));
         std::fs::create_dir(&directory).unwrap();
         let names = [
-            "ropeway-gate-2-0-17",
-            "ropeway-gate-2-1000-17",
-            "ropeway-gate-2-0-117",
-            "ropeway-gate-2-17-18",
+            "ropeway-gate-3-0-17",
+            "ropeway-gate-3-1000-17",
+            "ropeway-gate-3-locks-1000-17",
+            "ropeway-gate-3-0-117",
+            "ropeway-gate-3-17-18",
             "other-17",
         ];
         names.iter().for_each(|name| std::fs::write(directory.join(name), "").unwrap());
         remove_all_in(&directory, 17);
         let left: Vec<bool> = names.iter().map(|name| directory.join(name).exists()).collect();
-        assert_eq!(left, [false, false, true, true, true]);
+        assert_eq!(left, [false, false, false, true, true, true]);
         std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn others_may_read_a_board_and_not_lock_its_slots_whatever_the_umask_is() {
+        let directory = Directory::new("modes");
+        let place = directory.place(0);
+        let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let _board = directory.open(0);
+        assert_eq!((mode(place.board()), mode(place.locks())), (0o644, 0o600));
+        // As somebody with another umask leaves them.
+        std::fs::set_permissions(place.board(), Permissions::from_mode(0o600)).unwrap();
+        std::fs::set_permissions(place.locks(), Permissions::from_mode(0o666)).unwrap();
+        let _board = directory.open(0);
+        assert_eq!((mode(place.board()), mode(place.locks())), (0o644, 0o600));
+    }
+
+    #[test]
+    fn a_board_is_removed_with_any_of_its_files_or_when_another_one_is_in_its_place() {
+        let directory = Directory::new("removed");
+        let place = directory.place(0);
+        for path in [place.board(), place.locks()] {
+            let mut board = directory.open(0);
+            assert!(!board.is_removed());
+            std::fs::remove_file(&path).unwrap();
+            assert!(board.is_removed(), "{}", path.display());
+            let _new = directory.open(0);
+            assert!(board.is_removed(), "{}", path.display());
+            board.reopen().unwrap();
+            assert!(!board.is_removed());
+        }
     }
 
     #[test]
@@ -391,60 +586,57 @@ mod tests {
 
     #[test]
     fn who_holds_something_leaves_the_others_the_rest() {
-        let (path, boards) = boards("holds", 3);
+        let (_directory, mut boards) = boards("holds", 3);
         boards.iter().for_each(|board| assert_eq!(board.publish(wants(1000)), 0));
-        assert_eq!(boards[0].hold(60, 10, 100), 60);
-        assert_eq!(boards[1].hold(35, 10, 100), 35);
-        assert_eq!(boards[2].hold(50, 10, 100), 0, "what is left is of no use");
+        assert_eq!(hold(&mut boards[0], 60, 10, 100), 60);
+        assert_eq!(hold(&mut boards[1], 35, 10, 100), 35);
+        assert_eq!(hold(&mut boards[2], 50, 10, 100), 0, "what is left is of no use");
         boards[0].release(20);
-        assert_eq!(boards[2].hold(50, 10, 100), 45);
-        assert_eq!(boards[2].hold(30, 10, 100), 45, "only a release makes it less");
-        assert_eq!(boards[0].hold(30, 10, 40), 20, "there is no more");
+        assert_eq!(hold(&mut boards[2], 50, 10, 100), 45);
+        assert_eq!(hold(&mut boards[2], 30, 10, 100), 45, "only a release makes it less");
+        assert_eq!(hold(&mut boards[0], 30, 10, 40), 20, "there is no more");
         boards[2].release(0);
         assert_eq!(
-            boards[0].hold(30, 10, 40),
+            hold(&mut boards[0], 30, 10, 40),
             30,
             "who takes the budget for less measures by those who take it for more"
         );
-        std::fs::remove_file(path).unwrap();
     }
 
     #[test]
     fn what_the_dead_and_the_silent_hold_counts_for_as_long_as_they_said() {
-        let (path, mut boards) = boards("silent", 2);
+        let (directory, mut boards) = boards("silent", 2);
         boards[1].publish(wants(1000));
-        assert_eq!(boards[1].hold(70, 10, 100), 70);
+        assert_eq!(hold(&mut boards[1], 70, 10, 100), 70);
         pass(VALID_NS);
         boards[0].publish(wants(1000));
-        assert_eq!(boards[0].hold(100, 10, 100), 30);
+        assert_eq!(hold(&mut boards[0], 100, 10, 100), 30);
         pass(1);
-        assert_eq!(boards[0].hold(100, 10, 100), 100);
+        assert_eq!(hold(&mut boards[0], 100, 10, 100), 100);
         assert_eq!(boards[1].publish(wants(1000)), 0, "it knows");
-        assert_eq!(boards[1].hold(50, 10, 100), 0);
+        assert_eq!(hold(&mut boards[1], 50, 10, 100), 0);
         drop(boards.remove(0));
-        assert_eq!(boards[0].hold(50, 10, 100), 0, "what has been granted is still under way");
-        assert_eq!(open(&path).own, Some(2), "another slot is better");
+        assert_eq!(hold(&mut boards[0], 50, 10, 100), 0, "what has been granted is still under way");
+        assert_eq!(directory.open(0).own, Some(2), "another slot is better");
         pass(VALID_NS);
         boards[0].publish(wants(1000));
-        assert_eq!(boards[0].hold(50, 10, 100), 50);
-        std::fs::remove_file(path).unwrap();
+        assert_eq!(hold(&mut boards[0], 50, 10, 100), 50);
     }
 
     #[test]
     fn a_slot_is_free_when_its_owner_has_gone_and_more_processes_than_slots_still_work() {
-        let (path, mut boards) = boards("dead", SLOTS + 2);
+        let (directory, mut boards) = boards("dead", SLOTS + 2);
         assert!(boards[SLOTS].own.is_none());
         boards[SLOTS].publish(wants(7));
         boards[3].publish(wants(7));
-        assert_eq!(boards[3].hold(70, 1, 100), 70);
-        assert_eq!(boards[SLOTS + 1].hold(100, 1, 100), 30);
+        assert_eq!(hold(&mut boards[3], 70, 1, 100), 70);
+        assert_eq!(hold(&mut boards[SLOTS + 1], 100, 1, 100), 30);
         drop(boards.remove(5));
         // The child of another test may hold a copy of the descriptor, and with it the lock, for a moment.
         let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while open(&path).own != Some(5) {
+        while directory.open(0).own != Some(5) {
             assert!(std::time::Instant::now() < end, "the slot stays taken");
             std::thread::yield_now();
         }
-        std::fs::remove_file(path).unwrap();
     }
 }

@@ -1,0 +1,710 @@
+//! What the other users of a host say on their boards, and how much of it is believed.
+//!
+//! Another user is trusted with nothing. Its board is not mapped (who owns a file may truncate it, and then to touch it is SIGBUS) but copied by `pread`; a short copy has fewer slots.
+//! Whatever stands there is bounded: what it wants counts for one user's fair part at most, what it holds counts for [`LONGEST_NS`] after it was written, and only for as long as the
+//! patience of who waits for it lasts. After that it counts for its fair part. An honest user has come down to that by then.
+//!
+//! A copy may mix what was there before and after a change. Each slot's words mean something by themselves, so two words of different age say what was true at some time; and "store, then
+//! look" ([`crate::claim`]) holds for each word: the copy is made after the fence, of the same page of memory. The kernel copies aligned words whole; one that was torn would be a wrong
+//! number within the bounds until the next look.
+//!
+//! What is not here: how the boards of other users are found (`finder`).
+
+use std::fs::{File, OpenOptions};
+use std::mem::{offset_of, size_of};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+
+use super::{BYTES, Claim, Place, SLOTS, Slot, usable_after};
+use crate::fair;
+use finder::Finder;
+
+mod finder;
+
+/// Other users whose boards are read, so that reading them stays within microseconds; of more, those who have been silent are left out.
+pub const USERS: usize = 16;
+/// What somebody of another user holds counts for no longer than this after it was written: twice the longest lease that can be set, and room.
+const LONGEST_NS: u64 = 5_000_000_000;
+/// And it is waited for it to come down for no longer than this, whatever its leases are (10 ms by default, or eight round trips).
+const MOST_PATIENCE_NS: u64 = 1_000_000_000;
+/// So much longer than grants take to come back, as who holds them has to find our board first: two looks at the directory.
+const FOUND_NS: u64 = 2 * finder::LOOK_NS;
+/// Who was waited for in vain is not waited for again for so many times as long: that is the part of the time that it can take from others.
+const DISTRUST_TIMES: u64 = 64;
+/// Who lacks less than this share of what it wants waits for nobody.
+const LITTLE_SHARE: u64 = 8;
+/// The most that patience loses between two looks: who waits may itself have stood still.
+const STEP_NS: u64 = 1_000_000;
+/// A board on which nobody has said anything for so long is left out before others.
+const SILENT_NS: u64 = 1_000_000_000;
+
+/// Who begins reads so much of the directory at once, and the rest in its turn, should somebody have filled it with files.
+const MOST_BATCHES: usize = 1000;
+
+const SLOT_BYTES: usize = size_of::<Slot>();
+
+/// A copy of a board. Aligned, so that words are copied whole.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Copied([u8; BYTES]);
+
+/// The other users of the host.
+#[derive(Debug)]
+pub(super) struct Users {
+    all: Vec<User>,
+    finder: Finder,
+    copied: Box<Copied>,
+}
+
+/// Another user.
+#[derive(Debug)]
+struct User {
+    id: u32,
+    /// Its board; `None` once that is gone, as long as there is doubt.
+    file: Option<File>,
+    /// How many slots it had when it was read last.
+    used: usize,
+    said: Said,
+    doubt: Doubt,
+}
+
+/// What stood on a board.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Said {
+    /// What its processes may use together.
+    usable_bytes: u64,
+    held_bytes: u64,
+    whole_bytes: u64,
+    /// So long what is held counts after the last word, by the longest that any of them said.
+    valid_ns: u64,
+    /// The last word.
+    written_ns: u64,
+}
+
+/// What is thought of a user that holds more than its part while we wait for ours.
+#[derive(Debug, Default)]
+struct Doubt {
+    /// For how long it has.
+    over_ns: u64,
+    looked_at_ns: u64,
+    /// Until then it counts for its part.
+    until_ns: u64,
+}
+
+impl Said {
+    fn read(file: &File, used: &mut usize, copied: &mut Copied, clock: fn() -> u64, packet_bytes: u64) -> Said {
+        // Before the copy: who finds its time over once it has said something new knows that nobody counts what it held.
+        let now = clock();
+        let mut slots = copied.read(file, *used);
+        if slots > 0 {
+            // Of those who came since, too.
+            let before = std::mem::replace(used, copied.used());
+            if *used > before {
+                slots = copied.read(file, *used);
+            }
+        }
+        let end = clock();
+        (0..slots.min(*used)).map(|slot| copied.slot(slot)).filter(|slot| slot.written_ns <= end).fold(
+            Said::default(),
+            |said, slot| {
+                let usable = usable_after(slot.demand_bytes, now.saturating_sub(slot.written_ns), packet_bytes);
+                let valid_ns = slot.valid_until_ns.saturating_sub(slot.written_ns).min(LONGEST_NS);
+                let counts = slot.written_ns.saturating_add(valid_ns) >= now;
+                let counting = |value: u64| if counts { value } else { 0 };
+                Said {
+                    usable_bytes: said.usable_bytes.saturating_add(usable),
+                    held_bytes: said.held_bytes.saturating_add(counting(slot.held_bytes)),
+                    whole_bytes: said.whole_bytes.max(counting(slot.whole_bytes)),
+                    valid_ns: said.valid_ns.max(counting(valid_ns)),
+                    written_ns: said.written_ns.max(slot.written_ns),
+                }
+            },
+        )
+    }
+}
+
+/// The words of a slot that mean something to other users.
+struct Words {
+    demand_bytes: u64,
+    whole_bytes: u64,
+    held_bytes: u64,
+    written_ns: u64,
+    valid_until_ns: u64,
+}
+
+impl Copied {
+    /// Copies so many slots. How many there were.
+    fn read(&mut self, file: &File, slots: usize) -> usize {
+        file.read_at(&mut self.0[..slots * SLOT_BYTES], 0).map_or(0, |bytes| bytes / SLOT_BYTES)
+    }
+
+    fn word(&self, slot: usize, offset: usize) -> u64 {
+        let at = slot * SLOT_BYTES + offset;
+        u64::from_ne_bytes(self.0[at..at + size_of::<u64>()].try_into().expect("eight bytes"))
+    }
+
+    fn used(&self) -> usize {
+        self.word(0, offset_of!(Slot, used)).clamp(1, SLOTS as u64) as usize
+    }
+
+    fn slot(&self, slot: usize) -> Words {
+        Words {
+            demand_bytes: self.word(slot, offset_of!(Slot, demand_bytes)),
+            whole_bytes: self.word(slot, offset_of!(Slot, whole_bytes)),
+            held_bytes: self.word(slot, offset_of!(Slot, held_bytes)),
+            written_ns: self.word(slot, offset_of!(Slot, written_ns)),
+            valid_until_ns: self.word(slot, offset_of!(Slot, valid_until_ns)),
+        }
+    }
+}
+
+impl User {
+    fn new(id: u32, file: File) -> User {
+        User { id, file: Some(file), used: 1, said: Said::default(), doubt: Doubt::default() }
+    }
+
+    fn read(&mut self, copied: &mut Copied, clock: fn() -> u64, packet_bytes: u64) {
+        self.said = match &self.file {
+            Some(file) => Said::read(file, &mut self.used, copied, clock, packet_bytes),
+            None => Said::default(),
+        };
+    }
+
+    fn is_silent(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.said.written_ns) >= SILENT_NS
+    }
+
+    fn is_doubted(&self, now_ns: u64) -> bool {
+        now_ns < self.doubt.until_ns
+    }
+
+    /// Loses patience with who holds more than its part while somebody waits for it, and has it again with who has come down.
+    fn judge(&mut self, part_bytes: u64, waits: bool, patience_ns: u64, now_ns: u64) {
+        let doubt = &mut self.doubt;
+        let passed_ns = now_ns.saturating_sub(std::mem::replace(&mut doubt.looked_at_ns, now_ns));
+        if self.said.held_bytes <= part_bytes {
+            doubt.over_ns = 0;
+            return;
+        }
+        let patience_ns = patience_ns.max(self.said.valid_ns).min(MOST_PATIENCE_NS) + FOUND_NS;
+        if passed_ns > patience_ns {
+            // Another wait.
+            doubt.over_ns = 0;
+        } else if waits {
+            doubt.over_ns += passed_ns.min(STEP_NS);
+        }
+        if doubt.over_ns >= patience_ns || now_ns < doubt.until_ns {
+            doubt.until_ns = now_ns.saturating_add(DISTRUST_TIMES * patience_ns);
+        }
+    }
+}
+
+/// The board of another user, if it is its own. A FIFO is not waited for, a link not followed.
+fn open(place: &Place, user: u32) -> Option<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(place.board_of(user)).ok()?;
+    let meta = file.metadata().ok()?;
+    (meta.is_file() && (place.is_owner)(&meta, user)).then_some(file)
+}
+
+impl Users {
+    /// Those whose boards lie there now.
+    pub(super) fn of(place: &Place) -> Users {
+        let finder = Finder::new(&place.directory);
+        let mut users = Users { all: Vec::new(), finder, copied: Box::new(Copied([0; BYTES])) };
+        let _ = (0..MOST_BATCHES).take_while(|_| users.find(place)).count();
+        users
+    }
+
+    /// Reads what they say, after a look for new ones if that is due.
+    pub(super) fn look(&mut self, place: &Place, packet_bytes: u64) {
+        self.find(place);
+        self.read(place, packet_bytes);
+    }
+
+    /// Goes on to look for boards, if that is due; whether there may be more.
+    fn find(&mut self, place: &Place) -> bool {
+        if self.finder.begins((place.clock)()) {
+            self.leave_those_who_have_gone(place);
+        }
+        let batch = self.finder.next();
+        let users = batch.iter().flat_map(|batch| batch.users(place.namespace));
+        users.filter(|&user| user != place.user).for_each(|user| self.admit(place, user));
+        batch.is_some()
+    }
+
+    fn leave_those_who_have_gone(&mut self, place: &Place) {
+        let now = (place.clock)();
+        let is_gone = |file: &mut File| file.metadata().map_or(true, |meta| meta.nlink() == 0);
+        self.all.iter_mut().for_each(|user| drop(user.file.take_if(is_gone)));
+        self.all.retain(|user| user.file.is_some() || user.is_doubted(now));
+    }
+
+    /// Takes in a user with a board, if there is a place, or somebody is silent and it is not.
+    fn admit(&mut self, place: &Place, id: u32) {
+        let known = self.all.iter().position(|user| user.id == id);
+        if known.is_some_and(|known| self.all[known].file.is_some()) {
+            return;
+        }
+        let Some(file) = open(place, id) else { return };
+        if let Some(known) = known {
+            self.all[known].file = Some(file);
+            return;
+        }
+        let mut user = User::new(id, file);
+        user.read(&mut self.copied, place.clock, 0);
+        if self.all.len() < USERS {
+            self.all.push(user);
+            return;
+        }
+        let now = (place.clock)();
+        let silent = self.all.iter_mut().find(|user| user.is_silent(now) && !user.is_doubted(now));
+        if let Some(silent) = silent.filter(|_| !user.is_silent(now)) {
+            *silent = user;
+        }
+    }
+
+    fn read(&mut self, place: &Place, packet_bytes: u64) {
+        self.all.iter_mut().for_each(|user| user.read(&mut self.copied, place.clock, packet_bytes));
+    }
+
+    /// What those who want something may use, and how many of them are before this user.
+    pub(super) fn demands(&self, own: u32) -> (Vec<u64>, u64) {
+        let demanding = self.all.iter().filter(|user| user.said.usable_bytes > 0);
+        let before = demanding.clone().filter(|user| user.id < own).count() as u64;
+        (demanding.map(|user| user.said.usable_bytes).collect(), before)
+    }
+
+    /// What they leave this user of the whole. What they hold now, and what they take the whole for, counts as far as it is believed.
+    pub(super) fn free(&mut self, place: &Place, whole_bytes: u64, claim: &Claim) -> u64 {
+        self.read(place, claim.least_bytes);
+        let whole = self.whole_bytes(whole_bytes, claim);
+        let now = (place.clock)();
+        let counted = |(index, user): (usize, &User)| match user.is_doubted(now) {
+            true => user.said.held_bytes.min(self.part_bytes(index, whole, claim)),
+            false => user.said.held_bytes,
+        };
+        whole.saturating_sub(self.all.iter().enumerate().map(counted).fold(0, u64::saturating_add))
+    }
+
+    /// What is thought of them by what they held when they were read last, by somebody who holds so much of what it wants. Who lacks little of it does not wait: processes do not see each
+    /// other's wishes change at the same time.
+    pub(super) fn judge(&mut self, place: &Place, whole_bytes: u64, claim: &Claim, held_bytes: u64) {
+        let waits = held_bytes < claim.wanted_bytes - claim.wanted_bytes / LITTLE_SHARE;
+        let whole = self.whole_bytes(whole_bytes, claim);
+        let now = (place.clock)();
+        for index in 0..self.all.len() {
+            let part = self.part_bytes(index, whole, claim);
+            self.all[index].judge(part, waits, claim.patience_ns, now);
+        }
+    }
+
+    fn whole_bytes(&self, whole_bytes: u64, claim: &Claim) -> u64 {
+        let said = self.all.iter().map(|user| user.said.whole_bytes).max().unwrap_or(0);
+        whole_bytes.max(said.min(claim.uncut_bytes))
+    }
+
+    /// A user's fair part of the whole. Where they take turns all of them together leave a packet to whose turn it is.
+    fn part_bytes(&self, index: usize, whole_bytes: u64, claim: &Claim) -> u64 {
+        let packet = claim.least_bytes;
+        let usable = |user: &User| user.said.usable_bytes;
+        let own = usable(&self.all[index]);
+        let demanding = self.all.iter().filter(|user| user.said.usable_bytes > 0).count() as u64;
+        if whole_bytes / (demanding + 1) < packet {
+            return own.min(whole_bytes.saturating_sub(packet) / demanding.max(1));
+        }
+        let mut demands = [0; USERS];
+        let others = self.all.iter().enumerate().filter(|&(place, _)| place != index).map(|(_, user)| usable(user));
+        let mut count = 0;
+        for demand in others.chain([claim.usable_bytes]) {
+            (demands[count], count) = (demand, count + 1);
+        }
+        own.min(fair::rest(whole_bytes, &mut demands[..count]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Directory, VALID_NS, hold, pass, wants};
+    use super::super::{Board, Others, Word};
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    const LOOK_NS: u64 = 100_000;
+    const PATIENCE_NS: u64 = VALID_NS + FOUND_NS;
+    const US: u32 = 10;
+
+    /// Another user's file, with whatever it pleases to write.
+    struct Liar(std::path::PathBuf);
+
+    impl Liar {
+        fn of(directory: &Directory, user: u32) -> Liar {
+            let path = directory.place(user).board();
+            std::fs::write(&path, [0; BYTES]).unwrap();
+            Liar(path)
+        }
+
+        fn says(&self, slot: usize, used: u64, words: Words) {
+            let Words { demand_bytes, whole_bytes, held_bytes, written_ns, valid_until_ns } = words;
+            let file = OpenOptions::new().write(true).open(&self.0).unwrap();
+            let words = [used, demand_bytes, whole_bytes, held_bytes, written_ns, valid_until_ns];
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            file.write_all_at(&bytes, (slot * SLOT_BYTES) as u64).unwrap();
+        }
+
+        /// That it wants and holds all there is, for so long.
+        fn holds_all(&self, now_ns: u64, valid_ns: u64) {
+            let valid_until_ns = now_ns.saturating_add(valid_ns);
+            let all = u64::MAX;
+            let words =
+                Words { demand_bytes: all, whole_bytes: all, held_bytes: all, written_ns: now_ns, valid_until_ns };
+            self.says(0, 1, words);
+        }
+    }
+
+    fn waits_for_half(board: &mut Board, most_ns: u64, others: impl Fn(u64)) -> Option<u64> {
+        waits_for(board, 50, most_ns, others)
+    }
+
+    /// Asks for so much of a budget of 100, until it has it or so long is over; how long it took.
+    fn waits_for(board: &mut Board, bytes: u64, most_ns: u64, others: impl Fn(u64)) -> Option<u64> {
+        let began = board.now_ns();
+        loop {
+            let passed_ns = board.now_ns() - began;
+            others(board.now_ns());
+            board.publish(wants(bytes));
+            board.others(10);
+            if hold(board, bytes, 10, 100) == bytes {
+                return Some(passed_ns);
+            }
+            if passed_ns > most_ns {
+                return None;
+            }
+            pass(LOOK_NS);
+        }
+    }
+
+    #[test]
+    fn users_see_what_the_others_want_together_and_leave_them_what_they_hold() {
+        let directory = Directory::new("users");
+        let mut boards = [10, 10, 20, 30].map(|user| directory.open(user));
+        // Those who have begun since are found a moment later.
+        pass(finder::LOOK_NS);
+        boards.iter().for_each(|board| assert_eq!(board.publish(wants(1000)), 0));
+        let users = |users: &[u64], users_before| {
+            let mut users = users.to_vec();
+            users.sort_unstable();
+            (users, users_before)
+        };
+        let mut seen = |board: usize| {
+            let others = boards[board].others(10);
+            assert_eq!(others.demands, vec![1500; usize::from(board < 2)]);
+            users(&others.users, others.users_before)
+        };
+        assert_eq!(seen(0), users(&[1500, 1500], 0));
+        assert_eq!(seen(1), users(&[1500, 1500], 0));
+        assert_eq!(seen(2), users(&[3000, 1500], 1));
+        assert_eq!(seen(3), users(&[3000, 1500], 2));
+        assert_eq!(hold(&mut boards[0], 30, 10, 100), 30);
+        assert_eq!(hold(&mut boards[1], 30, 10, 100), 30);
+        assert_eq!(hold(&mut boards[2], 60, 10, 100), 40);
+        assert_eq!(hold(&mut boards[3], 50, 10, 100), 0);
+        boards[0].release(10);
+        assert_eq!(hold(&mut boards[3], 50, 10, 100), 20);
+        pass(VALID_NS + 1);
+        boards[3].publish(wants(1000));
+        assert_eq!(hold(&mut boards[3], 100, 10, 100), 100, "the others were silent");
+    }
+
+    #[test]
+    fn what_users_hold_together_never_exceeds_the_whole() {
+        const WHOLE: u64 = 100;
+        let directory = Directory::new("together");
+        let place = |user| Place { clock: crate::sys::monotonic_ns, ..directory.place(user) };
+        let open = |user| Board::open_at(place(user)).unwrap();
+        // So that everybody finds everybody at once.
+        (0..3).for_each(|user| drop(open(user)));
+        // Relaxed: what checks must not order anything.
+        let (used, most) = (AtomicU64::new(0), AtomicU64::new(0));
+        let claims = |mut board: Board, mut wanted: u64| {
+            for _ in 0..5000 {
+                board.publish(Word { valid_ns: LONGEST_NS, ..wants(1000) });
+                wanted = wanted * 7 % 97;
+                let held = hold(&mut board, wanted, 10, WHOLE);
+                most.fetch_max(used.fetch_add(held, Ordering::Relaxed) + held, Ordering::Relaxed);
+                // Not so short that the others never look meanwhile.
+                board.others(10);
+                used.fetch_sub(held, Ordering::Relaxed);
+                board.release(0);
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..3)
+                .map(open)
+                .zip([5, 20, 40])
+                .for_each(|(board, wanted)| drop(scope.spawn(move || claims(board, wanted))));
+        });
+        let most = most.into_inner();
+        assert!((WHOLE * 4 / 5..=WHOLE).contains(&most), "{most}");
+    }
+
+    #[test]
+    fn one_who_is_alone_has_no_other_users_and_an_idle_one_is_none() {
+        let directory = Directory::new("alone");
+        let mut board = directory.open(US);
+        let idle = directory.open(20);
+        pass(finder::LOOK_NS);
+        assert_eq!(board.others(10), Others::default());
+        assert_eq!(board.users.all.len(), 1);
+        drop(idle);
+        std::fs::remove_file(directory.place(20).board()).unwrap();
+        reads_the_directory(&mut board);
+        assert_eq!(board.others(10), Others::default());
+        assert_eq!(board.users.all.len(), 0, "its descriptor is closed");
+    }
+
+    #[test]
+    fn who_holds_all_for_ever_is_waited_for_once() {
+        let directory = Directory::new("forever");
+        let liar = Liar::of(&directory, 20);
+        let mut board = directory.open(US);
+        let (valid_ns, patience_ns) = (5 * VALID_NS, 5 * VALID_NS + FOUND_NS);
+        let lies = |now_ns| liar.holds_all(now_ns, valid_ns);
+        let waited_ns = waits_for_half(&mut board, 2 * patience_ns, lies).expect("patience ends");
+        assert!((patience_ns..patience_ns + 3 * LOOK_NS).contains(&waited_ns), "{waited_ns}");
+        // And has no more to wait, as long as that one does not come down.
+        for pause_ns in [LOOK_NS, SILENT_NS, DISTRUST_TIMES * patience_ns - LOOK_NS] {
+            board.release(0);
+            pass(pause_ns);
+            assert_eq!(waits_for_half(&mut board, 0, lies), Some(0), "after {pause_ns}");
+        }
+        // One that was good for as long is believed again.
+        board.release(0);
+        pass(DISTRUST_TIMES * patience_ns);
+        let waited_ns = waits_for_half(&mut board, 2 * patience_ns, lies).expect("patience ends");
+        assert!((patience_ns..patience_ns + 3 * LOOK_NS).contains(&waited_ns), "{waited_ns}");
+        // One that takes its board away, and makes a new one, does not.
+        std::fs::remove_file(&liar.0).unwrap();
+        reads_the_directory(&mut board);
+        board.publish(wants(50));
+        assert_eq!(board.others(10), Others::default());
+        assert_eq!(hold(&mut board, 100, 10, 100), 100);
+        let liar = Liar::of(&directory, 20);
+        board.release(0);
+        reads_the_directory(&mut board);
+        assert!(board.users.all[0].file.is_some());
+        assert_eq!(waits_for_half(&mut board, 0, |now_ns| liar.holds_all(now_ns, valid_ns)), Some(0));
+    }
+
+    /// From its beginning, after what was left of the last time.
+    fn reads_the_directory(board: &mut Board) {
+        pass(SILENT_NS);
+        (0..3).for_each(|_| {
+            board.others(10);
+        });
+    }
+
+    #[test]
+    fn who_holds_all_and_wants_nothing_counts_for_nothing_in_the_end() {
+        let directory = Directory::new("unwanted");
+        let liar = Liar::of(&directory, 20);
+        let mut board = directory.open(US);
+        let lies = |now_ns| liar.says(0, 1, Words { demand_bytes: 0, held_bytes: 100, ..said_at(now_ns) });
+        assert!(waits_for(&mut board, 100, 2 * PATIENCE_NS, lies).is_some());
+    }
+
+    #[test]
+    fn who_lacks_little_of_its_part_waits_for_nobody() {
+        let directory = Directory::new("little");
+        let liar = Liar::of(&directory, 20);
+        for (held_bytes, is_waited_for) in [(56, false), (57, true)] {
+            let mut board = directory.open(US);
+            let lies = |now_ns| liar.says(0, 1, Words { demand_bytes: 100, held_bytes, ..said_at(now_ns) });
+            assert_eq!(waits_for_half(&mut board, 2 * PATIENCE_NS, lies).is_some(), is_waited_for, "{held_bytes}");
+        }
+    }
+
+    #[test]
+    fn whoever_waited_and_was_stopped_meanwhile_has_patience_left() {
+        let directory = Directory::new("stopped");
+        let liar = Liar::of(&directory, 20);
+        let mut board = directory.open(US);
+        let lies = |now_ns| liar.holds_all(now_ns, VALID_NS);
+        assert_eq!(waits_for_half(&mut board, PATIENCE_NS / 2, lies), None);
+        pass(PATIENCE_NS - LOOK_NS);
+        assert_eq!(waits_for_half(&mut board, PATIENCE_NS / 4, lies), None);
+        assert!(waits_for_half(&mut board, PATIENCE_NS / 2, lies).is_some());
+    }
+
+    #[test]
+    fn who_comes_down_in_time_is_believed() {
+        let directory = Directory::new("honest");
+        let (mut one, mut other) = (directory.open(US), directory.open(20));
+        pass(SILENT_NS);
+        for _ in 0..20 {
+            other.publish(wants(1000));
+            other.others(10);
+            assert_eq!(hold(&mut other, 100, 10, 100), 100);
+            // It says now and then that it is there, and at last lets go.
+            let says = |_| {
+                other.publish(wants(1000));
+            };
+            assert_eq!(waits_for_half(&mut one, PATIENCE_NS - 2 * LOOK_NS, says), None);
+            other.release(50);
+            assert_eq!(waits_for_half(&mut one, 0, says), Some(0));
+            one.release(0);
+        }
+        assert!(one.users.all.iter().all(|user| user.doubt.until_ns == 0));
+    }
+
+    #[test]
+    fn what_another_user_says_counts_for_a_bounded_time() {
+        let directory = Directory::new("bounded");
+        let liar = Liar::of(&directory, 20);
+        let mut board = directory.open(US);
+        let began = board.now_ns();
+        // Nobody writes in the future.
+        liar.holds_all(began + 1, u64::MAX);
+        board.publish(wants(50));
+        assert_eq!(board.others(10), Others::default());
+        assert_eq!(hold(&mut board, 100, 10, 100), 100);
+        board.release(0);
+        pass(1);
+        board.publish(wants(50));
+        assert_eq!(board.others(10).users, [u64::MAX]);
+        assert_eq!(hold(&mut board, 100, 10, 100), 0);
+        pass(LONGEST_NS);
+        board.publish(wants(50));
+        assert_eq!(board.others(10), Others::default(), "a wish fades");
+        assert_eq!(hold(&mut board, 100, 10, 100), 0);
+        pass(1);
+        board.publish(wants(50));
+        assert_eq!(hold(&mut board, 100, 10, 100), 100);
+        // And is not waited for as long, while it goes on.
+        board.release(0);
+        let lies = |now_ns| liar.holds_all(now_ns, u64::MAX);
+        let waited_ns = waits_for_half(&mut board, 2 * MOST_PATIENCE_NS, lies).expect("patience ends");
+        assert!(waited_ns <= MOST_PATIENCE_NS + FOUND_NS + 3 * LOOK_NS, "{waited_ns}");
+    }
+
+    #[test]
+    fn sixty_four_who_lie_are_one_user() {
+        let directory = Directory::new("sixty-four");
+        let liar = Liar::of(&directory, 20);
+        let mut board = directory.open(US);
+        let lies = |now_ns| {
+            let valid_until_ns = now_ns + VALID_NS;
+            let words =
+                || Words { demand_bytes: 1000, whole_bytes: 100, held_bytes: 100, written_ns: now_ns, valid_until_ns };
+            (0..SLOTS).for_each(|slot| liar.says(slot, u64::MAX, words()));
+        };
+        lies(board.now_ns());
+        board.publish(wants(50));
+        assert_eq!(board.others(10), Others { users: vec![96_000], ..Others::default() });
+        assert!(waits_for_half(&mut board, PATIENCE_NS + 3 * LOOK_NS, lies).is_some());
+    }
+
+    #[test]
+    fn more_liars_than_packets_keep_nobody_from_a_turn() {
+        let directory = Directory::new("crowd");
+        let liars: Vec<Liar> = (0..USERS as u32).map(|user| Liar::of(&directory, user)).collect();
+        let mut board = directory.open(99);
+        // A thousand bytes, of which a packet takes a hundred and twenty.
+        let began = board.now_ns();
+        let held = loop {
+            liars.iter().for_each(|liar| liar.holds_all(board.now_ns(), VALID_NS));
+            board.publish(wants(50));
+            assert_eq!(board.others(10).users.len(), USERS);
+            let held = hold(&mut board, 120, 120, 1000);
+            if held > 0 || board.now_ns() - began > 2 * PATIENCE_NS {
+                break held;
+            }
+            pass(LOOK_NS);
+        };
+        assert_eq!(held, 120);
+    }
+
+    #[test]
+    fn a_file_that_is_no_board_does_no_harm() {
+        let directory = Directory::new("nonsense");
+        let place = directory.place(US);
+        let path = |user: u32| directory.place(user).board();
+        let garbage: Vec<u8> = (0..2 * BYTES).map(|index| (index * index / 3) as u8 | 1).collect();
+        std::fs::write(path(20), &garbage).unwrap();
+        std::fs::write(path(21), &garbage[..BYTES / 2 + 13]).unwrap();
+        std::fs::write(path(22), "").unwrap();
+        std::fs::create_dir(path(23)).unwrap();
+        std::os::unix::fs::symlink(path(20), path(24)).unwrap();
+        let fifo = std::ffi::CString::new(path(25).into_os_string().into_encoded_bytes()).unwrap();
+        // SAFETY: a string that ends with zero.
+        assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o644) }, 0);
+        let _socket = std::os::unix::net::UnixListener::bind(path(26)).unwrap();
+        let mut board = Board::open_at(place).unwrap();
+        let mut known: Vec<u32> = board.users.all.iter().map(|user| user.id).collect();
+        known.sort_unstable();
+        assert_eq!(known, [20, 21, 22]);
+        board.publish(wants(50));
+        assert_eq!(board.others(10), Others::default(), "garbage is of another time");
+        assert_eq!(hold(&mut board, 100, 10, 100), 100);
+        // One that is cut short while it is read again and again.
+        let liar = Liar::of(&directory, 27);
+        (0..SLOTS).for_each(|slot| liar.says(slot, SLOTS as u64, said_at(board.now_ns())));
+        pass(SILENT_NS);
+        board.publish(wants(50));
+        let file = OpenOptions::new().write(true).open(&liar.0).unwrap();
+        for slots in [SLOTS, 10, 1, 0] {
+            file.set_len((slots * SLOT_BYTES + 13).min(BYTES) as u64).unwrap();
+            (0..slots).for_each(|slot| liar.says(slot, SLOTS as u64, said_at(board.now_ns())));
+            let expected = [10 * slots as u64];
+            assert_eq!(board.others(10).users, expected[..usize::from(slots > 0)], "{slots} slots");
+        }
+    }
+
+    fn said_at(now_ns: u64) -> Words {
+        Words { demand_bytes: 7, whole_bytes: 100, held_bytes: 1, written_ns: now_ns, valid_until_ns: now_ns }
+    }
+
+    #[test]
+    fn a_file_of_somebody_else_is_nobodys_board() {
+        let directory = Directory::new("owner");
+        let liar = Liar::of(&directory, 20);
+        let place = Place { is_owner: |_, user| user == US, ..directory.place(US) };
+        let mut board = Board::open_at(place).unwrap();
+        liar.holds_all(board.now_ns(), VALID_NS);
+        assert_eq!(board.others(10), Others::default());
+    }
+
+    #[test]
+    fn of_many_users_those_who_say_something_are_seen() {
+        let directory = Directory::new("crowded");
+        let mut board = directory.open(999);
+        let many: Vec<Board> = (0..3 * USERS as u32).map(|user| directory.open(user)).collect();
+        for speaking in many.chunks(USERS) {
+            pass(SILENT_NS);
+            let sees_all = |_| {
+                pass(LOOK_NS);
+                for speaking in speaking {
+                    speaking.publish(wants(7));
+                }
+                board.others(10).users == [10; USERS]
+            };
+            assert!((0..20).any(sees_all));
+        }
+    }
+
+    #[test]
+    fn another_user_is_believed_a_budget_as_large_as_our_own_was_before_it_was_cut() {
+        let directory = Directory::new("cut");
+        let (mut cut, mut uncut) = (directory.open(US), directory.open(20));
+        pass(finder::LOOK_NS);
+        uncut.publish(wants(1000));
+        uncut.others(10);
+        assert_eq!(hold(&mut uncut, 50, 10, 100), 50);
+        cut.publish(Word { whole_bytes: 20, ..wants(1000) });
+        cut.others(10);
+        assert_eq!(hold(&mut cut, 10, 10, 20), 10);
+        assert_eq!(hold(&mut cut, 1000, 10, 20), 50, "and no larger");
+        cut.release(0);
+        uncut.publish(Word { whole_bytes: u64::MAX, ..wants(1000) });
+        assert_eq!(hold(&mut cut, 1000, 10, 20), 50);
+    }
+}
