@@ -22,7 +22,7 @@ const PROGRAMS: &str = "crates/testkit/programs/semantics";
 const SUPPORT: [&str; 3] = ["rw_test.h", "rw_test.c", "rw_traffic.c"];
 
 /// How many cases run at a time. Each is two or more processes in lockstep; more of them would measure the scheduler.
-const CASES_AT_A_TIME: usize = 2;
+const CASES_AT_A_TIME: usize = 4;
 
 /// After this long a program of the suite prints what it has and ends itself.
 const CASE_LIMIT: Duration = Duration::from_secs(15);

@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 /// How often the end of the program is looked for while it prints nothing.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
+/// For the harness: how many tests run at a time.
+const THREADS_VAR: &str = "RUST_TEST_THREADS";
+
 /// What one program of a suite did.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
@@ -97,7 +100,7 @@ impl<'a> Runner<'a> {
     fn attempt(&mut self, suite: &Suite, program: &Program, only: &[String]) -> Result<Outcome> {
         self.skips.set_len(0)?;
         let started = Instant::now();
-        let mut command = self.command(program);
+        let mut command = self.command(suite, program);
         if !only.is_empty() {
             command.args(["--exact", "--test-threads=1"]).args(only);
         }
@@ -117,13 +120,16 @@ impl<'a> Runner<'a> {
         Ok(Outcome { program: program.name.clone(), passed, failures, skips, elapsed: started.elapsed() })
     }
 
-    fn command(&self, program: &Program) -> Command {
+    fn command(&self, suite: &Suite, program: &Program) -> Command {
         let mut command = Command::new(&program.path);
         command.args(&program.args).args(&self.options.harness_args).current_dir(&program.dir);
         command
             .env(BIN_DIR_VAR, &self.bin_dir)
             .env(SKIPS_VAR, &self.skips_path)
             .env("CARGO_MANIFEST_DIR", &program.dir);
+        if let Some(count) = suite.at_a_time.filter(|_| std::env::var_os(THREADS_VAR).is_none()) {
+            command.env(THREADS_VAR, count.to_string());
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         command
     }

@@ -17,6 +17,8 @@ pub struct Suite {
     pub kind: Kind,
     /// The longest that one of its programs may take, building not included.
     pub limit: Duration,
+    /// How many of its tests run at a time, if not as many as there are processors.
+    pub at_a_time: Option<usize>,
     /// Only the tests whose names contain it.
     pub part: Option<String>,
 }
@@ -59,6 +61,9 @@ const LIMITS: &[(&str, Duration)] = &[
     ("faults", Duration::from_secs(480)),
 ];
 
+/// Suites whose tests hardly compute, but wait for what processes do: more of them at a time than there are processors.
+const AT_A_TIME: &[(&str, usize)] = &[("cp", 4), ("semantics", 4)];
+
 /// Examples that suites run as programs: built with the suite, so that its time limit is for its tests alone.
 const EXAMPLES: &[(&str, &str)] = &[("wire", "peer"), ("gateways", "copy")];
 
@@ -100,7 +105,8 @@ fn all() -> Result<Vec<Suite>> {
 
 fn suite(name: &str, kind: Kind, about: String) -> Suite {
     let limit = LIMITS.iter().find(|(with, _)| *with == name).map_or(USUAL_LIMIT, |(_, limit)| *limit);
-    Suite { name: name.into(), about, kind, limit, part: None }
+    let at_a_time = AT_A_TIME.iter().find(|(with, _)| *with == name).map(|(_, count)| *count);
+    Suite { name: name.into(), about, kind, limit, at_a_time, part: None }
 }
 
 /// One suite for each test target that cargo finds there: `name.rs` or `name/main.rs`.
