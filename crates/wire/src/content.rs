@@ -8,13 +8,14 @@ pub const MESSAGE_LENGTH_BYTES: usize = 4;
 /// What a payload is by the flags of its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content<'a> {
-    /// Neither FIRST nor LAST: bytes of a stream, or of the middle of a message. Which of them, the channel's mode says.
+    /// Neither FIRST nor LAST: bytes of a stream, or of the middle of a message. Which of them, the channel's mode says. And if they are more than are left of that message, it alone
+    /// knows where others begin in them, which are as long; so with [`Content::Last`].
     Bytes(&'a [u8]),
     /// FIRST and LAST: one message.
     Whole(&'a [u8]),
     /// FIRST: the beginning of a message of `length` bytes, which is more than these.
     First { length: u32, bytes: &'a [u8] },
-    /// LAST: the end of a message.
+    /// LAST: they end a message.
     Last(&'a [u8]),
     /// RECORDS: whole messages; with LAST, behind the end of one that began before; with FIRST, in front of one that ends later.
     Records(Records<'a>),

@@ -50,10 +50,17 @@ pub struct RecordReader {
     /// Of the message before. 0: none that may be repeated.
     length: u16,
     /// So many messages of that length follow without a prefix.
-    more: u8,
+    more: u16,
 }
 
 impl RecordReader {
+    /// Stands in front of so many messages of that length without a prefix.
+    #[must_use]
+    #[inline]
+    pub fn of_run(length: u16, messages: u16) -> RecordReader {
+        RecordReader { length, more: messages }
+    }
+
     /// The next message of the records that begin with `bytes`: what stands in front of it, and how long it is. `None` if that is cut off, or repeats nothing.
     #[inline]
     pub fn next(&mut self, bytes: &[u8]) -> Option<(usize, usize)> {
@@ -74,7 +81,7 @@ impl RecordReader {
             ..TWO => (1, u16::from(first), 1),
             TWO..THREE => (2, u16::from_be_bytes([low_bits, *rest.first()?]), 1),
             THREE => (3, u16::from_be_bytes(*rest.first_chunk()?), 1),
-            _ if self.length > 0 => (1, self.length, low_bits),
+            _ if self.length > 0 => (1, self.length, u16::from(low_bits)),
             _ => return None,
         };
         (self.length, self.more) = (length, more);
@@ -104,8 +111,8 @@ impl RecordWriter {
     /// The length of the message appended last; 0 if there is none.
     #[must_use]
     #[inline]
-    pub fn last_length(&self) -> usize {
-        usize::from(self.length)
+    pub fn last_length(&self) -> u16 {
+        self.length
     }
 
     /// How many bytes a message of that length takes beyond its own.
@@ -115,6 +122,16 @@ impl RecordWriter {
         match self.repeats(length) {
             true => usize::from(!self.is_counting()),
             false => usize::from(RecordPrefix::of_length(length).used),
+        }
+    }
+
+    /// How many bytes so many messages of one length take beyond their own, with no others in front.
+    #[must_use]
+    pub fn bytes_beyond(length: u16, messages: usize) -> usize {
+        match (messages, length) {
+            (0, _) => 0,
+            (_, 0) => messages,
+            _ => RecordWriter::default().prefix_bytes(length) + (messages - 1).div_ceil(MOST_REPEATED.into()),
         }
     }
 
@@ -319,6 +336,10 @@ mod tests {
             assert_eq!(written(&vec![8; count]).len(), 8 * count + 1 + repetitions, "{count}");
             assert_eq!(written(&vec![200; count]).len(), 200 * count + 2 + repetitions, "{count}");
             assert_eq!(written(&vec![0; count]).len(), count, "a byte for each that is empty");
+            for length in [0, 8, 200] {
+                let beyond = RecordWriter::bytes_beyond(length, count);
+                assert_eq!(written(&vec![length.into(); count]).len(), usize::from(length) * count + beyond, "{count}");
+            }
         }
     }
 

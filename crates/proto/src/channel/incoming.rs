@@ -42,6 +42,19 @@ impl Chunk {
     fn new(flags: Flags, payload: Buffer, credit_bytes: u64) -> Chunk {
         Chunk { flags, records: RecordReader::default(), payload, credit_bytes }
     }
+
+    /// A message of `message_bytes` has been read to its end, which this begins with: `end_bytes` that are about to be taken away.
+    fn leave_end(&mut self, end_bytes: usize, message_bytes: usize) {
+        let behind = self.payload.len() - end_bytes;
+        let ends = self.flags.contains(Flags::LAST);
+        self.flags.remove(Flags::LAST);
+        if behind > 0 && !self.flags.contains(Flags::RECORDS) {
+            // Messages as long as that one, without prefixes: checked when they came.
+            self.records = RecordReader::of_run(message_bytes as u16, behind.div_ceil(message_bytes) as u16);
+            self.flags.insert(Flags::RECORDS);
+            self.flags.set(Flags::FIRST, !ends);
+        }
+    }
 }
 
 /// What has arrived in order and was not read.
@@ -60,7 +73,9 @@ pub struct Incoming {
     promised: u64,
     /// Whole messages in `queue`.
     messages: u32,
-    /// Bytes still to come of a message whose first packet is here.
+    /// The length of the message that began last in one packet and ends in another.
+    message_bytes: u64,
+    /// Bytes of it that are still to come.
     unfinished_bytes: u64,
     /// The offset at which that message ends, and that of the packet which brings its end if others stand behind it there: credit up to there was asked for.
     message_end: u64,
@@ -87,6 +102,7 @@ impl Incoming {
             initial: u64::from(window),
             promised: 0,
             messages: 0,
+            message_bytes: 0,
             unfinished_bytes: 0,
             message_end: 0,
             wanted: 0,
@@ -241,6 +257,7 @@ impl Incoming {
             // The next packet brings all of a short one, and what is read before it the credit for that: asking for it each time, the peer would get credit by the packet.
             let is_short = step.message_bytes < company_bytes / SHORT_MESSAGE_SHARE as u64
                 && company_bytes <= LEAST_WINDOW_BYTES / 2;
+            self.message_bytes = step.message_bytes;
             self.message_end = self.offset + step.unfinished_bytes;
             self.wanted = if is_short { 0 } else { self.message_end + company_bytes };
         }
@@ -296,13 +313,28 @@ impl Incoming {
                 }
                 Ok(Step { messages: 0, unfinished_bytes: length - bytes.len() as u64, message_bytes: length })
             }
-            Content::Bytes(bytes) if (bytes.len() as u64) < self.unfinished_bytes => {
-                Ok(Step { unfinished_bytes: self.unfinished_bytes - bytes.len() as u64, ..Step::default() })
-            }
-            Content::Last(bytes) if !between && bytes.len() as u64 == self.unfinished_bytes => {
-                Ok(Step { messages: 1, ..Step::default() })
-            }
+            Content::Bytes(bytes) if !between => self.go_on(bytes.len() as u64, false),
+            Content::Last(bytes) if !between => self.go_on(bytes.len() as u64, true),
             _ => Err(Refused::Violation),
+        }
+    }
+
+    /// What so many bytes do that go on with the message at hand: behind its end others of its length follow, and the last of them ends where the bytes do if that is said.
+    fn go_on(&self, bytes: u64, ends: bool) -> Result<Step, Refused> {
+        let Some(behind) = bytes.checked_sub(self.unfinished_bytes) else {
+            let rest = Step { unfinished_bytes: self.unfinished_bytes - bytes, ..Step::default() };
+            return if ends { Err(Refused::Violation) } else { Ok(rest) };
+        };
+        let (others, begun) = (behind / self.message_bytes, behind % self.message_bytes);
+        let may_be = behind == 0 || self.message_bytes <= u64::from(u16::MAX);
+        match (begun, may_be && ends == (begun == 0)) {
+            (_, false) => Err(Refused::Violation),
+            (0, true) => Ok(Step { messages: 1 + others as u32, ..Step::default() }),
+            (_, true) => Ok(Step {
+                messages: 1 + others as u32,
+                unfinished_bytes: self.message_bytes - begun,
+                message_bytes: self.message_bytes,
+            }),
         }
     }
 

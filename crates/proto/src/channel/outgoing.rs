@@ -18,19 +18,37 @@ pub use filling::MESSAGE_PREFIX_BYTES;
 /// So many packets of small sends leave at once, however soon the next one follows.
 const COMPANY_PACKETS: usize = 8;
 
+/// The end of a message, and behind it others as long as that message, without anything between them (docs/protocol.md 2.6). The default is none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    message_bytes: u16,
+    end_bytes: u16,
+}
+
+impl Run {
+    fn is_some(self) -> bool {
+        self.message_bytes > 0
+    }
+}
+
 /// A payload that has no number yet.
 #[derive(Debug)]
 pub struct Unsent {
     pub kind: Type,
     pub flags: Flags,
-    /// Where another message joins RECORDS.
+    /// Where another message joins RECORDS, and what it may join otherwise.
     records: RecordWriter,
+    run: Run,
     pub payload: Buffer,
     /// A message that is not under way by then is dropped.
     deadline: Option<Time>,
 }
 
 impl Unsent {
+    fn new(kind: Type, flags: Flags, payload: Buffer) -> Unsent {
+        Unsent { kind, flags, records: RecordWriter::default(), run: Run::default(), payload, deadline: None }
+    }
+
     /// Bytes of it that count against the channel's credit: the user's, with the lengths that frame them.
     pub fn credit_bytes(&self) -> u64 {
         match self.kind {
@@ -51,13 +69,45 @@ impl Unsent {
         }
     }
 
-    /// Cuts off what stands behind the end of a message, and says how many bytes that was.
+    /// Bytes of messages that begin in it, if it is a run.
+    fn bytes_behind_end(&self) -> usize {
+        if self.run.is_some() { self.payload.len() - usize::from(self.run.end_bytes) } else { 0 }
+    }
+
+    /// The length of the last message in it, if others are, too.
+    fn last_length(&self) -> usize {
+        if self.run.is_some() { self.run.message_bytes.into() } else { self.records.last_length().into() }
+    }
+
+    /// It holds messages, or parts of some, that are not the only one in it.
+    fn is_shared(&self) -> bool {
+        self.flags.contains(Flags::RECORDS) || self.bytes_behind_end() > 0
+    }
+
+    /// How many messages begin in it.
+    fn messages(&self) -> u64 {
+        if self.run.is_some() {
+            return self.bytes_behind_end().div_ceil(self.run.message_bytes.into()) as u64;
+        }
+        match Content::parse(self.flags, self.payload.bytes()) {
+            Ok(Content::Records(records)) => u64::from(records.beginning().is_some()) + records.len() as u64,
+            _ => 1,
+        }
+    }
+
+    /// Leaves nothing but the end of a message that it begins with, and says how many bytes fewer that is.
     fn keep_end(&mut self) -> usize {
-        let (prefix, length) = RecordReader::default().next(self.payload.bytes()).unwrap_or_default();
-        let cut = self.payload.len().saturating_sub(prefix + length);
-        self.payload.cut(cut);
-        (self.flags, self.records) = (Flags::RECORDS | Flags::LAST, RecordWriter::default());
-        cut
+        let before = self.payload.len();
+        let mut end_bytes = usize::from(self.run.end_bytes);
+        if !self.run.is_some() {
+            let (prefix, length) = RecordReader::default().next(self.payload.bytes()).unwrap_or_default();
+            self.payload.pull(prefix);
+            self.records = RecordWriter::default();
+            end_bytes = length;
+        }
+        self.payload.cut(self.payload.len().saturating_sub(end_bytes));
+        self.flags = Flags::LAST;
+        before - self.payload.len()
     }
 
     /// May go without a grant: closing must not wait behind other people's transfers.
@@ -84,6 +134,8 @@ pub struct Outgoing {
     /// Bytes to come of the last message, which is being taken in parts, and the packets that the pool keeps for them.
     owed_bytes: usize,
     owed_packets: usize,
+    /// How long that message is; 0: too long for a run.
+    owed_of: u16,
     /// An end that comes behind that message.
     pub ends_then: Option<Extent>,
     /// Payload bytes numbered and not acknowledged.
@@ -245,10 +297,9 @@ impl Outgoing {
 
     /// Whether it is one packet with room for more, or a few of short messages of which the last has: what follows soon can leave in the same call.
     pub fn is_small_batch(&self, payload_bytes: usize) -> bool {
-        let is_shared = |unsent: &Unsent| {
-            unsent.flags.contains(Flags::RECORDS) && unsent.records.last_length() < payload_bytes / SHORT_MESSAGE_SHARE
-        };
-        (self.queue.len() == 1 || self.queue.len() < COMPANY_PACKETS && self.queue.front().is_some_and(is_shared))
+        let holds_short =
+            |unsent: &Unsent| unsent.is_shared() && unsent.last_length() < payload_bytes / SHORT_MESSAGE_SHARE;
+        (self.queue.len() == 1 || self.queue.len() < COMPANY_PACKETS && self.queue.front().is_some_and(holds_short))
             && self.ends_partial(payload_bytes)
     }
 
@@ -286,9 +337,9 @@ impl Outgoing {
         }
     }
 
-    fn push(&mut self, kind: Type, flags: Flags, payload: Buffer) {
-        self.queued_bytes += payload.len();
-        self.queue.push_back(Unsent { kind, flags, records: RecordWriter::default(), payload, deadline: None });
+    fn push(&mut self, unsent: Unsent) {
+        self.queued_bytes += unsent.payload.len();
+        self.queue.push_back(unsent);
     }
 
     /// The earliest deadline of a message that is not under way.
@@ -338,18 +389,18 @@ impl Outgoing {
                 continue;
             }
             if begun && unsent.kind == Type::Data {
-                begun = !unsent.flags.contains(Flags::LAST);
-                if unsent.flags.contains(Flags::RECORDS) && is_dropped(&unsent) {
+                if unsent.is_shared() && is_dropped(&unsent) {
                     dropping = true;
-                    count += messages_in(&unsent);
+                    count += unsent.messages();
                     self.queued_bytes -= unsent.keep_end();
                 }
+                begun = !unsent.flags.contains(Flags::LAST);
                 self.queue.push_back(unsent);
                 continue;
             }
-            if unsent.kind == Type::Data && unsent.flags.intersects(Flags::FIRST | Flags::RECORDS) {
+            if unsent.kind == Type::Data && (unsent.flags.contains(Flags::FIRST) || unsent.is_shared()) {
                 dropping = is_dropped(&unsent);
-                count += if dropping { messages_in(&unsent) } else { 0 };
+                count += if dropping { unsent.messages() } else { 0 };
             }
             if dropping && unsent.kind == Type::Data {
                 self.queued_bytes -= unsent.payload.len();
@@ -371,7 +422,7 @@ impl Outgoing {
         }
         payload.append(&bytes, OpenFields::BYTES);
         // A whole first message joins later, if it fits: see `Outgoing::write`.
-        self.push(Type::Open, Flags::NONE, payload);
+        self.push(Unsent::new(Type::Open, Flags::NONE, payload));
         true
     }
 
@@ -379,7 +430,7 @@ impl Outgoing {
     pub fn finish(&mut self, fields: FinFields, pool: &mut Pool) {
         let mut bytes = [0; FinFields::BYTES];
         let written = fields.write(&mut bytes).unwrap_or(0);
-        self.push(Type::Fin, Flags::NONE, pool.exactly(&bytes[..written]));
+        self.push(Unsent::new(Type::Fin, Flags::NONE, pool.exactly(&bytes[..written])));
         self.finished = true;
         self.extent = Some(fields.extent);
     }
@@ -394,7 +445,7 @@ impl Outgoing {
         self.drop_queue(pool);
         let mut bytes = [0; AbortFields::BYTES];
         let written = fields.write(&mut bytes).unwrap_or(0);
-        self.push(Type::Abort, Flags::NONE, pool.exactly(&bytes[..written]));
+        self.push(Unsent::new(Type::Abort, Flags::NONE, pool.exactly(&bytes[..written])));
     }
 
     /// Forgets what has no number yet.
@@ -414,13 +465,5 @@ impl Outgoing {
     /// The association is gone, and with it everything that waited for an acknowledgment.
     pub fn forget_sent(&mut self) {
         (self.unacked_bytes, self.unacked_packets, self.last_number) = (0, 0, None);
-    }
-}
-
-/// How many messages begin in a payload.
-fn messages_in(unsent: &Unsent) -> u64 {
-    match Content::parse(unsent.flags, unsent.payload.bytes()) {
-        Ok(Content::Records(records)) => u64::from(records.beginning().is_some()) + records.len() as u64,
-        _ => 1,
     }
 }

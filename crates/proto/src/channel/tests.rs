@@ -32,6 +32,8 @@ enum Step {
     Carry(usize),
     /// So many messages are read if they are here, whole or as they come.
     Read { count: usize, by_parts: bool },
+    /// What is not under way is dropped.
+    Cancel,
 }
 
 impl Ends {
@@ -59,6 +61,10 @@ impl Ends {
                 let is_readable = self.incoming.is_readable(Mode::Messages);
                 let read = (0..count).take_while(|_| self.read(by_parts)).count();
                 assert_eq!(is_readable, read > 0);
+            }
+            Step::Cancel => {
+                let dropped = self.outgoing.cancel(&mut self.tx) as usize;
+                self.unread.truncate(self.unread.len() - dropped);
             }
         }
     }
@@ -144,6 +150,7 @@ fn step(payload_bytes: usize) -> impl Strategy<Value = Step> {
         4 => run,
         2 => (1..6usize).prop_map(Step::Carry),
         2 => (1..80usize, any::<bool>()).prop_map(|(count, by_parts)| Step::Read { count, by_parts }),
+        1 => Just(Step::Cancel),
     ]
 }
 

@@ -61,7 +61,8 @@ fn comparable(mut counters: Counters, ended: u64) -> Counters {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Write(usize),
-    Message(usize),
+    /// So many of a length.
+    Messages(usize, usize),
     /// The other way.
     Answer(usize),
     Read(usize),
@@ -105,7 +106,8 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     prop_oneof![
         6 => (1usize..400_000).prop_map(Step::Write),
-        4 => (0usize..60_000).prop_map(Step::Message),
+        3 => (0usize..60_000).prop_map(|bytes| Step::Messages(bytes, 1)),
+        3 => (0usize..2_000, 1usize..100).prop_map(|(bytes, count)| Step::Messages(bytes, count)),
         2 => (1usize..20_000).prop_map(Step::Answer),
         6 => (1usize..300_000).prop_map(Step::Read),
         24 => (1usize..64, fate, 0usize..64).prop_map(|(count, fate, which)| Step::Arrive(count, fate, which)),
@@ -140,7 +142,9 @@ proptest! {
                     let data: Vec<u8> = (0..bytes as u64).map(|at| pattern(offset + at)).collect();
                     offset += a.send(now, stream.0, &data).unwrap_or(0) as u64;
                 }
-                Step::Message(bytes) => drop(a.send(now, messages.0, &vec![9; bytes])),
+                Step::Messages(bytes, count) => for of_them in 0..count {
+                    let _ = a.send(now, messages.0, &vec![of_them as u8; bytes]);
+                },
                 Step::Answer(bytes) => {
                     let taken = [b.send(now, stream.1, &vec![5; bytes]), c.send(now, stream.1, &vec![5; bytes])];
                     prop_assert_eq!(taken[0], taken[1]);
@@ -257,6 +261,34 @@ fn carry_to_reader(rooms: &[usize], loss: u64, seed: u64) -> (u64, u64) {
     assert_eq!(b.recv(stream.1, &mut [0]), Err(RecvError::WouldBlock));
     assert_eq!(b.buffers_in_use().1, 0);
     (landed, b.counters().packets_in_runs)
+}
+
+#[test]
+fn messages_of_one_length_are_runs_like_a_stream() {
+    let (mut world, [_, messages]) = opened(1);
+    let (mut now, mut read, mut sent) = (world.time(), 0, 0);
+    let [a, b] = &mut world.hosts[..] else { unreachable!() };
+    while read < 2000 {
+        while sent < 2000 && a.send(now, messages.0, &[sent as u8; 1000]).is_ok() {
+            sent += 1;
+        }
+        said_by(a, now).iter().for_each(|packet| b.handle_packet(now, &arrival(0, 0), false, packet));
+        b.finish_batch(now);
+        while let Ok(Some(message)) = read_some(b, messages.1, 1000) {
+            assert_eq!(message, [read as u8; 1000]);
+            read += 1;
+        }
+        said_by(b, now).iter().for_each(|packet| a.handle_packet(now, &arrival(1, 0), false, packet));
+        a.finish_batch(now);
+        now = now.after(20 * US);
+        for endpoint in [&mut *a, &mut *b] {
+            if endpoint.next_timeout(now).is_some_and(|at| at <= now) {
+                endpoint.handle_timeout(now);
+            }
+        }
+    }
+    let (packets, in_runs) = (b.counters().packets_received, b.counters().packets_in_runs);
+    assert!(in_runs * 10 > packets * 7, "{in_runs} of {packets}");
 }
 
 /// It also says that there are runs in what the other tests carry.

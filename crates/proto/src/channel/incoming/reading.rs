@@ -117,7 +117,7 @@ impl Incoming {
                 return Some(Ok(message_bytes));
             }
         }
-        self.read_parts(out, true, usize::MAX, pool);
+        self.read_parts(out, 0, usize::MAX, pool);
         Some(Ok(message_bytes))
     }
 
@@ -137,15 +137,14 @@ impl Incoming {
     /// Moves what is here of the first message into `out`, behind the part of it that this reader has, or a piece if it is whole; `true` once that is all of it. Nothing of a
     /// message that shares its first packet with others, or does not fit.
     pub fn take_part(&mut self, out: &mut [u8], part: &mut Part, pool: &mut Pool) -> bool {
-        let is_first = !part.is_begun;
-        if is_first {
+        if !part.is_begun {
             self.begin_taking(out.len());
             part.is_begun = self.taken.is_some();
         }
         let Some(Taken { message_bytes, .. }) = self.taken.filter(|_| part.is_begun) else { return false };
-        let Some(out) = out.get_mut(part.bytes..message_bytes) else { return false };
-        let most = if self.messages > 0 { PIECE_BYTES } else { usize::MAX };
-        part.bytes += self.read_parts(out, is_first, most, pool);
+        let Some(out) = out.get_mut(..message_bytes).filter(|_| part.bytes <= message_bytes) else { return false };
+        let most = if self.messages > 0 { part.bytes + PIECE_BYTES } else { usize::MAX };
+        part.bytes = self.read_parts(out, part.bytes, most, pool);
         let takes_all = part.bytes == message_bytes;
         if takes_all {
             self.messages -= 1;
@@ -195,16 +194,15 @@ impl Incoming {
         chunks.into_iter().rev().for_each(|chunk| self.queue.push_front(chunk));
     }
 
-    /// Moves what is here of a message into `out`, from its first packet or a later one on, and says how much that is: no further than with the packet that makes it `most`.
-    fn read_parts(&mut self, out: &mut [u8], mut is_first: bool, most: usize, pool: &mut Pool) -> usize {
-        let mut filled = 0;
+    /// Moves what is here of a message into `out`, which has room for just that message, behind the bytes that already fill it, and says how many do then: no further than with the
+    /// packet that makes them `most`.
+    fn read_parts(&mut self, out: &mut [u8], mut filled: usize, most: usize, pool: &mut Pool) -> usize {
         while filled < most
             && let Some(chunk) = self.queue.front_mut()
         {
             let (first, last) = (chunk.flags.contains(Flags::FIRST), chunk.flags.contains(Flags::LAST));
-            let is_records = chunk.flags.contains(Flags::RECORDS);
             let mut records = chunk.records;
-            let prefix = match is_records {
+            let prefix = match chunk.flags.contains(Flags::RECORDS) {
                 true => records.next(chunk.payload.bytes()).map_or(0, |(prefix, _)| prefix),
                 false if first && !last => MESSAGE_LENGTH_BYTES,
                 false => 0,
@@ -214,10 +212,8 @@ impl Incoming {
             let count = bytes.len().min(out.len() - filled);
             out[filled..filled + count].copy_from_slice(&bytes[..count]);
             filled += count;
-            let is_end = if is_records { !is_first } else { last };
-            is_first = false;
-            if is_end {
-                chunk.flags.remove(Flags::LAST);
+            if filled == out.len() {
+                chunk.leave_end(prefix + count, filled);
                 self.pull_record(prefix + count, pool);
                 break;
             }

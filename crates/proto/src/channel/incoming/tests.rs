@@ -127,6 +127,53 @@ fn more_than_the_credit_and_wrong_frames_are_violations() {
 }
 
 #[test]
+fn messages_go_on_without_lengths_as_long_as_the_one_at_hand_is() {
+    let none = Flags::NONE;
+    // Of four bytes, two of which are here.
+    for (flags, payload, taken, messages) in [
+        (none, &b"c"[..], true, 0),
+        (Flags::LAST, b"cd", true, 1),
+        (Flags::LAST, b"cdABCD", true, 2),
+        (Flags::LAST, b"cdABCDefgh", true, 3),
+        (none, b"cdA", true, 1),
+        (none, b"cdABCDefg", true, 2),
+        (none, b"cd", false, 0),
+        (none, b"cdABCD", false, 0),
+        (Flags::LAST, b"c", false, 0),
+        (Flags::LAST, b"cdA", false, 0),
+    ] {
+        let (_, mut rx) = pools();
+        let (mut incoming, mut out) = (Incoming::new(1 << 20), [0; 4]);
+        incoming.take(Mode::Messages, Flags::RECORDS | Flags::FIRST, b"\0\x04ab", 4, &mut rx).unwrap();
+        let expected = if taken { Ok(()) } else { Err(Refused::Violation) };
+        assert_eq!(incoming.take(Mode::Messages, flags, payload, 4, &mut rx), expected, "{payload:?}");
+        assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(0)));
+        let all = [&b"ab"[..], payload].concat();
+        for message in all.chunks_exact(4).take(messages) {
+            assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(4)));
+            assert_eq!(out, message);
+        }
+        assert_eq!(incoming.read_message(&mut out, &mut rx), None, "{payload:?}");
+        assert_eq!(incoming.is_unfinished(), !taken || all.len() % 4 > 0);
+    }
+}
+
+#[test]
+fn nothing_follows_a_message_without_a_length_that_no_length_says() {
+    for (length, is_taken) in [(65_535u32, true), (65_536, false)] {
+        let mut rx = Pool::new(70_000, 1 << 20);
+        let mut incoming = Incoming::new(1 << 20);
+        incoming
+            .take(Mode::Messages, Flags::FIRST, &[&length.to_be_bytes()[..], b"a"].concat(), 1 << 20, &mut rx)
+            .unwrap();
+        let goes_on = incoming.take(Mode::Messages, Flags::NONE, &vec![0; length as usize], 1 << 20, &mut rx);
+        assert_eq!(goes_on, if is_taken { Ok(()) } else { Err(Refused::Violation) });
+        let rest = incoming.take(Mode::Messages, Flags::LAST, &vec![0; length as usize - 1], 1 << 20, &mut rx);
+        assert_eq!(rest, Ok(()), "{length}");
+    }
+}
+
+#[test]
 fn a_message_longer_than_taken_is_refused_however_it_comes() {
     let (_, mut rx) = pools();
     let mut incoming = Incoming::new(1 << 20);

@@ -2,7 +2,7 @@
 
 use ropeway_wire::{Flags, RecordPrefix, RecordWriter, Type};
 
-use super::{Outgoing, Unsent};
+use super::{Outgoing, Run, Unsent};
 use crate::channel::whole;
 use crate::pool::{Pool, SHORT_SAVES_BYTES};
 
@@ -44,7 +44,7 @@ impl Outgoing {
             let limit = payload_limit(&mut self.short_run, 0, rest.len(), payload_bytes);
             let count = payload.append(rest, limit);
             rest = &rest[count..];
-            self.push(Type::Data, Flags::NONE, payload);
+            self.push(Unsent::new(Type::Data, Flags::NONE, payload));
         }
         taken - rest.len()
     }
@@ -69,6 +69,7 @@ impl Outgoing {
             return Some(bytes.len());
         }
         let begun = if alone { 0 } else { self.begin_in_rest(bytes, payload_bytes, pool) };
+        self.owed_of = u16::try_from(bytes.len()).unwrap_or(0);
         if begun > 0 {
             self.owed_bytes = bytes.len() - begun;
             self.append_parts(&bytes[begun..], Flags::NONE, usize::MAX, payload_bytes, pool);
@@ -77,7 +78,7 @@ impl Outgoing {
         if bytes.len() <= payload_bytes {
             let mut payload = pool.take()?;
             payload.append(bytes, payload_bytes);
-            self.push(Type::Data, whole(), payload);
+            self.push(Unsent::new(Type::Data, whole(), payload));
             return Some(bytes.len());
         }
         let packets = (bytes.len() + MESSAGE_PREFIX_BYTES).div_ceil(payload_bytes);
@@ -135,7 +136,11 @@ impl Outgoing {
             rest = &rest[count..];
             self.owed_bytes -= count;
             flags.set(Flags::LAST, self.owed_bytes == 0);
-            self.push(Type::Data, flags, payload);
+            let mut unsent = Unsent::new(Type::Data, flags, payload);
+            if flags == Flags::LAST {
+                unsent.begin_run(self.owed_of);
+            }
+            self.push(unsent);
             flags = Flags::NONE;
         }
         given - rest.len()
@@ -145,10 +150,10 @@ impl Outgoing {
     pub fn join_records(&mut self, bytes: &[u8], payload_bytes: usize) -> bool {
         let Some(last) = self.queue.back_mut().filter(|last| last.may_be_shared()) else { return false };
         let before = last.payload.len();
-        // It may end in what the short header saves, if another can begin behind it. None does: see `part_end`.
+        // It may end in what the short header saves, if another can begin behind it, or goes on where this ends. None does: see `part_end`.
         let may_be_short = self.short_run < SHORT_RUN && bytes.len() > SHORT_SAVES_BYTES;
-        let saved = if may_be_short { SHORT_SAVES_BYTES - BEGINNING_BYTES } else { 0 };
-        let limit = payload_bytes + saved;
+        let beginning = if last.goes_on_with(bytes.len()) { 0 } else { BEGINNING_BYTES };
+        let limit = payload_bytes + if may_be_short { SHORT_SAVES_BYTES - beginning } else { 0 };
         if bytes.len() > payload_bytes || last.used_with_prefix(bytes.len() as u16) + bytes.len() > limit {
             return false;
         }
@@ -159,17 +164,19 @@ impl Outgoing {
 
     /// What ends in the bytes that a short header saves fills no packet with one. If nothing has begun behind it by the time that it is sent, its end goes into the next packet.
     pub(super) fn part_end(&mut self, payload_bytes: usize, pool: &mut Pool) {
+        let is_followed = self.queue.len() > 1;
         let Some(front) = self.queue.front_mut() else { return };
         let over = front.payload.len().saturating_sub(payload_bytes);
-        if over == 0 || over >= SHORT_SAVES_BYTES || front.kind != Type::Data {
+        let is_full = over >= SHORT_SAVES_BYTES && (is_followed || front.leaves_begun(true));
+        if over == 0 || is_full || front.kind != Type::Data {
             return;
         }
         let mut payload = pool.take_anyway();
         payload.append(&front.payload.bytes()[front.payload.len() - over..], payload_bytes);
         front.payload.cut(over);
-        front.flags.insert(Flags::FIRST);
-        let end =
-            Unsent { kind: Type::Data, flags: Flags::LAST, records: RecordWriter::default(), payload, deadline: None };
+        front.leave_open();
+        let mut end = Unsent::new(Type::Data, Flags::LAST, payload);
+        end.begin_run(front.last_length() as u16);
         self.queue.insert(1, end);
     }
 
@@ -187,7 +194,7 @@ impl Outgoing {
         }
         let before = last.payload.len();
         let begun = last.append_record(bytes, limit);
-        last.flags.insert(Flags::FIRST);
+        last.leave_open();
         self.queued_bytes += last.payload.len() - before;
         begun
     }
@@ -201,7 +208,25 @@ impl Unsent {
         self.kind == Type::Data && self.deadline.is_none() && (records || last) && !ends_open
     }
 
-    /// What gets in front when a whole message, or the end of one, becomes the first of a run of records, and how others go on behind it.
+    /// The end of a message of so many bytes is all that is in it: others of that length may follow.
+    fn begin_run(&mut self, message_bytes: u16) {
+        self.run = Run { message_bytes, end_bytes: self.payload.len() as u16 };
+    }
+
+    /// It is a run, and a message of so many bytes one more of it.
+    fn goes_on_with(&self, bytes: usize) -> bool {
+        self.run.is_some() && usize::from(self.run.message_bytes) == bytes
+    }
+
+    /// The last message in it goes on in the next packet.
+    fn leave_open(&mut self) {
+        match self.run.is_some() {
+            true => self.flags.remove(Flags::LAST),
+            false => self.flags.insert(Flags::FIRST),
+        }
+    }
+
+    /// What gets in front when a whole message, or the end of one, becomes the first of records, and how others go on behind it.
     fn as_records(&self) -> (RecordPrefix, RecordWriter) {
         let length = self.payload.len() as u16;
         match (self.flags.contains(Flags::RECORDS), self.flags.contains(Flags::FIRST)) {
@@ -213,13 +238,42 @@ impl Unsent {
 
     /// The payload's length once everything is there that a message of `length` bytes needs in front of its own.
     fn used_with_prefix(&self, length: u16) -> usize {
+        if self.goes_on_with(length.into()) {
+            return self.payload.len();
+        }
+        if self.run.is_some() {
+            let Run { message_bytes, end_bytes } = self.run;
+            let others = self.bytes_behind_end() / usize::from(message_bytes);
+            let writer = RecordWriter::default();
+            return self.payload.len()
+                + writer.prefix_bytes(end_bytes)
+                + RecordWriter::bytes_beyond(message_bytes, others)
+                + writer.prefix_bytes(length);
+        }
         let (prefix, records) = self.as_records();
         prefix.bytes().len() + self.payload.len() + records.prefix_bytes(length)
     }
 
+    /// Puts lengths in front of what is in a run: messages of any other may follow.
+    fn end_run(&mut self) {
+        let Run { message_bytes, end_bytes } = std::mem::take(&mut self.run);
+        let others = self.payload.bytes()[end_bytes.into()..].to_vec();
+        self.payload.cut(others.len());
+        self.payload.push(RecordPrefix::of_length(end_bytes).bytes());
+        (self.flags, self.records) = (Flags::RECORDS | Flags::LAST, RecordWriter::default());
+        for message in others.chunks(message_bytes.into()) {
+            self.append_record(message, usize::MAX);
+        }
+    }
+
     /// Appends a message, or as much of it as fits below `limit`, and says how much that is.
     fn append_record(&mut self, bytes: &[u8], limit: usize) -> usize {
-        if !self.flags.contains(Flags::RECORDS) {
+        if self.goes_on_with(bytes.len()) {
+            return self.payload.append(bytes, limit);
+        }
+        if self.run.is_some() {
+            self.end_run();
+        } else if !self.flags.contains(Flags::RECORDS) {
             let (prefix, records) = self.as_records();
             self.payload.push(prefix.bytes());
             // What was no beginning of a message ends one.

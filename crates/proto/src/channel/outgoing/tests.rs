@@ -94,6 +94,48 @@ fn a_message_that_ends_where_only_a_short_header_leaves_room_is_parted_if_none_f
 }
 
 #[test]
+fn messages_as_long_as_the_one_before_follow_its_end_without_a_length() {
+    let (first, last, records) = (Flags::FIRST, Flags::LAST, Flags::RECORDS);
+    // 61 and 37 bytes of the second are in the packet before, so that 23 of it are at the beginning.
+    for (others, expected) in [
+        // It alone, one more, the beginning of a third.
+        (&[60; 0][..], &[(last, 23)][..]),
+        (&[60], &[(last, 83)]),
+        (&[60, 60], &[(Flags::NONE, 112), (last, 31)]),
+        // Of another length: with its own, and that of the end; and those of all in front.
+        (&[20], &[(records | last, 1 + 23 + 1 + 20)]),
+        (&[60, 8], &[(records | last, 1 + 23 + 1 + 60 + 1 + 8)]),
+        // It goes on in the next packet.
+        (&[60, 30], &[(records | last | first, 112), (last, 4)]),
+    ] {
+        let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+        let messages = [&[61, 60][..], others].concat();
+        for size in &messages {
+            assert!(outgoing.write_message(&vec![*size as u8; *size], false, 10_000, PAYLOAD, &mut pool).is_some());
+        }
+        let packets = packets(&mut outgoing);
+        let kinds: Vec<_> = packets.iter().map(|packet| (packet.0, packet.1.len())).collect();
+        assert_eq!(kinds[0], (records | first, 100), "{others:?}");
+        assert_eq!(kinds[1..], *expected, "{others:?}");
+    }
+}
+
+#[test]
+fn a_run_given_up_leaves_the_end_that_it_begins_with() {
+    for (count, dropped, left) in [(2, 0, 23), (3, 1, 23), (4, 2, 23), (6, 4, 23)] {
+        let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+        for size in std::iter::once(61).chain(std::iter::repeat_n(60, count - 1)) {
+            assert!(outgoing.write_message(&vec![7; size], false, 10_000, PAYLOAD, &mut pool).is_some());
+        }
+        pool.give(outgoing.pop().unwrap().payload);
+        assert_eq!((outgoing.cancel(&mut pool), outgoing.queued_bytes()), (dropped, left), "{count}");
+        assert!(outgoing.write_message(&[7; 60], false, 10_000, PAYLOAD, &mut pool).is_some());
+        let lengths: Vec<_> = packets(&mut outgoing).iter().map(|packet| (packet.0, packet.1.len())).collect();
+        assert_eq!(lengths, [(Flags::LAST, left + 60)], "{count}: others may still follow");
+    }
+}
+
+#[test]
 fn messages_fill_packets_whatever_their_size() {
     let (mut outgoing, mut pool) = (Outgoing::default(), pool());
     for size in [101, 57, 60, 200, 13] {
@@ -124,17 +166,18 @@ fn messages_fill_packets_whatever_their_size() {
 
 #[test]
 fn messages_given_up_leave_the_rest_of_one_that_is_under_way() {
-    let (mut outgoing, mut pool) = (Outgoing::default(), pool());
-    for size in [101, 57, 60, 13] {
-        assert!(outgoing.write_message(&vec![size as u8; size], false, 10_000, PAYLOAD, &mut pool).is_some());
+    // Of the last the rest fills a packet, with a length in front and the beginning of another behind it one with the short header.
+    for (under_way, rest) in [(101, 5), (196, PAYLOAD)] {
+        let (mut outgoing, mut pool) = (Outgoing::default(), pool());
+        for size in [under_way, 57, 60, 13] {
+            assert!(outgoing.write_message(&vec![7; size], false, 10_000, PAYLOAD, &mut pool).is_some());
+        }
+        pool.give(outgoing.pop().unwrap().payload);
+        assert_eq!(outgoing.cancel(&mut pool), 3, "all but the first, which has begun");
+        let packets = packets(&mut outgoing);
+        assert_eq!(outgoing.queued_bytes(), 0);
+        assert_eq!(packets, [(Flags::LAST, vec![7; rest])]);
     }
-    pool.give(outgoing.pop().unwrap().payload);
-    assert_eq!(outgoing.cancel(&mut pool), 3, "all but the first, which has begun");
-    let packets = packets(&mut outgoing);
-    assert_eq!(outgoing.queued_bytes(), 0);
-    let [(flags, bytes)] = &packets[..] else { panic!("{packets:?}") };
-    let Ok(Content::Records(records)) = Content::parse(*flags, bytes) else { panic!("{packets:?}") };
-    assert_eq!((records.end().map(<[u8]>::len), records.count(), records.beginning()), (Some(5), 0, None));
 }
 
 #[test]
