@@ -1,120 +1,24 @@
 //! The sending half of a channel: what the user wrote, cut into payloads, small ones sharing a packet.
 
 mod filling;
+mod unsent;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 
-use ropeway_wire::{AbortFields, Content, Extent, FinFields, Flags, OpenFields, RecordReader, RecordWriter, Type};
+use ropeway_wire::{AbortFields, Extent, FinFields, Flags, OpenFields, Type};
 
 use super::SHORT_MESSAGE_SHARE;
 use super::waiting::{Lack, Waiting};
-use crate::pool::{Buffer, Pool};
+use crate::pool::Pool;
 use crate::time::Time;
 pub use filling::MESSAGE_PREFIX_BYTES;
+pub use unsent::Unsent;
 
 /// So many packets of small sends leave at once, however soon the next one follows.
 const COMPANY_PACKETS: usize = 8;
-
-/// The end of a message, and behind it others as long as that message, without anything between them (docs/protocol.md 2.6). The default is none.
-#[derive(Clone, Copy, Debug, Default)]
-struct Run {
-    message_bytes: u16,
-    end_bytes: u16,
-}
-
-impl Run {
-    fn is_some(self) -> bool {
-        self.message_bytes > 0
-    }
-}
-
-/// A payload that has no number yet.
-#[derive(Debug)]
-pub struct Unsent {
-    pub kind: Type,
-    pub flags: Flags,
-    /// Where another message joins RECORDS, and what it may join otherwise.
-    records: RecordWriter,
-    run: Run,
-    pub payload: Buffer,
-    /// A message that is not under way by then is dropped.
-    deadline: Option<Time>,
-}
-
-impl Unsent {
-    fn new(kind: Type, flags: Flags, payload: Buffer) -> Unsent {
-        Unsent { kind, flags, records: RecordWriter::default(), run: Run::default(), payload, deadline: None }
-    }
-
-    /// Bytes of it that count against the channel's credit: the user's, with the lengths that frame them.
-    pub fn credit_bytes(&self) -> u64 {
-        match self.kind {
-            // At least one: see `Incoming`.
-            Type::Data => self.payload.len().max(1) as u64,
-            Type::Open => (self.payload.len() - OpenFields::BYTES) as u64,
-            _ => 0,
-        }
-    }
-
-    /// Whether a message that has begun goes on behind this, if one did (`before`) in front of it.
-    fn leaves_begun(&self, before: bool) -> bool {
-        let (first, last) = (self.flags.contains(Flags::FIRST), self.flags.contains(Flags::LAST));
-        match self.flags.contains(Flags::RECORDS) {
-            true => first,
-            false if first || last => !last,
-            false => before,
-        }
-    }
-
-    /// Bytes of messages that begin in it, if it is a run.
-    fn bytes_behind_end(&self) -> usize {
-        if self.run.is_some() { self.payload.len() - usize::from(self.run.end_bytes) } else { 0 }
-    }
-
-    /// The length of the last message in it, if others are, too.
-    fn last_length(&self) -> usize {
-        if self.run.is_some() { self.run.message_bytes.into() } else { self.records.last_length().into() }
-    }
-
-    /// It holds messages, or parts of some, that are not the only one in it.
-    fn is_shared(&self) -> bool {
-        self.flags.contains(Flags::RECORDS) || self.bytes_behind_end() > 0
-    }
-
-    /// How many messages begin in it.
-    fn messages(&self) -> u64 {
-        if self.run.is_some() {
-            return self.bytes_behind_end().div_ceil(self.run.message_bytes.into()) as u64;
-        }
-        match Content::parse(self.flags, self.payload.bytes()) {
-            Ok(Content::Records(records)) => u64::from(records.beginning().is_some()) + records.len() as u64,
-            _ => 1,
-        }
-    }
-
-    /// Leaves nothing but the end of a message that it begins with, and says how many bytes fewer that is.
-    fn keep_end(&mut self) -> usize {
-        let before = self.payload.len();
-        let mut end_bytes = usize::from(self.run.end_bytes);
-        if !self.run.is_some() {
-            let (prefix, length) = RecordReader::default().next(self.payload.bytes()).unwrap_or_default();
-            self.payload.pull(prefix);
-            self.records = RecordWriter::default();
-            end_bytes = length;
-        }
-        self.payload.cut(self.payload.len().saturating_sub(end_bytes));
-        self.flags = Flags::LAST;
-        before - self.payload.len()
-    }
-
-    /// May go without a grant: closing must not wait behind other people's transfers.
-    pub fn is_exempt(&self) -> bool {
-        matches!(self.kind, Type::Fin | Type::Abort)
-    }
-}
 
 /// What a channel has for its association's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,8 +38,8 @@ pub struct Outgoing {
     /// Bytes to come of the last message, which is being taken in parts, and the packets that the pool keeps for them.
     owed_bytes: usize,
     owed_packets: usize,
-    /// How long that message is; 0: too long for a run.
-    owed_of: u16,
+    /// How long that message is.
+    owed_of: usize,
     /// An end that comes behind that message.
     pub ends_then: Option<Extent>,
     /// Payload bytes numbered and not acknowledged.

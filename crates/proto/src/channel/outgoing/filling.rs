@@ -1,8 +1,8 @@
 //! Filling packets: bytes of a stream one behind the other, short messages several in one, long ones in parts.
 
-use ropeway_wire::{Flags, RecordPrefix, RecordWriter, Type};
+use ropeway_wire::{Flags, Type};
 
-use super::{Outgoing, Run, Unsent};
+use super::{Outgoing, Unsent};
 use crate::channel::whole;
 use crate::pool::{Pool, SHORT_SAVES_BYTES};
 
@@ -69,7 +69,7 @@ impl Outgoing {
             return Some(bytes.len());
         }
         let begun = if alone { 0 } else { self.begin_in_rest(bytes, payload_bytes, pool) };
-        self.owed_of = u16::try_from(bytes.len()).unwrap_or(0);
+        self.owed_of = bytes.len();
         if begun > 0 {
             self.owed_bytes = bytes.len() - begun;
             self.append_parts(&bytes[begun..], Flags::NONE, usize::MAX, payload_bytes, pool);
@@ -136,11 +136,10 @@ impl Outgoing {
             rest = &rest[count..];
             self.owed_bytes -= count;
             flags.set(Flags::LAST, self.owed_bytes == 0);
-            let mut unsent = Unsent::new(Type::Data, flags, payload);
-            if flags == Flags::LAST {
-                unsent.begin_run(self.owed_of);
-            }
-            self.push(unsent);
+            self.push(match flags {
+                Flags::LAST => Unsent::end_of(self.owed_of, payload),
+                _ => Unsent::new(Type::Data, flags, payload),
+            });
             flags = Flags::NONE;
         }
         given - rest.len()
@@ -157,7 +156,7 @@ impl Outgoing {
         if bytes.len() > payload_bytes || last.used_with_prefix(bytes.len() as u16) + bytes.len() > limit {
             return false;
         }
-        last.append_record(bytes, limit);
+        last.append_message(bytes, limit);
         self.queued_bytes += last.payload.len() - before;
         true
     }
@@ -175,8 +174,7 @@ impl Outgoing {
         payload.append(&front.payload.bytes()[front.payload.len() - over..], payload_bytes);
         front.payload.cut(over);
         front.leave_open();
-        let mut end = Unsent::new(Type::Data, Flags::LAST, payload);
-        end.begin_run(front.last_length() as u16);
+        let end = Unsent::end_of(front.last_length(), payload);
         self.queue.insert(1, end);
     }
 
@@ -193,99 +191,10 @@ impl Outgoing {
             return 0;
         }
         let before = last.payload.len();
-        let begun = last.append_record(bytes, limit);
+        let begun = last.append_message(bytes, limit);
         last.leave_open();
         self.queued_bytes += last.payload.len() - before;
         begun
-    }
-}
-
-impl Unsent {
-    /// Another message may stand behind what is in it: messages, or the end of one.
-    fn may_be_shared(&self) -> bool {
-        let (records, last) = (self.flags.contains(Flags::RECORDS), self.flags.contains(Flags::LAST));
-        let ends_open = records && self.flags.contains(Flags::FIRST);
-        self.kind == Type::Data && self.deadline.is_none() && (records || last) && !ends_open
-    }
-
-    /// The end of a message of so many bytes is all that is in it: others of that length may follow.
-    fn begin_run(&mut self, message_bytes: u16) {
-        self.run = Run { message_bytes, end_bytes: self.payload.len() as u16 };
-    }
-
-    /// It is a run, and a message of so many bytes one more of it.
-    fn goes_on_with(&self, bytes: usize) -> bool {
-        self.run.is_some() && usize::from(self.run.message_bytes) == bytes
-    }
-
-    /// The last message in it goes on in the next packet.
-    fn leave_open(&mut self) {
-        match self.run.is_some() {
-            true => self.flags.remove(Flags::LAST),
-            false => self.flags.insert(Flags::FIRST),
-        }
-    }
-
-    /// What gets in front when a whole message, or the end of one, becomes the first of records, and how others go on behind it.
-    fn as_records(&self) -> (RecordPrefix, RecordWriter) {
-        let length = self.payload.len() as u16;
-        match (self.flags.contains(Flags::RECORDS), self.flags.contains(Flags::FIRST)) {
-            (true, _) => (RecordPrefix::default(), self.records),
-            (false, true) => (RecordPrefix::of_length(length), RecordWriter::behind_one(length)),
-            (false, false) => (RecordPrefix::of_length(length), RecordWriter::default()),
-        }
-    }
-
-    /// The payload's length once everything is there that a message of `length` bytes needs in front of its own.
-    fn used_with_prefix(&self, length: u16) -> usize {
-        if self.goes_on_with(length.into()) {
-            return self.payload.len();
-        }
-        if self.run.is_some() {
-            let Run { message_bytes, end_bytes } = self.run;
-            let others = self.bytes_behind_end() / usize::from(message_bytes);
-            let writer = RecordWriter::default();
-            return self.payload.len()
-                + writer.prefix_bytes(end_bytes)
-                + RecordWriter::bytes_beyond(message_bytes, others)
-                + writer.prefix_bytes(length);
-        }
-        let (prefix, records) = self.as_records();
-        prefix.bytes().len() + self.payload.len() + records.prefix_bytes(length)
-    }
-
-    /// Puts lengths in front of what is in a run: messages of any other may follow.
-    fn end_run(&mut self) {
-        let Run { message_bytes, end_bytes } = std::mem::take(&mut self.run);
-        let others = self.payload.bytes()[end_bytes.into()..].to_vec();
-        self.payload.cut(others.len());
-        self.payload.push(RecordPrefix::of_length(end_bytes).bytes());
-        (self.flags, self.records) = (Flags::RECORDS | Flags::LAST, RecordWriter::default());
-        for message in others.chunks(message_bytes.into()) {
-            self.append_record(message, usize::MAX);
-        }
-    }
-
-    /// Appends a message, or as much of it as fits below `limit`, and says how much that is.
-    fn append_record(&mut self, bytes: &[u8], limit: usize) -> usize {
-        if self.goes_on_with(bytes.len()) {
-            return self.payload.append(bytes, limit);
-        }
-        if self.run.is_some() {
-            self.end_run();
-        } else if !self.flags.contains(Flags::RECORDS) {
-            let (prefix, records) = self.as_records();
-            self.payload.push(prefix.bytes());
-            // What was no beginning of a message ends one.
-            let kept = if self.flags.contains(Flags::FIRST) { Flags::NONE } else { Flags::LAST };
-            (self.flags, self.records) = (Flags::RECORDS | kept, records);
-        }
-        let prefix = self.records.next(self.payload.packet_mut((0, 0)), bytes.len() as u16);
-        // Most often a repetition counts the message.
-        if !prefix.bytes().is_empty() {
-            self.payload.append(prefix.bytes(), limit);
-        }
-        self.payload.append(bytes, limit)
     }
 }
 

@@ -1,6 +1,8 @@
 use super::filling::{PART_PACKETS, SHORT_RUN};
 use super::*;
 use crate::pool::SHORT_SAVES_BYTES;
+use ropeway_wire::Content;
+
 const PAYLOAD: usize = 100;
 
 fn pool() -> Pool {
