@@ -42,6 +42,11 @@ usage: cargo xtask <chore>
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    // What is behind `--` is for the test programs.
+    if args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--help" || arg == "-h") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     let outcome = match args.split_first() {
         Some((chore, [])) if chore == "build" => product::install_ready(),
         Some((chore, rest)) if chore == "tidy" && rest.is_empty() => tidy::run(),
