@@ -474,12 +474,12 @@ impl Endpoint {
     /// Removes a channel that neither the wire nor its user needs.
     fn free_channel(&mut self, index: u32) {
         self.release_reservation(index);
+        self.leave_listener(index);
         self.run = None;
         let mut channel = self.channels.remove(index as usize);
         channel.incoming.clear(&mut self.rx_pool);
         channel.incoming.revoke(&mut self.rx_pool);
         channel.outgoing.drop_queue(&mut self.tx_pool);
-        self.leave_listener(channel.queued_in, index);
     }
 
     /// Gives a channel's number back if both ends are through with it.

@@ -271,7 +271,7 @@ impl Endpoint {
         channel.outgoing.raise_credit(peer_window);
         channel.queued_in = Some(fields.destination_port);
         if let Some(listener) = self.listeners.get_mut(&fields.destination_port) {
-            listener.queue.push_back(at);
+            listener.add(ChannelId { index: at, generation: channel.generation });
             if !std::mem::replace(&mut listener.announced, true) {
                 self.events.push_back(Event::Incoming(fields.destination_port));
             }
@@ -293,7 +293,7 @@ impl Endpoint {
         match self.listeners.get(&port) {
             None => Some(ErrorCode::Refused),
             Some(listener) if listener.mode != mode => Some(ErrorCode::Refused),
-            Some(listener) if listener.queue.len() >= listener.backlog => Some(ErrorCode::Busy),
+            Some(listener) if listener.is_full() => Some(ErrorCode::Busy),
             Some(_) => None,
         }
     }
@@ -354,10 +354,10 @@ impl Endpoint {
         let channel = &mut self.channels[at as usize];
         channel.failed.get_or_insert(code);
         channel.outgoing.drop_queue(&mut self.tx_pool);
-        if let Some(port) = channel.queued_in.take() {
+        if channel.queued_in.is_some() {
             // Nobody has accepted it, and nobody will.
             channel.released = true;
-            self.leave_listener(Some(port), at);
+            self.leave_listener(at);
         }
         self.unschedule(at);
         self.release_reservation(at);

@@ -112,7 +112,7 @@ impl Endpoint {
     fn refusal_of_port(&self, port: u16) -> Option<ErrorCode> {
         match self.listeners.get(&port) {
             None => Some(ErrorCode::Refused),
-            Some(listener) if listener.queue.len() >= listener.backlog => Some(ErrorCode::Busy),
+            Some(listener) if listener.is_full() => Some(ErrorCode::Busy),
             Some(_) => None,
         }
     }
