@@ -187,7 +187,9 @@ pub struct Association {
     /// How much sooner the next STATE comes, of 65,536 parts of the most that it may be; drawn for each repetition.
     pub state_jitter: u16,
     pub states_unanswered: u32,
+    /// When what is expected was asked for, or was to be asked for, the last time.
     pub request_at: Time,
+    /// How often it has been asked for since something came.
     pub request_doublings: u16,
     pub pin_at: Time,
 

@@ -115,7 +115,9 @@ impl Association {
 
     /// When the receiver asks for that.
     pub fn request_due_at(&self, config: &Config, drain: impl FnOnce() -> Drain) -> Option<Time> {
-        if !self.is_expecting(config) {
+        // What has waited for the link since the last time has not been asked for yet, and leaves as soon as there is room.
+        let waits_for_link = self.ask_beyond.is_some() && self.queued_in.is_some();
+        if waits_for_link || !self.is_expecting(config) {
             return None;
         }
         let drain = drain();

@@ -194,6 +194,10 @@ impl Endpoint {
                 }
             }
         }
+        if requests.beyond.is_some() {
+            // It may have waited for the link since its timer ran out.
+            association.request_at = now;
+        }
         // What had no room beside the others goes with the next packet.
         association.ask_beyond = association.ask_beyond.filter(|_| requests.beyond.is_none());
         if association.received.missing() == 0 {

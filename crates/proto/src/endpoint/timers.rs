@@ -304,9 +304,9 @@ impl Endpoint {
         if association.request_due_at(&self.config, || self.drain()).is_some_and(|at| at <= now) {
             let association = &mut self.associations[index as usize];
             association.request_at = now;
-            association.request_doublings = association.request_doublings.saturating_add(1);
             // What stands in the port comes, and copies would stand behind it.
             if moves_at <= now {
+                association.request_doublings = association.request_doublings.saturating_add(1);
                 let beyond = association.beyond_due();
                 // If all the rest is to be asked for, and has waited for the link since, it still is.
                 association.ask_beyond.get_or_insert(beyond);

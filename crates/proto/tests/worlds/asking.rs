@@ -272,3 +272,50 @@ fn who_opens_many_associations_from_one_address_is_asked_about_few_of_them() {
         assert_eq!(world.hosts[1].sizes().0, PORTS);
     }
 }
+
+/// How many numbers host 0 asks host 1 for each time, and when it asked first, when from some moment on nothing comes any more of `SENDERS` hosts that were in the middle of long streams, and its link
+/// takes nothing for so long.
+fn asked_in_vain(seed: u64, full_ns: u64) -> (u64, Vec<u16>) {
+    const SENDERS: usize = 3;
+    let mut world = World::new(SENDERS + 1, Net { rate: 1_000_000_000, ..Net::default() }, &Config::default(), seed);
+    let begin = |world: &mut World, from: usize| {
+        let (client, server) = open(world, from, 0, 7, Mode::Stream);
+        Flow::stream((from, client), (0, server), 1 << 30)
+    };
+    let mut flows: Vec<Flow> = (1..=SENDERS).map(|from| begin(&mut world, from)).collect();
+    carry_until(&mut world, &mut flows, 20 * MS, |_, _| false);
+    let asked: Rc<RefCell<Vec<(u64, u16)>>> = Rc::default();
+    let (out, since) = (Rc::clone(&asked), world.now);
+    world.filter = Some(Box::new(move |now, from, to, bytes| {
+        let packet = Packet::parse(bytes).expect("what a host sends is well-formed");
+        if from == 0 && to == 1 && matches!(packet.header.kind, Type::Control | Type::State) {
+            for block in Blocks::parse(packet.payload).unwrap() {
+                if let Block::Rrq(ranges) = block {
+                    out.borrow_mut().extend(ranges.map(|(_, count)| (now - since, count)));
+                }
+            }
+        }
+        from == 0
+    }));
+    if full_ns > 0 {
+        world.full.insert((0, link_of(&path(1))));
+        pass(&mut world, full_ns);
+        world.full.clear();
+    }
+    pass(&mut world, 2 * S);
+    let asked = asked.borrow();
+    (asked[0].0, asked.iter().map(|&(_, count)| count).collect())
+}
+
+#[test]
+fn what_is_expected_is_asked_for_one_by_one_eight_times_whatever_kept_this_end_from_asking() {
+    for seed in 1..=3 {
+        // While nothing comes of anybody the port is taken to stand still, for a quarter of a second; and a full link takes no question.
+        for full_ns in [0, 200 * MS, S] {
+            let (first_at, counts) = asked_in_vain(seed, full_ns);
+            println!("{} ms full: asked after {} us for {counts:?}", full_ns / MS, first_at / US);
+            assert!(counts.len() > 12 && first_at >= full_ns, "{counts:?}");
+            assert_eq!(counts[..10], [1, 1, 1, 1, 1, 1, 1, 1, 2, 4], "{} ms full", full_ns / MS);
+        }
+    }
+}
