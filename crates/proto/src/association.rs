@@ -63,6 +63,10 @@ pub struct Association {
     /// `None`: there is one path, and so never a choice.
     pub routes: Option<Box<Routes>>,
     pub phase: Phase,
+    /// The host that opened it, among whose associations it counts. `None`: this end did.
+    pub host: Option<Path>,
+    /// Its place among those without a channel.
+    pub rest: Option<u64>,
     /// This end sent the SYN.
     pub is_opener: bool,
     /// To this port: there the peer's engine listens. `None`: the peer asked.
@@ -223,6 +227,8 @@ impl Association {
             path,
             routes: None,
             phase,
+            host: None,
+            rest: None,
             is_opener,
             asked_port: None,
             packet_bytes: 0,

@@ -244,7 +244,7 @@ tunables! {
         "everything received and unread, over all channels. Not lowered while peers are known: they have been told what they may send",
         "more: memory, if programs read slowly; less: smaller windows where there are many channels, so slower ones", receive_memory_bytes: u64;
     "max_associations", "associations", 1, 65_536,
-        "peers known at once; more get BUSY",
+        "peers known at once, of one host up to four fifths of that; more get BUSY",
         "more: memory, which whoever may connect can make this host spend; less: peers are refused", max_associations: u32;
     "max_channels", "channels", 1, 32_767,
         "of one association, from either end; more get BUSY",

@@ -23,6 +23,7 @@ mod numbered;
 mod opening;
 mod output;
 mod path;
+mod places;
 mod queues;
 mod reading;
 mod reserving;
@@ -58,6 +59,7 @@ use listening::Listener;
 pub use listening::{AcceptError, ListenError};
 pub use output::{BATCH_PACKETS, Handling, Presence, Sink, Taken, Urgency};
 pub use path::Path;
+use places::Places;
 use queues::Queues;
 pub use reading::RecvError;
 use reserving::Reserved;
@@ -114,6 +116,7 @@ pub struct Endpoint {
     spent: BTreeMap<(Path, u64), Spent>,
     /// The same, oldest first.
     spent_order: VecDeque<(Path, u64)>,
+    places: Places,
     gate: Gate,
     tx_pool: Pool,
     rx_pool: Pool,
@@ -205,6 +208,7 @@ impl Endpoint {
             own_paths: BTreeSet::new(),
             spent: BTreeMap::new(),
             spent_order: VecDeque::new(),
+            places: Places::default(),
             gate: Gate::new(&config),
             tx_pool: Pool::new(payload_bytes + SHORT_SAVES_BYTES, config.send_memory_bytes),
             rx_pool: Pool::new(payload_bytes + SHORT_SAVES_BYTES, config.receive_memory_bytes),
@@ -353,10 +357,18 @@ impl Endpoint {
         }
     }
 
-    /// A new entry in the table of associations. `None`: there are too many.
-    fn add_association(&mut self, make: impl FnOnce(Id) -> Association) -> Option<u32> {
+    /// A new entry in the table of associations, for the host at `asking` or for this end. `None`: there are too many.
+    fn add_association(
+        &mut self,
+        now: Time,
+        asking: Option<&Path>,
+        make: impl FnOnce(Id) -> Association,
+    ) -> Option<u32> {
+        if !self.make_place(now, asking) {
+            return None;
+        }
         let slot = self.associations.vacant_key();
-        if self.associations.len() as u64 >= u64::from(self.config.max_associations) || slot > usize::from(u16::MAX) {
+        if slot > usize::from(u16::MAX) {
             return None;
         }
         let id = Id::new(self.steering, slot as u16, generation(self.incarnations.of_slot(slot)));
@@ -364,7 +376,9 @@ impl Endpoint {
         if self.keys.is_some() {
             association.sealing = Sealing::with_key();
         }
-        Some(self.associations.insert(Box::new(association)) as u32)
+        let index = self.associations.insert(Box::new(association)) as u32;
+        asking.into_iter().for_each(|path| self.take_place(index, path));
+        Some(index)
     }
 
     /// The association that receives under `id`.
@@ -390,6 +404,7 @@ impl Endpoint {
         let channel = Channel::new(generation, path, association, number, mode, ports, own_window);
         let index = self.channels.insert(Box::new(channel)) as u32;
         self.associations[association as usize].attach(number, index);
+        self.note_rest(association);
         index
     }
 
@@ -437,6 +452,7 @@ impl Endpoint {
         if let Some(at) = association.timer_at {
             self.timers.remove(&(at, index));
         }
+        self.give_place(association.host, association.rest);
         self.gate.forget(index);
         self.touched.retain(|&touched| touched != index);
         self.queues.remove(&mut association.queued_in, index);
@@ -490,12 +506,14 @@ impl Endpoint {
         }
         channel.detached = true;
         let (number, released) = (channel.number, channel.released);
-        let association = &mut self.associations[channel.association as usize];
+        let of = channel.association;
+        let association = &mut self.associations[of as usize];
         association.detach(number);
         if std::mem::replace(&mut channel.outgoing.scheduled, false) {
             association.round.retain(|&at| at != index);
             association.ending.retain(|&at| at != index);
         }
+        self.note_rest(of);
         if released {
             self.free_channel(index);
         }

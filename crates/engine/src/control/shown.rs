@@ -235,6 +235,7 @@ fn counters(counters: &Counters) -> BTreeMap<String, u64> {
         ("channels_accepted", counters.channels_accepted),
         ("channels_refused", counters.channels_refused),
         ("associations_opened", counters.associations_opened),
+        ("associations_displaced", counters.associations_displaced),
         ("associations_ended", counters.associations_ended.iter().sum()),
         ("timeouts", counters.timeouts),
         ("overslept", counters.overslept),

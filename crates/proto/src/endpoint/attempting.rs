@@ -263,6 +263,7 @@ impl Endpoint {
             self.schedule_channel(at);
             self.announce_channel(at);
         }
+        self.note_rest(index);
         self.settle_timers(now, index);
         Ok(())
     }

@@ -139,6 +139,7 @@ impl Endpoint {
         channel.outgoing.raise_credit(u64::from(self.associations[index as usize].peer_window));
         if !channel.outgoing.open(&fields, &mut self.tx_pool) {
             self.associations[index as usize].detach(number);
+            self.note_rest(index);
             self.free_channel(at);
             return Err(ConnectError::NoMemory);
         }
@@ -210,7 +211,7 @@ impl Endpoint {
         let attempt = Box::new(Attempt::new(nonce, (port, source_port), packet_bytes, give_up_at, now));
         let (config, windows) = (self.config.clone(), self.windows());
         let make = |id| Association::new(id, path, Phase::Opening(attempt), windows, first_number, &config, now);
-        let index = self.add_association(make).ok_or(ConnectError::TooMany)?;
+        let index = self.add_association(now, None, make).ok_or(ConnectError::TooMany)?;
         self.associations[index as usize].asked_port = Some(port);
         if let Some(before) = self.peers.insert(path.unbound(), index) {
             self.keep_beside(before);

@@ -45,14 +45,17 @@ impl Endpoint {
         age * COOKIE_TICK_NS <= COOKIE_NS && self.secret.verify_cookie(ticks, &path.0, fields, code)
     }
 
-    pub(super) fn has_room_for_spent(&mut self, now: Time) -> bool {
+    /// Whether the host at `path` may spend a cookie.
+    pub(super) fn may_spend(&mut self, now: Time, path: &Path) -> bool {
         while let Some(key) = self.spent_order.front()
             && self.spent.get(key).is_none_or(|spent| spent.until <= now)
         {
-            self.spent.remove(key);
+            if self.spent.remove(key).is_some() {
+                self.places.remove_cookie(&key.0);
+            }
             self.spent_order.pop_front();
         }
-        self.spent.len() < MOST_SPENT
+        self.places.may_spend(path, MOST_SPENT.saturating_sub(self.spent.len()))
     }
 
     /// Remembers that a cookie is spent, and what was answered.
@@ -65,7 +68,9 @@ impl Endpoint {
         answer: Option<Box<[u8]>>,
     ) {
         let key = (*path, nonce);
-        self.spent.insert(key, Spent { opened, until: now.after(SPENT_NS), answer });
+        if self.spent.insert(key, Spent { opened, until: now.after(SPENT_NS), answer }).is_none() {
+            self.places.add_cookie(path);
+        }
         self.spent_order.push_back(key);
     }
 }

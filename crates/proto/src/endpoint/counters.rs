@@ -62,6 +62,8 @@ pub struct Counters {
     /// By error code; the last place is for codes without a name.
     pub associations_ended: [u64; LAST_CODE + 1],
     pub associations_opened: u64,
+    /// Of those without a channel, the ones that gave way to others when all places were taken.
+    pub associations_displaced: u64,
     pub timeouts: u64,
     /// Times that a timer ran out a second late: this process was stopped, or the clock set forward.
     pub overslept: u64,

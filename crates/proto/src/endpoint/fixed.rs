@@ -3,6 +3,7 @@
 use super::attempting::MOST_RETRY_NS;
 use super::cookies::COOKIE_NS;
 use super::output::ASKING_NS;
+use super::places::{AT_REST_NS, SHARE};
 use super::queues::MOST_REPLIES;
 use super::reserving::LEAST_SHARE;
 use super::timers::{STILL_NS, UNUSED_NS};
@@ -59,7 +60,12 @@ fn paragraph() -> String {
         "cuts and their floors as in 6 (Adaptation)".into(),
         format!("first flights 1/{FIRST_FLIGHT_SHARE} of the budget"),
         format!("echo not older than {} ms", ECHO_LIMIT_NS / MS),
-        format!("an association without channels kept for {} s", UNUSED_NS / S),
+        format!(
+            "an association without channels kept for {} s, and for {} s where its place is needed",
+            UNUSED_NS / S,
+            AT_REST_NS / S
+        ),
+        format!("fewer associations, and spent cookies, of a host than {SHARE} times the places left"),
         format!("answers without an association waiting for the link {MOST_REPLIES}"),
         format!("one packet of all attempts each {} ms while it is full", ASKING_NS / MS),
         format!("memory kept from others for a message lost when less than 1/{LEAST_SHARE} of it comes in `give_up`"),

@@ -116,7 +116,7 @@ impl Endpoint {
             }
         };
         let (parameters, open) = Parameters::parse(&inside[..length])?;
-        if !self.has_room_for_spent(now) {
+        if !self.may_spend(now, path) {
             // The answer could not be repeated byte for byte. It is as if CONFIRM had been lost.
             self.counters.replies_suppressed += 1;
             return Ok(());

@@ -174,7 +174,7 @@ impl Endpoint {
         if self.keys.is_some() {
             return self.confirm_with_key(now, path, packet, confirm);
         }
-        let taken = if self.has_room_for_spent(now) {
+        let taken = if self.may_spend(now, path) {
             self.take_client(now, path, &confirm.syn, &confirm.parameters, packet.header.flags, confirm.rest)?
         } else {
             Err(ErrorCode::Busy)
@@ -211,6 +211,7 @@ impl Endpoint {
         // The window begins with this number, so it is in it, and new.
         self.associations[index as usize].received.arrive(number, now);
         self.bring_open(index, flags, number, 0, open);
+        self.note_rest(index);
         Ok(Ok(index))
     }
 
@@ -219,8 +220,9 @@ impl Endpoint {
     fn admit(&mut self, now: Time, path: &Path, syn: &SynFields, parameters: &Parameters) -> Option<u32> {
         let first_number = self.first_number();
         let (config, windows) = (self.config.clone(), self.windows());
-        let index =
-            self.add_association(|id| Association::new(id, *path, Phase::Open, windows, first_number, &config, now))?;
+        let index = self.add_association(now, Some(path), |id| {
+            Association::new(id, *path, Phase::Open, windows, first_number, &config, now)
+        })?;
         self.associations[index as usize].open(parameters, usize::from(syn.packet_size));
         let is_own = |before: u32| {
             self.associations[before as usize].attempt().is_some_and(|attempt| attempt.nonce == syn.nonce)
@@ -308,7 +310,8 @@ impl Endpoint {
             association.detach(number);
             return self.fail_channel(at, ErrorCode::Busy);
         }
-        if association.is_open() {
+        self.note_rest(to);
+        if self.associations[to as usize].is_open() {
             self.begin_waiting(now, to);
             self.schedule_channel(at);
         }

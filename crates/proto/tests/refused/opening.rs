@@ -42,10 +42,10 @@ fn a_confirm_is_no_longer_than_the_packet_size_accepted() {
 fn who_opens_more_than_there_are_places_for_spent_cookies_is_refused_until_they_are_old() {
     const MOST: u64 = 65_536;
     let mut server = Server::new();
-    // One is spent already. Each association is over before the next one begins.
-    let open = |server: &mut Server, nonce: u64, now: Time| {
+    // Each association is over before the next one begins.
+    let open = |server: &mut Server, host: usize, nonce: u64, now: Time| {
         let mut answer = |bytes: &[u8]| {
-            server.endpoint.handle_packet(now, &path(1), false, bytes);
+            server.endpoint.handle_packet(now, &path(host), false, bytes);
             server.endpoint.finish_batch(now);
             // Behind it there may be credit for the channel.
             sent(&mut server.endpoint, now).swap_remove(0)
@@ -57,7 +57,7 @@ fn who_opens_more_than_there_are_places_for_spent_cookies_is_refused_until_they_
         if opened[0] == 0x14 {
             let mut reset = RST.clone();
             reset[4..8].copy_from_slice(&opened[32..36]);
-            server.endpoint.handle_packet(now, &path(1), false, &reset);
+            server.endpoint.handle_packet(now, &path(host), false, &reset);
             // What came with it could still be read.
             while let Ok(channel) = server.endpoint.accept(7000) {
                 server.endpoint.close(now, channel);
@@ -66,15 +66,25 @@ fn who_opens_more_than_there_are_places_for_spent_cookies_is_refused_until_they_
         (opened[0], opened[32..34].to_vec())
     };
     let now = NOW.after(2 * MS);
-    for nonce in 1..MOST {
-        assert_eq!(open(&mut server, nonce, now).0, 0x14, "attempt {nonce}");
+    let busy = u16::from(ErrorCode::Busy).to_be_bytes().to_vec();
+    // Each host gets four fifths of what the ones before have left. One is spent already.
+    let mut left = MOST - 1;
+    for host in 1.. {
+        let most = if host == 1 { left - 13_107 } else { (4 * left + 4) / 5 };
+        for nonce in 1..=most {
+            assert_eq!(open(&mut server, host, nonce, now).0, 0x14, "attempt {nonce} of {host}");
+        }
+        assert_eq!(open(&mut server, host, most + 1, now), (0x15, busy.clone()), "{host} after {most}");
+        left -= most;
+        if left == 0 {
+            break;
+        }
     }
     assert_eq!(server.endpoint.sizes().0, 1, "the first one");
-    let busy = u16::from(ErrorCode::Busy).to_be_bytes().to_vec();
-    assert_eq!(open(&mut server, MOST, now), (0x15, busy));
+    assert_eq!(open(&mut server, 1000, 1, now), (0x15, busy));
     // They are good for three seconds, and remembered for a little longer.
-    assert_eq!(open(&mut server, MOST, now.after(3 * S)).0, 0x15);
-    assert_eq!(open(&mut server, MOST, now.after(3 * S + 10 * MS)).0, 0x14);
+    assert_eq!(open(&mut server, 1000, 1, now.after(3 * S)).0, 0x15);
+    assert_eq!(open(&mut server, 1000, 1, now.after(3 * S + 10 * MS)).0, 0x14);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::world::*;
-use ropeway_proto::{Config, Endpoint, Mode, Path, Time};
+use ropeway_proto::{ChannelId, Config, Endpoint, ErrorCode, Mode, Path, Time};
 use ropeway_wire::{BASE_HEADER_BYTES, Header, Id, Packet, SynFields, Type};
 
 const STRANGER: usize = 2;
@@ -164,4 +164,190 @@ fn who_only_asks_costs_no_memory_and_no_timer() {
     assert_eq!((server.sizes(), server.buffers_in_use(), server.next_timeout(now)), ((0, 0), (0, 0), None));
     let counters = server.counters();
     assert_eq!((counters.packets_sent, counters.buffers_taken), (ATTEMPTS, 0));
+}
+
+/// A server, and engines of many hosts that connect to it.
+struct Crowd {
+    server: Endpoint,
+    clients: Vec<(Path, Endpoint)>,
+    accepted: Vec<ChannelId>,
+    now: u64,
+}
+
+/// A place at which an engine of a host is.
+fn engine_of(host: usize, engine: u16) -> Path {
+    let mut path = path(host);
+    path.0[Path::ENGINE_AT].copy_from_slice(&engine.to_be_bytes());
+    path
+}
+
+impl Crowd {
+    fn new(max_associations: u32) -> Crowd {
+        let mut server = endpoint(0, &Config { max_associations, ..Config::default() }, 1);
+        server.listen(7, Mode::Stream, 1000).unwrap();
+        Crowd { server, clients: Vec::new(), accepted: Vec::new(), now: S }
+    }
+
+    fn time(&self) -> Time {
+        Time::from_nanos(self.now)
+    }
+
+    /// Until nobody has anything to say at this moment.
+    fn talk(&mut self) {
+        let (now, mut is_quiet) = (self.time(), false);
+        while !is_quiet {
+            is_quiet = true;
+            for (from, client) in &mut self.clients {
+                let mut said = Vec::new();
+                client.transmit(now, &mut |_, _, packets| {
+                    said.extend(packets.iter().map(|packet| packet.to_vec()));
+                    packets.len()
+                });
+                said.iter().for_each(|packet| self.server.handle_packet(now, from, false, packet));
+                is_quiet &= said.is_empty();
+            }
+            self.server.finish_batch(now);
+            let mut said = Vec::new();
+            self.server.transmit(now, &mut |to, _, packets| {
+                said.extend(packets.iter().map(|packet| (to.unbound(), packet.to_vec())));
+                packets.len()
+            });
+            for (to, packet) in &said {
+                let found = self.clients.iter_mut().find(|(at, _)| at == to);
+                found.expect("it is for one of them").1.handle_packet(now, &path(0), false, packet);
+            }
+            self.clients.iter_mut().for_each(|(_, client)| client.finish_batch(now));
+            is_quiet &= said.is_empty();
+        }
+    }
+
+    fn pass(&mut self, ns: u64) {
+        let end = self.now + ns;
+        while self.now < end {
+            self.now += 5 * MS;
+            let now = self.time();
+            self.server.handle_timeout(now);
+            self.clients.iter_mut().for_each(|(_, client)| client.handle_timeout(now));
+            self.talk();
+        }
+    }
+
+    /// Another engine, which connects: its number and its channel.
+    fn come(&mut self, host: usize, engine: u16) -> (usize, ChannelId) {
+        let seed = 1000 + self.clients.len() as u64;
+        self.clients.push((engine_of(host, engine), endpoint(host, &Config::default(), seed)));
+        let client = self.clients.len() - 1;
+        (client, self.connect(client))
+    }
+
+    fn connect(&mut self, client: usize) -> ChannelId {
+        let now = self.time();
+        let channel = self.clients[client].1.connect(now, &path(0), 7, Mode::Stream).unwrap();
+        self.talk();
+        channel
+    }
+
+    /// Whether it is in; else it was told that the server has no place.
+    fn is_in(&mut self, (client, channel): (usize, ChannelId)) -> bool {
+        let readiness = self.clients[client].1.readiness(channel).unwrap();
+        assert!(readiness.opened || readiness.failed == Some(ErrorCode::Busy), "{readiness:?}");
+        readiness.opened
+    }
+
+    /// Both ends close the channels of these, which stay known.
+    fn leave(&mut self, those: &[(usize, ChannelId)]) {
+        let now = self.time();
+        for &(client, channel) in those {
+            self.clients[client].1.close(now, channel);
+        }
+        self.talk();
+        self.accepted.extend(std::iter::from_fn(|| self.server.accept(7).ok()));
+        let is_ended = |&mut id: &mut ChannelId| self.server.readiness(id).is_some_and(|readiness| readiness.ended);
+        let ended: Vec<_> = self.accepted.extract_if(.., is_ended).collect();
+        ended.into_iter().for_each(|id| self.server.close(now, id));
+        self.pass(20 * MS);
+    }
+}
+
+#[test]
+fn one_host_does_not_take_the_places_of_all_others() {
+    let mut crowd = Crowd::new(40);
+    let of_one: Vec<_> = (0..40).map(|engine| crowd.come(1, engine)).collect();
+    let is_in: Vec<bool> = of_one.iter().map(|&it| crowd.is_in(it)).collect();
+    assert_eq!(is_in, (0..40).map(|at| at < 32).collect::<Vec<_>>(), "four fifths, the others are refused");
+    // Another with many has its share of what is left, and each of those with one finds a place until there is none.
+    let of_another: Vec<_> = (0..10).map(|engine| crowd.come(2, engine)).collect();
+    assert_eq!(of_another.iter().filter(|&&it| crowd.is_in(it)).count(), 7);
+    let single = crowd.come(3, 0);
+    assert!(crowd.is_in(single) && crowd.server.sizes().0 == 40);
+    let late = crowd.come(4, 0);
+    assert!(!crowd.is_in(late), "nobody is at rest");
+    // One goes: that is a place for who has few.
+    let now = crowd.time();
+    assert!(crowd.clients[0].1.close_all());
+    crowd.clients[0].1.handle_timeout(now);
+    crowd.talk();
+    let again = crowd.come(1, 100);
+    assert!(!crowd.is_in(again));
+    let late = crowd.come(4, 1);
+    assert!(crowd.is_in(late));
+    assert_eq!(crowd.server.counters().associations_displaced, 0);
+}
+
+#[test]
+fn an_association_at_rest_gives_way_to_a_newcomer_and_comes_back() {
+    let mut crowd = Crowd::new(4);
+    let all: Vec<_> = (1..=4).map(|host| crowd.come(host, 0)).collect();
+    assert!(all.iter().all(|&it| crowd.is_in(it)));
+    crowd.leave(&all[..2]);
+    assert_eq!(crowd.server.sizes(), (4, 2));
+    let early = crowd.come(5, 0);
+    assert!(!crowd.is_in(early), "those at rest may still wait for an acknowledgment");
+    crowd.pass(S);
+    // The first that was left, and nobody who has a channel.
+    let newcomer = crowd.come(6, 0);
+    assert!(crowd.is_in(newcomer));
+    assert_eq!((crowd.server.sizes().0, crowd.server.counters().associations_displaced), (4, 1));
+    assert_eq!([0, 1].map(|at| crowd.clients[at].1.sizes().0), [0, 1], "it was told");
+    // An OPEN that is on its way when its association gives way is said again in a new one, if there is a place.
+    let now = crowd.time();
+    let on_its_way = crowd.clients[1].1.connect(now, &path(0), 7, Mode::Stream).unwrap();
+    let mut said = Vec::new();
+    crowd.clients[1].1.transmit(now, &mut |_, _, packets| {
+        said.extend(packets.iter().map(|packet| packet.to_vec()));
+        packets.len()
+    });
+    let own = crowd.server.connect(now, &engine_of(7, 0), 7, Mode::Stream).expect("the second gives way");
+    assert_eq!(crowd.server.counters().associations_displaced, 2);
+    assert!(crowd.server.connect(now, &engine_of(8, 0), 7, Mode::Stream).is_err());
+    crowd.server.close(now, own);
+    for packet in &said {
+        crowd.server.handle_packet(now, &engine_of(2, 0), false, packet);
+    }
+    crowd.server.finish_batch(now);
+    crowd.clients.push((engine_of(7, 0), endpoint(7, &Config::default(), 7)));
+    crowd.talk();
+    assert!(crowd.is_in((1, on_its_way)));
+    assert!([all[2], all[3], newcomer].into_iter().all(|it| crowd.is_in(it)));
+    assert_eq!(crowd.server.sizes(), (4, 4));
+}
+
+#[test]
+fn nobody_takes_the_place_of_a_host_that_has_less() {
+    let mut crowd = Crowd::new(10);
+    let of_one: Vec<_> = (0..8).map(|engine| crowd.come(1, engine)).collect();
+    assert!(of_one.iter().all(|&it| crowd.is_in(it)));
+    let of_another = crowd.come(2, 0);
+    crowd.leave(&[of_another]);
+    crowd.pass(2 * S);
+    let more = crowd.come(1, 8);
+    assert!(!crowd.is_in(more));
+    assert_eq!(crowd.clients[of_another.0].1.sizes().0, 1, "it keeps its place");
+    // Of its own it may.
+    crowd.leave(&of_one[3..4]);
+    crowd.pass(2 * S);
+    let more = crowd.come(1, 9);
+    assert!(crowd.is_in(more));
+    assert_eq!((crowd.server.sizes(), crowd.server.counters().associations_displaced), ((9, 8), 1));
+    assert_eq!([of_one[3].0, of_another.0].map(|client| crowd.clients[client].1.sizes().0), [0, 1]);
 }

@@ -1,0 +1,177 @@
+//! Places: how many of the associations that there may be, and of the spent cookies that are remembered, one host has at most, and who gives way where all are taken (docs/protocol.md 3, Places).
+
+use std::collections::BTreeMap;
+
+use ropeway_wire::ErrorCode;
+
+use super::{Endpoint, Path};
+use crate::time::Time;
+
+/// A host has less than so many times as many as there are places left: alone four fifths of them, and whoever has few finds one.
+pub(super) const SHARE: usize = 4;
+/// An association gives way that has been at rest for so long: by then the peer knows that all has arrived, even if the acknowledgment had to be said ten times.
+pub(super) const AT_REST_NS: u64 = 1_000_000_000;
+/// So many of those without a channel are looked at for one that may give way: who comes when all are taken shall not cost a search of them.
+const MOST_LOOKED_AT: usize = 64;
+
+/// Who has how many, and who needs none.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    hosts: BTreeMap<Path, Has>,
+    /// Open associations without a channel, by when they were left by the last one.
+    resting: BTreeMap<u64, u32>,
+    /// So many were that, so far.
+    rests: u64,
+}
+
+/// What a host has taken.
+#[derive(Debug, Default)]
+struct Has {
+    associations: usize,
+    cookies: usize,
+}
+
+fn has_share(taken: usize, left: usize) -> bool {
+    taken < SHARE * left
+}
+
+impl Places {
+    fn associations_of(&self, host: &Path) -> usize {
+        self.hosts.get(host).map_or(0, |has| has.associations)
+    }
+
+    /// The host's figures change; those of one that has nothing any more are forgotten.
+    fn change(&mut self, host: Path, change: impl FnOnce(&mut Has)) {
+        let has = self.hosts.entry(host).or_default();
+        change(has);
+        if (has.associations, has.cookies) == (0, 0) {
+            self.hosts.remove(&host);
+        }
+    }
+
+    /// Whether a host may spend another cookie, of which so many more may be remembered.
+    pub(super) fn may_spend(&self, path: &Path, left: usize) -> bool {
+        has_share(self.hosts.get(&path.host()).map_or(0, |has| has.cookies), left)
+    }
+
+    pub(super) fn add_cookie(&mut self, path: &Path) {
+        self.change(path.host(), |has| has.cookies += 1);
+    }
+
+    pub(super) fn remove_cookie(&mut self, path: &Path) {
+        self.change(path.host(), |has| has.cookies -= 1);
+    }
+}
+
+impl Endpoint {
+    /// Whether there is a place for one more association: of the host at `path`, which asks, or of this end. If need be an association at rest gives way.
+    pub(super) fn make_place(&mut self, now: Time, path: Option<&Path>) -> bool {
+        let most = self.config.max_associations as usize;
+        let taken = path.map_or(0, |path| self.places.associations_of(&path.host()));
+        if has_share(taken, most.saturating_sub(self.associations.len())) {
+            return true;
+        }
+        // There may be more of them than there may be by now.
+        if self.associations.len() > most {
+            return false;
+        }
+        let Some(index) = self.at_rest(now, taken) else { return false };
+        self.counters.associations_displaced += 1;
+        // As when it is over by itself: a channel of the peer that is on its way is opened anew.
+        self.say_goodbye(index, ErrorCode::Unknown);
+        self.end_association(index, ErrorCode::Closed);
+        true
+    }
+
+    /// The association that has been without a channel for longest, of those whose host has no less than `taken`: nobody takes the place of who has less.
+    fn at_rest(&self, now: Time, taken: usize) -> Option<u32> {
+        self.places.resting.values().take(MOST_LOOKED_AT).copied().find(|&index| {
+            let association = &self.associations[index as usize];
+            let has = association.host.map_or(0, |host| self.places.associations_of(&host));
+            has >= taken && !association.has_undelivered() && now.since(association.used_at()) >= AT_REST_NS
+        })
+    }
+
+    /// An association was opened by the host at `path`.
+    pub(super) fn take_place(&mut self, index: u32, path: &Path) {
+        let host = path.host();
+        self.associations[index as usize].host = Some(host);
+        self.places.change(host, |has| has.associations += 1);
+    }
+
+    /// An association is over, which was of this host and at rest since then, if it was.
+    pub(super) fn give_place(&mut self, host: Option<Path>, rest: Option<u64>) {
+        if let Some(host) = host {
+            self.places.change(host, |has| has.associations -= 1);
+        }
+        rest.map(|rest| self.places.resting.remove(&rest));
+    }
+
+    /// An association may have got its first channel, or lost its last.
+    pub(super) fn note_rest(&mut self, index: u32) {
+        let association = &mut self.associations[index as usize];
+        let rests = association.is_open() && association.channels.is_empty();
+        match association.rest {
+            Some(rest) if !rests => {
+                association.rest = None;
+                self.places.resting.remove(&rest);
+            }
+            None if rests => {
+                association.rest = Some(self.places.rests);
+                self.places.resting.insert(self.places.rests, index);
+                self.places.rests += 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many each of `hosts` gets that go on asking in turn until nobody gets any more.
+    fn shares(hosts: usize, most: usize) -> Vec<usize> {
+        let mut taken = vec![0; hosts];
+        loop {
+            let before: usize = taken.iter().sum();
+            for at in 0..hosts {
+                let left = most - taken.iter().sum::<usize>();
+                taken[at] += usize::from(has_share(taken[at], left));
+            }
+            if taken.iter().sum::<usize>() == before {
+                return taken;
+            }
+        }
+    }
+
+    #[test]
+    fn hosts_that_take_all_they_get_leave_places_for_others() {
+        for (hosts, most, each, left) in [
+            (1, 16_384, 13_108..=13_108, 3276),
+            (2, 16_384, 7281..=7282, 1820),
+            (8, 16_384, 1985..=1986, 496),
+            (100, 16_384, 163..=164, 40),
+            (1, 100, 80..=80, 20),
+            (1, 8, 7..=7, 1),
+            // Very few are not divided.
+            (1, 4, 4..=4, 0),
+            (1, 1, 1..=1, 0),
+        ] {
+            let taken = shares(hosts, most);
+            assert!(taken.iter().all(|taken| each.contains(taken)), "{hosts} of {most}: {taken:?}");
+            let sum: usize = taken.iter().sum();
+            assert!((most - sum).abs_diff(left) <= 1, "{hosts} of {most}: {sum} are taken");
+        }
+    }
+
+    #[test]
+    fn of_hosts_that_have_nothing_any_more_nothing_is_kept() {
+        let mut places = Places::default();
+        let paths: Vec<Path> = (0..100).map(|at| Path([at; Path::BYTES])).collect();
+        paths.iter().for_each(|path| places.add_cookie(path));
+        assert_eq!(places.hosts.len(), 100);
+        paths.iter().for_each(|path| places.remove_cookie(path));
+        assert!(places.hosts.is_empty());
+    }
+}
