@@ -278,9 +278,16 @@ impl Endpoint {
         )
     }
 
-    /// Makes an answer that belongs to no association, for who has just asked.
+    /// Makes an answer that belongs to no association. Whoever asked in the name of a host may not be that one, and the host not there.
     pub(super) fn reply_with(&mut self, path: &Path, write: impl FnOnce(&mut [u8]) -> Option<usize>) {
-        self.queue_reply(path, Presence::Heard, write);
+        let presence = if self.has_received(path) { Presence::Heard } else { Presence::Silent };
+        self.queue_reply(path, presence, write);
+    }
+
+    /// Whether the host at `path` has shown lately that it receives there.
+    fn has_received(&self, path: &Path) -> bool {
+        let is_open = |&index: &u32| self.associations[index as usize].is_open();
+        self.peers.get(&path.unbound()).is_some_and(is_open) || self.places.knows(path)
     }
 
     /// The same for who may not have asked.

@@ -49,6 +49,11 @@ impl Places {
         }
     }
 
+    /// Whether the host at `path` has opened an association, or brought a cookie back lately.
+    pub(super) fn knows(&self, path: &Path) -> bool {
+        self.hosts.contains_key(&path.host())
+    }
+
     /// Whether a host may spend another cookie, of which so many more may be remembered.
     pub(super) fn may_spend(&self, path: &Path, left: usize) -> bool {
         has_share(self.hosts.get(&path.host()).map_or(0, |has| has.cookies), left)

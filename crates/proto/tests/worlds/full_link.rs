@@ -6,7 +6,11 @@ use ropeway_proto::{Config, Endpoint, ErrorCode, Mode};
 const DEAD: usize = 40;
 
 /// One message after the other, each sent when the one before has come, at most ten in a second. Says when each came.
-fn messages(world: &mut World, channels: (ropeway_proto::ChannelId, ropeway_proto::ChannelId), ns: u64) -> Vec<u64> {
+pub fn messages(
+    world: &mut World,
+    channels: (ropeway_proto::ChannelId, ropeway_proto::ChannelId),
+    ns: u64,
+) -> Vec<u64> {
     let (end, mut times) = (world.now + ns, Vec::new());
     while world.now < end {
         let mut flows = [Flow::messages((0, channels.0), (1, channels.1), 1000, 1)];
@@ -152,7 +156,7 @@ fn answers_and_open_associations_share_a_full_link() {
 }
 
 /// A kernel's buffers as the UDP link has them: for those that answer, which are short packets here, and for the full ones of attempts.
-fn two_sockets(world: &mut World) {
+pub fn two_sockets(world: &mut World) {
     world.sockets.insert(0, Socket::with_room(128, 0));
     world.apart.insert(0, Socket::with_room(48, 0));
 }
@@ -207,15 +211,15 @@ fn peers_that_go_off_leave_others_alone_where_the_link_keeps_them_apart() {
 
 #[test]
 fn who_is_asked_and_does_not_answer_is_doubted_until_heard_again() {
-    let (syn, state, pin) = (0x11, 0x1C, 0x1D);
+    let (syn, cookie, state, pin) = (0x11, 0x12, 0x1C, 0x1D);
     let config = Config { idle_limit_ns: 600 * S, ..Config::default() };
     let mut world = World::new(2, Net::default(), &config, 1);
     world.doubted = Some(Vec::new());
     let (client, server) = pair(&mut world, Mode::Messages);
     let doubted = |world: &mut World| std::mem::take(world.doubted.as_mut().unwrap());
     let kinds = |doubted: &[(u64, usize, usize, u8)]| doubted.iter().map(|one| one.3).collect::<Vec<_>>();
-    // An attempt, until its first answer.
-    assert_eq!(kinds(&doubted(&mut world)), [syn]);
+    // An attempt, until its first answer; and that answer, as nothing proves who asks.
+    assert_eq!(kinds(&doubted(&mut world)), [syn, cookie]);
     // Not for being idle.
     for pause in [MS, 50 * S] {
         pass(&mut world, pause);

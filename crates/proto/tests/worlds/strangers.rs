@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use super::full_link::{messages, two_sockets};
 use crate::world::*;
 use ropeway_proto::{ChannelId, Config, Endpoint, ErrorCode, Mode, Path, Time};
 use ropeway_wire::{BASE_HEADER_BYTES, Header, Id, Packet, SynFields, Type};
@@ -164,6 +165,27 @@ fn who_only_asks_costs_no_memory_and_no_timer() {
     assert_eq!((server.sizes(), server.buffers_in_use(), server.next_timeout(now)), ((0, 0), (0, 0), None));
     let counters = server.counters();
     assert_eq!((counters.packets_sent, counters.buffers_taken), (ATTEMPTS, 0));
+}
+
+#[test]
+fn answers_to_hosts_that_are_not_there_keep_nothing_from_those_that_are() {
+    let mut world = World::new(3, Net::default(), &Config::default(), 1);
+    let (client, server) = open(&mut world, 1, 0, 7, Mode::Messages);
+    two_sockets(&mut world);
+    let mut times = Vec::new();
+    for turn in 0..50 {
+        for nonce in 0..40 {
+            world.inject(100 + 40 * turn + nonce as usize, 0, &syn(nonce, 1, 1472, 1472, u32::from(IS_KEYED)));
+        }
+        times.extend(messages(&mut world, (server, client), 100 * MS));
+    }
+    assert!(times.iter().all(|&ns| ns < MS), "{times:?}");
+    assert!(world.hosts[0].counters().packets_sent > 2000, "it answers");
+    // Who was never heard of gets in when they have ended.
+    pass(&mut world, Socket::UNRESOLVED_NS);
+    let now = world.time();
+    let newcomer = world.hosts[2].connect(now, &path(0), 7, Mode::Messages).unwrap();
+    wait_for(&mut world, 10 * MS, "open", |world| world.hosts[2].readiness(newcomer).unwrap().opened);
 }
 
 /// A server, and engines of many hosts that connect to it.
