@@ -218,11 +218,16 @@ impl Random {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    /// Prints the command that repeats this test's choices; the harness shows it when the test fails.
+    /// Prints the command that repeats the choices of this test of the suite `faults`; the harness shows it when the test fails.
     pub fn of_test(test: &str) -> Self {
+        Self::of_suite("faults", test)
+    }
+
+    /// The same for a test of another suite.
+    pub fn of_suite(suite: &str, test: &str) -> Self {
         let from_clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.subsec_nanos().into());
         let seed: u64 = std::env::var(SEED_VAR).ok().and_then(|text| text.parse().ok()).unwrap_or_else(from_clock);
-        println!("replay: {SEED_VAR}={seed} cargo xtask test --suite faults -- {test}");
+        println!("replay: {SEED_VAR}={seed} cargo xtask test --suite {suite} -- {test}");
         Self::new(seed)
     }
 

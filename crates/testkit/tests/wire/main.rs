@@ -1,7 +1,8 @@
-//! The protocol between the hosts of a box: incast, stops and deaths, cuts and losses, versions, reordering, captures, crowds. Every byte is verified.
+//! The protocol between the hosts of a box: incast, stops and deaths, cuts and losses, versions, reordering, captures, crowds, a hostile host. Every byte is verified.
 
 mod capture;
 mod crowd;
+mod forger;
 mod incast;
 mod network;
 mod order;
