@@ -63,8 +63,8 @@ use places::Places;
 use queues::Queues;
 pub use reading::RecvError;
 use reserving::Reserved;
+use resets::Incarnations;
 pub use resets::MOST_STARTS;
-use resets::{Incarnations, generation};
 pub use routing::Route;
 pub use run::Landing;
 use run::Run;
@@ -355,30 +355,6 @@ impl Endpoint {
         if !std::mem::replace(&mut association.touched, true) {
             self.touched.push(index);
         }
-    }
-
-    /// A new entry in the table of associations, for the host at `asking` or for this end. `None`: there are too many.
-    fn add_association(
-        &mut self,
-        now: Time,
-        asking: Option<&Path>,
-        make: impl FnOnce(Id) -> Association,
-    ) -> Option<u32> {
-        if !self.make_place(now, asking) {
-            return None;
-        }
-        let slot = self.associations.vacant_key();
-        if slot > usize::from(u16::MAX) {
-            return None;
-        }
-        let id = Id::new(self.steering, slot as u16, generation(self.incarnations.of_slot(slot)));
-        let mut association = make(id);
-        if self.keys.is_some() {
-            association.sealing = Sealing::with_key();
-        }
-        let index = self.associations.insert(Box::new(association)) as u32;
-        asking.into_iter().for_each(|path| self.take_place(index, path));
-        Some(index)
     }
 
     /// The association that receives under `id`.

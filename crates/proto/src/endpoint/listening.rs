@@ -197,7 +197,7 @@ mod tests {
     fn those_that_wait_are_taken_in_their_order_past_those_that_are_gone() {
         let mut listener = Listener::new(Mode::Stream, 8);
         (0..8).for_each(|at| listener.add(id(at)));
-        let waits = |id: ChannelId| id.index % 3 != 0;
+        let waits = |id: ChannelId| !id.index.is_multiple_of(3);
         (0..3).for_each(|_| listener.leave(waits));
         let taken: Vec<_> = std::iter::from_fn(|| listener.take(waits)).map(|id| id.index).collect();
         assert_eq!((taken, listener.waiting), (vec![1, 2, 4, 5, 7], 0));

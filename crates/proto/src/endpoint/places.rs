@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use ropeway_wire::ErrorCode;
+use ropeway_wire::{ErrorCode, Id};
 
+use super::resets::generation;
 use super::{Endpoint, Path};
+use crate::association::Association;
+use crate::keyed::Sealing;
 use crate::time::Time;
 
 /// A host has less than so many times as many as there are places left: alone four fifths of them, and whoever has few finds one.
@@ -69,8 +72,32 @@ impl Places {
 }
 
 impl Endpoint {
+    /// A new entry in the table of associations, for the host at `asking` or for this end. `None`: there are too many.
+    pub(super) fn add_association(
+        &mut self,
+        now: Time,
+        asking: Option<&Path>,
+        make: impl FnOnce(Id) -> Association,
+    ) -> Option<u32> {
+        if !self.make_place(now, asking) {
+            return None;
+        }
+        let slot = self.associations.vacant_key();
+        if slot > usize::from(u16::MAX) {
+            return None;
+        }
+        let id = Id::new(self.steering, slot as u16, generation(self.incarnations.of_slot(slot)));
+        let mut association = make(id);
+        if self.keys.is_some() {
+            association.sealing = Sealing::with_key();
+        }
+        let index = self.associations.insert(Box::new(association)) as u32;
+        asking.into_iter().for_each(|path| self.take_place(index, path));
+        Some(index)
+    }
+
     /// Whether there is a place for one more association: of the host at `path`, which asks, or of this end. If need be an association at rest gives way.
-    pub(super) fn make_place(&mut self, now: Time, path: Option<&Path>) -> bool {
+    fn make_place(&mut self, now: Time, path: Option<&Path>) -> bool {
         let most = self.config.max_associations as usize;
         let taken = path.map_or(0, |path| self.places.associations_of(&path.host()));
         if has_share(taken, most.saturating_sub(self.associations.len())) {
@@ -93,12 +120,14 @@ impl Endpoint {
         self.places.resting.values().take(MOST_LOOKED_AT).copied().find(|&index| {
             let association = &self.associations[index as usize];
             let has = association.host.map_or(0, |host| self.places.associations_of(&host));
-            has >= taken && !association.has_undelivered() && now.since(association.used_at()) >= AT_REST_NS
+            has >= taken
+                && !association.has_undelivered()
+                && now.since(association.used_at().max(self.awake_at)) >= AT_REST_NS
         })
     }
 
     /// An association was opened by the host at `path`.
-    pub(super) fn take_place(&mut self, index: u32, path: &Path) {
+    fn take_place(&mut self, index: u32, path: &Path) {
         let host = path.host();
         self.associations[index as usize].host = Some(host);
         self.places.change(host, |has| has.associations += 1);

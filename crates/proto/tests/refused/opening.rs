@@ -70,7 +70,7 @@ fn who_opens_more_than_there_are_places_for_spent_cookies_is_refused_until_they_
     // Each host gets four fifths of what the ones before have left. One is spent already.
     let mut left = MOST - 1;
     for host in 1.. {
-        let most = if host == 1 { left - 13_107 } else { (4 * left + 4) / 5 };
+        let most = if host == 1 { left - 13_107 } else { (4 * left).div_ceil(5) };
         for nonce in 1..=most {
             assert_eq!(open(&mut server, host, nonce, now).0, 0x14, "attempt {nonce} of {host}");
         }
