@@ -10,6 +10,7 @@ pub mod patience;
 mod rest;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::num::NonZeroU64;
 
 use ropeway_wire::{self as wire, ErrorCode, Flags, Header, Id, Type};
 
@@ -63,10 +64,8 @@ pub struct Association {
     /// `None`: there is one path, and so never a choice.
     pub routes: Option<Box<Routes>>,
     pub phase: Phase,
-    /// The host that opened it, among whose associations it counts. `None`: this end did.
-    pub host: Option<Path>,
     /// Its place among those without a channel.
-    pub rest: Option<u64>,
+    pub rest: Option<NonZeroU64>,
     /// This end sent the SYN.
     pub is_opener: bool,
     /// To this port: there the peer's engine listens. `None`: the peer asked.
@@ -227,7 +226,6 @@ impl Association {
             path,
             routes: None,
             phase,
-            host: None,
             rest: None,
             is_opener,
             asked_port: None,
@@ -472,6 +470,12 @@ impl Association {
     /// Whether one of its paths leads where `path` does, under whichever of this host's addresses.
     pub fn reaches(&self, path: &Path) -> bool {
         self.paths().any(|known| known.unbound() == path.unbound())
+    }
+
+    /// The host that opened it, among whose associations it counts. `None`: this end did.
+    pub fn host(&self) -> Option<Path> {
+        // Who was asked keeps the path of the opening, whatever others there are.
+        (!self.is_opener).then(|| self.path.host())
     }
 
     /// All paths of it.

@@ -208,7 +208,7 @@ impl Endpoint {
             own_paths: BTreeSet::new(),
             spent: BTreeMap::new(),
             spent_order: VecDeque::new(),
-            places: Places::default(),
+            places: Places::new(),
             gate: Gate::new(&config),
             tx_pool: Pool::new(payload_bytes + SHORT_SAVES_BYTES, config.send_memory_bytes),
             rx_pool: Pool::new(payload_bytes + SHORT_SAVES_BYTES, config.receive_memory_bytes),
@@ -428,7 +428,7 @@ impl Endpoint {
         if let Some(at) = association.timer_at {
             self.timers.remove(&(at, index));
         }
-        self.give_place(association.host, association.rest);
+        self.give_place(association.host(), association.rest);
         self.gate.forget(index);
         self.touched.retain(|&touched| touched != index);
         self.queues.remove(&mut association.queued_in, index);

@@ -1,6 +1,7 @@
 //! Places: how many of the associations that there may be, and of the spent cookies that are remembered, one host has at most, and who gives way where all are taken (docs/protocol.md 3, Places).
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 
 use ropeway_wire::{ErrorCode, Id};
 
@@ -18,28 +19,32 @@ pub(super) const AT_REST_NS: u64 = 1_000_000_000;
 const MOST_LOOKED_AT: usize = 64;
 
 /// Who has how many, and who needs none.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Places {
     hosts: BTreeMap<Path, Has>,
     /// Open associations without a channel, by when they were left by the last one.
-    resting: BTreeMap<u64, u32>,
-    /// So many were that, so far.
-    rests: u64,
+    resting: BTreeMap<NonZeroU64, u32>,
+    /// The number of the next of these.
+    next_rest: NonZeroU64,
 }
 
 /// What a host has taken.
 #[derive(Debug, Default)]
 struct Has {
-    associations: usize,
-    cookies: usize,
+    associations: u32,
+    cookies: u32,
 }
 
-fn has_share(taken: usize, left: usize) -> bool {
-    taken < SHARE * left
+fn has_share(taken: u32, left: usize) -> bool {
+    (taken as usize) < SHARE * left
 }
 
 impl Places {
-    fn associations_of(&self, host: &Path) -> usize {
+    pub(super) fn new() -> Places {
+        Places { hosts: BTreeMap::new(), resting: BTreeMap::new(), next_rest: NonZeroU64::MIN }
+    }
+
+    fn associations_of(&self, host: &Path) -> u32 {
         self.hosts.get(host).map_or(0, |has| has.associations)
     }
 
@@ -92,7 +97,7 @@ impl Endpoint {
             association.sealing = Sealing::with_key();
         }
         let index = self.associations.insert(Box::new(association)) as u32;
-        asking.into_iter().for_each(|path| self.take_place(index, path));
+        asking.into_iter().for_each(|path| self.take_place(path));
         Some(index)
     }
 
@@ -116,10 +121,10 @@ impl Endpoint {
     }
 
     /// The association that has been without a channel for longest, of those whose host has no less than `taken`: nobody takes the place of who has less.
-    fn at_rest(&self, now: Time, taken: usize) -> Option<u32> {
+    fn at_rest(&self, now: Time, taken: u32) -> Option<u32> {
         self.places.resting.values().take(MOST_LOOKED_AT).copied().find(|&index| {
             let association = &self.associations[index as usize];
-            let has = association.host.map_or(0, |host| self.places.associations_of(&host));
+            let has = association.host().map_or(0, |host| self.places.associations_of(&host));
             has >= taken
                 && !association.has_undelivered()
                 && now.since(association.used_at().max(self.awake_at)) >= AT_REST_NS
@@ -127,14 +132,12 @@ impl Endpoint {
     }
 
     /// An association was opened by the host at `path`.
-    fn take_place(&mut self, index: u32, path: &Path) {
-        let host = path.host();
-        self.associations[index as usize].host = Some(host);
-        self.places.change(host, |has| has.associations += 1);
+    fn take_place(&mut self, path: &Path) {
+        self.places.change(path.host(), |has| has.associations += 1);
     }
 
     /// An association is over, which was of this host and at rest since then, if it was.
-    pub(super) fn give_place(&mut self, host: Option<Path>, rest: Option<u64>) {
+    pub(super) fn give_place(&mut self, host: Option<Path>, rest: Option<NonZeroU64>) {
         if let Some(host) = host {
             self.places.change(host, |has| has.associations -= 1);
         }
@@ -151,9 +154,10 @@ impl Endpoint {
                 self.places.resting.remove(&rest);
             }
             None if rests => {
-                association.rest = Some(self.places.rests);
-                self.places.resting.insert(self.places.rests, index);
-                self.places.rests += 1;
+                let rest = self.places.next_rest;
+                association.rest = Some(rest);
+                self.places.resting.insert(rest, index);
+                self.places.next_rest = rest.saturating_add(1);
             }
             _ => {}
         }
@@ -165,15 +169,15 @@ mod tests {
     use super::*;
 
     /// How many each of `hosts` gets that go on asking in turn until nobody gets any more.
-    fn shares(hosts: usize, most: usize) -> Vec<usize> {
+    fn shares(hosts: usize, most: usize) -> Vec<u32> {
         let mut taken = vec![0; hosts];
         loop {
-            let before: usize = taken.iter().sum();
+            let before: u32 = taken.iter().sum();
             for at in 0..hosts {
-                let left = most - taken.iter().sum::<usize>();
-                taken[at] += usize::from(has_share(taken[at], left));
+                let left = most - taken.iter().sum::<u32>() as usize;
+                taken[at] += u32::from(has_share(taken[at], left));
             }
-            if taken.iter().sum::<usize>() == before {
+            if taken.iter().sum::<u32>() == before {
                 return taken;
             }
         }
@@ -194,14 +198,14 @@ mod tests {
         ] {
             let taken = shares(hosts, most);
             assert!(taken.iter().all(|taken| each.contains(taken)), "{hosts} of {most}: {taken:?}");
-            let sum: usize = taken.iter().sum();
+            let sum = taken.iter().sum::<u32>() as usize;
             assert!((most - sum).abs_diff(left) <= 1, "{hosts} of {most}: {sum} are taken");
         }
     }
 
     #[test]
     fn of_hosts_that_have_nothing_any_more_nothing_is_kept() {
-        let mut places = Places::default();
+        let mut places = Places::new();
         let paths: Vec<Path> = (0..100).map(|at| Path([at; Path::BYTES])).collect();
         paths.iter().for_each(|path| places.add_cookie(path));
         assert_eq!(places.hosts.len(), 100);
