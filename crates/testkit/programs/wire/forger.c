@@ -1,6 +1,6 @@
 // Somebody on the same Ethernet who sends whatever he likes under the names of others, for the suite `wire`.
 //
-//   forger record DEVICE MILLISECONDS FILE       writes all frames that pass the device
+//   forger record DEVICE COUNT FILE              writes the next COUNT frames that pass the device
 //   forger attack DEVICE SEED COUNT CARRIER KEYED TARGET-MAC TARGET-IP TARGET-PORT OTHER-MAC OTHER-IP OTHER-PORT FILE
 //
 // The second sends COUNT frames to TARGET, most of them in the name of OTHER, who talks to it: noise, packets of every type with fields that could be
@@ -17,13 +17,11 @@
 #include <netinet/ip_icmp.h>
 #include <netinet/udp.h>
 #include <netpacket/packet.h>
-#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -101,31 +99,22 @@ static void open_device(const char *device, int type) {
     if (fd < 0 || here.sll_ifindex == 0 || bind(fd, (struct sockaddr *)&here, sizeof here)) fail(device);
 }
 
-static uint64_t now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
-static int record(const char *device, uint64_t ms, const char *path) {
+static int record(const char *device, unsigned long most, const char *path) {
     open_device(device, ETH_P_ALL);
     FILE *file = fopen(path, "w");
     if (!file) fail(path);
     puts("ready");
     fflush(stdout);
-    unsigned count = 0;
-    for (uint64_t end = now_ms() + ms, now; (now = now_ms()) < end && count < MOST_RECORDED;) {
-        struct pollfd entry = {.fd = fd, .events = POLLIN};
-        if (poll(&entry, 1, (int)(end - now)) <= 0) continue;
+    unsigned long count = 0;
+    for (; count < most && count < MOST_RECORDED; count++) {
         static struct recorded one;
         ssize_t bytes = recv(fd, one.frame, sizeof one.frame, 0);
         if (bytes <= 0) fail("record");
         one.bytes = (uint32_t)bytes;
         if (fwrite(&one, sizeof one, 1, file) != 1) fail(path);
-        count++;
     }
     if (fclose(file)) fail(path);
-    printf("recorded %u\n", count);
+    printf("recorded %lu\n", count);
     return 0;
 }
 
@@ -377,7 +366,7 @@ static void read_end(struct end *end, char **arguments) {
 int main(int argc, char **argv) {
     if (argc == 5 && strcmp(argv[1], "record") == 0) return record(argv[2], strtoul(argv[3], NULL, 10), argv[4]);
     if (argc != 14 || strcmp(argv[1], "attack")) {
-        fprintf(stderr, "usage: forger record DEVICE MILLISECONDS FILE | attack DEVICE SEED COUNT CARRIER KEYED TARGET.. OTHER.. FILE\n");
+        fprintf(stderr, "usage: forger record DEVICE COUNT FILE | attack DEVICE SEED COUNT CARRIER KEYED TARGET.. OTHER.. FILE\n");
         return 2;
     }
     state = strtoull(argv[3], NULL, 10) * 0x9E3779B97F4A7C15 | 1;

@@ -16,8 +16,8 @@ const FRAMES: u64 = 12_000;
 const OTHERS: u64 = 2;
 /// For so long the stream may stand still. What a kernel keeps for hosts that are not there it keeps for 3 s.
 const MOST_SILENT_MS: f64 = 1500.0;
-/// For so long it has a record of what they say: of how they met, too.
-const RECORD_MS: &str = "300";
+/// So many frames of theirs it has a record of, from when they met on.
+const RECORDED: &str = "3000";
 /// A process that is attacked has no more than so much memory, beyond what it had: much more than it has for all that it keeps of packets.
 const MOST_MORE_KB: u64 = 48 << 10;
 
@@ -84,7 +84,7 @@ fn attack(cluster: &TestBox, carrier: Carrier, key: Option<&Path>, random: &mut 
     let variables: Vec<(&str, &str)> = key.iter().map(|path| ("ROPEWAY_KEY_FILE", path.as_str())).collect();
     let dir = tempfile::TempDir::new().expect("a temporary directory");
     let file = dir.path().join("frames").display().to_string();
-    let record = cluster.spawn("switch", &forger(&["record", "h1", RECORD_MS, &file]));
+    let record = cluster.spawn("switch", &forger(&["record", "h1", RECORDED, &file]));
     record.wait_for_output("ready", LIMIT);
     let receiver = receiver(cluster, "h1", &carrier.at(PORT), Mode::Stream, &variables);
     let to = carrier.to(&cluster.port("h1"), PORT);
