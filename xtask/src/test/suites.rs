@@ -53,6 +53,8 @@ const USUAL_LIMIT: Duration = Duration::from_secs(240);
 
 /// Suites that need longer than usual, and why.
 const LIMITS: &[(&str, Duration)] = &[
+    // Worlds in virtual time, each between three kinds of hosts.
+    ("unit", Duration::from_secs(480)),
     // Starts a dozen real servers one after the other.
     ("programs", Duration::from_secs(480)),
     // Each of more than 200 cases on plain TCP and at four moments under Ropeway.

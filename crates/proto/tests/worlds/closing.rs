@@ -38,7 +38,7 @@ fn failure(world: &mut World, host: usize, channel: ChannelId) -> Option<ErrorCo
     world.hosts[host].readiness(channel).unwrap().failed
 }
 
-#[test]
+in_every_way!(a_half_closed_stream_still_carries_the_other_way);
 fn a_half_closed_stream_still_carries_the_other_way() {
     for seed in 0..6 {
         let mut world = lossy(seed);
@@ -57,7 +57,7 @@ fn a_half_closed_stream_still_carries_the_other_way() {
     }
 }
 
-#[test]
+in_every_way!(a_close_after_a_shutdown_tells_the_peer_that_nobody_reads);
 fn a_close_after_a_shutdown_tells_the_peer_that_nobody_reads() {
     let mut world = lossy(0);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -74,7 +74,7 @@ fn a_close_after_a_shutdown_tells_the_peer_that_nobody_reads() {
     wait_empty(&mut world);
 }
 
-#[test]
+in_every_way!(what_was_written_before_a_close_arrives_and_can_be_read_long_after);
 fn what_was_written_before_a_close_arrives_and_can_be_read_long_after() {
     for seed in 0..6 {
         let mut world = lossy(seed);
@@ -96,7 +96,7 @@ fn what_was_written_before_a_close_arrives_and_can_be_read_long_after() {
     }
 }
 
-#[test]
+in_every_way!(a_close_with_unread_data_resets_the_peer);
 fn a_close_with_unread_data_resets_the_peer() {
     for seed in 0..6 {
         let mut world = lossy(seed);
@@ -111,7 +111,7 @@ fn a_close_with_unread_data_resets_the_peer() {
     }
 }
 
-#[test]
+in_every_way!(a_lost_reset_leaves_no_reader_waiting);
 fn a_lost_reset_leaves_no_reader_waiting() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -129,8 +129,8 @@ fn a_lost_reset_leaves_no_reader_waiting() {
     wait_empty(&mut world);
 }
 
+in_every_way!(what_comes_late_for_an_aborted_channel_breaks_no_rule);
 /// A packet that comes again, for a channel that this end has aborted since, behind one that arrived long ago: nobody has done anything wrong.
-#[test]
 fn what_comes_late_for_an_aborted_channel_breaks_no_rule() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -162,7 +162,7 @@ fn what_comes_late_for_an_aborted_channel_breaks_no_rule() {
     wait_empty(&mut world);
 }
 
-#[test]
+in_every_way!(both_ends_may_close_abort_and_shut_down_at_any_moment);
 fn both_ends_may_close_abort_and_shut_down_at_any_moment() {
     #[derive(Clone, Copy, Debug)]
     enum End {
@@ -197,7 +197,7 @@ fn both_ends_may_close_abort_and_shut_down_at_any_moment() {
     }
 }
 
-#[test]
+in_every_way!(both_ends_may_close_with_more_queued_than_the_other_has_given_credit_for);
 fn both_ends_may_close_with_more_queued_than_the_other_has_given_credit_for() {
     let config = Config { receive_buffer_bytes: 256 << 10, ..Config::default() };
     for size in [65_537, 150_000, 600_000] {
@@ -217,7 +217,7 @@ fn both_ends_may_close_with_more_queued_than_the_other_has_given_credit_for() {
     }
 }
 
-#[test]
+in_every_way!(an_engine_that_goes_away_lets_the_others_read_what_arrived);
 fn an_engine_that_goes_away_lets_the_others_read_what_arrived() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -240,7 +240,7 @@ fn an_engine_that_goes_away_lets_the_others_read_what_arrived() {
     wait_empty(&mut world);
 }
 
-#[test]
+in_every_way!(an_engine_that_goes_away_tells_more_peers_than_answers_may_wait);
 fn an_engine_that_goes_away_tells_more_peers_than_answers_may_wait() {
     const PEERS: u64 = 2500;
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
@@ -262,7 +262,7 @@ fn an_engine_that_goes_away_tells_more_peers_than_answers_may_wait() {
     assert_eq!(world.hosts[0].counters().replies_suppressed, 0);
 }
 
-#[test]
+in_every_way!(who_stops_listening_resets_those_it_never_accepted);
 fn who_stops_listening_resets_those_it_never_accepted() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     world.hosts[1].listen(7, Mode::Stream, 8).unwrap();
@@ -278,7 +278,7 @@ fn who_stops_listening_resets_those_it_never_accepted() {
     assert_eq!(world.hosts[1].sizes().0, 1, "the association lives on");
 }
 
-#[test]
+in_every_way!(a_message_longer_than_the_limit_is_refused_before_it_is_sent);
 fn a_message_longer_than_the_limit_is_refused_before_it_is_sent() {
     let config = Config { longest_message_bytes: 10_000, ..Config::default() };
     let mut world = World::of(vec![endpoint(0, &Config::default(), 1), endpoint(1, &config, 1)], Net::default(), 1);
@@ -290,7 +290,7 @@ fn a_message_longer_than_the_limit_is_refused_before_it_is_sent() {
     close_all_channels(&mut world, &[(0, client), (1, server)]);
 }
 
-#[test]
+in_every_way!(an_end_behind_data_that_nobody_will_take_does_not_wait_for_credit);
 fn an_end_behind_data_that_nobody_will_take_does_not_wait_for_credit() {
     let config = Config { receive_buffer_bytes: 256 << 10, ..Config::default() };
     let mut world = World::new(2, Net::default(), &config, 0);

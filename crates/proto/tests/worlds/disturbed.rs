@@ -72,7 +72,7 @@ fn wait_empty(world: &mut World, limit_ns: u64, what: &str) {
     });
 }
 
-#[test]
+with_and_without_a_key!(what_opens_is_open_soon_after);
 fn what_opens_is_open_soon_after() {
     // How long an attempt lasts is the clock's word, whoever has set it.
     let is_patient = |disturbance: &Disturbance| !matches!(disturbance, Disturbance::Step(0, 10_000_000_000..));
@@ -114,7 +114,7 @@ fn what_opens_is_open_soon_after() {
     }
 }
 
-#[test]
+with_and_without_a_key!(messages_arrive_whole_in_order_and_soon_after);
 fn messages_arrive_whole_in_order_and_soon_after() {
     for disturbance in DISTURBANCES {
         for moment in 0..4 {
@@ -136,7 +136,7 @@ fn messages_arrive_whole_in_order_and_soon_after() {
     }
 }
 
-#[test]
+with_and_without_a_key!(many_senders_to_one_go_on_and_share_its_line_as_before);
 fn many_senders_to_one_go_on_and_share_its_line_as_before() {
     const SENDERS: usize = 9;
     for disturbance in DISTURBANCES {
@@ -153,7 +153,7 @@ fn many_senders_to_one_go_on_and_share_its_line_as_before() {
         let before: Vec<_> = flows.iter().map(|flow| flow.received).collect();
         carry_until(&mut world, &mut flows, 20 * MS, |_, _| false);
         let shares: Vec<_> = flows.iter().zip(&before).map(|(flow, before)| flow.received - before).collect();
-        let full = 20e6 / 8.0 * PAYLOAD_BYTES / 1518.0;
+        let full = 20e6 / 8.0 * payload_bytes() / 1518.0;
         let got = shares.iter().sum::<u64>() as f64;
         assert!(got > 0.95 * full && jain(&shares) > 0.9, "{disturbance:?}: {shares:?} of {full}");
         flows.iter_mut().for_each(|flow| flow.total = flow.sent);
@@ -162,7 +162,7 @@ fn many_senders_to_one_go_on_and_share_its_line_as_before() {
     }
 }
 
-#[test]
+with_and_without_a_key!(what_closes_is_closed_soon_after);
 fn what_closes_is_closed_soon_after() {
     #[derive(Clone, Copy, Debug)]
     enum End {

@@ -34,7 +34,7 @@ fn close(world: &mut World, host: usize, channel: ropeway_proto::ChannelId) {
     world.hosts[host].close(now, channel);
 }
 
-#[test]
+with_and_without_a_key!(sequence_number_eaten_by_empty_packets);
 fn sequence_number_eaten_by_empty_packets() {
     // Acknowledgments, questions and PINs go out between data; the numbers of what carries something still have no hole.
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
@@ -60,7 +60,7 @@ fn sequence_number_eaten_by_empty_packets() {
     }
 }
 
-#[test]
+with_and_without_a_key!(simultaneous_close);
 fn simultaneous_close() {
     for loss_ppm in [0, 200_000] {
         let mut world = World::new(2, Net { loss_ppm, ..Net::default() }, &Config::default(), 1);
@@ -75,7 +75,7 @@ fn simultaneous_close() {
     }
 }
 
-#[test]
+with_and_without_a_key!(fin_resent_for_ever);
 fn fin_resent_for_ever() {
     // A FIN that was acknowledged is never sent again, and one that nobody answers only until the silence is given up.
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
@@ -98,7 +98,7 @@ fn fin_resent_for_ever() {
     assert_eq!(seen.borrow().last().unwrap().at, last, "and then there is silence");
 }
 
-#[test]
+with_and_without_a_key!(rtx_timer_left_running_at_close);
 fn rtx_timer_left_running_at_close() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -113,7 +113,7 @@ fn rtx_timer_left_running_at_close() {
     assert!((0..2).all(|host| world.hosts[host].sizes() == (0, 0) && world.wakes_at(host).is_none()));
 }
 
-#[test]
+with_and_without_a_key!(leak_on_fin_wait_timeout);
 fn leak_on_fin_wait_timeout() {
     // The peer dies in every phase of a close: everything is freed when the silence has lasted long enough.
     for die_after in [0, 10 * US, 20 * US, 30 * US, 50 * US, 200 * US] {
@@ -131,7 +131,7 @@ fn leak_on_fin_wait_timeout() {
     }
 }
 
-#[test]
+with_and_without_a_key!(socket_left_in_a_hash_table);
 fn socket_left_in_a_hash_table() {
     // After it was closed nothing finds it: not its id, not its number, not its peer; and its number serves again.
     let config = Config { max_channels: 4, max_associations: 2, ..Config::default() };
@@ -156,7 +156,7 @@ fn socket_left_in_a_hash_table() {
     }
 }
 
-#[test]
+with_and_without_a_key!(sendmsg_hanging_on_a_closing_socket);
 fn sendmsg_hanging_on_a_closing_socket() {
     // A program that waits for room is woken when the channel ends in any way, and told.
     for ending in 0..4 {
@@ -192,7 +192,7 @@ fn sendmsg_hanging_on_a_closing_socket() {
     }
 }
 
-#[test]
+with_and_without_a_key!(duplicate_acks);
 fn duplicate_acks() {
     // No acknowledgment is said twice without a reason: a bare one carries news.
     let mut world = World::new(2, Net { rate: 1_000_000_000, ..Net::default() }, &Config::default(), 1);
@@ -213,7 +213,7 @@ fn duplicate_acks() {
     assert!(bare.len() <= data / 4, "{} of {data}", bare.len());
 }
 
-#[test]
+with_and_without_a_key!(ack_seq_not_advanced);
 fn ack_seq_not_advanced() {
     // What has arrived is acknowledged, in every packet that goes back, and at the end all of it.
     for seed in 0..5 {

@@ -23,7 +23,7 @@ pub fn messages(
     times
 }
 
-#[test]
+in_every_way!(attempts_to_hosts_that_are_off_leave_open_associations_their_share);
 fn attempts_to_hosts_that_are_off_leave_open_associations_their_share() {
     let config = Config { connect_timeout_ns: 600 * S, ..Config::default() };
     let mut world = World::new(2, Net::default(), &config, 1);
@@ -57,7 +57,7 @@ fn after_a_rest(endpoint: &mut Endpoint, now: ropeway_proto::Time) -> ropeway_pr
     now
 }
 
-#[test]
+in_every_way!(one_packet_of_an_attempt_waits_for_a_full_link_and_goes_behind_what_is_open);
 fn one_packet_of_an_attempt_waits_for_a_full_link_and_goes_behind_what_is_open() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, _) = pair(&mut world, Mode::Stream);
@@ -82,7 +82,7 @@ fn one_packet_of_an_attempt_waits_for_a_full_link_and_goes_behind_what_is_open()
     assert!(behind <= 1, "{taken:?}");
 }
 
-#[test]
+in_every_way!(attempts_that_are_over_leave_nothing_for_the_link);
 fn attempts_that_are_over_leave_nothing_for_the_link() {
     let config = Config { connect_timeout_ns: S, ..Config::default() };
     let mut world = World::new(1, Net::default(), &config, 1);
@@ -99,7 +99,7 @@ fn attempts_that_are_over_leave_nothing_for_the_link() {
     assert!(!world.hosts[0].wants_to_transmit());
 }
 
-#[test]
+in_every_way!(a_link_that_is_always_full_opens_others_even_so);
 fn a_link_that_is_always_full_opens_others_even_so() {
     let mut world = World::new(3, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -119,7 +119,7 @@ fn a_link_that_is_always_full_opens_others_even_so() {
     assert!(took < 500 * MS, "{took}");
 }
 
-#[test]
+in_every_way!(answers_and_open_associations_share_a_full_link);
 fn answers_and_open_associations_share_a_full_link() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -161,7 +161,7 @@ pub fn two_sockets(world: &mut World) {
     world.apart.insert(0, Socket::with_room(48, 0));
 }
 
-#[test]
+in_every_way!(attempts_to_hosts_that_are_off_leave_others_alone_where_the_link_keeps_them_apart);
 fn attempts_to_hosts_that_are_off_leave_others_alone_where_the_link_keeps_them_apart() {
     let config = Config { connect_timeout_ns: 600 * S, ..Config::default() };
     let mut world = World::new(3, Net::default(), &config, 1);
@@ -181,7 +181,7 @@ fn attempts_to_hosts_that_are_off_leave_others_alone_where_the_link_keeps_them_a
     assert!(times.len() > 100);
 }
 
-#[test]
+in_every_way!(peers_that_go_off_leave_others_alone_where_the_link_keeps_them_apart);
 fn peers_that_go_off_leave_others_alone_where_the_link_keeps_them_apart() {
     const PEERS: usize = 12;
     let mut world = World::new(2 + PEERS, Net::default(), &Config::default(), 1);
@@ -209,7 +209,7 @@ fn peers_that_go_off_leave_others_alone_where_the_link_keeps_them_apart() {
     assert_eq!(failed(&mut world, channels.0), None);
 }
 
-#[test]
+in_every_way!(who_is_asked_and_does_not_answer_is_doubted_until_heard_again);
 fn who_is_asked_and_does_not_answer_is_doubted_until_heard_again() {
     let (syn, cookie, state, pin) = (0x11, 0x12, 0x1C, 0x1D);
     let config = Config { idle_limit_ns: 600 * S, ..Config::default() };
@@ -273,7 +273,7 @@ fn over_two_links(ns: u64) -> (World, [Flow; 2]) {
     (world, flows)
 }
 
-#[test]
+in_every_way!(a_full_link_keeps_open_associations_from_no_other_and_loses_nothing);
 fn a_full_link_keeps_open_associations_from_no_other_and_loses_nothing() {
     let (mut world, mut flows) = over_two_links(300 * MS);
     assert!(flows[1].is_done(), "{}", flows[1].received);
@@ -284,7 +284,7 @@ fn a_full_link_keeps_open_associations_from_no_other_and_loses_nothing() {
     assert_eq!((sender.resent, receiver.lost, receiver.requests_sent), (0, 0, 0));
 }
 
-#[test]
+in_every_way!(a_full_link_keeps_attempts_and_answers_from_no_other);
 fn a_full_link_keeps_attempts_and_answers_from_no_other() {
     let (mut world, _) = over_two_links(10 * MS);
     let names = [2, 3].map(|name| {
@@ -337,7 +337,7 @@ impl Stops {
     }
 }
 
-#[test]
+in_every_way!(time_in_which_the_own_link_took_nothing_is_no_silence_of_the_peer);
 fn time_in_which_the_own_link_took_nothing_is_no_silence_of_the_peer() {
     for stops in [Stops::Refuses, Stops::Discards] {
         for ns in [9 * S, 11 * S, 25 * S, 39 * S] {
@@ -352,7 +352,7 @@ fn time_in_which_the_own_link_took_nothing_is_no_silence_of_the_peer() {
     }
 }
 
-#[test]
+in_every_way!(a_link_that_never_takes_anything_again_ends_what_waits_for_it_by_an_error_of_its_own_if_it_refuses_that);
 fn a_link_that_never_takes_anything_again_ends_what_waits_for_it_by_an_error_of_its_own_if_it_refuses_that() {
     for (stops, code) in [(Stops::Refuses, ErrorCode::LinkFull), (Stops::Discards, ErrorCode::Timeout)] {
         let (mut world, mut flows) = stops.begin();
@@ -367,7 +367,7 @@ fn a_link_that_never_takes_anything_again_ends_what_waits_for_it_by_an_error_of_
     }
 }
 
-#[test]
+in_every_way!(who_stands_behind_another_one_in_a_full_links_queue_is_held_up_as_well);
 fn who_stands_behind_another_one_in_a_full_links_queue_is_held_up_as_well() {
     let mut world = World::new(4, Net::default(), &Config::default(), 1);
     world.counters.off = true;
@@ -380,7 +380,7 @@ fn who_stands_behind_another_one_in_a_full_links_queue_is_held_up_as_well() {
     carry(&mut world, &mut flows, S);
 }
 
-#[test]
+in_every_way!(a_peer_that_is_gone_is_given_up_where_the_link_takes_something_now_and_then);
 fn a_peer_that_is_gone_is_given_up_where_the_link_takes_something_now_and_then() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, _) = pair(&mut world, Mode::Messages);
@@ -399,7 +399,7 @@ fn a_peer_that_is_gone_is_given_up_where_the_link_takes_something_now_and_then()
     assert!(world.now - begin <= 15 * S, "{}", world.now - begin);
 }
 
-#[test]
+in_every_way!(what_the_own_link_refuses_was_not_asked_for_in_vain);
 fn what_the_own_link_refuses_was_not_asked_for_in_vain() {
     let impatient = Config { give_up_ns: 2 * S, ..Config::default() };
     let patient = Config { give_up_ns: 600 * S, ..Config::default() };
@@ -418,7 +418,7 @@ fn what_the_own_link_refuses_was_not_asked_for_in_vain() {
     carry(&mut world, &mut flows, S);
 }
 
-#[test]
+in_every_way!(a_credit_that_the_link_refused_is_said_as_soon_as_it_takes_something);
 fn a_credit_that_the_link_refused_is_said_as_soon_as_it_takes_something() {
     // The sender's own question would bring it, too.
     let config = Config { state_min_ns: S, ..Config::default() };
@@ -436,7 +436,7 @@ fn a_credit_that_the_link_refused_is_said_as_soon_as_it_takes_something() {
     assert!(taken < 50 * MS, "{taken}");
 }
 
-#[test]
+in_every_way!(a_request_that_the_link_refused_is_made_as_soon_as_it_takes_something);
 fn a_request_that_the_link_refused_is_made_as_soon_as_it_takes_something() {
     // What is asked for is asked for again no sooner, and the sender asks no sooner.
     let config = Config { state_min_ns: S, request_min_ns: S, ..Config::default() };

@@ -282,7 +282,7 @@ fn who_speaks_and_uses_nothing_of_its_grant_does_not_keep_it() {
         }
         let (received, begin) = (flows[IDLERS].received, world.now);
         speak(&mut world, &mut flows, &said, in_turn, kind, 500 * MS);
-        let line = PAYLOAD_BYTES / 1518.0 * rate_mbit as f64 / 8000.0;
+        let line = payload_bytes() / 1518.0 * rate_mbit as f64 / 8000.0;
         let share = (flows[IDLERS].received - received) as f64 / (world.now - begin) as f64 / line;
         println!("{what}: {before} packets held, {share:.3} of the line for another one after that");
         // A long line is found out anew.
@@ -314,7 +314,7 @@ fn what_was_asked_for_in_vain_of_who_claims_to_have_sent_it_takes_nothing_from_o
         assert!(most >= claimed, "{most} are missing");
         let (received, begin) = (flows[IDLERS].received, world.now);
         speak(&mut world, &mut flows, &said, true, Type::State, 500 * MS);
-        let line = PAYLOAD_BYTES / 1518.0 / 8.0;
+        let line = payload_bytes() / 1518.0 / 8.0;
         let share = (flows[IDLERS].received - received) as f64 / (world.now - begin) as f64 / line;
         println!("{claimers} claim {claimed} packets each: {share:.3} of the line for another one");
         assert!(share > 0.95, "{claimers} claim {claimed}: {share:.3} of the line");

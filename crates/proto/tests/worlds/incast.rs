@@ -6,7 +6,9 @@ use ropeway_proto::{Config, Mode};
 
 const LINE: u64 = 1_000_000_000;
 /// Of the line, what is payload: 1454.5 of 1472 + 46 bytes, or a little less with a key.
-const PAYLOAD_SHARE: f64 = PAYLOAD_BYTES / FRAME_BYTES as f64;
+fn payload_share() -> f64 {
+    payload_bytes() / FRAME_BYTES as f64
+}
 /// A packet of usual size on the medium.
 const FRAME_BYTES: u64 = 1518;
 
@@ -15,7 +17,7 @@ fn net() -> Net {
 }
 
 fn share(bytes: u64, ns: u64) -> f64 {
-    bytes as f64 * 8.0 * 1e9 / ns as f64 / LINE as f64 / PAYLOAD_SHARE
+    bytes as f64 * 8.0 * 1e9 / ns as f64 / LINE as f64 / payload_share()
 }
 
 /// `senders` hosts with a channel each to host 0.
@@ -30,7 +32,7 @@ fn fan_in(senders: usize, config: &Config, mode: Mode, seed: u64) -> (World, Vec
     (world, flows)
 }
 
-#[test]
+with_and_without_a_key!(a_hundred_and_twenty_eight_senders_fill_the_line_fairly_without_a_drop);
 fn a_hundred_and_twenty_eight_senders_fill_the_line_fairly_without_a_drop() {
     for order in [Order::Fifo, Order::Fair] {
         let config = Config { order, ..Config::default() };
@@ -61,7 +63,7 @@ fn a_hundred_and_twenty_eight_senders_fill_the_line_fairly_without_a_drop() {
     }
 }
 
-#[test]
+with_and_without_a_key!(thirty_two_idle_peers_that_start_at_once_lose_nothing);
 fn thirty_two_idle_peers_that_start_at_once_lose_nothing() {
     let (mut world, mut flows) = fan_in(32, &Config::default(), Mode::Stream, 1);
     pass(&mut world, 100 * MS);
@@ -90,13 +92,13 @@ fn rounds(senders: usize, message_bytes: usize, rounds: u64, config: &Config) ->
     let sum: u64 = times[1..].iter().sum();
     let goodput = share((senders * message_bytes) as u64 * (rounds - 1), sum);
     times.sort_unstable();
-    let ideal = (senders * message_bytes) as f64 * 8.0 / PAYLOAD_SHARE;
+    let ideal = (senders * message_bytes) as f64 * 8.0 / payload_share();
     let worst = *times.last().unwrap() as f64 / ideal;
     let later = world.drops(0) - drops;
     (goodput, later, worst, world)
 }
 
-#[test]
+with_and_without_a_key!(incast_of_all_sizes_keeps_the_line_full);
 fn incast_of_all_sizes_keeps_the_line_full() {
     println!("senders  message  of the payload rate  drops after the first  slowest / ideal");
     for senders in [2, 8, 32] {
@@ -131,7 +133,7 @@ fn in_turn(message_bytes: &[usize], count: usize) -> Vec<Vec<f64>> {
                 flow.total += flow.message_bytes as u64;
             }
             if flow.done_at.len() > took[index].len() {
-                let ideal = (message_bytes[index] * message_bytes.len()) as f64 * 8.0 / PAYLOAD_SHARE;
+                let ideal = (message_bytes[index] * message_bytes.len()) as f64 * 8.0 / payload_share();
                 took[index].push((world.now - began_at[index]) as f64 / ideal);
                 begins_at[index] = Some(world.now + 10 * US + world.random() % (40 * US));
             }
@@ -146,7 +148,7 @@ fn in_turn(message_bytes: &[usize], count: usize) -> Vec<Vec<f64>> {
     took
 }
 
-#[test]
+with_and_without_a_key!(messages_of_few_that_share_a_line_take_as_long_as_each_other);
 fn messages_of_few_that_share_a_line_take_as_long_as_each_other() {
     for (senders, message_bytes) in [(2, 64 << 10), (3, 64 << 10), (2, 256 << 10)] {
         let took = in_turn(&vec![message_bytes; senders], 100);
@@ -156,7 +158,7 @@ fn messages_of_few_that_share_a_line_take_as_long_as_each_other() {
     }
 }
 
-#[test]
+with_and_without_a_key!(messages_beside_a_long_one_have_nearly_their_share);
 fn messages_beside_a_long_one_have_nearly_their_share() {
     let took = in_turn(&[64 << 10, 4 << 20], 10);
     let medians: Vec<_> = took.iter().map(|took| took[took.len() / 2]).collect();
@@ -164,7 +166,7 @@ fn messages_beside_a_long_one_have_nearly_their_share() {
     assert!(medians[0] < 1.4 && medians[1] < 1.05, "{medians:?}");
 }
 
-#[test]
+with_and_without_a_key!(the_scheme_of_document_2_works_beside_it);
 fn the_scheme_of_document_2_works_beside_it() {
     let esp = Config {
         gate_mode: GateMode::Esp,
@@ -186,7 +188,7 @@ fn the_scheme_of_document_2_works_beside_it() {
     }
 }
 
-#[test]
+with_and_without_a_key!(one_sender_under_the_scheme_of_document_2_saturates_the_line);
 fn one_sender_under_the_scheme_of_document_2_saturates_the_line() {
     let esp = Config { gate_mode: GateMode::Esp, window_packets: 21, packets_to_ack: 10, ..Config::default() };
     let mut world = World::new(2, net(), &esp, 1);
@@ -197,7 +199,7 @@ fn one_sender_under_the_scheme_of_document_2_saturates_the_line() {
     assert!(share(10_000_000, taken) > 0.95);
 }
 
-#[test]
+with_and_without_a_key!(the_scheme_of_document_2_has_its_window_without_being_told);
 fn the_scheme_of_document_2_has_its_window_without_being_told() {
     let esp = Config { gate_mode: GateMode::Esp, ..Config::default() };
     let mut world = World::new(2, net(), &esp, 1);
@@ -206,7 +208,7 @@ fn the_scheme_of_document_2_has_its_window_without_being_told() {
     assert!(share(10_000_000, taken) > 0.9, "{}", share(10_000_000, taken));
 }
 
-#[test]
+with_and_without_a_key!(a_port_smaller_than_configured_is_found_out);
 fn a_port_smaller_than_configured_is_found_out() {
     // Half of what the receiver believes: it loses, learns, and goes on near the line's rate.
     let mut world = World::new(9, Net { port_buffer: 48 << 10, ..net() }, &Config::default(), 1);
@@ -231,7 +233,7 @@ fn a_port_smaller_than_configured_is_found_out() {
     assert!(estimate.is_some_and(|bytes| (24 << 10..72 << 10).contains(&bytes)), "{estimate:?}");
 }
 
-#[test]
+with_and_without_a_key!(a_port_that_stands_still_for_a_while_is_not_sent_everything_twice);
 fn a_port_that_stands_still_for_a_while_is_not_sent_everything_twice() {
     for senders in [1, 2, 8, 32] {
         let (mut world, mut flows) = fan_in(senders, &Config::default(), Mode::Stream, 1);
@@ -256,7 +258,7 @@ fn a_port_that_stands_still_for_a_while_is_not_sent_everything_twice() {
     }
 }
 
-#[test]
+with_and_without_a_key!(what_stands_in_a_port_for_longer_than_a_lease_is_not_granted_to_others_meanwhile);
 fn what_stands_in_a_port_for_longer_than_a_lease_is_not_granted_to_others_meanwhile() {
     for senders in [2, 4, 8, 32] {
         let (mut world, mut flows) = fan_in(senders, &Config::default(), Mode::Stream, 1);
@@ -285,7 +287,7 @@ fn what_stands_in_a_port_for_longer_than_a_lease_is_not_granted_to_others_meanwh
     }
 }
 
-#[test]
+with_and_without_a_key!(a_port_that_stands_still_while_it_is_sent_what_was_lost_is_not_sent_that_twice);
 fn a_port_that_stands_still_while_it_is_sent_what_was_lost_is_not_sent_that_twice() {
     for pause_ms in [0, 2, 8] {
         let (mut world, mut flows) = fan_in(1, &Config::default(), Mode::Stream, 1);
@@ -317,7 +319,7 @@ fn beside_a_long_one(order: Order, shorter: &[u64]) -> Vec<u64> {
     flows.iter().map(|flow| flow.done_at.last().unwrap() - begin).collect()
 }
 
-#[test]
+with_and_without_a_key!(under_srpt_the_shorter_transfer_ends_first);
 fn under_srpt_the_shorter_transfer_ends_first() {
     // Handed over in an order that is not theirs.
     let shorter = [800_000, 100_000, 400_000, 200_000];
@@ -325,7 +327,7 @@ fn under_srpt_the_shorter_transfer_ends_first() {
     let mut before = 0;
     for at in [2, 4, 3, 1] {
         before += shorter[at - 1];
-        let alone = before as f64 * 8.0 / PAYLOAD_SHARE;
+        let alone = before as f64 * 8.0 / payload_share();
         // Every eighth quantum goes to who has waited longest; and what was granted before all of them began is in front of them.
         assert!((srpt[at] as f64) < alone * 8.0 / 7.0 + 2.5e6, "{at}: {srpt:?}");
         // In the order of asking a transfer saves its last turn.
@@ -334,7 +336,7 @@ fn under_srpt_the_shorter_transfer_ends_first() {
     assert!(srpt[0] <= fifo[0] * 101 / 100, "the long one is through when it would be anyway: {srpt:?}, {fifo:?}");
 }
 
-#[test]
+with_and_without_a_key!(under_srpt_a_long_transfer_is_not_starved_by_short_ones_that_never_end);
 fn under_srpt_a_long_transfer_is_not_starved_by_short_ones_that_never_end() {
     let config = Config { order: Order::Srpt, ..Config::default() };
     let (mut world, mut flows) = fan_in(9, &config, Mode::Stream, 1);

@@ -65,7 +65,7 @@ fn note_new_data(world: &mut World, host: usize) -> Rc<Cell<u64>> {
     count
 }
 
-#[test]
+in_every_way!(a_grant_is_used_to_the_end_of_its_lease_and_not_after_it);
 fn a_grant_is_used_to_the_end_of_its_lease_and_not_after_it() {
     for (delay_ns, lease_ns) in LEASES {
         for backwards in [false, true] {
@@ -87,7 +87,7 @@ fn a_grant_is_used_to_the_end_of_its_lease_and_not_after_it() {
     }
 }
 
-#[test]
+in_every_way!(a_grant_that_lay_in_the_socket_of_a_stopped_sender_is_as_old_as_its_echo_says);
 fn a_grant_that_lay_in_the_socket_of_a_stopped_sender_is_as_old_as_its_echo_says() {
     for (delay_ns, lease_ns) in LEASES {
         for backwards in [false, true] {
@@ -114,7 +114,7 @@ fn a_grant_that_lay_in_the_socket_of_a_stopped_sender_is_as_old_as_its_echo_says
     }
 }
 
-#[test]
+in_every_way!(when_a_stopped_receiver_goes_on_its_senders_do_at_once);
 fn when_a_stopped_receiver_goes_on_its_senders_do_at_once() {
     // What the receiver says then echoes a time from before it was stopped, or when a sender asked last.
     for stopped_ns in (1..100).map(|ms| ms * MS) {
@@ -135,7 +135,7 @@ fn when_a_stopped_receiver_goes_on_its_senders_do_at_once() {
     }
 }
 
-#[test]
+in_every_way!(who_is_stopped_before_a_batch_goes_on_by_a_new_look_at_the_clock);
 fn who_is_stopped_before_a_batch_goes_on_by_a_new_look_at_the_clock() {
     for stopped_before in [0, 1, 2] {
         // On a slow line a batch is a few packets.
@@ -186,7 +186,7 @@ fn taken_back_after(world: &mut World, (from, to): Ends, delay_ns: u64) -> u64 {
     took_ns
 }
 
-#[test]
+in_every_way!(the_receiver_has_an_unused_grant_back_two_leases_after_it_last_told_of_it);
 fn the_receiver_has_an_unused_grant_back_two_leases_after_it_last_told_of_it() {
     for (delay_ns, lease_ns) in LEASES {
         for backwards in [false, true] {
@@ -198,7 +198,7 @@ fn the_receiver_has_an_unused_grant_back_two_leases_after_it_last_told_of_it() {
     }
 }
 
-#[test]
+in_every_way!(who_is_stopped_until_the_clock_in_headers_has_turned_over_has_no_shorter_lease_for_it);
 fn who_is_stopped_until_the_clock_in_headers_has_turned_over_has_no_shorter_lease_for_it() {
     let (delay_ns, lease_ns) = LEASES[1];
     for stopped_ns in (250..290).map(|ms| ms * MS) {
@@ -217,7 +217,7 @@ fn who_is_stopped_until_the_clock_in_headers_has_turned_over_has_no_shorter_leas
     }
 }
 
-#[test]
+in_every_way!(who_is_stopped_while_an_answer_waits_for_it_has_no_longer_lease_for_it);
 fn who_is_stopped_while_an_answer_waits_for_it_has_no_longer_lease_for_it() {
     for (delay_ns, lease_ns) in LEASES {
         for (host, backwards) in [(0, false), (0, true), (1, false), (1, true)] {
@@ -241,7 +241,7 @@ fn who_is_stopped_while_an_answer_waits_for_it_has_no_longer_lease_for_it() {
     }
 }
 
-#[test]
+in_every_way!(what_a_sender_that_died_was_asked_for_holds_up_nobody_after_its_leases);
 fn what_a_sender_that_died_was_asked_for_holds_up_nobody_after_its_leases() {
     for is_killed in [true, false] {
         let net = Net { rate: 1_000_000_000, ..Net::default() };
@@ -270,7 +270,7 @@ fn what_a_sender_that_died_was_asked_for_holds_up_nobody_after_its_leases() {
         assert!(missing(&world) > 40, "{} are missing", missing(&world));
         let before = flows[1].received;
         carry_until(&mut world, &mut flows, 100 * MS, |_, _| false);
-        let line = PAYLOAD_BYTES / (1472.0 + 46.0) * 12_500_000.0;
+        let line = payload_bytes() / (1472.0 + 46.0) * 12_500_000.0;
         let share = (flows[1].received - before) as f64 / line;
         println!("{} missing, {charged} bytes charged, {share:.3} of the line", missing(&world));
         assert!(share > 0.97, "{share:.3} of the line");
@@ -302,7 +302,7 @@ fn killed(senders: usize, dead: usize) -> (World, Vec<Flow>) {
     (world, flows)
 }
 
-#[test]
+in_every_way!(who_is_asked_again_and_again_is_not_told_of_its_grant_for_ever);
 fn who_is_asked_again_and_again_is_not_told_of_its_grant_for_ever() {
     // By the timers, which end at `timer_max`, a sender is asked before two leases of such a line are over.
     for delay_ns in [20 * US, 2 * MS, 20 * MS] {
@@ -324,7 +324,7 @@ fn who_is_asked_again_and_again_is_not_told_of_its_grant_for_ever() {
     }
 }
 
-#[test]
+in_every_way!(what_all_senders_had_that_were_killed_at_once_is_taken_back_after_a_while_and_soon_when_others_come);
 fn what_all_senders_had_that_were_killed_at_once_is_taken_back_after_a_while_and_soon_when_others_come() {
     for (dead, speaks_ms) in [(2, 0), (8, 0), (2, 3), (8, 3), (2, 15), (8, 15), (2, 60), (8, 60)] {
         let (mut world, mut flows) = killed(dead + 1, dead);
@@ -347,7 +347,7 @@ fn what_all_senders_had_that_were_killed_at_once_is_taken_back_after_a_while_and
         assert!(world.hosts[0].gate().charged_bytes() <= world.hosts[0].gate().budget_bytes());
         let before = flows[8].received;
         carry_until(&mut world, &mut flows[8..], 100 * MS, |_, _| false);
-        let share = (flows[8].received - before) as f64 / (PAYLOAD_BYTES / (1472.0 + 46.0) * 12_500_000.0);
+        let share = (flows[8].received - before) as f64 / (payload_bytes() / (1472.0 + 46.0) * 12_500_000.0);
         println!("{begins_ms} ms after 8 were killed: in the first 120 ms {before} bytes, then {share:.3} of the line");
         assert!(share > 0.97, "{begins_ms} ms: {share}");
     }
@@ -394,7 +394,7 @@ fn taken_back_beside_a_slow_one(begins_ns: u64) -> u64 {
     world.now - begin
 }
 
-#[test]
+in_every_way!(a_grant_is_taken_back_soon_after_others_have_shown_that_the_line_is_not_slow);
 fn a_grant_is_taken_back_soon_after_others_have_shown_that_the_line_is_not_slow() {
     let (alone_ns, beside_ns) = (taken_back_beside_a_slow_one(S * 1000), taken_back_beside_a_slow_one(100 * MS));
     println!("{} ms alone, {} ms with others", alone_ns / MS, beside_ns / MS);

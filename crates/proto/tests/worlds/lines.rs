@@ -17,7 +17,7 @@ fn config() -> Config {
 
 /// Goodput of `senders` after `warm_up`, of the payload rate, drops at the receiver's port, and the budget in the end.
 fn goodput(net: Net, senders: usize, warm_up: u64, time: u64) -> (f64, u64, u64) {
-    let line = net.rate as f64 * PAYLOAD_BYTES / 1518.0;
+    let line = net.rate as f64 * payload_bytes() / 1518.0;
     let mut world = World::new(senders + 1, net, &config(), 1);
     let mut flows: Vec<_> = (1..=senders)
         .map(|from| {
@@ -118,7 +118,7 @@ fn asked(rate: u64, peers: usize, message_bytes: usize, rounds: usize) -> (u64, 
         }
     }
     let bits = (message_bytes * peers * (rounds - 1)) as f64 * 8.0;
-    let share = bits * 1e9 / (world.now - begin) as f64 / (rate as f64 * PAYLOAD_BYTES / 1518.0);
+    let share = bits * 1e9 / (world.now - begin) as f64 / (rate as f64 * payload_bytes() / 1518.0);
     let drops = world.drops(0) - first;
     println!("{peers} x {message_bytes} at {rate}: {share:.4} of the payload rate, {first} + {drops} drops");
     (first, drops, share)
@@ -221,7 +221,7 @@ fn beside_slow_senders(slow: usize, slow_rate: u64) -> (f64, f64) {
     let drops = world.drops(0);
     carry_until(&mut world, &mut flows, 500 * MS, |_, _| false);
     let gained: Vec<_> = flows.iter().zip(before).map(|(flow, before)| (flow.received - before) as f64).collect();
-    let of_line = PAYLOAD_BYTES / 1518.0 / 8.0 / 2.0;
+    let of_line = payload_bytes() / 1518.0 / 8.0 / 2.0;
     let others: f64 = gained[..slow].iter().sum();
     let fast = gained[slow] / (1e9 * of_line - others);
     let own = others / (slow_rate * slow as u64) as f64 / of_line;
@@ -264,7 +264,7 @@ fn senders_with_slow_lines_that_are_alone_have_what_they_can_use() {
         let before: u64 = flows.iter().map(|flow| flow.received).sum();
         carry_until(&mut world, &mut flows, S, |_, _| false);
         let gained = flows.iter().map(|flow| flow.received).sum::<u64>() - before;
-        let own = gained as f64 / (rate * slow as u64) as f64 / (PAYLOAD_BYTES / 1518.0 / 8.0);
+        let own = gained as f64 / (rate * slow as u64) as f64 / (payload_bytes() / 1518.0 / 8.0);
         println!("{slow} with {} kbit/s: {own:.3} of their own", rate / 1000);
         assert!(own > 0.9, "{slow} with {rate} bit/s: {own:.3}");
     }

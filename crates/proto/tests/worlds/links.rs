@@ -1,12 +1,12 @@
 //! Several paths over links of which some take nothing (docs/protocol.md 12.3).
 
-use super::routes::{GIGABIT, association, open_over, pair_over, plane, planes, progress};
+use super::routes::{association, gigabit, open_over, pair_over, plane, planes, progress};
 use crate::world::*;
 use ropeway_proto::{ChannelId, Config, Mode};
 
 /// Two hosts with two paths, and a link for each of these.
 fn pair_over_links(bonded: bool) -> (World, ChannelId, ChannelId) {
-    let (mut world, client, server) = pair_over(2, bonded, GIGABIT);
+    let (mut world, client, server) = pair_over(2, bonded, gigabit());
     // What is offered again is sealed again.
     world.counters.off = true;
     world.hosts.iter_mut().for_each(|host| host.tell_links_apart(2, link_of));
@@ -17,7 +17,7 @@ fn pair_over_links(bonded: bool) -> (World, ChannelId, ChannelId) {
 /// For so long a link may take nothing until the paths over it are left, and the next STATE may take to look.
 const STUCK_NS: u64 = 50 * MS;
 
-#[test]
+in_every_way!(a_path_whose_link_takes_nothing_is_left_though_nothing_is_unacknowledged);
 fn a_path_whose_link_takes_nothing_is_left_though_nothing_is_unacknowledged() {
     for bonded in [false, true] {
         for stuck in [(0, 0), (0, 1), (1, 0), (1, 1)] {
@@ -36,9 +36,9 @@ fn a_path_whose_link_takes_nothing_is_left_though_nothing_is_unacknowledged() {
     }
 }
 
-#[test]
+in_every_way!(a_path_is_left_by_who_stands_behind_others_in_its_links_queue);
 fn a_path_is_left_by_who_stands_behind_others_in_its_links_queue() {
-    let mut world = World::new(3, GIGABIT, &Config::default(), 1);
+    let mut world = World::new(3, gigabit(), &Config::default(), 1);
     world.counters.off = true;
     planes(&mut world, 2);
     let (client, server) = open_over(&mut world, 2, false);
@@ -57,7 +57,7 @@ fn a_path_is_left_by_who_stands_behind_others_in_its_links_queue() {
     assert!(ns < STUCK_NS + 9 * MS, "{} us", ns / US);
 }
 
-#[test]
+in_every_way!(of_two_links_that_take_nothing_the_first_that_does_again_is_used);
 fn of_two_links_that_take_nothing_the_first_that_does_again_is_used() {
     for bonded in [false, true] {
         for first in [0, 1] {
@@ -78,10 +78,10 @@ fn of_two_links_that_take_nothing_the_first_that_does_again_is_used() {
     }
 }
 
-#[test]
+in_every_way!(who_has_a_good_path_does_not_hang_behind_another_one_in_the_queue_of_a_stuck_link);
 fn who_has_a_good_path_does_not_hang_behind_another_one_in_the_queue_of_a_stuck_link() {
     for bonded in [false, true] {
-        let mut world = World::new(3, GIGABIT, &Config::default(), 1);
+        let mut world = World::new(3, gigabit(), &Config::default(), 1);
         world.counters.off = true;
         planes(&mut world, 2);
         let (client, server) = open_over(&mut world, 2, bonded);
@@ -107,7 +107,7 @@ fn who_has_a_good_path_does_not_hang_behind_another_one_in_the_queue_of_a_stuck_
     }
 }
 
-#[test]
+in_every_way!(what_a_suspected_paths_link_refuses_or_drops_goes_over_another_path_at_once);
 fn what_a_suspected_paths_link_refuses_or_drops_goes_over_another_path_at_once() {
     suspected_path(|world| _ = world.full.insert((1, 1)));
     suspected_path(|world| _ = world.apart.insert(1, Socket::with_room(0, 0)));
@@ -144,9 +144,9 @@ fn suspected_path(stop: fn(&mut World)) {
     }
 }
 
-#[test]
+in_every_way!(a_link_that_took_nothing_of_somebody_who_is_gone_is_not_taken_for_stuck);
 fn a_link_that_took_nothing_of_somebody_who_is_gone_is_not_taken_for_stuck() {
-    let mut world = World::new(3, GIGABIT, &Config::default(), 1);
+    let mut world = World::new(3, gigabit(), &Config::default(), 1);
     world.counters.off = true;
     planes(&mut world, 2);
     let (client, server) = open_over(&mut world, 2, false);

@@ -23,7 +23,7 @@ fn note(world: &mut World, host: usize, kind: u8) -> Rc<RefCell<Vec<u64>>> {
     times
 }
 
-#[test]
+in_every_way!(an_association_without_channels_ends_whatever_keeps_it_alive);
 fn an_association_without_channels_ends_whatever_keeps_it_alive() {
     let config = Config { keep_alive_ns: 10 * S, ..Config::default() };
     let mut world = World::new(2, Net::default(), &config, 1);
@@ -37,7 +37,7 @@ fn an_association_without_channels_ends_whatever_keeps_it_alive() {
     assert_eq!(world.hosts.iter().map(|host| host.sizes()).collect::<Vec<_>>(), [(0, 0), (0, 0)]);
 }
 
-#[test]
+in_every_way!(an_idle_client_sends_a_pin_every_60_seconds_and_stays_connected);
 fn an_idle_client_sends_a_pin_every_60_seconds_and_stays_connected() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -50,7 +50,7 @@ fn an_idle_client_sends_a_pin_every_60_seconds_and_stays_connected() {
     assert_eq!((failure(&mut world, 0, client), failure(&mut world, 1, server)), (None, None));
 }
 
-#[test]
+in_every_way!(a_lost_pin_is_followed_by_a_state_a_quarter_of_a_minute_later);
 fn a_lost_pin_is_followed_by_a_state_a_quarter_of_a_minute_later() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -75,7 +75,7 @@ fn a_lost_pin_is_followed_by_a_state_a_quarter_of_a_minute_later() {
     assert_eq!((failure(&mut world, 0, client), failure(&mut world, 1, server)), (None, None));
 }
 
-#[test]
+in_every_way!(an_idle_hour_ends_nothing_on_a_network_that_loses_a_fifth);
 fn an_idle_hour_ends_nothing_on_a_network_that_loses_a_fifth() {
     for seed in 0..20 {
         let mut world = World::new(2, Net::default(), &Config::default(), seed);
@@ -87,7 +87,7 @@ fn an_idle_hour_ends_nothing_on_a_network_that_loses_a_fifth() {
     }
 }
 
-#[test]
+in_every_way!(a_server_that_hears_nothing_for_300_seconds_frees_the_association);
 fn a_server_that_hears_nothing_for_300_seconds_frees_the_association() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (_, server) = pair(&mut world, Mode::Stream);
@@ -99,7 +99,7 @@ fn a_server_that_hears_nothing_for_300_seconds_frees_the_association() {
     assert_eq!(failure(&mut world, 1, server), Some(ErrorCode::Timeout));
 }
 
-#[test]
+in_every_way!(an_association_without_channels_is_kept_for_a_minute_and_then_closed_at_both_ends);
 fn an_association_without_channels_is_kept_for_a_minute_and_then_closed_at_both_ends() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -110,7 +110,7 @@ fn an_association_without_channels_is_kept_for_a_minute_and_then_closed_at_both_
     assert_eq!((world.hosts[0].sizes().0, world.hosts[1].sizes().0), (0, 0));
 }
 
-#[test]
+in_every_way!(silence_is_given_up_after_exactly_the_time_set);
 fn silence_is_given_up_after_exactly_the_time_set() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, _) = pair(&mut world, Mode::Stream);
@@ -125,7 +125,7 @@ fn silence_is_given_up_after_exactly_the_time_set() {
     assert!((10 * S..10 * S + 100 * MS).contains(&taken), "{taken}");
 }
 
-#[test]
+in_every_way!(a_receiver_that_lives_but_does_not_read_is_never_given_up);
 fn a_receiver_that_lives_but_does_not_read_is_never_given_up() {
     for mode in [Mode::Stream, Mode::Messages] {
         let mut world = World::new(2, Net::default(), &Config::default(), 1);
@@ -145,7 +145,7 @@ fn a_receiver_that_lives_but_does_not_read_is_never_given_up() {
     }
 }
 
-#[test]
+in_every_way!(a_lost_credit_is_asked_for_even_if_nothing_else_was_under_way);
 fn a_lost_credit_is_asked_for_even_if_nothing_else_was_under_way() {
     const WINDOW: usize = 128 << 10;
     let config = Config { receive_buffer_bytes: WINDOW as u32, ..Config::default() };
@@ -168,7 +168,7 @@ fn a_lost_credit_is_asked_for_even_if_nothing_else_was_under_way() {
     assert!(taken < 20 * MS, "{taken}");
 }
 
-#[test]
+in_every_way!(a_slow_reader_stalls_its_own_channel_only);
 fn a_slow_reader_stalls_its_own_channel_only() {
     let mut world = World::new(3, Net { rate: 1_000_000_000, ..Net::default() }, &Config::default(), 1);
     let (slow, slow_end) = open(&mut world, 0, 1, 7, Mode::Stream);
@@ -187,7 +187,7 @@ fn a_slow_reader_stalls_its_own_channel_only() {
     assert_eq!(world.drops(1), 0);
 }
 
-#[test]
+in_every_way!(many_slow_readers_do_not_use_up_the_memory_for_the_others);
 fn many_slow_readers_do_not_use_up_the_memory_for_the_others() {
     let config = Config { receive_memory_bytes: 8 << 20, ..Config::default() };
     let mut world = World::new(3, Net::default(), &config, 1);
@@ -206,7 +206,7 @@ fn many_slow_readers_do_not_use_up_the_memory_for_the_others() {
     carry(&mut world, &mut flows, 20 * S);
 }
 
-#[test]
+in_every_way!(two_messages_that_do_not_fit_the_memory_together_come_one_after_the_other);
 fn two_messages_that_do_not_fit_the_memory_together_come_one_after_the_other() {
     let config = Config { receive_memory_bytes: 8 << 20, longest_message_bytes: 4 << 20, ..Config::default() };
     let mut world = World::of(
@@ -223,7 +223,7 @@ fn two_messages_that_do_not_fit_the_memory_together_come_one_after_the_other() {
     close_all_channels(&mut world, &[(0, a), (1, a_end), (2, b), (1, b_end)]);
 }
 
-#[test]
+in_every_way!(messages_longer_than_the_window_come_though_each_begins_in_the_last_packet_of_the_one_before);
 fn messages_longer_than_the_window_come_though_each_begins_in_the_last_packet_of_the_one_before() {
     // The reader takes a message only when nothing else can happen: then the next one stands begun behind it.
     let config = Config { receive_buffer_bytes: 16 << 10, longest_message_bytes: 4 << 20, ..Config::default() };
@@ -251,7 +251,7 @@ fn messages_longer_than_the_window_come_though_each_begins_in_the_last_packet_of
     }
 }
 
-#[test]
+in_every_way!(a_stopped_host_that_holds_budget_stops_nobody_else);
 fn a_stopped_host_that_holds_budget_stops_nobody_else() {
     let net = Net { rate: 1_000_000_000, ..Net::default() };
     let mut world = World::new(4, net, &Config::default(), 1);
@@ -267,7 +267,7 @@ fn a_stopped_host_that_holds_budget_stops_nobody_else() {
     let before = others(&flows);
     let begin = world.now;
     carry_until(&mut world, &mut flows, 50 * MS, |_, _| false);
-    let share = (others(&flows) - before) as f64 * 8.0 / (world.now - begin) as f64 / (PAYLOAD_BYTES / 1518.0);
+    let share = (others(&flows) - before) as f64 * 8.0 / (world.now - begin) as f64 / (payload_bytes() / 1518.0);
     println!(
         "share of the line {share:.3} while one holder of grants is stopped, {} drops, {:?}",
         world.drops(1),
@@ -280,7 +280,7 @@ fn a_stopped_host_that_holds_budget_stops_nobody_else() {
     carry(&mut world, &mut flows, 5 * S);
 }
 
-#[test]
+in_every_way!(a_host_that_was_stopped_for_longer_than_the_patience_does_not_blame_its_peers);
 fn a_host_that_was_stopped_for_longer_than_the_patience_does_not_blame_its_peers() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -294,7 +294,7 @@ fn a_host_that_was_stopped_for_longer_than_the_patience_does_not_blame_its_peers
     assert_eq!(world.hosts[0].counters().overslept, 1);
 }
 
-#[test]
+in_every_way!(hosts_that_stood_still_together_do_not_blame_each_other_however_short_the_patience);
 fn hosts_that_stood_still_together_do_not_blame_each_other_however_short_the_patience() {
     for give_up_ns in [100 * MS, 400 * MS, 2 * S] {
         let config = Config { give_up_ns, ..Config::default() };
@@ -318,7 +318,7 @@ fn hosts_that_stood_still_together_do_not_blame_each_other_however_short_the_pat
     }
 }
 
-#[test]
+in_every_way!(clocks_may_jump_forward_and_step_back);
 fn clocks_may_jump_forward_and_step_back() {
     for (seed, step) in [10 * MS as i64, 400 * MS as i64, 20 * S as i64, 1000 * S as i64, -(MS as i64), -5 * MS as i64]
         .into_iter()
@@ -340,7 +340,7 @@ fn clocks_may_jump_forward_and_step_back() {
     }
 }
 
-#[test]
+in_every_way!(messages_with_a_deadline_are_dropped_when_it_passes_and_their_user_is_told);
 fn messages_with_a_deadline_are_dropped_when_it_passes_and_their_user_is_told() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Messages);
@@ -373,7 +373,7 @@ fn messages_with_a_deadline_are_dropped_when_it_passes_and_their_user_is_told() 
     close_all_channels(&mut world, &[(0, client), (1, server)]);
 }
 
-#[test]
+in_every_way!(who_closes_behind_messages_that_were_dropped_for_want_of_credit_says_so);
 fn who_closes_behind_messages_that_were_dropped_for_want_of_credit_says_so() {
     for cancels in [false, true] {
         let mut world = World::new(2, Net::default(), &Config::default(), 1);
@@ -414,7 +414,7 @@ fn who_closes_behind_messages_that_were_dropped_for_want_of_credit_says_so() {
     }
 }
 
-#[test]
+in_every_way!(why_it_is_slow_is_told);
 fn why_it_is_slow_is_told() {
     let waits = |world: &World, id| world.hosts[0].statistics(world.time(), id).unwrap().association.unwrap();
     // The port is the bottleneck: the sender waits for grants.
@@ -440,7 +440,7 @@ fn why_it_is_slow_is_told() {
     assert!((40 * US..=200 * US).contains(&least), "{least}");
 }
 
-#[test]
+in_every_way!(time_in_which_what_was_lost_is_sent_again_is_told);
 fn time_in_which_what_was_lost_is_sent_again_is_told() {
     const LOSES_FOR: u64 = 40 * MS;
     let waits = |world: &World, id| world.hosts[0].statistics(world.time(), id).unwrap().association.unwrap();

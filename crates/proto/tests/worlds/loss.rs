@@ -17,7 +17,9 @@ const TXF: u8 = 0x02;
 /// A round trip of the default network: nothing queues.
 const RTT: u64 = 40 * US;
 /// 200 packets, with a key and without.
-const BURST_BYTES: u64 = (199.4 * PAYLOAD_BYTES) as u64;
+fn burst_bytes() -> u64 {
+    (199.4 * payload_bytes()) as u64
+}
 /// Bits per second of a port, where there is one.
 const LINE: u64 = 1_000_000_000;
 
@@ -55,7 +57,7 @@ fn all_kinds(world: &mut World) -> [Flow; 4] {
     ]
 }
 
-#[test]
+in_every_way!(transfers_both_ways_survive_everything_at_once);
 fn transfers_both_ways_survive_everything_at_once() {
     for seed in 0..10 {
         let net = Net {
@@ -73,7 +75,7 @@ fn transfers_both_ways_survive_everything_at_once() {
     }
 }
 
-#[test]
+in_every_way!(damage_never_passes_where_a_checksum_or_a_key_stands);
 fn damage_never_passes_where_a_checksum_or_a_key_stands() {
     for seed in 0..10 {
         let net = Net { corruption_ppm: 100_000, reordering_ppm: 10_000, ..Net::default() };
@@ -83,12 +85,12 @@ fn damage_never_passes_where_a_checksum_or_a_key_stands() {
         carry(&mut world, &mut flows, 20 * S);
         assert!(world.damaged > 40, "{} packets of {}", world.damaged, world.packets);
         let refused: u64 = world.hosts.iter().flat_map(|host| host.counters().dropped_sealed).sum();
-        assert_eq!(refused > 20, IS_KEYED, "{refused} packets did not open");
+        assert_eq!(refused > 20, is_keyed(), "{refused} packets did not open");
         close_all_channels(&mut world, &flows.map(|flow| flow.from));
     }
 }
 
-#[test]
+in_every_way!(damage_that_nothing_has_caught_ends_connections_at_worst);
 fn damage_that_nothing_has_caught_ends_connections_at_worst() {
     // Bytes may be wrong, so nothing is checked here but that both ends stay sane.
     for seed in 0..10 {
@@ -118,7 +120,7 @@ fn damage_that_nothing_has_caught_ends_connections_at_worst() {
     }
 }
 
-#[test]
+in_every_way!(a_packet_lost_in_the_middle_of_a_burst_is_there_again_within_a_round_trip);
 fn a_packet_lost_in_the_middle_of_a_burst_is_there_again_within_a_round_trip() {
     for gate_mode in [GateMode::Grants, GateMode::Esp] {
         let mut world = World::new(2, Net::default(), &Config { gate_mode, ..Config::default() }, 1);
@@ -135,7 +137,7 @@ fn a_packet_lost_in_the_middle_of_a_burst_is_there_again_within_a_round_trip() {
     }
 }
 
-#[test]
+in_every_way!(several_losses_of_one_burst_are_repaired_in_the_same_round_trip);
 fn several_losses_of_one_burst_are_repaired_in_the_same_round_trip() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -146,7 +148,7 @@ fn several_losses_of_one_burst_are_repaired_in_the_same_round_trip() {
     assert_eq!(world.hosts[0].counters().resent, 4);
 }
 
-#[test]
+in_every_way!(the_last_packet_of_a_burst_is_asked_for_when_the_request_timer_runs_out);
 fn the_last_packet_of_a_burst_is_asked_for_when_the_request_timer_runs_out() {
     for gate_mode in [GateMode::Grants, GateMode::Esp] {
         let config = Config { gate_mode, ..Config::default() };
@@ -157,7 +159,7 @@ fn the_last_packet_of_a_burst_is_asked_for_when_the_request_timer_runs_out() {
         let states = world.hosts[0].counters().states_sent;
         // Of these packets most have the short header.
         let lost = lose(&mut world, &[199]);
-        stream(&mut world, (0, client), (1, server), BURST_BYTES, S);
+        stream(&mut world, (0, client), (1, server), burst_bytes(), S);
         let after = world.now - lost.borrow()[0];
         // The timer is at its least here: smoothed + 4 x variation + what is granted at the rate of arrival is less. It runs from the arrival of the packet before.
         assert_eq!(after, RTT / 2 + config.request_min_ns + RTT, "{gate_mode:?}");
@@ -165,27 +167,27 @@ fn the_last_packet_of_a_burst_is_asked_for_when_the_request_timer_runs_out() {
     }
 }
 
-#[test]
+in_every_way!(the_rest_of_a_lost_end_is_asked_for_when_its_first_packet_has_come_again);
 fn the_rest_of_a_lost_end_is_asked_for_when_its_first_packet_has_come_again() {
     let config = Config::default();
     let mut world = World::new(2, Net::default(), &config, 1);
     let (client, server) = pair(&mut world, Mode::Stream);
     stream(&mut world, (0, client), (1, server), 1_000_000, S);
     let lost = lose(&mut world, &[190, 191, 192, 193, 194, 195, 196, 197, 198, 199]);
-    stream(&mut world, (0, client), (1, server), BURST_BYTES, S);
+    stream(&mut world, (0, client), (1, server), burst_bytes(), S);
     // What is asked for is one packet, as it may be only late, and a round trip later all the rest.
     assert_eq!(world.now - lost.borrow()[0], RTT / 2 + config.request_min_ns + 2 * RTT);
     assert_eq!((world.hosts[0].counters().resent, world.hosts[1].counters().requests_sent), (10, 2));
 }
 
-#[test]
+in_every_way!(the_rest_of_a_lost_end_is_asked_for_as_soon_as_the_link_takes_it);
 fn the_rest_of_a_lost_end_is_asked_for_as_soon_as_the_link_takes_it() {
     let config = Config::default();
     let mut world = World::new(2, Net::default(), &config, 1);
     let (client, server) = pair(&mut world, Mode::Stream);
     stream(&mut world, (0, client), (1, server), 1_000_000, S);
     let _lost = lose(&mut world, &[190, 191, 192, 193, 194, 195, 196, 197, 198, 199]);
-    let mut flows = [Flow::stream((0, client), (1, server), BURST_BYTES)];
+    let mut flows = [Flow::stream((0, client), (1, server), burst_bytes())];
     let before = world.hosts[1].counters().requests_sent;
     assert!(carry_until(&mut world, &mut flows, S, |world, _| world.hosts[1].counters().requests_sent > before));
     // The first packet comes again, and no request leaves until its timer has run out anew.
@@ -197,7 +199,7 @@ fn the_rest_of_a_lost_end_is_asked_for_as_soon_as_the_link_takes_it() {
     assert_eq!((world.hosts[0].counters().resent, world.hosts[1].counters().requests_sent - before), (10, 2));
 }
 
-#[test]
+in_every_way!(the_last_packet_of_a_burst_is_asked_for_after_twice_the_time_when_its_repetition_is_lost);
 fn the_last_packet_of_a_burst_is_asked_for_after_twice_the_time_when_its_repetition_is_lost() {
     let config = Config::default();
     for again in [1, 2] {
@@ -219,7 +221,7 @@ fn the_last_packet_of_a_burst_is_asked_for_after_twice_the_time_when_its_repetit
             }
             !is_lost
         }));
-        stream(&mut world, (0, client), (1, server), BURST_BYTES, S);
+        stream(&mut world, (0, client), (1, server), burst_bytes(), S);
         let lost = lost.borrow();
         assert_eq!(lost.len(), 1 + again as usize);
         // Each time is twice the one before, and counted from when the timer ran out; the packet before it was lost in the same moment as the first.
@@ -231,7 +233,7 @@ fn the_last_packet_of_a_burst_is_asked_for_after_twice_the_time_when_its_repetit
     }
 }
 
-#[test]
+in_every_way!(far_away_the_request_timer_counts_the_round_trip_and_what_is_granted);
 fn far_away_the_request_timer_counts_the_round_trip_and_what_is_granted() {
     // All of it is handed over at once and has credit, so that there is one busy period, and one last packet.
     let config = Config { send_buffer_bytes: 32 << 20, receive_buffer_bytes: 32 << 20, ..Config::default() };
@@ -264,13 +266,13 @@ fn far_away_the_request_timer_counts_the_round_trip_and_what_is_granted() {
     // The grant was told again by the acknowledgment, and the sender had that long to use it. The last word is the request.
     let [.., granted_at, asked_at] = told_at[..] else { panic!("{told_at:?}") };
     let drain_ns = asked_at - granted_at - patience_ns;
-    let expected = charged_bytes as f64 * 8e9 / (LINE as f64 * PAYLOAD_BYTES / 1518.0);
+    let expected = charged_bytes as f64 * 8e9 / (LINE as f64 * payload_bytes() / 1518.0);
     println!("{known:?}, told again at {granted_at}, asked at {asked_at}: {drain_ns} of {expected}");
     assert!(patience_ns > 4 * MS && drain_ns > 10 * US && arrived_at < granted_at);
     assert!((drain_ns as f64 / expected - 1.0).abs() < 0.01, "{drain_ns} of {expected}");
 }
 
-#[test]
+in_every_way!(what_is_lost_at_the_end_counts_once_however_often);
 fn what_is_lost_at_the_end_counts_once_however_often() {
     for (places, again) in [(&[199][..], 0), (&[190, 197, 198, 199], 0), (&[196, 197, 198, 199], 3)] {
         let mut world = World::new(2, Net::default(), &Config::default(), 1);
@@ -289,12 +291,12 @@ fn what_is_lost_at_the_end_counts_once_however_often() {
             seen += 1;
             !places.contains(&(seen - 1))
         }));
-        stream(&mut world, (0, client), (1, server), BURST_BYTES, S);
+        stream(&mut world, (0, client), (1, server), burst_bytes(), S);
         assert_eq!(world.hosts[1].counters().lost, places.len() as u64, "{places:?} and {again} again");
     }
 }
 
-#[test]
+in_every_way!(the_end_of_a_burst_is_asked_for_however_much_is_missing_before_it);
 fn the_end_of_a_burst_is_asked_for_however_much_is_missing_before_it() {
     // A packet of this size has room for less than 40 requests: some are full just before that for the last one, and some long before.
     let config = Config { packet_bytes: 256, ..Config::default() };
@@ -330,7 +332,7 @@ fn the_end_of_a_burst_is_asked_for_however_much_is_missing_before_it() {
     }
 }
 
-#[test]
+in_every_way!(a_lost_message_of_one_packet_is_noticed_by_the_state_timer);
 fn a_lost_message_of_one_packet_is_noticed_by_the_state_timer() {
     let config = Config::default();
     let mut world = World::new(2, Net::default(), &config, 1);
@@ -347,7 +349,7 @@ fn a_lost_message_of_one_packet_is_noticed_by_the_state_timer() {
     assert_eq!(world.hosts[0].counters().states_sent, 1);
 }
 
-#[test]
+in_every_way!(a_cut_shorter_than_the_patience_costs_time_and_nothing_else);
 fn a_cut_shorter_than_the_patience_costs_time_and_nothing_else() {
     for (seed, cut_ns) in [(1, 5 * MS), (2, 500 * MS), (3, 5 * S)] {
         let mut world = World::new(2, Net::default(), &Config::default(), seed);
@@ -366,7 +368,7 @@ fn a_cut_shorter_than_the_patience_costs_time_and_nothing_else() {
     }
 }
 
-#[test]
+in_every_way!(a_cut_in_one_direction_only_heals_as_well);
 fn a_cut_in_one_direction_only_heals_as_well() {
     for (loses, seed) in [(0, 1), (1, 2)] {
         let mut world = World::new(2, Net::default(), &Config::default(), seed);
@@ -378,7 +380,7 @@ fn a_cut_in_one_direction_only_heals_as_well() {
     }
 }
 
-#[test]
+in_every_way!(who_reorders_is_soon_not_asked_for_what_is_only_late);
 fn who_reorders_is_soon_not_asked_for_what_is_only_late() {
     for seed in 0..10 {
         let net = Net { reordering_ppm: 20_000, ..Net::default() };
@@ -402,7 +404,7 @@ fn who_reorders_is_soon_not_asked_for_what_is_only_late() {
     }
 }
 
-#[test]
+in_every_way!(nothing_is_resent_on_a_network_that_loses_nothing);
 fn nothing_is_resent_on_a_network_that_loses_nothing() {
     for seed in 0..4 {
         let net = Net { rate: 1_000_000_000, duplication_ppm: 10_000, ..Net::default() };
@@ -417,7 +419,7 @@ fn nothing_is_resent_on_a_network_that_loses_nothing() {
     }
 }
 
-#[test]
+in_every_way!(an_idle_association_is_silent);
 fn an_idle_association_is_silent() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -428,10 +430,10 @@ fn an_idle_association_is_silent() {
     assert_eq!(world.packets, before);
 }
 
-#[test]
+in_every_way!(an_association_whose_last_packet_was_repeated_is_silent);
 fn an_association_whose_last_packet_was_repeated_is_silent() {
     // The receiver asks for the last of many; the sender after the only one; or an acknowledgment of what goes the other way tells of it first.
-    for (bytes, lost, back) in [(BURST_BYTES, &[199][..], 0), (100, &[0], 0), (BURST_BYTES, &[199], 600_000)] {
+    for (bytes, lost, back) in [(burst_bytes(), &[199][..], 0), (100, &[0], 0), (burst_bytes(), &[199], 600_000)] {
         let mut world = World::new(2, Net::default(), &Config::default(), 1);
         let (client, server) = pair(&mut world, Mode::Stream);
         stream(&mut world, (0, client), (1, server), 1_000_000, S);
@@ -447,7 +449,7 @@ fn an_association_whose_last_packet_was_repeated_is_silent() {
     }
 }
 
-#[test]
+in_every_way!(numbers_go_round_at_32_and_at_64_bits);
 fn numbers_go_round_at_32_and_at_64_bits() {
     for first in [u64::MAX - 300, (1 << 32) - 300, (7 << 32) - 1, u64::MAX, u64::MAX - 1, 0] {
         let config = Config { first_number: Some(first), ..Config::default() };
@@ -462,7 +464,7 @@ fn numbers_go_round_at_32_and_at_64_bits() {
     }
 }
 
-#[test]
+in_every_way!(a_state_is_answered_at_once_even_with_nothing_to_say);
 fn a_state_is_answered_at_once_even_with_nothing_to_say() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -486,7 +488,7 @@ fn a_state_is_answered_at_once_even_with_nothing_to_say() {
     assert!(world.now - begin < 5 * MS);
 }
 
-#[test]
+in_every_way!(a_request_that_crossed_what_it_asks_for_is_not_answered_with_a_copy);
 fn a_request_that_crossed_what_it_asks_for_is_not_answered_with_a_copy() {
     const BYTES: usize = 600_000;
     let mut world = World::new(2, Net::default(), &Config::default(), 1);

@@ -1,4 +1,5 @@
-//! Endpoints in simulated networks, in virtual time. Two other programs run many of these tests once more, between other hosts: `keyed` and `wildcards`.
+//! Endpoints in simulated networks, in virtual time. Many tests run once between hosts that trust each other, once between hosts with a key, and once between hosts that tell their own addresses
+//! apart: `world::hosts`.
 
 mod world;
 
@@ -11,6 +12,7 @@ mod esp_bugs;
 mod full_link;
 mod hostile;
 mod incast;
+mod keys;
 mod leases;
 mod lines;
 mod links;
@@ -23,6 +25,7 @@ mod oracle;
 mod overtaking;
 mod parts;
 mod periods;
+mod refused;
 mod resets;
 mod routes;
 mod runs;
@@ -32,3 +35,4 @@ mod strangers;
 mod transfer;
 mod tunables;
 mod tuning;
+mod wildcards;

@@ -18,7 +18,7 @@ fn narrow(world: &mut World, most_bytes: usize) -> Rc<Cell<bool>> {
     is_narrow
 }
 
-#[test]
+with_and_without_a_key!(both_ends_of_a_path_that_has_become_too_narrow_give_up);
 fn both_ends_of_a_path_that_has_become_too_narrow_give_up() {
     for (mode, to_server, to_client) in [
         (Mode::Stream, true, false),
@@ -49,7 +49,7 @@ fn both_ends_of_a_path_that_has_become_too_narrow_give_up() {
     }
 }
 
-#[test]
+with_and_without_a_key!(a_path_that_has_become_too_narrow_is_given_up_where_the_link_is_busy_as_well);
 fn a_path_that_has_become_too_narrow_is_given_up_where_the_link_is_busy_as_well() {
     let mut world = World::new(3, Net::default(), &Config::default(), 1);
     world.counters.off = true;
@@ -66,7 +66,7 @@ fn a_path_that_has_become_too_narrow_is_given_up_where_the_link_is_busy_as_well(
     assert_eq!(failure(&mut world, 0, client), Some(ErrorCode::Timeout));
 }
 
-#[test]
+with_and_without_a_key!(a_path_that_bears_them_again_in_time_goes_on);
 fn a_path_that_bears_them_again_in_time_goes_on() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -86,7 +86,7 @@ fn a_path_that_bears_them_again_in_time_goes_on() {
     assert_eq!((failure(&mut world, 0, client), failure(&mut world, 1, server)), (None, None));
 }
 
-#[test]
+with_and_without_a_key!(readers_who_leave_no_memory_are_not_given_up);
 fn readers_who_leave_no_memory_are_not_given_up() {
     let config = Config { receive_memory_bytes: 1 << 20, give_up_ns: S, ..Config::default() };
     let mut world = World::new(2, Net::default(), &config, 1);
@@ -104,7 +104,7 @@ fn readers_who_leave_no_memory_are_not_given_up() {
     carry(&mut world, &mut flows, 20 * S);
 }
 
-#[test]
+with_and_without_a_key!(a_network_that_loses_much_is_not_given_up);
 fn a_network_that_loses_much_is_not_given_up() {
     for (seed, loss_ppm) in [(1, 200_000), (2, 200_000), (3, 500_000), (4, 700_000)] {
         // Of who waits for a grant one question in eleven is answered at the highest of these, and it asks ten times a second.
@@ -121,7 +121,7 @@ fn a_network_that_loses_much_is_not_given_up() {
     }
 }
 
-#[test]
+with_and_without_a_key!(a_sender_that_was_stopped_while_something_was_missing_is_not_given_up);
 fn a_sender_that_was_stopped_while_something_was_missing_is_not_given_up() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);

@@ -35,7 +35,7 @@ fn lose_first(world: &mut World, kind: u8, mut count: usize) {
     }));
 }
 
-#[test]
+in_every_way!(opening_takes_two_round_trips_and_the_second_channel_none);
 fn opening_takes_two_round_trips_and_the_second_channel_none() {
     let mut world = listening(Net::default(), 1);
     let client = try_connect(&mut world, 0, 1, 7).unwrap();
@@ -57,7 +57,7 @@ fn opening_takes_two_round_trips_and_the_second_channel_none() {
     assert_eq!(world.hosts[1].sizes(), (1, 2));
 }
 
-#[test]
+in_every_way!(any_packet_of_the_opening_may_be_lost);
 fn any_packet_of_the_opening_may_be_lost() {
     for (kind, name) in TYPES {
         for count in 1..4 {
@@ -75,7 +75,7 @@ fn any_packet_of_the_opening_may_be_lost() {
     }
 }
 
-#[test]
+in_every_way!(what_opens_says_nothing_of_the_moment_and_is_repeated_byte_for_byte);
 fn what_opens_says_nothing_of_the_moment_and_is_repeated_byte_for_byte() {
     let mut world = listening(Net::default(), 1);
     let (seen, mut opened) = (Rc::new(RefCell::new(Vec::new())), 0);
@@ -102,7 +102,7 @@ fn what_opens_says_nothing_of_the_moment_and_is_repeated_byte_for_byte() {
     }
 }
 
-#[test]
+in_every_way!(a_second_cookie_is_dropped_and_counted);
 fn a_second_cookie_is_dropped_and_counted() {
     let mut world = listening(Net::default(), 1);
     let cookie = Rc::new(RefCell::new(Vec::new()));
@@ -121,7 +121,7 @@ fn a_second_cookie_is_dropped_and_counted() {
     assert_eq!(world.hosts[0].counters().dropped_unasked, 1);
 }
 
-#[test]
+in_every_way!(a_lost_opened_is_made_good_whoever_speaks_first);
 fn a_lost_opened_is_made_good_whoever_speaks_first() {
     // The server may send before the client knows that it is open; the client repeats its CONFIRM and is answered again.
     for server_first in [true, false] {
@@ -143,7 +143,7 @@ fn a_lost_opened_is_made_good_whoever_speaks_first() {
     }
 }
 
-#[test]
+in_every_way!(a_lost_opened_with_a_full_backlog_does_not_take_a_second_place);
 fn a_lost_opened_with_a_full_backlog_does_not_take_a_second_place() {
     let mut world = World::new(2, Net::default(), &Config::default(), 3);
     world.hosts[1].listen(7, Mode::Stream, 1).unwrap();
@@ -160,7 +160,7 @@ fn a_lost_opened_with_a_full_backlog_does_not_take_a_second_place() {
     assert_eq!(failed(&mut world, 0, third), None);
 }
 
-#[test]
+in_every_way!(engines_that_share_an_address_are_asked_each_at_its_port);
 fn engines_that_share_an_address_are_asked_each_at_its_port() {
     for (steering, apart) in [(0, 1), (5, 2)] {
         let mut world = World::new(2, Net::default(), &Config::default(), 1);
@@ -183,7 +183,7 @@ fn engines_that_share_an_address_are_asked_each_at_its_port() {
     }
 }
 
-#[test]
+in_every_way!(attempts_at_several_ports_of_an_address_do_not_take_each_other_along);
 fn attempts_at_several_ports_of_an_address_do_not_take_each_other_along() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     for host in 0..2 {
@@ -206,11 +206,11 @@ fn attempts_at_several_ports_of_an_address_do_not_take_each_other_along() {
     wait_for(&mut world, S, "all is over", |world| world.hosts[0].sizes().0 == 0);
 }
 
-#[test]
+in_every_way!(who_is_not_listened_for_is_told_so_at_once_and_takes_nobody_along);
 fn who_is_not_listened_for_is_told_so_at_once_and_takes_nobody_along() {
     let mut world = listening(Net::default(), 1);
     // With a key, only who has proved that he has it learns about ports.
-    let first = if IS_KEYED { 2 * RTT } else { RTT };
+    let first = if is_keyed() { 2 * RTT } else { RTT };
     let nobody = try_connect(&mut world, 0, 1, 9).unwrap();
     let other = try_connect(&mut world, 0, 1, 7).unwrap();
     let taken = wait_for(&mut world, S, "refused", |world| failed(world, 0, nobody).is_some());
@@ -224,7 +224,7 @@ fn who_is_not_listened_for_is_told_so_at_once_and_takes_nobody_along() {
     assert_eq!(world.hosts[0].recv(nobody, &mut [0; 1]), Err(RecvError::Failed(ErrorCode::Refused)));
 }
 
-#[test]
+in_every_way!(a_port_that_was_not_asked_for_first_is_refused_alone);
 fn a_port_that_was_not_asked_for_first_is_refused_alone() {
     let mut world = listening(Net::default(), 1);
     let first = try_connect(&mut world, 0, 1, 7).unwrap();
@@ -240,7 +240,7 @@ fn a_port_that_was_not_asked_for_first_is_refused_alone() {
     assert_eq!(world.hosts[1].sizes(), (1, 1));
 }
 
-#[test]
+in_every_way!(the_other_mode_is_refused);
 fn the_other_mode_is_refused() {
     let mut world = listening(Net::default(), 1);
     let now = world.time();
@@ -249,7 +249,7 @@ fn the_other_mode_is_refused() {
     assert_eq!(failed(&mut world, 0, client), Some(ErrorCode::Refused));
 }
 
-#[test]
+in_every_way!(nobody_there_is_a_timeout_after_exactly_the_time_set);
 fn nobody_there_is_a_timeout_after_exactly_the_time_set() {
     let mut world = listening(Net::default(), 1);
     world.cut.insert((0, 1));
@@ -259,7 +259,7 @@ fn nobody_there_is_a_timeout_after_exactly_the_time_set() {
     assert_eq!(world.hosts[0].sizes(), (0, 1));
 }
 
-#[test]
+in_every_way!(crossing_attempts_make_one_association);
 fn crossing_attempts_make_one_association() {
     for seed in 0..40 {
         let net = Net {
@@ -288,7 +288,7 @@ fn crossing_attempts_make_one_association() {
     }
 }
 
-#[test]
+in_every_way!(who_shares_an_address_does_not_get_what_was_for_another_engine_there);
 fn who_shares_an_address_does_not_get_what_was_for_another_engine_there() {
     // Each end the one with the lower number once.
     for (asking, asked) in [(0, 1), (1, 0)] {
@@ -314,7 +314,7 @@ fn who_shares_an_address_does_not_get_what_was_for_another_engine_there() {
     }
 }
 
-#[test]
+in_every_way!(attempts_of_one_that_shares_an_address_and_one_that_does_not_both_succeed);
 fn attempts_of_one_that_shares_an_address_and_one_that_does_not_both_succeed() {
     for steered in [0, 1] {
         for later in [0, 5, 10, 20, 30] {
@@ -336,7 +336,7 @@ fn attempts_of_one_that_shares_an_address_and_one_that_does_not_both_succeed() {
     }
 }
 
-#[test]
+in_every_way!(a_forged_crossing_does_not_stop_an_attempt);
 fn a_forged_crossing_does_not_stop_an_attempt() {
     // Host 2 says in host 1's name that it begins: host 0 stands back, and tries again when nothing comes of it.
     let mut world = listening(Net::default(), 1);
@@ -359,7 +359,7 @@ fn a_forged_crossing_does_not_stop_an_attempt() {
     assert!(taken < 200 * MS, "{taken}");
 }
 
-#[test]
+in_every_way!(closing_while_opening_leaves_nothing_at_either_end);
 fn closing_while_opening_leaves_nothing_at_either_end() {
     for after in [0, RTT / 2, RTT, RTT + RTT / 2, 2 * RTT - 1, 2 * RTT] {
         for others in [false, true] {
@@ -391,7 +391,7 @@ fn start_server_anew(world: &mut World) {
     world.hosts[1].listen(7, Mode::Stream, 4).unwrap();
 }
 
-#[test]
+in_every_way!(a_peer_that_was_started_anew_without_a_secret_says_that_it_knows_nothing_where_there_is_no_key);
 fn a_peer_that_was_started_anew_without_a_secret_says_that_it_knows_nothing_where_there_is_no_key() {
     let mut world = listening(Net::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -401,19 +401,19 @@ fn a_peer_that_was_started_anew_without_a_secret_says_that_it_knows_nothing_wher
     world.hosts[0].send(now, client, &[1; 100]).unwrap();
     world.hosts[0].flush(client);
     let taken = wait_for(&mut world, 20 * S, "the end", |world| failed(world, 0, client).is_some());
-    match IS_KEYED {
+    match is_keyed() {
         // It cannot prove anything: only silence ends the old association.
         true => assert!((9 * S..11 * S).contains(&taken), "{taken}"),
         // The first STATE is answered.
         false => assert!(taken < 20 * MS, "{taken}"),
     }
     let code = failed(&mut world, 0, client).unwrap();
-    assert_eq!(code, if IS_KEYED { ErrorCode::Timeout } else { ErrorCode::Unknown });
+    assert_eq!(code, if is_keyed() { ErrorCode::Timeout } else { ErrorCode::Unknown });
     let again = try_connect(&mut world, 0, 1, 7).unwrap();
     wait_for(&mut world, 20 * MS, "open", |world| is_open(world, 0, again));
 }
 
-#[test]
+in_every_way!(who_connects_to_a_peer_that_was_started_anew_gets_in);
 fn who_connects_to_a_peer_that_was_started_anew_gets_in() {
     for with_data in [false, true] {
         let mut world = listening(Net::default(), 1);
@@ -444,11 +444,11 @@ fn who_connects_to_a_peer_that_was_started_anew_gets_in() {
         let lost = [client, ids[1]];
         for id in &lost[..1 + usize::from(with_data)] {
             // With a key only silence proves it, and nobody asks where nothing is undelivered.
-            if IS_KEYED && !with_data {
+            if is_keyed() && !with_data {
                 continue;
             }
             wait_for(&mut world, 11 * S, "the end", |world| failed(world, 0, *id).is_some());
-            let expected = if IS_KEYED { ErrorCode::Timeout } else { ErrorCode::Unknown };
+            let expected = if is_keyed() { ErrorCode::Timeout } else { ErrorCode::Unknown };
             assert_eq!(failed(&mut world, 0, *id), Some(expected));
         }
         assert_eq!(world.hosts[1].accept(7), Err(AcceptError::WouldBlock));
@@ -456,9 +456,9 @@ fn who_connects_to_a_peer_that_was_started_anew_gets_in() {
     }
 }
 
-#[test]
+in_every_way!(who_is_told_falsely_that_the_peer_knows_nothing_loses_nothing_with_a_key);
 fn who_is_told_falsely_that_the_peer_knows_nothing_loses_nothing_with_a_key() {
-    if !IS_KEYED {
+    if !is_keyed() {
         return;
     }
     let mut world = listening(Net::default(), 1);
@@ -511,10 +511,10 @@ fn answer_of_a_stranger(now: Time, state: &[u8]) -> Vec<u8> {
     answers.pop().expect("an answer")
 }
 
+in_every_way!(a_stranger_s_word_about_anything_but_the_state_of_now_is_not_believed);
 /// Only who has seen a STATE can answer for a process that does not know it.
-#[test]
 fn a_stranger_s_word_about_anything_but_the_state_of_now_is_not_believed() {
-    if IS_KEYED {
+    if is_keyed() {
         return;
     }
     let mut world = listening(Net::default(), 1);
@@ -550,7 +550,7 @@ fn a_stranger_s_word_about_anything_but_the_state_of_now_is_not_believed() {
     assert_eq!(failed(&mut world, 0, client), Some(ErrorCode::Unknown));
 }
 
-#[test]
+in_every_way!(a_peer_started_anew_with_its_secret_resets_its_old_associations_at_once);
 fn a_peer_started_anew_with_its_secret_resets_its_old_associations_at_once() {
     let start = |world: &mut World, seed: u64| {
         let mut endpoint = endpoint(1, &Config::default(), seed);
@@ -574,7 +574,7 @@ fn a_peer_started_anew_with_its_secret_resets_its_old_associations_at_once() {
     wait_for(&mut world, S, "open", |world| is_open(world, 0, again));
 }
 
-#[test]
+in_every_way!(a_client_started_anew_gets_in_and_its_old_association_is_doubted);
 fn a_client_started_anew_gets_in_and_its_old_association_is_doubted() {
     let secret = |host: usize, seed: u64| {
         let mut endpoint = endpoint(host, &Config::default(), seed);
@@ -594,7 +594,7 @@ fn a_client_started_anew_gets_in_and_its_old_association_is_doubted() {
     stream(&mut world, (0, again), (1, now_server), 1000, S);
 }
 
-#[test]
+in_every_way!(the_limits_of_associations_and_channels_are_kept);
 fn the_limits_of_associations_and_channels_are_kept() {
     let config = Config { max_associations: 3, max_channels: 5, ..Config::default() };
     let mut world = World::new(2, Net::default(), &config, 1);

@@ -232,11 +232,11 @@ impl Oracle {
     }
 }
 
+in_every_way!(channels_are_queues_whatever_the_network_and_the_programs_do);
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     /// Replay with `cargo test -p ropeway-proto --test worlds oracle`: a failure writes its seed to tests/proptest-regressions/oracle.txt, which is run first from then on.
-    #[test]
     fn channels_are_queues_whatever_the_network_and_the_programs_do(
         steps in prop::collection::vec(step(), 1..120),
         loss in 0u64..200_000,

@@ -19,7 +19,7 @@ fn ways(world: &mut World, count: usize) -> Vec<((usize, ChannelId), (usize, Cha
         .collect()
 }
 
-#[test]
+in_every_way!(a_short_message_overtakes_long_ones_of_other_channels);
 fn a_short_message_overtakes_long_ones_of_other_channels() {
     for (order, longs) in [(Order::Fifo, 1), (Order::Srpt, 1), (Order::Fair, 1), (Order::Fifo, 7)] {
         let config = Config { order, ..Config::default() };
@@ -39,7 +39,7 @@ fn a_short_message_overtakes_long_ones_of_other_channels() {
     }
 }
 
-#[test]
+in_every_way!(a_loss_stops_its_own_channel_only);
 fn a_loss_stops_its_own_channel_only() {
     const CHANNELS: usize = 4;
     const MESSAGES: u64 = 400;

@@ -210,7 +210,7 @@ fn sweep(goer: usize, is_lost: bool) -> BTreeSet<Phase> {
     met
 }
 
-#[test]
+in_every_way!(who_stays_learns_at_once_and_keeps_nothing_whatever_it_was_doing);
 fn who_stays_learns_at_once_and_keeps_nothing_whatever_it_was_doing() {
     for is_lost in [false, true] {
         let client = [
@@ -238,7 +238,7 @@ fn who_stays_learns_at_once_and_keeps_nothing_whatever_it_was_doing() {
     }
 }
 
-#[test]
+in_every_way!(a_client_whose_server_went_before_it_could_say_opened_is_told_when_it_repeats_its_question);
 fn a_client_whose_server_went_before_it_could_say_opened_is_told_when_it_repeats_its_question() {
     let mut life = Life::new(1);
     life.world.filter = Some(Box::new(|_, from, _, bytes| !(from == 1 && [OPENED, RST].contains(&bytes[0]))));
@@ -252,11 +252,11 @@ fn a_client_whose_server_went_before_it_could_say_opened_is_told_when_it_repeats
         pass(&mut life.world, STEP);
     }
     pass(&mut life.world, SOON);
-    assert_eq!(life.failure(0), Some(if IS_KEYED { ErrorCode::Unknown } else { ErrorCode::Closed }));
+    assert_eq!(life.failure(0), Some(if is_keyed() { ErrorCode::Unknown } else { ErrorCode::Closed }));
     life.ends("the server went first");
 }
 
-#[test]
+in_every_way!(a_channel_that_is_opened_while_the_other_end_ends_the_unused_association_opens_anew);
 fn a_channel_that_is_opened_while_the_other_end_ends_the_unused_association_opens_anew() {
     for opener in [0, 1] {
         let mut world = World::new(2, Net::default(), &Config::default(), 1);

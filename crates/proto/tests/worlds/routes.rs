@@ -59,27 +59,19 @@ pub fn progress(world: &mut World, flow: &mut Flow, more: u64, limit_ns: u64) ->
     world.now - begin
 }
 
-pub const GIGABIT: Net = Net {
-    rate: 1_000_000_000,
-    delay_ns: 20 * US,
-    port_buffer: 128 << 10,
-    loss_ppm: 0,
-    duplication_ppm: 0,
-    reordering_ppm: 0,
-    corruption_ppm: 0,
-    checksum: !IS_KEYED,
-    overhead: 46,
-};
+pub fn gigabit() -> Net {
+    Net { rate: 1_000_000_000, ..Net::default() }
+}
 
 /// How long it may take until data flow again after the default path has died: the first STATE (2 ms), the second after twice that over another path, and some
 /// round trips.
 const FAILOVER_NS: u64 = 8 * MS;
 
-#[test]
+in_every_way!(a_path_that_is_cut_in_the_middle_of_a_stream_costs_some_milliseconds_and_no_byte);
 fn a_path_that_is_cut_in_the_middle_of_a_stream_costs_some_milliseconds_and_no_byte() {
     for bonded in [false, true] {
         for direction in [(0, 1), (1, 0)] {
-            let (mut world, client, server) = pair_over(2, bonded, GIGABIT);
+            let (mut world, client, server) = pair_over(2, bonded, gigabit());
             let ends = [(0, client), (1, server)];
             let mut flow = Flow::stream(ends[direction.0], ends[direction.1], 20_000_000);
             progress(&mut world, &mut flow, 5_000_000, S);
@@ -99,9 +91,9 @@ fn a_path_that_is_cut_in_the_middle_of_a_stream_costs_some_milliseconds_and_no_b
     }
 }
 
-#[test]
+in_every_way!(of_three_paths_two_may_die_one_after_the_other);
 fn of_three_paths_two_may_die_one_after_the_other() {
-    let (mut world, client, server) = pair_over(3, false, GIGABIT);
+    let (mut world, client, server) = pair_over(3, false, gigabit());
     let mut flow = Flow::stream((0, client), (1, server), 30_000_000);
     for dead in [0, 1] {
         progress(&mut world, &mut flow, 5_000_000, S);
@@ -113,11 +105,11 @@ fn of_three_paths_two_may_die_one_after_the_other() {
     assert_eq!(world.hosts[0].counters().defaults_changed, 2);
 }
 
-#[test]
+in_every_way!(all_paths_cut_and_healed_the_stream_goes_on);
 fn all_paths_cut_and_healed_the_stream_goes_on() {
     for bonded in [false, true] {
         for healed in [0, 1] {
-            let (mut world, client, server) = pair_over(2, bonded, GIGABIT);
+            let (mut world, client, server) = pair_over(2, bonded, gigabit());
             let mut flow = Flow::stream((0, client), (1, server), 15_000_000);
             progress(&mut world, &mut flow, 3_000_000, S);
             (0..2).for_each(|number| plane(&mut world, number).is_cut = true);
@@ -137,9 +129,9 @@ fn all_paths_cut_and_healed_the_stream_goes_on() {
     }
 }
 
-#[test]
+in_every_way!(silence_of_all_paths_ends_it_as_with_one);
 fn silence_of_all_paths_ends_it_as_with_one() {
-    let (mut world, client, server) = pair_over(2, false, GIGABIT);
+    let (mut world, client, server) = pair_over(2, false, gigabit());
     let mut flow = Flow::stream((0, client), (1, server), 10_000_000);
     progress(&mut world, &mut flow, 1_000_000, S);
     (0..2).for_each(|number| plane(&mut world, number).is_cut = true);
@@ -152,9 +144,9 @@ fn silence_of_all_paths_ends_it_as_with_one() {
     assert_eq!(world.hosts[0].sizes(), (0, 0));
 }
 
-#[test]
+in_every_way!(what_is_lost_on_one_path_is_repeated_over_the_other);
 fn what_is_lost_on_one_path_is_repeated_over_the_other() {
-    let (mut world, client, server) = pair_over(2, false, GIGABIT);
+    let (mut world, client, server) = pair_over(2, false, gigabit());
     plane(&mut world, 0).loss_ppm = 20_000;
     let before = plane(&mut world, 1).packets;
     let mut flow = Flow::stream((0, client), (1, server), 10_000_000);
@@ -171,7 +163,7 @@ fn what_is_lost_on_one_path_is_repeated_over_the_other() {
     assert_eq!(association(&world, 0).path, alias(1, 1));
 }
 
-#[test]
+in_every_way!(an_answer_over_another_path_asks_for_what_is_missing_and_nothing_follows_it);
 fn an_answer_over_another_path_asks_for_what_is_missing_and_nothing_follows_it() {
     let (mut world, client, server) = pair_over(2, false, Net::default());
     // How it may begin is news to the client.
@@ -205,9 +197,9 @@ fn an_answer_over_another_path_asks_for_what_is_missing_and_nothing_follows_it()
     assert_eq!((world.hosts[1].counters().requests_sent - asked, said.get()), (1, 1));
 }
 
-#[test]
+in_every_way!(bonded_paths_share_a_stream_and_their_delays_cause_no_needless_requests);
 fn bonded_paths_share_a_stream_and_their_delays_cause_no_needless_requests() {
-    let (mut world, client, server) = pair_over(2, true, Net { rate: 0, ..GIGABIT });
+    let (mut world, client, server) = pair_over(2, true, Net { rate: 0, ..gigabit() });
     plane(&mut world, 1).delay_ns = 300 * US;
     let before = [0, 1].map(|number| plane(&mut world, number).packets);
     let mut flow = Flow::stream((0, client), (1, server), 20_000_000);
@@ -226,9 +218,9 @@ fn bonded_paths_share_a_stream_and_their_delays_cause_no_needless_requests() {
     }
 }
 
-#[test]
+in_every_way!(a_real_loss_on_bonded_paths_is_repaired_without_waiting_for_a_timer);
 fn a_real_loss_on_bonded_paths_is_repaired_without_waiting_for_a_timer() {
-    let (mut world, client, server) = pair_over(2, true, Net { rate: 0, ..GIGABIT });
+    let (mut world, client, server) = pair_over(2, true, Net { rate: 0, ..gigabit() });
     plane(&mut world, 1).delay_ns = 100 * US;
     world.net.loss_ppm = 5_000;
     let mut flow = Flow::stream((0, client), (1, server), 20_000_000);
@@ -239,10 +231,10 @@ fn a_real_loss_on_bonded_paths_is_repaired_without_waiting_for_a_timer() {
     assert!(receiver.spurious_requests * 20 <= sender.resent, "{receiver:?}");
 }
 
-#[test]
+in_every_way!(a_connection_opens_when_the_first_path_is_dead);
 fn a_connection_opens_when_the_first_path_is_dead() {
     for cut in [vec![0], vec![0, 1]] {
-        let mut world = World::new(2, GIGABIT, &Config::default(), 3);
+        let mut world = World::new(2, gigabit(), &Config::default(), 3);
         planes(&mut world, 3);
         cut.iter().for_each(|&number| plane(&mut world, number).is_cut = true);
         let begin = world.now;
@@ -257,10 +249,10 @@ fn a_connection_opens_when_the_first_path_is_dead() {
     }
 }
 
-#[test]
+in_every_way!(a_path_that_dies_between_cookie_and_answer_delays_the_opening_and_leaves_nothing_behind);
 fn a_path_that_dies_between_cookie_and_answer_delays_the_opening_and_leaves_nothing_behind() {
     for lost in ["CONFIRM", "OPENED"] {
-        let mut world = World::new(2, GIGABIT, &Config::default(), 4);
+        let mut world = World::new(2, gigabit(), &Config::default(), 4);
         planes(&mut world, 2);
         world.hosts[1].listen(7, Mode::Stream, 16).unwrap();
         let (now, routes) = (world.clock(0), routes(&world, 1, 2));
@@ -290,10 +282,10 @@ fn a_path_that_dies_between_cookie_and_answer_delays_the_opening_and_leaves_noth
     }
 }
 
-#[test]
+in_every_way!(the_packet_size_is_the_least_of_the_routes_and_a_path_that_does_not_bear_it_is_not_used);
 fn the_packet_size_is_the_least_of_the_routes_and_a_path_that_does_not_bear_it_is_not_used() {
     // Known beforehand: all packets are as short as the shortest route needs them.
-    let mut world = World::new(2, GIGABIT, &Config::default(), 5);
+    let mut world = World::new(2, gigabit(), &Config::default(), 5);
     planes(&mut world, 2);
     plane(&mut world, 1).most_bytes = 1000;
     world.hosts[1].listen(7, Mode::Stream, 16).unwrap();
@@ -310,7 +302,7 @@ fn the_packet_size_is_the_least_of_the_routes_and_a_path_that_does_not_bear_it_i
     stream(&mut world, (0, client), (1, server.unwrap()), 1_000_000, S);
 
     // Not known: the join does not get through, and the stream does.
-    let mut world = World::new(2, GIGABIT, &Config::default(), 5);
+    let mut world = World::new(2, gigabit(), &Config::default(), 5);
     planes(&mut world, 2);
     plane(&mut world, 1).most_bytes = 1000;
     let (client, server) = open_over(&mut world, 2, true);
@@ -318,9 +310,9 @@ fn the_packet_size_is_the_least_of_the_routes_and_a_path_that_does_not_bear_it_i
     assert_eq!((association(&world, 0).packet_bytes, association(&world, 0).good_paths), (1472, 1));
 }
 
-#[test]
+in_every_way!(marks_of_a_congested_gateway_reduce_the_budget_of_the_receiver);
 fn marks_of_a_congested_gateway_reduce_the_budget_of_the_receiver() {
-    let (mut world, client, server) = pair_over(2, false, GIGABIT);
+    let (mut world, client, server) = pair_over(2, false, gigabit());
     let mut flow = Flow::stream((0, client), (1, server), 10_000_000);
     progress(&mut world, &mut flow, 2_000_000, S);
     let before = world.hosts[1].gate().budget_bytes();
@@ -334,10 +326,10 @@ fn marks_of_a_congested_gateway_reduce_the_budget_of_the_receiver() {
     assert!(world.hosts[1].gate().budget_bytes() > marked);
 }
 
-#[test]
+in_every_way!(both_ends_connect_over_all_paths_at_once_and_meet_in_one_association);
 fn both_ends_connect_over_all_paths_at_once_and_meet_in_one_association() {
     for bonded in [false, true] {
-        let mut world = World::new(2, GIGABIT, &Config::default(), 6);
+        let mut world = World::new(2, gigabit(), &Config::default(), 6);
         planes(&mut world, 2);
         (0..2).for_each(|host| assert_eq!(world.hosts[host].listen(7, Mode::Stream, 16), Ok(7)));
         let channels: Vec<ChannelId> = (0..2)
@@ -356,9 +348,9 @@ fn both_ends_connect_over_all_paths_at_once_and_meet_in_one_association() {
     }
 }
 
-#[test]
+in_every_way!(a_stranger_cannot_add_a_path);
 fn a_stranger_cannot_add_a_path() {
-    let (mut world, client, server) = pair_over(2, false, GIGABIT);
+    let (mut world, client, server) = pair_over(2, false, gigabit());
     let mut joins = Vec::new();
     // What was said when a path was added, as somebody on that path has seen it.
     let recorded = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
@@ -392,7 +384,7 @@ fn a_stranger_cannot_add_a_path() {
     progress(&mut world, &mut flow, 1_000_000, S);
 }
 
-#[test]
+in_every_way!(streams_arrive_over_bad_networks_that_come_and_go);
 fn streams_arrive_over_bad_networks_that_come_and_go() {
     for seed in 0..12 {
         let net = Net {
@@ -400,7 +392,7 @@ fn streams_arrive_over_bad_networks_that_come_and_go() {
             reordering_ppm: seed % 3 * 20_000,
             duplication_ppm: 10_000,
             corruption_ppm: seed % 5 * 4_000,
-            ..GIGABIT
+            ..gigabit()
         };
         let mut world = World::new(2, net, &Config::default(), seed);
         planes(&mut world, 3);

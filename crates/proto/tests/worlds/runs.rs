@@ -1,6 +1,6 @@
 //! Packets that continue a run are taken by a shorter way, and what they bring may land in the memory of who waits: neither may make a difference.
 
-use crate::world::{self, Net, US, World, arrival, open, pattern};
+use crate::world::{self, Net, US, World, arrival, in_every_way, open, pattern};
 use proptest::prelude::*;
 use ropeway_proto::config::GateMode;
 use ropeway_proto::{ChannelId, Config, Counters, Endpoint, Event, Landing, Mode, Path, RecvError, Time};
@@ -121,12 +121,13 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+in_every_way!(a_run_is_what_its_packets_are_one_by_one);
+in_every_way!(what_arrives_lands_with_who_waits);
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     /// One receiver takes what arrives together as a run where it can, the other packet by packet: they say, count and read the same.
     /// Replay with `cargo test -p ropeway-proto --test worlds runs`: a failure writes its seed to tests/proptest-regressions/runs.txt, which is run first from then on.
-    #[test]
     fn a_run_is_what_its_packets_are_one_by_one(steps in prop::collection::vec(step(), 1..80), seed: u64) {
         let (mut world, [stream, messages]) = opened(seed);
         let (mut twin, same) = opened(seed);
@@ -211,7 +212,6 @@ proptest! {
         }
     }
 
-    #[test]
     fn what_arrives_lands_with_who_waits(rooms in prop::collection::vec(5_000usize..400_000, 1..20), loss in 0u64..50, seed: u64) {
         carry_to_reader(&rooms, loss, seed);
     }
@@ -263,7 +263,7 @@ fn carry_to_reader(rooms: &[usize], loss: u64, seed: u64) -> (u64, u64) {
     (landed, b.counters().packets_in_runs)
 }
 
-#[test]
+in_every_way!(messages_of_one_length_are_runs_like_a_stream);
 fn messages_of_one_length_are_runs_like_a_stream() {
     let (mut world, [_, messages]) = opened(1);
     let (mut now, mut read, mut sent) = (world.time(), 0, 0);
@@ -291,8 +291,8 @@ fn messages_of_one_length_are_runs_like_a_stream() {
     assert!(in_runs * 10 > packets * 7, "{in_runs} of {packets}");
 }
 
+in_every_way!(most_of_a_transfer_lands);
 /// It also says that there are runs in what the other tests carry.
-#[test]
 fn most_of_a_transfer_lands() {
     let (landed, in_runs) = carry_to_reader(&[400_000], 0, 1);
     println!("{landed} of {TOTAL} bytes, {in_runs} packets in runs");
@@ -344,7 +344,7 @@ fn acknowledge(b: &mut Endpoint, a: &mut Endpoint, now: Time) {
     a.finish_batch(late);
 }
 
-#[test]
+in_every_way!(the_first_message_lands_and_those_behind_it_are_kept);
 fn the_first_message_lands_and_those_behind_it_are_kept() {
     let (mut world, [_, messages]) = prompt(1);
     let now = world.time();
@@ -356,7 +356,7 @@ fn the_first_message_lands_and_those_behind_it_are_kept() {
     assert_eq!((b.poll_event(), b.buffers_in_use().1), (None, 0));
 }
 
-#[test]
+in_every_way!(a_message_that_lands_is_no_news_for_others_and_takes_no_memory);
 fn a_message_that_lands_is_no_news_for_others_and_takes_no_memory() {
     let (mut world, [_, messages]) = prompt(1);
     let mut now = world.time();
@@ -375,7 +375,7 @@ fn a_message_that_lands_is_no_news_for_others_and_takes_no_memory() {
     assert_eq!(b.recv(messages.1, &mut [0; 10]), Err(RecvError::WouldBlock));
 }
 
-#[test]
+in_every_way!(what_does_not_fit_or_is_not_next_or_not_wanted_does_not_land);
 fn what_does_not_fit_or_is_not_next_or_not_wanted_does_not_land() {
     let (mut world, [_, messages]) = prompt(1);
     let now = world.time();
@@ -398,7 +398,7 @@ fn what_does_not_fit_or_is_not_next_or_not_wanted_does_not_land() {
     assert_eq!(messages_read(b, now, messages.1, &packets, 5).1, 0);
 }
 
-#[test]
+in_every_way!(short_messages_of_a_stream_land_without_a_run);
 fn short_messages_of_a_stream_land_without_a_run() {
     let (mut world, [stream, _]) = prompt(1);
     let now = world.time();
@@ -415,7 +415,7 @@ fn short_messages_of_a_stream_land_without_a_run() {
     assert_eq!((b.counters().packets_in_runs, b.poll_event()), (0, None));
 }
 
-#[test]
+in_every_way!(nothing_lands_with_who_waits_for_another_channel);
 fn nothing_lands_with_who_waits_for_another_channel() {
     for is_own in [true, false] {
         let (mut world, [stream, messages]) = opened(1);

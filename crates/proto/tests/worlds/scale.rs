@@ -43,7 +43,7 @@ fn allocated() -> isize {
     ALLOCATED_BYTES.get()
 }
 
-#[test]
+with_and_without_a_key!(ten_thousand_channels_of_one_association);
 fn ten_thousand_channels_of_one_association() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     world.hosts[1].listen(7, Mode::Stream, 20_000).unwrap();
@@ -78,8 +78,8 @@ fn ten_thousand_channels_of_one_association() {
     assert_eq!(world.hosts[0].sizes(), (1, 0));
 }
 
+with_and_without_a_key!(channel_numbers_go_round_past_those_that_stay_open);
 /// Numbers have 16 bits, and of the client's every second one: they go round twice, past those that stay taken.
-#[test]
 fn channel_numbers_go_round_past_those_that_stay_open() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     world.hosts[1].listen(7, Mode::Stream, 1000).unwrap();
@@ -119,7 +119,7 @@ fn channel_numbers_go_round_past_those_that_stay_open() {
     close_all_channels(&mut world, &ends.collect::<Vec<_>>());
 }
 
-#[test]
+with_and_without_a_key!(ten_thousand_associations_and_what_an_idle_one_costs);
 fn ten_thousand_associations_and_what_an_idle_one_costs() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     world.hosts[1].listen(7, Mode::Stream, 20_000).unwrap();
@@ -157,7 +157,7 @@ fn ten_thousand_associations_and_what_an_idle_one_costs() {
     let each = (allocated() - before) as u64 / (2 * count);
     println!("{each} bytes for an idle connection at one end, allocations and tables and all");
     // With a key: two expanded keys, two secrets and a short replay window more.
-    let most = if IS_KEYED { 3712 } else { 2304 };
+    let most = if is_keyed() { 3712 } else { 2304 };
     assert!(each <= most, "{each}");
     let begin = Instant::now();
     pass(&mut world, 61 * S);
@@ -165,7 +165,7 @@ fn ten_thousand_associations_and_what_an_idle_one_costs() {
     assert_eq!(world.hosts[0].sizes(), (count as usize, count as usize));
 }
 
-#[test]
+with_and_without_a_key!(a_burst_gives_its_memory_back);
 fn a_burst_gives_its_memory_back() {
     let mut world = World::new(2, Net { loss_ppm: 50_000, ..Net::default() }, &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -182,8 +182,8 @@ fn a_burst_gives_its_memory_back() {
     assert!(kept < 2 * 400 * 1506 + 64 * 1024, "{kept}");
 }
 
+with_and_without_a_key!(a_burst_that_is_read_late_gives_its_memory_back);
 /// Whenever its last buffer comes back, and whether there is an association or not.
-#[test]
 fn a_burst_that_is_read_late_gives_its_memory_back() {
     for is_gone in [false, true] {
         let mut world = World::new(2, Net::default(), &Config::default(), 1);

@@ -98,7 +98,7 @@ fn variants(packet: &[u8], random: u64) -> Vec<Vec<u8>> {
     all
 }
 
-#[test]
+in_every_way!(nobody_is_sent_more_than_came_from_his_address_before_he_has_proved_it);
 fn nobody_is_sent_more_than_came_from_his_address_before_he_has_proved_it() {
     let mut world = World::new(2, Net::default(), &Config::default(), 3);
     let log = listen_in(&mut world);
@@ -144,13 +144,13 @@ fn nobody_is_sent_more_than_came_from_his_address_before_he_has_proved_it() {
     assert!(answers.iter().all(|&count| count > 100) && most > 0.9, "{answers:?} {most}");
 }
 
-#[test]
+in_every_way!(who_only_asks_costs_no_memory_and_no_timer);
 fn who_only_asks_costs_no_memory_and_no_timer() {
     const ATTEMPTS: u64 = 20_000;
     let mut server = endpoint(1, &Config::default(), 1);
     server.listen(7, Mode::Stream, 4).unwrap();
     let now = Time::from_nanos(S);
-    let features = u32::from(IS_KEYED);
+    let features = u32::from(is_keyed());
     for nonce in 0..ATTEMPTS {
         server.handle_packet(now, &arrival(STRANGER, nonce), false, &syn(nonce, 1, 256, 256, features));
         server.finish_batch(now);

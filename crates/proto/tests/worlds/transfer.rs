@@ -1,9 +1,9 @@
 //! Data gets through, in order and once, whatever the network does.
 
-use crate::world::{MS, Net, PAYLOAD_BYTES, S, US, World, pair, pass, stream, wait_for};
+use crate::world::{MS, Net, S, US, World, in_every_way, pair, pass, payload_bytes, stream, wait_for};
 use ropeway_proto::{Config, Joined, Mode, SendError};
 
-#[test]
+in_every_way!(a_stream_arrives_on_a_clean_network);
 fn a_stream_arrives_on_a_clean_network() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -12,14 +12,14 @@ fn a_stream_arrives_on_a_clean_network() {
     assert_eq!(world.hosts[0].counters().resent + world.hosts[1].counters().resent, 0);
 }
 
-#[test]
+in_every_way!(one_stream_fills_a_gigabit_port_without_a_drop);
 fn one_stream_fills_a_gigabit_port_without_a_drop() {
     let net = Net { rate: 1_000_000_000, ..Net::default() };
     let mut world = World::new(2, net, &Config::default(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
     let total = 20_000_000;
     let ns = stream(&mut world, (0, client), (1, server), total, 10 * S);
-    let share = (total * 8) as f64 / ns as f64 / (PAYLOAD_BYTES / (1472.0 + 46.0));
+    let share = (total * 8) as f64 / ns as f64 / (payload_bytes() / (1472.0 + 46.0));
     println!(
         "share of the payload rate {share:.4}, most queued {}, {:?}",
         world.most_queued(1),
@@ -29,7 +29,7 @@ fn one_stream_fills_a_gigabit_port_without_a_drop() {
     assert!(share > 0.98, "{share}");
 }
 
-#[test]
+in_every_way!(a_steady_transfer_does_not_ask_the_allocator);
 fn a_steady_transfer_does_not_ask_the_allocator() {
     let net = Net { rate: 1_000_000_000, ..Net::default() };
     let mut world = World::new(2, net, &Config::default(), 1);
@@ -47,7 +47,7 @@ fn a_steady_transfer_does_not_ask_the_allocator() {
     assert!(allocated * 1000 < taken, "{allocated} of {taken}");
 }
 
-#[test]
+in_every_way!(streams_arrive_over_bad_networks);
 fn streams_arrive_over_bad_networks() {
     for seed in 0..20 {
         let net = Net {
@@ -71,7 +71,7 @@ fn streams_arrive_over_bad_networks() {
     }
 }
 
-#[test]
+in_every_way!(messages_keep_their_boundaries_over_bad_networks);
 fn messages_keep_their_boundaries_over_bad_networks() {
     let sizes = [0usize, 1, 64, 1000, 1444, 1445, 1472, 5000, 100_000, 3, 2, 1, 2_000_000, 7];
     for seed in 0..8 {
@@ -109,7 +109,7 @@ fn messages_keep_their_boundaries_over_bad_networks() {
     }
 }
 
-#[test]
+in_every_way!(messages_that_join_others_arrive_like_those_that_do_not);
 fn messages_that_join_others_arrive_like_those_that_do_not() {
     // Over a fast network they wait for company, over a slow one for grants; over a bad one for both, and for what was lost.
     let slow = Net { rate: 1_000_000_000, ..Net::default() };
@@ -157,7 +157,7 @@ fn messages_that_join_others_arrive_like_those_that_do_not() {
     }
 }
 
-#[test]
+in_every_way!(both_ends_see_the_end_and_nothing_is_left);
 fn both_ends_see_the_end_and_nothing_is_left() {
     let mut world = World::new(2, Net { loss_ppm: 50_000, ..Net::default() }, &Config::default(), 3);
     for _ in 0..20 {

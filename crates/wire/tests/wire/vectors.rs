@@ -1,6 +1,6 @@
 //! The golden vectors: their bytes stand in the appendix of the specification and nowhere else, what they say stands here.
 
-use crate::owned::{Carried, Entry, Open, Opening, Payload};
+use super::owned::{Carried, Entry, Open, Opening, Payload};
 use ropeway_wire::*;
 
 /// The page, from its first vector on.

@@ -1,6 +1,6 @@
 //! Packets with one mistake each, made out of golden vectors.
 
-use crate::vectors::bytes_of;
+use super::vectors::bytes_of;
 use ropeway_wire::*;
 
 /// Bytes that are not a packet, and why.

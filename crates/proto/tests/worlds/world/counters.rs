@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ropeway_wire::{COUNTER_BYTES, Packet, Type};
 
-use super::IS_KEYED;
+use super::is_keyed;
 
 /// Host, peer, and which of the peer's addresses.
 type Way = (usize, usize, u64);
@@ -28,7 +28,7 @@ pub struct CounterOracle {
 
 impl CounterOracle {
     pub fn note(&mut self, from: usize, to: usize, alias: u64, bytes: &[u8]) {
-        if !IS_KEYED || self.off {
+        if !is_keyed() || self.off {
             return;
         }
         let Ok(packet) = Packet::parse(bytes) else { return };

@@ -1,7 +1,6 @@
 //! A small world in virtual time: endpoints on a switch whose ports have a rate and a buffer, with loss, duplication, reordering and damage.
 //!
 //! Deterministic from its seed. Everything that happens is an event at a time; endpoints are called as an event loop would call them.
-#![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -60,7 +59,7 @@ impl Default for Net {
             duplication_ppm: 0,
             reordering_ppm: 0,
             corruption_ppm: 0,
-            checksum: !IS_KEYED,
+            checksum: !is_keyed(),
             overhead: 46,
         }
     }
@@ -204,7 +203,7 @@ pub fn arrival(host: usize, name: u64) -> Path {
 
 /// The number of the own address that is spoken to by this alias, where hosts tell their addresses apart.
 fn own(name: u64) -> u8 {
-    if IS_WILDCARD { 1 + (name % 255) as u8 } else { 0 }
+    if is_wildcard() { 1 + (name % 255) as u8 } else { 0 }
 }
 
 fn host_of(path: &Path) -> (usize, u64) {
@@ -522,11 +521,14 @@ impl World {
 
 mod counters;
 pub use counters::CounterOracle;
+pub mod hosts;
+pub(crate) use hosts::{in_every_way, tests, with_a_key, with_and_without_a_key, with_own_addresses};
+pub use hosts::{is_keyed, is_wildcard};
 mod traffic;
 pub use traffic::*;
 
 pub fn endpoint(host: usize, config: &Config, seed: u64) -> Endpoint {
-    endpoint_with(host, config, seed, if IS_KEYED { &[1] } else { &[] })
+    endpoint_with(host, config, seed, if is_keyed() { &[1] } else { &[] })
 }
 
 /// With these keys, or without any.
@@ -536,7 +538,7 @@ pub fn endpoint_with(host: usize, config: &Config, seed: u64, keys: &[u8]) -> En
 
 /// One that may share its address with others.
 pub fn endpoint_steered(host: usize, config: &Config, steering: u16, seed: u64) -> Endpoint {
-    endpoint_of(host, config, steering, seed, if IS_KEYED { &[1] } else { &[] })
+    endpoint_of(host, config, steering, seed, if is_keyed() { &[1] } else { &[] })
 }
 
 fn endpoint_of(host: usize, config: &Config, steering: u16, seed: u64, keys: &[u8]) -> Endpoint {
@@ -547,14 +549,10 @@ fn endpoint_of(host: usize, config: &Config, steering: u16, seed: u64, keys: &[u
     Endpoint::with_keys(config.clone(), host as u64 + 1, steering, key, keys)
 }
 
-/// The test program `keyed` is about hosts that have a key, and runs tests of others once more between such hosts.
-pub const IS_KEYED: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"keyed");
-
-/// Hosts that tell their addresses apart: the test program `wildcards` runs tests of others once more between such hosts.
-pub const IS_WILDCARD: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"wildcards");
-
 /// What of a packet of usual size is data, seven of eight times behind the short header.
-pub const PAYLOAD_BYTES: f64 = if IS_KEYED { 1434.5 } else { 1454.5 };
+pub fn payload_bytes() -> f64 {
+    if is_keyed() { 1434.5 } else { 1454.5 }
+}
 
 /// Keys that are told apart by numbers.
 pub fn cluster_keys(numbers: &[u8]) -> ClusterKeys {

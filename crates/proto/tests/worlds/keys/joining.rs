@@ -36,14 +36,14 @@ fn refusal(world: &mut World) -> (ErrorCode, u64) {
     (code, taken)
 }
 
-#[test]
+with_a_key!(without_a_key_nobody_joins_and_the_reason_is_told_at_once);
 fn without_a_key_nobody_joins_and_the_reason_is_told_at_once() {
     let mut world = hosts(&[], &[1]);
     assert_eq!(refusal(&mut world), (ErrorCode::Key, RTT));
     assert!(ErrorCode::Key.to_string().contains("key"));
 }
 
-#[test]
+with_a_key!(with_a_key_nobody_is_joined_who_has_none_and_the_reason_is_told_in_the_end);
 fn with_a_key_nobody_is_joined_who_has_none_and_the_reason_is_told_in_the_end() {
     // That the other end has no key is the word of whoever saw the SYN: it is believed when the attempt has had its time.
     let mut world = hosts(&[1], &[]);
@@ -55,7 +55,7 @@ fn with_a_key_nobody_is_joined_who_has_none_and_the_reason_is_told_in_the_end() 
     assert_eq!(refusal(&mut world), (ErrorCode::Key, 10 * S));
 }
 
-#[test]
+with_a_key!(with_another_key_nobody_joins);
 fn with_another_key_nobody_joins() {
     let mut world = hosts(&[2], &[1]);
     assert_eq!(refusal(&mut world), (ErrorCode::Key, 10 * S));
@@ -64,7 +64,7 @@ fn with_another_key_nobody_joins() {
     assert_eq!(counters.associations_opened, 0);
 }
 
-#[test]
+with_a_key!(nobody_opens_what_is_not_sealed_at_a_host_with_a_key);
 fn nobody_opens_what_is_not_sealed_at_a_host_with_a_key() {
     // The same SYN with the feature bit taken out, and put in, by somebody on the way.
     for (client, server) in [(&[1][..], &[1][..]), (&[], &[])] {
@@ -83,7 +83,7 @@ fn nobody_opens_what_is_not_sealed_at_a_host_with_a_key() {
     }
 }
 
-#[test]
+with_a_key!(a_key_is_replaced_without_a_stop);
 fn a_key_is_replaced_without_a_stop() {
     let set = |world: &mut World, host: usize, keys: &[u8]| {
         assert!(world.hosts[host].replace_keys(Some(Arc::new(cluster_keys(keys)))));
@@ -123,7 +123,7 @@ fn a_key_is_replaced_without_a_stop() {
     assert!(!world.hosts[0].replace_keys(None), "a host with a key does not become one without");
 }
 
-#[test]
+with_a_key!(confirm_and_opened_are_repeated_byte_for_byte);
 fn confirm_and_opened_are_repeated_byte_for_byte() {
     for lost in [Type::Confirm, Type::Opened] {
         let mut world = hosts(&[1], &[1]);
@@ -148,7 +148,7 @@ fn confirm_and_opened_are_repeated_byte_for_byte() {
     }
 }
 
-#[test]
+with_a_key!(packets_are_as_long_as_agreed_with_counter_and_tag);
 fn packets_are_as_long_as_agreed_with_counter_and_tag() {
     let mut world = hosts(&[1], &[1]);
     let (client, _) = pair(&mut world, Mode::Stream);
@@ -164,7 +164,7 @@ fn packets_are_as_long_as_agreed_with_counter_and_tag() {
     assert!(most >= 8, "a batch of {most}");
 }
 
-#[test]
+with_a_key!(the_ports_are_in_the_clear_in_syn_and_confirm_alone_and_nothing_of_the_data_ever_is);
 fn the_ports_are_in_the_clear_in_syn_and_confirm_alone_and_nothing_of_the_data_ever_is() {
     // With one seed in some twenty two bytes of all that is sealed look like the port.
     let mut world = World::new(2, Net::default(), &Config::default(), 6);
@@ -200,7 +200,7 @@ fn the_ports_are_in_the_clear_in_syn_and_confirm_alone_and_nothing_of_the_data_e
     assert_eq!(world.hosts[1].message_bytes(server), Some(marker.len()));
 }
 
-#[test]
+with_a_key!(a_cookie_is_good_for_nothing_but_the_syn_that_it_answered);
 fn a_cookie_is_good_for_nothing_but_the_syn_that_it_answered() {
     for keys in [&[1][..], &[]] {
         for at in 0..SynFields::BYTES {
@@ -224,7 +224,7 @@ fn a_cookie_is_good_for_nothing_but_the_syn_that_it_answered() {
     }
 }
 
-#[test]
+with_a_key!(a_host_may_talk_to_itself_where_it_knows_that_it_does);
 fn a_host_may_talk_to_itself_where_it_knows_that_it_does() {
     for keys in [&[1][..], &[]] {
         let mut world = hosts(keys, keys);

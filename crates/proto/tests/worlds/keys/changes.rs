@@ -20,7 +20,7 @@ fn sealing(world: &World, host: usize) -> SealingStatistics {
     first
 }
 
-#[test]
+with_a_key!(keys_change_by_age_and_by_volume_and_nobody_notices);
 fn keys_change_by_age_and_by_volume_and_nobody_notices() {
     let mut world = World::new(2, Net::default(), &restless(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -38,7 +38,7 @@ fn keys_change_by_age_and_by_volume_and_nobody_notices() {
     assert_eq!(resent, 0, "a change of keys costs no packet");
 }
 
-#[test]
+with_a_key!(an_idle_association_changes_its_keys_with_the_next_packet);
 fn an_idle_association_changes_its_keys_with_the_next_packet() {
     let mut world = World::new(2, Net::default(), &restless(), 1);
     let (client, server) = pair(&mut world, Mode::Stream);
@@ -49,7 +49,7 @@ fn an_idle_association_changes_its_keys_with_the_next_packet() {
     assert_eq!([sealing(&world, 0).generation, sealing(&world, 1).generation], [1, 1]);
 }
 
-#[test]
+with_a_key!(after_a_stop_that_was_longer_than_a_key_gets_nothing_is_refused);
 fn after_a_stop_that_was_longer_than_a_key_gets_nothing_is_refused() {
     for stopped in 0..2 {
         let mut world = World::new(2, Net::default(), &restless(), 1);
@@ -77,7 +77,7 @@ fn after_a_stop_that_was_longer_than_a_key_gets_nothing_is_refused() {
     }
 }
 
-#[test]
+with_a_key!(keys_change_under_loss_reordering_and_repetition);
 fn keys_change_under_loss_reordering_and_repetition() {
     for seed in 0..6 {
         let net = Net {
@@ -111,7 +111,7 @@ fn keys_change_under_loss_reordering_and_repetition() {
 /// What a key and a counter sealed: an observer who has the key would see the nonce, so (direction, counter), and all that was sent under it.
 type Sealed = BTreeMap<(usize, u32), Vec<u8>>;
 
-#[test]
+with_a_key!(no_counter_seals_two_packets_however_often_they_are_repeated);
 fn no_counter_seals_two_packets_however_often_they_are_repeated() {
     let net = Net { loss_ppm: 150_000, reordering_ppm: 100_000, duplication_ppm: 50_000, ..Net::default() };
     let mut world = World::new(2, net, &restless(), 7);

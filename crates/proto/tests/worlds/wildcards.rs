@@ -1,29 +1,7 @@
-//! What other test programs show of hosts with one address holds between hosts that tell their addresses apart as well, where whoever connects leaves the choice of its own to the host: the same tests once
-//! more, and `world` says of every arrival to which address it came, and sees to it that answers leave under that one.
+//! What it gives that hosts tell their own addresses apart.
 
-#[path = "worlds"]
-mod again {
-    pub mod world;
-
-    mod closing;
-    mod full_link;
-    mod leases;
-    mod links;
-    mod liveness;
-    mod loss;
-    mod opening;
-    mod oracle;
-    mod overtaking;
-    mod resets;
-    mod routes;
-    mod runs;
-    mod strangers;
-    mod transfer;
-}
-
-use again::world;
+use crate::world::*;
 use ropeway_proto::{Config, Mode, Path, RecvError, Route};
-use world::*;
 
 /// An own address that nothing came to before.
 const OTHER: u8 = 9;
@@ -44,7 +22,7 @@ fn hear(world: &mut World, host: usize, path: &Path, bytes: &[u8]) {
     world.hosts[host].finish_batch(now);
 }
 
-#[test]
+with_own_addresses!(who_was_asked_at_one_address_takes_nothing_that_comes_to_another);
 fn who_was_asked_at_one_address_takes_nothing_that_comes_to_another() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = open(&mut world, 0, 1, 7, Mode::Stream);
@@ -65,7 +43,7 @@ fn who_was_asked_at_one_address_takes_nothing_that_comes_to_another() {
     assert!(said(&mut world, 1).iter().all(|(over, _)| *over == arrival(0, 0)), "answers leave where they did");
 }
 
-#[test]
+with_own_addresses!(who_connects_is_answered_at_whichever_address_and_goes_on_as_before);
 fn who_connects_is_answered_at_whichever_address_and_goes_on_as_before() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     let (client, server) = open(&mut world, 0, 1, 7, Mode::Stream);
@@ -80,7 +58,7 @@ fn who_connects_is_answered_at_whichever_address_and_goes_on_as_before() {
     assert!(said(&mut world, 0).iter().all(|(over, _)| *over == path(1)));
 }
 
-#[test]
+with_own_addresses!(one_address_of_a_peer_and_two_of_one_s_own_are_two_paths);
 fn one_address_of_a_peer_and_two_of_one_s_own_are_two_paths() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
     open(&mut world, 0, 1, 7, Mode::Stream);

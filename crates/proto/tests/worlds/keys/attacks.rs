@@ -67,7 +67,7 @@ fn garbage(world: &mut World, header: Header, length: usize) -> Vec<u8> {
     bytes
 }
 
-#[test]
+with_a_key!(no_changed_bit_and_no_missing_byte_is_taken_and_none_changes_anything);
 fn no_changed_bit_and_no_missing_byte_is_taken_and_none_changes_anything() {
     let (mut world, client, server) = open_pair(&Config::default());
     // One packet each of a channel's data, of an acknowledgment, of a question.
@@ -131,7 +131,7 @@ fn no_changed_bit_and_no_missing_byte_is_taken_and_none_changes_anything() {
     nothing_ended(&world);
 }
 
-#[test]
+with_a_key!(what_is_longer_than_agreed_on_costs_no_trial);
 fn what_is_longer_than_agreed_on_costs_no_trial() {
     let (mut world, client, server) = open_pair(&Config::default());
     let log = listen_in(&mut world);
@@ -167,7 +167,7 @@ fn with_next_counter(mut bytes: Vec<u8>, seen: &[u8]) -> Vec<u8> {
     bytes
 }
 
-#[test]
+with_a_key!(what_is_not_sealed_is_nothing_to_an_association_with_a_key);
 fn what_is_not_sealed_is_nothing_to_an_association_with_a_key() {
     let (mut world, ..) = open_pair(&Config::default());
     let log = listen_in(&mut world);
@@ -209,7 +209,7 @@ fn what_is_not_sealed_is_nothing_to_an_association_with_a_key() {
     stream(&mut world, (0, client), (1, server), 10_000, S);
 }
 
-#[test]
+with_a_key!(repeated_packets_are_taken_once_however_often_and_late);
 fn repeated_packets_are_taken_once_however_often_and_late() {
     let mut world = World::new(2, Net { loss_ppm: 10_000, ..Net::default() }, &Config::default(), 3);
     let mut old: Vec<(usize, usize, Vec<u8>)> = Vec::new();
@@ -236,7 +236,7 @@ fn repeated_packets_are_taken_once_however_often_and_late() {
     assert_eq!(world.hosts[1].sizes(), (1, 1));
 }
 
-#[test]
+with_a_key!(packets_thrown_back_at_their_senders_do_nothing);
 fn packets_thrown_back_at_their_senders_do_nothing() {
     let mut world = World::new(2, Net::default(), &Config::default(), 3);
     // Who asks for port 7 has one himself: he could be made to talk to himself.
@@ -266,7 +266,7 @@ fn packets_thrown_back_at_their_senders_do_nothing() {
     nothing_ended(&world);
 }
 
-#[test]
+with_a_key!(nobody_is_made_to_talk_to_himself_in_place_of_another);
 fn nobody_is_made_to_talk_to_himself_in_place_of_another() {
     // Everything comes back, nothing reaches host 1; at once, or in the name of yet another host, so that the cookie is good for that one.
     for by in [1, 2] {
@@ -284,7 +284,7 @@ fn nobody_is_made_to_talk_to_himself_in_place_of_another() {
     }
 }
 
-#[test]
+with_a_key!(nothing_can_be_carried_from_one_association_into_another);
 fn nothing_can_be_carried_from_one_association_into_another() {
     // Hosts 0 and 2 talk to host 1. What one sends is sent again as the other's, with the other's id; and payloads and tags change places.
     let mut world = World::new(3, Net::default(), &Config::default(), 3);
@@ -328,7 +328,7 @@ fn nothing_can_be_carried_from_one_association_into_another() {
     nothing_ended(&world);
 }
 
-#[test]
+with_a_key!(whatever_is_said_in_answer_to_a_syn_stops_no_attempt_while_the_server_answers_too);
 fn whatever_is_said_in_answer_to_a_syn_stops_no_attempt_while_the_server_answers_too() {
     let answers: [fn(&Header, &SynFields) -> Vec<u8>; 6] = [
         |_, syn| short(Type::Refused, syn, &refusal(syn.nonce, ErrorCode::Refused)),
@@ -392,7 +392,7 @@ fn short(kind: Type, syn: &SynFields, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-#[test]
+with_a_key!(what_a_stranger_says_without_proof_is_told_when_the_time_is_over);
 fn what_a_stranger_says_without_proof_is_told_when_the_time_is_over() {
     for code in [ErrorCode::Key, ErrorCode::Version, ErrorCode::Refused] {
         let mut world = World::new(2, Net::default(), &Config::default(), 3);
@@ -409,7 +409,7 @@ fn what_a_stranger_says_without_proof_is_told_when_the_time_is_over() {
     }
 }
 
-#[test]
+with_a_key!(a_second_cookie_and_answers_with_a_changed_header_do_not_spoil_an_attempt);
 fn a_second_cookie_and_answers_with_a_changed_header_do_not_spoil_an_attempt() {
     for part in 0..3 {
         let mut world = World::new(2, Net::default(), &Config::default(), 3);
@@ -516,7 +516,7 @@ fn said(endpoint: &mut Endpoint, now: Time) -> Vec<Vec<u8>> {
     out
 }
 
-#[test]
+with_a_key!(early_data_of_a_repeated_confirm_are_delivered_once);
 fn early_data_of_a_repeated_confirm_are_delivered_once() {
     let mut world = World::new(2, Net::default(), &Config::default(), 3);
     world.hosts[1].listen(7, Mode::Messages, 100).unwrap();
@@ -546,7 +546,7 @@ fn early_data_of_a_repeated_confirm_are_delivered_once() {
     assert!(read.is_ok());
 }
 
-#[test]
+with_a_key!(a_cookie_is_not_good_again_when_the_time_in_it_comes_round);
 fn a_cookie_is_not_good_again_when_the_time_in_it_comes_round() {
     let mut world = World::new(2, Net::default(), &Config::default(), 3);
     world.hosts[1].listen(7, Mode::Messages, 100).unwrap();
@@ -567,7 +567,7 @@ fn a_cookie_is_not_good_again_when_the_time_in_it_comes_round() {
     assert_eq!(world.hosts[1].counters().dropped_cookie, 1);
 }
 
-#[test]
+with_a_key!(a_confirm_of_a_member_is_no_longer_than_the_packet_size_accepted);
 fn a_confirm_of_a_member_is_no_longer_than_the_packet_size_accepted() {
     let mut world = World::new(2, Net::default(), &Config::default(), 3);
     world.hosts[1].listen(7, Mode::Messages, 100).unwrap();
@@ -587,7 +587,7 @@ fn a_confirm_of_a_member_is_no_longer_than_the_packet_size_accepted() {
     assert_eq!(world.hosts[1].recv(channel, &mut [0; 1472]), Ok(Some(most)));
 }
 
-#[test]
+with_a_key!(a_confirm_is_good_at_one_engine_over_one_path_in_one_life);
 fn a_confirm_is_good_at_one_engine_over_one_path_in_one_life() {
     let mut world = World::new(3, Net::default(), &Config::default(), 3);
     for host in 1..3 {
@@ -611,7 +611,7 @@ fn a_confirm_is_good_at_one_engine_over_one_path_in_one_life() {
     }
 }
 
-#[test]
+with_a_key!(an_answer_is_forgotten_when_the_client_has_been_heard);
 fn an_answer_is_forgotten_when_the_client_has_been_heard() {
     let mut world = World::new(2, Net::default(), &Config::default(), 3);
     let log = listen_in(&mut world);
@@ -631,7 +631,7 @@ fn an_answer_is_forgotten_when_the_client_has_been_heard() {
     assert_eq!(world.hosts[1].sizes(), (1, 1));
 }
 
-#[test]
+with_a_key!(an_attempt_cannot_be_held_up_by_syns_in_the_peers_name);
 fn an_attempt_cannot_be_held_up_by_syns_in_the_peers_name() {
     // Off the path: he sees nothing, but can send with host 1's address and a lower node number.
     let mut other = World::new(2, Net::default(), &Config::default(), 9);
@@ -653,7 +653,7 @@ fn an_attempt_cannot_be_held_up_by_syns_in_the_peers_name() {
     }
 }
 
-#[test]
+with_a_key!(made_up_packets_of_every_kind_reach_nobody);
 fn made_up_packets_of_every_kind_reach_nobody() {
     let (mut world, client, server) = open_pair(&Config::default());
     let log = listen_in(&mut world);

@@ -1,30 +1,26 @@
 //! What an endpoint without a key does not take: every mistake of the golden vectors, and packets that lie, each move the counter of their reason and nothing else
 //! (docs/protocol.md 2, 8).
 
-#[path = "../../wire/tests/wire/owned.rs"]
+#[path = "../../../../wire/tests/wire/owned.rs"]
 #[allow(dead_code, reason = "reads and writes more than these tests do")]
 mod owned;
-#[path = "../../wire/tests/wire/vectors.rs"]
+#[path = "../../../../wire/tests/wire/vectors.rs"]
 #[allow(dead_code, reason = "the tests of the wire crate use all of it")]
 mod vectors;
-#[path = "worlds/world/mod.rs"]
-mod world;
-#[path = "../../wire/tests/wire/wrong.rs"]
+#[path = "../../../../wire/tests/wire/wrong.rs"]
 mod wrong;
 
-#[path = "refused/opening.rs"]
 mod opening;
-#[path = "refused/wide.rs"]
 mod wide;
 
 use std::sync::LazyLock;
 
+use crate::world::{self, MS, S, path};
 use ropeway_proto::{AssociationStatistics, Config, Counters, Endpoint, Malformed, Mode, Path, Time};
 use ropeway_wire::{
     BASE_HEADER_BYTES, CHANNEL_HEADER_BYTES, ConfirmFields, ErrorCode, Flags, Header, Id, OpenFields, Packet, Type,
 };
 use vectors::bytes_of;
-use world::{MS, S, path};
 use wrong::{Read, Wrong};
 
 const NOW: Time = Time::from_nanos(S);

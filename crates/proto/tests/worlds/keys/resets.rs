@@ -87,17 +87,17 @@ fn tokens_are_of_no_use(restarts: bool) {
     assert!(known > 40 && tried > 100_000, "{known} tokens, {tried} tries");
 }
 
-#[test]
+with_a_key!(no_token_that_was_ever_seen_ends_an_association);
 fn no_token_that_was_ever_seen_ends_an_association() {
     tokens_are_of_no_use(false);
 }
 
-#[test]
+with_a_key!(nor_does_one_of_an_earlier_life_of_the_engine);
 fn nor_does_one_of_an_earlier_life_of_the_engine() {
     tokens_are_of_no_use(true);
 }
 
-#[test]
+with_a_key!(who_has_forgotten_an_association_can_still_end_it);
 fn who_has_forgotten_an_association_can_still_end_it() {
     // Its own client ended it without a word: the peer asks, and is told.
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
@@ -114,7 +114,7 @@ fn who_has_forgotten_an_association_can_still_end_it() {
     assert_eq!(failed(&mut world, 1, server), Some(ErrorCode::Unknown));
 }
 
-#[test]
+with_a_key!(a_successor_that_kept_the_secret_ends_what_its_predecessors_had_however_often_they_used_the_slot);
 fn a_successor_that_kept_the_secret_ends_what_its_predecessors_had_however_often_they_used_the_slot() {
     for used_before in [0u64, 1, 15, 16, 40] {
         for lives in 1..3 {
@@ -147,7 +147,7 @@ fn a_successor_that_kept_the_secret_ends_what_its_predecessors_had_however_often
     }
 }
 
-#[test]
+with_a_key!(two_peers_that_gave_out_the_same_id_are_told_apart);
 fn two_peers_that_gave_out_the_same_id_are_told_apart() {
     // Hosts 1 and 2 both begin with slot 0; host 0 has an association with each. Host 2 forgets its own.
     let config = Config::default();
