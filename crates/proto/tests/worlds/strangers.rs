@@ -167,7 +167,7 @@ fn who_only_asks_costs_no_memory_and_no_timer() {
     assert_eq!((counters.packets_sent, counters.buffers_taken), (ATTEMPTS, 0));
 }
 
-#[test]
+in_every_way!(answers_to_hosts_that_are_not_there_keep_nothing_from_those_that_are);
 fn answers_to_hosts_that_are_not_there_keep_nothing_from_those_that_are() {
     let mut world = World::new(3, Net::default(), &Config::default(), 1);
     let (client, server) = open(&mut world, 1, 0, 7, Mode::Messages);
@@ -175,7 +175,7 @@ fn answers_to_hosts_that_are_not_there_keep_nothing_from_those_that_are() {
     let mut times = Vec::new();
     for turn in 0..50 {
         for nonce in 0..40 {
-            world.inject(100 + 40 * turn + nonce as usize, 0, &syn(nonce, 1, 1472, 1472, u32::from(IS_KEYED)));
+            world.inject(100 + 40 * turn + nonce as usize, 0, &syn(nonce, 1, 1472, 1472, u32::from(is_keyed())));
         }
         times.extend(messages(&mut world, (server, client), 100 * MS));
     }
@@ -291,7 +291,7 @@ impl Crowd {
     }
 }
 
-#[test]
+in_every_way!(one_host_does_not_take_the_places_of_all_others);
 fn one_host_does_not_take_the_places_of_all_others() {
     let mut crowd = Crowd::new(40);
     let of_one: Vec<_> = (0..40).map(|engine| crowd.come(1, engine)).collect();
@@ -316,7 +316,7 @@ fn one_host_does_not_take_the_places_of_all_others() {
     assert_eq!(crowd.server.counters().associations_displaced, 0);
 }
 
-#[test]
+in_every_way!(an_association_at_rest_gives_way_to_a_newcomer_and_comes_back);
 fn an_association_at_rest_gives_way_to_a_newcomer_and_comes_back() {
     let mut crowd = Crowd::new(4);
     let all: Vec<_> = (1..=4).map(|host| crowd.come(host, 0)).collect();
@@ -354,7 +354,7 @@ fn an_association_at_rest_gives_way_to_a_newcomer_and_comes_back() {
     assert_eq!(crowd.server.sizes(), (4, 4));
 }
 
-#[test]
+in_every_way!(nobody_takes_the_place_of_a_host_that_has_less);
 fn nobody_takes_the_place_of_a_host_that_has_less() {
     let mut crowd = Crowd::new(10);
     let of_one: Vec<_> = (0..8).map(|engine| crowd.come(1, engine)).collect();
