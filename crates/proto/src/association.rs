@@ -64,6 +64,8 @@ pub struct Association {
     /// `None`: there is one path, and so never a choice.
     pub routes: Option<Box<Routes>>,
     pub phase: Phase,
+    /// The host that opened it, among whose associations it counts, whatever its paths are by now. `None`: this end did.
+    pub host: Option<Path>,
     /// Its place among those without a channel.
     pub rest: Option<NonZeroU64>,
     /// This end sent the SYN.
@@ -226,6 +228,7 @@ impl Association {
             path,
             routes: None,
             phase,
+            host: (!is_opener).then(|| path.host()),
             rest: None,
             is_opener,
             asked_port: None,
@@ -470,12 +473,6 @@ impl Association {
     /// Whether one of its paths leads where `path` does, under whichever of this host's addresses.
     pub fn reaches(&self, path: &Path) -> bool {
         self.paths().any(|known| known.unbound() == path.unbound())
-    }
-
-    /// The host that opened it, among whose associations it counts. `None`: this end did.
-    pub fn host(&self) -> Option<Path> {
-        // Who was asked keeps the path of the opening, whatever others there are.
-        (!self.is_opener).then(|| self.path.host())
     }
 
     /// All paths of it.

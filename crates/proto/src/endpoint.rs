@@ -428,7 +428,7 @@ impl Endpoint {
         if let Some(at) = association.timer_at {
             self.timers.remove(&(at, index));
         }
-        self.give_place(association.host(), association.rest);
+        self.give_place(association.host, association.rest);
         self.gate.forget(index);
         self.touched.retain(|&touched| touched != index);
         self.queues.remove(&mut association.queued_in, index);

@@ -124,7 +124,7 @@ impl Endpoint {
     fn at_rest(&self, now: Time, taken: u32) -> Option<u32> {
         self.places.resting.values().take(MOST_LOOKED_AT).copied().find(|&index| {
             let association = &self.associations[index as usize];
-            let has = association.host().map_or(0, |host| self.places.associations_of(&host));
+            let has = association.host.map_or(0, |host| self.places.associations_of(&host));
             has >= taken
                 && !association.has_undelivered()
                 && now.since(association.used_at().max(self.awake_at)) >= AT_REST_NS

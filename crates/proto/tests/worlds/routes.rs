@@ -91,6 +91,23 @@ fn a_path_that_is_cut_in_the_middle_of_a_stream_costs_some_milliseconds_and_no_b
     }
 }
 
+in_every_way!(an_association_that_has_gone_on_over_another_path_gives_back_the_place_that_it_took);
+fn an_association_that_has_gone_on_over_another_path_gives_back_the_place_that_it_took() {
+    let (mut world, client, server) = pair_over(2, false, gigabit());
+    let mut flow = Flow::stream((1, server), (0, client), 10_000_000);
+    progress(&mut world, &mut flow, 1_000_000, S);
+    plane(&mut world, 0).is_cut = true;
+    progress(&mut world, &mut flow, 9_000_000, S);
+    assert_eq!(association(&world, 1).path.unbound(), alias(0, 1));
+    for (host, channel) in [(0, client), (1, server)] {
+        let now = world.clock(host);
+        world.hosts[host].close(now, channel);
+    }
+    // One without channels ends after a minute.
+    pass(&mut world, 70 * S);
+    assert_eq!((0..2).map(|host| world.hosts[host].sizes().0).collect::<Vec<_>>(), [0, 0]);
+}
+
 in_every_way!(of_three_paths_two_may_die_one_after_the_other);
 fn of_three_paths_two_may_die_one_after_the_other() {
     let (mut world, client, server) = pair_over(3, false, gigabit());
