@@ -313,29 +313,32 @@ impl Incoming {
                 }
                 Ok(Step { messages: 0, unfinished_bytes: length - bytes.len() as u64, message_bytes: length })
             }
-            Content::Bytes(bytes) if !between => self.go_on(bytes.len() as u64, false),
-            Content::Last(bytes) if !between => self.go_on(bytes.len() as u64, true),
+            Content::Bytes(bytes) if !between => self.go_on(bytes.len() as u64, false, longest),
+            Content::Last(bytes) if !between => self.go_on(bytes.len() as u64, true, longest),
             _ => Err(Refused::Violation),
         }
     }
 
     /// What so many bytes do that go on with the message at hand: behind its end others of its length follow, and the last of them ends where the bytes do if that is said.
-    fn go_on(&self, bytes: u64, ends: bool) -> Result<Step, Refused> {
+    fn go_on(&self, bytes: u64, ends: bool, longest: u64) -> Result<Step, Refused> {
         let Some(behind) = bytes.checked_sub(self.unfinished_bytes) else {
             let rest = Step { unfinished_bytes: self.unfinished_bytes - bytes, ..Step::default() };
             return if ends { Err(Refused::Violation) } else { Ok(rest) };
         };
         let (others, begun) = (behind / self.message_bytes, behind % self.message_bytes);
-        let may_be = behind == 0 || self.message_bytes <= u64::from(u16::MAX);
-        match (begun, may_be && ends == (begun == 0)) {
-            (_, false) => Err(Refused::Violation),
-            (0, true) => Ok(Step { messages: 1 + others as u32, ..Step::default() }),
-            (_, true) => Ok(Step {
-                messages: 1 + others as u32,
-                unfinished_bytes: self.message_bytes - begun,
-                message_bytes: self.message_bytes,
-            }),
+        let fits_no_record = behind > 0 && self.message_bytes > u64::from(u16::MAX);
+        if fits_no_record || ends != (begun == 0) {
+            return Err(Refused::Violation);
         }
+        if behind > 0 && self.message_bytes > longest {
+            // This end takes shorter ones than when that message began.
+            return Err(Refused::TooLong);
+        }
+        let messages = 1 + others as u32;
+        Ok(match begun {
+            0 => Step { messages, ..Step::default() },
+            _ => Step { messages, unfinished_bytes: self.message_bytes - begun, message_bytes: self.message_bytes },
+        })
     }
 
     /// Moves the bytes of a stream that have arrived, and `payload` behind them, to a reader who waits, or a message that `payload` is; says how many bytes that are. `None` if there is no

@@ -194,6 +194,15 @@ fn a_message_longer_than_taken_is_refused_however_it_comes() {
     for bytes in [5, 6, 10] {
         assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(bytes)));
     }
+    // Behind the end of one that was not too long when it began.
+    incoming.take(Mode::Messages, records | Flags::FIRST, b"\0\x04ab", 4, &mut rx).unwrap();
+    for (payload, result) in [(&b"cdA"[..], Err(Refused::TooLong)), (b"c", Ok(())), (b"dA", Err(Refused::TooLong))] {
+        assert_eq!(incoming.take(Mode::Messages, Flags::NONE, payload, 3, &mut rx), result, "{payload:?}");
+    }
+    incoming.take(Mode::Messages, Flags::LAST, b"d", 3, &mut rx).unwrap();
+    for bytes in [0, 4] {
+        assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(bytes)));
+    }
     for (bytes, lands) in [(11, None), (10, Some(10))] {
         assert_eq!(incoming.land(Mode::Messages, whole(), &vec![7; bytes], 10, &mut out, &mut rx), lands);
     }
