@@ -68,8 +68,6 @@ pub struct Association {
     pub host: Option<Path>,
     /// Its place among those without a channel.
     pub rest: Option<NonZeroU64>,
-    /// This end sent the SYN.
-    pub is_opener: bool,
     /// To this port: there the peer's engine listens. `None`: the peer asked.
     pub asked_port: Option<u16>,
     /// The longest packet, fixed at open.
@@ -230,7 +228,6 @@ impl Association {
             phase,
             host: (!is_opener).then(|| path.host()),
             rest: None,
-            is_opener,
             asked_port: None,
             packet_bytes: 0,
             payload_bytes: 0,
@@ -468,6 +465,11 @@ impl Association {
     /// Whether packets may come over `path`.
     pub fn has_path(&self, path: &Path) -> bool {
         self.path == *path || self.routes.as_ref().is_some_and(|routes| routes.place(path).is_some())
+    }
+
+    /// This end sent the SYN.
+    pub fn is_opener(&self) -> bool {
+        self.host.is_none()
     }
 
     /// Whether one of its paths leads where `path` does, under whichever of this host's addresses.

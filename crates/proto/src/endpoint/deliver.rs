@@ -243,7 +243,7 @@ impl Endpoint {
 
     pub(super) fn bring_open(&mut self, index: u32, flags: Flags, number: u64, channel: u16, payload: &[u8]) {
         let association = &self.associations[index as usize];
-        let is_theirs = channel.is_multiple_of(2) != association.is_opener;
+        let is_theirs = channel.is_multiple_of(2) != association.is_opener();
         if !is_theirs || association.channel(channel).is_some() {
             self.counters.violations += 1;
             return;

@@ -55,7 +55,7 @@ impl Endpoint {
             paths: association.routes.as_ref().map_or(1, |routes| routes.len()),
             good_paths: association.routes.as_ref().map_or(1, |routes| routes.good()),
             is_open: association.is_open(),
-            is_opener: association.is_opener,
+            is_opener: association.is_opener(),
             channels: association.channel_count(),
             packet_bytes: association.packet_bytes,
             round_trip_ns: association.rtt.smoothed_ns(),

@@ -219,7 +219,7 @@ impl Endpoint {
     /// When silence is next worth a look: a PIN, the end of an association without channels, or of a peer that is gone.
     fn idle_due_at(&self, association: &Association) -> Time {
         let mut due = association.heard_at.max(self.awake_at).after(self.config.idle_limit_ns);
-        if association.is_opener {
+        if association.is_opener() {
             due = due.min(self.pin_due_at(association));
         }
         if association.channels.is_empty() && !association.has_undelivered() {
@@ -323,7 +323,7 @@ impl Endpoint {
             self.touch(index);
         }
         let association = &self.associations[index as usize];
-        let is_pin_due = association.is_opener && self.pin_due_at(association) <= now;
+        let is_pin_due = association.is_opener() && self.pin_due_at(association) <= now;
         let association = &mut self.associations[index as usize];
         if is_pin_due {
             // A PIN is too short for a reset to answer it; the second in vain is a STATE.
