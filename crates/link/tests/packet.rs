@@ -57,6 +57,23 @@ fn is_running(device: &str) -> bool {
 }
 
 #[test]
+fn packets_that_begin_with_zeros_or_are_short_arrive_like_all_others() {
+    need_hosts!();
+    let hosts = Hosts::new(1500);
+    let mut from = open(&hosts, 0, |_| {});
+    let mut to = open(&hosts, 1, |options| options.receive_slots = 32);
+    let (address, slots) = (to.local(), to.receive_slots().expect("known"));
+    // Several times around the ring, so that each slot has held each of them.
+    for turn in 0..5 * slots {
+        for packet in [&[0; 60][..], &[0; 8], &[0], &[7], &[0, 0, 0, 0, 0, 0, 0, 0, 1]] {
+            let packet = [packet, &[turn as u8]].concat();
+            assert_eq!(send(&mut from, address, &[&packet]).expect("sent"), 1);
+            assert_eq!(receive_until(&mut to, turn as u8), [packet]);
+        }
+    }
+}
+
+#[test]
 fn without_the_capability_the_error_says_what_is_missing() {
     need_hosts!();
     // A thread of its own: capabilities are each thread's.
@@ -134,7 +151,8 @@ fn workers_get_the_packets_that_their_number_says() {
     for worker in 0..3u8 {
         for round in 0..20 {
             // 12 bits that number the worker, others that differ.
-            send(&mut a, to, &[&[round, 0, 0, 0, 0, (worker << 4) | (round % 16), round, 0, worker]]).expect("sent");
+            send(&mut a, to, &[&[1 + round, 0, 0, 0, 0, (worker << 4) | (round % 16), round, 0, worker]])
+                .expect("sent");
         }
     }
     for (number, worker) in workers.iter_mut().enumerate() {

@@ -5,7 +5,7 @@ use super::{set_int, set_option, syscall};
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Bytes before the packet in a slot: the kernel's header, the sender's address, and 16 for a link header, which it keeps clear.
@@ -13,6 +13,7 @@ pub const HEADROOM_BYTES: usize = 80;
 
 /// Slots begin at multiples of this.
 const SLOT_ALIGNMENT: usize = 64;
+const _: () = assert!(HEADROOM_BYTES.is_multiple_of(align_of::<AtomicU64>()));
 
 /// Physically contiguous memory in one piece: 64 KiB is found even when memory is in fragments, and little of it is left over by slots.
 const BLOCK_BYTES: usize = 64 << 10;
@@ -20,6 +21,11 @@ const BLOCK_BYTES: usize = 64 << 10;
 /// Lines of the cache behind a slot's first that are fetched at once: another processor wrote them, and each is as far away as the status was. They hold a
 /// header and a short message.
 const PREFETCHED_LINES: usize = 2;
+
+/// So many looks that find nothing at a packet's first bytes are one at the slot's status, for packets that begin with zeros.
+const EARLY_LOOKS: u32 = 16;
+/// Looks at the status of a slot whose packet is there already: it follows within some hundred nanoseconds, and never if the kernel gave up half-way.
+const STATUS_LOOKS: u32 = 20;
 
 const TPACKET_V2: i32 = 1;
 const PACKET_RX_RING: i32 = 5;
@@ -95,6 +101,9 @@ pub struct Ring {
     /// Where the next slot is: its block's first byte, and its place in the block.
     block_at: usize,
     in_block: usize,
+    slots: usize,
+    /// Looks at the next packet's first bytes that found nothing.
+    early_looks: u32,
 }
 
 // SAFETY: the mapping belongs to this value alone and is reached only through `&mut self`.
@@ -121,12 +130,23 @@ impl Ring {
         let args = [0, mapped_bytes, protection, flags, fd.as_raw_fd() as usize, 0];
         // SAFETY: a new mapping at a place that the kernel chooses.
         let base = unsafe { syscall(libc::SYS_mmap, args) }? as *mut u8;
-        Ok(Ring { base, mapped_bytes, block_bytes, slot_bytes, slots_per_block, block_at: 0, in_block: 0 })
+        let (block_at, in_block, early_looks) = (0, 0, 0);
+        Ok(Ring {
+            base,
+            mapped_bytes,
+            block_bytes,
+            slot_bytes,
+            slots_per_block,
+            block_at,
+            in_block,
+            slots,
+            early_looks,
+        })
     }
 
     /// Frames that it holds.
     pub fn slots(&self) -> usize {
-        self.mapped_bytes / self.block_bytes * self.slots_per_block
+        self.slots
     }
 
     /// The longest packet that fits into a slot.
@@ -140,6 +160,27 @@ impl Ring {
         let Some(frame) = self.first() else { return false };
         look(frame);
         self.release();
+        true
+    }
+
+    /// Whether [`take`](Self::take) may find something, for who looks all the time: a frame that is there is seen at once if its packet does not begin with zeros,
+    /// else some looks later.
+    ///
+    /// The kernel copies a packet, writes the frame's header into the line of the cache that has the status, and then the status. A processor that looks at
+    /// the status meanwhile takes that line away from the kernel's, which has to fetch it back first. The packet's first bytes are in another line, which is
+    /// written but once.
+    #[inline]
+    pub fn may_have_next(&mut self) -> bool {
+        if self.early().load(Ordering::Relaxed) == 0 {
+            self.early_looks = self.early_looks.wrapping_add(1);
+            return self.early_looks.is_multiple_of(EARLY_LOOKS);
+        }
+        for _ in 0..STATUS_LOOKS {
+            if self.status().load(Ordering::Relaxed) & STATUS_USER != 0 {
+                break;
+            }
+            std::hint::spin_loop();
+        }
         true
     }
 
@@ -165,6 +206,7 @@ impl Ring {
     /// Gives back the slot of the frame that [`first`](Self::first) shows. Only after it has shown one: any other slot is the kernel's.
     #[inline]
     pub fn release(&mut self) {
+        self.early().store(0, Ordering::Relaxed);
         // Pairs with the kernel's look at the status before it fills the slot.
         self.status().store(STATUS_KERNEL, Ordering::Release);
         self.advance();
@@ -178,6 +220,13 @@ impl Ring {
     fn status(&self) -> &AtomicU32 {
         // SAFETY: the word is aligned, as slots are, lives as long as the mapping, and is shared with the kernel only atomically.
         unsafe { AtomicU32::from_ptr(self.slot().cast()) }
+    }
+
+    /// The first bytes of the packet; zeros while there is none, as the mapping begins with and [`release`](Self::release) leaves.
+    fn early(&self) -> &AtomicU64 {
+        // SAFETY: the bytes are aligned, as slots and `HEADROOM_BYTES` are, lie in the slot, which is longer, and live as long as the mapping. They are written
+        // here only before the slot is given back, when no frame of it is borrowed; before that they are read atomically alone.
+        unsafe { AtomicU64::from_ptr(self.slot().add(HEADROOM_BYTES).cast()) }
     }
 
     fn advance(&mut self) {

@@ -100,7 +100,8 @@ impl Raw {
         } else if name == "raw-udp-batch" {
             Datagrams::Batches(Box::new(Batches::open(local)))
         } else {
-            Datagrams::Packet(Box::new(PacketLink::open(&packet::Options::new(local)).expect("a packet socket")), None)
+            let options = packet::Options { looks_early: name == "link-packet", ..packet::Options::new(local) };
+            Datagrams::Packet(Box::new(PacketLink::open(&options).expect("a packet socket")), None)
         };
         Raw { datagrams: Mutex::new(Some(datagrams)) }
     }
