@@ -137,7 +137,7 @@ pub struct Endpoint {
     run: Option<Run>,
     /// Associations that something arrived for in the batch at hand.
     touched: Vec<u32>,
-    /// Associations whose earliest timer may have changed.
+    /// Associations whose earliest timer may have changed; one that has ended since is found gone, or another in its place, whose timers are looked at once more.
     unsettled: Vec<u32>,
     /// Numbers of the batch that is being sent; kept for its memory.
     numbers: Vec<u64>,
@@ -432,7 +432,6 @@ impl Endpoint {
         self.gate.forget(index);
         self.touched.retain(|&touched| touched != index);
         self.queues.remove(&mut association.queued_in, index);
-        self.unsettled.retain(|&unsettled| unsettled != index);
         association.sent.clear(|packet| self.tx_pool.give(packet.payload));
         self.slots -= association.received.kept_slots();
         association.received.clear(|held| self.rx_pool.give(held.payload));
