@@ -163,14 +163,17 @@ fn send_run(run: Run, socket: &impl AsFd, to: &Name, packets: &[IoSlice<'_>], ma
     message::send_message(socket.as_fd(), to.bytes(), &message).map(|()| 1)
 }
 
+/// A call that fails while the network reports something is made again so often at most.
+const MOST_RETRIES: usize = 8;
+
 /// What to do after a refused message.
 enum Verdict {
     /// Send what is left, in the way that is known to work now.
     Again,
     /// No more room.
     Full,
-    /// This message will not go; the next one may.
-    Skip,
+    /// This message will not go; the next one may. It is not said of the destination if reports of the network kept it from being known why.
+    Skip { is_said: bool },
     /// None will: the host has not got the address any more that they are to leave under.
     Unsendable,
 }
@@ -182,7 +185,7 @@ enum Segments {
     Usual,
     /// One was, and whether its first packet passes alone tells if that was for the segments.
     Doubted,
-    /// It did not, so it was something else; the rest of the batch goes by single packets all the same.
+    /// It did not, so it was something else, or cannot be told for reports; the rest of the batch goes by single packets all the same.
     Spared,
 }
 
@@ -195,8 +198,8 @@ struct Attempt {
     apart: bool,
     /// Packets done with: sent, or refused for good.
     done: usize,
-    /// The first packet that was already sent a second time after an error, which may have been left over from another destination.
-    retried_at: Option<usize>,
+    /// Calls since the last packet was done with that failed and were made again.
+    retries: usize,
     segments: Segments,
     /// The next message says nothing of priorities, as the one before was refused.
     is_plain: bool,
@@ -225,9 +228,11 @@ impl UdpLink {
                     self.counters.send_full += 1;
                     break;
                 }
-                Verdict::Skip => {
+                Verdict::Skip { is_said } => {
                     self.refused(&mut attempt, first.packets);
-                    self.reports.push(to, error, None);
+                    if is_said {
+                        self.reports.push(to, error, None);
+                    }
                 }
                 // It says nothing about the destination.
                 Verdict::Unsendable => self.refused(&mut attempt, rest.len()),
@@ -241,7 +246,7 @@ impl UdpLink {
         let from = self.own.get(batch.from).or_else(|| self.apart_source().filter(|_| apart));
         let name = Name::from(to);
         let segments = Segments::Usual;
-        Attempt { to, name, from, apart, done: 0, retried_at: None, segments, is_plain: false }
+        Attempt { to, name, from, apart, done: 0, retries: 0, segments, is_plain: false }
     }
 
     /// One system call, for as many of the packets that are left as it takes; `first` are the first of them.
@@ -287,14 +292,14 @@ impl UdpLink {
             self.paths.refuse_segments(attempt.to);
             self.counters.send_fallbacks += 1;
         }
-        attempt.done += run.packets;
+        (attempt.done, attempt.retries) = (attempt.done + run.packets, 0);
         self.counters.sent_packets += run.packets as u64;
         self.counters.sent_bytes += run.bytes as u64;
     }
 
     /// So many will not go.
     fn refused(&mut self, attempt: &mut Attempt, packets: usize) {
-        attempt.done += packets;
+        (attempt.done, attempt.retries) = (attempt.done + packets, 0);
         self.counters.send_errors += packets as u64;
     }
 
@@ -338,29 +343,25 @@ impl UdpLink {
                 attempt.is_plain = true;
                 Ok(Verdict::Again)
             }
-            // The device cannot segment, or not with checksums left to it; or the packets are too long for it, which the next attempt shows.
-            libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP if first.packets > 1 => {
-                if self.fetch_reports() && attempt.retried_at != Some(attempt.done) {
-                    // Somebody on the way said so of earlier packets: that changes nothing.
-                    attempt.retried_at = Some(attempt.done);
+            _ => {
+                // A report about an earlier packet to somebody else ends the next call, whatever that is: it has to be made again. So it does if more came meanwhile, or more
+                // are there than are fetched at once, as anybody can forge them.
+                let is_reported = self.fetch_reports();
+                if attempt.retries == 0 || is_reported && attempt.retries < MOST_RETRIES {
+                    attempt.retries += 1;
                     return Ok(Verdict::Again);
                 }
-                attempt.retried_at = None;
-                (attempt.segments, attempt.is_plain) = (Segments::Doubted, false);
-                Ok(Verdict::Again)
-            }
-            _ => {
-                // A report about an earlier packet to somebody else ends the next call, whatever that is: it has to be made again.
-                self.fetch_reports();
-                if attempt.retried_at == Some(attempt.done) {
-                    attempt.is_plain = false;
-                    if attempt.segments == Segments::Doubted {
-                        attempt.segments = Segments::Spared;
-                    }
-                    return Ok(Verdict::Skip);
+                (attempt.retries, attempt.is_plain) = (0, false);
+                let may_be_for_segments = matches!(code, libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP);
+                if may_be_for_segments && first.packets > 1 {
+                    // The device cannot segment, or not with checksums left to it; or the packets are too long for it, which the next attempt shows.
+                    attempt.segments = if is_reported { Segments::Spared } else { Segments::Doubted };
+                    return Ok(Verdict::Again);
                 }
-                attempt.retried_at = Some(attempt.done);
-                Ok(Verdict::Again)
+                if attempt.segments == Segments::Doubted {
+                    attempt.segments = Segments::Spared;
+                }
+                Ok(Verdict::Skip { is_said: !is_reported })
             }
         }
     }

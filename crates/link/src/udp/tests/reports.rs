@@ -48,6 +48,38 @@ fn a_report_that_a_segmented_send_meets_is_taken_and_costs_the_path_nothing() {
     assert_eq!((a.counters().send_fallbacks, a.counters().send_errors, a.counters().send_calls), (0, 0, 2));
 }
 
+#[test]
+fn nor_do_more_of_them_than_are_fetched_at_once() {
+    need_root!();
+    let (mut a, mut b, to) = ends("127.77.7.2");
+    if !a.paths.may_segment(to.into()) {
+        skip!("needs a kernel with segmented sends");
+    }
+    for _ in 0..200 {
+        report_too_long(&a, to);
+    }
+    assert_eq!(send(&mut a, to.into(), &[&[1; 1000][..]; 40], Urgency::Bulk), 40);
+    assert_eq!(receive(&mut b, 40).len(), 40);
+    assert!(a.paths.may_segment(to.into()), "anybody can forge them");
+    assert_eq!((a.counters().send_fallbacks, a.counters().send_errors), (0, 0));
+}
+
+#[test]
+fn many_reports_that_nobody_is_there_are_not_taken_for_the_next_destinations() {
+    let (mut a, mut b) = (open(|_| ()), open(|_| ()));
+    let place = nowhere();
+    for _ in 0..150 {
+        leave_report(&a, place);
+    }
+    // One that is still to be met.
+    rustix::net::sendto(&a.socket, b"?", SendFlags::empty(), &place).expect("it leaves");
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert_eq!(send(&mut a, b.local_address(), &[&[2; 100]], Urgency::Urgent), 1);
+    assert_eq!(receive(&mut b, 1).len(), 1);
+    assert_eq!(a.counters().send_errors, 0);
+    assert!(std::iter::from_fn(|| a.take_error()).all(|report| report.to == Address::Udp(place)));
+}
+
 /// The network has reported that nobody is at this address, and the error is met: what is left of it fails no call any more.
 fn leave_report(link: &UdpLink, to: SocketAddr) {
     rustix::net::sendto(&link.socket, b"?", SendFlags::empty(), &to).expect("it leaves");
