@@ -385,7 +385,7 @@ impl Engine {
     /// The connection failed before, or the time is over.
     pub fn drain(&self, channel: ChannelId, deadline: Option<Instant>) -> Result<(), Error> {
         self.block(Subject::Channel(channel), deadline, |core, _| {
-            core.endpoint.flush(channel);
+            core.endpoint.await_drained(channel);
             let Some(readiness) = core.endpoint.readiness(channel) else { return Some(Err(Error::Closed)) };
             match readiness.failed {
                 // The peer's engine has left in order, and had all of it.

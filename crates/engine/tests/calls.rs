@@ -46,6 +46,24 @@ fn pairs() -> Vec<(&'static str, End, End)> {
 }
 
 #[test]
+fn who_drains_beside_a_thread_that_polls_is_told() {
+    for (name, client, server) in pairs() {
+        server.engine.listen(7, Mode::Stream, 8).unwrap();
+        client.engine.listen(9, Mode::Stream, 8).unwrap();
+        let channel = client.engine.connect(client.target(&server), 7, Mode::Stream, soon()).unwrap();
+        let other = client.engine.clone();
+        let polls = std::thread::spawn(move || other.accept(9, soon()));
+        std::thread::sleep(Duration::from_millis(20));
+        client.engine.send_all(channel, b"a question", soon()).unwrap();
+        let begun = Instant::now();
+        client.engine.drain(channel, soon()).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(5), "{name}: {:?}", begun.elapsed());
+        server.engine.connect(server.target(&client), 9, Mode::Stream, soon()).unwrap();
+        polls.join().unwrap().unwrap();
+    }
+}
+
+#[test]
 fn messages_go_back_and_forth() {
     for (name, client, server) in pairs() {
         server.engine.listen(7, Mode::Messages, 8).unwrap();

@@ -15,12 +15,14 @@ pub struct Waiting {
     hunger: Option<usize>,
     /// What the last attempt to send lacked, until the user is told to try again or another one succeeds.
     refused: Option<Lack>,
+    /// Somebody waits until everything is acknowledged.
+    drain: bool,
 }
 
 impl Waiting {
     /// The same who wait, with nothing refused yet.
     pub fn begun_anew(&self) -> Waiting {
-        Waiting { hunger: self.hunger, refused: None }
+        Waiting { hunger: self.hunger, refused: None, drain: self.drain }
     }
 
     /// The last attempt lacked this: the user waits to be told of `wanted` bytes of room.
@@ -64,9 +66,19 @@ impl Waiting {
         pays
     }
 
-    /// All who wait are told to try again.
+    /// All who wait for room are told to try again.
     pub fn tell(&mut self) {
-        *self = Waiting::default();
+        *self = Waiting { drain: self.drain, ..Waiting::default() };
+    }
+
+    /// The user waits to be told when everything is acknowledged.
+    pub fn await_drained(&mut self) {
+        self.drain = true;
+    }
+
+    /// Whether somebody waits for what has come now: everything is acknowledged.
+    pub fn takes_drained(&mut self) -> bool {
+        std::mem::take(&mut self.drain)
     }
 }
 

@@ -245,7 +245,9 @@ impl Endpoint {
                     settled.push(owner);
                 }
                 let drained = channel.outgoing.is_drained();
+                let is_awaited = drained && channel.outgoing.waiting.takes_drained();
                 if channel.outgoing.takes_hunger(send_buffer)
+                    || is_awaited
                     || (drained && (channel.released || channel.outgoing.is_finished()))
                 {
                     Endpoint::announce(events, channel, owner);

@@ -109,6 +109,16 @@ impl Endpoint {
         self.channel_index(id).map_or(0, |at| outgoing(at).queued_bytes() + outgoing(at).unacked_bytes())
     }
 
+    /// Sends what is kept back. If not everything that was written is acknowledged, the channel is announced as changed once it is.
+    pub fn await_drained(&mut self, id: ChannelId) {
+        self.flush(id);
+        let Some(at) = self.channel_index(id) else { return };
+        let outgoing = &mut self.channels[at as usize].outgoing;
+        if !outgoing.is_drained() {
+            outgoing.waiting.await_drained();
+        }
+    }
+
     /// Adds a short message to a packet that is kept back, if there is one with room for it. It takes no time, as nothing becomes due that was not before.
     pub fn send_joining(&mut self, id: ChannelId, message: &[u8]) -> Joined {
         let Some(at) = self.channel_index(id) else { return Joined::Refused };
@@ -282,6 +292,10 @@ impl Endpoint {
             association.waiting_since = now;
         }
         let index = channel.association;
+        if taken < bytes.len() && channel.mode == Mode::Stream && channel.outgoing.room(limit) > 0 {
+            // What there is no memory for is as good as refused: who waits for an edge would see none if there was always room.
+            let _ = self.refuse_for_now(at, 1);
+        }
         self.schedule_channel(at);
         // Without credit nothing is transmitted, and yet somebody has to ask for it.
         self.settle_timers(now, index);

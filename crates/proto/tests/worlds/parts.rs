@@ -281,6 +281,39 @@ fn who_lacks_memory_is_told_when_another_channel_gives_some_back() {
     assert!(world.hosts[0].readiness(other).unwrap().writable);
 }
 
+#[test]
+fn who_writes_more_of_a_stream_than_there_is_memory_for_is_told_when_there_is_some() {
+    let config = Config { send_memory_bytes: 1 << 20, send_buffer_bytes: 4 << 20, ..Config::default() };
+    let mut world = World::new(2, Net::default(), &config, 1);
+    let (client, _) = pair(&mut world, Mode::Stream);
+    world::pass(&mut world, 50 * MS);
+    let now = world.time();
+    let sent = world.hosts[0].send(now, client, &message(0, 2 << 20)).expect("some of it");
+    assert!((1..2 << 20).contains(&sent), "{sent}");
+    assert!(!world.hosts[0].readiness(client).unwrap().writable, "as good as refused: only so there is an edge");
+    while world.hosts[0].poll_event().is_some() {}
+    wait_for(&mut world, S, "word of memory", |world| is_told(world, client));
+    assert!(world.hosts[0].readiness(client).unwrap().writable);
+}
+
+#[test]
+fn who_waits_until_everything_is_acknowledged_is_told_then_and_nobody_else_is() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, _) = pair(&mut world, Mode::Stream);
+    world::pass(&mut world, 50 * MS);
+    for waits in [false, true] {
+        while world.hosts[0].poll_event().is_some() {}
+        let now = world.time();
+        world.hosts[0].send(now, client, b"a question").expect("there is room");
+        if waits {
+            world.hosts[0].await_drained(client);
+        }
+        world::pass(&mut world, 50 * MS);
+        assert_eq!(is_told(&mut world, client), waits);
+        assert!(world.hosts[0].readiness(client).unwrap().drained);
+    }
+}
+
 fn is_told(world: &mut World, channel: ChannelId) -> bool {
     std::iter::from_fn(|| world.hosts[0].poll_event()).any(|event| event == Event::Changed(channel))
 }
