@@ -1,6 +1,6 @@
 //! Calls that wait: they poll the links themselves, or sleep beside the thread that does.
 
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use ropeway_proto::{Landing, Time};
@@ -223,16 +223,12 @@ impl Wait {
     }
 
     /// Sleeps until the thread that polls says that the subject changed, or that somebody has to take over.
-    fn sleep_beside<'a>(&self, inner: &Inner, mut core: MutexGuard<'a, Core>, now: Time) -> MutexGuard<'a, Core> {
-        let (key, condition) = core.waiters.add(self.subject, self.since);
+    fn sleep_beside<'a>(&self, inner: &'a Inner, mut core: MutexGuard<'a, Core>, now: Time) -> MutexGuard<'a, Core> {
+        let (key, bed) = core.waiters.add(self.subject, self.since);
         inner.note_beside(true);
-        let is_asleep = |core: &mut Core| !core.waiters.is_woken(key);
-        core = match self.deadline.map(|deadline| Duration::from_nanos(deadline.since(now))) {
-            Some(limit) => {
-                condition.wait_timeout_while(core, limit, is_asleep).unwrap_or_else(PoisonError::into_inner).0
-            }
-            None => condition.wait_while(core, is_asleep).unwrap_or_else(PoisonError::into_inner),
-        };
+        drop(core);
+        bed.sleep(self.deadline.map(|deadline| Duration::from_nanos(deadline.since(now))));
+        let mut core = inner.lock();
         inner.note_beside(false);
         core.waiters.remove(key);
         core

@@ -3,7 +3,8 @@
 use crate::readiness::Watch;
 use ropeway_proto::{ChannelId, Event, Time};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Who has waited for longer is not expected to be served next. It leaves polling to those that are, and is not woken for it: the thread that polled will be
 /// back before that pays, or the helper takes over.
@@ -22,13 +23,44 @@ pub enum Subject {
 
 /// One waiting thread.
 #[derive(Debug)]
-pub struct Waiter {
+struct Waiter {
     key: u64,
-    pub subject: Subject,
-    pub since: Time,
-    pub condition: Arc<Condvar>,
+    subject: Subject,
+    since: Time,
+    bed: Arc<Bed>,
+    woken: bool,
+}
+
+impl Waiter {
+    fn wake(&mut self) {
+        self.woken = true;
+        self.bed.wake();
+    }
+}
+
+/// Where a thread sleeps, without the engine's lock: who is woken takes that as everybody does, so that a thread that polls sees it come.
+#[derive(Debug, Default)]
+pub struct Bed {
     /// Set by whoever wakes it, so that a wake-up before it sleeps is not lost.
-    pub woken: bool,
+    woken: Mutex<bool>,
+    condition: Condvar,
+}
+
+impl Bed {
+    /// Sleeps until it is woken, or for so long.
+    pub fn sleep(&self, limit: Option<Duration>) {
+        let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_asleep = |woken: &mut bool| !*woken;
+        match limit {
+            Some(limit) => drop(self.condition.wait_timeout_while(woken, limit, is_asleep)),
+            None => drop(self.condition.wait_while(woken, is_asleep)),
+        }
+    }
+
+    fn wake(&self) {
+        *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.condition.notify_one();
+    }
 }
 
 /// All that wait.
@@ -43,28 +75,24 @@ pub struct Waiters {
 }
 
 impl Waiters {
-    pub fn add(&mut self, subject: Subject, since: Time) -> (u64, Arc<Condvar>) {
-        let condition = Arc::new(Condvar::new());
+    /// Gives what [`Waiters::remove`] wants to know, and where to sleep.
+    pub fn add(&mut self, subject: Subject, since: Time) -> (u64, Arc<Bed>) {
+        let bed = Arc::new(Bed::default());
         self.next += 1;
-        self.waiting.push(Waiter { key: self.next, subject, since, condition: condition.clone(), woken: false });
-        (self.next, condition)
+        self.waiting.push(Waiter { key: self.next, subject, since, bed: bed.clone(), woken: false });
+        (self.next, bed)
     }
 
     pub fn remove(&mut self, key: u64) {
         self.waiting.retain(|waiter| waiter.key != key);
     }
 
-    pub fn is_woken(&self, key: u64) -> bool {
-        self.waiting.iter().find(|waiter| waiter.key == key).is_none_or(|waiter| waiter.woken)
-    }
-
     /// Wakes those that wait for this.
     pub fn wake(&mut self, subject: Subject) {
         let any = if let Subject::Channel(_) = subject { Subject::AnyChannel } else { subject };
         for waiter in self.waiting.iter_mut().filter(|waiter| waiter.subject == subject || waiter.subject == any) {
-            waiter.woken = true;
             self.served += 1;
-            waiter.condition.notify_one();
+            waiter.wake();
         }
     }
 
@@ -82,16 +110,12 @@ impl Waiters {
     pub fn wake_one(&mut self, now: Time) {
         let is_lively = |waiter: &&mut Waiter| !waiter.woken && now.since(waiter.since) < SOON_NS;
         if let Some(waiter) = self.waiting.iter_mut().rev().find(is_lively) {
-            waiter.woken = true;
-            waiter.condition.notify_one();
+            waiter.wake();
         }
     }
 
     pub fn wake_all(&mut self) {
-        for waiter in &mut self.waiting {
-            waiter.woken = true;
-            waiter.condition.notify_one();
-        }
+        self.waiting.iter_mut().for_each(Waiter::wake);
     }
 
     pub fn watch(&mut self, subject: Subject, watch: Watch) {
