@@ -201,7 +201,9 @@ impl Endpoint {
             association.leave_former_key();
             association.queued_in = None;
             match turn {
-                // Of an association with several paths it may have been another link: it waits for that one, and nobody waits for it here.
+                // It may be full towards this peer alone, so the next round begins with the next one.
+                Err(full) if full.place == place => self.queues.put_last(&mut association.queued_in, place, index),
+                // Of an association with several paths it was another link: it waits for that one, and nobody waits for it here.
                 Err(full) => self.queues.put_first(&mut association.queued_in, full.place, index),
                 // Here, even if another link's is its own queue now: that one's round may be over.
                 Ok(Turn::More) => self.queues.put_last(&mut association.queued_in, place, index),

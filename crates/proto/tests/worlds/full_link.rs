@@ -367,6 +367,34 @@ fn a_link_that_never_takes_anything_again_ends_what_waits_for_it_by_an_error_of_
     }
 }
 
+in_every_way!(what_the_link_refuses_for_one_host_keeps_the_others_waiting_for_a_turn_at_most);
+fn what_the_link_refuses_for_one_host_keeps_the_others_waiting_for_a_turn_at_most() {
+    let mut world = World::new(4, Net::default(), &Config::default(), 1);
+    world.counters.off = true;
+    let ends = [1, 2, 3].map(|to| open(&mut world, 0, to, 7, Mode::Messages).0);
+    pass(&mut world, 50 * MS);
+    let now = world.time();
+    let host = &mut world.hosts[0];
+    for &channel in &ends {
+        host.send(now, channel, &[0; 100]).unwrap();
+        host.flush(channel);
+    }
+    // A queue on the way to the first host is full; the link says so of each packet for it.
+    let refused = path(1).0;
+    let mut taken = Vec::new();
+    for _ in 0..3 {
+        let is_all = host.transmit(now, &mut |to, _, packets| match to.0[..8] == refused[..8] {
+            true => 0,
+            false => {
+                taken.push(to.0);
+                packets.len()
+            }
+        });
+        assert!(!is_all, "there is more for the first one");
+    }
+    assert_eq!(taken.len(), 2, "{taken:?}");
+}
+
 in_every_way!(who_stands_behind_another_one_in_a_full_links_queue_is_held_up_as_well);
 fn who_stands_behind_another_one_in_a_full_links_queue_is_held_up_as_well() {
     let mut world = World::new(4, Net::default(), &Config::default(), 1);
