@@ -2,7 +2,6 @@
 
 use crate::connection::{Connection, connection, either};
 use crate::failure::{Failure, Outcome};
-use crate::guard::let_go;
 use crate::table::Table;
 use ropeway_socket::api::{Error, Watch, details};
 use ropeway_socket::{Address, Listener, Local, MessageListener, MessageSocket, Stream};
@@ -231,10 +230,7 @@ impl Socket {
 
     /// Moves data. Should the socket be closed meanwhile, the connection ends here.
     fn with_connection<R>(&self, act: impl FnOnce(&Connection) -> Outcome<R>) -> Outcome<R> {
-        let connection = self.connection()?;
-        let result = act(&connection);
-        let_go(connection);
-        result
+        act(&*self.connection()?)
     }
 
     pub fn is_listening(&self) -> bool {

@@ -2,7 +2,6 @@
 //! socket. A forked child begins with none.
 
 use crate::failure::{Failure, Outcome};
-use crate::guard::let_go;
 use ropeway_socket::api::PerProcess;
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -105,10 +104,7 @@ impl<T: Send + Sync> Table<T> {
     /// # Errors
     /// It is none; or what `act` says.
     pub fn with<R>(&self, handle: c_int, act: impl FnOnce(&T) -> Outcome<R>) -> Outcome<R> {
-        let socket = self.get(handle)?;
-        let result = act(&socket);
-        let_go(socket);
-        result
+        act(&*self.get(handle)?)
     }
 
     /// Takes it out: the handle is none from now on.

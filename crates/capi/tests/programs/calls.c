@@ -1,15 +1,19 @@
 /* What ropeway.h promises, call by call, inside one process; the test program of crates/capi/tests/c.rs. */
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -1066,6 +1070,60 @@ static void cancelling(void)
 	}
 }
 
+enum { MUCH = 16 << 20 };
+
+static void *read_much(void *argument)
+{
+	static char buffer[1 << 16];
+	ssize_t got, all = 0;
+
+	for (; all < MUCH; all += got)
+		CHECK((got = ropeway_recv(*(int *)argument, buffer, sizeof buffer, 0)) > 0);
+	pthread_testcancel();
+	return NULL;
+}
+
+/* Nor is one while another user of the host has a board, which is read now and then while something moves. Only root can put one there. */
+static void cancelling_beside_another_user(void)
+{
+	static char zeros[1 << 20];
+	char own[64], name[300], theirs[400] = "";
+	int client, server, board;
+	ssize_t sent, all = 0;
+	struct dirent *entry;
+	pthread_t thread;
+	struct stat net;
+	void *result;
+	DIR *boards;
+
+	if (geteuid() != 0)
+		return;
+	pair(ROPEWAY_STREAM, &client, &server);
+	CHECK(stat("/proc/self/ns/net", &net) == 0);
+	snprintf(own, sizeof own, "-0-%ju", (uintmax_t)net.st_ino);
+	CHECK((boards = opendir("/dev/shm")) != NULL);
+	while ((entry = readdir(boards)) != NULL) {
+		char *user = strstr(entry->d_name, own);
+
+		if (strncmp(entry->d_name, "ropeway-gate-", 13) == 0 && user != NULL) {
+			snprintf(name, sizeof name, "%.*s", (int)(user - entry->d_name), entry->d_name);
+			snprintf(theirs, sizeof theirs, "/dev/shm/%s-65533-%ju", name, (uintmax_t)net.st_ino);
+		}
+	}
+	CHECK(closedir(boards) == 0 && theirs[0] != 0);
+	CHECK((board = open(theirs, O_CREAT | O_RDWR, 0644)) >= 0);
+	CHECK(ftruncate(board, 1 << 14) == 0 && fchown(board, 65533, 65533) == 0);
+	CHECK(pthread_create(&thread, NULL, read_much, &server) == 0);
+	for (; all < MUCH; all += sent) {
+		if (all == MUCH / 4)
+			CHECK(pthread_cancel(thread) == 0);
+		CHECK((sent = ropeway_send(client, zeros, sizeof zeros, 0)) == sizeof zeros);
+	}
+	CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+	CHECK(unlink(theirs) == 0 && close(board) == 0);
+	CHECK(ropeway_close(client) == 0 && ropeway_close(server) == 0);
+}
+
 /* Many threads open, use and close the same few sockets: all calls succeed or say why not. */
 static int contested[4];
 
@@ -1294,6 +1352,7 @@ int main(int argc, char **argv)
 	lingering();
 	closing_wakes();
 	cancelling();
+	cancelling_beside_another_user();
 	contests();
 	threads();
 	forks();
