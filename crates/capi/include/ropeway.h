@@ -10,7 +10,8 @@
  *
  * Threads. All calls may be made from any thread, on the same socket too: several may send and receive at once, and a message is always whole. Closing a
  * socket ends the calls that wait with it in other threads (EBADF). The library has threads of its own; they block all signals but those that
- * a thread causes itself (SIGSEGV and its like), so none of the program's is delivered to them. It may be loaded with dlopen; after dlclose it stays in memory, and its
+ * a thread causes itself (SIGSEGV and its like), so none of the program's is delivered to them. Unlike the kernel's, no call may be made in a signal handler, nor left by longjmp:
+ * the thread may hold what the call needs. It may be loaded with dlopen; after dlclose it stays in memory, and its
  * sockets open. Threads that call it need a stack of 64 KiB. In no call a thread is
  * cancelled (pthread_cancel): that comes after it, and to wake a thread that waits its socket is closed.
  *

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use ropeway_link::Link;
+use ropeway_link::{Address, Link};
 use ropeway_proto::crypto::{KeyError, OpenError};
 use ropeway_proto::{AssociationCounters, AssociationStatistics, ChannelStatistics, Counters, ErrorCode, Malformed};
 use serde::{Deserialize, Serialize};
 
-use crate::core::Core;
 use crate::inner::Inner;
 use crate::path;
 
@@ -122,29 +121,34 @@ pub(super) fn show(inner: &Inner) -> Shown {
     let mut core = inner.lock();
     let links: Vec<LinkShown> =
         core.links().map(|(id, link)| LinkShown { failed: core.has_failed(id), ..LinkShown::of(link) }).collect();
-    let statistics: Vec<ChannelStatistics> = core.endpoint.channel_statistics(now).collect();
-    let port_estimate = core.endpoint.port_buffer_estimate_bytes();
+    let own_address = |statistics: &ChannelStatistics| core.own_address(&statistics.association.as_ref()?.path);
+    let statistics: Vec<(ChannelStatistics, Option<Address>)> =
+        core.endpoint.channel_statistics(now).map(|statistics| (statistics, own_address(&statistics))).collect();
+    let gate_port_estimate_bytes = core.endpoint.port_buffer_estimate_bytes();
     let gate_unshared = core.is_unshared();
-    let connections = statistics.iter().map(|statistics| connection(statistics, &links, &core)).collect();
+    let counted = core.endpoint.counters();
     let gate = core.endpoint.gate();
+    let (gate_budget_bytes, gate_charged_bytes) = (gate.budget_bytes(), gate.charged_bytes());
+    // The words for all of it are made without the lock: of thousands of connections that takes as long as many leases.
+    drop(core);
     Shown {
         pid: std::process::id(),
         program: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().into(),
-        gate_budget_bytes: gate.budget_bytes(),
-        gate_charged_bytes: gate.charged_bytes(),
-        gate_port_estimate_bytes: port_estimate,
+        gate_budget_bytes,
+        gate_charged_bytes,
+        gate_port_estimate_bytes,
         gate_unshared,
-        counters: counters(&core.endpoint.counters()),
-        connections,
+        counters: counters(&counted),
+        connections: statistics.iter().map(|(statistics, own)| connection(statistics, *own, &links)).collect(),
         links,
     }
 }
 
-fn connection(statistics: &ChannelStatistics, links: &[LinkShown], core: &Core) -> ConnectionShown {
+fn connection(statistics: &ChannelStatistics, own: Option<Address>, links: &[LinkShown]) -> ConnectionShown {
     let association = statistics.association;
     let place = association.map(|association| path::decode(&association.path));
     let link = place.and_then(|place| links.get(place.link));
-    let own = association.and_then(|association| core.own_address(&association.path)).map(|own| own.to_string());
+    let own = own.map(|own| own.to_string());
     let waited = |association: &AssociationStatistics| {
         let waited = association.waited;
         let all = [
