@@ -161,7 +161,8 @@ fn take_file(
         let _ = std::fs::remove_file(&part);
         return Err(CpError::Damaged { name: printable(&offer.name) });
     }
-    keep(&file, &part, &target, offer.mode, options).map_err(|error| match error.kind() {
+    let sync = || file.sync_all();
+    keep(&file, &part, &target, offer.mode, options, sync).map_err(|error| match error.kind() {
         // Somebody has made it while it was on its way.
         io::ErrorKind::AlreadyExists => exists(&offer.name),
         _ => CpError::file(target.display().to_string())(error),
@@ -350,7 +351,15 @@ fn nofollow() -> i32 {
     rustix::fs::OFlags::NOFOLLOW.bits() as i32
 }
 
-fn keep(file: &File, part: &Path, target: &Path, mode: Option<u32>, options: &Options) -> io::Result<()> {
+/// Gives the part its name, once `sync` has its data on the disk.
+fn keep(
+    file: &File,
+    part: &Path,
+    target: &Path,
+    mode: Option<u32>,
+    options: &Options,
+    sync: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
     match file.set_permissions(Permissions::from_mode(mode.unwrap_or(0o644) & 0o777)) {
         // vfat and some network file systems have none, and the data is worth more.
         Err(error) if is_without_permissions(&error) => {
@@ -363,7 +372,7 @@ fn keep(file: &File, part: &Path, target: &Path, mode: Option<u32>, options: &Op
         }
         set => set?,
     }
-    file.sync_all()?;
+    sync().map_err(|error| untaken(file, part, &error))?;
     if options.force {
         std::fs::rename(part, target)?;
     } else {
@@ -374,6 +383,18 @@ fn keep(file: &File, part: &Path, target: &Path, mode: Option<u32>, options: &Op
         }
     }
     sync_name(target)
+}
+
+/// Drops what the disk did not take. The kernel may have it in memory still, as if it were written: the next copy would read that, find the hash right, and hear of no fault when it syncs.
+fn untaken(file: &File, part: &Path, error: &io::Error) -> io::Error {
+    let what = match std::fs::remove_file(part).or_else(|_| file.set_len(0)) {
+        Ok(()) => "nothing was kept, send it again".into(),
+        Err(_) => {
+            let part = printable(&part.display().to_string());
+            format!("{part} is not what is on the disk, and cannot be removed; remove it before you send it again")
+        }
+    };
+    io::Error::new(error.kind(), format!("{error}; {what}"))
 }
 
 fn is_without_permissions(error: &io::Error) -> bool {

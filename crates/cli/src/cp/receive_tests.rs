@@ -160,6 +160,34 @@ fn a_file_that_was_made_meanwhile_is_not_replaced() {
 }
 
 #[test]
+fn of_what_the_disk_has_not_taken_nothing_is_left_to_go_on_from() {
+    let directory = std::env::temp_dir().join(format!("ropeway-cp-sync-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let options =
+        Options { directory: directory.clone(), once: true, force: false, quiet: true, limits: Limits::default() };
+    let target = directory.join("file");
+    let part = part_of(&target);
+    let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, asked: false, end: None };
+    let open = || open_part(&part, &offer, &mut blake3::Hasher::new(), || {}).unwrap().unwrap();
+    for error in [Errno::IO, Errno::NOSPC] {
+        let (mut file, there) = open();
+        assert_eq!(there, 0);
+        file.write_all(b"right").unwrap();
+        let failed = keep(&file, &part, &target, None, &options, || Err(error.into())).unwrap_err();
+        assert_eq!(failed.kind(), io::Error::from(error).kind());
+        let said = failed.to_string();
+        assert!(said.starts_with(&io::Error::from(error).to_string()) && said.contains("nothing was kept"), "{said}");
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "neither the file nor its part");
+    }
+    let (mut file, there) = open();
+    assert_eq!(there, 0);
+    file.write_all(b"right").unwrap();
+    keep(&file, &part, &target, None, &options, || file.sync_all()).unwrap();
+    assert_eq!(std::fs::read(&target).unwrap(), b"right");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
 fn a_link_that_leads_nowhere_is_there_as_well_and_a_directory_is_refused_before_it_is_sent() {
     let directory = std::env::temp_dir().join(format!("ropeway-cp-taken-{}", std::process::id()));
     std::fs::create_dir_all(directory.join("directory")).unwrap();

@@ -304,6 +304,25 @@ fn a_full_disk_is_said_at_both_ends_and_ends_the_copy() {
 }
 
 #[test]
+fn what_the_disk_has_not_taken_is_sent_anew() {
+    need_program!("strace");
+    let files = Files::new(1_000_000);
+    let mut cmd = command("strace", ["-f", "-o", "/dev/null", "-e", "trace=fsync", "-e", "inject=fsync:error=EIO"]);
+    cmd.arg(env::ropeway()).args(receive(&files, "127.0.0.1:0").get_args());
+    let (receiver, to) = started(cmd);
+    let refused = Process::spawn(send(&files, &to)).wait(LIMIT).expect("it ends");
+    let is_said = |said: &str| said.contains("Input/output error (os error 5); nothing was kept, send it again");
+    assert!(!refused.success() && is_said(&refused.stderr), "{}", refused.stderr);
+    assert!(!refused.stderr.contains("trying again"), "{}", refused.stderr);
+    receiver.wait_until("it says so too", LIMIT, || is_said(&receiver.stderr())).expect("in time");
+    assert_eq!(std::fs::read_dir(files.target()).expect("readable").count(), 0, "neither the file nor its part");
+    let (_receiver, to) = local_receiver(&files, &[]);
+    let sent = Process::spawn(send(&files, &to)).succeed(LIMIT);
+    files.assert_arrived();
+    assert!(!sent.stderr.contains("were there already"), "{}", sent.stderr);
+}
+
+#[test]
 fn files_go_on_when_nobody_reads_what_the_ends_say() {
     let files = Files::new(100_000);
     let other = files.dir.path().join("other");
