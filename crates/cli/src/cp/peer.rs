@@ -351,12 +351,16 @@ impl Peer {
 
 /// Connects to the first that can be reached. That one is of a family that this host has not, or was not told to use, is of no interest beside what became of another one.
 fn connect_to_one(peers: &[Peer], bind: Option<&Address>, told: Option<u32>) -> Result<Connection, CpError> {
+    let interest = |error: &CpError| match error {
+        CpError::Connect { .. } => 2,
+        CpError::Bind { .. } => 1,
+        _ => 0,
+    };
     let mut failure = None;
     for peer in peers {
         match peer.connect(bind, told) {
             Ok(connection) => return Ok(connection),
-            Err(error)
-                if matches!(failure, Some(CpError::Connect { .. })) && !matches!(error, CpError::Connect { .. }) => {}
+            Err(error) if failure.as_ref().is_some_and(|before| interest(before) > interest(&error)) => {}
             Err(error) => failure = Some(error),
         }
     }
@@ -401,6 +405,17 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+
+    #[test]
+    fn that_the_own_address_is_away_says_more_than_that_another_is_of_the_other_family() {
+        let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let bind = other.local_addr().unwrap().into();
+        let peers = ["127.0.0.1:1", "[::1]:1"].map(|at| Peer::at(at.parse().unwrap()));
+        for peers in [peers.clone(), peers.into_iter().rev().collect::<Vec<_>>().try_into().unwrap()] {
+            let failure = connect_to_one(&peers, Some(&bind), None).err().unwrap();
+            assert!(matches!(failure, CpError::Bind { .. }), "{failure}");
+        }
+    }
 
     #[test]
     fn hosts_are_understood_with_and_without_port() {

@@ -173,7 +173,10 @@ fn connect_again(from: &From, patience: Duration) -> Result<Connection, CpError>
     let begin = Instant::now();
     loop {
         match from.connect() {
-            Err(CpError::Connect { .. }) if begin.elapsed() < patience => std::thread::sleep(PAUSE),
+            // An address or a device of this host may be away for a while, too.
+            Err(CpError::Connect { .. } | CpError::Bind { .. }) if begin.elapsed() < patience => {
+                std::thread::sleep(PAUSE)
+            }
             other => return other,
         }
     }
@@ -423,6 +426,24 @@ mod tests {
                 .recv_timeout(Duration::from_millis(500))
                 .is_err_and(|e| e == std::sync::mpsc::RecvTimeoutError::Timeout)
         );
+    }
+
+    #[test]
+    fn an_address_that_is_away_for_a_while_is_waited_for_as_a_peer_is() {
+        let listener = connect::listen(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
+        let to = listener.local_addr().unwrap().socket_addr().unwrap();
+        // Somebody else has it meanwhile.
+        let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let bind = Some(other.local_addr().unwrap().into());
+        let from = From { bind, node: None, to: Peer::at(to) };
+        assert!(matches!(connect_again(&from, Duration::ZERO), Err(CpError::Bind { .. })));
+        std::thread::scope(|scope| {
+            let again = scope.spawn(|| connect_again(&from, Duration::from_secs(60)));
+            std::thread::sleep(PAUSE / 2);
+            assert!(!again.is_finished(), "patience is not over");
+            drop(other);
+            again.join().unwrap().unwrap();
+        });
     }
 
     #[test]

@@ -179,6 +179,35 @@ fn a_copy_waits_out_a_cut_and_goes_on() {
 }
 
 #[test]
+fn a_copy_waits_until_its_own_address_is_back() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "2", "--rate", "100mbit"]);
+    let files = Files::new(12_000_000);
+    let _receiver = receiver(&cluster, &files);
+    let own = cluster.v4("h1");
+    let mut cmd = send(&files, &peer(&cluster));
+    cmd.args(["--bind", &format!("{own}:0")]);
+    let sender = cluster.spawn("h1", &cmd);
+    sender.wait_until("some of it is there", LIMIT, || files.part_bytes() > 1_000_000).expect("in time");
+    // Both learn sooner that nothing passes.
+    for host in ["h1", "h2"] {
+        let tune = command(env::ropeway(), ["tune", "set", "give_up", "100"]);
+        cluster.run(host, &tune, LIMIT).expect_success();
+    }
+    let address = |does| {
+        let cmd = command("ip", ["address", does, &format!("{own}/24"), "dev", "eth0"]);
+        cluster.run("h1", &cmd, LIMIT).expect_success();
+    };
+    address("del");
+    sender.wait_until("it is lost", LIMIT, || sender.stderr().contains("the connection was lost")).expect("in time");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(sender.is_running(), "{}", sender.stderr());
+    address("add");
+    sender.succeed(LIMIT);
+    files.assert_arrived();
+}
+
+#[test]
 fn a_receiver_that_was_killed_goes_on_where_it_was() {
     need_box!();
     let cluster = TestBox::up(&["--hosts", "2", "--rate", "100mbit"]);
