@@ -27,9 +27,14 @@ const EMPTY_LOOKS_AFTERWARDS: u32 = 12;
 pub fn down(name: &BoxName) -> Result<()> {
     let switch = Namespace::of(name, Member::Switch);
     // Of a box whose `down` was killed the switch may be gone already: then nobody can be at work on it.
-    let _lock = switch.lock();
+    let lock = switch.lock_if_there()?;
     // Only now it is certain what there is.
-    remove(&names::find(name)?)
+    let found = names::find(name)?;
+    if lock.is_none() && found.members.contains(&Member::Switch) {
+        let others = "somebody else took it away, and the one of that name was made since".into();
+        return Err(Error::NoBox { name: name.to_string(), others });
+    }
+    remove(&found)
 }
 
 /// Takes away all boxes; one that resists does not keep the others.

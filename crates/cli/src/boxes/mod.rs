@@ -235,8 +235,7 @@ fn need_root_and_tools(what: &'static str) -> Result<()> {
 
 /// Others that change the box wait: what one has seen there another could take away before it does.
 fn lock(found: &Found) -> Result<File> {
-    let switch = found.namespace(Member::Switch);
-    switch.lock().map_err(Error::system(format!("lock {}", switch.path().display())))
+    found.namespace(Member::Switch).lock()
 }
 
 fn set_fault(found: &Found, host: &str, fault: Fault, directions: &[Direction]) -> Result<()> {

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -99,15 +100,37 @@ impl Namespace {
 
     /// Waits until no `up` or `down` of another process works on the box of which this is the switch. The lock lasts as long as
     /// the file is open, in this process or in a program that inherited it.
-    pub fn lock(&self) -> io::Result<File> {
-        let file = File::open(self.path())?;
-        file.lock()?;
-        Ok(file)
+    pub fn lock(&self) -> Result<File> {
+        let gone = || Error::system(self.locking())(io::Error::other("somebody took the box away meanwhile"));
+        self.lock_if_there()?.ok_or_else(gone)
+    }
+
+    /// The same. `None`: there is no such box, or it was taken away meanwhile, whether another one was made of its name since or not.
+    pub fn lock_if_there(&self) -> Result<Option<File>> {
+        lock_if_there(&self.path()).map_err(Error::system(self.locking()))
+    }
+
+    fn locking(&self) -> String {
+        format!("lock {}", self.path().display())
     }
 
     /// Its own files of /etc.
     pub fn etc(&self) -> PathBuf {
         Path::new(ETC_DIR).join(&self.name)
+    }
+}
+
+fn lock_if_there(path: &Path) -> io::Result<Option<File>> {
+    let lock = || -> io::Result<_> {
+        let file = File::open(path)?;
+        file.lock()?;
+        // Who had the lock may have taken away what it is on.
+        let (locked, named) = (file.metadata()?, fs::metadata(path)?);
+        Ok(((locked.dev(), locked.ino()) == (named.dev(), named.ino())).then_some(file))
+    };
+    match lock() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        locked => locked,
     }
 }
 
@@ -141,7 +164,7 @@ impl Found {
 
 /// All boxes on this machine.
 pub fn boxes() -> Result<Vec<Found>> {
-    match std::fs::read_dir(NETNS_DIR) {
+    match fs::read_dir(NETNS_DIR) {
         Ok(entries) => Ok(grouped(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()))),
         // Nobody has made a namespace yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -203,6 +226,28 @@ mod tests {
         }
         for bad in ["", "h", "h0", "h01", "h+1", "h256", "x1", "ä1", "switch1"] {
             assert_eq!(Member::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_lock_is_on_what_has_the_name_and_not_on_what_had_it() {
+        let path = std::env::temp_dir().join(format!("ropeway-box-lock-{}", std::process::id()));
+        assert!(lock_if_there(&path).unwrap().is_none());
+        for other in [true, false] {
+            let held = File::create(&path).unwrap();
+            held.lock().unwrap();
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| lock_if_there(&path).unwrap().is_some());
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                assert!(!waiting.is_finished());
+                fs::remove_file(&path).unwrap();
+                if other {
+                    File::create(&path).unwrap();
+                }
+                drop(held);
+                assert!(!waiting.join().unwrap());
+            });
+            assert_eq!(lock_if_there(&path).unwrap().is_some(), other);
         }
     }
 

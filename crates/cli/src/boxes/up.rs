@@ -61,7 +61,7 @@ pub fn up(plan: &Plan) -> Result<()> {
 /// Keeps `down` away while the box is made. The programs that do the work inherit the lock: if this process is killed, one of them
 /// may go on for a while, and `down` waits for it.
 fn lock(switch: &Namespace) -> Result<File> {
-    let file = switch.lock().map_err(Error::system(format!("lock {}", switch.path().display())))?;
+    let file = switch.lock()?;
     inherit(&file, true)?;
     Ok(file)
 }

@@ -1,6 +1,6 @@
 //! How a box comes, is used, and goes; and what the program says when it cannot be.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -186,6 +186,41 @@ fn board_of(process: &Process) -> PathBuf {
 fn shares_our_network(process: &Process) -> bool {
     let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/net")).ok();
     namespace(&process.pid().to_string()) == namespace("self")
+}
+
+#[test]
+fn down_that_waited_leaves_a_box_that_was_made_meanwhile() {
+    need_box!();
+    let cluster = TestBox::unmade();
+    // All that there is of it.
+    let switch = cluster.namespace("switch");
+    let ip = |does| Process::spawn(command("ip", ["netns", does, &switch])).succeed(LIMIT);
+    let path = Path::new("/run/netns").join(&switch);
+    let downs = |old: &File| {
+        old.lock().expect("nobody has it");
+        let down = Process::spawn(cluster.ropeway_command(&["down"]));
+        let pid = down.pid().to_string();
+        let waits = |line: &str| line.contains("->") && line.split_whitespace().any(|word| word == pid);
+        until("it waits", || fs::read_to_string("/proc/locks").expect("the kernel says it").lines().any(waits));
+        down
+    };
+    ip("add");
+    let old = File::open(&path).expect("it is there");
+    let down = downs(&old);
+    ip("del");
+    ip("add");
+    let made = fs::metadata(&path).expect("it is there").ino();
+    drop(old);
+    let down = down.wait(LIMIT).expect("it ends");
+    assert!(!down.success() && down.stderr.contains("there is no box"), "{}", down.stderr);
+    assert_eq!(fs::metadata(&path).expect("it is there").ino(), made);
+    // One whose name has gone is none either.
+    let old = File::open(&path).expect("it is there");
+    let down = downs(&old);
+    ip("del");
+    drop(old);
+    let down = down.wait(LIMIT).expect("it ends");
+    assert!(!down.success() && down.stderr.contains("there is no box"), "{}", down.stderr);
 }
 
 #[test]
