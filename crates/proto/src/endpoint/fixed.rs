@@ -14,7 +14,7 @@ use crate::association::patience::{
 };
 use crate::association::{ECHO_LIMIT_NS, FIRST_RETRY_NS};
 use crate::gate::sender::SLOW_COST;
-use crate::gate::turns::SLOW_SHARE;
+use crate::gate::turns::{SLOW_SHARE, UNUSED_SHARE};
 use crate::gate::{
     BUDGET_DENOMINATOR, BUDGET_NUMERATOR, FIRST_FLIGHT_SHARE, LIMIT_FLOOR_BYTES, SUSPECT_MIN_NS, SUSPECT_ROUND_TRIPS,
 };
@@ -47,6 +47,7 @@ fn paragraph() -> String {
             SLOW_NS / US,
             HOLD_NS / MS
         ),
+        format!("1/{UNUSED_SHARE} of the budget for all whose last grant was taken back"),
         format!("suspect after {SUSPECT_ROUND_TRIPS} round trips or {} ms", SUSPECT_MIN_NS / MS),
         format!("a port believed to stand still by who was heard within {} ms", STILL_NS / MS),
         format!(

@@ -101,7 +101,9 @@ pub(super) struct Sums {
     pub(super) flying_bytes: u64,
     /// Of what is charged, the part of those who are slow ...
     pub(super) slow_bytes: u64,
-    /// ... and to suspects.
+    /// ... of those whose last grant was taken back, and who have used nothing since ...
+    pub(super) unused_bytes: u64,
+    /// ... and of suspects.
     pub(super) suspect_bytes: u64,
     /// What senders could use beyond what is charged.
     pub(super) wanted_bytes: u64,
@@ -119,6 +121,7 @@ impl Sums {
             charged_bytes: join(self.charged_bytes, other.charged_bytes),
             flying_bytes: join(self.flying_bytes, other.flying_bytes),
             slow_bytes: join(self.slow_bytes, other.slow_bytes),
+            unused_bytes: join(self.unused_bytes, other.unused_bytes),
             suspect_bytes: join(self.suspect_bytes, other.suspect_bytes),
             wanted_bytes: join(self.wanted_bytes, other.wanted_bytes),
             demanding: join(self.demanding, other.demanding),
@@ -152,6 +155,7 @@ impl Sender {
             charged_bytes: self.charged_bytes,
             flying_bytes: self.flying_bytes,
             slow_bytes: charged_if(self.demand.is_slow()),
+            unused_bytes: charged_if(self.demand.left_unused),
             suspect_bytes: charged_if(self.suspect),
             wanted_bytes: self.demand.wanted_bytes(),
             demanding: self.demand.is_some().into(),

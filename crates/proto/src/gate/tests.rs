@@ -101,6 +101,31 @@ fn who_is_slow_gets_one_packet_at_a_time_where_it_may_have_no_more() {
 }
 
 #[test]
+fn all_who_use_nothing_of_their_grants_hold_a_quarter_of_the_budget_or_one_packet() {
+    let mut gate = gate(Order::Fifo);
+    let unused =
+        |outstanding: u64| Demand { wanted_packets: 1 - outstanding, left_unused: true, ..demand(outstanding, 1000) };
+    let report = |gate: &mut Gate, outstanding| {
+        (0..100).for_each(|index| gate.report(index, unused(outstanding), Time::ZERO, Time::ZERO));
+    };
+    report(&mut gate, 0);
+    let quarter = gate.budget_bytes() / 4 / FRAME;
+    assert_eq!(distribute(&mut gate, 0), (0..quarter as u32).map(|index| (index, 1)).collect::<Vec<_>>());
+    gate.report(100, demand(0, 1000), Time::ZERO, Time::ZERO);
+    let others: u64 = distribute(&mut gate, 0).iter().map(|grant| grant.1).sum();
+    assert!(others > gate.budget_bytes() / FRAME / 2, "{others} packets");
+    // The first uses its packet, which lets the next one in, and is a sender as others.
+    gate.report(100, demand(0, 0), Time::ZERO, Time::ZERO);
+    gate.report(0, demand(0, 7), Time::ZERO, Time::ZERO);
+    assert_eq!(distribute(&mut gate, 0), [(quarter as u32, 1), (0, 7)]);
+    (0..101).for_each(|index| gate.forget(index));
+    assert_eq!((gate.charged_bytes(), gate.sums.unused_bytes), (0, 0));
+    gate.set_allowed(FRAME / 2);
+    report(&mut gate, 0);
+    assert_eq!(distribute(&mut gate, 0), [(0, 1)], "however little there is");
+}
+
+#[test]
 fn short_backlogs_are_charged_by_their_bytes() {
     let mut gate = gate(Order::Fifo);
     for index in 0..300 {

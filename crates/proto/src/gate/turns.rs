@@ -21,6 +21,8 @@ const SUSPECT_SCAN_NS: u64 = 250_000;
 const SUSPECT_SHARE: u64 = 4;
 /// All slow senders together have this share of the budget beside others.
 pub const SLOW_SHARE: u64 = 2;
+/// All whose last grant was taken back have this share, or one packet, until they use something: who does has used it a round trip later, and who never does holds it for several leases.
+pub const UNUSED_SHARE: u64 = 4;
 /// Under `srpt` this share of the budget is not for the first one.
 const SRPT_REST: u64 = 4;
 /// Under `srpt` every so many quanta one goes to who has waited longest.
@@ -106,6 +108,13 @@ impl Gate {
         let is_end = demand.wanted_packets <= end && fits;
         let (turn, least) = if is_end { (demand.wanted_packets, end) } else { (quantum, quantum) };
         let most = self.most_held(demand.frame_bytes, least);
+        if demand.left_unused {
+            let packets = turn.min(most);
+            let held = self.sums.unused_bytes;
+            let are_many = held > 0 && held + packets * demand.frame_bytes > self.grantable_bytes() / UNUSED_SHARE;
+            let fits = demand.outstanding_packets + packets <= most;
+            return (fits && !are_many).then_some(packets);
+        }
         if let Some(most) = demand.most_held.map(|paced| paced.min(most)).filter(|_| self.sums.demanding > 1) {
             // As much for each of them, or what is left of their part would always go to those who want less.
             let packets = turn.min(PAIR_PACKETS).min(most);

@@ -181,18 +181,18 @@ fn a_repetition_that_nobody_asked_for_is_no_loss() {
     assert_eq!((counters.lost, counters.gate.cuts), (0, 0));
 }
 
-/// So many senders that use nothing of what they are granted, but speak, each every 19 ms, just before their leases would be over: all at once, or in turn.
+/// So many senders, where nothing else is said, that use nothing of what they are granted, but speak, each every 19 ms, just before their leases would be over: all at once, or in turn.
 const IDLERS: usize = 8;
 const SPEAKS_NS: u64 = 19 * MS;
 
-/// Hosts 1 to `IDLERS` are in the middle of transfers to host 0 when they begin to do that; the last one has a channel and begins. Gives what they say.
-fn idlers(delay_ns: u64, rate: u64) -> (World, Vec<Flow>, Vec<Header>) {
+/// The first `count` hosts behind 0 are in the middle of transfers to it when they begin to do that; the last one has a channel and begins. Gives what they say.
+fn idlers(count: usize, delay_ns: u64, rate: u64) -> (World, Vec<Flow>, Vec<Header>) {
     let net = Net { rate, delay_ns, ..Net::default() };
-    let mut world = World::new(IDLERS + 2, net, &Config::default(), 1);
-    let mut flows: Vec<_> = (1..=IDLERS + 1)
+    let mut world = World::new(count + 2, net, &Config::default(), 1);
+    let mut flows: Vec<_> = (1..=count + 1)
         .map(|from| {
             let (client, server) = open(&mut world, from, 0, 7, Mode::Stream);
-            Flow::stream((from, client), (0, server), if from <= IDLERS { 1 << 30 } else { 0 })
+            Flow::stream((from, client), (0, server), if from <= count { 1 << 30 } else { 0 })
         })
         .collect();
     let said = Rc::new(RefCell::new(BTreeMap::new()));
@@ -210,9 +210,10 @@ fn idlers(delay_ns: u64, rate: u64) -> (World, Vec<Flow>, Vec<Header>) {
         }
         true
     }));
-    let have_some = |_: &World, flows: &[Flow]| flows[..IDLERS].iter().all(|flow| flow.received > 300_000);
+    let have_some =
+        |_: &World, flows: &[Flow]| flows[..count].iter().all(|flow| flow.received > 2_400_000 / count as u64);
     assert!(carry_until(&mut world, &mut flows, 5 * S, have_some));
-    world.stopped.extend(1..=IDLERS);
+    world.stopped.extend(1..=count);
     pass(&mut world, 10 * delay_ns);
     world.filter = None;
     let said = said.borrow().values().copied().collect();
@@ -242,11 +243,11 @@ fn speak(world: &mut World, flows: &mut [Flow], said: &[Header], in_turn: bool, 
             let length = header.write(&mut bytes).unwrap();
             world.inject(sender + 1, 0, &bytes[..length]);
             if in_turn {
-                carry_until(world, &mut flows[IDLERS..], SPEAKS_NS / IDLERS as u64, |_, _| false);
+                carry_until(world, &mut flows[said.len()..], SPEAKS_NS / said.len() as u64, |_, _| false);
             }
         }
         if !in_turn {
-            carry_until(world, &mut flows[IDLERS..], SPEAKS_NS, |_, _| false);
+            carry_until(world, &mut flows[said.len()..], SPEAKS_NS, |_, _| false);
         }
     }
 }
@@ -262,7 +263,7 @@ fn who_speaks_and_uses_nothing_of_its_grant_does_not_keep_it() {
         (2 * MS, 1000, Type::State, true),
     ] {
         let what = format!("{kind:?}, {} us away, {rate_mbit} Mbit/s, in turn: {in_turn}", delay_ns / US);
-        let (mut world, mut flows, said) = idlers(delay_ns, rate_mbit * 1_000_000);
+        let (mut world, mut flows, said) = idlers(IDLERS, delay_ns, rate_mbit * 1_000_000);
         let held = |world: &World, flows: &[Flow]| flows[..IDLERS].iter().map(|flow| granted(world, flow)).sum::<u64>();
         let before = held(&world, &flows);
         assert!(before > 30, "{what}: {before} packets");
@@ -297,10 +298,33 @@ fn who_speaks_and_uses_nothing_of_its_grant_does_not_keep_it() {
 }
 
 #[test]
+fn many_who_speak_and_use_nothing_of_their_grants_keep_little_of_the_budget_together() {
+    let count = 64;
+    let (mut world, mut flows, said) = idlers(count, 20 * US, 1_000_000_000);
+    flows[count].total = 1 << 30;
+    // Each holds a quantum for ten leases at first, eight of them at a time.
+    speak(&mut world, &mut flows, &said, false, Type::State, 120 * MS * count as u64 / 8);
+    let held = flows[..count].iter().map(|flow| granted(&world, flow)).sum::<u64>();
+    let (received, begin) = (flows[count].received, world.now);
+    speak(&mut world, &mut flows, &said, false, Type::State, 200 * MS);
+    let line = payload_bytes() / 1518.0 / 8.0;
+    let share = (flows[count].received - received) as f64 / (world.now - begin) as f64 / line;
+    println!("they hold {held} packets, {share:.3} of the line for another one");
+    assert!(share > 0.95, "{share:.3} of the line, they hold {held} packets");
+    let most = world.hosts[0].gate().budget_bytes() / 1518 / 4;
+    assert!((1..=most).contains(&held), "{held} packets of {most}: they are tried again");
+    // Who comes back is a sender as others, though the others do not.
+    let had = flows[0].received;
+    world.stopped.remove(&1);
+    let comes_back = carry_until(&mut world, &mut flows, S, |_, flows| flows[0].received > had + 1_000_000);
+    assert!(comes_back, "{} bytes of who came back", flows[0].received - had);
+}
+
+#[test]
 fn what_was_asked_for_in_vain_of_who_claims_to_have_sent_it_takes_nothing_from_others() {
     // The last one claims so many packets beyond what it has sent, or all do.
     for (claimers, claimed) in [(1, 16_000u32), (IDLERS, 16_000), (IDLERS, 60), (IDLERS, 1)] {
-        let (mut world, mut flows, mut said) = idlers(20 * US, 1_000_000_000);
+        let (mut world, mut flows, mut said) = idlers(IDLERS, 20 * US, 1_000_000_000);
         let missing = |world: &World, flow: &Flow| {
             let (host, channel): (usize, ChannelId) = flow.to;
             world.hosts[host].statistics(world.clock(host), channel).unwrap().association.unwrap().missing_packets
