@@ -120,15 +120,22 @@ impl Endpoint {
         true
     }
 
-    /// The association that has been without a channel for longest, of those whose host has no less than `taken`: nobody takes the place of who has less.
-    fn at_rest(&self, now: Time, taken: u32) -> Option<u32> {
-        self.places.resting.values().take(MOST_LOOKED_AT).copied().find(|&index| {
+    /// The association that has been without a channel for longest, of those whose host has no less than `taken`: nobody takes the place of who has less. Those before it that were used meanwhile go to the
+    /// end of the line: or so many of these would stand before all others for ever.
+    fn at_rest(&mut self, now: Time, taken: u32) -> Option<u32> {
+        let (mut found, mut used) = (None, Vec::new());
+        for &index in self.places.resting.values().take(MOST_LOOKED_AT) {
             let association = &self.associations[index as usize];
-            let has = association.host.map_or(0, |host| self.places.associations_of(&host));
-            has >= taken
-                && !association.has_undelivered()
-                && now.since(association.used_at().max(self.awake_at)) >= AT_REST_NS
-        })
+            let used_at = association.used_at().max(self.awake_at);
+            if association.has_undelivered() || now.since(used_at) < AT_REST_NS {
+                used.push(index);
+            } else if association.host.map_or(0, |host| self.places.associations_of(&host)) >= taken {
+                found = Some(index);
+                break;
+            }
+        }
+        used.into_iter().for_each(|index| self.rest_behind_others(index));
+        found
     }
 
     /// An association was opened by the host at `path`.
@@ -153,14 +160,18 @@ impl Endpoint {
                 association.rest = None;
                 self.places.resting.remove(&rest);
             }
-            None if rests => {
-                let rest = self.places.next_rest;
-                association.rest = Some(rest);
-                self.places.resting.insert(rest, index);
-                self.places.next_rest = rest.saturating_add(1);
-            }
+            None if rests => self.rest_behind_others(index),
             _ => {}
         }
+    }
+
+    /// An association without a channel takes the last place among these.
+    fn rest_behind_others(&mut self, index: u32) {
+        let rest = self.places.next_rest;
+        let former = self.associations[index as usize].rest.replace(rest);
+        former.map(|former| self.places.resting.remove(&former));
+        self.places.resting.insert(rest, index);
+        self.places.next_rest = rest.saturating_add(1);
     }
 }
 

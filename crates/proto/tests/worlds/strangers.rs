@@ -373,3 +373,34 @@ fn nobody_takes_the_place_of_a_host_that_has_less() {
     assert_eq!((crowd.server.sizes(), crowd.server.counters().associations_displaced), ((9, 8), 1));
     assert_eq!([of_one[3].0, of_another.0].map(|client| crowd.clients[client].1.sizes().0), [0, 1]);
 }
+
+in_every_way!(those_that_are_used_again_and_again_without_a_channel_do_not_stand_before_those_at_rest);
+fn those_that_are_used_again_and_again_without_a_channel_do_not_stand_before_those_at_rest() {
+    let mut crowd = Crowd::new(80);
+    let of_one: Vec<_> = (0..64).map(|engine| crowd.come(1, engine)).collect();
+    let of_another: Vec<_> = (0..8).map(|engine| crowd.come(2, engine)).collect();
+    let others: Vec<_> = (3..11).map(|host| crowd.come(host, 0)).collect();
+    assert!(of_one.iter().chain(&of_another).chain(&others).all(|&it| crowd.is_in(it)));
+    crowd.leave(&of_one);
+    crowd.leave(&of_another);
+    assert_eq!(crowd.server.sizes(), (80, 8));
+    // Where nobody listens.
+    let ask = |crowd: &mut Crowd| {
+        let now = crowd.time();
+        for &(client, _) in &of_one {
+            let channel = crowd.clients[client].1.connect(now, &path(0), 8, Mode::Stream).unwrap();
+            crowd.talk();
+            crowd.clients[client].1.close(now, channel);
+        }
+    };
+    for _ in 0..2 {
+        ask(&mut crowd);
+        crowd.pass(900 * MS);
+    }
+    let early = crowd.come(11, 0);
+    assert!(!crowd.is_in(early), "the first 64 are in use");
+    let again = (early.0, crowd.connect(early.0));
+    assert!(crowd.is_in(again));
+    assert_eq!((crowd.server.sizes().0, crowd.server.counters().associations_displaced), (80, 1));
+    assert_eq!(crowd.clients[of_another[0].0].1.sizes().0, 0, "the first of those at rest");
+}
