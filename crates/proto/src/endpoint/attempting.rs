@@ -207,7 +207,7 @@ impl Endpoint {
         if self.find(packet.header.destination).is_none() {
             // The attempt was given up meanwhile: the server must not wait for it.
             self.counters.dropped_unknown_id += 1;
-            self.reply_reset(path, packet);
+            self.reply_reset(now, path, packet);
             return Ok(());
         }
         let Some(index) = self.find_attempt(path, packet.header.destination, fields.nonce) else { return Ok(()) };

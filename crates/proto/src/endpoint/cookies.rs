@@ -47,6 +47,18 @@ impl Endpoint {
 
     /// Whether the host at `path` may spend a cookie.
     pub(super) fn may_spend(&mut self, now: Time, path: &Path) -> bool {
+        self.forget_old_cookies(now);
+        self.places.may_spend(path, MOST_SPENT.saturating_sub(self.spent.len()))
+    }
+
+    /// Whether the host at `path` has spent one lately.
+    pub(super) fn has_spent(&mut self, now: Time, path: &Path) -> bool {
+        self.forget_old_cookies(now);
+        self.places.has_spent(path)
+    }
+
+    /// Those that are good no longer are not remembered.
+    fn forget_old_cookies(&mut self, now: Time) {
         while let Some(key) = self.spent_order.front()
             && self.spent.get(key).is_none_or(|spent| spent.until <= now)
         {
@@ -55,7 +67,6 @@ impl Endpoint {
             }
             self.spent_order.pop_front();
         }
-        self.places.may_spend(path, MOST_SPENT.saturating_sub(self.spent.len()))
     }
 
     /// Remembers that a cookie is spent, and what was answered.

@@ -44,7 +44,7 @@ impl Endpoint {
         self.counters.packets_received += 1;
         let packet = match Packet::parse(bytes) {
             Ok(packet) => packet,
-            Err(malformed) => return self.drop_malformed(path, malformed),
+            Err(malformed) => return self.drop_malformed(now, path, malformed),
         };
         let result = match packet.header.kind {
             Type::Version
@@ -63,10 +63,10 @@ impl Endpoint {
         }
     }
 
-    fn drop_malformed(&mut self, path: &Path, malformed: Malformed) {
+    fn drop_malformed(&mut self, now: Time, path: &Path, malformed: Malformed) {
         self.counters.dropped_malformed[malformed.index()] += 1;
         if let Malformed::UnknownVersion { syn: Some(syn), .. } = malformed {
-            self.reply_with(path, |out| syn.answer(&[ropeway_wire::VERSION], out).ok());
+            self.reply_with(now, path, |out| syn.answer(&[ropeway_wire::VERSION], out).ok());
         }
     }
 
@@ -81,7 +81,7 @@ impl Endpoint {
         let header = &packet.header;
         let Some(index) = self.find(header.destination) else {
             self.counters.dropped_unknown_id += 1;
-            self.reply_reset(path, packet);
+            self.reply_reset(now, path, packet);
             return Ok(());
         };
         if !self.associations[index as usize].is_open() {

@@ -110,7 +110,7 @@ impl Endpoint {
             Err(error) => {
                 self.counters.dropped_handshake[error.index()] += 1;
                 if error == KeyError::Unknown {
-                    self.refuse(path, &confirm.syn, ErrorCode::Key);
+                    self.refuse(now, path, &confirm.syn, ErrorCode::Key);
                 }
                 return Ok(());
             }

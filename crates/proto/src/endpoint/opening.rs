@@ -43,11 +43,11 @@ impl Endpoint {
         Ok(())
     }
 
-    pub(super) fn refuse(&mut self, path: &Path, syn: &SynFields, code: ErrorCode) {
+    pub(super) fn refuse(&mut self, now: Time, path: &Path, syn: &SynFields, code: ErrorCode) {
         self.counters.channels_refused += 1;
         let fields = RefusedFields { nonce: syn.nonce, code };
         let header = Header { length: RefusedFields::BYTES as u16, ..Header::new(Type::Refused, syn.source) };
-        self.reply_with(path, |out| {
+        self.reply_with(now, path, |out| {
             let at = header.write(out).ok()?;
             Some(at + fields.write(out.get_mut(at..)?).ok()?)
         });
@@ -58,14 +58,14 @@ impl Endpoint {
             return self.counters.dropped_unasked += 1;
         }
         if (syn.features & FEATURE_KEYED != 0) != self.keys.is_some() {
-            return self.refuse(path, syn, ErrorCode::Key);
+            return self.refuse(now, path, syn, ErrorCode::Key);
         }
         // With a key, who asks learns about ports when he has proved that he has it.
         if let Some(code) = self.refusal_of_port(syn.destination_port).filter(|_| self.keys.is_none()) {
-            return self.refuse(path, syn, code);
+            return self.refuse(now, path, syn, code);
         }
         if self.is_crossing(path, syn) {
-            return self.refuse(path, syn, ErrorCode::Crossed);
+            return self.refuse(now, path, syn, ErrorCode::Crossed);
         }
         let size = usize::from(syn.packet_size.min(self.config.packet_bytes));
         // Never more than what came: nobody can turn us against a third party.
@@ -76,7 +76,7 @@ impl Endpoint {
         let cookie = self.cookie(now, path, &SynFields { packet_size: size as u16, ..*syn });
         let fields = CookieFields { nonce: syn.nonce, packet_size: size as u16, cookie };
         let header = Header { length: (size - BASE_HEADER_BYTES) as u16, ..Header::new(Type::Cookie, syn.source) };
-        self.reply_with(path, |out| {
+        self.reply_with(now, path, |out| {
             let out = out.get_mut(..size)?;
             out.fill(0);
             let at = header.write(out).ok()?;
@@ -155,7 +155,7 @@ impl Endpoint {
                 match self.find(id) == Some(index) {
                     true => self.send_opened(now, index, confirm.syn.nonce),
                     // It is over already, and who still asks has not heard of that either.
-                    false => self.refuse(path, &confirm.syn, ErrorCode::Closed),
+                    false => self.refuse(now, path, &confirm.syn, ErrorCode::Closed),
                 }
             } else {
                 self.counters.dropped_duplicate += 1;
@@ -168,7 +168,7 @@ impl Endpoint {
         }
         // Two CONFIRMs may cross even if the SYNs did not: the same end is the client.
         if self.is_crossing(path, &confirm.syn) {
-            self.refuse(path, &confirm.syn, ErrorCode::Crossed);
+            self.refuse(now, path, &confirm.syn, ErrorCode::Crossed);
             return Ok(());
         }
         if self.keys.is_some() {
@@ -186,7 +186,7 @@ impl Endpoint {
                 self.send_opened(now, index, confirm.syn.nonce);
                 self.settle_timers(now, index);
             }
-            Err(code) => self.refuse(path, &confirm.syn, code),
+            Err(code) => self.refuse(now, path, &confirm.syn, code),
         }
         Ok(())
     }
@@ -333,7 +333,7 @@ impl Endpoint {
         let path = self.associations[index as usize].path;
         let header = self.opened_header(now, index);
         let fields = OpenedFields { nonce, rest: &parameters };
-        self.reply_with(&path, |out| {
+        self.reply_with(now, &path, |out| {
             let length = fields.write(out.get_mut(BASE_HEADER_BYTES..)?).ok()?;
             Some(Header { length: length as u16, ..header }.write(out).ok()? + length)
         });

@@ -2,6 +2,9 @@
 
 use std::io::IoSlice;
 
+use ropeway_wire::Id;
+
+use super::cookies::COOKIE_NS;
 use super::queues::Reply;
 use super::{Endpoint, Path};
 use crate::time::Time;
@@ -17,6 +20,8 @@ pub(super) const ASKING_NS: u64 = 100_000_000;
 pub(super) const LEAST_REST_NS: u64 = 1_000_000;
 /// ... doubling up to this: 60 tries in a second cost no time worth speaking of.
 const MOST_REST_NS: u64 = 16_000_000;
+/// So many of the associations with one place are looked at, besides the newest, for one that was heard lately.
+const MOST_ELDERS: usize = 8;
 /// Stands in the list of timers for the end of that; there are fewer associations.
 pub(super) const ASKING: u32 = u32::MAX - 1;
 
@@ -281,15 +286,21 @@ impl Endpoint {
     }
 
     /// Makes an answer that belongs to no association. Whoever asked in the name of a host may not be that one, and the host not there.
-    pub(super) fn reply_with(&mut self, path: &Path, write: impl FnOnce(&mut [u8]) -> Option<usize>) {
-        let presence = if self.has_received(path) { Presence::Heard } else { Presence::Silent };
+    pub(super) fn reply_with(&mut self, now: Time, path: &Path, write: impl FnOnce(&mut [u8]) -> Option<usize>) {
+        let presence = if self.has_received(now, path) { Presence::Heard } else { Presence::Silent };
         self.queue_reply(path, presence, write);
     }
 
-    /// Whether the host at `path` has shown lately that it receives there.
-    fn has_received(&self, path: &Path) -> bool {
-        let is_open = |&index: &u32| self.associations[index as usize].is_open();
-        self.peers.get(&path.unbound()).is_some_and(is_open) || self.places.knows(path)
+    /// Whether the host at `path` has shown lately that it receives: who has opened something once may be off by now.
+    fn has_received(&mut self, now: Time, path: &Path) -> bool {
+        let place = path.unbound();
+        let elders = self.elders.range((place, Id(0))..=(place, Id(u32::MAX))).take(MOST_ELDERS);
+        let mut of_place = self.peers.get(&place).into_iter().chain(elders.map(|(_, index)| index));
+        let is_heard = of_place.any(|&index| {
+            let association = &self.associations[index as usize];
+            association.is_open() && now.since(association.heard_at) < COOKIE_NS
+        });
+        is_heard || self.has_spent(now, path)
     }
 
     /// The same for who may not have asked.

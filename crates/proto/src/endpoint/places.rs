@@ -57,9 +57,9 @@ impl Places {
         }
     }
 
-    /// Whether the host at `path` has opened an association, or brought a cookie back lately.
-    pub(super) fn knows(&self, path: &Path) -> bool {
-        self.hosts.contains_key(&path.host())
+    /// Whether the host at `path` has spent cookies that are remembered.
+    pub(super) fn has_spent(&self, path: &Path) -> bool {
+        self.hosts.get(&path.host()).is_some_and(|has| has.cookies > 0)
     }
 
     /// Whether a host may spend another cookie, of which so many more may be remembered.

@@ -196,7 +196,7 @@ impl Endpoint {
     }
 
     /// Tells who sent for an id that does not exist (any more). Never an answer to a reset, and never longer than what it answers.
-    pub(super) fn reply_reset(&mut self, path: &Path, packet: &Packet<'_>) {
+    pub(super) fn reply_reset(&mut self, now: Time, path: &Path, packet: &Packet<'_>) {
         let id = packet.header.destination;
         if packet.bytes().len() < BASE_HEADER_BYTES + RstFields::BYTES || id.steering() != self.steering {
             return;
@@ -212,7 +212,7 @@ impl Endpoint {
         };
         let fields = RstFields { token, code: ErrorCode::Unknown };
         let header = Header { length: RstFields::BYTES as u16, ..Header::new(Type::Rst, id) };
-        self.reply_with(path, |out| {
+        self.reply_with(now, path, |out| {
             let at = header.write(out).ok()?;
             Some(at + fields.write(out.get_mut(at..)?).ok()?)
         });

@@ -7,7 +7,7 @@
 use ropeway_wire::{ErrorCode, Flags, Header, RstFields, Type};
 
 use super::Endpoint;
-use super::output::ASKING;
+use super::output::{ASKING, Presence};
 use super::reserving::RESERVED;
 use crate::answers;
 use crate::arrivals::Drain;
@@ -350,7 +350,7 @@ impl Endpoint {
         let (path, peer, id) = (association.path, association.peer, association.id);
         let fields = RstFields { token: self.own_token(id), code };
         let header = Header { length: RstFields::BYTES as u16, ..Header::new(Type::Rst, peer) };
-        self.reply_with(&path, |out| {
+        self.queue_reply(&path, Presence::Heard, |out| {
             let at = header.write(out).ok()?;
             Some(at + fields.write(out.get_mut(at..)?).ok()?)
         });

@@ -188,6 +188,29 @@ fn answers_to_hosts_that_are_not_there_keep_nothing_from_those_that_are() {
     wait_for(&mut world, 10 * MS, "open", |world| world.hosts[2].readiness(newcomer).unwrap().opened);
 }
 
+in_every_way!(answers_to_a_known_host_that_is_off_keep_nothing_from_those_that_are_there);
+fn answers_to_a_known_host_that_is_off_keep_nothing_from_those_that_are_there() {
+    let mut world = World::new(3, Net::default(), &Config::default(), 1);
+    let (client, server) = open(&mut world, 1, 0, 7, Mode::Messages);
+    open(&mut world, 2, 0, 7, Mode::Messages);
+    world.stopped.insert(2);
+    world.cut.insert((0, 2));
+    pass(&mut world, 5 * S);
+    two_sockets(&mut world);
+    let mut times = Vec::new();
+    for turn in 0..50 {
+        for nonce in 0..40 {
+            // Its own engine, and others.
+            let from = usize::from_be_bytes(engine_of(2, nonce as u16).0[..8].try_into().unwrap());
+            let syn = syn(40 * turn + nonce, 1, 1472, 1472, u32::from(is_keyed()));
+            world.inject(from, 0, &syn);
+        }
+        times.extend(messages(&mut world, (server, client), 100 * MS));
+    }
+    assert!(times.iter().all(|&ns| ns < MS), "{times:?}");
+    assert!(world.hosts[0].counters().packets_sent > 2000, "it answers");
+}
+
 /// A server, and engines of many hosts that connect to it.
 struct Crowd {
     server: Endpoint,
