@@ -64,6 +64,10 @@ pub struct Gate {
     window_packets: u64,
     first_flight_most: u64,
     senders: Vec<Sender>,
+    /// Those to whom something is charged, in no order: there may be thousands of others.
+    charged: Vec<u32>,
+    /// The largest frame of those that want or hold something, or did; of who was heard of last, if nobody does.
+    largest_frame_bytes: u64,
     /// Who wants more, in the order in which they asked.
     waiting: VecDeque<u32>,
     /// Whose acknowledgments are held back, oldest first.
@@ -109,6 +113,8 @@ impl Gate {
             window_packets: 0,
             first_flight_most: 0,
             senders: Vec::new(),
+            charged: Vec::new(),
+            largest_frame_bytes: 0,
             waiting: VecDeque::new(),
             held: VecDeque::new(),
             sums: Sums::default(),
@@ -260,6 +266,8 @@ impl Gate {
     /// What a sender, which was heard at `heard_at` last, now wants and holds.
     pub fn report(&mut self, index: u32, demand: Demand, heard_at: Time, now: Time) {
         let (floor, mode) = (self.fair_floor_bytes, self.mode);
+        let larger = if self.sums.demanding > 0 { self.largest_frame_bytes } else { 0 };
+        self.largest_frame_bytes = demand.frame_bytes.max(larger);
         let sender = self.sender(index);
         let has_spoken = heard_at > sender.heard_at;
         sender.heard_at = sender.heard_at.max(heard_at);
@@ -300,12 +308,30 @@ impl Gate {
         change(sender);
         let after = sender.sums();
         self.sums = self.sums + after - before;
+        match (before.charged_bytes > 0, after.charged_bytes > 0) {
+            (false, true) => self.join_charged(index),
+            (true, false) => self.leave_charged(index),
+            _ => {}
+        }
+    }
+
+    fn join_charged(&mut self, index: u32) {
+        self.sender(index).charged_place = self.charged.len() as u32;
+        self.charged.push(index);
+    }
+
+    fn leave_charged(&mut self, index: u32) {
+        let place = self.sender(index).charged_place;
+        self.charged.swap_remove(place as usize);
+        if let Some(&moved) = self.charged.get(place as usize) {
+            self.sender(moved).charged_place = place;
+        }
     }
 
     /// The association is gone.
     pub fn forget(&mut self, index: u32) {
         self.has_freed |= self.sender(index).charged_bytes > 0;
-        self.change(index, |sender| *sender = Sender::default());
+        self.change(index, |sender| *sender = Sender { charged_place: sender.charged_place, ..Sender::default() });
         self.waiting.retain(|&waiting| waiting != index);
         self.held.retain(|&held| held != index);
     }
@@ -373,8 +399,7 @@ impl Gate {
                 self.set_limit();
             }
             Change::Growth if self.budget_bytes < self.limit_bytes => {
-                let frame = self.senders.iter().map(|sender| sender.demand.frame_bytes).max().unwrap_or(0);
-                self.budget_bytes = (self.budget_bytes + frame).min(self.limit_bytes);
+                self.budget_bytes = (self.budget_bytes + self.largest_frame_bytes).min(self.limit_bytes);
             }
             Change::Growth => {}
         }

@@ -82,6 +82,8 @@ pub struct Wish {
 pub(super) struct Sender {
     pub(super) demand: Demand,
     pub(super) charged_bytes: u64,
+    /// If that is something, its place among those of whom it is.
+    pub(super) charged_place: u32,
     /// What may be on its way: of a slow one, more.
     pub(super) flying_bytes: u64,
     /// When it last spoke, or was given something to say: who waits for its turn is silent rightly.
@@ -178,7 +180,14 @@ impl Gate {
             stand == queue.len() && queue.iter().all(|&index| stands(&self.senders[index as usize]))
         };
         let sums = self.senders.iter().fold(Sums::default(), |sums, sender| sums + sender.sums());
+        let is_charged = |(place, &index): (usize, &u32)| {
+            let sender = &self.senders[index as usize];
+            sender.charged_bytes > 0 && sender.charged_place as usize == place
+        };
+        let charged = self.senders.iter().filter(|sender| sender.charged_bytes > 0).count();
         self.sums == sums
+            && self.charged.len() == charged
+            && self.charged.iter().enumerate().all(is_charged)
             && is_queue_of(&self.waiting, |sender| sender.waiting)
             && is_queue_of(&self.held, |sender| sender.held)
     }

@@ -285,6 +285,33 @@ fn a_budget_of_less_than_a_packet_lets_one_through_at_a_time() {
 }
 
 #[test]
+fn suspects_are_looked_for_among_those_to_whom_something_is_charged() {
+    const COUNT: u32 = 16_384;
+    let mut gate = gate(Order::Fifo);
+    (0..COUNT).for_each(|index| gate.report(index, demand(1, 1), Time::ZERO, Time::ZERO));
+    assert_eq!(gate.charged.len(), COUNT as usize);
+    // In any order, and some by their end.
+    for index in (0..COUNT).step_by(2).chain((0..COUNT).rev().step_by(2)) {
+        match index % 3 {
+            _ if [7, 9000].contains(&index) => {}
+            0 => gate.forget(index),
+            _ => gate.report(index, demand(0, 0), Time::ZERO, Time::ZERO),
+        }
+    }
+    assert!(gate.sums_are_true());
+    assert_eq!(gate.charged.iter().copied().collect::<std::collections::BTreeSet<_>>(), [7, 9000].into());
+    let at = Time::from_nanos(5_000_000);
+    gate.report(9000, demand(1, 1), at, at);
+    assert!(gate.find_suspects(at) && gate.sums_are_true());
+    assert_eq!((gate.sums.suspect_bytes, gate.senders[7].suspect), (FRAME, true), "the one that is silent");
+    // What was cut grows by a packet of these, however many others there are.
+    gate.observe(Time::from_nanos(6_000_000), 100_000, 0, 0, true);
+    let cut = gate.budget_bytes();
+    gate.observe(Time::from_nanos(7_000_000), 100_000, 1, 0, false);
+    assert_eq!(gate.budget_bytes(), cut + FRAME);
+}
+
+#[test]
 fn who_turns_out_suspect_when_it_is_its_turn_keeps_nobody_waiting() {
     let mut gate = gate(Order::Fifo);
     // All but two packets of the budget are charged to senders that fall silent, and the first wants more than a quarter of it leaves beside starters.

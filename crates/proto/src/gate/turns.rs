@@ -170,18 +170,19 @@ impl Gate {
     }
 
     /// Marks who holds grants and has been silent. Says whether that changed anything.
-    fn find_suspects(&mut self, now: Time) -> bool {
+    pub(super) fn find_suspects(&mut self, now: Time) -> bool {
         if now.since(self.scan_at) < SUSPECT_SCAN_NS {
             return false;
         }
         self.scan_at = now;
         let before = self.counters.suspects;
-        for index in 0..self.senders.len() {
-            let sender = self.senders[index];
+        for place in 0..self.charged.len() {
+            let index = self.charged[place];
+            let sender = self.senders[index as usize];
             // A granted packet stands in the port's queue behind everything else that was granted.
             let patience = SUSPECT_MIN_NS.max(SUSPECT_ROUND_TRIPS * sender.demand.round_trip_ns) + self.drain_ns;
-            if sender.charged_bytes > 0 && !sender.suspect && now.since(sender.heard_at) > patience {
-                self.change(index as u32, |sender| sender.suspect = true);
+            if !sender.suspect && now.since(sender.heard_at) > patience {
+                self.change(index, |sender| sender.suspect = true);
                 self.counters.suspects += 1;
             }
         }
