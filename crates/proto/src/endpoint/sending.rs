@@ -50,8 +50,8 @@ impl Endpoint {
     }
 
     /// Like [`Endpoint::send`] for bytes of which `sent` were taken before; but of a long message only a part may be taken: the caller transmits, and goes on until all of it
-    /// was. `WouldBlock` then says that as much as this end keeps of a channel is under way; [`Endpoint::send_rest`] takes the rest all the same. Nobody else can write on the
-    /// channel meanwhile.
+    /// was. `WouldBlock` then says that as much as this end keeps of a channel is under way; [`Endpoint::send_rest`] takes the rest all the same, and so does this once the channel
+    /// is to end behind the message. Nobody else can write on the channel meanwhile.
     ///
     /// # Errors
     /// See [`SendError`].
@@ -60,7 +60,9 @@ impl Endpoint {
         let owed = if sent > 0 { self.owed_channel(id) } else { None };
         let Some((at, payload_bytes)) = owed else { return self.send_bytes(now, id, rest, None) };
         let outgoing = &mut self.channels[at as usize].outgoing;
-        if outgoing.must_rest_wait(self.config.send_buffer_bytes as usize, payload_bytes) {
+        // Who ends the channel waits for nothing any more, and there is memory for the rest.
+        let is_ending = outgoing.ends_then.is_some();
+        if !is_ending && outgoing.must_rest_wait(self.config.send_buffer_bytes as usize, payload_bytes) {
             outgoing.waiting.starve(0);
             return Err(SendError::WouldBlock);
         }

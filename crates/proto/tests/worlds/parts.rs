@@ -210,6 +210,31 @@ fn what_was_put_back_counts_as_unread_when_the_reader_closes() {
 }
 
 #[test]
+fn once_the_channel_is_to_end_the_rest_of_a_message_does_not_wait_for_room() {
+    let config = Config { send_buffer_bytes: 65_536, ..Config::default() };
+    let mut world = World::new(2, Net::default(), &config, 1);
+    let (client, server) = pair(&mut world, Mode::Messages);
+    let (long, now) = (message(0, 500_000), world.time());
+    let mut sent = 0;
+    let refused = loop {
+        match world.hosts[0].send_part(now, client, &long, sent) {
+            Ok(count) => sent += count,
+            Err(error) => break error,
+        }
+    };
+    assert!(refused == SendError::WouldBlock && sent > 0 && sent < long.len(), "{refused} after {sent}");
+    world.hosts[0].shutdown(now, client).unwrap();
+    while sent < long.len() {
+        sent += world.hosts[0].send_part(now, client, &long, sent).unwrap();
+    }
+    assert_eq!(world.hosts[0].send_part(now, client, b"other", 0), Err(SendError::Closed));
+    let mut out = vec![0; long.len()];
+    wait_for(&mut world, S, "the message", |world| world.hosts[1].recv(server, &mut out) == Ok(Some(500_000)));
+    assert!(out == long);
+    wait_for(&mut world, S, "the end", |world| world.hosts[1].recv(server, &mut out) == Ok(None));
+}
+
+#[test]
 fn an_end_comes_behind_the_message_that_is_being_handed_over() {
     let Begun { mut world, client, server, long, sent } = begun();
     let now = world.time();
