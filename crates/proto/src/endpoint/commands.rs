@@ -70,6 +70,15 @@ impl Endpoint {
         self.settle_channel(at);
     }
 
+    /// Like [`Endpoint::close`] where what is unread is no matter: it is forgotten, also a message of which only a part is here, and what still arrives is turned away. So the peer gets
+    /// all that was sent to it, and then the end.
+    pub fn close_forgetting(&mut self, now: Time, id: ChannelId) {
+        if let Some(at) = self.channel_index(id) {
+            self.channels[at as usize].incoming.clear(&mut self.rx_pool);
+        }
+        self.close(now, id);
+    }
+
     /// Ends the channel at once: what is queued is dropped, and the peer sees a reset.
     pub fn abort(&mut self, now: Time, id: ChannelId) {
         let Some(at) = self.channel_index(id) else { return };

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::world::*;
-use ropeway_proto::{ChannelId, Config, ErrorCode, Mode, RecvError, SendError};
+use ropeway_proto::{ChannelId, Config, ErrorCode, Mode, Part, RecvError, SendError};
 
 fn lossy(seed: u64) -> World {
     let net = Net {
@@ -26,6 +26,20 @@ fn send(world: &mut World, host: usize, channel: ChannelId, bytes: &[u8]) -> Res
 fn close(world: &mut World, host: usize, channel: ChannelId) {
     let now = world.clock(host);
     world.hosts[host].close(now, channel);
+}
+
+fn wait_to_read(world: &mut World, channel: ChannelId) -> Vec<u8> {
+    let mut out = vec![0; 100];
+    let mut count = 0;
+    wait_for(world, 10 * S, "a message", |world| match world.hosts[1].recv(channel, &mut out) {
+        Ok(Some(bytes)) => {
+            count = bytes;
+            true
+        }
+        _ => false,
+    });
+    out.truncate(count);
+    out
 }
 
 fn wait_empty(world: &mut World) {
@@ -72,6 +86,53 @@ fn a_close_after_a_shutdown_tells_the_peer_that_nobody_reads() {
     assert_eq!(send(&mut world, 1, server, b"not any more"), Err(SendError::Failed(ErrorCode::Reset)));
     close(&mut world, 1, server);
     wait_empty(&mut world);
+}
+
+in_every_way!(who_forgets_what_is_unread_takes_nothing_from_the_peer);
+fn who_forgets_what_is_unread_takes_nothing_from_the_peer() {
+    for seed in 0..6 {
+        for has_part in [false, true] {
+            let mut world = lossy(seed);
+            let (client, server) = pair(&mut world, Mode::Messages);
+            let (long, reply) = (vec![1; 3_000_000], vec![2; 500_000]);
+            send(&mut world, 0, client, b"never read").unwrap();
+            if has_part {
+                assert_eq!(wait_to_read(&mut world, server), b"never read");
+            }
+            let mut sent = 0;
+            wait_for(&mut world, 10 * S, "room", |world| {
+                let now = world.time();
+                sent = world.hosts[0].send_part(now, client, &long, 0).unwrap_or(0);
+                sent > 0
+            });
+            // A beginning of it is here, and a reader has that, perhaps.
+            let (mut out, mut part) = (vec![0; long.len()], Part::default());
+            pass(&mut world, 20 * MS);
+            if has_part {
+                wait_for(&mut world, 10 * S, "a part", |world| {
+                    let received = world.hosts[1].recv_partly(server, &mut out, &mut part);
+                    received == Err(RecvError::WouldBlock) && part.bytes > 0
+                });
+            }
+            assert_eq!(send(&mut world, 1, server, &reply), Ok(reply.len()));
+            let now = world.clock(1);
+            world.hosts[1].close_forgetting(now, server);
+            wait_for(&mut world, 10 * S, "the reply", |world| {
+                let now = world.time();
+                if sent < long.len() {
+                    // Until the end has come.
+                    sent += world.hosts[0].send_part(now, client, &long, sent).unwrap_or(0);
+                }
+                world.hosts[0].recv(client, &mut out) == Ok(Some(reply.len()))
+            });
+            assert!(out[..reply.len()] == reply);
+            wait_for(&mut world, 10 * S, "the end", |world| world.hosts[0].recv(client, &mut out) == Ok(None));
+            assert_eq!(failure(&mut world, 0, client), None);
+            assert_eq!(send(&mut world, 0, client, b"x"), Err(SendError::Failed(ErrorCode::Reset)));
+            close(&mut world, 0, client);
+            wait_empty(&mut world);
+        }
+    }
 }
 
 in_every_way!(what_was_written_before_a_close_arrives_and_can_be_read_long_after);
