@@ -151,8 +151,11 @@ impl Core {
         self.shimmed.has_node()
     }
 
-    /// Takes a waiting connection. Where none can come any more, that is said.
-    pub fn accept(&mut self, port: u16) -> Result<ChannelId, Error> {
+    /// Takes a waiting connection, if the caller still listens. Where none can come any more, that is said.
+    pub fn accept_while(&mut self, port: u16, listens: &impl Fn() -> bool) -> Result<ChannelId, Error> {
+        if !listens() {
+            return Err(Error::Closed);
+        }
         match self.endpoint.accept(port) {
             Err(AcceptError::WouldBlock) if self.is_cut_off() => Err(Error::cut_off()),
             taken => Ok(taken?),

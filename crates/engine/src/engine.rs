@@ -223,18 +223,39 @@ impl Engine {
     /// # Errors
     /// The time is over, or nobody listens (any more); the devices of all links are gone.
     pub fn accept(&self, port: u16, deadline: Option<Instant>) -> Result<ChannelId, Error> {
-        self.block(Subject::Port(port), deadline, |core, _| match core.accept(port) {
+        self.accept_while(port, deadline, || true)
+    }
+
+    /// The same for as long as `listens` says so, and then [`Error::Closed`]: after [`Engine::unlisten`] somebody else may listen at the port.
+    ///
+    /// # Errors
+    /// As [`Engine::accept`].
+    pub fn accept_while(
+        &self,
+        port: u16,
+        deadline: Option<Instant>,
+        listens: impl Fn() -> bool,
+    ) -> Result<ChannelId, Error> {
+        self.block(Subject::Port(port), deadline, |core, _| match core.accept_while(port, &listens) {
             Ok(channel) => Some(Ok(channel)),
             Err(error) => fatal(error),
         })
     }
 
-    /// Takes a waiting connection, if there is one.
+    /// Takes a waiting connection, if there is one, and if `listens` says that it is the caller's.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`]; nobody listens, or not the caller.
+    pub fn try_accept_while(&self, port: u16, listens: impl Fn() -> bool) -> Result<ChannelId, Error> {
+        self.attempt(Subject::Port(port), |core, _| core.accept_while(port, &listens))
+    }
+
+    /// The same for who alone listens there.
     ///
     /// # Errors
     /// [`Error::WouldBlock`]; nobody listens.
     pub fn try_accept(&self, port: u16) -> Result<ChannelId, Error> {
-        self.attempt(Subject::Port(port), |core, _| core.accept(port))
+        self.try_accept_while(port, || true)
     }
 
     /// Begins to open a connection and does not wait for the peer. To a peer that is known, data can be sent at once.
@@ -434,6 +455,11 @@ impl Engine {
     /// Gives a connection up; what was sent is still delivered while the engine lives.
     pub fn close(&self, channel: ChannelId) {
         self.end(channel, |core, now| core.endpoint.close(now, channel));
+    }
+
+    /// The same, though something was not read, which else makes a reset of it: that is forgotten.
+    pub fn close_forgetting(&self, channel: ChannelId) {
+        self.end(channel, |core, now| core.endpoint.close_forgetting(now, channel));
     }
 
     /// Ends a connection at once: the peer sees a reset.

@@ -85,6 +85,8 @@ pub struct Connection {
     pub read_limit: Limit,
     pub write_limit: Limit,
     linger: Mutex<Option<Duration>>,
+    /// What was not read when it ends makes no reset of that.
+    forgets_unread: AtomicBool,
     watch: OnceLock<Watch>,
 }
 
@@ -117,6 +119,7 @@ impl Connection {
             read_limit: Limit::default(),
             write_limit: Limit::default(),
             linger: Mutex::new(None),
+            forgets_unread: AtomicBool::new(false),
             watch: OnceLock::new(),
         }
     }
@@ -180,6 +183,19 @@ impl Connection {
 
     pub fn set_linger(&self, linger: Option<Duration>) {
         *self.linger.lock().unwrap_or_else(PoisonError::into_inner) = linger;
+    }
+
+    pub fn set_forgets_unread(&self, on: bool) {
+        self.forgets_unread.store(on, Ordering::Relaxed);
+    }
+
+    /// Gives the channel up, in order but for what was not read.
+    fn close(&self) {
+        if self.forgets_unread.load(Ordering::Relaxed) {
+            self.engine().close_forgetting(self.channel);
+        } else {
+            self.engine().close(self.channel);
+        }
     }
 
     pub fn peer(&self) -> &Address {
@@ -461,9 +477,9 @@ impl Drop for Connection {
             Some(limit) => {
                 let _ = self.engine().shutdown(self.channel);
                 let _ = self.drain(Some(limit));
-                self.engine().close(self.channel);
+                self.close();
             }
-            None => self.engine().close(self.channel),
+            None => self.close(),
         }
     }
 }
