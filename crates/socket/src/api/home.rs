@@ -22,7 +22,12 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// So long at most somebody who binds an address waits for a home whose last user is about to end it: that takes a thread its turn, and the engine's threads theirs.
+const ENDING_TAKES: Duration = Duration::from_secs(1);
+/// How often he looks.
+const ENDING_LOOKS_EVERY: Duration = Duration::from_micros(200);
 
 /// A place that is in use.
 pub struct Home {
@@ -31,6 +36,8 @@ pub struct Home {
     is_ours: bool,
     /// Its address belongs to a [`Binding`].
     taken: AtomicBool,
+    /// The last that is let go of: until then the address may still be in use. See [`Listening`].
+    end: Arc<()>,
 }
 
 impl Home {
@@ -42,11 +49,11 @@ impl Home {
     /// In somebody's own engine.
     pub fn of(engine: &Engine, link: LinkId) -> Arc<Home> {
         let place = Place::of(engine.clone(), link);
-        Arc::new(Home { place, is_ours: false, taken: AtomicBool::new(false) })
+        Arc::new(Home { place, is_ours: false, taken: AtomicBool::new(false), end: Arc::default() })
     }
 
     fn ours(place: Place) -> Arc<Home> {
-        Arc::new(Home { place, is_ours: true, taken: AtomicBool::new(false) })
+        Arc::new(Home { place, is_ours: true, taken: AtomicBool::new(false), end: Arc::default() })
     }
 
     pub fn engine(&self) -> &Engine {
@@ -176,11 +183,33 @@ struct Process {
 #[derive(Default)]
 struct Homes {
     clients: BTreeMap<Reach, Arc<Home>>,
-    listening: Vec<Weak<Home>>,
+    listening: Vec<Listening>,
     /// Places without users whose peers have not acknowledged everything.
     lingering: BTreeMap<u64, Place>,
     lingered: u64,
     past_the_stack: PastTheStack,
+}
+
+/// A home at an address, for as long as it has users.
+struct Listening {
+    home: Weak<Home>,
+    /// Outlives the home by the time that its last user takes to put an end to it.
+    end: Weak<()>,
+}
+
+impl Listening {
+    fn of(home: &Arc<Home>) -> Listening {
+        Listening { home: Arc::downgrade(home), end: Arc::downgrade(&home.end) }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.end.strong_count() == 0
+    }
+
+    /// Nobody can use it any more, and its address is not free yet.
+    fn is_ending(&self) -> bool {
+        self.home.strong_count() == 0 && !self.is_gone()
+    }
 }
 
 static PROCESS: PerProcess<Process> = PerProcess::new();
@@ -196,6 +225,21 @@ impl Process {
 
     fn lock(&self) -> MutexGuard<'_, Homes> {
         self.homes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same when no thread is in the middle of ending a home: who is there either has users, or lingers, or has gone from its address.
+    fn lock_settled(&self) -> MutexGuard<'_, Homes> {
+        let until = Instant::now() + ENDING_TAKES;
+        loop {
+            let mut homes = self.lock();
+            homes.listening.retain(|listening| !listening.is_gone());
+            if !homes.listening.iter().any(Listening::is_ending) || Instant::now() >= until {
+                return homes;
+            }
+            // The one that ends needs the lock.
+            drop(homes);
+            std::thread::sleep(ENDING_LOOKS_EVERY);
+        }
     }
 
     /// Keeps an engine until its peers have everything.
@@ -302,12 +346,11 @@ fn homes_at(at: &Address, count: usize) -> io::Result<(Vec<Arc<Home>>, u16)> {
     let process = Process::get()?;
     // Let go of after the lock, which the last user of a home needs.
     let mut present: Vec<Arc<Home>> = Vec::new();
-    let mut homes = process.lock();
-    homes.listening.retain(|home| home.strong_count() > 0);
+    let mut homes = process.lock_settled();
     let mut past = None;
     if at.port() != 0 {
         // Somebody was here before, and his connections still are, or their last words.
-        present.extend(homes.listening.iter().filter_map(Weak::upgrade));
+        present.extend(homes.listening.iter().filter_map(|listening| listening.home.upgrade()));
         let mut all = present.iter().map(|home| &home.place).chain(homes.lingering.values());
         past = all.find(|place| place.is_at(at) && !place.has_failed()).cloned();
     }
@@ -334,7 +377,7 @@ fn homes_at(at: &Address, count: usize) -> io::Result<(Vec<Arc<Home>>, u16)> {
             return home.clone();
         }
         let home = Home::ours(place);
-        homes.listening.push(Arc::downgrade(&home));
+        homes.listening.push(Listening::of(&home));
         home
     };
     Ok((places.into_iter().map(home).collect(), port))
@@ -355,7 +398,7 @@ pub fn finish_all() {
     let mut present: Vec<Arc<Home>> = Vec::new();
     let homes = process.lock();
     present.extend(homes.clients.values().cloned());
-    present.extend(homes.listening.iter().filter_map(Weak::upgrade));
+    present.extend(homes.listening.iter().filter_map(|listening| listening.home.upgrade()));
     let lingering: Vec<Place> = homes.lingering.values().cloned().collect();
     drop(homes);
     let deadline = Instant::now() + environment.linger;

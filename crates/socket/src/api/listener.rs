@@ -3,7 +3,7 @@
 use super::address::{Address, ToAddresses};
 use super::connection::{Connection, Limit};
 use super::errors::of_wait;
-use super::home::Binding;
+use super::home::{Binding, Home};
 use super::local::Local;
 use super::message::MessageSocket;
 use super::stream::Stream;
@@ -11,7 +11,7 @@ use ropeway_engine::{Engine, Error, LinkId, Mode, Watch};
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Connections that wait to be accepted, unless told otherwise: those of a cluster that starts at once. Who finds the queue full is refused.
@@ -19,7 +19,9 @@ pub const USUAL_BACKLOG: usize = 1024;
 
 /// A port at which connections of one kind are taken.
 struct Entrance {
-    binding: Arc<Binding>,
+    home: Arc<Home>,
+    /// The right to the address, for as long as it is open: threads that are still about to leave `accept` do not hold it.
+    binding: Mutex<Option<Arc<Binding>>>,
     port: u16,
     nonblocking: AtomicBool,
     limit: Limit,
@@ -29,9 +31,11 @@ struct Entrance {
 
 impl Entrance {
     fn new(binding: Arc<Binding>, mode: Mode, backlog: usize) -> io::Result<Entrance> {
-        let port = binding.home().engine().listen(binding.port(), mode, backlog)?;
+        let home = binding.home().clone();
+        let port = home.engine().listen(binding.port(), mode, backlog)?;
         Ok(Entrance {
-            binding,
+            home,
+            binding: Mutex::new(Some(binding)),
             port,
             nonblocking: AtomicBool::new(false),
             limit: Limit::default(),
@@ -41,33 +45,42 @@ impl Entrance {
     }
 
     fn engine(&self) -> &Engine {
-        self.binding.home().engine()
+        self.home.engine()
     }
 
     fn accept(&self, now: bool) -> io::Result<Connection> {
+        // The engine asks under its lock, and whoever listens there next does so behind the end of this one.
+        let listens = || !self.is_closed.load(Ordering::Acquire);
         loop {
             let channel = if now || self.nonblocking.load(Ordering::Relaxed) {
-                self.engine().try_accept(self.port)
+                self.engine().try_accept_while(self.port, listens)
             } else {
-                self.engine().accept(self.port, self.limit.deadline())
+                self.engine().accept_while(self.port, self.limit.deadline(), listens)
             };
             // One that ended while it waited has no address any more; nobody would miss it.
-            let home = self.binding.home().clone();
-            if let Some(connection) = Connection::accepted(home, channel.map_err(of_wait)?) {
+            if let Some(connection) = Connection::accepted(self.home.clone(), channel.map_err(of_wait)?) {
                 return Ok(connection);
             }
         }
     }
 
     fn local(&self) -> io::Result<Address> {
-        let home = self.binding.home();
-        Ok(home.name(home.local().ok_or(Error::Forked)?, self.port))
+        Ok(self.home.name(self.home.local().ok_or(Error::Forked)?, self.port))
+    }
+
+    fn set_backlog(&self, backlog: usize) -> io::Result<()> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(Error::Closed.into());
+        }
+        Ok(self.engine().set_backlog(self.port, backlog)?)
     }
 
     fn close(&self) {
         if !self.is_closed.swap(true, Ordering::AcqRel) {
             // In a forked child it is the parent's.
             let _ = self.engine().unlisten(self.port);
+            // Behind it: who has the address next finds nobody at its port.
+            drop(self.binding.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
     }
 
@@ -180,7 +193,7 @@ macro_rules! listener {
             /// # Errors
             /// It was closed.
             pub fn set_backlog(&self, backlog: usize) -> io::Result<()> {
-                Ok(self.entrance.engine().set_backlog(self.entrance.port, backlog)?)
+                self.entrance.set_backlog(backlog)
             }
 
             /// [`Self::accept`] fails with `WouldBlock` from now on where it would wait.
@@ -197,7 +210,8 @@ macro_rules! listener {
                 self.entrance.limit.set(limit)
             }
 
-            /// Ends it before it is dropped: connections that nobody has accepted are reset, and threads that wait in [`Self::accept`] get an error.
+            /// Ends it before it is dropped: connections that nobody has accepted are reset, and threads that wait in [`Self::accept`] get an error. This process can listen
+            /// there again at once, though such threads still are about to leave.
             pub fn close(&self) {
                 self.entrance.close();
             }

@@ -2,7 +2,7 @@
 
 use crate::parts::{BYTES, another, command};
 use crate::{SOON, kind, pair};
-use ropeway_socket::{Listener, Stream};
+use ropeway_socket::{Listener, Local, Stream};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -115,6 +115,22 @@ fn lingering_waits_for_the_acknowledgment() {
     drop(client);
     server.set_nonblocking(true).unwrap();
     server.read_exact(&mut [0; 1000]).unwrap();
+}
+
+#[test]
+fn a_listener_that_was_closed_leaves_its_address_to_who_else_has_taken_it_or_to_the_next() {
+    let local = Local::bind("127.0.0.1:0").unwrap();
+    let at = local.local_addr().unwrap().to_string();
+    let closed = Listener::bind_to(&local, 8).unwrap();
+    closed.close();
+    assert_eq!(Listener::bind(at.as_str()).unwrap_err().kind(), ErrorKind::AddrInUse);
+    drop(local);
+    let next = Listener::bind(at.as_str()).unwrap();
+    let _client = Stream::connect(at.as_str()).unwrap();
+    // It is there still, and has nothing to do with who comes now.
+    assert!(closed.accept().is_err() && closed.try_accept().is_err() && closed.set_backlog(1).is_err());
+    next.set_accept_timeout(Some(SOON)).unwrap();
+    next.accept().unwrap();
 }
 
 #[test]
