@@ -17,9 +17,6 @@ const MESSAGE_RECEIVE_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | l
 /// What a look at a stream shows to several buffers at most, however long they are.
 const MOST_PEEKED_BYTES: usize = 1 << 20;
 
-/// What [`Connection::discard`] throws away at most: more than can have been unread when it began.
-const MOST_DISCARDED_BYTES: usize = 64 << 20;
-
 /// A connection of either kind.
 pub enum Connection {
     Stream(Stream),
@@ -64,6 +61,19 @@ impl Connection {
             _ => return Err(Failure::new(libc::EINVAL, "shutdown takes SHUT_RD, SHUT_WR or SHUT_RDWR")),
         };
         Ok(connection!(self, one => one.shutdown(how))?)
+    }
+
+    /// Ends it while other threads are in calls with it, which then return: as the last share would, but at once, and with the waiting that `linger` asks for here and not in one of those calls.
+    pub fn end_under_calls(&self, linger: Option<Duration>) {
+        connection!(self, one => {
+            if linger == Some(Duration::ZERO) {
+                return one.abort();
+            }
+            let _ = one.shutdown(Shutdown::Both);
+            let Some(limit) = linger else { return };
+            let _ = one.set_linger(None);
+            let _ = one.drain(Some(limit));
+        });
     }
 
     /// # Errors
@@ -192,18 +202,10 @@ impl Connection {
         Ok(self.messages()?.try_next_len()?)
     }
 
-    /// Throws away the messages that were not read. With them a close would reset the connection, as it does with TCP, and what was sent before might be lost.
-    pub fn discard(&self) {
-        let Connection::Messages(socket) = self else { return };
-        let (mut message, mut left) = (Vec::new(), MOST_DISCARDED_BYTES);
-        while let Ok(Some(bytes)) = socket.try_next_len() {
-            // A peer that goes on sending is not waited for.
-            let Some(rest) = left.checked_sub(bytes + 1) else { return };
-            left = rest;
-            message.resize(bytes.max(message.len()), 0);
-            if socket.try_recv(&mut message).is_err() {
-                return;
-            }
+    /// What was not read when it ends is thrown away. Otherwise that would reset the connection, as it does with TCP, and what was sent before might be lost.
+    pub fn forget_unread(&self) {
+        if let Connection::Messages(socket) = self {
+            socket.set_forgets_unread(true);
         }
     }
 

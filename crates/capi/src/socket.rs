@@ -7,7 +7,6 @@ use ropeway_socket::api::{Error, Watch, details};
 use ropeway_socket::{Address, Listener, Local, MessageListener, MessageSocket, Stream};
 use std::ffi::c_int;
 use std::io::{IoSlice, IoSliceMut};
-use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -461,9 +460,9 @@ impl Socket {
             State::Listening(entrance) => entrance!(&*entrance, one => one.close()),
             State::Connecting(_, connection) => connection!(&*connection, one => one.abort()),
             State::Connected(connection) => {
-                // Alone it ends in order by itself; a thread that is in a call with it has a share of its own.
+                // Alone it ends as it should by itself; a thread that is in a call with it has a share of its own.
                 if Arc::strong_count(&connection) > 1 {
-                    let _ = connection!(&*connection, one => one.shutdown(Shutdown::Both));
+                    connection.end_under_calls(self.options().linger);
                 }
                 return Some(connection);
             }

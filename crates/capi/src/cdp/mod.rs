@@ -186,8 +186,8 @@ impl Cdp {
 
     fn close(&self, s: c_int) -> Outcome<()> {
         if let Some(connection) = self.sockets.remove(s)?.socket.close() {
-            // In the document a peer reads all that was sent before the close [1:3.5], whatever was not read here.
-            connection.discard();
+            // In the document a peer reads all that was sent before the close [1:3.5], whatever was not read here. Whoever has the last share, a thread that is in a call perhaps, ends it like that.
+            connection.forget_unread();
         }
         Ok(())
     }

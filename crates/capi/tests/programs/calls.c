@@ -887,6 +887,44 @@ static void lingering(void)
 	CHECK(ropeway_close(server) == 0);
 }
 
+/* A thread that is in a call with the socket takes nothing from what SO_LINGER says of its end. */
+static void lingering_amid_calls(void)
+{
+	struct waiting waiting = {one_byte, 0, 0, 7, 0};
+	struct linger none = {1, 0}, long_enough = {1, 60};
+	int types[] = {ROPEWAY_STREAM, ROPEWAY_MESSAGES}, server;
+	struct read_late late;
+	pthread_t thread;
+	size_t i;
+
+	for (i = 0; i < 2; i++) {
+		pair(types[i], &waiting.s, &server);
+		CHECK(ropeway_setsockopt(waiting.s, SOL_SOCKET, SO_LINGER, &none, sizeof none) == 0);
+		CHECK(pthread_create(&waiting.thread, NULL, wait_there, &waiting) == 0);
+		usleep(20000);
+		CHECK(ropeway_close(waiting.s) == 0);
+		FAILS(one_byte(server), ECONNRESET);
+		CHECK(pthread_join(waiting.thread, NULL) == 0 && waiting.result == -1 && waiting.number == EBADF);
+		CHECK(ropeway_close(server) == 0);
+	}
+
+	/* It is close that waits, and not the other call. */
+	pair(ROPEWAY_STREAM, &waiting.s, &server);
+	CHECK(ropeway_setsockopt(waiting.s, SOL_SOCKET, SO_LINGER, &long_enough, sizeof long_enough) == 0);
+	late.s = server;
+	late.left = fill(waiting.s);
+	late.has_begun = 0;
+	CHECK(pthread_create(&waiting.thread, NULL, wait_there, &waiting) == 0);
+	usleep(20000);
+	CHECK(pthread_create(&thread, NULL, read_late, &late) == 0);
+	CHECK(ropeway_close(waiting.s) == 0);
+	CHECK(__atomic_load_n(&late.has_begun, __ATOMIC_ACQUIRE));
+	CHECK(pthread_join(waiting.thread, NULL) == 0 && waiting.result == -1 && waiting.number == EBADF);
+	CHECK(pthread_join(thread, NULL) == 0);
+	CHECK(one_byte(server) == 0);
+	CHECK(ropeway_close(server) == 0);
+}
+
 /* Between hosts a key is asked for, or the word that none is needed; the test gives neither. */
 static void permission(void)
 {
@@ -1019,6 +1057,31 @@ static void closing_wakes(void)
 	for (i = 0; i < 5; i++)
 		CHECK(ropeway_close(peers[i]) == 0);
 	CHECK(close(udp) == 0);
+}
+
+/* The address of a listener that was closed is free at once, though a thread is still about to leave its call; and that thread takes nobody who comes to the next listener. */
+static void listening_anew(void)
+{
+	struct waiting waiting = {one_connection, 0, 0, 7, 0};
+	struct sockaddr_in at;
+	socklen_t length = sizeof at;
+	char text[64];
+	int l = ropeway_serve("127.0.0.1:0", ROPEWAY_STREAM, 8), client, server, round;
+
+	CHECK(l > 0 && ropeway_getsockname(l, as_any(&at), &length) == 0);
+	by_text(&at, text, sizeof text);
+	for (round = 0; round < 50; round++) {
+		waiting.s = l;
+		CHECK(pthread_create(&waiting.thread, NULL, wait_there, &waiting) == 0);
+		usleep((useconds_t)(round % 10 * 200));
+		CHECK(ropeway_close(l) == 0);
+		CHECK((l = ropeway_serve(text, ROPEWAY_STREAM, 8)) > 0);
+		CHECK((client = ropeway_dial(text, ROPEWAY_STREAM)) > 0);
+		CHECK(pthread_join(waiting.thread, NULL) == 0 && waiting.result == -1 && waiting.number == EBADF);
+		CHECK((server = ropeway_accept(l, NULL, NULL)) > 0);
+		CHECK(ropeway_close(client) == 0 && ropeway_close(server) == 0);
+	}
+	CHECK(ropeway_close(l) == 0);
 }
 
 static void *open_and_close(void *argument)
@@ -1350,7 +1413,9 @@ int main(int argc, char **argv)
 	limits_of_sending();
 	limits_of_waiting_for_all();
 	lingering();
+	lingering_amid_calls();
 	closing_wakes();
+	listening_anew();
 	cancelling();
 	cancelling_beside_another_user();
 	contests();

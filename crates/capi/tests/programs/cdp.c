@@ -208,6 +208,80 @@ static void closing_wakes(void)
 	CHECK(cdp_close(server) == 0 && cdp_close(l) == 0);
 }
 
+#define LONG_BYTES (32 << 20)
+#define REPLY_BYTES (512 << 10)
+
+static void *zeros(size_t bytes)
+{
+	void *memory = calloc(bytes, 1);
+
+	CHECK(memory != NULL);
+	return memory;
+}
+
+/* One that sends a long datagram, and then reads what the other end has sent. */
+struct long_sender {
+	int s, has_begun;
+	pthread_t thread;
+};
+
+static void *send_long(void *argument)
+{
+	struct long_sender *sender = argument;
+	char *bytes = zeros(LONG_BYTES);
+	int sent, number;
+
+	__atomic_store_n(&sender->has_begun, 1, __ATOMIC_RELEASE);
+	/* All of it may have gone by then, on a machine that is quick. */
+	sent = cdp_send(sender->s, bytes, LONG_BYTES);
+	number = errno;
+	CHECK(sent == LONG_BYTES || (sent < 0 && number == EPIPE));
+	CHECK(cdp_recv(sender->s, bytes, LONG_BYTES, 0) == REPLY_BYTES && bytes[0] == 'r' && bytes[REPLY_BYTES - 1] == 'r');
+	FAILS(cdp_recv(sender->s, bytes, LONG_BYTES, 0), ENOTCONN);
+	free(bytes);
+	return NULL;
+}
+
+static void *receive_long(void *argument)
+{
+	char *bytes = zeros(LONG_BYTES);
+	int count = cdp_recv(*(int *)argument, bytes, LONG_BYTES, 0), number = errno;
+
+	CHECK(count == LONG_BYTES || (count < 0 && number == EBADF));
+	free(bytes);
+	return NULL;
+}
+
+/* What was sent before a close arrives, though a datagram from the other end is only half here, or half in another thread's hands. */
+static void closing_amid_a_datagram(void)
+{
+	char *reply = memset(zeros(REPLY_BYTES), 'r', REPLY_BYTES);
+	int port, l = listener(&port), round;
+	struct cdp_sockaddr at = server_at(port);
+
+	for (round = 0; round < 6; round++) {
+		struct long_sender sender = {cdp_socket(), 0, 0};
+		pthread_t reader;
+		int s;
+
+		CHECK(cdp_connect(sender.s, &at) == 0 && (s = cdp_accept(l, NULL, 0)) >= 0);
+		if (round % 2)
+			CHECK(pthread_create(&reader, NULL, receive_long, &s) == 0);
+		CHECK(pthread_create(&sender.thread, NULL, send_long, &sender) == 0);
+		while (!__atomic_load_n(&sender.has_begun, __ATOMIC_ACQUIRE))
+			usleep(100);
+		usleep(5000);
+		CHECK(cdp_send(s, reply, REPLY_BYTES) == REPLY_BYTES);
+		CHECK(cdp_close(s) == 0);
+		CHECK(pthread_join(sender.thread, NULL) == 0);
+		if (round % 2)
+			CHECK(pthread_join(reader, NULL) == 0);
+		CHECK(cdp_close(sender.s) == 0);
+	}
+	free(reply);
+	CHECK(cdp_close(l) == 0);
+}
+
 /* Another node, in a process of its own. */
 static void between_nodes(void)
 {
@@ -242,6 +316,8 @@ int main(void)
 	conversation();
 	backlog();
 	closing_wakes();
+	if (!getenv("ROPEWAY_CDP_LIMIT"))
+		closing_amid_a_datagram();
 	between_nodes();
 	if (getenv("ROPEWAY_CDP_LIMIT")) {
 		struct cdp_sockaddr at;
