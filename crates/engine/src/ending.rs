@@ -1,4 +1,4 @@
-//! How things end without loss: a reader that wants no more, an engine whose connections are closed but not through, a process that exits.
+//! How things end without loss: a connection, a reader that wants no more, an engine whose connections are closed but not through, a process that exits.
 
 use crate::core::Core;
 use crate::engine::Engine;
@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::inner::Inner;
 use crate::sleep::until_told;
 use crate::wait::Subject;
-use ropeway_proto::ChannelId;
+use ropeway_proto::{ChannelId, ErrorCode, Time};
 use rustix::event::{PollFd, PollFlags};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,64 @@ const LEAVE_TAKES: Duration = Duration::from_millis(100);
 const LEAVE_TRIES_EVERY: Duration = Duration::from_millis(2);
 
 impl Engine {
+    /// Waits until everything sent has been acknowledged.
+    ///
+    /// # Errors
+    /// The connection failed before, or the time is over.
+    pub fn drain(&self, channel: ChannelId, deadline: Option<Instant>) -> Result<(), Error> {
+        self.block(Subject::Channel(channel), deadline, |core, _| {
+            core.endpoint.await_drained(channel);
+            let Some(readiness) = core.endpoint.readiness(channel) else { return Some(Err(Error::Closed)) };
+            match readiness.failed {
+                // The peer's engine has left in order, and had all of it.
+                Some(ErrorCode::Closed) if readiness.drained => Some(Ok(())),
+                Some(code) => Some(Err(Error::Failed(code))),
+                None => readiness.drained.then_some(Ok(())),
+            }
+        })
+    }
+
+    /// No more will be sent; the peer reads the end.
+    ///
+    /// # Errors
+    /// The connection ended already.
+    pub fn shutdown(&self, channel: ChannelId) -> Result<(), Error> {
+        self.attempt(Subject::Channel(channel), |core, now| Ok(core.endpoint.shutdown(now, channel)?))
+    }
+
+    /// Gives a connection up; what was sent is still delivered while the engine lives.
+    pub fn close(&self, channel: ChannelId) {
+        self.end(channel, |core, now| core.endpoint.close(now, channel));
+    }
+
+    /// The same, though something was not read, which else makes a reset of it: that is forgotten.
+    pub fn close_forgetting(&self, channel: ChannelId) {
+        self.end(channel, |core, now| core.endpoint.close_forgetting(now, channel));
+    }
+
+    /// Ends a connection at once: the peer sees a reset.
+    pub fn abort(&self, channel: ChannelId) {
+        self.end(channel, |core, now| {
+            core.endpoint.abort(now, channel);
+            // Another handle's event loop may have it.
+            core.refresh_watches(Subject::Channel(channel));
+        });
+    }
+
+    fn end(&self, channel: ChannelId, end: impl FnOnce(&mut Core, Time)) {
+        let Ok(inner) = self.inner() else { return };
+        let mut core = inner.lock();
+        let now = inner.now();
+        end(&mut core, now);
+        core.unreached.remove(&channel);
+        core.waiters.forget(Subject::Channel(channel));
+        inner.follow_up(&mut core, now);
+        if core.sleeps_until.is_some() {
+            // It may be this connection that the sleeper waits for.
+            inner.ring(&core);
+        }
+    }
+
     /// Reads end after what has arrived; threads that wait for more are woken. The peer is not told.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ropeway_link::{Address, Link};
 use ropeway_proto::crypto::ClusterKeys;
-use ropeway_proto::{ChannelId, Config, Counters, Endpoint, ErrorCode, Mode, Path, Readiness, Time};
+use ropeway_proto::{ChannelId, Config, Counters, Endpoint, Mode, Path, Readiness, Time};
 use ropeway_shm::fork::Birthmark;
 
 use crate::bell::Bell;
@@ -400,23 +400,6 @@ impl Engine {
         })
     }
 
-    /// Waits until everything sent has been acknowledged.
-    ///
-    /// # Errors
-    /// The connection failed before, or the time is over.
-    pub fn drain(&self, channel: ChannelId, deadline: Option<Instant>) -> Result<(), Error> {
-        self.block(Subject::Channel(channel), deadline, |core, _| {
-            core.endpoint.await_drained(channel);
-            let Some(readiness) = core.endpoint.readiness(channel) else { return Some(Err(Error::Closed)) };
-            match readiness.failed {
-                // The peer's engine has left in order, and had all of it.
-                Some(ErrorCode::Closed) if readiness.drained => Some(Ok(())),
-                Some(code) => Some(Err(Error::Failed(code))),
-                None => readiness.drained.then_some(Ok(())),
-            }
-        })
-    }
-
     /// What can be done with a connection now; `None` when this end has closed it.
     pub fn readiness(&self, channel: ChannelId) -> Option<Readiness> {
         self.attempt(Subject::Channel(channel), |core, _| Ok(core.endpoint.readiness(channel))).ok().flatten()
@@ -441,47 +424,6 @@ impl Engine {
     pub fn set_no_delay(&self, channel: ChannelId, on: bool) {
         if let Ok(inner) = self.inner() {
             inner.lock().endpoint.set_no_delay(channel, on);
-        }
-    }
-
-    /// No more will be sent; the peer reads the end.
-    ///
-    /// # Errors
-    /// The connection ended already.
-    pub fn shutdown(&self, channel: ChannelId) -> Result<(), Error> {
-        self.attempt(Subject::Channel(channel), |core, now| Ok(core.endpoint.shutdown(now, channel)?))
-    }
-
-    /// Gives a connection up; what was sent is still delivered while the engine lives.
-    pub fn close(&self, channel: ChannelId) {
-        self.end(channel, |core, now| core.endpoint.close(now, channel));
-    }
-
-    /// The same, though something was not read, which else makes a reset of it: that is forgotten.
-    pub fn close_forgetting(&self, channel: ChannelId) {
-        self.end(channel, |core, now| core.endpoint.close_forgetting(now, channel));
-    }
-
-    /// Ends a connection at once: the peer sees a reset.
-    pub fn abort(&self, channel: ChannelId) {
-        self.end(channel, |core, now| {
-            core.endpoint.abort(now, channel);
-            // Another handle's event loop may have it.
-            core.refresh_watches(Subject::Channel(channel));
-        });
-    }
-
-    fn end(&self, channel: ChannelId, end: impl FnOnce(&mut Core, Time)) {
-        let Ok(inner) = self.inner() else { return };
-        let mut core = inner.lock();
-        let now = inner.now();
-        end(&mut core, now);
-        core.unreached.remove(&channel);
-        core.waiters.forget(Subject::Channel(channel));
-        inner.follow_up(&mut core, now);
-        if core.sleeps_until.is_some() {
-            // It may be this connection that the sleeper waits for.
-            inner.ring(&core);
         }
     }
 
