@@ -74,6 +74,24 @@ fn packets_that_begin_with_zeros_or_are_short_arrive_like_all_others() {
 }
 
 #[test]
+fn frames_of_zeros_hold_up_what_is_behind_them_for_a_few_looks_however_many_they_are() {
+    need_hosts!();
+    let hosts = Hosts::new(1500);
+    let (mut from, mut to) = (open(&hosts, 0, |_| {}), open(&hosts, 1, |_| {}));
+    let address = to.local();
+    for _ in 0..100 {
+        assert_eq!(send(&mut from, address, &[&[0; 60], &[0; 60], &[7; 60]]).expect("sent"), 3);
+    }
+    assert_eq!(send(&mut from, address, &[&[9; 60]]).expect("sent"), 1);
+    let (mut looks, mut last) = (0, 0);
+    while last != 9 {
+        looks += 1;
+        assert!(looks < 30, "{looks} looks");
+        to.receive(64, &mut |packet| last = packet.bytes[0]).expect("the link works");
+    }
+}
+
+#[test]
 fn without_the_capability_the_error_says_what_is_missing() {
     need_hosts!();
     // A thread of its own: capabilities are each thread's.

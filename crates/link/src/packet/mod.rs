@@ -308,7 +308,7 @@ impl Link for PacketLink {
         let most_looks = limit.saturating_add(ring.slots());
         while packets < limit && looks < most_looks {
             looks += 1;
-            if looks == 1 && *looks_early && !ring.may_have_next() {
+            if *looks_early && !ring.may_have_next() {
                 break;
             }
             let taken = ring.take(|frame| {

@@ -24,6 +24,8 @@ const PREFETCHED_LINES: usize = 2;
 
 /// So many looks that find nothing at a packet's first bytes are one at the slot's status, for packets that begin with zeros.
 const EARLY_LOOKS: u32 = 16;
+/// And behind a packet that begins with zeros so many looks are at the status: who sends them holds nobody up.
+const LOOKS_AFTER_ZEROS: u32 = 1024;
 /// Looks at the status of a slot whose packet is there already: it follows within some hundred nanoseconds, and never if the kernel gave up half-way.
 const STATUS_LOOKS: u32 = 20;
 
@@ -104,6 +106,8 @@ pub struct Ring {
     slots: usize,
     /// Looks at the next packet's first bytes that found nothing.
     early_looks: u32,
+    /// Looks that are to be at the status.
+    status_looks: u32,
 }
 
 // SAFETY: the mapping belongs to this value alone and is reached only through `&mut self`.
@@ -130,7 +134,7 @@ impl Ring {
         let args = [0, mapped_bytes, protection, flags, fd.as_raw_fd() as usize, 0];
         // SAFETY: a new mapping at a place that the kernel chooses.
         let base = unsafe { syscall(libc::SYS_mmap, args) }? as *mut u8;
-        let (block_at, in_block, early_looks) = (0, 0, 0);
+        let (block_at, in_block, early_looks, status_looks) = (0, 0, 0, 0);
         Ok(Ring {
             base,
             mapped_bytes,
@@ -141,6 +145,7 @@ impl Ring {
             in_block,
             slots,
             early_looks,
+            status_looks,
         })
     }
 
@@ -159,6 +164,9 @@ impl Ring {
     pub fn take(&mut self, look: impl FnOnce(Frame<'_>)) -> bool {
         let Some(frame) = self.first() else { return false };
         look(frame);
+        if self.early().load(Ordering::Relaxed) == 0 {
+            self.status_looks = LOOKS_AFTER_ZEROS;
+        }
         self.release();
         true
     }
@@ -171,6 +179,10 @@ impl Ring {
     /// written but once.
     #[inline]
     pub fn may_have_next(&mut self) -> bool {
+        if self.status_looks > 0 {
+            self.status_looks -= 1;
+            return true;
+        }
         if self.early().load(Ordering::Relaxed) == 0 {
             self.early_looks = self.early_looks.wrapping_add(1);
             return self.early_looks.is_multiple_of(EARLY_LOOKS);
