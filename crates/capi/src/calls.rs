@@ -12,11 +12,11 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-/// Defines exported functions, whose bodies run inside the guard.
+/// Defines exported functions, whose bodies run inside the guard that is named.
 ///
 /// The bodies are unsafe code: the program's arguments are what ropeway.h asks for.
 macro_rules! exports {
-    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block)*) => { $(
+    (in $guard:ident; $($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block)*) => { $(
         $(#[$doc])*
         ///
         /// # Safety
@@ -25,7 +25,7 @@ macro_rules! exports {
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
             #[allow(unused_unsafe, reason = "some bodies are safe")]
             // SAFETY: the contract of the C function, which the program keeps.
-            crate::guard::call(|| unsafe { $body })
+            crate::guard::$guard(|| unsafe { $body })
         }
     )* };
 }
@@ -33,6 +33,8 @@ macro_rules! exports {
 pub(crate) use exports;
 
 exports! {
+    in call_to_the_end;
+
     fn ropeway_socket(kind: c_int) -> c_int {
         SOCKETS.add(Socket::new(kind)?)
     }
@@ -153,6 +155,10 @@ exports! {
         out.copy_from_slice(&shown);
         Ok(0)
     }
+}
+
+exports! {
+    in call;
 
     fn ropeway_send(s: c_int, from: *const c_void, len: usize, flags: c_int) -> isize {
         SOCKETS.with(s, |socket| Ok(socket.send(bytes(from, len)?, flags)? as isize))

@@ -5,6 +5,7 @@ use crate::failure::{Failure, Outcome};
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 thread_local! {
     /// What the last call of this thread that failed had to say.
@@ -53,10 +54,25 @@ impl Drop for Uncancelled {
     }
 }
 
+/// Lets go of something shared. Its end, if this was the last, makes calls in which threads are cancelled.
+pub fn let_go<T>(shared: Arc<T>) {
+    if let Some(last) = Arc::into_inner(shared) {
+        let _uncancelled = Uncancelled::new();
+        drop(last);
+    }
+}
+
+/// As [`call`], for a body that may make such calls of the C library.
+pub fn call_to_the_end<T: Answer>(body: impl FnOnce() -> Outcome<T>) -> T {
+    let _uncancelled = Uncancelled::new();
+    call(body)
+}
+
 /// Runs the body of an exported function. What it works on is behind locks that survive a panic, so going on afterwards is sound; that it happened is an
 /// error like others. (Where the library was built to abort on panics, it aborts.)
+///
+/// For those that move data: all that they do makes system calls by itself, and [`let_go`] sees to the rest.
 pub fn call<T: Answer>(body: impl FnOnce() -> Outcome<T>) -> T {
-    let _uncancelled = Uncancelled::new();
     let outcome = catch_unwind(AssertUnwindSafe(body))
         .unwrap_or_else(|_| Err(Failure::new(libc::ENOTRECOVERABLE, "a fault in libropeway: please report it")));
     outcome.unwrap_or_else(|failure| {

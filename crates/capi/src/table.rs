@@ -2,6 +2,7 @@
 //! socket. A forked child begins with none.
 
 use crate::failure::{Failure, Outcome};
+use crate::guard::let_go;
 use ropeway_socket::api::PerProcess;
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -104,7 +105,10 @@ impl<T: Send + Sync> Table<T> {
     /// # Errors
     /// It is none; or what `act` says.
     pub fn with<R>(&self, handle: c_int, act: impl FnOnce(&T) -> Outcome<R>) -> Outcome<R> {
-        act(&*self.get(handle)?)
+        let socket = self.get(handle)?;
+        let result = act(&socket);
+        let_go(socket);
+        result
     }
 
     /// Takes it out: the handle is none from now on.

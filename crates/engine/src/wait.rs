@@ -28,14 +28,6 @@ struct Waiter {
     subject: Subject,
     since: Time,
     bed: Arc<Bed>,
-    woken: bool,
-}
-
-impl Waiter {
-    fn wake(&mut self) {
-        self.woken = true;
-        self.bed.wake();
-    }
 }
 
 /// Where a thread sleeps, without the engine's lock: who is woken takes that as everybody does, so that a thread that polls sees it come.
@@ -57,9 +49,13 @@ impl Bed {
         }
     }
 
-    fn wake(&self) {
-        *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.condition.notify_one();
+    /// Wakes who sleeps there. Whether nobody had before.
+    fn wake(&self) -> bool {
+        let was_woken = std::mem::replace(&mut *self.woken.lock().unwrap_or_else(PoisonError::into_inner), true);
+        if !was_woken {
+            self.condition.notify_one();
+        }
+        !was_woken
     }
 }
 
@@ -79,7 +75,7 @@ impl Waiters {
     pub fn add(&mut self, subject: Subject, since: Time) -> (u64, Arc<Bed>) {
         let bed = Arc::new(Bed::default());
         self.next += 1;
-        self.waiting.push(Waiter { key: self.next, subject, since, bed: bed.clone(), woken: false });
+        self.waiting.push(Waiter { key: self.next, subject, since, bed: bed.clone() });
         (self.next, bed)
     }
 
@@ -90,9 +86,9 @@ impl Waiters {
     /// Wakes those that wait for this.
     pub fn wake(&mut self, subject: Subject) {
         let any = if let Subject::Channel(_) = subject { Subject::AnyChannel } else { subject };
-        for waiter in self.waiting.iter_mut().filter(|waiter| waiter.subject == subject || waiter.subject == any) {
+        for waiter in self.waiting.iter().filter(|waiter| waiter.subject == subject || waiter.subject == any) {
             self.served += 1;
-            waiter.wake();
+            waiter.bed.wake();
         }
     }
 
@@ -108,14 +104,14 @@ impl Waiters {
 
     /// Wakes one of those that may be served soon, so that it polls.
     pub fn wake_one(&mut self, now: Time) {
-        let is_lively = |waiter: &&mut Waiter| !waiter.woken && now.since(waiter.since) < SOON_NS;
-        if let Some(waiter) = self.waiting.iter_mut().rev().find(is_lively) {
-            waiter.wake();
-        }
+        let mut lively = self.waiting.iter().rev().filter(|waiter| now.since(waiter.since) < SOON_NS);
+        lively.any(|waiter| waiter.bed.wake());
     }
 
     pub fn wake_all(&mut self) {
-        self.waiting.iter_mut().for_each(Waiter::wake);
+        for waiter in &self.waiting {
+            waiter.bed.wake();
+        }
     }
 
     pub fn watch(&mut self, subject: Subject, watch: Watch) {

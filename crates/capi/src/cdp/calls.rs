@@ -7,6 +7,8 @@ use crate::memory::{self, bytes, bytes_mut};
 use std::ffi::{c_char, c_int, c_void};
 
 exports! {
+    in call_to_the_end;
+
     fn cdp_init(node: c_int, interfaces: *const *const c_char, count: c_int, forward: c_int) -> c_int {
         let count = usize::try_from(count).map_err(|_| Failure::new(libc::EINVAL, "fewer than no interfaces"))?;
         super::init(node, &memory::texts(interfaces, count)?, forward)?;
@@ -42,6 +44,10 @@ exports! {
         Cdp::get()?.close(s)?;
         Ok(0)
     }
+}
+
+exports! {
+    in call;
 
     fn cdp_send(s: c_int, from: *const c_void, len: usize) -> c_int {
         Cdp::get()?.send(s, bytes(from, len)?)
