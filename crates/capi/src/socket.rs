@@ -2,6 +2,7 @@
 
 use crate::connection::{Connection, connection, either};
 use crate::failure::{Failure, Outcome};
+use crate::guard::let_go;
 use crate::table::Table;
 use ropeway_socket::api::{Error, Watch, details};
 use ropeway_socket::{Address, Listener, Local, MessageListener, MessageSocket, Stream};
@@ -229,7 +230,10 @@ impl Socket {
 
     /// Moves data. Should the socket be closed meanwhile, the connection ends here.
     fn with_connection<R>(&self, act: impl FnOnce(&Connection) -> Outcome<R>) -> Outcome<R> {
-        act(&*self.connection()?)
+        let connection = self.connection()?;
+        let result = act(&connection);
+        let_go(connection);
+        result
     }
 
     pub fn is_listening(&self) -> bool {

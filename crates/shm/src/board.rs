@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::claim;
-use crate::sys::monotonic_ns;
+use crate::sys::{Uncancelled, monotonic_ns};
 use users::Users;
 
 mod users;
@@ -272,6 +272,8 @@ impl Board {
     /// # Errors
     /// As [`Board::open`].
     pub fn reopen(&mut self) -> io::Result<()> {
+        // As in `others`.
+        let _uncancelled = Uncancelled::begin();
         let mut new = Board::open_at(self.place.clone())?;
         // What is thought of the other users stays.
         std::mem::swap(&mut self.users, &mut new.users);
@@ -363,6 +365,8 @@ impl Board {
 
     /// What the others want, where packets have so many bytes. Looks for new users, if that is due.
     pub fn others(&mut self, packet_bytes: u64) -> Others {
+        // Files are read, in the middle of a call that may be a program's in C.
+        let _uncancelled = Uncancelled::begin();
         self.users.look(&self.place, packet_bytes);
         let now = self.now_ns();
         let own = self.own.unwrap_or(SLOTS);

@@ -131,6 +131,36 @@ raw! {
     clock_gettime(clock: c_int, ts: *mut timespec) = SYS_clock_gettime;
 }
 
+unsafe extern "C" {
+    /// Of the C library; the `libc` crate lacks it.
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+/// `PTHREAD_CANCEL_DISABLE`.
+const CANCEL_DISABLE: c_int = 1;
+
+/// While it lives the thread is not cancelled (`pthread_cancel`); who wanted that waits. For calls of the C library, as files make them, in the middle of what must not be unwound through.
+#[derive(Debug)]
+pub struct Uncancelled {
+    before: c_int,
+}
+
+impl Uncancelled {
+    pub fn begin() -> Uncancelled {
+        let mut before = 0;
+        // SAFETY: a state that there is, and a place for the one before.
+        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut before) };
+        Uncancelled { before }
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: the state that it had.
+        unsafe { pthread_setcancelstate(self.before, core::ptr::null_mut()) };
+    }
+}
+
 /// Size in bytes of the kernel's signal set.
 pub const SIGSET_BYTES: usize = 8;
 

@@ -34,7 +34,7 @@ const ALLOWED: &[(&str, &str)] = &[
     // What C hands over, or takes.
     ("crates/mpi/src/loaded.rs", "functions of the shim for MPI, which is loaded at run time"),
     ("crates/capi/src/calls.rs", "exported functions: their pointers are as good as the program that calls them"),
-    ("crates/capi/src/guard.rs", "errno, and that no thread is cancelled inside"),
+    ("crates/capi/src/guard.rs", "errno"),
     ("crates/capi/src/memory.rs", "the program's buffers, texts and values"),
     ("crates/preload/src/", "every hook is a C function: its pointers are as good as the program that calls it"),
     ("crates/socket/src/api/exit.rs", "a handler for the exit of the process"),

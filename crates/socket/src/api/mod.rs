@@ -34,6 +34,7 @@ pub use ropeway_engine::{
     ClusterKeys, Config, Engine, Error, ErrorCode, LinkId, MOST_WORKERS, Options, Routes, Target, Watch, Way, Workers,
     link,
 };
+pub use ropeway_shm::sys::Uncancelled;
 pub use stream::Stream;
 
 /// Has the tests of the documentation run what stands on that page.
