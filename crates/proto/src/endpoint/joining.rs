@@ -21,16 +21,15 @@ impl Endpoint {
         routes.set_nonce(place, nonce);
         let (path, bonded) = (routes.way(place).path, routes.is_bonded());
         let (step, cookie) = (JoinStep::Ask, Cookie([0; 20]));
-        self.say_join(index, &path, JoinFields { step, bonded, packet_size, nonce, cookie, proof: [0; 16] });
+        let fields = JoinFields { step, bonded, packet_size, nonce, cookie, proof: [0; 16] };
+        self.say_join(index, &path, Presence::Silent, fields);
     }
 
-    /// Sends a JOIN of an association over a path, with its proof.
-    fn say_join(&mut self, index: u32, path: &Path, fields: JoinFields) {
+    /// Sends a JOIN of an association over a path, with its proof. What is lost is asked for again in time, whether the link had room or not.
+    fn say_join(&mut self, index: u32, path: &Path, presence: Presence, fields: JoinFields) {
         let association = &self.associations[index as usize];
         let fields = JoinFields { proof: join_proof(&association.peer_token, &fields.proved()), ..fields };
         let peer = association.peer;
-        // It is asked for again in time, whether the link had room or not.
-        let presence = if fields.step == JoinStep::Ask { Presence::Silent } else { Presence::Heard };
         self.queue_reply(path, presence, |out| {
             let length = fields.write(out.get_mut(BASE_HEADER_BYTES..)?).ok()?;
             let header = Header { length: length as u16, ..Header::new(Type::Join, peer) };
@@ -77,10 +76,12 @@ impl Endpoint {
         match (fields.step, waiting) {
             (JoinStep::Ask, _) => {
                 let cookie = self.cookie_of(now, path, &cookie_fields(id, size, &fields));
-                self.say_join(index, path, JoinFields { step: JoinStep::Cookie, cookie, ..fields });
+                // The proof covers neither path nor time: whoever has seen it once can say it in the name of any host.
+                let presence = self.presence_of_host(now, path);
+                self.say_join(index, path, presence, JoinFields { step: JoinStep::Cookie, cookie, ..fields });
             }
             (JoinStep::Cookie, Some((_, Condition::Unjoined))) => {
-                self.say_join(index, path, JoinFields { step: JoinStep::Prove, ..fields });
+                self.say_join(index, path, Presence::Heard, JoinFields { step: JoinStep::Prove, ..fields });
             }
             (JoinStep::Prove, _) => {
                 return self.is_fresh(now, path, &cookie_fields(id, size, &fields), &fields.cookie)
@@ -124,7 +125,7 @@ impl Endpoint {
         }
         self.peers.entry(path.unbound()).or_insert(index);
         self.counters.paths_joined += u64::from(!was_known);
-        self.say_join(index, path, JoinFields { step: JoinStep::Done, ..fields });
+        self.say_join(index, path, Presence::Heard, JoinFields { step: JoinStep::Done, ..fields });
         true
     }
 }

@@ -287,12 +287,12 @@ impl Endpoint {
 
     /// Makes an answer that belongs to no association. Whoever asked in the name of a host may not be that one, and the host not there.
     pub(super) fn reply_with(&mut self, now: Time, path: &Path, write: impl FnOnce(&mut [u8]) -> Option<usize>) {
-        let presence = if self.has_received(now, path) { Presence::Heard } else { Presence::Silent };
+        let presence = self.presence_of_host(now, path);
         self.queue_reply(path, presence, write);
     }
 
     /// Whether the host at `path` has shown lately that it receives: who has opened something once may be off by now.
-    fn has_received(&mut self, now: Time, path: &Path) -> bool {
+    pub(super) fn presence_of_host(&mut self, now: Time, path: &Path) -> Presence {
         let place = path.unbound();
         let elders = self.elders.range((place, Id(0))..=(place, Id(u32::MAX))).take(MOST_ELDERS);
         let mut of_place = self.peers.get(&place).into_iter().chain(elders.map(|(_, index)| index));
@@ -300,7 +300,7 @@ impl Endpoint {
             let association = &self.associations[index as usize];
             association.is_open() && now.since(association.heard_at) < COOKIE_NS
         });
-        is_heard || self.has_spent(now, path)
+        if is_heard || self.has_spent(now, path) { Presence::Heard } else { Presence::Silent }
     }
 
     /// The same for who may not have asked.

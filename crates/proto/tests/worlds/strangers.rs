@@ -5,8 +5,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::full_link::{messages, two_sockets};
+use super::routes::planes;
 use crate::world::*;
-use ropeway_proto::{ChannelId, Config, Endpoint, ErrorCode, Mode, Path, Time};
+use ropeway_proto::{ChannelId, Config, Endpoint, ErrorCode, Mode, Path, Route, Time};
 use ropeway_wire::{BASE_HEADER_BYTES, Header, Id, Packet, SynFields, Type};
 
 const STRANGER: usize = 2;
@@ -186,6 +187,28 @@ fn answers_to_hosts_that_are_not_there_keep_nothing_from_those_that_are() {
     let now = world.time();
     let newcomer = world.hosts[2].connect(now, &path(0), 7, Mode::Messages).unwrap();
     wait_for(&mut world, 10 * MS, "open", |world| world.hosts[2].readiness(newcomer).unwrap().opened);
+}
+
+in_every_way!(a_repeated_question_to_join_keeps_nothing_from_those_that_are_there);
+fn a_repeated_question_to_join_keeps_nothing_from_those_that_are_there() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    planes(&mut world, 2);
+    let (client, server) = open(&mut world, 1, 0, 7, Mode::Messages);
+    let log = listen_in(&mut world);
+    let (now, both) = (world.clock(1), [0, 1].map(|name| Route::new(alias(0, name), world.hosts[1].config())));
+    world.hosts[1].connect_over(now, &both, false, 7, Mode::Messages).unwrap();
+    pass(&mut world, 10 * MS);
+    world.attacker = None;
+    let ask = log.borrow().iter().find(|packet| packet[0] == 0x1F).expect("the second path is joined").clone();
+    two_sockets(&mut world);
+    let before = world.hosts[0].counters().packets_sent;
+    let mut times = Vec::new();
+    for turn in 0..50 {
+        (0..40).for_each(|place| world.inject(100 + 40 * turn + place, 0, &ask));
+        times.extend(messages(&mut world, (server, client), 100 * MS));
+    }
+    assert!(times.iter().all(|&ns| ns < MS), "{times:?}");
+    assert!(world.hosts[0].counters().packets_sent > before + 2000, "it answers");
 }
 
 in_every_way!(answers_to_a_known_host_that_is_off_keep_nothing_from_those_that_are_there);
