@@ -17,11 +17,10 @@ const ETHER: u8 = 0x40;
 const SIM: u8 = 0x60;
 const BEHIND: u8 = 0x80;
 
-const PORT_AT: Range<usize> = Path::ENGINE_AT;
-const ADDRESS_AT: Range<usize> = 3..19;
-const NODE_AT: Range<usize> = 19..23;
-/// Of a node, the number of its host (docs/protocol.md 12.4), if it has one.
-const HOST_AT: Range<usize> = 19..21;
+const ADDRESS_AT: Range<usize> = 1..17;
+/// Port and node tell engines at one address apart. Which nodes are behind a gateway is the word of whoever sends from there, so all of them count as one host (docs/protocol.md 3, Places).
+const PORT_AT: Range<usize> = Path::ENGINE_AT.start..19;
+const NODE_AT: Range<usize> = 19..Path::ENGINE_AT.end;
 
 /// Where packets go to and come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,21 +39,10 @@ pub fn behind(link: u8, gateway: Address, node: u32) -> Path {
     let mut path = encode(link, gateway);
     path.0[0] |= BEHIND;
     path.0[NODE_AT].copy_from_slice(&node.to_be_bytes());
-    exchange_engine(&mut path);
     path
 }
 
-/// A node with a number in its upper half is an engine of the host with that number: then the lower half stands where the protocol looks for what tells engines of a host apart, and the gateway's port in
-/// its place.
-fn exchange_engine(path: &mut Path) {
-    if path.0[HOST_AT] != [0; 2] {
-        for (port, engine) in PORT_AT.zip(HOST_AT.end..) {
-            path.0.swap(port, engine);
-        }
-    }
-}
-
-/// Layout: link and kind, port, address; the node, if it is behind a gateway; and the own address, here none. An IPv6 scope is not part of it: packets to a link-local address need a link that is bound to
+/// Layout: link and kind; address; port; the node, if it is behind a gateway; and the own address, here none. An IPv6 scope is not part of it: packets to a link-local address need a link that is bound to
 /// its interface, or a path that is bound to an address of it.
 pub fn encode(link: u8, address: Address) -> Path {
     debug_assert!(usize::from(link) < MOST_LINKS);
@@ -92,10 +80,6 @@ pub fn decode(path: &Path) -> Place {
     fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
         *bytes.first_chunk().expect("it was so long when it was encoded")
     }
-    let mut path = *path;
-    if path.0[0] & BEHIND != 0 {
-        exchange_engine(&mut path);
-    }
     let (bytes, address) = (&path.0, &path.0[ADDRESS_AT]);
     let port = u16::from_be_bytes(first(&bytes[PORT_AT]));
     let address = match bytes[0] & KIND {
@@ -105,7 +89,7 @@ pub fn decode(path: &Path) -> Place {
         _ => Address::Sim(u32::from_be_bytes(first(address))),
     };
     let node = (bytes[0] & BEHIND != 0).then(|| u32::from_be_bytes(first(&bytes[NODE_AT])));
-    Place { link: link(&path), address, own: Own(path.own()), node }
+    Place { link: link(path), address, own: Own(path.own()), node }
 }
 
 #[cfg(test)]
@@ -115,7 +99,7 @@ mod tests {
     #[test]
     fn engines_of_a_host_are_told_apart_and_known_to_be_of_one() {
         let udp = |text: &str| encode(3, Address::Udp(text.parse().unwrap()));
-        let gateway = |node| behind(3, Address::Udp("10.1.2.3:4567".parse().unwrap()), node);
+        let gateway = |text: &str, node| behind(3, Address::Udp(text.parse().unwrap()), node);
         for (one, other, are_of_one) in [
             (udp("10.1.2.3:4567"), udp("10.1.2.3:4568"), true),
             (udp("10.1.2.3:4567"), udp("10.1.2.4:4567"), false),
@@ -123,10 +107,11 @@ mod tests {
             (udp("[fd00::1:2]:80"), udp("[fd00::1:3]:80"), false),
             (encode(3, Address::Sim(1)), encode(3, Address::Sim(2)), false),
             (encode(3, Address::Ether([1; 6])), encode(3, Address::Ether([2; 6])), false),
-            // Nodes with a plain number are hosts each; others have their host's in the upper half.
-            (gateway(17), gateway(18), false),
-            (gateway(0x9_1234), gateway(0x9_1235), true),
-            (gateway(0x9_1234), gateway(0xA_1234), false),
+            // Whatever nodes are said to be behind a gateway, and at whatever port it is.
+            (gateway("10.1.2.3:4567", 0x9_1234), gateway("10.1.2.3:4567", 0xA_1234), true),
+            (gateway("10.1.2.3:4567", 17), gateway("10.1.2.3:4568", 17), true),
+            (gateway("10.1.2.3:4567", 17), gateway("10.1.2.4:4567", 17), false),
+            (gateway("[fd00::1:2]:80", 17), gateway("[fd00::1:2]:81", 18), true),
         ] {
             assert!(one != other && (one.host() == other.host()) == are_of_one, "{one:?} {other:?}");
         }

@@ -214,7 +214,35 @@ fn without_a_number_nobody_talks_through_gateways() {
 }
 
 fn loopback(port: u16) -> UdpLink {
-    UdpLink::open(&udp::Options::new(SocketAddr::from(([127, 0, 0, 1], port)))).unwrap()
+    at([127, 0, 0, 1], port)
+}
+
+fn at(ip: [u8; 4], port: u16) -> UdpLink {
+    UdpLink::open(&udp::Options::new(SocketAddr::from((ip, port)))).unwrap()
+}
+
+#[test]
+fn whoever_says_that_many_nodes_are_behind_him_has_the_places_of_one_host() {
+    let _alone = alone();
+    let (server, links) = engine(SERVER, vec![Box::new(loopback(0))]);
+    server.configure(Config { max_associations: 10, ..server.config().unwrap() }).unwrap();
+    server.listen(PORT, Mode::Stream, 64).unwrap();
+    let address = server.local(links[0]).unwrap();
+    // They send to it as if it were a gateway, and it takes them for one.
+    let claimed: Vec<_> = (1..=12)
+        .map(|host| {
+            let (engine, links) = engine(gateway::engine_number(host, 1), vec![Box::new(loopback(0))]);
+            let ways = [Way::Through(Target { link: links[0], address }, SERVER)];
+            let opened = engine.connect_over(&Routes { ways: &ways, bonded: false }, PORT, Mode::Stream, deadline());
+            (engine, opened)
+        })
+        .collect();
+    let outcomes: Vec<_> = claimed.iter().map(|(_, opened)| opened).collect();
+    let busy = outcomes.iter().filter(|opened| matches!(opened, Err(Error::Failed(ErrorCode::Busy)))).count();
+    assert_eq!((outcomes.len(), busy), (12, 4), "four fifths of ten are in: {outcomes:?}");
+    let (other, links) = engine(CLIENT, vec![Box::new(at([127, 0, 0, 2], 0))]);
+    let opened = other.connect(Target { link: links[0], address }, PORT, Mode::Stream, deadline());
+    assert!(opened.is_ok(), "{opened:?}");
 }
 
 #[test]

@@ -10,8 +10,8 @@ pub struct Path(pub [u8; Path::BYTES]);
 impl Path {
     pub const BYTES: usize = 24;
     const OWN_AT: usize = Path::BYTES - 1;
-    /// What tells the engines of one host apart, as UDP's port does; all 0 where nothing but their ids does.
-    pub const ENGINE_AT: Range<usize> = 1..3;
+    /// What tells the engines of one host apart, as UDP's port does, or those behind a gateway; all 0 where nothing but their ids does.
+    pub const ENGINE_AT: Range<usize> = 17..Path::OWN_AT;
 
     /// The same path, bound to the own address that has this number.
     #[must_use]

@@ -224,9 +224,9 @@ fn answers_to_a_known_host_that_is_off_keep_nothing_from_those_that_are_there() 
     for turn in 0..50 {
         for nonce in 0..40 {
             // Its own engine, and others.
-            let from = usize::from_be_bytes(engine_of(2, nonce as u16).0[..8].try_into().unwrap());
+            let (now, from) = (world.clock(0), engine_of(2, nonce as u16));
             let syn = syn(40 * turn + nonce, 1, 1472, 1472, u32::from(is_keyed()));
-            world.inject(from, 0, &syn);
+            world.hosts[0].handle_packet(now, &from, false, &syn);
         }
         times.extend(messages(&mut world, (server, client), 100 * MS));
     }
@@ -245,7 +245,7 @@ struct Crowd {
 /// A place at which an engine of a host is.
 fn engine_of(host: usize, engine: u16) -> Path {
     let mut path = path(host);
-    path.0[Path::ENGINE_AT].copy_from_slice(&engine.to_be_bytes());
+    path.0[Path::ENGINE_AT][..2].copy_from_slice(&engine.to_be_bytes());
     path
 }
 
