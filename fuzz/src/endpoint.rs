@@ -120,7 +120,7 @@ pub fn endpoint(script: &[u8]) -> Counters {
     for channel in channels {
         endpoint.close(Time::from_nanos(now), channel);
     }
-    endpoint.close_all();
+    endpoint.close_all(Time::from_nanos(now));
     drain(&mut endpoint, now, &mut peers);
     [7, 8].into_iter().for_each(|port| {
         while let Ok(channel) = endpoint.accept(port) {

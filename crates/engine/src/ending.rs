@@ -144,8 +144,8 @@ impl Inner {
     pub(crate) fn take_leave(&self, core: &mut Core) {
         let until = self.now().after(LEAVE_TAKES.as_nanos() as u64);
         loop {
-            let all_closed = core.endpoint.close_all();
             let now = self.now();
+            let all_closed = core.endpoint.close_all(now);
             core.transmit(now);
             if all_closed && !core.endpoint.wants_to_transmit() || now >= until {
                 return;
@@ -155,9 +155,13 @@ impl Inner {
     }
 }
 
-/// Until a full link has room, or for a moment; not at all if there is none.
+/// Until a full link has room, or for a moment; not at all if all was taken.
 fn wait_for_room(core: &mut Core) {
     if !core.is_full() {
+        // What waits is for peers that may be off, and nothing tells when there is room for that.
+        if core.endpoint.wants_to_transmit() {
+            std::thread::sleep(LEAVE_TRIES_EVERY);
+        }
         return;
     }
     let room = core.room_wait();

@@ -4,7 +4,7 @@
 mod support;
 
 use nix::time::{ClockId, clock_gettime};
-use ropeway_engine::{ChannelId, Config, Engine, Error, LinkId, Mode, Options, Target};
+use ropeway_engine::{ChannelId, Config, Engine, Error, ErrorCode, LinkId, Mode, Options, Target};
 use ropeway_link::udp::{self, UdpLink};
 use ropeway_link::{Address, Counters};
 use ropeway_testkit::proc::until;
@@ -186,6 +186,37 @@ fn waiting_for_hosts_that_are_off_takes_no_processor_time() {
         assert!((1..=most).contains(&tries), "{tries}");
         assert!(used < Duration::from_millis(100), "{used:?}");
     });
+}
+
+#[test]
+fn an_engine_that_ends_tells_a_peer_that_is_there_however_many_others_are_off() {
+    // More than a socket has room for.
+    const OFF: u16 = 200;
+    if let Some(reason) = reason_against_hosts() {
+        skip!("{reason}");
+    }
+    let _alone = alone();
+    let hosts = Hosts::new(1500);
+    let off = || (0..OFF).map(|place| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 1, place]));
+    off().for_each(|ip| hosts.ip(1, &format!("address add {ip}/64 dev {DEVICE} nodad")));
+    let (peer, link) = engine(&hosts, 1, any(true));
+    peer.listen(PORT, Mode::Messages, 1000).unwrap();
+    let Some(Address::Udp(local)) = peer.local(link) else { panic!("a UDP link has a UDP address") };
+    let (ending, link) = engine(&hosts, 0, any(true));
+    let connect = |ip| {
+        let target = Target { link, address: Address::Udp(SocketAddr::new(ip, local.port())) };
+        ending.connect(target, PORT, Mode::Messages, soon()).unwrap();
+    };
+    hosts.on(0, || off().chain([address(1, true)]).for_each(connect));
+    let accepted: Vec<_> = (0..=OFF).map(|_| peer.accept(PORT, soon()).unwrap()).collect();
+    off().for_each(|ip| hosts.ip(1, &format!("address delete {ip}/64 dev {DEVICE}")));
+    // Nobody is heard meanwhile, nor is it known that they are off.
+    std::thread::sleep(Duration::from_secs(4));
+    hosts.ip(0, &format!("neighbour flush dev {DEVICE}"));
+    hosts.on(0, || drop(ending));
+    let begin = Instant::now();
+    let ended = peer.recv(accepted[usize::from(OFF)], &mut [0; 1], Some(begin + Duration::from_secs(2)));
+    assert!(matches!(ended, Err(Error::Failed(ErrorCode::Closed))), "{ended:?} after {:?}", begin.elapsed());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What else the user of an endpoint asks for: the end of channels, and how one is.
 
+use std::cmp::Reverse;
+
 use ropeway_wire::{ErrorCode, Extent, FinFields};
 
 use super::sending::{SendError, longest_message};
@@ -168,16 +170,19 @@ impl Endpoint {
         all.into_iter().for_each(|id| self.close(now, id));
     }
 
-    /// Ends everything in order: peers are told, all channels fail with `CLOSED`. Call [`Endpoint::transmit`] afterwards. `false`: there are more peers than answers may wait for the link; call both again.
-    pub fn close_all(&mut self) -> bool {
-        let all: Vec<u32> = self.associations.iter().map(|(index, _)| index as u32).collect();
+    /// Ends everything in order: peers are told, those heard last before others, and all channels fail with `CLOSED`. Call [`Endpoint::transmit`] afterwards. `false`: there are more peers than answers may
+    /// wait for the link; call both again.
+    pub fn close_all(&mut self, now: Time) -> bool {
+        let mut all: Vec<u32> = self.associations.iter().map(|(index, _)| index as u32).collect();
+        // What is for peers that are gone shall not stand before what is for the others.
+        all.sort_unstable_by_key(|&index| Reverse(self.associations[index as usize].heard_at));
         let mut is_done = true;
         for index in all {
             if !self.queues.of_mut(&self.associations[index as usize].path).takes_replies() {
                 is_done = false;
                 continue;
             }
-            self.say_goodbye(index, ErrorCode::Closed);
+            self.say_goodbye(now, index, ErrorCode::Closed);
             self.end_association(index, ErrorCode::Closed);
         }
         is_done

@@ -115,7 +115,7 @@ impl Endpoint {
         let Some(index) = self.at_rest(now, taken) else { return false };
         self.counters.associations_displaced += 1;
         // As when it is over by itself: a channel of the peer that is on its way is opened anew.
-        self.say_goodbye(index, ErrorCode::Unknown);
+        self.say_goodbye(now, index, ErrorCode::Unknown);
         self.end_association(index, ErrorCode::Closed);
         true
     }

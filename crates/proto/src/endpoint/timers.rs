@@ -255,7 +255,7 @@ impl Endpoint {
         if association.is_in_vain(self.awake_at, now, self.config.give_up_ns) {
             // The peer is there, and cannot know: it hears that something of it is missing, as it would of a path that loses much.
             self.counters.timeouts += 1;
-            self.say_goodbye(index, ErrorCode::Timeout);
+            self.say_goodbye(now, index, ErrorCode::Timeout);
             self.end_association(index, ErrorCode::Timeout);
             return false;
         }
@@ -264,7 +264,7 @@ impl Endpoint {
             && now.since(association.used_at().max(self.awake_at)) >= UNUSED_NS
         {
             // A channel of the peer may be on its way: it is opened anew where the association is unknown.
-            self.say_goodbye(index, ErrorCode::Unknown);
+            self.say_goodbye(now, index, ErrorCode::Unknown);
             self.end_association(index, ErrorCode::Closed);
             return false;
         }
@@ -341,8 +341,8 @@ impl Endpoint {
         true
     }
 
-    /// Tells the peer that the association is over.
-    pub(super) fn say_goodbye(&mut self, index: u32, code: ErrorCode) {
+    /// Tells the peer that the association is over. It may be off by now, as of an idle one nothing has come for long.
+    pub(super) fn say_goodbye(&mut self, now: Time, index: u32, code: ErrorCode) {
         let association = &self.associations[index as usize];
         if !association.is_open() {
             return;
@@ -350,7 +350,12 @@ impl Endpoint {
         let (path, peer, id) = (association.path, association.peer, association.id);
         let fields = RstFields { token: self.own_token(id), code };
         let header = Header { length: RstFields::BYTES as u16, ..Header::new(Type::Rst, peer) };
-        self.queue_reply(&path, Presence::Heard, |out| {
+        let presence = match self.presence_of_host(now, &path) {
+            // When all are told it waits for room: nobody comes behind it, and nothing is said again.
+            Presence::Silent if code == ErrorCode::Closed => Presence::Unheard,
+            presence => presence,
+        };
+        self.queue_reply(&path, presence, |out| {
             let at = header.write(out).ok()?;
             Some(at + fields.write(out.get_mut(at..)?).ok()?)
         });

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::world::*;
-use ropeway_proto::{ChannelId, Config, ErrorCode, Mode, Part, RecvError, SendError};
+use ropeway_proto::{ChannelId, Config, ErrorCode, Mode, Part, Presence, RecvError, SendError};
 
 fn lossy(seed: u64) -> World {
     let net = Net {
@@ -286,7 +286,7 @@ fn an_engine_that_goes_away_lets_the_others_read_what_arrived() {
     send(&mut world, 0, second, b"not yet accepted").unwrap();
     send(&mut world, 0, client, b"last words").unwrap();
     pass(&mut world, MS);
-    world.hosts[0].close_all();
+    world.close_all(0);
     pass(&mut world, MS);
     assert_eq!(world.hosts[1].sizes().0, 0);
     let mut out = [0; 100];
@@ -314,13 +314,40 @@ fn an_engine_that_goes_away_tells_more_peers_than_answers_may_wait() {
     pass(&mut world, S);
     assert_eq!(world.hosts[1].sizes().0, PEERS as usize);
     let mut portions = 1;
-    while !world.hosts[0].close_all() {
+    while !world.close_all(0) {
         world.flush(0);
         portions += 1;
     }
     pass(&mut world, MS);
     assert_eq!((world.hosts[0].sizes().0, world.hosts[1].sizes().0, portions), (0, 0, 3));
     assert_eq!(world.hosts[0].counters().replies_suppressed, 0);
+}
+
+in_every_way!(an_engine_that_goes_away_tells_those_first_whom_it_heard_last);
+fn an_engine_that_goes_away_tells_those_first_whom_it_heard_last() {
+    let mut world = World::new(5, Net::default(), &Config::default(), 1);
+    let ends = [1, 2, 3, 4].map(|to| {
+        pass(&mut world, S);
+        open(&mut world, 0, to, 7, Mode::Stream)
+    });
+    stream(&mut world, (2, ends[1].1), (0, ends[1].0), 1000, S);
+    pass(&mut world, 2 * S);
+    stream(&mut world, (1, ends[0].1), (0, ends[0].0), 1000, S);
+    pass(&mut world, 2 * S);
+    assert!(world.close_all(0));
+    let (now, mut told) = (world.clock(0), Vec::new());
+    // As long as there is no room for who may be off, the last of them waits.
+    for has_room in [false, true] {
+        world.hosts[0].transmit(now, &mut |to, handling, packets| {
+            let takes = has_room || handling.presence == Presence::Heard;
+            if takes {
+                told.push((u64::from_be_bytes(to.0[..8].try_into().unwrap()), handling.presence));
+            }
+            if takes { packets.len() } else { 0 }
+        });
+    }
+    let (heard, unheard) = (Presence::Heard, Presence::Unheard);
+    assert_eq!(told, [(1, heard), (2, unheard), (4, unheard), (3, unheard)]);
 }
 
 in_every_way!(who_stops_listening_resets_those_it_never_accepted);

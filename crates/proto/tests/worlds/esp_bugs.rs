@@ -149,7 +149,7 @@ fn socket_left_in_a_hash_table() {
             assert_eq!(world.hosts[host].send(now, id, b"x"), Err(SendError::Unknown));
         }
         if round % 10 == 9 {
-            world.hosts[round / 10 % 2].close_all();
+            world.close_all(round / 10 % 2);
             pass(&mut world, MS);
             assert!((0..2).all(|host| world.hosts[host].sizes() == (0, 0) && world.wakes_at(host).is_none()));
         }
@@ -178,7 +178,7 @@ fn sendmsg_hanging_on_a_closing_socket() {
                 SendError::Failed(ErrorCode::Reset)
             }
             2 => {
-                world.hosts[1].close_all();
+                world.close_all(1);
                 SendError::Failed(ErrorCode::Closed)
             }
             _ => {

@@ -202,7 +202,7 @@ fn attempts_at_several_ports_of_an_address_do_not_take_each_other_along() {
     }
     assert_eq!(world.hosts[0].sizes(), (2, 4));
     // One ends, and nothing is left of it; the other one goes on.
-    world.hosts[1].close_all();
+    world.close_all(1);
     wait_for(&mut world, S, "all is over", |world| world.hosts[0].sizes().0 == 0);
 }
 

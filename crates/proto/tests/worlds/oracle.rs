@@ -225,8 +225,9 @@ impl Oracle {
         }
         let ends: Vec<_> = self.ends.iter().flatten().filter(|end| !end.closed).map(|end| (end.host, end.id)).collect();
         close_all_channels(&mut self.world, &ends);
-        for host in &mut self.world.hosts {
-            host.close_all();
+        for host in 0..self.world.hosts.len() {
+            self.world.close_all(host);
+            let host = &self.world.hosts[host];
             assert_eq!((host.sizes(), host.buffers_in_use()), ((0, 0), (0, 0)));
         }
     }

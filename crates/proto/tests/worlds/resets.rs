@@ -164,7 +164,7 @@ impl Life {
         if host == 1 {
             self.world.hosts[1].unlisten(7);
         }
-        self.world.hosts[host].close_all();
+        self.world.close_all(host);
     }
 }
 

@@ -195,7 +195,7 @@ fn a_burst_that_is_read_late_gives_its_memory_back() {
         let sent = world.hosts[0].send(now, client, &vec![1; 900_000]).unwrap();
         pass(&mut world, 5 * S);
         if is_gone {
-            world.hosts[0].close_all();
+            world.close_all(0);
             pass(&mut world, S);
             assert_eq!(world.hosts[1].sizes().0, 0);
         }

@@ -137,7 +137,7 @@ fn nobody_is_sent_more_than_came_from_his_address_before_he_has_proved_it() {
     // When the association is over its ids are of the past, and are answered for.
     for host in 0..2 {
         let now = world.clock(host);
-        assert!(world.hosts[host].close_all());
+        assert!(world.hosts[host].close_all(now));
         sent_to_him(&mut world.hosts[host], now);
     }
     send_all(&mut world);
@@ -232,6 +232,41 @@ fn answers_to_a_known_host_that_is_off_keep_nothing_from_those_that_are_there() 
     }
     assert!(times.iter().all(|&ns| ns < MS), "{times:?}");
     assert!(world.hosts[0].counters().packets_sent > 2000, "it answers");
+}
+
+in_every_way!(what_gave_way_is_told_to_hosts_that_went_off_without_keeping_anything_from_others);
+fn what_gave_way_is_told_to_hosts_that_went_off_without_keeping_anything_from_others() {
+    const CROWD: u64 = 150;
+    let config = Config { max_associations: CROWD as u32 + 2, ..Config::default() };
+    let mut world = World::new(4, Net::default(), &config, 1);
+    let (client, server) = open(&mut world, 1, 0, 7, Mode::Messages);
+    // Each from an address of its own.
+    let connect = |world: &mut World, from: usize, name: u64| {
+        let now = world.clock(from);
+        world.hosts[from].connect(now, &alias(0, name), 7, Mode::Messages).unwrap()
+    };
+    for name in 1..=CROWD {
+        let channel = connect(&mut world, 2, name);
+        wait_for(&mut world, S, "open", |world| world.hosts[2].readiness(channel).unwrap().opened);
+        let accepted = world.hosts[0].accept(7).unwrap();
+        let now = world.time();
+        world.hosts[2].close(now, channel);
+        world.hosts[0].close(now, accepted);
+    }
+    world.cut.insert((0, 2));
+    pass(&mut world, 5 * S);
+    two_sockets(&mut world);
+    let mut times = Vec::new();
+    for name in 1..=CROWD {
+        connect(&mut world, 3, name);
+        if name % 10 == 0 {
+            times.extend(messages(&mut world, (server, client), 100 * MS));
+        }
+    }
+    // Who comes waits for room apart, as the answers to him may be for nobody, too.
+    times.extend(messages(&mut world, (server, client), 20 * S));
+    assert!(times.iter().all(|&ns| ns < MS), "{times:?}");
+    assert!(world.hosts[0].counters().associations_displaced > CROWD / 2, "{:?}", world.hosts[0].counters());
 }
 
 /// A server, and engines of many hosts that connect to it.
@@ -352,7 +387,7 @@ fn one_host_does_not_take_the_places_of_all_others() {
     assert!(!crowd.is_in(late), "nobody is at rest");
     // One goes: that is a place for who has few.
     let now = crowd.time();
-    assert!(crowd.clients[0].1.close_all());
+    assert!(crowd.clients[0].1.close_all(now));
     crowd.clients[0].1.handle_timeout(now);
     crowd.talk();
     let again = crowd.come(1, 100);

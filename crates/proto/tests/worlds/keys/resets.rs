@@ -71,7 +71,7 @@ fn tokens_are_of_no_use(restarts: bool) {
         stream(&mut world, (1, server), (0, client), 5_000, S);
         assert_eq!((failed(&mut world, 0, client), failed(&mut world, 1, server)), (None, None), "round {round}");
         // The association ends with a reset for everybody to see; and its end lives on, or begins anew.
-        world.hosts[1].close_all();
+        world.close_all(1);
         pass(&mut world, MS);
         assert_eq!(failed(&mut world, 0, client), Some(ErrorCode::Closed));
         let now = world.time();
@@ -104,7 +104,7 @@ fn who_has_forgotten_an_association_can_still_end_it() {
     let (client, server) = pair(&mut world, Mode::Stream);
     stream(&mut world, (0, client), (1, server), 5_000, S);
     world.cut.insert((0, 1));
-    world.hosts[0].close_all();
+    world.close_all(0);
     pass(&mut world, MS);
     world.cut.clear();
     let now = world.time();
@@ -127,7 +127,7 @@ fn a_successor_that_kept_the_secret_ends_what_its_predecessors_had_however_often
             let mut world = World::of(vec![endpoint(0, &config, 1), start(5)], Net::default(), 1);
             for _ in 0..used_before {
                 let (client, _) = pair(&mut world, Mode::Stream);
-                world.hosts[1].close_all();
+                world.close_all(1);
                 pass(&mut world, MS);
                 assert!(failed(&mut world, 0, client).is_some());
             }
@@ -165,7 +165,7 @@ fn two_peers_that_gave_out_the_same_id_are_told_apart() {
     stream(&mut world, (0, a), (1, a_end), 5_000, S);
     stream(&mut world, (0, b), (2, b_end), 5_000, S);
     world.cut.insert((0, 2));
-    world.hosts[2].close_all();
+    world.close_all(2);
     pass(&mut world, MS);
     world.cut.clear();
     let now = world.time();

@@ -266,6 +266,12 @@ impl World {
         self.hosts[host] = endpoint;
     }
 
+    /// A host takes leave of all others. `false`: it has to send something first.
+    pub fn close_all(&mut self, host: usize) -> bool {
+        let now = self.clock(host);
+        self.hosts[host].close_all(now)
+    }
+
     /// When the host's earliest timer is due.
     pub fn wakes_at(&mut self, host: usize) -> Option<u64> {
         let now = self.clock(host);
