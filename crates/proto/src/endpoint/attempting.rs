@@ -250,6 +250,10 @@ impl Endpoint {
         if self.take_header(now, index, &packet.header).is_none() {
             self.counters.dropped_window += 1;
         }
+        if self.keys.is_some() && asked_at.is_none() {
+            // It is repeated byte for byte: its time may be that of an answer that was lost, and the peer would take the echo for a long way.
+            self.associations[index as usize].peer_time = None;
+        }
         let channels: Vec<u32> = self.associations[index as usize].channels.indices().collect();
         for at in channels {
             let channel = &mut self.channels[at as usize];

@@ -148,6 +148,28 @@ fn confirm_and_opened_are_repeated_byte_for_byte() {
     }
 }
 
+with_a_key!(an_answer_that_was_lost_and_is_repeated_gives_nobody_a_false_round_trip_time);
+fn an_answer_that_was_lost_and_is_repeated_gives_nobody_a_false_round_trip_time() {
+    let mut world = hosts(&[1], &[1]);
+    let mut answers = 0;
+    world.filter = Some(Box::new(move |_, _, _, bytes| {
+        let is_answer = Packet::parse(bytes).unwrap().header.kind == Type::Opened;
+        answers += u32::from(is_answer);
+        !is_answer || answers > 4
+    }));
+    let begin = world.now;
+    let (client, server) = pair(&mut world, Mode::Stream);
+    assert!(world.now - begin > 100 * MS, "four answers were lost");
+    stream(&mut world, (0, client), (1, server), 5_000, S);
+    stream(&mut world, (1, server), (0, client), 5_000, S);
+    for host in 0..2 {
+        let now = world.time();
+        let association = world.hosts[host].association_statistics(now).next().unwrap();
+        let (mean, least) = (association.round_trip_ns, association.least_round_trip_ns);
+        assert!(mean < MS && least <= mean, "host {host}: {mean} {least}");
+    }
+}
+
 with_a_key!(packets_are_as_long_as_agreed_with_counter_and_tag);
 fn packets_are_as_long_as_agreed_with_counter_and_tag() {
     let mut world = hosts(&[1], &[1]);
