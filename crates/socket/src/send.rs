@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering;
 use libc::iovec;
 use ropeway_shm::ring::{End, WriteStop};
 use ropeway_shm::sys;
-use ropeway_shm::table::{FLAG_NONBLOCK, FLAG_RESET, Sock, TX_RING};
+use ropeway_shm::table::{FLAG_NONBLOCK, FLAG_RESET, FLAG_SHUT_RD, Sock, TX_RING};
 
 /// Payload of one record of a large send. Publishing in pieces lets the reader copy out while we still copy in.
 const PIECE_BYTES: usize = 16 * 1024 - 8;
@@ -391,8 +391,9 @@ impl Blocking {
             return Woken::Look;
         }
         let until = self.deadline.map_or(patience, |d| d.min(patience));
-        let also = wait::Shadow { fd, events: libc::POLLRDHUP };
-        let woken = wait::sleep(&ring, End::Writer, also, Some(until), signals, ready);
+        // After one's own SHUT_RD the kernel would report it for ever.
+        let events = if s.has(FLAG_SHUT_RD) { 0 } else { libc::POLLRDHUP };
+        let woken = wait::sleep(&ring, End::Writer, wait::Shadow { fd, events }, Some(until), signals, ready);
         handover::look_for_end(s, h, fd);
         match woken {
             Woken::TimedOut if self.deadline.is_none_or(|d| sys::monotonic_ns() < d) => Woken::Look,

@@ -92,6 +92,11 @@ pub fn established(fd: i32) -> bool {
     Info::of(fd).is_some_and(|info| info.state() == ESTABLISHED)
 }
 
+/// True when the peer's FIN or a reset has come, whatever this end has shut down itself.
+pub fn peer_ended(fd: i32) -> bool {
+    Info::of(fd).is_some_and(|info| info.fin_received() || info.state() == CLOSED)
+}
+
 /// Bytes in the kernel's receive queue (FIONREAD).
 pub fn queued(fd: i32) -> Option<usize> {
     let mut n = 0i32;

@@ -7,7 +7,7 @@ use crate::{epoll, shadow, stats};
 use core::sync::atomic::Ordering;
 use ropeway_shm::ring::{Producer, Ring};
 use ropeway_shm::sys;
-use ropeway_shm::table::{FLAG_LEFT_UNREAD, FLAG_PEER_FIN, FLAG_RESET, Sock, TX_RING, TX_TCP};
+use ropeway_shm::table::{FLAG_LEFT_UNREAD, FLAG_PEER_FIN, FLAG_RESET, FLAG_SHUT_RD, Sock, TX_RING, TX_TCP};
 
 /// Clause 5.4: bytes can no longer be attributed to a place in the stream. Both ends see a reset, never wrong bytes.
 pub fn break_connection(s: &Sock, h: Handle, fd: i32, reason: Reason) {
@@ -22,7 +22,8 @@ pub fn break_connection(s: &Sock, h: Handle, fd: i32, reason: Reason) {
 /// TCP, so that the kernel tells us from now on if the peer dies.
 pub fn peer_fin(s: &Sock, h: Handle, fd: i32) {
     let mut tx = lock_tx(s);
-    if s.has(FLAG_PEER_FIN) {
+    // After one's own SHUT_RD the kernel shows an end of its own: only the state of the connection tells of the peer's.
+    if s.has(FLAG_PEER_FIN) || s.has(FLAG_SHUT_RD) && !shadow::peer_ended(fd) {
         return;
     }
     s.set(FLAG_PEER_FIN);
@@ -62,14 +63,12 @@ pub fn time_to_look(s: &Sock) -> bool {
     true
 }
 
-/// Looks at the shadow for the peer's end. True when the peer is gone or has shut down.
-pub fn look_for_end(s: &Sock, h: Handle, fd: i32) -> bool {
+/// Looks at the shadow for the peer's end.
+pub fn look_for_end(s: &Sock, h: Handle, fd: i32) {
     let events = shadow::poll(fd, libc::POLLRDHUP);
-    if events & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) == 0 {
-        return false;
+    if events & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
+        peer_fin(s, h, fd);
     }
-    peer_fin(s, h, fd);
-    true
 }
 
 /// A socket that has left for good is the kernel's alone, whatever a ring may hold yet.

@@ -426,6 +426,76 @@ CASE(shutdown_of_reading)
     A_SIDE rw_bytes("got", buffer, T(recv(fd, buffer, 10, 0)));
 }
 
+/* Who has shut down reading still sends, whether the peer has read what came before or not. */
+CASE(sending_after_shutdown_of_reading)
+{
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE {
+        rw_send_stream(fd, 4, 1000);
+        T(shutdown(fd, SHUT_RD));
+        for (int i = 0; i < 4; i++) {
+            rw_sleep_ms(5);
+            T(send(fd, "more", 4, 0));
+        }
+        show_error();
+    }
+    rw_rest();
+    B_SIDE {
+        rw_recv_stream(fd, 4, 1000);
+        rw_expect(fd, 16);
+        rw_say(fd, "answer");
+    }
+    rw_rest();
+    A_SIDE {
+        rw_expect(fd, 6);
+        T(send(fd, "last", 4, 0));
+    }
+    rw_rest();
+    B_SIDE rw_expect(fd, 4);
+}
+
+CASE(more_than_fits_after_shutdown_of_reading)
+{
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE {
+        T(shutdown(fd, SHUT_RD));
+        rw_send_stream(fd, 5, 8 << 20);
+        show_error();
+        T(close(fd));
+    }
+    B_SIDE {
+        rw_sleep_ms(30);
+        rw_recv_stream(fd, 5, 8 << 20);
+        T(recv(fd, buffer, 1, 0));
+    }
+}
+
+/* The end that the kernel shows to who has shut down reading is not the peer's, who has not read everything yet. */
+CASE(end_of_own_reading_beside_unread_bytes)
+{
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE {
+        rw_shared[0] = (long)rw_stuff_for_good(fd, 6);
+        rw_tell();
+    }
+    A_SIDE {
+        rw_hear();
+        YES(rw_take_stream(fd, 6, (size_t)rw_shared[0]));
+        rw_send_stream(fd, 7, 1000);
+        T(shutdown(fd, SHUT_RD));
+        T(recv(fd, buffer, 1, 0));
+        rw_sleep_ms(5);
+        T(send(fd, "more", 4, 0));
+        T(recv(fd, buffer, 1, 0));
+        show_error();
+    }
+    rw_rest();
+    B_SIDE {
+        rw_recv_stream(fd, 7, 1000);
+        rw_expect(fd, 4);
+    }
+}
+
 CASE(both_close_at_once)
 {
     rw_warm(fd, RW_BLOCK);
@@ -538,6 +608,8 @@ RW_MAIN(ENTRY(half_close), ENTRY(much_after_half_close), ENTRY(end_after_all_was
     ENTRY(close_with_partly_read_data), ENTRY(reset_after_data), ENTRY(close_with_unread_data_while_the_peer_waits),
     ENTRY(reset_by_linger), ENTRY(reset_while_the_peer_has_some_of_what_it_waits_for), ENTRY(reset_while_the_peer_waits),
     ENTRY(reset_while_the_peer_sends), ENTRY(linger_waits_for_delivery),
-    ENTRY(exit_right_after_sending), ENTRY(shutdown_in_all_orders), ENTRY(shutdown_of_reading), ENTRY(both_close_at_once),
+    ENTRY(exit_right_after_sending), ENTRY(shutdown_in_all_orders), ENTRY(shutdown_of_reading),
+    ENTRY(sending_after_shutdown_of_reading), ENTRY(more_than_fits_after_shutdown_of_reading),
+    ENTRY(end_of_own_reading_beside_unread_bytes), ENTRY(both_close_at_once),
     ENTRY(killed_peer), ENTRY(killed_peer_with_unread_data), ENTRY(killed_peer_after_its_half_close),
     ENTRY(killed_peer_while_waiting_for_it), ENTRY(killed_peer_while_sending_to_it))
