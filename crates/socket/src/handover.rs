@@ -225,17 +225,21 @@ impl TxLock<'_> {
         }
     }
 
-    /// Clause 3.2: the reader ended the ring. If it wants its unread tail back on TCP, that goes first (clause 4).
+    /// Clause 3.2: the reader ended the ring. If it wants its unread tail back on TCP, that goes first (clause 4), where the
+    /// kernel has room for it: nobody waits here for a peer that may never read.
     pub fn closed_by_reader(&mut self, h: Handle, fd: i32) {
         let s = self.s;
         let Some((ring, p)) = self.any_ring() else { return };
-        if ring.accept_recall(p.epoch) {
-            shadow::copy_tail(s, &ring, p, fd);
+        let takes_back = ring.recall_asked() == p.epoch && shadow::has_room_for_tail(&ring, p, fd);
+        if !takes_back || !ring.accept_recall(p.epoch) {
+            ends::note_left(s, &ring, p);
+        } else if shadow::copy_tail(s, &ring, p, fd) {
             ring.recall_done(p.epoch);
         } else {
-            ends::note_left(s, &ring, p);
+            break_connection(s, h, fd, Reason::NoProgress);
         }
         s.tx.phase.store(TX_TCP, Ordering::Release);
+        // Behind the answer to a recall, if there is one: that the epoch was left without an answer is a refusal.
         ring.leave(p);
         note_demoted(s, Reason::PeerDemoted);
         epoll::carrier_changed(h);

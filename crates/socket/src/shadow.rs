@@ -176,40 +176,72 @@ pub fn discard(fd: i32, n: usize) -> sys::Result<usize> {
     }
 }
 
-/// Sends all of a buffer over the kernel, waiting for room whatever the descriptor's mode is.
+/// Sends all of a buffer over the kernel, whatever the descriptor's mode is; `more` comes behind it. False when that fails, or
+/// the kernel has no room until `deadline`.
 ///
 /// # Safety
 /// `ptr` must be valid for `len` bytes.
-unsafe fn send_all(fd: i32, mut ptr: *const u8, mut len: usize) -> sys::Result<()> {
+unsafe fn send_all(fd: i32, mut ptr: *const u8, mut len: usize, more: bool, deadline: u64) -> bool {
+    // Short records share packets: each alone would take the kernel much more room than its length.
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | if more { libc::MSG_MORE } else { 0 };
     while len > 0 {
         // SAFETY: the caller vouches for the buffer.
-        match unsafe { sys::sendto(fd, ptr, len, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT, ptr::null(), 0) } {
+        match unsafe { sys::sendto(fd, ptr, len, flags, ptr::null(), 0) } {
             Ok(n) => {
                 // SAFETY: n <= len.
                 ptr = unsafe { ptr.add(n) };
                 len -= n;
             }
             Err(libc::EAGAIN) => {
+                let mut left = sys::timespec_of(deadline.saturating_sub(sys::monotonic_ns()));
                 let mut p = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-                // SAFETY: `p` is valid; no timeout: only the peer's kernel can make room, or end the connection.
-                let _ = unsafe { sys::ppoll(&mut p, 1, ptr::null_mut(), ptr::null(), sys::SIGSET_BYTES) };
+                // SAFETY: all pointers are valid.
+                if unsafe { sys::ppoll(&mut p, 1, &mut left, ptr::null(), sys::SIGSET_BYTES) } == Ok(0) {
+                    return false;
+                }
             }
             Err(libc::EINTR) => {}
-            Err(e) => return Err(e),
+            Err(_) => return false,
         }
     }
-    Ok(())
+    true
 }
 
-/// Copies what the reader left unread in the ring onto TCP, before any later byte (handover, clause 4).
-pub fn copy_tail(s: &Sock, ring: &Ring, p: &mut Producer, fd: i32) {
-    let Some((at, off)) = ring.reader_stopped_at(p) else { return };
-    let mut c = Consumer::starting_at(at, p.epoch);
-    let mut skip = off;
-    // The ring is closed: its chain of records ends, and every step is checked. The count is taken once, so that a reader
-    // that goes on changing its ring gets no more than it holds.
-    let mut left = ring.unread(&c).0;
+/// The tail that the reader wants back: a cursor at the record where it stopped, how much of that it has consumed, and how many
+/// bytes are unread from there on. The count is taken once, so that a reader that goes on changing its ring gets no more
+/// than it holds.
+fn tail(ring: &Ring, p: &mut Producer) -> Option<(Consumer, usize, usize)> {
+    let (at, off) = ring.reader_stopped_at(p)?;
+    let c = Consumer::starting_at(at, p.epoch);
+    let unread = ring.unread(&c).0;
+    Some((c, off, unread))
+}
+
+/// True when the kernel's send buffer surely takes the tail at once, though the peer reads nothing.
+pub fn has_room_for_tail(ring: &Ring, p: &mut Producer, fd: i32) -> bool {
+    /// What a byte may take of the buffer at most, with the overhead of the packets that [`send_all`] makes.
+    const OVERHEAD: usize = 4;
+    tail(ring, p).is_none_or(|(_, _, bytes)| (bytes + unacknowledged(fd)) * OVERHEAD <= send_buffer(fd))
+}
+
+/// Bytes of memory that the kernel may use for what is sent and not acknowledged (SO_SNDBUF).
+fn send_buffer(fd: i32) -> usize {
+    let (mut bytes, mut len) = (0i32, 4u32);
+    let place = (&raw mut bytes).cast();
+    // SAFETY: buffer and length are valid.
+    let _ = unsafe { sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, place, &mut len) };
+    bytes.max(0) as usize
+}
+
+/// Copies what the reader left unread in the ring onto TCP, before any later byte (handover, clause 4). False when the
+/// kernel did not take all of it.
+pub fn copy_tail(s: &Sock, ring: &Ring, p: &mut Producer, fd: i32) -> bool {
+    /// There was room for it ([`has_room_for_tail`]); a machine short of memory may make buffers smaller meanwhile.
+    const ROOM_NS: u64 = 100_000_000;
+    let Some((mut c, mut skip, mut left)) = tail(ring, p) else { return true };
+    let deadline = sys::monotonic_ns() + ROOM_NS;
     s.tx.prefix.stop();
+    // The ring is closed: its chain of records ends, and every step is checked.
     while left > 0 {
         let (ptr, len) = match ring.look(&mut c) {
             Look::Data { ptr, len } => (ptr, len),
@@ -218,20 +250,20 @@ pub fn copy_tail(s: &Sock, ring: &Ring, p: &mut Producer, fd: i32) {
                 ring.consume_switch(&mut c);
                 continue;
             }
-            _ => return,
+            _ => return true,
         };
         left = left.saturating_sub(len);
         let jump = skip.min(len);
         skip -= jump;
         // SAFETY: `look` checked that the bytes lie inside the ring.
-        if let Err(e) = unsafe { send_all(fd, ptr.add(jump), len - jump) } {
-            s.keep_error(e);
-            return;
+        if !unsafe { send_all(fd, ptr.add(jump), len - jump, left > 0, deadline) } {
+            return false;
         }
         s.tx.tcp_bytes.fetch_add((len - jump) as u64, Ordering::AcqRel);
         s.tx.ring_bytes.fetch_sub((len - jump) as u64, Ordering::AcqRel);
         ring.consume(&mut c, len);
     }
+    true
 }
 
 /// Asks the writer to take the unread tail of our incoming ring back and waits for it, at most `most_ns` unless it has
@@ -245,16 +277,22 @@ pub fn recall_and_wait(incoming: &Ring, outgoing: &Ring, c: &mut Consumer, fd: i
     bells::ring_all(incoming, End::Writer);
     bells::ring_all(outgoing, End::Reader);
     let until = sys::monotonic_ns() + most_ns;
-    while incoming.recalled() != c.epoch {
+    loop {
+        // In this order: who has left has answered before, or refuses.
+        let left = incoming.left() == c.epoch;
+        if incoming.recalled() == c.epoch {
+            return Some(true);
+        }
         let gone = poll(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
-        if (gone || sys::monotonic_ns() > until) && incoming.recalled() != c.epoch && incoming.withdraw_recall(c.epoch)
+        if (left || gone || sys::monotonic_ns() > until)
+            && incoming.recalled() != c.epoch
+            && incoming.withdraw_recall(c.epoch)
         {
             return Some(false);
         }
-        if sys::monotonic_ns() > until + ANSWER_NS {
+        if left || sys::monotonic_ns() > until + ANSWER_NS {
             return None;
         }
         sys::nap(NAP_NS);
     }
-    Some(true)
 }

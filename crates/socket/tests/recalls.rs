@@ -1,0 +1,108 @@
+//! A reader that leaves Ropeway asks for what it has not read while the kernel has no room for that (handover, clause 4).
+
+mod support;
+
+use ropeway_shm::sys;
+use ropeway_shm::table::{RX_ATTACHED, TX_RING, TX_TCP};
+use ropeway_socket::reason::Reason;
+use ropeway_socket::{handover, lifecycle};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use support::{End, connected, native, rest, within};
+
+const AGAIN: isize = -(libc::EAGAIN as isize);
+
+/// Byte `at` of the stream.
+fn byte(at: usize) -> u8 {
+    (at.wrapping_mul(0x9E37_79B9) >> 24) as u8
+}
+
+/// Sends the stream on from `at` until there is no room; where it is then.
+fn stuff(end: &End, mut at: usize) -> usize {
+    loop {
+        let bytes: Vec<u8> = (at..at + 8192).map(byte).collect();
+        match end.send_flags(&bytes, libc::MSG_DONTWAIT) {
+            n if n > 0 => at += n as usize,
+            answer => {
+                assert_eq!(answer, AGAIN);
+                return at;
+            }
+        }
+    }
+}
+
+/// A connection on which the first end has filled the kernel's buffers and then its ring, and how many bytes that were.
+fn full() -> (End, End, usize) {
+    let (a, b) = connected();
+    // Sizes that are set do not grow.
+    for (end, option) in [(&a, libc::SO_SNDBUF), (&b, libc::SO_RCVBUF)] {
+        let bytes: libc::c_int = 64 << 10;
+        // SAFETY: `bytes` is valid for reading.
+        unsafe { sys::setsockopt(end.fd, libc::SOL_SOCKET, option, (&raw const bytes).cast(), 4) }.expect("a size");
+    }
+    let mut sent = 0;
+    loop {
+        let before = sent;
+        sent = stuff(&a, sent);
+        if sent == before {
+            break;
+        }
+        // Longer than an acknowledgment may be delayed, or a full window is left alone.
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    while b.h.sock().rx.phase.load(Ordering::Relaxed) != RX_ATTACHED {
+        assert_eq!(b.recv_flags(&mut [0], libc::MSG_PEEK | libc::MSG_DONTWAIT), 1);
+    }
+    let over_tcp = sent;
+    sent = stuff(&a, sent);
+    assert!(sent > over_tcp && a.h.sock().tx.phase.load(Ordering::Relaxed) == TX_RING);
+    (a, b, sent)
+}
+
+#[test]
+fn a_peer_that_recalls_and_reads_nothing_holds_up_no_send() {
+    within(Duration::from_secs(20), "a send amid a recall", || {
+        let (a, b, _) = full();
+        let mut rx = handover::lock_rx(b.h.sock());
+        rx.demote(b.h, b.fd, Reason::Off);
+        let (ring, c) = rx.ring().expect("closed, and not drained");
+        ring.recall(c);
+        drop(rx);
+        assert_eq!(a.send_flags(b"x", libc::MSG_DONTWAIT), AGAIN);
+        assert_eq!(a.h.sock().tx.phase.load(Ordering::Relaxed), TX_TCP);
+    });
+}
+
+#[test]
+fn a_recall_for_which_the_kernel_has_no_room_ends_in_a_relay_and_loses_nothing() {
+    within(Duration::from_secs(40), "a recall without room", || {
+        let (a, b, sent) = full();
+        std::thread::scope(|scope| {
+            // A writer that waits for an answer is asked where it sleeps.
+            scope.spawn(|| {
+                assert_eq!(a.recv(&mut [0]), 1);
+                assert_eq!(a.send(&[byte(sent)]), 1);
+            });
+            rest();
+            lifecycle::leave(b.h, b.fd, Reason::Stdio);
+            // Past Ropeway from here on.
+            let mut buffer = vec![0u8; 65536];
+            let (mut got, mut answered) = (0, false);
+            while got < sent + 1 {
+                let (at, room) = (buffer.as_mut_ptr(), buffer.len());
+                let none = std::ptr::null_mut();
+                // SAFETY: the buffer is writable; no address is asked for.
+                let n = native(unsafe { sys::recvfrom(b.fd, at, room, 0, none, none.cast()) });
+                assert!(n > 0, "{n} behind {got} of {sent} bytes");
+                let n = n as usize;
+                assert!(buffer[..n].iter().enumerate().all(|(i, b)| *b == byte(got + i)), "behind {got} bytes");
+                got += n;
+                if !answered && got == sent {
+                    answered = true;
+                    // SAFETY: one readable byte.
+                    assert_eq!(unsafe { sys::sendto(b.fd, b"!".as_ptr(), 1, 0, std::ptr::null(), 0) }, Ok(1));
+                }
+            }
+        });
+    });
+}
