@@ -38,6 +38,7 @@ pub trait Host {
 pub struct Client {
     /// 0 if the process is not visible from the daemon's pid namespace.
     pub pid: u32,
+    /// With whose rights it speaks.
     pub uid: u32,
     pub program: Program,
     pub image: Option<Image>,

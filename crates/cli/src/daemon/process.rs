@@ -1,6 +1,9 @@
 //! What /proc says of a process that talks to the daemon. Everything here may be gone or hidden the next moment; a question
 //! that cannot be answered is answered with the careful value.
 
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
@@ -54,11 +57,15 @@ fn runs_only_as(pid: u32, uid: u32) -> bool {
     ids.peek().is_some() && ids.all(|id| id.parse() == Ok(uid))
 }
 
+/// A descriptor of our own for the same file that can only be read.
+pub fn for_reading(fd: &OwnedFd) -> io::Result<OwnedFd> {
+    File::open(format!("/proc/self/fd/{}", fd.as_raw_fd())).map(OwnedFd::from)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::net::TcpListener;
-    use std::os::fd::AsRawFd;
 
     #[test]
     fn possession_is_seen_in_proc() {

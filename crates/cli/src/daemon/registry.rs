@@ -147,6 +147,13 @@ impl Registry {
         self.members.insert(id, Member { client, tokens: HashMap::new() });
     }
 
+    /// What a process asks for from now on is asked with the rights of this user, and charged to him.
+    pub fn speaks_as(&mut self, id: ClientId, uid: u32) {
+        if let Some(member) = self.members.get_mut(&id) {
+            member.client.uid = uid;
+        }
+    }
+
     /// A process is gone: what it offered is withdrawn; what it passed on stays.
     pub fn leave(&mut self, id: ClientId) {
         let Some(member) = self.members.remove(&id) else { return };

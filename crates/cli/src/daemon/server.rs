@@ -176,15 +176,16 @@ impl Server {
             let message = buf.get(..received.len).map(Message::decode);
             let attached = received.fd.map(|fd| fd.into_owned());
             // A child of fork has a copy of its parent's descriptor; what it says is not the parent's word.
-            let genuine = received.sender.is_some_and(|sender| sender.pid == connection.peer.pid);
-            match message {
-                Some(Ok(message)) if genuine => {
-                    if !self.hear(id, message, attached) {
+            let genuine = received.sender.filter(|sender| sender.pid == connection.peer.pid);
+            match (message, genuine) {
+                (Some(Ok(message)), Some(sender)) => {
+                    let uid = speaks_as(connection.peer, sender);
+                    if !self.hear(id, uid, message, attached) {
                         self.registry.counts.malformed += 1;
                         return self.disconnect(id);
                     }
                 }
-                Some(Ok(_)) => self.registry.counts.malformed += 1,
+                (Some(Ok(_)), None) => self.registry.counts.malformed += 1,
                 _ => {
                     self.registry.counts.malformed += 1;
                     // In our version's words: its header tells another version why it is not served.
@@ -197,12 +198,13 @@ impl Server {
         }
     }
 
-    /// Acts on one message; false if it makes no sense from this connection now.
-    fn hear(&mut self, id: ClientId, message: Message, attached: Option<OwnedFd>) -> bool {
+    /// Acts on one message, said with the rights of `uid`; false if it makes no sense from this connection now.
+    fn hear(&mut self, id: ClientId, uid: u32, message: Message, attached: Option<OwnedFd>) -> bool {
         let Some(connection) = self.connections.get(&id) else { return true };
         let is_process = connection.process.is_some();
+        self.registry.speaks_as(id, uid);
         match message {
-            Message::Hello { comm, profile, .. } if !is_process => self.hello(id, comm, &profile, attached),
+            Message::Hello { comm, profile, .. } if !is_process => self.hello(id, uid, comm, &profile, attached),
             Message::Register { token, cookie, fd, local, remote, tx, rx } if is_process => {
                 let registration = Registration { token, cookie, fd, local, remote, tx, rx };
                 self.registry.register(&mut self.machine, id, registration);
@@ -224,29 +226,28 @@ impl Server {
             Message::StatusQuery {} => {
                 let mut counts = self.registry.counts();
                 counts.uptime_s = self.started.elapsed().as_secs();
-                let (pid, uid, config_error) = (std::process::id(), self.uid, self.config_error);
-                self.send(id, Message::Status { pid, uid, config_error, counts }, None);
+                let (pid, config_error) = (std::process::id(), self.config_error);
+                self.send(id, Message::Status { pid, uid: self.uid, config_error, counts }, None);
                 true
             }
             Message::Stop {} => {
-                if !self.may_stop(id) {
+                // Only the user whose daemon this is, and root, may end it.
+                if uid != self.uid && uid != 0 {
                     return false;
                 }
                 self.send(id, Message::Stopping {}, None);
                 self.stopping = true;
                 true
             }
-            Message::List {} => self.list(id),
+            Message::List {} => {
+                self.list(id, uid);
+                true
+            }
             _ => false,
         }
     }
 
-    /// Only the user whose daemon this is, and root, may end it.
-    fn may_stop(&self, id: ClientId) -> bool {
-        self.connections.get(&id).is_some_and(|c| c.peer.uid == self.uid || c.peer.uid == 0)
-    }
-
-    fn hello(&mut self, id: ClientId, comm: [u8; 16], profile: &[u8], attached: Option<OwnedFd>) -> bool {
+    fn hello(&mut self, id: ClientId, uid: u32, comm: [u8; 16], profile: &[u8], attached: Option<OwnedFd>) -> bool {
         self.reload_config();
         let Some(connection) = self.connections.get_mut(&id) else { return true };
         let peer = connection.peer;
@@ -258,20 +259,21 @@ impl Server {
         let program = process::program(peer.pid, wire::unpadded(&comm));
         let profile = String::from_utf8_lossy(wire::unpadded(profile)).into_owned();
         let settings = self.registry.config().settings(&profile, &program);
-        let table = attached.filter(|fd| os::sealed_against_shrinking(fd.as_raw_fd())).map(Rc::new);
+        let table = attached.filter(|fd| os::sealed_against_shrinking(fd.as_raw_fd()));
+        // Opened anew: who lists processes is to read tables, and the descriptor that came can write.
+        let table = table.and_then(|fd| process::for_reading(&fd).ok()).map(Rc::new);
         let mailbox = Rc::new(mailbox);
         let comm = wire::padded(program.comm.as_bytes());
         connection.process = Some(Process { comm, table, mailbox: Rc::clone(&mailbox), sent: 0 });
         let image = process::image(peer.pid);
-        let client = Client { pid: peer.pid, uid: peer.uid, program, image, ring_bytes: settings.ring_bytes };
+        let client = Client { pid: peer.pid, uid, program, image, ring_bytes: settings.ring_bytes };
         self.registry.join(id, client);
         self.send(id, Message::Welcome { settings }, Some(mailbox));
         true
     }
 
-    /// Names the processes that the asking user may see.
-    fn list(&mut self, id: ClientId) -> bool {
-        let Some(asking) = self.connections.get(&id).map(|c| c.peer.uid) else { return true };
+    /// Names the processes that the user `asking` may see.
+    fn list(&mut self, id: ClientId, asking: u32) {
         let mut entries: Vec<_> = self
             .connections
             .values()
@@ -286,7 +288,6 @@ impl Server {
         for (message, table) in entries {
             self.send(id, message, table);
         }
-        true
     }
 
     /// Takes a changed configuration file over; a bad one leaves the former in force and shows in the status.
@@ -373,6 +374,13 @@ impl Server {
             self.accept_more(true);
         }
     }
+}
+
+/// Whose rights a message has. A process that connected as root and is somebody else now has kept the connection, not the
+/// rights: the kernel puts the sender's present real user id beside each message. (Of others it need not be the one that
+/// connected, which is the effective one: a set-user-id program has two.)
+fn speaks_as(peer: Credentials, sender: Credentials) -> u32 {
+    if peer.uid == 0 { sender.uid } else { peer.uid }
 }
 
 impl Connection {

@@ -7,10 +7,14 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ropeway_testkit::World;
+use ropeway_testkit::{World, need_root};
 
-use crate::client::{Answer, Client, REQUEST, RESPONSE, VERSION, connection, cookie, hello, registration};
+use crate::client::{Answer, Client, REQUEST, RESPONSE, VERSION, connection, cookie, hello, list, registration, stop};
 use crate::{world, world_with};
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
 
 /// Runs a little program as `nobody` that holds `socket` under its own number and sends a hello and `registration` to the
 /// daemon. True if it was granted.
@@ -28,7 +32,6 @@ while True:
         print(answer[3])
         break
 ";
-    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     // Inheritable for the instant of the spawn; the registration names the number it has here and there.
     rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty()).expect("our descriptor");
     let output = Command::new("python3")
@@ -40,6 +43,46 @@ while True:
     rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC).expect("our descriptor");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     output.stdout == b"5\n"
+}
+
+/// A process that says hello as root and becomes `nobody` has no more rights than `nobody`.
+#[test]
+fn the_rights_of_root_end_when_a_process_is_root_no_more() {
+    const PROGRAM: &str = "\
+import os, socket, sys
+daemon = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+daemon.settimeout(10)
+daemon.connect('\\0' + sys.argv[1])
+daemon.send(bytes.fromhex(sys.argv[2]))
+assert daemon.recv(512)[3] == 2
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+for message in sys.argv[3:]:
+    daemon.send(bytes.fromhex(message))
+    answer = daemon.recv(512)
+    print(answer[3] if answer else 'closed')
+";
+    need_root!();
+    let world = world();
+    let (a, b) = connection("127.0.0.1:0", "127.0.0.1");
+    let client = Client::start(&world);
+    client.register(1, &a, REQUEST, RESPONSE);
+    let messages = [&hello(""), &list(), &registration(2, cookie(&b), &b, RESPONSE, REQUEST), &stop()];
+    let output = Command::new("python3")
+        .args(["-c", PROGRAM, world.socket()])
+        .args(messages.map(|message| hex(message)))
+        .output()
+        .expect("python3 runs");
+    // The end of an empty list, a refusal, and the end of the connection.
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "22\n6\nclosed\n",
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    client.register(2, &b, RESPONSE, REQUEST);
+    assert_eq!(client.granted(1).0, client.granted(2).0);
 }
 
 /// The daemon still does its work.

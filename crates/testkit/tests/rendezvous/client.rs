@@ -33,6 +33,8 @@ pub enum Answer {
     Grant { token: u64, pair_id: u64, ring_bytes: u32, side: u8, segment: OwnedFd },
     Deny { token: u64, reason: u16, retry: bool },
     Adopted { token: u64, legacy: Vec<u8> },
+    Entry { pid: u32, table: Option<OwnedFd> },
+    EndOfList,
 }
 
 /// A connection to the daemon of a world.
@@ -92,6 +94,16 @@ pub fn hello(profile: &str) -> Vec<u8> {
     let mut name = [0u8; 32];
     name[..profile.len()].copy_from_slice(profile.as_bytes());
     Message::new(1).u32(std::process::id()).bytes(b"test\0\0\0\0\0\0\0\0\0\0\0\0").bytes(&name).finish()
+}
+
+/// Asks for the processes that one may see.
+pub fn list() -> Vec<u8> {
+    Message::new(20).finish()
+}
+
+/// Tells the daemon to end.
+pub fn stop() -> Vec<u8> {
+    Message::new(18).finish()
 }
 
 pub fn cookie(socket: impl AsFd) -> u64 {
@@ -246,6 +258,8 @@ fn parse(message: &[u8], fds: Vec<OwnedFd>) -> Answer {
             segment: attached.expect("the segment comes with the grant"),
         },
         (6, 11) => Answer::Deny { token: u64_at(0), reason: u16_at(8), retry: body[10] == 1 },
+        (21, 24) => Answer::Entry { pid: u32_at(0), table: attached },
+        (22, 0) => Answer::EndOfList,
         (8, 112) => Answer::Adopted { token: u64_at(0), legacy: body[8..].to_vec() },
         (kind, length) => panic!("message of kind {kind} with {length} bytes"),
     }

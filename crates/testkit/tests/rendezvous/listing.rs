@@ -5,6 +5,8 @@ use ropeway_testkit::{World, net};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
+use crate::client::{Answer, Client, list};
+
 /// The line of a process's only connection.
 #[track_caller]
 fn row(world: &World, end: &Peer) -> Value {
@@ -75,4 +77,32 @@ fn ends_and_queues_are_right_before_during_and_after_promotion() {
     two.go();
     one.all_right();
     two.all_right();
+}
+
+#[test]
+fn a_socket_table_is_handed_out_for_reading_only() {
+    let world = World::new();
+    let (accepting, mut connecting) = Peer::pair(
+        Over::Ropeway(&world),
+        net::free_port(),
+        &["pong=100", "recv=eof"],
+        &["calm=100", "mark=held", "wait"],
+    );
+    connecting.reached("held ");
+    let asking = Client::connect(&world);
+    asking.send(&list());
+    let table = loop {
+        match asking.answer() {
+            Answer::Entry { pid, table } if pid == connecting.process.pid() => break table.expect("a table"),
+            Answer::Entry { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut magic = [0u8; 8];
+    assert_eq!(rustix::io::pread(&table, &mut magic, 0), Ok(8));
+    // Neither writes nor mappings for writing are possible through such a descriptor.
+    assert_eq!(rustix::io::pwrite(&table, &magic, 0), Err(rustix::io::Errno::BADF));
+    connecting.go();
+    connecting.all_right();
+    accepting.all_right();
 }
