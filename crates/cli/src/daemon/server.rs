@@ -1,6 +1,6 @@
 //! The event loop: accepts processes, reads their messages, sends what the registry answers.
 //!
-//! One thread, no timers: an idle daemon sleeps in `epoll_wait` for ever. Nothing a process does can block it: all
+//! One thread, no timers: an idle daemon sleeps in `epoll_wait` for ever, unless it has to refuse connections. Nothing a process does can block it: all
 //! sockets are non-blocking, a process that does not read gets its answers queued and is not read from meanwhile.
 
 use std::collections::{HashMap, VecDeque};
@@ -15,6 +15,7 @@ use ropeway_socket::reason::Reason;
 use ropeway_socket::rendezvous::os::{self, Credentials, Received};
 use ropeway_socket::rendezvous::wire::{self, MAILBOX_BYTES, MAX_MESSAGE_BYTES, Message};
 use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -32,6 +33,8 @@ const EVENTS: usize = 256;
 const READ_BATCH: usize = 64;
 /// A process with this many unread answers is not read from: what it may still be owed is bounded by what it registered.
 const QUEUE_HIGH: usize = 256;
+/// While nothing can be accepted, a daemon that nobody talks to looks so often whether that has passed.
+const ACCEPT_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// The listener's number among the connections' in the epoll set.
 const LISTENER: u64 = 0;
 
@@ -56,7 +59,7 @@ struct Process {
 pub struct Server {
     epoll: OwnedFd,
     listener: OwnedFd,
-    /// False while the daemon has no descriptor for another connection.
+    /// False while the daemon, or the machine, has no descriptor or memory for another connection.
     accepting: bool,
     uid: u32,
     started: Instant,
@@ -98,10 +101,12 @@ impl Server {
         let mut events = Vec::with_capacity(EVENTS);
         while !self.stopping {
             events.clear();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
+            let limit = (!self.accepting).then_some(&ACCEPT_AGAIN);
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), limit) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
+            self.accept_more(true);
             for event in events.drain(..) {
                 let (id, flags) = (event.data.u64(), event.flags);
                 if id == LISTENER {
@@ -125,7 +130,7 @@ impl Server {
         }
     }
 
-    /// Without a free descriptor the listener would wake the loop for ever; it is looked at again when somebody leaves.
+    /// Without a free descriptor the listener would wake the loop for ever; it is looked at again at the next wake-up.
     fn accept_more(&mut self, accepting: bool) {
         if self.accepting != accepting {
             let flags = if accepting { EventFlags::IN } else { EventFlags::empty() };

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use ropeway_testkit::World;
 use ropeway_testkit::proc::Process;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
-use crate::client::{Client, REQUEST, RESPONSE, connection, hello};
+use crate::client::{Answer, Client, REQUEST, RESPONSE, connection, hello};
 use crate::world;
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -108,6 +108,24 @@ fn an_idle_daemon_does_not_run() {
     let before = switches();
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(switches(), before, "it was not scheduled once");
+}
+
+#[test]
+fn who_connects_while_it_has_no_descriptor_is_served_once_it_has_one() {
+    let world = world();
+    let daemon = daemon(&world);
+    let open = |n: &u64| std::fs::symlink_metadata(format!("/proc/{}/fd/{n}", daemon.as_raw_nonzero())).is_ok();
+    let none_free = (0..).find(|n| !open(n)).expect("a number that is not used");
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let limit = |current| prlimit(Some(daemon), Resource::Nofile, Rlimit { current, maximum }).expect("our daemon");
+    let usual = limit(Some(none_free));
+    // These take what others leave that are just going.
+    let _before: Vec<Client> = (0..8).map(|_| Client::connect(&world)).collect();
+    let client = Client::connect(&world);
+    client.send(&hello(""));
+    assert!(client.next(Duration::from_millis(300)).is_none());
+    limit(usual.current);
+    assert!(matches!(client.answer(), Answer::Welcome { .. }));
 }
 
 #[test]
