@@ -167,6 +167,7 @@ next! {
     login_tty(fd: c_int) -> c_int;
     clone(f: *mut c_void, stack: *mut c_void, flags: c_int, arg: *mut c_void, ptid: usize, tls: usize, ctid: usize) -> c_int;
     unshare(flags: c_int) -> c_int = SYS_unshare;
+    setns(namespace: c_int, kind: c_int) -> c_int = SYS_setns;
     prctl(option: c_int, b: usize, c: usize, d: usize, e: usize) -> c_int = SYS_prctl;
     execve(path: Str, argv: Strs, envp: Strs) -> c_int = SYS_execve;
     execv(path: Str, argv: Strs) -> c_int;

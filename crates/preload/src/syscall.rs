@@ -93,6 +93,7 @@ unsafe fn hooked(nr: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<isize> {
                 hook::answer(fork::around(|| sys::syscall6(nr, a, b, c, d, e, f)))
             }
             libc::SYS_unshare => whole_process::unshare(a as _) as isize,
+            libc::SYS_setns => whole_process::setns(fd, b as _) as isize,
             libc::SYS_prctl => whole_process::prctl(a as _, b, c, d, e) as isize,
             libc::SYS_getrlimit => whole_process::getrlimit(a as _, b as _) as isize,
             libc::SYS_setrlimit => whole_process::setrlimit(a as _, b as _) as isize,

@@ -99,13 +99,36 @@ fn at_rest(resource: c_uint) -> Option<sys::RaisingLimit> {
     if resource == libc::RLIMIT_NOFILE && process::started() { sys::RaisingLimit::begin() } else { None }
 }
 
+/// True when `setns` with these arguments may lead to another network namespace.
+fn enters_network(namespace: c_int, kind: c_int) -> bool {
+    /// Which `CLONE_NEW*` a descriptor of a namespace stands for (linux/nsfs.h).
+    const NS_GET_NSTYPE: u64 = 0xb703;
+    // SAFETY: no pointers.
+    let any_kind = || unsafe { sys::ioctl(namespace, NS_GET_NSTYPE, 0) };
+    match kind {
+        0 => any_kind() == Ok(libc::CLONE_NEWNET as usize),
+        kind => kind & libc::CLONE_NEWNET != 0,
+    }
+}
+
 hooks! {
-    /// A thread with a table of descriptors of its own: what a number means is no longer one thing in this process.
+    /// A thread with a table of descriptors of its own: what a number means is no longer one thing in this process. And the
+    /// names of bells belong to a network namespace: from another one nobody rings, nor is rung by, those who stay behind.
     fn unshare(flags: c_int) -> c_int {
         if flags & libc::CLONE_FILES != 0 {
             stop(Reason::Fork);
         }
+        if flags & libc::CLONE_NEWNET != 0 {
+            stop(Reason::OtherNetns);
+        }
         next::unshare(flags)
+    }
+
+    fn setns(namespace: c_int, kind: c_int) -> c_int {
+        if enters_network(namespace, kind) {
+            stop(Reason::OtherNetns);
+        }
+        next::setns(namespace, kind)
     }
 
     fn prctl(option: c_int, b: usize, c: usize, d: usize, e: usize) -> c_int {

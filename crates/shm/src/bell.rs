@@ -104,21 +104,18 @@ impl Bell {
     }
 }
 
-/// The socket that a process rings bells from: unbound, made on first use.
+/// The socket that a process rings bells from: unbound, so that a child of fork may go on with it.
 pub fn create_ringer() -> sys::Result<c_int> {
     let fd = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)? as c_int;
     Ok(sys::move_high(fd))
 }
 
-/// Rings bell `id` with `tag` from the socket `from`. An error other than a bad `from` is no trouble: the bell rings
-/// already, or its owner is gone.
+/// Rings bell `id` with `tag` from the socket `from`. An error is one of this process, which has no socket to ring from: a
+/// bell that rings already, or whose owner is gone, is no trouble.
 pub fn ring(from: c_int, id: u64, tag: u64) -> sys::Result<()> {
     match send(from, id, tag) {
         Err(e @ (libc::EBADF | libc::ENOTSOCK)) => Err(e),
-        Err(libc::EAGAIN) => {
-            ring_apart(id, tag);
-            Ok(())
-        }
+        Err(libc::EAGAIN) => ring_apart(id, tag),
         _ => Ok(()),
     }
 }
@@ -136,9 +133,9 @@ fn send(from: c_int, id: u64, tag: u64) -> sys::Result<usize> {
 /// or that rings which other, stopped processes have not taken fill the send buffer of the usual socket. A fresh socket
 /// has room, and what it sent stays queued when it is closed.
 #[cold]
-fn ring_apart(id: u64, tag: u64) {
-    if let Ok(fd) = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) {
-        let _ = send(fd as c_int, id, tag);
-        let _ = sys::close(fd as c_int);
-    }
+fn ring_apart(id: u64, tag: u64) -> sys::Result<()> {
+    let fd = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)? as c_int;
+    let _ = send(fd, id, tag);
+    let _ = sys::close(fd);
+    Ok(())
 }

@@ -90,6 +90,12 @@ pub fn drain(bell: &Bell) {
     }
 }
 
+/// True when this process can ring others. Asked before it shares a ring with anybody: later it may have no descriptor left
+/// for that, and whoever sleeps at the other end would sleep on.
+pub fn can_ring() -> bool {
+    ringer() >= 0
+}
+
 fn ringer() -> i32 {
     let fd = RINGER.load(Ordering::Acquire);
     if fd >= 0 && fdtable::is_internal(fd) { fd } else { make_ringer() }
@@ -107,11 +113,9 @@ fn make_ringer() -> i32 {
     fd
 }
 
-/// Rings one bell.
-pub fn ring_one(id: u64, tag: u64) {
-    if id != 0 && bell::ring(ringer(), id, tag).is_err() {
-        let _ = bell::ring(make_ringer(), id, tag);
-    }
+/// Rings one bell. False when this process cannot.
+pub fn ring_one(id: u64, tag: u64) -> bool {
+    id == 0 || bell::ring(ringer(), id, tag).is_ok() || bell::ring(make_ringer(), id, tag).is_ok()
 }
 
 /// Rings everybody who sleeps on `end` of `ring`.
@@ -148,20 +152,18 @@ fn ring_sleeper(id: u64, tag: u64) {
         return;
     }
     stats::TOTALS.rung.fetch_add(1, Ordering::Relaxed);
-    ring_one(id, tag);
-    if is_named {
+    if ring_one(id, tag) && is_named {
         entry.store(ended, Ordering::Release);
     }
 }
 
-/// In the child of fork: the parent's bells are the parent's.
+/// In the child of fork: the parent's bells are the parent's. The socket that it rings from serves both.
 pub fn after_fork_child() {
     for e in &BELLS {
         if e.state.swap(EMPTY, Ordering::AcqRel) != EMPTY {
             forget(e.fd.swap(-1, Ordering::Relaxed));
         }
     }
-    forget(RINGER.swap(-1, Ordering::AcqRel));
 }
 
 fn forget(fd: i32) {

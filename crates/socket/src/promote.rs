@@ -8,7 +8,7 @@ use crate::reason::Reason;
 use crate::rendezvous::client::{self, Register, Reply, Unavailable};
 use crate::rendezvous::wire::{Endpoint, Prefix};
 use crate::thread::{self, Critical};
-use crate::{adopt, epoll, lifecycle, process, settings, shadow, wait};
+use crate::{adopt, bells, epoll, lifecycle, process, settings, shadow, wait};
 use core::sync::atomic::Ordering;
 use ropeway_shm::ring::Look;
 use ropeway_shm::segment::{Pair, Stamps};
@@ -224,12 +224,19 @@ fn ours(token: u64) -> Option<(&'static Sock, Handle)> {
 
 /// Takes one half of a pair: maps and stamps it. The descriptor stays the caller's.
 pub fn granted(token: u64, side: u8, ring_bytes: u32, fd: i32) {
-    let Ok(pair) = Pair::map(fd, ring_bytes, side) else {
-        if let Some((s, _)) = ours(token) {
-            s.pairing.store(PAIR_NONE, Ordering::Release);
-            try_later(s, Reason::Memory);
+    let mapped = match bells::can_ring() {
+        true => Pair::map(fd, ring_bytes, side).map_err(|_| Reason::Memory),
+        false => Err(Reason::Limits),
+    };
+    let pair = match mapped {
+        Ok(pair) => pair,
+        Err(reason) => {
+            if let Some((s, _)) = ours(token) {
+                s.pairing.store(PAIR_NONE, Ordering::Release);
+                try_later(s, reason);
+            }
+            return;
         }
-        return;
     };
     let wanted = ours(token).filter(|(s, _)| {
         s.pairing.load(Ordering::Acquire) == PAIR_REGISTERED && !s.has(FLAG_PINNED) && lifecycle::sole_owner(s)

@@ -19,6 +19,8 @@
 //   take=FD:OFFSET   the current connection is descriptor FD, already received up to OFFSET; :OFFSET more, for what was sent
 //   image[=PROG]     another image of this program, or PROG, goes on with the connection and the steps that follow
 //   child[=PROG]     likewise in a child, after this process has closed the connection (childkeeps: which keeps it)
+//   fork             likewise in a child without another image
+//   netns            go to a network namespace of one's own (netns=PID: to that of a process)
 //   salt=N           bytes sent from here on are another function of the offset; rsalt=N the same for bytes received
 //   sndbuf=N         size of each send, default 65536
 // Sizes take k, m, g.
@@ -26,8 +28,10 @@
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -284,6 +288,7 @@ static void do_image(const char *program) {
 static void do_child(const char *program, int keeps) {
     pid_t child = fork();
     if (child == 0) {
+        if (!program) return;
         do_image(program);
     }
     if (!keeps) close(conn);
@@ -291,6 +296,13 @@ static void do_child(const char *program, int keeps) {
     while (waitpid(child, &status, 0) < 0)
         if (errno != EINTR) die("waitpid");
     exit(WIFEXITED(status) ? WEXITSTATUS(status) : 4);
+}
+
+static void do_netns(const char *pid) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%s/ns/net", pid);
+    if (*pid ? setns(open(path, O_RDONLY), 0) : unshare(CLONE_NEWNET)) die("netns");
+    report("netns", 0, "ok");
 }
 
 static void do_wait(void) {
@@ -328,12 +340,14 @@ static void step(char *name) {
     else if (!strcmp(name, "image")) do_image(value);
     else if (!strcmp(name, "child")) do_child(value, 0);
     else if (!strcmp(name, "childkeeps")) do_child(value, 1);
+    else if (!strcmp(name, "fork")) do_child(NULL, 0);
     else if (!strcmp(name, "salt")) out_salt = strtoull(value, NULL, 10);
     else if (!strcmp(name, "rsalt")) in_salt = strtoull(value, NULL, 10);
     else if (!strcmp(name, "sndbuf")) chunk = size_of(value);
     else if (!strcmp(name, "shut")) report("shut", 0, shutdown(conn, SHUT_WR) ? strerrorname_np(errno) : "ok");
     else if (!strcmp(name, "close")) report("close", 0, close(conn) ? strerrorname_np(errno) : "ok");
     else if (!strcmp(name, "sleep")) poll(NULL, 0, atoi(value));
+    else if (!strcmp(name, "netns")) do_netns(value);
     else if (!strcmp(name, "wait")) do_wait();
     else if (!strcmp(name, "mark")) report(value, 0, "ok");
     else { fprintf(stderr, "peer: unknown step %s\n", name); exit(2); }

@@ -118,6 +118,35 @@ fn two_translated_connections_that_mirror_each_other_are_not_joined() {
     }
 }
 
+/// A promoted connection goes on where one end, a child that has no bell yet, is in another network namespace from then on.
+fn goes_on_from_elsewhere(test: &str, step: &str) {
+    let world = World::new();
+    let (accepting, connecting) = Peer::pair(
+        Over::tested(&world),
+        net::free_port(),
+        &["pong=100", "pong=50", "send=1m", "recv=eof"],
+        &["calm=100", "fork", step, "calm=50", "recv=1m"],
+    );
+    connecting.all_right();
+    accepting.all_right();
+    assert_over_shm(&world, test, accepting.process.pid(), ROUNDS_OVER_SHM);
+}
+
+#[test]
+fn a_promoted_connection_goes_on_from_a_new_network_namespace() {
+    need_root!();
+    goes_on_from_elsewhere("strangers::a_promoted_connection_goes_on_from_a_new_network_namespace", "netns");
+}
+
+#[test]
+fn a_promoted_connection_goes_on_from_the_network_namespace_of_another_process() {
+    need_root!();
+    need_program!("unshare", "nsenter", "ip");
+    let namespace = Namespace::new("");
+    let test = "strangers::a_promoted_connection_goes_on_from_the_network_namespace_of_another";
+    goes_on_from_elsewhere(test, &format!("netns={}", namespace.holder.pid()));
+}
+
 #[test]
 fn a_socket_connected_to_itself_stays_on_tcp() {
     let test = "strangers::a_socket_connected_to_itself_stays_on_tcp";
