@@ -15,8 +15,8 @@ use libc::{c_int, c_void, iovec, pollfd, sockaddr_in};
 use ropeway_shm::sys;
 use ropeway_shm::table::{FLAG_NONBLOCK, RX_TCP};
 
-/// Bytes handed on at a time.
-const BUFFER_BYTES: usize = 64 * 1024;
+/// Bytes of each direction that are held at a time, on the stack of whatever thread left Ropeway.
+const BUFFER_BYTES: usize = 32 * 1024;
 
 /// Puts a relay in the place of every descriptor of `h` in this process. If that cannot be done, the connection is reset:
 /// bytes are never delivered at a wrong place.
@@ -125,31 +125,8 @@ fn run(h: Handle, shadow: c_int, inner: c_int) -> ! {
     s.expected.fetch_sub(1, Ordering::AcqRel);
     s.clear(FLAG_NONBLOCK);
     keep_only(shadow, inner);
-    let mut buffer = [0u8; BUFFER_BYTES];
-    // What the ring holds, and what lies on TCP before it. Ring and switch are closed: this ends.
-    while s.rx.phase.load(Ordering::Acquire) != RX_TCP {
-        let list = iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-        // SAFETY: one entry that describes the buffer; the closure asks the kernel for the same.
-        let n = unsafe {
-            recv::recv(h, shadow, &list, 1, libc::MSG_DONTWAIT, || {
-                sys::recvfrom(
-                    shadow,
-                    list.iov_base.cast(),
-                    list.iov_len,
-                    libc::MSG_DONTWAIT,
-                    ptr::null_mut(),
-                    ptr::null_mut(),
-                )
-                .map_or_else(|e| -(e as isize), |n| n as isize)
-            })
-        };
-        match n {
-            n if n > 0 && write_all(inner, &buffer[..n as usize]) => {}
-            n if n == -(libc::EAGAIN as isize) => wait_for(shadow),
-            _ => break,
-        }
-    }
-    pass_on(shadow, inner, &mut buffer);
+    let [mut inward, mut outward] = [[0u8; BUFFER_BYTES]; 2];
+    pass_on([Way::new(shadow, inner, Some(h), &mut inward), Way::new(inner, shadow, None, &mut outward)]);
     exit()
 }
 
@@ -165,63 +142,100 @@ fn keep_only(a: c_int, b: c_int) {
     let _ = sys::close_range(high + 1, u32::MAX, 0);
 }
 
-fn wait_for(fd: c_int) {
-    let mut p = pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
-    // SAFETY: `p` is valid; no time-out.
-    let _ = unsafe { sys::ppoll(&mut p, 1, ptr::null_mut(), ptr::null(), sys::SIGSET_BYTES) };
+/// One direction. While the target has no room for what is held, the source is not read.
+struct Way<'a> {
+    from: c_int,
+    to: c_int,
+    /// The socket whose ring comes before what the kernel has of it.
+    ring: Option<Handle>,
+    held: &'a mut [u8],
+    start: usize,
+    end: usize,
+    open: bool,
 }
 
-fn write_all(fd: c_int, mut bytes: &[u8]) -> bool {
-    while !bytes.is_empty() {
-        // SAFETY: the slice is readable.
-        match unsafe { sys::sendto(fd, bytes.as_ptr(), bytes.len(), libc::MSG_NOSIGNAL, ptr::null(), 0) } {
-            Ok(n) => bytes = &bytes[n..],
-            Err(libc::EINTR) => {}
-            Err(libc::EAGAIN) => {
-                let mut p = pollfd { fd, events: libc::POLLOUT, revents: 0 };
-                // SAFETY: `p` is valid; no time-out.
-                let _ = unsafe { sys::ppoll(&mut p, 1, ptr::null_mut(), ptr::null(), sys::SIGSET_BYTES) };
+/// What a direction came to.
+enum Step {
+    Moved,
+    /// Nothing can be moved before this.
+    Waits(pollfd),
+    /// One of the two ends was reset.
+    Broken,
+}
+
+impl<'a> Way<'a> {
+    fn new(from: c_int, to: c_int, ring: Option<Handle>, held: &'a mut [u8]) -> Way<'a> {
+        Way { from, to, ring, held, start: 0, end: 0, open: true }
+    }
+
+    /// Moves one buffer on as far as that goes without waiting.
+    fn step(&mut self) -> Step {
+        if self.start == self.end {
+            match self.receive() {
+                Ok(0) => {
+                    self.open = false;
+                    let _ = sys::shutdown(self.to, libc::SHUT_WR);
+                    return Step::Moved;
+                }
+                Ok(n) => (self.start, self.end) = (0, n),
+                Err(libc::EINTR) => return Step::Moved,
+                Err(libc::EAGAIN) => return Step::Waits(pollfd { fd: self.from, events: libc::POLLIN, revents: 0 }),
+                Err(_) => return Step::Broken,
             }
-            Err(_) => return false,
+        }
+        let held = &self.held[self.start..self.end];
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: the slice is readable.
+        match unsafe { sys::sendto(self.to, held.as_ptr(), held.len(), flags, ptr::null(), 0) } {
+            Ok(n) => {
+                self.start += n;
+                Step::Moved
+            }
+            Err(libc::EINTR) => Step::Moved,
+            Err(libc::EAGAIN) => Step::Waits(pollfd { fd: self.to, events: libc::POLLOUT, revents: 0 }),
+            Err(_) => Step::Broken,
         }
     }
-    true
+
+    /// What the ring holds, and what lies on TCP before it, comes first. Ring and switch are closed: that ends.
+    fn receive(&mut self) -> sys::Result<usize> {
+        let (from, place, len) = (self.from, self.held.as_mut_ptr(), self.held.len());
+        // SAFETY: the buffer is writable.
+        let natively =
+            || unsafe { sys::recvfrom(from, place, len, libc::MSG_DONTWAIT, ptr::null_mut(), ptr::null_mut()) };
+        let Some(h) = self.ring.filter(|h| h.sock().rx.phase.load(Ordering::Acquire) != RX_TCP) else {
+            return natively();
+        };
+        let list = iovec { iov_base: place.cast(), iov_len: len };
+        // SAFETY: one entry that describes the buffer; the closure asks the kernel for the same.
+        let n = unsafe {
+            recv::recv(h, from, &list, 1, libc::MSG_DONTWAIT, || {
+                natively().map_or_else(|e| -(e as isize), |n| n as isize)
+            })
+        };
+        if n < 0 { Err(-n as c_int) } else { Ok(n as usize) }
+    }
 }
 
-/// Relays both directions, each until its end; a reset of one side resets the other.
-fn pass_on(shadow: c_int, inner: c_int, buffer: &mut [u8]) {
-    let ways = [(shadow, inner), (inner, shadow)];
-    let mut open = [true, true];
-    while open[0] || open[1] {
-        let mut fds = ways.map(|(from, _)| pollfd { fd: from, events: libc::POLLIN, revents: 0 });
-        for (p, open) in fds.iter_mut().zip(open) {
-            if !open {
-                p.fd = -1;
-            }
-        }
-        // SAFETY: two valid entries; no time-out.
-        let _ = unsafe { sys::ppoll(fds.as_mut_ptr(), 2, ptr::null_mut(), ptr::null(), sys::SIGSET_BYTES) };
-        for (i, (from, to)) in ways.into_iter().enumerate() {
-            if fds[i].revents == 0 {
-                continue;
-            }
-            let flags = libc::MSG_DONTWAIT;
-            // SAFETY: the buffer is writable.
-            let n = unsafe {
-                sys::recvfrom(from, buffer.as_mut_ptr(), buffer.len(), flags, ptr::null_mut(), ptr::null_mut())
-            };
-            match n {
-                Ok(n) if n > 0 && write_all(to, &buffer[..n]) => {}
-                Err(libc::EAGAIN | libc::EINTR) => {}
-                Ok(0) => {
-                    open[i] = false;
-                    let _ = sys::shutdown(to, libc::SHUT_WR);
-                }
-                _ => {
-                    crate::shadow::linger_zero(to);
+/// Relays both directions, each until its end and whether the other moves or not; a reset of one side resets the other.
+fn pass_on(mut ways: [Way<'_>; 2]) {
+    while ways.iter().any(|way| way.open) {
+        let mut waits = [pollfd { fd: -1, events: 0, revents: 0 }; 2];
+        let mut moved = false;
+        for (way, wait) in ways.iter_mut().zip(&mut waits).filter(|(way, _)| way.open) {
+            match way.step() {
+                Step::Moved => moved = true,
+                Step::Waits(event) => *wait = event,
+                Step::Broken => {
+                    crate::shadow::linger_zero(way.from);
+                    crate::shadow::linger_zero(way.to);
                     return;
                 }
             }
+        }
+        if !moved {
+            // SAFETY: two valid entries; no time-out.
+            let _ = unsafe { sys::ppoll(waits.as_mut_ptr(), 2, ptr::null_mut(), ptr::null(), sys::SIGSET_BYTES) };
         }
     }
 }

@@ -228,6 +228,7 @@ semantics! {
         spawn_of_a_static_program: ShmAndTcp,
         vfork_and_exec_of_a_program: ShmAndTcp,
         vfork_and_exec_of_a_static_program: ShmAndTcp,
+        a_static_program_that_sends_first: ShmSomewhere,
         exec_that_fails,
         closed_by_exec: ShmSomewhere,
         other_programs_beside: ShmAndTcp,

@@ -1,7 +1,7 @@
 /*
  * Takes the place of a side, or of its child, by exec and goes on with the connection it finds on a descriptor.
  *
- *   helper DESCRIPTOR STEP...      steps: r<n> receive n bytes, w<text> send, m meet the other side, e expect the end, c close, z rest
+ *   helper DESCRIPTOR STEP...      steps: r<n> receive n bytes, w<text> send, t<n> take n bytes of stream 1, s<n> send n of stream 2, m meet the other side, e expect the end, c close, z rest
  *
  * Built twice, linked dynamically (the preload comes along) and statically (it does not).
  */
@@ -29,6 +29,8 @@ int main(int argc, char **argv)
             break;
         }
         case 'w': rw_note("helper sent: %zu", rw_send_all(fd, text, strlen(text))); break;
+        case 't': rw_recv_stream(fd, 1, (size_t)atol(text)); break;
+        case 's': rw_send_stream(fd, 2, (size_t)atol(text)); break;
         case 'm': rw_meet(); break;
         case 'z': rw_rest(); break;
         case 'e': rw_note("helper at the end: %ld %s", (long)recv(fd, buffer, 1, 0), rw_errno_name(errno)); break;

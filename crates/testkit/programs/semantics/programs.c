@@ -128,6 +128,38 @@ CASE(vfork_and_exec_of_a_static_program)
     child_borrows("STATIC", true);
 }
 
+static void *send_much(void *length)
+{
+    for (size_t at = 0; at < *(size_t *)length; at += sizeof buffer) {
+        rw_fill(buffer, sizeof buffer, 1, at);
+        rw_send_all(fd, buffer, sizeof buffer);
+    }
+    return NULL;
+}
+
+/* More than all buffers hold goes both ways, and the new program takes nothing before it has sent everything. */
+CASE(a_static_program_that_sends_first)
+{
+    static size_t length = 16 << 20;
+    char send[24], take[24];
+    snprintf(send, sizeof send, "s%zu", length);
+    snprintf(take, sizeof take, "t%zu", length);
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE {
+        pthread_t sender;
+        pthread_create(&sender, NULL, send_much, &length);
+        rw_recv_stream(fd, 2, length);
+        pthread_join(sender, NULL);
+        T(recv(fd, buffer, 1, 0));
+    }
+    A_SIDE {
+        /* The other side goes on over TCP meanwhile, behind what it has left unread elsewhere. */
+        rw_sleep_ms(100);
+        execl(rw_helper("STATIC"), "helper", number_of(fd), send, take, NULL);
+        rw_die(__FILE__, __LINE__, "execl");
+    }
+}
+
 CASE(exec_that_fails)
 {
     rw_warm(fd, RW_BLOCK);
@@ -380,7 +412,8 @@ CASE(listener_given_away)
 
 RW_MAIN(ENTRY(exec_of_a_program), ENTRY(exec_of_a_static_program), ENTRY(fork_and_exec_of_a_program),
     ENTRY(fork_and_exec_of_a_static_program), ENTRY(spawn_of_a_program), ENTRY(spawn_of_a_static_program),
-    ENTRY(vfork_and_exec_of_a_program), ENTRY(vfork_and_exec_of_a_static_program), ENTRY(exec_that_fails), ENTRY(closed_by_exec),
+    ENTRY(vfork_and_exec_of_a_program), ENTRY(vfork_and_exec_of_a_static_program), ENTRY(a_static_program_that_sends_first),
+    ENTRY(exec_that_fails), ENTRY(closed_by_exec),
     ENTRY(other_programs_beside), ENTRY(inherited_by_a_background_program), ENTRY_WITH(given_away, RW_ALONE),
     ENTRY_WITH(given_and_kept, RW_ALONE), ENTRY_WITH(given_away_early, RW_ALONE), ENTRY(in_flight_and_held_by_nobody),
     ENTRY(lost_in_flight), ENTRY_WITH(listener_given_away, RW_ALONE))
