@@ -23,6 +23,7 @@
 //   netns            go to a network namespace of one's own (netns=PID: to that of a process)
 //   salt=N           bytes sent from here on are another function of the offset; rsalt=N the same for bytes received
 //   sndbuf=N         size of each send, default 65536
+//   kernelbuf=N      SO_SNDBUF and SO_RCVBUF of the current connection
 // Sizes take k, m, g.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -305,6 +306,10 @@ static void do_netns(const char *pid) {
     report("netns", 0, "ok");
 }
 
+static void do_kernelbuf(int n) {
+    if (setsockopt(conn, SOL_SOCKET, SO_SNDBUF, &n, sizeof n) || setsockopt(conn, SOL_SOCKET, SO_RCVBUF, &n, sizeof n)) die("kernelbuf");
+}
+
 static void do_wait(void) {
     char line[64];
     if (!fgets(line, sizeof line, stdin)) exit(0);
@@ -344,6 +349,7 @@ static void step(char *name) {
     else if (!strcmp(name, "salt")) out_salt = strtoull(value, NULL, 10);
     else if (!strcmp(name, "rsalt")) in_salt = strtoull(value, NULL, 10);
     else if (!strcmp(name, "sndbuf")) chunk = size_of(value);
+    else if (!strcmp(name, "kernelbuf")) do_kernelbuf(size_of(value));
     else if (!strcmp(name, "shut")) report("shut", 0, shutdown(conn, SHUT_WR) ? strerrorname_np(errno) : "ok");
     else if (!strcmp(name, "close")) report("close", 0, close(conn) ? strerrorname_np(errno) : "ok");
     else if (!strcmp(name, "sleep")) poll(NULL, 0, atoi(value));

@@ -198,6 +198,22 @@ fn stdio_reads_a_promoted_socket() {
     assert_over_shm(&world, test, accepting.process.pid(), ROUNDS_OVER_SHM);
 }
 
+/// What is unread does not fit into the kernel's buffers, and the sender waits for an answer.
+#[test]
+fn stdio_reads_more_than_the_kernel_has_room_for() {
+    let test = "strangers::stdio_reads_more_than_the_kernel_has_room_for";
+    let world = World::new();
+    let (accepting, connecting) = Peer::pair(
+        Over::tested(&world),
+        net::free_port(),
+        &["pong=100", "kernelbuf=8k", "send=400k", "recv=32", "send=100k", "recv=eof"],
+        &["calm=100", "kernelbuf=8k", "recv=100k", "stdio=300k", "send=32", "recv=100k"],
+    );
+    connecting.all_right();
+    accepting.all_right();
+    assert_over_shm(&world, test, accepting.process.pid(), ROUNDS_OVER_SHM + (400 << 10));
+}
+
 #[test]
 fn a_deep_bound_library_reads_a_promoted_socket() {
     let library = deep_library();
