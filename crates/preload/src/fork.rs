@@ -10,7 +10,7 @@ use libc::pid_t;
 use ropeway_shm::sys;
 use ropeway_socket::lifecycle;
 
-type Handler = extern "C" fn();
+type Handler = Option<extern "C" fn()>;
 
 /// Registers the handlers with the C library.
 pub fn register_handlers() {
@@ -23,7 +23,7 @@ pub fn register_handlers() {
     unsafe {
         let register: unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int =
             core::mem::transmute(register);
-        register(prepare, parent, child, core::ptr::null_mut());
+        register(Some(prepare), None, Some(child), core::ptr::null_mut());
     }
 }
 
@@ -31,12 +31,6 @@ extern "C" fn prepare() {
     if !vfork::in_child() {
         thread::this().fork_prepared.set(1);
         lifecycle::fork_prepare();
-    }
-}
-
-extern "C" fn parent() {
-    if !vfork::in_child() {
-        lifecycle::fork_parent(false);
     }
 }
 
@@ -48,13 +42,17 @@ extern "C" fn child() {
     }
 }
 
-/// After a function that forks inside itself returned -1: if it had come as far as the handlers and this still is the
-/// parent, there is no child.
+/// After a function that forks inside itself returned `r` in the parent, or failed before it came as far as the handlers.
 fn settle(r: c_int) -> c_int {
-    if thread::this().fork_prepared.replace(0) != 0 && r == -1 {
-        lifecycle::fork_parent(true);
-    }
+    ended(r == -1);
     r
+}
+
+/// If the handlers have run, and this is the parent: says what came of it.
+fn ended(failed: bool) {
+    if thread::this().fork_prepared.replace(0) != 0 {
+        lifecycle::fork_parent(failed);
+    }
 }
 
 /// What `clone` needs to start the program's function in a child of its own memory. The child has its own copy.
@@ -85,11 +83,7 @@ pub fn around(call: impl FnOnce() -> isize) -> isize {
     if r == 0 {
         child();
     } else {
-        thread::this().fork_prepared.set(0);
-        parent();
-        if r < 0 {
-            lifecycle::fork_parent(true);
-        }
+        ended(r < 0);
     }
     r
 }

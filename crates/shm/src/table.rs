@@ -6,10 +6,12 @@
 //!
 //! What is *not* here: which descriptor number leads to which record (private to each process, `socket::fdtable`).
 
+mod counted;
 mod prefix;
 mod reader;
 mod sets;
 
+pub use counted::{Counted, Counts};
 pub use prefix::{PREFIX_POINTS, Prefix};
 pub use reader::{Connection, Reader};
 pub use sets::*;

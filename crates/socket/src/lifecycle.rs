@@ -1,9 +1,11 @@
 //! The life of a tracked descriptor: created, duplicated, forked, passed on, closed.
 
+mod forks;
 mod images;
 
-pub(crate) use images::add_owner;
-pub use images::{at_exit, before_exec, before_spawn, exec_failed, fork_child, fork_parent, fork_prepare};
+pub(crate) use forks::{add_owner, enter_owner};
+pub use forks::{fork_child, fork_parent, fork_prepare};
+pub use images::{at_exit, before_exec, before_spawn, exec_failed};
 
 use crate::fdtable::{self, Handle, Kind};
 use crate::handover::{self, lock_rx, lock_tx, pair, unread};
@@ -32,20 +34,27 @@ const REAP_EVERY: u32 = 1024;
 /// through us).
 #[cold]
 fn reap() {
+    (0..process::table().used_socks()).for_each(release_if_abandoned);
+}
+
+/// True for a record in use that no living process owns.
+fn is_abandoned(index: u32) -> bool {
+    let (s, pid) = (process::table().sock(index), process::pid());
+    s.class.load(Ordering::Acquire) != CLASS_FREE
+        && local(index).fds.load(Ordering::Acquire) == 0
+        && s.owners.iter().all(|o| o.load(Ordering::Relaxed) != pid)
+        && !others_own(s, pid)
+}
+
+fn release_if_abandoned(index: u32) {
     let table = process::table();
-    let pid = process::pid();
-    for index in 0..table.used_socks() {
-        let s = table.sock(index);
-        let class = s.class.load(Ordering::Acquire);
-        let abandoned = class != CLASS_FREE
-            && local(index).fds.load(Ordering::Acquire) == 0
-            && s.owners.iter().all(|o| o.load(Ordering::Relaxed) != pid)
-            && !others_own(s, pid);
-        if abandoned && s.class.compare_exchange(class, CLASS_FREE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            let h = Handle::new(Kind::Sock, index, s.generation.load(Ordering::Relaxed));
-            epoll::sock_gone(h);
-            table.release(index);
-        }
+    let s = table.sock(index);
+    let class = s.class.load(Ordering::Acquire);
+    let abandoned = is_abandoned(index);
+    if abandoned && s.class.compare_exchange(class, CLASS_FREE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        let h = Handle::new(Kind::Sock, index, s.generation.load(Ordering::Relaxed));
+        epoll::sock_gone(h);
+        table.release(index);
     }
 }
 

@@ -9,6 +9,7 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, Ordering, compiler_fence};
 use ropeway_shm::lock::{Holder, holder};
 use ropeway_shm::sys;
+use ropeway_shm::table::Counted;
 
 /// All-zero is the state of a new thread.
 #[repr(C)]
@@ -19,6 +20,8 @@ struct State {
     /// Handlers that ran: those that interrupt a blocking call, and those installed with SA_RESTART.
     interrupting: Cell<u32>,
     restarting: Cell<u32>,
+    /// What the fork that is under way has counted (`lifecycle`).
+    counted: Cell<Option<Counted>>,
 }
 
 // Thread-local storage in the initial-exec model, which the preload may use because it is loaded at program start: two
@@ -79,6 +82,11 @@ fn learn(s: &State) -> Holder {
 /// In the child of fork: this thread has a new number.
 pub fn after_fork_child() {
     state().holder.set(0);
+}
+
+/// Keeps what a fork of this thread has counted until it is known what came of it, and returns what was kept before.
+pub fn keep_counted(counted: Option<Counted>) -> Option<Counted> {
+    state().counted.replace(counted)
 }
 
 /// True while the calling thread must not run a signal handler.

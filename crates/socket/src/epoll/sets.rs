@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use ropeway_shm::bell::Bell;
 use ropeway_shm::ring::{End, Position};
 use ropeway_shm::sys;
-use ropeway_shm::table::{FLAG_NONBLOCK, Lists, MAX_SETS, Set, set_name};
+use ropeway_shm::table::{FLAG_NONBLOCK, Lists, MAX_SETS, Numbers, Set, set_name};
 
 /// What this process has of a set.
 pub struct Local {
@@ -57,13 +57,14 @@ pub struct Ref {
 
 impl Ref {
     pub fn of(h: Handle) -> Ref {
-        let set = h.set();
-        Ref {
-            index: h.index(),
-            name: set_name(h.index(), set.generation.load(Ordering::Relaxed)),
-            set,
-            local: &LOCAL[h.index() as usize],
-        }
+        Ref::at(h.index())
+    }
+
+    /// The set that has this number now.
+    fn at(index: u32) -> Ref {
+        let set = process::table().set(index);
+        let name = set_name(index, set.generation.load(Ordering::Relaxed));
+        Ref { index, name, set, local: &LOCAL[index as usize] }
     }
 
     /// The set that a membership names, if it is still that one.
@@ -301,6 +302,12 @@ pub fn set_closing(h: Handle, fd: i32) {
     for owner in &r.set.owners {
         let _ = owner.compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
+    release_if_unowned(locked);
+}
+
+/// Gives the set back if nobody has a descriptor of it any more.
+fn release_if_unowned(locked: Locked) {
+    let r = locked.r;
     let last = r.set.expected.load(Ordering::Acquire) == 0
         && r.set.owners.iter().all(|o| !matches!(o.load(Ordering::Acquire), p if p != 0 && sys::process_exists(p)));
     if last {
@@ -319,38 +326,74 @@ fn for_each_local(mut f: impl FnMut(Ref)) {
     let table = process::table();
     for index in 0..table.used_sets() {
         if LOCAL[index as usize].fds.load(Ordering::Acquire) > 0 {
-            f(Ref::of(Handle::new(Kind::Set, index, table.set(index).generation.load(Ordering::Relaxed))));
+            f(Ref::at(index));
         }
     }
 }
 
-/// Before fork: every set will have one owner more. A set with members gets its bell now, so that parent and child hold
-/// the same one.
-pub fn fork_prepare() {
+/// Before fork: every set will have one owner more, and is entered in `counted`. A set with members gets its bell now, so
+/// that parent and child hold the same one.
+pub fn fork_prepare(counted: &Numbers) {
     for_each_local(|r| {
-        r.set.expected.fetch_add(1, Ordering::AcqRel);
-        if r.set.members.load(Ordering::Acquire) != 0 {
-            r.lock().ensure_bell();
+        let locked = r.lock();
+        // A thread that closes the last descriptor looks for other owners under the lock, after this.
+        if r.local.fds.load(Ordering::Acquire) > 0 {
+            r.set.expected.fetch_add(1, Ordering::AcqRel);
+            counted.insert(r.index);
+            if r.set.members.load(Ordering::Acquire) != 0 {
+                locked.ensure_bell();
+            }
         }
     });
 }
 
 /// After a fork that failed.
-pub fn fork_failed() {
-    for_each_local(|r| {
-        r.set.expected.fetch_sub(1, Ordering::AcqRel);
+pub fn fork_failed(counted: &Numbers) {
+    counted.for_each_from(0, |index| {
+        forget_child(index);
+        true
     });
 }
 
+/// No child comes for a set that was counted. If it was closed meanwhile, the child that was expected kept it.
+fn forget_child(index: u32) {
+    let locked = Ref::at(index).lock();
+    locked.r.set.expected.fetch_sub(1, Ordering::AcqRel);
+    release_if_unowned(locked);
+}
+
 /// In the child of fork. A child that finds no free entry leaves itself expected: the set is never given back then.
-pub fn after_fork_child() {
+pub fn after_fork_child(counted: Option<&Numbers>) {
     let pid = process::pid();
-    for_each_local(|r| {
-        let enter = |o: &AtomicU32| o.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if r.set.owners.iter().any(enter) {
-            r.set.expected.fetch_sub(1, Ordering::AcqRel);
+    if let Some(counted) = counted {
+        counted.for_each_from(0, |index| {
+            let r = Ref::at(index);
+            if r.local.fds.load(Ordering::Acquire) == 0 {
+                forget_child(index);
+            } else if lifecycle::enter_owner(&r.set.owners, pid) {
+                r.set.expected.fetch_sub(1, Ordering::AcqRel);
+            }
+            true
+        });
+    }
+    // What another thread made when the fork had counted already: the parent knew of no other owner until now.
+    fdtable::for_each_in(0, u32::MAX, |fd, h| {
+        let is_new = h.kind() == Kind::Set && !counted.is_some_and(|counted| counted.contains(h.index()));
+        if is_new && !join(h, pid) {
+            fdtable::remove(fd);
+            LOCAL[h.index() as usize].fds.fetch_sub(1, Ordering::AcqRel);
         }
     });
+}
+
+/// Enters a child as an owner. False when the parent has given the set back, or more own it than can be counted.
+fn join(h: Handle, pid: u32) -> bool {
+    let locked = Ref::of(h).lock();
+    let set = locked.r.set;
+    let is_current = h == Handle::new(Kind::Set, h.index(), set.generation.load(Ordering::Acquire));
+    let owned = set.owners.iter().any(|owner| owner.load(Ordering::Acquire) != 0);
+    let entered = set.owners.iter().any(|owner| owner.load(Ordering::Acquire) == pid);
+    is_current && owned && (entered || lifecycle::enter_owner(&set.owners, pid))
 }
 
 /// Remembers that something outside watches the set.

@@ -1,72 +1,13 @@
-//! What happens to sockets when the process forks, starts another image, or ends.
+//! What happens to sockets when the process starts another image, or ends.
 
-use super::{leave, remove_owner, sole_owner, take_back};
+use super::{add_owner, leave, remove_owner, sole_owner, take_back};
 use crate::fdtable::{self, Handle};
 use crate::handover::unread;
-use crate::process::{self, local};
 use crate::reason::Reason;
-use crate::rendezvous::client;
-use crate::{adopt, bells, epoll, machine, shadow, stats, thread, wait};
+use crate::{adopt, process, shadow, stats};
 use core::sync::atomic::Ordering;
 use ropeway_shm::sys;
-use ropeway_shm::table::{CLASS_CONNECTED, FLAG_UNCOUNTED, Sock};
-
-fn for_each_sock(mut f: impl FnMut(u32, &'static Sock)) {
-    if !process::started() {
-        return;
-    }
-    let table = process::table();
-    for index in 0..table.used_socks() {
-        if local(index).fds.load(Ordering::Acquire) > 0 {
-            f(index, table.sock(index));
-        }
-    }
-}
-
-/// Before fork: every socket will have one owner more. Counted here, because the parent may close its own descriptor
-/// before the child has run at all.
-pub fn fork_prepare() {
-    for_each_sock(|_, s| {
-        // What was moved so far is the parent's.
-        stats::fold(s);
-        s.expected.fetch_add(1, Ordering::AcqRel);
-    });
-    epoll::fork_prepare();
-}
-
-/// After fork, in the parent.
-pub fn fork_parent(failed: bool) {
-    if failed {
-        for_each_sock(|_, s| {
-            s.expected.fetch_sub(1, Ordering::AcqRel);
-        });
-        epoll::fork_failed();
-    }
-}
-
-/// After fork, in the child.
-pub fn fork_child() {
-    process::after_fork_child();
-    thread::after_fork_child();
-    stats::after_fork_child();
-    client::after_fork_child();
-    bells::after_fork_child();
-    wait::after_fork_child();
-    epoll::after_fork_child();
-    machine::forget();
-    let pid = process::pid();
-    for_each_sock(|_, s| {
-        add_owner(s, pid);
-        s.expected.fetch_sub(1, Ordering::AcqRel);
-    });
-}
-
-pub(crate) fn add_owner(s: &Sock, pid: u32) {
-    let free = s.owners.iter().find(|o| o.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok());
-    if free.is_none() {
-        s.set(FLAG_UNCOUNTED);
-    }
-}
+use ropeway_shm::table::CLASS_CONNECTED;
 
 /// Before another image is started in this process: descriptors that stay open leave Ropeway, the others lose this
 /// process as an owner. `preloaded` says whether the image certainly comes with Ropeway, and may take them up.

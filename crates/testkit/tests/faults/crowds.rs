@@ -5,6 +5,8 @@ use ropeway_testkit::faults::{LIMIT, Over, Peer, assert_over_shm, program};
 use ropeway_testkit::proc::{Process, command};
 use ropeway_testkit::servers::stop;
 use ropeway_testkit::{World, net, skip};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 /// Connections that one process holds at the same time.
@@ -146,4 +148,57 @@ fn connections_made_and_closed_leave_nothing_behind() {
     }
     stop(&server);
     assert_over_shm(&world, test, server.pid(), (cycles / 40 * 32) as u64);
+}
+
+/// More than a socket can count as its owners.
+const CHILDREN: usize = 10;
+const FAMILY_ROUNDS: usize = 20;
+
+/// How many sockets and how many epoll sets the table of a process had in use at the same time, at the most.
+fn records(pid: u32) -> [u32; 2] {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("one's own child has descriptors");
+    let is_table = |path: &std::path::PathBuf| {
+        std::fs::read_link(path).is_ok_and(|file| file.to_string_lossy().starts_with("/memfd:ropeway-table"))
+    };
+    let table = descriptors.flatten().map(|entry| entry.path()).find(is_table).expect("it has a table of sockets");
+    let mut header = [0; 24];
+    File::open(table).and_then(|file| file.read_exact_at(&mut header, 0)).expect("the table can be read");
+    // Behind the mark and two sizes, as `crates/shm/src/table.rs` says.
+    let (mark, figures) = header.split_at(8);
+    assert_eq!(mark, b"ropeway1", "the table begins with another mark");
+    [8, 12].map(|at| u32::from_ne_bytes(figures[at..at + 4].try_into().expect("four bytes")))
+}
+
+/// Runs `family`, which does the same again and again, and requires that it takes no more records than doing it once.
+fn rounds_take_no_more_records_than_one(test: &str, args: &[&str]) {
+    let world = World::new();
+    let over = Over::tested(&world);
+    let port = net::free_port();
+    let server = serve(over, port);
+    let (port, rounds) = (port.to_string(), FAMILY_ROUNDS.to_string());
+    let args = [&args[..1], &[port.as_str(), rounds.as_str()], &args[1..]].concat();
+    let program = program("family").flag("-pthread").build();
+    let mut family = Peer::from_command(over.command(command(program, &args)));
+    family.reached("round\n");
+    let before = if is_bare() { [0; 2] } else { records(family.process.pid()) };
+    family.go();
+    family.reached("rounds\n");
+    let after = if is_bare() { [0; 2] } else { records(family.process.pid()) };
+    family.go();
+    family.process.succeed(LIMIT);
+    assert_eq!(after, before, "sockets and sets in the table, after {FAMILY_ROUNDS} rounds and after one");
+    stop(&server);
+    // What came last was promoted.
+    assert_over_shm(&world, test, family.process.pid(), 32 * 32);
+}
+
+#[test]
+fn a_connection_that_outlives_many_children_gives_its_record_back() {
+    let children = CHILDREN.to_string();
+    rounds_take_no_more_records_than_one("crowds::a_connection_that_outlives", &["grow", &children]);
+}
+
+#[test]
+fn a_fork_counts_no_connection_that_another_thread_closes_or_opens_meanwhile() {
+    rounds_take_no_more_records_than_one("crowds::a_fork_counts_no_connection", &["beside"]);
 }
