@@ -75,6 +75,7 @@ fn track(fd: i32, class: u32, nonblocking: bool) -> Option<Handle> {
     s.cookie.store(promote::cookie(fd).unwrap_or(0), Ordering::Relaxed);
     local(index).fds.store(1, Ordering::Release);
     local(index).keep_fd.store(0, Ordering::Relaxed);
+    local(index).linger.store(0, Ordering::Relaxed);
     let h = Handle::new(Kind::Sock, index, s.generation.load(Ordering::Relaxed));
     let (old, entered) = fdtable::enter(fd, h);
     if let Some(old) = old.filter(|o| o.is_sock()) {

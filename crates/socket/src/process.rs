@@ -3,7 +3,7 @@
 
 use crate::rendezvous::client;
 use crate::{fdtable, stats};
-use core::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use ropeway_shm::sys;
 use ropeway_shm::table::{MAX_SOCKS, Table};
 
@@ -21,11 +21,13 @@ pub struct Local {
     pub users: AtomicU32,
     /// Keeps the shadow open while somebody waits on it after the last descriptor was closed; -1 for none.
     pub keep_fd: AtomicI32,
+    /// SO_LINGER as the program set it, while an exec under way has replaced it (`lifecycle`); 0 for none.
+    pub linger: AtomicU64,
 }
 
-static LOCAL: [Local; MAX_SOCKS as usize] =
-    [const { Local { fds: AtomicU32::new(0), users: AtomicU32::new(0), keep_fd: AtomicI32::new(0) } };
-        MAX_SOCKS as usize];
+static LOCAL: [Local; MAX_SOCKS as usize] = [const {
+    Local { fds: AtomicU32::new(0), users: AtomicU32::new(0), keep_fd: AtomicI32::new(0), linger: AtomicU64::new(0) }
+}; MAX_SOCKS as usize];
 
 /// This process's part of record `index`.
 #[inline(always)]

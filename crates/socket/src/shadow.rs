@@ -146,7 +146,19 @@ pub fn abort(fd: i32) {
 
 /// The next close sends RST, as TCP does when bytes are left unread.
 pub fn linger_zero(fd: i32) {
-    let l = libc::linger { l_onoff: 1, l_linger: 0 };
+    set_linger(fd, libc::linger { l_onoff: 1, l_linger: 0 });
+}
+
+/// SO_LINGER.
+pub fn linger(fd: i32) -> Option<libc::linger> {
+    let mut l = libc::linger { l_onoff: 0, l_linger: 0 };
+    let mut len = size_of::<libc::linger>() as u32;
+    // SAFETY: buffer and length are valid.
+    unsafe { sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw mut l).cast(), &mut len).ok()? };
+    Some(l)
+}
+
+pub fn set_linger(fd: i32, l: libc::linger) {
     // SAFETY: `l` is valid for reading.
     unsafe {
         let _ = sys::setsockopt(

@@ -230,6 +230,7 @@ semantics! {
         vfork_and_exec_of_a_static_program: ShmAndTcp,
         a_static_program_that_sends_first: ShmSomewhere,
         exec_that_fails,
+        exec_by_a_name_that_fails,
         closed_by_exec: ShmSomewhere,
         other_programs_beside: ShmAndTcp,
         inherited_by_a_background_program: ShmAndTcp,

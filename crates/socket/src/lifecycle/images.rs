@@ -3,8 +3,9 @@
 use super::{add_owner, leave, remove_owner, sole_owner, take_back};
 use crate::fdtable::{self, Handle};
 use crate::handover::unread;
+use crate::process::{self, local};
 use crate::reason::Reason;
-use crate::{adopt, process, shadow, stats};
+use crate::{adopt, shadow, stats};
 use core::sync::atomic::Ordering;
 use ropeway_shm::sys;
 use ropeway_shm::table::CLASS_CONNECTED;
@@ -25,11 +26,30 @@ pub fn before_exec(preloaded: impl Fn() -> bool) {
         } else {
             let s = h.sock();
             if remove_owner(s, pid) && unread(s) > 0 {
+                keep_linger(h, fd);
                 shadow::linger_zero(fd);
             }
         }
     });
     stats::write_at_exit();
+}
+
+/// Notes how the program wants its socket closed, unless another descriptor of the same one has led here before.
+fn keep_linger(h: Handle, fd: i32) {
+    let kept = &local(h.index()).linger;
+    if kept.load(Ordering::Acquire) == 0
+        && let Some(linger) = shadow::linger(fd)
+    {
+        kept.store(1 << 63 | (linger.l_onoff as u64) << 32 | linger.l_linger as u32 as u64, Ordering::Release);
+    }
+}
+
+fn put_linger_back(h: Handle, fd: i32) {
+    let kept = local(h.index()).linger.swap(0, Ordering::AcqRel);
+    if kept != 0 {
+        let l_onoff = (kept >> 32 & 1) as i32;
+        shadow::set_linger(fd, libc::linger { l_onoff, l_linger: kept as u32 as i32 });
+    }
 }
 
 /// The image could not be started: this process goes on.
@@ -40,6 +60,7 @@ pub fn exec_failed() {
             adopt::stay_with_this_image(h, fd);
         } else {
             add_owner(h.sock(), pid);
+            put_linger_back(h, fd);
         }
     });
     stats::not_exiting_after_all();

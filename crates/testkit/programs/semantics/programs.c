@@ -175,6 +175,28 @@ CASE(exec_that_fails)
     rw_exchange(fd);
 }
 
+/* A name is looked for by exec itself. The descriptor would have been closed with bytes unread; it is not. */
+CASE(exec_by_a_name_that_fails)
+{
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE rw_say(fd, "unread");
+    rw_rest();
+    A_SIDE {
+        char *arguments[] = { "none", NULL };
+        struct linger linger = { 1, 5 };
+        socklen_t length = sizeof linger;
+        MUST(fcntl(fd, F_SETFD, FD_CLOEXEC));
+        T(execvp("ropeway-has-no-such-program", arguments));
+        MUST(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, length));
+        T(execvp("ropeway-has-no-such-program", arguments));
+        MUST(getsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, &length));
+        rw_note("linger %d %d", linger.l_onoff, linger.l_linger);
+        rw_expect(fd, 6);
+        T(close(fd));
+    }
+    B_SIDE T(recv(fd, buffer, 10, 0));
+}
+
 CASE(closed_by_exec)
 {
     rw_warm(fd, RW_BLOCK);
@@ -413,7 +435,7 @@ CASE(listener_given_away)
 RW_MAIN(ENTRY(exec_of_a_program), ENTRY(exec_of_a_static_program), ENTRY(fork_and_exec_of_a_program),
     ENTRY(fork_and_exec_of_a_static_program), ENTRY(spawn_of_a_program), ENTRY(spawn_of_a_static_program),
     ENTRY(vfork_and_exec_of_a_program), ENTRY(vfork_and_exec_of_a_static_program), ENTRY(a_static_program_that_sends_first),
-    ENTRY(exec_that_fails), ENTRY(closed_by_exec),
+    ENTRY(exec_that_fails), ENTRY(exec_by_a_name_that_fails), ENTRY(closed_by_exec),
     ENTRY(other_programs_beside), ENTRY(inherited_by_a_background_program), ENTRY_WITH(given_away, RW_ALONE),
     ENTRY_WITH(given_and_kept, RW_ALONE), ENTRY_WITH(given_away_early, RW_ALONE), ENTRY(in_flight_and_held_by_nobody),
     ENTRY(lost_in_flight), ENTRY_WITH(listener_given_away, RW_ALONE))
