@@ -110,6 +110,19 @@ pub fn create_ringer() -> sys::Result<c_int> {
     Ok(sys::move_high(fd))
 }
 
+/// Calls `f` with a way to ask whether a bell is gone for good, which does not ring those that are there.
+pub fn with_probe(f: impl FnOnce(&dyn Fn(u64) -> bool)) {
+    let Ok(fd) = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) else {
+        return;
+    };
+    f(&|id| {
+        let (addr, len) = address(id);
+        // SAFETY: `addr` is a valid address of `len` bytes.
+        unsafe { sys::connect(fd as c_int, (&raw const addr).cast(), len) == Err(libc::ECONNREFUSED) }
+    });
+    let _ = sys::close(fd as c_int);
+}
+
 /// Rings bell `id` with `tag` from the socket `from`. An error is one of this process, which has no socket to ring from: a
 /// bell that rings already, or whose owner is gone, is no trouble.
 pub fn ring(from: c_int, id: u64, tag: u64) -> sys::Result<()> {
@@ -138,4 +151,21 @@ fn ring_apart(id: u64, tag: u64) -> sys::Result<()> {
     let _ = send(fd, id, tag);
     let _ = sys::close(fd);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_bell_is_gone_and_asking_rings_no_other() {
+        let (here, closed) = (Bell::create().unwrap(), Bell::create().unwrap());
+        closed.close();
+        with_probe(|is_gone| {
+            assert!(is_gone(closed.id));
+            assert!(!is_gone(here.id));
+        });
+        assert_eq!(here.take(&mut [0; RINGS_AT_ONCE]), 0);
+        here.close();
+    }
 }

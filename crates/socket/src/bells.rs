@@ -2,8 +2,13 @@
 //!
 //! A thread borrows a bell for one wait, so there are as many as threads that sleep at the same time, not as many as
 //! connections. Epoll sets keep one each (`epoll`).
+//!
+//! A thread that leaves a wait by a jump or by cancellation gives nothing back. Its bell is closed when the same thread
+//! borrows another one, or when others find none and the thread has ended. So a bell that stands in a ring and is not there
+//! any more was left behind, and gives its place to the next one ([`claim`]).
 
-use crate::{fdtable, stats};
+use crate::thread::{self, Critical};
+use crate::{fdtable, process, stats};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use ropeway_shm::bell::{self, Bell, RINGS_AT_ONCE};
 use ropeway_shm::ring::{BELL_SLOTS, End, Ring};
@@ -20,10 +25,21 @@ struct Entry {
     state: AtomicU32,
     fd: AtomicI32,
     id: AtomicU64,
+    /// The thread that has it; 0 for none, and while it changes hands.
+    tid: AtomicU32,
+    /// How often it was lent.
+    loans: AtomicU32,
 }
 
-static BELLS: [Entry; POOL] =
-    [const { Entry { state: AtomicU32::new(EMPTY), fd: AtomicI32::new(-1), id: AtomicU64::new(0) } }; POOL];
+static BELLS: [Entry; POOL] = [const {
+    Entry {
+        state: AtomicU32::new(EMPTY),
+        fd: AtomicI32::new(-1),
+        id: AtomicU64::new(0),
+        tid: AtomicU32::new(0),
+        loans: AtomicU32::new(0),
+    }
+}; POOL];
 
 static RINGER: AtomicI32 = AtomicI32::new(-1);
 
@@ -32,17 +48,69 @@ static RINGER: AtomicI32 = AtomicI32::new(-1);
 pub struct Lent {
     pub bell: Bell,
     entry: usize,
+    loan: u64,
+}
+
+impl Lent {
+    fn new(bell: Bell, entry: usize) -> Lent {
+        let e = &BELLS[entry];
+        let loan = (e.loans.fetch_add(1, Ordering::Relaxed) as u64) << 32 | (entry as u64 + 1);
+        e.tid.store(thread::me() as u32, Ordering::Release);
+        thread::set_loan(loan);
+        Lent { bell, entry, loan }
+    }
+
+    /// False when a handler that interrupted the thread has waited in between: then the bell is closed, and a wait that has
+    /// not begun to sleep on it must begin anew.
+    pub fn is_valid(&self) -> bool {
+        thread::loan() == self.loan
+    }
 }
 
 /// Borrows a bell. None when none is to be had: nap instead.
 pub fn borrow() -> Option<Lent> {
+    let _critical = Critical::enter();
+    // This thread has jumped out of the wait that borrowed it, or is in a handler that interrupted that wait.
+    if let Some(entry) = (thread::loan() as u32 as usize).checked_sub(1) {
+        thread::set_loan(0);
+        discard(entry);
+    }
+    lend().or_else(|| {
+        discard_of_the_dead();
+        lend()
+    })
+}
+
+/// Closes a bell that the caller alone knows to be out.
+#[cold]
+fn discard(entry: usize) {
+    let e = &BELLS[entry];
+    e.tid.store(0, Ordering::Relaxed);
+    forget(e.fd.swap(-1, Ordering::Relaxed));
+    e.state.store(EMPTY, Ordering::Release);
+}
+
+#[cold]
+fn discard_of_the_dead() {
+    for (entry, e) in BELLS.iter().enumerate() {
+        let tid = e.tid.load(Ordering::Acquire);
+        if tid != 0
+            && !sys::thread_exists(process::pid(), tid)
+            && e.tid.compare_exchange(tid, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            discard(entry);
+        }
+    }
+}
+
+fn lend() -> Option<Lent> {
     for (entry, e) in BELLS.iter().enumerate() {
         if e.state.load(Ordering::Relaxed) == IDLE
             && e.state.compare_exchange(IDLE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
         {
             let bell = Bell { fd: e.fd.load(Ordering::Relaxed), id: e.id.load(Ordering::Relaxed) };
             if fdtable::is_internal(bell.fd) {
-                return Some(Lent { bell, entry });
+                return Some(Lent::new(bell, entry));
             }
             // The program closed the number behind our back; it may be its own now.
             e.state.store(EMPTY, Ordering::Release);
@@ -54,7 +122,7 @@ pub fn borrow() -> Option<Lent> {
                 Some(bell) => {
                     e.fd.store(bell.fd, Ordering::Relaxed);
                     e.id.store(bell.id, Ordering::Relaxed);
-                    return Some(Lent { bell, entry });
+                    return Some(Lent::new(bell, entry));
                 }
                 None => {
                     e.state.store(EMPTY, Ordering::Release);
@@ -73,10 +141,31 @@ pub fn make() -> Option<Bell> {
     Some(bell)
 }
 
-/// Gives a bell back. Rings that are still pending are taken out first.
-pub fn put_back(lent: Lent) {
-    drain(&lent.bell);
-    BELLS[lent.entry].state.store(IDLE, Ordering::Release);
+/// Gives a bell back, with `release` to take it out of rings before. Rings that are still pending are taken out first. One
+/// that is not valid any more is closed already, and stands in rings until its place is needed.
+pub fn put_back(lent: Lent, release: impl FnOnce()) {
+    let _critical = Critical::enter();
+    if lent.is_valid() {
+        release();
+        drain(&lent.bell);
+        thread::set_loan(0);
+        let e = &BELLS[lent.entry];
+        e.tid.store(0, Ordering::Relaxed);
+        e.state.store(IDLE, Ordering::Release);
+    }
+}
+
+/// Enters a bell in a ring, in the place of one that is gone if there is no other. None when all places are taken: wait with a
+/// timeout then.
+pub fn claim(ring: &Ring, end: End, bell: u64, tag: u64) -> Option<u32> {
+    ring.claim_bell(end, bell, tag).or_else(|| claim_of_the_gone(ring, end, bell, tag))
+}
+
+#[cold]
+fn claim_of_the_gone(ring: &Ring, end: End, bell: u64, tag: u64) -> Option<u32> {
+    discard_of_the_dead();
+    bell::with_probe(|is_gone| ring.forget_bells(end, is_gone));
+    ring.claim_bell(end, bell, tag)
 }
 
 /// Takes all pending rings.
@@ -160,6 +249,7 @@ fn ring_sleeper(id: u64, tag: u64) {
 /// In the child of fork: the parent's bells are the parent's. The socket that it rings from serves both.
 pub fn after_fork_child() {
     for e in &BELLS {
+        e.tid.store(0, Ordering::Relaxed);
         if e.state.swap(EMPTY, Ordering::AcqRel) != EMPTY {
             forget(e.fd.swap(-1, Ordering::Relaxed));
         }
@@ -170,5 +260,31 @@ fn forget(fd: i32) {
     if fd >= 0 && fdtable::is_internal(fd) {
         fdtable::remove(fd);
         let _ = sys::close(fd);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More than there are bells.
+    const MANY: usize = 2 * POOL;
+
+    #[test]
+    fn a_thread_that_never_comes_back_from_its_waits_leaves_bells_for_itself() {
+        for _ in 0..MANY {
+            borrow().expect("what the last wait had is given up");
+        }
+        put_back(borrow().expect("one more"), || {});
+        assert_eq!(thread::loan(), 0);
+    }
+
+    #[test]
+    fn threads_that_end_in_a_wait_leave_their_bells_to_others() {
+        for _ in 0..MANY {
+            std::thread::spawn(|| borrow().expect("some of those that have them are gone"))
+                .join()
+                .expect("it waits for nothing");
+        }
     }
 }

@@ -8,11 +8,12 @@ mod slots;
 
 pub use select::{pselect, select};
 
+use crate::bells::{self, Lent};
 use crate::fdtable::{self, Kind};
 use crate::ready::{self, ALWAYS, Answer, ENDING, NAP_NS, Question, READ, URGENT, WRITE};
 use crate::thread::{self, Signals};
 use crate::wait::{self, Deadline};
-use crate::{bells, epoll, machine, settings, shadow, stats};
+use crate::{epoll, machine, settings, shadow, stats};
 use core::sync::atomic::Ordering;
 use libc::{pollfd, timespec};
 use ropeway_shm::sys;
@@ -357,12 +358,12 @@ impl<'a> Watch<'a> {
         } else {
             let again = again_ns.map(|ns| sys::monotonic_ns() + ns);
             let until = deadline.into_iter().chain(again).min();
-            self.sleep_until(lent.map_or(-1, |l| l.bell.fd), until, mask)
+            self.sleep_until(lent, until, mask)
         };
-        self.slots.iter_mut().for_each(Slot::settle);
         if let Some(lent) = lent {
-            bells::put_back(lent);
+            bells::put_back(lent, || self.slots.iter().for_each(Slot::disarm));
         }
+        self.slots.iter_mut().for_each(Slot::settle);
         result
     }
 
@@ -376,7 +377,7 @@ impl<'a> Watch<'a> {
         })
     }
 
-    fn sleep_until(&mut self, bell: i32, until: Deadline, mask: Option<u64>) -> sys::Result<Kernel> {
+    fn sleep_until(&mut self, lent: Option<Lent>, until: Deadline, mask: Option<u64>) -> sys::Result<Kernel> {
         for (slot, p) in self.slots.iter().zip(self.fds.iter()) {
             if slot.is_set
                 && let Some(h) = fdtable::lookup(p.fd).filter(|h| h.kind() == Kind::Set)
@@ -384,14 +385,14 @@ impl<'a> Watch<'a> {
                 epoll::watched(h);
             }
         }
-        self.ask(bell);
+        self.ask(lent.map_or(-1, |lent| lent.bell.fd));
         let n = self.fds.len() + 1;
         stats::TOTALS.slept.fetch_add(1, Ordering::Relaxed);
         let start = sys::ticks();
         let signals = self.signals;
         let slept = wait::masked(
             mask,
-            || signals.any(),
+            || signals.any() || lent.is_some_and(|lent| !lent.is_valid()),
             |mask| {
                 let mut left = until.map(wait::time_until);
                 wait::ppoll(&mut self.kernel[..n], left.as_mut(), mask)

@@ -4,7 +4,7 @@ use crate::fdtable::{self, Handle};
 use crate::handover::{self, RxLock, lock_rx, lock_tx, pair};
 use crate::reason::Reason;
 use crate::send::NO_PROGRESS_NS;
-use crate::{lifecycle, options, process, recv, shadow, thread, wait};
+use crate::{bells, lifecycle, options, process, recv, shadow, thread, wait};
 use core::sync::atomic::Ordering;
 use ropeway_shm::ring::{End, Look, Ring};
 use ropeway_shm::sys;
@@ -356,7 +356,7 @@ pub fn maybe_writable(s: &Sock) -> bool {
 /// are taken. The caller keeps the rings mapped; it looks at the ring once more afterwards, behind a full barrier.
 pub fn arm(ring: &Ring, end: End, slot: &core::sync::atomic::AtomicU32, bell: u64, tag: u64) -> bool {
     let place = match slot.load(Ordering::Relaxed) {
-        0 => match ring.claim_bell(end, bell, tag) {
+        0 => match bells::claim(ring, end, bell, tag) {
             Some(place) => {
                 slot.store(place + 1, Ordering::Relaxed);
                 place

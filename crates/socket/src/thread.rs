@@ -22,6 +22,8 @@ struct State {
     restarting: Cell<u32>,
     /// What the fork that is under way has counted (`lifecycle`).
     counted: Cell<Option<Counted>>,
+    /// The loan of the bell that it has borrowed last and not given back (`bells`), 0 for none.
+    loan: Cell<u64>,
 }
 
 // Thread-local storage in the initial-exec model, which the preload may use because it is loaded at program start: two
@@ -82,6 +84,16 @@ fn learn(s: &State) -> Holder {
 /// In the child of fork: this thread has a new number.
 pub fn after_fork_child() {
     state().holder.set(0);
+    state().loan.set(0);
+}
+
+/// The loan of a bell under which this thread waits.
+pub fn loan() -> u64 {
+    state().loan.get()
+}
+
+pub fn set_loan(loan: u64) {
+    state().loan.set(loan);
 }
 
 /// Keeps what a fork of this thread has counted until it is known what came of it, and returns what was kept before.

@@ -152,7 +152,7 @@ pub fn sleep(
     ready: impl Fn() -> bool,
 ) -> Woken {
     let lent = bells::borrow();
-    let slot = lent.and_then(|l| ring.claim_bell(end, l.bell.id, TAG_ANY));
+    let slot = lent.and_then(|l| bells::claim(ring, end, l.bell.id, TAG_ANY));
     if let Some(slot) = slot {
         ring.arm(end, slot);
     }
@@ -171,18 +171,16 @@ pub fn sleep(
         };
         stats::TOTALS.slept.fetch_add(1, Ordering::Relaxed);
         let start = sys::ticks();
-        let woken = poll_with_signals(&mut fds, until, signals);
+        let is_invalid = || lent.is_some_and(|lent| !lent.is_valid());
+        let woken = poll_unless(&mut fds, until, signals, || signals.interrupted() || is_invalid());
         machine::note_wait(sys::ticks().wrapping_sub(start), settings::spin_ns());
         match woken {
             Woken::TimedOut if deadline.is_none_or(|d| sys::monotonic_ns() < d) => Woken::Look,
             other => other,
         }
     };
-    if let Some(slot) = slot {
-        ring.release_bell(end, slot);
-    }
     if let Some(lent) = lent {
-        bells::put_back(lent);
+        bells::put_back(lent, || slot.into_iter().for_each(|slot| ring.release_bell(end, slot)));
     }
     woken
 }
@@ -197,8 +195,13 @@ pub fn nap(signals: Signals) -> Woken {
 
 /// Polls, letting signals in only while the kernel sleeps: a handler that ran before is noticed, not slept over.
 pub fn poll_with_signals(fds: &mut [libc::pollfd], until: Deadline, signals: Signals) -> Woken {
+    poll_unless(fds, until, signals, || signals.interrupted())
+}
+
+/// The same with another reason not to sleep at all.
+fn poll_unless(fds: &mut [libc::pollfd], until: Deadline, signals: Signals, stop: impl FnOnce() -> bool) -> Woken {
     let mut left = until.map(time_until);
-    match masked(None, || signals.interrupted(), |mask| ppoll(fds, left.as_mut(), mask)) {
+    match masked(None, stop, |mask| ppoll(fds, left.as_mut(), mask)) {
         Ok(0) => Woken::TimedOut,
         // A handler that is not ours (installed by a raw system call) may have run: the kernel would say EINTR.
         Err(libc::EINTR) if signals.interrupted() || !signals.any() => Woken::Interrupted,

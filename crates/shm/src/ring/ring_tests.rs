@@ -238,6 +238,21 @@ fn the_layout_is_the_documented_one() {
 }
 
 #[test]
+fn a_bell_that_is_gone_leaves_its_place_to_the_next() {
+    let mut heap = Heap::new(8);
+    let ring = heap.ring();
+    for id in 1..=BELL_SLOTS as u64 {
+        let slot = ring.claim_bell(End::Reader, id, 0).unwrap();
+        ring.arm(End::Reader, slot);
+    }
+    assert_eq!(ring.claim_bell(End::Reader, 77, 0), None);
+    ring.forget_bells(End::Reader, |id| id == 2);
+    assert_eq!(ring.claim_bell(End::Reader, 77, 0), Some(1));
+    let armed: Vec<u64> = ring.take_armed(End::Reader).iter().map(|(id, _)| *id).collect();
+    assert_eq!(armed, [1, 0, 3, 4], "the next one has not armed its bell, and the others keep theirs");
+}
+
+#[test]
 fn the_constants_are_the_documented_ones() {
     let doc = include_str!("../../../../docs/ring.md");
     for (name, value) in [

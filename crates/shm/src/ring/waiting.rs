@@ -38,6 +38,22 @@ impl Ring {
         slots[slot as usize].id.store(0, Ordering::Release);
     }
 
+    /// Takes out the bells of which `is_gone` says that nobody has them any more.
+    pub fn forget_bells(&self, end: End, is_gone: impl Fn(u64) -> bool) {
+        /// No bell: stands in a slot that is being emptied, so that nobody claims and arms it meanwhile.
+        const LEAVING: u64 = u64::MAX;
+        let (_, slots) = self.waiters(end);
+        for (i, slot) in slots.iter().enumerate() {
+            let id = slot.id.load(Ordering::Acquire);
+            if id != 0
+                && is_gone(id)
+                && slot.id.compare_exchange(id, LEAVING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            {
+                self.release_bell(end, i as u32);
+            }
+        }
+    }
+
     /// Forgets every bell of this end: the only process that could wait here is the caller's.
     pub fn clear_bells(&self, end: End) {
         let (armed, slots) = self.waiters(end);

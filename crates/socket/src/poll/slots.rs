@@ -75,14 +75,19 @@ impl Slot {
         armed
     }
 
-    /// Takes back what a sleep entered, and looks where the socket is now.
-    pub fn settle(&mut self) {
+    /// Takes the bell out of the rings.
+    pub fn disarm(&self) {
         if self.waiting.is_some()
             && let Some(pair) = self.h.and_then(|h| pair(h.sock()))
         {
             ready::disarm(&pair.incoming(), End::Reader, &self.rx_slot);
             ready::disarm(&pair.outgoing(), End::Writer, &self.tx_slot);
         }
+    }
+
+    /// Forgets what a sleep entered, and looks where the socket is now.
+    pub fn settle(&mut self) {
+        (self.rx_slot, self.tx_slot) = Default::default();
         self.count_out();
         self.follow();
     }

@@ -197,6 +197,18 @@ CASE(handler_jumps_out)
     }
 }
 
+/* A wait for something that does not come for a while ends once, however many waits before it were left by a jump. */
+CASE(wait_after_many_jumps)
+{
+    rw_warm(fd, RW_BLOCK);
+    install(SIGUSR1, jump_out, SA_RESTART);
+    for (int i = 0; i < 20; i++) {
+        jump_out_of(by_recv, "recv");
+        jump_out_of(by_poll, "poll");
+    }
+    rw_wait_quietly(fd);
+}
+
 /* ---- dispositions and masks ---- */
 
 CASE(ignored_and_blocked_signals)
@@ -369,5 +381,5 @@ CASE(storm_of_restarting_signals)
 }
 
 RW_MAIN(ENTRY(handler_sends), ENTRY(handler_sends_while_sending), ENTRY(handler_receives), ENTRY(handler_jumps_out),
-    ENTRY(ignored_and_blocked_signals), ENTRY(mask_of_the_wait), ENTRY(stopped_and_continued), ENTRY(handlers_read_back),
+    ENTRY(wait_after_many_jumps), ENTRY(ignored_and_blocked_signals), ENTRY(mask_of_the_wait), ENTRY(stopped_and_continued), ENTRY(handlers_read_back),
     ENTRY(storm_of_signals), ENTRY(storm_of_restarting_signals))

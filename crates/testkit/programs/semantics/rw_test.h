@@ -141,6 +141,8 @@ bool rw_take_stream(int socket, unsigned stream, size_t length);
 /* Sends a text; receives so many bytes and shows them, or says what came instead. */
 void rw_say(int socket, const char *text);
 void rw_expect(int socket, size_t length);
+/* B waits for a word that A sends late, and says whether it slept through: neither time nor anybody woke it again and again. */
+void rw_wait_quietly(int socket);
 /* One text each way, both sides calling this. */
 void rw_exchange(int socket);
 /* Sends stream bytes on a socket without waiting until there is no room; returns how many went. */

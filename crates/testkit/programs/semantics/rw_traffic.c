@@ -1,6 +1,8 @@
 /* See rw_test.h. This file: sockets, position-dependent byte streams, the exchange that warms a connection up. */
 #include "rw_test.h"
 
+#include <sys/resource.h>
+
 #define WARM_ROUNDS 64
 /* On a busy machine the two ends need some tens of milliseconds to find each other. */
 #define WARM_PAUSE_US 900 /* RW_WARM_PAUSE_US says otherwise */
@@ -176,6 +178,23 @@ void rw_expect(int socket, size_t length)
     if (got < length)
         rw_note("then %s", error ? rw_errno_name(error) : "the end");
     free(bytes);
+}
+
+void rw_wait_quietly(int socket)
+{
+    enum { LATE_MS = 200, FEW_SLEEPS = 20 };
+    struct rusage before, after;
+    rw_meet();
+    if (rw_is_a) {
+        rw_sleep_ms(LATE_MS);
+        rw_say(socket, "late");
+    } else {
+        MUST(getrusage(RUSAGE_THREAD, &before));
+        rw_expect(socket, 4);
+        MUST(getrusage(RUSAGE_THREAD, &after));
+        YES(after.ru_nvcsw - before.ru_nvcsw < FEW_SLEEPS);
+    }
+    rw_meet();
 }
 
 void rw_exchange(int socket)

@@ -492,6 +492,17 @@ CASE(cancelled_while_receiving)
     }
 }
 
+/* A wait for something that does not come for a while ends once, however many waits of other threads were cancelled. */
+CASE(wait_after_many_cancellations)
+{
+    rw_warm(fd, RW_BLOCK);
+    for (int i = 0; i < 20; i++) {
+        B_SIDE cancel_waiter(cancelled_in_recv);
+        B_SIDE cancel_waiter(cancelled_in_poll);
+    }
+    rw_wait_quietly(fd);
+}
+
 CASE(cancelled_while_accepting)
 {
     A_SIDE cancel_waiter(cancelled_in_accept);
@@ -565,5 +576,6 @@ RW_MAIN(ENTRY(many_writers), ENTRY(many_readers), ENTRY(many_writers_and_readers
     ENTRY(closed_while_a_thread_selects), ENTRY(number_given_away_while_a_thread_polls),
     ENTRY(closed_while_a_thread_waits_on_a_set), ENTRY(shut_down_while_a_thread_receives),
     ENTRY(shut_down_both_ways_while_a_thread_polls), ENTRY(shut_down_while_a_thread_sends),
-    ENTRY(sending_while_another_thread_receives), ENTRY(cancelled_while_receiving), ENTRY(cancelled_while_accepting),
+    ENTRY(sending_while_another_thread_receives), ENTRY(cancelled_while_receiving), ENTRY(wait_after_many_cancellations),
+    ENTRY(cancelled_while_accepting),
     ENTRY(cancelled_while_sending), ENTRY(cancellation_switched_off))
