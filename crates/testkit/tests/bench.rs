@@ -266,6 +266,20 @@ fn a_budget_and_a_precision_end_a_run() {
 }
 
 #[test]
+fn a_budget_that_ends_before_the_precision_is_reached_is_said() {
+    let world = World::new();
+    let out = world.dir().join("x.jsonl");
+    let out = out.to_str().expect("a path");
+    let args = ["pingpong", "--transport", "sim:noise=33%", "--seconds", "0.01", "--seed", "1", "--out", out];
+    bench(&world, &[&args[..], &["--precision", "0.01%", "--budget", "300ms"]].concat()).expect_success();
+    let warned = |line: &Value| {
+        line["line"] == "warning" && line["text"].as_str().is_some_and(|text| text.contains("not known to 0.01 %"))
+    };
+    let lines = lines(out);
+    assert!(lines.iter().any(warned), "{:?}", lines.last());
+}
+
+#[test]
 fn hosts_of_a_box_are_measured_from_one_to_the_other() {
     ropeway_testkit::need_box!();
     let world = World::new();

@@ -14,7 +14,8 @@ pub struct Enough {
 /// The rounds of one case.
 struct Known {
     metric: Metric,
-    rounds: Vec<Values>,
+    /// By number; in each the values of all ranks that measured in it.
+    rounds: BTreeMap<u32, Vec<Values>>,
     stopping: Option<Stopping>,
     is_enough: bool,
 }
@@ -33,18 +34,18 @@ impl Enough {
         Enough { precision, cases: BTreeMap::new() }
     }
 
-    /// Takes what a trial gave; the first series is what the case is about.
-    pub fn note(&mut self, point: usize, arm: usize, series: &[Series]) {
+    /// Takes what a rank measured in a trial of this round; the first series is what the case is about.
+    pub fn note(&mut self, point: usize, arm: usize, round: u32, series: &[Series]) {
         let Some(first) = series.first() else { return };
         let stopping = self.precision.map(Stopping::new);
         let known = self.cases.entry((point, arm)).or_insert_with(|| Known {
             metric: first.metric,
-            rounds: Vec::new(),
+            rounds: BTreeMap::new(),
             stopping,
             is_enough: false,
         });
         if known.metric == first.metric {
-            known.rounds.push(first.values.clone());
+            known.rounds.entry(round).or_default().push(first.values.clone());
         }
     }
 
@@ -55,7 +56,7 @@ impl Enough {
         for (_, known) in self.cases.range_mut((point, 0)..=(point, usize::MAX)) {
             let Some(stopping) = &mut known.stopping else { return false };
             if !known.is_enough {
-                known.is_enough = stopping.decide(&Rounds::of(&known.rounds)) == Decision::Enough;
+                known.is_enough = stopping.decide(&together(&known.rounds)) == Decision::Enough;
             }
             if !known.is_enough {
                 return false;
@@ -68,7 +69,7 @@ impl Enough {
     /// What whoever believes the figures should know: drifts and jumps.
     pub fn warnings(&self) -> Vec<Warnings> {
         let of_case = |((point, arm), known): (&(usize, usize), &Known)| {
-            let summary = summarize(&Rounds::of(&known.rounds))?;
+            let summary = summarize(&together(&known.rounds))?;
             // Too few rounds for an interval were asked for: the table shows it.
             let is_unsteady = summary.trend.is_some() || summary.change_point.is_some();
             let texts = if is_unsteady { summary.warnings(known.metric.unit()) } else { Vec::new() };
@@ -76,6 +77,10 @@ impl Enough {
         };
         self.cases.iter().filter_map(of_case).collect()
     }
+}
+
+fn together(rounds: &BTreeMap<u32, Vec<Values>>) -> Rounds<'_> {
+    Rounds::of_ranks(rounds.values().map(|ranks| ranks.iter().collect()))
 }
 
 #[cfg(test)]
@@ -91,20 +96,31 @@ mod tests {
         let mut enough = Enough::new(Some(Precision::of_median(0.1)));
         let mut known = Vec::new();
         for round in 0..20 {
-            enough.note(0, 0, &series(100.0 + f64::from(round % 3)));
+            enough.note(0, 0, round, &series(100.0 + f64::from(round % 3)));
             known.push(enough.of(0));
         }
         assert!(!known[4], "fewer than six rounds");
         assert!(known[19]);
-        enough.note(0, 1, &series(50.0));
+        enough.note(0, 1, 19, &series(50.0));
         assert!(!enough.of(0));
         assert!(!enough.of(1), "nothing was measured");
     }
 
     #[test]
+    fn ranks_that_measure_together_are_one_round() {
+        let mut enough = Enough::new(Some(Precision::of_median(0.1)));
+        let mut known = Vec::new();
+        for round in 0..6 {
+            (0..8).for_each(|_| enough.note(0, 0, round, &series(100.0)));
+            known.push(enough.of(0));
+        }
+        assert_eq!(known, [false, false, false, false, false, true]);
+    }
+
+    #[test]
     fn nothing_is_enough_where_no_precision_was_asked_for() {
         let mut enough = Enough::new(None);
-        (0..50).for_each(|_| enough.note(0, 0, &series(1.0)));
+        (0..50).for_each(|round| enough.note(0, 0, round, &series(1.0)));
         assert!(!enough.of(0));
     }
 }

@@ -196,12 +196,12 @@ impl Running<'_> {
 
     fn rounds(&mut self) -> Result<(), String> {
         let mut open: Vec<usize> = (0..self.plan.points.len()).collect();
-        for round in 0..self.plan.stop.rounds {
+        'rounds: for round in 0..self.plan.stop.rounds {
             Random::for_user(self.plan.seed, u64::from(round)).shuffle(&mut open);
             for &point in &open {
                 for arm in to_and_fro(self.arms.len(), round) {
                     if self.is_over(round) {
-                        return Ok(());
+                        break 'rounds;
                     }
                     self.trial(arm, point, round)?;
                 }
@@ -211,7 +211,9 @@ impl Running<'_> {
                 break;
             }
         }
-        let Some(precision) = self.plan.stop.precision else { return Ok(()) };
+        let Some(precision) = self.plan.stop.precision.filter(|_| !self.outcome.broken_off) else { return Ok(()) };
+        // The budget may end a round in its middle.
+        open.retain(|point| !self.enough.of(*point));
         if open.is_empty() {
             return Ok(());
         }
@@ -257,7 +259,7 @@ impl Running<'_> {
                 self.arms[arm].faults_in_a_row = 0;
                 for (rank, series) in ranks.into_iter().enumerate().filter(|(_, series)| !series.is_empty()) {
                     let cpu = plan.cpus.as_ref().and_then(|cpus| cpus.get(rank).copied());
-                    self.enough.note(point_index, arm, &series);
+                    self.enough.note(point_index, arm, round, &series);
                     let case = case(&spec, point, plan.ranks, &plan.launch.places);
                     let measured = Measured { case, rank, round, at_ns, cpu, series };
                     if model::is_fitted(&measured.case.pattern) {
