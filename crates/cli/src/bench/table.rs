@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use ropeway_measure::carried::Carried;
 use ropeway_measure::machine;
+use ropeway_measure::pattern;
 use ropeway_measure::record::{Case, Fit, Host, Line, Metric, Series};
 use ropeway_measure::results::group::same_but_transport;
 use ropeway_measure::run::{self, Plan};
@@ -38,8 +39,6 @@ pub struct Table {
     fits: Vec<Fit>,
     rows: Vec<Row>,
     #[serde(skip)]
-    metric: Option<Metric>,
-    #[serde(skip)]
     transports: Vec<Spec>,
 }
 
@@ -48,6 +47,9 @@ pub struct Table {
 struct Row {
     #[serde(flatten)]
     case: Case,
+    /// Of the figure.
+    #[serde(skip)]
+    metric: Metric,
     /// Of the rounds' figures, in the table's unit.
     figure: Option<Spread>,
     /// Median over the rounds of the 99th percentile; of times only.
@@ -93,8 +95,9 @@ impl Table {
         if plan.cpus.is_none() && plan.launch.places.iter().all(|place| place.is_this_machine()) {
             notes.push("there are fewer processors than ranks: they share them, and nothing is pinned".to_owned());
         }
-        let row = |case: Case| Row {
+        let row = |case: Case, metric: Metric| Row {
             case,
+            metric,
             figure: None,
             p99: None,
             p999: None,
@@ -108,13 +111,16 @@ impl Table {
         let mut sizes: Vec<u64> = plan.points.iter().map(|point| point.size as u64).collect();
         sizes.sort_unstable();
         sizes.dedup();
-        let cases =
-            |point| plan.transports.iter().map(move |spec| run::case(spec, point, plan.ranks, &plan.launch.places));
+        let rows = plan.points.iter().flat_map(|point| {
+            let metric = pattern::leading(&point.pattern);
+            let case = move |spec| run::case(spec, point, plan.ranks, &plan.launch.places);
+            plan.transports.iter().map(move |spec| row(case(spec), metric))
+        });
         Table {
             schema: 2,
             pattern: plan.points.first().map_or_else(String::new, |point| point.name.clone()),
-            unit: "",
-            rows: plan.points.iter().flat_map(cases).map(row).collect(),
+            unit: plan.points.first().map_or("", |point| scale(pattern::leading(&point.pattern)).1),
+            rows: rows.collect(),
             sizes,
             ranks: plan.ranks,
             rounds: 0,
@@ -126,7 +132,6 @@ impl Table {
             load_1min_after: None,
             notes,
             fits: Vec::new(),
-            metric: None,
             transports: plan.transports.clone(),
         }
     }
@@ -157,13 +162,10 @@ impl Table {
         self.rows.iter_mut().find(|row| row.case == *case)
     }
 
-    /// The first series of a pattern is what it is about.
     fn add_series(&mut self, case: &Case, round: u32, series: &[Series]) {
-        let Some(main) = series.first() else { return };
-        let metric = *self.metric.get_or_insert(main.metric);
+        let Some(metric) = self.row(case).map(|row| row.metric) else { return };
         let Some(main) = series.iter().find(|series| series.metric == metric) else { return };
         let scale = scale(metric);
-        self.unit = scale.1;
         let mean_of = |metric: Metric| {
             let found = series.iter().find(|series| series.metric == metric)?;
             Ordered::of_values([&found.values]).mean()
@@ -207,11 +209,10 @@ impl Table {
     }
 
     fn compare_rows(&mut self) {
-        let Some(metric) = self.metric else { return };
         let mut found = Vec::new();
         for (number, row) in self.rows.iter().enumerate() {
             for peer in self.rows.iter().filter(|peer| peer.is_peer_of(row)) {
-                let times = row.times_better_than(peer, metric);
+                let times = row.times_better_than(peer);
                 found.extend(times.map(|times| (number, peer.case.transport.clone(), times)));
             }
         }
@@ -263,12 +264,12 @@ impl Row {
         self.case.transport != other.case.transport && same_but_transport(&self.case, &other.case)
     }
 
-    fn times_better_than(&self, peer: &Row, metric: Metric) -> Option<f64> {
+    fn times_better_than(&self, peer: &Row) -> Option<f64> {
         let theirs: BTreeMap<u32, f64> = peer.rounds.iter().map(|r| (r.round, r.figure)).collect();
         let both = |own: &Round| Some((*theirs.get(&own.round)?, own.figure));
         let pairs: Vec<(f64, f64)> = self.rounds.iter().filter_map(both).collect();
         let (a, b) = (peer.case.transport.as_str(), self.case.transport.as_str());
-        let sides = Sides { a, b, metric, negligible: NEGLIGIBLE, confidence: CONFIDENCE };
+        let sides = Sides { a, b, metric: self.metric, negligible: NEGLIGIBLE, confidence: CONFIDENCE };
         compare_paired(&pairs, sides).map(|found| found.times_better.value)
     }
 }
@@ -296,7 +297,10 @@ fn scale(metric: Metric) -> (f64, &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ropeway_measure::pattern::Pattern;
     use ropeway_measure::record::{Failed, Measured, Site};
+
+    const PINGPONG: Pattern = Pattern::PingPong { batch: 1 };
 
     fn case(transport: &str, size: u64) -> Case {
         Case {
@@ -309,18 +313,18 @@ mod tests {
         }
     }
 
-    fn table(transports: &str, sizes: &[u64]) -> Table {
-        Table::new(&plan(transports, sizes))
+    fn table(pattern: &Pattern, transports: &str, sizes: &[u64]) -> Table {
+        Table::new(&plan(pattern, transports, sizes))
     }
 
-    fn plan(transports: &str, sizes: &[u64]) -> Plan {
+    fn plan(pattern: &Pattern, transports: &str, sizes: &[u64]) -> Plan {
         Plan {
             transports: Spec::list(transports).expect("transports"),
             points: sizes
                 .iter()
                 .map(|size| run::Point {
                     name: "p".into(),
-                    pattern: ropeway_measure::pattern::Pattern::Stream,
+                    pattern: pattern.clone(),
                     size: *size as usize,
                     parameters: BTreeMap::new(),
                 })
@@ -351,8 +355,9 @@ mod tests {
         Line::Measured(Measured { case, rank: 0, round, at_ns: 0, cpu: None, series })
     }
 
-    fn two_rows(metric: Metric, rounds: [&[f64]; 2]) -> Table {
-        let mut table = table("tcp,ropeway", &[8]);
+    fn two_rows(pattern: &Pattern, rounds: [&[f64]; 2]) -> Table {
+        let mut table = table(pattern, "tcp,ropeway", &[8]);
+        let metric = pattern::leading(pattern);
         for (transport, values) in ["tcp", "ropeway"].into_iter().zip(rounds) {
             for (round, value) in values.iter().enumerate() {
                 table.add(&measured(transport, 8, round as u32, metric, *value));
@@ -363,22 +368,22 @@ mod tests {
 
     #[test]
     fn ratios_say_better_for_latency_and_for_throughput() {
-        let latency = two_rows(Metric::OneWay, [&[20_000.0; 3], &[1_000.0, 500.0, 2_000.0]]);
+        let latency = two_rows(&PINGPONG, [&[20_000.0; 3], &[1_000.0, 500.0, 2_000.0]]);
         assert!((latency.rows[1].times_better_than["tcp"] - 20.0).abs() < 1e-9);
-        let stream = two_rows(Metric::Goodput, [&[100.0], &[400.0]]);
+        let stream = two_rows(&Pattern::Stream, [&[100.0], &[400.0]]);
         assert!((stream.rows[1].times_better_than["tcp"] - 4.0).abs() < 1e-9);
         assert!((stream.rows[0].times_better_than["ropeway"] - 0.25).abs() < 1e-9);
     }
 
     #[test]
     fn ratios_are_made_within_a_round() {
-        let moved = two_rows(Metric::OneWay, [&[10.0, 1_000.0, 1_000.0], &[5.0, 500.0, 500.0]]);
+        let moved = two_rows(&PINGPONG, [&[10.0, 1_000.0, 1_000.0], &[5.0, 500.0, 500.0]]);
         assert!((moved.rows[1].times_better_than["tcp"] - 2.0).abs() < 1e-9);
     }
 
     #[test]
     fn a_row_without_rounds_is_not_complete_and_says_why() {
-        let mut table = table("ropeway", &[8]);
+        let mut table = table(&PINGPONG, "ropeway", &[8]);
         table.add(&Line::Failed(Failed { case: case("ropeway", 8), round: 0, reason: "needs two processors".into() }));
         let table = table.finish();
         assert!(!table.complete());
@@ -388,7 +393,7 @@ mod tests {
 
     #[test]
     fn several_sizes_are_rows_and_transports_columns() {
-        let mut table = table("tcp,unix", &[8, 1024]);
+        let mut table = table(&PINGPONG, "tcp,unix", &[8, 1024]);
         table.add(&measured("tcp", 8, 0, Metric::OneWay, 1500.0));
         table.add(&measured("unix", 1024, 0, Metric::OneWay, 2500.0));
         let table = table.finish();
@@ -401,13 +406,13 @@ mod tests {
 
     #[test]
     fn cases_that_differ_in_a_parameter_are_different_rows() {
-        let mut plan = plan("tcp", &[8, 8]);
+        let mut plan = plan(&PINGPONG, "tcp", &[8, 8]);
         for (outstanding, point) in [1.0, 4.0].into_iter().zip(&mut plan.points) {
             point.parameters.insert("outstanding".into(), outstanding);
         }
         let mut table = Table::new(&plan);
         for (outstanding, value) in [(1.0, 1500.0), (4.0, 2500.0)] {
-            let mut line = measured("tcp", 8, 0, Metric::RoundTrip, value);
+            let mut line = measured("tcp", 8, 0, Metric::OneWay, value);
             let Line::Measured(one) = &mut line else { panic!("measured") };
             one.case.parameters.insert("outstanding".into(), outstanding);
             table.add(&line);
@@ -422,11 +427,11 @@ mod tests {
 
     #[test]
     fn six_rounds_give_the_median_an_interval() {
-        let few = two_rows(Metric::OneWay, [&[1_000.0; 5], &[1_000.0; 5]]);
+        let few = two_rows(&PINGPONG, [&[1_000.0; 5], &[1_000.0; 5]]);
         assert!(few.rows[0].figure.is_some_and(|figure| figure.interval.is_none()));
         assert!(few.to_string().contains("min .. max"), "{few}");
         let values = [1_000.0, 2_000.0, 3_000.0, 4_000.0, 5_000.0, 6_000.0];
-        let enough = two_rows(Metric::OneWay, [&values, &values]);
+        let enough = two_rows(&PINGPONG, [&values, &values]);
         let interval = enough.rows[0].figure.and_then(|figure| figure.interval).expect("an interval");
         assert_eq!((interval.low, interval.high), (1.0, 6.0));
         assert!(enough.to_string().contains("95 % interval"), "{enough}");
@@ -434,7 +439,7 @@ mod tests {
 
     #[test]
     fn what_comes_beside_the_figure_stands_in_its_row() {
-        let mut table = table("tcp", &[8]);
+        let mut table = table(&Pattern::AllToAll { messages: 8 }, "tcp", &[8]);
         let series =
             [(Metric::Completion, vec![1_000.0, 9_000.0]), (Metric::Fairness, vec![0.9]), (Metric::Loss, vec![0.25])];
         let series = series.map(|(metric, values)| Series::samples(metric, 1, values)).to_vec();
@@ -444,5 +449,22 @@ mod tests {
         for part in ["p99.9 9.000", "fairness 0.900", "25.00 % lost"] {
             assert!(text.contains(part), "{part}: {text}");
         }
+    }
+
+    #[test]
+    fn the_figure_is_what_the_pattern_is_about_whichever_rank_measures_more() {
+        let mut table = table(&Pattern::OneOne { messages: 4 }, "tcp", &[8]);
+        for round in 0..2 {
+            // In the first round rank 0 receives as well.
+            let of_pair = (round == 0).then_some((Metric::Goodput, 1e9));
+            let series = of_pair.into_iter().chain([(Metric::TotalGoodput, 4e9)]);
+            let series = series.map(|(metric, value)| Series::samples(metric, 1, vec![value])).collect();
+            let case = case("tcp", 8);
+            table.add(&Line::Measured(Measured { case, rank: 0, round, at_ns: 0, cpu: None, series }));
+            table.add(&measured("tcp", 8, round, Metric::Goodput, 3e9));
+        }
+        let table = table.finish();
+        let figures: Vec<f64> = table.rows[0].rounds.iter().map(|round| round.figure).collect();
+        assert_eq!((figures, table.unit), (vec![4.0, 4.0], "GB/s"));
     }
 }

@@ -6,6 +6,7 @@ use super::background::Bulk;
 use super::request::{Load, Pace};
 use super::{Pattern, flow};
 use crate::model;
+use crate::record::Metric;
 use crate::transport::Rank;
 
 /// A pattern, as a user is told of it.
@@ -376,6 +377,28 @@ pub fn name(pattern: &Pattern) -> &'static str {
         Pattern::PLogP { .. } => "plogp",
         Pattern::Noise { .. } => "noise",
         Pattern::Stages { .. } => "stages",
+    }
+}
+
+/// What of all that it measures a pattern is about: the figure of tables, which must be known well enough. Ranks that did not measure it say nothing of it.
+pub fn leading(pattern: &Pattern) -> Metric {
+    match pattern {
+        Pattern::PingPong { .. } | Pattern::Background(_) => Metric::OneWay,
+        Pattern::Stream | Pattern::Bidirectional { .. } | Pattern::ManyOne { .. } | Pattern::Search(_) => {
+            Metric::Goodput
+        }
+        // Of all pairs: which ranks receive, and so have one of their own, the seed decides.
+        Pattern::OneOne { .. } => Metric::TotalGoodput,
+        Pattern::Flood => Metric::MessageRate,
+        Pattern::OneMany { .. } | Pattern::AllToAll { .. } => Metric::Completion,
+        Pattern::RequestResponse(load) => load.pace.metric(),
+        Pattern::LogGp { .. } | Pattern::PLogP { .. } => Metric::RoundTrip,
+        Pattern::Connections { .. } => Metric::ConnectionRate,
+        Pattern::Overlap { .. } => Metric::Overlap,
+        Pattern::Overhead => Metric::SendOverhead,
+        Pattern::TailLoss { .. } => Metric::TimerNeeded,
+        Pattern::Noise { .. } => Metric::Noise,
+        Pattern::Stages { .. } => Metric::Instructions,
     }
 }
 

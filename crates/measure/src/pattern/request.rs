@@ -35,6 +35,16 @@ pub enum Pace {
     Rate(f64),
 }
 
+impl Pace {
+    /// What each request gives.
+    pub fn metric(self) -> Metric {
+        match self {
+            Pace::Outstanding(_) => Metric::RoundTrip,
+            Pace::Rate(_) => Metric::Response,
+        }
+    }
+}
+
 pub fn run(transport: &mut dyn Transport, trial: &Trial, load: Load) -> Result<Vec<Series>, Failure> {
     let mut request = vec![0; trial.size];
     let mut answer = vec![0; load.answer];
@@ -58,12 +68,8 @@ pub fn run(transport: &mut dyn Transport, trial: &Trial, load: Load) -> Result<V
         }
         Ok(())
     })?;
-    let of_each = match load.pace {
-        Pace::Outstanding(_) => Metric::RoundTrip,
-        Pace::Rate(_) => Metric::Response,
-    };
     let loss = super::unless(transport.is_reliable(), loss);
-    Ok(super::series([(of_each, taken_ns), (Metric::MessageRate, rate), (Metric::Loss, loss)]))
+    Ok(super::series([(load.pace.metric(), taken_ns), (Metric::MessageRate, rate), (Metric::Loss, loss)]))
 }
 
 /// Answers every client in turn, until each has asked its last, or all are quiet.

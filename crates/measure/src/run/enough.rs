@@ -34,19 +34,17 @@ impl Enough {
         Enough { precision, cases: BTreeMap::new() }
     }
 
-    /// Takes what a rank measured in a trial of this round; the first series is what the case is about.
-    pub fn note(&mut self, point: usize, arm: usize, round: u32, series: &[Series]) {
-        let Some(first) = series.first() else { return };
+    /// Takes what a rank measured in a trial of this round; the metric is what the case is about.
+    pub fn note(&mut self, point: usize, arm: usize, round: u32, metric: Metric, series: &[Series]) {
+        let Some(leading) = series.iter().find(|series| series.metric == metric) else { return };
         let stopping = self.precision.map(Stopping::new);
         let known = self.cases.entry((point, arm)).or_insert_with(|| Known {
-            metric: first.metric,
+            metric,
             rounds: BTreeMap::new(),
             stopping,
             is_enough: false,
         });
-        if known.metric == first.metric {
-            known.rounds.entry(round).or_default().push(first.values.clone());
-        }
+        known.rounds.entry(round).or_default().push(leading.values.clone());
     }
 
     /// To be asked once after each round: whether every arm is known well enough at this point. They are measured together or not at all, because only rounds in which all were measured make
@@ -87,8 +85,10 @@ fn together(rounds: &BTreeMap<u32, Vec<Values>>) -> Rounds<'_> {
 mod tests {
     use super::*;
 
+    const METRIC: Metric = Metric::OneWay;
+
     fn series(value: f64) -> [Series; 1] {
-        [Series::samples(Metric::OneWay, 1, vec![value])]
+        [Series::samples(METRIC, 1, vec![value])]
     }
 
     #[test]
@@ -96,12 +96,12 @@ mod tests {
         let mut enough = Enough::new(Some(Precision::of_median(0.1)));
         let mut known = Vec::new();
         for round in 0..20 {
-            enough.note(0, 0, round, &series(100.0 + f64::from(round % 3)));
+            enough.note(0, 0, round, METRIC, &series(100.0 + f64::from(round % 3)));
             known.push(enough.of(0));
         }
         assert!(!known[4], "fewer than six rounds");
         assert!(known[19]);
-        enough.note(0, 1, 19, &series(50.0));
+        enough.note(0, 1, 19, METRIC, &series(50.0));
         assert!(!enough.of(0));
         assert!(!enough.of(1), "nothing was measured");
     }
@@ -111,7 +111,7 @@ mod tests {
         let mut enough = Enough::new(Some(Precision::of_median(0.1)));
         let mut known = Vec::new();
         for round in 0..6 {
-            (0..8).for_each(|_| enough.note(0, 0, round, &series(100.0)));
+            (0..8).for_each(|_| enough.note(0, 0, round, METRIC, &series(100.0)));
             known.push(enough.of(0));
         }
         assert_eq!(known, [false, false, false, false, false, true]);
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn nothing_is_enough_where_no_precision_was_asked_for() {
         let mut enough = Enough::new(None);
-        (0..50).for_each(|round| enough.note(0, 0, round, &series(1.0)));
+        (0..50).for_each(|round| enough.note(0, 0, round, METRIC, &series(1.0)));
         assert!(!enough.of(0));
     }
 }

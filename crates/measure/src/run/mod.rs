@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::floor;
 use crate::machine;
 use crate::model;
-use crate::pattern::{Bound, Pattern, Trial};
+use crate::pattern::{self, Bound, Pattern, Trial};
 use crate::random::Random;
 use crate::ranks::group::{BrokenOff, Group};
 use crate::ranks::job;
@@ -259,7 +259,7 @@ impl Running<'_> {
                 self.arms[arm].faults_in_a_row = 0;
                 for (rank, series) in ranks.into_iter().enumerate().filter(|(_, series)| !series.is_empty()) {
                     let cpu = plan.cpus.as_ref().and_then(|cpus| cpus.get(rank).copied());
-                    self.enough.note(point_index, arm, round, &series);
+                    self.enough.note(point_index, arm, round, pattern::leading(&point.pattern), &series);
                     let case = case(&spec, point, plan.ranks, &plan.launch.places);
                     let measured = Measured { case, rank, round, at_ns, cpu, series };
                     if model::is_fitted(&measured.case.pattern) {

@@ -72,7 +72,7 @@ impl Table {
 
     /// One row for each transport of a point, with ratios, and what the words mean.
     fn write_transports(&self, f: &mut fmt::Formatter<'_>, rows: &[Row], label: Option<&str>) -> fmt::Result {
-        let what = match (self.metric, self.unit) {
+        let what = match (rows.first().map(|row| row.metric), self.unit) {
             (Some(Metric::OneWay), unit) => format!("one way, {unit}"),
             (_, "M/s") => "M messages/s".to_owned(),
             (_, unit) => unit.to_owned(),
