@@ -280,6 +280,22 @@ fn a_budget_that_ends_before_the_precision_is_reached_is_said() {
 }
 
 #[test]
+fn an_open_loop_may_be_slow() {
+    let world = World::new();
+    let out = world.dir().join("x.jsonl");
+    let out = out.to_str().expect("a path");
+    let args = ["request-response", "--transport", "sim,unix", "--set", "rate=10", "--seconds", "0.2", "--rounds", "1"];
+    bench(&world, &[&args[..], &["--out", out]].concat()).expect_success();
+    for line in lines(out).iter().filter(|line| line["line"] == "measured") {
+        let series = line["series"].as_array().expect("series");
+        let rates = series.iter().find(|series| series["metric"] == "message-rate").expect("the rate");
+        let rates: Vec<f64> =
+            rates["values"]["samples"].as_array().expect("samples").iter().filter_map(Value::as_f64).collect();
+        assert!(!rates.is_empty() && rates.iter().all(|rate| (5.0..=10.0).contains(rate)), "{line}");
+    }
+}
+
+#[test]
 fn hosts_of_a_box_are_measured_from_one_to_the_other() {
     ropeway_testkit::need_box!();
     let world = World::new();

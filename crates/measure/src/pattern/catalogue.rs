@@ -37,7 +37,7 @@ pub struct Parameter {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Usual {
     Is(f64),
-    /// As many messages as make about 4 MiB, 4 to 1024.
+    /// As many messages as make about 4 MiB, 4 to 1024; fewer of those above 64 MiB.
     BySize,
     /// The other parameters decide; see what they say.
     Open,
@@ -275,7 +275,7 @@ pub fn named(name: &str, size: usize, given: &BTreeMap<String, f64>) -> Result<P
         "many-one" => Pattern::ManyOne { messages },
         "one-many" => Pattern::OneMany { messages },
         "all-to-all" => Pattern::AllToAll { messages },
-        "request-response" => Pattern::RequestResponse(load(told("messages"), &value)),
+        "request-response" => Pattern::RequestResponse(load(told("messages"), size, &value)),
         "connections" => Pattern::Connections { messages },
         "overlap" => Pattern::Overlap { polling: value("polling") > 0.5 },
         "background" => {
@@ -295,15 +295,17 @@ pub fn named(name: &str, size: usize, given: &BTreeMap<String, f64>) -> Result<P
     })
 }
 
-fn load(messages: Option<f64>, value: &dyn Fn(&str) -> f64) -> Load {
-    /// Requests of a step of a closed loop, and the least of an open one.
-    const FEWEST: f64 = 256.0;
+fn load(messages: Option<f64>, size: usize, value: &dyn Fn(&str) -> f64) -> Load {
+    /// Requests of a step of a closed loop.
+    const USUAL: usize = 256;
     /// A step of an open loop: queues that build up must have time for it.
     const STEP_S: f64 = 0.1;
     let (rate, answer) = (value("rate"), value("answer") as usize);
-    let usual = if rate > 0.0 { (rate * STEP_S).clamp(FEWEST, MOST_MESSAGES) } else { FEWEST };
-    let pace = if rate > 0.0 { Pace::Rate(rate) } else { Pace::Outstanding(value("outstanding") as u32) };
-    Load { messages: messages.unwrap_or(usual) as u32, answer, pace }
+    let (usual, pace) = match rate > 0.0 {
+        true => ((rate * STEP_S).clamp(1.0, MOST_MESSAGES) as u32, Pace::Rate(rate)),
+        false => (flow::few_if_huge(USUAL, size.max(answer)), Pace::Outstanding(value("outstanding") as u32)),
+    };
+    Load { messages: messages.map_or(usual, |messages| messages as u32), answer, pace }
 }
 
 fn unknown_parameter(entry: &Entry, key: &str) -> String {
@@ -443,8 +445,22 @@ mod tests {
         let pattern = named("request-response", 64, &given).expect("a pattern");
         let load = Load { messages: 256, answer: 1, pace: Pace::Outstanding(8) };
         assert_eq!(pattern, Pattern::RequestResponse(load));
-        let open = named("request-response", 64, &BTreeMap::from([("rate".to_owned(), 50_000.0)])).expect("a pattern");
-        assert_eq!(parameters(&open)["messages"], 5_000.0, "a tenth of a second");
+    }
+
+    #[test]
+    fn a_step_of_an_open_loop_is_a_tenth_of_a_second_or_one_request() {
+        for (rate, messages) in [(50_000.0, 5_000.0), (100.0, 10.0), (10.0, 1.0), (0.5, 1.0)] {
+            let open = named("request-response", 64, &BTreeMap::from([("rate".to_owned(), rate)])).expect("a pattern");
+            assert_eq!(parameters(&open)["messages"], messages, "{rate} in a second");
+        }
+    }
+
+    #[test]
+    fn a_step_has_few_of_huge_messages() {
+        let messages = |name: &str, size| parameters(&named(name, size, &BTreeMap::new()).expect(name))["messages"];
+        for (size, stream, requests) in [(64, 1024.0, 256.0), (16 << 20, 4.0, 16.0), (1 << 30, 1.0, 1.0)] {
+            assert_eq!((messages("many-one", size), messages("request-response", size)), (stream, requests), "{size}");
+        }
     }
 
     #[test]

@@ -7,9 +7,17 @@ use crate::transport::{Rank, Transport};
 /// What a step moves at most, unless messages are larger: some milliseconds on fast networks, so that the start does not matter.
 const STEP_BYTES: usize = 4 << 20;
 
+/// What the usual number of messages moves at most, unless one is larger: at 1 Gbit/s two seconds, and a trial has two steps at least.
+const MOST_STEP_BYTES: usize = 256 << 20;
+
 /// Messages of a step: enough to measure a rate, few enough to end soon.
 pub fn messages(size: usize) -> u32 {
-    (STEP_BYTES / size.max(1)).clamp(4, 1024) as u32
+    few_if_huge((STEP_BYTES / size.max(1)).clamp(4, 1024), size)
+}
+
+/// So many messages, or as few of this size as a step has time for.
+pub fn few_if_huge(count: usize, size: usize) -> u32 {
+    count.min(MOST_STEP_BYTES / size.max(1)).max(1) as u32
 }
 
 /// What arrived of a flow.

@@ -62,7 +62,7 @@ pub fn run(transport: &mut dyn Transport, trial: &Trial, load: Load) -> Result<V
         }
         if round.counted {
             let answered = client.taken_ns.len() as u64;
-            rate.push(flow::rate(answered, client.last_ns.saturating_sub(start_ns)));
+            rate.push(flow::rate(answered, client.done_ns.saturating_sub(start_ns)));
             loss.push(1.0 - answered as f64 / f64::from(load.messages));
             taken_ns.append(&mut client.taken_ns);
         }
@@ -110,13 +110,14 @@ struct Client {
     /// When each request that is under way was sent, or due.
     since_ns: VecDeque<u64>,
     taken_ns: Vec<f64>,
-    last_ns: u64,
+    /// When the last answer came or, of an open loop, the step was over, if that was later.
+    done_ns: u64,
 }
 
 impl Client {
     fn new(first: u64, messages: u32) -> Client {
         let (since_ns, taken_ns) = (VecDeque::new(), Vec::with_capacity(messages as usize));
-        Client { sent: first, next: first, end: first + u64::from(messages), since_ns, taken_ns, last_ns: 0 }
+        Client { sent: first, next: first, end: first + u64::from(messages), since_ns, taken_ns, done_ns: 0 }
     }
 
     fn closed(
@@ -146,7 +147,7 @@ impl Client {
         interval_ns: f64,
     ) -> Result<(), Failure> {
         let (first, start_ns) = (self.sent, transport.now_ns());
-        let due_ns = |number: u64| start_ns + ((number - first) as f64 * interval_ns) as u64;
+        let due_ns = |number: u64| start_ns.saturating_add(((number - first) as f64 * interval_ns) as u64);
         while self.next < self.end {
             let now_ns = transport.now_ns();
             if self.sent < self.end && now_ns >= due_ns(self.sent) {
@@ -166,6 +167,10 @@ impl Client {
                 transport.compute(due_ns(self.sent).saturating_sub(transport.now_ns()).min(LOOK_NS));
             }
         }
+        // The first request of the next step is due an interval after the last one of this.
+        let over_ns = due_ns(self.end);
+        transport.compute(over_ns.saturating_sub(transport.now_ns()));
+        self.done_ns = self.done_ns.max(over_ns);
         Ok(())
     }
 
@@ -180,7 +185,7 @@ impl Client {
         if let Some(since_ns) = self.since_ns.pop_front() {
             self.taken_ns.push((now_ns - since_ns) as f64);
         }
-        (self.next, self.last_ns) = (number + 1, now_ns);
+        (self.next, self.done_ns) = (number + 1, now_ns);
         Ok(())
     }
 
@@ -218,7 +223,18 @@ mod tests {
         let measured = all(pattern(Pace::Rate(50_000.0)), 64, Bound::Samples(50), 2, RELIABLE);
         assert_eq!(measured[1].count(Metric::Response), 50);
         let rate = measured[1].values(Metric::MessageRate)[0];
-        assert!(rate < 55_000.0, "{rate} in a second; the last is due after 49 intervals");
+        assert!(rate <= 50_000.0, "{rate} in a second");
+    }
+
+    #[test]
+    fn steps_of_one_request_keep_the_rate_too() {
+        let load = Load { messages: 1, answer: 16, pace: Pace::Rate(200.0) };
+        let start = std::time::Instant::now();
+        let measured = all(Pattern::RequestResponse(load), 64, Bound::Samples(10), 2, RELIABLE);
+        assert_eq!(measured[1].count(Metric::Response), 10);
+        assert!(start.elapsed().as_millis() >= 50, "ten intervals of 5 ms: {:?}", start.elapsed());
+        let rates = measured[1].values(Metric::MessageRate);
+        assert!(rates.iter().all(|rate| *rate <= 200.0), "{rates:?}");
     }
 
     #[test]
