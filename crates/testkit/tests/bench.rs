@@ -231,23 +231,73 @@ fn a_rank_that_hangs_is_found_out_and_ended() {
     wait_until_gone(&ranks);
 }
 
+/// Arguments of a measurement of many short trials, into that file.
+fn short_trials<'a>(rounds: &'a str, out: &'a str) -> [&'a str; 10] {
+    ["bench", "pingpong", "--transport", "unix", "--seconds", "0.1", "--rounds", rounds, "--out", out]
+}
+
+fn wait_for_two_trials(bench: &Process, out: &str) {
+    let measured = || std::fs::read_to_string(out).unwrap_or_default().lines().count() >= 3;
+    bench.wait_until("two trials are in the file", LIMIT, measured).unwrap_or_else(|e| panic!("{e}"));
+}
+
 #[test]
 fn what_was_measured_before_a_ctrl_c_is_kept() {
     let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let world = World::new();
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let out = world.dir().join(format!("{code}.jsonl"));
+        let out = out.to_str().expect("a path");
+        let bench = Process::spawn(world.ropeway_command(&short_trials("1000", out)));
+        wait_for_two_trials(&bench, out);
+        bench.signal(signal);
+        let finished = bench.wait(LIMIT).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(finished.exit, Exit::Code(code));
+        assert!(finished.stdout.contains("unix") && finished.stdout.contains("broken off"), "{}", finished.stdout);
+        let lines = lines(out);
+        assert!(lines.iter().filter(|line| line["line"] == "measured").count() >= 2);
+        assert_eq!(lines.last().expect("lines")["line"], "warning");
+    }
+}
+
+#[test]
+fn a_measurement_under_nohup_outlives_its_terminal() {
+    let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let world = World::new();
     let out = world.dir().join("x.jsonl");
     let out = out.to_str().expect("a path");
-    let args = ["bench", "pingpong", "--transport", "unix", "--seconds", "0.1", "--rounds", "1000", "--out", out];
-    let bench = Process::spawn(world.ropeway_command(&args));
-    let measured = || std::fs::read_to_string(out).unwrap_or_default().lines().count() >= 3;
-    bench.wait_until("two trials are in the file", LIMIT, measured).unwrap_or_else(|e| panic!("{e}"));
-    bench.signal(Signal::INT);
-    let finished = bench.wait(LIMIT).unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!(finished.exit, Exit::Code(130));
-    assert!(finished.stdout.contains("unix") && finished.stdout.contains("broken off"), "{}", finished.stdout);
-    let lines = lines(out);
-    assert!(lines.iter().filter(|line| line["line"] == "measured").count() >= 2);
-    assert_eq!(lines.last().expect("lines")["line"], "warning");
+    let command = world.ropeway_command(&short_trials("5", out));
+    let mut nohup = ropeway_testkit::proc::command("nohup", [command.get_program()]);
+    nohup.args(command.get_args());
+    let bench = Process::spawn(nohup);
+    wait_for_two_trials(&bench, out);
+    bench.signal(Signal::HUP);
+    bench.wait(LIMIT).unwrap_or_else(|e| panic!("{e}")).expect_success();
+}
+
+#[test]
+fn a_measurement_goes_on_when_nobody_reads_what_it_says() {
+    let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let world = World::new();
+    let gone = || {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        writer
+    };
+    let out = world.dir().join("x.jsonl");
+    let out = out.to_str().expect("a path");
+    for form in [&[][..], &["--csv"], &["--json"]] {
+        let mut command = world.ropeway_command(&short_trials("1", out));
+        let ended = command.args(form).stdout(gone()).output().expect("it starts");
+        assert!(ended.status.success(), "{form:?}: {}", String::from_utf8_lossy(&ended.stderr));
+    }
+    // A datagram does not hold it, which is said in the first round.
+    let mut command = world.ropeway_command(&short_trials("2", out));
+    let ended = command.args(["--transport", "udp", "--size", "64Ki"]).stderr(gone()).output().expect("it starts");
+    assert_eq!(ended.status.code(), Some(1));
+    let kinds: Vec<Value> = lines(out).iter().map(|line| line["line"].clone()).collect();
+    assert_eq!(kinds.iter().filter(|kind| *kind == "measured").count(), 2, "{kinds:?}");
+    assert!(kinds.contains(&Value::from("failed")) && kinds.contains(&Value::from("end")), "{kinds:?}");
 }
 
 #[test]

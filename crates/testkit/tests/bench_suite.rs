@@ -1,7 +1,8 @@
 //! `ropeway bench suite`: parts one after the other, a result file for each, one page.
 
 use ropeway_testkit::World;
-use ropeway_testkit::proc::{Exit, Finished, Process};
+use ropeway_testkit::proc::{Exit, Finished, Process, command};
+use rustix::process::{Pid, Signal};
 use std::path::Path;
 use std::time::Duration;
 
@@ -59,4 +60,33 @@ fn parts_that_cannot_run_between_real_hosts_are_left_out_and_said() {
     );
     assert_eq!(finished.exit, Exit::Code(1));
     assert!(finished.stderr.contains("latency was left out"), "{}", finished.stderr);
+}
+
+#[test]
+fn a_ctrl_c_takes_the_box_away_and_keeps_what_was_measured() {
+    ropeway_testkit::need_box!();
+    let world = World::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let out = dir.path().join("results");
+    let args = ["bench", "suite", "quick", "--only", "hosts-latency,noise", "--rounds", "1000", "--out"];
+    let mut suite = world.ropeway_command(&args);
+    suite.arg(&out);
+    let suite = Process::spawn(suite);
+    let file = out.join("hosts-latency.jsonl");
+    let measured = || std::fs::read_to_string(&file).unwrap_or_default().lines().count() >= 3;
+    suite.wait_until("two trials are in the file", LIMIT, measured).unwrap_or_else(|e| panic!("{e}"));
+    let listed = || {
+        let list = command(ropeway_testkit::env::ropeway(), ["box", "list"]);
+        let listed = Process::spawn(list).wait(LIMIT).unwrap_or_else(|e| panic!("{e}")).expect_success();
+        listed.stdout.contains(&format!("bench{}", suite.pid()))
+    };
+    assert!(listed(), "the part runs in a box");
+    // As the terminal does it: to everybody in the group.
+    let group = Pid::from_raw(suite.pid() as i32).expect("a pid");
+    rustix::process::kill_process_group(group, Signal::INT).expect("a signal for our child");
+    let finished = suite.wait(LIMIT).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(finished.exit, Exit::Code(130), "{}", finished.stderr);
+    assert!(!listed(), "the box is left");
+    assert!(text(&out.join("report.html")).contains("ropeway-udp"));
+    assert!(!out.join("noise.jsonl").exists(), "the next part was begun");
 }

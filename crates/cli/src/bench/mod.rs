@@ -1,8 +1,9 @@
 //! `ropeway bench`: measures transports under communication patterns, side by side in one run ([how](../../../../docs/measuring.md)).
 //!
-//! [`options`] makes a plan of the arguments, [`watch`] shows and keeps what the coordinator of `ropeway-measure` finds, [`table`] is what a person reads at the end, [`rank`] the process
+//! [`options`] makes a plan of the arguments, [`interrupt`] hears of Ctrl-C, [`watch`] shows and keeps what the coordinator of `ropeway-measure` finds, [`table`] is what a person reads at the end, [`rank`] the process
 //! that is started for each rank. What does not live here: transports, patterns, statistics.
 
+mod interrupt;
 mod options;
 mod rank;
 mod results;
@@ -12,8 +13,6 @@ mod table;
 mod watch;
 
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Subcommand;
@@ -21,9 +20,11 @@ use ropeway_measure::ranks::job;
 use ropeway_measure::{machine, run};
 use serde_json::json;
 
+use interrupt::{Interrupt, Second};
 use options::Options;
 
 use crate::output;
+use crate::output::tell;
 
 /// Measures transports side by side: Ropeway, TCP, UDP, AF_UNIX and the limits of this machine.
 #[derive(Debug, clap::Args)]
@@ -55,9 +56,6 @@ enum Command {
     Rank(rank::Args),
 }
 
-/// After Ctrl-C, as shells give it.
-const EXIT_INTERRUPTED: u8 = 130;
-
 /// Runs the command. Exit code 1: something that was asked for could not be measured, or the result could not be written.
 pub fn main(args: Args) -> ExitCode {
     let done = match (args.command, args.measure) {
@@ -72,7 +70,7 @@ pub fn main(args: Args) -> ExitCode {
         (None, None) => Err("name a pattern; `ropeway bench --help` lists them".to_owned()),
     };
     done.unwrap_or_else(|message| {
-        eprintln!("ropeway bench: {message}");
+        tell!("ropeway bench: {message}");
         ExitCode::FAILURE
     })
 }
@@ -87,28 +85,22 @@ fn measure(options: &Options) -> Result<ExitCode, String> {
     }
     let mut plan = options.plan()?;
     options.bring_program(&mut plan)?;
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // The second one ends the program at once.
-        signal_hook::flag::register_conditional_default(signal, interrupted.clone())
-            .and_then(|_| signal_hook::flag::register(signal, interrupted.clone()))
-            .map_err(|e| format!("cannot prepare for Ctrl-C: {e}"))?;
-    }
+    let interrupt = Interrupt::heed(Second::Ends)?;
     let mut watch = watch::Watch::new(&plan, options)?;
-    let broken_off = || interrupted.load(Ordering::Relaxed);
+    let broken_off = || interrupt.is_asked();
     let outcome = run::run(&plan, &mut watch, &broken_off)?;
     let table = watch.finish();
     if options.json {
         print_json(&table)?;
     } else if options.csv {
-        print!("{}", table.csv());
+        show(&table.csv())?;
     } else {
-        print!("{table}");
+        show(&table.to_string())?;
     }
-    Ok(match outcome {
-        run::Outcome { broken_off: true, .. } => ExitCode::from(EXIT_INTERRUPTED),
-        run::Outcome { failed, .. } if failed > 0 || !table.complete() => ExitCode::FAILURE,
-        _ => ExitCode::SUCCESS,
+    Ok(match (interrupt.exit_code(), outcome.failed) {
+        (Some(code), _) if outcome.broken_off => ExitCode::from(code),
+        (_, 0) if table.complete() => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
     })
 }
 

@@ -11,6 +11,7 @@ use ropeway_measure::run::{Observer, Plan};
 
 use super::options::Options;
 use super::table::Table;
+use crate::output::tell;
 
 pub struct Watch {
     out: Option<(PathBuf, File)>,
@@ -48,7 +49,7 @@ impl Watch {
     }
 
     fn complain(&self, text: &str) {
-        self.bar.suspend(|| eprintln!("ropeway bench: {text}"));
+        self.bar.suspend(|| tell!("ropeway bench: {text}"));
     }
 }
 

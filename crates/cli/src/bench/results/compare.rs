@@ -8,6 +8,7 @@ use ropeway_measure::results::compare::{Comparison, Row, compare};
 use ropeway_measure::results::{select, units};
 
 use crate::output;
+use crate::output::tell;
 
 /// Cases that are named when only one side has them; of more, the number is said.
 const MOST_NAMED: usize = 10;
@@ -40,10 +41,10 @@ pub fn main(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let Some(limit) = args.fail_if_slower else { return Ok(ExitCode::SUCCESS) };
     let slower: Vec<&Row> = comparison.rows.iter().filter(|row| row.shown_loss() > limit).collect();
     for row in &slower {
-        eprintln!("worse than allowed: {}, {}, {}", row.pattern, row.case, units::metric_name(row.metric));
+        tell!("worse than allowed: {}, {}, {}", row.pattern, row.case, units::metric_name(row.metric));
     }
     for name in &comparison.failed_b {
-        eprintln!("failed on the side of B: {name}");
+        tell!("failed on the side of B: {name}");
     }
     let good = slower.is_empty() && comparison.failed_b.is_empty();
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })

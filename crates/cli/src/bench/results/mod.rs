@@ -12,6 +12,8 @@ use clap::Subcommand;
 use ropeway_measure::results::read::{self, ReadError, Results};
 use ropeway_measure::results::select;
 
+use crate::output::tell;
+
 /// What can be made from result files.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -31,7 +33,7 @@ pub fn main(command: Command) -> ExitCode {
         Command::Plot(args) => plot::main(&args),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("ropeway bench: {error}");
+        tell!("ropeway bench: {error}");
         ExitCode::FAILURE
     })
 }

@@ -13,6 +13,8 @@ use ropeway_measure::report::{Order, figures, panels};
 use ropeway_measure::results::group::{Group, groups};
 use ropeway_measure::results::{Results, csv, units};
 
+use crate::output::tell;
+
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Result files, or directories with some (names that end in .jsonl)
@@ -143,7 +145,7 @@ fn draw(args: &Args, results: &[Results]) -> Result<(), Box<dyn Error>> {
     };
     let path = args.out.clone().unwrap_or_else(|| "plot.svg".into());
     super::write(&path, &picture(figure, &path, args.dark)?)?;
-    eprintln!("{}: {}", path.display(), figure.title());
+    tell!("{}: {}", path.display(), figure.title());
     Ok(())
 }
 

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use ropeway_measure::report::{Options, page};
 
+use crate::output::tell;
+
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Result files, or directories with some (names that end in .jsonl)
@@ -30,6 +32,6 @@ pub fn main(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     super::known_transport(&results, args.baseline.as_deref())?;
     let options = Options { title: args.title.clone(), baseline: args.baseline.clone(), references: args.references };
     super::write(&args.out, page(&results, &options).as_bytes())?;
-    eprintln!("{}: open it in a browser", args.out.display());
+    tell!("{}: open it in a browser", args.out.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -6,11 +6,14 @@ mod formula;
 mod parts;
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use clap::ValueEnum;
 
+use super::interrupt::{Interrupt, Second};
+use crate::output::tell;
 use parts::{At, Part};
 
 #[derive(Debug, clap::Args)]
@@ -76,24 +79,36 @@ pub fn main(args: &Args) -> Result<ExitCode, String> {
         super::show(&chosen.iter().map(entry).collect::<String>())?;
         return Ok(ExitCode::SUCCESS);
     }
+    // Ctrl-C is for the part that is measured as well, and a second one ends that at once.
+    let interrupt = Interrupt::heed(Second::IsAsTheFirst)?;
     fs::create_dir_all(&args.out).map_err(|e| format!("cannot make the directory {}: {e}", args.out.display()))?;
     let (mut failed, mut left_out) = (Vec::new(), Vec::new());
     for (number, part) in chosen.iter().enumerate() {
-        eprintln!("[{} of {}] {}: {}", number + 1, chosen.len(), part.name, part.about);
-        match measure(args, part) {
+        tell!("[{} of {}] {}: {}", number + 1, chosen.len(), part.name, part.about);
+        match measure(args, part, &interrupt) {
             Ok(true) => {}
             Ok(false) => failed.push(part.name),
             Err(LeftOut(why)) => left_out.push((part.name, why)),
         }
+        if interrupt.is_asked() {
+            break;
+        }
     }
     for (name, why) in &left_out {
-        eprintln!("ropeway bench: {name} was left out: {why}");
+        tell!("ropeway bench: {name} was left out: {why}");
+    }
+    if let Some(code) = interrupt.exit_code() {
+        match report(args) {
+            Ok(page) => tell!("broken off: what was measured until then is in {}", page.display()),
+            Err(message) => tell!("ropeway bench: broken off: {message}"),
+        }
+        return Ok(ExitCode::from(code));
     }
     if left_out.len() == chosen.len() {
         return Err("no part of the suite could be measured".to_owned());
     }
     let page = report(args)?;
-    eprintln!("the page is {}", page.display());
+    tell!("the page is {}", page.display());
     match failed.is_empty() {
         true => Ok(ExitCode::SUCCESS),
         false => {
@@ -115,7 +130,7 @@ fn chosen(args: &Args) -> Result<Vec<&'static Part>, String> {
 struct LeftOut(String);
 
 /// Runs one part; whether all of it could be measured.
-fn measure(args: &Args, part: &Part) -> Result<bool, LeftOut> {
+fn measure(args: &Args, part: &Part, interrupt: &Interrupt) -> Result<bool, LeftOut> {
     let hosts = match (part.at, &args.hosts) {
         (At::Here | At::Anywhere, Some(_)) => {
             return Err(LeftOut("it runs on one host, and --hosts names others".to_owned()));
@@ -129,6 +144,9 @@ fn measure(args: &Args, part: &Part) -> Result<bool, LeftOut> {
         (At::Direct(count), None) => Some(TestBox::up(count, &[])?),
         (At::Port(count), None) => Some(TestBox::up(count, PORT)?),
     };
+    if interrupt.is_asked() {
+        return Ok(false);
+    }
     let name = hosts.as_ref().map(|hosts| hosts.name.as_str());
     let status = Command::new(own()?)
         .args(line(args, part, name))
@@ -215,6 +233,8 @@ impl TestBox {
             .args(["box", what, "--name", &self.name])
             .args(options)
             .stdin(Stdio::null())
+            // Ctrl-C does not end it in the middle: a box is there, or it is not.
+            .process_group(0)
             .output()
             .map_err(|e| LeftOut(format!("cannot start myself: {e}")))
     }
@@ -232,6 +252,9 @@ fn report(args: &Args) -> Result<PathBuf, String> {
     let page = args.out.join("report.html");
     let parts = args.suite.parts().iter().map(|part| file(&args.out, part));
     let files: Vec<PathBuf> = parts.chain([args.out.join(FORMULA)]).filter(|path| path.exists()).collect();
+    if files.is_empty() {
+        return Err("nothing was measured that a page could show".to_owned());
+    }
     let mut command = Command::new(own().map_err(|LeftOut(why)| why)?);
     command.args(["bench", "report"]).args(&files).arg("--out").arg(&page);
     if args.suite == Suite::Figures {

@@ -1,0 +1,67 @@
+//! Ctrl-C and its kin: what ends a measurement in order, so that what was measured until then is kept.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+
+/// Added to the number of a signal in the exit code, as shells do it.
+const EXIT_SIGNAL: u8 = 128;
+
+/// Whether this program was asked to end, and by which signal.
+pub struct Interrupt {
+    /// 0: by none.
+    by: Arc<AtomicUsize>,
+}
+
+/// What the second signal does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Second {
+    /// It ends the program at once.
+    Ends,
+    /// No more than the first: the program would leave something behind.
+    IsAsTheFirst,
+}
+
+impl Interrupt {
+    /// From now on signals are noted.
+    pub fn heed(second: Second) -> Result<Interrupt, String> {
+        let failed = |e| format!("cannot prepare for Ctrl-C: {e}");
+        let by = Arc::new(AtomicUsize::new(0));
+        let asked = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            if signal == SIGHUP && is_ignored(signal) {
+                continue;
+            }
+            if second == Second::Ends {
+                // In the order in which they act.
+                flag::register_conditional_default(signal, asked.clone()).map_err(failed)?;
+                flag::register(signal, asked.clone()).map_err(failed)?;
+            }
+            flag::register_usize(signal, by.clone(), signal as usize).map_err(failed)?;
+        }
+        Ok(Interrupt { by })
+    }
+
+    /// Relaxed: nothing is published by it.
+    pub fn is_asked(&self) -> bool {
+        self.by.load(Ordering::Relaxed) != 0
+    }
+
+    /// The exit code of who was asked to end.
+    pub fn exit_code(&self) -> Option<u8> {
+        match self.by.load(Ordering::Relaxed) {
+            0 => None,
+            signal => Some(EXIT_SIGNAL + signal as u8),
+        }
+    }
+}
+
+/// Whether whoever started this program wants it to outlive the signal, as `nohup` does with hangups.
+fn is_ignored(signal: i32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
