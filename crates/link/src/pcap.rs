@@ -63,6 +63,11 @@ impl<L: Link> PcapLink<L> {
         }
     }
 
+    /// One of this host's addresses, as it is written.
+    fn own(&self, own: Own) -> Address {
+        self.inner.own_address(own).unwrap_or_else(|| self.inner.local())
+    }
+
     /// What ended the capture before its time.
     pub fn error(&self) -> Option<&io::Error> {
         self.capture.error.as_ref()
@@ -87,6 +92,15 @@ struct Capture {
     error: Option<io::Error>,
 }
 
+/// A packet that the link has just handed over, and when.
+struct Arrival {
+    time_ns: u64,
+    from: Address,
+    to: Own,
+    ecn: Ecn,
+    bytes: Vec<u8>,
+}
+
 /// Which way a packet went, as the flags of pcapng say it.
 #[derive(Clone, Copy)]
 enum Way {
@@ -95,12 +109,17 @@ enum Way {
 }
 
 impl Capture {
-    fn packet(&mut self, way: Way, source: Address, destination: Address, ecn: Ecn, bytes: &[u8]) {
+    fn arrival(&mut self, packet: Received<'_>) -> Option<Arrival> {
+        let Received { from, to, ecn, bytes } = packet;
+        self.output.as_ref()?;
+        Some(Arrival { time_ns: self.clock.now_ns(), from, to, ecn, bytes: bytes.to_vec() })
+    }
+
+    fn packet(&mut self, time_ns: u64, way: Way, [source, destination]: [Address; 2], ecn: Ecn, bytes: &[u8]) {
         if self.output.is_none() {
             return;
         }
         let headers = Headers::new(source, destination, ecn, self.options.ethertype, bytes);
-        let time_ns = self.clock.now_ns();
         self.write(&enhanced_packet(time_ns, way, headers.bytes(), bytes));
         if self.written_bytes >= self.options.most_bytes {
             self.flush();
@@ -221,20 +240,27 @@ impl<L: Link> Link for PcapLink<L> {
 
     fn send(&mut self, batch: &Batch<'_>) -> io::Result<usize> {
         let taken = self.inner.send(batch)?;
-        let own = self.inner.own_address(batch.from).unwrap_or_else(|| self.inner.local());
+        let own = self.own(batch.from);
         for packet in &batch.packets[..taken] {
-            self.capture.packet(Way::Sent, own, batch.to, Ecn::NotCapable, packet);
+            let time_ns = self.capture.clock.now_ns();
+            self.capture.packet(time_ns, Way::Sent, [own, batch.to], Ecn::NotCapable, packet);
         }
         Ok(taken)
     }
 
     fn receive(&mut self, limit: usize, sink: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
-        let own = self.inner.local();
+        // The link says what its numbers stand for when it has handed over all: only then it knows those of addresses that are new.
+        let mut arrived = Vec::new();
         let capture = &mut self.capture;
-        let count = self.inner.receive(limit, &mut |packet| {
-            capture.packet(Way::Arrived, packet.from, own, packet.ecn, packet.bytes);
+        let received = self.inner.receive(limit, &mut |packet| {
+            arrived.extend(capture.arrival(packet));
             sink(packet);
-        })?;
+        });
+        for Arrival { time_ns, from, to, ecn, bytes } in arrived {
+            let own = self.own(to);
+            self.capture.packet(time_ns, Way::Arrived, [from, own], ecn, &bytes);
+        }
+        let count = received?;
         if count == 0 {
             self.capture.flush();
         }

@@ -1,8 +1,9 @@
 use super::*;
 use crate::{memory, sim};
 use ropeway_testkit::need_program;
+use ropeway_testkit::proc::until;
 use std::io::IoSlice;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
@@ -70,6 +71,33 @@ fn packets_are_written_with_their_time_and_way() {
     assert_eq!(word(1536 + 4), Way::Arrived as u32, "after two bytes of padding and the option's header");
     let body = &blocks[3].1;
     assert_eq!(body[20..37], [2, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 1, 0x88, 0xb5, 8, 8, 8]);
+}
+
+#[test]
+fn what_arrives_at_one_of_several_addresses_is_written_with_that_one() {
+    let open = |local: &str| {
+        let local = local.parse().expect("an address");
+        crate::udp::UdpLink::open(&crate::udp::Options::new(local)).expect("a socket")
+    };
+    // Where the destination stands behind the Ethernet header, of 14 bytes.
+    for (all, host, place) in [("0.0.0.0:0", "127.0.0.1", 30..34), ("[::]:0", "::1", 38..54)] {
+        let file = Shared::default();
+        let mut link = PcapLink::new(open(all), Box::new(file.clone()), Options::default()).expect("writes");
+        let Address::Udp(local) = link.local() else { panic!("the address of a UDP link") };
+        let host: IpAddr = host.parse().expect("an address");
+        let octets = match host {
+            IpAddr::V4(ip) => ip.octets().to_vec(),
+            IpAddr::V6(ip) => ip.octets().to_vec(),
+        };
+        let mut plain = open(&SocketAddr::new(host, 0).to_string());
+        // The first tells the link of the address.
+        for count in 1..=2 {
+            send(&mut plain, Address::Udp(SocketAddr::new(host, local.port())), &[7; 100]);
+            until("it arrives", || link.receive(10, &mut |_| ()).expect("works") > 0);
+            let (_, body) = file.blocks().pop().expect("a packet");
+            assert_eq!(body[20..][place.clone()], octets, "{all}, packet {count}");
+        }
+    }
 }
 
 #[test]
