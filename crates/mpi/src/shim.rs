@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{self, Command};
+use std::process::Command;
 
 use crate::Error;
 
@@ -109,14 +109,12 @@ fn build_in(directory: &Path, compiler: &Compiler) -> Result<PathBuf, Error> {
         move |cause: io::Error| Error::File { what, path, cause }
     };
     fs::create_dir_all(directory).map_err(failed("make the directory", directory))?;
-    // All ranks of a first run come here at once: each compiles under a name of its own, and the last to rename wins.
-    let own = |end: &str| directory.join(format!("mpi-{}-{}.{end}", &hash[..DIGITS], process::id()));
-    let (source, object) = (own("c"), own("so"));
+    // All ranks of a first run come here at once, of several hosts where they share a home: each compiles in a directory of its own, and the last to rename wins.
+    let own = tempfile::Builder::new().prefix("mpi-").tempdir_in(directory);
+    let own = own.map_err(failed("make a directory in", directory))?;
+    let [source, object] = ["shim.c", "shim.so"].map(|name| own.path().join(name));
     fs::write(&source, SOURCE).map_err(failed("write", &source))?;
-    let compiled = compile(compiler, &source, &object);
-    // Whatever came of it, nobody needs it any more.
-    let _ = fs::remove_file(&source);
-    compiled?;
+    compile(compiler, &source, &object)?;
     fs::rename(&object, &shim).map_err(failed("rename the compiled shim to", &shim))?;
     Ok(shim)
 }
@@ -162,6 +160,25 @@ mod tests {
         assert_eq!(runs.lines().count(), 2);
         let left = fs::read_dir(&cache).expect("a directory").count();
         assert_eq!(left, 2, "the two shims, and nothing that was only needed to make them");
+    }
+
+    #[test]
+    fn those_who_compile_at_once_write_to_different_files() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let both = format!(
+            "echo >> {0}/runs; for try in $(seq 1000); do [ $(wc -l < {0}/runs) -ge 2 ] && break; sleep 0.01; done\n",
+            directory.path().display()
+        );
+        // As a compiler may, it takes a file that is there for its own.
+        let script = both + "while [ $# -gt 1 ]; do [ $1 = -o ] && out=$2; shift; done\necho >> $out";
+        let compiler = compiler(directory.path(), &script);
+        let cache = directory.path().join("cache");
+        let shims = std::thread::scope(|scope| {
+            let build = || build_in(&cache, &compiler).expect("compiled");
+            [(); 2].map(|()| scope.spawn(build)).map(|thread| thread.join().expect("no panic"))
+        });
+        assert_eq!(fs::read(&shims[0]).expect("a shim").len(), 1, "one of them has written it");
+        assert_eq!(fs::read_dir(&cache).expect("a directory").count(), 1);
     }
 
     #[test]
