@@ -270,6 +270,7 @@ impl Pending {
 /// What stands behind the colon of a transport over Ropeway's protocol: a device first where it needs one, then tunables and `spin` and `key`.
 fn wire_options(spec: &Spec, setting: &Setting) -> Result<wire::Options, Failure> {
     let wrong = |text: &str| Failure::Unsupported(format!("{spec}: `{text}` is no NAME=NUMBER"));
+    let too_long = |text: &str| Failure::Unsupported(format!("{spec}: `{text}` is longer than any time"));
     let (device, parts) = spec.device_and_rest();
     let over = match device.map(str::to_owned) {
         Some(device) if spec.kind == Kind::RopewayXdp => wire::Over::Xdp(device),
@@ -290,7 +291,7 @@ fn wire_options(spec: &Spec, setting: &Setting) -> Result<wire::Options, Failure
         let number = || value.parse::<f64>().ok().filter(|number| *number >= 0.0).ok_or_else(|| wrong(part));
         match name {
             "key" => options.key_file = Some(PathBuf::from(value)),
-            "spin" => options.spin = Duration::from_secs_f64(number()? / 1e6),
+            "spin" => options.spin = Duration::try_from_secs_f64(number()? / 1e6).map_err(|_| too_long(part))?,
             _ => options.tunables.push((name.to_owned(), number()?)),
         }
     }
@@ -309,6 +310,31 @@ mod tests {
         let specs = Spec::list("tcp,tcp:bbr,unix:/tmp/a,b=1,udp").expect("a list");
         let texts: Vec<String> = specs.iter().map(Spec::to_string).collect();
         assert_eq!(texts, ["tcp", "tcp:bbr", "unix:/tmp/a,b=1", "udp"]);
+    }
+
+    #[test]
+    fn a_time_that_there_is_not_is_refused() {
+        let options = |text: &str| {
+            let spec: Spec = text.parse().expect("a transport");
+            let setting = Setting {
+                transport: text.to_owned(),
+                rank: 0,
+                ranks: 2,
+                host: "127.0.0.1".to_owned(),
+                patience_ms: 1,
+                joins_small_sends: false,
+            };
+            wire_options(&spec, &setting)
+        };
+        assert_eq!(options("ropeway-udp:spin=2.5").expect("a time").spin, Duration::from_nanos(2_500));
+        for text in ["ropeway-udp:spin=1e30", "ropeway-udp:spin=inf"] {
+            let error = options(text).map(|options| options.spin).expect_err(text).to_string();
+            assert!(error.contains("longer than any time"), "{error}");
+        }
+        for text in ["ropeway-udp:spin=-1", "ropeway-udp:spin=NaN", "ropeway-udp:spin"] {
+            let error = options(text).map(|options| options.spin).expect_err(text).to_string();
+            assert!(error.contains("is no NAME=NUMBER"), "{error}");
+        }
     }
 
     #[test]
