@@ -50,6 +50,20 @@ impl Association {
         self.counters.leases_expired += 1;
     }
 
+    /// The peer says that it has nothing more to send, and all that it has sent is known: nothing else is expected, and what is left of its grant goes back.
+    pub fn end_peer_period(&mut self) {
+        self.peer_busy = false;
+        self.granted = self.received.next();
+        (self.ask_beyond, self.asked_beyond) = (None, None);
+    }
+
+    /// What was to be sent has been dropped, and no packet says that it was the last: a control packet does.
+    pub fn end_period_early(&mut self) {
+        self.lease.give_back(self.sent.next());
+        self.ack_due |= self.busy;
+        self.busy = self.sent.in_flight() > 0;
+    }
+
     /// The peer waits for an answer, which will tell it of its grant, perhaps.
     pub fn note_question(&mut self, now: Time) {
         (self.ack_due, self.asked) = (true, true);

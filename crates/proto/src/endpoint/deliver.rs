@@ -359,7 +359,7 @@ impl Endpoint {
             channel.released = true;
             self.leave_listener(at);
         }
-        self.unschedule(at);
+        self.schedule_channel(at);
         self.release_reservation(at);
         self.announce_channel(at);
         self.settle_channel(at);

@@ -1,6 +1,6 @@
 //! Packets in: to whom they belong, and what their headers say.
 
-use ropeway_wire::{Block, Blocks, Flags, Header, Malformed, Packet, Type, expand};
+use ropeway_wire::{Backlog, Block, Blocks, Flags, Header, Malformed, Packet, Type, expand};
 
 use super::{BATCH_PACKETS, Endpoint, Landing, Path};
 use crate::association::{Association, MOST_REFUSALS};
@@ -216,9 +216,15 @@ impl Endpoint {
         let has_more = !association.round.is_empty() || !association.ending.is_empty();
         let wants = has_more && (freed > 0 || may_send || is_newest);
         let slots = association.received.kept_slots();
-        if !header.kind.consumes_number() && association.received.learn_next(number, now) {
-            self.slots = self.slots - slots + association.received.kept_slots();
-            self.ask_soon(now, index);
+        if !header.kind.consumes_number() {
+            let has_gap = association.received.learn_next(number, now);
+            if is_newest && header.backlog == Backlog::default() {
+                association.end_peer_period();
+            }
+            if has_gap {
+                self.slots = self.slots - slots + association.received.kept_slots();
+                self.ask_soon(now, index);
+            }
         }
         if wants {
             self.make_ready(index);
@@ -285,6 +291,10 @@ impl Endpoint {
                     for (low, count) in ranges {
                         let (first, count) = (expand(association.sent.una(), low), count.min(left));
                         left -= count;
+                        // The peer expects what does not wait to be sent any more, and has not heard of that.
+                        let is_beyond =
+                            first.wrapping_add(count.into()).wrapping_sub(association.sent.next()) as i64 > 0;
+                        association.ack_due |= is_beyond && association.backlog_bytes == 0;
                         if !association.sent.may_look_up(first, count, now) {
                             continue;
                         }
@@ -372,12 +382,12 @@ impl Endpoint {
                 self.counters.spurious_requests += 1;
             }
         }
-        // By what is known now: a repetition may be of the last packet there is. But if more waits to be sent by now, another busy period has begun behind it.
+        let gap = number.wrapping_sub(highest_before) as i64;
+        // By what is known now: a repetition may be of the last packet there is. But if more waits to be sent by now, another busy period has begun behind it; and where a header without a
+        // number was there before, that has said how much waits behind it.
         let has_begun_anew = is_repeated && association.peer_backlog > 0;
-        let is_newest = association.received.next() == number.wrapping_add(1) && !has_begun_anew;
-        Endpoint::note_arrival(association, header.flags, is_newest);
-        let gap = number.wrapping_sub(highest_before);
-        if (gap as i64) > 0 {
+        Endpoint::note_arrival(association, header.flags, gap >= 0 && !has_begun_anew);
+        if gap > 0 {
             self.ask_soon(now, index);
         }
         let association = &mut self.associations[index as usize];
@@ -464,10 +474,9 @@ impl Endpoint {
     /// What a numbered packet says about the busy period and about reordering by having arrived.
     pub(super) fn note_arrival(association: &mut Association, flags: Flags, is_newest: bool) {
         if is_newest {
-            association.peer_busy = !flags.contains(Flags::TXF);
-            if !association.peer_busy {
-                association.granted = association.received.next();
-                (association.ask_beyond, association.asked_beyond) = (None, None);
+            match flags.contains(Flags::TXF) {
+                true => association.end_peer_period(),
+                false => association.peer_busy = true,
             }
         }
         association.quiet_arrivals += 1;

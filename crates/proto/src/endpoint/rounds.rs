@@ -15,7 +15,7 @@ impl Endpoint {
         }
     }
 
-    /// Brings the sums over a channel's queue up to date and puts it into its association's round if it has something that may go.
+    /// Brings the sums over a channel's queue up to date and puts it into its association's round if it has something that may go. If what it had was dropped, and nothing else waits, the peer is told.
     pub(super) fn schedule_channel(&mut self, at: u32) {
         let channel = &mut self.channels[at as usize];
         if channel.detached {
@@ -24,16 +24,13 @@ impl Endpoint {
         let index = channel.association;
         let association = &mut self.associations[index as usize];
         let waits = is_kept_back(association, channel);
-        if recount(association, channel) && association.is_open() && !waits {
+        let (had_backlog, may_send) = (association.backlog_bytes > 0, recount(association, channel));
+        if may_send && association.is_open() && !waits {
             enter_round(association, channel, at);
             self.make_ready(index);
-        }
-    }
-
-    pub(super) fn unschedule(&mut self, at: u32) {
-        let channel = &mut self.channels[at as usize];
-        if !channel.detached {
-            recount(&mut self.associations[channel.association as usize], channel);
+        } else if had_backlog && association.backlog_bytes == 0 {
+            association.end_period_early();
+            self.make_ready(index);
         }
     }
 }

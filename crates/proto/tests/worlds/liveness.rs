@@ -87,6 +87,24 @@ fn an_idle_hour_ends_nothing_on_a_network_that_loses_a_fifth() {
     }
 }
 
+in_every_way!(a_transfer_that_is_given_up_ends_nothing_else);
+fn a_transfer_that_is_given_up_ends_nothing_else() {
+    for sender in [0, 1] {
+        let mut world = World::new(2, Net { rate: 1_000_000_000, ..Net::default() }, &Config::default(), 1);
+        let idle = pair(&mut world, Mode::Stream);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        let ends = [(0, client), (1, server)];
+        let (from, to) = (ends[sender], ends[1 - sender]);
+        carry_until(&mut world, &mut [Flow::stream(from, to, 100_000_000)], 50 * MS, |_, _| false);
+        let now = world.time();
+        world.hosts[to.0].abort(now, to.1);
+        wait_for(&mut world, S, "told", |world| failure(world, from.0, from.1).is_some());
+        world.hosts[from.0].close(now, from.1);
+        pass(&mut world, 1000 * S);
+        assert_eq!((failure(&mut world, 0, idle.0), failure(&mut world, 1, idle.1)), (None, None), "{sender} sent");
+    }
+}
+
 in_every_way!(a_server_that_hears_nothing_for_300_seconds_frees_the_association);
 fn a_server_that_hears_nothing_for_300_seconds_frees_the_association() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);

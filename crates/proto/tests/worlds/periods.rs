@@ -1,10 +1,11 @@
 //! Busy periods (docs/protocol.md 4, decision 0008): the first number of each is marked, and the last, and what is left of the grant is given up with that.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::world::*;
-use ropeway_proto::{AssociationStatistics, Config, Mode};
+use ropeway_proto::config::GateMode;
+use ropeway_proto::{AssociationStatistics, ChannelId, Config, Mode};
 use ropeway_wire::{Flags, Packet};
 
 /// The flags of each packet with a number that host 0 sends for the first time, in order.
@@ -89,4 +90,99 @@ fn what_is_handed_over_before_all_is_acknowledged_begins_no_new_period() {
     let (first, last) = (Flags::TXS, Flags::TXF);
     assert_eq!(*marks.borrow(), [first | last, last, last, first | last]);
     assert_over(&world, "four messages");
+}
+
+/// How what waits to be sent comes to nothing.
+#[derive(Clone, Copy, Debug)]
+enum Dropped {
+    /// The reader gives the channel up.
+    Aborted,
+    Cancelled,
+    Late,
+}
+
+/// Host 0 has far more to send to host 1 than it was granted.
+fn amid_a_transfer(config: &Config) -> (World, ChannelId, ChannelId) {
+    let mut world = World::new(2, Net { rate: 1_000_000_000, ..Net::default() }, config, 1);
+    let (client, server) = pair(&mut world, Mode::Messages);
+    let now = world.time();
+    while world.hosts[0].send_until(now, client, &[7; 1000], now.after(3 * MS)).is_ok() {}
+    pass(&mut world, 2 * MS);
+    assert!(association(&world, 0).backlog_bytes > 100_000, "{:?}", association(&world, 0));
+    (world, client, server)
+}
+
+/// All of that is dropped.
+fn drop_queue(world: &mut World, how: Dropped, (client, server): (ChannelId, ChannelId)) {
+    let now = world.time();
+    match how {
+        Dropped::Aborted => world.hosts[1].abort(now, server),
+        Dropped::Cancelled => assert!(world.hosts[0].cancel(client) > 100),
+        Dropped::Late => {}
+    }
+    wait_for(world, 2 * MS, "nothing waits", |world| association(world, 0).backlog_bytes == 0);
+}
+
+/// Nothing is said in 50 s.
+fn assert_silent(world: &mut World, about: &str) {
+    pass(world, S);
+    let before = world.packets;
+    pass(world, 50 * S);
+    assert_eq!(world.packets, before, "{about}");
+}
+
+in_every_way!(a_period_whose_rest_is_dropped_is_over_for_both_ends);
+fn a_period_whose_rest_is_dropped_is_over_for_both_ends() {
+    for how in [Dropped::Aborted, Dropped::Cancelled, Dropped::Late] {
+        let about = format!("{how:?}");
+        let (mut world, client, server) = amid_a_transfer(&Config::default());
+        drop_queue(&mut world, how, (client, server));
+        pass(&mut world, MS);
+        assert_over(&world, &about);
+        assert_silent(&mut world, &about);
+        let (client, server) = pair(&mut world, Mode::Messages);
+        carry(&mut world, &mut [Flow::messages((0, client), (1, server), 1000, 1000)], S);
+    }
+}
+
+in_every_way!(with_a_constant_window_a_period_whose_rest_is_dropped_is_over_too);
+fn with_a_constant_window_a_period_whose_rest_is_dropped_is_over_too() {
+    for how in [Dropped::Aborted, Dropped::Cancelled, Dropped::Late] {
+        let config = Config { gate_mode: GateMode::Esp, window_packets: 4, ..Config::default() };
+        let (mut world, client, server) = amid_a_transfer(&config);
+        drop_queue(&mut world, how, (client, server));
+        assert_silent(&mut world, &format!("{how:?}"));
+    }
+}
+
+in_every_way!(a_period_whose_rest_is_dropped_is_over_though_the_word_of_it_is_lost);
+fn a_period_whose_rest_is_dropped_is_over_though_the_word_of_it_is_lost() {
+    for how in [Dropped::Aborted, Dropped::Cancelled, Dropped::Late] {
+        let (mut world, client, server) = amid_a_transfer(&Config::default());
+        drop_queue(&mut world, how, (client, server));
+        world.cut.insert((0, 1));
+        pass(&mut world, MS);
+        world.cut.clear();
+        assert_silent(&mut world, &format!("{how:?}"));
+    }
+}
+
+in_every_way!(a_period_whose_rest_is_dropped_is_over_though_its_last_packets_are_repeated);
+fn a_period_whose_rest_is_dropped_is_over_though_its_last_packets_are_repeated() {
+    for how in [Dropped::Aborted, Dropped::Cancelled] {
+        let (mut world, client, server) = amid_a_transfer(&Config::default());
+        let lost = Rc::new(Cell::new(0));
+        let out = Rc::clone(&lost);
+        world.filter = Some(Box::new(move |_, from, _, bytes| {
+            let is_lost = from == 0 && Packet::parse(bytes).unwrap().header.kind.consumes_number();
+            out.set(out.get() + u32::from(is_lost));
+            !is_lost
+        }));
+        wait_for(&mut world, MS, "some are lost", |_| lost.get() > 0);
+        drop_queue(&mut world, how, (client, server));
+        world.filter = None;
+        pass(&mut world, 20 * MS);
+        assert!(association(&world, 0).counters.resent > 0);
+        assert_silent(&mut world, &format!("{how:?}"));
+    }
 }
