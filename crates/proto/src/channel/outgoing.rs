@@ -360,10 +360,16 @@ impl Outgoing {
         self.finished = true;
     }
 
-    /// Begins anew on another association, before anything was written.
-    pub fn restart(&mut self, pool: &mut Pool) {
+    /// Begins anew on another association, before anything was written: with the packet that opens the channel, and the end if there was one. `false` without memory.
+    pub fn restart(&mut self, fields: &OpenFields<'_>, pool: &mut Pool) -> bool {
+        let extent = self.extent;
         self.drop_queue(pool);
         *self = Outgoing { no_delay: self.no_delay, waiting: self.waiting.begun_anew(), ..Outgoing::default() };
+        let is_open = self.open(fields, pool);
+        if let Some(extent) = extent.filter(|_| is_open) {
+            self.finish(FinFields { extent }, pool);
+        }
+        is_open
     }
 
     /// The association is gone, and with it everything that waited for an acknowledgment.

@@ -282,7 +282,11 @@ impl Endpoint {
     fn move_channels(&mut self, now: Time, from: u32, to: u32) {
         let channels = std::mem::take(&mut self.associations[from as usize].channels);
         for at in channels.indices() {
-            self.move_channel(now, at, to);
+            match self.channels[at as usize].released {
+                // Closed while the server might have known it, which now refuses the attempt.
+                true => self.free_channel(at),
+                false => self.move_channel(now, at, to),
+            }
         }
         self.end_association(from, ErrorCode::Closed);
     }
@@ -301,15 +305,14 @@ impl Endpoint {
             mode: channel.mode,
             early: &[],
         };
-        channel.outgoing.restart(&mut self.tx_pool);
         channel.incoming.revoke(&mut self.rx_pool);
         channel.incoming = Incoming::new(association.own_window);
         (channel.association, channel.number) = (to, number);
-        channel.outgoing.raise_credit(u64::from(association.peer_window));
-        if !channel.outgoing.open(&fields, &mut self.tx_pool) {
+        if !channel.outgoing.restart(&fields, &mut self.tx_pool) {
             association.detach(number);
             return self.fail_channel(at, ErrorCode::Busy);
         }
+        channel.outgoing.raise_credit(u64::from(association.peer_window));
         self.note_rest(to);
         if self.associations[to as usize].is_open() {
             self.begin_waiting(now, to);

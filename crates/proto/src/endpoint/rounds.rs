@@ -23,9 +23,13 @@ impl Endpoint {
         }
         let index = channel.association;
         let association = &mut self.associations[index as usize];
+        // What a channel has to say when it is opened is counted then: until that it may go to another association.
+        if !association.is_open() {
+            return;
+        }
         let waits = is_kept_back(association, channel);
         let (had_backlog, may_send) = (association.backlog_bytes > 0, recount(association, channel));
-        if may_send && association.is_open() && !waits {
+        if may_send && !waits {
             enter_round(association, channel, at);
             self.make_ready(index);
         } else if had_backlog && association.backlog_bytes == 0 {

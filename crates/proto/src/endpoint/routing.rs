@@ -175,8 +175,7 @@ impl Endpoint {
             mode: channel.mode,
             early: &[],
         };
-        channel.outgoing.restart(&mut self.tx_pool);
-        if !channel.outgoing.open(&fields, &mut self.tx_pool) {
+        if !channel.outgoing.restart(&fields, &mut self.tx_pool) {
             // It can only be tried again without it.
             self.associations[index as usize].detach(0);
             self.fail_channel(at, ropeway_wire::ErrorCode::Busy);

@@ -9,6 +9,7 @@ use ropeway_wire::{Id, Packet, Type};
 
 const RTT: u64 = 40 * US;
 const STATE: u8 = 0x1C;
+const CONFIRM: u8 = 0x13;
 const TYPES: [(u8, &str); 4] = [(0x11, "SYN"), (0x12, "COOKIE"), (0x13, "CONFIRM"), (0x14, "OPENED")];
 
 fn listening(net: Net, seed: u64) -> World {
@@ -24,6 +25,14 @@ fn failed(world: &mut World, host: usize, channel: ChannelId) -> Option<ErrorCod
 fn is_open(world: &mut World, host: usize, channel: ChannelId) -> bool {
     let readiness = world.hosts[host].readiness(channel).unwrap();
     readiness.opened && readiness.failed.is_none()
+}
+
+/// The peer of a channel, whose user has shut it down while it was being opened, reads that, and nothing more can be sent.
+fn assert_ended_by_client(world: &mut World, host: usize, client: ChannelId) {
+    let server = world.hosts[1 - host].accept(7).unwrap();
+    assert_eq!(world.hosts[1 - host].recv(server, &mut [0; 1]), Ok(None), "host {host}");
+    let now = world.time();
+    assert_eq!(world.hosts[host].send(now, client, b"x"), Err(SendError::Closed), "host {host}");
 }
 
 /// Loses the first packets of a type.
@@ -288,6 +297,56 @@ fn crossing_attempts_make_one_association() {
     }
 }
 
+in_every_way!(a_channel_closed_while_attempts_cross_is_opened_for_nobody);
+fn a_channel_closed_while_attempts_cross_is_opened_for_nobody() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    for host in &mut world.hosts {
+        for port in [7, 8] {
+            host.listen(port, Mode::Stream, 4).unwrap();
+        }
+    }
+    let [closed, kept] = [7, 8].map(|port| try_connect(&mut world, 1, 0, port).unwrap());
+    // CONFIRM has left with the OPEN of the first, and crosses the COOKIE for the other end, which is the client in the end.
+    pass(&mut world, RTT * 3 / 4);
+    let crossing = try_connect(&mut world, 0, 1, 8).unwrap();
+    pass(&mut world, RTT / 2);
+    let now = world.time();
+    world.hosts[1].close(now, closed);
+    wait_for(&mut world, S, "open", |world| is_open(world, 1, kept) && is_open(world, 0, crossing));
+    pass(&mut world, 10 * MS);
+    assert_eq!(world.hosts[0].accept(7), Err(AcceptError::WouldBlock));
+    assert_eq!([0, 1].map(|host: usize| world.hosts[host].sizes()), [(1, 2); 2]);
+}
+
+in_every_way!(the_end_of_a_channel_comes_though_attempts_cross);
+fn the_end_of_a_channel_comes_though_attempts_cross() {
+    let mut world = listening(Net::default(), 1);
+    world.hosts[0].listen(7, Mode::Stream, 4).unwrap();
+    let clients = [(0, 1), (1, 0)].map(|(from, to)| try_connect(&mut world, from, to, 7).unwrap());
+    let now = world.time();
+    for (host, client) in clients.into_iter().enumerate() {
+        world.hosts[host].shutdown(now, client).unwrap();
+    }
+    wait_for(&mut world, S, "open", |world| (0..2).all(|host| is_open(world, host, clients[host])));
+    pass(&mut world, 10 * MS);
+    for (host, client) in clients.into_iter().enumerate() {
+        assert_ended_by_client(&mut world, host, client);
+    }
+}
+
+in_every_way!(the_end_of_a_channel_comes_though_the_attempt_begins_anew);
+fn the_end_of_a_channel_comes_though_the_attempt_begins_anew() {
+    let mut world = listening(Net::default(), 1);
+    let arrives_from = world.now + 4 * S;
+    world.filter = Some(Box::new(move |now, _, _, bytes| bytes[0] != CONFIRM || now > arrives_from));
+    let client = try_connect(&mut world, 0, 1, 7).unwrap();
+    let now = world.time();
+    world.hosts[0].shutdown(now, client).unwrap();
+    wait_for(&mut world, 9 * S, "open", |world| is_open(world, 0, client));
+    pass(&mut world, 10 * MS);
+    assert_ended_by_client(&mut world, 0, client);
+}
+
 in_every_way!(who_shares_an_address_does_not_get_what_was_for_another_engine_there);
 fn who_shares_an_address_does_not_get_what_was_for_another_engine_there() {
     // Each end the one with the lower number once.
@@ -362,12 +421,15 @@ fn a_forged_crossing_does_not_stop_an_attempt() {
 in_every_way!(closing_while_opening_leaves_nothing_at_either_end);
 fn closing_while_opening_leaves_nothing_at_either_end() {
     for after in [0, RTT / 2, RTT, RTT + RTT / 2, 2 * RTT - 1, 2 * RTT] {
-        for others in [false, true] {
+        for (others, shuts_down) in [(false, false), (false, true), (true, false), (true, true)] {
             let mut world = listening(Net::default(), after);
             let client = try_connect(&mut world, 0, 1, 7).unwrap();
             let other = others.then(|| try_connect(&mut world, 0, 1, 7).unwrap());
             pass(&mut world, after);
             let now = world.time();
+            if shuts_down {
+                world.hosts[0].shutdown(now, client).unwrap();
+            }
             world.hosts[0].close(now, client);
             pass(&mut world, 100 * MS);
             let mut ends = Vec::new();
@@ -379,6 +441,8 @@ fn closing_while_opening_leaves_nothing_at_either_end() {
                 ends.push((0, other));
             }
             let now = world.time();
+            let waits = |host: usize| world.hosts[host].association_statistics(now).any(|it| it.backlog_bytes > 0);
+            assert!(!(0..2).any(waits), "closed after {after}");
             let _ = ends.iter().map(|&(host, id)| world.hosts[host].send(now, id, b"hello")).collect::<Vec<_>>();
             close_all_channels(&mut world, &ends);
         }

@@ -1,7 +1,7 @@
 use super::filling::{PART_PACKETS, SHORT_RUN};
 use super::*;
 use crate::pool::SHORT_SAVES_BYTES;
-use ropeway_wire::Content;
+use ropeway_wire::{Content, Mode};
 
 const PAYLOAD: usize = 100;
 
@@ -344,7 +344,8 @@ fn who_waits_for_room_is_told_though_the_channel_has_begun_anew_meanwhile() {
     outgoing.write(&[0; 1000], 1000, PAYLOAD, &mut pool);
     outgoing.refuse(1, 1000);
     assert!(!outgoing.takes_hunger(1000));
-    outgoing.restart(&mut pool);
+    let fields = OpenFields { destination_port: 7, source_port: 8, mode: Mode::Stream, early: &[] };
+    assert!(outgoing.restart(&fields, &mut pool));
     assert!(outgoing.is_writable(1000), "nothing is refused any more");
     assert!(outgoing.takes_hunger(1000) && !outgoing.takes_hunger(1000), "and that once");
 }
