@@ -327,6 +327,11 @@ impl Endpoint {
     /// The peer waits for credit and knows only `limit`: say it again, or that there is none.
     fn handle_want(&mut self, index: u32, number: u16, limit: u64) {
         let Some(at) = self.associations[index as usize].channel(number) else { return };
+        let channel = &self.channels[at as usize];
+        if channel.incoming.limit() <= limit && !channel.released && channel.failed.is_none() {
+            // There may be more memory than when something came the last time.
+            self.after_arrival(at);
+        }
         let channel = &mut self.channels[at as usize];
         if channel.incoming.limit() > limit {
             channel.credit_due = true;

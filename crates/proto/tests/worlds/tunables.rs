@@ -185,3 +185,23 @@ fn port_buffer_most_times_limits_what_the_port_of_a_fast_line_is_taken_for() {
     // Of each frame 95.8 % is payload: more than that the line does not carry.
     assert!(budgets[3].abs_diff(share(9.58)) < share(0.01), "{}", budgets[3]);
 }
+
+#[test]
+fn the_longest_packets_come_whatever_the_receive_buffer_and_the_memory() {
+    for packet_bytes in [8972, 65_507] {
+        for (receive_buffer_bytes, receive_memory_bytes) in
+            [(32 << 10, 256 << 20), (128 << 10, 256 << 20), (1 << 20, 16 << 20)]
+        {
+            let config = Config { packet_bytes, receive_buffer_bytes, receive_memory_bytes, ..Config::default() };
+            let mut world = World::new(2, Net::default(), &config, 1);
+            let (client, server) = pair(&mut world, Mode::Stream);
+            let (asking, asked) = open(&mut world, 0, 1, 8, Mode::Messages);
+            let mut flows = [
+                Flow::stream((0, client), (1, server), 1_000_000),
+                Flow::messages((0, asking), (1, asked), 60_000, 20),
+                Flow::messages((1, asked), (0, asking), 300_000, 4),
+            ];
+            carry(&mut world, &mut flows, S);
+        }
+    }
+}
