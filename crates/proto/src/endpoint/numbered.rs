@@ -64,6 +64,8 @@ impl Endpoint {
                 }
             }
         }
+        // The end behind the last data of a channel leaves with them.
+        self.collect_endings(now, index, numbers);
         let association = &mut self.associations[index as usize];
         if association.round.is_empty() {
             association.flush = false;

@@ -52,6 +52,28 @@ fn failure(world: &mut World, host: usize, channel: ChannelId) -> Option<ErrorCo
     world.hosts[host].readiness(channel).unwrap().failed
 }
 
+in_every_way!(the_end_arrives_with_the_last_of_what_is_before_it);
+fn the_end_arrives_with_the_last_of_what_is_before_it() {
+    // One packet, some, and more than is granted at once.
+    for bytes in [1_000, 10_000, 500_000] {
+        let mut world = World::new(2, Net::default(), &Config::default(), 1);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        pass(&mut world, 10 * MS);
+        let now = world.time();
+        assert_eq!(world.hosts[0].send(now, client, &vec![7; bytes]), Ok(bytes));
+        world.hosts[0].shutdown(now, client).unwrap();
+        let (mut out, mut unread) = (vec![0; bytes], bytes);
+        let mut read = |world: &mut World| loop {
+            match world.hosts[1].recv(server, &mut out) {
+                Ok(Some(count)) => unread -= count,
+                end => return (end, unread),
+            }
+        };
+        wait_for(&mut world, S, "all of it", |world| read(world).1 == 0);
+        assert_eq!(read(&mut world), (Ok(None), 0), "{bytes} bytes");
+    }
+}
+
 in_every_way!(a_half_closed_stream_still_carries_the_other_way);
 fn a_half_closed_stream_still_carries_the_other_way() {
     for seed in 0..6 {
