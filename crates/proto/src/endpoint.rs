@@ -34,6 +34,7 @@ mod run;
 mod sending;
 mod statistics;
 mod timers;
+mod windows;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -69,6 +70,7 @@ pub use routing::Route;
 pub use run::Landing;
 use run::Run;
 pub use sending::{Joined, SendError};
+pub(crate) use windows::LEAST_WINDOW_BYTES;
 
 /// Something that the user of an endpoint should look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,17 +161,6 @@ pub struct Endpoint {
     counters: Counters,
     next_port: u16,
 }
-
-/// So many channels can have their first window unread at the same time, at least, if memory has room for the least window of each.
-const INITIAL_WINDOWS: usize = 512;
-/// The share of the memory that is for first windows only.
-const FIRST_WINDOWS_SHARE: u64 = 4;
-/// One channel may have this share of the free memory unread.
-const FREE_SHARE: u64 = 4;
-/// But always as much as this: some full packets.
-pub(crate) const LEAST_WINDOW_BYTES: u64 = 32 << 10;
-/// And so many packets, however long: one that is longer than the window would wait for credit for ever, and one that fits it just so would wait for the one before to be read.
-const LEAST_WINDOW_PACKETS: u32 = 2;
 
 /// First port given to channels that name none, as TCP's.
 const FIRST_FREE_PORT: u16 = 49_152;
@@ -384,30 +375,6 @@ impl Endpoint {
         self.associations[association as usize].attach(number, index);
         self.note_rest(association);
         index
-    }
-
-    /// What a peer is told that it may send on each new channel, and how long its messages may be.
-    fn windows(&self) -> (u32, u32) {
-        // A quarter of the buffer, the rest comes with the first CREDIT: what is promised to channels that do not exist yet cannot be taken back.
-        let few = (self.rx_pool.limit_bytes() / INITIAL_WINDOWS).max(LEAST_WINDOW_BYTES as usize);
-        let window = (self.config.receive_buffer_bytes / 4).min(u32::try_from(few).unwrap_or(u32::MAX));
-        let window = window.max(self.least_window_bytes());
-        // A message that does not fit into half the memory would never be whole.
-        let longest = u64::from(self.config.longest_message_bytes).min(self.rx_pool.limit_bytes() as u64 / 2);
-        (window, longest as u32)
-    }
-
-    /// What a channel may have unread now. It shrinks as memory runs out, so that a few slow readers do not use up all of it.
-    fn receive_window(&self) -> u64 {
-        let kept_back = self.rx_pool.limit_bytes() as u64 / FIRST_WINDOWS_SHARE;
-        let free = self.rx_pool.unpromised_bytes().saturating_sub(kept_back);
-        let window = u64::from(self.config.receive_buffer_bytes).min((free / FREE_SHARE).max(LEAST_WINDOW_BYTES));
-        window.max(self.least_window_bytes().into())
-    }
-
-    /// What a channel may have unread whatever the buffer and the memory.
-    fn least_window_bytes(&self) -> u32 {
-        LEAST_WINDOW_PACKETS * u32::from(self.config.packet_bytes)
     }
 
     fn channel_index(&self, id: ChannelId) -> Option<u32> {
