@@ -314,10 +314,7 @@ impl Endpoint {
         }
         channel.outgoing.raise_credit(u64::from(association.peer_window));
         self.note_rest(to);
-        if self.associations[to as usize].is_open() {
-            self.begin_waiting(now, to);
-            self.schedule_channel(at);
-        }
+        self.begin_opening(now, at);
     }
 
     pub(super) fn opened_header(&mut self, now: Time, index: u32) -> Header {
