@@ -16,7 +16,7 @@
  * cancelled (pthread_cancel): that comes after it, and to wake a thread that waits its socket is closed.
  *
  * fork. Sockets belong to the process that made them. In a forked child all of them are EBADF, also to close; the parent's go on. The child may
- * open new ones. After exec there is nothing left of them. A child that goes on without exec holds the addresses that its parent had bound, as it does with sockets of the
+ * open new ones, whose numbers are none of its parent's. After exec there is nothing left of them. A child that goes on without exec holds the addresses that its parent had bound, as it does with sockets of the
  * kernel, until it ends: nobody can bind them meanwhile once the parent has let go. The library's descriptors are its own: a program that closes all (closefrom) does so before its first socket.
  *
  * The other end. A process that exits in order ends its connections: their peers read what it sent, and the end. One that is killed says nothing, and neither does a host that

@@ -6,6 +6,7 @@ use crate::guard::let_go;
 use ropeway_socket::api::PerProcess;
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Handles have this bit: descriptors of the kernel do not get so far.
@@ -18,12 +19,17 @@ const GENERATIONS: u32 = 1 << 10;
 /// Places that rest before one is used again: with their generations a handle comes back after 65,536 others at the earliest.
 const RESTING: usize = 64;
 
+/// Higher than any generation that this process or those it was forked from have given out: a child has it in its memory, and begins there, so that its handles are none of its parent's.
+static NEXT_GENERATION: AtomicU32 = AtomicU32::new(0);
+
 /// Sockets of one kind, by handle. For a static variable.
 pub struct Table<T: 'static> {
     slots: PerProcess<RwLock<Slots<T>>>,
 }
 
 struct Slots<T> {
+    /// The generation of places that are new.
+    first: u32,
     slots: Vec<Slot<T>>,
     /// Those that rest, the longest first.
     free: VecDeque<usize>,
@@ -36,12 +42,18 @@ struct Slot<T> {
 
 impl<T> Default for Slots<T> {
     fn default() -> Slots<T> {
-        Slots { slots: Vec::new(), free: VecDeque::new() }
+        Slots { first: NEXT_GENERATION.load(Ordering::Relaxed), slots: Vec::new(), free: VecDeque::new() }
     }
 }
 
 fn handle(index: usize, generation: u32) -> c_int {
     MARK | ((generation % GENERATIONS) << INDEX_BITS) as c_int | index as c_int
+}
+
+/// A handle for the program.
+fn give_out(index: usize, generation: u32) -> c_int {
+    NEXT_GENERATION.fetch_max(generation + 1, Ordering::Relaxed);
+    handle(index, generation)
 }
 
 fn unknown(handle: c_int) -> Failure {
@@ -80,13 +92,14 @@ impl<T: Send + Sync> Table<T> {
         {
             let slot = &mut table.slots[index];
             slot.socket = socket;
-            return Ok(handle(index, slot.generation));
+            return Ok(give_out(index, slot.generation));
         }
         if is_full {
             return Err(Failure::new(libc::EMFILE, "this process has a million sockets of this kind"));
         }
-        table.slots.push(Slot { generation: 0, socket });
-        Ok(handle(table.slots.len() - 1, 0))
+        let generation = table.first;
+        table.slots.push(Slot { generation, socket });
+        Ok(give_out(table.slots.len() - 1, generation))
     }
 
     /// # Errors
@@ -147,6 +160,17 @@ mod tests {
         for round in 0..3 * GENERATIONS {
             assert!(TABLE.add(round).unwrap() > 1 << 29);
         }
+    }
+
+    #[test]
+    fn what_is_made_later_as_by_a_forked_child_shares_no_handle_with_what_was_there() {
+        static PARENTS: Table<u32> = Table::new();
+        static CHILDS: Table<u32> = Table::new();
+        let handles = |table: &Table<u32>| [0; 3].map(|number| table.add(number).unwrap());
+        let parents = handles(&PARENTS);
+        let own = handles(&CHILDS);
+        assert!(parents.iter().all(|parents| CHILDS.remove(*parents).is_err()));
+        assert!(own.iter().all(|own| CHILDS.remove(*own).is_ok()));
     }
 
     #[test]

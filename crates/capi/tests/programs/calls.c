@@ -1315,6 +1315,9 @@ static void forks(void)
 		FAILS(ropeway_close(client), EBADF);
 		CHECK((own = ropeway_socket(ROPEWAY_STREAM)) > 0);
 		CHECK(ropeway_connect(own, as_any(&at), sizeof at) == 0);
+		/* As servers do that fork for each client: what is their parents' is not their own, whatever they have opened since. */
+		CHECK(own != l && own != client && own != server);
+		FAILS(ropeway_close(l), EBADF);
 		CHECK(ropeway_send(own, "child", 5, 0) == 5);
 		/* Not closed: the exit delivers it. */
 		exit(0);
@@ -1398,6 +1401,8 @@ int main(int argc, char **argv)
 		printf("all calls keep their word over Ethernet\n");
 		return 0;
 	}
+	/* Before all others: its handles are the first of this process, as those of its child are. */
+	forks();
 	permission();
 	misuse();
 	streams();
@@ -1420,7 +1425,6 @@ int main(int argc, char **argv)
 	cancelling_beside_another_user();
 	contests();
 	threads();
-	forks();
 	forks_amid_calls();
 	printf("all calls keep their word\n");
 	return 0;
