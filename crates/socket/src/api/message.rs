@@ -12,6 +12,9 @@ use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// So much of a capacity that a longer message has left is made ready for the next one before its length is known: to fill all of it would cost the more for each short one.
+const FILLED_BYTES: usize = 64 << 10;
+
 /// A connection that carries messages.
 ///
 /// Several threads may send and receive at once; a message is always sent and received whole. Dropping the last handle closes the connection as with
@@ -95,7 +98,10 @@ impl MessageSocket {
     /// # Errors
     /// As [`MessageSocket::recv`], but for its length.
     pub fn recv_vec(&self, out: &mut Vec<u8>) -> io::Result<bool> {
-        out.resize(out.capacity(), 0);
+        // As much as the last message had is filled already.
+        if out.len() < FILLED_BYTES {
+            out.resize(out.capacity().min(FILLED_BYTES), 0);
+        }
         loop {
             let result = self.recv(out);
             match &result {

@@ -39,6 +39,29 @@ fn messages_of_every_length_come_out_as_they_went_in() {
     assert_eq!(echo.join().unwrap(), 24);
 }
 
+/// What this process has in memory.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    4096 * statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap()
+}
+
+#[test]
+fn what_a_long_message_has_left_of_room_is_not_filled_for_each_short_one() {
+    /// More than all other tests, which run meanwhile, have in memory.
+    const ROOM_BYTES: u64 = 512 << 20;
+    let (client, server) = pair();
+    // Nothing has been written there, so none of it takes memory until it is.
+    let mut message = Vec::with_capacity(ROOM_BYTES as usize);
+    let before = resident_bytes();
+    for length in [0, 5, 70_000, 5] {
+        client.send(&vec![7; length]).unwrap();
+        assert!(server.recv_vec(&mut message).unwrap());
+        assert!(message == vec![7; length], "{length} bytes");
+    }
+    let more = resident_bytes().saturating_sub(before);
+    assert!(more < ROOM_BYTES / 2, "{more} bytes more in memory");
+}
+
 #[test]
 fn a_message_that_does_not_fit_stays_and_its_length_is_told() {
     let (client, server) = pair();
