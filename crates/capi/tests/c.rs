@@ -40,6 +40,23 @@ fn every_call_keeps_its_word_over_ethernet() {
 }
 
 #[test]
+fn a_device_that_was_taken_away_can_be_used_again_when_it_is_back() {
+    need_root!();
+    need_program!("ip", "unshare");
+    let library = Library::build();
+    let devices = program("devices");
+    let unshare = std::path::Path::new("unshare");
+    // Whose devices /sys has is settled when it is mounted.
+    let own = "mount -t sysfs sysfs /sys && exec \"$@\"";
+    for link in ["packet:one", "xdp:one"] {
+        let mut command = library.command(unshare, &["-nm", "sh", "-c", own, "sh", devices.to_str().expect("UTF-8")]);
+        command.env("ROPEWAY_TRUSTED", "1").env("ROPEWAY_LINK", link);
+        command.env("ROPEWAY_NODES", "1=02:00:00:00:00:01,2=02:00:00:00:00:02");
+        assert_eq!(run(command), "devices may come back\n", "{link}");
+    }
+}
+
+#[test]
 fn a_program_may_load_the_library_and_let_go_of_it() {
     let library = Library::build();
     let program = program("load");

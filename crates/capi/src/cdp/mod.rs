@@ -114,10 +114,10 @@ impl Cdp {
         self.sockets.add(CdpSocket { claim, socket: Socket::new(libc::SOCK_SEQPACKET)? })
     }
 
-    /// The address from which this node's connections come, taken when the first is opened.
+    /// The address from which this node's connections come, taken when the first is opened, and anew when its device has come back.
     fn own(&self) -> Outcome<Local> {
         let mut own = lock(&self.own);
-        if let Some(local) = &*own {
+        if let Some(local) = own.as_ref().filter(|local| !local.has_failed()) {
             return Ok(local.clone());
         }
         let local = Local::bind(self.nodes.own(self.node)?)?;

@@ -64,6 +64,11 @@ impl Home {
         self.place.link
     }
 
+    /// Whether its device is gone.
+    pub fn has_failed(&self) -> bool {
+        self.place.has_failed()
+    }
+
     /// What an attempt to connect from here ended with, for programs.
     pub fn of_opening(&self, error: Error) -> io::Error {
         match &self.place.keyless {
@@ -301,7 +306,7 @@ fn client(reach: Reach) -> io::Result<Arc<Home>> {
     // Let go of after the lock, which the last user of a home needs.
     let _former;
     let mut homes = process.lock();
-    if let Some(home) = homes.clients.get(&reach).filter(|home| !home.place.has_failed()) {
+    if let Some(home) = homes.clients.get(&reach).filter(|home| !home.has_failed()) {
         return Ok(home.clone());
     }
     // Even towards loopback the socket is bound to no address: then its packets are as long as a listener that is bound to none takes.

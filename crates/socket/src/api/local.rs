@@ -51,6 +51,11 @@ impl Local {
         self.binding.home().engine()
     }
 
+    /// Whether the network device of the address is gone: nothing comes or goes there any more, though a device of that name may be back.
+    pub fn has_failed(&self) -> bool {
+        self.binding.home().has_failed()
+    }
+
     /// # Errors
     /// The process was forked.
     pub fn local_addr(&self) -> io::Result<Address> {

@@ -113,8 +113,10 @@ pub fn over_frames(
     if count > 1 {
         return Err(no_workers("over AF_XDP a device has one engine"));
     }
-    let shared = match past_the_stack.get(device).and_then(Weak::upgrade) {
+    let known = past_the_stack.get(device).and_then(Weak::upgrade);
+    let shared = match known.filter(|shared| !shared.engine.has_failed(shared.link)) {
         Some(shared) => shared,
+        // Nobody uses the device, or it is a new one of that name.
         None => {
             let keys = cluster::keys(false)?.keys;
             let (link, steering, claims) = frames::past_the_stack(device)?;
