@@ -40,7 +40,7 @@ int cdp_init(int node_num, const char *ifv[], int ifi, int forward);
 /* A socket with an address: this node, and a port (49152 and up) that no other socket of the node has. -1 on failure. EADDRINUSE: no port is left. */
 int cdp_socket(void);
 
-/* Closes it. What was sent is still delivered; what was not read is thrown away. 0, or non-zero on failure. */
+/* Closes it. What was sent is still delivered; what was not read is thrown away. Its port is free again when the connections are closed that it accepted. 0, or non-zero on failure. */
 int cdp_close(int s);
 
 /*

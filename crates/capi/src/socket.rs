@@ -83,7 +83,7 @@ fn not_connected() -> Failure {
     Failure::new(libc::ENOTCONN, "the socket is not connected")
 }
 
-fn closed() -> Failure {
+pub fn closed() -> Failure {
     Failure::new(libc::EBADF, "the socket was closed by another thread during the call")
 }
 

@@ -7,7 +7,7 @@ pub mod calls;
 mod nodes;
 
 use crate::failure::{Failure, Outcome};
-use crate::socket::Socket;
+use crate::socket::{Socket, closed};
 use crate::table::Table;
 use nodes::Nodes;
 use ropeway_socket::Local;
@@ -51,9 +51,22 @@ struct Settled {
 static CDP: PerProcess<Settled> = PerProcess::new();
 
 struct CdpSocket {
-    /// The right to the port.
-    claim: Mutex<(u16, Arc<Claim>)>,
+    /// The right to the port, until the socket is closed: threads that are in calls then do not keep it from others.
+    claim: Mutex<Option<PortClaim>>,
     socket: Socket,
+}
+
+/// A port and the right to it.
+type PortClaim = (u16, Arc<Claim>);
+
+impl CdpSocket {
+    fn new(claim: PortClaim, socket: Socket) -> CdpSocket {
+        CdpSocket { claim: Mutex::new(Some(claim)), socket }
+    }
+
+    fn claim(&self) -> Outcome<PortClaim> {
+        lock(&self.claim).clone().ok_or_else(closed)
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -104,14 +117,13 @@ impl Cdp {
         cdp.ok_or_else(|| Failure::new(libc::ENETDOWN, "call cdp_init first (in a forked child once more)"))
     }
 
-    fn claim(&self, port: u16) -> Outcome<(u16, Arc<Claim>)> {
+    fn claim(&self, port: u16) -> Outcome<PortClaim> {
         let (port, claim) = Claim::port(&format!("{NODE_PORTS}{}", self.node), port)?;
         Ok((port, Arc::new(claim)))
     }
 
     fn socket(&self) -> Outcome<c_int> {
-        let claim = Mutex::new(self.claim(0)?);
-        self.sockets.add(CdpSocket { claim, socket: Socket::new(libc::SOCK_SEQPACKET)? })
+        self.sockets.add(CdpSocket::new(self.claim(0)?, Socket::new(libc::SOCK_SEQPACKET)?))
     }
 
     /// The address from which this node's connections come, taken when the first is opened, and anew when its device has come back.
@@ -136,6 +148,7 @@ impl Cdp {
             return Err(invalid("the socket is in use"));
         }
         let mut claim = lock(&socket.claim);
+        let claim = claim.as_mut().ok_or_else(closed)?;
         if claim.0 != port {
             *claim = self.claim(port)?;
         }
@@ -144,7 +157,7 @@ impl Cdp {
 
     fn listen(&self, s: c_int, backlog: c_int) -> Outcome<()> {
         let socket = self.sockets.get(s)?;
-        let port = lock(&socket.claim).0;
+        let (port, _) = socket.claim()?;
         socket.socket.listen_at(&self.nodes.at(self.node, port)?, backlog)
     }
 
@@ -153,13 +166,12 @@ impl Cdp {
         let (socket, peer) = listener.socket.accept(nonblocking)?;
         let from = CdpAddress { node: self.nodes.node_of(&peer), port: c_int::from(socket.connection()?.ports().1) };
         // Its local port is the listener's, and the right to it is shared.
-        let claim = Mutex::new(lock(&listener.claim).clone());
-        Ok((self.sockets.add(CdpSocket { claim, socket })?, from))
+        Ok((self.sockets.add(CdpSocket::new(listener.claim()?, socket))?, from))
     }
 
     fn connect(&self, s: c_int, to: CdpAddress) -> Outcome<()> {
         let socket = self.sockets.get(s)?;
-        let from = lock(&socket.claim).0;
+        let (from, _) = socket.claim()?;
         let to = self.nodes.at(to.node, port(to.port)?)?;
         socket.socket.connect(&to, Some(&self.own()?.with_port(from)))
     }
@@ -185,7 +197,10 @@ impl Cdp {
     }
 
     fn close(&self, s: c_int) -> Outcome<()> {
-        if let Some(connection) = self.sockets.remove(s)?.socket.close() {
+        let socket = self.sockets.remove(s)?;
+        let connection = socket.socket.close();
+        lock(&socket.claim).take();
+        if let Some(connection) = connection {
             // In the document a peer reads all that was sent before the close [1:3.5], whatever was not read here. Whoever has the last share, a thread that is in a call perhaps, ends it like that.
             connection.forget_unread();
         }

@@ -208,6 +208,31 @@ static void closing_wakes(void)
 	CHECK(cdp_close(server) == 0 && cdp_close(l) == 0);
 }
 
+static void *accept_nobody(void *argument)
+{
+	FAILS(cdp_accept(*(int *)argument, NULL, 0), EBADF);
+	return NULL;
+}
+
+/* Whether a thread that was waiting with it has woken up yet or not. */
+static void closing_frees_the_port(void)
+{
+	int port, l = listener(&port), round;
+	struct cdp_sockaddr at = server_at(port);
+
+	for (round = 0; round < 300; round++) {
+		int waited_with = l;
+		pthread_t thread;
+
+		CHECK(pthread_create(&thread, NULL, accept_nobody, &waited_with) == 0);
+		usleep(round % 2 ? 200 : 2000);
+		CHECK(cdp_close(l) == 0);
+		CHECK((l = cdp_socket()) >= 0 && cdp_bind(l, &at) == 0 && cdp_listen(l, 4) == 0);
+		CHECK(pthread_join(thread, NULL) == 0);
+	}
+	CHECK(cdp_close(l) == 0);
+}
+
 #define LONG_BYTES (32 << 20)
 #define REPLY_BYTES (512 << 10)
 
@@ -321,6 +346,7 @@ int main(void)
 	conversation();
 	backlog();
 	closing_wakes();
+	closing_frees_the_port();
 	if (!getenv("ROPEWAY_CDP_LIMIT"))
 		closing_amid_a_datagram();
 	if (getenv("ROPEWAY_CDP_LIMIT")) {
