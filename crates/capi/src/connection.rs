@@ -69,6 +69,7 @@ impl Connection {
             if linger == Some(Duration::ZERO) {
                 return one.abort();
             }
+            let linger = linger.filter(|_| one.has_begun());
             let _ = one.shutdown(Shutdown::Both);
             let Some(limit) = linger else { return };
             let _ = one.set_linger(None);

@@ -35,6 +35,11 @@ impl Engine {
         })
     }
 
+    /// Whether the peer has taken the connection, or something was written that it has not: nobody waits for the end of one of which neither is so.
+    pub fn has_begun(&self, channel: ChannelId) -> bool {
+        self.inner().is_ok_and(|inner| inner.lock().endpoint.has_begun(channel))
+    }
+
     /// No more will be sent; the peer reads the end.
     ///
     /// # Errors

@@ -710,16 +710,23 @@ static struct timespec begin_timed(struct troubled *troubled)
 	return now;
 }
 
-/* Says how many milliseconds it took, and that there were signals. */
-static long end_timed(struct troubled *troubled, struct timespec since)
+static long milliseconds_since(struct timespec since)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (now.tv_sec - since.tv_sec) * 1000 + (now.tv_nsec - since.tv_nsec) / 1000000;
+}
+
+/* Says how many milliseconds it took, and that there were signals. */
+static long end_timed(struct troubled *troubled, struct timespec since)
+{
+	long took = milliseconds_since(since);
+
 	troubled->is_over = 1;
 	CHECK(pthread_join(troubled->by, NULL) == 0);
 	CHECK(__atomic_exchange_n(&interruptions, 0, __ATOMIC_RELAXED) > 0);
-	return (now.tv_sec - since.tv_sec) * 1000 + (now.tv_nsec - since.tv_nsec) / 1000000;
+	return took;
 }
 
 /* The call takes at least so long, fails with this number, and no signal interrupts it. */
@@ -923,6 +930,33 @@ static void lingering_amid_calls(void)
 	CHECK(pthread_join(thread, NULL) == 0);
 	CHECK(one_byte(server) == 0);
 	CHECK(ropeway_close(server) == 0);
+}
+
+/* Nothing is waited for while a connection is being opened, as with TCP in SYN-SENT. */
+static void lingering_while_connecting(void)
+{
+	struct waiting waiting = {one_byte, 0, 0, 7, 0};
+	struct linger linger = {1, 30};
+	int udp = bind_silent(), on = 1, off = 0, is_amid_a_call;
+
+	for (is_amid_a_call = 0; is_amid_a_call < 2; is_amid_a_call++) {
+		struct timespec since;
+
+		CHECK((waiting.s = ropeway_socket(ROPEWAY_STREAM)) > 0);
+		CHECK(ropeway_setsockopt(waiting.s, SOL_SOCKET, SO_LINGER, &linger, sizeof linger) == 0);
+		CHECK(ropeway_setsockopt(waiting.s, SOL_ROPEWAY, ROPEWAY_SO_NONBLOCK, &on, sizeof on) == 0);
+		FAILS(ropeway_connect(waiting.s, as_any(&silent), sizeof silent), EINPROGRESS);
+		CHECK(ropeway_setsockopt(waiting.s, SOL_ROPEWAY, ROPEWAY_SO_NONBLOCK, &off, sizeof off) == 0);
+		if (is_amid_a_call)
+			CHECK(pthread_create(&waiting.thread, NULL, wait_there, &waiting) == 0);
+		usleep(20000);
+		clock_gettime(CLOCK_MONOTONIC, &since);
+		CHECK(ropeway_close(waiting.s) == 0);
+		CHECK(milliseconds_since(since) < 2000);
+		if (is_amid_a_call)
+			CHECK(pthread_join(waiting.thread, NULL) == 0 && waiting.result == -1 && waiting.number == EBADF);
+	}
+	CHECK(close(udp) == 0);
 }
 
 /* Between hosts a key is asked for, or the word that none is needed; the test gives neither. */
@@ -1419,6 +1453,7 @@ int main(int argc, char **argv)
 	limits_of_waiting_for_all();
 	lingering();
 	lingering_amid_calls();
+	lingering_while_connecting();
 	closing_wakes();
 	listening_anew();
 	cancelling();

@@ -5,7 +5,7 @@ use ropeway_wire::{ErrorCode, Mode};
 use super::Endpoint;
 use super::rounds::recount;
 use crate::association::Association;
-use crate::channel::{Channel, ChannelId, Lack, MESSAGE_PREFIX_BYTES};
+use crate::channel::{Channel, ChannelId, Lack, MESSAGE_PREFIX_BYTES, Opening};
 use crate::config::Config;
 use crate::pool::Pool;
 use crate::statistics::Limit;
@@ -103,6 +103,14 @@ impl Endpoint {
         }
         self.settle_timers(now, index);
         Some(count)
+    }
+
+    /// Whether the peer has taken the channel, or something was written on it, be it the end.
+    pub fn has_begun(&self, id: ChannelId) -> bool {
+        self.channel_index(id).is_some_and(|at| {
+            let channel = &self.channels[at as usize];
+            channel.opening == Opening::Done || !channel.outgoing.is_only_open()
+        })
     }
 
     /// What was written on a channel and is not acknowledged, queued or under way.

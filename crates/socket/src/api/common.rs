@@ -195,7 +195,7 @@ macro_rules! connection_methods {
         }
 
         /// What the end of the last handle does. `None`: it returns at once, and what was sent is delivered behind it. A limit: it waits that long for the
-        /// peer's acknowledgment. Zero: the connection is reset.
+        /// peer's acknowledgment, but not while the connection is being opened and nothing was written. Zero: the connection is reset.
         pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
             self.connection.set_linger(linger);
             Ok(())
@@ -203,6 +203,11 @@ macro_rules! connection_methods {
 
         pub fn linger(&self) -> io::Result<Option<Duration>> {
             Ok(self.connection.linger())
+        }
+
+        /// Whether the peer has taken the connection, or something was written that it has not: the end of the last handle lingers then, if it is to.
+        pub fn has_begun(&self) -> bool {
+            self.connection.has_begun()
         }
 
         /// The error that ended the connection, if one did. Looking at it does not clear it.

@@ -399,6 +399,11 @@ impl Connection {
         Ok(self.engine().readiness(self.channel).ok_or(Error::Closed)?.ended)
     }
 
+    /// Whether there is anything that an end in order has to wait for.
+    pub fn has_begun(&self) -> bool {
+        self.engine().has_begun(self.channel)
+    }
+
     pub fn longest_message(&self) -> u64 {
         self.engine().longest_message(self.channel).unwrap_or(0)
     }
@@ -474,12 +479,12 @@ impl Drop for Connection {
         match self.linger() {
             Some(Duration::ZERO) => self.engine().abort(self.channel),
             // In order, but no longer than that: what is not acknowledged by then goes on by itself.
-            Some(limit) => {
+            Some(limit) if self.has_begun() => {
                 let _ = self.engine().shutdown(self.channel);
                 let _ = self.drain(Some(limit));
                 self.close();
             }
-            None => self.close(),
+            _ => self.close(),
         }
     }
 }

@@ -118,6 +118,17 @@ fn lingering_waits_for_the_acknowledgment() {
 }
 
 #[test]
+fn nothing_is_waited_for_at_the_end_of_a_connection_that_is_being_opened() {
+    let mute = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let client = Stream::connect_nonblocking(&mute.local_addr().unwrap().into()).unwrap();
+    client.set_linger(Some(Duration::from_secs(8))).unwrap();
+    let begun = Instant::now();
+    drop(client);
+    // As a socket of TCP is closed in SYN-SENT.
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+}
+
+#[test]
 fn a_listener_that_was_closed_leaves_its_address_to_who_else_has_taken_it_or_to_the_next() {
     let local = Local::bind("127.0.0.1:0").unwrap();
     let at = local.local_addr().unwrap().to_string();
