@@ -17,6 +17,8 @@ struct Wait {
     subject: Subject,
     since: Time,
     deadline: Option<Time>,
+    /// What [`Waiters::told`](crate::wait::Waiters::told) said when it looked last.
+    told: u64,
     /// It has the poll token.
     polling: bool,
     /// It leaves polling to others although nobody polls.
@@ -104,7 +106,9 @@ pub(crate) fn block_for<'a, T>(
         let pace = core.spin.pace(now);
         let spin_ns = core.spin.budget_ns(now);
         let spin_until = now.after(spin_ns);
-        let wait = Wait { subject, since: now, deadline, polling: false, aside: false, spin_ns, spin_until, pace };
+        let told = core.waiters.told();
+        let wait =
+            Wait { subject, since: now, deadline, told, polling: false, aside: false, spin_ns, spin_until, pace };
         let unwound = Unwound(inner);
         (core, now, result) = wait.run(inner, core, attempt);
         std::mem::forget(unwound);
@@ -143,13 +147,16 @@ impl Wait {
             let served = core.waiters.served();
             let now;
             if self.aside || core.poller == Poller::Caller && !self.polling {
-                self.aside = false;
-                core = self.sleep_beside(inner, core, inner.now());
+                if self.may_sleep(&core) {
+                    self.aside = false;
+                    core = self.sleep_beside(inner, core, inner.now());
+                }
                 now = inner.now();
             } else {
                 (core, now) = self.poll(inner, core, attempt);
             }
             let result = attempt.attempt(&mut core, now);
+            self.told = core.waiters.told();
             let now = now.max(core.turned_at());
             if result.is_some() || self.is_over(now) || core.shut_down {
                 // Who was woken to take over and found its own matter settled passes that on.
@@ -205,7 +212,7 @@ impl Wait {
             core = inner.let_in(core);
         } else if now < self.spin_until {
             core = inner.give_way(core, now, &mut self.pace);
-        } else {
+        } else if self.may_sleep(&core) {
             if self.spin_ns > 0 {
                 core.spin.failed();
             }
@@ -216,6 +223,11 @@ impl Wait {
             self.spin_until = now.after(self.spin_ns);
         }
         (core, now)
+    }
+
+    /// Whether nobody was told to look since this thread did: what it waits for may have changed in its own hands, and it is told of nothing before it sleeps.
+    fn may_sleep(&self, core: &Core) -> bool {
+        core.waiters.told() == self.told
     }
 
     fn is_over(&self, now: Time) -> bool {
@@ -232,5 +244,58 @@ impl Wait {
         inner.note_beside(false);
         core.waiters.remove(key);
         core
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Options, Target};
+    use ropeway_link::{Address, memory};
+    use ropeway_proto::Mode;
+
+    const PORT: u16 = 7;
+
+    #[test]
+    fn what_changes_between_a_look_and_the_sleep_is_seen_all_the_same() {
+        const LIMIT: Duration = Duration::from_secs(3);
+        let (one, other) = memory::pair(memory::Config::default()).unwrap();
+        let engine = |link| {
+            let engine = Engine::new(&Options::default()).unwrap();
+            let link = engine.add_link(Box::new(link)).unwrap();
+            engine.listen(PORT, Mode::Stream, 8).unwrap();
+            (engine, link)
+        };
+        let ((near, link), _far) = (engine(one), engine(other));
+        let look = || {
+            let channel = near.connect(Target { link, address: Address::Sim(1) }, PORT, Mode::Stream, None).unwrap();
+            // Until there is no timer left that would wake anybody.
+            std::thread::sleep(Duration::from_millis(100));
+            let (inner, mut looks) = (near.inner().unwrap(), 0);
+            let begun = Instant::now();
+            let subject = Subject::Channel(channel);
+            let found = block_locked(inner, inner.lock(), subject, Some(begun + LIMIT), |core, _| {
+                looks += 1;
+                if looks == 1 {
+                    // Announced as what a timer does that is due by then.
+                    core.endpoint.stop_reading(channel);
+                    return None;
+                }
+                core.endpoint.readiness(channel).is_some_and(|readiness| readiness.ended).then_some(Ok(()))
+            });
+            assert!(found.is_ok() && begun.elapsed() < LIMIT / 2, "{found:?} after {:?}", begun.elapsed());
+        };
+        look();
+        // And the same beside a thread that polls.
+        std::thread::scope(|scope| {
+            let polls = scope.spawn(|| near.accept(PORT, Some(Instant::now() + 10 * LIMIT)));
+            while !near.inner().unwrap().is_polled() {
+                std::thread::yield_now();
+            }
+            let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(look));
+            near.unlisten(PORT).unwrap();
+            assert!(polls.join().unwrap().is_err());
+            looked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        });
     }
 }

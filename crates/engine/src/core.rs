@@ -370,9 +370,6 @@ impl Core {
     /// Tells who waits what has changed.
     pub fn dispatch(&mut self) {
         while let Some(event) = self.endpoint.poll_event() {
-            if self.waiters.is_idle() {
-                continue;
-            }
             let subject = Subject::from(event);
             self.waiters.wake(subject);
             self.refresh_watches(subject);

@@ -294,7 +294,7 @@ impl Engine {
         inner.follow_up(&mut core, now);
         // What this host does not let go is known by now.
         if core.take_reports() {
-            core.dispatch();
+            inner.tell(&mut core);
         }
         Ok(channel)
     }
@@ -342,10 +342,11 @@ impl Engine {
         only: Option<Path>,
         deadline: Option<Instant>,
     ) -> Result<(), Error> {
+        let inner = self.inner()?;
         let result = self.block(Subject::Channel(channel), deadline, |core, now| {
             if core.take_reports() {
                 // It may have ended what another thread waits for.
-                core.dispatch();
+                inner.tell(core);
             }
             let Some(readiness) = core.endpoint.readiness(channel) else { return Some(Err(Error::Closed)) };
             match readiness.failed {

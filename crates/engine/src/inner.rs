@@ -385,6 +385,12 @@ impl Inner {
         }
     }
 
+    /// Tells who waits what this thread has found out, whoever sleeps on the links too.
+    pub(crate) fn tell(&self, core: &mut Core) {
+        core.dispatch();
+        self.wake_sleeper(core);
+    }
+
     fn look_at_sleeper(&self, core: &mut Core, now: Time) {
         if core.is_time_to_check_hurry(now) {
             core.finish(now);

@@ -97,8 +97,7 @@ impl<'a> Reader<'a> {
             return;
         }
         // Whoever waits for what comes behind it could not read meanwhile, and may poll the links by now.
-        core.dispatch();
-        self.inner.wake_sleeper(core);
+        self.inner.tell(core);
     }
 }
 

@@ -67,6 +67,8 @@ pub struct Waiters {
     next: u64,
     /// Threads woken because what they wait for changed, so far.
     served: u64,
+    /// Times that somebody was told to look, so far.
+    told: u64,
     watches: BTreeMap<Subject, Vec<Watch>>,
 }
 
@@ -85,6 +87,7 @@ impl Waiters {
 
     /// Wakes those that wait for this.
     pub fn wake(&mut self, subject: Subject) {
+        self.told += 1;
         let any = if let Subject::Channel(_) = subject { Subject::AnyChannel } else { subject };
         for waiter in self.waiting.iter().filter(|waiter| waiter.subject == subject || waiter.subject == any) {
             self.served += 1;
@@ -97,9 +100,9 @@ impl Waiters {
         self.served
     }
 
-    /// Whether nobody wants to know of anything.
-    pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.watches.is_empty()
+    /// Times so far that somebody was told to look: a thread that was not among those that wait has to look once more before it is.
+    pub fn told(&self) -> u64 {
+        self.told
     }
 
     /// Wakes one of those that may be served soon, so that it polls.
@@ -109,6 +112,7 @@ impl Waiters {
     }
 
     pub fn wake_all(&mut self) {
+        self.told += 1;
         for waiter in &self.waiting {
             waiter.bed.wake();
         }

@@ -588,3 +588,70 @@ fn who_does_not_wait_for_a_connection_is_told_as_well_what_the_network_says() {
         }
     }
 }
+
+/// A thread of this name is told what [`Reported`] has to tell, and no other one.
+const TOLD: &str = "told";
+
+/// A link that reports of the first packet, to that thread alone.
+struct ReportedToOne(Box<Reported>);
+
+impl Link for ReportedToOne {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn local(&self) -> Address {
+        self.0.local()
+    }
+
+    fn max_packet(&self) -> usize {
+        self.0.max_packet()
+    }
+
+    fn send(&mut self, batch: &Batch<'_>) -> io::Result<usize> {
+        if self.0.first_sent.is_none() { self.0.send(batch) } else { Ok(batch.packets.len()) }
+    }
+
+    fn receive(&mut self, most: usize, sink: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+        self.0.receive(most, sink)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn take_error(&mut self) -> Option<Report> {
+        (std::thread::current().name() == Some(TOLD)).then(|| self.0.take_error()).flatten()
+    }
+
+    fn counters(&self) -> ropeway_link::Counters {
+        self.0.counters()
+    }
+}
+
+#[test]
+fn who_sleeps_on_the_links_learns_at_once_what_another_thread_was_told() {
+    // SYNs are repeated 0.63 and 1.27 s after the first: in between only the other thread can wake it.
+    let [report, give_up, late] = [500, 750, 1000].map(Duration::from_millis);
+    let engine = Engine::new(&Options::default()).unwrap();
+    let link = ReportedToOne(Reported::new(libc::EHOSTUNREACH, by_the_network, report));
+    let link = engine.add_link(Box::new(link)).unwrap();
+    let to = |host| Target { link, address: Address::Sim(host) };
+    let begun = Instant::now();
+    let took = std::thread::scope(|scope| {
+        let sleeps = scope.spawn(|| {
+            let ended = engine.connect(to(1), 9, Mode::Stream, soon());
+            assert!(matches!(ended, Err(Error::Unreachable(_))), "{ended:?}");
+            begun.elapsed()
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        let told = || {
+            let channel = engine.open(to(2), 9, Mode::Stream).unwrap();
+            let ended = engine.wait_opened(channel, to(2), Some(begun + give_up));
+            assert!(matches!(ended, Err(Error::TimedOut)), "{ended:?}");
+        };
+        std::thread::Builder::new().name(TOLD.into()).spawn_scoped(scope, told).unwrap();
+        sleeps.join().unwrap()
+    });
+    assert!(took < late, "{took:?}");
+}
