@@ -199,7 +199,7 @@ impl Wait {
         if finds {
             core.spin.found(&self.pace, now);
             if core.arrived_at == now && self.spin_ns > 0 {
-                core.spin.succeeded();
+                core.spin.callers.succeeded();
                 if core.spin.is_crowded(now) {
                     self.spin_ns = 0;
                 }
@@ -214,7 +214,7 @@ impl Wait {
             core = inner.give_way(core, now, &mut self.pace);
         } else if self.may_sleep(&core) {
             if self.spin_ns > 0 {
-                core.spin.failed();
+                core.spin.callers.failed();
             }
             core = inner.sleep_on_links(core, now, self.deadline);
             now = inner.now();

@@ -131,18 +131,28 @@ fn rest(polls: Polls, is_awaited: bool, is_urgent: bool, calls: u64, steady: Opt
 /// Polls and sleeps on the links until a caller does.
 fn take_care<'a>(inner: &'a Inner, mut core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
     let mut spin_until = inner.now();
-    let mut pace = core.spin.pace(spin_until);
+    let (mut spin_ns, mut pace) = (0, core.spin.pace(spin_until));
     while core.poller == Poller::Helper && !core.shut_down {
         let now = inner.now();
         if core.turn(now) {
+            if core.arrived_at == now {
+                if now < spin_until {
+                    core.spin.helper.succeeded();
+                }
+                // An event loop that just got something will soon cause more.
+                spin_ns = if core.waiters.has_watches() { core.spin.helper_budget_ns(now) } else { 0 };
+                spin_until = now.after(spin_ns);
+            }
             core = inner.let_in(core);
-            spin_until = now.after(if core.waiters.has_watches() { inner.most_spin_ns } else { 0 });
         } else if now < spin_until && inner.may_keep(now, &mut pace) {
-            // An event loop that just got something will soon cause more.
             std::hint::spin_loop();
         } else if now < spin_until {
             core = inner.give_way(core, now, &mut pace);
         } else {
+            if spin_ns > 0 {
+                core.spin.helper.failed();
+                spin_ns = 0;
+            }
             core = inner.sleep_on_links(core, now, None);
         }
     }

@@ -51,8 +51,6 @@ pub(crate) struct Inner {
     was_polled: AtomicBool,
     /// The helper thread, once it runs.
     helper: OnceLock<Thread>,
-    /// The helper's bound, when it polls for an event loop.
-    pub(crate) most_spin_ns: u64,
     clock: Clock,
     pub(crate) birthmark: Birthmark,
     /// Its file stays locked while the engine lives.
@@ -68,7 +66,6 @@ impl Inner {
     ) -> Inner {
         Inner {
             clock: core.clock,
-            most_spin_ns: core.spin.most_ns(),
             core: Mutex::new(core),
             contenders: AtomicU32::new(0),
             doorbell,

@@ -48,6 +48,35 @@ impl Pace {
     }
 }
 
+/// Whether polling has paid off lately for those who wait for the same: what calls wait for comes at other times than what event loops get.
+#[derive(Debug, Default)]
+pub struct Record {
+    failures: u32,
+    waits: u32,
+}
+
+impl Record {
+    /// Polling brought what was waited for.
+    pub fn succeeded(&mut self) {
+        self.failures = 0;
+    }
+
+    /// The budget ran out.
+    pub fn failed(&mut self) {
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    /// What a wait may spin for, where that is `most_ns` as long as it pays.
+    fn budget_ns(&mut self, most_ns: u64) -> u64 {
+        self.waits = self.waits.wrapping_add(1);
+        match self.failures < MOST_FAILURES {
+            true => most_ns,
+            false if self.waits.is_multiple_of(PROBE_EVERY) => PROBE_TIMES * most_ns,
+            false => 0,
+        }
+    }
+}
+
 /// What polling has brought lately.
 #[derive(Debug)]
 pub struct Spin {
@@ -58,8 +87,8 @@ pub struct Spin {
     /// Says how many threads want to run. It stays open: to open it takes four times as long as to read it.
     loadavg: Option<OwnedFd>,
     counted_at: Time,
-    failures: u32,
-    waits: u32,
+    pub callers: Record,
+    pub helper: Record,
     /// Waits in a row that an offer of the processor ended.
     by_yield: u32,
     aside_at: Time,
@@ -76,29 +105,22 @@ impl Spin {
             crowd: Crowd::default(),
             loadavg: None,
             counted_at: Time::ZERO,
-            failures: 0,
-            waits: 0,
+            callers: Record::default(),
+            helper: Record::default(),
             by_yield: 0,
             aside_at: Time::ZERO,
             aside_pause_ns: ASIDE_NS,
         }
     }
 
-    pub fn most_ns(&self) -> u64 {
-        self.most_ns
+    /// How long a call's wait that begins now, or goes on after a sleep, may spin from the last arrival on.
+    pub fn budget_ns(&mut self, now: Time) -> u64 {
+        if self.is_crowded(now) { 0 } else { self.callers.budget_ns(self.most_ns) }
     }
 
-    /// How long a wait that begins now, or goes on after a sleep, may spin from the last arrival on.
-    pub fn budget_ns(&mut self, now: Time) -> u64 {
-        self.waits = self.waits.wrapping_add(1);
-        if self.is_crowded(now) {
-            return 0;
-        }
-        match self.failures < MOST_FAILURES {
-            true => self.most_ns,
-            false if self.waits.is_multiple_of(PROBE_EVERY) => PROBE_TIMES * self.most_ns,
-            false => 0,
-        }
+    /// The same for the helper, when something has arrived for an event loop.
+    pub fn helper_budget_ns(&mut self, now: Time) -> u64 {
+        if self.is_crowded(now) { 0 } else { self.helper.budget_ns(self.most_ns) }
     }
 
     /// Whether a thread that spins keeps others from their work. Counted now and then.
@@ -148,16 +170,6 @@ impl Spin {
             processors::leave_current();
         }
     }
-
-    /// Polling brought what was waited for.
-    pub fn succeeded(&mut self) {
-        self.failures = 0;
-    }
-
-    /// The budget ran out.
-    pub fn failed(&mut self) {
-        self.failures = self.failures.saturating_add(1);
-    }
 }
 
 #[cfg(test)]
@@ -203,13 +215,14 @@ mod tests {
             .map(|_| {
                 let budget = spin.budget_ns(Time::ZERO);
                 if budget > 0 {
-                    spin.failed();
+                    spin.callers.failed();
                 }
                 budget
             })
             .sum();
         assert!(spent <= 4 + 10 * PROBE_TIMES, "{spent}");
-        spin.succeeded();
+        assert_eq!(spin.helper_budget_ns(Time::ZERO), 1, "its waits are others");
+        spin.callers.succeeded();
         assert_eq!(spin.budget_ns(Time::ZERO), 1);
     }
 }

@@ -28,8 +28,8 @@ fn soon() -> Option<Instant> {
     Some(Instant::now() + Duration::from_secs(20))
 }
 
-fn end(link: impl Link + 'static) -> (Engine, LinkId, Address) {
-    let engine = Engine::new(&Options::default()).unwrap();
+fn end(options: &Options, link: impl Link + 'static) -> (Engine, LinkId, Address) {
+    let engine = Engine::new(options).unwrap();
     let address = link.local();
     let link = engine.add_link(Box::new(link)).unwrap();
     (engine, link, address)
@@ -50,11 +50,11 @@ struct Pair {
 
 impl Pair {
     fn over_udp() -> Pair {
-        Pair::of(udp_link(), udp_link())
+        Pair::of(&Options::default(), udp_link(), udp_link())
     }
 
-    fn of(one: impl Link + 'static, other: impl Link + 'static) -> Pair {
-        let ((client, link, _), (server, _, address)) = (end(one), end(other));
+    fn of(options: &Options, one: impl Link + 'static, other: impl Link + 'static) -> Pair {
+        let ((client, link, _), (server, _, address)) = (end(options, one), end(options, other));
         server.listen(PORT, Mode::Stream, 8).unwrap();
         let channel = client.connect(Target { link, address }, PORT, Mode::Stream, soon()).unwrap();
         let accepted = server.accept(PORT, soon()).unwrap();
@@ -176,6 +176,45 @@ fn who_sleeps_is_woken_by_the_timers_that_another_thread_sets() {
     while_one_waits(wait, attempts, || pair.server.send_all(pair.accepted, b"hello", soon()).unwrap());
 }
 
+/// Processor time that the helpers have taken.
+fn helpers_took() -> Duration {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let read = |path: &std::path::Path, file| std::fs::read_to_string(path.join(file)).unwrap_or_default();
+    let helpers = tasks.filter(|task| read(task, "comm").trim() == "ropeway");
+    let took_ns = |task: std::path::PathBuf| -> u64 {
+        read(&task, "schedstat").split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
+    };
+    Duration::from_nanos(helpers.map(took_ns).sum())
+}
+
+#[test]
+fn who_polls_for_an_event_loop_seldom_spins_where_that_never_pays() {
+    const ROUNDS: u32 = 20;
+    const MESSAGES: u32 = 100;
+    /// Less than it would spin for each.
+    const MOST: Duration = Duration::from_micros(30);
+    let _alone = alone();
+    // What it takes to wake up and look is the same for who never spins.
+    let of = |spin| Pair::of(&Options { spin, ..Options::default() }, udp_link(), udp_link());
+    let pairs = [of(Duration::ZERO), of(Options::default().spin)];
+    let interest = Interest { read: true, write: false };
+    let _watches = pairs.each_ref().map(|pair| pair.server.watch(pair.accepted, interest).unwrap());
+    let mut took = [Duration::ZERO; 2];
+    for _ in 0..ROUNDS {
+        for (pair, took) in pairs.iter().zip(&mut took) {
+            let before = helpers_took();
+            for _ in 0..MESSAGES {
+                pair.client.send_all(pair.channel, b"hello", soon()).unwrap();
+                std::thread::sleep(Duration::from_micros(300));
+                while pair.server.try_recv(pair.accepted, &mut [0; 16]).is_ok() {}
+            }
+            *took += helpers_took() - before;
+        }
+    }
+    let [without, with] = took.map(|took| took / (ROUNDS * MESSAGES));
+    assert!(with < without + MOST, "{with:?} for each message, and {without:?} without spinning");
+}
+
 /// All of it over raw Ethernet, in a process with a network of its own.
 #[test]
 fn over_raw_ethernet_nobody_is_woken_either() {
@@ -193,7 +232,7 @@ fn over_raw_ethernet_nobody_is_woken_either() {
         Process::spawn(command("ip", line.split(' '))).succeed(Duration::from_secs(20));
     }
     let link = |device| PacketLink::open(&packet::Options::new(device)).unwrap();
-    let pair = Pair::of(link("one"), link("other"));
+    let pair = Pair::of(&Options::default(), link("one"), link("other"));
     pair.sleeps(0);
     let _watch = pair.server.watch_port(PORT).unwrap();
     let wait = || assert_eq!(pair.server.recv(pair.accepted, &mut [0; 16], None).unwrap(), Some(5));
