@@ -11,8 +11,8 @@ use crate::error::Error;
 use crate::inner::Inner;
 use crate::wait::Subject;
 
-/// Who waits for less than this gets whole messages: what it has would be put back again and again.
-const PART_PATIENCE: Duration = Duration::from_millis(20);
+/// Who waits for less than this gets whole messages: what it has would be put back again and again, and all others wait meanwhile.
+const PART_PATIENCE: Duration = Duration::from_secs(1);
 /// So long a message that is longer than the send buffer waits for room while nothing of it is acknowledged: then it is kept as a whole, and its sender can do something else.
 const REST_PATIENCE: Duration = Duration::from_millis(100);
 
@@ -72,18 +72,31 @@ impl<'a> Reader<'a> {
         Reader { inner, channel, out, landed: None, part, is_seen: false, flushed: false }
     }
 
-    /// Reads all that is there. Nobody is left without grants for as long as it takes to copy a long message that is whole.
+    /// Reads all that is there.
     fn read(&mut self, core: &mut Core) -> Result<Option<usize>, RecvError> {
         loop {
             let received = core.endpoint.recv_partly(self.channel, self.out, &mut self.part);
             if received != Err(RecvError::WouldBlock) || !self.part.has_more {
                 return received;
             }
-            let now = self.inner.now();
-            if core.is_overdue(now, READS_OVERDUE_NS) && core.turn(now) {
-                // It may have taken what another thread sleeps for.
-                self.inner.wake_sleeper(core);
-            }
+            self.look_at_links(core);
+        }
+    }
+
+    /// Between two pieces: nobody is left without grants for as long as it takes to copy a long message.
+    fn look_at_links(&self, core: &mut Core) {
+        let now = self.inner.now();
+        if core.is_overdue(now, READS_OVERDUE_NS) && core.turn(now) {
+            // It may have taken what another thread sleeps for.
+            self.inner.wake_sleeper(core);
+        }
+    }
+
+    fn put_back(&self, core: &mut Core) {
+        let mut left = core.endpoint.put_back(self.channel, &self.out[..self.part.bytes]);
+        while left > 0 {
+            self.look_at_links(core);
+            left = core.endpoint.put_back(self.channel, &self.out[..left]);
         }
     }
 
@@ -91,7 +104,7 @@ impl<'a> Reader<'a> {
     fn end(self, core: &mut Core, is_read: bool) {
         let puts_back = self.part.is_begun && !is_read;
         if puts_back {
-            core.endpoint.put_back(self.channel, &self.out[..self.part.bytes]);
+            self.put_back(core);
         }
         if !self.is_seen && !puts_back {
             return;

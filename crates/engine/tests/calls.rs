@@ -388,7 +388,7 @@ fn a_reader_that_gives_up_in_the_middle_of_a_message_leaves_it_to_the_next_call(
             let mut out = vec![0; 24_000_000];
             for number in 0..4 {
                 let count = loop {
-                    // The second is long enough to be given parts, and short enough to give up, mostly.
+                    // Who waits for longer is given parts (readers.rs).
                     let patience = [Duration::from_micros(300), Duration::from_millis(21)][usize::from(number) % 2];
                     match server.engine.recv(back, &mut out, Some(Instant::now() + patience)) {
                         Err(Error::TimedOut) => {}

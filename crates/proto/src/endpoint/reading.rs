@@ -42,7 +42,7 @@ impl Endpoint {
         Ok(Some(count))
     }
 
-    /// Like [`Endpoint::recv`], for who calls again: what has arrived of a long message is moved into `out`, one that is whole piece by piece ([`PIECE_BYTES`]), and `part`, the same in
+    /// Like [`Endpoint::recv`], for who calls again: what has arrived of a long message is moved into `out`, piece by piece ([`PIECE_BYTES`]), and `part`, the same in
     /// every call, says how much. Once it has begun nobody else can read from the channel until all of the message was read, or the part was put back ([`Endpoint::put_back`]).
     ///
     /// # Errors
@@ -77,11 +77,14 @@ impl Endpoint {
         nothing_to_read(channel)
     }
 
-    /// Gives back what [`Endpoint::recv_partly`] has taken of a message, for who does not wait for the rest.
-    pub fn put_back(&mut self, id: ChannelId, taken: &[u8]) {
-        let Some(at) = self.channel_index(id) else { return };
-        self.channels[at as usize].incoming.put_back(taken, &mut self.rx_pool);
-        self.announce_channel(at);
+    /// Gives back the last piece of what [`Endpoint::recv_partly`] has taken of a message, for who does not wait for the rest, and says how much is left to be given back.
+    pub fn put_back(&mut self, id: ChannelId, taken: &[u8]) -> usize {
+        let Some(at) = self.channel_index(id) else { return 0 };
+        let left = self.channels[at as usize].incoming.put_back(taken, &mut self.rx_pool);
+        if left == 0 {
+            self.announce_channel(at);
+        }
+        left
     }
 
     /// Something was read: there is room for more.

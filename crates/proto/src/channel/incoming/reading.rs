@@ -5,7 +5,7 @@ use ropeway_wire::{Content, Flags, MESSAGE_LENGTH_BYTES};
 use super::{Chunk, Incoming};
 use crate::pool::Pool;
 
-/// So much of a message that is whole is moved to its reader in one call: the links are left alone for no longer than copying that takes. None that shares its first packet with
+/// So much of a message is moved to its reader, or back, in one call: the links are left alone for no longer than copying that takes. None that shares its first packet with
 /// others is longer.
 pub const PIECE_BYTES: usize = 64 << 10;
 
@@ -32,7 +32,7 @@ pub struct Part {
     pub bytes: usize,
     /// It begins with messages that are whole only.
     pub is_of_whole: bool,
-    /// The rest is here: to be called again at once.
+    /// More of it is here: to be called again at once.
     pub has_more: bool,
 }
 
@@ -134,7 +134,7 @@ impl Incoming {
         }
     }
 
-    /// Moves what is here of the first message into `out`, behind the part of it that this reader has, or a piece if it is whole; `true` once that is all of it. Nothing of a
+    /// Moves a piece of the first message into `out`, behind the part of it that this reader has; `true` once that is all of it. Nothing of a
     /// message that shares its first packet with others, or does not fit.
     pub fn take_part(&mut self, out: &mut [u8], part: &mut Part, pool: &mut Pool) -> bool {
         if !part.is_begun {
@@ -143,14 +143,13 @@ impl Incoming {
         }
         let Some(Taken { message_bytes, .. }) = self.taken.filter(|_| part.is_begun) else { return false };
         let Some(out) = out.get_mut(..message_bytes).filter(|_| part.bytes <= message_bytes) else { return false };
-        let most = if self.messages > 0 { part.bytes + PIECE_BYTES } else { usize::MAX };
-        part.bytes = self.read_parts(out, part.bytes, most, pool);
+        part.bytes = self.read_parts(out, part.bytes, part.bytes + PIECE_BYTES, pool);
         let takes_all = part.bytes == message_bytes;
         if takes_all {
             self.messages -= 1;
             self.end_taking(pool);
         }
-        part.has_more = !takes_all && self.messages > 0;
+        part.has_more = !takes_all && !self.queue.is_empty();
         takes_all
     }
 
@@ -172,17 +171,19 @@ impl Incoming {
         Some(taken)
     }
 
-    /// Takes back what a reader has of a message.
-    pub fn put_back(&mut self, bytes: &[u8], pool: &mut Pool) {
-        let Some(Taken { message_bytes, credit_bytes, .. }) = self.end_taking(pool) else { return };
-        self.consumed -= credit_bytes;
+    /// Takes back the last piece of what a reader has of a message, and says how much that leaves it with: to be called again for the rest.
+    pub fn put_back(&mut self, bytes: &[u8], pool: &mut Pool) -> usize {
+        let left = bytes.len().saturating_sub(PIECE_BYTES);
+        let taken = if left == 0 { self.end_taking(pool) } else { self.taken };
+        let Some(Taken { message_bytes, credit_bytes, .. }) = taken else { return 0 };
         let room = pool.payload_bytes();
         let mut chunks = Vec::new();
-        let mut rest = bytes;
+        let mut rest = &bytes[left..];
         // The first packet may have brought the length alone.
         while !rest.is_empty() || chunks.is_empty() {
             let mut chunk = Chunk::new(Flags::NONE, pool.take_anyway(), 0);
-            if chunks.is_empty() {
+            if chunks.is_empty() && left == 0 {
+                self.consumed -= credit_bytes;
                 chunk.flags = Flags::FIRST;
                 chunk.credit_bytes = credit_bytes;
                 chunk.payload.append(&(message_bytes as u32).to_be_bytes(), room);
@@ -191,7 +192,13 @@ impl Incoming {
             rest = &rest[count..];
             chunks.push(chunk);
         }
+        if let Some(taken) = &mut self.taken {
+            let returned = chunks.len().min(taken.packets);
+            taken.packets -= returned;
+            pool.owed -= returned;
+        }
         chunks.into_iter().rev().for_each(|chunk| self.queue.push_front(chunk));
+        left
     }
 
     /// Moves what is here of a message into `out`, which has room for just that message, behind the bytes that already fill it, and says how many do then: no further than with the

@@ -76,6 +76,45 @@ fn what_a_reader_has_of_a_message_still_takes_memory_and_credit() {
 }
 
 #[test]
+fn a_message_that_is_not_whole_is_taken_and_put_back_in_pieces() {
+    const PACKET_BYTES: usize = 1000;
+    const HERE_BYTES: usize = 250 * PACKET_BYTES;
+    let mut rx = Pool::new(1456, 1 << 20);
+    let mut incoming = Incoming::new(1 << 20);
+    let length = HERE_BYTES + 3;
+    incoming.take(Mode::Messages, Flags::FIRST, &(length as u32).to_be_bytes(), 1 << 20, &mut rx).unwrap();
+    for number in 0..250 {
+        incoming.take(Mode::Messages, Flags::NONE, &[number; PACKET_BYTES], 1 << 20, &mut rx).unwrap();
+    }
+    let is_piece = |bytes: usize| bytes > 0 && bytes < PIECE_BYTES + PACKET_BYTES;
+    let (unread, mut out) = (incoming.unread_bytes(), vec![0; length]);
+    for round in 0..2 {
+        let (mut part, mut has) = (Part::default(), 0);
+        loop {
+            assert!(!incoming.take_part(&mut out, &mut part, &mut rx));
+            assert!(is_piece(part.bytes - has), "{round}: {} bytes after {has}", part.bytes);
+            has = part.bytes;
+            if !part.has_more {
+                break;
+            }
+        }
+        assert_eq!((has, incoming.unread_bytes()), (HERE_BYTES, unread));
+        while has > 0 {
+            let left = incoming.put_back(&out[..has], &mut rx);
+            assert!(is_piece(has - left), "{round}: {left} of {has} bytes");
+            assert!(incoming.is_taken() == (left > 0) && !incoming.is_readable(Mode::Messages));
+            has = left;
+        }
+        assert_eq!((rx.owed, incoming.unread_bytes()), (0, unread));
+        out.fill(0xEE);
+    }
+    incoming.take(Mode::Messages, Flags::LAST, b"end", 1 << 20, &mut rx).unwrap();
+    assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(length)));
+    assert!(out[..HERE_BYTES].chunks(PACKET_BYTES).zip(0u8..).all(|(packet, number)| packet == [number; PACKET_BYTES]));
+    assert_eq!((&out[HERE_BYTES..], rx.in_use(), incoming.unread_bytes()), (&b"end"[..], 0, 0));
+}
+
+#[test]
 fn single_bytes_of_a_stream_share_memory() {
     let (_, mut rx) = pools();
     let mut incoming = Incoming::new(1 << 20);
