@@ -232,17 +232,21 @@ impl Process {
         self.homes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same when no thread is in the middle of ending a home: who is there either has users, or lingers, or has gone from its address.
-    fn lock_settled(&self) -> MutexGuard<'_, Homes> {
+    /// The same when no thread is in the middle of ending a home, and the homes that have users, which stay while the caller has them: all others linger, or have gone from their addresses.
+    /// The homes are let go of after the lock, which the last user of one needs.
+    fn lock_settled(&self) -> (Vec<Arc<Home>>, MutexGuard<'_, Homes>) {
         let until = Instant::now() + ENDING_TAKES;
         loop {
             let mut homes = self.lock();
             homes.listening.retain(|listening| !listening.is_gone());
+            // First: one whose last user leaves behind this look is seen to end.
+            let present = homes.listening.iter().filter_map(|listening| listening.home.upgrade()).collect();
             if !homes.listening.iter().any(Listening::is_ending) || Instant::now() >= until {
-                return homes;
+                return (present, homes);
             }
             // The one that ends needs the lock.
             drop(homes);
+            drop(present);
             std::thread::sleep(ENDING_LOOKS_EVERY);
         }
     }
@@ -349,13 +353,10 @@ pub fn to_listen_with(at: &Address, workers: usize) -> io::Result<Vec<Binding>> 
 /// Homes at an address, old or new ones.
 fn homes_at(at: &Address, count: usize) -> io::Result<(Vec<Arc<Home>>, u16)> {
     let process = Process::get()?;
-    // Let go of after the lock, which the last user of a home needs.
-    let mut present: Vec<Arc<Home>> = Vec::new();
-    let mut homes = process.lock_settled();
+    let (present, mut homes) = process.lock_settled();
     let mut past = None;
     if at.port() != 0 {
         // Somebody was here before, and his connections still are, or their last words.
-        present.extend(homes.listening.iter().filter_map(|listening| listening.home.upgrade()));
         let mut all = present.iter().map(|home| &home.place).chain(homes.lingering.values());
         past = all.find(|place| place.is_at(at) && !place.has_failed()).cloned();
     }
