@@ -16,7 +16,7 @@ pub use prefix::{PREFIX_POINTS, Prefix};
 pub use reader::{Connection, Reader};
 pub use sets::*;
 
-use crate::lock::Lock;
+use crate::lock::{Holder, Lock};
 use crate::ring::{Consumer, Producer};
 use crate::sys;
 use core::cell::UnsafeCell;
@@ -145,7 +145,7 @@ pub struct Rx {
 pub struct Sock {
     /// `CLASS_*`.
     pub class: AtomicU32,
-    /// Grows each time the record is used again; part of every handle.
+    /// Grows when the record is taken and when it is given back: odd while it is in use. Part of every handle.
     pub generation: AtomicU32,
     pub flags: AtomicU32,
     /// `PAIR_*`.
@@ -245,7 +245,7 @@ impl Sock {
         self.flags.fetch_and(!flag, Ordering::AcqRel);
     }
 
-    /// Brings a free record to its first state. Generation and lock words are kept.
+    /// Brings a free record to its first state. Generation and lock words are kept: a late comer may hold a lock for a moment.
     fn reset(&self) {
         for word in [&self.flags, &self.pairing, &self.reason, &self.remote_reason, &self.try_at] {
             word.store(0, Ordering::Relaxed);
@@ -279,9 +279,6 @@ impl Sock {
         self.member_of.iter().for_each(|set| set.store(0, Ordering::Relaxed));
         self.members.iter().for_each(Member::reset);
         self.error.store(0, Ordering::Relaxed);
-        self.lock.reset_private();
-        self.tx.lock.reset_private();
-        self.rx.lock.reset_private();
         self.tx.prefix.reset();
         self.rx.prefix.reset();
         // SAFETY: the record is free: nobody else uses its cursors.
@@ -397,10 +394,16 @@ impl Table {
         Some(index)
     }
 
-    /// Gives a record back. The caller was its last owner and has unmapped its segment.
-    pub fn release(&self, index: u32) {
+    /// Gives a record back. The caller was its last owner and has unmapped its segment. Passes the locks of both directions:
+    /// who holds one and finds the generation that he knows has the record until he unlocks.
+    pub fn release(&self, index: u32, me: Holder) {
         let sock = self.sock(index);
         sock.class.store(CLASS_FREE, Ordering::Release);
+        sock.generation.fetch_add(1, Ordering::AcqRel);
+        for lock in [&sock.tx.lock, &sock.rx.lock] {
+            let _ = lock.lock(me);
+            lock.unlock();
+        }
         let mut head = self.header().free.load(Ordering::Acquire);
         loop {
             sock.next_free.store(head as u32, Ordering::Relaxed);
@@ -431,5 +434,54 @@ fn map(fd: i32, prot: i32) -> sys::Result<*mut u8> {
     unsafe {
         sys::mmap(ptr::null_mut(), TABLE_BYTES, prot, libc::MAP_SHARED | libc::MAP_NORESERVE, fd, 0)
             .map(|a| a as *mut u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::holder;
+    use std::sync::Barrier;
+    use std::time::Duration;
+
+    fn me() -> Holder {
+        holder(sys::getpid().expect("getpid") as u32, sys::gettid().expect("gettid") as u32)
+    }
+
+    #[test]
+    fn no_record_is_taken_twice() {
+        let (table, fd) = Table::create().expect("table");
+        let ready = Barrier::new(4);
+        let take = |most: usize| -> Vec<u32> { (0..most).filter_map(|_| table.allocate(CLASS_FRESH, 7)).collect() };
+        let churn = || {
+            ready.wait();
+            for round in 0..2000 {
+                take(1 + round % 7).into_iter().for_each(|i| table.release(i, me()));
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(churn))));
+        let mut all = take(table.used_socks() as usize);
+        all.sort_unstable();
+        assert!(all.iter().copied().eq(0..table.used_socks()), "each once: {all:?}");
+        sys::close(fd).expect("close");
+    }
+
+    #[test]
+    fn a_record_is_not_taken_while_a_late_comer_holds_a_lock_of_it() {
+        let (table, fd) = Table::create().expect("table");
+        let index = table.allocate(CLASS_CONNECTED, 7).expect("room");
+        let s = table.sock(index);
+        let generation = s.generation.load(Ordering::Relaxed);
+        assert!(s.rx.lock.try_lock(me()));
+        std::thread::scope(|scope| {
+            let released = scope.spawn(|| table.release(index, me()));
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!released.is_finished());
+            assert_eq!(s.rx.lock.owner(), me());
+            s.rx.lock.unlock();
+        });
+        assert_eq!(table.allocate(CLASS_CONNECTED, 7), Some(index));
+        assert_ne!(s.generation.load(Ordering::Relaxed), generation, "who comes later sees that it is another one");
+        sys::close(fd).expect("close");
     }
 }

@@ -36,6 +36,11 @@ impl Handle {
         Handle((kind as u64) << KIND_SHIFT | (generation as u64 & GENERATION_MASK) << GENERATION_SHIFT | index as u64)
     }
 
+    /// The handle of the socket that has record `index` now.
+    pub fn of_record(index: u32) -> Handle {
+        Handle::new(Kind::Sock, index, process::table().sock(index).generation.load(Ordering::Acquire))
+    }
+
     #[inline(always)]
     pub fn kind(self) -> Kind {
         match self.0 >> KIND_SHIFT {

@@ -109,6 +109,13 @@ pub fn lock_tx(s: &Sock) -> TxLock<'_> {
     TxLock { s, _critical: critical }
 }
 
+/// Locks the outgoing direction after a call in the kernel, during which the socket may have been closed. None: its record was
+/// given back, and nothing is left to account for.
+pub fn lock_tx_again(h: Handle) -> Option<TxLock<'static>> {
+    let tx = lock_tx(h.sock());
+    h.is_current().then_some(tx)
+}
+
 impl Drop for TxLock<'_> {
     #[inline]
     fn drop(&mut self) {
@@ -267,6 +274,12 @@ pub fn lock_rx(s: &Sock) -> RxLock<'_> {
         locked.recover();
     }
     locked
+}
+
+/// As [`lock_tx_again`].
+pub fn lock_rx_again(h: Handle) -> Option<RxLock<'static>> {
+    let rx = lock_rx(h.sock());
+    h.is_current().then_some(rx)
 }
 
 impl Drop for RxLock<'_> {

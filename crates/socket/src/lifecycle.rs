@@ -37,7 +37,7 @@ fn reap() {
     (0..process::table().used_socks()).for_each(release_if_abandoned);
 }
 
-/// True for a record in use that no living process owns.
+/// True for a record in use that no living process owns. Certain under its lock only.
 fn is_abandoned(index: u32) -> bool {
     let (s, pid) = (process::table().sock(index), process::pid());
     s.class.load(Ordering::Acquire) != CLASS_FREE
@@ -47,14 +47,22 @@ fn is_abandoned(index: u32) -> bool {
 }
 
 fn release_if_abandoned(index: u32) {
+    if !is_abandoned(index) {
+        return;
+    }
     let table = process::table();
     let s = table.sock(index);
-    let class = s.class.load(Ordering::Acquire);
+    let _critical = Critical::enter();
+    s.lock.lock(thread::me());
+    // Once more: an owner that is leaving just now gives the record back itself.
     let abandoned = is_abandoned(index);
-    if abandoned && s.class.compare_exchange(class, CLASS_FREE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        let h = Handle::new(Kind::Sock, index, s.generation.load(Ordering::Relaxed));
-        epoll::sock_gone(h);
-        table.release(index);
+    if abandoned {
+        epoll::sock_gone(Handle::of_record(index));
+        s.class.store(CLASS_FREE, Ordering::Release);
+    }
+    s.lock.unlock();
+    if abandoned {
+        table.release(index, thread::me());
     }
 }
 
@@ -76,7 +84,7 @@ fn track(fd: i32, class: u32, nonblocking: bool) -> Option<Handle> {
     local(index).fds.store(1, Ordering::Release);
     local(index).keep_fd.store(0, Ordering::Relaxed);
     local(index).linger.store(0, Ordering::Relaxed);
-    let h = Handle::new(Kind::Sock, index, s.generation.load(Ordering::Relaxed));
+    let h = Handle::of_record(index);
     let (old, entered) = fdtable::enter(fd, h);
     if let Some(old) = old.filter(|o| o.is_sock()) {
         // The number was closed behind our back (a raw system call): the old socket is gone already.
@@ -84,7 +92,7 @@ fn track(fd: i32, class: u32, nonblocking: bool) -> Option<Handle> {
     }
     if !entered {
         local(index).fds.store(0, Ordering::Relaxed);
-        table.release(index);
+        table.release(index, thread::me());
         return None;
     }
     process::note_fd(fd);
@@ -267,10 +275,12 @@ fn leave_sock(h: Handle, fd: i32) {
     }
     if last {
         epoll::sock_gone(h);
-        s.lock.unlock();
-        process::table().release(h.index());
-    } else {
-        s.lock.unlock();
+        // Under the lock, so that `reap` finds no record without owners that is about to be given back.
+        s.class.store(CLASS_FREE, Ordering::Release);
+    }
+    s.lock.unlock();
+    if last {
+        process::table().release(h.index(), thread::me());
     }
 }
 

@@ -37,7 +37,8 @@ pub fn has_ring(s: &Sock) -> bool {
 /// closing brings this to an end before it passes the locks and unmaps.
 #[inline(always)]
 pub fn is_open(h: Handle) -> bool {
-    process::local(h.index()).fds.load(Ordering::SeqCst) > 0 || lifecycle::kept_fd(h).is_some()
+    // In this order: should the record be another's, its descriptor count may be, too.
+    process::local(h.index()).fds.load(Ordering::SeqCst) > 0 && h.is_current() || lifecycle::kept_fd(h).is_some()
 }
 
 /// What is asked about a socket.

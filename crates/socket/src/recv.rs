@@ -5,7 +5,7 @@ mod pass;
 
 pub use pass::look_for_switch;
 
-use crate::fdtable::Handle;
+use crate::fdtable::{self, Handle};
 use crate::handover::{self, lock_rx};
 use crate::iov::{Cursor, MAX_IOVECS};
 use crate::reason::Reason;
@@ -62,8 +62,13 @@ pub unsafe fn recv(
 
 fn over_tcp(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, mut native: impl FnMut() -> isize) -> isize {
     let s = h.sock();
-    let alone = {
+    let (leads, alone) = {
         let mut rx = lock_rx(s);
+        let leads = fdtable::leads_to(fd, h);
+        if !leads && lifecycle::kept_fd(h) != Some(fd) {
+            drop(rx);
+            return native();
+        }
         if s.rx.phase.load(Ordering::Relaxed) != RX_TCP || rx.try_attach(h, fd) {
             drop(rx);
             return over_ring(h, fd, cursor, flags, native);
@@ -71,15 +76,25 @@ fn over_tcp(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, mut native: imp
         if s.has(FLAG_RESET) && shadow::queued(fd).is_none_or(|n| n == 0) {
             return -(s.error.swap(0, Ordering::AcqRel) as isize);
         }
-        s.rx.inflight.fetch_add(1, Ordering::AcqRel) == 0
+        (leads, s.rx.inflight.fetch_add(1, Ordering::AcqRel) == 0)
     };
-    let r = native();
+    let r = if leads {
+        native()
+    } else {
+        // SAFETY: the program's buffers, writable by the contract of `recv`.
+        unsafe { cursor.kernel_call(fd, cursor.left(), flags, false) }.map_or_else(|e| -(e as isize), |n| n as isize)
+    };
+    {
+        let Some(_rx) = handover::lock_rx_again(h) else { return r };
+        if r > 0 && flags & libc::MSG_PEEK == 0 {
+            note_tcp(s, cursor, r as usize, alone && flags & libc::MSG_TRUNC == 0);
+        }
+        s.rx.inflight.fetch_sub(1, Ordering::AcqRel);
+        s.rx.calls.fetch_add(1, Ordering::Relaxed);
+    }
     if r > 0 && flags & libc::MSG_PEEK == 0 {
-        note_tcp(s, cursor, r as usize, alone && flags & libc::MSG_TRUNC == 0);
         acknowledge(s, fd);
     }
-    s.rx.inflight.fetch_sub(1, Ordering::AcqRel);
-    s.rx.calls.fetch_add(1, Ordering::Relaxed);
     if r == 0 && cursor.left() > 0 && !s.has(FLAG_PEER_FIN) {
         // The kernel knows nothing of what the peer left unread in its ring.
         handover::peer_fin(s, h, fd);
@@ -146,7 +161,7 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl F
                 if peeking || shadow::at_mark(fd) {
                     return got as isize;
                 }
-                rest_over_tcp(s, fd, cursor, mode)
+                rest_over_tcp(h, fd, cursor, mode)
             }
             pass => pass,
         };
@@ -217,7 +232,8 @@ fn over_ring_empty(h: Handle, fd: i32, flags: i32, mut native: impl FnMut() -> i
 
 /// Takes what TCP has behind a ring that ended in the middle of a receive, without waiting. `Tcp`: the direction is on a ring
 /// again.
-fn rest_over_tcp(s: &Sock, fd: i32, cursor: &mut Cursor, mode: Mode) -> Pass {
+fn rest_over_tcp(h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode) -> Pass {
+    let s = h.sock();
     {
         let _rx = lock_rx(s);
         if s.rx.phase.load(Ordering::Relaxed) != RX_TCP {
@@ -225,6 +241,7 @@ fn rest_over_tcp(s: &Sock, fd: i32, cursor: &mut Cursor, mode: Mode) -> Pass {
         }
         s.rx.inflight.fetch_add(1, Ordering::AcqRel);
     }
+    let from = *cursor;
     let pass = loop {
         if cursor.left() == 0 {
             break Pass::Done;
@@ -237,14 +254,14 @@ fn rest_over_tcp(s: &Sock, fd: i32, cursor: &mut Cursor, mode: Mode) -> Pass {
         };
         match moved {
             Ok(0) => break Pass::End,
-            Ok(n) => {
-                note_tcp(s, cursor, n, !mode.discard);
-                cursor.advance(n);
-            }
+            Ok(n) => cursor.advance(n),
             Err(e) => break Pass::stopped_by(e),
         }
     };
-    s.rx.inflight.fetch_sub(1, Ordering::AcqRel);
+    if let Some(_rx) = handover::lock_rx_again(h) {
+        note_tcp(s, &from, from.left() - cursor.left(), !mode.discard);
+        s.rx.inflight.fetch_sub(1, Ordering::AcqRel);
+    }
     pass
 }
 

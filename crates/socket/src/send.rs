@@ -42,7 +42,7 @@ pub unsafe fn send(
     }
     if flags & libc::MSG_OOB != 0 {
         lifecycle::pin(h, fd, Reason::UrgentData);
-        return over_tcp_only(s, native);
+        return over_tcp_only(h, native);
     }
     // SAFETY: passed on to the caller.
     let list = unsafe { Cursor::new(iov, n) };
@@ -72,18 +72,25 @@ fn reset_error(s: &Sock, flags: i32) -> isize {
     -(libc::EPIPE as isize)
 }
 
-fn over_tcp_only(s: &Sock, mut native: impl FnMut() -> isize) -> isize {
+fn over_tcp_only(h: Handle, mut native: impl FnMut() -> isize) -> isize {
     let r = native();
-    if r > 0 {
-        s.tx.tcp_bytes.fetch_add(r as u64, Ordering::AcqRel);
+    if r > 0
+        && let Some(tx) = handover::lock_tx_again(h)
+    {
+        tx.s.tx.tcp_bytes.fetch_add(r as u64, Ordering::AcqRel);
     }
     r
 }
 
 fn over_tcp(h: Handle, fd: i32, list: &Cursor, flags: i32, mut native: impl FnMut() -> isize) -> isize {
     let s = h.sock();
-    let alone = {
+    let (leads, alone) = {
         let mut tx = lock_tx(s);
+        let leads = fdtable::leads_to(fd, h);
+        if !leads && lifecycle::kept_fd(h) != Some(fd) {
+            drop(tx);
+            return native();
+        }
         if s.has(FLAG_RESET) {
             drop(tx);
             return reset_error(s, flags);
@@ -94,19 +101,30 @@ fn over_tcp(h: Handle, fd: i32, list: &Cursor, flags: i32, mut native: impl FnMu
             return over_ring(h, fd, &mut cursor, flags, native);
         }
         tx.look_at_left(h);
-        s.tx.inflight.fetch_add(1, Ordering::AcqRel) == 0
+        (leads, s.tx.inflight.fetch_add(1, Ordering::AcqRel) == 0)
     };
-    let r = native();
+    let r = if leads {
+        native()
+    } else {
+        // SAFETY: the program's buffers, as in `send`.
+        unsafe { list.kernel_call(fd, list.left(), flags, true) }.map_or_else(|e| -(e as isize), |n| n as isize)
+    };
+    let Some(_tx) = handover::lock_tx_again(h) else { return r };
+    if r > 0 && s.tx.prefix.wants() {
+        hash_prefix(s, list, r as usize, alone);
+    }
+    count_out(s, r, list.left());
+    r
+}
+
+/// After a kernel call that was to send `wanted` bytes and was counted in. Under the lock.
+fn count_out(s: &Sock, r: isize, wanted: usize) {
     if r > 0 {
-        if s.tx.prefix.wants() {
-            hash_prefix(s, list, r as usize, alone);
-        }
         s.tx.tcp_bytes.fetch_add(r as u64, Ordering::AcqRel);
     }
-    note_shortage(s, r, list.left());
+    note_shortage(s, r, wanted);
     s.tx.inflight.fetch_sub(1, Ordering::AcqRel);
     s.tx.calls.fetch_add(1, Ordering::Relaxed);
-    r
 }
 
 /// After a kernel call that was to send `wanted` bytes: a set in which the socket is edge-triggered must report room again.
@@ -238,7 +256,7 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl F
             Stop::Fault => return if done > 0 { done as isize } else { -(libc::EFAULT as isize) },
             Stop::Tcp if done == 0 => return over_tcp(h, fd, cursor, flags, native),
             Stop::Tcp => {
-                match rest_over_tcp(s, fd, cursor, flags) {
+                match rest_over_tcp(h, fd, cursor, flags) {
                     Rest::Full => {}
                     Rest::OnRing => continue,
                     Rest::Over => return (total - cursor.left()) as isize,
@@ -306,7 +324,8 @@ enum Rest {
 }
 
 /// Sends what follows a ring that was closed in the middle of a send, without waiting.
-fn rest_over_tcp(s: &Sock, fd: i32, cursor: &mut Cursor, flags: i32) -> Rest {
+fn rest_over_tcp(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32) -> Rest {
+    let s = h.sock();
     {
         let mut tx = lock_tx(s);
         if tx.ring().is_some() {
@@ -314,28 +333,26 @@ fn rest_over_tcp(s: &Sock, fd: i32, cursor: &mut Cursor, flags: i32) -> Rest {
         }
         s.tx.inflight.fetch_add(1, Ordering::AcqRel);
     }
-    let rest = loop {
+    let before = cursor.left();
+    let (rest, error) = loop {
         if cursor.left() == 0 {
-            break Rest::Over;
+            break (Rest::Over, 0);
         }
         // No SIGPIPE: part of the data was sent already.
         let flags = flags | libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         // SAFETY: the program's buffers, as in `send`.
         match unsafe { cursor.kernel_call(fd, cursor.left(), flags, true) } {
-            Ok(n) => {
-                s.tx.tcp_bytes.fetch_add(n as u64, Ordering::AcqRel);
-                cursor.advance(n);
-            }
-            Err(libc::EAGAIN | libc::EINTR) => break Rest::Full,
-            Err(e) => {
-                if e != libc::EPIPE && e != libc::EFAULT {
-                    s.keep_error(e);
-                }
-                break Rest::Over;
-            }
+            Ok(n) => cursor.advance(n),
+            Err(libc::EAGAIN | libc::EINTR) => break (Rest::Full, 0),
+            Err(libc::EPIPE | libc::EFAULT) => break (Rest::Over, 0),
+            Err(e) => break (Rest::Over, e),
         }
     };
-    s.tx.inflight.fetch_sub(1, Ordering::AcqRel);
+    if let Some(_tx) = handover::lock_tx_again(h) {
+        s.tx.tcp_bytes.fetch_add((before - cursor.left()) as u64, Ordering::AcqRel);
+        s.keep_error(error);
+        s.tx.inflight.fetch_sub(1, Ordering::AcqRel);
+    }
     rest
 }
 

@@ -186,6 +186,8 @@ semantics! {
         one_thread_for_each_direction: ShmAndTcp,
         closed_while_a_thread_receives,
         number_given_away_while_a_thread_receives,
+        next_connection_while_a_thread_receives_on_a_closed_one,
+        next_connection_while_a_closed_one_ends,
         closed_while_a_thread_polls,
         closed_while_a_thread_polls_in_vain,
         closed_while_a_thread_selects,

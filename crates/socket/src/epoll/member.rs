@@ -1,7 +1,7 @@
 //! Memberships: how the kernel's registration of a socket follows its carriers (`docs/readiness.md`, section 2).
 
 use super::sets::{self, Locked, Ref};
-use crate::fdtable::{self, Handle, Kind};
+use crate::fdtable::{self, Handle};
 use crate::reason::Reason;
 use crate::{handover, lifecycle, process, ready};
 use core::sync::atomic::{Ordering, fence};
@@ -26,11 +26,6 @@ pub fn number(h: Handle, e: usize) -> u32 {
 pub fn at(number: u64) -> Option<(u32, usize)> {
     let (i, e) = (number / MAX_MEMBERSHIPS as u64, number as usize % MAX_MEMBERSHIPS);
     (i < MAX_SOCKS as u64).then_some((i as u32, e))
-}
-
-/// A handle of the socket with this index, as it is now.
-pub fn handle(i: u32) -> Handle {
-    Handle::new(Kind::Sock, i, process::table().sock(i).generation.load(Ordering::Acquire))
 }
 
 /// The entries by which a socket is in the set called `name`.
@@ -260,7 +255,7 @@ pub fn clean(r: Ref) {
     r.set.dirty.store(0, Ordering::Release);
     let locked = r.lock();
     r.lists().promoted.for_each_from(0, |i| {
-        let h = handle(i);
+        let h = Handle::of_record(i);
         for e in 0..MAX_MEMBERSHIPS {
             if h.sock().member_of[e].load(Ordering::Acquire) == r.name && sync(&locked, h, e) == Err(libc::ENOENT) {
                 release(&locked, h, e);
@@ -333,7 +328,7 @@ pub fn forget_all(locked: &Locked) {
     for i in 0..table.used_socks() {
         for e in 0..MAX_MEMBERSHIPS {
             if table.sock(i).member_of[e].load(Ordering::Acquire) == locked.r.name {
-                release(locked, handle(i), e);
+                release(locked, Handle::of_record(i), e);
             }
         }
     }

@@ -140,7 +140,7 @@ pub fn look(r: Ref, out: &mut Out) {
                 r.set.cursor.store(i, Ordering::Relaxed);
                 return;
             }
-            let h = member::handle(i);
+            let h = Handle::of_record(i);
             if !report(r, h, out) && is_tired(r, i) {
                 cool(r, h, out);
             }
@@ -376,7 +376,7 @@ fn arm_all(r: Ref, mut f: impl FnMut(Handle)) -> Armed {
     let locked = r.lock();
     r.lists().hot.for_each_from(0, |i| {
         if is_here(i) {
-            all &= arm(&locked, member::handle(i), sleep);
+            all &= arm(&locked, Handle::of_record(i), sleep);
         }
         true
     });
@@ -389,7 +389,7 @@ fn arm_all(r: Ref, mut f: impl FnMut(Handle)) -> Armed {
         n < BATCH
     });
     drop(locked);
-    batch[..n].iter().for_each(|i| f(member::handle(*i)));
+    batch[..n].iter().for_each(|i| f(Handle::of_record(*i)));
     Armed { all, quiet: n == 0 }
 }
 

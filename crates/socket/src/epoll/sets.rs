@@ -221,7 +221,7 @@ impl Locked {
         let (r, table) = (self.r, process::table());
         r.lists().promoted.for_each_from(0, |i| {
             let s = table.sock(i);
-            let h = Handle::new(Kind::Sock, i, s.generation.load(Ordering::Relaxed));
+            let h = Handle::of_record(i);
             for (name, m) in s.member_of.iter().zip(&s.members) {
                 if name.load(Ordering::Acquire) == r.name {
                     super::member::give_slots_back(h, m);

@@ -5,7 +5,7 @@
 //! threads open and close sockets between the counting and the copy of the memory that the child gets, so what was
 //! counted is written down, and taken back by that alone.
 
-use super::{is_abandoned, release_if_abandoned};
+use super::release_if_abandoned;
 use crate::fdtable::{self, Handle};
 use crate::process::{self, local};
 use crate::rendezvous::client;
@@ -96,18 +96,14 @@ pub fn fork_child() {
 /// No child comes for a socket that was counted. If it was closed meanwhile, the child that was expected kept the record.
 fn forget_child(index: u32) {
     let s = process::table().sock(index);
-    let abandoned = {
+    {
         let _critical = Critical::enter();
         // Under the lock nobody is in the middle of closing it.
         s.lock.lock(thread::me());
         s.expected.fetch_sub(1, Ordering::AcqRel);
-        let abandoned = is_abandoned(index);
         s.lock.unlock();
-        abandoned
-    };
-    if abandoned {
-        release_if_abandoned(index);
     }
+    release_if_abandoned(index);
 }
 
 /// In the child: enters it for a socket that another thread opened when the fork had counted already. The parent knew of

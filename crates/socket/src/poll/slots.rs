@@ -1,7 +1,7 @@
 //! What a poll keeps of each entry while it lasts, without allocating.
 
 use crate::fdtable::Handle;
-use crate::handover::{lock_rx, pair};
+use crate::handover::{lock_rx_again, pair};
 use crate::ready::{self, READ, WRITE};
 use crate::send::still_leads;
 use crate::wait::{self, Waiting};
@@ -46,7 +46,7 @@ impl Slot {
         {
             let waiting = wait::begin(h);
             // Closing first says that it is over, then looks for waiters.
-            if ready::is_open(h) && h.is_current() {
+            if ready::is_open(h) {
                 self.waiting = Some(waiting);
             } else {
                 self.h = None;
@@ -94,9 +94,9 @@ impl Slot {
 
     fn count_out(&mut self) {
         if self.counted
-            && let Some(h) = self.h
+            && let Some(rx) = self.h.and_then(lock_rx_again)
         {
-            h.sock().rx.inflight.fetch_sub(1, Ordering::AcqRel);
+            rx.s.rx.inflight.fetch_sub(1, Ordering::AcqRel);
         }
         self.counted = false;
     }
@@ -113,9 +113,8 @@ impl Drop for Slot {
 pub fn count_in(slots: &mut [Slot]) -> bool {
     let mut all = true;
     for slot in slots.iter_mut().filter(|slot| !slot.counted) {
-        let Some(h) = slot.h.filter(|h| h.is_current()) else { continue };
-        let s = h.sock();
-        let rx = lock_rx(s);
+        let Some(rx) = slot.h.and_then(lock_rx_again) else { continue };
+        let s = rx.s;
         if slot.waiting.is_none() && ready::has_ring(s) {
             drop(rx);
             slot.follow();

@@ -1,8 +1,8 @@
 //! Sending a file.
 
-use super::{note_shortage, send};
-use crate::fdtable::Handle;
-use crate::handover::lock_tx;
+use super::{count_out, send};
+use crate::fdtable::{self, Handle};
+use crate::handover::{self, lock_tx};
 use crate::{iov, promote};
 use core::sync::atomic::Ordering;
 use libc::iovec;
@@ -30,18 +30,19 @@ pub unsafe fn sendfile(
     }
     if s.tx.phase.load(Ordering::Acquire) != TX_RING {
         let mut tx = lock_tx(s);
+        if !fdtable::leads_to(fd, h) {
+            drop(tx);
+            return native();
+        }
         if tx.ring().is_none() && !tx.try_switch(h, fd) {
             // The bytes are not ours to hash: the prefix ends here.
             s.tx.prefix.stop();
             s.tx.inflight.fetch_add(1, Ordering::AcqRel);
             drop(tx);
             let r = native();
-            if r > 0 {
-                s.tx.tcp_bytes.fetch_add(r as u64, Ordering::AcqRel);
+            if let Some(_tx) = handover::lock_tx_again(h) {
+                count_out(s, r, count);
             }
-            note_shortage(s, r, count);
-            s.tx.inflight.fetch_sub(1, Ordering::AcqRel);
-            s.tx.calls.fetch_add(1, Ordering::Relaxed);
             return r;
         }
     }

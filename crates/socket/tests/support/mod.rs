@@ -44,14 +44,7 @@ impl End {
     }
 
     pub fn send_flags(&self, bytes: &[u8], flags: i32) -> isize {
-        let v = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        let flags = flags | libc::MSG_NOSIGNAL;
-        // SAFETY: one entry that describes `bytes`; the closure makes the same call on the kernel.
-        unsafe {
-            send::send(self.h, self.fd, &v, 1, flags, || {
-                native(sys::sendto(self.fd, bytes.as_ptr(), bytes.len(), flags, std::ptr::null(), 0))
-            })
-        }
+        send_on(self.h, self.fd, bytes, flags)
     }
 
     pub fn send(&self, bytes: &[u8]) -> isize {
@@ -59,14 +52,7 @@ impl End {
     }
 
     pub fn recv_flags(&self, bytes: &mut [u8], flags: i32) -> isize {
-        let (ptr, len) = (bytes.as_mut_ptr(), bytes.len());
-        let v = libc::iovec { iov_base: ptr.cast(), iov_len: len };
-        // SAFETY: as in `send`.
-        unsafe {
-            recv::recv(self.h, self.fd, &v, 1, flags, || {
-                native(sys::recvfrom(self.fd, ptr, len, flags, std::ptr::null_mut(), std::ptr::null_mut()))
-            })
-        }
+        recv_on(self.h, self.fd, bytes, flags)
     }
 
     pub fn recv(&self, bytes: &mut [u8]) -> isize {
@@ -104,23 +90,57 @@ impl Drop for End {
     }
 }
 
-/// A connection whose ends share a pair; both blocking, both on TCP yet.
-pub fn connected() -> (End, End) {
+/// A thread's call on a socket that another thread may close meanwhile.
+pub fn send_on(h: Handle, fd: i32, bytes: &[u8], flags: i32) -> isize {
+    let v = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let flags = flags | libc::MSG_NOSIGNAL;
+    // SAFETY: one entry that describes `bytes`; the closure makes the same call on the kernel.
+    unsafe {
+        send::send(h, fd, &v, 1, flags, || {
+            native(sys::sendto(fd, bytes.as_ptr(), bytes.len(), flags, std::ptr::null(), 0))
+        })
+    }
+}
+
+pub fn recv_on(h: Handle, fd: i32, bytes: &mut [u8], flags: i32) -> isize {
+    let (ptr, len) = (bytes.as_mut_ptr(), bytes.len());
+    let v = libc::iovec { iov_base: ptr.cast(), iov_len: len };
+    // SAFETY: as in `send_on`.
+    unsafe {
+        recv::recv(h, fd, &v, 1, flags, || {
+            native(sys::recvfrom(fd, ptr, len, flags, std::ptr::null_mut(), std::ptr::null_mut()))
+        })
+    }
+}
+
+/// A connection without a pair.
+pub fn on_tcp() -> (End, End) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     let a = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
     let (b, _) = listener.accept().expect("accept");
-    let (a, b) = (End::track(a), End::track(b));
-    // SAFETY: a valid C string.
-    let fd = unsafe { sys::memfd_create(c"pair".as_ptr().cast(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-    let fd = fd.expect("memfd") as i32;
-    sys::ftruncate(fd, pair_bytes(MIN_RING_BYTES) as i64).expect("size");
-    sys::fcntl(fd, libc::F_ADD_SEALS, (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) as usize).expect("seal");
+    (End::track(a), End::track(b))
+}
+
+/// A connection whose ends share a pair; both blocking, both on TCP yet.
+pub fn connected() -> (End, End) {
+    let (a, b) = on_tcp();
+    let fd = new_pair();
     for (side, end) in [(0, &a), (1, &b)] {
         end.h.sock().pairing.store(PAIR_REGISTERED, Ordering::Release);
         promote::granted(end.h.token(), side, MIN_RING_BYTES, fd);
     }
     sys::close(fd).expect("close");
     (a, b)
+}
+
+/// The memory of a pair that nobody has stamped.
+pub fn new_pair() -> i32 {
+    // SAFETY: a valid C string.
+    let fd = unsafe { sys::memfd_create(c"pair".as_ptr().cast(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    let fd = fd.expect("memfd") as i32;
+    sys::ftruncate(fd, pair_bytes(MIN_RING_BYTES) as i64).expect("size");
+    sys::fcntl(fd, libc::F_ADD_SEALS, (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) as usize).expect("seal");
+    fd
 }
 
 /// Sends to and fro until both directions of both ends are on rings.

@@ -272,6 +272,51 @@ CASE(number_given_away_while_a_thread_receives)
     }
 }
 
+/* Without a warming-up: the waiter is in the kernel. What comes of it then is no business of the next connection. */
+static void next_connection_after_a_close(void (*end)(void))
+{
+    struct waiter waiter;
+    B_SIDE {
+        start_waiter(&waiter, wait_in_recv);
+        T(close(fd));
+    }
+    rw_meet();
+    int next = rw_another();
+    rw_nodelay(next);
+    rw_warm(next, RW_BLOCK);
+    A_SIDE end();
+    B_SIDE pthread_join(waiter.thread, NULL);
+    rw_meet();
+    rw_exchange(next);
+    B_SIDE {
+        struct pollfd state = { next, POLLRDHUP, 0 };
+        T(poll(&state, 1, 0));
+    }
+    rw_meet();
+    rw_warm(next, RW_BLOCK);
+    rw_exchange(next);
+}
+
+static void send_to_the_waiter(void)
+{
+    T(send(fd, "for the waiter", 14, 0));
+}
+
+static void end_the_connection(void)
+{
+    T(close(fd));
+}
+
+CASE(next_connection_while_a_thread_receives_on_a_closed_one)
+{
+    next_connection_after_a_close(send_to_the_waiter);
+}
+
+CASE(next_connection_while_a_closed_one_ends)
+{
+    next_connection_after_a_close(end_the_connection);
+}
+
 static void closed_during(void (*wait)(void))
 {
     B_SIDE {
@@ -572,7 +617,8 @@ CASE(cancellation_switched_off)
 
 RW_MAIN(ENTRY(many_writers), ENTRY(many_readers), ENTRY(many_writers_and_readers), ENTRY(both_directions_with_many_threads),
     ENTRY(many_threads_without_blocking), ENTRY(one_thread_for_each_direction), ENTRY(closed_while_a_thread_receives),
-    ENTRY(number_given_away_while_a_thread_receives), ENTRY(closed_while_a_thread_polls), ENTRY(closed_while_a_thread_polls_in_vain),
+    ENTRY(number_given_away_while_a_thread_receives), ENTRY(next_connection_while_a_thread_receives_on_a_closed_one),
+    ENTRY(next_connection_while_a_closed_one_ends), ENTRY(closed_while_a_thread_polls), ENTRY(closed_while_a_thread_polls_in_vain),
     ENTRY(closed_while_a_thread_selects), ENTRY(number_given_away_while_a_thread_polls),
     ENTRY(closed_while_a_thread_waits_on_a_set), ENTRY(shut_down_while_a_thread_receives),
     ENTRY(shut_down_both_ways_while_a_thread_polls), ENTRY(shut_down_while_a_thread_sends),
