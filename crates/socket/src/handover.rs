@@ -9,6 +9,7 @@ pub use ends::{break_connection, forget_left, look_for_end, peer_fin, time_to_lo
 
 use crate::fdtable::{self, Handle};
 use crate::reason::Reason;
+use crate::send::still_leads;
 use crate::thread::Critical;
 use crate::{bells, epoll, promote, settings, shadow, stats, thread};
 use core::sync::atomic::Ordering;
@@ -456,10 +457,16 @@ pub fn chaos(s: &Sock, h: Handle, fd: i32) {
 }
 
 #[cold]
-fn disturb(s: &Sock, h: Handle, fd: i32, draw: u32) {
+fn disturb(s: &Sock, h: Handle, mut fd: i32, draw: u32) {
     if draw & 1 == 0 {
-        lock_tx(s).demote(h, fd, Reason::Off);
+        let mut tx = lock_tx(s);
+        if still_leads(&mut fd, h) {
+            tx.demote(h, fd, Reason::Off);
+        }
     } else {
-        lock_rx(s).demote(h, fd, Reason::Off);
+        let mut rx = lock_rx(s);
+        if still_leads(&mut fd, h) {
+            rx.demote(h, fd, Reason::Off);
+        }
     }
 }

@@ -195,14 +195,14 @@ pub fn give_way(fd: i32) {
 
 /// The descriptor that a close kept open for threads that still wait on the socket.
 pub fn kept_fd(h: Handle) -> Option<i32> {
-    let kept = local(h.index()).keep_fd.load(Ordering::Acquire);
+    let kept = local(h.index()).keep_fd.load(Ordering::SeqCst);
     (kept > 0 && h.is_current()).then(|| kept - 1)
 }
 
 /// One descriptor fewer in this process. `fd` is still open, or -1 if it is gone already.
 fn drop_reference(h: Handle, fd: i32) {
     let l = local(h.index());
-    if l.fds.fetch_sub(1, Ordering::AcqRel) > 1 {
+    if l.fds.fetch_sub(1, Ordering::SeqCst) > 1 {
         return;
     }
     if fd >= 0 && wait::anybody_waits(h.index()) {
@@ -210,28 +210,31 @@ fn drop_reference(h: Handle, fd: i32) {
         if let Ok(kept) = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) {
             let kept = sys::move_high(kept as i32);
             fdtable::enter_internal(kept);
-            l.keep_fd.store(kept + 1, Ordering::Release);
-            if wait::anybody_waits(h.index()) {
-                return;
-            }
-            last_waiter_left(h);
+            l.keep_fd.store(kept + 1, Ordering::SeqCst);
+            waiter_left(h.index());
             return;
         }
     }
     leave_sock(h, fd);
 }
 
-/// The last thread that waited on a socket has returned: if it was closed in the meantime, that is carried out now.
-pub fn last_waiter_left(h: Handle) {
-    let l = local(h.index());
-    if l.keep_fd.load(Ordering::Acquire) == 0 || l.fds.load(Ordering::Acquire) != 0 {
-        return;
-    }
-    let kept = l.keep_fd.swap(0, Ordering::AcqRel);
-    if kept > 0 {
-        leave_sock(h, kept - 1);
+/// A thread that waited on a socket which was closed in the meantime has returned: the last one carries that out.
+pub fn waiter_left(index: u32) {
+    let l = local(index);
+    while l.fds.load(Ordering::SeqCst) == 0 && !wait::anybody_waits(index) {
+        let kept = l.keep_fd.swap(0, Ordering::SeqCst);
+        if kept == 0 {
+            return;
+        }
+        // Whoever begins to wait from here on finds the socket closed; who did so before is found now.
+        if wait::anybody_waits(index) {
+            l.keep_fd.store(kept, Ordering::SeqCst);
+            continue;
+        }
+        leave_sock(Handle::of_record(index), kept - 1);
         fdtable::remove(kept - 1);
         let _ = sys::close(kept - 1);
+        return;
     }
 }
 
@@ -320,6 +323,11 @@ pub fn shutdown(h: Handle, fd: i32, how: i32, native: impl FnOnce() -> isize) ->
     let s = h.sock();
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         let mut tx = lock_tx(s);
+        if !fdtable::leads_to(fd, h) {
+            // Another thread has closed it: its rings may be unmapped.
+            drop(tx);
+            return native();
+        }
         if let Some(pair) = pair(s) {
             pair.outgoing().set_wr_shut();
         }
@@ -331,7 +339,10 @@ pub fn shutdown(h: Handle, fd: i32, how: i32, native: impl FnOnce() -> isize) ->
         s.set(FLAG_SHUT_RD);
     }
     let r = native();
-    if let Some((ring, _)) = lock_rx(s).any_ring() {
+    let mut rx = lock_rx(s);
+    if fdtable::leads_to(fd, h)
+        && let Some((ring, _)) = rx.any_ring()
+    {
         bells::ring_all(&ring, End::Reader);
     }
     r

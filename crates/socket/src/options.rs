@@ -3,7 +3,7 @@
 use crate::fdtable::Handle;
 use crate::handover::{lock_rx, lock_tx};
 use crate::reason::Reason;
-use crate::{lifecycle, recv};
+use crate::{lifecycle, ready, recv};
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, timeval};
 use ropeway_shm::ring::Consumer;
@@ -111,6 +111,9 @@ pub fn readable_bytes(h: Handle, fd: i32) -> Option<usize> {
         return None;
     }
     let mut rx = lock_rx(s);
+    if !ready::is_open(h) {
+        return None;
+    }
     if s.rx.phase.load(Ordering::Relaxed) == RX_ATTACHED {
         // How far TCP goes is known only once the switch is seen.
         let _ = recv::look_for_switch(&mut rx, h, fd);
@@ -125,6 +128,6 @@ pub fn unsent_bytes(h: Handle) -> Option<usize> {
         return None;
     }
     let mut tx = lock_tx(s);
-    let (ring, p) = tx.ring()?;
+    let (ring, p) = tx.ring().filter(|_| ready::is_open(h))?;
     Some(ring.unread(&Consumer::starting_at(ring.reader_stopped_at(p)?.0, p.epoch)).0)
 }

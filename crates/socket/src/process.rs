@@ -19,7 +19,7 @@ pub struct Local {
     pub fds: AtomicU32,
     /// Threads of this process that wait on it or otherwise rely on its mapping without a lock.
     pub users: AtomicU32,
-    /// Keeps the shadow open while somebody waits on it after the last descriptor was closed; -1 for none.
+    /// Keeps the shadow open while somebody waits on it after the last descriptor was closed: its number + 1; 0 for none.
     pub keep_fd: AtomicI32,
     /// SO_LINGER as the program set it, while an exec under way has replaced it (`lifecycle`); 0 for none.
     pub linger: AtomicU64,

@@ -330,6 +330,10 @@ impl Blocking {
     /// consumed; only what was peeked is still there, and does not count.
     fn wait_for_bytes(&mut self, s: &Sock, h: Handle, fd: i32, got: usize, peeking: bool) -> Woken {
         let have = if peeking { got } else { 0 };
+        if !ready::is_open(h) {
+            // Closed before we were entered: nothing keeps the rings for us.
+            return Woken::Look;
+        }
         let Some(pair) = handover::pair(s) else { return Woken::Look };
         // A call that has something to show for itself is never restarted.
         let signals = if got > 0 { self.signals.by_any_handler() } else { self.signals };

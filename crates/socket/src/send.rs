@@ -10,7 +10,7 @@ use crate::iov::Cursor;
 use crate::reason::Reason;
 use crate::thread::{self, Signals};
 use crate::wait::{self, Deadline, Waiting, Woken};
-use crate::{epoll, lifecycle, options, promote, shadow};
+use crate::{epoll, lifecycle, options, promote, ready, shadow};
 use core::sync::atomic::Ordering;
 use libc::iovec;
 use ropeway_shm::ring::{End, WriteStop};
@@ -387,6 +387,10 @@ impl Blocking {
     }
 
     fn wait_for_room(&mut self, s: &Sock, h: Handle, fd: i32, partial: bool) -> Woken {
+        if !ready::is_open(h) {
+            // Closed before we were entered: nothing keeps the rings for us.
+            return Woken::Look;
+        }
         let Some(pair) = handover::pair(s) else { return Woken::Look };
         // A call that has something to show for itself is never restarted.
         let signals = if partial { self.signals.by_any_handler() } else { self.signals };

@@ -21,6 +21,7 @@ const NAP_NS: u64 = 2_000_000;
 struct Waiter {
     /// Record index + 1; 0 for a free entry.
     who: AtomicU32,
+    /// 0 while the entry is being made.
     tid: AtomicU32,
     stack: AtomicU64,
 }
@@ -55,19 +56,20 @@ pub struct Waiting {
     entry: Option<usize>,
 }
 
-/// Enters the calling thread as waiting on `h`.
+/// Enters the calling thread as waiting on `h`. A full barrier: the caller asks next whether the socket is still open
+/// (`ready::is_open`), as closing says first that it is not, and then looks for waiters.
 pub fn begin(h: Handle) -> Waiting {
-    process::local(h.index()).users.fetch_add(1, Ordering::AcqRel);
+    process::local(h.index()).users.fetch_add(1, Ordering::SeqCst);
     let tid = my_tid();
     let start = tid as usize % MAX_WAITERS;
     let entry = (0..MAX_WAITERS).map(|i| (start + i) % MAX_WAITERS).find(|&i| {
         let w = &WAITERS[i];
         w.who.load(Ordering::Relaxed) == 0
-            && w.who.compare_exchange(0, h.index() + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            && w.who.compare_exchange(0, h.index() + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     });
     if let Some(i) = entry {
-        WAITERS[i].tid.store(tid, Ordering::Relaxed);
-        WAITERS[i].stack.store(stack_position(), Ordering::Release);
+        WAITERS[i].stack.store(stack_position(), Ordering::Relaxed);
+        WAITERS[i].tid.store(tid, Ordering::Release);
     }
     Waiting { h, entry }
 }
@@ -75,11 +77,13 @@ pub fn begin(h: Handle) -> Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some(i) = self.entry {
+            WAITERS[i].tid.store(0, Ordering::Relaxed);
             WAITERS[i].who.store(0, Ordering::Release);
         }
-        let before = process::local(self.h.index()).users.fetch_sub(1, Ordering::AcqRel);
-        if before == 1 {
-            lifecycle::last_waiter_left(self.h);
+        let local = process::local(self.h.index());
+        local.users.fetch_sub(1, Ordering::SeqCst);
+        if local.keep_fd.load(Ordering::SeqCst) != 0 {
+            lifecycle::waiter_left(self.h.index());
         }
     }
 }
@@ -87,26 +91,26 @@ impl Drop for Waiting {
 /// True while some thread really waits on record `index`; entries of threads that left in another way are removed.
 pub fn anybody_waits(index: u32) -> bool {
     let users = &process::local(index).users;
-    if users.load(Ordering::Acquire) == 0 {
+    if users.load(Ordering::SeqCst) == 0 {
         return false;
     }
-    let mut found = 0;
-    for w in WAITERS.iter().filter(|w| w.who.load(Ordering::Acquire) == index + 1) {
-        let tid = w.tid.load(Ordering::Relaxed);
+    let mut found = false;
+    for w in WAITERS.iter().filter(|w| w.who.load(Ordering::SeqCst) == index + 1) {
+        let tid = w.tid.load(Ordering::Acquire);
         // Our own entry below our stack position was left by a jump; above it, we are in a handler that interrupted it.
         let alive = if tid == my_tid() {
             w.stack.load(Ordering::Relaxed) > stack_position()
         } else {
-            sys::thread_exists(process::pid(), tid)
+            tid == 0 || sys::thread_exists(process::pid(), tid)
         };
         if alive {
-            found += 1;
-        } else {
+            found = true;
+        } else if w.tid.compare_exchange(tid, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             w.who.store(0, Ordering::Release);
+            users.fetch_sub(1, Ordering::SeqCst);
         }
     }
-    users.store(found, Ordering::Release);
-    found > 0
+    found
 }
 
 /// In the child of fork: only the forking thread is here, and it does not wait.

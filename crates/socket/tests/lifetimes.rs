@@ -3,17 +3,19 @@
 
 mod support;
 
+use ropeway_shm::sys;
 use ropeway_shm::table::{FLAG_PEER_FIN, Sock};
 use ropeway_socket::fdtable::{self, Handle};
 use ropeway_socket::lifecycle;
+use ropeway_socket::reason::Reason;
 use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
-use support::{End, on_tcp, poll_on, recv_on, rest, send_on, within};
+use std::time::{Duration, Instant};
+use support::{End, connected, on_tcp, poll_on, recv_on, rest, send_on, warm, within};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -176,5 +178,155 @@ fn a_poll_whose_socket_is_closed_counts_nothing_for_the_next_connection() {
         // The kernel may look at the number again, and find the new connection behind it, which has nothing.
         assert!(poller.join().expect("the poller") >= 0);
         assert_undisturbed(next);
+    });
+}
+
+// ---- rings ----
+
+/// Waits until the thread with this number sleeps in the kernel.
+fn until_asleep(tid: &AtomicU32) {
+    let sleeps = || match tid.load(Ordering::Acquire) {
+        0 => false,
+        tid => {
+            let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).expect("a thread of ours");
+            stat.rsplit(") ").next().is_some_and(|state| state.starts_with('S'))
+        }
+    };
+    while !sleeps() {
+        std::thread::yield_now();
+    }
+}
+
+/// Starts a call on an end that waits on the ring, and closes the end as soon as it sleeps.
+fn close_sleeping(end: End, call: fn(Handle, i32) -> isize) -> JoinHandle<isize> {
+    let (h, fd) = (end.h, end.fd);
+    let tid = Arc::new(AtomicU32::new(0));
+    let thread = std::thread::spawn({
+        let tid = Arc::clone(&tid);
+        move || {
+            tid.store(sys::gettid().expect("gettid") as u32, Ordering::Release);
+            call(h, fd)
+        }
+    });
+    until_asleep(&tid);
+    drop(end);
+    thread
+}
+
+const ROUNDS: u64 = 500;
+
+/// Closes one end of a connection on rings beside a thread that calls on it, at a random moment. `shared`: another process
+/// has the socket, too.
+fn close_beside(shared: bool, call: fn(Handle, i32) -> isize, other: fn(&End)) {
+    let mut draw = std::env::var("ROPEWAY_SEED").map_or(0x9E37_79B9, |seed| seed.parse().expect("a number")) | 1u64;
+    println!("again: ROPEWAY_SEED={draw} cargo test -p ropeway-socket --test lifetimes");
+    for _ in 0..ROUNDS {
+        draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let after = Duration::from_nanos((draw >> 33) % 20_000);
+        let (a, b) = connected();
+        warm(&a, &b);
+        let (h, fd) = (a.h, a.fd);
+        let s = h.sock();
+        s.expected.store(shared as u32, Ordering::Release);
+        let calls = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while call(h, fd) > 0 {
+                    calls.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            while calls.load(Ordering::Relaxed) == 0 {
+                other(&b);
+            }
+            let start = Instant::now();
+            while start.elapsed() < after {
+                other(&b);
+            }
+            drop(a);
+            drop(b);
+        });
+        if shared {
+            s.expected.store(0, Ordering::Release);
+        }
+    }
+}
+
+fn close_beside_a_receive(shared: bool) {
+    let _alone = alone();
+    within(LIMIT, "closing beside a receive", move || {
+        close_beside(shared, receive, |b| {
+            b.send_flags(b"x", libc::MSG_DONTWAIT);
+        });
+    });
+}
+
+fn close_beside_a_send(shared: bool) {
+    let _alone = alone();
+    within(LIMIT, "closing beside a send", move || {
+        close_beside(
+            shared,
+            |h, fd| send_on(h, fd, &[7; 5000], 0),
+            |b| {
+                b.recv_flags(&mut [0; 5000], libc::MSG_DONTWAIT);
+            },
+        );
+    });
+}
+
+#[test]
+fn closing_beside_a_receive_that_begins_to_wait_leaves_it_no_unmapped_ring() {
+    close_beside_a_receive(false);
+}
+
+#[test]
+fn closing_a_shared_socket_beside_a_receive_that_begins_to_wait_leaves_it_no_unmapped_ring() {
+    close_beside_a_receive(true);
+}
+
+#[test]
+fn closing_beside_a_send_that_begins_to_wait_leaves_it_no_unmapped_ring() {
+    close_beside_a_send(false);
+}
+
+#[test]
+fn closing_a_shared_socket_beside_a_send_that_begins_to_wait_leaves_it_no_unmapped_ring() {
+    close_beside_a_send(true);
+}
+
+#[test]
+fn a_receive_whose_socket_is_closed_goes_on_over_tcp_when_the_ring_ends() {
+    let _alone = alone();
+    within(LIMIT, "receiving", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        let reader = close_sleeping(a, receive);
+        lifecycle::pin(b.h, b.fd, Reason::Off);
+        assert_eq!(b.send(b"late"), 4);
+        assert_eq!(reader.join().expect("the reader"), 4);
+        assert_eq!(b.recv(&mut [0; 8]), 0, "the socket is closed when the call returns");
+    });
+}
+
+#[test]
+fn a_send_whose_socket_is_closed_goes_on_over_tcp_when_the_ring_ends() {
+    let _alone = alone();
+    within(LIMIT, "sending", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        for n in [1000, 1] {
+            while a.send_flags(&vec![1; n], libc::MSG_DONTWAIT) > 0 {}
+        }
+        // It goes to TCP by itself, because the reader does not go on.
+        let writer = close_sleeping(a, |h, fd| send_on(h, fd, b"late", 0));
+        assert_eq!(writer.join().expect("the writer"), 4);
+        let mut last = [0; 4];
+        let mut bytes = [0; 4096];
+        loop {
+            match b.recv(&mut bytes) {
+                n if n > 0 => last.copy_from_slice(&bytes[n as usize - 4..n as usize]),
+                n => break assert_eq!(n, 0),
+            }
+        }
+        assert_eq!(&last, b"late");
     });
 }
