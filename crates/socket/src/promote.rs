@@ -8,7 +8,7 @@ use crate::reason::Reason;
 use crate::rendezvous::client::{self, Register, Reply, Unavailable};
 use crate::rendezvous::wire::{Endpoint, Prefix};
 use crate::thread::{self, Critical};
-use crate::{adopt, bells, epoll, lifecycle, process, settings, shadow, wait};
+use crate::{adopt, bells, epoll, lifecycle, process, ready, settings, shadow, wait};
 use core::sync::atomic::Ordering;
 use ropeway_shm::ring::Look;
 use ropeway_shm::segment::{Pair, Stamps};
@@ -48,7 +48,7 @@ fn progress(s: &Sock, h: Handle, fd: i32, pairing: u32) -> bool {
         return flags & FLAG_STRICT_FAIL != 0;
     }
     if pairing == PAIR_MAPPED {
-        await_stamp(s);
+        await_stamp(s, h);
         return false;
     }
     if pairing == PAIR_LEFT {
@@ -238,68 +238,84 @@ pub fn granted(token: u64, side: u8, ring_bytes: u32, fd: i32) {
             return;
         }
     };
-    let wanted = ours(token).filter(|(s, _)| {
-        s.pairing.load(Ordering::Acquire) == PAIR_REGISTERED && !s.has(FLAG_PINNED) && lifecycle::sole_owner(s)
+    let taken = ours(token).is_some_and(|(s, h)| {
+        let taken = take_half(s, h, &pair);
+        if taken {
+            await_stamp(s, h);
+        }
+        taken
     });
-    let Some((s, _)) = wanted else {
+    if !taken {
         pair.give_up();
         // SAFETY: nobody else has seen this mapping.
         unsafe { pair.unmap() };
-        if let Some((s, _)) = ours(token)
-            && s.pairing.load(Ordering::Acquire) == PAIR_REGISTERED
-        {
-            s.pairing.store(PAIR_NONE, Ordering::Release);
-            try_later(s, Reason::SharedOwners);
-        }
-        return;
-    };
-    for (before, bytes) in s.ring_before.iter().zip([&s.tx.ring_bytes, &s.rx.ring_bytes]) {
-        before.store(bytes.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
-    s.seg_ring_bytes.store(pair.ring_bytes(), Ordering::Relaxed);
-    s.seg_side.store(pair.side() as u32, Ordering::Relaxed);
-    s.seg_base.store(pair.address(), Ordering::Release);
-    s.promotions.store(0, Ordering::Relaxed);
-    pair.stamp();
-    s.try_at.store(calls(s), Ordering::Relaxed);
-    s.pairing.store(PAIR_MAPPED, Ordering::Release);
-    await_stamp(s);
-}
-
-/// Clause 1.4: a half is void until both ends have stamped it.
-fn await_stamp(s: &Sock) {
-    let Some(pair) = pair(s) else { return };
-    match pair.stamps() {
-        Stamps::Both => {
-            s.remote_reason.store(0, Ordering::Relaxed);
-            let _ = s.pairing.compare_exchange(PAIR_MAPPED, PAIR_READY, Ordering::AcqRel, Ordering::Relaxed);
-        }
-        Stamps::Waiting => {
-            let waited = calls(s).wrapping_sub(s.try_at.load(Ordering::Relaxed));
-            if waited > STAMP_PATIENCE_CALLS && waited < u32::MAX / 2 && pair.give_up() {
-                give_half_back(s);
-            }
-        }
-        Stamps::Void => give_half_back(s),
     }
 }
 
-#[cold]
-fn give_half_back(s: &Sock) {
+/// False when the socket has no use for it any more. Under the lock, because other threads close and fork.
+fn take_half(s: &Sock, h: Handle, pair: &Pair) -> bool {
+    let _critical = Critical::enter();
+    s.lock.lock(thread::me());
+    let awaited = ready::is_open(h) && s.pairing.load(Ordering::Acquire) == PAIR_REGISTERED;
+    let taken = awaited && !s.has(FLAG_PINNED) && lifecycle::sole_owner(s);
+    if taken {
+        for (before, bytes) in s.ring_before.iter().zip([&s.tx.ring_bytes, &s.rx.ring_bytes]) {
+            before.store(bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        s.seg_ring_bytes.store(pair.ring_bytes(), Ordering::Relaxed);
+        s.seg_side.store(pair.side() as u32, Ordering::Relaxed);
+        s.seg_base.store(pair.address(), Ordering::Release);
+        s.promotions.store(0, Ordering::Relaxed);
+        pair.stamp();
+        s.try_at.store(calls(s), Ordering::Relaxed);
+        s.pairing.store(PAIR_MAPPED, Ordering::Release);
+    } else if awaited {
+        s.pairing.store(PAIR_NONE, Ordering::Release);
+        try_later(s, Reason::SharedOwners);
+    }
+    s.lock.unlock();
+    taken
+}
+
+/// Clause 1.4: a half is void until both ends have stamped it. The lock keeps it mapped: other threads give halves back, and
+/// close.
+fn await_stamp(s: &Sock, h: Handle) {
     let _critical = Critical::enter();
     if !s.lock.try_lock(thread::me()) {
         return;
     }
     if s.pairing.load(Ordering::Acquire) == PAIR_MAPPED
+        && ready::is_open(h)
         && let Some(pair) = pair(s)
     {
-        s.pairing.store(PAIR_NONE, Ordering::Release);
-        s.seg_base.store(0, Ordering::Release);
-        // SAFETY: a half that was never ready carried no bytes: only this function and `await_stamp` looked at it.
-        unsafe { pair.unmap() };
-        try_later(s, Reason::PeerNotRegistered);
+        match pair.stamps() {
+            Stamps::Both => {
+                s.remote_reason.store(0, Ordering::Relaxed);
+                s.pairing.store(PAIR_READY, Ordering::Release);
+            }
+            Stamps::Waiting => {
+                let waited = calls(s).wrapping_sub(s.try_at.load(Ordering::Relaxed));
+                if waited > STAMP_PATIENCE_CALLS && waited < u32::MAX / 2 && pair.give_up() {
+                    give_half_back(s, pair);
+                }
+            }
+            Stamps::Void => give_half_back(s, pair),
+        }
     }
     s.lock.unlock();
+}
+
+/// Under the socket's lock.
+#[cold]
+fn give_half_back(s: &Sock, pair: Pair) {
+    s.seg_base.store(0, Ordering::Release);
+    // Both directions' locks: a shutdown in another thread may have found it under one of them.
+    drop(lock_tx(s));
+    drop(lock_rx(s));
+    // SAFETY: a half that was never ready carried no bytes: whoever looks at it holds one of the locks that were passed.
+    unsafe { pair.unmap() };
+    try_later(s, Reason::PeerNotRegistered);
+    s.pairing.store(PAIR_NONE, Ordering::Release);
 }
 
 /// True when the other end has left for good, in which case this end does not try its rings again (clause 1.5). Called
