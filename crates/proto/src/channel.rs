@@ -9,7 +9,6 @@ mod tests;
 mod waiting;
 
 use crate::endpoint::Path;
-use crate::time::Time;
 use ropeway_wire::{ErrorCode, Flags, Mode};
 
 pub use incoming::{Incoming, PIECE_BYTES, Part, Refused};
@@ -81,8 +80,6 @@ pub struct Channel {
     pub local_port: u16,
     pub remote_port: u16,
     pub opening: Opening,
-    /// While an attempt is to open it: when that is over for it.
-    pub give_up_at: Time,
     pub outgoing: Outgoing,
     pub incoming: Incoming,
     pub failed: Option<ErrorCode>,
@@ -130,7 +127,6 @@ impl Channel {
             local_port: ports.0,
             remote_port: ports.1,
             opening: Opening::Waiting,
-            give_up_at: Time::MAX,
             outgoing: Outgoing::default(),
             incoming: Incoming::new(window),
             failed: None,

@@ -25,7 +25,6 @@ pub struct Attempt {
     pub source_port: u16,
     /// Once the server has answered: its cookie, and when it came.
     pub cookie: Option<(wire::Cookie, Time)>,
-    /// When it is over for the channel that has waited longest.
     pub give_up_at: Time,
     pub retry_at: Time,
     pub retry_ns: u64,

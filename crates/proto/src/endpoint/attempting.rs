@@ -9,7 +9,6 @@ use super::cookies::COOKIE_NS;
 use super::keyed_opening::Answer;
 use super::{Endpoint, Path};
 use crate::association::{Attempt, Crossed, FIRST_RETRY_NS};
-use crate::channel::Channel;
 use crate::sent::Packet as SentPacket;
 use crate::time::Time;
 
@@ -22,13 +21,10 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         let Some(attempt) = association.attempt_mut() else { return true };
         if now >= attempt.give_up_at {
+            self.counters.timeouts += 1;
             let code = attempt.hint.unwrap_or(ErrorCode::Timeout);
-            let goes_on = self.go_on_for_others(now, index, code, |channel| channel.give_up_at <= now);
-            if !goes_on {
-                self.counters.timeouts += 1;
-                self.end_association(index, code);
-            }
-            return goes_on;
+            self.end_association(index, code);
+            return false;
         }
         if now < attempt.retry_at {
             return true;
@@ -308,20 +304,12 @@ impl Endpoint {
         // SYN names the port that was asked for first. CONFIRM asks for that of channel 0, which is another one if the first was closed meanwhile.
         let carried = association.channels.get(0).filter(|_| association.sent.in_flight() > 0);
         let refused_port = carried.map_or(named_port, |at| channels[at as usize].remote_port);
-        self.go_on_for_others(now, index, code, |channel| channel.remote_port == refused_port)
-    }
-
-    /// An attempt is over for some of its channels, and for those that nobody wants; the others start a new one. `false`: there are none.
-    fn go_on_for_others(&mut self, now: Time, index: u32, code: ErrorCode, is_over: impl Fn(&Channel) -> bool) -> bool {
-        let channels = &self.channels;
-        let association = &self.associations[index as usize];
-        let is_left = |at: u32| !channels[at as usize].released && !is_over(&channels[at as usize]);
-        let left: Vec<u32> = association.channels.indices().filter(|&at| is_left(at)).collect();
-        let longest = left.iter().map(|&at| channels[at as usize].give_up_at).min();
-        let (Some(&next), Some(give_up_at)) = (left.first(), longest) else { return false };
-        let over: Vec<(u16, u32)> = association.channels.iter().filter(|&(_, at)| !is_left(at)).collect();
+        let is_other =
+            |at: &u32| channels[*at as usize].remote_port != refused_port && !channels[*at as usize].released;
+        let Some(next) = association.channels.indices().find(is_other) else { return false };
+        let refused: Vec<(u16, u32)> = association.channels.iter().filter(|(_, at)| !is_other(at)).collect();
         let (destination_port, source_port) = (channels[next as usize].remote_port, channels[next as usize].local_port);
-        for (number, at) in over {
+        for (number, at) in refused {
             self.associations[index as usize].detach(number);
             self.fail_channel(at, code);
         }
@@ -330,7 +318,6 @@ impl Endpoint {
         association.asked_port = Some(destination_port);
         if let Some(attempt) = association.attempt_mut() {
             (attempt.destination_port, attempt.source_port) = (destination_port, source_port);
-            attempt.give_up_at = give_up_at;
         }
         self.run_attempt(now, index);
         self.settle_timers(now, index);

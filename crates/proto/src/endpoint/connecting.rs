@@ -144,20 +144,11 @@ impl Endpoint {
             return Err(ConnectError::NoMemory);
         }
         self.counters.channels_opened += 1;
-        self.begin_opening(now, at);
-        Ok(ChannelId { index: at, generation: self.channels[at as usize].generation })
-    }
-
-    /// The OPEN of a channel goes at once where the association is open; else its time to be opened begins, however long others have waited for the same attempt.
-    pub(super) fn begin_opening(&mut self, now: Time, at: u32) {
-        let channel = &mut self.channels[at as usize];
-        let index = channel.association;
         if self.associations[index as usize].is_open() {
             self.begin_waiting(now, index);
             self.schedule_channel(at);
-        } else {
-            channel.give_up_at = now.after(self.config.connect_timeout_ns);
         }
+        Ok(ChannelId { index: at, generation: self.channels[at as usize].generation })
     }
 
     /// Whether these are the first bytes of a packet by which this end tries to reach who is at `path`. Who is not on the way can say the same of an attempt's packets only if it guesses the nonce.

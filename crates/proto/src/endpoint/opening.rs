@@ -314,7 +314,10 @@ impl Endpoint {
         }
         channel.outgoing.raise_credit(u64::from(association.peer_window));
         self.note_rest(to);
-        self.begin_opening(now, at);
+        if self.associations[to as usize].is_open() {
+            self.begin_waiting(now, to);
+            self.schedule_channel(at);
+        }
     }
 
     pub(super) fn opened_header(&mut self, now: Time, index: u32) -> Header {
