@@ -18,9 +18,6 @@ const ATTACH_TYPE_XDP: u32 = 37;
 /// Bytes of the kernel's `union bpf_attr` that are filled here, at most; the kernel takes the rest as zero.
 const ATTRIBUTE_BYTES: usize = 72;
 
-/// A signal ends the verifier's work, which takes less than most are apart.
-const MOST_LOADS: u32 = 100;
-
 /// The arguments of one call, written at the offsets that `linux/bpf.h` gives them.
 struct Attribute([u8; ATTRIBUTE_BYTES]);
 
@@ -76,13 +73,31 @@ pub fn load(program: &[u64]) -> io::Result<OwnedFd> {
     const LICENSE: &[u8] = b"Dual MIT/GPL\0";
     let attribute = Attribute::new().u32(0, PROG_TYPE_XDP).u32(4, program.len() as u32).pointer(8, program);
     let attribute = attribute.pointer(16, LICENSE).u32(68, ATTACH_TYPE_XDP);
-    let mut tries = 1..MOST_LOADS;
-    loop {
-        // SAFETY: so many instructions of 8 bytes, and a string with its closing zero.
-        match unsafe { attribute.call(PROG_LOAD) } {
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && tries.next().is_some() => {}
-            loaded => return loaded.map(descriptor),
+    // A signal would end the verifier's work, which may take longer than signals are apart.
+    let _later = SignalsLater::begin();
+    // SAFETY: so many instructions of 8 bytes, and a string with its closing zero.
+    unsafe { attribute.call(PROG_LOAD) }.map(descriptor)
+}
+
+/// Signals for this thread wait until this is dropped.
+struct SignalsLater(libc::sigset_t);
+
+impl SignalsLater {
+    fn begin() -> SignalsLater {
+        // SAFETY: a set is plain bits, which sigfillset sets; both pointers are valid.
+        unsafe {
+            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
+            SignalsLater(before)
         }
+    }
+}
+
+impl Drop for SignalsLater {
+    fn drop(&mut self) {
+        // SAFETY: the set is the one that was in force before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
     }
 }
 
