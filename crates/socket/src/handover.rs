@@ -435,13 +435,15 @@ pub fn unread(s: &Sock) -> usize {
 }
 
 /// Clause 4: does what a leaving reader asked for, if it did. Called where our own side waits or returns from waiting.
-pub fn service_recall(s: &Sock, h: Handle, fd: i32) {
+pub fn service_recall(s: &Sock, h: Handle, mut fd: i32) {
     let Some(pair) = pair(s) else { return };
     if s.tx.phase.load(Ordering::Acquire) != TX_RING || pair.outgoing().recall_asked() == 0 {
         return;
     }
     let mut tx = lock_tx(s);
-    if let Some((ring, p)) = tx.ring()
+    // Closed while we slept: the number may be another connection's.
+    if still_leads(&mut fd, h)
+        && let Some((ring, p)) = tx.ring()
         && ring.recall_asked() == p.epoch
     {
         tx.closed_by_reader(h, fd);

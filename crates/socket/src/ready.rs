@@ -3,7 +3,7 @@
 use crate::fdtable::{self, Handle};
 use crate::handover::{self, RxLock, lock_rx, lock_tx, pair};
 use crate::reason::Reason;
-use crate::send::NO_PROGRESS_NS;
+use crate::send::{NO_PROGRESS_NS, still_leads};
 use crate::{bells, lifecycle, options, process, recv, shadow, thread, wait};
 use core::sync::atomic::Ordering;
 use ropeway_shm::ring::{End, Look, Ring};
@@ -201,7 +201,9 @@ fn room(h: Handle, q: &Question, a: &mut Answer) {
     let Some((ring, p)) = tx.ring() else { return };
     if ring.writable(p) {
         a.events |= WRITE;
-    } else if let (true, Some(fd)) = (q.needs_room, q.fd) {
+    } else if let (true, Some(mut fd)) = (q.needs_room, q.fd)
+        && still_leads(&mut fd, h)
+    {
         match patience(s, &ring, fd) {
             0 => tx.demote(h, fd, Reason::NoProgress),
             left => a.again_ns = Some(a.again_ns.map_or(left, |ns| ns.min(left))),

@@ -386,7 +386,7 @@ impl Blocking {
         wait::poll_with_signals(&mut room, self.deadline, self.signals.by_any_handler())
     }
 
-    fn wait_for_room(&mut self, s: &Sock, h: Handle, fd: i32, partial: bool) -> Woken {
+    fn wait_for_room(&mut self, s: &Sock, h: Handle, mut fd: i32, partial: bool) -> Woken {
         if !ready::is_open(h) {
             // Closed before we were entered: nothing keeps the rings for us.
             return Woken::Look;
@@ -412,7 +412,10 @@ impl Blocking {
         }
         let patience = self.progress_at + NO_PROGRESS_NS;
         if now >= patience {
-            lock_tx(s).demote(h, fd, Reason::NoProgress);
+            let mut tx = lock_tx(s);
+            if still_leads(&mut fd, h) {
+                tx.demote(h, fd, Reason::NoProgress);
+            }
             return Woken::Look;
         }
         let until = self.deadline.map_or(patience, |d| d.min(patience));

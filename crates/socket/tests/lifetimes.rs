@@ -8,7 +8,7 @@ use ropeway_shm::sys;
 use ropeway_shm::table::{FLAG_PEER_FIN, PAIR_MAPPED, PAIR_NONE, PAIR_REGISTERED, Sock};
 use ropeway_socket::fdtable::{self, Handle};
 use ropeway_socket::reason::Reason;
-use ropeway_socket::{handover, lifecycle, promote, thread};
+use ropeway_socket::{handover, lifecycle, promote, shadow, thread};
 use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -329,6 +329,32 @@ fn a_send_whose_socket_is_closed_goes_on_over_tcp_when_the_ring_ends() {
             }
         }
         assert_eq!(&last, b"late");
+    });
+}
+
+#[test]
+fn a_thread_back_from_its_sleep_takes_a_rest_back_on_the_descriptor_that_close_kept_whoever_has_the_number_now() {
+    let _alone = alone();
+    within(LIMIT, "a recall", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        assert_eq!(a.send(&[7; 3000]), 3000);
+        let (h, number) = (a.h, a.fd);
+        let (next, other) = on_tcp();
+        let reader = close_sleeping(a, receive);
+        sys::dup2(next.fd, number).expect("the number of the closed one");
+        {
+            let mut rx = handover::lock_rx(b.h.sock());
+            rx.demote(b.h, b.fd, Reason::Off);
+            let (ring, c) = rx.ring().expect("closed, and not drained");
+            ring.recall(c);
+        }
+        handover::service_recall(h.sock(), h, number);
+        rest();
+        assert_eq!([b.fd, other.fd].map(shadow::queued), [Some(3000), Some(0)]);
+        sys::close(number).expect("close");
+        drop(b);
+        reader.join().expect("the reader");
     });
 }
 

@@ -69,7 +69,10 @@ pub fn time_to_look(s: &Sock) -> bool {
 }
 
 /// Looks at the shadow for the peer's end.
-pub fn look_for_end(s: &Sock, h: Handle, fd: i32) {
+pub fn look_for_end(s: &Sock, h: Handle, mut fd: i32) {
+    if !still_leads(&mut fd, h) {
+        return;
+    }
     let events = shadow::poll(fd, libc::POLLRDHUP);
     if events & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
         peer_fin(s, h, fd);
