@@ -113,6 +113,12 @@ pub fn after_fork_child() {
     if started() {
         for index in 0..table().used_socks() {
             local(index).users.store(0, Ordering::Relaxed);
+            // Threads that are not here wait on it in the parent.
+            let kept = local(index).keep_fd.swap(0, Ordering::Relaxed) - 1;
+            if kept >= 0 {
+                fdtable::remove(kept);
+                let _ = sys::close(kept);
+            }
         }
     }
 }

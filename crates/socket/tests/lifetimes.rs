@@ -10,6 +10,7 @@ use ropeway_socket::fdtable::{self, Handle};
 use ropeway_socket::reason::Reason;
 use ropeway_socket::{handover, lifecycle, promote, shadow, thread};
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -355,6 +356,38 @@ fn a_thread_back_from_its_sleep_takes_a_rest_back_on_the_descriptor_that_close_k
         sys::close(number).expect("close");
         drop(b);
         reader.join().expect("the reader");
+    });
+}
+
+#[test]
+fn a_child_does_not_keep_open_what_a_close_kept_for_a_thread_of_its_parent() {
+    let _alone = alone();
+    within(LIMIT, "receiving", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        let reader = close_sleeping(a, receive);
+        let (mut told, tell) = std::io::pipe().expect("pipe");
+        lifecycle::fork_prepare();
+        // SAFETY: the child runs only what a child of the program runs in the hooks, says so, and waits for its end.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            lifecycle::fork_child();
+            let _ = (&tell).write(b"x");
+            loop {
+                sys::nap(1_000_000_000);
+            }
+        }
+        lifecycle::fork_parent(child < 0);
+        told.read_exact(&mut [0]).expect("the child runs");
+        assert_eq!(b.send(b"late"), 4);
+        assert_eq!(reader.join().expect("the reader"), 4);
+        let shown = poll_on(&[(b.fd, libc::POLLRDHUP)], 5000).1;
+        // SAFETY: our own child.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+        assert_eq!(shown, [libc::POLLRDHUP], "the peer is told of the end while the child lives");
     });
 }
 
