@@ -249,8 +249,24 @@ pub fn abstract_address(name: &[u8]) -> (sockaddr_un, u32) {
 /// limit allows (the limit is raised for the instant of the call only). Close-on-exec is set.
 /// The old number is closed. If nothing better is free, the old number is kept.
 pub fn move_high(fd: c_int) -> c_int {
+    match duplicate_out_of_the_way(fd) {
+        Ok(new) => {
+            let _ = close(fd);
+            new
+        }
+        Err(_) => fd,
+    }
+}
+
+/// Duplicates a descriptor for ourselves, with a number as [`move_high`] gives it, any other if there is none. That the
+/// program has no descriptor left below its limit need not be in the way.
+pub fn duplicate_high(fd: c_int) -> Result<c_int> {
+    duplicate_out_of_the_way(fd).or_else(|_| Ok(fcntl(fd, libc::F_DUPFD_CLOEXEC, 3)? as c_int))
+}
+
+fn duplicate_out_of_the_way(fd: c_int) -> Result<c_int> {
     let raising = RaisingLimit::begin();
-    let new = move_high_alone(fd, raising.is_some());
+    let new = duplicate_alone(fd, raising.is_some());
     drop(raising);
     new
 }
@@ -285,16 +301,14 @@ impl Drop for RaisingLimit {
     }
 }
 
-fn move_high_alone(fd: c_int, may_raise: bool) -> c_int {
+fn duplicate_alone(fd: c_int, may_raise: bool) -> Result<c_int> {
     /// Room above the program's own limit for our descriptors.
     const ROOM: u64 = 256;
     /// No higher than this: the kernel's table of descriptors (8 bytes each, copied by fork) reaches to the highest one.
     const HIGHEST_START: u64 = 16 * 1024;
     let mut lim = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `lim` is valid for writing.
-    if unsafe { prlimit(0, libc::RLIMIT_NOFILE, core::ptr::null(), &mut lim) }.is_err() {
-        return fd;
-    }
+    unsafe { prlimit(0, libc::RLIMIT_NOFILE, core::ptr::null(), &mut lim) }?;
     let above = may_raise && lim.rlim_cur <= HIGHEST_START && lim.rlim_cur.saturating_add(ROOM) <= lim.rlim_max;
     let start = if above { lim.rlim_cur } else { lim.rlim_cur.saturating_sub(ROOM).clamp(3, HIGHEST_START) };
     if above {
@@ -302,16 +316,10 @@ fn move_high_alone(fd: c_int, may_raise: bool) -> c_int {
         // SAFETY: `raised` is valid for reading.
         let _ = unsafe { prlimit(0, libc::RLIMIT_NOFILE, &raised, core::ptr::null_mut()) };
     }
-    let moved = fcntl(fd, libc::F_DUPFD_CLOEXEC, start as usize);
+    let new = fcntl(fd, libc::F_DUPFD_CLOEXEC, start as usize);
     if above {
         // SAFETY: `lim` is valid for reading.
         let _ = unsafe { prlimit(0, libc::RLIMIT_NOFILE, &lim, core::ptr::null_mut()) };
     }
-    match moved {
-        Ok(new) => {
-            let _ = close(fd);
-            new as c_int
-        }
-        Err(_) => fd,
-    }
+    Ok(new? as c_int)
 }

@@ -13,9 +13,10 @@ use crate::process::{self, local};
 use crate::reason::Reason;
 use crate::rendezvous::client;
 use crate::thread::{self, Critical};
-use crate::{adopt, bells, epoll, promote, relay, shadow, stats, wait};
+use crate::{adopt, bells, epoll, promote, ready, relay, shadow, stats, wait};
 use core::sync::atomic::{AtomicU32, Ordering};
 use ropeway_shm::ring::End;
+use ropeway_shm::segment::Pair;
 use ropeway_shm::sys;
 use ropeway_shm::table::{
     CLASS_CONNECTED, CLASS_FREE, CLASS_FRESH, FLAG_CONNECTING, FLAG_INHERITED, FLAG_NONBLOCK, FLAG_PINNED,
@@ -205,17 +206,39 @@ fn drop_reference(h: Handle, fd: i32) {
     if l.fds.fetch_sub(1, Ordering::SeqCst) > 1 {
         return;
     }
-    if fd >= 0 && wait::anybody_waits(h.index()) {
-        // As in the kernel: a call that is under way keeps the socket open until it returns.
-        if let Ok(kept) = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) {
-            let kept = sys::move_high(kept as i32);
-            fdtable::enter_internal(kept);
-            l.keep_fd.store(kept + 1, Ordering::SeqCst);
-            waiter_left(h.index());
-            return;
-        }
+    let waited_on = wait::anybody_waits(h.index());
+    // As in the kernel: a call that is under way keeps the socket open until it returns.
+    if waited_on
+        && fd >= 0
+        && let Ok(kept) = sys::duplicate_high(fd)
+    {
+        fdtable::enter_internal(kept);
+        l.keep_fd.store(kept + 1, Ordering::SeqCst);
+        point_to_kept(h);
+        waiter_left(h.index());
+        return;
     }
-    leave_sock(h, fd);
+    leave_sock(h, fd, waited_on);
+}
+
+/// Before the kernel gives the number of a closed descriptor to others: threads that sleep on it go on with the one that was
+/// kept, and what is done with it under one of the locks has ended.
+fn point_to_kept(h: Handle) {
+    let s = h.sock();
+    let tx = lock_tx(s);
+    // The last of them may have left meanwhile, and unmapped.
+    if ready::is_open(h)
+        && let Some(pair) = pair(s)
+    {
+        ring_own_ends(&pair);
+    }
+    drop(tx);
+    drop(lock_rx(s));
+}
+
+fn ring_own_ends(pair: &Pair) {
+    bells::ring_all(&pair.incoming(), End::Reader);
+    bells::ring_all(&pair.outgoing(), End::Writer);
 }
 
 /// A thread that waited on a socket which was closed in the meantime has returned: the last one carries that out.
@@ -231,15 +254,15 @@ pub fn waiter_left(index: u32) {
             l.keep_fd.store(kept, Ordering::SeqCst);
             continue;
         }
-        leave_sock(Handle::of_record(index), kept - 1);
+        leave_sock(Handle::of_record(index), kept - 1, false);
         fdtable::remove(kept - 1);
         let _ = sys::close(kept - 1);
         return;
     }
 }
 
-/// This process has no descriptor of the socket any more.
-fn leave_sock(h: Handle, fd: i32) {
+/// This process has no descriptor of the socket any more. `waited_on`: none could be kept for threads that wait on it.
+fn leave_sock(h: Handle, fd: i32, waited_on: bool) {
     let s = h.sock();
     let _critical = Critical::enter();
     s.lock.lock(thread::me());
@@ -258,6 +281,10 @@ fn leave_sock(h: Handle, fd: i32) {
         adopt::leave_to_heir(h, fd);
     }
     if let Some(pair) = pair(s) {
+        if waited_on {
+            // They find that nothing leads to the socket any more.
+            ring_own_ends(&pair);
+        }
         if last {
             if fd >= 0 && unread(s) > 0 {
                 shadow::linger_zero(fd);
@@ -273,8 +300,11 @@ fn leave_sock(h: Handle, fd: i32) {
         if last {
             s.seg_base.store(0, Ordering::Release);
         }
-        // SAFETY: no descriptor and no waiter of this process leads here any more.
-        unsafe { pair.unmap() };
+        // Who waited takes its bells out of the rings when it wakes: it is left the mapping, for good.
+        if !waited_on {
+            // SAFETY: no descriptor and no waiter of this process leads here any more.
+            unsafe { pair.unmap() };
+        }
     }
     if last {
         epoll::sock_gone(h);

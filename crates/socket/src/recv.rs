@@ -371,11 +371,8 @@ impl Blocking {
         let events = if on_tcp && have > 0 { libc::POLLRDHUP } else { libc::POLLIN | libc::POLLRDHUP };
         let soon = alone.then(|| sys::monotonic_ns() + ready::NAP_NS);
         let until = self.deadline.into_iter().chain(soon).min();
-        let woken = wait::sleep(&ring, End::Reader, wait::Shadow { fd, events }, until, signals, changed);
+        let woken = wait::sleep(&ring, End::Reader, wait::Shadow { h, fd, events }, until, signals, changed);
         handover::service_recall(s, h, fd);
-        match woken {
-            Woken::TimedOut if self.deadline.is_none_or(|d| sys::monotonic_ns() < d) => Woken::Look,
-            other => other,
-        }
+        woken.or_look_until(self.deadline)
     }
 }

@@ -380,10 +380,14 @@ impl Blocking {
         }
     }
 
-    /// Waits for room in the kernel's send buffer, for a call that has sent something already.
+    /// Waits for room in the kernel's send buffer, for a call that has sent something already. Nobody rings here when the
+    /// number is closed, and becomes another's: the caller looks at that now and then.
     fn wait_for_tcp(&mut self, fd: i32) -> Woken {
         let mut room = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
-        wait::poll_with_signals(&mut room, self.deadline, self.signals.by_any_handler())
+        let soon = sys::monotonic_ns() + NO_PROGRESS_NS;
+        let until = self.deadline.map_or(soon, |d| d.min(soon));
+        let woken = wait::poll_with_signals(&mut room, Some(until), self.signals.by_any_handler());
+        woken.or_look_until(self.deadline)
     }
 
     fn wait_for_room(&mut self, s: &Sock, h: Handle, mut fd: i32, partial: bool) -> Woken {
@@ -421,11 +425,8 @@ impl Blocking {
         let until = self.deadline.map_or(patience, |d| d.min(patience));
         // After one's own SHUT_RD the kernel would report it for ever.
         let events = if s.has(FLAG_SHUT_RD) { 0 } else { libc::POLLRDHUP };
-        let woken = wait::sleep(&ring, End::Writer, wait::Shadow { fd, events }, Some(until), signals, ready);
+        let woken = wait::sleep(&ring, End::Writer, wait::Shadow { h, fd, events }, Some(until), signals, ready);
         handover::look_for_end(s, h, fd);
-        match woken {
-            Woken::TimedOut if self.deadline.is_none_or(|d| sys::monotonic_ns() < d) => Woken::Look,
-            other => other,
-        }
+        woken.or_look_until(self.deadline)
     }
 }

@@ -4,7 +4,7 @@
 //! waiters: close then leaves the mapping and a duplicate of the shadow to the last waiter (`lifecycle`). Entries name
 //! thread and stack position, so that one left behind by `siglongjmp` or by thread cancellation is recognised.
 
-use crate::fdtable::Handle;
+use crate::fdtable::{self, Handle};
 use crate::thread::{self, Signals};
 use crate::{bells, lifecycle, machine, process, settings, stats};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -128,6 +128,16 @@ pub enum Woken {
     Interrupted,
 }
 
+impl Woken {
+    /// What a sleep that was cut short means for a wait that goes on until `deadline`.
+    pub fn or_look_until(self, deadline: Deadline) -> Woken {
+        match self {
+            Woken::TimedOut if deadline.is_none_or(|d| sys::monotonic_ns() < d) => Woken::Look,
+            other => other,
+        }
+    }
+}
+
 /// A point in time after which a wait gives up; None waits for ever.
 pub type Deadline = Option<u64>;
 
@@ -141,12 +151,21 @@ pub use crate::spin::{spin, spin_budget};
 /// What a thread sleeps on besides its bell: the shadow, and which of its events matter.
 #[derive(Clone, Copy)]
 pub struct Shadow {
+    pub h: Handle,
     pub fd: i32,
     pub events: i16,
 }
 
+impl Shadow {
+    /// False when the number was closed in the meantime: it may be anybody's.
+    fn is_ours(&self) -> bool {
+        fdtable::leads_to(self.fd, self.h) || lifecycle::kept_fd(self.h) == Some(self.fd)
+    }
+}
+
 /// Sleeps until `end` of `ring` is rung, the shadow has an event, the deadline passes or a handler interrupts.
-/// `ready` is looked at once more after the bell was armed. The caller holds a [`Waiting`].
+/// `ready` is looked at once more after the bell was armed, and so is whether the shadow is still there: who closes it rings
+/// afterwards. The caller holds a [`Waiting`].
 pub fn sleep(
     ring: &Ring,
     end: End,
@@ -160,7 +179,7 @@ pub fn sleep(
     if let Some(slot) = slot {
         ring.arm(end, slot);
     }
-    let woken = if ready() {
+    let woken = if ready() || !shadow.is_ours() {
         Woken::Look
     } else {
         let bell = lent.filter(|_| slot.is_some()).map_or(-1, |l| l.bell.fd);
@@ -178,10 +197,7 @@ pub fn sleep(
         let is_invalid = || lent.is_some_and(|lent| !lent.is_valid());
         let woken = poll_unless(&mut fds, until, signals, || signals.interrupted() || is_invalid());
         machine::note_wait(sys::ticks().wrapping_sub(start), settings::spin_ns());
-        match woken {
-            Woken::TimedOut if deadline.is_none_or(|d| sys::monotonic_ns() < d) => Woken::Look,
-            other => other,
-        }
+        woken.or_look_until(deadline)
     };
     if let Some(lent) = lent {
         bells::put_back(lent, || slot.into_iter().for_each(|slot| ring.release_bell(end, slot)));

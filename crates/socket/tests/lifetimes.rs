@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -199,8 +199,8 @@ fn until_asleep(tid: &AtomicU32) {
     }
 }
 
-/// Starts a call on an end that waits on the ring, and closes the end as soon as it sleeps.
-fn close_sleeping(end: End, call: fn(Handle, i32) -> isize) -> JoinHandle<isize> {
+/// Starts a call on an end that waits on the ring, and comes back when it sleeps.
+fn asleep_on(end: &End, call: fn(Handle, i32) -> isize) -> JoinHandle<isize> {
     let (h, fd) = (end.h, end.fd);
     let tid = Arc::new(AtomicU32::new(0));
     let thread = std::thread::spawn({
@@ -211,20 +211,42 @@ fn close_sleeping(end: End, call: fn(Handle, i32) -> isize) -> JoinHandle<isize>
         }
     });
     until_asleep(&tid);
+    thread
+}
+
+/// The same, and closes the end then.
+fn close_sleeping(end: End, call: fn(Handle, i32) -> isize) -> JoinHandle<isize> {
+    let thread = asleep_on(&end, call);
     drop(end);
     thread
 }
 
+/// Closes the number of an end as `dup2` of a pipe does, on which nothing ever happens.
+fn give_to_a_quiet_pipe(end: &End, quiet: &impl AsRawFd) {
+    assert!(lifecycle::closing(end.fd));
+    sys::dup2(quiet.as_raw_fd(), end.fd).expect("dup2");
+}
+
 const ROUNDS: u64 = 500;
+
+/// What random moments are drawn from; says how to draw the same again.
+fn first_draw() -> u64 {
+    let draw = std::env::var("ROPEWAY_SEED").map_or(0x9E37_79B9, |seed| seed.parse().expect("a number")) | 1u64;
+    println!("again: ROPEWAY_SEED={draw} cargo test -p ropeway-socket --test lifetimes");
+    draw
+}
+
+fn next_delay(draw: &mut u64, most: Duration) -> Duration {
+    *draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+    Duration::from_nanos((*draw >> 33) % most.as_nanos() as u64)
+}
 
 /// Closes one end of a connection on rings beside a thread that calls on it, at a random moment. `shared`: another process
 /// has the socket, too.
 fn close_beside(shared: bool, call: fn(Handle, i32) -> isize, other: fn(&End)) {
-    let mut draw = std::env::var("ROPEWAY_SEED").map_or(0x9E37_79B9, |seed| seed.parse().expect("a number")) | 1u64;
-    println!("again: ROPEWAY_SEED={draw} cargo test -p ropeway-socket --test lifetimes");
+    let mut draw = first_draw();
     for _ in 0..ROUNDS {
-        draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let after = Duration::from_nanos((draw >> 33) % 20_000);
+        let after = next_delay(&mut draw, Duration::from_micros(20));
         let (a, b) = connected();
         warm(&a, &b);
         let (h, fd) = (a.h, a.fd);
@@ -356,6 +378,124 @@ fn a_thread_back_from_its_sleep_takes_a_rest_back_on_the_descriptor_that_close_k
         sys::close(number).expect("close");
         drop(b);
         reader.join().expect("the reader");
+    });
+}
+
+#[test]
+fn a_receive_does_not_sleep_on_whoever_has_the_number_of_its_closed_socket() {
+    let _alone = alone();
+    within(LIMIT, "receiving", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        let (quiet, _writer) = std::io::pipe().expect("pipe");
+        let reader = asleep_on(&a, receive);
+        give_to_a_quiet_pipe(&a, &quiet);
+        drop(b);
+        assert_eq!(reader.join().expect("the reader"), 0);
+    });
+}
+
+#[test]
+fn a_receive_that_begins_to_wait_beside_a_close_does_not_sleep_on_whoever_has_the_number_next() {
+    let _alone = alone();
+    within(LIMIT, "receiving", || {
+        let (quiet, _writer) = std::io::pipe().expect("pipe");
+        let mut draw = first_draw();
+        for _ in 0..ROUNDS {
+            let after = next_delay(&mut draw, Duration::from_micros(60));
+            let (a, b) = connected();
+            warm(&a, &b);
+            let (h, fd) = (a.h, a.fd);
+            let begun = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    begun.store(true, Ordering::Release);
+                    receive(h, fd)
+                });
+                while !begun.load(Ordering::Acquire) {
+                    std::hint::spin_loop();
+                }
+                let start = Instant::now();
+                while start.elapsed() < after {
+                    std::hint::spin_loop();
+                }
+                give_to_a_quiet_pipe(&a, &quiet);
+                drop(b);
+            });
+        }
+    });
+}
+
+#[test]
+fn a_send_that_goes_on_over_tcp_does_not_sleep_on_whoever_has_the_number_of_its_closed_socket() {
+    const LARGE: usize = 16 << 20;
+    let _alone = alone();
+    within(LIMIT, "sending", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        let (quiet, _writer) = std::io::pipe().expect("pipe");
+        let writer = asleep_on(&a, |h, fd| send_on(h, fd, &vec![7; LARGE], 0));
+        // It goes to TCP by itself, because nobody reads, and fills what the kernel has room for.
+        let queued = || shadow::unacknowledged(a.fd);
+        let mut before = 0;
+        while queued() == 0 || queued() != before {
+            before = queued();
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        give_to_a_quiet_pipe(&a, &quiet);
+        let (mut got, mut buffer) = (0, vec![0; 1 << 16]);
+        while got < LARGE {
+            let n = b.recv(&mut buffer);
+            assert!(n > 0, "recv answered {n} after {got} bytes");
+            got += n as usize;
+        }
+        assert_eq!(writer.join().expect("the writer"), LARGE as isize);
+    });
+}
+
+/// Leaves this process no descriptor below its limit, which becomes lower, while `f` runs.
+fn with_no_descriptor_left(f: impl FnOnce()) {
+    let mut before = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `before` is writable.
+    unsafe { sys::prlimit(0, libc::RLIMIT_NOFILE, std::ptr::null(), &mut before) }.expect("the limit");
+    let low = libc::rlimit64 { rlim_cur: 64, ..before };
+    // SAFETY: the limits are readable.
+    let set = |limit| unsafe { sys::prlimit(0, libc::RLIMIT_NOFILE, limit, std::ptr::null_mut()) }.expect("a limit");
+    set(&low);
+    let (pipe, _writer) = std::io::pipe().expect("pipe");
+    let taken: Vec<_> = std::iter::from_fn(|| pipe.try_clone().ok()).collect();
+    f();
+    drop(taken);
+    set(&before);
+}
+
+#[test]
+fn a_receive_whose_socket_is_closed_at_the_limit_on_descriptors_keeps_the_connection() {
+    let _alone = alone();
+    within(LIMIT, "receiving", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        let reader = asleep_on(&a, receive);
+        with_no_descriptor_left(|| drop(a));
+        lifecycle::pin(b.h, b.fd, Reason::Off);
+        assert_eq!(b.send(b"late"), 4);
+        assert_eq!(reader.join().expect("the reader"), 4);
+        assert_eq!(b.recv(&mut [0; 8]), 0, "the socket is closed when the call returns");
+    });
+}
+
+#[test]
+fn a_receive_whose_descriptor_nobody_could_keep_ends_and_has_its_rings_until_then() {
+    let _alone = alone();
+    within(LIMIT, "receiving", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        let reader = asleep_on(&a, receive);
+        // As where it was closed by a raw system call, and the number is another connection's already.
+        sys::dup2(socket().as_raw_fd(), a.fd).expect("dup2");
+        lifecycle::accepted(None, a.fd, 0);
+        assert_eq!(reader.join().expect("the reader"), -(libc::EBADF as isize));
+        drop(b);
     });
 }
 

@@ -78,7 +78,7 @@ impl Slot {
     /// Takes the bell out of the rings.
     pub fn disarm(&self) {
         if self.waiting.is_some()
-            && let Some(pair) = self.h.and_then(|h| pair(h.sock()))
+            && let Some(pair) = self.h.filter(|h| h.is_current()).and_then(|h| pair(h.sock()))
         {
             ready::disarm(&pair.incoming(), End::Reader, &self.rx_slot);
             ready::disarm(&pair.outgoing(), End::Writer, &self.tx_slot);
