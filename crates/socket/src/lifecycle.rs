@@ -200,6 +200,12 @@ pub fn kept_fd(h: Handle) -> Option<i32> {
     (kept > 0 && h.is_current()).then(|| kept - 1)
 }
 
+/// True for a descriptor that is open and the socket's: what was learnt of it until now is the socket's, too, and not that of
+/// whoever has the number next.
+pub fn is_shadow(fd: i32, h: Handle) -> bool {
+    fdtable::leads_to(fd, h) || kept_fd(h) == Some(fd)
+}
+
 /// One descriptor fewer in this process. `fd` is still open, or -1 if it is gone already.
 fn drop_reference(h: Handle, fd: i32) {
     let l = local(h.index());

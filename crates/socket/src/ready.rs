@@ -1,6 +1,6 @@
 //! What a socket is ready for, as TCP would say it, whichever carrier its bytes are on (`docs/readiness.md`, section 1).
 
-use crate::fdtable::{self, Handle};
+use crate::fdtable::Handle;
 use crate::handover::{self, RxLock, lock_rx, lock_tx, pair};
 use crate::reason::Reason;
 use crate::send::{NO_PROGRESS_NS, still_leads};
@@ -239,7 +239,7 @@ fn look_at_shadow(h: Handle, fd: i32, front: Front, q: &Question, a: &mut Answer
     };
     let before = sends_on_tcp();
     let mut got = ask();
-    if !fdtable::leads_to(fd, h) && lifecycle::kept_fd(h) != Some(fd) {
+    if !lifecycle::is_shadow(fd, h) {
         // Closed in the meantime: that was somebody else's descriptor.
         return;
     }

@@ -4,7 +4,7 @@
 //! waiters: close then leaves the mapping and a duplicate of the shadow to the last waiter (`lifecycle`). Entries name
 //! thread and stack position, so that one left behind by `siglongjmp` or by thread cancellation is recognised.
 
-use crate::fdtable::{self, Handle};
+use crate::fdtable::Handle;
 use crate::thread::{self, Signals};
 use crate::{bells, lifecycle, machine, process, settings, stats};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -156,13 +156,6 @@ pub struct Shadow {
     pub events: i16,
 }
 
-impl Shadow {
-    /// False when the number was closed in the meantime: it may be anybody's.
-    fn is_ours(&self) -> bool {
-        fdtable::leads_to(self.fd, self.h) || lifecycle::kept_fd(self.h) == Some(self.fd)
-    }
-}
-
 /// Sleeps until `end` of `ring` is rung, the shadow has an event, the deadline passes or a handler interrupts.
 /// `ready` is looked at once more after the bell was armed, and so is whether the shadow is still there: who closes it rings
 /// afterwards. The caller holds a [`Waiting`].
@@ -179,7 +172,7 @@ pub fn sleep(
     if let Some(slot) = slot {
         ring.arm(end, slot);
     }
-    let woken = if ready() || !shadow.is_ours() {
+    let woken = if ready() || !lifecycle::is_shadow(shadow.fd, shadow.h) {
         Woken::Look
     } else {
         let bell = lent.filter(|_| slot.is_some()).map_or(-1, |l| l.bell.fd);

@@ -382,6 +382,26 @@ fn a_thread_back_from_its_sleep_takes_a_rest_back_on_the_descriptor_that_close_k
 }
 
 #[test]
+fn the_end_of_whoever_has_the_number_of_a_closed_socket_is_not_its_own() {
+    let _alone = alone();
+    within(LIMIT, "an end", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        let (h, number) = (a.h, a.fd);
+        let (next, other) = on_tcp();
+        let reader = close_sleeping(a, receive);
+        sys::dup2(next.fd, number).expect("the number of the closed one");
+        drop(other);
+        // As by a thread that has looked at the number and waited for the lock.
+        handover::peer_fin(h.sock(), h, number);
+        assert!(!h.sock().has(FLAG_PEER_FIN));
+        sys::close(number).expect("close");
+        drop(b);
+        assert_eq!(reader.join().expect("the reader"), 0);
+    });
+}
+
+#[test]
 fn a_receive_does_not_sleep_on_whoever_has_the_number_of_its_closed_socket() {
     let _alone = alone();
     within(LIMIT, "receiving", || {

@@ -4,7 +4,7 @@ use super::{lock_tx, note_demoted, pair, pin};
 use crate::fdtable::Handle;
 use crate::reason::Reason;
 use crate::send::still_leads;
-use crate::{epoll, shadow, stats};
+use crate::{epoll, lifecycle, shadow, stats};
 use core::sync::atomic::Ordering;
 use ropeway_shm::ring::{Producer, Ring};
 use ropeway_shm::sys;
@@ -21,10 +21,10 @@ pub fn break_connection(s: &Sock, h: Handle, fd: i32, reason: Reason) {
 
 /// Clause 5.2: the peer's FIN was seen on the shadow. Decides between a good end and a reset, and moves what we send to
 /// TCP, so that the kernel tells us from now on if the peer dies.
-pub fn peer_fin(s: &Sock, h: Handle, mut fd: i32) {
+pub fn peer_fin(s: &Sock, h: Handle, fd: i32) {
     let mut tx = lock_tx(s);
     // Closed in the meantime: what the descriptor showed may be another socket's end, and the rings may be unmapped.
-    if !still_leads(&mut fd, h) || s.has(FLAG_PEER_FIN) {
+    if !lifecycle::is_shadow(fd, h) || s.has(FLAG_PEER_FIN) {
         return;
     }
     // After one's own SHUT_RD the kernel shows an end of its own: only the state of the connection tells of the peer's.

@@ -3,8 +3,7 @@
 use crate::fdtable::Handle;
 use crate::handover::{self, lock_rx};
 use crate::reason::Reason;
-use crate::send::still_leads;
-use crate::shadow;
+use crate::{lifecycle, shadow};
 use core::sync::atomic::Ordering;
 use ropeway_shm::sys;
 use ropeway_shm::table::{FLAG_PEER_FIN, FLAG_RESET, FLAG_SHUT_RD, RX_RING, Sock};
@@ -18,7 +17,7 @@ pub enum Ended {
 
 /// The ring was empty: is that the end? Looks at the shadow when there is cause (clause 5.3: end of file on TCP is end
 /// of file only if the ring, looked at afterwards, is empty).
-pub fn look_at_end(s: &Sock, h: Handle, mut fd: i32, slept: bool) -> Option<Ended> {
+pub fn look_at_end(s: &Sock, h: Handle, fd: i32, slept: bool) -> Option<Ended> {
     /// A reader that never sleeps still learns of the end within this many ticks (about a tenth of a millisecond).
     const LOOK_TICKS: u64 = 1 << 18;
     if s.has(FLAG_RESET) {
@@ -45,7 +44,8 @@ pub fn look_at_end(s: &Sock, h: Handle, mut fd: i32, slept: bool) -> Option<Ende
     // lock, so that no other reader takes anything in between.
     let (queued, more) = {
         let mut rx = lock_rx(s);
-        if !still_leads(&mut fd, h) {
+        // Else the events may be another socket's.
+        if !lifecycle::is_shadow(fd, h) {
             return Some(Ended::Again);
         }
         let queued = shadow::queued(fd).unwrap_or(0);
