@@ -152,6 +152,12 @@ impl Uncancelled {
         unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut before) };
         Uncancelled { before }
     }
+
+    /// Whether it was so before.
+    #[cfg(test)]
+    pub(crate) fn is_nested(&self) -> bool {
+        self.before == CANCEL_DISABLE
+    }
 }
 
 impl Drop for Uncancelled {

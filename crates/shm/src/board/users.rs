@@ -327,6 +327,8 @@ mod tests {
     use super::super::tests::{Directory, VALID_NS, hold, pass, wants};
     use super::super::{Board, Others, Word};
     use super::*;
+    use crate::sys::Uncancelled;
+    use std::cell::Cell;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     const LOOK_NS: u64 = 100_000;
@@ -445,6 +447,25 @@ mod tests {
         });
         let most = most.into_inner();
         assert!((WHOLE * 4 / 5..=WHOLE).contains(&most), "{most}");
+    }
+
+    #[test]
+    fn nobody_is_cancelled_while_the_boards_of_others_are_read() {
+        thread_local! {
+            static COULD_BE: Cell<bool> = const { Cell::new(false) };
+        }
+        fn clock() -> u64 {
+            COULD_BE.set(COULD_BE.get() || !Uncancelled::begin().is_nested());
+            1
+        }
+        let directory = Directory::new("cancelled");
+        let _other = directory.open(20);
+        let mut board = Board::open_at(Place { clock, ..directory.place(US) }).unwrap();
+        assert!(COULD_BE.get(), "elsewhere one can be");
+        COULD_BE.set(false);
+        board.others(10);
+        hold(&mut board, 50, 10, 100);
+        assert!(!COULD_BE.get());
     }
 
     #[test]
