@@ -2,7 +2,7 @@
 
 use ropeway_proto::{Endpoint, Time};
 use ropeway_shm::board::{Board, Claim, Others, Word, faded, usable};
-use ropeway_shm::fair;
+use ropeway_shm::fair::{self, Wanted};
 
 /// A process that is busy says what it wants and takes its part so often.
 const UPDATE_NS: u64 = 500_000;
@@ -120,21 +120,26 @@ impl Share {
         let lease_ns = endpoint.config().lease_ns;
         let gate = endpoint.gate();
         let before = gate.grantable_bytes();
-        let (wish, others) = (gate.wish(), board.others(gate.wish().packet_bytes));
+        let (wish, others) = (gate.wish(), board.others());
         let is_alone = others.demands.is_empty() && others.users.is_empty();
         // The budget of a host with several processes is another one.
         gate.set_share((!is_alone).then_some(u64::MAX));
-        let budget = gate.whole_budget_bytes();
+        // What was cut lets a packet through all the same.
+        let (packet, budget) = (wish.packet_bytes, gate.whole_budget_bytes().max(wish.packet_bytes));
         let age_ns = self.said_at.map_or(u64::MAX, |at| now.since(at));
         self.demand_bytes = wish.bytes.min(budget).max(faded(self.demand_bytes, age_ns));
         self.lease_ns = wish.lease_ns.max(lease_ns);
         (self.said_at, self.next_at, self.look_at) = (Some(now), now.after(UPDATE_NS), None);
         // What is granted at the end of one lease is used for another one, and takes a round trip, of which a lease has eight.
         let valid_ns = 2 * self.lease_ns + self.lease_ns / 8;
-        self.held_bytes = board.publish(Word { demand_bytes: self.demand_bytes, whole_bytes: budget, valid_ns });
+        self.held_bytes = board.publish(Word {
+            demand: Wanted { bytes: self.demand_bytes, packet_bytes: packet },
+            whole_bytes: budget,
+            valid_ns,
+        });
         // All processes of the host count the same turns.
         let clock_ns = board.now_ns();
-        let (packet, turn) = (wish.packet_bytes, clock_ns / TURN_NS);
+        let turn = clock_ns / TURN_NS;
         self.part_bytes = share(budget, packet, &others, turn);
         gate.set_share((!is_alone).then_some(self.part_bytes));
         let usable_bytes = usable(self.demand_bytes, packet);
@@ -144,8 +149,11 @@ impl Share {
                 wanted_bytes: wanted,
                 least_bytes: packet,
                 whole_bytes: budget,
-                uncut_bytes: gate.uncut_budget_bytes(),
-                usable_bytes: others.demands.iter().fold(usable_bytes, |all, &one| all.saturating_add(one)),
+                uncut_bytes: gate.uncut_budget_bytes().max(budget),
+                usable: Wanted {
+                    bytes: others.demands.iter().fold(usable_bytes, |all, one| all.saturating_add(one.bytes)),
+                    packet_bytes: packet_of_user(budget, packet, &others),
+                },
                 patience_ns: valid_ns,
             });
         }
@@ -187,30 +195,28 @@ impl Share {
 
 /// In how many turns this process has its own, where they take turns.
 fn turns_until_own(budget: u64, packet: u64, others: &Others, turn: u64) -> u64 {
-    let (part, users) = (part_of_user(budget, packet, others, turn), rounds(budget, packet, &others.users));
-    // Where users take turns the part is a packet, or will be.
-    let processes = rounds(if users > 1 { packet } else { part }, packet, &others.demands);
-    let (had, since) = turns_of_user(budget, packet, others, turn);
+    let (had, since, users) = turns_of_user(budget, packet, others, turn);
+    // Where users take turns the part is this, or will be.
+    let part = match users {
+        1 => part_of_user(budget, packet, others, turn),
+        _ => fair::longest(budget, packet_of_user(budget, packet, others), &others.users),
+    };
+    let processes = fair::rounds(part, packet, &others.demands);
     let until = processes - (others.before + had) % processes;
     until * users - since
 }
 
-/// How many turns it takes until everybody has had one, this one and the others.
-fn rounds(budget: u64, packet: u64, others: &[u64]) -> u64 {
-    (others.len() as u64 + 1).div_ceil((budget / packet.max(1)).max(1))
-}
-
-/// How many turns this process's user has had, and how long ago the last one was. Where users take none every turn is everybody's.
-fn turns_of_user(budget: u64, packet: u64, others: &Others, turn: u64) -> (u64, u64) {
-    match rounds(budget, packet, &others.users) {
-        1 => (turn, 0),
-        rounds => ((others.users_before + turn) / rounds, (others.users_before + turn) % rounds),
+/// How many turns this process's user has had, how long ago the last one was, and how many it takes until every user has had one. Where users take none every turn is everybody's.
+fn turns_of_user(budget: u64, packet: u64, others: &Others, turn: u64) -> (u64, u64, u64) {
+    match fair::rounds(budget, packet_of_user(budget, packet, others), &others.users) {
+        1 => (turn, 0, 1),
+        rounds => ((others.users_before + turn) / rounds, (others.users_before + turn) % rounds, rounds),
     }
 }
 
 /// This process's part of what its user may have of the budget.
 fn share(budget: u64, packet: u64, others: &Others, turn: u64) -> u64 {
-    let (had, _) = turns_of_user(budget, packet, others, turn);
+    let (had, ..) = turns_of_user(budget, packet, others, turn);
     match part_of_user(budget, packet, others, turn) {
         0 => 0,
         part_of_user => part(part_of_user, packet, &others.demands, others.before + had),
@@ -218,16 +224,22 @@ fn share(budget: u64, packet: u64, others: &Others, turn: u64) -> u64 {
 }
 
 fn part_of_user(budget: u64, packet: u64, others: &Others, turn: u64) -> u64 {
-    part(budget, packet, &others.users, others.users_before + turn)
+    part(budget, packet_of_user(budget, packet, others), &others.users, others.users_before + turn)
 }
 
-/// Everybody may have an equal part, and of what others do not want of theirs an equal part again. Never less than a packet: where there are more than packets in it they have one by
-/// turns.
-fn part(budget: u64, packet: u64, others: &[u64], turn: u64) -> u64 {
-    if budget / (others.len() as u64 + 1) < packet {
-        return if turn.is_multiple_of(rounds(budget, packet, others)) { packet } else { 0 };
+/// The longest packet of this user's processes.
+fn packet_of_user(budget: u64, packet: u64, others: &Others) -> u64 {
+    fair::longest(budget, packet, &others.demands)
+}
+
+/// Everybody may have an equal part, and of what others do not want of theirs an equal part again. Never less than a packet: where there is not one for each in it they have one, as long as the
+/// longest, by turns.
+fn part(budget: u64, packet: u64, others: &[Wanted], turn: u64) -> u64 {
+    match fair::rounds(budget, packet, others) {
+        1 => fair::part(budget, packet, &mut others.to_vec()),
+        rounds if turn.is_multiple_of(rounds) => fair::longest(budget, packet, others),
+        _ => 0,
     }
-    fair::rest(budget, &mut others.to_vec())
 }
 
 #[cfg(test)]
@@ -243,9 +255,15 @@ mod tests {
         let others = |own: usize| {
             let mut demands = demands.to_vec();
             demands.remove(own);
+            let demands = demands.into_iter().map(|bytes| Wanted { bytes, packet_bytes: packet }).collect();
             Others { demands, before: own as u64, ..Others::default() }
         };
         (0..demands.len()).map(|own| share(budget, packet, &others(own), turn)).collect()
+    }
+
+    /// In packets of twelve bytes.
+    fn wanted(bytes: u64) -> Wanted {
+        Wanted { bytes, packet_bytes: 12 }
     }
 
     #[test]
@@ -273,14 +291,21 @@ mod tests {
         endpoint: Endpoint,
         outstanding: u64,
         backlog: u64,
+        frame_bytes: u64,
     }
 
     impl Process {
         fn on(place: &Place, number: u8) -> Process {
-            let mut endpoint = Endpoint::new(Config::default(), u64::from(number), 1, [number; 32]);
+            Process::with_frames(place, number, 1546)
+        }
+
+        fn with_frames(place: &Place, number: u8, frame_bytes: u64) -> Process {
+            let mut config = Config::default();
+            config.packet_bytes = (frame_bytes - u64::from(config.frame_overhead_bytes)) as u16;
+            let mut endpoint = Endpoint::new(config, u64::from(number), 1, [number; 32]);
             let board = Board::open_at(place.clone()).unwrap();
             let share = Share::on(Some(board), &mut endpoint);
-            Process { share, endpoint, outstanding: 0, backlog: 0 }
+            Process { share, endpoint, outstanding: 0, backlog: 0, frame_bytes }
         }
 
         fn grant(&mut self, now: Time) {
@@ -295,10 +320,10 @@ mod tests {
             let more = self.share.refresh(&mut self.endpoint, now);
             let demand = Demand {
                 outstanding_packets: self.outstanding,
-                backlog_bytes: self.backlog * 1444,
+                backlog_bytes: self.backlog * (self.frame_bytes - 102),
                 wanted_packets: self.backlog - self.outstanding,
-                frame_bytes: 1546,
-                overhead_bytes: 1546 - 1444,
+                frame_bytes: self.frame_bytes,
+                overhead_bytes: 102,
                 round_trip_ns: 1_000_000_000,
                 ..Demand::default()
             };
@@ -451,12 +476,18 @@ mod tests {
     #[test]
     fn processes_that_come_and_go_never_grant_more_than_there_is_and_all_get_theirs() {
         // Of one user, of three, and of two.
-        [[0, 0, 0], [0, 1, 2], [5, 5, 1]].into_iter().for_each(come_and_go);
+        for users in [[0, 0, 0], [0, 1, 2], [5, 5, 1]] {
+            come_and_go(users, [1546; 3]);
+            come_and_go(users, [1546, 9046, 1546]);
+            come_and_go(users, [9046, 1546, 20_000]);
+        }
     }
 
-    fn come_and_go(users: [u32; 3]) {
+    fn come_and_go(users: [u32; 3], frames: [u64; 3]) {
         let boards = Boards::new();
-        let mut all = boards.processes(users);
+        let mut all: [Process; 3] = std::array::from_fn(|index| {
+            Process::with_frames(&boards.place(users[index]), index as u8 + 1, frames[index])
+        });
         let whole = all[0].endpoint.gate().whole_budget_bytes();
         let mut state = 1u64;
         let mut draw = |below: u64| {
@@ -479,11 +510,58 @@ mod tests {
             one.turn(now, draw(8));
             arrived[process] += before - one.backlog;
             let charged: u64 = all.iter_mut().map(Process::charged).sum();
-            assert!(charged <= whole, "users {users:?}, step {step}: {charged} of {whole}");
+            assert!(charged <= whole, "users {users:?}, frames {frames:?}, step {step}: {charged} of {whole}");
             most = charged.max(most);
         }
-        assert!(most > whole * 9 / 10, "users {users:?}: {most} of {whole} is used");
-        assert!(arrived.iter().all(|&packets| packets > 10_000), "users {users:?}: {arrived:?}");
+        let longest = frames[0].max(frames[1]).max(frames[2]);
+        assert!(most + longest > whole * 9 / 10, "users {users:?}, frames {frames:?}: {most} of {whole} is used");
+        assert!(arrived.iter().all(|&packets| packets > 8000), "users {users:?}, frames {frames:?}: {arrived:?}");
+    }
+
+    #[test]
+    fn who_has_longer_packets_gets_them_beside_those_who_have_shorter_ones() {
+        // One whose packet is more than half of the budget, beside one; and several beside more than there are packets in it.
+        for users in [[0, 0], [0, 1], [1, 0]] {
+            short_beside_long(users, 1, 1, 65_580);
+            short_beside_long(users, 10, 1, 9046);
+            short_beside_long(users, 2, 2, 65_580);
+        }
+    }
+
+    fn short_beside_long(users: [u32; 2], short: usize, long: usize, frame_bytes: u64) {
+        let boards = Boards::new();
+        let mut all: Vec<Process> = (0..short + long)
+            .map(|index| match index < short {
+                true => Process::on(&boards.place(users[0]), index as u8 + 1),
+                false => Process::with_frames(&boards.place(users[1]), index as u8 + 1, frame_bytes),
+            })
+            .collect();
+        let whole = all[0].endpoint.gate().whole_budget_bytes();
+        all.iter_mut().for_each(|process| process.backlog = 1_000_000);
+        let begun: Vec<u64> = all.iter().map(|process| process.backlog).collect();
+        for step in 0..2000 {
+            for (index, process) in all.iter_mut().enumerate() {
+                // So much has arrived of each, if it was under way.
+                process.turn(at_us(50_000 + step * 100 + index as u64), if index < short { 5 } else { 1 });
+            }
+            let charged: u64 = all.iter_mut().map(Process::charged).sum();
+            assert!(charged <= whole, "users {users:?}, {frame_bytes} bytes: {charged} of {whole}");
+        }
+        let arrived: Vec<u64> = all.iter().zip(begun).map(|(process, begun)| begun - process.backlog).collect();
+        assert!(arrived.iter().all(|&packets| packets > 100), "users {users:?}, {frame_bytes} bytes: {arrived:?}");
+    }
+
+    #[test]
+    fn a_budget_that_was_cut_to_less_than_a_packet_lets_one_through() {
+        let boards = Boards::new();
+        let mut one = Process::with_frames(&boards.place(0), 1, 20_000);
+        for ms in 1..60 {
+            one.endpoint.gate().observe(at_us(ms * 1000), 100_000, 100, 50, false);
+        }
+        assert!(one.endpoint.gate().whole_budget_bytes() < 20_000);
+        one.backlog = 10;
+        one.turn(at_us(70_000), 0);
+        assert_eq!(one.outstanding, 1);
     }
 
     #[test]
@@ -540,13 +618,13 @@ mod tests {
         let mut one = Process::on(&boards.place(0), 1);
         let whole = one.endpoint.gate().whole_budget_bytes();
         let mut lie = || {
-            liar.publish(Word { demand_bytes: u64::MAX, whole_bytes: u64::MAX, valid_ns: 20_000_000 });
+            liar.publish(Word { demand: wanted(u64::MAX), whole_bytes: u64::MAX, valid_ns: 20_000_000 });
             let all = Claim {
                 wanted_bytes: u64::MAX,
                 least_bytes: 0,
                 whole_bytes: u64::MAX,
                 uncut_bytes: 0,
-                usable_bytes: 0,
+                usable: Wanted::default(),
                 patience_ns: 0,
             };
             liar.hold(&all)
@@ -577,7 +655,7 @@ mod tests {
         let other = Board::open_at(boards.place(1)).unwrap();
         let mut one = Process::on(&boards.place(0), 1);
         let whole = one.endpoint.gate().whole_budget_bytes();
-        other.publish(Word { demand_bytes: whole, whole_bytes: whole, valid_ns: 1 });
+        other.publish(Word { demand: wanted(whole), whole_bytes: whole, valid_ns: 1 });
         one.backlog = 2;
         one.turn(at_us(0), 0);
         let charged = one.charged();
@@ -591,7 +669,7 @@ mod tests {
         let mut one = Process::on(&boards.place(0), 1);
         let whole = one.endpoint.gate().whole_budget_bytes();
         many.iter().for_each(|board| {
-            board.publish(Word { demand_bytes: 1_000_000, whole_bytes: whole, valid_ns: 1 });
+            board.publish(Word { demand: wanted(1_000_000), whole_bytes: whole, valid_ns: 1 });
         });
         one.backlog = 10_000;
         one.turn(at_us(0), 0);
@@ -616,9 +694,9 @@ mod tests {
     /// What a process sees of others, where each of some users has as many processes.
     fn others_of(own: u64, processes: u64, user: u64, users: u64) -> Others {
         Others {
-            demands: vec![1000; processes as usize - 1],
+            demands: vec![wanted(1000); processes as usize - 1],
             before: own,
-            users: vec![1000 * processes; users as usize - 1],
+            users: vec![wanted(1000 * processes); users as usize - 1],
             users_before: user,
         }
     }
@@ -644,9 +722,9 @@ mod tests {
         let shares = |others: &Others| share(900, 12, others, 7);
         let [one, of_three] = [(1, 2), (3, 2)].map(|(processes, users)| others_of(0, processes, 0, users));
         assert_eq!((shares(&one), shares(&of_three)), (450, 150));
-        let beside_little = Others { users: vec![100], ..of_three.clone() };
+        let beside_little = Others { users: vec![wanted(100)], ..of_three.clone() };
         assert_eq!(shares(&beside_little), 266, "what the other user does not want");
-        let with_little = Others { demands: vec![50, 1000], ..of_three };
+        let with_little = Others { demands: vec![wanted(50), wanted(1000)], ..of_three };
         assert_eq!(shares(&with_little), 200, "what is left in the user");
     }
 }

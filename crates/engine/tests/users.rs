@@ -1,6 +1,7 @@
 //! Processes of two users divide one budget.
 
 use ropeway_shm::board::{Board, Claim, Place, Word, remove_all_of, usable};
+use ropeway_shm::fair::Wanted;
 use ropeway_testkit::{env, need_root};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -20,8 +21,12 @@ fn place(namespace: u64) -> Place {
     Place { namespace, ..Place::here().unwrap() }
 }
 
+fn wanted(bytes: u64) -> Wanted {
+    Wanted { bytes, packet_bytes: PACKET }
+}
+
 fn says(board: &Board, own: usize) {
-    board.publish(Word { demand_bytes: DEMANDS[own], whole_bytes: WHOLE, valid_ns: 1_000_000_000 });
+    board.publish(Word { demand: wanted(DEMANDS[own]), whole_bytes: WHOLE, valid_ns: 1_000_000_000 });
 }
 
 /// Says what this user wants until it sees what the other one does, and can hold so much of what it would.
@@ -29,16 +34,16 @@ fn holds(board: &mut Board, own: usize, wanted_bytes: u64, held_bytes: u64) {
     let end = Instant::now() + LIMIT;
     loop {
         says(board, own);
-        let others = board.others(PACKET);
+        let others = board.others();
         // Words of each millisecond are as good as new.
-        if others.users == [usable(DEMANDS[1 - own], PACKET)] {
+        if others.users == [wanted(usable(DEMANDS[1 - own], PACKET))] {
             assert_eq!(others.users_before, own as u64, "both have the same order");
             let claim = Claim {
                 wanted_bytes,
                 least_bytes: PACKET,
                 whole_bytes: WHOLE,
                 uncut_bytes: WHOLE,
-                usable_bytes: wanted_bytes,
+                usable: wanted(wanted_bytes),
                 patience_ns: 1_000_000_000,
             };
             if board.hold(&claim) == held_bytes {

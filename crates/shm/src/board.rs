@@ -18,6 +18,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::claim;
+use crate::fair::Wanted;
 use crate::sys::{Uncancelled, monotonic_ns};
 use users::Users;
 
@@ -36,7 +37,9 @@ const DIRECTORY: &str = "/dev/shm";
 /// The beginning of a board's name, before layout, user and network namespace.
 const PREFIX: &str = "ropeway-gate-";
 /// Changes when the layout does: another layout is another file.
-const LAYOUT: u32 = 3;
+const LAYOUT: u32 = 4;
+/// No packet is longer, with all that a line adds to it, whatever stands on a board.
+const LONGEST_PACKET_BYTES: u64 = (64 << 10) + 128;
 /// The board, for all to read whatever the process's umask is, and its locks.
 const BOARD_MODE: u32 = 0o644;
 const LOCKS_MODE: u32 = 0o600;
@@ -50,6 +53,8 @@ struct Slot {
     demand_bytes: AtomicU64,
     /// What it takes the whole budget for. As above.
     whole_bytes: AtomicU64,
+    /// How long its packets are. As above.
+    packet_bytes: AtomicU64,
     /// Bytes that this process may have granted at this time. Written by its owner, as [`claim`] says.
     held_bytes: AtomicU64,
     /// When the owner last wrote, and until when what it holds counts if it says no more. Written after the wish (Release) and read before it (Acquire), so that it is not
@@ -99,13 +104,13 @@ unsafe impl Sync for Slots {}
 /// What the others want.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Others {
-    /// The demand, in bytes, of each process of this user that has one; while other users have some, what it may use ([`usable`]), so that processes of one user do not hold more together
+    /// The demand of each process of this user that has one; while other users have some, what it may use ([`usable`]), so that processes of one user do not hold more together
     /// than is the user's.
-    pub demands: Vec<u64>,
+    pub demands: Vec<Wanted>,
     /// How many of these have a slot before ours: our place in a round.
     pub before: u64,
-    /// What the processes of each other user that wants something may use together.
-    pub users: Vec<u64>,
+    /// What the processes of each other user that wants something may use together, and the longest of their packets.
+    pub users: Vec<Wanted>,
     /// How many of these have a lower number than this user: its place in a round of users.
     pub users_before: u64,
 }
@@ -113,7 +118,7 @@ pub struct Others {
 /// What a process says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word {
-    pub demand_bytes: u64,
+    pub demand: Wanted,
     /// What it takes the whole budget for.
     pub whole_bytes: u64,
     /// So long what it holds counts, should it say no more.
@@ -130,8 +135,8 @@ pub struct Claim {
     pub whole_bytes: u64,
     /// What that was before it was cut: no more is believed of what another user takes it for.
     pub uncut_bytes: u64,
-    /// What all processes of this user may use together ([`usable`]).
-    pub usable_bytes: u64,
+    /// What all processes of this user may use together ([`usable`]), and the longest of their packets.
+    pub usable: Wanted,
     /// For so long another user is waited for that holds more than its part.
     pub patience_ns: u64,
 }
@@ -311,7 +316,8 @@ impl Board {
         let Some(slot) = self.own() else { return 0 };
         let now = self.now_ns();
         let was_valid_until = slot.valid_until_ns.load(Ordering::Relaxed);
-        slot.demand_bytes.store(word.demand_bytes, Ordering::Relaxed);
+        slot.demand_bytes.store(word.demand.bytes, Ordering::Relaxed);
+        slot.packet_bytes.store(word.demand.packet_bytes, Ordering::Relaxed);
         slot.whole_bytes.store(word.whole_bytes, Ordering::Relaxed);
         slot.written_ns.store(now, Ordering::Release);
         slot.valid_until_ns.store(now.saturating_add(word.valid_ns), Ordering::Release);
@@ -365,11 +371,11 @@ impl Board {
         }
     }
 
-    /// What the others want, where packets have so many bytes. Looks for new users, if that is due.
-    pub fn others(&mut self, packet_bytes: u64) -> Others {
+    /// What the others want. Looks for new users, if that is due.
+    pub fn others(&mut self) -> Others {
         // Files are read, in the middle of a call that may be a program's in C.
         let _uncancelled = Uncancelled::begin();
-        self.users.look(&self.place, packet_bytes);
+        self.users.look(&self.place);
         let now = self.now_ns();
         let own = self.own.unwrap_or(SLOTS);
         let (users, users_before) = self.users.demands(self.place.user);
@@ -377,12 +383,13 @@ impl Board {
         for (place, slot) in self.slots.without(self.own) {
             let age_ns = now.saturating_sub(slot.written_ns.load(Ordering::Acquire));
             let demand = slot.demand_bytes.load(Ordering::Relaxed);
-            let demand = match others.users.is_empty() {
+            let packet_bytes = slot.packet_bytes.load(Ordering::Relaxed).min(LONGEST_PACKET_BYTES);
+            let bytes = match others.users.is_empty() {
                 true => faded(demand, age_ns),
                 false => usable_after(demand, age_ns, packet_bytes),
             };
-            if demand > 0 {
-                others.demands.push(demand);
+            if bytes > 0 {
+                others.demands.push(Wanted { bytes, packet_bytes });
                 others.before += u64::from(place < own);
             }
         }
@@ -505,13 +512,17 @@ mod tests {
             least_bytes,
             whole_bytes,
             uncut_bytes: whole_bytes.max(100),
-            usable_bytes: wanted_bytes,
+            usable: Wanted { bytes: wanted_bytes, packet_bytes: least_bytes },
             patience_ns,
         })
     }
 
+    pub(super) fn wanted(bytes: u64) -> Wanted {
+        Wanted { bytes, packet_bytes: 10 }
+    }
+
     pub(super) fn wants(demand_bytes: u64) -> Word {
-        Word { demand_bytes, whole_bytes: 100, valid_ns: VALID_NS }
+        Word { demand: wanted(demand_bytes), whole_bytes: 100, valid_ns: VALID_NS }
     }
 
     #[test]
@@ -519,11 +530,14 @@ mod tests {
         let (_directory, mut boards) = boards("sees", 3);
         boards[0].publish(wants(1000));
         boards[1].publish(wants(500));
-        assert_eq!(boards[2].others(10), Others { demands: vec![1000, 500], before: 2, ..Others::default() });
-        assert_eq!(boards[0].others(10), Others { demands: vec![500], ..Others::default() });
+        assert_eq!(
+            boards[2].others(),
+            Others { demands: vec![wanted(1000), wanted(500)], before: 2, ..Others::default() }
+        );
+        assert_eq!(boards[0].others(), Others { demands: vec![wanted(500)], ..Others::default() });
         pass(WISH_NS / 2);
         boards[1].publish(wants(0));
-        assert_eq!(boards[2].others(10), Others { demands: vec![500], before: 1, ..Others::default() });
+        assert_eq!(boards[2].others(), Others { demands: vec![wanted(500)], before: 1, ..Others::default() });
     }
 
     #[test]
@@ -542,11 +556,11 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("ropeway-boards-{}", std::process::id()));
         std::fs::create_dir(&directory).unwrap();
         let names = [
-            "ropeway-gate-3-0-17",
-            "ropeway-gate-3-1000-17",
-            "ropeway-gate-3-locks-1000-17",
-            "ropeway-gate-3-0-117",
-            "ropeway-gate-3-17-18",
+            "ropeway-gate-4-0-17",
+            "ropeway-gate-4-1000-17",
+            "ropeway-gate-4-locks-1000-17",
+            "ropeway-gate-4-0-117",
+            "ropeway-gate-4-17-18",
             "other-17",
         ];
         names.iter().for_each(|name| std::fs::write(directory.join(name), "").unwrap());

@@ -14,8 +14,8 @@ use std::fs::{File, OpenOptions};
 use std::mem::{offset_of, size_of};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
-use super::{BYTES, Claim, Place, SLOTS, Slot, usable_after};
-use crate::fair;
+use super::{BYTES, Claim, LONGEST_PACKET_BYTES, Place, SLOTS, Slot, usable_after};
+use crate::fair::{self, Wanted};
 use finder::Finder;
 
 mod finder;
@@ -70,8 +70,8 @@ struct User {
 /// What stood on a board.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Said {
-    /// What its processes may use together.
-    usable_bytes: u64,
+    /// What its processes may use together, and the longest packet of those that want something.
+    usable: Wanted,
     held_bytes: u64,
     whole_bytes: u64,
     /// So long what is held counts after the last word, by the longest that any of them said.
@@ -91,7 +91,7 @@ struct Doubt {
 }
 
 impl Said {
-    fn read(file: &File, used: &mut usize, copied: &mut Copied, clock: fn() -> u64, packet_bytes: u64) -> Said {
+    fn read(file: &File, used: &mut usize, copied: &mut Copied, clock: fn() -> u64) -> Said {
         // Before the copy: who finds its time over once it has said something new knows that nobody counts what it held.
         let now = clock();
         let mut slots = copied.read(file, *used);
@@ -106,12 +106,17 @@ impl Said {
         (0..slots.min(*used)).map(|slot| copied.slot(slot)).filter(|slot| slot.written_ns <= end).fold(
             Said::default(),
             |said, slot| {
+                let packet_bytes = slot.packet_bytes.min(LONGEST_PACKET_BYTES);
                 let usable = usable_after(slot.demand_bytes, now.saturating_sub(slot.written_ns), packet_bytes);
+                let used_packet_bytes = if usable > 0 { packet_bytes } else { 0 };
                 let valid_ns = slot.valid_until_ns.saturating_sub(slot.written_ns).min(LONGEST_NS);
                 let counts = slot.written_ns.saturating_add(valid_ns) >= now;
                 let counting = |value: u64| if counts { value } else { 0 };
                 Said {
-                    usable_bytes: said.usable_bytes.saturating_add(usable),
+                    usable: Wanted {
+                        bytes: said.usable.bytes.saturating_add(usable),
+                        packet_bytes: said.usable.packet_bytes.max(used_packet_bytes),
+                    },
                     held_bytes: said.held_bytes.saturating_add(counting(slot.held_bytes)),
                     whole_bytes: said.whole_bytes.max(counting(slot.whole_bytes)),
                     valid_ns: said.valid_ns.max(counting(valid_ns)),
@@ -126,6 +131,7 @@ impl Said {
 struct Words {
     demand_bytes: u64,
     whole_bytes: u64,
+    packet_bytes: u64,
     held_bytes: u64,
     written_ns: u64,
     valid_until_ns: u64,
@@ -150,6 +156,7 @@ impl Copied {
         Words {
             demand_bytes: self.word(slot, offset_of!(Slot, demand_bytes)),
             whole_bytes: self.word(slot, offset_of!(Slot, whole_bytes)),
+            packet_bytes: self.word(slot, offset_of!(Slot, packet_bytes)),
             held_bytes: self.word(slot, offset_of!(Slot, held_bytes)),
             written_ns: self.word(slot, offset_of!(Slot, written_ns)),
             valid_until_ns: self.word(slot, offset_of!(Slot, valid_until_ns)),
@@ -162,9 +169,9 @@ impl User {
         User { id, file: Some(file), used: 1, said: Said::default(), doubt: Doubt::default() }
     }
 
-    fn read(&mut self, copied: &mut Copied, clock: fn() -> u64, packet_bytes: u64) {
+    fn read(&mut self, copied: &mut Copied, clock: fn() -> u64) {
         self.said = match &self.file {
-            Some(file) => Said::read(file, &mut self.used, copied, clock, packet_bytes),
+            Some(file) => Said::read(file, &mut self.used, copied, clock),
             None => Said::default(),
         };
     }
@@ -216,9 +223,9 @@ impl Users {
     }
 
     /// Reads what they say, after a look for new ones if that is due.
-    pub(super) fn look(&mut self, place: &Place, packet_bytes: u64) {
+    pub(super) fn look(&mut self, place: &Place) {
         self.find(place);
-        self.read(place, packet_bytes);
+        self.read(place);
     }
 
     /// Goes on to look for boards, if that is due; whether there may be more.
@@ -251,7 +258,7 @@ impl Users {
             return;
         }
         let mut user = User::new(id, file);
-        user.read(&mut self.copied, place.clock, 0);
+        user.read(&mut self.copied, place.clock);
         if self.all.len() < USERS {
             self.all.push(user);
             return;
@@ -263,20 +270,20 @@ impl Users {
         }
     }
 
-    fn read(&mut self, place: &Place, packet_bytes: u64) {
-        self.all.iter_mut().for_each(|user| user.read(&mut self.copied, place.clock, packet_bytes));
+    fn read(&mut self, place: &Place) {
+        self.all.iter_mut().for_each(|user| user.read(&mut self.copied, place.clock));
     }
 
     /// What those who want something may use, and how many of them are before this user.
-    pub(super) fn demands(&self, own: u32) -> (Vec<u64>, u64) {
-        let demanding = self.all.iter().filter(|user| user.said.usable_bytes > 0);
+    pub(super) fn demands(&self, own: u32) -> (Vec<Wanted>, u64) {
+        let demanding = self.all.iter().filter(|user| user.said.usable.bytes > 0);
         let before = demanding.clone().filter(|user| user.id < own).count() as u64;
-        (demanding.map(|user| user.said.usable_bytes).collect(), before)
+        (demanding.map(|user| user.said.usable).collect(), before)
     }
 
     /// What they leave this user of the whole. What they hold now, and what they take the whole for, counts as far as it is believed.
     pub(super) fn free(&mut self, place: &Place, whole_bytes: u64, claim: &Claim) -> u64 {
-        self.read(place, claim.least_bytes);
+        self.read(place);
         let whole = self.whole_bytes(whole_bytes, claim);
         let now = (place.clock)();
         let counted = |(index, user): (usize, &User)| match user.is_doubted(now) {
@@ -303,28 +310,29 @@ impl Users {
         whole_bytes.max(said.min(claim.uncut_bytes))
     }
 
-    /// A user's fair part of the whole. Where they take turns all of them together leave a packet to whose turn it is.
+    /// A user's fair part of the whole. Where they take turns all of them together leave what is for whose turn it is.
     fn part_bytes(&self, index: usize, whole_bytes: u64, claim: &Claim) -> u64 {
-        let packet = claim.least_bytes;
-        let usable = |user: &User| user.said.usable_bytes;
-        let own = usable(&self.all[index]);
-        let demanding = self.all.iter().filter(|user| user.said.usable_bytes > 0).count() as u64;
-        if whole_bytes / (demanding + 1) < packet {
-            return own.min(whole_bytes.saturating_sub(packet) / demanding.max(1));
-        }
-        let mut demands = [0; USERS];
-        let others = self.all.iter().enumerate().filter(|&(place, _)| place != index).map(|(_, user)| usable(user));
+        let own = self.all[index].said.usable;
+        let mut others = [Wanted::default(); USERS];
+        let demanding =
+            self.all.iter().enumerate().filter(|&(place, user)| place != index && user.said.usable.bytes > 0);
         let mut count = 0;
-        for demand in others.chain([claim.usable_bytes]) {
-            (demands[count], count) = (demand, count + 1);
+        for other in demanding.map(|(_, user)| user.said.usable).chain([claim.usable]) {
+            (others[count], count) = (other, count + 1);
         }
-        own.min(fair::rest(whole_bytes, &mut demands[..count]))
+        let others = &mut others[..count];
+        let packet = own.packet_bytes;
+        let part = match fair::rounds(whole_bytes, packet, others) {
+            1 => fair::part(whole_bytes, packet, others),
+            _ => (whole_bytes - fair::longest(whole_bytes, packet, others)) / count as u64,
+        };
+        own.bytes.min(part)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{Directory, VALID_NS, hold, pass, wants};
+    use super::super::tests::{Directory, VALID_NS, hold, pass, wanted, wants};
     use super::super::{Board, Others, Word};
     use super::*;
     use crate::sys::Uncancelled;
@@ -346,9 +354,9 @@ mod tests {
         }
 
         fn says(&self, slot: usize, used: u64, words: Words) {
-            let Words { demand_bytes, whole_bytes, held_bytes, written_ns, valid_until_ns } = words;
+            let Words { demand_bytes, whole_bytes, packet_bytes, held_bytes, written_ns, valid_until_ns } = words;
             let file = OpenOptions::new().write(true).open(&self.0).unwrap();
-            let words = [used, demand_bytes, whole_bytes, held_bytes, written_ns, valid_until_ns];
+            let words = [used, demand_bytes, whole_bytes, packet_bytes, held_bytes, written_ns, valid_until_ns];
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             file.write_all_at(&bytes, (slot * SLOT_BYTES) as u64).unwrap();
         }
@@ -357,9 +365,18 @@ mod tests {
         fn holds_all(&self, now_ns: u64, valid_ns: u64) {
             let valid_until_ns = now_ns.saturating_add(valid_ns);
             let all = u64::MAX;
-            let words =
-                Words { demand_bytes: all, whole_bytes: all, held_bytes: all, written_ns: now_ns, valid_until_ns };
-            self.says(0, 1, words);
+            self.says(
+                0,
+                1,
+                Words {
+                    demand_bytes: all,
+                    whole_bytes: all,
+                    packet_bytes: all,
+                    held_bytes: all,
+                    written_ns: now_ns,
+                    valid_until_ns,
+                },
+            );
         }
     }
 
@@ -374,7 +391,7 @@ mod tests {
             let passed_ns = board.now_ns() - began;
             others(board.now_ns());
             board.publish(wants(bytes));
-            board.others(10);
+            board.others();
             if hold(board, bytes, 10, 100) == bytes {
                 return Some(passed_ns);
             }
@@ -392,20 +409,20 @@ mod tests {
         // Those who have begun since are found a moment later.
         pass(finder::LOOK_NS);
         boards.iter().for_each(|board| assert_eq!(board.publish(wants(1000)), 0));
-        let users = |users: &[u64], users_before| {
-            let mut users = users.to_vec();
+        let users = |users: &[Wanted], users_before| {
+            let mut users: Vec<u64> = users.iter().map(|user| user.bytes).collect();
             users.sort_unstable();
             (users, users_before)
         };
         let mut seen = |board: usize| {
-            let others = boards[board].others(10);
-            assert_eq!(others.demands, vec![1500; usize::from(board < 2)]);
+            let others = boards[board].others();
+            assert_eq!(others.demands, vec![wanted(1500); usize::from(board < 2)]);
             users(&others.users, others.users_before)
         };
-        assert_eq!(seen(0), users(&[1500, 1500], 0));
-        assert_eq!(seen(1), users(&[1500, 1500], 0));
-        assert_eq!(seen(2), users(&[3000, 1500], 1));
-        assert_eq!(seen(3), users(&[3000, 1500], 2));
+        assert_eq!(seen(0), (vec![1500, 1500], 0));
+        assert_eq!(seen(1), (vec![1500, 1500], 0));
+        assert_eq!(seen(2), (vec![1500, 3000], 1));
+        assert_eq!(seen(3), (vec![1500, 3000], 2));
         assert_eq!(hold(&mut boards[0], 30, 10, 100), 30);
         assert_eq!(hold(&mut boards[1], 30, 10, 100), 30);
         assert_eq!(hold(&mut boards[2], 60, 10, 100), 40);
@@ -434,7 +451,7 @@ mod tests {
                 let held = hold(&mut board, wanted, 10, WHOLE);
                 most.fetch_max(used.fetch_add(held, Ordering::Relaxed) + held, Ordering::Relaxed);
                 // Not so short that the others never look meanwhile.
-                board.others(10);
+                board.others();
                 used.fetch_sub(held, Ordering::Relaxed);
                 board.release(0);
             }
@@ -463,7 +480,7 @@ mod tests {
         let mut board = Board::open_at(Place { clock, ..directory.place(US) }).unwrap();
         assert!(COULD_BE.get(), "elsewhere one can be");
         COULD_BE.set(false);
-        board.others(10);
+        board.others();
         hold(&mut board, 50, 10, 100);
         assert!(!COULD_BE.get());
     }
@@ -474,12 +491,12 @@ mod tests {
         let mut board = directory.open(US);
         let idle = directory.open(20);
         pass(finder::LOOK_NS);
-        assert_eq!(board.others(10), Others::default());
+        assert_eq!(board.others(), Others::default());
         assert_eq!(board.users.all.len(), 1);
         drop(idle);
         std::fs::remove_file(directory.place(20).board()).unwrap();
         reads_the_directory(&mut board);
-        assert_eq!(board.others(10), Others::default());
+        assert_eq!(board.others(), Others::default());
         assert_eq!(board.users.all.len(), 0, "its descriptor is closed");
     }
 
@@ -507,7 +524,7 @@ mod tests {
         std::fs::remove_file(&liar.0).unwrap();
         reads_the_directory(&mut board);
         board.publish(wants(50));
-        assert_eq!(board.others(10), Others::default());
+        assert_eq!(board.others(), Others::default());
         assert_eq!(hold(&mut board, 100, 10, 100), 100);
         let liar = Liar::of(&directory, 20);
         board.release(0);
@@ -520,7 +537,7 @@ mod tests {
     fn reads_the_directory(board: &mut Board) {
         pass(SILENT_NS);
         (0..3).for_each(|_| {
-            board.others(10);
+            board.others();
         });
     }
 
@@ -563,7 +580,7 @@ mod tests {
         pass(SILENT_NS);
         for _ in 0..20 {
             other.publish(wants(1000));
-            other.others(10);
+            other.others();
             assert_eq!(hold(&mut other, 100, 10, 100), 100);
             // It says now and then that it is there, and at last lets go.
             let says = |_| {
@@ -586,16 +603,16 @@ mod tests {
         // Nobody writes in the future.
         liar.holds_all(began + 1, u64::MAX);
         board.publish(wants(50));
-        assert_eq!(board.others(10), Others::default());
+        assert_eq!(board.others(), Others::default());
         assert_eq!(hold(&mut board, 100, 10, 100), 100);
         board.release(0);
         pass(1);
         board.publish(wants(50));
-        assert_eq!(board.others(10).users, [u64::MAX]);
+        assert_eq!(board.others().users, [Wanted { bytes: u64::MAX, packet_bytes: LONGEST_PACKET_BYTES }]);
         assert_eq!(hold(&mut board, 100, 10, 100), 0);
         pass(LONGEST_NS);
         board.publish(wants(50));
-        assert_eq!(board.others(10), Others::default(), "a wish fades");
+        assert_eq!(board.others(), Others::default(), "a wish fades");
         assert_eq!(hold(&mut board, 100, 10, 100), 0);
         pass(1);
         board.publish(wants(50));
@@ -614,13 +631,19 @@ mod tests {
         let mut board = directory.open(US);
         let lies = |now_ns| {
             let valid_until_ns = now_ns + VALID_NS;
-            let words =
-                || Words { demand_bytes: 1000, whole_bytes: 100, held_bytes: 100, written_ns: now_ns, valid_until_ns };
+            let words = || Words {
+                demand_bytes: 1000,
+                whole_bytes: 100,
+                packet_bytes: 10,
+                held_bytes: 100,
+                written_ns: now_ns,
+                valid_until_ns,
+            };
             (0..SLOTS).for_each(|slot| liar.says(slot, u64::MAX, words()));
         };
         lies(board.now_ns());
         board.publish(wants(50));
-        assert_eq!(board.others(10), Others { users: vec![96_000], ..Others::default() });
+        assert_eq!(board.others(), Others { users: vec![wanted(96_000)], ..Others::default() });
         assert!(waits_for_half(&mut board, PATIENCE_NS + 3 * LOOK_NS, lies).is_some());
     }
 
@@ -634,7 +657,7 @@ mod tests {
         let held = loop {
             liars.iter().for_each(|liar| liar.holds_all(board.now_ns(), VALID_NS));
             board.publish(wants(50));
-            assert_eq!(board.others(10).users.len(), USERS);
+            assert_eq!(board.others().users.len(), USERS);
             let held = hold(&mut board, 120, 120, 1000);
             if held > 0 || board.now_ns() - began > 2 * PATIENCE_NS {
                 break held;
@@ -664,7 +687,7 @@ mod tests {
         known.sort_unstable();
         assert_eq!(known, [20, 21, 22]);
         board.publish(wants(50));
-        assert_eq!(board.others(10), Others::default(), "garbage is of another time");
+        assert_eq!(board.others(), Others::default(), "garbage is of another time");
         assert_eq!(hold(&mut board, 100, 10, 100), 100);
         // One that is cut short while it is read again and again.
         let liar = Liar::of(&directory, 27);
@@ -675,13 +698,20 @@ mod tests {
         for slots in [SLOTS, 10, 1, 0] {
             file.set_len((slots * SLOT_BYTES + 13).min(BYTES) as u64).unwrap();
             (0..slots).for_each(|slot| liar.says(slot, SLOTS as u64, said_at(board.now_ns())));
-            let expected = [10 * slots as u64];
-            assert_eq!(board.others(10).users, expected[..usize::from(slots > 0)], "{slots} slots");
+            let expected = [wanted(10 * slots as u64)];
+            assert_eq!(board.others().users, expected[..usize::from(slots > 0)], "{slots} slots");
         }
     }
 
     fn said_at(now_ns: u64) -> Words {
-        Words { demand_bytes: 7, whole_bytes: 100, held_bytes: 1, written_ns: now_ns, valid_until_ns: now_ns }
+        Words {
+            demand_bytes: 7,
+            whole_bytes: 100,
+            packet_bytes: 10,
+            held_bytes: 1,
+            written_ns: now_ns,
+            valid_until_ns: now_ns,
+        }
     }
 
     #[test]
@@ -691,7 +721,7 @@ mod tests {
         let place = Place { is_owner: |_, user| user == US, ..directory.place(US) };
         let mut board = Board::open_at(place).unwrap();
         liar.holds_all(board.now_ns(), VALID_NS);
-        assert_eq!(board.others(10), Others::default());
+        assert_eq!(board.others(), Others::default());
     }
 
     #[test]
@@ -706,7 +736,7 @@ mod tests {
                 for speaking in speaking {
                     speaking.publish(wants(7));
                 }
-                board.others(10).users == [10; USERS]
+                board.others().users == [wanted(10); USERS]
             };
             assert!((0..20).any(sees_all));
         }
@@ -718,10 +748,10 @@ mod tests {
         let (mut cut, mut uncut) = (directory.open(US), directory.open(20));
         pass(finder::LOOK_NS);
         uncut.publish(wants(1000));
-        uncut.others(10);
+        uncut.others();
         assert_eq!(hold(&mut uncut, 50, 10, 100), 50);
         cut.publish(Word { whole_bytes: 20, ..wants(1000) });
-        cut.others(10);
+        cut.others();
         assert_eq!(hold(&mut cut, 10, 10, 20), 10);
         assert_eq!(hold(&mut cut, 1000, 10, 20), 50, "and no larger");
         cut.release(0);
