@@ -70,22 +70,15 @@ fn run(args: &Args) -> Result<(), Problems> {
 
 /// The addresses of the engines meant. Those of other users answer root only.
 fn engines(pid: Option<u32>) -> Result<Vec<String>, String> {
-    let names = control::names().map_err(|error| format!("cannot look for engines: {error}"))?;
-    let own = rustix::process::geteuid();
-    let answers = |name: &String| own.is_root() || user(name) == own.as_raw().to_string();
+    let names = control::names_that_answer().map_err(|error| format!("cannot look for engines: {error}"))?;
     let belongs = |name: &String| pid.is_none_or(|pid| process(name) == pid.to_string());
-    let found: Vec<String> = names.into_iter().filter(|name| answers(name) && belongs(name)).collect();
+    let found: Vec<String> = names.into_iter().filter(belongs).collect();
     match pid {
         Some(pid) if found.is_empty() => Err(format!(
             "process {pid} has no engine of this user here; `ropeway ss --counters` lists engines, and they belong to a network namespace"
         )),
         _ => Ok(found),
     }
-}
-
-/// The user of an engine, out of its address.
-fn user(name: &str) -> &str {
-    name.strip_prefix(control::PREFIX).and_then(|rest| rest.split('/').next()).unwrap_or_default()
 }
 
 /// The process of an engine, out of its address.

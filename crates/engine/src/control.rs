@@ -19,7 +19,6 @@ use ropeway_proto::config::{SetError, TUNABLES, Tunable};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::asking::ask as asked;
 pub use self::shown::{ConnectionShown, LinkShown, Shown};
 use crate::inner::Inner;
 use crate::signals;
@@ -214,13 +213,32 @@ fn set(inner: &Inner, name: &str, value: &str) -> Result<String, SetError> {
 /// # Errors
 /// It is gone, does not answer, or is somebody else's.
 pub fn ask(name: &str, question: &Question) -> io::Result<Answer> {
-    let mut text = serde_json::to_string(question).map_err(io::Error::other)?;
-    text.push('\n');
-    let line = asked(name, text.as_bytes())?;
-    if line.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the engine belongs to another user"));
+    Round::default().ask(name, question)
+}
+
+/// Asks engines one after another, and keeps to bounds with all of a user's together: who has an address of an engine may say nothing, or much.
+#[derive(Debug, Default)]
+pub struct Round(asking::Round);
+
+impl Round {
+    /// As [`ask`].
+    ///
+    /// # Errors
+    /// As [`ask`]; `TimedOut` where others of its user have used up what there is for them.
+    pub fn ask(&mut self, name: &str, question: &Question) -> io::Result<Answer> {
+        let mut text = serde_json::to_string(question).map_err(io::Error::other)?;
+        text.push('\n');
+        let line = self.0.ask(name, text.as_bytes())?;
+        if line.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the engine belongs to another user"));
+        }
+        serde_json::from_str(&line).map_err(io::Error::other)
     }
-    serde_json::from_str(&line).map_err(io::Error::other)
+}
+
+/// Asks once at the abstract address `name`.
+pub(crate) fn asked(name: &str, question: &[u8]) -> io::Result<String> {
+    asking::Round::default().ask(name, question)
 }
 
 /// Whether asking failed because the engine or gateway has ended since it was found, or is another user's: nobody's fault.
@@ -235,6 +253,21 @@ pub fn is_absence(error: &io::Error) -> bool {
 /// `/proc/net/unix` cannot be read.
 pub fn names() -> io::Result<Vec<String>> {
     names_with(PREFIX)
+}
+
+/// The same of those that answer this user: its own, or for root all.
+///
+/// # Errors
+/// As [`names`].
+pub fn names_that_answer() -> io::Result<Vec<String>> {
+    let own = rustix::process::geteuid();
+    let answers = |name: &String| own.is_root() || user(name) == Some(own.as_raw());
+    Ok(names()?.into_iter().filter(answers).collect())
+}
+
+/// The user of an engine or a gateway, out of its address.
+pub fn user(name: &str) -> Option<u32> {
+    name.split('/').nth(1)?.parse().ok()
 }
 
 /// The abstract addresses that begin with `prefix`, and go on as [`Listener`] makes them.

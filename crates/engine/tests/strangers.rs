@@ -1,7 +1,8 @@
 //! What stands at an engine's address need not be an engine: who asks there gets an error in time, and hears the others.
 
-use ropeway_engine::control::{self, Answer, Question};
+use ropeway_engine::control::{self, Answer, Question, Round};
 use ropeway_engine::{Config, Engine, Options, gateway};
+use ropeway_testkit::need_root;
 use std::io::{ErrorKind, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
@@ -16,7 +17,11 @@ fn address(name: &str) -> SocketAddr {
 
 /// The name of a stranger, as an engine of a process that does not exist would have it.
 fn name(number: u32) -> String {
-    format!("{}{}/4999999.{number}", control::PREFIX, std::process::id())
+    name_of(rustix::process::geteuid().as_raw(), number)
+}
+
+fn name_of(user: u32, number: u32) -> String {
+    format!("{}{user}/4999999.{number}", control::PREFIX)
 }
 
 /// Says something to everybody who asks, and what is to be heard then.
@@ -57,17 +62,63 @@ fn what_is_no_text_is_an_error() {
 
 #[test]
 fn who_takes_nobody_is_not_waited_for() {
-    let listener =
-        rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None).unwrap();
-    let at = rustix::net::SocketAddrUnix::new_abstract_name(name(3).as_bytes()).unwrap();
-    rustix::net::bind(&listener, &at).unwrap();
-    rustix::net::listen(&listener, 0).unwrap();
-    // The queue has room for one.
+    let _listener = full_queue(&name(3));
     let _waits = UnixStream::connect_addr(&address(&name(3))).unwrap();
     let begin = Instant::now();
     let error = control::ask(&name(3), &Question::Show).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
     assert!(error.to_string().contains("does not answer") && begin.elapsed() < LIMIT, "{error}");
+}
+
+#[test]
+fn who_is_not_the_user_in_its_name_is_nobodys_engine() {
+    let name = name_of(rustix::process::geteuid().as_raw() + 1, 4);
+    // It would be waited for.
+    let _listener = UnixListener::bind_addr(&address(&name)).unwrap();
+    let errors = [control::ask(&name, &Question::Show).unwrap_err(), gateway::ask(&name).unwrap_err()];
+    errors.iter().for_each(|error| assert!(control::is_absence(error), "{error}"));
+}
+
+#[test]
+fn all_engines_of_another_user_together_are_waited_for_as_long_as_for_one() {
+    const USER: u32 = 65_534;
+    // To be another user.
+    need_root!();
+    let bind = || {
+        rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(USER)).unwrap();
+        let bind = |number| UnixListener::bind_addr(&address(&name_of(USER, number))).unwrap();
+        (10..20).map(bind).collect::<Vec<_>>()
+    };
+    let _silent = std::thread::spawn(bind).join().unwrap();
+    let (begin, mut round) = (Instant::now(), Round::default());
+    let errors: Vec<ErrorKind> =
+        (10..20).map(|number| round.ask(&name_of(USER, number), &Question::Show).unwrap_err().kind()).collect();
+    assert!(begin.elapsed() < Duration::from_secs(12), "{:?} for {errors:?}", begin.elapsed());
+    assert_eq!((errors[0], errors[9]), (ErrorKind::WouldBlock, ErrorKind::TimedOut), "{errors:?}");
+}
+
+#[test]
+fn full_queues_are_waited_for_as_long_as_for_one() {
+    let queues: Vec<_> = (20..25)
+        .map(|number| {
+            let listener = full_queue(&name(number));
+            (listener, UnixStream::connect_addr(&address(&name(number))).unwrap())
+        })
+        .collect();
+    let (begin, mut round) = (Instant::now(), Round::default());
+    for number in (20..).take(queues.len()) {
+        assert_eq!(round.ask(&name(number), &Question::Show).unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
+    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+}
+
+/// One that takes nobody, with room for one who waits.
+fn full_queue(name: &str) -> rustix::fd::OwnedFd {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+    let listener = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    bind(&listener, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+    listen(&listener, 0).unwrap();
+    listener
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! `ropeway_engine::control`.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use ropeway_engine::control::{self, Answer, ConnectionShown, Question, Shown};
@@ -18,12 +19,20 @@ pub struct Wires {
 }
 
 pub fn look() -> Wires {
-    let mut wires = Wires::default();
+    let (mut wires, mut round) = (Wires::default(), control::Round::default());
     // Without /proc there are no engines to be found, and nothing else either.
-    for name in control::names().unwrap_or_default() {
-        match control::ask(&name, &Question::Show) {
+    for name in control::names_that_answer().unwrap_or_default() {
+        match round.ask(&name, &Question::Show) {
             Ok(Answer::Shown(shown)) => wires.engines.push(*shown),
             Err(error) if control::is_absence(&error) => {}
+            Err(error) if error.kind() == ErrorKind::TimedOut => {
+                // Once for all that are left.
+                let user = control::user(&name).unwrap_or_default();
+                let problem = format!("engines of user {user}: {error}");
+                if !wires.problems.contains(&problem) {
+                    wires.problems.push(problem);
+                }
+            }
             Ok(other) => wires.problems.push(format!("{name}: unexpected answer {other:?}")),
             Err(error) => wires.problems.push(format!("{name}: {error}")),
         }
