@@ -44,9 +44,9 @@ pub fn udp_links(count: usize, options: &udp::Options) -> io::Result<Vec<UdpLink
         }
         Ok(link)
     };
-    let links: Vec<UdpLink> = (0..count).map(link).collect::<io::Result<_>>()?;
+    let mut links: Vec<UdpLink> = (0..count).map(link).collect::<io::Result<_>>()?;
     if count > 1 {
-        links.iter().try_for_each(UdpLink::hear)?;
+        links.iter_mut().try_for_each(UdpLink::hear)?;
     }
     Ok(links)
 }

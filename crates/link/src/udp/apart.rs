@@ -25,6 +25,31 @@ const NOBODY_V6: Ipv6Addr = Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0xdb8, 0, 1);
 /// of many hosts would have none, and who connects there would not learn why it is in vain.
 const SEND_BUFFER_BYTES: usize = 108 << 10;
 
+/// Ports below need a privilege, as the kernel is set up usually (`net.ipv4.ip_unprivileged_port_start`).
+const PRIVILEGED_PORTS: u16 = 1024;
+
+/// So many packets, or runs of them, go the usual way at most before it is tried again: what fails takes some ten system calls.
+const MOST_PAUSE: u32 = 1023;
+
+/// Between attempts that fail, counted in what could not leave apart meanwhile: none after the first, then twice as many and one each time.
+#[derive(Debug, Default)]
+pub(super) struct Pauses {
+    left: u32,
+    next: u32,
+}
+
+impl Pauses {
+    /// Whether to try again now; the next pause is longer.
+    pub(super) fn is_over(&mut self) -> bool {
+        if self.left > 0 {
+            self.left -= 1;
+            return false;
+        }
+        (self.left, self.next) = (self.next, (2 * self.next + 1).min(MOST_PAUSE));
+        true
+    }
+}
+
 /// The network namespace that a socket is in, by a number that no other one has.
 fn network(fd: BorrowedFd<'_>) -> io::Result<u64> {
     let mut cookie = [0; 8];
@@ -37,12 +62,23 @@ fn share(fd: BorrowedFd<'_>, shares: bool) -> io::Result<()> {
 }
 
 impl UdpLink {
-    /// Opens it if it is not there yet, and says whether it is. Where the kernel or the limit of descriptors says no it is asked again the next time: packets for hosts that may be off are few.
+    /// Opens it if it is not there yet, and says whether it is. Where the kernel or the limit of descriptors says no it is asked again, less and less often.
     pub(super) fn has_apart(&mut self) -> bool {
-        if self.apart.is_none() {
+        if self.apart.is_none() && self.apart_pauses.is_over() {
             self.apart = self.open_apart().ok();
+            if self.apart.is_some() {
+                self.apart_pauses = Pauses::default();
+            }
         }
         self.apart.is_some()
+    }
+
+    /// Opens it at once where a process that gives up its privileges could not do so later: at a wildcard address the kernel lets sockets of one user share, and lower ports are for the privileged.
+    pub(super) fn open_apart_while_it_may(&mut self) {
+        let is_of_root = self.local.ip().is_unspecified() && rustix::process::geteuid().is_root();
+        if is_of_root || self.local.port() < PRIVILEGED_PORTS {
+            self.apart = self.open_apart().ok();
+        }
     }
 
     fn open_apart(&self) -> io::Result<OwnedFd> {

@@ -22,6 +22,7 @@ mod tests;
 use crate::sys::program::{RET, plain};
 use crate::sys::{self, device, message::Incoming};
 use crate::{Address, Batch, Counters, Link, Own, Received, Report, Steering};
+use apart::Pauses;
 use errors::Reports;
 use own::OwnAddresses;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -121,8 +122,9 @@ mod constant {
 #[derive(Debug)]
 pub struct UdpLink {
     socket: OwnedFd,
-    /// For destinations that have not answered, once there was one.
+    /// For destinations that have not answered, once there was one, or from the beginning where it could not be opened later.
     apart: Option<OwnedFd>,
+    apart_pauses: Pauses,
     options: Options,
     local: SocketAddr,
     max_packet: usize,
@@ -178,7 +180,7 @@ impl UdpLink {
             sys::set_program(fd, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)?;
         }
         let local = SocketAddr::try_from(rustix::net::getsockname(fd)?)?;
-        Ok(UdpLink {
+        let mut link = UdpLink {
             local: name::plain(local),
             max_packet,
             receive_slots: (receive_buffer_bytes / kernel_bytes(max_packet)).max(1),
@@ -191,16 +193,23 @@ impl UdpLink {
             reports: Reports::default(),
             counters: Counters::default(),
             apart: None,
+            apart_pauses: Pauses::default(),
             options: options.clone(),
             socket,
-        })
+        };
+        // A group lets its other members in first.
+        if link.options.group.is_none() {
+            link.open_apart_while_it_may();
+        }
+        Ok(link)
     }
 
     /// Takes what comes from now on: all members of its group are there.
     ///
     /// # Errors
     /// It is in no group.
-    pub fn hear(&self) -> io::Result<()> {
+    pub fn hear(&mut self) -> io::Result<()> {
+        self.open_apart_while_it_may();
         sys::set_int(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0)
     }
 

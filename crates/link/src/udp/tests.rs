@@ -3,7 +3,7 @@ mod reports;
 use super::*;
 use crate::sys::message;
 use crate::{Ecn, Presence, Urgency};
-use ropeway_testkit::need_kernel;
+use ropeway_testkit::{need_kernel, need_root};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::IoSlice;
 use std::net::UdpSocket;
@@ -267,7 +267,7 @@ fn spreads_arrivals(at: &str) {
     let mut members: Vec<UdpLink> = std::iter::once(first).chain(others).collect();
     let early = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     early.send_to(&[1; 64], reached).unwrap();
-    members.iter().for_each(|member| member.hear().unwrap());
+    members.iter_mut().for_each(|member| member.hear().unwrap());
     assert!(members.iter_mut().all(|member| member.receive(8, &mut |_| ()).unwrap() == 0), "nobody heard it");
     let mut sender = UdpLink::open(&Options::new("127.0.0.1:0".parse().unwrap())).unwrap();
     for member in &mut members {
@@ -418,7 +418,7 @@ fn a_group_at_a_wildcard_answers_under_the_address_that_was_asked() {
         members.push(UdpLink::open(&Options { group, ..Options::new(local) }).expect("opens"));
         local = members[0].local_address();
     }
-    members.iter().for_each(|member| member.hear().expect("it is in one"));
+    members.iter_mut().for_each(|member| member.hear().expect("it is in one"));
     let mut client = open(|_| ());
     for ip in ["127.0.0.2", "127.0.0.1", "127.0.0.3"] {
         let Address::Udp(asked) = at(ip, local.port()) else { unreachable!("made above") };
@@ -448,7 +448,8 @@ fn what_leaves_apart_leaves_as_everything_does() {
     for place in PLACES {
         let ((mut a, a_reached), (mut b, b_reached)) = (open_at(place), open_at(place));
         assert_eq!(send(&mut a, b_reached, &[&[1; 100]], Urgency::Urgent), 1);
-        assert!(a.apart.is_none(), "nobody needed it");
+        let is_root = rustix::process::geteuid().is_root();
+        assert_eq!(a.apart.is_some(), is_root && a.local_address().ip().is_unspecified(), "nobody needed it");
         let packets = [&[2; 1000][..]; 40];
         for presence in [Presence::Unheard, Presence::Silent] {
             for urgency in [Urgency::Urgent, Urgency::Bulk] {
@@ -567,4 +568,33 @@ fn where_there_is_no_other_socket_all_goes_through_the_one() {
     assert_eq!(send(&mut a), 3);
     assert_eq!((a.counters().sent_apart, a.counters().sent_unparted, a.counters().sent_packets), (3, 3, 6));
     assert_eq!(receive(&mut b, 6).len(), 6);
+}
+
+#[test]
+fn where_the_other_socket_cannot_be_opened_that_is_tried_less_and_less_often() {
+    let mut pauses = Pauses::default();
+    let tried: Vec<u32> = (0..100).filter(|_| pauses.is_over()).collect();
+    assert_eq!(tried, [0, 1, 3, 7, 15, 31, 63]);
+    let tried = (0..100_000).filter(|_| pauses.is_over()).count();
+    assert!((97..110).contains(&tried), "{tried}");
+}
+
+#[test]
+fn who_has_given_up_its_privileges_has_the_other_socket_all_the_same() {
+    need_root!();
+    let open_at = |local: &str| UdpLink::open(&Options::new(local.parse().expect("an address")));
+    let privileged = || (600..1023).find_map(|port| open_at(&format!("127.0.0.1:{port}")).ok()).expect("a free port");
+    let usual = ["0.0.0.0:0", "[::]:0", "127.0.0.1:0"].map(|local| open_at(local).expect("a socket"));
+    for mut link in usual.into_iter().chain([privileged()]) {
+        let local = link.local_address();
+        let to = UdpSocket::bind(if local.is_ipv4() { "127.0.0.1:0" } else { "[::1]:0" }).expect("a socket");
+        let to = to.local_addr().expect("an address");
+        // The kernel knows privileges of threads.
+        let sends = || {
+            rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65_534)).expect("root may");
+            assert_eq!(send_to(&mut link, to, &[&[1; 100]], Urgency::Urgent, Presence::Silent), 1);
+        };
+        std::thread::scope(|scope| scope.spawn(sends).join()).expect("it is sent");
+        assert_eq!((link.counters().sent_apart, link.counters().sent_unparted), (1, 0), "{local}");
+    }
 }
