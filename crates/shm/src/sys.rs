@@ -307,18 +307,43 @@ impl Drop for RaisingLimit {
     }
 }
 
-fn duplicate_alone(fd: c_int, may_raise: bool) -> Result<c_int> {
-    /// Room above the program's own limit for our descriptors.
-    const ROOM: u64 = 256;
-    /// No higher than this: the kernel's table of descriptors (8 bytes each, copied by fork) reaches to the highest one.
-    const HIGHEST_START: u64 = 16 * 1024;
+/// Room above the program's own limit that is worth going there for.
+const LEAST_ROOM: u64 = 256;
+/// No higher than this: the kernel's table of descriptors (8 bytes each, copied by fork) reaches to the highest one.
+const HIGHEST_START: u64 = 16 * 1024;
+
+fn descriptor_limit() -> Result<libc::rlimit64> {
     let mut lim = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `lim` is valid for writing.
     unsafe { prlimit(0, libc::RLIMIT_NOFILE, core::ptr::null(), &mut lim) }?;
-    let above = may_raise && lim.rlim_cur <= HIGHEST_START && lim.rlim_cur.saturating_add(ROOM) <= lim.rlim_max;
-    let start = if above { lim.rlim_cur } else { lim.rlim_cur.saturating_sub(ROOM).clamp(3, HIGHEST_START) };
+    Ok(lim)
+}
+
+/// How many of our descriptors fit above the program's soft limit, 0 if they do not go there.
+fn room_above(lim: &libc::rlimit64) -> u64 {
+    /// Enough for a bell of each of a thousand threads.
+    const MOST: u64 = 2048;
+    let room = lim.rlim_max.saturating_sub(lim.rlim_cur).min(MOST);
+    if lim.rlim_cur <= HIGHEST_START && room >= LEAST_ROOM { room } else { 0 }
+}
+
+/// How many descriptors of our own the program does not miss: those above its soft limit, or a sixteenth of its own.
+pub fn spare_descriptors() -> usize {
+    let _at_rest = RaisingLimit::begin();
+    let Ok(lim) = descriptor_limit() else { return 0 };
+    match room_above(&lim) {
+        0 => (lim.rlim_cur / 16) as usize,
+        room => room as usize,
+    }
+}
+
+fn duplicate_alone(fd: c_int, may_raise: bool) -> Result<c_int> {
+    let lim = descriptor_limit()?;
+    let room = if may_raise { room_above(&lim) } else { 0 };
+    let above = room != 0;
+    let start = if above { lim.rlim_cur } else { lim.rlim_cur.saturating_sub(LEAST_ROOM).clamp(3, HIGHEST_START) };
     if above {
-        let raised = libc::rlimit64 { rlim_cur: lim.rlim_cur + ROOM, rlim_max: lim.rlim_max };
+        let raised = libc::rlimit64 { rlim_cur: lim.rlim_cur + room, rlim_max: lim.rlim_max };
         // SAFETY: `raised` is valid for reading.
         let _ = unsafe { prlimit(0, libc::RLIMIT_NOFILE, &raised, core::ptr::null_mut()) };
     }

@@ -4,42 +4,105 @@
 //! connections. Epoll sets keep one each (`epoll`).
 //!
 //! A thread that leaves a wait by a jump or by cancellation gives nothing back. Its bell is closed when the same thread
-//! borrows another one, or when others find none and the thread has ended. So a bell that stands in a ring and is not there
+//! borrows another one, or when more are made for others and the thread has ended. So a bell that stands in a ring and is not there
 //! any more was left behind, and gives its place to the next one ([`claim`]).
 
 use crate::thread::{self, Critical};
 use crate::{fdtable, process, stats};
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use ropeway_shm::bell::{self, Bell, RINGS_AT_ONCE};
 use ropeway_shm::ring::{BELL_SLOTS, End, Ring};
 use ropeway_shm::sys;
 
 /// Bells for waiting threads. When all are out, a thread sleeps in short naps instead (`wait`).
-const POOL: usize = 32;
-
-const EMPTY: u32 = 0;
-const IDLE: u32 = 1;
-const BUSY: u32 = 2;
+const POOL: usize = 1024;
+/// So many are made whatever they take of the program's descriptors.
+const FEW: usize = 32;
+/// So many are kept that nobody waits with: making one takes several system calls, keeping it a descriptor.
+const KEPT: usize = 64;
 
 struct Entry {
-    state: AtomicU32,
     fd: AtomicI32,
     id: AtomicU64,
     /// The thread that has it; 0 for none, and while it changes hands.
     tid: AtomicU32,
     /// How often it was lent.
     loans: AtomicU32,
+    /// Index + 1 of the entry below it in its stack, 0 for none.
+    below: AtomicU32,
 }
 
 static BELLS: [Entry; POOL] = [const {
     Entry {
-        state: AtomicU32::new(EMPTY),
         fd: AtomicI32::new(-1),
         id: AtomicU64::new(0),
         tid: AtomicU32::new(0),
         loans: AtomicU32::new(0),
+        below: AtomicU32::new(0),
     }
 }; POOL];
+
+/// Entries that have been used: those from here on have no bell, and are in no stack.
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// Entries with a bell that nobody has.
+static IDLE: Stack = Stack::new();
+/// Entries without a bell.
+static EMPTY: Stack = Stack::new();
+
+/// Entries of [`BELLS`], last in, first out. The word has the index of the top one + 1 (0 for none) in bits 0 to 15, how many
+/// there are in bits 16 to 31, and a number above that changes each time, so that nobody takes one top for another.
+struct Stack(AtomicU64);
+
+impl Stack {
+    const ONE_MORE: u64 = 1 << 16;
+    const CHANGED: u64 = 1 << 32;
+    const TOP: u64 = Stack::ONE_MORE - 1;
+
+    const fn new() -> Stack {
+        Stack(AtomicU64::new(0))
+    }
+
+    fn len(&self) -> usize {
+        (self.0.load(Ordering::Relaxed) / Stack::ONE_MORE) as u16 as usize
+    }
+
+    fn push(&self, entry: usize) {
+        let with = |word: u64| {
+            BELLS[entry].below.store((word & Stack::TOP) as u32, Ordering::Relaxed);
+            Some((word & !Stack::TOP).wrapping_add(Stack::CHANGED + Stack::ONE_MORE) | (entry as u64 + 1))
+        };
+        // Release: what was written to the entry is there for who pops it.
+        let _ = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, with);
+    }
+
+    fn pop(&self) -> Option<usize> {
+        let top = |word: u64| ((word & Stack::TOP) as usize).checked_sub(1);
+        let without = |word: u64| {
+            let below = BELLS[top(word)?].below.load(Ordering::Relaxed) as u64;
+            Some((word & !Stack::TOP).wrapping_add(Stack::CHANGED - Stack::ONE_MORE) | below)
+        };
+        // Acquire: pairs with the release in `push`.
+        top(self.0.fetch_update(Ordering::Acquire, Ordering::Acquire, without).ok()?)
+    }
+}
+
+/// Something that costs much, and whose want is felt by many threads many times a second.
+struct Seldom(AtomicU64);
+
+impl Seldom {
+    const INTERVAL_NS: u64 = 100_000_000;
+
+    const fn new() -> Seldom {
+        Seldom(AtomicU64::new(0))
+    }
+
+    /// True for one caller in each interval.
+    fn is_due(&self) -> bool {
+        let (last, now) = (self.0.load(Ordering::Relaxed), sys::monotonic_ns());
+        now.saturating_sub(last) >= Seldom::INTERVAL_NS
+            && self.0.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
 
 static RINGER: AtomicI32 = AtomicI32::new(-1);
 
@@ -75,9 +138,40 @@ pub fn borrow() -> Option<Lent> {
         thread::set_loan(0);
         discard(entry);
     }
-    lend().or_else(|| {
+    let Some(entry) = IDLE.pop() else { return lend_new(unused()?) };
+    let e = &BELLS[entry];
+    let bell = Bell { fd: e.fd.load(Ordering::Relaxed), id: e.id.load(Ordering::Relaxed) };
+    if fdtable::is_internal(bell.fd) {
+        return Some(Lent::new(bell, entry));
+    }
+    // The program closed the number behind our back; it may be its own now.
+    e.fd.store(-1, Ordering::Relaxed);
+    lend_new(entry)
+}
+
+/// Lends an entry that has no bell yet.
+#[cold]
+fn lend_new(entry: usize) -> Option<Lent> {
+    let Some(bell) = make() else {
+        EMPTY.push(entry);
+        return None;
+    };
+    let e = &BELLS[entry];
+    e.fd.store(bell.fd, Ordering::Relaxed);
+    e.id.store(bell.id, Ordering::Relaxed);
+    Some(Lent::new(bell, entry))
+}
+
+/// An entry without a bell. None when there are as many bells as there may be.
+#[cold]
+fn unused() -> Option<usize> {
+    static LOOKS: Seldom = Seldom::new();
+    if USED.load(Ordering::Relaxed) >= FEW && LOOKS.is_due() {
         discard_of_the_dead();
-        lend()
+    }
+    EMPTY.pop().or_else(|| {
+        let one_more = |used: usize| (used < FEW || used < sys::spare_descriptors().min(POOL)).then_some(used + 1);
+        USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()
     })
 }
 
@@ -87,12 +181,12 @@ fn discard(entry: usize) {
     let e = &BELLS[entry];
     e.tid.store(0, Ordering::Relaxed);
     forget(e.fd.swap(-1, Ordering::Relaxed));
-    e.state.store(EMPTY, Ordering::Release);
+    EMPTY.push(entry);
 }
 
 #[cold]
 fn discard_of_the_dead() {
-    for (entry, e) in BELLS.iter().enumerate() {
+    for (entry, e) in BELLS.iter().enumerate().take(USED.load(Ordering::Relaxed)) {
         let tid = e.tid.load(Ordering::Acquire);
         if tid != 0
             && !sys::thread_exists(process::pid(), tid)
@@ -101,37 +195,6 @@ fn discard_of_the_dead() {
             discard(entry);
         }
     }
-}
-
-fn lend() -> Option<Lent> {
-    for (entry, e) in BELLS.iter().enumerate() {
-        if e.state.load(Ordering::Relaxed) == IDLE
-            && e.state.compare_exchange(IDLE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        {
-            let bell = Bell { fd: e.fd.load(Ordering::Relaxed), id: e.id.load(Ordering::Relaxed) };
-            if fdtable::is_internal(bell.fd) {
-                return Some(Lent::new(bell, entry));
-            }
-            // The program closed the number behind our back; it may be its own now.
-            e.state.store(EMPTY, Ordering::Release);
-        }
-        if e.state.load(Ordering::Relaxed) == EMPTY
-            && e.state.compare_exchange(EMPTY, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        {
-            match make() {
-                Some(bell) => {
-                    e.fd.store(bell.fd, Ordering::Relaxed);
-                    e.id.store(bell.id, Ordering::Relaxed);
-                    return Some(Lent::new(bell, entry));
-                }
-                None => {
-                    e.state.store(EMPTY, Ordering::Release);
-                    return None;
-                }
-            }
-        }
-    }
-    None
 }
 
 /// Makes a bell of its own for a wait place that keeps it.
@@ -149,9 +212,12 @@ pub fn put_back(lent: Lent, release: impl FnOnce()) {
         release();
         drain(&lent.bell);
         thread::set_loan(0);
-        let e = &BELLS[lent.entry];
-        e.tid.store(0, Ordering::Relaxed);
-        e.state.store(IDLE, Ordering::Release);
+        if IDLE.len() < KEPT {
+            BELLS[lent.entry].tid.store(0, Ordering::Relaxed);
+            IDLE.push(lent.entry);
+        } else {
+            discard(lent.entry);
+        }
     }
 }
 
@@ -163,6 +229,10 @@ pub fn claim(ring: &Ring, end: End, bell: u64, tag: u64) -> Option<u32> {
 
 #[cold]
 fn claim_of_the_gone(ring: &Ring, end: End, bell: u64, tag: u64) -> Option<u32> {
+    static LOOKS: Seldom = Seldom::new();
+    if !LOOKS.is_due() {
+        return None;
+    }
     discard_of_the_dead();
     bell::with_probe(|is_gone| ring.forget_bells(end, is_gone));
     ring.claim_bell(end, bell, tag)
@@ -248,12 +318,13 @@ fn ring_sleeper(id: u64, tag: u64) {
 
 /// In the child of fork: the parent's bells are the parent's. The socket that it rings from serves both.
 pub fn after_fork_child() {
-    for e in &BELLS {
+    for e in &BELLS[..USED.swap(0, Ordering::Relaxed)] {
         e.tid.store(0, Ordering::Relaxed);
-        if e.state.swap(EMPTY, Ordering::AcqRel) != EMPTY {
-            forget(e.fd.swap(-1, Ordering::Relaxed));
-        }
+        forget(e.fd.swap(-1, Ordering::Relaxed));
     }
+    // This is the only thread: nobody pushes or pops.
+    IDLE.0.store(0, Ordering::Relaxed);
+    EMPTY.0.store(0, Ordering::Relaxed);
 }
 
 fn forget(fd: i32) {
@@ -267,12 +338,11 @@ fn forget(fd: i32) {
 mod tests {
     use super::*;
 
-    /// More than there are bells.
-    const MANY: usize = 2 * POOL;
+    use std::time::Duration;
 
     #[test]
     fn a_thread_that_never_comes_back_from_its_waits_leaves_bells_for_itself() {
-        for _ in 0..MANY {
+        for _ in 0..2 * POOL {
             borrow().expect("what the last wait had is given up");
         }
         put_back(borrow().expect("one more"), || {});
@@ -281,10 +351,34 @@ mod tests {
 
     #[test]
     fn threads_that_end_in_a_wait_leave_their_bells_to_others() {
-        for _ in 0..MANY {
-            std::thread::spawn(|| borrow().expect("some of those that have them are gone"))
-                .join()
-                .expect("it waits for nothing");
-        }
+        let wait = || std::thread::spawn(|| (borrow().expect("a bell").entry, thread::me() as u32));
+        let left: Vec<(usize, u32)> = (0..2 * FEW).map(|_| wait().join().expect("it waits for nothing")).collect();
+        std::thread::sleep(Duration::from_nanos(Seldom::INTERVAL_NS));
+        EMPTY.push(unused().expect("some of those that have them are gone"));
+        assert!(left.iter().all(|(entry, tid)| BELLS[*entry].tid.load(Ordering::Relaxed) != *tid), "{left:?}");
+    }
+
+    #[test]
+    fn a_look_that_many_want_is_taken_once_in_an_interval() {
+        let looks = Seldom::new();
+        let began = sys::monotonic_ns();
+        let taken = (0..1000).filter(|_| looks.is_due()).count() as u64;
+        assert!((1..=1 + (sys::monotonic_ns() - began) / Seldom::INTERVAL_NS).contains(&taken), "{taken} looks");
+    }
+
+    #[test]
+    fn only_some_bells_are_kept_after_many_threads_have_waited() {
+        let all_have_one = std::sync::Barrier::new(2 * KEPT);
+        std::thread::scope(|scope| {
+            for _ in 0..2 * KEPT {
+                scope.spawn(|| {
+                    let lent = borrow().expect("a bell");
+                    all_have_one.wait();
+                    put_back(lent, || {});
+                });
+            }
+        });
+        // Two that look at the same moment may both find room.
+        assert!(IDLE.len() < 2 * KEPT, "{} bells are kept", IDLE.len());
     }
 }
