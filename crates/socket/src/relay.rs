@@ -8,7 +8,7 @@
 use crate::fdtable::Handle;
 use crate::handover::break_connection;
 use crate::reason::Reason;
-use crate::{lifecycle, process, recv, thread};
+use crate::{lifecycle, process, recv, shadow, thread};
 use core::ptr;
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, iovec, pollfd, sockaddr_in};
@@ -22,34 +22,53 @@ const BUFFER_BYTES: usize = 32 * 1024;
 /// bytes are never delivered at a wrong place.
 pub fn take_over(h: Handle, fd: i32) {
     let s = h.sock();
-    let Some((program_end, relay_end)) = loopback_pair() else {
-        return break_connection(s, h, fd, Reason::UnsupportedOption);
-    };
-    s.expected.fetch_add(1, Ordering::AcqRel);
-    // Two forks: the process in between is ours to wait for, so that the program never sees a child it did not make.
-    match fork() {
-        Ok(0) => {
-            if fork() == Ok(0) {
-                run(h, fd, relay_end);
-            }
-            exit()
-        }
-        Ok(child) => {
-            // SAFETY: no status is asked for; __WALL, because a child without an exit signal is not waited for otherwise.
-            unsafe { sys::syscall6(libc::SYS_wait4, child, 0, libc::__WALL as usize, 0, 0, 0) };
-            let nonblocking = s.has(FLAG_NONBLOCK);
-            if nonblocking {
+    if !loopback_pair().is_some_and(|(program_end, relay_end)| {
+        let takes_over = start(h, fd, relay_end);
+        if takes_over {
+            if s.has(FLAG_NONBLOCK) {
                 let _ = sys::fcntl(program_end, libc::F_SETFL, libc::O_NONBLOCK as usize);
             }
             lifecycle::replace_descriptors(h, program_end);
         }
-        Err(_) => {
-            s.expected.fetch_sub(1, Ordering::AcqRel);
-            break_connection(s, h, fd, Reason::UnsupportedOption);
-        }
+        let _ = sys::close(program_end);
+        let _ = sys::close(relay_end);
+        takes_over
+    }) {
+        // For whoever reads past Ropeway: it would take the end that `break_connection` makes here for that of the stream.
+        shadow::reset(fd);
+        break_connection(s, h, fd, Reason::UnsupportedOption);
     }
-    let _ = sys::close(program_end);
-    let _ = sys::close(relay_end);
+}
+
+/// Makes the process that relays between the shadow `fd` and `relay_end`. False when it cannot be made.
+fn start(h: Handle, fd: i32, relay_end: c_int) -> bool {
+    let s = h.sock();
+    s.expected.fetch_add(1, Ordering::AcqRel);
+    // Two forks: the process in between is ours to wait for, so that the program never sees a child it did not make.
+    let runs = match fork() {
+        Ok(0) => match fork() {
+            Ok(0) => run(h, fd, relay_end),
+            Ok(_) => exit(0),
+            Err(_) => exit(1),
+        },
+        Ok(child) => ended_well(child),
+        Err(_) => false,
+    };
+    if !runs {
+        s.expected.fetch_sub(1, Ordering::AcqRel);
+    }
+    runs
+}
+
+/// Waits for the process in between. A status that another thread of the program has taken says nothing against it.
+fn ended_well(child: usize) -> bool {
+    let mut status: c_int = 0;
+    let place = &raw mut status as usize;
+    // SAFETY: the status is writable; __WALL, because a child without an exit signal is not waited for otherwise.
+    while unsafe { sys::syscall6(libc::SYS_wait4, child, place, libc::__WALL as usize, 0, 0, 0) }
+        == -libc::EINTR as isize
+    {}
+    status == 0
 }
 
 /// A plain fork without an exit signal: none of the program's handlers runs, and its `wait` does not see the child.
@@ -61,10 +80,10 @@ fn fork() -> sys::Result<usize> {
     }
 }
 
-fn exit() -> ! {
+fn exit(status: usize) -> ! {
     loop {
         // SAFETY: does not return.
-        unsafe { sys::syscall6(libc::SYS_exit_group, 0, 0, 0, 0, 0, 0) };
+        unsafe { sys::syscall6(libc::SYS_exit_group, status, 0, 0, 0, 0, 0) };
     }
 }
 
@@ -127,7 +146,7 @@ fn run(h: Handle, shadow: c_int, inner: c_int) -> ! {
     keep_only(shadow, inner);
     let [mut inward, mut outward] = [[0u8; BUFFER_BYTES]; 2];
     pass_on([Way::new(shadow, inner, Some(h), &mut inward), Way::new(inner, shadow, None, &mut outward)]);
-    exit()
+    exit(0)
 }
 
 /// Closes everything that was inherited but the two ends: a relay must not hold the program's files and sockets open.
@@ -227,8 +246,8 @@ fn pass_on(mut ways: [Way<'_>; 2]) {
                 Step::Moved => moved = true,
                 Step::Waits(event) => *wait = event,
                 Step::Broken => {
-                    crate::shadow::linger_zero(way.from);
-                    crate::shadow::linger_zero(way.to);
+                    shadow::linger_zero(way.from);
+                    shadow::linger_zero(way.to);
                     return;
                 }
             }

@@ -144,6 +144,14 @@ pub fn abort(fd: i32) {
     let _ = sys::shutdown(fd, libc::SHUT_RDWR);
 }
 
+/// Resets the connection now, and leaves the error to the next call on the kernel's side: after [`abort`] alone there would be
+/// an end.
+pub fn reset(fd: i32) {
+    let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+    // SAFETY: the address is valid for its length.
+    let _ = unsafe { sys::connect(fd, (&raw const nobody).cast(), size_of::<libc::sockaddr>() as u32) };
+}
+
 /// The next close sends RST, as TCP does when bytes are left unread.
 pub fn linger_zero(fd: i32) {
     set_linger(fd, libc::linger { l_onoff: 1, l_linger: 0 });

@@ -31,14 +31,24 @@ fn stuff(end: &End, mut at: usize) -> usize {
     }
 }
 
+fn set_option(fd: i32, level: i32, name: i32, value: libc::c_int) {
+    // SAFETY: `value` is valid for reading.
+    unsafe { sys::setsockopt(fd, level, name, (&raw const value).cast(), 4) }.expect("an option");
+}
+
+/// Receives past Ropeway.
+fn recv_past(end: &End, buffer: &mut [u8]) -> isize {
+    let none = std::ptr::null_mut();
+    // SAFETY: the buffer is writable; no address is asked for.
+    native(unsafe { sys::recvfrom(end.fd, buffer.as_mut_ptr(), buffer.len(), 0, none, none.cast()) })
+}
+
 /// A connection on which the first end has filled the kernel's buffers and then its ring, and how many bytes that were.
 fn full() -> (End, End, usize) {
     let (a, b) = connected();
     // Sizes that are set do not grow.
     for (end, option) in [(&a, libc::SO_SNDBUF), (&b, libc::SO_RCVBUF)] {
-        let bytes: libc::c_int = 64 << 10;
-        // SAFETY: `bytes` is valid for reading.
-        unsafe { sys::setsockopt(end.fd, libc::SOL_SOCKET, option, (&raw const bytes).cast(), 4) }.expect("a size");
+        set_option(end.fd, libc::SOL_SOCKET, option, 64 << 10);
     }
     let mut sent = 0;
     loop {
@@ -89,10 +99,7 @@ fn a_recall_for_which_the_kernel_has_no_room_ends_in_a_relay_and_loses_nothing()
             let mut buffer = vec![0u8; 65536];
             let (mut got, mut answered) = (0, false);
             while got < sent + 1 {
-                let (at, room) = (buffer.as_mut_ptr(), buffer.len());
-                let none = std::ptr::null_mut();
-                // SAFETY: the buffer is writable; no address is asked for.
-                let n = native(unsafe { sys::recvfrom(b.fd, at, room, 0, none, none.cast()) });
+                let n = recv_past(&b, &mut buffer);
                 assert!(n > 0, "{n} behind {got} of {sent} bytes");
                 let n = n as usize;
                 assert!(buffer[..n].iter().enumerate().all(|(i, b)| *b == byte(got + i)), "behind {got} bytes");
@@ -104,5 +111,37 @@ fn a_recall_for_which_the_kernel_has_no_room_ends_in_a_relay_and_loses_nothing()
                 }
             }
         });
+    });
+}
+
+#[test]
+fn a_relay_that_cannot_be_made_ends_in_an_error_and_not_in_an_early_end() {
+    ropeway_testkit::need_root!();
+    within(Duration::from_secs(40), "a recall without a relay", || {
+        let (a, b, sent) = full();
+        // This thread becomes another user, who may have one process more than this: that in between.
+        const NOBODY_ELSE: usize = 54321;
+        let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the limits are valid. Other threads stay what they are, and root has no limit.
+        unsafe {
+            sys::prlimit(0, libc::RLIMIT_NPROC, std::ptr::null(), &mut limit).expect("a limit");
+            limit.rlim_cur = 2;
+            sys::prlimit(0, libc::RLIMIT_NPROC, &limit, std::ptr::null_mut()).expect("a limit");
+            assert_eq!(sys::syscall6(libc::SYS_setresuid, NOBODY_ELSE, NOBODY_ELSE, NOBODY_ELSE, 0, 0, 0), 0);
+        }
+        // The writer does not answer: it is asked in vain.
+        lifecycle::leave(b.h, b.fd, Reason::Stdio);
+        assert_eq!(b.h.sock().expected.load(Ordering::Relaxed), 0, "nobody is expected");
+        let mut buffer = vec![0u8; 65536];
+        let mut got = 0;
+        let last = loop {
+            match recv_past(&b, &mut buffer) {
+                n if n > 0 => got += n as usize,
+                n => break n,
+            }
+        };
+        assert!(got < sent);
+        assert_eq!(last, -(libc::ECONNRESET as isize), "behind {got} of {sent} bytes");
+        drop(a);
     });
 }

@@ -113,9 +113,16 @@ pub fn recv_on(h: Handle, fd: i32, bytes: &mut [u8], flags: i32) -> isize {
     }
 }
 
+pub fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").expect("bind")
+}
+
 /// A connection without a pair.
 pub fn on_tcp() -> (End, End) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    on_tcp_to(&listener())
+}
+
+fn on_tcp_to(listener: &TcpListener) -> (End, End) {
     let a = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
     let (b, _) = listener.accept().expect("accept");
     (End::track(a), End::track(b))
@@ -123,7 +130,12 @@ pub fn on_tcp() -> (End, End) {
 
 /// A connection whose ends share a pair; both blocking, both on TCP yet.
 pub fn connected() -> (End, End) {
-    let (a, b) = on_tcp();
+    connected_to(&listener())
+}
+
+/// The same through a listener of which the second end inherits its options.
+pub fn connected_to(listener: &TcpListener) -> (End, End) {
+    let (a, b) = on_tcp_to(listener);
     let fd = new_pair();
     for (side, end) in [(0, &a), (1, &b)] {
         end.h.sock().pairing.store(PAIR_REGISTERED, Ordering::Release);
