@@ -246,19 +246,37 @@ pub fn has_room_for_tail(ring: &Ring, p: &mut Producer, fd: i32) -> bool {
 
 /// Bytes of memory that the kernel may use for what is sent and not acknowledged (SO_SNDBUF).
 fn send_buffer(fd: i32) -> usize {
-    let (mut bytes, mut len) = (0i32, 4u32);
-    let place = (&raw mut bytes).cast();
-    // SAFETY: buffer and length are valid.
-    let _ = unsafe { sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, place, &mut len) };
-    bytes.max(0) as usize
+    int_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).max(0) as usize
+}
+
+fn int_option(fd: i32, level: i32, name: i32) -> i32 {
+    let (mut value, mut len) = (0i32, 4u32);
+    // SAFETY: value and length are writable.
+    let _ = unsafe { sys::getsockopt(fd, level, name, (&raw mut value).cast(), &mut len) };
+    value
+}
+
+/// Above so many bytes that are not on their way, the kernel takes no more (TCP_NOTSENT_LOWAT; 0 is what the system says).
+fn limit_unsent(fd: i32, bytes: i32) {
+    // SAFETY: `bytes` is valid for reading.
+    let _ = unsafe { sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, (&raw const bytes).cast(), 4) };
 }
 
 /// Copies what the reader left unread in the ring onto TCP, before any later byte (handover, clause 4). False when the
 /// kernel did not take all of it.
 pub fn copy_tail(s: &Sock, ring: &Ring, p: &mut Producer, fd: i32) -> bool {
+    let Some(tail) = tail(ring, p) else { return true };
+    // The room that was looked for is that of the send buffer.
+    let limit = int_option(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT);
+    limit_unsent(fd, i32::MAX);
+    let all = copy(s, ring, tail, fd);
+    limit_unsent(fd, limit);
+    all
+}
+
+fn copy(s: &Sock, ring: &Ring, (mut c, mut skip, mut left): (Consumer, usize, usize), fd: i32) -> bool {
     /// There was room for it ([`has_room_for_tail`]); a machine short of memory may make buffers smaller meanwhile.
     const ROOM_NS: u64 = 100_000_000;
-    let Some((mut c, mut skip, mut left)) = tail(ring, p) else { return true };
     let deadline = sys::monotonic_ns() + ROOM_NS;
     s.tx.prefix.stop();
     // The ring is closed: its chain of records ends, and every step is checked.

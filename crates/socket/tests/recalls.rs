@@ -6,9 +6,10 @@ use ropeway_shm::sys;
 use ropeway_shm::table::{RX_ATTACHED, TX_RING, TX_TCP};
 use ropeway_socket::reason::Reason;
 use ropeway_socket::{handover, lifecycle};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use support::{End, connected, native, rest, within};
+use support::{End, connected, connected_to, listener, native, rest, warm, within};
 
 const AGAIN: isize = -(libc::EAGAIN as isize);
 
@@ -111,6 +112,43 @@ fn a_recall_for_which_the_kernel_has_no_room_ends_in_a_relay_and_loses_nothing()
                 }
             }
         });
+    });
+}
+
+#[test]
+fn a_recall_succeeds_where_the_program_limits_what_the_kernel_holds_unsent() {
+    within(Duration::from_secs(20), "a recall with a limit", || {
+        let listener = listener();
+        // The window is smaller than what the ring will hold.
+        set_option(listener.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 2048);
+        let (a, b) = connected_to(&listener);
+        set_option(a.fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, 1024);
+        warm(&a, &b);
+        let mut buffer = vec![0u8; 65536];
+        let sent = 12 << 10;
+        assert_eq!(a.send(&(0..sent).map(byte).collect::<Vec<u8>>()), sent as isize);
+        assert!(a.on_rings());
+        std::thread::scope(|scope| {
+            // A writer that waits for an answer is asked where it sleeps.
+            scope.spawn(|| assert_eq!(a.recv(&mut [0]), 1));
+            rest();
+            lifecycle::leave(b.h, b.fd, Reason::Stdio);
+            let mut got = 0;
+            while got < sent {
+                let n = recv_past(&b, &mut buffer);
+                assert!(n > 0, "{n} behind {got} of {sent} bytes");
+                let n = n as usize;
+                assert!(buffer[..n].iter().enumerate().all(|(i, b)| *b == byte(got + i)), "behind {got} bytes");
+                got += n;
+            }
+            // SAFETY: one readable byte.
+            assert_eq!(unsafe { sys::sendto(b.fd, b"!".as_ptr(), 1, 0, std::ptr::null(), 0) }, Ok(1));
+        });
+        let (mut limit, mut len) = (0 as libc::c_int, 4u32);
+        let place = (&raw mut limit).cast();
+        // SAFETY: value and length are writable.
+        unsafe { sys::getsockopt(a.fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, place, &mut len) }.expect("a limit");
+        assert_eq!(limit, 1024, "what the program has set is so again");
     });
 }
 
