@@ -4,11 +4,12 @@
 //! anybody else's. It does not run them in `_Fork` and `clone`, whose hooks call the same steps; and it does
 //! not say that a fork failed, which the hook of `fork` sees.
 
-use crate::{exit, hook, lifecycle as descriptors, next, startup, thread, vfork};
+use crate::{exit, hook, lifecycle as descriptors, next, startup, thread, vfork, whole_process};
 use core::ffi::{c_char, c_int, c_void};
 use libc::pid_t;
 use ropeway_shm::sys;
 use ropeway_socket::lifecycle;
+use ropeway_socket::reason::Reason;
 
 type Handler = Option<extern "C" fn()>;
 
@@ -42,6 +43,15 @@ extern "C" fn child() {
     }
 }
 
+/// As [`child`], where the child was made with flags of `clone`.
+fn child_of(flags: usize) {
+    child();
+    // As after `unshare`: the bells that it makes from here on are none that others can ring.
+    if flags & libc::CLONE_NEWNET as usize != 0 {
+        whole_process::stop(Reason::OtherNetns);
+    }
+}
+
 /// After a function that forks inside itself returned `r` in the parent, or failed before it came as far as the handlers.
 fn settle(r: c_int) -> c_int {
     ended(r == -1);
@@ -59,13 +69,14 @@ fn ended(failed: bool) {
 struct Start {
     function: *mut c_void,
     arg: *mut c_void,
+    flags: usize,
 }
 
 unsafe extern "C" fn start_in_child(start: *mut c_void) -> c_int {
-    child();
     // SAFETY: `start` is the record in the copied frame of `clone`; the program vouches for its function.
     unsafe {
         let start = &*start.cast::<Start>();
+        child_of(start.flags);
         let function: unsafe extern "C" fn(*mut c_void) -> c_int = core::mem::transmute(start.function);
         function(start.arg)
     }
@@ -76,12 +87,12 @@ pub fn copies_memory(flags: usize) -> bool {
     flags & libc::CLONE_VM as usize == 0
 }
 
-/// `call` makes a process as fork does, without running the C library's handlers.
-pub fn around(call: impl FnOnce() -> isize) -> isize {
+/// `call` makes a process as fork does, with flags of `clone`, without running the C library's handlers.
+pub fn around(flags: usize, call: impl FnOnce() -> isize) -> isize {
     prepare();
     let r = call();
     if r == 0 {
-        child();
+        child_of(flags);
     } else {
         ended(r < 0);
     }
@@ -115,7 +126,7 @@ hooks! {
         if !startup::active() {
             return next::_Fork();
         }
-        hook::answer_int(around(|| hook::result(next::_Fork() as isize)))
+        hook::answer_int(around(0, || hook::result(next::_Fork() as isize)))
     }
 
     /// Made anew, because the C library's would end the parent past our hooks.
@@ -162,10 +173,10 @@ hooks! {
             return next::clone(function, stack, flags, arg, ptid, tls, ctid);
         }
         if copies_memory(flags as usize) {
-            let mut start = Start { function, arg };
+            let mut start = Start { function, arg, flags: flags as usize };
             let entry = start_in_child as *mut c_void;
             let start = (&raw mut start).cast();
-            return hook::answer_int(around(|| {
+            return hook::answer_int(around(flags as usize, || {
                 hook::result(next::clone(entry, stack, flags, start, ptid, tls, ctid) as isize)
             }));
         }

@@ -86,11 +86,11 @@ unsafe fn hooked(nr: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<isize> {
             libc::SYS_epoll_pwait2 => wait::epoll_pwait2(fd, b as _, c as _, d as _, e as _) as isize,
             libc::SYS_execve => exec::execve(a as _, b as _, c as _) as isize,
             libc::SYS_execveat => exec::execveat(fd, b as _, c as _, d as _, e as _) as isize,
-            libc::SYS_fork => hook::answer(fork::around(|| sys::syscall6(nr, 0, 0, 0, 0, 0, 0))),
+            libc::SYS_fork => hook::answer(fork::around(0, || sys::syscall6(nr, 0, 0, 0, 0, 0, 0))),
             // With memory of its own the child may come back through this frame: it has a copy.
-            libc::SYS_clone if fork::copies_memory(a) => hook::answer(fork::around(|| sys::syscall6(nr, a, b, c, d, e, f))),
+            libc::SYS_clone if fork::copies_memory(a) => hook::answer(fork::around(a, || sys::syscall6(nr, a, b, c, d, e, f))),
             libc::SYS_clone3 if a != 0 && fork::copies_memory(*(a as *const u64) as usize) => {
-                hook::answer(fork::around(|| sys::syscall6(nr, a, b, c, d, e, f)))
+                hook::answer(fork::around(*(a as *const u64) as usize, || sys::syscall6(nr, a, b, c, d, e, f)))
             }
             libc::SYS_unshare => whole_process::unshare(a as _) as isize,
             libc::SYS_setns => whole_process::setns(fd, b as _) as isize,

@@ -20,6 +20,7 @@
 //   image[=PROG]     another image of this program, or PROG, goes on with the connection and the steps that follow
 //   child[=PROG]     likewise in a child, after this process has closed the connection (childkeeps: which keeps it)
 //   fork             likewise in a child without another image
+//   clone[=WAY]      likewise, in a network namespace of the child's own: by system call, or by the C library's function (WAY)
 //   netns            go to a network namespace of one's own (netns=PID: to that of a process)
 //   salt=N           bytes sent from here on are another function of the offset; rsalt=N the same for bytes received
 //   sndbuf=N         size of each send, default 65536
@@ -33,11 +34,13 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -286,6 +289,13 @@ static void do_image(const char *program) {
     die("exec");
 }
 
+static void end_as(pid_t child) {
+    int status;
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR) die("waitpid");
+    exit(WIFEXITED(status) ? WEXITSTATUS(status) : 4);
+}
+
 static void do_child(const char *program, int keeps) {
     pid_t child = fork();
     if (child == 0) {
@@ -293,12 +303,26 @@ static void do_child(const char *program, int keeps) {
         do_image(program);
     }
     if (!keeps) close(conn);
-    int status;
-    while (waitpid(child, &status, 0) < 0)
-        if (errno != EINTR) die("waitpid");
-    exit(WIFEXITED(status) ? WEXITSTATUS(status) : 4);
+    end_as(child);
 }
 
+static void run(char **steps);
+
+static int go_on(void *steps) {
+    run(steps);
+    exit(0);
+}
+
+static void do_clone(const char *way) {
+    enum { STACK = 1 << 20 };
+    int flags = CLONE_NEWNET | SIGCHLD;
+    char *stack = malloc(STACK);
+    pid_t child = *way ? clone(go_on, stack + STACK, flags, rest) : syscall(SYS_clone, flags, 0, 0, 0, 0);
+    if (child < 0) die("clone");
+    if (child == 0) return;
+    close(conn);
+    end_as(child);
+}
 static void do_netns(const char *pid) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%s/ns/net", pid);
@@ -353,16 +377,22 @@ static void step(char *name) {
     else if (!strcmp(name, "shut")) report("shut", 0, shutdown(conn, SHUT_WR) ? strerrorname_np(errno) : "ok");
     else if (!strcmp(name, "close")) report("close", 0, close(conn) ? strerrorname_np(errno) : "ok");
     else if (!strcmp(name, "sleep")) poll(NULL, 0, atoi(value));
+    else if (!strcmp(name, "clone")) do_clone(value);
     else if (!strcmp(name, "netns")) do_netns(value);
     else if (!strcmp(name, "wait")) do_wait();
     else if (!strcmp(name, "mark")) report(value, 0, "ok");
     else { fprintf(stderr, "peer: unknown step %s\n", name); exit(2); }
 }
 
-int main(int argc, char **argv) {
-    for (int i = 1; i < argc; i++) {
-        rest = argv + i + 1;
-        step(argv[i]);
+static void run(char **steps) {
+    for (; *steps; steps++) {
+        rest = steps + 1;
+        step(*steps);
     }
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    run(argv + 1);
     return 0;
 }

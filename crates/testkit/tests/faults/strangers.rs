@@ -119,13 +119,13 @@ fn two_translated_connections_that_mirror_each_other_are_not_joined() {
 }
 
 /// A promoted connection goes on where one end, a child that has no bell yet, is in another network namespace from then on.
-fn goes_on_from_elsewhere(test: &str, step: &str) {
+fn goes_on_from_elsewhere(test: &str, steps: &[&str]) {
     let world = World::new();
     let (accepting, connecting) = Peer::pair(
         Over::tested(&world),
         net::free_port(),
         &["pong=100", "pong=50", "send=1m", "recv=eof"],
-        &["calm=100", "fork", step, "calm=50", "recv=1m"],
+        &[&["calm=100"], steps, &["calm=50", "recv=1m"]].concat(),
     );
     connecting.all_right();
     accepting.all_right();
@@ -135,7 +135,15 @@ fn goes_on_from_elsewhere(test: &str, step: &str) {
 #[test]
 fn a_promoted_connection_goes_on_from_a_new_network_namespace() {
     need_root!();
-    goes_on_from_elsewhere("strangers::a_promoted_connection_goes_on_from_a_new_network_namespace", "netns");
+    goes_on_from_elsewhere("strangers::a_promoted_connection_goes_on_from_a_new_network_namespace", &["fork", "netns"]);
+}
+
+#[test]
+fn a_promoted_connection_goes_on_in_a_child_that_begins_in_a_new_network_namespace() {
+    need_root!();
+    let test = "strangers::a_promoted_connection_goes_on_in_a_child_that_begins";
+    goes_on_from_elsewhere(test, &["clone"]);
+    goes_on_from_elsewhere(test, &["clone=function"]);
 }
 
 #[test]
@@ -144,7 +152,7 @@ fn a_promoted_connection_goes_on_from_the_network_namespace_of_another_process()
     need_program!("unshare", "nsenter", "ip");
     let namespace = Namespace::new("");
     let test = "strangers::a_promoted_connection_goes_on_from_the_network_namespace_of_another";
-    goes_on_from_elsewhere(test, &format!("netns={}", namespace.holder.pid()));
+    goes_on_from_elsewhere(test, &["fork", &format!("netns={}", namespace.holder.pid())]);
 }
 
 #[test]
