@@ -122,8 +122,9 @@ fn take(incoming: &mut Incoming, out: &mut [u8], rx: &mut Pool) -> Option<usize>
         if part.has_more {
             continue;
         }
-        if part.is_begun {
-            incoming.put_back(&out[..part.bytes], rx);
+        let mut left = part.is_begun.then_some(part.bytes);
+        while let Some(bytes) = left {
+            left = Some(incoming.put_back(&out[..bytes], rx)).filter(|&bytes| bytes > 0);
         }
         return incoming.read_message(out, rx).map(|read| read.expect("long enough"));
     }
