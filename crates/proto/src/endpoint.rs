@@ -411,6 +411,10 @@ impl Endpoint {
         association.sent.clear(|packet| self.tx_pool.give(packet.payload));
         self.slots -= association.received.kept_slots();
         association.received.clear(|held| self.rx_pool.give(held.payload));
+        // Memory that one has for a long message goes to the next in line, which may be another of them.
+        for channel in association.channels.indices() {
+            self.channels[channel as usize].detached = true;
+        }
         for channel in association.channels.indices() {
             self.fail_channel(channel, code);
         }

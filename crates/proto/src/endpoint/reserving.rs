@@ -207,4 +207,22 @@ mod tests {
         assert!((2..=channels + MOST_GONE + 1).contains(&ends[1].reservations.len()), "{}", ends[1].reservations.len());
         assert_eq!(ends[1].reservations.front().and_then(|&id| ends[1].waits_in_line(id)), Some(1), "{waiting:?}");
     }
+
+    #[test]
+    fn an_association_ends_while_some_of_its_channels_wait_for_the_memory_of_others() {
+        let config = Config { receive_memory_bytes: 1 << 20, ..Config::default() };
+        let mut ends = [0, 1].map(|end: u8| Endpoint::new(config.clone(), end.into(), 0, [end; 32]));
+        let now = Time::from_nanos(1_000_000_000);
+        ends[1].listen(7, Mode::Messages, 8).unwrap();
+        for _ in 0..2 {
+            let channel = ends[0].connect(now, &PATHS[1], 7, Mode::Messages).unwrap();
+            talk(&mut ends, now);
+            let _ = ends[0].send(now, channel, &LONG);
+            talk(&mut ends, now);
+        }
+        assert_eq!((ends[1].reserved.len(), ends[1].reservations.len()), (1, 1));
+        let (index, _) = ends[1].associations.iter().next().unwrap();
+        ends[1].end_association(index as u32, ErrorCode::Timeout);
+        assert_eq!((ends[1].reserved_bytes, ends[1].reservations.len(), ends[1].sizes().0), (0, 0, 0));
+    }
 }
