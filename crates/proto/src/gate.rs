@@ -90,7 +90,7 @@ pub struct Gate {
     drain_ns: u64,
     /// Kept free for senders that begin with a packet that nobody granted.
     starters_bytes: u64,
-    /// Under `fair`, what the last one served had been given: who joins does not get more than a turn for the time before.
+    /// Under `fair`, the most that one who was served had been given: who joins does not get more than a turn for the time before. Who is slow and always waits has far less.
     fair_floor_bytes: u64,
     counters: GateCounters,
 }

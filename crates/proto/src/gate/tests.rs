@@ -285,6 +285,20 @@ fn a_budget_of_less_than_a_packet_lets_one_through_at_a_time() {
 }
 
 #[test]
+fn a_budget_of_less_than_a_packet_lets_a_slow_one_through_beside_others() {
+    let mut gate = gate(Order::Fifo);
+    gate.set_allowed(FRAME - 1);
+    let slow = Demand { most_held: Some(2), ..demand(0, 1000) };
+    let mut got = [0; 2];
+    for _ in 0..10 {
+        gate.report(0, demand(0, 1000), Time::ZERO, Time::ZERO);
+        gate.report(1, slow, Time::ZERO, Time::ZERO);
+        distribute(&mut gate, 0).iter().for_each(|&(index, packets)| got[index as usize] += packets);
+    }
+    assert_eq!(got, [5, 5]);
+}
+
+#[test]
 fn suspects_are_looked_for_among_those_to_whom_something_is_charged() {
     const COUNT: u32 = 16_384;
     let mut gate = gate(Order::Fifo);
@@ -435,6 +449,34 @@ fn who_joins_late_does_not_make_up_for_the_time_before() {
         }
     }
     assert!(served[0].abs_diff(served[1]) * 10 < served[0], "{served:?}");
+}
+
+#[test]
+fn who_joins_after_the_turn_of_a_slow_one_does_not_make_up_for_the_time_before() {
+    let mut gate = gate(Order::Fair);
+    let slow = Demand { most_held: Some(2), ..demand(0, 100_000) };
+    let turn = |gate: &mut Gate, who: std::ops::Range<u32>| {
+        who.for_each(|index| gate.report(index, demand(0, 100_000), Time::ZERO, Time::ZERO));
+        let mut got = [0; 10];
+        distribute(gate, 0).iter().for_each(|&(index, packets)| got[index as usize] += packets);
+        got
+    };
+    gate.report(0, demand(20, 20), Time::ZERO, Time::ZERO);
+    gate.report(9, slow, Time::ZERO, Time::ZERO);
+    assert_eq!(distribute(&mut gate, 0), [(9, 2)]);
+    // It has not used them, and waits for more.
+    (0..1000).for_each(|_| _ = turn(&mut gate, 0..1));
+    // The other one has all that it wants.
+    gate.report(0, demand(20, 20), Time::ZERO, Time::ZERO);
+    gate.report(9, slow, Time::ZERO, Time::ZERO);
+    assert_eq!(distribute(&mut gate, 0), [(9, 2)]);
+    // Eight join.
+    let mut got = [0; 10];
+    for _ in 0..100 {
+        turn(&mut gate, 0..9).iter().zip(&mut got).for_each(|(packets, got)| *got += packets);
+    }
+    let least = got[1..9].iter().min().unwrap() / 2;
+    assert!(got[0] > least, "{got:?}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ const END_DENOMINATOR: u64 = 4;
 const SUSPECT_SCAN_NS: u64 = 250_000;
 /// The share of the budget that may be granted again against suspects.
 const SUSPECT_SHARE: u64 = 4;
-/// All slow senders together have this share of the budget beside others.
+/// All slow senders together have this share of the budget beside others, or one turn.
 pub const SLOW_SHARE: u64 = 2;
 /// All whose last grant was taken back have this share, or one packet, until they use something: who does has used it a round trip later, and who never does holds it for several leases.
 pub const UNUSED_SHARE: u64 = 4;
@@ -59,7 +59,7 @@ impl Gate {
             let wanted_packets = demand.wanted_packets - packets;
             let outstanding_packets = demand.outstanding_packets + packets;
             self.set_demand(index, Demand { outstanding_packets, wanted_packets, ..demand });
-            self.fair_floor_bytes = self.sender(index).served_bytes;
+            self.fair_floor_bytes = self.fair_floor_bytes.max(self.sender(index).served_bytes);
             let sender = self.sender(index);
             sender.served_bytes += bytes;
             sender.heard_at = now;
@@ -119,9 +119,10 @@ impl Gate {
             // As much for each of them, or what is left of their part would always go to those who want less.
             let packets = turn.min(PAIR_PACKETS).min(most);
             let fits = demand.outstanding_packets + packets <= most;
+            let held = self.sums.slow_bytes;
             let are_many = self.sums.sharing > 0
-                && self.sums.slow_bytes + demand.cost(packets * demand.frame_bytes)
-                    > self.grantable_bytes() / SLOW_SHARE;
+                && held > 0
+                && held + demand.cost(packets * demand.frame_bytes) > self.grantable_bytes() / SLOW_SHARE;
             return (fits && !are_many).then_some(packets);
         }
         let packets = turn.min(most);
