@@ -139,8 +139,9 @@ impl Gate {
     pub fn configure(&mut self, config: &Config) {
         (self.mode, self.order) = (config.gate_mode, config.order);
         if self.mode == GateMode::Esp {
-            // Nobody waits for a grant where there are none.
+            // Nobody waits for a grant where there are none, and what has come free is for nobody.
             (0..self.waiting.len()).for_each(|_| self.leave_queue(0));
+            self.has_freed = false;
         }
         self.port_buffer_bytes = u64::from(config.port_buffer_bytes);
         self.port_buffer_most_times = u64::from(config.port_buffer_most_times);
@@ -330,7 +331,7 @@ impl Gate {
 
     /// The association is gone.
     pub fn forget(&mut self, index: u32) {
-        self.has_freed |= self.sender(index).charged_bytes > 0;
+        self.has_freed |= self.mode == GateMode::Grants && self.sender(index).charged_bytes > 0;
         self.change(index, |sender| *sender = Sender { charged_place: sender.charged_place, ..Sender::default() });
         self.waiting.retain(|&waiting| waiting != index);
         self.held.retain(|&held| held != index);

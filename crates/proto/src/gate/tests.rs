@@ -542,6 +542,23 @@ fn who_is_gone_gets_no_acknowledgment_and_leaves_no_place_in_the_queue() {
 }
 
 #[test]
+fn what_comes_free_is_for_nobody_where_nothing_is_granted() {
+    let esp = Config { gate_mode: GateMode::Esp, ..Config::default() };
+    let asked = Demand { asked_packets: 2, ..demand(0, 0) };
+    let mut gate = Gate::new(&esp);
+    gate.report(3, asked, Time::ZERO, Time::ZERO);
+    gate.forget(3);
+    assert!(!gate.has_freed());
+    // Nor when that changes before somebody else has it.
+    gate.configure(&Config::default());
+    gate.report(3, asked, Time::ZERO, Time::ZERO);
+    gate.forget(3);
+    assert!(gate.has_freed());
+    gate.configure(&esp);
+    assert!(!gate.has_freed());
+}
+
+#[test]
 fn a_third_of_the_budget_is_kept_for_starters_and_not_more() {
     let mut gate = gate(Order::Fifo);
     let granted = |gate: &mut Gate, senders| {
