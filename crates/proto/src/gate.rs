@@ -360,9 +360,12 @@ impl Gate {
         self.has_freed
     }
 
-    /// Whether a sender waits for a grant and has none, or for an acknowledgment that is held back: it may not send.
+    /// Whether a sender waits for a grant and has none, or for an acknowledgment that is held back: it may not send. Who left its last grant unused waits by its own fault, if there is any budget.
     pub fn withholds(&self, index: u32) -> bool {
-        let waits = |sender: &Sender| sender.waiting && sender.demand.outstanding_packets == 0;
+        let is_out = self.grantable_bytes() == 0;
+        let waits = |sender: &Sender| {
+            sender.waiting && sender.demand.outstanding_packets == 0 && (is_out || !sender.demand.left_unused)
+        };
         self.senders.get(index as usize).is_some_and(|sender| waits(sender) || sender.held)
     }
 

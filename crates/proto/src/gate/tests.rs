@@ -126,6 +126,18 @@ fn all_who_use_nothing_of_their_grants_hold_a_quarter_of_the_budget_or_one_packe
 }
 
 #[test]
+fn who_left_its_grant_unused_waits_by_its_own_fault_where_there_is_any_budget() {
+    let mut gate = gate(Order::Fifo);
+    let unused = Demand { wanted_packets: 1, left_unused: true, ..demand(0, 1000) };
+    (0..100).for_each(|index| gate.report(index, unused, Time::ZERO, Time::ZERO));
+    distribute(&mut gate, 0);
+    gate.report(100, demand(0, 1000), Time::ZERO, Time::ZERO);
+    assert_eq!([99, 100].map(|index| gate.withholds(index)), [false, true]);
+    gate.set_allowed(0);
+    assert!(gate.withholds(99));
+}
+
+#[test]
 fn short_backlogs_are_charged_by_their_bytes() {
     let mut gate = gate(Order::Fifo);
     for index in 0..300 {
