@@ -1,6 +1,7 @@
 //! The end of a batch of arrivals: what is granted and acknowledged for it (docs/protocol.md 6).
 
 use super::Endpoint;
+use crate::association::Association;
 use crate::config::GateMode;
 use crate::time::Time;
 
@@ -56,7 +57,7 @@ impl Endpoint {
         }
         match self.config.gate_mode {
             GateMode::Grants => self.hand_out_grants(now),
-            GateMode::Esp => self.release_acks(&touched),
+            GateMode::Esp => self.release_acks(now, &touched),
         }
         for &index in &touched {
             self.settle_timers(now, index);
@@ -87,8 +88,15 @@ impl Endpoint {
     }
 
     /// `gate = esp`: of all senders that transmit, all but one have their acknowledgments held ([2:3.2.6]).
-    fn release_acks(&mut self, touched: &[u32]) {
-        let active = self.associations.iter().filter(|(_, association)| association.peer_backlog > 0).count() as u64;
+    fn release_acks(&mut self, now: Time, touched: &[u32]) {
+        // Who has stopped would keep the turn of another one.
+        let is_active = |&(index, association): &(usize, &Association)| {
+            let is_heard = now.since(association.heard_at) <= self.config.lease_ns;
+            association.peer_backlog > 0 && (is_heard || self.gate.withholds(index as u32))
+        };
+        let active =
+            self.associations.iter().map(|(index, association)| (index, &**association)).filter(is_active).count()
+                as u64;
         let mut released = Vec::new();
         for &index in touched {
             let association = &mut self.associations[index as usize];

@@ -188,6 +188,19 @@ fn the_scheme_of_document_2_works_beside_it() {
     }
 }
 
+with_and_without_a_key!(under_the_scheme_of_document_2_who_has_stopped_holds_up_nobody);
+fn under_the_scheme_of_document_2_who_has_stopped_holds_up_nobody() {
+    let esp = Config { gate_mode: GateMode::Esp, ..Config::default() };
+    let (mut world, mut flows) = fan_in(3, &esp, Mode::Stream, 1);
+    flows.iter_mut().for_each(|flow| flow.total = 1 << 30);
+    carry_until(&mut world, &mut flows, 20 * MS, |_, _| false);
+    world.stopped.insert(1);
+    flows[1..].iter_mut().for_each(|flow| flow.total = flow.received + (4 << 20));
+    let taken = carry(&mut world, &mut flows[1..], S);
+    println!("{:.4} of the payload rate", share(8 << 20, taken));
+    assert!(share(8 << 20, taken) > 0.5);
+}
+
 with_and_without_a_key!(one_sender_under_the_scheme_of_document_2_saturates_the_line);
 fn one_sender_under_the_scheme_of_document_2_saturates_the_line() {
     let esp = Config { gate_mode: GateMode::Esp, window_packets: 21, packets_to_ack: 10, ..Config::default() };
