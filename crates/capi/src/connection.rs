@@ -70,10 +70,12 @@ impl Connection {
                 return one.abort();
             }
             let linger = linger.filter(|_| one.has_begun());
-            let _ = one.shutdown(Shutdown::Both);
-            let Some(limit) = linger else { return };
+            // Whoever lets go of it last waits for nothing any more: from the next line on it has begun, with its end.
             let _ = one.set_linger(None);
-            let _ = one.drain(Some(limit));
+            let _ = one.shutdown(Shutdown::Both);
+            if let Some(limit) = linger {
+                let _ = one.drain(Some(limit));
+            }
         });
     }
 
