@@ -1,7 +1,6 @@
 //! The end of a batch of arrivals: what is granted and acknowledged for it (docs/protocol.md 6).
 
 use super::Endpoint;
-use crate::association::Association;
 use crate::config::GateMode;
 use crate::time::Time;
 
@@ -90,13 +89,11 @@ impl Endpoint {
     /// `gate = esp`: of all senders that transmit, all but one have their acknowledgments held ([2:3.2.6]).
     fn release_acks(&mut self, now: Time, touched: &[u32]) {
         // Who has stopped would keep the turn of another one.
-        let is_active = |&(index, association): &(usize, &Association)| {
+        let active = self.associations.iter().filter(|(index, association)| {
             let is_heard = now.since(association.heard_at) <= self.config.lease_ns;
-            association.peer_backlog > 0 && (is_heard || self.gate.withholds(index as u32))
-        };
-        let active =
-            self.associations.iter().map(|(index, association)| (index, &**association)).filter(is_active).count()
-                as u64;
+            association.peer_backlog > 0 && (is_heard || self.gate.withholds(*index as u32))
+        });
+        let active = active.count() as u64;
         let mut released = Vec::new();
         for &index in touched {
             let association = &mut self.associations[index as usize];
