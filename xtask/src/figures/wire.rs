@@ -210,14 +210,8 @@ pub fn stream(bed: &Bed) -> Result<Vec<Row>> {
     let hosts = Hosts::direct(bed)?;
     let gbit_per_s =
         |carrier| -> Result<f64> { Ok(number(&hosts.measure(carrier, &["stream"], true, &[])?, "gbit_per_s")) };
-    // What its link could do without a protocol.
-    let segments = || -> Result<f64> {
-        let case = ["messages", "--bytes", "1472"];
-        Ok(number(&hosts.measure("raw-udp-segments", &case, true, &[])?, "gbit_per_s"))
-    };
-    let rounds = bed.rounds(|| {
-        Ok([iperf3_cubic(&hosts)?, gbit_per_s("tcp")?, gbit_per_s("udp")?, gbit_per_s("packet")?, segments()?])
-    })?;
+    let rounds =
+        bed.rounds(|| Ok([iperf3_cubic(&hosts)?, gbit_per_s("tcp")?, gbit_per_s("udp")?, gbit_per_s("packet")?]))?;
     let row = |what, at_least, aim, peer: usize, ours: usize| {
         let rounds = Rounds::of(&rounds, |round| (round[peer], round[ours]));
         Row::between_hosts(what, GBIT, Goal::Times { at_least, aim }, rounds)
@@ -225,7 +219,6 @@ pub fn stream(bed: &Bed) -> Result<Vec<Row>> {
     Ok(vec![
         row("one stream, unshaped, udp against iperf3 -C cubic", 1.8, 2.4, 0, 2),
         row("the same against TCP cubic, sends of 256 KiB", 1.0, 1.0, 1, 2),
-        row("the same against bare datagrams of its link", 0.7, 0.9, 4, 2),
         row("one stream, unshaped, packet against the same TCP", 1.0, 1.0, 1, 3),
     ])
 }

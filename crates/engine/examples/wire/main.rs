@@ -6,7 +6,7 @@
 //! ```
 //! Carriers: `udp:ADDRESS:PORT`, `packet:DEVICE` and `xdp:DEVICE` are engines; `tcp:ADDRESS:PORT` is a blocking socket, `tcp-spin:` one that polls; `raw-udp:ADDRESS:PORT` and
 //! `raw-packet:DEVICE` are the floor under the engines: a socket, and a ring read by its slots' status, without a protocol (`pingpong` and `messages` only); `link-packet:DEVICE` is the
-//! ring as the engines read it; `raw-udp-batch:` sends 64 messages a call (`sendmmsg`), `raw-udp-segments:` has the kernel cut them (UDP_SEGMENT). A PEER is `ADDRESS:PORT` or a MAC address.
+//! ring as the engines read it; `raw-udp-batch:` sends 64 messages a call (`sendmmsg`). A PEER is `ADDRESS:PORT` or a MAC address.
 //!
 //! Cases: `pingpong` (messages and answers), `stream` (one direction, sends of 256 KiB), `messages` (one direction, a send for each), `rounds` (asks all peers for
 //! so many bytes each and waits for all: an incast of one moment), `incast` (asks each peer again when what it sent is here, as in document 2: its next
@@ -69,11 +69,9 @@ fn open(text: &str) -> Box<dyn Carrier> {
     match name {
         "udp" | "packet" | "xdp" => Box::new(engine::Engines::open(name, local)),
         "tcp" | "tcp-spin" => Box::new(tcp::Tcp::new(local, name == "tcp-spin")),
-        "raw-udp" | "raw-udp-batch" | "raw-udp-segments" | "raw-packet" | "link-packet" => {
-            Box::new(raw::Raw::open(name, local))
-        }
+        "raw-udp" | "raw-udp-batch" | "raw-packet" | "link-packet" => Box::new(raw::Raw::open(name, local)),
         _ => panic!(
-            "there is no carrier {name}: udp, packet, xdp, tcp, tcp-spin, raw-udp, raw-udp-batch, raw-udp-segments, raw-packet, link-packet"
+            "there is no carrier {name}: udp, packet, xdp, tcp, tcp-spin, raw-udp, raw-udp-batch, raw-packet, link-packet"
         ),
     }
 }

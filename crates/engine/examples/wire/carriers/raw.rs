@@ -31,7 +31,7 @@ enum Datagrams {
     Batches(Box<Batches>),
 }
 
-/// A UDP socket with `sendmmsg` and `recvmmsg`, a datagram for each message, or with segmentation.
+/// A UDP socket with `sendmmsg` and `recvmmsg`, a datagram for each message.
 struct Batches {
     link: UdpLink,
     to: Option<Address>,
@@ -44,10 +44,9 @@ struct Batches {
 }
 
 impl Batches {
-    /// With `segments` the kernel cuts what is sent, and joins what arrives.
-    fn open(local: &str, segments: bool) -> Batches {
+    fn open(local: &str) -> Batches {
         let options = udp::Options::new(local.parse().expect("an address"));
-        let options = udp::Options { segmentation: segments, aggregation: segments, ..options };
+        let options = udp::Options { segmentation: false, aggregation: false, ..options };
         let link = UdpLink::open(&options).expect("a UDP socket");
         let waiting = vec![Vec::new(); BATCH];
         Batches { link, to: None, waiting, waits: 0, arrived: Vec::new(), ends: VecDeque::new(), at: 0 }
@@ -98,8 +97,8 @@ impl Raw {
             let socket = UdpSocket::bind(local).expect("an address");
             socket.set_nonblocking(true).expect("non-blocking");
             Datagrams::Udp(socket)
-        } else if name == "raw-udp-batch" || name == "raw-udp-segments" {
-            Datagrams::Batches(Box::new(Batches::open(local, name == "raw-udp-segments")))
+        } else if name == "raw-udp-batch" {
+            Datagrams::Batches(Box::new(Batches::open(local)))
         } else {
             let options = packet::Options { looks_early: name == "link-packet", ..packet::Options::new(local) };
             Datagrams::Packet(Box::new(PacketLink::open(&options).expect("a packet socket")), None)
