@@ -110,6 +110,7 @@ fn the_limit_of_document_0_is_kept_when_it_is_asked_for() {
         std::fs::read_to_string(root().join("tests/programs/cdp.c")).expect("readable").replace("5000]", "1000]");
     let source = dir.path().join("cdp.c");
     std::fs::write(&source, text).expect("written");
+    std::fs::copy(root().join("tests/programs/check.h"), dir.path().join("check.h")).expect("copied");
     let mut command = library.command(&compile(&source, "cc", "-std=gnu11"), &[]);
     command.env("ROPEWAY_NODES", &nodes).env("ROPEWAY_CDP_LIMIT", "1472");
     assert_eq!(run(command), "all nine calls keep their word\n");

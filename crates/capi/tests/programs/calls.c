@@ -21,14 +21,7 @@
 
 #include <ropeway.h>
 
-#define CHECK(condition)                                                                                                  \
-	do {                                                                                                              \
-		errno = 0;                                                                                                \
-		if (!(condition)) {                                                                                       \
-			fprintf(stderr, "%s:%d: %s (errno %d, %s)\n", __FILE__, __LINE__, #condition, errno, ropeway_error()); \
-			exit(1);                                                                                          \
-		}                                                                                                         \
-	} while (0)
+#include "check.h"
 
 /* The call fails with this number, and has something to say about it. */
 #define FAILS(call, number) CHECK((call) == -1 && errno == (number) && strlen(ropeway_error()) > 4)

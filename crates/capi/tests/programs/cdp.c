@@ -10,14 +10,7 @@
 #include <cdp.h>
 #include <ropeway.h>
 
-#define CHECK(condition)                                                                                                  \
-	do {                                                                                                              \
-		errno = 0;                                                                                                \
-		if (!(condition)) {                                                                                       \
-			fprintf(stderr, "%s:%d: %s (errno %d, %s)\n", __FILE__, __LINE__, #condition, errno, ropeway_error()); \
-			exit(1);                                                                                          \
-		}                                                                                                         \
-	} while (0)
+#include "check.h"
 
 #define FAILS(call, number) CHECK((call) < 0 && errno == (number) && strlen(ropeway_error()) > 4)
 

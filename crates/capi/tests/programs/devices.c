@@ -9,14 +9,7 @@
 #include <cdp.h>
 #include <ropeway.h>
 
-#define CHECK(condition)                                                                                                  \
-	do {                                                                                                              \
-		errno = 0;                                                                                                \
-		if (!(condition)) {                                                                                       \
-			fprintf(stderr, "%s:%d: %s (errno %d, %s)\n", __FILE__, __LINE__, #condition, errno, ropeway_error()); \
-			exit(1);                                                                                          \
-		}                                                                                                         \
-	} while (0)
+#include "check.h"
 
 /* For what should happen, in tenths of a second. */
 #define SOON 100
