@@ -297,6 +297,22 @@ fn one_event_at_a_time_reaches_every_member_and_the_kernels() {
 }
 
 #[test]
+fn events_of_the_kernels_set_keep_its_order() {
+    for ms in [0, 1000] {
+        let set = Set::new();
+        let (a, _b) = warm_pair(&set, IN | RDHUP, 1);
+        let (c, d) = on_tcp();
+        set.add(&d, IN, 2);
+        assert_eq!(set.wait(0), []);
+        assert_eq!(a.shutdown(libc::SHUT_WR), 0);
+        rest();
+        assert_eq!(c.send(b"x"), 1);
+        rest();
+        assert_eq!(set.wait(ms), [(IN | RDHUP, 1), (IN, 2)], "the end came first; waiting for {ms} ms at most");
+    }
+}
+
+#[test]
 fn one_socket_in_two_sets_has_an_edge_in_each() {
     let (one, two) = (Set::new(), Set::new());
     let (a, b) = connected();

@@ -189,7 +189,7 @@ fn report(r: Ref, h: Handle, out: &mut Out) -> bool {
     let s = h.sock();
     let mut any = false;
     for (e, m) in member::entries(s, r.name) {
-        if report_member(r, h, e, m, out) {
+        if report_member(r, h, e, m, false, out) {
             m.idle.store(0, Ordering::Relaxed);
             any = true;
         }
@@ -197,7 +197,18 @@ fn report(r: Ref, h: Handle, out: &mut Out) -> bool {
     any
 }
 
-fn report_member(r: Ref, h: Handle, e: usize, m: &Member, out: &mut Out) -> bool {
+/// Reports a member that the kernel has just named, so that its event stands among the kernel's own where it belongs: a
+/// program may rely on seeing first what happened first.
+pub fn report_named(r: Ref, i: u32, e: usize, out: &mut Out) {
+    let h = Handle::of_record(i);
+    let m = &h.sock().members[e];
+    if is_here(i) && report_member(r, h, e, m, true, out) {
+        m.idle.store(0, Ordering::Relaxed);
+    }
+}
+
+/// `named`: the kernel has just named it, and is asked again by a later wait only.
+fn report_member(r: Ref, h: Handle, e: usize, m: &Member, named: bool, out: &mut Out) -> bool {
     const ASKS: u32 = MEMBER_FRESH | MEMBER_TOKEN | MEMBER_HINT;
     let flags = m.flags.load(Ordering::Acquire);
     if m.mode.load(Ordering::Acquire) != MODE_SHADOW || flags & (MEMBER_GHOST | MEMBER_DISABLED) != 0 || out.left() == 0
@@ -226,7 +237,12 @@ fn report_member(r: Ref, h: Handle, e: usize, m: &Member, out: &mut Out) -> bool
     );
     out.again_ns = out.again_ns.into_iter().chain(a.again_ns).min();
     if m.mode.load(Ordering::Acquire) != MODE_SHADOW {
-        // Looking brought the socket back to TCP: the kernel, told so, reports what is there.
+        // Looking brought the socket back to TCP: the kernel, told so, reports what is there. A level need not wait for that.
+        let mask = a.events & (events | ALWAYS);
+        if named && mask != 0 && events & (EDGE | ONESHOT) == 0 {
+            out.push(mask, m.data.load(Ordering::Acquire));
+            return true;
+        }
         out.ask_kernel = true;
         return false;
     }

@@ -208,7 +208,7 @@ impl Wait {
     }
 
     /// Works through `got` events that the kernel has put behind those reported so far: keeps the program's own, does what
-    /// ours ask for.
+    /// ours ask for. The kernel's order stays, and each of its events makes one of ours at most, so none is overwritten unread.
     fn translate(&mut self, got: usize) {
         let (first, before) = (self.out.next(), self.out.n);
         for k in 0..got {
@@ -246,6 +246,7 @@ impl Wait {
                 m.flags.fetch_or(MEMBER_TOKEN | MEMBER_HINT, Ordering::AcqRel);
                 s.rx.shadow_event.store(1, Ordering::Release);
                 self.r.lists().hot.insert(i);
+                scan::report_named(self.r, i, e, &mut self.out);
             }
             MODE_TOKEN if m.flags.fetch_or(MEMBER_DISABLED, Ordering::AcqRel) & MEMBER_DISABLED == 0 => {
                 self.out.push(events, m.data.load(Ordering::Acquire));
