@@ -7,9 +7,9 @@ use core::ffi::{c_int, c_uint};
 use libc::{MSG_DONTWAIT, MSG_FASTOPEN, MSG_WAITFORONE, cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
 use ropeway_shm::{guarded, sys};
 use ropeway_socket::fdtable::Handle;
-use ropeway_socket::iov::MAX_IOVECS;
+use ropeway_socket::iov::{Cursor, MAX_IOVECS};
 use ropeway_socket::reason::Reason;
-use ropeway_socket::{lifecycle, process, recv, send};
+use ropeway_socket::{lifecycle, process, recv, send, wait};
 
 /// True for a message that the kernel refuses, and shall.
 unsafe fn bad_message(msg: *const msghdr) -> bool {
@@ -100,13 +100,10 @@ fn total(done: c_uint, r: isize) -> c_int {
     if done > 0 { done as c_int } else { answer_int(r) }
 }
 
-fn instant(after: *const timespec) -> Option<u64> {
-    if after.is_null() {
-        return None;
-    }
-    // SAFETY: the program gave a valid time.
-    let after = unsafe { *after };
-    Some(sys::monotonic_ns().saturating_add(after.tv_sec as u64 * 1_000_000_000 + after.tv_nsec as u64))
+/// True if `r` bytes are less than the whole message, which was sent.
+unsafe fn is_part(msg: *const msghdr, r: isize) -> bool {
+    // SAFETY: what was sent was valid.
+    (r as usize) < unsafe { Cursor::counting((*msg).msg_iov, (*msg).msg_iovlen) }.left()
 }
 
 hooks! {
@@ -123,13 +120,14 @@ hooks! {
         next::sendmsg(fd, msg, flags)
     }
 
-    /// As the kernel: the time-out is looked at between messages only, and an error after the first message is left to
-    /// the next call.
+    /// As the kernel: the time-out is looked at between messages only, what is left of it is told, and an error after
+    /// the first message is left to the next call.
     fn recvmmsg(fd: c_int, vec: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
         let Some(h) = tracked(fd).filter(|_| !bad_messages(vec, n, timeout)) else {
             return next::recvmmsg(fd, vec, n, flags, timeout);
         };
-        let until = instant(timeout);
+        let Some(time) = wait::time_of(timeout) else { return next::recvmmsg(fd, vec, n, flags, timeout) };
+        let until = time.map(|ns| sys::monotonic_ns().saturating_add(ns));
         let mut msg_flags = flags & !MSG_WAITFORONE;
         let mut done = 0;
         while done < n {
@@ -143,14 +141,20 @@ hooks! {
             if flags & MSG_WAITFORONE != 0 {
                 msg_flags |= MSG_DONTWAIT;
             }
-            if until.is_some_and(|until| sys::monotonic_ns() >= until) {
-                break;
+            if let Some(until) = until {
+                *timeout = wait::time_until(until);
+                if ((*timeout).tv_sec, (*timeout).tv_nsec) == (0, 0) {
+                    break;
+                }
             }
         }
         done as c_int
     }
 
+    /// As the kernel: no more messages than a message may have buffers, and none after one that was sent in part, whose
+    /// rest the program has to send first.
     fn sendmmsg(fd: c_int, vec: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
+        let n = n.min(MAX_IOVECS as c_uint);
         if bad_messages(vec, n, core::ptr::null()) {
             return next::sendmmsg(fd, vec, n, flags);
         }
@@ -169,6 +173,9 @@ hooks! {
             }
             (*entry).msg_len = r as c_uint;
             done += 1;
+            if is_part(&raw const (*entry).msg_hdr, r) {
+                break;
+            }
         }
         done as c_int
     }

@@ -71,6 +71,8 @@ semantics! {
         vectors,
         as_many_vectors_as_there_may_be,
         many_messages_at_once,
+        many_messages_in_part: ShmAndTcp calm,
+        time_of_many_messages,
         fields_of_a_message,
         bad_pointers,
         buffers_that_end_in_a_hole,

@@ -119,6 +119,67 @@ CASE(many_messages_at_once)
     }
 }
 
+/* sendmmsg ends at a message that it cannot send whole, though a later one would fit, and at the most it takes at once. */
+CASE(many_messages_in_part)
+{
+    enum { LARGE = 32 << 20, MANY = IOV_MAX + 1 };
+    static struct mmsghdr messages[MANY];
+    static struct iovec parts[MANY];
+    struct mmsghdr two[2];
+    struct iovec pieces[2] = { { buffer, 0 }, { buffer, 1 } };
+    rw_warm(fd, RW_BLOCK);
+    memset(two, 0, sizeof two);
+    for (int i = 0; i < 2; i++) {
+        two[i].msg_hdr.msg_iov = &pieces[i];
+        two[i].msg_hdr.msg_iovlen = 1;
+    }
+    for (int i = 0; i < MANY; i++) {
+        parts[i] = (struct iovec) { buffer, 1 };
+        messages[i].msg_hdr.msg_iov = &parts[i];
+        messages[i].msg_hdr.msg_iovlen = 1;
+    }
+    A_SIDE T(sendmmsg(fd, messages, MANY, 0));
+    rw_rest();
+    B_SIDE {
+        T(recv(fd, buffer, IOV_MAX, MSG_WAITALL));
+        T(recv(fd, buffer, 1, MSG_DONTWAIT));
+    }
+    rw_rest();
+    A_SIDE {
+        pieces[0] = (struct iovec) { mmap(NULL, LARGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), LARGE };
+        T(sendmmsg(fd, two, 2, MSG_DONTWAIT));
+        YES(two[0].msg_len < LARGE);
+        YES(two[1].msg_len == 0);
+    }
+}
+
+CASE(time_of_many_messages)
+{
+    struct timespec bad[] = { { -1, 0 }, { 0, -1 }, { 0, 1000000000 } }, bound = { 1000, 0 };
+    struct iovec part = { buffer, 2 };
+    struct mmsghdr messages[2];
+    rw_warm(fd, RW_BLOCK);
+    memset(messages, 0, sizeof messages);
+    for (int i = 0; i < 2; i++) {
+        messages[i].msg_hdr.msg_iov = &part;
+        messages[i].msg_hdr.msg_iovlen = 1;
+    }
+    A_SIDE T(send(fd, "abcd", 4, 0));
+    rw_rest();
+    B_SIDE {
+        for (size_t i = 0; i < COUNT(bad); i++)
+            T(recvmmsg(fd, messages, 1, MSG_DONTWAIT, &bad[i]));
+        T(recvmmsg(fd, messages, 1, 0, &bound));
+        rw_note("what is left is told: %d", bound.tv_sec < 1000 && bound.tv_sec > 900);
+        bound = (struct timespec) { 0, 0 };
+        T(recvmmsg(fd, messages, 2, 0, &bound));
+        rw_note("%ld s %ld ns", (long)bound.tv_sec, bound.tv_nsec);
+        bound = (struct timespec) { 1000, 0 };
+        T(recvmmsg(fd, messages, 2, MSG_DONTWAIT, &bound));
+        rw_note("%ld s %ld ns", (long)bound.tv_sec, bound.tv_nsec);
+    }
+}
+
 CASE(fields_of_a_message)
 {
     struct sockaddr_in from;
@@ -370,6 +431,7 @@ CASE(peek_offset)
     B_SIDE rw_bytes("read", buffer, T(recv(fd, buffer, 20, 0)));
 }
 
-RW_MAIN(ENTRY(vectors), ENTRY(as_many_vectors_as_there_may_be), ENTRY(many_messages_at_once), ENTRY(fields_of_a_message),
-    ENTRY(bad_pointers), ENTRY(buffers_that_end_in_a_hole), ENTRY(bad_descriptors), ENTRY(calls_for_files_only),
-    ENTRY(unusual_flags), ENTRY(lengths_beyond_reason), ENTRY(options_and_names), ENTRY(peek_offset))
+RW_MAIN(ENTRY(vectors), ENTRY(as_many_vectors_as_there_may_be), ENTRY(many_messages_at_once), ENTRY(many_messages_in_part),
+    ENTRY(time_of_many_messages), ENTRY(fields_of_a_message),
+    ENTRY(bad_pointers), ENTRY(buffers_that_end_in_a_hole), ENTRY(bad_descriptors),
+    ENTRY(calls_for_files_only), ENTRY(unusual_flags), ENTRY(lengths_beyond_reason), ENTRY(options_and_names), ENTRY(peek_offset))
