@@ -219,12 +219,12 @@ impl Cursor {
         unsafe { if send { sys::sendmsg(fd, &msg, flags) } else { sys::recvmsg(fd, &mut msg, flags) } }
     }
 
-    /// Shows `first` bytes of the kernel's receive queue at this cursor once more, and what follows them at another one: so
-    /// many bytes of the latter.
+    /// Shows, by a receive with `flags`, `first` bytes of the kernel's receive queue at this cursor once more, and what
+    /// follows them at another one: so many bytes of the latter.
     ///
     /// # Safety
     /// Buffers must be writable.
-    pub unsafe fn peek_around(&self, fd: i32, first: usize, then: &Cursor) -> sys::Result<usize> {
+    pub unsafe fn peek_around(&self, fd: i32, first: usize, then: &Cursor, flags: i32) -> sys::Result<usize> {
         let mut pieces = NO_PIECES;
         let (n, gathered) = self.gather(first, &mut pieces);
         if gathered < first {
@@ -233,7 +233,7 @@ impl Cursor {
         let (more, _) = then.gather(then.left(), &mut pieces[n..]);
         let mut msg = message(&mut pieces[..n + more]);
         // SAFETY: passed on to the caller.
-        let shown = unsafe { sys::recvmsg(fd, &mut msg, libc::MSG_PEEK | libc::MSG_DONTWAIT) }?;
+        let shown = unsafe { sys::recvmsg(fd, &mut msg, flags) }?;
         Ok(shown.saturating_sub(first))
     }
 }

@@ -39,9 +39,9 @@ pub unsafe fn recv(
         return promote::strict_failure(h);
     }
     // With MSG_TRUNC the buffers are not written.
-    let drops = flags & libc::MSG_TRUNC != 0 && flags & libc::MSG_PEEK == 0;
+    let count_only = flags & libc::MSG_TRUNC != 0;
     // SAFETY: passed on to the caller.
-    let mut cursor = unsafe { if drops { Cursor::counting(iov, n) } else { Cursor::new(iov, n) } };
+    let mut cursor = unsafe { if count_only { Cursor::counting(iov, n) } else { Cursor::new(iov, n) } };
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         // Neither is part of the stream.
         if flags & libc::MSG_OOB != 0 {
@@ -135,7 +135,7 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl F
     }
     let peeking = flags & libc::MSG_PEEK != 0;
     let target = if flags & libc::MSG_WAITALL != 0 { total } else { options::receive_low_water(s, fd).min(total) };
-    let mode = Mode { discard: flags & libc::MSG_TRUNC != 0 && !peeking };
+    let mode = Mode { count_only: flags & libc::MSG_TRUNC != 0 };
     let mut fd = fd;
     let mut blocking: Option<Blocking> = None;
     loop {
@@ -146,7 +146,7 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl F
                 Pass::Gone
             } else if peeking {
                 *cursor = list;
-                peek(&mut rx, h, fd, cursor)
+                peek(&mut rx, h, fd, cursor, mode)
             } else {
                 take(&mut rx, h, fd, cursor, mode)
             }
@@ -246,7 +246,7 @@ fn rest_over_tcp(h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode) -> Pass {
         if cursor.left() == 0 {
             break Pass::Done;
         }
-        let moved = if mode.discard {
+        let moved = if mode.count_only {
             shadow::discard(fd, cursor.left())
         } else {
             // SAFETY: the program's buffers, writable by the contract of `recv`.
@@ -259,7 +259,7 @@ fn rest_over_tcp(h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode) -> Pass {
         }
     };
     if let Some(_rx) = handover::lock_rx_again(h) {
-        note_tcp(s, &from, from.left() - cursor.left(), !mode.discard);
+        note_tcp(s, &from, from.left() - cursor.left(), !mode.count_only);
         s.rx.inflight.fetch_sub(1, Ordering::AcqRel);
     }
     pass

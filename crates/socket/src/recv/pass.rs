@@ -44,8 +44,16 @@ impl Pass {
 /// How the bytes are wanted.
 #[derive(Clone, Copy)]
 pub struct Mode {
-    /// MSG_TRUNC: count and drop.
-    pub discard: bool,
+    /// MSG_TRUNC: the bytes are counted, not copied.
+    pub count_only: bool,
+}
+
+impl Mode {
+    /// The flags with which the kernel shows what it has.
+    fn peek_flags(self) -> i32 {
+        let count = if self.count_only { libc::MSG_TRUNC } else { 0 };
+        libc::MSG_PEEK | libc::MSG_DONTWAIT | count
+    }
 }
 
 /// Takes what is there into the list.
@@ -71,7 +79,7 @@ pub fn take(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode
                 }
                 in_a_row = true;
                 let n = len.min(cursor.left());
-                if mode.discard {
+                if mode.count_only {
                     cursor.advance(n);
                 } else {
                     let rest = *cursor;
@@ -116,7 +124,7 @@ fn take_tcp(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode
     if most == 0 {
         return Some(Pass::Done);
     }
-    let peeked = if mode.discard {
+    let peeked = if mode.count_only {
         shadow::queued(fd).map_or(Err(libc::EAGAIN), |n| if n == 0 { Err(libc::EAGAIN) } else { Ok(n.min(most)) })
     } else {
         // SAFETY: the program's buffers, writable by the contract of `recv`.
@@ -130,7 +138,7 @@ fn take_tcp(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode
         Ok(0) => Some(Pass::End),
         Ok(n) => match shadow::discard(fd, n) {
             Ok(n) => {
-                note_tcp(s, cursor, n, !mode.discard);
+                note_tcp(s, cursor, n, !mode.count_only);
                 acknowledge(s, fd);
                 cursor.advance(n);
                 if cursor.left() == 0 { Some(Pass::Done) } else { None }
@@ -192,13 +200,13 @@ pub fn look_for_switch(rx: &mut RxLock, h: Handle, fd: i32) -> Option<Option<Pas
 }
 
 /// Shows the list what is unread without consuming it, across carriers.
-pub fn peek(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Pass {
+pub fn peek(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode) -> Pass {
     let s = rx.s;
     loop {
         let phase = s.rx.phase.load(Ordering::Relaxed);
         match phase {
             RX_TCP => return Pass::Tcp,
-            RX_RING => return peek_ring(rx, h, fd, cursor, None),
+            RX_RING => return peek_ring(rx, h, fd, cursor, mode, None),
             RX_ATTACHED => match look_for_switch(rx, h, fd) {
                 Some(Some(pass)) => return pass,
                 Some(None) => continue,
@@ -211,7 +219,7 @@ pub fn peek(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Pass {
             continue;
         }
         // SAFETY: the program's buffers, writable by the contract of `recv`.
-        let peeked = unsafe { cursor.kernel_call(fd, limit, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) };
+        let peeked = unsafe { cursor.kernel_call(fd, limit, mode.peek_flags(), false) };
         if phase == RX_ATTACHED && rx.ring().is_some_and(|(ring, c)| ring.pending(c)) {
             keep_error_of(s, peeked);
             continue;
@@ -223,7 +231,7 @@ pub fn peek(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Pass {
                 cursor.advance(n);
                 return match cursor.left() {
                     0 => Pass::Done,
-                    _ if n == limit => peek_ring(rx, h, fd, cursor, Some((list, limit))),
+                    _ if n == limit => peek_ring(rx, h, fd, cursor, mode, Some((list, limit))),
                     _ => Pass::Empty,
                 };
             }
@@ -234,11 +242,18 @@ pub fn peek(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Pass {
 
 /// Shows the list what the ring holds, and what TCP has behind a ring that has ended. `before`: so many bytes that come before
 /// the ring are still in the kernel's queue, and were shown there.
-fn peek_ring(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, before: Option<(Cursor, usize)>) -> Pass {
+fn peek_ring(
+    rx: &mut RxLock,
+    h: Handle,
+    fd: i32,
+    cursor: &mut Cursor,
+    mode: Mode,
+    before: Option<(Cursor, usize)>,
+) -> Pass {
     let Some((ring, c)) = rx.ring() else { return Pass::Tcp };
     let (unread, end) = ring.unread(c);
     let there = unread.min(cursor.left());
-    let (mut shown, mut more) = (0, true);
+    let (mut shown, mut more) = if mode.count_only { (there, false) } else { (0, true) };
     cursor.for_each(there, |p, len| {
         if more {
             // SAFETY: a piece of the program's list.
@@ -273,8 +288,8 @@ fn peek_ring(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, before: O
     // SAFETY: the program's buffers, writable by the contract of `recv`.
     let behind = unsafe {
         match before {
-            Some((list, n)) => list.peek_around(fd, n, cursor),
-            None => cursor.kernel_call(fd, cursor.left(), libc::MSG_PEEK | libc::MSG_DONTWAIT, false),
+            Some((list, n)) => list.peek_around(fd, n, cursor, mode.peek_flags()),
+            None => cursor.kernel_call(fd, cursor.left(), mode.peek_flags(), false),
         }
     };
     match behind {

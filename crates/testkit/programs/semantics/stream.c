@@ -245,6 +245,9 @@ CASE(trunc_discards)
         T(recv(fd, buffer, 40, MSG_TRUNC));
         rw_bytes("untouched", buffer, 8);
         void *volatile nowhere = NULL;
+        T(recv(fd, nowhere, 1000, MSG_TRUNC | MSG_PEEK));
+        T(recv(fd, buffer, 60, MSG_TRUNC | MSG_PEEK));
+        rw_bytes("untouched", buffer, 8);
         T(recv(fd, nowhere, 60, MSG_TRUNC));
         rw_bytes("rest", buffer, T(recv(fd, buffer, 100, 0)));
         T(recv(fd, buffer, 1000, MSG_TRUNC | MSG_WAITALL | MSG_DONTWAIT));
