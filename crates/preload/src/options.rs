@@ -10,7 +10,7 @@ use ropeway_socket::{handover, lifecycle, options, shadow};
 hooks! {
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
         let Some(h) = tracked(fd) else { return next::setsockopt(fd, level, name, value, len) };
-        answer_int(options::setsockopt(h, fd, level, name, || {
+        answer_int(options::setsockopt(h, fd, level, name, value, || {
             result(next::setsockopt(fd, level, name, value, len) as isize)
         }))
     }

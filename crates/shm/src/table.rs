@@ -87,6 +87,10 @@ pub const FLAG_STRICT_FAIL: u32 = 1 << 10;
 pub const FLAG_INHERITED: u32 = 1 << 11;
 /// We left a ring of which the peer had not read everything: should it die now, TCP would have reset the connection.
 pub const FLAG_LEFT_UNREAD: u32 = 1 << 12;
+/// `SO_RCVTIMEO` is a negative time: a receive that would wait fails at once.
+pub const FLAG_RCVTIMEO_PASSED: u32 = 1 << 13;
+/// `SO_SNDTIMEO` is a negative time: a send that would wait fails at once.
+pub const FLAG_SNDTIMEO_PASSED: u32 = 1 << 14;
 
 /// Outgoing direction of a socket. Fields that are not atomic are protected by `lock`.
 #[repr(C, align(64))]

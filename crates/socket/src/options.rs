@@ -3,12 +3,19 @@
 use crate::fdtable::Handle;
 use crate::handover::{lock_rx, lock_tx};
 use crate::reason::Reason;
+use crate::wait::{self, Deadline};
 use crate::{lifecycle, ready, recv};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use libc::{c_int, c_void, timeval};
 use ropeway_shm::ring::Consumer;
 use ropeway_shm::sys;
-use ropeway_shm::table::{FLAG_TIMEOUTS_KNOWN, RX_ATTACHED, RX_TCP, Sock, TX_RING};
+use ropeway_shm::table::{
+    FLAG_RCVTIMEO_PASSED, FLAG_SNDTIMEO_PASSED, FLAG_TIMEOUTS_KNOWN, RX_ATTACHED, RX_TCP, Sock, TX_RING,
+};
+
+/// Second numbers of options, for 64-bit time everywhere; here they mean the same.
+const SO_RCVTIMEO_NEW: c_int = 66;
+const SO_SNDTIMEO_NEW: c_int = 67;
 
 fn learn_timeouts(s: &Sock, fd: i32) {
     if s.has(FLAG_TIMEOUTS_KNOWN) {
@@ -19,7 +26,7 @@ fn learn_timeouts(s: &Sock, fd: i32) {
         let mut len = size_of::<timeval>() as u32;
         // SAFETY: buffer and length are valid.
         let _ = unsafe { sys::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut t).cast(), &mut len) };
-        t.tv_sec as u64 * 1_000_000 + t.tv_usec as u64
+        (t.tv_sec as u64).saturating_mul(1_000_000).saturating_add(t.tv_usec as u64)
     };
     let mut lowat = 1i32;
     let mut len = 4u32;
@@ -31,16 +38,40 @@ fn learn_timeouts(s: &Sock, fd: i32) {
     s.set(FLAG_TIMEOUTS_KNOWN);
 }
 
-/// SO_RCVTIMEO in microseconds, 0 for none.
-pub fn receive_timeout_us(s: &Sock, fd: i32) -> u64 {
+fn deadline(s: &Sock, fd: i32, passed: u32, timeout_us: &AtomicU64) -> Deadline {
+    if s.has(passed) {
+        return Some(0);
+    }
     learn_timeouts(s, fd);
-    s.rcvtimeo_us.load(Ordering::Relaxed)
+    wait::deadline_after_us(timeout_us.load(Ordering::Relaxed))
 }
 
-/// SO_SNDTIMEO in microseconds, 0 for none.
-pub fn send_timeout_us(s: &Sock, fd: i32) -> u64 {
-    learn_timeouts(s, fd);
-    s.sndtimeo_us.load(Ordering::Relaxed)
+/// When a receive that begins to wait now gives up (SO_RCVTIMEO).
+pub fn receive_deadline(s: &Sock, fd: i32) -> Deadline {
+    deadline(s, fd, FLAG_RCVTIMEO_PASSED, &s.rcvtimeo_us)
+}
+
+/// When a send that begins to wait now gives up (SO_SNDTIMEO).
+pub fn send_deadline(s: &Sock, fd: i32) -> Deadline {
+    deadline(s, fd, FLAG_SNDTIMEO_PASSED, &s.sndtimeo_us)
+}
+
+/// A negative time-out has passed as soon as it begins. The kernel, when asked, does not tell it from none.
+///
+/// # Safety
+/// `value` must be what the kernel has just accepted for the option `name` of sockets.
+unsafe fn note_passed(s: &Sock, name: c_int, value: *const c_void) {
+    let passed = match name {
+        libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW => FLAG_RCVTIMEO_PASSED,
+        libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW => FLAG_SNDTIMEO_PASSED,
+        _ => return,
+    };
+    // SAFETY: a time-out, which the kernel has read.
+    note(s, passed, unsafe { value.cast::<timeval>().read_unaligned() }.tv_sec < 0);
+}
+
+fn note(s: &Sock, flag: u32, on: bool) {
+    if on { s.set(flag) } else { s.clear(flag) }
 }
 
 /// SO_RCVLOWAT in bytes, at least 1.
@@ -61,7 +92,17 @@ fn needs_tcp(level: c_int, name: c_int) -> Option<Reason> {
 }
 
 /// Around `setsockopt`.
-pub fn setsockopt(h: Handle, fd: i32, level: c_int, name: c_int, native: impl FnOnce() -> isize) -> isize {
+///
+/// # Safety
+/// `value` must be what the program gave to `setsockopt`.
+pub unsafe fn setsockopt(
+    h: Handle,
+    fd: i32,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    native: impl FnOnce() -> isize,
+) -> isize {
     if let Some(reason) = needs_tcp(level, name) {
         lifecycle::leave(h, fd, reason);
     }
@@ -69,6 +110,10 @@ pub fn setsockopt(h: Handle, fd: i32, level: c_int, name: c_int, native: impl Fn
     if level == libc::SOL_SOCKET {
         // Time-outs have two numbers each (32- and 64-bit time); any option of this level makes us ask again.
         h.sock().clear(FLAG_TIMEOUTS_KNOWN);
+        if r == 0 {
+            // SAFETY: the kernel has accepted it.
+            unsafe { note_passed(h.sock(), name, value) };
+        }
     }
     r
 }

@@ -320,7 +320,7 @@ struct Blocking {
 
 impl Blocking {
     fn new(s: &Sock, h: Handle, fd: i32) -> Blocking {
-        let deadline = wait::deadline_after_us(options::receive_timeout_us(s, fd));
+        let deadline = options::receive_deadline(s, fd);
         let signals = thread::signals();
         let signals = if deadline.is_some() { signals.by_any_handler() } else { signals };
         Blocking { deadline, signals, _waiting: wait::begin(h) }

@@ -369,7 +369,7 @@ struct Blocking {
 
 impl Blocking {
     fn new(s: &Sock, h: Handle, fd: i32) -> Blocking {
-        let deadline = wait::deadline_after_us(options::send_timeout_us(s, fd));
+        let deadline = options::send_deadline(s, fd);
         let signals = thread::signals();
         Blocking {
             _waiting: wait::begin(h),

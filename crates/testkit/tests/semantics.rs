@@ -93,6 +93,7 @@ semantics! {
         nonblocking_from_birth,
         receive_timeout,
         send_timeout: ShmAndTcp calm,
+        negative_timeouts: ShmAndTcp calm,
         low_water_mark,
         large_low_water_mark,
         both_send_first: ShmAndTcp,

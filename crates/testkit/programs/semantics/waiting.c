@@ -1,6 +1,8 @@
 /* Whether a call waits, for how long and for how much: O_NONBLOCK in all its spellings, time-outs, SO_RCVLOWAT. */
 #include "rw_test.h"
 
+#include <limits.h>
+
 static char buffer[1 << 18];
 
 /* Time-outs are checked within bounds: never early (less one tick), and late only by what a busy machine may add. */
@@ -221,6 +223,36 @@ CASE(send_timeout)
     }
 }
 
+/* A time-out of less than nothing has passed at once; one of more than any clock can count never does. */
+CASE(negative_timeouts)
+{
+    struct timeval negative = { -1, 0 }, endless = { LONG_MAX / 1000, 0 };
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE {
+        T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &negative, sizeof negative));
+        double start = rw_now_ms();
+        T(recv(fd, buffer, 10, 0));
+        T(read(fd, buffer, 10));
+        T(recv(fd, buffer, 10, MSG_WAITALL));
+        YES(rw_now_ms() - start < LATE_MS);
+        T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &endless, sizeof endless));
+    }
+    observe_blocking();
+    rw_rest();
+    A_SIDE {
+        T(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &negative, sizeof negative));
+        ssize_t n;
+        size_t total = 0;
+        double start = rw_now_ms();
+        do {
+            n = send(fd, buffer, sizeof buffer, 0);
+            total += n > 0 ? (size_t)n : 0;
+        } while (n > 0 && total < (64u << 20));
+        rw_note("the last send: %ld %s", (long)n, rw_errno_name(errno));
+        YES(rw_now_ms() - start < LATE_MS);
+    }
+}
+
 CASE(low_water_mark)
 {
     int mark = 100;
@@ -375,5 +407,5 @@ CASE(slow_writer)
 
 RW_MAIN(ENTRY(nonblocking_by_fcntl), ENTRY(nonblocking_by_ioctl), ENTRY(nonblocking_by_ioctl_while_warm),
     ENTRY(nonblocking_through_a_duplicate), ENTRY_WITH(nonblocking_from_birth, RW_ALONE), ENTRY(receive_timeout), ENTRY(send_timeout),
-    ENTRY(low_water_mark), ENTRY(large_low_water_mark), ENTRY(both_send_first), ENTRY(both_send_first_in_one_call),
+    ENTRY(negative_timeouts), ENTRY(low_water_mark), ENTRY(large_low_water_mark), ENTRY(both_send_first), ENTRY(both_send_first_in_one_call),
     ENTRY(both_send_first_without_blocking), ENTRY(slow_reader), ENTRY(slow_writer))
