@@ -4,12 +4,12 @@ use crate::hook::{answer, answer_int, result, tracked};
 use crate::lifecycle::connecting;
 use crate::next;
 use core::ffi::{c_int, c_uint};
-use libc::{MSG_DONTWAIT, MSG_FASTOPEN, MSG_WAITFORONE, cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
+use libc::{MSG_CTRUNC, MSG_DONTWAIT, MSG_FASTOPEN, MSG_WAITFORONE, cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
 use ropeway_shm::{guarded, sys};
 use ropeway_socket::fdtable::Handle;
 use ropeway_socket::iov::{Cursor, MAX_IOVECS};
 use ropeway_socket::reason::Reason;
-use ropeway_socket::{lifecycle, process, recv, send, wait};
+use ropeway_socket::{lifecycle, options, process, recv, send, wait};
 
 /// True for a message that the kernel refuses, and shall.
 unsafe fn bad_message(msg: *const msghdr) -> bool {
@@ -36,12 +36,36 @@ unsafe fn receive(h: Handle, fd: c_int, msg: *mut msghdr, flags: c_int) -> isize
             result(next::recvmsg(fd, msg, flags))
         });
         if r >= 0 && !by_kernel {
-            // TCP gives neither an address nor, unless asked by an option, control data.
+            // TCP gives no address.
             (*msg).msg_namelen = 0;
-            (*msg).msg_controllen = 0;
             (*msg).msg_flags = 0;
+            (*msg).msg_controllen = options::bytes_left(h, fd).map_or(0, |left| tell_left(msg, left));
         }
         r
+    }
+}
+
+/// Says in a control message how many bytes are left, as far as there is room: how many bytes that took.
+unsafe fn tell_left(msg: *mut msghdr, left: c_int) -> usize {
+    #[repr(C)]
+    struct Left {
+        header: cmsghdr,
+        left: c_int,
+    }
+    // SAFETY: the program gave a valid message (contract of `recvmsg`); its control data is written as far as it is there.
+    unsafe {
+        let whole = libc::CMSG_LEN(size_of::<c_int>() as u32) as usize;
+        let room = if (*msg).msg_control.is_null() { 0 } else { (*msg).msg_controllen };
+        let length = if room < size_of::<cmsghdr>() { 0 } else { room.min(whole) };
+        if length < whole {
+            (*msg).msg_flags |= MSG_CTRUNC;
+        }
+        let header = cmsghdr { cmsg_len: length, cmsg_level: libc::IPPROTO_TCP, cmsg_type: options::TCP_INQ };
+        let told = Left { header, left };
+        if !guarded::copy((*msg).msg_control.cast(), (&raw const told).cast(), length) {
+            return 0;
+        }
+        if length == 0 { 0 } else { room.min(libc::CMSG_SPACE(size_of::<c_int>() as u32) as usize) }
     }
 }
 

@@ -91,6 +91,8 @@ pub const FLAG_LEFT_UNREAD: u32 = 1 << 12;
 pub const FLAG_RCVTIMEO_PASSED: u32 = 1 << 13;
 /// `SO_SNDTIMEO` is a negative time: a send that would wait fails at once.
 pub const FLAG_SNDTIMEO_PASSED: u32 = 1 << 14;
+/// `TCP_INQ`: each `recvmsg` tells how many bytes are left.
+pub const FLAG_INQ: u32 = 1 << 15;
 
 /// Outgoing direction of a socket. Fields that are not atomic are protected by `lock`.
 #[repr(C, align(64))]

@@ -4,18 +4,23 @@ use crate::fdtable::Handle;
 use crate::handover::{lock_rx, lock_tx};
 use crate::reason::Reason;
 use crate::wait::{self, Deadline};
-use crate::{lifecycle, ready, recv};
+use crate::{lifecycle, ready, recv, shadow};
 use core::sync::atomic::{AtomicU64, Ordering};
 use libc::{c_int, c_void, timeval};
 use ropeway_shm::ring::Consumer;
 use ropeway_shm::sys;
 use ropeway_shm::table::{
-    FLAG_RCVTIMEO_PASSED, FLAG_SNDTIMEO_PASSED, FLAG_TIMEOUTS_KNOWN, RX_ATTACHED, RX_TCP, Sock, TX_RING,
+    FLAG_INQ, FLAG_RCVTIMEO_PASSED, FLAG_SNDTIMEO_PASSED, FLAG_TIMEOUTS_KNOWN, RX_ATTACHED, RX_TCP, Sock, TX_RING,
 };
 
 /// Second numbers of options, for 64-bit time everywhere; here they mean the same.
+const SO_TIMESTAMP_NEW: c_int = 63;
+const SO_TIMESTAMPNS_NEW: c_int = 64;
+const SO_TIMESTAMPING_NEW: c_int = 65;
 const SO_RCVTIMEO_NEW: c_int = 66;
 const SO_SNDTIMEO_NEW: c_int = 67;
+/// The option, and the type of the control message that it asks for.
+pub const TCP_INQ: c_int = 36;
 
 fn learn_timeouts(s: &Sock, fd: i32) {
     if s.has(FLAG_TIMEOUTS_KNOWN) {
@@ -85,6 +90,15 @@ fn needs_tcp(level: c_int, name: c_int) -> Option<Reason> {
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => Some(Reason::Zerocopy),
         (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => Some(Reason::PeekOffset),
+        (
+            libc::SOL_SOCKET,
+            libc::SO_TIMESTAMP
+            | libc::SO_TIMESTAMPNS
+            | libc::SO_TIMESTAMPING
+            | SO_TIMESTAMP_NEW
+            | SO_TIMESTAMPNS_NEW
+            | SO_TIMESTAMPING_NEW,
+        ) => Some(Reason::UnsupportedOption),
         (libc::IPPROTO_TCP, libc::TCP_ULP) => Some(Reason::Ktls),
         (libc::IPPROTO_TCP, libc::TCP_REPAIR) => Some(Reason::Repair),
         _ => None,
@@ -114,6 +128,10 @@ pub unsafe fn setsockopt(
             // SAFETY: the kernel has accepted it.
             unsafe { note_passed(h.sock(), name, value) };
         }
+    }
+    if r == 0 && level == libc::IPPROTO_TCP && name == TCP_INQ {
+        // SAFETY: the kernel has read a number there.
+        note(h.sock(), FLAG_INQ, unsafe { value.cast::<c_int>().read_unaligned() } != 0);
     }
     r
 }
@@ -164,6 +182,17 @@ pub fn readable_bytes(h: Handle, fd: i32) -> Option<usize> {
         let _ = recv::look_for_switch(&mut rx, h, fd);
     }
     rx.readable(fd)
+}
+
+/// What a receive that did not go through the kernel tells with `TCP_INQ`: how many bytes are left; 1 for the end that has
+/// come, so that the program looks for it. None: the program did not ask.
+pub fn bytes_left(h: Handle, fd: i32) -> Option<c_int> {
+    if !h.sock().has(FLAG_INQ) {
+        return None;
+    }
+    let left = readable_bytes(h, fd).or_else(|| shadow::queued(fd)).unwrap_or(0);
+    let ended = left == 0 && shadow::poll(fd, libc::POLLRDHUP) != 0;
+    Some(left.min(c_int::MAX as usize) as c_int + c_int::from(ended))
 }
 
 /// SIOCOUTQ: bytes not yet taken by the other side, in the ring. None: the kernel's answer is right.

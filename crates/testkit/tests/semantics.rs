@@ -74,6 +74,8 @@ semantics! {
         many_messages_in_part: ShmAndTcp calm,
         time_of_many_messages,
         fields_of_a_message,
+        bytes_left,
+        times_of_arrival: ShmAndTcp,
         bad_pointers,
         buffers_that_end_in_a_hole,
         bad_descriptors,

@@ -209,6 +209,72 @@ CASE(fields_of_a_message)
     }
 }
 
+/* Shows what a receive of `size` bytes says beside them, with so much room for it. */
+static void show_control(size_t size, size_t room)
+{
+    char control[128];
+    struct iovec part = { buffer, size };
+    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = room ? control : NULL, .msg_controllen = room };
+    int number;
+    memset(control, 0xee, sizeof control);
+    T(recvmsg(fd, &message, 0));
+    rw_note("control %zu flags %#x", message.msg_controllen, message.msg_flags);
+    for (struct cmsghdr *said = CMSG_FIRSTHDR(&message); said; said = CMSG_NXTHDR(&message, said)) {
+        memcpy(&number, CMSG_DATA(said), sizeof number);
+        rw_note("level %d type %d", said->cmsg_level, said->cmsg_type);
+        if (said->cmsg_level == IPPROTO_TCP)
+            rw_note("length %zu: %d", said->cmsg_len, number);
+    }
+}
+
+/* With TCP_INQ every recvmsg tells how many bytes are left; programs that wait for edges go by it. */
+CASE(bytes_left)
+{
+    int on = 1, off = 0;
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE T(setsockopt(fd, IPPROTO_TCP, TCP_INQ, &on, sizeof on));
+    A_SIDE T(send(fd, buffer, 100, 0));
+    rw_rest();
+    B_SIDE {
+        show_control(10, 64);
+        show_control(10, CMSG_SPACE(sizeof(int)));
+        show_control(10, CMSG_LEN(sizeof(int)));
+        show_control(10, sizeof(struct cmsghdr) + 2);
+        show_control(10, sizeof(struct cmsghdr) - 1);
+        show_control(10, 0);
+        show_control(40, 64);
+        T(setsockopt(fd, IPPROTO_TCP, TCP_INQ, &off, sizeof off));
+    }
+    rw_rest();
+    A_SIDE T(send(fd, buffer, 20, 0));
+    rw_rest();
+    B_SIDE {
+        show_control(10, 64);
+        T(setsockopt(fd, IPPROTO_TCP, TCP_INQ, &on, sizeof on));
+    }
+    rw_rest();
+    A_SIDE T(shutdown(fd, SHUT_WR));
+    rw_rest();
+    B_SIDE {
+        show_control(10, 64);
+        show_control(10, 64);
+    }
+}
+
+CASE(times_of_arrival)
+{
+    int on = 1;
+    /* The kernel begins to stamp packets a moment after the first socket has asked for it. */
+    int other = (int)MUST(socket(AF_INET, SOCK_DGRAM, 0));
+    MUST(setsockopt(other, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on));
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE T(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on));
+    rw_rest();
+    A_SIDE T(send(fd, buffer, 100, 0));
+    rw_rest();
+    B_SIDE show_control(100, 64);
+}
+
 /* The kernel answers EFAULT and takes no byte; a carrier in user space must not die instead. */
 CASE(bad_pointers)
 {
@@ -432,6 +498,6 @@ CASE(peek_offset)
 }
 
 RW_MAIN(ENTRY(vectors), ENTRY(as_many_vectors_as_there_may_be), ENTRY(many_messages_at_once), ENTRY(many_messages_in_part),
-    ENTRY(time_of_many_messages), ENTRY(fields_of_a_message),
-    ENTRY(bad_pointers), ENTRY(buffers_that_end_in_a_hole), ENTRY(bad_descriptors),
+    ENTRY(time_of_many_messages), ENTRY(fields_of_a_message), ENTRY(bytes_left),
+    ENTRY(times_of_arrival), ENTRY(bad_pointers), ENTRY(buffers_that_end_in_a_hole), ENTRY(bad_descriptors),
     ENTRY(calls_for_files_only), ENTRY(unusual_flags), ENTRY(lengths_beyond_reason), ENTRY(options_and_names), ENTRY(peek_offset))
