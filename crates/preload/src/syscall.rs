@@ -6,7 +6,9 @@ use crate::{
 };
 use core::arch::naked_asm;
 use core::ffi::{c_int, c_long};
-use ropeway_shm::sys;
+use libc::{sigset_t, timespec};
+use ropeway_shm::{guarded, sys};
+use ropeway_socket::wait::{time_of, time_until};
 
 /// # Safety
 /// As for the C function of this name.
@@ -75,15 +77,18 @@ unsafe fn hooked(nr: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<isize> {
             libc::SYS_setsockopt => options::setsockopt(fd, b as _, c as _, d as _, e as _) as isize,
             libc::SYS_getsockopt => options::getsockopt(fd, b as _, c as _, d as _, e as _) as isize,
             libc::SYS_poll => wait::poll(a as _, b as _, c as _) as isize,
-            libc::SYS_ppoll => wait::ppoll(a as _, b as _, c as _, d as _) as isize,
+            libc::SYS_ppoll if is_mask(d, e) => timed(c as _, || wait::ppoll(a as _, b as _, c as _, d as _)),
             libc::SYS_select => wait::select(fd, b as _, c as _, d as _, e as _) as isize,
-            libc::SYS_pselect6 => wait::pselect(fd, b as _, c as _, d as _, e as _, mask_of_pselect6(f)) as isize,
+            libc::SYS_pselect6 => {
+                let mask = mask_of_pselect6(f)?;
+                timed(e as _, || wait::pselect(fd, b as _, c as _, d as _, e as _, mask))
+            }
             libc::SYS_epoll_create => wait::epoll_create(fd) as isize,
             libc::SYS_epoll_create1 => wait::epoll_create1(fd) as isize,
             libc::SYS_epoll_ctl => wait::epoll_ctl(fd, b as _, c as _, d as _) as isize,
             libc::SYS_epoll_wait => wait::epoll_wait(fd, b as _, c as _, d as _) as isize,
-            libc::SYS_epoll_pwait => wait::epoll_pwait(fd, b as _, c as _, d as _, e as _) as isize,
-            libc::SYS_epoll_pwait2 => wait::epoll_pwait2(fd, b as _, c as _, d as _, e as _) as isize,
+            libc::SYS_epoll_pwait if is_mask(e, f) => wait::epoll_pwait(fd, b as _, c as _, d as _, e as _) as isize,
+            libc::SYS_epoll_pwait2 if is_mask(e, f) => wait::epoll_pwait2(fd, b as _, c as _, d as _, e as _) as isize,
             libc::SYS_execve => exec::execve(a as _, b as _, c as _) as isize,
             libc::SYS_execveat => exec::execveat(fd, b as _, c as _, d as _, e as _) as isize,
             libc::SYS_fork => hook::answer(fork::around(0, || sys::syscall6(nr, 0, 0, 0, 0, 0, 0))),
@@ -111,8 +116,37 @@ unsafe fn hooked(nr: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<isize> {
     }
 }
 
-/// The system call takes its signal set in a structure of pointer and size.
-unsafe fn mask_of_pselect6(argument: usize) -> *const libc::sigset_t {
-    // SAFETY: null, or the program's structure.
-    unsafe { if argument == 0 { core::ptr::null() } else { *(argument as *const *const libc::sigset_t) } }
+/// The size that the kernel demands of a signal set; a system call with another one is left to it.
+fn is_mask(mask: usize, bytes: usize) -> bool {
+    mask == 0 || bytes == sys::SIGSET_BYTES
+}
+
+/// The system call takes its signal set in a structure of pointer and size. None for one that the kernel refuses.
+unsafe fn mask_of_pselect6(argument: usize) -> Option<*const sigset_t> {
+    if argument == 0 {
+        return Some(core::ptr::null());
+    }
+    if !guarded::is_readable(argument, size_of::<[usize; 2]>()) {
+        return None;
+    }
+    // SAFETY: the program's structure.
+    let [mask, bytes] = unsafe { *(argument as *const [usize; 2]) };
+    is_mask(mask, bytes).then_some(mask as *const sigset_t)
+}
+
+/// A wait whose system call, unlike the C library's function, tells what is left of the time-out.
+unsafe fn timed(timeout: *mut timespec, wait: impl FnOnce() -> c_int) -> isize {
+    let begun = sys::monotonic_ns();
+    // SAFETY: null, or a time that was found to be there.
+    let time = unsafe {
+        let there = timeout.is_null() || guarded::is_readable(timeout as usize, size_of::<timespec>());
+        if there { time_of(timeout).flatten() } else { None }
+    };
+    let r = wait();
+    if let Some(ns) = time.filter(|ns| *ns > 0) {
+        let left = time_until(begun.saturating_add(ns));
+        // SAFETY: what cannot be written stays as it is, as in the kernel.
+        let _ = unsafe { guarded::copy(timeout.cast(), (&raw const left).cast(), size_of::<timespec>()) };
+    }
+    r as isize
 }

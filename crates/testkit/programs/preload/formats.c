@@ -1,8 +1,10 @@
 /* Functions whose arguments are not what a simple hook would pass on: variable, floating-point, on the stack, checked for size. */
 #include "transcript.h"
 
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/select.h>
 #include <sys/uio.h>
 
 extern ssize_t __read_chk(int, void *, size_t, size_t), __recv_chk(int, void *, size_t, size_t, int);
@@ -119,6 +121,38 @@ static void by_number(void)
     T(syscall(100000));
 }
 
+/* System calls of waits tell what is left of the time-out, which the C library's functions do not, and look at the set's size. */
+static void waits_by_number(void)
+{
+    struct pollfd entry = { ends[1], POLLIN, 0 };
+    sigset_t none;
+    fd_set set;
+    struct { const sigset_t *mask; size_t bytes; } right = { &none, 8 }, wrong = { &none, sizeof none };
+    struct epoll_event event;
+    sigemptyset(&none);
+    for (int ready = 0; ready < 2; ready++) {
+        struct timespec first = { ready * 1000, 20000000 }, second = first, third = { 0, 20000000 };
+        FD_ZERO(&set);
+        FD_SET(ends[1], &set);
+        T(syscall(SYS_ppoll, &entry, 1, &first, &none, 8));
+        say("none is left: %d", first.tv_sec == 0 && first.tv_nsec == 0);
+        T(syscall(SYS_pselect6, ends[1] + 1, &set, NULL, NULL, &second, &right));
+        say("none is left: %d", second.tv_sec == 0 && second.tv_nsec == 0);
+        T(ppoll(&entry, 1, &third, NULL));
+        say("as before: %d", third.tv_nsec == 20000000);
+        if (!ready)
+            T(write(ends[0], "x", 1));
+    }
+    T(read(ends[1], &(char) { 0 }, 1));
+    int ep = (int)MUST(epoll_create1(0));
+    T(syscall(SYS_ppoll, &entry, 1, NULL, &none, sizeof none));
+    T(syscall(SYS_pselect6, ends[1] + 1, &set, NULL, NULL, NULL, &wrong));
+    T(syscall(SYS_pselect6, 0, NULL, NULL, NULL, NULL, 8));
+    T(syscall(SYS_epoll_pwait, ep, &event, 1, 0, &none, sizeof none));
+    T(syscall(SYS_epoll_pwait, ep, &event, 1, 0, &none, 8));
+    close(ep);
+}
+
 /* Called with arguments that say something of their number: absent ones must not be missed. */
 static void with_absent_arguments(void)
 {
@@ -141,6 +175,7 @@ int main(void)
     formatted(pipes[1], pipes[0]);
     connection(ends);
     by_number();
+    waits_by_number();
     checked();
     with_absent_arguments();
     formatted(ends[0], ends[1]);
