@@ -43,7 +43,7 @@ pub const fn valid_ring_bytes(ring_bytes: u32) -> bool {
 #[repr(C, align(64))]
 pub struct PairHeader {
     /// Bit 0 and 1: that side has mapped its half and will use it. Bit 2: given up, nobody may stamp any more. Bit 3: a side
-    /// has gone for good, and its socket may come back with another pair.
+    /// has gone for good, and its socket may come back with another pair. Bit 4: a side is closing its socket.
     stamps: AtomicU32,
 }
 
@@ -53,6 +53,7 @@ const _: () =
 const STAMP_BOTH: u32 = 3;
 const STAMP_VOID: u32 = 4;
 const STAMP_RETIRED: u32 = 8;
+const STAMP_CLOSING: u32 = 16;
 
 /// What the stamps of a pair say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -167,6 +168,16 @@ impl Pair {
     /// True when the other side has gone for good (or this one).
     pub fn is_retired(&self) -> bool {
         self.header().stamps.load(Ordering::Acquire) & STAMP_RETIRED != 0
+    }
+
+    /// Says that this side is about to close its socket.
+    pub fn set_closing(&self) {
+        self.header().stamps.fetch_or(STAMP_CLOSING, Ordering::AcqRel);
+    }
+
+    /// True when the other side's end is near, or there (or this one's).
+    pub fn is_closing(&self) -> bool {
+        self.header().stamps.load(Ordering::Acquire) & STAMP_CLOSING != 0
     }
 
     /// Gives the pair up unless both ends have stamped it. True when it is void now.

@@ -296,6 +296,7 @@ fn leave_sock(h: Handle, fd: i32, waited_on: bool) {
                 shadow::linger_zero(fd);
             }
             pair.give_up();
+            pair.set_closing();
             pair.incoming().clear_bells(End::Reader);
             pair.outgoing().clear_bells(End::Writer);
         }

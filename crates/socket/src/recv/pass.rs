@@ -4,7 +4,7 @@ use super::{acknowledge, note_tcp};
 use crate::fdtable::Handle;
 use crate::handover::RxLock;
 use crate::iov::Cursor;
-use crate::{bells, shadow};
+use crate::{bells, handover, shadow};
 use core::sync::atomic::Ordering;
 use ropeway_shm::ring::{End, Look};
 use ropeway_shm::sys;
@@ -95,7 +95,7 @@ pub fn take(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode
                     break Pass::Done;
                 }
             }
-            Look::Empty => break Pass::Empty,
+            Look::Empty => break nothing_more(s),
             Look::Closed => rx.closed(h),
             Look::Switch { .. } | Look::Corrupt => {
                 rx.corrupt(h, fd);
@@ -109,6 +109,15 @@ pub fn take(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode
         bells::ring_all(&ring, End::Writer);
     }
     pass
+}
+
+/// The ring is empty. Once the peer closes its socket, that is looked at before the call returns (`look_at_end`): who reads
+/// without waiting finds the end at once, as in the kernel, and not only at its next look.
+fn nothing_more(s: &Sock) -> Pass {
+    if handover::pair(s).is_some_and(|pair| pair.is_closing()) {
+        s.rx.shadow_event.store(1, Ordering::Release);
+    }
+    Pass::Empty
 }
 
 /// Clause 2.4: from attaching until the switch is passed, TCP is read by PEEK, the ring is looked at again, and no more
@@ -270,7 +279,7 @@ fn peek_ring(
         return Pass::Fault;
     }
     if !ring.pending_at(end) {
-        return Pass::Empty;
+        return nothing_more(rx.s);
     }
     if unread == 0 && before.is_none() {
         return match ring.look(c) {

@@ -105,6 +105,26 @@ CASE(end_after_all_was_read)
     }
 }
 
+/* Who reads without waiting, and has done so a moment before, finds the end as soon as the peer has closed. */
+CASE(end_found_without_waiting)
+{
+    uint16_t port;
+    int listener = rw_listen(&port), late = 0;
+    for (int i = 0; i < 8; i++) {
+        int client = rw_connect(port);
+        int server = (int)MUST(accept(listener, NULL, NULL));
+        rw_nodelay(client);
+        rw_nodelay(server);
+        rw_warm_pair(client, server);
+        usleep(2000);
+        late += recv(client, buffer, 1, MSG_DONTWAIT) != -1;
+        MUST(close(server));
+        late += recv(client, buffer, 1, MSG_DONTWAIT | (i % 2 ? MSG_PEEK : 0)) != 0;
+        MUST(close(client));
+    }
+    rw_note("%d too late", late);
+}
+
 CASE(end_while_the_peer_waits)
 {
     rw_warm(fd, RW_BLOCK);
@@ -603,10 +623,11 @@ CASE(killed_peer_while_sending_to_it)
     T(recv(fd, buffer, 10, 0));
 }
 
-RW_MAIN(ENTRY(half_close), ENTRY(much_after_half_close), ENTRY(end_after_all_was_read), ENTRY(end_while_the_peer_waits),
-    ENTRY(send_after_own_shutdown), ENTRY(sigpipe_kills), ENTRY(send_after_the_peer_closed), ENTRY(close_with_unread_data),
-    ENTRY(close_with_partly_read_data), ENTRY(reset_after_data), ENTRY(close_with_unread_data_while_the_peer_waits),
-    ENTRY(reset_by_linger), ENTRY(reset_while_the_peer_has_some_of_what_it_waits_for), ENTRY(reset_while_the_peer_waits),
+RW_MAIN(ENTRY(half_close), ENTRY(much_after_half_close), ENTRY(end_after_all_was_read),
+    ENTRY_WITH(end_found_without_waiting, RW_ALONE), ENTRY(end_while_the_peer_waits), ENTRY(send_after_own_shutdown),
+    ENTRY(sigpipe_kills), ENTRY(send_after_the_peer_closed), ENTRY(close_with_unread_data), ENTRY(close_with_partly_read_data),
+    ENTRY(reset_after_data), ENTRY(close_with_unread_data_while_the_peer_waits), ENTRY(reset_by_linger),
+    ENTRY(reset_while_the_peer_has_some_of_what_it_waits_for), ENTRY(reset_while_the_peer_waits),
     ENTRY(reset_while_the_peer_sends), ENTRY(linger_waits_for_delivery),
     ENTRY(exit_right_after_sending), ENTRY(shutdown_in_all_orders), ENTRY(shutdown_of_reading),
     ENTRY(sending_after_shutdown_of_reading), ENTRY(more_than_fits_after_shutdown_of_reading),
