@@ -58,6 +58,8 @@ fn file_into_ring(h: Handle, fd: i32, file: i32, offset: *mut libc::off64_t, cou
         // SAFETY: no pointers.
         match unsafe { sys::syscall6(libc::SYS_lseek, file as usize, 0, libc::SEEK_CUR as usize, 0, 0, 0) } {
             at if at >= 0 => at as i64,
+            // As the kernel says that sendfile is not for this file: programs then go on with `read` and `write`.
+            error if error == -(libc::ESPIPE as isize) => return -(libc::EINVAL as isize),
             error => return error,
         }
     } else {
@@ -70,6 +72,8 @@ fn file_into_ring(h: Handle, fd: i32, file: i32, offset: *mut libc::off64_t, cou
         let got = match unsafe { sys::pread(file, buffer.as_mut_ptr(), want, position) } {
             Ok(0) => break,
             Ok(n) => n,
+            // Likewise of a directory.
+            Err(libc::EISDIR) => return -(libc::EINVAL as isize),
             Err(e) if done == 0 => return -(e as isize),
             Err(_) => break,
         };
