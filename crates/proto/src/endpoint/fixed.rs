@@ -1,4 +1,4 @@
-//! The values that cannot be set stand in docs/protocol.md, section 10, as the code has them; `tests/constants.rs` looks at those that can.
+//! The values that cannot be set stand in docs/protocol.md, section 10, as the code has them; `tests/it/constants.rs` looks at those that can.
 
 use super::attempting::MOST_RETRY_NS;
 use super::cookies::COOKIE_NS;

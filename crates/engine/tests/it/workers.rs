@@ -7,9 +7,7 @@ use ropeway_link::{Address, Link};
 use ropeway_testkit::skip;
 use std::time::{Duration, Instant};
 
-#[path = "../../link/tests/support/mod.rs"]
-mod support;
-use support::{DEVICE, Hosts};
+use crate::support::{self, DEVICE, Hosts};
 
 /// Half of them have an association each, whose worker its random nonce decides: that all of these meet the same one does not happen.
 const CLIENTS: usize = 48;

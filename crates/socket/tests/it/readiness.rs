@@ -1,12 +1,10 @@
 //! What epoll, poll and select say of sockets whose bytes are in rings, call by call.
 
-mod support;
-
+use crate::support::*;
 use ropeway_shm::sys;
 use ropeway_socket::{lifecycle, poll};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::*;
 
 const PIN: i16 = libc::POLLIN;
 const POUT: i16 = libc::POLLOUT;

@@ -1,14 +1,12 @@
 //! What every link keeps, run on each of them, and on each wrapper.
 
-mod support;
-
+use crate::support::{self, DEVICE, Hosts};
 use ropeway_link::{Address, Batch, Link, Received, fault, memory, packet, pcap, sim, trace, udp, xdp};
 use ropeway_testkit::skip;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::IoSlice;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
-use support::{DEVICE, Hosts};
 
 /// Two links that reach each other over a medium that loses nothing and keeps order.
 struct Pair {

@@ -1,13 +1,9 @@
 //! Pairs: what is mapped, and who may use it.
 
-#![cfg(not(loom))]
-
-mod support;
-
+use crate::support::{promote, read, write};
 use ropeway_shm::ring::{Consumer, Producer};
 use ropeway_shm::segment::{MIN_RING_BYTES, Pair, Stamps, pair_bytes, valid_ring_bytes};
 use ropeway_shm::sys;
-use support::{promote, read, write};
 
 /// A memfd of this many bytes with these seals.
 fn memfd(bytes: usize, seals: i32) -> i32 {

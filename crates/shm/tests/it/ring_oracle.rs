@@ -1,13 +1,9 @@
 //! A ring behaves like a queue of bytes, whatever its size and whatever is done to it.
 
-#![cfg(not(loom))]
-
-mod support;
-
+use crate::support::{Memory, Stop, peek, promote, read, write};
 use proptest::prelude::*;
 use ropeway_shm::ring::{Consumer, Producer, Recovered, Ring, WriteStop};
 use std::collections::VecDeque;
-use support::{Memory, Stop, peek, promote, read, write};
 
 /// One thing that happens to a ring.
 #[derive(Clone, Debug)]

@@ -1,15 +1,13 @@
 //! UDP links over a device whose MTU changes. Alone in its program: who asks for hardware addresses is disturbed by hosts that come and go.
 
-mod support;
-
 use std::io::IoSlice;
 use std::net::SocketAddr;
 
+use crate::support::{DEVICE, Hosts, address, reason_against_hosts};
 use ropeway_link::udp::{Options, UdpLink};
 use ropeway_link::{Address, Batch, Link};
 use ropeway_testkit::skip;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use support::{DEVICE, Hosts, address, reason_against_hosts};
 
 /// What a segmented send of full packets has room for.
 const BATCH_PACKETS: usize = 44;

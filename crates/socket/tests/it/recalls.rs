@@ -1,7 +1,6 @@
 //! A reader that leaves Ropeway asks for what it has not read while the kernel has no room for that (handover, clause 4).
 
-mod support;
-
+use crate::support::{End, connected, connected_to, listener, native, rest, warm, within};
 use ropeway_shm::sys;
 use ropeway_shm::table::{RX_ATTACHED, TX_RING, TX_TCP};
 use ropeway_socket::reason::Reason;
@@ -9,7 +8,6 @@ use ropeway_socket::{handover, lifecycle};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use support::{End, connected, connected_to, listener, native, rest, warm, within};
 
 const AGAIN: isize = -(libc::EAGAIN as isize);
 

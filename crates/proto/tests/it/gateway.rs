@@ -1,7 +1,7 @@
 //! A gateway whose neighbours send anything: the body is the fuzz target `gateway`.
 
-#[path = "../../../fuzz/src/gateway.rs"]
-mod gateway;
+#[path = "../../../../fuzz/src/gateway.rs"]
+mod target;
 
 use proptest::prelude::*;
 use ropeway_proto::Shim;
@@ -34,15 +34,15 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Replay with `PROPTEST_CASES=1 cargo test -p ropeway-proto --test gateway` and the seed that the failure prints.
+    /// Replay with `PROPTEST_CASES=1 cargo test -p ropeway-proto --test it gateway` and the seed that the failure prints.
     #[test]
     fn any_packets_of_neighbours_and_strangers_pass(script in steps()) {
-        gateway::gateway(&script);
+        target::gateway(&script);
     }
 
     #[test]
     fn any_bytes_pass(script in prop::collection::vec(any::<u8>(), 0..2000)) {
-        gateway::gateway(&script);
+        target::gateway(&script);
     }
 }
 
@@ -83,12 +83,12 @@ fn every_seed_of_gateway_passes_and_all_that_can_become_of_a_packet_is_among_the
         let seed = std::fs::read(dir.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(seed, bytes, "{name}: write the seeds anew with ROPEWAY_WRITE_SEEDS=1");
         for at in 0..seed.len() {
-            gateway::gateway(&seed[..at]);
+            target::gateway(&seed[..at]);
             let mut changed = seed.clone();
             changed[at] ^= 0x81;
-            gateway::gateway(&changed);
+            target::gateway(&changed);
         }
-        let counted = gateway::gateway(&seed);
+        let counted = target::gateway(&seed);
         let all = [
             counted.forwarded,
             counted.marked,

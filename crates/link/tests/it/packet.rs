@@ -1,7 +1,6 @@
 //! What packet links do beyond what every link does: filters, sharing among workers, and devices that change under them.
 
-mod support;
-
+use crate::support::{DEVICE, Hosts, reason_against_hosts};
 use ropeway_link::packet::{Fanout, FieldMatch, Options, PacketLink};
 use ropeway_link::{Address, Batch, Link};
 use ropeway_link::{Part, Steering, Width};
@@ -10,7 +9,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
-use support::{DEVICE, Hosts, reason_against_hosts};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 

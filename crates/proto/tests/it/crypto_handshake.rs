@@ -1,11 +1,9 @@
 //! The handshake with a cluster key: who gets in, and what is covered.
 
-mod support;
-
+use crate::support::*;
 use proptest::prelude::*;
 use ropeway_proto::crypto::handshake::{CONFIRM_OVERHEAD_BYTES, OPENED_OVERHEAD_BYTES};
 use ropeway_proto::crypto::{ClusterKeys, Initiator, KeyError, Responder, Session};
-use support::*;
 
 const EARLY: &[u8] = b"parameters, OPEN and early data";
 const ANSWER: &[u8] = b"the server's parameters";

@@ -1,13 +1,11 @@
 //! What a reader leaves behind that dies while it holds the lock of its direction (handover, clause 7.2).
 
-mod support;
-
+use crate::support::{End, connected, rest, within};
 use ropeway_shm::lock::holder;
 use ropeway_shm::sys;
 use ropeway_shm::table::{RX_ATTACHED, RX_DRAIN, Sock, TX_RING};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use support::{End, connected, rest, within};
 
 /// Runs `f` in a thread that ends with the lock of the incoming direction in its hands.
 fn die_over(end: &End, f: impl FnOnce(&Sock) + Send) {

@@ -1,6 +1,6 @@
 //! The fuzz target of the keys, on every committed seed and on some changed copies of each.
 
-#[path = "../../../fuzz/src/handshake.rs"]
+#[path = "../../../../fuzz/src/handshake.rs"]
 mod handshake;
 
 use handshake::Reached;
@@ -40,7 +40,7 @@ fn every_seed_of_handshake_passes() {
     }
 }
 
-#[path = "../../../fuzz/src/keyed.rs"]
+#[path = "../../../../fuzz/src/keyed.rs"]
 mod keyed;
 
 /// What scripts have made of endpoints with a key.

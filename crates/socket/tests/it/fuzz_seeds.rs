@@ -1,6 +1,6 @@
 //! The fuzz target of the rendezvous messages, on every committed seed and on some changed copies of each.
 
-#[path = "../../../fuzz/src/wire.rs"]
+#[path = "../../../../fuzz/src/wire.rs"]
 mod wire;
 
 use std::path::Path;

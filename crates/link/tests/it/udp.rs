@@ -1,17 +1,15 @@
 //! UDP links over a device that is slower than its sender, on hosts with several addresses, and to hosts that are not there.
 
-mod support;
-
 use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::support::{DEVICE, Hosts, address, reason_against_hosts};
 use ropeway_link::udp::{Options, UdpLink};
 use ropeway_link::{Address, Batch, Link, Own, Presence, Urgency};
 use ropeway_testkit::skip;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use support::{DEVICE, Hosts, address, reason_against_hosts};
 
 /// What a segmented send of full packets has room for.
 const BATCH_PACKETS: usize = 44;

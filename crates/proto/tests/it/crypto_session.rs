@@ -1,13 +1,11 @@
 //! Sealed packets: what opens, what does not, and what happens around a change of keys.
 
-mod support;
-
+use crate::support::*;
 use proptest::prelude::*;
 use ropeway_proto::crypto::session::{COUNTER_BYTES, OVERHEAD_BYTES};
 use ropeway_proto::crypto::window::WIDTH;
 use ropeway_proto::crypto::{Limits, OpenError, SealError, Session};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use support::*;
 
 const PHASE: u8 = 0x40;
 

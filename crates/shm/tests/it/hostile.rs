@@ -1,15 +1,11 @@
 //! A peer writes anything into every shared word, at any time: the other end never crashes, never leaves its memory (the
 //! rings of these tests end at a page that faults) and never runs for ever.
 
-#![cfg(not(loom))]
-
-mod support;
-
+use crate::support::{self, Memory, Numbers, promote, read, write};
 use ropeway_shm::ring::{Consumer, End, Look, Position, Producer, Ring, next_epoch};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Memory, Numbers, promote, read, write};
 
 /// A header word that is likely to be half believed.
 fn plausible_word(numbers: &mut Numbers, n: u32) -> u64 {
