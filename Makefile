@@ -72,8 +72,9 @@ build:
 	scripts/setup build
 	cargo xtask build
 
+# Named beside it, the program decides which features what both are made of has: as tests have that built, who install the library too.
 build-library:
-	cargo build --profile $(PROFILE) --target-dir $(CARGO_TARGET_DIR) -p ropeway-capi
+	cargo build --profile $(PROFILE) --target-dir $(CARGO_TARGET_DIR) -p ropeway-capi -p ropeway --lib
 
 install: build install-library
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/ropeway

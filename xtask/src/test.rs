@@ -25,6 +25,7 @@ pub fn run(args: &[String]) -> Result<bool> {
         return Ok(true);
     }
     product::build()?;
+    suites::build_ahead(&suites)?;
     let mut runner = run::Runner::new(&options)?;
     let mut report = Report::default();
     // A filter for all suites at once leaves most of them empty, which is then no mistake.
@@ -32,7 +33,7 @@ pub fn run(args: &[String]) -> Result<bool> {
     let end = Instant::now() + options.repeat.unwrap_or_default();
     loop {
         for suite in &suites {
-            // Built just before it runs: an error in one suite's source is that suite's failure, the others still run.
+            // What is not up to date then is built just before it runs: an error in one suite's source is that suite's failure, the others still run.
             let outcomes = match suites::build(suite) {
                 Ok(programs) => programs.iter().map(|program| runner.run(suite, program)).collect(),
                 Err(error) => vec![run::Outcome::failed(&suite.name, error.to_string())],

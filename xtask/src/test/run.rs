@@ -3,9 +3,9 @@
 use super::harness::Tally;
 use super::options::Options;
 use super::strays;
-use super::suites::{Kind, Program, Suite};
+use super::suites::{Kind, Program, Suite, at_a_time};
 use crate::Result;
-use ropeway_testkit::env::BIN_DIR_VAR;
+use ropeway_testkit::env::{BIN_DIR_VAR, without_package};
 use ropeway_testkit::skip::{SKIPS_VAR, Skip};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek};
@@ -123,11 +123,13 @@ impl<'a> Runner<'a> {
     fn command(&self, suite: &Suite, program: &Program) -> Command {
         let mut command = Command::new(&program.path);
         command.args(&program.args).args(&self.options.harness_args).current_dir(&program.dir);
-        command
-            .env(BIN_DIR_VAR, &self.bin_dir)
-            .env(SKIPS_VAR, &self.skips_path)
-            .env("CARGO_MANIFEST_DIR", &program.dir);
-        if let Some(count) = suite.at_a_time.filter(|_| std::env::var_os(THREADS_VAR).is_none()) {
+        command.env(BIN_DIR_VAR, &self.bin_dir).env(SKIPS_VAR, &self.skips_path);
+        match suite.kind {
+            // A cargo, whose build scripts must not see what they did not see when they ran before.
+            Kind::Doc => without_package(&mut command),
+            _ => command.env("CARGO_MANIFEST_DIR", &program.dir),
+        };
+        if let Some(count) = at_a_time(&program.name).filter(|_| std::env::var_os(THREADS_VAR).is_none()) {
             command.env(THREADS_VAR, count.to_string());
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped());

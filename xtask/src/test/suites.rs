@@ -17,8 +17,6 @@ pub struct Suite {
     pub kind: Kind,
     /// The longest that one of its programs may take, building not included.
     pub limit: Duration,
-    /// How many of its tests run at a time, if not as many as there are processors.
-    pub at_a_time: Option<usize>,
     /// Only the tests whose names contain it.
     pub part: Option<String>,
 }
@@ -63,14 +61,14 @@ const LIMITS: &[(&str, Duration)] = &[
     ("faults", Duration::from_secs(480)),
 ];
 
-/// Suites whose tests hardly compute, but wait for what processes do: more of them at a time than there are processors.
-const AT_A_TIME: &[(&str, usize)] = &[("cp", 4), ("semantics", 4)];
+/// Programs whose tests hardly compute, but wait for what processes and engines do: more of them at a time than there are processors.
+const AT_A_TIME: &[(&str, usize)] = &[("cp", 4), ("engine/it", 3), ("semantics", 4)];
 
 /// Examples that suites run as programs: built with the suite, so that its time limit is for its tests alone.
-const EXAMPLES: &[(&str, &str)] = &[("wire", "peer"), ("gateways", "copy")];
+const EXAMPLES: &[(&str, &str)] = &[("bench", "stages"), ("gateways", "copy"), ("wire", "peer")];
 
 /// Suites with programs in C that use the library, which is built with them likewise.
-const WITH_LIBRARY: &[&str] = &["gateways"];
+const WITH_LIBRARY: &[&str] = &["gateways", "unit", "wire"];
 
 const TESTKIT: &str = "ropeway-testkit";
 
@@ -107,8 +105,12 @@ fn all() -> Result<Vec<Suite>> {
 
 fn suite(name: &str, kind: Kind, about: String) -> Suite {
     let limit = LIMITS.iter().find(|(with, _)| *with == name).map_or(USUAL_LIMIT, |(_, limit)| *limit);
-    let at_a_time = AT_A_TIME.iter().find(|(with, _)| *with == name).map(|(_, count)| *count);
-    Suite { name: name.into(), about, kind, limit, at_a_time, part: None }
+    Suite { name: name.into(), about, kind, limit, part: None }
+}
+
+/// How many tests of a program run at a time, if not as many as there are processors.
+pub fn at_a_time(program: &str) -> Option<usize> {
+    AT_A_TIME.iter().find(|(with, _)| *with == program).map(|(_, count)| *count)
 }
 
 /// One suite for each test target that cargo finds there: `name.rs` or `name/main.rs`.
@@ -133,12 +135,24 @@ fn first_sentence(source: &Path) -> String {
     text.lines().find_map(|line| line.strip_prefix("//! ")).unwrap_or("(its file has no //! line)").to_owned()
 }
 
+/// Builds those of testkit's suites at once that are to run: one after the other, each would have a single processor. An error is not looked at: whose source
+/// it is says it when it is built, and the others are there.
+pub fn build_ahead(suites: &[Suite]) -> Result<()> {
+    let chosen = suites.iter().filter(|suite| suite.kind == Kind::Integration);
+    let tests: Vec<&str> = chosen.flat_map(|suite| ["--test", &suite.name]).collect();
+    if !tests.is_empty() {
+        cargo().args(["build", "-p", TESTKIT, "--keep-going"]).args(tests).status()?;
+    }
+    Ok(())
+}
+
 /// Builds the programs of a suite.
 pub fn build(suite: &Suite) -> Result<Vec<Program>> {
     let mut programs = match suite.kind {
         Kind::Doc => doc_programs(),
         // All that testkit's suites, which have rows of their own, leave out.
         Kind::Unit => {
+            build_examples(&suite.name);
             let others = ["--workspace", "--exclude", TESTKIT, "--lib", "--bins", "--tests"];
             [
                 build_tests(cargo().args(test_args(&others)))?,
@@ -186,7 +200,7 @@ fn loom_programs() -> Result<Vec<Program>> {
     // A directory of its own, or every change between with and without loom would build the world anew.
     cargo.env("CARGO_TARGET_DIR", env::target_dir().join(LOOM)).env("RUSTFLAGS", "--cfg loom");
     let crates = LOOM_CRATES.iter().flat_map(|name| ["-p", name]);
-    let chosen: Vec<&str> = ["--lib", "--tests"].into_iter().chain(crates).collect();
+    let chosen: Vec<&str> = ["--lib", "--test", "*loom*"].into_iter().chain(crates).collect();
     let mut programs = build_tests(cargo.args(test_args(&chosen)))?;
     for program in programs.iter_mut().filter(|program| !program.name.contains(LOOM)) {
         program.args.push(LOOM.into());
