@@ -11,7 +11,7 @@ use ropeway_testkit::proc::until;
 use ropeway_testkit::skip;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 use support::{DEVICE, Hosts, address, reason_against_hosts};
 
@@ -105,10 +105,16 @@ impl Live {
     }
 }
 
-/// One test at a time: processor time is the whole process's, and who has too little of it waits.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+static ALONE: RwLock<()> = RwLock::new(());
+
+/// Of the tests that look at processor time, which is the whole process's, one runs at a time, and no other test beside it.
+fn alone() -> RwLockWriteGuard<'static, ()> {
+    ALONE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The others mostly wait.
+fn beside_others() -> RwLockReadGuard<'static, ()> {
+    ALONE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Has host 0 find out within a second or two that another one is off, where it takes eight seconds and more otherwise.
@@ -195,10 +201,10 @@ fn an_engine_that_ends_tells_a_peer_that_is_there_however_many_others_are_off() 
     if let Some(reason) = reason_against_hosts() {
         skip!("{reason}");
     }
-    let _alone = alone();
+    let _beside = beside_others();
     let hosts = Hosts::new(1500);
     let off = || (0..OFF).map(|place| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 1, place]));
-    off().for_each(|ip| hosts.ip(1, &format!("address add {ip}/64 dev {DEVICE} nodad")));
+    hosts.ip_batch(1, off().map(|ip| format!("address add {ip}/64 dev {DEVICE} nodad")));
     let (peer, link) = engine(&hosts, 1, any(true));
     peer.listen(PORT, Mode::Messages, 1000).unwrap();
     let Some(Address::Udp(local)) = peer.local(link) else { panic!("a UDP link has a UDP address") };
@@ -209,7 +215,7 @@ fn an_engine_that_ends_tells_a_peer_that_is_there_however_many_others_are_off() 
     };
     hosts.on(0, || off().chain([address(1, true)]).for_each(connect));
     let accepted: Vec<_> = (0..=OFF).map(|_| peer.accept(PORT, soon()).unwrap()).collect();
-    off().for_each(|ip| hosts.ip(1, &format!("address delete {ip}/64 dev {DEVICE}")));
+    hosts.ip_batch(1, off().map(|ip| format!("address delete {ip}/64 dev {DEVICE}")));
     // Nobody is heard meanwhile, nor is it known that they are off.
     std::thread::sleep(Duration::from_secs(4));
     hosts.ip(0, &format!("neighbour flush dev {DEVICE}"));
@@ -224,13 +230,13 @@ fn peers_that_go_off_hold_up_no_other_connection() {
     if let Some(reason) = reason_against_hosts() {
         skip!("{reason}");
     }
-    let _alone = alone();
+    let _beside = beside_others();
     for (crowd, v6) in CROWDS.into_iter().zip([false, true]) {
         let hosts = Hosts::new(1500);
         find_out_soon(&hosts);
         let prefix = if v6 { "/64 nodad" } else { "/24" };
         let addresses: Vec<String> = (0..crowd).map(|place| format!("{}{prefix}", nth(place, v6))).collect();
-        addresses.iter().for_each(|address| hosts.ip(1, &format!("address add {address} dev {DEVICE}")));
+        hosts.ip_batch(1, addresses.iter().map(|address| format!("address add {address} dev {DEVICE}")));
         let live = Live::new(&hosts, v6);
         let peers: Vec<_> = (0..crowd).map(|place| engine(&hosts, 1, nth(place, v6))).collect();
         let channels = peers.iter().map(|(peer, link)| {
@@ -240,9 +246,8 @@ fn peers_that_go_off_hold_up_no_other_connection() {
         });
         let channels: Vec<_> = channels.collect();
         let go_off = || {
-            for address in addresses.iter().map(|address| address.replace(" nodad", "")) {
-                hosts.ip(1, &format!("address delete {address} dev {DEVICE}"));
-            }
+            let addresses = addresses.iter().map(|address| address.replace(" nodad", ""));
+            hosts.ip_batch(1, addresses.map(|address| format!("address delete {address} dev {DEVICE}")));
             channels.iter().for_each(|&channel| live.client.try_send(channel, &[2; 100]).map(drop).unwrap());
             std::thread::sleep(GIVE_UP + Duration::from_secs(1));
         };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Short rounds: these tests look at the form of the result and at the carrier, not at the figures.
-const QUICK: [&str; 5] = ["--json", "--seconds", "0.2", "--rounds", "2"];
+const QUICK: [&str; 5] = ["--json", "--seconds", "0.1", "--rounds", "2"];
 
 /// One measurement at a time: all of them use the same two cores, and some spin.
 static CORES: Mutex<()> = Mutex::new(());

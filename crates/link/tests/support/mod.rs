@@ -3,6 +3,7 @@
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
+use std::io::Write;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -69,12 +70,17 @@ impl Hosts {
         let [a, b] = &hosts.names;
         hosts.names.iter().for_each(|name| ip(&format!("netns add {name}")));
         ip(&format!("link add {DEVICE} mtu {mtu} netns {a} type veth peer name {DEVICE} mtu {mtu} netns {b}"));
-        for (end, name) in hosts.names.iter().enumerate() {
-            let run = |args: &str| ip(&format!("-n {name} {args}"));
-            run(&format!("address add {}/24 dev {DEVICE}", address(end, false)));
-            run(&format!("address add {}/64 dev {DEVICE} nodad", address(end, true)));
-            run("link set lo up");
-            run(&format!("link set {DEVICE} up"));
+        for end in [0, 1] {
+            let (v4, v6) = (address(end, false), address(end, true));
+            hosts.ip_batch(
+                end,
+                [
+                    format!("address add {v4}/24 dev {DEVICE}"),
+                    format!("address add {v6}/64 dev {DEVICE} nodad"),
+                    "link set lo up".into(),
+                    format!("link set {DEVICE} up"),
+                ],
+            );
         }
         hosts
     }
@@ -82,6 +88,16 @@ impl Hosts {
     /// Runs a command of `ip` on one of them.
     pub fn ip(&self, end: usize, args: &str) {
         ip(&format!("-n {} {args}", self.names[end]));
+    }
+
+    /// Runs many commands of `ip` on one of them, in one process.
+    ///
+    /// # Panics
+    /// One fails.
+    pub fn ip_batch(&self, end: usize, commands: impl IntoIterator<Item = String>) {
+        let mut batch = tempfile::NamedTempFile::new().expect("a file");
+        commands.into_iter().for_each(|command| writeln!(batch, "{command}").expect("written"));
+        self.ip(end, &format!("-batch {}", batch.path().display()));
     }
 
     /// Runs something on one of them. Sockets opened there stay there.

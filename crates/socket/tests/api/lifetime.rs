@@ -156,7 +156,9 @@ fn a_forked_child_is_told_that_a_connection_is_its_parents_and_makes_its_own() {
         }
         let mut own = Stream::connect(&to).map_err(|error| error.to_string())?;
         own.write_all(b"child").map_err(|error| error.to_string())?;
-        own.drain(Some(SOON)).map_err(|error| error.to_string())
+        own.drain(Some(SOON)).map_err(|error| error.to_string())?;
+        // The exit of the parent would wait for who is not there when it closes.
+        own.read_to_end(&mut Vec::new()).map(drop).map_err(|error| error.to_string())
     };
     // SAFETY: the child uses memory and threads of its own, as any child of glibc may, and leaves without running this process's exit.
     let pid = unsafe { libc::fork() };
@@ -175,6 +177,7 @@ fn a_forked_child_is_told_that_a_connection_is_its_parents_and_makes_its_own() {
     let mut buffer = [0; 5];
     from_child.read_exact(&mut buffer).unwrap();
     assert_eq!(&buffer, b"child");
+    drop(from_child);
     let mut status = 0;
     // SAFETY: waits for our own child.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
