@@ -451,7 +451,7 @@ fn an_engine_does_not_wait_long_for_a_link_that_takes_nothing_to_end() {
 
 #[test]
 fn a_peer_is_not_given_up_for_what_the_own_link_dropped() {
-    const GIVE_UP: Duration = Duration::from_secs(2);
+    const GIVE_UP: Duration = Duration::from_secs(1);
     let config = Config { give_up_ns: GIVE_UP.as_nanos() as u64, ..Config::default() };
     let client = Engine::new(&Options { config, ..Options::default() }).unwrap();
     let server = engine();
