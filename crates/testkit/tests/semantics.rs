@@ -75,6 +75,7 @@ semantics! {
         time_of_many_messages,
         fields_of_a_message,
         bytes_left,
+        control_data_sent: ShmAndTcp,
         times_of_arrival: ShmAndTcp,
         bad_pointers,
         buffers_that_end_in_a_hole,

@@ -261,6 +261,25 @@ CASE(bytes_left)
     }
 }
 
+/* Control data of a message that is sent are for the kernel, which refuses what it does not know. */
+CASE(control_data_sent)
+{
+    struct iovec part = { buffer, 10 };
+    union { struct cmsghdr header; char room[CMSG_SPACE(sizeof(int))]; } control = {
+        .header = { .cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = 99 } };
+    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE {
+        T(sendmsg(fd, &message, 0));
+        control.header.cmsg_level = IPPROTO_TCP;
+        T(sendmsg(fd, &message, 0));
+        message.msg_control = NULL;
+        T(sendmsg(fd, &message, 0));
+    }
+    rw_rest();
+    B_SIDE T(recv(fd, buffer, 100, MSG_DONTWAIT));
+}
+
 CASE(times_of_arrival)
 {
     int on = 1;
@@ -499,5 +518,5 @@ CASE(peek_offset)
 
 RW_MAIN(ENTRY(vectors), ENTRY(as_many_vectors_as_there_may_be), ENTRY(many_messages_at_once), ENTRY(many_messages_in_part),
     ENTRY(time_of_many_messages), ENTRY(fields_of_a_message), ENTRY(bytes_left),
-    ENTRY(times_of_arrival), ENTRY(bad_pointers), ENTRY(buffers_that_end_in_a_hole), ENTRY(bad_descriptors),
+    ENTRY(control_data_sent), ENTRY(times_of_arrival), ENTRY(bad_pointers), ENTRY(buffers_that_end_in_a_hole), ENTRY(bad_descriptors),
     ENTRY(calls_for_files_only), ENTRY(unusual_flags), ENTRY(lengths_beyond_reason), ENTRY(options_and_names), ENTRY(peek_offset))
