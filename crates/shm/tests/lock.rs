@@ -173,3 +173,53 @@ fn threads_and_processes_are_told_from_those_that_are_gone() {
     assert!(!sys::process_exists(pid), "neither as a zombie nor after that");
     assert!(sys::process_exists(sys::getpid().unwrap() as u32));
 }
+
+/// From here on the system call ends this process.
+fn forbid(nr: libc::c_long) {
+    let step = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+    let filter = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, nr as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_KILL_PROCESS),
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+    // SAFETY: plain numbers, and a filter that lives until the kernel has copied it.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+    }
+}
+
+#[test]
+fn a_forked_child_asks_of_its_parent_without_a_descriptor() {
+    let parent = sys::getpid().unwrap() as u32;
+    let found: &AtomicU64 = shared();
+    let pid = child(|| {
+        forbid(libc::SYS_pidfd_open);
+        found.store(u64::from(sys::process_exists(parent)), Ordering::SeqCst);
+    });
+    assert_eq!(reap(pid), 0, "ended by a system call that it need not make");
+    assert_eq!(found.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn an_orphan_finds_that_its_parent_is_gone() {
+    let found: &AtomicU64 = shared();
+    let pid = child(|| {
+        let parent = sys::getpid().unwrap() as u32;
+        child(|| {
+            while sys::process_exists(parent) {
+                sys::nap(1_000_000);
+            }
+            found.store(1, Ordering::SeqCst);
+        });
+    });
+    // Not reaped yet: a zombie has no descriptors either.
+    let begin = Instant::now();
+    while found.load(Ordering::SeqCst) == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "still taken for alive");
+        std::thread::yield_now();
+    }
+    reap(pid);
+}
