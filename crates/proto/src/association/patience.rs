@@ -58,11 +58,28 @@ pub struct InVain {
     /// Requests before each of which the peer was heard since the last.
     times: u32,
     last_at: Time,
+    /// Since when some of the numbers below `all_below`, all that were missing then, have been asked for: one that comes now and then is not what is waited for.
+    all_since: Time,
+    all_below: u64,
 }
 
 impl InVain {
-    fn new(number: u64, now: Time) -> InVain {
-        InVain { number, first_at: now, since: now, times: 0, last_at: now }
+    fn new(number: u64, next: u64, now: Time) -> InVain {
+        InVain { number, first_at: now, since: now, times: 0, last_at: now, all_since: now, all_below: next }
+    }
+
+    /// Another number is the lowest one now.
+    fn go_on(&mut self, number: u64, next: u64, now: Time) {
+        let before = *self;
+        *self = InVain::new(number, next, now);
+        if before.lacks(number) {
+            (self.all_since, self.all_below) = (before.all_since, before.all_below);
+        }
+    }
+
+    /// Whether some of the numbers that were missing are, if `lowest` is the lowest that is.
+    fn lacks(&self, lowest: u64) -> bool {
+        (lowest.wrapping_sub(self.all_below) as i64) < 0
     }
 }
 
@@ -82,7 +99,11 @@ impl Association {
         let arrives_in_ns = drain.ns.min(config.timer_max_ns / 2);
         let after = |since: Time, leases: u64| since.after(leases * self.lease.lasts_ns() + arrives_in_ns);
         let silent_at = after(self.heard_at, TAKE_BACK_LEASES);
-        self.lowest_in_vain().map_or(silent_at, |in_vain| silent_at.min(after(in_vain.first_at, IN_VAIN_LEASES)))
+        // On a slow line all of them take longer than each.
+        let late_ns = drain.slow_ns.saturating_sub(arrives_in_ns);
+        let lacks_some = |in_vain: &&InVain| self.received.missing() > 0 && in_vain.lacks(self.received.base());
+        let in_vain = self.in_vain.as_deref().filter(lacks_some);
+        in_vain.map_or(silent_at, |in_vain| silent_at.min(after(in_vain.all_since, IN_VAIN_LEASES).after(late_ns)))
     }
 
     /// When the sender asks whether its data arrived.
@@ -208,7 +229,7 @@ impl Association {
 
     /// The lowest missing number has been asked for.
     pub fn note_asked(&mut self, now: Time) {
-        let number = self.received.base();
+        let (number, next) = (self.received.base(), self.received.next());
         match &mut self.in_vain {
             Some(in_vain) if in_vain.number == number => {
                 if self.heard_at > in_vain.last_at {
@@ -216,8 +237,8 @@ impl Association {
                     in_vain.last_at = now;
                 }
             }
-            Some(in_vain) => **in_vain = InVain::new(number, now),
-            None => self.in_vain = Some(Box::new(InVain::new(number, now))),
+            Some(in_vain) => in_vain.go_on(number, next, now),
+            None => self.in_vain = Some(Box::new(InVain::new(number, next, now))),
         }
     }
 
@@ -308,6 +329,41 @@ mod tests {
         }
         let is_in_vain = |awake_at| association.is_in_vain(awake_at, at(60), 10 * S);
         assert_eq!([Time::ZERO, at(39), at(60)].map(is_in_vain), [true, true, false]);
+    }
+
+    #[test]
+    fn who_fills_one_gap_now_and_then_is_charged_no_longer_than_who_fills_none() {
+        let (config, drain) = (Config::default(), Drain { ns: 1000, slow_ns: 0 });
+        let mut association = open();
+        let lease_ns = association.lease.lasts_ns();
+        let is_charged = |association: &Association, now| now < association.asked_back_at(&config, drain);
+        let hear = |association: &mut Association, now: Time| {
+            association.heard_at = now;
+            association.note_asked(now);
+        };
+        association.received.learn_next(10, at(0));
+        // One of ten comes every two leases, and each time one more is missing.
+        for number in 0..10 {
+            let now = at(0).after(2 * number * lease_ns);
+            hear(&mut association, now);
+            assert_eq!(is_charged(&association, now), 2 * number <= IN_VAIN_LEASES, "{number}");
+            association.received.learn_next(11 + number, now);
+            association.received.arrive(number, now);
+            association.received.advance(|_| {});
+            assert_eq!(is_charged(&association, now), 2 * number <= IN_VAIN_LEASES || number == 9, "{number}");
+        }
+        // All that were missing at first have come. As many are missing, and it begins anew.
+        let now = at(0).after(20 * lease_ns);
+        hear(&mut association, now);
+        for (leases, is) in [(0, true), (IN_VAIN_LEASES, true), (IN_VAIN_LEASES + 1, false)] {
+            association.heard_at = now.after(leases * lease_ns);
+            assert_eq!(is_charged(&association, association.heard_at), is, "{leases}");
+        }
+        // On a slow line that takes as long as all that flies.
+        let slow = Drain { ns: S, slow_ns: S };
+        assert_eq!(association.asked_back_at(&config, slow), association.heard_at.after(50_000_000 + 2 * lease_ns));
+        association.heard_at = at(100);
+        assert_eq!(association.asked_back_at(&config, slow), now.after(S + IN_VAIN_LEASES * lease_ns));
     }
 
     #[test]

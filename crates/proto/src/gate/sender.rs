@@ -84,6 +84,8 @@ pub(super) struct Sender {
     pub(super) charged_bytes: u64,
     /// If that is something, its place among those of whom it is.
     pub(super) charged_place: u32,
+    /// Of that, what is missing and was asked for.
+    pub(super) asked_bytes: u64,
     /// What may be on its way: of a slow one, more.
     pub(super) flying_bytes: u64,
     /// When it last spoke, or was given something to say: who waits for its turn is silent rightly.
@@ -105,6 +107,8 @@ pub(super) struct Sums {
     pub(super) slow_bytes: u64,
     /// ... of those whose last grant was taken back, and who have used nothing since ...
     pub(super) unused_bytes: u64,
+    /// ... what is missing and was asked for ...
+    pub(super) asked_bytes: u64,
     /// ... and of suspects.
     pub(super) suspect_bytes: u64,
     /// What senders could use beyond what is charged.
@@ -124,6 +128,7 @@ impl Sums {
             flying_bytes: join(self.flying_bytes, other.flying_bytes),
             slow_bytes: join(self.slow_bytes, other.slow_bytes),
             unused_bytes: join(self.unused_bytes, other.unused_bytes),
+            asked_bytes: join(self.asked_bytes, other.asked_bytes),
             suspect_bytes: join(self.suspect_bytes, other.suspect_bytes),
             wanted_bytes: join(self.wanted_bytes, other.wanted_bytes),
             demanding: join(self.demanding, other.demanding),
@@ -158,12 +163,22 @@ impl Sender {
             flying_bytes: self.flying_bytes,
             slow_bytes: charged_if(self.demand.is_slow()),
             unused_bytes: charged_if(self.demand.left_unused),
+            asked_bytes: self.asked_bytes,
             suspect_bytes: charged_if(self.suspect),
             wanted_bytes: self.demand.wanted_bytes(),
             demanding: self.demand.is_some().into(),
             holders: self.demand.is_granted().into(),
             sharing: self.demand.shares().into(),
         }
+    }
+
+    /// Packets that it may send, or was asked for and is charged for.
+    pub(super) fn held_packets(&self) -> u64 {
+        let asked = match self.asked_bytes {
+            0 => 0,
+            bytes => bytes.div_ceil(self.demand.frame_bytes),
+        };
+        self.demand.outstanding_packets + asked
     }
 
     /// Nothing is charged to it, and it waits for nothing.

@@ -69,6 +69,35 @@ fn who_is_asked_for_more_than_its_share_is_charged_for_that() {
 }
 
 #[test]
+fn all_who_were_asked_for_what_they_say_is_missing_leave_a_quarter_of_the_budget_to_others() {
+    for (claimers, senders) in [(1, 1), (2, 3), (8, 9), (8, 100)] {
+        let mut gate = gate(Order::Fifo);
+        let claimer = Demand { asked_packets: 16_000, ..demand(0, 0) };
+        gate.report(claimers, demand(0, 15), Time::ZERO, Time::ZERO);
+        gate.set_surroundings(0, senders, FRAME);
+        (0..claimers).for_each(|index| gate.report(index, claimer, Time::ZERO, Time::ZERO));
+        let kept = gate.budget_bytes() / 4 + gate.starters_bytes;
+        assert_eq!(gate.charged_bytes(), gate.budget_bytes() - kept, "{claimers}");
+        let others: u64 = distribute(&mut gate, 0).iter().map(|grant| grant.1).sum();
+        assert!(others >= 14, "{claimers} of {senders}: {others}");
+    }
+}
+
+#[test]
+fn what_a_sender_was_asked_for_is_part_of_its_share() {
+    let granted = |asked_packets| {
+        let mut gate = gate(Order::Fifo);
+        for _ in 0..2 {
+            gate.report(0, Demand { asked_packets, ..demand(0, 1000) }, Time::ZERO, Time::ZERO);
+            gate.report(1, demand(20, 20), Time::ZERO, Time::ZERO);
+        }
+        distribute(&mut gate, 0).iter().map(|grant| grant.1).sum::<u64>()
+    };
+    // Of 31, in quanta of seven.
+    assert_eq!([0, 3, 4, 11, 31, 100].map(granted), [28, 28, 21, 14, 0, 0]);
+}
+
+#[test]
 fn who_is_slow_holds_little_and_takes_no_share_and_all_of_them_half_of_the_budget() {
     let mut gate = gate(Order::Fifo);
     let slow = |outstanding| Demand { most_held: Some(2), ..demand(outstanding, 1000) };

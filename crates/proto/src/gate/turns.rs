@@ -84,7 +84,7 @@ impl Gate {
     fn choose(&self) -> Option<(usize, u64)> {
         let sender = |index: u32| &self.senders[index as usize];
         let mut next = self.waiting.iter().enumerate().filter_map(|(place, &index)| {
-            let packets = self.next_packets(&sender(index).demand)?;
+            let packets = self.next_packets(sender(index))?;
             Some((place, index, packets))
         });
         let chosen = match self.order {
@@ -99,7 +99,8 @@ impl Gate {
 
     /// Packets that a sender gets next: a quantum, or all the rest if that is little. Of messages of one length some need a turn more than others, by a packet, and that turn would be the last of a round.
     /// `None`: it holds too much for that. A part of them would be worse than nothing, or every arrival would be answered by a grant of one packet.
-    fn next_packets(&self, demand: &Demand) -> Option<u64> {
+    fn next_packets(&self, sender: &Sender) -> Option<u64> {
+        let demand = &sender.demand;
         let quantum = self.quantum(demand.frame_bytes);
         // Of a budget that is hardly one packet the end is no more than a quantum, and with a window that is no more either it goes on in parts.
         let room = self.grantable_bytes() / demand.frame_bytes.max(1);
@@ -126,7 +127,7 @@ impl Gate {
             return (fits && !are_many).then_some(packets);
         }
         let packets = turn.min(most);
-        (demand.outstanding_packets + packets <= most).then_some(packets)
+        (sender.held_packets() + packets <= most).then_some(packets)
     }
 
     /// The longest end of a transfer, in packets, that is granted at once beside few others, out of a budget with `room` for so many. While somebody does not use what it has, all go on in turns: what is

@@ -225,23 +225,21 @@ fn granted(world: &World, flow: &Flow) -> u64 {
     world.hosts[host].statistics(world.clock(host), channel).unwrap().association.unwrap().granted_packets
 }
 
+/// A packet of a host that says what it likes.
+fn say(world: &mut World, from: usize, header: Header, payload: &[u8]) {
+    let time = (world.now / (4 * US)) as u16;
+    let mut bytes = [0; 64];
+    let length = Header { is_short: false, flags: Default::default(), time, ..header }.write(&mut bytes).unwrap();
+    bytes[length..length + payload.len()].copy_from_slice(payload);
+    world.inject(from, 0, &bytes[..length + payload.len()]);
+}
+
 /// Word after word of them for a while, and what the last one sends beside that.
 fn speak(world: &mut World, flows: &mut [Flow], said: &[Header], in_turn: bool, kind: Type, lasts_ns: u64) {
     let end = world.now + lasts_ns;
     while world.now < end {
         for (sender, moment) in said.iter().enumerate() {
-            let header = Header {
-                kind,
-                is_short: false,
-                length: 0,
-                flags: Default::default(),
-                time: (world.now / (4 * US)) as u16,
-                backlog: Backlog::from_bytes(1 << 20),
-                ..*moment
-            };
-            let mut bytes = [0; 64];
-            let length = header.write(&mut bytes).unwrap();
-            world.inject(sender + 1, 0, &bytes[..length]);
+            say(world, sender + 1, Header { kind, length: 0, backlog: Backlog::from_bytes(1 << 20), ..*moment }, &[]);
             if in_turn {
                 carry_until(world, &mut flows[said.len()..], SPEAKS_NS / said.len() as u64, |_, _| false);
             }
@@ -342,5 +340,53 @@ fn what_was_asked_for_in_vain_of_who_claims_to_have_sent_it_takes_nothing_from_o
         let share = (flows[IDLERS].received - received) as f64 / (world.now - begin) as f64 / line;
         println!("{claimers} claim {claimed} packets each: {share:.3} of the line for another one");
         assert!(share > 0.95, "{claimers} claim {claimed}: {share:.3} of the line");
+    }
+}
+
+#[test]
+fn who_claims_gaps_and_fills_one_now_and_then_leaves_most_of_the_line_to_others() {
+    // So many say that so many packets beyond what they have sent are missing, and fill so many of these at a time, the first of them after so long.
+    for (claimers, claimed, filled, after_ms) in [(2, 16_000, 1, 70), (8, 16_000, 1, 70), (8, 16, 8, 76)] {
+        let what = format!("{claimers} claim {claimed} packets and fill {filled} in {after_ms} ms");
+        let honest = 4;
+        let (mut world, mut flows, mut said) = idlers(claimers + honest - 1, 20 * US, 1_000_000_000);
+        flows.last_mut().unwrap().total = 1 << 30;
+        world.stopped.retain(|&host| host <= claimers);
+        said.truncate(claimers);
+        let mut missing: Vec<_> = said.iter().map(|header| header.number).collect();
+        let claim = |said: &mut [Header], missing: &[u32]| {
+            let claims = said.iter_mut().zip(missing);
+            claims.for_each(|(header, missing)| header.number = missing.wrapping_add(claimed));
+        };
+        claim(&mut said, &missing);
+        let (received, begin) = (flows.iter().map(|flow| flow.received).collect::<Vec<_>>(), world.now);
+        let mut filled_at = begin;
+        while world.now < begin + S {
+            // Who is silent is not expected to send it.
+            for (sender, moment) in said.iter().enumerate() {
+                let state = Header { kind: Type::State, length: 0, backlog: Backlog::from_bytes(0), ..*moment };
+                say(&mut world, sender + 1, state, &[]);
+            }
+            if world.now - filled_at >= after_ms * MS {
+                filled_at = world.now;
+                for (sender, moment) in said.iter().enumerate() {
+                    for _ in 0..filled {
+                        let number = missing[sender];
+                        let data = Header { kind: Type::Data, length: 1, number, back: 1, ..*moment };
+                        say(&mut world, sender + 1, data, &[7]);
+                        missing[sender] = number.wrapping_add(1);
+                    }
+                }
+                claim(&mut said, &missing);
+            }
+            carry_until(&mut world, &mut flows[claimers..], 2 * MS, |_, _| false);
+        }
+        let line = payload_bytes() / 1518.0 / 8.0;
+        let taken = (world.now - begin) as f64;
+        let shares: Vec<_> =
+            flows.iter().zip(received).map(|(flow, had)| (flow.received - had) as f64 / taken / line).collect();
+        let (of_all, least) = (shares.iter().sum::<f64>(), shares[claimers..].iter().fold(1.0, |a: f64, &b| a.min(b)));
+        println!("{what}: {of_all:.3} of the line for others, {least:.3} for the last of them");
+        assert!(of_all > 0.9 && least > 0.9 / honest as f64, "{what}: {shares:.3?}");
     }
 }
