@@ -5,6 +5,7 @@
 //! wants and sends what it grants. In [`GateMode::Esp`] it holds acknowledgments back instead, as document 2 did ([2:3.2.6]).
 
 mod adaptation;
+mod queue;
 pub mod sender;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ pub mod turns;
 use std::collections::VecDeque;
 
 use self::adaptation::{Adaptation, Change, Seen};
+use self::queue::Queue;
 pub use self::sender::{Demand, GateCounters, Wish};
 use self::sender::{Sender, Sums};
 use crate::arrivals::Line;
@@ -71,8 +73,8 @@ pub struct Gate {
     charged: Vec<u32>,
     /// The largest frame of those that want or hold something, or did; of who was heard of last, if nobody does.
     largest_frame_bytes: u64,
-    /// Who wants more, in the order in which they asked.
-    waiting: VecDeque<u32>,
+    /// Who wants more, and is to be served in which order.
+    waiting: Queue,
     /// Whose acknowledgments are held back, oldest first.
     held: VecDeque<u32>,
     /// Over all senders.
@@ -118,7 +120,7 @@ impl Gate {
             senders: Vec::new(),
             charged: Vec::new(),
             largest_frame_bytes: 0,
-            waiting: VecDeque::new(),
+            waiting: Queue::default(),
             held: VecDeque::new(),
             sums: Sums::default(),
             company: 0,
@@ -140,12 +142,13 @@ impl Gate {
 
     /// Takes over changed settings.
     pub fn configure(&mut self, config: &Config) {
-        (self.mode, self.order) = (config.gate_mode, config.order);
-        if self.mode == GateMode::Esp {
-            // Nobody waits for a grant where there are none, and what has come free is for nobody.
-            (0..self.waiting.len()).for_each(|_| self.leave_queue(0));
-            self.has_freed = false;
+        // Nobody waits for a grant where there are none, and what has come free is for nobody.
+        let grants = config.gate_mode == GateMode::Grants;
+        if (self.mode, self.order) != (config.gate_mode, config.order) {
+            self.mode = config.gate_mode;
+            self.set_order(config.order, grants);
         }
+        self.has_freed &= grants;
         self.port_buffer_bytes = u64::from(config.port_buffer_bytes);
         self.port_buffer_most_times = u64::from(config.port_buffer_most_times);
         self.frame_bytes = u64::from(config.packet_bytes) + u64::from(config.frame_overhead_bytes);
@@ -259,12 +262,18 @@ impl Gate {
         each.clamp(1, self.first_flight_most) as u8
     }
 
+    #[inline]
     fn sender(&mut self, index: u32) -> &mut Sender {
         let index = index as usize;
         if index >= self.senders.len() {
-            self.senders.resize(index + 1, Sender::default());
+            self.add_senders(index + 1);
         }
         &mut self.senders[index]
+    }
+
+    #[cold]
+    fn add_senders(&mut self, count: usize) {
+        self.senders.resize(count, Sender::default());
     }
 
     /// What a sender, which was heard at `heard_at` last, now wants and holds.
@@ -279,17 +288,18 @@ impl Gate {
             sender.demand = demand;
             return;
         }
-        let waiting = sender.waiting;
-        self.change(index, |sender| sender.suspect &= !has_spoken);
+        let waiting = sender.place.is_some();
+        if sender.suspect && has_spoken {
+            self.change(index, |sender| sender.suspect = false);
+        }
         self.set_demand(index, demand);
         if self.sums.sharing >= self.company || now.since(self.company_at) > COMPANY_NS + self.drain_ns {
             (self.company, self.company_at) = (self.sums.sharing, now);
         }
         let sender = self.sender(index);
         if demand.wanted_packets > 0 && !waiting && !sender.suspect && mode == GateMode::Grants {
-            sender.waiting = true;
             sender.served_bytes = sender.served_bytes.max(floor);
-            self.waiting.push_back(index);
+            self.join_queue(index);
         }
     }
 
@@ -306,6 +316,7 @@ impl Gate {
             (sender.demand, sender.charged_bytes) = (demand, demand.cost(granted) + asked);
             (sender.asked_bytes, sender.flying_bytes) = (asked, granted + asked);
         });
+        self.move_in_queue(index);
         self.longest_lease_ns = if self.sums.demanding > 0 { self.longest_lease_ns.max(demand.lease_ns) } else { 0 };
     }
 
@@ -346,8 +357,8 @@ impl Gate {
     /// The association is gone.
     pub fn forget(&mut self, index: u32) {
         self.has_freed |= self.mode == GateMode::Grants && self.sender(index).charged_bytes > 0;
+        self.leave_queue(index);
         self.change(index, |sender| *sender = Sender { charged_place: sender.charged_place, ..Sender::default() });
-        self.waiting.retain(|&waiting| waiting != index);
         self.held.retain(|&held| held != index);
     }
 
@@ -378,7 +389,7 @@ impl Gate {
     pub fn withholds(&self, index: u32) -> bool {
         let is_out = self.grantable_bytes() == 0;
         let waits = |sender: &Sender| {
-            sender.waiting && sender.demand.outstanding_packets == 0 && (is_out || !sender.demand.left_unused)
+            sender.place.is_some() && sender.demand.outstanding_packets == 0 && (is_out || !sender.demand.left_unused)
         };
         self.senders.get(index as usize).is_some_and(|sender| waits(sender) || sender.held)
     }
@@ -410,8 +421,9 @@ impl Gate {
         match self.adaptation.judge(now, round_trip_ns, self.budget_bytes, Seen { arrived, lost, congested }) {
             Change::Nothing => {}
             Change::Cut { keeps, floor_bytes } => {
-                // Other cuts may have gone deeper.
-                let floor = floor_bytes.max(self.waiting_bytes()).min(self.budget_bytes);
+                // A packet for each who waits, up to half the limit; but other cuts may have gone deeper.
+                let waiting_bytes = self.sums.waiting_bytes.min(self.limit_bytes / 2);
+                let floor = floor_bytes.max(waiting_bytes).min(self.budget_bytes);
                 self.budget_bytes = (self.budget_bytes * keeps / 10).max(floor).min(self.limit_bytes);
                 self.counters.cuts += 1;
                 self.set_limit();
@@ -421,12 +433,6 @@ impl Gate {
             }
             Change::Growth => {}
         }
-    }
-
-    /// One packet for each waiting sender, up to half the limit.
-    fn waiting_bytes(&self) -> u64 {
-        let frames: u64 = self.waiting.iter().map(|&index| self.senders[index as usize].demand.frame_bytes).sum();
-        frames.min(self.limit_bytes / 2)
     }
 
     /// `gate = esp`: an acknowledgment of `index` is due while `active` senders transmit. `release` is called for each that may go now.

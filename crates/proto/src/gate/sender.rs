@@ -1,9 +1,9 @@
 //! What one sender wants of the gate and has of it, what all together want, and what is counted.
 
-use std::collections::VecDeque;
 use std::ops::{Add, Sub};
 
 use super::Gate;
+use super::queue::Place;
 use crate::time::Time;
 
 /// This part of what a slow sender holds is charged.
@@ -90,7 +90,8 @@ pub(super) struct Sender {
     pub(super) flying_bytes: u64,
     /// When it last spoke, or was given something to say: who waits for its turn is silent rightly.
     pub(super) heard_at: Time,
-    pub(super) waiting: bool,
+    /// Where it waits for more, if it does.
+    pub(super) place: Option<Place>,
     pub(super) suspect: bool,
     /// An acknowledgment of it is held back (`gate = esp`).
     pub(super) held: bool,
@@ -113,6 +114,8 @@ pub(super) struct Sums {
     pub(super) suspect_bytes: u64,
     /// What senders could use beyond what is charged.
     pub(super) wanted_bytes: u64,
+    /// A packet of each who waits.
+    pub(super) waiting_bytes: u64,
     /// Senders that want or hold something, and use it.
     pub(super) demanding: u64,
     /// Senders that have a grant.
@@ -131,6 +134,7 @@ impl Sums {
             asked_bytes: join(self.asked_bytes, other.asked_bytes),
             suspect_bytes: join(self.suspect_bytes, other.suspect_bytes),
             wanted_bytes: join(self.wanted_bytes, other.wanted_bytes),
+            waiting_bytes: join(self.waiting_bytes, other.waiting_bytes),
             demanding: join(self.demanding, other.demanding),
             holders: join(self.holders, other.holders),
             sharing: join(self.sharing, other.sharing),
@@ -166,6 +170,7 @@ impl Sender {
             asked_bytes: self.asked_bytes,
             suspect_bytes: charged_if(self.suspect),
             wanted_bytes: self.demand.wanted_bytes(),
+            waiting_bytes: self.place.map_or(0, |_| self.demand.frame_bytes),
             demanding: self.demand.is_some().into(),
             holders: self.demand.is_granted().into(),
             sharing: self.demand.shares().into(),
@@ -183,17 +188,14 @@ impl Sender {
 
     /// Nothing is charged to it, and it waits for nothing.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.demand.is_none() && self.charged_bytes == 0 && !self.waiting && !self.suspect
+        self.demand.is_none() && self.charged_bytes == 0 && self.place.is_none() && !self.suspect
     }
 }
 
 impl Gate {
     /// Whether each sum is that over the senders, and the queues have whom they say: for tests.
     pub fn sums_are_true(&self) -> bool {
-        let is_queue_of = |queue: &VecDeque<u32>, stands: fn(&Sender) -> bool| {
-            let stand = self.senders.iter().filter(|sender| stands(sender)).count();
-            stand == queue.len() && queue.iter().all(|&index| stands(&self.senders[index as usize]))
-        };
+        let held = self.senders.iter().filter(|sender| sender.held).count();
         let sums = self.senders.iter().fold(Sums::default(), |sums, sender| sums + sender.sums());
         let is_charged = |(place, &index): (usize, &u32)| {
             let sender = &self.senders[index as usize];
@@ -203,8 +205,9 @@ impl Gate {
         self.sums == sums
             && self.charged.len() == charged
             && self.charged.iter().enumerate().all(is_charged)
-            && is_queue_of(&self.waiting, |sender| sender.waiting)
-            && is_queue_of(&self.held, |sender| sender.held)
+            && self.queue_is_true()
+            && self.held.len() == held
+            && self.held.iter().all(|&index| self.senders[index as usize].held)
     }
 }
 

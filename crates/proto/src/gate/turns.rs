@@ -1,5 +1,6 @@
 //! Who is granted something next, and how much: quanta, ends and shares, and who is suspect (docs/protocol.md 6). Not here: what there is to grant.
 
+use super::queue::Queue;
 use super::sender::{Demand, Sender};
 use super::{Gate, SUSPECT_MIN_NS, SUSPECT_ROUND_TRIPS};
 use crate::config::Order;
@@ -28,19 +29,44 @@ const SRPT_REST: u64 = 4;
 /// Under `srpt` every so many quanta one goes to who has waited longest.
 const SRPT_FIFO_EVERY: u64 = 8;
 
+/// What senders whose frames are of one length get and may hold, in packets.
+pub(super) struct Turn {
+    frame_bytes: u64,
+    quantum: u64,
+    /// The end of a transfer is granted at once if it is no longer.
+    end: u64,
+    share: u64,
+    /// Nobody may have more.
+    window: u64,
+}
+
+impl Turn {
+    /// Packets that one sender may hold: a share, and `least` at least, unless `burst_length` is less.
+    fn most_held(&self, least: u64) -> u64 {
+        self.share.max(least).min(self.window)
+    }
+}
+
 impl Gate {
     /// Hands out what is free: `grant(index, packets)` for each sender that gets some.
     pub fn distribute(&mut self, now: Time, mut grant: impl FnMut(u32, u64)) {
         self.has_freed = false;
         self.is_short = !self.waiting.is_empty() && self.grantable_bytes() == 0;
-        if self.waiting.is_empty() || self.is_short {
+        if self.is_short {
             return;
         }
-        while let Some((place, packets)) = self.choose() {
-            let index = self.waiting[place];
-            let Sender { demand, .. } = *self.sender(index);
+        while let Some((index, packets)) = self.grant_next(now) {
+            grant(index, packets);
+        }
+    }
+
+    /// Grants some to who is next, if there is room for that.
+    pub(super) fn grant_next(&mut self, now: Time) -> Option<(u32, u64)> {
+        loop {
+            let (index, packets) = self.choose()?;
+            let demand = self.sender(index).demand;
             if packets == 0 {
-                self.leave_queue(place);
+                self.leave_queue(index);
                 continue;
             }
             let bytes = packets * demand.frame_bytes;
@@ -53,62 +79,75 @@ impl Gate {
                     continue;
                 }
                 self.is_short = true;
-                return;
+                return None;
             }
-            self.leave_queue(place);
+            self.leave_queue(index);
             let wanted_packets = demand.wanted_packets - packets;
             let outstanding_packets = demand.outstanding_packets + packets;
             self.set_demand(index, Demand { outstanding_packets, wanted_packets, ..demand });
-            self.fair_floor_bytes = self.fair_floor_bytes.max(self.sender(index).served_bytes);
             let sender = self.sender(index);
-            sender.served_bytes += bytes;
-            sender.heard_at = now;
+            let served_bytes = sender.served_bytes;
+            (sender.served_bytes, sender.heard_at) = (served_bytes + bytes, now);
+            self.fair_floor_bytes = self.fair_floor_bytes.max(served_bytes);
             if wanted_packets > 0 {
-                self.sender(index).waiting = true;
-                self.waiting.push_back(index);
+                self.join_queue(index);
             }
             self.quanta += 1;
             self.counters.grants += 1;
             self.counters.granted_packets += packets;
-            grant(index, packets);
+            return Some((index, packets));
         }
     }
 
-    pub(super) fn leave_queue(&mut self, place: usize) {
-        if let Some(index) = self.waiting.remove(place) {
-            self.sender(index).waiting = false;
-        }
-    }
-
-    /// The place in the queue of who is next, and what it gets.
-    fn choose(&self) -> Option<(usize, u64)> {
-        let sender = |index: u32| &self.senders[index as usize];
-        let mut next = self.waiting.iter().enumerate().filter_map(|(place, &index)| {
-            let packets = self.next_packets(sender(index))?;
-            Some((place, index, packets))
-        });
-        let chosen = match self.order {
-            Order::Srpt if !self.quanta.is_multiple_of(SRPT_FIFO_EVERY) => {
-                next.min_by_key(|&(_, index, _)| sender(index).demand.backlog_bytes)
-            }
-            Order::Fair => next.min_by_key(|&(_, index, _)| sender(index).served_bytes),
-            Order::Fifo | Order::Srpt => next.next(),
+    /// Who is next, and what it gets.
+    pub(super) fn choose(&self) -> Option<(u32, u64)> {
+        let by_asking = match self.order {
+            Order::Fifo => true,
+            Order::Srpt => self.quanta.is_multiple_of(SRPT_FIFO_EVERY),
+            Order::Fair => false,
         };
-        chosen.map(|(place, _, packets)| (place, packets))
+        let Queue { asked, ranked, .. } = &self.waiting;
+        let first = if by_asking {
+            let lines = asked.iter().filter(|line| !line.is_empty());
+            lines
+                .filter_map(|line| self.first_that_fits(line.iter().map(|&(ticket, index)| ((0, ticket), index))))
+                .min()
+        } else {
+            let lines = ranked.iter().filter(|line| !line.is_empty());
+            lines.filter_map(|line| self.first_that_fits(line.iter().map(|(&place, &index)| (place, index)))).min()
+        };
+        first.map(|(_, index, packets)| (index, packets))
+    }
+
+    /// The first of a line that gets something now, and what. Who holds nothing and gets nothing lets those behind it wait, too: it is what all of the line hold that leaves it no room, and it would never have
+    /// any if others went on with less. Who holds something is passed over, and of such there are no more than the budget has packets.
+    fn first_that_fits(&self, line: impl Iterator<Item = ((u64, u64), u32)>) -> Option<((u64, u64), u32, u64)> {
+        let mut known: Option<Turn> = None;
+        for (place, index) in line {
+            let sender = &self.senders[index as usize];
+            // Nearly all have frames of one length.
+            let frame_bytes = sender.demand.frame_bytes;
+            let turn = known.take().filter(|turn| turn.frame_bytes == frame_bytes);
+            let turn = known.insert(turn.unwrap_or_else(|| self.turn(frame_bytes)));
+            match self.next_packets(sender, turn) {
+                Some(packets) => return Some((place, index, packets)),
+                None if sender.held_packets() == 0 => return None,
+                None => {}
+            }
+        }
+        None
     }
 
     /// Packets that a sender gets next: a quantum, or all the rest if that is little. Of messages of one length some need a turn more than others, by a packet, and that turn would be the last of a round.
     /// `None`: it holds too much for that. A part of them would be worse than nothing, or every arrival would be answered by a grant of one packet.
-    fn next_packets(&self, sender: &Sender) -> Option<u64> {
+    pub(super) fn next_packets(&self, sender: &Sender, turn: &Turn) -> Option<u64> {
         let demand = &sender.demand;
-        let quantum = self.quantum(demand.frame_bytes);
-        // Of a budget that is hardly one packet the end is no more than a quantum, and with a window that is no more either it goes on in parts.
-        let room = self.grantable_bytes() / demand.frame_bytes.max(1);
-        let end = (END_QUANTA * quantum).min((room * END_QUANTA / HOLDERS).max(quantum)).max(self.end_beside_few(room));
-        let fits = self.window_packets == 0 || demand.wanted_packets <= self.window_packets;
-        let is_end = demand.wanted_packets <= end && fits;
-        let (turn, least) = if is_end { (demand.wanted_packets, end) } else { (quantum, quantum) };
-        let most = self.most_held(demand.frame_bytes, least);
+        // With a window that is no more than an end it goes on in parts.
+        let is_end = demand.wanted_packets <= turn.end.min(turn.window);
+        let (turn, most) = match is_end {
+            true => (demand.wanted_packets, turn.most_held(turn.end)),
+            false => (turn.quantum, turn.most_held(turn.quantum)),
+        };
         if demand.left_unused {
             let packets = turn.min(most);
             let held = self.sums.unused_bytes;
@@ -137,30 +176,29 @@ impl Gate {
         if others == 0 || self.sums.suspect_bytes > 0 { 0 } else { room * END_NUMERATOR / END_DENOMINATOR / others }
     }
 
-    fn quantum(&self, frame_bytes: u64) -> u64 {
-        let bytes = self.grantable_bytes().min(self.port_share_bytes);
-        (bytes / (HOLDERS * frame_bytes.max(1))).clamp(1, QUANTUM_MOST_PACKETS)
-    }
-
-    /// Packets that one sender may hold: an equal share among those who want or hold something, or did of late, of which eight at most are counted. Should it fall silent,
-    /// the others go on with theirs. Under `srpt` who is first may have most of it. It is `least` packets at least, unless `burst_length` is less.
-    fn most_held(&self, frame_bytes: u64, least: u64) -> u64 {
-        let budget = self.grantable_bytes();
+    /// The next turn of those whose frames are so long. A share is an equal one among those who want or hold something, or did of late, of which eight at most are counted: should one fall silent, the others go
+    /// on with theirs. Under `srpt` who is first may have most of the budget.
+    pub(super) fn turn(&self, frame_bytes: u64) -> Turn {
+        let (budget, frame) = (self.grantable_bytes(), frame_bytes.max(1));
+        let quantum = (budget.min(self.port_share_bytes) / (HOLDERS * frame)).clamp(1, QUANTUM_MOST_PACKETS);
+        // Of a budget that is hardly one packet the end is no more than a quantum.
+        let room = budget / frame;
+        let end = (END_QUANTA * quantum).min((room * END_QUANTA / HOLDERS).max(quantum)).max(self.end_beside_few(room));
         let share = match self.order {
             Order::Srpt if self.sums.demanding > 1 => budget - budget / SRPT_REST,
             _ => budget / self.company.clamp(1, HOLDERS),
-        } / frame_bytes.max(1);
-        let quantum = self.quantum(frame_bytes);
+        } / frame;
         // Grants are whole quanta, and what the pipe adds to a share is often less than one.
-        let most = if budget > self.port_share_bytes { share.next_multiple_of(quantum) } else { share }.max(least);
-        if self.window_packets > 0 { most.min(self.window_packets) } else { most }
+        let share = if budget > self.port_share_bytes { share.next_multiple_of(quantum) } else { share };
+        let window = if self.window_packets > 0 { self.window_packets } else { u64::MAX };
+        Turn { frame_bytes, quantum, end, share, window }
     }
 
     /// Packets that a sender is charged for as missing and asked for: no more than its share, as that is what can have been lost, and how far it has sent is its own word.
     pub(super) fn charged_asked(&self, demand: &Demand) -> u64 {
         match demand.asked_packets {
             0 => 0,
-            asked => u64::from(asked).min(self.most_held(demand.frame_bytes, 1)),
+            asked => u64::from(asked).min(self.turn(demand.frame_bytes).most_held(1)),
         }
     }
 
@@ -185,19 +223,11 @@ impl Gate {
             let patience = SUSPECT_MIN_NS.max(SUSPECT_ROUND_TRIPS * sender.demand.round_trip_ns) + self.drain_ns;
             if !sender.suspect && now.since(sender.heard_at) > patience {
                 self.change(index, |sender| sender.suspect = true);
+                // Nobody who is silent gets more; it comes back into the queue with its next word.
+                self.leave_queue(index);
                 self.counters.suspects += 1;
             }
         }
-        let found = self.counters.suspects > before;
-        if found {
-            // Nobody who is silent gets more; it comes back into the queue with its next word.
-            let senders = &mut self.senders;
-            self.waiting.retain(|&index| {
-                let sender = &mut senders[index as usize];
-                sender.waiting = !sender.suspect;
-                sender.waiting
-            });
-        }
-        found
+        self.counters.suspects > before
     }
 }
