@@ -290,6 +290,16 @@ fn an_end_that_does_not_fit_beside_a_suspect_goes_on_in_turns() {
 }
 
 #[test]
+fn an_end_that_does_not_fit_beside_what_others_were_asked_for_goes_on_in_turns() {
+    let mut gate = gate(Order::Fifo);
+    let claimer = Demand { asked_packets: 16_000, ..demand(0, 0) };
+    (2..10).for_each(|index| gate.report(index, claimer, Time::ZERO, Time::ZERO));
+    gate.report(0, demand(0, 40), Time::ZERO, Time::ZERO);
+    gate.report(1, demand(0, 1000), Time::ZERO, Time::ZERO);
+    assert_eq!(distribute(&mut gate, 0), [(0, 7), (1, 7)]);
+}
+
+#[test]
 fn who_has_just_ended_finds_room_when_it_begins_again() {
     let held_alone_at = |ns: u64, drain_ns: u64| {
         let mut gate = gate(Order::Fifo);

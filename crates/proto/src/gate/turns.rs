@@ -173,7 +173,14 @@ impl Gate {
     /// free may never be as much.
     fn end_beside_few(&self, room: u64) -> u64 {
         let others = self.company.saturating_sub(1);
-        if others == 0 || self.sums.suspect_bytes > 0 { 0 } else { room * END_NUMERATOR / END_DENOMINATOR / others }
+        // Nor may what was asked for come.
+        let asked_bytes = self.sums.asked_bytes;
+        let fits = asked_bytes == 0 || asked_bytes + self.starters_bytes <= self.grantable_bytes() / END_DENOMINATOR;
+        if others == 0 || self.sums.suspect_bytes > 0 || !fits {
+            0
+        } else {
+            room * END_NUMERATOR / END_DENOMINATOR / others
+        }
     }
 
     /// The next turn of those whose frames are so long. A share is an equal one among those who want or hold something, or did of late, of which eight at most are counted: should one fall silent, the others go

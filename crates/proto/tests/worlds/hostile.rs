@@ -346,7 +346,9 @@ fn what_was_asked_for_in_vain_of_who_claims_to_have_sent_it_takes_nothing_from_o
 #[test]
 fn who_claims_gaps_and_fills_one_now_and_then_leaves_most_of_the_line_to_others() {
     // So many say that so many packets beyond what they have sent are missing, and fill so many of these at a time, the first of them after so long.
-    for (claimers, claimed, filled, after_ms) in [(2, 16_000, 1, 70), (8, 16_000, 1, 70), (8, 16, 8, 76)] {
+    for (claimers, claimed, filled, after_ms) in
+        [(2, 16_000, 1, 70), (8, 16_000, 1, 70), (8, 16, 8, 76), (8, 16, 16, 76)]
+    {
         let what = format!("{claimers} claim {claimed} packets and fill {filled} in {after_ms} ms");
         let honest = 4;
         let (mut world, mut flows, mut said) = idlers(claimers + honest - 1, 20 * US, 1_000_000_000);
