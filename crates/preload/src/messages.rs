@@ -78,7 +78,7 @@ unsafe fn transmit(h: Handle, fd: c_int, msg: *const msghdr, flags: c_int) -> is
         }
         if (*msg).msg_controllen > 0 {
             // What it asks for is the kernel's to do or to refuse.
-            lifecycle::leave(h, fd, Reason::UnsupportedOption);
+            lifecycle::pin(h, fd, Reason::UnsupportedOption);
         }
         let send = || send::send(h, fd, (*msg).msg_iov, (*msg).msg_iovlen, flags, native);
         if flags & MSG_FASTOPEN != 0 { connecting(h, send) } else { send() }

@@ -90,19 +90,25 @@ fn needs_tcp(level: c_int, name: c_int) -> Option<Reason> {
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => Some(Reason::Zerocopy),
         (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => Some(Reason::PeekOffset),
-        (
-            libc::SOL_SOCKET,
-            libc::SO_TIMESTAMP
-            | libc::SO_TIMESTAMPNS
-            | libc::SO_TIMESTAMPING
-            | SO_TIMESTAMP_NEW
-            | SO_TIMESTAMPNS_NEW
-            | SO_TIMESTAMPING_NEW,
-        ) => Some(Reason::UnsupportedOption),
         (libc::IPPROTO_TCP, libc::TCP_ULP) => Some(Reason::Ktls),
         (libc::IPPROTO_TCP, libc::TCP_REPAIR) => Some(Reason::Repair),
         _ => None,
     }
+}
+
+/// Options that ask for times of arrival or departure. The kernel promises none for what came before, so the rest of a ring
+/// may be read from there.
+fn asks_for_times(level: c_int, name: c_int) -> bool {
+    level == libc::SOL_SOCKET
+        && matches!(
+            name,
+            libc::SO_TIMESTAMP
+                | libc::SO_TIMESTAMPNS
+                | libc::SO_TIMESTAMPING
+                | SO_TIMESTAMP_NEW
+                | SO_TIMESTAMPNS_NEW
+                | SO_TIMESTAMPING_NEW
+        )
 }
 
 /// Around `setsockopt`.
@@ -119,6 +125,9 @@ pub unsafe fn setsockopt(
 ) -> isize {
     if let Some(reason) = needs_tcp(level, name) {
         lifecycle::leave(h, fd, reason);
+    }
+    if asks_for_times(level, name) {
+        lifecycle::pin(h, fd, Reason::UnsupportedOption);
     }
     let r = native();
     if level == libc::SOL_SOCKET {

@@ -261,20 +261,33 @@ CASE(bytes_left)
     }
 }
 
+/* What takes a connection out of the ordinary waits for nobody, though the peer does nothing and much that it sent is unread. */
+enum { UNREAD = 10000, QUICK_MS = 500 };
+
 /* Control data of a message that is sent are for the kernel, which refuses what it does not know. */
 CASE(control_data_sent)
 {
+    struct sockaddr_in before, after;
+    socklen_t length = sizeof before;
     struct iovec part = { buffer, 10 };
     union { struct cmsghdr header; char room[CMSG_SPACE(sizeof(int))]; } control = {
         .header = { .cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = 99 } };
     struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
     rw_warm(fd, RW_BLOCK);
+    B_SIDE rw_send_stream(fd, 5, UNREAD);
+    rw_rest();
     A_SIDE {
+        MUST(getsockname(fd, (struct sockaddr *)&before, &length));
+        double start = rw_now_ms();
         T(sendmsg(fd, &message, 0));
         control.header.cmsg_level = IPPROTO_TCP;
         T(sendmsg(fd, &message, 0));
         message.msg_control = NULL;
         T(sendmsg(fd, &message, 0));
+        YES(rw_now_ms() - start < QUICK_MS);
+        MUST(getsockname(fd, (struct sockaddr *)&after, &length));
+        YES(memcmp(&before, &after, sizeof before) == 0);
+        rw_recv_stream(fd, 5, UNREAD);
     }
     rw_rest();
     B_SIDE T(recv(fd, buffer, 100, MSG_DONTWAIT));
@@ -287,7 +300,14 @@ CASE(times_of_arrival)
     int other = (int)MUST(socket(AF_INET, SOCK_DGRAM, 0));
     MUST(setsockopt(other, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on));
     rw_warm(fd, RW_BLOCK);
-    B_SIDE T(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on));
+    A_SIDE rw_send_stream(fd, 6, UNREAD);
+    rw_rest();
+    B_SIDE {
+        double start = rw_now_ms();
+        T(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on));
+        YES(rw_now_ms() - start < QUICK_MS);
+        rw_recv_stream(fd, 6, UNREAD);
+    }
     rw_rest();
     A_SIDE T(send(fd, buffer, 100, 0));
     rw_rest();
