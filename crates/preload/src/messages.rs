@@ -1,10 +1,12 @@
 //! Messages: buffers with an address and control data, one or several at a call; descriptors that travel in them.
 
-use crate::hook::{answer, answer_int, result, tracked};
+use crate::hook::{answer, answer_int, fail, result, tracked};
 use crate::lifecycle::connecting;
-use crate::next;
+use crate::{next, wait::tell};
 use core::ffi::{c_int, c_uint};
-use libc::{MSG_CTRUNC, MSG_DONTWAIT, MSG_FASTOPEN, MSG_WAITFORONE, cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
+use libc::{
+    EFAULT, MSG_CTRUNC, MSG_DONTWAIT, MSG_FASTOPEN, MSG_WAITFORONE, cmsghdr, mmsghdr, msghdr, ssize_t, timespec,
+};
 use ropeway_shm::{guarded, sys};
 use ropeway_socket::fdtable::Handle;
 use ropeway_socket::iov::{Cursor, MAX_IOVECS};
@@ -52,7 +54,8 @@ unsafe fn tell_left(msg: *mut msghdr, left: c_int) -> usize {
         header: cmsghdr,
         left: c_int,
     }
-    // SAFETY: the program gave a valid message (contract of `recvmsg`); its control data is written as far as it is there.
+    // SAFETY: the program gave a valid message (contract of `recvmsg`); its control data is written as far as it is there, by
+    // a copy so small that handlers may run meanwhile.
     unsafe {
         let whole = libc::CMSG_LEN(size_of::<c_int>() as u32) as usize;
         let room = if (*msg).msg_control.is_null() { 0 } else { (*msg).msg_controllen };
@@ -148,8 +151,8 @@ hooks! {
         next::sendmsg(fd, msg, flags)
     }
 
-    /// As the kernel: the time-out is looked at between messages only, what is left of it is told, and an error after
-    /// the first message is left to the next call.
+    /// As the kernel: the time-out is looked at between messages only, what is left of it is told (EFAULT where that cannot
+    /// be written), and an error after the first message is left to the next call.
     fn recvmmsg(fd: c_int, vec: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
         let Some(h) = tracked(fd).filter(|_| !bad_messages(vec, n, timeout)) else {
             return next::recvmmsg(fd, vec, n, flags, timeout);
@@ -157,26 +160,31 @@ hooks! {
         let Some(time) = wait::time_of(timeout) else { return next::recvmmsg(fd, vec, n, flags, timeout) };
         let until = time.map(|ns| sys::monotonic_ns().saturating_add(ns));
         let mut msg_flags = flags & !MSG_WAITFORONE;
+        let mut left = None;
         let mut done = 0;
         while done < n {
             let entry = vec.add(done as usize);
             let r = receive(h, fd, &raw mut (*entry).msg_hdr, msg_flags);
             if r < 0 {
-                return total(done, r);
+                if done == 0 {
+                    return answer_int(r);
+                }
+                break;
             }
             (*entry).msg_len = r as c_uint;
             done += 1;
             if flags & MSG_WAITFORONE != 0 {
                 msg_flags |= MSG_DONTWAIT;
             }
-            if let Some(until) = until {
-                *timeout = wait::time_until(until);
-                if ((*timeout).tv_sec, (*timeout).tv_nsec) == (0, 0) {
-                    break;
-                }
+            left = until.map(wait::time_until);
+            if left.is_some_and(|left| (left.tv_sec, left.tv_nsec) == (0, 0)) {
+                break;
             }
         }
-        done as c_int
+        match left {
+            Some(left) if !tell(timeout, left) => fail(EFAULT) as c_int,
+            _ => done as c_int,
+        }
     }
 
     /// As the kernel: no more messages than a message may have buffers, and none after one that was sent in part, whose

@@ -8,6 +8,7 @@ use core::arch::naked_asm;
 use core::ffi::{c_int, c_long};
 use libc::{sigset_t, timespec};
 use ropeway_shm::{guarded, sys};
+use ropeway_socket::process;
 use ropeway_socket::wait::{time_of, time_until};
 
 /// # Safety
@@ -77,9 +78,9 @@ unsafe fn hooked(nr: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<isize> {
             libc::SYS_setsockopt => options::setsockopt(fd, b as _, c as _, d as _, e as _) as isize,
             libc::SYS_getsockopt => options::getsockopt(fd, b as _, c as _, d as _, e as _) as isize,
             libc::SYS_poll => wait::poll(a as _, b as _, c as _) as isize,
-            libc::SYS_ppoll if is_mask(d, e) => timed(c as _, || wait::ppoll(a as _, b as _, c as _, d as _)),
+            libc::SYS_ppoll if process::started() && is_mask(d, e) => timed(c as _, || wait::ppoll(a as _, b as _, c as _, d as _)),
             libc::SYS_select => wait::select(fd, b as _, c as _, d as _, e as _) as isize,
-            libc::SYS_pselect6 => {
+            libc::SYS_pselect6 if process::started() => {
                 let mask = mask_of_pselect6(f)?;
                 timed(e as _, || wait::pselect(fd, b as _, c as _, d as _, e as _, mask))
             }
@@ -135,18 +136,17 @@ unsafe fn mask_of_pselect6(argument: usize) -> Option<*const sigset_t> {
 }
 
 /// A wait whose system call, unlike the C library's function, tells what is left of the time-out.
-unsafe fn timed(timeout: *mut timespec, wait: impl FnOnce() -> c_int) -> isize {
+unsafe fn timed(timeout: *mut timespec, call: impl FnOnce() -> c_int) -> isize {
     let begun = sys::monotonic_ns();
     // SAFETY: null, or a time that was found to be there.
     let time = unsafe {
         let there = timeout.is_null() || guarded::is_readable(timeout as usize, size_of::<timespec>());
         if there { time_of(timeout).flatten() } else { None }
     };
-    let r = wait();
+    let r = call();
     if let Some(ns) = time.filter(|ns| *ns > 0) {
-        let left = time_until(begun.saturating_add(ns));
-        // SAFETY: what cannot be written stays as it is, as in the kernel.
-        let _ = unsafe { guarded::copy(timeout.cast(), (&raw const left).cast(), size_of::<timespec>()) };
+        // SAFETY: the program's time-out. What cannot be written stays as it is, as in the kernel.
+        unsafe { wait::tell(timeout, time_until(begun.saturating_add(ns))) };
     }
     r as isize
 }

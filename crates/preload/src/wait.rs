@@ -2,9 +2,9 @@
 
 use crate::hook::{answer_int, result};
 use crate::lifecycle::following;
-use crate::{next, vfork};
+use crate::{next, vfork, whole_process};
 use core::ffi::c_int;
-use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+use libc::{EFAULT, epoll_event, fd_set, iovec, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use ropeway_shm::{guarded, sys};
 use ropeway_socket::fdtable::{self, Kind};
 use ropeway_socket::{epoll, poll, process};
@@ -28,6 +28,23 @@ fn readable_sets(n: c_int, sets: [*mut fd_set; 3], others: [(usize, usize); 2]) 
     n >= 0
         && sets.iter().all(|set| set.is_null() || guarded::is_readable(*set as usize, bytes))
         && others.iter().all(|(at, size)| *at == 0 || guarded::is_readable(*at, *size))
+}
+
+/// Writes a time where the program has its time-out, which may be memory that cannot be written: true unless the kernel, too,
+/// would say EFAULT. It writes by a system call, because nobody may be there to catch a fault: the thread may have blocked it.
+///
+/// # Safety
+/// `place` must be what the program gave as its time-out.
+pub(crate) unsafe fn tell(place: *mut timespec, time: timespec) -> bool {
+    let from = iovec { iov_base: (&raw const time).cast_mut().cast(), iov_len: size_of::<timespec>() };
+    let to = iovec { iov_base: place.cast(), ..from };
+    // SAFETY: a time of ours, and the program's place for one; the copy is so small that handlers may run meanwhile.
+    unsafe {
+        if whole_process::filtered() {
+            return guarded::copy(to.iov_base.cast(), from.iov_base.cast(), from.iov_len);
+        }
+        sys::process_vm_readv(process::pid() as c_int, &to, 1, &from, 1, 0) != Err(EFAULT)
+    }
 }
 
 #[inline(always)]

@@ -146,8 +146,9 @@ global_asm!(
 /// Copies `n` bytes; false when a page of either side was not there. Then some bytes may have been copied.
 ///
 /// # Safety
-/// No signal handler of the program may run meanwhile (it is called inside critical sections). Where both sides are
-/// mapped they must be valid for their kind of access and not overlap.
+/// With more than `SMALL_BYTES` no signal handler of the program may run meanwhile (it is called inside critical sections): the
+/// mark would be that of one copy where there are two. Where both sides are mapped they must be valid for their kind of
+/// access and not overlap.
 #[inline]
 pub unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) -> bool {
     // SAFETY: passed on to the caller; a fault makes either return false.

@@ -153,6 +153,27 @@ static void waits_by_number(void)
     close(ep);
 }
 
+/* What is left is told where it can be written, and the wait is the same where it cannot. */
+static void waits_with_a_constant_time(void)
+{
+    static const struct timespec fixed = { 0, 1000000 };
+    struct pollfd entry = { ends[1] ? ends[1] : pipes[0], POLLIN, 0 };
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(entry.fd, &set);
+    T(syscall(SYS_ppoll, &entry, 1, &fixed, NULL, 0));
+    T(syscall(SYS_pselect6, entry.fd + 1, &set, NULL, NULL, &fixed, NULL));
+}
+
+static void *with_all_signals_blocked(void *nothing)
+{
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    waits_with_a_constant_time();
+    return nothing;
+}
+
 /* Called with arguments that say something of their number: absent ones must not be missed. */
 static void with_absent_arguments(void)
 {
@@ -172,10 +193,15 @@ int main(void)
 {
     alarm(20);
     MUST(pipe(pipes));
+    pthread_t thread;
     formatted(pipes[1], pipes[0]);
+    waits_with_a_constant_time();
     connection(ends);
     by_number();
     waits_by_number();
+    waits_with_a_constant_time();
+    MUST(-pthread_create(&thread, NULL, with_all_signals_blocked, NULL));
+    pthread_join(thread, NULL);
     checked();
     with_absent_arguments();
     formatted(ends[0], ends[1]);

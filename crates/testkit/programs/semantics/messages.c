@@ -155,6 +155,7 @@ CASE(many_messages_in_part)
 
 CASE(time_of_many_messages)
 {
+    static const struct timespec fixed = { 1000, 0 };
     struct timespec bad[] = { { -1, 0 }, { 0, -1 }, { 0, 1000000000 } }, bound = { 1000, 0 };
     struct iovec part = { buffer, 2 };
     struct mmsghdr messages[2];
@@ -177,6 +178,15 @@ CASE(time_of_many_messages)
         bound = (struct timespec) { 1000, 0 };
         T(recvmmsg(fd, messages, 2, MSG_DONTWAIT, &bound));
         rw_note("%ld s %ld ns", (long)bound.tv_sec, bound.tv_nsec);
+    }
+    rw_rest();
+    A_SIDE T(send(fd, "efgh", 4, 0));
+    rw_rest();
+    B_SIDE {
+        rw_note("nothing can be told where nothing can be written");
+        T(recvmmsg(fd, messages, 1, 0, (struct timespec *)&fixed));
+        T(recvmmsg(fd, messages, 2, MSG_DONTWAIT, (struct timespec *)&fixed));
+        T(recvmmsg(fd, messages, 1, MSG_DONTWAIT, (struct timespec *)&fixed));
     }
 }
 
