@@ -5,7 +5,7 @@ use crate::handover::{lock_rx, lock_tx};
 use crate::reason::Reason;
 use crate::wait::{self, Deadline};
 use crate::{lifecycle, ready, recv, shadow};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, timeval};
 use ropeway_shm::ring::Consumer;
 use ropeway_shm::sys;
@@ -43,25 +43,20 @@ fn learn_timeouts(s: &Sock, fd: i32) {
     s.set(FLAG_TIMEOUTS_KNOWN);
 }
 
-fn deadline(s: &Sock, fd: i32, passed: u32, timeout_us: &AtomicU64) -> Deadline {
-    if s.has(passed) {
-        return Some(0);
-    }
-    learn_timeouts(s, fd);
-    wait::deadline_after_us(timeout_us.load(Ordering::Relaxed))
-}
-
 /// When a receive that begins to wait now gives up (SO_RCVTIMEO).
 pub fn receive_deadline(s: &Sock, fd: i32) -> Deadline {
-    deadline(s, fd, FLAG_RCVTIMEO_PASSED, &s.rcvtimeo_us)
+    learn_timeouts(s, fd);
+    wait::deadline_after_us(s.rcvtimeo_us.load(Ordering::Relaxed))
 }
 
 /// When a send that begins to wait now gives up (SO_SNDTIMEO).
 pub fn send_deadline(s: &Sock, fd: i32) -> Deadline {
-    deadline(s, fd, FLAG_SNDTIMEO_PASSED, &s.sndtimeo_us)
+    learn_timeouts(s, fd);
+    wait::deadline_after_us(s.sndtimeo_us.load(Ordering::Relaxed))
 }
 
-/// A negative time-out has passed as soon as it begins. The kernel, when asked, does not tell it from none.
+/// A negative time-out has passed as soon as it begins: such a call waits no more than one with MSG_DONTWAIT. The kernel,
+/// when asked, does not tell it from none.
 ///
 /// # Safety
 /// `value` must be what the kernel has just accepted for the option `name` of sockets.

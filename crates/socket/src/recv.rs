@@ -19,7 +19,9 @@ use libc::iovec;
 use pass::{Mode, Pass, peek, take};
 use ropeway_shm::ring::End;
 use ropeway_shm::sys;
-use ropeway_shm::table::{FLAG_NONBLOCK, FLAG_PEER_FIN, FLAG_RESET, RX_RING, RX_TCP, Sock, TX_RING};
+use ropeway_shm::table::{
+    FLAG_NONBLOCK, FLAG_PEER_FIN, FLAG_RCVTIMEO_PASSED, FLAG_RESET, RX_RING, RX_TCP, Sock, TX_RING,
+};
 
 /// Receives on a socket of ours. `native` makes the program's own call on the kernel and returns its answer or -errno.
 ///
@@ -204,7 +206,7 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl F
                 Ended::With(r) => return r,
             }
         }
-        if flags & libc::MSG_DONTWAIT != 0 || s.has(FLAG_NONBLOCK) {
+        if flags & libc::MSG_DONTWAIT != 0 || s.has(FLAG_NONBLOCK | FLAG_RCVTIMEO_PASSED) {
             return if got > 0 { got as isize } else { -(libc::EAGAIN as isize) };
         }
         let b = blocking.get_or_insert_with(|| Blocking::new(s, h, fd));
@@ -356,7 +358,7 @@ impl Blocking {
         };
         if have > 0 && ring.pending_at(end) {
             // Peeking across a ring that has ended: nothing rings when TCP brings more behind it.
-            return wait::nap(signals);
+            return wait::nap(self.deadline, signals);
         }
         let pace = Pace::begin(s);
         if wait::spin(changed, signals) {

@@ -15,7 +15,7 @@ use core::sync::atomic::Ordering;
 use libc::iovec;
 use ropeway_shm::ring::{End, WriteStop};
 use ropeway_shm::sys;
-use ropeway_shm::table::{FLAG_NONBLOCK, FLAG_RESET, FLAG_SHUT_RD, Sock, TX_RING};
+use ropeway_shm::table::{FLAG_NONBLOCK, FLAG_RESET, FLAG_SHUT_RD, FLAG_SNDTIMEO_PASSED, Sock, TX_RING};
 
 /// Payload of one record of a large send. Publishing in pieces lets the reader copy out while we still copy in.
 const PIECE_BYTES: usize = 16 * 1024 - 8;
@@ -261,34 +261,37 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl F
                     Rest::OnRing => continue,
                     Rest::Over => return (total - cursor.left()) as isize,
                 }
-                let done = total - cursor.left();
-                if flags & libc::MSG_DONTWAIT != 0 || s.has(FLAG_NONBLOCK) {
-                    note_shortage(s, 0, 1);
-                    return done as isize;
-                }
-                let b = blocking.get_or_insert_with(|| Blocking::new(s, h, fd));
-                if b.wait_for_tcp(fd) == Woken::Look {
+                if waits(s, flags)
+                    && blocking.get_or_insert_with(|| Blocking::new(s, h, fd)).wait_for_tcp(fd) == Woken::Look
+                {
                     continue;
                 }
-                return done as isize;
+                note_shortage(s, 0, 1);
+                return (total - cursor.left()) as isize;
             }
             Stop::Full => {}
         }
-        if flags & libc::MSG_DONTWAIT != 0 || s.has(FLAG_NONBLOCK) {
-            note_blocked(s, h);
-            // The reader may have made room before it could see the mark: nobody would tell us then.
-            if !writable_now(s) {
-                return if done > 0 { done as isize } else { -(libc::EAGAIN as isize) };
-            }
+        let woken = if waits(s, flags) {
+            blocking.get_or_insert_with(|| Blocking::new(s, h, fd)).wait_for_room(s, h, fd, done > 0)
+        } else {
+            Woken::TimedOut
+        };
+        if woken == Woken::Look {
             continue;
         }
-        let b = blocking.get_or_insert_with(|| Blocking::new(s, h, fd));
-        match b.wait_for_room(s, h, fd, done > 0) {
-            Woken::Look => {}
-            Woken::TimedOut => return if done > 0 { done as isize } else { -(libc::EAGAIN as isize) },
+        note_blocked(s, h);
+        match woken {
             Woken::Interrupted => return if done > 0 { done as isize } else { -(libc::EINTR as isize) },
+            // The reader may have made room before it could see the mark: nobody would tell us then.
+            _ if writable_now(s) => {}
+            _ => return if done > 0 { done as isize } else { -(libc::EAGAIN as isize) },
         }
     }
+}
+
+/// True for a send that waits for room.
+fn waits(s: &Sock, flags: i32) -> bool {
+    flags & libc::MSG_DONTWAIT == 0 && !s.has(FLAG_NONBLOCK | FLAG_SNDTIMEO_PASSED)
 }
 
 /// True while the descriptor (or the one that close kept for waiters) leads to this socket; updates `fd`.

@@ -198,12 +198,9 @@ pub fn sleep(
     woken
 }
 
-/// Sleeps for a millisecond: where nothing can ring.
-pub fn nap(signals: Signals) -> Woken {
-    match poll_with_signals(&mut [], Some(sys::monotonic_ns() + 1_000_000), signals) {
-        Woken::Interrupted => Woken::Interrupted,
-        _ => Woken::Look,
-    }
+/// Sleeps for a millisecond, for a wait that goes on until `deadline`: where nothing can ring.
+pub fn nap(deadline: Deadline, signals: Signals) -> Woken {
+    poll_with_signals(&mut [], Some(sys::monotonic_ns() + 1_000_000), signals).or_look_until(deadline)
 }
 
 /// Polls, letting signals in only while the kernel sleeps: a handler that ran before is noticed, not slept over.

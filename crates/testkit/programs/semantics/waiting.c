@@ -185,6 +185,31 @@ CASE(receive_timeout)
     observe_blocking();
 }
 
+/* A peek that waits for more than came before its sender changed its way, and after. */
+CASE(peek_timeout_across_carriers)
+{
+    int on = 1;
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE {
+        T(send(fd, "some", 4, 0));
+        T(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on));
+    }
+    rw_rest();
+    for (int more = 0; more < 2; more++) {
+        B_SIDE {
+            set_timeout(SO_RCVTIMEO, 60);
+            double start = rw_now_ms();
+            rw_bytes("part of it", buffer, T(recv(fd, buffer, 20, MSG_PEEK | MSG_WAITALL)));
+            start = rw_now_ms() - start;
+            YES(WITHIN(start, 60));
+        }
+        rw_rest();
+        A_SIDE T(send(fd, "more", 4, 0));
+        rw_rest();
+    }
+    B_SIDE rw_bytes("all", buffer, T(recv(fd, buffer, 20, 0)));
+}
+
 CASE(send_timeout)
 {
     rw_warm(fd, RW_BLOCK);
@@ -251,6 +276,50 @@ CASE(negative_timeouts)
         rw_note("the last send: %ld %s", (long)n, rw_errno_name(errno));
         YES(rw_now_ms() - start < LATE_MS);
     }
+}
+
+/* A send that its time-out ended has found no room: a set that reports edges says when there is some. */
+static void observe_room_after(struct timeval timeout)
+{
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE {
+        struct epoll_event event = { .events = EPOLLOUT | EPOLLET };
+        int set = (int)MUST(epoll_create1(0));
+        T(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+        T(epoll_wait(set, &event, 1, 1000));
+        T(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout));
+        ssize_t n;
+        size_t total = 0;
+        do {
+            n = send(fd, buffer, sizeof buffer, 0);
+            total += n > 0 ? (size_t)n : 0;
+        } while (n > 0 && total < (64u << 20));
+        rw_note("the last send: %ld %s", (long)n, rw_errno_name(errno));
+        rw_shared[0] = (long)total;
+        rw_meet();
+        T(epoll_wait(set, &event, 1, 5000));
+    }
+    B_SIDE {
+        rw_meet();
+        for (long left = rw_shared[0]; left > 0;) {
+            ssize_t n = recv(fd, buffer, MIN_OF(sizeof buffer, (size_t)left), 0);
+            if (n <= 0)
+                break;
+            left -= n;
+        }
+    }
+    rw_rest();
+}
+
+CASE(room_after_a_send_timeout)
+{
+    observe_room_after((struct timeval) { 0, 3000 });
+    observe_room_after((struct timeval) { 0, 50000 });
+}
+
+CASE(room_after_a_negative_send_timeout)
+{
+    observe_room_after((struct timeval) { -1, 0 });
 }
 
 CASE(low_water_mark)
@@ -406,6 +475,7 @@ CASE(slow_writer)
 }
 
 RW_MAIN(ENTRY(nonblocking_by_fcntl), ENTRY(nonblocking_by_ioctl), ENTRY(nonblocking_by_ioctl_while_warm),
-    ENTRY(nonblocking_through_a_duplicate), ENTRY_WITH(nonblocking_from_birth, RW_ALONE), ENTRY(receive_timeout), ENTRY(send_timeout),
-    ENTRY(negative_timeouts), ENTRY(low_water_mark), ENTRY(large_low_water_mark), ENTRY(both_send_first), ENTRY(both_send_first_in_one_call),
-    ENTRY(both_send_first_without_blocking), ENTRY(slow_reader), ENTRY(slow_writer))
+    ENTRY(nonblocking_through_a_duplicate), ENTRY_WITH(nonblocking_from_birth, RW_ALONE), ENTRY(receive_timeout),
+    ENTRY(peek_timeout_across_carriers), ENTRY(send_timeout), ENTRY(negative_timeouts), ENTRY(room_after_a_send_timeout),
+    ENTRY(room_after_a_negative_send_timeout), ENTRY(low_water_mark), ENTRY(large_low_water_mark), ENTRY(both_send_first),
+    ENTRY(both_send_first_in_one_call), ENTRY(both_send_first_without_blocking), ENTRY(slow_reader), ENTRY(slow_writer))
