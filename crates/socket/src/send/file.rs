@@ -59,7 +59,7 @@ fn file_into_ring(h: Handle, fd: i32, file: i32, offset: *mut libc::off64_t, cou
         match unsafe { sys::syscall6(libc::SYS_lseek, file as usize, 0, libc::SEEK_CUR as usize, 0, 0, 0) } {
             at if at >= 0 => at as i64,
             // As the kernel says that sendfile is not for this file: programs then go on with `read` and `write`.
-            error if error == -(libc::ESPIPE as isize) => return -(libc::EINVAL as isize),
+            error if error == -(libc::ESPIPE as isize) => return without_positions(file, libc::EINVAL),
             error => return error,
         }
     } else {
@@ -74,6 +74,7 @@ fn file_into_ring(h: Handle, fd: i32, file: i32, offset: *mut libc::off64_t, cou
             Ok(n) => n,
             // Likewise of a directory.
             Err(libc::EISDIR) => return -(libc::EINVAL as isize),
+            Err(libc::ESPIPE) => return without_positions(file, libc::ESPIPE),
             Err(e) if done == 0 => return -(e as isize),
             Err(_) => break,
         };
@@ -105,4 +106,12 @@ fn file_into_ring(h: Handle, fd: i32, file: i32, offset: *mut libc::off64_t, cou
         unsafe { *offset = position };
     }
     done as isize
+}
+
+/// The error for a file that has no positions: the kernel looks first whether it can be read at all.
+#[cold]
+fn without_positions(file: i32, error: i32) -> isize {
+    let writes_only =
+        sys::fcntl(file, libc::F_GETFL, 0).is_ok_and(|flags| flags as i32 & libc::O_ACCMODE == libc::O_WRONLY);
+    -(if writes_only { libc::EBADF } else { error } as isize)
 }

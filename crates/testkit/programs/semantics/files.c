@@ -156,7 +156,11 @@ CASE(sendfile_that_is_refused)
         T(sendfile(file, fd, &from, 4));
         T(sendfile(fd, pipes[0], &from, 4));
         T(sendfile(fd, pipes[0], NULL, 4));
-        T(sendfile(fd, (int)MUST(open("/", O_RDONLY)), NULL, 4));
+        T(sendfile(fd, pipes[1], &from, 4));
+        T(sendfile(fd, pipes[1], NULL, 4));
+        int directory = (int)MUST(open("/", O_RDONLY));
+        T(sendfile(fd, directory, NULL, 4));
+        MUST(close(directory));
         T(sendfile(fd, -1, NULL, 4));
         int writing = (int)MUST(open("/dev/null", O_WRONLY));
         T(sendfile(fd, writing, NULL, 4));
