@@ -38,8 +38,8 @@ pub const BUDGET_DENOMINATOR: u64 = 4;
 const PORT_LINE_BYTES_PER_MS: u64 = 125_000;
 /// A pipe that holds less than this share of the port's buffer is not counted.
 const SHORT_PIPE_SHARE: u64 = 8;
-/// This share of the budget is left to others by all who were asked for what is missing: how much that is is their own word. No more is left, as what they are asked for flies whether it is charged or not:
-/// if all that was granted was lost in the port, that and as much more as is left have room there.
+/// This share of the budget without the pipe is left to others by all who were asked for what is missing: how much that is is their own word. No more is left, as what they are asked for flies whether it is
+/// charged or not: if all that was granted was lost in the port, that and as much more as is left have room there.
 const UNASKED_SHARE: u64 = 4;
 /// The share of first flights in the budget.
 pub const FIRST_FLIGHT_SHARE: u64 = 4;
@@ -307,14 +307,12 @@ impl Gate {
         let full = demand.outstanding_packets * demand.frame_bytes;
         let backlog = demand.backlog_bytes + demand.outstanding_packets * demand.overhead_bytes;
         let granted = full.min(backlog);
-        let asked = match self.charged_asked(&demand) * demand.frame_bytes {
-            0 => 0,
-            bytes => bytes.min(self.room_for_asked(index)),
-        };
+        let missing = self.charged_asked(&demand) * demand.frame_bytes;
+        let asked = if missing > 0 { missing.min(self.room_for_asked(index)) } else { 0 };
         self.counters.slow += u64::from(demand.is_slow() && !self.sender(index).demand.is_slow());
         self.change(index, |sender| {
             (sender.demand, sender.charged_bytes) = (demand, demand.cost(granted) + asked);
-            (sender.asked_bytes, sender.flying_bytes) = (asked, granted + asked);
+            (sender.asked_bytes, sender.flying_bytes) = (asked, granted + missing);
         });
         self.move_in_queue(index);
         self.longest_lease_ns = if self.sums.demanding > 0 { self.longest_lease_ns.max(demand.lease_ns) } else { 0 };
@@ -323,8 +321,14 @@ impl Gate {
     /// What a sender may be charged of what it was asked for, beside all others that were.
     fn room_for_asked(&mut self, index: u32) -> u64 {
         let others_bytes = self.sums.asked_bytes - self.sender(index).asked_bytes;
-        let left_bytes = self.grantable_bytes() / UNASKED_SHARE + self.starters_bytes;
-        self.grantable_bytes().saturating_sub(left_bytes + others_bytes)
+        self.most_asked_bytes().saturating_sub(others_bytes)
+    }
+
+    /// What all may be charged of what they were asked for: a packet at least is left to others.
+    fn most_asked_bytes(&self) -> u64 {
+        let share = self.grantable_bytes().min(self.port_share_bytes) / UNASKED_SHARE;
+        let left = share.max(self.largest_frame_bytes) + self.starters_bytes;
+        self.grantable_bytes().saturating_sub(left)
     }
 
     /// Changes what is known of a sender, and the sums by that.
@@ -422,7 +426,7 @@ impl Gate {
             Change::Nothing => {}
             Change::Cut { keeps, floor_bytes } => {
                 // A packet for each who waits, up to half the limit; but other cuts may have gone deeper.
-                let waiting_bytes = self.sums.waiting_bytes.min(self.limit_bytes / 2);
+                let waiting_bytes = (self.waiting.count() * self.largest_frame_bytes).min(self.limit_bytes / 2);
                 let floor = floor_bytes.max(waiting_bytes).min(self.budget_bytes);
                 self.budget_bytes = (self.budget_bytes * keeps / 10).max(floor).min(self.limit_bytes);
                 self.counters.cuts += 1;

@@ -61,19 +61,31 @@ pub struct InVain {
     /// Since when some of the numbers below `all_below`, all that were missing then, have been asked for: one that comes now and then is not what is waited for.
     all_since: Time,
     all_below: u64,
+    /// How long all that flew then took to arrive.
+    all_take_ns: u64,
 }
 
 impl InVain {
-    fn new(number: u64, next: u64, now: Time) -> InVain {
-        InVain { number, first_at: now, since: now, times: 0, last_at: now, all_since: now, all_below: next }
+    fn new(number: u64, next: u64, all_take_ns: u64, now: Time) -> InVain {
+        InVain {
+            number,
+            first_at: now,
+            since: now,
+            times: 0,
+            last_at: now,
+            all_since: now,
+            all_below: next,
+            all_take_ns,
+        }
     }
 
     /// Another number is the lowest one now.
-    fn go_on(&mut self, number: u64, next: u64, now: Time) {
+    fn go_on(&mut self, number: u64, next: u64, all_take_ns: u64, now: Time) {
         let before = *self;
-        *self = InVain::new(number, next, now);
+        *self = InVain::new(number, next, all_take_ns, now);
         if before.lacks(number) {
-            (self.all_since, self.all_below) = (before.all_since, before.all_below);
+            let InVain { all_since, all_below, all_take_ns, .. } = before;
+            *self = InVain { all_since, all_below, all_take_ns, ..*self };
         }
     }
 
@@ -81,6 +93,11 @@ impl InVain {
     fn lacks(&self, lowest: u64) -> bool {
         (lowest.wrapping_sub(self.all_below) as i64) < 0
     }
+}
+
+/// How long all that flies takes to arrive. On a slow line that is longer than the time after which each is asked for again.
+fn all_take_ns(config: &Config, drain: Drain) -> u64 {
+    drain.ns.min(config.timer_max_ns / 2).max(drain.slow_ns)
 }
 
 impl Association {
@@ -97,13 +114,14 @@ impl Association {
     /// When a sender is not expected any more to send what it was asked for, as it says nothing, or does not send it.
     pub fn asked_back_at(&self, config: &Config, drain: Drain) -> Time {
         let arrives_in_ns = drain.ns.min(config.timer_max_ns / 2);
-        let after = |since: Time, leases: u64| since.after(leases * self.lease.lasts_ns() + arrives_in_ns);
-        let silent_at = after(self.heard_at, TAKE_BACK_LEASES);
-        // On a slow line all of them take longer than each.
-        let late_ns = drain.slow_ns.saturating_sub(arrives_in_ns);
+        let lasts_ns = self.lease.lasts_ns();
+        let silent_at = self.heard_at.after(TAKE_BACK_LEASES * lasts_ns + arrives_in_ns);
         let lacks_some = |in_vain: &&InVain| self.received.missing() > 0 && in_vain.lacks(self.received.base());
-        let in_vain = self.in_vain.as_deref().filter(lacks_some);
-        in_vain.map_or(silent_at, |in_vain| silent_at.min(after(in_vain.all_since, IN_VAIN_LEASES).after(late_ns)))
+        let in_vain_at = |in_vain: &InVain| {
+            let all_take_ns = in_vain.all_take_ns.max(all_take_ns(config, drain));
+            in_vain.all_since.after(IN_VAIN_LEASES * lasts_ns + all_take_ns)
+        };
+        self.in_vain.as_deref().filter(lacks_some).map_or(silent_at, |in_vain| silent_at.min(in_vain_at(in_vain)))
     }
 
     /// When the sender asks whether its data arrived.
@@ -228,8 +246,9 @@ impl Association {
     }
 
     /// The lowest missing number has been asked for.
-    pub fn note_asked(&mut self, now: Time) {
+    pub fn note_asked(&mut self, config: &Config, drain: Drain, now: Time) {
         let (number, next) = (self.received.base(), self.received.next());
+        let all_take_ns = all_take_ns(config, drain);
         match &mut self.in_vain {
             Some(in_vain) if in_vain.number == number => {
                 if self.heard_at > in_vain.last_at {
@@ -237,8 +256,8 @@ impl Association {
                     in_vain.last_at = now;
                 }
             }
-            Some(in_vain) => in_vain.go_on(number, next, now),
-            None => self.in_vain = Some(Box::new(InVain::new(number, next, now))),
+            Some(in_vain) => in_vain.go_on(number, next, all_take_ns, now),
+            None => self.in_vain = Some(Box::new(InVain::new(number, next, all_take_ns, now))),
         }
     }
 
@@ -320,12 +339,13 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_in_vain_before_a_stop_does_not_count() {
+        let (config, drain) = (Config::default(), Drain { ns: 1000, slow_ns: 0 });
         let mut association = open();
         association.received.arrive(1, at(0));
         for ms in 1..=u64::from(MOST_ASKED_IN_VAIN) + 1 {
             let now = at(0).after(ms * 1_000_000);
             association.heard_at = now;
-            association.note_asked(now);
+            association.note_asked(&config, drain, now);
         }
         let is_in_vain = |awake_at| association.is_in_vain(awake_at, at(60), 10 * S);
         assert_eq!([Time::ZERO, at(39), at(60)].map(is_in_vain), [true, true, false]);
@@ -339,7 +359,7 @@ mod tests {
         let is_charged = |association: &Association, now| now < association.asked_back_at(&config, drain);
         let hear = |association: &mut Association, now: Time| {
             association.heard_at = now;
-            association.note_asked(now);
+            association.note_asked(&config, drain, now);
         };
         association.received.learn_next(10, at(0));
         // One of ten comes every two leases, and each time one more is missing.
@@ -364,6 +384,14 @@ mod tests {
         assert_eq!(association.asked_back_at(&config, slow), association.heard_at.after(50_000_000 + 2 * lease_ns));
         association.heard_at = at(100);
         assert_eq!(association.asked_back_at(&config, slow), now.after(S + IN_VAIN_LEASES * lease_ns));
+        // What flew when they were asked for first, and not only what still does.
+        association.received.learn_next(40, now);
+        for number in 10..21 {
+            association.received.arrive(number, now);
+        }
+        association.received.advance(|_| {});
+        association.note_asked(&config, slow, now);
+        assert_eq!(association.asked_back_at(&config, drain), now.after(S + IN_VAIN_LEASES * lease_ns));
     }
 
     #[test]

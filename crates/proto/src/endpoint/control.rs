@@ -177,6 +177,7 @@ impl Endpoint {
 
     /// They have left, or were dropped for want of room.
     fn note_requests(&mut self, now: Time, index: u32, requests: &Requests, was_discarded: bool) {
+        let drain = self.drain();
         let association = &mut self.associations[index as usize];
         let asked_before = association.received.asked();
         for &(first, count) in &requests.ranges {
@@ -205,7 +206,7 @@ impl Endpoint {
         }
         let base = association.received.base();
         if requests.ranges.first().is_some_and(|&(first, _)| first == base) && !was_discarded {
-            association.note_asked(now);
+            association.note_asked(&self.config, drain, now);
         }
         // If all has been asked for, the repetition of the first may be that: it does not tell that the others were lost again.
         let tells =

@@ -48,7 +48,7 @@ impl Place {
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     /// Tickets and senders, in the order of asking; but not under `fair`, which never goes by that. Who leaves does so near the front mostly, and by `srpt` anywhere.
-    pub(super) asked: [VecDeque<(u64, u32)>; KINDS],
+    pub(super) by_age: [VecDeque<(u64, u32)>; KINDS],
     /// Senders by rank and ticket; but not under `fifo`.
     pub(super) ranked: [BTreeMap<(u64, u64), u32>; KINDS],
     count: usize,
@@ -60,11 +60,15 @@ impl Queue {
         self.count == 0
     }
 
+    pub(super) fn count(&self) -> u64 {
+        self.count as u64
+    }
+
     fn insert(&mut self, index: u32, place: Place, order: Order) {
         self.count += 1;
         let Place { kind, rank, ticket } = place;
         if order != Order::Fair {
-            let line = &mut self.asked[kind as usize];
+            let line = &mut self.by_age[kind as usize];
             match line.back().is_none_or(|last| last.0 < ticket) {
                 true => line.push_back((ticket, index)),
                 false => line.insert(line.partition_point(|other| other.0 < ticket), (ticket, index)),
@@ -86,8 +90,11 @@ impl Queue {
         self.count -= 1;
         let Place { kind, rank, ticket } = place;
         if order != Order::Fair {
-            let line = &mut self.asked[kind as usize];
-            line.remove(line.partition_point(|other| other.0 < ticket));
+            let line = &mut self.by_age[kind as usize];
+            match line.front() {
+                Some(first) if first.0 == ticket => line.pop_front(),
+                _ => line.remove(line.partition_point(|other| other.0 < ticket)),
+            };
         }
         if order != Order::Fifo {
             self.ranked[kind as usize].remove(&(rank, ticket));
@@ -103,16 +110,11 @@ impl Gate {
         let sender = self.sender(index);
         let place = Place::new(sender, order, ticket);
         sender.place = Some(place);
-        let frame_bytes = sender.demand.frame_bytes;
-        self.sums.waiting_bytes += frame_bytes;
         self.waiting.insert(index, place, order);
     }
 
     pub(super) fn leave_queue(&mut self, index: u32) {
-        let sender = self.sender(index);
-        if let Some(place) = sender.place.take() {
-            let frame_bytes = sender.demand.frame_bytes;
-            self.sums.waiting_bytes -= frame_bytes;
+        if let Some(place) = self.sender(index).place.take() {
             self.waiting.remove(place, self.order);
         }
     }
@@ -147,19 +149,19 @@ impl Gate {
 
     /// Whether each sender stands where it should, and nobody else does: for tests.
     pub(super) fn queue_is_true(&self) -> bool {
-        let Queue { asked, ranked, count, .. } = &self.waiting;
+        let Queue { by_age, ranked, count, .. } = &self.waiting;
         let waiting = self.senders.iter().enumerate().filter_map(|(index, sender)| Some((index as u32, sender.place?)));
         let stands = |(index, place): (u32, Place)| {
             let Place { kind, rank, ticket } = place;
             place == Place::new(&self.senders[index as usize], self.order, ticket)
-                && (self.order == Order::Fair || asked[kind as usize].binary_search(&(ticket, index)).is_ok())
+                && (self.order == Order::Fair || by_age[kind as usize].binary_search(&(ticket, index)).is_ok())
                 && (self.order == Order::Fifo || ranked[kind as usize].get(&(rank, ticket)) == Some(&index))
         };
-        let asked: usize = asked.iter().map(VecDeque::len).sum();
+        let by_age: usize = by_age.iter().map(VecDeque::len).sum();
         let ranked: usize = ranked.iter().map(BTreeMap::len).sum();
         waiting.clone().count() == *count
             && waiting.clone().all(stands)
-            && asked == if self.order == Order::Fair { 0 } else { *count }
+            && by_age == if self.order == Order::Fair { 0 } else { *count }
             && ranked == if self.order == Order::Fifo { 0 } else { *count }
     }
 }
@@ -208,7 +210,7 @@ mod tests {
                     return None;
                 }
                 let packets = gate.next_packets(sender(index), &gate.turn(demand.frame_bytes));
-                if packets.is_none() && self.bars && sender(index).held_packets() == 0 {
+                if packets.is_none() && self.bars && sender(index).holds_nothing() {
                     barred.push(kind);
                 }
                 packets.map(|packets| (index, packets))

@@ -104,18 +104,16 @@ pub(super) struct Sender {
 pub(super) struct Sums {
     pub(super) charged_bytes: u64,
     pub(super) flying_bytes: u64,
-    /// Of what is charged, the part of those who are slow ...
+    /// Of what is charged as granted, the part of those who are slow ...
     pub(super) slow_bytes: u64,
     /// ... of those whose last grant was taken back, and who have used nothing since ...
     pub(super) unused_bytes: u64,
-    /// ... what is missing and was asked for ...
+    /// ... of all that is charged, what is missing and was asked for ...
     pub(super) asked_bytes: u64,
     /// ... and of suspects.
     pub(super) suspect_bytes: u64,
     /// What senders could use beyond what is charged.
     pub(super) wanted_bytes: u64,
-    /// A packet of each who waits.
-    pub(super) waiting_bytes: u64,
     /// Senders that want or hold something, and use it.
     pub(super) demanding: u64,
     /// Senders that have a grant.
@@ -134,7 +132,6 @@ impl Sums {
             asked_bytes: join(self.asked_bytes, other.asked_bytes),
             suspect_bytes: join(self.suspect_bytes, other.suspect_bytes),
             wanted_bytes: join(self.wanted_bytes, other.wanted_bytes),
-            waiting_bytes: join(self.waiting_bytes, other.waiting_bytes),
             demanding: join(self.demanding, other.demanding),
             holders: join(self.holders, other.holders),
             sharing: join(self.sharing, other.sharing),
@@ -161,29 +158,32 @@ impl Sub for Sums {
 impl Sender {
     /// What it adds to the sums.
     pub(super) fn sums(&self) -> Sums {
-        let charged_if = |is: bool| if is { self.charged_bytes } else { 0 };
+        let granted_if = |is: bool| if is { self.charged_bytes - self.asked_bytes } else { 0 };
         Sums {
             charged_bytes: self.charged_bytes,
             flying_bytes: self.flying_bytes,
-            slow_bytes: charged_if(self.demand.is_slow()),
-            unused_bytes: charged_if(self.demand.left_unused),
+            slow_bytes: granted_if(self.demand.is_slow()),
+            unused_bytes: granted_if(self.demand.left_unused),
             asked_bytes: self.asked_bytes,
-            suspect_bytes: charged_if(self.suspect),
+            suspect_bytes: if self.suspect { self.charged_bytes } else { 0 },
             wanted_bytes: self.demand.wanted_bytes(),
-            waiting_bytes: self.place.map_or(0, |_| self.demand.frame_bytes),
             demanding: self.demand.is_some().into(),
             holders: self.demand.is_granted().into(),
             sharing: self.demand.shares().into(),
         }
     }
 
-    /// Packets that it may send, or was asked for and is charged for.
-    pub(super) fn held_packets(&self) -> u64 {
-        let asked = match self.asked_bytes {
+    /// Packets that it was asked for and is charged for.
+    pub(super) fn asked_packets(&self) -> u64 {
+        match self.asked_bytes {
             0 => 0,
             bytes => bytes.div_ceil(self.demand.frame_bytes),
-        };
-        self.demand.outstanding_packets + asked
+        }
+    }
+
+    /// Nothing is charged to it.
+    pub(super) fn holds_nothing(&self) -> bool {
+        self.demand.outstanding_packets == 0 && self.asked_bytes == 0
     }
 
     /// Nothing is charged to it, and it waits for nothing.

@@ -89,12 +89,82 @@ fn what_a_sender_was_asked_for_is_part_of_its_share() {
         let mut gate = gate(Order::Fifo);
         for _ in 0..2 {
             gate.report(0, Demand { asked_packets, ..demand(0, 1000) }, Time::ZERO, Time::ZERO);
-            gate.report(1, demand(20, 20), Time::ZERO, Time::ZERO);
+            gate.report(1, demand(2, 2), Time::ZERO, Time::ZERO);
         }
         distribute(&mut gate, 0).iter().map(|grant| grant.1).sum::<u64>()
     };
-    // Of 31, in quanta of seven.
-    assert_eq!([0, 3, 4, 11, 31, 100].map(granted), [28, 28, 21, 14, 0, 0]);
+    // Of 31, in quanta of seven: what is beyond a half of that.
+    assert_eq!([0, 15, 18, 19, 31, 100].map(granted), [28, 28, 28, 21, 14, 14]);
+}
+
+#[test]
+fn few_that_are_missing_do_not_stop_a_sender_whose_share_is_a_turn() {
+    let config = Config { window_packets: 4, ..Config::default() };
+    let mut gate = Gate::new(&config);
+    gate.report(0, Demand { asked_packets: 1, ..demand(0, 100) }, Time::ZERO, Time::ZERO);
+    assert_eq!(distribute(&mut gate, 0), [(0, 4)]);
+    let mut gate = self::gate(Order::Fifo);
+    (1..9).for_each(|index| gate.report(index, demand(7, 100), Time::ZERO, Time::ZERO));
+    gate.report(0, Demand { asked_packets: 1, ..demand(0, 100) }, Time::ZERO, Time::ZERO);
+    assert!(gate.choose().is_some_and(|(index, packets)| (index, packets) == (0, 7)));
+}
+
+#[test]
+fn a_packet_is_left_beside_what_was_asked_for_however_small_the_budget() {
+    for (allowed, frame_bytes) in [(FRAME, FRAME), (3 * FRAME, FRAME), (16 << 10, 9100)] {
+        let mut gate = gate(Order::Fifo);
+        gate.set_allowed(allowed);
+        let wants = |asked_packets, wanted_packets| Demand {
+            asked_packets,
+            frame_bytes,
+            backlog_bytes: 100 * frame_bytes,
+            ..demand(0, wanted_packets)
+        };
+        gate.report(1, wants(0, 100), Time::ZERO, Time::ZERO);
+        gate.set_surroundings(0, 2, frame_bytes);
+        gate.report(0, wants(100, 0), Time::ZERO, Time::ZERO);
+        assert!(distribute(&mut gate, 0).iter().any(|grant| grant.0 == 1), "{allowed} of {frame_bytes}");
+    }
+}
+
+#[test]
+fn what_was_asked_for_of_some_does_not_count_against_others_that_are_slow_or_left_a_grant_unused() {
+    for kind in [Demand { left_unused: true, ..demand(0, 1) }, Demand { most_held: Some(2), ..demand(0, 100) }] {
+        let mut gate = gate(Order::Fifo);
+        let claims = Demand { asked_packets: 60, wanted_packets: 0, ..kind };
+        (0..3).for_each(|index| gate.report(index, claims, Time::ZERO, Time::ZERO));
+        gate.report(3, kind, Time::ZERO, Time::ZERO);
+        gate.report(4, demand(0, 100), Time::ZERO, Time::ZERO);
+        let grants = distribute(&mut gate, 0);
+        assert!(grants.iter().any(|grant| grant.0 == 3), "{grants:?}");
+    }
+}
+
+#[test]
+fn what_was_asked_for_leaves_others_their_part_of_a_budget_that_is_cut_since() {
+    let claimer = Demand { asked_packets: 16_000, ..demand(0, 0) };
+    let charged = |cut: fn(&mut Gate)| {
+        let mut gate = gate(Order::Fifo);
+        (0..8).for_each(|index| gate.report(index, claimer, Time::ZERO, Time::ZERO));
+        cut(&mut gate);
+        gate.report(8, demand(0, 100), Time::ZERO, Time::ZERO);
+        distribute(&mut gate, 0).len()
+    };
+    assert!(charged(|gate| gate.set_allowed(gate.budget_bytes() / 2)) > 0);
+    assert!(charged(|gate| gate.set_surroundings(0, 100, FRAME)) > 0);
+}
+
+#[test]
+fn ends_that_do_not_fit_beside_what_others_leave_unused_go_on_in_turns() {
+    let mut gate = gate(Order::Fifo);
+    let unused = Demand { left_unused: true, wanted_packets: 0, ..demand(1, 1) };
+    (0..15).for_each(|index| gate.report(index, unused, Time::ZERO, Time::ZERO));
+    for _ in 0..2 {
+        gate.report(15, demand(0, 40), Time::ZERO, Time::ZERO);
+        gate.report(16, demand(0, 1000), Time::ZERO, Time::ZERO);
+    }
+    gate.set_surroundings(0, 20, FRAME);
+    assert!(distribute(&mut gate, 0).iter().all(|grant| grant.1 == 7));
 }
 
 #[test]

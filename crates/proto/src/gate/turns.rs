@@ -24,12 +24,15 @@ const SUSPECT_SHARE: u64 = 4;
 pub const SLOW_SHARE: u64 = 2;
 /// All whose last grant was taken back have this share, or one packet, until they use something: who does has used it a round trip later, and who never does holds it for several leases.
 pub const UNUSED_SHARE: u64 = 4;
+/// What a sender was asked for is a part of its share beyond this part of it.
+const ASKED_FREE_SHARE: u64 = 2;
 /// Under `srpt` this share of the budget is not for the first one.
 const SRPT_REST: u64 = 4;
 /// Under `srpt` every so many quanta one goes to who has waited longest.
 const SRPT_FIFO_EVERY: u64 = 8;
 
 /// What senders whose frames are of one length get and may hold, in packets.
+#[derive(Default)]
 pub(super) struct Turn {
     frame_bytes: u64,
     quantum: u64,
@@ -106,9 +109,9 @@ impl Gate {
             Order::Srpt => self.quanta.is_multiple_of(SRPT_FIFO_EVERY),
             Order::Fair => false,
         };
-        let Queue { asked, ranked, .. } = &self.waiting;
+        let Queue { by_age, ranked, .. } = &self.waiting;
         let first = if by_asking {
-            let lines = asked.iter().filter(|line| !line.is_empty());
+            let lines = by_age.iter().filter(|line| !line.is_empty());
             lines
                 .filter_map(|line| self.first_that_fits(line.iter().map(|&(ticket, index)| ((0, ticket), index))))
                 .min()
@@ -120,18 +123,18 @@ impl Gate {
     }
 
     /// The first of a line that gets something now, and what. Who holds nothing and gets nothing lets those behind it wait, too: it is what all of the line hold that leaves it no room, and it would never have
-    /// any if others went on with less. Who holds something is passed over, and of such there are no more than the budget has packets.
+    /// any if others went on with less. Who holds something is passed over, and of such there are no more than the budget has packets, or twice that, as slow ones are charged for half.
     fn first_that_fits(&self, line: impl Iterator<Item = ((u64, u64), u32)>) -> Option<((u64, u64), u32, u64)> {
-        let mut known: Option<Turn> = None;
+        let mut turn = Turn::default();
         for (place, index) in line {
             let sender = &self.senders[index as usize];
             // Nearly all have frames of one length.
-            let frame_bytes = sender.demand.frame_bytes;
-            let turn = known.take().filter(|turn| turn.frame_bytes == frame_bytes);
-            let turn = known.insert(turn.unwrap_or_else(|| self.turn(frame_bytes)));
-            match self.next_packets(sender, turn) {
+            if turn.frame_bytes != sender.demand.frame_bytes {
+                turn = self.turn(sender.demand.frame_bytes);
+            }
+            match self.next_packets(sender, &turn) {
                 Some(packets) => return Some((place, index, packets)),
-                None if sender.held_packets() == 0 => return None,
+                None if sender.holds_nothing() => return None,
                 None => {}
             }
         }
@@ -166,16 +169,18 @@ impl Gate {
             return (fits && !are_many).then_some(packets);
         }
         let packets = turn.min(most);
-        (sender.held_packets() + packets <= most).then_some(packets)
+        // Few that are missing do not stop the rest, or with shares of a turn each loss would.
+        let asked = sender.asked_packets().saturating_sub(most / ASKED_FREE_SHARE);
+        (demand.outstanding_packets + asked + packets <= most).then_some(packets)
     }
 
     /// The longest end of a transfer, in packets, that is granted at once beside few others, out of a budget with `room` for so many. While somebody does not use what it has, all go on in turns: what is
     /// free may never be as much.
     fn end_beside_few(&self, room: u64) -> u64 {
         let others = self.company.saturating_sub(1);
-        // Nor may what was asked for come.
-        let asked_bytes = self.sums.asked_bytes;
-        let fits = asked_bytes == 0 || asked_bytes + self.starters_bytes <= self.grantable_bytes() / END_DENOMINATOR;
+        // Nor may what was asked for come, nor what was granted to those who use it late or not at all.
+        let late_bytes = self.sums.asked_bytes + self.sums.unused_bytes + self.sums.slow_bytes;
+        let fits = late_bytes == 0 || late_bytes + self.starters_bytes <= self.grantable_bytes() / END_DENOMINATOR;
         if others == 0 || self.sums.suspect_bytes > 0 || !fits {
             0
         } else {
@@ -211,9 +216,10 @@ impl Gate {
 
     /// What can be granted now, counting a part of what suspects hold as free.
     fn free_bytes(&self) -> u64 {
-        let budget = self.grantable_bytes();
-        (budget + self.sums.suspect_bytes.min(budget / SUSPECT_SHARE))
-            .saturating_sub(self.sums.charged_bytes + self.starters_bytes)
+        let (budget, sums) = (self.grantable_bytes(), &self.sums);
+        // The budget may have been cut since these were charged.
+        let charged_bytes = sums.charged_bytes - sums.asked_bytes.saturating_sub(self.most_asked_bytes());
+        (budget + sums.suspect_bytes.min(budget / SUSPECT_SHARE)).saturating_sub(charged_bytes + self.starters_bytes)
     }
 
     /// Marks who holds grants and has been silent. Says whether that changed anything.
