@@ -115,6 +115,7 @@ semantics! {
         much_after_half_close: ShmAndTcp,
         end_after_all_was_read,
         end_found_without_waiting,
+        exit_found_without_waiting,
         end_while_the_peer_waits,
         send_after_own_shutdown,
         sigpipe_kills,

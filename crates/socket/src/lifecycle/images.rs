@@ -2,10 +2,10 @@
 
 use super::{add_owner, leave, remove_owner, sole_owner, take_back};
 use crate::fdtable::{self, Handle};
-use crate::handover::unread;
+use crate::handover::{lock_tx, pair, unread};
 use crate::process::{self, local};
 use crate::reason::Reason;
-use crate::{adopt, shadow, stats};
+use crate::{adopt, ready, shadow, stats};
 use core::sync::atomic::Ordering;
 use ropeway_shm::sys;
 use ropeway_shm::table::CLASS_CONNECTED;
@@ -88,9 +88,24 @@ fn each_descriptor(mut f: impl FnMut(i32, Handle, bool)) {
 /// Before the process ends in an orderly way: the kernel closes everything next.
 pub fn at_exit() {
     fdtable::for_each_in(0, u32::MAX, |fd, h| {
-        if h.is_sock() && unread(h.sock()) > 0 && sole_owner(h.sock()) {
-            shadow::linger_zero(fd);
+        if h.is_sock() && pair(h.sock()).is_some() && sole_owner(h.sock()) {
+            if unread(h.sock()) > 0 {
+                shadow::linger_zero(fd);
+            }
+            mark_as_closing(h);
         }
     });
     stats::write_at_exit();
+}
+
+/// Tells the peer that its end is near.
+fn mark_as_closing(h: Handle) {
+    let s = h.sock();
+    // Under the lock: another thread may be closing it, and unmap the pair.
+    let _tx = lock_tx(s);
+    if ready::is_open(h)
+        && let Some(pair) = pair(s)
+    {
+        pair.set_closing();
+    }
 }

@@ -95,6 +95,8 @@ pub fn take(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode
                     break Pass::Done;
                 }
             }
+            // With bytes in hand no end is owed.
+            Look::Empty if in_a_row => break Pass::Empty,
             Look::Empty => break nothing_more(s),
             Look::Closed => rx.closed(h),
             Look::Switch { .. } | Look::Corrupt => {
@@ -279,7 +281,7 @@ fn peek_ring(
         return Pass::Fault;
     }
     if !ring.pending_at(end) {
-        return nothing_more(rx.s);
+        return if there > 0 { Pass::Empty } else { nothing_more(rx.s) };
     }
     if unread == 0 && before.is_none() {
         return match ring.look(c) {

@@ -125,6 +125,42 @@ CASE(end_found_without_waiting)
     rw_note("%d too late", late);
 }
 
+/* The same where the peer is a forked child that exits and closes nothing itself. */
+CASE(exit_found_without_waiting)
+{
+    uint16_t port;
+    int listener = rw_listen(&port), late = 0, word[2];
+    for (int i = 0; i < 16; i++) {
+        int client = rw_connect(port);
+        int server = (int)MUST(accept(listener, NULL, NULL));
+        rw_nodelay(client);
+        rw_nodelay(server);
+        rw_warm_pair(client, server);
+        MUST(pipe(word));
+        pid_t child = rw_fork();
+        if (child == 0) {
+            MUST(close(client));
+            MUST(read(word[0], buffer, 1));
+            exit(0);
+        }
+        MUST(close(server));
+        usleep(2000);
+        MUST(write(word[1], "", 1));
+        ssize_t got;
+        do
+            got = recv(client, buffer, 1, MSG_DONTWAIT);
+        while (got < 0 && waitpid(child, NULL, WNOHANG) != child);
+        if (got < 0)
+            late += recv(client, buffer, 1, MSG_DONTWAIT) != 0;
+        else
+            MUST(waitpid(child, NULL, 0));
+        MUST(close(client));
+        MUST(close(word[0]));
+        MUST(close(word[1]));
+    }
+    rw_note("%d too late", late);
+}
+
 CASE(end_while_the_peer_waits)
 {
     rw_warm(fd, RW_BLOCK);
@@ -624,7 +660,8 @@ CASE(killed_peer_while_sending_to_it)
 }
 
 RW_MAIN(ENTRY(half_close), ENTRY(much_after_half_close), ENTRY(end_after_all_was_read),
-    ENTRY_WITH(end_found_without_waiting, RW_ALONE), ENTRY(end_while_the_peer_waits), ENTRY(send_after_own_shutdown),
+    ENTRY_WITH(end_found_without_waiting, RW_ALONE), ENTRY_WITH(exit_found_without_waiting, RW_ALONE),
+    ENTRY(end_while_the_peer_waits), ENTRY(send_after_own_shutdown),
     ENTRY(sigpipe_kills), ENTRY(send_after_the_peer_closed), ENTRY(close_with_unread_data), ENTRY(close_with_partly_read_data),
     ENTRY(reset_after_data), ENTRY(close_with_unread_data_while_the_peer_waits), ENTRY(reset_by_linger),
     ENTRY(reset_while_the_peer_has_some_of_what_it_waits_for), ENTRY(reset_while_the_peer_waits),
