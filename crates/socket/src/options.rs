@@ -1,7 +1,7 @@
 //! Options and queries of a tracked socket: what the kernel cannot answer alone once bytes are on a ring.
 
 use crate::fdtable::Handle;
-use crate::handover::{lock_rx, lock_tx};
+use crate::handover::{self, lock_rx, lock_tx};
 use crate::reason::Reason;
 use crate::wait::{self, Deadline};
 use crate::{lifecycle, ready, recv, shadow};
@@ -10,7 +10,8 @@ use libc::{c_int, c_void, timeval};
 use ropeway_shm::ring::Consumer;
 use ropeway_shm::sys;
 use ropeway_shm::table::{
-    FLAG_INQ, FLAG_RCVTIMEO_PASSED, FLAG_SNDTIMEO_PASSED, FLAG_TIMEOUTS_KNOWN, RX_ATTACHED, RX_TCP, Sock, TX_RING,
+    FLAG_INQ, FLAG_PEER_FIN, FLAG_RCVTIMEO_PASSED, FLAG_SHUT_RD, FLAG_SNDTIMEO_PASSED, FLAG_TIMEOUTS_KNOWN,
+    RX_ATTACHED, RX_TCP, Sock, TX_RING,
 };
 
 /// Second numbers of options, for 64-bit time everywhere; here they mean the same.
@@ -173,6 +174,11 @@ const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 
 /// FIONREAD: bytes that can be read now, across carriers. None: the kernel's answer is right.
 pub fn readable_bytes(h: Handle, fd: i32) -> Option<usize> {
+    readable(h, fd).map(|(bytes, _)| bytes)
+}
+
+/// [`readable_bytes`], and whether the stream may have ended behind them.
+fn readable(h: Handle, fd: i32) -> Option<(usize, bool)> {
     let s = h.sock();
     if s.rx.phase.load(Ordering::Acquire) == RX_TCP {
         return None;
@@ -185,18 +191,25 @@ pub fn readable_bytes(h: Handle, fd: i32) -> Option<usize> {
         // How far TCP goes is known only once the switch is seen.
         let _ = recv::look_for_switch(&mut rx, h, fd);
     }
-    rx.readable(fd)
+    let bytes = rx.readable(fd)?;
+    let may_have_ended = s.has(FLAG_PEER_FIN)
+        || s.rx.shadow_event.load(Ordering::Acquire) != 0
+        || handover::pair(s).is_some_and(|pair| pair.is_closing() || pair.incoming().wr_shut());
+    Some((bytes, may_have_ended))
 }
 
-/// What a receive that did not go through the kernel tells with `TCP_INQ`: how many bytes are left; 1 for the end that has
-/// come, so that the program looks for it. None: the program did not ask.
+/// What a receive that did not go through the kernel tells with `TCP_INQ`: how many bytes are left, and one more for the end
+/// once that has come, so that the program looks for it. None: the program did not ask.
 pub fn bytes_left(h: Handle, fd: i32) -> Option<c_int> {
-    if !h.sock().has(FLAG_INQ) {
+    let s = h.sock();
+    if !s.has(FLAG_INQ) {
         return None;
     }
-    let left = readable_bytes(h, fd).or_else(|| shadow::queued(fd)).unwrap_or(0);
-    let ended = left == 0 && shadow::poll(fd, libc::POLLRDHUP) != 0;
-    Some(left.min(c_int::MAX as usize) as c_int + c_int::from(ended))
+    let (left, may_have_ended) = readable(h, fd).unwrap_or_else(|| (shadow::queued(fd).unwrap_or(0), true));
+    // The shadow is asked only where there is cause: an end that comes later is news by itself.
+    let ended = may_have_ended
+        && if s.has(FLAG_SHUT_RD) { shadow::peer_ended(fd) } else { shadow::poll(fd, libc::POLLRDHUP) != 0 };
+    Some(left.min(c_int::MAX as usize - 1) as c_int + c_int::from(ended))
 }
 
 /// SIOCOUTQ: bytes not yet taken by the other side, in the ring. None: the kernel's answer is right.

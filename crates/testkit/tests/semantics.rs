@@ -75,6 +75,8 @@ semantics! {
         time_of_many_messages,
         fields_of_a_message,
         bytes_left,
+        bytes_left_after_shutdown_of_reading,
+        bytes_left_of_a_closed_connection,
         control_data_sent: ShmAndTcp,
         times_of_arrival: ShmAndTcp,
         bad_pointers,

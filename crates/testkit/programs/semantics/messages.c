@@ -263,11 +263,56 @@ CASE(bytes_left)
         T(setsockopt(fd, IPPROTO_TCP, TCP_INQ, &on, sizeof on));
     }
     rw_rest();
-    A_SIDE T(shutdown(fd, SHUT_WR));
+    A_SIDE {
+        T(send(fd, buffer, 10, 0));
+        T(shutdown(fd, SHUT_WR));
+    }
     rw_rest();
     B_SIDE {
+        show_control(5, 64);
         show_control(10, 64);
+        show_control(5, 64);
         show_control(10, 64);
+    }
+}
+
+/* The end that the peer has sent counts as a byte; that of one's own making does not. */
+CASE(bytes_left_after_shutdown_of_reading)
+{
+    int on = 1;
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE {
+        T(setsockopt(fd, IPPROTO_TCP, TCP_INQ, &on, sizeof on));
+        T(shutdown(fd, SHUT_RD));
+        show_control(10, 64);
+    }
+    rw_rest();
+    A_SIDE {
+        T(send(fd, buffer, 10, 0));
+        T(close(fd));
+    }
+    rw_rest();
+    B_SIDE {
+        show_control(5, 64);
+        show_control(10, 64);
+    }
+}
+
+/* The same where the peer closes at once. */
+CASE(bytes_left_of_a_closed_connection)
+{
+    int on = 1;
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE T(setsockopt(fd, IPPROTO_TCP, TCP_INQ, &on, sizeof on));
+    A_SIDE {
+        T(send(fd, buffer, 10, 0));
+        T(close(fd));
+    }
+    rw_rest();
+    B_SIDE {
+        show_control(5, 64);
+        show_control(5, 64);
+        show_control(5, 64);
     }
 }
 
@@ -548,5 +593,7 @@ CASE(peek_offset)
 
 RW_MAIN(ENTRY(vectors), ENTRY(as_many_vectors_as_there_may_be), ENTRY(many_messages_at_once), ENTRY(many_messages_in_part),
     ENTRY(time_of_many_messages), ENTRY(fields_of_a_message), ENTRY(bytes_left),
-    ENTRY(control_data_sent), ENTRY(times_of_arrival), ENTRY(bad_pointers), ENTRY(buffers_that_end_in_a_hole), ENTRY(bad_descriptors),
+    ENTRY(bytes_left_after_shutdown_of_reading), ENTRY(bytes_left_of_a_closed_connection),
+    ENTRY(control_data_sent), ENTRY(times_of_arrival),
+    ENTRY(bad_pointers), ENTRY(buffers_that_end_in_a_hole), ENTRY(bad_descriptors),
     ENTRY(calls_for_files_only), ENTRY(unusual_flags), ENTRY(lengths_beyond_reason), ENTRY(options_and_names), ENTRY(peek_offset))
