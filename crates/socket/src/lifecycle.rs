@@ -13,7 +13,7 @@ use crate::process::{self, local};
 use crate::reason::Reason;
 use crate::rendezvous::client;
 use crate::thread::{self, Critical};
-use crate::{adopt, bells, epoll, promote, ready, relay, shadow, stats, wait};
+use crate::{adopt, bells, epoll, options, promote, ready, relay, shadow, stats, wait};
 use core::sync::atomic::{AtomicU32, Ordering};
 use ropeway_shm::ring::End;
 use ropeway_shm::segment::Pair;
@@ -116,7 +116,9 @@ pub fn accepted(listener: Option<Handle>, fd: i32, flags: i32) {
         Some(h) => h.is_sock(),
         None => is_tcp(fd),
     };
-    if tcp && track(fd, CLASS_CONNECTED, flags & libc::SOCK_NONBLOCK != 0).is_some() {
+    if tcp && let Some(h) = track(fd, CLASS_CONNECTED, flags & libc::SOCK_NONBLOCK != 0) {
+        let listener = listener.filter(|l| l.is_current()).map(Handle::sock);
+        options::take_after(listener, h.sock(), fd);
         stats::count_connection();
     }
 }
@@ -127,6 +129,7 @@ pub(crate) fn inherited(fd: i32) {
     if let Some(h) = track(fd, CLASS_CONNECTED, nonblocking) {
         let s = h.sock();
         s.set(FLAG_INHERITED);
+        options::learn(s, fd);
         handover::note_reason(s, Reason::Exec);
         stats::count_connection();
     }

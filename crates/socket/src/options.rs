@@ -10,8 +10,8 @@ use libc::{c_int, c_void, timeval};
 use ropeway_shm::ring::Consumer;
 use ropeway_shm::sys;
 use ropeway_shm::table::{
-    FLAG_INQ, FLAG_PEER_FIN, FLAG_RCVTIMEO_PASSED, FLAG_SHUT_RD, FLAG_SNDTIMEO_PASSED, FLAG_TIMEOUTS_KNOWN,
-    RX_ATTACHED, RX_TCP, Sock, TX_RING,
+    FLAG_INQ, FLAG_PEER_FIN, FLAG_PINNED, FLAG_RCVTIMEO_PASSED, FLAG_SHUT_RD, FLAG_SNDTIMEO_PASSED,
+    FLAG_TIMEOUTS_KNOWN, RX_ATTACHED, RX_TCP, Sock, TX_RING,
 };
 
 /// Second numbers of options, for 64-bit time everywhere; here they mean the same.
@@ -73,6 +73,28 @@ unsafe fn note_passed(s: &Sock, name: c_int, value: *const c_void) {
 
 fn note(s: &Sock, flag: u32, on: bool) {
     if on { s.set(flag) } else { s.clear(flag) }
+}
+
+/// The kernel gives an accepted socket what its listener had when the connection was made. `listener`: what is known of it.
+pub fn take_after(listener: Option<&Sock>, s: &Sock, fd: i32) {
+    const NOT_TOLD_BY_THE_KERNEL: u32 = FLAG_RCVTIMEO_PASSED | FLAG_SNDTIMEO_PASSED;
+    let Some(listener) = listener else { return learn(s, fd) };
+    let flags = listener.flags.load(Ordering::Acquire);
+    if flags & FLAG_INQ != 0 {
+        learn(s, fd);
+    }
+    s.set(flags & NOT_TOLD_BY_THE_KERNEL);
+    let reason = Reason::from_code(listener.reason.load(Ordering::Relaxed) as u16);
+    if flags & FLAG_PINNED != 0
+        && let Some(reason @ (Reason::UnsupportedOption | Reason::Zerocopy | Reason::PeekOffset)) = reason
+    {
+        handover::pin(s, reason);
+    }
+}
+
+/// What the kernel tells of a socket that others may have set options of.
+pub fn learn(s: &Sock, fd: i32) {
+    note(s, FLAG_INQ, shadow::int_option(fd, libc::IPPROTO_TCP, TCP_INQ) != 0);
 }
 
 /// SO_RCVLOWAT in bytes, at least 1.

@@ -249,7 +249,8 @@ fn send_buffer(fd: i32) -> usize {
     int_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).max(0) as usize
 }
 
-fn int_option(fd: i32, level: i32, name: i32) -> i32 {
+/// An option that is a number; 0 if the kernel does not know it.
+pub fn int_option(fd: i32, level: i32, name: i32) -> i32 {
     let (mut value, mut len) = (0i32, 4u32);
     // SAFETY: value and length are writable.
     let _ = unsafe { sys::getsockopt(fd, level, name, (&raw mut value).cast(), &mut len) };

@@ -3,6 +3,7 @@
 
 mod examples;
 mod fuzz_seeds;
+mod options;
 mod readiness;
 mod recalls;
 mod recovery;

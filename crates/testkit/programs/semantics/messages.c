@@ -316,6 +316,37 @@ CASE(bytes_left_of_a_closed_connection)
     }
 }
 
+/* Accepts a connection from a listener that has the option, and becomes its accepting end. */
+static int accept_with(int level, int option)
+{
+    uint16_t port;
+    int on = 1, listener = rw_listen(&port);
+    MUST(setsockopt(listener, level, option, &on, sizeof on));
+    int client = rw_connect(port);
+    fd = (int)MUST(accept(listener, NULL, NULL));
+    rw_nodelay(client);
+    rw_nodelay(fd);
+    rw_warm_pair(client, fd);
+    return client;
+}
+
+CASE(bytes_left_by_the_listener)
+{
+    int client = accept_with(IPPROTO_TCP, TCP_INQ);
+    MUST(send(client, buffer, 100, 0));
+    show_control(10, 64);
+}
+
+CASE(times_of_arrival_by_the_listener)
+{
+    int on = 1, other = (int)MUST(socket(AF_INET, SOCK_DGRAM, 0));
+    MUST(setsockopt(other, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on));
+    int client = accept_with(SOL_SOCKET, SO_TIMESTAMP);
+    rw_sleep_ms(20);
+    MUST(send(client, buffer, 100, 0));
+    show_control(100, 64);
+}
+
 /* What takes a connection out of the ordinary waits for nobody, though the peer does nothing and much that it sent is unread. */
 enum { UNREAD = 10000, QUICK_MS = 500 };
 
@@ -594,6 +625,6 @@ CASE(peek_offset)
 RW_MAIN(ENTRY(vectors), ENTRY(as_many_vectors_as_there_may_be), ENTRY(many_messages_at_once), ENTRY(many_messages_in_part),
     ENTRY(time_of_many_messages), ENTRY(fields_of_a_message), ENTRY(bytes_left),
     ENTRY(bytes_left_after_shutdown_of_reading), ENTRY(bytes_left_of_a_closed_connection),
-    ENTRY(control_data_sent), ENTRY(times_of_arrival),
-    ENTRY(bad_pointers), ENTRY(buffers_that_end_in_a_hole), ENTRY(bad_descriptors),
+    ENTRY_WITH(bytes_left_by_the_listener, RW_ALONE), ENTRY(control_data_sent), ENTRY(times_of_arrival),
+    ENTRY_WITH(times_of_arrival_by_the_listener, RW_ALONE), ENTRY(bad_pointers), ENTRY(buffers_that_end_in_a_hole), ENTRY(bad_descriptors),
     ENTRY(calls_for_files_only), ENTRY(unusual_flags), ENTRY(lengths_beyond_reason), ENTRY(options_and_names), ENTRY(peek_offset))

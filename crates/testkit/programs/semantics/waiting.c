@@ -322,6 +322,22 @@ CASE(room_after_a_negative_send_timeout)
     observe_room_after((struct timeval) { -1, 0 });
 }
 
+CASE(negative_timeout_by_the_listener)
+{
+    struct timeval negative = { -1, 0 };
+    uint16_t port;
+    int listener = rw_listen(&port);
+    struct pollfd wait = { listener, POLLIN, 0 };
+    MUST(setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &negative, sizeof negative));
+    int client = rw_connect(port);
+    MUST(poll(&wait, 1, -1));
+    fd = (int)MUST(accept(listener, NULL, NULL));
+    rw_nodelay(client);
+    rw_nodelay(fd);
+    rw_warm_pair(client, fd);
+    T(recv(fd, buffer, 10, 0));
+}
+
 CASE(low_water_mark)
 {
     int mark = 100;
@@ -477,5 +493,6 @@ CASE(slow_writer)
 RW_MAIN(ENTRY(nonblocking_by_fcntl), ENTRY(nonblocking_by_ioctl), ENTRY(nonblocking_by_ioctl_while_warm),
     ENTRY(nonblocking_through_a_duplicate), ENTRY_WITH(nonblocking_from_birth, RW_ALONE), ENTRY(receive_timeout),
     ENTRY(peek_timeout_across_carriers), ENTRY(send_timeout), ENTRY(negative_timeouts), ENTRY(room_after_a_send_timeout),
-    ENTRY(room_after_a_negative_send_timeout), ENTRY(low_water_mark), ENTRY(large_low_water_mark), ENTRY(both_send_first),
+    ENTRY(room_after_a_negative_send_timeout), ENTRY_WITH(negative_timeout_by_the_listener, RW_ALONE),
+    ENTRY(low_water_mark), ENTRY(large_low_water_mark), ENTRY(both_send_first),
     ENTRY(both_send_first_in_one_call), ENTRY(both_send_first_without_blocking), ENTRY(slow_reader), ENTRY(slow_writer))
