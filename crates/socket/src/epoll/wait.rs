@@ -233,23 +233,24 @@ impl Wait {
         let Some((i, e)) = member::at(number as u64) else { return };
         let s = process::table().sock(i);
         let m = &s.members[e];
+        // The kernel may report a member before whoever registered it has written that down, and one that another thread is
+        // just taking out: then the entry may be another socket's, in another set.
+        let locked = self.r.lock();
         if s.member_of[e].load(Ordering::Acquire) != self.r.name {
             return;
         }
-        let mode = {
-            // The kernel may report a member before whoever registered it has written that down.
-            let _locked = self.r.lock();
-            m.mode.load(Ordering::Acquire)
-        };
-        match mode {
+        match m.mode.load(Ordering::Acquire) {
             MODE_SHADOW => {
                 m.flags.fetch_or(MEMBER_TOKEN | MEMBER_HINT, Ordering::AcqRel);
                 s.rx.shadow_event.store(1, Ordering::Release);
                 self.r.lists().hot.insert(i);
+                drop(locked);
                 scan::report_named(self.r, i, e, &mut self.out);
             }
             MODE_TOKEN if m.flags.fetch_or(MEMBER_DISABLED, Ordering::AcqRel) & MEMBER_DISABLED == 0 => {
-                self.out.push(events, m.data.load(Ordering::Acquire));
+                let data = m.data.load(Ordering::Acquire);
+                drop(locked);
+                self.out.push(events, data);
             }
             // Fired already, or given back to the kernel, which reports it again under the program's own data.
             _ => {}

@@ -2,7 +2,9 @@
 
 use crate::support::*;
 use ropeway_shm::sys;
-use ropeway_socket::{lifecycle, poll};
+use ropeway_socket::thread::me;
+use ropeway_socket::{lifecycle, poll, process};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -308,6 +310,29 @@ fn events_of_the_kernels_set_keep_its_order() {
         rest();
         assert_eq!(set.wait(ms), [(IN | RDHUP, 1), (IN, 2)], "the end came first; waiting for {ms} ms at most");
     }
+}
+
+#[test]
+fn an_entry_that_is_given_to_another_set_while_the_kernel_names_it_is_not_reported() {
+    let set = Set::new();
+    let (a, b) = warm_pair(&set, IN | RDHUP, 1);
+    assert_eq!(a.shutdown(libc::SHUT_WR), 0);
+    rest();
+    let s = b.h.sock();
+    let name = s.member_of[0].load(Ordering::Relaxed);
+    let lock = &process::table().set((name & 0xffff) - 1).lock;
+    lock.lock(me());
+    let reported = thread::scope(|scope| {
+        let waiting = scope.spawn(|| set.wait(0));
+        // Until it has been told by the kernel, and waits for the lock.
+        thread::sleep(Duration::from_millis(30));
+        s.members[0].data.store(2, Ordering::Relaxed);
+        s.member_of[0].store(u32::MAX, Ordering::Relaxed);
+        lock.unlock();
+        waiting.join().expect("the waiting thread")
+    });
+    s.member_of[0].store(name, Ordering::Relaxed);
+    assert_eq!(reported, []);
 }
 
 #[test]
