@@ -275,7 +275,7 @@ impl Core {
         let sends = self.endpoint.wants_to_transmit();
         if arrived || due || may_grant || sends {
             self.share_out(now);
-            self.transmit(now);
+            self.transmit_wanted(now);
             self.dispatch();
         }
         arrived || due || may_grant
@@ -337,9 +337,9 @@ impl Core {
         total > 0 || refused
     }
 
-    /// Sends what may be sent, if there is anything.
+    /// Sends what may be sent, if there is anything; or finds that nothing waits any more for a link that was full.
     pub fn transmit_wanted(&mut self, now: Time) {
-        if self.endpoint.wants_to_transmit() {
+        if self.endpoint.wants_to_transmit() || self.is_full() {
             self.transmit(now);
         }
     }

@@ -217,7 +217,9 @@ impl Sent {
             self.unseen_bytes -= if packet.transmitted { 0 } else { packet.payload.len() as u64 };
             free(packet.owner, std::mem::take(&mut packet.payload));
         }
-        self.packets.drain(..count as usize);
+        for _ in 0..count {
+            self.packets.pop_front();
+        }
         (self.una, self.oldest_again) = (ack, 0);
         if self.packets.is_empty() {
             self.requested.clear();
