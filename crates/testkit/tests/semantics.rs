@@ -59,6 +59,8 @@ semantics! {
         peek_waitall,
         dontwait,
         trunc_discards,
+        trunc_finds_the_end: ShmSomewhere,
+        trunc_finds_a_reset: ShmSomewhere,
         zero_length,
         fionread,
         siocoutq,

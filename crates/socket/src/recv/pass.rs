@@ -135,12 +135,8 @@ fn take_tcp(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode
     if most == 0 {
         return Some(Pass::Done);
     }
-    let peeked = if mode.count_only {
-        shadow::queued(fd).map_or(Err(libc::EAGAIN), |n| if n == 0 { Err(libc::EAGAIN) } else { Ok(n.min(most)) })
-    } else {
-        // SAFETY: the program's buffers, writable by the contract of `recv`.
-        unsafe { cursor.kernel_call(fd, most, libc::MSG_PEEK | libc::MSG_DONTWAIT, false) }
-    };
+    // SAFETY: the program's buffers, writable by the contract of `recv`.
+    let peeked = unsafe { cursor.kernel_call(fd, most, mode.peek_flags(), false) };
     if attached && let Some(answer) = look_for_switch(rx, h, fd) {
         keep_error_of(s, peeked);
         return answer;

@@ -124,6 +124,8 @@ enum rw_wait { RW_BLOCK, RW_POLL, RW_SELECT };
  */
 void rw_warm(int socket, enum rw_wait how);
 void rw_warm_epoll(int socket, int set);
+/* The same without the responses: only what B sends comes onto another carrier. */
+void rw_warm_one_way(int socket);
 /* One end of the same exchange when the two ends wait differently or are in one process: `first` sends first. */
 void rw_warm_pair(int first_socket, int second_socket);
 

@@ -339,6 +339,18 @@ void rw_warm_epoll(int socket, int set)
     warm(socket, RW_BLOCK, set);
 }
 
+void rw_warm_one_way(int socket)
+{
+    for (size_t round = 0; !is_cold() && round < WARM_ROUNDS; round++) {
+        if (rw_is_a)
+            warm_recv(socket, RW_BLOCK, -1, round);
+        else
+            warm_send(socket, round);
+        pause_between_rounds();
+    }
+    rw_meet();
+}
+
 void rw_warm_pair(int first_socket, int second_socket)
 {
     for (size_t round = 0; !is_cold() && round < WARM_ROUNDS; round++) {

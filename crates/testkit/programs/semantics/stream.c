@@ -255,6 +255,45 @@ CASE(trunc_discards)
     }
 }
 
+/* B has only sent so far, and waits for a first byte from A in vain. */
+static void only_send(void)
+{
+    struct timeval soon = { .tv_usec = 20000 };
+    rw_warm_one_way(fd);
+    B_SIDE {
+        T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon));
+        T(recv(fd, buffer, 100, 0));
+    }
+    rw_rest();
+}
+
+/* Programs drain a connection in this way before they close it. */
+CASE(trunc_finds_the_end)
+{
+    only_send();
+    A_SIDE T(close(fd));
+    rw_rest();
+    B_SIDE {
+        T(recv(fd, buffer, 100, MSG_TRUNC));
+        T(recv(fd, buffer, 100, MSG_TRUNC | MSG_DONTWAIT));
+    }
+}
+
+CASE(trunc_finds_a_reset)
+{
+    struct linger now = { 1, 0 };
+    only_send();
+    A_SIDE {
+        T(setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now));
+        T(close(fd));
+    }
+    rw_rest();
+    B_SIDE {
+        T(recv(fd, buffer, 100, MSG_TRUNC | MSG_DONTWAIT));
+        T(recv(fd, buffer, 100, MSG_TRUNC));
+    }
+}
+
 CASE(zero_length)
 {
     struct iovec none[2] = { { buffer, 0 }, { buffer, 0 } };
@@ -420,4 +459,4 @@ CASE(cork)
 RW_MAIN(ENTRY(partial_read), ENTRY(many_sends_one_read), ENTRY(every_size), ENTRY(partial_write),
     ENTRY(blocking_write_of_more_than_fits), ENTRY(peek), ENTRY(peek_waits_for_data_and_for_the_end), ENTRY(waitall),
     ENTRY(waitall_large), ENTRY(waitall_nonblocking), ENTRY(peek_waitall), ENTRY(dontwait), ENTRY(trunc_discards),
-    ENTRY(zero_length), ENTRY(fionread), ENTRY(siocoutq), ENTRY(peek_and_counts_across_carriers), ENTRY(cork))
+    ENTRY(trunc_finds_the_end), ENTRY(trunc_finds_a_reset), ENTRY(zero_length), ENTRY(fionread), ENTRY(siocoutq), ENTRY(peek_and_counts_across_carriers), ENTRY(cork))
