@@ -40,7 +40,7 @@ hooks! {
             libc::FIONREAD => options::readable_bytes(h, fd),
             libc::TIOCOUTQ => options::unsent_bytes(h),
             // An urgent mark stands behind what the ring still holds.
-            shadow::SIOCATMARK if handover::unread(h.sock()) > 0 => Some(0),
+            shadow::SIOCATMARK if handover::unread(h) > 0 => Some(0),
             libc::FIONBIO => {
                 lifecycle::set_nonblocking(h, *number != 0);
                 None

@@ -5,11 +5,11 @@
 //! between shows in the kernel's counters, which must be what both images have counted together.
 
 use crate::fdtable::{self, Handle};
-use crate::handover::{note_reason, pair, pin};
+use crate::handover::{lock_tx, note_reason, pair, pin};
 use crate::reason::Reason;
 use crate::rendezvous::client;
 use crate::rendezvous::wire::Legacy;
-use crate::{lifecycle, process, promote, shadow};
+use crate::{lifecycle, process, promote, ready, shadow};
 use core::sync::atomic::Ordering;
 use ropeway_shm::sys;
 use ropeway_shm::table::{
@@ -35,8 +35,14 @@ pub fn may_be_inherited(h: Handle) -> bool {
         && s.expected.load(Ordering::Acquire) == 0
         && s.heir.load(Ordering::Acquire) == 0
         && !watched;
-    if may && let Some(pair) = pair(s) {
-        pair.retire();
+    if may {
+        // Under the lock: another thread may be closing it, and unmap the pair.
+        let _tx = lock_tx(s);
+        if ready::is_open(h)
+            && let Some(pair) = pair(s)
+        {
+            pair.retire();
+        }
     }
     may
 }

@@ -11,7 +11,7 @@ use crate::fdtable::{self, Handle};
 use crate::reason::Reason;
 use crate::send::still_leads;
 use crate::thread::Critical;
-use crate::{bells, epoll, promote, settings, shadow, stats, thread};
+use crate::{bells, epoll, promote, ready, settings, shadow, stats, thread};
 use core::sync::atomic::Ordering;
 use ropeway_shm::lock::Taken;
 use ropeway_shm::ring::{Consumer, End, Look, Producer, Recovered, Ring, WriteStop, next_epoch};
@@ -324,6 +324,11 @@ impl RxLock<'_> {
         pair(self.s).map(|p| (p.incoming(), unsafe { self.s.consumer() }))
     }
 
+    /// Unread bytes in the ring.
+    pub fn unread(&mut self) -> usize {
+        self.ring().map_or(0, |(ring, c)| ring.unread(c).0)
+    }
+
     /// Bytes that a receive would find now, across carriers; None while this direction is on TCP alone.
     pub fn readable(&mut self, fd: i32) -> Option<usize> {
         let s = self.s;
@@ -426,12 +431,14 @@ impl RxLock<'_> {
     }
 }
 
-/// Unread bytes in the incoming ring.
-pub fn unread(s: &Sock) -> usize {
+/// Unread bytes in the incoming ring; none once another thread has closed the socket, whose rings may be unmapped.
+pub fn unread(h: Handle) -> usize {
+    let s = h.sock();
     if s.rx.phase.load(Ordering::Acquire) == RX_TCP {
         return 0;
     }
-    lock_rx(s).ring().map_or(0, |(ring, c)| ring.unread(c).0)
+    let mut rx = lock_rx(s);
+    if ready::is_open(h) { rx.unread() } else { 0 }
 }
 
 /// Clause 4: does what a leaving reader asked for, if it did. Called where our own side waits or returns from waiting.

@@ -8,7 +8,7 @@ pub use forks::{fork_child, fork_parent, fork_prepare};
 pub use images::{at_exit, before_exec, before_spawn, exec_failed};
 
 use crate::fdtable::{self, Handle, Kind};
-use crate::handover::{self, lock_rx, lock_tx, pair, unread};
+use crate::handover::{self, lock_rx, lock_tx, pair};
 use crate::process::{self, local};
 use crate::reason::Reason;
 use crate::rendezvous::client;
@@ -295,7 +295,7 @@ fn leave_sock(h: Handle, fd: i32, waited_on: bool) {
             ring_own_ends(&pair);
         }
         if last {
-            if fd >= 0 && unread(s) > 0 {
+            if fd >= 0 && lock_rx(s).unread() > 0 {
                 shadow::linger_zero(fd);
             }
             pair.give_up();
@@ -395,9 +395,22 @@ pub fn pin(h: Handle, fd: i32, reason: Reason) {
     if !s.has(FLAG_PINNED) {
         handover::pin(s, reason);
     }
-    lock_tx(s).demote(h, fd, reason);
-    lock_rx(s).demote(h, fd, reason);
+    end_outgoing(h, fd, reason);
+    {
+        let mut rx = lock_rx(s);
+        if is_shadow(fd, h) {
+            rx.demote(h, fd, reason);
+        }
+    }
     handover::forget_left(s, h);
+}
+
+/// Ends the outgoing ring, unless another thread has closed the descriptor meanwhile: the rings may be unmapped then.
+fn end_outgoing(h: Handle, fd: i32, reason: Reason) {
+    let mut tx = lock_tx(h.sock());
+    if is_shadow(fd, h) {
+        tx.demote(h, fd, reason);
+    }
 }
 
 /// Takes both directions back to TCP for good before somebody reads the descriptor past Ropeway. An unread rest of the
@@ -415,7 +428,7 @@ fn take_back(h: Handle, fd: i32, reason: Reason) {
     }
     // The incoming ring first: while ours is open, the peer waits where it can be asked for an unread rest.
     let settled = give_rest_back(h, fd, reason);
-    lock_tx(s).demote(h, fd, reason);
+    end_outgoing(h, fd, reason);
     handover::forget_left(s, h);
     // With other owners, the rest is theirs as much as ours: it stays for those who read through Ropeway.
     if !settled && sole_owner(s) {
@@ -423,10 +436,14 @@ fn take_back(h: Handle, fd: i32, reason: Reason) {
     }
 }
 
-/// Closes the incoming ring; true unless a rest stays in it that the writer does not take back.
+/// Closes the incoming ring, as [`end_outgoing`] the other one; true unless a rest stays in it that the writer does not take
+/// back.
 fn give_rest_back(h: Handle, fd: i32, reason: Reason) -> bool {
     let s = h.sock();
     let mut rx = lock_rx(s);
+    if !is_shadow(fd, h) {
+        return true;
+    }
     rx.demote(h, fd, reason);
     let Some(pair) = pair(s) else { return true };
     let Some((ring, c)) = rx.ring() else { return true };

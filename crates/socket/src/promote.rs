@@ -338,7 +338,8 @@ fn give_left_pair_back(s: &Sock, h: Handle, fd: i32) {
     if !s.lock.try_lock(thread::me()) {
         return;
     }
-    let pair = pair(s).filter(|_| s.pairing.load(Ordering::Acquire) == PAIR_LEFT && lifecycle::sole_owner(s));
+    let is_left = || s.pairing.load(Ordering::Acquire) == PAIR_LEFT && lifecycle::sole_owner(s);
+    let pair = pair(s).filter(|_| ready::is_open(h) && is_left());
     match pair {
         Some(pair) if take_out_of_use(s, h, &pair) => {
             // SAFETY: taken out of use. What may look at rings does so under one of the locks that were passed since, or
@@ -355,7 +356,7 @@ fn give_left_pair_back(s: &Sock, h: Handle, fd: i32) {
 /// Nobody is there any more who could switch.
 fn withdraw_offer(s: &Sock, h: Handle, fd: i32) {
     let mut rx = lock_rx(s);
-    if s.rx.phase.load(Ordering::Acquire) == RX_ATTACHED {
+    if ready::is_open(h) && s.rx.phase.load(Ordering::Acquire) == RX_ATTACHED {
         rx.demote(h, fd, Reason::PeerDemoted);
         if rx.ring().is_some_and(|(ring, c)| ring.look(c) == Look::Closed) {
             rx.closed(h);

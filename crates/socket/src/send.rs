@@ -283,7 +283,7 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl F
         match woken {
             Woken::Interrupted => return if done > 0 { done as isize } else { -(libc::EINTR as isize) },
             // The reader may have made room before it could see the mark: nobody would tell us then.
-            _ if writable_now(s) => {}
+            _ if writable_now(h) => {}
             _ => return if done > 0 { done as isize } else { -(libc::EAGAIN as isize) },
         }
     }
@@ -309,9 +309,10 @@ fn note_blocked(s: &Sock, h: Handle) {
     epoll::send_blocked(h);
 }
 
-fn writable_now(s: &Sock) -> bool {
-    let mut tx = lock_tx(s);
-    match tx.ring() {
+fn writable_now(h: Handle) -> bool {
+    let mut tx = lock_tx(h.sock());
+    // Closed in another thread, its rings may be unmapped.
+    match tx.ring().filter(|_| ready::is_open(h)) {
         Some((ring, p)) => ring.writable(p),
         None => true,
     }

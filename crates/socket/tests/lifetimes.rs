@@ -5,10 +5,10 @@ mod support;
 
 use ropeway_shm::segment::{MIN_RING_BYTES, PAGE_BYTES, Pair, Stamps};
 use ropeway_shm::sys;
-use ropeway_shm::table::{FLAG_PEER_FIN, PAIR_MAPPED, PAIR_NONE, PAIR_REGISTERED, Sock};
+use ropeway_shm::table::{FLAG_PEER_FIN, PAIR_LEFT, PAIR_MAPPED, PAIR_NONE, PAIR_REGISTERED, RX_ATTACHED, Sock};
 use ropeway_socket::fdtable::{self, Handle};
 use ropeway_socket::reason::Reason;
-use ropeway_socket::{handover, lifecycle, promote, shadow, thread};
+use ropeway_socket::{adopt, handover, lifecycle, promote, shadow, thread};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -315,6 +315,76 @@ fn closing_beside_a_send_that_begins_to_wait_leaves_it_no_unmapped_ring() {
 #[test]
 fn closing_a_shared_socket_beside_a_send_that_begins_to_wait_leaves_it_no_unmapped_ring() {
     close_beside_a_send(true);
+}
+
+/// Closes one end of a connection on rings that another process has, too, and makes a call of a thread that had looked the
+/// descriptor up before. The rings, which are unmapped here, go on there.
+fn close_shared_before(call: impl FnOnce(Handle, i32) + Send + 'static) {
+    let _alone = alone();
+    within(LIMIT, "a late call", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        assert_eq!(b.send(b"unread"), 6);
+        let (h, fd) = (a.h, a.fd);
+        let other = h.sock().owners.iter().find(|owner| owner.load(Ordering::Acquire) == 0).expect("a free place");
+        other.store(std::os::unix::process::parent_id(), Ordering::Release);
+        let of_the_other_process = sys::duplicate_high(fd).expect("dup");
+        drop(a);
+        call(h, fd);
+        assert_eq!(b.send(b"more"), 4);
+        assert!(b.on_rings());
+        other.store(0, Ordering::Release);
+        sys::close(of_the_other_process).expect("close");
+    });
+}
+
+#[test]
+fn a_thread_that_takes_a_closed_socket_to_tcp_touches_no_unmapped_ring() {
+    close_shared_before(|h, fd| lifecycle::pin(h, fd, Reason::UnsupportedOption));
+}
+
+#[test]
+fn a_thread_that_takes_a_closed_socket_out_of_ropeway_touches_no_unmapped_ring() {
+    close_shared_before(|h, fd| lifecycle::leave(h, fd, Reason::FdPassed));
+}
+
+#[test]
+fn a_thread_that_passes_a_closed_socket_on_to_the_next_image_touches_no_unmapped_ring() {
+    close_shared_before(|h, _| {
+        adopt::may_be_inherited(h);
+    });
+}
+
+#[test]
+fn a_thread_that_counts_what_a_closed_socket_has_unread_touches_no_unmapped_ring() {
+    close_shared_before(|h, _| assert_eq!(handover::unread(h), 0));
+}
+
+#[test]
+fn a_thread_that_gives_back_the_left_pair_of_a_closed_socket_touches_no_unmapped_ring() {
+    close_shared_before(|h, fd| {
+        let s = h.sock();
+        let phase = s.rx.phase.swap(RX_ATTACHED, Ordering::AcqRel);
+        let pairing = s.pairing.swap(PAIR_LEFT, Ordering::AcqRel);
+        assert_eq!(recv_on(h, fd, &mut [0; 8], 0), -(libc::EBADF as isize));
+        s.rx.phase.store(phase, Ordering::Release);
+        s.pairing.store(pairing, Ordering::Release);
+    });
+}
+
+#[test]
+fn closing_a_shared_socket_beside_a_send_without_room_that_does_not_wait_leaves_it_no_unmapped_ring() {
+    let _alone = alone();
+    within(LIMIT, "closing beside a send", || {
+        close_beside(
+            true,
+            |h, fd| match send_on(h, fd, &[7; 5000], libc::MSG_DONTWAIT) {
+                n if n == -(libc::EAGAIN as isize) => 1,
+                n => n,
+            },
+            |_| std::hint::spin_loop(),
+        );
+    });
 }
 
 #[test]

@@ -282,7 +282,10 @@ pub fn descriptor_closing(h: Handle, fd: i32) {
         if lives_on && !m.has(MEMBER_GHOST) {
             // The kernel goes on reporting under this number, which nobody can name any more: it must say it all itself.
             handover::pin(s, Reason::UnhookedWait);
-            lifecycle::leave(h, fd, Reason::UnhookedWait);
+            // By a descriptor that still leads to the socket. There is none if other threads close them just now.
+            if let Some(other) = fdtable::descriptor_of(s) {
+                lifecycle::leave(h, other, Reason::UnhookedWait);
+            }
         }
         let locked = r.lock();
         if s.member_of[e].load(Ordering::Acquire) != r.name {

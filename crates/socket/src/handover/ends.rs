@@ -1,6 +1,6 @@
 //! Ends of connections (clause 5): the peer's death or FIN as the shadow shows it, and what of it is a reset.
 
-use super::{lock_tx, note_demoted, pair, pin};
+use super::{lock_tx, lock_tx_again, note_demoted, pair, pin};
 use crate::fdtable::Handle;
 use crate::reason::Reason;
 use crate::send::still_leads;
@@ -82,7 +82,7 @@ pub fn look_for_end(s: &Sock, h: Handle, mut fd: i32) {
 /// A socket that has left for good is the kernel's alone, whatever a ring may hold yet.
 pub fn forget_left(s: &Sock, h: Handle) {
     if s.flags.load(Ordering::Acquire) & (FLAG_LEFT_UNREAD | FLAG_RESET) != 0 {
-        let _locked = lock_tx(s);
+        let Some(_locked) = lock_tx_again(h) else { return };
         s.clear(FLAG_LEFT_UNREAD);
         epoll::carrier_changed(h);
     }

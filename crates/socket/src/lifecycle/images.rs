@@ -24,8 +24,7 @@ pub fn before_exec(preloaded: impl Fn() -> bool) {
                 adopt::leave_to_next_image(h, fd, inheritable);
             }
         } else {
-            let s = h.sock();
-            if remove_owner(s, pid) && unread(s) > 0 {
+            if remove_owner(h.sock(), pid) && unread(h) > 0 {
                 keep_linger(h, fd);
                 shadow::linger_zero(fd);
             }
@@ -89,7 +88,7 @@ fn each_descriptor(mut f: impl FnMut(i32, Handle, bool)) {
 pub fn at_exit() {
     fdtable::for_each_in(0, u32::MAX, |fd, h| {
         if h.is_sock() && pair(h.sock()).is_some() && sole_owner(h.sock()) {
-            if unread(h.sock()) > 0 {
+            if unread(h) > 0 {
                 shadow::linger_zero(fd);
             }
             mark_as_closing(h);
