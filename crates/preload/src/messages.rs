@@ -152,7 +152,7 @@ hooks! {
     }
 
     /// As the kernel: the time-out is looked at between messages only, what is left of it is told (EFAULT where that cannot
-    /// be written), and an error after the first message is left to the next call.
+    /// be written), and an error of the connection after the first message is left to the next call.
     fn recvmmsg(fd: c_int, vec: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
         let Some(h) = tracked(fd).filter(|_| !bad_messages(vec, n, timeout)) else {
             return next::recvmmsg(fd, vec, n, flags, timeout);
@@ -169,6 +169,7 @@ hooks! {
                 if done == 0 {
                     return answer_int(r);
                 }
+                recv::tell_later(h, fd, -r as c_int);
                 break;
             }
             (*entry).msg_len = r as c_uint;

@@ -112,7 +112,11 @@ unsafe fn out_of_socket(h: Handle, call: Call, n: size_t) -> isize {
             })
         };
         if r <= 0 {
-            return if total > 0 { total as isize } else { r };
+            if total == 0 {
+                return r;
+            }
+            recv::tell_later(h, call.from, -r as c_int);
+            break;
         }
         total += r as usize;
         if by_kernel {

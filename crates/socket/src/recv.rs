@@ -62,6 +62,17 @@ pub unsafe fn recv(
     over_ring(h, fd, &mut cursor, flags, native)
 }
 
+/// What a call that has received something does with the error of a further receive: if it is the connection's, the next call
+/// tells it. The kernel told it once, or we did.
+pub fn tell_later(h: Handle, fd: i32, error: i32) {
+    let Pass::Error(e) = Pass::stopped_by(error) else { return };
+    let Some(rx) = handover::lock_rx_again(h) else { return };
+    let has_ended = || rx.s.has(FLAG_RESET) || shadow::poll(fd, 0) & libc::POLLHUP != 0;
+    if lifecycle::is_shadow(fd, h) && has_ended() {
+        rx.s.keep_error(e);
+    }
+}
+
 fn over_tcp(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, mut native: impl FnMut() -> isize) -> isize {
     let s = h.sock();
     let (leads, alone) = {

@@ -229,6 +229,26 @@ CASE(splice_into_a_pipe)
     }
 }
 
+/* What a splice has moved comes first, and the error behind it is told by the next call. */
+CASE(splice_before_a_reset)
+{
+    int pipes[2];
+    rw_warm(fd, RW_BLOCK);
+    MUST(pipe(pipes));
+    B_SIDE T(send(fd, "never read", 10, 0));
+    rw_rest();
+    A_SIDE {
+        T(send(fd, "hello", 5, 0));
+        T(close(fd));
+    }
+    rw_rest();
+    B_SIDE {
+        T(splice(fd, NULL, pipes[1], NULL, 100, 0));
+        T(recv(fd, buffer, 10, 0));
+        T(recv(fd, buffer, 10, 0));
+    }
+}
+
 /* A relay: from one connection through a pipe into another, with a copy kept by tee. */
 CASE(relay_by_splice)
 {
@@ -356,4 +376,4 @@ CASE(asynchronous)
 
 RW_MAIN(ENTRY(sendfile_with_an_offset), ENTRY(sendfile_at_the_position), ENTRY(sendfile_of_much), ENTRY(sendfile_without_blocking),
     ENTRY(sendfile_between_sends), ENTRY(sendfile_that_is_refused), ENTRY(splice_out_of_a_pipe), ENTRY(splice_into_a_pipe),
-    ENTRY(relay_by_splice), ENTRY(stdio), ENTRY(stdio_in_blocks), ENTRY(asynchronous))
+    ENTRY(splice_before_a_reset), ENTRY(relay_by_splice), ENTRY(stdio), ENTRY(stdio_in_blocks), ENTRY(asynchronous))

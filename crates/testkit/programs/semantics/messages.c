@@ -153,6 +153,33 @@ CASE(many_messages_in_part)
     }
 }
 
+/* An error behind the first message is told by the next call. */
+CASE(many_messages_before_a_reset)
+{
+    struct iovec part = { buffer, 10 };
+    struct mmsghdr messages[2];
+    rw_warm(fd, RW_BLOCK);
+    memset(messages, 0, sizeof messages);
+    for (int i = 0; i < 2; i++) {
+        messages[i].msg_hdr.msg_iov = &part;
+        messages[i].msg_hdr.msg_iovlen = 1;
+    }
+    A_SIDE T(send(fd, "hello", 5, 0));
+    B_SIDE T(send(fd, "never read", 10, 0));
+    rw_rest();
+    A_SIDE {
+        rw_hear();
+        rw_wait_asleep(rw_pid_of(false));
+        T(close(fd));
+    }
+    B_SIDE {
+        rw_tell();
+        T(recvmmsg(fd, messages, 2, 0, NULL));
+        T(recv(fd, buffer, 10, 0));
+        T(recv(fd, buffer, 10, 0));
+    }
+}
+
 CASE(time_of_many_messages)
 {
     static const struct timespec fixed = { 1000, 0 };
@@ -623,7 +650,7 @@ CASE(peek_offset)
 }
 
 RW_MAIN(ENTRY(vectors), ENTRY(as_many_vectors_as_there_may_be), ENTRY(many_messages_at_once), ENTRY(many_messages_in_part),
-    ENTRY(time_of_many_messages), ENTRY(fields_of_a_message), ENTRY(bytes_left),
+    ENTRY(many_messages_before_a_reset), ENTRY(time_of_many_messages), ENTRY(fields_of_a_message), ENTRY(bytes_left),
     ENTRY(bytes_left_after_shutdown_of_reading), ENTRY(bytes_left_of_a_closed_connection),
     ENTRY_WITH(bytes_left_by_the_listener, RW_ALONE), ENTRY(control_data_sent), ENTRY(times_of_arrival),
     ENTRY_WITH(times_of_arrival_by_the_listener, RW_ALONE), ENTRY(bad_pointers), ENTRY(buffers_that_end_in_a_hole), ENTRY(bad_descriptors),
