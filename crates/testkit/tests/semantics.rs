@@ -294,6 +294,7 @@ semantics! {
         low_water_mark_in_a_set,
         wrong_operations,
         times_to_wait,
+        longest_time_to_wait,
     }
 
     /// Epoll sets with several members, several users, several owners: nested, shared by threads, inherited by fork, members that go away.

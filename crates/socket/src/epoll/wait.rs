@@ -138,7 +138,8 @@ impl Wait {
             if news && (self.look(poll)? > 0 || poll) {
                 return Ok(self.out.n);
             }
-            let deadline = *deadline.get_or_insert_with(|| self.timeout.ns.map(|ns| sys::monotonic_ns() + ns));
+            let deadline =
+                *deadline.get_or_insert_with(|| self.timeout.ns.map(|ns| sys::monotonic_ns().saturating_add(ns)));
             if !spun && self.spin()? {
                 // What made it end may turn out to be nothing: then no second time.
                 spun = true;

@@ -1,6 +1,8 @@
 /* What an epoll set reports of one connection: level, edge, oneshot, and the events of its end. */
 #include "rw_test.h"
 
+#include <limits.h>
+
 static char buffer[1 << 16];
 static int set;
 
@@ -374,6 +376,23 @@ CASE(times_to_wait)
     }
 }
 
+/* A time-out that no clock will see the end of. */
+CASE(longest_time_to_wait)
+{
+    begin(EPOLLIN);
+    struct epoll_event event;
+    struct timespec longest = { LONG_MAX, 999999999 };
+    A_SIDE {
+        rw_hear();
+        rw_wait_asleep(rw_pid_of(false));
+        T(send(fd, "x", 1, 0));
+    }
+    B_SIDE {
+        rw_tell();
+        T(epoll_pwait2(set, &event, 1, &longest, NULL));
+    }
+}
+
 RW_MAIN(ENTRY(level), ENTRY(edge), ENTRY(edge_of_both_directions), ENTRY(edge_for_output_only), ENTRY(oneshot), ENTRY(output_level),
     ENTRY(end_of_the_peer), ENTRY(end_while_asleep), ENTRY(reset_while_asleep), ENTRY(low_water_mark_in_a_set),
-    ENTRY(wrong_operations), ENTRY(times_to_wait))
+    ENTRY(wrong_operations), ENTRY(times_to_wait), ENTRY(longest_time_to_wait))
