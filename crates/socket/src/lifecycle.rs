@@ -430,8 +430,9 @@ fn take_back(h: Handle, fd: i32, reason: Reason) {
     let settled = give_rest_back(h, fd, reason);
     end_outgoing(h, fd, reason);
     handover::forget_left(s, h);
-    // With other owners, the rest is theirs as much as ours: it stays for those who read through Ropeway.
-    if !settled && sole_owner(s) {
+    // With other owners, the rest is theirs as much as ours: it stays for those who read through Ropeway. Another thread may
+    // have closed the socket while the peer was asked.
+    if !settled && is_shadow(fd, h) && sole_owner(s) {
         relay::take_over(h, fd);
     }
 }

@@ -373,6 +373,27 @@ fn a_thread_that_gives_back_the_left_pair_of_a_closed_socket_touches_no_unmapped
 }
 
 #[test]
+fn a_thread_that_asks_the_peer_to_take_the_rest_of_a_socket_back_makes_no_relay_once_it_is_closed() {
+    let _alone = alone();
+    within(LIMIT, "leaving", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        assert_eq!(b.send(b"unread"), 6);
+        let s = a.h.sock();
+        // The peer makes no call, and does not answer.
+        let leaves = asleep_on(&a, |h, fd| {
+            lifecycle::leave(h, fd, Reason::FdPassed);
+            0
+        });
+        drop(a);
+        leaves.join().expect("the thread that leaves");
+        rest();
+        assert!(s.owners.iter().all(|owner| owner.load(Ordering::Acquire) == 0), "no relay owns the socket");
+        drop(b);
+    });
+}
+
+#[test]
 fn closing_a_shared_socket_beside_a_send_without_room_that_does_not_wait_leaves_it_no_unmapped_ring() {
     let _alone = alone();
     within(LIMIT, "closing beside a send", || {
