@@ -12,7 +12,7 @@
  * Failed calls set errno; ropeway_error() of ropeway.h has a sentence about why. Every call can fail with ENETDOWN (cdp_init was not called in this process), EBADF (no
  * such socket, or another thread closed it during the call), EFAULT (a null pointer) and EINVAL (a length of more than half the address space); others stand with each.
  * Descriptors are numbers of their own, no descriptors of the kernel. All calls may be made from any thread. In a forked child there is nothing: it calls cdp_init again. What
- * ropeway.h says about exit, and about who may, holds here as well.
+ * ropeway.h says about exit, and about who may, holds here as well, but for unread data, which is thrown away as by cdp_close.
  */
 #ifndef CDP_H
 #define CDP_H

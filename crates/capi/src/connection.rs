@@ -50,6 +50,9 @@ impl Connection {
             one.set_linger(options.linger)?;
             one.set_nodelay(options.no_delay)?;
         });
+        if let Connection::Messages(socket) = self {
+            socket.set_forgets_unread(options.forgets_unread);
+        }
         Ok(())
     }
 
@@ -203,13 +206,6 @@ impl Connection {
     /// The length of the next message, which is there; `None` at the end.
     pub fn next_message(&self) -> Outcome<Option<usize>> {
         Ok(self.messages()?.try_next_len()?)
-    }
-
-    /// What was not read when it ends is thrown away. Otherwise that would reset the connection, as it does with TCP, and what was sent before might be lost.
-    pub fn forget_unread(&self) {
-        if let Connection::Messages(socket) = self {
-            socket.set_forgets_unread(true);
-        }
     }
 
     /// The ports of the protocol, local first.

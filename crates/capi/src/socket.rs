@@ -66,6 +66,8 @@ pub struct Options {
     pub send_limit: Option<Duration>,
     pub linger: Option<Duration>,
     pub no_delay: bool,
+    /// Messages that were not read when it ends are thrown away. Otherwise they would reset the connection, as with TCP, and what was sent before might be lost.
+    pub forgets_unread: bool,
 }
 
 pub struct Socket {
@@ -457,8 +459,8 @@ impl Socket {
         }
     }
 
-    /// What `close` does beyond taking the handle away: threads that wait with this socket return. Gives the connection, for who has more to do with it.
-    pub fn close(&self) -> Option<Arc<Connection>> {
+    /// What `close` does beyond taking the handle away: threads that wait with this socket return.
+    pub fn close(&self) {
         let state = std::mem::replace(&mut *self.state(), State::Closed);
         match state {
             State::Listening(entrance) => entrance!(&*entrance, one => one.close()),
@@ -468,11 +470,9 @@ impl Socket {
                 if Arc::strong_count(&connection) > 1 {
                     connection.end_under_calls(self.options().linger);
                 }
-                return Some(connection);
             }
             State::Fresh | State::Bound(_) | State::Opening(_) | State::Closed => {}
         }
-        None
     }
 }
 

@@ -53,9 +53,11 @@ impl Engine {
         self.end(channel, |core, now| core.endpoint.close(now, channel));
     }
 
-    /// The same, though something was not read, which else makes a reset of it: that is forgotten.
-    pub fn close_forgetting(&self, channel: ChannelId) {
-        self.end(channel, |core, now| core.endpoint.close_forgetting(now, channel));
+    /// Whether what is unread then, or when the engine finishes, makes no reset of that, as it does at first: it is forgotten.
+    pub fn set_forgets_unread(&self, channel: ChannelId, on: bool) {
+        if let Ok(inner) = self.inner() {
+            inner.lock().endpoint.set_forgets_unread(channel, on);
+        }
     }
 
     /// Ends a connection at once: the peer sees a reset.

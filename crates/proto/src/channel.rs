@@ -95,6 +95,8 @@ pub struct Channel {
     pub announced: bool,
     /// The user reads no more than what is here: then comes the end.
     pub reading_stopped: bool,
+    /// What is unread when it is closed makes no reset of that.
+    pub forgets_unread: bool,
     /// A CREDIT or HOLD for it is due.
     pub credit_due: bool,
     pub hold_due: bool,
@@ -136,6 +138,7 @@ impl Channel {
             queued_in: None,
             announced: false,
             reading_stopped: false,
+            forgets_unread: false,
             credit_due: false,
             hold_due: false,
             has_words: false,

@@ -123,7 +123,10 @@ impl Cdp {
     }
 
     fn socket(&self) -> Outcome<c_int> {
-        self.sockets.add(CdpSocket::new(self.claim(0)?, Socket::new(libc::SOCK_SEQPACKET)?))
+        let socket = Socket::new(libc::SOCK_SEQPACKET)?;
+        // In the document a peer reads all that was sent before the close [1:3.5], whatever was not read here.
+        socket.set_options(|options| options.forgets_unread = true)?;
+        self.sockets.add(CdpSocket::new(self.claim(0)?, socket))
     }
 
     /// The address from which this node's connections come, taken when the first is opened, and anew when its device has come back.
@@ -198,12 +201,8 @@ impl Cdp {
 
     fn close(&self, s: c_int) -> Outcome<()> {
         let socket = self.sockets.remove(s)?;
-        let connection = socket.socket.close();
+        socket.socket.close();
         lock(&socket.claim).take();
-        if let Some(connection) = connection {
-            // In the document a peer reads all that was sent before the close [1:3.5], whatever was not read here. Whoever has the last share, a thread that is in a call perhaps, ends it like that.
-            connection.forget_unread();
-        }
         Ok(())
     }
 }

@@ -330,6 +330,37 @@ static void between_nodes(void)
 	CHECK(cdp_close(s) == 0 && cdp_close(l) == 0);
 }
 
+#define PIECES 40
+#define PIECE_BYTES (100 << 10)
+
+/* What was sent before the end of a process arrives, though it has not read everything, and has closed nothing. */
+static void exit_with_something_unread(void)
+{
+	char *piece = zeros(PIECE_BYTES);
+	int port, l = listener(&port), s, i, status = -1;
+	struct cdp_sockaddr at = server_at(port);
+	pid_t child = fork();
+
+	CHECK(child >= 0);
+	if (child == 0) {
+		CHECK(cdp_init(2, interfaces, 1, 0) == 0 && (s = cdp_socket()) >= 0 && cdp_connect(s, &at) == 0);
+		/* It is here, and stays. */
+		FAILS(cdp_recv(s, piece, 0, 0), EMSGSIZE);
+		for (i = 0; i < PIECES; i++)
+			CHECK(cdp_send(s, memset(piece, i, PIECE_BYTES), PIECE_BYTES) == PIECE_BYTES);
+		exit(0);
+	}
+	CHECK((s = cdp_accept(l, NULL, 0)) >= 0 && cdp_send(s, "never read", 10) == 10);
+	/* Until the other end has said all, as far as there is room for it, and is about to go. */
+	usleep(200000);
+	for (i = 0; i < PIECES; i++)
+		CHECK(cdp_recv(s, piece, PIECE_BYTES, 0) == PIECE_BYTES && piece[0] == i && piece[PIECE_BYTES - 1] == i);
+	FAILS(cdp_recv(s, piece, PIECE_BYTES, 0), ENOTCONN);
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(cdp_close(s) == 0 && cdp_close(l) == 0);
+	free(piece);
+}
+
 int main(void)
 {
 	before_init();
@@ -340,8 +371,10 @@ int main(void)
 	backlog();
 	closing_wakes();
 	closing_frees_the_port();
-	if (!getenv("ROPEWAY_CDP_LIMIT"))
+	if (!getenv("ROPEWAY_CDP_LIMIT")) {
 		closing_amid_a_datagram();
+		exit_with_something_unread();
+	}
 	if (getenv("ROPEWAY_CDP_LIMIT")) {
 		struct cdp_sockaddr at;
 		char big[1473];

@@ -44,13 +44,17 @@ impl Endpoint {
         self.schedule_channel(at);
     }
 
-    /// Gives the channel up: what was sent is still delivered, unread data is dropped (and then the peer's end is reset, as TCP does). The id is invalid afterwards.
+    /// Gives the channel up: what was sent is still delivered, unread data is dropped (and then the peer's end is reset, as TCP does, unless the channel
+    /// [forgets](Endpoint::set_forgets_unread) that). The id is invalid afterwards.
     pub fn close(&mut self, now: Time, id: ChannelId) {
         let Some(at) = self.channel_index(id) else { return };
         let channel = &mut self.channels[at as usize];
         channel.released = true;
         if channel.detached {
             return self.free_channel(at);
+        }
+        if channel.forgets_unread {
+            channel.incoming.clear(&mut self.rx_pool);
         }
         let association = channel.association;
         if !self.associations[association as usize].is_open() {
@@ -72,13 +76,12 @@ impl Endpoint {
         self.settle_channel(at);
     }
 
-    /// Like [`Endpoint::close`] where what is unread is no matter: it is forgotten, also a message of which only a part is here, and what still arrives is turned away. So the peer gets
-    /// all that was sent to it, and then the end.
-    pub fn close_forgetting(&mut self, now: Time, id: ChannelId) {
+    /// Whether what is unread is no matter when the channel is closed: it is forgotten, also a message of which only a part is here, and what still arrives is turned away. So the peer
+    /// gets all that was sent to it, and then the end.
+    pub fn set_forgets_unread(&mut self, id: ChannelId, on: bool) {
         if let Some(at) = self.channel_index(id) {
-            self.channels[at as usize].incoming.clear(&mut self.rx_pool);
+            self.channels[at as usize].forgets_unread = on;
         }
-        self.close(now, id);
     }
 
     /// Ends the channel at once: what is queued is dropped, and the peer sees a reset.

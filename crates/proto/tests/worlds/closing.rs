@@ -113,7 +113,8 @@ fn a_close_after_a_shutdown_tells_the_peer_that_nobody_reads() {
 in_every_way!(who_forgets_what_is_unread_takes_nothing_from_the_peer);
 fn who_forgets_what_is_unread_takes_nothing_from_the_peer() {
     for seed in 0..6 {
-        for has_part in [false, true] {
+        // Closed alone, or with all channels, as by a process that ends.
+        for (has_part, alone) in [(false, false), (false, true), (true, false), (true, true)] {
             let mut world = lossy(seed);
             let (client, server) = pair(&mut world, Mode::Messages);
             let (long, reply) = (vec![1; 3_000_000], vec![2; 500_000]);
@@ -138,7 +139,12 @@ fn who_forgets_what_is_unread_takes_nothing_from_the_peer() {
             }
             assert_eq!(send(&mut world, 1, server, &reply), Ok(reply.len()));
             let now = world.clock(1);
-            world.hosts[1].close_forgetting(now, server);
+            world.hosts[1].set_forgets_unread(server, true);
+            if alone {
+                world.hosts[1].close(now, server);
+            } else {
+                world.hosts[1].close_channels(now);
+            }
             wait_for(&mut world, 10 * S, "the reply", |world| {
                 let now = world.time();
                 if sent < long.len() {

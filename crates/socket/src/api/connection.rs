@@ -85,8 +85,6 @@ pub struct Connection {
     pub read_limit: Limit,
     pub write_limit: Limit,
     linger: Mutex<Option<Duration>>,
-    /// What was not read when it ends makes no reset of that.
-    forgets_unread: AtomicBool,
     watch: OnceLock<Watch>,
 }
 
@@ -119,7 +117,6 @@ impl Connection {
             read_limit: Limit::default(),
             write_limit: Limit::default(),
             linger: Mutex::new(None),
-            forgets_unread: AtomicBool::new(false),
             watch: OnceLock::new(),
         }
     }
@@ -186,16 +183,7 @@ impl Connection {
     }
 
     pub fn set_forgets_unread(&self, on: bool) {
-        self.forgets_unread.store(on, Ordering::Relaxed);
-    }
-
-    /// Gives the channel up, in order but for what was not read.
-    fn close(&self) {
-        if self.forgets_unread.load(Ordering::Relaxed) {
-            self.engine().close_forgetting(self.channel);
-        } else {
-            self.engine().close(self.channel);
-        }
+        self.engine().set_forgets_unread(self.channel, on);
     }
 
     pub fn peer(&self) -> &Address {
@@ -482,9 +470,9 @@ impl Drop for Connection {
             Some(limit) if self.has_begun() => {
                 let _ = self.engine().shutdown(self.channel);
                 let _ = self.drain(Some(limit));
-                self.close();
+                self.engine().close(self.channel);
             }
-            _ => self.close(),
+            _ => self.engine().close(self.channel),
         }
     }
 }

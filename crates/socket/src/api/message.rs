@@ -134,7 +134,7 @@ impl MessageSocket {
         self.connection.try_next_message_bytes()
     }
 
-    /// Whether messages that came and were not read, or not all of them, are forgotten at the end of the last handle: then the peer still gets all that was sent to it before the end. Otherwise,
+    /// Whether messages that came and were not read, or not all of them, are forgotten at the end of the last handle or of the process: then the peer still gets all that was sent to it before the end. Otherwise,
     /// as at first, it sees a reset, as with TCP.
     pub fn set_forgets_unread(&self, on: bool) {
         self.connection.set_forgets_unread(on);
