@@ -6,20 +6,23 @@ use crate::guard::let_go;
 use ropeway_socket::api::PerProcess;
 use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Handles have this bit: descriptors of the kernel do not get so far.
 const MARK: c_int = 1 << 30;
-const INDEX_BITS: u32 = 20;
+const PLACE_BITS: u32 = 20;
 /// Sockets of a process.
-const MOST: usize = 1 << INDEX_BITS;
+const MOST: usize = 1 << PLACE_BITS;
 /// A place has this many handles in turn.
 const GENERATIONS: u32 = 1 << 10;
 /// Places that rest before one is used again: with their generations a handle comes back after 65,536 others at the earliest.
 const RESTING: usize = 64;
 
-/// Higher than any generation that this process or those it was forked from have given out: a child has it in its memory, and begins there, so that its handles are none of its parent's.
+/// The first place, before it is taken modulo [`MOST`], that neither this process nor those it was forked from have used: a child has it in its memory, and begins there, so that its handles
+/// are none of its parent's.
+static NEXT_PLACE: AtomicUsize = AtomicUsize::new(0);
+/// Higher than any generation that they have given out, for a child that comes round to places of theirs.
 static NEXT_GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Sockets of one kind, by handle. For a static variable.
@@ -28,8 +31,10 @@ pub struct Table<T: 'static> {
 }
 
 struct Slots<T> {
+    /// The place of the first slot.
+    first_place: usize,
     /// The generation of places that are new.
-    first: u32,
+    first_generation: u32,
     slots: Vec<Slot<T>>,
     /// Those that rest, the longest first.
     free: VecDeque<usize>,
@@ -42,18 +47,17 @@ struct Slot<T> {
 
 impl<T> Default for Slots<T> {
     fn default() -> Slots<T> {
-        Slots { first: NEXT_GENERATION.load(Ordering::Relaxed), slots: Vec::new(), free: VecDeque::new() }
+        Slots {
+            first_place: NEXT_PLACE.load(Ordering::Relaxed),
+            first_generation: NEXT_GENERATION.load(Ordering::Relaxed),
+            slots: Vec::new(),
+            free: VecDeque::new(),
+        }
     }
 }
 
-fn handle(index: usize, generation: u32) -> c_int {
-    MARK | ((generation % GENERATIONS) << INDEX_BITS) as c_int | index as c_int
-}
-
-/// A handle for the program.
-fn give_out(index: usize, generation: u32) -> c_int {
-    NEXT_GENERATION.fetch_max(generation + 1, Ordering::Relaxed);
-    handle(index, generation)
+fn handle(place: usize, generation: u32) -> c_int {
+    MARK | ((generation % GENERATIONS) << PLACE_BITS) as c_int | (place % MOST) as c_int
 }
 
 fn unknown(handle: c_int) -> Failure {
@@ -63,15 +67,20 @@ fn unknown(handle: c_int) -> Failure {
 }
 
 impl<T> Slots<T> {
-    fn slot(&mut self, handle: c_int) -> Option<(usize, &mut Slot<T>)> {
-        let index = handle as usize & (MOST - 1);
-        let slot = self.slots.get_mut(index)?;
-        is_of(slot, handle, index).then_some((index, slot))
+    /// The slot that has a socket of this handle.
+    fn index(&self, given: c_int) -> Option<usize> {
+        let index = (given as usize).wrapping_sub(self.first_place) % MOST;
+        let slot = self.slots.get(index).filter(|slot| slot.socket.is_some())?;
+        (handle(self.first_place + index, slot.generation) == given).then_some(index)
     }
-}
 
-fn is_of<T>(slot: &Slot<T>, given: c_int, index: usize) -> bool {
-    slot.socket.is_some() && handle(index, slot.generation) == given
+    /// The handle of a slot, for the program.
+    fn give_out(&self, index: usize) -> c_int {
+        let (place, generation) = (self.first_place + index, self.slots[index].generation);
+        NEXT_PLACE.fetch_max(place + 1, Ordering::Relaxed);
+        NEXT_GENERATION.fetch_max(generation + 1, Ordering::Relaxed);
+        handle(place, generation)
+    }
 }
 
 impl<T: Send + Sync> Table<T> {
@@ -90,16 +99,15 @@ impl<T: Send + Sync> Table<T> {
         if (is_full || table.free.len() > RESTING)
             && let Some(index) = table.free.pop_front()
         {
-            let slot = &mut table.slots[index];
-            slot.socket = socket;
-            return Ok(give_out(index, slot.generation));
+            table.slots[index].socket = socket;
+            return Ok(table.give_out(index));
         }
         if is_full {
             return Err(Failure::new(libc::EMFILE, "this process has a million sockets of this kind"));
         }
-        let generation = table.first;
+        let generation = table.first_generation;
         table.slots.push(Slot { generation, socket });
-        Ok(give_out(table.slots.len() - 1, generation))
+        Ok(table.give_out(table.slots.len() - 1))
     }
 
     /// # Errors
@@ -107,8 +115,7 @@ impl<T: Send + Sync> Table<T> {
     pub fn get(&self, handle: c_int) -> Outcome<Arc<T>> {
         let found = self.slots.get().and_then(|table| {
             let table = table.read().unwrap_or_else(PoisonError::into_inner);
-            let index = handle as usize & (MOST - 1);
-            table.slots.get(index).filter(|slot| is_of(slot, handle, index))?.socket.clone()
+            table.slots[table.index(handle)?].socket.clone()
         });
         found.ok_or_else(|| unknown(handle))
     }
@@ -131,7 +138,8 @@ impl<T: Send + Sync> Table<T> {
     pub fn remove(&self, handle: c_int) -> Outcome<Arc<T>> {
         let found = self.slots.get().and_then(|table| {
             let mut table = table.write().unwrap_or_else(PoisonError::into_inner);
-            let (index, slot) = table.slot(handle)?;
+            let index = table.index(handle)?;
+            let slot = &mut table.slots[index];
             slot.generation += 1;
             let socket = slot.socket.take();
             table.free.push_back(index);
@@ -171,6 +179,14 @@ mod tests {
         let own = handles(&CHILDS);
         assert!(parents.iter().all(|parents| CHILDS.remove(*parents).is_err()));
         assert!(own.iter().all(|own| CHILDS.remove(*own).is_ok()));
+        // However many came and went while one of its parent's stayed.
+        for _ in 0..GENERATIONS as usize * RESTING {
+            PARENTS.remove(PARENTS.add(0).unwrap()).unwrap();
+        }
+        for _ in 0..2 * RESTING {
+            let later: &Table<u32> = Box::leak(Box::new(Table::new()));
+            assert_ne!(later.add(0).unwrap(), parents[0]);
+        }
     }
 
     #[test]
