@@ -90,6 +90,7 @@ int ropeway_socket(int type);
 
 /*
  * Takes an address of this host, port 0 for any. It is free again when the socket and all connections that it accepted are closed. A client need not.
+ * One of IPv6, :: too, is for IPv6 alone (as with IPV6_V6ONLY): who listens over both has two sockets, which may have the same port.
  * EADDRINUSE; EADDRNOTAVAIL: not of this host; EINVAL: the socket has an address, `length` does not fit the family, or the device's MTU
  * leaves less than 256 bytes for a packet; EAFNOSUPPORT; EPERM: no key (above), or no CAP_NET_RAW; ENODEV; EBUSY: another process has the device that ROPEWAY_LINK=xdp:DEVICE names.
  */

@@ -2,8 +2,8 @@
 
 use crate::kind;
 use ropeway_socket::{Address, Listener, Stream, ToAddresses};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -94,6 +94,16 @@ fn a_part_for_another_process() {
                 server.write_all(b"all").unwrap();
                 client.read_exact(&mut [0; 3]).unwrap();
             }
+        }
+        "listen over both protocols" => {
+            let six = Listener::bind(argument.as_str()).unwrap();
+            let ask = || Stream::connect((Ipv4Addr::LOCALHOST, six.port()));
+            assert_eq!(kind(ask()), ErrorKind::ConnectionRefused);
+            let four = Listener::bind((Ipv4Addr::UNSPECIFIED, six.port())).unwrap();
+            let client = ask().unwrap();
+            assert_eq!(four.accept().unwrap().1, client.local_addr().unwrap());
+            let client = crate::connect(&six).0;
+            assert_eq!(client.peer_addr().unwrap().port(), six.port());
         }
         "serve a node" => {
             let listener = Listener::bind(argument.as_str()).unwrap();
@@ -217,6 +227,11 @@ fn between_hosts_a_key_or_the_word_that_none_is_needed_is_asked_for() {
 #[test]
 fn who_listens_at_all_addresses_is_reached_at_each_and_says_at_which() {
     succeeds("be asked at several addresses", "0.0.0.0:0", &[("ROPEWAY_TRUSTED", "1")]);
+}
+
+#[test]
+fn who_listens_at_all_addresses_of_ipv6_is_not_reached_over_ipv4_and_may_listen_there_as_well() {
+    succeeds("listen over both protocols", "[::]:0", &[("ROPEWAY_TRUSTED", "1")]);
 }
 
 #[test]
