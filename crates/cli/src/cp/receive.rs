@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -263,8 +264,13 @@ fn is_whole(target: &Path, end: &End) -> io::Result<bool> {
     if !meta.is_file() || meta.len() != end.size {
         return Ok(false);
     }
+    let mut file = open_as_owner(OpenOptions::new().read(true), target)?;
+    // What has been opened up is open now, and as it was sent again.
+    if file.metadata()?.mode() != meta.mode() {
+        file.set_permissions(meta.permissions())?;
+    }
     let mut hasher = blake3::Hasher::new();
-    io::copy(&mut File::open(target)?, &mut hasher)?;
+    io::copy(&mut file, &mut hasher)?;
     Ok(hasher.finalize().to_hex().as_str() == end.hash)
 }
 
@@ -304,8 +310,9 @@ fn open_part(
     ask: impl Fn(),
 ) -> io::Result<Option<(File, u64)>> {
     let mut options = OpenOptions::new();
-    let mut file =
-        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(nofollow()).open(part)?;
+    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(nofollow());
+    // One that lacked nothing but its name has the file's own mode, which may keep us from writing.
+    let mut file = open_as_owner(&options, part)?;
     lock(&file, ask)?;
     let meta = file.metadata()?;
     if !meta.is_file() {
@@ -324,6 +331,29 @@ fn open_part(
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     Ok(Some((file, there)))
+}
+
+/// Opens a file, also one of ours whose mode forbids us that: then we may read and write it from now on.
+fn open_as_owner(options: &OpenOptions, path: &Path) -> io::Result<File> {
+    match options.open(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            open_up(path).map_err(|_| error)?;
+            options.open(path)
+        }
+        opened => opened,
+    }
+}
+
+fn open_up(path: &Path) -> io::Result<()> {
+    // No more than found, which no mode forbids: what is not ours, or no file, is left as it is.
+    let flags = rustix::fs::OFlags::PATH.bits() as i32 | nofollow();
+    let found = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let meta = found.metadata()?;
+    if !meta.is_file() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mode = Permissions::from_mode(meta.mode() & 0o777 | 0o600);
+    std::fs::set_permissions(format!("/proc/self/fd/{}", found.as_raw_fd()), mode)
 }
 
 /// Two senders of one name would write into one file. The other one may have died, or be this sender's lost connection, which is noticed when it is asked.

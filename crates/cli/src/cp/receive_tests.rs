@@ -1,6 +1,14 @@
 use super::super::peer::Peer;
 use super::super::{frame, send};
 use super::*;
+use rustix::thread::CapabilitySet;
+
+/// From now on permissions hold for this thread though it is root's, as they do for users.
+fn obey_permissions() {
+    let mut capabilities = rustix::thread::capabilities(None).unwrap();
+    capabilities.effective.remove(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
+    rustix::thread::set_capabilities(None, capabilities).unwrap();
+}
 
 #[test]
 fn names_that_lead_elsewhere_are_refused() {
@@ -89,11 +97,17 @@ fn a_file_whose_end_was_said_may_be_there_and_nothing_else_may() {
     std::fs::write(directory.join("whole"), contents).unwrap();
     std::fs::write(directory.join("other"), b"as  long!").unwrap();
     std::os::unix::fs::symlink(directory.join("whole"), directory.join("link")).unwrap();
-    for (name, is_there) in [("whole", true), ("other", false), ("link", false)] {
+    let closed = directory.join("closed");
+    std::fs::write(&closed, contents).unwrap();
+    std::fs::set_permissions(&closed, Permissions::from_mode(0o000)).unwrap();
+    for (name, is_there) in [("whole", true), ("other", false), ("link", false), ("closed", true)] {
         let [sender, receiver] = connect::pair();
         let serving = std::thread::spawn({
             let options = options.clone();
-            move || serve(receiver, &options, &Writers::default())
+            move || {
+                obey_permissions();
+                serve(receiver, &options, &Writers::default())
+            }
         });
         let offer =
             Offer { name: name.into(), size: None, mode: None, written: true, asked: false, end: Some(end.clone()) };
@@ -105,6 +119,7 @@ fn a_file_whose_end_was_said_may_be_there_and_nothing_else_may() {
         let _ = sender.finish();
         assert_eq!(serving.join().unwrap().is_ok(), is_there);
     }
+    assert_eq!(std::fs::metadata(&closed).unwrap().mode() & 0o777, 0, "as it was");
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
@@ -184,6 +199,38 @@ fn of_what_the_disk_has_not_taken_nothing_is_left_to_go_on_from() {
     file.write_all(b"right").unwrap();
     keep(&file, &part, &target, None, &options, || file.sync_all()).unwrap();
     assert_eq!(std::fs::read(&target).unwrap(), b"right");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_part_that_lacked_its_name_alone_is_gone_on_with_whatever_mode_it_has() {
+    obey_permissions();
+    let directory = std::env::temp_dir().join(format!("ropeway-cp-mode-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let options =
+        Options { directory: directory.clone(), once: true, force: false, quiet: true, limits: Limits::default() };
+    let target = directory.join("file");
+    let part = part_of(&target);
+    let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, asked: false, end: None };
+    let open = || open_part(&part, &offer, &mut blake3::Hasher::new(), || {}).map(Option::unwrap);
+    for mode in [0o444, 0o200, 0] {
+        let (mut file, there) = open().unwrap();
+        assert_eq!(there, 0);
+        file.write_all(b"right").unwrap();
+        std::fs::write(&target, b"other").unwrap();
+        let taken = keep(&file, &part, &target, Some(mode), &options, || Ok(())).unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
+        drop(file);
+        std::fs::remove_file(&target).unwrap();
+        let (file, there) = open().unwrap_or_else(|error| panic!("{mode:o}: {error}"));
+        assert_eq!(there, 5);
+        keep(&file, &part, &target, Some(mode), &options, || Ok(())).unwrap();
+        assert_eq!(std::fs::metadata(&target).unwrap().mode() & 0o777, mode);
+        std::fs::remove_file(&target).unwrap();
+    }
+    rustix::fs::mknodat(CWD, &part, rustix::fs::FileType::Fifo, 0.into(), 0).unwrap();
+    assert_eq!(open().unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    assert_eq!(std::fs::metadata(&part).unwrap().mode() & 0o777, 0, "what is no file is left as it is");
     std::fs::remove_dir_all(&directory).unwrap();
 }
 

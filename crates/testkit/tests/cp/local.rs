@@ -284,6 +284,41 @@ fn where_permissions_cannot_be_set_and_the_directory_cannot_be_read_files_are_ke
 }
 
 #[test]
+fn a_read_only_file_of_a_user_is_gone_on_with_when_its_receiver_was_killed_before_it_had_its_name() {
+    // As root, who makes a user receive.
+    need_box!();
+    need_program!("setpriv", "strace");
+    let files = Files::new(1_000_000);
+    let set_mode =
+        |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
+    set_mode(Path::new(&files.source()), 0o444);
+    set_mode(files.dir.path(), 0o755);
+    std::os::unix::fs::chown(files.target(), Some(65534), None).expect("as root");
+    let part = files.target().join("file.ropeway-part");
+    let by_user = ["--reuid", "65534", "--clear-groups", "--"];
+    for kills in [true, false] {
+        let mut cmd = command("setpriv", by_user);
+        if kills {
+            cmd.args(["strace", "-f", "-o", "/dev/null", "-e", "trace=fsync", "-e", "inject=fsync:signal=KILL"]);
+        }
+        cmd.arg(env::ropeway()).args(receive(&files, "127.0.0.1:0").get_args());
+        let (receiver, to) = started(cmd);
+        let mut send = send(&files, &to);
+        send.args(["--patience", "0"]);
+        let sent = Process::spawn(send).wait(LIMIT).expect("it ends");
+        if kills {
+            assert!(!sent.success() && !receiver.is_running(), "{}", sent.stderr);
+            assert_eq!(std::fs::metadata(&part).expect("it is left").permissions().mode() & 0o777, 0o444);
+        } else {
+            assert!(sent.expect_success().stderr.contains("were there already"));
+        }
+    }
+    files.assert_arrived();
+    let arrived = std::fs::metadata(files.target().join("file")).expect("it is there");
+    assert_eq!(arrived.permissions().mode() & 0o777, 0o444);
+}
+
+#[test]
 fn a_full_disk_is_said_at_both_ends_and_ends_the_copy() {
     // As root, in a namespace of its own for what is mounted.
     need_box!();
