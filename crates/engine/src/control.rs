@@ -8,6 +8,7 @@ mod shown;
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::ops::ControlFlow;
+use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use ropeway_proto::Config;
 use ropeway_proto::config::{SetError, TUNABLES, Tunable};
+use ropeway_shm::sys;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
@@ -88,14 +90,17 @@ impl Listener {
     pub fn bind(prefix: &str, numbers: &AtomicU32) -> io::Result<Listener> {
         let user = rustix::process::geteuid().as_raw();
         let mut tries = 0..MOST_TAKEN;
-        loop {
+        let listener = loop {
             let number = numbers.fetch_add(1, Ordering::Relaxed);
             let name = format!("{prefix}{user}/{}.{number}", std::process::id());
             match UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?) {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries.next().is_some() => {}
-                listener => return Ok(Listener { name, listener: listener? }),
+                listener => break Listener { name, listener: listener? },
             }
-        }
+        };
+        // Nobody needs to pass any, and who does decides how long their close takes. Kernels before 6.16 cannot forbid it.
+        let _ = sys::set_passes_descriptors(listener.listener.as_raw_fd(), false);
+        Ok(listener)
     }
 
     /// Who waits in `accept` wakes, and nobody can connect any more.
@@ -104,15 +109,14 @@ impl Listener {
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
     }
 
-    /// Waits for who asks, and gives him to `answer`, which says whether to go on.
-    pub fn serve(&self, mut answer: impl FnMut(Option<UnixStream>) -> ControlFlow<()>) {
+    /// Waits for who asks, and gives him to `answer`, which says whether to go on, and holds nothing when he is let go: that may take its time.
+    pub fn serve(&self, mut answer: impl FnMut(Option<&UnixStream>) -> ControlFlow<()>) {
         loop {
             let stream = self.listener.accept().map(|(stream, _)| stream).ok();
-            let fails = stream.is_none();
-            if answer(stream).is_break() {
+            if answer(stream.as_ref()).is_break() {
                 return;
             }
-            if fails {
+            if stream.is_none() {
                 // Mostly the process has no descriptor left, and who asks still waits.
                 std::thread::sleep(RETRY_AFTER);
             }
@@ -137,7 +141,7 @@ fn serve(listener: &Listener, inner: &Weak<Inner>) {
             return ControlFlow::Break(());
         }
         // Whoever goes away in the middle only harms itself.
-        let _ = stream.map(|stream| answer(&stream, &inner));
+        let _ = stream.map(|stream| answer(stream, &inner));
         ControlFlow::Continue(())
     });
 }
@@ -302,5 +306,24 @@ mod tests {
         let first = Listener::bind(prefix, &AtomicU32::new(0)).unwrap();
         let second = Listener::bind(prefix, &AtomicU32::new(0)).unwrap();
         assert!(first.name.ends_with(".0") && second.name.ends_with(".1"), "{} {}", first.name, second.name);
+    }
+    #[test]
+    fn nobody_can_pass_descriptors_to_who_is_asked() {
+        use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+        use std::mem::MaybeUninit;
+        use std::os::fd::AsFd;
+        let listener = Listener::bind("ropeway-test-passing/", &AtomicU32::new(0)).unwrap();
+        let (other, _) = UnixStream::pair().unwrap();
+        if sys::set_passes_descriptors(other.as_raw_fd(), false).is_err() {
+            println!("skipped: this kernel cannot forbid it");
+            return;
+        }
+        let asking = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&listener.name).unwrap()).unwrap();
+        let passed = [asking.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&passed));
+        let sent = sendmsg(&asking, &[io::IoSlice::new(b"?")], &mut control, SendFlags::NOSIGNAL);
+        assert_eq!(sent, Err(rustix::io::Errno::PERM));
     }
 }

@@ -238,7 +238,7 @@ fn answer_all(listener: &control::Listener, inner: &Weak<Inner>) {
     listener.serve(|stream| {
         let Some(inner) = inner.upgrade() else { return ControlFlow::Break(()) };
         // Whoever goes away in the middle only harms itself.
-        let _ = stream.map(|stream| answer(&stream, &inner));
+        let _ = stream.map(|stream| answer(stream, &inner));
         ControlFlow::Continue(())
     });
 }

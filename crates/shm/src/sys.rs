@@ -257,6 +257,26 @@ pub fn abstract_address(name: &[u8]) -> (sockaddr_un, u32) {
     (addr, (core::mem::size_of::<libc::sa_family_t>() + 1 + n) as u32)
 }
 
+/// `SO_PASSRIGHTS`, which Linux has since 6.16; the `libc` crate lacks it.
+const SO_PASSRIGHTS: c_int = 83;
+
+/// Whether processes may pass descriptors through a UNIX socket of ours, and through what connects to it while it listens. `ENOPROTOOPT` where the kernel cannot forbid it.
+pub fn set_passes_descriptors(fd: c_int, passes: bool) -> Result<()> {
+    let passes = c_int::from(passes);
+    let len = core::mem::size_of::<c_int>() as u32;
+    // SAFETY: `passes` is valid for reading `len` bytes.
+    unsafe { setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const passes).cast(), len) }.map(drop)
+}
+
+/// Whether they may, which they may unless [`set_passes_descriptors`] has forbidden it.
+pub fn passes_descriptors(fd: c_int) -> bool {
+    let mut passes: c_int = 1;
+    let mut len = core::mem::size_of::<c_int>() as u32;
+    // SAFETY: `passes` and `len` are valid for writing.
+    let known = unsafe { getsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw mut passes).cast(), &mut len) };
+    known.is_err() || passes != 0
+}
+
 /// Moves a descriptor of our own out of the program's way: to high numbers, above the program's soft limit if the hard
 /// limit allows (the limit is raised for the instant of the call only). Close-on-exec is set.
 /// The old number is closed. If nothing better is free, the old number is kept.

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use ropeway_socket::rendezvous::os;
+use ropeway_socket::rendezvous::os::{self, ReceivedFd};
 use ropeway_socket::rendezvous::wire::{self, DaemonName, MAX_MESSAGE_BYTES, Message, WireError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -169,7 +169,7 @@ impl Control {
                 return Err(ControlError::Silent(self.name.clone()));
             }
             let mut buf = [0; MAX_MESSAGE_BYTES];
-            let received = match os::recv(self.socket.as_raw_fd(), &mut buf) {
+            let received = match os::recv(self.socket.as_raw_fd(), &mut buf, ReceivedFd::close) {
                 Ok(received) => received,
                 Err(errno) if errno == Errno::CONNRESET.raw_os_error() => continue,
                 Err(errno) => return Err(io::Error::from_raw_os_error(errno).into()),

@@ -1,9 +1,10 @@
 //! `ropeway daemon`: the rendezvous daemon, and the commands that start, ask and stop it.
 //!
 //! [`server`] is the event loop, [`registry`] who registered what, [`checks`] the rules, [`diag`] the kernel's knowledge of sockets, [`process`] and
-//! [`memory`] what /proc and /sys say, [`control`] the tools' side. The protocol is in `ropeway_socket::rendezvous`.
+//! [`memory`] what /proc and /sys say, [`closer`] closes what others sent, [`control`] is the tools' side. The protocol is in `ropeway_socket::rendezvous`.
 
 mod checks;
+mod closer;
 pub mod control;
 pub mod diag;
 mod host;

@@ -1,7 +1,7 @@
 //! The event loop: accepts processes, reads their messages, sends what the registry answers.
 //!
 //! One thread, no timers: an idle daemon sleeps in `epoll_wait` for ever, unless it has to refuse connections. Nothing a process does can block it: all
-//! sockets are non-blocking, a process that does not read gets its answers queued and is not read from meanwhile.
+//! sockets are non-blocking, a process that does not read gets its answers queued and is not read from meanwhile, and what processes sent is closed by the [`Closer`].
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -12,7 +12,7 @@ use std::time::{Instant, SystemTime};
 
 use ropeway_shm::sys;
 use ropeway_socket::reason::Reason;
-use ropeway_socket::rendezvous::os::{self, Credentials, Received};
+use ropeway_socket::rendezvous::os::{self, Credentials, Received, ReceivedFd};
 use ropeway_socket::rendezvous::wire::{self, MAILBOX_BYTES, MAX_MESSAGE_BYTES, Message};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use super::checks::Client;
+use super::closer::Closer;
 use super::host::{Machine, sealed_memfd};
 use super::registry::{ClientId, PassedOn, Registration, Registry};
 use super::{memory, process};
@@ -61,6 +62,9 @@ pub struct Server {
     listener: OwnedFd,
     /// False while the daemon, or the machine, has no descriptor or memory for another connection.
     accepting: bool,
+    /// True while no close hangs.
+    passes_descriptors: bool,
+    closer: Closer,
     uid: u32,
     started: Instant,
     connections: HashMap<ClientId, Connection>,
@@ -83,6 +87,8 @@ impl Server {
             epoll,
             listener,
             accepting: true,
+            passes_descriptors: true,
+            closer: Closer::default(),
             uid: rustix::process::geteuid().as_raw(),
             started: Instant::now(),
             connections: HashMap::new(),
@@ -107,6 +113,7 @@ impl Server {
                 Err(error) => return Err(error.into()),
             }
             self.accept_more(true);
+            self.pass_descriptors();
             for event in events.drain(..) {
                 let (id, flags) = (event.data.u64(), event.flags);
                 if id == LISTENER {
@@ -116,13 +123,18 @@ impl Server {
                 }
             }
         }
+        // Not dropped: a close at the end of a process waits for nobody.
+        std::mem::forget(self);
         Ok(())
     }
 
     fn accept(&mut self) {
         loop {
             match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(socket) => self.welcome_connection(socket),
+                Ok(socket) => {
+                    self.welcome_connection(socket);
+                    self.pass_descriptors();
+                }
                 Err(Errno::AGAIN) => return,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return self.accept_more(false),
                 Err(_) => {} // the other side gave up meanwhile
@@ -140,20 +152,30 @@ impl Server {
         }
     }
 
+    /// While a close hangs, nobody can pass descriptors to us through a new connection, where the kernel can forbid it: closing such a connection takes no time, so that there are ever
+    /// only so many that wait.
+    fn pass_descriptors(&mut self) {
+        let passes = !self.closer.any_hangs();
+        if self.passes_descriptors != passes && sys::set_passes_descriptors(self.listener.as_raw_fd(), passes).is_ok() {
+            self.passes_descriptors = passes;
+        }
+    }
+
     /// Keeps a new connection if its user may talk to this daemon and has not too many; else it is closed unheard.
     fn welcome_connection(&mut self, socket: OwnedFd) {
         let Ok(peer) = os::peer(socket.as_raw_fd()) else { return };
         let allowed = self.uid == 0 || peer.uid == self.uid || peer.uid == 0;
         let same_user = self.connections.values().filter(|c| c.peer.uid == peer.uid).count();
-        if !allowed || same_user >= self.registry.limits().processes {
-            return;
+        if !allowed || same_user >= self.registry.limits().processes || self.closer.hangs(peer.uid) {
+            return self.close_unread(peer.uid, socket);
         }
         let id = self.next_id;
         let interest = EventFlags::IN;
-        if epoll::add(&self.epoll, &socket, EventData::new_u64(id), interest).is_ok() {
-            self.next_id += 1;
-            self.connections.insert(id, Connection { socket, peer, process: None, queue: VecDeque::new(), interest });
+        if epoll::add(&self.epoll, &socket, EventData::new_u64(id), interest).is_err() {
+            return self.close_unread(peer.uid, socket);
         }
+        self.next_id += 1;
+        self.connections.insert(id, Connection { socket, peer, process: None, queue: VecDeque::new(), interest });
     }
 
     fn handle(&mut self, id: ClientId, flags: EventFlags) {
@@ -169,9 +191,16 @@ impl Server {
     fn read(&mut self, id: ClientId) {
         for _ in 0..READ_BATCH {
             let Some(connection) = self.connections.get(&id).filter(|c| c.queue.len() < QUEUE_HIGH) else { return };
+            let peer = connection.peer;
+            if self.closer.hangs(peer.uid) {
+                return self.disconnect(id);
+            }
             let mut buf = [0; MAX_MESSAGE_BYTES];
-            let received = match os::recv(connection.socket.as_raw_fd(), &mut buf) {
-                Ok(Received { len: 0, .. }) => return self.disconnect(id),
+            let mut surplus = Vec::new();
+            let take = |descriptor: ReceivedFd| surplus.push(descriptor.into_owned());
+            let received = match os::recv(connection.socket.as_raw_fd(), &mut buf, take) {
+                // The end, not an empty message: that would have a sender.
+                Ok(Received { len: 0, sender: None, .. }) => return drop(self.remove(id)),
                 Ok(received) => received,
                 Err(errno) if errno == Errno::AGAIN.raw_os_error() || errno == Errno::INTR.raw_os_error() => return,
                 // It left answers unread. What it said before is still here.
@@ -179,32 +208,35 @@ impl Server {
                 Err(_) => return self.disconnect(id),
             };
             let message = buf.get(..received.len).map(Message::decode);
-            let attached = received.fd.map(|fd| fd.into_owned());
+            let mut attached = received.fd.map(ReceivedFd::into_owned);
             // A child of fork has a copy of its parent's descriptor; what it says is not the parent's word.
-            let genuine = received.sender.filter(|sender| sender.pid == connection.peer.pid);
-            match (message, genuine) {
+            let genuine = received.sender.filter(|sender| sender.pid == peer.pid);
+            let goes_on = match (message, genuine) {
                 (Some(Ok(message)), Some(sender)) => {
-                    let uid = speaks_as(connection.peer, sender);
-                    if !self.hear(id, uid, message, attached) {
-                        self.registry.counts.malformed += 1;
-                        return self.disconnect(id);
-                    }
+                    surplus.is_empty() && self.hear(id, speaks_as(peer, sender), message, &mut attached)
                 }
-                (Some(Ok(_)), None) => self.registry.counts.malformed += 1,
-                _ => {
+                (Some(Ok(_)), None) => {
                     self.registry.counts.malformed += 1;
+                    true
+                }
+                _ => {
                     // In our version's words: its header tells another version why it is not served.
                     let refusal = Message::Deny { token: 0, reason: Reason::DaemonUnavailable, retry: false };
                     self.send(id, refusal, None);
-                    return self.disconnect(id);
+                    false
                 }
+            };
+            self.closer.close(peer.uid, surplus.into_iter().chain(attached));
+            if !goes_on {
+                self.registry.counts.malformed += 1;
+                return self.disconnect(id);
             }
             self.deliver();
         }
     }
 
-    /// Acts on one message, said with the rights of `uid`; false if it makes no sense from this connection now.
-    fn hear(&mut self, id: ClientId, uid: u32, message: Message, attached: Option<OwnedFd>) -> bool {
+    /// Acts on one message, said with the rights of `uid`; false if it makes no sense from this connection now. Leaves in `attached` what it does not keep.
+    fn hear(&mut self, id: ClientId, uid: u32, message: Message, attached: &mut Option<OwnedFd>) -> bool {
         let Some(connection) = self.connections.get(&id) else { return true };
         let is_process = connection.process.is_some();
         self.registry.speaks_as(id, uid);
@@ -252,7 +284,14 @@ impl Server {
         }
     }
 
-    fn hello(&mut self, id: ClientId, uid: u32, comm: [u8; 16], profile: &[u8], attached: Option<OwnedFd>) -> bool {
+    fn hello(
+        &mut self,
+        id: ClientId,
+        uid: u32,
+        comm: [u8; 16],
+        profile: &[u8],
+        attached: &mut Option<OwnedFd>,
+    ) -> bool {
         self.reload_config();
         let Some(connection) = self.connections.get_mut(&id) else { return true };
         let peer = connection.peer;
@@ -264,9 +303,13 @@ impl Server {
         let program = process::program(peer.pid, wire::unpadded(&comm));
         let profile = String::from_utf8_lossy(wire::unpadded(profile)).into_owned();
         let settings = self.registry.config().settings(&profile, &program);
-        let table = attached.filter(|fd| os::sealed_against_shrinking(fd.as_raw_fd()));
+        let table = attached.as_ref().filter(|fd| os::sealed_against_shrinking(fd.as_raw_fd()));
         // Opened anew: who lists processes is to read tables, and the descriptor that came can write.
-        let table = table.and_then(|fd| process::for_reading(&fd).ok()).map(Rc::new);
+        let table = table.and_then(|fd| process::for_reading(fd).ok()).map(Rc::new);
+        if table.is_some() {
+            // Takes no time: it is not the last one.
+            *attached = None;
+        }
         let mailbox = Rc::new(mailbox);
         let comm = wire::padded(program.comm.as_bytes());
         connection.process = Some(Process { comm, table, mailbox: Rc::clone(&mailbox), sent: 0 });
@@ -372,11 +415,27 @@ impl Server {
         }
     }
 
-    /// Closing the descriptor takes it out of the epoll set.
+    /// Ends a connection that may have more to say.
     fn disconnect(&mut self, id: ClientId) {
-        if self.connections.remove(&id).is_some() {
-            self.registry.leave(id);
-            self.accept_more(true);
+        if let Some(Connection { socket, peer, .. }) = self.remove(id) {
+            // Its close takes it out as well, but may take its time.
+            let _ = epoll::delete(&self.epoll, &socket);
+            self.close_unread(peer.uid, socket);
+        }
+    }
+
+    fn remove(&mut self, id: ClientId) -> Option<Connection> {
+        let connection = self.connections.remove(&id)?;
+        self.registry.leave(id);
+        self.accept_more(true);
+        Some(connection)
+    }
+
+    /// Closes a connection of this user's that nobody has read to its end.
+    fn close_unread(&mut self, user: u32, socket: OwnedFd) {
+        // There is nothing in it that could take its time where it was made while nobody could pass descriptors.
+        if sys::passes_descriptors(socket.as_raw_fd()) {
+            self.closer.close(user, [socket]);
         }
     }
 }

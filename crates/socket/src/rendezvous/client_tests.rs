@@ -31,7 +31,7 @@ impl FakeDaemon {
 
     fn next(&self) -> (Message, Option<c_int>) {
         let mut buf = [0; MAX_MESSAGE_BYTES];
-        let got = os::recv(self.served.unwrap(), &mut buf).expect("a message waits");
+        let got = os::recv(self.served.unwrap(), &mut buf, os::ReceivedFd::close).expect("a message waits");
         (Message::decode(&buf[..got.len]).unwrap(), got.fd.map(ReceivedFd::into_raw))
     }
 
@@ -165,8 +165,8 @@ fn the_client_lives_with_a_daemon_that_comes_and_goes() {
     assert_eq!(register(&sample(3)), Err(Unavailable::Lost));
     assert_eq!(polled(), [Reply::Lost]);
     let mut buf = [0; MAX_MESSAGE_BYTES];
-    assert_eq!(os::recv(number, &mut buf).unwrap().len, 6);
-    assert_eq!(os::recv(pair[1], &mut buf).unwrap_err(), libc::EAGAIN);
+    assert_eq!(os::recv(number, &mut buf, os::ReceivedFd::close).unwrap().len, 6);
+    assert_eq!(os::recv(pair[1], &mut buf, os::ReceivedFd::close).unwrap_err(), libc::EAGAIN);
 
     // A daemon that talks nonsense is left alone for a while.
     register(&sample(4)).unwrap();

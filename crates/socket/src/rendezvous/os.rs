@@ -50,6 +50,8 @@ pub struct Received {
     /// Bytes of the message; 0 = the other side closed. More than the buffer = cut, not a message of ours.
     pub len: usize,
     pub fd: Option<ReceivedFd>,
+    /// There was no free number for a descriptor: it is gone.
+    pub lost: bool,
     /// Present if `SO_PASSCRED` is on.
     pub sender: Option<Credentials>,
 }
@@ -125,14 +127,29 @@ pub fn thread_name() -> [u8; 16] {
     name
 }
 
-/// Room for one descriptor and one set of credentials, aligned as `cmsghdr` wants.
+/// Control data, aligned as `cmsghdr` wants.
 #[repr(align(8))]
-struct Control([u8; 64]);
+struct Control<const BYTES: usize>([u8; BYTES]);
+
+/// Room for one descriptor.
+const SENT_CONTROL_BYTES: usize = 64;
+/// Room for as many descriptors as one message can have (`SCM_MAX_FD`, 253) and one set of credentials: the kernel closes what there is no room for, and that may take
+/// as long as the sender likes.
+const RECEIVED_CONTROL_BYTES: usize = 1088;
+const _: () = {
+    const MOST_DESCRIPTORS: u32 = 253;
+    // SAFETY: CMSG_SPACE only computes.
+    let needed = unsafe {
+        libc::CMSG_SPACE(MOST_DESCRIPTORS * size_of::<c_int>() as u32)
+            + libc::CMSG_SPACE(size_of::<libc::ucred>() as u32)
+    };
+    assert!(needed as usize <= RECEIVED_CONTROL_BYTES);
+};
 
 /// Sends one message, with at most one descriptor; never blocks, never raises SIGPIPE.
 pub fn send(fd: c_int, message: &[u8], attach: Option<c_int>) -> Result<()> {
     let mut iov = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
-    let mut control = Control([0; 64]);
+    let mut control = Control([0; SENT_CONTROL_BYTES]);
     // SAFETY: msghdr is plain integers and pointers; zero is its empty value.
     let mut msg: libc::msghdr = unsafe { zeroed() };
     msg.msg_iov = &mut iov;
@@ -140,7 +157,7 @@ pub fn send(fd: c_int, message: &[u8], attach: Option<c_int>) -> Result<()> {
     if let Some(passed) = attach {
         let payload = size_of::<c_int>() as u32;
         msg.msg_control = control.0.as_mut_ptr().cast();
-        // SAFETY: CMSG_SPACE and CMSG_FIRSTHDR only compute; one header with one int fits the 64 aligned bytes.
+        // SAFETY: CMSG_SPACE and CMSG_FIRSTHDR only compute; one header with one int fits the aligned bytes.
         unsafe {
             msg.msg_controllen = libc::CMSG_SPACE(payload) as usize;
             let header = libc::CMSG_FIRSTHDR(&msg);
@@ -154,10 +171,10 @@ pub fn send(fd: c_int, message: &[u8], attach: Option<c_int>) -> Result<()> {
     unsafe { sys::sendmsg(fd, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) }.map(drop)
 }
 
-/// Receives one message; never blocks. Descriptors beyond the first are closed.
-pub fn recv(fd: c_int, buf: &mut [u8; MAX_MESSAGE_BYTES]) -> Result<Received> {
+/// Receives one message; never blocks. Descriptors beyond the first, which no message of ours has, go to `surplus`.
+pub fn recv(fd: c_int, buf: &mut [u8; MAX_MESSAGE_BYTES], mut surplus: impl FnMut(ReceivedFd)) -> Result<Received> {
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
-    let mut control = Control([0; 64]);
+    let mut control = Control([0; RECEIVED_CONTROL_BYTES]);
     // SAFETY: as in `send`.
     let mut msg: libc::msghdr = unsafe { zeroed() };
     msg.msg_iov = &mut iov;
@@ -166,7 +183,7 @@ pub fn recv(fd: c_int, buf: &mut [u8; MAX_MESSAGE_BYTES]) -> Result<Received> {
     msg.msg_controllen = control.0.len();
     // SAFETY: everything `msg` points at lives until the call returns. MSG_TRUNC makes the kernel tell the real length.
     let len = unsafe { sys::recvmsg(fd, &mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | libc::MSG_TRUNC) }?;
-    let mut received = Received { len, fd: None, sender: None };
+    let mut received = Received { len, fd: None, lost: msg.msg_flags & libc::MSG_CTRUNC != 0, sender: None };
     // SAFETY: the kernel filled `msg_control` up to `msg_controllen` with well-formed headers; the macros stay inside.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(&msg);
@@ -176,11 +193,10 @@ pub fn recv(fd: c_int, buf: &mut [u8; MAX_MESSAGE_BYTES]) -> Result<Received> {
             match ((*header).cmsg_level, (*header).cmsg_type) {
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                     for i in 0..bytes / size_of::<c_int>() {
-                        let extra = data.cast::<c_int>().add(i).read_unaligned();
-                        if received.fd.is_none() {
-                            received.fd = Some(ReceivedFd(extra));
-                        } else {
-                            let _ = sys::close(extra);
+                        let passed = ReceivedFd(data.cast::<c_int>().add(i).read_unaligned());
+                        match received.fd {
+                            None => received.fd = Some(passed),
+                            Some(_) => surplus(passed),
                         }
                     }
                 }

@@ -7,7 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ropeway_testkit::proc::Process;
 use ropeway_testkit::{World, need_root};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::client::{Answer, Client, REQUEST, RESPONSE, VERSION, connection, cookie, hello, list, registration, stop};
 use crate::{world, world_with};
@@ -83,6 +85,104 @@ for message in sys.argv[3:]:
     );
     client.register(2, &b, RESPONSE, REQUEST);
     assert_eq!(client.granted(1).0, client.granted(2).0);
+}
+
+/// What the passing program sends: messages, and how many copies of its socket go beside them.
+const PASSING: &str = "\
+import array, socket, struct, sys
+listener = socket.create_server(('127.0.0.1', 0))
+lingering = socket.create_connection(listener.getsockname())
+deaf = listener.accept()[0]
+lingering.setblocking(False)
+try:
+    while True:
+        lingering.send(bytes(1 << 16))
+except BlockingIOError:
+    pass
+lingering.setblocking(True)
+lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 1 << 20))
+daemons = []
+for connection in sys.argv[2:]:
+    daemons.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+    daemons[-1].connect('\\0' + sys.argv[1])
+    for message in connection.split(','):
+        count, message = message.split('*')
+        fds = array.array('i', [lingering.fileno()] * int(count))
+        daemons[-1].sendmsg([bytes.fromhex(message)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)] if fds else [])
+lingering.close()
+print('passed', flush=True)
+sys.stdin.read()
+";
+
+/// Passes a socket whose last close waits for ever to the daemon, as `nobody`, and has the daemon be the last who has it.
+/// Of each connection there is what its messages are, in hex, after the number of copies that go with each.
+fn assert_serves_beside_a_close_that_hangs(world: &World, connections: &[String]) {
+    need_root!();
+    let daemon = world.daemon_pid().expect("a daemon runs").cast_signed();
+    let daemon = Pid::from_raw(daemon).expect("a pid");
+    let signal = |signal| kill_process(daemon, signal).expect("our daemon");
+    let mut program = Command::new("python3");
+    program.args(["-c", PASSING, world.socket()]).args(connections).uid(65534).gid(65534);
+    signal(Signal::STOP);
+    // Which ends with its input: without the other end of the socket there is nothing to wait for.
+    let (passing, _input) = Process::spawn_with_stdin(program);
+    passing.wait_for_output("passed", Duration::from_secs(10));
+    signal(Signal::CONT);
+    for _ in 0..2 {
+        let begin = Instant::now();
+        assert_serves(world);
+        assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    }
+}
+
+#[test]
+fn a_descriptor_beside_a_hello_holds_up_nobody() {
+    let hello = hex(&hello(""));
+    assert_serves_beside_a_close_that_hangs(&world(), &[format!("1*{hello}")]);
+}
+
+#[test]
+fn more_descriptors_than_a_message_has_hold_up_nobody() {
+    let hello = hex(&hello(""));
+    assert_serves_beside_a_close_that_hangs(&world(), &[format!("253*{hello}")]);
+}
+
+#[test]
+fn a_descriptor_in_a_connection_that_is_refused_holds_up_nobody() {
+    let hello = hex(&hello(""));
+    // The second connection is one too many.
+    let world = world_with("[limits]\nprocesses = 1\n");
+    let connections = [format!("0*{hello}"), format!("1*{hello}")];
+    assert_serves_beside_a_close_that_hangs(&world, &connections);
+}
+
+#[test]
+fn a_descriptor_behind_nonsense_holds_up_nobody() {
+    let hello = hex(&hello(""));
+    assert_serves_beside_a_close_that_hangs(&world(), &[format!("0*00,1*{hello}"), format!("1*00,1*{hello}")]);
+}
+
+#[test]
+fn descriptors_beside_empty_messages_are_closed() {
+    let world = world();
+    let daemon = world.daemon_pid().expect("a daemon runs");
+    let descriptors = || std::fs::read_dir(format!("/proc/{daemon}/fd")).expect("our daemon").count();
+    let before = descriptors();
+    for _ in 0..100 {
+        let client = Client::connect(&world);
+        let passed = [std::io::stdin()];
+        let passed = passed.each_ref().map(|stdin| stdin.as_fd());
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+        control.push(rustix::net::SendAncillaryMessage::ScmRights(&passed));
+        let flags = rustix::net::SendFlags::NOSIGNAL;
+        rustix::net::sendmsg(&client.socket, &[], &mut control, flags).expect("a daemon takes messages");
+    }
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while descriptors() > before + 10 {
+        assert!(Instant::now() < deadline, "{} descriptors, {before} before", descriptors());
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// The daemon still does its work.
