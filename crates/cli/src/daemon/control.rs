@@ -29,6 +29,8 @@ pub enum ControlError {
     Silent(String),
     #[error("the daemon closed the connection: too many processes of this user, or it is just ending")]
     Refused,
+    #[error("what listens at @{0} does not answer like a daemon; stop it")]
+    Strange(String),
     #[error("what answers at @{0} lists processes without end; it is no daemon of ours, stop it")]
     Endless(String),
     #[error(transparent)]
@@ -62,6 +64,12 @@ pub fn names() -> Vec<String> {
     }
     names.dedup();
     names
+}
+
+/// Whether the daemon of `uid` may be the one that is meant by `name`: anybody can have any name. Root asks anyone's daemon at its own address.
+fn is_trusted(name: &str, uid: u32) -> bool {
+    let me = rustix::process::getuid().as_raw();
+    uid == me || uid == 0 || (me == 0 && name == name_of(uid))
 }
 
 /// A packet socket and the address of `name`.
@@ -99,9 +107,7 @@ impl Control {
             Err(error) => return Err(io::Error::from(error).into()),
         }
         let daemon = os::peer(socket.as_raw_fd()).map_err(io::Error::from_raw_os_error)?;
-        let me = rustix::process::getuid().as_raw();
-        // Root asks anyone's daemon.
-        if me != 0 && daemon.uid != me && daemon.uid != 0 {
+        if !is_trusted(name, daemon.uid) {
             return Err(ControlError::NotTrusted { name: name.into(), uid: daemon.uid });
         }
         Ok(Control { socket, name: name.into() })

@@ -78,7 +78,7 @@ fn status() -> Result<(), Box<dyn std::error::Error>> {
         (daemon, _) => (own, daemon?),
     };
     let Message::Status { pid, uid, config_error, counts } = daemon.ask(&Message::StatusQuery {})? else {
-        return Err(ControlError::Refused.into());
+        return Err(ControlError::Strange(name).into());
     };
     let config = Config::path().map_or("none (built-in values)".to_owned(), |p| p.display().to_string());
     let mut text = format!("listening at @{name}, pid {pid}, user {uid}\nconfiguration: {config}\n");
@@ -149,7 +149,8 @@ fn start() -> Result<(), Box<dyn std::error::Error>> {
 /// until the kernel has closed its last descriptor.
 fn running(name: &str) -> Result<bool, ControlError> {
     match Control::connect(name).and_then(|daemon| daemon.ask(&Message::StatusQuery {})) {
-        Ok(_) => Ok(true),
+        Ok(Message::Status { .. }) => Ok(true),
+        Ok(_) => Err(ControlError::Strange(name.into())),
         Err(ControlError::NotRunning(_) | ControlError::Refused) => Ok(false),
         Err(error) => Err(error),
     }

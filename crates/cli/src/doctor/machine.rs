@@ -44,7 +44,7 @@ fn daemon() -> Finding {
             let (processes, pairs) = (counts.live_processes, counts.live_pairs);
             (Good, format!("answers at @{name} (pid {pid}), {processes} processes, {pairs} connections paired"))
         }
-        Ok(_) => (Bad, format!("what listens at @{name} does not answer like a daemon")),
+        Ok(_) => (Bad, ControlError::Strange(name).to_string()),
         Err(ControlError::NotRunning(_)) => (Good, format!("not running at @{name}; `ropeway run` starts it")),
         Err(error) => (Bad, error.to_string()),
     };

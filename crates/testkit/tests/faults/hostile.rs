@@ -9,6 +9,7 @@ use ropeway_testkit::proc::{Exit, Process, command};
 use ropeway_testkit::servers::as_user;
 use ropeway_testkit::{World, need_root, net, skip};
 use rustix::process::Signal;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 /// How many times a pair is attacked, and for how long.
@@ -232,5 +233,25 @@ fn a_rendezvous_of_another_user_is_not_believed() {
     let test = "hostile::a_rendezvous_of_another_user";
     for end in [&accepting, &connecting] {
         ropeway_testkit::faults::assert_over_tcp(&world, test, end.process.pid(), &["daemon-unavailable"]);
+    }
+}
+
+#[test]
+fn root_believes_no_rendezvous_of_another_user() {
+    need_root!();
+    if is_bare() {
+        skip!("there is no rendezvous on plain TCP");
+    }
+    let world = World::new();
+    let squatter = intruder(&[world.socket(), "squat"]);
+    squatter.wait_for_output("squatting", LIMIT);
+    let nobody = std::fs::metadata(format!("/proc/{}", squatter.pid())).expect("it runs").uid();
+    let its_user = format!("belongs to user {nobody}");
+    for args in [&["daemon"][..], &["daemon", "--foreground"], &["daemon", "status"], &["daemon", "stop"], &["doctor"]]
+    {
+        let finished = world.ropeway(args);
+        assert!(!finished.success(), "{args:?} takes it for a daemon: {}", finished.stdout);
+        let said = [finished.stdout, finished.stderr].concat();
+        assert!(said.contains(&its_user), "{args:?}: {said}");
     }
 }
