@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
-use ropeway_engine::control::{self, Answer, Question, Value};
+use ropeway_engine::control::{self, Answer, Question, Round, Value};
 
 use crate::output;
 use crate::output::tell;
@@ -42,7 +42,9 @@ enum Command {
 pub fn main(args: &Args) -> ExitCode {
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(problems) => {
+        Err(mut problems) => {
+            // Of many that were not asked there is one reason.
+            problems.dedup();
             problems.iter().for_each(|problem| tell!("ropeway tune: {}", output::printable(problem)));
             ExitCode::FAILURE
         }
@@ -61,10 +63,11 @@ fn run(args: &Args) -> Result<(), Problems> {
         written(NO_VALUES).map_err(|problem| vec![problem])?;
     }
     let engines = engines?;
+    let round = &mut Round::default();
     match &args.command {
-        Command::List { json } => list(&engines, *json),
-        Command::Get { name } => get(&engines, name),
-        Command::Set { name, value } => set(&engines, name, value),
+        Command::List { json } => list(round, &engines, *json),
+        Command::Get { name } => get(round, &engines, name),
+        Command::Set { name, value } => set(round, &engines, name, value),
     }
 }
 
@@ -87,20 +90,22 @@ fn process(name: &str) -> &str {
 }
 
 /// What an engine answers; `None` if it has ended since it was found. Engines of others are not asked, so who closes without a word is ending.
-fn ask(engine: &str, question: &Question) -> Result<Option<Answer>, String> {
-    match control::ask(engine, question) {
+fn ask(round: &mut Round, engine: &str, question: &Question) -> Result<Option<Answer>, String> {
+    match round.ask(engine, question) {
         Ok(Answer::Error(error)) => Err(format!("process {}: {error}", process(engine))),
         Ok(answer) => Ok(Some(answer)),
         Err(error) if control::is_absence(&error) => Ok(None),
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
             Err(format!("process {} does not answer", process(engine)))
         }
+        Err(error) if error.kind() == ErrorKind::TimedOut => Err(control::unasked(engine, &error)),
         Err(error) => Err(format!("process {}: {error}", process(engine))),
     }
 }
 
 /// Asks all engines, whatever some of them say, and shows the text of what each answers. `nobody`: the problem, if none is there any more.
 fn ask_all(
+    round: &mut Round,
     engines: &[String],
     question: &Question,
     nobody: &str,
@@ -109,7 +114,7 @@ fn ask_all(
     let mut problems = Problems::new();
     let mut is_anybody_there = false;
     for engine in engines {
-        let answer = ask(engine, question);
+        let answer = ask(round, engine, question);
         is_anybody_there |= !matches!(answer, Ok(None));
         let text = answer.and_then(|answer| answer.map_or(Ok(String::new()), |answer| text(process(engine), answer)));
         problems.extend(text.and_then(|text| written(&text)).err());
@@ -146,10 +151,10 @@ fn with(unit: &str, value: String) -> String {
 
 /// The first engine that tells its values, with those behind it; the values; and why others before it did not. Those that ended are passed over, and if there is nobody else there are
 /// neither engines nor values.
-fn first_values(engines: &[String]) -> (&[String], Vec<Value>, Problems) {
+fn first_values<'a>(round: &mut Round, engines: &'a [String]) -> (&'a [String], Vec<Value>, Problems) {
     let mut problems = Problems::new();
     for (place, engine) in engines.iter().enumerate() {
-        match ask(engine, &Question::Tunables) {
+        match ask(round, engine, &Question::Tunables) {
             Ok(Some(Answer::Tunables(values))) => return (&engines[place..], values, problems),
             Ok(Some(answer)) => problems.push(unexpected(process(engine), &answer)),
             Ok(None) => {}
@@ -159,8 +164,8 @@ fn first_values(engines: &[String]) -> (&[String], Vec<Value>, Problems) {
     (&[], Vec::new(), problems)
 }
 
-fn list(engines: &[String], json: bool) -> Result<(), Problems> {
-    let (engines, mut values, mut problems) = first_values(engines);
+fn list(round: &mut Round, engines: &[String], json: bool) -> Result<(), Problems> {
+    let (engines, mut values, mut problems) = first_values(round, engines);
     if engines.is_empty() && problems.is_empty() {
         // Else somebody has values, which need not be these.
         values = control::usual_tunables();
@@ -197,12 +202,12 @@ fn as_list(engines: &[String], values: &[Value]) -> String {
     values.iter().map(about).chain([format!("\n{whose}\n")]).collect()
 }
 
-fn get(engines: &[String], name: &str) -> Result<(), Problems> {
+fn get(round: &mut Round, engines: &[String], name: &str) -> Result<(), Problems> {
     if !control::usual_tunables().iter().any(|value| value.name == name) {
         return Err(vec![format!("there is no tunable `{name}`; `ropeway tune list` names them all")]);
     }
     let nobody = "no engine runs here; `ropeway tune list` shows the defaults";
-    ask_all(engines, &Question::Tunables, nobody, |process, answer| match answer {
+    ask_all(round, engines, &Question::Tunables, nobody, |process, answer| match answer {
         Answer::Tunables(values) => {
             let line = |value: &Value| format!("{process}\t{name}\t{}\n", with(&value.unit, text(value, value.value)));
             Ok(values.iter().filter(|value| value.name == name).map(line).collect())
@@ -211,10 +216,10 @@ fn get(engines: &[String], name: &str) -> Result<(), Problems> {
     })
 }
 
-fn set(engines: &[String], name: &str, value: &str) -> Result<(), Problems> {
+fn set(round: &mut Round, engines: &[String], name: &str, value: &str) -> Result<(), Problems> {
     let nobody = "no engine runs here; set ROPEWAY_TUNE for programs that are started";
     let question = Question::Set { name: name.into(), value: value.into() };
-    ask_all(engines, &question, nobody, |process, answer| match answer {
+    ask_all(round, engines, &question, nobody, |process, answer| match answer {
         Answer::Set { before } => Ok(format!("{process}\t{name}\t{before} -> {value}\n")),
         other => Err(unexpected(process, &other)),
     })
@@ -233,7 +238,7 @@ mod tests {
         let engine = Engine::new(&Options { config, ..Options::default() }).unwrap();
         let own = std::process::id().to_string();
         let is_it = |name: &String| {
-            let answer = ask(name, &Question::Tunables);
+            let answer = ask(&mut Round::default(), name, &Question::Tunables);
             matches!(answer, Ok(Some(Answer::Tunables(values))) if values.iter().any(|value| value.value == LEASE_US))
         };
         let name = control::names().unwrap().into_iter().filter(|name| process(name) == own).find(is_it);
@@ -248,6 +253,7 @@ mod tests {
     #[test]
     fn who_ended_since_it_was_listed_is_left_out_and_who_refuses_is_named_while_the_others_are_asked() {
         let (engine, name) = engine();
+        let round = &mut Round::default();
         let gone = name.replace(&format!("/{}.", std::process::id()), "/1.");
         let all = [gone.clone(), name.clone(), gone.clone()];
         let asked = RefCell::new(Vec::new());
@@ -255,18 +261,18 @@ mod tests {
             asked.borrow_mut().push(process.to_owned());
             Ok(String::new())
         };
-        ask_all(&all, &Question::Tunables, "nobody", show).unwrap();
+        ask_all(round, &all, &Question::Tunables, "nobody", show).unwrap();
         let own = std::process::id().to_string();
         assert_eq!(asked.take(), std::slice::from_ref(&own));
-        let (engines, values, problems) = first_values(&all);
+        let (engines, values, problems) = first_values(round, &all);
         assert_eq!((engines, problems), (&all[1..], Problems::new()));
         assert_eq!(values.len(), control::usual_tunables().len());
 
         let bad = Question::Set { name: "lease".into(), value: "1".into() };
-        let problems = ask_all(&[name.clone(), name], &bad, "nobody", show).unwrap_err();
+        let problems = ask_all(round, &[name.clone(), name], &bad, "nobody", show).unwrap_err();
         assert_eq!(problems.len(), 2, "both were asked");
         assert!(problems.iter().all(|problem| problem.starts_with(&format!("process {own}: lease takes "))));
-        assert_eq!(ask_all(&[gone], &Question::Tunables, "nobody", show).unwrap_err(), ["nobody"]);
+        assert_eq!(ask_all(round, &[gone], &Question::Tunables, "nobody", show).unwrap_err(), ["nobody"]);
         drop(engine);
     }
 }

@@ -232,17 +232,22 @@ impl Round {
     pub fn ask(&mut self, name: &str, question: &Question) -> io::Result<Answer> {
         let mut text = serde_json::to_string(question).map_err(io::Error::other)?;
         text.push('\n');
-        let line = self.0.ask(name, text.as_bytes())?;
+        let line = self.asked(name, text.as_bytes())?;
         if line.is_empty() {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the engine belongs to another user"));
         }
         serde_json::from_str(&line).map_err(io::Error::other)
     }
+
+    /// What is said at the abstract address `name`.
+    pub(crate) fn asked(&mut self, name: &str, question: &[u8]) -> io::Result<String> {
+        self.0.ask(name, question)
+    }
 }
 
-/// Asks once at the abstract address `name`.
-pub(crate) fn asked(name: &str, question: &[u8]) -> io::Result<String> {
-    asking::Round::default().ask(name, question)
+/// What [`Round::ask`]'s `TimedOut` means for the user of `name`: the same for all of his that are left.
+pub fn unasked(name: &str, error: &io::Error) -> String {
+    format!("engines and gateways of user {}: {error}", user(name).unwrap_or_default())
 }
 
 /// Whether asking failed because the engine or gateway has ended since it was found, or is another user's: nobody's fault.
@@ -264,9 +269,14 @@ pub fn names() -> io::Result<Vec<String>> {
 /// # Errors
 /// As [`names`].
 pub fn names_that_answer() -> io::Result<Vec<String>> {
+    names().map(that_answer)
+}
+
+/// Those of `names` that answer this user.
+pub(crate) fn that_answer(names: Vec<String>) -> Vec<String> {
     let own = rustix::process::geteuid();
     let answers = |name: &String| own.is_root() || user(name) == Some(own.as_raw());
-    Ok(names()?.into_iter().filter(answers).collect())
+    names.into_iter().filter(answers).collect()
 }
 
 /// The user of an engine or a gateway, out of its address.

@@ -257,7 +257,15 @@ fn answer(mut stream: &UnixStream, inner: &Inner) -> io::Result<()> {
 /// # Errors
 /// It is gone, does not answer, or is somebody else's.
 pub fn ask(name: &str) -> io::Result<Shown> {
-    let text = control::asked(name, &[])?;
+    ask_in(&mut control::Round::default(), name)
+}
+
+/// The same, within the bounds of a round.
+///
+/// # Errors
+/// As [`ask`]; `TimedOut` as in [`control::Round::ask`].
+pub fn ask_in(round: &mut control::Round, name: &str) -> io::Result<Shown> {
+    let text = round.asked(name, &[])?;
     if text.is_empty() {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the gateway belongs to another user"));
     }
@@ -270,6 +278,14 @@ pub fn ask(name: &str) -> io::Result<Shown> {
 /// `/proc/net/unix` cannot be read.
 pub fn names() -> io::Result<Vec<String>> {
     control::names_with(PREFIX)
+}
+
+/// The same of those that answer this user: its own, or for root all.
+///
+/// # Errors
+/// As [`names`].
+pub fn names_that_answer() -> io::Result<Vec<String>> {
+    names().map(control::that_answer)
 }
 
 impl Inner {

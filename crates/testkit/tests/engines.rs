@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{ChildStdin, Command};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ropeway_testkit::boxes::TestBox;
 use ropeway_testkit::env;
@@ -476,4 +476,35 @@ fn engines_of_other_users_are_no_matter_to_a_user_who_tunes() {
     assert_eq!(tune(&["get", "lease"]), format!("{pid}\tlease\t10000 us\n"));
     assert_eq!(tune(&["set", "lease", "20000"]), format!("{pid}\tlease\t10000 -> 20000\n"));
     assert!(tune(&["list"]).ends_with(&format!("Values of process {pid}.\n")));
+}
+
+#[test]
+fn tools_wait_for_all_silent_ones_of_another_user_together_as_long_as_for_one() {
+    need_box!();
+    need_program!("python3");
+    const SILENT: &str = "\
+import os, socket, time
+os.setuid(65534)
+silent = []
+for kind in 'engine', 'gateway':
+    for number in range(10):
+        silent.append(socket.socket(socket.AF_UNIX))
+        silent[-1].bind(f'\\0ropeway-{kind}/65534/1.{number}')
+        silent[-1].listen()
+print('silent', flush=True)
+time.sleep(1000)
+";
+    let cluster = TestBox::up(&["--hosts", "1"]);
+    let silent = cluster.spawn("h1", &command("python3", ["-c", SILENT]));
+    silent.wait_for_output("silent", LIMIT);
+    let begin = Instant::now();
+    let asking: Vec<Process> = [&["tune", "get", "lease"][..], &["tune", "list"], &["gateway", "--show"]]
+        .into_iter()
+        .map(|args| cluster.spawn("h1", &command(env::ropeway(), args)))
+        .collect();
+    for tool in asking {
+        let looked = tool.wait(LIMIT).unwrap_or_else(|error| panic!("{error}"));
+        assert!(begin.elapsed() < Duration::from_secs(12), "{looked:#?}");
+        assert!(!looked.success() && looked.stderr.contains("user 65534: not all were asked"), "{}", looked.stderr);
+    }
 }

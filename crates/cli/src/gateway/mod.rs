@@ -4,6 +4,7 @@
 
 mod table;
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -140,7 +141,7 @@ fn forward(args: &Args) -> Result<(), Error> {
 }
 
 fn show(json: bool) -> Result<(), String> {
-    let names = gateway::names().map_err(|error| format!("cannot look for gateways: {error}"))?;
+    let names = gateway::names_that_answer().map_err(|error| format!("cannot look for gateways: {error}"))?;
     let (all, problems) = look(&names);
     problems.iter().for_each(|problem| tell!("ropeway gateway: {}", output::printable(problem)));
     let text = match json {
@@ -157,14 +158,17 @@ fn show(json: bool) -> Result<(), String> {
 
 /// What these gateways tell, and what kept others from telling.
 fn look(names: &[String]) -> (Vec<Shown>, Vec<String>) {
-    let (mut all, mut problems) = (Vec::new(), Vec::new());
+    let (mut all, mut problems, mut round) = (Vec::new(), Vec::new(), control::Round::default());
     for name in names {
-        match gateway::ask(name) {
+        match gateway::ask_in(&mut round, name) {
             Ok(shown) => all.push(shown),
             Err(error) if control::is_absence(&error) => {}
+            Err(error) if error.kind() == ErrorKind::TimedOut => problems.push(control::unasked(name, &error)),
             Err(error) => problems.push(format!("{name}: {error}")),
         }
     }
+    // Of many that were not asked there is one reason.
+    problems.dedup();
     (all, problems)
 }
 

@@ -27,8 +27,7 @@ pub fn look() -> Wires {
             Err(error) if control::is_absence(&error) => {}
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 // Once for all that are left.
-                let user = control::user(&name).unwrap_or_default();
-                let problem = format!("engines of user {user}: {error}");
+                let problem = control::unasked(&name, &error);
                 if !wires.problems.contains(&problem) {
                     wires.problems.push(problem);
                 }
