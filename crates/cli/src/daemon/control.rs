@@ -85,8 +85,8 @@ pub struct Entry {
     pub pid: u32,
     pub uid: u32,
     pub comm: String,
-    /// The socket table of its family.
-    pub table: Option<OwnedFd>,
+    /// The socket table of its family, or why it could not be taken.
+    pub table: Option<io::Result<OwnedFd>>,
 }
 
 /// A connection to a daemon.
@@ -119,13 +119,13 @@ impl Control {
         Ok(self.hear()?.0)
     }
 
-    pub fn list(&self) -> Result<Vec<Entry>, ControlError> {
-        self.list_within(LIST_LIMIT)
+    /// Gives `each` every process that the daemon lists, one by one: all their tables together may be more than one can have open.
+    pub fn list(&self, each: impl FnMut(Entry)) -> Result<(), ControlError> {
+        self.list_within(LIST_LIMIT, each)
     }
 
-    fn list_within(&self, limit: Duration) -> Result<Vec<Entry>, ControlError> {
+    fn list_within(&self, limit: Duration, mut each: impl FnMut(Entry)) -> Result<(), ControlError> {
         self.say(&Message::List {})?;
-        let mut entries = Vec::new();
         let deadline = Instant::now() + limit;
         loop {
             if Instant::now() > deadline {
@@ -134,9 +134,9 @@ impl Control {
             match self.hear()? {
                 (Message::Entry { pid, uid, comm }, table) => {
                     let comm = String::from_utf8_lossy(wire::unpadded(&comm)).into_owned();
-                    entries.push(Entry { pid, uid, comm, table });
+                    each(Entry { pid, uid, comm, table });
                 }
-                (Message::EndOfList {}, _) => return Ok(entries),
+                (Message::EndOfList {}, _) => return Ok(()),
                 _ => return Err(ControlError::Refused),
             }
         }
@@ -162,7 +162,8 @@ impl Control {
         }
     }
 
-    fn hear(&self) -> Result<(Message, Option<OwnedFd>), ControlError> {
+    /// The next message and what is attached to it, or was and found no free number here.
+    fn hear(&self) -> Result<(Message, Option<io::Result<OwnedFd>>), ControlError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -185,7 +186,8 @@ impl Control {
             }
             let bytes = buf.get(..received.len).unwrap_or(&[]);
             let message = Message::decode(bytes).map_err(WireErrorText)?;
-            return Ok((message, received.fd.map(|fd| fd.into_owned())));
+            let lost = received.lost.then(|| Err(Errno::MFILE.into()));
+            return Ok((message, received.fd.map(|fd| Ok(fd.into_owned())).or(lost)));
         }
     }
 }
@@ -213,7 +215,7 @@ mod tests {
             }
         });
         let begin = Instant::now();
-        let error = daemon.list_within(LIST_LIMIT / 20).unwrap_err();
+        let error = daemon.list_within(LIST_LIMIT / 20, drop).unwrap_err();
         assert!(matches!(error, ControlError::Endless(_)), "{error}");
         assert!(begin.elapsed() < LIST_LIMIT);
         drop(daemon);

@@ -85,9 +85,9 @@ fn status() -> Result<(), Box<dyn std::error::Error>> {
     for (counter, value) in counts.each() {
         writeln!(text, "{counter:20} {value}")?;
     }
-    for Entry { pid, uid, comm, .. } in daemon.list()? {
-        writeln!(text, "process {pid} of user {uid}: {}", output::printable(&comm))?;
-    }
+    daemon.list(|Entry { pid, uid, comm, .. }| {
+        text.push_str(&format!("process {pid} of user {uid}: {}\n", output::printable(&comm)));
+    })?;
     if config_error {
         let error = Config::load().err().map_or("it is right now".to_owned(), |e| e.to_string());
         writeln!(text, "the configuration file was changed and could not be used: {error}")?;

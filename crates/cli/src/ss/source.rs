@@ -3,14 +3,16 @@
 //! Tables come from the daemons, as the processes gave them; and from /proc for processes that have not said hello to the
 //! present daemon yet. The tables belong to others: the reader copies and checks, this module only asks who is alive.
 
-use std::collections::{HashMap, HashSet};
-use std::fs::File;
+use std::collections::HashMap;
+use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use ropeway_shm::table::{Connection, Reader};
 use ropeway_socket::reason::Reason;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::daemon::control::{self, Control, ControlError};
 use crate::daemon::diag::{Diag, Listed};
@@ -75,58 +77,111 @@ pub struct Seen {
 
 /// Reads all tables once.
 pub fn look() -> Seen {
-    let mut seen = Seen::default();
-    let mut tables: HashMap<u64, OwnedFd> = HashMap::new();
+    let mut tables = Tables::default();
     for name in control::names() {
-        match Control::connect(&name).and_then(|daemon| daemon.list()) {
-            Ok(entries) => {
-                seen.anyone = true;
-                for table in entries.into_iter().filter_map(|e| e.table) {
-                    add(&mut tables, table);
-                }
-            }
+        match Control::connect(&name).and_then(|daemon| daemon.list(|entry| tables.add_listed(entry.table))) {
+            Ok(()) => tables.anyone = true,
             Err(ControlError::NotRunning(_)) => {}
-            Err(error) => seen.problems.push(error.to_string()),
+            Err(error) => tables.note(error.to_string()),
         }
     }
-    for table in tables_in_proc() {
-        seen.anyone = true;
-        add(&mut tables, table);
-    }
+    tables.add_from_proc();
     // Without netlink (a sandbox) what has registered still has its addresses.
     let listed = Diag::open().and_then(|mut diag| diag.live_sockets()).unwrap_or_default();
     let kernel: HashMap<u64, Listed> = listed.into_iter().map(|socket| (socket.cookie, socket)).collect();
-    for (inode, table) in &tables {
-        match Reader::open(table.as_fd()) {
-            Ok(reader) => seen.ends.extend(reader.connections().into_iter().filter_map(|c| end(*inode, c, &kernel))),
-            Err(error) => seen.problems.push(format!("a socket table cannot be read: {error}")),
+    let Tables { read, anyone, problems } = tables;
+    let mut ends: Vec<End> = Vec::new();
+    for (inode, connections) in read {
+        ends.extend(connections.into_iter().filter_map(|connection| end(inode, connection, &kernel)));
+    }
+    ends.sort_by(|a, b| (&a.program, &a.pids, a.ends, a.key).cmp(&(&b.program, &b.pids, b.ends, b.key)));
+    Seen { ends, anyone, problems }
+}
+
+/// The tables that were found. Each is read and closed before the next: there may be more than one can have open.
+#[derive(Debug, Default)]
+struct Tables {
+    /// By inode.
+    read: HashMap<u64, Vec<Connection>>,
+    anyone: bool,
+    problems: Vec<String>,
+}
+
+impl Tables {
+    fn note(&mut self, problem: String) {
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
         }
     }
-    seen.ends.sort_by(|a, b| (&a.program, &a.pids, a.ends, a.key).cmp(&(&b.program, &b.pids, b.ends, b.key)));
-    seen
-}
 
-fn add(tables: &mut HashMap<u64, OwnedFd>, table: OwnedFd) {
-    if let Ok(stat) = rustix::fs::fstat(&table) {
-        tables.insert(stat.st_ino, table);
+    fn add(&mut self, table: &OwnedFd) {
+        let Ok(stat) = rustix::fs::fstat(table) else { return };
+        if self.read.contains_key(&stat.st_ino) {
+            return;
+        }
+        let connections = Reader::open(table.as_fd()).map(|reader| reader.connections()).unwrap_or_else(|error| {
+            self.note(format!("a socket table cannot be read: {error}"));
+            Vec::new()
+        });
+        self.read.insert(stat.st_ino, connections);
+    }
+
+    /// What a daemon said of a process.
+    fn add_listed(&mut self, table: Option<io::Result<OwnedFd>>) {
+        match table {
+            Some(Ok(table)) => self.add(&table),
+            Some(Err(error)) => self.note(format!("a socket table cannot be taken from the daemon: {error}")),
+            None => {}
+        }
+    }
+
+    /// Tables that processes of ours hold open.
+    fn add_from_proc(&mut self) {
+        let processes = self.entries("/proc".into());
+        let is_process =
+            |path: &PathBuf| path.file_name().is_some_and(|n| n.as_encoded_bytes().iter().all(u8::is_ascii_digit));
+        for process in processes.into_iter().filter(is_process) {
+            for descriptor in self.entries(process.join("fd")) {
+                let link = std::fs::read_link(&descriptor).unwrap_or_default();
+                if !link.as_os_str().as_encoded_bytes().starts_with(b"/memfd:ropeway-table") {
+                    continue;
+                }
+                match open_memfd(&descriptor) {
+                    Ok(Some(table)) => {
+                        self.anyone = true;
+                        self.add(&table);
+                    }
+                    Ok(None) => {}
+                    Err(error) => self.note_unless_gone(&descriptor, &error),
+                }
+            }
+        }
+    }
+
+    fn entries(&mut self, directory: PathBuf) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(&directory).map(|all| all.flatten().map(|entry| entry.path()).collect());
+        entries.unwrap_or_else(|error| {
+            self.note_unless_gone(&directory, &error);
+            Vec::new()
+        })
+    }
+
+    /// What cannot be looked at in /proc has mostly ended, or is another user's.
+    fn note_unless_gone(&mut self, path: &Path, error: &io::Error) {
+        let is_gone = error.raw_os_error() == Some(Errno::SRCH.raw_os_error());
+        if !is_gone && !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) {
+            self.note(format!("{}: {error}", path.display()));
+        }
     }
 }
 
-/// Tables that processes of ours hold open.
-fn tables_in_proc() -> Vec<OwnedFd> {
-    let mut known = HashSet::new();
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = processes.filter(|p| p.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit));
-    let descriptors = pids.flat_map(|pid| std::fs::read_dir(pid.path().join("fd")).into_iter().flatten().flatten());
-    let is_table = |path: &PathBuf| {
-        let link = std::fs::read_link(path).unwrap_or_default();
-        link.as_os_str().as_encoded_bytes().starts_with(b"/memfd:ropeway-table")
-    };
-    let mut open = |path: PathBuf| {
-        let inode = rustix::fs::stat(&path).ok()?.st_ino;
-        known.insert(inode).then(|| File::open(path).ok().map(OwnedFd::from))?
-    };
-    descriptors.map(|fd| fd.path()).filter(is_table).filter_map(&mut open).collect()
+/// Opens a descriptor of another process for reading, if it is a file. That process may put anything in its place at any time; what is opened like this does nothing and waits for nobody
+/// before it was looked at.
+fn open_memfd(descriptor: &Path) -> io::Result<Option<OwnedFd>> {
+    let place = rustix::fs::open(descriptor, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let is_file = FileType::from_raw_mode(rustix::fs::fstat(&place)?.st_mode) == FileType::RegularFile;
+    let open = || rustix::fs::open(format!("/proc/self/fd/{}", place.as_raw_fd()), OFlags::CLOEXEC, Mode::empty());
+    Ok(if is_file { Some(open()?) } else { None })
 }
 
 /// `None` if no owner lives: the record was left behind by a process that was killed.

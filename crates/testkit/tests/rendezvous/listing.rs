@@ -1,6 +1,7 @@
 //! What `ropeway ss` says of a connection, from its first byte to its last.
 
 use ropeway_testkit::faults::{Over, Peer};
+use ropeway_testkit::proc::{Process, command};
 use ropeway_testkit::{World, net};
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -105,4 +106,52 @@ fn a_socket_table_is_handed_out_for_reading_only() {
     connecting.go();
     connecting.all_right();
     accepting.all_right();
+}
+
+#[test]
+fn more_programs_than_descriptors_are_all_listed() {
+    const DESCRIPTORS: usize = 64;
+    const PAIRS: usize = 40;
+    let world = World::new();
+    let pair = |_| {
+        let ends = Peer::pair(Over::Ropeway(&world), net::free_port(), &["wait"], &["mark=held", "wait"]);
+        ends.1.reached("held ");
+        ends
+    };
+    let mut pairs: Vec<_> = (0..PAIRS).map(pair).collect();
+    let mut ss = command("sh", ["-c", &format!("ulimit -n {DESCRIPTORS}; exec \"$0\" ss --json")]);
+    ss.arg(ropeway_testkit::env::ropeway()).env("ROPEWAY_SOCKET", world.socket());
+    let finished = Process::spawn(ss).succeed(Duration::from_secs(30));
+    let listed: Vec<Value> = serde_json::from_str(&finished.stdout).expect("an array of objects");
+    let is_listed = |end: &Peer| listed.iter().any(|row| row["pid"] == end.process.pid());
+    let missing = pairs.iter().flat_map(|(one, two)| [one, two]).filter(|end| !is_listed(end)).count();
+    assert_eq!(missing, 0, "of {}: {}", 2 * PAIRS, finished.stderr);
+    for (one, two) in &mut pairs {
+        one.go();
+        two.go();
+    }
+}
+
+/// What has the number of a socket table in one moment and in the next that of a pipe that nobody writes to.
+#[test]
+fn a_descriptor_that_is_not_always_a_table_is_not_waited_for() {
+    const SWAPPING: &str = "\
+import os, sys
+pipe = sys.argv[1]
+os.mkfifo(pipe)
+pipe = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+table = os.memfd_create('ropeway-table')
+number = os.dup(table)
+print('swapping', flush=True)
+while True:
+    os.dup2(pipe, number)
+    os.dup2(table, number)
+";
+    let world = World::new();
+    let pipe = world.dir().join("pipe");
+    let swapping = Process::spawn(command("python3", ["-c".as_ref(), SWAPPING.as_ref(), pipe.as_os_str()]));
+    swapping.wait_for_output("swapping", Duration::from_secs(10));
+    for _ in 0..100 {
+        Process::spawn(world.ropeway_command(&["ss"])).wait(Duration::from_secs(10)).expect("it waits for nobody");
+    }
 }
