@@ -34,7 +34,11 @@ pub fn down(name: &BoxName) -> Result<()> {
         let others = "somebody else took it away, and the one of that name was made since".into();
         return Err(Error::NoBox { name: name.to_string(), others });
     }
-    remove(&found)
+    let removed = remove(&found);
+    if lock.is_some() {
+        switch.forget_lock();
+    }
+    removed
 }
 
 /// Takes away all boxes; one that resists does not keep the others.

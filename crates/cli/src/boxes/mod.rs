@@ -2,7 +2,7 @@
 //!
 //! [`plan`] works out what a box consists of, [`switch`] writes the commands that make a switch of a namespace, [`up`] and [`down`]
 //! make it and take it away, [`status`] reads what is there, [`exec`] runs programs inside. A box has no daemon (but on a kernel without
-//! netem the process of [`delay`]) and no file: all of it is in the kernel, where [`names`] finds it again. docs/box.md says what is honest about it and what is not.
+//! netem the process of [`delay`]) and no file that says what it is: all of it is in the kernel, where [`names`] finds it again. docs/box.md says what is honest about it and what is not.
 
 mod delay;
 mod down;
@@ -10,6 +10,7 @@ mod error;
 mod exec;
 mod hysteresis;
 mod label;
+mod lock;
 mod names;
 mod netns;
 mod offloads;

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::error::{Error, Result};
+use super::lock;
 
 /// Where `ip netns` keeps its namespaces.
 const NETNS_DIR: &str = "/run/netns";
@@ -98,8 +98,7 @@ impl Namespace {
         Path::new(NETNS_DIR).join(&self.name)
     }
 
-    /// Waits until no `up` or `down` of another process works on the box of which this is the switch. The lock lasts as long as
-    /// the file is open, in this process or in a program that inherited it.
+    /// Waits until no `up` or `down` of another process works on the box of which this is the switch.
     pub fn lock(&self) -> Result<File> {
         let gone = || Error::system(self.locking())(io::Error::other("somebody took the box away meanwhile"));
         self.lock_if_there()?.ok_or_else(gone)
@@ -107,11 +106,20 @@ impl Namespace {
 
     /// The same. `None`: there is no such box, or it was taken away meanwhile, whether another one was made of its name since or not.
     pub fn lock_if_there(&self) -> Result<Option<File>> {
-        lock_if_there(&self.path()).map_err(Error::system(self.locking()))
+        lock_if_there(&self.path(), &self.lock_path()).map_err(Error::system(self.locking()))
+    }
+
+    /// Removes the lock, which the caller has, when there is nothing any more that it is for.
+    pub fn forget_lock(&self) {
+        lock::remove(&self.lock_path());
+    }
+
+    fn lock_path(&self) -> PathBuf {
+        lock::path(&self.name)
     }
 
     fn locking(&self) -> String {
-        format!("lock {}", self.path().display())
+        format!("lock {}", self.lock_path().display())
     }
 
     /// Its own files of /etc.
@@ -120,18 +128,20 @@ impl Namespace {
     }
 }
 
-fn lock_if_there(path: &Path) -> io::Result<Option<File>> {
-    let lock = || -> io::Result<_> {
-        let file = File::open(path)?;
-        file.lock()?;
-        // Who had the lock may have taken away what it is on.
-        let (locked, named) = (file.metadata()?, fs::metadata(path)?);
-        Ok(((locked.dev(), locked.ino()) == (named.dev(), named.ino())).then_some(file))
+fn lock_if_there(namespace: &Path, lock: &Path) -> io::Result<Option<File>> {
+    let there = match File::open(namespace) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
     };
-    match lock() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        locked => locked,
+    let taken = lock::take(lock)?;
+    // Who had the lock may have taken away what it is for.
+    if lock::leads_to(namespace, &there)? {
+        return Ok(Some(taken));
     }
+    if !namespace.exists() {
+        lock::remove(lock);
+    }
+    Ok(None)
 }
 
 /// A box that is there, complete or not.
@@ -232,12 +242,13 @@ mod tests {
     #[test]
     fn a_lock_is_on_what_has_the_name_and_not_on_what_had_it() {
         let path = std::env::temp_dir().join(format!("ropeway-box-lock-{}", std::process::id()));
-        assert!(lock_if_there(&path).unwrap().is_none());
+        let lock = path.with_added_extension("lock");
+        assert!(lock_if_there(&path, &lock).unwrap().is_none());
         for other in [true, false] {
-            let held = File::create(&path).unwrap();
-            held.lock().unwrap();
+            File::create(&path).unwrap();
+            let held = lock_if_there(&path, &lock).unwrap().unwrap();
             std::thread::scope(|scope| {
-                let waiting = scope.spawn(|| lock_if_there(&path).unwrap().is_some());
+                let waiting = scope.spawn(|| lock_if_there(&path, &lock).unwrap().is_some());
                 std::thread::sleep(std::time::Duration::from_millis(50));
                 assert!(!waiting.is_finished());
                 fs::remove_file(&path).unwrap();
@@ -247,8 +258,9 @@ mod tests {
                 drop(held);
                 assert!(!waiting.join().unwrap());
             });
-            assert_eq!(lock_if_there(&path).unwrap().is_some(), other);
+            assert_eq!(lock_if_there(&path, &lock).unwrap().is_some(), other);
         }
+        assert!(!lock.exists());
     }
 
     #[test]

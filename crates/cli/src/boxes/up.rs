@@ -54,6 +54,7 @@ pub fn up(plan: &Plan) -> Result<()> {
     {
         // What failed first is what the user has to know.
         let _ = down::remove(&found);
+        switch.forget_lock();
     }
     made
 }

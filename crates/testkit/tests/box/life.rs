@@ -196,31 +196,48 @@ fn down_that_waited_leaves_a_box_that_was_made_meanwhile() {
     let switch = cluster.namespace("switch");
     let ip = |does| Process::spawn(command("ip", ["netns", does, &switch])).succeed(LIMIT);
     let path = Path::new("/run/netns").join(&switch);
-    let downs = |old: &File| {
-        old.lock().expect("nobody has it");
+    let downs = || {
+        let held = File::create(Path::new("/run").join(&switch).with_added_extension("lock")).expect("as root");
+        held.lock().expect("nobody has it");
         let down = Process::spawn(cluster.ropeway_command(&["down"]));
         let pid = down.pid().to_string();
         let waits = |line: &str| line.contains("->") && line.split_whitespace().any(|word| word == pid);
         until("it waits", || fs::read_to_string("/proc/locks").expect("the kernel says it").lines().any(waits));
-        down
+        (held, down)
     };
     ip("add");
-    let old = File::open(&path).expect("it is there");
-    let down = downs(&old);
+    let (held, down) = downs();
     ip("del");
     ip("add");
     let made = fs::metadata(&path).expect("it is there").ino();
-    drop(old);
+    drop(held);
     let down = down.wait(LIMIT).expect("it ends");
     assert!(!down.success() && down.stderr.contains("there is no box"), "{}", down.stderr);
     assert_eq!(fs::metadata(&path).expect("it is there").ino(), made);
     // One whose name has gone is none either.
-    let old = File::open(&path).expect("it is there");
-    let down = downs(&old);
+    let (held, down) = downs();
     ip("del");
-    drop(old);
+    drop(held);
     let down = down.wait(LIMIT).expect("it ends");
     assert!(!down.success() && down.stderr.contains("there is no box"), "{}", down.stderr);
+}
+
+#[test]
+fn a_lock_that_any_user_can_have_holds_up_nobody() {
+    need_box!();
+    need_program!("setpriv", "flock");
+    let cluster = TestBox::up(&["--hosts", "2"]);
+    let switch = Path::new("/run/netns").join(cluster.namespace("switch"));
+    let mut holding = command("setpriv", ["--reuid=65534", "--regid=65534", "--clear-groups", "flock"]);
+    holding.arg(switch).args(["sh", "-c", "echo held; exec sleep 1000"]);
+    let holding = Process::spawn(holding);
+    holding.wait_for_output("held", LIMIT);
+    for args in [&["cut", "h1"][..], &["heal", "h1"], &["loss", "h1", "1%"], &["down"]] {
+        let does = Process::spawn(cluster.ropeway_command(args));
+        let done = does.wait(Duration::from_secs(20)).unwrap_or_else(|error| panic!("{args:?}: {error}"));
+        done.expect_success();
+    }
+    assert!(holding.is_running());
 }
 
 #[test]
