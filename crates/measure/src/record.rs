@@ -8,6 +8,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{LogGp, PLogP, loggp, plogp};
+use crate::results::group::parameter_words;
 
 /// Goes up when a reader of the old form would misread the new one.
 pub const FORMAT: u32 = 1;
@@ -155,7 +156,23 @@ pub struct Fit {
     pub ranks: usize,
     #[serde(default, skip_serializing_if = "Site::is_here")]
     pub site: Site,
+    /// What else the pattern was told.
+    #[serde(default)]
+    pub parameters: BTreeMap<String, f64>,
     pub model: Fitted,
+}
+
+impl Fit {
+    /// The transport and what else the pattern was told: `tcp, messages 16`.
+    pub fn subject(&self) -> String {
+        subject(&self.transport, &self.parameters)
+    }
+}
+
+/// As [`Fit::subject`].
+pub fn subject(transport: &str, parameters: &BTreeMap<String, f64>) -> String {
+    let words: Vec<String> = [transport.to_owned()].into_iter().chain(parameter_words(parameters)).collect();
+    words.join(", ")
 }
 
 /// The models that can be fitted.

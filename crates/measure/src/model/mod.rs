@@ -14,11 +14,9 @@ pub use loggp::LogGp;
 pub use plogp::PLogP;
 pub use points::FitFailure;
 
-use std::collections::BTreeSet;
-
 use serde::{Deserialize, Serialize};
 
-use crate::record::{Fit, Fitted, Line, Measured, Site};
+use crate::record::{self, Case, Fit, Fitted, Line, Measured};
 
 /// Sizes that show both the constants and the slopes, with enough of them on either side of the usual switches for each to be found.
 pub const SIZES: &[usize] = &[
@@ -62,35 +60,45 @@ pub fn is_fitted(pattern: &str) -> bool {
 pub fn lines(measured: &[Measured]) -> Vec<Line> {
     let warning = |text: String| Line::Warning { text };
     let mut lines = Vec::new();
-    for (transport, fitted) in fit_all(measured) {
+    for (subject, fitted) in fit_all(measured) {
         match fitted {
             Ok(fit) => {
-                let warnings = fit.model.warnings().iter().map(|text| warning(format!("{transport}: {text}")));
+                let warnings = fit.model.warnings().iter().map(|text| warning(format!("{subject}: {text}")));
                 lines.extend(warnings.collect::<Vec<_>>());
                 lines.push(Line::Fit(fit));
             }
-            Err(failure) => lines.push(warning(format!("{transport}: no model: {failure}"))),
+            Err(failure) => lines.push(warning(format!("{subject}: no model: {failure}"))),
         }
     }
     lines
 }
 
-/// Fits every model whose pattern was measured, for each transport: what a coordinator writes at the end of a run, or its reasons why not.
+/// Fits every model whose pattern was measured, for each transport and whatever else the pattern was told: what a coordinator writes at the end of a run, or its
+/// reasons why not. With the [`record::subject`](crate::record::subject) of each.
 pub fn fit_all(measured: &[Measured]) -> Vec<(String, Result<Fit, FitFailure>)> {
-    let of_models = measured.iter().filter(|one| one.rank == 0 && is_fitted(&one.case.pattern));
-    let groups: BTreeSet<(&str, &str)> =
-        of_models.map(|one| (one.case.transport.as_str(), one.case.pattern.as_str())).collect();
-    let fit = |(transport, pattern): (&str, &str)| {
-        let own: Vec<Measured> = measured.iter().filter(|one| one.case.transport == transport).cloned().collect();
-        let first = own.iter().find(|one| one.case.pattern == pattern);
-        let (ranks, site) = first.map_or((0, Site::Here), |one| (one.case.ranks, one.case.site));
-        let model = match pattern {
+    let mut groups: Vec<&Case> = Vec::new();
+    for one in measured.iter().filter(|one| one.rank == 0 && is_fitted(&one.case.pattern)) {
+        if !groups.iter().any(|group| is_of_one_model(group, &one.case)) {
+            groups.push(&one.case);
+        }
+    }
+    groups.sort_by(|a, b| (&a.transport, &a.pattern).cmp(&(&b.transport, &b.pattern)));
+    let fit = |group: &Case| {
+        let own: Vec<Measured> = measured.iter().filter(|one| is_of_one_model(group, &one.case)).cloned().collect();
+        let model = match group.pattern.as_str() {
             loggp::PATTERN => loggp::fit(&own).map(Fitted::LogGp),
             _ => plogp::fit(&own).map(Fitted::PLogP),
         };
-        (transport.to_owned(), model.map(|model| Fit { transport: transport.to_owned(), ranks, site, model }))
+        let Case { transport, ranks, site, parameters, .. } = group.clone();
+        let subject = record::subject(&transport, &parameters);
+        (subject, model.map(|model| Fit { transport, ranks, site, parameters, model }))
     };
     groups.into_iter().map(fit).collect()
+}
+
+/// Whether a model of these holds for both, which may differ in their size.
+fn is_of_one_model(a: &Case, b: &Case) -> bool {
+    (&a.transport, &a.pattern, &a.parameters) == (&b.transport, &b.pattern, &b.parameters)
 }
 
 /// How far measured values lie from the model's, relative to the model's.

@@ -244,6 +244,22 @@ fn every_transport_has_its_fits_and_files_keep_them() {
 }
 
 #[test]
+fn trials_of_other_parameters_are_of_another_model() {
+    let told = |messages: f64, text: &str| {
+        let mut all = measure(text, loggp::PATTERN, &trials_of(LOGGP, FEW_SIZES, 30), 1);
+        all.iter_mut().for_each(|one| one.case.parameters = [("messages".into(), messages)].into());
+        all
+    };
+    let networks = [told(2.0, "L=5us"), told(64.0, "L=50us")];
+    let alone = networks.each_ref().map(|measured| Fitted::LogGp(loggp::fit(measured).expect("a fit")));
+    let fits = fit_all(&networks.concat());
+    let names: Vec<&str> = fits.iter().map(|(subject, _)| subject.as_str()).collect();
+    assert_eq!(names, ["sim, messages 2", "sim, messages 64"]);
+    let models: Vec<Fitted> = fits.into_iter().map(|(_, fit)| fit.expect("a fit").model).collect();
+    assert_eq!(models, alone);
+}
+
+#[test]
 fn what_cannot_be_fitted_says_why() {
     assert_eq!(loggp::fit(&[]), Err(FitFailure::Nothing { pattern: "loggp" }));
     let trials = trials_of(LOGGP, &[1, 2], 20);

@@ -339,9 +339,15 @@ mod tests {
         };
         let (switches, residuals, warnings) = (vec![], vec![], vec!["L is <odd>".into()]);
         let model = PLogP { latency_ns: estimate(3_300.0), sizes: vec![at], switches, residuals, warnings };
-        let fits = vec![Fit { transport: "tcp<".into(), ranks: 2, site: Site::Here, model: Fitted::PLogP(model) }];
+        let fits = vec![Fit {
+            transport: "tcp<".into(),
+            ranks: 2,
+            site: Site::Here,
+            parameters: [].into(),
+            model: Fitted::PLogP(model),
+        }];
         let html = page(&[Results { measured: vec![one], fits, ..Results::default() }], &Options::default());
-        assert!(html.contains("P-LogP of tcp&lt;, L = 3.3 µs"), "{html}");
+        assert!(html.contains("P-LogP of tcp&lt;: L = 3.3 µs"), "{html}");
         assert!(html.contains("<td>700 ns</td>") && html.contains("<li>L is &lt;odd&gt;</li>"), "{html}");
     }
 

@@ -18,12 +18,12 @@ pub struct Table {
 /// The table of a model. Ranges in brackets are 95 % intervals.
 pub fn table(fit: &Fit) -> Table {
     match &fit.model {
-        Fitted::LogGp(model) => loggp(&fit.transport, model),
-        Fitted::PLogP(model) => plogp(&fit.transport, model),
+        Fitted::LogGp(model) => loggp(&fit.subject(), model),
+        Fitted::PLogP(model) => plogp(&fit.subject(), model),
     }
 }
 
-fn loggp(transport: &str, model: &LogGp) -> Table {
+fn loggp(subject: &str, model: &LogGp) -> Table {
     let row = |piece: &crate::model::loggp::Piece| {
         vec![
             format!("{} to {}", units::bytes(piece.from_bytes), units::bytes(piece.to_bytes)),
@@ -35,20 +35,20 @@ fn loggp(transport: &str, model: &LogGp) -> Table {
         ]
     };
     Table {
-        title: format!("LogGP of {transport}"),
+        title: format!("LogGP of {subject}"),
         headings: vec!["sizes", "L", "o", "o for each byte", "g", "G"],
         rows: model.pieces.iter().map(row).collect(),
         notes: notes(&model.switches, &model.warnings),
     }
 }
 
-fn plogp(transport: &str, model: &PLogP) -> Table {
+fn plogp(subject: &str, model: &PLogP) -> Table {
     let row = |at: &crate::model::plogp::AtSize| {
         let times = [&at.gap_ns, &at.send_overhead_ns, &at.receive_overhead_ns, &at.one_way_ns];
         std::iter::once(units::bytes(at.bytes)).chain(times.map(|time| estimate(time, ""))).collect()
     };
     Table {
-        title: format!("P-LogP of {transport}, L = {}", estimate(&model.latency_ns, "")),
+        title: format!("P-LogP of {subject}: L = {}", estimate(&model.latency_ns, "")),
         headings: vec!["size", "g(s)", "o_s(s)", "o_r(s)", "one way"],
         rows: model.sizes.iter().map(row).collect(),
         notes: notes(&model.switches, &model.warnings),
@@ -105,7 +105,14 @@ mod tests {
         let switch = ProtocolSwitch { after: 4096, before: 8192, one_way_change: 0.1, gap_change: -0.2 };
         let model =
             LogGp { pieces: vec![piece, next], switches: vec![switch], residuals: vec![], warnings: vec!["w".into()] };
-        let shown = table(&Fit { transport: "tcp".into(), ranks: 2, site: Site::Here, model: Fitted::LogGp(model) });
+        let shown = table(&Fit {
+            transport: "tcp".into(),
+            ranks: 2,
+            site: Site::Here,
+            parameters: [("messages".into(), 16.0)].into(),
+            model: Fitted::LogGp(model),
+        });
+        assert_eq!(shown.title, "LogGP of tcp, messages 16");
         assert_eq!(shown.rows.len(), 2);
         assert_eq!(shown.rows[0][..2], ["1 B to 4 KiB", "5 µs (4.5 to 5.5)"]);
         assert_eq!(shown.rows[0][3..], ["0 ns/B", "1.5 µs (1.35 to 1.65)", "0.8 ns/B (0.72 to 0.88)"]);

@@ -57,11 +57,16 @@ pub fn describe(case: &Case) -> String {
     if case.ranks != 2 {
         words.push(format!("{} ranks", case.ranks));
     }
-    words.extend(case.parameters.iter().map(|(name, value)| format!("{name} {}", super::units::number(*value))));
+    words.extend(parameter_words(&case.parameters));
     if case.site != Site::Here {
         words.push(case.site.words().to_owned());
     }
     words.join(", ")
+}
+
+/// What a pattern was told, such as `w 16`.
+pub fn parameter_words(parameters: &BTreeMap<String, f64>) -> impl Iterator<Item = String> {
+    parameters.iter().map(|(name, value)| format!("{name} {}", super::units::number(*value)))
 }
 
 /// Cases have numbers among their parameters, which have no order of their own: here they have.
