@@ -3,6 +3,8 @@
 use ropeway_testkit::World;
 use ropeway_testkit::proc::{Exit, Finished, Process, command};
 use rustix::process::{Pid, Signal};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -39,6 +41,18 @@ fn a_simulated_part_stands_beside_its_formula_on_the_page() {
     assert!(text(&out.join("timer-needed-formula.jsonl")).contains("formula:p=10%"));
     let page = text(&out.join("report.html"));
     assert!(page.contains("formula:p=30%") && page.contains("<svg"), "{} bytes", page.len());
+}
+
+#[test]
+fn a_directory_may_have_any_name() {
+    let world = World::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let out = dir.path().join(OsStr::from_bytes(b"\xff"));
+    let mut suite = world.ropeway_command(&["bench", "suite", "figures", "--only", "timer-needed", "--rounds", "2"]);
+    suite.arg("--out").arg(&out);
+    Process::spawn(suite).succeed(LIMIT);
+    assert!(text(&out.join("timer-needed.jsonl")).contains("\"metric\":\"timer-needed\""));
+    assert_eq!(std::fs::read_dir(dir.path()).expect("our directory").count(), 1, "there is another one");
 }
 
 #[test]

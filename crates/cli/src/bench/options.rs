@@ -285,7 +285,7 @@ impl Options {
             patience: Duration::from_secs_f64(self.patience),
             // What a program does that sends much: joining small sends helps TCP there. One that cares about latency forbids it.
             joins_small_sends: matches!(pattern, Pattern::Stream | Pattern::Flood),
-            command: std::env::args().collect(),
+            command: std::env::args_os().map(|word| word.display().to_string()).collect(),
             points,
         })
     }

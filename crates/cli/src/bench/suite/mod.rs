@@ -5,6 +5,7 @@
 mod formula;
 mod parts;
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -163,7 +164,7 @@ fn measure(args: &Args, part: &Part, interrupt: &Interrupt) -> Result<bool, Left
 const FORMULA: &str = "timer-needed-formula.jsonl";
 
 /// The arguments of a part.
-fn line(args: &Args, part: &Part, in_box: Option<&str>) -> Vec<String> {
+fn line(args: &Args, part: &Part, in_box: Option<&str>) -> Vec<OsString> {
     let mut words = vec!["bench".to_owned(), part.pattern.to_owned(), "--transport".to_owned()];
     // Raw frames have other names on other machines.
     let transports = match args.hosts {
@@ -193,7 +194,8 @@ fn line(args: &Args, part: &Part, in_box: Option<&str>) -> Vec<String> {
         }
         _ => {}
     }
-    words.extend(["--out".to_owned(), file(&args.out, part).display().to_string()]);
+    let mut words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
+    words.extend(["--out".into(), file(&args.out, part).into()]);
     words
 }
 
@@ -201,8 +203,8 @@ fn file(out: &Path, part: &Part) -> PathBuf {
     out.join(format!("{}.jsonl", part.name))
 }
 
-fn shown(words: &[String]) -> String {
-    words.join(" ")
+fn shown(words: &[OsString]) -> String {
+    words.join(OsStr::new(" ")).display().to_string()
 }
 
 fn own() -> Result<PathBuf, LeftOut> {
