@@ -4,8 +4,9 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use crate::config::Program;
 
@@ -24,7 +25,10 @@ pub fn program(pid: u32, comm: &[u8]) -> Program {
 }
 
 pub fn image(pid: u32) -> Option<Image> {
-    std::fs::metadata(path(pid, "exe")).ok().map(|file| (file.dev(), file.ino()))
+    // The file system's own server, where it has one, is not asked: it may never answer.
+    let flags = AtFlags::STATX_DONT_SYNC;
+    let file = rustix::fs::statx(CWD, path(pid, "exe"), flags, StatxFlags::INO).ok()?;
+    Some((rustix::fs::makedev(file.stx_dev_major, file.stx_dev_minor), file.stx_ino))
 }
 
 /// True if the process is known to live in another network namespace than the daemon.
