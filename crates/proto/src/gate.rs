@@ -428,7 +428,7 @@ impl Gate {
             Change::Nothing => {}
             Change::Cut { keeps, floor_bytes } => {
                 // A packet for each who waits, up to half the limit; but other cuts may have gone deeper.
-                let waiting_bytes = (self.waiting.count() * self.largest_frame_bytes).min(self.limit_bytes / 2);
+                let waiting_bytes = self.waiting.packets_bytes().min(self.limit_bytes / 2);
                 let floor = floor_bytes.max(waiting_bytes).min(self.budget_bytes);
                 self.budget_bytes = (self.budget_bytes * keeps / 10).max(floor).min(self.limit_bytes);
                 self.counters.cuts += 1;

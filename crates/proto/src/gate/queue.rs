@@ -27,6 +27,8 @@ pub(super) struct Place {
     rank: u64,
     /// Counted up from one who asked to the next.
     ticket: u64,
+    /// A full packet of it, in a place that would be empty.
+    frame_bytes: u32,
 }
 
 impl Place {
@@ -41,7 +43,7 @@ impl Place {
             Order::Srpt => sender.demand.backlog_bytes,
             Order::Fair => sender.served_bytes,
         };
-        Place { kind, rank, ticket }
+        Place { kind, rank, ticket, frame_bytes: sender.demand.frame_bytes as u32 }
     }
 }
 
@@ -52,6 +54,8 @@ pub(super) struct Queue {
     /// Senders by rank and ticket; but not under `fifo`.
     pub(super) ranked: [BTreeMap<(u64, u64), u32>; KINDS],
     count: usize,
+    /// A full packet of each of them.
+    packets_bytes: u64,
     tickets: u64,
 }
 
@@ -60,13 +64,15 @@ impl Queue {
         self.count == 0
     }
 
-    pub(super) fn count(&self) -> u64 {
-        self.count as u64
+    /// A packet for each who waits.
+    pub(super) fn packets_bytes(&self) -> u64 {
+        self.packets_bytes
     }
 
     fn insert(&mut self, index: u32, place: Place, order: Order) {
+        let Place { kind, rank, ticket, frame_bytes } = place;
         self.count += 1;
-        let Place { kind, rank, ticket } = place;
+        self.packets_bytes += u64::from(frame_bytes);
         if order != Order::Fair {
             let line = &mut self.by_age[kind as usize];
             match line.back().is_none_or(|last| last.0 < ticket) {
@@ -87,8 +93,9 @@ impl Queue {
     }
 
     fn remove(&mut self, place: Place, order: Order) {
+        let Place { kind, rank, ticket, frame_bytes } = place;
         self.count -= 1;
-        let Place { kind, rank, ticket } = place;
+        self.packets_bytes -= u64::from(frame_bytes);
         if order != Order::Fair {
             let line = &mut self.by_age[kind as usize];
             match line.front() {
@@ -129,7 +136,7 @@ impl Gate {
             return;
         }
         sender.place = Some(after);
-        if after.kind == before.kind {
+        if (after.kind, after.frame_bytes) == (before.kind, before.frame_bytes) {
             self.waiting.rank_anew(index, before, after.rank);
         } else {
             self.waiting.remove(before, order);
@@ -149,10 +156,10 @@ impl Gate {
 
     /// Whether each sender stands where it should, and nobody else does: for tests.
     pub(super) fn queue_is_true(&self) -> bool {
-        let Queue { by_age, ranked, count, .. } = &self.waiting;
+        let Queue { by_age, ranked, count, packets_bytes, .. } = &self.waiting;
         let waiting = self.senders.iter().enumerate().filter_map(|(index, sender)| Some((index as u32, sender.place?)));
         let stands = |(index, place): (u32, Place)| {
-            let Place { kind, rank, ticket } = place;
+            let Place { kind, rank, ticket, .. } = place;
             place == Place::new(&self.senders[index as usize], self.order, ticket)
                 && (self.order == Order::Fair || by_age[kind as usize].binary_search(&(ticket, index)).is_ok())
                 && (self.order == Order::Fifo || ranked[kind as usize].get(&(rank, ticket)) == Some(&index))
@@ -161,6 +168,7 @@ impl Gate {
         let ranked: usize = ranked.iter().map(BTreeMap::len).sum();
         waiting.clone().count() == *count
             && waiting.clone().all(stands)
+            && waiting.map(|(_, place)| u64::from(place.frame_bytes)).sum::<u64>() == *packets_bytes
             && by_age == if self.order == Order::Fair { 0 } else { *count }
             && ranked == if self.order == Order::Fifo { 0 } else { *count }
     }

@@ -715,3 +715,15 @@ fn cuts_leave_a_packet_for_each_who_waits_up_to_half_of_the_budget() {
         assert_eq!(gate.budget_bytes(), least, "{waiting} wait");
     }
 }
+
+#[test]
+fn cuts_leave_who_waits_a_packet_of_its_own_length_whatever_others_have() {
+    let mut gate = gate(Order::Fifo);
+    gate.report(99, Demand { frame_bytes: 9100, ..demand(1, 1) }, Time::ZERO, Time::ZERO);
+    (0..10).for_each(|index| gate.report(index, demand(0, 10), Time::ZERO, Time::ZERO));
+    // One of them learns that its path is narrower.
+    gate.report(9, Demand { frame_bytes: 1000, ..demand(0, 10) }, Time::ZERO, Time::ZERO);
+    gate.note_overflow(1_000_000, PORT_LINE_BYTES_PER_MS);
+    (1..20).for_each(|step| gate.observe(Time::from_nanos(step * 1_000_000), 100_000, 100, 10, false));
+    assert_eq!(gate.budget_bytes(), 9 * FRAME + 1000);
+}
