@@ -235,9 +235,9 @@ impl Gate {
         self.sums.charged_bytes
     }
 
-    /// What may be on its way.
+    /// What may be on its way: of what is missing no more than could be granted, however much more each claims to have sent.
     pub fn flying_bytes(&self) -> u64 {
-        self.sums.flying_bytes
+        self.sums.granted_bytes + self.sums.missing_bytes.min(self.limit_bytes)
     }
 
     /// How many senders have a grant.
@@ -306,15 +306,12 @@ impl Gate {
     }
 
     fn set_demand(&mut self, index: u32, demand: Demand) {
-        let full = demand.outstanding_packets * demand.frame_bytes;
-        let backlog = demand.backlog_bytes + demand.outstanding_packets * demand.overhead_bytes;
-        let granted = full.min(backlog);
         let missing = self.charged_asked(&demand) * demand.frame_bytes;
         let asked = if missing > 0 { missing.min(self.room_for_asked(index)) } else { 0 };
         self.counters.slow += u64::from(demand.is_slow() && !self.sender(index).demand.is_slow());
         self.change(index, |sender| {
-            (sender.demand, sender.charged_bytes) = (demand, demand.cost(granted) + asked);
-            (sender.asked_bytes, sender.flying_bytes) = (asked, granted + missing);
+            (sender.demand, sender.charged_bytes) = (demand, demand.cost(demand.granted_bytes()) + asked);
+            (sender.asked_bytes, sender.missing_bytes) = (asked, missing);
         });
         self.move_in_queue(index);
         self.longest_lease_ns = if self.sums.demanding > 0 { self.longest_lease_ns.max(demand.lease_ns) } else { 0 };
@@ -331,6 +328,11 @@ impl Gate {
         let share = self.grantable_bytes().min(self.port_share_bytes) / UNASKED_SHARE;
         let left = share.max(self.largest_frame_bytes) + self.starters_bytes;
         self.grantable_bytes().saturating_sub(left)
+    }
+
+    /// What all are charged of that: the budget may have been cut since.
+    fn charged_asked_bytes(&self) -> u64 {
+        self.sums.asked_bytes.min(self.most_asked_bytes())
     }
 
     /// Changes what is known of a sender, and the sums by that.

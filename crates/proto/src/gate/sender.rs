@@ -52,6 +52,12 @@ impl Demand {
         self.most_held.is_some()
     }
 
+    /// What was granted and has not been seen: short messages are no full packets.
+    pub(super) fn granted_bytes(&self) -> u64 {
+        let full = self.outstanding_packets * self.frame_bytes;
+        full.min(self.backlog_bytes + self.outstanding_packets * self.overhead_bytes)
+    }
+
     /// What `bytes` that it was granted cost. Its own line keeps back what a slow one was granted.
     pub(super) fn cost(&self, bytes: u64) -> u64 {
         if self.is_slow() { bytes / SLOW_COST } else { bytes }
@@ -86,8 +92,8 @@ pub(super) struct Sender {
     pub(super) charged_place: u32,
     /// Of that, what is missing and was asked for.
     pub(super) asked_bytes: u64,
-    /// What may be on its way: of a slow one, more.
-    pub(super) flying_bytes: u64,
+    /// Of what is missing, what may be on its way, be it charged or not.
+    pub(super) missing_bytes: u64,
     /// When it last spoke, or was given something to say: who waits for its turn is silent rightly.
     pub(super) heard_at: Time,
     /// Where it waits for more, if it does.
@@ -103,7 +109,9 @@ pub(super) struct Sender {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
     pub(super) charged_bytes: u64,
-    pub(super) flying_bytes: u64,
+    /// What was granted and may be on its way: of those who are slow that is more than they are charged.
+    pub(super) granted_bytes: u64,
+    pub(super) missing_bytes: u64,
     /// Of what is charged as granted, the part of those who are slow ...
     pub(super) slow_bytes: u64,
     /// ... of those whose last grant was taken back, and who have used nothing since ...
@@ -126,7 +134,8 @@ impl Sums {
     fn with(self, other: Sums, join: fn(u64, u64) -> u64) -> Sums {
         Sums {
             charged_bytes: join(self.charged_bytes, other.charged_bytes),
-            flying_bytes: join(self.flying_bytes, other.flying_bytes),
+            granted_bytes: join(self.granted_bytes, other.granted_bytes),
+            missing_bytes: join(self.missing_bytes, other.missing_bytes),
             slow_bytes: join(self.slow_bytes, other.slow_bytes),
             unused_bytes: join(self.unused_bytes, other.unused_bytes),
             asked_bytes: join(self.asked_bytes, other.asked_bytes),
@@ -161,7 +170,8 @@ impl Sender {
         let granted_if = |is: bool| if is { self.charged_bytes - self.asked_bytes } else { 0 };
         Sums {
             charged_bytes: self.charged_bytes,
-            flying_bytes: self.flying_bytes,
+            granted_bytes: self.demand.granted_bytes(),
+            missing_bytes: self.missing_bytes,
             slow_bytes: granted_if(self.demand.is_slow()),
             unused_bytes: granted_if(self.demand.left_unused),
             asked_bytes: self.asked_bytes,

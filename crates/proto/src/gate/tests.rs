@@ -110,6 +110,17 @@ fn few_that_are_missing_do_not_stop_a_sender_whose_share_is_a_turn() {
 }
 
 #[test]
+fn what_many_claim_to_have_sent_is_not_taken_to_fly_beyond_what_could_be_granted() {
+    let mut gate = gate(Order::Fifo);
+    let asked = |asked_packets| Demand { asked_packets, ..demand(0, 0) };
+    gate.report(0, asked(4), Time::ZERO, Time::ZERO);
+    gate.report(1, demand(7, 100), Time::ZERO, Time::ZERO);
+    assert_eq!(gate.flying_bytes(), 11 * FRAME);
+    (2..1000).for_each(|index| gate.report(index, asked(16), Time::ZERO, Time::ZERO));
+    assert_eq!(gate.flying_bytes(), gate.budget_bytes() + 7 * FRAME);
+}
+
+#[test]
 fn a_packet_is_left_beside_what_was_asked_for_however_small_the_budget() {
     for (allowed, frame_bytes) in [(FRAME, FRAME), (3 * FRAME, FRAME), (16 << 10, 9100)] {
         let mut gate = gate(Order::Fifo);
@@ -152,6 +163,45 @@ fn what_was_asked_for_leaves_others_their_part_of_a_budget_that_is_cut_since() {
     };
     assert!(charged(|gate| gate.set_allowed(gate.budget_bytes() / 2)) > 0);
     assert!(charged(|gate| gate.set_surroundings(0, 100, FRAME)) > 0);
+}
+
+#[test]
+fn what_was_asked_for_and_what_is_used_late_or_never_leave_others_a_turn_together() {
+    let unused = Demand { left_unused: true, wanted_packets: 1, ..demand(0, 1000) };
+    let slow = Demand { most_held: Some(2), ..demand(0, 1000) };
+    for order in [Order::Fifo, Order::Fair, Order::Srpt] {
+        for kinds in [[unused; 2], [slow; 2], [unused, slow], [slow, unused]] {
+            for (senders, frame_bytes, wanted) in [
+                (0, FRAME, 14),
+                (0, FRAME, 1000),
+                (1000, FRAME, 14),
+                (1000, FRAME, 1000),
+                (0, 9100, 2),
+                (0, 9100, 1000),
+            ] {
+                others_have_turns_beside(order, kinds, senders, frame_bytes, wanted);
+            }
+        }
+    }
+}
+
+/// Eight claim that much is missing, and senders of these kinds get some and do not use it: another one, which uses what it gets, wants so many packets again and again.
+fn others_have_turns_beside(order: Order, kinds: [Demand; 2], senders: u64, frame_bytes: u64, wanted_packets: u64) {
+    let long = |demand: Demand| Demand { frame_bytes, ..demand };
+    let mut gate = gate(order);
+    gate.set_surroundings(0, senders, frame_bytes);
+    let claimer = long(Demand { asked_packets: 16_000, ..demand(0, 0) });
+    (0..8).for_each(|index| gate.report(index, claimer, Time::ZERO, Time::ZERO));
+    (8..40).for_each(|index| gate.report(index, long(kinds[index as usize % 2]), Time::ZERO, Time::ZERO));
+    for round in 0..10 {
+        let backlog_bytes = wanted_packets * frame_bytes;
+        let wants = long(Demand { wanted_packets, backlog_bytes, ..demand(0, 0) });
+        gate.report(99, wants, Time::ZERO, Time::ZERO);
+        let grants = distribute(&mut gate, 0);
+        let what = format!("{order:?}, {kinds:?}, {wanted_packets} of {frame_bytes}, {senders}: {grants:?} in {round}");
+        assert!(grants.iter().any(|grant| grant.0 == 99), "{what}");
+        assert!(round > 0 || grants.iter().any(|grant| grant.0 < 99), "{what}");
+    }
 }
 
 #[test]

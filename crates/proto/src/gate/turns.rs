@@ -154,7 +154,8 @@ impl Gate {
         if demand.left_unused {
             let packets = turn.min(most);
             let held = self.sums.unused_bytes;
-            let are_many = held > 0 && held + packets * demand.frame_bytes > self.grantable_bytes() / UNUSED_SHARE;
+            let cost = packets * demand.frame_bytes;
+            let are_many = held > 0 && (held + cost > self.grantable_bytes() / UNUSED_SHARE || cost > self.late_room());
             let fits = demand.outstanding_packets + packets <= most;
             return (fits && !are_many).then_some(packets);
         }
@@ -163,9 +164,10 @@ impl Gate {
             let packets = turn.min(PAIR_PACKETS).min(most);
             let fits = demand.outstanding_packets + packets <= most;
             let held = self.sums.slow_bytes;
+            let cost = demand.cost(packets * demand.frame_bytes);
             let are_many = self.sums.sharing > 0
                 && held > 0
-                && held + demand.cost(packets * demand.frame_bytes) > self.grantable_bytes() / SLOW_SHARE;
+                && (held + cost > self.grantable_bytes() / SLOW_SHARE || cost > self.late_room());
             return (fits && !are_many).then_some(packets);
         }
         let packets = turn.min(most);
@@ -174,12 +176,23 @@ impl Gate {
         (demand.outstanding_packets + asked + packets <= most).then_some(packets)
     }
 
+    /// What comes late or not at all: what was asked for, and what was granted to those who use it late or never.
+    fn late_bytes(&self) -> u64 {
+        self.charged_asked_bytes() + self.sums.unused_bytes + self.sums.slow_bytes
+    }
+
+    /// What more may be granted to those who use it late or never, so that others have a turn beside it: each kind has bounds of its own, and all of them together might leave none.
+    /// A packet is for what a kind of which nobody holds any gets all the same.
+    fn late_room(&self) -> u64 {
+        let turn_bytes = self.grantable_bytes().min(self.port_share_bytes) / HOLDERS + self.largest_frame_bytes;
+        self.grantable_bytes().saturating_sub(self.late_bytes() + self.starters_bytes + turn_bytes)
+    }
+
     /// The longest end of a transfer, in packets, that is granted at once beside few others, out of a budget with `room` for so many. While somebody does not use what it has, all go on in turns: what is
     /// free may never be as much.
     fn end_beside_few(&self, room: u64) -> u64 {
         let others = self.company.saturating_sub(1);
-        // Nor may what was asked for come, nor what was granted to those who use it late or not at all.
-        let late_bytes = self.sums.asked_bytes + self.sums.unused_bytes + self.sums.slow_bytes;
+        let late_bytes = self.late_bytes();
         let fits = late_bytes == 0 || late_bytes + self.starters_bytes <= self.grantable_bytes() / END_DENOMINATOR;
         if others == 0 || self.sums.suspect_bytes > 0 || !fits {
             0
@@ -193,9 +206,11 @@ impl Gate {
     pub(super) fn turn(&self, frame_bytes: u64) -> Turn {
         let (budget, frame) = (self.grantable_bytes(), frame_bytes.max(1));
         let quantum = (budget.min(self.port_share_bytes) / (HOLDERS * frame)).clamp(1, QUANTUM_MOST_PACKETS);
-        // Of a budget that is hardly one packet the end is no more than a quantum.
+        // Of a budget that is hardly one packet the end is no more than a quantum, nor is it where no more may come free.
         let room = budget / frame;
-        let end = (END_QUANTA * quantum).min((room * END_QUANTA / HOLDERS).max(quantum)).max(self.end_beside_few(room));
+        let comes_free = budget.saturating_sub(self.late_bytes() + self.starters_bytes) / frame;
+        let most = (room * END_QUANTA / HOLDERS).min(comes_free).max(quantum);
+        let end = (END_QUANTA * quantum).min(most).max(self.end_beside_few(room));
         let share = match self.order {
             Order::Srpt if self.sums.demanding > 1 => budget - budget / SRPT_REST,
             _ => budget / self.company.clamp(1, HOLDERS),
@@ -217,8 +232,7 @@ impl Gate {
     /// What can be granted now, counting a part of what suspects hold as free.
     fn free_bytes(&self) -> u64 {
         let (budget, sums) = (self.grantable_bytes(), &self.sums);
-        // The budget may have been cut since these were charged.
-        let charged_bytes = sums.charged_bytes - sums.asked_bytes.saturating_sub(self.most_asked_bytes());
+        let charged_bytes = sums.charged_bytes - sums.asked_bytes + self.charged_asked_bytes();
         (budget + sums.suspect_bytes.min(budget / SUSPECT_SHARE)).saturating_sub(charged_bytes + self.starters_bytes)
     }
 

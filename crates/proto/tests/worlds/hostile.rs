@@ -4,17 +4,15 @@
 mod endpoint;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
 use crate::world::*;
 use proptest::prelude::*;
-use ropeway_proto::{ChannelId, Config, Counters, ErrorCode, Mode};
-use ropeway_wire::{Backlog, Header, Packet, Type};
+use ropeway_proto::{Config, Counters, ErrorCode, Mode};
+use ropeway_wire::Type;
 
-/// DATA with the long and the short header as its first byte, and the flag of repetitions.
-const DATA: [u8; 2] = [0x17, 0x10];
+/// The flag of repetitions.
 const RTX: u8 = 0x20;
 
 #[test]
@@ -181,75 +179,6 @@ fn a_repetition_that_nobody_asked_for_is_no_loss() {
     assert_eq!((counters.lost, counters.gate.cuts), (0, 0));
 }
 
-/// So many senders, where nothing else is said, that use nothing of what they are granted, but speak, each every 19 ms, just before their leases would be over: all at once, or in turn.
-const IDLERS: usize = 8;
-const SPEAKS_NS: u64 = 19 * MS;
-
-/// The first `count` hosts behind 0 are in the middle of transfers to it when they begin to do that; the last one has a channel and begins. Gives what they say.
-fn idlers(count: usize, delay_ns: u64, rate: u64) -> (World, Vec<Flow>, Vec<Header>) {
-    let net = Net { rate, delay_ns, ..Net::default() };
-    let mut world = World::new(count + 2, net, &Config::default(), 1);
-    let mut flows: Vec<_> = (1..=count + 1)
-        .map(|from| {
-            let (client, server) = open(&mut world, from, 0, 7, Mode::Stream);
-            Flow::stream((from, client), (0, server), if from <= count { 1 << 30 } else { 0 })
-        })
-        .collect();
-    let said = Rc::new(RefCell::new(BTreeMap::new()));
-    let out = Rc::clone(&said);
-    world.filter = Some(Box::new(move |_, from, _, bytes| {
-        let header = Packet::parse(bytes).unwrap().header;
-        if from > 0 && DATA.contains(&bytes[0]) {
-            let next = header.number.wrapping_add(1);
-            let newest = out.borrow().get(&from).map_or(header, |before: &Header| *before);
-            // What is sent again is not the newest.
-            let is_newer = next.wrapping_sub(newest.number) as i32 > 0;
-            let moment = if header.is_short { newest } else { header };
-            let number = if is_newer { next } else { newest.number };
-            out.borrow_mut().insert(from, Header { number, ..moment });
-        }
-        true
-    }));
-    let have_some =
-        |_: &World, flows: &[Flow]| flows[..count].iter().all(|flow| flow.received > 2_400_000 / count as u64);
-    assert!(carry_until(&mut world, &mut flows, 5 * S, have_some));
-    world.stopped.extend(1..=count);
-    pass(&mut world, 10 * delay_ns);
-    world.filter = None;
-    let said = said.borrow().values().copied().collect();
-    (world, flows, said)
-}
-
-fn granted(world: &World, flow: &Flow) -> u64 {
-    let (host, channel): (usize, ChannelId) = flow.to;
-    world.hosts[host].statistics(world.clock(host), channel).unwrap().association.unwrap().granted_packets
-}
-
-/// A packet of a host that says what it likes.
-fn say(world: &mut World, from: usize, header: Header, payload: &[u8]) {
-    let time = (world.now / (4 * US)) as u16;
-    let mut bytes = [0; 64];
-    let length = Header { is_short: false, flags: Default::default(), time, ..header }.write(&mut bytes).unwrap();
-    bytes[length..length + payload.len()].copy_from_slice(payload);
-    world.inject(from, 0, &bytes[..length + payload.len()]);
-}
-
-/// Word after word of them for a while, and what the last one sends beside that.
-fn speak(world: &mut World, flows: &mut [Flow], said: &[Header], in_turn: bool, kind: Type, lasts_ns: u64) {
-    let end = world.now + lasts_ns;
-    while world.now < end {
-        for (sender, moment) in said.iter().enumerate() {
-            say(world, sender + 1, Header { kind, length: 0, backlog: Backlog::from_bytes(1 << 20), ..*moment }, &[]);
-            if in_turn {
-                carry_until(world, &mut flows[said.len()..], SPEAKS_NS / said.len() as u64, |_, _| false);
-            }
-        }
-        if !in_turn {
-            carry_until(world, &mut flows[said.len()..], SPEAKS_NS, |_, _| false);
-        }
-    }
-}
-
 #[test]
 fn who_speaks_and_uses_nothing_of_its_grant_does_not_keep_it() {
     for (delay_ns, rate_mbit, kind, in_turn) in [
@@ -316,79 +245,4 @@ fn many_who_speak_and_use_nothing_of_their_grants_keep_little_of_the_budget_toge
     world.stopped.remove(&1);
     let comes_back = carry_until(&mut world, &mut flows, S, |_, flows| flows[0].received > had + 1_000_000);
     assert!(comes_back, "{} bytes of who came back", flows[0].received - had);
-}
-
-#[test]
-fn what_was_asked_for_in_vain_of_who_claims_to_have_sent_it_takes_nothing_from_others() {
-    // The last one claims so many packets beyond what it has sent, or all do.
-    for (claimers, claimed) in [(1, 16_000u32), (IDLERS, 16_000), (IDLERS, 60), (IDLERS, 1)] {
-        let (mut world, mut flows, mut said) = idlers(IDLERS, 20 * US, 1_000_000_000);
-        let missing = |world: &World, flow: &Flow| {
-            let (host, channel): (usize, ChannelId) = flow.to;
-            world.hosts[host].statistics(world.clock(host), channel).unwrap().association.unwrap().missing_packets
-        };
-        for header in &mut said[IDLERS - claimers..] {
-            header.number = header.number.wrapping_add(claimed);
-        }
-        flows[IDLERS].total = 1 << 30;
-        speak(&mut world, &mut flows, &said, true, Type::State, 400 * MS);
-        let most = flows[IDLERS - claimers..IDLERS].iter().map(|flow| missing(&world, flow)).min().unwrap();
-        assert!(most >= claimed, "{most} are missing");
-        let (received, begin) = (flows[IDLERS].received, world.now);
-        speak(&mut world, &mut flows, &said, true, Type::State, 500 * MS);
-        let line = payload_bytes() / 1518.0 / 8.0;
-        let share = (flows[IDLERS].received - received) as f64 / (world.now - begin) as f64 / line;
-        println!("{claimers} claim {claimed} packets each: {share:.3} of the line for another one");
-        assert!(share > 0.95, "{claimers} claim {claimed}: {share:.3} of the line");
-    }
-}
-
-#[test]
-fn who_claims_gaps_and_fills_one_now_and_then_leaves_most_of_the_line_to_others() {
-    // So many say that so many packets beyond what they have sent are missing, and fill so many of these at a time, the first of them after so long.
-    for (claimers, claimed, filled, after_ms) in
-        [(2, 16_000, 1, 70), (8, 16_000, 1, 70), (8, 16, 8, 76), (8, 16, 16, 76)]
-    {
-        let what = format!("{claimers} claim {claimed} packets and fill {filled} in {after_ms} ms");
-        let honest = 4;
-        let (mut world, mut flows, mut said) = idlers(claimers + honest - 1, 20 * US, 1_000_000_000);
-        flows.last_mut().unwrap().total = 1 << 30;
-        world.stopped.retain(|&host| host <= claimers);
-        said.truncate(claimers);
-        let mut missing: Vec<_> = said.iter().map(|header| header.number).collect();
-        let claim = |said: &mut [Header], missing: &[u32]| {
-            let claims = said.iter_mut().zip(missing);
-            claims.for_each(|(header, missing)| header.number = missing.wrapping_add(claimed));
-        };
-        claim(&mut said, &missing);
-        let (received, begin) = (flows.iter().map(|flow| flow.received).collect::<Vec<_>>(), world.now);
-        let mut filled_at = begin;
-        while world.now < begin + S {
-            // Who is silent is not expected to send it.
-            for (sender, moment) in said.iter().enumerate() {
-                let state = Header { kind: Type::State, length: 0, backlog: Backlog::from_bytes(0), ..*moment };
-                say(&mut world, sender + 1, state, &[]);
-            }
-            if world.now - filled_at >= after_ms * MS {
-                filled_at = world.now;
-                for (sender, moment) in said.iter().enumerate() {
-                    for _ in 0..filled {
-                        let number = missing[sender];
-                        let data = Header { kind: Type::Data, length: 1, number, back: 1, ..*moment };
-                        say(&mut world, sender + 1, data, &[7]);
-                        missing[sender] = number.wrapping_add(1);
-                    }
-                }
-                claim(&mut said, &missing);
-            }
-            carry_until(&mut world, &mut flows[claimers..], 2 * MS, |_, _| false);
-        }
-        let line = payload_bytes() / 1518.0 / 8.0;
-        let taken = (world.now - begin) as f64;
-        let shares: Vec<_> =
-            flows.iter().zip(received).map(|(flow, had)| (flow.received - had) as f64 / taken / line).collect();
-        let (of_all, least) = (shares.iter().sum::<f64>(), shares[claimers..].iter().fold(1.0, |a: f64, &b| a.min(b)));
-        println!("{what}: {of_all:.3} of the line for others, {least:.3} for the last of them");
-        assert!(of_all > 0.9 && least > 0.9 / honest as f64, "{what}: {shares:.3?}");
-    }
 }

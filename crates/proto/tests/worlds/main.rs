@@ -5,6 +5,7 @@ mod world;
 
 mod answers;
 mod asking;
+mod claims;
 mod closing;
 mod coalesce;
 mod disturbed;

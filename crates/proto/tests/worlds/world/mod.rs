@@ -530,6 +530,8 @@ pub use counters::CounterOracle;
 pub mod hosts;
 pub(crate) use hosts::{in_every_way, tests, with_a_key, with_and_without_a_key, with_own_addresses};
 pub use hosts::{is_keyed, is_wildcard};
+mod idlers;
+pub use idlers::*;
 mod traffic;
 pub use traffic::*;
 
