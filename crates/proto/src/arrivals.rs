@@ -100,6 +100,11 @@ impl Arrivals {
         self.heard_at = now;
     }
 
+    /// When something came last.
+    pub fn heard_at(&self) -> Time {
+        self.heard_at
+    }
+
     /// Whether nothing has come for a lease.
     pub fn is_still(&self, now: Time, lease_ns: u64) -> bool {
         now.since(self.heard_at) >= lease_ns

@@ -7,6 +7,7 @@ mod channels;
 pub mod grants;
 mod limits;
 pub mod patience;
+pub mod probation;
 mod rest;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -32,6 +33,7 @@ use crate::time::{TICK_NS, Time};
 pub use attempt::{Attempt, Crossed, FIRST_RETRY_NS};
 pub use beyond::{Asked, AskedBeyond, Beyond};
 use patience::InVain;
+use probation::Probation;
 
 /// An echo older than this is not sent: the 16-bit clock turns over after 262 ms.
 pub const ECHO_LIMIT_NS: u64 = 100_000_000;
@@ -142,6 +144,8 @@ pub struct Association {
     pub granted_at: Time,
     /// How fast it uses that.
     pub pace: Pace,
+    /// If it has ever left some of it unused.
+    probation: Option<Box<Probation>>,
     pub arrivals_unacked: u16,
     /// Packets with short headers sent since something was said of the moment.
     pub unsaid_packets: u16,
@@ -269,6 +273,7 @@ impl Association {
             left_unused: false,
             granted_at: now,
             pace: Pace::default(),
+            probation: None,
             arrivals_unacked: 0,
             unsaid_packets: 0,
             arrived_at: now,

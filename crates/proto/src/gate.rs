@@ -308,7 +308,7 @@ impl Gate {
     fn set_demand(&mut self, index: u32, demand: Demand) {
         let missing = self.charged_asked(&demand) * demand.frame_bytes;
         let asked = if missing > 0 { missing.min(self.room_for_asked(index)) } else { 0 };
-        self.counters.slow += u64::from(demand.is_slow() && !self.sender(index).demand.is_slow());
+        self.counters.slow += u64::from(demand.has_slow_line() && !self.sender(index).demand.has_slow_line());
         self.change(index, |sender| {
             (sender.demand, sender.charged_bytes) = (demand, demand.cost(demand.granted_bytes()) + asked);
             (sender.asked_bytes, sender.missing_bytes) = (asked, missing);

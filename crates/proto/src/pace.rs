@@ -20,8 +20,8 @@ const QUICKENS: u64 = 8;
 pub struct Pace {
     /// Of one packet.
     each_ns: u64,
-    /// The least of the times of late, and how many they were.
-    least_ns: u64,
+    /// The least of the times of late, of which none counts as longer than 4 s, and how many they were.
+    least_ns: u32,
     times: u8,
     /// When it last sent something, or was granted something after it had nothing.
     since: Time,
@@ -44,11 +44,12 @@ impl Pace {
     pub fn note(&mut self, packets: u32, is_free: bool, now: Time) {
         let each_ns = now.since(self.since) / u64::from(packets.max(1));
         if self.is_free {
-            self.least_ns = if self.times == 0 { each_ns } else { self.least_ns.min(each_ns) };
+            let least_ns = if self.times == 0 { u32::MAX } else { self.least_ns };
+            self.least_ns = each_ns.min(least_ns.into()) as u32;
             self.times += 1;
             if self.times == TIMES {
-                self.each_ns = self.each_ns.max(self.least_ns);
-                self.quicken(self.least_ns);
+                self.each_ns = self.each_ns.max(self.least_ns.into());
+                self.quicken(self.least_ns.into());
                 self.times = 0;
             }
         } else {

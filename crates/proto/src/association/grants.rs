@@ -40,8 +40,9 @@ impl Association {
         self.ack_due = true;
     }
 
-    /// What is left of the grant may not be used any more.
-    pub fn take_back(&mut self) {
+    /// What is left of the grant may not be used any more. Others were heard until `heard_at`.
+    pub fn take_back(&mut self, heard_at: Time, now: Time) {
+        self.note_unused(heard_at.since(self.unused_since()), now);
         self.granted = self.received.next();
         self.left_unused = true;
         self.pace.stop();
@@ -99,6 +100,9 @@ impl Association {
     /// What this sender wants of the gate.
     pub fn demand(&self, config: &Config, line: Line, drain: impl FnOnce() -> Drain, now: Time) -> Demand {
         let outstanding = self.outstanding_packets();
+        let payload_bytes = self.payload_bytes as u64;
+        let paced = self.pace.most_held(self.rtt.known_least_ns().unwrap_or(0), payload_bytes, line.bytes_per_ms);
+        let on_probation = self.most_on_probation(now);
         Demand {
             outstanding_packets: outstanding,
             asked_packets: match self.received.asked() {
@@ -111,19 +115,16 @@ impl Association {
                 0 => 0,
                 backlog => {
                     let most = if self.left_unused { UNUSED_PACKETS } else { u64::MAX };
-                    backlog.div_ceil(self.payload_bytes as u64).min(most).saturating_sub(outstanding)
+                    backlog.div_ceil(payload_bytes).min(most).saturating_sub(outstanding)
                 }
             },
             frame_bytes: self.frame_bytes(config),
-            overhead_bytes: self.frame_bytes(config) - self.payload_bytes as u64,
+            overhead_bytes: self.frame_bytes(config) - payload_bytes,
             round_trip_ns: self.rtt.smoothed_ns(),
             lease_ns: self.lease.lasts_ns(),
             left_unused: self.left_unused,
-            most_held: self.pace.most_held(
-                self.rtt.known_least_ns().unwrap_or(0),
-                self.payload_bytes as u64,
-                line.bytes_per_ms,
-            ),
+            most_held: paced.into_iter().chain(on_probation).min(),
+            is_quick: paced.is_none(),
         }
     }
 }
@@ -167,7 +168,7 @@ mod tests {
         };
         association.peer_backlog = 20 * association.payload_bytes as u64;
         assert_eq!(wanted(&association), 20);
-        association.take_back();
+        association.take_back(at, at);
         assert_eq!(wanted(&association), 0, "until it says again what it wants");
         association.peer_backlog = 20 * association.payload_bytes as u64;
         assert_eq!(wanted(&association), UNUSED_PACKETS);

@@ -40,7 +40,11 @@ impl Endpoint {
             association.touched = false;
             let arrived = std::mem::take(&mut association.arrived_unreported);
             if arrived > 0 {
-                association.pace.note(arrived, association.outstanding_packets() > 0, now);
+                let holds_some = association.outstanding_packets() > 0;
+                association.pace.note(arrived, holds_some, now);
+                if !holds_some {
+                    association.note_used();
+                }
             }
             let demand = association.demand(
                 &self.config,

@@ -12,7 +12,7 @@ use crate::association::grants::{TOLD_LEASES, UNUSED_LEASES};
 use crate::association::patience::{
     HELD_UP_GIVE_UPS, IN_VAIN_GIVE_UPS, IN_VAIN_LEASES, MOST_ASKED_IN_VAIN, TAKE_BACK_LEASES,
 };
-use crate::association::{ECHO_LIMIT_NS, FIRST_RETRY_NS};
+use crate::association::{ECHO_LIMIT_NS, FIRST_RETRY_NS, probation};
 use crate::gate::sender::SLOW_COST;
 use crate::gate::turns::{SLOW_SHARE, UNUSED_SHARE};
 use crate::gate::{
@@ -48,6 +48,11 @@ fn paragraph() -> String {
             HOLD_NS / MS
         ),
         format!("1/{UNUSED_SHARE} of the budget for all whose last grant was taken back"),
+        format!(
+            "on probation for {} times as long as it left a grant unused, {} s at most",
+            probation::TIMES,
+            probation::MOST_NS / S
+        ),
         format!("suspect after {SUSPECT_ROUND_TRIPS} round trips or {} ms", SUSPECT_MIN_NS / MS),
         format!("a port believed to stand still by who was heard within {} ms", STILL_NS / MS),
         format!(

@@ -217,6 +217,11 @@ impl Endpoint {
         let wants = has_more && (freed > 0 || may_send || is_newest);
         let slots = association.received.kept_slots();
         if !header.kind.consumes_number() {
+            // What was sent before would have come before.
+            if association.outstanding_packets() > 0 {
+                let drain = || self.arrivals.drain(self.gate.flying_bytes());
+                association.note_pause(self.awake_at, drain, now);
+            }
             let has_gap = association.received.learn_next(number, now);
             if is_newest && header.backlog == Backlog::default() {
                 association.end_peer_period();
@@ -359,12 +364,18 @@ impl Endpoint {
         }
         let association = &mut self.associations[index as usize];
         let (highest_before, slots) = (association.received.next(), association.received.kept_slots());
+        let outstanding_before = association.outstanding_packets();
         let arrival = association.received.arrive(number, now);
         let Arrival::New { late_by_ns, requested } = arrival else { return self.note_repetition(index) };
         association.arrived_unreported += 1;
         let is_repeated = header.flags.contains(Flags::RTX);
+        // What is behind the newest number, and not what was missing before.
+        if number.wrapping_sub(highest_before) < outstanding_before {
+            association.left_unused = false;
+            let drain = || self.arrivals.drain(self.gate.flying_bytes());
+            association.note_pause(self.arrivals.resumed_at().max(self.awake_at), drain, now);
+        }
         association.arrived_at = now;
-        association.left_unused &= number.wrapping_sub(association.granted) as i64 >= 0;
         association.request_doublings = 0;
         self.counters.payload_received_bytes += u64::from(header.length);
         // It was not known to be missing.

@@ -316,7 +316,7 @@ impl Endpoint {
         }
         let association = &self.associations[index as usize];
         if association.take_back_at(&self.config, moves_at, || self.drain()).is_some_and(|at| at <= now) {
-            self.associations[index as usize].take_back();
+            self.associations[index as usize].take_back(self.arrivals.heard_at(), now);
             self.touch(index);
         }
         if self.asked_back_due_at(&self.associations[index as usize]).is_some_and(|at| at <= now) {

@@ -258,6 +258,7 @@ mod tests {
                     _ => demand.wanted_packets = backlog,
                 }
                 if !is_alike {
+                    demand.is_quick = asked % 2 > 0;
                     demand.asked_packets = asked;
                     demand.frame_bytes = if is_long { 9100 } else { FRAME };
                 }

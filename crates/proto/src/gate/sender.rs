@@ -29,8 +29,10 @@ pub struct Demand {
     pub lease_ns: u64,
     /// Its last grant was taken back, and of what it was granted since it has used nothing.
     pub left_unused: bool,
-    /// Packets that it may hold beside others, if it is slow to use them.
+    /// Packets that it may hold beside others, if it is slow to use them, or left some unused of late.
     pub most_held: Option<u64>,
+    /// Its own line is not slow: that keeps nothing back.
+    pub is_quick: bool,
 }
 
 impl Demand {
@@ -58,9 +60,13 @@ impl Demand {
         full.min(self.backlog_bytes + self.outstanding_packets * self.overhead_bytes)
     }
 
-    /// What `bytes` that it was granted cost. Its own line keeps back what a slow one was granted.
+    pub(super) fn has_slow_line(&self) -> bool {
+        self.is_slow() && !self.is_quick
+    }
+
+    /// What `bytes` that it was granted cost. A slow line of its own keeps back what it was granted.
     pub(super) fn cost(&self, bytes: u64) -> u64 {
-        if self.is_slow() { bytes / SLOW_COST } else { bytes }
+        if self.has_slow_line() { bytes / SLOW_COST } else { bytes }
     }
 
     pub(super) fn wanted_bytes(&self) -> u64 {
@@ -172,7 +178,7 @@ impl Sender {
             charged_bytes: self.charged_bytes,
             granted_bytes: self.demand.granted_bytes(),
             missing_bytes: self.missing_bytes,
-            slow_bytes: granted_if(self.demand.is_slow()),
+            slow_bytes: granted_if(self.demand.is_slow() && !self.demand.left_unused),
             unused_bytes: granted_if(self.demand.left_unused),
             asked_bytes: self.asked_bytes,
             suspect_bytes: if self.suspect { self.charged_bytes } else { 0 },

@@ -16,6 +16,7 @@ pub(super) fn demand(outstanding: u64, backlog_packets: u64) -> Demand {
         lease_ns: 10_000_000,
         left_unused: false,
         most_held: None,
+        is_quick: false,
     }
 }
 
@@ -250,6 +251,21 @@ fn who_is_slow_gets_one_packet_at_a_time_where_it_may_have_no_more() {
 }
 
 #[test]
+fn who_left_a_grant_unused_of_late_is_charged_in_full_and_all_of_them_have_half_of_the_budget_beside_others() {
+    let mut gate = gate(Order::Fifo);
+    gate.report(100, demand(1, 1), Time::ZERO, Time::ZERO);
+    let on_probation =
+        |most, outstanding| Demand { most_held: Some(most), is_quick: true, ..demand(outstanding, 1000) };
+    gate.report(0, on_probation(4, 0), Time::ZERO, Time::ZERO);
+    assert_eq!((distribute(&mut gate, 0), gate.charged_bytes()), (vec![(0, 4)], 5 * FRAME));
+    // Where it may hold more than a quantum it gets one at a time, as others do.
+    (0..100).for_each(|index| gate.report(index, on_probation(100, 0), Time::ZERO, Time::ZERO));
+    let grants = distribute(&mut gate, 0);
+    assert!(grants.iter().all(|grant| grant.1 == 7), "{grants:?}");
+    assert_eq!(grants.len() as u64, gate.budget_bytes() / 2 / (7 * FRAME));
+}
+
+#[test]
 fn all_who_use_nothing_of_their_grants_hold_a_quarter_of_the_budget_or_one_packet() {
     let mut gate = gate(Order::Fifo);
     let unused =
@@ -263,7 +279,7 @@ fn all_who_use_nothing_of_their_grants_hold_a_quarter_of_the_budget_or_one_packe
     gate.report(100, demand(0, 1000), Time::ZERO, Time::ZERO);
     let others: u64 = distribute(&mut gate, 0).iter().map(|grant| grant.1).sum();
     assert!(others > gate.budget_bytes() / FRAME / 2, "{others} packets");
-    // The first uses its packet, which lets the next one in, and is a sender as others.
+    // The first uses its packet, which lets the next one in.
     gate.report(100, demand(0, 0), Time::ZERO, Time::ZERO);
     gate.report(0, demand(0, 7), Time::ZERO, Time::ZERO);
     assert_eq!(distribute(&mut gate, 0), [(quarter as u32, 1), (0, 7)]);

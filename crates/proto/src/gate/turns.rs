@@ -161,7 +161,7 @@ impl Gate {
         }
         if let Some(most) = demand.most_held.map(|paced| paced.min(most)).filter(|_| self.sums.demanding > 1) {
             // As much for each of them, or what is left of their part would always go to those who want less.
-            let packets = turn.min(PAIR_PACKETS).min(most);
+            let packets = turn.min(most).min(if demand.is_quick { most } else { PAIR_PACKETS });
             let fits = demand.outstanding_packets + packets <= most;
             let held = self.sums.slow_bytes;
             let cost = demand.cost(packets * demand.frame_bytes);

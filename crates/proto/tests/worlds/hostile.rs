@@ -10,7 +10,7 @@ use std::rc::Rc;
 use crate::world::*;
 use proptest::prelude::*;
 use ropeway_proto::{Config, Counters, ErrorCode, Mode};
-use ropeway_wire::Type;
+use ropeway_wire::{Backlog, Header, Type};
 
 /// The flag of repetitions.
 const RTX: u8 = 0x20;
@@ -215,12 +215,12 @@ fn who_speaks_and_uses_nothing_of_its_grant_does_not_keep_it() {
         println!("{what}: {before} packets held, {share:.3} of the line for another one after that");
         // A long line is found out anew.
         assert!(share > if delay_ns > MS { 0.7 } else { 0.95 }, "{what}: {share:.3} of the line");
-        // Who uses its packet is a sender as others.
+        // Who uses its packet is granted more, and more each time.
         world.stopped.clear();
         let had: Vec<_> = flows.iter().map(|flow| flow.received).collect();
         carry_until(&mut world, &mut flows, S, |_, _| false);
         let least = flows.iter().zip(had).map(|(flow, had)| flow.received - had).min().unwrap();
-        assert!(least > rate_mbit * if delay_ns > MS { 5_000 } else { 10_000 }, "{what}: {least} bytes in a second");
+        assert!(least > rate_mbit * if delay_ns > MS { 3_000 } else { 5_000 }, "{what}: {least} bytes in a second");
     }
 }
 
@@ -245,4 +245,47 @@ fn many_who_speak_and_use_nothing_of_their_grants_keep_little_of_the_budget_toge
     world.stopped.remove(&1);
     let comes_back = carry_until(&mut world, &mut flows, S, |_, flows| flows[0].received > had + 1_000_000);
     assert!(comes_back, "{} bytes of who came back", flows[0].received - had);
+}
+
+#[test]
+fn many_who_use_a_little_of_their_grants_now_and_then_leave_most_of_the_line_to_others() {
+    // Of what each has it uses so much, in packets of one byte, as soon as it has that much and no more, or after so long.
+    for (count, uses, only_least, every_ms) in
+        [(64, 1, true, 1), (64, 1, true, 19), (64, 2, false, 76), (9, 2, false, 76)]
+    {
+        let what = format!("{count} use {uses} each {every_ms} ms, only if they have no more: {only_least}");
+        let (mut world, mut flows, mut said) = idlers(count, 20 * US, 1_000_000_000);
+        flows[count].total = 1 << 30;
+        let backlog = Backlog::from_bytes(1 << 20);
+        let mut run = |world: &mut World, lasts_ms: u64| {
+            for ms in 0..lasts_ms {
+                for _ in 0..if ms % every_ms == 0 { uses } else { 0 } {
+                    for (sender, moment) in said.iter_mut().enumerate() {
+                        let has = granted(world, &flows[sender]);
+                        if has == 1 || has > 0 && !only_least {
+                            say(
+                                world,
+                                sender + 1,
+                                Header { kind: Type::Data, length: 1, back: 1, backlog, ..*moment },
+                                &[7],
+                            );
+                            moment.number = moment.number.wrapping_add(1);
+                        }
+                    }
+                    carry_until(world, &mut flows[count..], 20 * US, |_, _| false);
+                }
+                for (sender, moment) in said.iter().enumerate().filter(|_| ms % 19 == 0) {
+                    say(world, sender + 1, Header { kind: Type::State, length: 0, backlog, ..*moment }, &[]);
+                }
+                carry_until(world, &mut flows[count..], MS - uses * 20 * US, |_, _| false);
+            }
+            flows[count].received
+        };
+        // Each has a quantum for ten leases at first.
+        let begin = run(&mut world, 400 + 1600 * count as u64 / 64);
+        let bytes = run(&mut world, 500) - begin;
+        let share = bytes as f64 * 16.0 / 1e9 / (payload_bytes() / 1518.0);
+        println!("{what}: {share:.3} of the line for another one");
+        assert!(share > 0.7, "{what}: {share:.3} of the line");
+    }
 }
