@@ -7,6 +7,8 @@ use crate::time::{TICK_NS, Time};
 
 /// A grant lasts so many round trips at least.
 pub const LEASE_ROUND_TRIPS: u64 = 8;
+/// What is a number of leases is no more of those that are longer for that than this: how long a round trip is the peer says, and may answer late to have longer ones.
+pub const LONG_LEASES: u64 = 2;
 /// In this time the 16-bit clock of the header turns over.
 const ECHO_CYCLE_NS: u64 = (1 << 16) * TICK_NS;
 /// So far ahead of ours a peer's clock gets while it holds an echo, by far.
@@ -32,6 +34,11 @@ impl Lease {
 
     pub fn lasts_ns(&self) -> u64 {
         self.lasts_ns
+    }
+
+    /// So many of the shortest leases, or what is enough of longer ones.
+    pub fn many_ns(&self, times: u64) -> u64 {
+        (times * self.least_ns).max(LONG_LEASES * self.lasts_ns)
     }
 
     /// Follows the least round-trip time measured, which both ends come to agree on: a mean stays high at the end whose process was stopped while an answer waited for it,

@@ -18,9 +18,8 @@ const UNUSED_PACKETS: u64 = 1;
 impl Association {
     /// Whether the peer is told of what is granted.
     pub(super) fn tells_grant(&self, now: Time) -> bool {
-        let lasts_ns = self.lease.lasts_ns();
-        now.since(self.heard_at.max(self.given_at)) <= TOLD_LEASES * lasts_ns
-            && now.since(self.unused_since()) <= UNUSED_LEASES * lasts_ns
+        now.since(self.heard_at.max(self.given_at)) <= self.lease.many_ns(TOLD_LEASES)
+            && now.since(self.unused_since()) <= self.lease.many_ns(UNUSED_LEASES)
     }
 
     /// Since when nothing has come of what is granted, nor more was granted: that ends at its share.
@@ -158,6 +157,19 @@ mod tests {
                 assert_eq!(association.granted_at == now, is_told);
             }
         }
+    }
+
+    #[test]
+    fn who_answers_late_keeps_a_grant_that_it_does_not_use_for_two_of_its_longer_leases() {
+        let (mut association, at) = begun();
+        association.lease.follow(190_000_000);
+        association.lend(10, at);
+        let is_told = |association: &mut Association, ns| {
+            association.heard_at = at.after(ns);
+            association.tells_grant(association.heard_at)
+        };
+        let ns = 2 * 8 * 190_000_000;
+        assert_eq!([ns, ns + 1].map(|ns| is_told(&mut association, ns)), [true, false]);
     }
 
     #[test]

@@ -119,7 +119,7 @@ impl Association {
         let lacks_some = |in_vain: &&InVain| self.received.missing() > 0 && in_vain.lacks(self.received.base());
         let in_vain_at = |in_vain: &InVain| {
             let all_take_ns = in_vain.all_take_ns.max(all_take_ns(config, drain));
-            in_vain.all_since.after(IN_VAIN_LEASES * lasts_ns + all_take_ns)
+            in_vain.all_since.after(self.lease.many_ns(IN_VAIN_LEASES) + all_take_ns)
         };
         self.in_vain.as_deref().filter(lacks_some).map_or(silent_at, |in_vain| silent_at.min(in_vain_at(in_vain)))
     }

@@ -27,7 +27,7 @@ impl Association {
         if unused_ns <= lasts_ns {
             return;
         }
-        let counts_ns = unused_ns.min((UNUSED_LEASES + TAKE_BACK_LEASES) * lasts_ns);
+        let counts_ns = unused_ns.min(self.lease.many_ns(UNUSED_LEASES) + TAKE_BACK_LEASES * lasts_ns);
         let before = self.probation.as_deref().filter(|probation| now.since(probation.until) < probation.lasts_ns);
         let again_ns = before.map_or(0, |probation| {
             // The same time, which goes on, is no other one.

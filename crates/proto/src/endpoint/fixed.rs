@@ -18,7 +18,7 @@ use crate::gate::turns::{SLOW_SHARE, UNUSED_SHARE};
 use crate::gate::{
     BUDGET_DENOMINATOR, BUDGET_NUMERATOR, FIRST_FLIGHT_SHARE, LIMIT_FLOOR_BYTES, SUSPECT_MIN_NS, SUSPECT_ROUND_TRIPS,
 };
-use crate::lease::LEASE_ROUND_TRIPS;
+use crate::lease::{LEASE_ROUND_TRIPS, LONG_LEASES};
 use crate::pace::{HOLD_NS, LINE_PACKETS, SLOW_NS};
 use crate::received::WINDOW_PACKETS;
 use crate::time::TICK_NS;
@@ -41,7 +41,7 @@ fn paragraph() -> String {
         format!("a lease at least {LEASE_ROUND_TRIPS} round-trip times"),
         format!("take-back after {TAKE_BACK_LEASES} leases"),
         format!("what was asked for in vain charged for {IN_VAIN_LEASES}"),
-        format!("told of its grant for {TOLD_LEASES} leases who says nothing, for {UNUSED_LEASES} who uses nothing"),
+        format!("told of its grant for {TOLD_LEASES} leases who says nothing, for {UNUSED_LEASES} who uses nothing (leases as short as they may be, or {LONG_LEASES} of its own)"),
         format!(
             "a sender slow from {} us a packet, in which {LINE_PACKETS} of all come, and then granted what it uses in {} ms and a round trip, 1/{SLOW_COST} of it charged, and 1/{SLOW_SHARE} of the budget for all of them",
             SLOW_NS / US,
