@@ -39,8 +39,24 @@ impl Association {
         self.probation = Some(Box::new(probation));
     }
 
+    /// Something has come: of what it is granted, or of what was missing before, which uses nothing of that.
+    pub fn note_use(&mut self, is_granted: bool, moves_at: Time, drain: impl FnOnce() -> Drain, now: Time) {
+        if is_granted {
+            self.note_pause(moves_at, drain, now);
+            self.left_unused = false;
+        }
+        self.arrived_at = now;
+    }
+
+    /// It has said something, and used nothing for that.
+    pub fn note_word(&mut self, moves_at: Time, drain: impl FnOnce() -> Drain, now: Time) {
+        if self.outstanding_packets() > 0 {
+            self.note_pause(moves_at, drain, now);
+        }
+    }
+
     /// It has used nothing of its grant until now, and the port lets out what it may have used since `moves_at`.
-    pub fn note_pause(&mut self, moves_at: Time, drain: impl FnOnce() -> Drain, now: Time) {
+    fn note_pause(&mut self, moves_at: Time, drain: impl FnOnce() -> Drain, now: Time) {
         let (unused_ns, lasts_ns) = (now.since(self.unused_since().max(moves_at)), self.lease.lasts_ns());
         // By then it may stand behind all that is granted.
         if unused_ns > lasts_ns && unused_ns > lasts_ns + drain().ns {
@@ -49,7 +65,7 @@ impl Association {
     }
 
     /// It has used all of its grant.
-    pub fn note_used(&mut self) {
+    pub fn note_used_up(&mut self) {
         if let Some(probation) = &mut self.probation {
             probation.most_packets = probation.most_packets.saturating_mul(2);
         }
@@ -99,8 +115,8 @@ mod tests {
         leave(&mut association, 10, 3);
         assert!(ends(&association, 11 + 2 * once));
         // It is twice as much each time that it uses all of it, and as little as before when it does not.
-        association.note_used();
-        association.note_used();
+        association.note_used_up();
+        association.note_used_up();
         assert_eq!(association.most_on_probation(at(11)), Some(4));
         // As much time has not passed, or has.
         let ended = 11 + 2 * once;

@@ -43,7 +43,7 @@ impl Endpoint {
                 let holds_some = association.outstanding_packets() > 0;
                 association.pace.note(arrived, holds_some, now);
                 if !holds_some {
-                    association.note_used();
+                    association.note_used_up();
                 }
             }
             let demand = association.demand(

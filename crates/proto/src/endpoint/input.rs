@@ -218,10 +218,7 @@ impl Endpoint {
         let slots = association.received.kept_slots();
         if !header.kind.consumes_number() {
             // What was sent before would have come before.
-            if association.outstanding_packets() > 0 {
-                let drain = || self.arrivals.drain(self.gate.flying_bytes());
-                association.note_pause(self.awake_at, drain, now);
-            }
+            association.note_word(self.awake_at, || self.arrivals.drain(self.gate.flying_bytes()), now);
             let has_gap = association.received.learn_next(number, now);
             if is_newest && header.backlog == Backlog::default() {
                 association.end_peer_period();
@@ -369,13 +366,9 @@ impl Endpoint {
         let Arrival::New { late_by_ns, requested } = arrival else { return self.note_repetition(index) };
         association.arrived_unreported += 1;
         let is_repeated = header.flags.contains(Flags::RTX);
-        // What is behind the newest number, and not what was missing before.
-        if number.wrapping_sub(highest_before) < outstanding_before {
-            association.left_unused = false;
-            let drain = || self.arrivals.drain(self.gate.flying_bytes());
-            association.note_pause(self.arrivals.resumed_at().max(self.awake_at), drain, now);
-        }
-        association.arrived_at = now;
+        let is_granted = number.wrapping_sub(highest_before) < outstanding_before;
+        let moves_at = self.arrivals.resumed_at().max(self.awake_at);
+        association.note_use(is_granted, moves_at, || self.arrivals.drain(self.gate.flying_bytes()), now);
         association.request_doublings = 0;
         self.counters.payload_received_bytes += u64::from(header.length);
         // It was not known to be missing.

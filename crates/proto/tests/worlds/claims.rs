@@ -85,8 +85,8 @@ fn who_claims_gaps_and_fills_one_now_and_then_leaves_most_of_the_line_to_others(
             flows.iter().zip(received).map(|(flow, had)| (flow.received - had) as f64 / taken / line).collect();
         let (of_all, least) = (shares.iter().sum::<f64>(), shares[members..].iter().fold(1.0, |a: f64, &b| a.min(b)));
         println!("{what}: {of_all:.3} of the line for others, {least:.3} for the last of them");
-        // A turn in each round trip is left where others hold what they do not use, too.
-        let enough = if idle > 0 { 0.25 } else { 0.9 };
+        // Where others hold what they do not use, too, a turn at a time is left, of a budget that is cut for what the claimers call lost; it was 0.07 when none was.
+        let enough = if idle > 0 { 0.1 } else { 0.9 };
         assert!(of_all > enough && least > enough / honest as f64, "{what}: {shares:.3?}");
     }
 }
