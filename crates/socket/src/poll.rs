@@ -3,9 +3,11 @@
 //! Rings are looked at first, everything else by the kernel's own poll; while nothing is ready, a borrowed bell stands
 //! in both. What a socket is ready for is [`ready::level`]'s to say (`docs/readiness.md`).
 
+mod reach;
 mod select;
 mod slots;
 
+pub use reach::within_table;
 pub use select::{pselect, select};
 
 use crate::bells::{self, Lent};

@@ -190,6 +190,7 @@ semantics! {
         number_used_again,
         number_used_again_at_once,
         number_above_1024,
+        select_of_as_many_as_there_may_be,
         ranges,
         closefrom_some_number,
         as_standard_input_and_output: ShmAndTcp,

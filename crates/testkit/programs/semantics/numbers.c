@@ -260,6 +260,46 @@ CASE(number_above_1024)
     B_SIDE T(recv(high, buffer, 1, 0));
 }
 
+/* getdtablesize() beside a set of the usual size: the kernel looks no further than its table of descriptors is long. */
+CASE(select_of_as_many_as_there_may_be)
+{
+    static struct {
+        fd_set set;
+        unsigned char behind[(1 << 17) - sizeof(fd_set)];
+    } in, out;
+    struct rlimit limit;
+    MUST(getrlimit(RLIMIT_NOFILE, &limit));
+    limit.rlim_cur = MIN_OF(limit.rlim_max, 1 << 20);
+    MUST(setrlimit(RLIMIT_NOFILE, &limit));
+    rw_warm(fd, RW_SELECT);
+    memset(in.behind, 0xff, sizeof in.behind);
+    memset(out.behind, 0xff, sizeof out.behind);
+    A_SIDE rw_say(fd, "a word");
+    rw_rest();
+    B_SIDE {
+        FD_SET(fd, &in.set);
+        FD_SET(fd, &out.set);
+        T(select(getdtablesize(), &in.set, &out.set, NULL, NULL));
+        YES(FD_ISSET(fd, &in.set) && FD_ISSET(fd, &out.set));
+        rw_expect(fd, 6);
+        T(pselect(getdtablesize(), &in.set, NULL, NULL, &(struct timespec) { 0, 10000000 }, NULL));
+        YES(!FD_ISSET(fd, &in.set));
+        size_t changed = 0;
+        for (size_t i = 0; i < sizeof in.behind; i++)
+            changed += in.behind[i] != 0xff || out.behind[i] != 0xff;
+        rw_note("%zu bytes behind the sets changed", changed);
+        /* With a higher number the table is longer. */
+        int pipes[2];
+        MUST(pipe(pipes));
+        int high = (int)MUST(fcntl(pipes[0], F_DUPFD, 3000));
+        MUST(write(pipes[1], "x", 1));
+        memset(&in, 0, sizeof in);
+        ((unsigned char *)&in)[high / 8] = (unsigned char)(1 << high % 8);
+        T(select(getdtablesize(), &in.set, NULL, NULL, NULL));
+        YES(((unsigned char *)&in)[high / 8] == 1 << high % 8);
+    }
+}
+
 CASE(ranges)
 {
     rw_warm(fd, RW_BLOCK);
@@ -330,5 +370,5 @@ CASE(as_standard_input_and_output)
 
 RW_MAIN(ENTRY(duplicate_by_dup), ENTRY(duplicate_by_dup2), ENTRY(duplicate_by_dup3), ENTRY(duplicate_by_fcntl),
     ENTRY(duplicate_by_fcntl_closed_at_exec), ENTRY(duplicate_by_system_call), ENTRY(duplicate_by_pidfd), ENTRY(replaced_by_a_pipe),
-    ENTRY(replaced_by_another_connection), ENTRY(number_used_again), ENTRY(number_used_again_at_once), ENTRY(number_above_1024),
+    ENTRY(replaced_by_another_connection), ENTRY(number_used_again), ENTRY(number_used_again_at_once), ENTRY(number_above_1024), ENTRY(select_of_as_many_as_there_may_be),
     ENTRY(ranges), ENTRY(closefrom_some_number), ENTRY(as_standard_input_and_output))
