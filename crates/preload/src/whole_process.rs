@@ -99,6 +99,19 @@ fn at_rest(resource: c_uint) -> Option<sys::RaisingLimit> {
     if resource == libc::RLIMIT_NOFILE && process::started() { sys::RaisingLimit::begin() } else { None }
 }
 
+/// Before a new limit on descriptors, which is one on the entries of `poll`, too: next to none leaves ours no room.
+fn before_limit(resource: c_uint, new: *const rlimit) {
+    /// Ropeway looks at two or three at a time; a program that goes below this means to open no more.
+    const LEAST: libc::rlim_t = 16;
+    if resource != libc::RLIMIT_NOFILE || !guarded::is_readable(new as usize, size_of::<rlimit>()) {
+        return;
+    }
+    // SAFETY: readable, and any bytes are a limit.
+    if unsafe { (*new).rlim_cur } < LEAST {
+        stop(Reason::Limits);
+    }
+}
+
 /// True when `setns` with these arguments may lead to another network namespace.
 fn enters_network(namespace: c_int, kind: c_int) -> bool {
     /// Which `CLONE_NEW*` a descriptor of a namespace stands for (linux/nsfs.h).
@@ -140,18 +153,22 @@ hooks! {
     }
 
     /// The limit of descriptors is raised for an instant when Ropeway makes one of its own: the program must neither see
-    /// that nor have its own change undone by it.
+    /// that nor have its own change undone by it. A very low one takes the sockets back first.
     fn getrlimit(resource: c_uint, limit: *mut rlimit) -> c_int as getrlimit64 {
         let _at_rest = at_rest(resource);
         next::getrlimit(resource, limit)
     }
 
     fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int as setrlimit64 {
+        before_limit(resource, limit);
         let _at_rest = at_rest(resource);
         next::setrlimit(resource, limit)
     }
 
     fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int as prlimit64 {
+        if pid == 0 || pid as u32 == process::pid() {
+            before_limit(resource, new);
+        }
         let _at_rest = at_rest(resource);
         next::prlimit(pid, resource, new, old)
     }

@@ -395,10 +395,7 @@ impl<'a> Watch<'a> {
         let slept = wait::masked(
             mask,
             || signals.any() || lent.is_some_and(|lent| !lent.is_valid()),
-            |mask| {
-                let mut left = until.map(wait::time_until);
-                wait::ppoll(&mut self.kernel[..n], left.as_mut(), mask)
-            },
+            |mask| wait::ppoll_or_nap(&mut self.kernel[..n], n - 1, until, mask),
         );
         let now = sys::ticks();
         machine::note_wait(now.wrapping_sub(start), settings::spin_ns());

@@ -210,8 +210,7 @@ pub fn poll_with_signals(fds: &mut [libc::pollfd], until: Deadline, signals: Sig
 
 /// The same with another reason not to sleep at all.
 fn poll_unless(fds: &mut [libc::pollfd], until: Deadline, signals: Signals, stop: impl FnOnce() -> bool) -> Woken {
-    let mut left = until.map(time_until);
-    match masked(None, stop, |mask| ppoll(fds, left.as_mut(), mask)) {
+    match masked(None, stop, |mask| ppoll_or_nap(fds, 0, until, mask)) {
         Ok(0) => Woken::TimedOut,
         // A handler that is not ours (installed by a raw system call) may have run: the kernel would say EINTR.
         Err(libc::EINTR) if signals.interrupted() || !signals.any() => Woken::Interrupted,
@@ -265,6 +264,19 @@ pub fn wide(mask: &u64) -> [u64; 16] {
     let mut set = [0u64; 16];
     set[0] = *mask;
     set
+}
+
+/// Polls until then. The kernel refuses more entries than the process may have descriptors now, which a program may have lowered
+/// to next to none: then it naps with those that the program itself asks for, the first `few`.
+pub fn ppoll_or_nap(fds: &mut [libc::pollfd], few: usize, until: Deadline, mask: &u64) -> sys::Result<usize> {
+    match ppoll(fds, until.map(time_until).as_mut(), mask) {
+        Err(libc::EINVAL) => {
+            let soon = sys::monotonic_ns() + NAP_NS;
+            let mut left = time_until(until.map_or(soon, |until| until.min(soon)));
+            ppoll(&mut fds[..few], Some(&mut left), mask)
+        }
+        slept => slept,
+    }
 }
 
 /// The C library's `ppoll`, which is a cancellation point.

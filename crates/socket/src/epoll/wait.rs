@@ -362,8 +362,7 @@ impl Wait {
     /// Sleeps until the set is readable without fetching anything: what the sets inside it show is checked first.
     fn poll_set(&mut self, until: Deadline, mask: &u64) -> sys::Result<usize> {
         let mut set = [libc::pollfd { fd: self.ep, events: libc::POLLIN, revents: 0 }];
-        let mut left = until.map(wait::time_until);
-        wait::ppoll(&mut set, left.as_mut(), mask)
+        wait::ppoll_or_nap(&mut set, 0, until, mask)
     }
 
     /// The C library's `epoll_pwait`, which is a cancellation point; the raw call where its milliseconds are too coarse.

@@ -300,6 +300,91 @@ CASE(select_of_as_many_as_there_may_be)
     }
 }
 
+static void limit_descriptors(rlim_t most)
+{
+    struct rlimit limit;
+    MUST(getrlimit(RLIMIT_NOFILE, &limit));
+    limit.rlim_cur = most;
+    MUST(setrlimit(RLIMIT_NOFILE, &limit));
+}
+
+static bool used_little_time(void)
+{
+    struct timespec used;
+    MUST(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used));
+    static double before;
+    double now = (double)used.tv_sec * 1e3 + (double)used.tv_nsec / 1e6, spent = now - before;
+    before = now;
+    return spent < 50;
+}
+
+/* A sandbox that may open nothing any more. The limit is one on the entries of poll as well. */
+CASE(none_may_be_opened)
+{
+    rw_warm(fd, RW_BLOCK);
+    rw_meet();
+    /* Without lockstep, which polls. */
+    A_SIDE {
+        limit_descriptors(0);
+        used_little_time();
+        rw_expect(fd, 4);
+        T(poll(&(struct pollfd) { fd, POLLIN, 0 }, 1, 10));
+        rw_say(fd, "answer");
+        T(recv(fd, buffer, 1, 0));
+        YES(used_little_time());
+        limit_descriptors(100);
+    }
+    B_SIDE {
+        rw_sleep_ms(200);
+        rw_say(fd, "late");
+        rw_expect(fd, 6);
+        rw_sleep_ms(200);
+        MUST(close(fd));
+    }
+}
+
+CASE(one_may_be_opened)
+{
+    rw_warm(fd, RW_POLL);
+    A_SIDE {
+        limit_descriptors(1);
+        used_little_time();
+        struct pollfd wait = { fd, POLLIN, 0 };
+        T(poll(&wait, 1, 200));
+        YES(used_little_time());
+    }
+    rw_meet();
+    B_SIDE rw_say(fd, "a word");
+    A_SIDE {
+        struct pollfd wait = { fd, POLLIN, 0 };
+        T(poll(&wait, 1, 5000));
+        rw_note("%s", rw_poll_names(wait.revents));
+        rw_expect(fd, 6);
+    }
+}
+
+/* As many entries as there may be leave no room for one more. */
+CASE(entries_for_all_that_may_be_opened)
+{
+    rw_warm(fd, RW_POLL);
+    enum { MOST = 100 };
+    struct pollfd waits[MOST + 1];
+    for (int i = 0; i <= MOST; i++)
+        waits[i] = (struct pollfd) { i == 7 ? fd : -1, POLLIN, 0 };
+    limit_descriptors(MOST);
+    A_SIDE {
+        T(poll(waits, MOST + 1, 10));
+        T(poll(waits, MOST, 10));
+    }
+    rw_meet();
+    B_SIDE rw_say(fd, "a word");
+    A_SIDE {
+        T(poll(waits, MOST, 5000));
+        rw_note("%s", rw_poll_names(waits[7].revents));
+        rw_expect(fd, 6);
+    }
+}
+
 CASE(ranges)
 {
     rw_warm(fd, RW_BLOCK);
@@ -371,4 +456,5 @@ CASE(as_standard_input_and_output)
 RW_MAIN(ENTRY(duplicate_by_dup), ENTRY(duplicate_by_dup2), ENTRY(duplicate_by_dup3), ENTRY(duplicate_by_fcntl),
     ENTRY(duplicate_by_fcntl_closed_at_exec), ENTRY(duplicate_by_system_call), ENTRY(duplicate_by_pidfd), ENTRY(replaced_by_a_pipe),
     ENTRY(replaced_by_another_connection), ENTRY(number_used_again), ENTRY(number_used_again_at_once), ENTRY(number_above_1024), ENTRY(select_of_as_many_as_there_may_be),
+    ENTRY(none_may_be_opened), ENTRY(one_may_be_opened), ENTRY(entries_for_all_that_may_be_opened),
     ENTRY(ranges), ENTRY(closefrom_some_number), ENTRY(as_standard_input_and_output))
