@@ -23,25 +23,58 @@ pub fn online() -> u32 {
     })
 }
 
+/// Room for 8192 processors: the kernel refuses less than it has.
+const MASK_WORDS: usize = 128;
+type Mask = [u64; MASK_WORDS];
+
+/// The processors that a thread may run on, which the kernel makes of what was set last and of the cgroup's cpuset.
+trait Affinity {
+    fn get(&mut self) -> Option<Mask>;
+    /// False when the kernel refuses: none of them are in the cpuset.
+    fn set(&mut self, mask: &Mask) -> bool;
+}
+
+/// Of the calling thread.
+struct Mine {
+    /// As long as the kernel's own masks.
+    bytes: usize,
+}
+
+impl Affinity for Mine {
+    fn get(&mut self) -> Option<Mask> {
+        let mut mask = [0u64; MASK_WORDS];
+        // SAFETY: the buffer is valid for its size; 0 is the calling thread.
+        self.bytes = unsafe { sys::sched_getaffinity(0, size_of_val(&mask), mask.as_mut_ptr()) }.ok()?;
+        Some(mask)
+    }
+
+    fn set(&mut self, mask: &Mask) -> bool {
+        // SAFETY: the kernel's masks are no longer than the one that it has filled in; 0 is the calling thread.
+        unsafe { sys::sched_setaffinity(0, self.bytes, mask.as_ptr()).is_ok() }
+    }
+}
+
 /// Moves the calling thread to another of the processors that it may run on, if there is one.
 pub fn leave_current() {
-    /// Room for 8192 processors: the kernel refuses less than it has.
-    const WORDS: usize = 128;
-    let mut mask = [0u64; WORDS];
     let mut here = 0u32;
-    // SAFETY: the buffers are valid for their sizes; 0 is the calling thread.
-    unsafe {
-        let size = size_of_val(&mask);
-        let Ok(n) = sys::sched_getaffinity(0, size, mask.as_mut_ptr()) else { return };
-        if sys::getcpu(&mut here, core::ptr::null_mut(), core::ptr::null_mut()).is_err() || here as usize >= 8 * n {
-            return;
-        }
-        let (word, bit) = (here as usize / 64, 1u64 << (here % 64));
-        let mut others = mask;
-        others[word] &= !bit;
-        if others.iter().any(|w| *w != 0) && sys::sched_setaffinity(0, n, others.as_ptr()).is_ok() {
-            let _ = sys::sched_setaffinity(0, n, mask.as_ptr());
-        }
+    // SAFETY: a place for a number, and none for what is not asked.
+    if unsafe { sys::getcpu(&mut here, core::ptr::null_mut(), core::ptr::null_mut()) }.is_ok() {
+        leave(here as usize, &mut Mine { bytes: 0 });
+    }
+}
+
+fn leave(here: usize, affinity: &mut impl Affinity) {
+    let Some(mask) = affinity.get() else { return };
+    let mut others = mask;
+    let Some(word) = others.get_mut(here / 64) else { return };
+    *word &= !(1 << (here % 64));
+    if others.iter().all(|word| *word == 0) || !affinity.set(&others) {
+        return;
+    }
+    // What is set holds for good, for threads and programs to come as well, and cuts what a cpuset may become. A thread that was free to
+    // use all of its cpuset gets everything, so that it stays so.
+    if !affinity.set(&[u64::MAX; MASK_WORDS]) || affinity.get() != Some(mask) {
+        affinity.set(&mask);
     }
 }
 
@@ -129,18 +162,60 @@ mod tests {
     fn there_is_one_at_least_and_pinning_changes_nothing() {
         let before = usable();
         assert!(before >= 1 && before <= online());
-        let mut may = [0u64; 128];
-        // SAFETY: the buffers are as long as is said; 0 is the calling thread.
-        let pin = |mask: &[u64]| unsafe { sys::sched_setaffinity(0, size_of_val(mask), mask.as_ptr()) };
-        // SAFETY: the same.
-        let bytes = unsafe { sys::sched_getaffinity(0, size_of_val(&may), may.as_mut_ptr()) }.expect("affinity");
-        let words = bytes.div_ceil(8);
+        let mut mine = Mine { bytes: 0 };
+        let may = mine.get().expect("affinity");
         let first = may.iter().position(|word| *word != 0).expect("some processor");
-        let mut one = [0u64; 128];
+        let mut one = [0u64; MASK_WORDS];
         one[first] = 1 << may[first].trailing_zeros();
-        pin(&one[..words]).expect("pinned");
+        assert!(mine.set(&one), "pinned");
         assert_eq!(usable(), before);
-        pin(&may[..words]).expect("free again");
+        assert!(mine.set(&may), "free again");
+    }
+
+    /// A thread as the kernel has it from Linux 6.2 on; eight processors.
+    struct Thread {
+        cpuset: u64,
+        /// What was set last; none at first.
+        user: Option<u64>,
+    }
+
+    impl Thread {
+        fn may(&self) -> u64 {
+            self.cpuset & self.user.unwrap_or(0xff)
+        }
+    }
+
+    impl Affinity for Thread {
+        fn get(&mut self) -> Option<Mask> {
+            let mut mask = [0u64; MASK_WORDS];
+            mask[0] = self.may();
+            Some(mask)
+        }
+
+        fn set(&mut self, mask: &Mask) -> bool {
+            let is_allowed = mask[0] & self.cpuset != 0;
+            self.user = if is_allowed { Some(mask[0]) } else { self.user };
+            is_allowed
+        }
+    }
+
+    #[test]
+    fn a_thread_that_has_stepped_aside_follows_a_cpuset_that_grows() {
+        let mut thread = Thread { cpuset: 0b11, user: None };
+        leave(0, &mut thread);
+        assert_eq!(thread.may(), 0b11);
+        thread.cpuset = 0xff;
+        assert_eq!(thread.may(), 0xff);
+    }
+
+    #[test]
+    fn a_thread_that_was_pinned_is_so_after_it_has_stepped_aside() {
+        for (pinned, here) in [(0b110, 1), (0b110, 2), (0b100, 2)] {
+            let mut thread = Thread { cpuset: 0b1111, user: Some(pinned) };
+            leave(here, &mut thread);
+            thread.cpuset = 0xff;
+            assert_eq!(thread.may(), pinned);
+        }
     }
 
     #[test]
