@@ -18,6 +18,7 @@ pub mod guarded;
 pub mod lock;
 #[cfg(not(loom))]
 pub mod pipe;
+pub mod present;
 pub mod processors;
 pub mod ring;
 #[cfg(not(loom))]

@@ -144,7 +144,7 @@ pub fn number(digits: &[u8]) -> Option<u64> {
 }
 
 /// Reads the beginning of a small file. `path` is a C string.
-fn read_file(path: *const u8, out: &mut [u8]) -> usize {
+pub(crate) fn read_file(path: *const u8, out: &mut [u8]) -> usize {
     // SAFETY: callers give C string literals; the buffer is writable for its length.
     unsafe {
         let Ok(fd) = sys::open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0) else { return 0 };

@@ -11,7 +11,7 @@
 use crate::atomic::{AtomicU32, Ordering};
 use crate::cells::CELL_BYTES;
 use crate::ring::{Ring, RingHeader};
-use crate::sys;
+use crate::{present, sys};
 use core::ptr;
 
 /// Bytes per page that layouts are rounded to. Larger pages of the kernel only waste the rest of the last one.
@@ -75,7 +75,8 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Maps the pair in `fd`, after checking that its size is what `ring_bytes` needs and that it cannot shrink.
+    /// Maps the pair in `fd`, after checking that its size is what `ring_bytes` needs and that it cannot shrink. `ENOMEM` also where its
+    /// pages could not be had later ([`present`]).
     /// The descriptor may be closed afterwards.
     pub fn map(fd: i32, ring_bytes: u32, side: u8) -> sys::Result<Pair> {
         if !valid_ring_bytes(ring_bytes) || side > 1 {
@@ -97,7 +98,15 @@ impl Pair {
         // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
         let base =
             unsafe { sys::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0)? };
-        Ok(Pair { base: base as *mut u8, ring_bytes, side })
+        let pair = Pair { base: base as *mut u8, ring_bytes, side };
+        // SAFETY: the new mapping, which nobody uses yet.
+        unsafe {
+            if !present::ensure(pair.base, len) {
+                pair.unmap();
+                return Err(libc::ENOMEM);
+            }
+        }
+        Ok(pair)
     }
 
     /// The same pair from numbers kept in the socket table.

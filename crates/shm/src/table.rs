@@ -18,7 +18,7 @@ pub use sets::*;
 
 use crate::lock::{Holder, Lock};
 use crate::ring::{Consumer, Producer};
-use crate::sys;
+use crate::{present, sys};
 use core::cell::UnsafeCell;
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -336,7 +336,12 @@ impl Table {
                 let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
                 sys::fcntl(fd, libc::F_ADD_SEALS, seals as usize)
             })
-            .and_then(|_| map(fd, libc::PROT_READ | libc::PROT_WRITE));
+            .and_then(|_| map(fd, libc::PROT_READ | libc::PROT_WRITE))
+            .and_then(|base| {
+                // SAFETY: the new mapping, which begins with the header.
+                let there = unsafe { present::ensure(base, size_of::<TableHeader>()) };
+                if there { Ok(base) } else { Err(libc::ENOMEM) }
+            });
         let base = match mapped {
             Ok(base) => base,
             Err(e) => {
@@ -382,22 +387,27 @@ impl Table {
         self.header().used_socks.load(Ordering::Acquire).min(MAX_SOCKS)
     }
 
-    /// Takes a record, in its first state and of class `class`, owned by `pid`. None when the table is full.
+    /// Takes a record, in its first state and of class `class`, owned by `pid`. None when the table is full, or there is no memory
+    /// for another.
     pub fn allocate(&self, class: u32, pid: u32) -> Option<u32> {
-        let index = self.pop_free().or_else(|| {
-            let i = self.header().used_socks.fetch_add(1, Ordering::AcqRel);
-            if i >= MAX_SOCKS {
-                self.header().used_socks.store(MAX_SOCKS, Ordering::Release);
-                return None;
-            }
-            Some(i)
-        })?;
+        let index = self.pop_free().or_else(|| self.extend_socks())?;
         let sock = self.sock(index);
         sock.reset();
         sock.generation.fetch_add(1, Ordering::AcqRel);
         sock.owners[0].store(pid, Ordering::Relaxed);
         sock.class.store(class, Ordering::Release);
         Some(index)
+    }
+
+    /// A record that was never used. All below `used_socks` are there for everybody to look at.
+    fn extend_socks(&self) -> Option<u32> {
+        let used = &self.header().used_socks;
+        let is_there = |index: u32| {
+            // SAFETY: a record of the mapping.
+            index < MAX_SOCKS
+                && unsafe { present::ensure(ptr::from_ref(self.sock(index)).cast_mut().cast(), size_of::<Sock>()) }
+        };
+        used.fetch_update(Ordering::AcqRel, Ordering::Acquire, |index| is_there(index).then_some(index + 1)).ok()
     }
 
     /// Gives a record back. The caller was its last owner and has unmapped its segment. Passes the locks of both directions:
@@ -469,6 +479,22 @@ mod tests {
         let mut all = take(table.used_socks() as usize);
         all.sort_unstable();
         assert!(all.iter().copied().eq(0..table.used_socks()), "each once: {all:?}");
+        sys::close(fd).expect("close");
+    }
+
+    #[test]
+    fn what_there_is_no_memory_for_is_not_taken() {
+        present::tests::count();
+        let (table, fd) = Table::create().expect("table");
+        let Some(refusing) = present::tests::refuse(table.address(), TABLE_BYTES.next_multiple_of(SETS_AT)) else {
+            eprintln!("skipped: userfaultfd is not there or not allowed, and pages cannot be refused");
+            return;
+        };
+        assert_eq!((table.allocate(CLASS_FRESH, 7), table.used_socks()), (None, 0));
+        assert_eq!((table.allocate_set(7, |_| false), table.used_sets()), (None, 0));
+        sys::close(refusing).expect("close");
+        assert_eq!((table.allocate(CLASS_FRESH, 7), table.used_socks()), (Some(0), 1));
+        assert_eq!((table.allocate_set(7, |_| false), table.used_sets()), (Some(0), 1));
         sys::close(fd).expect("close");
     }
 

@@ -48,16 +48,27 @@ impl Headroom {
 
 /// Memory of the machine in bytes.
 pub fn machine_total_bytes() -> u64 {
-    meminfo("MemTotal:").unwrap_or(u64::MAX)
+    std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| bytes_in(&text, "MemTotal:")).unwrap_or(u64::MAX)
 }
 
 fn machine_headroom() -> u64 {
-    let reserve = reserve(machine_total_bytes());
-    meminfo("MemAvailable:").map_or(u64::MAX, |available| available.saturating_sub(reserve))
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let overcommit = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
+    headroom_in(&meminfo, overcommit.trim() == "2")
 }
 
-fn meminfo(key: &str) -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+/// `counts`: the kernel promises no more than it has, and what it has promised bounds as well.
+fn headroom_in(meminfo: &str, counts: bool) -> u64 {
+    let left = |limit: u64, headroom: u64| headroom.saturating_sub(reserve(limit));
+    let available = bytes_in(meminfo, "MemAvailable:")
+        .map_or(u64::MAX, |available| left(bytes_in(meminfo, "MemTotal:").unwrap_or(u64::MAX), available));
+    match (bytes_in(meminfo, "CommitLimit:"), bytes_in(meminfo, "Committed_AS:")) {
+        (Some(limit), Some(promised)) if counts => available.min(left(limit, limit.saturating_sub(promised))),
+        _ => available,
+    }
+}
+
+fn bytes_in(text: &str, key: &str) -> Option<u64> {
     let kib: u64 = text.lines().find_map(|line| line.strip_prefix(key))?.split_whitespace().next()?.parse().ok()?;
     Some(kib * 1024)
 }
@@ -123,6 +134,16 @@ mod tests {
         group(&temp, "memory/x", &[("memory.limit_in_bytes", "10000000\n"), ("memory.usage_in_bytes", "9000000\n")]);
         assert_eq!(cgroup_headroom(&temp, "4:cpu,memory:/x\n0::/\n"), 0, "version 1");
         std::fs::remove_dir_all(&temp).unwrap();
+    }
+
+    #[test]
+    fn what_the_kernel_has_promised_counts_where_it_keeps_its_promises() {
+        let text =
+            "MemTotal: 4194304 kB\nMemAvailable: 2097152 kB\nCommitLimit: 2097152 kB\nCommitted_AS: 1048576 kB\n";
+        assert_eq!(headroom_in(text, false), (2 << 30) - (128 << 20));
+        assert_eq!(headroom_in(text, true), (1 << 30) - (64 << 20));
+        assert_eq!(headroom_in(&text.replace("1048576", "2097153"), true), 0);
+        assert_eq!(headroom_in("MemTotal: 4194304 kB\n", true), u64::MAX, "not told");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use ropeway_socket::rendezvous::wire::{self, MAILBOX_BYTES, MAX_MESSAGE_BYTES, M
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
@@ -300,6 +301,10 @@ impl Server {
         }
         // Out of descriptors or memory: the process stays on TCP and asks again.
         let Ok(mailbox) = sealed_memfd("ropeway-mailbox", MAILBOX_BYTES) else { return false };
+        // The process reads the page without asking whether it is there.
+        if rustix::fs::fallocate(&mailbox, FallocateFlags::empty(), 0, MAILBOX_BYTES as u64).is_err() {
+            return false;
+        }
         let program = process::program(peer.pid, wire::unpadded(&comm));
         let profile = String::from_utf8_lossy(wire::unpadded(profile)).into_owned();
         let settings = self.registry.config().settings(&profile, &program);

@@ -2,7 +2,9 @@
 
 use super::{MAX_MEMBERSHIPS, MAX_OWNERS, MAX_SOCKS};
 use crate::lock::Lock;
+use crate::present;
 use crate::ring::Position;
+use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// Epoll sets that one family can have in use at a time; sockets in more stay on TCP.
@@ -331,11 +333,21 @@ impl super::Table {
     fn extend_sets(&self) -> Option<u32> {
         let used = &self.header().used_sets;
         loop {
-            let i = used.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < MAX_SETS).then_some(n + 1)).ok()?;
+            let next = |index: u32| (index < MAX_SETS && self.is_there(index)).then_some(index + 1);
+            let i = used.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok()?;
             // Now that it counts as used before, another process may have found it free.
             if self.claim_set(i, 0) {
                 return Some(i);
             }
+        }
+    }
+
+    /// False when there is no memory for this entry and its lists.
+    fn is_there(&self, index: u32) -> bool {
+        // SAFETY: both lie in the mapping.
+        unsafe {
+            present::ensure(ptr::from_ref(self.set(index)).cast_mut().cast(), size_of::<Set>())
+                && present::ensure(ptr::from_ref(self.lists(index)).cast_mut().cast(), size_of::<Lists>())
         }
     }
 
