@@ -194,7 +194,7 @@ impl<'a> Watch<'a> {
                 }
             }
             if ns == Some(0) {
-                return Ok(0);
+                return self.let_in(mask).map(|()| 0);
             }
             self.has_looked = true;
             let deadline = *deadline.get_or_insert_with(|| ns.map(|ns| sys::monotonic_ns().saturating_add(ns)));
@@ -210,6 +210,16 @@ impl<'a> Watch<'a> {
                 return Ok(self.look_for_closed());
             }
         }
+    }
+
+    /// As the kernel does where nothing is ready and there is no time to wait: a signal that is pending, and that `mask` lets
+    /// in, interrupts the call all the same.
+    fn let_in(&self, mask: Option<u64>) -> sys::Result<()> {
+        if mask.is_some() {
+            let mut none = timespec { tv_sec: 0, tv_nsec: 0 };
+            wait::masked(mask, || self.signals.any(), |mask| wait::ppoll(&mut [], Some(&mut none), mask))?;
+        }
+        Ok(())
     }
 
     /// As the kernel does when a wait ends: looks up the numbers again, and says of one that leads elsewhere now what that is.

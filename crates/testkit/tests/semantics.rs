@@ -342,6 +342,7 @@ semantics! {
         wait_after_many_jumps,
         ignored_and_blocked_signals,
         mask_of_the_wait,
+        mask_of_a_look,
         stopped_and_continued,
         handlers_read_back,
         storm_of_signals,

@@ -277,6 +277,35 @@ CASE(mask_of_the_wait)
     }
 }
 
+/* With no time to wait, too: what is pending already comes in, unless there is something to tell. */
+CASE(mask_of_a_look)
+{
+    rw_warm(fd, RW_BLOCK);
+    sigset_t usr1, before;
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    install(SIGUSR1, count_signal, SA_RESTART);
+    MUST(sigprocmask(SIG_BLOCK, &usr1, &before));
+    const struct timespec none = { 0, 0 };
+    struct pollfd wait = { fd, POLLIN, 0 };
+    fd_set readable;
+    for (int i = 0; i < 2; i++) {
+        raise(SIGUSR1);
+        T(ppoll(&wait, 1, &none, i ? &before : &usr1));
+        rw_note("handled %d", handled);
+        FD_ZERO(&readable);
+        FD_SET(fd, &readable);
+        raise(SIGUSR1);
+        T(pselect(fd + 1, &readable, NULL, NULL, &none, i ? &before : &usr1));
+        rw_note("handled %d, still asked %d", handled, FD_ISSET(fd, &readable) != 0);
+    }
+    T(ppoll(&wait, 1, &none, &before));
+    wait.events = POLLOUT;
+    raise(SIGUSR1);
+    T(ppoll(&wait, 1, &none, &before));
+    rw_note("handled %d", handled);
+}
+
 /* Being stopped and continued is no interruption for most calls; it is for epoll_wait. */
 CASE(stopped_and_continued)
 {
@@ -381,5 +410,5 @@ CASE(storm_of_restarting_signals)
 }
 
 RW_MAIN(ENTRY(handler_sends), ENTRY(handler_sends_while_sending), ENTRY(handler_receives), ENTRY(handler_jumps_out),
-    ENTRY(wait_after_many_jumps), ENTRY(ignored_and_blocked_signals), ENTRY(mask_of_the_wait), ENTRY(stopped_and_continued), ENTRY(handlers_read_back),
+    ENTRY(wait_after_many_jumps), ENTRY(ignored_and_blocked_signals), ENTRY(mask_of_the_wait), ENTRY(mask_of_a_look), ENTRY(stopped_and_continued), ENTRY(handlers_read_back),
     ENTRY(storm_of_signals), ENTRY(storm_of_restarting_signals))
