@@ -4,8 +4,9 @@
 //! TCP before the call, unless the call is made by a child of vfork: then that happened before the vfork.
 
 use crate::image::{self, File};
+use crate::lifecycle::following;
 use crate::startup::environment::environment;
-use crate::{next, startup, transfer, vfork};
+use crate::{next, transfer};
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
 use libc::{FILE, pid_t};
@@ -21,7 +22,7 @@ type Strs = *const *const c_char;
 /// # Safety
 /// `file` and `environment` must be what `execve` takes.
 unsafe fn replacing(file: File, environment: Strs, call: impl FnOnce() -> c_int) -> c_int {
-    if !startup::active() || vfork::in_child() || cannot_start(file) {
+    if !following() || cannot_start(file) {
         return call();
     }
     // SAFETY: passed on to the caller.
@@ -46,7 +47,7 @@ fn cannot_start(file: File) -> bool {
 
 /// Before a call that starts an image beside this one.
 fn spawning() {
-    if startup::active() && !vfork::in_child() {
+    if following() {
         lifecycle::before_spawn();
     }
 }

@@ -1,6 +1,7 @@
 //! The ways out of a process: all lead through [`leave`] once, before the kernel closes everything.
 
-use crate::{next, startup, vfork, whole_process};
+use crate::lifecycle::following;
+use crate::next;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 use ropeway_socket::lifecycle;
@@ -9,7 +10,7 @@ static LEFT: AtomicBool = AtomicBool::new(false);
 
 /// What is due before the process ends. Later calls do nothing.
 pub fn leave() {
-    if startup::active() && !vfork::in_child() && !whole_process::filtered() && !LEFT.swap(true, Ordering::AcqRel) {
+    if following() && !LEFT.swap(true, Ordering::AcqRel) {
         lifecycle::at_exit();
     }
 }

@@ -29,7 +29,7 @@ pub fn register_handlers() {
 }
 
 extern "C" fn prepare() {
-    if !vfork::in_child() {
+    if descriptors::following() {
         thread::this().fork_prepared.set(1);
         lifecycle::fork_prepare();
     }
@@ -39,7 +39,11 @@ extern "C" fn child() {
     if !vfork::in_child() {
         thread::this().fork_prepared.set(0);
         exit::after_fork_child();
-        lifecycle::fork_child();
+        if whole_process::filtered() {
+            lifecycle::forget_all();
+        } else {
+            lifecycle::fork_child();
+        }
     }
 }
 

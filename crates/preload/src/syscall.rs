@@ -8,7 +8,6 @@ use core::arch::naked_asm;
 use core::ffi::{c_int, c_long};
 use libc::{sigset_t, timespec};
 use ropeway_shm::{guarded, sys};
-use ropeway_socket::process;
 use ropeway_socket::wait::{time_of, time_until};
 
 /// # Safety
@@ -78,9 +77,9 @@ unsafe fn hooked(nr: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<isize> {
             libc::SYS_setsockopt => options::setsockopt(fd, b as _, c as _, d as _, e as _) as isize,
             libc::SYS_getsockopt => options::getsockopt(fd, b as _, c as _, d as _, e as _) as isize,
             libc::SYS_poll => wait::poll(a as _, b as _, c as _) as isize,
-            libc::SYS_ppoll if process::started() && is_mask(d, e) => timed(c as _, || wait::ppoll(a as _, b as _, c as _, d as _)),
+            libc::SYS_ppoll if wait::following_any() && is_mask(d, e) => timed(c as _, || wait::ppoll(a as _, b as _, c as _, d as _)),
             libc::SYS_select => wait::select(fd, b as _, c as _, d as _, e as _) as isize,
-            libc::SYS_pselect6 if process::started() => {
+            libc::SYS_pselect6 if wait::following_any() => {
                 let mask = mask_of_pselect6(f)?;
                 timed(e as _, || wait::pselect(fd, b as _, c as _, d as _, e as _, mask))
             }

@@ -4,6 +4,7 @@
 //! [`note_inherited`]). The mark of
 //! that is per thread: the thread-local block is shared with the child, and the parent's thread stands still meanwhile.
 
+use crate::lifecycle::following;
 use crate::{hook, startup, thread};
 use core::arch::naked_asm;
 use core::ffi::c_int;
@@ -59,7 +60,7 @@ pub unsafe extern "C" fn __vfork() -> pid_t {
 
 /// Steps of the parent before: what the child inherits, the image that it starts will have as well.
 pub extern "C" fn before() {
-    if startup::active() && !in_child() {
+    if following() {
         // Learnt now: in the child they would be learnt wrong, for the parent too.
         local::me();
         process::pid();

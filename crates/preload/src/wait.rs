@@ -11,8 +11,8 @@ use ropeway_socket::{epoll, poll, process};
 
 /// False when none of the descriptors that a program waits for can be ours.
 #[inline(always)]
-fn following_any() -> bool {
-    process::started() && !vfork::in_child()
+pub(crate) fn following_any() -> bool {
+    process::started() && !vfork::in_child() && !whole_process::is_over()
 }
 
 /// False when the kernel shall refuse what the program waits for.

@@ -13,6 +13,8 @@ use ropeway_socket::{fdtable, process, stats};
 static STOPPED: AtomicU32 = AtomicU32::new(0);
 /// A seccomp filter was installed: system calls that the program did not make itself could kill it.
 static FILTERED: AtomicBool = AtomicBool::new(false);
+/// Nothing is followed any more, and nothing will be.
+static OVER: AtomicBool = AtomicBool::new(false);
 
 /// Why every socket must stay on TCP, if it must.
 pub fn stopped() -> Option<Reason> {
@@ -25,6 +27,11 @@ pub fn stopped() -> Option<Reason> {
 /// True once a seccomp filter may forbid what Ropeway needs.
 pub fn filtered() -> bool {
     FILTERED.load(Ordering::Relaxed)
+}
+
+/// True once every hook makes only the plain call: nothing is left that a descriptor could lead to.
+pub fn is_over() -> bool {
+    OVER.load(Ordering::Relaxed)
 }
 
 /// Takes every socket back to TCP, those to come as well.
@@ -40,12 +47,13 @@ pub fn stop(reason: Reason) {
     });
 }
 
-/// Before a seccomp filter: everything that Ropeway would do later is done now.
+/// Before a seccomp filter: everything that Ropeway would do later is done now, and nothing is followed from here on.
 fn before_filter() {
     if descriptors::following() {
         stop(Reason::Seccomp);
         stats::write_at_exit();
         FILTERED.store(true, Ordering::Relaxed);
+        OVER.store(lifecycle::let_go(), Ordering::Relaxed);
     }
 }
 

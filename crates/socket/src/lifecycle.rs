@@ -1,8 +1,10 @@
 //! The life of a tracked descriptor: created, duplicated, forked, passed on, closed.
 
+mod ending;
 mod forks;
 mod images;
 
+pub use ending::{forget_all, let_go};
 pub(crate) use forks::{add_owner, enter_owner};
 pub use forks::{fork_child, fork_parent, fork_prepare};
 pub use images::{at_exit, before_exec, before_spawn, exec_failed};

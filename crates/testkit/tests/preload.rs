@@ -81,6 +81,19 @@ fn a_filter_that_allows_the_program_alone_is_not_offended() {
 }
 
 #[test]
+fn a_filter_is_not_offended_after_connections_were_over_shared_memory() {
+    let filtered = program("filtered");
+    for way in ["", "by number"] {
+        let world = World::new();
+        let (bare, with) = (command(&filtered, [way]), world.command(&command(&filtered, [way])));
+        let (bare, with) = (run(bare), run(with));
+        assert!(bare.success() && bare.stdout == with.stdout, "{way}: {with:?}");
+        let bytes = world.shm_bytes();
+        assert!(bytes.sent > 0 && bytes.received > 0, "{way}: nothing was over shared memory: {:?}", world.stats());
+    }
+}
+
+#[test]
 fn descriptors_of_its_own_are_there_for_the_test_to_find() {
     let count = |cmd: Command| run(cmd).expect_success().stdout.trim().parse::<u32>().expect("a number");
     let numbers = program("numbers");

@@ -298,6 +298,25 @@ pub fn descriptor_closing(h: Handle, fd: i32) {
     }
 }
 
+/// Before a socket is not followed any more, whose descriptor `fd` stays open: leaves its memberships to the kernel. False, and
+/// nothing is done, when others rely on one of them.
+pub fn leave_to_kernel(h: Handle, fd: i32) -> bool {
+    let s = h.sock();
+    let set_of = |e: usize| Ref::named(s.member_of[e].load(Ordering::Acquire));
+    if (0..MAX_MEMBERSHIPS).filter_map(set_of).any(|r| !r.is_this_threads_alone()) {
+        return false;
+    }
+    for (e, m) in s.members.iter().enumerate() {
+        let Some(r) = set_of(e) else { continue };
+        let locked = r.lock();
+        if s.member_of[e].load(Ordering::Acquire) == r.name && m.fd.load(Ordering::Acquire) == fd {
+            hand_to_kernel(&locked, h, e);
+            release(&locked, h, e);
+        }
+    }
+    true
+}
+
 /// Leaves a member to the kernel for good, as the program registered it; takes a ghost out.
 fn hand_to_kernel(locked: &Locked, h: Handle, e: usize) {
     let m = &h.sock().members[e];

@@ -127,6 +127,18 @@ impl Ref {
             || self.set.sleepers.iter().any(|s| !matches!(s.load(Ordering::SeqCst), who if who == 0 || who == me))
     }
 
+    /// True while a process for which `counts` is true owns the set, or is about to.
+    fn is_owned_by(&self, counts: impl Fn(u32) -> bool) -> bool {
+        let owners = self.set.owners.iter().map(|owner| owner.load(Ordering::Acquire));
+        self.set.expected.load(Ordering::Acquire) != 0 || owners.filter(|pid| *pid != 0).any(counts)
+    }
+
+    /// True when no other process has the set, and no other thread sleeps in it.
+    pub fn is_this_threads_alone(&self) -> bool {
+        let me = process::pid();
+        !self.others_sleep() && !self.is_owned_by(|pid| pid != me && sys::process_exists(pid))
+    }
+
     /// Removes the entries of sleepers that no longer exist.
     pub fn forget_dead_sleepers(&self) {
         for entry in &self.set.sleepers {
@@ -278,6 +290,12 @@ pub fn created(fd: i32) {
     }
 }
 
+/// True when the kernel can serve a set without our help: no other process has it, and nothing that we follow is in it.
+pub fn is_native(h: Handle) -> bool {
+    let r = Ref::of(h);
+    r.set.members.load(Ordering::Acquire) == 0 && r.is_this_threads_alone()
+}
+
 /// After `dup` of a set's descriptor.
 pub fn duplicated(h: Handle) {
     LOCAL[h.index() as usize].fds.fetch_add(1, Ordering::AcqRel);
@@ -308,9 +326,7 @@ pub fn set_closing(h: Handle, fd: i32) {
 /// Gives the set back if nobody has a descriptor of it any more.
 fn release_if_unowned(locked: Locked) {
     let r = locked.r;
-    let last = r.set.expected.load(Ordering::Acquire) == 0
-        && r.set.owners.iter().all(|o| !matches!(o.load(Ordering::Acquire), p if p != 0 && sys::process_exists(p)));
-    if last {
+    if !r.is_owned_by(sys::process_exists) {
         if r.set.members.load(Ordering::Acquire) != 0 {
             super::member::forget_all(&locked);
         }

@@ -37,9 +37,9 @@ pub fn peer_fin(s: &Sock, h: Handle, fd: i32) {
         s.clear(FLAG_LEFT_UNREAD);
         epoll::carrier_changed(h);
     }
-    let broken = shadow::poll(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0;
     let Some(pair) = pair(s) else { return };
     let Some((ring, p)) = tx.any_ring() else { return };
+    let broken = shadow::poll(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0;
     // A ring that was left before counts, too: TCP would have had its bytes unread.
     let unread = p.epoch != 0 && !pair.incoming().wr_shut() && !ring.drained(p);
     if !broken && !unread {
