@@ -6,6 +6,7 @@
 
 use crate::{exit, hook, lifecycle as descriptors, next, startup, thread, vfork, whole_process};
 use core::ffi::{c_char, c_int, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
 use libc::pid_t;
 use ropeway_shm::sys;
 use ropeway_socket::lifecycle;
@@ -28,28 +29,54 @@ pub fn register_handlers() {
     }
 }
 
+/// Children are made in another PID namespace from now on.
+static APART: AtomicBool = AtomicBool::new(false);
+
+/// The program has left its PID namespace to those that are there: its children will begin in another one.
+pub fn children_are_apart() {
+    APART.store(true, Ordering::Relaxed);
+}
+
+/// True when a child made with flags of `clone` is in another PID namespace. Owners of sockets and holders of locks are known by
+/// their numbers, which mean others there: so nothing is shared with such a child.
+fn is_apart(flags: usize) -> bool {
+    flags & libc::CLONE_NEWPID as usize != 0 || APART.load(Ordering::Relaxed)
+}
+
 extern "C" fn prepare() {
-    if descriptors::following() {
-        thread::this().fork_prepared.set(1);
+    before_child_of(0);
+}
+
+fn before_child_of(flags: usize) {
+    if !descriptors::following() {
+        return;
+    }
+    thread::this().fork_prepared.set(1);
+    if is_apart(flags) {
+        whole_process::take_back(Reason::Fork);
+    } else {
         lifecycle::fork_prepare();
     }
 }
 
 extern "C" fn child() {
-    if !vfork::in_child() {
-        thread::this().fork_prepared.set(0);
-        exit::after_fork_child();
-        if whole_process::filtered() {
-            lifecycle::forget_all();
-        } else {
-            lifecycle::fork_child();
-        }
-    }
+    child_of(0);
 }
 
-/// As [`child`], where the child was made with flags of `clone`.
 fn child_of(flags: usize) {
-    child();
+    if vfork::in_child() {
+        return;
+    }
+    thread::this().fork_prepared.set(0);
+    exit::after_fork_child();
+    if is_apart(flags) && descriptors::following() {
+        lifecycle::fork_child_apart();
+        whole_process::end();
+    } else if descriptors::following() {
+        lifecycle::fork_child();
+    } else {
+        lifecycle::forget_all();
+    }
     // As after `unshare`: the bells that it makes from here on are none that others can ring.
     if flags & libc::CLONE_NEWNET as usize != 0 {
         whole_process::stop(Reason::OtherNetns);
@@ -93,7 +120,7 @@ pub fn copies_memory(flags: usize) -> bool {
 
 /// `call` makes a process as fork does, with flags of `clone`, without running the C library's handlers.
 pub fn around(flags: usize, call: impl FnOnce() -> isize) -> isize {
-    prepare();
+    before_child_of(flags);
     let r = call();
     if r == 0 {
         child_of(flags);

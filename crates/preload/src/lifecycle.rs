@@ -13,7 +13,7 @@ use ropeway_socket::{adopt, lifecycle, process};
 /// True when this call may change what we know of descriptors.
 #[inline(always)]
 pub fn following() -> bool {
-    startup::active() && !vfork::in_child() && !whole_process::filtered()
+    startup::active() && !vfork::in_child() && !whole_process::is_closed()
 }
 
 /// True for a descriptor that is Ropeway's own. The program sees it as closed.

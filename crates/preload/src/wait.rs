@@ -24,7 +24,7 @@ fn readable(fds: *const pollfd, n: nfds_t, timeout: *const timespec, mask: *cons
 
 /// The first argument of select without what only descriptors of ours add to it. Looking for that takes system calls.
 fn reach(n: c_int) -> c_int {
-    if !following_any() || whole_process::filtered() { n } else { poll::within_table(n) }
+    if !following_any() || whole_process::is_closed() { n } else { poll::within_table(n) }
 }
 
 /// As [`readable`], for the sets of select; `time` and `mask` by address and size.
@@ -45,7 +45,7 @@ pub(crate) unsafe fn tell(place: *mut timespec, time: timespec) -> bool {
     let to = iovec { iov_base: place.cast(), ..from };
     // SAFETY: a time of ours, and the program's place for one; the copy is so small that handlers may run meanwhile.
     unsafe {
-        if whole_process::filtered() {
+        if whole_process::is_closed() {
             return guarded::copy(to.iov_base.cast(), from.iov_base.cast(), from.iov_len);
         }
         sys::process_vm_readv(process::pid() as c_int, &to, 1, &from, 1, 0) != Err(EFAULT)

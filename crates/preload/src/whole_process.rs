@@ -1,6 +1,6 @@
 //! Calls that change what the whole process may do, or see.
 
-use crate::{lifecycle as descriptors, next, startup};
+use crate::{fork, lifecycle as descriptors, next, startup};
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::{pid_t, rlimit};
@@ -11,9 +11,10 @@ use ropeway_socket::{fdtable, process, stats};
 
 /// Why no socket of this process is promoted any more; 0 while some may be.
 static STOPPED: AtomicU32 = AtomicU32::new(0);
-/// A seccomp filter was installed: system calls that the program did not make itself could kill it.
-static FILTERED: AtomicBool = AtomicBool::new(false);
-/// Nothing is followed any more, and nothing will be.
+/// Nothing new is followed: behind a seccomp filter, system calls that the program did not make itself could kill it, and in
+/// another PID namespace than the rest of its family a process is taken for another.
+static CLOSED: AtomicBool = AtomicBool::new(false);
+/// Nor is anything followed from before.
 static OVER: AtomicBool = AtomicBool::new(false);
 
 /// Why every socket must stay on TCP, if it must.
@@ -24,9 +25,9 @@ pub fn stopped() -> Option<Reason> {
     }
 }
 
-/// True once a seccomp filter may forbid what Ropeway needs.
-pub fn filtered() -> bool {
-    FILTERED.load(Ordering::Relaxed)
+/// True once nothing new is followed.
+pub fn is_closed() -> bool {
+    CLOSED.load(Ordering::Relaxed)
 }
 
 /// True once every hook makes only the plain call: nothing is left that a descriptor could lead to.
@@ -40,6 +41,11 @@ pub fn stop(reason: Reason) {
         return;
     }
     STOPPED.store(reason.code() as u32, Ordering::Relaxed);
+    take_back(reason);
+}
+
+/// Takes every socket that there is back to TCP.
+pub fn take_back(reason: Reason) {
     fdtable::for_each_in(0, c_uint::MAX, |fd, h| {
         if h.is_sock() {
             lifecycle::leave(h, fd, reason);
@@ -52,9 +58,16 @@ fn before_filter() {
     if descriptors::following() {
         stop(Reason::Seccomp);
         stats::write_at_exit();
-        FILTERED.store(true, Ordering::Relaxed);
+        CLOSED.store(true, Ordering::Relaxed);
         OVER.store(lifecycle::let_go(), Ordering::Relaxed);
     }
+}
+
+/// In a child that follows nothing from its first moment on.
+pub fn end() {
+    CLOSED.store(true, Ordering::Relaxed);
+    OVER.store(true, Ordering::Relaxed);
+    lifecycle::forget_all();
 }
 
 /// `fd` is a second way to what may be a socket of ours: by the kernel's cookie, the same one.
@@ -120,15 +133,15 @@ fn before_limit(resource: c_uint, new: *const rlimit) {
     }
 }
 
-/// True when `setns` with these arguments may lead to another network namespace.
-fn enters_network(namespace: c_int, kind: c_int) -> bool {
+/// True when `setns` with these arguments may lead to another namespace of the kind `wanted`.
+fn enters(wanted: c_int, namespace: c_int, kind: c_int) -> bool {
     /// Which `CLONE_NEW*` a descriptor of a namespace stands for (linux/nsfs.h).
     const NS_GET_NSTYPE: u64 = 0xb703;
     // SAFETY: no pointers.
     let any_kind = || unsafe { sys::ioctl(namespace, NS_GET_NSTYPE, 0) };
     match kind {
-        0 => any_kind() == Ok(libc::CLONE_NEWNET as usize),
-        kind => kind & libc::CLONE_NEWNET != 0,
+        0 => any_kind() == Ok(wanted as usize),
+        kind => kind & wanted != 0,
     }
 }
 
@@ -142,14 +155,22 @@ hooks! {
         if flags & libc::CLONE_NEWNET != 0 {
             stop(Reason::OtherNetns);
         }
-        next::unshare(flags)
+        let r = next::unshare(flags);
+        if r == 0 && flags & libc::CLONE_NEWPID != 0 {
+            fork::children_are_apart();
+        }
+        r
     }
 
     fn setns(namespace: c_int, kind: c_int) -> c_int {
-        if enters_network(namespace, kind) {
+        if enters(libc::CLONE_NEWNET, namespace, kind) {
             stop(Reason::OtherNetns);
         }
-        next::setns(namespace, kind)
+        let r = next::setns(namespace, kind);
+        if r == 0 && enters(libc::CLONE_NEWPID, namespace, kind) {
+            fork::children_are_apart();
+        }
+        r
     }
 
     fn prctl(option: c_int, b: usize, c: usize, d: usize, e: usize) -> c_int {

@@ -6,7 +6,7 @@ mod images;
 
 pub use ending::{forget_all, let_go};
 pub(crate) use forks::{add_owner, enter_owner};
-pub use forks::{fork_child, fork_parent, fork_prepare};
+pub use forks::{fork_child, fork_child_apart, fork_parent, fork_prepare};
 pub use images::{at_exit, before_exec, before_spawn, exec_failed};
 
 use crate::fdtable::{self, Handle, Kind};

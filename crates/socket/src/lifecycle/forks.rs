@@ -93,6 +93,12 @@ pub fn fork_child() {
     epoll::after_fork_child(counted.as_ref().map(|counted| &counted.sets));
 }
 
+/// After fork, in a child that shares nothing with its parent: what is the parent's alone leaves it.
+pub fn fork_child_apart() {
+    process::after_fork_child();
+    client::after_fork_child();
+}
+
 /// No child comes for a socket that was counted. If it was closed meanwhile, the child that was expected kept the record.
 fn forget_child(index: u32) {
     let s = process::table().sock(index);

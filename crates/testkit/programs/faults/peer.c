@@ -21,6 +21,8 @@
 //   child[=PROG]     likewise in a child, after this process has closed the connection (childkeeps: which keeps it)
 //   fork             likewise in a child without another image
 //   clone[=WAY]      likewise, in a network namespace of the child's own: by system call, or by the C library's function (WAY)
+//   apart[=WAY]      a child in a PID namespace of its own closes the connection, and ends: by system call, or by the C library's
+//                    function (function), or by fork after this process has left its namespace to its children (unshare)
 //   netns            go to a network namespace of one's own (netns=PID: to that of a process)
 //   salt=N           bytes sent from here on are another function of the offset; rsalt=N the same for bytes received
 //   sndbuf=N         size of each send, default 65536
@@ -323,6 +325,32 @@ static void do_clone(const char *way) {
     close(conn);
     end_as(child);
 }
+static int leave_alone(void *nothing) {
+    (void)nothing;
+    exit(close(conn) ? 1 : 0);
+}
+
+static void do_apart(const char *way) {
+    enum { STACK = 1 << 20 };
+    int flags = CLONE_NEWPID | SIGCHLD;
+    pid_t child;
+    if (!strcmp(way, "function")) {
+        char *stack = malloc(STACK);
+        child = clone(leave_alone, stack + STACK, flags, NULL);
+    } else if (!strcmp(way, "unshare")) {
+        if (unshare(CLONE_NEWPID)) die("unshare");
+        child = fork();
+    } else {
+        child = syscall(SYS_clone, flags, 0, 0, 0, 0);
+    }
+    if (child < 0) die("apart");
+    if (child == 0) leave_alone(NULL);
+    int status;
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR) die("waitpid");
+    report("apart", 0, status == 0 ? "ok" : "failed");
+}
+
 static void do_netns(const char *pid) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%s/ns/net", pid);
@@ -378,6 +406,7 @@ static void step(char *name) {
     else if (!strcmp(name, "close")) report("close", 0, close(conn) ? strerrorname_np(errno) : "ok");
     else if (!strcmp(name, "sleep")) poll(NULL, 0, atoi(value));
     else if (!strcmp(name, "clone")) do_clone(value);
+    else if (!strcmp(name, "apart")) do_apart(value);
     else if (!strcmp(name, "netns")) do_netns(value);
     else if (!strcmp(name, "wait")) do_wait();
     else if (!strcmp(name, "mark")) report(value, 0, "ok");

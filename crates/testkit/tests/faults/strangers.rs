@@ -4,7 +4,7 @@
 use ropeway_testkit::env::CProgram;
 use ropeway_testkit::faults::{LIMIT, Over, Peer, assert_over_shm, assert_over_tcp, peer_program, program};
 use ropeway_testkit::proc::{Process, command};
-use ropeway_testkit::{World, compat, env, need_program, need_root, net};
+use ropeway_testkit::{World, compat, env, need_program, need_root, net, skip};
 use std::process::Command;
 
 /// A network namespace of the test's own, alive as long as this value.
@@ -153,6 +153,31 @@ fn a_promoted_connection_goes_on_from_the_network_namespace_of_another_process()
     let namespace = Namespace::new("");
     let test = "strangers::a_promoted_connection_goes_on_from_the_network_namespace_of_another";
     goes_on_from_elsewhere(test, &["fork", &format!("netns={}", namespace.holder.pid())]);
+}
+
+/// A child that numbers processes otherwise than its parent has the connection, too, and closes it: the parent goes on with it, and
+/// then with another one.
+#[test]
+fn a_child_in_another_pid_namespace_takes_nothing_from_its_parent() {
+    need_root!();
+    need_program!("unshare");
+    if !command("unshare", ["--pid", "true"]).status().is_ok_and(|status| status.success()) {
+        skip!("the kernel refuses a PID namespace here");
+    }
+    let test = "strangers::a_child_in_another_pid_namespace_takes_nothing_from_its_parent";
+    for way in ["apart", "apart=function", "apart=unshare"] {
+        let (world, port) = (World::new(), net::free_port());
+        let again = format!("connect={port}");
+        let (accepting, connecting) = Peer::pair(
+            Over::tested(&world),
+            port,
+            &["pong=100", "pong=50", "both=1m", "accept", "pong=100", "both=1m", "recv=eof"],
+            &["calm=100", way, "calm=50", "both=1m", &again, "calm=100", "both=1m"],
+        );
+        connecting.all_right();
+        accepting.all_right();
+        assert_over_shm(&world, test, accepting.process.pid(), 1 << 20);
+    }
 }
 
 #[test]
