@@ -98,6 +98,8 @@ pub fn before_system_call(nr: i64, operation: usize, program: usize) {
         libc::SYS_seccomp if operation == SECCOMP_SET_MODE_STRICT => before_filter(),
         libc::SYS_seccomp if operation == SECCOMP_SET_MODE_FILTER && is_program(program) => before_filter(),
         libc::SYS_io_uring_setup => stop(Reason::IoUring),
+        // Bells have abstract addresses, which may be out of reach afterwards.
+        libc::SYS_landlock_restrict_self => stop(Reason::Landlock),
         _ => {}
     }
 }

@@ -123,13 +123,13 @@ pub fn with_probe(f: impl FnOnce(&dyn Fn(u64) -> bool)) {
     let _ = sys::close(fd as c_int);
 }
 
-/// Rings bell `id` with `tag` from the socket `from`. An error is one of this process, which has no socket to ring from: a
-/// bell that rings already, or whose owner is gone, is no trouble.
+/// Rings bell `id` with `tag` from the socket `from`. After an error its owner sleeps on: this process has no socket to ring
+/// from, or may not. A bell that rings already, or whose owner is gone, is no trouble.
 pub fn ring(from: c_int, id: u64, tag: u64) -> sys::Result<()> {
     match send(from, id, tag) {
-        Err(e @ (libc::EBADF | libc::ENOTSOCK)) => Err(e),
-        Err(libc::EAGAIN) => ring_apart(id, tag),
-        _ => Ok(()),
+        Ok(_) | Err(libc::ECONNREFUSED) => Ok(()),
+        Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => ring_apart(id, tag),
+        Err(e) => Err(e),
     }
 }
 
@@ -148,9 +148,12 @@ fn send(from: c_int, id: u64, tag: u64) -> sys::Result<usize> {
 #[cold]
 fn ring_apart(id: u64, tag: u64) -> sys::Result<()> {
     let fd = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)? as c_int;
-    let _ = send(fd, id, tag);
+    let sent = send(fd, id, tag);
     let _ = sys::close(fd);
-    Ok(())
+    match sent {
+        Ok(_) | Err(libc::ECONNREFUSED | libc::EAGAIN) => Ok(()),
+        Err(e) => Err(e),
+    }
 }
 
 #[cfg(test)]
@@ -167,5 +170,23 @@ mod tests {
         });
         assert_eq!(here.take(&mut [0; RINGS_AT_ONCE]), 0);
         here.close();
+    }
+
+    #[test]
+    fn a_bell_that_is_full_or_gone_is_no_trouble_and_one_that_may_not_be_rung_is() {
+        let (bell, other, ringer) = (Bell::create().unwrap(), Bell::create().unwrap(), create_ringer().unwrap());
+        for _ in 0..1000 {
+            assert_eq!(ring(ringer, bell.id, 1), Ok(()));
+        }
+        // Whoever is connected takes datagrams of that peer alone.
+        let (addr, len) = address(other.id);
+        // SAFETY: `addr` is a valid address of `len` bytes.
+        unsafe { sys::connect(bell.fd, (&raw const addr).cast(), len) }.unwrap();
+        assert_eq!(ring(ringer, bell.id, 1), Err(libc::EPERM));
+        bell.close();
+        assert_eq!(ring(ringer, bell.id, 1), Ok(()));
+        other.close();
+        assert_eq!(ring(-1, bell.id, 1), Err(libc::EBADF));
+        let _ = sys::close(ringer);
     }
 }

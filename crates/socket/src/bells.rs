@@ -274,25 +274,31 @@ fn make_ringer() -> i32 {
 
 /// Rings one bell. False when this process cannot.
 pub fn ring_one(id: u64, tag: u64) -> bool {
-    id == 0 || bell::ring(ringer(), id, tag).is_ok() || bell::ring(make_ringer(), id, tag).is_ok()
+    id == 0
+        || match bell::ring(ringer(), id, tag) {
+            // The program closed the number behind our back.
+            Err(libc::EBADF | libc::ENOTSOCK) => bell::ring(make_ringer(), id, tag).is_ok(),
+            rung => rung.is_ok(),
+        }
 }
 
 /// Rings everybody who sleeps on `end` of `ring`.
 #[cold]
 pub fn ring_all(ring: &Ring, end: End) {
-    ring_these(ring.take_armed(end));
+    ring_these(ring, end, ring.take_armed(end));
 }
 
 /// Rings everybody who is entered on `end` of `ring`, armed or not: after somebody died who may have owed a ring.
 #[cold]
 pub fn ring_everybody(ring: &Ring, end: End) {
-    ring_these(ring.take_all(end));
+    ring_these(ring, end, ring.take_all(end));
 }
 
-fn ring_these(bells: [(u64, u64); BELL_SLOTS]) {
-    for (id, tag) in bells {
-        if id != 0 {
-            ring_sleeper(id, tag);
+fn ring_these(ring: &Ring, end: End, bells: [(u64, u64); BELL_SLOTS]) {
+    for (slot, (id, tag)) in (0..).zip(bells) {
+        if id != 0 && !ring_sleeper(id, tag) {
+            // Still owed: whoever publishes next tries again.
+            ring.arm(end, slot);
         }
     }
 }
@@ -301,19 +307,22 @@ fn ring_these(bells: [(u64, u64); BELL_SLOTS]) {
 static ENDED: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
 /// Rings for one sleep. Whoever waits for many rings at once names its sleep in the upper half of the tag (neither 0 nor all
-/// ones): it looks at all of them when it wakes, and takes another number before it sleeps again, so it is rung once.
-fn ring_sleeper(id: u64, tag: u64) {
+/// ones): it looks at all of them when it wakes, and takes another number before it sleeps again, so it is rung once. False when
+/// it sleeps on.
+fn ring_sleeper(id: u64, tag: u64) -> bool {
     let sleep = tag >> 32;
     let entry = &ENDED[id as usize % ENDED.len()];
     let ended = id >> 32 << 32 | sleep;
     let is_named = sleep != 0 && sleep != u32::MAX as u64;
     if is_named && entry.load(Ordering::Acquire) == ended {
-        return;
+        return true;
     }
     stats::TOTALS.rung.fetch_add(1, Ordering::Relaxed);
-    if ring_one(id, tag) && is_named {
+    let rung = ring_one(id, tag);
+    if rung && is_named {
         entry.store(ended, Ordering::Release);
     }
+    rung
 }
 
 /// In the child of fork: the parent's bells are the parent's. The socket that it rings from serves both.

@@ -75,6 +75,7 @@ reasons! {
     Fork = 38, "fork", "The process forked while the socket was in a state that two processes cannot share.";
     ManyDemotions = 39, "many-demotions", "The connection went back to TCP so often that it is left there.";
     UnhookedWait = 40, "unhooked-wait", "A thread may be waiting in the kernel for this socket in a call that Ropeway does not see.";
+    Landlock = 41, "landlock", "The process restricted itself with Landlock, which may forbid it to wake other processes.";
 }
 
 impl Reason {

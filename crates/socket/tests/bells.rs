@@ -1,11 +1,19 @@
-//! Sleepers are rung by processes that have no descriptor left, and by children of fork.
+//! Sleepers are rung by processes that have no descriptor left, by children of fork, and after a ring that was refused.
 
 mod support;
 
-use ropeway_socket::bells;
+use ropeway_socket::{bells, stats};
 use std::fs::File;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use support::{connected, rest, within};
+
+/// Bells and limits are the process's.
+static ONE_TEST_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Opens files until no descriptor is left.
 fn all_descriptors() -> Vec<File> {
@@ -33,6 +41,7 @@ fn wake_a_sleeper() {
 
 #[test]
 fn a_sleeper_is_rung_though_no_descriptor_is_left() {
+    let _alone = ONE_TEST_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     within(Duration::from_secs(20), "a ring", || {
         // SAFETY: the limits are valid.
         unsafe {
@@ -47,4 +56,49 @@ fn a_sleeper_is_rung_though_no_descriptor_is_left() {
         prepare_a_bell();
         wake_a_sleeper();
     });
+}
+
+/// The bell that the next thread to sleep borrows.
+fn next_bell() -> UnixDatagram {
+    let lent = bells::borrow().expect("a bell");
+    // SAFETY: the bell is kept open.
+    let bell = unsafe { BorrowedFd::borrow_raw(lent.bell.fd) }.try_clone_to_owned().expect("a descriptor");
+    bells::put_back(lent, || {});
+    bell.into()
+}
+
+#[test]
+fn a_ring_that_was_refused_is_owed_until_the_next_send() {
+    let _alone = ONE_TEST_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    within(Duration::from_secs(20), "a ring", || {
+        let (a, b) = connected();
+        let bell = next_bell();
+        // Whoever is connected takes datagrams of that peer alone: EPERM, as from a sandbox.
+        let name = SocketAddr::from_abstract_name(format!("ropeway-test/{}", std::process::id())).expect("a name");
+        let _only_friend = UnixDatagram::bind_addr(&name).expect("a socket");
+        bell.connect_addr(&name).expect("a connection");
+        let slept = || stats::TOTALS.slept.load(Ordering::Relaxed);
+        let before = slept();
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| b.recv(&mut [0; 2]));
+            while slept() == before {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            assert_eq!(a.send(b"r"), 1);
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!sleeper.is_finished(), "the ring was not refused");
+            dissolve(&bell);
+            assert_eq!(a.send(b"w"), 1);
+            assert_eq!(sleeper.join().expect("the sleeper"), 2);
+        });
+    });
+}
+
+/// Lets the socket take datagrams of everybody again.
+fn dissolve(socket: &UnixDatagram) {
+    let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+    // SAFETY: a valid address of that length.
+    let done = unsafe { libc::connect(socket.as_raw_fd(), &nobody, size_of_val(&nobody) as u32) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }

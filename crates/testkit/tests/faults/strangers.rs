@@ -3,7 +3,7 @@
 
 use ropeway_testkit::env::CProgram;
 use ropeway_testkit::faults::{LIMIT, Over, Peer, assert_over_shm, assert_over_tcp, peer_program, program};
-use ropeway_testkit::proc::{Process, command};
+use ropeway_testkit::proc::{Exit, Process, command};
 use ropeway_testkit::{World, compat, env, need_program, need_root, net, skip};
 use std::process::Command;
 
@@ -178,6 +178,17 @@ fn a_child_in_another_pid_namespace_takes_nothing_from_its_parent() {
         accepting.all_right();
         assert_over_shm(&world, test, accepting.process.pid(), 1 << 20);
     }
+}
+
+/// Who may not ring the other end any more wakes it by TCP.
+#[test]
+fn a_promoted_connection_goes_on_after_one_end_has_restricted_itself() {
+    let probe = Process::spawn(command(peer_program(), ["restrict"]));
+    if probe.wait(LIMIT).is_ok_and(|finished| finished.exit == Exit::Code(5)) {
+        skip!("this kernel has no Landlock that restricts abstract UNIX sockets");
+    }
+    let test = "strangers::a_promoted_connection_goes_on_after_one_end_has_restricted_itself";
+    goes_on_from_elsewhere(test, &["restrict"]);
 }
 
 #[test]
