@@ -11,7 +11,7 @@ mod sets;
 mod wait;
 
 pub use ctl::ctl;
-pub use member::{carrier_changed, descriptor_closing, leave_to_kernel, send_blocked, sock_gone};
+pub use member::{carrier_changed, descriptor_closing, leave_to_kernel, replaced, send_blocked, sock_gone};
 pub use sets::{
     after_fork_child, can_follow, created, duplicated, fork_failed, fork_prepare, is_native, mapping_going, pair_going,
     set_closing,

@@ -471,12 +471,13 @@ pub(crate) fn replace_descriptors(h: Handle, replacement: i32) {
     fdtable::for_each_in(0, u32::MAX, |fd, other| {
         if other == h {
             let flags = sys::fcntl(fd, libc::F_GETFD, 0).unwrap_or(0);
-            if sys::dup2(replacement, fd).is_ok() {
-                let _ = sys::fcntl(fd, libc::F_SETFD, flags);
-                fdtable::remove(fd);
-                epoll::descriptor_closing(h, fd);
-                drop_reference(h, -1);
-            }
+            epoll::replaced(h, fd, || {
+                if sys::dup2(replacement, fd).is_ok() {
+                    let _ = sys::fcntl(fd, libc::F_SETFD, flags);
+                    fdtable::remove(fd);
+                    drop_reference(h, -1);
+                }
+            });
         }
     });
 }

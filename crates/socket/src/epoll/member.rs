@@ -317,16 +317,40 @@ pub fn leave_to_kernel(h: Handle, fd: i32) -> bool {
     true
 }
 
+/// Around `replace`, which puts another file behind the socket's descriptor `fd`: the kernel's sets would go on with the old one.
+pub fn replaced(h: Handle, fd: i32, replace: impl FnOnce()) {
+    let s = h.sock();
+    let mut registered = [None; MAX_MEMBERSHIPS];
+    for (e, m) in s.members.iter().enumerate() {
+        let Some(r) = Ref::named(s.member_of[e].load(Ordering::Acquire)) else { continue };
+        let locked = r.lock();
+        if s.member_of[e].load(Ordering::Acquire) == r.name && m.fd.load(Ordering::Acquire) == fd {
+            let mut event = of_the_kernel(h, e);
+            let _ = control(&locked, m, EPOLL_CTL_DEL, &mut event);
+            registered[e] = r.ep().filter(|_| !m.has(MEMBER_GHOST)).map(|ep| (ep, event));
+            release(&locked, h, e);
+        }
+    }
+    replace();
+    for (ep, mut event) in registered.into_iter().flatten() {
+        // SAFETY: `event` is valid.
+        let _ = unsafe { sys::epoll_ctl(ep, EPOLL_CTL_ADD, fd, &mut event) };
+    }
+}
+
+/// A member as the program registered it.
+fn of_the_kernel(h: Handle, e: usize) -> epoll_event {
+    let event = registration(h, e, MODE_NATIVE);
+    if h.sock().members[e].has(MEMBER_DISABLED) { epoll_event { events: ONESHOT, ..event } } else { event }
+}
+
 /// Leaves a member to the kernel for good, as the program registered it; takes a ghost out.
 fn hand_to_kernel(locked: &Locked, h: Handle, e: usize) {
     let m = &h.sock().members[e];
+    let mut event = of_the_kernel(h, e);
     if m.has(MEMBER_GHOST) {
-        let _ = control(locked, m, EPOLL_CTL_DEL, &mut registration(h, e, MODE_NATIVE));
+        let _ = control(locked, m, EPOLL_CTL_DEL, &mut event);
     } else if m.mode.load(Ordering::Relaxed) != MODE_NATIVE {
-        let mut event = registration(h, e, MODE_NATIVE);
-        if m.has(MEMBER_DISABLED) {
-            event.events = ONESHOT;
-        }
         let _ = control(locked, m, EPOLL_CTL_MOD, &mut event);
     }
 }

@@ -10,7 +10,7 @@
 
 enum { MEMBERS = 4, MANY = 200 };
 
-static int ends[2], ended[2], members[MEMBERS][2], fresh[2], go[2], done[2];
+static int ends[2], ended[2], members[MEMBERS][2], late_read[2], fresh[2], go[2], done[2];
 
 /* A thread that was there before the filter, and touches a connection only behind it. */
 static void *late(void *nothing)
@@ -50,6 +50,10 @@ int main(int argc, char **argv)
         struct epoll_event event = { wanted[i], { .u64 = 1u << 4 * i } };
         MUST(epoll_ctl(set, EPOLL_CTL_ADD, members[i][1], &event));
     }
+    /* One of which the last bytes are read only behind the filter. */
+    connection(late_read);
+    int second_set = (int)MUST(epoll_create1(0));
+    MUST(epoll_ctl(second_set, EPOLL_CTL_ADD, late_read[1], &(struct epoll_event) { EPOLLIN, { .u64 = 77 } }));
     int listener = (int)MUST(socket(AF_INET, SOCK_STREAM, 0));
     MUST(bind(listener, (struct sockaddr *)&address, length));
     MUST(listen(listener, 8));
@@ -63,6 +67,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < 100; i++) {
         through(ends[0], ends[1], "before the filter");
         through(ended[0], ended[1], "before the end");
+        through(late_read[0], late_read[1], "all but the rest");
         for (int k = 0; k < MEMBERS; k++) {
             through(members[k][0], members[k][1], "before a member is left to the kernel");
             through(members[k][1], members[k][0], "and an answer");
@@ -73,6 +78,7 @@ int main(int argc, char **argv)
     MUST(send(members[3][0], "fired", 5, 0));
     reported(set);
     MUST(recv(members[3][1], buffer, sizeof buffer, 0));
+    MUST(send(late_read[0], "rest", 4, 0));
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sendto, 13, 0),
@@ -108,6 +114,14 @@ int main(int argc, char **argv)
         MUST(send(members[i][0], "news", 4, 0));
     reported(set);
     reported(set);
+
+    struct epoll_event event;
+    T(epoll_wait(second_set, &event, 1, 10000));
+    say("for %llu", (unsigned long long)event.data.u64);
+    T(recv(late_read[1], buffer, sizeof buffer, 0));
+    MUST(send(late_read[0], "more", 4, 0));
+    T(epoll_wait(second_set, &event, 1, 10000));
+    T(recv(late_read[1], buffer, sizeof buffer, 0));
 
     struct pollfd waits[MANY];
     for (int i = 0; i < MANY; i++)
