@@ -168,7 +168,7 @@ int ropeway_drain(int s, int limit_ms);
 /*
  * Closes. What was sent is still delivered, behind the program's back; with SO_LINGER, close waits for that as many seconds, but not while
  * the connection is being opened and nothing was sent, and with 0 seconds it is a reset. If
- * there is unread data, the peer sees a reset too, as with TCP. Calls that other threads are in with the socket end; a message of which a part has been taken is still sent as a whole, and its call succeeds.
+ * there is unread data, the peer sees a reset too, as with TCP. Calls that other threads are in with the socket end, those that receive with EBADF whatever has come; a message of which a part has been taken is still sent as a whole, and its call succeeds.
  * The address of a listener can be had again at once in this process.
  */
 int ropeway_close(int s);

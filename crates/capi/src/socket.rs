@@ -75,6 +75,8 @@ pub struct Socket {
     nonblocking: AtomicBool,
     options: Mutex<Options>,
     state: Mutex<State>,
+    /// Whether the state is `Closed`, for who only asks for that: every call that receives does.
+    closed: AtomicBool,
 }
 
 fn invalid(what: &str) -> Failure {
@@ -117,7 +119,8 @@ impl Socket {
 
     fn with(kind: Kind, state: State, options: Options, nonblocking: bool) -> Socket {
         let (options, state) = (Mutex::new(options), Mutex::new(state));
-        Socket { kind, nonblocking: AtomicBool::new(nonblocking), options, state }
+        let (nonblocking, closed) = (AtomicBool::new(nonblocking), AtomicBool::new(false));
+        Socket { kind, nonblocking, options, state, closed }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -248,7 +251,8 @@ impl Socket {
     }
 
     fn is_closed(&self) -> bool {
-        matches!(&*self.state(), State::Closed)
+        // Pairs with the store in `close`.
+        self.closed.load(Ordering::Acquire)
     }
 
     /// What a call on the connection or the listener came to. One that ended because the socket was closed says that, and not what became of the connection.
@@ -434,12 +438,9 @@ impl Socket {
         self.with_connection(|connection| self.unless_ended_by_closing(connection.recv_parts(parts, flags)))
     }
 
-    /// Closing ends the reading, which looks like the peer's end.
+    /// What a call that receives came to. Closing ends the reading, which looks like the peer's end; and what the peer sends then, in answer to this one, is for nobody.
     fn unless_ended_by_closing(&self, result: Outcome<Option<usize>>) -> Outcome<Option<usize>> {
-        match self.unless_closed(result)? {
-            None | Some(0) if self.is_closed() => Err(closed()),
-            count => Ok(count),
-        }
+        if self.is_closed() { Err(closed()) } else { result }
     }
 
     /// # Errors
@@ -461,7 +462,12 @@ impl Socket {
 
     /// What `close` does beyond taking the handle away: threads that wait with this socket return.
     pub fn close(&self) {
-        let state = std::mem::replace(&mut *self.state(), State::Closed);
+        let state = {
+            let mut state = self.state();
+            // Pairs with the load in `is_closed`: before the connection ends, so that who meets anything that comes of that sees it.
+            self.closed.store(true, Ordering::Release);
+            std::mem::replace(&mut *state, State::Closed)
+        };
         match state {
             State::Listening(entrance) => entrance!(&*entrance, one => one.close()),
             State::Connecting(_, connection) => connection!(&*connection, one => one.abort()),

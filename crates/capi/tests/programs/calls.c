@@ -626,6 +626,21 @@ static ssize_t one_byte(int s)
 	return ropeway_recv(s, &byte, 1, 0);
 }
 
+static ssize_t eight_bytes(int s)
+{
+	char bytes[8];
+
+	return ropeway_recv(s, bytes, sizeof bytes, MSG_WAITALL);
+}
+
+static ssize_t bytes_in_parts(int s)
+{
+	char bytes[8];
+	struct iovec parts[] = {{bytes, 4}, {bytes + 4, 4}};
+
+	return ropeway_recvv(s, parts, 2, 0);
+}
+
 static ssize_t one_connection(int s)
 {
 	return ropeway_accept(s, NULL, NULL);
@@ -1086,6 +1101,47 @@ static void closing_wakes(void)
 	CHECK(close(udp) == 0);
 }
 
+static void *answer_the_end(void *argument)
+{
+	int s = *(int *)argument;
+	char byte;
+
+	CHECK(ropeway_recv(s, &byte, 1, 0) == 0);
+	/* It may know already that nobody reads this. */
+	ropeway_send(s, "late", 4, 0);
+	CHECK(ropeway_close(s) == 0);
+	return NULL;
+}
+
+/* What the peer sends because it has read the end is for none of the calls that this ends. */
+static void closing_wakes_with_no_late_answer(void)
+{
+	const struct {
+		int type;
+		ssize_t (*call)(int s);
+	} kinds[] = {
+		{ROPEWAY_STREAM, one_byte},
+		{ROPEWAY_STREAM, eight_bytes},
+		{ROPEWAY_STREAM, bytes_in_parts},
+		{ROPEWAY_MESSAGES, eight_bytes},
+		{ROPEWAY_MESSAGES, bytes_in_parts},
+	};
+	int peer, round;
+
+	for (round = 0; round < 50; round++) {
+		struct waiting waiting = {kinds[round % 5].call, 0, 0, 7, 0};
+		pthread_t peers;
+
+		pair(kinds[round % 5].type, &waiting.s, &peer);
+		CHECK(pthread_create(&peers, NULL, answer_the_end, &peer) == 0);
+		CHECK(pthread_create(&waiting.thread, NULL, wait_there, &waiting) == 0);
+		usleep((useconds_t)(round % 3 * 500 + 100));
+		CHECK(ropeway_close(waiting.s) == 0);
+		CHECK(pthread_join(waiting.thread, NULL) == 0 && pthread_join(peers, NULL) == 0);
+		CHECK(waiting.result == -1 && waiting.number == EBADF);
+	}
+}
+
 /* The address of a listener that was closed is free at once, though a thread is still about to leave its call; and that thread takes nobody who comes to the next listener. */
 static void listening_anew(void)
 {
@@ -1448,6 +1504,7 @@ int main(int argc, char **argv)
 	lingering_amid_calls();
 	lingering_while_connecting();
 	closing_wakes();
+	closing_wakes_with_no_late_answer();
 	listening_anew();
 	cancelling();
 	cancelling_beside_another_user();
