@@ -285,6 +285,12 @@ impl Sent {
         None
     }
 
+    /// Whether what goes first is a refusal that no link has taken.
+    pub fn begins_with_refusal(&self) -> bool {
+        let first = self.requested.front().and_then(|&number| self.get(number));
+        first.is_some_and(|packet| packet.owner == NOBODY && !packet.transmitted)
+    }
+
     /// The link did not take these: they go first next time.
     pub fn put_back(&mut self, numbers: &[u64]) {
         for &number in numbers.iter().rev() {

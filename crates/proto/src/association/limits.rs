@@ -17,6 +17,11 @@ impl Association {
             || !self.blocked.is_empty()
     }
 
+    /// Whether the peer has not been sent every refusal of a channel. They go before anything else that acknowledges the OPEN: to the peer that alone would mean that the channel was taken.
+    pub fn has_to_refuse(&self) -> bool {
+        !self.refusals.is_empty() || self.sent.begins_with_refusal()
+    }
+
     fn limit_now(&self, now: Time) -> Limit {
         if !self.has_undelivered() {
             Limit::Program

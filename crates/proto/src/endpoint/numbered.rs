@@ -36,9 +36,10 @@ pub(super) fn is_behind_bulk(sent: &Sent, number: u64) -> bool {
 }
 
 impl Endpoint {
-    /// Numbers to send now, a batch at most: first those asked for, then new ones.
+    /// Numbers to send now, a batch at most: what refuses channels first, then those asked for, then new ones.
     pub(super) fn collect(&mut self, now: Time, index: u32, numbers: &mut Vec<u64>) {
         let most = self.associations[index as usize].batch_packets();
+        self.collect_refusals(now, index, numbers);
         while numbers.len() < most
             && let Some(number) = self.associations[index as usize].sent.take_requested()
         {
@@ -73,24 +74,32 @@ impl Endpoint {
         association.note_limit(now);
     }
 
-    /// What ends a channel, or refuses one, needs no grant: closing must not wait behind other people's transfers. The receiver's window bounds it all the
+    /// What refuses a channel needs no grant, as what ends one.
+    fn collect_refusals(&mut self, now: Time, index: u32, numbers: &mut Vec<u64>) {
+        let association = &mut self.associations[index as usize];
+        while numbers.len() < BATCH_PACKETS
+            && association.window() > 0
+            && let Some((channel, code)) = association.refusals.pop_front()
+        {
+            let mut bytes = [0; AbortFields::BYTES];
+            let written = AbortFields { code }.write(&mut bytes).unwrap_or(0);
+            let payload = self.tx_pool.exactly(&bytes[..written]);
+            // Nothing was ever sent on that channel from here, so nothing has to come before it.
+            let packet = Packet { channel, payload, ..Packet::new(Type::Abort, NOBODY) };
+            numbers.push(number_packet(association, packet, now, &self.config));
+        }
+    }
+
+    /// What ends a channel needs no grant: closing must not wait behind other people's transfers. The receiver's window bounds it all the
     /// same.
     fn collect_endings(&mut self, now: Time, index: u32, numbers: &mut Vec<u64>) {
         while numbers.len() < BATCH_PACKETS {
             let association = &mut self.associations[index as usize];
-            if association.refusals.is_empty() && association.ending.is_empty() || association.window() == 0 {
+            if association.window() == 0 {
                 return;
             }
-            if let Some((channel, code)) = association.refusals.pop_front() {
-                let mut bytes = [0; AbortFields::BYTES];
-                let written = AbortFields { code }.write(&mut bytes).unwrap_or(0);
-                let payload = self.tx_pool.exactly(&bytes[..written]);
-                // Nothing was ever sent on that channel from here, so nothing has to come before it.
-                let packet = Packet { channel, payload, ..Packet::new(Type::Abort, NOBODY) };
-                numbers.push(number_packet(association, packet, now, &self.config));
-            } else if let Some(at) = association.ending.pop_front() {
-                self.number_next(now, index, at, 1, numbers);
-            }
+            let Some(at) = association.ending.pop_front() else { return };
+            self.number_next(now, index, at, 1, numbers);
         }
     }
 

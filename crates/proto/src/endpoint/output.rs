@@ -239,6 +239,12 @@ impl Endpoint {
             return Ok(Turn::Finished);
         }
         let first_flight = self.first_flight(now, index);
+        if self.associations[index as usize].has_to_refuse()
+            && let Some(turn) = self.transmit_numbered(now, index, first_flight, sink)
+            && turn? == Turn::More
+        {
+            return Ok(Turn::More);
+        }
         if self.associations[index as usize].routes.is_some() {
             self.transmit_over_others(now, index, first_flight, sink)?;
         }
@@ -250,6 +256,23 @@ impl Endpoint {
                 return Ok(Turn::More);
             }
         }
+        if let Some(turn) = self.transmit_numbered(now, index, first_flight, sink) {
+            return turn;
+        }
+        if self.associations[index as usize].ack_due {
+            self.transmit_control(now, index, first_flight, None, sink)?;
+        }
+        Ok(Turn::Finished)
+    }
+
+    /// Sends a batch of numbered packets. `None`: there are none to send now.
+    fn transmit_numbered(
+        &mut self,
+        now: Time,
+        index: u32,
+        first_flight: u8,
+        sink: &mut Sink<'_, Taken>,
+    ) -> Option<Result<Turn, LinkFull>> {
         let mut numbers = std::mem::take(&mut self.numbers);
         self.collect(now, index, &mut numbers);
         let turn = match numbers.len() {
@@ -262,13 +285,7 @@ impl Endpoint {
         };
         numbers.clear();
         self.numbers = numbers;
-        if let Some(turn) = turn {
-            return turn;
-        }
-        if self.associations[index as usize].ack_due {
-            self.transmit_control(now, index, first_flight, None, sink)?;
-        }
-        Ok(Turn::Finished)
+        turn
     }
 
     /// How the peer may begin, to be told to it now.

@@ -233,6 +233,34 @@ fn who_is_not_listened_for_is_told_so_at_once_and_takes_nobody_along() {
     assert_eq!(world.hosts[0].recv(nobody, &mut [0; 1]), Err(RecvError::Failed(ErrorCode::Refused)));
 }
 
+in_every_way!(a_channel_that_is_refused_does_not_count_as_taken_before);
+fn a_channel_that_is_refused_does_not_count_as_taken_before() {
+    for link_is_full in [false, true] {
+        // Packets that leave together arrive one after the other.
+        let mut world = listening(Net { rate: 10_000_000_000, ..Net::default() }, 1);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        let now = world.time();
+        while world.hosts[0].send(now, client, &[0; 65_536]).is_ok() {}
+        pass(&mut world, 10 * MS);
+        let nobody = try_connect(&mut world, 0, 1, 9).unwrap();
+        if link_is_full {
+            world.full.insert((1, 0));
+        } else {
+            world.stopped.insert(1);
+        }
+        pass(&mut world, RTT);
+        // Credit is to be said as well, in a packet that acknowledges what has come.
+        while world.hosts[1].recv(server, &mut [0; 65_536]).is_ok() {}
+        world.full.clear();
+        world.stopped.clear();
+        wait_for(&mut world, S, "refused", |world| {
+            assert!(!is_open(world, 0, nobody), "with a full link: {link_is_full}");
+            failed(world, 0, nobody).is_some()
+        });
+        assert_eq!(failed(&mut world, 0, nobody), Some(ErrorCode::Refused));
+    }
+}
+
 in_every_way!(a_port_that_was_not_asked_for_first_is_refused_alone);
 fn a_port_that_was_not_asked_for_first_is_refused_alone() {
     let mut world = listening(Net::default(), 1);
