@@ -15,6 +15,9 @@ pub enum Error {
     /// This end closed the connection, or the listener, before or during the call.
     #[error("this end has closed the connection")]
     Closed,
+    /// Only for calls that send.
+    #[error("the peer has closed the connection: nobody reads what is sent")]
+    PeerClosed,
     /// The other end, or the network, ended it.
     #[error("the connection ended: {0}")]
     Failed(ErrorCode),
@@ -74,6 +77,7 @@ impl From<SendError> for Error {
         match error {
             SendError::WouldBlock => Error::WouldBlock,
             SendError::Closed | SendError::Unknown => Error::Closed,
+            SendError::PeerClosed => Error::PeerClosed,
             SendError::TooLong { limit } => Error::TooLong { limit },
             SendError::Failed(code) => Error::Failed(code),
             SendError::NoMessages => Error::NoMessages,
@@ -107,6 +111,7 @@ impl From<Error> for io::Error {
             Error::WouldBlock => ErrorKind::WouldBlock,
             Error::TimedOut | Error::Failed(ErrorCode::Timeout) => ErrorKind::TimedOut,
             Error::Closed => ErrorKind::NotConnected,
+            Error::PeerClosed => ErrorKind::BrokenPipe,
             Error::Failed(ErrorCode::Refused | ErrorCode::Busy) => ErrorKind::ConnectionRefused,
             Error::Failed(ErrorCode::Closed) => ErrorKind::ConnectionAborted,
             Error::Failed(ErrorCode::LinkFull) => ErrorKind::NetworkDown,

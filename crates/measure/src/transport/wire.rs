@@ -232,7 +232,7 @@ impl Wire {
 fn failure(error: Error, peer: Rank, limit: Duration) -> Failure {
     match error {
         Error::TimedOut | Error::Failed(ErrorCode::Timeout) => Failure::Silent { peer, limit },
-        Error::Closed | Error::Failed(ErrorCode::Closed) => Failure::Closed { peer },
+        Error::Closed | Error::PeerClosed | Error::Failed(ErrorCode::Closed) => Failure::Closed { peer },
         Error::Failed(_) => Failure::Unsupported(format!("rank {peer}: {error}")),
         error => Failure::System { what: "use the engine", cause: error.into() },
     }

@@ -17,6 +17,8 @@ pub enum SendError {
     WouldBlock,
     #[error("this end has closed the channel for sending")]
     Closed,
+    #[error("the peer has closed the channel, and reads no more")]
+    PeerClosed,
     #[error("the message is longer than the {limit} bytes that one to this peer may have")]
     TooLong { limit: u64 },
     #[error("{0}")]
@@ -263,7 +265,7 @@ impl Endpoint {
             return Err(SendError::Failed(code));
         }
         if channel.incoming.peer_is_gone() {
-            return Err(SendError::Failed(ErrorCode::Reset));
+            return Err(SendError::PeerClosed);
         }
         if channel.outgoing.is_finished() || channel.outgoing.ends_then.is_some() {
             return Err(SendError::Closed);

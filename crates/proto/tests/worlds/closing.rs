@@ -105,7 +105,7 @@ fn a_close_after_a_shutdown_tells_the_peer_that_nobody_reads() {
     assert_eq!(world.hosts[0].recv(client, &mut [0; 20]), Ok(Some(11)));
     close(&mut world, 0, client);
     pass(&mut world, MS);
-    assert_eq!(send(&mut world, 1, server, b"not any more"), Err(SendError::Failed(ErrorCode::Reset)));
+    assert_eq!(send(&mut world, 1, server, b"not any more"), Err(SendError::PeerClosed));
     close(&mut world, 1, server);
     wait_empty(&mut world);
 }
@@ -156,7 +156,7 @@ fn who_forgets_what_is_unread_takes_nothing_from_the_peer() {
             assert!(out[..reply.len()] == reply);
             wait_for(&mut world, 10 * S, "the end", |world| world.hosts[0].recv(client, &mut out) == Ok(None));
             assert_eq!(failure(&mut world, 0, client), None);
-            assert_eq!(send(&mut world, 0, client, b"x"), Err(SendError::Failed(ErrorCode::Reset)));
+            assert_eq!(send(&mut world, 0, client, b"x"), Err(SendError::PeerClosed));
             close(&mut world, 0, client);
             wait_empty(&mut world);
         }
@@ -179,7 +179,7 @@ fn what_was_written_before_a_close_arrives_and_can_be_read_long_after() {
             read.extend_from_slice(&out[..count]);
         }
         assert_eq!(read, bytes);
-        assert_eq!(send(&mut world, 1, server, b"x"), Err(SendError::Failed(ErrorCode::Reset)));
+        assert_eq!(send(&mut world, 1, server, b"x"), Err(SendError::PeerClosed));
         close(&mut world, 1, server);
         wait_empty(&mut world);
     }

@@ -156,7 +156,7 @@ impl Oracle {
             }
             Err(SendError::WouldBlock) => {}
             Err(SendError::Closed) => assert!(end.shut),
-            Err(SendError::Failed(ErrorCode::Reset)) => assert!(other_is_gone),
+            Err(SendError::PeerClosed | SendError::Failed(ErrorCode::Reset)) => assert!(other_is_gone),
             Err(error) => panic!("{error}"),
         }
         self.world.hosts[end.host].flush(end.id);

@@ -329,21 +329,17 @@ impl Connection {
     }
 
     fn send_error(&self, error: Error) -> io::Error {
-        let Error::Failed(_) = error else { return of_send(error, true) };
-        match self.engine().readiness(self.channel) {
-            Some(readiness) if !readiness.opened => self.of_opening(error),
-            // The peer's engine may have left in order since: that is no failure of what was said before.
-            readiness => {
-                let is_failure = |readiness: Readiness| readiness.failed.is_some_and(|code| code != ErrorCode::Closed);
-                of_send(error, readiness.is_none_or(is_failure))
-            }
-        }
+        if self.failed_to_open(&error) { self.of_opening(error) } else { of_send(error) }
     }
 
     fn recv_error(&self, error: Error) -> io::Error {
-        let Error::Failed(_) = error else { return of_wait(error) };
-        let was_opened = self.engine().readiness(self.channel).is_none_or(|readiness| readiness.opened);
-        if was_opened { of_wait(error) } else { self.of_opening(error) }
+        if self.failed_to_open(&error) { self.of_opening(error) } else { of_wait(error) }
+    }
+
+    /// Whether the error says why the peer has not taken the connection.
+    fn failed_to_open(&self, error: &Error) -> bool {
+        let is_opened = || self.engine().readiness(self.channel).is_none_or(|readiness| readiness.opened);
+        matches!(error, Error::Failed(_)) && !is_opened()
     }
 
     /// What ended the attempt to open it, as far as that is known.

@@ -62,10 +62,9 @@ pub fn of_opening(error: Error) -> io::Error {
 }
 
 /// Of a call that sends. The peer closed in order, or this end did: nobody will read it.
-pub fn of_send(error: Error, has_failed: bool) -> io::Error {
+pub fn of_send(error: Error) -> io::Error {
     match error {
         Error::Closed | Error::Failed(ErrorCode::Closed) => io::Error::new(ErrorKind::BrokenPipe, error),
-        Error::Failed(ErrorCode::Reset) if !has_failed => io::Error::new(ErrorKind::BrokenPipe, error),
         error => of_wait(error),
     }
 }

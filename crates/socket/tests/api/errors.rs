@@ -107,6 +107,7 @@ fn writing_to_a_peer_that_closed_is_a_broken_pipe() {
         Ok(_) => false,
         Err(error) => {
             assert_eq!(error.kind(), ErrorKind::BrokenPipe, "{error}");
+            assert_eq!(error.to_string(), "the peer has closed the connection: nobody reads what is sent");
             true
         }
     });
