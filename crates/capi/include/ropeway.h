@@ -174,24 +174,26 @@ int ropeway_drain(int s, int limit_ms);
 int ropeway_close(int s);
 
 /*
- * This end's address, and the other's: as much as *length has room for; *length becomes the address's length. EINVAL: none yet; ENOTCONN: nobody has taken the
- * connection, not yet or for good.
+ * This end's address, and the other's: as much as *length has room for; *length becomes the address's length. Connections of one process share an address over UDP, so those that a peer
+ * has opened have one, too: ROPEWAY_SO_PEER_PORT and ROPEWAY_SO_LOCAL_PORT tell them apart. EINVAL: none yet; ENOTCONN: nobody has taken the connection, not yet or for good.
  */
 int ropeway_getsockname(int s, struct sockaddr *name, socklen_t *length);
 int ropeway_getpeername(int s, struct sockaddr *name, socklen_t *length);
 
 /*
  * SOL_SOCKET: SO_RCVTIMEO and SO_SNDTIMEO (struct timeval, zeros: no limit, the default), SO_LINGER (struct linger, default off), SO_REUSEADDR (int, changes
- * nothing: addresses are free at once); get only: SO_ERROR (int, why the connection failed, 0 after an end in order; it is not cleared), SO_TYPE, SO_ACCEPTCONN. IPPROTO_TCP: TCP_NODELAY (int, 0). SOL_ROPEWAY: see
+ * nothing: addresses are free at once), SO_KEEPALIVE (int, 1 and nothing else: idle peers are always asked whether they are there, see ROPEWAY_TUNE's keep_alive);
+ * get only: SO_ERROR (int, why the connection failed, 0 after an end in order; it is not cleared), SO_TYPE, SO_ACCEPTCONN. IPPROTO_TCP: TCP_NODELAY (int, 0). SOL_ROPEWAY: see
  * above. They may be set at any time; accepted sockets begin with those of the listener. *length becomes the number of bytes that were written. ENOPROTOOPT: no such option, or not for this type;
- * EINVAL: the value is too short; EDOM: no time limit.
+ * EINVAL: the value is too short; EDOM: no time limit; EOPNOTSUPP: SO_KEEPALIVE off.
  */
 int ropeway_getsockopt(int s, int level, int name, void *value, socklen_t *length);
 int ropeway_setsockopt(int s, int level, int name, const void *value, socklen_t length);
 
 /*
  * A descriptor for poll, select, epoll and the like, level- and edge-triggered: readable and writable when the socket is, readable when a listener has a connection.
- * Every call gives the same one; it belongs to the socket and goes with it. Do nothing else with it: no read, no write, no close. Readiness is a hint: after
+ * Every call gives the same one; it belongs to the socket and goes with it. Do nothing else with it: no read, no write, no close. A runtime that owns and closes its descriptors (Go's, libuv) gets a dup of it,
+ * which says nothing any more once the socket is closed: take it out of the runtime before ropeway_close. Readiness is a hint: after
  * it a non-blocking call may still give EAGAIN; then it is writable again when what was refused fits. An end, and what made it fail, is shown as readable and writable: POLLHUP, POLLRDHUP and
  * POLLERR do not occur. ENOTCONN: the socket neither listens nor connects yet; EMFILE.
  */
@@ -200,8 +202,8 @@ int ropeway_descriptor(int s);
 /*
  * A socket that is connected to, or listens at, an address written as text: "host:7000", "[fd00::7]:7000", "eth0/02:00:00:00:00:07:7000"; to listen on
  * a device, "eth0/" and a star in place of the hardware address; a node of the cluster by its name, which goes before those of hosts, or its number, as
- * "node3:7000" and "@3:7000". Of a name's addresses the first that works. Errors of all the calls they stand for; ENOENT, EINVAL: the
- * text.
+ * "node3:7000" and "@3:7000". ":7000" is "0.0.0.0:7000": every IPv4 address of this host to listen at, and this host to connect to. Of a name's
+ * addresses the first that works. Errors of all the calls they stand for; ENOENT, EINVAL: the text.
  */
 int ropeway_dial(const char *address, int type);
 int ropeway_serve(const char *address, int type, int backlog);

@@ -72,6 +72,15 @@ pub fn set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> Outcome<
         }
         // An address is free when its last user is gone, with or without it.
         (libc::SOL_SOCKET, libc::SO_REUSEADDR) => int(value).map(drop),
+        // Peers are asked whether they are still there with or without it.
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => match int(value)? {
+            0 => {
+                let what = "SO_KEEPALIVE cannot be switched off: idle peers are always asked whether they are there, as often as \
+                            ROPEWAY_TUNE=keep_alive=SECONDS says";
+                Err(Failure::new(libc::EOPNOTSUPP, what))
+            }
+            _ => Ok(()),
+        },
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) | (SOL_ROPEWAY, NODELAY) => {
             let on = int(value)? != 0;
             socket.set_options(|options| options.no_delay = on)
@@ -91,7 +100,7 @@ pub fn get(socket: &Socket, level: c_int, name: c_int) -> Outcome<Vec<u8>> {
         (libc::SOL_SOCKET, libc::SO_ERROR) => int(socket.error()?),
         (libc::SOL_SOCKET, libc::SO_TYPE) => int(socket.kind.number()),
         (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => int(c_int::from(socket.is_listening())),
-        (libc::SOL_SOCKET, libc::SO_REUSEADDR) => int(1),
+        (libc::SOL_SOCKET, libc::SO_REUSEADDR | libc::SO_KEEPALIVE) => int(1),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) | (SOL_ROPEWAY, NODELAY) => int(c_int::from(options.no_delay)),
         (SOL_ROPEWAY, NONBLOCK) => int(c_int::from(socket.is_nonblocking())),
         (SOL_ROPEWAY, MAX_MESSAGE) => Ok(socket.connection()?.max_message()?.to_ne_bytes().to_vec()),

@@ -13,7 +13,7 @@ use std::str::FromStr;
 /// Where somebody listens, or is.
 ///
 /// As text: `10.0.0.7:7000`, `[fd00::7]:7000` (UDP), `eth0/02:00:00:00:00:07:7000` (plain Ethernet: device of this host, address of the other one,
-/// port) and, to listen on a device, `eth0/*:7000`. Where `ROPEWAY_LINK=packet:eth0` or `xdp:eth0` is set, the device may be left out. `@3:7000` is node 3 of the cluster, as
+/// port) and, to listen on a device, `eth0/*:7000`. `:7000` is `0.0.0.0:7000`: every IPv4 address of this host to listen at, and this host to connect to. Where `ROPEWAY_LINK=packet:eth0` or `xdp:eth0` is set, the device may be left out. `@3:7000` is node 3 of the cluster, as
 /// is its name (`node3:7000`) for whoever takes [texts](ToAddresses).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
@@ -204,7 +204,7 @@ impl fmt::Display for ParseAddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "`{}` is no address: write 10.0.0.7:7000, [fd00::7]:7000, eth0/02:00:00:00:00:07:7000, a node as @7:7000 or, to listen, eth0/*:7000",
+            "`{}` is no address: write 10.0.0.7:7000, [fd00::7]:7000, eth0/02:00:00:00:00:07:7000, a node as @7:7000 or, to listen, :7000 or eth0/*:7000",
             self.text
         )
     }
@@ -217,8 +217,14 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Address, ParseAddressError> {
         let others = || parse_node(text).or_else(|| parse_packet(text).map(Address::Packet));
-        text.parse().ok().map(Address::Udp).or_else(others).ok_or_else(|| ParseAddressError { text: text.into() })
+        let udp = text.parse().ok().or_else(|| parse_port(text)).map(Address::Udp);
+        udp.or_else(others).ok_or_else(|| ParseAddressError { text: text.into() })
     }
+}
+
+/// A port alone, behind a colon.
+fn parse_port(text: &str) -> Option<SocketAddr> {
+    Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, text.strip_prefix(':')?.parse().ok()?)))
 }
 
 fn parse_node(text: &str) -> Option<Address> {
@@ -359,6 +365,9 @@ mod tests {
             "eth0/*:70000",
             "@x:7",
             "@3",
+            ":",
+            ":70000",
+            "::7000",
         ] {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains("eth0/*:7000"), "{error}");
@@ -372,6 +381,8 @@ mod tests {
         assert!(local.iter().all(|address| address.socket_addr().unwrap().ip().is_loopback()), "{local:?}");
         let here = Address::Udp("0.0.0.0:7".parse().unwrap()).to_connect().unwrap();
         assert_eq!(here.to_string(), "127.0.0.1:7");
+        let (port, whole) = (":7".to_addresses().unwrap(), "0.0.0.0:7".to_addresses().unwrap());
+        assert_eq!((&port, port[0].to_listen().unwrap()), (&whole, whole[0].clone()));
         let mapped = Address::Udp("[::ffff:10.0.0.1]:7".parse().unwrap()).to_connect().unwrap();
         assert_eq!(mapped.to_string(), "10.0.0.1:7");
         let link_local = Address::Udp("[fe80::1]:7".parse().unwrap()).to_connect().unwrap_err();
