@@ -9,7 +9,7 @@ pub mod control;
 pub mod diag;
 mod host;
 pub mod memory;
-mod process;
+pub mod process;
 mod registry;
 mod server;
 

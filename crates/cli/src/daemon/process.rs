@@ -1,12 +1,11 @@
 //! What /proc says of a process that talks to the daemon. Everything here may be gone or hidden the next moment; a question
 //! that cannot be answered is answered with the careful value.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 
 use crate::config::Program;
 
@@ -61,9 +60,10 @@ fn runs_only_as(pid: u32, uid: u32) -> bool {
     ids.peek().is_some() && ids.all(|id| id.parse() == Ok(uid))
 }
 
-/// A descriptor of our own for the same file that can only be read.
-pub fn for_reading(fd: &OwnedFd) -> io::Result<OwnedFd> {
-    File::open(format!("/proc/self/fd/{}", fd.as_raw_fd())).map(OwnedFd::from)
+/// A descriptor of our own for the same file that can only be read. A file that others have a lease of is not waited for.
+pub fn for_reading(fd: impl AsFd) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 #[cfg(test)]

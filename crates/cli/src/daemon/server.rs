@@ -196,6 +196,10 @@ impl Server {
             if self.closer.hangs(peer.uid) {
                 return self.disconnect(id);
             }
+            // It is still there to be read when some are closed.
+            if self.closer.is_behind(peer.uid) {
+                return;
+            }
             let mut buf = [0; MAX_MESSAGE_BYTES];
             let mut surplus = Vec::new();
             let take = |descriptor: ReceivedFd| surplus.push(descriptor.into_owned());

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use ropeway_shm::table::{Connection, Reader};
@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use crate::daemon::control::{self, Control, ControlError};
 use crate::daemon::diag::{Diag, Listed};
+use crate::daemon::process;
 
 /// One end of a connection, as its own process sees it.
 #[derive(Clone, Debug, PartialEq)]
@@ -180,8 +181,7 @@ impl Tables {
 fn open_memfd(descriptor: &Path) -> io::Result<Option<OwnedFd>> {
     let place = rustix::fs::open(descriptor, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let is_file = FileType::from_raw_mode(rustix::fs::fstat(&place)?.st_mode) == FileType::RegularFile;
-    let open = || rustix::fs::open(format!("/proc/self/fd/{}", place.as_raw_fd()), OFlags::CLOEXEC, Mode::empty());
-    Ok(if is_file { Some(open()?) } else { None })
+    Ok(if is_file { Some(process::for_reading(place)?) } else { None })
 }
 
 /// `None` if no owner lives: the record was left behind by a process that was killed.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use ropeway_testkit::proc::Process;
 use ropeway_testkit::{World, need_root};
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::CpuSet;
 
 use crate::client::{Answer, Client, REQUEST, RESPONSE, VERSION, connection, cookie, hello, list, registration, stop};
 use crate::{world, world_with};
@@ -128,11 +129,41 @@ fn assert_serves_beside_a_close_that_hangs(world: &World, connections: &[String]
     let (passing, _input) = Process::spawn_with_stdin(program);
     passing.wait_for_output("passed", Duration::from_secs(10));
     signal(Signal::CONT);
+    assert_serves_at_once(world);
+}
+
+fn assert_serves_at_once(world: &World) {
     for _ in 0..2 {
         let begin = Instant::now();
         assert_serves(world);
         assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
     }
+}
+
+/// Whoever owns a file may have others wait for him before they open it.
+#[test]
+fn a_table_with_a_lease_holds_up_nobody() {
+    const PROGRAM: &str = "\
+import array, fcntl, os, signal, socket, sys
+first = os.memfd_create('ropeway-table', os.MFD_ALLOW_SEALING)
+os.ftruncate(first, 4096)
+fcntl.fcntl(first, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+table = os.open('/proc/self/fd/%d' % first, os.O_RDWR)
+os.close(first)
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+fcntl.fcntl(table, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+daemon = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+daemon.connect('\\0' + sys.argv[1])
+daemon.sendmsg([bytes.fromhex(sys.argv[2])], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [table]))])
+print('passed', flush=True)
+sys.stdin.read()
+";
+    let world = world();
+    let mut program = Command::new("python3");
+    program.args(["-c", PROGRAM, world.socket(), &hex(&hello(""))]);
+    let (passing, _input) = Process::spawn_with_stdin(program);
+    passing.wait_for_output("passed", Duration::from_secs(10));
+    assert_serves_at_once(&world);
 }
 
 #[test]
@@ -192,6 +223,26 @@ fn assert_serves(world: &World) {
     client.register(1, &a, REQUEST, RESPONSE);
     client.register(2, &b, RESPONSE, REQUEST);
     assert_eq!(client.granted(1).0, client.granted(2).0);
+}
+
+/// More connections than a close that hangs would have waiting, refused before the daemon's other thread had a turn.
+#[test]
+fn a_burst_of_refused_connections_ends_none_that_was_accepted() {
+    let world = world_with("[limits]\nprocesses = 1\n");
+    let daemon = world.daemon_pid().expect("a daemon runs").cast_signed();
+    let daemon = Pid::from_raw(daemon).expect("a pid");
+    let client = Client::start(&world);
+    let allowed = rustix::thread::sched_getaffinity(Some(daemon)).expect("our daemon");
+    let mut one = CpuSet::new();
+    one.set((0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("it runs somewhere"));
+    rustix::thread::sched_setaffinity(Some(daemon), &one).expect("our daemon");
+    for _ in 0..5 {
+        kill_process(daemon, Signal::STOP).expect("our daemon");
+        let _refused: Vec<_> = (0..600).map(|_| Client::connect(&world)).collect();
+        client.send(&list());
+        kill_process(daemon, Signal::CONT).expect("our daemon");
+        while !matches!(client.answer(), Answer::EndOfList) {}
+    }
 }
 
 fn status(world: &World, counter: &str) -> u64 {

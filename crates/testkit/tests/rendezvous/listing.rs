@@ -155,3 +155,22 @@ while True:
         Process::spawn(world.ropeway_command(&["ss"])).wait(Duration::from_secs(10)).expect("it waits for nobody");
     }
 }
+
+/// Whoever owns a file may have others wait for him before they open it.
+#[test]
+fn a_lease_on_a_table_is_not_waited_for() {
+    const LEASING: &str = "\
+import fcntl, os, signal, sys
+first = os.memfd_create('ropeway-table')
+table = os.open('/proc/self/fd/%d' % first, os.O_RDWR)
+os.close(first)
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+fcntl.fcntl(table, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print('leased', flush=True)
+sys.stdin.read()
+";
+    let world = World::new();
+    let (leasing, _input) = Process::spawn_with_stdin(command("python3", ["-c", LEASING]));
+    leasing.wait_for_output("leased", Duration::from_secs(10));
+    Process::spawn(world.ropeway_command(&["ss"])).wait(Duration::from_secs(10)).expect("it waits for nobody");
+}
