@@ -5,10 +5,12 @@
 //! while there is something to close.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use super::numbers;
 
 /// Users beyond these share one more thread: who is let to act for many users should not make as many threads.
 const MOST_USERS: usize = 64;
@@ -26,11 +28,19 @@ pub struct Closer {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    descriptors: VecDeque<OwnedFd>,
+    /// And who sent each.
+    descriptors: VecDeque<(OwnedFd, u32)>,
     /// A thread is at it, and may have one more in hand.
     closing: bool,
-    /// Since when it closes the one in hand.
-    in_hand: Option<Instant>,
+    in_hand: Option<InHand>,
+}
+
+/// What is being closed.
+#[derive(Debug)]
+struct InHand {
+    number: RawFd,
+    user: u32,
+    since: Instant,
 }
 
 impl Closer {
@@ -41,10 +51,10 @@ impl Closer {
             return;
         }
         self.users.retain(|_, waiting| lock(waiting).count() > 0);
-        let user = if self.users.contains_key(&user) || self.users.len() < MOST_USERS { user } else { SHARED };
-        let shared = self.users.entry(user).or_default();
+        let has_own = self.users.contains_key(&user) || self.users.len() < MOST_USERS;
+        let shared = self.users.entry(if has_own { user } else { SHARED }).or_default();
         let mut waiting = lock(shared);
-        waiting.descriptors.extend(descriptors);
+        waiting.descriptors.extend(descriptors.map(|descriptor| (descriptor, user)));
         if !waiting.closing {
             let theirs = Arc::clone(shared);
             let thread = thread::Builder::new().name("ropeway-closer".into()).stack_size(64 << 10);
@@ -55,17 +65,21 @@ impl Closer {
 
     /// Whether as many of this user's wait as may.
     pub fn is_behind(&self, user: u32) -> bool {
-        self.users.get(&user).is_some_and(|waiting| lock(waiting).is_behind())
+        self.threads_for(user).any(|waiting| lock(waiting).is_behind(|whose| whose == user))
     }
 
     /// Whether that is so because a close does not come to its end.
     pub fn hangs(&self, user: u32) -> bool {
-        self.users.get(&user).is_some_and(|waiting| lock(waiting).hangs())
+        self.threads_for(user).any(|waiting| lock(waiting).hangs(|whose| whose == user))
     }
 
     /// Whether anybody's does not.
     pub fn any_hangs(&self) -> bool {
-        self.users.keys().any(|user| self.hangs(*user))
+        self.users.values().any(|waiting| lock(waiting).hangs(|_| true))
+    }
+
+    fn threads_for(&self, user: u32) -> impl Iterator<Item = &Arc<Mutex<Waiting>>> {
+        [user, SHARED].into_iter().filter_map(|key| self.users.get(&key))
     }
 }
 
@@ -74,12 +88,16 @@ impl Waiting {
         self.descriptors.len() + usize::from(self.closing)
     }
 
-    fn is_behind(&self) -> bool {
-        self.count() >= MOST_WAITING
+    fn is_behind(&self, of: impl Fn(u32) -> bool) -> bool {
+        let in_hand = self.in_hand.iter().map(|closing| (closing.number, closing.user));
+        let all = self.descriptors.iter().map(|(descriptor, user)| (descriptor.as_raw_fd(), *user)).chain(in_hand);
+        let numbers = || all.clone().filter(|(_, user)| of(*user)).map(|(number, _)| number);
+        // One that has the place of what others pass is enough.
+        numbers().count() >= MOST_WAITING || numbers().max().is_some_and(numbers::is_reserved)
     }
 
-    fn hangs(&self) -> bool {
-        self.is_behind() && self.in_hand.is_some_and(|since| since.elapsed() >= HANGS_AFTER)
+    fn hangs(&self, of: impl Fn(u32) -> bool) -> bool {
+        self.in_hand.as_ref().is_some_and(|closing| closing.since.elapsed() >= HANGS_AFTER) && self.is_behind(of)
     }
 }
 
@@ -92,10 +110,14 @@ fn close_all(waiting: &Mutex<Waiting>) {
         let mut waiting = lock(waiting);
         let next = waiting.descriptors.pop_front();
         waiting.closing = next.is_some();
-        waiting.in_hand = next.is_some().then(Instant::now);
+        waiting.in_hand = next.as_ref().map(|(descriptor, user)| InHand {
+            number: descriptor.as_raw_fd(),
+            user: *user,
+            since: Instant::now(),
+        });
         next
     };
-    while let Some(descriptor) = next() {
+    while let Some((descriptor, _)) = next() {
         drop(descriptor);
     }
 }
@@ -171,6 +193,13 @@ mod tests {
         let others = [users, users + 1].map(|user| given_away(&mut closer, user));
         wait_until(|| others.iter().all(is_closed));
         assert!(closer.users.len() <= MOST_USERS + 1);
-        drop(deaf);
+        // And each of them has his own count of what waits there.
+        let (lingering, still_deaf) = lingering();
+        closer.close(users, [lingering.into()]);
+        let null = || std::fs::File::open("/dev/null").unwrap().into();
+        closer.close(users + 1, (0..MOST_WAITING).map(|_| null()));
+        wait_until(|| closer.hangs(users + 1));
+        assert!(closer.any_hangs() && !closer.hangs(users) && !closer.hangs(users + 2));
+        drop((deaf, still_deaf));
     }
 }

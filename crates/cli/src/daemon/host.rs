@@ -2,20 +2,24 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Instant;
 
 use ropeway_socket::rendezvous::wire::Endpoint;
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
 
 use super::checks::{Client, Host};
 use super::diag::{Diag, TcpSocket};
 use super::memory::Headroom;
-use super::process;
+use super::{numbers, process};
 
-/// A memfd of this size that can neither shrink nor grow, nor be sealed further. `name` shows in /proc/PID/maps.
+/// A memfd of this size that can neither shrink nor grow, nor be sealed further, to be kept. `name` shows in /proc/PID/maps.
 pub fn sealed_memfd(name: &str, bytes: usize) -> io::Result<OwnedFd> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    if numbers::is_reserved(fd.as_raw_fd()) {
+        return Err(Errno::MFILE.into());
+    }
     rustix::fs::ftruncate(&fd, bytes as u64)?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(fd)

@@ -9,6 +9,7 @@ pub mod control;
 pub mod diag;
 mod host;
 pub mod memory;
+mod numbers;
 pub mod process;
 mod registry;
 mod server;

@@ -25,7 +25,7 @@ use super::checks::Client;
 use super::closer::Closer;
 use super::host::{Machine, sealed_memfd};
 use super::registry::{ClientId, PassedOn, Registration, Registry};
-use super::{memory, process};
+use super::{memory, numbers, process};
 use crate::config::Config;
 use crate::output::tell;
 
@@ -130,17 +130,18 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        loop {
+        while numbers::are_left(&self.listener) {
             match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(socket) => {
                     self.welcome_connection(socket);
                     self.pass_descriptors();
                 }
                 Err(Errno::AGAIN) => return,
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return self.accept_more(false),
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => break,
                 Err(_) => {} // the other side gave up meanwhile
             }
         }
+        self.accept_more(false);
     }
 
     /// Without a free descriptor the listener would wake the loop for ever; it is looked at again at the next wake-up.
@@ -314,7 +315,8 @@ impl Server {
         let settings = self.registry.config().settings(&profile, &program);
         let table = attached.as_ref().filter(|fd| os::sealed_against_shrinking(fd.as_raw_fd()));
         // Opened anew: who lists processes is to read tables, and the descriptor that came can write.
-        let table = table.and_then(|fd| process::for_reading(fd).ok()).map(Rc::new);
+        let table = table.and_then(|fd| process::for_reading(fd).ok());
+        let table = table.filter(|table| !numbers::is_reserved(table.as_raw_fd())).map(Rc::new);
         if table.is_some() {
             // Takes no time: it is not the last one.
             *attached = None;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ropeway_testkit::proc::Process;
 use ropeway_testkit::{World, need_root};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
 use rustix::thread::CpuSet;
 
 use crate::client::{Answer, Client, REQUEST, RESPONSE, VERSION, connection, cookie, hello, list, registration, stop};
@@ -102,14 +102,16 @@ except BlockingIOError:
     pass
 lingering.setblocking(True)
 lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 1 << 20))
-daemons = []
-for connection in sys.argv[2:]:
-    daemons.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-    daemons[-1].connect('\\0' + sys.argv[1])
-    for message in connection.split(','):
+connections = [(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET), messages) for messages in sys.argv[2:]]
+for daemon, _ in connections:
+    daemon.connect('\\0' + sys.argv[1])
+print('connected', flush=True)
+sys.stdin.readline()
+for daemon, messages in connections:
+    for message in messages.split(','):
         count, message = message.split('*')
         fds = array.array('i', [lingering.fileno()] * int(count))
-        daemons[-1].sendmsg([bytes.fromhex(message)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)] if fds else [])
+        daemon.sendmsg([bytes.fromhex(message)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)] if fds else [])
 lingering.close()
 print('passed', flush=True)
 sys.stdin.read()
@@ -126,7 +128,8 @@ fn assert_serves_beside_a_close_that_hangs(world: &World, connections: &[String]
     program.args(["-c", PASSING, world.socket()]).args(connections).uid(65534).gid(65534);
     signal(Signal::STOP);
     // Which ends with its input: without the other end of the socket there is nothing to wait for.
-    let (passing, _input) = Process::spawn_with_stdin(program);
+    let (passing, mut input) = Process::spawn_with_stdin(program);
+    input.write_all(b"\n").expect("it reads");
     passing.wait_for_output("passed", Duration::from_secs(10));
     signal(Signal::CONT);
     assert_serves_at_once(world);
@@ -191,6 +194,41 @@ fn a_descriptor_in_a_connection_that_is_refused_holds_up_nobody() {
 fn a_descriptor_behind_nonsense_holds_up_nobody() {
     let hello = hex(&hello(""));
     assert_serves_beside_a_close_that_hangs(&world(), &[format!("0*00,1*{hello}"), format!("1*00,1*{hello}")]);
+}
+
+/// The kernel would close them inside the daemon's call.
+#[test]
+fn descriptors_for_which_all_numbers_are_in_use_hold_up_nobody() {
+    const MOST: u64 = 600;
+    need_root!();
+    let world = world();
+    let daemon = Pid::from_raw(world.daemon_pid().expect("a daemon runs").cast_signed()).expect("a pid");
+    let signal = |signal| kill_process(daemon, signal).expect("our daemon");
+    let client = Client::start(&world);
+    let lists = || {
+        client.send(&list());
+        while !matches!(client.answer(), Answer::EndOfList) {}
+    };
+    let mut program = Command::new("python3");
+    program.args(["-c", PASSING, world.socket(), &format!("253*{}", hex(&hello("")))]).uid(65534).gid(65534);
+    let (passing, mut input) = Process::spawn_with_stdin(program);
+    passing.wait_for_output("connected", Duration::from_secs(10));
+    // The one before is accepted with this one.
+    let _later = Client::start(&world);
+    let limit = Rlimit { current: Some(MOST), maximum: Some(MOST) };
+    rustix::process::prlimit(Some(daemon), Resource::Nofile, limit).expect("our daemon");
+    let _crowd: Vec<_> = (0..MOST).map(|_| Client::connect(&world)).collect();
+    lists();
+    lists();
+    signal(Signal::STOP);
+    input.write_all(b"\n").expect("it reads");
+    passing.wait_for_output("passed", Duration::from_secs(10));
+    signal(Signal::CONT);
+    for _ in 0..2 {
+        let begin = Instant::now();
+        lists();
+        assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    }
 }
 
 #[test]
