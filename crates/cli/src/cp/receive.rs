@@ -191,7 +191,7 @@ fn look_for(
 ) -> Result<Present, CpError> {
     loop {
         if let Some(end) = &offer.end
-            && is_whole(target, end).map_err(CpError::file(target.display().to_string()))?
+            && is_whole(target, end, offer.mode, options).map_err(CpError::file(target.display().to_string()))?
         {
             return Ok(Present::Whole);
         }
@@ -254,8 +254,8 @@ impl Taker<'_> {
     }
 }
 
-/// Is it the file that ended so?
-fn is_whole(target: &Path, end: &End) -> io::Result<bool> {
+/// Is it the file that ended so? Then it has the mode that it was offered with.
+fn is_whole(target: &Path, end: &End, mode: Option<u32>, options: &Options) -> io::Result<bool> {
     let meta = match std::fs::symlink_metadata(target) {
         Ok(meta) => meta,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -271,7 +271,13 @@ fn is_whole(target: &Path, end: &End) -> io::Result<bool> {
     }
     let mut hasher = blake3::Hasher::new();
     io::copy(&mut file, &mut hasher)?;
-    Ok(hasher.finalize().to_hex().as_str() == end.hash)
+    let found = file.metadata()?.mode();
+    let is_whole = hasher.finalize().to_hex().as_str() == end.hash;
+    // Who waited for it while it was a part may have opened it up.
+    if is_whole && mode.is_some_and(|mode| mode & 0o777 != found & 0o777) {
+        set_mode(&file, mode, options)?;
+    }
+    Ok(is_whole)
 }
 
 /// A name that leads nowhere but into the directory.
@@ -390,19 +396,10 @@ fn keep(
     options: &Options,
     sync: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<()> {
-    match file.set_permissions(Permissions::from_mode(mode.unwrap_or(0o644) & 0o777)) {
-        // vfat and some network file systems have none, and the data is worth more.
-        Err(error) if is_without_permissions(&error) => {
-            static SAID: Once = Once::new();
-            if !options.quiet {
-                SAID.call_once(|| {
-                    tell!("ropeway cp: permissions are not kept in {}: {error}", options.directory.display())
-                });
-            }
-        }
-        set => set?,
-    }
+    set_mode(file, mode, options)?;
     sync().map_err(|error| untaken(file, part, &error))?;
+    // Another sender of it may have had it opened up meanwhile, to wait for it.
+    set_mode(file, mode, options)?;
     if options.force {
         std::fs::rename(part, target)?;
     } else {
@@ -413,6 +410,22 @@ fn keep(
         }
     }
     sync_name(target)
+}
+
+fn set_mode(file: &File, mode: Option<u32>, options: &Options) -> io::Result<()> {
+    match file.set_permissions(Permissions::from_mode(mode.unwrap_or(0o644) & 0o777)) {
+        // vfat and some network file systems have none, and the data is worth more.
+        Err(error) if is_without_permissions(&error) => {
+            static SAID: Once = Once::new();
+            if !options.quiet {
+                SAID.call_once(|| {
+                    tell!("ropeway cp: permissions are not kept in {}: {error}", options.directory.display())
+                });
+            }
+        }
+        set => return set,
+    }
+    Ok(())
 }
 
 /// Drops what the disk did not take. The kernel may have it in memory still, as if it were written: the next copy would read that, find the hash right, and hear of no fault when it syncs.

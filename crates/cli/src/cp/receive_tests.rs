@@ -234,6 +234,61 @@ fn a_part_that_lacked_its_name_alone_is_gone_on_with_whatever_mode_it_has() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
+/// The first connection is lost while the file goes to the disk, and its sender comes again.
+#[test]
+fn a_file_that_is_sent_again_while_it_goes_to_the_disk_has_the_mode_it_was_sent_with() {
+    obey_permissions();
+    let directory = std::env::temp_dir().join(format!("ropeway-cp-again-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let options =
+        Options { directory: directory.clone(), once: true, force: false, quiet: true, limits: Limits::default() };
+    let target = directory.join("file");
+    let part = part_of(&target);
+    let end = End { size: 5, hash: blake3::hash(b"right").to_hex().to_string() };
+    let mode = Some(0o444);
+    let offer = Offer { name: "file".into(), size: Some(5), mode, written: false, asked: false, end: Some(end) };
+    let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+    for opened_late in [true, false] {
+        let (mut file, there) = open_part(&part, &offer, &mut blake3::Hasher::new(), || {}).unwrap().unwrap();
+        assert_eq!(there, 0);
+        file.write_all(b"right").unwrap();
+        let [sender, receiver] = connect::pair();
+        let again = options.clone();
+        let serving = || {
+            std::thread::spawn(move || {
+                obey_permissions();
+                serve(receiver, &again, &Writers::default())
+            })
+        };
+        let mut second = None;
+        let sync = || {
+            sender.send(&Frame::Offer(offer.clone()).to_message()).unwrap();
+            second = Some(serving());
+            let deadline = Instant::now() + Duration::from_secs(10);
+            // It opens it up before it waits for it.
+            while file.metadata().unwrap().mode() & 0o777 == 0o444 {
+                assert!(Instant::now() < deadline);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(Duration::from_millis(200));
+            Ok(())
+        };
+        keep(&file, &part, &target, mode, &options, sync).unwrap();
+        assert_eq!(std::fs::metadata(&target).unwrap().mode() & 0o777, 0o444);
+        if opened_late {
+            // As if it were opened up only now.
+            file.set_permissions(Permissions::from_mode(0o644)).unwrap();
+        }
+        drop(file);
+        assert!(matches!(Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()), Ok(Frame::Done)));
+        sender.finish().unwrap();
+        second.unwrap().join().unwrap().unwrap();
+        assert_eq!(std::fs::metadata(&target).unwrap().mode() & 0o777, 0o444);
+        std::fs::remove_file(&target).unwrap();
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
 #[test]
 fn a_link_that_leads_nowhere_is_there_as_well_and_a_directory_is_refused_before_it_is_sent() {
     let directory = std::env::temp_dir().join(format!("ropeway-cp-taken-{}", std::process::id()));
