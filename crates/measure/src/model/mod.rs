@@ -74,7 +74,7 @@ pub fn lines(measured: &[Measured]) -> Vec<Line> {
 }
 
 /// Fits every model whose pattern was measured, for each transport and whatever else the pattern was told: what a coordinator writes at the end of a run, or its
-/// reasons why not. With the [`record::subject`](crate::record::subject) of each.
+/// reasons why not. With the [`record::subject`] of each.
 pub fn fit_all(measured: &[Measured]) -> Vec<(String, Result<Fit, FitFailure>)> {
     let mut groups: Vec<&Case> = Vec::new();
     for one in measured.iter().filter(|one| one.rank == 0 && is_fitted(&one.case.pattern)) {
