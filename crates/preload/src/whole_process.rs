@@ -150,8 +150,10 @@ fn enters(wanted: c_int, namespace: c_int, kind: c_int) -> bool {
 hooks! {
     /// A thread with a table of descriptors of its own: what a number means is no longer one thing in this process. And the
     /// names of bells belong to a network namespace: from another one nobody rings, nor is rung by, those who stay behind.
+    /// Nor can there be relays once children begin in another PID namespace: the first one would be its init, which takes all others
+    /// with it when it ends.
     fn unshare(flags: c_int) -> c_int {
-        if flags & libc::CLONE_FILES != 0 {
+        if flags & (libc::CLONE_FILES | libc::CLONE_NEWPID) != 0 {
             stop(Reason::Fork);
         }
         if flags & libc::CLONE_NEWNET != 0 {
@@ -165,11 +167,15 @@ hooks! {
     }
 
     fn setns(namespace: c_int, kind: c_int) -> c_int {
+        let apart = enters(libc::CLONE_NEWPID, namespace, kind);
+        if apart {
+            stop(Reason::Fork);
+        }
         if enters(libc::CLONE_NEWNET, namespace, kind) {
             stop(Reason::OtherNetns);
         }
         let r = next::setns(namespace, kind);
-        if r == 0 && enters(libc::CLONE_NEWPID, namespace, kind) {
+        if r == 0 && apart {
             fork::children_are_apart();
         }
         r

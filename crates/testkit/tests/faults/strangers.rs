@@ -155,17 +155,25 @@ fn a_promoted_connection_goes_on_from_the_network_namespace_of_another_process()
     goes_on_from_elsewhere(test, &["fork", &format!("netns={}", namespace.holder.pid())]);
 }
 
+/// Skips a test where the kernel gives nobody a PID namespace.
+macro_rules! need_pid_namespaces {
+    () => {
+        need_root!();
+        need_program!("unshare");
+        if !command("unshare", ["--pid", "true"]).status().is_ok_and(|status| status.success()) {
+            skip!("the kernel refuses a PID namespace here");
+        }
+    };
+}
+
 /// A child that numbers processes otherwise than its parent has the connection, too, and closes it: the parent goes on with it, and
 /// then with another one.
 #[test]
 fn a_child_in_another_pid_namespace_takes_nothing_from_its_parent() {
-    need_root!();
-    need_program!("unshare");
-    if !command("unshare", ["--pid", "true"]).status().is_ok_and(|status| status.success()) {
-        skip!("the kernel refuses a PID namespace here");
-    }
+    need_pid_namespaces!();
     let test = "strangers::a_child_in_another_pid_namespace_takes_nothing_from_its_parent";
-    for way in ["apart", "apart=function", "apart=unshare"] {
+    // Who has left the namespace to its children goes on over TCP.
+    for (way, least_over_shm) in [("apart", 1 << 20), ("apart=function", 1 << 20), ("apart=unshare", ROUNDS_OVER_SHM)] {
         let (world, port) = (World::new(), net::free_port());
         let again = format!("connect={port}");
         let (accepting, connecting) = Peer::pair(
@@ -176,7 +184,26 @@ fn a_child_in_another_pid_namespace_takes_nothing_from_its_parent() {
         );
         connecting.all_right();
         accepting.all_right();
-        assert_over_shm(&world, test, accepting.process.pid(), 1 << 20);
+        assert_over_shm(&world, test, accepting.process.pid(), least_over_shm);
+    }
+}
+
+/// What is unread in a ring whose writer has ended its stream needs a relay, which must not become the init of the new namespace.
+#[test]
+fn a_process_that_makes_children_in_another_pid_namespace_loses_no_unread_bytes() {
+    need_pid_namespaces!();
+    let test = "strangers::a_process_that_makes_children_in_another_pid_namespace";
+    for way in ["apart", "apart=unshare"] {
+        let world = World::new();
+        let (accepting, connecting) = Peer::pair(
+            Over::tested(&world),
+            net::free_port(),
+            &["pong=100", "send=8k", "shut", "recv=eof"],
+            &["calm=100", "sleep=200", way, "recv=8k", "recv=eof"],
+        );
+        connecting.all_right();
+        accepting.all_right();
+        assert_over_shm(&world, test, accepting.process.pid(), ROUNDS_OVER_SHM + (8 << 10));
     }
 }
 
