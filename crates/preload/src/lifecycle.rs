@@ -10,10 +10,17 @@ use ropeway_socket::reason::Reason;
 use ropeway_socket::rendezvous::client;
 use ropeway_socket::{adopt, lifecycle, process};
 
-/// True when this call may change what we know of descriptors.
+/// True when this call may bring something new to be followed.
 #[inline(always)]
 pub fn following() -> bool {
     startup::active() && !vfork::in_child() && !whole_process::is_closed()
+}
+
+/// True when this call may change what we know of descriptors: as [`following`], and behind a seccomp filter, too, while
+/// something from before is followed on. There it may make none but the program's own system calls.
+#[inline(always)]
+fn keeping() -> bool {
+    startup::active() && !vfork::in_child() && !whole_process::is_over()
 }
 
 /// True for a descriptor that is Ropeway's own. The program sees it as closed.
@@ -59,10 +66,10 @@ pub fn note_inherited() {
 
 /// After `old` was duplicated to `new`. Standard descriptors are used by the C library's own streams.
 fn note_duplicate(old: c_int, new: c_int) {
-    if new < 0 || !following() {
+    if new < 0 || !keeping() {
         return;
     }
-    if let Some(h) = fdtable::sock(old).filter(|_| new <= 2) {
+    if let Some(h) = fdtable::sock(old).filter(|_| new <= 2 && following()) {
         lifecycle::leave(h, old, Reason::StandardDescriptor);
         if !fdtable::leads_to(old, h) {
             // A relay took the socket's place; the duplicate must lead there, too.
@@ -79,6 +86,13 @@ fn make_room(old: c_int, new: c_int) {
     }
     if sys::fcntl(old, libc::F_GETFD, 0).is_ok() && !lifecycle::closing(new) {
         lifecycle::give_way(new);
+    }
+}
+
+/// After `dup2` or `dup3` to `new` returned `r`: what [`make_room`] may not look at beforehand.
+fn note_replaced(old: c_int, new: c_int, r: c_int) {
+    if r >= 0 && old != new && keeping() && !following() {
+        lifecycle::was_closed(new);
     }
 }
 
@@ -179,7 +193,7 @@ hooks! {
     }
 
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-        if !following() {
+        if !keeping() {
             return next::close_range(first, last, flags);
         }
         if flags == 0 && first <= last {
@@ -192,7 +206,7 @@ hooks! {
     }
 
     fn closefrom(first: c_int) {
-        if following() {
+        if keeping() {
             close_all(first.max(0) as c_uint, c_uint::MAX);
         } else {
             next::closefrom(first);
@@ -216,6 +230,7 @@ hooks! {
         }
         make_room(old, new);
         let r = next::dup2(old, new);
+        note_replaced(old, new, r);
         if old != new {
             note_duplicate(old, r);
         }
@@ -231,6 +246,7 @@ hooks! {
             make_room(old, new);
         }
         let r = next::dup3(old, new, flags);
+        note_replaced(old, new, r);
         note_duplicate(old, r);
         r
     }

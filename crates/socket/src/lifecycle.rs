@@ -192,6 +192,15 @@ pub fn closing(fd: i32) -> bool {
     true
 }
 
+/// A descriptor that was closed before it could be looked at: its number stands for something else, or for nothing.
+pub fn was_closed(fd: i32) {
+    match fdtable::remove(fd) {
+        Some(h) if h.is_sock() => drop_reference(h, -1),
+        Some(h) if h.kind() == Kind::Set => epoll::set_closing(h, fd),
+        _ => {}
+    }
+}
+
 /// `dup2` onto one of our own numbers: we give way, and make ourselves a new descriptor at the next need.
 pub fn give_way(fd: i32) {
     if fdtable::is_internal(fd) {

@@ -83,7 +83,7 @@ fn a_filter_that_allows_the_program_alone_is_not_offended() {
 #[test]
 fn a_filter_is_not_offended_after_connections_were_over_shared_memory() {
     let filtered = program("filtered");
-    for way in ["", "by number"] {
+    for way in ["", "by number", "shared"] {
         let world = World::new();
         let (bare, with) = (command(&filtered, [way]), world.command(&command(&filtered, [way])));
         let (bare, with) = (run(bare), run(with));
