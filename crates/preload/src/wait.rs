@@ -23,8 +23,12 @@ fn readable(fds: *const pollfd, n: nfds_t, timeout: *const timespec, mask: *cons
 }
 
 /// The first argument of select without what only descriptors of ours add to it. Looking for that takes system calls.
-fn reach(n: c_int) -> c_int {
-    if !following_any() || whole_process::is_closed() { n } else { poll::within_table(n) }
+fn reach(n: c_int, sets: [*mut fd_set; 3]) -> c_int {
+    if !following_any() || whole_process::is_closed() {
+        n
+    } else {
+        poll::within_table(n, sets.map(|set| set.cast_const().cast()))
+    }
 }
 
 /// As [`readable`], for the sets of select; `time` and `mask` by address and size.
@@ -95,7 +99,7 @@ hooks! {
     }
 
     fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int as __select {
-        let n = reach(n);
+        let n = reach(n, [r, w, e]);
         let time = (timeout as usize, size_of::<timeval>());
         if !following_any() || !readable_sets(n, [r, w, e], [time, (0, 0)]) {
             return next::select(n, r, w, e, timeout);
@@ -108,7 +112,7 @@ hooks! {
     fn pselect(
         n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec, mask: *const sigset_t
     ) -> c_int {
-        let n = reach(n);
+        let n = reach(n, [r, w, e]);
         let others = [(timeout as usize, size_of::<timespec>()), (mask as usize, sys::SIGSET_BYTES)];
         if !following_any() || !readable_sets(n, [r, w, e], others) {
             return next::pselect(n, r, w, e, timeout, mask);

@@ -10,7 +10,6 @@ pub mod bell;
 pub mod board;
 pub mod cells;
 pub mod claim;
-pub mod directory;
 pub mod fair;
 #[cfg(not(loom))]
 pub mod fork;

@@ -191,6 +191,7 @@ semantics! {
         number_used_again_at_once,
         number_above_1024,
         select_of_as_many_as_there_may_be,
+        select_takes_no_number_from_another_thread calm,
         none_may_be_opened: ShmAndTcp,
         one_may_be_opened: ShmAndTcp,
         entries_for_all_that_may_be_opened,

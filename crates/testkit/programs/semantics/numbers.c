@@ -1,6 +1,7 @@
 /* Descriptor numbers: duplicates, reuse after close, numbers above 1024, replacement of one file by another. */
 #include "rw_test.h"
 
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -308,6 +309,41 @@ static void limit_descriptors(rlim_t most)
     MUST(setrlimit(RLIMIT_NOFILE, &limit));
 }
 
+static atomic_bool selects;
+
+static void *select_again_and_again(void *fd)
+{
+    while (atomic_load(&selects)) {
+        fd_set in;
+        FD_ZERO(&in);
+        FD_SET(*(int *)fd, &in);
+        MUST(select(getdtablesize(), &in, NULL, NULL, &(struct timeval) { 0, 0 }));
+    }
+    return NULL;
+}
+
+/* A number that is free is free, whatever another thread waits for. */
+CASE(select_takes_no_number_from_another_thread)
+{
+    limit_descriptors(4096);
+    rw_warm(fd, RW_SELECT);
+    B_SIDE {
+        pthread_t thread;
+        int pipes[2], lost = 0;
+        MUST(pipe(pipes));
+        int next = (int)MUST(dup(pipes[0]));
+        MUST(close(next));
+        atomic_store(&selects, true);
+        MUST(-pthread_create(&thread, NULL, select_again_and_again, &fd));
+        for (int i = 0; i < 20000; i++)
+            lost += dup2(pipes[0], next) != next || fcntl(next, F_GETFD) == -1 || close(next);
+        atomic_store(&selects, false);
+        MUST(-pthread_join(thread, NULL));
+        YES(lost == 0);
+    }
+    rw_rest();
+}
+
 static bool used_little_time(void)
 {
     struct timespec used;
@@ -456,5 +492,6 @@ CASE(as_standard_input_and_output)
 RW_MAIN(ENTRY(duplicate_by_dup), ENTRY(duplicate_by_dup2), ENTRY(duplicate_by_dup3), ENTRY(duplicate_by_fcntl),
     ENTRY(duplicate_by_fcntl_closed_at_exec), ENTRY(duplicate_by_system_call), ENTRY(duplicate_by_pidfd), ENTRY(replaced_by_a_pipe),
     ENTRY(replaced_by_another_connection), ENTRY(number_used_again), ENTRY(number_used_again_at_once), ENTRY(number_above_1024), ENTRY(select_of_as_many_as_there_may_be),
+    ENTRY(select_takes_no_number_from_another_thread),
     ENTRY(none_may_be_opened), ENTRY(one_may_be_opened), ENTRY(entries_for_all_that_may_be_opened),
     ENTRY(ranges), ENTRY(closefrom_some_number), ENTRY(as_standard_input_and_output))

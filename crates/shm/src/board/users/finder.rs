@@ -7,7 +7,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::super::{LAYOUT, PREFIX};
-use crate::directory::Names;
 use crate::sys;
 
 /// So often it is looked at whether the directory has changed.
@@ -79,7 +78,23 @@ impl Finder {
 impl Batch {
     /// The users whose boards in a network namespace are among them.
     pub(super) fn users(&self, namespace: u64) -> impl Iterator<Item = u32> {
-        Names::of(&self.entries[..self.bytes]).filter_map(move |name| user_of(name, namespace))
+        Names(&self.entries[..self.bytes]).filter_map(move |name| user_of(name, namespace))
+    }
+}
+
+/// The names of entries: each has two words, its length in two bytes, a byte, and the name up to a zero byte.
+struct Names<'a>(&'a [u8]);
+
+impl<'a> Iterator for Names<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        const LENGTH: usize = 16;
+        const NAME: usize = 19;
+        let length = u16::from_ne_bytes(self.0.get(LENGTH..LENGTH + 2)?.try_into().ok()?);
+        let (entry, rest) = self.0.split_at_checked(usize::from(length))?;
+        self.0 = rest;
+        entry.get(NAME..)?.split(|&byte| byte == 0).next()
     }
 }
 
