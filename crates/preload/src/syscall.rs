@@ -109,7 +109,7 @@ unsafe fn hooked(nr: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<isize> {
                 return None;
             }
             _ => {
-                whole_process::before_system_call(nr, a, c);
+                whole_process::before_system_call(nr, a, b, c);
                 return None;
             }
         })

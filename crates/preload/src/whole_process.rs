@@ -92,16 +92,41 @@ fn cookie(fd: c_int) -> Option<u64> {
     Some(cookie)
 }
 
-/// What system call `nr` means for the whole process; called before it is made.
-pub fn before_system_call(nr: i64, operation: usize, program: usize) {
+/// What system call `nr` with these arguments means for the whole process; called before it is made.
+pub fn before_system_call(nr: i64, a: usize, b: usize, c: usize) {
     match nr {
-        libc::SYS_seccomp if operation == SECCOMP_SET_MODE_STRICT => before_filter(),
-        libc::SYS_seccomp if operation == SECCOMP_SET_MODE_FILTER && is_program(program) => before_filter(),
+        libc::SYS_seccomp if a == SECCOMP_SET_MODE_STRICT => before_filter(),
+        libc::SYS_seccomp if a == SECCOMP_SET_MODE_FILTER && is_program(c) => before_filter(),
         libc::SYS_io_uring_setup => stop(Reason::IoUring),
-        // Bells have abstract addresses, which may be out of reach afterwards.
-        libc::SYS_landlock_restrict_self => stop(Reason::Landlock),
+        libc::SYS_landlock_create_ruleset => note_ruleset(a, b),
+        libc::SYS_landlock_restrict_self if RULES.load(Ordering::Relaxed) != RULES_WITHIN => stop(Reason::Landlock),
         _ => {}
     }
+}
+
+/// What the rulesets that this process has made are about.
+static RULES: AtomicU32 = AtomicU32::new(RULES_UNKNOWN);
+/// It has made none: one that it is given can be about anything.
+const RULES_UNKNOWN: u32 = 0;
+/// About nothing that Ropeway needs later.
+const RULES_WITHIN: u32 = 1;
+/// Abstract addresses, as bells have, or TCP, which relays speak, may be out of reach with one of them.
+const RULES_BEYOND: u32 = 2;
+
+/// Before a ruleset of Landlock is made, of `bytes` of attributes.
+fn note_ruleset(attributes: usize, bytes: usize) {
+    /// `struct landlock_ruleset_attr` (linux/landlock.h): access to files, to the network, and the scope.
+    type Attributes = [u64; 3];
+    const SCOPE_ABSTRACT_UNIX_SOCKET: u64 = 1;
+    let mut given: Attributes = [0; 3];
+    let known = bytes.min(size_of::<Attributes>());
+    // SAFETY: the attributes have room for so much; what cannot be read makes no ruleset.
+    if attributes == 0 || !unsafe { guarded::copy((&raw mut given).cast(), attributes as *const u8, known) } {
+        return;
+    }
+    let [_, network, scope] = given;
+    let is_beyond = network != 0 || scope & SCOPE_ABSTRACT_UNIX_SOCKET != 0;
+    RULES.fetch_max(if is_beyond { RULES_BEYOND } else { RULES_WITHIN }, Ordering::Relaxed);
 }
 
 const SECCOMP_SET_MODE_STRICT: usize = 0;

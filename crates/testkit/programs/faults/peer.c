@@ -23,7 +23,8 @@
 //   clone[=WAY]      likewise, in a network namespace of the child's own: by system call, or by the C library's function (WAY)
 //   apart[=WAY]      a child in a PID namespace of its own closes the connection, and ends: by system call, or by the C library's
 //                    function (function), or by fork after this process has left its namespace to its children (unshare)
-//   restrict         reach no abstract UNIX addresses of others any more, by Landlock (exit code 5 where the kernel has none that can)
+//   restrict[=files] reach no abstract UNIX addresses of others any more, by Landlock (exit code 5 where the kernel has none that can),
+//                    or run no files (files)
 //   netns            go to a network namespace of one's own (netns=PID: to that of a process)
 //   salt=N           bytes sent from here on are another function of the offset; rsalt=N the same for bytes received
 //   sndbuf=N         size of each send, default 65536
@@ -353,9 +354,10 @@ static void do_apart(const char *way) {
     report("apart", 0, status == 0 ? "ok" : "failed");
 }
 
-static void do_restrict(void) {
+static void do_restrict(const char *what) {
     enum { CREATE_RULESET = 444, RESTRICT_SELF = 446 };
-    const uint64_t attributes[] = {0, 0, 1}; // file system, network, scope: abstract UNIX sockets
+    int files = !strcmp(what, "files");
+    const uint64_t attributes[] = {files, 0, !files}; // file system: execute, network, scope: abstract UNIX sockets
     int ruleset = syscall(CREATE_RULESET, attributes, sizeof attributes, 0);
     if (ruleset < 0) exit(5);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || syscall(RESTRICT_SELF, ruleset, 0)) die("restrict");
@@ -419,7 +421,7 @@ static void step(char *name) {
     else if (!strcmp(name, "sleep")) poll(NULL, 0, atoi(value));
     else if (!strcmp(name, "clone")) do_clone(value);
     else if (!strcmp(name, "apart")) do_apart(value);
-    else if (!strcmp(name, "restrict")) do_restrict();
+    else if (!strcmp(name, "restrict")) do_restrict(value);
     else if (!strcmp(name, "netns")) do_netns(value);
     else if (!strcmp(name, "wait")) do_wait();
     else if (!strcmp(name, "mark")) report(value, 0, "ok");

@@ -207,13 +207,36 @@ fn a_process_that_makes_children_in_another_pid_namespace_loses_no_unread_bytes(
     }
 }
 
+/// Skips a test where the kernel's Landlock cannot restrict what the step says.
+macro_rules! need_landlock {
+    ($step:literal) => {
+        let probe = Process::spawn(command(peer_program(), [$step]));
+        if probe.wait(LIMIT).is_ok_and(|finished| finished.exit == Exit::Code(5)) {
+            skip!(concat!("this kernel has no Landlock for ", $step));
+        }
+    };
+}
+
+#[test]
+fn a_promoted_connection_stays_on_shared_memory_after_one_end_has_given_up_files() {
+    need_landlock!("restrict=files");
+    let world = World::new();
+    let (accepting, connecting) = Peer::pair(
+        Over::tested(&world),
+        net::free_port(),
+        &["pong=100", "send=1m", "recv=eof"],
+        &["calm=100", "restrict=files", "recv=1m"],
+    );
+    connecting.all_right();
+    accepting.all_right();
+    let test = "strangers::a_promoted_connection_stays_on_shared_memory_after_one_end_has_given_up_files";
+    assert_over_shm(&world, test, accepting.process.pid(), ROUNDS_OVER_SHM + (1 << 19));
+}
+
 /// Who may not ring the other end any more wakes it by TCP.
 #[test]
 fn a_promoted_connection_goes_on_after_one_end_has_restricted_itself() {
-    let probe = Process::spawn(command(peer_program(), ["restrict"]));
-    if probe.wait(LIMIT).is_ok_and(|finished| finished.exit == Exit::Code(5)) {
-        skip!("this kernel has no Landlock that restricts abstract UNIX sockets");
-    }
+    need_landlock!("restrict");
     let test = "strangers::a_promoted_connection_goes_on_after_one_end_has_restricted_itself";
     goes_on_from_elsewhere(test, &["restrict"]);
 }
