@@ -8,7 +8,7 @@
 //! waits sleep early.
 
 use crate::machine::{self, ticks_per_us};
-use crate::thread::Signals;
+use crate::thread::{Critical, Signals};
 use crate::{settings, stats};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use ropeway_shm::sys;
@@ -140,5 +140,7 @@ fn step_aside() {
     let next = if since_us < 4 * pause { (2 * pause).min(ASIDE_MOST_US) } else { ASIDE_US };
     ASIDE_PAUSE_US.store(next, Ordering::Relaxed);
     ASIDE_AT.store(now, Ordering::Relaxed);
+    // A handler in between would meet, and by siglongjmp keep, processors that are not the thread's for good.
+    let _critical = Critical::enter();
     ropeway_shm::processors::leave_current();
 }
