@@ -1,7 +1,11 @@
 //! Long messages that are handed over, and taken, in parts.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use crate::world::{self, MS, Net, S, World, pair, wait_for};
 use ropeway_proto::{ChannelId, Config, ErrorCode, Event, Mode, PIECE_BYTES, Part, RecvError, SendError};
+use ropeway_wire::{Flags, Header, Packet, Type};
 
 /// One of several users of a channel, who waits for a message and has a part of it, perhaps.
 struct Reader {
@@ -201,6 +205,40 @@ fn a_message_that_its_sender_does_not_finish_is_a_reset_for_who_has_a_part_of_it
     assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut part), failed);
     give_back(&mut world, server, &out[..part.bytes]);
     assert_eq!(world.hosts[1].recv(server, &mut out), failed);
+}
+
+#[test]
+fn who_has_a_part_of_a_message_whose_sender_breaks_a_rule_is_told_so_though_more_was_here() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Messages);
+    let newest = Rc::new(Cell::new(None));
+    let note = Rc::clone(&newest);
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        let header = Packet::parse(bytes).unwrap().header;
+        if from == 0 && header.kind == Type::Data {
+            note.set(Some(header));
+        }
+        true
+    }));
+    let now = world.time();
+    world.hosts[0].send(now, client, &message(0, 200_000)).unwrap();
+    wait_for(&mut world, S, "all of it", |world| world.hosts[1].message_bytes(server) == Some(200_000));
+    let (mut out, mut part) = (vec![0; 200_000], Part::default());
+    assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut part), Err(RecvError::WouldBlock));
+    assert!(part.has_more);
+    // The end of a message where none has begun.
+    let last: Header = newest.get().unwrap();
+    let number = last.number.wrapping_add(1);
+    let flags = Flags::LAST;
+    let forged = Header { kind: Type::Data, is_short: false, flags, number, back: 1, length: 1, ..last };
+    let mut bytes = forged.to_bytes()[..forged.bytes()].to_vec();
+    bytes.push(7);
+    world.inject(0, 1, &bytes);
+    world::pass(&mut world, 20 * MS);
+    assert_eq!(world.hosts[1].counters().violations, 1);
+    let failed = Err(RecvError::Failed(ErrorCode::Protocol));
+    assert_eq!(world.hosts[1].recv_partly(server, &mut out, &mut part), failed);
+    assert!(!part.has_more);
 }
 
 #[test]

@@ -137,6 +137,8 @@ impl Incoming {
     /// Moves a piece of the first message into `out`, behind the part of it that this reader has; `true` once that is all of it. Nothing of a
     /// message that shares its first packet with others, or does not fit.
     pub fn take_part(&mut self, out: &mut [u8], part: &mut Part, pool: &mut Pool) -> bool {
+        // Between two pieces the channel may have failed, and what was here is gone.
+        part.has_more = false;
         if !part.is_begun {
             self.begin_taking(out.len());
             part.is_begun = self.taken.is_some();
