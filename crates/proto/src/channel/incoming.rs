@@ -273,7 +273,10 @@ impl Incoming {
                 last.payload.len() + payload.len() <= last.payload.append_room(room)
                     && last.payload.append(payload, room) == payload.len()
             }
-            Mode::Messages => join_messages(last, flags, payload, room),
+            Mode::Messages => {
+                let goes_on = (payload.len() as u64) < self.unfinished_bytes;
+                join_messages(last, flags, payload, room) || join_parts(last, flags, payload, goes_on, room)
+            }
         };
         if joined {
             last.credit_bytes += credit_bytes(payload);
@@ -422,5 +425,19 @@ fn join_messages(last: &mut Chunk, flags: Flags, payload: &[u8], room: usize) ->
     last.flags = Flags::RECORDS;
     last.payload.append(own.bytes(), room);
     last.payload.append(payload, room);
+    true
+}
+
+/// Lets what goes on with a message join the part of it in `last`: a peer's packets may be much shorter than this end's buffers. `goes_on`: nor does it end there, which a chunk
+/// that begins a message without being records may not have in it.
+fn join_parts(last: &mut Chunk, flags: Flags, payload: &[u8], goes_on: bool, room: usize) -> bool {
+    let (held, flags) = (last.flags.intersection(message_flags()), flags.intersection(message_flags()));
+    let is_part = flags == Flags::NONE && (held == Flags::NONE || held == Flags::FIRST && goes_on);
+    let is_end = flags == Flags::LAST && held == Flags::NONE;
+    if !(is_part || is_end) || last.payload.len() + payload.len() > last.payload.append_room(room) {
+        return false;
+    }
+    last.payload.append(payload, room);
+    last.flags.insert(flags);
     true
 }

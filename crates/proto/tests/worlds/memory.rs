@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::world::*;
 use ropeway_proto::config::GateMode;
-use ropeway_proto::{ChannelId, Config, ErrorCode, Mode};
+use ropeway_proto::{ChannelId, Config, ErrorCode, Mode, Part, RecvError};
 use ropeway_wire::{Packet, Type};
 
 const MEMORY_BYTES: u64 = 1 << 20;
@@ -71,6 +71,32 @@ fn what_waits_for_lost_packets_takes_a_quarter_of_what_is_free_and_they_find_roo
     assert!(counters.dropped_memory > 0 && flows.iter().all(|flow| flow.received == 0));
     is_lossy.set(false);
     carry(&mut world, &mut flows, S);
+}
+
+#[test]
+fn a_long_message_in_packets_much_shorter_than_this_ends_own_finds_memory() {
+    const MESSAGE_BYTES: usize = 2 << 20;
+    let short = Config { packet_bytes: 1472, ..Config::default() };
+    let long = Config { packet_bytes: 8972, receive_memory_bytes: 8 * MEMORY_BYTES, ..Config::default() };
+    for reads_as_it_comes in [false, true] {
+        let hosts = vec![endpoint(0, &short, 1), endpoint(1, &long, 1)];
+        let mut world = World::of(hosts, Net { rate: 1_000_000_000, ..Net::default() }, 1);
+        let (client, server) = pair(&mut world, Mode::Messages);
+        let message: Vec<u8> = (0..MESSAGE_BYTES as u64).map(pattern).collect();
+        let now = world.time();
+        assert_eq!(world.hosts[0].send(now, client, &message), Ok(MESSAGE_BYTES));
+        let (mut out, mut part) = (vec![0; MESSAGE_BYTES], Part { is_of_whole: !reads_as_it_comes, ..Part::default() });
+        wait_for(&mut world, S, "the message", |world| {
+            loop {
+                let received = world.hosts[1].recv_partly(server, &mut out, &mut part);
+                if received != Err(RecvError::WouldBlock) || !part.has_more {
+                    return received == Ok(Some(MESSAGE_BYTES));
+                }
+            }
+        });
+        assert!(out == message);
+        assert_eq!(world.hosts[1].counters().dropped_memory, 0, "as it comes: {reads_as_it_comes}");
+    }
 }
 
 /// A message that takes nearly all memory for long ones.

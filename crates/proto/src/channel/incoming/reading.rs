@@ -19,9 +19,9 @@ pub struct TooShort {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub(super) message_bytes: usize,
-    /// What the packets that the reader has got counted against the credit, and how many they were: until the message is whole they count as unread.
+    /// What the packets that the reader has got counted against the credit, and the buffers that putting them back takes: until the message is whole they count as unread.
     pub(super) credit_bytes: u64,
-    pub(super) packets: usize,
+    pub(super) buffers: usize,
 }
 
 /// What a reader has of a message.
@@ -73,8 +73,8 @@ impl Incoming {
             None => self.consumed += chunk.credit_bytes,
             Some(taken) => {
                 taken.credit_bytes += chunk.credit_bytes;
-                taken.packets += 1;
-                pool.owed += 1;
+                let buffers = taken.credit_bytes.div_ceil(pool.payload_bytes() as u64) as usize;
+                pool.owed += buffers - std::mem::replace(&mut taken.buffers, buffers);
             }
         }
     }
@@ -162,13 +162,13 @@ impl Incoming {
             && let Ok(Content::First { length, .. }) = Content::parse(first.flags, first.payload.bytes())
             && length as usize <= room
         {
-            self.taken = Some(Taken { message_bytes: length as usize, credit_bytes: 0, packets: 0 });
+            self.taken = Some(Taken { message_bytes: length as usize, credit_bytes: 0, buffers: 0 });
         }
     }
 
     pub(super) fn end_taking(&mut self, pool: &mut Pool) -> Option<Taken> {
         let taken = self.taken.take()?;
-        pool.owed -= taken.packets;
+        pool.owed -= taken.buffers;
         self.consumed += taken.credit_bytes;
         Some(taken)
     }
@@ -195,8 +195,8 @@ impl Incoming {
             chunks.push(chunk);
         }
         if let Some(taken) = &mut self.taken {
-            let returned = chunks.len().min(taken.packets);
-            taken.packets -= returned;
+            let returned = chunks.len().min(taken.buffers);
+            taken.buffers -= returned;
             pool.owed -= returned;
         }
         chunks.into_iter().rev().for_each(|chunk| self.queue.push_front(chunk));

@@ -115,6 +115,63 @@ fn a_message_that_is_not_whole_is_taken_and_put_back_in_pieces() {
 }
 
 #[test]
+fn short_parts_of_a_message_share_memory_whether_they_are_read_as_they_come_or_not() {
+    const PARTS: usize = 1000;
+    let mut rx = Pool::new(1456, 1 << 20);
+    let length = PARTS + 1;
+    let message: Vec<u8> = (0..length).map(|place| (place / 3) as u8).collect();
+    let first = [&(length as u32).to_be_bytes()[..], &message[..1]].concat();
+    let goes_on = |incoming: &mut Incoming, rx: &mut Pool, part: usize| {
+        let flags = if part == PARTS { Flags::LAST } else { Flags::NONE };
+        incoming.take(Mode::Messages, flags, &message[part..=part], 1 << 20, rx).unwrap();
+    };
+    let mut out = vec![0; length];
+
+    let mut incoming = Incoming::new(1 << 20);
+    incoming.take(Mode::Messages, Flags::FIRST, &first, 1 << 20, &mut rx).unwrap();
+    (1..=PARTS).for_each(|part| goes_on(&mut incoming, &mut rx, part));
+    assert!(incoming.kept().1 <= 2, "{:?}", incoming.kept());
+    assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(length)));
+    assert!(out == message);
+
+    // As they come, put back once.
+    out.fill(0);
+    incoming.take(Mode::Messages, Flags::FIRST, &first, 1 << 20, &mut rx).unwrap();
+    let mut part = Part::default();
+    for number in 1..=PARTS {
+        assert!(!incoming.take_part(&mut out, &mut part, &mut rx));
+        assert_eq!((part.bytes, rx.in_use(), rx.owed), (number, 0, 1));
+        if number == PARTS / 2 {
+            incoming.put_back(&out[..number], &mut rx);
+            assert_eq!((rx.in_use(), rx.owed), (1, 0));
+            part = Part::default();
+        }
+        goes_on(&mut incoming, &mut rx, number);
+    }
+    assert!(incoming.take_part(&mut out, &mut part, &mut rx) && out == message);
+    assert_eq!((rx.in_use(), rx.owed, incoming.unread_bytes()), (0, 0, 0));
+}
+
+#[test]
+fn messages_without_lengths_share_memory_when_they_come_in_short_parts() {
+    const MESSAGES: usize = 400;
+    let mut rx = Pool::new(1456, 1 << 20);
+    let mut incoming = Incoming::new(1 << 20);
+    incoming.take(Mode::Messages, Flags::RECORDS | Flags::FIRST, b"\x03ab", 10, &mut rx).unwrap();
+    // Each brings the end of one and the beginning of the next, but for the last.
+    for _ in 1..MESSAGES {
+        incoming.take(Mode::Messages, Flags::NONE, b"cab", 10, &mut rx).unwrap();
+    }
+    incoming.take(Mode::Messages, Flags::LAST, b"c", 10, &mut rx).unwrap();
+    assert!(incoming.kept().1 <= 2, "{:?}", incoming.kept());
+    let mut out = [0; 3];
+    for _ in 0..MESSAGES {
+        assert_eq!((incoming.read_message(&mut out, &mut rx), &out), (Some(Ok(3)), b"abc"));
+    }
+    assert_eq!((incoming.read_message(&mut out, &mut rx), rx.in_use(), incoming.unread_bytes()), (None, 0, 0));
+}
+
+#[test]
 fn single_bytes_of_a_stream_share_memory() {
     let (_, mut rx) = pools();
     let mut incoming = Incoming::new(1 << 20);
