@@ -17,6 +17,7 @@ mod deliver;
 mod fixed;
 mod input;
 mod joining;
+mod keeping;
 mod keyed_opening;
 mod listening;
 mod numbered;
@@ -122,8 +123,7 @@ pub struct Endpoint {
     gate: Gate,
     tx_pool: Pool,
     rx_pool: Pool,
-    /// Memory promised to messages longer than their channel's window, and who waits for some.
-    reserved_bytes: u64,
+    /// Who waits for memory for a message longer than its channel's window.
     reservations: VecDeque<ChannelId>,
     /// Who has some.
     reserved: Vec<Reserved>,
@@ -205,7 +205,6 @@ impl Endpoint {
             gate: Gate::new(&config),
             tx_pool: Pool::new(payload_bytes + SHORT_SAVES_BYTES, config.send_memory_bytes),
             rx_pool: Pool::new(payload_bytes + SHORT_SAVES_BYTES, config.receive_memory_bytes),
-            reserved_bytes: 0,
             reservations: VecDeque::new(),
             reserved: Vec::new(),
             reserved_stand_in_timers: false,
@@ -451,6 +450,7 @@ impl Endpoint {
         channel.incoming.clear(&mut self.rx_pool);
         channel.incoming.revoke(&mut self.rx_pool);
         channel.outgoing.drop_queue(&mut self.tx_pool);
+        self.grant_reservations();
     }
 
     /// Gives a channel's number back if both ends are through with it.

@@ -116,6 +116,12 @@ pub struct Pool {
     pub promised_bytes: u64,
     /// Buffers that are kept for messages of which a part was handed over, or of which a reader has a part that it may put back.
     pub owed: usize,
+    /// Buffers set aside for long messages that are on their way: for nothing else.
+    pub set_aside: usize,
+    /// What long messages have beyond the windows of their channels, from when it is set aside until they are read.
+    pub reserved_bytes: u64,
+    /// Buffers that those who wait for such memory need before they get any: what becomes free is not for who keeps much already.
+    pub claimed: usize,
     /// Buffers handed out since the start.
     pub taken: u64,
     /// Of those, how many had to be allocated.
@@ -135,6 +141,9 @@ impl Pool {
             limit_bytes: 0,
             promised_bytes: 0,
             owed: 0,
+            set_aside: 0,
+            reserved_bytes: 0,
+            claimed: 0,
             taken: 0,
             allocated: 0,
         };
@@ -152,7 +161,7 @@ impl Pool {
         (!self.is_exhausted()).then(|| self.take_anyway())
     }
 
-    /// An empty buffer for what has had memory before: the rest of a message of which a part was taken, or what a reader puts back.
+    /// An empty buffer for what has memory already: a message of which a part was taken, or that some was set aside for, or what a reader puts back.
     pub fn take_anyway(&mut self) -> Buffer {
         let memory = self.free.pop().unwrap_or_else(|| {
             self.allocated += 1;
@@ -161,14 +170,14 @@ impl Pool {
         self.hand_out(memory)
     }
 
-    /// A copy of a payload that has to be kept, in no more memory than it needs; `None` when all memory is in use.
-    pub fn copy(&mut self, payload: &[u8]) -> Option<Buffer> {
+    /// A copy of a payload that has to be kept, in no more memory than it needs. The caller has looked that there is some.
+    pub fn copy(&mut self, payload: &[u8]) -> Buffer {
         if payload.len() < self.payload_bytes() / SHORT_SHARE {
-            return (!self.is_exhausted()).then(|| self.exactly(payload));
+            return self.exactly(payload);
         }
-        let mut buffer = self.take()?;
+        let mut buffer = self.take_anyway();
         buffer.append(payload, self.payload_bytes());
-        Some(buffer)
+        buffer
     }
 
     /// A copy of a few bytes that must not fail for want of memory: what ends a channel. There are no more than two for each channel.
@@ -242,7 +251,19 @@ impl Pool {
 
     /// So little is left that only those get some who keep little.
     pub fn is_short(&self) -> bool {
-        self.available_bytes() < self.last_bytes()
+        // What others have for such messages is free again before it is somebody's turn who needs more than is left.
+        let wanted_bytes = (self.claimed * self.buffer_bytes).saturating_sub(self.reserved_bytes as usize);
+        self.available_bytes() < self.last_bytes() + wanted_bytes
+    }
+
+    /// So many buffers can be set aside, and what is for those who keep little is left.
+    pub fn can_set_aside(&self, buffers: usize) -> bool {
+        self.available_bytes() >= self.last_bytes() + buffers * self.buffer_bytes
+    }
+
+    /// What must not come into use before so many can be set aside, in buffers: those who keep little may have all that is for them meanwhile.
+    pub fn claim_of(&self, buffers: usize) -> usize {
+        buffers + self.last_bytes().div_ceil(self.buffer_bytes)
     }
 
     /// What is for those.
@@ -256,12 +277,17 @@ impl Pool {
     }
 
     pub fn available_bytes(&self) -> usize {
+        self.free_bytes().saturating_sub(self.set_aside * self.buffer_bytes)
+    }
+
+    /// With what is set aside, for those that it is for.
+    pub fn free_bytes(&self) -> usize {
         self.limit_bytes.saturating_sub(self.used_bytes + self.owed * self.buffer_bytes)
     }
 
-    /// What is neither in use nor promised.
+    /// What is neither in use nor promised. What is set aside has been promised.
     pub fn unpromised_bytes(&self) -> u64 {
-        (self.available_bytes() as u64).saturating_sub(self.promised_bytes)
+        (self.free_bytes() as u64).saturating_sub(self.promised_bytes)
     }
 
     /// All the memory there is.
@@ -277,6 +303,11 @@ impl Pool {
     /// A buffer's payload size.
     pub fn payload_bytes(&self) -> usize {
         self.buffer_bytes - ROOM_BYTES
+    }
+
+    /// What a buffer takes up.
+    pub fn buffer_bytes(&self) -> usize {
+        self.buffer_bytes
     }
 }
 
@@ -353,7 +384,7 @@ mod tests {
         let all: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
         assert_eq!(all.len(), count);
         all.into_iter().for_each(|buffer| pool.give(buffer));
-        let short: Vec<_> = (0..5000).map(|_| pool.copy(&[1; 100]).unwrap()).collect();
+        let short: Vec<_> = (0..5000).map(|_| pool.copy(&[1; 100])).collect();
         assert!(pool.used_bytes + pool.free.len() * bytes <= bytes * (count + 1));
         short.into_iter().for_each(|buffer| pool.give(buffer));
     }
@@ -371,9 +402,9 @@ mod tests {
     #[test]
     fn short_payloads_that_are_kept_take_little_memory() {
         let mut pool = Pool::new(1000, 100 * (1000 + ROOM_BYTES as u64));
-        let all: Vec<_> = std::iter::from_fn(|| pool.copy(&[1; 10])).take(1000).collect();
-        assert_eq!(all.len(), 1000, "ten times as many as whole buffers");
-        assert_eq!(pool.copy(&[1; 900]).map(|buffer| buffer.len()), Some(900));
+        let all: Vec<_> = (0..1000).map(|_| pool.copy(&[1; 10])).collect();
+        assert!(!pool.is_exhausted(), "ten times as many as whole buffers");
+        assert_eq!(pool.copy(&[1; 900]).len(), 900);
         all.into_iter().for_each(|buffer| pool.give(buffer));
         assert_eq!(pool.in_use(), 1);
     }

@@ -83,6 +83,8 @@ pub struct Incoming {
     /// Memory set aside for a message longer than the window, and the offset at which that message ends.
     reserved_bytes: u64,
     reserved_until: u64,
+    /// Buffers of it that nothing has come into yet.
+    set_aside: usize,
     /// Stands in line for such memory.
     pub reserving: bool,
     /// The first message, of which a reader has the beginning: nobody else can read.
@@ -108,6 +110,7 @@ impl Incoming {
             wanted: 0,
             reserved_bytes: 0,
             reserved_until: 0,
+            set_aside: 0,
             reserving: false,
             taken: None,
             fin: None,
@@ -145,6 +148,11 @@ impl Incoming {
     /// A message has begun and is not whole.
     pub fn is_unfinished(&self) -> bool {
         self.unfinished_bytes > 0
+    }
+
+    /// What the message that has begun lacks.
+    pub fn unfinished_bytes(&self) -> u64 {
+        self.unfinished_bytes
     }
 
     /// The peer has closed both ways: it reads nothing any more.
@@ -189,7 +197,10 @@ impl Incoming {
         }
         let step = self.check(mode, flags, payload, longest)?;
         if self.must_keep(mode, payload) && !self.share(mode, flags, payload, pool) {
-            let mut buffer = pool.take().ok_or(Refused::NoMemory)?;
+            let mut buffer = match self.use_set_aside(pool) {
+                true => pool.take_anyway(),
+                false => pool.take().ok_or(Refused::NoMemory)?,
+            };
             buffer.append(payload, pool.payload_bytes());
             self.queue.push_back(Chunk::new(flags, buffer, credit_bytes(payload)));
         }
@@ -233,6 +244,7 @@ impl Incoming {
             pool.give(buffer);
         } else {
             let credit_bytes = credit_bytes(buffer.bytes());
+            self.use_set_aside(pool);
             self.queue.push_back(Chunk::new(flags, buffer, credit_bytes));
         }
         self.account(step, pool.payload_bytes() as u64);

@@ -62,20 +62,16 @@ impl Endpoint {
         if (previous.wrapping_sub(association.received.base()) as i64) < 0 {
             return None;
         }
-        let delivered =
-            association.channel(header.channel).and_then(|channel| self.channels[channel as usize].incoming.delivered);
-        (delivered != Some(previous)).then_some(previous)
+        let Some(channel) = association.channel(header.channel).map(|at| &self.channels[at as usize]) else {
+            return Some(previous);
+        };
+        // Nothing is read any more, in whatever order it comes; and an end by ABORT does not wait for parts of a message that can never be whole, and for which there is no memory.
+        let is_order_over = channel.failed.is_some() || header.kind == Type::Abort && channel.incoming.reserving;
+        (!is_order_over && channel.incoming.delivered != Some(previous)).then_some(previous)
     }
 
     fn hold(&mut self, index: u32, number: u64, previous: u64, header: &Header, payload: &[u8]) {
-        let Some(buffer) = self.rx_pool.copy(payload) else {
-            // Not reached: the caller has looked that there is memory. The number counts as arrived, so the channel cannot go on.
-            self.counters.dropped_memory += 1;
-            if let Some(at) = self.associations[index as usize].channel(header.channel) {
-                self.abort_channel(at, ErrorCode::Busy);
-            }
-            return;
-        };
+        let buffer = self.rx_pool.copy(payload);
         let held = Held { kind: header.kind, flags: header.flags, channel: header.channel, payload: buffer };
         if let Err(held) = self.associations[index as usize].received.hold(number, previous, held) {
             self.rx_pool.give(held.payload);
@@ -186,10 +182,10 @@ impl Endpoint {
         let channel = &mut self.channels[at as usize];
         let id = ChannelId { index: at, generation: channel.generation };
         if channel.incoming.shortage(window) > 0 && !channel.incoming.has_reservation() {
-            if std::mem::replace(&mut channel.incoming.reserving, true) {
-                return;
+            match std::mem::replace(&mut channel.incoming.reserving, true) {
+                true => self.grant_reservations(),
+                false => self.stand_in_line(id),
             }
-            self.stand_in_line(id);
         } else if channel.incoming.raise_limit(window, &mut self.rx_pool)
             || channel.incoming.raise_for_message(window, &mut self.rx_pool)
         {

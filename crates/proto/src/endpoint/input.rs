@@ -3,7 +3,7 @@
 use ropeway_wire::{Backlog, Block, Blocks, Flags, Header, Malformed, Packet, Type, expand};
 
 use super::{BATCH_PACKETS, Endpoint, Landing, Path};
-use crate::association::{Association, MOST_REFUSALS};
+use crate::association::Association;
 use crate::lease;
 use crate::received::{Arrival, LEAST_SLOTS, MOST_SLOTS, WINDOW_PACKETS};
 use crate::routes::MOST_PATHS;
@@ -11,10 +11,6 @@ use crate::time::Time;
 
 /// The reorder window never grows beyond this many round-trip times: what is later than that may as well be lost.
 const REORDER_ROUND_TRIPS: u64 = 4;
-/// The share of the free memory that packets waiting for a lost one may have, of one association.
-const HELD_SHARE: usize = 4;
-/// What an association keeps is looked up again after so long for each channel and each piece of memory, whose looking up takes a thirtieth of that; until then what was read does not count.
-const KEPT_LOOK_NS: u64 = 300;
 /// It shrinks by this part ...
 const REORDER_DECAY: u64 = 8;
 /// ... with every so many packets: rarely enough that a network which reorders one packet of a hundred keeps it where it is.
@@ -433,51 +429,6 @@ impl Endpoint {
         let slots = received.slots_below(number.wrapping_add(u64::from(header.kind.consumes_number())));
         let kept = received.kept_slots();
         slots <= LEAST_SLOTS || slots <= kept || self.slots - kept + slots <= MOST_SLOTS
-    }
-
-    /// Whether a packet can be kept, or refused, if it is taken now.
-    fn has_memory(&self, index: u32, previous: Option<u64>, header: &Header) -> bool {
-        let association = &self.associations[index as usize];
-        let has_place = header.kind != Type::Open || association.refusals.len() < MOST_REFUSALS;
-        // What waits for a lost packet has used up no credit yet, so it has a bound of its own; a part of what is free, so that the lost packet always
-        // finds memory when it comes.
-        let free = self.rx_pool.available_bytes();
-        let share = (self.config.receive_buffer_bytes as usize).min(free / HELD_SHARE);
-        let may_wait = previous.is_none() || association.received.held_bytes() + usize::from(header.length) <= share;
-        has_place && may_wait && !self.rx_pool.is_exhausted()
-    }
-
-    /// When memory is short, whether what is left is for this packet: if its association keeps no more of it than its part, and somebody has accepted its channel. A message that memory was set
-    /// aside for comes in any case, and so does what needs none.
-    fn may_have_of_the_last(&mut self, now: Time, index: u32, header: &Header) -> bool {
-        if !self.rx_pool.is_short() || matches!(header.kind, Type::Fin | Type::Abort) {
-            return true;
-        }
-        let association = &self.associations[index as usize];
-        if let Some(at) = association.channel(header.channel) {
-            let channel = &self.channels[at as usize];
-            if channel.incoming.has_reservation() {
-                return true;
-            }
-            if channel.queued_in.is_some() {
-                return false;
-            }
-        }
-        if association.kept_until <= now {
-            let unread = association.channels.indices().map(|at| self.channels[at as usize].incoming.kept());
-            let sum = |(sum, looks), (bytes, pieces)| (sum + bytes, looks + 1 + pieces);
-            let (kept_bytes, looks) = unread.fold((association.received.held_bytes() as u64, 1), sum);
-            let association = &mut self.associations[index as usize];
-            association.kept_bytes = kept_bytes;
-            association.kept_until = now.after(looks * KEPT_LOOK_NS);
-        }
-        let part = self.rx_pool.last_bytes() / self.associations.len();
-        let part = part.max(usize::from(self.config.packet_bytes)) as u64;
-        let association = &mut self.associations[index as usize];
-        association.kept_bytes += u64::from(header.length);
-        let may = association.kept_bytes <= part;
-        association.kept_bytes -= if may { 0 } else { u64::from(header.length) };
-        may
     }
 
     /// What a numbered packet says about the busy period and about reordering by having arrived.

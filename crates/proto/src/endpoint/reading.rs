@@ -104,6 +104,7 @@ impl Endpoint {
         {
             self.say_credit(at);
         }
+        self.grant_reservations();
     }
 
     /// What [`Endpoint::recv`] would give of a stream; it stays. Messages have [`Endpoint::message_bytes`].

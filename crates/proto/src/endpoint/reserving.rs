@@ -4,6 +4,7 @@ use ropeway_wire::ErrorCode;
 
 use super::Endpoint;
 use crate::channel::ChannelId;
+use crate::pool::SHORT_SAVES_BYTES;
 use crate::time::Time;
 
 /// Stands in the list of timers for the looks at who has such memory; there are fewer associations.
@@ -13,6 +14,10 @@ const LOOKS: u64 = 8;
 /// Who brings less than this part of what was missing in that time has it for nothing, too. So nobody waits for one message longer than so many times `give_up`; and of the longest one with the
 /// usual settings it is a megabyte in ten seconds, which any network of a cluster brings.
 pub(super) const LEAST_SHARE: u64 = 64;
+
+/// So many more buffers are set aside than what is missing of a message fills, and one for so many of these.
+const LEAST_SPARE: usize = 2;
+const SPARE_SHARE: usize = 16;
 
 /// Channels that stand in line and are gone, at most, beside as many as there are: a peer opens and ends some as often as it likes.
 const MOST_GONE: usize = 64;
@@ -44,6 +49,15 @@ impl Endpoint {
         }
         self.reservations.push_back(id);
         self.grant_reservations();
+        if let Some(at) = self.waits_in_line(id) {
+            self.claim(at);
+        }
+    }
+
+    /// What becomes free is kept for who waits for most of it. Otherwise those who go on, and the beginnings of messages that wait, would take it piece by piece.
+    fn claim(&mut self, at: u32) {
+        let claimed = self.rx_pool.claim_of(self.buffers_needed(at));
+        self.rx_pool.claimed = self.rx_pool.claimed.max(claimed);
     }
 
     /// The index of a channel that waits for memory.
@@ -55,44 +69,100 @@ impl Endpoint {
         self.channel_index(id).filter(waits)
     }
 
-    /// Lets messages longer than their channel's window come, one after the other as memory allows: the first in the queue always gets
-    /// through, so two that do not fit together do not wait for each other.
+    /// Lets messages longer than their channel's window come, one after the other as memory for all of each becomes free: two that do not fit together do not wait for each other.
     pub(super) fn grant_reservations(&mut self) {
-        let window = self.receive_window();
         while let Some(&id) = self.reservations.front() {
-            let Some(at) = self.waits_in_line(id) else {
-                self.reservations.pop_front();
-                continue;
-            };
-            let channel = &mut self.channels[at as usize];
-            let shortage = channel.incoming.shortage(window);
-            let fits =
-                self.reserved_bytes == 0 || self.reserved_bytes + shortage <= self.rx_pool.limit_bytes() as u64 / 2;
-            if shortage > 0 && !fits {
-                return;
+            if let Some(at) = self.waits_in_line(id) {
+                if !self.fits(at) {
+                    return;
+                }
+                self.reserve(id, at);
             }
             self.reservations.pop_front();
-            channel.incoming.reserving = false;
-            self.reserved_bytes += shortage;
-            channel.incoming.allow_message(shortage, &mut self.rx_pool);
-            if shortage > 0 {
-                self.reserved.push(Reserved::new(id, channel.incoming.lacking_bytes()));
-            }
-            self.say_credit(at);
         }
+        self.rx_pool.claimed = 0;
+    }
+
+    /// Where nobody has memory for a message, and there is none for the first in line, somebody behind it may be content with less: what there is of that message already will be free with the rest of it.
+    fn let_pass(&mut self) {
+        if !self.reserved.is_empty() {
+            return;
+        }
+        let fits = |&id: &ChannelId| self.waits_in_line(id).is_some_and(|at| self.fits(at));
+        let place = self.reservations.iter().position(fits);
+        let id = place.and_then(|place| self.reservations.remove(place));
+        if let Some((id, at)) = id.and_then(|id| Some((id, self.waits_in_line(id)?))) {
+            self.reserve(id, at);
+        }
+    }
+
+    /// Buffers that what is missing of the message at hand will take, if it comes in packets of usual size, with something to spare for some that are not. (Who sends shorter ones has them
+    /// joined, but for two that do not fit together.)
+    fn buffers_needed(&self, at: u32) -> usize {
+        let channel = &self.channels[at as usize];
+        let payload_bytes = self.associations[channel.association as usize].payload_bytes;
+        let together = self.rx_pool.payload_bytes() / (payload_bytes + SHORT_SAVES_BYTES);
+        let held_bytes = together.max(1) * payload_bytes;
+        let buffers = channel.incoming.unfinished_bytes().div_ceil(held_bytes as u64) as usize;
+        // More than that is never free for it.
+        let most = self.rx_pool.limit_packets() * 3 / 4;
+        (buffers + buffers / SPARE_SHARE + LEAST_SPARE).min(most)
+    }
+
+    /// Whether the message at hand of a channel can have the memory that it needs now, if it needs any.
+    fn fits(&self, at: u32) -> bool {
+        let channel = &self.channels[at as usize];
+        let shortage = channel.incoming.shortage(self.receive_window());
+        if shortage == 0 {
+            return true;
+        }
+        let buffers = self.buffers_needed(at);
+        let is_within_half = self.rx_pool.reserved_bytes == 0
+            || self.rx_pool.reserved_bytes + shortage <= self.rx_pool.limit_bytes() as u64 / 2;
+        is_within_half && (self.rx_pool.can_set_aside(buffers) || self.is_of_its_part(channel.association, buffers))
+    }
+
+    /// Whether so much may come of what is for those who keep little.
+    fn is_of_its_part(&self, index: u32, buffers: usize) -> bool {
+        let bytes = buffers * self.rx_pool.buffer_bytes();
+        let kept_bytes = self.associations[index as usize].kept_bytes;
+        bytes <= self.rx_pool.available_bytes() && kept_bytes + bytes as u64 <= self.part_of_the_last()
+    }
+
+    /// Lets a message come, with memory set aside for it if the window alone would not let it.
+    fn reserve(&mut self, id: ChannelId, at: u32) {
+        let (window, buffers) = (self.receive_window(), self.buffers_needed(at));
+        let channel = &mut self.channels[at as usize];
+        let shortage = channel.incoming.shortage(window);
+        channel.incoming.reserving = false;
+        if shortage == 0 {
+            channel.incoming.allow_message(0, 0, &mut self.rx_pool);
+            return self.say_credit(at);
+        }
+        if !self.rx_pool.can_set_aside(buffers) {
+            let bytes = (buffers * self.rx_pool.buffer_bytes()) as u64;
+            self.associations[channel.association as usize].kept_bytes += bytes;
+        }
+        self.rx_pool.reserved_bytes += shortage;
+        channel.incoming.allow_message(shortage, buffers, &mut self.rx_pool);
+        self.reserved.push(Reserved::new(id, channel.incoming.lacking_bytes()));
+        self.say_credit(at);
     }
 
     /// Memory set aside for a long message of this channel goes to the next in line.
     pub(super) fn release_reservation(&mut self, index: u32) {
         let incoming = &mut self.channels[index as usize].incoming;
         let waited = std::mem::take(&mut incoming.reserving);
-        let bytes = incoming.take_reservation();
-        self.reserved_bytes -= bytes;
+        let bytes = incoming.take_reservation(&mut self.rx_pool);
+        self.rx_pool.reserved_bytes -= bytes;
         if bytes > 0 {
             self.reserved.retain(|reserved| reserved.channel.index != index);
         }
         if bytes > 0 || waited {
             self.grant_reservations();
+        }
+        if bytes > 0 {
+            self.let_pass();
         }
     }
 
@@ -123,6 +193,12 @@ impl Endpoint {
             self.counters.timeouts += 1;
             self.abort_channel(at, ErrorCode::Timeout);
         }
+        // Memory may have become free without a word, and who wanted most of it may be gone.
+        self.rx_pool.claimed = 0;
+        self.grant_reservations();
+        self.let_pass();
+        let waiting: Vec<_> = self.reservations.iter().filter_map(|&id| self.waits_in_line(id)).collect();
+        waiting.into_iter().for_each(|at| self.claim(at));
         self.reserved_stand_in_timers = !self.reservations.is_empty();
         if self.reserved_stand_in_timers {
             self.timers.insert((now.after(self.config.give_up_ns / LOOKS), RESERVED));
@@ -137,7 +213,7 @@ impl Endpoint {
         // What is whole waits for a reader, and its association may be gone.
         let is_kept = channel.incoming.lacking_bytes() == 0
             || self.gate.withholds(channel.association)
-            || self.rx_pool.is_exhausted();
+            || self.rx_pool.is_exhausted() && !channel.incoming.has_set_aside();
         let comes = received_bytes >= reserved.received_bytes + reserved.least_bytes;
         match reserved.since.filter(|_| !is_kept && !comes) {
             Some(since) => since,
@@ -151,6 +227,8 @@ impl Endpoint {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use ropeway_wire::Mode;
 
     use super::*;
@@ -158,7 +236,7 @@ mod tests {
     use crate::endpoint::Path;
 
     const PATHS: [Path; 2] = [Path([1; Path::BYTES]), Path([2; Path::BYTES])];
-    static LONG: [u8; 500_000] = [7; 500_000];
+    static LONG: [u8; 2_000_000] = [7; 2_000_000];
 
     /// Until nobody has anything to say at this moment.
     fn talk(ends: &mut [Endpoint; 2], now: Time) {
@@ -182,23 +260,23 @@ mod tests {
 
     #[test]
     fn channels_that_are_opened_and_ended_all_the_time_do_not_fill_the_line() {
-        let config = Config { receive_memory_bytes: 1 << 20, ..Config::default() };
+        let config = Config { receive_memory_bytes: 4 << 20, ..Config::default() };
         let mut ends = [0, 1].map(|end: u8| Endpoint::new(config.clone(), end.into(), 0, [end; 32]));
         let now = Time::from_nanos(1_000_000_000);
         ends[1].listen(7, Mode::Messages, 8).unwrap();
-        let begin = |ends: &mut [Endpoint; 2]| {
+        let begin = |ends: &mut [Endpoint; 2], bytes: usize| {
             let channel = ends[0].connect(now, &PATHS[1], 7, Mode::Messages).unwrap();
             talk(ends, now);
-            let _ = ends[0].send(now, channel, &LONG);
+            let _ = ends[0].send(now, channel, &LONG[..bytes]);
             talk(ends, now);
             channel
         };
         // The first has all there is for long messages, and nobody reads it.
-        begin(&mut ends);
-        assert!(ends[1].reserved_bytes > 0);
-        let waiting = begin(&mut ends);
+        begin(&mut ends, LONG.len());
+        assert!(ends[1].rx_pool.reserved_bytes > 0);
+        let waiting = begin(&mut ends, 500_000);
         for _ in 0..3 * MOST_GONE {
-            let channel = begin(&mut ends);
+            let channel = begin(&mut ends, 500_000);
             ends[0].abort(now, channel);
             talk(&mut ends, now);
         }
@@ -206,6 +284,61 @@ mod tests {
         assert_eq!(channels, 2);
         assert!((2..=channels + MOST_GONE + 1).contains(&ends[1].reservations.len()), "{}", ends[1].reservations.len());
         assert_eq!(ends[1].reservations.front().and_then(|&id| ends[1].waits_in_line(id)), Some(1), "{waiting:?}");
+    }
+
+    #[test]
+    fn who_needs_less_goes_first_where_there_is_not_enough_for_the_first_in_line() {
+        let config = Config { receive_memory_bytes: 1 << 20, ..Config::default() };
+        let mut ends = [0, 1].map(|end: u8| Endpoint::new(config.clone(), end.into(), 0, [end; 32]));
+        let now = Cell::new(Time::from_nanos(1_000_000_000));
+        let pass = |ends: &mut [Endpoint; 2]| {
+            for _ in 0..20 {
+                now.set(now.get().after(1_000_000));
+                ends.iter_mut().for_each(|end| end.handle_timeout(now.get()));
+                talk(ends, now.get());
+            }
+        };
+        ends[1].listen(7, Mode::Messages, 8).unwrap();
+        ends[1].listen(8, Mode::Stream, 8).unwrap();
+        let mut out = vec![0; LONG.len()];
+        let begin = |ends: &mut [Endpoint; 2], bytes: usize| {
+            let channel = ends[0].connect(now.get(), &PATHS[1], 7, Mode::Messages).unwrap();
+            pass(ends);
+            let _ = ends[0].send(now.get(), channel, &LONG[..bytes]);
+            pass(ends);
+            ends[1].accept(7).unwrap()
+        };
+        // What nobody reads leaves no room for a message of half the memory.
+        let streams = [0; 12].map(|_| {
+            let channel = ends[0].connect(now.get(), &PATHS[1], 8, Mode::Stream).unwrap();
+            pass(&mut ends);
+            let _ = ends[0].send(now.get(), channel, &LONG[..30_000]);
+            pass(&mut ends);
+            ends[1].accept(8).unwrap()
+        });
+        let reader = begin(&mut ends, 300_000);
+        let long = begin(&mut ends, 500_000);
+        // As for who keeps little: here all is of one association.
+        ends[1].rx_pool.claimed = 0;
+        let short = begin(&mut ends, 200_000);
+        let has_memory =
+            |ends: &[Endpoint; 2]| ends[1].reserved.iter().map(|reserved| reserved.channel).collect::<Vec<_>>();
+        assert_eq!((has_memory(&ends), ends[1].reservations.len()), (vec![reader], 2));
+        let read = |ends: &mut [Endpoint; 2], channel, out: &mut [u8]| {
+            let received = ends[1].recv(channel, out);
+            pass(ends);
+            received
+        };
+        assert_eq!(read(&mut ends, reader, &mut out), Ok(Some(300_000)));
+        assert_eq!((has_memory(&ends), ends[1].reservations.len()), (vec![short], 1));
+        assert_eq!(read(&mut ends, short, &mut out), Ok(Some(200_000)));
+        assert_eq!((has_memory(&ends), ends[1].reservations.len()), (vec![], 1));
+        for stream in streams {
+            read(&mut ends, stream, &mut out).unwrap();
+        }
+        assert_eq!((has_memory(&ends), ends[1].reservations.len(), ends[1].rx_pool.claimed), (vec![long], 0, 0));
+        assert_eq!(read(&mut ends, long, &mut out), Ok(Some(500_000)));
+        assert_eq!((ends[1].rx_pool.reserved_bytes, ends[1].rx_pool.set_aside), (0, 0));
     }
 
     #[test]
@@ -217,12 +350,12 @@ mod tests {
         for _ in 0..2 {
             let channel = ends[0].connect(now, &PATHS[1], 7, Mode::Messages).unwrap();
             talk(&mut ends, now);
-            let _ = ends[0].send(now, channel, &LONG);
+            let _ = ends[0].send(now, channel, &LONG[..500_000]);
             talk(&mut ends, now);
         }
         assert_eq!((ends[1].reserved.len(), ends[1].reservations.len()), (1, 1));
         let (index, _) = ends[1].associations.iter().next().unwrap();
         ends[1].end_association(index as u32, ErrorCode::Timeout);
-        assert_eq!((ends[1].reserved_bytes, ends[1].reservations.len(), ends[1].sizes().0), (0, 0, 0));
+        assert_eq!((ends[1].rx_pool.reserved_bytes, ends[1].reservations.len(), ends[1].sizes().0), (0, 0, 0));
     }
 }

@@ -97,7 +97,10 @@ impl Endpoint {
     fn continue_run(&mut self, now: Time, path: &Path, bytes: &[u8], landing: &mut Option<Landing<'_>>) -> bool {
         let Some(run) = &self.run else { return false };
         let Some((header, rest)) = bytes.split_first_chunk() else { return false };
-        if *header != run.expected || run.now != now || !run.path.takes(path) || self.rx_pool.is_short() {
+        if *header != run.expected || run.now != now || !run.path.takes(path) {
+            return false;
+        }
+        if self.rx_pool.is_short() && !self.channels[run.channel.index as usize].incoming.has_set_aside() {
             return false;
         }
         let (index, length) = (run.association, usize::from(run.header.length));

@@ -188,10 +188,10 @@ fn who_fills_the_memory_with_what_nobody_reads_keeps_nothing_from_others() {
     // By many channels of one, and of many.
     for (hostile, channels) in [(1, 60), (20, 3)] {
         let config = Config { receive_memory_bytes: MEMORY_BYTES, ..Config::default() };
-        let mut world = World::new(hostile + 2, Net { rate: 1_000_000_000, ..Net::default() }, &config, 1);
+        let mut world = World::new(hostile + 3, Net { rate: 1_000_000_000, ..Net::default() }, &config, 1);
         let mut flows: Vec<Flow> = (0..hostile * channels)
             .map(|place| {
-                let from = 2 + place % hostile;
+                let from = 3 + place % hostile;
                 let (client, server) = open(&mut world, from, 1, 7, Mode::Stream);
                 Flow { slow: true, ..Flow::stream((from, client), (1, server), 1 << 30) }
             })
@@ -199,10 +199,20 @@ fn who_fills_the_memory_with_what_nobody_reads_keeps_nothing_from_others() {
         carry_until(&mut world, &mut flows, S, |_, _| false);
         let dropped = world.hosts[1].counters().dropped_memory;
         assert!(dropped > 0, "it is full");
+        // A message for which there is no memory waits, and takes nobody else's.
+        let (sender, receiver) = open(&mut world, 2, 1, 8, Mode::Messages);
+        let now = world.time();
+        world.hosts[2].send(now, sender, &[7; MEMORY_BYTES as usize / 4]).unwrap();
+        carry_until(&mut world, &mut flows, S, |_, _| false);
         let (client, server) = pair(&mut world, Mode::Stream);
         let begin = world.now;
         stream(&mut world, (0, client), (1, server), 1_000_000, 20 * S);
         println!("{hostile} x {channels}: a megabyte in {} ms", (world.now - begin) / MS);
+        // Its end needs no memory.
+        let now = world.time();
+        world.hosts[2].abort(now, sender);
+        carry_until(&mut world, &mut flows, S, |_, _| false);
+        assert_eq!(world.hosts[1].readiness(receiver).unwrap().failed, Some(ErrorCode::Reset));
         // When they are read they go on.
         let had: Vec<u64> = flows.iter().map(|flow| flow.sent).collect();
         flows.iter_mut().for_each(|flow| flow.slow = false);
@@ -210,5 +220,51 @@ fn who_fills_the_memory_with_what_nobody_reads_keeps_nothing_from_others() {
             flows.iter().zip(&had).all(|(flow, had)| flow.received > *had)
         });
         assert!(flows.iter().zip(&had).all(|(flow, had)| flow.received > *had), "{hostile}: not all went on");
+    }
+}
+
+#[test]
+fn memory_that_is_set_aside_for_a_message_is_not_filled_by_others() {
+    let config = Config { receive_memory_bytes: MEMORY_BYTES, ..Config::default() };
+    let hostile = 4;
+    let mut world = World::new(hostile + 2, Net { rate: 1_000_000_000, ..Net::default() }, &config, 1);
+    // Three eighths of the memory, of which nothing comes beyond what made it known.
+    let (client, server) = pair(&mut world, Mode::Messages);
+    let mut message = Flow::messages((0, client), (1, server), MEMORY_BYTES as usize * 3 / 8, 1);
+    let begun = carry_until(&mut world, std::slice::from_mut(&mut message), S, |world, _| {
+        world.hosts[1].promised_bytes() > MEMORY_BYTES / 4
+    });
+    assert!(begun, "it has memory");
+    world.stopped.insert(0);
+    let mut flows: Vec<Flow> = (0..hostile * 20)
+        .map(|place| {
+            let from = 2 + place % hostile;
+            let (client, server) = open(&mut world, from, 1, 8, Mode::Stream);
+            Flow { slow: true, ..Flow::stream((from, client), (1, server), 1 << 30) }
+        })
+        .collect();
+    carry_until(&mut world, &mut flows, S, |_, _| false);
+    assert!(world.hosts[1].counters().dropped_memory > 0, "there is no more for others");
+    world.stopped.clear();
+    flows.push(message);
+    let arrives = carry_until(&mut world, &mut flows, 5 * S, |_, flows| flows.last().unwrap().is_done());
+    assert!(arrives, "{:?}", world.hosts[1].counters());
+}
+
+#[test]
+fn many_long_messages_at_once_arrive_however_little_memory_there_is() {
+    let config = Config { receive_memory_bytes: MEMORY_BYTES, ..Config::default() };
+    // As many messages as hosts, of these lengths in turn. There is memory for the beginnings of a few dozens.
+    for lengths in [&[250_000][..], &[250_000, 500_000], &[500_000, 250_000, 300_000, 270_000]] {
+        let hosts = 60;
+        let mut world = World::new(hosts + 1, Net { rate: 1_000_000_000, ..Net::default() }, &config, 1);
+        let mut flows: Vec<Flow> = (0..hosts)
+            .map(|place| {
+                let (client, server) = open(&mut world, 1 + place, 0, 7, Mode::Messages);
+                Flow::messages((1 + place, client), (0, server), lengths[place % lengths.len()], 1)
+            })
+            .collect();
+        let ns = carry(&mut world, &mut flows, 60 * S);
+        println!("{lengths:?}: {} ms, {} packets found no memory", ns / MS, world.hosts[0].counters().dropped_memory);
     }
 }

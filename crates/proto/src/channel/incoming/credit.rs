@@ -24,12 +24,34 @@ impl Incoming {
         let promised = (self.limit - self.initial).min(self.limit.saturating_sub(self.offset));
         pool.promised_bytes = pool.promised_bytes + promised - self.promised;
         self.promised = promised;
+        if self.set_aside > 0 && self.lacking_bytes() == 0 {
+            self.keep_set_aside(0, pool);
+        }
+    }
+
+    fn keep_set_aside(&mut self, buffers: usize, pool: &mut Pool) {
+        pool.set_aside = pool.set_aside + buffers - std::mem::replace(&mut self.set_aside, buffers);
+    }
+
+    /// A buffer is needed: one of those that were set aside, or none of these is left.
+    pub(super) fn use_set_aside(&mut self, pool: &mut Pool) -> bool {
+        let has_some = self.has_set_aside();
+        if has_some {
+            self.keep_set_aside(self.set_aside - 1, pool);
+        }
+        has_some
+    }
+
+    /// What comes has memory, whatever others keep.
+    pub fn has_set_aside(&self) -> bool {
+        self.set_aside > 0
     }
 
     /// Nothing will come any more: what was promised is free.
     pub fn revoke(&mut self, pool: &mut Pool) {
         pool.promised_bytes -= std::mem::take(&mut self.promised);
         self.initial = self.limit;
+        self.keep_set_aside(0, pool);
     }
 
     /// The message at hand fits the window but not the limit that was told: raises it, and says that it did.
@@ -41,9 +63,10 @@ impl Incoming {
         worth
     }
 
-    /// Lets the message at hand come as a whole, in memory that was set aside.
-    pub fn allow_message(&mut self, reserved_bytes: u64, pool: &mut Pool) {
+    /// Lets the message at hand come as a whole, in memory that is set aside.
+    pub fn allow_message(&mut self, reserved_bytes: u64, buffers: usize, pool: &mut Pool) {
         (self.reserved_bytes, self.reserved_until) = (reserved_bytes, self.message_end);
+        self.keep_set_aside(buffers, pool);
         self.promise(self.wanted, pool);
     }
 
@@ -67,7 +90,8 @@ impl Incoming {
     }
 
     /// Takes back the memory set aside for a long message, and says how much it was.
-    pub fn take_reservation(&mut self) -> u64 {
+    pub fn take_reservation(&mut self, pool: &mut Pool) -> u64 {
+        self.keep_set_aside(0, pool);
         std::mem::take(&mut self.reserved_bytes)
     }
 }

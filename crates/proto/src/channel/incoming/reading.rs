@@ -18,10 +18,10 @@ pub struct TooShort {
 /// A message whose reader takes it as it comes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
-    pub(super) message_bytes: usize,
+    pub(super) message_bytes: u32,
     /// What the packets that the reader has got counted against the credit, and the buffers that putting them back takes: until the message is whole they count as unread.
     pub(super) credit_bytes: u64,
-    pub(super) buffers: usize,
+    pub(super) buffers: u32,
 }
 
 /// What a reader has of a message.
@@ -73,8 +73,8 @@ impl Incoming {
             None => self.consumed += chunk.credit_bytes,
             Some(taken) => {
                 taken.credit_bytes += chunk.credit_bytes;
-                let buffers = taken.credit_bytes.div_ceil(pool.payload_bytes() as u64) as usize;
-                pool.owed += buffers - std::mem::replace(&mut taken.buffers, buffers);
+                let buffers = taken.credit_bytes.div_ceil(pool.payload_bytes() as u64) as u32;
+                pool.owed += (buffers - std::mem::replace(&mut taken.buffers, buffers)) as usize;
             }
         }
     }
@@ -144,6 +144,7 @@ impl Incoming {
             part.is_begun = self.taken.is_some();
         }
         let Some(Taken { message_bytes, .. }) = self.taken.filter(|_| part.is_begun) else { return false };
+        let message_bytes = message_bytes as usize;
         let Some(out) = out.get_mut(..message_bytes).filter(|_| part.bytes <= message_bytes) else { return false };
         part.bytes = self.read_parts(out, part.bytes, part.bytes + PIECE_BYTES, pool);
         let takes_all = part.bytes == message_bytes;
@@ -162,13 +163,13 @@ impl Incoming {
             && let Ok(Content::First { length, .. }) = Content::parse(first.flags, first.payload.bytes())
             && length as usize <= room
         {
-            self.taken = Some(Taken { message_bytes: length as usize, credit_bytes: 0, buffers: 0 });
+            self.taken = Some(Taken { message_bytes: length, credit_bytes: 0, buffers: 0 });
         }
     }
 
     pub(super) fn end_taking(&mut self, pool: &mut Pool) -> Option<Taken> {
         let taken = self.taken.take()?;
-        pool.owed -= taken.buffers;
+        pool.owed -= taken.buffers as usize;
         self.consumed += taken.credit_bytes;
         Some(taken)
     }
@@ -188,15 +189,15 @@ impl Incoming {
                 self.consumed -= credit_bytes;
                 chunk.flags = Flags::FIRST;
                 chunk.credit_bytes = credit_bytes;
-                chunk.payload.append(&(message_bytes as u32).to_be_bytes(), room);
+                chunk.payload.append(&message_bytes.to_be_bytes(), room);
             }
             let count = chunk.payload.append(rest, room);
             rest = &rest[count..];
             chunks.push(chunk);
         }
         if let Some(taken) = &mut self.taken {
-            let returned = chunks.len().min(taken.buffers);
-            taken.buffers -= returned;
+            let returned = chunks.len().min(taken.buffers as usize);
+            taken.buffers -= returned as u32;
             pool.owed -= returned;
         }
         chunks.into_iter().rev().for_each(|chunk| self.queue.push_front(chunk));

@@ -1,0 +1,74 @@
+//! Whether there is memory for a numbered packet (docs/protocol.md 5): what cannot be kept has not arrived. Where it comes from is in `crate::pool`, and what is set aside of it in `reserving`.
+
+use ropeway_wire::{Header, Type};
+
+use super::Endpoint;
+use crate::association::MOST_REFUSALS;
+use crate::channel::Channel;
+use crate::time::Time;
+
+/// The share of the free memory that packets waiting for a lost one may have, of one association.
+const HELD_SHARE: usize = 4;
+/// What an association keeps is looked up again after so long for each channel and each piece of memory, whose looking up takes a thirtieth of that; until then what was read does not count.
+const KEPT_LOOK_NS: u64 = 300;
+
+impl Endpoint {
+    /// Whether a packet can be kept, or refused, if it is taken now.
+    pub(super) fn has_memory(&self, index: u32, previous: Option<u64>, header: &Header) -> bool {
+        let association = &self.associations[index as usize];
+        let channel = association.channel(header.channel).map(|at| &*self.channels[at as usize]);
+        if previous.is_none() && takes_none(header.kind, channel) {
+            return true;
+        }
+        let has_place = header.kind != Type::Open || association.refusals.len() < MOST_REFUSALS;
+        // What waits for a lost packet has used up no credit yet, so it has a bound of its own; a part of what is free, so that the lost packet always
+        // finds memory when it comes.
+        let has_set_aside = channel.is_some_and(|channel| channel.incoming.has_set_aside());
+        let free = if has_set_aside { self.rx_pool.free_bytes() } else { self.rx_pool.available_bytes() };
+        let share = (self.config.receive_buffer_bytes as usize).min(free / HELD_SHARE);
+        let may_wait = previous.is_none() || association.received.held_bytes() + usize::from(header.length) <= share;
+        has_place && may_wait && (has_set_aside || !self.rx_pool.is_exhausted())
+    }
+
+    /// When memory is short, whether what is left is for this packet: if its association keeps no more of it than its part, and somebody has accepted its channel. A message that memory was set
+    /// aside for comes in any case, and so does what needs none.
+    pub(super) fn may_have_of_the_last(&mut self, now: Time, index: u32, header: &Header) -> bool {
+        if !self.rx_pool.is_short() {
+            return true;
+        }
+        let association = &self.associations[index as usize];
+        let channel = association.channel(header.channel).map(|at| &*self.channels[at as usize]);
+        if takes_none(header.kind, channel) || channel.is_some_and(|channel| channel.incoming.has_set_aside()) {
+            return true;
+        }
+        if channel.is_some_and(|channel| channel.queued_in.is_some()) {
+            return false;
+        }
+        if association.kept_until <= now {
+            let unread = association.channels.indices().map(|at| self.channels[at as usize].incoming.kept());
+            let sum = |(sum, looks), (bytes, pieces)| (sum + bytes, looks + 1 + pieces);
+            let (kept_bytes, looks) = unread.fold((association.received.held_bytes() as u64, 1), sum);
+            let association = &mut self.associations[index as usize];
+            association.kept_bytes = kept_bytes;
+            association.kept_until = now.after(looks * KEPT_LOOK_NS);
+        }
+        let part = self.part_of_the_last();
+        let association = &mut self.associations[index as usize];
+        association.kept_bytes += u64::from(header.length);
+        let may = association.kept_bytes <= part;
+        association.kept_bytes -= if may { 0 } else { u64::from(header.length) };
+        may
+    }
+
+    /// So much of the last memory is for each association.
+    pub(super) fn part_of_the_last(&self) -> u64 {
+        let part = self.rx_pool.last_bytes() / self.associations.len();
+        part.max(usize::from(self.config.packet_bytes)) as u64
+    }
+}
+
+/// Whether a packet of this type takes no memory once it is its turn: it ends its channel, or nobody reads that any more.
+fn takes_none(kind: Type, channel: Option<&Channel>) -> bool {
+    let is_turned_away = channel.is_some_and(|channel| channel.released || channel.failed.is_some());
+    matches!(kind, Type::Fin | Type::Abort) || is_turned_away
+}
