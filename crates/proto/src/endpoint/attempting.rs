@@ -306,21 +306,29 @@ impl Endpoint {
         let refused_port = carried.map_or(named_port, |at| channels[at as usize].remote_port);
         let is_other =
             |at: &u32| channels[*at as usize].remote_port != refused_port && !channels[*at as usize].released;
-        let Some(next) = association.channels.indices().find(is_other) else { return false };
+        if !association.channels.indices().any(|at| is_other(&at)) {
+            return false;
+        }
         let refused: Vec<(u16, u32)> = association.channels.iter().filter(|(_, at)| !is_other(at)).collect();
-        let (destination_port, source_port) = (channels[next as usize].remote_port, channels[next as usize].local_port);
         for (number, at) in refused {
             self.associations[index as usize].detach(number);
             self.fail_channel(at, code);
         }
         self.restart_attempt(index, now);
-        let association = &mut self.associations[index as usize];
-        association.asked_port = Some(destination_port);
-        if let Some(attempt) = association.attempt_mut() {
-            (attempt.destination_port, attempt.source_port) = (destination_port, source_port);
-        }
+        self.ask_for_first(index);
         self.run_attempt(now, index);
         self.settle_timers(now, index);
         true
+    }
+
+    /// An attempt that begins anew asks for the port of the first channel that is left.
+    pub(super) fn ask_for_first(&mut self, index: u32) {
+        let association = &mut self.associations[index as usize];
+        let Some(at) = association.channels.indices().next() else { return };
+        let channel = &self.channels[at as usize];
+        association.asked_port = Some(channel.remote_port);
+        if let Some(attempt) = association.attempt_mut() {
+            (attempt.destination_port, attempt.source_port) = (channel.remote_port, channel.local_port);
+        }
     }
 }

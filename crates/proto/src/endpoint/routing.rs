@@ -169,6 +169,12 @@ impl Endpoint {
         association.sent = Sent::starting_at(first_number);
         let Some(at) = opening else { return };
         let channel = &mut self.channels[at as usize];
+        if channel.released {
+            // Closed while the server might have known it.
+            self.associations[index as usize].detach(0);
+            self.free_channel(at);
+            return self.ask_for_first(index);
+        }
         let fields = ropeway_wire::OpenFields {
             destination_port: channel.remote_port,
             source_port: channel.local_port,

@@ -346,6 +346,26 @@ fn a_channel_closed_while_attempts_cross_is_opened_for_nobody() {
     assert_eq!([0, 1].map(|host: usize| world.hosts[host].sizes()), [(1, 2); 2]);
 }
 
+in_every_way!(a_channel_closed_before_the_attempt_begins_anew_is_opened_for_nobody);
+fn a_channel_closed_before_the_attempt_begins_anew_is_opened_for_nobody() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    for port in [7, 8] {
+        world.hosts[1].listen(port, Mode::Stream, 4).unwrap();
+    }
+    let arrives_from = world.now + 4 * S;
+    world.filter = Some(Box::new(move |now, _, _, bytes| bytes[0] != CONFIRM || now > arrives_from));
+    let [closed, kept] = [7, 8].map(|port| try_connect(&mut world, 0, 1, port).unwrap());
+    pass(&mut world, S);
+    let now = world.time();
+    world.hosts[0].close(now, closed);
+    wait_for(&mut world, 9 * S, "open", |world| {
+        assert_eq!(world.hosts[1].accept(7), Err(AcceptError::WouldBlock));
+        is_open(world, 0, kept)
+    });
+    assert!(world.hosts[1].accept(8).is_ok());
+    assert_eq!([0, 1].map(|host: usize| world.hosts[host].sizes()), [(1, 1); 2]);
+}
+
 in_every_way!(the_end_of_a_channel_comes_though_attempts_cross);
 fn the_end_of_a_channel_comes_though_attempts_cross() {
     let mut world = listening(Net::default(), 1);
