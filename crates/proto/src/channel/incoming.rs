@@ -85,6 +85,8 @@ pub struct Incoming {
     reserved_until: u64,
     /// Buffers of it that nothing has come into yet.
     set_aside: usize,
+    /// That memory is of its association's part of the last (docs/protocol.md 5), not of what is for all.
+    pub of_part: bool,
     /// Stands in line for such memory.
     pub reserving: bool,
     /// The first message, of which a reader has the beginning: nobody else can read.
@@ -111,6 +113,7 @@ impl Incoming {
             reserved_bytes: 0,
             reserved_until: 0,
             set_aside: 0,
+            of_part: false,
             reserving: false,
             taken: None,
             fin: None,

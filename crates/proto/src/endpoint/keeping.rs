@@ -45,7 +45,7 @@ impl Endpoint {
             return false;
         }
         if association.kept_until <= now {
-            let unread = association.channels.indices().map(|at| self.channels[at as usize].incoming.kept());
+            let unread = association.channels.indices().map(|at| self.kept_of_part(at));
             let sum = |(sum, looks), (bytes, pieces)| (sum + bytes, looks + 1 + pieces);
             let (kept_bytes, looks) = unread.fold((association.received.held_bytes() as u64, 1), sum);
             let association = &mut self.associations[index as usize];
@@ -58,6 +58,16 @@ impl Endpoint {
         let may = association.kept_bytes <= part;
         association.kept_bytes -= if may { 0 } else { u64::from(header.length) };
         may
+    }
+
+    /// Memory that a channel has of its association's part, and in how many pieces: none if the message at hand came into what was set aside for it from what is for all.
+    fn kept_of_part(&self, at: u32) -> (u64, u64) {
+        let incoming = &self.channels[at as usize].incoming;
+        if incoming.has_reservation() && !incoming.of_part {
+            return (0, 0);
+        }
+        let (bytes, pieces) = incoming.kept();
+        (bytes + (incoming.set_aside() * self.rx_pool.buffer_bytes()) as u64, pieces)
     }
 
     /// So much of the last memory is for each association.

@@ -54,10 +54,13 @@ impl Endpoint {
         }
     }
 
-    /// What becomes free is kept for who waits for most of it. Otherwise those who go on, and the beginnings of messages that wait, would take it piece by piece.
+    /// What becomes free is kept for who waits for most of it. Otherwise those who go on, and the beginnings of messages that wait, would take it piece by piece. Nothing for who has enough, and
+    /// waits for its turn.
     fn claim(&mut self, at: u32) {
-        let claimed = self.rx_pool.claim_of(self.buffers_needed(at));
-        self.rx_pool.claimed = self.rx_pool.claimed.max(claimed);
+        let buffers = self.buffers_needed(at);
+        if !self.rx_pool.can_set_aside(buffers) {
+            self.rx_pool.claimed = self.rx_pool.claimed.max(self.rx_pool.claim_of(buffers));
+        }
     }
 
     /// The index of a channel that waits for memory.
@@ -139,7 +142,8 @@ impl Endpoint {
             channel.incoming.allow_message(0, 0, &mut self.rx_pool);
             return self.say_credit(at);
         }
-        if !self.rx_pool.can_set_aside(buffers) {
+        channel.incoming.of_part = !self.rx_pool.can_set_aside(buffers);
+        if channel.incoming.of_part {
             let bytes = (buffers * self.rx_pool.buffer_bytes()) as u64;
             self.associations[channel.association as usize].kept_bytes += bytes;
         }
@@ -258,6 +262,15 @@ mod tests {
         }
     }
 
+    /// The same for so many steps of time.
+    fn pass(ends: &mut [Endpoint; 2], now: &Cell<Time>, steps: u64, step_ns: u64) {
+        for _ in 0..steps {
+            now.set(now.get().after(step_ns));
+            ends.iter_mut().for_each(|end| end.handle_timeout(now.get()));
+            talk(ends, now.get());
+        }
+    }
+
     #[test]
     fn channels_that_are_opened_and_ended_all_the_time_do_not_fill_the_line() {
         let config = Config { receive_memory_bytes: 4 << 20, ..Config::default() };
@@ -291,13 +304,7 @@ mod tests {
         let config = Config { receive_memory_bytes: 1 << 20, ..Config::default() };
         let mut ends = [0, 1].map(|end: u8| Endpoint::new(config.clone(), end.into(), 0, [end; 32]));
         let now = Cell::new(Time::from_nanos(1_000_000_000));
-        let pass = |ends: &mut [Endpoint; 2]| {
-            for _ in 0..20 {
-                now.set(now.get().after(1_000_000));
-                ends.iter_mut().for_each(|end| end.handle_timeout(now.get()));
-                talk(ends, now.get());
-            }
-        };
+        let pass = |ends: &mut [Endpoint; 2]| pass(ends, &now, 20, 1_000_000);
         ends[1].listen(7, Mode::Messages, 8).unwrap();
         ends[1].listen(8, Mode::Stream, 8).unwrap();
         let mut out = vec![0; LONG.len()];
@@ -339,6 +346,32 @@ mod tests {
         assert_eq!((has_memory(&ends), ends[1].reservations.len(), ends[1].rx_pool.claimed), (vec![long], 0, 0));
         assert_eq!(read(&mut ends, long, &mut out), Ok(Some(500_000)));
         assert_eq!((ends[1].rx_pool.reserved_bytes, ends[1].rx_pool.set_aside), (0, 0));
+    }
+
+    #[test]
+    fn nothing_is_kept_for_who_waits_for_its_turn_alone_until_others_use_what_it_needs() {
+        let config = Config { receive_memory_bytes: 1 << 20, ..Config::default() };
+        let mut ends = [0, 1].map(|end: u8| Endpoint::new(config.clone(), end.into(), 0, [end; 32]));
+        let now = Cell::new(Time::from_nanos(1_000_000_000));
+        ends[1].listen(7, Mode::Messages, 8).unwrap();
+        ends[1].listen(8, Mode::Stream, 8).unwrap();
+        let begin = |ends: &mut [Endpoint; 2], port: u16, mode: Mode, bytes: usize| {
+            let channel = ends[0].connect(now.get(), &PATHS[1], port, mode).unwrap();
+            pass(ends, &now, 20, 1_000_000);
+            let _ = ends[0].send(now.get(), channel, &LONG[..bytes]);
+            pass(ends, &now, 20, 1_000_000);
+            ends[1].accept(port).unwrap()
+        };
+        // Together they are more than half of the memory, and there is enough for both.
+        begin(&mut ends, 7, Mode::Messages, 300_000);
+        let waiting = begin(&mut ends, 7, Mode::Messages, 360_000);
+        assert_eq!((ends[1].reserved.len(), ends[1].reservations.front()), (1, Some(&waiting)));
+        assert_eq!(ends[1].rx_pool.claimed, 0);
+        for _ in 0..8 {
+            begin(&mut ends, 8, Mode::Stream, 30_000);
+        }
+        pass(&mut ends, &now, LOOKS, config.give_up_ns / LOOKS);
+        assert!(ends[1].rx_pool.claimed > 0);
     }
 
     #[test]

@@ -252,6 +252,34 @@ fn memory_that_is_set_aside_for_a_message_is_not_filled_by_others() {
 }
 
 #[test]
+fn a_long_message_that_nobody_reads_keeps_no_memory_from_what_else_its_sender_has_to_say() {
+    let config = Config { receive_memory_bytes: MEMORY_BYTES, ..Config::default() };
+    let hostile = 4;
+    let mut world = World::new(hostile + 2, Net { rate: 1_000_000_000, ..Net::default() }, &config, 1);
+    let (client, server) = pair(&mut world, Mode::Messages);
+    let length = MEMORY_BYTES as usize * 3 / 8;
+    let mut message = Flow { slow: true, ..Flow::messages((0, client), (1, server), length, 1) };
+    carry_until(&mut world, std::slice::from_mut(&mut message), S, |_, _| false);
+    assert!(world.hosts[1].readiness(server).unwrap().readable, "it is whole");
+    let ping = open(&mut world, 0, 1, 9, Mode::Stream);
+    // Others leave nothing but the part of each.
+    let mut flows: Vec<Flow> = (0..hostile * 20)
+        .map(|place| {
+            let from = 2 + place % hostile;
+            let (client, server) = open(&mut world, from, 1, 8, Mode::Stream);
+            Flow { slow: true, ..Flow::stream((from, client), (1, server), 1 << 30) }
+        })
+        .collect();
+    carry_until(&mut world, &mut flows, S, |_, _| false);
+    assert!(world.hosts[1].counters().dropped_memory > 0, "there is no more for others");
+    flows.push(Flow::stream((0, ping.0), (1, ping.1), 10_000));
+    let arrives = carry_until(&mut world, &mut flows, 100 * MS, |_, flows| flows.last().unwrap().is_done());
+    assert!(arrives, "{:?}", world.hosts[1].counters());
+    message.slow = false;
+    carry(&mut world, std::slice::from_mut(&mut message), S);
+}
+
+#[test]
 fn many_long_messages_at_once_arrive_however_little_memory_there_is() {
     let config = Config { receive_memory_bytes: MEMORY_BYTES, ..Config::default() };
     // As many messages as hosts, of these lengths in turn. There is memory for the beginnings of a few dozens.

@@ -42,6 +42,11 @@ impl Incoming {
         has_some
     }
 
+    /// Buffers of what was set aside that nothing has come into yet.
+    pub fn set_aside(&self) -> usize {
+        self.set_aside
+    }
+
     /// What comes has memory, whatever others keep.
     pub fn has_set_aside(&self) -> bool {
         self.set_aside > 0
