@@ -350,7 +350,7 @@ impl Endpoint {
         let header = &packet.header;
         // Memory first: a packet that cannot be kept has not arrived, and will be asked for again.
         let previous = self.must_wait(index, number, header);
-        if !self.has_memory(index, previous, header) || !self.may_have_of_the_last(now, index, header) {
+        if !self.has_memory(index, previous, header) || !self.may_have_of_the_last(now, index, previous, header) {
             self.counters.dropped_memory += 1;
             self.associations[index as usize].note_no_memory(number, now);
             return;

@@ -17,7 +17,7 @@ impl Endpoint {
     pub(super) fn has_memory(&self, index: u32, previous: Option<u64>, header: &Header) -> bool {
         let association = &self.associations[index as usize];
         let channel = association.channel(header.channel).map(|at| &*self.channels[at as usize]);
-        if previous.is_none() && takes_none(header.kind, channel) {
+        if previous.is_none() && takes_none(header.kind, channel, previous) {
             return true;
         }
         let has_place = header.kind != Type::Open || association.refusals.len() < MOST_REFUSALS;
@@ -32,13 +32,20 @@ impl Endpoint {
 
     /// When memory is short, whether what is left is for this packet: if its association keeps no more of it than its part, and somebody has accepted its channel. A message that memory was set
     /// aside for comes in any case, and so does what needs none.
-    pub(super) fn may_have_of_the_last(&mut self, now: Time, index: u32, header: &Header) -> bool {
+    pub(super) fn may_have_of_the_last(
+        &mut self,
+        now: Time,
+        index: u32,
+        previous: Option<u64>,
+        header: &Header,
+    ) -> bool {
         if !self.rx_pool.is_short() {
             return true;
         }
         let association = &self.associations[index as usize];
         let channel = association.channel(header.channel).map(|at| &*self.channels[at as usize]);
-        if takes_none(header.kind, channel) || channel.is_some_and(|channel| channel.incoming.has_set_aside()) {
+        if takes_none(header.kind, channel, previous) || channel.is_some_and(|channel| channel.incoming.has_set_aside())
+        {
             return true;
         }
         if channel.is_some_and(|channel| channel.queued_in.is_some()) {
@@ -78,7 +85,11 @@ impl Endpoint {
 }
 
 /// Whether a packet of this type takes no memory once it is its turn: it ends its channel, or nobody reads that any more.
-fn takes_none(kind: Type, channel: Option<&Channel>) -> bool {
-    let is_turned_away = channel.is_some_and(|channel| channel.released || channel.failed.is_some());
+fn takes_none(kind: Type, channel: Option<&Channel>, previous: Option<u64>) -> bool {
+    let is_turned_away = match channel {
+        Some(channel) => channel.released || channel.failed.is_some(),
+        // It is gone, unless what begins it is still to come.
+        None => kind != Type::Open && previous.is_none(),
+    };
     matches!(kind, Type::Fin | Type::Abort) || is_turned_away
 }

@@ -224,6 +224,51 @@ fn who_fills_the_memory_with_what_nobody_reads_keeps_nothing_from_others() {
 }
 
 #[test]
+fn what_comes_of_a_message_after_its_end_needs_no_memory() {
+    let config = Config { receive_memory_bytes: MEMORY_BYTES, ..Config::default() };
+    let hostile = 10;
+    let mut world = World::new(hostile + 3, Net { rate: 1_000_000_000, ..Net::default() }, &config, 1);
+    // Host 2 keeps more than its part, and its message waits for the memory of another one.
+    let (client, server) = pair(&mut world, Mode::Messages);
+    let (sender, receiver) = open(&mut world, 2, 1, 7, Mode::Messages);
+    let stream = open(&mut world, 2, 1, 8, Mode::Stream);
+    let unread = |flow| Flow { slow: true, ..flow };
+    let mut flows = vec![
+        unread(Flow::messages((0, client), (1, server), 300_000, 1)),
+        unread(Flow::stream((2, stream.0), (1, stream.1), 20_000)),
+    ];
+    carry_until(&mut world, &mut flows, 100 * MS, |_, _| false);
+    // Of that the beginning comes, and what follows it is lost.
+    let is_lossy = Rc::new(Cell::new(true));
+    let (loses, mut sent) = (Rc::clone(&is_lossy), 0);
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        let is_part = from == 2 && Packet::parse(bytes).unwrap().header.kind == Type::Data;
+        sent += u32::from(is_part);
+        !(loses.get() && is_part && sent > 1)
+    }));
+    let now = world.time();
+    world.hosts[2].send(now, sender, &[7; 360_000]).unwrap();
+    for place in 0..hostile * 8 {
+        let from = 3 + place % hostile;
+        let (client, server) = open(&mut world, from, 1, 8, Mode::Stream);
+        flows.push(unread(Flow::stream((from, client), (1, server), 1 << 30)));
+    }
+    carry_until(&mut world, &mut flows, S, |_, _| false);
+    assert!(world.hosts[1].counters().dropped_memory > 0, "it is full");
+    let in_flight = |world: &World| {
+        let now = world.clock(2);
+        world.hosts[2].association_statistics(now).map(|known| known.in_flight_packets).sum::<u64>()
+    };
+    assert!(in_flight(&world) > 1, "parts are missing");
+    let now = world.time();
+    world.hosts[2].abort(now, sender);
+    is_lossy.set(false);
+    carry_until(&mut world, &mut flows, S, |_, _| false);
+    assert_eq!(world.hosts[1].readiness(receiver).unwrap().failed, Some(ErrorCode::Reset));
+    assert_eq!(in_flight(&world), 0, "{:?}", world.hosts[1].counters());
+}
+
+#[test]
 fn memory_that_is_set_aside_for_a_message_is_not_filled_by_others() {
     let config = Config { receive_memory_bytes: MEMORY_BYTES, ..Config::default() };
     let hostile = 4;
