@@ -142,6 +142,8 @@ pub struct Association {
     pub left_unused: bool,
     /// When it was told of what is granted, the last time.
     pub granted_at: Time,
+    /// When something of that came which there was no memory for, the last time.
+    dropped_at: Time,
     /// How fast it uses that.
     pub pace: Pace,
     /// If it has ever left some of it unused.
@@ -272,6 +274,7 @@ impl Association {
             given_at: now,
             left_unused: false,
             granted_at: now,
+            dropped_at: now,
             pace: Pace::default(),
             probation: None,
             arrivals_unacked: 0,

@@ -22,9 +22,9 @@ impl Association {
             && now.since(self.unused_since()) <= self.lease.many_ns(UNUSED_LEASES)
     }
 
-    /// Since when nothing has come of what is granted, nor more was granted: that ends at its share.
+    /// Since when nothing has come of what is granted, taken or not, nor more was granted: that ends at its share.
     pub fn unused_since(&self) -> Time {
-        self.given_at.max(self.arrived_at)
+        self.given_at.max(self.arrived_at).max(self.dropped_at)
     }
 
     /// So many more numbers may be used.

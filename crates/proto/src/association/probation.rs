@@ -148,4 +148,20 @@ mod tests {
         assert_eq!([5, 6].map(|drain_ms| is_after(lease_ms + 6, 0, drain_ms * MS)), [true, false]);
         assert!(!is_after(100, 100 - lease_ms, 0));
     }
+
+    #[test]
+    fn who_sends_what_it_was_granted_has_used_it_though_there_is_no_memory_for_that() {
+        // For so long its packets come and are dropped, each so far beyond the newest one that was taken; ten are granted.
+        let is_after = |beyond: i64| {
+            let mut association = open();
+            association.lend(10, at(0));
+            let number = association.received.next().wrapping_add_signed(beyond);
+            (0..100).for_each(|ms| association.note_no_memory(number, at(ms)));
+            association.note_use(true, Time::ZERO, || IDLE, at(100));
+            association.most_on_probation(at(100)).is_some()
+        };
+        assert_eq!([0, 9].map(is_after), [false, false]);
+        // What was asked for again, or was not granted, is none of it.
+        assert_eq!([-1, 10].map(is_after), [true, true]);
+    }
 }
