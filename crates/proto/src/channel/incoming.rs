@@ -36,11 +36,13 @@ struct Chunk {
     payload: Buffer,
     /// What the packets in it counted against the credit: given back when all of it has been read.
     credit_bytes: u64,
+    /// Its memory was set aside for the message at hand.
+    was_set_aside: bool,
 }
 
 impl Chunk {
     fn new(flags: Flags, payload: Buffer, credit_bytes: u64) -> Chunk {
-        Chunk { flags, records: RecordReader::default(), payload, credit_bytes }
+        Chunk { flags, records: RecordReader::default(), payload, credit_bytes, was_set_aside: false }
     }
 
     /// A message of `message_bytes` has been read to its end, which this begins with: `end_bytes` that are about to be taken away.
@@ -200,12 +202,13 @@ impl Incoming {
         }
         let step = self.check(mode, flags, payload, longest)?;
         if self.must_keep(mode, payload) && !self.share(mode, flags, payload, pool) {
-            let mut buffer = match self.use_set_aside(pool) {
+            let was_set_aside = self.use_set_aside(pool);
+            let mut buffer = match was_set_aside {
                 true => pool.take_anyway(),
                 false => pool.take().ok_or(Refused::NoMemory)?,
             };
             buffer.append(payload, pool.payload_bytes());
-            self.queue.push_back(Chunk::new(flags, buffer, credit_bytes(payload)));
+            self.queue.push_back(Chunk { was_set_aside, ..Chunk::new(flags, buffer, credit_bytes(payload)) });
         }
         self.account(step, pool.payload_bytes() as u64);
         self.keep_promised(pool);
@@ -247,8 +250,8 @@ impl Incoming {
             pool.give(buffer);
         } else {
             let credit_bytes = credit_bytes(buffer.bytes());
-            self.use_set_aside(pool);
-            self.queue.push_back(Chunk::new(flags, buffer, credit_bytes));
+            let was_set_aside = self.use_set_aside(pool);
+            self.queue.push_back(Chunk { was_set_aside, ..Chunk::new(flags, buffer, credit_bytes) });
         }
         self.account(step, pool.payload_bytes() as u64);
         self.keep_promised(pool);

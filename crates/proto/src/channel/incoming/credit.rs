@@ -47,6 +47,13 @@ impl Incoming {
         self.set_aside
     }
 
+    /// A buffer of those is free again before the message is whole.
+    pub(super) fn set_aside_again(&mut self, pool: &mut Pool) {
+        if self.has_reservation() && self.lacking_bytes() > 0 {
+            self.keep_set_aside(self.set_aside + 1, pool);
+        }
+    }
+
     /// What comes has memory, whatever others keep.
     pub fn has_set_aside(&self) -> bool {
         self.set_aside > 0

@@ -74,7 +74,12 @@ impl Incoming {
             Some(taken) => {
                 taken.credit_bytes += chunk.credit_bytes;
                 let buffers = taken.credit_bytes.div_ceil(pool.payload_bytes() as u64) as u32;
-                pool.owed += (buffers - std::mem::replace(&mut taken.buffers, buffers)) as usize;
+                let more = buffers - std::mem::replace(&mut taken.buffers, buffers);
+                pool.owed += more as usize;
+                if more == 0 && chunk.was_set_aside {
+                    // A short packet, and so are those to come, perhaps.
+                    self.set_aside_again(pool);
+                }
             }
         }
     }

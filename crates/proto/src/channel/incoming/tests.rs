@@ -153,6 +153,30 @@ fn short_parts_of_a_message_share_memory_whether_they_are_read_as_they_come_or_n
 }
 
 #[test]
+fn memory_set_aside_for_a_message_in_short_packets_lasts_for_who_reads_it_as_it_comes() {
+    const LENGTH: usize = 200_000;
+    const PACKET_BYTES: usize = 200;
+    const SET_ASIDE: usize = LENGTH / 1400 + 2;
+    let mut rx = Pool::new(1456, 1 << 20);
+    let mut incoming = Incoming::new(1000);
+    let first = [&(LENGTH as u32).to_be_bytes()[..], &[7; PACKET_BYTES]].concat();
+    incoming.take(Mode::Messages, Flags::FIRST, &first, 1 << 20, &mut rx).unwrap();
+    incoming.allow_message(LENGTH as u64, SET_ASIDE, &mut rx);
+    let (mut out, mut part) = (vec![0; LENGTH], Part::default());
+    for packet in 2..=LENGTH / PACKET_BYTES {
+        assert!(!incoming.take_part(&mut out, &mut part, &mut rx));
+        // What came before it was set aside is owed besides.
+        let kept = rx.set_aside + rx.owed;
+        assert!((SET_ASIDE..=SET_ASIDE + 1).contains(&kept), "{packet}: {kept} buffers of {SET_ASIDE}");
+        let flags = if packet == LENGTH / PACKET_BYTES { Flags::LAST } else { Flags::NONE };
+        incoming.take(Mode::Messages, flags, &[7; PACKET_BYTES], 1 << 20, &mut rx).unwrap();
+    }
+    assert_eq!(rx.set_aside, 0);
+    assert!(incoming.take_part(&mut out, &mut part, &mut rx) && out.iter().all(|&byte| byte == 7));
+    assert_eq!((rx.in_use(), rx.owed, rx.set_aside), (0, 0, 0));
+}
+
+#[test]
 fn messages_without_lengths_share_memory_when_they_come_in_short_parts() {
     const MESSAGES: usize = 400;
     let mut rx = Pool::new(1456, 1 << 20);
