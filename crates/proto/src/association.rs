@@ -136,14 +136,12 @@ pub struct Association {
     pub peer_backlog: u64,
     /// Numbers below this have been granted.
     pub granted: u64,
-    /// When more was granted.
+    /// When more was granted, or some of it came that there was no memory for.
     pub given_at: Time,
     /// A grant was taken back, and nothing has come of what has been granted since.
     pub left_unused: bool,
     /// When it was told of what is granted, the last time.
     pub granted_at: Time,
-    /// When something of that came which there was no memory for, the last time.
-    dropped_at: Time,
     /// How fast it uses that.
     pub pace: Pace,
     /// If it has ever left some of it unused.
@@ -180,9 +178,8 @@ pub struct Association {
     pub in_vain: Option<Box<InVain>>,
     pub state_due: bool,
     pub pin_due: bool,
-    /// While memory is short: what its channels keep of it, and until when that need not be looked up.
-    pub kept_bytes: u64,
-    pub kept_until: Time,
+    /// Nothing before memory is short.
+    pub kept: Option<Box<Kept>>,
     /// Channels with a CREDIT or HOLD to say.
     pub words: Vec<u32>,
 
@@ -213,6 +210,13 @@ pub struct Association {
     /// Its earliest timer may have changed since it was looked up.
     pub unsettled: bool,
     pub counters: AssociationCounters,
+}
+
+/// While memory is short: what an association's channels keep of it, and until when that need not be looked up.
+#[derive(Debug, Default)]
+pub struct Kept {
+    pub bytes: u64,
+    pub until: Time,
 }
 
 impl Association {
@@ -274,7 +278,6 @@ impl Association {
             given_at: now,
             left_unused: false,
             granted_at: now,
-            dropped_at: now,
             pace: Pace::default(),
             probation: None,
             arrivals_unacked: 0,
@@ -297,8 +300,7 @@ impl Association {
             in_vain: None,
             state_due: false,
             pin_due: false,
-            kept_bytes: 0,
-            kept_until: Time::ZERO,
+            kept: None,
             words: Vec::new(),
             rtt: Rtt::assumed(config.round_trip_time_ns),
             heard_at: now,

@@ -24,7 +24,7 @@ impl Association {
 
     /// Since when nothing has come of what is granted, taken or not, nor more was granted: that ends at its share.
     pub fn unused_since(&self) -> Time {
-        self.given_at.max(self.arrived_at).max(self.dropped_at)
+        self.given_at.max(self.arrived_at)
     }
 
     /// So many more numbers may be used.

@@ -264,7 +264,7 @@ impl Association {
     /// A number came and was not taken for want of memory: that the path does not bear it is not said, nor that its sender leaves unused what it was granted.
     pub fn note_no_memory(&mut self, number: u64, now: Time) {
         if number.wrapping_sub(self.received.next()) < self.outstanding_packets() {
-            self.dropped_at = now;
+            self.given_at = now;
         }
         if let Some(in_vain) = self.in_vain.as_mut().filter(|in_vain| in_vain.number == number) {
             (in_vain.since, in_vain.times) = (now, 0);

@@ -3,7 +3,7 @@
 use ropeway_wire::{Header, Type};
 
 use super::Endpoint;
-use crate::association::MOST_REFUSALS;
+use crate::association::{Kept, MOST_REFUSALS};
 use crate::channel::Channel;
 use crate::time::Time;
 
@@ -51,19 +51,20 @@ impl Endpoint {
         if channel.is_some_and(|channel| channel.queued_in.is_some()) {
             return false;
         }
-        if association.kept_until <= now {
+        if association.kept.as_deref().is_none_or(|kept| kept.until <= now) {
             let unread = association.channels.indices().map(|at| self.kept_of_part(at));
             let sum = |(sum, looks), (bytes, pieces)| (sum + bytes, looks + 1 + pieces);
-            let (kept_bytes, looks) = unread.fold((association.received.held_bytes() as u64, 1), sum);
+            let (bytes, looks) = unread.fold((association.received.held_bytes() as u64, 1), sum);
             let association = &mut self.associations[index as usize];
-            association.kept_bytes = kept_bytes;
-            association.kept_until = now.after(looks * KEPT_LOOK_NS);
+            **association.kept.get_or_insert_default() = Kept { bytes, until: now.after(looks * KEPT_LOOK_NS) };
         }
         let part = self.part_of_the_last();
-        let association = &mut self.associations[index as usize];
-        association.kept_bytes += u64::from(header.length);
-        let may = association.kept_bytes <= part;
-        association.kept_bytes -= if may { 0 } else { u64::from(header.length) };
+        let kept = self.associations[index as usize].kept.get_or_insert_default();
+        let bytes = kept.bytes + u64::from(header.length);
+        let may = bytes <= part;
+        if may {
+            kept.bytes = bytes;
+        }
         may
     }
 

@@ -128,7 +128,7 @@ impl Endpoint {
     /// Whether so much may come of what is for those who keep little.
     fn is_of_its_part(&self, index: u32, buffers: usize) -> bool {
         let bytes = buffers * self.rx_pool.buffer_bytes();
-        let kept_bytes = self.associations[index as usize].kept_bytes;
+        let kept_bytes = self.associations[index as usize].kept.as_deref().map_or(0, |kept| kept.bytes);
         bytes <= self.rx_pool.available_bytes() && kept_bytes + bytes as u64 <= self.part_of_the_last()
     }
 
@@ -145,7 +145,7 @@ impl Endpoint {
         channel.incoming.of_part = !self.rx_pool.can_set_aside(buffers);
         if channel.incoming.of_part {
             let bytes = (buffers * self.rx_pool.buffer_bytes()) as u64;
-            self.associations[channel.association as usize].kept_bytes += bytes;
+            self.associations[channel.association as usize].kept.get_or_insert_default().bytes += bytes;
         }
         self.rx_pool.reserved_bytes += shortage;
         channel.incoming.allow_message(shortage, buffers, &mut self.rx_pool);
