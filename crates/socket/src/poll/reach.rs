@@ -24,8 +24,9 @@ pub fn within_table(nfds: i32, sets: [*const c_void; 3]) -> i32 {
     if wanted <= known {
         return nfds;
     }
-    let sets = sets.into_iter().filter(|set| !set.is_null());
-    sets.fold(known, |size, set| size_with(set as usize, size, wanted)).min(wanted) as i32
+    let mut sets = sets.into_iter().filter(|set| !set.is_null());
+    // Where a filter forbids to look, the program knows what it gives.
+    sets.try_fold(known, |size, set| size_with(set as usize, size, wanted)).map_or(nfds, |size| size.min(wanted) as i32)
 }
 
 /// The size of the kernel's table of descriptors when `highest` is the highest number that it ever had.
@@ -36,41 +37,60 @@ fn table_with(highest: i64) -> usize {
 }
 
 /// The size of a table of `size` at least, when the program's descriptors that `set` names are in it as well. What names none of
-/// them is not part of the set any more.
-fn size_with(set: usize, mut size: usize, wanted: usize) -> usize {
-    while let Some(fd) = first_from(set, size, wanted)
-        && is_the_programs(fd as c_int)
+/// them is not part of the set any more; but some of them may have been closed.
+fn size_with(set: usize, mut size: usize, wanted: usize) -> sys::Result<usize> {
+    /// Behind a set of the usual size may be anything, and each of these is a system call.
+    const MOST_CLOSED: usize = 16;
+    let (mut from, mut closed) = (size, 0);
+    while closed < MOST_CLOSED
+        && let Some(fd) = first_from(set, from, wanted)?
     {
-        size = table_with(fd as i64);
+        if is_the_programs(fd as c_int) {
+            size = table_with(fd as i64);
+            from = size;
+        } else {
+            closed += 1;
+            from = fd + 1;
+        }
     }
-    size
+    Ok(size)
 }
 
 fn is_the_programs(fd: c_int) -> bool {
     !fdtable::is_internal(fd) && !client::owns_fd(fd) && sys::fcntl(fd, libc::F_GETFD, 0).is_ok()
 }
 
-/// The first number in `set` from `from` on, a multiple of the bits in a word, and below `end`. None, too, where the set's memory
-/// ends before. It is read by a system call: nobody may be there to catch a fault.
-fn first_from(set: usize, from: usize, end: usize) -> Option<usize> {
+/// The first number in `set` from `from` on and below `end`. None, too, where the set's memory ends before. It is read by a system
+/// call: nobody may be there to catch a fault.
+fn first_from(set: usize, from: usize, end: usize) -> sys::Result<Option<usize>> {
     const BATCH_WORDS: usize = 256;
     let mut words = [0u64; BATCH_WORDS];
-    for batch in (from / WORD_BITS..end.div_ceil(WORD_BITS)).step_by(BATCH_WORDS) {
+    let first_word = from / WORD_BITS;
+    for batch in (first_word..end.div_ceil(WORD_BITS)).step_by(BATCH_WORDS) {
         let count = BATCH_WORDS.min(end.div_ceil(WORD_BITS) - batch);
-        let at = set.checked_add(batch * size_of::<u64>())?;
+        let Some(at) = set.checked_add(batch * size_of::<u64>()) else { return Ok(None) };
         let to = iovec { iov_base: words.as_mut_ptr().cast(), iov_len: count * size_of::<u64>() };
-        let from = iovec { iov_base: at as *mut c_void, ..to };
+        let there = iovec { iov_base: at as *mut c_void, ..to };
         // SAFETY: the words are writable, and any bytes are some; what cannot be read is an error.
-        let bytes = unsafe { sys::process_vm_readv(process::pid() as c_int, &to, 1, &from, 1, 0) }.unwrap_or(0);
-        let read = &words[..bytes / size_of::<u64>()];
+        let bytes = match unsafe { sys::process_vm_readv(process::pid() as c_int, &to, 1, &there, 1, 0) } {
+            Err(libc::EFAULT) => 0,
+            read => read?,
+        };
+        let read = &mut words[..bytes / size_of::<u64>()];
+        if batch == first_word
+            && let Some(first) = read.first_mut()
+        {
+            *first &= u64::MAX << (from % WORD_BITS);
+        }
         if let Some(i) = read.iter().position(|word| *word != 0) {
-            return Some((batch + i) * WORD_BITS + read[i].trailing_zeros() as usize).filter(|fd| *fd < end);
+            let number = (batch + i) * WORD_BITS + read[i].trailing_zeros() as usize;
+            return Ok(Some(number).filter(|fd| *fd < end));
         }
         if read.len() < count {
-            return None;
+            return Ok(None);
         }
     }
-    None
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -110,6 +130,10 @@ mod tests {
         let mut set = [0; BITS / WORD_BITS];
         set[fd as usize / WORD_BITS] = 1 << (fd as usize % WORD_BITS);
         assert_eq!(reach(&set), 32_768);
+        // One before it that was closed is the program's as well: the kernel says so.
+        set[1500 / WORD_BITS] = 1 << (1500 % WORD_BITS);
+        assert_eq!(reach(&set), 32_768);
+        set[1500 / WORD_BITS] = 0;
         fdtable::enter_internal(fd);
         assert_eq!(reach(&set), LEAST_BITS as i32);
         fdtable::remove(fd);
