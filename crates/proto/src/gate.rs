@@ -258,10 +258,8 @@ impl Gate {
         if with_backlog {
             return 0;
         }
-        let (room, a_packet_of_each) = (self.budget_bytes() / FIRST_FLIGHT_SHARE, active.max(1) * frame_bytes.max(1));
-        // Mostly there is more room than that, and no need for a division.
-        let most = self.first_flight_most;
-        if room >= a_packet_of_each.saturating_mul(most) { most as u8 } else { (room / a_packet_of_each).max(1) as u8 }
+        let each = self.budget_bytes() / FIRST_FLIGHT_SHARE / (active.max(1) * frame_bytes.max(1));
+        each.clamp(1, self.first_flight_most) as u8
     }
 
     #[inline]
