@@ -487,8 +487,7 @@ mod tests {
         present::tests::count();
         let (table, fd) = Table::create().expect("table");
         let Some(refusing) = present::tests::refuse(table.address(), TABLE_BYTES.next_multiple_of(SETS_AT)) else {
-            eprintln!("skipped: userfaultfd is not there or not allowed, and pages cannot be refused");
-            return;
+            ropeway_testkit::skip!("userfaultfd is not there or not allowed, and pages cannot be refused");
         };
         assert_eq!((table.allocate(CLASS_FRESH, 7), table.used_socks()), (None, 0));
         assert_eq!((table.allocate_set(7, |_| false), table.used_sets()), (None, 0));
