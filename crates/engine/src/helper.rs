@@ -75,7 +75,12 @@ fn run(inner: &Inner) {
             inner.helper_rests(tick(inner, calls));
             continue;
         }
-        let mut core = inner.lock();
+        let core = if inner.is_polled() { Some(inner.lock()) } else { inner.lock_if_free() };
+        let Some(mut core) = core else {
+            // Whoever has it is in a call, which does what is due before it ends.
+            inner.helper_rests(TICK);
+            continue;
+        };
         if core.shut_down {
             return;
         }
@@ -111,18 +116,18 @@ fn tick(inner: &Inner, calls: u64) -> Duration {
     rest(polls, inner.is_waited_beside(), inner.is_in_a_hurry(), calls, steady)
 }
 
-/// In a program that has not needed the helper: the longer tick, and the calls since the last one that prove that others will come.
-fn steady(needless_for: Duration, is_crowded: bool) -> Option<(Duration, u64)> {
-    (needless_for >= STEADY).then_some(if is_crowded { (CROWDED_TICK, MANY_CALLS) } else { (LONG_TICK, FLOOD_CALLS) })
+/// In a program that has not needed the helper: the longer tick.
+fn steady(needless_for: Duration, is_crowded: bool) -> Option<Duration> {
+    (needless_for >= STEADY).then_some(if is_crowded { CROWDED_TICK } else { LONG_TICK })
 }
 
-fn rest(polls: Polls, is_awaited: bool, is_urgent: bool, calls: u64, steady: Option<(Duration, u64)>) -> Duration {
+fn rest(polls: Polls, is_awaited: bool, is_urgent: bool, calls: u64, steady: Option<Duration>) -> Duration {
     match (polls, steady) {
         // Who polls now does it for all.
-        (Polls::Now, Some((tick, _))) => tick,
+        (Polls::Now, Some(tick)) => tick,
         (Polls::Now, None) => TICK,
-        // A wake-up that meets the caller between two waits says no more than one that meets it in a wait.
-        (Polls::Lately, Some((tick, proof))) if calls >= proof => tick,
+        // A wake-up that meets the caller between two waits says no more than one that meets it in a wait: so many calls prove that others will come.
+        (Polls::Lately, Some(tick)) if calls >= MANY_CALLS => tick,
         _ if is_awaited && calls < MANY_CALLS || is_urgent && calls < FLOOD_CALLS => SHORT_TICK,
         _ => TICK,
     }
@@ -165,26 +170,18 @@ mod tests {
 
     #[test]
     fn the_helper_rests_long_only_where_nothing_has_needed_it() {
-        // A server's thread in `accept` waits all the time.
-        let rest_at = |polls, needless_for| rest(polls, true, true, 1, steady(needless_for, false));
-        assert_eq!(rest_at(Polls::Now, STEADY), LONG_TICK);
-        assert_eq!(rest_at(Polls::Now, STEADY / 2), TICK);
-        assert_eq!(rest_at(Polls::Lately, STEADY), SHORT_TICK, "nobody polls, and somebody waits");
-        let in_flood = |polls, needless_for| rest(polls, true, true, FLOOD_CALLS, steady(needless_for, false));
-        assert_eq!(in_flood(Polls::Lately, STEADY), LONG_TICK, "the next wait is near");
-        assert_eq!(in_flood(Polls::Lately, STEADY / 2), TICK);
-        assert_eq!(in_flood(Polls::Never, STEADY), TICK, "the next call is near");
+        for (is_crowded, long_tick) in [(false, LONG_TICK), (true, CROWDED_TICK)] {
+            // A server's thread in `accept` waits all the time.
+            let rest_at = |polls, calls, needless_for| rest(polls, true, true, calls, steady(needless_for, is_crowded));
+            assert_eq!(rest_at(Polls::Now, 1, STEADY), long_tick);
+            assert_eq!(rest_at(Polls::Now, 1, STEADY / 2), TICK);
+            assert_eq!(rest_at(Polls::Lately, MANY_CALLS - 1, STEADY), SHORT_TICK, "nobody polls, and somebody waits");
+            assert_eq!(rest_at(Polls::Lately, MANY_CALLS, STEADY), long_tick, "the next wait is near");
+            assert_eq!(rest_at(Polls::Lately, MANY_CALLS, STEADY / 2), SHORT_TICK);
+            assert_eq!(rest_at(Polls::Lately, FLOOD_CALLS, STEADY / 2), TICK);
+            assert_eq!(rest_at(Polls::Never, FLOOD_CALLS, STEADY), TICK, "the next call is near");
+        }
         let kept_back = rest(Polls::Never, false, true, 1, steady(STEADY, false));
         assert_eq!(kept_back, SHORT_TICK, "what was kept back leaves");
-    }
-
-    #[test]
-    fn in_a_crowd_it_rests_longer_after_fewer_calls() {
-        let rest_at = |polls, calls, needless_for| rest(polls, true, true, calls, steady(needless_for, true));
-        assert_eq!(rest_at(Polls::Now, 1, STEADY), CROWDED_TICK);
-        assert_eq!(rest_at(Polls::Now, 1, STEADY / 2), TICK);
-        assert_eq!(rest_at(Polls::Lately, MANY_CALLS, STEADY), CROWDED_TICK);
-        assert_eq!(rest_at(Polls::Lately, MANY_CALLS - 1, STEADY), SHORT_TICK);
-        assert_eq!(rest_at(Polls::Lately, MANY_CALLS, STEADY / 2), SHORT_TICK);
     }
 }

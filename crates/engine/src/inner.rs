@@ -85,15 +85,20 @@ impl Inner {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
+        self.lock_if_free().unwrap_or_else(|| {
+            self.contenders.fetch_add(1, Ordering::Relaxed);
+            let core = self.core.lock().unwrap_or_else(|poisoned| self.after_panic(poisoned));
+            self.contenders.fetch_sub(1, Ordering::Relaxed);
+            core
+        })
+    }
+
+    /// `None`: somebody has it.
+    pub(crate) fn lock_if_free(&self) -> Option<MutexGuard<'_, Core>> {
         match self.core.try_lock() {
-            Ok(core) => core,
-            Err(TryLockError::Poisoned(poisoned)) => self.after_panic(poisoned),
-            Err(TryLockError::WouldBlock) => {
-                self.contenders.fetch_add(1, Ordering::Relaxed);
-                let core = self.core.lock().unwrap_or_else(|poisoned| self.after_panic(poisoned));
-                self.contenders.fetch_sub(1, Ordering::Relaxed);
-                core
-            }
+            Ok(core) => Some(core),
+            Err(TryLockError::Poisoned(poisoned)) => Some(self.after_panic(poisoned)),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 
