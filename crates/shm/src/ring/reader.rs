@@ -209,7 +209,8 @@ impl Ring {
         if c.len == 0 {
             return (c.at, 0);
         }
-        (Position { lap: c.at.lap, cell: c.end }, (c.len - c.off) as usize)
+        // A cursor copied without the lock may be torn (`Sock::consumer_hint`).
+        (Position { lap: c.at.lap, cell: c.end }, c.len.saturating_sub(c.off) as usize)
     }
 
     /// Copies up to `room` unread bytes to `out` from `skip` bytes past the cursor on, consuming nothing (MSG_PEEK).

@@ -98,6 +98,15 @@ fn a_reader_killed_at_any_store_leaves_a_cursor_that_recovers() {
 }
 
 #[test]
+fn a_cursor_that_was_copied_while_it_moved_hints_at_no_more_than_there_is() {
+    let mut heap = Heap::new(8);
+    let ring = heap.ring();
+    // The end of a short record behind what was read of a long one.
+    let torn = Consumer { len: 10, off: 50, end: 1, ..Consumer::default() };
+    assert_eq!(ring.unread(&torn).0, 0);
+}
+
+#[test]
 fn a_writer_killed_after_its_swap_is_recovered_also_across_a_wrap() {
     let mut heap = Heap::new(8);
     let ring = heap.ring();

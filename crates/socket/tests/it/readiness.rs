@@ -490,12 +490,14 @@ fn poll_waits_for_room_and_learns_that_the_reader_is_gone() {
     let (a, b) = connected();
     warm(&a, &b);
     b.nonblocking(true);
-    let mut sent = 0;
+    let (mut sent, begun) = (0, Instant::now());
     while let n @ 1.. = b.send(&[1u8; 500]) {
         sent += n as usize;
     }
     assert_eq!(poll_on(&[(b.fd, POUT)], 0), (0, vec![0]));
-    assert_eq!(poll_on(&[(b.fd, POUT)], 3), (0, vec![0]));
+    let after = poll_on(&[(b.fd, POUT)], 3);
+    // A reader that takes nothing for 10 ms gets the rest over TCP, which has room.
+    assert!(after == (0, vec![0]) || begun.elapsed() >= Duration::from_millis(10), "{after:?}");
     let mut all = vec![0u8; sent];
     let got = meanwhile(|| assert!(a.recv_flags(&mut all, libc::MSG_WAITALL) > 0), || poll_on(&[(b.fd, POUT)], 5000));
     assert_eq!(got, (1, vec![POUT]));
