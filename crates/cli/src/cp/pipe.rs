@@ -55,6 +55,10 @@ impl Pipe {
         let Some(offset) = self.kept.offset_after(&have) else {
             return Err(CpError::Gone { name: self.name.clone() });
         };
+        if offset == have.bytes {
+            // As good as a word of what is written, which connections that end early bring none of.
+            self.kept.release(offset)?;
+        }
         connection.send(&Frame::From(From { offset }).to_message())?;
         self.pump(connection, offset, have.written)?;
         let end = End { size: self.kept.end(), hash: self.kept.hash() };
@@ -276,6 +280,29 @@ mod tests {
             if !says {
                 there.clear();
             }
+        }
+        assert!(there == input);
+    }
+
+    #[test]
+    fn a_sender_whose_connections_all_end_before_they_hear_what_is_written_keeps_no_more_than_is_missing() {
+        let each = WRITTEN_EVERY as usize - frame::PIECE_BYTES;
+        let connections = MOST_KEPT / each + 2;
+        let input: Vec<u8> = (0..(connections * each) as u32 / 4).flat_map(u32::to_le_bytes).collect();
+        let mut pipe = Pipe::over(Box::new(io::Cursor::new(input.clone())), "pipe".into(), true);
+        let mut there = Vec::new();
+        for connection in 1..=connections {
+            let [sender, receiver] = connect::pair();
+            // Longer than it ever takes, unless both ends wait for each other.
+            receiver.set_patience(Some(std::time::Duration::from_secs(20)));
+            let until = if connection < connections { connection * each } else { usize::MAX };
+            std::thread::scope(|scope| {
+                let receiving = scope.spawn(|| receive(receiver, &mut there, false, until));
+                let result = pipe.send(&sender);
+                let _ = sender.finish();
+                let is_whole = receiving.join().expect("the sender goes on sending");
+                assert_eq!((is_whole, result.is_ok()), (until == usize::MAX, until == usize::MAX), "{result:?}");
+            });
         }
         assert!(there == input);
     }
