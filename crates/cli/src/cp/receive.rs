@@ -1,6 +1,6 @@
 //! The receiving end: writes below one directory, each file first under a name of its own, and under the real one when it is whole.
 
-use std::fs::{File, OpenOptions, Permissions, TryLockError};
+use std::fs::{File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -254,30 +254,42 @@ impl Taker<'_> {
     }
 }
 
-/// Is it the file that ended so? Then it has the mode that it was offered with.
+/// Is it the file that ended so? Then it has the mode that it was offered with, unless somebody gave it another one.
 fn is_whole(target: &Path, end: &End, mode: Option<u32>, options: &Options) -> io::Result<bool> {
-    let meta = match std::fs::symlink_metadata(target) {
-        Ok(meta) => meta,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    if !meta.is_file() || meta.len() != end.size {
-        return Ok(false);
+    match std::fs::symlink_metadata(target) {
+        Ok(found) if found.is_file() && found.len() == end.size => has_ended_so(target, &found, end, mode, options),
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
-    let mut file = open_as_owner(OpenOptions::new().read(true), target)?;
+}
+
+/// The same of a file that was found, and of no other one that has its name by now.
+fn has_ended_so(target: &Path, found: &Metadata, end: &End, mode: Option<u32>, options: &Options) -> io::Result<bool> {
+    let (mut file, before) = match open_as_owner(OpenOptions::new().read(true).custom_flags(nofollow()), target) {
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::LOOP | Errno::NOENT)) => return Ok(false),
+        opened => opened?,
+    };
     // What has been opened up is open now, and as it was sent again.
-    if file.metadata()?.mode() != meta.mode() {
-        file.set_permissions(meta.permissions())?;
+    if let Some(before) = before {
+        file.set_permissions(before)?;
+    }
+    if !is_same_file(&file.metadata()?, found) {
+        return Ok(false);
     }
     let mut hasher = blake3::Hasher::new();
     io::copy(&mut file, &mut hasher)?;
-    let found = file.metadata()?.mode();
     let is_whole = hasher.finalize().to_hex().as_str() == end.hash;
-    // Who waited for it while it was a part may have opened it up.
-    if is_whole && mode.is_some_and(|mode| mode & 0o777 != found & 0o777) {
+    // Who waited for it while it was a part may have opened it up. To know what a file holds gives nobody more of a say in its mode.
+    let now = file.metadata()?.mode() & 0o777;
+    if is_whole && mode.is_some_and(|mode| now == opened_up(mode) && now != mode & 0o777) {
         set_mode(&file, mode, options)?;
     }
     Ok(is_whole)
+}
+
+fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
 /// A name that leads nowhere but into the directory.
@@ -318,13 +330,13 @@ fn open_part(
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(nofollow());
     // One that lacked nothing but its name has the file's own mode, which may keep us from writing.
-    let mut file = open_as_owner(&options, part)?;
+    let (mut file, _) = open_as_owner(&options, part)?;
     lock(&file, ask)?;
     let meta = file.metadata()?;
     if !meta.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file; remove it, and send again"));
     }
-    if !std::fs::symlink_metadata(part).is_ok_and(|named| (named.dev(), named.ino()) == (meta.dev(), meta.ino())) {
+    if !std::fs::symlink_metadata(part).is_ok_and(|named| is_same_file(&named, &meta)) {
         return Ok(None);
     }
     let there = meta.len();
@@ -339,18 +351,22 @@ fn open_part(
     Ok(Some((file, there)))
 }
 
-/// Opens a file, also one of ours whose mode forbids us that: then we may read and write it from now on.
-fn open_as_owner(options: &OpenOptions, path: &Path) -> io::Result<File> {
+/// Opens a file, also one of ours whose mode forbids us that: then we may read and write it from now on, and these are its permissions before.
+fn open_as_owner(options: &OpenOptions, path: &Path) -> io::Result<(File, Option<Permissions>)> {
     match options.open(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            open_up(path).map_err(|_| error)?;
-            options.open(path)
+            let before = open_up(path).map_err(|_| error)?;
+            let file = options.open(path)?;
+            // Another one may have its name by now.
+            let is_same = is_same_file(&file.metadata()?, &before);
+            Ok((file, is_same.then(|| before.permissions())))
         }
-        opened => opened,
+        opened => Ok((opened?, None)),
     }
 }
 
-fn open_up(path: &Path) -> io::Result<()> {
+/// The file as it was before.
+fn open_up(path: &Path) -> io::Result<Metadata> {
     // No more than found, which no mode forbids: what is not ours, or no file, is left as it is.
     let flags = rustix::fs::OFlags::PATH.bits() as i32 | nofollow();
     let found = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -358,8 +374,14 @@ fn open_up(path: &Path) -> io::Result<()> {
     if !meta.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let mode = Permissions::from_mode(meta.mode() & 0o777 | 0o600);
-    std::fs::set_permissions(format!("/proc/self/fd/{}", found.as_raw_fd()), mode)
+    let mode = Permissions::from_mode(opened_up(meta.mode()));
+    std::fs::set_permissions(format!("/proc/self/fd/{}", found.as_raw_fd()), mode)?;
+    Ok(meta)
+}
+
+/// What becomes of a mode by that.
+fn opened_up(mode: u32) -> u32 {
+    mode & 0o777 | 0o600
 }
 
 /// Two senders of one name would write into one file. The other one may have died, or be this sender's lost connection, which is noticed when it is asked.

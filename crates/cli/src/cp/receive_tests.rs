@@ -123,6 +123,54 @@ fn a_file_whose_end_was_said_may_be_there_and_nothing_else_may() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
+#[test]
+fn who_knows_what_a_file_holds_does_not_open_it_to_others_by_sending_it_again() {
+    let directory = std::env::temp_dir().join(format!("ropeway-cp-known-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let options =
+        Options { directory: directory.clone(), once: true, force: false, quiet: true, limits: Limits::default() };
+    let target = directory.join("file");
+    std::fs::write(&target, b"ours").unwrap();
+    std::fs::set_permissions(&target, Permissions::from_mode(0o600)).unwrap();
+    let [sender, receiver] = connect::pair();
+    let serving = std::thread::spawn(move || serve(receiver, &options, &Writers::default()));
+    let end = End { size: 4, hash: blake3::hash(b"ours").to_hex().to_string() };
+    let offer =
+        Offer { name: "file".into(), size: Some(4), mode: Some(0o666), written: false, asked: false, end: Some(end) };
+    assert!(matches!(send::offer(&sender, offer), Ok(send::Answer::Done)));
+    sender.finish().unwrap();
+    serving.join().unwrap().unwrap();
+    assert_eq!(std::fs::metadata(&target).unwrap().mode() & 0o777, 0o600);
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn what_takes_the_name_of_a_file_while_that_is_looked_at_keeps_its_mode() {
+    let directory = std::env::temp_dir().join(format!("ropeway-cp-exchanged-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let options =
+        Options { directory: directory.clone(), once: true, force: false, quiet: true, limits: Limits::default() };
+    let [target, secret] = ["file", "secret"].map(|name| directory.join(name));
+    for (path, mode) in [(&target, 0o666), (&secret, 0o600)] {
+        std::fs::write(path, b"ours").unwrap();
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+    let end = End { size: 4, hash: blake3::hash(b"ours").to_hex().to_string() };
+    let found = std::fs::symlink_metadata(&target).unwrap();
+    assert!(has_ended_so(&target, &found, &end, Some(0o666), &options).unwrap());
+    let is_still = || has_ended_so(&target, &found, &end, Some(0o666), &options).unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+    // Kept, so that its number is no other file's.
+    std::fs::rename(&target, directory.join("found")).unwrap();
+    std::os::unix::fs::symlink(&secret, &target).unwrap();
+    assert_eq!((is_still(), mode(&secret)), (false, 0o600));
+    std::fs::rename(&secret, &target).unwrap();
+    assert_eq!((is_still(), mode(&target)), (false, 0o600));
+    std::fs::remove_file(&target).unwrap();
+    assert!(!is_still());
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
 /// A receiver into a directory of its own, and a sender that has offered a file `file` of so many bytes, and heard what is there.
 fn offered(what: &str, size: u64) -> (PathBuf, Connection, std::thread::JoinHandle<Result<(), CpError>>) {
     let directory = std::env::temp_dir().join(format!("ropeway-cp-{what}-{}", std::process::id()));
