@@ -48,7 +48,18 @@ struct Socket {
 /// A connection that is another thread's, for as long as it is there.
 pub struct Other(Weak<Socket>);
 
+impl Socket {
+    fn is_there(&self) -> bool {
+        matches!(self.messages.is_connected(), Ok(true)) && matches!(self.messages.is_ended(), Ok(false))
+    }
+}
+
 impl Other {
+    /// Whether the other end has neither closed nor been given up.
+    pub fn is_there(&self) -> bool {
+        self.0.upgrade().is_some_and(|socket| socket.is_there())
+    }
+
     /// Has the other end show that it is there. Where it does not, the connection is ended.
     pub fn ask(&self) {
         let Some(socket) = self.0.upgrade() else { return };
@@ -103,6 +114,11 @@ impl Connection {
                 Err(error) => return Err(failed(error)),
             }
         }
+    }
+
+    /// Whether the other end has neither closed nor been given up.
+    pub fn is_there(&self) -> bool {
+        self.0.is_there()
     }
 
     /// How long sending and receiving wait for the other end: [`CpError::Silent`] then.

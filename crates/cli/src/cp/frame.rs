@@ -18,6 +18,8 @@ pub const MOST_MESSAGE_BYTES: usize = PIECE_BYTES + 1;
 
 /// A receiver that serves as many senders as it may refuses one more with these words, and it tries again.
 pub const BUSY: &str = "it serves as many senders as it may";
+/// The same where what a connection that is gone has brought of a file is still looked at, or goes to the disk.
+pub const UNFINISHED: &str = "it has not finished yet with what came of this file before";
 
 const OFFER: u8 = b'O';
 const HAVE: u8 = b'H';

@@ -147,8 +147,8 @@ pub enum CpError {
     #[error("the other end says: {0}")]
     Refused(String),
     /// Worth another attempt as well.
-    #[error("the other end says: {}", frame::BUSY)]
-    Busy,
+    #[error("the other end says: {0}")]
+    Busy(&'static str),
     #[error("a sender said or took nothing for {} s, and its connection was closed", .0.as_secs())]
     Silent(Duration),
     /// What this end says to that.
@@ -169,7 +169,8 @@ pub enum CpError {
 impl CpError {
     /// What the other end has refused to do.
     pub fn refused(why: String) -> CpError {
-        if why == frame::BUSY { CpError::Busy } else { CpError::Refused(why) }
+        let busy = [frame::BUSY, frame::UNFINISHED].into_iter().find(|word| *word == why);
+        busy.map_or(CpError::Refused(why), CpError::Busy)
     }
 
     /// The other end has closed before it was time.

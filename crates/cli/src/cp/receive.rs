@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::CpError;
 use super::connect::{self, Connection};
-use super::frame::{End, Frame, Have, MOST_MESSAGE_BYTES, Offer, WRITTEN_EVERY, Written};
+use super::frame::{End, Frame, Have, MOST_MESSAGE_BYTES, Offer, UNFINISHED, WRITTEN_EVERY, Written};
 use super::progress::Progress;
 use super::senders::{Limits, Senders, Writers};
 use crate::output::{printable, tell};
@@ -30,10 +30,10 @@ pub struct Options {
 
 /// Behind the name of a file that is not whole yet.
 const PART: &str = ".ropeway-part";
-/// Longer than a lost connection is taken for a living one.
-const LOCK_PATIENCE: Duration = Duration::from_secs(12);
 const ASK_EVERY: Duration = Duration::from_secs(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
+/// Of what was sent before so much is hashed between two looks at whether the sender is there: a fraction of a second, but for slow disks.
+const HASHED_AT_ONCE: u64 = 64 << 20;
 /// Nobody reads what was sent before more slowly.
 const SLOW_DISK_BYTES_PER_S: u64 = 10 << 20;
 /// The longest name of a file that Linux takes, less what we put behind it.
@@ -120,14 +120,15 @@ fn take_file(
     };
     let target = options.directory.join(plain_name(&offer.name)?);
     let part = part_of(&target);
-    let mut hasher = blake3::Hasher::new();
-    let Present::Part(mut file, there) = look_for(&offer, &target, &part, &mut hasher, options, writers)? else {
+    let Present::Part(Part { mut file, there }) = look_for(&offer, &target, &part, options, writers)? else {
         // Who gave it its name may have died since.
         sync_name(&target).map_err(CpError::file(target.display().to_string()))?;
         connection.send(&Frame::Done.to_message())?;
         return Ok(true);
     };
     let _writer = offer.asked.then(|| writers.enter(&part, connection));
+    let mut hasher = blake3::Hasher::new();
+    hash_part(&mut file, &part, there, &mut hasher, connection)?;
     let hash = hasher.finalize().to_hex().to_string();
     let have = Have { bytes: there, hash, written: offer.written };
     connection.send(&Frame::Have(have).to_message())?;
@@ -176,8 +177,14 @@ fn take_file(
 /// What is there of a file that is offered.
 enum Present {
     Whole,
-    /// So many bytes, which the hasher has seen, or none.
-    Part(File, u64),
+    Part(Part),
+}
+
+/// The part of a file, or an empty one, locked.
+struct Part {
+    file: File,
+    /// So many bytes.
+    there: u64,
 }
 
 /// Looks for it, and has the part to itself.
@@ -185,7 +192,6 @@ fn look_for(
     offer: &Offer,
     target: &Path,
     part: &Path,
-    hasher: &mut blake3::Hasher,
     options: &Options,
     writers: &Writers,
 ) -> Result<Present, CpError> {
@@ -203,12 +209,41 @@ fn look_for(
                 return Err(CpError::Declined(format!("{} is a directory there", printable(&offer.name))));
             }
         }
-        let opened = open_part(part, offer, hasher, || writers.ask(part));
-        // Who had the part before may have given it its name meanwhile.
-        if let Some((file, there)) = opened.map_err(CpError::file(part.display().to_string()))? {
-            return Ok(Present::Part(file, there));
+        match open_part(part, offer, options, || writers.ask(part)) {
+            Ok(Some(part)) => return Ok(Present::Part(part)),
+            // Who had the part before may have given it its name meanwhile.
+            Ok(None) => {}
+            // Nothing more comes to it, so it is free some time.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !writers.are_there(part) => {
+                return Err(CpError::Declined(UNFINISHED.into()));
+            }
+            Err(error) => return Err(CpError::file(part.display().to_string())(error)),
         }
     }
+}
+
+/// Hashes what is there, for as long as somebody is there to go on with it: who comes again for a lost connection waits for the lock.
+fn hash_part(
+    file: &mut File,
+    part: &Path,
+    there: u64,
+    hasher: &mut blake3::Hasher,
+    connection: &Connection,
+) -> Result<(), CpError> {
+    let failed = || CpError::file(part.display().to_string());
+    let mut left = there;
+    while left > 0 {
+        if !connection.is_there() {
+            return Err(CpError::ended());
+        }
+        let piece = left.min(HASHED_AT_ONCE);
+        let hashed = io::copy(&mut Read::by_ref(file).take(piece), hasher).map_err(failed())?;
+        if hashed != piece {
+            return Err(failed()(io::ErrorKind::UnexpectedEof.into()));
+        }
+        left -= piece;
+    }
+    Ok(())
 }
 
 fn exists(name: &str) -> CpError {
@@ -319,19 +354,14 @@ fn part_of(target: &Path) -> PathBuf {
     target.with_file_name(name)
 }
 
-/// Opens what is there of a file, hashes it, and stands at its end. More than the sender has is of another file. `None`: another sender had it, and when it
-/// was free its name had gone.
-fn open_part(
-    part: &Path,
-    offer: &Offer,
-    hasher: &mut blake3::Hasher,
-    ask: impl Fn(),
-) -> io::Result<Option<(File, u64)>> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(nofollow());
+/// Opens what is there of a file. More than the sender has is of another file. `None`: another sender had it, and when it was free its
+/// name had gone.
+fn open_part(part: &Path, offer: &Offer, options: &Options, ask: impl Fn()) -> io::Result<Option<Part>> {
     // One that lacked nothing but its name has the file's own mode, which may keep us from writing.
-    let (mut file, _) = open_as_owner(&options, part)?;
-    lock(&file, ask)?;
+    let mut how = OpenOptions::new();
+    how.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(nofollow());
+    let (file, _) = open_as_owner(&how, part)?;
+    lock(&file, options.limits.lock, ask)?;
     let meta = file.metadata()?;
     if !meta.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file; remove it, and send again"));
@@ -339,16 +369,12 @@ fn open_part(
     if !std::fs::symlink_metadata(part).is_ok_and(|named| is_same_file(&named, &meta)) {
         return Ok(None);
     }
-    let there = meta.len();
+    let mut there = meta.len();
     if offer.size.is_some_and(|size| there > size) {
         file.set_len(0)?;
-        return Ok(Some((file, 0)));
+        there = 0;
     }
-    let hashed = io::copy(&mut Read::by_ref(&mut file).take(there), hasher)?;
-    if hashed != there {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(Some((file, there)))
+    Ok(Some(Part { file, there }))
 }
 
 /// Opens a file, also one of ours whose mode forbids us that: then we may read and write it from now on, and these are its permissions before.
@@ -385,14 +411,14 @@ fn opened_up(mode: u32) -> u32 {
 }
 
 /// Two senders of one name would write into one file. The other one may have died, or be this sender's lost connection, which is noticed when it is asked.
-fn lock(file: &File, ask: impl Fn()) -> io::Result<()> {
+fn lock(file: &File, patience: Duration, ask: impl Fn()) -> io::Result<()> {
     let begin = Instant::now();
     let mut asked_at = None;
     while let Err(error) = file.try_lock() {
         if let TryLockError::Error(error) = error {
             return Err(error);
         }
-        if begin.elapsed() >= LOCK_PATIENCE {
+        if begin.elapsed() >= patience {
             return Err(io::Error::new(io::ErrorKind::WouldBlock, "another sender is writing this file"));
         }
         if asked_at.is_none_or(|at: Instant| at.elapsed() >= ASK_EVERY) {

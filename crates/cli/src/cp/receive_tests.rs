@@ -28,30 +28,36 @@ fn what_is_there_is_hashed_and_what_cannot_be_of_this_file_is_dropped() {
     std::fs::create_dir_all(&directory).unwrap();
     let part = part_of(&directory.join("file"));
     std::fs::write(&part, b"12345").unwrap();
+    let options =
+        Options { directory: directory.clone(), once: true, force: false, quiet: true, limits: Limits::default() };
     let offer = |size| Offer { name: "file".into(), size, mode: None, written: false, asked: false, end: None };
+    let open = {
+        let (part, options) = (part.clone(), options.clone());
+        move |size| open_part(&part, &offer(size), &options, || {}).unwrap()
+    };
+    let Part { mut file, there } = open(Some(9)).unwrap();
+    let [sender, receiver] = connect::pair();
     let mut hasher = blake3::Hasher::new();
-    let (file, there) = open_part(&part, &offer(Some(9)), &mut hasher, || {}).unwrap().unwrap();
+    hash_part(&mut file, &part, there, &mut hasher, &receiver).unwrap();
     assert_eq!((there, hasher.finalize()), (5, blake3::hash(b"12345")));
     let waiter = std::thread::spawn({
-        let (part, offer) = (part.clone(), offer(Some(9)));
-        move || open_part(&part, &offer, &mut blake3::Hasher::new(), || {}).map(|opened| opened.map(|(_, there)| there))
+        let open = open.clone();
+        move || open(Some(9)).map(|part| part.there)
     });
     std::thread::sleep(Duration::from_millis(100));
     assert!(!waiter.is_finished(), "another sender has it");
     drop(file);
-    assert_eq!(waiter.join().unwrap().unwrap(), Some(5));
+    assert_eq!(waiter.join().unwrap(), Some(5));
     // Standard input has no size, and may go on where it was.
-    assert_eq!(open_part(&part, &offer(None), &mut blake3::Hasher::new(), || {}).unwrap().unwrap().1, 5);
-    let (file, there) = open_part(&part, &offer(Some(4)), &mut blake3::Hasher::new(), || {}).unwrap().unwrap();
+    assert_eq!(open(None).unwrap().there, 5);
+    let Part { file, there } = open(Some(4)).unwrap();
     assert_eq!(there, 0);
-    let waiter = std::thread::spawn({
-        let (part, offer) = (part.clone(), offer(Some(9)));
-        move || open_part(&part, &offer, &mut blake3::Hasher::new(), || {}).map(|opened| opened.is_none())
-    });
+    let waiter = std::thread::spawn(move || open(Some(9)).is_none());
     std::thread::sleep(Duration::from_millis(100));
     std::fs::rename(&part, directory.join("file")).unwrap();
     drop(file);
-    assert!(waiter.join().unwrap().unwrap(), "it has its own name now");
+    assert!(waiter.join().unwrap(), "it has its own name now");
+    drop(sender);
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
@@ -231,9 +237,9 @@ fn of_what_the_disk_has_not_taken_nothing_is_left_to_go_on_from() {
     let target = directory.join("file");
     let part = part_of(&target);
     let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, asked: false, end: None };
-    let open = || open_part(&part, &offer, &mut blake3::Hasher::new(), || {}).unwrap().unwrap();
+    let open = || open_part(&part, &offer, &options, || {}).unwrap().unwrap();
     for error in [Errno::IO, Errno::NOSPC] {
-        let (mut file, there) = open();
+        let Part { mut file, there } = open();
         assert_eq!(there, 0);
         file.write_all(b"right").unwrap();
         let failed = keep(&file, &part, &target, None, &options, || Err(error.into())).unwrap_err();
@@ -242,7 +248,7 @@ fn of_what_the_disk_has_not_taken_nothing_is_left_to_go_on_from() {
         assert!(said.starts_with(&io::Error::from(error).to_string()) && said.contains("nothing was kept"), "{said}");
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "neither the file nor its part");
     }
-    let (mut file, there) = open();
+    let Part { mut file, there } = open();
     assert_eq!(there, 0);
     file.write_all(b"right").unwrap();
     keep(&file, &part, &target, None, &options, || file.sync_all()).unwrap();
@@ -260,9 +266,9 @@ fn a_part_that_lacked_its_name_alone_is_gone_on_with_whatever_mode_it_has() {
     let target = directory.join("file");
     let part = part_of(&target);
     let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, asked: false, end: None };
-    let open = || open_part(&part, &offer, &mut blake3::Hasher::new(), || {}).map(Option::unwrap);
+    let open = || open_part(&part, &offer, &options, || {}).map(Option::unwrap);
     for mode in [0o444, 0o200, 0] {
-        let (mut file, there) = open().unwrap();
+        let Part { mut file, there } = open().unwrap();
         assert_eq!(there, 0);
         file.write_all(b"right").unwrap();
         std::fs::write(&target, b"other").unwrap();
@@ -270,14 +276,14 @@ fn a_part_that_lacked_its_name_alone_is_gone_on_with_whatever_mode_it_has() {
         assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
         drop(file);
         std::fs::remove_file(&target).unwrap();
-        let (file, there) = open().unwrap_or_else(|error| panic!("{mode:o}: {error}"));
+        let Part { file, there } = open().unwrap_or_else(|error| panic!("{mode:o}: {error}"));
         assert_eq!(there, 5);
         keep(&file, &part, &target, Some(mode), &options, || Ok(())).unwrap();
         assert_eq!(std::fs::metadata(&target).unwrap().mode() & 0o777, mode);
         std::fs::remove_file(&target).unwrap();
     }
     rustix::fs::mknodat(CWD, &part, rustix::fs::FileType::Fifo, 0.into(), 0).unwrap();
-    assert_eq!(open().unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    assert_eq!(open().err().unwrap().kind(), io::ErrorKind::PermissionDenied);
     assert_eq!(std::fs::metadata(&part).unwrap().mode() & 0o777, 0, "what is no file is left as it is");
     std::fs::remove_dir_all(&directory).unwrap();
 }
@@ -297,7 +303,7 @@ fn a_file_that_is_sent_again_while_it_goes_to_the_disk_has_the_mode_it_was_sent_
     let offer = Offer { name: "file".into(), size: Some(5), mode, written: false, asked: false, end: Some(end) };
     let mut buffer = vec![0; MOST_MESSAGE_BYTES];
     for opened_late in [true, false] {
-        let (mut file, there) = open_part(&part, &offer, &mut blake3::Hasher::new(), || {}).unwrap().unwrap();
+        let Part { mut file, there } = open_part(&part, &offer, &options, || {}).unwrap().unwrap();
         assert_eq!(there, 0);
         file.write_all(b"right").unwrap();
         let [sender, receiver] = connect::pair();
@@ -459,4 +465,52 @@ fn who_is_there_and_has_nothing_to_say_keeps_its_file_when_another_sender_wants_
     let answer = send::answer(&second, &mut buffer).unwrap();
     assert!(matches!(&answer, Frame::Refused(why) if why.contains("file exists there")), "{answer:?}");
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn who_comes_again_while_its_lost_connection_still_has_the_file_goes_on_when_that_is_free() {
+    let limits = Limits { lock: Duration::from_millis(200), ..Limits::default() };
+    let (directory, to) = receiver("again-later", limits.clone());
+    let source = directory.with_extension("source");
+    std::fs::write(&source, b"contents").unwrap();
+    let name = source.file_name().unwrap().to_str().unwrap();
+    let part = part_of(&directory.join(name));
+    std::fs::write(&part, b"cont").unwrap();
+    let options = Options { directory: directory.clone(), once: false, force: false, quiet: true, limits };
+    let offer = Offer { name: name.into(), size: Some(8), mode: Some(0o600), written: false, asked: true, end: None };
+    let held = open_part(&part, &offer, &options, || {}).unwrap().unwrap();
+    let send = || {
+        let from = send::From { bind: None, node: None, to: to.clone() };
+        let options = send::Options { name: None, patience: Duration::from_secs(60), quiet: true };
+        send::run(&[source.display().to_string()], &from, &options)
+    };
+    std::thread::scope(|scope| {
+        let again = scope.spawn(send);
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(!again.is_finished(), "it is not free");
+        drop(held);
+        again.join().unwrap().unwrap();
+    });
+    assert_eq!(std::fs::read(directory.join(name)).unwrap(), b"contents");
+    std::fs::remove_file(directory.join(name)).unwrap();
+    // Who is there has more to send.
+    let first = to.connect(None, None).unwrap();
+    assert!(matches!(send::offer(&first, offer), Ok(send::Answer::Have(_))));
+    let refused = send().unwrap_err();
+    assert!(matches!(&refused, CpError::Refused(why) if why.contains("another sender is writing")), "{refused}");
+    drop(first);
+    std::fs::remove_dir_all(&directory).unwrap();
+    std::fs::remove_file(&source).unwrap();
+}
+
+#[test]
+fn what_is_there_is_not_hashed_for_a_sender_that_is_gone() {
+    let path = std::env::temp_dir().join(format!("ropeway-cp-gone-{}", std::process::id()));
+    std::fs::write(&path, b"12345").unwrap();
+    let [sender, receiver] = connect::pair();
+    drop(sender);
+    assert!(receiver.recv(&mut [0; 8]).map_or(true, |message| message.is_none()));
+    let hashed = hash_part(&mut File::open(&path).unwrap(), &path, 5, &mut blake3::Hasher::new(), &receiver);
+    assert!(matches!(hashed, Err(CpError::Lost(_))), "{hashed:?}");
+    std::fs::remove_file(&path).unwrap();
 }

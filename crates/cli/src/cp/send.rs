@@ -80,7 +80,7 @@ pub fn run(sources: &[String], from: &From, options: &Options) -> Result<(), CpE
             let begin = Instant::now();
             match source.send(&connection, options) {
                 Ok(()) => break,
-                Err(why @ (CpError::Lost(_) | CpError::Busy)) => {
+                Err(why @ (CpError::Lost(_) | CpError::Busy(_))) => {
                     // Its engine has the address that the next one wants.
                     drop(connection);
                     losses.count(why, source.there(), begin.elapsed(), options)?;
@@ -105,18 +105,20 @@ struct Losses {
 impl Losses {
     /// One more, which has lasted for so long and begun with so much there. It is the last when patience is over.
     fn count(&mut self, why: CpError, there: Option<u64>, lasted: Duration, options: &Options) -> Result<(), CpError> {
-        if there != self.there || lasted > options.patience.max(connect::ATTEMPT) {
+        // To be told so may take a while, too.
+        let is_busy = matches!(why, CpError::Busy(_));
+        if there != self.there || (!is_busy && lasted > options.patience.max(connect::ATTEMPT)) {
             self.since = None;
         }
         self.there = there;
         match self.since {
             Some(since) if since.elapsed() > options.patience => return Err(why),
-            Some(_) => std::thread::sleep(if matches!(why, CpError::Busy) { PAUSE_FOR_A_PLACE } else { PAUSE }),
+            Some(_) => std::thread::sleep(if is_busy { PAUSE_FOR_A_PLACE } else { PAUSE }),
             None => {
                 self.since = Some(Instant::now());
                 match why {
                     _ if options.quiet => {}
-                    CpError::Busy => tell!("ropeway cp: {why}; trying again"),
+                    CpError::Busy(_) => tell!("ropeway cp: {why}; trying again"),
                     _ => tell!("ropeway cp: the connection was lost; trying again"),
                 }
             }
@@ -403,6 +405,11 @@ mod tests {
         losses.count(lost(), Some(8), Duration::from_secs(10), &options).unwrap();
         losses.count(lost(), Some(8), Duration::ZERO, &options).unwrap();
         assert!(matches!(losses.count(lost(), Some(8), Duration::ZERO, &options), Err(CpError::Lost(_))));
+        let busy = || CpError::Busy(frame::UNFINISHED);
+        let mut losses = Losses::default();
+        losses.count(busy(), None, Duration::from_secs(10), &options).unwrap();
+        losses.count(busy(), None, Duration::from_secs(10), &options).unwrap();
+        assert!(matches!(losses.count(busy(), None, Duration::from_secs(10), &options), Err(CpError::Busy(_))));
     }
 
     #[test]

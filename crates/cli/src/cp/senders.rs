@@ -22,11 +22,18 @@ pub struct Limits {
     pub answer: Duration,
     /// How long one that has begun a file may say nothing: what it reads from may be slow.
     pub silence: Duration,
+    /// How long it waits for a file that another connection has; longer than a lost one is taken for a living one.
+    pub lock: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { senders: 256, answer: Duration::from_secs(30), silence: Duration::from_secs(300) }
+        Limits {
+            senders: 256,
+            answer: Duration::from_secs(30),
+            silence: Duration::from_secs(300),
+            lock: Duration::from_secs(12),
+        }
     }
 }
 
@@ -110,6 +117,11 @@ impl Writers {
         if let Some(writer) = writer {
             writer.ask();
         }
+    }
+
+    /// Whether the sender that brings a part is there, as far as is known.
+    pub fn are_there(&self, part: &Path) -> bool {
+        self.parts().get(part).is_some_and(|writer| writer.is_there())
     }
 
     fn parts(&self) -> MutexGuard<'_, HashMap<PathBuf, Arc<Other>>> {
