@@ -30,6 +30,8 @@ pub struct Options {
 
 /// Behind the name of a file that is not whole yet.
 const PART: &str = ".ropeway-part";
+/// Its mode, whatever the file's own will be.
+const PART_MODE: u32 = 0o600;
 const ASK_EVERY: Duration = Duration::from_secs(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// Of what was sent before so much is hashed between two looks at whether the sender is there: a fraction of a second, but for slow disks.
@@ -120,7 +122,7 @@ fn take_file(
     };
     let target = options.directory.join(plain_name(&offer.name)?);
     let part = part_of(&target);
-    let Present::Part(Part { mut file, there }) = look_for(&offer, &target, &part, options, writers)? else {
+    let Present::Part(Part { mut file, there, was_open }) = look_for(&offer, &target, &part, options, writers)? else {
         // Who gave it its name may have died since.
         sync_name(&target).map_err(CpError::file(target.display().to_string()))?;
         connection.send(&Frame::Done.to_message())?;
@@ -142,9 +144,11 @@ fn take_file(
     }
     if offset == 0 {
         hasher.reset();
-        file.set_len(0)
-            .and_then(|()| file.seek(SeekFrom::Start(0)))
-            .map_err(CpError::file(part.display().to_string()))?;
+        file = begin_anew(file, &part, was_open).map_err(|error| match error.kind() {
+            // Another sender was faster.
+            io::ErrorKind::AlreadyExists | io::ErrorKind::WouldBlock => CpError::Declined(UNFINISHED.into()),
+            _ => CpError::file(part.display().to_string())(error),
+        })?;
     }
     // The only one keeps no other waiting, and would find nobody when it comes again.
     connection.set_patience((!options.once).then_some(silence));
@@ -185,6 +189,8 @@ struct Part {
     file: File,
     /// So many bytes.
     there: u64,
+    /// To others than its owner, who may have it open still.
+    was_open: bool,
 }
 
 /// Looks for it, and has the part to itself.
@@ -354,13 +360,11 @@ fn part_of(target: &Path) -> PathBuf {
     target.with_file_name(name)
 }
 
-/// Opens what is there of a file. More than the sender has is of another file. `None`: another sender had it, and when it was free its
+/// Opens what is there of a file, and closes it to others. More than the sender has is of another file. `None`: another sender had it, and when it was free its
 /// name had gone.
 fn open_part(part: &Path, offer: &Offer, options: &Options, ask: impl Fn()) -> io::Result<Option<Part>> {
     // One that lacked nothing but its name has the file's own mode, which may keep us from writing.
-    let mut how = OpenOptions::new();
-    how.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(nofollow());
-    let (file, _) = open_as_owner(&how, part)?;
+    let (file, _) = open_as_owner(part_options().create(true).truncate(false), part)?;
     lock(&file, options.limits.lock, ask)?;
     let meta = file.metadata()?;
     if !meta.is_file() {
@@ -369,12 +373,36 @@ fn open_part(part: &Path, offer: &Offer, options: &Options, ask: impl Fn()) -> i
     if !std::fs::symlink_metadata(part).is_ok_and(|named| is_same_file(&named, &meta)) {
         return Ok(None);
     }
+    // Or the mode of a file that was sent before, which may be less private than this one.
+    let was_open = meta.mode() & 0o077 != 0;
+    if was_open {
+        set_mode(&file, Some(PART_MODE), options)?;
+    }
     let mut there = meta.len();
     if offer.size.is_some_and(|size| there > size) {
         file.set_len(0)?;
         there = 0;
     }
-    Ok(Some(Part { file, there }))
+    Ok(Some(Part { file, there, was_open }))
+}
+
+fn part_options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(PART_MODE).custom_flags(nofollow());
+    options
+}
+
+/// Empties a part, or takes another file for it where somebody may have this one open who may not read what comes.
+fn begin_anew(mut file: File, part: &Path, was_open: bool) -> io::Result<File> {
+    if was_open {
+        std::fs::remove_file(part)?;
+        let new = part_options().create_new(true).open(part)?;
+        new.try_lock()?;
+        file = new;
+    }
+    file.set_len(0)?;
+    file.seek(SeekFrom::Start(0))?;
+    Ok(file)
 }
 
 /// Opens a file, also one of ours whose mode forbids us that: then we may read and write it from now on, and these are its permissions before.

@@ -35,7 +35,7 @@ fn what_is_there_is_hashed_and_what_cannot_be_of_this_file_is_dropped() {
         let (part, options) = (part.clone(), options.clone());
         move |size| open_part(&part, &offer(size), &options, || {}).unwrap()
     };
-    let Part { mut file, there } = open(Some(9)).unwrap();
+    let Part { mut file, there, .. } = open(Some(9)).unwrap();
     let [sender, receiver] = connect::pair();
     let mut hasher = blake3::Hasher::new();
     hash_part(&mut file, &part, there, &mut hasher, &receiver).unwrap();
@@ -50,7 +50,7 @@ fn what_is_there_is_hashed_and_what_cannot_be_of_this_file_is_dropped() {
     assert_eq!(waiter.join().unwrap(), Some(5));
     // Standard input has no size, and may go on where it was.
     assert_eq!(open(None).unwrap().there, 5);
-    let Part { file, there } = open(Some(4)).unwrap();
+    let Part { file, there, .. } = open(Some(4)).unwrap();
     assert_eq!(there, 0);
     let waiter = std::thread::spawn(move || open(Some(9)).is_none());
     std::thread::sleep(Duration::from_millis(100));
@@ -239,7 +239,7 @@ fn of_what_the_disk_has_not_taken_nothing_is_left_to_go_on_from() {
     let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, asked: false, end: None };
     let open = || open_part(&part, &offer, &options, || {}).unwrap().unwrap();
     for error in [Errno::IO, Errno::NOSPC] {
-        let Part { mut file, there } = open();
+        let Part { mut file, there, .. } = open();
         assert_eq!(there, 0);
         file.write_all(b"right").unwrap();
         let failed = keep(&file, &part, &target, None, &options, || Err(error.into())).unwrap_err();
@@ -248,7 +248,7 @@ fn of_what_the_disk_has_not_taken_nothing_is_left_to_go_on_from() {
         assert!(said.starts_with(&io::Error::from(error).to_string()) && said.contains("nothing was kept"), "{said}");
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "neither the file nor its part");
     }
-    let Part { mut file, there } = open();
+    let Part { mut file, there, .. } = open();
     assert_eq!(there, 0);
     file.write_all(b"right").unwrap();
     keep(&file, &part, &target, None, &options, || file.sync_all()).unwrap();
@@ -268,7 +268,7 @@ fn a_part_that_lacked_its_name_alone_is_gone_on_with_whatever_mode_it_has() {
     let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, asked: false, end: None };
     let open = || open_part(&part, &offer, &options, || {}).map(Option::unwrap);
     for mode in [0o444, 0o200, 0] {
-        let Part { mut file, there } = open().unwrap();
+        let Part { mut file, there, .. } = open().unwrap();
         assert_eq!(there, 0);
         file.write_all(b"right").unwrap();
         std::fs::write(&target, b"other").unwrap();
@@ -276,7 +276,7 @@ fn a_part_that_lacked_its_name_alone_is_gone_on_with_whatever_mode_it_has() {
         assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
         drop(file);
         std::fs::remove_file(&target).unwrap();
-        let Part { file, there } = open().unwrap_or_else(|error| panic!("{mode:o}: {error}"));
+        let Part { file, there, .. } = open().unwrap_or_else(|error| panic!("{mode:o}: {error}"));
         assert_eq!(there, 5);
         keep(&file, &part, &target, Some(mode), &options, || Ok(())).unwrap();
         assert_eq!(std::fs::metadata(&target).unwrap().mode() & 0o777, mode);
@@ -286,6 +286,47 @@ fn a_part_that_lacked_its_name_alone_is_gone_on_with_whatever_mode_it_has() {
     assert_eq!(open().err().unwrap().kind(), io::ErrorKind::PermissionDenied);
     assert_eq!(std::fs::metadata(&part).unwrap().mode() & 0o777, 0, "what is no file is left as it is");
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// One that was killed at the end of another file leaves it with that file's mode.
+#[test]
+fn a_part_that_others_could_read_is_none_that_they_read_a_private_file_from() {
+    for (there, offset) in [(&b"other"[..], 0), (b"priv", 4)] {
+        let directory = std::env::temp_dir().join(format!("ropeway-cp-private-{offset}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let options =
+            Options { directory: directory.clone(), once: true, force: false, quiet: true, limits: Limits::default() };
+        let part = part_of(&directory.join("file"));
+        std::fs::write(&part, there).unwrap();
+        std::fs::set_permissions(&part, Permissions::from_mode(0o644)).unwrap();
+        let mut opened_before = File::open(&part).unwrap();
+        let [sender, receiver] = connect::pair();
+        let serving = std::thread::spawn(move || serve(receiver, &options, &Writers::default()));
+        let mode = Some(0o600);
+        let offer = Offer { name: "file".into(), size: Some(7), mode, written: false, asked: false, end: None };
+        assert!(
+            matches!(send::offer(&sender, offer), Ok(send::Answer::Have(have)) if have.bytes == there.len() as u64)
+        );
+        sender.send(&Frame::From(frame::From { offset: offset as u64 }).to_message()).unwrap();
+        sender.send(&Frame::Data(&b"private"[offset..]).to_message()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while std::fs::read(&part).map_or(true, |bytes| bytes != b"private") {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(std::fs::metadata(&part).unwrap().mode() & 0o777, 0o600, "gone on at {offset}");
+        if offset == 0 {
+            let mut read = Vec::new();
+            opened_before.read_to_end(&mut read).unwrap();
+            assert_eq!(read, there);
+        }
+        let end = End { size: 7, hash: blake3::hash(b"private").to_hex().to_string() };
+        send::conclude(&sender, end, "file").unwrap();
+        sender.finish().unwrap();
+        serving.join().unwrap().unwrap();
+        assert_eq!(std::fs::read(directory.join("file")).unwrap(), b"private");
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
 }
 
 /// The first connection is lost while the file goes to the disk, and its sender comes again.
@@ -303,7 +344,7 @@ fn a_file_that_is_sent_again_while_it_goes_to_the_disk_has_the_mode_it_was_sent_
     let offer = Offer { name: "file".into(), size: Some(5), mode, written: false, asked: false, end: Some(end) };
     let mut buffer = vec![0; MOST_MESSAGE_BYTES];
     for opened_late in [true, false] {
-        let Part { mut file, there } = open_part(&part, &offer, &options, || {}).unwrap().unwrap();
+        let Part { mut file, there, .. } = open_part(&part, &offer, &options, || {}).unwrap().unwrap();
         assert_eq!(there, 0);
         file.write_all(b"right").unwrap();
         let [sender, receiver] = connect::pair();
