@@ -47,11 +47,12 @@ impl Enough {
         known.rounds.entry(round).or_default().push(leading.values.clone());
     }
 
-    /// To be asked once after each round: whether every arm is known well enough at this point. They are measured together or not at all, because only rounds in which all were measured make
-    /// ratios.
-    pub fn of(&mut self, point: usize) -> bool {
-        let mut all = false;
-        for (_, known) in self.cases.range_mut((point, 0)..=(point, usize::MAX)) {
+    /// To be asked once after each round: whether every arm that is `measured` at this point still is known well enough. They are measured together or not at all, because only rounds in which
+    /// all were measured make ratios. What is measured no more is known as well as it ever will be.
+    pub fn of(&mut self, point: usize, measured: &[usize]) -> bool {
+        let mut all = measured.is_empty();
+        for arm in measured {
+            let Some(known) = self.cases.get_mut(&(point, *arm)) else { continue };
             let Some(stopping) = &mut known.stopping else { return false };
             if !known.is_enough {
                 known.is_enough = stopping.decide(&together(&known.rounds)) == Decision::Enough;
@@ -97,13 +98,27 @@ mod tests {
         let mut known = Vec::new();
         for round in 0..20 {
             enough.note(0, 0, round, METRIC, &series(100.0 + f64::from(round % 3)));
-            known.push(enough.of(0));
+            known.push(enough.of(0, &[0]));
         }
         assert!(!known[4], "fewer than six rounds");
         assert!(known[19]);
         enough.note(0, 1, 19, METRIC, &series(50.0));
-        assert!(!enough.of(0));
-        assert!(!enough.of(1), "nothing was measured");
+        assert!(!enough.of(0, &[0, 1]));
+        assert!(enough.of(0, &[0, 2]), "of the third nothing came");
+        assert!(!enough.of(1, &[0, 1]), "nothing was measured");
+    }
+
+    #[test]
+    fn an_arm_that_is_measured_no_more_keeps_no_other_waiting() {
+        let mut enough = Enough::new(Some(Precision::of_median(0.1)));
+        enough.note(0, 0, 0, METRIC, &series(50.0));
+        let known = (0..20).any(|round| {
+            enough.note(0, 1, round, METRIC, &series(100.0));
+            enough.of(0, &[1])
+        });
+        assert!(known);
+        assert!(!enough.of(0, &[0, 1]));
+        assert!(enough.of(0, &[]), "nobody makes it known better");
     }
 
     #[test]
@@ -112,7 +127,7 @@ mod tests {
         let mut known = Vec::new();
         for round in 0..6 {
             (0..8).for_each(|_| enough.note(0, 0, round, METRIC, &series(100.0)));
-            known.push(enough.of(0));
+            known.push(enough.of(0, &[0]));
         }
         assert_eq!(known, [false, false, false, false, false, true]);
     }
@@ -121,6 +136,6 @@ mod tests {
     fn nothing_is_enough_where_no_precision_was_asked_for() {
         let mut enough = Enough::new(None);
         (0..50).for_each(|round| enough.note(0, 0, round, METRIC, &series(1.0)));
-        assert!(!enough.of(0));
+        assert!(!enough.of(0, &[0]));
     }
 }

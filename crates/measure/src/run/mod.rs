@@ -206,14 +206,14 @@ impl Running<'_> {
                     self.trial(arm, point, round)?;
                 }
             }
-            open.retain(|point| !self.enough.of(*point));
-            if open.is_empty() || self.arms.iter().all(|arm| arm.given_up) {
+            open.retain(|point| !self.is_done(*point));
+            if open.is_empty() {
                 break;
             }
         }
         let Some(precision) = self.plan.stop.precision.filter(|_| !self.outcome.broken_off) else { return Ok(()) };
         // The budget may end a round in its middle.
-        open.retain(|point| !self.enough.of(*point));
+        open.retain(|point| !self.is_done(*point));
         if open.is_empty() {
             return Ok(());
         }
@@ -226,6 +226,13 @@ impl Running<'_> {
         self.observer.line(&Line::Warning { text })
     }
 
+    /// Whether further rounds would tell nothing of a point that is not known well enough.
+    fn is_done(&mut self, point: usize) -> bool {
+        let is_measured = |arm: &usize| self.arms[*arm].measures(point);
+        let measured: Vec<usize> = (0..self.arms.len()).filter(is_measured).collect();
+        self.enough.of(point, &measured)
+    }
+
     /// Ctrl-C, or the budget is spent. The first round is always made, so that each case has something.
     fn is_over(&mut self, round: u32) -> bool {
         self.outcome.broken_off = (self.broken_off)();
@@ -236,7 +243,7 @@ impl Running<'_> {
     fn trial(&mut self, arm: usize, point_index: usize, round: u32) -> Result<(), String> {
         let plan = self.plan;
         let point = &plan.points[point_index];
-        if self.arms[arm].given_up || self.arms[arm].refused.contains(&point_index) {
+        if !self.arms[arm].measures(point_index) {
             return Ok(());
         }
         let (done, left) = self.progress(round);
@@ -372,6 +379,11 @@ impl Running<'_> {
 }
 
 impl Arm {
+    /// Whether its ranks take part at this point, as far as that is known.
+    fn measures(&self, point: usize) -> bool {
+        !self.given_up && !self.refused.contains(&point)
+    }
+
     fn measure(&mut self, plan: &Plan, trial: &Trial, broken_off: BrokenOff) -> Result<Vec<Vec<Series>>, Fault> {
         if self.spec.kind.is_floor() {
             let measured = floor::measure(self.spec.kind, trial, plan.cpus.as_deref());
