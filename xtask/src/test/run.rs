@@ -41,6 +41,15 @@ impl Outcome {
     pub fn tests(&self) -> usize {
         self.passed + self.failures.len() + self.skips.len()
     }
+
+    /// With what became of its failures when they ran once more.
+    fn after_again(mut self, again: Outcome) -> Self {
+        self.passed += again.passed;
+        self.failures = again.failures;
+        self.skips.extend(again.skips);
+        self.elapsed += again.elapsed;
+        self
+    }
 }
 
 /// Runs test programs one after the other.
@@ -88,12 +97,7 @@ impl<'a> Runner<'a> {
         for name in &unsteady {
             println!("unsteady: {}: {name} failed, and passed when it ran alone", suite.name);
         }
-        Ok(Outcome {
-            passed: first.passed + second.passed,
-            failures: second.failures,
-            elapsed: first.elapsed + second.elapsed,
-            ..first
-        })
+        Ok(first.after_again(second))
     }
 
     /// Runs a program: all of its tests, or those named.
@@ -243,6 +247,18 @@ mod tests {
     fn a_good_end_has_no_failures() {
         let good = tally(&[], Some(Sums { passed: 3, ..Sums::default() }));
         assert!(failures(&good, Some(ExitStatus::from_raw(0)), LIMIT).is_empty());
+    }
+
+    #[test]
+    fn every_test_counts_once_when_failures_ran_once_more() {
+        let skip = |test: &str| Skip { suite: "s".into(), test: test.into(), reason: "no moon".into() };
+        let failures = ["b", "c", "d"].map(str::to_owned).to_vec();
+        let first = Outcome { passed: 5, failures, skips: vec![skip("a")], ..Outcome::default() };
+        let again = Outcome { passed: 1, failures: vec!["c".into()], skips: vec![skip("d")], ..Outcome::default() };
+        let both = first.clone().after_again(again);
+        assert_eq!((both.passed, both.failures.as_slice()), (6, ["c".to_owned()].as_slice()));
+        assert_eq!(both.skips, [skip("a"), skip("d")]);
+        assert_eq!(both.tests(), first.tests());
     }
 
     #[test]
