@@ -8,6 +8,7 @@ use std::time::Duration;
 use ropeway_measure::pattern::{self, Bound, Pattern};
 use ropeway_measure::ranks::copy::Copies;
 use ropeway_measure::ranks::start::{Launch, Launcher, Place};
+use ropeway_measure::results::group::parameter_words;
 use ropeway_measure::run::{Plan, Point, Stop};
 use ropeway_measure::stats::Precision;
 use ropeway_measure::transport::kind::{KINDS, Kind, Spec};
@@ -309,21 +310,25 @@ impl Options {
         if given.len() * sizes.len() > MOST_POINTS {
             return Err(format!("there are more than {MOST_POINTS} combinations of sizes and parameters: give fewer"));
         }
-        let points = sizes.into_iter().flat_map(|size| {
-            given.iter().map(move |given| {
-                let pattern = pattern::named(name, size, given)?;
-                let parameters = pattern::parameters(&pattern);
-                Ok(Point { name: name.to_owned(), pattern, size, parameters })
-            })
-        });
+        let batch_is_set = self.parameters.iter().any(|(name, _)| name == "batch");
+        let point = |size: usize, given: &BTreeMap<String, f64>| {
+            let pattern = pattern::named(name, size, given)?;
+            let mut parameters = pattern::parameters(&pattern);
+            // One that follows from the clock tells no cases apart.
+            if let (Pattern::PingPong { batch }, true) = (&pattern, batch_is_set) {
+                parameters.insert("batch".to_owned(), f64::from(*batch));
+            }
+            Ok(Point { name: name.to_owned(), pattern, size, parameters })
+        };
+        let points = sizes.iter().flat_map(|size| given.iter().map(move |given| point(*size, given)));
         let points: Vec<Point> = points.collect::<Result<_, String>>()?;
-        match points.is_empty() {
-            true => Err(
-                "no combination of these parameters can be measured: a window must not be smaller than packets_to_ack"
-                    .to_owned(),
-            ),
-            false => Ok(points),
+        if points.is_empty() {
+            let what =
+                "no combination of these parameters can be measured: a window must not be smaller than packets_to_ack";
+            return Err(what.to_owned());
         }
+        refuse_equal(&points)?;
+        Ok(points)
     }
 
     /// Every parameter with each of its values, in all combinations; one without any where nothing is set.
@@ -389,12 +394,34 @@ impl Options {
         for list in &self.transports {
             specs.extend(Spec::list(list)?);
         }
+        if let Some((_, twice)) = specs.iter().enumerate().find(|(at, spec)| specs[..*at].contains(spec)) {
+            return Err(format!(
+                "the transport {twice} is named twice: name each once; --rounds measures it more often"
+            ));
+        }
         share_no_device(&specs)?;
         match specs.iter().find(|spec| !floor::measures(spec.kind, pattern)) {
             Some(wrong) => Err(format!("the transport {wrong} has no {} measurement", pattern::name(pattern))),
             None => Ok(specs),
         }
     }
+}
+
+/// Points that nothing tells apart would be one case with the figures of all of them.
+fn refuse_equal(points: &[Point]) -> Result<(), String> {
+    let case = |point: &Point| {
+        let parameters = point.parameters.iter().map(|(name, value)| (name.clone(), value.to_bits()));
+        (point.size, parameters.collect::<Vec<(String, u64)>>())
+    };
+    let mut cases = BTreeSet::new();
+    let Some(twice) = points.iter().find(|point| !cases.insert(case(point))) else { return Ok(()) };
+    let words: Vec<String> =
+        [format!("{} bytes", twice.size)].into_iter().chain(parameter_words(&twice.parameters)).collect();
+    Err(format!(
+        "{} with {} would be measured twice: give each value once, whole numbers of what is counted, and one value alone of what another parameter overrules",
+        twice.name,
+        words.join(", ")
+    ))
 }
 
 /// The ranks of all transports are there all the time, and of two engines on a device one would take the other's packets.
@@ -464,6 +491,55 @@ mod tests {
         let error = check("ropeway-packet,tcp,ropeway-packet:spin=0").expect_err("eth0 twice");
         assert!(error.starts_with("ropeway-packet and ropeway-packet:spin=0 both want the device eth0"), "{error}");
         assert!(check("ropeway-xdp:eth1,ropeway-packet:eth1,spin=0").is_err());
+    }
+
+    fn options(arguments: &[&str]) -> Options {
+        #[derive(clap::Parser)]
+        struct Command {
+            #[command(flatten)]
+            options: Options,
+        }
+        let command: Command = clap::Parser::parse_from([&["bench"], arguments].concat());
+        command.options
+    }
+
+    #[test]
+    fn a_batch_that_was_set_tells_cases_apart_and_one_of_the_clock_does_not() {
+        let parameters = |arguments: &[&str]| {
+            let points = options(arguments).points("pingpong").expect("points");
+            points.into_iter().map(|point| point.parameters).collect::<Vec<_>>()
+        };
+        let batch = |batch: f64| BTreeMap::from([("batch".to_owned(), batch)]);
+        assert_eq!(parameters(&["pingpong", "--set", "batch=1,256"]), [batch(1.0), batch(256.0)]);
+        assert_eq!(parameters(&["pingpong"]), [BTreeMap::new()]);
+    }
+
+    #[test]
+    fn what_would_be_measured_twice_is_refused() {
+        let same: &[(&str, &[&str], &str)] = &[
+            ("pingpong", &["batch=16,16"], "pingpong with 1 bytes, batch 16 would be measured twice"),
+            ("pingpong", &["batch=16,16.5"], "give each value once, whole numbers"),
+            ("overlap", &["polling=0,0.3"], "polling 0"),
+            ("many-one", &["messages=4.2,4.7"], "messages 4"),
+            (
+                "request-response",
+                &["rate=10", "outstanding=1,2"],
+                "one value alone of what another parameter overrules",
+            ),
+        ];
+        for (pattern, set, said) in same {
+            let set = set.iter().flat_map(|set| ["--set", set]);
+            let arguments: Vec<&str> = [*pattern].into_iter().chain(set).collect();
+            let error = options(&arguments).points(pattern).expect_err(pattern);
+            assert!(error.contains(said), "{error}");
+        }
+        let different = options(&["pingpong", "--size", "8,8,16", "--set", "batch=16,17"]);
+        assert_eq!(different.points("pingpong").expect("points").len(), 4);
+        for list in ["unix,unix", "tcp,unix,tcp-blocking"] {
+            let options = options(&["pingpong", "--transport", list]);
+            let error = options.chosen_transports(&Pattern::PingPong { batch: 1 }, &[], true).expect_err(list);
+            assert!(error.contains("is named twice"), "{error}");
+        }
     }
 
     #[test]

@@ -316,7 +316,7 @@ fn unknown_parameter(entry: &Entry, key: &str) -> String {
     }
 }
 
-/// What tells cases of a pattern apart, for [`crate::record::Case`]. Not the batch of a ping-pong: it follows from the clock, and stands beside the samples.
+/// What tells cases of a pattern apart, for [`crate::record::Case`]. Not the batch of a ping-pong, which stands beside the samples: mostly it follows from the clock, and who sets it adds it.
 pub fn parameters(pattern: &Pattern) -> BTreeMap<String, f64> {
     let of = |pairs: &[(&str, f64)]| pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
     let messages = |count: &u32| ("messages", f64::from(*count));
