@@ -1,6 +1,6 @@
 //! `ropeway cp`: copies files, or standard input, to another host over the wire protocol, checked and resumable. docs/cp.md describes it.
 //!
-//! [`receive`] is the end that writes files, [`send`] the one that reads them, [`pipe`] what it keeps of standard input, [`frame`] what they say to each other,
+//! [`receive`] is the end that writes files, [`store`] what it has on its disk, [`send`] the one that reads them, [`pipe`] what it keeps of standard input, [`frame`] what they say to each other,
 //! [`connect`] what carries it, [`peer`] how a receiver is named and reached, [`senders`] how many a receiver serves.
 
 mod connect;
@@ -11,6 +11,7 @@ mod progress;
 mod receive;
 mod send;
 mod senders;
+mod store;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

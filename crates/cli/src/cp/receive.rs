@@ -1,22 +1,18 @@
 //! The receiving end: writes below one directory, each file first under a name of its own, and under the real one when it is whole.
 
-use std::fs::{File, Metadata, OpenOptions, Permissions, TryLockError};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Once;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ropeway_socket::api::{Address, MessageListener};
-use rustix::fs::{CWD, RenameFlags};
-use rustix::io::Errno;
 
 use super::CpError;
 use super::connect::{self, Connection};
 use super::frame::{End, Frame, Have, MOST_MESSAGE_BYTES, Offer, UNFINISHED, WRITTEN_EVERY, Written};
 use super::progress::Progress;
 use super::senders::{Limits, Senders, Writers};
+use super::store::{Part, begin_anew, is_whole, keep, open_part, part_of, plain_name, sync_name};
 use crate::output::{printable, tell};
 
 #[derive(Clone, Debug)]
@@ -28,20 +24,10 @@ pub struct Options {
     pub limits: Limits,
 }
 
-/// Behind the name of a file that is not whole yet.
-const PART: &str = ".ropeway-part";
-/// Its mode, whatever the file's own will be.
-const PART_MODE: u32 = 0o600;
-const ASK_EVERY: Duration = Duration::from_secs(1);
-const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// Of what was sent before so much is hashed between two looks at whether the sender is there: a fraction of a second, but for slow disks.
 const HASHED_AT_ONCE: u64 = 64 << 20;
 /// Nobody reads what was sent before more slowly.
 const SLOW_DISK_BYTES_PER_S: u64 = 10 << 20;
-/// The longest name of a file that Linux takes, less what we put behind it.
-const MOST_NAME_BYTES: usize = 255 - PART.len();
-/// Of one that is longer.
-const SHOWN_CHARACTERS: usize = 40;
 
 /// Receives until it is killed, or from one sender. Gateways know this end by the number that was told them, or that the cluster's description has.
 pub fn run(at: &Address, told: Option<u32>, options: &Options) -> Result<(), CpError> {
@@ -184,15 +170,6 @@ enum Present {
     Part(Part),
 }
 
-/// The part of a file, or an empty one, locked.
-struct Part {
-    file: File,
-    /// So many bytes.
-    there: u64,
-    /// To others than its owner, who may have it open still.
-    was_open: bool,
-}
-
 /// Looks for it, and has the part to itself.
 fn look_for(
     offer: &Offer,
@@ -292,243 +269,6 @@ impl Taker<'_> {
                 connection.send(&Frame::Written(Written { bytes: said }).to_message())?;
             }
         }
-    }
-}
-
-/// Is it the file that ended so? Then it has the mode that it was offered with, unless somebody gave it another one.
-fn is_whole(target: &Path, end: &End, mode: Option<u32>, options: &Options) -> io::Result<bool> {
-    match std::fs::symlink_metadata(target) {
-        Ok(found) if found.is_file() && found.len() == end.size => has_ended_so(target, &found, end, mode, options),
-        Ok(_) => Ok(false),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-/// The same of a file that was found, and of no other one that has its name by now.
-fn has_ended_so(target: &Path, found: &Metadata, end: &End, mode: Option<u32>, options: &Options) -> io::Result<bool> {
-    let (mut file, before) = match open_as_owner(OpenOptions::new().read(true).custom_flags(nofollow()), target) {
-        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::LOOP | Errno::NOENT)) => return Ok(false),
-        opened => opened?,
-    };
-    // What has been opened up is open now, and as it was sent again.
-    if let Some(before) = before {
-        file.set_permissions(before)?;
-    }
-    if !is_same_file(&file.metadata()?, found) {
-        return Ok(false);
-    }
-    let mut hasher = blake3::Hasher::new();
-    io::copy(&mut file, &mut hasher)?;
-    let is_whole = hasher.finalize().to_hex().as_str() == end.hash;
-    // Who waited for it while it was a part may have opened it up. To know what a file holds gives nobody more of a say in its mode.
-    let now = file.metadata()?.mode() & 0o777;
-    if is_whole && mode.is_some_and(|mode| now == opened_up(mode) && now != mode & 0o777) {
-        set_mode(&file, mode, options)?;
-    }
-    Ok(is_whole)
-}
-
-fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
-    (one.dev(), one.ino()) == (other.dev(), other.ino())
-}
-
-/// A name that leads nowhere but into the directory.
-fn plain_name(name: &str) -> Result<&str, CpError> {
-    if name.len() > MOST_NAME_BYTES {
-        let begin = printable(&name.chars().take(SHOWN_CHARACTERS).collect::<String>());
-        let what = format!("{begin}... is longer than the {MOST_NAME_BYTES} bytes that a name may have; rename it");
-        return Err(CpError::Declined(what));
-    }
-    let is_plain = !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']);
-    if !is_plain {
-        return Err(CpError::Declined(format!("{} is no plain name of a file", printable(name))));
-    }
-    // It may be the part of another file.
-    if name.ends_with(PART) {
-        return Err(CpError::Declined(format!(
-            "{} is called as files are that are not whole; rename it",
-            printable(name)
-        )));
-    }
-    Ok(name)
-}
-
-fn part_of(target: &Path) -> PathBuf {
-    let mut name = target.file_name().unwrap_or_default().to_owned();
-    name.push(PART);
-    target.with_file_name(name)
-}
-
-/// Opens what is there of a file, and closes it to others. More than the sender has is of another file. `None`: another sender had it, and when it was free its
-/// name had gone.
-fn open_part(part: &Path, offer: &Offer, options: &Options, ask: impl Fn()) -> io::Result<Option<Part>> {
-    // One that lacked nothing but its name has the file's own mode, which may keep us from writing.
-    let (file, _) = open_as_owner(part_options().create(true).truncate(false), part)?;
-    lock(&file, options.limits.lock, ask)?;
-    let meta = file.metadata()?;
-    if !meta.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file; remove it, and send again"));
-    }
-    if !std::fs::symlink_metadata(part).is_ok_and(|named| is_same_file(&named, &meta)) {
-        return Ok(None);
-    }
-    // Or the mode of a file that was sent before, which may be less private than this one.
-    let was_open = meta.mode() & 0o077 != 0;
-    if was_open {
-        set_mode(&file, Some(PART_MODE), options)?;
-    }
-    let mut there = meta.len();
-    if offer.size.is_some_and(|size| there > size) {
-        file.set_len(0)?;
-        there = 0;
-    }
-    Ok(Some(Part { file, there, was_open }))
-}
-
-fn part_options() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).mode(PART_MODE).custom_flags(nofollow());
-    options
-}
-
-/// Empties a part, or takes another file for it where somebody may have this one open who may not read what comes.
-fn begin_anew(mut file: File, part: &Path, was_open: bool) -> io::Result<File> {
-    if was_open {
-        std::fs::remove_file(part)?;
-        let new = part_options().create_new(true).open(part)?;
-        new.try_lock()?;
-        file = new;
-    }
-    file.set_len(0)?;
-    file.seek(SeekFrom::Start(0))?;
-    Ok(file)
-}
-
-/// Opens a file, also one of ours whose mode forbids us that: then we may read and write it from now on, and these are its permissions before.
-fn open_as_owner(options: &OpenOptions, path: &Path) -> io::Result<(File, Option<Permissions>)> {
-    match options.open(path) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let before = open_up(path).map_err(|_| error)?;
-            let file = options.open(path)?;
-            // Another one may have its name by now.
-            let is_same = is_same_file(&file.metadata()?, &before);
-            Ok((file, is_same.then(|| before.permissions())))
-        }
-        opened => Ok((opened?, None)),
-    }
-}
-
-/// The file as it was before.
-fn open_up(path: &Path) -> io::Result<Metadata> {
-    // No more than found, which no mode forbids: what is not ours, or no file, is left as it is.
-    let flags = rustix::fs::OFlags::PATH.bits() as i32 | nofollow();
-    let found = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    let meta = found.metadata()?;
-    if !meta.is_file() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    let mode = Permissions::from_mode(opened_up(meta.mode()));
-    std::fs::set_permissions(format!("/proc/self/fd/{}", found.as_raw_fd()), mode)?;
-    Ok(meta)
-}
-
-/// What becomes of a mode by that.
-fn opened_up(mode: u32) -> u32 {
-    mode & 0o777 | 0o600
-}
-
-/// Two senders of one name would write into one file. The other one may have died, or be this sender's lost connection, which is noticed when it is asked.
-fn lock(file: &File, patience: Duration, ask: impl Fn()) -> io::Result<()> {
-    let begin = Instant::now();
-    let mut asked_at = None;
-    while let Err(error) = file.try_lock() {
-        if let TryLockError::Error(error) = error {
-            return Err(error);
-        }
-        if begin.elapsed() >= patience {
-            return Err(io::Error::new(io::ErrorKind::WouldBlock, "another sender is writing this file"));
-        }
-        if asked_at.is_none_or(|at: Instant| at.elapsed() >= ASK_EVERY) {
-            ask();
-            asked_at = Some(Instant::now());
-        }
-        std::thread::sleep(LOCK_PAUSE);
-    }
-    Ok(())
-}
-
-/// A link under the name of a part would lead out of the directory.
-fn nofollow() -> i32 {
-    rustix::fs::OFlags::NOFOLLOW.bits() as i32
-}
-
-/// Gives the part its name, once `sync` has its data on the disk.
-fn keep(
-    file: &File,
-    part: &Path,
-    target: &Path,
-    mode: Option<u32>,
-    options: &Options,
-    sync: impl FnOnce() -> io::Result<()>,
-) -> io::Result<()> {
-    set_mode(file, mode, options)?;
-    sync().map_err(|error| untaken(file, part, &error))?;
-    // Another sender of it may have had it opened up meanwhile, to wait for it.
-    set_mode(file, mode, options)?;
-    if options.force {
-        std::fs::rename(part, target)?;
-    } else {
-        match rustix::fs::renameat_with(CWD, part, CWD, target, RenameFlags::NOREPLACE) {
-            // Not every file system can leave what is there; it was looked for before.
-            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => std::fs::rename(part, target)?,
-            kept => kept?,
-        }
-    }
-    sync_name(target)
-}
-
-fn set_mode(file: &File, mode: Option<u32>, options: &Options) -> io::Result<()> {
-    match file.set_permissions(Permissions::from_mode(mode.unwrap_or(0o644) & 0o777)) {
-        // vfat and some network file systems have none, and the data is worth more.
-        Err(error) if is_without_permissions(&error) => {
-            static SAID: Once = Once::new();
-            if !options.quiet {
-                SAID.call_once(|| {
-                    tell!("ropeway cp: permissions are not kept in {}: {error}", options.directory.display())
-                });
-            }
-        }
-        set => return set,
-    }
-    Ok(())
-}
-
-/// Drops what the disk did not take. The kernel may have it in memory still, as if it were written: the next copy would read that, find the hash right, and hear of no fault when it syncs.
-fn untaken(file: &File, part: &Path, error: &io::Error) -> io::Error {
-    let what = match std::fs::remove_file(part).or_else(|_| file.set_len(0)) {
-        Ok(()) => "nothing was kept, send it again".into(),
-        Err(_) => {
-            let part = printable(&part.display().to_string());
-            format!("{part} is not what is on the disk, and cannot be removed; remove it before you send it again")
-        }
-    };
-    io::Error::new(error.kind(), format!("{error}; {what}"))
-}
-
-fn is_without_permissions(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::NOSYS))
-}
-
-/// A crash does not take the name back after this, as far as the file system can promise that and the directory may be read.
-fn sync_name(target: &Path) -> io::Result<()> {
-    let directory = match File::open(target.parent().unwrap_or(Path::new("."))) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
-        opened => opened?,
-    };
-    match rustix::fs::fsync(directory) {
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(()),
-        synced => Ok(synced?),
     }
 }
 

@@ -1,7 +1,15 @@
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::time::Instant;
+
+use rustix::fs::CWD;
+use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
+
 use super::super::peer::Peer;
+use super::super::store::has_ended_so;
 use super::super::{frame, send};
 use super::*;
-use rustix::thread::CapabilitySet;
 
 /// From now on permissions hold for this thread though it is root's, as they do for users.
 fn obey_permissions() {
