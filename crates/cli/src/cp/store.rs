@@ -79,7 +79,11 @@ pub fn open_part(part: &Path, offer: &Offer, options: &Options, ask: impl Fn()) 
     // Or the mode of a file that was sent before, which may be less private than this one.
     let was_open = meta.mode() & 0o077 != 0;
     if was_open {
-        set_mode(&file, Some(PART_MODE), options)?;
+        match file.set_permissions(Permissions::from_mode(PART_MODE)) {
+            // What it means for the file is said when it gets its own mode.
+            Err(error) if is_without_permissions(&error) => {}
+            set => set?,
+        }
     }
     let mut there = meta.len();
     if offer.size.is_some_and(|size| there > size) {

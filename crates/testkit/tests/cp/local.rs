@@ -263,9 +263,9 @@ fn where_permissions_cannot_be_set_and_the_directory_cannot_be_read_files_are_ke
     std::fs::write(&other, "other").expect("written");
     let set_mode =
         |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
-    for name in ["file", "other"] {
+    for (name, begin) in [("file", &files.contents[..1]), ("other", &b"o"[..])] {
         let part = files.target().join(format!("{name}.ropeway-part"));
-        std::fs::write(&part, "").expect("written");
+        std::fs::write(&part, begin).expect("written");
         set_mode(&part, 0o666);
     }
     set_mode(files.dir.path(), 0o755);
