@@ -110,6 +110,12 @@ pub fn lock_tx(s: &Sock) -> TxLock<'_> {
     TxLock { s, _critical: critical }
 }
 
+/// The same unless somebody has it, alive or dead.
+pub fn try_lock_tx(s: &Sock) -> Option<TxLock<'_>> {
+    let critical = Critical::enter();
+    s.tx.lock.try_lock(thread::me()).then(|| TxLock { s, _critical: critical })
+}
+
 /// Locks the outgoing direction after a call in the kernel, during which the socket may have been closed. None: its record was
 /// given back, and nothing is left to account for.
 pub fn lock_tx_again(h: Handle) -> Option<TxLock<'static>> {
@@ -275,6 +281,12 @@ pub fn lock_rx(s: &Sock) -> RxLock<'_> {
         locked.recover();
     }
     locked
+}
+
+/// As [`try_lock_tx`].
+pub fn try_lock_rx(s: &Sock) -> Option<RxLock<'_>> {
+    let critical = Critical::enter();
+    s.rx.lock.try_lock(thread::me()).then(|| RxLock { s, _critical: critical })
 }
 
 /// As [`lock_tx_again`].

@@ -1,10 +1,10 @@
 //! What a socket is ready for, as TCP would say it, whichever carrier its bytes are on (`docs/readiness.md`, section 1).
 
 use crate::fdtable::Handle;
-use crate::handover::{self, RxLock, lock_rx, lock_tx, pair};
+use crate::handover::{self, RxLock, lock_rx, lock_tx, pair, try_lock_rx, try_lock_tx};
 use crate::reason::Reason;
 use crate::send::{NO_PROGRESS_NS, still_leads};
-use crate::{bells, lifecycle, options, process, recv, shadow, thread, wait};
+use crate::{bells, lifecycle, options, process, recv, shadow, wait};
 use core::sync::atomic::Ordering;
 use ropeway_shm::ring::{End, Look, Ring};
 use ropeway_shm::sys;
@@ -330,14 +330,7 @@ pub fn maybe_readable(s: &Sock, member: Option<&Member>) -> bool {
 /// True when nothing stands at the reader's cursor. Exact, unlike [`maybe_readable`], but false when that cannot be known
 /// without waiting. May be called under any lock, while the rings are mapped.
 pub fn surely_unreadable(s: &Sock) -> bool {
-    let Some(pair) = pair(s) else { return true };
-    if !s.rx.lock.try_lock(thread::me()) {
-        return false;
-    }
-    // SAFETY: under the lock just taken.
-    let pending = pair.incoming().pending(unsafe { s.consumer() });
-    s.rx.lock.unlock();
-    !pending
+    try_lock_rx(s).is_some_and(|mut rx| rx.any_ring().is_none_or(|(ring, c)| !ring.pending(c)))
 }
 
 /// A guess in the same way whether there is room in the outgoing ring. May be called under any lock.
@@ -345,14 +338,7 @@ pub fn maybe_writable(s: &Sock) -> bool {
     if s.tx.phase.load(Ordering::Acquire) != TX_RING {
         return false;
     }
-    let Some(pair) = pair(s) else { return false };
-    if !s.tx.lock.try_lock(thread::me()) {
-        return true;
-    }
-    // SAFETY: under the lock just taken.
-    let writable = pair.outgoing().writable(unsafe { s.producer() });
-    s.tx.lock.unlock();
-    writable
+    try_lock_tx(s).is_none_or(|mut tx| tx.ring().is_some_and(|(ring, p)| ring.writable(p)))
 }
 
 /// Puts a bell into one end of the socket's ring and asks to be rung. `slot` keeps the place, + 1. False when all places

@@ -341,6 +341,8 @@ semantics! {
         handler_receives,
         handler_jumps_out,
         wait_after_many_jumps,
+        handler_sends_while_polling_for_room: ShmAndTcp,
+        handler_jumps_out_of_polling_for_room: ShmAndTcp,
         ignored_and_blocked_signals,
         mask_of_the_wait,
         mask_of_a_look,

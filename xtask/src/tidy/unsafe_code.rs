@@ -18,7 +18,6 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/socket/src/iov.rs", "the caller's scatter/gather list"),
     ("crates/socket/src/poll.rs", "the caller's array of descriptors"),
     ("crates/socket/src/poll/", "the sets of select, and scratch memory for long arrays"),
-    ("crates/socket/src/ready.rs", "cursors of a ring, looked at under a direction's lock"),
     ("crates/socket/src/relay.rs", "forks without the C library, and relays bytes"),
     ("crates/socket/src/recv.rs", "the caller's buffers"),
     ("crates/socket/src/recv/pass.rs", "the caller's buffers"),

@@ -2,9 +2,10 @@
 
 use crate::support::*;
 use ropeway_shm::sys;
-use ropeway_socket::thread::me;
-use ropeway_socket::{lifecycle, poll, process};
-use std::sync::atomic::Ordering;
+use ropeway_shm::table::{Sock, TX_RING};
+use ropeway_socket::thread::{in_critical, me};
+use ropeway_socket::{lifecycle, poll, process, ready};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -647,4 +648,49 @@ fn a_closed_number_whose_duplicate_lives_is_left_to_the_kernel() {
     sys::close(copy).expect("close");
     rest();
     assert_eq!(set.wait(0), []);
+}
+
+/// A handler may use the socket whose wait it interrupted, or leave by `siglongjmp`: where the lock was taken it would wait
+/// for itself, or leave it taken.
+#[test]
+fn a_wait_that_looks_at_a_ring_puts_handlers_off() {
+    static SOCKET: AtomicPtr<Sock> = AtomicPtr::new(std::ptr::null_mut());
+    static HANDLED: AtomicU32 = AtomicU32::new(0);
+    static INSIDE: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn handler(_: libc::c_int) {
+        // SAFETY: records are mapped as long as the process lives.
+        let s = unsafe { &*SOCKET.load(Ordering::Acquire) };
+        let holds = [&s.tx.lock, &s.rx.lock].iter().any(|lock| lock.owner() == me());
+        INSIDE.fetch_add(u32::from(holds && !in_critical()), Ordering::Relaxed);
+        HANDLED.fetch_add(1, Ordering::Relaxed);
+    }
+    let (a, b) = connected();
+    warm(&a, &b);
+    a.nonblocking(true);
+    while a.send(&[0; 4096]) > 0 {}
+    let s = a.h.sock();
+    assert_eq!(s.tx.phase.load(Ordering::Relaxed), TX_RING);
+    SOCKET.store(std::ptr::from_ref(s).cast_mut(), Ordering::Release);
+    // SAFETY: a handler that only looks at atomic variables; no other test uses this signal.
+    unsafe { libc::signal(libc::SIGUSR2, handler as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+    // SAFETY: no arguments.
+    let waits = unsafe { libc::pthread_self() };
+    let until = Instant::now() + Duration::from_millis(300);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while Instant::now() < until {
+                // SAFETY: the thread waits for this one.
+                unsafe { libc::pthread_kill(waits, libc::SIGUSR2) };
+                thread::sleep(Duration::from_micros(50));
+            }
+        });
+        while Instant::now() < until {
+            for _ in 0..1000 {
+                assert!(!ready::maybe_writable(s) && ready::surely_unreadable(s));
+            }
+        }
+    });
+    let handled = HANDLED.load(Ordering::Relaxed);
+    assert!(handled > 10, "{handled}");
+    assert_eq!(INSIDE.load(Ordering::Relaxed), 0, "of {handled} handlers");
 }

@@ -209,6 +209,77 @@ CASE(wait_after_many_jumps)
     rw_wait_quietly(fd);
 }
 
+/* ---- handlers while there is no room ---- */
+
+static volatile bool polling;
+static volatile long squeezed_in;
+
+static void squeeze_in(int number)
+{
+    (void)number;
+    int error = errno;
+    if (send(fd, "h", 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1)
+        squeezed_in++;
+    errno = error;
+}
+
+static void jump_out_of_the_poll(int number)
+{
+    (void)number;
+    if (polling) {
+        polling = false;
+        siglongjmp(back, 1);
+    }
+}
+
+/* A timer interrupts B, which polls for room again and again, because A reads slowly. */
+static void poll_for_room(void (*handler)(int))
+{
+    enum { FOR_MS = 400 };
+    rw_warm(fd, RW_POLL);
+    A_SIDE {
+        long received = 0;
+        ssize_t n;
+        while ((n = recv(fd, buffer, sizeof buffer, 0)) > 0) {
+            received += n;
+            usleep(200);
+        }
+        rw_meet();
+        YES(received == rw_shared[0]);
+    }
+    B_SIDE {
+        volatile long sent = 0; /* across siglongjmp */
+        struct itimerval often = { { 0, 150 }, { 0, 150 } }, never = { { 0, 0 }, { 0, 0 } };
+        rw_nonblocking(fd, true);
+        install(SIGALRM, handler, SA_RESTART);
+        MUST(setitimer(ITIMER_REAL, &often, NULL));
+        for (double end = rw_now_ms() + FOR_MS; rw_now_ms() < end;) {
+            ssize_t n = send(fd, buffer, sizeof buffer, MSG_NOSIGNAL);
+            if (n > 0) {
+                sent += n;
+            } else if (sigsetjmp(back, 1) == 0) {
+                polling = true;
+                poll(&(struct pollfd) { fd, POLLOUT, 0 }, 1, 100);
+                polling = false;
+            }
+        }
+        MUST(setitimer(ITIMER_REAL, &never, NULL));
+        T(shutdown(fd, SHUT_WR));
+        rw_shared[0] = sent + squeezed_in;
+        rw_meet();
+    }
+}
+
+CASE(handler_sends_while_polling_for_room)
+{
+    poll_for_room(squeeze_in);
+}
+
+CASE(handler_jumps_out_of_polling_for_room)
+{
+    poll_for_room(jump_out_of_the_poll);
+}
+
 /* ---- dispositions and masks ---- */
 
 CASE(ignored_and_blocked_signals)
@@ -410,5 +481,6 @@ CASE(storm_of_restarting_signals)
 }
 
 RW_MAIN(ENTRY(handler_sends), ENTRY(handler_sends_while_sending), ENTRY(handler_receives), ENTRY(handler_jumps_out),
-    ENTRY(wait_after_many_jumps), ENTRY(ignored_and_blocked_signals), ENTRY(mask_of_the_wait), ENTRY(mask_of_a_look), ENTRY(stopped_and_continued), ENTRY(handlers_read_back),
+    ENTRY(wait_after_many_jumps), ENTRY(handler_sends_while_polling_for_room),
+    ENTRY(handler_jumps_out_of_polling_for_room), ENTRY(ignored_and_blocked_signals), ENTRY(mask_of_the_wait), ENTRY(mask_of_a_look), ENTRY(stopped_and_continued), ENTRY(handlers_read_back),
     ENTRY(storm_of_signals), ENTRY(storm_of_restarting_signals))
