@@ -311,7 +311,8 @@ struct TableHeader {
 const SETS_AT: usize = 4096;
 const SOCKS_AT: usize = SETS_AT + MAX_SETS as usize * size_of::<Set>();
 const LISTS_AT: usize = SOCKS_AT + MAX_SOCKS as usize * size_of::<Sock>();
-const TABLE_BYTES: usize = LISTS_AT + MAX_SETS as usize * size_of::<Lists>();
+/// Size of the file behind a table, for good.
+pub const TABLE_BYTES: usize = LISTS_AT + MAX_SETS as usize * size_of::<Lists>();
 
 /// The mapped table. Copyable: an address that stays valid for the life of the process.
 #[derive(Clone, Copy)]

@@ -5,7 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+use ropeway_shm::table::TABLE_BYTES;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SealFlags, StatxFlags};
 
 use crate::config::Program;
 
@@ -58,6 +59,13 @@ fn runs_only_as(pid: u32, uid: u32) -> bool {
     let Some(ids) = status.lines().find_map(|line| line.strip_prefix("Uid:")) else { return false };
     let mut ids = ids.split_whitespace().peekable();
     ids.peek().is_some() && ids.all(|id| id.parse() == Ok(uid))
+}
+
+/// Whether a file is as long as a socket table and stays so. There may be anything in it; what it is bounds how long its last close takes.
+pub fn is_sized_as_table(fd: impl AsFd) -> bool {
+    let sealed =
+        rustix::fs::fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK | SealFlags::GROW));
+    sealed && rustix::fs::fstat(&fd).is_ok_and(|file| file.st_size == TABLE_BYTES as i64)
 }
 
 /// A descriptor of our own for the same file that can only be read. A file that others have a lease of is not waited for.

@@ -1,6 +1,6 @@
 //! The event loop: accepts processes, reads their messages, sends what the registry answers.
 //!
-//! One thread, no timers: an idle daemon sleeps in `epoll_wait` for ever, unless it has to refuse connections. Nothing a process does can block it: all
+//! One thread, no timers: an idle daemon sleeps in `epoll_wait` for ever, unless it has to refuse connections or somebody's closes take long. Nothing a process does can block it: all
 //! sockets are non-blocking, a process that does not read gets its answers queued and is not read from meanwhile, and what processes sent is closed by the [`Closer`].
 
 use std::collections::{HashMap, VecDeque};
@@ -37,6 +37,10 @@ const READ_BATCH: usize = 64;
 const QUEUE_HIGH: usize = 256;
 /// While nothing can be accepted, a daemon that nobody talks to looks so often whether that has passed.
 const ACCEPT_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// How often it looks whether users who are not heard have fewer descriptors waiting to be closed.
+const HEAR_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// Memory, in blocks of 512 bytes, that is given back within a millisecond or so.
+const QUICKLY_FREED_BLOCKS: i64 = 2048;
 /// The listener's number among the connections' in the epoll set.
 const LISTENER: u64 = 0;
 
@@ -47,6 +51,8 @@ struct Connection {
     process: Option<Process>,
     queue: VecDeque<(Message, Option<Rc<OwnedFd>>)>,
     interest: EventFlags,
+    /// Not read while as many descriptors of its user's wait to be closed as may.
+    held_back: bool,
 }
 
 /// What a hello brought.
@@ -66,6 +72,8 @@ pub struct Server {
     /// True while no close hangs.
     passes_descriptors: bool,
     closer: Closer,
+    /// The connections that are held back, by user; some may be gone.
+    held_back: HashMap<u32, Vec<ClientId>>,
     uid: u32,
     started: Instant,
     connections: HashMap<ClientId, Connection>,
@@ -90,6 +98,7 @@ impl Server {
             accepting: true,
             passes_descriptors: true,
             closer: Closer::default(),
+            held_back: HashMap::new(),
             uid: rustix::process::geteuid().as_raw(),
             started: Instant::now(),
             connections: HashMap::new(),
@@ -108,13 +117,15 @@ impl Server {
         let mut events = Vec::with_capacity(EVENTS);
         while !self.stopping {
             events.clear();
-            let limit = (!self.accepting).then_some(&ACCEPT_AGAIN);
+            let limit = if self.held_back.is_empty() { &ACCEPT_AGAIN } else { &HEAR_AGAIN };
+            let limit = (!self.accepting || !self.held_back.is_empty()).then_some(limit);
             match epoll::wait(&self.epoll, spare_capacity(&mut events), limit) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
             self.accept_more(true);
             self.pass_descriptors();
+            self.hear_again();
             for event in events.drain(..) {
                 let (id, flags) = (event.data.u64(), event.flags);
                 if id == LISTENER {
@@ -177,7 +188,29 @@ impl Server {
             return self.close_unread(peer.uid, socket);
         }
         self.next_id += 1;
-        self.connections.insert(id, Connection { socket, peer, process: None, queue: VecDeque::new(), interest });
+        let queue = VecDeque::new();
+        self.connections.insert(id, Connection { socket, peer, process: None, queue, interest, held_back: false });
+    }
+
+    /// Reads no more from a connection until fewer descriptors of its user's wait to be closed: what it has sent would wake the loop for ever.
+    fn hold_back(&mut self, id: ClientId) {
+        if let Some(connection) = self.connections.get_mut(&id).filter(|connection| !connection.held_back) {
+            connection.held_back = true;
+            self.held_back.entry(connection.peer.uid).or_default().push(id);
+            self.watch(id);
+        }
+    }
+
+    /// Reads again from those whose user is no longer behind, or is to be told that his closes hang.
+    fn hear_again(&mut self) {
+        let is_over = |user: &u32, _: &mut _| !self.closer.is_behind(*user) || self.closer.hangs(*user);
+        let heard: Vec<_> = self.held_back.extract_if(is_over).flat_map(|(_, connections)| connections).collect();
+        for id in heard {
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.held_back = false;
+                self.watch(id);
+            }
+        }
     }
 
     fn handle(&mut self, id: ClientId, flags: EventFlags) {
@@ -199,7 +232,7 @@ impl Server {
             }
             // It is still there to be read when some are closed.
             if self.closer.is_behind(peer.uid) {
-                return;
+                return self.hold_back(id);
             }
             let mut buf = [0; MAX_MESSAGE_BYTES];
             let mut surplus = Vec::new();
@@ -313,7 +346,7 @@ impl Server {
         let program = process::program(peer.pid, wire::unpadded(&comm));
         let profile = String::from_utf8_lossy(wire::unpadded(profile)).into_owned();
         let settings = self.registry.config().settings(&profile, &program);
-        let table = attached.as_ref().filter(|fd| os::sealed_against_shrinking(fd.as_raw_fd()));
+        let table = attached.as_ref().filter(|fd| process::is_sized_as_table(fd));
         // Opened anew: who lists processes is to read tables, and the descriptor that came can write.
         let table = table.and_then(|fd| process::for_reading(fd).ok());
         let table = table.filter(|table| !numbers::is_reserved(table.as_raw_fd())).map(Rc::new);
@@ -413,11 +446,13 @@ impl Server {
                 Err(_) => connection.queue.clear(),
             }
         }
-        let wanted = match connection.queue.len() {
-            0 => EventFlags::IN,
-            n if n < QUEUE_HIGH => EventFlags::IN | EventFlags::OUT,
-            _ => EventFlags::OUT,
-        };
+        self.watch(id);
+    }
+
+    /// Has the kernel tell of a connection what is wanted now.
+    fn watch(&mut self, id: ClientId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let wanted = connection.wanted();
         if wanted != connection.interest {
             connection.interest = wanted;
             if epoll::modify(&self.epoll, &connection.socket, EventData::new_u64(id), wanted).is_err() {
@@ -428,18 +463,22 @@ impl Server {
 
     /// Ends a connection that may have more to say.
     fn disconnect(&mut self, id: ClientId) {
-        if let Some(Connection { socket, peer, .. }) = self.remove(id) {
+        if let Some((socket, peer)) = self.remove(id) {
             // Its close takes it out as well, but may take its time.
             let _ = epoll::delete(&self.epoll, &socket);
             self.close_unread(peer.uid, socket);
         }
     }
 
-    fn remove(&mut self, id: ClientId) -> Option<Connection> {
-        let connection = self.connections.remove(&id)?;
+    fn remove(&mut self, id: ClientId) -> Option<(OwnedFd, Credentials)> {
+        let Connection { socket, peer, process, queue, .. } = self.connections.remove(&id)?;
         self.registry.leave(id);
         self.accept_more(true);
-        Some(connection)
+        let table = process.and_then(|process| process.table);
+        let unsent = queue.into_iter().filter_map(|(_, attached)| attached);
+        let last = table.into_iter().chain(unsent).filter_map(Rc::into_inner);
+        self.closer.close(peer.uid, last.filter(is_freed_slowly));
+        Some((socket, peer))
     }
 
     /// Closes a connection of this user's that nobody has read to its end.
@@ -451,6 +490,11 @@ impl Server {
     }
 }
 
+/// True of a file in memory with so much in it that its last close takes its time.
+fn is_freed_slowly(file: &OwnedFd) -> bool {
+    rustix::fs::fstat(file).is_ok_and(|file| file.st_blocks > QUICKLY_FREED_BLOCKS)
+}
+
 /// Whose rights a message has. A process that connected as root and is somebody else now has kept the connection, not the
 /// rights: the kernel puts the sender's present real user id beside each message. (Of others it need not be the one that
 /// connected, which is the effective one: a set-user-id program has two.)
@@ -459,6 +503,16 @@ fn speaks_as(peer: Credentials, sender: Credentials) -> u32 {
 }
 
 impl Connection {
+    /// What the kernel is to tell of it.
+    fn wanted(&self) -> EventFlags {
+        let room = if self.queue.is_empty() { EventFlags::empty() } else { EventFlags::OUT };
+        if self.held_back {
+            // Its end is told unasked; once is enough.
+            return room | EventFlags::ET;
+        }
+        if self.queue.len() < QUEUE_HIGH { room | EventFlags::IN } else { room }
+    }
+
     /// Counts a sent message in the mailbox, after the message itself: what the page counts is in the queue.
     fn announce(&mut self) {
         if let Some(process) = &mut self.process {

@@ -7,12 +7,16 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ropeway_testkit::proc::Process;
+use ropeway_testkit::proc::{Process, command};
 use ropeway_testkit::{World, need_root};
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
 use rustix::thread::CpuSet;
 
-use crate::client::{Answer, Client, REQUEST, RESPONSE, VERSION, connection, cookie, hello, list, registration, stop};
+use crate::client::{
+    Answer, Client, REQUEST, RESPONSE, VERSION, connection, cookie, hello, list, registration, status_query, stop,
+    unregister,
+};
 use crate::{world, world_with};
 
 fn hex(bytes: &[u8]) -> String {
@@ -143,14 +147,64 @@ fn assert_serves_at_once(world: &World) {
     }
 }
 
+/// Says hello with `table` beside it; whether the daemon kept it, and hands it out.
+fn keeps_table(world: &World, table: impl AsFd) -> bool {
+    let client = Client::connect(world);
+    client.send_with(&hello(""), table);
+    assert!(matches!(client.answer(), Answer::Welcome { .. }));
+    client.send(&list());
+    let mut kept = false;
+    loop {
+        match client.answer() {
+            Answer::Entry { pid, table } => kept |= pid == std::process::id() && table.is_some(),
+            Answer::EndOfList => return kept,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// How long a socket table is, as the programs of this build have them.
+fn table_bytes(world: &World) -> u64 {
+    const PROGRAM: &str = "\
+import os, socket
+socket.create_server(('127.0.0.1', 0))
+for fd in os.listdir('/proc/self/fd'):
+    # One of them was that of the list.
+    if os.path.lexists('/proc/self/fd/' + fd) and 'ropeway-table' in os.readlink('/proc/self/fd/' + fd):
+        print(os.fstat(int(fd)).st_size)
+";
+    let finished = Process::spawn(world.command(&command("python3", ["-c", PROGRAM]))).succeed(Duration::from_secs(30));
+    finished.stdout.trim().parse().unwrap_or_else(|_| panic!("{finished:?}"))
+}
+
+/// The last close of a file in memory takes as long as there is something in it: of one that is no table, and may be of any size, the daemon is not to be the last.
+#[test]
+fn a_file_that_has_not_the_size_of_a_table_for_good_is_not_kept() {
+    let world = world();
+    let length = table_bytes(&world);
+    let file = |bytes, seals| {
+        let file = rustix::fs::memfd_create("ropeway-table", MemfdFlags::ALLOW_SEALING).expect("a file in memory");
+        rustix::fs::ftruncate(&file, bytes).expect("a sparse file");
+        rustix::fs::fcntl_add_seals(&file, seals).expect("seals");
+        file
+    };
+    let both = SealFlags::SHRINK | SealFlags::GROW;
+    assert!(keeps_table(&world, file(length, both)));
+    assert!(!keeps_table(&world, file(1 << 30, both)));
+    assert!(!keeps_table(&world, file(length + 1, both)));
+    assert!(!keeps_table(&world, file(length - 1, both)));
+    assert!(!keeps_table(&world, file(length, SealFlags::SHRINK)));
+    assert!(!keeps_table(&world, file(length, SealFlags::GROW)));
+}
+
 /// Whoever owns a file may have others wait for him before they open it.
 #[test]
 fn a_table_with_a_lease_holds_up_nobody() {
     const PROGRAM: &str = "\
 import array, fcntl, os, signal, socket, sys
 first = os.memfd_create('ropeway-table', os.MFD_ALLOW_SEALING)
-os.ftruncate(first, 4096)
-fcntl.fcntl(first, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+os.ftruncate(first, int(sys.argv[3]))
+fcntl.fcntl(first, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
 table = os.open('/proc/self/fd/%d' % first, os.O_RDWR)
 os.close(first)
 signal.signal(signal.SIGIO, signal.SIG_IGN)
@@ -163,7 +217,7 @@ sys.stdin.read()
 ";
     let world = world();
     let mut program = Command::new("python3");
-    program.args(["-c", PROGRAM, world.socket(), &hex(&hello(""))]);
+    program.args(["-c", PROGRAM, world.socket(), &hex(&hello("")), &table_bytes(&world).to_string()]);
     let (passing, _input) = Process::spawn_with_stdin(program);
     passing.wait_for_output("passed", Duration::from_secs(10));
     assert_serves_at_once(&world);
@@ -239,19 +293,85 @@ fn descriptors_beside_empty_messages_are_closed() {
     let before = descriptors();
     for _ in 0..100 {
         let client = Client::connect(&world);
-        let passed = [std::io::stdin()];
-        let passed = passed.each_ref().map(|stdin| stdin.as_fd());
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
-        control.push(rustix::net::SendAncillaryMessage::ScmRights(&passed));
-        let flags = rustix::net::SendFlags::NOSIGNAL;
-        rustix::net::sendmsg(&client.socket, &[], &mut control, flags).expect("a daemon takes messages");
+        client.send_with(&[], std::io::stdin());
     }
     let deadline = Instant::now() + Duration::from_secs(5);
     while descriptors() > before + 10 {
         assert!(Instant::now() < deadline, "{} descriptors, {before} before", descriptors());
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Passes sockets that are closed one after the other, each in 20 ms, with many descriptors behind them, and tells how long the daemon's loop ran
+/// meanwhile and how long that took, in seconds; then asks for the status behind all of it.
+const PASSING_SLOWLY: &str = "\
+import array, os, signal, socket, struct, sys, time
+SLOW, BEHIND = 40, 300
+reset = struct.pack('ii', 1, 0)
+listener = socket.create_server(('127.0.0.1', 0))
+slow, deaf = [], []
+for _ in range(SLOW):
+    one = socket.create_connection(listener.getsockname())
+    deaf.append(listener.accept()[0])
+    one.setblocking(False)
+    try:
+        while True:
+            one.send(bytes(1 << 16))
+    except BlockingIOError:
+        pass
+    one.setblocking(True)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 1 << 20))
+    slow.append(one)
+daemon = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+daemon.settimeout(10)
+daemon.connect('\\0' + sys.argv[1])
+hello, unregister, status = map(bytes.fromhex, sys.argv[3:])
+pid = int(sys.argv[2])
+os.kill(pid, signal.SIGSTOP)
+daemon.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+daemon.send(hello)
+for one in slow + [listener] * BEHIND:
+    daemon.sendmsg([unregister], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [one.fileno()]))])
+daemon.send(status)
+# The daemon is to be the last who has them.
+for one in slow:
+    one.close()
+os.kill(pid, signal.SIGCONT)
+def ran():
+    stat = open('/proc/%d/task/%d/stat' % (pid, pid)).read().rsplit(')', 1)[1].split()
+    return (int(stat[11]) + int(stat[12])) / os.sysconf('SC_CLK_TCK')
+for i, one in enumerate(deaf):
+    time.sleep(0.02)
+    if i == 5:
+        before, begin = ran(), time.monotonic()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+    one.close()
+print(ran() - before, time.monotonic() - begin, flush=True)
+while True:
+    answer = daemon.recv(512)
+    if not answer or answer[3] == 17:
+        print('answered' if answer else 'ended')
+        break
+";
+
+#[test]
+fn closes_that_take_long_keep_nobody_busy() {
+    const ATTEMPTS: usize = 10;
+    let world = world();
+    let daemon = world.daemon_pid().expect("a daemon runs").to_string();
+    let messages = [hello(""), unregister(7), status_query()].map(|message| hex(&message));
+    for _ in 0..ATTEMPTS {
+        let mut program = command("python3", ["-c", PASSING_SLOWLY, world.socket(), &daemon]);
+        program.args(&messages);
+        let finished = Process::spawn(program).wait(Duration::from_secs(30)).expect("it ends");
+        let told: Vec<&str> = finished.stdout.split_whitespace().collect();
+        // A machine with much else to do may have taken long enough for one close that it counted as one that hangs.
+        let [ran, took, "answered"] = told[..] else { continue };
+        let seconds = |text: &str| text.parse::<f64>().expect("a number");
+        assert!(seconds(ran) < seconds(took) / 20.0, "the loop ran {ran} of {took} s");
+        return;
+    }
+    panic!("each of {ATTEMPTS} closed too slowly");
 }
 
 /// The daemon still does its work.

@@ -1,6 +1,7 @@
 //! A process's side of the rendezvous protocol, written once more from docs/rendezvous.md: what both sides of the product
 //! would get wrong together shows here.
 
+use std::io::IoSlice;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -9,8 +10,8 @@ use ropeway_testkit::World;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 pub const VERSION: u8 = 1;
@@ -101,6 +102,16 @@ pub fn list() -> Vec<u8> {
     Message::new(20).finish()
 }
 
+/// Asks how the daemon is.
+pub fn status_query() -> Vec<u8> {
+    Message::new(16).finish()
+}
+
+/// Takes a registration back.
+pub fn unregister(token: u64) -> Vec<u8> {
+    Message::new(4).u64(token).finish()
+}
+
 /// Tells the daemon to end.
 pub fn stop() -> Vec<u8> {
     Message::new(18).finish()
@@ -144,6 +155,16 @@ impl Client {
 
     pub fn send(&self, message: &[u8]) {
         self.try_send(message).expect("the daemon takes the message");
+    }
+
+    /// Sends a message with a descriptor beside it.
+    pub fn send_with(&self, message: &[u8], descriptor: impl AsFd) {
+        let passed = [descriptor.as_fd()];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&passed));
+        rustix::net::sendmsg(&self.socket, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL)
+            .expect("the daemon takes the message");
     }
 
     pub fn try_send(&self, message: &[u8]) -> rustix::io::Result<usize> {
