@@ -173,6 +173,20 @@ pub fn send(fd: c_int, message: &[u8], attach: Option<c_int>) -> Result<()> {
 
 /// Receives one message; never blocks. Descriptors beyond the first, which no message of ours has, go to `surplus`.
 pub fn recv(fd: c_int, buf: &mut [u8; MAX_MESSAGE_BYTES], mut surplus: impl FnMut(ReceivedFd)) -> Result<Received> {
+    settled(|| recv_once(fd, buf, &mut surplus))
+}
+
+/// The kernel looks for a message first, and then whether the other side has closed. What comes between the two, with the end right behind it, is found by
+/// a second look only.
+fn settled(mut receive: impl FnMut() -> Result<Received>) -> Result<Received> {
+    match receive()? {
+        // Where credentials come with messages, an empty one is no end.
+        Received { len: 0, fd: None, sender: None, .. } => receive(),
+        received => Ok(received),
+    }
+}
+
+fn recv_once(fd: c_int, buf: &mut [u8; MAX_MESSAGE_BYTES], surplus: &mut impl FnMut(ReceivedFd)) -> Result<Received> {
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     let mut control = Control([0; RECEIVED_CONTROL_BYTES]);
     // SAFETY: as in `send`.
@@ -227,4 +241,19 @@ pub(super) fn map_mailbox(fd: c_int, over: Option<&'static AtomicU32>) -> Result
     let at = unsafe { sys::mmap(place, MAILBOX_BYTES, libc::PROT_READ, libc::MAP_SHARED | fixed, fd, 0) }?;
     // SAFETY: the page is mapped for ever and page-aligned; the daemon writes it concurrently, which an atomic allows.
     Ok(unsafe { &*(at as *const AtomicU32) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_just_before_the_end_is_read_before_it() {
+        let mut looks = [0, 5, 6, 0, 0].into_iter();
+        let mut next = || {
+            let receive = || Ok(Received { len: looks.next().unwrap(), fd: None, lost: false, sender: None });
+            settled(receive).unwrap().len
+        };
+        assert_eq!([next(), next(), next()], [5, 6, 0]);
+    }
 }
