@@ -8,6 +8,7 @@
 use crate::fdtable::Handle;
 use crate::handover::break_connection;
 use crate::reason::Reason;
+use crate::rendezvous::client;
 use crate::{lifecycle, process, recv, shadow, thread};
 use core::ptr;
 use core::sync::atomic::Ordering;
@@ -139,6 +140,7 @@ fn connect_to(listener: c_int) -> Option<(c_int, c_int)> {
 fn run(h: Handle, shadow: c_int, inner: c_int) -> ! {
     process::after_fork_child();
     thread::after_fork_child();
+    client::after_fork_child();
     let s = h.sock();
     lifecycle::add_owner(s, process::pid());
     s.expected.fetch_sub(1, Ordering::AcqRel);
