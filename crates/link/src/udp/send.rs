@@ -347,7 +347,9 @@ impl UdpLink {
                 // A report about an earlier packet to somebody else ends the next call, whatever that is: it has to be made again. So it does if more came meanwhile, or more
                 // are there than are fetched at once, as anybody can forge them.
                 let is_reported = self.fetch_reports();
-                if attempt.retries == 0 || is_reported && attempt.retries < MOST_RETRIES {
+                // A report that its queue had no room for has left its code alone.
+                let may_be_reported = is_reported || may_be_report(code);
+                if attempt.retries == 0 || may_be_reported && attempt.retries < MOST_RETRIES {
                     attempt.retries += 1;
                     return Ok(Verdict::Again);
                 }
@@ -361,15 +363,37 @@ impl UdpLink {
                 if attempt.segments == Segments::Doubted {
                     attempt.segments = Segments::Spared;
                 }
-                Ok(Verdict::Skip { is_said: !is_reported })
+                Ok(Verdict::Skip { is_said: !is_reported && !is_always_report(code) })
             }
         }
     }
 }
 
+/// Whether a report of the network can have this code, as the kernel translates them.
+fn may_be_report(code: i32) -> bool {
+    is_always_report(code)
+        || matches!(
+            code,
+            libc::EHOSTUNREACH
+                | libc::ENETUNREACH
+                | libc::EHOSTDOWN
+                | libc::ENONET
+                | libc::EPROTO
+                | libc::EACCES
+                | libc::EMSGSIZE
+                | libc::EOPNOTSUPP
+        )
+}
+
+/// Whether nothing else has it: this host alone refuses no packet so.
+fn is_always_report(code: i32) -> bool {
+    matches!(code, libc::ECONNREFUSED | libc::ENOPROTOOPT)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Own;
 
     fn runs(lens: &[usize], max_packet: usize) -> Vec<usize> {
         let bytes = vec![0; 100_000];
@@ -399,6 +423,38 @@ mod tests {
         assert_eq!(runs(&[100, 100, 1473, 100], 1472), [2]);
         assert!(runs(&[1473, 100], 1472).is_empty());
         assert_eq!(runs(&[100, 0, 100], 1472), [1]);
+    }
+
+    #[test]
+    fn a_report_that_is_not_there_to_be_read_says_nothing_of_a_destination() {
+        let to = SocketAddr::from(([127, 0, 0, 1], 9));
+        let mut link = UdpLink::open(&super::super::Options::new(SocketAddr::from(([127, 0, 0, 1], 0)))).unwrap();
+        let run = Run { packets: 1, segment_bytes: 100, bytes: 100 };
+        let mut judged = |code| {
+            let batch = Batch {
+                to: Address::Udp(to),
+                packets: &[],
+                urgency: Urgency::Bulk,
+                from: Own::ANY,
+                presence: Presence::Heard,
+            };
+            let mut attempt = link.attempt(to, &batch);
+            let error = io::Error::from_raw_os_error(code);
+            let mut again = 0;
+            loop {
+                match link.judge(&error, run, &mut attempt, false).unwrap() {
+                    Verdict::Again => again += 1,
+                    Verdict::Skip { is_said } => return (again, is_said),
+                    _ => panic!("it is about the destination"),
+                }
+            }
+        };
+        assert_eq!(judged(libc::ECONNREFUSED), (MOST_RETRIES, false));
+        assert_eq!(judged(libc::ENOPROTOOPT), (MOST_RETRIES, false));
+        assert_eq!(judged(libc::EHOSTUNREACH), (MOST_RETRIES, true));
+        assert_eq!(judged(libc::EACCES), (MOST_RETRIES, true));
+        // No report has it.
+        assert_eq!(judged(libc::EPERM), (1, true));
     }
 
     #[test]
