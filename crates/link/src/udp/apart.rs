@@ -7,6 +7,8 @@
 //! It has the link's port and sends from the link's address, but is bound to an address at which nothing arrives. So the link's own socket stays the only one at its address: what arrives is for
 //! that one, before, while and after this one is opened, and so are the network's reports of what this one has sent, which look for the address that it was sent from.
 
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,6 +22,9 @@ use crate::sys::program::{RET, plain};
 /// its packets leave from unless they say one, as with a wildcard address.
 const NOBODY_V4: Ipv4Addr = Ipv4Addr::new(233, 252, 0, 1);
 const NOBODY_V6: Ipv6Addr = Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0xdb8, 0, 1);
+
+/// How many other groups are tried where somebody has the port at that one. They are drawn from so many that nobody can have it at all of them.
+const OTHER_GROUPS: usize = 4;
 
 /// 48 full packets as the kernel counts. When it gives up a host it makes a report of each packet that it has kept, and no more than 50 at a time (`net.ipv4.icmp_msgs_burst`): with more packets some
 /// of many hosts would have none, and who connects there would not learn why it is in vain.
@@ -61,6 +66,20 @@ fn share(fd: BorrowedFd<'_>, shares: bool) -> io::Result<()> {
     sys::set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, shares.into())
 }
 
+/// A group drawn by chance: of 2^24 that networks have by their own unicast addresses (RFC 6034), or of 2^112.
+fn other_group(usual: IpAddr) -> io::Result<IpAddr> {
+    let mut drawn = [0; 16];
+    // So few bytes come whole.
+    getrandom(&mut drawn, GetRandomFlags::empty())?;
+    Ok(match usual {
+        IpAddr::V4(_) => IpAddr::from([234, drawn[1], drawn[2], drawn[3]]),
+        IpAddr::V6(_) => {
+            [drawn[0], drawn[1]] = [0xff, 0x0e];
+            IpAddr::from(drawn)
+        }
+    })
+}
+
 impl UdpLink {
     /// Opens it if it is not there yet, and says whether it is. Where the kernel or the limit of descriptors says no it is asked again, less and less often.
     pub(super) fn has_apart(&mut self) -> bool {
@@ -93,10 +112,8 @@ impl UdpLink {
         sys::set_program(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &[plain(RET, 0)])?;
         // Links at other addresses may have the same port, and such a socket of their own.
         sys::set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
-        let nobody = if self.local.is_ipv4() { IpAddr::from(NOBODY_V4) } else { IpAddr::from(NOBODY_V6) };
-        let nobody = SocketAddr::new(nobody, self.local.port());
         if !self.local.ip().is_unspecified() {
-            rustix::net::bind(fd, &nobody)?;
+            self.bind_to_nobody(fd)?;
             return Ok(socket);
         }
         // A wildcard address is every address to the kernel, so both must let the other in. Only for this moment: others of this user could come in as well.
@@ -105,13 +122,25 @@ impl UdpLink {
         if !is_grouped {
             share(self.socket.as_fd(), true)?;
         }
-        let bound = rustix::net::bind(fd, &nobody);
+        let bound = self.bind_to_nobody(fd);
         if !is_grouped {
             share(self.socket.as_fd(), false)?;
         }
         share(fd, false)?;
         bound?;
         Ok(socket)
+    }
+
+    fn bind_to_nobody(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let usual = if self.local.is_ipv4() { IpAddr::from(NOBODY_V4) } else { IpAddr::from(NOBODY_V6) };
+        let mut bound = rustix::net::bind(fd, &SocketAddr::new(usual, self.local.port()));
+        for _ in 0..OTHER_GROUPS {
+            if bound != Err(Errno::ADDRINUSE) {
+                break;
+            }
+            bound = rustix::net::bind(fd, &SocketAddr::new(other_group(usual)?, self.local.port()));
+        }
+        Ok(bound?)
     }
 
     /// The socket that packets leave by.

@@ -555,16 +555,31 @@ fn nothing_that_arrives_is_lost_while_the_other_socket_is_opened() {
     }
 }
 
+/// Anybody can have the port at the group that is usual, where the link is not at a wildcard address.
+#[test]
+fn nobody_keeps_the_other_socket_away_by_its_address() {
+    for (place, usual) in [(PLACES[0], "233.252.0.1"), (PLACES[2], "ff0e::db8:0:1")] {
+        let (mut link, reached) = open_at(place);
+        let _taken = UdpSocket::bind((usual, reached.port())).expect("a socket");
+        assert_eq!(send_to(&mut link, reached, &[&[1; 100]], Urgency::Urgent, Presence::Silent), 1);
+        assert_eq!((link.counters().sent_apart, link.counters().sent_unparted), (1, 0), "{place:?}");
+    }
+}
+
 #[test]
 fn where_there_is_no_other_socket_all_goes_through_the_one() {
-    let (mut a, mut b) = (open(|_| ()), open(|_| ()));
-    let (to, port) = (b.local_address(), a.local_address().port());
-    // Somebody who does not share it has the place where it would be.
-    let taken = UdpSocket::bind(("233.252.0.1", port)).expect("a socket");
+    need_root!();
+    let (mut a, mut b) = (open(|options| options.local = "0.0.0.0:0".parse().expect("an address")), open(|_| ()));
+    let to = b.local_address();
     let send = |a: &mut UdpLink| send_to(a, to, &[&[1; 100][..]; 3], Urgency::Urgent, Presence::Silent);
-    assert_eq!(send(&mut a), 3);
+    a.apart = None;
+    // At a wildcard address the kernel lets sockets of one user in, and it knows users of threads.
+    let sends = || {
+        rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65_534)).expect("root may");
+        assert_eq!(send(&mut a), 3);
+    };
+    std::thread::scope(|scope| scope.spawn(sends).join()).expect("it is sent");
     assert_eq!((a.counters().sent_apart, a.counters().sent_unparted, a.counters().sent_packets), (0, 3, 3));
-    drop(taken);
     assert_eq!(send(&mut a), 3);
     assert_eq!((a.counters().sent_apart, a.counters().sent_unparted, a.counters().sent_packets), (3, 3, 6));
     assert_eq!(receive(&mut b, 6).len(), 6);
