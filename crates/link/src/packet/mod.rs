@@ -10,8 +10,10 @@
 //! Several processes on a host each have a link with a filter ([`PacketLink::accept`]); several workers of one process share arrivals by a
 //! field of the packet ([`Fanout`]).
 
+mod claim;
 mod filter;
 
+pub use claim::claim;
 pub(crate) use filter::not_too_many;
 pub use filter::{FieldMatch, MOST_ALTERNATIVES};
 

@@ -36,7 +36,7 @@ pub struct Steered {
 /// # Errors
 /// No privileges, no such device, or not so many steering bits left there.
 pub fn packets(device: &str, port: Option<u16>, count: usize) -> io::Result<Steered> {
-    let (steering, claims) = Claim::steering(device, count)?;
+    let (steering, claims) = Claim::steering(count)?;
     let accept = meant_for((steering..).take(count), port.as_slice());
     let links = packet_links(count, &packet::Options { accept, ..packet::Options::new(device) })?;
     Ok(Steered { links, steering, claims })
@@ -44,7 +44,7 @@ pub fn packets(device: &str, port: Option<u16>, count: usize) -> io::Result<Stee
 
 /// The link past the kernel's network stack, for an engine that does not listen yet.
 pub fn past_the_stack(device: &str) -> io::Result<(XdpLink, u16, Vec<Claim>)> {
-    let (steering, claims) = Claim::steering(device, 1)?;
+    let (steering, claims) = Claim::steering(1)?;
     let accept = meant_for(std::iter::once(steering), &[]);
     Ok((XdpLink::open(&xdp::Options { accept, ..xdp::Options::new(device) })?, steering, claims))
 }
