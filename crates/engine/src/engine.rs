@@ -7,6 +7,8 @@ use ropeway_link::{Address, Link};
 use ropeway_proto::crypto::ClusterKeys;
 use ropeway_proto::{ChannelId, Config, Counters, Endpoint, Mode, Path, Readiness, Time};
 use ropeway_shm::fork::Birthmark;
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::bell::Bell;
 use crate::control;
@@ -111,8 +113,10 @@ impl Engine {
         if packet_bytes < least {
             return Err(Error::PacketsTooShort { packet_bytes, least });
         }
-        let seed = random_seed().map_err(Error::link("reading random bytes"))?;
-        let node = options.node.unwrap_or_else(|| u64::from_be_bytes(seed[..8].try_into().unwrap_or_default()));
+        let seed = random().map_err(Error::link("reading random bytes"))?;
+        // Bytes of its own: it is said to everybody, and the seed to nobody.
+        let own = random().map_err(Error::link("reading random bytes"))?;
+        let node = options.node.unwrap_or(u64::from_be_bytes(own));
         let (mut config, mut known_as) = (options.config.clone(), None);
         if options.gateways {
             known_as = Some(options.node.and_then(|node| u32::try_from(node).ok()).ok_or(Error::NoNode)?);
@@ -458,8 +462,16 @@ pub(crate) fn fatal<T>(error: Error) -> Option<Result<T, Error>> {
     }
 }
 
-pub(crate) fn random_seed() -> std::io::Result<[u8; 32]> {
-    let mut seed = [0; 32];
-    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut seed)?;
-    Ok(seed)
+/// From the kernel, which needs no file for that.
+pub(crate) fn random<const BYTES: usize>() -> std::io::Result<[u8; BYTES]> {
+    let mut bytes = [0; BYTES];
+    let mut filled = 0;
+    while filled < BYTES {
+        match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
+            Ok(more) => filled += more,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(bytes)
 }

@@ -73,7 +73,7 @@ impl Secret {
         // A secret that has had all its numbers is of no more use.
         let (secret, start) = match known {
             Some((secret, last)) if last + 1 < MOST_STARTS => (secret, last + 1),
-            _ => (Zeroizing::new(crate::engine::random_seed().map_err(failed)?), 0),
+            _ => (Zeroizing::new(crate::engine::random().map_err(failed)?), 0),
         };
         let mut written = Zeroizing::new([0; FILE_BYTES]);
         written[..MAGIC.len()].copy_from_slice(MAGIC);

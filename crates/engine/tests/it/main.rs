@@ -8,4 +8,5 @@ mod readers;
 mod strangers;
 #[path = "../../../link/tests/support/mod.rs"]
 mod support;
+mod surroundings;
 mod workers;
