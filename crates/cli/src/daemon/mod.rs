@@ -5,6 +5,7 @@
 
 mod checks;
 mod closer;
+mod connection;
 pub mod control;
 pub mod diag;
 mod host;

@@ -23,6 +23,7 @@ use rustix::net::SocketFlags;
 
 use super::checks::Client;
 use super::closer::Closer;
+use super::connection::{Connection, Process, QUEUE_HIGH, speaks_as};
 use super::host::{Machine, sealed_memfd};
 use super::registry::{ClientId, PassedOn, Registration, Registry};
 use super::{memory, numbers, process};
@@ -33,8 +34,6 @@ use crate::output::tell;
 const EVENTS: usize = 256;
 /// Messages read from one process before the next gets its turn.
 const READ_BATCH: usize = 64;
-/// A process with this many unread answers is not read from: what it may still be owed is bounded by what it registered.
-const QUEUE_HIGH: usize = 256;
 /// While nothing can be accepted, a daemon that nobody talks to looks so often whether that has passed.
 const ACCEPT_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// How often it looks whether users who are not heard have fewer descriptors waiting to be closed.
@@ -43,26 +42,6 @@ const HEAR_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 const QUICKLY_FREED_BLOCKS: i64 = 2048;
 /// The listener's number among the connections' in the epoll set.
 const LISTENER: u64 = 0;
-
-struct Connection {
-    socket: OwnedFd,
-    peer: Credentials,
-    /// Said hello.
-    process: Option<Process>,
-    queue: VecDeque<(Message, Option<Rc<OwnedFd>>)>,
-    interest: EventFlags,
-    /// Not read while as many descriptors of its user's wait to be closed as may.
-    held_back: bool,
-}
-
-/// What a hello brought.
-struct Process {
-    comm: [u8; 16],
-    table: Option<Rc<OwnedFd>>,
-    mailbox: Rc<OwnedFd>,
-    /// Messages sent, as the mailbox counts them.
-    sent: u32,
-}
 
 pub struct Server {
     epoll: OwnedFd,
@@ -493,32 +472,4 @@ impl Server {
 /// True of a file in memory with so much in it that its last close takes its time.
 fn is_freed_slowly(file: &OwnedFd) -> bool {
     rustix::fs::fstat(file).is_ok_and(|file| file.st_blocks > QUICKLY_FREED_BLOCKS)
-}
-
-/// Whose rights a message has. A process that connected as root and is somebody else now has kept the connection, not the
-/// rights: the kernel puts the sender's present real user id beside each message. (Of others it need not be the one that
-/// connected, which is the effective one: a set-user-id program has two.)
-fn speaks_as(peer: Credentials, sender: Credentials) -> u32 {
-    if peer.uid == 0 { sender.uid } else { peer.uid }
-}
-
-impl Connection {
-    /// What the kernel is to tell of it.
-    fn wanted(&self) -> EventFlags {
-        let room = if self.queue.is_empty() { EventFlags::empty() } else { EventFlags::OUT };
-        if self.held_back {
-            // Its end is told unasked; once is enough.
-            return room | EventFlags::ET;
-        }
-        if self.queue.len() < QUEUE_HIGH { room | EventFlags::IN } else { room }
-    }
-
-    /// Counts a sent message in the mailbox, after the message itself: what the page counts is in the queue.
-    fn announce(&mut self) {
-        if let Some(process) = &mut self.process {
-            process.sent = process.sent.wrapping_add(1);
-            // The page is the daemon's own memfd and stays writable; a failure would only delay the mail.
-            let _ = rustix::io::pwrite(&process.mailbox, &process.sent.to_ne_bytes(), 0);
-        }
-    }
 }
