@@ -4,17 +4,19 @@ use crate::hook::{answer, result, tracked};
 use crate::lifecycle::connecting;
 use crate::next;
 use core::ffi::{c_int, c_void};
-use libc::{MSG_DONTWAIT, MSG_FASTOPEN, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{MSG_DONTWAIT, MSG_FASTOPEN, MSG_NOSIGNAL, RWF_NOWAIT, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use ropeway_shm::guarded;
 use ropeway_socket::fdtable::Handle;
 use ropeway_socket::iov::MAX_IOVECS;
-use ropeway_socket::{recv, send};
+use ropeway_socket::reason::Reason;
+use ropeway_socket::{lifecycle, recv, send};
 
 /// `preadv2` and `pwritev2` with this offset work on the stream, as `readv` and `writev`.
 const NO_OFFSET: off_t = -1;
-/// Flags of those two that a socket accepts without a change of meaning (RWF_HIPRI), and the one that means "do not wait".
-const RWF_HIPRI: c_int = 1;
-const RWF_NOWAIT: c_int = 8;
+/// Flags of those two that a socket accepts without a change of meaning: they are about files.
+const RWF_OF_FILES: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND | libc::RWF_NOAPPEND;
+/// As `MSG_NOSIGNAL`; the `libc` crate lacks it.
+const RWF_NOSIGNAL: c_int = 0x100;
 
 /// Receives into one buffer.
 #[inline(always)]
@@ -46,19 +48,28 @@ unsafe fn transmit(
     answer(unsafe { send::send(h, fd, &iov, 1, flags, native) })
 }
 
-/// The socket of ours behind `fd`, if the list of buffers has a length that the kernel takes.
+/// The socket of ours behind `fd`, if the list of buffers has a length that the kernel takes. One entry is looked for here:
+/// elsewhere most lists of one are our own.
 #[inline(always)]
-fn tracked_list(fd: c_int, n: c_int) -> Option<Handle> {
-    tracked(fd).filter(|_| (0..=MAX_IOVECS as c_int).contains(&n))
+fn tracked_list(fd: c_int, iov: *const iovec, n: c_int) -> Option<Handle> {
+    tracked(fd).filter(|_| match n {
+        1 => guarded::is_readable(iov as usize, size_of::<iovec>()),
+        n => (0..=MAX_IOVECS as c_int).contains(&n),
+    })
 }
 
-/// Flags for a call at no offset; None when the kernel itself must look at the arguments.
-fn stream_flags(at: off_t, flags: c_int) -> Option<c_int> {
-    match flags {
-        _ if at != NO_OFFSET || flags & !(RWF_HIPRI | RWF_NOWAIT) != 0 => None,
-        _ if flags & RWF_NOWAIT != 0 => Some(MSG_DONTWAIT),
-        _ => Some(0),
+/// Flags for a call at no offset. None when the kernel itself must look at the arguments: it refuses every offset, and with flags
+/// that are not known here it may move bytes, so that the socket leaves Ropeway first.
+fn stream_flags(h: Handle, fd: c_int, at: off_t, flags: c_int) -> Option<c_int> {
+    if at != NO_OFFSET {
+        return None;
     }
+    if flags & !(RWF_OF_FILES | RWF_NOWAIT | RWF_NOSIGNAL) != 0 {
+        lifecycle::leave(h, fd, Reason::UnsupportedOption);
+        return None;
+    }
+    let msg_flag = |flag, meaning| if flags & flag != 0 { meaning } else { 0 };
+    Some(msg_flag(RWF_NOWAIT, MSG_DONTWAIT) | msg_flag(RWF_NOSIGNAL, MSG_NOSIGNAL))
 }
 
 /// TCP knows no sender's address: `recvfrom` says so by its length.
@@ -90,16 +101,16 @@ hooks! {
     }
 
     fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
-        let Some(h) = tracked_list(fd, n).filter(|_| !is_empty(iov, n)) else { return next::readv(fd, iov, n) };
+        let Some(h) = tracked_list(fd, iov, n).filter(|_| !is_empty(iov, n)) else { return next::readv(fd, iov, n) };
         answer(recv::recv(h, fd, iov, n as usize, 0, || result(next::readv(fd, iov, n))))
     }
 
     fn preadv2(fd: c_int, iov: *const iovec, n: c_int, at: off_t, flags: c_int) -> ssize_t as preadv64v2 {
-        match (tracked_list(fd, n), stream_flags(at, flags)) {
-            (Some(h), Some(msg_flags)) => {
+        match tracked_list(fd, iov, n).and_then(|h| Some((h, stream_flags(h, fd, at, flags)?))) {
+            Some((h, msg_flags)) => {
                 answer(recv::recv(h, fd, iov, n as usize, msg_flags, || result(next::preadv2(fd, iov, n, at, flags))))
             }
-            _ => next::preadv2(fd, iov, n, at, flags),
+            None => next::preadv2(fd, iov, n, at, flags),
         }
     }
 
@@ -135,16 +146,16 @@ hooks! {
     }
 
     fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
-        let Some(h) = tracked_list(fd, n) else { return next::writev(fd, iov, n) };
+        let Some(h) = tracked_list(fd, iov, n) else { return next::writev(fd, iov, n) };
         answer(send::send(h, fd, iov, n as usize, 0, || result(next::writev(fd, iov, n))))
     }
 
     fn pwritev2(fd: c_int, iov: *const iovec, n: c_int, at: off_t, flags: c_int) -> ssize_t as pwritev64v2 {
-        match (tracked_list(fd, n), stream_flags(at, flags)) {
-            (Some(h), Some(msg_flags)) => {
+        match tracked_list(fd, iov, n).and_then(|h| Some((h, stream_flags(h, fd, at, flags)?))) {
+            Some((h, msg_flags)) => {
                 answer(send::send(h, fd, iov, n as usize, msg_flags, || result(next::pwritev2(fd, iov, n, at, flags))))
             }
-            _ => next::pwritev2(fd, iov, n, at, flags),
+            None => next::pwritev2(fd, iov, n, at, flags),
         }
     }
 

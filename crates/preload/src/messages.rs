@@ -5,7 +5,7 @@ use crate::lifecycle::connecting;
 use crate::{next, wait::tell};
 use core::ffi::{c_int, c_uint};
 use libc::{
-    EFAULT, MSG_CTRUNC, MSG_DONTWAIT, MSG_FASTOPEN, MSG_WAITFORONE, cmsghdr, mmsghdr, msghdr, ssize_t, timespec,
+    EFAULT, MSG_CTRUNC, MSG_DONTWAIT, MSG_FASTOPEN, MSG_WAITFORONE, cmsghdr, iovec, mmsghdr, msghdr, ssize_t, timespec,
 };
 use ropeway_shm::{guarded, sys};
 use ropeway_socket::fdtable::Handle;
@@ -15,14 +15,23 @@ use ropeway_socket::{lifecycle, options, process, recv, send, wait};
 
 /// True for a message that the kernel refuses, and shall.
 unsafe fn bad_message(msg: *const msghdr) -> bool {
-    // SAFETY: an address that a program can own, and so does (contract of the hooks).
-    !guarded::is_readable(msg as usize, size_of::<msghdr>()) || unsafe { (*msg).msg_iovlen } > MAX_IOVECS
+    if !guarded::is_readable(msg as usize, size_of::<msghdr>()) {
+        return true;
+    }
+    // SAFETY: readable.
+    match unsafe { ((*msg).msg_iov, (*msg).msg_iovlen) } {
+        (iov, 1) => !guarded::is_readable(iov as usize, size_of::<iovec>()),
+        (_, n) => n > MAX_IOVECS,
+    }
 }
 
-/// True for a place of several messages, or a time, that no program can own.
-fn bad_messages(vec: *const mmsghdr, n: c_uint, timeout: *const timespec) -> bool {
-    !guarded::is_readable(vec as usize, n as usize * size_of::<mmsghdr>())
-        || !timeout.is_null() && !guarded::is_readable(timeout as usize, size_of::<timespec>())
+/// True for one of several messages that is there. The kernel looks at each when it comes to it.
+fn is_there(entry: *const mmsghdr) -> bool {
+    guarded::is_readable(entry as usize, size_of::<mmsghdr>())
+}
+
+fn bad_time(timeout: *const timespec) -> bool {
+    !timeout.is_null() && !guarded::is_readable(timeout as usize, size_of::<timespec>())
 }
 
 /// Receives one message. `native` is used when the bytes are the kernel's, which then fills in the rest as well.
@@ -134,7 +143,7 @@ fn total(done: c_uint, r: isize) -> c_int {
 /// True if `r` bytes are less than the whole message, which was sent.
 unsafe fn is_part(msg: *const msghdr, r: isize) -> bool {
     // SAFETY: what was sent was valid.
-    (r as usize) < unsafe { Cursor::counting((*msg).msg_iov, (*msg).msg_iovlen) }.left()
+    unsafe { Cursor::counting((*msg).msg_iov, (*msg).msg_iovlen) }.is_ok_and(|list| (r as usize) < list.left())
 }
 
 hooks! {
@@ -154,7 +163,7 @@ hooks! {
     /// As the kernel: the time-out is looked at between messages only, what is left of it is told (EFAULT where that cannot
     /// be written), and an error of the connection after the first message is left to the next call.
     fn recvmmsg(fd: c_int, vec: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
-        let Some(h) = tracked(fd).filter(|_| !bad_messages(vec, n, timeout)) else {
+        let Some(h) = tracked(fd).filter(|_| !bad_time(timeout)) else {
             return next::recvmmsg(fd, vec, n, flags, timeout);
         };
         let Some(time) = wait::time_of(timeout) else { return next::recvmmsg(fd, vec, n, flags, timeout) };
@@ -164,7 +173,11 @@ hooks! {
         let mut done = 0;
         while done < n {
             let entry = vec.add(done as usize);
-            let r = receive(h, fd, &raw mut (*entry).msg_hdr, msg_flags);
+            let r = if is_there(entry) {
+                receive(h, fd, &raw mut (*entry).msg_hdr, msg_flags)
+            } else {
+                -(EFAULT as isize)
+            };
             if r < 0 {
                 if done == 0 {
                     return answer_int(r);
@@ -192,9 +205,6 @@ hooks! {
     /// rest the program has to send first.
     fn sendmmsg(fd: c_int, vec: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
         let n = n.min(MAX_IOVECS as c_uint);
-        if bad_messages(vec, n, core::ptr::null()) {
-            return next::sendmmsg(fd, vec, n, flags);
-        }
         let Some(h) = tracked(fd) else {
             for i in 0..n {
                 look_for_passed(&raw const (*vec.add(i as usize)).msg_hdr);
@@ -204,7 +214,11 @@ hooks! {
         let mut done = 0;
         while done < n {
             let entry = vec.add(done as usize);
-            let r = transmit(h, fd, &raw const (*entry).msg_hdr, flags);
+            let r = if is_there(entry) {
+                transmit(h, fd, &raw const (*entry).msg_hdr, flags)
+            } else {
+                -(EFAULT as isize)
+            };
             if r < 0 {
                 return total(done, r);
             }

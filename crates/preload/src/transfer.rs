@@ -3,8 +3,8 @@
 use crate::hook::{answer, result, tracked};
 use crate::next;
 use core::ffi::c_int;
-use libc::{aiocb, off_t, sigevent, size_t, ssize_t};
-use ropeway_shm::guarded;
+use libc::{aiocb, c_long, iocb, off_t, sigevent, size_t, ssize_t};
+use ropeway_shm::{guarded, sys};
 use ropeway_socket::reason::Reason;
 use ropeway_socket::{lifecycle, send};
 
@@ -20,6 +20,24 @@ unsafe fn leave_for_aio(cb: *const aiocb) {
     if guarded::is_readable(cb as usize, size_of::<aiocb>()) {
         // SAFETY: the program gave a valid control block.
         leave(unsafe { (*cb).aio_fildes }, Reason::AsyncIo);
+    }
+}
+
+/// Sockets among the descriptors of `n` requests to the kernel go back to TCP: it moves their bytes itself.
+pub unsafe fn leave_for_kernel_aio(n: c_long, list: *const *const iocb) {
+    for i in 0..n.max(0) as usize {
+        let place = list.wrapping_add(i);
+        // As the kernel: it stops at the first that is not there.
+        if !guarded::is_readable(place as usize, size_of::<*const iocb>()) {
+            return;
+        }
+        // SAFETY: readable, and any bytes are a pointer.
+        let request = unsafe { *place };
+        if !guarded::is_readable(request as usize, size_of::<iocb>()) {
+            return;
+        }
+        // SAFETY: readable, and any bytes are a descriptor.
+        leave(unsafe { (*request).aio_fildes } as c_int, Reason::AsyncIo);
     }
 }
 
@@ -48,5 +66,12 @@ hooks! {
             (0..n.max(0) as usize).for_each(|i| leave_for_aio(*list.add(i)));
         }
         next::lio_listio(mode, list, n, event)
+    }
+
+    /// Of libaio, where it is the system call alone, which is made here: that library may be out of reach of `dlsym`, loaded for
+    /// another one's use. It gives errors as the kernel does.
+    fn io_submit(context: usize, n: c_long, list: *const *const iocb) -> c_int {
+        leave_for_kernel_aio(n, list);
+        sys::syscall6(libc::SYS_io_submit, context, n as usize, list as usize, 0, 0, 0) as c_int
     }
 }

@@ -1,9 +1,9 @@
 //! Calls that change what the whole process may do, or see.
 
-use crate::{fork, lifecycle as descriptors, next, startup};
+use crate::{fork, lifecycle as descriptors, next, startup, transfer};
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use libc::{pid_t, rlimit};
+use libc::{iocb, pid_t, rlimit};
 use ropeway_shm::{guarded, sys};
 use ropeway_socket::lifecycle;
 use ropeway_socket::reason::Reason;
@@ -98,6 +98,8 @@ pub fn before_system_call(nr: i64, a: usize, b: usize, c: usize) {
         libc::SYS_seccomp if a == SECCOMP_SET_MODE_STRICT => before_filter(),
         libc::SYS_seccomp if a == SECCOMP_SET_MODE_FILTER && is_program(c) => before_filter(),
         libc::SYS_io_uring_setup => stop(Reason::IoUring),
+        // SAFETY: the program's own arguments; what is not there is not looked at.
+        libc::SYS_io_submit => unsafe { transfer::leave_for_kernel_aio(b as i64, c as *const *const iocb) },
         libc::SYS_landlock_create_ruleset => note_ruleset(a, b),
         libc::SYS_landlock_restrict_self if RULES.load(Ordering::Relaxed) != RULES_WITHIN => stop(Reason::Landlock),
         _ => {}

@@ -8,14 +8,28 @@ pub const MAX_IOVECS: usize = 1024;
 /// Pieces handed to the kernel at a time when the rest of a list goes over TCP.
 const KERNEL_PIECES: usize = 64;
 
-/// True for an address range that no program can own: the kernel answers EFAULT without moving a byte. (Other bad
-/// addresses are found by touching them, see [`guarded`].)
+/// True for an address range that reaches beyond user space: the kernel answers EFAULT without moving a byte.
+#[inline]
+fn is_beyond(address: usize, len: usize) -> bool {
+    const END: usize = 0x7fff_ffff_f000;
+    len > END || address > END - len
+}
+
+/// True for an address range that no program can own. (Other bad addresses are found by touching them, see [`guarded`].)
 #[inline]
 pub fn is_bad(address: usize, len: usize) -> bool {
-    /// Nothing is mapped below (vm.mmap_min_addr) or above (the end of user space).
+    /// Nothing is mapped below (vm.mmap_min_addr).
     const LOWEST: usize = 64 * 1024;
-    const HIGHEST: usize = 0x7fff_ffff_f000;
-    len != 0 && (address < LOWEST || len > HIGHEST || address > HIGHEST - len)
+    len != 0 && (address < LOWEST || is_beyond(address, len))
+}
+
+/// What the kernel says to a list of buffers before it moves a byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unusable {
+    /// It is refused as a whole, with an error of the call in question.
+    Refused,
+    /// EFAULT: the list is not there, or a buffer reaches beyond user space.
+    Fault,
 }
 
 /// A cursor over a list of buffers that belong to the program.
@@ -25,11 +39,10 @@ pub struct Cursor {
     n: usize,
     /// Bytes of `at[0]` already passed.
     off: usize,
-    /// Bytes left in the whole list; `BAD` for a list that only the kernel shall judge.
+    /// Bytes left in the whole list.
     left: usize,
 }
 
-const BAD: usize = usize::MAX;
 /// The kernel moves no more than this in one call.
 const MAX_BYTES: usize = 0x7fff_f000;
 
@@ -37,47 +50,50 @@ impl Cursor {
     /// # Safety
     /// `iov` must point to `n` entries whose buffers stay valid for the kind of access the cursor is used for.
     #[inline]
-    pub unsafe fn new(iov: *const iovec, n: usize) -> Cursor {
-        let bad = Cursor { at: iov, n, off: 0, left: BAD };
+    pub unsafe fn new(iov: *const iovec, n: usize) -> Result<Cursor, Unusable> {
         let bytes = n * size_of::<iovec>();
-        if n > MAX_IOVECS || is_bad(iov as usize, bytes) || n > 1 && !guarded::is_readable(iov as usize, bytes) {
-            return bad;
+        if n > MAX_IOVECS {
+            return Err(Unusable::Refused);
         }
-        let mut left = 0usize;
+        if is_bad(iov as usize, bytes) || n > 1 && !guarded::is_readable(iov as usize, bytes) {
+            return Err(Unusable::Fault);
+        }
+        let (mut left, mut beyond) = (0usize, false);
         for i in 0..n {
             // SAFETY: i < n.
             let v = unsafe { &*iov.add(i) };
-            // As the kernel: one length alone is cut before it is checked.
-            let checked = if n == 1 { v.iov_len.min(MAX_BYTES) } else { v.iov_len };
-            if is_bad(v.iov_base as usize, checked) || n > 1 && v.iov_len > isize::MAX as usize {
-                return bad;
+            // As the kernel: one length alone is cut before it is checked, and all are checked before the addresses.
+            if n > 1 && v.iov_len > isize::MAX as usize {
+                return Err(Unusable::Refused);
             }
+            let checked = if n == 1 { v.iov_len.min(MAX_BYTES) } else { v.iov_len };
+            beyond |= is_beyond(v.iov_base as usize, checked);
             left += v.iov_len.min(MAX_BYTES);
         }
-        Cursor { at: iov, n, off: 0, left: left.min(MAX_BYTES) }
+        if beyond {
+            return Err(Unusable::Fault);
+        }
+        Ok(Cursor { at: iov, n, off: 0, left: left.min(MAX_BYTES) })
     }
 
     /// A cursor over a list of which only the lengths count.
     ///
     /// # Safety
     /// `iov` must point to `n` entries.
-    pub unsafe fn counting(iov: *const iovec, n: usize) -> Cursor {
+    pub unsafe fn counting(iov: *const iovec, n: usize) -> Result<Cursor, Unusable> {
         let bytes = n * size_of::<iovec>();
         let mut left = 0usize;
-        if n > MAX_IOVECS || is_bad(iov as usize, bytes) || !guarded::is_readable(iov as usize, bytes) {
-            return Cursor { at: iov, n, off: 0, left: BAD };
+        if n > MAX_IOVECS {
+            return Err(Unusable::Refused);
+        }
+        if is_bad(iov as usize, bytes) || !guarded::is_readable(iov as usize, bytes) {
+            return Err(Unusable::Fault);
         }
         for i in 0..n {
             // SAFETY: i < n.
             left += unsafe { (*iov.add(i)).iov_len }.min(MAX_BYTES);
         }
-        Cursor { at: iov, n, off: 0, left: left.min(MAX_BYTES) }
-    }
-
-    /// True for a list that the kernel would refuse.
-    #[inline(always)]
-    pub fn is_bad(&self) -> bool {
-        self.left == BAD
+        Ok(Cursor { at: iov, n, off: 0, left: left.min(MAX_BYTES) })
     }
 
     #[inline(always)]

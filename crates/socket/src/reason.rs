@@ -53,7 +53,7 @@ reasons! {
     Splice = 16, "splice", "The program splices this socket in a way that needs the kernel's own stream.";
     Stdio = 17, "stdio", "The program opened the socket as a stdio stream (fdopen), which the C library reads past Ropeway.";
     StandardDescriptor = 18, "standard-descriptor", "The socket is descriptor 0, 1 or 2, which the C library uses past Ropeway.";
-    AsyncIo = 19, "async-io", "The program asked for signals on this socket (O_ASYNC, F_SETSIG).";
+    AsyncIo = 19, "async-io", "The program asked for signals on this socket (O_ASYNC, F_SETSIG), or reads and writes it by asynchronous I/O.";
     IoUring = 20, "io-uring", "The process uses io_uring, which works past Ropeway.";
     FdPassed = 21, "fd-passed", "The descriptor was passed to another process over a UNIX socket.";
     Exec = 22, "exec", "The socket came through exec, and it is not known that this process alone holds it.";

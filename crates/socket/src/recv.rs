@@ -7,7 +7,7 @@ pub use pass::look_for_switch;
 
 use crate::fdtable::{self, Handle};
 use crate::handover::{self, lock_rx};
-use crate::iov::{Cursor, MAX_IOVECS};
+use crate::iov::{Cursor, Unusable};
 use crate::reason::Reason;
 use crate::send::still_leads;
 use crate::thread::{self, Signals};
@@ -43,7 +43,7 @@ pub unsafe fn recv(
     // With MSG_TRUNC the buffers are not written.
     let count_only = flags & libc::MSG_TRUNC != 0;
     // SAFETY: passed on to the caller.
-    let mut cursor = unsafe { if count_only { Cursor::counting(iov, n) } else { Cursor::new(iov, n) } };
+    let list = unsafe { if count_only { Cursor::counting(iov, n) } else { Cursor::new(iov, n) } };
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         // Neither is part of the stream.
         if flags & libc::MSG_OOB != 0 {
@@ -51,11 +51,11 @@ pub unsafe fn recv(
         }
         return native();
     }
-    if cursor.is_bad() {
-        // Before the kernel looks at the bytes, it looks for some: on the shadow there may never be any.
-        let may_block = s.rx.phase.load(Ordering::Acquire) != RX_TCP && n <= MAX_IOVECS;
-        return if may_block { -(libc::EFAULT as isize) } else { native() };
-    }
+    let mut cursor = match list {
+        Ok(cursor) => cursor,
+        Err(Unusable::Refused) => return native(),
+        Err(Unusable::Fault) => return -(libc::EFAULT as isize),
+    };
     if s.rx.phase.load(Ordering::Acquire) == RX_TCP {
         return over_tcp(h, fd, &mut cursor, flags, native);
     }
@@ -234,7 +234,7 @@ fn over_ring_empty(h: Handle, fd: i32, flags: i32, mut native: impl FnMut() -> i
     let mut byte = 0u8;
     let one = iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     // SAFETY: one writable byte, which outlives the cursor.
-    let mut cursor = unsafe { Cursor::new(&one, 1) };
+    let Ok(mut cursor) = (unsafe { Cursor::new(&one, 1) }) else { return -(libc::EFAULT as isize) };
     // The kernel's 0 is not the end of file: the program asks it for nothing. (A closure's type would contain itself.)
     let natively: &mut dyn FnMut() -> isize = &mut || match native() {
         0 => 1,

@@ -6,7 +6,7 @@ pub use file::sendfile;
 
 use crate::fdtable::{self, Handle};
 use crate::handover::{self, TxLock, lock_tx};
-use crate::iov::Cursor;
+use crate::iov::{Cursor, Unusable};
 use crate::reason::Reason;
 use crate::thread::{self, Signals};
 use crate::wait::{self, Deadline, Waiting, Woken};
@@ -45,10 +45,11 @@ pub unsafe fn send(
         return over_tcp_only(h, native);
     }
     // SAFETY: passed on to the caller.
-    let list = unsafe { Cursor::new(iov, n) };
-    if list.is_bad() {
-        return native();
-    }
+    let list = match unsafe { Cursor::new(iov, n) } {
+        Ok(list) => list,
+        Err(Unusable::Refused) => return native(),
+        Err(Unusable::Fault) => return -(libc::EFAULT as isize),
+    };
     let mut cursor = list;
     if s.tx.phase.load(Ordering::Acquire) == TX_RING {
         if s.has(FLAG_RESET) {

@@ -86,8 +86,11 @@ semantics! {
         times_of_arrival_by_the_listener: TcpOnly,
         bad_pointers,
         buffers_that_end_in_a_hole,
+        lists_of_which_a_part_is_not_there,
+        messages_of_which_some_are_not_there,
         bad_descriptors,
         calls_for_files_only,
+        flags_of_single_calls: ShmAndTcp,
         unusual_flags,
         lengths_beyond_reason,
         options_and_names,
@@ -367,5 +370,7 @@ semantics! {
         stdio: ShmAndTcp,
         stdio_in_blocks: ShmAndTcp,
         asynchronous: ShmAndTcp,
+        asynchronous_by_the_kernel: ShmAndTcp,
+        asynchronous_by_the_kernel_through_its_library: ShmAndTcp,
     }
 }

@@ -2,7 +2,10 @@
 #include "rw_test.h"
 
 #include <aio.h>
+#include <dlfcn.h>
+#include <linux/aio_abi.h>
 #include <sys/sendfile.h>
+#include <sys/syscall.h>
 
 static char buffer[1 << 17];
 
@@ -374,6 +377,68 @@ CASE(asynchronous)
     rw_exchange(fd);
 }
 
+/* A request to the kernel, by a function of libaio's name and form. */
+static void ask_kernel(int (*submit)(aio_context_t, long, struct iocb **), int command, void *bytes, size_t length)
+{
+    aio_context_t context = 0;
+    struct iocb request = { .aio_fildes = (unsigned)fd, .aio_lio_opcode = (unsigned short)command };
+    struct iocb *list[1] = { &request };
+    struct io_event event;
+    request.aio_buf = (unsigned long)bytes;
+    request.aio_nbytes = length;
+    MUST(syscall(SYS_io_setup, 1, &context));
+    T(submit(context, 1, list));
+    T(syscall(SYS_io_getevents, context, 1, 1, &event, NULL));
+    rw_note("kernel's aio: %lld", (long long)event.res);
+    MUST(syscall(SYS_io_destroy, context));
+}
+
+static int submit_by_number(aio_context_t context, long count, struct iocb **list)
+{
+    return (int)syscall(SYS_io_submit, context, count, list);
+}
+
+/* The program has no libaio: bare, its function is the system call, made past the C library. */
+static int submit_past_everything(aio_context_t context, long count, struct iocb **list)
+{
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "0"(SYS_io_submit), "D"(context), "S"(count), "d"(list) : "rcx", "r11", "memory");
+    return (int)result;
+}
+
+static void between_sends(int (*submit)(aio_context_t, long, struct iocb **))
+{
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE {
+        T(send(fd, "one ", 4, 0));
+        ask_kernel(submit, IOCB_CMD_PWRITE, "by aio", 6);
+        T(send(fd, " two", 4, 0));
+    }
+    B_SIDE {
+        rw_expect(fd, 14);
+        T(send(fd, "answer", 6, 0));
+    }
+    rw_rest();
+    A_SIDE {
+        ask_kernel(submit, IOCB_CMD_POLL, (void *)POLLIN, 0);
+        ask_kernel(submit, IOCB_CMD_PREAD, buffer, 6);
+        rw_bytes("got", buffer, 6);
+    }
+    rw_exchange(fd);
+}
+
+CASE(asynchronous_by_the_kernel)
+{
+    between_sends(submit_by_number);
+}
+
+CASE(asynchronous_by_the_kernel_through_its_library)
+{
+    void *submit = dlsym(RTLD_DEFAULT, "io_submit");
+    between_sends(submit ? (int (*)(aio_context_t, long, struct iocb **))submit : submit_past_everything);
+}
+
 RW_MAIN(ENTRY(sendfile_with_an_offset), ENTRY(sendfile_at_the_position), ENTRY(sendfile_of_much), ENTRY(sendfile_without_blocking),
     ENTRY(sendfile_between_sends), ENTRY(sendfile_that_is_refused), ENTRY(splice_out_of_a_pipe), ENTRY(splice_into_a_pipe),
-    ENTRY(splice_before_a_reset), ENTRY(relay_by_splice), ENTRY(stdio), ENTRY(stdio_in_blocks), ENTRY(asynchronous))
+    ENTRY(splice_before_a_reset), ENTRY(relay_by_splice), ENTRY(stdio), ENTRY(stdio_in_blocks), ENTRY(asynchronous),
+    ENTRY(asynchronous_by_the_kernel), ENTRY(asynchronous_by_the_kernel_through_its_library))

@@ -440,8 +440,11 @@ CASE(bad_pointers)
             T(send(fd, bad[i], 10, 0));
             T(write(fd, bad[i], 10));
             T(writev(fd, parts, 2));
+            struct msghdr message = { .msg_iov = bad[i], .msg_iovlen = 1 };
+            T(writev(fd, bad[i], 1));
             T(writev(fd, bad[i], 2));
             T(sendmsg(fd, bad[i], 0));
+            T(sendmsg(fd, &message, 0));
         }
         T(send(fd, "good", 4, 0));
     }
@@ -454,8 +457,11 @@ CASE(bad_pointers)
             T(recv(fd, bad[i], 10, MSG_PEEK));
             T(read(fd, bad[i], 10));
             T(readv(fd, parts, 2));
+            T(readv(fd, bad[i], 1));
             T(readv(fd, bad[i], 2));
             T(recvmsg(fd, bad[i], 0));
+            T(recvmsg(fd, &message, 0));
+            message.msg_iov = bad[i], message.msg_iovlen = 1;
             T(recvmsg(fd, &message, 0));
             T(ioctl(fd, FIONREAD, bad[i]));
             T(poll(bad[i], 1, 0));
@@ -486,6 +492,69 @@ CASE(buffers_that_end_in_a_hole)
         T(recv(fd, edge, 2000, MSG_PEEK));
         long got = T(recv(fd, buffer, 2000, 0));
         YES(rw_matches(buffer, (size_t)got, 4, 0));
+    }
+}
+
+/* A list of which some buffer is not there: what is said to have been sent arrives, in its place in the stream, and nothing else. */
+CASE(lists_of_which_a_part_is_not_there)
+{
+    enum { MUCH = 40000 };
+    void *volatile null = NULL, *volatile kernel = (void *)0xffff800000000000u;
+    void *hole = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *bad[] = { null, hole, kernel };
+    rw_warm(fd, RW_BLOCK);
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        struct iovec parts[2] = { { buffer, MUCH }, { bad[i], 10 } };
+        A_SIDE {
+            rw_fill(buffer, MUCH, 1, 0);
+            T(send(fd, "before", 6, 0));
+            ssize_t n = writev(fd, parts, 2);
+            YES(bad[i] == kernel ? n == -1 && errno == EFAULT : n > 0 && n <= MUCH);
+            rw_shared[0] = n > 0 ? n : 0;
+            T(send(fd, "after", 5, 0));
+        }
+        rw_rest();
+        B_SIDE {
+            rw_expect(fd, 6);
+            YES(rw_take_stream(fd, 1, (size_t)rw_shared[0]));
+            rw_expect(fd, 5);
+        }
+        rw_rest();
+        A_SIDE T(send(fd, "12345", 5, 0));
+        rw_rest();
+        B_SIDE {
+            parts[0].iov_len = 5;
+            rw_bytes("got", buffer, T(readv(fd, parts, 2)));
+            if (bad[i] == kernel)
+                rw_expect(fd, 5);
+        }
+        rw_rest();
+    }
+}
+
+/* Several messages, of which the last ones are not there: those before them are moved. */
+CASE(messages_of_which_some_are_not_there)
+{
+    char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct mmsghdr *messages = (struct mmsghdr *)(pages + 4096) - 2;
+    struct iovec parts[2] = { { "first ", 6 }, { "second", 6 } };
+    MUST(mprotect(pages + 4096, 4096, PROT_NONE));
+    for (int i = 0; i < 2; i++)
+        messages[i].msg_hdr = (struct msghdr) { .msg_iov = &parts[i], .msg_iovlen = 1 };
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE {
+        T(send(fd, "before ", 7, 0));
+        T(sendmmsg(fd, messages, 3, 0));
+        T(sendmmsg(fd, messages + 2, 1, 0));
+        T(send(fd, " after", 6, 0));
+    }
+    rw_rest();
+    B_SIDE {
+        parts[0] = (struct iovec) { buffer, 13 };
+        parts[1] = (struct iovec) { buffer + 13, 12 };
+        T(recvmmsg(fd, messages + 2, 1, 0, NULL));
+        T(recvmmsg(fd, messages, 2, 0, NULL));
+        rw_bytes("got", buffer, 25);
     }
 }
 
@@ -540,6 +609,43 @@ CASE(calls_for_files_only)
         T(pwritev2(fd, &part, 1, -1, 0));
     }
     A_SIDE rw_bytes("echo", buffer, T(recv(fd, buffer, 10, 0)));
+}
+
+/* Whether this kernel knows a flag, of those that came after the first ones. */
+static bool is_taken(int flag)
+{
+    int ends[2];
+    struct iovec part = { "?", 1 };
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    bool taken = pwritev2(ends[0], &part, 1, -1, flag) == 1;
+    MUST(close(ends[0]));
+    MUST(close(ends[1]));
+    return taken;
+}
+
+/* Most of these are about files, and mean nothing to a socket, which takes them. */
+CASE(flags_of_single_calls)
+{
+    enum { NOAPPEND = 32, NOSIGNAL = 256, UNKNOWN = 1 << 30 };
+    int flags[] = { RWF_HIPRI, RWF_DSYNC, RWF_SYNC, RWF_APPEND, NOAPPEND, RWF_DSYNC | RWF_NOWAIT, NOSIGNAL, UNKNOWN };
+    rw_warm(fd, RW_BLOCK);
+    for (size_t i = 0; i < COUNT(flags); i++) {
+        struct iovec part = { "flagged", 7 };
+        if (flags[i] != UNKNOWN && !is_taken(flags[i]))
+            continue;
+        A_SIDE {
+            T(send(fd, "before ", 7, 0));
+            T(pwritev2(fd, &part, 1, -1, flags[i]));
+            T(send(fd, " after", 6, 0));
+        }
+        rw_rest();
+        B_SIDE {
+            part = (struct iovec) { buffer, 10 };
+            T(preadv2(fd, &part, 1, -1, flags[i]));
+            rw_bytes("and then", buffer, T(recv(fd, buffer, 100, 0)));
+        }
+        rw_rest();
+    }
 }
 
 CASE(unusual_flags)
@@ -653,5 +759,6 @@ RW_MAIN(ENTRY(vectors), ENTRY(as_many_vectors_as_there_may_be), ENTRY(many_messa
     ENTRY(many_messages_before_a_reset), ENTRY(time_of_many_messages), ENTRY(fields_of_a_message), ENTRY(bytes_left),
     ENTRY(bytes_left_after_shutdown_of_reading), ENTRY(bytes_left_of_a_closed_connection),
     ENTRY_WITH(bytes_left_by_the_listener, RW_ALONE), ENTRY(control_data_sent), ENTRY(times_of_arrival),
-    ENTRY_WITH(times_of_arrival_by_the_listener, RW_ALONE), ENTRY(bad_pointers), ENTRY(buffers_that_end_in_a_hole), ENTRY(bad_descriptors),
-    ENTRY(calls_for_files_only), ENTRY(unusual_flags), ENTRY(lengths_beyond_reason), ENTRY(options_and_names), ENTRY(peek_offset))
+    ENTRY_WITH(times_of_arrival_by_the_listener, RW_ALONE), ENTRY(bad_pointers), ENTRY(buffers_that_end_in_a_hole),
+    ENTRY(lists_of_which_a_part_is_not_there), ENTRY(messages_of_which_some_are_not_there), ENTRY(bad_descriptors),
+    ENTRY(calls_for_files_only), ENTRY(flags_of_single_calls), ENTRY(unusual_flags), ENTRY(lengths_beyond_reason), ENTRY(options_and_names), ENTRY(peek_offset))
