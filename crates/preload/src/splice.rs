@@ -9,8 +9,8 @@ use ropeway_shm::sys;
 use ropeway_socket::fdtable::Handle;
 use ropeway_socket::{recv, send, shadow};
 
-/// Bytes moved at a time through the stack of the caller.
-const CHUNK: usize = 32 * 1024;
+/// Bytes moved at a time through the stack of the caller, which may be as small as a thread's can be.
+const CHUNK: usize = 4 * 1024;
 /// What fits into a pipe that `poll` calls writable.
 const SURE_ROOM: usize = libc::PIPE_BUF;
 
@@ -18,10 +18,10 @@ const WAIT_FOR_EVER: c_int = -1;
 
 /// A call of the program.
 #[derive(Clone, Copy)]
-struct Call {
-    from: c_int,
-    to: c_int,
-    flags: c_uint,
+pub struct Call {
+    pub from: c_int,
+    pub to: c_int,
+    pub flags: c_uint,
 }
 
 impl Call {
@@ -44,7 +44,7 @@ hooks! {
     }
 }
 
-fn is_pipe(fd: c_int) -> bool {
+pub fn is_pipe(fd: c_int) -> bool {
     // SAFETY: `status` is a valid place for the answer.
     unsafe {
         let mut status: libc::stat = zeroed();
@@ -67,35 +67,44 @@ fn is_nonblocking(fd: c_int) -> bool {
     sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags as c_int & libc::O_NONBLOCK != 0)
 }
 
-/// Bytes that can be written to the pipe at once, when it is writable at all.
-fn room(pipe: c_int) -> usize {
+/// Bytes in the pipe.
+fn held(pipe: c_int) -> Option<usize> {
     let mut held: c_int = 0;
     // SAFETY: a valid place for the answer.
-    let asked = unsafe { sys::ioctl(pipe, libc::FIONREAD, (&raw mut held) as usize) };
+    unsafe { sys::ioctl(pipe, libc::FIONREAD, (&raw mut held) as usize) }.ok()?;
+    Some(held as usize)
+}
+
+/// Bytes that can be written to the pipe, when it is writable at all, by pieces that fill its pages.
+fn room(pipe: c_int) -> usize {
     match sys::fcntl(pipe, libc::F_GETPIPE_SZ, 0) {
-        Ok(size) if asked.is_ok() && held == 0 => size.clamp(SURE_ROOM, CHUNK),
+        Ok(size) if held(pipe) == Some(0) => size.max(SURE_ROOM),
         _ => SURE_ROOM,
     }
 }
 
 /// As the kernel: waits for the first byte only, then takes what is there.
-unsafe fn out_of_socket(h: Handle, call: Call, n: size_t) -> isize {
+pub unsafe fn out_of_socket(h: Handle, call: Call, n: size_t) -> isize {
     let now = call.flags & SPLICE_F_NONBLOCK != 0 || is_nonblocking(call.to);
     let mut buffer = [0u8; CHUNK];
     let mut total = 0;
+    let mut sure_room = 0;
     while total < n {
-        match pipe_events(call.to, POLLOUT, now || total > 0) {
-            Ok(events) if events & POLLERR != 0 && total == 0 => {
-                // Nobody reads the pipe: the kernel says so, with its signal.
-                // SAFETY: no pointers.
-                return unsafe { call.native(n, 0) };
+        if sure_room == 0 {
+            match pipe_events(call.to, POLLOUT, now || total > 0) {
+                Ok(events) if events & POLLERR != 0 && total == 0 => {
+                    // Nobody reads the pipe: the kernel says so, with its signal.
+                    // SAFETY: no pointers.
+                    return unsafe { call.native(n, 0) };
+                }
+                Ok(POLLOUT) => sure_room = room(call.to),
+                _ if total > 0 => break,
+                Ok(_) => return -(libc::EAGAIN as isize),
+                Err(e) => return e,
             }
-            Ok(POLLOUT) => {}
-            _ if total > 0 => break,
-            Ok(_) => return -(libc::EAGAIN as isize),
-            Err(e) => return e,
         }
-        let iov = iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: room(call.to).min(n - total) };
+        let piece = sure_room.min(CHUNK);
+        let iov = iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: piece.min(n - total) };
         let (flags, native_flags) = if total > 0 { (MSG_DONTWAIT, SPLICE_F_NONBLOCK) } else { (0, 0) };
         // What the kernel moves is not seen here, so the hash of the first bytes ends.
         h.sock().rx.prefix.stop();
@@ -123,6 +132,8 @@ unsafe fn out_of_socket(h: Handle, call: Call, n: size_t) -> isize {
             break;
         }
         write_all(call.to, &buffer[..r as usize]);
+        // Behind a piece that leaves a page half empty, the next one may begin another page.
+        sure_room = if r as usize == piece { sure_room - piece } else { 0 };
     }
     total as isize
 }
@@ -162,13 +173,16 @@ unsafe fn into_socket(h: Handle, call: Call, n: size_t) -> isize {
     let now = call.flags & SPLICE_F_NONBLOCK != 0 || is_nonblocking(call.from);
     let mut buffer = [0u8; CHUNK];
     let mut total = 0;
+    let mut sure = 0;
     while total < n {
-        match pipe_events(call.from, POLLIN, now || total > 0) {
-            Ok(events) if events & POLLIN != 0 => {}
-            Ok(events) if events & POLLHUP != 0 => break,
-            _ if total > 0 => break,
-            Ok(_) => return -(libc::EAGAIN as isize),
-            Err(e) => return e,
+        if sure == 0 {
+            match pipe_events(call.from, POLLIN, now || total > 0) {
+                Ok(events) if events & POLLIN != 0 => sure = held(call.from).unwrap_or(0),
+                Ok(events) if events & POLLHUP != 0 => break,
+                _ if total > 0 => break,
+                Ok(_) => return -(libc::EAGAIN as isize),
+                Err(e) => return e,
+            }
         }
         // Bytes that have left the pipe cannot go back: there must be room for some before.
         if is_nonblocking(call.to) && !socket_has_room(call.to, 0) {
@@ -183,7 +197,7 @@ unsafe fn into_socket(h: Handle, call: Call, n: size_t) -> isize {
         };
         // SAFETY: bytes of the buffer.
         match unsafe { send_all(h, call.to, &buffer[..got]) } {
-            Ok(()) => total += got,
+            Ok(()) => (total, sure) = (total + got, sure.saturating_sub(got)),
             Err(_) if total > 0 => break,
             Err(e) => return e,
         }

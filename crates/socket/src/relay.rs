@@ -16,8 +16,11 @@ use libc::{c_int, c_void, iovec, pollfd, sockaddr_in};
 use ropeway_shm::sys;
 use ropeway_shm::table::{FLAG_NONBLOCK, RX_TCP};
 
-/// Bytes of each direction that are held at a time, on the stack of whatever thread left Ropeway.
+/// Bytes of each direction that are held at a time.
 const BUFFER_BYTES: usize = 32 * 1024;
+
+/// What a relay holds. Not on its stack, which is a copy of that of whatever thread left Ropeway and may be small.
+static mut HELD: [[u8; BUFFER_BYTES]; 2] = [[0; BUFFER_BYTES]; 2];
 
 /// Puts a relay in the place of every descriptor of `h` in this process. If that cannot be done, the connection is reset:
 /// bytes are never delivered at a wrong place.
@@ -41,35 +44,55 @@ pub fn take_over(h: Handle, fd: i32) {
     }
 }
 
-/// Makes the process that relays between the shadow `fd` and `relay_end`. False when it cannot be made.
+/// Makes the process that relays between the shadow `fd` and `relay_end`. False when it does not come to run.
 fn start(h: Handle, fd: i32, relay_end: c_int) -> bool {
     let s = h.sock();
+    let Ok([hears, tells]) = pipe() else { return false };
     s.expected.fetch_add(1, Ordering::AcqRel);
     // Two forks: the process in between is ours to wait for, so that the program never sees a child it did not make.
-    let runs = match fork() {
+    match fork() {
         Ok(0) => match fork() {
-            Ok(0) => run(h, fd, relay_end),
-            Ok(_) => exit(0),
-            Err(_) => exit(1),
+            Ok(0) => run(h, fd, relay_end, tells),
+            _ => exit(0),
         },
-        Ok(child) => ended_well(child),
-        Err(_) => false,
-    };
+        Ok(child) => wait_for(child),
+        Err(_) => {}
+    }
+    let _ = sys::close(tells);
+    let runs = has_told(hears);
+    let _ = sys::close(hears);
     if !runs {
         s.expected.fetch_sub(1, Ordering::AcqRel);
     }
     runs
 }
 
-/// Waits for the process in between. A status that another thread of the program has taken says nothing against it.
-fn ended_well(child: usize) -> bool {
-    let mut status: c_int = 0;
-    let place = &raw mut status as usize;
-    // SAFETY: the status is writable; __WALL, because a child without an exit signal is not waited for otherwise.
-    while unsafe { sys::syscall6(libc::SYS_wait4, child, place, libc::__WALL as usize, 0, 0, 0) }
-        == -libc::EINTR as isize
-    {}
-    status == 0
+fn pipe() -> sys::Result<[c_int; 2]> {
+    let mut ends = [0; 2];
+    // SAFETY: room for the two numbers.
+    match unsafe { sys::syscall6(libc::SYS_pipe2, (&raw mut ends) as usize, libc::O_CLOEXEC as usize, 0, 0, 0, 0) } {
+        0 => Ok(ends),
+        e => Err(-e as c_int),
+    }
+}
+
+/// Waits for the process in between.
+fn wait_for(child: usize) {
+    // SAFETY: no pointers; __WALL, because a child without an exit signal is not waited for otherwise.
+    while unsafe { sys::syscall6(libc::SYS_wait4, child, 0, libc::__WALL as usize, 0, 0, 0) } == -libc::EINTR as isize {
+    }
+}
+
+/// True once the relay has said that it runs. A pipe that ends without that says that there is none, or none any more.
+fn has_told(hears: c_int) -> bool {
+    let mut told = 0u8;
+    loop {
+        // SAFETY: a writable byte.
+        match unsafe { sys::read(hears, &mut told, 1) } {
+            Err(libc::EINTR) => {}
+            read => return read == Ok(1),
+        }
+    }
 }
 
 /// A plain fork without an exit signal: none of the program's handlers runs, and its `wait` does not see the child.
@@ -137,17 +160,23 @@ fn connect_to(listener: c_int) -> Option<(c_int, c_int)> {
 }
 
 /// The relay's life.
-fn run(h: Handle, shadow: c_int, inner: c_int) -> ! {
+fn run(h: Handle, shadow: c_int, inner: c_int, tells: c_int) -> ! {
     process::after_fork_child();
     thread::after_fork_child();
     client::after_fork_child();
     let s = h.sock();
     lifecycle::add_owner(s, process::pid());
-    s.expected.fetch_sub(1, Ordering::AcqRel);
     s.clear(FLAG_NONBLOCK);
+    // SAFETY: a readable byte.
+    if unsafe { sys::write(tells, &1, 1) } != Ok(1) {
+        exit(1); // Whoever waits for this has been killed.
+    }
+    s.expected.fetch_sub(1, Ordering::AcqRel);
     keep_only(shadow, inner);
-    let [mut inward, mut outward] = [[0u8; BUFFER_BYTES]; 2];
-    pass_on([Way::new(shadow, inner, Some(h), &mut inward), Way::new(inner, shadow, None, &mut outward)]);
+    let held = &raw mut HELD;
+    // SAFETY: this process has one thread, which comes here once.
+    let [inward, outward] = unsafe { &mut *held };
+    pass_on([Way::new(shadow, inner, Some(h), inward), Way::new(inner, shadow, None, outward)]);
     exit(0)
 }
 

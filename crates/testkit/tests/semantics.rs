@@ -229,6 +229,7 @@ semantics! {
         cancelled_while_accepting,
         cancelled_while_sending: ShmAndTcp,
         cancellation_switched_off,
+        stdio_in_a_thread_with_a_small_stack: ShmAndTcp,
     }
 
     /// One connection, several processes: fork with sharing, accept-fork-close, what children and their deaths do to the parent's socket.
@@ -363,6 +364,7 @@ semantics! {
         sendfile_without_blocking: ShmAndTcp,
         sendfile_between_sends,
         sendfile_that_is_refused,
+        in_a_thread_with_the_smallest_stack: ShmAndTcp,
         splice_out_of_a_pipe: ShmAndTcp,
         splice_into_a_pipe: ShmAndTcp,
         splice_before_a_reset,

@@ -50,9 +50,9 @@ pub unsafe fn sendfile(
 }
 
 fn file_into_ring(h: Handle, fd: i32, file: i32, offset: *mut libc::off64_t, count: usize) -> isize {
-    // A staging buffer on the stack: a file may be shorter than the room in the ring, and `pread` straight into cells
+    // A staging buffer on the stack, which may be small: a file may be shorter than the room in the ring, and `pread` straight into cells
     // would hold the lock over disk reads.
-    let mut buffer = [0u8; 16 * 1024];
+    let mut buffer = [0u8; 4 * 1024];
     let mut done = 0usize;
     let mut position = if offset.is_null() {
         // SAFETY: no pointers.

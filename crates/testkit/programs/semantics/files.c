@@ -172,6 +172,36 @@ CASE(sendfile_that_is_refused)
     rw_exchange(fd);
 }
 
+static ssize_t moved[3];
+static int source, sink[2];
+
+static void *move_in_thread(void *unused)
+{
+    (void)unused;
+    off_t from = 0;
+    moved[0] = sendfile(fd, source, &from, 10000);
+    moved[1] = splice(sink[0], NULL, fd, NULL, 5000, 0);
+    moved[2] = splice(fd, NULL, sink[1], NULL, 5000, 0);
+    return NULL;
+}
+
+/* Threads may have as little stack as the system allows. */
+CASE(in_a_thread_with_the_smallest_stack)
+{
+    rw_warm(fd, RW_BLOCK);
+    source = stream_file(10000);
+    MUST(pipe(sink));
+    rw_fill(buffer, 5000, 1, 10000);
+    MUST(write(sink[1], buffer, 5000));
+    rw_send_stream(fd, 2, 5000);
+    rw_rest();
+    rw_in_small_thread((size_t)sysconf(_SC_THREAD_STACK_MIN), move_in_thread);
+    rw_note("moved %zd, %zd, %zd", moved[0], moved[1], moved[2]);
+    long through = T(read(sink[0], buffer, sizeof buffer));
+    YES(rw_matches(buffer, (size_t)through, 2, 0));
+    rw_recv_stream(fd, 1, 15000);
+}
+
 CASE(splice_out_of_a_pipe)
 {
     int pipes[2];
@@ -439,6 +469,6 @@ CASE(asynchronous_by_the_kernel_through_its_library)
 }
 
 RW_MAIN(ENTRY(sendfile_with_an_offset), ENTRY(sendfile_at_the_position), ENTRY(sendfile_of_much), ENTRY(sendfile_without_blocking),
-    ENTRY(sendfile_between_sends), ENTRY(sendfile_that_is_refused), ENTRY(splice_out_of_a_pipe), ENTRY(splice_into_a_pipe),
+    ENTRY(sendfile_between_sends), ENTRY(sendfile_that_is_refused), ENTRY(in_a_thread_with_the_smallest_stack), ENTRY(splice_out_of_a_pipe), ENTRY(splice_into_a_pipe),
     ENTRY(splice_before_a_reset), ENTRY(relay_by_splice), ENTRY(stdio), ENTRY(stdio_in_blocks), ENTRY(asynchronous),
     ENTRY(asynchronous_by_the_kernel), ENTRY(asynchronous_by_the_kernel_through_its_library))

@@ -1,6 +1,7 @@
 /* See rw_test.h. This file: launcher, transcript, lockstep. Traffic and sockets are in rw_traffic.c. */
 #include "rw_test.h"
 
+#include <link.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
@@ -263,6 +264,26 @@ void rw_reap(pid_t child)
         rw_note("child: signal %d", WTERMSIG(status));
     else
         rw_note("child: exit %d", WEXITSTATUS(status));
+}
+
+static int add_thread_locals(struct dl_phdr_info *object, size_t size, void *sum)
+{
+    (void)size;
+    for (int i = 0; i < object->dlpi_phnum; i++)
+        *(size_t *)sum += object->dlpi_phdr[i].p_type == PT_TLS ? object->dlpi_phdr[i].p_memsz : 0;
+    return 0;
+}
+
+void rw_in_small_thread(size_t room, void *(*body)(void *))
+{
+    pthread_attr_t small;
+    pthread_t thread;
+    size_t size = room;
+    dl_iterate_phdr(add_thread_locals, &size);
+    MUST(-pthread_attr_init(&small));
+    MUST(-pthread_attr_setstacksize(&small, size));
+    MUST(-pthread_create(&thread, &small, body, NULL));
+    MUST(-pthread_join(thread, NULL));
 }
 
 static void publish_for_exec(void)

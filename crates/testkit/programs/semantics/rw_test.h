@@ -164,6 +164,8 @@ int rw_another(void);
 pid_t rw_fork(void);
 /* Waits for a child and writes how it ended. */
 void rw_reap(pid_t child);
+/* Runs `body` in a thread with `room` bytes of stack besides its thread-local variables, and waits until it has ended. */
+void rw_in_small_thread(size_t room, void *(*body)(void *));
 /* For a program that took the place of a side by exec: finds transcript and pipes again. */
 void rw_adopt(void);
 /* The path of the helper program (helper.c) linked in the way named: DYNAMIC or STATIC; from the environment, RW_HELPER_<kind>. */

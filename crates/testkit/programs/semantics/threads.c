@@ -615,6 +615,37 @@ CASE(cancellation_switched_off)
     }
 }
 
+/* ---- small stacks ---- */
+
+static ssize_t read_by_stdio;
+
+static void *read_by_a_stream(void *unused)
+{
+    (void)unused;
+    FILE *stream = fdopen(fd, "r");
+    setvbuf(stream, NULL, _IONBF, 0);
+    read_by_stdio = (ssize_t)fread(buffer, 1, 8, stream);
+    return NULL;
+}
+
+/* The peer is busy elsewhere while a thread that has little stack begins to read in a way that no other carrier can have. */
+CASE(stdio_in_a_thread_with_a_small_stack)
+{
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE T(send(fd, "request!", 8, 0));
+    rw_rest();
+    B_SIDE {
+        rw_in_small_thread(64 * 1024, read_by_a_stream);
+        rw_bytes("got", buffer, read_by_stdio);
+        rw_tell();
+        T(write(fd, "answer", 6));
+    }
+    A_SIDE {
+        rw_hear();
+        rw_expect(fd, 6);
+    }
+}
+
 RW_MAIN(ENTRY(many_writers), ENTRY(many_readers), ENTRY(many_writers_and_readers), ENTRY(both_directions_with_many_threads),
     ENTRY(many_threads_without_blocking), ENTRY(one_thread_for_each_direction), ENTRY(closed_while_a_thread_receives),
     ENTRY(number_given_away_while_a_thread_receives), ENTRY(next_connection_while_a_thread_receives_on_a_closed_one),
@@ -624,4 +655,4 @@ RW_MAIN(ENTRY(many_writers), ENTRY(many_readers), ENTRY(many_writers_and_readers
     ENTRY(shut_down_both_ways_while_a_thread_polls), ENTRY(shut_down_while_a_thread_sends),
     ENTRY(sending_while_another_thread_receives), ENTRY(cancelled_while_receiving), ENTRY(wait_after_many_cancellations),
     ENTRY(cancelled_while_accepting),
-    ENTRY(cancelled_while_sending), ENTRY(cancellation_switched_off))
+    ENTRY(cancelled_while_sending), ENTRY(cancellation_switched_off), ENTRY(stdio_in_a_thread_with_a_small_stack))
