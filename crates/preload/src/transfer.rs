@@ -1,7 +1,7 @@
 //! Bytes that move between descriptors, or by themselves.
 
 use crate::hook::{answer, result, tracked};
-use crate::next;
+use crate::{next, splice};
 use core::ffi::c_int;
 use libc::{aiocb, c_long, iocb, off_t, sigevent, size_t, ssize_t};
 use ropeway_shm::{guarded, sys};
@@ -43,9 +43,13 @@ pub unsafe fn leave_for_kernel_aio(n: c_long, list: *const *const iocb) {
 
 hooks! {
     fn sendfile(out: c_int, file: c_int, at: *mut off_t, n: size_t) -> ssize_t as sendfile64 {
-        match tracked(out) {
-            Some(h) if tracked(file).is_none() && (at.is_null() || guarded::is_readable(at as usize, size_of::<off_t>())) => {
+        match (tracked(out), tracked(file)) {
+            (Some(h), None) if at.is_null() || guarded::is_readable(at as usize, size_of::<off_t>()) => {
                 answer(send::sendfile(h, out, file, at, n, || result(next::sendfile(out, file, at, n))))
+            }
+            // The only other way that leads out of a socket: the kernel makes a splice of it.
+            (None, Some(h)) if at.is_null() && splice::is_pipe(out) => {
+                answer(splice::out_of_socket(h, splice::Call { from: file, to: out, flags: 0 }, n))
             }
             _ => next::sendfile(out, file, at, n),
         }

@@ -364,6 +364,7 @@ semantics! {
         sendfile_without_blocking: ShmAndTcp,
         sendfile_between_sends,
         sendfile_that_is_refused,
+        sendfile_into_a_pipe: ShmAndTcp,
         in_a_thread_with_the_smallest_stack: ShmAndTcp,
         splice_out_of_a_pipe: ShmAndTcp,
         splice_into_a_pipe: ShmAndTcp,

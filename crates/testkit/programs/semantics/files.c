@@ -172,6 +172,38 @@ CASE(sendfile_that_is_refused)
     rw_exchange(fd);
 }
 
+/* As the kernel makes a splice of it, this is what works. */
+CASE(sendfile_into_a_pipe)
+{
+    int pipes[2];
+    off_t from = 0;
+    rw_warm(fd, RW_BLOCK);
+    MUST(pipe(pipes));
+    A_SIDE rw_send_stream(fd, 1, 3000);
+    rw_rest();
+    B_SIDE {
+        T(sendfile(pipes[1], fd, NULL, 1000));
+        T(sendfile(pipes[1], fd, &from, 10));
+        T(sendfile(pipes[1], fd, NULL, 100000));
+        long through = T(read(pipes[0], buffer, sizeof buffer));
+        YES(rw_matches(buffer, (size_t)through, 1, 0));
+        rw_nonblocking(fd, true);
+        T(sendfile(pipes[1], fd, NULL, 10));
+        rw_nonblocking(fd, false);
+        rw_tell();
+        T(sendfile(pipes[1], fd, NULL, 100));
+        T(sendfile(pipes[1], fd, NULL, 100));
+        rw_bytes("through the pipe", buffer, T(read(pipes[0], buffer, sizeof buffer)));
+    }
+    A_SIDE {
+        rw_hear();
+        rw_wait_asleep(rw_pid_of(false));
+        T(send(fd, "waited for", 10, 0));
+        rw_sleep_ms(10);
+        T(shutdown(fd, SHUT_WR));
+    }
+}
+
 static ssize_t moved[3];
 static int source, sink[2];
 
@@ -469,6 +501,7 @@ CASE(asynchronous_by_the_kernel_through_its_library)
 }
 
 RW_MAIN(ENTRY(sendfile_with_an_offset), ENTRY(sendfile_at_the_position), ENTRY(sendfile_of_much), ENTRY(sendfile_without_blocking),
-    ENTRY(sendfile_between_sends), ENTRY(sendfile_that_is_refused), ENTRY(in_a_thread_with_the_smallest_stack), ENTRY(splice_out_of_a_pipe), ENTRY(splice_into_a_pipe),
+    ENTRY(sendfile_between_sends), ENTRY(sendfile_that_is_refused), ENTRY(sendfile_into_a_pipe),
+    ENTRY(in_a_thread_with_the_smallest_stack), ENTRY(splice_out_of_a_pipe), ENTRY(splice_into_a_pipe),
     ENTRY(splice_before_a_reset), ENTRY(relay_by_splice), ENTRY(stdio), ENTRY(stdio_in_blocks), ENTRY(asynchronous),
     ENTRY(asynchronous_by_the_kernel), ENTRY(asynchronous_by_the_kernel_through_its_library))

@@ -22,6 +22,7 @@ static void show_mark(void)
     int mark = -1;
     T(ioctl(fd, SIOCATMARK, &mark));
     rw_note("at the mark: %d", mark);
+    T(sockatmark(fd));
 }
 
 static void echo(void)
