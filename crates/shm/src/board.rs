@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::claim;
 use crate::fair::Wanted;
-use crate::sys::{Uncancelled, monotonic_ns};
+use crate::sys::{Uncancelled, check_file_size, monotonic_ns};
 use users::Users;
 
 mod users;
@@ -400,13 +400,7 @@ impl Board {
 /// Makes the file as long as a board, with memory behind all of it: a hole is filled when it is touched, and where the file system is full by then that is SIGBUS. Who made it may have
 /// been killed before it was filled.
 fn allocate(file: &File) -> io::Result<()> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel writes to a place that is borrowed for the call.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
-    if known && limit.rlim_cur < BYTES as u64 {
-        // To go beyond it is a signal.
-        return Err(io::Error::from_raw_os_error(libc::EFBIG));
-    }
+    check_file_size(BYTES as u64).map_err(io::Error::from_raw_os_error)?;
     loop {
         // SAFETY: has no pointers.
         let error = match unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, BYTES as libc::off_t) } {

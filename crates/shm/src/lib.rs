@@ -16,6 +16,8 @@ pub mod fork;
 pub mod guarded;
 pub mod lock;
 #[cfg(not(loom))]
+pub mod memfd;
+#[cfg(not(loom))]
 pub mod pipe;
 pub mod present;
 pub mod processors;

@@ -12,9 +12,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
 
 use crate::bell::{self, Bell, RINGS_AT_ONCE};
+use crate::memfd;
 use crate::ring::{Consumer, End, Look, Producer, Ring, WriteStop};
 use crate::segment::{Pair, pair_bytes};
-use crate::sys;
 
 /// Payload of one record of a long write: the reader copies out what is published while the writer copies in the rest.
 const PIECE_BYTES: usize = 16 * 1024 - 8;
@@ -95,16 +95,7 @@ pub struct Pipe {
 impl Pipe {
     /// Makes a segment with rings of `ring_bytes` each. The other side opens the descriptor; it may be closed here then.
     pub fn create(ring_bytes: u32, doorbell: &Rc<Doorbell>) -> io::Result<(Pipe, OwnedFd)> {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name ends with a zero.
-        let made = unsafe { sys::memfd_create(c"ropeway-pipe".as_ptr().cast(), flags) };
-        let made = made.map_err(io::Error::from_raw_os_error)?;
-        // SAFETY: a descriptor that was just made, and that nobody else has.
-        let segment = unsafe { OwnedFd::from_raw_fd(made as i32) };
-        let fd = segment.as_raw_fd();
-        sys::ftruncate(fd, pair_bytes(ring_bytes) as libc::off_t)
-            .and_then(|_| sys::fcntl(fd, libc::F_ADD_SEALS, (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) as usize))
-            .map_err(io::Error::from_raw_os_error)?;
+        let segment = memfd::sealed(c"ropeway-pipe", pair_bytes(ring_bytes)).map_err(io::Error::from_raw_os_error)?;
         Ok((Pipe::map(segment.as_fd(), ring_bytes, 0, doorbell)?, segment))
     }
 

@@ -11,8 +11,7 @@
 use crate::atomic::{AtomicU32, Ordering};
 use crate::cells::CELL_BYTES;
 use crate::ring::{Ring, RingHeader};
-use crate::{present, sys};
-use core::ptr;
+use crate::{memfd, present, sys};
 
 /// Bytes per page that layouts are rounded to. Larger pages of the kernel only waste the rest of the last one.
 pub const PAGE_BYTES: usize = 4096;
@@ -95,10 +94,8 @@ impl Pair {
         if (st.st_size as usize) < len {
             return Err(libc::EINVAL);
         }
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-        let base =
-            unsafe { sys::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0)? };
-        let pair = Pair { base: base as *mut u8, ring_bytes, side };
+        let base = memfd::map(fd, len, libc::PROT_READ | libc::PROT_WRITE)?;
+        let pair = Pair { base, ring_bytes, side };
         // SAFETY: the new mapping, which nobody uses yet.
         unsafe {
             if !present::ensure(pair.base, len) {

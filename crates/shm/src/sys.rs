@@ -123,6 +123,8 @@ raw! {
     sigqueueinfo(pid: c_int, tid: c_int, sig: c_int, info: *const c_void) = SYS_rt_tgsigqueueinfo;
     mmap(addr: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: off_t) = SYS_mmap;
     munmap(addr: *mut c_void, len: usize) = SYS_munmap;
+    munlock(addr: *const c_void, len: usize) = SYS_munlock;
+    mprotect(addr: *mut c_void, len: usize, prot: c_int) = SYS_mprotect;
     madvise(addr: *mut c_void, len: usize, advice: c_int) = SYS_madvise;
     memfd_create(name: *const u8, flags: u32) = SYS_memfd_create;
     getrandom(buf: *mut u8, len: usize, flags: u32) = SYS_getrandom;
@@ -351,6 +353,15 @@ fn room_above(lim: &libc::rlimit64) -> u64 {
     const MOST: u64 = 2048;
     let room = lim.rlim_max.saturating_sub(lim.rlim_cur).min(MOST);
     if lim.rlim_cur <= HIGHEST_START && room >= LEAST_ROOM { room } else { 0 }
+}
+
+/// `EFBIG` when a file of this process may not have so many bytes (`RLIMIT_FSIZE`): to make one so long is a signal, which ends
+/// programs that know nothing of it. That holds for memfds, too.
+pub fn check_file_size(bytes: u64) -> Result<()> {
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for writing.
+    unsafe { prlimit(0, libc::RLIMIT_FSIZE, core::ptr::null(), &mut limit) }?;
+    if bytes > limit.rlim_cur { Err(libc::EFBIG) } else { Ok(()) }
 }
 
 /// How many descriptors of our own the program does not miss: those above its soft limit, or a sixteenth of its own.

@@ -18,10 +18,11 @@ pub use sets::*;
 
 use crate::lock::{Holder, Lock};
 use crate::ring::{Consumer, Producer};
-use crate::{present, sys};
+use crate::{memfd, present, sys};
 use core::cell::UnsafeCell;
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::os::fd::IntoRawFd;
 
 /// Sockets that one family can have open and tracked at a time; more stay on TCP (`table-full`).
 pub const MAX_SOCKS: u32 = 65_536;
@@ -328,21 +329,12 @@ unsafe impl Sync for Table {}
 impl Table {
     /// Makes a new, empty table. Returns it with the memfd that backs it (to be shown to `ropeway ss`).
     pub fn create() -> sys::Result<(Table, i32)> {
-        // SAFETY: a valid C string.
-        let fd = unsafe {
-            sys::memfd_create(c"ropeway-table".as_ptr().cast(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)? as i32
-        };
-        let mapped = sys::ftruncate(fd, TABLE_BYTES as libc::off_t)
-            .and_then(|_| {
-                let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-                sys::fcntl(fd, libc::F_ADD_SEALS, seals as usize)
-            })
-            .and_then(|_| map(fd, libc::PROT_READ | libc::PROT_WRITE))
-            .and_then(|base| {
-                // SAFETY: the new mapping, which begins with the header.
-                let there = unsafe { present::ensure(base, size_of::<TableHeader>()) };
-                if there { Ok(base) } else { Err(libc::ENOMEM) }
-            });
+        let fd = memfd::sealed(c"ropeway-table", TABLE_BYTES)?.into_raw_fd();
+        let mapped = memfd::map(fd, TABLE_BYTES, libc::PROT_READ | libc::PROT_WRITE).and_then(|base| {
+            // SAFETY: the new mapping, which begins with the header.
+            let there = unsafe { present::ensure(base, size_of::<TableHeader>()) };
+            if there { Ok(base) } else { Err(libc::ENOMEM) }
+        });
         let base = match mapped {
             Ok(base) => base,
             Err(e) => {
@@ -443,14 +435,6 @@ impl Table {
                 Err(now) => head = now,
             }
         }
-    }
-}
-
-fn map(fd: i32, prot: i32) -> sys::Result<*mut u8> {
-    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing. NORESERVE: most of it is never used.
-    unsafe {
-        sys::mmap(ptr::null_mut(), TABLE_BYTES, prot, libc::MAP_SHARED | libc::MAP_NORESERVE, fd, 0)
-            .map(|a| a as *mut u8)
     }
 }
 

@@ -122,11 +122,21 @@ pub fn write_at_exit() {
     }
     let kept = Some(FILE.load(Ordering::Acquire)).filter(|fd| *fd >= 0 && fdtable::is_internal(*fd));
     let Some(fd) = kept.or_else(open) else { return };
-    // SAFETY: the line is readable for its length.
-    let _ = unsafe { sys::write(fd, line.text.as_ptr(), line.len) };
+    if has_room(fd, line.len) {
+        // SAFETY: the line is readable for its length.
+        let _ = unsafe { sys::write(fd, line.text.as_ptr(), line.len) };
+    }
     if kept.is_none() {
         let _ = sys::close(fd);
     }
+}
+
+/// False for a file that may not become so long: the program would be ended by a signal.
+fn has_room(fd: i32, bytes: usize) -> bool {
+    // SAFETY: no pointers.
+    let end = unsafe { sys::syscall6(libc::SYS_lseek, fd as usize, 0, libc::SEEK_END as usize, 0, 0, 0) };
+    // A pipe or a terminal has no end, and no limit.
+    end < 0 || sys::check_file_size(end as u64 + bytes as u64).is_ok()
 }
 
 fn render(out: &mut Line) -> core::fmt::Result {

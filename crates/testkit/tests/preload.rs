@@ -247,6 +247,31 @@ fn io_uring_is_not_there_unless_it_is_allowed() {
     assert_eq!(with(Some(("ROPEWAY_IO_URING", "allow"))), run(command(&uring, [""; 0])).stdout);
 }
 
+#[test]
+fn a_program_whose_files_must_be_small_is_not_ended() {
+    let bounded = program("bounded");
+    let world = World::new();
+    let first = run(world.command(&command(&bounded, ["files"])));
+    assert!(first.success() && first.stdout == "through: to the end\n", "no table, all on TCP: {first:?}");
+    run(world.command(&command(&bounded, [""]))).expect_success();
+    let lines = world.stats().len();
+    assert!(lines > 0 && world.shm_bytes().sent > 0, "nothing was over shared memory: {:?}", world.stats());
+    let later = run(world.command(&command(&bounded, ["files later"])));
+    assert!(later.success() && later.stdout == first.stdout, "{later:?}");
+    assert_eq!(world.stats().len(), lines, "the file of statistics may not become longer");
+}
+
+#[test]
+fn a_program_that_locks_its_memory_locks_what_it_uses() {
+    need_root!();
+    const MOST_KIB: u64 = 1024;
+    let world = World::new();
+    let locked = run(world.command(&command(program("bounded"), ["memory"]))).expect_success();
+    assert!(world.shm_bytes().sent > 0, "nothing was over shared memory: {:?}", world.stats());
+    let kib: u64 = locked.stdout.lines().last().and_then(|line| line.parse().ok()).expect("a number");
+    assert!(kib < MOST_KIB, "{kib} KiB of shared memory are there");
+}
+
 /// The names in the first column of the tables of docs/interposition.md.
 fn documented() -> BTreeSet<String> {
     let path = workspace_root().join("docs/interposition.md");

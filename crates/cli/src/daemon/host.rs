@@ -1,12 +1,13 @@
 //! The machine as the registry asks about it: sock_diag, /proc, memory limits, memfds.
 
 use std::collections::HashSet;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Instant;
 
+use ropeway_shm::memfd;
 use ropeway_socket::rendezvous::wire::Endpoint;
-use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
 use super::checks::{Client, Host};
@@ -15,13 +16,11 @@ use super::memory::Headroom;
 use super::{numbers, process};
 
 /// A memfd of this size that can neither shrink nor grow, nor be sealed further, to be kept. `name` shows in /proc/PID/maps.
-pub fn sealed_memfd(name: &str, bytes: usize) -> io::Result<OwnedFd> {
-    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+pub fn sealed_memfd(name: &CStr, bytes: usize) -> io::Result<OwnedFd> {
+    let fd = memfd::sealed(name, bytes).map_err(io::Error::from_raw_os_error)?;
     if numbers::is_reserved(fd.as_raw_fd()) {
         return Err(Errno::MFILE.into());
     }
-    rustix::fs::ftruncate(&fd, bytes as u64)?;
-    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(fd)
 }
 
@@ -59,7 +58,7 @@ impl Host for Machine {
     }
 
     fn segment(&mut self, bytes: usize) -> io::Result<OwnedFd> {
-        sealed_memfd("ropeway-pair", bytes)
+        sealed_memfd(c"ropeway-pair", bytes)
     }
 
     fn now(&self) -> Instant {

@@ -189,7 +189,7 @@ fn serve(detach: bool) -> Result<(), Box<dyn std::error::Error>> {
         // Nor may it hold open what its starter had: pipes, locks. Nothing of its own is open yet.
         let _ = ropeway_shm::sys::close_range(FIRST_INHERITED, u32::MAX, 0);
     }
-    raise_descriptor_limit();
+    raise_limits();
     let name = control::own_name();
     let Some(listener) = listen(&name)? else {
         tell!("ropeway daemon: already running at @{name}");
@@ -200,11 +200,13 @@ fn serve(detach: bool) -> Result<(), Box<dyn std::error::Error>> {
     Ok(server.run()?)
 }
 
-/// Each connected process costs two descriptors, each grant on its way one.
-fn raise_descriptor_limit() {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    // Not raised: fewer processes are served, the others stay on TCP.
-    let _ = rustix::process::setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
+/// Each connected process costs two descriptors, each grant on its way one, and is as large as a file of its rings.
+fn raise_limits() {
+    for resource in [Resource::Nofile, Resource::Fsize] {
+        let limit = rustix::process::getrlimit(resource);
+        // Not raised: fewer processes are served, the others stay on TCP.
+        let _ = rustix::process::setrlimit(resource, rustix::process::Rlimit { current: limit.maximum, ..limit });
+    }
 }
 
 /// Binds the address; `None` if a daemon that we trust has it.

@@ -371,7 +371,7 @@ impl Registry {
         if !members.into_iter().all(|member| host.take_memory(&member.client, bytes)) {
             return Err(Unpaired::Refused((Reason::Memory, RETRY)));
         }
-        // The daemon is out of descriptors or the kernel out of memory.
+        // The daemon is out of descriptors, may have no file that large, or the kernel is out of memory.
         let segment = host.segment(bytes as usize).map_err(|_| Unpaired::Refused((Reason::Limits, RETRY)))?;
         self.grant(cookies, uids, ring_bytes, bytes, Rc::new(segment));
         Ok(())

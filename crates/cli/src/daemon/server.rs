@@ -317,7 +317,7 @@ impl Server {
             return false; // root may ask a user's daemon how it is, but its connections are not this daemon's business
         }
         // Out of descriptors or memory: the process stays on TCP and asks again.
-        let Ok(mailbox) = sealed_memfd("ropeway-mailbox", MAILBOX_BYTES) else { return false };
+        let Ok(mailbox) = sealed_memfd(c"ropeway-mailbox", MAILBOX_BYTES) else { return false };
         // The process reads the page without asking whether it is there.
         if rustix::fs::fallocate(&mailbox, FallocateFlags::empty(), 0, MAILBOX_BYTES as u64).is_err() {
             return false;

@@ -1,7 +1,7 @@
 //! Another family's table, read while its processes run.
 
-use super::{CLASS_CONNECTED, MAGIC, RX_DRAIN, Sock, TABLE_BYTES, TX_RING, Table, map};
-use crate::sys;
+use super::{CLASS_CONNECTED, MAGIC, RX_DRAIN, Sock, TABLE_BYTES, TX_RING, Table};
+use crate::{memfd, sys};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// What `ropeway ss` shows of one connection: a copy, taken while its owners run.
@@ -44,7 +44,7 @@ impl Reader {
         if length < TABLE_BYTES as u64 {
             return Err(bad("the socket table is shorter than this version's"));
         }
-        let base = map(raw, libc::PROT_READ).map_err(std::io::Error::from_raw_os_error)?;
+        let base = memfd::map(raw, TABLE_BYTES, libc::PROT_READ).map_err(std::io::Error::from_raw_os_error)?;
         let reader = Reader { table: Table { base } };
         let header = reader.table.header();
         if header.magic.load(Ordering::Acquire) != MAGIC

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use ropeway_testkit::World;
-use ropeway_testkit::proc::Process;
+use ropeway_testkit::proc::{Process, command};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
-use crate::client::{Answer, Client, REQUEST, RESPONSE, connection, hello};
+use crate::client::{Answer, Client, REQUEST, RESPONSE, connection, hello, reason};
 use crate::world;
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -126,6 +126,31 @@ fn who_connects_while_it_has_no_descriptor_is_served_once_it_has_one() {
     assert!(client.next(Duration::from_millis(300)).is_none());
     limit(usual.current);
     assert!(matches!(client.answer(), Answer::Welcome { .. }));
+}
+
+#[test]
+fn where_its_files_must_be_small_connections_stay_on_tcp() {
+    let world = world();
+    let tight = Rlimit { current: Some(64 * 1024), maximum: Some(64 * 1024) };
+    prlimit(Some(daemon(&world)), Resource::Fsize, tight).expect("our daemon");
+    let (a, b) = connection("127.0.0.1:0", "127.0.0.1");
+    let client = Client::start(&world);
+    client.register(1, &a, REQUEST, RESPONSE);
+    client.register(2, &b, RESPONSE, REQUEST);
+    assert_eq!(client.denied(1), (reason::LIMITS, true));
+    assert_eq!(client.denied(2), (reason::LIMITS, true));
+}
+
+#[test]
+fn its_files_may_be_as_large_as_its_starter_could_let_them() {
+    let world = World::new();
+    let start = world.ropeway_command(&["daemon"]);
+    let mut shell = command("sh", ["-c", "ulimit -S -f 64; exec \"$0\" daemon"]);
+    shell.arg(start.get_program()).envs(start.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    Process::spawn(shell).succeed(LIMIT);
+    let ours = getrlimit(Resource::Fsize);
+    let limit = prlimit(Some(daemon(&world)), Resource::Fsize, ours).expect("our daemon");
+    assert_eq!(limit.current, ours.maximum);
 }
 
 #[test]
