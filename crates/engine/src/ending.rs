@@ -131,7 +131,7 @@ impl Engine {
     pub fn drain_all(&self, deadline: Instant) -> bool {
         loop {
             let Ok(inner) = self.inner() else { return true };
-            if inner.lock().endpoint.buffers_in_use().0 == 0 {
+            if inner.lock().endpoint.is_drained() {
                 return true;
             }
             if Instant::now() >= deadline {
@@ -139,9 +139,7 @@ impl Engine {
             }
             // No single connection tells when the last one is through: look every so often, and see to the links meanwhile.
             let look = deadline.min(Instant::now() + DRAIN_LOOKS_EVERY);
-            let _ = self.block(Subject::Everything, Some(look), |core, _| {
-                (core.endpoint.buffers_in_use().0 == 0).then_some(Ok(()))
-            });
+            let _ = self.block(Subject::Everything, Some(look), |core, _| core.endpoint.is_drained().then_some(Ok(())));
         }
     }
 }

@@ -297,6 +297,11 @@ impl Endpoint {
         (self.tx_pool.in_use(), self.rx_pool.in_use())
     }
 
+    /// Whether everything that was handed over to be sent has been acknowledged, and no message is being handed over.
+    pub fn is_drained(&self) -> bool {
+        self.tx_pool.in_use() == 0 && self.tx_pool.owed == 0
+    }
+
     /// Bytes that peers may send beyond each channel's first window: 0 when there are no channels.
     pub fn promised_bytes(&self) -> u64 {
         self.rx_pool.promised_bytes

@@ -161,7 +161,8 @@ impl Endpoint {
         Some(association.map_or(0, |association| longest_message(association, &self.config, &self.tx_pool)))
     }
 
-    /// Closes every channel as [`Endpoint::close`] does, those that nobody accepted too: their users are gone.
+    /// Closes every channel as [`Endpoint::close`] does, those that nobody accepted too: their users are gone. One of which a message is being handed over is closed behind that: whoever does that goes on with
+    /// [`Endpoint::send_part`].
     pub fn close_channels(&mut self, now: Time) {
         let ports: Vec<u16> = self.listeners.keys().copied().collect();
         ports.into_iter().for_each(|port| self.unlisten(port));
@@ -170,7 +171,19 @@ impl Endpoint {
             .iter()
             .map(|(index, channel)| ChannelId { index: index as u32, generation: channel.generation })
             .collect();
-        all.into_iter().for_each(|id| self.close(now, id));
+        all.into_iter().for_each(|id| self.close_behind_message(now, id));
+    }
+
+    /// Closes a channel when the message that is being handed over is whole, if there is one, and it would be delivered.
+    fn close_behind_message(&mut self, now: Time, id: ChannelId) {
+        let Some(at) = self.channel_index(id) else { return };
+        let channel = &mut self.channels[at as usize];
+        if !channel.outgoing.is_owed() || channel.incoming.unread_bytes() > 0 && !channel.forgets_unread {
+            return self.close(now, id);
+        }
+        // Nobody reads what comes meanwhile, and it resets nothing.
+        channel.forgets_unread = true;
+        self.finish_channel(now, at, Extent::Both);
     }
 
     /// Ends everything in order: peers are told, those heard last before others, and all channels fail with `CLOSED`. Call [`Endpoint::transmit`] afterwards. `false`: there are more peers than answers may

@@ -1,6 +1,6 @@
 //! What the user hands over to be sent.
 
-use ropeway_wire::{ErrorCode, Mode};
+use ropeway_wire::{ErrorCode, Extent, Mode};
 
 use super::Endpoint;
 use super::rounds::recount;
@@ -100,8 +100,11 @@ impl Endpoint {
         let count = outgoing.write_rest(rest, payload_bytes, &mut self.tx_pool);
         let ends = if outgoing.is_owed() { None } else { outgoing.ends_then.take() };
         self.schedule_channel(at);
-        if let Some(extent) = ends {
-            self.finish_channel(now, at, extent);
+        match ends {
+            // Nobody uses it any more.
+            Some(Extent::Both) => self.close(now, id),
+            Some(Extent::Write) => self.finish_channel(now, at, Extent::Write),
+            None => {}
         }
         self.settle_timers(now, index);
         Some(count)

@@ -306,6 +306,56 @@ fn both_ends_may_close_with_more_queued_than_the_other_has_given_credit_for() {
     }
 }
 
+in_every_way!(who_closes_all_channels_beside_a_message_that_is_being_handed_over_loses_nothing);
+/// Another thread is in the middle of a send when the process exits.
+fn who_closes_all_channels_beside_a_message_that_is_being_handed_over_loses_nothing() {
+    let config = Config { receive_buffer_bytes: 256 << 10, ..Config::default() };
+    for seed in 0..6 {
+        // What the peer says meanwhile is read by nobody, and no reason to reset what it is sent.
+        for (at_both_ends, says_more) in [(false, false), (false, true), (true, false)] {
+            let mut world = World::new(2, lossy(seed).net, &config, seed);
+            let (client, server) = pair(&mut world, Mode::Messages);
+            let messages = [vec![1; 60_000], vec![2; 60_000], vec![3; 500_000]];
+            let senders = if at_both_ends { &[(0, client), (1, server)][..] } else { &[(0, client)] };
+            let mut parts = Vec::new();
+            for &(host, channel) in senders {
+                let now = world.clock(host);
+                assert_eq!(send(&mut world, host, channel, &messages[0]), Ok(60_000));
+                assert_eq!(send(&mut world, host, channel, &messages[1]), Ok(60_000));
+                parts.push(world.hosts[host].send_part(now, channel, &messages[2], 0).unwrap());
+                assert!(world.hosts[host].is_owed(channel));
+                world.hosts[host].close_channels(now);
+                assert_eq!(world.hosts[host].send(now, channel, b"x"), Err(SendError::Closed));
+            }
+            if says_more {
+                assert_eq!(send(&mut world, 1, server, b"nobody reads this"), Ok(17));
+            }
+            pass(&mut world, 10 * MS);
+            for (&(host, channel), sent) in senders.iter().zip(&mut parts) {
+                while *sent < messages[2].len() {
+                    assert!(!world.hosts[host].is_drained());
+                    let now = world.clock(host);
+                    *sent += world.hosts[host].send_part(now, channel, &messages[2], *sent).unwrap();
+                }
+            }
+            if !at_both_ends {
+                let mut out = vec![0; messages[2].len()];
+                for message in &messages {
+                    wait_for(&mut world, 10 * S, "a message", |world| {
+                        world.hosts[1].recv(server, &mut out) == Ok(Some(message.len()))
+                    });
+                    assert!(out[..message.len()] == *message);
+                }
+                wait_for(&mut world, 10 * S, "the end", |world| world.hosts[1].recv(server, &mut out) == Ok(None));
+                assert_eq!(failure(&mut world, 1, server), None);
+                close(&mut world, 1, server);
+            }
+            wait_empty(&mut world);
+            assert!(world.hosts.iter().all(|host| host.is_drained()));
+        }
+    }
+}
+
 in_every_way!(an_engine_that_goes_away_lets_the_others_read_what_arrived);
 fn an_engine_that_goes_away_lets_the_others_read_what_arrived() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);
