@@ -65,6 +65,12 @@ fn a_program_may_load_the_library_and_let_go_of_it() {
 }
 
 #[test]
+fn the_exit_loses_no_message_and_ends_no_call_of_another_thread() {
+    let library = Library::build();
+    assert_eq!(run(library.command(&program("exits"), &[])), "the exit keeps its word\n");
+}
+
+#[test]
 fn a_leak_checker_has_nothing_to_say_of_a_program_that_exits() {
     let library = Library::build();
     let dir = tempfile::tempdir().expect("a directory");

@@ -415,9 +415,7 @@ pub fn finish_all() {
             engines.push(place.engine);
         }
     }
-    engines.iter().for_each(|engine| {
-        engine.finish(deadline);
-    });
+    Engine::finish_all(&engines, deadline);
     // What still uses them ends with the process; the last user would have their threads end under it. Kept where checkers for leaks, which look later, find it.
     if let Err(late) = KEPT_AT_EXIT.set((present, lingering, engines)) {
         std::mem::forget(late);
