@@ -163,7 +163,8 @@ ssize_t ropeway_recvv(int s, const struct iovec *to, int count, int flags);
  */
 int ropeway_shutdown(int s, int how);
 
-/* Waits until the peer has acknowledged everything sent, `limit_ms` milliseconds at most (negative: as long as it takes). ETIMEDOUT; ENOTCONN; ECONNRESET; ECONNABORTED. */
+/* Waits until the peer has acknowledged everything sent, `limit_ms` milliseconds at most (negative: as long as it takes). ETIMEDOUT; ENOTCONN; ECONNRESET; ECONNABORTED; EPIPE: the
+ * peer has closed, and what it had not taken by then was thrown away. */
 int ropeway_drain(int s, int limit_ms);
 
 /*
@@ -184,7 +185,7 @@ int ropeway_getpeername(int s, struct sockaddr *name, socklen_t *length);
 /*
  * SOL_SOCKET: SO_RCVTIMEO and SO_SNDTIMEO (struct timeval, zeros: no limit, the default), SO_LINGER (struct linger, default off), SO_REUSEADDR (int, changes
  * nothing: addresses are free at once), SO_KEEPALIVE (int, 1 and nothing else: idle peers are always asked whether they are there, see ROPEWAY_TUNE's keep_alive);
- * get only: SO_ERROR (int, why the connection failed, 0 after an end in order; it is not cleared), SO_TYPE, SO_ACCEPTCONN. IPPROTO_TCP: TCP_NODELAY (int, 0). SOL_ROPEWAY: see
+ * get only: SO_ERROR (int, why the connection failed, 0 after an end in order; EPIPE if the peer has closed before it had all that was sent; it is not cleared), SO_TYPE, SO_ACCEPTCONN. IPPROTO_TCP: TCP_NODELAY (int, 0). SOL_ROPEWAY: see
  * above. They may be set at any time; accepted sockets begin with those of the listener. *length becomes the number of bytes that were written. ENOPROTOOPT: no such option, or not for this type;
  * EINVAL: the value is too short; EDOM: no time limit; EOPNOTSUPP: SO_KEEPALIVE off.
  */

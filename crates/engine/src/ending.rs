@@ -24,7 +24,7 @@ impl Engine {
     /// Waits until everything sent has been acknowledged.
     ///
     /// # Errors
-    /// The connection failed before, or the time is over.
+    /// The connection failed before, or the time is over; [`Error::PeerClosed`]: it had not read what was still to be sent, and that was thrown away.
     pub fn drain(&self, channel: ChannelId, deadline: Option<Instant>) -> Result<(), Error> {
         self.block(Subject::Channel(channel), deadline, |core, _| {
             core.endpoint.await_drained(channel);
@@ -33,6 +33,7 @@ impl Engine {
                 // The peer's engine has left in order, and had all of it.
                 Some(ErrorCode::Closed) if readiness.drained => Some(Ok(())),
                 Some(code) => Some(Err(Error::Failed(code))),
+                None if readiness.undelivered => Some(Err(Error::PeerClosed)),
                 None => readiness.drained.then_some(Ok(())),
             }
         })

@@ -15,7 +15,7 @@ pub enum Error {
     /// This end closed the connection, or the listener, before or during the call.
     #[error("this end has closed the connection")]
     Closed,
-    /// Only for calls that send.
+    /// Only for calls that send, or wait for what was sent.
     #[error("the peer has closed the connection: nobody reads what is sent")]
     PeerClosed,
     /// The other end, or the network, ended it.

@@ -54,6 +54,8 @@ pub struct Readiness {
     /// What a read returns next is the end, or why the channel failed: there are no bytes and no message before it.
     pub at_end: bool,
     pub failed: Option<ErrorCode>,
+    /// Something written will not be acknowledged: it was dropped when the peer had closed, or the association ended before.
+    pub undelivered: bool,
     /// It failed, and nobody lost anything by it: the peer's engine left behind the end of all that it sent, and had all that was sent to it.
     pub orderly: bool,
 }
@@ -83,7 +85,7 @@ pub struct Channel {
     pub outgoing: Outgoing,
     pub incoming: Incoming,
     pub failed: Option<ErrorCode>,
-    /// Something written was not acknowledged when its association ended.
+    /// Something written was not acknowledged when its association ended, or had not left when the peer had closed.
     pub undelivered: bool,
     /// The user has closed it: it goes when the wire is done with it.
     pub released: bool,
@@ -164,6 +166,7 @@ impl Channel {
             ended,
             at_end: is_over && !readable,
             failed: self.failed,
+            undelivered: self.undelivered,
             orderly: self.failed == Some(ErrorCode::Closed) && self.incoming.is_finished() && drained,
         }
     }

@@ -428,7 +428,7 @@ impl Endpoint {
     /// A channel whose association is gone.
     fn fail_channel(&mut self, index: u32, code: ErrorCode) {
         let channel = &mut self.channels[index as usize];
-        channel.undelivered = !channel.outgoing.is_delivered();
+        channel.undelivered |= !channel.outgoing.is_delivered();
         channel.outgoing.drop_queue(&mut self.tx_pool);
         channel.outgoing.forget_sent();
         channel.incoming.revoke(&mut self.rx_pool);

@@ -96,6 +96,11 @@ impl Outgoing {
         !self.is_owed() && left <= usize::from(self.finished)
     }
 
+    /// Whether something that was written, other than the end, has not left, or is to come.
+    pub fn has_unsent(&self) -> bool {
+        self.is_owed() || self.queue.front().is_some_and(|first| first.kind != Type::Fin)
+    }
+
     /// Whether nothing was written, and no end: all that there is of it is the packet that opens it.
     pub fn is_only_open(&self) -> bool {
         let bytes = self.queued_bytes + self.unacked_bytes;

@@ -324,6 +324,7 @@ impl Endpoint {
         if channel.outgoing.is_finished() && channel.outgoing.is_queue_empty() {
             return;
         }
+        channel.undelivered |= channel.outgoing.has_unsent();
         // An end that stands behind data without credit goes as well, and comes again: nobody will give that credit.
         channel.outgoing.drop_queue(&mut self.tx_pool);
         channel.outgoing.finish(FinFields { extent: Extent::Write }, &mut self.tx_pool);

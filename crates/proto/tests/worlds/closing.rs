@@ -356,6 +356,45 @@ fn who_closes_all_channels_beside_a_message_that_is_being_handed_over_loses_noth
     }
 }
 
+in_every_way!(what_the_peer_did_not_wait_for_is_not_delivered);
+fn what_the_peer_did_not_wait_for_is_not_delivered() {
+    let config = Config { receive_buffer_bytes: 256 << 10, ..Config::default() };
+    for (mode, bytes, unsent) in
+        [(Mode::Stream, 1_000, false), (Mode::Stream, 600_000, true), (Mode::Messages, 600_000, true)]
+    {
+        let mut world = World::new(2, Net::default(), &config, 0);
+        let (client, server) = pair(&mut world, mode);
+        if mode == Mode::Messages {
+            // In parts, of which the last is not handed over when the peer closes.
+            let now = world.clock(0);
+            let sent = world.hosts[0].send_part(now, client, &vec![7; bytes], 0).unwrap();
+            assert!(sent < bytes);
+            world.hosts[1].set_forgets_unread(server, true);
+        } else {
+            // What is beyond the first window has no credit.
+            assert_eq!(send(&mut world, 0, client, &vec![7; bytes]), Ok(bytes));
+        }
+        pass(&mut world, 10 * MS);
+        let mut out = vec![0; 65_536];
+        if mode == Mode::Stream {
+            // It closes before the rest can come.
+            while matches!(world.hosts[1].recv(server, &mut out), Ok(Some(_))) {}
+        }
+        close(&mut world, 1, server);
+        wait_for(&mut world, S, "the end", |world| world.hosts[0].recv(client, &mut out) == Ok(None));
+        pass(&mut world, 10 * MS);
+        let readiness = world.hosts[0].readiness(client).unwrap();
+        assert_eq!((readiness.undelivered, readiness.drained), (unsent, !unsent), "{bytes} bytes of {mode:?}");
+        world.close_all(1);
+        pass(&mut world, 10 * MS);
+        let readiness = world.hosts[0].readiness(client).unwrap();
+        assert_eq!((readiness.undelivered, readiness.drained), (unsent, !unsent), "{bytes} bytes of {mode:?}");
+        assert!(readiness.failed.is_none() || readiness.orderly != unsent);
+        close(&mut world, 0, client);
+        wait_empty(&mut world);
+    }
+}
+
 in_every_way!(an_engine_that_goes_away_lets_the_others_read_what_arrived);
 fn an_engine_that_goes_away_lets_the_others_read_what_arrived() {
     let mut world = World::new(2, Net::default(), &Config::default(), 1);

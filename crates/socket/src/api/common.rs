@@ -149,7 +149,7 @@ macro_rules! connection_methods {
         /// Waits until the peer's engine has acknowledged everything sent.
         ///
         /// # Errors
-        /// `TimedOut`; the connection failed before.
+        /// `TimedOut`; the connection failed before; `BrokenPipe`: the peer has closed, and what it had not taken by then was thrown away.
         pub fn drain(&self, limit: Option<Duration>) -> io::Result<()> {
             self.connection.drain(limit)
         }
@@ -210,7 +210,7 @@ macro_rules! connection_methods {
             self.connection.has_begun()
         }
 
-        /// The error that ended the connection, if one did. Looking at it does not clear it.
+        /// The error that ended the connection, if one did; `BrokenPipe` if the peer has closed before it had all that was sent. Looking at it does not clear it.
         pub fn take_error(&self) -> io::Result<Option<io::Error>> {
             Ok(self.connection.failure())
         }

@@ -431,10 +431,11 @@ impl Connection {
         self.engine().wait_opened_over(self.channel, &routes, deadline).map_err(|error| self.home.of_opening(error))
     }
 
-    /// The error that ended it, if one did.
+    /// The error that ended it, or its sending, if one did.
     pub fn failure(&self) -> Option<io::Error> {
         let readiness = self.engine().readiness(self.channel)?;
-        failure_of(&readiness).map(|code| self.ended(&readiness, code))
+        let failed = failure_of(&readiness).map(|code| self.ended(&readiness, code));
+        failed.or_else(|| readiness.undelivered.then(|| Error::PeerClosed.into()))
     }
 
     /// Why a connection that stands so has ended.

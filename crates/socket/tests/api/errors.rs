@@ -1,7 +1,7 @@
 //! What goes wrong, and what a program is told.
 
 use crate::{A_WHILE, SOON, connect, kind, pair, wait_until};
-use ropeway_socket::{Listener, Local, Stream};
+use ropeway_socket::{Listener, Local, MessageListener, MessageSocket, Stream};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, UdpSocket};
 use std::time::{Duration, Instant};
@@ -130,6 +130,25 @@ fn a_peer_whose_process_left_in_order_is_an_end_and_no_error() {
         client.peer_addr().unwrap();
         assert_eq!(client.read(&mut [0; 10]).unwrap(), left);
     }
+}
+
+#[test]
+fn what_the_peer_did_not_wait_for_is_an_error_and_not_acknowledged() {
+    let listener = MessageListener::bind("127.0.0.1:0").unwrap();
+    let client = MessageSocket::connect(listener.local_addr().unwrap()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    server.set_forgets_unread(true);
+    // What the server takes is full, and then what the client keeps.
+    let is_refused = |_| {
+        std::thread::sleep(A_WHILE / 20);
+        client.try_send(&[7; 10_000]).is_err()
+    };
+    wait_until("no room", || (0..20).all(is_refused));
+    drop(server);
+    assert_eq!(kind(client.drain(Some(SOON))), ErrorKind::BrokenPipe);
+    assert_eq!(client.take_error().unwrap().unwrap().kind(), ErrorKind::BrokenPipe);
+    assert!(!client.recv_vec(&mut Vec::new()).unwrap(), "the peer's end is one all the same");
+    drop(listener);
 }
 
 #[test]
