@@ -80,6 +80,8 @@ pub struct Channel {
     pub number: u16,
     pub mode: Mode,
     pub local_port: u16,
+    /// The endpoint has chosen it, and gives it to others when this channel is gone.
+    pub gives_port_back: bool,
     pub remote_port: u16,
     pub opening: Opening,
     pub outgoing: Outgoing,
@@ -129,6 +131,7 @@ impl Channel {
             number,
             mode,
             local_port: ports.0,
+            gives_port_back: false,
             remote_port: ports.1,
             opening: Opening::Waiting,
             outgoing: Outgoing::default(),

@@ -25,6 +25,7 @@ mod opening;
 mod output;
 mod path;
 mod places;
+mod ports;
 mod queues;
 mod reading;
 mod reserving;
@@ -62,6 +63,7 @@ pub use listening::{AcceptError, ListenError};
 pub use output::{BATCH_PACKETS, Handling, Presence, Sink, Taken, Urgency};
 pub use path::Path;
 use places::Places;
+use ports::Ports;
 use queues::Queues;
 pub use reading::RecvError;
 use reserving::Reserved;
@@ -159,11 +161,8 @@ pub struct Endpoint {
     lacking_memory: Vec<(u32, usize)>,
     arrivals: Arrivals,
     counters: Counters,
-    next_port: u16,
+    ports: Ports,
 }
-
-/// First port given to channels that name none, as TCP's.
-const FIRST_FREE_PORT: u16 = 49_152;
 
 impl Endpoint {
     /// An endpoint without keys, which trusts all hosts and the network between them. Its ids carry `steering`, and its randomness comes from `seed`, which
@@ -225,7 +224,7 @@ impl Endpoint {
             lacking_memory: Vec::new(),
             arrivals: Arrivals::new(),
             counters: Counters::default(),
-            next_port: FIRST_FREE_PORT,
+            ports: Ports::new(),
             config,
         }
     }
@@ -452,6 +451,9 @@ impl Endpoint {
         self.leave_listener(index);
         self.run = None;
         let mut channel = self.channels.remove(index as usize);
+        if channel.gives_port_back {
+            self.ports.give_back(channel.local_port);
+        }
         channel.incoming.clear(&mut self.rx_pool);
         channel.incoming.revoke(&mut self.rx_pool);
         channel.outgoing.drop_queue(&mut self.tx_pool);

@@ -24,8 +24,7 @@ impl Endpoint {
     /// # Errors
     /// A bound was reached.
     pub fn connect(&mut self, now: Time, path: &Path, port: u16, mode: Mode) -> Result<ChannelId, ConnectError> {
-        let source_port = self.free_port();
-        self.connect_from(now, path, source_port, port, mode)
+        self.connect_ports(now, &[Route::new(*path, &self.config)], false, (None, port), mode)
     }
 
     /// The same from a port that the caller names, and sees to that it means something: the peer is told, nothing else depends on it.
@@ -40,7 +39,7 @@ impl Endpoint {
         port: u16,
         mode: Mode,
     ) -> Result<ChannelId, ConnectError> {
-        self.connect_ports(now, &[Route::new(*path, &self.config)], false, (source_port, port), mode)
+        self.connect_ports(now, &[Route::new(*path, &self.config)], false, (Some(source_port), port), mode)
     }
 
     /// The same over any of several paths, of which the first is the default. `bonded`: what is sent for the first time is spread over all of them; otherwise the
@@ -68,14 +67,31 @@ impl Endpoint {
         now: Time,
         routes: &[Route],
         bonded: bool,
-        (source_port, port): (Option<u16>, u16),
+        ports: (Option<u16>, u16),
         mode: Mode,
     ) -> Result<ChannelId, ConnectError> {
-        let source_port = source_port.unwrap_or_else(|| self.free_port());
-        self.connect_ports(now, routes, bonded, (source_port, port), mode)
+        self.connect_ports(now, routes, bonded, ports, mode)
     }
 
     fn connect_ports(
+        &mut self,
+        now: Time,
+        routes: &[Route],
+        bonded: bool,
+        (source_port, port): (Option<u16>, u16),
+        mode: Mode,
+    ) -> Result<ChannelId, ConnectError> {
+        let ports = (source_port.unwrap_or_else(|| self.ports.take()), port);
+        let opened = self.open_by(now, routes, bonded, ports, mode);
+        match opened {
+            _ if source_port.is_some() => {}
+            Ok(id) => self.channels[id.index as usize].gives_port_back = true,
+            Err(_) => self.ports.give_back(ports.0),
+        }
+        opened
+    }
+
+    fn open_by(
         &mut self,
         now: Time,
         routes: &[Route],
@@ -190,12 +206,6 @@ impl Endpoint {
         let is_unanswered = association.attempt().is_some_and(|attempt| attempt.cookie.is_none());
         // Over another path it may still be reached.
         (is_unanswered && association.routes.is_none()).then_some(index)
-    }
-
-    fn free_port(&mut self) -> u16 {
-        let port = self.next_port;
-        self.next_port = if port == u16::MAX { super::FIRST_FREE_PORT } else { port + 1 };
-        port
     }
 
     fn begin_attempt(

@@ -89,7 +89,7 @@ impl Endpoint {
     /// The port is taken, or there is none.
     pub fn listen(&mut self, port: u16, mode: Mode, backlog: usize) -> Result<u16, ListenError> {
         let port = match port {
-            0 => (super::FIRST_FREE_PORT..=u16::MAX)
+            0 => (super::ports::FIRST_FREE_PORT..=u16::MAX)
                 .find(|port| !self.listeners.contains_key(port))
                 .ok_or(ListenError::NoPort)?,
             port if self.listeners.contains_key(&port) => return Err(ListenError::InUse(port)),

@@ -719,3 +719,25 @@ fn the_limits_of_associations_and_channels_are_kept() {
     (0..4).for_each(|_| assert!(world.hosts[0].connect(now, &alias(1, 0), 7, Mode::Stream).is_ok()));
     assert!(world.hosts[0].connect(now, &alias(1, 0), 7, Mode::Stream).is_err());
 }
+
+in_every_way!(no_two_open_channels_have_the_same_ports);
+fn no_two_open_channels_have_the_same_ports() {
+    const AT_ONCE: usize = 1000;
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    world.counters.off = true;
+    let (kept, _server) = pair(&mut world, Mode::Stream);
+    let port_of = |world: &World, channel| world.hosts[0].addresses(channel).unwrap().1;
+    // More than there are ports, some after others; nobody takes them.
+    for _ in 0..20 {
+        let some: Vec<ChannelId> = (0..AT_ONCE).map(|_| try_connect(&mut world, 0, 1, 9).unwrap()).collect();
+        let mut ports: Vec<u16> = some.iter().chain([&kept]).map(|&channel| port_of(&world, channel)).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), AT_ONCE + 1);
+        wait_for(&mut world, 10 * S, "refused", |world| {
+            some.iter().all(|&channel| world.hosts[0].readiness(channel).unwrap().failed.is_some())
+        });
+        let now = world.clock(0);
+        some.into_iter().for_each(|channel| world.hosts[0].close(now, channel));
+    }
+}
