@@ -276,7 +276,8 @@ impl Core {
         if due && !puts_off {
             self.endpoint.handle_timeout(now);
         }
-        let sends = self.endpoint.wants_to_transmit();
+        // What waited for a full link may be gone, and nobody would find that it is full no longer.
+        let sends = self.endpoint.wants_to_transmit() || self.is_full();
         if arrived || due || may_grant || sends {
             self.share_out(now);
             self.transmit_wanted(now);

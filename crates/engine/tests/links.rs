@@ -283,6 +283,30 @@ fn what_waits_for_a_link_that_goes_on_taking_nothing_has_it_tried_less_and_less_
 }
 
 #[test]
+fn nobody_looks_at_a_full_link_any_more_when_what_waited_for_it_is_gone() {
+    let give_up = Duration::from_millis(100);
+    let config = Config { give_up_ns: give_up.as_nanos() as u64, ..Config::default() };
+    let client = Engine::new(&Options { config, ..Options::default() }).unwrap();
+    let server = engine();
+    let (link, full, end) = puppet(&client, None);
+    server.add_link(Box::new(end)).unwrap();
+    server.listen(PORT, Mode::Stream, 8).unwrap();
+    // Whether the link is left alone just when the association ends is a matter of milliseconds.
+    for _ in 0..3 {
+        full.is_full.store(false, Ordering::Relaxed);
+        let near = client.connect(Target { link, address: Address::Sim(1) }, PORT, Mode::Stream, soon()).unwrap();
+        full.is_full.store(true, Ordering::Relaxed);
+        client.try_send(near, b"never leaves").unwrap();
+        // Nobody is in a call meanwhile.
+        std::thread::sleep(10 * give_up);
+        let looks = full.looks();
+        assert!(looks <= MOST_TRIES, "{looks} looks while there is nothing to send");
+        assert_eq!(client.readiness(near).unwrap().failed, Some(ErrorCode::LinkFull));
+        client.close(near);
+    }
+}
+
+#[test]
 fn a_gateway_goes_on_after_a_panic() {
     let (ways, client, _server, gateway, strings) = through_a_gateway();
     *strings.panics() = Some("forwards");
