@@ -24,8 +24,8 @@
  * is for the rare peer that left in order and could not deliver before all that it had sent.
  *
  * exit. exit(3), and the return from main, deliver what was sent: they wait up to ROPEWAY_LINGER_MS for the peers' acknowledgments. _exit and a killed process do not.
- * As by ropeway_close, the peer of a socket with unread data sees a reset, and what it had not received by then is lost. A message that another thread is sending is sent as a whole. Other threads that
- * wait in calls go on waiting, until the process has ended or the program closes their sockets.
+ * As by ropeway_close, the peer of a socket with unread data sees a reset, and what it had not received by then is lost. A message that another thread is sending is sent as a whole. Calls in which
+ * other threads wait fail as if their sockets were closed (ENOTCONN): a program that goes on until its last moment does not take that for an error.
  *
  * Clusters. With a description of the cluster (ROPEWAY_CLUSTER) a node's name is an address, and connections to it go over all networks that both ends
  * share, or through gateways, of which any may fail.

@@ -65,7 +65,7 @@ fn a_program_may_load_the_library_and_let_go_of_it() {
 }
 
 #[test]
-fn the_exit_loses_no_message_and_ends_no_call_of_another_thread() {
+fn the_exit_loses_no_message_and_ends_all_connections_at_once() {
     let library = Library::build();
     assert_eq!(run(library.command(&program("exits"), &[])), "the exit keeps its word\n");
 }

@@ -97,8 +97,7 @@ pub(crate) fn block_for<'a, T>(
         // A program that always finds something to read would never look at the links, and nobody would get a grant.
         attempt.land(|landing| core.turn_into(now, landing));
     }
-    let result = attempt.attempt(&mut core, now);
-    let mut result = core.unless_by_exit(subject, result);
+    let mut result = attempt.attempt(&mut core, now);
     // What takes long looks at the links, and at the clock, itself.
     now = now.max(core.turned_at());
     let waits = result.is_none();
@@ -157,7 +156,6 @@ impl Wait {
                 (core, now) = self.poll(inner, core, attempt);
             }
             let result = attempt.attempt(&mut core, now);
-            let result = core.unless_by_exit(self.subject, result);
             self.told = core.waiters.told();
             let now = now.max(core.turned_at());
             if result.is_some() || self.is_over(now) || core.shut_down {

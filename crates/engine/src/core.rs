@@ -5,7 +5,6 @@ mod links;
 
 use self::links::Member;
 pub use self::links::{LinkId, RoomWait};
-use crate::ending::Exit;
 use crate::error::Error;
 use crate::path::{self, Place};
 use crate::readiness::Shown;
@@ -94,8 +93,6 @@ pub struct Core {
     /// The helper sleeps until it is told that somebody left.
     pub helper_parked: bool,
     pub shut_down: bool,
-    /// The process exits.
-    pub exit: Option<Exit>,
     /// How long calls that wait poll before they sleep.
     pub spin: Spin,
     /// When the links brought something last.
@@ -132,7 +129,6 @@ impl Core {
             sleeps: 0,
             helper_parked: false,
             shut_down: false,
-            exit: None,
             spin,
             arrived_at: Time::ZERO,
             turns: 0,

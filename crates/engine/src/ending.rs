@@ -8,9 +8,6 @@ use crate::sleep::until_told;
 use crate::wait::Subject;
 use ropeway_proto::{ChannelId, ErrorCode, Time};
 use rustix::event::{PollFd, PollFlags};
-use rustix::process::Pid;
-use rustix::thread::gettid;
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// How often [`Engine::drain_all`] looks while another thread sees to the links: an exit is not in a hurry.
@@ -78,7 +75,6 @@ impl Engine {
         let mut core = inner.lock();
         let now = inner.now();
         end(&mut core, now);
-        core.note_ended(Subject::Channel(channel));
         core.unreached.remove(&channel);
         core.waiters.forget(Subject::Channel(channel));
         inner.follow_up(&mut core, now);
@@ -108,7 +104,6 @@ impl Engine {
     pub fn wake(&self, channel: ChannelId) -> Result<(), Error> {
         let inner = self.inner()?;
         let mut core = inner.lock();
-        core.note_ended(Subject::Channel(channel));
         core.waiters.wake(Subject::Channel(channel));
         if core.sleeps_until.is_some() {
             // It may be this connection that the sleeper waits for.
@@ -118,7 +113,7 @@ impl Engine {
     }
 
     /// For who is about to end the process: closes all connections and listeners of these engines, waits until what was sent has been acknowledged, and takes leave of the
-    /// peers. Calls in which other threads wait go on waiting, and messages that they are handing over are still sent.
+    /// peers. Messages that other threads are handing over are still sent.
     pub fn finish_all(engines: &[Engine], deadline: Instant) {
         engines.iter().for_each(Engine::close_for_exit);
         for engine in engines {
@@ -134,7 +129,6 @@ impl Engine {
         let Ok(inner) = self.inner() else { return };
         let mut core = inner.lock();
         let now = inner.now();
-        core.exit = Some(Exit::by_this_thread());
         core.endpoint.close_channels(now);
         core.waiters.wake_all();
         inner.follow_up(&mut core, now);
@@ -154,42 +148,6 @@ impl Engine {
             // No single connection tells when the last one is through: look every so often, and see to the links meanwhile.
             let look = deadline.min(Instant::now() + DRAIN_LOOKS_EVERY);
             let _ = self.block(Subject::Everything, Some(look), |core, _| core.endpoint.is_drained().then_some(Ok(())));
-        }
-    }
-}
-
-/// The exit of the process: what its users have not closed has been closed for them.
-pub struct Exit {
-    /// Who sees to it. What this thread calls afterwards, in handlers of the exit, is not to wait for what nobody brings.
-    thread: Pid,
-    /// What users have ended since: others that wait for it are to return.
-    ended: BTreeSet<Subject>,
-}
-
-impl Exit {
-    fn by_this_thread() -> Exit {
-        Exit { thread: gettid(), ended: BTreeSet::new() }
-    }
-}
-
-impl Core {
-    /// A user has ended this.
-    pub(crate) fn note_ended(&mut self, subject: Subject) {
-        if let Some(exit) = &mut self.exit {
-            exit.ended.insert(subject);
-        }
-    }
-
-    /// What has come of an attempt for a call that waits. That everything was closed because the process exits is nothing that its other threads are told: a program may take it for a failure, or try again without end.
-    pub(crate) fn unless_by_exit<T>(
-        &self,
-        subject: Subject,
-        result: Option<Result<T, Error>>,
-    ) -> Option<Result<T, Error>> {
-        let is_by_exit = |exit: &Exit| exit.thread != gettid() && !exit.ended.contains(&subject);
-        match result {
-            Some(Err(Error::Closed)) if self.exit.as_ref().is_some_and(is_by_exit) => None,
-            result => result,
         }
     }
 }

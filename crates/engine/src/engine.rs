@@ -215,7 +215,6 @@ impl Engine {
         let inner = self.inner()?;
         let mut core = inner.lock();
         core.endpoint.unlisten(port);
-        core.note_ended(Subject::Port(port));
         core.refresh_watches(Subject::Port(port));
         core.waiters.forget(Subject::Port(port));
         inner.follow_up(&mut core, inner.now());

@@ -172,14 +172,14 @@ impl Engine {
             if acknowledged > before && deadline.is_none_or(|deadline| deadline > until) {
                 continue;
             }
-            return self.block(Subject::Channel(channel), deadline, |core, now| {
+            return self.attempt(Subject::Channel(channel), |core, now| {
                 sent.bytes += core.endpoint.send_rest(now, channel, &bytes[sent.bytes..]);
                 if sent.bytes == bytes.len() {
-                    return Some(Ok(()));
+                    return Ok(());
                 }
                 // The channel has ended meanwhile, and says how.
                 let ended = core.endpoint.send_part(now, channel, bytes, sent.bytes);
-                Some(Err(ended.map_or_else(Error::from, |_| Error::Closed)))
+                Err(ended.map_or_else(Error::from, |_| Error::Closed))
             });
         }
     }
