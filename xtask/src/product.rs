@@ -59,6 +59,11 @@ impl Build {
     }
 }
 
+/// Whether there is a plain build, new or old: cargo has little left to compile then.
+pub fn is_built() -> bool {
+    INSTALLED.iter().all(|name| env::bin_dir().join(name).exists())
+}
+
 /// Builds the `ropeway` program and its preload quickly, for tests and a first look, and says where they are.
 pub fn build() -> Result<PathBuf> {
     succeed(cargo().args(["build", "--release"]).args(PRODUCT), "ropeway and its preload do not build")?;
