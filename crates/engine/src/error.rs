@@ -13,7 +13,7 @@ pub enum Error {
     #[error("the time given for the call is over")]
     TimedOut,
     /// This end closed the connection, or the listener, before or during the call.
-    #[error("this end has closed the connection")]
+    #[error("this end has closed the connection, or ended sending")]
     Closed,
     /// Only for calls that send, or wait for what was sent.
     #[error("the peer has closed the connection: nobody reads what is sent")]

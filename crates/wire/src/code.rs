@@ -107,14 +107,16 @@ impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             ErrorCode::Closed => "the peer's engine was shut down",
-            ErrorCode::Refused => "nobody listens at that port",
+            ErrorCode::Refused => "nobody listens at that port, or not for this type (streams, messages)",
             ErrorCode::Busy => "the peer has no room for one more connection; try again later",
             ErrorCode::Reset => "the peer gave the connection up or closed it with data unread",
             ErrorCode::TooLong => "a message was longer than the peer takes",
             ErrorCode::Protocol => "the peer says that a rule of the protocol was broken",
             ErrorCode::Timeout => "one end heard nothing from the other for too long",
             ErrorCode::Unknown => "the peer does not know this association; it may have been restarted",
-            ErrorCode::Key => "the peer needs the cluster's key, or has another one",
+            ErrorCode::Key => {
+                "the two ends do not have the same key, or only one of them has any; `ropeway key check` says on each host which it is"
+            }
             ErrorCode::Version => "the peer speaks no version of the protocol that is spoken here",
             ErrorCode::Crossed => "both ends opened at once; this end waits for the peer's attempt to succeed",
             ErrorCode::LinkFull => "this end's own link took nothing for too long",

@@ -37,13 +37,13 @@ pub const USUAL_PORT: u16 = 7447;
 )]
 pub struct Args {
     /// Files to send (`-` is standard input), then `HOST[:PORT]`, `DEVICE/HARDWARE-ADDRESS[:PORT]` or `@NODE[:PORT]`, where HOST may be the name and NODE the number of a node in the cluster
-    /// file; with --receive the directory to write into
+    /// file; with --receive the directory to write into: nothing is written to standard output
     #[arg(required = true, value_parser = OsStringValueParser::new().try_map(text))]
     paths: Vec<String>,
     /// Receive files into this directory
     #[arg(long)]
     receive: bool,
-    /// Receive from one sender, then leave
+    /// Receive from one sender, then leave; for the receiver
     #[arg(long, requires = "receive")]
     once: bool,
     /// Address and port to receive at (0.0.0.0:7447 if none is given, or `[::]:7447` where the addresses in the cluster file are IPv6), or to send from; ADDRESS may be this node's name in the
@@ -56,7 +56,7 @@ pub struct Args {
     /// A gateway on the way to @NODE, without the cluster file; of several one carries everything, and the next takes over when it fails
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "receive", requires_all = ["node", "bind"])]
     gateway: Vec<String>,
-    /// Replace files that exist
+    /// Replace files that exist; for the receiver, as it decides about them
     #[arg(long, requires = "receive")]
     force: bool,
     /// The name that standard input (`-`) gets at the other end
@@ -92,6 +92,10 @@ fn receiving(args: &Args) -> Result<(), CpError> {
     let [directory] = &args.paths[..] else {
         return Err(CpError::Usage("--receive takes one directory, and nothing to send".into()));
     };
+    if directory == "-" {
+        let what = "--receive writes into a directory, and nothing to standard output; one of the name `-` is `./-`";
+        return Err(CpError::Usage(what.into()));
+    }
     let options = receive::Options {
         directory: PathBuf::from(directory),
         once: args.once,
@@ -137,8 +141,9 @@ pub enum CpError {
     Resolve { host: String, source: std::io::Error, cluster: String },
     #[error("cannot use {address}: {source}")]
     Bind { address: String, source: std::io::Error },
-    #[error("{peer}: {source}; is `ropeway cp --receive DIR` running there{way}?{hint}")]
-    Connect { peer: String, source: std::io::Error, way: &'static str, hint: String },
+    /// With what to do about it.
+    #[error("{peer}: {source}{advice}")]
+    Connect { peer: String, source: std::io::Error, advice: String },
     /// Keys, the cluster file, or `ROPEWAY_LINK`.
     #[error("{0}")]
     Cluster(std::io::Error),

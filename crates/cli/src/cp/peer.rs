@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 use ropeway_engine::cluster::{Cluster, Hop, NODE_VAR, Node};
 use ropeway_engine::gateway::engine_number;
-use ropeway_engine::{LinkId, Routes, Target, Way, link};
+use ropeway_engine::{Error, ErrorCode, LinkId, Routes, Target, Way, link};
 use ropeway_socket::api::cluster::{self, CLUSTER_VAR, Keys};
-use ropeway_socket::api::{Address, MessageSocket, PacketAddress};
+use ropeway_socket::api::{Address, MessageSocket, PacketAddress, details};
 
 use super::connect::{ATTEMPT, Connection, Number, WITHOUT_GATEWAYS, engine, on_device, udp_address};
 use super::{CpError, USUAL_PORT};
@@ -321,7 +321,7 @@ impl Peer {
         let routes = Routes { ways: &self.route.ways(link, self.port), bonded };
         let socket = MessageSocket::connect_over(&engine, &routes, self.port, Some(ATTEMPT)).map_err(|source| {
             let keyless = keyless.map(|why| format!(" This end has no key: {why}")).unwrap_or_default();
-            self.unreached(source, ", and may UDP to that port pass", format!("{hint}{keyless}"))
+            self.unreached(source, ", and may UDP to that port pass", &format!("{hint}{keyless}"))
         })?;
         Ok(Connection::over(socket))
     }
@@ -341,11 +341,18 @@ impl Peer {
         let local = on_device(&at).map_err(|source| CpError::Bind { address: at.to_string(), source })?;
         MessageSocket::connect_from(&local, &Address::Packet(to.clone()), Some(ATTEMPT))
             .map(Connection::over)
-            .map_err(|source| self.unreached(source, " on that device", String::new()))
+            .map_err(|source| self.unreached(source, " on that device", ""))
     }
 
-    fn unreached(&self, source: io::Error, way: &'static str, hint: String) -> CpError {
-        CpError::Connect { peer: self.name.clone(), source, way, hint }
+    /// `way`: what may keep packets from arriving; `hint`: what else may be why, a sentence behind a space.
+    fn unreached(&self, source: io::Error, way: &str, hint: &str) -> CpError {
+        let has_answered = matches!(details(&source), Some(Error::Failed(ErrorCode::Key)));
+        let advice = match (has_answered, hint) {
+            (true, "") => String::new(),
+            (true, hint) => format!(".{hint}"),
+            (false, hint) => format!("; is `ropeway cp --receive DIR` running there{way}?{hint}"),
+        };
+        CpError::Connect { peer: self.name.clone(), source, advice }
     }
 }
 

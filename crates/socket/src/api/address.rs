@@ -204,7 +204,7 @@ impl fmt::Display for ParseAddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "`{}` is no address: write 10.0.0.7:7000, [fd00::7]:7000, eth0/02:00:00:00:00:07:7000, a node as @7:7000 or, to listen, :7000 or eth0/*:7000",
+            "`{}` is no address: write HOST:PORT, as in node3:7000, 10.0.0.7:7000 or [fd00::7]:7000, with a port up to 65535; on a device eth0/02:00:00:00:00:07:7000, a node by its number @7:7000, and to listen :7000 or eth0/*:7000",
             self.text
         )
     }
@@ -263,14 +263,11 @@ impl ToAddresses for str {
     fn to_addresses(&self) -> io::Result<Vec<Address>> {
         match self.parse::<Address>() {
             Ok(address) => Ok(vec![address]),
-            // A name, then.
-            Err(error) if self.contains(['/', '@']) => Err(invalid(error.to_string())),
-            Err(_) => {
-                let parts = self.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse().ok()?)));
-                let node = parts.map(|(name, port)| named_node(name, port)).transpose()?.flatten();
-                match node {
-                    Some(node) => Ok(vec![node]),
-                    None => Ok(self.to_socket_addrs()?.map(Address::Udp).collect()),
+            // A name and a port, then.
+            Err(error) => {
+                match self.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse::<u16>().ok()?))) {
+                    Some(host) if !self.contains(['/', '@']) => host.to_addresses(),
+                    _ => Err(invalid(error.to_string())),
                 }
             }
         }
@@ -372,7 +369,12 @@ mod tests {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains("eth0/*:7000"), "{error}");
         }
-        assert!("eth0/x:1".to_addresses().unwrap_err().to_string().contains("is no address"));
+        for text in ["eth0/x:1", "127.0.0.1", "localhost", ":99999", "localhost:99999"] {
+            let error = text.to_addresses().unwrap_err();
+            let said = error.to_string();
+            assert!(said.contains(&format!("`{text}`")) && said.contains("HOST:PORT"), "{said}");
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{said}");
+        }
     }
 
     #[test]

@@ -6,7 +6,8 @@ macro_rules! connection_methods {
         /// Connects to the first address that answers.
         ///
         /// # Errors
-        /// `ConnectionRefused`: nobody listens there, or its queue is full. `TimedOut`: nobody answers. What else the network or this host says of the
+        /// `ConnectionRefused`: nobody listens there, or not for this type, or its queue is full. `TimedOut`: nobody answers, nor refuses, as over raw frames. `ConnectionReset`: the keys
+        /// differ, or only one end has any. What else the network or this host says of the
         /// destination: `HostUnreachable` (also where packets are too long for the way, which the text says), `NetworkUnreachable`, `PermissionDenied`.
         pub fn connect(to: impl ToAddresses) -> io::Result<Self> {
             super::common::first(to, |to| Self::connect_by(&to, None))

@@ -96,6 +96,12 @@ fn a_name_is_for_standard_input_alone() {
 }
 
 #[test]
+fn a_receiver_writes_nothing_to_standard_output_and_says_so() {
+    let refused = Process::spawn(cp(&["--receive", "-"])).wait(LIMIT).expect("it ends");
+    assert!(!refused.success() && refused.stderr.contains("nothing to standard output"), "{}", refused.stderr);
+}
+
+#[test]
 fn standard_input_needs_a_name_and_is_sent_once() {
     let files = Files::new(10);
     let (_receiver, to) = local_receiver(&files, &[]);

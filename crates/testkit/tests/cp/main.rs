@@ -304,7 +304,8 @@ fn a_key_lets_those_who_have_it_copy_and_nobody_else() {
     for wrong in [send(&files, &peer(&cluster)), with(send(&files, &peer(&cluster)), &other)] {
         let refused = cluster.run("h1", &wrong, LIMIT);
         println!("{}", refused.stderr);
-        assert!(!refused.success() && refused.stderr.contains("key"), "{}", refused.stderr);
+        assert!(!refused.success() && refused.stderr.contains("`ropeway key check`"), "{}", refused.stderr);
+        assert!(!refused.stderr.contains("running there"), "it has answered: {}", refused.stderr);
     }
     cluster.run("h1", &with(send(&files, &peer(&cluster)), &key), LIMIT).expect_success();
     files.assert_arrived();
@@ -383,7 +384,8 @@ fn the_keys_of_the_cluster_hold_where_nobody_says_otherwise() {
     let mut other = of(send(&files, &to), "node1");
     other.env("ROPEWAY_KEY_FILE", files.dir.path().join("other"));
     let refused = Process::spawn(other).wait(LIMIT).expect("in time");
-    assert!(!refused.success() && refused.stderr.contains("key"), "{}", refused.stderr);
+    assert!(!refused.success() && refused.stderr.contains("`ropeway key check`"), "{}", refused.stderr);
+    assert!(!refused.stderr.contains("running there"), "it has answered: {}", refused.stderr);
     Process::spawn(of(send(&files, &to), "node1")).succeed(LIMIT);
     files.assert_arrived();
 }
