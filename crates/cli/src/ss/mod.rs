@@ -13,6 +13,10 @@ use std::time::{Duration, Instant};
 use crate::output::{printable, tell};
 
 #[derive(clap::Args, Debug)]
+#[command(
+    after_help = "K, M, G and T behind numbers of bytes are 1024, 1024 x K, and so on; a dash stands for what cannot be known.\n\
+                  What every column says, and every reason for TCP with what to do about it: ropeway(1) and docs/ss.md"
+)]
 pub struct Args {
     /// Print JSON: one array of connections, or of engines (with -w one per line)
     #[arg(long)]
@@ -77,7 +81,7 @@ struct Former {
     at: Instant,
 }
 
-/// Prints all connections, and leaves what the next look compares with. `false`: there is nobody who could have some.
+/// Prints all connections, and leaves what the next look compares with. `false`: there is nobody who could have some, not even a daemon.
 fn connections(args: &Args, out: &mut impl Write, former: &mut Option<Former>) -> io::Result<bool> {
     let (seen, wires) = (source::look(), wire::look());
     let now = Instant::now();
@@ -102,6 +106,9 @@ fn connections(args: &Args, out: &mut impl Write, former: &mut Option<Former>) -
         let (carried, wires) = (view::table(&rows), wire::table(&wire_rows));
         let carried = if rows.is_empty() && !wires.is_empty() { String::new() } else { carried };
         let gap = if carried.is_empty() || wires.is_empty() { "" } else { "\n" };
+        if rows.is_empty() && wires.is_empty() && !args.watch {
+            tell!("ropeway ss: no connections now");
+        }
         write!(out, "{}{carried}{gap}{wires}", clear(args))?;
     }
     *former = Some(Former { carried: view::Former::of(&seen.ends), wires: wire::Former::of(&wires.engines), at: now });
@@ -124,4 +131,25 @@ fn counters(args: &Args, out: &mut impl Write) -> io::Result<bool> {
         write!(out, "{}{}", clear(args), wire::counters(&wires.engines))?;
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use ropeway_socket::reason::Reason;
+
+    #[test]
+    fn the_documents_explain_every_reason_and_column() {
+        let document = include_str!("../../../../docs/ss.md");
+        let page = include_str!("../../../../docs/man/ropeway.1").replace("\\-", "-");
+        for reason in Reason::ALL {
+            let (name, sentence) = (reason.name(), reason.explain());
+            assert!(document.contains(&format!("| `{name}` | {sentence}")), "docs/ss.md: {name}");
+            assert!(page.contains(&format!(".B {name}\n{sentence}")), "ropeway(1): {name}");
+        }
+        let words = |text: &str| text.split([' ', '\n']).map(str::to_owned).collect::<Vec<_>>();
+        let titles = super::view::table(&[]) + &super::wire::HEAD.join(" ");
+        for title in words(&titles).iter().filter(|title| !title.is_empty()) {
+            assert!(document.contains(title.as_str()), "docs/ss.md: {title}");
+        }
+    }
 }

@@ -80,6 +80,9 @@ pub fn rows<'a>(engines: &'a [Shown], former: Option<(&Former, Duration)>) -> Ve
     connections(engines).map(|(engine, c)| Row { engine, connection: c, rate: rate(engine, c) }).collect()
 }
 
+/// What only these connections have.
+pub const HEAD: [&str; 5] = ["RTT", "Resent", "Expired", "Credit", "Waits for"];
+
 /// A table with a line for each connection; empty if there is none.
 pub fn table(rows: &[Row<'_>]) -> String {
     let with_rates = rows.iter().any(|row| row.rate.is_some());
@@ -87,7 +90,7 @@ pub fn table(rows: &[Row<'_>]) -> String {
     if with_rates {
         head.extend(RATES);
     }
-    head.extend(["RTT", "Resent", "Expired", "Credit", "Waits for"]);
+    head.extend(HEAD);
     let line = |row: &Row<'_>| {
         let Row { engine, connection: c, .. } = row;
         let mut cells = vec![
