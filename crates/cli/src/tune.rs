@@ -187,9 +187,10 @@ fn as_json(values: &[Value]) -> Result<String, String> {
 fn as_list(engines: &[String], values: &[Value]) -> String {
     let about = |value: &Value| {
         let Value { name, unit, words, usual, least, most, about, cost, .. } = value;
-        let range = if words.is_empty() { format!("{least} to {most}") } else { words.join(", ") };
+        let range =
+            if words.is_empty() { format!("{least} to {most}") } else { format!("one of: {}", words.join(", ")) };
         let (now, usual) = (with(unit, text(value, value.value)), text(value, *usual));
-        format!("{name} = {now}   (default {usual}, {range})\n    {about}\n    {cost}\n")
+        format!("{name} = {now}   (default {usual}; {range})\n    {about}\n    {cost}\n")
     };
     let whose = match engines {
         [] => "No engine runs here: these are the defaults.".to_owned(),

@@ -306,7 +306,7 @@ fn a_tunable_that_is_set_takes_effect_in_the_engine_that_was_meant() {
     let both = tune(&cluster, &["get", "port_buffer"]);
     assert!(both.contains(&of(&pid, 65_536)) && both.contains(&of(&other_pid, 131_072)), "{both}");
     let text = tune(&cluster, &["list", "--pid", &pid]);
-    assert!(text.contains("port_buffer = 65536 bytes   (default 131072, 16384 to 1073741824)\n"), "{text}");
+    assert!(text.contains("port_buffer = 65536 bytes   (default 131072; 16384 to 1073741824)\n"), "{text}");
     assert!(
         text.contains("\n    more than it can: drops under incast; less: the line idles\n"),
         "what it costs: {text}"
