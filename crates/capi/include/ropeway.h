@@ -20,7 +20,9 @@
  * kernel, until it ends: nobody can bind them meanwhile once the parent has let go. The library's descriptors are its own: a program that closes all (closefrom) does so before its first socket.
  *
  * The other end. A process that exits in order ends its connections: their peers read what it sent, and the end. One that is killed says nothing, and neither does a host that
- * fails. Who has sent something then learns of it after 10 s (ETIMEDOUT), who only reads after 300 s of silence, both at once if the process is back at its address (ECONNRESET). ECONNABORTED
+ * fails. Who has sent something then learns of it after 10 s (ETIMEDOUT), who only reads after 300 s of silence. Over UDP without a key a process that is back at its address says that it knows
+ * nothing of the connection (ECONNRESET): to who sends, at once; to the end that connected and only reads, when it next asks whether the peer is there, up to 75 s later (keep_alive, 60 s, and a quarter of
+ * it). With a key nobody can prove that, and over raw frames nobody gets what is for the former process: there both wait as for one that is gone. ECONNABORTED
  * is for the rare peer that left in order and could not deliver before all that it had sent.
  *
  * exit. exit(3), and the return from main, deliver what was sent: they wait up to ROPEWAY_LINGER_MS for the peers' acknowledgments. _exit and a killed process do not.
@@ -111,8 +113,10 @@ int ropeway_accept(int s, struct sockaddr *from, socklen_t *length);
 
 /*
  * Connects, from the address that was bound if one was. Waits no longer than SO_SNDTIMEO, and 10 s if that is not set. A non-blocking socket gets EINPROGRESS: its
- * descriptor becomes writable when it is connected or has failed, and SO_ERROR says which. ECONNREFUSED: nobody listens there, or its queue is full;
- * ETIMEDOUT: nobody answers; EHOSTUNREACH, ENETUNREACH: no way there; EPERM: a firewall's rule; EACCES: a route that prohibits it, or a broadcast address; EINVAL: a route that
+ * descriptor becomes writable when it is connected or has failed, and SO_ERROR says which. ECONNREFUSED: nobody listens there, or not for sockets of this
+ * type, or its queue is full; ETIMEDOUT: nobody answers. Over raw frames (ROPEWAY_LINK=packet:DEVICE or xdp:DEVICE, sockaddr_ropeway) that is also what a port is that no process of the other host has on its device: nobody can
+ * know that nobody else has it, so nobody refuses; and, once, a listener that was killed and is back, to who had connections with the former one. ECONNRESET: the two ends do not have the same key, or only one of them has any
+ * (`ropeway key check`); at once where this end has none, after the time limit where it has one. EHOSTUNREACH, ENETUNREACH: no way there; EPERM: a firewall's rule; EACCES: a route that prohibits it, or a broadcast address; EINVAL: a route that
  * throws packets away, or port 0; EMSGSIZE: packets as long as ours do not pass (ROPEWAY_PACKET_BYTES); EALREADY: it is being connected; EISCONN; EOPNOTSUPP: it listens, or
  * the address is one of IPv6 that means something else on every device (fe80::); and as bind. What this host itself says of the destination a non-blocking socket is told at once. After a failure it can be tried again
  * with the same socket, unless that was after EINPROGRESS.
@@ -121,7 +125,7 @@ int ropeway_connect(int s, const struct sockaddr *to, socklen_t length);
 
 /*
  * The same to an address written as text, as for ropeway_dial below: the first of a name's addresses that works. Errors of both; of a non-blocking socket the
- * first address is the only one that is tried.
+ * first address is the only one that is tried: of a name with addresses of both families mostly one of IPv6, where who listens at 0.0.0.0 is not.
  */
 int ropeway_connect_to(int s, const char *address);
 

@@ -49,7 +49,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum DaemonCommand {
-    /// Show whether the daemon runs, and its counters; exit code 1 if it does not
+    /// Show whether the daemon runs, and its counters; exit code 1 if it does not. What is counted as live may have ended: the kernel is asked now and then only
     Status,
     /// Stop the daemon; connections that are already promoted go on
     Stop,
