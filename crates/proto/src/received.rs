@@ -308,6 +308,14 @@ impl Received {
         }
     }
 
+    /// `number` has come and could not be kept. It is asked for again as if it had been now: behind those that have not come, which may find memory, and of which a port holds only so many at a time.
+    pub fn put_off(&mut self, number: u64, now: Time) {
+        let slot = self.slots.get_mut(number.wrapping_sub(self.base) as usize);
+        if let Some(Slot { state: State::Missing { asked: Some(asked), .. }, .. }) = slot {
+            *asked = now;
+        }
+    }
+
     /// Gives everything that waits to `orphan`: the association ends.
     pub fn clear(&mut self, mut orphan: impl FnMut(Held)) {
         for slot in self.slots.drain(..) {
@@ -381,6 +389,16 @@ mod tests {
         assert_eq!(received.arrive(1, at(120)), Arrival::New { late_by_ns: Some(110), requested: true });
         assert_eq!(received.arrive(1, at(121)), Arrival::Duplicate);
         assert_eq!((received.missing(), received.asked()), (6, 6));
+    }
+
+    #[test]
+    fn what_came_and_could_not_be_kept_is_asked_for_after_what_has_not_come() {
+        let mut received = Received::starting_at(0);
+        received.arrive(4, at(0));
+        assert_eq!(asked(&mut received, 0, 0, 100), [(0, 4)]);
+        [1, 4, 5].into_iter().for_each(|number| received.put_off(number, at(50)));
+        assert_eq!(asked(&mut received, 100, 0, 100), [(0, 1), (2, 2)]);
+        assert_eq!(asked(&mut received, 150, 0, 100), [(1, 1)]);
     }
 
     #[test]

@@ -266,6 +266,7 @@ impl Association {
         if number.wrapping_sub(self.received.next()) < self.outstanding_packets() {
             self.given_at = now;
         }
+        self.received.put_off(number, now);
         if let Some(in_vain) = self.in_vain.as_mut().filter(|in_vain| in_vain.number == number) {
             (in_vain.since, in_vain.times) = (now, 0);
         }

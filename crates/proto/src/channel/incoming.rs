@@ -91,6 +91,8 @@ pub struct Incoming {
     pub of_part: bool,
     /// Stands in line for such memory.
     pub reserving: bool,
+    /// A packet of the message at hand found none: all that it lacks is waited for, though the window lets it come.
+    lacks_memory: bool,
     /// The first message, of which a reader has the beginning: nobody else can read.
     taken: Option<Taken>,
     fin: Option<Extent>,
@@ -117,6 +119,7 @@ impl Incoming {
             set_aside: 0,
             of_part: false,
             reserving: false,
+            lacks_memory: false,
             taken: None,
             fin: None,
             delivered: None,
@@ -169,9 +172,11 @@ impl Incoming {
         self.fin = Some(self.fin.map_or(extent, |before| if before == Extent::Both { before } else { extent }));
     }
 
-    /// Memory that what is unread takes up, and in how many pieces.
-    pub fn kept(&self) -> (u64, u64) {
-        (self.queue.iter().map(|chunk| chunk.payload.memory_bytes() as u64).sum(), self.queue.len() as u64)
+    /// Memory that what is unread takes up, and in how many pieces. What a reader has of a message may be put back.
+    pub fn kept(&self, pool: &Pool) -> (u64, u64) {
+        let taken_bytes = self.taken.map_or(0, |taken| u64::from(taken.buffers) * pool.buffer_bytes() as u64);
+        let unread = self.queue.iter().map(|chunk| chunk.payload.memory_bytes() as u64);
+        (taken_bytes + unread.sum::<u64>(), self.queue.len() as u64)
     }
 
     pub fn unread_bytes(&self) -> u64 {
@@ -271,6 +276,7 @@ impl Incoming {
 
     fn account(&mut self, step: Step, company_bytes: u64) {
         self.messages += step.messages;
+        self.lacks_memory &= step.messages == 0;
         if step.message_bytes > 0 {
             // The next packet brings all of a short one, and what is read before it the credit for that: asking for it each time, the peer would get credit by the packet.
             let is_short = step.message_bytes < company_bytes / SHORT_MESSAGE_SHARE as u64

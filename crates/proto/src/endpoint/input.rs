@@ -353,6 +353,9 @@ impl Endpoint {
         if !self.has_memory(index, previous, header) || !self.may_have_of_the_last(now, index, previous, header) {
             self.counters.dropped_memory += 1;
             self.associations[index as usize].note_no_memory(number, now);
+            if previous.is_none() {
+                self.want_memory(index, header.channel);
+            }
             return;
         }
         let association = &mut self.associations[index as usize];

@@ -74,7 +74,7 @@ impl Endpoint {
         if incoming.has_reservation() && !incoming.of_part {
             return (0, 0);
         }
-        let (bytes, pieces) = incoming.kept();
+        let (bytes, pieces) = incoming.kept(&self.rx_pool);
         (bytes + (incoming.set_aside() * self.rx_pool.buffer_bytes()) as u64, pieces)
     }
 

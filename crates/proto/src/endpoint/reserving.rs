@@ -1,4 +1,4 @@
-//! Memory for messages longer than their channel's window (docs/protocol.md 7): who gets it, and who has it for nothing.
+//! Memory for messages longer than their channel's window, and for those that have begun and find none (docs/protocol.md 7): who gets it, and who has it for nothing.
 
 use ropeway_wire::ErrorCode;
 
@@ -18,6 +18,9 @@ pub(super) const LEAST_SHARE: u64 = 64;
 /// So many more buffers are set aside than what is missing of a message fills, and one for so many of these.
 const LEAST_SPARE: usize = 2;
 const SPARE_SHARE: usize = 16;
+
+/// A message that has begun may have this share of what is left for those who keep little.
+const LEFT_SHARE: usize = 2;
 
 /// Channels that stand in line and are gone, at most, beside as many as there are: a peer opens and ends some as often as it likes.
 const MOST_GONE: usize = 64;
@@ -49,8 +52,22 @@ impl Endpoint {
         }
         self.reservations.push_back(id);
         self.grant_reservations();
-        if let Some(at) = self.waits_in_line(id) {
+        let Some(at) = self.waits_in_line(id) else { return };
+        if self.may_have_what_is_left(at) {
+            self.reservations.pop_back();
+            self.reserve(id, at);
+        } else {
             self.claim(at);
+        }
+    }
+
+    /// A packet of a channel found no memory, and it was its turn. Whoever else has begun a message may need the same memory for its end, and none of it is free before one of them is read.
+    pub(super) fn want_memory(&mut self, index: u32, number: u16) {
+        let Some(at) = self.associations[index as usize].channel(number) else { return };
+        let channel = &mut self.channels[at as usize];
+        if channel.queued_in.is_none() && channel.incoming.stands_in_line() {
+            let id = ChannelId { index: at, generation: channel.generation };
+            self.stand_in_line(id);
         }
     }
 
@@ -72,7 +89,7 @@ impl Endpoint {
         self.channel_index(id).filter(waits)
     }
 
-    /// Lets messages longer than their channel's window come, one after the other as memory for all of each becomes free: two that do not fit together do not wait for each other.
+    /// Lets messages that wait for memory come, one after the other as memory for all of each becomes free: two that do not fit together do not wait for each other.
     pub(super) fn grant_reservations(&mut self) {
         while let Some(&id) = self.reservations.front() {
             if let Some(at) = self.waits_in_line(id) {
@@ -88,15 +105,26 @@ impl Endpoint {
 
     /// Where nobody has memory for a message, and there is none for the first in line, somebody behind it may be content with less: what there is of that message already will be free with the rest of it.
     fn let_pass(&mut self) {
-        if !self.reserved.is_empty() {
-            return;
-        }
-        let fits = |&id: &ChannelId| self.waits_in_line(id).is_some_and(|at| self.fits(at));
-        let place = self.reservations.iter().position(fits);
-        let id = place.and_then(|place| self.reservations.remove(place));
-        if let Some((id, at)) = id.and_then(|id| Some((id, self.waits_in_line(id)?))) {
+        while let Some(place) = self.reservations.iter().position(|&id| self.may_pass(id))
+            && let Some(id) = self.reservations.remove(place)
+            && let Some(at) = self.waits_in_line(id)
+        {
             self.reserve(id, at);
         }
+    }
+
+    fn may_pass(&self, id: ChannelId) -> bool {
+        let passes = |at| self.reserved.is_empty() && self.fits(at) || self.may_have_what_is_left(at);
+        self.waits_in_line(id).is_some_and(passes)
+    }
+
+    /// Whether a message can have memory of what is left for those who keep little, whatever its association keeps: one at a time, so that all of that is free again with the rest of the message when
+    /// it is read, and then there is some for the next one.
+    fn may_have_what_is_left(&self, at: u32) -> bool {
+        let left_bytes = self.rx_pool.available_bytes().min(self.rx_pool.last_bytes());
+        let comes = |reserved: &Reserved| self.channels[reserved.channel.index as usize].incoming.lacking_bytes() > 0;
+        self.buffers_needed(at) * self.rx_pool.buffer_bytes() <= left_bytes / LEFT_SHARE
+            && !self.reserved.iter().any(comes)
     }
 
     /// Buffers that what is missing of the message at hand will take, if it comes in packets of usual size, with something to spare for some that are not. (Who sends shorter ones has them
@@ -115,13 +143,13 @@ impl Endpoint {
     /// Whether the message at hand of a channel can have the memory that it needs now, if it needs any.
     fn fits(&self, at: u32) -> bool {
         let channel = &self.channels[at as usize];
-        let shortage = channel.incoming.shortage(self.receive_window());
-        if shortage == 0 {
+        let wanted_bytes = channel.incoming.wants_set_aside(self.receive_window());
+        if wanted_bytes == 0 {
             return true;
         }
         let buffers = self.buffers_needed(at);
         let is_within_half = self.rx_pool.reserved_bytes == 0
-            || self.rx_pool.reserved_bytes + shortage <= self.rx_pool.limit_bytes() as u64 / 2;
+            || self.rx_pool.reserved_bytes + wanted_bytes <= self.rx_pool.limit_bytes() as u64 / 2;
         is_within_half && (self.rx_pool.can_set_aside(buffers) || self.is_of_its_part(channel.association, buffers))
     }
 
@@ -132,13 +160,13 @@ impl Endpoint {
         bytes <= self.rx_pool.available_bytes() && kept_bytes + bytes as u64 <= self.part_of_the_last()
     }
 
-    /// Lets a message come, with memory set aside for it if the window alone would not let it.
+    /// Lets a message come, with memory set aside for it if it needs that.
     fn reserve(&mut self, id: ChannelId, at: u32) {
         let (window, buffers) = (self.receive_window(), self.buffers_needed(at));
         let channel = &mut self.channels[at as usize];
-        let shortage = channel.incoming.shortage(window);
+        let wanted_bytes = channel.incoming.wants_set_aside(window);
         channel.incoming.reserving = false;
-        if shortage == 0 {
+        if wanted_bytes == 0 {
             channel.incoming.allow_message(0, 0, &mut self.rx_pool);
             return self.say_credit(at);
         }
@@ -147,8 +175,8 @@ impl Endpoint {
             let bytes = (buffers * self.rx_pool.buffer_bytes()) as u64;
             self.associations[channel.association as usize].kept.get_or_insert_default().bytes += bytes;
         }
-        self.rx_pool.reserved_bytes += shortage;
-        channel.incoming.allow_message(shortage, buffers, &mut self.rx_pool);
+        self.rx_pool.reserved_bytes += wanted_bytes;
+        channel.incoming.allow_message(wanted_bytes, buffers, &mut self.rx_pool);
         self.reserved.push(Reserved::new(id, channel.incoming.lacking_bytes()));
         self.say_credit(at);
     }

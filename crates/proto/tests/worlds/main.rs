@@ -8,6 +8,7 @@ mod asking;
 mod claims;
 mod closing;
 mod coalesce;
+mod crowded;
 mod disturbed;
 mod esp_bugs;
 mod full_link;

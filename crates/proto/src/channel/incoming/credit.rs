@@ -78,6 +78,7 @@ impl Incoming {
     /// Lets the message at hand come as a whole, in memory that is set aside.
     pub fn allow_message(&mut self, reserved_bytes: u64, buffers: usize, pool: &mut Pool) {
         (self.reserved_bytes, self.reserved_until) = (reserved_bytes, self.message_end);
+        self.lacks_memory = false;
         self.keep_set_aside(buffers, pool);
         self.promise(self.wanted, pool);
     }
@@ -99,6 +100,20 @@ impl Incoming {
     /// Bytes beyond `window` that the message at hand needs and has no promise for; 0: none.
     pub fn shortage(&self, window: u64) -> u64 {
         if self.wanted > self.limit && self.wanted > self.consumed + window { self.wanted - self.limit } else { 0 }
+    }
+
+    /// Bytes that the message at hand needs memory for that is set aside: what the window alone does not let come, or all that it lacks if some of that found none; 0: none.
+    pub fn wants_set_aside(&self, window: u64) -> u64 {
+        match self.shortage(window) {
+            0 if self.lacks_memory => self.unfinished_bytes,
+            shortage => shortage,
+        }
+    }
+
+    /// A packet found no memory, and it was its turn. Says whether the channel is to stand in line for some: for a message that has begun, as nobody can read it before the rest is here.
+    pub fn stands_in_line(&mut self) -> bool {
+        self.lacks_memory = self.is_unfinished() && !self.has_reservation();
+        self.lacks_memory && !std::mem::replace(&mut self.reserving, true)
     }
 
     /// Takes back the memory set aside for a long message, and says how much it was.

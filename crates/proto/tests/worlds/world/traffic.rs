@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ropeway_proto::{ChannelId, ConnectError, Event, ListenError, Mode, RecvError, SendError};
+use ropeway_proto::{ChannelId, ConnectError, Event, ListenError, Mode, Part, RecvError, SendError};
 
 use super::{MS, S, World, path};
 
@@ -53,11 +53,13 @@ pub struct Flow {
     pub done_at: Vec<u64>,
     /// The reader does not read.
     pub slow: bool,
+    /// If it takes messages as they come: what it has of the one at hand.
+    pub taken: Option<(Vec<u8>, Part)>,
 }
 
 impl Flow {
     pub fn stream(from: (usize, ChannelId), to: (usize, ChannelId), total: u64) -> Flow {
-        Flow { from, to, message_bytes: 0, total, sent: 0, received: 0, done_at: Vec::new(), slow: false }
+        Flow { from, to, message_bytes: 0, total, sent: 0, received: 0, done_at: Vec::new(), slow: false, taken: None }
     }
 
     pub fn messages(from: (usize, ChannelId), to: (usize, ChannelId), message_bytes: usize, count: u64) -> Flow {
@@ -86,9 +88,13 @@ impl Flow {
 
     pub fn receive(&mut self, world: &mut World) {
         let (host, channel) = self.to;
-        let mut out = vec![0; self.message_bytes.max(65_536)];
+        let bytes = self.message_bytes.max(65_536);
+        let mut whole = (vec![0; bytes], Part { is_of_whole: true, ..Part::default() });
+        let (out, part) = self.taken.as_mut().unwrap_or(&mut whole);
+        out.resize(bytes, 0);
         while !self.slow {
-            match world.hosts[host].recv(channel, &mut out) {
+            match world.hosts[host].recv_partly(channel, out, part) {
+                Err(RecvError::WouldBlock) if part.has_more => {}
                 Ok(Some(count)) => {
                     if self.message_bytes > 0 {
                         assert_eq!(count, self.message_bytes, "a message keeps its length");
@@ -96,8 +102,9 @@ impl Flow {
                     for (at, &byte) in out[..count].iter().enumerate() {
                         assert_eq!(byte, pattern(self.received + at as u64), "byte {}", self.received + at as u64);
                     }
+                    *part = Part { is_of_whole: part.is_of_whole, ..Part::default() };
                     self.received += count as u64;
-                    if self.message_bytes > 0 || self.is_done() {
+                    if self.message_bytes > 0 || self.received >= self.total {
                         self.done_at.push(world.now);
                     }
                 }
