@@ -16,7 +16,7 @@ use std::num::NonZeroU64;
 use ropeway_wire::{self as wire, ErrorCode, Flags, Header, Id, Type};
 
 use crate::answers::Answers;
-use crate::channel::Numbers;
+use crate::channel::{ChannelId, Numbers};
 use crate::config::{Config, GateMode};
 use crate::crypto::token::{self, TOKEN_BYTES};
 use crate::endpoint::{BATCH_PACKETS, Path};
@@ -178,7 +178,7 @@ pub struct Association {
     pub in_vain: Option<Box<InVain>>,
     pub state_due: bool,
     pub pin_due: bool,
-    /// Nothing before memory is short.
+    /// Nothing before memory is short, or a channel is over that has something unread.
     pub kept: Option<Box<Kept>>,
     /// Channels with a CREDIT or HOLD to say.
     pub words: Vec<u32>,
@@ -217,6 +217,8 @@ pub struct Association {
 pub struct Kept {
     pub bytes: u64,
     pub until: Time,
+    /// Channels that were over with something unread, and have no number any more.
+    pub over: Vec<ChannelId>,
 }
 
 impl Association {

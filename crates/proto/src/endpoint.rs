@@ -468,6 +468,7 @@ impl Endpoint {
         }
         channel.detached = true;
         let (number, released) = (channel.number, channel.released);
+        let id = ChannelId { index, generation: channel.generation };
         let of = channel.association;
         let association = &mut self.associations[of as usize];
         association.detach(number);
@@ -478,6 +479,8 @@ impl Endpoint {
         self.note_rest(of);
         if released {
             self.free_channel(index);
+        } else {
+            self.note_over(of, id);
         }
     }
 }

@@ -4,7 +4,7 @@ use ropeway_wire::{Header, Type};
 
 use super::Endpoint;
 use crate::association::{Kept, MOST_REFUSALS};
-use crate::channel::Channel;
+use crate::channel::{Channel, ChannelId};
 use crate::time::Time;
 
 /// The share of the free memory that packets waiting for a lost one may have, of one association.
@@ -52,16 +52,22 @@ impl Endpoint {
             return false;
         }
         if association.kept.as_deref().is_none_or(|kept| kept.until <= now) {
-            let unread = association.channels.indices().map(|at| self.kept_of_part(at));
+            let over = self.still_unread(index);
+            let association = &self.associations[index as usize];
+            let channels = association.channels.indices().chain(over.iter().map(|id| id.index));
             let sum = |(sum, looks), (bytes, pieces)| (sum + bytes, looks + 1 + pieces);
-            let (bytes, looks) = unread.fold((association.received.held_bytes() as u64, 1), sum);
+            let held_bytes = association.received.held_bytes() as u64;
+            let (bytes, looks) = channels.map(|at| self.kept_of_part(at)).fold((held_bytes, 1), sum);
             let association = &mut self.associations[index as usize];
-            **association.kept.get_or_insert_default() = Kept { bytes, until: now.after(looks * KEPT_LOOK_NS) };
+            **association.kept.get_or_insert_default() = Kept { bytes, until: now.after(looks * KEPT_LOOK_NS), over };
         }
         let part = self.part_of_the_last();
-        let kept = self.associations[index as usize].kept.get_or_insert_default();
+        let association = &mut self.associations[index as usize];
+        // What waits for a lost packet does not keep that one away.
+        let waits_for_it = if previous.is_none() { association.received.held_bytes() as u64 } else { 0 };
+        let kept = association.kept.get_or_insert_default();
         let bytes = kept.bytes + u64::from(header.length);
-        let may = bytes <= part;
+        let may = bytes.saturating_sub(waits_for_it) <= part;
         if may {
             kept.bytes = bytes;
         }
@@ -78,10 +84,37 @@ impl Endpoint {
         (bytes + (incoming.set_aside() * self.rx_pool.buffer_bytes()) as u64, pieces)
     }
 
-    /// So much of the last memory is for each association.
+    /// A channel has given its number back. What is unread of it is of its association's part as long as that lives: a peer may open as many as it likes one after the other.
+    pub(super) fn note_over(&mut self, index: u32, id: ChannelId) {
+        if self.channels[id.index as usize].incoming.unread_bytes() == 0 {
+            return;
+        }
+        let kept = self.associations[index as usize].kept.get_or_insert_default();
+        kept.over.push(id);
+        if kept.over.len() == kept.over.capacity() {
+            let mut over = self.still_unread(index);
+            // Not again before as many have come.
+            over.reserve(over.len() + 1);
+            self.associations[index as usize].kept.get_or_insert_default().over = over;
+        }
+    }
+
+    /// Those of an association's channels that are over of which something is unread still, taken out of its list.
+    fn still_unread(&mut self, index: u32) -> Vec<ChannelId> {
+        let kept = self.associations[index as usize].kept.as_deref_mut();
+        let mut over = kept.map(|kept| std::mem::take(&mut kept.over)).unwrap_or_default();
+        let is_unread = |at: u32| self.channels[at as usize].incoming.unread_bytes() > 0;
+        over.retain(|&id| self.channel_index(id).is_some_and(is_unread));
+        over
+    }
+
+    /// So much of the last memory is for each association: of what is left of it, so that there is some for who comes later. A packet at least, while half of it is left.
     pub(super) fn part_of_the_last(&self) -> u64 {
-        let part = self.rx_pool.last_bytes() / self.associations.len();
-        part.max(usize::from(self.config.packet_bytes)) as u64
+        let (all, packet_bytes) = (self.rx_pool.last_bytes(), usize::from(self.config.packet_bytes));
+        let left = all.min(self.rx_pool.available_bytes());
+        let part = left / (self.associations.len() + 1);
+        let least = if left >= all / 2 { packet_bytes } else { 0 };
+        part.max(least) as u64
     }
 }
 

@@ -1,9 +1,11 @@
 //! Too little memory for what many send at the same time, or have sent and nobody reads: everybody goes on (docs/protocol.md 5, 7).
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use crate::world::*;
-use ropeway_proto::{Config, Mode, Part};
+use ropeway_proto::{ChannelId, Config, Mode, Part};
 use ropeway_wire::{Packet, Type};
 
 const MEMORY_BYTES: u64 = 1 << 20;
@@ -21,6 +23,15 @@ fn messages(world: &mut World, from: impl Iterator<Item = usize>, taken: bool) -
         Flow { taken, ..Flow::messages((from, client), (0, server), 30_000, 1) }
     };
     from.map(&mut flow).collect()
+}
+
+/// Streams of these hosts to `to`, each over so many channels, that nobody reads.
+fn unread(world: &mut World, from: std::ops::Range<usize>, to: usize, channels: usize) -> Vec<Flow> {
+    let mut flow = |from| {
+        let (client, server) = open(world, from, to, 8, Mode::Stream);
+        Flow { slow: true, ..Flow::stream((from, client), (to, server), 1 << 30) }
+    };
+    (0..channels).flat_map(|_| from.clone()).map(&mut flow).collect()
 }
 
 #[test]
@@ -61,4 +72,54 @@ fn what_readers_have_of_messages_that_do_not_come_keeps_nothing_from_others() {
         let arrives = carry_until(&mut world, &mut flows, 100 * MS, |_, flows| flows.last().unwrap().is_done());
         assert!(arrives, "{hosts} hosts: {:?}", world.hosts[0].counters());
     }
+}
+
+#[test]
+fn what_is_unread_of_channels_that_are_over_is_of_their_senders_part() {
+    type End = fn(&mut World, ChannelId);
+    let aborts: End = |world, channel| {
+        let now = world.time();
+        world.hosts[2].abort(now, channel);
+    };
+    let closes: End = |world, channel| {
+        let now = world.time();
+        world.hosts[2].close(now, channel);
+    };
+    for (what, ends) in [("aborts", aborts), ("closes", closes)] {
+        let mut world = world_of(3);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        open(&mut world, 2, 1, 8, Mode::Stream);
+        for _ in 0..80 {
+            let sender = try_connect(&mut world, 2, 1, 8).unwrap();
+            let now = world.time();
+            let _ = world.hosts[2].send(now, sender, &[7; 20_000]);
+            pass(&mut world, 2 * MS);
+            let _ = world.hosts[1].accept(8);
+            ends(&mut world, sender);
+            pass(&mut world, 2 * MS);
+        }
+        assert!(world.hosts[1].counters().dropped_memory > 0, "{what}: there is too little memory");
+        stream(&mut world, (0, client), (1, server), 10_000, S);
+    }
+}
+
+#[test]
+fn a_lost_packet_finds_memory_however_much_waits_for_it() {
+    let mut world = world_of(9);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let is_lossy = Rc::new(Cell::new(true));
+    let (loses, mut lost) = (Rc::clone(&is_lossy), None);
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        let header = Packet::parse(bytes).unwrap().header;
+        let is_first = from == 0 && header.kind == Type::Data && *lost.get_or_insert(header.number) == header.number;
+        !(loses.get() && is_first)
+    }));
+    let mut flow = [Flow::stream((0, client), (1, server), 100_000)];
+    carry_until(&mut world, &mut flow, 20 * MS, |_, _| false);
+    assert!(world.hosts[1].buffers_in_use().1 > 10, "packets wait");
+    let mut flows = unread(&mut world, 3..9, 1, 10);
+    carry_until(&mut world, &mut flows, S, |_, _| false);
+    assert!(world.hosts[1].counters().dropped_memory > 0, "there is too little memory");
+    is_lossy.set(false);
+    carry(&mut world, &mut flow, S);
 }
