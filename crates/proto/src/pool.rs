@@ -281,7 +281,7 @@ impl Pool {
     }
 
     /// With what is set aside, for those that it is for.
-    pub fn free_bytes(&self) -> usize {
+    fn free_bytes(&self) -> usize {
         self.limit_bytes.saturating_sub(self.used_bytes + self.owed * self.buffer_bytes)
     }
 

@@ -23,15 +23,13 @@ impl Endpoint {
         let has_place = header.kind != Type::Open || association.refusals.len() < MOST_REFUSALS;
         // What waits for a lost packet has used up no credit yet, so it has a bound of its own; a part of what is free, so that the lost packet always
         // finds memory when it comes.
-        let has_set_aside = channel.is_some_and(|channel| channel.incoming.has_set_aside());
-        let free = if has_set_aside { self.rx_pool.free_bytes() } else { self.rx_pool.available_bytes() };
-        let share = (self.config.receive_buffer_bytes as usize).min(free / HELD_SHARE);
+        let share = (self.config.receive_buffer_bytes as usize).min(self.rx_pool.available_bytes() / HELD_SHARE);
         let may_wait = previous.is_none() || association.received.held_bytes() + usize::from(header.length) <= share;
-        has_place && may_wait && (has_set_aside || !self.rx_pool.is_exhausted())
+        has_place && may_wait && (comes_into_set_aside(channel, previous) || !self.rx_pool.is_exhausted())
     }
 
     /// When memory is short, whether what is left is for this packet: if its association keeps no more of it than its part, and somebody has accepted its channel. A message that memory was set
-    /// aside for comes in any case, and so does what needs none.
+    /// aside for comes in any case, in its order, and so does what needs none.
     pub(super) fn may_have_of_the_last(
         &mut self,
         now: Time,
@@ -44,8 +42,7 @@ impl Endpoint {
         }
         let association = &self.associations[index as usize];
         let channel = association.channel(header.channel).map(|at| &*self.channels[at as usize]);
-        if takes_none(header.kind, channel, previous) || channel.is_some_and(|channel| channel.incoming.has_set_aside())
-        {
+        if takes_none(header.kind, channel, previous) || comes_into_set_aside(channel, previous) {
             return true;
         }
         if channel.is_some_and(|channel| channel.queued_in.is_some()) {
@@ -116,6 +113,11 @@ impl Endpoint {
         let least = if left >= all / 2 { packet_bytes } else { 0 };
         part.max(least) as u64
     }
+}
+
+/// Whether a packet has memory that was set aside for its message: not while it waits for a lost one.
+fn comes_into_set_aside(channel: Option<&Channel>, previous: Option<u64>) -> bool {
+    previous.is_none() && channel.is_some_and(|channel| channel.incoming.has_set_aside())
 }
 
 /// Whether a packet of this type takes no memory once it is its turn: it ends its channel, or nobody reads that any more.

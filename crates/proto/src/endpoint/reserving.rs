@@ -245,7 +245,7 @@ impl Endpoint {
         // What is whole waits for a reader, and its association may be gone.
         let is_kept = channel.incoming.lacking_bytes() == 0
             || self.gate.withholds(channel.association)
-            || self.rx_pool.is_exhausted();
+            || self.rx_pool.is_exhausted() && !channel.incoming.has_set_aside();
         let comes = received_bytes >= reserved.received_bytes + reserved.least_bytes;
         match reserved.since.filter(|_| !is_kept && !comes) {
             Some(since) => since,

@@ -123,3 +123,40 @@ fn a_lost_packet_finds_memory_however_much_waits_for_it() {
     is_lossy.set(false);
     carry(&mut world, &mut flow, S);
 }
+
+#[test]
+fn what_waits_for_a_lost_packet_of_a_message_with_memory_takes_little_beside_that() {
+    let mut world = world_of(8);
+    let (client, server) = pair(&mut world, Mode::Messages);
+    let (other, reader) = open(&mut world, 2, 1, 9, Mode::Stream);
+    // Of this message, which memory is set aside for, its beginning comes; and then all but the packet behind that.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Passes {
+        Beginning,
+        AllButOne,
+        All,
+    }
+    let passes = Rc::new(Cell::new(Passes::Beginning));
+    let (lets, mut first) = (Rc::clone(&passes), None);
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        let header = Packet::parse(bytes).unwrap().header;
+        if from != 0 || header.kind != Type::Data {
+            return true;
+        }
+        let place = header.number.wrapping_sub(*first.get_or_insert(header.number));
+        place == 0 || lets.get() == Passes::All || lets.get() == Passes::AllButOne && place > 1
+    }));
+    let mut message = [Flow::messages((0, client), (1, server), MEMORY_BYTES as usize * 3 / 8, 1)];
+    carry_until(&mut world, &mut message, 100 * MS, |_, _| false);
+    assert!(world.hosts[1].promised_bytes() > MEMORY_BYTES / 4, "it has memory");
+    let mut flows = unread(&mut world, 3..8, 1, 12);
+    carry_until(&mut world, &mut flows, S, |_, _| false);
+    let dropped = world.hosts[1].counters().dropped_memory;
+    assert!(dropped > 0, "there is too little memory");
+    passes.set(Passes::AllButOne);
+    carry_until(&mut world, &mut message, S, |_, _| false);
+    assert!(world.hosts[1].counters().dropped_memory > dropped, "more comes than may wait");
+    stream(&mut world, (2, other), (1, reader), 10_000, 100 * MS);
+    passes.set(Passes::All);
+    carry(&mut world, &mut message, 5 * S);
+}
