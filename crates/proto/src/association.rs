@@ -136,7 +136,7 @@ pub struct Association {
     pub peer_backlog: u64,
     /// Numbers below this have been granted.
     pub granted: u64,
-    /// When more was granted, or some of it came that there was no memory for.
+    /// When more was granted.
     pub given_at: Time,
     /// A grant was taken back, and nothing has come of what has been granted since.
     pub left_unused: bool,
@@ -217,6 +217,8 @@ pub struct Association {
 pub struct Kept {
     pub bytes: u64,
     pub until: Time,
+    /// When a packet of what is granted found none the last time.
+    pub dropped_at: Time,
     /// Channels that were over with something unread, and have no number any more.
     pub over: Vec<ChannelId>,
 }

@@ -22,7 +22,7 @@ impl Association {
             && now.since(self.unused_since()) <= self.lease.many_ns(UNUSED_LEASES)
     }
 
-    /// Since when nothing has come of what is granted, taken or not, nor more was granted: that ends at its share.
+    /// Since when nothing has come of what is granted, nor more was granted: that ends at its share.
     pub fn unused_since(&self) -> Time {
         self.given_at.max(self.arrived_at)
     }
@@ -41,7 +41,7 @@ impl Association {
 
     /// What is left of the grant may not be used any more. Others were heard until `heard_at`.
     pub fn take_back(&mut self, heard_at: Time, now: Time) {
-        self.note_unused(heard_at.since(self.unused_since()), now);
+        self.note_unused(heard_at.since(self.left_since()), now);
         self.granted = self.received.next();
         self.left_unused = true;
         self.pace.stop();

@@ -31,12 +31,17 @@ impl Association {
         let before = self.probation.as_deref().filter(|probation| now.since(probation.until) < probation.lasts_ns);
         let again_ns = before.map_or(0, |probation| {
             // The same time, which goes on, is no other one.
-            let has_begun = probation.until.since(self.unused_since()) >= probation.lasts_ns;
+            let has_begun = probation.until.since(self.left_since()) >= probation.lasts_ns;
             if has_begun { probation.lasts_ns } else { 2 * probation.lasts_ns }
         });
         let lasts_ns = (TIMES * counts_ns).max(again_ns).min(MOST_NS);
         let probation = Probation { until: now.after(lasts_ns), lasts_ns, most_packets: FIRST_PACKETS };
         self.probation = Some(Box::new(probation));
+    }
+
+    /// Since when it has left unused what it is granted: what it sent and there was no memory for was used, though that is taken back like any other.
+    pub(super) fn left_since(&self) -> Time {
+        self.unused_since().max(self.kept.as_deref().map_or(Time::ZERO, |kept| kept.dropped_at))
     }
 
     /// Something has come: of what it is granted, or of what was missing before, which uses nothing of that.
@@ -57,7 +62,7 @@ impl Association {
 
     /// It has used nothing of its grant until now, and the port lets out what it may have used since `moves_at`.
     fn note_pause(&mut self, moves_at: Time, drain: impl FnOnce() -> Drain, now: Time) {
-        let (unused_ns, lasts_ns) = (now.since(self.unused_since().max(moves_at)), self.lease.lasts_ns());
+        let (unused_ns, lasts_ns) = (now.since(self.left_since().max(moves_at)), self.lease.lasts_ns());
         // By then it may stand behind all that is granted.
         if unused_ns > lasts_ns && unused_ns > lasts_ns + drain().ns {
             self.note_unused(unused_ns, now);
@@ -152,16 +157,18 @@ mod tests {
     #[test]
     fn who_sends_what_it_was_granted_has_used_it_though_there_is_no_memory_for_that() {
         // For so long its packets come and are dropped, each so far beyond the newest one that was taken; ten are granted.
-        let is_after = |beyond: i64| {
+        let is_after = |(beyond, is_short): (i64, bool)| {
             let mut association = open();
             association.lend(10, at(0));
             let number = association.received.next().wrapping_add_signed(beyond);
-            (0..100).for_each(|ms| association.note_no_memory(number, at(ms)));
+            (0..100).for_each(|ms| association.note_no_memory(number, is_short, at(ms)));
+            // It is taken back all the same.
+            assert_eq!(association.unused_since(), at(0));
             association.note_use(true, Time::ZERO, || IDLE, at(100));
             association.most_on_probation(at(100)).is_some()
         };
-        assert_eq!([0, 9].map(is_after), [false, false]);
-        // What was asked for again, or was not granted, is none of it.
-        assert_eq!([-1, 10].map(is_after), [true, true]);
+        assert_eq!([(0, true), (9, true)].map(is_after), [false, false]);
+        // What was asked for again, or was not granted, is none of it, nor what there is no place for while there is memory.
+        assert_eq!([(-1, true), (10, true), (0, false)].map(is_after), [true, true, true]);
     }
 }

@@ -352,7 +352,7 @@ impl Endpoint {
         let previous = self.must_wait(index, number, header);
         if !self.has_memory(index, previous, header) || !self.may_have_of_the_last(now, index, previous, header) {
             self.counters.dropped_memory += 1;
-            self.associations[index as usize].note_no_memory(number, now);
+            self.associations[index as usize].note_no_memory(number, self.rx_pool.is_short(), now);
             if previous.is_none() {
                 self.want_memory(index, header.channel);
             }

@@ -3,7 +3,7 @@
 use ropeway_wire::{Header, Type};
 
 use super::Endpoint;
-use crate::association::{Kept, MOST_REFUSALS};
+use crate::association::MOST_REFUSALS;
 use crate::channel::{Channel, ChannelId};
 use crate::time::Time;
 
@@ -55,8 +55,8 @@ impl Endpoint {
             let sum = |(sum, looks), (bytes, pieces)| (sum + bytes, looks + 1 + pieces);
             let held_bytes = association.received.held_bytes() as u64;
             let (bytes, looks) = channels.map(|at| self.kept_of_part(at)).fold((held_bytes, 1), sum);
-            let association = &mut self.associations[index as usize];
-            **association.kept.get_or_insert_default() = Kept { bytes, until: now.after(looks * KEPT_LOOK_NS), over };
+            let kept = self.associations[index as usize].kept.get_or_insert_default();
+            (kept.bytes, kept.until, kept.over) = (bytes, now.after(looks * KEPT_LOOK_NS), over);
         }
         let part = self.part_of_the_last();
         let association = &mut self.associations[index as usize];

@@ -1,7 +1,7 @@
 //! Peers that claim to have sent what they have not, and what others have of the gate's budget beside them.
 
 use crate::world::*;
-use ropeway_proto::ChannelId;
+use ropeway_proto::{ChannelId, Config};
 use ropeway_wire::{Backlog, Header, Type};
 
 #[test]
@@ -89,4 +89,49 @@ fn who_claims_gaps_and_fills_one_now_and_then_leaves_most_of_the_line_to_others(
         let enough = if idle > 0 { 0.1 } else { 0.9 };
         assert!(of_all > enough && least > enough / honest as f64, "{what}: {shares:.3?}");
     }
+}
+
+#[test]
+fn who_lets_more_wait_for_a_gap_than_is_kept_loses_what_it_was_granted_like_others() {
+    const MEMBERS: usize = 9;
+    const BYTES: usize = 32;
+    let config = Config { receive_buffer_bytes: 32 << 10, ..Config::default() };
+    let (mut world, mut flows, mut said) = idlers_with(&config, MEMBERS, 20 * US, 1_000_000_000);
+    flows[MEMBERS].total = 1 << 30;
+    let says = |world: &mut World, sender: usize, moment: &Header, kind, bytes: usize| {
+        let backlog = Backlog::from_bytes(1 << 20);
+        let header = Header { kind, length: bytes as u16, back: 1, backlog, ..*moment };
+        say(world, sender + 1, header, &[7; BYTES][..bytes]);
+    };
+    // All but the first, as much as may wait for that.
+    let waits = config.receive_buffer_bytes / BYTES as u32;
+    for place in 0..=waits {
+        for (sender, moment) in said.iter_mut().enumerate() {
+            moment.number = moment.number.wrapping_add(1);
+            if place < waits {
+                says(&mut world, sender, moment, Type::Data, BYTES);
+            }
+        }
+        carry_until(&mut world, &mut flows[MEMBERS..], 20 * US, |_, _| false);
+    }
+    let dropped = world.hosts[0].counters().dropped_memory;
+    let (received, begin) = (flows[MEMBERS].received, world.now);
+    for ms in 0..1000 {
+        for (sender, moment) in said.iter().enumerate() {
+            says(&mut world, sender, moment, Type::Data, BYTES);
+            if ms % 10 == 0 {
+                says(&mut world, sender, moment, Type::Pin, 0);
+            }
+        }
+        carry_until(&mut world, &mut flows[MEMBERS..], MS, |_, _| false);
+    }
+    let dropped = world.hosts[0].counters().dropped_memory - dropped;
+    assert!(dropped >= 900 * MEMBERS as u64, "{dropped}");
+    // A packet at a time is granted to who has used none of its last grant.
+    let held: Vec<_> = flows[..MEMBERS].iter().map(|flow| granted(&world, flow)).collect();
+    assert!(held.iter().all(|&packets| packets <= 1), "{held:?}");
+    let line = payload_bytes() / 1518.0 / 8.0;
+    let share = (flows[MEMBERS].received - received) as f64 / (world.now - begin) as f64 / line;
+    println!("{share:.3} of the line for another one");
+    assert!(share > 0.9, "{share:.3} of the line");
 }

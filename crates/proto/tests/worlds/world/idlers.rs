@@ -17,8 +17,13 @@ pub const SPEAKS_NS: u64 = 19 * MS;
 
 /// The first `count` hosts behind 0 are in the middle of transfers to it when they begin to do that; the last one has a channel and begins. Gives what they say.
 pub fn idlers(count: usize, delay_ns: u64, rate: u64) -> (World, Vec<Flow>, Vec<Header>) {
+    idlers_with(&Config::default(), count, delay_ns, rate)
+}
+
+/// The same between hosts with this configuration.
+pub fn idlers_with(config: &Config, count: usize, delay_ns: u64, rate: u64) -> (World, Vec<Flow>, Vec<Header>) {
     let net = Net { rate, delay_ns, ..Net::default() };
-    let mut world = World::new(count + 2, net, &Config::default(), 1);
+    let mut world = World::new(count + 2, net, config, 1);
     let mut flows: Vec<_> = (1..=count + 1)
         .map(|from| {
             let (client, server) = open(&mut world, from, 0, 7, Mode::Stream);
