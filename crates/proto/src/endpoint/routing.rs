@@ -352,7 +352,13 @@ impl Endpoint {
             let place = last.map_or_else(|| routes.for_new(), |last| routes.for_repeated(usize::from(last)));
             let turn = self.transmit_run(now, index, first_flight, (run, place, last.is_none()), sink);
             if turn.is_err() {
-                self.associations[index as usize].sent.put_back(rest);
+                let sent = &mut self.associations[index as usize].sent;
+                // What the link did not take of the run stands in front already, and goes first next time, too.
+                let is_refused = |number: &&u64| sent.get(**number).is_some_and(|packet| packet.requested);
+                let refused = run.iter().filter(is_refused).count();
+                let refused: Vec<_> = (0..refused).filter_map(|_| sent.take_requested()).collect();
+                sent.put_back(rest);
+                sent.put_back(&refused);
                 return turn;
             }
             left = rest;
@@ -394,5 +400,35 @@ impl Endpoint {
             routes.note_sent(place, packets, bytes);
         }
         turn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ropeway_wire::Type;
+
+    use super::*;
+    use crate::association::Phase;
+    use crate::sent::{NOBODY, Packet};
+
+    #[test]
+    fn what_a_full_link_did_not_take_goes_in_the_same_order_over_several_paths() {
+        let (config, path, now) = (Config::default(), Path([1; Path::BYTES]), Time::from_nanos(1_000_000_000));
+        let mut endpoint = Endpoint::new(config.clone(), 0, 0, [0; 32]);
+        let mut association = Association::new(Id::default(), path, Phase::Open, (0, 0), 0, &config, now);
+        association.routes = Some(Box::new(Routes::new(path, false, now)));
+        let mut push = |kind, owner, transmitted| {
+            let payload = endpoint.tx_pool.exactly(&[0; 2]);
+            association.sent.push(Packet { payload, transmitted, ..Packet::new(kind, owner) })
+        };
+        let requested = push(Type::Data, 0, true);
+        let refusals = [(); 3].map(|()| push(Type::Abort, NOBODY, false));
+        let index = endpoint.associations.insert(Box::new(association)) as u32;
+        let numbers = [&refusals[..], &[requested]].concat();
+        let turn = endpoint.transmit_spread(now, index, 0, &numbers, &mut |_, _, _| Taken::from(1));
+        assert!(turn.is_err(), "the link is full");
+        let sent = &mut endpoint.associations[index as usize].sent;
+        assert!(sent.begins_with_refusal());
+        assert_eq!(std::iter::from_fn(|| sent.take_requested()).collect::<Vec<_>>(), numbers[1..]);
     }
 }
