@@ -1,7 +1,9 @@
 //! What every hook needs: the form of a definition, the look-up, and the C library's way of giving errors.
 
+use crate::lifecycle::following;
 use core::ffi::c_int;
-use ropeway_socket::fdtable::{self, Handle};
+use ropeway_socket::fdtable::{self, Handle, Kind};
+use ropeway_socket::lifecycle;
 
 /// Defines exported functions. `as` names further exported names of the same function.
 ///
@@ -37,7 +39,15 @@ macro_rules! hooks {
 /// The socket of ours behind `fd`; None in a child of vfork, where every hook makes only the plain call.
 #[inline(always)]
 pub fn tracked(fd: c_int) -> Option<Handle> {
-    fdtable::sock(fd).filter(|_| !crate::vfork::in_child())
+    let h = fdtable::lookup(fd)?;
+    let sock = if h.is_sock() { Some(h) } else { unless_followed(fd, h) };
+    sock.filter(|_| !crate::vfork::in_child())
+}
+
+/// What else of ours is behind `fd`: a socket only where another thread is closing it.
+#[cold]
+fn unless_followed(fd: c_int, h: Handle) -> Option<Handle> {
+    if h.kind() == Kind::Closing && following() { lifecycle::once_closed(fd, h) } else { None }
 }
 
 /// Gives `r` (>= 0, or -errno) the way the C library does.

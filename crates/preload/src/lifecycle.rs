@@ -6,6 +6,7 @@ use core::ffi::{c_int, c_uint};
 use libc::{CLOSE_RANGE_UNSHARE, sockaddr, socklen_t};
 use ropeway_shm::{guarded, sys};
 use ropeway_socket::fdtable::{self, Handle, Kind};
+use ropeway_socket::lifecycle::Closing;
 use ropeway_socket::reason::Reason;
 use ropeway_socket::rendezvous::client;
 use ropeway_socket::{adopt, lifecycle, process};
@@ -38,7 +39,7 @@ const ROOM_ABOVE: u32 = 1024;
 /// The C library will close `fd` where no hook sees it.
 pub fn will_be_closed(fd: c_int) {
     if fdtable::lookup(fd).is_some_and(|h| h.kind() != Kind::Internal) && !vfork::in_child() {
-        lifecycle::closing(fd);
+        drop(lifecycle::closing(fd));
     }
 }
 
@@ -79,14 +80,17 @@ fn note_duplicate(old: c_int, new: c_int) {
     lifecycle::duplicated(old, new);
 }
 
-/// Before `dup2` puts something else behind `new`.
-fn make_room(old: c_int, new: c_int) {
+/// Before `dup2` puts something else behind `new`; the answer is kept until that is noted.
+fn make_room(old: c_int, new: c_int) -> Option<Closing> {
     if !following() || old == new || (fdtable::lookup(new).is_none() && !client::owns_fd(new)) {
-        return;
+        return None;
     }
-    if sys::fcntl(old, libc::F_GETFD, 0).is_ok() && !lifecycle::closing(new) {
+    sys::fcntl(old, libc::F_GETFD, 0).ok()?;
+    let closing = lifecycle::closing(new);
+    if closing.is_none() {
         lifecycle::give_way(new);
     }
+    closing
 }
 
 /// After `dup2` or `dup3` to `new` returned `r`: what [`make_room`] may not look at beforehand.
@@ -113,7 +117,9 @@ const F_SETSIG: c_int = 10;
 fn close_all(first: c_uint, last: c_uint) -> c_int {
     fdtable::for_each_in(first, last, |fd, h| {
         if h.kind() != Kind::Internal {
-            lifecycle::closing(fd);
+            let _closing = lifecycle::closing(fd);
+            // SAFETY: no pointers.
+            unsafe { next::close_range(fd as c_uint, fd as c_uint, 0) };
         }
     });
     let mut from = first;
@@ -186,9 +192,8 @@ hooks! {
         if fdtable::lookup(fd).is_none() && !client::owns_fd(fd) || vfork::in_child() {
             return next::close(fd);
         }
-        if is_internal(fd) || !lifecycle::closing(fd) {
-            return fail(libc::EBADF) as c_int;
-        }
+        let closing = if is_internal(fd) { None } else { lifecycle::closing(fd) };
+        let Some(_until_closed) = closing else { return fail(libc::EBADF) as c_int };
         next::close(fd)
     }
 
@@ -228,7 +233,7 @@ hooks! {
         if is_internal(old) {
             return fail(libc::EBADF) as c_int;
         }
-        make_room(old, new);
+        let _closing = make_room(old, new);
         let r = next::dup2(old, new);
         note_replaced(old, new, r);
         if old != new {
@@ -242,9 +247,7 @@ hooks! {
         if is_internal(old) {
             return fail(libc::EBADF) as c_int;
         }
-        if flags & !libc::O_CLOEXEC == 0 {
-            make_room(old, new);
-        }
+        let _closing = if flags & !libc::O_CLOEXEC == 0 { make_room(old, new) } else { None };
         let r = next::dup3(old, new, flags);
         note_replaced(old, new, r);
         note_duplicate(old, r);

@@ -25,6 +25,8 @@ pub enum Kind {
     Set = 2,
     /// One of our own descriptors: the program must neither use nor close it.
     Internal = 3,
+    /// A socket until now: the kernel's close of the number has begun, or is about to, and has not come back.
+    Closing = 4,
 }
 
 /// The word of a tracked descriptor: kind, generation and index of the record.
@@ -46,6 +48,7 @@ impl Handle {
         match self.0 >> KIND_SHIFT {
             1 => Kind::Sock,
             2 => Kind::Set,
+            4 => Kind::Closing,
             _ => Kind::Internal,
         }
     }
@@ -81,7 +84,12 @@ impl Handle {
 
     /// The handle of a record known by its token.
     pub fn from_token(token: u64) -> Handle {
-        Handle(token & !(0xff << KIND_SHIFT) | (Kind::Sock as u64) << KIND_SHIFT)
+        Handle(token).of_kind(Kind::Sock)
+    }
+
+    /// The same record under another kind.
+    pub fn of_kind(self, kind: Kind) -> Handle {
+        Handle(self.token() | (kind as u64) << KIND_SHIFT)
     }
 
     /// True while the record still is what the handle was made for.
@@ -130,6 +138,30 @@ pub fn enter(fd: i32, h: Handle) -> (Option<Handle>, bool) {
 pub fn remove(fd: i32) -> Option<Handle> {
     let old = slot(fd)?.swap(0, Ordering::AcqRel);
     if old == 0 { None } else { Some(Handle(old)) }
+}
+
+/// Takes a descriptor out before the kernel closes it, and returns what it led to. A socket's stays marked until [`closed`]:
+/// while the number is still open, a call on it past us would go by the rings.
+pub fn begin_closing(fd: i32) -> Option<Handle> {
+    let mark = |word| match Handle(word).kind() {
+        Kind::Sock => Some(Handle(word).of_kind(Kind::Closing).0),
+        Kind::Closing => None,
+        Kind::Set | Kind::Internal => Some(0),
+    };
+    let old = slot(fd)?.fetch_update(Ordering::AcqRel, Ordering::Acquire, mark).ok()?;
+    if old == 0 { None } else { Some(Handle(old)) }
+}
+
+/// True between [`begin_closing`] of a descriptor that led to the socket `h` and [`closed`].
+pub fn is_closing(fd: i32, h: Handle) -> bool {
+    leads_to(fd, h.of_kind(Kind::Closing))
+}
+
+/// Takes the mark off, unless the number stands for something else of ours already.
+pub fn closed(fd: i32, h: Handle) {
+    if let Some(s) = slot(fd) {
+        let _ = s.compare_exchange(h.of_kind(Kind::Closing).0, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
 }
 
 /// Marks one of our own descriptors.

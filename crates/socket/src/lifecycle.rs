@@ -1,9 +1,11 @@
 //! The life of a tracked descriptor: created, duplicated, forked, passed on, closed.
 
+mod closing;
 mod ending;
 mod forks;
 mod images;
 
+pub use closing::{Closing, closing, once_closed, was_closed};
 pub use ending::{forget_all, let_go};
 pub(crate) use forks::{add_owner, enter_owner};
 pub use forks::{fork_child, fork_child_apart, fork_parent, fork_prepare};
@@ -162,7 +164,7 @@ pub fn connect(h: Handle, native: impl FnOnce() -> isize) -> isize {
 /// After `dup` and its relatives: `new` leads where `old` leads.
 pub fn duplicated(old: i32, new: i32) {
     match fdtable::lookup(old) {
-        Some(h) if h.kind() != Kind::Internal => {
+        Some(h) if matches!(h.kind(), Kind::Sock | Kind::Set) => {
             if h.is_sock() {
                 local(h.index()).fds.fetch_add(1, Ordering::AcqRel);
             } else {
@@ -171,32 +173,6 @@ pub fn duplicated(old: i32, new: i32) {
             fdtable::enter(new, h);
             process::note_fd(new);
         }
-        _ => {}
-    }
-}
-
-/// Before a descriptor is closed in any way: takes it out of the table and settles what its end means. The kernel's own
-/// close must follow. For one of our own descriptors, `false`: it must not be closed.
-pub fn closing(fd: i32) -> bool {
-    if fdtable::is_internal(fd) {
-        return false;
-    }
-    match fdtable::remove(fd) {
-        Some(h) if h.is_sock() => {
-            epoll::descriptor_closing(h, fd);
-            drop_reference(h, fd);
-        }
-        Some(h) => epoll::set_closing(h, fd),
-        None => {}
-    }
-    true
-}
-
-/// A descriptor that was closed before it could be looked at: its number stands for something else, or for nothing.
-pub fn was_closed(fd: i32) {
-    match fdtable::remove(fd) {
-        Some(h) if h.is_sock() => drop_reference(h, -1),
-        Some(h) if h.kind() == Kind::Set => epoll::set_closing(h, fd),
         _ => {}
     }
 }
@@ -222,9 +198,16 @@ pub fn is_shadow(fd: i32, h: Handle) -> bool {
 
 /// One descriptor fewer in this process. `fd` is still open, or -1 if it is gone already.
 fn drop_reference(h: Handle, fd: i32) {
+    if settle_reference(h, fd) {
+        release_if_abandoned(h.index());
+    }
+}
+
+/// The same, but for giving the record back: true when that must follow.
+fn settle_reference(h: Handle, fd: i32) -> bool {
     let l = local(h.index());
     if l.fds.fetch_sub(1, Ordering::SeqCst) > 1 {
-        return;
+        return false;
     }
     let waited_on = wait::anybody_waits(h.index());
     // As in the kernel: a call that is under way keeps the socket open until it returns.
@@ -236,9 +219,9 @@ fn drop_reference(h: Handle, fd: i32) {
         l.keep_fd.store(kept + 1, Ordering::SeqCst);
         point_to_kept(h);
         waiter_left(h.index());
-        return;
+        return false;
     }
-    leave_sock(h, fd, waited_on);
+    leave_sock(h, fd, waited_on)
 }
 
 /// Before the kernel gives the number of a closed descriptor to others: threads that sleep on it go on with the one that was
@@ -274,15 +257,19 @@ pub fn waiter_left(index: u32) {
             l.keep_fd.store(kept, Ordering::SeqCst);
             continue;
         }
-        leave_sock(Handle::of_record(index), kept - 1, false);
+        let last = leave_sock(Handle::of_record(index), kept - 1, false);
         fdtable::remove(kept - 1);
         let _ = sys::close(kept - 1);
+        if last {
+            release_if_abandoned(index);
+        }
         return;
     }
 }
 
-/// This process has no descriptor of the socket any more. `waited_on`: none could be kept for threads that wait on it.
-fn leave_sock(h: Handle, fd: i32, waited_on: bool) {
+/// This process has no descriptor of the socket any more. `waited_on`: none could be kept for threads that wait on it. True when
+/// nobody has one, and the record is to be given back.
+fn leave_sock(h: Handle, fd: i32, waited_on: bool) -> bool {
     let s = h.sock();
     let _critical = Critical::enter();
     s.lock.lock(thread::me());
@@ -329,13 +316,9 @@ fn leave_sock(h: Handle, fd: i32, waited_on: bool) {
     }
     if last {
         epoll::sock_gone(h);
-        // Under the lock, so that `reap` finds no record without owners that is about to be given back.
-        s.class.store(CLASS_FREE, Ordering::Release);
     }
     s.lock.unlock();
-    if last {
-        process::table().release(h.index(), thread::me());
-    }
+    last
 }
 
 /// Takes a process off the owners. True when none is left.

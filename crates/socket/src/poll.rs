@@ -132,7 +132,7 @@ fn survey(fds: &[pollfd]) -> Found {
                     return Found::Rings;
                 }
             }
-            Kind::Internal => {}
+            Kind::Internal | Kind::Closing => {}
         }
     }
     found

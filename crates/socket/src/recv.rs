@@ -80,7 +80,7 @@ fn over_tcp(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, mut native: imp
         let leads = fdtable::leads_to(fd, h);
         if !leads && lifecycle::kept_fd(h) != Some(fd) {
             drop(rx);
-            return native();
+            return if fdtable::is_closing(fd, h) { -(libc::EBADF as isize) } else { native() };
         }
         if s.rx.phase.load(Ordering::Relaxed) != RX_TCP || rx.try_attach(h, fd) {
             drop(rx);

@@ -90,7 +90,7 @@ fn over_tcp(h: Handle, fd: i32, list: &Cursor, flags: i32, mut native: impl FnMu
         let leads = fdtable::leads_to(fd, h);
         if !leads && lifecycle::kept_fd(h) != Some(fd) {
             drop(tx);
-            return native();
+            return if fdtable::is_closing(fd, h) { -(libc::EBADF as isize) } else { native() };
         }
         if s.has(FLAG_RESET) {
             drop(tx);

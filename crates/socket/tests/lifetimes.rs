@@ -52,7 +52,7 @@ fn assert_each_record_is_free_once(socket: &TcpStream) {
             fdtable::sock(fd.as_raw_fd()).expect("tracked").index()
         })
         .collect();
-    many.iter().for_each(|fd| assert!(lifecycle::closing(fd.as_raw_fd())));
+    many.iter().for_each(|fd| drop(lifecycle::closing(fd.as_raw_fd())));
     assert_eq!(records.len(), many.len());
 }
 
@@ -183,6 +183,64 @@ fn a_poll_whose_socket_is_closed_counts_nothing_for_the_next_connection() {
     });
 }
 
+#[test]
+fn a_number_that_is_being_closed_takes_no_bytes() {
+    let _alone = alone();
+    within(LIMIT, "closing", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        let (h, fd) = (a.h, a.fd);
+        let closing = lifecycle::closing(fd).expect("a descriptor of the program");
+        let marked = fdtable::lookup(fd).expect("marked");
+        assert!(fdtable::is_closing(fd, h) && fdtable::sock(fd).is_none());
+        // As by a signal handler in the middle of it: the close goes on only when the handler has returned.
+        assert_eq!(lifecycle::once_closed(fd, marked), Some(h));
+        assert_eq!([send_on(h, fd, b"lost", 0), receive(h, fd)], [-(libc::EBADF as isize); 2]);
+        drop(closing);
+        assert_eq!(fdtable::lookup(fd), None);
+        drop(a);
+        assert_eq!(b.recv(&mut [0; 8]), 0, "the end, and nothing before it");
+    });
+}
+
+#[test]
+fn whoever_has_the_number_of_a_close_that_lingers_is_not_held_up() {
+    let _alone = alone();
+    within(LIMIT, "closing", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        let (pipe, _writer) = std::io::pipe().expect("pipe");
+        let closing = lifecycle::closing(a.fd).expect("a descriptor of the program");
+        let marked = fdtable::lookup(a.fd).expect("marked");
+        sys::dup2(pipe.as_raw_fd(), a.fd).expect("dup2");
+        assert_eq!(lifecycle::once_closed(a.fd, marked), None);
+        assert_eq!(fdtable::lookup(a.fd), None, "nor looked at again");
+        drop(closing);
+        assert_eq!(b.recv(&mut [0; 8]), 0);
+    });
+}
+
+#[test]
+fn a_call_on_a_number_that_dup2_is_replacing_waits_for_whoever_has_it_next() {
+    let _alone = alone();
+    within(LIMIT, "replacing", || {
+        let ((a, b), (next, other)) = (connected(), connected());
+        warm(&a, &b);
+        warm(&next, &other);
+        let closing = lifecycle::closing(a.fd).expect("a descriptor of the program");
+        let marked = fdtable::lookup(a.fd).expect("marked");
+        sys::dup2(next.fd, a.fd).expect("dup2");
+        std::thread::scope(|scope| {
+            let found = scope.spawn(|| lifecycle::once_closed(a.fd, marked));
+            std::thread::sleep(Duration::from_millis(2));
+            lifecycle::duplicated(next.fd, a.fd);
+            assert_eq!(found.join().expect("the caller"), Some(next.h));
+        });
+        drop(closing);
+        assert_eq!(fdtable::sock(a.fd), Some(next.h));
+    });
+}
+
 // ---- rings ----
 
 /// Waits until the thread with this number sleeps in the kernel.
@@ -223,7 +281,7 @@ fn close_sleeping(end: End, call: fn(Handle, i32) -> isize) -> JoinHandle<isize>
 
 /// Closes the number of an end as `dup2` of a pipe does, on which nothing ever happens.
 fn give_to_a_quiet_pipe(end: &End, quiet: &impl AsRawFd) {
-    assert!(lifecycle::closing(end.fd));
+    let _until_replaced = lifecycle::closing(end.fd).expect("a descriptor of the program");
     sys::dup2(quiet.as_raw_fd(), end.fd).expect("dup2");
 }
 

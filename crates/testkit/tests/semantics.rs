@@ -220,6 +220,8 @@ semantics! {
         closed_while_a_thread_selects,
         number_given_away_while_a_thread_polls,
         closed_while_a_thread_waits_on_a_set,
+        closed_while_a_thread_sends,
+        number_given_away_while_a_thread_sends,
         shut_down_while_a_thread_receives,
         shut_down_both_ways_while_a_thread_polls,
         shut_down_while_a_thread_sends: ShmAndTcp,

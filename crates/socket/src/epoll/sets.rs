@@ -268,8 +268,7 @@ pub fn created(fd: i32) {
     }
     if fdtable::lookup(fd).is_some() {
         // The number was closed behind our back.
-        lifecycle::give_way(fd);
-        lifecycle::closing(fd);
+        lifecycle::was_closed(fd);
     }
     if FAMILY.load(Ordering::Relaxed) == 0 {
         let drawn = sys::random_u64() & !0xff_ffff | 1 << 63;

@@ -21,7 +21,7 @@ pub fn let_go() -> bool {
             fdtable::remove(fd);
             epoll::set_closing(h, fd);
         }
-        Kind::Internal => {}
+        Kind::Internal | Kind::Closing => {}
         _ => all = false,
     });
     all

@@ -411,6 +411,78 @@ CASE(closed_while_a_thread_waits_on_a_set)
     }
 }
 
+static int sending_on;
+
+static void *send_to_the_end(void *unused)
+{
+    (void)unused;
+    long accepted = 0;
+    for (;;) {
+        ssize_t n = send(sending_on, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n == 1)
+            accepted++;
+        else if (errno != EAGAIN)
+            break;
+        rw_shared[1] = 1;
+    }
+    rw_shared[0] = accepted;
+    return NULL;
+}
+
+/* What a send has accepted arrives, and then the end, however the number goes meanwhile. */
+static void ended_while_a_thread_sends(void (*end)(int))
+{
+    bool all_arrived = true;
+    for (int round = 0; round < 8; round++) {
+        int other = rw_another();
+        rw_nodelay(other);
+        rw_warm(other, RW_BLOCK);
+        A_SIDE {
+            pthread_t sender;
+            sending_on = other;
+            rw_shared[1] = 0;
+            MUST(-pthread_create(&sender, NULL, send_to_the_end, NULL));
+            while (!rw_shared[1])
+                usleep(100);
+            end(other);
+            pthread_join(sender, NULL);
+            rw_meet();
+        }
+        B_SIDE {
+            long got = 0;
+            ssize_t n;
+            while ((n = recv(other, buffer, sizeof buffer, 0)) > 0)
+                got += n;
+            rw_meet();
+            all_arrived = all_arrived && n == 0 && got == rw_shared[0];
+        }
+        close(other);
+    }
+    B_SIDE YES(all_arrived);
+}
+
+static void close_it(int socket)
+{
+    MUST(close(socket));
+}
+
+static void give_to_a_file(int number)
+{
+    int file = (int)MUST(open("/dev/null", O_RDWR));
+    MUST(dup2(file, number));
+    MUST(close(file));
+}
+
+CASE(closed_while_a_thread_sends)
+{
+    ended_while_a_thread_sends(close_it);
+}
+
+CASE(number_given_away_while_a_thread_sends)
+{
+    ended_while_a_thread_sends(give_to_a_file);
+}
+
 CASE(shut_down_while_a_thread_receives)
 {
     rw_warm(fd, RW_BLOCK);
@@ -651,7 +723,8 @@ RW_MAIN(ENTRY(many_writers), ENTRY(many_readers), ENTRY(many_writers_and_readers
     ENTRY(number_given_away_while_a_thread_receives), ENTRY(next_connection_while_a_thread_receives_on_a_closed_one),
     ENTRY(next_connection_while_a_closed_one_ends), ENTRY(closed_while_a_thread_polls), ENTRY(closed_while_a_thread_polls_in_vain),
     ENTRY(closed_while_a_thread_selects), ENTRY(number_given_away_while_a_thread_polls),
-    ENTRY(closed_while_a_thread_waits_on_a_set), ENTRY(shut_down_while_a_thread_receives),
+    ENTRY(closed_while_a_thread_waits_on_a_set), ENTRY(closed_while_a_thread_sends),
+    ENTRY(number_given_away_while_a_thread_sends), ENTRY(shut_down_while_a_thread_receives),
     ENTRY(shut_down_both_ways_while_a_thread_polls), ENTRY(shut_down_while_a_thread_sends),
     ENTRY(sending_while_another_thread_receives), ENTRY(cancelled_while_receiving), ENTRY(wait_after_many_cancellations),
     ENTRY(cancelled_while_accepting),

@@ -1,0 +1,99 @@
+//! A descriptor between the hook that takes it out of the table and the end of the kernel's close.
+//!
+//! The number is open all that time, and no longer ours: what another thread sent on it would pass the ring. So it is marked,
+//! and calls that meet the mark wait for the kernel's answer, which is what they would have met.
+
+use super::{drop_reference, release_if_abandoned, settle_reference};
+use crate::fdtable::{self, Handle, Kind};
+use crate::{epoll, promote};
+use core::sync::atomic::Ordering;
+use ropeway_shm::sys;
+
+/// A descriptor that is being closed. To be dropped when the kernel's call has come back.
+#[must_use]
+pub struct Closing {
+    fd: i32,
+    sock: Option<Handle>,
+    /// Nobody has the socket any more. The record keeps its name as long as the number stands for it.
+    gives_back: bool,
+}
+
+/// Before a descriptor is closed in any way: takes it out of the table and settles what its end means. The kernel's own
+/// close must follow. None for one of our own descriptors: it must not be closed.
+pub fn closing(fd: i32) -> Option<Closing> {
+    if fdtable::is_internal(fd) {
+        return None;
+    }
+    let led_to = fdtable::begin_closing(fd);
+    let mut closing = Closing { fd, sock: led_to.filter(|h| h.is_sock()), gives_back: false };
+    match led_to {
+        Some(h) if h.is_sock() => {
+            epoll::descriptor_closing(h, fd);
+            closing.gives_back = settle_reference(h, fd);
+        }
+        Some(h) => epoll::set_closing(h, fd),
+        None => {}
+    }
+    Some(closing)
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let Some(h) = self.sock else { return };
+        fdtable::closed(self.fd, h);
+        if self.gives_back {
+            release_if_abandoned(h.index());
+        }
+    }
+}
+
+/// A descriptor that was closed before it could be looked at: its number stands for something else, or for nothing.
+pub fn was_closed(fd: i32) {
+    match fdtable::remove(fd) {
+        Some(h) if h.is_sock() => drop_reference(h, -1),
+        Some(h) if h.kind() == Kind::Set => epoll::set_closing(h, fd),
+        _ => {}
+    }
+}
+
+/// What a number leads to when the close that has marked it is over. If that does not come to an end (a signal handler has
+/// interrupted it, or it was left by a jump), the socket: calls then find that the number does not lead there any more.
+#[cold]
+pub fn once_closed(fd: i32, marked: Handle) -> Option<Handle> {
+    const NAP_NS: u64 = 20_000;
+    const MOST_NS: u64 = 20_000_000;
+    let h = marked.of_kind(Kind::Sock);
+    let until = sys::monotonic_ns() + MOST_NS;
+    while fdtable::is_closing(fd, h) {
+        if !is_ours(fd, h) {
+            // Closed, and perhaps given to others, while a close that lingers goes on.
+            fdtable::closed(fd, h);
+        } else if sys::monotonic_ns() < until {
+            sys::nap(NAP_NS);
+        } else {
+            return Some(h).filter(|h| h.is_current());
+        }
+    }
+    fdtable::sock(fd)
+}
+
+/// True while a marked number stands for the socket `h`, or, put there by `dup2`, for another one that we follow.
+fn is_ours(fd: i32, h: Handle) -> bool {
+    let Some(cookie) = promote::cookie(fd) else { return false };
+    let mut found = has_cookie(h, cookie);
+    fdtable::for_each_in(0, u32::MAX, |_, other| found |= other.is_sock() && has_cookie(other, cookie));
+    found
+}
+
+fn has_cookie(h: Handle, cookie: u64) -> bool {
+    h.is_current() && h.sock().cookie.load(Ordering::Relaxed) == cookie
+}
+
+/// In the child of fork: another thread of the parent was about to close the number.
+pub(super) fn finish_in_child(fd: i32, marked: Handle) {
+    let h = marked.of_kind(Kind::Sock);
+    if promote::cookie(fd).is_some_and(|cookie| has_cookie(h, cookie)) {
+        let _ = sys::close(fd);
+    }
+    fdtable::closed(fd, h);
+}
