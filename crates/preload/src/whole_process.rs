@@ -5,6 +5,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::{iocb, pid_t, rlimit};
 use ropeway_shm::{guarded, sys};
+use ropeway_socket::handover::Patience;
 use ropeway_socket::lifecycle;
 use ropeway_socket::reason::Reason;
 use ropeway_socket::{fdtable, process, stats};
@@ -46,9 +47,10 @@ pub fn stop(reason: Reason) {
 
 /// Takes every socket that there is back to TCP.
 pub fn take_back(reason: Reason) {
+    let patience = Patience::begin();
     fdtable::for_each_in(0, c_uint::MAX, |fd, h| {
         if h.is_sock() {
-            lifecycle::leave(h, fd, reason);
+            lifecycle::leave_among(h, fd, reason, &patience);
         }
     });
 }

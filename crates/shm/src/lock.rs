@@ -3,7 +3,8 @@
 //! The word holds who has the lock: process and thread number. A waiter that finds the holder gone takes the lock over
 //! and is told so, because what the lock protects may be half changed; everything protected by these locks can be
 //! recomputed (`Ring::recover_producer`, `Ring::recover_consumer`). Locks live only in memory that the owners of a socket map, never in memory a
-//! peer can write. They are never held while sleeping, and the preload defers signal handlers while one is held.
+//! peer can write. They are not held while sleeping, but for a reader that leaves Ropeway (`docs/handover.md`, 7.1), and the preload defers signal
+//! handlers while one is held.
 
 use crate::atomic::{AtomicU64, Ordering, yield_now};
 use crate::sys;
@@ -15,6 +16,9 @@ pub type Holder = u64;
 pub fn holder(pid: u32, tid: u32) -> Holder {
     (pid as u64) << 32 | tid as u64
 }
+
+/// Set beside the holder while a thread of another process waits. No thread's number is so high.
+const WANTED: u64 = 1 << 31;
 
 #[repr(transparent)]
 pub struct Lock(AtomicU64);
@@ -81,7 +85,10 @@ impl Lock {
                 continue;
             }
             // Of several waiters one wins; the others find a living holder.
-            if lives(now) {
+            if lives(now & !WANTED) {
+                if now >> 32 != me >> 32 {
+                    let _ = self.0.compare_exchange(now, now | WANTED, Ordering::Relaxed, Ordering::Relaxed);
+                }
                 nap();
             } else if self.0.compare_exchange(now, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 return Taken::FromTheDead;
@@ -96,7 +103,12 @@ impl Lock {
 
     /// Who holds it now, 0 for nobody.
     pub fn owner(&self) -> Holder {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::Relaxed) & !WANTED
+    }
+
+    /// For a holder that takes its time: whether a thread of another process waits. It may have given up since.
+    pub fn is_wanted(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & WANTED != 0
     }
 
     /// After fork, in the child: the parent's threads do not exist here; a lock that the forking thread's siblings held

@@ -101,6 +101,32 @@ fn a_lock_is_taken_over_from_a_zombie() {
 }
 
 #[test]
+fn a_holder_sees_that_another_process_waits_and_takes_no_notice_of_its_own_threads() {
+    let lock: &Lock = shared();
+    lock.lock(me());
+    let mine = lock.owner();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            lock.lock(me());
+            lock.unlock();
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!lock.is_wanted());
+        let pid = child(|| {
+            lock.lock(me());
+            lock.unlock();
+        });
+        while !lock.is_wanted() {
+            std::thread::yield_now();
+        }
+        assert_eq!(lock.owner(), mine);
+        lock.unlock();
+        assert_eq!(reap(pid), 0);
+    });
+    assert_eq!(lock.owner(), 0);
+}
+
+#[test]
 fn a_lock_is_taken_over_from_a_thread_that_ended() {
     static LOCK: Lock = Lock::new();
     std::thread::spawn(|| assert_eq!(LOCK.lock(me()), Taken::Clean)).join().unwrap();

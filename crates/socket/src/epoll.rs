@@ -6,6 +6,7 @@
 mod ctl;
 mod member;
 mod memory;
+mod rings;
 mod scan;
 mod sets;
 mod wait;

@@ -4,8 +4,10 @@
 //! direction's process-shared lock, which the guards [`TxLock`] and [`RxLock`] hold.
 
 mod ends;
+mod recalls;
 
 pub use ends::{break_connection, forget_left, look_for_end, peer_fin, time_to_look};
+pub use recalls::{Patience, answer_recall, is_recalled, recall_and_wait, service_recall};
 
 use crate::fdtable::{self, Handle};
 use crate::reason::Reason;
@@ -451,22 +453,6 @@ pub fn unread(h: Handle) -> usize {
     }
     let mut rx = lock_rx(s);
     if ready::is_open(h) { rx.unread() } else { 0 }
-}
-
-/// Clause 4: does what a leaving reader asked for, if it did. Called where our own side waits or returns from waiting.
-pub fn service_recall(s: &Sock, h: Handle, mut fd: i32) {
-    let Some(pair) = pair(s) else { return };
-    if s.tx.phase.load(Ordering::Acquire) != TX_RING || pair.outgoing().recall_asked() == 0 {
-        return;
-    }
-    let mut tx = lock_tx(s);
-    // Closed while we slept: the number may be another connection's.
-    if still_leads(&mut fd, h)
-        && let Some((ring, p)) = tx.ring()
-        && ring.recall_asked() == p.epoch
-    {
-        tx.closed_by_reader(h, fd);
-    }
 }
 
 /// Tests only: disturbs a promoted connection when chaos says so.

@@ -12,7 +12,7 @@ pub use forks::{fork_child, fork_child_apart, fork_parent, fork_prepare};
 pub use images::{at_exit, before_exec, before_spawn, exec_failed};
 
 use crate::fdtable::{self, Handle, Kind};
-use crate::handover::{self, lock_rx, lock_tx, pair};
+use crate::handover::{self, Patience, lock_rx, lock_tx, pair};
 use crate::process::{self, local};
 use crate::reason::Reason;
 use crate::rendezvous::client;
@@ -26,9 +26,6 @@ use ropeway_shm::table::{
     CLASS_CONNECTED, CLASS_FREE, CLASS_FRESH, FLAG_CONNECTING, FLAG_INHERITED, FLAG_NONBLOCK, FLAG_PINNED,
     FLAG_SHUT_RD, FLAG_SHUT_WR, FLAG_UNCOUNTED, PAIR_NONE, PAIR_REGISTERED, Sock,
 };
-
-/// How long a call that takes a socket out of Ropeway's hands waits for the peer to take an unread tail back.
-const RECALL_NS: u64 = 1_000_000_000;
 
 /// How many sockets this process has followed so far.
 static TRACKED: AtomicU32 = AtomicU32::new(0);
@@ -411,17 +408,22 @@ fn end_outgoing(h: Handle, fd: i32, reason: Reason) {
 /// incoming ring goes back to the writer, which sends it over TCP (clause 4.1); if that cannot be, because the writer does
 /// not answer or has sent bytes over TCP behind it, a relay takes the descriptor's place (clause 4.2).
 pub fn leave(h: Handle, fd: i32, reason: Reason) {
-    adopt::given_away(h);
-    take_back(h, fd, reason);
+    leave_among(h, fd, reason, &Patience::begin());
 }
 
-fn take_back(h: Handle, fd: i32, reason: Reason) {
+/// The same as one of several, which have one time to wait in common.
+pub fn leave_among(h: Handle, fd: i32, reason: Reason, patience: &Patience) {
+    adopt::given_away(h);
+    take_back(h, fd, reason, patience);
+}
+
+fn take_back(h: Handle, fd: i32, reason: Reason, patience: &Patience) {
     let s = h.sock();
     if !s.has(FLAG_PINNED) {
         handover::pin(s, reason);
     }
     // The incoming ring first: while ours is open, the peer waits where it can be asked for an unread rest.
-    let settled = give_rest_back(h, fd, reason);
+    let settled = give_rest_back(h, fd, reason, patience);
     end_outgoing(h, fd, reason);
     handover::forget_left(s, h);
     // With other owners, the rest is theirs as much as ours: it stays for those who read through Ropeway. Another thread may
@@ -433,20 +435,19 @@ fn take_back(h: Handle, fd: i32, reason: Reason) {
 
 /// Closes the incoming ring, as [`end_outgoing`] the other one; true unless a rest stays in it that the writer does not take
 /// back.
-fn give_rest_back(h: Handle, fd: i32, reason: Reason) -> bool {
+fn give_rest_back(h: Handle, fd: i32, reason: Reason, patience: &Patience) -> bool {
     let s = h.sock();
     let mut rx = lock_rx(s);
     if !is_shadow(fd, h) {
         return true;
     }
     rx.demote(h, fd, reason);
-    let Some(pair) = pair(s) else { return true };
     let Some((ring, c)) = rx.ring() else { return true };
     let writer_is_there = ring.left() != c.epoch;
     let answer = if ring.unread(c).0 == 0 {
         Some(true)
     } else if writer_is_there {
-        shadow::recall_and_wait(&ring, &pair.outgoing(), c, fd, RECALL_NS)
+        handover::recall_and_wait(&mut rx, fd, patience)
     } else {
         Some(false)
     };

@@ -364,6 +364,7 @@ impl<'a> Watch<'a> {
                 armed &= slot.arm(p.events as u16 as u32, lent.bell.id);
             }
         }
+        self.answer_recalls();
         let mut again_ns = (!armed).then_some(NAP_NS);
         let result = if !followed || self.anything_on_rings(&mut again_ns) {
             Ok(Kernel::AsksLater)
@@ -375,8 +376,13 @@ impl<'a> Watch<'a> {
         if let Some(lent) = lent {
             bells::put_back(lent, || self.slots.iter().for_each(Slot::disarm));
         }
+        self.answer_recalls();
         self.slots.iter_mut().for_each(Slot::settle);
         result
+    }
+
+    fn answer_recalls(&self) {
+        self.slots.iter().zip(self.fds.iter()).for_each(|(slot, p)| slot.answer_recall(p.fd));
     }
 
     /// After arming: exact. `again_ns` becomes the longest that a sleep may last.

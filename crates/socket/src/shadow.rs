@@ -1,9 +1,8 @@
 //! What the kernel says of the shadow, the TCP connection under every socket: its byte counters, its events, its end.
 
-use crate::bells;
 use core::ptr;
 use core::sync::atomic::Ordering;
-use ropeway_shm::ring::{Consumer, End, Look, Producer, Ring};
+use ropeway_shm::ring::{Consumer, Look, Producer, Ring};
 use ropeway_shm::sys;
 use ropeway_shm::table::Sock;
 
@@ -303,35 +302,4 @@ fn copy(s: &Sock, ring: &Ring, (mut c, mut skip, mut left): (Consumer, usize, us
         ring.consume(&mut c, len);
     }
     true
-}
-
-/// Asks the writer to take the unread tail of our incoming ring back and waits for it, at most `most_ns` unless it has
-/// begun. True when it has done so; false when it will not. None: it began, and did not end.
-pub fn recall_and_wait(incoming: &Ring, outgoing: &Ring, c: &mut Consumer, fd: i32, most_ns: u64) -> Option<bool> {
-    /// An answer is a few hundred kilobytes to the kernel: a writer that needs longer has died over it.
-    const ANSWER_NS: u64 = 5_000_000_000;
-    /// Between two looks.
-    const NAP_NS: u64 = 200_000;
-    incoming.recall(c);
-    bells::ring_all(incoming, End::Writer);
-    bells::ring_all(outgoing, End::Reader);
-    let until = sys::monotonic_ns() + most_ns;
-    loop {
-        // In this order: who has left has answered before, or refuses.
-        let left = incoming.left() == c.epoch;
-        if incoming.recalled() == c.epoch {
-            return Some(true);
-        }
-        let gone = poll(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
-        if (left || gone || sys::monotonic_ns() > until)
-            && incoming.recalled() != c.epoch
-            && incoming.withdraw_recall(c.epoch)
-        {
-            return Some(false);
-        }
-        if left || sys::monotonic_ns() > until + ANSWER_NS {
-            return None;
-        }
-        sys::nap(NAP_NS);
-    }
 }

@@ -266,6 +266,7 @@ semantics! {
         exec_by_a_name_that_fails,
         closed_by_exec: ShmSomewhere,
         other_programs_beside: ShmAndTcp,
+        read_beside_a_child_that_becomes_a_program: ShmAndTcp,
         inherited_by_a_background_program: ShmAndTcp,
         given_away: ShmSomewhere,
         given_and_kept: ShmSomewhere,

@@ -1,13 +1,14 @@
 //! Looking at the members of a set that are hot, and making them cold (`docs/readiness.md`, section 3).
 
 use super::member::{self, EDGE, ONESHOT};
-use super::sets::{self, Locked, Ref, TAG_WAKE};
+use super::rings::{self, answer_recalls};
+use super::sets::{self, Locked, Ref};
 use crate::fdtable::{self, Handle};
+use crate::handover;
 use crate::process;
 use crate::ready::{self, ALWAYS, Question, READ, WRITE};
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use libc::epoll_event;
-use ropeway_shm::bell::RINGS_AT_ONCE;
 use ropeway_shm::ring::End;
 use ropeway_shm::table::{
     FLAG_PEER_FIN, FLAG_RESET, FLAG_SHUT_RD, FLAG_SHUT_WR, MAX_SOCKS, MEMBER_DISABLED, MEMBER_FRESH, MEMBER_GHOST,
@@ -19,10 +20,6 @@ use ropeway_shm::table::{
 const IDLE_ROUNDS: u32 = 256;
 /// Sockets that are looked at under one hold of the set's lock.
 const BATCH: usize = 64;
-/// A bell's queue that held so many rings may have had no room for more (`net.unix.max_dgram_qlen` is 10 at least).
-const FULL_BELL: usize = 10;
-/// Rings taken in one go; this bound only stops a flood.
-const MOST_RINGS: usize = 64;
 
 /// The program's array of events.
 pub struct Out {
@@ -324,6 +321,7 @@ fn cool(r: Ref, h: Handle, out: &mut Out) {
     let armed = arm(&locked, h, 0);
     drop(locked);
     fence(Ordering::SeqCst);
+    answer_recalls(r, h);
     let others = out.again_ns.take();
     if report(r, h, out) || !armed || out.again_ns.is_some() {
         r.lists().hot.insert(h.index());
@@ -398,14 +396,17 @@ fn arm_all(r: Ref, mut f: impl FnMut(Handle)) -> Armed {
     });
     fence(Ordering::SeqCst);
     r.lists().hot.for_each_from(0, |i| {
-        if is_here(i) && !is_quiet(r, i) {
+        if is_here(i) && (!is_quiet(r, i) || handover::is_recalled(process::table().sock(i))) {
             batch[n] = i;
             n += 1;
         }
         n < BATCH
     });
     drop(locked);
-    batch[..n].iter().for_each(|i| f(Handle::of_record(*i)));
+    for h in batch[..n].iter().map(|i| Handle::of_record(*i)) {
+        answer_recalls(r, h);
+        f(h);
+    }
     Armed { all, quiet: n == 0 }
 }
 
@@ -459,39 +460,8 @@ pub fn settle(r: Ref) {
             }
             return;
         }
-        if !take_rings(r) {
+        if !rings::take_rings(r) {
             return;
         }
     }
-}
-
-/// Takes what rang since, and makes hot what it was for. True when there was anything.
-pub fn take_rings(r: Ref) -> bool {
-    let Some(bell) = r.bell() else { return false };
-    let mut taken = 0;
-    let mut everything = false;
-    let mut tags = [0; RINGS_AT_ONCE];
-    while taken < MOST_RINGS {
-        let got = bell.take(&mut tags);
-        for tag in &tags[..got] {
-            // The upper half names the sleep, which is over now.
-            match member::at(*tag as u32 as u64).filter(|_| *tag < TAG_WAKE) {
-                Some((i, e)) => {
-                    if process::table().sock(i).member_of[e].load(Ordering::Acquire) == r.name {
-                        process::table().sock(i).members[e].idle.store(0, Ordering::Relaxed);
-                        r.lists().hot.insert(i);
-                    }
-                }
-                None => everything |= *tag != TAG_WAKE,
-            }
-        }
-        taken += got;
-        if got < RINGS_AT_ONCE {
-            break;
-        }
-    }
-    if everything || taken >= FULL_BELL {
-        r.lists().hot.insert_all(&r.lists().promoted);
-    }
-    taken > 0
 }

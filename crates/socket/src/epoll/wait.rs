@@ -3,7 +3,7 @@
 use super::member;
 use super::scan::{self, Out};
 use super::sets::{self, BELL, Ref};
-use super::{NATIVE_PWAIT, memory};
+use super::{NATIVE_PWAIT, memory, rings};
 use crate::ready::NAP_NS;
 use crate::thread::{self, Signals};
 use crate::wait::{self, Deadline};
@@ -218,7 +218,7 @@ impl Wait {
             match sets::number_in(event.u64) {
                 None => self.out.push(event.events, event.u64),
                 Some(BELL) => {
-                    if !scan::take_rings(self.r) && !self.r.holds_bell() {
+                    if !rings::take_rings(self.r) && !self.r.holds_bell() {
                         // Another process holds it: from now on the set rings ours.
                         self.r.lock().ensure_bell();
                     }

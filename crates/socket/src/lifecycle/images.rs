@@ -1,8 +1,8 @@
 //! What happens to sockets when the process starts another image, or ends.
 
-use super::{add_owner, leave, remove_owner, sole_owner, take_back};
+use super::{add_owner, leave_among, remove_owner, sole_owner, take_back};
 use crate::fdtable::{self, Handle};
-use crate::handover::{lock_tx, pair, unread};
+use crate::handover::{Patience, lock_tx, pair, unread};
 use crate::process::{self, local};
 use crate::reason::Reason;
 use crate::{adopt, ready, shadow, stats};
@@ -14,11 +14,11 @@ use ropeway_shm::table::CLASS_CONNECTED;
 /// process as an owner. `preloaded` says whether the image certainly comes with Ropeway, and may take them up.
 pub fn before_exec(preloaded: impl Fn() -> bool) {
     let pid = process::pid();
-    let mut answer = None;
+    let (patience, mut answer) = (Patience::begin(), None);
     each_descriptor(|fd, h, stays| {
         if stays {
             let inheritable = *answer.get_or_insert_with(&preloaded) && adopt::may_be_inherited(h);
-            take_back(h, fd, Reason::Exec);
+            take_back(h, fd, Reason::Exec, &patience);
             // Otherwise a relay has taken its place.
             if fdtable::leads_to(fd, h) {
                 adopt::leave_to_next_image(h, fd, inheritable);
@@ -68,9 +68,10 @@ pub fn exec_failed() {
 /// Before a child is started without fork (posix_spawn, system, popen): what it inherits is shared with an image that
 /// Ropeway cannot count.
 pub fn before_spawn() {
+    let patience = Patience::begin();
     each_descriptor(|fd, h, stays| {
         if stays {
-            leave(h, fd, Reason::Exec);
+            leave_among(h, fd, Reason::Exec, &patience);
         }
     });
 }

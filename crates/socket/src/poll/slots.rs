@@ -1,7 +1,7 @@
 //! What a poll keeps of each entry while it lasts, without allocating.
 
 use crate::fdtable::Handle;
-use crate::handover::{lock_rx_again, pair};
+use crate::handover::{lock_rx_again, pair, service_recall};
 use crate::ready::{self, READ, WRITE};
 use crate::send::still_leads;
 use crate::wait::{self, Waiting};
@@ -58,6 +58,13 @@ impl Slot {
     pub fn descriptor(&self, fd: i32) -> Option<i32> {
         let mut fd = fd;
         still_leads(&mut fd, self.h?).then_some(fd)
+    }
+
+    /// Does what the peer asks for if it leaves Ropeway (handover, clause 4.1).
+    pub fn answer_recall(&self, fd: i32) {
+        if let (Some(s), Some(h)) = (self.on_ring(), self.h) {
+            service_recall(s, h, fd);
+        }
     }
 
     /// Enters a bell in the rings that matter. False when there was no place.

@@ -1,13 +1,13 @@
 //! A reader that leaves Ropeway asks for what it has not read while the kernel has no room for that (handover, clause 4).
 
-use crate::support::{End, connected, connected_to, listener, native, rest, warm, within};
+use crate::support::{End, IN, Set, connected, connected_to, listener, native, poll_on, rest, warm, warm_pair, within};
 use ropeway_shm::sys;
 use ropeway_shm::table::{RX_ATTACHED, TX_RING, TX_TCP};
 use ropeway_socket::reason::Reason;
-use ropeway_socket::{handover, lifecycle};
+use ropeway_socket::{fdtable, handover, lifecycle};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const AGAIN: isize = -(libc::EAGAIN as isize);
 
@@ -147,6 +147,61 @@ fn a_recall_succeeds_where_the_program_limits_what_the_kernel_holds_unsent() {
         // SAFETY: value and length are writable.
         unsafe { sys::getsockopt(a.fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, place, &mut len) }.expect("a limit");
         assert_eq!(limit, 1024, "what the program has set is so again");
+    });
+}
+
+/// An end leaves with bytes unread in its ring while the peer, which has sent them, sleeps in `wait`.
+fn leave_while_the_peer_sleeps(peer: &End, end: &End, wait: impl FnOnce() + Send) {
+    assert_eq!(peer.send(b"unread"), 6);
+    std::thread::scope(|scope| {
+        scope.spawn(wait);
+        std::thread::sleep(Duration::from_millis(100));
+        let begun = Instant::now();
+        lifecycle::leave(end.h, end.fd, Reason::Stdio);
+        assert!(begun.elapsed() < Duration::from_millis(700), "it took {:?}", begun.elapsed());
+        assert!(fdtable::leads_to(end.fd, end.h), "no relay has taken its place");
+        let mut buffer = [0; 16];
+        assert_eq!(recv_past(end, &mut buffer), 6);
+        // Past Ropeway from here on.
+        // SAFETY: one readable byte.
+        assert_eq!(unsafe { sys::sendto(end.fd, b"!".as_ptr(), 1, 0, std::ptr::null(), 0) }, Ok(1));
+    });
+}
+
+#[test]
+fn a_peer_that_waits_on_a_set_is_asked_where_it_sleeps() {
+    within(Duration::from_secs(20), "a recall", || {
+        let set = Set::new();
+        let (b, a) = warm_pair(&set, IN, 7);
+        leave_while_the_peer_sleeps(&a, &b, || assert_eq!(set.wait(10_000), [(IN, 7)]));
+    });
+}
+
+#[test]
+fn a_peer_that_polls_is_asked_where_it_sleeps() {
+    within(Duration::from_secs(20), "a recall", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        leave_while_the_peer_sleeps(&a, &b, || assert_eq!(poll_on(&[(a.fd, libc::POLLIN)], 10_000).1, [libc::POLLIN]));
+    });
+}
+
+#[test]
+fn peers_that_do_not_answer_are_waited_for_once() {
+    within(Duration::from_secs(30), "recalls", || {
+        let pairs: Vec<(End, End)> = (0..4).map(|_| connected()).collect();
+        for (a, b) in &pairs {
+            warm(a, b);
+            assert_eq!(a.send(b"unread"), 6);
+        }
+        let (begun, patience) = (Instant::now(), handover::Patience::begin());
+        for (_, b) in &pairs {
+            lifecycle::leave_among(b.h, b.fd, Reason::Stdio, &patience);
+        }
+        assert!(begun.elapsed() < Duration::from_secs(2), "it took {:?}", begun.elapsed());
+        for (_, b) in &pairs {
+            assert_eq!(recv_past(b, &mut [0; 16]), 6);
+        }
     });
 }
 

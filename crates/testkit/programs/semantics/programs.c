@@ -246,6 +246,36 @@ CASE(other_programs_beside)
     rw_exchange(fd);
 }
 
+/* What a child becomes is no reason for its parent's reads to wait, though the peer is asleep in a set and would have to help. */
+CASE(read_beside_a_child_that_becomes_a_program)
+{
+    struct epoll_event event = { .events = EPOLLIN };
+    int set = (int)MUST(epoll_create1(EPOLL_CLOEXEC));
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    rw_warm_epoll(fd, set);
+    B_SIDE {
+        rw_say(fd, "request");
+        rw_tell();
+        T(epoll_wait(set, &event, 1, 10000));
+        rw_expect(fd, 6);
+    }
+    A_SIDE {
+        rw_hear();
+        rw_wait_asleep(rw_pid_of(false));
+        pid_t child = rw_fork();
+        if (child == 0) {
+            execlp("true", "true", NULL);
+            _exit(9);
+        }
+        rw_sleep_ms(20);
+        double begun = rw_now_ms();
+        rw_expect(fd, 7);
+        YES(rw_now_ms() - begun < 500);
+        rw_reap(child);
+        rw_say(fd, "answer");
+    }
+}
+
 /* A background program keeps the descriptor longer than we do: the connection ends when that program ends. */
 CASE(inherited_by_a_background_program)
 {
@@ -436,6 +466,6 @@ RW_MAIN(ENTRY(exec_of_a_program), ENTRY(exec_of_a_static_program), ENTRY(fork_an
     ENTRY(fork_and_exec_of_a_static_program), ENTRY(spawn_of_a_program), ENTRY(spawn_of_a_static_program),
     ENTRY(vfork_and_exec_of_a_program), ENTRY(vfork_and_exec_of_a_static_program), ENTRY(a_static_program_that_sends_first),
     ENTRY(exec_that_fails), ENTRY(exec_by_a_name_that_fails), ENTRY(closed_by_exec),
-    ENTRY(other_programs_beside), ENTRY(inherited_by_a_background_program), ENTRY_WITH(given_away, RW_ALONE),
+    ENTRY(other_programs_beside), ENTRY(read_beside_a_child_that_becomes_a_program), ENTRY(inherited_by_a_background_program), ENTRY_WITH(given_away, RW_ALONE),
     ENTRY_WITH(given_and_kept, RW_ALONE), ENTRY_WITH(given_away_early, RW_ALONE), ENTRY(in_flight_and_held_by_nobody),
     ENTRY(lost_in_flight), ENTRY_WITH(listener_given_away, RW_ALONE))

@@ -1,0 +1,97 @@
+//! Clause 4: a reader that leaves Ropeway asks for its unread rest, a writer answers.
+
+use super::{RxLock, lock_tx, pair};
+use crate::fdtable::Handle;
+use crate::send::still_leads;
+use crate::{bells, shadow};
+use core::sync::atomic::Ordering;
+use ropeway_shm::ring::End;
+use ropeway_shm::sys;
+use ropeway_shm::table::{Sock, TX_RING};
+
+/// How long a call that takes sockets out of Ropeway's hands waits for peers to take unread rests back, in all and at least for
+/// each: of many peers that do not answer, the first few use the time up.
+const IN_ALL_NS: u64 = 1_000_000_000;
+const FOR_EACH_NS: u64 = 50_000_000;
+/// After this long, another process that has the socket, too, and wants to read from the ring is let.
+const ALONE_NS: u64 = 20_000_000;
+
+/// Until when a call that takes sockets out of Ropeway's hands waits for answers.
+pub struct Patience {
+    until: u64,
+}
+
+impl Patience {
+    pub fn begin() -> Patience {
+        Patience { until: sys::monotonic_ns() + IN_ALL_NS }
+    }
+}
+
+/// Asks the writer to take the unread rest of our incoming ring back, and waits for it unless it has begun. True when it has
+/// done so; false when it will not. None: it began, and did not end.
+///
+/// The lock is held all the while: what another reader took meanwhile would come twice.
+pub fn recall_and_wait(rx: &mut RxLock, fd: i32, patience: &Patience) -> Option<bool> {
+    /// An answer is a few hundred kilobytes to the kernel: a writer that needs longer has died over it.
+    const ANSWER_NS: u64 = 5_000_000_000;
+    /// Between two looks.
+    const NAP_NS: u64 = 200_000;
+    let lock = &rx.s.rx.lock;
+    let Some(outgoing) = pair(rx.s).map(|pair| pair.outgoing()) else { return Some(true) };
+    let Some((incoming, c)) = rx.ring() else { return Some(true) };
+    incoming.recall(c);
+    bells::ring_all(&incoming, End::Writer);
+    bells::ring_all(&outgoing, End::Reader);
+    let begun = sys::monotonic_ns();
+    let until = patience.until.max(begun + FOR_EACH_NS);
+    loop {
+        // In this order: who has left has answered before, or refuses.
+        let left = incoming.left() == c.epoch;
+        if incoming.recalled() == c.epoch {
+            return Some(true);
+        }
+        let gone = shadow::poll(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
+        let now = sys::monotonic_ns();
+        let in_the_way = lock.is_wanted() && now > begun + ALONE_NS;
+        if (left || gone || in_the_way || now > until)
+            && incoming.recalled() != c.epoch
+            && incoming.withdraw_recall(c.epoch)
+        {
+            return Some(false);
+        }
+        if left || now > until + ANSWER_NS {
+            return None;
+        }
+        sys::nap(NAP_NS);
+    }
+}
+
+/// True when the reader of our outgoing ring asks for its unread rest. The caller keeps the rings mapped.
+#[inline]
+pub fn is_recalled(s: &Sock) -> bool {
+    s.tx.phase.load(Ordering::Acquire) == TX_RING && pair(s).is_some_and(|pair| pair.outgoing().recall_asked() != 0)
+}
+
+/// Does what a leaving reader asked for, if it did. Called where our own side waits or returns from waiting, which keeps the rings
+/// mapped.
+pub fn service_recall(s: &Sock, h: Handle, fd: i32) {
+    if is_recalled(s) {
+        answer_recall(h, fd);
+    }
+}
+
+/// The same where nothing keeps the rings mapped.
+pub fn answer_recall(h: Handle, mut fd: i32) {
+    let s = h.sock();
+    if s.tx.phase.load(Ordering::Acquire) != TX_RING {
+        return;
+    }
+    let mut tx = lock_tx(s);
+    // Closed while we slept: the number may be another connection's.
+    if still_leads(&mut fd, h)
+        && let Some((ring, p)) = tx.ring()
+        && ring.recall_asked() == p.epoch
+    {
+        tx.closed_by_reader(h, fd);
+    }
+}
