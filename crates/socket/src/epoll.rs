@@ -6,6 +6,7 @@
 mod ctl;
 mod member;
 mod memory;
+mod owners;
 mod rings;
 mod scan;
 mod sets;
@@ -13,10 +14,8 @@ mod wait;
 
 pub use ctl::ctl;
 pub use member::{carrier_changed, descriptor_closing, leave_to_kernel, replaced, send_blocked, sock_gone};
-pub use sets::{
-    after_fork_child, can_follow, created, duplicated, fork_failed, fork_prepare, is_native, mapping_going, pair_going,
-    set_closing,
-};
+pub use owners::{after_fork_child, duplicated, fork_failed, fork_prepare, set_closing};
+pub use sets::{can_follow, created, is_native, mapping_going, pair_going};
 
 use crate::fdtable::Handle;
 use core::sync::atomic::{AtomicPtr, Ordering};

@@ -1,4 +1,4 @@
-//! Epoll sets themselves: what a process has of each, who owns it, who sleeps in it, the bell that wakes them.
+//! Epoll sets themselves: what a process has of each, who sleeps in it, the bell that wakes them.
 
 use crate::fdtable::{self, Handle, Kind};
 use crate::thread::{self, Critical};
@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use ropeway_shm::bell::Bell;
 use ropeway_shm::ring::{End, Position};
 use ropeway_shm::sys;
-use ropeway_shm::table::{FLAG_NONBLOCK, Lists, MAX_SETS, Numbers, Set, set_name};
+use ropeway_shm::table::{FLAG_NONBLOCK, Lists, MAX_SETS, Set, set_name};
 
 /// What this process has of a set.
 pub struct Local {
@@ -61,7 +61,7 @@ impl Ref {
     }
 
     /// The set that has this number now.
-    fn at(index: u32) -> Ref {
+    pub fn at(index: u32) -> Ref {
         let set = process::table().set(index);
         let name = set_name(index, set.generation.load(Ordering::Relaxed));
         Ref { index, name, set, local: &LOCAL[index as usize] }
@@ -128,7 +128,7 @@ impl Ref {
     }
 
     /// True while a process for which `counts` is true owns the set, or is about to.
-    fn is_owned_by(&self, counts: impl Fn(u32) -> bool) -> bool {
+    pub fn is_owned_by(&self, counts: impl Fn(u32) -> bool) -> bool {
         let owners = self.set.owners.iter().map(|owner| owner.load(Ordering::Acquire));
         self.set.expected.load(Ordering::Acquire) != 0 || owners.filter(|pid| *pid != 0).any(counts)
     }
@@ -245,7 +245,7 @@ impl Locked {
     }
 
     /// Closes a bell of this process that the set has no more.
-    fn drop_own_bell(&self) {
+    pub fn drop_own_bell(&self) {
         let (id, fd) =
             (self.r.local.bell_id.swap(0, Ordering::AcqRel), self.r.local.bell_fd.swap(-1, Ordering::AcqRel));
         if id != 0 && fdtable::is_internal(fd) {
@@ -295,46 +295,7 @@ pub fn is_native(h: Handle) -> bool {
     r.set.members.load(Ordering::Acquire) == 0 && r.is_this_threads_alone()
 }
 
-/// After `dup` of a set's descriptor.
-pub fn duplicated(h: Handle) {
-    LOCAL[h.index() as usize].fds.fetch_add(1, Ordering::AcqRel);
-}
-
-/// Before a set's descriptor is closed; it has been taken out of the table of descriptors already.
-pub fn set_closing(h: Handle, fd: i32) {
-    let r = Ref::of(h);
-    if r.local.fds.fetch_sub(1, Ordering::AcqRel) > 1 {
-        if r.local.ep.load(Ordering::Acquire) == fd {
-            fdtable::for_each_in(0, u32::MAX, |other, leads| {
-                if leads == h {
-                    r.local.ep.store(other, Ordering::Release);
-                }
-            });
-        }
-        return;
-    }
-    let locked = r.lock();
-    locked.drop_own_bell();
-    let pid = process::pid();
-    for owner in &r.set.owners {
-        let _ = owner.compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed);
-    }
-    release_if_unowned(locked);
-}
-
-/// Gives the set back if nobody has a descriptor of it any more.
-fn release_if_unowned(locked: Locked) {
-    let r = locked.r;
-    if !r.is_owned_by(sys::process_exists) {
-        if r.set.members.load(Ordering::Acquire) != 0 {
-            super::member::forget_all(&locked);
-        }
-        drop(locked);
-        process::table().release_set(r.index);
-    }
-}
-
-fn for_each_local(mut f: impl FnMut(Ref)) {
+pub fn for_each_local(mut f: impl FnMut(Ref)) {
     if !process::started() {
         return;
     }
@@ -344,71 +305,6 @@ fn for_each_local(mut f: impl FnMut(Ref)) {
             f(Ref::at(index));
         }
     }
-}
-
-/// Before fork: every set will have one owner more, and is entered in `counted`. A set with members gets its bell now, so
-/// that parent and child hold the same one.
-pub fn fork_prepare(counted: &Numbers) {
-    for_each_local(|r| {
-        let locked = r.lock();
-        // A thread that closes the last descriptor looks for other owners under the lock, after this.
-        if r.local.fds.load(Ordering::Acquire) > 0 {
-            r.set.expected.fetch_add(1, Ordering::AcqRel);
-            counted.insert(r.index);
-            if r.set.members.load(Ordering::Acquire) != 0 {
-                locked.ensure_bell();
-            }
-        }
-    });
-}
-
-/// After a fork that failed.
-pub fn fork_failed(counted: &Numbers) {
-    counted.for_each_from(0, |index| {
-        forget_child(index);
-        true
-    });
-}
-
-/// No child comes for a set that was counted. If it was closed meanwhile, the child that was expected kept it.
-fn forget_child(index: u32) {
-    let locked = Ref::at(index).lock();
-    locked.r.set.expected.fetch_sub(1, Ordering::AcqRel);
-    release_if_unowned(locked);
-}
-
-/// In the child of fork. A child that finds no free entry leaves itself expected: the set is never given back then.
-pub fn after_fork_child(counted: Option<&Numbers>) {
-    let pid = process::pid();
-    if let Some(counted) = counted {
-        counted.for_each_from(0, |index| {
-            let r = Ref::at(index);
-            if r.local.fds.load(Ordering::Acquire) == 0 {
-                forget_child(index);
-            } else if lifecycle::enter_owner(&r.set.owners, pid) {
-                r.set.expected.fetch_sub(1, Ordering::AcqRel);
-            }
-            true
-        });
-    }
-    // What another thread made when the fork had counted already: the parent knew of no other owner until now.
-    fdtable::for_each_in(0, u32::MAX, |fd, h| {
-        let is_new = h.kind() == Kind::Set && !counted.is_some_and(|counted| counted.contains(h.index()));
-        if is_new && !join(h, pid) {
-            fdtable::remove(fd);
-            LOCAL[h.index() as usize].fds.fetch_sub(1, Ordering::AcqRel);
-        }
-    });
-}
-
-/// Enters a child as an owner. False when the parent has given the set back, or more own it than can be counted.
-fn join(h: Handle, pid: u32) -> bool {
-    let locked = Ref::of(h).lock();
-    let set = locked.r.set;
-    let is_current = h == Handle::new(Kind::Set, h.index(), set.generation.load(Ordering::Acquire));
-    let owned = set.owners.iter().any(|owner| owner.load(Ordering::Acquire) != 0);
-    let entered = set.owners.iter().any(|owner| owner.load(Ordering::Acquire) == pid);
-    is_current && owned && (entered || lifecycle::enter_owner(&set.owners, pid))
 }
 
 /// Remembers that something outside watches the set.
