@@ -14,7 +14,7 @@ mod wait;
 
 pub use ctl::ctl;
 pub use member::{carrier_changed, descriptor_closing, leave_to_kernel, replaced, send_blocked, sock_gone};
-pub use owners::{after_fork_child, duplicated, fork_failed, fork_prepare, set_closing};
+pub use owners::{after_fork_child, duplicated, fork_failed, fork_prepare, set_closed, set_closing};
 pub use sets::{can_follow, created, is_native, mapping_going, pair_going};
 
 use crate::fdtable::Handle;

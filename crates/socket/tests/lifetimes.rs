@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use support::{End, connected, new_pair, on_tcp, poll_on, recv_on, rest, send_on, warm, within};
+use support::{End, IN, Set, connected, new_pair, on_tcp, poll_on, recv_on, rest, send_on, warm, warm_pair, within};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -697,6 +697,43 @@ fn a_child_does_not_keep_open_what_a_close_kept_for_a_thread_of_its_parent() {
             libc::waitpid(child, std::ptr::null_mut(), 0);
         }
         assert_eq!(shown, [libc::POLLRDHUP], "the peer is told of the end while the child lives");
+    });
+}
+
+// ---- sets ----
+
+/// Epoll sets that this process has in the kernel.
+fn sets_in_the_kernel() -> usize {
+    let open = std::fs::read_dir("/proc/self/fd").expect("descriptors of this process");
+    let leads_to_a_set = |link: std::path::PathBuf| link.to_string_lossy().contains("eventpoll");
+    open.filter(|entry| entry.as_ref().is_ok_and(|e| std::fs::read_link(e.path()).is_ok_and(leads_to_a_set))).count()
+}
+
+#[test]
+fn a_set_that_is_closed_under_a_wait_serves_it_and_is_gone_then() {
+    let _alone = alone();
+    within(LIMIT, "a set", || {
+        let before = sets_in_the_kernel();
+        let set = Set::new();
+        let (a, b) = warm_pair(&set, IN, 7);
+        let tid = Arc::new(AtomicU32::new(0));
+        let waiter = std::thread::spawn({
+            let (ep, tid) = (set.ep, Arc::clone(&tid));
+            move || {
+                tid.store(sys::gettid().expect("gettid") as u32, Ordering::Release);
+                std::mem::ManuallyDrop::new(Set { ep }).wait(10_000)
+            }
+        });
+        until_asleep(&tid);
+        drop(set);
+        let next = Set::new();
+        assert_eq!(a.send(b"x"), 1);
+        assert_eq!(waiter.join().expect("the waiter"), [(IN, 7)]);
+        assert_eq!(next.wait(0), []);
+        next.add(&b, IN, 8);
+        assert_eq!(next.wait(1000), [(IN, 8)]);
+        drop(next);
+        assert_eq!(sets_in_the_kernel(), before);
     });
 }
 

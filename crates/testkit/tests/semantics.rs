@@ -324,6 +324,7 @@ semantics! {
         edge_shared_by_threads,
         exclusive,
         changed_under_a_sleeper,
+        closed_under_a_sleeper,
         oneshot_added_under_a_look,
         inherited_by_fork,
         changed_by_a_child,

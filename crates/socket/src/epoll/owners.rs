@@ -3,7 +3,7 @@
 use super::sets::{Locked, Ref, for_each_local};
 use crate::fdtable::{self, Handle, Kind};
 use crate::{lifecycle, process};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 use ropeway_shm::sys;
 use ropeway_shm::table::Numbers;
 
@@ -14,6 +14,47 @@ pub fn duplicated(h: Handle) {
 
 /// Before a set's descriptor is closed; it has been taken out of the table of descriptors already.
 pub fn set_closing(h: Handle, fd: i32) {
+    let r = Ref::of(h);
+    // Pairs with `Wait::sleep`, which enters a sleeper and then looks where the number leads.
+    fence(Ordering::SeqCst);
+    if r.local.fds.load(Ordering::Acquire) == 1
+        && r.siblings_sleep()
+        && let Ok(kept) = sys::duplicate_high(fd)
+    {
+        // As in the kernel: waits that are under way go on with the set.
+        fdtable::enter_internal(kept);
+        r.local.ep.store(kept, Ordering::Release);
+        r.local.kept.store(kept, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        wait_over(r);
+        return;
+    }
+    set_closed(h, fd);
+}
+
+/// A wait has returned. If the set was closed meanwhile, the last one carries that out.
+#[inline]
+pub fn wait_over(r: Ref) {
+    if r.local.kept.load(Ordering::SeqCst) >= 0 {
+        give_kept_back(r);
+    }
+}
+
+#[cold]
+fn give_kept_back(r: Ref) {
+    if r.siblings_sleep() || Ref::named(r.name).is_none() {
+        return;
+    }
+    let kept = r.local.kept.swap(-1, Ordering::SeqCst);
+    if kept >= 0 {
+        set_closed(r.handle(), kept);
+        fdtable::remove(kept);
+        let _ = sys::close(kept);
+    }
+}
+
+/// After a set's descriptor was closed, or before that where nobody waits in it.
+pub fn set_closed(h: Handle, fd: i32) {
     let r = Ref::of(h);
     if r.local.fds.fetch_sub(1, Ordering::AcqRel) > 1 {
         if r.local.ep.load(Ordering::Acquire) == fd {
@@ -80,6 +121,15 @@ fn forget_child(index: u32) {
 /// In the child of fork. A child that finds no free entry leaves itself expected: the set is never given back then.
 pub fn after_fork_child(counted: Option<&Numbers>) {
     let pid = process::pid();
+    for_each_local(|r| {
+        // Threads that are not here wait in it in the parent.
+        let kept = r.local.kept.swap(-1, Ordering::Relaxed);
+        if kept >= 0 {
+            r.local.fds.store(0, Ordering::Relaxed);
+            fdtable::remove(kept);
+            let _ = sys::close(kept);
+        }
+    });
     if let Some(counted) = counted {
         counted.for_each_from(0, |index| {
             let r = Ref::at(index);

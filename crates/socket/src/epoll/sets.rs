@@ -17,10 +17,18 @@ pub struct Local {
     /// The bell that this process holds for it, if the set still has the same one; id 0 for none.
     bell_id: AtomicU64,
     bell_fd: AtomicI32,
+    /// The descriptor that a close kept open for threads that still wait on the set, -1 for none. `fds` counts it.
+    pub kept: AtomicI32,
 }
 
 static LOCAL: [Local; MAX_SETS as usize] = [const {
-    Local { fds: AtomicU32::new(0), ep: AtomicI32::new(-1), bell_id: AtomicU64::new(0), bell_fd: AtomicI32::new(-1) }
+    Local {
+        fds: AtomicU32::new(0),
+        ep: AtomicI32::new(-1),
+        bell_id: AtomicU64::new(0),
+        bell_fd: AtomicI32::new(-1),
+        kept: AtomicI32::new(-1),
+    }
 }; MAX_SETS as usize];
 
 /// Sets of this process that are watched by another set, by poll or select. Never goes down.
@@ -65,6 +73,10 @@ impl Ref {
         let set = process::table().set(index);
         let name = set_name(index, set.generation.load(Ordering::Relaxed));
         Ref { index, name, set, local: &LOCAL[index as usize] }
+    }
+
+    pub fn handle(&self) -> Handle {
+        Handle::new(Kind::Set, self.index, self.set.generation.load(Ordering::Relaxed))
     }
 
     /// The set that a membership names, if it is still that one.
@@ -127,6 +139,14 @@ impl Ref {
             || self.set.sleepers.iter().any(|s| !matches!(s.load(Ordering::SeqCst), who if who == 0 || who == me))
     }
 
+    /// True while another thread of this process sleeps in the set, or may.
+    pub fn siblings_sleep(&self) -> bool {
+        let (me, pid) = (thread::me(), process::pid());
+        let sleeps = |who: u64| who != me && (who >> 32) as u32 == pid && sys::thread_exists(pid, who as u32);
+        self.set.crowd.load(Ordering::SeqCst) != 0
+            || self.set.sleepers.iter().any(|entry| sleeps(entry.load(Ordering::SeqCst)))
+    }
+
     /// True while a process for which `counts` is true owns the set, or is about to.
     pub fn is_owned_by(&self, counts: impl Fn(u32) -> bool) -> bool {
         let owners = self.set.owners.iter().map(|owner| owner.load(Ordering::Acquire));
@@ -180,9 +200,12 @@ pub struct Sleeper {
 impl Drop for Sleeper {
     fn drop(&mut self) {
         match self.entry {
-            Some(entry) => entry.store(0, Ordering::Release),
+            // A full barrier: whether the set was closed meanwhile is looked at next (`owners::wait_over`).
+            Some(entry) => {
+                entry.swap(0, Ordering::SeqCst);
+            }
             None => {
-                self.set.crowd.fetch_sub(1, Ordering::AcqRel);
+                self.set.crowd.fetch_sub(1, Ordering::SeqCst);
             }
         }
     }
@@ -258,7 +281,13 @@ impl Locked {
 /// The set that a descriptor leads to.
 #[inline]
 pub fn lookup(ep: i32) -> Option<Ref> {
-    fdtable::lookup(ep).filter(|h| h.kind() == Kind::Set).map(Ref::of)
+    handle_of(ep).map(Ref::of)
+}
+
+/// The same as the table of descriptors has it.
+#[inline]
+pub fn handle_of(ep: i32) -> Option<Handle> {
+    fdtable::lookup(ep).filter(|h| h.kind() == Kind::Set)
 }
 
 /// After `epoll_create`: follows the set from now on. Sockets in a set that is not followed stay on TCP.
@@ -274,10 +303,13 @@ pub fn created(fd: i32) {
         let drawn = sys::random_u64() & !0xff_ffff | 1 << 63;
         let _ = FAMILY.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed);
     }
+    // What threads that were cancelled in a wait have left.
+    for_each_local(super::owners::wait_over);
     let table = process::table();
     let Some(index) = table.allocate_set(process::pid(), |pid| !sys::process_exists(pid)) else { return };
-    let h = Handle::new(Kind::Set, index, table.set(index).generation.load(Ordering::Relaxed));
+    let h = Ref::at(index).handle();
     let local = &LOCAL[index as usize];
+    local.kept.store(-1, Ordering::Relaxed);
     local.bell_id.store(0, Ordering::Relaxed);
     local.ep.store(fd, Ordering::Relaxed);
     local.fds.store(1, Ordering::Release);

@@ -3,7 +3,8 @@
 use super::member;
 use super::scan::{self, Out};
 use super::sets::{self, BELL, Ref};
-use super::{NATIVE_PWAIT, memory, rings};
+use super::{NATIVE_PWAIT, memory, owners, rings};
+use crate::fdtable::{self, Handle};
 use crate::ready::NAP_NS;
 use crate::thread::{self, Signals};
 use crate::wait::{self, Deadline};
@@ -35,6 +36,7 @@ pub struct Timeout {
 /// A wait that has rings to look at, or tokens to translate.
 struct Wait {
     r: Ref,
+    h: Handle,
     ep: i32,
     out: Out,
     mask: Option<u64>,
@@ -63,7 +65,25 @@ pub unsafe fn wait(
     mask: *const u64,
     native: impl FnOnce() -> isize,
 ) -> isize {
-    let Some(r) = sets::lookup(ep) else { return native() };
+    let Some(h) = sets::handle_of(ep) else { return native() };
+    // SAFETY: passed on to the caller.
+    let answer = unsafe { wait_in(h, ep, events, max, timeout, mask, native) };
+    owners::wait_over(Ref::of(h));
+    answer
+}
+
+/// # Safety
+/// As for [`super::wait()`].
+unsafe fn wait_in(
+    h: Handle,
+    ep: i32,
+    events: *mut epoll_event,
+    max: i32,
+    timeout: Timeout,
+    mask: *const u64,
+    native: impl FnOnce() -> isize,
+) -> isize {
+    let r = Ref::of(h);
     if max <= 0 || max as usize > i32::MAX as usize / size_of::<epoll_event>() {
         return native();
     }
@@ -90,7 +110,7 @@ pub unsafe fn wait(
     let mask = if mask.is_null() { None } else { Some(unsafe { *mask }) };
     // SAFETY: `room` entries can be written (contract, and just checked).
     let out = unsafe { Out::new(events, room) };
-    Wait { r, ep, out, mask, timeout, signals, fetched: false }.run(got)
+    Wait { r, h, ep, out, mask, timeout, signals, fetched: false }.run(got)
 }
 
 /// True when a wait must look at more than the kernel's set.
@@ -129,6 +149,7 @@ impl Wait {
         let mut deadline: Option<Deadline> = None;
         let mut spun = false;
         loop {
+            self.follow()?;
             if self.r.set.dirty.load(Ordering::Acquire) != 0 {
                 member::clean(self.r);
             }
@@ -150,6 +171,15 @@ impl Wait {
             }
             spun = false;
         }
+    }
+
+    /// Goes on by another descriptor of the set when the number was closed, and may be another set's. An error when there is none: it
+    /// was closed while nobody slept in it.
+    fn follow(&mut self) -> sys::Result<()> {
+        if !fdtable::leads_to(self.ep, self.h) {
+            self.ep = Ref::named(self.r.name).and_then(|r| r.ep()).ok_or(libc::EBADF)?;
+        }
+        Ok(())
     }
 
     /// One look at the rings, and at the kernel's set if it is time for that or the rings had nothing. Each member is
@@ -304,6 +334,8 @@ impl Wait {
         }
         // First half of sleeper/hot: pairs with those who make a member hot and then look for sleepers.
         let _sleeper = self.r.sleeper();
+        // Closing takes the number out first, then looks for sleepers.
+        self.follow()?;
         for _ in 0..TRIES {
             self.out.again_ns = None;
             let armed = scan::doze(self.r, &mut self.out);
@@ -345,6 +377,7 @@ impl Wait {
         );
         machine::note_wait(sys::ticks().wrapping_sub(start), settings::spin_ns());
         let got = slept?;
+        self.follow()?;
         if got > 0 {
             if inner {
                 // Nothing has been fetched yet.

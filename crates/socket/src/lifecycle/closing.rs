@@ -51,7 +51,7 @@ impl Drop for Closing {
 pub fn was_closed(fd: i32) {
     match fdtable::remove(fd) {
         Some(h) if h.is_sock() => drop_reference(h, -1),
-        Some(h) if h.kind() == Kind::Set => epoll::set_closing(h, fd),
+        Some(h) if h.kind() == Kind::Set => epoll::set_closed(h, fd),
         _ => {}
     }
 }

@@ -511,6 +511,50 @@ static void *look_for_data(void *argument)
 }
 
 /* A thread looks at the set while another adds a oneshot member that is ready: it gets the program's own word. */
+static void *wait_on_the_first_set(void *unused)
+{
+    (void)unused;
+    rw_shared[0] = syscall(SYS_gettid);
+    events("the waiter", 10000);
+    return NULL;
+}
+
+/* A wait that is under way goes on with its set, whichever has the number next. */
+CASE(closed_under_a_sleeper)
+{
+    new_set(EPOLLIN);
+    rw_warm_epoll(fd, set);
+    B_SIDE {
+        pthread_t waiter;
+        int ends[2], first = set;
+        rw_shared[0] = 0;
+        MUST(-pthread_create(&waiter, NULL, wait_on_the_first_set, NULL));
+        while (!rw_shared[0])
+            rw_sleep_ms(1);
+        rw_wait_asleep((pid_t)rw_shared[0]);
+        MUST(close(set));
+        int next = (int)MUST(epoll_create1(EPOLL_CLOEXEC));
+        YES(next == first);
+        MUST(pipe(ends));
+        add(next, ends[0], EPOLLIN | EPOLLET, 2);
+        MUST(write(ends[1], "x", 1));
+        rw_tell();
+        pthread_join(waiter, NULL);
+        events_of(next, "the next set", 32, 1000);
+        rw_expect(fd, 1);
+        add(next, fd, EPOLLIN, 3);
+        rw_meet();
+        events_of(next, "once more", 32, 1000);
+        rw_expect(fd, 1);
+    }
+    A_SIDE {
+        rw_hear();
+        T(send(fd, "x", 1, 0));
+        rw_meet();
+        T(send(fd, "y", 1, 0));
+    }
+}
+
 CASE(oneshot_added_under_a_look)
 {
     rw_warm(fd, RW_POLL);
@@ -585,5 +629,5 @@ CASE(changed_by_a_child)
 RW_MAIN(ENTRY_WITH(made_before_the_connection, RW_ALONE), ENTRY(made_after_much_traffic), ENTRY_WITH(several_members, RW_ALONE),
     ENTRY(nested), ENTRY(set_in_a_poll), ENTRY(member_closed), ENTRY(member_closed_but_duplicated), ENTRY(both_numbers_in_the_set),
     ENTRY(in_two_sets), ENTRY(oneshot_shared_by_threads), ENTRY(edge_shared_by_threads), ENTRY(exclusive),
-    ENTRY(changed_under_a_sleeper), ENTRY(oneshot_added_under_a_look), ENTRY(inherited_by_fork),
+    ENTRY(changed_under_a_sleeper), ENTRY(closed_under_a_sleeper), ENTRY(oneshot_added_under_a_look), ENTRY(inherited_by_fork),
     ENTRY(changed_by_a_child))
