@@ -2,7 +2,7 @@
 
 use crate::lifecycle::following;
 use core::ffi::c_int;
-use ropeway_socket::fdtable::{self, Handle, Kind};
+use ropeway_socket::fdtable::{self, Handle};
 use ropeway_socket::lifecycle;
 
 /// Defines exported functions. `as` names further exported names of the same function.
@@ -44,10 +44,10 @@ pub fn tracked(fd: c_int) -> Option<Handle> {
     sock.filter(|_| !crate::vfork::in_child())
 }
 
-/// What else of ours is behind `fd`: a socket only where another thread is closing it.
+/// What else of ours is behind `fd`: a socket only where another thread is closing or replacing it.
 #[cold]
 fn unless_followed(fd: c_int, h: Handle) -> Option<Handle> {
-    if h.kind() == Kind::Closing && following() { lifecycle::once_closed(fd, h) } else { None }
+    if h.is_mark() && following() { lifecycle::once_closed(fd, h) } else { None }
 }
 
 /// Gives `r` (>= 0, or -errno) the way the C library does.

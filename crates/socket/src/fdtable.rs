@@ -27,6 +27,8 @@ pub enum Kind {
     Internal = 3,
     /// A socket until now: the kernel's close of the number has begun, or is about to, and has not come back.
     Closing = 4,
+    /// The same of a `dup2` onto the number, which is never closed in between.
+    Replacing = 5,
 }
 
 /// The word of a tracked descriptor: kind, generation and index of the record.
@@ -49,6 +51,7 @@ impl Handle {
             1 => Kind::Sock,
             2 => Kind::Set,
             4 => Kind::Closing,
+            5 => Kind::Replacing,
             _ => Kind::Internal,
         }
     }
@@ -56,6 +59,15 @@ impl Handle {
     #[inline(always)]
     pub fn is_sock(self) -> bool {
         self.0 >> KIND_SHIFT == Kind::Sock as u64
+    }
+
+    /// True for a mark that [`begin_closing`] has left.
+    pub fn is_mark(self) -> bool {
+        matches!(self.kind(), Kind::Closing | Kind::Replacing)
+    }
+
+    fn is_mark_of(self, h: Handle) -> bool {
+        self.is_mark() && self.token() == h.token()
     }
 
     #[inline(always)]
@@ -140,12 +152,12 @@ pub fn remove(fd: i32) -> Option<Handle> {
     if old == 0 { None } else { Some(Handle(old)) }
 }
 
-/// Takes a descriptor out before the kernel closes it, and returns what it led to. A socket's stays marked until [`closed`]:
-/// while the number is still open, a call on it past us would go by the rings.
-pub fn begin_closing(fd: i32) -> Option<Handle> {
+/// Takes a descriptor out before the kernel closes or replaces it, and returns what it led to. A socket's stays marked as
+/// `mark` until [`closed`]: while the number is still open, a call on it past us would go by the rings.
+pub fn begin_closing(fd: i32, mark: Kind) -> Option<Handle> {
     let mark = |word| match Handle(word).kind() {
-        Kind::Sock => Some(Handle(word).of_kind(Kind::Closing).0),
-        Kind::Closing => None,
+        Kind::Sock => Some(Handle(word).of_kind(mark).0),
+        Kind::Closing | Kind::Replacing => None,
         Kind::Set | Kind::Internal => Some(0),
     };
     let old = slot(fd)?.fetch_update(Ordering::AcqRel, Ordering::Acquire, mark).ok()?;
@@ -154,13 +166,14 @@ pub fn begin_closing(fd: i32) -> Option<Handle> {
 
 /// True between [`begin_closing`] of a descriptor that led to the socket `h` and [`closed`].
 pub fn is_closing(fd: i32, h: Handle) -> bool {
-    leads_to(fd, h.of_kind(Kind::Closing))
+    lookup(fd).is_some_and(|mark| mark.is_mark_of(h))
 }
 
 /// Takes the mark off, unless the number stands for something else of ours already.
 pub fn closed(fd: i32, h: Handle) {
     if let Some(s) = slot(fd) {
-        let _ = s.compare_exchange(h.of_kind(Kind::Closing).0, 0, Ordering::AcqRel, Ordering::Relaxed);
+        let unmarked = |word| Handle(word).is_mark_of(h).then_some(0);
+        let _ = s.fetch_update(Ordering::AcqRel, Ordering::Relaxed, unmarked);
     }
 }
 

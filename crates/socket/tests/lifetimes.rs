@@ -8,7 +8,7 @@ use ropeway_shm::sys;
 use ropeway_shm::table::{FLAG_PEER_FIN, PAIR_LEFT, PAIR_MAPPED, PAIR_NONE, PAIR_REGISTERED, RX_ATTACHED, Sock};
 use ropeway_socket::fdtable::{self, Handle};
 use ropeway_socket::reason::Reason;
-use ropeway_socket::{adopt, handover, lifecycle, promote, shadow, thread};
+use ropeway_socket::{adopt, handover, lifecycle, process, promote, shadow, thread};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -40,6 +40,26 @@ fn come_and_go(fd: i32) {
 fn socket() -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     TcpStream::connect(listener.local_addr().expect("address")).expect("connect")
+}
+
+/// Forks, after `fork_prepare`; the child ends with what `f` says.
+fn forked(f: impl FnOnce() -> bool) -> i32 {
+    // SAFETY: the child runs only what a child of the program runs in the hooks, and leaves.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        lifecycle::fork_child();
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!f())) };
+    }
+    lifecycle::fork_parent(child < 0);
+    child
+}
+
+fn says_yes(child: i32) -> bool {
+    let mut status = -1;
+    // SAFETY: waits for our own child.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status == 0
 }
 
 /// Takes records for many descriptors at once: each must be another one.
@@ -77,20 +97,12 @@ fn processes_that_close_and_look_for_abandoned_records_give_each_back_once() {
         lifecycle::accepted(None, sockets[0].as_raw_fd(), 0);
         lifecycle::closing(sockets[0].as_raw_fd());
         lifecycle::fork_prepare();
-        // SAFETY: the child runs only what a child of the program runs in the hooks, and leaves.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            lifecycle::fork_child();
+        let child = forked(|| {
             come_and_go(sockets[1].as_raw_fd());
-            // SAFETY: ends the child at once.
-            unsafe { libc::_exit(0) };
-        }
-        lifecycle::fork_parent(child < 0);
+            true
+        });
         come_and_go(sockets[0].as_raw_fd());
-        let mut status = -1;
-        // SAFETY: waits for our own child.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0);
+        assert!(says_yes(child));
         assert_each_record_is_free_once(&sockets[0]);
     });
 }
@@ -227,7 +239,7 @@ fn a_call_on_a_number_that_dup2_is_replacing_waits_for_whoever_has_it_next() {
         let ((a, b), (next, other)) = (connected(), connected());
         warm(&a, &b);
         warm(&next, &other);
-        let closing = lifecycle::closing(a.fd).expect("a descriptor of the program");
+        let closing = lifecycle::replacing(a.fd).expect("a descriptor of the program");
         let marked = fdtable::lookup(a.fd).expect("marked");
         sys::dup2(next.fd, a.fd).expect("dup2");
         std::thread::scope(|scope| {
@@ -238,6 +250,66 @@ fn a_call_on_a_number_that_dup2_is_replacing_waits_for_whoever_has_it_next() {
         });
         drop(closing);
         assert_eq!(fdtable::sock(a.fd), Some(next.h));
+    });
+}
+
+fn is_open(fd: i32) -> bool {
+    sys::fcntl(fd, libc::F_GETFD, 0).is_ok()
+}
+
+fn descriptors(h: Handle) -> u32 {
+    process::local(h.index()).fds.load(Ordering::Acquire)
+}
+
+#[test]
+fn a_child_forked_while_dup2_replaces_a_number_has_the_number() {
+    let _alone = alone();
+    within(LIMIT, "forking", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        lifecycle::fork_prepare();
+        let replacing = lifecycle::replacing(a.fd).expect("a descriptor of the program");
+        let child = forked(|| is_open(a.fd) && fdtable::lookup(a.fd).is_none() && descriptors(a.h) == 0);
+        drop(replacing);
+        assert!(says_yes(child));
+    });
+}
+
+#[test]
+fn a_child_forked_while_dup2_replaces_one_number_of_a_socket_follows_it_by_both() {
+    let _alone = alone();
+    within(LIMIT, "forking", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        let other = sys::fcntl(a.fd, libc::F_DUPFD, 0).expect("dup") as i32;
+        lifecycle::duplicated(a.fd, other);
+        lifecycle::fork_prepare();
+        let replacing = lifecycle::replacing(a.fd).expect("a descriptor of the program");
+        let both = [a.fd, other];
+        let child =
+            forked(|| both.iter().all(|fd| is_open(*fd) && fdtable::leads_to(*fd, a.h)) && descriptors(a.h) == 2);
+        sys::dup2(other, a.fd).expect("dup2");
+        let same = forked(|| both.iter().all(|fd| is_open(*fd)));
+        drop(replacing);
+        assert!(says_yes(child) && says_yes(same));
+        drop(lifecycle::closing(other));
+        sys::close(other).expect("close");
+    });
+}
+
+#[test]
+fn a_child_forked_while_a_number_is_closed_does_not_own_the_socket() {
+    let _alone = alone();
+    within(LIMIT, "forking", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        lifecycle::fork_prepare();
+        // As far as another thread's `closing` may have come.
+        fdtable::begin_closing(a.fd, fdtable::Kind::Closing).expect("followed");
+        let owns = || a.h.sock().owners.iter().any(|owner| owner.load(Ordering::Acquire) == process::pid());
+        let child = forked(|| !is_open(a.fd) && descriptors(a.h) == 0 && !owns());
+        assert!(says_yes(child));
+        fdtable::enter(a.fd, a.h);
     });
 }
 
@@ -281,7 +353,7 @@ fn close_sleeping(end: End, call: fn(Handle, i32) -> isize) -> JoinHandle<isize>
 
 /// Closes the number of an end as `dup2` of a pipe does, on which nothing ever happens.
 fn give_to_a_quiet_pipe(end: &End, quiet: &impl AsRawFd) {
-    let _until_replaced = lifecycle::closing(end.fd).expect("a descriptor of the program");
+    let _until_replaced = lifecycle::replacing(end.fd).expect("a descriptor of the program");
     sys::dup2(quiet.as_raw_fd(), end.fd).expect("dup2");
 }
 

@@ -1,10 +1,11 @@
-//! A descriptor between the hook that takes it out of the table and the end of the kernel's close.
+//! A descriptor between the hook that takes it out of the table and the end of the kernel's close or `dup2`.
 //!
 //! The number is open all that time, and no longer ours: what another thread sent on it would pass the ring. So it is marked,
 //! and calls that meet the mark wait for the kernel's answer, which is what they would have met.
 
 use super::{drop_reference, release_if_abandoned, settle_reference};
 use crate::fdtable::{self, Handle, Kind};
+use crate::process::local;
 use crate::{epoll, promote};
 use core::sync::atomic::Ordering;
 use ropeway_shm::sys;
@@ -21,10 +22,19 @@ pub struct Closing {
 /// Before a descriptor is closed in any way: takes it out of the table and settles what its end means. The kernel's own
 /// close must follow. None for one of our own descriptors: it must not be closed.
 pub fn closing(fd: i32) -> Option<Closing> {
+    take_out(fd, Kind::Closing)
+}
+
+/// The same before `dup2` puts something else behind the number.
+pub fn replacing(fd: i32) -> Option<Closing> {
+    take_out(fd, Kind::Replacing)
+}
+
+fn take_out(fd: i32, mark: Kind) -> Option<Closing> {
     if fdtable::is_internal(fd) {
         return None;
     }
-    let led_to = fdtable::begin_closing(fd);
+    let led_to = fdtable::begin_closing(fd, mark);
     let mut closing = Closing { fd, sock: led_to.filter(|h| h.is_sock()), gives_back: false };
     match led_to {
         Some(h) if h.is_sock() => {
@@ -79,9 +89,18 @@ pub fn once_closed(fd: i32, marked: Handle) -> Option<Handle> {
 
 /// True while a marked number stands for the socket `h`, or, put there by `dup2`, for another one that we follow.
 fn is_ours(fd: i32, h: Handle) -> bool {
-    let Some(cookie) = promote::cookie(fd) else { return false };
-    let mut found = has_cookie(h, cookie);
-    fdtable::for_each_in(0, u32::MAX, |_, other| found |= other.is_sock() && has_cookie(other, cookie));
+    behind(fd, h).is_some()
+}
+
+/// The socket behind a number that is marked for `h`: that one, or another one that we follow.
+fn behind(fd: i32, h: Handle) -> Option<Handle> {
+    let cookie = promote::cookie(fd)?;
+    let mut found = Some(h).filter(|h| has_cookie(*h, cookie));
+    fdtable::for_each_in(0, u32::MAX, |_, other| {
+        if found.is_none() && other.is_sock() && has_cookie(other, cookie) {
+            found = Some(other);
+        }
+    });
     found
 }
 
@@ -89,11 +108,34 @@ fn has_cookie(h: Handle, cookie: u64) -> bool {
     h.is_current() && h.sock().cookie.load(Ordering::Relaxed) == cookie
 }
 
-/// In the child of fork: another thread of the parent was about to close the number.
-pub(super) fn finish_in_child(fd: i32, marked: Handle) {
+/// In the child of fork: what other threads of the parent had marked. None of them is here to go on.
+pub(super) fn settle_marks_in_child() {
+    fdtable::for_each_in(0, u32::MAX, |fd, marked| {
+        if marked.is_mark() {
+            settle_in_child(fd, marked);
+        }
+    });
+}
+
+fn settle_in_child(fd: i32, marked: Handle) {
     let h = marked.of_kind(Kind::Sock);
-    if promote::cookie(fd).is_some_and(|cookie| has_cookie(h, cookie)) {
-        let _ = sys::close(fd);
-    }
+    let found = behind(fd, h);
     fdtable::closed(fd, h);
+    if marked.kind() == Kind::Closing {
+        if found == Some(h) {
+            let _ = sys::close(fd);
+        }
+    // Without any descriptor of it the parent has ended the socket already.
+    } else if let Some(found) = found.filter(|found| local(found.index()).fds.load(Ordering::Relaxed) > 0) {
+        fdtable::enter(fd, found);
+        count_descriptors(found.index());
+    }
+    count_descriptors(h.index());
+}
+
+/// Whether the parent had come to count one that it took out, or put in, cannot be told.
+fn count_descriptors(index: u32) {
+    let mut fds = 0;
+    fdtable::for_each_in(0, u32::MAX, |_, h| fds += u32::from(h.is_sock() && h.index() == index));
+    local(index).fds.store(fds, Ordering::Release);
 }

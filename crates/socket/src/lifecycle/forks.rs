@@ -5,9 +5,9 @@
 //! threads open and close sockets between the counting and the copy of the memory that the child gets, so what was
 //! counted is written down, and taken back by that alone.
 
-use super::closing::finish_in_child;
+use super::closing::settle_marks_in_child;
 use super::release_if_abandoned;
-use crate::fdtable::{self, Handle, Kind};
+use crate::fdtable::{self, Handle};
 use crate::process::{self, local};
 use crate::rendezvous::client;
 use crate::thread::{self, Critical};
@@ -71,6 +71,7 @@ pub fn fork_child() {
     bells::after_fork_child();
     wait::after_fork_child();
     machine::forget();
+    settle_marks_in_child();
     let (counted, pid) = (thread::keep_counted(None), process::pid());
     if let Some(counted) = &counted {
         counted.socks.for_each_from(0, |index| {
@@ -86,9 +87,7 @@ pub fn fork_child() {
     }
     let was_counted = |h: Handle| counted.as_ref().is_some_and(|counted| counted.socks.contains(h.index()));
     fdtable::for_each_in(0, u32::MAX, |fd, h| {
-        if h.kind() == Kind::Closing {
-            finish_in_child(fd, h);
-        } else if h.is_sock() && !was_counted(h) && !join(h, pid) {
+        if h.is_sock() && !was_counted(h) && !join(h, pid) {
             fdtable::remove(fd);
             local(h.index()).fds.fetch_sub(1, Ordering::AcqRel);
         }

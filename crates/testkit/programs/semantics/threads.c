@@ -483,6 +483,44 @@ CASE(number_given_away_while_a_thread_sends)
     ended_while_a_thread_sends(give_to_a_file);
 }
 
+static volatile bool given_away_enough;
+
+static void *give_away_again_and_again(void *number)
+{
+    while (!given_away_enough) {
+        int next = (int)MUST(socket(AF_INET, SOCK_STREAM, 0));
+        MUST(dup2(next, *(int *)number));
+        MUST(close(next));
+    }
+    return NULL;
+}
+
+/* dup2 is one step: a child has the number, with one socket or the other behind it. */
+CASE(forked_while_a_thread_gives_a_number_away)
+{
+    enum { FORKS = 500 };
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE {
+        int number = (int)MUST(socket(AF_INET, SOCK_STREAM, 0));
+        pthread_t giver;
+        MUST(-pthread_create(&giver, NULL, give_away_again_and_again, &number));
+        bool all_have_it = true;
+        for (int i = 0; i < FORKS; i++) {
+            int status;
+            pid_t child = (pid_t)MUST(fork());
+            if (child == 0)
+                _exit(fcntl(number, F_GETFD) < 0);
+            MUST(waitpid(child, &status, 0));
+            all_have_it = all_have_it && status == 0;
+        }
+        given_away_enough = true;
+        pthread_join(giver, NULL);
+        YES(all_have_it);
+        MUST(close(number));
+    }
+    rw_exchange(fd);
+}
+
 CASE(shut_down_while_a_thread_receives)
 {
     rw_warm(fd, RW_BLOCK);
@@ -724,7 +762,8 @@ RW_MAIN(ENTRY(many_writers), ENTRY(many_readers), ENTRY(many_writers_and_readers
     ENTRY(next_connection_while_a_closed_one_ends), ENTRY(closed_while_a_thread_polls), ENTRY(closed_while_a_thread_polls_in_vain),
     ENTRY(closed_while_a_thread_selects), ENTRY(number_given_away_while_a_thread_polls),
     ENTRY(closed_while_a_thread_waits_on_a_set), ENTRY(closed_while_a_thread_sends),
-    ENTRY(number_given_away_while_a_thread_sends), ENTRY(shut_down_while_a_thread_receives),
+    ENTRY(number_given_away_while_a_thread_sends), ENTRY(forked_while_a_thread_gives_a_number_away),
+    ENTRY(shut_down_while_a_thread_receives),
     ENTRY(shut_down_both_ways_while_a_thread_polls), ENTRY(shut_down_while_a_thread_sends),
     ENTRY(sending_while_another_thread_receives), ENTRY(cancelled_while_receiving), ENTRY(wait_after_many_cancellations),
     ENTRY(cancelled_while_accepting),
