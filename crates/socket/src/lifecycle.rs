@@ -41,10 +41,11 @@ fn reap() {
 
 /// True for a record in use that no living process owns. Certain under its lock only.
 fn is_abandoned(index: u32) -> bool {
-    let (s, pid) = (process::table().sock(index), process::pid());
+    let (s, l, pid) = (process::table().sock(index), local(index), process::pid());
     s.class.load(Ordering::Acquire) != CLASS_FREE
-        && local(index).fds.load(Ordering::Acquire) == 0
-        && s.owners.iter().all(|o| o.load(Ordering::Relaxed) != pid)
+        && l.fds.load(Ordering::Acquire) == 0
+        && l.marks.load(Ordering::SeqCst) == 0
+        && (l.left.load(Ordering::SeqCst) || s.owners.iter().all(|o| o.load(Ordering::Relaxed) != pid))
         && !others_own(s, pid)
 }
 
@@ -59,6 +60,8 @@ fn release_if_abandoned(index: u32) {
     // Once more: an owner that is leaving just now gives the record back itself.
     let abandoned = is_abandoned(index);
     if abandoned {
+        local(index).left.store(false, Ordering::Relaxed);
+        remove_owner(s, process::pid());
         epoll::sock_gone(Handle::of_record(index));
         s.class.store(CLASS_FREE, Ordering::Release);
     }
@@ -195,16 +198,9 @@ pub fn is_shadow(fd: i32, h: Handle) -> bool {
 
 /// One descriptor fewer in this process. `fd` is still open, or -1 if it is gone already.
 fn drop_reference(h: Handle, fd: i32) {
-    if settle_reference(h, fd) {
-        release_if_abandoned(h.index());
-    }
-}
-
-/// The same, but for giving the record back: true when that must follow.
-fn settle_reference(h: Handle, fd: i32) -> bool {
     let l = local(h.index());
     if l.fds.fetch_sub(1, Ordering::SeqCst) > 1 {
-        return false;
+        return;
     }
     let waited_on = wait::anybody_waits(h.index());
     // As in the kernel: a call that is under way keeps the socket open until it returns.
@@ -216,9 +212,17 @@ fn settle_reference(h: Handle, fd: i32) -> bool {
         l.keep_fd.store(kept + 1, Ordering::SeqCst);
         point_to_kept(h);
         waiter_left(h.index());
-        return false;
+        return;
     }
-    leave_sock(h, fd, waited_on)
+    leave_sock(h, fd, waited_on);
+    give_back(h.index());
+}
+
+/// Gives the record back if this process was the last one to have the socket.
+fn give_back(index: u32) {
+    if local(index).left.load(Ordering::SeqCst) {
+        release_if_abandoned(index);
+    }
 }
 
 /// Before the kernel gives the number of a closed descriptor to others: threads that sleep on it go on with the one that was
@@ -254,23 +258,25 @@ pub fn waiter_left(index: u32) {
             l.keep_fd.store(kept, Ordering::SeqCst);
             continue;
         }
-        let last = leave_sock(Handle::of_record(index), kept - 1, false);
+        leave_sock(Handle::of_record(index), kept - 1, false);
         fdtable::remove(kept - 1);
         let _ = sys::close(kept - 1);
-        if last {
-            release_if_abandoned(index);
-        }
+        give_back(index);
         return;
     }
 }
 
-/// This process has no descriptor of the socket any more. `waited_on`: none could be kept for threads that wait on it. True when
-/// nobody has one, and the record is to be given back.
-fn leave_sock(h: Handle, fd: i32, waited_on: bool) -> bool {
+/// This process has no descriptor of the socket any more. `waited_on`: none could be kept for threads that wait on it. To be
+/// followed by [`give_back`].
+fn leave_sock(h: Handle, fd: i32, waited_on: bool) {
     let s = h.sock();
     let _critical = Critical::enter();
     s.lock.lock(thread::me());
-    let last = remove_owner(s, process::pid());
+    let last = !others_own(s, process::pid());
+    if !last {
+        // The last one stays until the record is given back: other processes leave it alone as long.
+        remove_owner(s, process::pid());
+    }
     if s.class.load(Ordering::Acquire) == CLASS_CONNECTED {
         stats::fold(s);
         if let Some(reason) = Reason::from_code(s.reason.load(Ordering::Relaxed) as u16).filter(|r| *r != Reason::None)
@@ -313,17 +319,16 @@ fn leave_sock(h: Handle, fd: i32, waited_on: bool) -> bool {
     }
     if last {
         epoll::sock_gone(h);
+        local(h.index()).left.store(true, Ordering::SeqCst);
     }
     s.lock.unlock();
-    last
 }
 
-/// Takes a process off the owners. True when none is left.
-fn remove_owner(s: &Sock, pid: u32) -> bool {
+/// Takes a process off the owners.
+fn remove_owner(s: &Sock, pid: u32) {
     for owner in &s.owners {
         let _ = owner.compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
-    !others_own(s, pid)
 }
 
 /// True while another living process owns the socket, or may.

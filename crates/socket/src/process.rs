@@ -3,7 +3,7 @@
 
 use crate::rendezvous::client;
 use crate::{fdtable, stats};
-use core::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use ropeway_shm::sys;
 use ropeway_shm::table::{MAX_SOCKS, Table};
 
@@ -21,12 +21,23 @@ pub struct Local {
     pub users: AtomicU32,
     /// Keeps the shadow open while somebody waits on it after the last descriptor was closed: its number + 1; 0 for none.
     pub keep_fd: AtomicI32,
+    /// Numbers that are marked because they stood for it (`lifecycle::Closing`).
+    pub marks: AtomicU32,
+    /// This process was the last one to have it, and gives the record back when no number is marked for it.
+    pub left: AtomicBool,
     /// SO_LINGER as the program set it, while an exec under way has replaced it (`lifecycle`); 0 for none.
     pub linger: AtomicU64,
 }
 
 static LOCAL: [Local; MAX_SOCKS as usize] = [const {
-    Local { fds: AtomicU32::new(0), users: AtomicU32::new(0), keep_fd: AtomicI32::new(0), linger: AtomicU64::new(0) }
+    Local {
+        fds: AtomicU32::new(0),
+        users: AtomicU32::new(0),
+        keep_fd: AtomicI32::new(0),
+        marks: AtomicU32::new(0),
+        left: AtomicBool::new(false),
+        linger: AtomicU64::new(0),
+    }
 }; MAX_SOCKS as usize];
 
 /// This process's part of record `index`.
@@ -113,6 +124,8 @@ pub fn after_fork_child() {
     if started() {
         for index in 0..table().used_socks() {
             local(index).users.store(0, Ordering::Relaxed);
+            local(index).marks.store(0, Ordering::Relaxed);
+            local(index).left.store(false, Ordering::Relaxed);
             // Threads that are not here wait on it in the parent.
             let kept = local(index).keep_fd.swap(0, Ordering::Relaxed) - 1;
             if kept >= 0 {

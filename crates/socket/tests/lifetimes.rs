@@ -253,6 +253,44 @@ fn a_call_on_a_number_that_dup2_is_replacing_waits_for_whoever_has_it_next() {
     });
 }
 
+#[test]
+fn a_marked_number_keeps_the_record_when_the_last_waiter_leaves() {
+    let _alone = alone();
+    within(LIMIT, "closing", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        let reader = asleep_on(&a, receive);
+        let closing = lifecycle::closing(a.fd).expect("a descriptor of the program");
+        let marked = fdtable::lookup(a.fd).expect("marked");
+        b.send(b"last");
+        assert_eq!(reader.join().expect("the reader"), 4);
+        assert_eq!(lifecycle::once_closed(a.fd, marked), Some(a.h));
+        assert!(fdtable::is_closing(a.fd, a.h));
+        drop(closing);
+        assert!(!a.h.is_current() && fdtable::lookup(a.fd).is_none());
+    });
+}
+
+#[test]
+fn a_marked_number_keeps_the_record_when_processes_look_for_abandoned_ones() {
+    let _alone = alone();
+    within(LIMIT, "closing", || {
+        let ((a, b), other) = (connected(), socket());
+        warm(&a, &b);
+        let closing = lifecycle::closing(a.fd).expect("a descriptor of the program");
+        lifecycle::fork_prepare();
+        let child = forked(|| {
+            come_and_go(other.as_raw_fd());
+            true
+        });
+        come_and_go(other.as_raw_fd());
+        assert!(says_yes(child));
+        assert!(a.h.is_current());
+        drop(closing);
+        assert!(!a.h.is_current());
+    });
+}
+
 fn is_open(fd: i32) -> bool {
     sys::fcntl(fd, libc::F_GETFD, 0).is_ok()
 }

@@ -222,7 +222,7 @@ semantics! {
         closed_while_a_thread_waits_on_a_set,
         closed_while_a_thread_sends,
         number_given_away_while_a_thread_sends,
-        forked_while_a_thread_gives_a_number_away: ShmAndTcp,
+        forked_while_a_thread_gives_a_number_away,
         shut_down_while_a_thread_receives,
         shut_down_both_ways_while_a_thread_polls,
         shut_down_while_a_thread_sends: ShmAndTcp,

@@ -3,7 +3,7 @@
 //! The number is open all that time, and no longer ours: what another thread sent on it would pass the ring. So it is marked,
 //! and calls that meet the mark wait for the kernel's answer, which is what they would have met.
 
-use super::{drop_reference, release_if_abandoned, settle_reference};
+use super::{drop_reference, give_back};
 use crate::fdtable::{self, Handle, Kind};
 use crate::process::local;
 use crate::{epoll, promote};
@@ -14,9 +14,8 @@ use ropeway_shm::sys;
 #[must_use]
 pub struct Closing {
     fd: i32,
+    /// The record keeps its name as long as the number stands for it.
     sock: Option<Handle>,
-    /// Nobody has the socket any more. The record keeps its name as long as the number stands for it.
-    gives_back: bool,
 }
 
 /// Before a descriptor is closed in any way: takes it out of the table and settles what its end means. The kernel's own
@@ -35,11 +34,13 @@ fn take_out(fd: i32, mark: Kind) -> Option<Closing> {
         return None;
     }
     let led_to = fdtable::begin_closing(fd, mark);
-    let mut closing = Closing { fd, sock: led_to.filter(|h| h.is_sock()), gives_back: false };
+    let closing = Closing { fd, sock: led_to.filter(|h| h.is_sock()) };
     match led_to {
         Some(h) if h.is_sock() => {
+            // The number still counts as one that leads there: the record is not given back before this.
+            local(h.index()).marks.fetch_add(1, Ordering::SeqCst);
             epoll::descriptor_closing(h, fd);
-            closing.gives_back = settle_reference(h, fd);
+            drop_reference(h, fd);
         }
         Some(h) => epoll::set_closing(h, fd),
         None => {}
@@ -51,9 +52,10 @@ impl Drop for Closing {
     fn drop(&mut self) {
         let Some(h) = self.sock else { return };
         fdtable::closed(self.fd, h);
-        if self.gives_back {
-            release_if_abandoned(h.index());
-        }
+        // None in the child of a fork by a signal handler in between.
+        let one_fewer = |marks: u32| marks.checked_sub(1);
+        let _ = local(h.index()).marks.fetch_update(Ordering::SeqCst, Ordering::Relaxed, one_fewer);
+        give_back(h.index());
     }
 }
 

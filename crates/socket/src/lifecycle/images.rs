@@ -24,7 +24,8 @@ pub fn before_exec(preloaded: impl Fn() -> bool) {
                 adopt::leave_to_next_image(h, fd, inheritable);
             }
         } else {
-            if remove_owner(h.sock(), pid) && unread(h) > 0 {
+            remove_owner(h.sock(), pid);
+            if sole_owner(h.sock()) && unread(h) > 0 {
                 keep_linger(h, fd);
                 shadow::linger_zero(fd);
             }

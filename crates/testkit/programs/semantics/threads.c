@@ -429,6 +429,16 @@ static void *send_to_the_end(void *unused)
     return NULL;
 }
 
+/* Waits in recv again and again, for a millisecond each time. */
+static void *receive_to_the_end(void *unused)
+{
+    (void)unused;
+    char byte;
+    while (recv(sending_on, &byte, 1, 0) < 0 && errno == EAGAIN) {
+    }
+    return NULL;
+}
+
 /* What a send has accepted arrives, and then the end, however the number goes meanwhile. */
 static void ended_while_a_thread_sends(void (*end)(int))
 {
@@ -438,14 +448,18 @@ static void ended_while_a_thread_sends(void (*end)(int))
         rw_nodelay(other);
         rw_warm(other, RW_BLOCK);
         A_SIDE {
-            pthread_t sender;
+            pthread_t sender, receiver;
+            struct timeval moment = { .tv_usec = 1000 };
+            MUST(setsockopt(other, SOL_SOCKET, SO_RCVTIMEO, &moment, sizeof moment));
             sending_on = other;
             rw_shared[1] = 0;
+            MUST(-pthread_create(&receiver, NULL, receive_to_the_end, NULL));
             MUST(-pthread_create(&sender, NULL, send_to_the_end, NULL));
             while (!rw_shared[1])
                 usleep(100);
             end(other);
             pthread_join(sender, NULL);
+            pthread_join(receiver, NULL);
             rw_meet();
         }
         B_SIDE {
