@@ -70,14 +70,11 @@ fn note_duplicate(old: c_int, new: c_int) {
     if new < 0 || !keeping() {
         return;
     }
+    lifecycle::duplicated(old, new);
+    // Afterwards: this may wait for the peer, and a relay takes the place of the duplicate, too.
     if let Some(h) = fdtable::sock(old).filter(|_| new <= 2 && following()) {
         lifecycle::leave(h, old, Reason::StandardDescriptor);
-        if !fdtable::leads_to(old, h) {
-            // A relay took the socket's place; the duplicate must lead there, too.
-            let _ = sys::dup2(old, new);
-        }
     }
-    lifecycle::duplicated(old, new);
 }
 
 /// Before `dup2` puts something else behind `new`; the answer is kept until that is noted.

@@ -13,7 +13,9 @@ mod sets;
 mod wait;
 
 pub use ctl::ctl;
-pub use member::{carrier_changed, descriptor_closing, leave_to_kernel, replaced, send_blocked, sock_gone};
+pub use member::{
+    carrier_changed, descriptor_closing, leave_if_a_member_outlives, leave_to_kernel, replaced, send_blocked, sock_gone,
+};
 pub use owners::{after_fork_child, duplicated, fork_failed, fork_prepare, set_closed, set_closing};
 pub use sets::{can_follow, created, is_native, mapping_going, pair_going};
 

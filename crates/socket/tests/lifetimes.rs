@@ -254,6 +254,30 @@ fn a_call_on_a_number_that_dup2_is_replacing_waits_for_whoever_has_it_next() {
 }
 
 #[test]
+fn a_number_is_not_marked_while_dup2_waits_for_the_peer() {
+    let _alone = alone();
+    within(LIMIT, "replacing", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        let other = sys::fcntl(a.fd, libc::F_DUPFD, 0).expect("dup") as i32;
+        lifecycle::duplicated(a.fd, other);
+        let set = Set::new();
+        set.add(&a, IN, 1);
+        // The registration outlives its number, so the socket leaves Ropeway; the peer does not answer.
+        assert_eq!(b.send(b"unread"), 6);
+        let replaces = asleep_on(&a, |_, fd| {
+            drop(lifecycle::replacing(fd));
+            0
+        });
+        assert!(fdtable::leads_to(a.fd, a.h));
+        replaces.join().expect("the thread that replaces");
+        assert!(fdtable::lookup(a.fd).is_none());
+        drop(lifecycle::closing(other));
+        sys::close(other).expect("close");
+    });
+}
+
+#[test]
 fn a_marked_number_keeps_the_record_when_the_last_waiter_leaves() {
     let _alone = alone();
     within(LIMIT, "closing", || {

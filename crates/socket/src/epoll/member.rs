@@ -265,6 +265,27 @@ pub fn clean(r: Ref) {
     });
 }
 
+/// Before a socket's descriptor is taken out to be closed, while another one leads there. This may wait for the peer.
+pub fn leave_if_a_member_outlives(h: Handle, fd: i32) {
+    let s = h.sock();
+    if s.member_of.iter().all(|name| name.load(Ordering::Acquire) == 0)
+        || process::local(h.index()).fds.load(Ordering::Acquire) <= 1
+        || !lifecycle::sole_owner(s)
+    {
+        return;
+    }
+    let outlives = |m: &Member| m.fd.load(Ordering::Acquire) == fd && !m.has(MEMBER_GHOST);
+    let is_member = |e: usize| Ref::named(s.member_of[e].load(Ordering::Acquire)).is_some();
+    if (0..MAX_MEMBERSHIPS).any(|e| is_member(e) && outlives(&s.members[e])) {
+        // The kernel goes on reporting under this number, which nobody can name any more: it must say it all itself.
+        handover::pin(s, Reason::UnhookedWait);
+        // By a descriptor that still leads to the socket. There is none if other threads close them just now.
+        if let Some(other) = fdtable::descriptor_of(s) {
+            lifecycle::leave(h, other, Reason::UnhookedWait);
+        }
+    }
+}
+
 /// Before a socket's descriptor is closed; it leads nowhere any more, but the kernel's is still open.
 pub fn descriptor_closing(h: Handle, fd: i32) {
     let s = h.sock();
@@ -272,20 +293,14 @@ pub fn descriptor_closing(h: Handle, fd: i32) {
         // Where another process has the same descriptor, the membership lives on in its hands.
         return;
     }
+    // A second time: another thread may have made it a member since. Otherwise there is nothing to wait for.
+    leave_if_a_member_outlives(h, fd);
     let lives_on = process::local(h.index()).fds.load(Ordering::Acquire) > 1;
     for e in 0..MAX_MEMBERSHIPS {
         let m = &s.members[e];
         let Some(r) = Ref::named(s.member_of[e].load(Ordering::Acquire)) else { continue };
         if m.fd.load(Ordering::Acquire) != fd {
             continue;
-        }
-        if lives_on && !m.has(MEMBER_GHOST) {
-            // The kernel goes on reporting under this number, which nobody can name any more: it must say it all itself.
-            handover::pin(s, Reason::UnhookedWait);
-            // By a descriptor that still leads to the socket. There is none if other threads close them just now.
-            if let Some(other) = fdtable::descriptor_of(s) {
-                lifecycle::leave(h, other, Reason::UnhookedWait);
-            }
         }
         let locked = r.lock();
         if s.member_of[e].load(Ordering::Acquire) != r.name {

@@ -33,6 +33,9 @@ fn take_out(fd: i32, mark: Kind) -> Option<Closing> {
     if fdtable::is_internal(fd) {
         return None;
     }
+    if let Some(h) = fdtable::sock(fd) {
+        epoll::leave_if_a_member_outlives(h, fd);
+    }
     let led_to = fdtable::begin_closing(fd, mark);
     let closing = Closing { fd, sock: led_to.filter(|h| h.is_sock()) };
     match led_to {
@@ -74,8 +77,11 @@ pub fn was_closed(fd: i32) {
 pub fn once_closed(fd: i32, marked: Handle) -> Option<Handle> {
     const NAP_NS: u64 = 20_000;
     const MOST_NS: u64 = 20_000_000;
+    // The program never sees a number closed that is being replaced.
+    const MOST_REPLACING_NS: u64 = 2_000_000_000;
     let h = marked.of_kind(Kind::Sock);
-    let until = sys::monotonic_ns() + MOST_NS;
+    let most = if marked.kind() == Kind::Replacing { MOST_REPLACING_NS } else { MOST_NS };
+    let until = sys::monotonic_ns() + most;
     while fdtable::is_closing(fd, h) {
         if !is_ours(fd, h) {
             // Closed, and perhaps given to others, while a close that lingers goes on.
