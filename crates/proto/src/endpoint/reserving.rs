@@ -1,5 +1,7 @@
 //! Memory for messages longer than their channel's window, and for those that have begun and find none (docs/protocol.md 7): who gets it, and who has it for nothing.
 
+use std::collections::BTreeSet;
+
 use ropeway_wire::ErrorCode;
 
 use super::Endpoint;
@@ -19,7 +21,7 @@ pub(super) const LEAST_SHARE: u64 = 64;
 const LEAST_SPARE: usize = 2;
 const SPARE_SHARE: usize = 16;
 
-/// A message that has begun may have this share of what is left for those who keep little.
+/// Messages that have memory of what is left for those who keep little leave this share of it.
 const LEFT_SHARE: usize = 2;
 
 /// Channels that stand in line and are gone, at most, beside as many as there are: a peer opens and ends some as often as it likes.
@@ -53,7 +55,7 @@ impl Endpoint {
         self.reservations.push_back(id);
         self.grant_reservations();
         let Some(at) = self.waits_in_line(id) else { return };
-        if self.may_have_what_is_left(at) {
+        if self.may_have_what_is_left(at, &self.holders_of_the_last()) {
             self.reservations.pop_back();
             self.reserve(id, at);
         } else {
@@ -105,26 +107,40 @@ impl Endpoint {
 
     /// Where nobody has memory for a message, and there is none for the first in line, somebody behind it may be content with less: what there is of that message already will be free with the rest of it.
     fn let_pass(&mut self) {
-        while let Some(place) = self.reservations.iter().position(|&id| self.may_pass(id))
-            && let Some(id) = self.reservations.remove(place)
-            && let Some(at) = self.waits_in_line(id)
-        {
+        let mut holders = self.holders_of_the_last();
+        let mut place = 0;
+        while let Some(&id) = self.reservations.get(place) {
+            let passes =
+                |at: &u32| self.reserved.is_empty() && self.fits(*at) || self.may_have_what_is_left(*at, &holders);
+            let Some(at) = self.waits_in_line(id).filter(passes) else {
+                place += 1;
+                continue;
+            };
+            self.reservations.remove(place);
             self.reserve(id, at);
+            holders.insert(self.channels[at as usize].association);
         }
     }
 
-    fn may_pass(&self, id: ChannelId) -> bool {
-        let passes = |at| self.reserved.is_empty() && self.fits(at) || self.may_have_what_is_left(at);
-        self.waits_in_line(id).is_some_and(passes)
+    /// The associations of messages that have memory of what is for those who keep little.
+    fn holders_of_the_last(&self) -> BTreeSet<u32> {
+        let channels = self.reserved.iter().map(|reserved| &self.channels[reserved.channel.index as usize]);
+        channels.filter(|channel| channel.incoming.of_part).map(|channel| channel.association).collect()
     }
 
-    /// Whether a message can have memory of what is left for those who keep little, whatever its association keeps: one at a time, so that all of that is free again with the rest of the message when
-    /// it is read, and then there is some for the next one.
-    fn may_have_what_is_left(&self, at: u32) -> bool {
-        let left_bytes = self.rx_pool.available_bytes().min(self.rx_pool.last_bytes());
-        let comes = |reserved: &Reserved| self.channels[reserved.channel.index as usize].incoming.lacking_bytes() > 0;
-        self.buffers_needed(at) * self.rx_pool.buffer_bytes() <= left_bytes / LEFT_SHARE
-            && !self.reserved.iter().any(comes)
+    /// Whether a message can have memory of what is left for those who keep little, whatever its association keeps, beside those `holders`: one message of an association at a time, as who does not read
+    /// must not have all of it. When it is read all of its memory is free again, and so there is some for the next one.
+    fn may_have_what_is_left(&self, at: u32, holders: &BTreeSet<u32>) -> bool {
+        let channel = &self.channels[at as usize];
+        if channel.queued_in.is_some() || holders.contains(&channel.association) {
+            return false;
+        }
+        let (last_bytes, available_bytes) = (self.rx_pool.last_bytes(), self.rx_pool.available_bytes());
+        let needed_bytes = self.buffers_needed(at) * self.rx_pool.buffer_bytes();
+        // Of beginnings that fit their windows, and of which none can end, one has to, and nothing else will be free before.
+        let is_first = holders.is_empty() && channel.incoming.shortage(self.receive_window()) == 0;
+        is_first && needed_bytes <= available_bytes
+            || needed_bytes + last_bytes / LEFT_SHARE <= available_bytes.min(last_bytes)
     }
 
     /// Buffers that what is missing of the message at hand will take, if it comes in packets of usual size, with something to spare for some that are not. (Who sends shorter ones has them

@@ -101,8 +101,11 @@ impl Endpoint {
         let ends = if outgoing.is_owed() { None } else { outgoing.ends_then.take() };
         self.schedule_channel(at);
         match ends {
-            // Nobody uses it any more.
-            Some(Extent::Both) => self.close(now, id),
+            // Nobody uses it any more, and who waits for what comes on it is told first: of what is closed nobody is.
+            Some(Extent::Both) => {
+                self.announce_channel(at);
+                self.close(now, id);
+            }
             Some(Extent::Write) => self.finish_channel(now, at, Extent::Write),
             None => {}
         }

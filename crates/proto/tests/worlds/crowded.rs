@@ -50,6 +50,77 @@ fn messages_that_fit_their_windows_do_not_keep_each_other_from_their_ends() {
 }
 
 #[test]
+fn of_more_beginnings_than_memory_has_room_for_one_comes_to_its_end_after_the_other() {
+    let config = Config { receive_memory_bytes: MEMORY_BYTES, packet_bytes: 9000, ..Config::default() };
+    let mut world = World::new(131, Net { rate: 1_000_000_000, ..Net::default() }, &config, 1);
+    let mut flows = messages(&mut world, 1..131, false);
+    carry(&mut world, &mut flows, 60 * S);
+    assert!(world.hosts[0].counters().dropped_memory > 0, "there is too little memory");
+}
+
+#[test]
+fn a_long_message_that_comes_slowly_keeps_no_short_ones_from_their_ends() {
+    const HOSTS: usize = 60;
+    let mut world = world_of(HOSTS + 2);
+    let (client, server) = open(&mut world, HOSTS + 1, 0, 7, Mode::Messages);
+    let (passed, seconds) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(1)));
+    let (count, most) = (Rc::clone(&passed), Rc::clone(&seconds));
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        let is_data = Packet::parse(bytes).unwrap().header.kind == Type::Data;
+        let passes = from != HOSTS + 1 || !is_data || count.get() < most.get();
+        count.set(count.get() + u64::from(from == HOSTS + 1 && is_data && passes));
+        passes
+    }));
+    let mut long = [Flow::messages((HOSTS + 1, client), (0, server), 300_000, 1)];
+    carry_until(&mut world, &mut long, 200 * MS, |_, _| false);
+    assert!(world.hosts[0].promised_bytes() > 250_000, "it has memory");
+    let mut flows = messages(&mut world, 1..=HOSTS, false);
+    let are_through = |flows: &[Flow]| flows.iter().all(Flow::is_done);
+    for second in 2..10 {
+        seconds.set(second);
+        if carry_until(&mut world, &mut flows, S, |_, flows| are_through(flows)) {
+            break;
+        }
+    }
+    assert!(are_through(&flows) && !long[0].is_done());
+    assert!(world.hosts[0].counters().dropped_memory > 0, "there is too little memory");
+}
+
+#[test]
+fn messages_that_are_whole_and_not_read_leave_some_for_others() {
+    const CHANNELS: usize = 20;
+    let mut world = world_of(10);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    // Of each message the beginning comes, and then one after the other the rest.
+    let opened = Rc::new(Cell::new(0));
+    let (whole, mut places) = (Rc::clone(&opened), BTreeMap::new());
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        let header = Packet::parse(bytes).unwrap().header;
+        if from != 2 || header.kind != Type::Data {
+            return true;
+        }
+        let next = places.len();
+        let (place, first) = *places.entry(header.channel).or_insert((next, header.number));
+        place < whole.get() || first == header.number
+    }));
+    let mut held = (0..CHANNELS)
+        .map(|_| {
+            let (client, server) = open(&mut world, 2, 1, 9, Mode::Messages);
+            Flow { slow: true, ..Flow::messages((2, client), (1, server), 30_000, 1) }
+        })
+        .collect::<Vec<_>>();
+    carry_until(&mut world, &mut held, 100 * MS, |_, _| false);
+    let mut flows = unread(&mut world, 3..9, 1, 10);
+    carry_until(&mut world, &mut flows, S, |_, _| false);
+    assert!(world.hosts[1].counters().dropped_memory > 0, "there is too little memory");
+    for count in 1..=CHANNELS {
+        opened.set(count);
+        carry_until(&mut world, &mut held, 200 * MS, |_, _| false);
+    }
+    stream(&mut world, (0, client), (1, server), 10_000, S);
+}
+
+#[test]
 fn what_readers_have_of_messages_that_do_not_come_keeps_nothing_from_others() {
     const HOSTS: usize = 60;
     for hosts in [HOSTS, 2] {
