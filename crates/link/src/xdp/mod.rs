@@ -294,13 +294,17 @@ fn too_little_memory(buffers: u32) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, what)
 }
 
+/// For who may not open such a link.
+#[must_use]
+pub fn not_permitted() -> io::Error {
+    let needs = "AF_XDP needs the capabilities CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF (and CAP_IPC_LOCK for its memory): run as root";
+    io::Error::new(io::ErrorKind::PermissionDenied, needs)
+}
+
 fn explained(error: io::Error, options: &Options) -> io::Error {
     let device = &options.device;
     let (kind, what) = match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => {
-            let needs = "AF_XDP needs the capabilities CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF (and CAP_IPC_LOCK for its memory): run as root";
-            (io::ErrorKind::PermissionDenied, needs.into())
-        }
+        Some(libc::EPERM | libc::EACCES) => return not_permitted(),
         Some(libc::ENODEV) => (io::ErrorKind::NotFound, format!("there is no network device {device}")),
         Some(libc::EBUSY) => {
             let queue = options.queue;

@@ -44,7 +44,10 @@ pub fn packets(device: &str, port: Option<u16>, count: usize) -> io::Result<Stee
 
 /// The link past the kernel's network stack, for an engine that does not listen yet.
 pub fn past_the_stack(device: &str) -> io::Result<(XdpLink, u16, Vec<Claim>)> {
-    let (steering, claims) = Claim::steering(1)?;
+    // Who may not have steering bits lacks more than that.
+    let needs =
+        |error: io::Error| if error.kind() == io::ErrorKind::PermissionDenied { xdp::not_permitted() } else { error };
+    let (steering, claims) = Claim::steering(1).map_err(needs)?;
     let accept = meant_for(std::iter::once(steering), &[]);
     Ok((XdpLink::open(&xdp::Options { accept, ..xdp::Options::new(device) })?, steering, claims))
 }
