@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::world::*;
-use ropeway_proto::{ChannelId, Config, ErrorCode, Mode, Part, Presence, RecvError, SendError};
+use ropeway_proto::{ChannelId, Config, ErrorCode, Event, Mode, Part, Presence, RecvError, SendError};
 
 fn lossy(seed: u64) -> World {
     let net = Net {
@@ -332,11 +332,14 @@ fn who_closes_all_channels_beside_a_message_that_is_being_handed_over_loses_noth
             }
             pass(&mut world, 10 * MS);
             for (&(host, channel), sent) in senders.iter().zip(&mut parts) {
+                while world.hosts[host].poll_event().is_some() {}
                 while *sent < messages[2].len() {
                     assert!(!world.hosts[host].is_drained());
                     let now = world.clock(host);
                     *sent += world.hosts[host].send_part(now, channel, &messages[2], *sent).unwrap();
                 }
+                // Who waits for what comes on it learns that it is closed.
+                assert_eq!(world.hosts[host].poll_event(), Some(Event::Changed(channel)));
             }
             if !at_both_ends {
                 let mut out = vec![0; messages[2].len()];
