@@ -103,6 +103,9 @@ pub struct Association {
     pub blocked: BTreeSet<u16>,
     /// Of these, the next one to ask credit for.
     pub want_next: u16,
+    /// Since when there are some ([`Time::MAX`]: there are none, or nobody has looked), and how often credit was asked for since then.
+    pub blocked_since: Time,
+    pub want_doublings: u8,
     /// Channels with something queued and the credit for it.
     pub round: VecDeque<u32>,
     /// Of these, the ones whose next packet needs no grant.
@@ -261,6 +264,8 @@ impl Association {
             backlog_bytes: 0,
             blocked: BTreeSet::new(),
             want_next: 0,
+            blocked_since: Time::MAX,
+            want_doublings: 0,
             round: VecDeque::new(),
             ending: VecDeque::new(),
             refusals: VecDeque::new(),

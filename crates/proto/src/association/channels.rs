@@ -18,7 +18,7 @@ impl Association {
 
     pub fn detach(&mut self, number: u16) {
         self.channels.remove(number);
-        self.blocked.remove(&number);
+        self.unblock(number);
     }
 
     /// A free number of those that this end gives out: even ones belong to who sent the SYN. In turn, so that one is not used again soon.

@@ -22,6 +22,21 @@ impl Association {
         !self.refusals.is_empty() || self.sent.begins_with_refusal()
     }
 
+    /// What is known of the time since when some channel waits for credit is up to date.
+    pub fn note_blocked(&mut self, now: Time) {
+        if !self.blocked.is_empty() && self.blocked_since == Time::MAX {
+            (self.blocked_since, self.want_doublings) = (now, 0);
+        }
+    }
+
+    /// A channel does not wait for credit any more.
+    pub fn unblock(&mut self, number: u16) {
+        self.blocked.remove(&number);
+        if self.blocked.is_empty() {
+            self.blocked_since = Time::MAX;
+        }
+    }
+
     fn limit_now(&self, now: Time) -> Limit {
         if !self.has_undelivered() {
             Limit::Program

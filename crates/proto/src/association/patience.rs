@@ -124,21 +124,39 @@ impl Association {
         self.in_vain.as_deref().filter(lacks_some).map_or(silent_at, |in_vain| silent_at.min(in_vain_at(in_vain)))
     }
 
-    /// When the sender asks whether its data arrived.
+    /// When the sender asks whether its data arrived, or for credit.
     pub fn state_due_at(&self, config: &Config) -> Option<Time> {
-        if !self.has_undelivered() {
-            return None;
-        }
+        let quiet_at = self.quiet_due_at(config)?;
+        // Credit is said once, and may be lost whatever else is heard of the peer.
+        Some(quiet_at.min(self.question_due_at(self.blocked_since, self.want_doublings, config)))
+    }
+
+    /// The same for who hears nothing of the peer.
+    fn quiet_due_at(&self, config: &Config) -> Option<Time> {
+        let heard_at = if self.sent.oldest_again() < MOST_UNHEARD { self.heard_at } else { Time::ZERO };
+        let is_waiting = self.has_undelivered();
+        is_waiting.then(|| self.question_due_at(self.waiting_since.max(heard_at), self.state_doublings, config))
+    }
+
+    /// It is due.
+    pub fn ask_by_state(&mut self, jitter: u16, config: &Config, now: Time) {
+        let is_quiet = self.quiet_due_at(config).is_some_and(|at| at <= now);
+        self.state_doublings = self.state_doublings.saturating_add(u8::from(is_quiet));
+        self.want_doublings = self.want_doublings.saturating_add(1);
+        (self.state_due, self.state_at, self.state_jitter) = (true, now, jitter);
+    }
+
+    /// When to ask what has waited for an answer since then, and was asked so often.
+    fn question_due_at(&self, since: Time, doublings: u8, config: &Config) -> Time {
         // Among many senders a turn takes long, and the receiver asks for what it granted and does not see. Where there are several paths the question is also
         // how a dead one is found out.
         let is_in_line = !self.round.is_empty() && self.routes.is_none();
         let patience_ns = self.rtt.patience_ns().max(config.state_min_ns) * if is_in_line { TURN_PATIENCE } else { 1 };
-        let timeout = (patience_ns << u32::from(self.state_doublings).min(MOST_DOUBLINGS)).min(config.timer_max_ns);
+        let timeout = (patience_ns << u32::from(doublings).min(MOST_DOUBLINGS)).min(config.timer_max_ns);
         // The first one comes exactly when it was promised.
-        let jitter = if self.state_doublings > 0 { u64::from(self.state_jitter) } else { 0 };
+        let jitter = if doublings > 0 { u64::from(self.state_jitter) } else { 0 };
         let timeout = timeout - ((timeout / STATE_JITTER * jitter) >> u16::BITS);
-        let heard_at = if self.sent.oldest_again() < MOST_UNHEARD { self.heard_at } else { Time::ZERO };
-        Some(self.waiting_since.max(heard_at).max(self.state_at).after(timeout))
+        since.max(self.state_at).after(timeout)
     }
 
     /// Whether the receiver waits for something to come: what it misses, or has granted and never seen.

@@ -100,7 +100,8 @@ impl Endpoint {
         let channel = &mut self.channels[at as usize];
         if !channel.detached
             && !channel.incoming.is_finished()
-            && channel.incoming.raise_limit(window, &mut self.rx_pool)
+            && (channel.incoming.raise_limit(window, &mut self.rx_pool)
+                || channel.incoming.raise_for_message(window, &mut self.rx_pool))
         {
             self.say_credit(at);
         }

@@ -64,7 +64,7 @@ pub(super) fn recount(association: &mut Association, channel: &mut Channel) -> b
         if blocked {
             association.blocked.insert(channel.number);
         } else {
-            association.blocked.remove(&channel.number);
+            association.unblock(channel.number);
         }
     }
     matches!(sendable, Sendable::Bytes(_))

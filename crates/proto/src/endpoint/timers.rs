@@ -157,8 +157,9 @@ impl Endpoint {
     }
 
     fn arm_timers(&mut self, now: Time, index: u32) {
-        let Some(association) = self.associations.get(index as usize) else { return };
-        let due = self.due_at(association, now);
+        let Some(association) = self.associations.get_mut(index as usize) else { return };
+        association.note_blocked(now);
+        let due = self.due_at(&self.associations[index as usize], now);
         let association = &mut self.associations[index as usize];
         association.unsettled = false;
         if association.timer_at.is_none_or(|at| at > due) {
@@ -293,10 +294,8 @@ impl Endpoint {
         }
         acts |= association.ask_at.is_some_and(|at| at <= now);
         if association.state_due_at(&self.config).is_some_and(|at| at <= now) {
-            association.state_at = now;
-            association.state_doublings = association.state_doublings.saturating_add(1);
-            association.state_jitter = self.random.next_u64() as u16;
-            association.state_due = true;
+            let jitter = self.random.next_u64() as u16;
+            association.ask_by_state(jitter, &self.config, now);
             acts = true;
         }
         let association = &self.associations[index as usize];

@@ -104,6 +104,20 @@ fn listen_in(world: &mut World) -> Said {
     said
 }
 
+/// The first word of credit that a host says from now on is lost.
+fn lose_a_credit(world: &mut World, teller: usize) -> Rc<RefCell<bool>> {
+    let is_lost = Rc::new(RefCell::new(false));
+    let out = Rc::clone(&is_lost);
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        let packet = Packet::parse(bytes).expect("what a host sends is well-formed");
+        let says_credit = from == teller
+            && packet.header.kind == Type::Control
+            && Blocks::parse(packet.payload).unwrap().any(|block| matches!(block, Block::Credit(..)));
+        !says_credit || out.replace(true)
+    }));
+    is_lost
+}
+
 /// For a while each question for credit of `asker` is answered by HOLD as soon as it arrives, and by nothing else; and nobody loses patience.
 fn is_held(world: &mut World, (asker, channel): (usize, ChannelId), teller: usize) {
     let said = listen_in(world);
@@ -136,6 +150,29 @@ fn a_sender_without_credit_asks_and_is_told_to_hold_on_while_nobody_reads() {
         world.filter = None;
         flows[0].slow = false;
         carry(&mut world, &mut flows, S);
+    }
+}
+
+#[test]
+fn a_lost_credit_is_asked_for_while_other_channels_go_on() {
+    // A stream longer than the first window, and a message longer than the window.
+    for (mode, message_bytes, bytes) in [(Mode::Stream, 0, 600_000), (Mode::Messages, 3_000_000, 3_000_000)] {
+        let mut world = World::new(2, Net { delay_ns: 10 * MS, ..Net::default() }, &Config::default(), 1);
+        let (steady, steady_end) = open(&mut world, 0, 1, 8, Mode::Stream);
+        let (client, server) = pair(&mut world, mode);
+        let is_lost = lose_a_credit(&mut world, 1);
+        let mut flows = [Flow { message_bytes, ..Flow::stream((0, client), (1, server), bytes) }];
+        let (begun, mut out) = (world.now, [0; 200]);
+        while !flows[0].is_done() {
+            // Each is acknowledged, sooner than who hears nothing asks.
+            let now = world.clock(0);
+            assert_eq!(world.hosts[0].send(now, steady, &[1; 100]), Ok(100));
+            world.hosts[0].flush(steady);
+            carry_until(&mut world, &mut flows, MS, |_, flows| flows[0].is_done());
+            let _ = world.hosts[1].recv(steady_end, &mut out);
+            assert!(world.now - begun < S, "{mode:?}: {} of {bytes}", flows[0].received);
+        }
+        assert!(is_lost.take());
     }
 }
 
