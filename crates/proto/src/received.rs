@@ -137,6 +137,12 @@ impl Received {
         if is_news { next.wrapping_sub(self.base) as usize } else { 0 }
     }
 
+    /// What may be learned of what was sent below `next` without more memory than each has in any case: the rest with a later word.
+    pub fn least_known(&self, next: u64) -> u64 {
+        let most = LEAST_SLOTS.max(self.kept_slots()) as u64;
+        self.base.wrapping_add(next.wrapping_sub(self.base).min(most))
+    }
+
     /// Whether `number` has arrived.
     pub fn has(&self, number: u64) -> bool {
         if number.wrapping_sub(self.next) as i64 >= 0 {

@@ -180,7 +180,8 @@ impl Endpoint {
         if ahead > most - i64::from(header.kind.consumes_number()) || ahead < -most {
             return None;
         }
-        if !self.has_slots(index, number, header) {
+        let has_slots = self.has_slots(index, number, header);
+        if header.kind.consumes_number() && !has_slots {
             return None;
         }
         let association = &mut self.associations[index as usize];
@@ -215,7 +216,8 @@ impl Endpoint {
         if !header.kind.consumes_number() {
             // What was sent before would have come before.
             association.note_word(self.awake_at, || self.arrivals.drain(self.gate.flying_bytes()), now);
-            let has_gap = association.received.learn_next(number, now);
+            let known = if has_slots { number } else { association.received.least_known(number) };
+            let has_gap = association.received.learn_next(known, now);
             if is_newest && header.backlog == Backlog::default() {
                 association.end_peer_period();
             }

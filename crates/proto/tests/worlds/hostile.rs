@@ -10,7 +10,7 @@ use std::rc::Rc;
 use crate::world::*;
 use proptest::prelude::*;
 use ropeway_proto::{Config, Counters, ErrorCode, Mode};
-use ropeway_wire::{Backlog, Header, Type};
+use ropeway_wire::{Backlog, Header, Packet, Type};
 
 /// The flag of repetitions.
 const RTX: u8 = 0x20;
@@ -288,4 +288,49 @@ fn many_who_use_a_little_of_their_grants_now_and_then_leave_most_of_the_line_to_
         println!("{what}: {share:.3} of the line for another one");
         assert!(share > 0.7, "{what}: {share:.3} of the line");
     }
+}
+
+#[test]
+fn who_claims_to_have_sent_windows_full_keeps_nobody_else_from_being_heard() {
+    const CLAIMERS: usize = 64;
+    let mut world = World::new(CLAIMERS + 2, Net::default(), &Config::default(), 1);
+    // What each of them says last without a key, with its identity.
+    let said: Rc<RefCell<[Option<Header>; CLAIMERS + 1]>> = Rc::new(RefCell::new([None; CLAIMERS + 1]));
+    let out = Rc::clone(&said);
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        let header = Packet::parse(bytes).unwrap().header;
+        if (1..=CLAIMERS).contains(&from) && matches!(header.kind, Type::Data | Type::Control) {
+            out.borrow_mut()[from] = Some(header);
+        }
+        true
+    }));
+    let claimers: Vec<_> = (1..=CLAIMERS).map(|from| open(&mut world, from, 0, 7, Mode::Stream)).collect();
+    for (from, (client, _)) in claimers.iter().enumerate().map(|(at, ends)| (at + 1, ends)) {
+        let now = world.clock(from);
+        world.hosts[from].send(now, *client, b"here").unwrap();
+        world.hosts[from].flush(*client);
+    }
+    let honest = CLAIMERS + 1;
+    let ends: Vec<_> = (0..100).map(|_| open(&mut world, honest, 0, 7, Mode::Stream)).collect();
+    pass(&mut world, 50 * MS);
+    world.filter = None;
+    world.stopped.extend(1..=CLAIMERS);
+    for from in 1..=CLAIMERS {
+        let header = said.borrow()[from].unwrap();
+        let number = header.number.wrapping_add(1 + 16_300);
+        say(&mut world, from, Header { kind: Type::Control, number, length: 0, ..header }, &[]);
+    }
+    pass(&mut world, MS);
+    // All of its channels end while nothing of it arrives.
+    world.cut.insert((honest, 0));
+    let now = world.clock(honest);
+    for &(client, _) in &ends {
+        world.hosts[honest].close(now, client);
+    }
+    pass(&mut world, 10 * MS);
+    world.cut.clear();
+    wait_for(&mut world, S, "the ends", |world| {
+        ends.iter().all(|&(_, server)| world.hosts[0].recv(server, &mut [0; 8]) == Ok(None))
+    });
+    assert!(world.hosts[0].counters().dropped_window < 100, "{:?}", world.hosts[0].counters());
 }
