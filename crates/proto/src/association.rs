@@ -63,6 +63,8 @@ pub struct Association {
     pub peer: Id,
     /// Where everything goes for which there is no choice.
     pub path: Path,
+    /// The own address that the peer spoke to last.
+    pub spoken_to: u8,
     /// `None`: there is one path, and so never a choice.
     pub routes: Option<Box<Routes>>,
     pub phase: Phase,
@@ -241,6 +243,7 @@ impl Association {
             id,
             peer: Id::default(),
             path,
+            spoken_to: 0,
             routes: None,
             phase,
             host: (!is_opener).then(|| path.host()),

@@ -197,10 +197,12 @@ impl Endpoint {
         }
     }
 
+    /// `own`: the number of the own address that it came to.
     pub(super) fn handle_opened(
         &mut self,
         now: Time,
         path: &Path,
+        own: u8,
         packet: &Packet<'_>,
         fields: &OpenedFields<'_>,
     ) -> Result<(), Malformed> {
@@ -241,7 +243,7 @@ impl Endpoint {
         if let Some(routes) = &mut association.routes {
             routes.opened(path, now);
         }
-        association.heard_at = now;
+        (association.heard_at, association.spoken_to) = (now, own);
         if self.peers.get(&association.path.unbound()) != Some(&index) {
             // Another port of the same address was asked meanwhile.
             self.keep_beside(index);

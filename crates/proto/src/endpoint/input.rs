@@ -105,12 +105,12 @@ impl Endpoint {
             return Err(Malformed::PayloadLength);
         }
         if !association.sealing.is_keyed() {
-            return self.take_packet(now, index, congested, packet, landing);
+            return self.take_packet(now, index, path, congested, packet, landing);
         }
         // Lent, as what is opened there is handed on while everything else may change.
         let mut room = std::mem::take(&mut self.opened);
         let result = match self.unseal(now, index, packet, &mut room) {
-            Some(opened) => self.take_packet(now, index, congested, &opened, landing),
+            Some(opened) => self.take_packet(now, index, path, congested, &opened, landing),
             None => Ok(()),
         };
         self.opened = room;
@@ -122,6 +122,7 @@ impl Endpoint {
         &mut self,
         now: Time,
         index: u32,
+        path: &Path,
         congested: bool,
         packet: &Packet<'_>,
         landing: &mut Option<Landing<'_>>,
@@ -145,6 +146,7 @@ impl Endpoint {
             self.make_ready(index);
             return Ok(());
         }
+        association.spoken_to = path.own();
         self.arrivals.note_heard(now, self.config.lease_ns);
         if association.routes.is_some() {
             self.note_path(now, index, header, number);
@@ -205,7 +207,7 @@ impl Endpoint {
         let association = &mut self.associations[index as usize];
         association.heard_at = now;
         association.disowned = false;
-        association.states_unanswered = 0;
+        association.keep_usual_path();
         if association.sent.in_flight() == 0 && association.backlog_bytes == 0 {
             association.busy = false;
         }

@@ -19,12 +19,12 @@ impl Endpoint {
     pub(super) fn handle_opening(&mut self, now: Time, path: &Path, packet: &Packet<'_>) -> Result<(), Malformed> {
         let id = packet.header.destination;
         // SYN and CONFIRM are for nobody that is known.
-        let path = &self.known_path(id, path);
+        let (own, path) = (path.own(), &self.known_path(id, path));
         match packet.header.kind {
             Type::Syn => self.handle_syn(now, path, &SynFields::parse(packet.payload)?, packet.bytes().len()),
             Type::Cookie => self.handle_cookie(now, path, id, &CookieFields::parse(packet.payload)?),
             Type::Confirm => self.handle_confirm(now, path, packet, &ConfirmFields::parse(packet.payload)?)?,
-            Type::Opened => self.handle_opened(now, path, packet, &OpenedFields::parse(packet.payload)?)?,
+            Type::Opened => self.handle_opened(now, path, own, packet, &OpenedFields::parse(packet.payload)?)?,
             Type::Refused => {
                 let fields = RefusedFields::parse(packet.payload)?;
                 self.handle_refused(now, path, id, fields.nonce, fields.code);

@@ -91,3 +91,37 @@ fn one_address_of_a_peer_and_two_of_one_s_own_are_two_paths() {
         assert_eq!((world.hosts[host].sizes().0, statistics.paths, statistics.good_paths), (1, 2, 2), "host {host}");
     }
 }
+
+with_own_addresses!(who_connects_goes_on_under_the_address_that_the_peer_knows_when_its_host_chooses_another);
+fn who_connects_goes_on_under_the_address_that_the_peer_knows_when_its_host_chooses_another() {
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = open(&mut world, 0, 1, 7, Mode::Stream);
+    pass(&mut world, 10 * MS);
+    let now = world.clock(0);
+    assert_eq!(world.hosts[0].send(now, client, b"hello"), Ok(5));
+    let (mut received, mut waited_ms) = (0, 0);
+    while received < 10 {
+        for host in 0..2 {
+            let now = world.clock(host);
+            world.hosts[host].next_timeout(now);
+            world.hosts[host].handle_timeout(now);
+        }
+        for (over, bytes) in said(&mut world, 0) {
+            // What leaves as the host chooses comes from another of its addresses now.
+            let from = if over.own() == 0 { alias(0, 1) } else { alias(0, 0) };
+            hear(&mut world, 1, &from.bound(1), &bytes);
+        }
+        for (over, bytes) in said(&mut world, 1) {
+            assert_eq!(over, arrival(0, 0));
+            hear(&mut world, 0, &arrival(1, 0), &bytes);
+        }
+        if let Ok(Some(bytes)) = world.hosts[1].recv(server, &mut [0; 9]) {
+            received += bytes;
+            let now = world.clock(0);
+            assert_eq!(world.hosts[0].send(now, client, b"there"), Ok(5));
+        }
+        world.now += MS;
+        waited_ms += 1;
+        assert!(waited_ms < 200, "{received} bytes");
+    }
+}
