@@ -370,6 +370,8 @@ struct Blocking {
     /// What the reader's progress was when it was looked at last (ring, kernel's send queue), and when that was.
     progress: (u64, usize),
     progress_at: u64,
+    /// The request to take a rest back that the caller has looked at last. The peer may let one stand that means nothing.
+    recall_asked: u32,
 }
 
 impl Blocking {
@@ -382,6 +384,7 @@ impl Blocking {
             signals: if deadline.is_some() { signals.by_any_handler() } else { signals },
             progress: (0, 0),
             progress_at: 0,
+            recall_asked: 0,
         }
     }
 
@@ -404,9 +407,14 @@ impl Blocking {
         // A call that has something to show for itself is never restarted.
         let signals = if partial { self.signals.by_any_handler() } else { self.signals };
         let ring = pair.outgoing();
+        let asked = ring.recall_asked();
+        if asked != self.recall_asked {
+            self.recall_asked = asked;
+            return Woken::Look;
+        }
         let seen = ring.progress();
         let ready =
-            || ring.progress() != seen || ring.recall_asked() != 0 || s.tx.phase.load(Ordering::Acquire) != TX_RING;
+            || ring.progress() != seen || ring.recall_asked() != asked || s.tx.phase.load(Ordering::Acquire) != TX_RING;
         if wait::spin(ready, signals) {
             return Woken::Look;
         }

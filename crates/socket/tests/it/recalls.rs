@@ -83,6 +83,23 @@ fn a_peer_that_recalls_and_reads_nothing_holds_up_no_send() {
 }
 
 #[test]
+fn a_peer_that_recalls_what_it_has_not_closed_holds_up_no_send_that_waits() {
+    within(Duration::from_secs(20), "a send amid a recall", || {
+        let (a, b) = connected();
+        warm(&a, &b);
+        stuff(&a, 0);
+        while a.send_flags(b"x", libc::MSG_DONTWAIT) == 1 {}
+        {
+            let mut rx = handover::lock_rx(b.h.sock());
+            let (ring, c) = rx.ring().expect("open");
+            ring.recall(c);
+        }
+        assert_eq!(a.send(b"x"), 1);
+        assert_eq!(a.h.sock().tx.phase.load(Ordering::Relaxed), TX_TCP, "nobody reads");
+    });
+}
+
+#[test]
 fn a_recall_for_which_the_kernel_has_no_room_ends_in_a_relay_and_loses_nothing() {
     within(Duration::from_secs(40), "a recall without room", || {
         let (a, b, sent) = full();
