@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::claim;
 use crate::fair::Wanted;
-use crate::sys::{Uncancelled, check_file_size, monotonic_ns};
+use crate::sys::{Uncancelled, check_file_size, lock_byte, monotonic_ns};
 use users::Users;
 
 mod users;
@@ -444,12 +444,7 @@ impl Drop for Board {
 
 /// Takes the lock on a slot (`F_WRLCK`), unless somebody has it, or lets go of it (`F_UNLCK`). It is this opening's of the file, and ends with it at the latest.
 fn set_lock(file: &File, place: usize, kind: libc::c_int) -> bool {
-    // SAFETY: all zero is a valid `flock`.
-    let mut range: libc::flock = unsafe { std::mem::zeroed() };
-    (range.l_type, range.l_whence) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short);
-    (range.l_start, range.l_len) = (place as libc::off_t, 1);
-    // SAFETY: an open file, and a range that outlives the call.
-    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) == 0 }
+    lock_byte(file.as_raw_fd(), libc::F_OFD_SETLK, place, kind).is_ok()
 }
 
 #[cfg(test)]

@@ -201,6 +201,17 @@ pub fn ticks() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
+/// `fcntl` with a lock on one byte of a file, whether the file is that long or not: takes it (`F_SETLK` and its like with
+/// `F_WRLCK`), gives it back (`F_UNLCK`), or looks whether another one is in its way (`F_GETLK`), and returns what kind is left.
+pub fn lock_byte(fd: c_int, command: c_int, at: usize, kind: c_int) -> Result<c_int> {
+    // SAFETY: all zero is a valid `flock`.
+    let mut range: libc::flock = unsafe { core::mem::zeroed() };
+    (range.l_type, range.l_whence) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short);
+    (range.l_start, range.l_len) = (at as libc::off_t, 1);
+    fcntl(fd, command, &raw mut range as usize)?;
+    Ok(c_int::from(range.l_type))
+}
+
 /// True while a process with this number may have descriptors. A zombie has none; only a pidfd tells it from a process that
 /// is still closing them.
 pub fn process_exists(pid: u32) -> bool {

@@ -62,6 +62,10 @@ pub const PAIR_READY: u32 = 3;
 /// The other end has left for good: the pair is given back as soon as nobody uses it.
 pub const PAIR_LEFT: u32 = 4;
 
+/// In an entry of [`Sock::owners`]: the process is about to start another image, which will not have the socket. Process
+/// numbers have 22 bits.
+pub const OWNER_LEAVES: u32 = 1 << 31;
+
 /// Flag bits of [`Sock::flags`].
 pub const FLAG_NONBLOCK: u32 = 1 << 0;
 /// Never promote (again); the local reason says why.
@@ -187,7 +191,7 @@ pub struct Sock {
     pub remote_ip: [AtomicU64; 2],
     pub local_port: AtomicU32,
     pub remote_port: AtomicU32,
-    /// Process numbers of the owners, 0 for a free entry.
+    /// Process numbers of the owners, perhaps with [`OWNER_LEAVES`]; 0 for a free entry.
     pub owners: [AtomicU32; MAX_OWNERS],
     /// Children being forked that have not entered themselves yet.
     pub expected: AtomicU32,

@@ -24,7 +24,7 @@ use ropeway_shm::segment::Pair;
 use ropeway_shm::sys;
 use ropeway_shm::table::{
     CLASS_CONNECTED, CLASS_FREE, CLASS_FRESH, FLAG_CONNECTING, FLAG_INHERITED, FLAG_NONBLOCK, FLAG_PINNED,
-    FLAG_SHUT_RD, FLAG_SHUT_WR, FLAG_UNCOUNTED, PAIR_NONE, PAIR_REGISTERED, Sock,
+    FLAG_SHUT_RD, FLAG_SHUT_WR, FLAG_UNCOUNTED, OWNER_LEAVES, PAIR_NONE, PAIR_REGISTERED, Sock,
 };
 
 /// How many sockets this process has followed so far.
@@ -45,7 +45,7 @@ fn is_abandoned(index: u32) -> bool {
     s.class.load(Ordering::Acquire) != CLASS_FREE
         && l.fds.load(Ordering::Acquire) == 0
         && l.marks.load(Ordering::SeqCst) == 0
-        && (l.left.load(Ordering::SeqCst) || s.owners.iter().all(|o| o.load(Ordering::Relaxed) != pid))
+        && (l.left.load(Ordering::SeqCst) || s.owners.iter().all(|o| o.load(Ordering::Relaxed) & !OWNER_LEAVES != pid))
         && !others_own(s, pid)
 }
 
@@ -218,6 +218,14 @@ fn drop_reference(h: Handle, fd: i32) {
     give_back(h.index());
 }
 
+/// A descriptor whose record others may have given back: it is followed no more, and nothing else is known of its socket.
+fn forget_descriptor(fd: i32, h: Handle) {
+    fdtable::remove(fd);
+    if h.is_current() {
+        local(h.index()).fds.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// Gives the record back if this process was the last one to have the socket.
 fn give_back(index: u32) {
     if local(index).left.load(Ordering::SeqCst) {
@@ -327,7 +335,9 @@ fn leave_sock(h: Handle, fd: i32, waited_on: bool) {
 /// Takes a process off the owners.
 fn remove_owner(s: &Sock, pid: u32) {
     for owner in &s.owners {
-        let _ = owner.compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed);
+        for entry in [pid, pid | OWNER_LEAVES] {
+            let _ = owner.compare_exchange(entry, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 }
 
@@ -338,14 +348,15 @@ fn others_own(s: &Sock, pid: u32) -> bool {
     }
     s.owners.iter().any(|owner| {
         let other = owner.load(Ordering::Acquire);
-        if other == 0 || other == pid {
+        if other == 0 || other & !OWNER_LEAVES == pid {
             return false;
         }
-        if sys::process_exists(other) {
-            return true;
-        }
-        let _ = owner.compare_exchange(other, 0, Ordering::AcqRel, Ordering::Relaxed);
-        false
+        // One that was about to start another image may just go on.
+        let gone = || match owner.compare_exchange(other, 0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => true,
+            Err(now) => now == 0,
+        };
+        images::still_owns(other) || !gone()
     })
 }
 

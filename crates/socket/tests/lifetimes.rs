@@ -17,7 +17,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use support::{End, IN, Set, connected, new_pair, on_tcp, poll_on, recv_on, rest, send_on, warm, warm_pair, within};
+use support::{
+    End, IN, Set, connected, forked, new_pair, on_tcp, poll_on, recv_on, rest, says_yes, send_on, warm, warm_pair,
+    within,
+};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -40,26 +43,6 @@ fn come_and_go(fd: i32) {
 fn socket() -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     TcpStream::connect(listener.local_addr().expect("address")).expect("connect")
-}
-
-/// Forks, after `fork_prepare`; the child ends with what `f` says.
-fn forked(f: impl FnOnce() -> bool) -> i32 {
-    // SAFETY: the child runs only what a child of the program runs in the hooks, and leaves.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        lifecycle::fork_child();
-        // SAFETY: ends the child at once.
-        unsafe { libc::_exit(i32::from(!f())) };
-    }
-    lifecycle::fork_parent(child < 0);
-    child
-}
-
-fn says_yes(child: i32) -> bool {
-    let mut status = -1;
-    // SAFETY: waits for our own child.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    status == 0
 }
 
 /// Takes records for many descriptors at once: each must be another one.

@@ -1,8 +1,8 @@
 //! Another family's table, read while its processes run.
 
-use super::{CLASS_CONNECTED, MAGIC, RX_DRAIN, Sock, TABLE_BYTES, TX_RING, Table};
+use super::{CLASS_CONNECTED, MAGIC, OWNER_LEAVES, RX_DRAIN, Sock, TABLE_BYTES, TX_RING, Table};
 use crate::{memfd, sys};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What `ropeway ss` shows of one connection: a copy, taken while its owners run.
 #[derive(Clone, Debug)]
@@ -67,13 +67,14 @@ impl Reader {
                         out[8..].copy_from_slice(&words[1].load(Ordering::Relaxed).to_ne_bytes());
                         out
                     };
+                    let owner = |entry: &AtomicU32| entry.load(Ordering::Relaxed) & !OWNER_LEAVES;
                     let on_pair = [&s.tx.ring_bytes, &s.rx.ring_bytes];
                     let on_pair = on_pair.map(|bytes| bytes.load(Ordering::Relaxed));
                     let former = s.ring_before.each_ref().map(|bytes| bytes.load(Ordering::Relaxed));
                     Connection {
                         index,
                         generation: s.generation.load(Ordering::Relaxed),
-                        owners: s.owners.iter().map(|o| o.load(Ordering::Relaxed)).filter(|&p| p != 0).collect(),
+                        owners: s.owners.iter().map(owner).filter(|&pid| pid != 0).collect(),
                         local: (ip(&s.local_ip), s.local_port.load(Ordering::Relaxed) as u16),
                         remote: (ip(&s.remote_ip), s.remote_port.load(Ordering::Relaxed) as u16),
                         tx_on_ring: s.tx.phase.load(Ordering::Relaxed) == TX_RING,

@@ -6,14 +6,14 @@
 //! counted is written down, and taken back by that alone.
 
 use super::closing::settle_marks_in_child;
-use super::release_if_abandoned;
+use super::images::still_owns;
+use super::{forget_descriptor, release_if_abandoned};
 use crate::fdtable::{self, Handle};
 use crate::process::{self, local};
 use crate::rendezvous::client;
 use crate::thread::{self, Critical};
 use crate::{bells, epoll, machine, stats, wait};
 use core::sync::atomic::{AtomicU32, Ordering};
-use ropeway_shm::sys;
 use ropeway_shm::table::{CLASS_FREE, Counted, FLAG_UNCOUNTED, MAX_OWNERS, Sock};
 
 fn for_each_sock(mut f: impl FnMut(u32, &'static Sock)) {
@@ -88,8 +88,7 @@ pub fn fork_child() {
     let was_counted = |h: Handle| counted.as_ref().is_some_and(|counted| counted.socks.contains(h.index()));
     fdtable::for_each_in(0, u32::MAX, |fd, h| {
         if h.is_sock() && !was_counted(h) && !join(h, pid) {
-            fdtable::remove(fd);
-            local(h.index()).fds.fetch_sub(1, Ordering::AcqRel);
+            forget_descriptor(fd, h);
         }
     });
     epoll::after_fork_child(counted.as_ref().map(|counted| &counted.sets));
@@ -140,13 +139,13 @@ pub(crate) fn add_owner(s: &Sock, pid: u32) {
     }
 }
 
-/// Enters a process among owners, in the place of one that has ended if no other is free. False when all of them live.
+/// Enters a process among owners, in the place of one that owns it no more if no other is free. False when there is none.
 pub(crate) fn enter_owner(owners: &[AtomicU32; MAX_OWNERS], pid: u32) -> bool {
     let take = |owner: &AtomicU32, from| owner.compare_exchange(from, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     owners.iter().any(|owner| take(owner, 0))
         || owners.iter().any(|owner| {
             let other = owner.load(Ordering::Acquire);
             // Somebody else may just have found the same, and freed it.
-            !sys::process_exists(other) && take(owner, other) || take(owner, 0)
+            !still_owns(other) && take(owner, other) || take(owner, 0)
         })
 }

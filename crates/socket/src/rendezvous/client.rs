@@ -17,6 +17,7 @@ use ropeway_shm::sys::{self, Errno};
 
 use super::os::{self, ReceivedFd};
 use super::wire::{self, DaemonName, Endpoint, Legacy, MAX_MESSAGE_BYTES, Message, Prefix, Settings, Side, WireError};
+use crate::fdtable;
 use crate::reason::Reason;
 
 /// Pause after the daemon could not be reached: long enough to cost nothing, short enough that a restart is soon used.
@@ -146,6 +147,11 @@ pub fn set_profile(name: &[u8]) {
 /// `ropeway ss` can read it. The descriptor stays the caller's.
 pub fn set_table_fd(fd: i32) {
     TABLE_FD.store(fd, Relaxed);
+}
+
+/// That memfd, unless the program has taken its number.
+pub fn table_fd() -> Option<i32> {
+    Some(TABLE_FD.load(Relaxed)).filter(|fd| fdtable::is_internal(*fd))
 }
 
 /// Says hello to the daemon without registering anything, so that [`settings`] become the daemon's early.

@@ -136,13 +136,18 @@ pub fn connected() -> (End, End) {
 /// The same through a listener of which the second end inherits its options.
 pub fn connected_to(listener: &TcpListener) -> (End, End) {
     let (a, b) = on_tcp_to(listener);
+    pair_up(&a, &b);
+    (a, b)
+}
+
+/// Offers two ends a pair.
+pub fn pair_up(a: &End, b: &End) {
     let fd = new_pair();
-    for (side, end) in [(0, &a), (1, &b)] {
+    for (side, end) in [(0, a), (1, b)] {
         end.h.sock().pairing.store(PAIR_REGISTERED, Ordering::Release);
         promote::granted(end.h.token(), side, MIN_RING_BYTES, fd);
     }
     sys::close(fd).expect("close");
-    (a, b)
 }
 
 /// The memory of a pair that nobody has stamped.
@@ -270,6 +275,26 @@ pub fn poll_on(entries: &[(i32, i16)], ms: i32) -> (isize, Vec<i16>) {
         })
     };
     (answer, fds.iter().map(|p| p.revents).collect())
+}
+
+/// Forks, after `fork_prepare`; the child ends with what `f` says.
+pub fn forked(f: impl FnOnce() -> bool) -> i32 {
+    // SAFETY: the child runs only what a child of the program runs in the hooks, and leaves.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        lifecycle::fork_child();
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!f())) };
+    }
+    lifecycle::fork_parent(child < 0);
+    child
+}
+
+pub fn says_yes(child: i32) -> bool {
+    let mut status = -1;
+    // SAFETY: waits for our own child.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status == 0
 }
 
 /// A watchdog: a hang is a failure, too.
