@@ -6,7 +6,7 @@ use crate::{next, vfork, whole_process};
 use core::ffi::c_int;
 use libc::{EFAULT, epoll_event, fd_set, iovec, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use ropeway_shm::{guarded, sys};
-use ropeway_socket::fdtable::{self, Kind};
+use ropeway_socket::fdtable::{self, Handle, Kind};
 use ropeway_socket::{epoll, poll, process};
 
 /// False when none of the descriptors that a program waits for can be ours.
@@ -58,7 +58,16 @@ pub(crate) unsafe fn tell(place: *mut timespec, time: timespec) -> bool {
 
 #[inline(always)]
 fn is_set(ep: c_int) -> bool {
-    fdtable::lookup(ep).is_some_and(|h| h.kind() == Kind::Set) && !vfork::in_child()
+    fdtable::lookup(ep).is_some_and(|h| h.kind() == Kind::Set || is_closing(h)) && !vfork::in_child()
+}
+
+/// True for a set that another thread closes, where that may be waited for.
+fn is_closing(h: Handle) -> bool {
+    h.kind() == Kind::SetClosing && following()
+}
+
+fn concerns_us(fd: c_int) -> bool {
+    fdtable::lookup(fd).is_some_and(|h| h.kind() != Kind::SetClosing || is_closing(h))
 }
 
 fn note_set(ep: c_int) -> c_int {
@@ -131,7 +140,7 @@ hooks! {
     }
 
     fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-        let concerns_us = fdtable::lookup(ep).is_some() || fdtable::lookup(fd).is_some();
+        let concerns_us = concerns_us(ep) || concerns_us(fd);
         let bad_event = concerns_us && !event.is_null() && !guarded::is_readable(event as usize, size_of::<epoll_event>());
         if !concerns_us || bad_event || vfork::in_child() {
             return next::epoll_ctl(ep, op, fd, event);

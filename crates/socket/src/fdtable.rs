@@ -29,6 +29,8 @@ pub enum Kind {
     Closing = 4,
     /// The same of a `dup2` onto the number, which is never closed in between.
     Replacing = 5,
+    /// An epoll set until now: as both of them.
+    SetClosing = 6,
 }
 
 /// The word of a tracked descriptor: kind, generation and index of the record.
@@ -52,6 +54,7 @@ impl Handle {
             2 => Kind::Set,
             4 => Kind::Closing,
             5 => Kind::Replacing,
+            6 => Kind::SetClosing,
             _ => Kind::Internal,
         }
     }
@@ -61,13 +64,15 @@ impl Handle {
         self.0 >> KIND_SHIFT == Kind::Sock as u64
     }
 
-    /// True for a mark that [`begin_closing`] has left.
+    /// True for a mark that [`begin_closing`] has left of a socket.
     pub fn is_mark(self) -> bool {
         matches!(self.kind(), Kind::Closing | Kind::Replacing)
     }
 
+    /// True for a mark of the socket or set `h`.
     fn is_mark_of(self, h: Handle) -> bool {
-        self.is_mark() && self.token() == h.token()
+        let is_mark = if h.kind() == Kind::Set { self.kind() == Kind::SetClosing } else { self.is_mark() };
+        is_mark && self.token() == h.token()
     }
 
     #[inline(always)]
@@ -153,18 +158,20 @@ pub fn remove(fd: i32) -> Option<Handle> {
 }
 
 /// Takes a descriptor out before the kernel closes or replaces it, and returns what it led to. A socket's stays marked as
-/// `mark` until [`closed`]: while the number is still open, a call on it past us would go by the rings.
+/// `mark`, a set's as one that closes, until [`closed`]: while the number is still open, a call on it past us would go by the
+/// rings, or be told what of ours stands in the kernel's set.
 pub fn begin_closing(fd: i32, mark: Kind) -> Option<Handle> {
     let mark = |word| match Handle(word).kind() {
         Kind::Sock => Some(Handle(word).of_kind(mark).0),
-        Kind::Closing | Kind::Replacing => None,
-        Kind::Set | Kind::Internal => Some(0),
+        Kind::Set => Some(Handle(word).of_kind(Kind::SetClosing).0),
+        Kind::Closing | Kind::Replacing | Kind::SetClosing => None,
+        Kind::Internal => Some(0),
     };
     let old = slot(fd)?.fetch_update(Ordering::AcqRel, Ordering::Acquire, mark).ok()?;
     if old == 0 { None } else { Some(Handle(old)) }
 }
 
-/// True between [`begin_closing`] of a descriptor that led to the socket `h` and [`closed`].
+/// True between [`begin_closing`] of a descriptor that led to the socket or set `h` and [`closed`].
 pub fn is_closing(fd: i32, h: Handle) -> bool {
     lookup(fd).is_some_and(|mark| mark.is_mark_of(h))
 }

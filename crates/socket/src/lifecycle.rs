@@ -5,7 +5,7 @@ mod ending;
 mod forks;
 mod images;
 
-pub use closing::{Closing, closing, once_closed, replacing, was_closed};
+pub use closing::{Closing, closing, once_closed, once_set_closed, replacing, was_closed};
 pub use ending::{forget_all, let_go};
 pub(crate) use forks::{add_owner, enter_owner};
 pub use forks::{fork_child, fork_child_apart, fork_parent, fork_prepare};

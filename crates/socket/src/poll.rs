@@ -132,7 +132,7 @@ fn survey(fds: &[pollfd]) -> Found {
                     return Found::Rings;
                 }
             }
-            Kind::Internal | Kind::Closing | Kind::Replacing => {}
+            Kind::Internal | Kind::Closing | Kind::Replacing | Kind::SetClosing => {}
         }
     }
     found

@@ -854,6 +854,48 @@ fn a_set_that_is_closed_under_a_wait_serves_it_and_is_gone_then() {
     });
 }
 
+#[test]
+fn a_set_that_is_being_closed_shows_nobody_what_the_kernel_has_in_it() {
+    let _alone = alone();
+    within(LIMIT, "a set", || {
+        let set = std::mem::ManuallyDrop::new(Set::new());
+        let (a, b) = warm_pair(&set, IN, 7);
+        // The shadow's event, which the kernel knows under our token.
+        drop(a);
+        rest();
+        let closing = lifecycle::closing(set.ep).expect("a descriptor of the program");
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| set.wait_into(&mut [libc::epoll_event { events: 0, u64: 0 }], 1000));
+            let changes = scope.spawn(|| set.ctl(libc::EPOLL_CTL_ADD, b.fd, IN, 8));
+            std::thread::sleep(Duration::from_millis(50));
+            sys::close(set.ep).expect("close");
+            drop(closing);
+            let answers = [waits, changes].map(|thread| thread.join().expect("the caller"));
+            assert_eq!(answers, [-(libc::EBADF as isize); 2]);
+        });
+        assert_eq!(fdtable::lookup(set.ep), None);
+    });
+}
+
+#[test]
+fn a_wait_on_a_number_that_dup2_is_replacing_waits_in_the_set_that_has_it_next() {
+    let _alone = alone();
+    within(LIMIT, "a set", || {
+        let (set, next) = (Set::new(), Set::new());
+        let pairs = [warm_pair(&set, IN, 7), warm_pair(&next, IN, 8)];
+        assert_eq!(pairs.each_ref().map(|(a, _)| a.send(b"x")), [1; 2]);
+        let replacing = lifecycle::replacing(set.ep).expect("a descriptor of the program");
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| set.wait(1000));
+            std::thread::sleep(Duration::from_millis(50));
+            sys::dup2(next.ep, set.ep).expect("dup2");
+            lifecycle::duplicated(next.ep, set.ep);
+            drop(replacing);
+            assert_eq!(waits.join().expect("the waiter"), [(IN, 8)]);
+        });
+    });
+}
+
 // ---- halves of pairs ----
 
 /// Gives the end one half of a pair, of which the other is returned.

@@ -21,7 +21,11 @@ const EXCLUSIVE_MAY: u32 = READ | WRITE | ready::ALWAYS | libc::EPOLLWAKEUP as u
 /// # Safety
 /// `event` must be what the program gave.
 pub unsafe fn ctl(ep: i32, op: i32, fd: i32, event: *mut epoll_event, native: impl FnOnce() -> isize) -> isize {
-    match (sets::lookup(ep), fdtable::lookup(fd)) {
+    let set = match sets::lookup(ep) {
+        Ok(set) => set.map(Ref::of),
+        Err(e) => return -(e as isize),
+    };
+    match (set, fdtable::lookup(fd)) {
         // SAFETY: passed on to the caller.
         (Some(r), Some(h)) if h.is_sock() => unsafe { of_sock(r, op, h, fd, event, native) },
         (Some(r), Some(h)) if h.kind() == Kind::Set && ep != fd => {

@@ -278,16 +278,15 @@ impl Locked {
     }
 }
 
-/// The set that a descriptor leads to.
+/// The set that a descriptor leads to; while another thread closes one, what the number leads to afterwards. An error when that
+/// does not come to an end: the kernel must not be asked then, because it has entries of ours in the set.
 #[inline]
-pub fn lookup(ep: i32) -> Option<Ref> {
-    handle_of(ep).map(Ref::of)
-}
-
-/// The same as the table of descriptors has it.
-#[inline]
-pub fn handle_of(ep: i32) -> Option<Handle> {
-    fdtable::lookup(ep).filter(|h| h.kind() == Kind::Set)
+pub fn lookup(ep: i32) -> sys::Result<Option<Handle>> {
+    match fdtable::lookup(ep) {
+        Some(h) if h.kind() == Kind::Set => Ok(Some(h)),
+        Some(marked) if marked.kind() == Kind::SetClosing => lifecycle::once_set_closed(ep, marked),
+        _ => Ok(None),
+    }
 }
 
 /// After `epoll_create`: follows the set from now on. Sockets in a set that is not followed stay on TCP.

@@ -65,7 +65,11 @@ pub unsafe fn wait(
     mask: *const u64,
     native: impl FnOnce() -> isize,
 ) -> isize {
-    let Some(h) = sets::handle_of(ep) else { return native() };
+    let h = match sets::lookup(ep) {
+        Ok(Some(h)) => h,
+        Ok(None) => return native(),
+        Err(e) => return -(e as isize),
+    };
     // SAFETY: passed on to the caller.
     let answer = unsafe { wait_in(h, ep, events, max, timeout, mask, native) };
     owners::wait_over(Ref::of(h));

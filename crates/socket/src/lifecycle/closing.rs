@@ -14,8 +14,8 @@ use ropeway_shm::sys;
 #[must_use]
 pub struct Closing {
     fd: i32,
-    /// The record keeps its name as long as the number stands for it.
-    sock: Option<Handle>,
+    /// A socket's record keeps its name as long as the number stands for it.
+    led_to: Option<Handle>,
 }
 
 /// Before a descriptor is closed in any way: takes it out of the table and settles what its end means. The kernel's own
@@ -37,7 +37,7 @@ fn take_out(fd: i32, mark: Kind) -> Option<Closing> {
         epoll::leave_if_a_member_outlives(h, fd);
     }
     let led_to = fdtable::begin_closing(fd, mark);
-    let closing = Closing { fd, sock: led_to.filter(|h| h.is_sock()) };
+    let closing = Closing { fd, led_to };
     match led_to {
         Some(h) if h.is_sock() => {
             // The number still counts as one that leads there: the record is not given back before this.
@@ -53,8 +53,11 @@ fn take_out(fd: i32, mark: Kind) -> Option<Closing> {
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        let Some(h) = self.sock else { return };
+        let Some(h) = self.led_to else { return };
         fdtable::closed(self.fd, h);
+        if !h.is_sock() {
+            return;
+        }
         // None in the child of a fork by a signal handler in between.
         let one_fewer = |marks: u32| marks.checked_sub(1);
         let _ = local(h.index()).marks.fetch_update(Ordering::SeqCst, Ordering::Relaxed, one_fewer);
@@ -71,14 +74,16 @@ pub fn was_closed(fd: i32) {
     }
 }
 
+/// Between two looks at a marked number.
+const NAP_NS: u64 = 20_000;
+/// How long a number is waited for that is being replaced, which the program never sees closed. A set's does not say.
+const MOST_REPLACING_NS: u64 = 2_000_000_000;
+
 /// What a number leads to when the close that has marked it is over. If that does not come to an end (a signal handler has
 /// interrupted it, or it was left by a jump), the socket: calls then find that the number does not lead there any more.
 #[cold]
 pub fn once_closed(fd: i32, marked: Handle) -> Option<Handle> {
-    const NAP_NS: u64 = 20_000;
     const MOST_NS: u64 = 20_000_000;
-    // The program never sees a number closed that is being replaced.
-    const MOST_REPLACING_NS: u64 = 2_000_000_000;
     let h = marked.of_kind(Kind::Sock);
     let most = if marked.kind() == Kind::Replacing { MOST_REPLACING_NS } else { MOST_NS };
     let until = sys::monotonic_ns() + most;
@@ -93,6 +98,20 @@ pub fn once_closed(fd: i32, marked: Handle) -> Option<Handle> {
         }
     }
     fdtable::sock(fd)
+}
+
+/// The same for the number of a set: the set that it leads to then. An error if that does not come to an end.
+#[cold]
+pub fn once_set_closed(ep: i32, marked: Handle) -> sys::Result<Option<Handle>> {
+    let h = marked.of_kind(Kind::Set);
+    let until = sys::monotonic_ns() + MOST_REPLACING_NS;
+    while fdtable::is_closing(ep, h) {
+        if sys::monotonic_ns() >= until {
+            return Err(libc::EBADF);
+        }
+        sys::nap(NAP_NS);
+    }
+    Ok(fdtable::lookup(ep).filter(|h| h.kind() == Kind::Set))
 }
 
 /// True while a marked number stands for the socket `h`, or, put there by `dup2`, for another one that we follow.
@@ -121,6 +140,8 @@ pub(super) fn settle_marks_in_child() {
     fdtable::for_each_in(0, u32::MAX, |fd, marked| {
         if marked.is_mark() {
             settle_in_child(fd, marked);
+        } else if marked.kind() == Kind::SetClosing {
+            fdtable::closed(fd, marked.of_kind(Kind::Set));
         }
     });
 }

@@ -21,7 +21,7 @@ pub fn let_go() -> bool {
             fdtable::remove(fd);
             epoll::set_closing(h, fd);
         }
-        Kind::Internal | Kind::Closing | Kind::Replacing => {}
+        Kind::Internal | Kind::Closing | Kind::Replacing | Kind::SetClosing => {}
         _ => all = false,
     });
     all

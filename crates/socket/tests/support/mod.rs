@@ -233,16 +233,21 @@ impl Set {
         self.ctl(libc::EPOLL_CTL_DEL, end.fd, 0, 0)
     }
 
+    /// What `epoll_wait` answers.
+    pub fn wait_into(&self, events: &mut [libc::epoll_event], ms: i32) -> isize {
+        let (p, max) = (events.as_mut_ptr(), events.len() as i32);
+        // SAFETY: the array is valid for `max` events.
+        unsafe {
+            epoll::wait(self.ep, p, max, ms, std::ptr::null(), || {
+                native(sys::epoll_pwait(self.ep, p, max, ms, std::ptr::null(), sys::SIGSET_BYTES))
+            })
+        }
+    }
+
     /// At most `max` events within `ms`, in the order of their data.
     pub fn wait_max(&self, max: usize, ms: i32) -> Vec<(u32, u64)> {
         let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; max];
-        let p = events.as_mut_ptr();
-        // SAFETY: the array is valid for `max` events.
-        let n = unsafe {
-            epoll::wait(self.ep, p, max as i32, ms, std::ptr::null(), || {
-                native(sys::epoll_pwait(self.ep, p, max as i32, ms, std::ptr::null(), sys::SIGSET_BYTES))
-            })
-        };
+        let n = self.wait_into(&mut events, ms);
         assert!(n >= 0, "epoll_wait answered {n}");
         let mut got: Vec<(u32, u64)> = events[..n as usize].iter().map(|e| (e.events, e.u64)).collect();
         got.sort_by_key(|e| e.1);
