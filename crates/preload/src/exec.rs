@@ -52,6 +52,11 @@ fn spawning() {
     }
 }
 
+/// The answer of a function that gives an error as its value: a C library that lacks it leaves one in `errno`.
+fn or_not_there(answer: c_int) -> c_int {
+    if answer == -1 { libc::ENOSYS } else { answer }
+}
+
 hooks! {
     fn execve(path: Str, argv: Strs, envp: Strs) -> c_int {
         replacing(File::Path(path), envp, || next::execve(path, argv, envp))
@@ -89,6 +94,20 @@ hooks! {
     ) -> c_int {
         spawning();
         next::posix_spawnp(pid, file, actions, attr, argv, envp)
+    }
+
+    fn pidfd_spawn(
+        pidfd: *mut c_int, path: Str, actions: *const c_void, attr: *const c_void, argv: Strs, envp: Strs
+    ) -> c_int {
+        spawning();
+        or_not_there(next::late::pidfd_spawn(pidfd, path, actions, attr, argv, envp))
+    }
+
+    fn pidfd_spawnp(
+        pidfd: *mut c_int, file: Str, actions: *const c_void, attr: *const c_void, argv: Strs, envp: Strs
+    ) -> c_int {
+        spawning();
+        or_not_there(next::late::pidfd_spawnp(pidfd, file, actions, attr, argv, envp))
     }
 
     /// The duplicate stays open in the new image, whatever the original's close-on-exec flag says.

@@ -198,7 +198,7 @@ next! {
     syscall(nr: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
 }
 
-/// Not looked up at start: a program without the library that has them would pay for the search in vain.
+/// Not looked up at start: where no library has them, every program would pay for the search in vain.
 pub mod late {
     use super::*;
     macro_rules! late {
@@ -218,6 +218,8 @@ pub mod late {
         )* };
     }
     late! {
+        pidfd_spawn(pidfd: *mut c_int, path: Str, actions: *const c_void, attr: *const c_void, argv: Strs, envp: Strs) -> c_int;
+        pidfd_spawnp(pidfd: *mut c_int, file: Str, actions: *const c_void, attr: *const c_void, argv: Strs, envp: Strs) -> c_int;
         io_uring_setup(entries: c_uint, params: *mut c_void) -> c_int;
         io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;
         io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, params: *mut c_void) -> c_int;

@@ -1,6 +1,7 @@
 /* Every way to start a process or another program: results, arguments, environment, descriptors, how it ended. */
 #include "transcript.h"
 
+#include <dlfcn.h>
 #include <pty.h>
 #include <sched.h>
 #include <spawn.h>
@@ -153,6 +154,22 @@ static void by_spawn(void)
     through(ends[0], ends[1], "after spawn");
 }
 
+typedef int spawner(int *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *, char *const[], char *const[]);
+
+/* The C library has these since 2.39. To have none is as much as to have one that says ENOSYS, and programs then do without. */
+static void by_pidfd(const char *name)
+{
+    spawner *spawn = (spawner *)dlsym(RTLD_DEFAULT, name);
+    int pidfd = -1;
+    int answer = spawn ? spawn(&pidfd, self, NULL, NULL, list, blue) : ENOSYS;
+    say("%s: %s", name, error_name(answer));
+    if (answer == 0) {
+        siginfo_t ended;
+        T(waitid(P_PIDFD, (id_t)pidfd, &ended, WEXITED));
+        close(pidfd);
+    }
+}
+
 static void by_shell(void)
 {
     char line[64] = "";
@@ -210,6 +227,8 @@ int main(int argc, char **argv)
     by_fork("_Fork", _Fork);
     by_fork("syscall(SYS_fork)", fork_by_number);
     by_spawn();
+    by_pidfd("pidfd_spawn");
+    by_pidfd("pidfd_spawnp");
     by_shell();
     by_daemon();
     through(ends[0], ends[1], "at last");
