@@ -6,6 +6,7 @@ mod beyond;
 mod channels;
 pub mod grants;
 mod limits;
+mod paths;
 pub mod patience;
 pub mod probation;
 mod rest;
@@ -484,25 +485,9 @@ impl Association {
         if self.routes.is_some() { 0 } else { self.rtt.queueing_ns() }
     }
 
-    /// Whether packets may come over `path`.
-    pub fn has_path(&self, path: &Path) -> bool {
-        self.path == *path || self.routes.as_ref().is_some_and(|routes| routes.place(path).is_some())
-    }
-
     /// This end sent the SYN.
     pub fn is_opener(&self) -> bool {
         self.host.is_none()
-    }
-
-    /// Whether one of its paths leads where `path` does, under whichever of this host's addresses.
-    pub fn reaches(&self, path: &Path) -> bool {
-        self.paths().any(|known| known.unbound() == path.unbound())
-    }
-
-    /// All paths of it.
-    pub fn paths(&self) -> impl Iterator<Item = Path> + '_ {
-        let several = self.routes.iter().flat_map(|routes| routes.paths());
-        std::iter::once(self.path).chain(several)
     }
 }
 

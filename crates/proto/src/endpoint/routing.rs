@@ -17,9 +17,6 @@ use crate::time::Time;
 /// CONFIRMs over one path without an answer, after which an attempt begins anew over the next: 150 ms of a path that had answered.
 const CONFIRMS_PER_PATH: u32 = 4;
 
-/// STATEs without an answer that leave under the address of the host's choice before every second one leaves under that at which the peer was heard last.
-const MOST_BY_CHOICE: u32 = 2;
-
 /// A path is left when its link has taken nothing for so many times the patience with it: one that is only busy has sent what it is sending by then.
 const STUCK_PATIENCES: u64 = 8;
 
@@ -62,20 +59,6 @@ impl Association {
             (None, None) if self.state_due && self.states_unanswered.is_multiple_of(2) => self.usual_path(),
             _ => self.path,
         }
-    }
-
-    /// The path bound to the own address under which the peer knows it, if the host may have chosen another since: the peer has not answered lately.
-    fn usual_path(&self) -> Path {
-        let may_be_another = self.states_unanswered >= MOST_BY_CHOICE && self.path.own() == 0;
-        if may_be_another { self.path.bound(self.spoken_to) } else { self.path }
-    }
-
-    /// The peer has been heard. Where it had to be asked so, it knows this end under one address alone.
-    pub(super) fn keep_usual_path(&mut self) {
-        if self.routes.is_none() && self.states_unanswered > MOST_BY_CHOICE {
-            self.path = self.usual_path();
-        }
-        self.states_unanswered = 0;
     }
 
     pub(super) fn asked_over(&mut self, path: &Path, now: Time, config: &Config) {
