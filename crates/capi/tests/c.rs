@@ -57,6 +57,18 @@ fn a_device_that_was_taken_away_can_be_used_again_when_it_is_back() {
 }
 
 #[test]
+fn a_thread_that_is_cancelled_while_the_network_changes_is_so_after_the_call() {
+    need_root!();
+    need_program!("ip", "unshare");
+    let library = Library::build();
+    let cancels = program("cancels");
+    let cancels = cancels.to_str().expect("UTF-8");
+    let mut command = library.command(std::path::Path::new("unshare"), &["-n", cancels]);
+    command.env("ROPEWAY_TRUSTED", "1");
+    assert_eq!(run(command), "cancelled after the calls\n");
+}
+
+#[test]
 fn a_program_may_load_the_library_and_let_go_of_it() {
     let library = Library::build();
     let program = program("load");

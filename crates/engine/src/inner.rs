@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ropeway_proto::config::SetError;
 use ropeway_proto::{Config, Time};
 use ropeway_shm::fork::Birthmark;
+use ropeway_shm::sys::Uncancelled;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::bell::Bell;
@@ -318,6 +319,11 @@ impl Inner {
             let descriptors = core.descriptors();
             drop(core);
             let woken = sleep(&descriptors, &room.places, bell, patience);
+            if let Some(former) = Arc::into_inner(descriptors) {
+                // Others have been put in their place meanwhile, and it may close some.
+                let _uncancelled = Uncancelled::begin();
+                drop(former);
+            }
             core = self.lock();
             now = self.now();
             woken.writable.iter().for_each(|place| core.promise_room(*place));

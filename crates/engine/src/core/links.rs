@@ -8,6 +8,7 @@ use crate::shimmed::Shimmed;
 use nix::errno::Errno;
 use ropeway_link::{Address, Batch, Link, Presence, Report};
 use ropeway_proto::{ChannelId, ErrorCode, Path, Taken, Time};
+use ropeway_shm::sys::Uncancelled;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -139,6 +140,8 @@ impl Core {
     /// Links have failed: nobody sleeps on them any more, or waits for room there.
     #[cold]
     pub(super) fn bury_failed(&mut self) {
+        // It closes descriptors, in whichever thread looked.
+        let _uncancelled = Uncancelled::begin();
         let members = &mut self.members;
         members.iter_mut().filter(|member| member.failed).for_each(|member| member.room = Room::default());
         let is_dead = |place: u8| members.get(usize::from(place)).is_some_and(|member| member.failed);

@@ -11,7 +11,8 @@ pub mod xsk;
 
 use core::arch::asm;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("Ropeway runs on Linux on x86-64");
@@ -30,6 +31,29 @@ pub(crate) unsafe fn syscall(nr: i64, args: [usize; 6]) -> io::Result<usize> {
              in("r8") e, in("r9") f, lateout("rcx") _, lateout("r11") _, options(nostack));
     }
     if (-4095..0).contains(&ret) { Err(io::Error::from_raw_os_error(-ret as i32)) } else { Ok(ret as usize) }
+}
+
+/// A descriptor that is closed without the C library, in whose `close` a thread may be cancelled (`pthread_cancel`): one that sends must not be unwound.
+#[derive(Debug)]
+pub struct Descriptor(ManuallyDrop<OwnedFd>);
+
+impl From<OwnedFd> for Descriptor {
+    fn from(fd: OwnedFd) -> Descriptor {
+        Descriptor(ManuallyDrop::new(fd))
+    }
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        // SAFETY: there are no pointers; it is ours, and nobody else closes it.
+        let _ = unsafe { syscall(libc::SYS_close, [self.0.as_raw_fd() as usize, 0, 0, 0, 0, 0]) };
+    }
 }
 
 /// Nanoseconds of a clock that never goes back, as of the kernel's last tick: the cheapest there is.

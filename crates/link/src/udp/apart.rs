@@ -11,12 +11,12 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use super::own::OwnAddress;
 use super::{Options, UdpLink, constant, sending_socket};
-use crate::sys;
 use crate::sys::program::{RET, plain};
+use crate::sys::{self, Descriptor};
 
 /// Groups that stand in documents (RFC 6676), so that no network has members of them. A socket at a group's address that has not joined it gets nothing, and the kernel chooses the address that
 /// its packets leave from unless they say one, as with a wildcard address.
@@ -100,7 +100,7 @@ impl UdpLink {
         }
     }
 
-    fn open_apart(&self) -> io::Result<OwnedFd> {
+    fn open_apart(&self) -> io::Result<Descriptor> {
         let urgent_priority = if self.paths.has_priority() { self.options.urgent_priority } else { 0 };
         let options = Options { urgent_priority, send_buffer_bytes: SEND_BUFFER_BYTES, ..self.options.clone() };
         let (socket, _) = sending_socket(&options)?;

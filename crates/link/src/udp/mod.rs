@@ -20,7 +20,7 @@ mod send;
 mod tests;
 
 use crate::sys::program::{RET, plain};
-use crate::sys::{self, device, message::Incoming};
+use crate::sys::{self, Descriptor, device, message::Incoming};
 use crate::{Address, Batch, Counters, Link, Own, Received, Report, Steering};
 use apart::Pauses;
 use errors::Reports;
@@ -29,7 +29,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use send::Paths;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// How a UDP link is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,9 +121,9 @@ mod constant {
 /// Packets over a UDP socket.
 #[derive(Debug)]
 pub struct UdpLink {
-    socket: OwnedFd,
+    socket: Descriptor,
     /// For destinations that have not answered, once there was one, or from the beginning where it could not be opened later.
-    apart: Option<OwnedFd>,
+    apart: Option<Descriptor>,
     apart_pauses: Pauses,
     options: Options,
     local: SocketAddr,
@@ -220,11 +220,11 @@ impl UdpLink {
 }
 
 /// A socket that is to send, and whether it has the priority of what is urgent.
-fn sending_socket(options: &Options) -> io::Result<(OwnedFd, bool)> {
+fn sending_socket(options: &Options) -> io::Result<(Descriptor, bool)> {
     let is_v4 = options.local.is_ipv4();
     let family = if is_v4 { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+    let socket = Descriptor::from(rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?);
     let fd = socket.as_fd();
     if is_v4 { set_ip_options(fd, options) } else { set_ipv6_options(fd, options) }?;
     set_buffer(fd, (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF), options.send_buffer_bytes)?;

@@ -4,7 +4,7 @@
 
 use super::{IpAddr, SocketAddr, constant};
 use crate::Own;
-use crate::sys::{self, message};
+use crate::sys::{self, Descriptor, message};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV6};
@@ -94,7 +94,7 @@ impl OwnAddress {
     pub fn is_gone(&self) -> bool {
         let family = if self.ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let bound = rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
-            .and_then(|socket| rustix::net::bind(&socket, &self.at_port(0)));
+            .and_then(|socket| rustix::net::bind(Descriptor::from(socket), &self.at_port(0)));
         // A device that is gone takes its link-local addresses with it.
         matches!(bound, Err(rustix::io::Errno::ADDRNOTAVAIL | rustix::io::Errno::NODEV))
     }
