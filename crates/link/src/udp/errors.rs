@@ -5,7 +5,7 @@ use crate::sys::message::{self, Incoming};
 use crate::{Address, Report};
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 /// Reports kept for whoever asks. They are hints, and somebody on the way may make them up: the newest are worth most.
@@ -22,6 +22,23 @@ const PACKET_BYTES: usize = 64;
 pub(super) struct Reports {
     kept: VecDeque<Kept>,
     incoming: Option<Box<Incoming>>,
+}
+
+/// What was in the error queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Fetched {
+    /// The network made one of the reports.
+    pub is_reported: bool,
+    /// What this host itself had said last: of whom, and its number.
+    own: Option<(IpAddr, i32)>,
+}
+
+impl Fetched {
+    /// Whether it was this host that refused a packet to `to` with this error. No report of the network, forged or not, can say that.
+    pub fn is_own_word(&self, to: SocketAddr, code: i32) -> bool {
+        // It leaves out the port, and the device of a link-local address, where it sees fit.
+        self.own == Some((to.ip(), code))
+    }
 }
 
 /// A report: of whom, its number, and the packet as far as it was told.
@@ -57,24 +74,28 @@ fn extended_error(control: &[u8]) -> Option<(i32, u8)> {
 }
 
 impl UdpLink {
-    /// Takes all reports out of the socket's error queue; while one is there, the descriptor stays readable. Says whether the network made any of them.
-    pub(super) fn fetch_reports(&mut self) -> bool {
+    /// Takes all reports out of the socket's error queue; while one is there, the descriptor stays readable.
+    pub(super) fn fetch_reports(&mut self) -> Fetched {
         let mut incoming = self.reports.incoming.take().unwrap_or_else(|| Box::new(Incoming::new(PACKET_BYTES)));
-        let mut is_reported = false;
+        let mut fetched = Fetched::default();
         for _ in 0..MOST_FETCHED {
             let Ok(1..) = incoming.receive(self.socket.as_fd(), 1, libc::MSG_ERRQUEUE) else { break };
             let report = incoming.get(0);
             let (Some(to), Some((code, origin))) = (name::address(report.name), extended_error(report.control)) else {
                 continue;
             };
-            // Those of this host itself were the answer to a send.
-            if matches!(origin, libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6) {
-                is_reported = true;
-                self.reports.push(to, io::Error::from_raw_os_error(code), Some(report.bytes));
+            match origin {
+                libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6 => {
+                    fetched.is_reported = true;
+                    self.reports.push(to, io::Error::from_raw_os_error(code), Some(report.bytes));
+                }
+                // The answer to a send.
+                libc::SO_EE_ORIGIN_LOCAL => fetched.own = Some((to.ip(), code)),
+                _ => {}
             }
         }
         self.reports.incoming = Some(incoming);
-        is_reported
+        fetched
     }
 }
 

@@ -346,10 +346,14 @@ impl UdpLink {
             _ => {
                 // A report about an earlier packet to somebody else ends the next call, whatever that is: it has to be made again. So it does if more came meanwhile, or more
                 // are there than are fetched at once, as anybody can forge them.
-                let is_reported = self.fetch_reports();
+                let fetched = self.fetch_reports();
+                // No call of the socket apart ends by one.
+                let is_own_word = attempt.apart || fetched.is_own_word(attempt.to, code);
+                let is_reported = fetched.is_reported && !is_own_word;
                 // A report that its queue had no room for has left its code alone.
                 let may_be_reported = is_reported || may_be_report(code);
-                if attempt.retries == 0 || may_be_reported && attempt.retries < MOST_RETRIES {
+                let most_retries = if may_be_reported { MOST_RETRIES } else { 1 };
+                if !is_own_word && attempt.retries < most_retries {
                     attempt.retries += 1;
                     return Ok(Verdict::Again);
                 }
