@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// How often [`Engine::drain_all`] looks while another thread sees to the links: an exit is not in a hurry.
 const DRAIN_LOOKS_EVERY: Duration = Duration::from_millis(1);
-/// For so long an engine that ends takes leave while its links are full: no exit waits longer for a card that has stopped.
-const LEAVE_TAKES: Duration = Duration::from_millis(100);
+/// For so long an engine that ends, or all of a program that exits, takes leave while its links are full: no exit waits longer for a card that has stopped.
+pub const LEAVE_TAKES: Duration = Duration::from_millis(100);
 /// How often it tries links that should have said that they have room.
 const LEAVE_TRIES_EVERY: Duration = Duration::from_millis(2);
 
@@ -120,8 +120,10 @@ impl Engine {
             // Meanwhile the others go on by themselves: a peer that is silent costs those of others no time.
             engine.drain_all(deadline);
         }
+        let until = Instant::now() + LEAVE_TAKES;
         for inner in engines.iter().filter_map(|engine| engine.inner().ok()) {
-            inner.take_leave(&mut inner.lock());
+            // One whose turn comes late still tells those that its links take at once.
+            inner.take_leave(&mut inner.lock(), until.max(Instant::now() + LEAVE_TRIES_EVERY));
         }
     }
 
@@ -153,9 +155,9 @@ impl Engine {
 }
 
 impl Inner {
-    /// Ends all associations, and tells the peers as the links take it. The lock is held for as long as that takes: nobody has anything to do here any more.
-    pub(crate) fn take_leave(&self, core: &mut Core) {
-        let until = self.now().after(LEAVE_TAKES.as_nanos() as u64);
+    /// Ends all associations, and tells the peers as the links take it, until then at most. The lock is held for as long as that takes: nobody has anything to do here any more.
+    pub(crate) fn take_leave(&self, core: &mut Core, until: Instant) {
+        let until = self.time_of(Some(until));
         loop {
             let now = self.now();
             let all_closed = core.endpoint.close_all(now);

@@ -13,6 +13,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::bell::Bell;
 use crate::control;
 use crate::core::{Core, LinkId, Poller};
+use crate::ending;
 use crate::error::Error;
 use crate::helper;
 use crate::inner::Inner;
@@ -87,7 +88,7 @@ impl Drop for Handle {
             return;
         }
         let mut core = self.inner.lock();
-        self.inner.take_leave(&mut core);
+        self.inner.take_leave(&mut core, Instant::now() + ending::LEAVE_TAKES);
         core.shut_down = true;
         self.inner.wake_helper(&mut core);
         core.waiters.wake_all();

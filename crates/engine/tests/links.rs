@@ -474,6 +474,28 @@ fn an_engine_does_not_wait_long_for_a_link_that_takes_nothing_to_end() {
 }
 
 #[test]
+fn engines_that_finish_together_wait_no_longer_for_links_that_take_nothing_than_one_does() {
+    /// Each of them alone waits for 100 ms.
+    const ENGINES: usize = 8;
+    let server = engine();
+    server.listen(PORT, Mode::Stream, 64).unwrap();
+    let (clients, full): (Vec<_>, Vec<_>) = (0..ENGINES)
+        .map(|_| {
+            let client = engine();
+            let (link, full, end) = puppet(&client, None);
+            server.add_link(Box::new(end)).unwrap();
+            client.connect(Target { link, address: Address::Sim(1) }, PORT, Mode::Stream, soon()).unwrap();
+            full.is_full.store(true, Ordering::Relaxed);
+            (client, full)
+        })
+        .unzip();
+    let begun = Instant::now();
+    Engine::finish_all(&clients, begun);
+    assert!(begun.elapsed() < Duration::from_millis(400), "{:?}", begun.elapsed());
+    full.iter().for_each(|full| full.is_full.store(false, Ordering::Relaxed));
+}
+
+#[test]
 fn a_peer_is_not_given_up_for_what_the_own_link_dropped() {
     const GIVE_UP: Duration = Duration::from_secs(1);
     let config = Config { give_up_ns: GIVE_UP.as_nanos() as u64, ..Config::default() };
