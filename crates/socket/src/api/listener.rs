@@ -92,6 +92,10 @@ impl Entrance {
 impl Drop for Entrance {
     fn drop(&mut self) {
         self.close();
+        if let Some(watch) = self.watch.get() {
+            // It may have been asked for behind the close.
+            self.engine().unwatch(watch);
+        }
     }
 }
 

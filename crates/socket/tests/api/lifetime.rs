@@ -4,6 +4,8 @@ use crate::parts::{BYTES, another, command};
 use crate::{SOON, kind, pair};
 use ropeway_socket::{Listener, Local, Stream};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -225,6 +227,22 @@ fn an_engine_of_ones_own_serves_as_well() {
     assert_eq!(&buffer, b"hello");
     assert_eq!(kind(Stream::connect(from)), ErrorKind::Unsupported);
     assert_ne!(Listener::bind_on(&engines[1], links[1], 0, 10).unwrap().port(), 0);
+}
+
+/// Its engine lives on.
+#[test]
+fn the_watch_of_a_listener_goes_with_it_though_it_was_asked_for_behind_the_close() {
+    use ropeway_socket::api::{Engine, Options, link::memory};
+    let (one, _other) = memory::pair(memory::Config::default()).unwrap();
+    let engine = Engine::new(&Options::default()).unwrap();
+    let link = engine.add_link(Box::new(one)).unwrap();
+    let listener = Listener::bind_on(&engine, link, 7000, 10).unwrap();
+    listener.close();
+    let descriptor = listener.watch().unwrap().as_fd().try_clone_to_owned().unwrap();
+    drop(listener);
+    // Nobody has the other half of the pair any more, where the bytes lie that keep this one from being writable.
+    let ended = UnixStream::from(descriptor).read_to_end(&mut Vec::new());
+    assert_eq!(kind(ended), ErrorKind::ConnectionReset);
 }
 
 #[test]
