@@ -53,6 +53,7 @@ fn keep_running(inner: &Inner) {
 
 fn run(inner: &Inner) {
     let (mut seen, mut ticks) = (inner.left(), 0);
+    let mut before = Before::Usual;
     // For how long calls have done with what was there, and not looked at the links.
     let (mut looked, mut unlooked) = (inner.looked(), Duration::ZERO);
     loop {
@@ -65,14 +66,17 @@ fn run(inner: &Inner) {
         seen = seen.wrapping_add(calls);
         if calls > 0 && unlooked < TICK {
             ticks = 0;
-            let rest = tick(inner, calls);
+            let rest;
+            (rest, before) = tick(inner, calls, before);
             unlooked += rest;
             inner.helper_rests(rest);
             continue;
         }
         if inner.is_polled() && ticks < TICKS_TO_PARK {
             ticks += 1;
-            inner.helper_rests(tick(inner, calls));
+            let rest;
+            (rest, before) = tick(inner, calls, before);
+            inner.helper_rests(rest);
             continue;
         }
         let core = if inner.is_polled() { Some(inner.lock()) } else { inner.lock_if_free() };
@@ -106,14 +110,24 @@ enum Polls {
     Now,
 }
 
-fn tick(inner: &Inner, calls: u64) -> Duration {
+/// What the rest before was.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Before {
+    Usual,
+    /// A long one.
+    Long,
+    /// One behind a long one, whose calls may all have come at its beginning: to see whether others do.
+    Doubtful,
+}
+
+fn tick(inner: &Inner, calls: u64, before: Before) -> (Duration, Before) {
     let polls = match (inner.takes_was_polled(), inner.is_polled()) {
         (_, true) => Polls::Now,
         (true, false) => Polls::Lately,
         (false, false) => Polls::Never,
     };
     let steady = steady(inner.needless_for(), inner.is_crowded());
-    rest(polls, inner.is_waited_beside(), inner.is_in_a_hurry(), calls, steady)
+    rest(polls, inner.is_waited_beside(), inner.is_in_a_hurry(), calls, steady, before)
 }
 
 /// In a program that has not needed the helper: the longer tick.
@@ -121,15 +135,25 @@ fn steady(needless_for: Duration, is_crowded: bool) -> Option<Duration> {
     (needless_for >= STEADY).then_some(if is_crowded { CROWDED_TICK } else { LONG_TICK })
 }
 
-fn rest(polls: Polls, is_awaited: bool, is_urgent: bool, calls: u64, steady: Option<Duration>) -> Duration {
+fn rest(
+    polls: Polls,
+    is_awaited: bool,
+    is_urgent: bool,
+    calls: u64,
+    steady: Option<Duration>,
+    before: Before,
+) -> (Duration, Before) {
     match (polls, steady) {
         // Who polls now does it for all.
-        (Polls::Now, Some(tick)) => tick,
-        (Polls::Now, None) => TICK,
-        // A wake-up that meets the caller between two waits says no more than one that meets it in a wait: so many calls prove that others will come.
-        (Polls::Lately, Some(tick)) if calls >= MANY_CALLS => tick,
-        _ if is_awaited && calls < MANY_CALLS || is_urgent && calls < FLOOD_CALLS => SHORT_TICK,
-        _ => TICK,
+        (Polls::Now, Some(tick)) => (tick, Before::Long),
+        (Polls::Now, None) => (TICK, Before::Usual),
+        // A wake-up that meets the caller between two waits says no more than one that meets it in a wait: so many calls, or any in so short a time, prove that others will come.
+        (Polls::Lately, Some(_)) if calls >= MANY_CALLS && before == Before::Long => (TICK, Before::Doubtful),
+        (Polls::Lately, Some(tick)) if calls >= MANY_CALLS || calls > 0 && before == Before::Doubtful => {
+            (tick, Before::Long)
+        }
+        _ if is_awaited && calls < MANY_CALLS || is_urgent && calls < FLOOD_CALLS => (SHORT_TICK, Before::Usual),
+        _ => (TICK, Before::Usual),
     }
 }
 
@@ -172,7 +196,10 @@ mod tests {
     fn the_helper_rests_long_only_where_nothing_has_needed_it() {
         for (is_crowded, long_tick) in [(false, LONG_TICK), (true, CROWDED_TICK)] {
             // A server's thread in `accept` waits all the time.
-            let rest_at = |polls, calls, needless_for| rest(polls, true, true, calls, steady(needless_for, is_crowded));
+            let rest_behind = |before, polls, calls, needless_for| {
+                rest(polls, true, true, calls, steady(needless_for, is_crowded), before)
+            };
+            let rest_at = |polls, calls, needless_for| rest_behind(Before::Usual, polls, calls, needless_for).0;
             assert_eq!(rest_at(Polls::Now, 1, STEADY), long_tick);
             assert_eq!(rest_at(Polls::Now, 1, STEADY / 2), TICK);
             assert_eq!(rest_at(Polls::Lately, MANY_CALLS - 1, STEADY), SHORT_TICK, "nobody polls, and somebody waits");
@@ -180,8 +207,14 @@ mod tests {
             assert_eq!(rest_at(Polls::Lately, MANY_CALLS, STEADY / 2), SHORT_TICK);
             assert_eq!(rest_at(Polls::Lately, FLOOD_CALLS, STEADY / 2), TICK);
             assert_eq!(rest_at(Polls::Never, FLOOD_CALLS, STEADY), TICK, "the next call is near");
+            let doubtful = (TICK, Before::Doubtful);
+            assert_eq!(rest_behind(Before::Long, Polls::Lately, FLOOD_CALLS, STEADY), doubtful, "they may be long ago");
+            let long = (long_tick, Before::Long);
+            assert_eq!(rest_behind(Before::Doubtful, Polls::Lately, 1, STEADY), long, "they go on coming");
+            assert_eq!(rest_behind(Before::Doubtful, Polls::Now, 1, STEADY), long);
+            assert_eq!(rest_behind(Before::Long, Polls::Lately, 1, STEADY), (SHORT_TICK, Before::Usual));
         }
-        let kept_back = rest(Polls::Never, false, true, 1, steady(STEADY, false));
-        assert_eq!(kept_back, SHORT_TICK, "what was kept back leaves");
+        let kept_back = rest(Polls::Never, false, true, 1, steady(STEADY, false), Before::Usual);
+        assert_eq!(kept_back.0, SHORT_TICK, "what was kept back leaves");
     }
 }
