@@ -57,6 +57,18 @@ fn a_device_that_was_taken_away_can_be_used_again_when_it_is_back() {
 }
 
 #[test]
+fn who_listens_on_a_device_whose_mtu_is_raised_can_be_connected_to() {
+    need_root!();
+    need_program!("ip", "unshare");
+    let library = Library::build();
+    let devices = program("devices");
+    let args = ["-n", devices.to_str().expect("UTF-8"), "raised"];
+    let mut command = library.command(std::path::Path::new("unshare"), &args);
+    command.env("ROPEWAY_TRUSTED", "1");
+    assert_eq!(run(command), "devices may bear more\n");
+}
+
+#[test]
 fn a_thread_that_is_cancelled_while_the_network_changes_is_so_after_the_call() {
     need_root!();
     need_program!("ip", "unshare");

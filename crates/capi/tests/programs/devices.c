@@ -1,4 +1,4 @@
-/* What is opened after a network device was taken away and has come back; the test program of crates/capi/tests/c.rs, for a network of its own. */
+/* What is opened after a network device was taken away and has come back, or bears longer packets; the test program of crates/capi/tests/c.rs, for a network of its own. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,12 +98,31 @@ static void nodes(int tells, int told)
 	}
 }
 
-int main(void)
+/* Who listens is met by who comes when packets may be longer. */
+static void raised(void)
+{
+	int l, client, server;
+	char byte;
+
+	CHECK((l = ropeway_serve("other/*:7001", ROPEWAY_STREAM, 4)) > 0);
+	CHECK(system("ip link set one mtu 9000 && ip link set other mtu 9000") == 0);
+	CHECK((client = ropeway_dial("one/02:00:00:00:00:02:7001", ROPEWAY_STREAM)) > 0);
+	CHECK((server = ropeway_accept(l, NULL, NULL)) > 0);
+	CHECK(ropeway_send(client, "x", 1, 0) == 1 && ropeway_recv(server, &byte, 1, 0) == 1 && byte == 'x');
+	CHECK(ropeway_close(client) == 0 && ropeway_close(server) == 0 && ropeway_close(l) == 0);
+}
+
+int main(int argc, char **argv)
 {
 	int to_child[2], to_parent[2], status = -1;
 	pid_t child;
 
 	make_devices();
+	if (argc > 1 && strcmp(argv[1], "raised") == 0) {
+		raised();
+		printf("devices may bear more\n");
+		return 0;
+	}
 	CHECK(pipe(to_child) == 0 && pipe(to_parent) == 0);
 	CHECK((child = fork()) >= 0);
 	if (child == 0) {

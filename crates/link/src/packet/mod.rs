@@ -107,7 +107,11 @@ pub struct PacketLink {
     address: [u8; packet::ADDRESS_BYTES],
     own: [u8; 6],
     most_packet_bytes: usize,
+    /// What the device bears of that, as far as it is known.
+    device_bytes: usize,
     max_packet: usize,
+    /// The most that a ring was made for, or was to be. `None`: it stays as it is.
+    ring_bytes: Option<usize>,
     /// When the device was first seen down, since it was last up.
     down_since_ns: Option<u64>,
     counters: Counters,
@@ -140,8 +144,11 @@ impl PacketLink {
             join(fd, fanout)?;
         }
         Ok(PacketLink {
-            most_packet_bytes: most_packet_bytes.min(ring.packet_bytes()),
+            most_packet_bytes,
+            device_bytes: max_packet,
             max_packet,
+            // In a group that would change which member is which.
+            ring_bytes: options.fanout.is_none().then_some(max_packet),
             ring,
             looks_early: options.looks_early,
             device,
@@ -178,7 +185,8 @@ impl PacketLink {
     /// It is gone.
     fn refresh(&mut self) -> io::Result<bool> {
         let state = self.device.ask(self.socket.as_fd())?;
-        self.max_packet = state.mtu.map_or(self.max_packet, |mtu| mtu.min(self.most_packet_bytes));
+        self.device_bytes = state.mtu.map_or(self.device_bytes, |mtu| mtu.min(self.most_packet_bytes));
+        self.max_packet = self.device_bytes.min(self.ring.packet_bytes());
         self.own = state.own.unwrap_or(self.own);
         Ok(state.is_up)
     }
@@ -196,6 +204,18 @@ impl PacketLink {
         }
         // What it is does not matter: the device was asked.
         let _ = sys::get_int(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR);
+        self.follow_mtu()
+    }
+
+    /// Makes room for packets as long as the device bears by now: who begins to use it sends such.
+    fn follow_mtu(&mut self) -> io::Result<()> {
+        let wanted = self.device_bytes;
+        if self.ring_bytes.is_some_and(|bytes| bytes < wanted) {
+            // Once for each length: what the kernel refused it will refuse again, and frames may be lost each time.
+            self.ring_bytes = Some(wanted);
+            self.ring.replace(self.socket.as_fd(), wanted)?;
+            self.max_packet = wanted.min(self.ring.packet_bytes());
+        }
         Ok(())
     }
 

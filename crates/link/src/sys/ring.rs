@@ -122,18 +122,10 @@ impl Ring {
         let blocks = slots.div_ceil(slots_per_block).max(1);
         let slots = blocks * slots_per_block;
         set_int(fd, libc::SOL_PACKET, PACKET_VERSION, TPACKET_V2)?;
-        let too_large = |_| io::Error::from_raw_os_error(libc::EINVAL);
-        let mut request = Vec::new();
-        for value in [block_bytes, blocks, slot_bytes, slots] {
-            request.extend(u32::try_from(value).map_err(too_large)?.to_ne_bytes());
-        }
-        set_option(fd, libc::SOL_PACKET, PACKET_RX_RING, &request)?;
+        request(fd, [block_bytes, blocks, slot_bytes, slots])?;
         let mapped_bytes = blocks * block_bytes;
-        let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-        let flags = (libc::MAP_SHARED | libc::MAP_POPULATE) as usize;
-        let args = [0, mapped_bytes, protection, flags, fd.as_raw_fd() as usize, 0];
         // SAFETY: a new mapping at a place that the kernel chooses.
-        let base = unsafe { syscall(libc::SYS_mmap, args) }? as *mut u8;
+        let base = unsafe { map(std::ptr::null_mut(), mapped_bytes, libc::MAP_SHARED | libc::MAP_POPULATE, Some(fd)) }?;
         let (block_at, in_block, early_looks, status_looks) = (0, 0, 0, 0);
         Ok(Ring {
             base,
@@ -147,6 +139,26 @@ impl Ring {
             early_looks,
             status_looks,
         })
+    }
+
+    /// Puts a ring for packets of `packet_bytes` with as many slots in the place of this one, in the same socket, bound as it is. What this one holds, and what comes meanwhile, is lost. Where the kernel
+    /// refuses that, for want of memory or as a forked child has this one as well, packets stay as long as they were.
+    ///
+    /// # Errors
+    /// There is none at all any more: nothing is received.
+    pub fn replace(&mut self, fd: BorrowedFd<'_>, packet_bytes: usize) -> io::Result<()> {
+        let here = |flags, fd| {
+            // SAFETY: in the place of the mapping, which is this value's own and of which nothing is borrowed.
+            unsafe { map(self.base, self.mapped_bytes, flags | libc::MAP_FIXED, fd) }
+        };
+        // The kernel gives up no ring that is mapped; zeros in its place are slots without frames.
+        here(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, None)?;
+        if request(fd, [0; 4]).is_err() {
+            return here(libc::MAP_SHARED | libc::MAP_POPULATE, Some(fd)).map(drop);
+        }
+        let ring = Ring::new(fd, self.slots, packet_bytes);
+        *self = ring.or_else(|_| Ring::new(fd, self.slots, self.packet_bytes()))?;
+        Ok(())
     }
 
     /// Frames that it holds.
@@ -251,6 +263,28 @@ impl Ring {
             }
         }
     }
+}
+
+/// Asks the kernel for a ring: bytes of a block, blocks, bytes of a slot, slots; all zero: for none any more.
+fn request(fd: BorrowedFd<'_>, values: [usize; 4]) -> io::Result<()> {
+    let too_large = |_| io::Error::from_raw_os_error(libc::EINVAL);
+    let mut request = Vec::new();
+    for value in values {
+        request.extend(u32::try_from(value).map_err(too_large)?.to_ne_bytes());
+    }
+    set_option(fd, libc::SOL_PACKET, PACKET_RX_RING, &request)
+}
+
+/// Maps memory to read and write.
+///
+/// # Safety
+/// With `MAP_FIXED` nothing borrows from what is there.
+unsafe fn map(at: *mut u8, bytes: usize, flags: i32, fd: Option<BorrowedFd<'_>>) -> io::Result<*mut u8> {
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let fd = fd.map_or(-1, |fd| fd.as_raw_fd() as isize);
+    // SAFETY: the caller's contract; elsewhere the kernel chooses a place where nothing is.
+    unsafe { syscall(libc::SYS_mmap, [at as usize, bytes, protection, flags as usize, fd as usize, 0]) }
+        .map(|at| at as *mut u8)
 }
 
 /// Reads what the kernel wrote into a slot. Offsets that lead out of it, which the kernel never writes, make an empty packet.

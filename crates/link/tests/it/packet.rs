@@ -243,13 +243,67 @@ fn the_packet_size_follows_the_device() {
         assert!(start.elapsed() < PATIENCE, "a link that is looked at learns of it");
         a.receive(1, &mut |_| ()).expect("works");
     }
-    // More than the ring was made for cannot be received.
-    hosts.ip(0, &format!("link set {DEVICE} mtu 9000"));
-    while a.max_packet() == 1400 {
+    // What comes may be longer than what the ring was made for.
+    [0, 1].iter().for_each(|host| hosts.ip(*host, &format!("link set {DEVICE} mtu 9000")));
+    while [a.max_packet(), b.max_packet()] != [9000; 2] {
         assert!(start.elapsed() < PATIENCE, "a link that is looked at learns of it");
-        a.receive(1, &mut |_| ()).expect("works");
+        for link in [&mut a, &mut b] {
+            link.receive(1, &mut |_| ()).expect("works");
+        }
     }
-    assert!((1500..1600).contains(&a.max_packet()), "{}", a.max_packet());
+    assert_eq!(send(&mut a, to, &[&[3; 9000], &[4; 64]]).expect("sent"), 2);
+    assert_eq!(receive_until(&mut b, 4), [&[3; 9000][..], &[4; 64]]);
+}
+
+/// A child that has what its parent had when it was forked.
+struct Child(libc::pid_t);
+
+impl Child {
+    fn fork() -> Child {
+        // SAFETY: the child runs nothing of its parent.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            loop {
+                // SAFETY: it waits for its end.
+                unsafe { libc::pause() };
+            }
+        }
+        Child(child)
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: our own child.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// The kernel gives up no ring that anybody has mapped.
+#[test]
+fn a_link_that_a_child_has_too_goes_on_with_packets_as_long_as_before() {
+    need_hosts!();
+    let hosts = Hosts::new(1500);
+    let (mut a, mut b) = (open(&hosts, 0, |_| ()), open(&hosts, 1, |_| ()));
+    let to = b.local();
+    send(&mut a, to, &[&[1; 64]]).expect("sent");
+    assert_eq!(receive_until(&mut b, 1), [[1; 64]]);
+    let _child = Child::fork();
+    [0, 1].iter().for_each(|host| hosts.ip(*host, &format!("link set {DEVICE} mtu 9000")));
+    let start = Instant::now();
+    // A slot may have some bytes more than it was asked for.
+    while b.max_packet() == 1500 {
+        assert!(start.elapsed() < PATIENCE, "a link that is looked at learns of it");
+        b.receive(1, &mut |_| ()).expect("works");
+    }
+    assert!(b.max_packet() < 1600, "{}", b.max_packet());
+    for number in 2..9 {
+        send(&mut a, to, &[&[number; 1500]]).expect("sent");
+        assert_eq!(receive_until(&mut b, number), [[number; 1500]]);
+    }
 }
 
 #[test]
