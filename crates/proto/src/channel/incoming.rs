@@ -15,6 +15,10 @@ use crate::pool::{Buffer, Pool};
 use reading::Taken;
 pub use reading::{PIECE_BYTES, Part};
 
+/// Less than this share of a piece of memory stays unused when a message goes on behind what is in it, however long its packets are; all that is left would be filled with next to nothing of most
+/// packets, each copied in two parts.
+pub const UNUSED_SHARE: usize = 16;
+
 /// Why a payload was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
@@ -179,6 +183,17 @@ impl Incoming {
         (taken_bytes + unread.sum::<u64>(), self.queue.len() as u64)
     }
 
+    /// The same for what stands behind the message that memory was set aside for.
+    pub fn kept_behind(&self) -> (u64, u64) {
+        let mut begin = self.offset;
+        let is_behind = |chunk: &&Chunk| {
+            begin = begin.saturating_sub(chunk.credit_bytes);
+            begin >= self.reserved_until
+        };
+        let behind = self.queue.iter().rev().take_while(is_behind);
+        behind.fold((0, 0), |(bytes, pieces), chunk| (bytes + chunk.payload.memory_bytes() as u64, pieces + 1))
+    }
+
     pub fn unread_bytes(&self) -> u64 {
         self.offset - self.consumed
     }
@@ -206,14 +221,12 @@ impl Incoming {
             return Err(Refused::Violation);
         }
         let step = self.check(mode, flags, payload, longest)?;
-        if self.must_keep(mode, payload) && !self.share(mode, flags, payload, pool) {
+        if self.must_keep(mode, payload)
+            && let Some(rest) = self.share(mode, flags, payload, pool)
+        {
             let was_set_aside = self.use_set_aside(pool);
-            let mut buffer = match was_set_aside {
-                true => pool.take_anyway(),
-                false => pool.take().ok_or(Refused::NoMemory)?,
-            };
-            buffer.append(payload, pool.payload_bytes());
-            self.queue.push_back(Chunk { was_set_aside, ..Chunk::new(flags, buffer, credit_bytes(payload)) });
+            let buffer = copy_of(rest, was_set_aside, pool).ok_or(Refused::NoMemory)?;
+            self.queue.push_back(Chunk { was_set_aside, ..Chunk::new(flags, buffer, credit_bytes(rest)) });
         }
         self.account(step, pool.payload_bytes() as u64);
         self.keep_promised(pool);
@@ -235,12 +248,12 @@ impl Incoming {
         !is_nothing
     }
 
-    /// The same for a payload that has waited in a buffer, which is kept.
+    /// The same for a payload that has waited in a buffer, which is kept if nothing else would find room in it.
     pub fn take_buffer(
         &mut self,
         mode: Mode,
         flags: Flags,
-        buffer: Buffer,
+        mut buffer: Buffer,
         longest: u64,
         pool: &mut Pool,
     ) -> Result<(), Refused> {
@@ -251,12 +264,19 @@ impl Incoming {
                 return Err(refused);
             }
         };
-        if !self.must_keep(mode, buffer.bytes()) || self.share(mode, flags, buffer.bytes(), pool) {
-            pool.give(buffer);
-        } else {
-            let credit_bytes = credit_bytes(buffer.bytes());
-            let was_set_aside = self.use_set_aside(pool);
+        if self.must_keep(mode, buffer.bytes())
+            && let Some(rest) = self.share(mode, flags, buffer.bytes(), pool)
+        {
+            let (was_set_aside, credit_bytes) = (self.use_set_aside(pool), credit_bytes(rest));
+            let has_room = rest.len() == buffer.len() && buffer.memory_bytes() == pool.buffer_bytes();
+            // In one of a whole packet, at its front, others join it.
+            match if has_room { None } else { copy_of(rest, was_set_aside, pool) } {
+                Some(copy) => pool.give(std::mem::replace(&mut buffer, copy)),
+                None => buffer.pull(buffer.len() - rest.len()),
+            }
             self.queue.push_back(Chunk { was_set_aside, ..Chunk::new(flags, buffer, credit_bytes) });
+        } else {
+            pool.give(buffer);
         }
         self.account(step, pool.payload_bytes() as u64);
         self.keep_promised(pool);
@@ -288,24 +308,27 @@ impl Incoming {
         self.unfinished_bytes = step.unfinished_bytes;
     }
 
-    /// Short pieces share memory: a thousand single bytes, or empty messages, must not hold a thousand packets.
-    fn share(&mut self, mode: Mode, flags: Flags, payload: &[u8], pool: &Pool) -> bool {
+    /// Short pieces share memory: a thousand single bytes, or empty messages, must not hold a thousand packets. Gives what of the payload has found no place in what there is, if not all has.
+    fn share<'a>(&mut self, mode: Mode, flags: Flags, payload: &'a [u8], pool: &Pool) -> Option<&'a [u8]> {
         let room = pool.payload_bytes();
-        let Some(last) = self.queue.back_mut() else { return false };
-        let joined = match mode {
+        let Some(last) = self.queue.back_mut() else { return Some(payload) };
+        let rest = match mode {
             Mode::Stream => {
-                last.payload.len() + payload.len() <= last.payload.append_room(room)
-                    && last.payload.append(payload, room) == payload.len()
+                let fits = last.payload.len() + payload.len() <= last.payload.append_room(room);
+                let joined = fits && last.payload.append(payload, room) == payload.len();
+                (!joined).then_some(payload)
             }
+            Mode::Messages if join_messages(last, flags, payload, room) => None,
             Mode::Messages => {
                 let goes_on = (payload.len() as u64) < self.unfinished_bytes;
-                join_messages(last, flags, payload, room) || join_parts(last, flags, payload, goes_on, room)
+                join_parts(last, flags, payload, goes_on, room)
             }
         };
-        if joined {
-            last.credit_bytes += credit_bytes(payload);
-        }
-        joined
+        last.credit_bytes += match rest {
+            None => credit_bytes(payload),
+            Some(rest) => (payload.len() - rest.len()) as u64,
+        };
+        rest
     }
 
     /// What a payload of a message channel does to the message at hand.
@@ -452,16 +475,25 @@ fn join_messages(last: &mut Chunk, flags: Flags, payload: &[u8], room: usize) ->
     true
 }
 
-/// Lets what goes on with a message join the part of it in `last`: a peer's packets may be much shorter than this end's buffers. `goes_on`: nor does it end there, which a chunk
-/// that begins a message without being records may not have in it.
-fn join_parts(last: &mut Chunk, flags: Flags, payload: &[u8], goes_on: bool, room: usize) -> bool {
+/// Lets what goes on with a message join the part of it in `last`, as a peer's packets may be much shorter than this end's buffers, and gives what has found no room there. `goes_on`: nor does it
+/// end there, which a chunk that begins a message without being records may not have in it, and only then can it be divided.
+fn join_parts<'a>(last: &mut Chunk, flags: Flags, payload: &'a [u8], goes_on: bool, room: usize) -> Option<&'a [u8]> {
     let (held, flags) = (last.flags.intersection(message_flags()), flags.intersection(message_flags()));
     let is_part = flags == Flags::NONE && (held == Flags::NONE || held == Flags::FIRST && goes_on);
     let is_end = flags == Flags::LAST && held == Flags::NONE;
-    if !(is_part || is_end) || last.payload.len() + payload.len() > last.payload.append_room(room) {
-        return false;
+    let free = last.payload.append_room(room).saturating_sub(last.payload.len());
+    let is_divided = goes_on && free >= room / UNUSED_SHARE;
+    if !(is_part || is_end) || payload.len() > free && !is_divided {
+        return Some(payload);
     }
-    last.payload.append(payload, room);
+    let rest = &payload[last.payload.append(payload, room)..];
     last.flags.insert(flags);
-    true
+    (payload.len() > free).then_some(rest)
+}
+
+/// In memory of a whole packet, if there is any.
+fn copy_of(payload: &[u8], is_set_aside: bool, pool: &mut Pool) -> Option<Buffer> {
+    let mut buffer = if is_set_aside { pool.take_anyway() } else { pool.take()? };
+    buffer.append(payload, pool.payload_bytes());
+    Some(buffer)
 }

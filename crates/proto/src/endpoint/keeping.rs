@@ -71,11 +71,11 @@ impl Endpoint {
         may
     }
 
-    /// Memory that a channel has of its association's part, and in how many pieces: none if the message at hand came into what was set aside for it from what is for all.
+    /// Memory that a channel has of its association's part, and in how many pieces: nothing of a message that came into what was set aside for it from what is for all.
     fn kept_of_part(&self, at: u32) -> (u64, u64) {
         let incoming = &self.channels[at as usize].incoming;
         if incoming.has_reservation() && !incoming.of_part {
-            return (0, 0);
+            return incoming.kept_behind();
         }
         let (bytes, pieces) = incoming.kept(&self.rx_pool);
         (bytes + (incoming.set_aside() * self.rx_pool.buffer_bytes()) as u64, pieces)

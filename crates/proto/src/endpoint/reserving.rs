@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use ropeway_wire::ErrorCode;
 
 use super::Endpoint;
-use crate::channel::ChannelId;
-use crate::pool::SHORT_SAVES_BYTES;
+use crate::channel::{ChannelId, UNUSED_SHARE};
 use crate::time::Time;
 
 /// Stands in the list of timers for the looks at who has such memory; there are fewer associations.
@@ -17,9 +16,8 @@ const LOOKS: u64 = 8;
 /// usual settings it is a megabyte in ten seconds, which any network of a cluster brings.
 pub(super) const LEAST_SHARE: u64 = 64;
 
-/// So many more buffers are set aside than what is missing of a message fills, and one for so many of these.
+/// So many more buffers are set aside than what is missing of a message fills: what brings its end is not divided.
 const LEAST_SPARE: usize = 2;
-const SPARE_SHARE: usize = 16;
 
 /// Messages that have memory of what is left for those who keep little leave this share of it.
 const LEFT_SHARE: usize = 2;
@@ -143,17 +141,13 @@ impl Endpoint {
             || needed_bytes + last_bytes / LEFT_SHARE <= available_bytes.min(last_bytes)
     }
 
-    /// Buffers that what is missing of the message at hand will take, if it comes in packets of usual size, with something to spare for some that are not. (Who sends shorter ones has them
-    /// joined, but for two that do not fit together.)
+    /// Buffers that what is missing of the message at hand will take, in packets of whatever size.
     fn buffers_needed(&self, at: u32) -> usize {
-        let channel = &self.channels[at as usize];
-        let payload_bytes = self.associations[channel.association as usize].payload_bytes;
-        let together = self.rx_pool.payload_bytes() / (payload_bytes + SHORT_SAVES_BYTES);
-        let held_bytes = together.max(1) * payload_bytes;
-        let buffers = channel.incoming.unfinished_bytes().div_ceil(held_bytes as u64) as usize;
+        let room = self.rx_pool.payload_bytes();
+        let held_bytes = (room - room / UNUSED_SHARE) as u64;
+        let buffers = self.channels[at as usize].incoming.unfinished_bytes().div_ceil(held_bytes) as usize;
         // More than that is never free for it.
-        let most = self.rx_pool.limit_packets() * 3 / 4;
-        (buffers + buffers / SPARE_SHARE + LEAST_SPARE).min(most)
+        (buffers + LEAST_SPARE).min(self.rx_pool.limit_packets() * 3 / 4)
     }
 
     /// Whether the message at hand of a channel can have the memory that it needs now, if it needs any.
@@ -259,9 +253,7 @@ impl Endpoint {
         let channel = &self.channels[reserved.channel.index as usize];
         let received_bytes = channel.incoming.received_bytes();
         // What is whole waits for a reader, and its association may be gone.
-        let is_kept = channel.incoming.lacking_bytes() == 0
-            || self.gate.withholds(channel.association)
-            || self.rx_pool.is_exhausted() && !channel.incoming.has_set_aside();
+        let is_kept = channel.incoming.lacking_bytes() == 0 || self.gate.withholds(channel.association);
         let comes = received_bytes >= reserved.received_bytes + reserved.least_bytes;
         match reserved.since.filter(|_| !is_kept && !comes) {
             Some(since) => since,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::world::*;
 use ropeway_proto::{ChannelId, Config, Mode, Part};
-use ropeway_wire::{Packet, Type};
+use ropeway_wire::{Flags, Packet, Type};
 
 const MEMORY_BYTES: u64 = 1 << 20;
 
@@ -230,4 +230,49 @@ fn what_waits_for_a_lost_packet_of_a_message_with_memory_takes_little_beside_tha
     stream(&mut world, (2, other), (1, reader), 10_000, 100 * MS);
     passes.set(Passes::All);
     carry(&mut world, &mut message, 5 * S);
+}
+
+#[test]
+fn long_messages_in_packets_much_shorter_than_agreed_on_take_no_more_memory_than_they_need() {
+    const LONG_BYTES: usize = 260_000;
+    // So many behind a gap, in turn.
+    for (packet_bytes, waiting) in [(1444, 0), (729, 0), (729, 1), (20, 0), (20, 30)] {
+        let what = format!("{packet_bytes} bytes, {waiting} behind a gap");
+        let mut world = world_of(4);
+        let honest = open(&mut world, 1, 0, 8, Mode::Stream);
+        let long = open(&mut world, 2, 0, 7, Mode::Messages);
+        let mut speaker = Speaker::new(&mut world, 3, 2, Mode::Messages);
+        for channel in 0..2 {
+            let first = [&(LONG_BYTES as u32).to_be_bytes()[..], &[7; 60]].concat();
+            speaker.say(&mut world, channel, 0, (Type::Data, Flags::FIRST), &first);
+            pass(&mut world, MS);
+        }
+        assert!(world.hosts[0].promised_bytes() > 400_000, "{what}: both have memory");
+        // All but the ends.
+        let payload = vec![7; packet_bytes];
+        let mut left = [LONG_BYTES - 60; 2];
+        while left[0] > (waiting + 1) * packet_bytes {
+            for (channel, left) in left.iter_mut().enumerate() {
+                let first = speaker.number;
+                speaker.number += 1;
+                (0..waiting).for_each(|_| speaker.say(&mut world, channel, 1, (Type::Data, Flags::NONE), &payload));
+                let next = std::mem::replace(&mut speaker.number, first);
+                speaker.say(&mut world, channel, 0, (Type::Data, Flags::NONE), &payload);
+                speaker.number = next;
+                *left -= (waiting + 1) * packet_bytes;
+            }
+            pass(&mut world, 20 * US * (waiting as u64 + 1));
+        }
+        pass(&mut world, 5 * MS);
+        let buffers = world.hosts[0].buffers_in_use().1;
+        assert!(buffers < 2 * LONG_BYTES / 1444 * 17 / 16, "{what}: {buffers} buffers");
+        stream(&mut world, (1, honest.0), (0, honest.1), 100_000, S);
+        // They leave their memory to who waits for it.
+        let mut flow = [Flow::messages((2, long.0), (0, long.1), 400_000, 1)];
+        let waited_ns = carry(&mut world, &mut flow, 15 * S);
+        assert!(waited_ns > 9 * S, "{what}: {waited_ns} ns");
+        for &reader in &speaker.readers {
+            assert!(world.hosts[0].message_bytes(reader).is_none(), "{what}");
+        }
+    }
 }

@@ -210,7 +210,7 @@ impl Incoming {
     }
 
     /// Moves what is here of a message into `out`, which has room for just that message, behind the bytes that already fill it, and says how many do then: no further than with the
-    /// packet that makes them `most`.
+    /// piece of memory that makes them `most`.
     fn read_parts(&mut self, out: &mut [u8], mut filled: usize, most: usize, pool: &mut Pool) -> usize {
         while filled < most
             && let Some(chunk) = self.queue.front_mut()

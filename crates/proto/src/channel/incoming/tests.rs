@@ -86,7 +86,7 @@ fn a_message_that_is_not_whole_is_taken_and_put_back_in_pieces() {
     for number in 0..250 {
         incoming.take(Mode::Messages, Flags::NONE, &[number; PACKET_BYTES], 1 << 20, &mut rx).unwrap();
     }
-    let is_piece = |bytes: usize| bytes > 0 && bytes < PIECE_BYTES + PACKET_BYTES;
+    let is_piece = |bytes: usize| bytes > 0 && bytes < PIECE_BYTES + 1456;
     let (unread, mut out) = (incoming.unread_bytes(), vec![0; length]);
     for round in 0..2 {
         let (mut part, mut has) = (Part::default(), 0);
@@ -150,6 +150,39 @@ fn short_parts_of_a_message_share_memory_whether_they_are_read_as_they_come_or_n
     }
     assert!(incoming.take_part(&mut out, &mut part, &mut rx) && out == message);
     assert_eq!((rx.in_use(), rx.owed, incoming.unread_bytes()), (0, 0, 0));
+}
+
+#[test]
+fn a_message_takes_hardly_more_memory_than_it_has_bytes_however_long_its_packets_are() {
+    const LENGTH: usize = 100_000;
+    let message: Vec<u8> = (0..LENGTH).map(|place| (place / 7) as u8).collect();
+    // In order, or after a packet that they waited for.
+    for (packet_bytes, waits) in [1444, 1456, 1300, 729, 400, 100, 1].into_iter().flat_map(|n| [(n, false), (n, true)])
+    {
+        let what = format!("{packet_bytes} bytes, waits: {waits}");
+        let mut rx = Pool::new(1456, 1 << 24);
+        let mut incoming = Incoming::new(1 << 20);
+        let first = [&(LENGTH as u32).to_be_bytes()[..], &message[..1]].concat();
+        incoming.take(Mode::Messages, Flags::FIRST, &first, 1 << 20, &mut rx).unwrap();
+        for part in message[1..].chunks(packet_bytes) {
+            let is_end = incoming.unfinished_bytes() == part.len() as u64;
+            let flags = if is_end { Flags::LAST } else { Flags::NONE };
+            let result = match waits {
+                false => incoming.take(Mode::Messages, flags, part, 1 << 20, &mut rx),
+                true => {
+                    let buffer = rx.copy(part);
+                    incoming.take_buffer(Mode::Messages, flags, buffer, 1 << 20, &mut rx)
+                }
+            };
+            assert_eq!(result, Ok(()), "{what}");
+        }
+        let most = LENGTH / (1456 - 1456 / UNUSED_SHARE) + 2;
+        assert!(rx.in_use() <= most, "{what}: {} buffers of {most}", rx.in_use());
+        let mut out = vec![0; LENGTH];
+        assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(LENGTH)), "{what}");
+        assert!(out == message, "{what}");
+        assert_eq!((rx.in_use(), incoming.unread_bytes()), (0, 0), "{what}");
+    }
 }
 
 #[test]

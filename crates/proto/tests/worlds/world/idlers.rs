@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::*;
 use ropeway_proto::{ChannelId, Config, Mode};
-use ropeway_wire::{Backlog, Header, Packet, Type};
+use ropeway_wire::{Backlog, Flags, Header, Packet, Type};
 
 /// DATA with the long and the short header as its first byte.
 pub const DATA: [u8; 2] = [0x17, 0x10];
@@ -62,11 +62,66 @@ pub fn granted(world: &World, flow: &Flow) -> u64 {
 
 /// A packet of a host that says what it likes.
 pub fn say(world: &mut World, from: usize, header: Header, payload: &[u8]) {
+    say_flagged(world, from, Flags::NONE, header, payload);
+}
+
+fn say_flagged(world: &mut World, from: usize, flags: Flags, header: Header, payload: &[u8]) {
     let time = (world.now / (4 * US)) as u16;
     let mut bytes = [0; 64];
-    let length = Header { is_short: false, flags: Default::default(), time, ..header }.write(&mut bytes).unwrap();
-    bytes[length..length + payload.len()].copy_from_slice(payload);
-    world.inject(from, 0, &bytes[..length + payload.len()]);
+    let length = Header { is_short: false, flags, time, ..header }.write(&mut bytes).unwrap();
+    world.inject(from, 0, &[&bytes[..length], payload].concat());
+}
+
+/// A host that says what it likes on channels to host 0, of which each has brought a byte, or a message of one, that was read.
+pub struct Speaker {
+    host: usize,
+    /// The ends of its channels at host 0.
+    pub readers: Vec<ChannelId>,
+    /// Of its next packet.
+    pub number: u32,
+    channels: Vec<u16>,
+    moment: Header,
+}
+
+impl Speaker {
+    pub fn new(world: &mut World, host: usize, channels: usize, mode: Mode) -> Speaker {
+        let said = Rc::new(RefCell::new(Vec::new()));
+        let out = Rc::clone(&said);
+        world.filter = Some(Box::new(move |_, from, _, bytes| {
+            let header = Packet::parse(bytes).unwrap().header;
+            if from == host && header.kind == Type::Data {
+                out.borrow_mut().push(header);
+            }
+            true
+        }));
+        let readers = (0..channels)
+            .map(|_| {
+                let port = if mode == Mode::Stream { 10 } else { 11 };
+                let (client, server) = open(world, host, 0, port, mode);
+                let now = world.clock(host);
+                world.hosts[host].send(now, client, &[7]).unwrap();
+                world.hosts[host].flush(client);
+                pass(world, MS);
+                assert_eq!(world.hosts[0].recv(server, &mut [0; 10]), Ok(Some(1)));
+                server
+            })
+            .collect();
+        world.filter = None;
+        world.stopped.insert(host);
+        let said = said.take();
+        assert_eq!(said.len(), channels, "each byte once");
+        let channels = said.iter().map(|header| header.channel).collect();
+        let moment = said[said.len() - 1];
+        Speaker { host, readers, number: moment.number.wrapping_add(1), channels, moment }
+    }
+
+    /// A packet on this one of its channels, behind that with the number `back` lower; 0: behind what has arrived.
+    pub fn say(&mut self, world: &mut World, channel: usize, back: u16, what: (Type, Flags), payload: &[u8]) {
+        let (channel, length, number) = (self.channels[channel], payload.len() as u16, self.number);
+        self.number = number.wrapping_add(1);
+        let header = Header { kind: what.0, channel, back, length, number, ..self.moment };
+        say_flagged(world, self.host, what.1, header, payload);
+    }
 }
 
 /// Word after word of them for a while, and what the last one sends beside that.
