@@ -172,12 +172,18 @@ impl Pool {
 
     /// A copy of a payload that has to be kept, in no more memory than it needs. The caller has looked that there is some.
     pub fn copy(&mut self, payload: &[u8]) -> Buffer {
-        if payload.len() < self.payload_bytes() / SHORT_SHARE {
+        if self.copy_bytes(payload.len()) < self.buffer_bytes {
             return self.exactly(payload);
         }
         let mut buffer = self.take_anyway();
         buffer.append(payload, self.payload_bytes());
         buffer
+    }
+
+    /// What [`Pool::copy`] of a payload takes up.
+    pub fn copy_bytes(&self, payload_bytes: usize) -> usize {
+        let is_short = payload_bytes < self.payload_bytes() / SHORT_SHARE;
+        if is_short { ROOM_BYTES + payload_bytes } else { self.buffer_bytes }
     }
 
     /// A copy of a few bytes that must not fail for want of memory: what ends a channel. There are no more than two for each channel.
@@ -242,6 +248,11 @@ impl Pool {
     /// Buffers handed out and not returned.
     pub fn in_use(&self) -> usize {
         self.in_use
+    }
+
+    /// What buffers handed out and not returned take up.
+    pub fn used_bytes(&self) -> usize {
+        self.used_bytes
     }
 
     /// Not one more buffer could be handed out.

@@ -200,7 +200,7 @@ impl Received {
         let (Ok(distance), Some(slot)) = (u16::try_from(distance), self.slots.get_mut(at as usize)) else {
             return Err(held);
         };
-        self.held_bytes += held.payload.len();
+        self.held_bytes += held.payload.memory_bytes();
         slot.state = State::Held(Box::new(held));
         self.slots[before as usize].follower = distance;
         Ok(())
@@ -216,7 +216,7 @@ impl Received {
         let slot = self.slots.get_mut((at + u64::from(distance)) as usize)?;
         match std::mem::replace(&mut slot.state, State::Done) {
             State::Held(held) => {
-                self.held_bytes -= held.payload.len();
+                self.held_bytes -= held.payload.memory_bytes();
                 Some((number.wrapping_add(u64::from(distance)), *held))
             }
             other => {
@@ -233,7 +233,7 @@ impl Received {
                 return;
             }
             if let Some(Slot { state: State::Held(held), .. }) = self.slots.pop_front() {
-                self.held_bytes -= held.payload.len();
+                self.held_bytes -= held.payload.memory_bytes();
                 orphan(*held);
             }
             self.base = self.base.wrapping_add(1);

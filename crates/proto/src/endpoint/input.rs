@@ -409,7 +409,11 @@ impl Endpoint {
         self.arrivals.note(bytes, &mut association.epoch, round_trip_ns, now, self.config.lease_ns);
         Endpoint::note_for_ack(association, header.kind, header.flags, now, &self.config);
         let is_full = header.kind == Type::Data && packet.payload.len() >= association.payload_bytes;
+        let (is_charged, used_bytes) = (self.is_charged(now, index, previous, header), self.rx_pool.used_bytes());
         self.deliver(index, number, previous, packet, landing);
+        if is_charged {
+            self.charge(index, used_bytes);
+        }
         let pool = &mut self.rx_pool;
         let received = &mut self.associations[index as usize].received;
         received.advance(|held| pool.give(held.payload));

@@ -1,6 +1,6 @@
 //! Whether there is memory for a numbered packet (docs/protocol.md 5): what cannot be kept has not arrived. Where it comes from is in `crate::pool`, and what is set aside of it in `reserving`.
 
-use ropeway_wire::{Header, Type};
+use ropeway_wire::{Flags, Header, OpenFields, Type};
 
 use super::Endpoint;
 use crate::association::MOST_REFUSALS;
@@ -17,14 +17,15 @@ impl Endpoint {
     pub(super) fn has_memory(&self, index: u32, previous: Option<u64>, header: &Header) -> bool {
         let association = &self.associations[index as usize];
         let channel = association.channel(header.channel).map(|at| &*self.channels[at as usize]);
-        if previous.is_none() && takes_none(header.kind, channel, previous) {
+        if previous.is_none() && takes_none(header.kind, channel) {
             return true;
         }
         let has_place = header.kind != Type::Open || association.refusals.len() < MOST_REFUSALS;
         // What waits for a lost packet has used up no credit yet, so it has a bound of its own; a part of what is free, so that the lost packet always
         // finds memory when it comes.
         let share = (self.config.receive_buffer_bytes as usize).min(self.rx_pool.available_bytes() / HELD_SHARE);
-        let may_wait = previous.is_none() || association.received.held_bytes() + usize::from(header.length) <= share;
+        let may_wait =
+            previous.is_none() || association.received.held_bytes() + self.most_taken(previous, header) <= share;
         has_place && may_wait && (comes_into_set_aside(channel, previous) || !self.rx_pool.is_exhausted())
     }
 
@@ -42,7 +43,8 @@ impl Endpoint {
         }
         let association = &self.associations[index as usize];
         let channel = association.channel(header.channel).map(|at| &*self.channels[at as usize]);
-        if takes_none(header.kind, channel, previous) || comes_into_set_aside(channel, previous) {
+        let needs_none = previous.is_none() && takes_none(header.kind, channel);
+        if needs_none || comes_into_set_aside(channel, previous) {
             return true;
         }
         if channel.is_some_and(|channel| channel.queued_in.is_some()) {
@@ -58,17 +60,37 @@ impl Endpoint {
             let kept = self.associations[index as usize].kept.get_or_insert_default();
             (kept.bytes, kept.until, kept.over) = (bytes, now.after(looks * KEPT_LOOK_NS), over);
         }
-        let part = self.part_of_the_last();
-        let association = &mut self.associations[index as usize];
+        let association = &self.associations[index as usize];
+        let kept_bytes = association.kept.as_deref().map_or(0, |kept| kept.bytes);
         // What waits for a lost packet does not keep that one away.
         let waits_for_it = if previous.is_none() { association.received.held_bytes() as u64 } else { 0 };
-        let kept = association.kept.get_or_insert_default();
-        let bytes = kept.bytes + u64::from(header.length);
-        let may = bytes.saturating_sub(waits_for_it) <= part;
-        if may {
-            kept.bytes = bytes;
+        kept_bytes.saturating_sub(waits_for_it) + self.most_taken(previous, header) as u64 <= self.part_of_the_last()
+    }
+
+    /// So much memory a packet takes at most: in its order that of a whole one, in which others find room.
+    fn most_taken(&self, previous: Option<u64>, header: &Header) -> usize {
+        let length = usize::from(header.length);
+        match header.kind {
+            _ if previous.is_some() => self.rx_pool.copy_bytes(length),
+            Type::Open if length == OpenFields::BYTES && !header.flags.intersects(Flags::FIRST | Flags::RECORDS) => 0,
+            _ => self.rx_pool.buffer_bytes(),
         }
-        may
+    }
+
+    /// Whether what a packet takes is to be [charged](Endpoint::charge) to its association: what that keeps is not looked up again for now, and this does not come into what was set aside.
+    pub(super) fn is_charged(&self, now: Time, index: u32, previous: Option<u64>, header: &Header) -> bool {
+        let association = &self.associations[index as usize];
+        let is_known = association.kept.as_deref().is_some_and(|kept| kept.until > now);
+        let channel = || association.channel(header.channel).map(|at| &*self.channels[at as usize]);
+        is_known && !comes_into_set_aside(channel(), previous)
+    }
+
+    /// A packet of this association has come, before which so much memory was in use.
+    pub(super) fn charge(&mut self, index: u32, used_bytes_before: usize) {
+        let taken_bytes = self.rx_pool.used_bytes().saturating_sub(used_bytes_before);
+        if let Some(kept) = self.associations[index as usize].kept.as_deref_mut() {
+            kept.bytes += taken_bytes as u64;
+        }
     }
 
     /// Memory that a channel has of its association's part, and in how many pieces: nothing of a message that came into what was set aside for it from what is for all.
@@ -105,12 +127,12 @@ impl Endpoint {
         over
     }
 
-    /// So much of the last memory is for each association: of what is left of it, so that there is some for who comes later. A packet at least, while half of it is left.
+    /// So much of the last memory is for each association: of what is left of it, so that there is some for who comes later. A piece of memory at least, while half of it is left.
     pub(super) fn part_of_the_last(&self) -> u64 {
-        let (all, packet_bytes) = (self.rx_pool.last_bytes(), usize::from(self.config.packet_bytes));
+        let (all, piece_bytes) = (self.rx_pool.last_bytes(), self.rx_pool.buffer_bytes());
         let left = all.min(self.rx_pool.available_bytes());
         let part = left / (self.associations.len() + 1);
-        let least = if left >= all / 2 { packet_bytes } else { 0 };
+        let least = if left >= all / 2 { piece_bytes } else { 0 };
         part.max(least) as u64
     }
 }
@@ -120,12 +142,11 @@ fn comes_into_set_aside(channel: Option<&Channel>, previous: Option<u64>) -> boo
     previous.is_none() && channel.is_some_and(|channel| channel.incoming.has_set_aside())
 }
 
-/// Whether a packet of this type takes no memory once it is its turn: it ends its channel, or nobody reads that any more.
-fn takes_none(kind: Type, channel: Option<&Channel>, previous: Option<u64>) -> bool {
+/// Whether a packet of this type takes no memory in its turn: it ends its channel, or nobody reads that any more.
+fn takes_none(kind: Type, channel: Option<&Channel>) -> bool {
     let is_turned_away = match channel {
         Some(channel) => channel.released || channel.failed.is_some(),
-        // It is gone, unless what begins it is still to come.
-        None => kind != Type::Open && previous.is_none(),
+        None => kind != Type::Open,
     };
     matches!(kind, Type::Fin | Type::Abort) || is_turned_away
 }

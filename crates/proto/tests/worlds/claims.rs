@@ -95,6 +95,8 @@ fn who_claims_gaps_and_fills_one_now_and_then_leaves_most_of_the_line_to_others(
 fn who_lets_more_wait_for_a_gap_than_is_kept_loses_what_it_was_granted_like_others() {
     const MEMBERS: usize = 9;
     const BYTES: usize = 32;
+    // With the room around it.
+    const MEMORY_BYTES: u32 = BYTES as u32 + 51;
     let config = Config { receive_buffer_bytes: 32 << 10, ..Config::default() };
     let (mut world, mut flows, mut said) = idlers_with(&config, MEMBERS, 20 * US, 1_000_000_000);
     flows[MEMBERS].total = 1 << 30;
@@ -104,7 +106,7 @@ fn who_lets_more_wait_for_a_gap_than_is_kept_loses_what_it_was_granted_like_othe
         say(world, sender + 1, header, &[7; BYTES][..bytes]);
     };
     // All but the first, as much as may wait for that.
-    let waits = config.receive_buffer_bytes / BYTES as u32;
+    let waits = config.receive_buffer_bytes / MEMORY_BYTES;
     for place in 0..=waits {
         for (sender, moment) in said.iter_mut().enumerate() {
             moment.number = moment.number.wrapping_add(1);

@@ -276,3 +276,40 @@ fn long_messages_in_packets_much_shorter_than_agreed_on_take_no_more_memory_than
         }
     }
 }
+
+#[test]
+fn short_packets_count_with_the_memory_that_they_take() {
+    let one_on_each = |speaker: &mut Speaker, world: &mut World| {
+        (0..speaker.readers.len()).for_each(|channel| speaker.say(world, channel, 0, (Type::Data, Flags::NONE), &[7]));
+    };
+    let behind_a_gap = |kind: Type, payload: &'static [u8]| {
+        move |speaker: &mut Speaker, world: &mut World| {
+            speaker.number += 1;
+            (0..4000).for_each(|_| speaker.say(world, 0, 1, (kind, Flags::NONE), payload));
+        }
+    };
+    type Says<'a> = &'a dyn Fn(&mut Speaker, &mut World);
+    let (data, ends) = (behind_a_gap(Type::Data, &[7]), behind_a_gap(Type::Fin, &[0, 0]));
+    let says: [(&str, usize, Says<'_>); 3] =
+        [("a byte on each channel", 100, &one_on_each), ("bytes that wait", 1, &data), ("ends that wait", 1, &ends)];
+    for (what, channels, says) in says {
+        let mut world = world_of(11);
+        let honest = open(&mut world, 1, 0, 7, Mode::Stream);
+        let mut speakers = [2, 3, 4].map(|host| Speaker::new(&mut world, host, channels, Mode::Stream));
+        let mut flows = unread(&mut world, 5..11, 0, 10);
+        carry_until(&mut world, &mut flows, S, |_, _| false);
+        assert!(world.hosts[0].counters().dropped_memory > 0, "there is too little memory");
+        let before = world.hosts[0].buffers_in_use().1;
+        // All at one time.
+        world.net.rate = 0;
+        for speaker in &mut speakers {
+            says(speaker, &mut world);
+        }
+        pass(&mut world, MS);
+        world.net.rate = 1_000_000_000;
+        println!("{what}: {} packets kept", world.hosts[0].buffers_in_use().1 - before);
+        let mut flow = [Flow::stream((1, honest.0), (0, honest.1), 10_000)];
+        let arrives = carry_until(&mut world, &mut flow, S, |_, flows| flows[0].is_done());
+        assert!(arrives, "{what}: {:?}", world.hosts[0].counters());
+    }
+}
