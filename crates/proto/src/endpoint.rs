@@ -421,6 +421,12 @@ impl Endpoint {
         for channel in association.channels.indices() {
             self.fail_channel(channel, code);
         }
+        // What is unread of those that were over is nobody's part any more.
+        for id in association.kept.map_or_else(Vec::new, |kept| kept.over) {
+            if let Some(at) = self.channel_index(id) {
+                self.release_reservation(at);
+            }
+        }
         self.counters.associations_ended[counters::place_of(code)] += 1;
     }
 
@@ -431,6 +437,7 @@ impl Endpoint {
         channel.outgoing.drop_queue(&mut self.tx_pool);
         channel.outgoing.forget_sent();
         channel.incoming.revoke(&mut self.rx_pool);
+        channel.incoming.drop_unfinished(&mut self.rx_pool);
         channel.outgoing.scheduled = false;
         channel.detached = true;
         // What arrived whole before the end can still be read; only then does the reader meet the error. That holds for who accepts it later as well.

@@ -419,6 +419,24 @@ impl Incoming {
         Some(count)
     }
 
+    /// The message that has begun will not come to its end: nobody can read what is here of it.
+    pub fn drop_unfinished(&mut self, pool: &mut Pool) {
+        if !self.is_unfinished() {
+            return;
+        }
+        if self.messages == 0 {
+            return self.clear(pool);
+        }
+        let mut here_bytes = self.message_bytes - self.unfinished_bytes;
+        while let Some(chunk) = self.queue.pop_back_if(|chunk| chunk.payload.len() as u64 <= here_bytes) {
+            here_bytes -= chunk.payload.len() as u64;
+            self.offset -= chunk.credit_bytes;
+            pool.give(chunk.payload);
+        }
+        // Its first packet, or one that brought the end of another message as well, stays.
+        (self.unfinished_bytes, self.wanted) = (0, 0);
+    }
+
     /// Forgets everything unread.
     pub fn clear(&mut self, pool: &mut Pool) {
         self.queue.drain(..).for_each(|chunk| pool.give(chunk.payload));

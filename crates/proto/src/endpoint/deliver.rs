@@ -351,13 +351,17 @@ impl Endpoint {
         let channel = &mut self.channels[at as usize];
         channel.failed.get_or_insert(code);
         channel.outgoing.drop_queue(&mut self.tx_pool);
+        channel.incoming.drop_unfinished(&mut self.rx_pool);
         if channel.queued_in.is_some() {
             // Nobody has accepted it, and nobody will.
             channel.released = true;
             self.leave_listener(at);
         }
         self.schedule_channel(at);
-        self.release_reservation(at);
+        // What is whole can still be read, and has its memory until then.
+        if !self.channels[at as usize].incoming.keeps_reserved() {
+            self.release_reservation(at);
+        }
         self.announce_channel(at);
         self.settle_channel(at);
     }

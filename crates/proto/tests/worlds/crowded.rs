@@ -88,36 +88,46 @@ fn a_long_message_that_comes_slowly_keeps_no_short_ones_from_their_ends() {
 
 #[test]
 fn messages_that_are_whole_and_not_read_leave_some_for_others() {
-    const CHANNELS: usize = 20;
-    let mut world = world_of(10);
-    let (client, server) = pair(&mut world, Mode::Stream);
-    // Of each message the beginning comes, and then one after the other the rest.
-    let opened = Rc::new(Cell::new(0));
-    let (whole, mut places) = (Rc::clone(&opened), BTreeMap::new());
-    world.filter = Some(Box::new(move |_, from, _, bytes| {
-        let header = Packet::parse(bytes).unwrap().header;
-        if from != 2 || header.kind != Type::Data {
-            return true;
+    // The shorter ones find room in what the others leave.
+    let lengths = [&[30_000; 4][..], &[16_000; 2], &[8_000; 2], &[4_000; 4], &[2_000; 8]].concat();
+    for aborts in [false, true] {
+        let mut world = world_of(10);
+        let (client, server) = pair(&mut world, Mode::Stream);
+        // Of each message the beginning comes, and then one after the other the rest.
+        let opened = Rc::new(Cell::new(0));
+        let (whole, mut places) = (Rc::clone(&opened), BTreeMap::new());
+        world.filter = Some(Box::new(move |_, from, _, bytes| {
+            let header = Packet::parse(bytes).unwrap().header;
+            if from != 2 || header.kind != Type::Data {
+                return true;
+            }
+            let next = places.len();
+            let (place, first) = *places.entry(header.channel).or_insert((next, header.number));
+            place < whole.get() || first == header.number
+        }));
+        let mut held = lengths
+            .iter()
+            .map(|&bytes| {
+                let (client, server) = open(&mut world, 2, 1, 9, Mode::Messages);
+                Flow { slow: true, ..Flow::messages((2, client), (1, server), bytes, 1) }
+            })
+            .collect::<Vec<_>>();
+        carry_until(&mut world, &mut held, 100 * MS, |_, _| false);
+        let mut flows = unread(&mut world, 3..9, 1, 10);
+        carry_until(&mut world, &mut flows, S, |_, _| false);
+        assert!(world.hosts[1].counters().dropped_memory > 0, "there is too little memory");
+        for count in 1..=held.len() {
+            opened.set(count);
+            carry_until(&mut world, &mut held, 200 * MS, |_, _| false);
+            let Flow { from: (_, sender), to: (_, reader), .. } = held[count - 1];
+            if aborts && world.hosts[1].message_bytes(reader).is_some() {
+                let now = world.time();
+                world.hosts[2].abort(now, sender);
+            }
         }
-        let next = places.len();
-        let (place, first) = *places.entry(header.channel).or_insert((next, header.number));
-        place < whole.get() || first == header.number
-    }));
-    let mut held = (0..CHANNELS)
-        .map(|_| {
-            let (client, server) = open(&mut world, 2, 1, 9, Mode::Messages);
-            Flow { slow: true, ..Flow::messages((2, client), (1, server), 30_000, 1) }
-        })
-        .collect::<Vec<_>>();
-    carry_until(&mut world, &mut held, 100 * MS, |_, _| false);
-    let mut flows = unread(&mut world, 3..9, 1, 10);
-    carry_until(&mut world, &mut flows, S, |_, _| false);
-    assert!(world.hosts[1].counters().dropped_memory > 0, "there is too little memory");
-    for count in 1..=CHANNELS {
-        opened.set(count);
-        carry_until(&mut world, &mut held, 200 * MS, |_, _| false);
+        println!("aborts: {aborts}: {} buffers", world.hosts[1].buffers_in_use().1);
+        stream(&mut world, (0, client), (1, server), 10_000, S);
     }
-    stream(&mut world, (0, client), (1, server), 10_000, S);
 }
 
 #[test]

@@ -97,6 +97,11 @@ impl Incoming {
         self.has_reservation() && self.consumed >= self.reserved_until
     }
 
+    /// That message is whole, and unread.
+    pub fn keeps_reserved(&self) -> bool {
+        self.has_reservation() && self.lacking_bytes() == 0 && !self.is_past_reserved()
+    }
+
     /// Bytes beyond `window` that the message at hand needs and has no promise for; 0: none.
     pub fn shortage(&self, window: u64) -> u64 {
         if self.wanted > self.limit && self.wanted > self.consumed + window { self.wanted - self.limit } else { 0 }
