@@ -118,8 +118,10 @@ pub struct Pool {
     pub owed: usize,
     /// Buffers set aside for long messages that are on their way: for nothing else.
     pub set_aside: usize,
-    /// What long messages have beyond the windows of their channels, from when it is set aside until they are read.
+    /// What long messages have beyond the windows of their channels, from when it is set aside until they are read: of what is for all.
     pub reserved_bytes: u64,
+    /// What messages have of the memory that is for those who keep little, until then.
+    pub of_part_bytes: usize,
     /// Buffers that those who wait for such memory need before they get any: what becomes free is not for who keeps much already.
     pub claimed: usize,
     /// Buffers handed out since the start.
@@ -143,6 +145,7 @@ impl Pool {
             owed: 0,
             set_aside: 0,
             reserved_bytes: 0,
+            of_part_bytes: 0,
             claimed: 0,
             taken: 0,
             allocated: 0,

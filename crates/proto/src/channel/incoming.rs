@@ -91,8 +91,8 @@ pub struct Incoming {
     reserved_until: u64,
     /// Buffers of it that nothing has come into yet.
     set_aside: usize,
-    /// That memory is of its association's part of the last (docs/protocol.md 5), not of what is for all.
-    pub of_part: bool,
+    /// That memory is of its association's part of the last (docs/protocol.md 5), and all of it counts; not of what is for all.
+    of_part: bool,
     /// Stands in line for such memory.
     pub reserving: bool,
     /// A packet of the message at hand found none: all that it lacks is waited for, though the window lets it come.

@@ -96,7 +96,7 @@ impl Endpoint {
     /// Memory that a channel has of its association's part, and in how many pieces: nothing of a message that came into what was set aside for it from what is for all.
     fn kept_of_part(&self, at: u32) -> (u64, u64) {
         let incoming = &self.channels[at as usize].incoming;
-        if incoming.has_reservation() && !incoming.of_part {
+        if incoming.has_reservation() && !incoming.is_of_part() {
             return incoming.kept_behind();
         }
         let (bytes, pieces) = incoming.kept(&self.rx_pool);

@@ -55,7 +55,7 @@ impl Endpoint {
         let Some(at) = self.waits_in_line(id) else { return };
         if self.may_have_what_is_left(at, &self.holders_of_the_last()) {
             self.reservations.pop_back();
-            self.reserve(id, at);
+            self.reserve(id, at, true);
         } else {
             self.claim(at);
         }
@@ -96,7 +96,7 @@ impl Endpoint {
                 if !self.fits(at) {
                     return;
                 }
-                self.reserve(id, at);
+                self.reserve(id, at, !self.is_for_all(at));
             }
             self.reservations.pop_front();
         }
@@ -108,37 +108,48 @@ impl Endpoint {
         let mut holders = self.holders_of_the_last();
         let mut place = 0;
         while let Some(&id) = self.reservations.get(place) {
-            let passes =
-                |at: &u32| self.reserved.is_empty() && self.fits(*at) || self.may_have_what_is_left(*at, &holders);
-            let Some(at) = self.waits_in_line(id).filter(passes) else {
+            let passes = |at: u32| self.passes(at, &holders).map(|of_part| (at, of_part));
+            let Some((at, of_part)) = self.waits_in_line(id).and_then(passes) else {
                 place += 1;
                 continue;
             };
             self.reservations.remove(place);
-            self.reserve(id, at);
-            holders.insert(self.channels[at as usize].association);
+            self.reserve(id, at, of_part);
+            let channel = &self.channels[at as usize];
+            if channel.incoming.is_of_part() {
+                holders.insert(channel.association);
+            }
         }
+    }
+
+    /// Whether a message can come before those in front of it, and then whether it has memory of what is for those who keep little.
+    fn passes(&self, at: u32, holders: &BTreeSet<u32>) -> Option<bool> {
+        if self.reserved.is_empty() && self.fits(at) {
+            return Some(!self.is_for_all(at));
+        }
+        self.may_have_what_is_left(at, holders).then_some(true)
     }
 
     /// The associations of messages that have memory of what is for those who keep little.
     fn holders_of_the_last(&self) -> BTreeSet<u32> {
         let channels = self.reserved.iter().map(|reserved| &self.channels[reserved.channel.index as usize]);
-        channels.filter(|channel| channel.incoming.of_part).map(|channel| channel.association).collect()
+        channels.filter(|channel| channel.incoming.is_of_part()).map(|channel| channel.association).collect()
     }
 
     /// Whether a message can have memory of what is left for those who keep little, whatever its association keeps, beside those `holders`: one message of an association at a time, as who does not read
-    /// must not have all of it. When it is read all of its memory is free again, and so there is some for the next one.
+    /// must not have all of it. When it is read all of its memory is free again, and so there is some for the next one. That is so much and no more also while there is more: the first in line
+    /// waits for that.
     fn may_have_what_is_left(&self, at: u32, holders: &BTreeSet<u32>) -> bool {
         let channel = &self.channels[at as usize];
         if channel.queued_in.is_some() || holders.contains(&channel.association) {
             return false;
         }
         let (last_bytes, available_bytes) = (self.rx_pool.last_bytes(), self.rx_pool.available_bytes());
+        let left_bytes = available_bytes.min(last_bytes.saturating_sub(self.rx_pool.of_part_bytes));
         let needed_bytes = self.buffers_needed(at) * self.rx_pool.buffer_bytes();
         // Of beginnings that fit their windows, and of which none can end, one has to, and nothing else will be free before.
         let is_first = holders.is_empty() && channel.incoming.shortage(self.receive_window()) == 0;
-        is_first && needed_bytes <= available_bytes
-            || needed_bytes + last_bytes / LEFT_SHARE <= available_bytes.min(last_bytes)
+        is_first && needed_bytes <= available_bytes || needed_bytes + last_bytes / LEFT_SHARE <= left_bytes
     }
 
     /// Buffers that what is missing of the message at hand will take, in packets of whatever size.
@@ -148,6 +159,11 @@ impl Endpoint {
         let buffers = self.channels[at as usize].incoming.unfinished_bytes().div_ceil(held_bytes) as usize;
         // More than that is never free for it.
         (buffers + LEAST_SPARE).min(self.rx_pool.limit_packets() * 3 / 4)
+    }
+
+    /// Whether there is enough for the message at hand of a channel beside what is for those who keep little.
+    fn is_for_all(&self, at: u32) -> bool {
+        self.rx_pool.can_set_aside(self.buffers_needed(at))
     }
 
     /// Whether the message at hand of a channel can have the memory that it needs now, if it needs any.
@@ -170,23 +186,21 @@ impl Endpoint {
         bytes <= self.rx_pool.available_bytes() && kept_bytes + bytes as u64 <= self.part_of_the_last()
     }
 
-    /// Lets a message come, with memory set aside for it if it needs that.
-    fn reserve(&mut self, id: ChannelId, at: u32) {
+    /// Lets a message come, with memory set aside for it if it needs that, `of_part` of what is for those who keep little.
+    fn reserve(&mut self, id: ChannelId, at: u32, of_part: bool) {
         let (window, buffers) = (self.receive_window(), self.buffers_needed(at));
         let channel = &mut self.channels[at as usize];
         let wanted_bytes = channel.incoming.wants_set_aside(window);
         channel.incoming.reserving = false;
         if wanted_bytes == 0 {
-            channel.incoming.allow_message(0, 0, &mut self.rx_pool);
+            channel.incoming.allow_message(0, 0, false, &mut self.rx_pool);
             return self.say_credit(at);
         }
-        channel.incoming.of_part = !self.rx_pool.can_set_aside(buffers);
-        if channel.incoming.of_part {
+        if of_part {
             let bytes = (buffers * self.rx_pool.buffer_bytes()) as u64;
             self.associations[channel.association as usize].kept.get_or_insert_default().bytes += bytes;
         }
-        self.rx_pool.reserved_bytes += wanted_bytes;
-        channel.incoming.allow_message(wanted_bytes, buffers, &mut self.rx_pool);
+        channel.incoming.allow_message(wanted_bytes, buffers, of_part, &mut self.rx_pool);
         self.reserved.push(Reserved::new(id, channel.incoming.lacking_bytes()));
         self.say_credit(at);
     }
@@ -195,15 +209,14 @@ impl Endpoint {
     pub(super) fn release_reservation(&mut self, index: u32) {
         let incoming = &mut self.channels[index as usize].incoming;
         let waited = std::mem::take(&mut incoming.reserving);
-        let bytes = incoming.take_reservation(&mut self.rx_pool);
-        self.rx_pool.reserved_bytes -= bytes;
-        if bytes > 0 {
+        let had_some = incoming.take_reservation(&mut self.rx_pool);
+        if had_some {
             self.reserved.retain(|reserved| reserved.channel.index != index);
         }
-        if bytes > 0 || waited {
+        if had_some || waited {
             self.grant_reservations();
         }
-        if bytes > 0 {
+        if had_some {
             self.let_pass();
         }
     }

@@ -341,3 +341,22 @@ fn many_long_messages_at_once_arrive_however_little_memory_there_is() {
         println!("{lengths:?}: {} ms, {} packets found no memory", ns / MS, world.hosts[0].counters().dropped_memory);
     }
 }
+
+#[test]
+fn a_long_message_gets_its_turn_however_many_shorter_ones_come_all_the_time() {
+    let config = Config { receive_memory_bytes: 8 * MEMORY_BYTES, receive_buffer_bytes: 32 << 10, ..Config::default() };
+    let hosts = 24;
+    let mut world = World::new(hosts + 2, Net { rate: 1_000_000_000, ..Net::default() }, &config, 1);
+    let mut flow = |from, bytes, count| {
+        let (client, server) = open(&mut world, from, 0, 7, Mode::Messages);
+        Flow::messages((from, client), (0, server), bytes, count)
+    };
+    let mut flows: Vec<Flow> = (1..=hosts).map(|from| flow(from, 250_000, 1 << 20)).collect();
+    let long = flow(hosts + 1, 2_000_000, 1);
+    carry_until(&mut world, &mut flows, 100 * MS, |_, _| false);
+    let begin = world.now;
+    flows.push(long);
+    let arrives = carry_until(&mut world, &mut flows, 2 * S, |_, flows| flows[hosts].is_done());
+    assert!(arrives, "{:?}", world.hosts[0].counters());
+    println!("after {} ms", (world.now - begin) / MS);
+}

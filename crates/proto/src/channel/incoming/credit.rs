@@ -75,9 +75,17 @@ impl Incoming {
         worth
     }
 
-    /// Lets the message at hand come as a whole, in memory that is set aside.
-    pub fn allow_message(&mut self, reserved_bytes: u64, buffers: usize, pool: &mut Pool) {
-        (self.reserved_bytes, self.reserved_until) = (reserved_bytes, self.message_end);
+    /// Lets the message at hand come as a whole, in memory that is set aside: of its association's part of the last, if it is `of_part`.
+    pub fn allow_message(&mut self, reserved_bytes: u64, buffers: usize, of_part: bool, pool: &mut Pool) {
+        (self.of_part, self.reserved_until) = (of_part, self.message_end);
+        if of_part {
+            let bytes = buffers * pool.buffer_bytes();
+            self.reserved_bytes = bytes as u64;
+            pool.of_part_bytes += bytes;
+        } else {
+            self.reserved_bytes = reserved_bytes;
+            pool.reserved_bytes += reserved_bytes;
+        }
         self.lacks_memory = false;
         self.keep_set_aside(buffers, pool);
         self.promise(self.wanted, pool);
@@ -85,6 +93,11 @@ impl Incoming {
 
     pub fn has_reservation(&self) -> bool {
         self.reserved_bytes > 0
+    }
+
+    /// It has memory of its association's part of the last.
+    pub fn is_of_part(&self) -> bool {
+        self.has_reservation() && self.of_part
     }
 
     /// What is missing of the message for which memory was set aside.
@@ -121,9 +134,14 @@ impl Incoming {
         self.lacks_memory && !std::mem::replace(&mut self.reserving, true)
     }
 
-    /// Takes back the memory set aside for a long message, and says how much it was.
-    pub fn take_reservation(&mut self, pool: &mut Pool) -> u64 {
+    /// Takes back the memory set aside for a message, and says whether there was any.
+    pub fn take_reservation(&mut self, pool: &mut Pool) -> bool {
         self.keep_set_aside(0, pool);
-        std::mem::take(&mut self.reserved_bytes)
+        let bytes = std::mem::take(&mut self.reserved_bytes);
+        match self.of_part {
+            true => pool.of_part_bytes -= bytes as usize,
+            false => pool.reserved_bytes -= bytes,
+        }
+        bytes > 0
     }
 }

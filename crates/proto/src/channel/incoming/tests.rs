@@ -194,7 +194,7 @@ fn memory_set_aside_for_a_message_in_short_packets_lasts_for_who_reads_it_as_it_
     let mut incoming = Incoming::new(1000);
     let first = [&(LENGTH as u32).to_be_bytes()[..], &[7; PACKET_BYTES]].concat();
     incoming.take(Mode::Messages, Flags::FIRST, &first, 1 << 20, &mut rx).unwrap();
-    incoming.allow_message(LENGTH as u64, SET_ASIDE, &mut rx);
+    incoming.allow_message(LENGTH as u64, SET_ASIDE, false, &mut rx);
     let (mut out, mut part) = (vec![0; LENGTH], Part::default());
     for packet in 2..=LENGTH / PACKET_BYTES {
         assert!(!incoming.take_part(&mut out, &mut part, &mut rx));
