@@ -10,7 +10,7 @@ use crate::time::Time;
 
 /// Stands in the list of timers for the looks at who has such memory; there are fewer associations.
 pub(super) const RESERVED: u32 = u32::MAX - 2;
-/// While somebody waits for memory, who has some is looked at so often in the time that it may leave it unused.
+/// While somebody wants memory, who has some is looked at so often in the time that it may leave it unused.
 const LOOKS: u64 = 8;
 /// Who brings less than this part of what was missing in that time has it for nothing, too. So nobody waits for one message longer than so many times `give_up`; and of the longest one with the
 /// usual settings it is a megabyte in ten seconds, which any network of a cluster brings.
@@ -221,9 +221,18 @@ impl Endpoint {
         }
     }
 
-    /// Sees to it that those with memory are looked at while others wait for it.
+    /// Whether others want memory that messages have: those in line, or, of what is for those who keep little, anybody.
+    fn is_wanted(&self) -> bool {
+        !self.reservations.is_empty() || self.is_last_wanted()
+    }
+
+    fn is_last_wanted(&self) -> bool {
+        self.rx_pool.of_part_bytes > 0 && self.rx_pool.is_short()
+    }
+
+    /// Sees to it that those with memory are looked at while others want it.
     pub(super) fn watch_reserved(&mut self, now: Time) {
-        if self.reservations.is_empty() || std::mem::replace(&mut self.reserved_stand_in_timers, true) {
+        if !self.is_wanted() || std::mem::replace(&mut self.reserved_stand_in_timers, true) {
             return;
         }
         self.timers.insert((now.after(self.config.give_up_ns / LOOKS), RESERVED));
@@ -231,7 +240,7 @@ impl Endpoint {
         self.reserved.iter_mut().for_each(|reserved| reserved.since = None);
     }
 
-    /// Ends channels whose messages do not come, or hardly, though nothing here keeps them, until nobody waits for their memory.
+    /// Ends channels whose messages do not come, or hardly, though nothing here keeps them, until nobody wants their memory.
     pub(super) fn end_unused_reservations(&mut self, now: Time) {
         let mut unused = Vec::new();
         for at in 0..self.reserved.len() {
@@ -242,8 +251,9 @@ impl Endpoint {
         }
         unused.sort_unstable();
         for (_, at) in unused {
-            if self.reservations.is_empty() {
-                break;
+            let is_of_part = self.channels[at as usize].incoming.is_of_part();
+            if self.reservations.is_empty() && !(is_of_part && self.is_last_wanted()) {
+                continue;
             }
             self.counters.timeouts += 1;
             self.abort_channel(at, ErrorCode::Timeout);
@@ -254,7 +264,7 @@ impl Endpoint {
         self.let_pass();
         let waiting: Vec<_> = self.reservations.iter().filter_map(|&id| self.waits_in_line(id)).collect();
         waiting.into_iter().for_each(|at| self.claim(at));
-        self.reserved_stand_in_timers = !self.reservations.is_empty();
+        self.reserved_stand_in_timers = self.is_wanted();
         if self.reserved_stand_in_timers {
             self.timers.insert((now.after(self.config.give_up_ns / LOOKS), RESERVED));
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::world::*;
-use ropeway_proto::{ChannelId, Config, Mode, Part};
+use ropeway_proto::{ChannelId, Config, ErrorCode, Mode, Part};
 use ropeway_wire::{Flags, Packet, Type};
 
 const MEMORY_BYTES: u64 = 1 << 20;
@@ -322,4 +322,30 @@ fn short_packets_count_with_the_memory_that_they_take() {
         let arrives = carry_until(&mut world, &mut flow, S, |_, flows| flows[0].is_done());
         assert!(arrives, "{what}: {:?}", world.hosts[0].counters());
     }
+}
+
+#[test]
+fn a_message_that_fits_its_window_and_does_not_come_keeps_the_last_memory_from_streams_for_a_while_only() {
+    let mut world = world_of(10);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    let (sender, receiver) = open(&mut world, 2, 1, 9, Mode::Messages);
+    // So many packets of it come.
+    let most = Rc::new(Cell::new(1));
+    let (passes, mut first) = (Rc::clone(&most), None);
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        let header = Packet::parse(bytes).unwrap().header;
+        from != 2
+            || header.kind != Type::Data
+            || header.number.wrapping_sub(*first.get_or_insert(header.number)) < passes.get()
+    }));
+    let mut message = [Flow::messages((2, sender), (1, receiver), 110_000, 1)];
+    carry_until(&mut world, &mut message, 20 * MS, |_, _| false);
+    let mut flows = unread(&mut world, 3..9, 1, 10);
+    carry_until(&mut world, &mut flows, S, |_, _| false);
+    assert!(world.hosts[1].counters().dropped_memory > 0, "there is too little memory");
+    most.set(12);
+    carry_until(&mut world, &mut message, S, |_, _| false);
+    let waited_ns = stream(&mut world, (0, client), (1, server), 10_000, 12 * S);
+    println!("after {} ms", waited_ns / MS);
+    assert_eq!(world.hosts[1].readiness(receiver).unwrap().failed, Some(ErrorCode::Timeout));
 }
