@@ -418,14 +418,12 @@ impl Endpoint {
         for channel in association.channels.indices() {
             self.channels[channel as usize].detached = true;
         }
+        // What is unread of those that were over is nobody's part any more.
+        let over = association.kept.map_or_else(Vec::new, |kept| kept.over);
+        let over: Vec<_> = over.into_iter().filter_map(|id| self.channel_index(id)).collect();
+        self.release_reservations(association.channels.indices().chain(over));
         for channel in association.channels.indices() {
             self.fail_channel(channel, code);
-        }
-        // What is unread of those that were over is nobody's part any more.
-        for id in association.kept.map_or_else(Vec::new, |kept| kept.over) {
-            if let Some(at) = self.channel_index(id) {
-                self.release_reservation(at);
-            }
         }
         self.counters.associations_ended[counters::place_of(code)] += 1;
     }

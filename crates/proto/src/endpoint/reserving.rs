@@ -22,6 +22,9 @@ const LEAST_SPARE: usize = 2;
 /// Messages that have memory of what is left for those who keep little leave this share of it.
 const LEFT_SHARE: usize = 2;
 
+/// So many of those in line are looked at when somebody gives memory back: a peer may have thousands there. All are looked at when those with memory are.
+const MOST_LOOKED_AT: usize = 64;
+
 /// Channels that stand in line and are gone, at most, beside as many as there are: a peer opens and ends some as often as it likes.
 const MOST_GONE: usize = 64;
 
@@ -104,10 +107,16 @@ impl Endpoint {
     }
 
     /// Where nobody has memory for a message, and there is none for the first in line, somebody behind it may be content with less: what there is of that message already will be free with the rest of it.
-    fn let_pass(&mut self) {
+    /// Looks at `most` of those in line.
+    fn let_pass(&mut self, most: usize) {
+        let is_last_lent = self.rx_pool.of_part_bytes > 0 && self.left_bytes() <= self.kept_back_bytes();
+        if is_last_lent && !self.reserved.is_empty() {
+            return;
+        }
         let mut holders = self.holders_of_the_last();
         let mut place = 0;
-        while let Some(&id) = self.reservations.get(place) {
+        for _ in 0..most {
+            let Some(&id) = self.reservations.get(place) else { return };
             let passes = |at: u32| self.passes(at, &holders).map(|of_part| (at, of_part));
             let Some((at, of_part)) = self.waits_in_line(id).and_then(passes) else {
                 place += 1;
@@ -130,6 +139,17 @@ impl Endpoint {
         self.may_have_what_is_left(at, holders).then_some(true)
     }
 
+    /// What is left for those who keep little, but for what messages have of it.
+    fn left_bytes(&self) -> usize {
+        let last_bytes = self.rx_pool.last_bytes().saturating_sub(self.rx_pool.of_part_bytes);
+        self.rx_pool.available_bytes().min(last_bytes)
+    }
+
+    /// What of that they leave to others.
+    fn kept_back_bytes(&self) -> usize {
+        self.rx_pool.last_bytes() / LEFT_SHARE
+    }
+
     /// The associations of messages that have memory of what is for those who keep little.
     fn holders_of_the_last(&self) -> BTreeSet<u32> {
         let channels = self.reserved.iter().map(|reserved| &self.channels[reserved.channel.index as usize]);
@@ -144,12 +164,11 @@ impl Endpoint {
         if channel.queued_in.is_some() || holders.contains(&channel.association) {
             return false;
         }
-        let (last_bytes, available_bytes) = (self.rx_pool.last_bytes(), self.rx_pool.available_bytes());
-        let left_bytes = available_bytes.min(last_bytes.saturating_sub(self.rx_pool.of_part_bytes));
         let needed_bytes = self.buffers_needed(at) * self.rx_pool.buffer_bytes();
         // Of beginnings that fit their windows, and of which none can end, one has to, and nothing else will be free before.
         let is_first = holders.is_empty() && channel.incoming.shortage(self.receive_window()) == 0;
-        is_first && needed_bytes <= available_bytes || needed_bytes + last_bytes / LEFT_SHARE <= left_bytes
+        is_first && needed_bytes <= self.rx_pool.available_bytes()
+            || needed_bytes + self.kept_back_bytes() <= self.left_bytes()
     }
 
     /// Buffers that what is missing of the message at hand will take, in packets of whatever size.
@@ -207,17 +226,26 @@ impl Endpoint {
 
     /// Memory set aside for a long message of this channel goes to the next in line.
     pub(super) fn release_reservation(&mut self, index: u32) {
-        let incoming = &mut self.channels[index as usize].incoming;
-        let waited = std::mem::take(&mut incoming.reserving);
-        let had_some = incoming.take_reservation(&mut self.rx_pool);
+        self.release_reservations(std::iter::once(index));
+    }
+
+    /// The same for several, as if they had all given it back at once.
+    pub(super) fn release_reservations(&mut self, channels: impl Iterator<Item = u32>) {
+        let (mut waited, mut had_some) = (false, false);
+        for at in channels {
+            let incoming = &mut self.channels[at as usize].incoming;
+            waited |= std::mem::take(&mut incoming.reserving);
+            had_some |= incoming.take_reservation(&mut self.rx_pool);
+        }
         if had_some {
-            self.reserved.retain(|reserved| reserved.channel.index != index);
+            let channels = &self.channels;
+            self.reserved.retain(|reserved| channels[reserved.channel.index as usize].incoming.has_reservation());
         }
         if had_some || waited {
             self.grant_reservations();
         }
         if had_some {
-            self.let_pass();
+            self.let_pass(MOST_LOOKED_AT);
         }
     }
 
@@ -261,7 +289,7 @@ impl Endpoint {
         // Memory may have become free without a word, and who wanted most of it may be gone.
         self.rx_pool.claimed = 0;
         self.grant_reservations();
-        self.let_pass();
+        self.let_pass(usize::MAX);
         let waiting: Vec<_> = self.reservations.iter().filter_map(|&id| self.waits_in_line(id)).collect();
         waiting.into_iter().for_each(|at| self.claim(at));
         self.reserved_stand_in_timers = self.is_wanted();
@@ -405,6 +433,37 @@ mod tests {
         assert_eq!((has_memory(&ends), ends[1].reservations.len(), ends[1].rx_pool.claimed), (vec![long], 0, 0));
         assert_eq!(read(&mut ends, long, &mut out), Ok(Some(500_000)));
         assert_eq!((ends[1].rx_pool.reserved_bytes, ends[1].rx_pool.set_aside), (0, 0));
+    }
+
+    #[test]
+    fn who_stands_behind_many_in_line_is_come_to_when_those_with_memory_are_looked_at() {
+        // Of each message that waits so much comes that there is no room for one of half the memory.
+        let config = Config { receive_memory_bytes: 1 << 20, receive_buffer_bytes: 32 << 10, ..Config::default() };
+        let mut ends = [0, 1].map(|end: u8| Endpoint::new(config.clone(), end.into(), 0, [end; 32]));
+        let now = Cell::new(Time::from_nanos(1_000_000_000));
+        ends[1].listen(7, Mode::Messages, 8).unwrap();
+        let settle = |ends: &mut [Endpoint; 2]| {
+            for _ in 0..10 {
+                // As for who keeps little: here all is of one association.
+                ends[1].rx_pool.claimed = 0;
+                pass(ends, &now, 1, 1_000_000);
+            }
+        };
+        let begin = |ends: &mut [Endpoint; 2], bytes: usize| {
+            let channel = ends[0].connect(now.get(), &PATHS[1], 7, Mode::Messages).unwrap();
+            settle(ends);
+            let _ = ends[0].send(now.get(), channel, &LONG[..bytes]);
+            settle(ends);
+            ends[1].accept(7).unwrap()
+        };
+        let reader = begin(&mut ends, 250_000);
+        (0..MOST_LOOKED_AT).for_each(|_| _ = begin(&mut ends, 500_000));
+        let short = begin(&mut ends, 150_000);
+        assert_eq!((ends[1].reserved.len(), ends[1].reservations.len()), (1, MOST_LOOKED_AT + 1));
+        assert_eq!(ends[1].recv(reader, &mut vec![0; 250_000]), Ok(Some(250_000)));
+        assert_eq!((ends[1].reserved.len(), ends[1].reservations.len()), (0, MOST_LOOKED_AT + 1));
+        pass(&mut ends, &now, LOOKS, config.give_up_ns / LOOKS / LOOKS);
+        assert_eq!(ends[1].reserved.iter().map(|reserved| reserved.channel).collect::<Vec<_>>(), [short]);
     }
 
     #[test]
