@@ -1,3 +1,5 @@
+use ropeway_wire::RecordPrefix;
+
 use super::reading::TooShort;
 use super::*;
 use crate::channel::Outgoing;
