@@ -191,6 +191,8 @@ impl TxLock<'_> {
                 s.tx.looked.store(sys::ticks(), Ordering::Relaxed);
                 note_promoted(s);
                 self.ring_reader(&ring);
+                // What was read before would be acknowledged with what is sent now.
+                shadow::acknowledge_now(fd);
                 epoll::carrier_changed(h);
                 true
             }

@@ -305,7 +305,7 @@ fn leave_sock(h: Handle, fd: i32, waited_on: bool) {
         }
         if last {
             if fd >= 0 && lock_rx(s).unread() > 0 {
-                shadow::linger_zero(fd);
+                shadow::reset_at_close(fd);
             }
             pair.give_up();
             pair.set_closing();

@@ -156,6 +156,27 @@ pub fn linger_zero(fd: i32) {
     set_linger(fd, libc::linger { l_onoff: 1, l_linger: 0 });
 }
 
+/// Before the last close of a socket with bytes unread in its ring, which TCP answers with RST. What the kernel holds back
+/// (Nagle's algorithm) goes first: it waits for an acknowledgment that the unread bytes would have brought over TCP.
+pub fn reset_at_close(fd: i32) {
+    push(fd);
+    linger_zero(fd);
+}
+
+/// Sends what the kernel holds back for more to come: switching TCP_NODELAY on does.
+fn push(fd: i32) {
+    let nodelay = int_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY);
+    set_nodelay(fd, 1);
+    if nodelay == 0 {
+        set_nodelay(fd, nodelay);
+    }
+}
+
+fn set_nodelay(fd: i32, on: i32) {
+    // SAFETY: `on` is valid for reading.
+    let _ = unsafe { sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const on).cast(), 4) };
+}
+
 /// SO_LINGER.
 pub fn linger(fd: i32) -> Option<libc::linger> {
     let mut l = libc::linger { l_onoff: 0, l_linger: 0 };

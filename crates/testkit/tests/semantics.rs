@@ -134,6 +134,8 @@ semantics! {
         close_with_unread_data,
         close_with_partly_read_data,
         reset_after_data,
+        last_words_before_a_close_with_unread_data: ShmSomewhere,
+        answers_acknowledge_questions: ShmSomewhere,
         close_with_unread_data_while_the_peer_waits,
         reset_by_linger,
         reset_while_the_peer_has_some_of_what_it_waits_for,

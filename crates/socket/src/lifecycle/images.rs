@@ -32,7 +32,7 @@ pub fn before_exec(preloaded: impl Fn() -> bool) {
             change_owner(h, process::pid(), process::pid() | OWNER_LEAVES);
             if sole_owner(h.sock()) && unread(h) > 0 {
                 keep_linger(h, fd);
-                shadow::linger_zero(fd);
+                shadow::reset_at_close(fd);
             }
         }
     });
@@ -146,7 +146,7 @@ pub fn at_exit() {
     fdtable::for_each_in(0, u32::MAX, |fd, h| {
         if h.is_sock() && pair(h.sock()).is_some() && sole_owner(h.sock()) {
             if unread(h) > 0 {
-                shadow::linger_zero(fd);
+                shadow::reset_at_close(fd);
             }
             mark_as_closing(h);
         }

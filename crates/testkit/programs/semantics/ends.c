@@ -306,6 +306,53 @@ CASE(reset_after_data)
     }
 }
 
+/* What the kernel holds back until an acknowledgment comes (Nagle's algorithm) arrives, too: what is left unread brought one. */
+CASE(last_words_before_a_close_with_unread_data)
+{
+    int off = 0;
+    rw_warm_one_way(fd);
+    A_SIDE MUST(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &off, sizeof off));
+    /* From now on B's acknowledgments come late, unless something that it sends carries them. */
+    B_SIDE MUST(setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &off, sizeof off));
+    rw_meet();
+    A_SIDE T(send(fd, "last ", 5, 0));
+    rw_meet();
+    B_SIDE T(send(fd, "unread", 6, 0));
+    rw_meet();
+    A_SIDE {
+        T(send(fd, "words", 5, 0));
+        T(close(fd));
+    }
+    rw_rest();
+    B_SIDE {
+        rw_bytes("got", buffer, T(recv(fd, buffer, 100, 0)));
+        T(recv(fd, buffer, 100, 0));
+    }
+}
+
+/* An answer acknowledges the question, also where it is the first that does not go over TCP: the next question would wait (Nagle's algorithm). */
+CASE(answers_acknowledge_questions)
+{
+    uint16_t port;
+    int listener = rw_listen(&port), off = 0, late = 0;
+    int client = rw_connect(port);
+    /* It never waits, so what it reads stays on TCP. */
+    int server = (int)MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK));
+    for (int i = 0; i < 64; i++) {
+        MUST(setsockopt(server, IPPROTO_TCP, TCP_QUICKACK, &off, sizeof off));
+        MUST(send(client, "question", 8, 0));
+        double sent = rw_now_ms();
+        while (recv(server, buffer, 8, 0) != 8)
+            rw_sleep_ms(1);
+        /* Acknowledgments of their own come after 40 ms. */
+        late += rw_now_ms() - sent > 30;
+        MUST(send(server, "answer", 6, 0));
+        MUST(recv(client, buffer, 6, MSG_WAITALL));
+        usleep(300);
+    }
+    YES(late < 1);
+}
+
 CASE(close_with_unread_data_while_the_peer_waits)
 {
     rw_warm(fd, RW_BLOCK);
@@ -663,7 +710,8 @@ RW_MAIN(ENTRY(half_close), ENTRY(much_after_half_close), ENTRY(end_after_all_was
     ENTRY_WITH(end_found_without_waiting, RW_ALONE), ENTRY_WITH(exit_found_without_waiting, RW_ALONE),
     ENTRY(end_while_the_peer_waits), ENTRY(send_after_own_shutdown),
     ENTRY(sigpipe_kills), ENTRY(send_after_the_peer_closed), ENTRY(close_with_unread_data), ENTRY(close_with_partly_read_data),
-    ENTRY(reset_after_data), ENTRY(close_with_unread_data_while_the_peer_waits), ENTRY(reset_by_linger),
+    ENTRY(reset_after_data), ENTRY(last_words_before_a_close_with_unread_data), ENTRY_WITH(answers_acknowledge_questions, RW_ALONE),
+    ENTRY(close_with_unread_data_while_the_peer_waits), ENTRY(reset_by_linger),
     ENTRY(reset_while_the_peer_has_some_of_what_it_waits_for), ENTRY(reset_while_the_peer_waits),
     ENTRY(reset_while_the_peer_sends), ENTRY(linger_waits_for_delivery),
     ENTRY(exit_right_after_sending), ENTRY(shutdown_in_all_orders), ENTRY(shutdown_of_reading),
