@@ -161,6 +161,8 @@ pub struct Producer {
     wrap: u32,
     /// Cell whose header has been cleared for the record that is being written, 0 for none.
     cleared: u32,
+    /// Cell at which the last lap was left: nothing behind it is unread.
+    left_at: u32,
 }
 
 /// Reader's cursor. All-zero is the state before the first epoch.

@@ -289,6 +289,7 @@ semantics! {
         reset_seen_by_poll,
         reset_seen_by_select,
         room_that_never_comes: ShmAndTcp calm,
+        room_beside_a_short_message,
         several_descriptors,
         woken_by_something_else,
         sixteen_connections,

@@ -81,6 +81,9 @@ impl Ring {
             if free < want {
                 // After wrapping, cells 0..tail-1 are free, less the one that keeps head and tail apart.
                 if p.tail.lap != p.head.lap || p.tail.cell <= want {
+                    if free >= need && self.wrapped_early(p) {
+                        return Ok((p.head.cell, free as usize * CELL_BYTES - HEADER_BYTES));
+                    }
                     return Err(if self.closed_at_head(p) { WriteStop::Closed } else { WriteStop::Full });
                 }
                 return Ok(self.reserve_wrapped(p));
@@ -132,6 +135,22 @@ impl Ring {
         Ok(kept_up && p.tail.cell > (want * 4).max(SOFT_WRAP_CELLS / 2))
     }
 
+    /// True while the reader has yet to follow an early wrap: little is unread, though there is little room in one piece. A
+    /// peer that reads what is there next must not find that its writer stopped for a full ring.
+    #[cold]
+    fn wrapped_early(&self, p: &Producer) -> bool {
+        p.tail.lap != p.head.lap && self.cells_unread(p) <= self.n / 4
+    }
+
+    /// As far as the reader has told when it was looked at last.
+    fn cells_unread(&self, p: &Producer) -> u32 {
+        if p.tail.lap == p.head.lap {
+            p.head.cell - p.tail.cell
+        } else {
+            p.left_at.saturating_sub(p.tail.cell) + p.head.cell
+        }
+    }
+
     #[inline]
     fn publish(&self, p: &mut Producer, kind: u64, len: u32) -> Result<(), WriteStop> {
         if p.wrap != 0 {
@@ -173,6 +192,7 @@ impl Ring {
         self.cells.header(next).store(0, Ordering::Relaxed);
         self.cells.header(0).store(word(kind, p.epoch, len), Ordering::Relaxed);
         self.put(p.head.cell, word(KIND_WRAP, p.epoch, 0))?;
+        p.left_at = p.head.cell;
         p.head.set(Position { lap: p.head.lap.wrapping_add(1), cell: next });
         p.soft = 0;
         Ok(())
@@ -203,7 +223,8 @@ impl Ring {
             if p.tail.lap == p.head.lap {
                 (self.n - p.head.cell).max(p.tail.cell.saturating_sub(1)) >= (self.n / 4).max(1)
             } else {
-                self.free_cells(p) >= (self.n / 4).max(1)
+                let free = self.free_cells(p);
+                free >= (self.n / 4).max(1) || free > 0 && self.wrapped_early(p)
             }
         };
         // A corrupt tail or a closed ring counts as writable: the write will find it and say so.
@@ -219,7 +240,7 @@ impl Ring {
     /// Cells between the reader's tail and the head: an upper bound of what is unread.
     pub fn unread_cells(&self, p: &mut Producer) -> u32 {
         let _ = self.refresh_tail(p);
-        if p.tail.lap == p.head.lap { p.head.cell - p.tail.cell } else { self.n - p.tail.cell + p.head.cell }
+        self.cells_unread(p)
     }
 
     /// The raw tail word: changes whenever the reader makes progress.
@@ -245,6 +266,7 @@ impl Ring {
                     return if kind == KIND_DATA { Recovered::Data(len) } else { Recovered::Switch };
                 }
                 KIND_WRAP if p.head.cell > 0 && p.tail.lap == p.head.lap && p.tail.cell > 1 => {
+                    p.left_at = p.head.cell;
                     p.head.set(Position { lap: p.head.lap.wrapping_add(1), cell: 0 });
                     p.soft = 0;
                 }

@@ -373,7 +373,27 @@ CASE(wrong_arguments_and_times)
     }
 }
 
+/* A short message that is not read yet leaves room for more, wherever in its ring it stands. */
+CASE(room_beside_a_short_message)
+{
+    static char message[158];
+    int without = 0;
+    rw_warm(fd, RW_POLL);
+    for (int i = 0; i < 100; i++) {
+        A_SIDE {
+            struct pollfd room = { fd, POLLOUT, 0 };
+            rw_send_all(fd, message, sizeof message);
+            without += poll(&room, 1, 0) != 1;
+        }
+        rw_meet();
+        B_SIDE rw_recv_all(fd, message, sizeof message);
+        rw_meet();
+    }
+    A_SIDE YES(without == 0);
+}
+
 RW_MAIN(ENTRY(states_by_poll), ENTRY(states_by_ppoll), ENTRY(states_by_select), ENTRY(states_by_pselect),
     ENTRY(states_by_poll_after_recv), ENTRY(reset_seen_by_poll), ENTRY(reset_seen_by_select), ENTRY(room_that_never_comes),
+    ENTRY(room_beside_a_short_message),
     ENTRY(several_descriptors), ENTRY(woken_by_something_else), ENTRY_WITH(sixteen_connections, RW_ALONE),
     ENTRY(wrong_arguments_and_times))
