@@ -193,7 +193,8 @@ impl Server {
     }
 
     fn handle(&mut self, id: ClientId, flags: EventFlags) {
-        if flags.intersects(EventFlags::OUT) {
+        // What is queued for a connection that has ended would keep it from being read to its end.
+        if flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR) {
             self.flush(id);
         }
         if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use ropeway_testkit::proc::{Process, command};
 use ropeway_testkit::{World, need_root};
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::Shutdown;
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
 use rustix::thread::CpuSet;
 
@@ -486,17 +487,13 @@ fn a_child_does_not_speak_for_its_parent() {
     assert_eq!(client.granted(1).0, client.granted(2).0);
 }
 
-#[test]
-fn a_process_that_never_reads_delays_nobody() {
-    let world = world();
-    let (a, _b) = connection("127.0.0.1:0", "127.0.0.1");
-    let deaf = Client::start(&world);
-    // Each of these is answered by a refusal. At some point the daemon stops reading this process.
-    let refused = registration(1, 0, &a, REQUEST, RESPONSE);
+/// A process that reads no answer, and says so much that the daemon no longer reads it.
+fn deaf(world: &World, refused: &[u8]) -> Client {
+    let deaf = Client::start(world);
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut full_since: Option<Instant> = None;
     while full_since.is_none_or(|since| since.elapsed() < Duration::from_millis(300)) {
-        match deaf.try_send(&refused) {
+        match deaf.try_send(refused) {
             Ok(_) => full_since = None,
             Err(rustix::io::Errno::AGAIN) => {
                 full_since.get_or_insert_with(Instant::now);
@@ -506,6 +503,16 @@ fn a_process_that_never_reads_delays_nobody() {
         }
         assert!(Instant::now() < deadline, "the daemon queues without end");
     }
+    deaf
+}
+
+#[test]
+fn a_process_that_never_reads_delays_nobody() {
+    let world = world();
+    let (a, _b) = connection("127.0.0.1:0", "127.0.0.1");
+    // Each of these is answered by a refusal.
+    let refused = registration(1, 0, &a, REQUEST, RESPONSE);
+    let deaf = deaf(&world, &refused);
     assert_serves(&world);
     // Once it reads, it is read again.
     deaf.denied(1);
@@ -514,6 +521,28 @@ fn a_process_that_never_reads_delays_nobody() {
         deaf.denied(1);
         assert!(Instant::now() < deadline);
     }
+}
+
+/// The kernel tells of the end of a connection whether it is asked to or not.
+#[test]
+fn a_process_that_never_reads_and_ends_its_connection_keeps_the_daemon_busy_no_longer() {
+    let world = world();
+    let (a, _b) = connection("127.0.0.1:0", "127.0.0.1");
+    let daemon = world.daemon_pid().expect("a daemon runs");
+    let ran_centiseconds = || {
+        let stat = std::fs::read_to_string(format!("/proc/{daemon}/stat")).expect("our daemon");
+        let after_name = stat.rsplit_once(')').expect("a name in brackets").1;
+        after_name.split_whitespace().skip(11).take(2).map(|n| n.parse::<u64>().expect("a number")).sum::<u64>()
+    };
+    let deaf = deaf(&world, &registration(1, 0, &a, REQUEST, RESPONSE));
+    rustix::net::shutdown(&deaf.socket, Shutdown::Both).expect("it is connected");
+    std::thread::sleep(Duration::from_millis(100));
+    let before = ran_centiseconds();
+    std::thread::sleep(Duration::from_secs(1));
+    let ran = ran_centiseconds() - before;
+    assert!(ran < 10, "it ran {ran} hundredths of a second");
+    assert_eq!(status(&world, "live_processes"), 0);
+    drop(deaf);
 }
 
 #[test]
