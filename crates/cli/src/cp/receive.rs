@@ -1,7 +1,7 @@
 //! The receiving end: writes below one directory, each file first under a name of its own, and under the real one when it is whole.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::connect::{self, Connection};
 use super::frame::{End, Frame, Have, MOST_MESSAGE_BYTES, Offer, UNFINISHED, WRITTEN_EVERY, Written};
 use super::progress::Progress;
 use super::senders::{Limits, Senders, Writers};
-use super::store::{Part, begin_anew, is_whole, keep, open_part, part_of, plain_name, sync_name};
+use super::store::{self, Part, begin_anew, is_whole, keep, open_part, part_of, plain_name, sync_name};
 use crate::output::{printable, tell};
 
 #[derive(Clone, Debug)]
@@ -24,8 +24,6 @@ pub struct Options {
     pub limits: Limits,
 }
 
-/// Of what was sent before so much is hashed between two looks at whether the sender is there: a fraction of a second, but for slow disks.
-const HASHED_AT_ONCE: u64 = 64 << 20;
 /// Nobody reads what was sent before more slowly.
 const SLOW_DISK_BYTES_PER_S: u64 = 10 << 20;
 
@@ -108,7 +106,9 @@ fn take_file(
     };
     let target = options.directory.join(plain_name(&offer.name)?);
     let part = part_of(&target);
-    let Present::Part(Part { mut file, there, was_open }) = look_for(&offer, &target, &part, options, writers)? else {
+    let Present::Part(Part { mut file, there, was_open }) =
+        look_for(&offer, &target, &part, options, writers, connection)?
+    else {
         // Who gave it its name may have died since.
         sync_name(&target).map_err(CpError::file(target.display().to_string()))?;
         connection.send(&Frame::Done.to_message())?;
@@ -116,7 +116,9 @@ fn take_file(
     };
     let _writer = offer.asked.then(|| writers.enter(&part, connection));
     let mut hasher = blake3::Hasher::new();
-    hash_part(&mut file, &part, there, &mut hasher, connection)?;
+    if store::hash(&mut file, &part, there, &mut hasher, connection)? != there {
+        return Err(CpError::file(part.display().to_string())(io::ErrorKind::UnexpectedEof.into()));
+    }
     let hash = hasher.finalize().to_hex().to_string();
     let have = Have { bytes: there, hash, written: offer.written };
     connection.send(&Frame::Have(have).to_message())?;
@@ -177,10 +179,11 @@ fn look_for(
     part: &Path,
     options: &Options,
     writers: &Writers,
+    connection: &Connection,
 ) -> Result<Present, CpError> {
     loop {
         if let Some(end) = &offer.end
-            && is_whole(target, end, offer.mode, options).map_err(CpError::file(target.display().to_string()))?
+            && is_whole(target, end, offer.mode, options, connection)?
         {
             return Ok(Present::Whole);
         }
@@ -203,30 +206,6 @@ fn look_for(
             Err(error) => return Err(CpError::file(part.display().to_string())(error)),
         }
     }
-}
-
-/// Hashes what is there, for as long as somebody is there to go on with it: who comes again for a lost connection waits for the lock.
-fn hash_part(
-    file: &mut File,
-    part: &Path,
-    there: u64,
-    hasher: &mut blake3::Hasher,
-    connection: &Connection,
-) -> Result<(), CpError> {
-    let failed = || CpError::file(part.display().to_string());
-    let mut left = there;
-    while left > 0 {
-        if !connection.is_there() {
-            return Err(CpError::ended());
-        }
-        let piece = left.min(HASHED_AT_ONCE);
-        let hashed = io::copy(&mut Read::by_ref(file).take(piece), hasher).map_err(failed())?;
-        if hashed != piece {
-            return Err(failed()(io::ErrorKind::UnexpectedEof.into()));
-        }
-        left -= piece;
-    }
-    Ok(())
 }
 
 fn exists(name: &str) -> CpError {

@@ -1,4 +1,5 @@
 use std::fs::Permissions;
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::Instant;
 
@@ -7,7 +8,7 @@ use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
 use super::super::peer::Peer;
-use super::super::store::has_ended_so;
+use super::super::store::{has_ended_so, hash};
 use super::super::{frame, send};
 use super::*;
 
@@ -46,7 +47,7 @@ fn what_is_there_is_hashed_and_what_cannot_be_of_this_file_is_dropped() {
     let Part { mut file, there, .. } = open(Some(9)).unwrap();
     let [sender, receiver] = connect::pair();
     let mut hasher = blake3::Hasher::new();
-    hash_part(&mut file, &part, there, &mut hasher, &receiver).unwrap();
+    assert_eq!(hash(&mut file, &part, there, &mut hasher, &receiver).unwrap(), 5);
     assert_eq!((there, hasher.finalize()), (5, blake3::hash(b"12345")));
     let waiter = std::thread::spawn({
         let open = open.clone();
@@ -171,8 +172,9 @@ fn what_takes_the_name_of_a_file_while_that_is_looked_at_keeps_its_mode() {
     }
     let end = End { size: 4, hash: blake3::hash(b"ours").to_hex().to_string() };
     let found = std::fs::symlink_metadata(&target).unwrap();
-    assert!(has_ended_so(&target, &found, &end, Some(0o666), &options).unwrap());
-    let is_still = || has_ended_so(&target, &found, &end, Some(0o666), &options).unwrap();
+    let [_sender, receiver] = connect::pair();
+    let is_still = || has_ended_so(&target, &found, &end, Some(0o666), &options, &receiver).unwrap();
+    assert!(is_still());
     let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
     // Kept, so that its number is no other file's.
     std::fs::rename(&target, directory.join("found")).unwrap();
@@ -559,7 +561,28 @@ fn what_is_there_is_not_hashed_for_a_sender_that_is_gone() {
     let [sender, receiver] = connect::pair();
     drop(sender);
     assert!(receiver.recv(&mut [0; 8]).map_or(true, |message| message.is_none()));
-    let hashed = hash_part(&mut File::open(&path).unwrap(), &path, 5, &mut blake3::Hasher::new(), &receiver);
+    let hashed = hash(&mut File::open(&path).unwrap(), &path, 5, &mut blake3::Hasher::new(), &receiver);
     assert!(matches!(hashed, Err(CpError::Lost(_))), "{hashed:?}");
     std::fs::remove_file(&path).unwrap();
+}
+
+/// One that knows no more than its name and its size.
+#[test]
+fn a_file_is_not_compared_for_a_sender_that_is_gone() {
+    const BYTES: u64 = 100 << 30;
+    let directory = std::env::temp_dir().join(format!("ropeway-cp-left-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    File::create(directory.join("file")).unwrap().set_len(BYTES).unwrap();
+    let options =
+        Options { directory: directory.clone(), once: true, force: false, quiet: true, limits: Limits::default() };
+    let [sender, receiver] = connect::pair();
+    let end = Some(End { size: BYTES, hash: "0".into() });
+    let offer = Offer { name: "file".into(), size: Some(BYTES), mode: None, written: false, asked: false, end };
+    sender.send(&Frame::Offer(offer).to_message()).unwrap();
+    let (told, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || told.send(serve(receiver, &options, &Writers::default())));
+    sender.finish().unwrap();
+    let ended = ended.recv_timeout(Duration::from_secs(10)).expect("it ends at once");
+    assert!(matches!(ended, Err(CpError::Lost(_))), "{ended:?}");
+    std::fs::remove_dir_all(&directory).unwrap();
 }

@@ -1,7 +1,7 @@
 //! What a receiver has on its disk: the part of a file, who may write it, its mode, and how it gets its name.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions, TryLockError};
-use std::io::{self, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
 use super::CpError;
+use super::connect::Connection;
 use super::frame::{End, Offer};
 use super::receive::Options;
 use crate::output::{printable, tell};
@@ -24,6 +25,8 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// The longest name of a file that Linux takes, less what we put behind it.
 const MOST_NAME_BYTES: usize = 255 - PART.len();
+/// So much is hashed between two looks at whether the sender is there: a fraction of a second, but for slow disks.
+const HASHED_AT_ONCE: u64 = 64 << 20;
 /// Of one that is longer.
 const SHOWN_CHARACTERS: usize = 40;
 
@@ -240,12 +243,20 @@ pub fn sync_name(target: &Path) -> io::Result<()> {
 }
 
 /// Is it the file that ended so? Then it has the mode that it was offered with, unless somebody gave it another one.
-pub fn is_whole(target: &Path, end: &End, mode: Option<u32>, options: &Options) -> io::Result<bool> {
+pub fn is_whole(
+    target: &Path,
+    end: &End,
+    mode: Option<u32>,
+    options: &Options,
+    connection: &Connection,
+) -> Result<bool, CpError> {
     match std::fs::symlink_metadata(target) {
-        Ok(found) if found.is_file() && found.len() == end.size => has_ended_so(target, &found, end, mode, options),
+        Ok(found) if found.is_file() && found.len() == end.size => {
+            has_ended_so(target, &found, end, mode, options, connection)
+        }
         Ok(_) => Ok(false),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
+        Err(error) => Err(CpError::file(target.display().to_string())(error)),
     }
 }
 
@@ -256,27 +267,51 @@ pub fn has_ended_so(
     end: &End,
     mode: Option<u32>,
     options: &Options,
-) -> io::Result<bool> {
+    connection: &Connection,
+) -> Result<bool, CpError> {
+    let failed = |error| CpError::file(target.display().to_string())(error);
     let (mut file, before) = match open_as_owner(OpenOptions::new().read(true).custom_flags(nofollow()), target) {
         Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::LOOP | Errno::NOENT)) => return Ok(false),
-        opened => opened?,
+        opened => opened.map_err(failed)?,
     };
     // What has been opened up is open now, and as it was sent again.
     if let Some(before) = before {
-        file.set_permissions(before)?;
+        file.set_permissions(before).map_err(failed)?;
     }
-    if !is_same_file(&file.metadata()?, found) {
+    if !is_same_file(&file.metadata().map_err(failed)?, found) {
         return Ok(false);
     }
     let mut hasher = blake3::Hasher::new();
-    io::copy(&mut file, &mut hasher)?;
+    hash(&mut file, target, u64::MAX, &mut hasher, connection)?;
     let is_whole = hasher.finalize().to_hex().as_str() == end.hash;
     // Who waited for it while it was a part may have opened it up. To know what a file holds gives nobody more of a say in its mode.
-    let now = file.metadata()?.mode() & 0o777;
+    let now = file.metadata().map_err(failed)?.mode() & 0o777;
     if is_whole && mode.is_some_and(|mode| now == opened_up(mode) && now != mode & 0o777) {
-        set_mode(&file, mode, options)?;
+        set_mode(&file, mode, options).map_err(failed)?;
     }
     Ok(is_whole)
+}
+
+/// Hashes what is there, up to `most` bytes, and says how many these are; for as long as somebody is there to go on with it: who comes again for a lost connection waits for the lock.
+pub fn hash(
+    file: &mut File,
+    path: &Path,
+    most: u64,
+    hasher: &mut blake3::Hasher,
+    connection: &Connection,
+) -> Result<u64, CpError> {
+    let mut hashed = 0;
+    loop {
+        if !connection.is_there() {
+            return Err(CpError::ended());
+        }
+        let piece = HASHED_AT_ONCE.min(most - hashed);
+        let read = io::copy(&mut file.take(piece), hasher).map_err(CpError::file(path.display().to_string()))?;
+        hashed += read;
+        if read < HASHED_AT_ONCE {
+            return Ok(hashed);
+        }
+    }
 }
 
 fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
