@@ -132,7 +132,7 @@ fn take_file(
     }
     if offset == 0 {
         hasher.reset();
-        file = begin_anew(file, &part, was_open).map_err(|error| match error.kind() {
+        file = begin_anew(file, &part, was_open, options).map_err(|error| match error.kind() {
             // Another sender was faster.
             io::ErrorKind::AlreadyExists | io::ErrorKind::WouldBlock => CpError::Declined(UNFINISHED.into()),
             _ => CpError::file(part.display().to_string())(error),

@@ -1,11 +1,13 @@
 //! What a receiver has on its disk: the part of a file, who may write it, its mode, and how it gets its name.
 
+use std::collections::BTreeSet;
 use std::fs::{File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, RenameFlags};
@@ -30,9 +32,9 @@ const HASHED_AT_ONCE: u64 = 64 << 20;
 /// Of one that is longer.
 const SHOWN_CHARACTERS: usize = 40;
 
-/// The part of a file, or an empty one, locked.
+/// The part of a file, or an empty one.
 pub struct Part {
-    pub file: File,
+    pub file: Locked,
     /// So many bytes.
     pub there: u64,
     /// To others than its owner, who may have it open still.
@@ -71,7 +73,7 @@ pub fn part_of(target: &Path) -> PathBuf {
 pub fn open_part(part: &Path, offer: &Offer, options: &Options, ask: impl Fn()) -> io::Result<Option<Part>> {
     // One that lacked nothing but its name has the file's own mode, which may keep us from writing.
     let (file, _) = open_as_owner(part_options().create(true).truncate(false), part)?;
-    lock(&file, options.limits.lock, ask)?;
+    let file = lock(file, options, ask)?;
     let meta = file.metadata()?;
     if !meta.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file; remove it, and send again"));
@@ -103,12 +105,12 @@ fn part_options() -> OpenOptions {
 }
 
 /// Empties a part, or takes another file for it where somebody may have this one open who may not read what comes.
-pub fn begin_anew(mut file: File, part: &Path, was_open: bool) -> io::Result<File> {
+pub fn begin_anew(mut file: Locked, part: &Path, was_open: bool, options: &Options) -> io::Result<Locked> {
     if was_open {
         std::fs::remove_file(part)?;
         let new = part_options().create_new(true).open(part)?;
-        new.try_lock()?;
-        file = new;
+        let apart = try_lock(&new, options)?;
+        file = Locked { _apart: apart, file: new };
     }
     file.set_len(0)?;
     file.seek(SeekFrom::Start(0))?;
@@ -148,15 +150,58 @@ fn opened_up(mode: u32) -> u32 {
     mode & 0o777 | 0o600
 }
 
+/// A file that nobody else writes to.
+pub struct Locked {
+    /// Until this is dropped.
+    _apart: Option<Apart>,
+    file: File,
+}
+
+impl Deref for Locked {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
+impl DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut File {
+        &mut self.file
+    }
+}
+
+/// A file, by its device and number, that this process has to one sender alone where the file system has no locks.
+struct Apart((u64, u64));
+
+static APART: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
+
+impl Apart {
+    fn try_new(file: &File) -> Result<Apart, TryLockError> {
+        let meta = file.metadata().map_err(TryLockError::Error)?;
+        let which = (meta.dev(), meta.ino());
+        let is_free = APART.lock().unwrap_or_else(PoisonError::into_inner).insert(which);
+        if is_free { Ok(Apart(which)) } else { Err(TryLockError::WouldBlock) }
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        APART.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
+}
+
 /// Two senders of one name would write into one file. The other one may have died, or be this sender's lost connection, which is noticed when it is asked.
-fn lock(file: &File, patience: Duration, ask: impl Fn()) -> io::Result<()> {
+fn lock(file: File, options: &Options, ask: impl Fn()) -> io::Result<Locked> {
     let begin = Instant::now();
     let mut asked_at = None;
-    while let Err(error) = file.try_lock() {
-        if let TryLockError::Error(error) = error {
-            return Err(error);
+    loop {
+        match try_lock(&file, options) {
+            Ok(apart) => return Ok(Locked { _apart: apart, file }),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) => {}
         }
-        if begin.elapsed() >= patience {
+        if begin.elapsed() >= options.limits.lock {
             return Err(io::Error::new(io::ErrorKind::WouldBlock, "another sender is writing this file"));
         }
         if asked_at.is_none_or(|at: Instant| at.elapsed() >= ASK_EVERY) {
@@ -165,7 +210,31 @@ fn lock(file: &File, patience: Duration, ask: impl Fn()) -> io::Result<()> {
         }
         std::thread::sleep(LOCK_PAUSE);
     }
-    Ok(())
+}
+
+fn try_lock(file: &File, options: &Options) -> Result<Option<Apart>, TryLockError> {
+    match file.try_lock() {
+        // Lustre and NFS as some are mounted, and FUSE file systems.
+        Err(TryLockError::Error(error)) if is_without_locks(&error) => {
+            static SAID: Once = Once::new();
+            let directory = options.directory.display();
+            say_once(&SAID, options, || {
+                format!("files cannot be locked in {directory}: {error}; only one receiver may write there")
+            });
+            Apart::try_new(file).map(Some)
+        }
+        locked => locked.map(|()| None),
+    }
+}
+
+fn is_without_locks(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK))
+}
+
+fn say_once(said: &Once, options: &Options, what: impl FnOnce() -> String) {
+    if !options.quiet {
+        said.call_once(|| tell!("ropeway cp: {}", what()));
+    }
 }
 
 /// A link under the name of a part would lead out of the directory.
@@ -203,11 +272,8 @@ fn set_mode(file: &File, mode: Option<u32>, options: &Options) -> io::Result<()>
         // vfat and some network file systems have none, and the data is worth more.
         Err(error) if is_without_permissions(&error) => {
             static SAID: Once = Once::new();
-            if !options.quiet {
-                SAID.call_once(|| {
-                    tell!("ropeway cp: permissions are not kept in {}: {error}", options.directory.display())
-                });
-            }
+            let directory = options.directory.display();
+            say_once(&SAID, options, || format!("permissions are not kept in {directory}: {error}"));
         }
         set => return set,
     }

@@ -413,3 +413,31 @@ fn a_file_that_cannot_be_read_is_said_before_another_is_sent() {
     assert!(!refused.success() && refused.stderr.contains("secret: Permission denied"), "{}", refused.stderr);
     assert_eq!(std::fs::read_dir(files.target()).expect("readable").count(), 0, "nothing was begun");
 }
+
+/// As some network file systems and those of FUSE have it.
+#[test]
+fn where_files_cannot_be_locked_they_arrive_and_two_senders_of_one_wait_for_each_other() {
+    need_program!("strace");
+    for error in ["ENOSYS", "EOPNOTSUPP", "ENOLCK"] {
+        let files = Files::new(2 << 20);
+        let inject = format!("inject=flock:error={error}");
+        let mut cmd = command("strace", ["-f", "-o", "/dev/null", "-e", "trace=flock", "-e", &inject]);
+        cmd.arg(env::ropeway()).args(receive(&files, "127.0.0.1:0").get_args());
+        let (receiver, to) = started(cmd);
+        let (first, mut pipe) = Process::spawn_with_stdin(cp(&["-", &to, "--name", "file"]));
+        pipe.write_all(&files.contents[..1 << 20]).expect("it reads its standard input");
+        first.wait_until("some of it is there", LIMIT, || files.part_bytes() > 0).expect("in time");
+        let second = Process::spawn(send(&files, &to));
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(second.is_running(), "{}", second.stderr());
+        pipe.write_all(&files.contents[1 << 20..]).expect("it reads its standard input");
+        drop(pipe);
+        first.succeed(LIMIT);
+        // It finds what the first one brought.
+        let second = second.wait(LIMIT).expect("it ends");
+        assert!(!second.success() && second.stderr.contains("file exists there"), "{}", second.stderr);
+        files.assert_arrived();
+        let said = receiver.stderr();
+        assert_eq!(said.matches("files cannot be locked in").count(), 1, "{said}");
+    }
+}
