@@ -82,7 +82,7 @@ impl Pipe {
                     match said {
                         None => break,
                         Some(Frame::Written(written)) if written.bytes <= at => self.kept.release(written.bytes)?,
-                        Some(Frame::Refused(why)) => return Err(CpError::Refused(why)),
+                        Some(Frame::Refused(why)) => return Err(CpError::refused(why)),
                         Some(_) => return Err(CpError::Nonsense("data was not answered with what is written of it")),
                     }
                 }
@@ -305,6 +305,24 @@ mod tests {
             });
         }
         assert!(there == input);
+    }
+
+    #[test]
+    fn a_sender_that_is_told_to_come_again_while_it_sends_hears_it_as_such() {
+        let mut pipe = Pipe::over(Box::new(io::repeat(7)), "pipe".into(), true);
+        let [sender, receiver] = connect::pair();
+        let receiving = std::thread::spawn(move || {
+            let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+            receiver.recv(&mut buffer).unwrap();
+            receiver.send(&Frame::Have(have(b"")).to_message()).unwrap();
+            receiver.recv(&mut buffer).unwrap();
+            receiver.send(&Frame::Refused(frame::UNFINISHED.into()).to_message()).unwrap();
+            receiver.hear_out(&mut buffer);
+        });
+        let told = pipe.send(&sender).unwrap_err();
+        assert!(matches!(told, CpError::Busy(frame::UNFINISHED)), "{told}");
+        drop(sender);
+        receiving.join().unwrap();
     }
 
     #[test]

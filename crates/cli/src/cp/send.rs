@@ -307,7 +307,7 @@ fn pump(
         }
         match connection.heard(&mut buffer).map_err(PumpError::Send)? {
             None => {}
-            Some(Frame::Refused(why)) => return Err(PumpError::Send(CpError::Refused(why))),
+            Some(Frame::Refused(why)) => return Err(PumpError::Send(CpError::refused(why))),
             Some(_) => return Err(PumpError::Send(CpError::Nonsense("data was answered"))),
         }
         hasher.update(&piece[1..=count]);
@@ -326,7 +326,7 @@ pub fn conclude(connection: &Connection, end: End, name: &str) -> Result<(), CpE
             Frame::Written(_) => continue,
             Frame::Done => Ok(()),
             Frame::Refused(why) if why == "damaged" => Err(CpError::Damaged { name: printable(name) }),
-            Frame::Refused(why) => Err(CpError::Refused(why)),
+            Frame::Refused(why) => Err(CpError::refused(why)),
             _ => Err(CpError::Nonsense("the end of a file was not answered")),
         };
     }
@@ -337,13 +337,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_other_end_found_damaged_is_an_error_that_says_what_to_do() {
+    fn what_the_other_end_says_at_the_end_is_an_error_that_says_what_to_do() {
         let source = std::env::temp_dir().join(format!("ropeway-cp-source-{}", std::process::id()));
         std::fs::write(&source, b"contents").unwrap();
         let options = Options { name: None, patience: Duration::ZERO, quiet: true };
-        for (why, text) in
-            [("damaged", "BLAKE3 hash differs); nothing was kept, send it again"), ("full", "says: full")]
-        {
+        let said = [
+            ("damaged", "BLAKE3 hash differs); nothing was kept, send it again"),
+            ("full", "says: full"),
+            (frame::UNFINISHED, frame::UNFINISHED),
+        ];
+        for (why, text) in said {
             let [sender, receiver] = connect::pair();
             let receiving = std::thread::spawn(move || {
                 let mut buffer = vec![0; MOST_MESSAGE_BYTES];
@@ -358,6 +361,7 @@ mod tests {
             });
             let error = SentFile::new(source.to_str().unwrap()).send(&sender, &options).unwrap_err();
             assert_eq!(matches!(error, CpError::Damaged { .. }), why == "damaged", "{error}");
+            assert_eq!(matches!(error, CpError::Busy(_)), why == frame::UNFINISHED, "{error}");
             assert!(error.to_string().contains(text), "{error}");
             sender.finish().unwrap();
             receiving.join().unwrap();
@@ -370,7 +374,7 @@ mod tests {
         let source = std::env::temp_dir().join(format!("ropeway-cp-middle-{}", std::process::id()));
         std::fs::write(&source, vec![7; 32 << 20]).unwrap();
         let options = Options { name: None, patience: Duration::ZERO, quiet: true };
-        for stays in [true, false] {
+        for (stays, word) in [(true, "full"), (false, "full"), (true, frame::UNFINISHED), (false, frame::UNFINISHED)] {
             let [sender, receiver] = connect::pair();
             let receiving = std::thread::spawn(move || {
                 let mut buffer = vec![0; MOST_MESSAGE_BYTES];
@@ -378,14 +382,18 @@ mod tests {
                 receiver.recv(&mut buffer).unwrap();
                 receiver.send(&Frame::Have(empty).to_message()).unwrap();
                 receiver.recv(&mut buffer).unwrap();
-                receiver.send(&Frame::Refused("full".into()).to_message()).unwrap();
+                receiver.send(&Frame::Refused(word.into()).to_message()).unwrap();
                 if stays {
                     receiver.hear_out(&mut buffer);
                 }
                 let _ = receiver.finish();
             });
             let error = SentFile::new(source.to_str().unwrap()).send(&sender, &options).unwrap_err();
-            assert!(matches!(&error, CpError::Refused(why) if why == "full"), "{stays}: {error}");
+            match &error {
+                CpError::Refused(why) => assert_eq!((why.as_str(), word), ("full", "full"), "{stays}"),
+                CpError::Busy(why) => assert_eq!((*why, word), (frame::UNFINISHED, frame::UNFINISHED), "{stays}"),
+                _ => panic!("{stays}: {error}"),
+            }
             drop(sender);
             receiving.join().unwrap();
         }

@@ -107,8 +107,9 @@ pub struct Writers(Arc<Mutex<HashMap<PathBuf, Arc<Other>>>>);
 impl Writers {
     /// Who holds the part's lock says so, until what this returns is dropped, which has to be before the lock is free.
     pub fn enter<'a>(&'a self, part: &'a Path, connection: &Connection) -> Writer<'a> {
-        self.parts().insert(part.into(), Arc::new(connection.other()));
-        Writer { writers: self, part }
+        let other = Arc::new(connection.other());
+        self.parts().insert(part.into(), other.clone());
+        Writer { writers: self, part, other }
     }
 
     /// Has the sender that brings a part show that it is there, or lose its connection.
@@ -132,10 +133,33 @@ impl Writers {
 pub struct Writer<'a> {
     writers: &'a Writers,
     part: &'a Path,
+    other: Arc<Other>,
 }
 
 impl Drop for Writer<'_> {
     fn drop(&mut self) {
-        self.writers.parts().remove(self.part);
+        let mut parts = self.writers.parts();
+        // Who gave up the lock before this may have been followed already.
+        if parts.get(self.part).is_some_and(|other| Arc::ptr_eq(other, &self.other)) {
+            parts.remove(self.part);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::connect;
+    use super::*;
+
+    #[test]
+    fn who_goes_takes_no_other_with_it_that_has_the_part_by_now() {
+        let (writers, part) = (Writers::default(), Path::new("part"));
+        let [[_one, first], [_two, second]] = [connect::pair(), connect::pair()];
+        let former = writers.enter(part, &first);
+        let latter = writers.enter(part, &second);
+        drop(former);
+        assert!(writers.are_there(part));
+        drop(latter);
+        assert!(!writers.are_there(part));
     }
 }
