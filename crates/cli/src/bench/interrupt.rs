@@ -31,10 +31,7 @@ impl Interrupt {
         let failed = |e| format!("cannot prepare for Ctrl-C: {e}");
         let by = Arc::new(AtomicUsize::new(0));
         let asked = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            if signal == SIGHUP && is_ignored(signal) {
-                continue;
-            }
+        for signal in signals() {
             if second == Second::Ends {
                 // In the order in which they act.
                 flag::register_conditional_default(signal, asked.clone()).map_err(failed)?;
@@ -57,6 +54,11 @@ impl Interrupt {
             signal => Some(EXIT_SIGNAL + signal as u8),
         }
     }
+}
+
+/// The signals that ask a program to end.
+pub fn signals() -> impl Iterator<Item = i32> {
+    [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| *signal != SIGHUP || !is_ignored(SIGHUP))
 }
 
 /// Whether whoever started this program wants it to outlive the signal, as `nohup` does with hangups.

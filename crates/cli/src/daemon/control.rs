@@ -4,11 +4,13 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use ropeway_socket::rendezvous::os::{self, ReceivedFd};
+use ropeway_socket::rendezvous::os::{self, Credentials, ReceivedFd};
 use ropeway_socket::rendezvous::wire::{self, DaemonName, MAX_MESSAGE_BYTES, Message, WireError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::process;
 
 /// Overrides the daemon's abstract address (tests).
 pub const SOCKET_VAR: &str = "ROPEWAY_SOCKET";
@@ -27,6 +29,10 @@ pub enum ControlError {
     NotTrusted { name: String, uid: u32 },
     #[error("the daemon at @{0} does not answer; is it stopped? (`kill -CONT` its pid, or kill it and start again)")]
     Silent(String),
+    #[error(
+        "the daemon at @{name} was killed as process {pid} and cannot end: it closes a file that was passed to it, and whose FUSE server does not answer; end that server"
+    )]
+    Ending { name: String, pid: u32 },
     #[error("the daemon closed the connection: too many processes of this user, or it is just ending")]
     Refused,
     #[error("what listens at @{0} does not answer like a daemon; stop it")]
@@ -153,6 +159,15 @@ impl Control {
         }
     }
 
+    /// Why there is no answer.
+    fn silence(&self) -> ControlError {
+        let name = self.name.clone();
+        match os::peer(self.socket.as_raw_fd()) {
+            Ok(Credentials { pid, .. }) if process::is_ending(pid) => ControlError::Ending { name, pid },
+            _ => ControlError::Silent(name),
+        }
+    }
+
     fn say(&self, message: &Message) -> Result<(), ControlError> {
         let mut buf = [0; MAX_MESSAGE_BYTES];
         match os::send(self.socket.as_raw_fd(), message.encode(&mut buf), None).map_err(Errno::from_raw_os_error) {
@@ -173,7 +188,7 @@ impl Control {
                 other => other.map_err(io::Error::from)?,
             };
             if ready == 0 {
-                return Err(ControlError::Silent(self.name.clone()));
+                return Err(self.silence());
             }
             let mut buf = [0; MAX_MESSAGE_BYTES];
             let received = match os::recv(self.socket.as_raw_fd(), &mut buf, ReceivedFd::close) {

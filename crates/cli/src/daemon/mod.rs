@@ -1,13 +1,14 @@
 //! `ropeway daemon`: the rendezvous daemon, and the commands that start, ask and stop it.
 //!
 //! [`server`] is the event loop, [`registry`] who registered what, [`checks`] the rules, [`diag`] the kernel's knowledge of sockets, [`process`] and
-//! [`memory`] what /proc and /sys say, [`closer`] closes what others sent, [`control`] is the tools' side. The protocol is in `ropeway_socket::rendezvous`.
+//! [`memory`] what /proc and /sys say, [`closer`] closes what others sent, [`ending`] is the end, [`control`] is the tools' side. The protocol is in `ropeway_socket::rendezvous`.
 
 mod checks;
 mod closer;
 mod connection;
 pub mod control;
 pub mod diag;
+mod ending;
 mod host;
 pub mod memory;
 mod numbers;
@@ -197,7 +198,7 @@ fn serve(detach: bool) -> Result<(), Box<dyn std::error::Error>> {
     };
     let server = server::Server::new(listener, config)?;
     tell!("ropeway daemon: listening at @{name}, pid {}", std::process::id());
-    Ok(server.run()?)
+    match server.run()? {}
 }
 
 /// Each connected process costs two descriptors, each grant on its way one, and is as large as a file of its rings.

@@ -31,6 +31,12 @@ pub fn image(pid: u32) -> Option<Image> {
     Some((rustix::fs::makedev(file.stx_dev_major, file.stx_dev_minor), file.stx_ino))
 }
 
+/// True of a process that was killed and has not ended: some of its threads are still in the kernel, and what it has open stays open.
+pub fn is_ending(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(path(pid, "stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('Z'))
+}
+
 /// True if the process is known to live in another network namespace than the daemon.
 pub fn in_other_netns(pid: u32) -> bool {
     let namespace = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/net")).ok();

@@ -4,8 +4,10 @@
 //! sockets are non-blocking, a process that does not read gets its answers queued and is not read from meanwhile, and what processes sent is closed by the [`Closer`].
 
 use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
@@ -26,7 +28,7 @@ use super::closer::Closer;
 use super::connection::{Connection, Process, QUEUE_HIGH, speaks_as};
 use super::host::{Machine, sealed_memfd};
 use super::registry::{ClientId, PassedOn, Registration, Registry};
-use super::{memory, numbers, process};
+use super::{ending, memory, numbers, process};
 use crate::config::Config;
 use crate::output::tell;
 
@@ -42,10 +44,14 @@ const HEAR_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 const QUICKLY_FREED_BLOCKS: i64 = 2048;
 /// The listener's number among the connections' in the epoll set.
 const LISTENER: u64 = 0;
+/// That of the socket which signals are written to.
+const SIGNALS: u64 = 1;
 
 pub struct Server {
     epoll: OwnedFd,
     listener: OwnedFd,
+    /// Can be read once the process is asked to end.
+    _signals: UnixStream,
     /// False while the daemon, or the machine, has no descriptor or memory for another connection.
     accepting: bool,
     /// True while no close hangs.
@@ -70,10 +76,13 @@ impl Server {
     pub fn new(listener: OwnedFd, config: Config) -> io::Result<Server> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        let signals = ending::signals()?;
+        epoll::add(&epoll, &signals, EventData::new_u64(SIGNALS), EventFlags::IN)?;
         let limits = config.limits(memory::machine_total_bytes());
         Ok(Server {
             epoll,
             listener,
+            _signals: signals,
             accepting: true,
             passes_descriptors: true,
             closer: Closer::default(),
@@ -81,7 +90,7 @@ impl Server {
             uid: rustix::process::geteuid().as_raw(),
             started: Instant::now(),
             connections: HashMap::new(),
-            next_id: LISTENER + 1,
+            next_id: SIGNALS + 1,
             config_seen: config.source.clone(),
             // Pairs of two daemons in a row should not have the same number.
             registry: Registry::new(config, limits, sys::random_u64() >> 1),
@@ -91,8 +100,8 @@ impl Server {
         })
     }
 
-    /// Runs until told to stop.
-    pub fn run(mut self) -> io::Result<()> {
+    /// Runs until told to stop, by a message or a signal.
+    pub fn run(mut self) -> io::Result<Infallible> {
         let mut events = Vec::with_capacity(EVENTS);
         while !self.stopping {
             events.clear();
@@ -107,16 +116,15 @@ impl Server {
             self.hear_again();
             for event in events.drain(..) {
                 let (id, flags) = (event.data.u64(), event.flags);
-                if id == LISTENER {
-                    self.accept();
-                } else {
-                    self.handle(id, flags);
+                match id {
+                    LISTENER => self.accept(),
+                    SIGNALS => self.stopping = true,
+                    _ => self.handle(id, flags),
                 }
             }
         }
-        // Not dropped: a close at the end of a process waits for nobody.
-        std::mem::forget(self);
-        Ok(())
+        let Server { listener, connections, .. } = self;
+        ending::end(listener, connections.values().map(|connection| &connection.socket))
     }
 
     fn accept(&mut self) {

@@ -3,6 +3,8 @@
 mod abuse;
 mod adoption;
 mod client;
+mod endings;
+mod fuse;
 mod life;
 mod listing;
 mod pairing;
