@@ -85,6 +85,7 @@ plain! {
     socket(domain: c_int, kind: c_int, protocol: c_int) = SYS_socket;
     shutdown(fd: c_int, how: c_int) = SYS_shutdown;
     ftruncate(fd: c_int, length: off_t) = SYS_ftruncate;
+    lseek(fd: c_int, offset: off_t, whence: c_int) = SYS_lseek;
     getpid() = SYS_getpid;
     getppid() = SYS_getppid;
     gettid() = SYS_gettid;

@@ -1,8 +1,8 @@
 //! The table of sockets that a family of processes (a process and what it forks) shares.
 //!
 //! One record per open socket description, as in the kernel: `dup` and `fork` lead to the same record. The table lives in
-//! a sealed memfd, mapped at one address in the whole family; only its owners map it for writing. `ropeway ss` maps it
-//! read-only and reads it while its owners run, so every field that it shows is an atomic.
+//! a sealed memfd, mapped at one address in the whole family; only its owners map it. `ropeway ss` copies
+//! records out of the file while its owners run, so every field that it shows is an atomic.
 //!
 //! What is *not* here: which descriptor number leads to which record (private to each process, `socket::fdtable`).
 
@@ -13,7 +13,7 @@ mod sets;
 
 pub use counted::{Counted, Counts};
 pub use prefix::{PREFIX_POINTS, Prefix};
-pub use reader::{Connection, Reader};
+pub use reader::{Connection, connections};
 pub use sets::*;
 
 use crate::lock::{Holder, Lock};

@@ -7,6 +7,8 @@ use std::time::Duration;
 use ropeway_testkit::proc::{Process, command};
 
 /// Questions that a server may leave unanswered, as linux/fuse.h numbers them.
+pub const GETATTR: u32 = 3;
+pub const OPEN: u32 = 14;
 pub const FLUSH: u32 = 25;
 
 /// Opens the only file, in a file system that is in no directory any more, and leaves unanswered from then on what the third argument names. With two more it passes the file to a daemon, beside

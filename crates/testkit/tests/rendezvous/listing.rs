@@ -2,11 +2,14 @@
 
 use ropeway_testkit::faults::{Over, Peer};
 use ropeway_testkit::proc::{Process, command};
-use ropeway_testkit::{World, net};
+use ropeway_testkit::{World, need_root, net, skip};
+use rustix::fs::{MemfdFlags, SealFlags, SeekFrom, Uid};
 use serde_json::Value;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use crate::client::{Answer, Client, list};
+use crate::client::{Answer, Client, hello, list};
+use crate::fuse::{self, GETATTR, OPEN};
 
 /// The line of a process's only connection.
 #[track_caller]
@@ -83,29 +86,11 @@ fn ends_and_queues_are_right_before_during_and_after_promotion() {
 #[test]
 fn a_socket_table_is_handed_out_for_reading_only() {
     let world = World::new();
-    let (accepting, mut connecting) = Peer::pair(
-        Over::Ropeway(&world),
-        net::free_port(),
-        &["pong=100", "recv=eof"],
-        &["calm=100", "mark=held", "wait"],
-    );
-    connecting.reached("held ");
-    let asking = Client::connect(&world);
-    asking.send(&list());
-    let table = loop {
-        match asking.answer() {
-            Answer::Entry { pid, table } if pid == connecting.process.pid() => break table.expect("a table"),
-            Answer::Entry { .. } => {}
-            other => panic!("{other:?}"),
-        }
-    };
+    let (table, _ends) = table_of_a_process(&world);
     let mut magic = [0u8; 8];
     assert_eq!(rustix::io::pread(&table, &mut magic, 0), Ok(8));
     // Neither writes nor mappings for writing are possible through such a descriptor.
     assert_eq!(rustix::io::pwrite(&table, &magic, 0), Err(rustix::io::Errno::BADF));
-    connecting.go();
-    connecting.all_right();
-    accepting.all_right();
 }
 
 #[test]
@@ -173,4 +158,97 @@ sys.stdin.read()
     let (leasing, _input) = Process::spawn_with_stdin(command("python3", ["-c", LEASING]));
     leasing.wait_for_output("leased", Duration::from_secs(10));
     Process::spawn(world.ropeway_command(&["ss"])).wait(Duration::from_secs(10)).expect("it waits for nobody");
+}
+
+/// A table of a process that runs, and the process, which ends with its other end.
+fn table_of_a_process(world: &World) -> (OwnedFd, [Peer; 2]) {
+    let (accepting, connecting) = (["pong=100", "wait"], ["calm=100", "mark=held", "wait"]);
+    let ends = Peer::pair(Over::Ropeway(world), net::free_port(), &accepting, &connecting);
+    ends.1.reached("held ");
+    let asking = Client::connect(world);
+    asking.send(&list());
+    let table = loop {
+        match asking.answer() {
+            Answer::Entry { pid, table } if pid == ends.1.process.pid() => break table.expect("a table"),
+            Answer::Entry { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    (table, ends.into())
+}
+
+/// A file with the size and the name of a table, and what there is in `table` of it up to `most` bytes.
+fn copy_of(table: &OwnedFd, most: u64) -> OwnedFd {
+    let copy = rustix::fs::memfd_create("ropeway-table", MemfdFlags::ALLOW_SEALING).expect("a file in memory");
+    rustix::fs::ftruncate(&copy, rustix::fs::fstat(table).expect("a file").st_size.cast_unsigned()).expect("sparse");
+    let mut at = 0;
+    while let Ok(data) = rustix::fs::seek(table, SeekFrom::Data(at))
+        && data < most
+    {
+        at = rustix::fs::seek(table, SeekFrom::Hole(data)).expect("an end at least");
+        let mut bytes = vec![0; (at.min(most) - data) as usize];
+        rustix::io::pread(table, &mut bytes, data).expect("a file");
+        rustix::io::pwrite(&copy, &bytes, data).expect("a file of ours");
+    }
+    rustix::fs::fcntl_add_seals(&copy, SealFlags::SHRINK | SealFlags::GROW).expect("a file of ours");
+    copy
+}
+
+/// The owner of a table says how much there is to be read. A page that is looked at where none is would be made.
+#[test]
+fn looking_at_a_table_leaves_nothing_in_it() {
+    const HEAD_BYTES: u64 = 4096;
+    const MAX_RECORDS_AT: u64 = 12;
+    const USED_RECORDS_AT: u64 = 16;
+    let world = World::new();
+    let (table, _ends) = table_of_a_process(&world);
+    let mut all = [0; 4];
+    rustix::io::pread(&table, &mut all, MAX_RECORDS_AT).expect("a table");
+    assert_eq!(u32::from_ne_bytes(all), 65_536);
+    for with_hello in [false, true] {
+        let copy = copy_of(&table, HEAD_BYTES);
+        rustix::io::pwrite(&copy, &all, USED_RECORDS_AT).expect("a file of ours");
+        let client = Client::connect(&world);
+        if with_hello {
+            client.send_with(&hello(""), &copy);
+            assert!(matches!(client.answer(), Answer::Welcome { .. }));
+        }
+        let blocks = || rustix::fs::fstat(&copy).expect("a file of ours").st_blocks;
+        let before = blocks();
+        world.ropeway(&["ss"]).expect_success();
+        assert_eq!(blocks(), before);
+    }
+}
+
+/// Anybody can write into a table of his own what he likes.
+#[test]
+fn a_table_speaks_for_processes_of_its_own_user_alone_and_one_of_root_for_all() {
+    need_root!();
+    const NOBODY: u32 = 65_534;
+    let world = World::new();
+    let (table, ends) = table_of_a_process(&world);
+    let pid = ends[1].process.pid();
+    for (user, lines) in [(NOBODY, 1), (0, 2)] {
+        let copy = copy_of(&table, u64::MAX);
+        rustix::fs::fchown(&copy, Some(Uid::from_raw(user)), None).expect("root may");
+        let listed = world.ropeway(&["ss", "--json"]).expect_success().stdout;
+        let listed: Vec<Value> = serde_json::from_str(&listed).expect("an array of objects");
+        assert_eq!(listed.iter().filter(|row| row["pid"] == pid).count(), lines, "{listed:#?}");
+    }
+}
+
+/// What looks like a table in /proc may be a file whose server is asked for all that is to be known of it.
+#[test]
+fn a_file_that_is_in_no_memory_is_not_waited_for() {
+    need_root!();
+    let world = World::new();
+    let server = match fuse::Server::start(world.dir(), "memfd:ropeway-table", &[GETATTR, OPEN], None) {
+        Err(why) => skip!("{why}"),
+        Ok(server) => server,
+    };
+    let ss = Process::spawn(world.ropeway_command(&["ss"]));
+    let ended = ss.wait(Duration::from_secs(10));
+    // Who waits for it cannot even be killed.
+    drop(server);
+    ended.expect("it waits for nobody");
 }
